@@ -1,0 +1,72 @@
+/* The arena: a list of zeroed blocks; the head block is filled from the front, large requests get a block of their own
+ * behind it so that the head's rest stays usable.  calloc gives the zeroes, which for large blocks cost nothing. */
+#include "common/base/arena.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARENA_ALIGN = 16, ARENA_BLOCK_FIRST = 4096, ARENA_BLOCK_MAX = 1 << 20 };
+
+struct arena_block {
+  struct arena_block *next;
+  size_t used, size; /* bytes of payload */
+  _Alignas(ARENA_ALIGN) unsigned char payload[];
+};
+
+static struct arena_block *block_new(size_t size) {
+  struct arena_block *b = calloc(1, sizeof *b + size);
+  if (b) b->size = size;
+  return b;
+}
+
+void *arena_alloc(struct arena *a, size_t count, size_t size) {
+  size_t bytes;
+  if (__builtin_mul_overflow(count, size, &bytes) || bytes > (size_t)PTRDIFF_MAX - 2 * ARENA_BLOCK_MAX) return NULL;
+  bytes = (bytes ? bytes + ARENA_ALIGN - 1 : ARENA_ALIGN) & ~(size_t)(ARENA_ALIGN - 1);
+  struct arena_block *head = a->head;
+  if (!head || head->size - head->used < bytes) {
+    size_t next_size = head && head->size >= ARENA_BLOCK_FIRST ? head->size * 2 : ARENA_BLOCK_FIRST;
+    if (next_size > ARENA_BLOCK_MAX) next_size = ARENA_BLOCK_MAX;
+    if (bytes > next_size / 4) {
+      struct arena_block *own = block_new(bytes);
+      if (!own) return NULL;
+      own->used = bytes;
+      if (head) {
+        own->next = head->next;
+        head->next = own;
+      } else {
+        a->head = own;
+      }
+      return own->payload;
+    }
+    struct arena_block *fresh = block_new(next_size);
+    if (!fresh) return NULL;
+    fresh->next = head;
+    a->head = head = fresh;
+  }
+  void *p = head->payload + head->used;
+  head->used += bytes;
+  return p;
+}
+
+char *arena_strndup(struct arena *a, const char *text, size_t len) {
+  if (len == SIZE_MAX) return NULL;
+  char *copy = arena_alloc(a, len + 1, 1);
+  if (copy) memcpy(copy, text, len);
+  return copy;
+}
+
+char *arena_strdup(struct arena *a, const char *text) {
+  return arena_strndup(a, text, strlen(text));
+}
+
+void arena_free(struct arena *a) {
+  struct arena_block *b = a->head;
+  while (b) {
+    struct arena_block *next = b->next;
+    free(b);
+    b = next;
+  }
+  a->head = NULL;
+}

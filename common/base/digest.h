@@ -1,0 +1,34 @@
+/* SHA-256 through OpenSSL's libcrypto, and hexadecimal. */
+#ifndef LEASEHOLD_BASE_DIGEST_H
+#define LEASEHOLD_BASE_DIGEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DIGEST_BYTES = 32, DIGEST_HEX_MAX = 65 };
+
+struct digest {
+  uint8_t bytes[DIGEST_BYTES];
+};
+
+struct digest_state; /* opaque */
+
+/* NULL when memory is refused. */
+struct digest_state *digest_begin(void);
+void digest_update(struct digest_state *s, const void *bytes, size_t len);
+/* Little-endian integers and length-prefixed text, for canonical byte strings. */
+void digest_update_u32(struct digest_state *s, uint32_t value);
+void digest_update_u64(struct digest_state *s, uint64_t value);
+void digest_update_text(struct digest_state *s, const char *text);
+/* Writes the digest and frees the state. */
+void digest_end(struct digest *out, struct digest_state *s);
+void digest_of(struct digest *out, const void *bytes, size_t len);
+
+/* 64 lower-case hexadecimal digits and NUL. */
+void digest_hex(char out[DIGEST_HEX_MAX], const struct digest *d);
+/* false unless text is exactly 64 hexadecimal digits. */
+bool digest_from_hex(struct digest *out, const char *text);
+bool digest_equal(const struct digest *a, const struct digest *b);
+
+#endif

@@ -1,0 +1,162 @@
+/* Files.  Durable means: data fsynced, then renamed, then the folder fsynced, so that after a crash a name leads either to
+ * the old content or to all of the new.  Any thread; two writers of one path are the caller's mistake. */
+#include "common/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/limits.h"
+
+enum { READ_CHUNK = 1 << 16, TREE_OPEN_MAX = 16 };
+
+static enum rc io_error(struct err *err, const char *doing, const char *path) {
+  const enum rc rc = errno == ENOENT ? RC_NOT_FOUND : RC_IO;
+  return err_set_errno(err, rc, "%s %s", doing, path);
+}
+
+static enum rc read_all(struct buf *out, int fd, const char *path, size_t max_bytes, struct err *err) {
+  size_t total = 0;
+  for (;;) {
+    buf_reserve(out, READ_CHUNK);
+    const enum rc rc = buf_check(out, err);
+    if (rc) return rc;
+    const ssize_t n = read(fd, out->data + out->len, out->cap - out->len - 1);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return err_set_errno(err, RC_IO, "reading %s", path);
+    if (n == 0) break;
+    total += (size_t)n;
+    if (total > max_bytes)
+      return err_set(err, RC_TOO_LARGE, NULL, "%s: expected at most %zu bytes, got more", path, max_bytes);
+    out->len += (size_t)n;
+  }
+  out->data[out->len] = '\0';
+  return RC_OK;
+}
+
+enum rc file_read(struct buf *out, const char *path, size_t max_bytes, struct err *err) {
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return io_error(err, "opening", path);
+  const size_t len_before = out->len;
+  struct stat st;
+  enum rc rc = RC_OK;
+  if (fstat(fd, &st) != 0) rc = err_set_errno(err, RC_IO, "looking at %s", path);
+  else if (S_ISDIR(st.st_mode)) rc = err_set(err, RC_IO, NULL, "%s: expected a file, got a folder", path);
+  else if (S_ISREG(st.st_mode) && (uintmax_t)st.st_size > max_bytes)
+    rc = err_set(err, RC_TOO_LARGE, NULL, "%s: expected at most %zu bytes, got %jd", path, max_bytes, (intmax_t)st.st_size);
+  else {
+    if (S_ISREG(st.st_mode)) buf_reserve(out, (size_t)st.st_size + READ_CHUNK);
+    rc = read_all(out, fd, path, max_bytes, err);
+  }
+  close(fd);
+  if (rc && out->data) { /* a failed read leaves what was there before */
+    out->len = len_before;
+    out->data[len_before] = '\0';
+  }
+  return rc;
+}
+
+/* The folder part of path; "." when there is none. */
+static enum rc parent_of(char out[LIMIT_PATH_MAX], const char *path, struct err *err) {
+  const char *slash = strrchr(path, '/');
+  const size_t len = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
+  if (len >= LIMIT_PATH_MAX)
+    return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %zu", LIMIT_PATH_MAX, len);
+  memcpy(out, len ? path : ".", len ? len : 1);
+  out[len ? len : 1] = '\0';
+  return RC_OK;
+}
+
+enum rc file_sync_dir(const char *path, struct err *err) {
+  const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return io_error(err, "opening folder", path);
+  enum rc rc = RC_OK;
+  if (fsync(fd) != 0) rc = err_set_errno(err, RC_IO, "fsync of folder %s", path);
+  close(fd);
+  return rc;
+}
+
+enum rc file_rename_durable(const char *from, const char *to, struct err *err) {
+  char parent[LIMIT_PATH_MAX];
+  const enum rc rc = parent_of(parent, to, err);
+  if (rc) return rc;
+  if (rename(from, to) != 0) {
+    const enum rc code = errno == ENOENT ? RC_NOT_FOUND : RC_IO;
+    return err_set_errno(err, code, "renaming %s to %s", from, to);
+  }
+  return file_sync_dir(parent, err);
+}
+
+static enum rc write_all(int fd, const char *path, const char *bytes, size_t len, struct err *err) {
+  for (size_t done = 0; done < len;) {
+    const ssize_t n = write(fd, bytes + done, len - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return err_set_errno(err, RC_IO, "writing %s after %zu of %zu bytes", path, done, len);
+    done += (size_t)n;
+  }
+  if (fsync(fd) != 0) return err_set_errno(err, RC_IO, "fsync of %s", path);
+  return RC_OK;
+}
+
+enum rc file_write_atomic(const char *path, const void *bytes, size_t len, struct err *err) {
+  char tmp[LIMIT_PATH_MAX];
+  const int n = snprintf(tmp, sizeof tmp, "%s.tmp", path);
+  if (n < 0 || (size_t)n >= sizeof tmp)
+    return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %zu", LIMIT_PATH_MAX - 4, strlen(path));
+  const int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return io_error(err, "creating", tmp);
+  enum rc rc = write_all(fd, tmp, bytes, len, err);
+  if (close(fd) != 0 && !rc) rc = err_set_errno(err, RC_IO, "closing %s", tmp);
+  if (!rc) rc = file_rename_durable(tmp, path, err);
+  if (rc) unlink(tmp); /* gone already if only the folder's fsync failed */
+  return rc;
+}
+
+enum rc file_make_dirs(const char *path, struct err *err) {
+  char part[LIMIT_PATH_MAX];
+  const size_t len = strlen(path);
+  if (len == 0 || len >= sizeof part)
+    return err_set(err, RC_INVALID, NULL, "expected a folder path of 1 to %d bytes, got %zu", LIMIT_PATH_MAX - 1, len);
+  memcpy(part, path, len + 1);
+  for (size_t i = 1; i <= len; i++) {
+    if (part[i] != '/' && part[i] != '\0') continue;
+    part[i] = '\0';
+    if (mkdir(part, 0755) != 0) {
+      const int failed = errno;
+      struct stat st;
+      if (stat(part, &st) != 0) {
+        errno = failed;
+        return err_set_errno(err, RC_IO, "making folder %s", part);
+      }
+      if (!S_ISDIR(st.st_mode)) return err_set(err, RC_IO, NULL, "making folder %s: expected a folder, got a file there", part);
+    }
+    part[i] = path[i];
+  }
+  return RC_OK;
+}
+
+bool file_exists(const char *path) {
+  struct stat st;
+  return stat(path, &st) == 0;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *where) {
+  (void)st;
+  (void)kind;
+  (void)where;
+  return remove(path) == 0 || errno == ENOENT ? 0 : -1;
+}
+
+enum rc file_remove_tree(const char *path, struct err *err) {
+  const size_t len = strlen(path);
+  if (strspn(path, "/.") == len) /* "", "/", ".", "..", "//" */
+    return err_set(err, RC_INVALID, NULL, "refusing to remove \"%s\": expected the path of a folder of ours", path);
+  if (nftw(path, remove_entry, TREE_OPEN_MAX, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+    return err_set_errno(err, RC_IO, "removing %s", path);
+  return RC_OK;
+}

@@ -1,0 +1,25 @@
+/* Files: whole reads with a ceiling, atomic durable writes. */
+#ifndef LEASEHOLD_BASE_FILE_H
+#define LEASEHOLD_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/base/buf.h"
+#include "common/base/rc.h"
+
+/* Reads the whole file into *out (appended).  RC_NOT_FOUND, RC_TOO_LARGE above max_bytes, RC_IO. */
+enum rc file_read(struct buf *out, const char *path, size_t max_bytes, struct err *err);
+/* Writes path.tmp, fsyncs it, renames it over path, fsyncs the folder: either the old file or the whole new one. */
+enum rc file_write_atomic(const char *path, const void *bytes, size_t len, struct err *err);
+/* mkdir -p, mode 0755. */
+enum rc file_make_dirs(const char *path, struct err *err);
+bool file_exists(const char *path);
+/* fsync of a folder, after a rename inside it. */
+enum rc file_sync_dir(const char *path, struct err *err);
+/* rename(2) of a folder or file, then fsync of the parent. */
+enum rc file_rename_durable(const char *from, const char *to, struct err *err);
+/* rm -rf of a folder that we made; refuses "/" and "". */
+enum rc file_remove_tree(const char *path, struct err *err);
+
+#endif

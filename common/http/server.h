@@ -1,0 +1,106 @@
+/* The HTTP server of all three services, and the only user of libmicrohttpd.
+ *
+ * A service declares a table of routes.  libmicrohttpd's threads (epoll, a small pool) collect the request's body under the route's limit,
+ * check the bearer token, match the route and call its handler.  A handler either replies at once (http_reply*, http_fail) or
+ * keeps the request (http_suspend) and lets any thread reply later, exactly once:
+ *
+ *     COLLECTING -> HANDLING -> REPLIED
+ *                      |           ^
+ *                      +-> SUSPENDED (reply later, hang-up, or deadline)
+ *
+ * A suspended connection neither times out nor notices a hang-up by itself, so one watcher thread epolls the sockets of the
+ * suspended and keeps their deadlines: at hang-up or deadline it calls the `cancelled` callback given to http_suspend.
+ * Streaming (SSE): http_stream_begin on a suspended or fresh request, then http_stream_write and http_stream_end from any thread.
+ *
+ * Memory: the request, its body and its arena live until the reply has been handed to libmicrohttpd; http_reply* frees or copies nothing
+ * that the caller still needs: the body buf's memory is taken over.  All requests are resumed before the daemon stops.
+ */
+#ifndef LEASEHOLD_HTTP_SERVER_H
+#define LEASEHOLD_HTTP_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/arena.h"
+#include "common/base/buf.h"
+#include "common/base/rc.h"
+#include "common/json/json.h"
+
+struct http_server;
+struct http_request; /* one exchange */
+
+enum { HTTP_PARAMS_MAX = 4 };
+
+typedef void (*http_handler)(struct http_request *request, void *context);
+
+struct http_route {
+  const char *method;      /* "GET" */
+  const char *path;        /* "/v1/runs/{id}/pause": a {name} matches one segment */
+  http_handler handler;    /* runs on a server thread; must not block on anything without a deadline */
+  size_t body_bytes_max;   /* 0: LIMIT_BODY_BYTES */
+  bool open;               /* answered without a token even when one is configured (/healthz, /readyz) */
+};
+
+struct http_server_options {
+  const char *bind_address;  /* "127.0.0.1" */
+  int port;                  /* 0 picks a free one: see http_server_port */
+  const char *token;         /* NULL or "": no authentication; else `Authorization: Bearer <token>` is required */
+  int threads;               /* libmicrohttpd's pool; 0 means 2 */
+  int connections_max;       /* 0 means LIMIT_HTTP_CONNECTIONS */
+  const struct http_route *routes;
+  size_t route_count;
+  void *context;             /* handed to every handler */
+};
+
+/* RC_IO with "port N in use" when the port is taken. */
+enum rc http_server_start(struct http_server **out, const struct http_server_options *options, struct err *err);
+int http_server_port(const struct http_server *server);
+/* Refuses new requests with 503, cancels the suspended, waits up to drain_ms for open replies, stops. NULL is fine. */
+void http_server_stop(struct http_server *server, int drain_ms);
+
+/* --- reading the request (valid until the reply) --- */
+const char *http_param(const struct http_request *r, const char *name);  /* path parameter, percent-decoded; never NULL for a declared one */
+const char *http_query(const struct http_request *r, const char *name);  /* NULL when absent */
+/* A query integer with default and bounds; RC_INVALID names the field. */
+enum rc http_query_i64(const struct http_request *r, const char *name, int64_t default_value, int64_t min, int64_t max,
+                       int64_t *out, struct err *err);
+const char *http_header(const struct http_request *r, const char *name); /* case-insensitive; NULL when absent */
+const char *http_body(const struct http_request *r, size_t *len);
+/* The body as JSON, parsed once; freed with the request. RC_INVALID when it is not an acceptable document. */
+enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err);
+struct arena *http_arena(struct http_request *r);
+
+/* --- replying: exactly one of these per request, from any thread --- */
+/* Takes over body's memory (body is empty afterwards). */
+void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body);
+void http_reply_json(struct http_request *r, int status, struct buf *body);
+/* A constant or caller-owned text, copied. */
+void http_reply_text(struct http_request *r, int status, const char *text);
+/* The error body and the status of err->rc; Retry-After: 1 with 429 and 503. */
+void http_fail(struct http_request *r, const struct err *err);
+/* Sends a file's bytes without reading it into memory. RC_NOT_FOUND answers 404 itself. */
+void http_reply_file(struct http_request *r, const char *content_type, const char *path);
+/* Adds a response header; call before the reply. */
+void http_set_header(struct http_request *r, const char *name, const char *value);
+
+/* --- suspending --- */
+enum http_cancel { HTTP_CANCEL_DEADLINE, HTTP_CANCEL_HANGUP, HTTP_CANCEL_SHUTDOWN };
+/* The callback runs on the watcher thread, at most once; it must lead to exactly one reply (from there or elsewhere), after
+ * a hang-up too (the reply is then discarded, and the request freed). */
+typedef void (*http_cancelled)(struct http_request *r, enum http_cancel why, void *cancel_context);
+/* Call before the request is published to another thread.  deadline_ms from now (<= LIMIT_WAIT_MS_MAX + 10000, or 24 h for streams). */
+void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context);
+
+/* --- streaming --- */
+/* Sends the header now (chunked); the request must have been suspended. */
+void http_stream_begin(struct http_request *r, int status, const char *content_type);
+/* Queues bytes (copied). RC_FULL when more than 4 MiB are unsent (a slow reader); RC_GONE after a hang-up. */
+enum rc http_stream_write(struct http_request *r, const char *bytes, size_t len);
+void http_stream_end(struct http_request *r); /* the request is invalid afterwards */
+
+/* The standard routes' handlers for the services' tables. */
+void http_handle_metrics(struct http_request *r, void *context);  /* GET /metrics */
+void http_handle_healthz(struct http_request *r, void *context);  /* GET /healthz: 200 {"status":"ok"} */
+
+#endif

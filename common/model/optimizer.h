@@ -1,0 +1,48 @@
+/* AdamW over order-independent gradients: units are scaled by a run-constant power of two, rounded to int64 and summed, so that the order in which groups arrive leaves no trace.
+ * A non-finite or overflowing unit poisons the step: it is skipped, recorded, and deterministic. */
+#ifndef LEASEHOLD_MODEL_OPTIMIZER_H
+#define LEASEHOLD_MODEL_OPTIMIZER_H
+
+#include "common/model/model.h"
+
+enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE };
+
+struct optimizer_config {
+  double lr, beta1, beta2, eps, weight_decay; /* weight decay on matrices only, never on norms */
+  double clip_norm;                           /* 0: no clipping */
+  enum schedule_kind schedule;
+  int warmup_steps, total_steps;
+  double lr_min_ratio;                        /* the floor as a share of lr */
+  int grad_scale_log2;                        /* default 32 */
+};
+
+struct optimizer; /* opaque: masters, first and second moments, int64 accumulators, the step count */
+
+struct step_result {
+  bool skipped;        /* poisoned */
+  double grad_norm;    /* before clipping */
+  double lr;
+  int64_t step;        /* optimizer steps done, this one included */
+};
+
+enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config, struct err *err);
+void optimizer_free(struct optimizer *o);
+size_t optimizer_bytes(const struct model *m);
+/* A new run's hyperparameters; moments and step count to zero; masters kept. */
+void optimizer_reset(struct optimizer *o, const struct optimizer_config *config);
+float *optimizer_masters(struct optimizer *o);   /* [params.elements] */
+float *optimizer_moment1(struct optimizer *o);
+float *optimizer_moment2(struct optimizer *o);
+int64_t optimizer_step_count(const struct optimizer *o);
+void optimizer_set_step_count(struct optimizer *o, int64_t step);
+/* Adds one unit's gradient; false when it poisoned the step. */
+bool optimizer_add_unit(struct optimizer *o, const float *grads);
+/* Forgets the units added since the last step. */
+void optimizer_discard(struct optimizer *o);
+/* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights from the masters. */
+void optimizer_step(struct optimizer *o, double denominator, struct step_result *result);
+/* The learning rate of step (1-based); pure. Warm-up is linear from lr/warmup. */
+double schedule_lr(const struct optimizer_config *config, int64_t step);
+enum rc schedule_kind_parse(enum schedule_kind *out, const char *name, struct err *err);
+
+#endif
