@@ -1,0 +1,12 @@
+/* What every cmocka program includes first, in the order that cmocka asks for. */
+#ifndef LEASEHOLD_TESTS_UNIT_BASE_CM_H
+#define LEASEHOLD_TESTS_UNIT_BASE_CM_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#endif
