@@ -34,6 +34,7 @@ enum { HTTP_PARAMS_MAX = 4 };
 
 typedef void (*http_handler)(struct http_request *request, void *context);
 
+/* The table is walked in order and must live as long as the server: the first entry whose path and method fit wins. */
 struct http_route {
   const char *method;      /* "GET" */
   const char *path;        /* "/v1/runs/{id}/pause": a {name} matches one segment */
@@ -87,9 +88,11 @@ void http_set_header(struct http_request *r, const char *name, const char *value
 /* --- suspending --- */
 enum http_cancel { HTTP_CANCEL_DEADLINE, HTTP_CANCEL_HANGUP, HTTP_CANCEL_SHUTDOWN };
 /* The callback runs on the watcher thread, at most once; it must lead to exactly one reply (from there or elsewhere), after
- * a hang-up too (the reply is then discarded, and the request freed). */
+ * a hang-up too (the reply is then discarded, and the request freed).  It holds no lock of this module, and none will start once a reply has
+ * returned; but one may be running while another thread replies, so cancel_context must outlive it: memory of http_arena does, the request is
+ * kept while the callback runs.  Whoever takes the request out of the application's own list, under the application's lock, replies. */
 typedef void (*http_cancelled)(struct http_request *r, enum http_cancel why, void *cancel_context);
-/* Call before the request is published to another thread.  deadline_ms from now (<= LIMIT_WAIT_MS_MAX + 10000, or 24 h for streams). */
+/* Call in the handler, before the request is published to another thread (under the application's lock if the callback needs to find it).  deadline_ms from now (<= LIMIT_WAIT_MS_MAX + 10000, or 24 h for streams). */
 void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context);
 
 /* --- streaming --- */

@@ -1,0 +1,268 @@
+/* The HTTP client: one blocking exchange at a time, each with a deadline, on connections kept alive between calls.
+ *
+ * A call runs on a libcurl multi handle with one easy handle: that is what allows to look at the cancel flag every CLIENT_TICK_MS
+ * whatever the peer does, name resolution included.  The answer is collected under a ceiling, refused from its announced length already.
+ * The environment is not consulted (no proxies), redirects are not followed, nothing but http is spoken.
+ * One thread per client; libcurl's global state is made once and lives until the process ends. */
+#include <assert.h>
+#include <curl/curl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/base/clock.h"
+#include "common/base/limits.h"
+#include "common/http/client.h"
+#include "common/http/status.h"
+#include "common/json/json.h"
+
+enum { CLIENT_TICK_MS = 100, CLIENT_CONNECT_MS = 2000, CLIENT_KEPT_CONNECTIONS = 64, CLIENT_ERROR_BODY_BYTES = 64 << 10 };
+
+struct http_client {
+  CURLM *multi;
+  CURL *easy;
+  char *authorization; /* a header line, or NULL */
+  const atomic_bool *cancel;
+};
+
+/* One exchange in progress. */
+struct exchange {
+  const struct http_call *call;
+  struct http_answer *answer;
+  size_t bytes_max;
+  int64_t end_ms;
+  bool too_large;
+  char detail[CURL_ERROR_SIZE];
+};
+
+static CURLcode global_result = CURLE_FAILED_INIT;
+
+static void global_init(void)
+{
+  global_result = curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+enum rc http_client_create(struct http_client **out, const char *token, const atomic_bool *cancel, struct err *err)
+{
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, global_init);
+  if (global_result != CURLE_OK) return err_set(err, RC_INTERNAL, NULL, "libcurl: %s", curl_easy_strerror(global_result));
+  struct http_client *c = calloc(1, sizeof *c);
+  if (c == NULL) return err_set(err, RC_NO_MEMORY, NULL, "no memory for an http client");
+  c->cancel = cancel;
+  c->multi = curl_multi_init();
+  c->easy = curl_easy_init();
+  bool failed = c->multi == NULL || c->easy == NULL;
+  if (token != NULL && token[0] != '\0' && asprintf(&c->authorization, "Authorization: Bearer %s", token) < 0) {
+    c->authorization = NULL;
+    failed = true;
+  }
+  if (failed) {
+    http_client_destroy(c);
+    return err_set(err, RC_NO_MEMORY, NULL, "no memory for an http client");
+  }
+  curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)CLIENT_KEPT_CONNECTIONS);
+  *out = c;
+  return RC_OK;
+}
+
+void http_client_destroy(struct http_client *c)
+{
+  if (c == NULL) return;
+  if (c->easy != NULL) curl_easy_cleanup(c->easy);
+  if (c->multi != NULL) curl_multi_cleanup(c->multi);
+  free(c->authorization);
+  free(c);
+}
+
+static size_t on_body(char *bytes, size_t size, size_t count, void *context)
+{
+  struct exchange *x = context;
+  size_t len = size * count;
+  if (len > x->bytes_max - x->answer->body.len) {
+    x->too_large = true;
+    return CURL_WRITEFUNC_ERROR;
+  }
+  buf_append(&x->answer->body, bytes, len);
+  return x->answer->body.failed ? CURL_WRITEFUNC_ERROR : len;
+}
+
+static size_t on_header(char *line, size_t size, size_t count, void *context)
+{
+  static const char name[] = "X-Leasehold-Digest:";
+  struct exchange *x = context;
+  size_t len = size * count, i = sizeof name - 1;
+  if (len < i || strncasecmp(line, name, i) != 0) return len;
+  while (i < len && (line[i] == ' ' || line[i] == '\t')) i++;
+  size_t end = len;
+  while (end > i && strchr(" \t\r\n", line[end - 1]) != NULL) end--;
+  if (end - i < sizeof x->answer->digest_header) { /* a longer one is no digest: left empty */
+    memcpy(x->answer->digest_header, line + i, end - i);
+    x->answer->digest_header[end - i] = '\0';
+  }
+  return len;
+}
+
+static bool append_header(struct curl_slist **list, const char *line)
+{
+  struct curl_slist *longer = curl_slist_append(*list, line);
+  if (longer == NULL) return false;
+  *list = longer;
+  return true;
+}
+
+static enum rc make_headers(const struct http_client *c, const struct http_call *call, struct curl_slist **list, struct err *err)
+{
+  bool fine = c->authorization == NULL || append_header(list, c->authorization);
+  if (call->body != NULL) {
+    char line[256];
+    const char *type = call->content_type == NULL ? "application/json" : call->content_type;
+    int len = snprintf(line, sizeof line, "Content-Type: %s", type);
+    if (len < 0 || (size_t)len >= sizeof line)
+      return err_set(err, RC_INVALID, NULL, "a content type below %zu bytes was expected, but \"%.64s...\" came", sizeof line, type);
+    fine = fine && append_header(list, line);
+  }
+  for (const char *const *header = call->headers; header != NULL && *header != NULL; header++)
+    fine = fine && append_header(list, *header);
+  return fine ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "no memory for the request headers");
+}
+
+static void set_options(struct http_client *c, struct exchange *x, struct curl_slist *headers)
+{
+  const struct http_call *call = x->call;
+  CURL *easy = c->easy;
+  curl_easy_reset(easy); /* keeps connections, drops the last call's options */
+  curl_easy_setopt(easy, CURLOPT_URL, call->url);
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http");
+  curl_easy_setopt(easy, CURLOPT_PROXY, "");
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
+  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L << 10);
+  curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
+  curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)call->deadline_ms);
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)(call->connect_ms > 0 ? call->connect_ms : CLIENT_CONNECT_MS));
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, x->detail);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, x);
+  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
+  curl_easy_setopt(easy, CURLOPT_HEADERDATA, x);
+  curl_easy_setopt(easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)x->bytes_max);
+  if (call->body != NULL || strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0) {
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)(call->body == NULL ? 0 : call->body_len));
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call->body == NULL ? "" : call->body);
+  }
+  curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call->method);
+}
+
+static enum rc explain(const struct http_client *c, const struct exchange *x, CURLcode code, struct err *err)
+{
+  const struct http_call *call = x->call;
+  const char *detail = x->detail[0] != '\0' ? x->detail : curl_easy_strerror(code);
+  if (x->too_large || code == CURLE_FILESIZE_EXCEEDED)
+    return err_set(err, RC_TOO_LARGE, NULL, "%s %s: an answer of at most %zu bytes was expected, but a longer one came", call->method,
+                   call->url, x->bytes_max);
+  if (x->answer->body.failed || code == CURLE_OUT_OF_MEMORY)
+    return err_set(err, RC_NO_MEMORY, NULL, "%s %s: no memory for the answer", call->method, call->url);
+  curl_off_t connected_us = 0; /* 0: the fault came before there was a connection */
+  curl_easy_getinfo(c->easy, CURLINFO_PRETRANSFER_TIME_T, &connected_us);
+  if (code == CURLE_OPERATION_TIMEDOUT && (connected_us > 0 || clock_monotonic_ms() >= x->end_ms))
+    return err_set(err, RC_TIMEOUT, NULL, "%s %s: a complete answer was expected within %lld ms", call->method, call->url,
+                   (long long)call->deadline_ms);
+  if (connected_us == 0 && (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL))
+    return err_set(err, RC_INVALID, NULL, "an http:// URL was expected, but \"%s\" came: %s", call->url, detail);
+  return err_set(err, RC_UNAVAILABLE, NULL, "%s %s: %s", call->method, call->url, detail);
+}
+
+/* Drives the exchange to its end. */
+static enum rc drive(struct http_client *c, const struct exchange *x, struct err *err)
+{
+  const struct http_call *call = x->call;
+  for (;;) {
+    int running = 0;
+    CURLMcode code = curl_multi_perform(c->multi, &running);
+    if (code != CURLM_OK) return err_set(err, RC_INTERNAL, NULL, "libcurl: %s", curl_multi_strerror(code));
+    if (running == 0) break;
+    if (c->cancel != NULL && atomic_load(c->cancel))
+      return err_set(err, RC_UNAVAILABLE, NULL, "%s %s: cancelled, this service is stopping", call->method, call->url);
+    if (clock_monotonic_ms() >= x->end_ms + CLIENT_TICK_MS) /* libcurl keeps the deadline; this is for when it does not */
+      return err_set(err, RC_TIMEOUT, NULL, "%s %s: a complete answer was expected within %lld ms", call->method, call->url,
+                     (long long)call->deadline_ms);
+    code = curl_multi_poll(c->multi, NULL, 0, CLIENT_TICK_MS, NULL);
+    if (code != CURLM_OK) return err_set(err, RC_INTERNAL, NULL, "libcurl: %s", curl_multi_strerror(code));
+  }
+  int left = 0;
+  const CURLMsg *message = curl_multi_info_read(c->multi, &left);
+  if (message == NULL || message->msg != CURLMSG_DONE)
+    return err_set(err, RC_INTERNAL, NULL, "%s %s: libcurl ended without a result", call->method, call->url);
+  return message->data.result == CURLE_OK ? RC_OK : explain(c, x, message->data.result, err);
+}
+
+enum rc http_client_call(struct http_client *c, const struct http_call *call, struct http_answer *answer, struct err *err)
+{
+  assert(call->deadline_ms > 0);
+  memset(answer, 0, sizeof *answer);
+  if (c->cancel != NULL && atomic_load(c->cancel))
+    return err_set(err, RC_UNAVAILABLE, NULL, "%s %s: cancelled, this service is stopping", call->method, call->url);
+  struct exchange x = {
+      .call = call,
+      .answer = answer,
+      .bytes_max = call->response_bytes_max == 0 ? LIMIT_BODY_BYTES : call->response_bytes_max,
+      .end_ms = clock_monotonic_ms() + call->deadline_ms,
+  };
+  struct curl_slist *headers = NULL;
+  enum rc rc = make_headers(c, call, &headers, err);
+  if (rc == RC_OK) {
+    set_options(c, &x, headers);
+    CURLMcode code = curl_multi_add_handle(c->multi, c->easy);
+    if (code == CURLM_OK) {
+      rc = drive(c, &x, err);
+      curl_multi_remove_handle(c->multi, c->easy); /* an unfinished exchange's connection is closed by this */
+    } else {
+      rc = err_set(err, RC_INTERNAL, NULL, "libcurl: %s", curl_multi_strerror(code));
+    }
+  }
+  if (rc == RC_OK) {
+    long status = 0;
+    curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
+    answer->status = (int)status;
+  } else {
+    http_answer_free(answer);
+  }
+  curl_easy_reset(c->easy); /* nothing may point at this call's memory any more */
+  curl_slist_free_all(headers);
+  return rc;
+}
+
+void http_answer_free(struct http_answer *a)
+{
+  if (a == NULL) return;
+  buf_free(&a->body);
+  a->status = 0;
+  a->digest_header[0] = '\0';
+}
+
+static const char *string_member(const struct json *object, const char *key)
+{
+  const struct json *value = object == NULL ? NULL : json_get(object, key);
+  return value != NULL && json_type_of(value) == JSON_STRING ? json_string(value, NULL) : NULL;
+}
+
+enum rc http_answer_error(const struct http_answer *a, const char *what, struct err *err)
+{
+  enum rc rc = http_rc_of_status(a->status);
+  if (rc == RC_OK) rc = RC_INTERNAL; /* called for an answer that is no error: not the peer's fault */
+  struct json *root = NULL;
+  if (a->body.len > 0 && a->body.len <= CLIENT_ERROR_BODY_BYTES) json_parse(&root, a->body.data, a->body.len, 0, NULL);
+  const struct json *error = root == NULL ? NULL : json_get(root, "error");
+  const char *code = string_member(error, "code"), *message = string_member(error, "message"), *field = string_member(error, "field");
+  for (int known = RC_INVALID; code != NULL && known <= RC_INTERNAL; known++)
+    if (strcmp(code, rc_name((enum rc)known)) == 0) rc = (enum rc)known;
+  if (message != NULL) err_set(err, rc, field, "%s: status %d: %s", what, a->status, message);
+  else err_set(err, rc, NULL, "%s: status %d came without an error body", what, a->status);
+  json_free(root);
+  return rc;
+}

@@ -1,0 +1,155 @@
+/* Replies: once per request, from any thread.
+ *
+ * The response is made on the caller's thread, without the lock, and put into the request.  A request still in its handler is
+ * answered when the handler returns; a suspended one leaves the watcher's table and is resumed, and libmicrohttpd's thread
+ * queues the response.  After that the caller must not touch the request: it may already be freed.
+ * A reply that comes second (only possible from the cancelled callback, whose request is kept) is dropped. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/base/metrics.h"
+#include "common/http/server_internal.h"
+#include "common/http/status.h"
+
+void http_set_header(struct http_request *r, const char *name, const char *value)
+{
+  if (r->reply_header_count == HTTP_REPLY_HEADERS_MAX) {
+    log_error("http: header %s dropped: at most %d reply headers were expected", name, HTTP_REPLY_HEADERS_MAX);
+    return;
+  }
+  struct http_pair pair = {arena_strdup(&r->arena, name), arena_strdup(&r->arena, value)};
+  if (pair.name != NULL && pair.value != NULL) r->reply_headers[r->reply_header_count++] = pair;
+}
+
+struct MHD_Response *reply_headers(struct http_request *r, struct MHD_Response *response, const char *content_type)
+{
+  if (response == NULL) {
+    log_error("http: no memory for a response, its connection is closed");
+    return NULL;
+  }
+  if (content_type != NULL) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, content_type);
+  for (int i = 0; i < r->reply_header_count; i++)
+    if (MHD_add_response_header(response, r->reply_headers[i].name, r->reply_headers[i].value) != MHD_YES)
+      log_error("http: header %s dropped: it is no valid header", r->reply_headers[i].name);
+  return response;
+}
+
+/* Takes over the response; NULL closes the connection without an answer. */
+static void reply_give(struct http_request *r, int status, struct MHD_Response *response)
+{
+  struct http_server *s = r->server;
+  struct MHD_Response *dropped = NULL;
+  pthread_mutex_lock(&s->lock);
+  if (r->state == HTTP_HANDLING) {
+    r->state = HTTP_REPLIED;
+    r->status = status;
+    r->response = response;
+    pthread_mutex_unlock(&s->lock);
+  } else if (r->state == HTTP_SUSPENDED) {
+    watcher_remove(r);
+    r->state = HTTP_REPLIED;
+    if (r->parked) {
+      r->status = status;
+      r->response = response;
+      r->parked = false;
+      MHD_resume_connection(r->connection);
+    } else {
+      dropped = response;
+    }
+    request_unref_unlock(r);
+  } else {
+    dropped = response;
+    pthread_mutex_unlock(&s->lock);
+  }
+  if (dropped != NULL) MHD_destroy_response(dropped);
+}
+
+void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body)
+{
+  struct err err;
+  if (buf_check(body, &err) != RC_OK) {
+    buf_free(body);
+    reply_error(r, http_status_of(err.rc), &err);
+    return;
+  }
+  size_t len = 0;
+  char *bytes = buf_take(body, &len);
+  struct MHD_Response *response = bytes == NULL ? MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT)
+                                                : MHD_create_response_from_buffer(len, bytes, MHD_RESPMEM_MUST_FREE);
+  if (response == NULL) free(bytes);
+  reply_give(r, status, reply_headers(r, response, content_type));
+}
+
+void http_reply_json(struct http_request *r, int status, struct buf *body)
+{
+  http_reply(r, status, "application/json", body);
+}
+
+void http_reply_text(struct http_request *r, int status, const char *text)
+{
+  struct MHD_Response *response = MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
+  reply_give(r, status, reply_headers(r, response, "text/plain; charset=utf-8"));
+}
+
+void reply_error(struct http_request *r, int status, const struct err *err)
+{
+  if (err->rc == RC_IO || err->rc == RC_CORRUPT || err->rc == RC_INTERNAL || err->rc == RC_NO_MEMORY)
+    log_error("http: answered %d: %s", status, err->message);
+  struct buf body = BUF_INIT;
+  http_error_body(&body, err);
+  if (body.failed) { /* what is left to say fits without an allocation of ours */
+    buf_free(&body);
+    http_reply_text(r, status, "out of memory\n");
+    return;
+  }
+  if (status == MHD_HTTP_TOO_MANY_REQUESTS || status == MHD_HTTP_SERVICE_UNAVAILABLE)
+    http_set_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+  http_reply_json(r, status, &body);
+}
+
+void http_fail(struct http_request *r, const struct err *err)
+{
+  struct err ours = *err;
+  if (ours.rc == RC_OK) err_set(&ours, RC_INTERNAL, NULL, "a handler failed without an error code");
+  reply_error(r, http_status_of(ours.rc), &ours);
+}
+
+void http_reply_file(struct http_request *r, const char *content_type, const char *path)
+{
+  struct err err;
+  struct stat st;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    if (fd >= 0 || errno == ENOENT || errno == ENOTDIR) err_set(&err, RC_NOT_FOUND, NULL, "no such file");
+    else err_set_errno(&err, RC_IO, "a readable file was expected");
+    if (fd >= 0) close(fd);
+    http_fail(r, &err);
+    return;
+  }
+  struct MHD_Response *response = MHD_create_response_from_fd_at_offset64((uint64_t)st.st_size, fd, 0);
+  if (response == NULL) close(fd);
+  reply_give(r, MHD_HTTP_OK, reply_headers(r, response, content_type));
+}
+
+/* --- the standard routes --- */
+
+void http_handle_metrics(struct http_request *r, void *context)
+{
+  (void)context;
+  struct buf body = BUF_INIT;
+  metrics_render(&body);
+  http_reply(r, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+void http_handle_healthz(struct http_request *r, void *context)
+{
+  (void)context;
+  struct buf body = BUF_INIT;
+  buf_puts(&body, "{\"status\":\"ok\"}");
+  http_reply_json(r, MHD_HTTP_OK, &body);
+}

@@ -1,0 +1,279 @@
+/* The client against peers that are slow, silent, wrong, too talkative or gone.
+ * The peer is a thread that accepts one connection, plays a script and closes; so every byte on the wire is the test's own. */
+#include <fcntl.h>
+#include <netinet/in.h>
+
+#include "http_test.h"
+
+/* Sends `bytes` after the request has been read to its empty line, then waits hold_ms before closing. */
+struct peer {
+  const char *bytes;
+  int64_t hold_ms;
+  int exchanges;       /* on one connection */
+  int listen_fd, port;
+  pthread_t thread;
+  char request[8192];  /* the last one, header only */
+};
+
+static void *peer_main(void *context)
+{
+  struct peer *p = context;
+  int fd = accept4(p->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+  if (fd < 0) return NULL;
+  for (int i = 0; i < p->exchanges; i++) {
+    size_t len = 0;
+    p->request[0] = '\0';
+    while (strstr(p->request, "\r\n\r\n") == NULL && len + 1 < sizeof p->request) {
+      ssize_t n = recv(fd, p->request + len, sizeof p->request - 1 - len, 0);
+      if (n <= 0) break;
+      len += (size_t)n;
+      p->request[len] = '\0';
+    }
+    if (send(fd, p->bytes, strlen(p->bytes), MSG_NOSIGNAL) < 0) break;
+  }
+  struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
+  if (p->hold_ms > 0) poll(&wait, 1, (int)p->hold_ms);
+  close(fd);
+  return NULL;
+}
+
+static void peer_start(struct peer *p, const char *bytes, int64_t hold_ms, int exchanges)
+{
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof address;
+  memset(p, 0, sizeof *p);
+  p->bytes = bytes;
+  p->hold_ms = hold_ms;
+  p->exchanges = exchanges;
+  p->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(p->listen_fd, (struct sockaddr *)&address, sizeof address), 0);
+  assert_int_equal(listen(p->listen_fd, 8), 0);
+  assert_int_equal(getsockname(p->listen_fd, (struct sockaddr *)&address, &len), 0);
+  p->port = ntohs(address.sin_port);
+  assert_int_equal(pthread_create(&p->thread, NULL, peer_main, p), 0);
+}
+
+static void peer_stop(struct peer *p)
+{
+  shutdown(p->listen_fd, SHUT_RDWR);
+  pthread_join(p->thread, NULL);
+  close(p->listen_fd);
+}
+
+static struct http_client *client_of(const char *token, const atomic_bool *cancel)
+{
+  struct http_client *c = NULL;
+  struct err err = {0};
+  if (http_client_create(&c, token, cancel, &err) != RC_OK) fail_msg("%s", err.message);
+  return c;
+}
+
+static enum rc get(struct http_client *c, int port, int64_t deadline_ms, size_t max, struct http_answer *answer, struct err *err)
+{
+  char url[64];
+  snprintf(url, sizeof url, "http://127.0.0.1:%d/x?y=1", port);
+  struct http_call call = {.method = "GET", .url = url, .deadline_ms = deadline_ms, .response_bytes_max = max};
+  return http_client_call(c, &call, answer, err);
+}
+
+/* One call to a peer that sends `bytes`: its code. */
+static enum rc outcome(const char *bytes, int64_t hold_ms, int64_t deadline_ms, size_t max, struct err *err)
+{
+  struct peer p;
+  struct http_answer answer;
+  peer_start(&p, bytes, hold_ms, 1);
+  struct http_client *c = client_of(NULL, NULL);
+  enum rc rc = get(c, p.port, deadline_ms, max, &answer, err);
+  http_answer_free(&answer);
+  http_client_destroy(c);
+  peer_stop(&p);
+  return rc;
+}
+
+static void test_answer(void **state)
+{
+  (void)state;
+  struct peer p;
+  struct http_answer answer;
+  struct err err = {0};
+  peer_start(&p, "HTTP/1.1 404 Nope\r\nContent-Length: 5\r\nx-leasehold-digest:  0123abcd \r\n\r\nhello", 0, 1);
+  struct http_client *c = client_of("tok", NULL);
+  char url[64];
+  snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/leases/l1/result", p.port);
+  struct http_call call = {.method = "PUT", .url = url, .body = "{}", .body_len = 2, .deadline_ms = PEER_WAIT_MS,
+                           .headers = (const char *const[]){"X-Epoch: 4", "X-Fence: 9", NULL}};
+  assert_int_equal(http_client_call(c, &call, &answer, &err), RC_OK);
+  assert_int_equal(answer.status, 404);
+  assert_int_equal(answer.body.len, 5);
+  assert_string_equal(answer.body.data, "hello");
+  assert_string_equal(answer.digest_header, "0123abcd");
+  http_answer_free(&answer);
+  http_client_destroy(c);
+  peer_stop(&p);
+  static const char *const sent[] = {"PUT /v1/leases/l1/result HTTP/1.1\r\n", "\r\nAuthorization: Bearer tok\r\n", "\r\nContent-Length: 2\r\n",
+                                     "\r\nContent-Type: application/json\r\n", "\r\nX-Epoch: 4\r\n", "\r\nX-Fence: 9\r\n"};
+  for (size_t i = 0; i < sizeof sent / sizeof sent[0]; i++)
+    if (strstr(p.request, sent[i]) == NULL) fail_msg("no \"%s\" in: %s", sent[i], p.request);
+}
+
+static void test_connection_is_kept(void **state)
+{
+  (void)state;
+  struct peer p;
+  struct err err = {0};
+  peer_start(&p, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 0, 3); /* accepts only once */
+  struct http_client *c = client_of(NULL, NULL);
+  for (int i = 0; i < 3; i++) {
+    struct http_answer answer;
+    assert_int_equal(get(c, p.port, PEER_WAIT_MS, 0, &answer, &err), RC_OK);
+    assert_string_equal(answer.body.data, "ok");
+    http_answer_free(&answer);
+  }
+  http_client_destroy(c);
+  peer_stop(&p);
+  assert_null(strstr(p.request, "Authorization"));
+}
+
+static void test_half_answers(void **state)
+{
+  (void)state;
+  struct err err;
+  assert_int_equal(outcome("", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
+  assert_int_equal(outcome("HTTP/1.1 200 O", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
+  assert_int_equal(outcome("SSH-2.0-OpenSSH\r\n", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
+}
+
+static void test_slow_peer_meets_the_deadline(void **state)
+{
+  (void)state;
+  static const char *const slow[] = {"", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf"};
+  for (size_t i = 0; i < 3; i++) {
+    struct err err;
+    int64_t begin_ms = clock_monotonic_ms();
+    assert_int_equal(outcome(slow[i], 3000, 150, 0, &err), RC_TIMEOUT);
+    assert_in_range(clock_monotonic_ms() - begin_ms, 140, 2000);
+    assert_non_null(strstr(err.message, "within 150 ms"));
+  }
+}
+
+static void test_oversize_answers(void **state)
+{
+  (void)state;
+  struct err err;
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n", 1000, PEER_WAIT_MS, 10, &err), RC_TOO_LARGE); /* from the header */
+  assert_non_null(strstr(err.message, "at most 10 bytes"));
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello hello\r\n0\r\n\r\n", 0, PEER_WAIT_MS, 10, &err), RC_TOO_LARGE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\n\r\nhello hello", 0, PEER_WAIT_MS, 10, &err), RC_TOO_LARGE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello hell", 0, PEER_WAIT_MS, 10, &err), RC_OK);
+}
+
+static void test_oversize_digest_header_is_none(void **state)
+{
+  (void)state;
+  struct peer p;
+  struct http_answer answer;
+  struct err err;
+  char bytes[512];
+  snprintf(bytes, sizeof bytes, "HTTP/1.1 200 OK\r\nX-Leasehold-Digest: %0100d\r\nContent-Length: 0\r\n\r\n", 0);
+  peer_start(&p, bytes, 0, 1);
+  struct http_client *c = client_of(NULL, NULL);
+  assert_int_equal(get(c, p.port, PEER_WAIT_MS, 0, &answer, &err), RC_OK);
+  assert_string_equal(answer.digest_header, "");
+  http_answer_free(&answer);
+  http_client_destroy(c);
+  peer_stop(&p);
+}
+
+static void test_connection_refused(void **state)
+{
+  (void)state;
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof address;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* bound and not listening: refused, and nobody else takes the port */
+  assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
+  struct http_client *c = client_of(NULL, NULL);
+  struct http_answer answer;
+  struct err err;
+  assert_int_equal(get(c, ntohs(address.sin_port), PEER_WAIT_MS, 0, &answer, &err), RC_UNAVAILABLE);
+  assert_non_null(strstr(err.message, "GET http://127.0.0.1:"));
+  http_client_destroy(c);
+  close(fd);
+}
+
+static void test_bad_urls(void **state)
+{
+  (void)state;
+  static const char *const urls[] = {"", "http://", "file:///etc/passwd", "https://127.0.0.1:1/", "http://127.0.0.1:99999/"};
+  struct http_client *c = client_of(NULL, NULL);
+  for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
+    struct http_answer answer;
+    struct err err;
+    struct http_call call = {.method = "GET", .url = urls[i], .deadline_ms = 1000};
+    assert_int_equal(http_client_call(c, &call, &answer, &err), RC_INVALID);
+  }
+  http_client_destroy(c);
+}
+
+static void *raise_flag(void *context)
+{
+  clock_sleep_ms(100);
+  atomic_store((atomic_bool *)context, true);
+  return NULL;
+}
+
+static void test_cancel_flag(void **state)
+{
+  (void)state;
+  atomic_bool cancel = false;
+  struct peer p;
+  struct http_answer answer;
+  struct err err;
+  pthread_t thread;
+  peer_start(&p, "", 5000, 1);
+  struct http_client *c = client_of(NULL, &cancel);
+  assert_int_equal(pthread_create(&thread, NULL, raise_flag, &cancel), 0);
+  int64_t begin_ms = clock_monotonic_ms();
+  assert_int_equal(get(c, p.port, 30000, 0, &answer, &err), RC_UNAVAILABLE);
+  assert_in_range(clock_monotonic_ms() - begin_ms, 90, 600); /* 100 + 200 ms, and a busy machine */
+  assert_non_null(strstr(err.message, "cancelled"));
+  assert_int_equal(get(c, p.port, 30000, 0, &answer, &err), RC_UNAVAILABLE); /* and at once from then on */
+  pthread_join(thread, NULL);
+  http_client_destroy(c);
+  peer_stop(&p);
+}
+
+static void test_redirects_are_not_followed(void **state)
+{
+  (void)state;
+  struct peer p;
+  struct http_answer answer;
+  struct err err;
+  peer_start(&p, "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", 0, 1);
+  struct http_client *c = client_of(NULL, NULL);
+  assert_int_equal(get(c, p.port, PEER_WAIT_MS, 0, &answer, &err), RC_OK);
+  assert_int_equal(answer.status, 302);
+  http_answer_free(&answer);
+  http_client_destroy(c);
+  peer_stop(&p);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_answer),
+      cmocka_unit_test(test_connection_is_kept),
+      cmocka_unit_test(test_half_answers),
+      cmocka_unit_test(test_slow_peer_meets_the_deadline),
+      cmocka_unit_test(test_oversize_answers),
+      cmocka_unit_test(test_oversize_digest_header_is_none),
+      cmocka_unit_test(test_connection_refused),
+      cmocka_unit_test(test_bad_urls),
+      cmocka_unit_test(test_cancel_flag),
+      cmocka_unit_test(test_redirects_are_not_followed),
+  };
+  return cmocka_run_group_tests_name("http/client", tests, NULL, NULL);
+}

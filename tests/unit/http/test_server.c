@@ -1,0 +1,399 @@
+/* Plain exchanges: routes, parameters, query, token, bodies and their limits, malformed input, files, one server per port. */
+#include "http_test.h"
+
+static void handle_run(struct http_request *r, void *context)
+{
+  (void)context;
+  struct buf body = BUF_INIT;
+  buf_printf(&body, "run=%s group=%s", http_param(r, "id"), http_param(r, "group") == NULL ? "-" : http_param(r, "group"));
+  http_reply(r, 200, "text/plain", &body);
+}
+
+static void handle_query(struct http_request *r, void *context)
+{
+  (void)context;
+  struct err err;
+  int64_t wait_ms;
+  if (http_query_i64(r, "wait_ms", 7, 0, 60000, &wait_ms, &err) != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  struct buf body = BUF_INIT;
+  const char *name = http_query(r, "name");
+  buf_printf(&body, "wait=%lld name=%s", (long long)wait_ms, name == NULL ? "absent" : name);
+  http_reply(r, 200, "text/plain", &body);
+}
+
+static void handle_echo(struct http_request *r, void *context)
+{
+  (void)context;
+  size_t len;
+  const char *bytes = http_body(r, &len);
+  struct buf body = BUF_INIT;
+  buf_printf(&body, "len=%zu ", len);
+  buf_append(&body, bytes, len < 64 ? len : 64);
+  http_reply(r, 201, "text/plain", &body);
+}
+
+static void handle_json(struct http_request *r, void *context)
+{
+  (void)context;
+  struct err err;
+  const struct json *value, *again;
+  if (http_body_json(r, &value, &err) != RC_OK || http_body_json(r, &again, &err) != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  assert_ptr_equal(value, again);
+  http_set_header(r, "X-Leasehold-Digest", "abc");
+  struct buf body = BUF_INIT;
+  buf_printf(&body, "{\"members\":%zu}", json_length(value));
+  http_reply_json(r, 200, &body);
+}
+
+static void handle_full(struct http_request *r, void *context)
+{
+  (void)context;
+  struct err err;
+  err_set(&err, RC_FULL, "slots", "at most 4 requests were expected");
+  http_fail(r, &err);
+}
+
+static void handle_silent(struct http_request *r, void *context)
+{
+  (void)r;
+  (void)context;
+}
+
+static void handle_file(struct http_request *r, void *context)
+{
+  http_reply_file(r, "application/octet-stream", http_query(r, "missing") != NULL ? "/nonexistent/x" : context);
+}
+
+static const struct http_route routes[] = {
+    {"GET", "/v1/runs/latest", handle_query, 0, false},
+    {"GET", "/v1/runs/{id}", handle_run, 0, false},
+    {"GET", "/v1/runs/{id}/groups/{group}", handle_run, 0, false},
+    {"POST", "/v1/echo", handle_echo, 1024, false},
+    {"PUT", "/v1/echo", handle_echo, 64u << 20, false},
+    {"POST", "/v1/json", handle_json, 0, false},
+    {"GET", "/v1/full", handle_full, 0, false},
+    {"GET", "/v1/silent", handle_silent, 0, false},
+    {"GET", "/v1/file", handle_file, 0, false},
+    {"GET", "/healthz", http_handle_healthz, 0, true},
+    {"GET", "/metrics", http_handle_metrics, 0, false},
+};
+
+static struct http_server *server;
+static int port;
+static char file_path[64];
+
+static void test_routes(void **state)
+{
+  (void)state;
+  expect_answer(port, "GET /v1/runs/r7", "", 200, "run=r7 group=-");
+  expect_answer(port, "GET /v1/runs/a%20b%2Fc/groups/%E2%82%AC", "", 200, "run=a b/c group=\xe2\x82\xac");
+  expect_answer(port, "GET /v1/run%73/r7", "", 200, "run=r7");
+  expect_answer(port, "GET /v1/runs/latest", "", 200, "wait=7");
+  expect_answer(port, "GET /healthz", "", 200, "{\"status\":\"ok\"}");
+  expect_answer(port, "GET /metrics", "", 200, "leasehold_http_responses_total{class=\"2xx\"}");
+  expect_answer(port, "GET /v1/silent", "", 500, "neither replied nor suspended");
+}
+
+static void test_unknown_paths(void **state)
+{
+  (void)state;
+  expect_answer(port, "GET /", "", 404, "\"code\":\"not_found\"");
+  expect_answer(port, "GET /v1/runs", "", 404, "not_found");
+  expect_answer(port, "GET /v1/runs/", "", 404, "not_found");
+  expect_answer(port, "GET /v1/runs/r7/", "", 404, "not_found");
+  expect_answer(port, "GET /v1/runs/r7/groups", "", 404, "not_found");
+  expect_answer(port, "GET //v1/runs/r7", "", 404, "not_found");
+  expect_answer(port, "GET /a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s", "", 404, "not_found");
+}
+
+static void test_wrong_method(void **state)
+{
+  (void)state;
+  expect_answer(port, "DELETE /v1/echo", "", 405, "Allow: POST, PUT\r\n");
+  expect_answer(port, "POST /v1/runs/r7", "Content-Length: 0\r\n", 405, "Allow: GET\r\n");
+}
+
+static void test_malformed_targets(void **state)
+{
+  (void)state;
+  expect_answer(port, "GET /v1/runs/%4", "", 422, "two hex digits");
+  expect_answer(port, "GET /v1/runs/%zz", "", 422, "two hex digits");
+  expect_answer(port, "GET /v1/runs/a%00b", "", 422, "NUL");
+  expect_answer(port, "GET *", "", 422, "begins with '/'");
+  char line[4096];
+  snprintf(line, sizeof line, "GET /v1/runs/%03000d", 0);
+  expect_answer(port, line, "", 414, "\"code\":\"too_large\"");
+}
+
+static void test_query(void **state)
+{
+  (void)state;
+  expect_answer(port, "GET /v1/runs/latest?wait_ms=60000&name=a+b%26c", "", 200, "wait=60000 name=a b&c");
+  expect_answer(port, "GET /v1/runs/latest?&name&&", "", 200, "wait=7 name=");
+  expect_answer(port, "GET /v1/runs/latest?name==x", "", 200, "name==x");
+  expect_answer(port, "GET /v1/runs/latest?wait_ms=60001", "", 422, "\"field\":\"wait_ms\"");
+  expect_answer(port, "GET /v1/runs/latest?wait_ms=-1", "", 422, "from 0 to 60000");
+  expect_answer(port, "GET /v1/runs/latest?wait_ms=1e3", "", 422, "\\\"1e3\\\" came");
+  expect_answer(port, "GET /v1/runs/latest?wait_ms=", "", 422, "wait_ms");
+  expect_answer(port, "GET /v1/runs/latest?wait_ms=+5", "", 422, "wait_ms");
+  expect_answer(port, "GET /v1/runs/latest?wait_ms=99999999999999999999", "", 422, "wait_ms");
+  expect_answer(port, "GET /v1/runs/latest?wait_ms=1&wait_ms=2", "", 422, "two came");
+  expect_answer(port, "GET /v1/runs/latest?name=%", "", 422, "hex digits");
+  expect_answer(port, "GET /v1/runs/latest?a=&b=&c=&d=&e=&f=&g=&h=&i=&j=&k=&l=&m=&n=&o=&p=&q=", "", 422, "at most 16");
+}
+
+static void test_bodies(void **state)
+{
+  (void)state;
+  char *answer = ask(port, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello");
+  assert_int_equal(status_of(answer), 201);
+  assert_non_null(strstr(answer, "len=5 hello"));
+  free(answer);
+  answer = ask(port, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+  assert_non_null(strstr(answer, "len=5 abcde"));
+  free(answer);
+  expect_answer(port, "POST /v1/echo", "Content-Length: 0\r\n", 201, "len=0 ");
+}
+
+static void test_json_bodies(void **state)
+{
+  (void)state;
+  char *answer = ask(port, "POST /v1/json HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"a\":1,\"b\":2}");
+  assert_non_null(strstr(answer, "{\"members\":2}"));
+  assert_non_null(strstr(answer, "X-Leasehold-Digest: abc\r\n"));
+  assert_non_null(strstr(answer, "Content-Type: application/json\r\n"));
+  free(answer);
+  answer = ask(port, "POST /v1/json HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"a\":1,\"a\":2}");
+  assert_int_equal(status_of(answer), 422);
+  free(answer);
+  expect_answer(port, "POST /v1/json", "Content-Length: 0\r\n", 422, "a JSON body was expected");
+}
+
+static void test_announced_body_too_large(void **state)
+{
+  (void)state; /* answered from the header alone: the body is never sent */
+  char *answer = ask(port, "POST /v1/json HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\n");
+  assert_int_equal(status_of(answer), 413);
+  assert_non_null(strstr(answer, "at most 16777216 bytes was expected, but 99999999999 came"));
+  free(answer);
+  answer = ask(port, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 2000\r\n\r\n");
+  assert_int_equal(status_of(answer), 413); /* waits for permission: refused at once */
+  free(answer);
+}
+
+static void test_sent_body_too_large(void **state)
+{
+  (void)state;
+  char request[4096];
+  int n = snprintf(request, sizeof request, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1025\r\n\r\n%01025d", 0);
+  assert_true(n > 0);
+  char *answer = ask(port, request);
+  assert_int_equal(status_of(answer), 413);
+  free(answer);
+  snprintf(request, sizeof request, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                    "401\r\n%01025d\r\n0\r\n\r\n", 0);
+  answer = ask(port, request);
+  assert_int_equal(status_of(answer), 413);
+  assert_non_null(strstr(answer, "1024"));
+  free(answer);
+  snprintf(request, sizeof request, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1024\r\n\r\n%01024d", 0);
+  answer = ask(port, request);
+  assert_int_equal(status_of(answer), 201); /* exactly the limit */
+  free(answer);
+}
+
+static void test_endless_chunked_body_is_cut_off(void **state)
+{
+  (void)state;
+  int fd = peer_connect(port);
+  peer_send(fd, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
+  char chunk[16400];
+  int n = snprintf(chunk, sizeof chunk, "4000\r\n%016384d\r\n", 0);
+  bool cut = false;
+  for (int i = 0; i < 4096 && !cut; i++) cut = send(fd, chunk, (size_t)n, MSG_NOSIGNAL) < 0; /* up to 64 MiB */
+  assert_true(cut);
+  close(fd);
+}
+
+static void test_large_body_arrives_whole(void **state)
+{
+  (void)state;
+  size_t len = 32u << 20;
+  char *bytes = malloc(len);
+  assert_non_null(bytes);
+  memset(bytes, 'x', len);
+  char url[64];
+  snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/echo", port);
+  struct http_client *client;
+  struct http_answer answer;
+  struct err err = {0};
+  assert_int_equal(http_client_create(&client, NULL, NULL, &err), RC_OK);
+  struct http_call call = {.method = "PUT", .url = url, .body = bytes, .body_len = len, .deadline_ms = PEER_WAIT_MS};
+  if (http_client_call(client, &call, &answer, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(answer.status, 201);
+  assert_memory_equal(answer.body.data, "len=33554432 xxx", 16);
+  http_answer_free(&answer);
+  call.method = "POST"; /* the 1 KiB route: refused before 32 MiB are sent */
+  if (http_client_call(client, &call, &answer, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(answer.status, 413);
+  assert_int_equal(http_answer_error(&answer, "echo", &err), RC_TOO_LARGE);
+  http_answer_free(&answer);
+  http_client_destroy(client);
+  free(bytes);
+}
+
+static void test_malformed_requests_do_no_harm(void **state)
+{
+  (void)state;
+  static const char *const bad[] = {
+      "GARBAGE\r\n\r\n", "GET\r\n\r\n", "GET /healthz HTTP/9.9\r\n\r\n", "GET /healthz HTTP/1.1\r\n\r\n",
+      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: -5\r\n\r\n", "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: x\r\n\r\n",
+      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    char *answer = ask(port, bad[i]); /* refused or cut off */
+    if (answer[0] != '\0' && status_of(answer) != 505) assert_in_range(status_of(answer), 400, 499);
+    free(answer);
+  }
+  expect_answer(port, "GET /healthz", "", 200, "ok");
+}
+
+/* A peer that vanishes in the middle of its request leaves nothing behind (a leak shows under the address sanitizer). */
+static void test_half_requests_do_no_harm(void **state)
+{
+  (void)state;
+  static const char *const half[] = {"", "G", "\r\n\r\n", "GET /healthz HTTP/1.1\r\nHo", "GET /v1/runs/r7 HTTP/1.1\r\nHost: t\r\n",
+                                     "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 50\r\n\r\nhalf a body",
+                                     "POST /v1/nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 50\r\n\r\nhalf a body"};
+  for (size_t i = 0; i < sizeof half / sizeof half[0]; i++) {
+    int fd = peer_connect(port);
+    peer_send(fd, half[i]);
+    clock_sleep_ms(5);
+    close(fd);
+  }
+  expect_answer(port, "GET /healthz", "", 200, "ok");
+}
+
+static void test_keep_alive_and_pipelining(void **state)
+{
+  (void)state;
+  int fd = peer_connect(port);
+  peer_send(fd, "GET /v1/runs/one HTTP/1.1\r\nHost: t\r\n\r\nGET /v1/runs/two HTTP/1.1\r\nHost: t\r\n\r\n"
+                "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabcGET /v1/runs/last HTTP/1.1\r\nHost: t\r\n\r\n");
+  char *answers = peer_read(fd, "run=last");
+  const char *one = strstr(answers, "run=one"), *two = strstr(answers, "run=two"), *echo = strstr(answers, "len=3 abc");
+  assert_true(one != NULL && two != NULL && echo != NULL && one < two && two < echo);
+  free(answers);
+  close(fd);
+}
+
+static void test_errors(void **state)
+{
+  (void)state;
+  expect_answer(port, "GET /v1/full", "", 429, "Retry-After: 1\r\n");
+  expect_answer(port, "GET /v1/full", "", 429, "{\"error\":{\"code\":\"full\",\"message\":\"at most 4 requests were expected\",\"field\":\"slots\"}}");
+}
+
+static void test_files(void **state)
+{
+  (void)state;
+  expect_answer(port, "GET /v1/file", "", 200, "Content-Length: 14\r\n");
+  expect_answer(port, "GET /v1/file", "", 200, "\r\n\r\nweights, bytes");
+  expect_answer(port, "GET /v1/file?missing=1", "", 404, "no such file");
+}
+
+static void test_token(void **state)
+{
+  (void)state;
+  struct http_server *closed = serve(routes, ROUTE_COUNT(routes), NULL, "s3cret");
+  int p = http_server_port(closed);
+  expect_answer(p, "GET /v1/runs/r7", "", 401, "WWW-Authenticate: Bearer\r\n");
+  expect_answer(p, "GET /v1/runs/r7", "Authorization: Bearer s3cret\r\n", 200, "run=r7");
+  expect_answer(p, "GET /v1/runs/r7", "authorization: bearer s3cret\r\n", 200, "run=r7");
+  expect_answer(p, "GET /v1/runs/r7", "Authorization: Bearer s3creT\r\n", 401, "\"code\":\"forbidden\"");
+  expect_answer(p, "GET /v1/runs/r7", "Authorization: Bearer s3cre\r\n", 401, "forbidden");
+  expect_answer(p, "GET /v1/runs/r7", "Authorization: Bearer s3crets3cret\r\n", 401, "forbidden");
+  expect_answer(p, "GET /v1/runs/r7", "Authorization: Bearer \r\n", 401, "forbidden");
+  expect_answer(p, "GET /v1/runs/r7", "Authorization: Basic s3cret\r\n", 401, "forbidden");
+  expect_answer(p, "GET /nowhere", "", 401, "forbidden"); /* tells nothing about paths */
+  expect_answer(p, "GET /nowhere", "Authorization: Bearer s3cret\r\n", 404, "not_found");
+  expect_answer(p, "GET /healthz", "", 200, "ok");
+  http_server_stop(closed, 1000);
+}
+
+static void test_refused_starts(void **state)
+{
+  (void)state;
+  struct http_server *second = NULL;
+  struct err err = {0};
+  char expected[64];
+  struct http_server_options options = {.bind_address = "127.0.0.1", .port = port, .routes = routes, .route_count = ROUTE_COUNT(routes)};
+  assert_int_equal(http_server_start(&second, &options, &err), RC_IO);
+  snprintf(expected, sizeof expected, "port %d in use", port);
+  assert_non_null(strstr(err.message, expected));
+  options.bind_address = "not an address";
+  assert_int_equal(http_server_start(&second, &options, &err), RC_INVALID);
+  options.bind_address = "127.0.0.1";
+  options.port = 65536;
+  assert_int_equal(http_server_start(&second, &options, &err), RC_INVALID);
+  options.port = 0;
+  options.route_count = 0;
+  assert_int_equal(http_server_start(&second, &options, &err), RC_INTERNAL);
+  static const struct http_route wild[] = {{"GET", "/{a}/{b}/{c}/{d}/{e}", handle_run, 0, false}};
+  options.routes = wild;
+  options.route_count = 1;
+  assert_int_equal(http_server_start(&second, &options, &err), RC_INTERNAL);
+  http_server_stop(NULL, 0);
+}
+
+static int group_setup(void **state)
+{
+  (void)state;
+  log_init("test", LOG_ERROR);
+  snprintf(file_path, sizeof file_path, "/tmp/leasehold-http-test-XXXXXX");
+  int fd = mkstemp(file_path);
+  if (fd < 0 || write(fd, "weights, bytes", 14) != 14) return -1;
+  close(fd);
+  server = serve(routes, ROUTE_COUNT(routes), file_path, NULL);
+  port = http_server_port(server);
+  return 0;
+}
+
+static int group_teardown(void **state)
+{
+  (void)state;
+  http_server_stop(server, 1000);
+  unlink(file_path);
+  return 0;
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_routes),
+      cmocka_unit_test(test_unknown_paths),
+      cmocka_unit_test(test_wrong_method),
+      cmocka_unit_test(test_malformed_targets),
+      cmocka_unit_test(test_query),
+      cmocka_unit_test(test_bodies),
+      cmocka_unit_test(test_json_bodies),
+      cmocka_unit_test(test_announced_body_too_large),
+      cmocka_unit_test(test_sent_body_too_large),
+      cmocka_unit_test(test_endless_chunked_body_is_cut_off),
+      cmocka_unit_test(test_large_body_arrives_whole),
+      cmocka_unit_test(test_malformed_requests_do_no_harm),
+      cmocka_unit_test(test_half_requests_do_no_harm),
+      cmocka_unit_test(test_keep_alive_and_pipelining),
+      cmocka_unit_test(test_errors),
+      cmocka_unit_test(test_files),
+      cmocka_unit_test(test_token),
+      cmocka_unit_test(test_refused_starts),
+  };
+  return cmocka_run_group_tests_name("http/server", tests, group_setup, group_teardown);
+}
