@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -159,4 +160,13 @@ enum rc file_remove_tree(const char *path, struct err *err) {
   if (nftw(path, remove_entry, TREE_OPEN_MAX, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
     return err_set_errno(err, RC_IO, "removing %s", path);
   return RC_OK;
+}
+
+enum rc path_format(char *out, struct err *err, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  const int length = vsnprintf(out, LIMIT_PATH_MAX, format, args);
+  va_end(args);
+  if (length >= 0 && length < LIMIT_PATH_MAX) return RC_OK;
+  return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %d: %.80s...", LIMIT_PATH_MAX, length, out);
 }

@@ -8,6 +8,8 @@
 #include "common/base/buf.h"
 #include "common/base/rc.h"
 
+/* A path from a printf format into out[LIMIT_PATH_MAX]; RC_TOO_LARGE when it does not fit. */
+enum rc path_format(char *out, struct err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Reads the whole file into *out (appended).  RC_NOT_FOUND, RC_TOO_LARGE above max_bytes, RC_IO. */
 enum rc file_read(struct buf *out, const char *path, size_t max_bytes, struct err *err);
 /* Writes path.tmp, fsyncs it, renames it over path, fsyncs the folder: either the old file or the whole new one. */

@@ -32,6 +32,15 @@ static const char *level_name(enum log_level level) {
   return "error";
 }
 
+enum rc log_level_parse(enum log_level *out, const char *name, struct err *err) {
+  for (int level = LOG_DEBUG; level <= LOG_ERROR; level++) {
+    if (strcmp(name, level_name((enum log_level)level)) != 0) continue;
+    *out = (enum log_level)level;
+    return RC_OK;
+  }
+  return err_set(err, RC_INVALID, "log-level", "expected debug, info, warn or error, got '%.40s'", name);
+}
+
 void log_write(enum log_level level, const char *format, ...) {
   if (level < log_least) return;
   const int saved = errno;

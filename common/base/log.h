@@ -2,8 +2,12 @@
 #ifndef LEASEHOLD_BASE_LOG_H
 #define LEASEHOLD_BASE_LOG_H
 
+#include "common/base/rc.h"
+
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
+/* "debug", "info", "warn" or "error". */
+enum rc log_level_parse(enum log_level *out, const char *name, struct err *err);
 /* Called once by main before threads start.  component names the process ("coordinator"). */
 void log_init(const char *component, enum log_level least);
 void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -38,5 +38,7 @@ typedef void (*loss_gradient)(void *context, int first, int count, const float *
 /* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL). */
 enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count, float temperature,
                           loss_gradient loss, void *loss_context, float *grads, float *logprob, struct err *err);
+/* Sum of the entropies behind the scored tokens of the last learner_gradients, in order, in double. */
+double learner_entropy_sum(const struct learner *l);
 
 #endif

@@ -15,6 +15,7 @@ struct kv_sequence {
   int32_t *pages;            /* [pages_max], owned by the sequence */
   int page_count;
   int length;                /* positions written or reserved */
+  int pages_max;
 };
 
 /* page_tokens: a multiple of 16 up to 1024. RC_NO_MEMORY says how much was needed. */

@@ -28,6 +28,10 @@ struct step_result {
 enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config, struct err *err);
 void optimizer_free(struct optimizer *o);
 size_t optimizer_bytes(const struct model *m);
+/* RC_INVALID names the field; pure.  The calls below assert a valid configuration. */
+enum rc optimizer_config_check(const struct optimizer_config *config, struct err *err);
+/* A resumed run's hyperparameters: moments and masters are kept; set the step count afterwards. */
+void optimizer_configure(struct optimizer *o, const struct optimizer_config *config);
 /* A new run's hyperparameters; moments and step count to zero; masters kept. */
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config);
 float *optimizer_masters(struct optimizer *o);   /* [params.elements] */

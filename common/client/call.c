@@ -1,0 +1,77 @@
+/* The exchange behind every typed call: see call.h.  No state: the http_client belongs to the calling thread. */
+#include "common/client/call.h"
+
+#include <string.h>
+
+void client_url_encoded(struct buf *url, const char *text) {
+  for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+    const bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
+    if (letter || (*c >= '0' && *c <= '9') || strchr("-._~", *c)) buf_append(url, c, 1);
+    else buf_printf(url, "%%%02X", *c);
+  }
+}
+
+void client_url(struct buf *url, const char *base_url, const char *path, const char *segment, const char *tail) {
+  size_t len = strlen(base_url);
+  if (len > 0 && base_url[len - 1] == '/') len--;
+  buf_append(url, base_url, len);
+  buf_puts(url, path);
+  if (segment) client_url_encoded(url, segment);
+  buf_puts(url, tail);
+}
+
+/* Sends, and refuses every status but 2xx.  The caller frees *answer when RC_OK. */
+static enum rc exchange(struct client_call *call, struct http_answer *answer, struct err *err) {
+  enum rc rc = buf_check(&call->url, err);
+  if (rc == RC_OK) rc = buf_check(&call->body, err);
+  if (rc == RC_OK && call->deadline_ms <= 0)
+    rc = err_set(err, RC_TIMEOUT, NULL, "%s: expected time left until the deadline, got %lld ms", call->what, (long long)call->deadline_ms);
+  if (rc == RC_OK) {
+    const struct http_call sent = {
+        .method = call->method,
+        .url = call->url.data,
+        .content_type = call->raw ? "application/octet-stream" : NULL,
+        .body = call->raw ? call->raw : call->body.data,
+        .body_len = call->raw ? call->raw_len : call->body.len,
+        .headers = call->headers,
+        .deadline_ms = call->deadline_ms,
+        .response_bytes_max = call->answer_bytes_max,
+    };
+    rc = http_client_call(call->http, &sent, answer, err);
+    if (rc == RC_OK && (answer->status < 200 || answer->status > 299)) {
+      rc = http_answer_error(answer, call->what, err);
+      http_answer_free(answer);
+    }
+  }
+  buf_free(&call->url);
+  buf_free(&call->body);
+  return rc;
+}
+
+enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena, struct err *err) {
+  struct http_answer answer;
+  enum rc rc = exchange(call, &answer, err);
+  if (rc) return rc;
+  if (decode) {
+    struct json *root = NULL;
+    struct err fault = {0};
+    rc = json_parse(&root, answer.body.data ? answer.body.data : "", answer.body.len, call->answer_bytes_max, &fault);
+    if (rc == RC_OK) rc = decode(out, root, arena, &fault);
+    json_free(root);
+    if (rc == RC_NO_MEMORY) err_set(err, rc, fault.field, "%s: %s", call->what, fault.message);
+    else if (rc != RC_OK) rc = err_set(err, RC_INTERNAL, fault.field, "%s: the answer could not be understood: %s", call->what, fault.message);
+  }
+  http_answer_free(&answer);
+  return rc;
+}
+
+enum rc client_call_bytes(struct client_call *call, struct buf *out, struct err *err) {
+  struct http_answer answer;
+  const enum rc rc = exchange(call, &answer, err);
+  if (rc) return rc;
+  buf_free(out);
+  *out = answer.body;
+  answer.body = (struct buf)BUF_INIT;
+  http_answer_free(&answer);
+  return RC_OK;
+}

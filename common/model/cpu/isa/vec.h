@@ -1,0 +1,235 @@
+/* The vectors of one x86-64 level, as GNU vectors of its natural width: VL lanes of float.  A kernel thinks in 16 lanes ("a tile"):
+ * PARTS vectors.  Only the fused multiply-add needs a word of its own per level; at v2, which has none, it is fmaf, exact and slow.
+ *
+ * Operands come as bf16 or float (`f32`), always addressed by element index; loads widen.  A pair of bf16 is one 32-bit word: the even
+ * element is its low half.
+ */
+#ifndef LEASEHOLD_MODEL_CPU_ISA_VEC_H
+#define LEASEHOLD_MODEL_CPU_ISA_VEC_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/model/cpu/kernels.h"
+
+#define ISA_CONCAT2(a, b) a##_##b
+#define ISA_CONCAT(a, b) ISA_CONCAT2(a, b)
+#define ISA_NAME(name) ISA_CONCAT(name, CPU_ISA)
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+#if defined(__AVX512F__)
+enum { VL = 16 };
+#elif defined(__AVX2__)
+enum { VL = 8 };
+#else
+enum { VL = 4 };
+#endif
+enum { PARTS = 16 / VL };
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+struct f16 { vf v[PARTS]; };
+
+INLINE vf vload(const float *p)
+{
+  vf v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+INLINE void vstore(float *p, vf v)
+{
+  memcpy(p, &v, sizeof v);
+}
+
+INLINE vf vset(float x)
+{
+  return x - (vf){0}; /* x - 0 is x, -0 and NaN included */
+}
+
+INLINE vf vfma(vf a, vf b, vf c)
+{
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  vf r;
+  for (int i = 0; i < VL; i++) r[i] = fmaf(a[i], b[i], c[i]);
+  return r;
+#endif
+}
+
+INLINE vf vselect(vi mask, vf yes, vf no)
+{
+  return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+}
+
+INLINE vf vmax(vf a, vf b)
+{
+  return vselect(a > b, a, b);
+}
+
+/* Lanes 0, 2, 4.. of the 2 * VL floats in a, b; and lanes 1, 3, 5.. */
+INLINE vf vevens(vf a, vf b)
+{
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6);
+#endif
+}
+
+INLINE vf vodds(vf a, vf b)
+{
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#else
+  return __builtin_shufflevector(a, b, 1, 3, 5, 7);
+#endif
+}
+
+/* Vector `part` of the even (odd) elements of the 32 operands from index `at`. */
+INLINE vf load_even(const void *base, size_t at, int part, bool f32)
+{
+  if (f32) {
+    const float *p = (const float *)base + at + 2 * VL * part;
+    return vevens(vload(p), vload(p + VL));
+  }
+  vu w;
+  memcpy(&w, (const uint16_t *)base + at + 2 * VL * part, sizeof w);
+  return (vf)(w << 16);
+}
+
+INLINE vf load_odd(const void *base, size_t at, int part, bool f32)
+{
+  if (f32) {
+    const float *p = (const float *)base + at + 2 * VL * part;
+    return vodds(vload(p), vload(p + VL));
+  }
+  vu w;
+  memcpy(&w, (const uint16_t *)base + at + 2 * VL * part, sizeof w);
+  return (vf)(w & 0xffff0000u);
+}
+
+/* 32 operands into 16 even and 16 odd floats. */
+INLINE void split32(float *even, float *odd, const void *base, size_t at, bool f32)
+{
+  UNROLL
+  for (int p = 0; p < PARTS; p++) {
+    vstore(even + p * VL, load_even(base, at, p, f32));
+    vstore(odd + p * VL, load_odd(base, at, p, f32));
+  }
+}
+
+/* The last n < 32 operands of a row, zero padded. */
+INLINE void split_tail(float *even, float *odd, const void *base, size_t at, int n, bool f32)
+{
+  for (int i = 0; i < 16; i++) even[i] = odd[i] = 0.0f;
+  for (int i = 0; i < n; i++) {
+    float x;
+    if (f32) {
+      x = ((const float *)base)[at + (size_t)i];
+    } else {
+      uint32_t u = (uint32_t)((const uint16_t *)base)[at + (size_t)i] << 16;
+      memcpy(&x, &u, sizeof x);
+    }
+    if (i % 2 == 0) even[i / 2] = x;
+    else odd[i / 2] = x;
+  }
+}
+
+INLINE void widen_row(float *restrict out, const void *base, size_t at, int n, bool f32)
+{
+  if (f32) {
+    memcpy(out, (const float *)base + at, (size_t)n * sizeof *out);
+    return;
+  }
+  const uint16_t *restrict in = (const uint16_t *)base + at;
+  for (int i = 0; i < n; i++) {
+    uint32_t u = (uint32_t)in[i] << 16;
+    memcpy(out + i, &u, sizeof u);
+  }
+}
+
+INLINE uint32_t bf16_bits(uint32_t u) /* rounded, in the high half */
+{
+  uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  uint32_t quiet = (u | 0x00400000u) & 0xffff0000u;
+  return (u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+}
+
+/* Rounds n floats to operands from index `at` on. */
+INLINE void round_row(void *base, size_t at, const float *restrict in, int n, bool f32)
+{
+  if (f32) {
+    memcpy((float *)base + at, in, (size_t)n * sizeof *in);
+    return;
+  }
+  uint16_t *restrict out = (uint16_t *)base + at;
+  for (int i = 0; i < n; i++) {
+    uint32_t u;
+    memcpy(&u, in + i, sizeof u);
+    out[i] = (uint16_t)(bf16_bits(u) >> 16);
+  }
+}
+
+/* The operand's value as a float. */
+INLINE vf vround(vf x, bool f32)
+{
+  if (f32) return x;
+  vu u = (vu)x;
+  vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  vu quiet = (u | 0x00400000u) & 0xffff0000u;
+  return vselect(x != x, (vf)quiet, (vf)rounded);
+}
+
+INLINE struct f16 load16(const float *p)
+{
+  struct f16 r;
+  UNROLL
+  for (int i = 0; i < PARTS; i++) r.v[i] = vload(p + i * VL);
+  return r;
+}
+
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
+
+/* The tree of NUMERICS.md: l += l+8, l += l+4, l += l+2, l += l+1. */
+INLINE float tree16(struct f16 x)
+{
+#if defined(__AVX512F__)
+  v8 a = __builtin_shufflevector(x.v[0], x.v[0], 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(x.v[0], x.v[0], 8, 9, 10, 11, 12, 13, 14, 15);
+  v4 b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+#elif defined(__AVX2__)
+  v8 a = x.v[0] + x.v[1];
+  v4 b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+#else
+  v4 b = (x.v[0] + x.v[2]) + (x.v[1] + x.v[3]);
+#endif
+  return (b[0] + b[2]) + (b[1] + b[3]);
+}
+
+INLINE float max16(struct f16 x)
+{
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)x.v[0]);
+#else
+  float t[16], m;
+  for (int i = 0; i < PARTS; i++) vstore(t + i * VL, x.v[i]);
+  m = t[0];
+  for (int i = 1; i < 16; i++) m = t[i] > m ? t[i] : m;
+  return m;
+#endif
+}
+
+#endif

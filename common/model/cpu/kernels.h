@@ -1,0 +1,216 @@
+/* Between ops_cpu.c and the kernels of isa/: one table of kernels per x86-64 level, compiled from the same C.
+ *
+ * Every kernel has one signature: it computes the outputs [begin, end) of a call, whose arguments stand in a struct of this file, with
+ * `scratch` (CPU_SCRATCH_BYTES, 64-byte aligned) to itself.  What begin and end count is said at each struct.  Kernels never synchronize,
+ * never allocate, and an output's bits do not depend on how the outputs were split (NUMERICS.md).
+ * Letters as in ops.h.
+ */
+#ifndef LEASEHOLD_MODEL_CPU_KERNELS_H
+#define LEASEHOLD_MODEL_CPU_KERNELS_H
+
+#include "common/model/ops.h"
+
+enum {
+  CPU_HEAD_DIM_MAX = 512,          /* E; sizes stack arrays and the scratch of the attention kernels */
+  CPU_SCRATCH_BYTES = 1 << 20,     /* of one thread */
+  CPU_SQUARES_BLOCK = 1 << 16      /* elements of one block of sum_of_squares */
+};
+
+typedef void cpu_kernel(const void *args, size_t begin, size_t end, void *scratch);
+
+static inline int round_up(int n, int unit)
+{
+  return (n + unit - 1) / unit * unit;
+}
+
+struct convert_args { enum number_format format; void *out; const void *in; };                      /* elements */
+
+struct gemm_args {                  /* rows when by_rows, else panels of 32 outputs */
+  enum number_format format;
+  float *y;
+  const void *x;
+  const struct matrix *W;
+  int T;
+  bool accumulate, by_rows;
+};
+
+struct weight_backward_args {       /* rows n of dW */
+  enum number_format format;
+  float *dW;
+  const void *dy, *x;
+  int T, N, K;
+};
+
+struct rmsnorm_args {               /* rows */
+  enum number_format format;
+  void *y;
+  float *rstd;
+  const float *x;
+  const void *w;
+  float eps;
+  int D;
+};
+
+struct rmsnorm_backward_args {      /* rows for dx; columns for dw */
+  enum number_format format;
+  float *dx, *dw;
+  const float *dy, *x;
+  const void *w;
+  const float *rstd;
+  int T, D;
+};
+
+struct rope_args {                  /* rows */
+  enum number_format format;
+  void *out;
+  float *rstd;
+  const float *x;
+  const void *w;
+  float eps;
+  const float *rope;
+  const int32_t *position;
+  int H, E;
+};
+
+struct rope_backward_args {         /* rows for dx; pairs (e, e + E/2) for dw */
+  enum number_format format;
+  float *dx, *dw;
+  const float *dy, *x;
+  const void *w;
+  const float *rstd, *rope;
+  const int32_t *position;
+  int T, H, E;
+};
+
+struct attention_args {             /* rows */
+  enum number_format format;
+  void *out;
+  float *lse;
+  const void *q;
+  const struct kv_layer *kv;
+  const struct rows *rows;
+  int H;
+  float scale;
+};
+
+struct attention_backward_args {    /* items: sequence * G + kv head */
+  enum number_format format;
+  float *dq, *dk, *dv;
+  const void *dout, *out;
+  const float *lse;
+  const void *q, *k, *v;
+  const struct packed *batch;
+  int H, G, E;
+  float scale;
+};
+
+struct swiglu_args {                /* elements */
+  enum number_format format;
+  void *h;
+  const float *gate, *up;
+};
+
+struct swiglu_backward_args {       /* elements */
+  enum number_format format;
+  void *dgate, *dup;
+  const float *dh, *gate, *up;
+};
+
+struct logprob_args {               /* rows */
+  float *logprob, *lse, *entropy;
+  const float *logits;
+  const int32_t *target;
+  float temperature;
+  int V;
+};
+
+struct logprob_backward_args {      /* rows */
+  enum number_format format;
+  void *dlogits;
+  const float *dlogprob, *logits, *lse;
+  const int32_t *target;
+  float temperature;
+  int V;
+};
+
+struct sample_args {                /* one row; begin and end are ignored */
+  const float *logits;
+  float temperature, u;
+  int V;
+  int32_t *token;
+};
+
+struct embed_backward_args {        /* columns */
+  float *dtable;
+  const float *dx;
+  const int32_t *token;
+  int T, D;
+};
+
+struct accumulate_args {            /* elements */
+  int64_t *acc;
+  const float *g;
+  double scale;
+  bool *bad;                        /* set, never cleared; one flag per scratch owner is not needed: an atomic store */
+};
+
+struct grad_args {                  /* elements */
+  float *g;
+  const int64_t *acc;
+  double scale, denominator;
+};
+
+struct squares_args {               /* blocks of CPU_SQUARES_BLOCK elements; sums[block - first] */
+  const float *g;
+  size_t n, first;
+  double *sums;
+};
+
+struct adamw_args {                 /* elements */
+  float *master, *m, *v;
+  const float *g;
+  const struct adamw *step;
+};
+
+struct cpu_kernels {
+  const char *level;
+  cpu_kernel *to_operand, *from_operand;
+  cpu_kernel *rmsnorm, *gemm, *head_norm_rope, *attention, *swiglu, *logprob, *sample;
+  cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *head_norm_rope_backward_x,
+      *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *logprob_backward;
+  cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
+  /* For the tests of the elementary functions. */
+  void (*exp_row)(float *y, const float *x, int n);
+  float (*log)(float x);
+};
+
+extern const struct cpu_kernels cpu_kernels_v2, cpu_kernels_v3, cpu_kernels_v4;
+
+/* Layout work that needs no particular instruction set: layout.c.  Ranges: rows of the call, or tiles of 16 rows of W. */
+struct pack_args {                  /* tiles of 16 rows of W */
+  size_t operand_bytes;
+  struct matrix *W;
+  const void *w;
+  bool transposed;                  /* w is [W->K, W->N] */
+};
+struct unpack_args {                /* rows, counted from 0 at `first` */
+  size_t operand_bytes;
+  const struct matrix *W;
+  void *w;
+  int first;
+};
+struct embed_args {                 /* rows */
+  enum number_format format;
+  float *x;
+  const struct matrix *table;
+  const int32_t *token;
+};
+struct kv_write_args {              /* rows */
+  size_t operand_bytes;
+  const struct kv_layer *kv;
+  const struct rows *rows;
+  const void *k, *v;
+};
+cpu_kernel cpu_matrix_pack, cpu_matrix_unpack_rows, cpu_embed, cpu_kv_write;
+
+#endif

@@ -1,0 +1,163 @@
+/* AdamW over int64 gradient sums.
+ *
+ *   optimizer_add_unit   acc += round(grads * 2^scale)        any order, same sums; a value that is not finite or too large poisons the step
+ *   optimizer_step       g = acc * 2^-scale / denominator -> global norm -> clip -> AdamW per tensor -> acc = 0
+ *
+ * A poisoned step changes nothing but empties the accumulators: masters, moments and the step count stay.  At most UNITS_MAX units fit between two steps, so that
+ * int64 sums of values up to 2^50 cannot overflow; one more poisons the step.
+ * beta^t is kept by repeated multiplication in double, so that a restored step count gives the same bits as having stepped there.
+ * Owned by the engine's thread. */
+#include "common/model/optimizer.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/layout.h"
+#include "common/model/weights_internal.h"
+
+enum { UNITS_MAX = 8191 }; /* 8191 * 2^50 < 2^63 */
+
+struct optimizer {
+  const struct model *model; /* borrowed */
+  struct optimizer_config config;
+  void *memory;
+  float *masters, *moment1, *moment2, *gradient; /* [params.elements] */
+  int64_t *accumulator;                          /* [params.elements] */
+  int64_t step;
+  double beta1_power, beta2_power;               /* beta^step */
+  int units;
+  bool poisoned;
+};
+
+static size_t place(struct optimizer *o, char *base, const struct model *m) {
+  struct layout l = {base, 0};
+  const size_t n = m->params.elements;
+  o->masters = layout_take(&l, n, sizeof(float));
+  o->moment1 = layout_take(&l, n, sizeof(float));
+  o->moment2 = layout_take(&l, n, sizeof(float));
+  o->gradient = layout_take(&l, n, sizeof(float));
+  o->accumulator = layout_take(&l, n, sizeof(int64_t));
+  return l.used;
+}
+
+size_t optimizer_bytes(const struct model *m) {
+  struct optimizer measured = {0};
+  return place(&measured, NULL, m);
+}
+
+enum rc optimizer_config_check(const struct optimizer_config *c, struct err *err) {
+  if (!(c->lr >= 0) || c->lr > 1e3) return err_set(err, RC_INVALID, "lr", "expected 0 to 1000, got %g", c->lr);
+  if (!(c->beta1 >= 0 && c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
+  if (!(c->beta2 >= 0 && c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
+  if (!(c->eps > 0)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
+  if (!(c->weight_decay >= 0)) return err_set(err, RC_INVALID, "weight_decay", "expected 0 or more, got %g", c->weight_decay);
+  if (!(c->clip_norm >= 0)) return err_set(err, RC_INVALID, "clip_norm", "expected 0 (off) or more, got %g", c->clip_norm);
+  if (c->warmup_steps < 0) return err_set(err, RC_INVALID, "warmup_steps", "expected 0 or more, got %d", c->warmup_steps);
+  if (!(c->lr_min_ratio >= 0 && c->lr_min_ratio <= 1)) return err_set(err, RC_INVALID, "lr_min_ratio", "expected 0 to 1, got %g", c->lr_min_ratio);
+  if (c->grad_scale_log2 < 0 || c->grad_scale_log2 > 48)
+    return err_set(err, RC_INVALID, "grad_scale_log2", "expected 0 to 48, got %d", c->grad_scale_log2);
+  return RC_OK;
+}
+
+enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config, struct err *err) {
+  *out = NULL;
+  const enum rc rc = optimizer_config_check(config, err);
+  if (rc != RC_OK) return rc;
+  struct optimizer *o = calloc(1, sizeof *o);
+  void *memory = o ? m->ops->alloc(m->ops, optimizer_bytes(m)) : NULL;
+  if (!memory) {
+    free(o);
+    return err_set(err, RC_NO_MEMORY, NULL, "the optimizer of %zu parameters needs %zu bytes, which were refused", m->params.parameters, optimizer_bytes(m));
+  }
+  o->model = m;
+  o->memory = memory;
+  place(o, memory, m);
+  optimizer_reset(o, config);
+  *out = o;
+  return RC_OK;
+}
+
+void optimizer_free(struct optimizer *o) {
+  if (!o) return;
+  o->model->ops->release(o->model->ops, o->memory);
+  free(o);
+}
+
+void optimizer_configure(struct optimizer *o, const struct optimizer_config *config) {
+  assert(optimizer_config_check(config, NULL) == RC_OK);
+  o->config = *config;
+  optimizer_discard(o);
+}
+
+void optimizer_reset(struct optimizer *o, const struct optimizer_config *config) {
+  optimizer_configure(o, config);
+  memset(o->moment1, 0, o->model->params.elements * sizeof *o->moment1);
+  memset(o->moment2, 0, o->model->params.elements * sizeof *o->moment2);
+  optimizer_set_step_count(o, 0);
+}
+
+float *optimizer_masters(struct optimizer *o) { return o->masters; }
+float *optimizer_moment1(struct optimizer *o) { return o->moment1; }
+float *optimizer_moment2(struct optimizer *o) { return o->moment2; }
+int64_t optimizer_step_count(const struct optimizer *o) { return o->step; }
+
+void optimizer_set_step_count(struct optimizer *o, int64_t step) {
+  assert(step >= 0);
+  o->step = step;
+  o->beta1_power = o->beta2_power = 1;
+  for (int64_t i = 0; i < step; i++) {
+    o->beta1_power *= o->config.beta1;
+    o->beta2_power *= o->config.beta2;
+  }
+}
+
+bool optimizer_add_unit(struct optimizer *o, const float *grads) {
+  const struct ops *ops = o->model->ops;
+  bool good = o->units < UNITS_MAX;
+  if (good) good = ops->accumulate(ops, o->accumulator, grads, o->model->params.elements, o->config.grad_scale_log2);
+  o->units += good;
+  if (!good) o->poisoned = true;
+  return good;
+}
+
+void optimizer_discard(struct optimizer *o) {
+  memset(o->accumulator, 0, o->model->params.elements * sizeof *o->accumulator);
+  o->units = 0;
+  o->poisoned = false;
+}
+
+static void apply(struct optimizer *o, double lr, float grad_scale) {
+  const struct ops *ops = o->model->ops;
+  const struct optimizer_config *c = &o->config;
+  struct adamw step = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2, .eps = (float)c->eps,
+                       .bias1 = (float)(1 - o->beta1_power), .bias2 = (float)(1 - o->beta2_power), .grad_scale = grad_scale};
+  for (int i = 0; i < o->model->params.count; i++) {
+    const struct param *p = &o->model->params.items[i];
+    step.weight_decay = param_is_vector(p) ? 0 : (float)c->weight_decay;
+    ops->adamw(ops, o->masters + p->offset, o->moment1 + p->offset, o->moment2 + p->offset, o->gradient + p->offset, &step, p->count);
+  }
+}
+
+void optimizer_step(struct optimizer *o, double denominator, struct step_result *result) {
+  const struct ops *ops = o->model->ops;
+  const size_t n = o->model->params.elements;
+  assert(denominator > 0);
+  *result = (struct step_result){.lr = schedule_lr(&o->config, o->step + 1), .step = o->step};
+  if (o->poisoned) {
+    result->skipped = true;
+    optimizer_discard(o);
+    return;
+  }
+  ops->grad_from_accumulator(ops, o->gradient, o->accumulator, n, o->config.grad_scale_log2, denominator);
+  result->grad_norm = __builtin_sqrt(ops->sum_of_squares(ops, o->gradient, n));
+  double coefficient = 1;
+  if (o->config.clip_norm > 0) coefficient = o->config.clip_norm / (result->grad_norm + 1e-6);
+  if (coefficient > 1) coefficient = 1;
+  o->step++;
+  o->beta1_power *= o->config.beta1;
+  o->beta2_power *= o->config.beta2;
+  apply(o, result->lr, (float)coefficient);
+  result->step = o->step;
+  optimizer_discard(o);
+}

@@ -1,0 +1,99 @@
+/* The tokenizer's public face: life cycle, encoding and decoding.  tokenizer_internal.h shows how the files hang together.
+ *
+ * A tokenizer is constant after loading, so encode and decode run on any number of threads; all working memory is the call's.  The generation-server encodes prompts
+ * and decodes answers, the coordinator encodes its dataset and decodes for verifiers.  The previous hop of a rollout's text is the HTTP request or the dataset line,
+ * the next is the prompt's ids in a lease. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/json/json.h"
+#include "common/model/tokenizer_internal.h"
+
+void token_ids_free(struct token_ids *ids) {
+  free(ids->items);
+  *ids = (struct token_ids){0};
+}
+
+enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, struct err *err) {
+  *out = NULL;
+  struct json *root = NULL;
+  struct tokenizer *t = calloc(1, sizeof *t);
+  if (!t) return err_set(err, RC_NO_MEMORY, NULL, "a tokenizer was refused %zu bytes", sizeof *t);
+  enum rc rc = json_parse(&root, json, len, TOKENIZER_FILE_BYTES, err);
+  if (rc == RC_OK && json_type_of(root) != JSON_OBJECT)
+    rc = err_set(err, RC_INVALID, NULL, "expected tokenizer.json to be an object, got %s", json_type_name(json_type_of(root)));
+  if (rc == RC_OK) rc = tokenizer_read_model(t, root, err);
+  if (rc == RC_OK) rc = tokenizer_read_steps(t, root, err);
+  json_free(root);
+  if (rc != RC_OK) {
+    tokenizer_free(t);
+    return rc;
+  }
+  *out = t;
+  return RC_OK;
+}
+
+enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err) {
+  *out = NULL;
+  struct buf bytes = BUF_INIT;
+  enum rc rc = file_read(&bytes, path, TOKENIZER_FILE_BYTES, err);
+  if (rc == RC_OK) rc = tokenizer_parse(out, bytes.data, bytes.len, err);
+  buf_free(&bytes);
+  return rc;
+}
+
+void tokenizer_free(struct tokenizer *t) {
+  if (!t) return;
+  for (int i = 0; i < t->split_count; i++) pcre2_code_free(t->splits[i].regex);
+  free(t->raw.items);
+  free(t->normalized.items);
+  free(t->merges.slots);
+  free(t->map.slots);
+  free(t->tokens);
+  arena_free(&t->arena);
+  free(t);
+}
+
+int32_t tokenizer_vocabulary(const struct tokenizer *t) {
+  return t->count;
+}
+
+int32_t tokenizer_id_of(const struct tokenizer *t, const char *content) {
+  return token_map_find(&t->map, t->tokens, content, strlen(content));
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
+  return id >= 0 && id < t->count && t->tokens[id].special;
+}
+
+enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool parse_special, size_t tokens_max, struct token_ids *out,
+                         struct err *err) {
+  if (len > TOKENIZER_TEXT_BYTES) return err_set(err, RC_TOO_LARGE, NULL, "expected a text of at most %d bytes, got %zu", TOKENIZER_TEXT_BYTES, len);
+  enum rc rc = text_check(text, len, err);
+  if (rc != RC_OK) return rc;
+  struct encoder e = {.t = t, .out = out, .count_before = out->count, .tokens_max = tokens_max, .parse_special = parse_special};
+  e.match = pcre2_match_data_create(16, NULL);
+  if (!e.match) return err_set(err, RC_NO_MEMORY, NULL, "match data was refused memory");
+  rc = text_encode(&e, text, len, err);
+  if (rc != RC_OK) out->count = e.count_before;
+  pcre2_match_data_free(e.match);
+  buf_free(&e.normal);
+  buf_free(&e.prefixed);
+  buf_free(&e.spelled);
+  free(e.symbols);
+  free(e.heap);
+  return rc;
+}
+
+enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special, struct buf *out, struct err *err) {
+  for (size_t i = 0; i < count; i++) {
+    if (ids[i] < 0 || ids[i] >= t->count)
+      return err_set(err, RC_INVALID, NULL, "expected token ids from 0 to %d, got %d at place %zu", t->count - 1, ids[i], i);
+  }
+  for (size_t i = 0; i < count; i++) {
+    const struct token *token = &t->tokens[ids[i]];
+    if (!skip_special || !token->special) buf_append(out, token->bytes, token->bytes_len);
+  }
+  return buf_check(out, err);
+}

@@ -1,0 +1,201 @@
+/* One policy version in the kernels' memory: creation, filling from fp32 masters, reading back, random masters, digest.
+ *
+ * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling never allocates and cannot fail.
+ * Staging belongs to the weights: a set that is being staged and a set that decodes do not meet there. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/philox.h"
+#include "common/model/elementary.h"
+#include "common/model/model.h"
+#include "common/model/weights_internal.h"
+
+bool param_is_vector(const struct param *p) {
+  switch (p->kind) {
+    case PARAM_INPUT_NORM:
+    case PARAM_Q_NORM:
+    case PARAM_K_NORM:
+    case PARAM_POST_NORM:
+    case PARAM_FINAL_NORM: return true;
+    default: return false;
+  }
+}
+
+/* The backward multiplies by every matrix's transpose, but by the embedding's only where it is the head. */
+static bool needs_transpose(const struct model *m, const struct param *p) {
+  return !param_is_vector(p) && (p->kind != PARAM_EMBED || m->config.tied);
+}
+
+static size_t tensor_bytes(const struct model *m, const struct param *p) {
+  return param_is_vector(p) ? p->count * m->ops->operand_bytes : m->ops->matrix_bytes(m->ops, p->rows, p->cols);
+}
+
+static size_t staging_bytes(const struct model *m) {
+  size_t largest = 0;
+  for (int i = 0; i < m->params.count; i++)
+    if (m->params.items[i].count > largest) largest = m->params.items[i].count;
+  return largest * m->ops->operand_bytes;
+}
+
+size_t weights_bytes(const struct model *m, bool for_training) {
+  size_t total = staging_bytes(m);
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    total += tensor_bytes(m, p);
+    if (for_training && needs_transpose(m, p)) total += m->ops->matrix_bytes(m->ops, p->cols, p->rows);
+  }
+  return total;
+}
+
+static bool allocate(struct weights *w, bool for_training) {
+  const struct model *m = w->model;
+  const struct ops *ops = m->ops;
+  const size_t count = (size_t)m->params.count;
+  w->matrices = calloc(count, sizeof *w->matrices);
+  w->transposed = for_training ? calloc(count, sizeof *w->transposed) : NULL;
+  w->staging = ops->alloc(ops, staging_bytes(m));
+  if (!w->matrices || (for_training && !w->transposed) || !w->staging) return false;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    w->matrices[i] = (struct matrix){.data = ops->alloc(ops, tensor_bytes(m, p)), .N = p->rows, .K = p->cols};
+    if (!w->matrices[i].data) return false;
+    if (!for_training || !needs_transpose(m, p)) continue;
+    w->transposed[i] = (struct matrix){.data = ops->alloc(ops, ops->matrix_bytes(ops, p->cols, p->rows)), .N = p->cols, .K = p->rows};
+    if (!w->transposed[i].data) return false;
+  }
+  return true;
+}
+
+enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err) {
+  *out = NULL;
+  struct weights *w = calloc(1, sizeof *w);
+  if (w) w->model = m;
+  if (!w || !allocate(w, for_training)) {
+    weights_free(w);
+    return err_set(err, RC_NO_MEMORY, NULL, "weights of %zu parameters%s need %zu bytes, which were refused", m->params.parameters,
+                   for_training ? " and their transposes" : "", weights_bytes(m, for_training));
+  }
+  *out = w;
+  return RC_OK;
+}
+
+void weights_free(struct weights *w) {
+  if (!w) return;
+  const struct ops *ops = w->model->ops;
+  for (int i = 0; i < w->model->params.count; i++) {
+    if (w->matrices && w->matrices[i].data) ops->release(ops, w->matrices[i].data);
+    if (w->transposed && w->transposed[i].data) ops->release(ops, w->transposed[i].data);
+  }
+  if (w->staging) ops->release(ops, w->staging);
+  free(w->matrices);
+  free(w->transposed);
+  free(w);
+}
+
+void weights_fill_staged(struct weights *w, int index) {
+  const struct ops *ops = w->model->ops;
+  const struct param *p = &w->model->params.items[index];
+  if (param_is_vector(p)) {
+    memcpy(w->matrices[index].data, w->staging, p->count * ops->operand_bytes);
+    return;
+  }
+  ops->matrix_pack(ops, &w->matrices[index], w->staging);
+  if (w->transposed && w->transposed[index].data) ops->matrix_pack_transposed(ops, &w->transposed[index], w->staging, p->rows, p->cols);
+}
+
+const void *weights_stage(const struct weights *w, int index) {
+  const struct ops *ops = w->model->ops;
+  const struct param *p = &w->model->params.items[index];
+  if (param_is_vector(p)) return w->matrices[index].data;
+  ops->matrix_unpack_rows(ops, w->staging, &w->matrices[index], 0, p->rows);
+  return w->staging;
+}
+
+void weights_from_masters(struct weights *w, const float *masters) {
+  const struct model *m = w->model;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    m->ops->to_operand(m->ops, w->staging, masters + p->offset, p->count);
+    weights_fill_staged(w, i);
+  }
+}
+
+void weights_to_masters(const struct weights *w, float *masters) {
+  const struct model *m = w->model;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    m->ops->from_operand(m->ops, masters + p->offset, weights_stage(w, i), p->count);
+  }
+}
+
+void weights_entry(struct st_entry *out, const struct model *m, int index) {
+  const struct param *p = &m->params.items[index];
+  *out = (struct st_entry){.name = p->name, .dtype = m->ops->format == FORMAT_BF16 ? ST_BF16 : ST_F32};
+  if (!param_is_vector(p)) out->shape[out->dims++] = p->rows;
+  out->shape[out->dims++] = p->cols;
+}
+
+enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err) {
+  const struct model *m = w->model;
+  const size_t count = (size_t)m->params.count;
+  struct digest *leaves = calloc(count, sizeof *leaves);
+  if (!leaves) return err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors need %zu bytes, which were refused", count, count * sizeof *leaves);
+  for (int i = 0; i < m->params.count; i++) {
+    struct st_entry entry;
+    weights_entry(&entry, m, i);
+    st_tensor_digest(&leaves[i], &entry, weights_stage(w, i));
+  }
+  st_combine_digests(out, leaves, count);
+  free(leaves);
+  return RC_OK;
+}
+
+/* --- random masters --- */
+
+struct random_job {
+  const struct param *param;
+  float *values;
+  double deviation;
+  struct rng_key key;
+};
+
+enum { RANDOM_PER_PART = 1 << 16 };
+
+/* A uniform strictly between 0 and 1 from one word, in double. */
+static double uniform_of(uint32_t word) { return ((double)word + 0.5) * 0x1p-32; }
+
+/* Box-Muller: four words make the four normals of elements 4i .. 4i+3. */
+static void random_part(void *context, int part) {
+  const struct random_job *job = context;
+  const double two_pi = 0x1.921fb54442d18p+2;
+  const size_t first = (size_t)part * RANDOM_PER_PART;
+  const size_t end = first + RANDOM_PER_PART < job->param->count ? first + RANDOM_PER_PART : job->param->count;
+  for (size_t i = first; i < end; i += 4) {
+    struct rng_key key = job->key;
+    key.sample = (uint32_t)((i / 4) >> 32);
+    uint32_t words[4];
+    rng_words(words, &key, (uint32_t)(i / 4));
+    for (size_t pair = 0; pair < 2; pair++) {
+      const double radius = __builtin_sqrt(-2 * elementary_log(uniform_of(words[2 * pair]))) * job->deviation;
+      const double angle = two_pi * uniform_of(words[2 * pair + 1]);
+      const size_t at = i + 2 * pair;
+      if (at < end) job->values[at] = (float)(radius * elementary_cos(angle));
+      if (at + 1 < end) job->values[at + 1] = (float)(radius * elementary_sin(angle));
+    }
+  }
+}
+
+void masters_random(const struct model *m, float *masters, uint64_t seed) {
+  memset(masters, 0, m->params.elements * sizeof *masters);
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    float *values = masters + p->offset;
+    if (param_is_vector(p)) {
+      for (size_t k = 0; k < p->count; k++) values[k] = 1;
+      continue;
+    }
+    struct random_job job = {.param = p, .values = values, .deviation = (double)m->config.initializer_range,
+                             .key = {.seed = seed, .purpose = RNG_INIT, .round = 0, .group = (uint32_t)i, .sample = 0}};
+    pool_run(m->ops->pool, random_part, &job, (int)((p->count + RANDOM_PER_PART - 1) / RANDOM_PER_PART));
+  }
+}

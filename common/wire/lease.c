@@ -1,0 +1,173 @@
+/* Codecs of leases: the request, the grant and the answer to it; see lease.h.  The result's codec is in lease_result.c.
+ * Previous hop of a rollout: the coordinator grants.  Next hop: the generation-server's engine. */
+#include "common/wire/lease.h"
+
+#include <float.h>
+
+#include "common/wire/fields.h"
+
+static const char *const PURPOSE_NAMES[] = {[LEASE_TRAINING] = "training", [LEASE_EVALUATION] = "evaluation"};
+
+const char *lease_purpose_name(enum lease_purpose p) {
+  return (size_t)p < WIRE_COUNT(PURPOSE_NAMES) ? PURPOSE_NAMES[p] : "unknown";
+}
+
+void lease_request_encode(const struct lease_request *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  json_kv_int(&w, "slots_free", m->slots_free);
+  json_kv_int(&w, "wait_ms", m->wait_ms);
+  if (m->has_loaded) wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
+  else json_kv_string(&w, "loaded_digest", NULL);
+  json_object_end(&w);
+}
+
+enum rc lease_request_decode(struct lease_request *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct lease_request){0};
+  const struct json_field fields[] = {
+      WIRE_U64("epoch", m->epoch),
+      WIRE_I32("slots_free", m->slots_free, 1, WIRE_HELD_MAX),
+      WIRE_I32("wait_ms", m->wait_ms, 0, LIMIT_WAIT_MS_MAX),
+      {.name = "loaded_digest", .kind = FIELD_DIGEST, .target = &m->loaded_digest, .present = &m->has_loaded},
+  };
+  return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+}
+
+static void partial_write(const struct partial_sample *p, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_int(w, "sample", p->sample);
+  json_kv_i32s(w, "token_ids", p->token_ids.items, p->token_ids.count);
+  json_kv_f32s(w, "logprobs", p->logprobs.items, p->logprobs.count);
+  json_object_end(w);
+}
+
+static enum rc partial_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct partial_sample *p = item;
+  const struct json_field fields[] = {
+      WIRE_I32("sample", p->sample, 0, LIMIT_SAMPLES_PER_GROUP - 1),
+      WIRE_TOKENS("token_ids", p->token_ids, LIMIT_NEW_TOKENS),
+      {.name = "logprobs", .kind = FIELD_F32_ARRAY, .target = &p->logprobs, .required = true, .min = -FLT_MAX, .max = 0, .count_max = LIMIT_NEW_TOKENS},
+  };
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc) return rc;
+  if (p->logprobs.count != p->token_ids.count)
+    return err_set(err, RC_INVALID, "logprobs", "expected one per token (%zu), got %zu", p->token_ids.count, p->logprobs.count);
+  return RC_OK;
+}
+
+static void lease_write(const struct lease *m, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "id", m->id);
+  wire_kv_u64(w, "fence", m->fence);
+  json_kv_string(w, "run", m->run);
+  json_kv_string(w, "group", m->group);
+  json_kv_string(w, "purpose", lease_purpose_name(m->purpose));
+  json_kv_int(w, "round", m->round);
+  json_kv_int(w, "group_ordinal", m->group_ordinal);
+  json_kv_int(w, "sample_first", m->sample_first);
+  json_kv_int(w, "sample_count", m->sample_count);
+  json_kv_int(w, "version_min", m->version_min);
+  json_kv_int(w, "version_max", m->version_max);
+  wire_kv_digest(w, "weights_digest", &m->weights_digest);
+  json_kv_f32(w, "temperature", m->temperature);
+  json_kv_int(w, "max_new_tokens", m->max_new_tokens);
+  json_kv_i32s(w, "stop_token_ids", m->stop_token_ids.items, m->stop_token_ids.count);
+  wire_kv_u64(w, "seed", m->seed);
+  json_kv_int(w, "ttl_ms", m->ttl_ms);
+  json_kv_i32s(w, "prompt_ids", m->prompt_ids.items, m->prompt_ids.count);
+  json_key(w, "partials");
+  json_array_begin(w);
+  for (size_t i = 0; i < m->partial_count; i++) partial_write(&m->partials[i], w);
+  json_array_end(w);
+  json_object_end(w);
+}
+
+/* What a field table cannot say about a lease. */
+static enum rc lease_check(const struct lease *m, struct err *err) {
+  if (m->sample_first > LIMIT_SAMPLES_PER_GROUP - m->sample_count)
+    return err_set(err, RC_INVALID, "sample_count", "expected samples below %d, got %d from %d on", LIMIT_SAMPLES_PER_GROUP, m->sample_count, m->sample_first);
+  if (m->version_min > m->version_max)
+    return err_set(err, RC_INVALID, "version_max", "expected at least version_min (%lld), got %lld", (long long)m->version_min, (long long)m->version_max);
+  if (m->purpose == LEASE_TRAINING && !(m->temperature > 0))
+    return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %.9g", (double)m->temperature);
+  if (m->prompt_ids.count == 0) return err_set(err, RC_INVALID, "prompt_ids", "expected 1 to %d tokens, got 0", LIMIT_PROMPT_TOKENS);
+  bool seen[LIMIT_SAMPLES_PER_GROUP] = {0};
+  for (size_t i = 0; i < m->partial_count; i++) {
+    const struct partial_sample *p = &m->partials[i];
+    if (p->sample < m->sample_first || p->sample >= m->sample_first + m->sample_count || seen[p->sample])
+      return err_set(err, RC_INVALID, "partials", "expected distinct samples from %d to %d, got sample %d", m->sample_first, m->sample_first + m->sample_count - 1,
+                     p->sample);
+    if (p->token_ids.count > (size_t)m->max_new_tokens)
+      return err_set(err, RC_INVALID, "partials", "expected at most max_new_tokens (%d) tokens of sample %d, got %zu", m->max_new_tokens, p->sample, p->token_ids.count);
+    seen[p->sample] = true;
+  }
+  return RC_OK;
+}
+
+static enum rc lease_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct lease *m = item;
+  const char *purpose = NULL;
+  const struct json *partials = NULL;
+  double temperature = 0;
+  const struct json_field fields[] = {
+      WIRE_NAME("id", m->id),
+      WIRE_U64("fence", m->fence),
+      WIRE_NAME("run", m->run),
+      WIRE_NAME("group", m->group),
+      WIRE_NAME("purpose", purpose),
+      WIRE_I64("round", m->round),
+      WIRE_I32("group_ordinal", m->group_ordinal, 0, INT32_MAX),
+      WIRE_I32("sample_first", m->sample_first, 0, LIMIT_SAMPLES_PER_GROUP - 1),
+      WIRE_I32("sample_count", m->sample_count, 1, LIMIT_SAMPLES_PER_GROUP),
+      WIRE_I64("version_min", m->version_min),
+      WIRE_I64("version_max", m->version_max),
+      WIRE_DIGEST("weights_digest", m->weights_digest),
+      WIRE_F64("temperature", temperature, 0, WIRE_TEMPERATURE_MAX),
+      WIRE_I32("max_new_tokens", m->max_new_tokens, 1, LIMIT_NEW_TOKENS),
+      WIRE_TOKENS("stop_token_ids", m->stop_token_ids, LIMIT_STOP_TOKENS),
+      WIRE_U64("seed", m->seed),
+      WIRE_I32("ttl_ms", m->ttl_ms, 1, WIRE_MS_MAX),
+      WIRE_TOKENS("prompt_ids", m->prompt_ids, LIMIT_PROMPT_TOKENS),
+      {.name = "partials", .kind = FIELD_VALUE, .target = &partials},
+  };
+  const struct wire_list list = {.name = "partials", .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *m->partials, .read = partial_read};
+  int index = 0;
+  void *items = NULL;
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_choice(&index, "purpose", purpose, PURPOSE_NAMES, WIRE_COUNT(PURPOSE_NAMES), err);
+  if (rc == RC_OK) rc = wire_float(&m->temperature, "temperature", temperature, err);
+  if (rc == RC_OK) rc = wire_items(&list, &items, &m->partial_count, partials, arena, err);
+  if (rc) return rc;
+  m->purpose = (enum lease_purpose)index;
+  m->partials = items;
+  return lease_check(m, err);
+}
+
+void lease_answer_encode(const struct lease_answer *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  json_key(&w, "leases");
+  json_array_begin(&w);
+  for (size_t i = 0; i < m->lease_count; i++) lease_write(&m->leases[i], &w);
+  json_array_end(&w);
+  json_key(&w, "current");
+  current_version_write(&m->current, &w);
+  json_object_end(&w);
+}
+
+enum rc lease_answer_decode(struct lease_answer *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct lease_answer){0};
+  const struct json *leases = NULL, *current = NULL;
+  const struct json_field fields[] = {WIRE_U64("epoch", m->epoch), WIRE_VALUE("leases", leases), WIRE_VALUE("current", current)};
+  const struct wire_list list = {.name = "leases", .max = LIMIT_LEASES_PER_REQUEST, .item_size = sizeof *m->leases, .read = lease_read};
+  void *items = NULL;
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_items(&list, &items, &m->lease_count, leases, arena, err);
+  m->leases = items;
+  if (rc == RC_OK && (rc = current_version_read(&m->current, current, arena, err)) != RC_OK) err_in_field(err, "current");
+  return rc;
+}

@@ -1,0 +1,193 @@
+/* Codec of a lease's result, and the canonical digest of a sample.
+ * Previous hop of a rollout: the generation-server's engine.  Next hop: the coordinator, which accepts the result in one transaction or refuses it.
+ *
+ * The digest hashes what a sample is, not how it was spelled: fixed-width little-endian numbers, adjacent segments of one mask and adjacent
+ * spans of one version merged.  It is chained through fixed stack memory, so that it can neither fail nor allocate. */
+#include <float.h>
+#include <string.h>
+
+#include "common/wire/fields.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays are hashed from memory as little-endian bytes");
+
+static const char *const FINISH_NAMES[] = {[FINISH_STOP] = "stop", [FINISH_LENGTH] = "length", [FINISH_ABORT] = "abort"};
+
+const char *finish_reason_name(enum finish_reason f) {
+  return (size_t)f < WIRE_COUNT(FINISH_NAMES) ? FINISH_NAMES[f] : "unknown";
+}
+
+static void sample_write(const struct sample_result *s, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_int(w, "sample", s->sample);
+  json_kv_i32s(w, "token_ids", s->token_ids.items, s->token_ids.count);
+  json_kv_f32s(w, "logprobs", s->logprobs.items, s->logprobs.count);
+  json_kv_string(w, "finish_reason", finish_reason_name(s->finish));
+  wire_kv_segments(w, s->segments, s->segment_count);
+  json_key(w, "version_spans");
+  json_array_begin(w);
+  for (size_t i = 0; i < s->span_count; i++) {
+    json_object_begin(w);
+    json_kv_int(w, "version", s->spans[i].version);
+    json_kv_int(w, "start", s->spans[i].start);
+    json_kv_int(w, "count", s->spans[i].count);
+    json_object_end(w);
+  }
+  json_array_end(w);
+  json_object_end(w);
+}
+
+static enum rc span_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct version_span *s = item;
+  const struct json_field fields[] = {
+      WIRE_I64("version", s->version),
+      WIRE_I32("start", s->start, 0, LIMIT_NEW_TOKENS - 1),
+      WIRE_I32("count", s->count, 1, LIMIT_NEW_TOKENS),
+  };
+  return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+}
+
+static enum rc spans_read(struct sample_result *s, const struct json *value, struct arena *arena, struct err *err) {
+  const size_t tokens = s->token_ids.count;
+  const struct wire_list list = {.name = "version_spans", .min = tokens ? 1 : 0, .max = tokens, .item_size = sizeof *s->spans, .read = span_read};
+  void *items;
+  const enum rc rc = wire_items(&list, &items, &s->span_count, value, arena, err);
+  if (rc) return rc;
+  s->spans = items;
+  int64_t covered = 0;
+  for (size_t i = 0; i < s->span_count; i++) {
+    const struct version_span *span = &s->spans[i];
+    if (span->start != covered)
+      return err_set(err, RC_INVALID, "version_spans", "expected span %zu to start at token %lld, where the one before ends, got %d", i, (long long)covered,
+                     span->start);
+    if (i > 0 && span->version < s->spans[i - 1].version)
+      return err_set(err, RC_INVALID, "version_spans", "expected versions that never fall, got %lld after %lld", (long long)span->version,
+                     (long long)s->spans[i - 1].version);
+    covered += span->count;
+  }
+  if (covered != (int64_t)tokens)
+    return err_set(err, RC_INVALID, "version_spans", "expected spans that cover %zu tokens exactly, got %lld", tokens, (long long)covered);
+  return RC_OK;
+}
+
+static enum rc sample_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct sample_result *s = item;
+  const char *finish = NULL;
+  const struct json *segments = NULL, *spans = NULL;
+  const struct json_field fields[] = {
+      WIRE_I32("sample", s->sample, 0, LIMIT_SAMPLES_PER_GROUP - 1),
+      WIRE_TOKENS("token_ids", s->token_ids, LIMIT_NEW_TOKENS),
+      {.name = "logprobs", .kind = FIELD_F32_ARRAY, .target = &s->logprobs, .required = true, .min = -FLT_MAX, .max = 0, .count_max = LIMIT_NEW_TOKENS},
+      WIRE_NAME("finish_reason", finish),
+      WIRE_VALUE("segments", segments),
+      WIRE_VALUE("version_spans", spans),
+  };
+  int index = 0;
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_choice(&index, "finish_reason", finish, FINISH_NAMES, WIRE_COUNT(FINISH_NAMES), err);
+  if (rc) return rc;
+  s->finish = (enum finish_reason)index;
+  if (s->logprobs.count != s->token_ids.count)
+    return err_set(err, RC_INVALID, "logprobs", "expected one per token (%zu), got %zu", s->token_ids.count, s->logprobs.count);
+  if (s->token_ids.count == 0 && s->finish != FINISH_ABORT)
+    return err_set(err, RC_INVALID, "token_ids", "expected at least one token of a sample that finished by \"%s\", got 0", finish);
+  rc = wire_segments_read(&s->segments, &s->segment_count, segments, s->token_ids.count, arena, err);
+  return rc ? rc : spans_read(s, spans, arena, err);
+}
+
+void lease_result_encode(const struct lease_result *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "worker_id", m->worker_id);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  wire_kv_u64(&w, "fence", m->fence);
+  wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
+  json_kv_bool(&w, "handed_back", m->handed_back);
+  json_key(&w, "samples");
+  json_array_begin(&w);
+  for (size_t i = 0; i < m->sample_count; i++) sample_write(&m->samples[i], &w);
+  json_array_end(&w);
+  json_object_end(&w);
+}
+
+enum rc lease_result_decode(struct lease_result *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct lease_result){0};
+  const struct json *samples = NULL;
+  const struct json_field fields[] = {
+      WIRE_NAME("worker_id", m->worker_id),
+      WIRE_U64("epoch", m->epoch),
+      WIRE_U64("fence", m->fence),
+      WIRE_DIGEST("loaded_digest", m->loaded_digest),
+      WIRE_BOOL("handed_back", m->handed_back),
+      WIRE_VALUE("samples", samples),
+  };
+  const struct wire_list list = {.name = "samples", .min = 1, .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *m->samples, .read = sample_read};
+  void *items = NULL;
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
+  if (rc) return rc;
+  m->samples = items;
+  bool seen[LIMIT_SAMPLES_PER_GROUP] = {0};
+  for (size_t i = 0; i < m->sample_count; i++) {
+    const int32_t sample = m->samples[i].sample;
+    if (seen[sample]) return err_set(err, RC_INVALID, "samples", "expected every sample once, got sample %d twice", sample);
+    seen[sample] = true;
+  }
+  return RC_OK;
+}
+
+void lease_result_answer_encode(const struct lease_result_answer *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_bool(&w, "repeated", m->repeated);
+  json_object_end(&w);
+}
+
+enum rc lease_result_answer_decode(struct lease_result_answer *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct lease_result_answer){0};
+  const struct json_field fields[] = {WIRE_BOOL("repeated", m->repeated)};
+  return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+}
+
+/* chain := SHA-256(chain || tag || a || b || c) */
+static void chain_numbers(struct digest *chain, uint64_t tag, uint64_t a, uint64_t b, uint64_t c) {
+  uint8_t bytes[DIGEST_BYTES + 4 * sizeof(uint64_t)];
+  const uint64_t numbers[4] = {tag, a, b, c};
+  memcpy(bytes, chain->bytes, DIGEST_BYTES);
+  memcpy(bytes + DIGEST_BYTES, numbers, sizeof numbers);
+  digest_of(chain, bytes, sizeof bytes);
+}
+
+/* chain := SHA-256(chain || SHA-256(array)) */
+static void chain_array(struct digest *chain, const void *items, size_t bytes_count) {
+  struct digest both[2] = {*chain, {{0}}};
+  digest_of(&both[1], items, bytes_count);
+  digest_of(chain, both, sizeof both);
+}
+
+enum { TAG_HEAD = 1, TAG_SEGMENT = 2, TAG_SPAN = 3 };
+
+void sample_result_digest(struct digest *out, const struct sample_result *s) {
+  static const char domain[] = "leasehold sample 1";
+  struct digest chain;
+  digest_of(&chain, domain, sizeof domain);
+  chain_numbers(&chain, TAG_HEAD, s->token_ids.count, s->logprobs.count, (uint64_t)s->finish);
+  chain_array(&chain, s->token_ids.items, s->token_ids.count * sizeof(int32_t));
+  chain_array(&chain, s->logprobs.items, s->logprobs.count * sizeof(float));
+  for (size_t i = 0; i < s->segment_count;) {
+    const bool mask = s->segments[i].loss_mask;
+    const int32_t start = s->segments[i].start;
+    int64_t count = 0;
+    for (; i < s->segment_count && s->segments[i].loss_mask == mask; i++) count += s->segments[i].count;
+    chain_numbers(&chain, TAG_SEGMENT, mask, (uint64_t)start, (uint64_t)count);
+  }
+  for (size_t i = 0; i < s->span_count;) {
+    const int64_t version = s->spans[i].version;
+    const int32_t start = s->spans[i].start;
+    int64_t count = 0;
+    for (; i < s->span_count && s->spans[i].version == version; i++) count += s->spans[i].count;
+    chain_numbers(&chain, TAG_SPAN, (uint64_t)version, (uint64_t)start, (uint64_t)count);
+  }
+  *out = chain;
+}

@@ -1,0 +1,231 @@
+/* Codecs of a batch and of its status; see training.h.
+ * Previous hop of a rollout: the coordinator's selected groups.  Next hop: the trainer's queue; the log-probabilities in the status are the trainer's own.
+ *
+ * A poisoned batch has numbers that are not finite.  JSON has none, so they travel as null and are read as NaN, which equals nothing: no comparison
+ * with a behaviour log-probability can pass by accident. */
+#include <math.h>
+#include <stdio.h>
+
+#include "common/wire/fields.h"
+
+static const char *const STATE_NAMES[] = {[JOB_QUEUED] = "queued", [JOB_RUNNING] = "running", [JOB_DONE] = "done", [JOB_FAILED] = "failed"};
+
+const char *job_state_name(enum job_state s) {
+  return (size_t)s < WIRE_COUNT(STATE_NAMES) ? STATE_NAMES[s] : "unknown";
+}
+
+enum rc wire_state_read(enum job_state *out, const char *text, struct err *err) {
+  int index = 0;
+  const enum rc rc = wire_choice(&index, "state", text, STATE_NAMES, WIRE_COUNT(STATE_NAMES), err);
+  *out = (enum job_state)index;
+  return rc;
+}
+
+static void sample_write(const struct batch_sample *s, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "id", s->id);
+  json_kv_i32s(w, "tokens", s->tokens.items, s->tokens.count);
+  json_kv_int(w, "prompt_length", s->prompt_length);
+  wire_kv_segments(w, s->segments, s->segment_count);
+  json_kv_f32(w, "advantage", s->advantage);
+  json_object_end(w);
+}
+
+static enum rc sample_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct batch_sample *s = item;
+  const struct json *segments = NULL;
+  double advantage = 0;
+  const struct json_field fields[] = {
+      WIRE_NAME("id", s->id),
+      WIRE_TOKENS("tokens", s->tokens, LIMIT_SEQUENCE_TOKENS),
+      WIRE_I32("prompt_length", s->prompt_length, 1, LIMIT_PROMPT_TOKENS),
+      WIRE_VALUE("segments", segments),
+      {.name = "advantage", .kind = FIELD_F64, .target = &advantage, .required = true},
+  };
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_float(&s->advantage, "advantage", advantage, err);
+  if (rc) return rc;
+  if ((size_t)s->prompt_length >= s->tokens.count)
+    return err_set(err, RC_INVALID, "prompt_length", "expected a prompt shorter than the %zu tokens, got %d", s->tokens.count, s->prompt_length);
+  return wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length, arena, err);
+}
+
+static void group_write(const struct batch_group *g, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "id", g->id);
+  json_key(w, "samples");
+  json_array_begin(w);
+  for (size_t i = 0; i < g->sample_count; i++) sample_write(&g->samples[i], w);
+  json_array_end(w);
+  json_object_end(w);
+}
+
+static enum rc group_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct batch_group *g = item;
+  const struct json *samples = NULL;
+  const struct json_field fields[] = {WIRE_NAME("id", g->id), WIRE_VALUE("samples", samples)};
+  const struct wire_list list = {.name = "samples", .min = 1, .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *g->samples, .read = sample_read};
+  void *items = NULL;
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_items(&list, &items, &g->sample_count, samples, arena, err);
+  if (rc) return rc;
+  g->samples = items;
+  const char *ids[LIMIT_SAMPLES_PER_GROUP];
+  for (size_t i = 0; i < g->sample_count; i++) ids[i] = g->samples[i].id;
+  return wire_distinct("samples", ids, g->sample_count, arena, err);
+}
+
+void submit_batch_encode(const struct submit_batch *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "batch_id", m->batch_id);
+  json_kv_string(&w, "run", m->run);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_int(&w, "version", m->version);
+  json_key(&w, "groups");
+  json_array_begin(&w);
+  for (size_t i = 0; i < m->group_count; i++) group_write(&m->groups[i], &w);
+  json_array_end(&w);
+  json_object_end(&w);
+}
+
+enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct submit_batch){0};
+  const struct json *groups = NULL;
+  const struct json_field fields[] = {
+      WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("run", m->run),         WIRE_U64("epoch", m->epoch),
+      WIRE_U64("fence", m->fence),        WIRE_I64("version", m->version), WIRE_VALUE("groups", groups),
+  };
+  const struct wire_list list = {.name = "groups", .min = 1, .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = group_read};
+  void *items = NULL;
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_items(&list, &items, &m->group_count, groups, arena, err);
+  if (rc) return rc;
+  m->groups = items;
+  const char *ids[LIMIT_GROUPS_PER_ROUND];
+  for (size_t i = 0; i < m->group_count; i++) ids[i] = m->groups[i].id;
+  return wire_distinct("groups", ids, m->group_count, arena, err);
+}
+
+/* Every element a number or null, for NaN. */
+static enum rc logprobs_read(struct json_f32s *out, const struct json *value, struct arena *arena, struct err *err) {
+  if (json_type_of(value) != JSON_ARRAY)
+    return err_set(err, RC_INVALID, "logprobs", "expected an array, got %s", json_type_name(json_type_of(value)));
+  const size_t n = json_length(value);
+  if (n > LIMIT_SEQUENCE_TOKENS) return err_set(err, RC_INVALID, "logprobs", "expected at most %d items, got %zu", LIMIT_SEQUENCE_TOKENS, n);
+  out->items = arena_alloc(arena, n, sizeof *out->items);
+  if (!out->items) return err_set(err, RC_NO_MEMORY, "logprobs", "%zu items of %zu bytes were refused memory", n, sizeof *out->items);
+  for (size_t i = 0; i < n; i++) {
+    char path[ERR_FIELD_MAX] = "";
+    double number = 0;
+    enum rc rc = wire_number_or_nan(&number, NULL, json_at(value, i), err);
+    if (rc == RC_OK && !isnan(number)) rc = wire_float(&out->items[i], NULL, number, err);
+    else out->items[i] = NAN;
+    if (rc) {
+      snprintf(path, sizeof path, "logprobs[%zu]", i);
+      err_in_field(err, path);
+      return rc;
+    }
+  }
+  out->count = n;
+  return RC_OK;
+}
+
+static enum rc sample_logprobs_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct sample_logprobs *s = item;
+  const struct json *logprobs = NULL;
+  const struct json_field fields[] = {WIRE_NAME("id", s->id), WIRE_VALUE("logprobs", logprobs)};
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  return rc ? rc : logprobs_read(&s->logprobs, logprobs, arena, err);
+}
+
+static void stats_write(const struct batch_stats *s, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_f64(w, "loss", s->loss);
+  json_kv_f64(w, "entropy_sum", s->entropy_sum);
+  json_kv_f64(w, "kl_reference_sum", s->kl_reference_sum);
+  json_kv_f64(w, "ratio_sum", s->ratio_sum);
+  json_kv_f64(w, "ratio_squares", s->ratio_squares);
+  json_kv_int(w, "tokens", s->tokens);
+  json_kv_int(w, "clipped", s->clipped);
+  json_kv_int(w, "samples", s->samples);
+  json_kv_int(w, "logprob_us", s->logprob_us);
+  json_kv_int(w, "compute_us", s->compute_us);
+  json_kv_bool(w, "poisoned", s->poisoned);
+  json_object_end(w);
+}
+
+static enum rc stats_read(struct batch_stats *s, const struct json *value, struct arena *arena, struct err *err) {
+  const struct json *loss = NULL, *entropy = NULL, *kl = NULL, *ratio = NULL, *squares = NULL;
+  const struct json_field fields[] = {
+      WIRE_VALUE("loss", loss),
+      WIRE_VALUE("entropy_sum", entropy),
+      WIRE_VALUE("kl_reference_sum", kl),
+      WIRE_VALUE("ratio_sum", ratio),
+      WIRE_VALUE("ratio_squares", squares),
+      WIRE_I64("tokens", s->tokens),
+      WIRE_I64("clipped", s->clipped),
+      WIRE_I64("samples", s->samples),
+      WIRE_I64("logprob_us", s->logprob_us),
+      WIRE_I64("compute_us", s->compute_us),
+      WIRE_BOOL("poisoned", s->poisoned),
+  };
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_number_or_nan(&s->loss, "loss", loss, err);
+  if (rc == RC_OK) rc = wire_number_or_nan(&s->entropy_sum, "entropy_sum", entropy, err);
+  if (rc == RC_OK) rc = wire_number_or_nan(&s->kl_reference_sum, "kl_reference_sum", kl, err);
+  if (rc == RC_OK) rc = wire_number_or_nan(&s->ratio_sum, "ratio_sum", ratio, err);
+  if (rc == RC_OK) rc = wire_number_or_nan(&s->ratio_squares, "ratio_squares", squares, err);
+  return rc;
+}
+
+/* Before the batch is done there are no samples and stats is null; only a failed one has an error. */
+void batch_status_encode(const struct batch_status *m, struct buf *out) {
+  const bool done = m->state == JOB_DONE;
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "batch_id", m->batch_id);
+  json_kv_string(&w, "state", job_state_name(m->state));
+  wire_kv_error(&w, "error", &m->error, m->state == JOB_FAILED);
+  json_key(&w, "samples");
+  json_array_begin(&w);
+  for (size_t i = 0; done && i < m->sample_count; i++) {
+    json_object_begin(&w);
+    json_kv_string(&w, "id", m->samples[i].id);
+    json_kv_f32s(&w, "logprobs", m->samples[i].logprobs.items, m->samples[i].logprobs.count);
+    json_object_end(&w);
+  }
+  json_array_end(&w);
+  json_key(&w, "stats");
+  if (done) stats_write(&m->stats, &w);
+  else json_write_null(&w);
+  json_object_end(&w);
+}
+
+enum rc batch_status_decode(struct batch_status *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct batch_status){0};
+  const char *state = NULL;
+  const struct json *error = NULL, *samples = NULL, *stats = NULL;
+  const struct json_field fields[] = {
+      WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("state", state),  WIRE_VALUE("error", error),
+      WIRE_VALUE("samples", samples),     WIRE_VALUE("stats", stats),
+  };
+  const struct wire_list list = {
+      .name = "samples", .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *m->samples, .read = sample_logprobs_read};
+  void *items = NULL;
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_state_read(&m->state, state, err);
+  if (rc == RC_OK) rc = wire_error_read(&m->error, error, arena, err);
+  if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
+  if (rc) return rc;
+  m->samples = items;
+  if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))
+    return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"", state);
+  if ((m->state == JOB_DONE) == (json_type_of(stats) == JSON_NULL))
+    return err_set(err, RC_INVALID, "stats", "expected stats exactly when the state is \"done\", got state \"%s\"", state);
+  if (m->state == JOB_DONE && (rc = stats_read(&m->stats, stats, arena, err)) != RC_OK) err_in_field(err, "stats");
+  return rc;
+}

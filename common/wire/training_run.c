@@ -1,0 +1,140 @@
+/* Codecs of a run's training configuration and of its opening at the trainer; see training.h.
+ * The configuration is read over defaults (those of PipelineRL's published setup, with a constant learning rate and PPO's clip range); every number is bounded here,
+ * names are checked here too, so that the coordinator refuses what the trainer could not run. */
+#include <math.h>
+#include <string.h>
+
+#include "common/wire/fields.h"
+
+static const char *const OBJECTIVES[] = {"grpo", "reinforce", "ppo", "gspo", "cross_entropy", "evaluate"};
+static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences"};
+static const char *const SCHEDULES[] = {"constant", "linear", "cosine"};
+
+void training_config_defaults(struct training_config *c) {
+  *c = (struct training_config){
+      .objective = "grpo",
+      .clip_low = 0.2,
+      .clip_high = 0.2,
+      .normalization = "tokens",
+      .lr = 1e-6,
+      .beta1 = 0.9,
+      .beta2 = 0.999,
+      .eps = 1e-8,
+      .weight_decay = 0.01,
+      .clip_norm = 0.3,
+      .schedule = "constant",
+      .temperature = 1,
+      .chunk_tokens = 4096,
+      .checkpoint_every = 1,
+  };
+}
+
+void training_config_write(const struct training_config *c, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "objective", c->objective);
+  json_kv_f64(w, "clip_low", c->clip_low);
+  json_kv_f64(w, "clip_high", c->clip_high);
+  json_kv_f64(w, "kl_coefficient", c->kl_coefficient);
+  json_kv_string(w, "normalization", c->normalization);
+  json_kv_f64(w, "lr", c->lr);
+  json_kv_f64(w, "beta1", c->beta1);
+  json_kv_f64(w, "beta2", c->beta2);
+  json_kv_f64(w, "eps", c->eps);
+  json_kv_f64(w, "weight_decay", c->weight_decay);
+  json_kv_f64(w, "clip_norm", c->clip_norm);
+  json_kv_f64(w, "lr_min_ratio", c->lr_min_ratio);
+  json_kv_string(w, "schedule", c->schedule);
+  json_kv_int(w, "warmup_steps", c->warmup_steps);
+  json_kv_int(w, "total_steps", c->total_steps);
+  json_kv_f64(w, "temperature", c->temperature);
+  json_kv_int(w, "chunk_tokens", c->chunk_tokens);
+  json_kv_int(w, "checkpoint_every", c->checkpoint_every);
+  json_object_end(w);
+}
+
+/* What bounds of a field table cannot say: open ends, names, and what goes together. */
+static enum rc training_config_check(const struct training_config *c, struct err *err) {
+  int index;
+  enum rc rc = wire_choice(&index, "objective", c->objective, OBJECTIVES, WIRE_COUNT(OBJECTIVES), err);
+  if (rc == RC_OK) rc = wire_choice(&index, "normalization", c->normalization, NORMALIZATIONS, WIRE_COUNT(NORMALIZATIONS), err);
+  if (rc == RC_OK) rc = wire_choice(&index, "schedule", c->schedule, SCHEDULES, WIRE_COUNT(SCHEDULES), err);
+  if (rc) return rc;
+  if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
+  if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
+  if (!(c->eps > 0)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
+  if (strcmp(c->objective, "evaluate") != 0 && !((float)c->temperature > 0))
+    return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %g", c->temperature);
+  return RC_OK;
+}
+
+enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena, struct err *err) {
+#define OPTIONAL_NAME(key, lvalue) {.name = (key), .kind = FIELD_STRING, .target = &(lvalue), .min = 1, .max = WIRE_NAME_BYTES}
+#define OPTIONAL_F64(key, lvalue, high) {.name = (key), .kind = FIELD_F64, .target = &(lvalue), .min = 0, .max = (high)}
+#define OPTIONAL_I32(key, lvalue, low, high) {.name = (key), .kind = FIELD_I32, .target = &(lvalue), .min = (low), .max = (high)}
+  const struct json_field fields[] = {
+      OPTIONAL_NAME("objective", c->objective),
+      OPTIONAL_F64("clip_low", c->clip_low, 1),
+      OPTIONAL_F64("clip_high", c->clip_high, 1e6),
+      OPTIONAL_F64("kl_coefficient", c->kl_coefficient, 1e6),
+      OPTIONAL_NAME("normalization", c->normalization),
+      OPTIONAL_F64("lr", c->lr, 1000),
+      OPTIONAL_F64("beta1", c->beta1, 1),
+      OPTIONAL_F64("beta2", c->beta2, 1),
+      OPTIONAL_F64("eps", c->eps, 1),
+      OPTIONAL_F64("weight_decay", c->weight_decay, 1000),
+      OPTIONAL_F64("clip_norm", c->clip_norm, 1e12),
+      OPTIONAL_F64("lr_min_ratio", c->lr_min_ratio, 1),
+      OPTIONAL_NAME("schedule", c->schedule),
+      OPTIONAL_I32("warmup_steps", c->warmup_steps, 0, INT32_MAX),
+      OPTIONAL_I32("total_steps", c->total_steps, 0, INT32_MAX),
+      OPTIONAL_F64("temperature", c->temperature, WIRE_TEMPERATURE_MAX),
+      OPTIONAL_I32("chunk_tokens", c->chunk_tokens, 1, LIMIT_SEQUENCE_TOKENS),
+      OPTIONAL_I32("checkpoint_every", c->checkpoint_every, 1, LIMIT_ROUNDS),
+  };
+#undef OPTIONAL_NAME
+#undef OPTIONAL_F64
+#undef OPTIONAL_I32
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  return rc ? rc : training_config_check(c, err);
+}
+
+void open_run_encode(const struct open_run *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "run", m->run);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  wire_kv_u64(&w, "fence", m->fence);
+  wire_kv_u64(&w, "seed", m->seed);
+  json_key(&w, "training");
+  training_config_write(&m->training, &w);
+  json_object_end(&w);
+}
+
+enum rc open_run_decode(struct open_run *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct open_run){0};
+  training_config_defaults(&m->training);
+  const struct json *training = NULL;
+  const struct json_field fields[] = {
+      WIRE_NAME("run", m->run), WIRE_U64("epoch", m->epoch), WIRE_U64("fence", m->fence), WIRE_U64("seed", m->seed), WIRE_VALUE("training", training),
+  };
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK && (rc = training_config_read(&m->training, training, arena, err)) != RC_OK) err_in_field(err, "training");
+  return rc;
+}
+
+void open_run_answer_encode(const struct open_run_answer *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "run", m->run);
+  json_kv_int(&w, "version", m->version);
+  wire_kv_digest(&w, "digest", &m->digest);
+  json_object_end(&w);
+}
+
+enum rc open_run_answer_decode(struct open_run_answer *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct open_run_answer){0};
+  const struct json_field fields[] = {WIRE_NAME("run", m->run), WIRE_I64("version", m->version), WIRE_DIGEST("digest", m->digest)};
+  return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+}

@@ -1,0 +1,208 @@
+/* Codecs of a step, its status, the announcement of the version that it made, and the answer to pushed weights; see training.h.
+ * Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's publisher, the generation-servers, and the coordinator again. */
+#include <math.h>
+
+#include "common/wire/fields.h"
+
+enum { PUSH_ERROR_BYTES = 4 * ERR_MESSAGE_MAX }; /* invalid UTF-8 grows on the wire */
+
+static enum rc target_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct push_target *t = item;
+  const struct json_field fields[] = {WIRE_NAME("worker_id", t->worker_id), WIRE_URL("url", t->url)};
+  return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+}
+
+void submit_step_encode(const struct submit_step *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "step_id", m->step_id);
+  json_kv_string(&w, "run", m->run);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_int(&w, "version", m->version);
+  wire_kv_names(&w, "groups", m->groups, m->group_count);
+  json_kv_f64(&w, "denominator", m->denominator);
+  json_kv_bool(&w, "last", m->last);
+  json_key(&w, "push_to");
+  json_array_begin(&w);
+  for (size_t i = 0; i < m->push_count; i++) {
+    json_object_begin(&w);
+    json_kv_string(&w, "worker_id", m->push_to[i].worker_id);
+    json_kv_string(&w, "url", m->push_to[i].url);
+    json_object_end(&w);
+  }
+  json_array_end(&w);
+  json_kv_int(&w, "stage_timeout_ms", m->stage_timeout_ms);
+  json_object_end(&w);
+}
+
+enum rc submit_step_decode(struct submit_step *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct submit_step){0};
+  const struct json *groups = NULL, *push_to = NULL;
+  const struct json_field fields[] = {
+      WIRE_NAME("step_id", m->step_id),
+      WIRE_NAME("run", m->run),
+      WIRE_U64("epoch", m->epoch),
+      WIRE_U64("fence", m->fence),
+      WIRE_I64("version", m->version),
+      WIRE_VALUE("groups", groups),
+      WIRE_F64("denominator", m->denominator, 0, WIRE_EXACT_MAX),
+      WIRE_BOOL("last", m->last),
+      WIRE_VALUE("push_to", push_to),
+      WIRE_I32("stage_timeout_ms", m->stage_timeout_ms, 1, WIRE_MS_MAX),
+  };
+  const struct wire_list names = {.name = "groups", .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = wire_read_name};
+  const struct wire_list targets = {.name = "push_to", .max = LIMIT_WORKERS, .item_size = sizeof *m->push_to, .read = target_read};
+  void *group_items = NULL, *target_items = NULL;
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_items(&names, &group_items, &m->group_count, groups, arena, err);
+  if (rc == RC_OK) rc = wire_items(&targets, &target_items, &m->push_count, push_to, arena, err);
+  if (rc) return rc;
+  m->groups = group_items;
+  m->push_to = target_items;
+  if (m->group_count > 0 && !(m->denominator > 0))
+    return err_set(err, RC_INVALID, "denominator", "expected a positive number for a step over %zu groups, got %g", m->group_count, m->denominator);
+  return wire_distinct("groups", m->groups, m->group_count, arena, err);
+}
+
+void wire_kv_pushes(struct json_writer *w, const struct push_report *pushes, size_t count) {
+  json_key(w, "pushes");
+  json_array_begin(w);
+  for (size_t i = 0; i < count; i++) {
+    json_object_begin(w);
+    json_kv_string(w, "worker_id", pushes[i].worker_id);
+    json_kv_bool(w, "staged", pushes[i].staged);
+    wire_kv_digest_or_null(w, "digest", &pushes[i].digest);
+    json_kv_string(w, "error", pushes[i].error);
+    json_object_end(w);
+  }
+  json_array_end(w);
+}
+
+static enum rc push_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct push_report *p = item;
+  const struct json_field fields[] = {
+      WIRE_NAME("worker_id", p->worker_id),
+      WIRE_BOOL("staged", p->staged),
+      {.name = "digest", .kind = FIELD_DIGEST, .target = &p->digest},
+      {.name = "error", .kind = FIELD_STRING, .target = &p->error, .min = 0, .max = PUSH_ERROR_BYTES},
+  };
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc) return rc;
+  if (p->staged && wire_digest_is_zero(&p->digest)) return err_set(err, RC_INVALID, "digest", "expected the digest of the staged weights, got none");
+  return RC_OK;
+}
+
+enum rc wire_pushes_read(struct push_report **out, size_t *count, const struct json *value, struct arena *arena, struct err *err) {
+  const struct wire_list list = {.name = "pushes", .max = LIMIT_WORKERS, .item_size = sizeof **out, .read = push_read};
+  void *items = NULL;
+  const enum rc rc = wire_items(&list, &items, count, value, arena, err);
+  *out = items;
+  return rc;
+}
+
+/* version and digest are null until the step is done; only a failed one has an error. */
+void step_status_encode(const struct step_status *m, struct buf *out) {
+  const bool done = m->state == JOB_DONE;
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "step_id", m->step_id);
+  json_kv_string(&w, "state", job_state_name(m->state));
+  wire_kv_error(&w, "error", &m->error, m->state == JOB_FAILED);
+  if (done) {
+    json_kv_int(&w, "version", m->version);
+    wire_kv_digest(&w, "digest", &m->digest);
+  } else {
+    json_kv_string(&w, "version", NULL);
+    json_kv_string(&w, "digest", NULL);
+  }
+  json_kv_f64(&w, "grad_norm", m->grad_norm);
+  json_kv_f64(&w, "lr", m->lr);
+  json_kv_bool(&w, "skipped", m->skipped);
+  json_kv_int(&w, "step_us", m->step_us);
+  json_kv_int(&w, "checkpoint_us", m->checkpoint_us);
+  json_kv_int(&w, "push_us", m->push_us);
+  wire_kv_pushes(&w, m->pushes, m->push_count);
+  json_object_end(&w);
+}
+
+enum rc step_status_decode(struct step_status *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct step_status){0};
+  const char *state = NULL;
+  const struct json *error = NULL, *grad_norm = NULL, *pushes = NULL;
+  bool has_version = false, has_digest = false;
+  const struct json_field fields[] = {
+      WIRE_NAME("step_id", m->step_id),
+      WIRE_NAME("state", state),
+      WIRE_VALUE("error", error),
+      {.name = "version", .kind = FIELD_I64, .target = &m->version, .min = 0, .max = WIRE_EXACT_MAX, .present = &has_version},
+      {.name = "digest", .kind = FIELD_DIGEST, .target = &m->digest, .present = &has_digest},
+      WIRE_VALUE("grad_norm", grad_norm),
+      WIRE_F64("lr", m->lr, 0, 1000),
+      WIRE_BOOL("skipped", m->skipped),
+      WIRE_I64("step_us", m->step_us),
+      WIRE_I64("checkpoint_us", m->checkpoint_us),
+      WIRE_I64("push_us", m->push_us),
+      WIRE_VALUE("pushes", pushes),
+  };
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_state_read(&m->state, state, err);
+  if (rc == RC_OK) rc = wire_error_read(&m->error, error, arena, err);
+  if (rc == RC_OK) rc = wire_number_or_nan(&m->grad_norm, "grad_norm", grad_norm, err);
+  if (rc == RC_OK) rc = wire_pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
+  if (rc) return rc;
+  if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))
+    return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"", state);
+  if (m->state == JOB_DONE && !has_version) return err_set(err, RC_INVALID, "version", "expected the version of a step that is done, got none");
+  if (m->state == JOB_DONE && !has_digest) return err_set(err, RC_INVALID, "digest", "expected the digest of a step that is done, got none");
+  return RC_OK;
+}
+
+void version_announce_encode(const struct version_announce *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "run", m->run);
+  json_kv_string(&w, "step_id", m->step_id);
+  json_kv_string(&w, "worker_id", m->worker_id);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_int(&w, "version", m->version);
+  wire_kv_digest(&w, "digest", &m->digest);
+  wire_kv_pushes(&w, m->pushes, m->push_count);
+  json_object_end(&w);
+}
+
+enum rc version_announce_decode(struct version_announce *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct version_announce){0};
+  const struct json *pushes = NULL;
+  const struct json_field fields[] = {
+      WIRE_NAME("run", m->run),         WIRE_NAME("step_id", m->step_id), WIRE_NAME("worker_id", m->worker_id), WIRE_U64("epoch", m->epoch),
+      WIRE_U64("fence", m->fence),      WIRE_I64("version", m->version),  WIRE_DIGEST("digest", m->digest),     WIRE_VALUE("pushes", pushes),
+  };
+  const enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  return rc ? rc : wire_pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
+}
+
+void push_answer_encode(const struct push_answer *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_bool(&w, "staged", m->staged);
+  wire_kv_digest_or_null(&w, "digest", &m->digest);
+  json_object_end(&w);
+}
+
+enum rc push_answer_decode(struct push_answer *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct push_answer){0};
+  bool has_digest = false;
+  const struct json_field fields[] = {
+      WIRE_BOOL("staged", m->staged),
+      {.name = "digest", .kind = FIELD_DIGEST, .target = &m->digest, .present = &has_digest},
+  };
+  const enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK && m->staged && !has_digest) return err_set(err, RC_INVALID, "digest", "expected the digest of the staged weights, got none");
+  return rc;
+}

@@ -1,0 +1,167 @@
+/* Codecs of registration, heartbeat and the current version; see worker.h.
+ * Called by both ends of every exchange between a worker and the coordinator, on any thread: nothing here has state. */
+#include "common/wire/worker.h"
+
+#include "common/wire/fields.h"
+
+static const char *const KIND_NAMES[] = {[WORKER_GENERATION] = "generation", [WORKER_TRAINER] = "trainer"};
+
+const char *worker_kind_name(enum worker_kind k) {
+  return (size_t)k < WIRE_COUNT(KIND_NAMES) ? KIND_NAMES[k] : "unknown";
+}
+
+void worker_register_encode(const struct worker_register *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "name", m->name);
+  json_kv_string(&w, "kind", worker_kind_name(m->kind));
+  json_kv_string(&w, "url", m->url);
+  json_kv_int(&w, "slots", m->slots);
+  json_object_end(&w);
+}
+
+enum rc worker_register_decode(struct worker_register *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct worker_register){0};
+  const char *kind = NULL;
+  const struct json_field fields[] = {
+      WIRE_NAME("name", m->name),
+      WIRE_NAME("kind", kind),
+      WIRE_URL("url", m->url),
+      WIRE_I32("slots", m->slots, 0, LIMIT_SLOTS),
+  };
+  int index = 0;
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_choice(&index, "kind", kind, KIND_NAMES, WIRE_COUNT(KIND_NAMES), err);
+  if (rc) return rc;
+  m->kind = (enum worker_kind)index;
+  if (m->kind == WORKER_TRAINER && m->slots != 0) return err_set(err, RC_INVALID, "slots", "expected 0 slots of a trainer, got %d", m->slots);
+  if (m->kind == WORKER_GENERATION && m->slots == 0)
+    return err_set(err, RC_INVALID, "slots", "expected 1 to %d slots of a generation-server, got 0", LIMIT_SLOTS);
+  return RC_OK;
+}
+
+void worker_registered_encode(const struct worker_registered *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "worker_id", m->worker_id);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_int(&w, "heartbeat_ms", m->heartbeat_ms);
+  json_kv_int(&w, "worker_ttl_ms", m->worker_ttl_ms);
+  json_object_end(&w);
+}
+
+enum rc worker_registered_decode(struct worker_registered *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct worker_registered){0};
+  const struct json_field fields[] = {
+      WIRE_NAME("worker_id", m->worker_id),
+      WIRE_U64("epoch", m->epoch),
+      WIRE_U64("fence", m->fence),
+      WIRE_I32("heartbeat_ms", m->heartbeat_ms, 1, WIRE_MS_MAX),
+      WIRE_I32("worker_ttl_ms", m->worker_ttl_ms, 1, WIRE_MS_MAX),
+  };
+  return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+}
+
+static enum rc lease_ref_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct lease_ref *ref = item;
+  const struct json_field fields[] = {WIRE_NAME("id", ref->id), WIRE_U64("fence", ref->fence)};
+  return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+}
+
+void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  json_kv_bool(&w, "ready", m->ready);
+  json_kv_bool(&w, "draining", m->draining);
+  if (m->has_loaded) wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
+  else json_kv_string(&w, "loaded_digest", NULL);
+  json_kv_int(&w, "slots_busy", m->slots_busy);
+  json_kv_int(&w, "busy_slot_us", m->busy_slot_us);
+  json_kv_int(&w, "tokens_sampled", m->tokens_sampled);
+  json_key(&w, "leases");
+  json_array_begin(&w);
+  for (size_t i = 0; i < m->lease_count; i++) {
+    json_object_begin(&w);
+    json_kv_string(&w, "id", m->leases[i].id);
+    wire_kv_u64(&w, "fence", m->leases[i].fence);
+    json_object_end(&w);
+  }
+  json_array_end(&w);
+  json_object_end(&w);
+}
+
+enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct worker_heartbeat){0};
+  const struct json *leases = NULL;
+  const struct json_field fields[] = {
+      WIRE_U64("epoch", m->epoch),
+      WIRE_BOOL("ready", m->ready),
+      WIRE_BOOL("draining", m->draining),
+      {.name = "loaded_digest", .kind = FIELD_DIGEST, .target = &m->loaded_digest, .present = &m->has_loaded},
+      WIRE_I32("slots_busy", m->slots_busy, 0, LIMIT_SLOTS),
+      WIRE_I64("busy_slot_us", m->busy_slot_us),
+      WIRE_I64("tokens_sampled", m->tokens_sampled),
+      WIRE_VALUE("leases", leases),
+  };
+  const struct wire_list list = {.name = "leases", .max = WIRE_HELD_MAX, .item_size = sizeof *m->leases, .read = lease_ref_read};
+  void *items = NULL;
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_items(&list, &items, &m->lease_count, leases, arena, err);
+  m->leases = items;
+  return rc;
+}
+
+void worker_heartbeat_answer_encode(const struct worker_heartbeat_answer *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  wire_kv_u64(&w, "epoch", m->epoch);
+  wire_kv_names(&w, "lost", m->lost, m->lost_count);
+  json_key(&w, "current");
+  current_version_write(&m->current, &w);
+  json_object_end(&w);
+}
+
+enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct worker_heartbeat_answer){0};
+  const struct json *lost = NULL, *current = NULL;
+  const struct json_field fields[] = {WIRE_U64("epoch", m->epoch), WIRE_VALUE("lost", lost), WIRE_VALUE("current", current)};
+  const struct wire_list list = {.name = "lost", .max = WIRE_HELD_MAX, .item_size = sizeof *m->lost, .read = wire_read_name};
+  void *items = NULL;
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_items(&list, &items, &m->lost_count, lost, arena, err);
+  m->lost = items;
+  if (rc == RC_OK && (rc = current_version_read(&m->current, current, arena, err)) != RC_OK) err_in_field(err, "current");
+  return rc;
+}
+
+void current_version_write(const struct current_version *m, struct json_writer *w) {
+  if (!m->has) {
+    json_write_null(w);
+    return;
+  }
+  json_object_begin(w);
+  json_kv_string(w, "run", m->run);
+  json_kv_int(w, "version", m->version);
+  wire_kv_digest(w, "digest", &m->digest);
+  json_kv_string(w, "trainer_url", m->trainer_url);
+  json_object_end(w);
+}
+
+enum rc current_version_read(struct current_version *m, const struct json *value, struct arena *arena, struct err *err) {
+  *m = (struct current_version){0};
+  if (!value || json_type_of(value) == JSON_NULL) return RC_OK;
+  const struct json_field fields[] = {
+      WIRE_NAME("run", m->run),
+      WIRE_I64("version", m->version),
+      WIRE_DIGEST("digest", m->digest),
+      WIRE_URL("trainer_url", m->trainer_url),
+  };
+  m->has = true;
+  return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+}

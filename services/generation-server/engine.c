@@ -1,0 +1,346 @@
+/* The engine's thread: messages, activation, the life of jobs.  The forward pass itself is in engine_step.c.
+ *
+ * Live samples are kept in order of arrival.  A finished or dropped job's samples leave the list between steps (sweep), and then its done callback runs. */
+#include <assert.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/generation-server/engine_internal.h"
+
+enum { ENGINE_IDLE_MS = 200 };
+
+enum message_kind { MESSAGE_SUBMIT, MESSAGE_CANCEL, MESSAGE_ACTIVATE, MESSAGE_RELABEL, MESSAGE_HAND_BACK };
+
+struct message {
+  enum message_kind kind;
+  struct job *job;
+  struct weights *weights;
+  struct policy policy;
+  char id[LIMIT_NAME_MAX];
+  uint64_t fence;
+};
+
+/* --- creation --- */
+
+static bool allocate(struct engine *e) {
+  const size_t slots = (size_t)e->options.slots, rows = (size_t)e->rows_max;
+  e->slot_used = calloc(slots, sizeof *e->slot_used);
+  e->tokens = calloc(rows, sizeof *e->tokens);
+  e->sequence = calloc(rows, sizeof *e->sequence);
+  e->position = calloc(rows, sizeof *e->position);
+  e->pages = calloc(slots * (size_t)e->pages_per_sequence, sizeof *e->pages);
+  e->pick_rows = calloc(ENGINE_LOGITS_ROWS, sizeof *e->pick_rows);
+  e->picks = calloc(rows, sizeof *e->picks);
+  e->logits = e->model->ops->alloc(e->model->ops, (size_t)ENGINE_LOGITS_ROWS * (size_t)e->model->config.vocabulary * sizeof(float));
+  e->sampler = sampler_create(e->model->ops, e->model->config.vocabulary);
+  return e->slot_used && e->tokens && e->sequence && e->position && e->pages && e->pick_rows && e->picks && e->logits && e->sampler;
+}
+
+enum rc engine_create(struct engine **out, const struct engine_options *options, struct err *err) {
+  *out = NULL;
+  struct engine *e = calloc(1, sizeof *e);
+  if (!e) return err_set(err, RC_NO_MEMORY, NULL, "the engine was refused its memory");
+  e->options = *options;
+  e->model = options->model;
+  e->rows_max = options->slots + options->prefill_chunk;
+  e->pages_per_sequence = (e->model->context_max + options->page_tokens - 1) / options->page_tokens;
+  pthread_mutex_init(&e->mutex, NULL);
+  enum rc rc = kv_cache_create(&e->kv, e->model, options->pages, options->page_tokens, err);
+  if (rc == RC_OK) rc = workspace_create(&e->ws, e->model, e->rows_max, err);
+  if (rc == RC_OK) rc = queue_create(&e->inbox, (size_t)options->inbox_max, err);
+  if (rc == RC_OK && !allocate(e))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the engine's buffers for %d rows, %d slots of %d pages and %d x %d logits were refused", e->rows_max,
+                 options->slots, e->pages_per_sequence, ENGINE_LOGITS_ROWS, e->model->config.vocabulary);
+  if (rc != RC_OK) {
+    engine_free(e);
+    return rc;
+  }
+  atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
+  *out = e;
+  return RC_OK;
+}
+
+struct weights *engine_free(struct engine *e) {
+  if (!e) return NULL;
+  struct weights *active = e->active;
+  assert(e->live_count == 0);
+  queue_destroy(e->inbox);
+  sampler_free(e->sampler);
+  if (e->logits) e->model->ops->release(e->model->ops, e->logits);
+  workspace_free(e->ws);
+  kv_cache_free(e->kv);
+  free(e->slot_used);
+  free(e->tokens);
+  free(e->sequence);
+  free(e->position);
+  free(e->pages);
+  free(e->pick_rows);
+  free(e->picks);
+  free(e->live);
+  free(e->items);
+  free(e->take);
+  pthread_mutex_destroy(&e->mutex);
+  free(e);
+  return active;
+}
+
+/* --- messages, from any thread --- */
+
+static enum rc post(struct engine *e, const struct message *m, struct err *err) {
+  struct message *copy = malloc(sizeof *copy);
+  if (!copy) return err_set(err, RC_NO_MEMORY, NULL, "a message to the engine was refused its memory");
+  *copy = *m;
+  const enum rc rc = queue_push(e->inbox, copy);
+  if (rc == RC_OK) return RC_OK;
+  free(copy);
+  if (rc == RC_FULL) return err_set(err, RC_FULL, NULL, "the engine's inbox holds %d messages already", e->options.inbox_max);
+  return err_set(err, rc, NULL, "the engine has stopped");
+}
+
+enum rc engine_submit(struct engine *e, struct job *job, struct err *err) { return post(e, &(struct message){.kind = MESSAGE_SUBMIT, .job = job}, err); }
+
+enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence) {
+  struct message m = {.kind = MESSAGE_CANCEL, .fence = fence};
+  snprintf(m.id, sizeof m.id, "%s", id);
+  return post(e, &m, NULL);
+}
+
+enum rc engine_activate(struct engine *e, struct weights *weights, const struct policy *policy) {
+  return post(e, &(struct message){.kind = MESSAGE_ACTIVATE, .weights = weights, .policy = *policy}, NULL);
+}
+
+enum rc engine_relabel(struct engine *e, const struct policy *policy) {
+  return post(e, &(struct message){.kind = MESSAGE_RELABEL, .policy = *policy}, NULL);
+}
+
+enum rc engine_hand_back(struct engine *e) { return post(e, &(struct message){.kind = MESSAGE_HAND_BACK}, NULL); }
+
+/* --- jobs --- */
+
+static void queue_ended(struct engine *e, struct job *job, enum job_end end) {
+  job->end = end;
+  job->policy = e->policy;
+  job->next_ended = e->ended;
+  e->ended = job;
+}
+
+void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish) {
+  struct job *job = s->job;
+  assert(s->state != SAMPLE_DONE);
+  sample_evict(e, s);
+  s->state = SAMPLE_DONE;
+  s->finish = finish;
+  if (job->sample_done) job->sample_done(job, job->context);
+  if (++job->done_count == job->sample_count) queue_ended(e, job, JOB_COMPLETE);
+}
+
+/* Ends a job before its samples are finished. */
+static void end_job(struct engine *e, struct job *job, enum job_end end) {
+  for (int32_t i = 0; i < job->sample_count; i++) {
+    struct sample *s = &job->samples[i];
+    if (s->state == SAMPLE_DONE) continue;
+    sample_evict(e, s);
+    s->state = SAMPLE_DONE;
+    s->finish = FINISH_ABORT;
+    job->done_count++;
+    if (job->sample_done) job->sample_done(job, job->context);
+  }
+  queue_ended(e, job, end);
+}
+
+/* After a step or messages: finished samples leave the list, then ended jobs leave the engine (done may free them). */
+static void settle(struct engine *e) {
+  int kept = 0;
+  for (int i = 0; i < e->live_count; i++)
+    if (e->live[i]->state != SAMPLE_DONE) e->live[kept++] = e->live[i];
+  e->live_count = kept;
+  while (e->ended) {
+    struct job *job = e->ended;
+    e->ended = job->next_ended;
+    job->done(job, job->context);
+  }
+}
+
+static bool lease_fits(const struct engine *e, const struct job *job) {
+  return job->kind != JOB_OF_LEASE || (e->policy.version >= job->version_min && e->policy.version <= job->version_max);
+}
+
+static bool make_room(struct engine *e, int more) {
+  if (e->live_count + more <= e->live_cap) return true;
+  const size_t cap = 2 * (size_t)(e->live_count + more);
+  struct sample **live = realloc(e->live, cap * sizeof *live);
+  if (live) e->live = live;
+  struct sched_item *items = realloc(e->items, cap * sizeof *items);
+  if (items) e->items = items;
+  int *take = realloc(e->take, cap * sizeof *take);
+  if (take) e->take = take;
+  if (!live || !items || !take) return false;
+  e->live_cap = (int)cap;
+  return true;
+}
+
+static void take_job(struct engine *e, struct job *job) {
+  if (job->done_count == job->sample_count) { /* an earlier holder had finished all of them */
+    for (int32_t i = 0; i < job->sample_count; i++)
+      if (job->sample_done) job->sample_done(job, job->context);
+    queue_ended(e, job, JOB_COMPLETE);
+    return;
+  }
+  for (int32_t i = 0; i < job->done_count; i++)
+    if (job->sample_done) job->sample_done(job, job->context);
+  const bool fits = e->active && lease_fits(e, job) && (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest));
+  if (!fits || !make_room(e, job->sample_count)) {
+    log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id, (long long)e->policy.version, (long long)job->version_min,
+             (long long)job->version_max);
+    end_job(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
+    return;
+  }
+  for (int32_t i = 0; i < job->sample_count; i++)
+    if (job->samples[i].state != SAMPLE_DONE) e->live[e->live_count++] = &job->samples[i];
+}
+
+/* Ends every live job for which `which` holds, e.g. those that the new policy voids. */
+static void end_jobs(struct engine *e, bool (*which)(const struct engine *, const struct job *, const struct message *), const struct message *m,
+                     enum job_end end) {
+  for (int i = 0; i < e->live_count; i++)
+    if (e->live[i]->state != SAMPLE_DONE && which(e, e->live[i]->job, m)) end_job(e, e->live[i]->job, end);
+}
+
+static bool is_void(const struct engine *e, const struct job *job, const struct message *m) { return (void)m, !lease_fits(e, job); }
+static bool is_lease(const struct engine *e, const struct job *job, const struct message *m) { return (void)e, (void)m, job->kind == JOB_OF_LEASE; }
+static bool is_named(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)e, m->fence == job->fence && strcmp(job->id, m->id) == 0;
+}
+static bool is_any(const struct engine *e, const struct job *job, const struct message *m) { return (void)e, (void)job, (void)m, true; }
+
+/* --- activation --- */
+
+static void show_policy(struct engine *e, const struct policy *policy) {
+  e->policy = *policy;
+  pthread_mutex_lock(&e->mutex);
+  e->shown = *policy;
+  e->shown_valid = true;
+  pthread_mutex_unlock(&e->mutex);
+}
+
+/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights. */
+static void activate(struct engine *e, const struct message *m) {
+  const int64_t begin_us = clock_monotonic_us();
+  struct weights *previous = e->active;
+  e->active = m->weights;
+  show_policy(e, &m->policy);
+  fault_after_activation(&e->fault, e->options.fault, e->active);
+  end_jobs(e, is_void, m, JOB_DROPPED);
+  atomic_fetch_add(&e->activations, 1);
+  atomic_fetch_add(&e->activation_us, clock_monotonic_us() - begin_us);
+  if (e->options.activated) e->options.activated(e->options.context, previous, &e->policy);
+}
+
+static void handle(struct engine *e, const struct message *m) {
+  switch (m->kind) {
+    case MESSAGE_SUBMIT: take_job(e, m->job); break;
+    case MESSAGE_CANCEL: end_jobs(e, is_named, m, JOB_DROPPED); break;
+    case MESSAGE_ACTIVATE: activate(e, m); break;
+    case MESSAGE_RELABEL:
+      if (!e->active || !digest_equal(&m->policy.digest, &e->policy.digest)) break; /* swapped since */
+      show_policy(e, &m->policy);
+      end_jobs(e, is_void, m, JOB_DROPPED);
+      break;
+    case MESSAGE_HAND_BACK: end_jobs(e, is_lease, m, JOB_HANDED_BACK); break;
+  }
+}
+
+/* All that wait; while nothing is decoded, for the first one a while. */
+static bool take_messages(struct engine *e, int64_t wait_ms) {
+  bool any = false;
+  void *item;
+  while (queue_pop(e->inbox, &item, any ? 0 : wait_ms) == RC_OK) {
+    handle(e, item);
+    free(item);
+    settle(e);
+    any = true;
+  }
+  return any;
+}
+
+/* --- the thread --- */
+
+static void show_state(struct engine *e) {
+  atomic_store(&e->shown_slots_busy, e->slots_busy);
+  atomic_store(&e->shown_waiting, e->live_count - e->slots_busy);
+  atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
+}
+
+bool engine_step(struct engine *e) {
+  const bool told = take_messages(e, 0);
+  const bool computed = e->active && step_run(e);
+  if (computed) {
+    settle(e);
+    fault_after_step(&e->fault, e->live, e->live_count, e->kv);
+  }
+  show_state(e);
+  return told || computed;
+}
+
+static void *engine_main(void *argument) {
+  struct engine *e = argument;
+  pool_enter();
+  while (!atomic_load(&e->stop))
+    if (!engine_step(e)) take_messages(e, ENGINE_IDLE_MS);
+  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  settle(e);
+  show_state(e);
+  return NULL;
+}
+
+enum rc engine_start(struct engine *e, struct err *err) {
+  const int failed = pthread_create(&e->thread, NULL, engine_main, e);
+  if (failed != 0) return err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be made: %s", strerror(failed));
+  e->started = true;
+  return RC_OK;
+}
+
+/* Messages that nobody will read any more. */
+static void refuse_messages(struct engine *e) {
+  void *item;
+  while (queue_pop(e->inbox, &item, 0) == RC_OK) {
+    struct message *m = item;
+    if (m->kind == MESSAGE_SUBMIT) end_job(e, m->job, JOB_DROPPED);
+    if (m->kind == MESSAGE_ACTIVATE) activate(e, m); /* so that no set of weights is lost */
+    free(m);
+    settle(e);
+  }
+}
+
+void engine_stop(struct engine *e) {
+  queue_close(e->inbox);
+  atomic_store(&e->stop, true);
+  if (e->started) pthread_join(e->thread, NULL);
+  e->started = false;
+  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  settle(e);
+  refuse_messages(e);
+}
+
+/* --- reading, from any thread --- */
+
+bool engine_policy(struct engine *e, struct policy *out) {
+  pthread_mutex_lock(&e->mutex);
+  const bool valid = e->shown_valid;
+  *out = e->shown;
+  pthread_mutex_unlock(&e->mutex);
+  return valid;
+}
+
+void engine_read_counters(struct engine *e, struct engine_counters *out) {
+  *out = (struct engine_counters){
+    .tokens_sampled = atomic_load(&e->tokens_sampled), .steps = atomic_load(&e->steps), .rows = atomic_load(&e->rows),
+    .preemptions = atomic_load(&e->preemptions), .activations = atomic_load(&e->activations), .activation_us = atomic_load(&e->activation_us),
+    .busy_slot_us = atomic_load(&e->busy_slot_us), .slots_busy = atomic_load(&e->shown_slots_busy), .samples_waiting = atomic_load(&e->shown_waiting),
+    .pages_free = atomic_load(&e->shown_pages_free), .pages_total = kv_pages_total(e->kv)};
+}
+
+const struct kv_cache *engine_kv(const struct engine *e) { return e->kv; }

@@ -1,0 +1,70 @@
+/* What engine.c (thread, messages, life of jobs) and engine_step.c (one forward pass) share.  Everything is the engine thread's, but for the fields that say otherwise. */
+#ifndef LEASEHOLD_GENERATION_ENGINE_INTERNAL_H
+#define LEASEHOLD_GENERATION_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/base/queue.h"
+#include "common/model/forward.h"
+#include "services/generation-server/engine.h"
+#include "services/generation-server/fault.h"
+#include "services/generation-server/scheduler.h"
+
+enum { ENGINE_LOGITS_ROWS = 64 }; /* rows of logits computed at once: bounds the buffer, V wide */
+
+/* One row of the step whose logits are drawn from. */
+struct pick {
+  int32_t row;
+  struct sample *sample;     /* draws its next token */
+  bool for_group;            /* the prompt's last position: every sample of the job without a token draws */
+};
+
+struct engine {
+  struct engine_options options;
+  const struct model *model;
+  struct weights *active;    /* NULL before the first activation */
+  struct policy policy;
+  struct kv_cache *kv;
+  struct workspace *ws;
+  struct sampler *sampler;
+  struct fault_state fault;
+
+  /* Unfinished samples, oldest first; as many as jobs bring, grown when a job is taken. */
+  struct sample **live;
+  struct sched_item *items;  /* [live_cap] */
+  int *take;                 /* [live_cap] rows of this step */
+  int live_count, live_cap;
+  struct job *ended;         /* their done is called once the step is over */
+  bool *slot_used;           /* [slots] */
+  int slots_busy, leased_busy;
+
+  /* One step. */
+  int rows_max, pages_per_sequence;
+  int32_t *tokens, *sequence, *position; /* [rows_max] */
+  int32_t *pages;            /* [slots, pages_per_sequence] */
+  int32_t *pick_rows;        /* [ENGINE_LOGITS_ROWS] */
+  struct pick *picks;        /* [rows_max] */
+  int row_count, pick_count;
+  float *logits;             /* [ENGINE_LOGITS_ROWS, V] */
+
+  struct queue *inbox;       /* of struct message */
+  pthread_t thread;
+  bool started;
+  atomic_bool stop;
+
+  pthread_mutex_t mutex;     /* guards `shown` and `shown_valid`, read by other threads */
+  struct policy shown;
+  bool shown_valid;
+  atomic_llong tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
+  atomic_int shown_slots_busy, shown_waiting, shown_pages_free;
+};
+
+/* engine_step.c: one forward pass; false when no sample runs. */
+bool step_run(struct engine *e);
+/* Pages and slot back; tokens stay. */
+void sample_evict(struct engine *e, struct sample *s);
+/* engine.c: a sample has its last token; its job ends with its last sample. */
+void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish);
+
+#endif

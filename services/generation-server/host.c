@@ -1,0 +1,138 @@
+/* See host.h: sizes first, then allocation, then the engine. */
+#include "services/generation-server/host.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/json/json.h"
+
+enum { INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST, MODEL_FILE_BYTES_MAX = 64 << 20, WEIGHTS_HEADER_BYTES = 16 << 20 };
+
+/* Every slot at full context, but at most a quarter of the memory, and at least one sequence. */
+static int choose_pages(const struct host_options *o, const struct model *m) {
+  const int64_t per_sequence = (m->context_max + o->page_tokens - 1) / o->page_tokens;
+  if (o->pages > 0) return o->pages;
+  const int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  const int64_t affordable = memory / 4 / (int64_t)kv_page_bytes(m, o->page_tokens);
+  int64_t pages = per_sequence * o->slots;
+  if (pages > affordable) pages = affordable;
+  if (pages < per_sequence) pages = per_sequence;
+  return pages > INT32_MAX ? INT32_MAX : (int)pages;
+}
+
+static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model, const struct host_options *o, const struct model_config *config,
+                            struct err *err) {
+  enum rc rc = pool_create(pool, o->threads, err);
+  if (rc == RC_OK) rc = ops_cpu_create(ops, FORMAT_BF16, o->isa && *o->isa ? o->isa : NULL, *pool, err);
+  if (rc == RC_OK) rc = model_create(model, config, *ops, o->context_max, err);
+  return rc;
+}
+
+enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config, struct tokenizer *tokenizer,
+                  void (*activated)(void *, struct weights *, const struct policy *), void *context, struct err *err) {
+  *out = NULL;
+  struct host *h = calloc(1, sizeof *h);
+  if (!h) return err_set(err, RC_NO_MEMORY, NULL, "the model's host was refused its memory");
+  h->config = *config;
+  enum rc rc = make_backend(&h->pool, &h->ops, &h->model, options, config, err);
+  if (rc == RC_OK) rc = make_backend(&h->stage_pool, &h->stage_ops, &h->stage_model, options, config, err);
+  for (int i = 0; i < 2 && rc == RC_OK; i++) rc = weights_create(&h->weights[i], h->stage_model, false, err);
+  if (rc == RC_OK) {
+    const int pages = choose_pages(options, h->model);
+    const struct engine_options engine = {.model = h->model, .slots = options->slots, .pages = pages, .page_tokens = options->page_tokens,
+                                          .prefill_chunk = options->prefill_chunk, .inbox_max = INBOX_MAX, .fault = options->fault,
+                                          .activated = activated, .context = context};
+    rc = engine_create(&h->engine, &engine, err);
+    h->weights_file_max = h->model->params.elements * sizeof(float) + WEIGHTS_HEADER_BYTES;
+    if (config->tied) h->weights_file_max += (size_t)config->vocabulary * (size_t)config->hidden * sizeof(float);
+    if (rc == RC_OK)
+      log_info("model of %zu parameters on %s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x %zu MiB", h->model->params.parameters,
+               h->ops->name, h->model->context_max, options->slots, pages, options->page_tokens,
+               (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20, weights_bytes(h->model, false) >> 20);
+  }
+  if (rc != RC_OK) {
+    host_close(h);
+    return rc;
+  }
+  h->tokenizer = tokenizer;
+  *out = h;
+  return RC_OK;
+}
+
+void host_close(struct host *h) {
+  if (!h) return;
+  engine_free(h->engine);
+  for (int i = 0; i < 2; i++) weights_free(h->weights[i]);
+  model_free(h->model);
+  model_free(h->stage_model);
+  ops_free(h->ops);
+  ops_free(h->stage_ops);
+  pool_destroy(h->pool);
+  pool_destroy(h->stage_pool);
+  tokenizer_free(h->tokenizer);
+  free(h);
+}
+
+/* --- files --- */
+
+enum rc model_files_load(struct model_config *config, struct tokenizer **tokenizer, const char *dir, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  *tokenizer = NULL;
+  const enum rc rc = model_config_load(config, dir, err);
+  if (rc != RC_OK) return rc;
+  if (snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= (int)sizeof path)
+    return err_set(err, RC_INVALID, "model", "expected a path of fewer than %d bytes", LIMIT_PATH_MAX);
+  return file_exists(path) ? tokenizer_load(tokenizer, path, err) : RC_OK;
+}
+
+static void add_eos(struct model_config *config, int64_t id) {
+  for (int i = 0; i < config->eos_count; i++)
+    if (config->eos[i] == id) return;
+  if (id >= 0 && id < config->vocabulary && config->eos_count < LIMIT_STOP_TOKENS) config->eos[config->eos_count++] = (int32_t)id;
+}
+
+/* generation_config.json's eos_token_id: an integer or an array of them. */
+static enum rc merge_generation(struct model_config *config, const struct buf *bytes, struct err *err) {
+  if (bytes->len == 0) return RC_OK;
+  struct json *root;
+  const enum rc rc = json_parse(&root, bytes->data, bytes->len, MODEL_FILE_BYTES_MAX, err);
+  if (rc != RC_OK) return rc;
+  const struct json *eos = json_get(root, "eos_token_id");
+  if (eos && json_type_of(eos) == JSON_INT) add_eos(config, json_int(eos));
+  for (size_t i = 0; eos && i < json_length(eos); i++) {
+    const struct json *item = json_at(eos, i);
+    if (json_type_of(item) == JSON_INT) add_eos(config, json_int(item));
+  }
+  json_free(root);
+  return RC_OK;
+}
+
+enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json, const struct buf *generation_json,
+                          const struct buf *tokenizer_json, struct err *err) {
+  *tokenizer = NULL;
+  enum rc rc = model_config_parse(config, config_json->data ? config_json->data : "", config_json->len, err);
+  if (rc == RC_OK) rc = merge_generation(config, generation_json, err);
+  if (rc == RC_OK && tokenizer_json->len > 0) rc = tokenizer_parse(tokenizer, tokenizer_json->data, tokenizer_json->len, err);
+  return rc;
+}
+
+enum rc model_weights_load(struct weights *w, struct digest *digest, const char *dir, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  if (snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir) >= (int)sizeof path)
+    return err_set(err, RC_INVALID, "model", "expected a path of fewer than %d bytes", LIMIT_PATH_MAX);
+  const bool sharded = file_exists(path);
+  snprintf(path, sizeof path, "%s/model.safetensors", dir);
+  if (sharded && !file_exists(path))
+    return err_set(err, RC_UNSUPPORTED, "model", "%s is sharded; expected one model.safetensors", dir);
+  struct st_file *file;
+  enum rc rc = st_open_file(&file, path, err);
+  if (rc != RC_OK) return rc;
+  rc = weights_from_safetensors(w, file, err);
+  if (rc == RC_OK) rc = weights_digest(digest, w, err);
+  st_close(file);
+  return rc;
+}

@@ -1,0 +1,272 @@
+/* Checkpoints: see checkpoint.h. */
+#include "services/trainer-server/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/json/json.h"
+
+enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512 };
+
+static const char *const model_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"};
+static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
+
+static enum rc copy_model_files(const char *from_dir, const char *to_dir, struct err *err) {
+  for (size_t i = 0; i < sizeof model_files / sizeof model_files[0]; i++) {
+    char from[LIMIT_PATH_MAX], to[LIMIT_PATH_MAX];
+    enum rc rc = path_format(from, err, "%s/%s", from_dir, model_files[i]);
+    if (rc == RC_OK) rc = path_format(to, err, "%s/%s", to_dir, model_files[i]);
+    if (rc != RC_OK) return rc;
+    if (!file_exists(from)) continue;
+    struct buf bytes = BUF_INIT;
+    rc = file_read(&bytes, from, STATE_FILE_MAX, err);
+    if (rc == RC_OK) rc = file_write_atomic(to, bytes.data, bytes.len, err);
+    buf_free(&bytes);
+    if (rc != RC_OK) return rc;
+  }
+  return RC_OK;
+}
+
+static void write_state(const struct checkpoint_meta *meta, struct buf *out) {
+  struct json_writer w;
+  char hex[DIGEST_HEX_MAX];
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "run", meta->run);
+  json_kv_int(&w, "version", meta->version);
+  digest_hex(hex, &meta->digest);
+  json_kv_string(&w, "digest", hex);
+  json_kv_u64(&w, "seed", meta->seed);
+  json_kv_u64(&w, "epoch", meta->epoch);
+  json_kv_u64(&w, "fence", meta->fence);
+  json_kv_int(&w, "optimizer_steps", meta->optimizer_steps);
+  json_key(&w, "training");
+  training_config_write(&meta->training, &w);
+  json_key(&w, "history");
+  json_array_begin(&w);
+  for (size_t i = 0; i < meta->history_count; i++) {
+    const struct round_record *h = &meta->history[i];
+    json_object_begin(&w);
+    json_kv_int(&w, "version", h->version);
+    digest_hex(hex, &h->digest);
+    json_kv_string(&w, "digest", hex);
+    json_kv_f64(&w, "loss", h->loss);
+    json_kv_f64(&w, "grad_norm", h->grad_norm);
+    json_kv_f64(&w, "lr", h->lr);
+    json_kv_int(&w, "tokens", h->tokens);
+    json_kv_bool(&w, "skipped", h->skipped);
+    json_object_end(&w);
+  }
+  json_array_end(&w);
+  json_object_end(&w);
+}
+
+/* optimizer.safetensors: masters, first and second moments of every parameter, in table order. */
+static enum rc write_optimizer(const char *path, const struct model *m, struct optimizer *o, struct err *err) {
+  const struct param_table *p = &m->params;
+  const float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
+  size_t n = (size_t)p->count * 3;
+  struct st_entry *entries = calloc(n, sizeof *entries);
+  char(*names)[ST_NAME_MAX] = calloc(n, sizeof *names);
+  struct buf out = BUF_INIT;
+  enum rc rc = RC_OK;
+  if (!entries || !names) {
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the optimizer's index of %zu tensors was refused memory", n);
+    goto out;
+  }
+  for (size_t i = 0; i < n; i++) {
+    const struct param *q = &p->items[i % (size_t)p->count];
+    snprintf(names[i], sizeof names[i], "%s%s", moment_prefixes[i / (size_t)p->count], q->name);
+    entries[i] = (struct st_entry){.name = names[i], .dtype = ST_F32, .dims = 2, .shape = {q->rows, q->cols}};
+  }
+  if ((rc = st_write_header(&out, entries, n, NULL, err)) != RC_OK) goto out;
+  for (size_t i = 0; i < n; i++) {
+    const struct param *q = &p->items[i % (size_t)p->count];
+    buf_append(&out, arrays[i / (size_t)p->count] + q->offset, q->count * sizeof(float));
+  }
+  if ((rc = buf_check(&out, err)) == RC_OK) rc = file_write_atomic(path, out.data, out.len, err);
+out:
+  buf_free(&out);
+  free(names);
+  free(entries);
+  return rc;
+}
+
+static enum rc write_named(const char *dir, const char *name, const void *bytes, size_t len, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  enum rc rc = path_format(path, err, "%s/%s", dir, name);
+  return rc == RC_OK ? file_write_atomic(path, bytes, len, err) : rc;
+}
+
+enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta, const struct model *m, struct optimizer *o,
+                         const struct buf *weights_bytes, struct err *err) {
+  char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX], latest[LATEST_MAX];
+  struct buf state = BUF_INIT;
+  enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
+  if (rc == RC_OK) rc = path_format(partial, err, "%s/%s/.partial-v%" PRId64, state_dir, meta->run, meta->version);
+  if (rc == RC_OK) rc = file_remove_tree(partial, err);
+  if (rc == RC_OK) rc = file_make_dirs(partial, err);
+  if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
+  if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
+  if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
+  if (rc == RC_OK) rc = write_optimizer(path, m, o, err);
+  if (rc != RC_OK) goto out;
+  write_state(meta, &state);
+  if ((rc = buf_check(&state, err)) != RC_OK) goto out;
+  if ((rc = write_named(partial, "trainer_state.json", state.data, state.len, err)) != RC_OK) goto out;
+  if ((rc = file_sync_dir(partial, err)) != RC_OK) goto out;
+  if ((rc = file_remove_tree(final, err)) != RC_OK) goto out; /* the same version written again: a run that was opened twice */
+  if ((rc = file_rename_durable(partial, final, err)) != RC_OK) goto out;
+  snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", meta->run, meta->version);
+  rc = write_named(state_dir, "latest", latest, strlen(latest), err);
+out:
+  buf_free(&state);
+  return rc;
+}
+
+static enum rc read_history(struct checkpoint *c, const struct json *value, struct err *err) {
+  size_t n = json_length(value);
+  c->history = calloc(n ? n : 1, sizeof *c->history);
+  if (!c->history) return err_set(err, RC_NO_MEMORY, NULL, "a history of %zu rounds was refused memory", n);
+  for (size_t i = 0; i < n; i++) {
+    struct round_record *h = &c->history[i];
+    const struct json_field fields[] = {
+        {.name = "version", .kind = FIELD_I64, .target = &h->version, .required = true}, {.name = "digest", .kind = FIELD_DIGEST, .target = &h->digest, .required = true},
+        {.name = "loss", .kind = FIELD_F64, .target = &h->loss},                         {.name = "grad_norm", .kind = FIELD_F64, .target = &h->grad_norm},
+        {.name = "lr", .kind = FIELD_F64, .target = &h->lr},                             {.name = "tokens", .kind = FIELD_I64, .target = &h->tokens},
+        {.name = "skipped", .kind = FIELD_BOOL, .target = &h->skipped},
+    };
+    enum rc rc = json_fields(json_at(value, i), fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
+    if (rc != RC_OK) return rc;
+  }
+  c->meta.history = c->history;
+  c->meta.history_count = n;
+  return RC_OK;
+}
+
+static enum rc read_state(struct checkpoint *c, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct buf bytes = BUF_INIT;
+  struct json *root = NULL;
+  enum rc rc = path_format(path, err, "%s/trainer_state.json", c->dir);
+  if (rc == RC_OK) rc = file_read(&bytes, path, STATE_FILE_MAX, err);
+  if (rc == RC_OK) rc = json_parse(&root, bytes.data, bytes.len, STATE_FILE_MAX, err);
+  if (rc == RC_OK) {
+    const char *run = "";
+    const struct json *training = NULL, *history = NULL;
+    const struct json_field fields[] = {
+        {.name = "run", .kind = FIELD_STRING, .target = &run, .required = true, .min = 0, .max = LIMIT_NAME_MAX - 1},
+        {.name = "version", .kind = FIELD_I64, .target = &c->meta.version, .required = true, .min = 0, .max = 1e15},
+        {.name = "digest", .kind = FIELD_DIGEST, .target = &c->meta.digest, .required = true},
+        {.name = "seed", .kind = FIELD_U64, .target = &c->meta.seed, .required = true},
+        {.name = "epoch", .kind = FIELD_U64, .target = &c->meta.epoch, .required = true},
+        {.name = "fence", .kind = FIELD_U64, .target = &c->meta.fence, .required = true},
+        {.name = "optimizer_steps", .kind = FIELD_I64, .target = &c->meta.optimizer_steps, .required = true, .min = 0, .max = 1e15},
+        {.name = "training", .kind = FIELD_VALUE, .target = &training, .required = true},
+        {.name = "history", .kind = FIELD_VALUE, .target = &history, .required = true},
+    };
+    rc = json_fields(root, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
+    if (rc == RC_OK) {
+      snprintf(c->meta.run, sizeof c->meta.run, "%s", run);
+      training_config_defaults(&c->meta.training);
+      rc = training_config_read(&c->meta.training, training, &c->arena, err);
+    }
+    if (rc == RC_OK) rc = read_history(c, history, err);
+  }
+  json_free(root);
+  buf_free(&bytes);
+  return rc;
+}
+
+static enum rc read_optimizer(const char *dir, const struct model *m, struct optimizer *o, struct err *err) {
+  char path[LIMIT_PATH_MAX], name[ST_NAME_MAX];
+  struct st_file *file = NULL;
+  float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
+  enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
+  if (rc == RC_OK) rc = st_open_file(&file, path, err);
+  for (int a = 0; rc == RC_OK && a < 3; a++) {
+    for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
+      const struct param *q = &m->params.items[i];
+      snprintf(name, sizeof name, "%s%s", moment_prefixes[a], q->name);
+      const struct st_tensor *t = st_find(file, name);
+      if (!t || t->dtype != ST_F32 || t->bytes != q->count * sizeof(float)) {
+        rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
+      } else {
+        memcpy(arrays[a] + q->offset, st_data(file, t), t->bytes);
+      }
+    }
+  }
+  st_close(file);
+  return rc;
+}
+
+static enum rc read_weights(const struct checkpoint *c, struct weights *w, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct st_file *file = NULL;
+  struct digest digest;
+  enum rc rc = path_format(path, err, "%s/model.safetensors", c->dir);
+  if (rc == RC_OK) rc = st_open_file(&file, path, err);
+  if (rc == RC_OK) rc = weights_from_safetensors(w, file, err);
+  st_close(file);
+  if (rc == RC_OK) rc = weights_digest(&digest, w, err);
+  if (rc == RC_OK && !digest_equal(&digest, &c->meta.digest)) {
+    char have[DIGEST_HEX_MAX], want[DIGEST_HEX_MAX];
+    digest_hex(have, &digest);
+    digest_hex(want, &c->meta.digest);
+    rc = err_set(err, RC_CORRUPT, NULL, "%s: expected weights digest %s, found %s", path, want, have);
+  }
+  return rc;
+}
+
+enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w, struct optimizer *o, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct buf latest = BUF_INIT;
+  memset(out, 0, sizeof *out);
+  enum rc rc = path_format(path, err, "%s/latest", state_dir);
+  if (rc == RC_OK) rc = file_read(&latest, path, LATEST_MAX, err);
+  if (rc == RC_OK) {
+    rc = path_format(out->dir, err, "%s/%.*s", state_dir, (int)strcspn(latest.data, "\n"), latest.data);
+    if (rc == RC_OK) rc = read_state(out, err);
+    if (rc == RC_OK) rc = read_weights(out, w, err);
+    if (rc == RC_OK) rc = read_optimizer(out->dir, m, o, err);
+    if (rc == RC_NOT_FOUND) rc = err_set(err, RC_CORRUPT, NULL, "%s names %s, which is not a whole checkpoint", path, out->dir);
+  }
+  buf_free(&latest);
+  if (rc != RC_OK) checkpoint_free(out);
+  return rc;
+}
+
+void checkpoint_free(struct checkpoint *c) {
+  arena_free(&c->arena);
+  free(c->history);
+  memset(c, 0, sizeof *c);
+}
+
+enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err) {
+  char run_dir[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
+  enum rc rc = path_format(run_dir, err, "%s/%s", state_dir, run);
+  if (rc != RC_OK) return rc;
+  DIR *dir = opendir(run_dir);
+  if (!dir) return err_set_errno(err, RC_IO, "cannot list %s", run_dir);
+  int64_t versions[4096];
+  int count = 0;
+  for (struct dirent *e; (e = readdir(dir));) {
+    int64_t version;
+    int end = 0;
+    if (sscanf(e->d_name, "v%" SCNd64 "%n", &version, &end) == 1 && e->d_name[end] == 0 && version != 0 && version < newest && count < 4096) versions[count++] = version;
+  }
+  closedir(dir);
+  for (int i = 0; rc == RC_OK && i < count; i++) {
+    int newer = 0; /* how many kept ones are newer: the newest itself, and those listed */
+    for (int k = 0; k < count; k++) newer += versions[k] > versions[i];
+    if (newer + 1 < keep) continue;
+    rc = path_format(path, err, "%s/v%" PRId64, run_dir, versions[i]);
+    if (rc == RC_OK) rc = file_remove_tree(path, err);
+  }
+  return rc;
+}

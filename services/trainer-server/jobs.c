@@ -1,0 +1,239 @@
+/* The job table: see jobs.h.  A fixed number of hash chains under one lock; waiters are suspended requests with their id. */
+#include "services/trainer-server/jobs.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHAINS = 1024 };
+
+struct waiter {
+  struct http_request *request;
+  char id[LIMIT_NAME_MAX];
+  enum job_kind kind;
+  struct jobs *jobs;
+  bool used;
+};
+
+struct jobs {
+  pthread_mutex_t lock; /* guards everything below */
+  struct job *chains[CHAINS];
+  int count;
+  struct waiter waiters[JOB_WAITERS_MAX];
+};
+
+static unsigned chain_of(const char *id) {
+  uint32_t h = 2166136261u;
+  for (; *id; id++) h = (h ^ (uint8_t)*id) * 16777619u;
+  return h % CHAINS;
+}
+
+enum rc jobs_create(struct jobs **out, struct err *err) {
+  struct jobs *j = calloc(1, sizeof *j);
+  if (!j) return err_set(err, RC_NO_MEMORY, NULL, "the job table needs %zu bytes, which were refused", sizeof *j);
+  pthread_mutex_init(&j->lock, NULL);
+  *out = j;
+  return RC_OK;
+}
+
+static void job_free(struct job *job) {
+  json_free(job->body);
+  arena_free(&job->arena);
+  free(job);
+}
+
+void jobs_destroy(struct jobs *j) {
+  if (!j) return;
+  for (int c = 0; c < CHAINS; c++) {
+    for (struct job *job = j->chains[c], *next; job; job = next) {
+      next = job->next;
+      job_free(job);
+    }
+  }
+  pthread_mutex_destroy(&j->lock);
+  free(j);
+}
+
+static struct job *find(struct jobs *j, const char *id, enum job_kind kind) {
+  for (struct job *job = j->chains[chain_of(id)]; job; job = job->next) {
+    if (job->kind == kind && strcmp(job->id, id) == 0) return job;
+  }
+  return NULL;
+}
+
+static void unlink_job(struct jobs *j, struct job *job) {
+  struct job **at = &j->chains[chain_of(job->id)];
+  while (*at != job) at = &(*at)->next;
+  *at = job->next;
+  j->count--;
+}
+
+enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const struct digest *request, int64_t version, struct job **out, bool *fresh,
+                   struct err *err) {
+  enum rc rc = RC_OK;
+  pthread_mutex_lock(&j->lock);
+  struct job *job = find(j, id, kind);
+  *fresh = false;
+  if (job && job->state == JOB_FAILED) { /* a failed job may be submitted anew */
+    unlink_job(j, job);
+    job_free(job);
+    job = NULL;
+  }
+  if (job) {
+    if (!digest_equal(&job->request, request)) rc = err_set(err, RC_CONFLICT, NULL, "job %s exists with other content", id);
+  } else if (j->count >= JOBS_MAX) {
+    rc = err_set(err, RC_FULL, NULL, "%d jobs are kept and none may be dropped yet", JOBS_MAX);
+  } else if (!(job = calloc(1, sizeof *job))) {
+    rc = err_set(err, RC_NO_MEMORY, NULL, "a job needs %zu bytes, which were refused", sizeof *job);
+  } else {
+    strncpy(job->id, id, sizeof job->id - 1);
+    job->kind = kind;
+    job->state = JOB_QUEUED;
+    job->request = *request;
+    job->version = version;
+    unsigned chain = chain_of(id);
+    job->next = j->chains[chain];
+    j->chains[chain] = job;
+    j->count++;
+    *fresh = true;
+  }
+  pthread_mutex_unlock(&j->lock);
+  *out = rc == RC_OK ? job : NULL;
+  return rc;
+}
+
+bool jobs_known(struct jobs *j, const char *id, enum job_kind kind) {
+  pthread_mutex_lock(&j->lock);
+  bool known = find(j, id, kind) != NULL;
+  pthread_mutex_unlock(&j->lock);
+  return known;
+}
+
+void jobs_cancel(struct jobs *j, struct job *job) {
+  pthread_mutex_lock(&j->lock);
+  unlink_job(j, job);
+  pthread_mutex_unlock(&j->lock);
+  job_free(job);
+}
+
+void jobs_running(struct jobs *j, struct job *job) {
+  pthread_mutex_lock(&j->lock);
+  job->state = JOB_RUNNING;
+  pthread_mutex_unlock(&j->lock);
+}
+
+/* Called with the lock held; the body is built before the caller unlocks, because the job may be dropped afterwards. */
+static void status_body(const struct job *job, struct buf *body) {
+  if (job->kind == JOB_BATCH) {
+    struct batch_status s = {0};
+    if (job->state == JOB_DONE) s = job->out.batch;
+    s.batch_id = job->id;
+    s.state = job->state;
+    s.error = job->error;
+    batch_status_encode(&s, body);
+  } else if (job->kind == JOB_STEP) {
+    struct step_status s = {0};
+    if (job->state == JOB_DONE) s = job->out.step;
+    s.step_id = job->id;
+    s.state = job->state;
+    s.error = job->error;
+    step_status_encode(&s, body);
+  } else {
+    open_run_answer_encode(&job->out.open, body);
+  }
+}
+
+static void reply_job(struct http_request *r, const struct job *job) {
+  if (job->kind == JOB_OPEN_RUN && job->state == JOB_FAILED) {
+    http_fail(r, &job->error);
+    return;
+  }
+  struct buf body = BUF_INIT;
+  status_body(job, &body);
+  http_reply_json(r, 200, &body);
+}
+
+static bool ended(const struct job *job) { return job->state == JOB_DONE || job->state == JOB_FAILED; }
+
+void jobs_finish(struct jobs *j, struct job *job, const struct err *error) {
+  pthread_mutex_lock(&j->lock);
+  if (error) job->error = *error;
+  job->state = error ? JOB_FAILED : JOB_DONE;
+  for (int i = 0; i < JOB_WAITERS_MAX; i++) {
+    struct waiter *w = &j->waiters[i];
+    if (!w->used || w->kind != job->kind || strcmp(w->id, job->id) != 0) continue;
+    w->used = false;
+    reply_job(w->request, job);
+  }
+  pthread_mutex_unlock(&j->lock);
+}
+
+static void fail_unknown(struct http_request *r, const char *id) {
+  struct err e;
+  err_set(&e, RC_NOT_FOUND, NULL, "no such job: %s", id);
+  http_fail(r, &e);
+}
+
+/* The wait is over, the peer hung up, or the server stops: answer with the state as it is, unless jobs_finish was faster. */
+static void wait_over(struct http_request *r, enum http_cancel why, void *context) {
+  struct waiter *w = context;
+  struct jobs *j = w->jobs;
+  (void)why;
+  pthread_mutex_lock(&j->lock);
+  if (w->used && w->request == r) {
+    w->used = false;
+    struct job *job = find(j, w->id, w->kind);
+    if (job && (ended(job) || job->kind != JOB_OPEN_RUN)) {
+      reply_job(r, job);
+    } else {
+      struct err e;
+      err_set(&e, RC_TIMEOUT, NULL, "job %s did not end within the wait", w->id);
+      http_fail(r, &e);
+    }
+  }
+  pthread_mutex_unlock(&j->lock);
+}
+
+void jobs_answer(struct jobs *j, const char *id, enum job_kind kind, struct http_request *r, int64_t wait_ms) {
+  pthread_mutex_lock(&j->lock);
+  struct job *job = find(j, id, kind);
+  struct waiter *free_waiter = NULL;
+  if (!job) {
+    fail_unknown(r, id);
+  } else if (ended(job) || (wait_ms == 0 && kind != JOB_OPEN_RUN)) {
+    reply_job(r, job);
+  } else {
+    for (int i = 0; i < JOB_WAITERS_MAX && !free_waiter; i++) {
+      if (!j->waiters[i].used) free_waiter = &j->waiters[i];
+    }
+    if (!free_waiter) {
+      struct err e;
+      err_set(&e, RC_FULL, NULL, "%d requests wait for jobs already", JOB_WAITERS_MAX);
+      http_fail(r, &e);
+    } else {
+      *free_waiter = (struct waiter){.request = r, .kind = kind, .jobs = j, .used = true};
+      strncpy(free_waiter->id, id, sizeof free_waiter->id - 1);
+      http_suspend(r, wait_ms, wait_over, free_waiter);
+    }
+  }
+  pthread_mutex_unlock(&j->lock);
+}
+
+void jobs_forget_before(struct jobs *j, int64_t version) {
+  pthread_mutex_lock(&j->lock);
+  for (int c = 0; c < CHAINS; c++) {
+    struct job **at = &j->chains[c];
+    while (*at) {
+      struct job *job = *at;
+      if (ended(job) && job->version < version) {
+        *at = job->next;
+        j->count--;
+        job_free(job);
+      } else {
+        at = &job->next;
+      }
+    }
+  }
+  pthread_mutex_unlock(&j->lock);
+}

@@ -1,0 +1,180 @@
+/* The publisher: see publisher.h.  Next hop of a version: generation-server/route_push_weights.c and coordinator/route_versions.c. */
+#include "services/trainer-server/publisher.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/queue.h"
+#include "common/client/coordinator_client.h"
+#include "common/client/generation_client.h"
+
+enum { PUBLISH_QUEUE = 64, POLL_MS = 200, ANNOUNCE_MS = 10000, ANNOUNCE_TRIES = 5 };
+
+struct publication { struct job *step; struct weights_blob *blob; };
+
+struct publisher {
+  struct trainer *trainer;
+  const char *coordinator_url, *token;
+  struct queue *queue;
+  pthread_t thread;
+  atomic_bool stopping;
+  pthread_mutex_t lock; /* guards worker_id */
+  char worker_id[LIMIT_NAME_MAX];
+};
+
+struct push {
+  pthread_t thread;
+  const struct publisher *publisher;
+  const struct push_target *target;
+  const struct weights_blob *blob;
+  uint64_t epoch;
+  int64_t timeout_ms;
+  struct push_report *report;
+  struct err err;
+  bool started;
+};
+
+static void *push_main(void *context) {
+  struct push *p = context;
+  struct http_client *http = NULL;
+  struct arena arena = ARENA_INIT;
+  struct push_answer answer;
+  enum rc rc = http_client_create(&http, p->publisher->token, &p->publisher->stopping, &p->err);
+  if (rc == RC_OK) {
+    struct generation_client client = {.http = http, .base_url = p->target->url};
+    rc = generation_push_weights(&client, p->blob->run, p->blob->version, p->epoch, &p->blob->digest, p->blob->bytes.data, p->blob->bytes.len, &answer, &arena, p->timeout_ms,
+                                 &p->err);
+  }
+  if (rc == RC_OK) {
+    p->report->staged = answer.staged && digest_equal(&answer.digest, &p->blob->digest);
+    p->report->digest = answer.digest;
+    if (!p->report->staged) err_set(&p->err, RC_CORRUPT, NULL, "the server staged other bytes than were sent: the digests differ");
+  }
+  arena_free(&arena);
+  http_client_destroy(http);
+  return NULL;
+}
+
+/* One thread per server; each push has a deadline, so the joins end. */
+static enum rc push_all(struct publisher *p, struct job *job, const struct weights_blob *blob, struct err *err) {
+  const struct submit_step *in = &job->in.step;
+  struct step_status *out = &job->out.step;
+  size_t n = in->push_count;
+  struct push *pushes = arena_alloc(&job->arena, n + 1, sizeof *pushes);
+  out->pushes = arena_alloc(&job->arena, n + 1, sizeof *out->pushes);
+  if (!pushes || !out->pushes) return err_set(err, RC_NO_MEMORY, NULL, "pushing to %zu servers was refused memory", n);
+  out->push_count = n;
+  for (size_t i = 0; i < n; i++) {
+    out->pushes[i] = (struct push_report){.worker_id = in->push_to[i].worker_id};
+    pushes[i] = (struct push){.publisher = p, .target = &in->push_to[i], .blob = blob, .epoch = in->epoch, .timeout_ms = in->stage_timeout_ms, .report = &out->pushes[i]};
+    pushes[i].started = pthread_create(&pushes[i].thread, NULL, push_main, &pushes[i]) == 0;
+    if (!pushes[i].started) err_set(&pushes[i].err, RC_NO_MEMORY, NULL, "no thread could be started for the push");
+  }
+  for (size_t i = 0; i < n; i++) {
+    if (pushes[i].started) pthread_join(pushes[i].thread, NULL);
+    if (out->pushes[i].staged) continue;
+    out->pushes[i].error = arena_strdup(&job->arena, pushes[i].err.message);
+    log_warn("push of version %" PRId64 " to %s failed: %s", blob->version, in->push_to[i].worker_id, pushes[i].err.message);
+  }
+  return RC_OK;
+}
+
+/* The coordinator may also learn the version by polling the step: giving up here loses nothing. */
+static void announce(struct publisher *p, const struct job *job, const struct weights_blob *blob) {
+  if (!p->coordinator_url || !p->coordinator_url[0]) return;
+  struct http_client *http = NULL;
+  struct err err = {0};
+  char worker_id[LIMIT_NAME_MAX];
+  if (http_client_create(&http, p->token, &p->stopping, &err) != RC_OK) return;
+  struct coordinator_client client = {.http = http, .base_url = p->coordinator_url};
+  enum rc rc = RC_UNAVAILABLE;
+  for (int attempt = 0; attempt < ANNOUNCE_TRIES && !atomic_load(&p->stopping); attempt++) {
+    struct trainer_view v;
+    trainer_view(p->trainer, &v);
+    pthread_mutex_lock(&p->lock);
+    snprintf(worker_id, sizeof worker_id, "%s", p->worker_id);
+    pthread_mutex_unlock(&p->lock);
+    struct version_announce m = {.run = blob->run, .step_id = job->id, .worker_id = worker_id, .epoch = v.epoch, .fence = v.fence, .version = blob->version,
+                                 .digest = blob->digest, .pushes = job->out.step.pushes, .push_count = job->out.step.push_count};
+    rc = coordinator_announce_version(&client, &m, ANNOUNCE_MS, &err);
+    if (rc != RC_UNAVAILABLE && rc != RC_TIMEOUT && rc != RC_FULL) break;
+    clock_sleep_ms(100 << attempt);
+  }
+  if (rc != RC_OK) log_warn("version %" PRId64 " of %s could not be announced: %s", blob->version, blob->run, err.message);
+  http_client_destroy(http);
+}
+
+static void publish(struct publisher *p, struct publication *publication) {
+  struct job *job = publication->step;
+  struct err err = {0};
+  int64_t begun_us = clock_monotonic_us();
+  enum rc rc = push_all(p, job, publication->blob, &err);
+  job->out.step.push_us = clock_monotonic_us() - begun_us;
+  if (rc == RC_OK) announce(p, job, publication->blob);
+  jobs_finish(trainer_jobs(p->trainer), job, rc == RC_OK ? NULL : &err);
+  weights_blob_release(publication->blob);
+  free(publication);
+}
+
+static void *publisher_main(void *context) {
+  struct publisher *p = context;
+  void *item;
+  for (;;) {
+    enum rc rc = queue_pop(p->queue, &item, POLL_MS);
+    if (rc == RC_OK) publish(p, item);
+    else if (rc == RC_UNAVAILABLE) return NULL;
+  }
+}
+
+enum rc publisher_create(struct publisher **out, struct trainer *t, const char *coordinator_url, const char *token, struct err *err) {
+  struct publisher *p = calloc(1, sizeof *p);
+  if (!p) return err_set(err, RC_NO_MEMORY, NULL, "the publisher's state was refused memory");
+  p->trainer = t;
+  p->coordinator_url = coordinator_url;
+  p->token = token;
+  pthread_mutex_init(&p->lock, NULL);
+  enum rc rc = queue_create(&p->queue, PUBLISH_QUEUE, err);
+  if (rc == RC_OK && pthread_create(&p->thread, NULL, publisher_main, p) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the publisher's thread could not be started");
+  if (rc != RC_OK) {
+    queue_destroy(p->queue);
+    free(p);
+    return rc;
+  }
+  *out = p;
+  return RC_OK;
+}
+
+void publisher_destroy(struct publisher *p) {
+  if (!p) return;
+  atomic_store(&p->stopping, true);
+  queue_close(p->queue);
+  pthread_join(p->thread, NULL);
+  queue_destroy(p->queue);
+  pthread_mutex_destroy(&p->lock);
+  free(p);
+}
+
+void publisher_submit(struct publisher *p, struct job *step, struct weights_blob *blob) {
+  struct publication *publication = malloc(sizeof *publication);
+  struct err err;
+  enum rc rc = publication ? RC_OK : err_set(&err, RC_NO_MEMORY, NULL, "a publication was refused memory");
+  if (rc == RC_OK) {
+    *publication = (struct publication){.step = step, .blob = blob};
+    rc = queue_push(p->queue, publication);
+    if (rc != RC_OK) err_set(&err, rc, NULL, "the publisher takes no more versions");
+  }
+  if (rc == RC_OK) return;
+  free(publication);
+  weights_blob_release(blob);
+  jobs_finish(trainer_jobs(p->trainer), step, &err);
+}
+
+void publisher_set_worker(struct publisher *p, const char *worker_id) {
+  pthread_mutex_lock(&p->lock);
+  snprintf(p->worker_id, sizeof p->worker_id, "%s", worker_id);
+  pthread_mutex_unlock(&p->lock);
+}

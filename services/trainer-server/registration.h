@@ -1,0 +1,13 @@
+/* The trainer's tie to the coordinator: one thread that registers, beats, and registers again when the coordinator has forgotten it or has a new epoch. */
+#ifndef LEASEHOLD_TRAINER_REGISTRATION_H
+#define LEASEHOLD_TRAINER_REGISTRATION_H
+
+#include "services/trainer-server/publisher.h"
+
+struct registration;
+struct registration_options { const char *coordinator_url, *token, *name, *advertise_url; };
+/* Options' strings are borrowed. */
+enum rc registration_start(struct registration **out, const struct registration_options *options, struct trainer *t, struct publisher *p, struct err *err);
+void registration_stop(struct registration *r); /* NULL is fine */
+
+#endif

@@ -1,0 +1,81 @@
+/* The trainer's engine: one thread that owns the model, the optimizer and the current policy version, fed by a bounded queue of jobs.
+ *
+ *   handlers --check, register--> jobs --queue--> engine thread --version durable--> publisher thread --> generation-servers, coordinator
+ *
+ * Handlers read a snapshot (run, version, epoch, fence, digest) under `lock`; only the engine writes it.  The engine takes jobs in order: open a run, compute a batch's log-probabilities and
+ * gradients (own log-probabilities first: no behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units accumulated -> AdamW -> bf16 weights ->
+ * digest from the kernels' memory -> checkpoint durable -> version is ours -> publisher.
+ *
+ * Previous hop of a rollout: the coordinator's driver.c (submit-batch).  Next hop: checkpoint.c and publisher.c.
+ */
+#ifndef LEASEHOLD_TRAINER_TRAINER_H
+#define LEASEHOLD_TRAINER_TRAINER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/base/queue.h"
+#include "common/model/backward.h"
+#include "common/model/optimizer.h"
+#include "common/wire/training.h"
+#include "services/trainer-server/jobs.h"
+
+struct publisher;
+
+struct trainer_options {
+  const char *model_dir, *state_dir, *coordinator_url, *token, *isa;
+  int64_t threads, chunk_tokens, context_max, keep_checkpoints;
+  int64_t random_init_seed; /* used when model_dir has no model.safetensors; < 0: refuse */
+#ifdef LEASEHOLD_FAULTS
+  const char *fault;        /* "flip-gradient": the mutant that the exactness test must catch */
+#endif
+};
+
+/* Serialized weights of one version, shared by pulls and pushes. */
+struct weights_blob {
+  atomic_int users;
+  struct buf bytes;
+  char run[LIMIT_NAME_MAX];
+  int64_t version;
+  struct digest digest;
+};
+void weights_blob_release(struct weights_blob *b); /* NULL is fine */
+
+/* What handlers may know; copied out under the lock. */
+struct trainer_view {
+  char run[LIMIT_NAME_MAX]; /* "" before the first run */
+  int64_t version;
+  struct digest digest;
+  uint64_t epoch, fence;    /* the newest seen: older messages are refused */
+  bool busy;
+  int64_t rounds_done;
+};
+
+struct trainer;
+
+/* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread. */
+enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);
+/* Ends the engine after the job in hand; queued jobs fail. */
+void trainer_stop(struct trainer *t);
+void trainer_destroy(struct trainer *t); /* NULL is fine */
+
+void trainer_view(struct trainer *t, struct trainer_view *out);
+struct jobs *trainer_jobs(struct trainer *t);
+const struct model_config *trainer_model_config(const struct trainer *t);
+const char *trainer_model_dir(const struct trainer *t);
+/* A reference to the current version's bytes; release it. RC_NOT_FOUND, or RC_CONFLICT when version is superseded. run "" matches any. */
+enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out, struct err *err);
+
+/* The epoch and fence that registration brought: raises what is accepted. */
+void trainer_learn_epoch(struct trainer *t, uint64_t epoch, uint64_t fence);
+/* RC_CONFLICT for an older epoch or fence than the newest seen, or another run or version than the current. Newer ones are learnt. */
+enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fence, struct err *err);
+enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err);
+/* A run's configuration that this trainer can carry out; pure. */
+enum rc trainer_check_config(const struct trainer *t, const struct training_config *c, struct err *err);
+
+/* Queues a registered job; RC_FULL when the queue is full. The job belongs to the engine until it is done or failed. */
+enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err);
+void trainer_set_publisher(struct trainer *t, struct publisher *p);
+
+#endif

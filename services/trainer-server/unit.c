@@ -1,0 +1,92 @@
+/* One gradient unit: see unit.h. */
+#include "services/trainer-server/unit.h"
+
+#include <string.h>
+
+#include "common/base/clock.h"
+
+struct scored_sample { int first, count; float advantage; }; /* in the unit's list of scored tokens */
+
+struct unit_loss {
+  const struct unit_config *config;
+  const struct scored_sample *samples;
+  int sample_count, next;    /* the next sample whose tokens are due: chunks hold whole samples, in order */
+  const float *reference;    /* log-probabilities under the frozen reference, or NULL */
+  struct loss_stats *stats;
+};
+
+static enum rc sample_build(const struct model *m, const struct batch_sample *s, struct train_sample *out, int *scored_count, struct arena *arena, struct err *err) {
+  int length = (int)s->tokens.count;
+  if (length > m->context_max) {
+    return err_set(err, RC_TOO_LARGE, "tokens", "sample %s has %d tokens, this trainer takes at most %d", s->id, length, m->context_max);
+  }
+  if (s->prompt_length < 1 || s->prompt_length > length) {
+    return err_set(err, RC_INVALID, "prompt_length", "sample %s: expected 1..%d, got %d", s->id, length, s->prompt_length);
+  }
+  for (int i = 0; i < length; i++) {
+    if (s->tokens.items[i] < 0 || s->tokens.items[i] >= m->config.vocabulary) {
+      return err_set(err, RC_INVALID, "tokens", "sample %s: token %d is %d, outside the vocabulary of %d", s->id, i, s->tokens.items[i], m->config.vocabulary);
+    }
+  }
+  uint8_t *scored = arena_alloc(arena, (size_t)length + 1, 1);
+  if (!scored) return err_set(err, RC_NO_MEMORY, NULL, "%d bytes for a sample's mask were refused", length);
+  int at = s->prompt_length;
+  *scored_count = 0;
+  for (size_t g = 0; g < s->segment_count; g++) {
+    const struct sample_segment *segment = &s->segments[g];
+    if (segment->start + s->prompt_length != at || segment->count < 0 || segment->count > length - at) {
+      return err_set(err, RC_INVALID, "segments", "sample %s: segment %zu does not continue at token %d of the completion", s->id, g, at - s->prompt_length);
+    }
+    if (segment->loss_mask) {
+      memset(scored + at, 1, (size_t)segment->count);
+      *scored_count += segment->count;
+    }
+    at += segment->count;
+  }
+  if (at != length) return err_set(err, RC_INVALID, "segments", "sample %s: segments cover %d tokens of %d", s->id, at - s->prompt_length, length - s->prompt_length);
+  *out = (struct train_sample){.tokens = s->tokens.items, .length = length, .scored = scored};
+  return RC_OK;
+}
+
+/* The learner's callback: whole samples from token `first` on. */
+static void unit_loss_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
+  struct unit_loss *u = context;
+  int end = first + count;
+  for (; u->next < u->sample_count && u->samples[u->next].first + u->samples[u->next].count <= end; u->next++) {
+    const struct scored_sample *s = &u->samples[u->next];
+    const float *new_logprob = logprob + (s->first - first);
+    loss_sequence(&u->config->loss, s->count, new_logprob, NULL, u->reference ? u->reference + s->first : NULL, s->advantage, dlogprob + (s->first - first), u->stats);
+  }
+}
+
+enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference, const struct unit_config *config,
+                     const struct batch_group *group, float *grads, struct unit_result *out, struct arena *arena, struct err *err) {
+  int64_t begun_us = clock_monotonic_us();
+  int n = (int)group->sample_count, total = 0;
+  struct train_sample *samples = arena_alloc(arena, (size_t)n + 1, sizeof *samples);
+  struct scored_sample *scored = arena_alloc(arena, (size_t)n + 1, sizeof *scored);
+  memset(out, 0, sizeof *out);
+  out->samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples);
+  if (!samples || !scored || !out->samples) return err_set(err, RC_NO_MEMORY, NULL, "a unit of %d samples was refused memory", n);
+  for (int i = 0; i < n; i++) {
+    int count = 0;
+    enum rc rc = sample_build(m, &group->samples[i], &samples[i], &count, arena, err);
+    if (rc != RC_OK) return rc;
+    scored[i] = (struct scored_sample){.first = total, .count = count, .advantage = group->samples[i].advantage};
+    total += count;
+  }
+  float *logprob = arena_alloc(arena, (size_t)total + 1, sizeof *logprob);
+  float *reference_logprob = reference ? arena_alloc(arena, (size_t)total + 1, sizeof *reference_logprob) : NULL;
+  if (!logprob || (reference && !reference_logprob)) return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
+  enum rc rc = RC_OK;
+  if (reference) rc = learner_logprobs(l, reference, samples, n, config->temperature, reference_logprob, NULL, err);
+  struct unit_loss context = {.config = config, .samples = scored, .sample_count = n, .reference = reference_logprob, .stats = &out->stats};
+  if (rc == RC_OK) rc = learner_gradients(l, w, samples, n, config->temperature, unit_loss_gradient, &context, grads, logprob, err);
+  if (rc != RC_OK) return rc;
+  out->entropy_sum = learner_entropy_sum(l);
+  for (int i = 0; i < n; i++) {
+    out->samples[i] = (struct sample_logprobs){.id = group->samples[i].id, .logprobs = {logprob + scored[i].first, (size_t)scored[i].count}};
+  }
+  out->compute_us = clock_monotonic_us() - begun_us;
+  return RC_OK;
+}

@@ -1,0 +1,27 @@
+/* One gradient unit: a group of the batch as training samples, and its loss.  Pure but for the learner's memory: the engine's thread runs it.
+ * Own log-probabilities first: they come out of the same forward pass whose gradient follows, and are what the coordinator compares with the sampler's.
+ * As this trainer steps once a round, its own log-probabilities are those of the behaviour policy, and every importance ratio is exactly 1. */
+#ifndef LEASEHOLD_TRAINER_UNIT_H
+#define LEASEHOLD_TRAINER_UNIT_H
+
+#include "common/model/backward.h"
+#include "common/model/loss.h"
+#include "common/wire/training.h"
+
+struct unit_config {
+  struct loss_config loss;
+  float temperature;
+};
+
+struct unit_result {
+  struct sample_logprobs *samples; /* in the group's order; arena memory */
+  struct loss_stats stats;
+  double entropy_sum;
+  int64_t compute_us;              /* forward and backward, reference forward included */
+};
+
+/* Adds the unit's gradient to grads (zeroed by the caller). reference: frozen weights for the KL term, or NULL. RC_INVALID for ids outside the vocabulary or segments that do not fit. */
+enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference, const struct unit_config *config,
+                     const struct batch_group *group, float *grads, struct unit_result *out, struct arena *arena, struct err *err);
+
+#endif

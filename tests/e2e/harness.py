@@ -1,0 +1,164 @@
+"""Real services on free ports for the end-to-end tests: start, call, follow, kill.
+
+Standard library only, beside pytest.  Everything a cluster makes lies in one temporary folder; leaving the `with` block stops what still runs.
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("LEASEHOLD_TEST_BIN", ROOT / "build/bin"))
+FAULT_BIN = pathlib.Path(os.environ.get("LEASEHOLD_TEST_FAULT_BIN", ROOT / "build/faults/bin"))
+DATA = ROOT / "deploy/demo"
+START_SECONDS = 15
+CALL_SECONDS = 70
+
+
+class HttpError(Exception):
+    def __init__(self, status, body):
+        super().__init__(f"HTTP {status}: {body[:400]!r}")
+        self.status = status
+        self.body = body
+
+    def json(self):
+        return json.loads(self.body)
+
+
+def call(method, url, body=None, headers=None, raw=False):
+    """One exchange.  body: bytes are sent as they are, anything else as JSON.  Statuses from 400 raise HttpError."""
+    data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json", **(headers or {})})
+    try:
+        with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:
+            content = answer.read()
+            return content if raw else json.loads(content)
+    except urllib.error.HTTPError as error:
+        raise HttpError(error.code, error.read()) from None
+
+
+class Service:
+    def __init__(self, cluster, name, program, args, bin_dir):
+        self.name = name
+        self.log = cluster.folder / f"{name}.log"
+        port_file = cluster.folder / f"{name}.port"
+        port_file.unlink(missing_ok=True)
+        command = [str(bin_dir / program), "--port", "0", "--port-file", str(port_file), *map(str, args)]
+        self.process = subprocess.Popen(command, stdout=open(self.log, "ab"), stderr=subprocess.STDOUT, cwd=cluster.folder)
+        deadline = time.monotonic() + START_SECONDS
+        while not port_file.exists() or not port_file.read_text().strip():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{name} ended with {self.process.returncode}: {self.log.read_text()[-2000:]}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} wrote no port within {START_SECONDS} s: {self.log.read_text()[-2000:]}")
+            time.sleep(0.02)
+        self.url = f"http://127.0.0.1:{int(port_file.read_text())}"
+
+    def stop(self, how=signal.SIGTERM, seconds=10):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise RuntimeError(f"{self.name} did not stop within {seconds} s of signal {how}") from None
+        return self.process.returncode
+
+
+class Cluster:
+    """A coordinator, a trainer-server and any number of generation-servers."""
+
+    def __init__(self, folder, model=DATA / "model", trainer=(), coordinator=(), trainer_bin=None):
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.services = []
+        try:
+            self.coordinator = self.start("coordinator", "coordinator", ["--db", self.folder / "coordinator.db", "--data-dir", DATA, *coordinator])
+            self.trainer = self.start(
+                "trainer",
+                "trainer-server",
+                ["--coordinator", self.coordinator.url, "--model", model, "--state-dir", self.folder / "state", "--name", "trainer", *trainer],
+                trainer_bin,
+            )
+        except Exception:
+            self.close()
+            raise
+
+    def start(self, name, program, args, bin_dir=None):
+        service = Service(self, name, program, args, bin_dir or BIN)
+        self.services.append(service)
+        return service
+
+    def add_server(self, name, *args, bin_dir=None):
+        return self.start(name, "generation-server", ["--coordinator", self.coordinator.url, "--name", name, *args], bin_dir)
+
+    def create_run(self, config):
+        return call("POST", f"{self.coordinator.url}/v1/runs", config)["id"]
+
+    def status(self, run):
+        return call("GET", f"{self.coordinator.url}/v1/runs/{run}")
+
+    def wait(self, run, seconds=240, state="completed"):
+        deadline = time.monotonic() + seconds
+        while True:
+            status = self.status(run)
+            if status["state"] == state:
+                return status
+            if status["state"] in ("failed", "stopped", "completed"):
+                raise AssertionError(f"run {run} ended as {status['state']}: {status.get('error')}\n{self.logs()}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"run {run} is still {status['state']} in round {status.get('round')} after {seconds} s\n{self.logs()}")
+            time.sleep(0.1)
+
+    def run(self, config, seconds=240):
+        return self.wait(self.create_run(config), seconds)
+
+    def logs(self):
+        return "\n".join(f"--- {s.name}\n{s.log.read_text()[-1500:]}" for s in self.services)
+
+    def close(self):
+        for service in reversed(self.services):
+            service.stop(seconds=15)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            for service in self.services:
+                service.process.kill()
+        self.close()
+
+
+def digests(status):
+    return [row["digest"] for row in status["history"]]
+
+
+def warmup_config(rounds, seed=1):
+    config = json.loads((DATA / "runs/warmup.json").read_text())
+    config.update(rounds=rounds, seed=seed)
+    return config
+
+
+def grpo_config(rounds, seed=1, groups=8, samples=4, evaluation=False):
+    config = json.loads((DATA / "runs/grpo.json").read_text())
+    config.update(rounds=rounds, seed=seed, groups_per_round=groups, samples_per_group=samples)
+    if not evaluation:
+        config.pop("evaluation")
+    return config
+
+
+def make_base_model(folder, rounds):
+    """A small base by the same warm-up route as the demo's; returns its Hugging Face folder."""
+    target = pathlib.Path(folder) / "base-model"
+    with Cluster(pathlib.Path(folder) / "warmup", trainer=["--random-init", 1, "--threads", 2]) as cluster:
+        run = cluster.create_run(warmup_config(rounds))
+        cluster.wait(run)
+        shutil.copytree(cluster.folder / "state" / run / f"v{rounds}", target)
+    return target

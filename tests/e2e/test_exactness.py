@@ -1,0 +1,86 @@
+"""Same seed, same weights, bit for bit: whatever the pool, its slots, pages, chunks, threads and kernels.  And the mutants that must break it."""
+import pytest
+
+from harness import FAULT_BIN, Cluster, digests, grpo_config
+
+ROUNDS = 4
+
+
+def isa_levels():
+    flags = next(line for line in open("/proc/cpuinfo") if line.startswith("flags")).split()
+    return ["v3"] + (["v4"] if {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"} <= set(flags) else [])
+
+
+@pytest.fixture(scope="module")
+def reference(base_model, tmp_path_factory):
+    """One server, one thread each, the best kernels."""
+    with Cluster(tmp_path_factory.mktemp("one"), model=base_model) as cluster:
+        cluster.add_server("alone", "--slots", 16)
+        status = cluster.run(grpo_config(ROUNDS))
+    assert status["totals"]["logprob_unequal"] == 0 and status["totals"]["logprob_max_abs_diff"] == 0
+    assert len(set(digests(status))) == ROUNDS, "every round must change the weights, or equal digests would prove nothing"
+    return digests(status)
+
+
+def test_three_unlike_servers_give_the_same_digest_after_every_round(base_model, reference, tmp_path):
+    levels = isa_levels()
+    with Cluster(tmp_path, model=base_model, trainer=["--threads", 3, "--isa", levels[0]]) as cluster:
+        cluster.add_server("small", "--slots", 3, "--page-tokens", 16, "--prefill-chunk", 5, "--isa", levels[-1])
+        cluster.add_server("middle", "--slots", 5, "--page-tokens", 48, "--prefill-chunk", 33, "--isa", levels[0])
+        cluster.add_server("large", "--slots", 8, "--page-tokens", 64, "--prefill-chunk", 256, "--threads", 2)
+        config = grpo_config(ROUNDS)
+        config["lease_samples_max"] = 1
+        status = cluster.run(config)
+    assert digests(status) == reference
+    assert status["totals"]["logprob_unequal"] == 0 and status["totals"]["logprob_max_abs_diff"] == 0
+    contributed = {w["name"]: w["samples"] for w in status["totals"]["workers"]}
+    assert set(contributed) == {"small", "middle", "large"} and all(n > 0 for n in contributed.values()), contributed
+
+
+def test_preemption_under_a_tiny_pool_changes_nothing(base_model, reference, tmp_path):
+    with Cluster(tmp_path, model=base_model) as cluster:
+        cluster.add_server("tight", "--slots", 12, "--page-tokens", 16, "--kv-pages", 9)
+        status = cluster.run(grpo_config(ROUNDS))
+    assert digests(status) == reference
+
+
+def test_a_server_killed_in_the_middle_loses_nothing(base_model, reference, tmp_path):
+    with Cluster(tmp_path, model=base_model, coordinator=["--worker-ttl-ms", 1500, "--heartbeat-ms", 200]) as cluster:
+        victim = cluster.add_server("victim", "--slots", 4)
+        run = cluster.create_run(grpo_config(ROUNDS))
+        while cluster.status(run)["round"] < 1:
+            pass
+        victim.process.kill()
+        cluster.add_server("heir", "--slots", 4)
+        status = cluster.wait(run)
+    assert digests(status) == reference
+    assert {w["name"] for w in status["totals"]["workers"] if w["samples"] > 0} == {"victim", "heir"}
+
+
+def test_another_seed_gives_other_weights(base_model, reference, tmp_path):
+    with Cluster(tmp_path, model=base_model) as cluster:
+        cluster.add_server("alone", "--slots", 16)
+        status = cluster.run(grpo_config(ROUNDS, seed=2))
+    assert not set(digests(status)) & set(reference)
+
+
+@pytest.mark.parametrize("fault", ["flip-weight", "flip-kv"])
+def test_one_flipped_bit_in_one_server_is_seen(base_model, reference, tmp_path, fault):
+    with Cluster(tmp_path, model=base_model) as cluster:
+        cluster.add_server("sound", "--slots", 4)
+        cluster.add_server("broken", "--slots", 4, "--fault", fault, bin_dir=FAULT_BIN)
+        config = grpo_config(ROUNDS)
+        config["lease_samples_max"] = 1
+        status = cluster.run(config)
+    contributed = {w["name"]: w["samples"] for w in status["totals"]["workers"]}
+    assert contributed.get("broken", 0) > 0
+    assert status["totals"]["logprob_unequal"] > 0 and status["totals"]["logprob_max_abs_diff"] > 0
+    assert not all(row["exact"] for row in status["history"])
+
+
+def test_one_flipped_bit_in_one_gradient_is_seen(base_model, reference, tmp_path):
+    with Cluster(tmp_path, model=base_model, trainer=["--fault", "flip-gradient"], trainer_bin=FAULT_BIN) as cluster:
+        cluster.add_server("alone", "--slots", 16)
+        status = cluster.run(grpo_config(ROUNDS))
+    assert digests(status)[0] == reference[0], "the fault strikes in the second round"
+    assert digests(status)[1:] != reference[1:]

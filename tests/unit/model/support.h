@@ -1,0 +1,84 @@
+/* What the model's tests share: a tiny model with awkward sizes, kernels of every level this CPU has, fixture files. */
+#ifndef LEASEHOLD_TESTS_MODEL_SUPPORT_H
+#define LEASEHOLD_TESTS_MODEL_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/pool.h"
+#include "common/model/model.h"
+
+#define GOLDEN "tests/golden"
+
+static const char *const LEVELS[] = {"v2", "v3", "v4", NULL}; /* NULL: the best, AMX where there is one */
+enum { LEVEL_COUNT = 4 };
+
+struct bench {
+  struct pool *pool;
+  struct ops *ops;
+  struct model *model;
+};
+
+static inline struct model_config tiny_config(bool tied) {
+  return (struct model_config){.layers = 2, .hidden = 40, .heads = 6, .kv_heads = 2, .head_dim = 12, .ffn = 56, .vocabulary = 257, .positions_max = 160,
+                               .rms_eps = 1e-6f, .rope_theta = 10000, .initializer_range = 0.15f, .tied = tied};
+}
+
+/* false when this CPU lacks the level. */
+static inline bool bench_open(struct bench *b, const struct model_config *config, enum number_format format, const char *level, int threads) {
+  struct err err = {0};
+  *b = (struct bench){0};
+  assert_int_equal(pool_create(&b->pool, threads, &err), RC_OK);
+  const enum rc rc = ops_cpu_create(&b->ops, format, level, b->pool, &err);
+  if (rc == RC_UNSUPPORTED) {
+    pool_destroy(b->pool);
+    return false;
+  }
+  if (rc != RC_OK) print_message("%s\n", err.message);
+  assert_int_equal(rc, RC_OK);
+  assert_int_equal(model_create(&b->model, config, b->ops, 0, &err), RC_OK);
+  return true;
+}
+
+static inline void bench_close(struct bench *b) {
+  model_free(b->model);
+  ops_free(b->ops);
+  pool_destroy(b->pool);
+}
+
+static inline float *masters_of(const struct model *m, uint64_t seed) {
+  float *masters = calloc(m->params.elements, sizeof *masters);
+  assert_non_null(masters);
+  masters_random(m, masters, seed);
+  return masters;
+}
+
+/* Random weights with norms that are not 1, so that a forgotten norm weight shows. */
+static inline struct weights *random_weights(const struct model *m, bool for_training, uint64_t seed) {
+  struct weights *w = NULL;
+  struct err err = {0};
+  float *masters = masters_of(m, seed);
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    for (size_t k = 0; p->rows == 1 && k < p->count; k++) masters[p->offset + k] = 0.75f + 0.125f * (float)((k * 7 + (size_t)i) % 5);
+  }
+  assert_int_equal(weights_create(&w, m, for_training, &err), RC_OK);
+  weights_from_masters(w, masters);
+  free(masters);
+  return w;
+}
+
+/* A small generator for test data; not the product's. */
+static inline uint32_t next_random(uint64_t *state) {
+  *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+  return (uint32_t)(*state >> 33);
+}
+static inline int random_below(uint64_t *state, int bound) { return (int)(next_random(state) % (uint32_t)bound); }
+
+#endif

@@ -1,0 +1,271 @@
+/* Gradients are the same bits on every level and with any number of threads, chunks are cut by configuration alone, and bad samples are refused. */
+#include "tests/unit/model/support.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "common/model/backward.h"
+
+enum { SAMPLES = 7, LENGTH_MAX = 150, TOTAL_MAX = SAMPLES * LENGTH_MAX };
+
+struct unit {
+  int count;
+  struct train_sample samples[SAMPLES];
+  int32_t tokens[SAMPLES][LENGTH_MAX];
+  uint8_t scored[SAMPLES][LENGTH_MAX];
+  int scored_count;
+};
+
+/* Sample lengths around block borders; about two thirds of the tokens scored. */
+static void make_unit(struct unit *u, int vocabulary) {
+  static const int lengths[SAMPLES] = {33, 150, 1, 64, 2, 97, 120};
+  uint64_t rng = 17;
+  *u = (struct unit){.count = SAMPLES};
+  for (int s = 0; s < SAMPLES; s++) {
+    for (int t = 0; t < lengths[s]; t++) {
+      u->tokens[s][t] = random_below(&rng, vocabulary);
+      u->scored[s][t] = t > 0 && random_below(&rng, 3) != 0;
+      u->scored_count += u->scored[s][t];
+    }
+    u->samples[s] = (struct train_sample){.tokens = u->tokens[s], .length = lengths[s], .scored = u->scored[s]};
+  }
+}
+
+struct recorder {
+  int next;
+  int calls;
+};
+
+/* An arbitrary loss whose derivative depends on the log-probability and on the token's index in the unit. */
+static void some_loss(void *context, int first, int count, const float *logprob, float *dlogprob) {
+  struct recorder *r = context;
+  assert_int_equal(first, r->next);
+  r->next += count;
+  r->calls++;
+  for (int i = 0; i < count; i++) dlogprob[i] = (float)((first + i) % 5 - 1) * 0.25f + 0.0625f * logprob[i];
+}
+
+static float *gradients(const struct model *m, const struct unit *u, int chunk_tokens, float *logprob, int *calls) {
+  struct learner *l = NULL;
+  struct recorder r = {0};
+  float *grads = calloc(m->params.elements, sizeof *grads);
+  struct weights *w = random_weights(m, true, 4);
+  assert_int_equal(learner_create(&l, m, chunk_tokens, NULL), RC_OK);
+  assert_int_equal(learner_gradients(l, w, u->samples, u->count, 0.9f, some_loss, &r, grads, logprob, NULL), RC_OK);
+  assert_int_equal(r.next, u->scored_count);
+  *calls = r.calls;
+  if (logprob) {
+    float again[TOTAL_MAX];
+    assert_int_equal(learner_logprobs(l, w, u->samples, u->count, 0.9f, again, NULL, NULL), RC_OK);
+    assert_memory_equal(logprob, again, (size_t)u->scored_count * sizeof *logprob);
+  }
+  learner_free(l);
+  weights_free(w);
+  return grads;
+}
+
+static void check_same_bits(enum number_format format, bool tied) {
+  const struct model_config c = tiny_config(tied);
+  struct unit u;
+  float *expected = NULL, expected_logprob[TOTAL_MAX], logprob[TOTAL_MAX];
+  make_unit(&u, c.vocabulary);
+  for (int level = 0; level < LEVEL_COUNT; level++) {
+    for (int threads = 1; threads <= 3; threads++) {
+      struct bench b;
+      int calls;
+      if (!bench_open(&b, &c, format, LEVELS[level], threads)) continue;
+      float *grads = gradients(b.model, &u, 200, expected ? logprob : expected_logprob, &calls);
+      if (!expected) {
+        expected = grads;
+      } else {
+        if (memcmp(grads, expected, b.model->params.elements * sizeof *grads) != 0) fail_msg("%s, %d threads: gradients differ", b.ops->name, threads);
+        assert_memory_equal(logprob, expected_logprob, (size_t)u.scored_count * sizeof *logprob);
+        free(grads);
+      }
+      bench_close(&b);
+    }
+  }
+  free(expected);
+}
+
+static void test_same_bits_everywhere(void **state) {
+  (void)state;
+  check_same_bits(FORMAT_BF16, true);
+  check_same_bits(FORMAT_BF16, false);
+  check_same_bits(FORMAT_F32, true);
+}
+
+static double relative_distance(const float *a, const float *b, size_t n) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < n; i++) {
+    difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    size += (double)b[i] * (double)b[i];
+  }
+  return sqrt(difference / size);
+}
+
+/* One chunk (two head blocks, logits recomputed) and many chunks are the same sum in another order; log-probabilities do not notice. */
+static void test_chunks_only_change_the_order_of_sums(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(false);
+  struct unit u;
+  struct bench b;
+  float one_logprob[TOTAL_MAX], many_logprob[TOTAL_MAX];
+  int one_calls, many_calls;
+  make_unit(&u, c.vocabulary);
+  assert_true(u.scored_count > HEAD_ROWS);
+  assert_true(bench_open(&b, &c, FORMAT_F32, NULL, 2));
+  float *one = gradients(b.model, &u, 512, one_logprob, &one_calls);
+  float *many = gradients(b.model, &u, 150, many_logprob, &many_calls);
+  assert_int_equal(one_calls, 1);
+  assert_int_equal(many_calls, 5); /* 33 | 150 | 1 64 2 | 97 | 120 */
+  assert_memory_equal(one_logprob, many_logprob, (size_t)u.scored_count * sizeof *one_logprob);
+  assert_true(relative_distance(one, many, b.model->params.elements) < 1e-5);
+  assert_true(memcmp(one, many, b.model->params.elements * sizeof *one) != 0);
+  free(one);
+  free(many);
+  bench_close(&b);
+}
+
+static double loss_of(const struct learner *l, const struct weights *w, const struct unit *u) {
+  float logprob[TOTAL_MAX];
+  double sum = 0;
+  assert_int_equal(learner_logprobs((struct learner *)(uintptr_t)l, w, u->samples, u->count, 1, logprob, NULL, NULL), RC_OK);
+  for (int i = 0; i < u->scored_count; i++) sum += (double)logprob[i] * (double)(i % 3 - 1);
+  return sum;
+}
+
+static void linear_loss(void *context, int first, int count, const float *logprob, float *dlogprob) {
+  (void)context, (void)logprob;
+  for (int i = 0; i < count; i++) dlogprob[i] = (float)((first + i) % 3 - 1);
+}
+
+/* Per parameter tensor, the gradient along itself agrees with a central difference of the loss. */
+static void test_every_tensor_by_difference(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct unit u;
+  struct bench b;
+  struct learner *l = NULL;
+  make_unit(&u, c.vocabulary);
+  assert_true(bench_open(&b, &c, FORMAT_F32, NULL, 2));
+  struct weights *w = random_weights(b.model, true, 4);
+  const size_t n = b.model->params.elements;
+  float *grads = calloc(n, sizeof *grads), *masters = calloc(n, sizeof *masters), *moved = calloc(n, sizeof *moved);
+  assert_int_equal(learner_create(&l, b.model, 512, NULL), RC_OK);
+  assert_int_equal(learner_gradients(l, w, u.samples, u.count, 1, linear_loss, NULL, grads, NULL, NULL), RC_OK);
+  weights_to_masters(w, masters);
+  for (int i = 0; i < b.model->params.count; i++) {
+    const struct param *p = &b.model->params.items[i];
+    double square = 0, value[2];
+    for (size_t k = 0; k < p->count; k++) square += (double)grads[p->offset + k] * (double)grads[p->offset + k];
+    assert_true(square > 0);
+    const double step = 3e-3 / sqrt(square);
+    for (int side = 0; side < 2; side++) {
+      memcpy(moved, masters, n * sizeof *moved);
+      for (size_t k = 0; k < p->count; k++) moved[p->offset + k] += (float)((side ? -step : step) * (double)grads[p->offset + k]);
+      weights_from_masters(w, moved);
+      value[side] = loss_of(l, w, &u);
+    }
+    const double slope = (value[0] - value[1]) / (2 * step);
+    if (fabs(slope / square - 1) > 2e-2) fail_msg("%s: slope %g, squared gradient %g", p->name, slope, square);
+  }
+  learner_free(l);
+  weights_free(w);
+  free(grads);
+  free(masters);
+  free(moved);
+  bench_close(&b);
+}
+
+static void test_unscored_tokens_leave_no_gradient(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct unit u;
+  struct bench b;
+  int calls;
+  make_unit(&u, c.vocabulary);
+  memset(u.scored, 0, sizeof u.scored);
+  u.scored_count = 0;
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  float *grads = gradients(b.model, &u, 200, NULL, &calls);
+  for (size_t i = 0; i < b.model->params.elements; i++) assert_true(grads[i] == 0);
+  assert_int_equal(calls, 0);
+  free(grads);
+  bench_close(&b);
+}
+
+/* A flipped bit of one weight shows in the log-probabilities of the trainer. */
+static void test_a_flipped_weight_bit_is_seen(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct unit u;
+  struct bench b;
+  struct learner *l = NULL;
+  make_unit(&u, c.vocabulary);
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  struct weights *w = random_weights(b.model, false, 4);
+  float before[TOTAL_MAX], after[TOTAL_MAX];
+  assert_int_equal(learner_create(&l, b.model, 200, NULL), RC_OK);
+  assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 1, before, NULL, NULL), RC_OK);
+  uint16_t *packed = w->matrices[param_table_index(&b.model->params, PARAM_UP, 1)].data;
+  packed[0] ^= 1; /* element (0, 0) */
+  assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 1, after, NULL, NULL), RC_OK);
+  assert_true(memcmp(before, after, (size_t)u.scored_count * sizeof *before) != 0);
+  learner_free(l);
+  weights_free(w);
+  bench_close(&b);
+}
+
+static void test_refuses_bad_samples(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  const uint8_t scored[200] = {0, 1, 1}, first_scored[3] = {1, 1, 1};
+  int32_t tokens[200] = {0, 1, 2}, bad[3] = {0, 257, 2}, negative[3] = {0, 1, -1};
+  const struct { struct train_sample s; float temperature; enum rc rc; } cases[] = {
+    {{tokens, 3, scored}, 1, RC_OK},
+    {{tokens, 101, scored}, 1, RC_TOO_LARGE},
+    {{tokens, 0, scored}, 1, RC_INVALID},
+    {{tokens, 3, first_scored}, 1, RC_INVALID},
+    {{bad, 3, scored}, 1, RC_INVALID},
+    {{negative, 3, scored}, 1, RC_INVALID},
+    {{tokens, 3, scored}, 0, RC_INVALID},
+    {{tokens, 3, scored}, -1, RC_INVALID},
+    {{tokens, 3, scored}, NAN, RC_INVALID},
+  };
+  struct bench b;
+  struct learner *l = NULL;
+  struct err err = {0};
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  struct weights *w = random_weights(b.model, true, 4);
+  float *grads = calloc(b.model->params.elements, sizeof *grads), logprob[200];
+  assert_int_equal(learner_create(&l, b.model, 1, &err), RC_INVALID);
+  assert_int_equal(learner_create(&l, b.model, 100, &err), RC_OK);
+  assert_true(learner_bytes(b.model, 100) < learner_bytes(b.model, 200));
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    assert_int_equal(learner_logprobs(l, w, &cases[i].s, 1, cases[i].temperature, logprob, NULL, &err), cases[i].rc);
+    if (cases[i].rc == RC_OK) continue;
+    assert_int_equal(learner_gradients(l, w, &cases[i].s, 1, cases[i].temperature, linear_loss, NULL, grads, NULL, &err), cases[i].rc);
+  }
+  for (size_t i = 0; i < b.model->params.elements; i++) assert_true(grads[i] == 0);
+  learner_free(l);
+  learner_create(&l, b.model, 400, NULL);
+  const struct train_sample beyond_context = {tokens, 161, scored};
+  assert_int_equal(learner_logprobs(l, w, &beyond_context, 1, 1, logprob, NULL, &err), RC_TOO_LARGE);
+  learner_free(l);
+  weights_free(w);
+  free(grads);
+  bench_close(&b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_same_bits_everywhere),
+    cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
+    cmocka_unit_test(test_every_tensor_by_difference),
+    cmocka_unit_test(test_unscored_tokens_leave_no_gradient),
+    cmocka_unit_test(test_a_flipped_weight_bit_is_seen),
+    cmocka_unit_test(test_refuses_bad_samples),
+  };
+  return cmocka_run_group_tests_name("model/backward", tests, NULL, NULL);
+}

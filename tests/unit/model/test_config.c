@@ -1,0 +1,127 @@
+/* A config that asks for arithmetic the forward pass does not do must not load; one that transformers writes must. */
+#include "tests/unit/model/support.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/model/config.h"
+
+#define BASE                                                                                                                           \
+  "\"model_type\":\"qwen3\",\"num_hidden_layers\":2,\"hidden_size\":40,\"num_attention_heads\":6,\"num_key_value_heads\":2,"            \
+  "\"intermediate_size\":56,\"vocab_size\":257,\"max_position_embeddings\":128"
+
+static enum rc parse(struct model_config *c, const char *json, struct err *err) { return model_config_parse(c, json, strlen(json), err); }
+
+static void test_reads_what_transformers_writes(void **state) {
+  (void)state;
+  struct model_config c;
+  struct err err = {0};
+  assert_int_equal(model_config_load(&c, GOLDEN "/qwen3_tied", &err), RC_OK);
+  assert_int_equal(c.layers, 3);
+  assert_int_equal(c.hidden, 40);
+  assert_int_equal(c.heads, 6);
+  assert_int_equal(c.kv_heads, 2);
+  assert_int_equal(c.head_dim, 12);
+  assert_int_equal(c.ffn, 56);
+  assert_int_equal(c.vocabulary, 257);
+  assert_int_equal(c.positions_max, 128);
+  assert_true(c.rms_eps == 1e-6f && c.rope_theta == 10000 && c.initializer_range == 0.02f);
+  assert_true(c.tied);
+  assert_int_equal(c.eos_count, 2);
+  assert_int_equal(c.eos[0], 256);
+  assert_int_equal(c.eos[1], 3);
+}
+
+static void test_defaults_are_transformers(void **state) {
+  (void)state;
+  struct model_config c;
+  assert_int_equal(parse(&c, "{" BASE "}", NULL), RC_OK);
+  assert_int_equal(c.head_dim, 128);
+  assert_true(c.rms_eps == 1e-6f && c.rope_theta == 10000 && !c.tied);
+  assert_int_equal(c.eos_count, 0);
+  assert_int_equal(parse(&c, "{" BASE ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1000000.0}}", NULL), RC_OK);
+  assert_true(c.rope_theta == 1e6);
+}
+
+static void test_refuses(void **state) {
+  (void)state;
+  static const struct { const char *json, *field; enum rc rc; } cases[] = {
+    {"", "", RC_INVALID},
+    {"{" BASE, "", RC_INVALID},
+    {"[1]", "", RC_INVALID},
+    {"{\"model_type\":\"qwen3\"}", "num_hidden_layers", RC_INVALID},
+    {"{" BASE ",\"model_type\":\"qwen3\"}", "", RC_INVALID},
+    {"{" BASE ",\"head_dim\":13}", "head_dim", RC_INVALID},
+    {"{" BASE ",\"head_dim\":100000}", "head_dim", RC_INVALID},
+    {"{" BASE ",\"head_dim\":\"12\"}", "head_dim", RC_INVALID},
+    {"{" BASE ",\"hidden_act\":\"gelu\"}", "hidden_act", RC_UNSUPPORTED},
+    {"{" BASE ",\"attention_bias\":true}", "attention_bias", RC_UNSUPPORTED},
+    {"{" BASE ",\"use_sliding_window\":true}", "use_sliding_window", RC_UNSUPPORTED},
+    {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}", "rope_scaling", RC_UNSUPPORTED},
+    {"{" BASE ",\"rope_scaling\":3}", "rope_scaling", RC_INVALID},
+    {"{" BASE ",\"eos_token_id\":257}", "eos_token_id", RC_INVALID},
+    {"{" BASE ",\"eos_token_id\":[1,-1]}", "eos_token_id", RC_INVALID},
+    {"{" BASE ",\"eos_token_id\":\"</s>\"}", "eos_token_id", RC_INVALID},
+    {"{" BASE ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "eos_token_id", RC_INVALID},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct model_config c;
+    struct err err = {0};
+    const enum rc rc = parse(&c, cases[i].json, &err);
+    if (rc != cases[i].rc || !strstr(err.field, cases[i].field)) print_message("case %zu: rc %d field %s: %s\n", i, (int)rc, err.field, err.message);
+    assert_int_equal(rc, cases[i].rc);
+    assert_non_null(strstr(err.field, cases[i].field));
+  }
+}
+
+static void test_refuses_other_models_and_heads_that_do_not_divide(void **state) {
+  (void)state;
+  struct model_config c;
+  struct err err = {0};
+  char json[1024] = "{" BASE "}";
+  memcpy(strstr(json, "qwen3"), "llama", 5);
+  assert_int_equal(parse(&c, json, &err), RC_UNSUPPORTED);
+  assert_string_equal(err.field, "model_type");
+  strcpy(json, "{" BASE "}");
+  *strstr(json, "6,\"num_key") = '5';
+  assert_int_equal(parse(&c, json, &err), RC_INVALID);
+  assert_string_equal(err.field, "num_key_value_heads");
+}
+
+static void write_text(const char *dir, const char *name, const char *text) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", dir, name);
+  assert_int_equal(file_write_atomic(path, text, strlen(text), NULL), RC_OK);
+}
+
+static void test_generation_config_adds_stop_tokens(void **state) {
+  (void)state;
+  char dir[] = "/tmp/leasehold-config-XXXXXX";
+  struct model_config c;
+  struct err err = {0};
+  assert_non_null(mkdtemp(dir));
+  assert_int_equal(model_config_load(&c, dir, &err), RC_NOT_FOUND);
+  write_text(dir, "config.json", "{" BASE ",\"eos_token_id\":7}");
+  assert_int_equal(model_config_load(&c, dir, &err), RC_OK);
+  assert_int_equal(c.eos_count, 1);
+  write_text(dir, "generation_config.json", "{\"eos_token_id\":[7,9],\"top_k\":20}");
+  assert_int_equal(model_config_load(&c, dir, &err), RC_OK);
+  assert_int_equal(c.eos_count, 2);
+  assert_int_equal(c.eos[0], 7);
+  assert_int_equal(c.eos[1], 9);
+  write_text(dir, "generation_config.json", "[]");
+  assert_int_equal(model_config_load(&c, dir, &err), RC_INVALID);
+  assert_int_equal(file_remove_tree(dir, NULL), RC_OK);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_reads_what_transformers_writes),
+    cmocka_unit_test(test_defaults_are_transformers),
+    cmocka_unit_test(test_refuses),
+    cmocka_unit_test(test_refuses_other_models_and_heads_that_do_not_divide),
+    cmocka_unit_test(test_generation_config_adds_stop_tokens),
+  };
+  return cmocka_run_group_tests_name("model/config", tests, NULL, NULL);
+}

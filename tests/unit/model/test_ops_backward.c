@@ -1,0 +1,339 @@
+/* The backward operations and the optimizer's equal the literal text of NUMERICS.md bit for bit, on every level, format and thread count. */
+#include "tests/unit/model/ops_support.h"
+
+static void weight_on(const struct machine *m)
+{
+  static const int sizes[][3] = {{1, 1, 1}, {33, 17, 40}, {70, 30, 17}, {200, 50, 33}, {31, 13, 300}, {5, 100, 64}};
+  const struct ops *o = m->ops;
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    int T = sizes[s][0], N = sizes[s][1], K = sizes[s][2];
+    float *dy = random_operands(m, (size_t)(T * N), 1.0f), *x = random_operands(m, (size_t)(T * K), 1.0f), *dW = random_floats((size_t)(N * K), 1.0f);
+    float *want = copy_floats(dW, (size_t)(N * K));
+    for (int n = 0; n < N; n++)
+      for (int k = 0; k < K; k++) want[n * K + k] = want[n * K + k] + lit_dot(dy + n, (size_t)N, x + k, (size_t)K, T);
+    o->gemm_weight_backward(o, dW, as_operands(m, dy, (size_t)(T * N)), as_operands(m, x, (size_t)(T * K)), T, N, K);
+    same_floats(m, "gemm_weight_backward", dW, want, (size_t)(N * K));
+  }
+}
+
+static void test_weight(void **state)
+{
+  (void)state;
+  every_machine(weight_on);
+}
+
+static void embed_on(const struct machine *m)
+{
+  enum { T = 900, V = 11, D = 50 };
+  const struct ops *o = m->ops;
+  float *dx = random_floats(T * D, 1.0f), *got = random_floats(V * D, 1.0f), *want = copy_floats(got, V * D);
+  int32_t *token = guarded(T * sizeof *token);
+  for (int t = 0; t < T; t++) {
+    token[t] = (int32_t)(random_u32() % V);
+    for (int d = 0; d < D; d++) want[token[t] * D + d] = want[token[t] * D + d] + dx[t * D + d];
+  }
+  o->embed_backward(o, got, dx, token, T, V, D);
+  same_floats(m, "embed_backward", got, want, V * D);
+}
+
+static void test_embed(void **state)
+{
+  (void)state;
+  every_machine(embed_on);
+}
+
+/* y = norm(x) w: dx of one row, before it is added. */
+static void literal_norm_backward(float *dx, const float *dy, const float *x, const float *w, float rstd, int D)
+{
+  float terms[512];
+  for (int d = 0; d < D; d++) {
+    float g = dy[d] * w[d];
+    terms[d] = g * x[d];
+  }
+  float share = lit_sum(terms, D) * rstd;
+  share = share * rstd;
+  share = share / (float)D;
+  share = share * rstd;
+  for (int d = 0; d < D; d++) {
+    float g = dy[d] * w[d], a = g * rstd, b = x[d] * share;
+    dx[d] = a - b;
+  }
+}
+
+static void rmsnorm_on(const struct machine *m)
+{
+  static const int widths[] = {1, 15, 64, 100, 300};
+  const struct ops *o = m->ops;
+  for (size_t s = 0; s < sizeof widths / sizeof widths[0]; s++) {
+    int D = widths[s], T = 20000 / D + 3;
+    size_t n = (size_t)(T * D);
+    float *x = random_floats(n, 2.0f), *dy = random_floats(n, 1.0f), *w = random_operands(m, (size_t)D, 2.0f), *rstd = zeros((size_t)T);
+    float *dx = random_floats(n, 1.0f), *dw = random_floats((size_t)D, 1.0f), *want = copy_floats(dx, n), *want_dw = copy_floats(dw, (size_t)D), row[512];
+    for (int t = 0; t < T; t++) {
+      rstd[t] = lit_rstd(x + t * D, 1e-6f, D);
+      literal_norm_backward(row, dy + t * D, x + t * D, w, rstd[t], D);
+      for (int d = 0; d < D; d++) {
+        float term = dy[t * D + d] * x[t * D + d];
+        want[t * D + d] = want[t * D + d] + row[d];
+        want_dw[d] = want_dw[d] + term * rstd[t];
+      }
+    }
+    o->rmsnorm_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)D), rstd, T, D);
+    same_floats(m, "rmsnorm_backward's dx", dx, want, n);
+    same_floats(m, "rmsnorm_backward's dw", dw, want_dw, (size_t)D);
+  }
+}
+
+static void test_rmsnorm(void **state)
+{
+  (void)state;
+  every_machine(rmsnorm_on);
+}
+
+static void rope_on(const struct machine *m)
+{
+  static const int sizes[][3] = {{200, 3, 16}, {90, 2, 64}, {300, 1, 2}, {100, 5, 18}};
+  const struct ops *o = m->ops;
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    int T = sizes[s][0], H = sizes[s][1], E = sizes[s][2], half = E / 2, positions = 21;
+    size_t n = (size_t)(T * H * E);
+    float *x = random_floats(n, 2.0f), *dy = random_floats(n, 1.0f), *w = random_operands(m, (size_t)E, 2.0f), *rope = random_floats((size_t)(positions * E), 1.0f);
+    float *rstd = zeros((size_t)(T * H)), *dx = random_floats(n, 1.0f), *want = zeros(n), *plain = zeros(n);
+    float *dw = random_floats((size_t)E, 1.0f), *want_dw = copy_floats(dw, (size_t)E);
+    int32_t *position = guarded((size_t)T * sizeof *position);
+    for (int t = 0; t < T; t++) position[t] = (int32_t)(random_u32() % (unsigned)positions);
+    for (int r = 0; r < T * H; r++) {
+      const float *table = rope + position[r / H] * E;
+      float *g = plain + r * E;
+      rstd[r] = lit_rstd(x + r * E, 1e-6f, E);
+      for (int e = 0; e < half; e++) {
+        float y1 = dy[r * E + e], y2 = dy[r * E + half + e], c = table[2 * e], s1 = table[2 * e + 1];
+        float y1c = y1 * c, y2s = y2 * s1, y2c = y2 * c, y1s = y1 * s1;
+        g[e] = y1c + y2s;
+        g[e + half] = y2c - y1s;
+      }
+      literal_norm_backward(want + r * E, g, x + r * E, w, rstd[r], E);
+      for (int e = 0; e < E; e++) {
+        float term = g[e] * x[r * E + e];
+        want_dw[e] = want_dw[e] + term * rstd[r];
+      }
+    }
+    o->head_norm_rope_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)E), rstd, rope, position, T, H, E);
+    same_floats(m, "head_norm_rope_backward's dx", dx, want, n);
+    same_floats(m, "head_norm_rope_backward's dw", dw, want_dw, (size_t)E);
+    o->head_norm_rope_backward(o, dx, NULL, dy, x, NULL, NULL, rope, position, T, H, E);
+    same_floats(m, "head_norm_rope_backward without norm", dx, plain, n);
+  }
+}
+
+static void test_rope(void **state)
+{
+  (void)state;
+  every_machine(rope_on);
+}
+
+static void attention_case_on(const struct machine *m, int H, int G, int E)
+{
+  static const int lengths[] = {1, 33, 70, 32, 17};
+  const struct ops *o = m->ops;
+  int32_t start[6] = {0};
+  for (int s = 0; s < 5; s++) start[s + 1] = start[s] + lengths[s];
+  size_t T = (size_t)start[5], HE = (size_t)(H * E), GE = (size_t)(G * E);
+  float scale = 0.31f;
+  float *q = random_operands(m, T * HE, 2.0f), *k = random_operands(m, T * GE, 2.0f), *v = random_operands(m, T * GE, 1.0f), *out = zeros(T * HE);
+  float *dout = random_operands(m, T * HE, 1.0f), *lse = zeros(T * (size_t)H);
+  float *dq = random_floats(T * HE, 1.0f), *dk = random_floats(T * GE, 1.0f), *dv = random_floats(T * GE, 1.0f);
+  float *want_dq = zeros(T * HE), *want_dk = zeros(T * GE), *want_dv = zeros(T * GE);
+  for (int s = 0; s < 5; s++) {
+    size_t first = (size_t)start[s];
+    for (int i = 0; i < lengths[s] * H; i++) {
+      size_t at = (first * (size_t)H + (size_t)i) * (size_t)E, group = (size_t)(i % H / (H / G) * E);
+      lit_attention(out + at, lse + first * (size_t)H + (size_t)i, q + at, k + first * GE + group, v + first * GE + group, GE, i / H, E, scale, m->bf16);
+    }
+  }
+  for (size_t i = 0; i < T * HE; i++) out[i] = lit_operand(out[i], m->bf16);
+  for (int s = 0; s < 5; s++) {
+    size_t a = (size_t)start[s] * HE, b = (size_t)start[s] * GE;
+    lit_attention_backward(want_dq + a, want_dk + b, want_dv + b, dout + a, out + a, lse + start[s] * H, q + a, k + b, v + b, lengths[s], H, G, E, scale, m->bf16);
+  }
+  struct packed batch = {.sequences = 5, .start = start};
+  void *dout_o = as_operands(m, dout, T * HE), *out_o = as_operands(m, out, T * HE), *q_o = as_operands(m, q, T * HE);
+  void *k_o = as_operands(m, k, T * GE), *v_o = as_operands(m, v, T * GE);
+  o->attention_backward(o, dq, dk, dv, dout_o, out_o, lse, q_o, k_o, v_o, &batch, H, G, E, scale);
+  same_floats(m, "attention_backward's dq", dq, want_dq, T * HE);
+  same_floats(m, "attention_backward's dv", dv, want_dv, T * GE);
+  same_floats(m, "attention_backward's dk", dk, want_dk, T * GE);
+}
+
+static void attention_on(const struct machine *m)
+{
+  attention_case_on(m, 4, 2, 16);
+  attention_case_on(m, 3, 1, 10);
+  attention_case_on(m, 2, 2, 48);
+}
+
+static void test_attention(void **state)
+{
+  (void)state;
+  every_machine(attention_on);
+}
+
+static void swiglu_on(const struct machine *m)
+{
+  const struct ops *o = m->ops;
+  for (size_t n = 5000; n < 5003; n++) {
+    float *gate = random_floats(n, 9.0f), *up = random_floats(n, 2.0f), *dh = random_floats(n, 1.0f), *want_gate = zeros(n), *want_up = zeros(n);
+    void *dgate = new_operands(m, n), *dup = new_operands(m, n);
+    for (size_t i = 0; i < n; i++) {
+      float s = lit_sigmoid(gate[i]), silu = gate[i] * s, rest = 1.0f - s, slope = gate[i] * rest;
+      slope = s * (1.0f + slope);
+      want_up[i] = dh[i] * silu;
+      want_gate[i] = (dh[i] * up[i]) * slope;
+    }
+    o->swiglu_backward(o, dgate, dup, dh, gate, up, n);
+    same_operands(m, "swiglu_backward's dgate", dgate, want_gate, n);
+    same_operands(m, "swiglu_backward's dup", dup, want_up, n);
+  }
+}
+
+static void test_swiglu(void **state)
+{
+  (void)state;
+  every_machine(swiglu_on);
+}
+
+static void logprob_on(const struct machine *m)
+{
+  static const int widths[] = {2, 17, 256, 272, 700};
+  const struct ops *o = m->ops;
+  for (int s = 0; s < 10; s++) {
+    int V = widths[s / 2], T = 4000 / V + 2;
+    size_t n = (size_t)(T * V);
+    float temperature = s % 2 ? 0.7f : 1.0f, *logits = random_floats(n, 6.0f), *d = random_floats((size_t)T, 1.0f), *lse = zeros((size_t)T), *want = zeros(n);
+    int32_t *target = guarded((size_t)T * sizeof *target);
+    void *got = new_operands(m, n);
+    memset(got, 0x77, n * o->operand_bytes);
+    for (int t = 0; t < T; t++) {
+      target[t] = t == 1 ? -1 : (int32_t)(random_u32() % (unsigned)V);
+      lse[t] = 5.0f + random_float(1.0f);
+      for (int v = 0; v < V && target[t] >= 0; v++) {
+        float z = logits[t * V + v] / temperature, hot = v == target[t] ? 1.0f : 0.0f, p = lit_exp(z - lse[t]);
+        want[t * V + v] = (d[t] * (hot - p)) / temperature;
+      }
+    }
+    o->logprob_backward(o, got, d, logits, lse, target, temperature, T, V);
+    same_operands(m, "logprob_backward", got, want, n);
+  }
+}
+
+static void test_logprob(void **state)
+{
+  (void)state;
+  every_machine(logprob_on);
+}
+
+static void accumulate_on(const struct machine *m)
+{
+  enum { N = 12345 };
+  const struct ops *o = m->ops;
+  float *g = random_floats(N, 1.0f), *back = zeros(N);
+  int64_t *acc = guarded(N * sizeof *acc), *want = guarded(N * sizeof *want);
+  g[0] = 0x1p18f;      /* 2^50 after scaling: the largest that fits */
+  g[1] = -0x1p18f;
+  g[2] = 0x1.8p-32f;   /* 1.5 -> 2 */
+  g[3] = -0x1.4p-31f;  /* -2.5 -> -2 */
+  g[4] = 0x1p-33f;     /* 0.5 -> 0 */
+  for (int i = 0; i < N; i++) {
+    acc[i] = (int64_t)random_u32() - (1LL << 31);
+    want[i] = acc[i] + (int64_t)nearbyint((double)g[i] * 0x1p32);
+  }
+  assert_true(o->accumulate(o, acc, g, N, 32));
+  assert_memory_equal(acc, want, N * sizeof *acc);
+  o->grad_from_accumulator(o, back, acc, N, 32, 3.0);
+  for (int i = 0; i < N; i++) {
+    float expected = (float)(((double)acc[i] * 0x1p-32) / 3.0);
+    same_floats(m, "grad_from_accumulator", back + i, &expected, 1);
+  }
+  static const float refused[] = {INFINITY, -INFINITY, NAN, 0x1.000002p18f, -0x1p19f};
+  for (int i = 0; i < 5; i++) {
+    float keep = g[N - 1];
+    int64_t before = acc[N - 1];
+    g[N - 1] = refused[i];
+    assert_false(o->accumulate(o, acc, g, N, 32));
+    assert_true(acc[N - 1] == before);
+    g[N - 1] = keep;
+  }
+}
+
+static void squares_on(const struct machine *m)
+{
+  const struct ops *o = m->ops;
+  static const size_t sizes[] = {1, 15, 16, 40, 65535, 65536, 65537, 140001};
+  float *g = random_floats(140001, 1.0f);
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    double sum = 0.0;
+    for (size_t at = 0; at < sizes[s]; at += 65536) {
+      double lane[16] = {0};
+      for (size_t i = at; i < sizes[s] && i < at + 65536; i++) lane[i % 16] += (double)g[i] * (double)g[i];
+      for (int width = 8; width >= 1; width /= 2)
+        for (int l = 0; l < width; l++) lane[l] += lane[l + width];
+      sum += lane[0];
+    }
+    double got = o->sum_of_squares(o, g, sizes[s]);
+    assert_memory_equal(&got, &sum, sizeof sum);
+  }
+}
+
+static void adamw_on(const struct machine *m)
+{
+  const struct ops *o = m->ops;
+  for (size_t n = 9001; n < 9005; n++) {
+    struct adamw a = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .bias1 = 0.271f, .bias2 = 0.0297f, .grad_scale = 0.73f};
+    float *p = random_floats(n, 1.0f), *m1 = random_floats(n, 0.1f), *v = random_floats(n, 0.1f), *g = random_floats(n, 1.0f);
+    for (size_t i = 0; i < n; i++) v[i] = fabsf(v[i]);
+    float *want = copy_floats(p, n), *want_m = copy_floats(m1, n), *want_v = copy_floats(v, n);
+    for (size_t i = 0; i < n; i++) {
+      float scaled = g[i] * a.grad_scale, shrink = want[i] * (a.lr * a.weight_decay), old = want_m[i] * a.beta1, fresh = scaled * (1.0f - a.beta1);
+      want[i] = want[i] - shrink;
+      want_m[i] = old + fresh;
+      old = want_v[i] * a.beta2;
+      fresh = (scaled * scaled) * (1.0f - a.beta2);
+      want_v[i] = old + fresh;
+      float denominator = sqrtf(want_v[i]) / sqrtf(a.bias2) + a.eps, step = (a.lr / a.bias1) * (want_m[i] / denominator);
+      want[i] = want[i] - step;
+    }
+    o->adamw(o, p, m1, v, g, &a, n);
+    same_floats(m, "adamw's master", p, want, n);
+    same_floats(m, "adamw's first moment", m1, want_m, n);
+    same_floats(m, "adamw's second moment", v, want_v, n);
+  }
+}
+
+static void test_accumulate(void **state)
+{
+  (void)state;
+  every_machine(accumulate_on);
+}
+
+static void test_squares(void **state)
+{
+  (void)state;
+  every_machine(squares_on);
+}
+
+static void test_adamw(void **state)
+{
+  (void)state;
+  every_machine(adamw_on);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_weight), cmocka_unit_test(test_embed),   cmocka_unit_test(test_rmsnorm),    cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
+    cmocka_unit_test(test_swiglu), cmocka_unit_test(test_logprob), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_squares), cmocka_unit_test(test_adamw),
+  };
+  random_seed(11);
+  pool_enter();
+  return cmocka_run_group_tests_name("ops backward", tests, NULL, NULL);
+}

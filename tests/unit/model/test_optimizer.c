@@ -1,0 +1,230 @@
+/* Units commute, a poisoned step changes nothing, restored state steps on identically, AdamW and schedules match plain double references. */
+#include "tests/unit/model/support.h"
+
+#include <math.h>
+
+#include "common/model/optimizer.h"
+
+static struct bench b;
+static size_t n;
+
+static const struct optimizer_config CONFIG = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 0.5, .grad_scale_log2 = 32};
+
+static int setup(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  if (!bench_open(&b, &c, FORMAT_BF16, NULL, 2)) return -1;
+  n = b.model->params.elements;
+  return 0;
+}
+static int teardown(void **state) {
+  (void)state;
+  bench_close(&b);
+  return 0;
+}
+
+static struct optimizer *make(const struct optimizer_config *c) {
+  struct optimizer *o = NULL;
+  assert_int_equal(optimizer_create(&o, b.model, c, NULL), RC_OK);
+  masters_random(b.model, optimizer_masters(o), 1);
+  return o;
+}
+
+/* Gradient unit `index`, zero in the padding as units are. */
+static float *unit(uint64_t index) {
+  float *g = calloc(n, sizeof *g);
+  uint64_t rng = index * 1000003 + 1;
+  for (int i = 0; i < b.model->params.count; i++) {
+    const struct param *p = &b.model->params.items[i];
+    for (size_t k = 0; k < p->count; k++) g[p->offset + k] = ((float)random_below(&rng, 2001) - 1000) * 1.234567e-4f;
+  }
+  return g;
+}
+
+static void add(struct optimizer *o, uint64_t index) {
+  float *g = unit(index);
+  assert_true(optimizer_add_unit(o, g));
+  free(g);
+}
+
+static void assert_same(struct optimizer *x, struct optimizer *y) {
+  assert_memory_equal(optimizer_masters(x), optimizer_masters(y), n * sizeof(float));
+  assert_memory_equal(optimizer_moment1(x), optimizer_moment1(y), n * sizeof(float));
+  assert_memory_equal(optimizer_moment2(x), optimizer_moment2(y), n * sizeof(float));
+  assert_int_equal(optimizer_step_count(x), optimizer_step_count(y));
+}
+
+static void test_units_commute(void **state) {
+  (void)state;
+  static const uint64_t orders[3][5] = {{1, 2, 3, 4, 5}, {5, 3, 1, 2, 4}, {2, 5, 4, 3, 1}};
+  struct optimizer *o[3];
+  struct step_result r[3];
+  for (int k = 0; k < 3; k++) {
+    o[k] = make(&CONFIG);
+    for (int step = 0; step < 3; step++) {
+      for (int i = 0; i < 5; i++) add(o[k], orders[k][i] + (uint64_t)step * 10);
+      optimizer_step(o[k], 5, &r[k]);
+    }
+    assert_same(o[0], o[k]);
+    assert_true(r[k].grad_norm == r[0].grad_norm && r[k].grad_norm > CONFIG.clip_norm);
+  }
+  for (int k = 0; k < 3; k++) optimizer_free(o[k]);
+}
+
+static void test_matches_plain_adamw(void **state) {
+  (void)state;
+  struct optimizer *o = make(&CONFIG);
+  double *w = calloc(n, sizeof *w), *m = calloc(n, sizeof *m), *v = calloc(n, sizeof *v);
+  for (size_t i = 0; i < n; i++) w[i] = (double)optimizer_masters(o)[i];
+  for (int step = 1; step <= 3; step++) {
+    float *g = unit((uint64_t)step);
+    struct step_result r;
+    double norm = 0;
+    for (size_t i = 0; i < n; i++) norm += pow((double)g[i] / 2, 2);
+    norm = sqrt(norm);
+    assert_true(optimizer_add_unit(o, g));
+    optimizer_step(o, 2, &r);
+    assert_true(fabs(r.grad_norm / norm - 1) < 1e-5 && r.lr == CONFIG.lr && r.step == step && !r.skipped);
+    for (int p = 0; p < b.model->params.count; p++) {
+      const struct param *t = &b.model->params.items[p];
+      const double decay = t->rows == 1 ? 0 : CONFIG.weight_decay;
+      for (size_t i = t->offset; i < t->offset + t->count; i++) {
+        const double x = (double)g[i] / 2 * fmin(1, CONFIG.clip_norm / (norm + 1e-6));
+        w[i] -= CONFIG.lr * decay * w[i];
+        m[i] = 0.9 * m[i] + 0.1 * x;
+        v[i] = 0.95 * v[i] + 0.05 * x * x;
+        w[i] -= CONFIG.lr / (1 - pow(0.9, step)) * m[i] / (sqrt(v[i] / (1 - pow(0.95, step))) + 1e-8);
+      }
+    }
+    free(g);
+  }
+  for (size_t i = 0; i < n; i++) assert_true(fabs((double)optimizer_masters(o)[i] - w[i]) < 2e-5);
+  free(w);
+  free(m);
+  free(v);
+  optimizer_free(o);
+}
+
+static void test_poison_skips_the_step_and_nothing_else(void **state) {
+  (void)state;
+  static const float poisons[] = {NAN, INFINITY, -INFINITY, 1e9f};
+  for (size_t k = 0; k < sizeof poisons / sizeof poisons[0]; k++) {
+    struct optimizer *o = make(&CONFIG), *clean = make(&CONFIG);
+    struct step_result r;
+    float *g = unit(2);
+    add(o, 1);
+    g[n / 2] = poisons[k];
+    assert_false(optimizer_add_unit(o, g));
+    add(o, 3); /* a good unit does not heal it */
+    optimizer_step(o, 3, &r);
+    assert_true(r.skipped && r.step == 0);
+    assert_same(o, clean);
+    add(o, 4);
+    add(clean, 4);
+    optimizer_step(o, 1, &r);
+    assert_true(!r.skipped && r.step == 1);
+    optimizer_step(clean, 1, &r);
+    assert_same(o, clean);
+    free(g);
+    optimizer_free(o);
+    optimizer_free(clean);
+  }
+}
+
+static void test_discard_forgets(void **state) {
+  (void)state;
+  struct optimizer *o = make(&CONFIG), *clean = make(&CONFIG);
+  struct step_result r;
+  add(o, 1);
+  optimizer_discard(o);
+  add(o, 2);
+  add(clean, 2);
+  optimizer_step(o, 1, &r);
+  optimizer_step(clean, 1, &r);
+  assert_same(o, clean);
+  optimizer_reset(o, &CONFIG);
+  assert_int_equal(optimizer_step_count(o), 0);
+  for (size_t i = 0; i < n; i++) assert_true(optimizer_moment1(o)[i] == 0 && optimizer_moment2(o)[i] == 0);
+  assert_memory_equal(optimizer_masters(o), optimizer_masters(clean), n * sizeof(float));
+  optimizer_free(o);
+  optimizer_free(clean);
+}
+
+/* A checkpoint is masters, moments and the step count. */
+static void test_restored_state_steps_on_identically(void **state) {
+  (void)state;
+  struct optimizer_config c = CONFIG;
+  c.schedule = SCHEDULE_COSINE;
+  c.warmup_steps = 3;
+  c.total_steps = 20;
+  struct optimizer *o = make(&c), *restored = make(&c);
+  struct step_result r, s;
+  for (uint64_t step = 0; step < 7; step++) {
+    add(o, step);
+    optimizer_step(o, 1, &r);
+  }
+  memcpy(optimizer_masters(restored), optimizer_masters(o), n * sizeof(float));
+  memcpy(optimizer_moment1(restored), optimizer_moment1(o), n * sizeof(float));
+  memcpy(optimizer_moment2(restored), optimizer_moment2(o), n * sizeof(float));
+  optimizer_set_step_count(restored, 7);
+  add(o, 50);
+  add(restored, 50);
+  optimizer_step(o, 1, &r);
+  optimizer_step(restored, 1, &s);
+  assert_same(o, restored);
+  assert_true(r.lr == s.lr && r.step == 8 && s.step == 8);
+  optimizer_free(o);
+  optimizer_free(restored);
+}
+
+static void test_schedules(void **state) {
+  (void)state;
+  struct optimizer_config c = {.lr = 2, .warmup_steps = 4, .total_steps = 24, .lr_min_ratio = 0.1};
+  assert_true(schedule_lr(&c, 1) == 0.5 && schedule_lr(&c, 2) == 1 && schedule_lr(&c, 4) == 2 && schedule_lr(&c, 1000) == 2);
+  c.schedule = SCHEDULE_LINEAR;
+  assert_true(fabs(schedule_lr(&c, 14) - 1.1) < 1e-15 && fabs(schedule_lr(&c, 24) - 0.2) < 1e-15 && fabs(schedule_lr(&c, 99) - 0.2) < 1e-15);
+  c.schedule = SCHEDULE_COSINE;
+  for (int step = 5; step <= 30; step++) {
+    const double progress = fmin(1, (step - 4) / 20.0), expected = 2 * (0.1 + 0.9 * 0.5 * (1 + cos(3.14159265358979323846 * progress)));
+    assert_true(fabs(schedule_lr(&c, step) - expected) < 1e-14);
+  }
+  c.total_steps = 0;
+  assert_true(fabs(schedule_lr(&c, 5) - 0.2) < 1e-15);
+  c.warmup_steps = 0;
+  c.schedule = SCHEDULE_CONSTANT;
+  assert_true(schedule_lr(&c, 1) == 2);
+}
+
+static void test_refuses_bad_configs(void **state) {
+  (void)state;
+  struct optimizer_config cases[7];
+  static const char *const fields[7] = {"lr", "beta1", "beta2", "eps", "weight_decay", "clip_norm", "grad_scale_log2"};
+  for (int i = 0; i < 7; i++) cases[i] = CONFIG;
+  cases[0].lr = NAN;
+  cases[1].beta1 = 1;
+  cases[2].beta2 = -0.1;
+  cases[3].eps = 0;
+  cases[4].weight_decay = -1;
+  cases[5].clip_norm = NAN;
+  cases[6].grad_scale_log2 = 60;
+  for (int i = 0; i < 7; i++) {
+    struct optimizer *o = NULL;
+    struct err err = {0};
+    assert_int_equal(optimizer_create(&o, b.model, &cases[i], &err), RC_INVALID);
+    assert_string_equal(err.field, fields[i]);
+    assert_null(o);
+  }
+  enum schedule_kind kind;
+  assert_int_equal(schedule_kind_parse(&kind, "linear", NULL), RC_OK);
+  assert_int_equal(kind, SCHEDULE_LINEAR);
+  assert_int_equal(schedule_kind_parse(&kind, "step", NULL), RC_INVALID);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_units_commute), cmocka_unit_test(test_matches_plain_adamw), cmocka_unit_test(test_poison_skips_the_step_and_nothing_else),
+    cmocka_unit_test(test_discard_forgets), cmocka_unit_test(test_restored_state_steps_on_identically), cmocka_unit_test(test_schedules),
+    cmocka_unit_test(test_refuses_bad_configs),
+  };
+  return cmocka_run_group_tests_name("model/optimizer", tests, setup, teardown);
+}

@@ -1,0 +1,84 @@
+/* The parameter table is the order of digests, checkpoints, gradients and the optimizer: a change of order or padding changes every recorded digest. */
+#include "tests/unit/model/support.h"
+
+#include "common/model/params.h"
+
+static void check_table(bool tied) {
+  const struct model_config c = tiny_config(tied);
+  struct param_table t;
+  assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);
+  assert_int_equal(t.count, 2 + 2 * 11 + (tied ? 0 : 1));
+  size_t end = 0, parameters = 0;
+  for (int i = 0; i < t.count; i++) {
+    const struct param *p = &t.items[i];
+    assert_int_equal(p->offset % 16, 0);
+    assert_true(p->offset >= end && p->offset < end + 16);
+    assert_int_equal(p->count, (size_t)p->rows * (size_t)p->cols);
+    assert_int_equal(param_table_find(&t, p->name), i);
+    assert_int_equal(param_table_index(&t, p->kind, p->layer), i);
+    end = p->offset + p->count;
+    parameters += p->count;
+  }
+  assert_true(t.elements >= end && t.elements < end + 16 && t.elements % 16 == 0);
+  assert_int_equal(t.parameters, parameters);
+  param_table_free(&t);
+}
+
+static void test_tables_are_consistent(void **state) {
+  (void)state;
+  check_table(true);
+  check_table(false);
+}
+
+static void test_names_and_shapes_in_order(void **state) {
+  (void)state;
+  static const struct { const char *name; int rows, cols; } expected[] = {
+    {"model.embed_tokens.weight", 257, 40},
+    {"model.layers.0.input_layernorm.weight", 1, 40},
+    {"model.layers.0.self_attn.q_proj.weight", 72, 40},
+    {"model.layers.0.self_attn.k_proj.weight", 24, 40},
+    {"model.layers.0.self_attn.v_proj.weight", 24, 40},
+    {"model.layers.0.self_attn.q_norm.weight", 1, 12},
+    {"model.layers.0.self_attn.k_norm.weight", 1, 12},
+    {"model.layers.0.self_attn.o_proj.weight", 40, 72},
+    {"model.layers.0.post_attention_layernorm.weight", 1, 40},
+    {"model.layers.0.mlp.gate_proj.weight", 56, 40},
+    {"model.layers.0.mlp.up_proj.weight", 56, 40},
+    {"model.layers.0.mlp.down_proj.weight", 40, 56},
+    {"model.norm.weight", 1, 40},
+    {"lm_head.weight", 257, 40},
+  };
+  struct model_config c = tiny_config(false);
+  c.layers = 1;
+  struct param_table t;
+  assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);
+  assert_int_equal(t.count, 14);
+  for (int i = 0; i < t.count; i++) {
+    assert_string_equal(t.items[i].name, expected[i].name);
+    assert_int_equal(t.items[i].rows, expected[i].rows);
+    assert_int_equal(t.items[i].cols, expected[i].cols);
+  }
+  param_table_free(&t);
+}
+
+static void test_absent_entries_are_minus_one(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct param_table t;
+  assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);
+  assert_int_equal(param_table_find(&t, "lm_head.weight"), -1);
+  assert_int_equal(param_table_index(&t, PARAM_HEAD, -1), -1);
+  assert_int_equal(param_table_index(&t, PARAM_Q, 2), -1);
+  assert_int_equal(param_table_index(&t, PARAM_Q, -1), -1);
+  assert_int_equal(param_table_index(&t, PARAM_Q, 1 << 30), -1);
+  param_table_free(&t);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_tables_are_consistent),
+    cmocka_unit_test(test_names_and_shapes_in_order),
+    cmocka_unit_test(test_absent_entries_are_minus_one),
+  };
+  return cmocka_run_group_tests_name("model/params", tests, NULL, NULL);
+}

@@ -1,0 +1,272 @@
+/* Weights come back from the kernels' memory as they went in, their digest sees every bit of it, and a wrong file leaves them untouched. */
+#include "tests/unit/model/support.h"
+
+#include <math.h>
+
+#include "common/model/elementary.h"
+
+static struct weights *make(const struct bench *b, bool for_training) {
+  struct weights *w = NULL;
+  assert_int_equal(weights_create(&w, b->model, for_training, NULL), RC_OK);
+  return w;
+}
+
+static struct digest digest_of_weights(const struct weights *w) {
+  struct digest d;
+  assert_int_equal(weights_digest(&d, w, NULL), RC_OK);
+  return d;
+}
+
+static void test_masters_survive_packing(void **state) {
+  (void)state;
+  for (int format = FORMAT_BF16; format <= FORMAT_F32; format++) {
+    const struct model_config c = tiny_config(false);
+    struct bench b;
+    assert_true(bench_open(&b, &c, (enum number_format)format, NULL, 2));
+    const size_t n = b.model->params.elements;
+    struct weights *w = make(&b, true);
+    float *masters = masters_of(b.model, 5), *back = calloc(n, sizeof *back), *again = calloc(n, sizeof *again);
+    weights_from_masters(w, masters);
+    weights_to_masters(w, back);
+    for (size_t i = 0; i < n; i++) assert_true(fabsf(back[i] - masters[i]) <= (format == FORMAT_F32 ? 0 : fabsf(masters[i]) * 0x1p-8f));
+    weights_from_masters(w, back);
+    weights_to_masters(w, again);
+    assert_memory_equal(back, again, n * sizeof *back);
+    assert_true(weights_bytes(b.model, true) > weights_bytes(b.model, false));
+    weights_free(w);
+    free(masters);
+    free(back);
+    free(again);
+    bench_close(&b);
+  }
+}
+
+static void test_random_masters(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct bench b, other;
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  assert_true(bench_open(&other, &c, FORMAT_F32, "v2", 3));
+  float *x = masters_of(b.model, 5), *same = masters_of(other.model, 5), *different = masters_of(b.model, 6);
+  const size_t n = b.model->params.elements;
+  assert_memory_equal(x, same, n * sizeof *x);
+  assert_true(memcmp(x, different, n * sizeof *x) != 0);
+  for (int i = 0; i < b.model->params.count; i++) {
+    const struct param *p = &b.model->params.items[i];
+    double sum = 0, squares = 0, fourth = 0;
+    for (size_t k = p->offset; k < p->offset + p->count; k++) {
+      const double v = (double)x[k] / (double)c.initializer_range;
+      if (p->rows == 1) assert_true(x[k] == 1);
+      sum += v;
+      squares += v * v;
+      fourth += v * v * v * v;
+    }
+    if (p->rows == 1) continue;
+    const double count = (double)p->count, slack = 5 / sqrt(count);
+    assert_true(fabs(sum / count) < slack && fabs(squares / count - 1) < 1.5 * slack && fabs(fourth / count - 3) < 10 * slack);
+  }
+  assert_true(memcmp(x + b.model->params.items[3].offset, x + b.model->params.items[4].offset, 100 * sizeof *x) != 0);
+  free(x);
+  free(same);
+  free(different);
+  bench_close(&b);
+  bench_close(&other);
+}
+
+static void test_digest_sees_every_tensor(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(false);
+  struct bench b;
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 2));
+  struct weights *w = random_weights(b.model, false, 1), *twin = random_weights(b.model, true, 1);
+  const struct digest before = digest_of_weights(w), same = digest_of_weights(twin);
+  assert_true(digest_equal(&before, &same));
+  for (int i = 0; i < b.model->params.count; i++) {
+    uint16_t *data = w->matrices[i].data;
+    data[0] ^= 1;
+    const struct digest changed = digest_of_weights(w);
+    assert_false(digest_equal(&before, &changed));
+    data[0] ^= 1;
+  }
+  const struct digest after = digest_of_weights(w);
+  assert_true(digest_equal(&before, &after));
+  weights_free(w);
+  weights_free(twin);
+  bench_close(&b);
+}
+
+static void test_safetensors_round_trip(void **state) {
+  (void)state;
+  static const char *const metadata[] = {"version", "12", NULL};
+  for (int tied = 0; tied < 2; tied++) {
+    const struct model_config c = tiny_config(tied != 0);
+    struct bench b;
+    struct buf bytes = BUF_INIT;
+    struct st_file *file = NULL;
+    assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 2));
+    struct weights *w = random_weights(b.model, true, 1), *loaded = make(&b, true);
+    assert_int_equal(weights_to_safetensors(&bytes, w, metadata, NULL), RC_OK);
+    assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, NULL), RC_OK);
+    assert_string_equal(st_metadata(file, "format"), "pt");
+    assert_string_equal(st_metadata(file, "version"), "12");
+    assert_int_equal(st_count(file), b.model->params.count);
+    assert_int_equal(weights_from_safetensors(loaded, file, NULL), RC_OK);
+    const struct digest x = digest_of_weights(w), y = digest_of_weights(loaded);
+    assert_true(digest_equal(&x, &y));
+    for (int i = 0; i < b.model->params.count; i++) {
+      const struct matrix *t = &w->transposed[i];
+      if (!t->data) continue;
+      assert_memory_equal(t->data, loaded->transposed[i].data, b.ops->matrix_bytes(b.ops, t->N, t->K));
+    }
+    st_close(file);
+    buf_free(&bytes);
+    weights_free(w);
+    weights_free(loaded);
+    bench_close(&b);
+  }
+}
+
+/* fp32 files load into bf16 weights rounded, bf16 files into fp32 weights widened. */
+static void test_formats_convert(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct bench narrow, wide;
+  struct buf bytes = BUF_INIT;
+  struct st_file *file = NULL;
+  assert_true(bench_open(&narrow, &c, FORMAT_BF16, NULL, 1));
+  assert_true(bench_open(&wide, &c, FORMAT_F32, NULL, 1));
+  const size_t n = wide.model->params.elements;
+  float *x = calloc(n, sizeof *x), *y = calloc(n, sizeof *y);
+  struct weights *full = random_weights(wide.model, false, 9), *direct = random_weights(narrow.model, false, 9), *loaded = make(&narrow, false);
+  assert_int_equal(weights_to_safetensors(&bytes, full, NULL, NULL), RC_OK);
+  assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, NULL), RC_OK);
+  assert_int_equal(weights_from_safetensors(loaded, file, NULL), RC_OK);
+  const struct digest d = digest_of_weights(direct), l = digest_of_weights(loaded);
+  assert_true(digest_equal(&d, &l));
+  st_close(file);
+  buf_clear(&bytes);
+  assert_int_equal(weights_to_safetensors(&bytes, direct, NULL, NULL), RC_OK);
+  assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, NULL), RC_OK);
+  assert_int_equal(weights_from_safetensors(full, file, NULL), RC_OK);
+  weights_to_masters(full, x);
+  weights_to_masters(direct, y);
+  assert_memory_equal(x, y, n * sizeof *x);
+  st_close(file);
+  buf_free(&bytes);
+  weights_free(full);
+  weights_free(direct);
+  weights_free(loaded);
+  free(x);
+  free(y);
+  bench_close(&narrow);
+  bench_close(&wide);
+}
+
+enum damage { DAMAGE_NONE, DAMAGE_MISSING, DAMAGE_EXTRA, DAMAGE_SHAPE, DAMAGE_DTYPE, DAMAGE_TIED_HEAD_EQUAL, DAMAGE_TIED_HEAD_DIFFERENT };
+
+/* A file of zeros but for what `damage` says. */
+static void write_file(struct buf *out, const struct model *m, enum damage damage) {
+  struct st_entry entries[64];
+  size_t count = 0;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    if (damage == DAMAGE_MISSING && i == 5) continue;
+    struct st_entry e = {.name = p->name, .dtype = ST_BF16, .dims = p->rows == 1 ? 1 : 2, .shape = {p->rows == 1 ? p->cols : p->rows, p->cols}};
+    if (damage == DAMAGE_SHAPE && i == 2) {
+      e.shape[0] = p->cols;
+      e.shape[1] = p->rows;
+    }
+    if (damage == DAMAGE_DTYPE && i == 2) e.dtype = ST_I16;
+    entries[count++] = e;
+  }
+  if (damage == DAMAGE_EXTRA) entries[count++] = (struct st_entry){.name = "model.layers.0.self_attn.q_proj.bias", .dtype = ST_BF16, .dims = 1, .shape = {72}};
+  if (damage >= DAMAGE_TIED_HEAD_EQUAL) {
+    entries[count] = entries[0];
+    entries[count++].name = "lm_head.weight";
+  }
+  assert_int_equal(st_write_header(out, entries, count, NULL, NULL), RC_OK);
+  for (size_t i = 0; i < count; i++) {
+    const size_t bytes = (size_t)entries[i].shape[0] * (entries[i].dims == 2 ? (size_t)entries[i].shape[1] : 1) * 2;
+    char *zeros = calloc(1, bytes);
+    if (damage == DAMAGE_TIED_HEAD_DIFFERENT && i == count - 1) zeros[bytes - 1] = 1;
+    buf_append(out, zeros, bytes);
+    free(zeros);
+  }
+}
+
+static void test_wrong_files_are_refused_whole(void **state) {
+  (void)state;
+  static const struct { enum damage damage; enum rc rc; const char *field; } cases[] = {
+    {DAMAGE_MISSING, RC_INVALID, "model.layers.0.self_attn.q_norm.weight"}, {DAMAGE_EXTRA, RC_INVALID, "model.layers.0.self_attn.q_proj.bias"},
+    {DAMAGE_SHAPE, RC_INVALID, "model.layers.0.self_attn.q_proj.weight"}, {DAMAGE_DTYPE, RC_INVALID, "model.layers.0.self_attn.q_proj.weight"},
+    {DAMAGE_TIED_HEAD_DIFFERENT, RC_INVALID, "lm_head.weight"}, {DAMAGE_NONE, RC_OK, ""}, {DAMAGE_TIED_HEAD_EQUAL, RC_OK, ""},
+  };
+  const struct model_config c = tiny_config(true);
+  struct bench b;
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  struct weights *w = random_weights(b.model, false, 1);
+  const struct digest before = digest_of_weights(w);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct buf bytes = BUF_INIT;
+    struct st_file *file = NULL;
+    struct err err = {0};
+    write_file(&bytes, b.model, cases[i].damage);
+    assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, &err), RC_OK);
+    assert_int_equal(weights_from_safetensors(w, file, &err), cases[i].rc);
+    assert_string_equal(err.field, cases[i].field);
+    const struct digest after = digest_of_weights(w);
+    assert_int_equal(digest_equal(&before, &after), cases[i].rc != RC_OK);
+    st_close(file);
+    buf_free(&bytes);
+  }
+  weights_free(w);
+  bench_close(&b);
+}
+
+static void test_rope_table(void **state) {
+  (void)state;
+  struct model_config c = tiny_config(true);
+  struct bench b;
+  struct model *m = NULL;
+  c.head_dim = 128;
+  c.positions_max = 40960;
+  c.rope_theta = 1e6;
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 2));
+  for (int position = 0; position < 40960; position += 37) {
+    for (int i = 0; i < 64; i++) {
+      const float inverse = 1.0f / (float)pow(1e6, (double)((float)(2 * i) / 128.0f)), angle = (float)position * inverse;
+      const float *pair = b.model->rope + ((size_t)position * 64 + (size_t)i) * 2;
+      assert_true(fabsf(pair[0] - (float)cos((double)angle)) <= 0x1p-23f && fabsf(pair[1] - (float)sin((double)angle)) <= 0x1p-23f);
+    }
+  }
+  assert_int_equal(model_create(&m, &c, b.ops, 100, NULL), RC_OK);
+  assert_int_equal(m->context_max, 100);
+  assert_memory_equal(m->rope, b.model->rope, 100 * 64 * 2 * sizeof(float));
+  model_free(m);
+  assert_int_equal(model_create(&m, &c, b.ops, -1, NULL), RC_INVALID);
+  bench_close(&b);
+}
+
+static void test_elementary_functions(void **state) {
+  (void)state;
+  uint64_t rng = 3;
+  for (int i = 0; i < 200000; i++) {
+    const double angle = (double)next_random(&rng) / 0x1p31 * (i % 2 ? 262144 : 10) * (i % 3 ? 1 : -1);
+    assert_true(fabs(elementary_sin(angle) - sin(angle)) < 1e-15 && fabs(elementary_cos(angle) - cos(angle)) < 1e-15);
+    const double x = ((double)next_random(&rng) / 0x1p31 - 0.5) * 1400;
+    assert_true(x < -690 || fabs(elementary_exp(x) / exp(x) - 1) < 1e-15);
+    const double y = exp(x / 10);
+    assert_true(fabs(elementary_log(y) - log(y)) <= 1e-15 * fmax(1, fabs(log(y))));
+  }
+  assert_true(elementary_exp(0) == 1 && elementary_exp(-1e9) == 0 && isinf(elementary_exp(1e9)) && isnan(elementary_exp(NAN)) && elementary_log(1) == 0);
+  assert_true(elementary_exp(-INFINITY) == 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_masters_survive_packing), cmocka_unit_test(test_random_masters), cmocka_unit_test(test_digest_sees_every_tensor),
+    cmocka_unit_test(test_safetensors_round_trip), cmocka_unit_test(test_formats_convert), cmocka_unit_test(test_wrong_files_are_refused_whole),
+    cmocka_unit_test(test_rope_table), cmocka_unit_test(test_elementary_functions),
+  };
+  return cmocka_run_group_tests_name("model/weights", tests, NULL, NULL);
+}

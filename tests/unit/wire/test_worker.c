@@ -1,0 +1,145 @@
+/* Registration, heartbeat and the current version survive the wire, and nothing malformed does. */
+#include "tests/unit/wire/wire_test.c"
+
+MESSAGE_AGAIN(worker_register)
+MESSAGE_AGAIN(worker_registered)
+MESSAGE_AGAIN(worker_heartbeat)
+MESSAGE_AGAIN(worker_heartbeat_answer)
+
+static const struct message register_message = {
+    .name = "worker_register",
+    .json = "{\"name\":\"gen-1.a_B\",\"kind\":\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8}",
+    .again = again_worker_register};
+static const struct message registered_message = {
+    .name = "worker_registered",
+    .json = "{\"worker_id\":\"w3\",\"epoch\":9007199254740991,\"fence\":\"18446744073709551615\",\"heartbeat_ms\":1000,\"worker_ttl_ms\":5000}",
+    .again = again_worker_registered};
+static const struct message heartbeat_message = {
+    .name = "worker_heartbeat",
+    .json = "{\"epoch\":3,\"ready\":true,\"draining\":false,\"loaded_digest\":\"" DIGEST_A "\",\"slots_busy\":5,\"busy_slot_us\":123456789012,"
+            "\"tokens_sampled\":99,\"leases\":[{\"id\":\"r7.12.3.0-3\",\"fence\":1},{\"id\":\"r7.12.4.0-3\",\"fence\":\"9007199254740992\"}]}",
+    .again = again_worker_heartbeat,
+    .optional = {"loaded_digest"},
+    .nullable = {"leases"}};
+static const struct message answer_message = {
+    .name = "worker_heartbeat_answer",
+    .json = "{\"epoch\":3,\"lost\":[\"r7.12.3.0-3\",\"r7.12.4.0-0\"],\"current\":{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
+            "\",\"trainer_url\":\"http://trainer:8082\"}}",
+    .again = again_worker_heartbeat_answer,
+    .nullable = {"lost", "current"}};
+
+static const struct message *const all[] = {&register_message, &registered_message, &heartbeat_message, &answer_message};
+
+static void every_message_reads_back_as_it_was_written(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) message_check_round_trip(all[i]);
+}
+
+static void every_spoilt_member_is_refused(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) message_check_spoilt(all[i]);
+}
+
+static void the_fields_arrive_where_they_belong(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct json *root;
+  struct worker_heartbeat m;
+  assert_int_equal(json_parse(&root, heartbeat_message.json, strlen(heartbeat_message.json), 0, NULL), RC_OK);
+  assert_int_equal(worker_heartbeat_decode(&m, root, &arena, NULL), RC_OK);
+  json_free(root); /* nothing borrowed from the tree */
+  assert_true(m.epoch == 3 && m.ready && !m.draining && m.has_loaded && m.slots_busy == 5 && m.busy_slot_us == 123456789012 && m.tokens_sampled == 99);
+  assert_int_equal(m.lease_count, 2);
+  assert_string_equal(m.leases[1].id, "r7.12.4.0-3");
+  assert_true(m.leases[1].fence == (1ull << 53));
+  arena_free(&arena);
+}
+
+static void absent_weights_and_runs_are_null(void **state) {
+  (void)state;
+  struct buf out = BUF_INIT;
+  worker_heartbeat_encode(&(struct worker_heartbeat){.epoch = 1}, &out);
+  assert_non_null(strstr(out.data, "\"loaded_digest\":null"));
+  buf_clear(&out);
+  worker_heartbeat_answer_encode(&(struct worker_heartbeat_answer){.epoch = 1}, &out);
+  assert_string_equal(out.data, "{\"epoch\":1,\"lost\":[],\"current\":null}");
+  buf_free(&out);
+}
+
+static void a_name_is_letters_digits_dot_underscore_dash(void **state) {
+  (void)state;
+  static const char *const bad[] = {"\"\"", "\"a b\"", "\"a/b\"", "\"\\u00e9\"", "\"a\\u0000\"", "\"..\"", "\".\"", "\"a?\"", "\"a\\n\""};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) message_check_refused(&register_message, "\"gen-1.a_B\"", bad[i], NULL);
+  char longest[LIMIT_NAME_MAX + 3] = "\"";
+  memset(longest + 1, 'x', LIMIT_NAME_MAX - 1);
+  memcpy(longest + LIMIT_NAME_MAX, "\"", 2);
+  message_check_accepted(&register_message, "\"gen-1.a_B\"", longest);
+  memcpy(longest + LIMIT_NAME_MAX, "x\"", 3);
+  message_check_refused(&register_message, "\"gen-1.a_B\"", longest, "name");
+}
+
+static void a_url_is_http_host_port(void **state) {
+  (void)state;
+  static const char *const bad[] = {"https://h:1", "http://", "http://:80", "http:///x", "h:1", "http://h:1/", "http://h:1?x", "http://h:1#x", "http://h :1", "http://u@h:1"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) message_check_refused(&register_message, "http://10.0.0.7:8081", bad[i], "url");
+  message_check_accepted(&register_message, "http://10.0.0.7:8081", "http://gateway.local:80/gen-1");
+  message_check_refused(&answer_message, "http://trainer:8082", "ftp://trainer", "current.trainer_url");
+}
+
+static void slots_belong_to_the_kind_of_worker(void **state) {
+  (void)state;
+  message_check_refused(&register_message, "\"slots\":8", "\"slots\":0", "slots");
+  message_check_refused(&register_message, "\"slots\":8", "\"slots\":4097", "slots");
+  message_check_refused(&register_message, "\"slots\":8", "\"slots\":-1", "slots");
+  message_check_refused(&register_message, "\"slots\":8", "\"slots\":8.0", "slots");
+  message_check_refused(&register_message, "\"generation\"", "\"trainer\"", "slots");
+  message_check_refused(&register_message, "\"generation\"", "\"Generation\"", "kind");
+  message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8", "\"trainer\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
+}
+
+static void numbers_and_digests_keep_their_bounds(void **state) {
+  (void)state;
+  message_check_refused(&registered_message, "\"heartbeat_ms\":1000", "\"heartbeat_ms\":0", "heartbeat_ms");
+  message_check_refused(&registered_message, "18446744073709551615", "18446744073709551616", "fence");
+  message_check_refused(&registered_message, "9007199254740991", "-1", "epoch");
+  message_check_accepted(&registered_message, "9007199254740991", "9223372036854775807");
+  message_check_accepted(&registered_message, "9007199254740991", "\"9007199254740991\"");
+  message_check_refused(&heartbeat_message, DIGEST_A, "00", "loaded_digest");
+  message_check_refused(&heartbeat_message, "\"fence\":1}", "\"fence\":-1}", "leases[0].fence");
+  message_check_refused(&answer_message, "\"version\":12", "\"version\":-1", "current.version");
+  message_check_refused(&answer_message, "\"r7.12.4.0-0\"", "\"r7 12\"", "lost[1]");
+  message_check_refused(&answer_message, "\"r7.12.4.0-0\"", "\"\"", "lost[1]");
+}
+
+static void too_many_leases_are_refused(void **state) {
+  (void)state;
+  struct lease_ref *refs = calloc(2 * LIMIT_SLOTS + 1, sizeof *refs);
+  for (int i = 0; i <= 2 * LIMIT_SLOTS; i++) refs[i] = (struct lease_ref){"x", 1};
+  struct worker_heartbeat m = {.leases = refs, .lease_count = 2 * LIMIT_SLOTS};
+  struct buf out = BUF_INIT;
+  struct err err = {0};
+  worker_heartbeat_encode(&m, &out);
+  assert_int_equal(message_try(&heartbeat_message, out.data, out.len, NULL, &err), RC_OK);
+  buf_clear(&out);
+  m.lease_count++;
+  worker_heartbeat_encode(&m, &out);
+  assert_int_equal(message_try(&heartbeat_message, out.data, out.len, NULL, &err), RC_INVALID);
+  assert_string_equal(err.field, "leases");
+  buf_free(&out);
+  free(refs);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_message_reads_back_as_it_was_written),
+      cmocka_unit_test(every_spoilt_member_is_refused),
+      cmocka_unit_test(the_fields_arrive_where_they_belong),
+      cmocka_unit_test(absent_weights_and_runs_are_null),
+      cmocka_unit_test(a_name_is_letters_digits_dot_underscore_dash),
+      cmocka_unit_test(a_url_is_http_host_port),
+      cmocka_unit_test(slots_belong_to_the_kind_of_worker),
+      cmocka_unit_test(numbers_and_digests_keep_their_bounds),
+      cmocka_unit_test(too_many_leases_are_refused),
+  };
+  return cmocka_run_group_tests_name("wire: worker", tests, NULL, NULL);
+}
