@@ -49,8 +49,12 @@ V4_FLAGS := -mprefer-vector-width=512
 OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_isa := $(foreach isa,$(ISAS),$(patsubst common/model/cpu/isa/%.c,$(BUILD)/obj/common/model/cpu/isa/%.$(isa).o,$(SRC_isa)))
 
+PYTHON  ?= /usr/bin/python3
+PACKAGES := gcc make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev libcmocka-dev \
+            curl jq python3 python3-pytest python3-yaml python3-jsonschema
+
 .PHONY: all
-all: $(foreach s,$(SERVICES),$(BUILD)/bin/$(s))
+all: $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) ## the three services, in build/bin
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
@@ -93,11 +97,74 @@ $(foreach m,$(MODULES),$(eval $(call UNIT_RULE,$(m))))
 UNIT_TESTS := $(foreach m,$(MODULES),$(UNIT_$(m)))
 
 .PHONY: unit $(addprefix unit-,$(MODULES))
-unit: $(UNIT_TESTS)
+unit: $(UNIT_TESTS) ## unit tests of all modules (unit-base, unit-model, ... for one)
 	@tests/tools/run-unit $(UNIT_TESTS)
 $(addprefix unit-,$(MODULES)): unit-%:
 	@$(MAKE) --no-print-directory $(UNIT_$*)
 	@tests/tools/run-unit $(UNIT_$*)
+
+# --- what people call ---------------------------------------------------------------------------------------------------
+.PHONY: help deps demo check test test-all e2e faults layers lint api-check demo-data asan ubsan tsan install clean
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+
+deps: ## install what is missing (Debian packages, by name)
+	@missing=; for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
+	  $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+
+demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, CONTROL=shuffled|lr0)
+	@mkdir -p $(BUILD); $(MAKE) --no-print-directory -j2 all >$(BUILD)/build.log 2>&1 || { tail -20 $(BUILD)/build.log; exit 1; }
+	@deploy/demo/demo.sh
+
+check: ## quick, for every commit: builds, layers, contract, demo data, unit tests
+	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
+	@$(MAKE) --no-print-directory layers api-check demo-data unit
+
+test: ## everything that must pass before anything is published: check, then real services end to end
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j2 -s faults
+	@$(MAKE) --no-print-directory e2e
+
+test-all: ## the long tiers too: test, sanitizers, the demo with three seeds and its controls
+	@$(MAKE) --no-print-directory test asan ubsan tsan
+	tests/e2e/demo-seeds
+
+e2e: ## end-to-end tests over real processes (needs `make all faults`)
+	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
+
+faults: ## the services with fault injection compiled in (the exactness tests' mutants), in build/faults
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all
+
+layers: ## who may include whom
+	@$(PYTHON) tests/tools/check-layers
+
+api-check: ## openapi/*.yaml against the route tables (real answers are judged in the end-to-end tests)
+	@$(PYTHON) tests/tools/check-api
+
+demo-data: ## the demo's data files are what their script makes; train, validation and test are disjoint
+	@$(PYTHON) tests/tools/check-demo-data
+
+lint: ## shell scripts, long files and functions (warnings to think about)
+	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds; fi
+	@wc -l $$(git ls-files '*.c' '*.h') | awk '$$1 > 800 && $$2 != "total" { print "long file:", $$0 }'
+
+asan ubsan: SANITIZER = address,undefined
+tsan: SANITIZER = thread
+asan: ## unit tests under the address and undefined-behaviour sanitizers
+	@$(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/asan SAN="-fsanitize=$(SANITIZER) -fno-sanitize-recover=all" unit
+ubsan: asan ## the same (both run together)
+tsan: ## unit tests under the thread sanitizer
+	@$(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/tsan SAN="-fsanitize=$(SANITIZER)" unit
+
+PREFIX ?= /usr/local
+install: all ## copy the three binaries to PREFIX/bin
+	install -d $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(DESTDIR)$(PREFIX)/bin
+
+clean: ## remove build/
+	rm -rf $(BUILD)
 
 .PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/common/model/cpu/isa/%.o
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -15,6 +15,25 @@ void token_ids_free(struct token_ids *ids) {
   *ids = (struct token_ids){0};
 }
 
+/* Readies the added tokens for matching, once the normalizer is known: those that are looked for in normalized text are normalized too. */
+static enum rc finish_added(struct tokenizer *t, struct err *err) {
+  struct buf normal = BUF_INIT;
+  enum rc rc = RC_OK;
+  for (size_t i = 0; t->nfc && i < t->normalized.count && rc == RC_OK; i++) {
+    struct added_token *token = &t->normalized.items[i];
+    buf_clear(&normal);
+    rc = text_normalize(&normal, token->content, token->len, err);
+    if (rc != RC_OK) break;
+    token->content = arena_strndup(&t->arena, normal.data, normal.len);
+    token->len = normal.len;
+    if (!token->content) rc = err_set(err, RC_NO_MEMORY, NULL, "an added token of %zu bytes was refused memory", token->len);
+  }
+  buf_free(&normal);
+  if (rc == RC_OK) rc = added_set_make(&t->raw, err);
+  if (rc == RC_OK) rc = added_set_make(&t->normalized, err);
+  return rc;
+}
+
 enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, struct err *err) {
   *out = NULL;
   struct json *root = NULL;
@@ -25,6 +44,7 @@ enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, st
     rc = err_set(err, RC_INVALID, NULL, "expected tokenizer.json to be an object, got %s", json_type_name(json_type_of(root)));
   if (rc == RC_OK) rc = tokenizer_read_model(t, root, err);
   if (rc == RC_OK) rc = tokenizer_read_steps(t, root, err);
+  if (rc == RC_OK) rc = finish_added(t, err);
   json_free(root);
   if (rc != RC_OK) {
     tokenizer_free(t);
@@ -73,11 +93,10 @@ enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len
   enum rc rc = text_check(text, len, err);
   if (rc != RC_OK) return rc;
   struct encoder e = {.t = t, .out = out, .count_before = out->count, .tokens_max = tokens_max, .parse_special = parse_special};
-  e.match = pcre2_match_data_create(16, NULL);
-  if (!e.match) return err_set(err, RC_NO_MEMORY, NULL, "match data was refused memory");
-  rc = text_encode(&e, text, len, err);
+  rc = text_match_begin(&e, err);
+  if (rc == RC_OK) rc = text_encode(&e, text, len, err);
   if (rc != RC_OK) out->count = e.count_before;
-  pcre2_match_data_free(e.match);
+  text_match_end(&e);
   buf_free(&e.normal);
   buf_free(&e.prefixed);
   buf_free(&e.spelled);

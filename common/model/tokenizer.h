@@ -24,7 +24,9 @@ enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err
 void tokenizer_free(struct tokenizer *t);
 int32_t tokenizer_vocabulary(const struct tokenizer *t); /* largest id + 1, added tokens included */
 
-/* Appends ids.  RC_INVALID when a byte has no token; RC_TOO_LARGE above tokens_max. parse_special: added tokens in the text become their ids. */
+/* Appends ids; out is as before on failure.  RC_INVALID when the text is not UTF-8 or a byte has no token; RC_TOO_LARGE when this text alone has more than tokens_max
+ * tokens.  parse_special: special tokens in the text become their ids; without it they are plain text.  Added tokens that are not special ("<think>") become their
+ * ids either way.  No first token is added (Hugging Face: add_special_tokens=False). */
 enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool parse_special, size_t tokens_max,
                          struct token_ids *out, struct err *err);
 /* Appends bytes (possibly an incomplete UTF-8 sequence at the end). Unknown ids are RC_INVALID. */
@@ -34,7 +36,8 @@ int32_t tokenizer_id_of(const struct tokenizer *t, const char *content);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
 /* Chat messages to text in the ChatML form that Qwen models are trained on:
- * "<|im_start|>role\ncontent<|im_end|>\n"... and a final "<|im_start|>assistant\n".  RC_UNSUPPORTED when the vocabulary lacks the two markers. */
+ * "<|im_start|>role\ncontent<|im_end|>\n"... and a final "<|im_start|>assistant\n".  RC_UNSUPPORTED when the vocabulary lacks the two markers,
+ * RC_INVALID for a role that is empty or has line ends or any of <>|, or a content that holds a marker.  Encode the text with parse_special. */
 struct chat_message { const char *role; const char *content; };
 enum rc tokenizer_chat_text(const struct tokenizer *t, const struct chat_message *messages, size_t count, struct buf *out, struct err *err);
 

@@ -86,6 +86,7 @@ struct encoder {
   size_t count_before, tokens_max;
   bool parse_special;
   pcre2_match_data *match;
+  pcre2_match_context *limits;
   struct buf normal, prefixed, spelled;
   struct bpe_symbol *symbols;
   size_t symbols_cap;
@@ -135,6 +136,9 @@ enum rc text_normalize(struct buf *out, const char *text, size_t len, struct err
 /* --- tokenizer_text.c --- */
 /* Compiles a pre-tokenizer's pattern; literal: the pattern is a text, not a regex. */
 enum rc text_compile(pcre2_code **out, const char *pattern, bool literal, struct err *err);
+/* Match data and its ceilings, for one call; end also after a failed begin. */
+enum rc text_match_begin(struct encoder *e, struct err *err);
+void text_match_end(struct encoder *e);
 /* Encodes a whole text, whose bytes are UTF-8. */
 enum rc text_encode(struct encoder *e, const char *text, size_t len, struct err *err);
 

@@ -54,16 +54,24 @@ enum rc text_compile(pcre2_code **out, const char *pattern, bool literal, struct
   return rc;
 }
 
+enum rc text_match_begin(struct encoder *e, struct err *err) {
+  e->match = pcre2_match_data_create(1, NULL); /* only the whole match is asked for */
+  e->limits = pcre2_match_context_create(NULL);
+  if (!e->match || !e->limits) return err_set(err, RC_NO_MEMORY, NULL, "match data was refused memory");
+  pcre2_set_match_limit(e->limits, MATCH_STEPS_MAX);
+  pcre2_set_heap_limit(e->limits, MATCH_HEAP_KIB);
+  return RC_OK;
+}
+
+void text_match_end(struct encoder *e) {
+  pcre2_match_data_free(e->match);
+  pcre2_match_context_free(e->limits);
+}
+
 static enum rc match(struct encoder *e, const pcre2_code *regex, const char *text, size_t len, size_t from, int *found, struct err *err) {
-  *found = pcre2_match(regex, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, e->match, NULL);
-  if (*found == PCRE2_ERROR_JIT_STACKLIMIT) {
-    pcre2_match_context *limits = pcre2_match_context_create(NULL);
-    if (!limits) return err_set(err, RC_NO_MEMORY, NULL, "a match context was refused memory");
-    pcre2_set_match_limit(limits, MATCH_STEPS_MAX);
-    pcre2_set_heap_limit(limits, MATCH_HEAP_KIB);
-    *found = pcre2_match(regex, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match, limits);
-    pcre2_match_context_free(limits);
-  }
+  *found = pcre2_match(regex, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, e->match, e->limits);
+  if (*found == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter's stack is on the heap */
+    *found = pcre2_match(regex, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match, e->limits);
   if (*found >= 0 || *found == PCRE2_ERROR_NOMATCH) return RC_OK;
   PCRE2_UCHAR message[128];
   pcre2_get_error_message(*found, message, sizeof message);

@@ -61,9 +61,8 @@ enum rc wire_choice(int *out, const char *field, const char *text, const char *c
 enum rc wire_items(const struct wire_list *list, void **items, size_t *count, const struct json *value, struct arena *arena, struct err *err) {
   *items = NULL;
   *count = 0;
-  const bool none = !value || json_type_of(value) == JSON_NULL;
-  if (none && list->min == 0) return RC_OK;
-  if (none || json_type_of(value) != JSON_ARRAY)
+  if (!value && list->min == 0) return RC_OK;
+  if (!value || json_type_of(value) != JSON_ARRAY)
     return err_set(err, RC_INVALID, list->name, "expected an array, got %s", value ? json_type_name(json_type_of(value)) : "nothing");
   const size_t n = json_length(value);
   if (n < list->min || n > list->max)

@@ -43,7 +43,7 @@ struct wire_list {
   size_t min, max, item_size;
   enum rc (*read)(void *item, const struct json *value, struct arena *arena, struct err *err);
 };
-/* NULL or null is an empty list when list->min is 0.  *items is NULL when the list is empty. */
+/* value NULL (an optional member that did not come) is an empty list when list->min is 0.  *items is NULL when the list is empty. */
 enum rc wire_items(const struct wire_list *list, void **items, size_t *count, const struct json *value, struct arena *arena, struct err *err);
 /* For lists of bare names. */
 enum rc wire_read_name(void *item, const struct json *value, struct arena *arena, struct err *err);

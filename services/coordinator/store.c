@@ -74,11 +74,11 @@ static struct cached *cache_slot(struct store *s, const char *sql) {
 static enum rc statement_take(struct store *s, const char *sql, struct rows *q, struct err *err) {
   struct cached *c = cache_slot(s, sql);
   bool keep = c && (c->sql || s->cache_count < CACHE_SLOTS - 64);
-  *q = (struct rows){.store = s};
+  *q = (struct rows){.store = s, .slot = -1};
   if (c && c->sql && !c->used) {
     c->used = true;
     q->statement = c->statement;
-    q->cached = true;
+    q->slot = (int)(c - s->cache);
     return RC_OK;
   }
   sqlite3_stmt *statement = NULL;
@@ -88,7 +88,7 @@ static enum rc statement_take(struct store *s, const char *sql, struct rows *q, 
   if (keep && !c->sql) {
     *c = (struct cached){.sql = sql, .statement = statement, .used = true};
     s->cache_count++;
-    q->cached = true;
+    q->slot = (int)(c - s->cache);
   }
   return RC_OK;
 }
@@ -124,12 +124,10 @@ enum rc rows_next(struct rows *q, bool *row, struct err *err) {
 
 void rows_end(struct rows *q) {
   if (!q->statement) return;
-  if (q->cached) {
+  if (q->slot >= 0) {
     sqlite3_reset(q->statement);
     sqlite3_clear_bindings(q->statement);
-    for (int i = 0; i < CACHE_SLOTS; i++) {
-      if (q->store->cache[i].statement == q->statement) q->store->cache[i].used = false;
-    }
+    q->store->cache[q->slot].used = false;
   } else {
     sqlite3_finalize(q->statement);
   }

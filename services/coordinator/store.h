@@ -49,7 +49,7 @@ bool store_in_transaction(struct store *s); /* false after SQLite rolled back by
  *   rc = store_query(...);
  *   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) ...
  *   rows_end(&q);                                                            (always, also after a failed store_query) */
-struct rows { struct store *store; void *statement; bool cached; };
+struct rows { struct store *store; void *statement; int slot; }; /* slot: in the cache, or -1 */
 enum rc store_query(struct store *s, struct rows *q, struct err *err, const char *sql, const struct bind *binds, size_t count);
 enum rc rows_next(struct rows *q, bool *row, struct err *err);
 void rows_end(struct rows *q);

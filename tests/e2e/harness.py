@@ -10,7 +10,10 @@ import signal
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
+
+from contract import contract
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("LEASEHOLD_TEST_BIN", ROOT / "build/bin"))
@@ -30,16 +33,31 @@ class HttpError(Exception):
         return json.loads(self.body)
 
 
-def call(method, url, body=None, headers=None, raw=False):
-    """One exchange.  body: bytes are sent as they are, anything else as JSON.  Statuses from 400 raise HttpError."""
+SERVICE_OF = {}  # "http://host:port" -> the contract that judges its answers
+
+
+def exchange(method, url, body=None, headers=None):
+    """One exchange, judged by the contract: (status, headers, bytes).  body: bytes are sent as they are, anything else as JSON."""
     data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json", **(headers or {})})
     try:
         with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:
-            content = answer.read()
-            return content if raw else json.loads(content)
+            status, answer_headers, content = answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
-        raise HttpError(error.code, error.read()) from None
+        status, answer_headers, content = error.code, error.headers, error.read()
+    parts = urllib.parse.urlsplit(url)
+    service = SERVICE_OF.get(f"{parts.scheme}://{parts.netloc}")
+    if service:
+        contract(service).check(method, parts.path, status, answer_headers.get("Content-Type"), content)
+    return status, answer_headers, content
+
+
+def call(method, url, body=None, headers=None, raw=False):
+    """The answer's JSON (or bytes).  Statuses from 400 raise HttpError."""
+    status, _, content = exchange(method, url, body, headers)
+    if status >= 400:
+        raise HttpError(status, content)
+    return content if raw else json.loads(content)
 
 
 class Service:
@@ -58,6 +76,7 @@ class Service:
                 raise RuntimeError(f"{name} wrote no port within {START_SECONDS} s: {self.log.read_text()[-2000:]}")
             time.sleep(0.02)
         self.url = f"http://127.0.0.1:{int(port_file.read_text())}"
+        SERVICE_OF[self.url] = program
 
     def stop(self, how=signal.SIGTERM, seconds=10):
         if self.process.poll() is None:

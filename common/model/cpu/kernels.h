@@ -151,7 +151,7 @@ struct accumulate_args {            /* elements */
   int64_t *acc;
   const float *g;
   double scale;
-  bool *bad;                        /* set, never cleared; one flag per scratch owner is not needed: an atomic store */
+  bool *bad;                        /* set by any part, atomically; never cleared */
 };
 
 struct grad_args {                  /* elements */

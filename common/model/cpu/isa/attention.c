@@ -31,7 +31,8 @@ static void locate(const struct attention_args *c, int sequence, int g, int posi
 }
 
 /* One chain over up to 16 pairs of a tile of keys. */
-INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, const void *keys, size_t tile, int pairs, bool is_odd, const int R, const bool f32)
+INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, const void *keys, size_t tile, int pairs, bool is_odd,
+                        const int R, const bool f32)
 {
   UNROLL
   for (int r = 0; r < R; r++) {

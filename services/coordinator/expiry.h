@@ -1,0 +1,16 @@
+/* When things lapse: pure decisions over times that are passed in (monotonic milliseconds).  Called by the writer thread, core.c. */
+#ifndef LEASEHOLD_COORDINATOR_EXPIRY_H
+#define LEASEHOLD_COORDINATOR_EXPIRY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Has a worker been silent for longer than its time to live? */
+bool expiry_worker_lost(int64_t seen_ms, int64_t ttl_ms, int64_t now_ms);
+/* A lease granted or renewed now lapses then. */
+int64_t expiry_lease_deadline(int64_t now_ms, int64_t ttl_ms);
+bool expiry_passed(int64_t deadline_ms, int64_t now_ms);
+/* How long may the writer sleep when the earliest deadline is this (INT64_MAX: none)?  Between 0 and nap_ms. */
+int64_t expiry_sleep(int64_t earliest_ms, int64_t now_ms, int64_t nap_ms);
+
+#endif

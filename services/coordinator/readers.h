@@ -1,0 +1,15 @@
+/* Read-only connections for GET handlers and the driver: a handler takes one, reads in one snapshot, gives it back.  Any thread. */
+#ifndef LEASEHOLD_COORDINATOR_READERS_H
+#define LEASEHOLD_COORDINATOR_READERS_H
+
+#include "services/coordinator/store.h"
+
+struct readers;
+enum rc readers_create(struct readers **out, const char *db_path, struct err *err);
+void readers_destroy(struct readers *r); /* all given back; NULL is fine */
+/* Begins a snapshot.  At most 32 at once: RC_FULL beyond. */
+enum rc readers_take(struct readers *r, struct store **out, struct err *err);
+/* Ends it. */
+void readers_give(struct readers *r, struct store *s); /* NULL is fine */
+
+#endif

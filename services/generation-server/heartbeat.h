@@ -1,0 +1,32 @@
+/* The tie to the coordinator: one thread that registers, beats, and registers again when the coordinator has forgotten us (404) or has a new epoch (409).
+ *
+ *   UNREGISTERED --POST /v1/workers--> REGISTERED --404, 409--> UNREGISTERED
+ *
+ * A heartbeat renews the leases held; its answer names those that are lost, and the current version. */
+#ifndef LEASEHOLD_GENERATION_HEARTBEAT_H
+#define LEASEHOLD_GENERATION_HEARTBEAT_H
+
+#include "services/generation-server/leases.h"
+#include "services/generation-server/staging.h"
+
+struct heartbeat;
+
+struct heartbeat_options {
+  const char *coordinator, *token, *name, *advertise_url; /* borrowed */
+  int slots;
+  struct leases *leases;
+  struct staging *staging;
+};
+
+enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *options, struct err *err);
+/* Beat now: something changed that the coordinator should know. */
+void heartbeat_poke(struct heartbeat *h);
+/* The coordinator answered somebody else that it does not know us: register again. */
+void heartbeat_stale(struct heartbeat *h);
+void heartbeat_drain(struct heartbeat *h);
+/* 0 before the first registration. */
+uint64_t heartbeat_epoch(struct heartbeat *h);
+/* NULL is fine. */
+void heartbeat_stop(struct heartbeat *h);
+
+#endif

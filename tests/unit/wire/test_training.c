@@ -1,0 +1,272 @@
+/* What the coordinator and the trainer say to each other survives the wire; numbers that are not finite arrive as NaN and never as something else. */
+#include <math.h>
+#include <time.h>
+
+#include "tests/unit/wire/wire_test.c"
+
+MESSAGE_AGAIN(open_run)
+MESSAGE_AGAIN(open_run_answer)
+MESSAGE_AGAIN(submit_batch)
+MESSAGE_AGAIN(batch_status)
+MESSAGE_AGAIN(submit_step)
+MESSAGE_AGAIN(step_status)
+MESSAGE_AGAIN(version_announce)
+MESSAGE_AGAIN(push_answer)
+
+static const struct message open_run_message = {
+    .name = "open_run",
+    .json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":\"12345678901234567890\",\"training\":{\"objective\":\"gspo\",\"clip_low\":0.1,\"clip_high\":0.28,"
+            "\"kl_coefficient\":0.001,\"normalization\":\"sequences\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-08,\"weight_decay\":0.01,\"clip_norm\":0.3,"
+            "\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,\"total_steps\":200,\"temperature\":1.5,\"chunk_tokens\":8192,\"checkpoint_every\":10}}",
+    .again = again_open_run};
+static const struct message open_run_answer_message = {
+    .name = "open_run_answer", .json = "{\"run\":\"r7\",\"version\":0,\"digest\":\"" DIGEST_A "\"}", .again = again_open_run_answer};
+static const struct message batch_message = {
+    .name = "submit_batch",
+    .json = "{\"batch_id\":\"r7.12.b0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[{\"id\":\"r7.12.3\",\"samples\":["
+            "{\"id\":\"r7.12.3.0\",\"tokens\":[1,2,3,4],\"prompt_length\":2,\"segments\":[{\"start\":0,\"count\":2,\"loss_mask\":true}],\"advantage\":-0.707106769},"
+            "{\"id\":\"r7.12.3.1\",\"tokens\":[1,2,5],\"prompt_length\":1,\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":false},"
+            "{\"start\":1,\"count\":1,\"loss_mask\":true}],\"advantage\":0.707106769}]},"
+            "{\"id\":\"r7.12.4\",\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,2],\"prompt_length\":1,"
+            "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
+    .again = again_submit_batch};
+static const struct message batch_done_message = {
+    .name = "batch_status done",
+    .json = "{\"batch_id\":\"r7.12.b0\",\"state\":\"done\",\"error\":null,\"samples\":[{\"id\":\"r7.12.3.0\",\"logprobs\":[-0.5,null,-1.25]},{\"id\":\"r7.12.3.1\",\"logprobs\":[]}],"
+            "\"stats\":{\"loss\":-0.25,\"entropy_sum\":null,\"kl_reference_sum\":0,\"ratio_sum\":4,\"ratio_squares\":4,\"tokens\":4,\"clipped\":1,\"samples\":2,\"logprob_us\":10,"
+            "\"compute_us\":20,\"poisoned\":true}}",
+    .again = again_batch_status,
+    .nullable = {"error", "logprobs[]", "loss", "entropy_sum", "kl_reference_sum", "ratio_sum", "ratio_squares"}};
+static const struct message batch_failed_message = {
+    .name = "batch_status failed",
+    .json = "{\"batch_id\":\"r7.12.b0\",\"state\":\"failed\",\"error\":{\"code\":\"too_large\",\"message\":\"expected at most 4096 rows\",\"field\":\"groups[0]\"},"
+            "\"samples\":[],\"stats\":null}",
+    .again = again_batch_status,
+    .nullable = {"stats"}};
+static const struct message batch_running_message = {
+    .name = "batch_status running",
+    .json = "{\"batch_id\":\"r7.12.b0\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null}",
+    .again = again_batch_status,
+    .nullable = {"error", "stats"}};
+static const struct message step_message = {
+    .name = "submit_step",
+    .json = "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[\"r7.12.3\",\"r7.12.4\"],\"denominator\":37,\"last\":true,"
+            "\"push_to\":[{\"worker_id\":\"w3\",\"url\":\"http://gen-1:8081\"}],\"stage_timeout_ms\":60000}",
+    .again = again_submit_step};
+static const struct message step_done_message = {
+    .name = "step_status done",
+    .json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
+            "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B "\",\"error\":null},"
+            "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":null,\"error\":\"no answer within 60000 ms\"}]}",
+    .again = again_step_status,
+    .nullable = {"error", "grad_norm"}};
+static const struct message step_queued_message = {
+    .name = "step_status queued",
+    .json = "{\"step_id\":\"r7.12\",\"state\":\"queued\",\"error\":null,\"version\":null,\"digest\":null,\"grad_norm\":0,\"lr\":0,\"skipped\":false,\"step_us\":0,"
+            "\"checkpoint_us\":0,\"push_us\":0,\"pushes\":[]}",
+    .again = again_step_status,
+    .optional = {"version", "digest"},
+    .nullable = {"error", "grad_norm"}};
+static const struct message announce_message = {
+    .name = "version_announce",
+    .json = "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\",\"epoch\":3,\"fence\":2,\"version\":13,\"digest\":\"" DIGEST_B "\",\"pushes\":["
+            "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":\"" DIGEST_A "\",\"error\":\"digests differ\"}]}",
+    .again = again_version_announce,
+    .optional = {"error"}};
+static const struct message push_message = {.name = "push_answer", .json = "{\"staged\":true,\"digest\":\"" DIGEST_A "\"}", .again = again_push_answer};
+
+static const struct message *const all[] = {&open_run_message,    &open_run_answer_message, &batch_message,    &batch_done_message, &batch_failed_message, &batch_running_message,
+                                            &step_message,        &step_done_message,       &step_queued_message, &announce_message, &push_message};
+
+static void every_message_reads_back_as_it_was_written(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) message_check_round_trip(all[i]);
+}
+
+static void every_spoilt_member_is_refused(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    struct message m = *all[i];
+    if (all[i] == &open_run_message) { /* every member of "training" has a default */
+      m.json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"lr\":0.5,\"chunk_tokens\":64,\"objective\":\"ppo\"}}";
+      m.optional[0] = "lr", m.optional[1] = "chunk_tokens", m.optional[2] = "objective";
+    }
+    if (all[i] == &step_done_message) { /* one report, staged */
+      m.json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":false,\"step_us\":1,"
+               "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B "\"}]}";
+    }
+    if (all[i] == &announce_message) {
+      m.json = "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\",\"epoch\":3,\"fence\":2,\"version\":13,\"digest\":\"" DIGEST_B "\",\"pushes\":["
+               "{\"worker_id\":\"w4\",\"staged\":true,\"digest\":\"" DIGEST_A "\",\"error\":\"digests differ\"}]}";
+    }
+    message_check_spoilt(&m);
+  }
+}
+
+static void a_training_configuration_is_read_over_defaults(void **state) {
+  (void)state;
+  struct training_config c, defaults;
+  struct arena arena = ARENA_INIT;
+  struct json *root;
+  training_config_defaults(&c);
+  defaults = c;
+  assert_int_equal(json_parse(&root, "{\"lr\":0.5,\"objective\":null}", 27, 0, NULL), RC_OK);
+  assert_int_equal(training_config_read(&c, root, &arena, NULL), RC_OK);
+  assert_true(c.lr == 0.5);
+  assert_string_equal(c.objective, defaults.objective);
+  assert_true(c.clip_low == 0.2 && c.beta1 == 0.9 && c.temperature == 1 && c.checkpoint_every == 1 && c.chunk_tokens == defaults.chunk_tokens);
+  json_free(root);
+  arena_free(&arena);
+}
+
+static void a_training_configuration_is_bounded(void **state) {
+  (void)state;
+  const struct message *m = &open_run_message;
+  message_check_refused(m, "\"gspo\"", "\"GRPO\"", "training.objective");
+  message_check_refused(m, "\"sequences\"", "\"token\"", "training.normalization");
+  message_check_refused(m, "\"cosine\"", "\"step\"", "training.schedule");
+  message_check_refused(m, "\"beta1\":0.9", "\"beta1\":1", "training.beta1");
+  message_check_refused(m, "\"beta2\":0.95", "\"beta2\":1.0", "training.beta2");
+  message_check_refused(m, "\"eps\":1e-08", "\"eps\":0", "training.eps");
+  message_check_refused(m, "\"lr\":1e-06", "\"lr\":-1e-06", "training.lr");
+  message_check_refused(m, "\"lr\":1e-06", "\"lr\":\"1e-06\"", "training.lr");
+  message_check_refused(m, "\"temperature\":1.5", "\"temperature\":0", "training.temperature");
+  message_check_refused(m, "\"checkpoint_every\":10", "\"checkpoint_every\":0", "training.checkpoint_every"); /* the trainer divides by it */
+  message_check_refused(m, "\"chunk_tokens\":8192", "\"chunk_tokens\":262145", "training.chunk_tokens");
+  message_check_refused(m, "\"warmup_steps\":50", "\"warmup_steps\":50.0", "training.warmup_steps");
+  message_check_refused(m, "\"warmup_steps\":50", "\"warmup\":50", "training.warmup");
+  message_check_accepted(m, "\"seed\":\"12345678901234567890\"", "\"seed\":0");
+  message_check_refused(m, "\"seed\":\"12345678901234567890\"", "\"seed\":\"0x1\"", "seed");
+}
+
+static void an_evaluating_run_may_be_greedy(void **state) {
+  (void)state;
+  struct message m = open_run_message;
+  m.json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"objective\":\"evaluate\",\"temperature\":0.5}}";
+  message_check_accepted(&m, "0.5", "0");
+}
+
+static void a_batch_must_add_up(void **state) {
+  (void)state;
+  const struct message *m = &batch_message;
+  message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":0", "groups[0].samples[0].prompt_length");
+  message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":4", "groups[0].samples[0].prompt_length"); /* no completion */
+  message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":3", "groups[0].samples[0].segments");      /* they cover the completion, no more */
+  message_check_refused(m, "[1,2,3,4]", "[1,2,3,-4]", "groups[0].samples[0].tokens[3]");
+  message_check_refused(m, "-0.707106769", "1e39", "groups[0].samples[0].advantage"); /* infinite as a float32 */
+  message_check_refused(m, "\"id\":\"r7.12.3.1\"", "\"id\":\"r7.12.3.0\"", "groups[0].samples");
+  message_check_refused(m, "\"id\":\"r7.12.4\"", "\"id\":\"r7.12.3\"", "groups");
+  message_check_refused(m, "\"version\":12", "\"version\":12.0", "version");
+}
+
+static void states_errors_and_results_belong_together(void **state) {
+  (void)state;
+  message_check_refused(&batch_running_message, "running", "done", "stats");
+  message_check_refused(&batch_running_message, "running", "failed", "error");
+  message_check_refused(&batch_running_message, "running", "lost", "state");
+  message_check_refused(&batch_failed_message, "failed", "queued", "error");
+  message_check_refused(&batch_failed_message, "too_large", "ok", "error.code");
+  message_check_refused(&step_queued_message, "queued", "done", "version");
+  message_check_refused(&step_done_message, "done", "failed", "error");
+  message_check_refused(&step_done_message, "true,\"digest\":\"" DIGEST_B "\"", "true,\"digest\":null", "pushes[0].digest");
+  message_check_refused(&push_message, "\"" DIGEST_A "\"", "null", "digest");
+}
+
+static void what_is_not_finite_arrives_as_nan(void **state) {
+  (void)state;
+  float logprobs[] = {-1, NAN, -INFINITY};
+  struct sample_logprobs sample = {"r1.1.1.0", {logprobs, 3}};
+  struct batch_status in = {.batch_id = "b", .state = JOB_DONE, .samples = &sample, .sample_count = 1, .stats = {.loss = (double)NAN, .ratio_sum = (double)INFINITY, .poisoned = true}}, m;
+  struct buf out = BUF_INIT;
+  struct arena arena = ARENA_INIT;
+  struct json *root;
+  batch_status_encode(&in, &out);
+  assert_int_equal(json_parse(&root, out.data, out.len, 0, NULL), RC_OK);
+  assert_int_equal(batch_status_decode(&m, root, &arena, NULL), RC_OK);
+  assert_true(m.samples[0].logprobs.items[0] == -1 && isnan(m.samples[0].logprobs.items[1]) && isnan(m.samples[0].logprobs.items[2]));
+  assert_true(isnan(m.stats.loss) && isnan(m.stats.ratio_sum) && m.stats.entropy_sum == 0 && m.stats.poisoned);
+  json_free(root);
+  buf_free(&out);
+  arena_free(&arena);
+}
+
+static void an_error_keeps_code_sentence_and_field(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct json *root;
+  struct batch_status m;
+  assert_int_equal(json_parse(&root, batch_failed_message.json, strlen(batch_failed_message.json), 0, NULL), RC_OK);
+  assert_int_equal(batch_status_decode(&m, root, &arena, NULL), RC_OK);
+  assert_int_equal(m.error.rc, RC_TOO_LARGE);
+  assert_string_equal(m.error.message, "expected at most 4096 rows");
+  assert_string_equal(m.error.field, "groups[0]");
+  json_free(root);
+  arena_free(&arena);
+}
+
+static void a_step_names_its_groups_once_and_divides_by_something(void **state) {
+  (void)state;
+  const struct message *m = &step_message;
+  message_check_refused(m, "\"r7.12.4\"", "\"r7.12.3\"", "groups");
+  message_check_refused(m, "\"r7.12.4\"", "\"r7/12\"", "groups[1]");
+  message_check_refused(m, "\"denominator\":37", "\"denominator\":0", "denominator");
+  message_check_refused(m, "\"denominator\":37", "\"denominator\":-1", "denominator");
+  message_check_refused(m, "\"stage_timeout_ms\":60000", "\"stage_timeout_ms\":0", "stage_timeout_ms");
+  message_check_refused(m, "http://gen-1:8081", "gen-1", "push_to[0].url");
+  struct message empty = *m;
+  empty.json = "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[],\"denominator\":0,\"last\":false,\"push_to\":[],\"stage_timeout_ms\":1}";
+  message_check_round_trip(&empty); /* a round whose every group was filtered */
+}
+
+static void a_batch_of_a_million_tokens_passes_quickly(void **state) {
+  (void)state;
+  enum { GROUPS = 16, SAMPLES = 8, TOKENS = 8192 };
+  int32_t *tokens = calloc(TOKENS, sizeof *tokens);
+  for (int i = 0; i < TOKENS; i++) tokens[i] = i * 37 % 151936;
+  struct sample_segment segment = {0, TOKENS - 64, true};
+  struct batch_sample samples[SAMPLES];
+  char ids[SAMPLES][16], group_ids[GROUPS][16];
+  struct batch_group groups[GROUPS];
+  for (int i = 0; i < SAMPLES; i++) {
+    snprintf(ids[i], sizeof ids[i], "s%d", i);
+    samples[i] = (struct batch_sample){.id = ids[i], .tokens = {tokens, TOKENS}, .prompt_length = 64, .segments = &segment, .segment_count = 1, .advantage = 1};
+  }
+  for (int i = 0; i < GROUPS; i++) {
+    snprintf(group_ids[i], sizeof group_ids[i], "g%d", i);
+    groups[i] = (struct batch_group){.id = group_ids[i], .samples = samples, .sample_count = SAMPLES};
+  }
+  struct submit_batch in = {.batch_id = "b", .run = "r", .groups = groups, .group_count = GROUPS}, m;
+  struct buf out = BUF_INIT;
+  struct arena arena = ARENA_INIT;
+  struct json *root;
+  struct err err = {0};
+  const clock_t begun = clock();
+  submit_batch_encode(&in, &out);
+  assert_int_equal(json_parse(&root, out.data, out.len, LIMIT_BATCH_BODY_BYTES, &err), RC_OK);
+  assert_int_equal(submit_batch_decode(&m, root, &arena, &err), RC_OK);
+  const double seconds = (double)(clock() - begun) / CLOCKS_PER_SEC;
+  print_message("%d tokens, %zu bytes: %.3f s\n", GROUPS * SAMPLES * TOKENS, out.len, seconds);
+  assert_true(seconds < 5); /* processor time; some 0.2 s where it was written */
+  assert_memory_equal(m.groups[GROUPS - 1].samples[SAMPLES - 1].tokens.items, tokens, TOKENS * sizeof *tokens);
+  json_free(root);
+  buf_free(&out);
+  arena_free(&arena);
+  free(tokens);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_message_reads_back_as_it_was_written),
+      cmocka_unit_test(every_spoilt_member_is_refused),
+      cmocka_unit_test(a_training_configuration_is_read_over_defaults),
+      cmocka_unit_test(a_training_configuration_is_bounded),
+      cmocka_unit_test(an_evaluating_run_may_be_greedy),
+      cmocka_unit_test(a_batch_must_add_up),
+      cmocka_unit_test(states_errors_and_results_belong_together),
+      cmocka_unit_test(what_is_not_finite_arrives_as_nan),
+      cmocka_unit_test(an_error_keeps_code_sentence_and_field),
+      cmocka_unit_test(a_step_names_its_groups_once_and_divides_by_something),
+      cmocka_unit_test(a_batch_of_a_million_tokens_passes_quickly),
+  };
+  return cmocka_run_group_tests_name("wire: training", tests, NULL, NULL);
+}
