@@ -4,6 +4,7 @@
  * and prompts come from strangers.  So: decompose each code point, sort each run of marks by combining class (stable, by counting), compose, encode.
  * Stateless; any thread.
  *
+ * The library that trained the tokenizers has older Unicode tables: combining marks assigned since Unicode 10 (U+1DF6) may be ordered differently there.
  * White_Space is spelled out here because libraries disagree about U+180E, which stopped being white space in Unicode 6.3. */
 #include <stdlib.h>
 #include <string.h>

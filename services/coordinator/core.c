@@ -205,6 +205,7 @@ static enum rc expire_execute(struct core *c, struct command *cmd, struct err *e
 /* Answers the parked polls that can be, moving them from the list to *done. */
 static void parked_serve(struct core *c, struct command **done) {
   bool look = c->dispatch_due;
+  int kept = 0;
   c->dispatch_due = false;
   for (struct command **link = &c->parked; *link;) {
     struct command *cmd = *link;
@@ -215,12 +216,14 @@ static void parked_serve(struct core *c, struct command **done) {
     }
     if (cmd->parked && !orphaned) {
       link = &cmd->next;
+      kept++;
       continue;
     }
     *link = cmd->next;
     cmd->next = *done;
     *done = cmd;
   }
+  metric_set(c->m_parked, kept);
 }
 
 static void commit_failed(struct core *c, struct command *done, const struct err *err) {

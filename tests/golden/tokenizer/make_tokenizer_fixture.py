@@ -91,7 +91,7 @@ TEXTS = [
     "\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 family", "\U0001f1e9\U0001f1ea\U0001f3f4\U000e0067\U000e0062", "\u2764\ufe0f\U0001f44d\U0001f3fd ok",
     "\u4f60\u597d\uff0c\u4e16\u754c\uff01", "\u6570\u5b66\u554f\u984c 12\u5e74", "\u3053\u3093\u306b\u3061\u306f\u3001\u30ab\u30bf\u30ab\u30ca", "\uc548\ub155\ud558\uc138\uc694 \uc138\uacc4",
     "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!", "\u03ba\u03b1\u03bb\u03b7\u03bc\u03ad\u03c1\u03b1", "\u05e9\u05dc\u05d5\u05dd", "\u0645\u0631\u062d\u0628\u0627", "\u0928\u092e\u0938\u094d\u0924\u0947",
-    "\u00a0nbsp\u2003em\u3000ideographic\u2028line\u0085next", "a\u180eb a\u180e b", "zero\u200bwidth\ufeffbom", "\u00ff\u00fe\u00c3\u0028", "\x01\x02\x1f\x7f control",
+    "\u00a0nbsp\u2003em\u3000ideographic\u2028line\u0085next", "a\u180eb a\u180e b", "a     \u180e b", "zero\u200bwidth\ufeffbom", "\u00ff\u00fe\u00c3\u0028", "\x01\x02\x1f\x7f control",
     "<|endoftext|>", "<|im_start|>user\nhi there<|im_end|>\n<|im_start|>assistant\n", "x<|im_end|>y<|im_end|><|im_end|>", "<|im_en|><|im_end|<|im_end|>>", "<|im_start<|im_start|>",
     "<think>so 2+2=4</think>4", "a  <mask>  b <mask><mask>\nc", "solo soloist asolo (solo) solo", "Gru\u00df und Gru\u00dfwort", "e\u0301x \u00e9x",
     "    if (x != y) {\n        return 0;\n    }\n", "a" * 300, "ab " * 60, "=" * 70 + "\n\n" + "-" * 33, "x \n\n  \n y\r\n\tz", "\U0010ffff\ufffd\ue000 private",
@@ -142,7 +142,7 @@ def main():
             encodings.append({"text": text, "ids": special, **({"plain": plain} if plain != special else {})})
         size = tok.get_vocab_size()
         lists = [[], [0], [size - 1], list(range(size))] + [[rng.randrange(size) for _ in range(12)] for _ in range(20)]
-        lists += [[i] for i in range(0, size, 37)] + [encode(tok, t, True) for t in (TEXTS[36], TEXTS[52])]
+        lists += [[i] for i in range(0, size, 37)] + [encode(tok, t, True) for t in (TEXTS[36], TEXTS[53])]
         decodings = [{"ids": ids, "bytes": decoded_bytes(tok, ids, False).hex(), "skipped": decoded_bytes(tok, ids, True).hex()} for ids in lists]
         cases[name] = {"vocabulary": size, "encodings": encodings, "decodings": decodings}
     text = json.dumps(cases, ensure_ascii=True, separators=(",", ":")).replace('},{"', '},\n{"')
