@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/limits.h"
 #include "common/base/file.h"
 #include "common/json/json.h"
 #include "common/model/tokenizer_internal.h"
@@ -107,10 +108,11 @@ enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len
 
 enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special, struct buf *out, struct err *err) {
   for (size_t i = 0; i < count; i++) {
-    if (ids[i] < 0 || ids[i] >= t->count)
-      return err_set(err, RC_INVALID, NULL, "expected token ids from 0 to %d, got %d at place %zu", t->count - 1, ids[i], i);
+    if (ids[i] < 0 || ids[i] >= LIMIT_VOCABULARY)
+      return err_set(err, RC_INVALID, NULL, "expected token ids from 0 to %d, got %d at place %zu", LIMIT_VOCABULARY - 1, ids[i], i);
   }
   for (size_t i = 0; i < count; i++) {
+    if (ids[i] >= t->count) continue; /* a row that only pads the model's embedding has no text */
     const struct token *token = &t->tokens[ids[i]];
     if (!skip_special || !token->special) buf_append(out, token->bytes, token->bytes_len);
   }

@@ -29,7 +29,8 @@ int32_t tokenizer_vocabulary(const struct tokenizer *t); /* largest id + 1, adde
  * ids either way.  No first token is added (Hugging Face: add_special_tokens=False). */
 enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool parse_special, size_t tokens_max,
                          struct token_ids *out, struct err *err);
-/* Appends bytes (possibly an incomplete UTF-8 sequence at the end). Unknown ids are RC_INVALID. */
+/* Appends bytes (possibly an incomplete UTF-8 sequence at the end). Ids above the vocabulary, which
+ * only pad the model's embedding, have no text, as in Hugging Face; negative ones and those above LIMIT_VOCABULARY are RC_INVALID. */
 enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special, struct buf *out, struct err *err);
 /* The id of an added or vocabulary token by its exact content, -1 when there is none. */
 int32_t tokenizer_id_of(const struct tokenizer *t, const char *content);

@@ -183,7 +183,7 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, const 
     for (size_t i = 0; i < answer.lease_count; i++) take_lease(l, &answer.leases[i], worker_id, request->epoch);
     if (answer.lease_count == 0 && clock_monotonic_ms() - begin_ms < PAUSE_MS) pause_ms = PAUSE_MS;
   } else if (rc == RC_CONFLICT || rc == RC_NOT_FOUND) {
-    l->options.stale(l->options.context);
+    if (still_registered(l, worker_id, request->epoch)) l->options.stale(l->options.context);
     pause_ms = PAUSE_MS;
   } else if (rc != RC_OK) {
     if (!atomic_load(&l->cancel_pull)) log_warn("asking for leases: %s", err.message);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/base/limits.h"
 #include "common/base/file.h"
 #include "common/json/json.h"
 #include "common/model/tokenizer.h"
@@ -170,7 +171,9 @@ static void test_unknown_ids_are_refused(void **state) {
   struct tokenizer *t = load("qwen2");
   struct buf out = BUF_INIT;
   buf_puts(&out, "kept");
-  const int32_t over[] = {5, tokenizer_vocabulary(t)}, under[] = {5, -1};
+  const int32_t padding[] = {tokenizer_vocabulary(t), tokenizer_vocabulary(t) + 5}, over[] = {5, LIMIT_VOCABULARY}, under[] = {5, -1};
+  assert_int_equal(tokenizer_decode(t, padding, 2, false, &out, &err), RC_OK);
+  assert_string_equal(out.data, "kept"); /* ids that only pad the embedding have no text */
   assert_int_equal(tokenizer_decode(t, over, 2, false, &out, &err), RC_INVALID);
   assert_int_equal(tokenizer_decode(t, under, 2, false, &out, &err), RC_INVALID);
   assert_string_equal(out.data, "kept");
