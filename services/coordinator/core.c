@@ -40,6 +40,14 @@ struct command *command_new(command_execute execute, size_t message_bytes) {
   return cmd;
 }
 
+struct command *command_for(struct http_request *r, command_execute execute, size_t message_bytes) {
+  struct command *cmd = command_new(execute, message_bytes);
+  if (cmd) cmd->id = arena_strdup(&cmd->arena, http_param(r, "id"));
+  if (!cmd || cmd->id) return cmd;
+  command_free(cmd);
+  return NULL;
+}
+
 void command_free(struct command *cmd) {
   if (!cmd) return;
   buf_free(&cmd->body);

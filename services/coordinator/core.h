@@ -63,6 +63,8 @@ void core_set_kick(struct core *c, void (*kick)(void *context), void *context);
 
 /* NULL when memory is refused.  message_bytes of zeroed memory become cmd->message. */
 struct command *command_new(command_execute execute, size_t message_bytes);
+/* The same, with the path's {id}. */
+struct command *command_for(struct http_request *r, command_execute execute, size_t message_bytes);
 void command_free(struct command *cmd); /* NULL is fine */
 
 /* Takes over cmd (NULL: answers 503); suspends the request; it is answered after the commit, or with 504 after deadline_ms, or with 429 when the queue is full. */

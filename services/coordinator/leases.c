@@ -118,7 +118,7 @@ static enum rc lease_store(struct core *c, const struct live_worker *w, const st
 
 enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err) {
-  struct open_round r;
+  struct open_round r = {0};
   struct planned_lease plan[LIMIT_LEASES_PER_REQUEST];
   bool found;
   int64_t waiting_all = 0;

@@ -47,14 +47,14 @@ struct live_worker *worker_named(struct core *c, const char *name) {
   return NULL;
 }
 
-enum rc worker_of(struct core *c, const char *id, uint64_t epoch, struct live_worker **out, struct err *err) {
+enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out, struct err *err) {
   int64_t number;
   enum rc rc = id_parse_worker(&number, id, err);
   if (rc == RC_OK) rc = core_check_epoch(c, epoch, err);
   if (rc != RC_OK) return rc;
   for (int i = 0; i < c->worker_count; i++) {
     if (c->workers[i].id != number) continue;
-    c->workers[i].seen_ms = c->now_ms;
+    if (alive) c->workers[i].seen_ms = c->now_ms;
     *out = &c->workers[i];
     return RC_OK;
   }

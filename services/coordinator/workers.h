@@ -11,8 +11,8 @@ enum rc workers_expire(struct core *c, struct err *err);
 /* Ends one: its leases are lost. */
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err);
 struct live_worker *worker_named(struct core *c, const char *name); /* NULL: none live */
-/* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch. Counts as a sign of life. */
-enum rc worker_of(struct core *c, const char *id, uint64_t epoch, struct live_worker **out, struct err *err);
+/* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch. alive: counts as a sign of life. */
+enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out, struct err *err);
 int workers_generating(const struct core *c); /* live generation-servers that are ready */
 
 /* The word that workers are given: the last run's current version, if servers are meant to have it.  Strings live in the arena. */

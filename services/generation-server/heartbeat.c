@@ -97,7 +97,7 @@ static enum rc beat_once(struct heartbeat *h, uint64_t epoch, bool draining, str
   const int64_t deadline_ms = h->heartbeat_ms * 2 > BEAT_DEADLINE_MIN_MS ? h->heartbeat_ms * 2 : BEAT_DEADLINE_MIN_MS;
   if (rc == RC_OK) rc = coordinator_heartbeat(&client, h->worker_id, &m, &answer, &arena, deadline_ms, err);
   if (rc == RC_OK) {
-    leases_lost(h->options.leases, answer.lost, answer.lost_count);
+    leases_lost(h->options.leases, answer.lost, answer.lost_count, m.leases, m.lease_count);
     staging_word(h->options.staging, &answer.current);
   }
   arena_free(&arena);

@@ -20,6 +20,7 @@ enum {
   PAUSE_MS = 100,            /* between polls that brought nothing at once */
   BACKOFF_MIN_MS = 100,
   BACKOFF_MAX_MS = 3000,
+  FAILURES_MAX = 8,          /* answers 500 to one result */
   HELD_MAX = 2 * LIMIT_SLOTS
 };
 
@@ -217,8 +218,10 @@ static void *puller_main(void *argument) {
 
 /* --- the posters --- */
 
-static bool worth_retrying(enum rc rc) {
-  return rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL || rc == RC_IO || rc == RC_NO_MEMORY;
+/* A coordinator that is away is waited for; one that answers with its own faults is not, for ever. */
+static bool worth_retrying(enum rc rc, int failures) {
+  if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL) return true;
+  return (rc == RC_INTERNAL || rc == RC_IO || rc == RC_NO_MEMORY) && failures < FAILURES_MAX;
 }
 
 static bool abandoned(struct leases *l, const struct held *h) {
@@ -244,6 +247,7 @@ static void post(struct leases *l, struct http_client *http, struct held *h) {
   result.worker_id = h->worker_id;
   result.epoch = h->epoch;
   int64_t wait_ms = BACKOFF_MIN_MS;
+  int failures = 0;
   const struct coordinator_client client = {http, l->options.coordinator};
   while (rc == RC_OK && !abandoned(l, h)) {
     struct lease_result_answer answer;
@@ -257,7 +261,7 @@ static void post(struct leases *l, struct http_client *http, struct held *h) {
       break;
     }
     log_warn("result of lease %s: %s", h->id, err.message);
-    if (!worth_retrying(sent)) break;
+    if (!worth_retrying(sent, ++failures)) break;
     backoff(l, h, wait_ms);
     wait_ms = wait_ms * 2 < BACKOFF_MAX_MS ? wait_ms * 2 : BACKOFF_MAX_MS;
   }
@@ -339,11 +343,17 @@ void leases_registered(struct leases *l, const char *worker_id, uint64_t epoch) 
   pthread_mutex_unlock(&l->mutex);
 }
 
-void leases_lost(struct leases *l, const char *const *ids, size_t count) {
+static bool was_sent(const struct held *h, const struct lease_ref *sent, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (sent[i].fence == h->fence && strcmp(sent[i].id, h->id) == 0) return true;
+  return false;
+}
+
+void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent, size_t sent_count) {
   pthread_mutex_lock(&l->mutex);
   for (size_t i = 0; i < count; i++)
     for (struct held *h = l->held; h; h = h->next)
-      if (strcmp(h->id, ids[i]) == 0) lose(l, h);
+      if (strcmp(h->id, ids[i]) == 0 && was_sent(h, sent, sent_count)) lose(l, h);
   notify(l);
   pthread_mutex_unlock(&l->mutex);
 }

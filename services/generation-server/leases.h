@@ -31,7 +31,8 @@ enum rc leases_start(struct leases **out, const struct leases_options *options, 
 void leases_set_engine(struct leases *l, struct engine *engine, const struct model *model);
 /* A new registration voids everything that was held. */
 void leases_registered(struct leases *l, const char *worker_id, uint64_t epoch);
-void leases_lost(struct leases *l, const char *const *ids, size_t count);
+/* The heartbeat that listed `sent` was answered that ids are lost; a lease of the same name granted since is not meant. */
+void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent, size_t sent_count);
 /* What a heartbeat renews. RC_NO_MEMORY. */
 enum rc leases_list(struct leases *l, struct lease_ref **out, size_t *count, struct arena *arena, struct err *err);
 /* Something changed that the puller should look at: other weights are active. */

@@ -1,8 +1,9 @@
-/* The job table: see jobs.h.  A fixed number of hash chains under one lock; waiters are suspended requests with their id. */
+/* The job table: see jobs.h.  A fixed number of hash chains under one lock; waiters are suspended requests with their id.
+ * Bodies of answers are encoded under the lock: a job may be dropped as soon as it is released. */
 #include "services/trainer-server/jobs.h"
 
-#include <assert.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@ struct waiter {
   struct http_request *request;
   char id[LIMIT_NAME_MAX];
   enum job_kind kind;
-  struct jobs *jobs;
+  struct jobs *jobs; /* constant: read before the lock is held */
   bool used;
 };
 
@@ -33,12 +34,12 @@ enum rc jobs_create(struct jobs **out, struct err *err) {
   struct jobs *j = calloc(1, sizeof *j);
   if (!j) return err_set(err, RC_NO_MEMORY, NULL, "the job table needs %zu bytes, which were refused", sizeof *j);
   pthread_mutex_init(&j->lock, NULL);
+  for (int i = 0; i < JOB_WAITERS_MAX; i++) j->waiters[i].jobs = j;
   *out = j;
   return RC_OK;
 }
 
 static void job_free(struct job *job) {
-  json_free(job->body);
   arena_free(&job->arena);
   free(job);
 }
@@ -87,7 +88,7 @@ enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const str
   } else if (!(job = calloc(1, sizeof *job))) {
     rc = err_set(err, RC_NO_MEMORY, NULL, "a job needs %zu bytes, which were refused", sizeof *job);
   } else {
-    strncpy(job->id, id, sizeof job->id - 1);
+    snprintf(job->id, sizeof job->id, "%s", id);
     job->kind = kind;
     job->state = JOB_QUEUED;
     job->request = *request;
@@ -110,11 +111,12 @@ bool jobs_known(struct jobs *j, const char *id, enum job_kind kind) {
   return known;
 }
 
-void jobs_cancel(struct jobs *j, struct job *job) {
+enum job_state jobs_state(struct jobs *j, const char *id, enum job_kind kind) {
   pthread_mutex_lock(&j->lock);
-  unlink_job(j, job);
+  const struct job *job = find(j, id, kind);
+  const enum job_state state = job ? job->state : JOB_QUEUED;
   pthread_mutex_unlock(&j->lock);
-  job_free(job);
+  return state;
 }
 
 void jobs_running(struct jobs *j, struct job *job) {
@@ -154,19 +156,37 @@ static void reply_job(struct http_request *r, const struct job *job) {
   http_reply_json(r, 200, &body);
 }
 
+/* Takes the next request that waits for the job off the list, NULL when there is none; with the lock held. Whoever takes it replies. */
+static struct http_request *take_waiter(struct jobs *j, const struct job *job, int *from) {
+  for (; *from < JOB_WAITERS_MAX; (*from)++) {
+    struct waiter *w = &j->waiters[*from];
+    if (!w->used || w->kind != job->kind || strcmp(w->id, job->id) != 0) continue;
+    w->used = false;
+    return w->request;
+  }
+  return NULL;
+}
+
 static bool ended(const struct job *job) { return job->state == JOB_DONE || job->state == JOB_FAILED; }
 
 void jobs_finish(struct jobs *j, struct job *job, const struct err *error) {
   pthread_mutex_lock(&j->lock);
   if (error) job->error = *error;
   job->state = error ? JOB_FAILED : JOB_DONE;
-  for (int i = 0; i < JOB_WAITERS_MAX; i++) {
-    struct waiter *w = &j->waiters[i];
-    if (!w->used || w->kind != job->kind || strcmp(w->id, job->id) != 0) continue;
-    w->used = false;
-    reply_job(w->request, job);
-  }
+  int from = 0;
+  for (struct http_request *r; (r = take_waiter(j, job, &from));) reply_job(r, job);
   pthread_mutex_unlock(&j->lock);
+}
+
+void jobs_cancel(struct jobs *j, struct job *job) {
+  struct err e;
+  err_set(&e, RC_UNAVAILABLE, NULL, "job %s could not be queued; submit it again", job->id);
+  pthread_mutex_lock(&j->lock);
+  int from = 0;
+  for (struct http_request *r; (r = take_waiter(j, job, &from));) http_fail(r, &e);
+  unlink_job(j, job);
+  pthread_mutex_unlock(&j->lock);
+  job_free(job);
 }
 
 static void fail_unknown(struct http_request *r, const char *id) {
@@ -175,11 +195,11 @@ static void fail_unknown(struct http_request *r, const char *id) {
   http_fail(r, &e);
 }
 
-/* The wait is over, the peer hung up, or the server stops: answer with the state as it is, unless jobs_finish was faster. */
+/* The wait is over, the peer hung up, or the server stops: answer with the state as it is, unless jobs_finish was faster.
+ * The slot may have been given to another request by then, but not to one at the same address: http keeps r while this runs. */
 static void wait_over(struct http_request *r, enum http_cancel why, void *context) {
   struct waiter *w = context;
   struct jobs *j = w->jobs;
-  (void)why;
   pthread_mutex_lock(&j->lock);
   if (w->used && w->request == r) {
     w->used = false;
@@ -188,7 +208,8 @@ static void wait_over(struct http_request *r, enum http_cancel why, void *contex
       reply_job(r, job);
     } else {
       struct err e;
-      err_set(&e, RC_TIMEOUT, NULL, "job %s did not end within the wait", w->id);
+      if (why == HTTP_CANCEL_SHUTDOWN) err_set(&e, RC_UNAVAILABLE, NULL, "the trainer stops before job %s ended", w->id);
+      else err_set(&e, RC_TIMEOUT, NULL, "job %s did not end within the wait", w->id);
       http_fail(r, &e);
     }
   }
@@ -212,8 +233,10 @@ void jobs_answer(struct jobs *j, const char *id, enum job_kind kind, struct http
       err_set(&e, RC_FULL, NULL, "%d requests wait for jobs already", JOB_WAITERS_MAX);
       http_fail(r, &e);
     } else {
-      *free_waiter = (struct waiter){.request = r, .kind = kind, .jobs = j, .used = true};
-      strncpy(free_waiter->id, id, sizeof free_waiter->id - 1);
+      free_waiter->request = r;
+      free_waiter->kind = kind;
+      free_waiter->used = true;
+      snprintf(free_waiter->id, sizeof free_waiter->id, "%s", id);
       http_suspend(r, wait_ms, wait_over, free_waiter);
     }
   }

@@ -1,13 +1,16 @@
-/* GET /v1/weights/{version}?run=: the current version as a safetensors file, its digest in X-Leasehold-Digest.  A superseded version is 409: ask the coordinator which is current. */
+/* GET /v1/weights/{version}?run=: the current version as a safetensors file, its digest in X-Leasehold-Digest.
+ * A superseded version is 409: ask the coordinator which is current.  For servers that join late or missed a push; the blob is the very one that is pushed. */
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "services/trainer-server/routes.h"
 #include "services/trainer-server/trainer.h"
 
 static enum rc version_parse(const char *text, int64_t *out, struct err *err) {
-  char *end;
-  long long value = strtoll(text, &end, 10);
-  if (!*text || *end || value < 0) return err_set(err, RC_INVALID, "version", "expected a version number, got '%.40s'", text);
+  errno = 0;
+  const long long value = strtoll(text, NULL, 10);
+  if (!*text || strspn(text, "0123456789") != strlen(text) || errno != 0) return err_set(err, RC_INVALID, "version", "expected a version number, got '%.40s'", text);
   *out = value;
   return RC_OK;
 }

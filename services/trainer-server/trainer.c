@@ -1,7 +1,6 @@
 /* The trainer's engine: see trainer.h. */
 #include "services/trainer-server/trainer.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +15,10 @@
 #include "services/trainer-server/publisher.h"
 #include "services/trainer-server/unit.h"
 
-enum { QUEUE_JOBS = 1024, POLL_MS = 200, HISTORY_STEP = 256 };
+enum { QUEUE_JOBS = 1024, POLL_MS = 200, HISTORY_STEP = 256, HISTORY_MAX = 65536, CHUNK_TOKENS_MIN = 2 };
+
+/* A group whose gradient is in the sums.  Its batch failed afterwards, for want of memory, unless answered: then only its log-probabilities are still owed. */
+struct accumulated { char id[LIMIT_NAME_MAX]; bool answered; };
 
 struct trainer {
   /* set by trainer_create, constant afterwards */
@@ -36,14 +38,18 @@ struct trainer {
   /* the engine thread's */
   struct weights *weights, *reference;   /* current; frozen for the KL term or NULL */
   struct optimizer *optimizer;
+  int learner_chunk;                     /* tokens per chunk that learner was made for */
   float *grads;                          /* one unit */
   struct training_config training;
   struct arena run_arena;                /* the strings of training */
   struct unit_config unit;
   uint64_t seed;
-  char (*accumulated)[LIMIT_NAME_MAX];   /* groups since the last step */
+  struct accumulated *accumulated;       /* groups since the last step */
   size_t accumulated_count;
-  struct round_record *history;
+  bool step_pending;                     /* weights hold a step that is not durable yet: see step_apply */
+  char pending_step[LIMIT_NAME_MAX];
+  struct step_result pending;
+  struct round_record *history;          /* the newest HISTORY_MAX / 2 rounds at least */
   size_t history_count, history_cap;
   double step_loss;                      /* of the units since the last step */
   int64_t step_tokens;
@@ -128,6 +134,26 @@ enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err) {
 
 /* ---- versions ---- */
 
+static void run_set(struct trainer *t, const struct digest *run_digest, int chunk_tokens) {
+  pthread_mutex_lock(&t->lock);
+  t->view.run_digest = *run_digest;
+  t->view.chunk_tokens = chunk_tokens;
+  pthread_mutex_unlock(&t->lock);
+}
+
+/* From here on no message of the old run is taken, whatever becomes of the new one. */
+static void run_end(struct trainer *t) {
+  pthread_mutex_lock(&t->lock);
+  t->view.run[0] = 0;
+  pthread_mutex_unlock(&t->lock);
+  t->step_pending = false;
+  t->accumulated_count = 0;
+  t->history_count = 0;
+  t->step_loss = 0;
+  t->step_tokens = 0;
+  optimizer_discard(t->optimizer);
+}
+
 /* Serializes the current weights and makes them the version that handlers see. */
 static enum rc blob_make(struct trainer *t, const char *run, int64_t version, struct weights_blob **out, struct err *err) {
   struct weights_blob *b = calloc(1, sizeof *b);
@@ -164,7 +190,8 @@ static void version_set(struct trainer *t, struct weights_blob *b) {
 
 static bool trains(const struct training_config *c) { return strcmp(c->objective, "evaluate") != 0; }
 
-static enum rc write_checkpoint(struct trainer *t, const struct weights_blob *b, struct err *err) {
+/* step NULL: version 0. */
+static enum rc write_checkpoint(struct trainer *t, const struct weights_blob *b, const struct job *step, struct err *err) {
   struct checkpoint_meta meta = {.version = b->version,
                                  .digest = b->digest,
                                  .seed = t->seed,
@@ -172,14 +199,20 @@ static enum rc write_checkpoint(struct trainer *t, const struct weights_blob *b,
                                  .training = t->training,
                                  .history = t->history,
                                  .history_count = t->history_count};
-  snprintf(meta.run, sizeof meta.run, "%s", b->run);
   struct trainer_view v;
   trainer_view(t, &v);
+  snprintf(meta.run, sizeof meta.run, "%s", b->run);
+  if (step) {
+    snprintf(meta.step_id, sizeof meta.step_id, "%s", step->id);
+    meta.step_request = step->request;
+  }
   meta.epoch = v.epoch;
   meta.fence = v.fence;
   enum rc rc = checkpoint_write(t->options.state_dir, t->options.model_dir, &meta, t->model, t->optimizer, &b->bytes, err);
-  if (rc == RC_OK) rc = checkpoint_prune(t->options.state_dir, b->run, b->version, t->options.keep_checkpoints, err);
-  return rc;
+  if (rc != RC_OK) return rc;
+  struct err kept = {0};
+  if (checkpoint_prune(t->options.state_dir, b->run, b->version, t->options.keep_checkpoints, &kept) != RC_OK) log_warn("an old checkpoint stays: %s", kept.message);
+  return RC_OK;
 }
 
 /* ---- jobs ---- */
@@ -199,11 +232,38 @@ static enum rc training_map(const struct training_config *c, struct unit_config 
 enum rc trainer_check_config(const struct trainer *t, const struct training_config *c, struct err *err) {
   struct unit_config unit;
   struct optimizer_config o;
-  if (c->chunk_tokens > t->options.chunk_tokens) {
-    return err_set(err, RC_INVALID, "training.chunk_tokens", "expected at most %" PRId64 " (--chunk-tokens), got %d", t->options.chunk_tokens, c->chunk_tokens);
+  if (trains(c) && (c->chunk_tokens < CHUNK_TOKENS_MIN || c->chunk_tokens > t->options.chunk_tokens)) {
+    return err_set(err, RC_INVALID, "training.chunk_tokens", "expected %d to %" PRId64 " (--chunk-tokens), got %d", CHUNK_TOKENS_MIN, t->options.chunk_tokens, c->chunk_tokens);
   }
   if (trains(c) && !(c->temperature > 0)) return err_set(err, RC_INVALID, "training.temperature", "training needs a temperature above 0, got %g", c->temperature);
-  return training_map(c, &unit, &o, err);
+  enum rc rc = training_map(c, &unit, &o, err);
+  if (rc != RC_OK) err_in_field(err, "training");
+  return rc;
+}
+
+enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err) {
+  struct trainer_view v;
+  trainer_view(t, &v);
+  for (size_t g = 0; g < m->group_count; g++) {
+    char path[ERR_FIELD_MAX];
+    enum rc rc = unit_check(t->model, v.chunk_tokens, &m->groups[g], err);
+    if (rc == RC_OK) continue;
+    snprintf(path, sizeof path, "groups[%zu]", g);
+    err_in_field(err, path);
+    return rc;
+  }
+  return RC_OK;
+}
+
+enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err) {
+  struct open_run content = *m;
+  struct buf canonical = BUF_INIT;
+  content.epoch = content.fence = 0;
+  open_run_encode(&content, &canonical);
+  enum rc rc = buf_check(&canonical, err);
+  if (rc == RC_OK) digest_of(out, canonical.data, canonical.len);
+  buf_free(&canonical);
+  return rc;
 }
 
 /* Keeps a copy of the training config whose strings outlive the request. */
@@ -224,8 +284,10 @@ static enum rc training_keep(struct trainer *t, const struct training_config *c,
 }
 
 static enum rc learner_for(struct trainer *t, int chunk_tokens, struct err *err) {
-  learner_free(t->learner);
+  if (t->learner && t->learner_chunk == chunk_tokens) return RC_OK;
+  learner_free(t->learner); /* first: start-up has planned memory for one */
   t->learner = NULL;
+  t->learner_chunk = chunk_tokens;
   return learner_create(&t->learner, t->model, chunk_tokens, err);
 }
 
@@ -242,40 +304,51 @@ static enum rc reference_freeze(struct trainer *t, struct err *err) {
   return rc;
 }
 
+/* What a training run starts with: weights as they are, everything else fresh. */
+static enum rc training_begin(struct trainer *t, const struct optimizer_config *o, const struct weights_blob *b, struct err *err) {
+  enum rc rc = learner_for(t, t->training.chunk_tokens, err);
+  if (rc == RC_OK) rc = reference_freeze(t, err);
+  if (rc != RC_OK) return rc;
+  optimizer_reset(t->optimizer, o);
+  weights_to_masters(t->weights, optimizer_masters(t->optimizer)); /* a run depends on the weights it starts from, and on nothing older */
+  return write_checkpoint(t, b, NULL, err);
+}
+
 static enum rc job_open_run(struct trainer *t, struct job *job, struct err *err) {
   const struct open_run *in = &job->in.open;
   struct optimizer_config o;
+  struct unit_config unit;
   struct weights_blob *b = NULL;
-  enum rc rc = training_map(&in->training, &t->unit, &o, err);
-  if (rc == RC_OK) rc = training_keep(t, &in->training, err);
-  if (rc == RC_OK) rc = learner_for(t, in->training.chunk_tokens, err);
-  if (rc == RC_OK) rc = reference_freeze(t, err);
+  struct trainer_view v;
+  trainer_view(t, &v);
+  if (strcmp(v.run, in->run) == 0) { /* opened since the handler looked */
+    job->out.open = (struct open_run_answer){.run = job->id, .version = v.version, .digest = v.digest};
+    return RC_OK;
+  }
+  enum rc rc = training_map(&in->training, &unit, &o, err);
   if (rc == RC_OK) rc = blob_make(t, in->run, 0, &b, err);
   if (rc != RC_OK) return rc;
+  run_end(t);
+  t->unit = unit;
   t->seed = in->seed;
-  t->history_count = 0;
-  t->accumulated_count = 0;
-  optimizer_discard(t->optimizer);
-  if (trains(&in->training)) {
-    optimizer_reset(t->optimizer, &o);
-    weights_to_masters(t->weights, optimizer_masters(t->optimizer)); /* a run depends on the weights it starts from, and on nothing older */
-    rc = write_checkpoint(t, b, err);
-    if (rc != RC_OK) {
-      weights_blob_release(b);
-      return rc;
-    }
+  rc = training_keep(t, &in->training, err);
+  if (rc == RC_OK && trains(&t->training)) rc = training_begin(t, &o, b, err);
+  if (rc != RC_OK) {
+    weights_blob_release(b);
+    return rc;
   }
   job->out.open = (struct open_run_answer){.run = job->id, .version = 0, .digest = b->digest};
-  version_set(t, b);
+  run_set(t, &job->request, t->training.chunk_tokens);
   log_info("run %s opened (%s), version 0", in->run, in->training.objective);
+  version_set(t, b);
   return RC_OK;
 }
 
-static bool was_accumulated(const struct trainer *t, const char *group) {
+static struct accumulated *accumulated_find(const struct trainer *t, const char *group) {
   for (size_t i = 0; i < t->accumulated_count; i++) {
-    if (strcmp(t->accumulated[i], group) == 0) return true;
+    if (strcmp(t->accumulated[i].id, group) == 0) return &t->accumulated[i];
   }
-  return false;
+  return NULL;
 }
 
 static void stats_add(struct batch_stats *s, const struct unit_result *u, size_t samples) {
@@ -290,50 +363,80 @@ static void stats_add(struct batch_stats *s, const struct unit_result *u, size_t
   s->compute_us += u->compute_us;
 }
 
+/* Everything that can be wrong with a batch, before its first unit is accumulated. */
+static enum rc batch_check(struct trainer *t, const struct submit_batch *in, struct err *err) {
+  enum rc rc = trainer_check_version(t, in->run, in->version, err);
+  if (rc == RC_OK) rc = trainer_check_batch(t, in, err);
+  if (rc != RC_OK) return rc;
+  if (!trains(&t->training)) return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no batches", in->run);
+  if (t->step_pending) return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first", t->pending_step);
+  for (size_t g = 0; g < in->group_count; g++) {
+    const struct accumulated *known = accumulated_find(t, in->groups[g].id);
+    if (known && known->answered) return err_set(err, RC_CONFLICT, "groups", "group %s has been accumulated since the last step", in->groups[g].id);
+  }
+  if (t->accumulated_count + in->group_count > LIMIT_GROUPS_PER_ROUND) {
+    return err_set(err, RC_TOO_LARGE, "groups", "a step takes at most %d groups, %zu were accumulated and %zu came", LIMIT_GROUPS_PER_ROUND, t->accumulated_count, in->group_count);
+  }
+  return RC_OK;
+}
+
+/* One group: log-probabilities and gradient, and the gradient into the sums. */
+static enum rc batch_unit(struct trainer *t, const struct batch_group *group, struct unit_result *unit, bool *poisoned, struct arena *arena, struct err *err) {
+  memset(t->grads, 0, t->model->params.elements * sizeof *t->grads);
+  enum rc rc = unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, group, t->grads, unit, arena, err);
+  if (rc != RC_OK) return rc;
+#ifdef LEASEHOLD_FAULTS
+  if (t->options.fault && strcmp(t->options.fault, "flip-gradient") == 0 && t->history_count == 1 && t->accumulated_count == 0) {
+    uint32_t bits; /* a middle bit of one element of one unit, once */
+    float *at = &t->grads[t->model->params.items[1].offset];
+    memcpy(&bits, at, sizeof bits);
+    bits ^= 1u << 20;
+    memcpy(at, &bits, sizeof bits);
+  }
+#endif
+  metric_add(t->metric_units, 1);
+  if (accumulated_find(t, group->id)) return RC_OK;
+  if (!optimizer_add_unit(t->optimizer, t->grads)) *poisoned = true;
+  struct accumulated *a = &t->accumulated[t->accumulated_count++];
+  snprintf(a->id, sizeof a->id, "%s", group->id);
+  a->answered = false;
+  t->step_loss += unit->stats.loss;
+  t->step_tokens += unit->stats.tokens;
+  return RC_OK;
+}
+
 static enum rc job_batch(struct trainer *t, struct job *job, struct err *err) {
   const struct submit_batch *in = &job->in.batch;
   struct batch_status *out = &job->out.batch;
-  enum rc rc = trainer_check_version(t, in->run, in->version, err);
+  enum rc rc = batch_check(t, in, err);
   if (rc != RC_OK) return rc;
-  if (!trains(&t->training)) return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no batches", in->run);
   size_t samples = 0, at = 0;
-  for (size_t g = 0; g < in->group_count; g++) {
-    samples += in->groups[g].sample_count;
-    if (was_accumulated(t, in->groups[g].id)) return err_set(err, RC_CONFLICT, "groups", "group %s has been accumulated since the last step", in->groups[g].id);
-  }
-  if (t->accumulated_count + in->group_count > LIMIT_GROUPS_PER_ROUND) {
-    return err_set(err, RC_TOO_LARGE, "groups", "a step takes at most %d groups", LIMIT_GROUPS_PER_ROUND);
-  }
+  for (size_t g = 0; g < in->group_count; g++) samples += in->groups[g].sample_count;
   memset(out, 0, sizeof *out);
   out->samples = arena_alloc(&job->arena, samples + 1, sizeof *out->samples);
   if (!out->samples) return err_set(err, RC_NO_MEMORY, NULL, "the results of %zu samples were refused memory", samples);
   out->sample_count = samples;
   for (size_t g = 0; g < in->group_count; g++) {
     struct unit_result unit;
-    memset(t->grads, 0, t->model->params.elements * sizeof *t->grads);
-    rc = unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, &in->groups[g], t->grads, &unit, &job->arena, err);
+    if (atomic_load(&t->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
+    rc = batch_unit(t, &in->groups[g], &unit, &out->stats.poisoned, &job->arena, err);
     if (rc != RC_OK) return rc;
-#ifdef LEASEHOLD_FAULTS
-    if (t->options.fault && strcmp(t->options.fault, "flip-gradient") == 0 && t->history_count == 1 && t->accumulated_count == 0) {
-      uint32_t *bits = (uint32_t *)t->grads; /* a middle bit of one element of one unit, once */
-      bits[t->model->params.items[1].offset] ^= 1u << 20;
-    }
-#endif
-    if (!optimizer_add_unit(t->optimizer, t->grads)) out->stats.poisoned = true;
-    snprintf(t->accumulated[t->accumulated_count++], LIMIT_NAME_MAX, "%s", in->groups[g].id);
     memcpy(out->samples + at, unit.samples, in->groups[g].sample_count * sizeof *out->samples);
     at += in->groups[g].sample_count;
     stats_add(&out->stats, &unit, in->groups[g].sample_count);
-    metric_add(t->metric_units, 1);
   }
-  t->step_loss += out->stats.loss;
-  t->step_tokens += out->stats.tokens;
+  for (size_t g = 0; g < in->group_count; g++) accumulated_find(t, in->groups[g].id)->answered = true;
   metric_add(t->metric_tokens, (double)out->stats.tokens);
   metric_add(t->metric_compute, (double)out->stats.compute_us * 1e-6);
   return RC_OK;
 }
 
+/* The checkpoint's file would grow without end: past HISTORY_MAX the older half goes. */
 static enum rc history_add(struct trainer *t, const struct step_status *s, double denominator, struct err *err) {
+  if (t->history_count == HISTORY_MAX) {
+    t->history_count = HISTORY_MAX / 2;
+    memmove(t->history, t->history + (HISTORY_MAX - HISTORY_MAX / 2), t->history_count * sizeof *t->history);
+  }
   if (t->history_count == t->history_cap) {
     size_t cap = t->history_cap + HISTORY_STEP;
     struct round_record *grown = realloc(t->history, cap * sizeof *grown);
@@ -349,50 +452,60 @@ static enum rc history_add(struct trainer *t, const struct step_status *s, doubl
 static enum rc step_check(struct trainer *t, const struct submit_step *in, struct err *err) {
   enum rc rc = trainer_check_version(t, in->run, in->version, err);
   if (rc != RC_OK) return rc;
+  if (!trains(&t->training)) return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no steps", in->run);
+  if (t->step_pending) {
+    if (strcmp(t->pending_step, in->step_id) == 0) return RC_OK;
+    return err_set(err, RC_CONFLICT, "step_id", "step %s was taken and is not durable yet; expected it again, got %s", t->pending_step, in->step_id);
+  }
   if (in->group_count != t->accumulated_count) {
     return err_set(err, RC_CONFLICT, "groups", "the step names %zu groups, %zu were accumulated since the last step", in->group_count, t->accumulated_count);
   }
-  for (size_t g = 0; g < in->group_count; g++) {
-    if (!was_accumulated(t, in->groups[g])) return err_set(err, RC_CONFLICT, "groups", "group %s has not been accumulated", in->groups[g]);
+  for (size_t g = 0; g < in->group_count; g++) { /* the decoder has refused a group that is named twice */
+    if (!accumulated_find(t, in->groups[g])) return err_set(err, RC_CONFLICT, "groups", "group %s has not been accumulated", in->groups[g]);
   }
   return RC_OK;
 }
 
-/* Accumulators -> masters -> bf16 -> digest -> durable; then the version is ours and the publisher's. */
+/* Accumulators -> masters -> bf16, once: a step that is submitted again because its checkpoint failed finds it done. */
+static void step_apply(struct trainer *t, const struct submit_step *in) {
+  if (t->step_pending) return;
+  struct step_result result = {.skipped = true};
+  if (in->group_count > 0 && in->denominator > 0) optimizer_step(t->optimizer, in->denominator, &result);
+  else optimizer_discard(t->optimizer);
+  if (!result.skipped) weights_from_masters(t->weights, optimizer_masters(t->optimizer));
+  t->accumulated_count = 0;
+  t->step_pending = true;
+  t->pending = result;
+  snprintf(t->pending_step, sizeof t->pending_step, "%s", in->step_id);
+}
+
+/* Digest -> durable; then the version is ours and the publisher's, to whom the job belongs after RC_OK. */
 static enum rc job_step(struct trainer *t, struct job *job, struct err *err) {
   const struct submit_step *in = &job->in.step;
   struct step_status *out = &job->out.step;
   struct weights_blob *b = NULL;
-  struct step_result result = {.skipped = true};
   int64_t begun_us = clock_monotonic_us();
   enum rc rc = step_check(t, in, err);
   if (rc != RC_OK) return rc;
-  memset(out, 0, sizeof *out);
-  if (in->group_count > 0 && in->denominator > 0) {
-    optimizer_step(t->optimizer, in->denominator, &result);
-  } else {
-    optimizer_discard(t->optimizer);
-  }
-  if (!result.skipped) weights_from_masters(t->weights, optimizer_masters(t->optimizer));
+  step_apply(t, in);
   if ((rc = blob_make(t, in->run, in->version + 1, &b, err)) != RC_OK) return rc;
-  out->version = b->version;
-  out->digest = b->digest;
-  out->grad_norm = result.grad_norm;
-  out->lr = result.lr;
-  out->skipped = result.skipped;
+  *out = (struct step_status){.version = b->version, .digest = b->digest, .grad_norm = t->pending.grad_norm, .lr = t->pending.lr, .skipped = t->pending.skipped};
   if ((rc = history_add(t, out, in->denominator, err)) != RC_OK) goto out;
-  t->accumulated_count = 0;
-  t->step_loss = 0;
-  t->step_tokens = 0;
   out->step_us = clock_monotonic_us() - begun_us;
   if (in->last || b->version % t->training.checkpoint_every == 0) {
     int64_t write_us = clock_monotonic_us();
-    if ((rc = write_checkpoint(t, b, err)) != RC_OK) goto out;
+    if ((rc = write_checkpoint(t, b, job, err)) != RC_OK) {
+      t->history_count--;
+      goto out;
+    }
     out->checkpoint_us = clock_monotonic_us() - write_us;
   }
+  t->step_pending = false;
+  t->step_loss = 0;
+  t->step_tokens = 0;
   atomic_fetch_add(&b->users, 1); /* the publisher's reference */
   version_set(t, b);
-  metric_add(result.skipped ? t->metric_skipped : t->metric_steps, 1);
+  metric_add(out->skipped ? t->metric_skipped : t->metric_steps, 1);
   jobs_forget_before(t->jobs, in->version);
   publisher_submit(t->publisher, job, b);
   return RC_OK;
@@ -402,16 +515,25 @@ out:
 }
 
 static void engine_job(struct trainer *t, struct job *job) {
+  const enum job_kind kind = job->kind;
   struct err err = {0};
   enum rc rc;
   jobs_running(t->jobs, job);
-  switch (job->kind) {
+  switch (kind) {
     case JOB_OPEN_RUN: rc = job_open_run(t, job, &err); break;
     case JOB_BATCH: rc = job_batch(t, job, &err); break;
     default: rc = job_step(t, job, &err); break;
   }
+  if (rc == RC_OK && kind == JOB_STEP) return; /* the publisher's since, and maybe dropped already */
+  if (rc == RC_UNAVAILABLE && atomic_load(&t->stopping)) return;
   if (rc != RC_OK) log_warn("job %s failed: %s", job->id, err.message);
-  if (rc != RC_OK || job->kind != JOB_STEP) jobs_finish(t->jobs, job, rc == RC_OK ? NULL : &err); /* the publisher ends a step that succeeded */
+  jobs_finish(t->jobs, job, rc == RC_OK ? NULL : &err);
+}
+
+static void engine_busy(struct trainer *t, bool busy) {
+  pthread_mutex_lock(&t->lock);
+  t->view.busy = busy;
+  pthread_mutex_unlock(&t->lock);
 }
 
 static void *engine_main(void *context) {
@@ -420,18 +542,11 @@ static void *engine_main(void *context) {
   pool_enter();
   while (!atomic_load(&t->stopping)) {
     if (queue_pop(t->queue, &item, POLL_MS) != RC_OK) continue;
-    pthread_mutex_lock(&t->lock);
-    t->view.busy = true;
-    pthread_mutex_unlock(&t->lock);
+    engine_busy(t, true);
     engine_job(t, item);
-    pthread_mutex_lock(&t->lock);
-    t->view.busy = false;
-    pthread_mutex_unlock(&t->lock);
+    engine_busy(t, false);
   }
-  struct err stopping;
-  err_set(&stopping, RC_UNAVAILABLE, NULL, "the trainer stopped before this job began");
-  while (queue_pop(t->queue, &item, 0) == RC_OK) jobs_finish(t->jobs, item, &stopping);
-  return NULL;
+  return NULL; /* what is queued stays in the job table, which frees it */
 }
 
 /* ---- start ---- */
@@ -468,10 +583,47 @@ static enum rc reference_restore(struct trainer *t, const char *run, struct err 
   return rc;
 }
 
+/* The step that led to the restored version is known as done: the coordinator may have died, or been told nothing, between its checkpoint and its announcement. */
+static enum rc step_restore(struct trainer *t, const struct checkpoint_meta *meta, struct err *err) {
+  struct job *job;
+  bool fresh;
+  if (!meta->step_id[0] || meta->history_count == 0) return RC_OK;
+  const struct round_record *last = &meta->history[meta->history_count - 1];
+  enum rc rc = jobs_begin(t->jobs, meta->step_id, JOB_STEP, &meta->step_request, meta->version - 1, &job, &fresh, err);
+  if (rc != RC_OK) return rc;
+  job->out.step = (struct step_status){.version = meta->version, .digest = meta->digest, .grad_norm = last->grad_norm, .lr = last->lr, .skipped = last->skipped};
+  jobs_finish(t->jobs, job, NULL);
+  return RC_OK;
+}
+
+static enum rc checkpoint_adopt(struct trainer *t, struct checkpoint *c, struct err *err) {
+  struct optimizer_config o;
+  struct weights_blob *b = NULL;
+  struct digest run_digest;
+  const struct open_run opened = {.run = c->meta.run, .seed = c->meta.seed, .training = c->meta.training};
+  enum rc rc = training_map(&c->meta.training, &t->unit, &o, err);
+  if (rc == RC_OK) rc = training_keep(t, &c->meta.training, err);
+  if (rc == RC_OK) rc = trainer_run_digest(&run_digest, &opened, err);
+  if (rc == RC_OK) rc = learner_for(t, c->meta.training.chunk_tokens, err);
+  if (rc == RC_OK && t->unit.loss.kl_coefficient != 0) rc = reference_restore(t, c->meta.run, err);
+  if (rc == RC_OK) rc = step_restore(t, &c->meta, err);
+  if (rc == RC_OK) rc = blob_make(t, c->meta.run, c->meta.version, &b, err);
+  if (rc != RC_OK) return rc;
+  optimizer_configure(t->optimizer, &o);
+  optimizer_set_step_count(t->optimizer, c->meta.optimizer_steps);
+  t->seed = c->meta.seed;
+  t->history = c->history;
+  t->history_count = t->history_cap = c->meta.history_count;
+  c->history = NULL;
+  trainer_learn_epoch(t, c->meta.epoch, c->meta.fence);
+  run_set(t, &run_digest, t->training.chunk_tokens);
+  version_set(t, b);
+  return RC_OK;
+}
+
 /* The newest checkpoint, or the model folder. */
 static enum rc state_restore(struct trainer *t, struct err *err) {
   struct checkpoint c;
-  struct optimizer_config o;
   enum rc rc = checkpoint_load(&c, t->options.state_dir, t->model, t->weights, t->optimizer, err);
   if (rc == RC_NOT_FOUND) {
     struct weights_blob *b = NULL;
@@ -481,26 +633,8 @@ static enum rc state_restore(struct trainer *t, struct err *err) {
     return rc;
   }
   if (rc != RC_OK) return rc;
-  struct weights_blob *b = NULL;
-  rc = training_map(&c.meta.training, &t->unit, &o, err);
-  if (rc == RC_OK) rc = training_keep(t, &c.meta.training, err);
-  if (rc == RC_OK) {
-    optimizer_configure(t->optimizer, &o);
-    optimizer_set_step_count(t->optimizer, c.meta.optimizer_steps);
-  }
-  if (rc == RC_OK) rc = learner_for(t, c.meta.training.chunk_tokens, err);
-  if (rc == RC_OK && t->unit.loss.kl_coefficient != 0) rc = reference_restore(t, c.meta.run, err);
-  if (rc == RC_OK) rc = blob_make(t, c.meta.run, c.meta.version, &b, err);
-  if (rc == RC_OK) {
-    t->history = c.history;
-    t->history_count = t->history_cap = c.meta.history_count;
-    c.history = NULL;
-    t->seed = c.meta.seed;
-    t->view.epoch = c.meta.epoch;
-    t->view.fence = c.meta.fence;
-    version_set(t, b);
-    log_info("restored run %s at version %" PRId64, c.meta.run, c.meta.version);
-  }
+  rc = checkpoint_adopt(t, &c, err);
+  if (rc == RC_OK) log_info("restored run %s at version %" PRId64 " from %s", c.meta.run, c.meta.version, c.dir);
   checkpoint_free(&c);
   return rc;
 }
@@ -508,9 +642,10 @@ static enum rc state_restore(struct trainer *t, struct err *err) {
 static enum rc memory_plan(const struct trainer *t, struct err *err) {
   size_t weights = weights_bytes(t->model, true), optimizer = optimizer_bytes(t->model), grads = t->model->params.elements * sizeof(float);
   size_t learner = learner_bytes(t->model, (int)t->options.chunk_tokens);
-  size_t need = weights + optimizer + grads + learner, have = memory_available_bytes();
-  log_info("memory: weights %zu MiB, optimizer %zu MiB, gradients %zu MiB, activations %zu MiB of %zu MiB available", weights >> 20, optimizer >> 20, grads >> 20, learner >> 20,
-           have >> 20);
+  size_t published = 2 * t->model->params.parameters * sizeof(uint16_t); /* the current version's bytes, and the next one's while the last is pushed */
+  size_t need = weights + optimizer + grads + learner + published, have = memory_available_bytes();
+  log_info("memory: weights %zu MiB, optimizer %zu MiB, gradients %zu MiB, activations %zu MiB, published versions %zu MiB of %zu MiB available", weights >> 20, optimizer >> 20,
+           grads >> 20, learner >> 20, published >> 20, have >> 20);
   if (have && need > have) return err_set(err, RC_NO_MEMORY, NULL, "the trainer needs %zu MiB, of which %zu MiB are available", need >> 20, have >> 20);
   return RC_OK;
 }
@@ -539,7 +674,7 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   if (rc == RC_OK) rc = memory_plan(t, err);
   if (rc == RC_OK) rc = weights_create(&t->weights, t->model, true, err);
   if (rc == RC_OK) rc = optimizer_create(&t->optimizer, t->model, &idle, err);
-  if (rc == RC_OK) rc = learner_create(&t->learner, t->model, (int)options->chunk_tokens, err);
+  if (rc == RC_OK) rc = learner_for(t, (int)options->chunk_tokens, err); /* the largest that a run may ask for */
   if (rc == RC_OK) rc = jobs_create(&t->jobs, err);
   if (rc == RC_OK) rc = queue_create(&t->queue, QUEUE_JOBS, err);
   if (rc == RC_OK) {
@@ -549,8 +684,10 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   }
   metrics_make(t);
   if (rc == RC_OK) rc = state_restore(t, err);
-  if (rc == RC_OK && pthread_create(&t->thread, NULL, engine_main, t) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be started");
-  else if (rc == RC_OK) t->thread_runs = true;
+  if (rc == RC_OK) {
+    t->thread_runs = pthread_create(&t->thread, NULL, engine_main, t) == 0;
+    if (!t->thread_runs) rc = err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be started");
+  }
   if (rc != RC_OK) {
     trainer_destroy(t);
     return rc;

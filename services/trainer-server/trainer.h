@@ -4,7 +4,8 @@
  *
  * Handlers read a snapshot (run, version, epoch, fence, digest) under `lock`; only the engine writes it.  The engine takes jobs in order: open a run, compute a batch's log-probabilities and
  * gradients (own log-probabilities first: no behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units accumulated -> AdamW -> bf16 weights ->
- * digest from the kernels' memory -> checkpoint durable -> version is ours -> publisher.
+ * digest from the kernels' memory -> checkpoint durable -> version is ours -> publisher.  A step whose checkpoint could not be written stays pending: its weights are the
+ * engine's already, so nothing but the same step, submitted again, or another run may follow.
  *
  * Previous hop of a rollout: the coordinator's driver.c (submit-batch).  Next hop: checkpoint.c and publisher.c.
  */
@@ -48,14 +49,16 @@ struct trainer_view {
   struct digest digest;
   uint64_t epoch, fence;    /* the newest seen: older messages are refused */
   bool busy;
-  int64_t rounds_done;
+  struct digest run_digest; /* of the run's seed and training: see trainer_run_digest */
+  int chunk_tokens;         /* the run's: the longest sample it takes */
 };
 
 struct trainer;
 
 /* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread. */
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);
-/* Ends the engine after the job in hand; queued jobs fail. */
+/* Ends the engine after the step or the gradient unit in hand.  Jobs that did not end stay as they are, and nothing of theirs is durable: the coordinator finds the
+ * trainer gone, not the job failed, and submits it again to the next incarnation. */
 void trainer_stop(struct trainer *t);
 void trainer_destroy(struct trainer *t); /* NULL is fine */
 
@@ -73,9 +76,14 @@ enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fenc
 enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err);
 /* A run's configuration that this trainer can carry out; pure. */
 enum rc trainer_check_config(const struct trainer *t, const struct training_config *c, struct err *err);
+/* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks. RC_INVALID or RC_TOO_LARGE with the field's path. */
+enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err);
+/* What makes a run the same run when it is opened again: its id, seed and training configuration, not epoch and fence; pure. */
+enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
 
-/* Queues a registered job; RC_FULL when the queue is full. The job belongs to the engine until it is done or failed. */
+/* Queues a registered job; RC_FULL when the queue is full, RC_UNAVAILABLE when stopping. The job belongs to the engine until it is done or failed. */
 enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err);
+/* Before the first job; must outlive the engine's thread. */
 void trainer_set_publisher(struct trainer *t, struct publisher *p);
 
 #endif

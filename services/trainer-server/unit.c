@@ -1,6 +1,8 @@
 /* One gradient unit: see unit.h. */
 #include "services/trainer-server/unit.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -15,40 +17,62 @@ struct unit_loss {
   struct loss_stats *stats;
 };
 
-static enum rc sample_build(const struct model *m, const struct batch_sample *s, struct train_sample *out, int *scored_count, struct arena *arena, struct err *err) {
-  int length = (int)s->tokens.count;
-  if (length > m->context_max) {
-    return err_set(err, RC_TOO_LARGE, "tokens", "sample %s has %d tokens, this trainer takes at most %d", s->id, length, m->context_max);
+static enum rc sample_check(const struct model *m, int chunk_tokens, const struct batch_sample *s, struct err *err) {
+  const size_t length = s->tokens.count;
+  const int most = chunk_tokens < m->context_max ? chunk_tokens : m->context_max;
+  if (length > (size_t)most) {
+    return err_set(err, RC_TOO_LARGE, "tokens", "sample %s has %zu tokens, this run takes at most %d (context %d, chunk_tokens %d)", s->id, length, most, m->context_max, chunk_tokens);
   }
-  if (s->prompt_length < 1 || s->prompt_length > length) {
-    return err_set(err, RC_INVALID, "prompt_length", "sample %s: expected 1..%d, got %d", s->id, length, s->prompt_length);
+  if (s->prompt_length < 1 || (size_t)s->prompt_length > length) {
+    return err_set(err, RC_INVALID, "prompt_length", "sample %s: expected 1..%zu, got %d", s->id, length, s->prompt_length);
   }
-  for (int i = 0; i < length; i++) {
+  for (size_t i = 0; i < length; i++) {
     if (s->tokens.items[i] < 0 || s->tokens.items[i] >= m->config.vocabulary) {
-      return err_set(err, RC_INVALID, "tokens", "sample %s: token %d is %d, outside the vocabulary of %d", s->id, i, s->tokens.items[i], m->config.vocabulary);
+      return err_set(err, RC_INVALID, "tokens", "sample %s: token %zu is %d, outside the vocabulary of %d", s->id, i, s->tokens.items[i], m->config.vocabulary);
     }
   }
-  uint8_t *scored = arena_alloc(arena, (size_t)length + 1, 1);
-  if (!scored) return err_set(err, RC_NO_MEMORY, NULL, "%d bytes for a sample's mask were refused", length);
-  int at = s->prompt_length;
-  *scored_count = 0;
+  int64_t at = 0;
+  const int64_t completion = (int64_t)length - s->prompt_length;
   for (size_t g = 0; g < s->segment_count; g++) {
     const struct sample_segment *segment = &s->segments[g];
-    if (segment->start + s->prompt_length != at || segment->count < 0 || segment->count > length - at) {
-      return err_set(err, RC_INVALID, "segments", "sample %s: segment %zu does not continue at token %d of the completion", s->id, g, at - s->prompt_length);
-    }
-    if (segment->loss_mask) {
-      memset(scored + at, 1, (size_t)segment->count);
-      *scored_count += segment->count;
+    if (segment->start != at || segment->count < 0 || segment->count > completion - at) {
+      return err_set(err, RC_INVALID, "segments", "sample %s: segment %zu does not continue at token %" PRId64 " of the completion's %" PRId64, s->id, g, at, completion);
     }
     at += segment->count;
   }
-  if (at != length) return err_set(err, RC_INVALID, "segments", "sample %s: segments cover %d tokens of %d", s->id, at - s->prompt_length, length - s->prompt_length);
-  *out = (struct train_sample){.tokens = s->tokens.items, .length = length, .scored = scored};
+  if (at != completion) return err_set(err, RC_INVALID, "segments", "sample %s: segments cover %" PRId64 " tokens of %" PRId64, s->id, at, completion);
   return RC_OK;
 }
 
-/* The learner's callback: whole samples from token `first` on. */
+enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_group *group, struct err *err) {
+  for (size_t i = 0; i < group->sample_count; i++) {
+    char path[ERR_FIELD_MAX];
+    enum rc rc = sample_check(m, chunk_tokens, &group->samples[i], err);
+    if (rc == RC_OK) continue;
+    snprintf(path, sizeof path, "samples[%zu]", i);
+    err_in_field(err, path);
+    return rc;
+  }
+  return RC_OK;
+}
+
+/* A checked sample as the learner takes it; the mask lives in the arena. */
+static enum rc sample_build(const struct batch_sample *s, struct train_sample *out, int *scored_count, struct arena *arena, struct err *err) {
+  const size_t length = s->tokens.count;
+  uint8_t *scored = arena_alloc(arena, length + 1, 1);
+  if (!scored) return err_set(err, RC_NO_MEMORY, NULL, "%zu bytes for a sample's mask were refused", length);
+  *scored_count = 0;
+  for (size_t g = 0; g < s->segment_count; g++) {
+    const struct sample_segment *segment = &s->segments[g];
+    if (!segment->loss_mask) continue;
+    memset(scored + s->prompt_length + segment->start, 1, (size_t)segment->count);
+    *scored_count += segment->count;
+  }
+  *out = (struct train_sample){.tokens = s->tokens.items, .length = (int)length, .scored = scored};
+  return RC_OK;
+}
+
+/* The learner's callback: whole samples from token `first` on.  A sample without scored tokens passes by with its neighbours: loss_sequence ignores it. */
 static void unit_loss_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
   struct unit_loss *u = context;
   int end = first + count;
@@ -66,19 +90,19 @@ enum rc unit_compute(struct learner *l, const struct model *m, const struct weig
   struct train_sample *samples = arena_alloc(arena, (size_t)n + 1, sizeof *samples);
   struct scored_sample *scored = arena_alloc(arena, (size_t)n + 1, sizeof *scored);
   memset(out, 0, sizeof *out);
+  enum rc rc = unit_check(m, LIMIT_SEQUENCE_TOKENS, group, err); /* the learner knows its own chunks */
+  if (rc != RC_OK) return rc;
   out->samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples);
   if (!samples || !scored || !out->samples) return err_set(err, RC_NO_MEMORY, NULL, "a unit of %d samples was refused memory", n);
   for (int i = 0; i < n; i++) {
     int count = 0;
-    enum rc rc = sample_build(m, &group->samples[i], &samples[i], &count, arena, err);
-    if (rc != RC_OK) return rc;
+    if ((rc = sample_build(&group->samples[i], &samples[i], &count, arena, err)) != RC_OK) return rc;
     scored[i] = (struct scored_sample){.first = total, .count = count, .advantage = group->samples[i].advantage};
     total += count;
   }
   float *logprob = arena_alloc(arena, (size_t)total + 1, sizeof *logprob);
   float *reference_logprob = reference ? arena_alloc(arena, (size_t)total + 1, sizeof *reference_logprob) : NULL;
   if (!logprob || (reference && !reference_logprob)) return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
-  enum rc rc = RC_OK;
   if (reference) rc = learner_logprobs(l, reference, samples, n, config->temperature, reference_logprob, NULL, err);
   struct unit_loss context = {.config = config, .samples = scored, .sample_count = n, .reference = reference_logprob, .stats = &out->stats};
   if (rc == RC_OK) rc = learner_gradients(l, w, samples, n, config->temperature, unit_loss_gradient, &context, grads, logprob, err);

@@ -20,7 +20,11 @@ struct unit_result {
   int64_t compute_us;              /* forward and backward, reference forward included */
 };
 
-/* Adds the unit's gradient to grads (zeroed by the caller). reference: frozen weights for the KL term, or NULL. RC_INVALID for ids outside the vocabulary or segments that do not fit. */
+/* RC_INVALID for ids outside the vocabulary or segments that do not fit, RC_TOO_LARGE for a sample above the context or chunk_tokens; the field is "samples[i].tokens" or the like. Pure. */
+enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_group *group, struct err *err);
+
+/* Adds the unit's gradient to grads (zeroed by the caller). reference: frozen weights for the KL term, or NULL. Errors of unit_check, and RC_NO_MEMORY;
+ * grads are untouched then. */
 enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference, const struct unit_config *config,
                      const struct batch_group *group, float *grads, struct unit_result *out, struct arena *arena, struct err *err);
 

@@ -1,0 +1,125 @@
+/* See round_view.h. */
+#include "services/coordinator/round_view.h"
+
+#include <math.h>
+
+#define ROUND_COLUMNS                                                                                                                                                              \
+  "round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, completion_tokens_mean, loss_sum, denominator, entropy_sum, grad_norm, " \
+  "lr, skipped, exact, logprob_max_abs_diff, logprob_unequal, opened_ms, generated_ms, submitted_ms, trained_ms, step_us, checkpoint_us, push_us, published_ms, sampled_tokens"
+
+enum { C_ROUND, C_VERSION, C_DIGEST, C_REWARD, C_FORMED, C_GROUPS, C_FILTERED, C_TOKENS, C_COMPLETION, C_LOSS, C_DENOMINATOR, C_ENTROPY, C_GRAD, C_LR, C_SKIPPED, C_EXACT, C_DIFF,
+       C_UNEQUAL, C_OPENED, C_GENERATED, C_SUBMITTED, C_TRAINED, C_STEP, C_CHECKPOINT, C_PUSH, C_PUBLISHED, C_SAMPLED };
+
+void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) { json_kv_f64(w, key, rows_null(q, column) ? NAN : rows_real(q, column)); }
+
+void json_kv_column_int(struct json_writer *w, const char *key, const struct rows *q, int column) {
+  if (!rows_null(q, column)) {
+    json_kv_int(w, key, rows_int(q, column));
+    return;
+  }
+  json_key(w, key);
+  json_write_null(w);
+}
+
+static void kv_difference(struct json_writer *w, const char *key, const struct rows *q, int later, int earlier) {
+  json_key(w, key);
+  if (rows_null(q, later) || rows_null(q, earlier)) json_write_null(w);
+  else json_write_int(w, rows_int(q, later) - rows_int(q, earlier));
+}
+
+static void kv_ratio(struct json_writer *w, const char *key, double numerator, double denominator) { json_kv_f64(w, key, denominator > 0 ? numerator / denominator : NAN); }
+
+static void kv_ms(struct json_writer *w, const char *key, const struct rows *q, int column, int64_t more_us) {
+  json_kv_f64(w, key, rows_null(q, column) ? NAN : (double)(rows_int(q, column) + more_us) / 1000);
+}
+
+static void round_write(struct json_writer *w, const struct rows *q) {
+  struct digest digest;
+  char hex[DIGEST_HEX_MAX];
+  bool has = rows_digest(q, C_DIGEST, &digest);
+  digest_hex(hex, &digest);
+  json_object_begin(w);
+  json_kv_int(w, "round", rows_int(q, C_ROUND));
+  json_kv_int(w, "version", rows_int(q, C_VERSION));
+  json_kv_string(w, "digest", has ? hex : NULL);
+  json_kv_column_real(w, "reward_mean", q, C_REWARD);
+  json_kv_column_real(w, "well_formed_mean", q, C_FORMED);
+  json_kv_int(w, "groups", rows_int(q, C_GROUPS));
+  json_kv_int(w, "filtered", rows_int(q, C_FILTERED));
+  json_kv_int(w, "tokens", rows_int(q, C_TOKENS));
+  json_kv_int(w, "sampled_tokens", rows_int(q, C_SAMPLED));
+  json_kv_column_real(w, "completion_tokens_mean", q, C_COMPLETION);
+  kv_ratio(w, "loss", rows_real(q, C_LOSS), rows_real(q, C_DENOMINATOR));
+  kv_ratio(w, "entropy", rows_real(q, C_ENTROPY), rows_real(q, C_TOKENS));
+  json_kv_column_real(w, "grad_norm", q, C_GRAD);
+  json_kv_column_real(w, "lr", q, C_LR);
+  json_kv_bool(w, "skipped", rows_int(q, C_SKIPPED) != 0);
+  json_kv_bool(w, "exact", rows_int(q, C_EXACT) != 0);
+  json_kv_f64(w, "logprob_max_abs_diff", rows_real(q, C_DIFF));
+  json_kv_int(w, "logprob_unequal", rows_int(q, C_UNEQUAL));
+  kv_difference(w, "generate_ms", q, C_GENERATED, C_OPENED);
+  kv_difference(w, "train_ms", q, C_TRAINED, C_SUBMITTED);
+  kv_ms(w, "step_ms", q, C_STEP, rows_int(q, C_CHECKPOINT));
+  kv_ms(w, "publish_ms", q, C_PUSH, 0);
+  kv_difference(w, "round_ms", q, C_PUBLISHED, C_OPENED);
+  json_object_end(w);
+}
+
+enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit, bool newest, struct err *err) {
+  struct rows q;
+  bool row;
+  enum rc rc;
+  if (newest) {
+    rc = store_query(s, &q, err, "SELECT * FROM (SELECT " ROUND_COLUMNS " FROM rounds WHERE run = ?1 AND round >= ?2 AND state = 4 ORDER BY round DESC LIMIT ?3) ORDER BY round",
+                     BINDS(b_int(run), b_int(from), b_int(limit)));
+  } else {
+    rc = store_query(s, &q, err, "SELECT " ROUND_COLUMNS " FROM rounds WHERE run = ?1 AND round >= ?2 AND state = 4 ORDER BY round LIMIT ?3", BINDS(b_int(run), b_int(from), b_int(limit)));
+  }
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) round_write(w, &q);
+  rows_end(&q);
+  return rc;
+}
+
+enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err) {
+  struct rows q;
+  struct json_writer w;
+  *found = false;
+  json_writer_init(&w, out);
+  enum rc rc = store_query(s, &q, err, "SELECT " ROUND_COLUMNS " FROM rounds WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) rc = rows_next(&q, found, err);
+  if (rc == RC_OK && *found) round_write(&w, &q);
+  rows_end(&q);
+  return rc;
+}
+
+static void evaluation_write(struct json_writer *w, const struct rows *q) {
+  json_object_begin(w);
+  json_kv_int(w, "round", rows_int(q, 0));
+  json_kv_int(w, "version", rows_int(q, 1));
+  json_kv_int(w, "problems", rows_int(q, 2));
+  json_kv_int(w, "samples", rows_int(q, 3));
+  json_kv_f64(w, "accuracy", rows_real(q, 4));
+  json_kv_f64(w, "well_formed", rows_real(q, 5));
+  json_object_end(w);
+}
+
+enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
+  struct rows q;
+  bool row;
+  enum rc rc = store_query(s, &q, err, "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 ORDER BY round", BINDS(b_int(run)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) evaluation_write(w, &q);
+  rows_end(&q);
+  return rc;
+}
+
+enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err) {
+  struct rows q;
+  struct json_writer w;
+  *found = false;
+  json_writer_init(&w, out);
+  enum rc rc = store_query(s, &q, err, "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) rc = rows_next(&q, found, err);
+  if (rc == RC_OK && *found) evaluation_write(&w, &q);
+  rows_end(&q);
+  return rc;
+}

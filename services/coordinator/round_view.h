@@ -1,0 +1,18 @@
+/* How rounds and evaluations read in JSON: the same object in GET /v1/runs/{id}, /rounds and the events. */
+#ifndef LEASEHOLD_COORDINATOR_ROUND_VIEW_H
+#define LEASEHOLD_COORDINATOR_ROUND_VIEW_H
+
+#include "common/json/json.h"
+#include "services/coordinator/store.h"
+
+/* The items of an array: up to `limit` done rounds from round `from` on (newest false), or the last `limit` ones (newest true), in order. */
+enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit, bool newest, struct err *err);
+/* One round as a line of JSON. */
+enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
+enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err);
+enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
+/* Shorthands for columns that may be null. */
+void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column);
+void json_kv_column_int(struct json_writer *w, const char *key, const struct rows *q, int column);
+
+#endif

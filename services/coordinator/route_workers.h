@@ -1,0 +1,11 @@
+/* POST /v1/workers, GET /v1/workers, POST /v1/workers/{id}/heartbeat. */
+#ifndef LEASEHOLD_COORDINATOR_ROUTE_WORKERS_H
+#define LEASEHOLD_COORDINATOR_ROUTE_WORKERS_H
+
+#include "common/http/server.h"
+
+void handle_post_worker(struct http_request *r, void *context);
+void handle_get_workers(struct http_request *r, void *context);
+void handle_heartbeat(struct http_request *r, void *context);
+
+#endif
