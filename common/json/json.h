@@ -87,6 +87,8 @@ void json_key(struct json_writer *w, const char *key);
 void json_write_string(struct json_writer *w, const char *text); /* NULL writes null; invalid UTF-8 becomes U+FFFD */
 void json_write_string_len(struct json_writer *w, const char *text, size_t len);
 void json_write_int(struct json_writer *w, int64_t value);
+/* A number up to 2^53 - 1, above it a decimal string: what FIELD_U64 reads, and what no reader rounds. */
+#define JSON_EXACT_MAX 9007199254740991u
 void json_write_u64(struct json_writer *w, uint64_t value);
 void json_write_f64(struct json_writer *w, double value); /* shortest of 15..17 digits that reads back; non-finite: null */
 void json_write_f32(struct json_writer *w, float value);  /* 9 significant digits: reads back to the same float32; non-finite: null */

@@ -127,7 +127,11 @@ static char *digits_before(char *end, uint64_t value) {
 }
 
 void json_write_u64(struct json_writer *w, uint64_t value) {
-  char text[NUMBER_MAX], *end = text + sizeof text, *first = digits_before(end, value);
+  char text[NUMBER_MAX], *end = text + sizeof text - 1, *first = digits_before(end, value);
+  if (value > JSON_EXACT_MAX) { /* a string: every reader keeps its digits */
+    *--first = '"';
+    *end++ = '"';
+  }
   before_value(w);
   buf_append(w->out, first, (size_t)(end - first));
 }

@@ -133,16 +133,6 @@ enum rc wire_float(float *out, const char *field, double value, struct err *err)
   return err_set(err, RC_INVALID, field, "expected a finite float32 number, got %.9g", value);
 }
 
-void wire_kv_u64(struct json_writer *w, const char *key, uint64_t value) {
-  if (value <= (uint64_t)WIRE_EXACT_MAX) {
-    json_kv_u64(w, key, value);
-    return;
-  }
-  char text[24];
-  snprintf(text, sizeof text, "%llu", (unsigned long long)value);
-  json_kv_string(w, key, text);
-}
-
 void wire_kv_digest(struct json_writer *w, const char *key, const struct digest *d) {
   char hex[DIGEST_HEX_MAX];
   digest_hex(hex, d);

@@ -56,7 +56,6 @@ enum rc wire_number_or_nan(double *out, const char *field, const struct json *va
 /* RC_INVALID when value is not a finite float32. */
 enum rc wire_float(float *out, const char *field, double value, struct err *err);
 
-void wire_kv_u64(struct json_writer *w, const char *key, uint64_t value);
 void wire_kv_digest(struct json_writer *w, const char *key, const struct digest *d);
 /* null for the all-zero digest, which stands for none. */
 void wire_kv_digest_or_null(struct json_writer *w, const char *key, const struct digest *d);

@@ -16,7 +16,7 @@ void lease_request_encode(const struct lease_request *m, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
   json_object_begin(&w);
-  wire_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "epoch", m->epoch);
   json_kv_int(&w, "slots_free", m->slots_free);
   json_kv_int(&w, "wait_ms", m->wait_ms);
   if (m->has_loaded) wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
@@ -60,7 +60,7 @@ static enum rc partial_read(void *item, const struct json *value, struct arena *
 static void lease_write(const struct lease *m, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "id", m->id);
-  wire_kv_u64(w, "fence", m->fence);
+  json_kv_u64(w, "fence", m->fence);
   json_kv_string(w, "run", m->run);
   json_kv_string(w, "group", m->group);
   json_kv_string(w, "purpose", lease_purpose_name(m->purpose));
@@ -74,7 +74,7 @@ static void lease_write(const struct lease *m, struct json_writer *w) {
   json_kv_f32(w, "temperature", m->temperature);
   json_kv_int(w, "max_new_tokens", m->max_new_tokens);
   json_kv_i32s(w, "stop_token_ids", m->stop_token_ids.items, m->stop_token_ids.count);
-  wire_kv_u64(w, "seed", m->seed);
+  json_kv_u64(w, "seed", m->seed);
   json_kv_int(w, "ttl_ms", m->ttl_ms);
   json_kv_i32s(w, "prompt_ids", m->prompt_ids.items, m->prompt_ids.count);
   json_key(w, "partials");
@@ -149,7 +149,7 @@ void lease_answer_encode(const struct lease_answer *m, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
   json_object_begin(&w);
-  wire_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "epoch", m->epoch);
   json_key(&w, "leases");
   json_array_begin(&w);
   for (size_t i = 0; i < m->lease_count; i++) lease_write(&m->leases[i], &w);

@@ -99,8 +99,8 @@ void lease_result_encode(const struct lease_result *m, struct buf *out) {
   json_writer_init(&w, out);
   json_object_begin(&w);
   json_kv_string(&w, "worker_id", m->worker_id);
-  wire_kv_u64(&w, "epoch", m->epoch);
-  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "fence", m->fence);
   wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
   json_kv_bool(&w, "handed_back", m->handed_back);
   json_key(&w, "samples");

@@ -81,8 +81,8 @@ void submit_batch_encode(const struct submit_batch *m, struct buf *out) {
   json_object_begin(&w);
   json_kv_string(&w, "batch_id", m->batch_id);
   json_kv_string(&w, "run", m->run);
-  wire_kv_u64(&w, "epoch", m->epoch);
-  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "version", m->version);
   json_key(&w, "groups");
   json_array_begin(&w);

@@ -103,9 +103,9 @@ void open_run_encode(const struct open_run *m, struct buf *out) {
   json_writer_init(&w, out);
   json_object_begin(&w);
   json_kv_string(&w, "run", m->run);
-  wire_kv_u64(&w, "epoch", m->epoch);
-  wire_kv_u64(&w, "fence", m->fence);
-  wire_kv_u64(&w, "seed", m->seed);
+  json_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "fence", m->fence);
+  json_kv_u64(&w, "seed", m->seed);
   json_key(&w, "training");
   training_config_write(&m->training, &w);
   json_object_end(&w);

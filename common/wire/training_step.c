@@ -18,8 +18,8 @@ void submit_step_encode(const struct submit_step *m, struct buf *out) {
   json_object_begin(&w);
   json_kv_string(&w, "step_id", m->step_id);
   json_kv_string(&w, "run", m->run);
-  wire_kv_u64(&w, "epoch", m->epoch);
-  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "version", m->version);
   wire_kv_names(&w, "groups", m->groups, m->group_count);
   json_kv_f64(&w, "denominator", m->denominator);
@@ -167,8 +167,8 @@ void version_announce_encode(const struct version_announce *m, struct buf *out) 
   json_kv_string(&w, "run", m->run);
   json_kv_string(&w, "step_id", m->step_id);
   json_kv_string(&w, "worker_id", m->worker_id);
-  wire_kv_u64(&w, "epoch", m->epoch);
-  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "version", m->version);
   wire_kv_digest(&w, "digest", &m->digest);
   wire_kv_pushes(&w, m->pushes, m->push_count);

@@ -46,8 +46,8 @@ void worker_registered_encode(const struct worker_registered *m, struct buf *out
   json_writer_init(&w, out);
   json_object_begin(&w);
   json_kv_string(&w, "worker_id", m->worker_id);
-  wire_kv_u64(&w, "epoch", m->epoch);
-  wire_kv_u64(&w, "fence", m->fence);
+  json_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "heartbeat_ms", m->heartbeat_ms);
   json_kv_int(&w, "worker_ttl_ms", m->worker_ttl_ms);
   json_object_end(&w);
@@ -75,7 +75,7 @@ void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out) 
   struct json_writer w;
   json_writer_init(&w, out);
   json_object_begin(&w);
-  wire_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "epoch", m->epoch);
   json_kv_bool(&w, "ready", m->ready);
   json_kv_bool(&w, "draining", m->draining);
   if (m->has_loaded) wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
@@ -88,7 +88,7 @@ void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out) 
   for (size_t i = 0; i < m->lease_count; i++) {
     json_object_begin(&w);
     json_kv_string(&w, "id", m->leases[i].id);
-    wire_kv_u64(&w, "fence", m->leases[i].fence);
+    json_kv_u64(&w, "fence", m->leases[i].fence);
     json_object_end(&w);
   }
   json_array_end(&w);
@@ -120,7 +120,7 @@ void worker_heartbeat_answer_encode(const struct worker_heartbeat_answer *m, str
   struct json_writer w;
   json_writer_init(&w, out);
   json_object_begin(&w);
-  wire_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "epoch", m->epoch);
   wire_kv_names(&w, "lost", m->lost, m->lost_count);
   json_key(&w, "current");
   current_version_write(&m->current, &w);

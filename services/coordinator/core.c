@@ -132,7 +132,7 @@ enum rc core_call(struct core *c, struct command *cmd, struct err *err) {
   cmd->waited = done; /* an unanswered command is freed by the writer */
   pthread_mutex_unlock(&c->lock);
   if (!done) return err_set(err, RC_TIMEOUT, NULL, "the writer did not come to a command within %d ms", CALL_MS);
-  rc = cmd->rc;
+  rc = cmd->rc == RC_OK && cmd->refused ? cmd->err.rc : cmd->rc;
   if (rc != RC_OK && err) *err = cmd->err;
   command_free(cmd);
   return rc;

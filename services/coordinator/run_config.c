@@ -59,10 +59,12 @@ static enum rc read_verifier(struct run_config *c, const struct json *v, struct 
 
 static enum rc read_advantage(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
   const char *kind = advantage_names[c->advantage];
+  int index = 0;
   enum rc rc = json_fields(v, FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32},
                                      {.name = "epsilon", .kind = FIELD_F64, .target = &c->advantage_epsilon, .min = 0, .max = 1}),
                            UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK) rc = advantage_kind_parse(&c->advantage, kind, err);
+  if (rc == RC_OK) rc = name_index(&index, kind, advantage_names, 4, "kind", err);
+  if (rc == RC_OK) c->advantage = (enum advantage_kind)index;
   return in_field(rc, "advantage", err);
 }
 

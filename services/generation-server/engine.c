@@ -226,14 +226,15 @@ static void show_policy(struct engine *e, const struct policy *policy) {
   pthread_mutex_unlock(&e->mutex);
 }
 
-/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights. */
+/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights.  Leases that do not are offered back: the coordinator
+ * has voided them, or, if it has not, gives them to somebody else. */
 static void activate(struct engine *e, const struct message *m) {
   const int64_t begin_us = clock_monotonic_us();
   struct weights *previous = e->active;
   e->active = m->weights;
   show_policy(e, &m->policy);
   fault_after_activation(&e->fault, e->options.fault, e->active);
-  end_jobs(e, is_void, m, JOB_DROPPED);
+  end_jobs(e, is_void, m, JOB_HANDED_BACK);
   atomic_fetch_add(&e->activations, 1);
   atomic_fetch_add(&e->activation_us, clock_monotonic_us() - begin_us);
   if (e->options.activated) e->options.activated(e->options.context, previous, &e->policy);
@@ -247,7 +248,7 @@ static void handle(struct engine *e, const struct message *m) {
     case MESSAGE_RELABEL:
       if (!e->active || !digest_equal(&m->policy.digest, &e->policy.digest)) break; /* swapped since */
       show_policy(e, &m->policy);
-      end_jobs(e, is_void, m, JOB_DROPPED);
+      end_jobs(e, is_void, m, JOB_HANDED_BACK);
       break;
     case MESSAGE_HAND_BACK: end_jobs(e, is_lease, m, JOB_HANDED_BACK); break;
   }

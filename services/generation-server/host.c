@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/json/json.h"
+#include "common/model/forward.h"
 
 enum { INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST, MODEL_FILE_BYTES_MAX = 64 << 20, WEIGHTS_HEADER_BYTES = 16 << 20 };
 
@@ -16,8 +17,8 @@ enum { INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST, MODEL_F
 static int choose_pages(const struct host_options *o, const struct model *m) {
   const int64_t per_sequence = (m->context_max + o->page_tokens - 1) / o->page_tokens;
   if (o->pages > 0) return o->pages;
-  const int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-  const int64_t affordable = memory / 4 / (int64_t)kv_page_bytes(m, o->page_tokens);
+  const int64_t memory = (int64_t)memory_available_bytes();
+  const int64_t affordable = (memory > 0 ? memory : INT64_MAX) / 4 / (int64_t)kv_page_bytes(m, o->page_tokens);
   int64_t pages = per_sequence * o->slots;
   if (pages > affordable) pages = affordable;
   if (pages < per_sequence) pages = per_sequence;
@@ -32,6 +33,16 @@ static enum rc make_backend(struct pool **pool, struct ops **ops, struct model *
   return rc;
 }
 
+/* Memory is handed out lazily: without this a server that is too large would die later, in the middle of something. */
+static enum rc check_memory(const struct host_options *o, const struct model *m, int pages, struct err *err) {
+  const size_t available = memory_available_bytes();
+  const size_t weights = 2 * weights_bytes(m, false), kv = (size_t)pages * kv_page_bytes(m, o->page_tokens);
+  const size_t needed = weights + kv + workspace_bytes(m, o->slots + o->prefill_chunk);
+  if (available == 0 || needed <= available) return RC_OK;
+  return err_set(err, RC_NO_MEMORY, NULL, "two sets of weights (%zu MiB), %d KV pages (%zu MiB) and scratch need %zu MiB, and there are %zu MiB", weights >> 20, pages,
+                 kv >> 20, needed >> 20, available >> 20);
+}
+
 enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config, struct tokenizer *tokenizer,
                   void (*activated)(void *, struct weights *, const struct policy *), void *context, struct err *err) {
   *out = NULL;
@@ -40,9 +51,10 @@ enum rc host_open(struct host **out, const struct host_options *options, const s
   h->config = *config;
   enum rc rc = make_backend(&h->pool, &h->ops, &h->model, options, config, err);
   if (rc == RC_OK) rc = make_backend(&h->stage_pool, &h->stage_ops, &h->stage_model, options, config, err);
+  const int pages = rc == RC_OK ? choose_pages(options, h->model) : 0;
+  if (rc == RC_OK) rc = check_memory(options, h->model, pages, err);
   for (int i = 0; i < 2 && rc == RC_OK; i++) rc = weights_create(&h->weights[i], h->stage_model, false, err);
   if (rc == RC_OK) {
-    const int pages = choose_pages(options, h->model);
     const struct engine_options engine = {.model = h->model, .slots = options->slots, .pages = pages, .page_tokens = options->page_tokens,
                                           .prefill_chunk = options->prefill_chunk, .inbox_max = INBOX_MAX, .fault = options->fault,
                                           .activated = activated, .context = context};

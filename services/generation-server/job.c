@@ -186,6 +186,7 @@ struct version_span *sample_spans(const struct sample *s, size_t *count, struct 
 
 enum rc job_result(struct lease_result *out, const struct job *job, struct arena *arena, struct err *err) {
   *out = (struct lease_result){.fence = job->fence, .loaded_digest = job->policy.digest, .handed_back = job->end == JOB_HANDED_BACK};
+  if (out->handed_back) out->loaded_digest = job->weights_digest; /* what its tokens, if any, were drawn from: others may be active since */
   out->samples = arena_alloc(arena, (size_t)job->sample_count, sizeof *out->samples);
   if (!out->samples) goto refused;
   out->sample_count = (size_t)job->sample_count;

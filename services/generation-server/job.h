@@ -41,8 +41,8 @@ struct sample {
 enum job_kind { JOB_OF_LEASE, JOB_OF_REQUEST };
 enum job_end {
   JOB_COMPLETE,              /* every sample finished */
-  JOB_HANDED_BACK,           /* draining, or the lease does not fit the weights: partial samples go back */
-  JOB_DROPPED                /* cancelled or void: nobody wants it */
+  JOB_HANDED_BACK,           /* draining, or the lease is not valid for the active weights: partial samples go back */
+  JOB_DROPPED                /* cancelled: nobody wants it */
 };
 
 struct job {

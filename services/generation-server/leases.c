@@ -124,7 +124,7 @@ static int samples_wanted(const struct leases *l) {
   return room >= least || (idle_slot && room > 0) ? room : 0;
 }
 
-/* A lease that cannot be run here goes back untouched; the coordinator's ttl would find it too, later. */
+/* A lease that can never be run here (too long for this server) is not renewed, so that its ttl gives it to another. */
 static void take_lease(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
   struct err err;
   struct job *job = NULL;

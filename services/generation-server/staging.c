@@ -22,7 +22,8 @@ enum {
   PULL_DEADLINE_MS = 600000,
   RETRY_MIN_MS = 200,
   RETRY_MAX_MS = 5000,
-  NAP_MS = 500
+  NAP_MS = 500,
+  OLDER_WORDS_BELIEVED = 3    /* in a row */
 };
 
 enum stage_state { STAGE_EMPTY, STAGE_FILLING, STAGE_STAGED, STAGE_ACTIVATING };
@@ -47,6 +48,7 @@ struct staging {
   struct weights *spare;     /* the set that is not the engine's; NULL while ACTIVATING */
   struct policy staged;
   struct word word;
+  int older_words;           /* in a row */
   struct staging_push pushes[PUSHES_MAX];
   int push_count;
   int64_t retry_at_ms, retry_ms;
@@ -94,10 +96,20 @@ static bool must_pull(struct staging *s) {
   return !engine_policy(s->host->engine, &active) || !digest_equal(&active.digest, &s->word.policy.digest);
 }
 
+/* Words come by two ways, heartbeats and polls, and may overtake each other, so an older one is not believed; unless nothing else comes, because an earlier run
+ * was resumed. Mutex held. */
+static bool is_news(struct staging *s, const struct current_version *current) {
+  const bool newer = !s->word.has || word_supersedes(s->word.policy.run, s->word.policy.version, current->run, current->version);
+  s->older_words = newer ? 0 : s->older_words + 1;
+  if (s->older_words < OLDER_WORDS_BELIEVED) return newer;
+  s->older_words = 0;
+  return true;
+}
+
 void staging_word(struct staging *s, const struct current_version *current) {
   if (!current->has) return; /* no run: keep what is loaded */
   pthread_mutex_lock(&s->mutex);
-  if (!s->word.has || word_supersedes(s->word.policy.run, s->word.policy.version, current->run, current->version)) {
+  if (is_news(s, current)) {
     if (!s->word.has || !digest_equal(&s->word.policy.digest, &current->digest)) {
       s->retry_at_ms = 0;
       s->retry_ms = RETRY_MIN_MS;

@@ -30,7 +30,7 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
 enum rc staging_load(struct staging *s, const char *dir, struct err *err);
 /* NULL while the model is unknown. */
 struct host *staging_host(struct staging *s);
-/* What the coordinator says is current; older words than the one known are ignored. */
+/* What the coordinator says is current; an older word than the one known is ignored, unless it is repeated. */
 void staging_word(struct staging *s, const struct current_version *current);
 /* After a registration: the coordinator may have begun anew, so the next word counts whatever it says. */
 void staging_forget_word(struct staging *s);

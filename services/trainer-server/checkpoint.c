@@ -1,4 +1,5 @@
-/* Checkpoints: see checkpoint.h. */
+/* Checkpoints: see checkpoint.h.
+ * The optimizer's file is streamed from the engine's memory: a copy would need as much again as masters and moments. */
 #include "services/trainer-server/checkpoint.h"
 
 #include <dirent.h>
@@ -7,14 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/json/json.h"
 
-enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512 };
+enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096 };
 
 static const char *const model_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"};
 static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
+static const char partial_prefix[] = ".partial-";
 
 static enum rc copy_model_files(const char *from_dir, const char *to_dir, struct err *err) {
   for (size_t i = 0; i < sizeof model_files / sizeof model_files[0]; i++) {
@@ -32,7 +35,14 @@ static enum rc copy_model_files(const char *from_dir, const char *to_dir, struct
   return RC_OK;
 }
 
-static void write_state(const struct checkpoint_meta *meta, struct buf *out) {
+/* As text: a JSON integer ends at 2^63. */
+static void write_u64(struct json_writer *w, const char *key, uint64_t value) {
+  char text[24];
+  snprintf(text, sizeof text, "%" PRIu64, value);
+  json_kv_string(w, key, text);
+}
+
+static void write_state(const struct checkpoint_meta *meta, const struct digest *optimizer, struct buf *out) {
   struct json_writer w;
   char hex[DIGEST_HEX_MAX];
   json_writer_init(&w, out);
@@ -41,9 +51,14 @@ static void write_state(const struct checkpoint_meta *meta, struct buf *out) {
   json_kv_int(&w, "version", meta->version);
   digest_hex(hex, &meta->digest);
   json_kv_string(&w, "digest", hex);
-  json_kv_u64(&w, "seed", meta->seed);
-  json_kv_u64(&w, "epoch", meta->epoch);
-  json_kv_u64(&w, "fence", meta->fence);
+  digest_hex(hex, optimizer);
+  json_kv_string(&w, "optimizer_digest", hex);
+  json_kv_string(&w, "step_id", meta->step_id);
+  digest_hex(hex, &meta->step_request);
+  json_kv_string(&w, "step_request", hex);
+  write_u64(&w, "seed", meta->seed);
+  write_u64(&w, "epoch", meta->epoch);
+  write_u64(&w, "fence", meta->fence);
   json_kv_int(&w, "optimizer_steps", meta->optimizer_steps);
   json_key(&w, "training");
   training_config_write(&meta->training, &w);
@@ -66,34 +81,57 @@ static void write_state(const struct checkpoint_meta *meta, struct buf *out) {
   json_object_end(&w);
 }
 
-/* optimizer.safetensors: masters, first and second moments of every parameter, in table order. */
-static enum rc write_optimizer(const char *path, const struct model *m, struct optimizer *o, struct err *err) {
+/* The index of optimizer.safetensors: masters, first and second moments of every parameter, in table order. */
+static enum rc optimizer_header(struct buf *out, const struct model *m, struct err *err) {
   const struct param_table *p = &m->params;
-  const float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
   size_t n = (size_t)p->count * 3;
   struct st_entry *entries = calloc(n, sizeof *entries);
   char(*names)[ST_NAME_MAX] = calloc(n, sizeof *names);
-  struct buf out = BUF_INIT;
   enum rc rc = RC_OK;
-  if (!entries || !names) {
-    rc = err_set(err, RC_NO_MEMORY, NULL, "the optimizer's index of %zu tensors was refused memory", n);
-    goto out;
-  }
-  for (size_t i = 0; i < n; i++) {
+  if (!entries || !names) rc = err_set(err, RC_NO_MEMORY, NULL, "the optimizer's index of %zu tensors was refused memory", n);
+  for (size_t i = 0; rc == RC_OK && i < n; i++) {
     const struct param *q = &p->items[i % (size_t)p->count];
     snprintf(names[i], sizeof names[i], "%s%s", moment_prefixes[i / (size_t)p->count], q->name);
     entries[i] = (struct st_entry){.name = names[i], .dtype = ST_F32, .dims = 2, .shape = {q->rows, q->cols}};
   }
-  if ((rc = st_write_header(&out, entries, n, NULL, err)) != RC_OK) goto out;
-  for (size_t i = 0; i < n; i++) {
-    const struct param *q = &p->items[i % (size_t)p->count];
-    buf_append(&out, arrays[i / (size_t)p->count] + q->offset, q->count * sizeof(float));
-  }
-  if ((rc = buf_check(&out, err)) == RC_OK) rc = file_write_atomic(path, out.data, out.len, err);
-out:
-  buf_free(&out);
+  if (rc == RC_OK) rc = st_write_header(out, entries, n, NULL, err);
   free(names);
   free(entries);
+  return rc;
+}
+
+/* Not atomic by itself: the folder that it lies in is renamed once it is whole.  digest: SHA-256 of the tensors' bytes. */
+static enum rc write_optimizer(const char *path, const struct model *m, struct optimizer *o, struct digest *digest, struct err *err) {
+  const struct param_table *p = &m->params;
+  const float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
+  struct buf header = BUF_INIT;
+  FILE *file = NULL;
+  struct digest_state *sum = NULL;
+  enum rc rc = optimizer_header(&header, m, err);
+  if (rc != RC_OK) goto out;
+  if (!(sum = digest_begin())) {
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
+    goto out;
+  }
+  if (!(file = fopen(path, "wbe"))) {
+    rc = err_set_errno(err, RC_IO, "creating %s", path);
+    goto out;
+  }
+  bool good = fwrite(header.data, 1, header.len, file) == header.len;
+  for (int a = 0; a < 3; a++) {
+    for (int i = 0; good && i < p->count; i++) {
+      const struct param *q = &p->items[i];
+      good = fwrite(arrays[a] + q->offset, sizeof(float), q->count, file) == q->count;
+      digest_update(sum, arrays[a] + q->offset, q->count * sizeof(float));
+    }
+  }
+  if (!good || fflush(file) != 0 || fsync(fileno(file)) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
+out:
+  if (file && fclose(file) != 0 && rc == RC_OK) rc = err_set_errno(err, RC_IO, "closing %s", path);
+  struct digest result = {{0}};
+  if (sum) digest_end(&result, sum);
+  *digest = result;
+  buf_free(&header);
   return rc;
 }
 
@@ -107,20 +145,21 @@ enum rc checkpoint_write(const char *state_dir, const char *model_dir, const str
                          const struct buf *weights_bytes, struct err *err) {
   char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX], latest[LATEST_MAX];
   struct buf state = BUF_INIT;
+  struct digest optimizer;
   enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
-  if (rc == RC_OK) rc = path_format(partial, err, "%s/%s/.partial-v%" PRId64, state_dir, meta->run, meta->version);
+  if (rc == RC_OK) rc = path_format(partial, err, "%s/%s/%sv%" PRId64, state_dir, meta->run, partial_prefix, meta->version);
   if (rc == RC_OK) rc = file_remove_tree(partial, err);
   if (rc == RC_OK) rc = file_make_dirs(partial, err);
   if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
   if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
-  if (rc == RC_OK) rc = write_optimizer(path, m, o, err);
+  if (rc == RC_OK) rc = write_optimizer(path, m, o, &optimizer, err);
   if (rc != RC_OK) goto out;
-  write_state(meta, &state);
+  write_state(meta, &optimizer, &state);
   if ((rc = buf_check(&state, err)) != RC_OK) goto out;
   if ((rc = write_named(partial, "trainer_state.json", state.data, state.len, err)) != RC_OK) goto out;
   if ((rc = file_sync_dir(partial, err)) != RC_OK) goto out;
-  if ((rc = file_remove_tree(final, err)) != RC_OK) goto out; /* the same version written again: a run that was opened twice */
+  if ((rc = file_remove_tree(final, err)) != RC_OK) goto out; /* the same version again: a step replayed after a crash that came before `latest` named it */
   if ((rc = file_rename_durable(partial, final, err)) != RC_OK) goto out;
   snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", meta->run, meta->version);
   rc = write_named(state_dir, "latest", latest, strlen(latest), err);
@@ -149,7 +188,7 @@ static enum rc read_history(struct checkpoint *c, const struct json *value, stru
   return RC_OK;
 }
 
-static enum rc read_state(struct checkpoint *c, struct err *err) {
+static enum rc read_state(struct checkpoint *c, struct digest *optimizer, struct err *err) {
   char path[LIMIT_PATH_MAX];
   struct buf bytes = BUF_INIT;
   struct json *root = NULL;
@@ -157,12 +196,15 @@ static enum rc read_state(struct checkpoint *c, struct err *err) {
   if (rc == RC_OK) rc = file_read(&bytes, path, STATE_FILE_MAX, err);
   if (rc == RC_OK) rc = json_parse(&root, bytes.data, bytes.len, STATE_FILE_MAX, err);
   if (rc == RC_OK) {
-    const char *run = "";
+    const char *run = "", *step_id = "";
     const struct json *training = NULL, *history = NULL;
     const struct json_field fields[] = {
-        {.name = "run", .kind = FIELD_STRING, .target = &run, .required = true, .min = 0, .max = LIMIT_NAME_MAX - 1},
+        {.name = "run", .kind = FIELD_STRING, .target = &run, .required = true, .min = 1, .max = LIMIT_NAME_MAX - 1},
         {.name = "version", .kind = FIELD_I64, .target = &c->meta.version, .required = true, .min = 0, .max = 1e15},
         {.name = "digest", .kind = FIELD_DIGEST, .target = &c->meta.digest, .required = true},
+        {.name = "optimizer_digest", .kind = FIELD_DIGEST, .target = optimizer, .required = true},
+        {.name = "step_id", .kind = FIELD_STRING, .target = &step_id, .required = true, .min = 0, .max = LIMIT_NAME_MAX - 1},
+        {.name = "step_request", .kind = FIELD_DIGEST, .target = &c->meta.step_request, .required = true},
         {.name = "seed", .kind = FIELD_U64, .target = &c->meta.seed, .required = true},
         {.name = "epoch", .kind = FIELD_U64, .target = &c->meta.epoch, .required = true},
         {.name = "fence", .kind = FIELD_U64, .target = &c->meta.fence, .required = true},
@@ -173,6 +215,7 @@ static enum rc read_state(struct checkpoint *c, struct err *err) {
     rc = json_fields(root, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
     if (rc == RC_OK) {
       snprintf(c->meta.run, sizeof c->meta.run, "%s", run);
+      snprintf(c->meta.step_id, sizeof c->meta.step_id, "%s", step_id);
       training_config_defaults(&c->meta.training);
       rc = training_config_read(&c->meta.training, training, &c->arena, err);
     }
@@ -183,12 +226,24 @@ static enum rc read_state(struct checkpoint *c, struct err *err) {
   return rc;
 }
 
-static enum rc read_optimizer(const char *dir, const struct model *m, struct optimizer *o, struct err *err) {
+/* what: the file; have was computed from what was read, want was recorded. */
+static enum rc check_digest(const char *what, const struct digest *have, const struct digest *want, struct err *err) {
+  char have_hex[DIGEST_HEX_MAX], want_hex[DIGEST_HEX_MAX];
+  if (digest_equal(have, want)) return RC_OK;
+  digest_hex(have_hex, have);
+  digest_hex(want_hex, want);
+  return err_set(err, RC_CORRUPT, NULL, "%s: expected digest %s, found %s", what, want_hex, have_hex);
+}
+
+static enum rc read_optimizer(const char *dir, const struct model *m, struct optimizer *o, const struct digest *recorded, struct err *err) {
   char path[LIMIT_PATH_MAX], name[ST_NAME_MAX];
   struct st_file *file = NULL;
+  struct digest_state *sum = NULL;
+  struct digest digest = {{0}};
   float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
   enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
+  if (rc == RC_OK && !(sum = digest_begin())) rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
   for (int a = 0; rc == RC_OK && a < 3; a++) {
     for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
       const struct param *q = &m->params.items[i];
@@ -198,11 +253,13 @@ static enum rc read_optimizer(const char *dir, const struct model *m, struct opt
         rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
       } else {
         memcpy(arrays[a] + q->offset, st_data(file, t), t->bytes);
+        digest_update(sum, arrays[a] + q->offset, t->bytes);
       }
     }
   }
+  if (sum) digest_end(&digest, sum);
   st_close(file);
-  return rc;
+  return rc == RC_OK ? check_digest(path, &digest, recorded, err) : rc;
 }
 
 static enum rc read_weights(const struct checkpoint *c, struct weights *w, struct err *err) {
@@ -214,29 +271,48 @@ static enum rc read_weights(const struct checkpoint *c, struct weights *w, struc
   if (rc == RC_OK) rc = weights_from_safetensors(w, file, err);
   st_close(file);
   if (rc == RC_OK) rc = weights_digest(&digest, w, err);
-  if (rc == RC_OK && !digest_equal(&digest, &c->meta.digest)) {
-    char have[DIGEST_HEX_MAX], want[DIGEST_HEX_MAX];
-    digest_hex(have, &digest);
-    digest_hex(want, &c->meta.digest);
-    rc = err_set(err, RC_CORRUPT, NULL, "%s: expected weights digest %s, found %s", path, want, have);
+  return rc == RC_OK ? check_digest(path, &digest, &c->meta.digest, err) : rc;
+}
+
+/* STATE/latest -> "<run>/v<version>". */
+static enum rc read_latest(const char *state_dir, char run[LIMIT_NAME_MAX], int64_t *version, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct buf text = BUF_INIT;
+  int end = 0;
+  enum rc rc = path_format(path, err, "%s/latest", state_dir);
+  if (rc == RC_OK) rc = file_read(&text, path, LATEST_MAX, err);
+  _Static_assert(LIMIT_NAME_MAX == 128, "the width in the format below");
+  if (rc == RC_OK && (sscanf(text.data, "%127[^/\n]/v%" SCNd64 "%n", run, version, &end) != 2 || strcmp(text.data + end, "\n") != 0)) {
+    rc = err_set(err, RC_CORRUPT, NULL, "%s: expected \"<run>/v<version>\", got \"%.80s\"", path, text.data);
   }
+  buf_free(&text);
   return rc;
 }
 
-enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w, struct optimizer *o, struct err *err) {
-  char path[LIMIT_PATH_MAX];
-  struct buf latest = BUF_INIT;
-  memset(out, 0, sizeof *out);
-  enum rc rc = path_format(path, err, "%s/latest", state_dir);
-  if (rc == RC_OK) rc = file_read(&latest, path, LATEST_MAX, err);
-  if (rc == RC_OK) {
-    rc = path_format(out->dir, err, "%s/%.*s", state_dir, (int)strcspn(latest.data, "\n"), latest.data);
-    if (rc == RC_OK) rc = read_state(out, err);
-    if (rc == RC_OK) rc = read_weights(out, w, err);
-    if (rc == RC_OK) rc = read_optimizer(out->dir, m, o, err);
-    if (rc == RC_NOT_FOUND) rc = err_set(err, RC_CORRUPT, NULL, "%s names %s, which is not a whole checkpoint", path, out->dir);
+static enum rc read_checkpoint(struct checkpoint *c, const char *run, int64_t version, const struct model *m, struct weights *w, struct optimizer *o, struct err *err) {
+  struct digest optimizer;
+  enum rc rc = read_state(c, &optimizer, err);
+  if (rc == RC_OK && (strcmp(c->meta.run, run) != 0 || c->meta.version != version)) {
+    rc = err_set(err, RC_CORRUPT, NULL, "trainer_state.json is of run %s, version %" PRId64, c->meta.run, c->meta.version);
   }
-  buf_free(&latest);
+  if (rc == RC_OK) rc = read_weights(c, w, err);
+  if (rc == RC_OK) rc = read_optimizer(c->dir, m, o, &optimizer, err);
+  return rc;
+}
+
+/* Whatever is wrong with a stored checkpoint, it is not a caller's input: only refused memory and failed reading keep their codes. */
+enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w, struct optimizer *o, struct err *err) {
+  char run[LIMIT_NAME_MAX];
+  int64_t version;
+  memset(out, 0, sizeof *out);
+  enum rc rc = read_latest(state_dir, run, &version, err);
+  if (rc == RC_OK) rc = path_format(out->dir, err, "%s/%s/v%" PRId64, state_dir, run, version);
+  if (rc == RC_OK) {
+    struct err cause = {0};
+    rc = read_checkpoint(out, run, version, m, w, o, &cause);
+    if (rc != RC_OK && rc != RC_NO_MEMORY && rc != RC_IO) rc = RC_CORRUPT;
+    if (rc != RC_OK) err_set(err, rc, NULL, "checkpoint %s: %.400s", out->dir, cause.message);
+  }
   if (rc != RC_OK) checkpoint_free(out);
   return rc;
 }
@@ -252,19 +328,24 @@ enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest,
   enum rc rc = path_format(run_dir, err, "%s/%s", state_dir, run);
   if (rc != RC_OK) return rc;
   DIR *dir = opendir(run_dir);
-  if (!dir) return err_set_errno(err, RC_IO, "cannot list %s", run_dir);
-  int64_t versions[4096];
+  if (!dir) return err_set_errno(err, RC_IO, "listing %s", run_dir);
+  int64_t versions[PRUNE_MAX]; /* what does not fit is left to the next call */
   int count = 0;
-  for (struct dirent *e; (e = readdir(dir));) {
+  for (struct dirent *e; rc == RC_OK && (e = readdir(dir));) {
     int64_t version;
     int end = 0;
-    if (sscanf(e->d_name, "v%" SCNd64 "%n", &version, &end) == 1 && e->d_name[end] == 0 && version != 0 && version < newest && count < 4096) versions[count++] = version;
+    if (strncmp(e->d_name, partial_prefix, sizeof partial_prefix - 1) == 0) {
+      rc = path_format(path, err, "%s/%s", run_dir, e->d_name);
+      if (rc == RC_OK) rc = file_remove_tree(path, err);
+    } else if (sscanf(e->d_name, "v%" SCNd64 "%n", &version, &end) == 1 && e->d_name[end] == 0 && version > 0 && version < newest && count < PRUNE_MAX) {
+      versions[count++] = version;
+    }
   }
   closedir(dir);
   for (int i = 0; rc == RC_OK && i < count; i++) {
-    int newer = 0; /* how many kept ones are newer: the newest itself, and those listed */
+    int64_t newer = 1; /* the newest itself, and those listed */
     for (int k = 0; k < count; k++) newer += versions[k] > versions[i];
-    if (newer + 1 < keep) continue;
+    if (newer < keep) continue;
     rc = path_format(path, err, "%s/v%" PRId64, run_dir, versions[i]);
     if (rc == RC_OK) rc = file_remove_tree(path, err);
   }

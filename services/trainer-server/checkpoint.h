@@ -1,10 +1,11 @@
 /* Checkpoints: a Hugging Face folder that transformers can load, plus what training needs to go on.
  *
  *   STATE/<run>/v<version>/  config.json tokenizer.json generation_config.json model.safetensors (bf16)
- *                            optimizer.safetensors (masters, moments, fp32)  trainer_state.json (run, version, digest, steps, config, history)
+ *                            optimizer.safetensors (masters, moments, fp32)  trainer_state.json (run, version, digests, steps, config, history)
  *   STATE/latest             "<run>/v<version>": replaced atomically, after the folder is durable
  *
- * Written to a folder of another name, every file fsynced, then renamed: a half-written checkpoint is never loaded.  Loading checks the recorded digest against the weights.
+ * Written to STATE/<run>/.partial-v<version>, every file fsynced, then renamed: a half-written checkpoint is never loaded, and is swept away by the next pruning.
+ * Loading checks the recorded digests against the weights as loaded and against the optimizer's bytes.  Called by the engine's thread only.
  */
 #ifndef LEASEHOLD_TRAINER_CHECKPOINT_H
 #define LEASEHOLD_TRAINER_CHECKPOINT_H
@@ -21,6 +22,8 @@ struct checkpoint_meta {
   struct digest digest;
   uint64_t seed, epoch, fence;
   int64_t optimizer_steps;
+  char step_id[LIMIT_NAME_MAX];      /* the step that led to this version, "" for version 0 */
+  struct digest step_request;        /* its request's content */
   struct training_config training;   /* strings borrowed */
   const struct round_record *history; size_t history_count;
 };
@@ -35,11 +38,11 @@ struct checkpoint {
   struct round_record *history;
   struct arena arena;
 };
-/* The checkpoint that STATE/latest names: RC_NOT_FOUND when there is none; RC_CORRUPT when it is not whole. Fills weights, masters and moments; the caller
+/* The checkpoint that STATE/latest names: RC_NOT_FOUND when there is none; RC_CORRUPT when it is not whole or not what was written. Fills weights, masters and moments; the caller
  * configures the optimizer and its step count from meta. */
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w, struct optimizer *o, struct err *err);
 void checkpoint_free(struct checkpoint *c);
-/* Keeps v0 and the newest `keep` of the run; removes the rest. */
+/* Keeps v0 and the newest `keep` of the run up to version `newest`; removes the rest, and what half-written ones left. */
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err);
 
 #endif

@@ -22,6 +22,13 @@ struct settings {
   struct trainer_options trainer;
 };
 
+/* Where others reach this server when nobody said so: a wildcard address is no destination. */
+static void default_url(char *out, size_t size, const char *bind, int port) {
+  const bool any = strcmp(bind, "0.0.0.0") == 0 || strcmp(bind, "::") == 0;
+  const bool v6 = !any && strchr(bind, ':');
+  snprintf(out, size, "http://%s%s%s:%d", v6 ? "[" : "", any ? "127.0.0.1" : bind, v6 ? "]" : "", port);
+}
+
 static enum rc serve(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
   struct publisher *publisher = NULL;
@@ -31,11 +38,11 @@ static enum rc serve(struct settings *s, struct err *err) {
   enum rc rc = trainer_create(&trainer, &s->trainer, err);
   if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->token, err);
   if (rc != RC_OK) goto out;
-  trainer_set_publisher(trainer, publisher);
+  trainer_set_publisher(trainer, publisher); /* before the first job */
   const struct http_server_options options = {.bind_address = s->bind, .port = (int)s->port, .token = s->token, .routes = trainer_routes, .route_count = trainer_route_count,
                                               .context = trainer};
   if ((rc = http_server_start(&server, &options, err)) != RC_OK) goto out;
-  snprintf(url, sizeof url, "http://%s:%d", s->bind, http_server_port(server));
+  default_url(url, sizeof url, s->bind, http_server_port(server));
   if (!s->advertise_url[0]) s->advertise_url = url;
   log_info("listening on %s:%d", s->bind, http_server_port(server));
   if (s->port_file[0]) {
@@ -67,7 +74,7 @@ int main(int argc, char **argv) {
       {"port", OPTION_INT, &s.port, "8200", 0, 65535, "port to listen on; 0 picks a free one"},
       {"port-file", OPTION_STRING, &s.port_file, "", 0, 0, "write the port here once listening"},
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
-      {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0, "how others reach this server; default http://BIND:PORT"},
+      {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0, "how others reach this server; default http://BIND:PORT, with 127.0.0.1 for a wildcard BIND"},
       {"name", OPTION_STRING, &s.name, "trainer", 0, 0, "this worker's name"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0, "Hugging Face folder: config.json, tokenizer.json, model.safetensors"},
       {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0, "folder for checkpoints"},

@@ -12,7 +12,7 @@
 #include "common/client/coordinator_client.h"
 #include "common/client/generation_client.h"
 
-enum { PUBLISH_QUEUE = 64, POLL_MS = 200, ANNOUNCE_MS = 10000, ANNOUNCE_TRIES = 5 };
+enum { PUBLISH_QUEUE = 64, POLL_MS = 200, ANNOUNCE_MS = 10000, ANNOUNCE_TRIES = 5, ANNOUNCE_PAUSE_MS = 100, PAUSE_TICK_MS = 50 };
 
 struct publication { struct job *step; struct weights_blob *blob; };
 
@@ -59,7 +59,7 @@ static void *push_main(void *context) {
   return NULL;
 }
 
-/* One thread per server; each push has a deadline, so the joins end. */
+/* One thread per server; each push has a deadline, so the joins end.  A server without a report is one that must pull. */
 static enum rc push_all(struct publisher *p, struct job *job, const struct weights_blob *blob, struct err *err) {
   const struct submit_step *in = &job->in.step;
   struct step_status *out = &job->out.step;
@@ -83,6 +83,11 @@ static enum rc push_all(struct publisher *p, struct job *job, const struct weigh
   return RC_OK;
 }
 
+/* Cut short when the publisher stops. */
+static void pause_ms(const struct publisher *p, int64_t ms) {
+  for (int64_t slept = 0; slept < ms && !atomic_load(&p->stopping); slept += PAUSE_TICK_MS) clock_sleep_ms(PAUSE_TICK_MS);
+}
+
 /* The coordinator may also learn the version by polling the step: giving up here loses nothing. */
 static void announce(struct publisher *p, const struct job *job, const struct weights_blob *blob) {
   if (!p->coordinator_url || !p->coordinator_url[0]) return;
@@ -102,20 +107,21 @@ static void announce(struct publisher *p, const struct job *job, const struct we
                                  .digest = blob->digest, .pushes = job->out.step.pushes, .push_count = job->out.step.push_count};
     rc = coordinator_announce_version(&client, &m, ANNOUNCE_MS, &err);
     if (rc != RC_UNAVAILABLE && rc != RC_TIMEOUT && rc != RC_FULL) break;
-    clock_sleep_ms(100 << attempt);
+    if (attempt + 1 < ANNOUNCE_TRIES) pause_ms(p, ANNOUNCE_PAUSE_MS << attempt);
   }
   if (rc != RC_OK) log_warn("version %" PRId64 " of %s could not be announced: %s", blob->version, blob->run, err.message);
   http_client_destroy(http);
 }
 
+/* The step was taken and its version is durable: nothing that goes wrong here makes it a failed one. */
 static void publish(struct publisher *p, struct publication *publication) {
   struct job *job = publication->step;
   struct err err = {0};
   int64_t begun_us = clock_monotonic_us();
-  enum rc rc = push_all(p, job, publication->blob, &err);
+  if (push_all(p, job, publication->blob, &err) != RC_OK) log_warn("version %" PRId64 " was not pushed: %s", publication->blob->version, err.message);
   job->out.step.push_us = clock_monotonic_us() - begun_us;
-  if (rc == RC_OK) announce(p, job, publication->blob);
-  jobs_finish(trainer_jobs(p->trainer), job, rc == RC_OK ? NULL : &err);
+  announce(p, job, publication->blob);
+  jobs_finish(trainer_jobs(p->trainer), job, NULL);
   weights_blob_release(publication->blob);
   free(publication);
 }
@@ -141,6 +147,7 @@ enum rc publisher_create(struct publisher **out, struct trainer *t, const char *
   if (rc == RC_OK && pthread_create(&p->thread, NULL, publisher_main, p) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the publisher's thread could not be started");
   if (rc != RC_OK) {
     queue_destroy(p->queue);
+    pthread_mutex_destroy(&p->lock);
     free(p);
     return rc;
   }
@@ -168,9 +175,10 @@ void publisher_submit(struct publisher *p, struct job *step, struct weights_blob
     if (rc != RC_OK) err_set(&err, rc, NULL, "the publisher takes no more versions");
   }
   if (rc == RC_OK) return;
+  log_warn("version %" PRId64 " was neither pushed nor announced: %s", blob->version, err.message); /* who asks for the step learns of it */
   free(publication);
   weights_blob_release(blob);
-  jobs_finish(trainer_jobs(p->trainer), step, &err);
+  jobs_finish(trainer_jobs(p->trainer), step, NULL);
 }
 
 void publisher_set_worker(struct publisher *p, const char *worker_id) {

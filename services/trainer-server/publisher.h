@@ -1,15 +1,18 @@
 /* The publisher: pushes a durable version to the generation-servers in parallel, then announces it to the coordinator.
  * One thread, one version at a time; every push has the round's stage_timeout_ms.  A server that fails is reported, never waited for: it must pull.
- * Owns: the queue of durable steps.  Called by the engine; ends the step's job (jobs_finish) when the announcement was answered or given up. */
+ * Owns: the queue of durable steps.  Called by the engine; ends the step's job (jobs_finish) when the announcement was answered or given up.
+ * Previous hop of a version: trainer.c's job_step.  Next hops: generation-servers stage it, the coordinator makes it current. */
 #ifndef LEASEHOLD_TRAINER_PUBLISHER_H
 #define LEASEHOLD_TRAINER_PUBLISHER_H
 
 #include "services/trainer-server/trainer.h"
 
 struct publisher;
+/* URL and token are borrowed; coordinator_url "": no announcements. */
 enum rc publisher_create(struct publisher **out, struct trainer *t, const char *coordinator_url, const char *token, struct err *err);
-void publisher_destroy(struct publisher *p); /* NULL is fine */
-/* Takes over the reference to blob. */
+/* After the engine stopped: running pushes and announcements are cut short. NULL is fine. */
+void publisher_destroy(struct publisher *p);
+/* Takes over the reference to blob, and the job, which may be ended and dropped before this returns. */
 void publisher_submit(struct publisher *p, struct job *step, struct weights_blob *blob);
 /* The worker id that announcements carry; set by registration. */
 void publisher_set_worker(struct publisher *p, const char *worker_id);

@@ -1,6 +1,7 @@
-/* See registration.h. */
+/* See registration.h.  Next hop of its messages: the coordinator's workers.c. */
 #include "services/trainer-server/registration.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -32,8 +33,15 @@ static enum rc do_register(struct registration *r, const struct coordinator_clie
     r->epoch = answer.epoch;
     r->heartbeat_ms = answer.heartbeat_ms;
     trainer_learn_epoch(r->trainer, answer.epoch, answer.fence);
+    struct trainer_view v;
+    trainer_view(r->trainer, &v);
+    if (answer.epoch < v.epoch) {
+      log_warn("the coordinator's epoch %" PRIu64 " is older than %" PRIu64 ", which this trainer has seen: its messages will be refused; a coordinator with a new database needs a trainer "
+               "with a new --state-dir",
+               answer.epoch, v.epoch);
+    }
     publisher_set_worker(r->publisher, r->worker_id);
-    log_info("registered as %s, epoch %llu, fence %llu", r->worker_id, (unsigned long long)answer.epoch, (unsigned long long)answer.fence);
+    log_info("registered as %s, epoch %" PRIu64 ", fence %" PRIu64, r->worker_id, answer.epoch, answer.fence);
   }
   arena_free(&arena);
   return rc;

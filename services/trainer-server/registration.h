@@ -1,4 +1,5 @@
-/* The trainer's tie to the coordinator: one thread that registers, beats, and registers again when the coordinator has forgotten it or has a new epoch. */
+/* The trainer's tie to the coordinator: one thread that registers, beats, and registers again when the coordinator has forgotten it or has a new epoch.
+ * What it learns (epoch, fence, worker id) it gives to the trainer and the publisher; every call has a deadline, and stopping cuts them short. */
 #ifndef LEASEHOLD_TRAINER_REGISTRATION_H
 #define LEASEHOLD_TRAINER_REGISTRATION_H
 

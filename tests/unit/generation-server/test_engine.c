@@ -278,7 +278,7 @@ static void activation_voids_leases_and_lets_requests_run_through(void **state) 
   for (int i = 0; i < 6; i++) engine_step(rig.engine);
   assert_int_equal(engine_activate(rig.engine, rig.weights[1], &rig.policy[1]), RC_OK);
   run_until_idle(&rig);
-  assert_int_equal(lease_outcome.end, JOB_DROPPED);
+  assert_int_equal(lease_outcome.end, JOB_HANDED_BACK);
   assert_int_equal(allowed.end, JOB_COMPLETE);
   assert_int_equal(plain.end, JOB_COMPLETE);
   for (int i = 0; i < 2; i++) {
@@ -307,7 +307,7 @@ static void relabelling_changes_the_version_only(void **state) {
   policy.version = 9;
   engine_relabel(rig.engine, &policy);
   run_until_idle(&rig);
-  assert_int_equal(o.end, JOB_DROPPED);
+  assert_int_equal(o.end, JOB_HANDED_BACK);
   assert_true(engine_policy(rig.engine, &now));
   assert_int_equal(now.version, 9);
   policy.digest = rig.policy[1].digest; /* not what is active: too late, ignored */

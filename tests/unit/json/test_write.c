@@ -64,9 +64,11 @@ static void test_integers(void **state) {
   json_write_int(&w, INT64_MIN);
   json_write_int(&w, INT64_MAX);
   json_write_int(&w, 0);
+  json_write_u64(&w, JSON_EXACT_MAX);
+  json_write_u64(&w, JSON_EXACT_MAX + (uint64_t)1);
   json_write_u64(&w, UINT64_MAX);
   json_array_end(&w);
-  assert_string_equal(written(), "[-9223372036854775808,9223372036854775807,0,18446744073709551615]");
+  assert_string_equal(written(), "[-9223372036854775808,9223372036854775807,0,9007199254740991,\"9007199254740992\",\"18446744073709551615\"]");
 }
 
 static void test_strings(void **state) {

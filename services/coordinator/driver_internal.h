@@ -1,0 +1,69 @@
+/* What the driver's files share; all of it belongs to the driver's thread, but `kicked`. */
+#ifndef LEASEHOLD_COORDINATOR_DRIVER_INTERNAL_H
+#define LEASEHOLD_COORDINATOR_DRIVER_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/client/trainer_client.h"
+#include "services/coordinator/driver.h"
+#include "services/coordinator/run_context.h"
+#include "services/coordinator/states.h"
+
+enum { CALL_MS = 10000, OPEN_MS = 120000, POLL_MS = 2000, FILE_MS = 30000, SUBMIT_MS = 120000 };
+
+/* The newest live trainer. */
+struct trainer_target { bool found; int64_t worker; char url[LIMIT_URL_MAX]; uint64_t epoch, fence; };
+
+/* The run that is to be moved on, and its current round. */
+struct active_run {
+  bool found;
+  int64_t run;
+  enum run_state state;
+  int64_t rounds;
+  char *config;              /* owned by the driver: freed by look_free */
+  bool has_version;          /* it was opened before */
+  int64_t version;
+  struct digest digest;
+  bool has_round;
+  int64_t round, round_version;
+  enum round_state round_state;
+  int64_t unfinished;        /* the round that is published but whose step's figures are still to come; -1: none */
+};
+
+struct driver {
+  struct core *core;
+  struct driver_options options;
+  struct http_client *http;
+  pthread_t thread;
+  atomic_bool stopping;
+  pthread_mutex_t lock;      /* guards kicked */
+  pthread_cond_t wake;
+  bool kicked;
+
+  struct run_context *context; /* of the active run */
+  int64_t verified_trainer;  /* the incarnation that was seen to hold the run's version */
+  int64_t trouble_since_ms;  /* 0: none */
+  struct trainer_target trainer;
+};
+
+static inline struct trainer_client driver_trainer(const struct driver *d) { return (struct trainer_client){.http = d->http, .base_url = d->trainer.url}; }
+
+/* driver_start.c: RC_OK, an error that ends the run, or a transient one. */
+enum rc driver_open(struct driver *d, const struct active_run *a, struct err *err);
+enum rc driver_move_run(struct driver *d, int64_t run, enum run_state to, struct err *err);
+enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct err *err);
+
+/* driver_train.c: moves the round on as far as it goes without the servers. */
+enum rc driver_train(struct driver *d, const struct active_run *a, struct err *err);
+
+/* driver_step.c */
+/* Steps a round, or fetches the figures of a step that is published already; then the next round, or the run's end. */
+enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round, struct err *err);
+
+/* driver.c */
+enum rc driver_trainer_now(struct driver *d, struct trainer_target *out, struct err *err);
+/* Has the run left the states in which it is worked on? */
+bool driver_run_over(struct driver *d, int64_t run);
+
+#endif

@@ -1,0 +1,140 @@
+/* JSONL datasets: what a line may hold, the number of a bad one, and an order that depends on the seed alone. */
+#include "tests/unit/base/cm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "services/coordinator/dataset.h"
+
+enum { EOS = 256 };
+
+struct fixture {
+  struct tokenizer *tokenizer;
+  char path[64];
+};
+
+static int setup(void **state) {
+  static struct fixture f;
+  struct err err;
+  if (tokenizer_load(&f.tokenizer, "deploy/demo/model/tokenizer.json", &err) != RC_OK) return -1;
+  strcpy(f.path, "/tmp/leasehold-dataset-XXXXXX");
+  int fd = mkstemp(f.path);
+  if (fd < 0) return -1;
+  close(fd);
+  *state = &f;
+  return 0;
+}
+
+static int teardown(void **state) {
+  struct fixture *f = *state;
+  unlink(f->path);
+  tokenizer_free(f->tokenizer);
+  return 0;
+}
+
+static enum rc load(struct fixture *f, const char *text, bool completion, bool answer, struct dataset **out, struct err *err) {
+  FILE *file = fopen(f->path, "w");
+  assert_non_null(file);
+  fputs(text, file);
+  fclose(file);
+  const struct dataset_options options = {.prompt_tokens_max = 20, .completion_tokens_max = 20, .need_completion = completion, .need_answer = answer, .eos = EOS};
+  *out = NULL;
+  return dataset_load(out, f->path, f->tokenizer, &options, err);
+}
+
+static void lines_become_items(void **state) {
+  struct dataset *d;
+  struct err err;
+  assert_int_equal(load(*state, "{\"prompt\":\"ab\",\"answer\":7,\"level\":[1,2]}\n\n{\"prompt\":\"c\",\"answer\":\"x\"}\r\n{\"prompt\":\"d\",\"answer\":0.5}", false, true, &d, &err), RC_OK);
+  assert_int_equal(dataset_count(d), 3);
+  const struct dataset_item *first = dataset_at(d, 0);
+  assert_string_equal(first->answer, "7");
+  assert_string_equal(first->extra, "{\"level\":[1,2]}");
+  assert_int_equal(first->prompt_length, 2);
+  assert_int_equal(first->prompt_ids[0], 'a');
+  assert_int_equal(dataset_at(d, 1)->line, 3);
+  assert_string_equal(dataset_at(d, 2)->answer, "0.5");
+  dataset_free(d);
+}
+
+static void completions_end_with_eos(void **state) {
+  struct dataset *d;
+  struct err err;
+  assert_int_equal(load(*state, "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n", true, false, &d, &err), RC_OK);
+  assert_int_equal(dataset_at(d, 0)->completion_length, 2);
+  assert_int_equal(dataset_at(d, 0)->completion_ids[1], EOS);
+  dataset_free(d);
+}
+
+static void messages_take_the_chat_template(void **state) {
+  struct dataset *d;
+  struct err err;
+  assert_int_equal(load(*state, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}\n", false, false, &d, &err), RC_OK);
+  assert_string_equal(dataset_at(d, 0)->prompt, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
+  assert_int_equal(dataset_at(d, 0)->prompt_ids[0], tokenizer_id_of(((struct fixture *)*state)->tokenizer, "<|im_start|>"));
+  dataset_free(d);
+  assert_int_equal(load(*state, "{\"messages\":[{\"role\":\"user\"}]}\n", false, false, &d, &err), RC_INVALID);
+  assert_int_equal(load(*state, "{\"messages\":[]}\n", false, false, &d, &err), RC_INVALID);
+}
+
+static void a_bad_line_is_refused_with_its_number(void **state) {
+  const char *bad[] = {"{\"prompt\":\"a\"", "[1]", "{\"prompt\":\"a\",\"prompt\":\"b\",\"answer\":1}", "{\"answer\":1}", "{\"prompt\":\"\",\"answer\":1}", "{\"prompt\":\"a\"}",
+                       "{\"prompt\":\"a\",\"answer\":null}", "{\"prompt\":\"a\",\"messages\":[],\"answer\":1}", "{\"prompt\":\"0123456789012345678901234567890\",\"answer\":1}", "\"\\u0000\""};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    char text[256];
+    struct dataset *d;
+    struct err err = {0};
+    snprintf(text, sizeof text, "{\"prompt\":\"a\",\"answer\":1}\n{\"prompt\":\"a\",\"answer\":1}\n%s\n", bad[i]);
+    if (load(*state, text, false, true, &d, &err) == RC_OK || !strstr(err.message, "line 3") || d) fail_msg("%s: %s", bad[i], err.message);
+  }
+}
+
+static void an_empty_or_absent_file_is_refused(void **state) {
+  struct dataset *d;
+  struct err err;
+  assert_int_equal(load(*state, "\n \n", false, false, &d, &err), RC_INVALID);
+  const struct dataset_options options = {.prompt_tokens_max = 20, .completion_tokens_max = 20, .eos = EOS};
+  assert_int_equal(dataset_load(&d, "/nonexistent/x.jsonl", ((struct fixture *)*state)->tokenizer, &options, &err), RC_NOT_FOUND);
+}
+
+/* Each epoch visits every line once; another seed or epoch orders otherwise; a fresh cache gives the same answer. */
+static void the_order_depends_on_the_seed_alone(void **state) {
+  enum { N = 50 };
+  char text[N * 32] = "";
+  for (int i = 0; i < N; i++) sprintf(text + strlen(text), "{\"prompt\":\"%d\"}\n", i);
+  struct dataset *d;
+  struct err err;
+  assert_int_equal(load(*state, text, false, false, &d, &err), RC_OK);
+  struct dataset_order cache = {0}, fresh = {0}, other = {0};
+  int first_epoch_differs = 0, seed_differs = 0;
+  for (int epoch = 0; epoch < 3; epoch++) {
+    int seen[N] = {0};
+    for (int i = 0; i < N; i++) {
+      int index = dataset_index(d, &cache, true, 9, epoch * N + i);
+      seen[index]++;
+      if (epoch == 1) first_epoch_differs += index != dataset_index(d, &fresh, true, 9, i);
+      seed_differs += index != dataset_index(d, &other, true, 10, epoch * N + i);
+    }
+    for (int i = 0; i < N; i++) assert_int_equal(seen[i], 1);
+  }
+  assert_true(first_epoch_differs > N / 2 && seed_differs > N / 2);
+  assert_int_equal(dataset_index(d, &cache, false, 9, N + 3), 3);
+  dataset_order_free(&cache);
+  dataset_order_free(&fresh);
+  dataset_order_free(&other);
+  dataset_free(d);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(lines_become_items),
+      cmocka_unit_test(completions_end_with_eos),
+      cmocka_unit_test(messages_take_the_chat_template),
+      cmocka_unit_test(a_bad_line_is_refused_with_its_number),
+      cmocka_unit_test(an_empty_or_absent_file_is_refused),
+      cmocka_unit_test(the_order_depends_on_the_seed_alone),
+  };
+  return cmocka_run_group_tests_name("dataset", tests, setup, teardown);
+}

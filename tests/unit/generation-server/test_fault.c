@@ -1,0 +1,66 @@
+/* The mutants: with -DLEASEHOLD_FAULTS each must change what is sampled, and nothing that the digest covers; without, the option must be inert. */
+#include "tests/unit/generation-server/engine_test.h"
+
+enum { MAX_NEW = 40 };
+
+static void run_lease(struct outcome *o, enum engine_fault fault, bool leased) {
+  struct rig rig;
+  struct err err = {0};
+  int32_t prompt[24];
+  rig_backend(&rig);
+  const struct engine_options options = {.model = rig.model, .slots = 4, .pages = 64, .page_tokens = 16, .prefill_chunk = 64, .inbox_max = 64, .fault = fault};
+  assert_int_equal(engine_create(&rig.engine, &options, &err), RC_OK);
+  rig_weights(&rig, 0, 1, 3);
+  rig_weights(&rig, 1, 2, 4);
+  assert_int_equal(engine_activate(rig.engine, rig.weights[0], &rig.policy[0]), RC_OK);
+  struct job_spec spec = spec_of(prompt, 20, 9, 2, MAX_NEW);
+  struct job *job;
+  memset(o, 0, sizeof *o);
+  spec.kind = leased ? JOB_OF_LEASE : JOB_OF_REQUEST;
+  assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
+  job->version_min = job->version_max = 3;
+  job->weights_digest = rig.policy[0].digest;
+  job->context = o;
+  job->done = keep_outcome;
+  assert_int_equal(engine_submit(rig.engine, job, &err), RC_OK);
+  run_until_idle(&rig);
+  assert_true(digest_equal(&o->policy.digest, &rig.policy[0].digest));
+  rig_close(&rig);
+}
+
+static bool same_logprobs(const struct outcome *a, const struct outcome *b, int from, int to) {
+  for (int i = 0; i < a->samples; i++)
+    if (memcmp(a->sample[i].logprobs + from, b->sample[i].logprobs + from, (size_t)(to - from) * sizeof(float)) != 0) return false;
+  return true;
+}
+
+#ifdef LEASEHOLD_FAULTS
+static const bool EFFECT = true;
+#else
+static const bool EFFECT = false;
+#endif
+
+static void a_flipped_weight_shows(void **state) {
+  (void)state;
+  static struct outcome sound, mutant;
+  run_lease(&sound, FAULT_NONE, true);
+  run_lease(&mutant, FAULT_FLIP_WEIGHT, true);
+  assert_int_equal(same_logprobs(&sound, &mutant, 0, MAX_NEW), !EFFECT);
+}
+
+static void a_flipped_kv_entry_shows_from_the_sixth_step(void **state) {
+  (void)state;
+  static struct outcome sound, mutant, plain, plain_mutant;
+  run_lease(&sound, FAULT_NONE, true);
+  run_lease(&mutant, FAULT_FLIP_KV, true);
+  assert_true(same_logprobs(&sound, &mutant, 0, 5));
+  assert_int_equal(same_logprobs(&sound, &mutant, 5, MAX_NEW), !EFFECT);
+  run_lease(&plain, FAULT_NONE, false);
+  run_lease(&plain_mutant, FAULT_FLIP_KV, false); /* only leases are hit */
+  assert_same_outcome(&plain, &plain_mutant);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_flipped_weight_shows), cmocka_unit_test(a_flipped_kv_entry_shows_from_the_sixth_step)};
+  return cmocka_run_group_tests_name("generation faults", tests, NULL, NULL);
+}

@@ -1,0 +1,185 @@
+/* A standalone server over real HTTP: generate, completions, push-weights, health, and everything that they refuse. */
+#include "tests/unit/generation-server/server_test.h"
+
+static struct server *server; /* made once: pushes change its version, which no other test looks at */
+
+static int group_setup(void **state) {
+  (void)state;
+  const struct server_options options = server_options_of(MODEL_DIR, "");
+  server = start_server(&options);
+  return 0;
+}
+
+static int group_teardown(void **state) {
+  (void)state;
+  server_stop(server);
+  return 0;
+}
+
+static void generate_answers_in_the_known_shape(void **state) {
+  (void)state;
+  int status;
+  char *one = call_json(server, "POST", "/v1/generate",
+                        "{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":4,\"seed\":5,\"ignore_eos\":true},\"return_logprob\":true}", &status);
+  assert_int_equal(status, 200);
+  assert_int_equal(one[0], '{');
+  static const char *const parts[] = {"\"output_ids\":[", "\"meta_info\":{", "\"finish_reason\":{\"type\":\"length\"", "\"prompt_tokens\":3", "\"completion_tokens\":4",
+                                      "\"weight_version\":", "\"weights_digest\":\"", "\"output_token_logprobs\":[[-"};
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) assert_says(one, parts[i]);
+  free(one);
+  char *list = call_json(server, "POST", "/v1/generate", "{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":4,\"n\":3}}", &status);
+  assert_int_equal(status, 200);
+  assert_int_equal(list[0], '[');
+  assert_null(strstr(list, "output_token_logprobs"));
+  free(list);
+}
+
+/* The ids part of an answer. */
+static char *ids_of(const char *body) {
+  int status;
+  char *text = call_json(server, "POST", "/v1/generate", body, &status);
+  assert_int_equal(status, 200);
+  char *begin = strstr(text, "\"output_ids\":["), *end = strchr(begin, ']');
+  char *ids = strndup(begin, (size_t)(end - begin));
+  free(text);
+  return ids;
+}
+
+static void a_seed_repeats_and_none_does_not(void **state) {
+  (void)state;
+  const char *seeded = "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":12,\"seed\":77,\"ignore_eos\":true}}";
+  const char *free_one = "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":12,\"ignore_eos\":true}}";
+  char *a = ids_of(seeded), *b = ids_of(seeded), *c = ids_of(free_one), *d = ids_of(free_one);
+  assert_string_equal(a, b);
+  assert_string_not_equal(c, d);
+  free(a), free(b), free(c), free(d);
+}
+
+static void stop_token_ids_end_the_text(void **state) {
+  (void)state;
+  int status;
+  char *ids = ids_of("{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":3,\"temperature\":0,\"ignore_eos\":true}}");
+  char body[256];
+  snprintf(body, sizeof body, "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":3,\"temperature\":0,\"stop_token_ids\":[%d]}}",
+           atoi(strchr(ids, '[') + 1));
+  char *text = call_json(server, "POST", "/v1/generate", body, &status);
+  assert_int_equal(status, 200);
+  assert_says(text, "\"type\":\"stop\"");
+  assert_says(text, "\"completion_tokens\":1");
+  free(ids), free(text);
+}
+
+static void malformed_requests_are_refused(void **state) {
+  (void)state;
+  static const struct { const char *body; int status; } cases[] = {
+    {"{\"input_ids\":[1", 422}, {"{}", 422}, {"{\"input_ids\":[1],\"text\":\"a\"}", 422}, {"{\"input_ids\":[257]}", 422}, {"{\"input_ids\":[-1]}", 422},
+    {"{\"input_ids\":[1],\"typo\":1}", 422}, {"{\"input_ids\":[1],\"sampling_params\":{\"temperature\":-1}}", 422},
+    {"{\"input_ids\":[1],\"sampling_params\":{\"stop\":\"x\"}}", 422}, {"{\"input_ids\":[1],\"sampling_params\":{\"max_new_tokens\":128}}", 422},
+    {"{\"input_ids\":[1],\"sampling_params\":{\"n\":0}}", 422}, {"{\"input_ids\":[1],\"sampling_params\":[]}", 422}, {"{\"input_ids\":\"1\"}", 422},
+    {"{\"text\":\"hello\"}", 501}, {"{\"input_ids\":[1],\"input_ids\":[2]}", 422}, {"[]", 422}, {"", 422},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const int status = status_of(server, "POST", "/v1/generate", cases[i].body);
+    if (status != cases[i].status) fail_msg("%s: expected %d, got %d", cases[i].body, cases[i].status, status);
+  }
+}
+
+static void completions_answer_in_their_shape(void **state) {
+  (void)state;
+  int status;
+  char *text = call_json(server, "POST", "/v1/completions", "{\"model\":\"m\",\"prompt\":[1,2],\"max_tokens\":3,\"n\":2,\"user\":\"me\"}", &status);
+  assert_int_equal(status, 200);
+  assert_says(text, "\"object\":\"text_completion\"");
+  assert_says(text, "\"index\":1");
+  assert_says(text, "\"prompt_tokens\":2");
+  free(text);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1],\"stream\":true}"), 501);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1],\"stop\":[\"x\"]}"), 501);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1,\"x\"]}"), 422);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[]}"), 422);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{}"), 422);
+}
+
+static void health_and_model_answer(void **state) {
+  (void)state;
+  int status;
+  assert_int_equal(status_of(server, "GET", "/healthz", NULL), 200);
+  assert_int_equal(status_of(server, "GET", "/readyz", NULL), 200);
+  char *model = call_json(server, "GET", "/v1/model", NULL, &status);
+  assert_int_equal(status, 200);
+  assert_says(model, "\"vocabulary\":257");
+  assert_says(model, "\"kv_pages_total\":");
+  assert_says(model, "\"loaded\":{");
+  free(model);
+  char *metrics = call_json(server, "GET", "/metrics", NULL, &status);
+  assert_int_equal(status, 200);
+  assert_says(metrics, "leasehold_generation_tokens_sampled_total");
+  free(metrics);
+}
+
+static int push(const char *path, const char *digest, const void *bytes, size_t len) {
+  char header[128];
+  const char *const headers[] = {header, NULL};
+  int status;
+  snprintf(header, sizeof header, "X-Leasehold-Digest: %s", digest);
+  free(call_with(server, "POST", path, bytes, len, headers, &status));
+  return status;
+}
+
+static void a_wrong_push_changes_nothing(void **state) {
+  (void)state;
+  struct version_bytes v, other;
+  struct policy before, after;
+  make_version(&v, 21);
+  make_version(&other, 22);
+  engine_policy(atomic_load(&server->host)->engine, &before);
+  assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", other.hex, v.bytes.data, v.bytes.len), 422); /* another digest than the bytes' */
+  assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", v.hex, v.bytes.data, v.bytes.len - 2), 422); /* cut */
+  assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", v.hex, "nonsense", 8), 422);
+  assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", "abc", v.bytes.data, v.bytes.len), 422);
+  assert_int_equal(push("/v1/push-weights?run=r1&epoch=1", v.hex, v.bytes.data, v.bytes.len), 422);
+  assert_int_equal(push("/v1/push-weights?version=5&epoch=1", v.hex, v.bytes.data, v.bytes.len), 422);
+  engine_policy(atomic_load(&server->host)->engine, &after);
+  assert_memory_equal(&before.digest, &after.digest, sizeof before.digest);
+  assert_int_equal(before.version, after.version);
+  buf_free(&v.bytes);
+  buf_free(&other.bytes);
+}
+
+/* Without a coordinator a push is its own word. */
+static void a_push_is_activated_and_superseded(void **state) {
+  (void)state;
+  struct version_bytes v5, v6;
+  int status;
+  make_version(&v5, 31);
+  make_version(&v6, 32);
+  assert_int_equal(push("/v1/push-weights?run=r2&version=5&epoch=1", v5.hex, v5.bytes.data, v5.bytes.len), 200);
+  wait_for_version(server, 5);
+  assert_int_equal(push("/v1/push-weights?run=r2&version=6&epoch=1", v6.hex, v6.bytes.data, v6.bytes.len), 200);
+  wait_for_version(server, 6);
+  assert_int_equal(push("/v1/push-weights?run=r2&version=5&epoch=1", v5.hex, v5.bytes.data, v5.bytes.len), 409);
+  char *model = call_json(server, "GET", "/v1/model", NULL, &status);
+  assert_says(model, v6.hex);
+  free(model);
+  buf_free(&v5.bytes);
+  buf_free(&v6.bytes);
+}
+
+static void words_are_ordered_by_run_and_version(void **state) {
+  (void)state;
+  assert_true(word_supersedes("r1", 3, "r1", 3));
+  assert_true(word_supersedes("r1", 3, "r1", 4));
+  assert_false(word_supersedes("r1", 3, "r1", 2));
+  assert_true(word_supersedes("r9", 3, "r10", 0));
+  assert_false(word_supersedes("r10", 0, "r9", 7));
+  assert_true(word_supersedes("mine", 7, "r1", 0));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(generate_answers_in_the_known_shape), cmocka_unit_test(a_seed_repeats_and_none_does_not), cmocka_unit_test(stop_token_ids_end_the_text),
+    cmocka_unit_test(malformed_requests_are_refused), cmocka_unit_test(completions_answer_in_their_shape), cmocka_unit_test(health_and_model_answer),
+    cmocka_unit_test(a_wrong_push_changes_nothing), cmocka_unit_test(a_push_is_activated_and_superseded), cmocka_unit_test(words_are_ordered_by_run_and_version),
+  };
+  return cmocka_run_group_tests_name("generation http", tests, group_setup, group_teardown);
+}

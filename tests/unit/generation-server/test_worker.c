@@ -1,0 +1,411 @@
+/* A generation-server under a coordinator: both the coordinator and the trainer are played by one HTTP server in this program, whose script each test sets.
+ * It starts with nothing: the model's files and weights come from the trainer that the coordinator's word names. */
+#include <pthread.h>
+
+#include "common/http/server.h"
+#include "tests/unit/generation-server/server_test.h"
+
+enum { RESULTS_MAX = 8, LEASE_TOKENS = 10 };
+
+static struct {
+  pthread_mutex_t mutex; /* guards everything below */
+  struct http_server *http;
+  char url[64];
+  uint64_t epoch;
+  int registrations, heartbeats, polls, pulls;
+  bool draining_seen, ready_seen;
+  struct version_bytes versions[2];
+  struct current_version current;
+  bool lease_due;            /* the next poll under the current digest gets the lease */
+  int32_t lease_tokens;
+  int refuse_results;        /* so many answers 503 first */
+  int refused_digest_polls;
+  const char *lost;          /* lease id that the next heartbeats name */
+  struct { char id[LIMIT_NAME_MAX]; struct lease_result result; struct arena arena; struct json *body; } results[RESULTS_MAX];
+  int result_count;
+} play;
+
+static void lock(void) { pthread_mutex_lock(&play.mutex); }
+static void unlock(void) { pthread_mutex_unlock(&play.mutex); }
+
+static bool stale(struct http_request *r, uint64_t epoch) {
+  struct err err;
+  if (epoch == play.epoch) return false;
+  err_set(&err, RC_CONFLICT, "epoch", "epoch %llu is stale", (unsigned long long)epoch);
+  http_fail(r, &err);
+  return true;
+}
+
+static void on_register(struct http_request *r, void *context) {
+  (void)context;
+  struct buf body = BUF_INIT;
+  char id[16];
+  lock();
+  snprintf(id, sizeof id, "w%d", ++play.registrations);
+  const struct worker_registered m = {.worker_id = id, .epoch = play.epoch, .heartbeat_ms = 50, .worker_ttl_ms = 1000};
+  worker_registered_encode(&m, &body);
+  unlock();
+  http_reply_json(r, 200, &body);
+}
+
+static void on_heartbeat(struct http_request *r, void *context) {
+  (void)context;
+  const struct json *json;
+  struct worker_heartbeat m;
+  struct err err;
+  if (http_body_json(r, &json, &err) != RC_OK || worker_heartbeat_decode(&m, json, http_arena(r), &err) != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  struct buf body = BUF_INIT;
+  lock();
+  if (stale(r, m.epoch)) {
+    unlock();
+    return;
+  }
+  play.heartbeats++;
+  play.draining_seen |= m.draining;
+  play.ready_seen |= m.ready;
+  const struct worker_heartbeat_answer answer = {.epoch = play.epoch, .lost = &play.lost, .lost_count = play.lost ? 1 : 0, .current = play.current};
+  worker_heartbeat_answer_encode(&answer, &body);
+  unlock();
+  http_reply_json(r, 200, &body);
+}
+
+static const int32_t PROMPT[] = {5, 6, 7, 8, 9};
+
+static void on_poll(struct http_request *r, void *context) {
+  (void)context;
+  const struct json *json;
+  struct lease_request m;
+  struct err err;
+  if (http_body_json(r, &json, &err) != RC_OK || lease_request_decode(&m, json, http_arena(r), &err) != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  struct buf body = BUF_INIT;
+  lock();
+  if (stale(r, m.epoch)) {
+    unlock();
+    return;
+  }
+  play.polls++;
+  const bool loaded = m.has_loaded && play.current.has && digest_equal(&m.loaded_digest, &play.current.digest);
+  struct lease lease = {.id = "r1.0.2.0-2", .fence = 3, .run = "r1", .group = "r1.0.2", .purpose = LEASE_TRAINING, .round = 0, .group_ordinal = 2, .sample_first = 0,
+                        .sample_count = 3, .version_min = play.current.version, .version_max = play.current.version, .weights_digest = play.current.digest,
+                        .temperature = 1, .max_new_tokens = play.lease_tokens, .seed = 99, .ttl_ms = 5000, .prompt_ids = {(int32_t *)(uintptr_t)PROMPT, 5}};
+  struct lease_answer answer = {.epoch = play.epoch, .current = play.current};
+  if (!loaded) play.refused_digest_polls++;
+  if (loaded && play.lease_due) {
+    answer.leases = &lease;
+    answer.lease_count = 1;
+    play.lease_due = false;
+  }
+  lease_answer_encode(&answer, &body);
+  unlock();
+  http_reply_json(r, 200, &body); /* a real coordinator would wait; the server must not spin when this one does not */
+}
+
+static void on_result(struct http_request *r, void *context) {
+  (void)context;
+  struct buf body = BUF_INIT;
+  struct err err;
+  size_t len;
+  const char *bytes = http_body(r, &len);
+  lock();
+  if (play.refuse_results > 0) {
+    play.refuse_results--;
+    unlock();
+    err_set(&err, RC_UNAVAILABLE, NULL, "not now");
+    http_fail(r, &err);
+    return;
+  }
+  const int i = play.result_count;
+  enum rc rc = i < RESULTS_MAX ? json_parse(&play.results[i].body, bytes, len, 0, &err) : err_set(&err, RC_FULL, NULL, "too many results");
+  if (rc == RC_OK) rc = lease_result_decode(&play.results[i].result, play.results[i].body, &play.results[i].arena, &err);
+  if (rc == RC_OK) snprintf(play.results[play.result_count++].id, LIMIT_NAME_MAX, "%s", http_param(r, "id"));
+  unlock();
+  if (rc != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  const struct lease_result_answer answer = {.repeated = false};
+  lease_result_answer_encode(&answer, &body);
+  http_reply_json(r, 200, &body);
+}
+
+static void on_file(struct http_request *r, void *context) {
+  (void)context;
+  char path[256];
+  snprintf(path, sizeof path, MODEL_DIR "/%s", http_param(r, "name"));
+  http_reply_file(r, "application/json", path);
+}
+
+static void on_weights(struct http_request *r, void *context) {
+  (void)context;
+  struct buf body = BUF_INIT;
+  const int version = atoi(http_param(r, "version"));
+  lock();
+  play.pulls++;
+  const struct version_bytes *v = &play.versions[version % 2];
+  buf_append(&body, v->bytes.data, v->bytes.len);
+  unlock();
+  http_reply(r, 200, "application/octet-stream", &body);
+}
+
+static const struct http_route ROUTES[] = {
+  {.method = "POST", .path = "/v1/workers", .handler = on_register},
+  {.method = "POST", .path = "/v1/workers/{id}/heartbeat", .handler = on_heartbeat},
+  {.method = "POST", .path = "/v1/workers/{id}/leases", .handler = on_poll},
+  {.method = "PUT", .path = "/v1/leases/{id}/result", .handler = on_result},
+  {.method = "GET", .path = "/v1/model/files/{name}", .handler = on_file},
+  {.method = "GET", .path = "/v1/weights/{version}", .handler = on_weights},
+};
+
+static int setup(void **state) {
+  (void)state;
+  struct err err = {0};
+  memset(&play, 0, sizeof play);
+  pthread_mutex_init(&play.mutex, NULL);
+  play.epoch = 4;
+  play.lease_tokens = LEASE_TOKENS;
+  for (int i = 0; i < 2; i++) make_version(&play.versions[i], (uint64_t)(50 + i));
+  const struct http_server_options o = {.bind_address = "127.0.0.1", .routes = ROUTES, .route_count = sizeof ROUTES / sizeof ROUTES[0]};
+  if (http_server_start(&play.http, &o, &err) != RC_OK) fail_msg("%s", err.message);
+  snprintf(play.url, sizeof play.url, "http://127.0.0.1:%d", http_server_port(play.http));
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  http_server_stop(play.http, 500);
+  for (int i = 0; i < 2; i++) buf_free(&play.versions[i].bytes);
+  for (int i = 0; i < play.result_count; i++) {
+    json_free(play.results[i].body);
+    arena_free(&play.results[i].arena);
+  }
+  pthread_mutex_destroy(&play.mutex);
+  return 0;
+}
+
+static void announce(int64_t version) {
+  lock();
+  play.current = (struct current_version){.has = true, .run = "r1", .version = version, .digest = play.versions[version % 2].digest, .trainer_url = play.url};
+  unlock();
+}
+
+/* Waits until *n >= least, read under the mutex. */
+static void wait_count(const int *n, int least, const char *what) {
+  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
+  for (;;) {
+    lock();
+    const bool enough = *n >= least;
+    unlock();
+    if (enough) return;
+    if (clock_monotonic_ms() > until_ms) fail_msg("%s: fewer than %d within %d ms", what, least, WAIT_MS);
+    clock_sleep_ms(2);
+  }
+}
+
+static struct server *start_worker_server(void) {
+  const struct server_options options = server_options_of("", play.url);
+  return start_server(&options);
+}
+
+static void starts_without_a_trainer_and_serves_leases_once_there_is_one(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  wait_count(&play.heartbeats, 2, "heartbeats");
+  assert_int_equal(status_of(s, "GET", "/healthz", NULL), 200);
+  assert_int_equal(status_of(s, "GET", "/readyz", NULL), 503);
+  assert_int_equal(status_of(s, "GET", "/v1/model", NULL), 503);
+  assert_int_equal(status_of(s, "POST", "/v1/generate", "{\"input_ids\":[1]}"), 503);
+  assert_int_equal(status_of(s, "POST", "/v1/push-weights?run=r1&version=0&epoch=4", "x"), 503);
+  lock();
+  play.lease_due = true;
+  play.refuse_results = 2; /* the result is posted again until it is taken */
+  unlock();
+  announce(0);
+  wait_count(&play.result_count, 1, "results");
+  assert_int_equal(status_of(s, "GET", "/readyz", NULL), 200);
+  lock();
+  const struct lease_result *r = &play.results[0].result;
+  assert_string_equal(play.results[0].id, "r1.0.2.0-2");
+  assert_string_equal(r->worker_id, "w1");
+  assert_int_equal(r->epoch, 4);
+  assert_int_equal(r->fence, 3);
+  assert_false(r->handed_back);
+  assert_true(digest_equal(&r->loaded_digest, &play.versions[0].digest));
+  assert_int_equal(r->sample_count, 3);
+  for (int i = 0; i < 3; i++) {
+    const struct sample_result *one = &r->samples[i];
+    assert_int_equal(one->sample, i);
+    assert_true(one->token_ids.count >= 1 && one->token_ids.count <= LEASE_TOKENS);
+    assert_int_equal(one->finish, FINISH_LENGTH); /* the lease names no stop ids */
+    assert_int_equal(one->segment_count, 1);
+    assert_true(one->segments[0].loss_mask);
+    assert_int_equal(one->span_count, 1);
+    assert_int_equal(one->spans[0].version, 0);
+  }
+  assert_int_equal(play.pulls, 1);
+  assert_true(play.polls < 200); /* no spinning while weights were on their way */
+  unlock();
+  wait_count(&play.heartbeats, 5, "heartbeats");
+  lock();
+  assert_true(play.ready_seen);
+  unlock();
+  server_stop(s);
+  assert_true(play.draining_seen);
+}
+
+/* A push is staged only; the word activates it, without another transfer. */
+static void a_push_waits_for_the_word(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  struct policy active;
+  int status;
+  announce(0);
+  wait_for_version(s, 0);
+  char header[128];
+  const char *const headers[] = {header, NULL};
+  snprintf(header, sizeof header, "X-Leasehold-Digest: %s", play.versions[1].hex);
+  const struct buf *bytes = &play.versions[1].bytes;
+  free(call_with(s, "POST", "/v1/push-weights?run=r1&version=1&epoch=3", bytes->data, bytes->len, headers, &status));
+  assert_int_equal(status, 409); /* a coordinator from before */
+  char *answer = call_with(s, "POST", "/v1/push-weights?run=r1&version=1&epoch=4", bytes->data, bytes->len, headers, &status);
+  assert_int_equal(status, 200);
+  assert_says(answer, play.versions[1].hex);
+  free(answer);
+  wait_count(&play.heartbeats, play.heartbeats + 3, "heartbeats");
+  engine_policy(atomic_load(&s->host)->engine, &active);
+  assert_int_equal(active.version, 0);
+  announce(1);
+  wait_for_version(s, 1);
+  lock();
+  assert_int_equal(play.pulls, 1);
+  play.lease_due = true;
+  unlock();
+  wait_count(&play.result_count, 1, "results");
+  assert_true(digest_equal(&play.results[0].result.loaded_digest, &play.versions[1].digest));
+  server_stop(s);
+}
+
+static void a_late_joiner_pulls(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  announce(0);
+  wait_for_version(s, 0);
+  announce(1);
+  wait_for_version(s, 1);
+  assert_int_equal(play.pulls, 2);
+  server_stop(s);
+}
+
+/* The weights that arrive are not those that were announced: never activated. */
+static void weights_with_another_digest_are_not_activated(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  struct policy active;
+  announce(0);
+  wait_for_version(s, 0);
+  lock();
+  play.current.version = 3;                                  /* odd: serves versions[1] ... */
+  memset(&play.current.digest, 7, sizeof play.current.digest); /* ... which is not what this says */
+  unlock();
+  wait_count(&play.pulls, 3, "pulls");
+  engine_policy(atomic_load(&s->host)->engine, &active);
+  assert_int_equal(active.version, 0);
+  server_stop(s);
+}
+
+static void draining_hands_leases_back(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  struct engine_counters n = {0};
+  lock();
+  play.lease_tokens = 120;
+  play.lease_due = true;
+  unlock();
+  announce(0);
+  wait_for_version(s, 0);
+  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
+  while (n.tokens_sampled < 3 && clock_monotonic_ms() < until_ms) engine_read_counters(atomic_load(&s->host)->engine, &n);
+  server_stop(s);
+  assert_int_equal(play.result_count, 1);
+  const struct lease_result *r = &play.results[0].result;
+  if (r->handed_back) { /* a fast machine may have finished it */
+    for (size_t i = 0; i < r->sample_count; i++) assert_int_equal(r->samples[i].finish, FINISH_ABORT);
+  }
+  assert_int_equal(r->sample_count, 3);
+}
+
+/* A coordinator that was started again refuses the old epoch: the server registers anew, and posts nothing of before. */
+static void a_new_epoch_is_followed(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  announce(0);
+  wait_for_version(s, 0);
+  lock();
+  play.epoch = 5;
+  unlock();
+  wait_count(&play.registrations, 2, "registrations");
+  lock();
+  play.lease_due = true;
+  unlock();
+  wait_count(&play.result_count, 1, "results");
+  assert_int_equal(play.results[0].result.epoch, 5);
+  assert_string_equal(play.results[0].result.worker_id, "w2");
+  server_stop(s);
+}
+
+static void a_lost_lease_is_dropped(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  lock();
+  play.refuse_results = 1000000; /* it stays held, being posted */
+  play.lease_due = true;
+  unlock();
+  announce(0);
+  wait_for_version(s, 0);
+  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
+  while (leases_held(s->leases) == 0 && clock_monotonic_ms() < until_ms) clock_sleep_ms(1);
+  assert_int_equal(leases_held(s->leases), 1);
+  lock();
+  play.lost = "r1.0.2.0-2";
+  unlock();
+  while (leases_held(s->leases) > 0 && clock_monotonic_ms() < until_ms) clock_sleep_ms(1);
+  assert_int_equal(leases_held(s->leases), 0);
+  assert_int_equal(play.result_count, 0);
+  server_stop(s);
+}
+
+/* A step that changed nothing makes a new version of the same weights: no transfer, and leases of the new version are served. */
+static void the_same_weights_under_a_new_version_need_no_transfer(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  announce(0);
+  wait_for_version(s, 0);
+  announce(2);
+  wait_for_version(s, 2);
+  assert_int_equal(play.pulls, 1);
+  lock();
+  play.lease_due = true;
+  unlock();
+  wait_count(&play.result_count, 1, "results");
+  assert_int_equal(play.results[0].result.samples[0].spans[0].version, 2);
+  server_stop(s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test_setup_teardown(starts_without_a_trainer_and_serves_leases_once_there_is_one, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_push_waits_for_the_word, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_late_joiner_pulls, setup, teardown),
+    cmocka_unit_test_setup_teardown(weights_with_another_digest_are_not_activated, setup, teardown),
+    cmocka_unit_test_setup_teardown(draining_hands_leases_back, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_new_epoch_is_followed, setup, teardown),
+    cmocka_unit_test_setup_teardown(a_lost_lease_is_dropped, setup, teardown),
+    cmocka_unit_test_setup_teardown(the_same_weights_under_a_new_version_need_no_transfer, setup, teardown),
+  };
+  return cmocka_run_group_tests_name("generation worker", tests, NULL, NULL);
+}

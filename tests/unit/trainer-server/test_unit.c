@@ -1,0 +1,178 @@
+/* A gradient unit is exactly what the learner gives for its samples, and nothing that the learner could not take reaches it. */
+#include "tests/unit/trainer-server/support.h"
+
+#include "services/trainer-server/unit.h"
+
+static char dir[PATH];
+static struct parts parts;
+static struct learner *learner;
+
+static int set_up(void **state) {
+  (void)state;
+  char model[PATH + 16];
+  struct err err = {0};
+  folder_make(dir);
+  snprintf(model, sizeof model, "%s/model", dir);
+  parts_make(&parts, model);
+  assert_rc(RC_OK, learner_create(&learner, parts.model, CHUNK, &err), err);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  learner_free(learner);
+  parts_free(&parts);
+  folder_remove(dir);
+  return 0;
+}
+
+static const struct unit_config grpo = {.temperature = 0.8f, .loss = {.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f}};
+
+struct direct { const float *advantage; int at; };
+
+/* d(-A w)/d new at w = 1, token by token. */
+static void direct_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
+  struct direct *d = context;
+  (void)first;
+  (void)logprob;
+  for (int i = 0; i < count; i++) dlogprob[i] = -d->advantage[d->at++];
+}
+
+/* A unit's log-probabilities and gradient equal, bit for bit, the learner's own over the same samples, several chunks included. */
+static void unit_equals_the_learner(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct batch_group group = group_make(&arena, "r1.0.0", 9, 3);
+  struct batch_sample *split = &group.samples[2]; /* tool output in the middle: not trained on */
+  const int32_t n = split->segments[0].count;
+  split->segments = arena_alloc(&arena, 3, sizeof *split->segments);
+  split->segments[0] = (struct sample_segment){.start = 0, .count = 1, .loss_mask = true};
+  split->segments[1] = (struct sample_segment){.start = 1, .count = n - 1, .loss_mask = false};
+  split->segment_count = 2;
+  group.samples[5].segments[0].loss_mask = false; /* nothing of it is trained on */
+
+  struct train_sample samples[9];
+  float advantage[128];
+  int total = 0;
+  for (int i = 0; i < 9; i++) {
+    const struct batch_sample *s = &group.samples[i];
+    uint8_t *scored = arena_alloc(&arena, s->tokens.count, 1);
+    for (size_t g = 0; g < s->segment_count; g++) {
+      for (int k = 0; s->segments[g].loss_mask && k < s->segments[g].count; k++) {
+        scored[s->prompt_length + s->segments[g].start + k] = 1;
+        advantage[total++] = s->advantage;
+      }
+    }
+    samples[i] = (struct train_sample){.tokens = s->tokens.items, .length = (int)s->tokens.count, .scored = scored};
+  }
+  const size_t elements = parts.model->params.elements;
+  float *want = calloc(elements, sizeof *want), *have = calloc(elements, sizeof *have), logprob[128];
+  struct direct d = {advantage, 0};
+  assert_rc(RC_OK, learner_gradients(learner, parts.weights, samples, 9, 0.8f, direct_gradient, &d, want, logprob, &err), err);
+  assert_int_equal(d.at, total);
+  const double entropy = learner_entropy_sum(learner);
+
+  struct unit_result unit;
+  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, have, &unit, &arena, &err), err);
+  assert_memory_equal(have, want, elements * sizeof *want);
+  int at = 0;
+  for (int i = 0; i < 9; i++) {
+    assert_string_equal(unit.samples[i].id, group.samples[i].id);
+    for (size_t k = 0; k < unit.samples[i].logprobs.count; k++) assert_memory_equal(&unit.samples[i].logprobs.items[k], &logprob[at++], sizeof(float));
+  }
+  assert_int_equal(at, total);
+  assert_int_equal(unit.samples[2].logprobs.count, 1);
+  assert_int_equal(unit.samples[5].logprobs.count, 0);
+  assert_int_equal(unit.stats.tokens, total);
+  assert_true(unit.stats.ratio_sum == (double)total); /* on-policy: every ratio is exactly 1 */
+  assert_true(unit.entropy_sum == entropy && entropy > 0);
+  double norm = 0;
+  for (size_t i = 0; i < elements; i++) norm += (double)have[i] * (double)have[i];
+  assert_true(norm > 0);
+  free(want);
+  free(have);
+  arena_free(&arena);
+}
+
+/* With the policy as its own reference the KL term is zero and has no gradient; with another reference it has both. */
+static void reference_enters_the_loss(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct batch_group group = group_make(&arena, "r1.0.0", 4, 9);
+  const size_t elements = parts.model->params.elements;
+  float *plain = calloc(elements, sizeof *plain), *same = calloc(elements, sizeof *same), *other = calloc(elements, sizeof *other);
+  struct unit_config kl = grpo;
+  kl.loss.kl_coefficient = 0.5f;
+  struct unit_result unit;
+  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, plain, &unit, &arena, &err), err);
+  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, parts.weights, &kl, &group, same, &unit, &arena, &err), err);
+  assert_true(unit.stats.kl_reference == 0);
+  assert_memory_equal(plain, same, elements * sizeof *plain);
+
+  struct weights *reference;
+  float *masters = calloc(elements, sizeof *masters);
+  assert_rc(RC_OK, weights_create(&reference, parts.model, false, &err), err);
+  masters_random(parts.model, masters, 8);
+  weights_from_masters(reference, masters);
+  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, reference, &kl, &group, other, &unit, &arena, &err), err);
+  assert_true(unit.stats.kl_reference > 0);
+  assert_memory_not_equal(plain, other, elements * sizeof *plain);
+  weights_free(reference);
+  free(masters);
+  free(plain);
+  free(same);
+  free(other);
+  arena_free(&arena);
+}
+
+/* The gradient of a unit does not depend on what the sums held before but by addition, and a refused unit leaves them alone. */
+static void refused_units_name_the_field_and_touch_nothing(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  const size_t elements = parts.model->params.elements;
+  float *grads = calloc(elements, sizeof *grads), *zero = calloc(elements, sizeof *zero);
+  struct unit_result unit;
+  for (int fault = 0; fault < 8; fault++) {
+    struct err err = {0};
+    enum rc want = RC_INVALID;
+    const char *field = "samples[1].segments";
+    struct batch_group group = group_make(&arena, "r1.0.0", 3, 4);
+    struct batch_sample *s = &group.samples[1];
+    switch (fault) {
+      case 0: s->tokens.items[s->tokens.count - 1] = VOCABULARY, field = "samples[1].tokens"; break;
+      case 1: s->tokens.items[0] = -1, field = "samples[1].tokens"; break;
+      case 2: s->segments[0].count--; break;                       /* falls short */
+      case 3: s->segments[0].count++; break;                       /* overruns */
+      case 4: s->segments[0].start = 1; break;                     /* a hole */
+      case 5: s->segments[0].count = -1; break;
+      case 6: s->prompt_length = 0, field = "samples[1].prompt_length"; break;
+      default:
+        want = RC_TOO_LARGE, field = "samples[1].tokens";
+        s->tokens.items = arena_alloc(&arena, CONTEXT + 1, sizeof *s->tokens.items);
+        s->tokens.count = CONTEXT + 1;
+    }
+    assert_rc(want, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, grads, &unit, &arena, &err), err);
+    assert_string_equal(err.field, field);
+    assert_memory_equal(grads, zero, elements * sizeof *grads);
+    assert_rc(want, unit_check(parts.model, CHUNK, &group, &err), err);
+  }
+  struct err err = {0};
+  struct batch_group group = group_make(&arena, "r1.0.0", 3, 4);
+  assert_rc(RC_OK, unit_check(parts.model, CHUNK, &group, &err), err);
+  assert_rc(RC_TOO_LARGE, unit_check(parts.model, 4, &group, &err), err); /* above the run's chunks */
+  free(grads);
+  free(zero);
+  arena_free(&arena);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(unit_equals_the_learner),
+      cmocka_unit_test(reference_enters_the_loss),
+      cmocka_unit_test(refused_units_name_the_field_and_touch_nothing),
+  };
+  log_init("test", LOG_ERROR);
+  return cmocka_run_group_tests_name("trainer-server/unit", tests, set_up, tear_down);
+}
