@@ -111,7 +111,7 @@ evaluate() {
   run_create "evaluate-$1" "$(jq --argjson n "$2" --argjson t "$3" --argjson seed "$SEED" '.samples_per_group = $n | .sampling.temperature = $t | .seed = $seed' "$DATA/runs/evaluate.json")"
   run_wait "$RUN" quiet
   ACCURACY=$(jq -r .result.accuracy <<<"$STATUS")
-  FORMAT=$(curl -sS "$C/v1/runs/$RUN/rollouts?limit=100000" | jq '[.rollouts[] | .completion | test("^([0-9][-+*][0-9]=[0-9];){3}#[0-9]$")] | (map(select(.)) | length) / length')
+  FORMAT=$(curl -sS "$C/v1/runs/$RUN/rollouts?limit=4096" | jq '[.rollouts[] | .text | test("^([0-9][-+*][0-9]=[0-9];){3}#[0-9]$")] | (map(select(.)) | length) / length')
   printf '  %s: accuracy %.4f, right format %.4f\n' "$1" "$ACCURACY" "$FORMAT"
 }
 

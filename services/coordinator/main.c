@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
   enum options_action action;
   const struct option options[] = {
       {"bind", OPTION_STRING, &s.bind, "127.0.0.1", 0, 0, "address to listen on"},
-      {"port", OPTION_INT, &s.port, "8100", 0, 65535, "port to listen on; 0 picks a free one"},
+      {"port", OPTION_INT, &s.port, "8000", 0, 65535, "port to listen on; 0 picks a free one"},
       {"port-file", OPTION_STRING, &s.port_file, "", 0, 0, "write the port here once listening"},
       {"db", OPTION_STRING, &s.core.db_path, "coordinator.sqlite", 0, 0, "the database file; made when it is missing"},
       {"data-dir", OPTION_STRING, &s.core.data_dir, ".", 0, 0, "folder that datasets lie in; runs name paths inside it"},

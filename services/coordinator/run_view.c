@@ -155,7 +155,7 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
 static enum rc result_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(s, &q, err, "SELECT accuracy, well_formed, samples, problems FROM evaluations WHERE run = ?1 AND round = 0", BINDS(b_int(run)));
+  enum rc rc = store_query(s, &q, err, "SELECT accuracy, well_formed, samples, problems FROM evaluations JOIN runs ON runs.id = run WHERE run = ?1 AND round = 0 AND objective = 'evaluate'", BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   json_key(w, "result");
   if (rc == RC_OK && row) {

@@ -396,6 +396,25 @@ static void the_same_weights_under_a_new_version_need_no_transfer(void **state) 
   server_stop(s);
 }
 
+/* Polls and heartbeats overtake each other, so one older word is nothing; an earlier run that was resumed keeps being named. */
+static void an_earlier_run_that_is_resumed_is_followed(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  announce(1);
+  wait_for_version(s, 1);
+  const struct current_version older = {.has = true, .run = "r0", .version = 0, .digest = play.versions[0].digest, .trainer_url = play.url};
+  staging_word(s->staging, &older); /* overtaken */
+  clock_sleep_ms(150);
+  struct policy active;
+  engine_policy(atomic_load(&s->host)->engine, &active);
+  assert_int_equal(active.version, 1);
+  lock();
+  play.current = older;
+  unlock();
+  wait_for_version(s, 0);
+  server_stop(s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(starts_without_a_trainer_and_serves_leases_once_there_is_one, setup, teardown),
@@ -405,6 +424,7 @@ int main(void) {
     cmocka_unit_test_setup_teardown(draining_hands_leases_back, setup, teardown),
     cmocka_unit_test_setup_teardown(a_new_epoch_is_followed, setup, teardown),
     cmocka_unit_test_setup_teardown(a_lost_lease_is_dropped, setup, teardown),
+    cmocka_unit_test_setup_teardown(an_earlier_run_that_is_resumed_is_followed, setup, teardown),
     cmocka_unit_test_setup_teardown(the_same_weights_under_a_new_version_need_no_transfer, setup, teardown),
   };
   return cmocka_run_group_tests_name("generation worker", tests, NULL, NULL);
