@@ -12,6 +12,7 @@
 
 enum rc workers_forget_all(struct core *c, struct err *err) {
   enum rc rc = store_exec(c->store, err, "UPDATE workers SET live = 0, ready = 0, gone_ms = ?1, gone_reason = 'the coordinator was started again' WHERE live = 1", BINDS(b_int(c->wall_ms)));
+  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE runs SET leases_lost = leases_lost + (SELECT count(*) FROM leases WHERE leases.run = runs.id AND leases.state = 0) WHERE ended_ms IS NULL", NO_BINDS);
   if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = ?3", BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms), b_int(LEASE_GRANTED)));
   if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE samples SET state = ?1 WHERE state = ?2", BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
   c->worker_count = 0;

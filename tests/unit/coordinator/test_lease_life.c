@@ -1,0 +1,324 @@
+/* The life of a lease over real HTTP.  What would break: a result accepted twice, late, from somebody else, of other weights or of another epoch (I2, I3, I9); samples lost with their holder; tokens
+ * handed back and not continued; a poll that is not woken. */
+#include "service_fixture.h"
+
+#define ONE_RUN GRPO(2, "}")
+
+static struct lease begin(struct fixture *f, struct fake_server *s, int slots) {
+  struct lease_answer a;
+  post_run(f, ONE_RUN);
+  register_server(f, s, "gen-1");
+  poll_leases(f, s, slots, &a);
+  return a.leases[0];
+}
+
+static void a_lease_says_all_that_sampling_needs(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct digest expected;
+  struct lease l = begin(f, &s, 3);
+  assert_string_equal(l.id, "r1.0.0.0-2");
+  assert_string_equal(l.run, "r1");
+  assert_string_equal(l.group, "r1.0.0");
+  assert_int_equal(l.purpose, LEASE_TRAINING);
+  assert_int_equal(l.fence, 1);
+  assert_int_equal(l.sample_count, 3);
+  assert_int_equal(l.version_min, 0);
+  assert_int_equal(l.version_max, 0);
+  assert_int_equal(l.seed, 3);
+  assert_int_equal(l.max_new_tokens, 8);
+  assert_int_equal(l.stop_token_ids.count, 1);
+  assert_int_equal(l.stop_token_ids.items[0], EOS);
+  assert_int_equal(l.prompt_ids.count, 4); /* "0+0=" */
+  assert_int_equal(l.prompt_ids.items[0], '0');
+  assert_true(l.temperature == 1.0f);
+  fake_digest(&expected, "r1", 0);
+  assert_true(digest_equal(&expected, &l.weights_digest));
+}
+
+static void a_server_with_other_weights_is_told_at_once_and_gets_nothing(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err;
+  json_free((post_run(f, ONE_RUN), wait_state(f, "r1", "running")));
+  register_server(f, &s, "gen-1");
+  s.has_loaded = true; /* of nobody's weights: all zeros */
+  int64_t begun_ms = clock_monotonic_ms();
+  assert_int_equal(poll_once(f, &s, 8, 10000, &a, &err), RC_OK);
+  assert_true(clock_monotonic_ms() - begun_ms < 3000);
+  assert_int_equal(a.lease_count, 0);
+  assert_true(a.current.has);
+  assert_int_equal(a.current.version, 0);
+  assert_string_equal(a.current.trainer_url, f->trainer.url);
+}
+
+static void a_repeat_is_fine_and_other_content_is_nondeterminism(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err;
+  bool repeated = true;
+  struct lease l = begin(f, &s, 4);
+  struct lease_result r = make_result(f, &s, &l);
+  assert_int_equal(put_result(f, &l, &r, &repeated, &err), RC_OK);
+  assert_false(repeated);
+  assert_int_equal(put_result(f, &l, &r, &repeated, &err), RC_OK);
+  assert_true(repeated);
+  r.samples[1].logprobs.items[0] *= 2;
+  assert_int_equal(put_result(f, &l, &r, &repeated, &err), RC_CONFLICT);
+  struct store *store;
+  int64_t incidents = 0;
+  assert_int_equal(readers_take(core_readers(f->core), &store, &err), RC_OK);
+  assert_int_equal(store_int(store, &incidents, &err, "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism' AND subject = 'r1.0.0.0-3'", NO_BINDS), RC_OK);
+  readers_give(core_readers(f->core), store);
+  assert_int_equal(incidents, 1);
+  struct json *run = get_run(f, "r1");
+  assert_int_equal(get_int(run, "totals", "results_refused"), 1);
+  json_free(run);
+}
+
+static void expect_refused(struct fixture *f, const struct lease *l, const struct lease_result *r, enum rc expected, const char *field) {
+  struct err err = {0};
+  enum rc rc = put_result(f, l, r, NULL, &err);
+  if (rc != expected) fail_msg("expected %s, got %s: %s", rc_name(expected), rc_name(rc), err.message);
+  if (field && !strstr(err.field, field)) fail_msg("expected field %s, got %s: %s", field, err.field, err.message);
+}
+
+static void what_does_not_fit_the_lease_is_refused(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other;
+  struct lease l = begin(f, &s, 4), unknown = l;
+  register_server(f, &other, "gen-2");
+  struct lease_result r = make_result(f, &s, &l);
+  unknown.id = "r1.0.0.0-9";
+  expect_refused(f, &unknown, &r, RC_NOT_FOUND, NULL);
+  r.worker_id = other.is.worker_id;
+  expect_refused(f, &l, &r, RC_FORBIDDEN, "worker_id");
+  r = make_result(f, &s, &l);
+  r.fence = 2;
+  expect_refused(f, &l, &r, RC_CONFLICT, "fence");
+  r = make_result(f, &s, &l);
+  r.epoch++;
+  expect_refused(f, &l, &r, RC_CONFLICT, "epoch");
+  r = make_result(f, &s, &l);
+  r.loaded_digest.bytes[0] ^= 1;
+  expect_refused(f, &l, &r, RC_CONFLICT, "loaded_digest");
+  r = make_result(f, &s, &l);
+  r.samples[2].spans[0].version = 1;
+  expect_refused(f, &l, &r, RC_CONFLICT, "spans");
+  r = make_result(f, &s, &l);
+  r.samples[0].token_ids.items[0] = 272; /* the vocabulary's size */
+  expect_refused(f, &l, &r, RC_INVALID, "token_ids");
+  r = make_result(f, &s, &l);
+  r.samples[0].token_ids.items[0] = EOS; /* goes on after the end */
+  expect_refused(f, &l, &r, RC_INVALID, "token_ids");
+  r = make_result(f, &s, &l);
+  r.samples[0].finish = FINISH_LENGTH; /* after 3 of 8 */
+  expect_refused(f, &l, &r, RC_INVALID, "finish");
+  r = make_result(f, &s, &l);
+  r.samples[0].finish = FINISH_ABORT; /* not handed back */
+  expect_refused(f, &l, &r, RC_INVALID, "finish");
+  r = make_result(f, &s, &l);
+  r.sample_count = 3;
+  expect_refused(f, &l, &r, RC_INVALID, "samples");
+  r = make_result(f, &s, &l);
+  r.samples[3].sample = 0; /* twice */
+  expect_refused(f, &l, &r, RC_INVALID, "sample");
+  r = make_result(f, &s, &l);
+  assert_int_equal(put_result(f, &l, &r, NULL, NULL), RC_OK); /* nothing of all that did harm */
+}
+
+static void samples_of_a_lost_worker_are_issued_again_with_a_higher_fence(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, again;
+  struct lease_answer a;
+  struct lease l = begin(f, &s, 4);
+  struct lease_result late = make_result(f, &s, &l);
+  register_server(f, &again, "gen-1"); /* a new incarnation */
+  expect_refused(f, &l, &late, RC_CONFLICT, "fence");
+  poll_leases(f, &again, 4, &a);
+  assert_string_equal(a.leases[0].id, l.id);
+  assert_int_equal(a.leases[0].fence, 2);
+  late.fence = 2; /* a forged fence does not help: it is not the old worker's lease */
+  expect_refused(f, &l, &late, RC_FORBIDDEN, NULL);
+  struct err err;
+  struct lease_answer gone;
+  assert_int_equal(poll_once(f, &s, 4, 0, &gone, &err), RC_NOT_FOUND); /* the old incarnation must register */
+}
+
+static void an_expired_lease_is_gone(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  coordinator_down(f);
+  f->options.lease_ttl_ms = 150;
+  coordinator_up(f);
+  register_trainer(f);
+  struct lease l = begin(f, &s, 4);
+  struct lease_result late = make_result(f, &s, &l);
+  clock_sleep_ms(400);
+  expect_refused(f, &l, &late, RC_GONE, NULL);
+  poll_leases(f, &s, 4, &a);
+  assert_int_equal(a.leases[0].fence, 2);
+}
+
+static void heartbeats_renew_leases_and_name_the_lost(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err;
+  coordinator_down(f);
+  f->options.lease_ttl_ms = 300;
+  coordinator_up(f);
+  register_trainer(f);
+  struct lease l = begin(f, &s, 4);
+  struct lease_ref held[] = {{l.id, l.fence}, {"r1.0.2.0-3", 1}};
+  struct worker_heartbeat m = {.epoch = s.is.epoch, .ready = true, .has_loaded = true, .loaded_digest = s.loaded, .leases = held, .lease_count = 2};
+  struct worker_heartbeat_answer answer;
+  for (int i = 0; i < 5; i++) {
+    clock_sleep_ms(120);
+    assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err), RC_OK);
+    assert_int_equal(answer.lost_count, 1);
+    assert_string_equal(answer.lost[0], "r1.0.2.0-3");
+    assert_true(answer.current.has);
+  }
+  struct lease_result r = make_result(f, &s, &l);
+  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_OK); /* twice its time to live later */
+  m.epoch++;
+  assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err), RC_CONFLICT);
+}
+
+static void a_silent_worker_is_gone(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other;
+  struct lease_answer a;
+  struct err err;
+  coordinator_down(f);
+  f->options.worker_ttl_ms = 400;
+  coordinator_up(f);
+  register_trainer(f);
+  struct lease l = begin(f, &s, 4);
+  struct lease_result late = make_result(f, &s, &l);
+  clock_sleep_ms(700);
+  expect_refused(f, &l, &late, RC_CONFLICT, "fence");
+  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_NOT_FOUND);
+  register_trainer(f); /* it went silent, too */
+  register_server(f, &other, "gen-2");
+  poll_leases(f, &other, 4, &a);
+  assert_string_equal(a.leases[0].id, l.id);
+  assert_int_equal(a.leases[0].fence, 2);
+}
+
+static void tokens_handed_back_are_continued(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other;
+  struct lease_answer a;
+  struct err err;
+  struct lease l = begin(f, &s, 4);
+  struct lease_result r = make_result(f, &s, &l);
+  r.handed_back = true;
+  for (int i = 1; i < 4; i++) { /* one is complete, three are not */
+    r.samples[i].token_ids.count = r.samples[i].logprobs.count = 2;
+    r.samples[i].segments[0].count = r.samples[i].spans[0].count = 2;
+    r.samples[i].finish = FINISH_ABORT;
+  }
+  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_OK);
+  register_server(f, &other, "gen-2");
+  poll_leases(f, &other, 4, &a);
+  assert_string_equal(a.leases[0].id, "r1.0.0.1-3");
+  assert_int_equal(a.leases[0].fence, 2);
+  assert_int_equal(a.leases[0].partial_count, 3);
+  assert_int_equal(a.leases[0].partials[0].sample, 1);
+  assert_int_equal(a.leases[0].partials[0].token_ids.count, 2);
+  assert_int_equal(a.leases[0].partials[0].token_ids.items[0], '#');
+  assert_true(a.leases[0].partials[0].logprobs.items[0] == fake_logprob('#'));
+  struct lease_result rest = make_result(f, &other, &a.leases[0]);
+  assert_int_equal(put_result(f, &a.leases[0], &rest, NULL, &err), RC_OK);
+}
+
+struct waiting { struct fixture *f; struct fake_server *s; struct lease_answer answer; int64_t took_ms; enum rc rc; };
+
+static void *wait_for_lease(void *context) {
+  struct waiting *w = context;
+  struct arena arena = ARENA_INIT;
+  struct http_client *http = NULL;
+  struct err err;
+  int64_t begun_ms = clock_monotonic_ms();
+  if (http_client_create(&http, NULL, NULL, &err) != RC_OK) return NULL;
+  const struct coordinator_client client = {.http = http, .base_url = w->f->url};
+  const struct lease_request m = {.epoch = w->s->is.epoch, .slots_free = 4, .wait_ms = 10000, .has_loaded = w->s->has_loaded, .loaded_digest = w->s->loaded};
+  w->rc = coordinator_leases(&client, w->s->is.worker_id, &m, &w->answer, &arena, DEADLINE_MS, &err);
+  w->took_ms = clock_monotonic_ms() - begun_ms;
+  arena_free(&arena);
+  http_client_destroy(http);
+  return NULL;
+}
+
+static void a_waiting_poll_is_woken_by_a_new_version(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, idle;
+  struct err err;
+  struct lease_answer a;
+  post_run(f, ONE_RUN);
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a); /* everything */
+  idle = s;
+  struct waiting w = {.f = f, .s = &idle};
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, wait_for_lease, &w), 0);
+  clock_sleep_ms(100);
+  do { /* finish the round: version 1 comes, its samples wait for servers that load it */
+    for (size_t i = 0; i < a.lease_count; i++) {
+      struct lease_result r = make_result(f, &s, &a.leases[i]);
+      assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
+    }
+    assert_int_equal(poll_once(f, &s, 64, 0, &a, &err), RC_OK);
+  } while (a.lease_count && a.leases[0].round == 0);
+  pthread_join(thread, NULL);
+  assert_int_equal(w.rc, RC_OK);
+  assert_true(w.took_ms < 8000);
+  assert_true(w.answer.current.has);
+  assert_int_equal(w.answer.current.version, 1);
+}
+
+static void odd_requests_are_answered_with_a_sentence(void **state) {
+  struct fixture *f = *state;
+  struct json *answer;
+  struct fake_server s;
+  char path[64];
+  register_server(f, &s, "gen-1");
+  snprintf(path, sizeof path, "/v1/workers/%s/leases", s.is.worker_id);
+  const char *const bodies[] = {"", "{", "[]", "{}", "{\"epoch\":1,\"slots_free\":0,\"wait_ms\":0}", "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":99999999}",
+                                "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":0,\"extra\":1}", "{\"epoch\":1,\"epoch\":1,\"slots_free\":1,\"wait_ms\":0}"};
+  for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+    assert_int_equal(call(f, "POST", path, bodies[i], &answer), 422);
+    assert_non_null(json_get(json_get(answer, "error"), "message"));
+    json_free(answer);
+  }
+  assert_int_equal(call(f, "POST", "/v1/workers/w99/leases", "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":0}", &answer), 404);
+  json_free(answer);
+  assert_int_equal(call(f, "POST", "/v1/workers", "{\"name\":\"a b\",\"kind\":\"generation\",\"url\":\"http://x:1\",\"slots\":1}", &answer), 422);
+  json_free(answer);
+  assert_int_equal(call(f, "POST", "/v1/workers", "{\"name\":\"a\",\"kind\":\"generation\",\"url\":\"ftp://x\",\"slots\":1}", &answer), 422);
+  json_free(answer);
+  assert_int_equal(call(f, "POST", "/v1/workers", "{\"name\":\"a\",\"kind\":\"generation\",\"url\":\"http://x:1\",\"slots\":0}", &answer), 422);
+  json_free(answer);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(a_lease_says_all_that_sampling_needs),
+      CASE(a_server_with_other_weights_is_told_at_once_and_gets_nothing),
+      CASE(a_repeat_is_fine_and_other_content_is_nondeterminism),
+      CASE(what_does_not_fit_the_lease_is_refused),
+      CASE(samples_of_a_lost_worker_are_issued_again_with_a_higher_fence),
+      CASE(an_expired_lease_is_gone),
+      CASE(heartbeats_renew_leases_and_name_the_lost),
+      CASE(a_silent_worker_is_gone),
+      CASE(tokens_handed_back_are_continued),
+      CASE(a_waiting_poll_is_woken_by_a_new_version),
+      CASE(odd_requests_are_answered_with_a_sentence),
+  };
+  return cmocka_run_group_tests_name("coordinator/lease_life", tests, NULL, NULL);
+}

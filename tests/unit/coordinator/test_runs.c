@@ -1,0 +1,466 @@
+/* Whole runs over real HTTP with a fake trainer and a fake server.  What would break: rounds that do not open or close, steps with the wrong members or denominator, an inexact round called exact, runs
+ * that do not survive a restart, versions announced by zombies, runs that hang instead of failing with a sentence. */
+#include <math.h>
+
+#include "service_fixture.h"
+
+static const struct json *history_at(const struct json *run, size_t i) { return json_at(json_get(run, "history"), i); }
+
+static void a_grpo_run_goes_through_its_rounds(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct digest digest;
+  char hex[DIGEST_HEX_MAX];
+  register_server(f, &s, "gen-1");
+  report_ready(f, &s);
+  post_run(f, GRPO(3, "}"));
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  fake_digest(&digest, "r1", 3);
+  digest_hex(hex, &digest);
+  assert_string_equal(json_string(json_get(run, "weights_digest"), NULL), hex);
+  assert_int_equal(get_int(run, "version", NULL), 3);
+  assert_int_equal(json_length(json_get(run, "history")), 3);
+  const struct json *last = history_at(run, 2);
+  assert_string_equal(json_string(json_get(last, "digest"), NULL), hex); /* the weights after the round */
+  assert_int_equal(get_int(last, "version", NULL), 2);
+  assert_int_equal(get_int(last, "groups", NULL), 3);
+  assert_int_equal(get_int(last, "tokens", NULL), 36);
+  assert_true(json_bool(json_get(last, "exact")));
+  assert_true(json_number(json_get(last, "reward_mean")) == 0.5);
+  assert_true(json_number(json_get(last, "completion_tokens_mean")) == 3);
+  assert_true(json_number(json_get(last, "grad_norm")) == 0.5);
+  assert_int_equal(get_int(run, "totals", "sampled_tokens"), 108);
+  assert_int_equal(get_int(run, "totals", "trained_tokens"), 108);
+  assert_int_equal(get_int(run, "totals", "logprob_unequal"), 0);
+  assert_int_equal(get_int(run, "totals", "stale_results_trained_on"), 0);
+  assert_int_equal(f->trainer.steps, 3);
+  assert_true(f->trainer.last_denominator == 36); /* tokens */
+  assert_int_equal(f->trainer.last_pushes, 1);
+  json_free(run);
+}
+
+static void rollouts_and_timeline_can_be_read(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct json *answer;
+  register_server(f, &s, "gen-1");
+  post_run(f, GRPO(1, "}"));
+  json_free(serve_run(f, &s, "r1", "completed"));
+  assert_int_equal(call(f, "GET", "/v1/runs/r1/rollouts?round=0&limit=5", NULL, &answer), 200);
+  const struct json *rollouts = json_get(answer, "rollouts");
+  assert_int_equal(json_length(rollouts), 5);
+  const struct json *first = json_at(rollouts, 0);
+  assert_string_equal(json_string(json_get(first, "text"), NULL), "#0");
+  assert_string_equal(json_string(json_get(first, "prompt"), NULL), "0+0=");
+  assert_int_equal(json_length(json_get(first, "token_ids")), 3);
+  assert_true(json_number(json_get(first, "reward")) == 1);
+  assert_true(json_number(json_get(json_at(rollouts, 1), "reward")) == 0);
+  assert_true(json_number(json_get(first, "advantage")) > 0.9);
+  json_free(answer);
+  assert_int_equal(call(f, "GET", "/v1/runs/r1/timeline", NULL, &answer), 200);
+  const struct json *round = json_at(json_get(answer, "rounds"), 0);
+  assert_string_equal(json_string(json_get(round, "state"), NULL), "done");
+  assert_true(get_int(round, "opened_ms", NULL) <= get_int(round, "generated_ms", NULL));
+  assert_true(get_int(round, "generated_ms", NULL) <= get_int(round, "submitted_ms", NULL));
+  assert_true(get_int(round, "step_begun_ms", NULL) <= get_int(round, "published_ms", NULL));
+  assert_int_equal(get_int(json_at(json_get(round, "workers"), 0), "samples", NULL), 12);
+  json_free(answer);
+}
+
+static void a_differing_logprob_makes_the_round_inexact(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  f->trainer.wrong_logprobs = true;
+  register_server(f, &s, "gen-1");
+  post_run(f, GRPO(1, "}"));
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_false(json_bool(json_get(history_at(run, 0), "exact")));
+  assert_int_equal(get_int(run, "totals", "logprob_unequal"), 12);
+  assert_true(json_number(json_get(json_get(run, "totals"), "logprob_max_abs_diff")) > 0);
+  json_free(run);
+}
+
+/* All samples of a group alike: no advantage, nothing to learn from. */
+static void a_round_without_gradient_is_a_skipped_step(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err;
+  register_server(f, &s, "gen-1");
+  post_run(f, GRPO(1, "},\"filter\":{\"zero_advantage\":\"shrink\"}"));
+  for (int done = 0; done < 3;) {
+    poll_leases(f, &s, 64, &a);
+    for (size_t i = 0; i < a.lease_count; i++, done++) {
+      struct lease_result r = make_result(f, &s, &a.leases[i]);
+      for (int k = 0; k < a.leases[i].sample_count; k++) make_sample(f, &r.samples[k], &a.leases[i], k, true);
+      assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
+    }
+  }
+  struct json *run = wait_state(f, "r1", "completed");
+  assert_int_equal(get_int(history_at(run, 0), "filtered", NULL), 3);
+  assert_int_equal(get_int(history_at(run, 0), "groups", NULL), 0);
+  assert_int_equal(f->trainer.batches, 0);
+  assert_int_equal(f->trainer.steps, 1);
+  assert_int_equal(f->trainer.last_groups, 0);
+  json_free(run);
+}
+
+static void a_round_with_evaluations_trains_only_on_its_own_groups(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  register_server(f, &s, "gen-1");
+  post_run(f, GRPO(3, "},\"evaluation\":{\"path\":\"train.jsonl\",\"every_rounds\":2,\"samples\":2,\"problems\":4,\"temperature\":0}"));
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  const struct json *evaluations = json_get(run, "evaluations");
+  assert_int_equal(json_length(evaluations), 2); /* rounds 0 and 2 */
+  assert_int_equal(get_int(json_at(evaluations, 0), "problems", NULL), 4);
+  assert_int_equal(get_int(json_at(evaluations, 0), "samples", NULL), 8);
+  assert_true(json_number(json_get(json_at(evaluations, 0), "accuracy")) == 0.5);
+  assert_int_equal(get_int(history_at(run, 0), "tokens", NULL), 36);
+  assert_int_equal(f->trainer.last_groups, 3);
+  json_free(run);
+}
+
+static void an_evaluate_run_trains_nothing(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  register_server(f, &s, "gen-1");
+  post_run(f, "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},"
+              "\"training\":{\"objective\":\"evaluate\"}}");
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "result", "problems"), 10);
+  assert_int_equal(get_int(run, "result", "samples"), 20);
+  assert_true(json_number(json_get(json_get(run, "result"), "accuracy")) == 0.5);
+  assert_int_equal(f->trainer.steps, 0);
+  json_free(run);
+}
+
+static void a_supervised_run_needs_no_servers(void **state) {
+  struct fixture *f = *state;
+  post_run(f, "{\"rounds\":4,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":2,\"samples_per_group\":3,\"training\":{\"objective\":\"cross_entropy\"}}");
+  struct json *run = wait_state(f, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 4);
+  assert_int_equal(get_int(history_at(run, 0), "groups", NULL), 2);
+  assert_int_equal(get_int(history_at(run, 0), "tokens", NULL), 12); /* 6 completions of a digit and the end */
+  assert_int_equal(get_int(run, "totals", "leases_granted"), 0);
+  json_free(run);
+}
+
+static void a_bad_dataset_fails_the_run_with_a_sentence(void **state) {
+  struct fixture *f = *state;
+  post_run(f, "{\"dataset\":{\"path\":\"bad.jsonl\"},\"training\":{\"objective\":\"grpo\"}}");
+  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
+  struct json *run = get_run(f, "r1");
+  while (strcmp(json_string(json_get(run, "state"), NULL), "failed") != 0 && clock_monotonic_ms() < until_ms) {
+    json_free(run);
+    clock_sleep_ms(5);
+    run = get_run(f, "r1");
+  }
+  assert_string_equal(json_string(json_get(run, "state"), NULL), "failed");
+  assert_non_null(strstr(json_string(json_get(run, "error"), NULL), "2")); /* the line */
+  json_free(run);
+  post_run(f, "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
+  json_free(wait_state(f, "r2", "completed")); /* the next one runs */
+}
+
+static void configurations_that_cannot_be_are_refused(void **state) {
+  struct fixture *f = *state;
+  struct json *answer;
+  const struct { const char *body; int status; } cases[] = {
+      {"{}", 422},
+      {"{\"dataset\":{\"path\":\"missing.jsonl\"}}", 422},
+      {"{\"dataset\":{\"path\":\"../data/train.jsonl\"}}", 422},
+      {"{\"dataset\":{\"path\":\"/etc/passwd\"}}", 422},
+      {"{\"dataset\":{\"path\":\"train.jsonl\"},\"surprise\":1}", 422},
+      {"{\"dataset\":{\"path\":\"train.jsonl\"},\"mode\":\"inflight\"}", 501},
+      {"{\"dataset\":{\"path\":\"train.jsonl\"},\"rounds\":0}", 422},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    assert_int_equal(call(f, "POST", "/v1/runs", cases[i].body, &answer), cases[i].status);
+    assert_non_null(json_get(json_get(answer, "error"), "field"));
+    json_free(answer);
+  }
+}
+
+static void a_run_is_paused_resumed_and_stopped(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct json *answer;
+  struct err err;
+  register_server(f, &s, "gen-1");
+  post_run(f, GRPO(5, "}"));
+  poll_leases(f, &s, 4, &a);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, &answer), 200);
+  assert_string_equal(json_string(json_get(answer, "state"), NULL), "paused");
+  json_free(answer);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
+  struct lease_result r = make_result(f, &s, &a.leases[0]);
+  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK); /* what was leased finishes */
+  assert_int_equal(poll_once(f, &s, 64, 50, &a, &err), RC_OK);
+  assert_int_equal(a.lease_count, 0);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  poll_leases(f, &s, 4, &a);
+  r = make_result(f, &s, &a.leases[0]);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+  json_free(wait_state(f, "r1", "stopped"));
+  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_CONFLICT); /* void */
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 409);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+  assert_int_equal(call(f, "POST", "/v1/runs/r9/stop", NULL, NULL), 404);
+}
+
+static void runs_wait_for_each_other(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  register_server(f, &s, "gen-1");
+  post_run(f, GRPO(1, "}"));
+  post_run(f, GRPO(1, "}"));
+  poll_leases(f, &s, 4, &a);
+  struct json *second = get_run(f, "r2");
+  assert_string_equal(json_string(json_get(second, "state"), NULL), "queued");
+  json_free(second);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+  json_free(serve_run(f, &s, "r2", "completed"));
+}
+
+/* Serves round 0 and stops; returns when the step is under way. */
+static void until_stepping(struct fixture *f, struct fake_server *s) {
+  struct lease_answer a;
+  struct err err;
+  f->trainer.slow_steps = true;
+  register_server(f, s, "gen-1");
+  post_run(f, GRPO(2, "}"));
+  for (int samples = 0; samples < 12;) {
+    poll_leases(f, s, 64, &a);
+    for (size_t i = 0; i < a.lease_count; i++) {
+      struct lease_result r = make_result(f, s, &a.leases[i]);
+      assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
+      samples += a.leases[i].sample_count;
+    }
+  }
+  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
+  while (clock_monotonic_ms() < until_ms) {
+    pthread_mutex_lock(&f->trainer.lock);
+    int steps = f->trainer.steps;
+    pthread_mutex_unlock(&f->trainer.lock);
+    if (steps) return;
+    clock_sleep_ms(5);
+  }
+  fail_msg("no step was submitted");
+}
+
+static enum rc announce(struct fixture *f, const char *step, int64_t version, uint64_t fence, int64_t digest_of_version, struct err *err) {
+  struct version_announce m = {.run = "r1", .step_id = step, .worker_id = f->trainer_is.worker_id, .epoch = f->trainer_is.epoch, .fence = fence, .version = version};
+  fake_digest(&m.digest, "r1", digest_of_version);
+  return coordinator_announce_version(&f->client, &m, DEADLINE_MS, err);
+}
+
+static void versions_are_announced_once_and_by_the_right_trainer(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err;
+  until_stepping(f, &s);
+  uint64_t fence = f->trainer_is.fence;
+  assert_int_equal(announce(f, "r1.0", 1, fence + 1, 1, &err), RC_CONFLICT);
+  assert_int_equal(announce(f, "r1.0", 2, fence, 2, &err), RC_CONFLICT); /* not the next */
+  assert_int_equal(announce(f, "r1.1", 1, fence, 1, &err), RC_CONFLICT); /* another round */
+  assert_int_equal(announce(f, "r7.0", 1, fence, 1, &err), RC_INVALID);
+  assert_int_equal(announce(f, "r1.0", 1, fence, 1, &err), RC_OK);
+  assert_int_equal(announce(f, "r1.0", 1, fence, 1, &err), RC_OK);       /* a repeat */
+  assert_int_equal(announce(f, "r1.0", 1, fence, 9, &err), RC_CONFLICT); /* other weights under one number */
+  struct json *run = get_run(f, "r1");
+  assert_int_equal(get_int(run, "version", NULL), 1);
+  assert_int_equal(get_int(run, "round", NULL), 1); /* the next round is open though the step's figures are still to come */
+  json_free(run);
+  f->trainer.slow_steps = false;
+  json_free(serve_run(f, &s, "r1", "completed"));
+}
+
+static void a_stop_in_the_middle_of_a_step_waits_for_its_version(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct json *answer;
+  until_stepping(f, &s);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, &answer), 200);
+  assert_string_equal(json_string(json_get(answer, "state"), NULL), "stopping");
+  json_free(answer);
+  f->trainer.slow_steps = false;
+  struct json *run = wait_state(f, "r1", "stopped");
+  assert_int_equal(get_int(run, "version", NULL), 1);
+  assert_int_equal(get_int(run, "round", NULL), 0);
+  json_free(run);
+}
+
+static void a_run_survives_a_restart_of_the_coordinator(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, before;
+  struct lease_answer a;
+  struct err err;
+  register_server(f, &s, "gen-1");
+  post_run(f, GRPO(2, "}"));
+  poll_leases(f, &s, 4, &a);
+  before = s;
+  struct lease l = a.leases[0];
+  struct lease_result late = make_result(f, &s, &l);
+  uint64_t epoch = s.is.epoch;
+  coordinator_down(f);
+  coordinator_up(f);
+  register_trainer(f);
+  assert_int_equal(f->trainer_is.epoch, epoch + 1);
+  assert_int_equal(put_result(f, &l, &late, NULL, &err), RC_CONFLICT); /* of the old epoch */
+  assert_int_equal(poll_once(f, &before, 4, 0, &a, &err), RC_CONFLICT);
+  register_server(f, &s, "gen-1");
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  assert_int_equal(get_int(run, "totals", "leases_lost"), 1);
+  assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
+  json_free(run);
+}
+
+static void a_restart_in_the_middle_of_a_step_finds_the_version(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  until_stepping(f, &s);
+  coordinator_down(f);
+  f->trainer.slow_steps = false;
+  coordinator_up(f);
+  register_trainer(f);
+  register_server(f, &s, "gen-1");
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  assert_int_equal(f->trainer.steps, 2); /* none was taken twice */
+  json_free(run);
+}
+
+static struct json *wait_failed(struct fixture *f, const char *run) {
+  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
+  for (;;) {
+    struct json *r = get_run(f, run);
+    if (strcmp(json_string(json_get(r, "state"), NULL), "failed") == 0) return r;
+    if (clock_monotonic_ms() > until_ms) fail_msg("run %s is %s, not failed", run, json_string(json_get(r, "state"), NULL));
+    json_free(r);
+    clock_sleep_ms(10);
+  }
+}
+
+static void a_trainer_that_lost_its_version_fails_the_run(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  until_stepping(f, &s);
+  f->trainer.slow_steps = false;
+  poll_leases(f, &s, 4, &a); /* of round 1, at version 1 */
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.run[0] = 0; /* it starts again, from version 0 */
+  f->trainer.step_id[0] = 0;
+  pthread_mutex_unlock(&f->trainer.lock);
+  register_trainer(f);
+  struct json *run = wait_failed(f, "r1");
+  assert_non_null(strstr(json_string(json_get(run, "error"), NULL), "replayed"));
+  json_free(run);
+  struct err err;
+  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_OK);
+  assert_false(a.current.has); /* nobody is sent to fetch what is lost */
+}
+
+static void a_trainer_that_stays_away_fails_the_run(void **state) {
+  struct fixture *f = *state;
+  coordinator_down(f);
+  f->options.worker_ttl_ms = 300;
+  coordinator_up(f);
+  register_trainer(f);
+  post_run(f, GRPO(2, "}"));
+  json_free(wait_failed(f, "r1")); /* no heartbeat, then a second and a half of grace */
+}
+
+static void events_tell_the_whole_story(void **state) {
+  struct fixture *f = *state;
+  struct http_answer answer = {0};
+  struct err err;
+  char url[160];
+  post_run(f, "{\"rounds\":2,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
+  snprintf(url, sizeof url, "%s/v1/runs/r1/events", f->url);
+  const struct http_call c = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
+  assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK); /* the stream ends with the run */
+  assert_int_equal(answer.status, 200);
+  const char *queued = strstr(answer.body.data, "\"queued\""), *round = strstr(answer.body.data, "event: round"), *completed = strstr(answer.body.data, "\"completed\"");
+  assert_non_null(queued);
+  assert_non_null(round);
+  assert_non_null(completed);
+  assert_true(queued < round && round < completed);
+  assert_non_null(strstr(round + 1, "event: round"));
+  http_answer_free(&answer);
+  snprintf(url, sizeof url, "%s/v1/runs/r1/events?after=1000000", f->url);
+  assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK);
+  assert_null(strstr(answer.body.data, "event:")); /* nothing is told twice */
+  http_answer_free(&answer);
+  assert_int_equal(call(f, "GET", "/v1/runs/r9/events", NULL, NULL), 404);
+}
+
+static void two_orders_of_completion_give_the_same_groups(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err;
+  struct digest digests[2][3];
+  for (int order = 0; order < 2; order++) {
+    struct lease leases[3];
+    struct lease_result results[3];
+    int n = 0;
+    char run[8];
+    snprintf(run, sizeof run, "r%d", order + 1);
+    register_server(f, &s, "gen-1");
+    post_run(f, GRPO(1, "}"));
+    while (n < 3) {
+      poll_leases(f, &s, 64, &a);
+      for (size_t i = 0; i < a.lease_count; i++) leases[n++] = a.leases[i];
+    }
+    for (int i = 0; i < 3; i++) {
+      int at = order ? 2 - i : i;
+      results[at] = make_result(f, &s, &leases[at]);
+      assert_int_equal(put_result(f, &leases[at], &results[at], NULL, &err), RC_OK);
+    }
+    json_free(wait_state(f, run, "completed"));
+    struct store *store;
+    struct rows q;
+    bool row;
+    assert_int_equal(readers_take(core_readers(f->core), &store, &err), RC_OK);
+    assert_int_equal(store_query(store, &q, &err, "SELECT group_ordinal, digest FROM samples WHERE run = ?1 AND sample = 0 ORDER BY group_ordinal", BINDS(b_int(order + 1))), RC_OK);
+    for (int i = 0; i < 3; i++) {
+      assert_int_equal(rows_next(&q, &row, &err), RC_OK);
+      assert_true(row && rows_digest(&q, 1, &digests[order][i]));
+    }
+    rows_end(&q);
+    readers_give(core_readers(f->core), store);
+  }
+  assert_memory_equal(digests[0], digests[1], sizeof digests[0]);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(a_grpo_run_goes_through_its_rounds),
+      CASE(rollouts_and_timeline_can_be_read),
+      CASE(a_differing_logprob_makes_the_round_inexact),
+      CASE(a_round_without_gradient_is_a_skipped_step),
+      CASE(a_round_with_evaluations_trains_only_on_its_own_groups),
+      CASE(an_evaluate_run_trains_nothing),
+      CASE(a_supervised_run_needs_no_servers),
+      CASE(a_bad_dataset_fails_the_run_with_a_sentence),
+      CASE(configurations_that_cannot_be_are_refused),
+      CASE(a_run_is_paused_resumed_and_stopped),
+      CASE(runs_wait_for_each_other),
+      CASE(versions_are_announced_once_and_by_the_right_trainer),
+      CASE(a_stop_in_the_middle_of_a_step_waits_for_its_version),
+      CASE(a_run_survives_a_restart_of_the_coordinator),
+      CASE(a_restart_in_the_middle_of_a_step_finds_the_version),
+      CASE(a_trainer_that_lost_its_version_fails_the_run),
+      CASE(a_trainer_that_stays_away_fails_the_run),
+      CASE(events_tell_the_whole_story),
+      CASE(two_orders_of_completion_give_the_same_groups),
+  };
+  return cmocka_run_group_tests_name("coordinator/runs", tests, NULL, NULL);
+}
