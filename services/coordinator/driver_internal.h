@@ -56,6 +56,8 @@ enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct er
 
 /* driver_train.c: moves the round on as far as it goes without the servers. */
 enum rc driver_train(struct driver *d, const struct active_run *a, struct err *err);
+/* Only its first part: the round's batches that are not done. */
+enum rc driver_train_batches(struct driver *d, const struct active_run *a, struct err *err);
 
 /* driver_step.c */
 /* Steps a round, or fetches the figures of a step that is published already; then the next round, or the run's end. */

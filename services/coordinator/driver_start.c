@@ -40,7 +40,17 @@ enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct er
   return core_call(d->core, cmd, err);
 }
 
-struct attach_message { struct run_context *context; struct digest digest; };
+struct attach_message { struct run_context *context; struct digest digest; int64_t again; /* a round whose batches are to be sent again, or -1 */ };
+
+/* A new incarnation of the trainer has lost what it accumulated: the round's batches are asked for, and sent again where they are unknown. */
+static enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err) {
+  enum rc rc = store_exec(c->store, err, "UPDATE batches SET done = 0 WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err, "UPDATE rounds SET trained_tokens = 0, loss_sum = 0, entropy_sum = 0, compute_us = 0, logprob_unequal = 0, logprob_max_abs_diff = 0 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round)));
+  }
+  return rc;
+}
 
 /* A fresh run: version 0 is current, round 0 opens, all in one transaction.  One that was opened before: only the context comes back. */
 static enum rc attach_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -61,6 +71,7 @@ static enum rc attach_execute(struct core *c, struct command *cmd, struct err *e
                     BINDS(b_int(run), b_int(VERSION_CURRENT), b_digest(&m->digest), b_int(!run_is_supervised(&m->context->config)), b_int(c->wall_ms)));
     if (rc == RC_OK) rc = round_open(c, 0, 0, err);
   }
+  if (rc == RC_OK && m->again >= 0) rc = batches_again(c, run, m->again, err);
   if (rc != RC_OK) {
     c->context = before;
     return rc;
@@ -129,7 +140,8 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
   if (rc == RC_OK) rc = check_held(a, &answer, err);
   if (rc == RC_OK) {
     struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
-    if (cmd) *(struct attach_message *)cmd->message = (struct attach_message){.context = d->context, .digest = answer.digest};
+    bool again = a->has_round && (a->round_state == ROUND_TRAINING || a->round_state == ROUND_STEPPING) && answer.version == a->version;
+    if (cmd) *(struct attach_message *)cmd->message = (struct attach_message){.context = d->context, .digest = answer.digest, .again = again ? a->round : -1};
     rc = core_call(d->core, cmd, err);
   }
   if (rc == RC_OK) {

@@ -178,22 +178,38 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
   }
 }
 
+/* The trainer may have made the version durable and then have been lost with the step's figures: what it holds tells. */
+static enum rc step_held(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m, struct arena *arena, struct err *err) {
+  struct trainer_client t = driver_trainer(d);
+  struct open_run_answer answer;
+  struct err ignored;
+  const struct open_run open = {.run = m->run, .epoch = m->epoch, .fence = m->fence, .seed = d->context->config.seed, .training = d->context->config.training};
+  if (trainer_open_run(&t, &open, &answer, arena, CALL_MS, &ignored) != RC_OK || answer.version != m->version + 1) return RC_CONFLICT; /* err says what the step was refused for */
+  const struct step_status status = {.step_id = m->step_id, .state = JOB_DONE, .version = answer.version, .digest = answer.digest, .grad_norm = NAN, .lr = NAN};
+  log_info("step %s had been taken before the trainer was lost", m->step_id);
+  return call_done(d, a, round, &status, err);
+}
+
+/* Asked first: after a restart the step may have been taken.  An unknown one is submitted, after the batches that the trainer has lost. */
+static enum rc step_submit(struct driver *d, const struct active_run *a, const struct submit_step *m, struct arena *arena, struct err *err) {
+  struct trainer_client t = driver_trainer(d);
+  struct step_status status;
+  enum rc rc = trainer_step_status(&t, m->step_id, 0, &status, arena, CALL_MS, err);
+  if (rc != RC_NOT_FOUND || a->unfinished >= 0) return rc;
+  rc = driver_train_batches(d, a, err);
+  return rc == RC_OK ? trainer_submit_step(&t, m, SUBMIT_MS, err) : rc;
+}
+
 enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round, struct err *err) {
   struct arena arena = ARENA_INIT;
-  struct trainer_client t = driver_trainer(d);
   struct submit_step m;
-  struct step_status status;
-  bool published = a->unfinished == round;
   enum rc rc = step_build(d, a, round, &m, &arena, err);
-  if (rc == RC_OK) { /* asked first: after a restart the step may have been taken */
-    rc = trainer_step_status(&t, m.step_id, 0, &status, &arena, CALL_MS, err);
-    if (rc == RC_NOT_FOUND && published) {
-      arena_free(&arena);
-      return call_done(d, a, round, NULL, err);
-    }
-    if (rc == RC_NOT_FOUND) rc = trainer_submit_step(&t, &m, SUBMIT_MS, err);
-  }
+  if (rc != RC_OK) goto out;
+  rc = step_submit(d, a, &m, &arena, err);
   if (rc == RC_OK) rc = step_await(d, a, round, m.step_id, err);
+  else if (rc == RC_NOT_FOUND && a->unfinished == round) rc = call_done(d, a, round, NULL, err);
+  else if (rc == RC_CONFLICT) rc = step_held(d, a, round, &m, &arena, err);
+out:
   arena_free(&arena);
   return rc;
 }

@@ -253,14 +253,19 @@ static enum rc train_batches(struct driver *d, const struct active_run *a, struc
   return rc;
 }
 
-enum rc driver_train(struct driver *d, const struct active_run *a, struct err *err) {
+enum rc driver_train_batches(struct driver *d, const struct active_run *a, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_work *batches = NULL;
   int count = 0;
-  enum rc rc = plan_round(d, a->run, a->round, err);
-  if (rc == RC_OK) rc = batches_read(d, a->run, a->round, &batches, &count, &arena, err);
+  enum rc rc = batches_read(d, a->run, a->round, &batches, &count, &arena, err);
   if (rc == RC_OK) rc = train_batches(d, a, batches, count, err);
   arena_free(&arena);
+  return rc;
+}
+
+enum rc driver_train(struct driver *d, const struct active_run *a, struct err *err) {
+  enum rc rc = plan_round(d, a->run, a->round, err);
+  if (rc == RC_OK) rc = driver_train_batches(d, a, err);
   if (rc != RC_OK) return rc;
   struct command *cmd = command_new(step_begin_execute, sizeof(struct step_begin_message));
   if (cmd) *(struct step_begin_message *)cmd->message = (struct step_begin_message){.run = a->run, .round = a->round, .by_tokens = strcmp(d->context->config.training.normalization, "tokens") == 0};

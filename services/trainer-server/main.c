@@ -92,7 +92,6 @@ int main(int argc, char **argv) {
   };
   enum log_level level;
   enum rc rc = options_parse(&action, options, sizeof options / sizeof options[0], argc, argv, &err);
-  if (rc == RC_OK) rc = log_level_parse(&level, s.log_level, &err);
   if (rc == RC_OK && action == OPTIONS_HELP) {
     options_print_help("trainer-server", "Learns: log-probabilities, gradients, AdamW steps, checkpoints, published weights.", options, sizeof options / sizeof options[0]);
     return 0;
@@ -101,6 +100,7 @@ int main(int argc, char **argv) {
     printf("trainer-server %s\n", leasehold_version);
     return 0;
   }
+  if (rc == RC_OK) rc = log_level_parse(&level, s.log_level, &err);
   if (rc == RC_OK && !s.trainer.model_dir[0]) rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
   if (rc == RC_OK) {
     log_init("trainer", level);

@@ -38,6 +38,9 @@ struct trainer {
   /* the engine thread's */
   struct weights *weights, *reference;   /* current; frozen for the KL term or NULL */
   struct optimizer *optimizer;
+#ifdef LEASEHOLD_FAULTS
+  bool fault_struck;
+#endif
   int learner_chunk;                     /* tokens per chunk that learner was made for */
   float *grads;                          /* one unit */
   struct training_config training;
@@ -380,19 +383,28 @@ static enum rc batch_check(struct trainer *t, const struct submit_batch *in, str
   return RC_OK;
 }
 
+#ifdef LEASEHOLD_FAULTS
+/* The mutant: once, from the second round on, the sign bit of the largest element of one unit's gradient. */
+static void fault_flip_gradient(struct trainer *t) {
+  float *largest = &t->grads[0];
+  if (t->fault_struck || !t->options.fault || strcmp(t->options.fault, "flip-gradient") != 0 || t->history_count < 1) return;
+  for (size_t i = 0; i < t->model->params.elements; i++) {
+    if (__builtin_fabsf(t->grads[i]) > __builtin_fabsf(*largest)) largest = &t->grads[i];
+  }
+  if (*largest == 0) return; /* a group without advantages */
+  *largest = -*largest;
+  t->fault_struck = true;
+  log_warn("fault: flipped the sign bit of gradient element %td", largest - t->grads);
+}
+#endif
+
 /* One group: log-probabilities and gradient, and the gradient into the sums. */
 static enum rc batch_unit(struct trainer *t, const struct batch_group *group, struct unit_result *unit, bool *poisoned, struct arena *arena, struct err *err) {
   memset(t->grads, 0, t->model->params.elements * sizeof *t->grads);
   enum rc rc = unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, group, t->grads, unit, arena, err);
   if (rc != RC_OK) return rc;
 #ifdef LEASEHOLD_FAULTS
-  if (t->options.fault && strcmp(t->options.fault, "flip-gradient") == 0 && t->history_count == 1 && t->accumulated_count == 0) {
-    uint32_t bits; /* a middle bit of one element of one unit, once */
-    float *at = &t->grads[t->model->params.items[1].offset];
-    memcpy(&bits, at, sizeof bits);
-    bits ^= 1u << 20;
-    memcpy(at, &bits, sizeof bits);
-  }
+  fault_flip_gradient(t);
 #endif
   metric_add(t->metric_units, 1);
   if (accumulated_find(t, group->id)) return RC_OK;

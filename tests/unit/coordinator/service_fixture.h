@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,8 @@ struct fake_trainer {
   char run[32];
   int64_t version;
   bool wrong_logprobs;       /* one bit off in the first token of every sample */
-  bool slow_steps;           /* steps stay queued until this is cleared */
+  atomic_bool slow_steps;    /* steps stay queued until this is cleared */
+  bool refuse_step;          /* the next submit-step is answered 409, as of a version that is superseded */
   int opens, batches, steps;
   int last_groups;
   double last_denominator;
@@ -143,6 +145,14 @@ static __attribute__((unused)) void fake_step(struct http_request *r, void *cont
     return;
   }
   pthread_mutex_lock(&t->lock);
+  bool refuse = t->refuse_step;
+  t->refuse_step = false;
+  if (refuse) {
+    pthread_mutex_unlock(&t->lock);
+    err_set(&err, RC_CONFLICT, "version", "superseded");
+    http_fail(r, &err);
+    return;
+  }
   t->steps++;
   t->version = m.version + 1;
   t->last_groups = (int)m.group_count;

@@ -365,6 +365,42 @@ static void a_trainer_that_lost_its_version_fails_the_run(void **state) {
   assert_false(a.current.has); /* nobody is sent to fetch what is lost */
 }
 
+/* The round's gradient is gone, the version is not: its batches are sent again, and no figure counts twice. */
+static void a_trainer_that_lost_its_gradients_is_sent_them_again(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  until_stepping(f, &s);
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.version = 0; /* before the step */
+  f->trainer.step_id[0] = 0;
+  int sent = f->trainer.batches;
+  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
+  pthread_mutex_unlock(&f->trainer.lock);
+  f->trainer.slow_steps = false;
+  register_trainer(f);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(f->trainer.batches, 3 * sent); /* round 0 twice, round 1 once */
+  assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
+  assert_true(f->trainer.last_denominator == 36);
+  json_free(run);
+}
+
+static void a_step_that_was_durable_before_the_trainer_was_lost_counts(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  until_stepping(f, &s);
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.step_id[0] = 0; /* version 1 is held, its job forgotten */
+  f->trainer.refuse_step = true;
+  pthread_mutex_unlock(&f->trainer.lock);
+  f->trainer.slow_steps = false;
+  register_trainer(f);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  assert_int_equal(json_type_of(json_get(history_at(run, 0), "grad_norm")), JSON_NULL); /* lost */
+  json_free(run);
+}
+
 static void a_trainer_that_stays_away_fails_the_run(void **state) {
   struct fixture *f = *state;
   coordinator_down(f);
@@ -409,7 +445,7 @@ static void two_orders_of_completion_give_the_same_groups(void **state) {
     struct lease leases[3];
     struct lease_result results[3];
     int n = 0;
-    char run[8];
+    char run[16];
     snprintf(run, sizeof run, "r%d", order + 1);
     register_server(f, &s, "gen-1");
     post_run(f, GRPO(1, "}"));
@@ -458,6 +494,8 @@ int main(void) {
       CASE(a_run_survives_a_restart_of_the_coordinator),
       CASE(a_restart_in_the_middle_of_a_step_finds_the_version),
       CASE(a_trainer_that_lost_its_version_fails_the_run),
+      CASE(a_trainer_that_lost_its_gradients_is_sent_them_again),
+      CASE(a_step_that_was_durable_before_the_trainer_was_lost_counts),
       CASE(a_trainer_that_stays_away_fails_the_run),
       CASE(events_tell_the_whole_story),
       CASE(two_orders_of_completion_give_the_same_groups),
