@@ -1,5 +1,5 @@
-/* The arena: a list of zeroed blocks; the head block is filled from the front, large requests get a block of their own
- * behind it so that the head's rest stays usable.  calloc gives the zeroes, which for large blocks cost nothing. */
+/* The arena: a list of zeroed blocks; the head block is filled from the front, large requests get a block of their
+ * own behind it so that the head's rest stays usable.  calloc gives the zeroes, which for large blocks cost nothing. */
 #include "common/base/arena.h"
 
 #include <stdint.h>
@@ -57,9 +57,7 @@ char *arena_strndup(struct arena *a, const char *text, size_t len) {
   return copy;
 }
 
-char *arena_strdup(struct arena *a, const char *text) {
-  return arena_strndup(a, text, strlen(text));
-}
+char *arena_strdup(struct arena *a, const char *text) { return arena_strndup(a, text, strlen(text)); }
 
 void arena_free(struct arena *a) {
   struct arena_block *b = a->head;

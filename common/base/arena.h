@@ -9,7 +9,8 @@ struct arena {
   struct arena_block *head;
 };
 
-#define ARENA_INIT {0}
+#define ARENA_INIT \
+  { 0 }
 
 /* Zeroed memory, 16-byte aligned, valid until arena_free; NULL when memory is refused or count*size overflows. */
 void *arena_alloc(struct arena *a, size_t count, size_t size);

@@ -42,9 +42,7 @@ void buf_append(struct buf *b, const void *bytes, size_t len) {
   b->data[b->len] = '\0';
 }
 
-void buf_puts(struct buf *b, const char *text) {
-  buf_append(b, text, strlen(text));
-}
+void buf_puts(struct buf *b, const char *text) { buf_append(b, text, strlen(text)); }
 
 void buf_vprintf(struct buf *b, const char *format, va_list args) {
   if (b->failed) return;

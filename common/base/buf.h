@@ -9,13 +9,14 @@
 #include "common/base/rc.h"
 
 struct buf {
-  char *data;   /* NUL-terminated at data[len] whenever data is not NULL */
+  char *data; /* NUL-terminated at data[len] whenever data is not NULL */
   size_t len;
   size_t cap;
-  bool failed;  /* an append ran out of memory; later appends are ignored, buf_check reports it */
+  bool failed; /* an append ran out of memory; later appends are ignored, buf_check reports it */
 };
 
-#define BUF_INIT {0}
+#define BUF_INIT \
+  { 0 }
 
 /* Appends never fail visibly: writers check once at the end with buf_check. */
 void buf_append(struct buf *b, const void *bytes, size_t len);

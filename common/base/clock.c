@@ -40,6 +40,5 @@ struct timespec clock_deadline_in(int64_t ms) {
 void clock_sleep_ms(int64_t ms) {
   if (ms <= 0) return;
   const struct timespec until = clock_deadline_in(ms);
-  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
-  }
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {}
 }

@@ -1,7 +1,7 @@
 /* SHA-256 and hexadecimal.
  *
- * libcrypto's plain SHA256_* functions are used although OpenSSL 3 prefers EVP: they hold their state in our memory and
- * cannot fail, so that a digest never needs an error path; they reach the same SHA-NI code. */
+ * libcrypto's plain SHA256_* functions are used although OpenSSL 3 prefers EVP: they hold their state in our memory
+ * and cannot fail, so that a digest never needs an error path; they reach the same SHA-NI code. */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "common/base/digest.h"
 

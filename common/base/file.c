@@ -1,5 +1,5 @@
-/* Files.  Durable means: data fsynced, then renamed, then the folder fsynced, so that after a crash a name leads either to
- * the old content or to all of the new.  Any thread; two writers of one path are the caller's mistake. */
+/* Files.  Durable means: data fsynced, then renamed, then the folder fsynced, so that after a crash a name leads
+ * either to the old content or to all of the new.  Any thread; two writers of one path are the caller's mistake. */
 #include "common/base/file.h"
 
 #include <errno.h>
@@ -46,10 +46,13 @@ enum rc file_read(struct buf *out, const char *path, size_t max_bytes, struct er
   const size_t len_before = out->len;
   struct stat st;
   enum rc rc = RC_OK;
-  if (fstat(fd, &st) != 0) rc = err_set_errno(err, RC_IO, "looking at %s", path);
-  else if (S_ISDIR(st.st_mode)) rc = err_set(err, RC_IO, NULL, "%s: expected a file, got a folder", path);
+  if (fstat(fd, &st) != 0)
+    rc = err_set_errno(err, RC_IO, "looking at %s", path);
+  else if (S_ISDIR(st.st_mode))
+    rc = err_set(err, RC_IO, NULL, "%s: expected a file, got a folder", path);
   else if (S_ISREG(st.st_mode) && (uintmax_t)st.st_size > max_bytes)
-    rc = err_set(err, RC_TOO_LARGE, NULL, "%s: expected at most %zu bytes, got %jd", path, max_bytes, (intmax_t)st.st_size);
+    rc = err_set(err, RC_TOO_LARGE, NULL, "%s: expected at most %zu bytes, got %jd", path, max_bytes,
+                 (intmax_t)st.st_size);
   else {
     if (S_ISREG(st.st_mode)) buf_reserve(out, (size_t)st.st_size + READ_CHUNK);
     rc = read_all(out, fd, path, max_bytes, err);
@@ -108,7 +111,8 @@ enum rc file_write_atomic(const char *path, const void *bytes, size_t len, struc
   char tmp[LIMIT_PATH_MAX];
   const int n = snprintf(tmp, sizeof tmp, "%s.tmp", path);
   if (n < 0 || (size_t)n >= sizeof tmp)
-    return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %zu", LIMIT_PATH_MAX - 4, strlen(path));
+    return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %zu", LIMIT_PATH_MAX - 4,
+                   strlen(path));
   const int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return io_error(err, "creating", tmp);
   enum rc rc = write_all(fd, tmp, bytes, len, err);
@@ -134,7 +138,8 @@ enum rc file_make_dirs(const char *path, struct err *err) {
         errno = failed;
         return err_set_errno(err, RC_IO, "making folder %s", part);
       }
-      if (!S_ISDIR(st.st_mode)) return err_set(err, RC_IO, NULL, "making folder %s: expected a folder, got a file there", part);
+      if (!S_ISDIR(st.st_mode))
+        return err_set(err, RC_IO, NULL, "making folder %s: expected a folder, got a file there", part);
     }
     part[i] = path[i];
   }
@@ -168,5 +173,6 @@ enum rc path_format(char *out, struct err *err, const char *format, ...) {
   const int length = vsnprintf(out, LIMIT_PATH_MAX, format, args);
   va_end(args);
   if (length >= 0 && length < LIMIT_PATH_MAX) return RC_OK;
-  return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %d: %.80s...", LIMIT_PATH_MAX, length, out);
+  return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %d: %.80s...", LIMIT_PATH_MAX, length,
+                 out);
 }

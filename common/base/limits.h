@@ -3,34 +3,34 @@
 #ifndef LEASEHOLD_BASE_LIMITS_H
 #define LEASEHOLD_BASE_LIMITS_H
 
-#define LIMIT_NAME_MAX 128                      /* bytes of a worker, run, lease or batch name, NUL included */
-#define LIMIT_URL_MAX 512                       /* bytes of a worker's URL */
-#define LIMIT_PATH_MAX 1024                     /* bytes of a file path */
-#define LIMIT_JSON_DEPTH 32                     /* nesting of a JSON body */
-#define LIMIT_BODY_BYTES (16u << 20)            /* a JSON request body, unless the route says otherwise */
-#define LIMIT_BATCH_BODY_BYTES (256u << 20)     /* a submit-batch body or a batch result */
-#define LIMIT_WEIGHTS_BODY_BYTES (64ull << 30)  /* a safetensors body */
-#define LIMIT_HTTP_CONNECTIONS 4096             /* open connections of one service */
-#define LIMIT_HTTP_URL_BYTES 2048
-#define LIMIT_WAIT_MS_MAX 60000                 /* the longest long poll */
-#define LIMIT_PROMPT_TOKENS 131072
-#define LIMIT_NEW_TOKENS 131072
-#define LIMIT_STOP_TOKENS 16
-#define LIMIT_GROUPS_PER_ROUND 4096
-#define LIMIT_SAMPLES_PER_GROUP 1024
-#define LIMIT_ROUNDS 1000000
-#define LIMIT_WORKERS 1024
-#define LIMIT_LEASES_PER_REQUEST 64             /* leases granted in one answer */
-#define LIMIT_QUEUED_RUNS 64
-#define LIMIT_DATASET_LINES 50000000
+#define LIMIT_NAME_MAX           128           /* bytes of a worker, run, lease or batch name, NUL included */
+#define LIMIT_URL_MAX            512           /* bytes of a worker's URL */
+#define LIMIT_PATH_MAX           1024          /* bytes of a file path */
+#define LIMIT_JSON_DEPTH         32            /* nesting of a JSON body */
+#define LIMIT_BODY_BYTES         (16u << 20)   /* a JSON request body, unless the route says otherwise */
+#define LIMIT_BATCH_BODY_BYTES   (256u << 20)  /* a submit-batch body or a batch result */
+#define LIMIT_WEIGHTS_BODY_BYTES (64ull << 30) /* a safetensors body */
+#define LIMIT_HTTP_CONNECTIONS   4096          /* open connections of one service */
+#define LIMIT_HTTP_URL_BYTES     2048
+#define LIMIT_WAIT_MS_MAX        60000 /* the longest long poll */
+#define LIMIT_PROMPT_TOKENS      131072
+#define LIMIT_NEW_TOKENS         131072
+#define LIMIT_STOP_TOKENS        16
+#define LIMIT_GROUPS_PER_ROUND   4096
+#define LIMIT_SAMPLES_PER_GROUP  1024
+#define LIMIT_ROUNDS             1000000
+#define LIMIT_WORKERS            1024
+#define LIMIT_LEASES_PER_REQUEST 64 /* leases granted in one answer */
+#define LIMIT_QUEUED_RUNS        64
+#define LIMIT_DATASET_LINES      50000000
 #define LIMIT_DATASET_LINE_BYTES (4u << 20)
-#define LIMIT_SLOTS 4096                        /* decode slots of one generation-server */
-#define LIMIT_QUEUED_REQUESTS 4096              /* plain generate requests waiting for a slot */
-#define LIMIT_THREADS 256
-#define LIMIT_SEQUENCE_TOKENS 262144
+#define LIMIT_SLOTS              4096 /* decode slots of one generation-server */
+#define LIMIT_QUEUED_REQUESTS    4096 /* plain generate requests waiting for a slot */
+#define LIMIT_THREADS            256
+#define LIMIT_SEQUENCE_TOKENS    262144
 #define LIMIT_SAFETENSORS_HEADER (100u << 20)
-#define LIMIT_TENSORS 65536
-#define LIMIT_VOCABULARY 1048576
-#define LIMIT_VERIFIER_STEPS 100000             /* work of one verification: counted, never timed */
+#define LIMIT_TENSORS            65536
+#define LIMIT_VOCABULARY         1048576
+#define LIMIT_VERIFIER_STEPS     100000 /* work of one verification: counted, never timed */
 
 #endif

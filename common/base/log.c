@@ -1,5 +1,5 @@
-/* Log lines.  Each is built on the stack and handed to the kernel in one write(2), so that lines of several threads and
- * processes on one pipe do not mix.  Control characters are shown as '?': a peer's text cannot forge a line.
+/* Log lines.  Each is built on the stack and handed to the kernel in one write(2), so that lines of several threads
+ * and processes on one pipe do not mix.  Control characters are shown as '?': a peer's text cannot forge a line.
  * log_init runs before threads start; after it the settings are only read. */
 #include "common/base/log.h"
 
@@ -50,8 +50,8 @@ void log_write(enum log_level level, const char *format, ...) {
   struct tm utc;
   gmtime_r(&seconds, &utc);
   size_t len = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &utc);
-  const int head = snprintf(line + len, sizeof line - len, ".%03dZ %s %s ", (int)(now % 1000), level_name(level),
-                            log_component);
+  const int head =
+      snprintf(line + len, sizeof line - len, ".%03dZ %s %s ", (int)(now % 1000), level_name(level), log_component);
   len += head > 0 ? (size_t)head : 0;
   const size_t text_at = len;
   va_list args;
@@ -66,7 +66,6 @@ void log_write(enum log_level level, const char *format, ...) {
   }
   line[len++] = '\n';
   /* A log that cannot be written has nowhere to be reported; an interrupted write is tried again. */
-  while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR) {
-  }
+  while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR) {}
   errno = saved;
 }

@@ -19,7 +19,8 @@ static uint64_t read_number(const char *path, const char *format) {
 
 size_t memory_available_bytes(void) {
   uint64_t machine = read_number("/proc/meminfo", "MemAvailable: %" SCNu64) * 1024;
-  uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "%" SCNu64), used = read_number("/sys/fs/cgroup/memory.current", "%" SCNu64);
+  uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "%" SCNu64),
+           used = read_number("/sys/fs/cgroup/memory.current", "%" SCNu64);
   if (limit && limit > used && (!machine || limit - used < machine)) return (size_t)(limit - used);
   return (size_t)machine;
 }

@@ -1,4 +1,5 @@
-/* How much memory this process may still take: the smaller of what the machine has available and what the control group leaves. */
+/* How much memory this process may still take: the smaller of what the machine has available and what the control
+ * group leaves. */
 #ifndef LEASEHOLD_BASE_MEMORY_H
 #define LEASEHOLD_BASE_MEMORY_H
 

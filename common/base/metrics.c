@@ -1,7 +1,8 @@
-/* The metrics registry: a fixed table for the process, written only by registration (under a mutex), read by rendering.
+/* The metrics registry: a fixed table for the process, written only by registration (under a mutex), read by
+ * rendering.
  *
- * Values are doubles in 64-bit atomics, so that updating never locks.  Samples of one name form a family, chained in order
- * of registration; a family's HELP and TYPE are rendered once, as Prometheus' text format 0.0.4 demands. */
+ * Values are doubles in 64-bit atomics, so that updating never locks.  Samples of one name form a family, chained in
+ * order of registration; a family's HELP and TYPE are rendered once, as Prometheus' text format 0.0.4 demands. */
 #include "common/base/metrics.h"
 
 #include <assert.h>
@@ -22,7 +23,8 @@ struct metric {
   _Atomic uint64_t bits;
 };
 
-static pthread_mutex_t registry_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the table's names and links, not the values */
+static pthread_mutex_t registry_mutex =
+    PTHREAD_MUTEX_INITIALIZER; /* guards the table's names and links, not the values */
 static struct metric registry[METRICS_MAX];
 static int registry_count;
 
@@ -89,8 +91,7 @@ void metric_add(struct metric *m, double delta) {
   if (!m || (m->type == METRIC_COUNTER && !(delta >= 0))) return;
   uint64_t seen = atomic_load_explicit(&m->bits, memory_order_relaxed);
   while (!atomic_compare_exchange_weak_explicit(&m->bits, &seen, to_bits(from_bits(seen) + delta), memory_order_relaxed,
-                                                memory_order_relaxed)) {
-  }
+                                                memory_order_relaxed)) {}
 }
 
 void metric_set(struct metric *m, double value) {
@@ -103,9 +104,12 @@ double metric_value(const struct metric *m) {
 
 static void render_help(struct buf *out, const char *help) {
   for (const char *c = help; *c; c++) {
-    if (*c == '\\') buf_puts(out, "\\\\");
-    else if (*c == '\n') buf_puts(out, "\\n");
-    else buf_append(out, c, 1);
+    if (*c == '\\')
+      buf_puts(out, "\\\\");
+    else if (*c == '\n')
+      buf_puts(out, "\\n");
+    else
+      buf_append(out, c, 1);
   }
 }
 
@@ -113,10 +117,14 @@ static void render_sample(struct buf *out, const struct metric *m) {
   const double value = metric_value(m);
   buf_puts(out, m->name);
   if (m->labels[0]) buf_printf(out, "{%s}", m->labels);
-  if (isnan(value)) buf_puts(out, " NaN\n");
-  else if (isinf(value)) buf_puts(out, value > 0 ? " +Inf\n" : " -Inf\n");
-  else if (value == floor(value) && fabs(value) < 0x1p53) buf_printf(out, " %.0f\n", value);
-  else buf_printf(out, " %.17g\n", value);
+  if (isnan(value))
+    buf_puts(out, " NaN\n");
+  else if (isinf(value))
+    buf_puts(out, value > 0 ? " +Inf\n" : " -Inf\n");
+  else if (value == floor(value) && fabs(value) < 0x1p53)
+    buf_printf(out, " %.0f\n", value);
+  else
+    buf_printf(out, " %.17g\n", value);
 }
 
 void metrics_render(struct buf *out) {

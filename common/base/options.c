@@ -1,5 +1,5 @@
-/* Flags and LEASEHOLD_* variables.  Called once by main, before threads start; strings point into argv, the environment or
- * the table, all of which live as long as the process.
+/* Flags and LEASEHOLD_* variables.  Called once by main, before threads start; strings point into argv, the
+ * environment or the table, all of which live as long as the process.
  *
  * Order: defaults, then the environment (an empty variable counts as unset, as compose files produce them), then
  * flags, the last one winning.  --help and --version are looked for first, so that they answer even beside a mistake. */
@@ -51,17 +51,13 @@ static bool parse_float(double *out, const char *text) {
   return true;
 }
 
-static bool has_bounds(const struct option *o) {
-  return o->min != 0 || o->max != 0;
-}
+static bool has_bounds(const struct option *o) { return o->min != 0 || o->max != 0; }
 
 /* Parses text into the option's target; where says whence it came ("--slots" or "LEASEHOLD_SLOTS"). */
 static enum rc assign(const struct option *o, const char *text, const char *where, struct err *err) {
   double number;
   switch (o->type) {
-    case OPTION_STRING:
-      *(const char **)o->target = text;
-      return RC_OK;
+    case OPTION_STRING: *(const char **)o->target = text; return RC_OK;
     case OPTION_BOOL:
       if (parse_bool(o->target, text)) return RC_OK;
       return err_set(err, RC_INVALID, o->name, "%s: expected true or false, got \"%s\"", where, text);
@@ -81,7 +77,8 @@ static enum rc assign(const struct option *o, const char *text, const char *wher
       *(double *)o->target = number;
       return RC_OK;
   }
-  return err_set(err, RC_INVALID, o->name, "%s: expected a number from %.15g to %.15g, got %s", where, o->min, o->max, text);
+  return err_set(err, RC_INVALID, o->name, "%s: expected a number from %.15g to %.15g, got %s", where, o->min, o->max,
+                 text);
 }
 
 static const struct option *find(const struct option *options, size_t count, const char *name, size_t name_len) {
@@ -105,11 +102,14 @@ static enum rc parse_flag(const struct option *options, size_t count, int argc, 
   snprintf(where, sizeof where, "--%s", o->name);
   if (equals) return assign(o, equals + 1, where, err);
   if (o->type == OPTION_BOOL) { /* bare, or followed by a word that can only be its value */
-    if (*at < argc && parse_bool(o->target, argv[*at])) (*at)++;
-    else *(bool *)o->target = true;
+    if (*at < argc && parse_bool(o->target, argv[*at]))
+      (*at)++;
+    else
+      *(bool *)o->target = true;
     return RC_OK;
   }
-  if (*at >= argc) return err_set(err, RC_INVALID, o->name, "%s: expected a value after it, got the end of the line", where);
+  if (*at >= argc)
+    return err_set(err, RC_INVALID, o->name, "%s: expected a value after it, got the end of the line", where);
   return assign(o, argv[(*at)++], where, err);
 }
 

@@ -16,9 +16,9 @@
 enum option_type { OPTION_STRING, OPTION_INT, OPTION_BOOL, OPTION_FLOAT };
 
 struct option {
-  const char *name;         /* "lease-ttl-ms"; the variable is LEASEHOLD_LEASE_TTL_MS */
+  const char *name; /* "lease-ttl-ms"; the variable is LEASEHOLD_LEASE_TTL_MS */
   enum option_type type;
-  void *target;             /* const char ** | int64_t * | bool * | double *; strings point into argv or the environment */
+  void *target; /* const char ** | int64_t * | bool * | double *; strings point into argv or the environment */
   const char *default_text; /* parsed like a value; NULL leaves *target as it is */
   double min, max;          /* inclusive bounds for numbers; both 0 means no bounds */
   const char *help;         /* one line */

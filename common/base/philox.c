@@ -1,7 +1,7 @@
 /* Philox4x32-10 and the derivation of every random number of Leasehold.  Pure functions; any thread.
  *
- * A round multiplies two of the four words by constants, and mixes high halves with the others and the key; the key is
- * bumped by Weyl constants between rounds.  Published test vectors are in tests/unit/base/test_philox.c. */
+ * A round multiplies two of the four words by constants, and mixes high halves with the others and the key; the key
+ * is bumped by Weyl constants between rounds.  Published test vectors are in tests/unit/base/test_philox.c. */
 #include "common/base/philox.h"
 
 #include <assert.h>
@@ -37,9 +37,7 @@ void rng_words(uint32_t out[4], const struct rng_key *key, uint32_t position) {
   philox4x32_10(out, c, k);
 }
 
-float rng_uniform(uint32_t word) {
-  return ((float)(word >> 9) + 0.5f) * 0x1p-23f;
-}
+float rng_uniform(uint32_t word) { return ((float)(word >> 9) + 0.5f) * 0x1p-23f; }
 
 uint64_t rng_below(const struct rng_key *key, uint32_t position, uint64_t bound) {
   assert(bound > 0);

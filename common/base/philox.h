@@ -1,5 +1,6 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11),
- * and the one way in which Leasehold turns it into randomness: by what the number is for, never by worker, slot or time.
+ * and the one way in which Leasehold turns it into randomness: by what the number is for, never by worker, slot or
+ * time.
  *
  *   key     = run seed (low word, high word)
  *   counter = { position, sample | purpose << 24, group ordinal, round }
@@ -10,12 +11,12 @@
 #include <stdint.h>
 
 enum rng_purpose {
-  RNG_SAMPLE = 1,      /* the uniform behind one sampled token */
-  RNG_SHUFFLE = 2,     /* dataset order */
-  RNG_INIT = 3,        /* random initial weights */
-  RNG_REWARD = 4,      /* the shuffled-reward control */
-  RNG_REQUEST = 5,     /* plain /v1/generate requests with a seed of their own */
-  RNG_EVALUATION = 6   /* sampled evaluation during a run */
+  RNG_SAMPLE = 1,    /* the uniform behind one sampled token */
+  RNG_SHUFFLE = 2,   /* dataset order */
+  RNG_INIT = 3,      /* random initial weights */
+  RNG_REWARD = 4,    /* the shuffled-reward control */
+  RNG_REQUEST = 5,   /* plain /v1/generate requests with a seed of their own */
+  RNG_EVALUATION = 6 /* sampled evaluation during a run */
 };
 
 /* sample must be < 2^24. */
@@ -23,7 +24,7 @@ struct rng_key {
   uint64_t seed;
   enum rng_purpose purpose;
   uint32_t round;
-  uint32_t group;    /* ordinal within the round, refills counted */
+  uint32_t group; /* ordinal within the round, refills counted */
   uint32_t sample;
 };
 

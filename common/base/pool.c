@@ -138,7 +138,8 @@ enum rc pool_create(struct pool **out, int threads, struct err *err) {
   size_t bytes = sizeof(struct pool) + (size_t)(threads - 1) * sizeof(struct worker);
   bytes = (bytes + 63) & ~(size_t)63;
   struct pool *p = aligned_alloc(64, bytes);
-  if (!p) return err_set(err, RC_NO_MEMORY, NULL, "a pool of %d threads needs %zu bytes, memory was refused", threads, bytes);
+  if (!p)
+    return err_set(err, RC_NO_MEMORY, NULL, "a pool of %d threads needs %zu bytes, memory was refused", threads, bytes);
   p->threads = 1; /* grows as threads start, so that pool_destroy can undo a half-made pool */
   p->spin_us = threads <= cpus_usable() ? SPIN_US : 0;
   p->f = NULL;
@@ -183,9 +184,7 @@ void pool_destroy(struct pool *p) {
   free(p);
 }
 
-int pool_threads(const struct pool *p) {
-  return p->threads;
-}
+int pool_threads(const struct pool *p) { return p->threads; }
 
 void pool_run(struct pool *p, void (*f)(void *ctx, int part), void *ctx, int parts) {
   const int used = parts < p->threads ? parts : p->threads;

@@ -1,6 +1,7 @@
-/* A small thread pool with static partition: pool_run(f, ctx, parts) calls f(ctx, 0..parts-1) once each and returns when
- * all are done; part p always runs on thread p mod threads.  The caller's thread is thread 0.  Results never depend on the
- * number of threads because kernels partition outputs only.  One caller at a time per pool (the engine's thread).
+/* A small thread pool with static partition: pool_run(f, ctx, parts) calls f(ctx, 0..parts-1) once each and returns
+ * when all are done; part p always runs on thread p mod threads.  The caller's thread is thread 0.  Results never
+ * depend on the number of threads because kernels partition outputs only.  One caller at a time per pool (the
+ * engine's thread).
  *
  * Every computing thread, the caller's included (pool_create and pool_enter set it), runs with FTZ and DAZ set and
  * round-to-nearest: NUMERICS.md. */

@@ -35,8 +35,8 @@ struct err {
   char message[ERR_MESSAGE_MAX]; /* one sentence: what was expected and what came */
 };
 
-/* Fills *err (when not NULL) and returns rc, so that a fault site reads `return err_set(err, RC_INVALID, "seed", ...)`.
- * field may be NULL for "".  Long texts are cut, never overrun. */
+/* Fills *err (when not NULL) and returns rc, so that a fault site reads `return err_set(err, RC_INVALID, "seed",
+ * ...)`. field may be NULL for "".  Long texts are cut, never overrun. */
 enum rc err_set(struct err *err, enum rc rc, const char *field, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -6,8 +6,10 @@
 void client_url_encoded(struct buf *url, const char *text) {
   for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
     const bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
-    if (letter || (*c >= '0' && *c <= '9') || strchr("-._~", *c)) buf_append(url, c, 1);
-    else buf_printf(url, "%%%02X", *c);
+    if (letter || (*c >= '0' && *c <= '9') || strchr("-._~", *c))
+      buf_append(url, c, 1);
+    else
+      buf_printf(url, "%%%02X", *c);
   }
 }
 
@@ -25,7 +27,8 @@ static enum rc exchange(struct client_call *call, struct http_answer *answer, st
   enum rc rc = buf_check(&call->url, err);
   if (rc == RC_OK) rc = buf_check(&call->body, err);
   if (rc == RC_OK && call->deadline_ms <= 0)
-    rc = err_set(err, RC_TIMEOUT, NULL, "%s: expected time left until the deadline, got %lld ms", call->what, (long long)call->deadline_ms);
+    rc = err_set(err, RC_TIMEOUT, NULL, "%s: expected time left until the deadline, got %lld ms", call->what,
+                 (long long)call->deadline_ms);
   if (rc == RC_OK) {
     const struct http_call sent = {
         .method = call->method,
@@ -48,7 +51,8 @@ static enum rc exchange(struct client_call *call, struct http_answer *answer, st
   return rc;
 }
 
-enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena, struct err *err) {
+enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena,
+                         struct err *err) {
   struct http_answer answer;
   enum rc rc = exchange(call, &answer, err);
   if (rc) return rc;
@@ -58,8 +62,11 @@ enum rc client_call_json(struct client_call *call, client_decode decode, void *o
     rc = json_parse(&root, answer.body.data ? answer.body.data : "", answer.body.len, call->answer_bytes_max, &fault);
     if (rc == RC_OK) rc = decode(out, root, arena, &fault);
     json_free(root);
-    if (rc == RC_NO_MEMORY) err_set(err, rc, fault.field, "%s: %s", call->what, fault.message);
-    else if (rc != RC_OK) rc = err_set(err, RC_INTERNAL, fault.field, "%s: the answer could not be understood: %s", call->what, fault.message);
+    if (rc == RC_NO_MEMORY)
+      err_set(err, rc, fault.field, "%s: %s", call->what, fault.message);
+    else if (rc != RC_OK)
+      rc = err_set(err, RC_INTERNAL, fault.field, "%s: the answer could not be understood: %s", call->what,
+                   fault.message);
   }
   http_answer_free(&answer);
   return rc;

@@ -2,7 +2,8 @@
  *
  *   encode -> client_url -> http_client_call -> status (http_answer_error) -> json_parse -> decode into the caller's arena
  *
- * A refusal by the peer keeps the peer's code and sentence.  An answer that does not decode is the peer's fault, not our user's: RC_INTERNAL. */
+ * A refusal by the peer keeps the peer's code and sentence.  An answer that does not decode is the peer's fault, not
+ * our user's: RC_INTERNAL. */
 #ifndef LEASEHOLD_CLIENT_CALL_H
 #define LEASEHOLD_CLIENT_CALL_H
 
@@ -15,11 +16,11 @@ typedef enum rc (*client_decode)(void *out, const struct json *body, struct aren
 
 struct client_call {
   struct http_client *http;
-  const char *what;           /* for error sentences: "submitting a batch" */
+  const char *what; /* for error sentences: "submitting a batch" */
   const char *method;
-  struct buf url;             /* built by client_url_*; freed by client_call */
-  struct buf body;            /* JSON to send; freed by client_call.  Unused when raw is given */
-  const void *raw;            /* bytes that are not JSON, borrowed */
+  struct buf url;  /* built by client_url_*; freed by client_call */
+  struct buf body; /* JSON to send; freed by client_call.  Unused when raw is given */
+  const void *raw; /* bytes that are not JSON, borrowed */
   size_t raw_len;
   const char *const *headers; /* as in http_call */
   size_t answer_bytes_max;
@@ -32,7 +33,8 @@ void client_url(struct buf *url, const char *base_url, const char *path, const c
 void client_url_encoded(struct buf *url, const char *text);
 
 /* decode NULL: the answer's content does not matter, and arena may be NULL. */
-enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena, struct err *err);
+enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena,
+                         struct err *err);
 /* The answer's bytes as they came replace *out's. */
 enum rc client_call_bytes(struct client_call *call, struct buf *out, struct err *err);
 

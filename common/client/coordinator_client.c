@@ -1,10 +1,11 @@
-/* Typed calls of workers to the coordinator: see coordinator_client.h.  Each function is one endpoint.
- * Previous hop of a rollout: the engine that finished a sample.  Next hop: the coordinator's handler of the same path. */
+/* Typed calls of workers to the coordinator: see coordinator_client.h.  Each function is one endpoint. Previous hop
+ * of a rollout: the engine that finished a sample.  Next hop: the coordinator's handler of the same path. */
 #include "common/client/coordinator_client.h"
 
 #include "common/client/call.h"
 
-static struct client_call call_to(const struct coordinator_client *c, const char *what, const char *method, int64_t deadline_ms) {
+static struct client_call call_to(const struct coordinator_client *c, const char *what, const char *method,
+                                  int64_t deadline_ms) {
   return (struct client_call){.http = c->http, .what = what, .method = method, .deadline_ms = deadline_ms};
 }
 
@@ -12,8 +13,8 @@ static enum rc decode_registered(void *out, const struct json *body, struct aren
   return worker_registered_decode(out, body, arena, err);
 }
 
-enum rc coordinator_register(const struct coordinator_client *c, const struct worker_register *m, struct worker_registered *out, struct arena *arena,
-                             int64_t deadline_ms, struct err *err) {
+enum rc coordinator_register(const struct coordinator_client *c, const struct worker_register *m,
+                             struct worker_registered *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call = call_to(c, "registering", "POST", deadline_ms);
   client_url(&call.url, c->base_url, "/v1/workers", NULL, "");
   worker_register_encode(m, &call.body);
@@ -24,8 +25,9 @@ static enum rc decode_heartbeat_answer(void *out, const struct json *body, struc
   return worker_heartbeat_answer_decode(out, body, arena, err);
 }
 
-enum rc coordinator_heartbeat(const struct coordinator_client *c, const char *worker_id, const struct worker_heartbeat *m,
-                              struct worker_heartbeat_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
+enum rc coordinator_heartbeat(const struct coordinator_client *c, const char *worker_id,
+                              const struct worker_heartbeat *m, struct worker_heartbeat_answer *out,
+                              struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call = call_to(c, "heartbeat", "POST", deadline_ms);
   client_url(&call.url, c->base_url, "/v1/workers/", worker_id, "/heartbeat");
   worker_heartbeat_encode(m, &call.body);
@@ -36,8 +38,8 @@ static enum rc decode_lease_answer(void *out, const struct json *body, struct ar
   return lease_answer_decode(out, body, arena, err);
 }
 
-enum rc coordinator_leases(const struct coordinator_client *c, const char *worker_id, const struct lease_request *m, struct lease_answer *out,
-                           struct arena *arena, int64_t deadline_ms, struct err *err) {
+enum rc coordinator_leases(const struct coordinator_client *c, const char *worker_id, const struct lease_request *m,
+                           struct lease_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call = call_to(c, "asking for leases", "POST", deadline_ms);
   call.answer_bytes_max = LIMIT_BATCH_BODY_BYTES; /* 64 leases of long prompts and partials */
   client_url(&call.url, c->base_url, "/v1/workers/", worker_id, "/leases");
@@ -49,15 +51,17 @@ static enum rc decode_result_answer(void *out, const struct json *body, struct a
   return lease_result_answer_decode(out, body, arena, err);
 }
 
-enum rc coordinator_put_result(const struct coordinator_client *c, const char *lease_id, const struct lease_result *m, struct lease_result_answer *out,
-                               struct arena *arena, int64_t deadline_ms, struct err *err) {
+enum rc coordinator_put_result(const struct coordinator_client *c, const char *lease_id, const struct lease_result *m,
+                               struct lease_result_answer *out, struct arena *arena, int64_t deadline_ms,
+                               struct err *err) {
   struct client_call call = call_to(c, "putting a lease's result", "PUT", deadline_ms);
   client_url(&call.url, c->base_url, "/v1/leases/", lease_id, "/result");
   lease_result_encode(m, &call.body);
   return client_call_json(&call, decode_result_answer, out, arena, err);
 }
 
-enum rc coordinator_announce_version(const struct coordinator_client *c, const struct version_announce *m, int64_t deadline_ms, struct err *err) {
+enum rc coordinator_announce_version(const struct coordinator_client *c, const struct version_announce *m,
+                                     int64_t deadline_ms, struct err *err) {
   struct client_call call = call_to(c, "announcing a version", "POST", deadline_ms);
   client_url(&call.url, c->base_url, "/v1/versions", NULL, "");
   version_announce_encode(m, &call.body);

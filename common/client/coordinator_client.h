@@ -5,17 +5,23 @@
 #include "common/http/client.h"
 #include "common/wire/training.h"
 
-struct coordinator_client { struct http_client *http; const char *base_url; };
+struct coordinator_client {
+  struct http_client *http;
+  const char *base_url;
+};
 
-enum rc coordinator_register(const struct coordinator_client *c, const struct worker_register *m, struct worker_registered *out, struct arena *arena,
-                             int64_t deadline_ms, struct err *err);
-enum rc coordinator_heartbeat(const struct coordinator_client *c, const char *worker_id, const struct worker_heartbeat *m,
-                              struct worker_heartbeat_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err);
+enum rc coordinator_register(const struct coordinator_client *c, const struct worker_register *m,
+                             struct worker_registered *out, struct arena *arena, int64_t deadline_ms, struct err *err);
+enum rc coordinator_heartbeat(const struct coordinator_client *c, const char *worker_id,
+                              const struct worker_heartbeat *m, struct worker_heartbeat_answer *out,
+                              struct arena *arena, int64_t deadline_ms, struct err *err);
 /* deadline_ms should exceed m->wait_ms. */
-enum rc coordinator_leases(const struct coordinator_client *c, const char *worker_id, const struct lease_request *m, struct lease_answer *out,
-                           struct arena *arena, int64_t deadline_ms, struct err *err);
-enum rc coordinator_put_result(const struct coordinator_client *c, const char *lease_id, const struct lease_result *m, struct lease_result_answer *out,
-                               struct arena *arena, int64_t deadline_ms, struct err *err);
-enum rc coordinator_announce_version(const struct coordinator_client *c, const struct version_announce *m, int64_t deadline_ms, struct err *err);
+enum rc coordinator_leases(const struct coordinator_client *c, const char *worker_id, const struct lease_request *m,
+                           struct lease_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err);
+enum rc coordinator_put_result(const struct coordinator_client *c, const char *lease_id, const struct lease_result *m,
+                               struct lease_result_answer *out, struct arena *arena, int64_t deadline_ms,
+                               struct err *err);
+enum rc coordinator_announce_version(const struct coordinator_client *c, const struct version_announce *m,
+                                     int64_t deadline_ms, struct err *err);
 
 #endif

@@ -5,9 +5,13 @@
 #include "common/http/client.h"
 #include "common/wire/training.h"
 
-struct generation_client { struct http_client *http; const char *base_url; };
+struct generation_client {
+  struct http_client *http;
+  const char *base_url;
+};
 
-enum rc generation_push_weights(const struct generation_client *c, const char *run, int64_t version, uint64_t epoch, const struct digest *digest,
-                                const void *bytes, size_t len, struct push_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err);
+enum rc generation_push_weights(const struct generation_client *c, const char *run, int64_t version, uint64_t epoch,
+                                const struct digest *digest, const void *bytes, size_t len, struct push_answer *out,
+                                struct arena *arena, int64_t deadline_ms, struct err *err);
 
 #endif

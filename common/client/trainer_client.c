@@ -1,12 +1,14 @@
-/* Typed calls to the trainer-server: see trainer_client.h.  Each function is one endpoint.
- * Previous hop of a rollout: the coordinator's driver, or a generation-server that pulls weights.  Next hop: the trainer's handler of the same path. */
+/* Typed calls to the trainer-server: see trainer_client.h.  Each function is one endpoint. Previous hop of a rollout:
+ * the coordinator's driver, or a generation-server that pulls weights.  Next hop: the trainer's handler of the same
+ * path. */
 #include "common/client/trainer_client.h"
 
 #include <inttypes.h>
 
 #include "common/client/call.h"
 
-static struct client_call call_to(const struct trainer_client *c, const char *what, const char *method, int64_t deadline_ms) {
+static struct client_call call_to(const struct trainer_client *c, const char *what, const char *method,
+                                  int64_t deadline_ms) {
   return (struct client_call){.http = c->http, .what = what, .method = method, .deadline_ms = deadline_ms};
 }
 
@@ -14,15 +16,16 @@ static enum rc decode_open_run_answer(void *out, const struct json *body, struct
   return open_run_answer_decode(out, body, arena, err);
 }
 
-enum rc trainer_open_run(const struct trainer_client *c, const struct open_run *m, struct open_run_answer *out, struct arena *arena, int64_t deadline_ms,
-                         struct err *err) {
+enum rc trainer_open_run(const struct trainer_client *c, const struct open_run *m, struct open_run_answer *out,
+                         struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call = call_to(c, "opening a run", "POST", deadline_ms);
   client_url(&call.url, c->base_url, "/v1/runs", NULL, "");
   open_run_encode(m, &call.body);
   return client_call_json(&call, decode_open_run_answer, out, arena, err);
 }
 
-enum rc trainer_submit_batch(const struct trainer_client *c, const struct submit_batch *m, int64_t deadline_ms, struct err *err) {
+enum rc trainer_submit_batch(const struct trainer_client *c, const struct submit_batch *m, int64_t deadline_ms,
+                             struct err *err) {
   struct client_call call = call_to(c, "submitting a batch", "POST", deadline_ms);
   client_url(&call.url, c->base_url, "/v1/submit-batch", NULL, "");
   submit_batch_encode(m, &call.body);
@@ -30,7 +33,8 @@ enum rc trainer_submit_batch(const struct trainer_client *c, const struct submit
 }
 
 /* GET {path}{id}?wait_ms= */
-static struct client_call status_call(const struct trainer_client *c, const char *what, const char *path, const char *id, int32_t wait_ms, int64_t deadline_ms) {
+static struct client_call status_call(const struct trainer_client *c, const char *what, const char *path,
+                                      const char *id, int32_t wait_ms, int64_t deadline_ms) {
   struct client_call call = call_to(c, what, "GET", deadline_ms);
   call.answer_bytes_max = LIMIT_BATCH_BODY_BYTES;
   client_url(&call.url, c->base_url, path, id, "?wait_ms=");
@@ -42,13 +46,15 @@ static enum rc decode_batch_status(void *out, const struct json *body, struct ar
   return batch_status_decode(out, body, arena, err);
 }
 
-enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms, struct batch_status *out, struct arena *arena,
-                             int64_t deadline_ms, struct err *err) {
-  struct client_call call = status_call(c, "asking for a batch's status", "/v1/batches/", batch_id, wait_ms, deadline_ms);
+enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms,
+                             struct batch_status *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
+  struct client_call call =
+      status_call(c, "asking for a batch's status", "/v1/batches/", batch_id, wait_ms, deadline_ms);
   return client_call_json(&call, decode_batch_status, out, arena, err);
 }
 
-enum rc trainer_submit_step(const struct trainer_client *c, const struct submit_step *m, int64_t deadline_ms, struct err *err) {
+enum rc trainer_submit_step(const struct trainer_client *c, const struct submit_step *m, int64_t deadline_ms,
+                            struct err *err) {
   struct client_call call = call_to(c, "submitting a step", "POST", deadline_ms);
   client_url(&call.url, c->base_url, "/v1/submit-step", NULL, "");
   submit_step_encode(m, &call.body);
@@ -59,21 +65,22 @@ static enum rc decode_step_status(void *out, const struct json *body, struct are
   return step_status_decode(out, body, arena, err);
 }
 
-enum rc trainer_step_status(const struct trainer_client *c, const char *step_id, int32_t wait_ms, struct step_status *out, struct arena *arena,
-                            int64_t deadline_ms, struct err *err) {
+enum rc trainer_step_status(const struct trainer_client *c, const char *step_id, int32_t wait_ms,
+                            struct step_status *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call = status_call(c, "asking for a step's status", "/v1/steps/", step_id, wait_ms, deadline_ms);
   return client_call_json(&call, decode_step_status, out, arena, err);
 }
 
-enum rc trainer_model_file(const struct trainer_client *c, const char *name, struct buf *out, int64_t deadline_ms, struct err *err) {
+enum rc trainer_model_file(const struct trainer_client *c, const char *name, struct buf *out, int64_t deadline_ms,
+                           struct err *err) {
   struct client_call call = call_to(c, "fetching a model file", "GET", deadline_ms);
   call.answer_bytes_max = LIMIT_BATCH_BODY_BYTES; /* a tokenizer.json has tens of megabytes */
   client_url(&call.url, c->base_url, "/v1/model/files/", name, "");
   return client_call_bytes(&call, out, err);
 }
 
-enum rc trainer_weights(const struct trainer_client *c, const char *run, int64_t version, size_t bytes_max, struct buf *out, int64_t deadline_ms,
-                        struct err *err) {
+enum rc trainer_weights(const struct trainer_client *c, const char *run, int64_t version, size_t bytes_max,
+                        struct buf *out, int64_t deadline_ms, struct err *err) {
   struct client_call call = call_to(c, "pulling weights", "GET", deadline_ms);
   call.answer_bytes_max = bytes_max;
   client_url(&call.url, c->base_url, "/v1/weights/", NULL, "");

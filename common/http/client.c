@@ -1,9 +1,10 @@
 /* The HTTP client: one blocking exchange at a time, each with a deadline, on connections kept alive between calls.
  *
- * A call runs on a libcurl multi handle with one easy handle: that is what allows to look at the cancel flag every CLIENT_TICK_MS
- * whatever the peer does, name resolution included.  The answer is collected under a ceiling, refused from its announced length already.
- * The environment is not consulted (no proxies), redirects are not followed, nothing but http is spoken.
- * One thread per client; libcurl's global state is made once and lives until the process ends. */
+ * A call runs on a libcurl multi handle with one easy handle: that is what allows to look at the cancel flag every
+ * CLIENT_TICK_MS whatever the peer does, name resolution included.  The answer is collected under a ceiling, refused
+ * from its announced length already. The environment is not consulted (no proxies), redirects are not followed,
+ * nothing but http is spoken. One thread per client; libcurl's global state is made once and lives until the process
+ * ends. */
 #include <assert.h>
 #include <curl/curl.h>
 #include <pthread.h>
@@ -18,7 +19,12 @@
 #include "common/http/status.h"
 #include "common/json/json.h"
 
-enum { CLIENT_TICK_MS = 100, CLIENT_CONNECT_MS = 2000, CLIENT_KEPT_CONNECTIONS = 64, CLIENT_ERROR_BODY_BYTES = 64 << 10 };
+enum {
+  CLIENT_TICK_MS = 100,
+  CLIENT_CONNECT_MS = 2000,
+  CLIENT_KEPT_CONNECTIONS = 64,
+  CLIENT_ERROR_BODY_BYTES = 64 << 10
+};
 
 struct http_client {
   CURLM *multi;
@@ -39,16 +45,13 @@ struct exchange {
 
 static CURLcode global_result = CURLE_FAILED_INIT;
 
-static void global_init(void)
-{
-  global_result = curl_global_init(CURL_GLOBAL_DEFAULT);
-}
+static void global_init(void) { global_result = curl_global_init(CURL_GLOBAL_DEFAULT); }
 
-enum rc http_client_create(struct http_client **out, const char *token, const atomic_bool *cancel, struct err *err)
-{
+enum rc http_client_create(struct http_client **out, const char *token, const atomic_bool *cancel, struct err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, global_init);
-  if (global_result != CURLE_OK) return err_set(err, RC_INTERNAL, NULL, "libcurl: %s", curl_easy_strerror(global_result));
+  if (global_result != CURLE_OK)
+    return err_set(err, RC_INTERNAL, NULL, "libcurl: %s", curl_easy_strerror(global_result));
   struct http_client *c = calloc(1, sizeof *c);
   if (c == NULL) return err_set(err, RC_NO_MEMORY, NULL, "no memory for an http client");
   c->cancel = cancel;
@@ -68,8 +71,7 @@ enum rc http_client_create(struct http_client **out, const char *token, const at
   return RC_OK;
 }
 
-void http_client_destroy(struct http_client *c)
-{
+void http_client_destroy(struct http_client *c) {
   if (c == NULL) return;
   if (c->easy != NULL) curl_easy_cleanup(c->easy);
   if (c->multi != NULL) curl_multi_cleanup(c->multi);
@@ -77,8 +79,7 @@ void http_client_destroy(struct http_client *c)
   free(c);
 }
 
-static size_t on_body(char *bytes, size_t size, size_t count, void *context)
-{
+static size_t on_body(char *bytes, size_t size, size_t count, void *context) {
   struct exchange *x = context;
   size_t len = size * count;
   if (len > x->bytes_max - x->answer->body.len) {
@@ -89,8 +90,7 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *context)
   return x->answer->body.failed ? CURL_WRITEFUNC_ERROR : len;
 }
 
-static size_t on_header(char *line, size_t size, size_t count, void *context)
-{
+static size_t on_header(char *line, size_t size, size_t count, void *context) {
   static const char name[] = "X-Leasehold-Digest:";
   struct exchange *x = context;
   size_t len = size * count, i = sizeof name - 1;
@@ -105,23 +105,23 @@ static size_t on_header(char *line, size_t size, size_t count, void *context)
   return len;
 }
 
-static bool append_header(struct curl_slist **list, const char *line)
-{
+static bool append_header(struct curl_slist **list, const char *line) {
   struct curl_slist *longer = curl_slist_append(*list, line);
   if (longer == NULL) return false;
   *list = longer;
   return true;
 }
 
-static enum rc make_headers(const struct http_client *c, const struct http_call *call, struct curl_slist **list, struct err *err)
-{
+static enum rc make_headers(const struct http_client *c, const struct http_call *call, struct curl_slist **list,
+                            struct err *err) {
   bool fine = c->authorization == NULL || append_header(list, c->authorization);
   if (call->body != NULL) {
     char line[256];
     const char *type = call->content_type == NULL ? "application/json" : call->content_type;
     int len = snprintf(line, sizeof line, "Content-Type: %s", type);
     if (len < 0 || (size_t)len >= sizeof line)
-      return err_set(err, RC_INVALID, NULL, "a content type below %zu bytes was expected, but \"%.64s...\" came", sizeof line, type);
+      return err_set(err, RC_INVALID, NULL, "a content type below %zu bytes was expected, but \"%.64s...\" came",
+                     sizeof line, type);
     fine = fine && append_header(list, line);
   }
   for (const char *const *header = call->headers; header != NULL && *header != NULL; header++)
@@ -129,8 +129,7 @@ static enum rc make_headers(const struct http_client *c, const struct http_call 
   return fine ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "no memory for the request headers");
 }
 
-static void set_options(struct http_client *c, struct exchange *x, struct curl_slist *headers)
-{
+static void set_options(struct http_client *c, struct exchange *x, struct curl_slist *headers) {
   const struct http_call *call = x->call;
   CURL *easy = c->easy;
   curl_easy_reset(easy); /* keeps connections, drops the last call's options */
@@ -143,7 +142,8 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L << 10);
   curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
   curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)call->deadline_ms);
-  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)(call->connect_ms > 0 ? call->connect_ms : CLIENT_CONNECT_MS));
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                   (long)(call->connect_ms > 0 ? call->connect_ms : CLIENT_CONNECT_MS));
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, x->detail);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
@@ -158,28 +158,26 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
   curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call->method);
 }
 
-static enum rc explain(const struct http_client *c, const struct exchange *x, CURLcode code, struct err *err)
-{
+static enum rc explain(const struct http_client *c, const struct exchange *x, CURLcode code, struct err *err) {
   const struct http_call *call = x->call;
   const char *detail = x->detail[0] != '\0' ? x->detail : curl_easy_strerror(code);
   if (x->too_large || code == CURLE_FILESIZE_EXCEEDED)
-    return err_set(err, RC_TOO_LARGE, NULL, "%s %s: an answer of at most %zu bytes was expected, but a longer one came", call->method,
-                   call->url, x->bytes_max);
+    return err_set(err, RC_TOO_LARGE, NULL, "%s %s: an answer of at most %zu bytes was expected, but a longer one came",
+                   call->method, call->url, x->bytes_max);
   if (x->answer->body.failed || code == CURLE_OUT_OF_MEMORY)
     return err_set(err, RC_NO_MEMORY, NULL, "%s %s: no memory for the answer", call->method, call->url);
   curl_off_t connected_us = 0; /* 0: the fault came before there was a connection */
   curl_easy_getinfo(c->easy, CURLINFO_PRETRANSFER_TIME_T, &connected_us);
   if (code == CURLE_OPERATION_TIMEDOUT && (connected_us > 0 || clock_monotonic_ms() >= x->end_ms))
-    return err_set(err, RC_TIMEOUT, NULL, "%s %s: a complete answer was expected within %lld ms", call->method, call->url,
-                   (long long)call->deadline_ms);
+    return err_set(err, RC_TIMEOUT, NULL, "%s %s: a complete answer was expected within %lld ms", call->method,
+                   call->url, (long long)call->deadline_ms);
   if (connected_us == 0 && (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL))
     return err_set(err, RC_INVALID, NULL, "an http:// URL was expected, but \"%s\" came: %s", call->url, detail);
   return err_set(err, RC_UNAVAILABLE, NULL, "%s %s: %s", call->method, call->url, detail);
 }
 
 /* Drives the exchange to its end. */
-static enum rc drive(struct http_client *c, const struct exchange *x, struct err *err)
-{
+static enum rc drive(struct http_client *c, const struct exchange *x, struct err *err) {
   const struct http_call *call = x->call;
   for (;;) {
     int running = 0;
@@ -188,9 +186,10 @@ static enum rc drive(struct http_client *c, const struct exchange *x, struct err
     if (running == 0) break;
     if (c->cancel != NULL && atomic_load(c->cancel))
       return err_set(err, RC_UNAVAILABLE, NULL, "%s %s: cancelled, this service is stopping", call->method, call->url);
-    if (clock_monotonic_ms() >= x->end_ms + CLIENT_TICK_MS) /* libcurl keeps the deadline; this is for when it does not */
-      return err_set(err, RC_TIMEOUT, NULL, "%s %s: a complete answer was expected within %lld ms", call->method, call->url,
-                     (long long)call->deadline_ms);
+    if (clock_monotonic_ms() >=
+        x->end_ms + CLIENT_TICK_MS) /* libcurl keeps the deadline; this is for when it does not */
+      return err_set(err, RC_TIMEOUT, NULL, "%s %s: a complete answer was expected within %lld ms", call->method,
+                     call->url, (long long)call->deadline_ms);
     code = curl_multi_poll(c->multi, NULL, 0, CLIENT_TICK_MS, NULL);
     if (code != CURLM_OK) return err_set(err, RC_INTERNAL, NULL, "libcurl: %s", curl_multi_strerror(code));
   }
@@ -201,8 +200,8 @@ static enum rc drive(struct http_client *c, const struct exchange *x, struct err
   return message->data.result == CURLE_OK ? RC_OK : explain(c, x, message->data.result, err);
 }
 
-enum rc http_client_call(struct http_client *c, const struct http_call *call, struct http_answer *answer, struct err *err)
-{
+enum rc http_client_call(struct http_client *c, const struct http_call *call, struct http_answer *answer,
+                         struct err *err) {
   assert(call->deadline_ms > 0);
   memset(answer, 0, sizeof *answer);
   if (c->cancel != NULL && atomic_load(c->cancel))
@@ -237,32 +236,32 @@ enum rc http_client_call(struct http_client *c, const struct http_call *call, st
   return rc;
 }
 
-void http_answer_free(struct http_answer *a)
-{
+void http_answer_free(struct http_answer *a) {
   if (a == NULL) return;
   buf_free(&a->body);
   a->status = 0;
   a->digest_header[0] = '\0';
 }
 
-static const char *string_member(const struct json *object, const char *key)
-{
+static const char *string_member(const struct json *object, const char *key) {
   const struct json *value = object == NULL ? NULL : json_get(object, key);
   return value != NULL && json_type_of(value) == JSON_STRING ? json_string(value, NULL) : NULL;
 }
 
-enum rc http_answer_error(const struct http_answer *a, const char *what, struct err *err)
-{
+enum rc http_answer_error(const struct http_answer *a, const char *what, struct err *err) {
   enum rc rc = http_rc_of_status(a->status);
   if (rc == RC_OK) rc = RC_INTERNAL; /* called for an answer that is no error: not the peer's fault */
   struct json *root = NULL;
   if (a->body.len > 0 && a->body.len <= CLIENT_ERROR_BODY_BYTES) json_parse(&root, a->body.data, a->body.len, 0, NULL);
   const struct json *error = root == NULL ? NULL : json_get(root, "error");
-  const char *code = string_member(error, "code"), *message = string_member(error, "message"), *field = string_member(error, "field");
+  const char *code = string_member(error, "code"), *message = string_member(error, "message"),
+             *field = string_member(error, "field");
   for (int known = RC_INVALID; code != NULL && known <= RC_INTERNAL; known++)
     if (strcmp(code, rc_name((enum rc)known)) == 0) rc = (enum rc)known;
-  if (message != NULL) err_set(err, rc, field, "%s: status %d: %s", what, a->status, message);
-  else err_set(err, rc, NULL, "%s: status %d came without an error body", what, a->status);
+  if (message != NULL)
+    err_set(err, rc, field, "%s: status %d: %s", what, a->status, message);
+  else
+    err_set(err, rc, NULL, "%s: status %d came without an error body", what, a->status);
   json_free(root);
   return rc;
 }

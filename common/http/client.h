@@ -1,4 +1,5 @@
-/* The HTTP client: blocking calls with deadlines; the only user of libcurl.  One http_client per thread (it keeps connections alive). */
+/* The HTTP client: blocking calls with deadlines; the only user of libcurl.  One http_client per thread (it keeps
+ * connections alive). */
 #ifndef LEASEHOLD_HTTP_CLIENT_H
 #define LEASEHOLD_HTTP_CLIENT_H
 
@@ -12,15 +13,16 @@
 
 struct http_client;
 
-/* token NULL or "": none.  cancel may be NULL; when *cancel becomes true, running calls end with RC_UNAVAILABLE within 200 ms. */
+/* token NULL or "": none.  cancel may be NULL; when *cancel becomes true, running calls end with RC_UNAVAILABLE
+ * within 200 ms. */
 enum rc http_client_create(struct http_client **out, const char *token, const atomic_bool *cancel, struct err *err);
 void http_client_destroy(struct http_client *c);
 
 struct http_call {
-  const char *method;         /* "GET", "POST", "PUT" */
-  const char *url;            /* http://host:port/path?query */
-  const char *content_type;   /* NULL: application/json when there is a body */
-  const void *body;           /* NULL: none */
+  const char *method;       /* "GET", "POST", "PUT" */
+  const char *url;          /* http://host:port/path?query */
+  const char *content_type; /* NULL: application/json when there is a body */
+  const void *body;         /* NULL: none */
   size_t body_len;
   const char *const *headers; /* extra "Name: value" lines, NULL-terminated; may be NULL */
   int64_t deadline_ms;        /* the whole exchange; must be > 0 */
@@ -30,14 +32,17 @@ struct http_call {
 
 struct http_answer {
   int status;
-  struct buf body;            /* the caller frees with http_answer_free */
-  char digest_header[80];     /* X-Leasehold-Digest, or "" */
+  struct buf body;        /* the caller frees with http_answer_free */
+  char digest_header[80]; /* X-Leasehold-Digest, or "" */
 };
 
-/* RC_OK whenever a complete answer arrived, whatever its status; RC_UNAVAILABLE (cannot connect, reset, cancelled), RC_TIMEOUT, RC_TOO_LARGE. */
-enum rc http_client_call(struct http_client *c, const struct http_call *call, struct http_answer *answer, struct err *err);
+/* RC_OK whenever a complete answer arrived, whatever its status; RC_UNAVAILABLE (cannot connect, reset, cancelled),
+ * RC_TIMEOUT, RC_TOO_LARGE. */
+enum rc http_client_call(struct http_client *c, const struct http_call *call, struct http_answer *answer,
+                         struct err *err);
 void http_answer_free(struct http_answer *a);
-/* For a non-2xx answer: fills err from the error body (or from the status when the body is not one) and returns its code. */
+/* For a non-2xx answer: fills err from the error body (or from the status when the body is not one) and returns its
+ * code. */
 enum rc http_answer_error(const struct http_answer *a, const char *what, struct err *err);
 
 #endif

@@ -1,9 +1,9 @@
 /* Replies: once per request, from any thread.
  *
- * The response is made on the caller's thread, without the lock, and put into the request.  A request still in its handler is
- * answered when the handler returns; a suspended one leaves the watcher's table and is resumed, and libmicrohttpd's thread
- * queues the response.  After that the caller must not touch the request: it may already be freed.
- * A reply that comes second (only possible from the cancelled callback, whose request is kept) is dropped. */
+ * The response is made on the caller's thread, without the lock, and put into the request.  A request still in its
+ * handler is answered when the handler returns; a suspended one leaves the watcher's table and is resumed, and
+ * libmicrohttpd's thread queues the response.  After that the caller must not touch the request: it may already be
+ * freed. A reply that comes second (only possible from the cancelled callback, whose request is kept) is dropped. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,8 +16,7 @@
 #include "common/http/server_internal.h"
 #include "common/http/status.h"
 
-void http_set_header(struct http_request *r, const char *name, const char *value)
-{
+void http_set_header(struct http_request *r, const char *name, const char *value) {
   if (r->reply_header_count == HTTP_REPLY_HEADERS_MAX) {
     log_error("http: header %s dropped: at most %d reply headers were expected", name, HTTP_REPLY_HEADERS_MAX);
     return;
@@ -26,8 +25,7 @@ void http_set_header(struct http_request *r, const char *name, const char *value
   if (pair.name != NULL && pair.value != NULL) r->reply_headers[r->reply_header_count++] = pair;
 }
 
-struct MHD_Response *reply_headers(struct http_request *r, struct MHD_Response *response, const char *content_type)
-{
+struct MHD_Response *reply_headers(struct http_request *r, struct MHD_Response *response, const char *content_type) {
   if (response == NULL) {
     log_error("http: no memory for a response, its connection is closed");
     return NULL;
@@ -40,8 +38,7 @@ struct MHD_Response *reply_headers(struct http_request *r, struct MHD_Response *
 }
 
 /* Takes over the response; NULL closes the connection without an answer. */
-static void reply_give(struct http_request *r, int status, struct MHD_Response *response)
-{
+static void reply_give(struct http_request *r, int status, struct MHD_Response *response) {
   struct http_server *s = r->server;
   struct MHD_Response *dropped = NULL;
   pthread_mutex_lock(&s->lock);
@@ -69,8 +66,7 @@ static void reply_give(struct http_request *r, int status, struct MHD_Response *
   if (dropped != NULL) MHD_destroy_response(dropped);
 }
 
-void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body)
-{
+void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body) {
   struct err err;
   if (buf_check(body, &err) != RC_OK) {
     buf_free(body);
@@ -85,19 +81,17 @@ void http_reply(struct http_request *r, int status, const char *content_type, st
   reply_give(r, status, reply_headers(r, response, content_type));
 }
 
-void http_reply_json(struct http_request *r, int status, struct buf *body)
-{
+void http_reply_json(struct http_request *r, int status, struct buf *body) {
   http_reply(r, status, "application/json", body);
 }
 
-void http_reply_text(struct http_request *r, int status, const char *text)
-{
-  struct MHD_Response *response = MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
+void http_reply_text(struct http_request *r, int status, const char *text) {
+  struct MHD_Response *response =
+      MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
   reply_give(r, status, reply_headers(r, response, "text/plain; charset=utf-8"));
 }
 
-void reply_error(struct http_request *r, int status, const struct err *err)
-{
+void reply_error(struct http_request *r, int status, const struct err *err) {
   if (err->rc == RC_IO || err->rc == RC_CORRUPT || err->rc == RC_INTERNAL || err->rc == RC_NO_MEMORY)
     log_error("http: answered %d: %s", status, err->message);
   struct buf body = BUF_INIT;
@@ -112,21 +106,21 @@ void reply_error(struct http_request *r, int status, const struct err *err)
   http_reply_json(r, status, &body);
 }
 
-void http_fail(struct http_request *r, const struct err *err)
-{
+void http_fail(struct http_request *r, const struct err *err) {
   struct err ours = *err;
   if (ours.rc == RC_OK) err_set(&ours, RC_INTERNAL, NULL, "a handler failed without an error code");
   reply_error(r, http_status_of(ours.rc), &ours);
 }
 
-void http_reply_file(struct http_request *r, const char *content_type, const char *path)
-{
+void http_reply_file(struct http_request *r, const char *content_type, const char *path) {
   struct err err;
   struct stat st;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-    if (fd >= 0 || errno == ENOENT || errno == ENOTDIR) err_set(&err, RC_NOT_FOUND, NULL, "no such file");
-    else err_set_errno(&err, RC_IO, "a readable file was expected");
+    if (fd >= 0 || errno == ENOENT || errno == ENOTDIR)
+      err_set(&err, RC_NOT_FOUND, NULL, "no such file");
+    else
+      err_set_errno(&err, RC_IO, "a readable file was expected");
     if (fd >= 0) close(fd);
     http_fail(r, &err);
     return;
@@ -138,16 +132,14 @@ void http_reply_file(struct http_request *r, const char *content_type, const cha
 
 /* --- the standard routes --- */
 
-void http_handle_metrics(struct http_request *r, void *context)
-{
+void http_handle_metrics(struct http_request *r, void *context) {
   (void)context;
   struct buf body = BUF_INIT;
   metrics_render(&body);
   http_reply(r, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
-void http_handle_healthz(struct http_request *r, void *context)
-{
+void http_handle_healthz(struct http_request *r, void *context) {
   (void)context;
   struct buf body = BUF_INIT;
   buf_puts(&body, "{\"status\":\"ok\"}");

@@ -1,10 +1,10 @@
 /* One request: its target, header, token and body, and its lifetime.
  *
- * libmicrohttpd shows the raw target first (request_create), then the complete header (request_begin), then the body in pieces
- * (request_collect).  A fault found on the way is kept in `refused` and answered in place of calling the handler: at once when the
- * peer announced a large body or waits for `100 Continue`, else after its (dropped) body, because closing a socket with unread bytes
- * resets the connection and would lose the answer.
- * The token is compared in constant time, before anything tells whether the path exists. */
+ * libmicrohttpd shows the raw target first (request_create), then the complete header (request_begin), then the body
+ * in pieces (request_collect).  A fault found on the way is kept in `refused` and answered in place of calling the
+ * handler: at once when the peer announced a large body or waits for `100 Continue`, else after its (dropped) body,
+ * because closing a socket with unread bytes resets the connection and would lose the answer. The token is compared
+ * in constant time, before anything tells whether the path exists. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,7 @@
 
 /* --- lifetime --- */
 
-void server_unref_unlock(struct http_server *s)
-{
+void server_unref_unlock(struct http_server *s) {
   bool last = --s->refs == 0;
   pthread_mutex_unlock(&s->lock);
   if (!last) return;
@@ -28,8 +27,7 @@ void server_unref_unlock(struct http_server *s)
   free(s);
 }
 
-void request_unref_unlock(struct http_request *r)
-{
+void request_unref_unlock(struct http_request *r) {
   struct http_server *s = r->server;
   if (--r->refs > 0) {
     pthread_mutex_unlock(&s->lock);
@@ -46,9 +44,9 @@ void request_unref_unlock(struct http_request *r)
   free(r);
 }
 
-static enum rc parse_path(struct http_request *r, const char *path, size_t len, struct err *err)
-{
-  if (len == 0 || path[0] != '/') return err_set(err, RC_INVALID, NULL, "a request target that begins with '/' was expected");
+static enum rc parse_path(struct http_request *r, const char *path, size_t len, struct err *err) {
+  if (len == 0 || path[0] != '/')
+    return err_set(err, RC_INVALID, NULL, "a request target that begins with '/' was expected");
   for (size_t begin = 1; begin <= len;) {
     size_t end = begin;
     while (end < len && path[end] != '/') end++;
@@ -61,20 +59,21 @@ static enum rc parse_path(struct http_request *r, const char *path, size_t len, 
   return RC_OK;
 }
 
-static enum rc parse_query(struct http_request *r, const char *query, struct err *err)
-{
+static enum rc parse_query(struct http_request *r, const char *query, struct err *err) {
   while (*query != '\0') {
     size_t len = strcspn(query, "&"), name_len = strcspn(query, "=&");
     if (len > 0) {
       if (r->query_count == HTTP_QUERY_MAX)
-        return err_set(err, RC_INVALID, NULL, "at most %d query parameters were expected, but more came", HTTP_QUERY_MAX);
+        return err_set(err, RC_INVALID, NULL, "at most %d query parameters were expected, but more came",
+                       HTTP_QUERY_MAX);
       struct http_pair pair = {NULL, ""};
       enum rc rc = percent_decode(&r->arena, query, name_len, true, &pair.name, err);
       if (rc == RC_OK && name_len < len)
         rc = percent_decode(&r->arena, query + name_len + 1, len - name_len - 1, true, &pair.value, err);
       if (rc != RC_OK) return rc;
       if (http_query(r, pair.name) != NULL)
-        return err_set(err, RC_INVALID, pair.name, "one value of query parameter \"%s\" was expected, but two came", pair.name);
+        return err_set(err, RC_INVALID, pair.name, "one value of query parameter \"%s\" was expected, but two came",
+                       pair.name);
       r->query[r->query_count++] = pair;
     }
     query += len;
@@ -83,8 +82,7 @@ static enum rc parse_query(struct http_request *r, const char *query, struct err
   return RC_OK;
 }
 
-struct http_request *request_create(struct http_server *s, const char *target)
-{
+struct http_request *request_create(struct http_server *s, const char *target) {
   struct http_request *r = calloc(1, sizeof *r);
   if (r == NULL) return NULL;
   r->server = s;
@@ -94,7 +92,8 @@ struct http_request *request_create(struct http_server *s, const char *target)
   struct err err;
   size_t len = strlen(target), path_len = strcspn(target, "?");
   if (len > LIMIT_HTTP_URL_BYTES) {
-    err_set(&err, RC_TOO_LARGE, NULL, "at most %d bytes of request target were expected, but %zu came", LIMIT_HTTP_URL_BYTES, len);
+    err_set(&err, RC_TOO_LARGE, NULL, "at most %d bytes of request target were expected, but %zu came",
+            LIMIT_HTTP_URL_BYTES, len);
     request_refuse(r, MHD_HTTP_URI_TOO_LONG, &err);
   } else if (parse_path(r, target, path_len, &err) != RC_OK ||
              (path_len < len && parse_query(r, target + path_len + 1, &err) != RC_OK)) {
@@ -111,8 +110,7 @@ struct http_request *request_create(struct http_server *s, const char *target)
   return r;
 }
 
-void request_refuse(struct http_request *r, int status, const struct err *err)
-{
+void request_refuse(struct http_request *r, int status, const struct err *err) {
   if (r->refused_status != 0) return;
   r->refused_status = status;
   r->refused = *err;
@@ -121,16 +119,14 @@ void request_refuse(struct http_request *r, int status, const struct err *err)
 /* --- the header --- */
 
 /* The time depends on the length of what came, not on its content. */
-static bool same_secret(const char *given, const char *secret)
-{
+static bool same_secret(const char *given, const char *secret) {
   size_t given_len = strlen(given), secret_len = strlen(secret);
   volatile unsigned char diff = given_len != secret_len;
   for (size_t i = 0; i < given_len; i++) diff = (unsigned char)(diff | (given[i] ^ secret[i % secret_len]));
   return diff == 0;
 }
 
-static bool authorized(const struct http_request *r)
-{
+static bool authorized(const struct http_request *r) {
   if (r->server->token == NULL) return true;
   const char *header = http_header(r, MHD_HTTP_HEADER_AUTHORIZATION);
   if (header == NULL || strncasecmp(header, "Bearer ", 7) != 0) return false;
@@ -138,14 +134,12 @@ static bool authorized(const struct http_request *r)
 }
 
 /* The announced length; 0 when there is none (libmicrohttpd has refused a malformed one). */
-static uint64_t announced_length(const struct http_request *r)
-{
+static uint64_t announced_length(const struct http_request *r) {
   const char *header = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
   return header == NULL ? 0 : strtoull(header, NULL, 10);
 }
 
-static void check_route(struct http_request *r, const char *method)
-{
+static void check_route(struct http_request *r, const char *method) {
   struct err err;
   char allow[ROUTE_ALLOW_MAX];
   int status = route_match(r, method, allow);
@@ -164,16 +158,14 @@ static void check_route(struct http_request *r, const char *method)
   }
 }
 
-static void refuse_body(struct http_request *r, const char *at_least, uint64_t len)
-{
+static void refuse_body(struct http_request *r, const char *at_least, uint64_t len) {
   struct err err;
   err_set(&err, RC_TOO_LARGE, NULL, "a body of at most %zu bytes was expected, but %s%llu came", r->body_max, at_least,
           (unsigned long long)len);
   request_refuse(r, MHD_HTTP_CONTENT_TOO_LARGE, &err);
 }
 
-void request_begin(struct http_request *r, struct MHD_Connection *connection, const char *method)
-{
+void request_begin(struct http_request *r, struct MHD_Connection *connection, const char *method) {
   r->begun = true;
   r->connection = connection;
   if (r->refused_status == 0) check_route(r, method);
@@ -181,21 +173,22 @@ void request_begin(struct http_request *r, struct MHD_Connection *connection, co
 
   r->body_max = r->route->body_bytes_max == 0 ? LIMIT_BODY_BYTES : r->route->body_bytes_max;
   uint64_t len = announced_length(r);
-  if (len > r->body_max) refuse_body(r, "", len);
-  else if (len > 0) buf_reserve(&r->body, len < (1u << 20) ? (size_t)len : 1u << 20); /* never much on the peer's word alone */
+  if (len > r->body_max)
+    refuse_body(r, "", len);
+  else if (len > 0)
+    buf_reserve(&r->body, len < (1u << 20) ? (size_t)len : 1u << 20); /* never much on the peer's word alone */
 }
 
 /* --- the body --- */
 
-bool request_answer_early(const struct http_request *r)
-{
+bool request_answer_early(const struct http_request *r) {
   if (r->refused_status == 0) return false;
   return announced_length(r) > HTTP_REFUSED_BODY_BYTES || http_header(r, MHD_HTTP_HEADER_EXPECT) != NULL;
 }
 
-bool request_collect(struct http_request *r, const char *bytes, size_t len)
-{
-  if (r->refused_status == 0 && len > r->body_max - r->body.len) refuse_body(r, "at least ", (uint64_t)r->body.len + len);
+bool request_collect(struct http_request *r, const char *bytes, size_t len) {
+  if (r->refused_status == 0 && len > r->body_max - r->body.len)
+    refuse_body(r, "at least ", (uint64_t)r->body.len + len);
   if (r->refused_status == 0) {
     struct err err;
     buf_append(&r->body, bytes, len);
@@ -209,16 +202,14 @@ bool request_collect(struct http_request *r, const char *bytes, size_t len)
 
 /* --- accessors --- */
 
-const char *http_query(const struct http_request *r, const char *name)
-{
+const char *http_query(const struct http_request *r, const char *name) {
   for (int i = 0; i < r->query_count; i++)
     if (strcmp(r->query[i].name, name) == 0) return r->query[i].value;
   return NULL;
 }
 
-enum rc http_query_i64(const struct http_request *r, const char *name, int64_t default_value, int64_t min, int64_t max, int64_t *out,
-                       struct err *err)
-{
+enum rc http_query_i64(const struct http_request *r, const char *name, int64_t default_value, int64_t min, int64_t max,
+                       int64_t *out, struct err *err) {
   const char *text = http_query(r, name);
   if (text == NULL) {
     *out = default_value;
@@ -229,25 +220,22 @@ enum rc http_query_i64(const struct http_request *r, const char *name, int64_t d
   long long value = strtoll(text, &end, 10);
   bool digits = (text[0] >= '0' && text[0] <= '9') || (text[0] == '-' && text[1] >= '0' && text[1] <= '9');
   if (!digits || *end != '\0' || errno != 0 || value < min || value > max)
-    return err_set(err, RC_INVALID, name, "%s: an integer from %lld to %lld was expected, but \"%.64s\" came", name, (long long)min,
-                   (long long)max, text);
+    return err_set(err, RC_INVALID, name, "%s: an integer from %lld to %lld was expected, but \"%.64s\" came", name,
+                   (long long)min, (long long)max, text);
   *out = value;
   return RC_OK;
 }
 
-const char *http_header(const struct http_request *r, const char *name)
-{
+const char *http_header(const struct http_request *r, const char *name) {
   return r->connection == NULL ? NULL : MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
 
-const char *http_body(const struct http_request *r, size_t *len)
-{
+const char *http_body(const struct http_request *r, size_t *len) {
   *len = r->body.len;
   return r->body.data == NULL ? "" : r->body.data;
 }
 
-enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err)
-{
+enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err) {
   if (r->json == NULL) {
     size_t len;
     const char *bytes = http_body(r, &len);
@@ -259,7 +247,6 @@ enum rc http_body_json(struct http_request *r, const struct json **out, struct e
   return RC_OK;
 }
 
-struct arena *http_arena(struct http_request *r)
-{
+struct arena *http_arena(struct http_request *r) {
   return &r->arena;
 }

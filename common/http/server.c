@@ -9,9 +9,9 @@
  *   on_request     only after a suspension, resumed by the reply: the response is queued
  *   on_completed   sent, or the connection died: libmicrohttpd's reference is dropped
  *
- * Stopping: new requests get 503; all suspended are cancelled and have drain_ms to be answered; then whatever is still parked is
- * resumed without an answer (libmicrohttpd aborts the process when stopped with suspended connections), the daemon's threads are joined, and
- * last the watcher's. */
+ * Stopping: new requests get 503; all suspended are cancelled and have drain_ms to be answered; then whatever is
+ * still parked is resumed without an answer (libmicrohttpd aborts the process when stopped with suspended
+ * connections), the daemon's threads are joined, and last the watcher's. */
 #include <assert.h>
 #include <errno.h>
 #include <netdb.h>
@@ -34,14 +34,12 @@ enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256 };
 
 /* --- libmicrohttpd's callbacks --- */
 
-static void *on_target(void *context, const char *target, struct MHD_Connection *connection)
-{
+static void *on_target(void *context, const char *target, struct MHD_Connection *connection) {
   (void)connection;
   return request_create(context, target);
 }
 
-static void on_log(void *context, const char *format, va_list args)
-{
+static void on_log(void *context, const char *format, va_list args) {
   (void)context;
   char line[256];
   vsnprintf(line, sizeof line, format, args);
@@ -50,8 +48,7 @@ static void on_log(void *context, const char *format, va_list args)
 }
 
 /* Queues the response that a reply has left in the request; without one the connection is closed. */
-static enum MHD_Result queue_response(struct http_request *r, struct MHD_Connection *connection)
-{
+static enum MHD_Result queue_response(struct http_request *r, struct MHD_Connection *connection) {
   struct http_server *s = r->server;
   pthread_mutex_lock(&s->lock);
   struct MHD_Response *response = r->response;
@@ -65,8 +62,7 @@ static enum MHD_Result queue_response(struct http_request *r, struct MHD_Connect
   return result;
 }
 
-static enum MHD_Result handle(struct http_request *r, struct MHD_Connection *connection)
-{
+static enum MHD_Result handle(struct http_request *r, struct MHD_Connection *connection) {
   struct http_server *s = r->server;
   pthread_mutex_lock(&s->lock);
   r->state = HTTP_HANDLING;
@@ -86,15 +82,15 @@ static enum MHD_Result handle(struct http_request *r, struct MHD_Connection *con
   if (called_again) return MHD_YES;
   if (unanswered) {
     struct err err;
-    err_set(&err, RC_INTERNAL, NULL, "the handler of %s %s neither replied nor suspended", r->route->method, r->route->path);
+    err_set(&err, RC_INTERNAL, NULL, "the handler of %s %s neither replied nor suspended", r->route->method,
+            r->route->path);
     http_fail(r, &err);
   }
   return queue_response(r, connection);
 }
 
 static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *url, const char *method,
-                                  const char *version, const char *upload, size_t *upload_len, void **request)
-{
+                                  const char *version, const char *upload, size_t *upload_len, void **request) {
   (void)url;
   (void)version;
   struct http_server *s = context;
@@ -126,8 +122,8 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
   return go_on ? MHD_YES : MHD_NO;
 }
 
-static void on_completed(void *context, struct MHD_Connection *connection, void **request, enum MHD_RequestTerminationCode why)
-{
+static void on_completed(void *context, struct MHD_Connection *connection, void **request,
+                         enum MHD_RequestTerminationCode why) {
   (void)connection;
   (void)why;
   struct http_server *s = context;
@@ -144,14 +140,14 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
 
 /* --- starting --- */
 
-static enum rc listen_on(const char *address, int port, int *out_fd, int *out_port, struct err *err)
-{
+static enum rc listen_on(const char *address, int port, int *out_fd, int *out_port, struct err *err) {
   char service[16];
   snprintf(service, sizeof service, "%d", port);
   struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM}, *found = NULL;
   int failed = port < 0 || port > 65535 ? EAI_SERVICE : getaddrinfo(address, service, &hints, &found);
   if (failed != 0)
-    return err_set(err, RC_INVALID, NULL, "an address to bind and a port from 0 to 65535 were expected, but \"%s\" port %d came: %s", address,
+    return err_set(err, RC_INVALID, NULL,
+                   "an address to bind and a port from 0 to 65535 were expected, but \"%s\" port %d came: %s", address,
                    port, gai_strerror(failed));
   int yes = 1;
   int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -174,19 +170,17 @@ static enum rc listen_on(const char *address, int port, int *out_fd, int *out_po
 }
 
 /* The usual soft limit of 1,024 files is below our connection limit. */
-static void raise_file_limit(int connections)
-{
+static void raise_file_limit(int connections) {
   struct rlimit limit;
   rlim_t wanted = (rlim_t)(connections + HTTP_SPARE_FILES);
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
-    log_warn("http: %llu open files are allowed, %llu are needed for %d connections", (unsigned long long)limit.rlim_cur,
-             (unsigned long long)wanted, connections);
+    log_warn("http: %llu open files are allowed, %llu are needed for %d connections",
+             (unsigned long long)limit.rlim_cur, (unsigned long long)wanted, connections);
 }
 
-static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int threads, int connections)
-{
+static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int threads, int connections) {
   struct MHD_OptionItem options[] = {
       {MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)on_log, NULL}, /* first: it also hears about the options after it */
       {MHD_OPTION_LISTEN_SOCKET, listen_fd, NULL},
@@ -199,25 +193,25 @@ static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int
       {threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, NULL},
       {MHD_OPTION_END, 0, NULL},
   };
-  return MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, s,
-                          MHD_OPTION_ARRAY, options, MHD_OPTION_END);
+  return MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+                          on_request, s, MHD_OPTION_ARRAY, options, MHD_OPTION_END);
 }
 
-static void register_metrics(struct http_server *s)
-{
+static void register_metrics(struct http_server *s) {
   for (int i = 1; i <= 5; i++) {
     char labels[32];
     snprintf(labels, sizeof labels, "class=\"%dxx\"", i);
-    s->responses[i] = metrics_register(METRIC_COUNTER, "leasehold_http_responses_total", labels, "HTTP responses by class of status");
+    s->responses[i] =
+        metrics_register(METRIC_COUNTER, "leasehold_http_responses_total", labels, "HTTP responses by class of status");
   }
 }
 
-enum rc http_server_start(struct http_server **out, const struct http_server_options *options, struct err *err)
-{
+enum rc http_server_start(struct http_server **out, const struct http_server_options *options, struct err *err) {
   int connections = options->connections_max == 0 ? LIMIT_HTTP_CONNECTIONS : options->connections_max;
   int threads = options->threads == 0 ? 2 : options->threads;
   if (connections < threads || threads < 1 || threads > LIMIT_THREADS)
-    return err_set(err, RC_INVALID, NULL, "1 to %d http threads and no fewer connections were expected, but %d and %d came", LIMIT_THREADS,
+    return err_set(err, RC_INVALID, NULL,
+                   "1 to %d http threads and no fewer connections were expected, but %d and %d came", LIMIT_THREADS,
                    threads, connections);
   enum rc rc = route_check(options->routes, options->route_count, err);
   if (rc != RC_OK) return rc;
@@ -241,7 +235,8 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   if ((rc = watcher_start(s, connections, err)) != RC_OK) goto out;
   watching = true;
   s->daemon = start_daemon(s, listen_fd, threads, connections);
-  if (s->daemon == NULL) rc = err_set_errno(err, RC_IO, "starting libmicrohttpd with %d threads and %d connections", threads, connections);
+  if (s->daemon == NULL)
+    rc = err_set_errno(err, RC_IO, "starting libmicrohttpd with %d threads and %d connections", threads, connections);
   listen_fd = -1; /* libmicrohttpd's, also when it failed */
 out:
   if (rc == RC_OK) {
@@ -255,15 +250,11 @@ out:
   return rc;
 }
 
-int http_server_port(const struct http_server *server)
-{
-  return server->port;
-}
+int http_server_port(const struct http_server *server) { return server->port; }
 
 /* --- stopping --- */
 
-void http_server_stop(struct http_server *s, int drain_ms)
-{
+void http_server_stop(struct http_server *s, int drain_ms) {
   if (s == NULL) return;
   struct timespec deadline = clock_deadline_in(drain_ms);
   pthread_mutex_lock(&s->lock);

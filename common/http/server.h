@@ -1,19 +1,21 @@
 /* The HTTP server of all three services, and the only user of libmicrohttpd.
  *
- * A service declares a table of routes.  libmicrohttpd's threads (epoll, a small pool) collect the request's body under the route's limit,
- * check the bearer token, match the route and call its handler.  A handler either replies at once (http_reply*, http_fail) or
- * keeps the request (http_suspend) and lets any thread reply later, exactly once:
+ * A service declares a table of routes.  libmicrohttpd's threads (epoll, a small pool) collect the request's body
+ * under the route's limit, check the bearer token, match the route and call its handler.  A handler either replies at
+ * once (http_reply*, http_fail) or keeps the request (http_suspend) and lets any thread reply later, exactly once:
  *
  *     COLLECTING -> HANDLING -> REPLIED
  *                      |           ^
  *                      +-> SUSPENDED (reply later, hang-up, or deadline)
  *
- * A suspended connection neither times out nor notices a hang-up by itself, so one watcher thread epolls the sockets of the
- * suspended and keeps their deadlines: at hang-up or deadline it calls the `cancelled` callback given to http_suspend.
- * Streaming (SSE): http_stream_begin on a suspended or fresh request, then http_stream_write and http_stream_end from any thread.
+ * A suspended connection neither times out nor notices a hang-up by itself, so one watcher thread epolls the sockets
+ * of the suspended and keeps their deadlines: at hang-up or deadline it calls the `cancelled` callback given to
+ * http_suspend. Streaming (SSE): http_stream_begin on a suspended or fresh request, then http_stream_write and
+ * http_stream_end from any thread.
  *
- * Memory: the request, its body and its arena live until the reply has been handed to libmicrohttpd; http_reply* frees or copies nothing
- * that the caller still needs: the body buf's memory is taken over.  All requests are resumed before the daemon stops.
+ * Memory: the request, its body and its arena live until the reply has been handed to libmicrohttpd; http_reply*
+ * frees or copies nothing that the caller still needs: the body buf's memory is taken over.  All requests are resumed
+ * before the daemon stops.
  */
 #ifndef LEASEHOLD_HTTP_SERVER_H
 #define LEASEHOLD_HTTP_SERVER_H
@@ -36,22 +38,22 @@ typedef void (*http_handler)(struct http_request *request, void *context);
 
 /* The table is walked in order and must live as long as the server: the first entry whose path and method fit wins. */
 struct http_route {
-  const char *method;      /* "GET" */
-  const char *path;        /* "/v1/runs/{id}/pause": a {name} matches one segment */
-  http_handler handler;    /* runs on a server thread; must not block on anything without a deadline */
-  size_t body_bytes_max;   /* 0: LIMIT_BODY_BYTES */
-  bool open;               /* answered without a token even when one is configured (/healthz, /readyz) */
+  const char *method;    /* "GET" */
+  const char *path;      /* "/v1/runs/{id}/pause": a {name} matches one segment */
+  http_handler handler;  /* runs on a server thread; must not block on anything without a deadline */
+  size_t body_bytes_max; /* 0: LIMIT_BODY_BYTES */
+  bool open;             /* answered without a token even when one is configured (/healthz, /readyz) */
 };
 
 struct http_server_options {
-  const char *bind_address;  /* "127.0.0.1" */
-  int port;                  /* 0 picks a free one: see http_server_port */
-  const char *token;         /* NULL or "": no authentication; else `Authorization: Bearer <token>` is required */
-  int threads;               /* libmicrohttpd's pool; 0 means 2 */
-  int connections_max;       /* 0 means LIMIT_HTTP_CONNECTIONS */
+  const char *bind_address; /* "127.0.0.1" */
+  int port;                 /* 0 picks a free one: see http_server_port */
+  const char *token;        /* NULL or "": no authentication; else `Authorization: Bearer <token>` is required */
+  int threads;              /* libmicrohttpd's pool; 0 means 2 */
+  int connections_max;      /* 0 means LIMIT_HTTP_CONNECTIONS */
   const struct http_route *routes;
   size_t route_count;
-  void *context;             /* handed to every handler */
+  void *context; /* handed to every handler */
 };
 
 /* RC_IO with "port N in use" when the port is taken. */
@@ -61,8 +63,9 @@ int http_server_port(const struct http_server *server);
 void http_server_stop(struct http_server *server, int drain_ms);
 
 /* --- reading the request (valid until the reply) --- */
-const char *http_param(const struct http_request *r, const char *name);  /* path parameter, percent-decoded; never NULL for a declared one */
-const char *http_query(const struct http_request *r, const char *name);  /* NULL when absent */
+const char *http_param(const struct http_request *r,
+                       const char *name); /* path parameter, percent-decoded; never NULL for a declared one */
+const char *http_query(const struct http_request *r, const char *name); /* NULL when absent */
 /* A query integer with default and bounds; RC_INVALID names the field. */
 enum rc http_query_i64(const struct http_request *r, const char *name, int64_t default_value, int64_t min, int64_t max,
                        int64_t *out, struct err *err);
@@ -87,12 +90,14 @@ void http_set_header(struct http_request *r, const char *name, const char *value
 
 /* --- suspending --- */
 enum http_cancel { HTTP_CANCEL_DEADLINE, HTTP_CANCEL_HANGUP, HTTP_CANCEL_SHUTDOWN };
-/* The callback runs on the watcher thread, at most once; it must lead to exactly one reply (from there or elsewhere), after
- * a hang-up too (the reply is then discarded, and the request freed).  It holds no lock of this module, and none will start once a reply has
- * returned; but one may be running while another thread replies, so cancel_context must outlive it: memory of http_arena does, the request is
- * kept while the callback runs.  Whoever takes the request out of the application's own list, under the application's lock, replies. */
+/* The callback runs on the watcher thread, at most once; it must lead to exactly one reply (from there or elsewhere),
+ * after a hang-up too (the reply is then discarded, and the request freed).  It holds no lock of this module, and
+ * none will start once a reply has returned; but one may be running while another thread replies, so cancel_context
+ * must outlive it: memory of http_arena does, the request is kept while the callback runs.  Whoever takes the request
+ * out of the application's own list, under the application's lock, replies. */
 typedef void (*http_cancelled)(struct http_request *r, enum http_cancel why, void *cancel_context);
-/* Call in the handler, before the request is published to another thread (under the application's lock if the callback needs to find it).  deadline_ms from now (<= LIMIT_WAIT_MS_MAX + 10000, or 24 h for streams). */
+/* Call in the handler, before the request is published to another thread (under the application's lock if the
+ * callback needs to find it).  deadline_ms from now (<= LIMIT_WAIT_MS_MAX + 10000, or 24 h for streams). */
 void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context);
 
 /* --- streaming --- */
@@ -103,7 +108,7 @@ enum rc http_stream_write(struct http_request *r, const char *bytes, size_t len)
 void http_stream_end(struct http_request *r); /* the request is invalid afterwards */
 
 /* The standard routes' handlers for the services' tables. */
-void http_handle_metrics(struct http_request *r, void *context);  /* GET /metrics */
-void http_handle_healthz(struct http_request *r, void *context);  /* GET /healthz: 200 {"status":"ok"} */
+void http_handle_metrics(struct http_request *r, void *context); /* GET /metrics */
+void http_handle_healthz(struct http_request *r, void *context); /* GET /healthz: 200 {"status":"ok"} */
 
 #endif

@@ -4,13 +4,14 @@
  *   request.c  target, headers, token, body; lifetime         reply.c    answers, from any thread
  *   watcher.c  suspending, hang-ups, deadlines, cancelling    stream.c   answers written bit by bit (SSE)
  *
- * Threads.  Until its handler has been called a request belongs to the libmicrohttpd thread of its connection.  From then on every
- * field marked [lock] is guarded by server->lock, the module's only mutex; libmicrohttpd's suspend and resume are called
- * under it (they never call back), application code never is.
+ * Threads.  Until its handler has been called a request belongs to the libmicrohttpd thread of its connection.  From
+ * then on every field marked [lock] is guarded by server->lock, the module's only mutex; libmicrohttpd's suspend and
+ * resume are called under it (they never call back), application code never is.
  *
- * Lifetime.  request->refs counts up to three owners: libmicrohttpd (from the request line until its `completed` callback), the
- * application (from http_suspend until its reply or http_stream_end), and the watcher (while a cancellation is due or running).
- * Whoever drops the last one frees.  A request keeps its server alive, so that a late reply after http_server_stop finds the mutex.
+ * Lifetime.  request->refs counts up to three owners: libmicrohttpd (from the request line until its `completed`
+ * callback), the application (from http_suspend until its reply or http_stream_end), and the watcher (while a
+ * cancellation is due or running). Whoever drops the last one frees.  A request keeps its server alive, so that a
+ * late reply after http_server_stop finds the mutex.
  */
 #ifndef LEASEHOLD_HTTP_SERVER_INTERNAL_H
 #define LEASEHOLD_HTTP_SERVER_INTERNAL_H
@@ -21,24 +22,27 @@
 #include "common/http/server.h"
 
 enum {
-  HTTP_SEGMENTS_MAX = 16,                   /* of a path */
-  HTTP_QUERY_MAX = 16,                      /* parameters of a query string */
-  HTTP_REPLY_HEADERS_MAX = 8,               /* http_set_header calls of one request */
-  HTTP_IDLE_SECONDS = 60,                   /* a connection on which nothing moves is closed (never a suspended one) */
-  HTTP_CONNECTION_BYTES = 32 << 10,         /* libmicrohttpd's memory of one connection: bounds the header */
-  HTTP_REFUSED_BODY_BYTES = 1 << 20,        /* a refused body up to this size is read and dropped, so that the answer is not lost */
+  HTTP_SEGMENTS_MAX = 16,           /* of a path */
+  HTTP_QUERY_MAX = 16,              /* parameters of a query string */
+  HTTP_REPLY_HEADERS_MAX = 8,       /* http_set_header calls of one request */
+  HTTP_IDLE_SECONDS = 60,           /* a connection on which nothing moves is closed (never a suspended one) */
+  HTTP_CONNECTION_BYTES = 32 << 10, /* libmicrohttpd's memory of one connection: bounds the header */
+  HTTP_REFUSED_BODY_BYTES =
+      1 << 20, /* a refused body up to this size is read and dropped, so that the answer is not lost */
   HTTP_STREAM_UNSENT_MAX = 4 << 20,
   HTTP_STREAM_BLOCK = 16 << 10,
-  HTTP_SUSPEND_MS_MAX = 24 * 3600 * 1000    /* streams; long polls are bounded by LIMIT_WAIT_MS_MAX */
+  HTTP_SUSPEND_MS_MAX = 24 * 3600 * 1000 /* streams; long polls are bounded by LIMIT_WAIT_MS_MAX */
 };
 
 enum http_state { HTTP_COLLECTING, HTTP_HANDLING, HTTP_SUSPENDED, HTTP_STREAMING, HTTP_REPLIED };
 
-struct http_pair { const char *name, *value; };
+struct http_pair {
+  const char *name, *value;
+};
 
 struct http_request {
   struct http_server *server;
-  struct MHD_Connection *connection;  /* [lock] NULL once libmicrohttpd is done with the exchange */
+  struct MHD_Connection *connection; /* [lock] NULL once libmicrohttpd is done with the exchange */
   struct arena arena;
 
   /* The request line, then the header; written by the connection's thread before the handler runs. */
@@ -52,36 +56,40 @@ struct http_request {
   size_t body_max, discarded;
   struct buf body;
   struct json *json;
-  int refused_status;                 /* not 0: the handler is not called, `refused` is the answer */
+  int refused_status; /* not 0: the handler is not called, `refused` is the answer */
   struct err refused;
 
   struct http_pair reply_headers[HTTP_REPLY_HEADERS_MAX];
   int reply_header_count;
 
-  enum http_state state;              /* [lock] from HTTP_HANDLING on, as all below */
+  enum http_state state; /* [lock] from HTTP_HANDLING on, as all below */
   int refs;
-  bool counted;                       /* one of server->open_replies */
-  bool parked;                        /* suspended in libmicrohttpd just now: must be resumed exactly once */
-  bool was_suspended;                 /* libmicrohttpd calls again: do not queue before that */
-  bool abandoned;                     /* the daemon stops: whatever is replied is dropped */
+  bool counted;       /* one of server->open_replies */
+  bool parked;        /* suspended in libmicrohttpd just now: must be resumed exactly once */
+  bool was_suspended; /* libmicrohttpd calls again: do not queue before that */
+  bool abandoned;     /* the daemon stops: whatever is replied is dropped */
   int status;
-  struct MHD_Response *response;      /* waits for the connection's thread to queue it */
+  struct MHD_Response *response; /* waits for the connection's thread to queue it */
 
   http_cancelled cancelled;
   void *cancel_context;
   enum http_cancel cancel_why;
-  int64_t deadline_ms;                /* monotonic */
-  int slot;                           /* in the watcher's table, -1: not watched */
+  int64_t deadline_ms; /* monotonic */
+  int slot;            /* in the watcher's table, -1: not watched */
   struct http_request *next_due;
 
-  struct buf unsent;                  /* of a stream; the first `sent` bytes are already out */
+  struct buf unsent; /* of a stream; the first `sent` bytes are already out */
   size_t sent;
-  bool gone;                          /* the stream's peer hung up */
+  bool gone; /* the stream's peer hung up */
 
-  struct http_request *next, **link;  /* server->requests */
+  struct http_request *next, **link; /* server->requests */
 };
 
-struct http_slot { struct http_request *request; uint32_t generation; int fd; };
+struct http_slot {
+  struct http_request *request;
+  uint32_t generation;
+  int fd;
+};
 
 struct http_server {
   struct MHD_Daemon *daemon;
@@ -90,22 +98,22 @@ struct http_server {
   void *context;
   char *token;
   int port;
-  struct metric *responses[6];        /* by hundreds of the status */
+  struct metric *responses[6]; /* by hundreds of the status */
 
-  pthread_mutex_t lock;               /* guards every [lock] field of every request, and all below */
-  pthread_cond_t drained;             /* open_replies became 0 */
-  int refs;                           /* 1 + requests */
+  pthread_mutex_t lock;   /* guards every [lock] field of every request, and all below */
+  pthread_cond_t drained; /* open_replies became 0 */
+  int refs;               /* 1 + requests */
   struct http_request *requests;
   int open_replies;
-  bool stopping;                      /* new requests are refused */
-  bool closing;                       /* nothing may be parked any more */
+  bool stopping; /* new requests are refused */
+  bool closing;  /* nothing may be parked any more */
 
-  pthread_t watcher;                  /* watcher.c owns these */
+  pthread_t watcher; /* watcher.c owns these */
   bool watcher_stop;
   int epoll_fd, wake_fd;
   int64_t next_wake_ms;
   struct http_slot *slots;
-  int slot_count, slots_used;         /* slots_used: all used ones lie below */
+  int slot_count, slots_used; /* slots_used: all used ones lie below */
   struct http_request *due_head, **due_tail;
 };
 
@@ -128,7 +136,8 @@ enum { ROUTE_ALLOW_MAX = 64 };
 int route_match(struct http_request *r, const char *method, char allow[ROUTE_ALLOW_MAX]);
 enum rc route_check(const struct http_route *routes, size_t count, struct err *err);
 /* A NUL-terminated decoded copy; RC_INVALID for a bad escape or a NUL, RC_NO_MEMORY. */
-enum rc percent_decode(struct arena *arena, const char *text, size_t len, bool plus_is_space, const char **out, struct err *err);
+enum rc percent_decode(struct arena *arena, const char *text, size_t len, bool plus_is_space, const char **out,
+                       struct err *err);
 
 /* reply.c */
 void reply_error(struct http_request *r, int status, const struct err *err);

@@ -1,51 +1,55 @@
-/* Result codes, HTTP statuses and the error body: one table, used by the server to answer and by the client to understand.
- * Pure functions, any thread. */
+/* Result codes, HTTP statuses and the error body: one table, used by the server to answer and by the client to
+ * understand. Pure functions, any thread. */
 #include "common/http/status.h"
 
 #include "common/json/json.h"
 
-int http_status_of(enum rc rc)
-{
+int http_status_of(enum rc rc) {
   switch (rc) {
-  case RC_OK: return 200;
-  case RC_INVALID: return 422;
-  case RC_NOT_FOUND: return 404;
-  case RC_FORBIDDEN: return 403;
-  case RC_CONFLICT: return 409;
-  case RC_GONE: return 410;
-  case RC_TOO_LARGE: return 413;
-  case RC_FULL: return 429;
-  case RC_UNAVAILABLE: return 503;
-  case RC_TIMEOUT: return 504;
-  case RC_UNSUPPORTED: return 501;
-  case RC_NO_MEMORY: return 503;
-  case RC_IO:
-  case RC_CORRUPT:
-  case RC_INTERNAL: return 500;
+    case RC_OK: return 200;
+    case RC_INVALID: return 422;
+    case RC_NOT_FOUND: return 404;
+    case RC_FORBIDDEN: return 403;
+    case RC_CONFLICT: return 409;
+    case RC_GONE: return 410;
+    case RC_TOO_LARGE: return 413;
+    case RC_FULL: return 429;
+    case RC_UNAVAILABLE: return 503;
+    case RC_TIMEOUT: return 504;
+    case RC_UNSUPPORTED: return 501;
+    case RC_NO_MEMORY: return 503;
+    case RC_IO:
+    case RC_CORRUPT:
+    case RC_INTERNAL: return 500;
   }
   return 500;
 }
 
-enum rc http_rc_of_status(int status)
-{
+enum rc http_rc_of_status(int status) {
   if (status >= 200 && status <= 299) return RC_OK;
   switch (status) {
-  case 400: case 422: return RC_INVALID;
-  case 401: case 403: return RC_FORBIDDEN;
-  case 404: return RC_NOT_FOUND;
-  case 405: case 501: return RC_UNSUPPORTED;
-  case 408: case 504: return RC_TIMEOUT;
-  case 409: return RC_CONFLICT;
-  case 410: return RC_GONE;
-  case 413: case 414: case 431: return RC_TOO_LARGE;
-  case 429: return RC_FULL;
-  case 502: case 503: return RC_UNAVAILABLE;
-  default: return RC_INTERNAL;
+    case 400:
+    case 422: return RC_INVALID;
+    case 401:
+    case 403: return RC_FORBIDDEN;
+    case 404: return RC_NOT_FOUND;
+    case 405:
+    case 501: return RC_UNSUPPORTED;
+    case 408:
+    case 504: return RC_TIMEOUT;
+    case 409: return RC_CONFLICT;
+    case 410: return RC_GONE;
+    case 413:
+    case 414:
+    case 431: return RC_TOO_LARGE;
+    case 429: return RC_FULL;
+    case 502:
+    case 503: return RC_UNAVAILABLE;
+    default: return RC_INTERNAL;
   }
 }
 
-void http_error_body(struct buf *out, const struct err *err)
-{
+void http_error_body(struct buf *out, const struct err *err) {
   struct json_writer w;
   json_writer_init(&w, out);
   json_object_begin(&w);

@@ -2,16 +2,16 @@
  *
  *     writers --http_stream_write--> unsent buffer --stream_read, on the connection's thread--> socket
  *
- * With nothing to send the reader suspends the connection (`parked`); the next write resumes it.  The watcher sees hang-ups while it
- * is parked, libmicrohttpd while it sends; both end in the cancelled callback, after which writes are RC_GONE and the
- * application still owes http_stream_end.  A slow reader costs at most HTTP_STREAM_UNSENT_MAX bytes. */
+ * With nothing to send the reader suspends the connection (`parked`); the next write resumes it.  The watcher sees
+ * hang-ups while it is parked, libmicrohttpd while it sends; both end in the cancelled callback, after which writes
+ * are RC_GONE and the application still owes http_stream_end.  A slow reader costs at most HTTP_STREAM_UNSENT_MAX
+ * bytes. */
 #include <string.h>
 
 #include "common/base/log.h"
 #include "common/http/server_internal.h"
 
-static ssize_t stream_read(void *context, uint64_t position, char *out, size_t max)
-{
+static ssize_t stream_read(void *context, uint64_t position, char *out, size_t max) {
   (void)position;
   struct http_request *r = context;
   struct http_server *s = r->server;
@@ -35,15 +35,13 @@ static ssize_t stream_read(void *context, uint64_t position, char *out, size_t m
   return result;
 }
 
-static void unpark(struct http_request *r)
-{
+static void unpark(struct http_request *r) {
   if (!r->parked) return;
   r->parked = false;
   MHD_resume_connection(r->connection);
 }
 
-void http_stream_begin(struct http_request *r, int status, const char *content_type)
-{
+void http_stream_begin(struct http_request *r, int status, const char *content_type) {
   struct http_server *s = r->server;
   http_set_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
   struct MHD_Response *response = reply_headers(
@@ -58,8 +56,10 @@ void http_stream_begin(struct http_request *r, int status, const char *content_t
   }
   if (fresh) { /* never suspended by the application: no callback, hang-ups show as RC_GONE */
     r->refs++;
-    if (s->closing) r->abandoned = true;
-    else watcher_add(r, HTTP_SUSPEND_MS_MAX);
+    if (s->closing)
+      r->abandoned = true;
+    else
+      watcher_add(r, HTTP_SUSPEND_MS_MAX);
   }
   r->state = HTTP_STREAMING;
   if (r->abandoned || response == NULL) r->gone = true;
@@ -74,8 +74,7 @@ void http_stream_begin(struct http_request *r, int status, const char *content_t
 }
 
 /* Drops what has been sent once it is the larger part, so that bytes are moved at most about once. */
-static void compact(struct http_request *r)
-{
+static void compact(struct http_request *r) {
   size_t left = r->unsent.len - r->sent;
   if (r->sent == 0 || r->sent < left) return;
   memmove(r->unsent.data, r->unsent.data + r->sent, left + 1);
@@ -83,8 +82,7 @@ static void compact(struct http_request *r)
   r->sent = 0;
 }
 
-enum rc http_stream_write(struct http_request *r, const char *bytes, size_t len)
-{
+enum rc http_stream_write(struct http_request *r, const char *bytes, size_t len) {
   struct http_server *s = r->server;
   enum rc rc = RC_OK;
   pthread_mutex_lock(&s->lock);
@@ -106,8 +104,7 @@ enum rc http_stream_write(struct http_request *r, const char *bytes, size_t len)
   return rc;
 }
 
-void http_stream_end(struct http_request *r)
-{
+void http_stream_end(struct http_request *r) {
   struct http_server *s = r->server;
   pthread_mutex_lock(&s->lock);
   if (r->state != HTTP_STREAMING) { /* only possible from the cancelled callback, after another thread's end */

@@ -1,14 +1,16 @@
 /* The watcher: what libmicrohttpd does not do for a suspended connection.
  *
- * One thread epolls the sockets of all suspended requests for hang-ups and keeps their deadlines.  A request is in its table from
- * http_suspend (or http_stream_begin) until it is replied to or cancelled, whichever comes first under the lock:
+ * One thread epolls the sockets of all suspended requests for hang-ups and keeps their deadlines.  A request is in
+ * its table from http_suspend (or http_stream_begin) until it is replied to or cancelled, whichever comes first under
+ * the lock:
  *
  *     watched --reply--> gone from the table                    (no callback will start)
  *        +--hang-up, deadline, shutdown--> due --> callback     (at most once; the request is kept while it runs)
  *
- * The sockets are libmicrohttpd's, which closes them only after its `completed` callback, and that takes the request out of the table: no
- * dup() is needed.  An event may outlive its registration, so it carries a slot and the slot's generation, never a pointer.
- * The table is scanned for deadlines: 4,096 entries are some microseconds, and the thread wakes only when one is due. */
+ * The sockets are libmicrohttpd's, which closes them only after its `completed` callback, and that takes the request
+ * out of the table: no dup() is needed.  An event may outlive its registration, so it carries a slot and the slot's
+ * generation, never a pointer. The table is scanned for deadlines: 4,096 entries are some microseconds, and the
+ * thread wakes only when one is due. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -24,14 +26,13 @@
 enum { WATCHER_EVENTS = 64, WATCHER_NAP_MS = 60000 };
 static const uint64_t WAKE = UINT64_MAX;
 
-static void watcher_wake(struct http_server *s)
-{
+static void watcher_wake(struct http_server *s) {
   uint64_t one = 1;
-  if (write(s->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN) log_error("http: waking the watcher: %s", strerror(errno));
+  if (write(s->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+    log_error("http: waking the watcher: %s", strerror(errno));
 }
 
-static void make_due(struct http_request *r, enum http_cancel why)
-{
+static void make_due(struct http_request *r, enum http_cancel why) {
   struct http_server *s = r->server;
   r->cancel_why = why;
   r->next_due = NULL;
@@ -41,8 +42,7 @@ static void make_due(struct http_request *r, enum http_cancel why)
   s->due_tail = &r->next_due;
 }
 
-void watcher_add(struct http_request *r, int64_t deadline_ms)
-{
+void watcher_add(struct http_request *r, int64_t deadline_ms) {
   struct http_server *s = r->server;
   int index = 0;
   while (index < s->slots_used && s->slots[index].request != NULL) index++;
@@ -62,8 +62,7 @@ void watcher_add(struct http_request *r, int64_t deadline_ms)
   if (r->deadline_ms < s->next_wake_ms) watcher_wake(s);
 }
 
-void watcher_remove(struct http_request *r)
-{
+void watcher_remove(struct http_request *r) {
   if (r->slot < 0) return;
   struct http_server *s = r->server;
   struct http_slot *slot = &s->slots[r->slot];
@@ -73,22 +72,19 @@ void watcher_remove(struct http_request *r)
   while (s->slots_used > 0 && s->slots[s->slots_used - 1].request == NULL) s->slots_used--;
 }
 
-void watcher_cancel(struct http_request *r, enum http_cancel why)
-{
+void watcher_cancel(struct http_request *r, enum http_cancel why) {
   if (r->slot < 0) return;
   watcher_remove(r);
   if (why == HTTP_CANCEL_HANGUP || r->cancelled == NULL) r->gone = true;
   if (r->cancelled != NULL) make_due(r, why);
 }
 
-void watcher_cancel_all(struct http_server *s, enum http_cancel why)
-{
+void watcher_cancel_all(struct http_server *s, enum http_cancel why) {
   for (struct http_request *r = s->requests; r != NULL; r = r->next) watcher_cancel(r, why);
 }
 
 /* Calls the due callbacks, each without the lock. */
-static void run_due(struct http_server *s)
-{
+static void run_due(struct http_server *s) {
   while (s->due_head != NULL) {
     struct http_request *r = s->due_head;
     s->due_head = r->next_due;
@@ -103,31 +99,31 @@ static void run_due(struct http_server *s)
   }
 }
 
-static void scan_deadlines(struct http_server *s)
-{
+static void scan_deadlines(struct http_server *s) {
   int64_t now_ms = clock_monotonic_ms();
   s->next_wake_ms = now_ms + WATCHER_NAP_MS;
   for (int i = s->slots_used - 1; i >= 0; i--) { /* downwards: cancelling may lower slots_used */
     struct http_request *r = i < s->slots_used ? s->slots[i].request : NULL;
     if (r == NULL) continue;
-    if (r->deadline_ms <= now_ms) watcher_cancel(r, HTTP_CANCEL_DEADLINE);
-    else if (r->deadline_ms < s->next_wake_ms) s->next_wake_ms = r->deadline_ms;
+    if (r->deadline_ms <= now_ms)
+      watcher_cancel(r, HTTP_CANCEL_DEADLINE);
+    else if (r->deadline_ms < s->next_wake_ms)
+      s->next_wake_ms = r->deadline_ms;
   }
 }
 
-static void handle_event(struct http_server *s, uint64_t data)
-{
+static void handle_event(struct http_server *s, uint64_t data) {
   if (data == WAKE) {
     uint64_t count;
-    if (read(s->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN) log_error("http: the watcher's wake-up: %s", strerror(errno));
+    if (read(s->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
+      log_error("http: the watcher's wake-up: %s", strerror(errno));
     return;
   }
   struct http_slot *slot = &s->slots[data & UINT32_MAX];
   if (slot->request != NULL && slot->generation == data >> 32) watcher_cancel(slot->request, HTTP_CANCEL_HANGUP);
 }
 
-static void *watcher_main(void *argument)
-{
+static void *watcher_main(void *argument) {
   struct http_server *s = argument;
   struct epoll_event events[WATCHER_EVENTS];
   pthread_mutex_lock(&s->lock);
@@ -135,7 +131,8 @@ static void *watcher_main(void *argument)
     scan_deadlines(s);
     run_due(s);
     if (s->watcher_stop) break;
-    int64_t wait_ms = s->next_wake_ms - clock_monotonic_ms(); /* a wake-up between here and epoll_wait is kept in wake_fd */
+    int64_t wait_ms =
+        s->next_wake_ms - clock_monotonic_ms(); /* a wake-up between here and epoll_wait is kept in wake_fd */
     pthread_mutex_unlock(&s->lock);
     int n = epoll_wait(s->epoll_fd, events, WATCHER_EVENTS, wait_ms < 0 ? 0 : (int)wait_ms);
     pthread_mutex_lock(&s->lock);
@@ -145,8 +142,7 @@ static void *watcher_main(void *argument)
   return NULL;
 }
 
-enum rc watcher_start(struct http_server *s, int slots, struct err *err)
-{
+enum rc watcher_start(struct http_server *s, int slots, struct err *err) {
   s->due_tail = &s->due_head;
   s->slot_count = slots;
   s->slots = calloc((size_t)slots, sizeof *s->slots);
@@ -168,8 +164,7 @@ enum rc watcher_start(struct http_server *s, int slots, struct err *err)
   return rc;
 }
 
-void watcher_stop(struct http_server *s)
-{
+void watcher_stop(struct http_server *s) {
   pthread_mutex_lock(&s->lock);
   s->watcher_stop = true;
   watcher_wake(s);
@@ -179,8 +174,7 @@ void watcher_stop(struct http_server *s)
   close(s->wake_fd);
 }
 
-void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context)
-{
+void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context) {
   struct http_server *s = r->server;
   if (deadline_ms < 1) deadline_ms = 1;
   if (deadline_ms > HTTP_SUSPEND_MS_MAX) deadline_ms = HTTP_SUSPEND_MS_MAX;

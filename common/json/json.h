@@ -20,7 +20,8 @@ struct json; /* opaque: one parsed value; children are borrowed from the root */
 
 enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
 
-/* Parses exactly one value.  bytes_max 0 means LIMIT_BODY_BYTES.  Errors: RC_INVALID (with line and column), RC_TOO_LARGE. */
+/* Parses exactly one value.  bytes_max 0 means LIMIT_BODY_BYTES.  Errors: RC_INVALID (with line and column),
+ * RC_TOO_LARGE. */
 enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err);
 void json_free(struct json *root); /* roots only; NULL is fine */
 
@@ -33,7 +34,8 @@ const struct json *json_at(const struct json *array, size_t index);
 /* Walks members in document order: start with *cursor = NULL; false at the end. */
 bool json_next(const struct json *object, void **cursor, const char **key, const struct json **value);
 /* Plain accessors; calling them on another type is our own mistake (asserted). */
-/* len may be NULL; valid while the root lives.  The link name differs because jansson exports a json_string of its own. */
+/* len may be NULL; valid while the root lives.  The link name differs because jansson exports a json_string of its
+ * own. */
 const char *json_string(const struct json *v, size_t *len) __asm__("leasehold_json_string");
 int64_t json_int(const struct json *v);
 double json_number(const struct json *v); /* JSON_INT or JSON_REAL */
@@ -41,29 +43,35 @@ bool json_bool(const struct json *v);
 
 /* --- declarative reading --- */
 enum json_kind {
-  FIELD_STRING,      /* target const char **: copied into the arena.  min/max: length in bytes */
-  FIELD_I64,         /* target int64_t *: an integer (1.0 is refused).  min/max inclusive */
-  FIELD_I32,         /* target int32_t * */
-  FIELD_U64,         /* target uint64_t *: a non-negative integer, or a decimal string (JavaScript loses bits above 2^53) */
-  FIELD_F64,         /* target double *: any finite number.  min/max inclusive */
-  FIELD_BOOL,        /* target bool * */
-  FIELD_I32_ARRAY,   /* target struct json_i32s *: arena memory.  min/max bound each element, count_max the count */
-  FIELD_F32_ARRAY,   /* target struct json_f32s *: arena memory; finite numbers only, rounded from the decimal to float32 once */
-  FIELD_DIGEST,      /* target struct digest * (common/base/digest.h): 64 hex digits */
-  FIELD_VALUE        /* target const struct json **: any value, borrowed */
+  FIELD_STRING, /* target const char **: copied into the arena.  min/max: length in bytes */
+  FIELD_I64,    /* target int64_t *: an integer (1.0 is refused).  min/max inclusive */
+  FIELD_I32,    /* target int32_t * */
+  FIELD_U64,    /* target uint64_t *: a non-negative integer, or a decimal string (JavaScript loses bits above 2^53) */
+  FIELD_F64,    /* target double *: any finite number.  min/max inclusive */
+  FIELD_BOOL,   /* target bool * */
+  FIELD_I32_ARRAY, /* target struct json_i32s *: arena memory.  min/max bound each element, count_max the count */
+  FIELD_F32_ARRAY, /* target struct json_f32s *: arena memory; finite numbers only, rounded from the decimal to float32 once */
+  FIELD_DIGEST, /* target struct digest * (common/base/digest.h): 64 hex digits */
+  FIELD_VALUE   /* target const struct json **: any value, borrowed */
 };
 
-struct json_i32s { int32_t *items; size_t count; };
-struct json_f32s { float *items; size_t count; };
+struct json_i32s {
+  int32_t *items;
+  size_t count;
+};
+struct json_f32s {
+  float *items;
+  size_t count;
+};
 
 struct json_field {
   const char *name;
   enum json_kind kind;
-  void *target;      /* left untouched when the field is absent or null and not required: set defaults first */
+  void *target; /* left untouched when the field is absent or null and not required: set defaults first */
   bool required;
-  double min, max;   /* both 0: no bounds beyond the type's own */
-  size_t count_max;  /* arrays: 0 means 1 << 24 */
-  bool *present;     /* optional: set to whether the field came */
+  double min, max;  /* both 0: no bounds beyond the type's own */
+  size_t count_max; /* arrays: 0 means 1 << 24 */
+  bool *present;    /* optional: set to whether the field came */
 };
 
 enum json_unknown { UNKNOWN_REFUSED, UNKNOWN_IGNORED };
@@ -75,7 +83,7 @@ enum rc json_fields(const struct json *object, const struct json_field *fields, 
 /* --- writing --- */
 struct json_writer {
   struct buf *out;
-  bool comma;        /* a comma is due before the next value or key */
+  bool comma; /* a comma is due before the next value or key */
 };
 
 void json_writer_init(struct json_writer *w, struct buf *out);
@@ -90,8 +98,10 @@ void json_write_int(struct json_writer *w, int64_t value);
 /* A number up to 2^53 - 1, above it a decimal string: what FIELD_U64 reads, and what no reader rounds. */
 #define JSON_EXACT_MAX 9007199254740991u
 void json_write_u64(struct json_writer *w, uint64_t value);
-void json_write_f64(struct json_writer *w, double value); /* shortest of 15..17 digits that reads back; non-finite: null */
-void json_write_f32(struct json_writer *w, float value);  /* 9 significant digits: reads back to the same float32; non-finite: null */
+void json_write_f64(struct json_writer *w,
+                    double value); /* shortest of 15..17 digits that reads back; non-finite: null */
+void json_write_f32(struct json_writer *w,
+                    float value); /* 9 significant digits: reads back to the same float32; non-finite: null */
 void json_write_bool(struct json_writer *w, bool value);
 void json_write_null(struct json_writer *w);
 /* Copies a parsed value (used to keep users' extra keys). */

@@ -1,7 +1,7 @@
 /* Declarative reading of an object: one table entry per field, one kind of error sentence for all of them.
  *
- * "field: expected <type and bounds>, got <what came>".  Absent and null mean the same for an optional field.  Everything
- * copied lives in the request's arena. */
+ * "field: expected <type and bounds>, got <what came>".  Absent and null mean the same for an optional field.
+ * Everything copied lives in the request's arena. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -35,9 +35,7 @@ static const char *shown(char out[TEXT_MAX], const struct json *v) {
   return "something else";
 }
 
-static bool has_bounds(const struct json_field *f) {
-  return f->min != 0 || f->max != 0;
-}
+static bool has_bounds(const struct json_field *f) { return f->min != 0 || f->max != 0; }
 
 static bool within(const struct json_field *f, double value) {
   return !has_bounds(f) || (value >= f->min && value <= f->max);
@@ -175,8 +173,8 @@ static enum rc read_i32s(const struct json_field *f, const struct json *v, struc
   return RC_OK;
 }
 
-/* decimal -> double -> float.  The two roundings equal one for every decimal of up to 9 digits that was printed from a
- * float32: such a decimal is within 2^-27 of its float relatively, far from the midpoints at 2^-25. */
+/* decimal -> double -> float.  The two roundings equal one for every decimal of up to 9 digits that was printed from
+ * a float32: such a decimal is within 2^-27 of its float relatively, far from the midpoints at 2^-25. */
 static enum rc read_f32s(const struct json_field *f, const struct json *v, struct arena *arena, struct err *err) {
   void *memory;
   size_t count;
@@ -210,7 +208,8 @@ static enum rc read_field(const struct json_field *f, const struct json *v, stru
 }
 
 /* The first member that no field names is refused, with the names that would have been right. */
-static enum rc refuse_unknown(const struct json *object, const struct json_field *fields, size_t count, struct err *err) {
+static enum rc refuse_unknown(const struct json *object, const struct json_field *fields, size_t count,
+                              struct err *err) {
   void *cursor = NULL;
   const char *key;
   while (json_next(object, &cursor, &key, NULL)) {

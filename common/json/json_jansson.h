@@ -1,18 +1,18 @@
 /* jansson's header beside ours.  Both name a json_string and enumerators JSON_OBJECT, JSON_ARRAY, ...; jansson's are
- * renamed while its header is read.  Consequence: jansson's json_is_*() macros would compare with *our* enumerators and
- * must not be used; ask json_type_of instead.  Private to common/json. */
+ * renamed while its header is read.  Consequence: jansson's json_is_*() macros would compare with *our* enumerators
+ * and must not be used; ask json_type_of instead.  Private to common/json. */
 #ifndef LEASEHOLD_JSON_JSON_JANSSON_H
 #define LEASEHOLD_JSON_JSON_JANSSON_H
 
-#define json_string jansson_string
-#define JSON_OBJECT JANSSON_OBJECT
-#define JSON_ARRAY JANSSON_ARRAY
-#define JSON_STRING JANSSON_STRING
+#define json_string  jansson_string
+#define JSON_OBJECT  JANSSON_OBJECT
+#define JSON_ARRAY   JANSSON_ARRAY
+#define JSON_STRING  JANSSON_STRING
 #define JSON_INTEGER JANSSON_INTEGER
-#define JSON_REAL JANSSON_REAL
-#define JSON_TRUE JANSSON_TRUE
-#define JSON_FALSE JANSSON_FALSE
-#define JSON_NULL JANSSON_NULL
+#define JSON_REAL    JANSSON_REAL
+#define JSON_TRUE    JANSSON_TRUE
+#define JSON_FALSE   JANSSON_FALSE
+#define JSON_NULL    JANSSON_NULL
 #include <jansson.h>
 #undef json_string
 #undef JSON_OBJECT
@@ -27,11 +27,7 @@
 #include "common/json/json.h"
 
 /* struct json is never defined: a pointer to it is a json_t pointer in disguise. */
-static inline const json_t *json_inner(const struct json *v) {
-  return (const json_t *)v;
-}
-static inline const struct json *json_outer(const json_t *v) {
-  return (const struct json *)v;
-}
+static inline const json_t *json_inner(const struct json *v) { return (const json_t *)v; }
+static inline const struct json *json_outer(const json_t *v) { return (const struct json *)v; }
 
 #endif

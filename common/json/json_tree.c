@@ -8,7 +8,8 @@
 #include "common/base/limits.h"
 #include "common/json/json_jansson.h"
 
-/* RC_INVALID when brackets outside strings nest deeper than LIMIT_JSON_DEPTH.  Malformed text passes: jansson's to tell. */
+/* RC_INVALID when brackets outside strings nest deeper than LIMIT_JSON_DEPTH.  Malformed text passes: jansson's to
+ * tell. */
 static enum rc check_depth(const char *bytes, size_t len, struct err *err) {
   size_t line = 1, line_start = 0;
   int depth = 0;
@@ -25,15 +26,13 @@ static enum rc check_depth(const char *bytes, size_t len, struct err *err) {
       case '[':
       case '{':
         if (++depth > LIMIT_JSON_DEPTH)
-          return err_set(err, RC_INVALID, NULL, "expected JSON nested at most %d levels, got deeper at line %zu column %zu",
-                         LIMIT_JSON_DEPTH, line, i - line_start + 1);
+          return err_set(err, RC_INVALID, NULL,
+                         "expected JSON nested at most %d levels, got deeper at line %zu column %zu", LIMIT_JSON_DEPTH,
+                         line, i - line_start + 1);
         break;
       case ']':
-      case '}':
-        depth--;
-        break;
-      default:
-        break;
+      case '}': depth--; break;
+      default: break;
     }
   }
   return RC_OK;
@@ -59,9 +58,7 @@ enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t byte
   return RC_OK;
 }
 
-void json_free(struct json *root) {
-  json_decref((json_t *)root);
-}
+void json_free(struct json *root) { json_decref((json_t *)root); }
 
 enum json_type json_type_of(const struct json *v) {
   assert(v);

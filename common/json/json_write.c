@@ -1,7 +1,8 @@
 /* The streaming writer: values go straight into the buffer, with one bit of state, whether a comma is due.
  *
  * Numbers do not depend on the locale.  A float32 is written with up to 9 significant digits by integer and extended
- * precision arithmetic of our own, some ten times as fast as printf: log-probabilities are most of the bytes of a result. */
+ * precision arithmetic of our own, some ten times as fast as printf: log-probabilities are most of the bytes of a
+ * result. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -44,10 +45,14 @@ static size_t utf8_length(const unsigned char *s, size_t len) {
   if (s[0] < 0x80) return 1;
   size_t n;
   unsigned char low = 0x80, high = 0xBF; /* of the second byte */
-  if (s[0] >= 0xC2 && s[0] <= 0xDF) n = 2;
-  else if (s[0] >= 0xE0 && s[0] <= 0xEF) n = 3;
-  else if (s[0] >= 0xF0 && s[0] <= 0xF4) n = 4;
-  else return 0;
+  if (s[0] >= 0xC2 && s[0] <= 0xDF)
+    n = 2;
+  else if (s[0] >= 0xE0 && s[0] <= 0xEF)
+    n = 3;
+  else if (s[0] >= 0xF0 && s[0] <= 0xF4)
+    n = 4;
+  else
+    return 0;
   if (s[0] == 0xE0) low = 0xA0;
   if (s[0] == 0xED) high = 0x9F;
   if (s[0] == 0xF0) low = 0x90;
@@ -82,8 +87,10 @@ static void append_string(struct buf *out, const char *text, size_t len) {
       }
     }
     buf_append(out, text + run, i - run);
-    if (s[i] >= 0x80) buf_append(out, "\xEF\xBF\xBD", 3);
-    else append_escape(out, s[i]);
+    if (s[i] >= 0x80)
+      buf_append(out, "\xEF\xBF\xBD", 3);
+    else
+      append_escape(out, s[i]);
     run = ++i;
   }
   buf_append(out, text + run, len - run);
@@ -103,8 +110,10 @@ void json_write_string_len(struct json_writer *w, const char *text, size_t len) 
 }
 
 void json_write_string(struct json_writer *w, const char *text) {
-  if (text) json_write_string_len(w, text, strlen(text));
-  else json_write_null(w);
+  if (text)
+    json_write_string_len(w, text, strlen(text));
+  else
+    json_write_null(w);
 }
 
 void json_write_null(struct json_writer *w) {
@@ -150,8 +159,10 @@ static size_t normalize_point(char *text) {
   bool in_point = false;
   for (const char *c = text; *c; c++) {
     const bool plain = (*c >= '0' && *c <= '9') || *c == '-' || *c == '+' || *c == 'e';
-    if (plain) text[kept++] = *c;
-    else if (!in_point) text[kept++] = '.';
+    if (plain)
+      text[kept++] = *c;
+    else if (!in_point)
+      text[kept++] = '.';
     in_point = !plain;
   }
   text[kept] = '\0';
@@ -202,9 +213,12 @@ static uint32_t nine_digits(int *exponent, uint32_t bits) {
     const int shift = 8 - ten;
     const long double scaled = shift >= 0 ? magnitude * power_of_ten(shift) : magnitude / power_of_ten(-shift);
     const long long digits = llrintl(scaled);
-    if (digits >= 1000000000) ten++;
-    else if (digits < 100000000) ten--;
-    else return *exponent = ten, (uint32_t)digits;
+    if (digits >= 1000000000)
+      ten++;
+    else if (digits < 100000000)
+      ten--;
+    else
+      return *exponent = ten, (uint32_t)digits;
   }
 }
 

@@ -26,7 +26,9 @@ void advantages_of(enum advantage_kind kind, const double *rewards, int n, doubl
     case ADVANTAGE_GROUP: factor = 1 / (__builtin_sqrt(squares / (double)n) + epsilon); break;
     case ADVANTAGE_GROUP_CENTERED: break;
     case ADVANTAGE_LEAVE_ONE_OUT: factor = (double)n / (double)(n - 1); break;
-    case ADVANTAGE_LEAVE_ONE_OUT_SCALED: factor = (double)n / (double)(n - 1) / (__builtin_sqrt(squares / (double)(n - 1)) + epsilon); break;
+    case ADVANTAGE_LEAVE_ONE_OUT_SCALED:
+      factor = (double)n / (double)(n - 1) / (__builtin_sqrt(squares / (double)(n - 1)) + epsilon);
+      break;
   }
   for (int i = 0; i < n; i++) advantages[i] = (float)((rewards[i] - mean) * factor);
 }

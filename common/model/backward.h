@@ -1,8 +1,9 @@
 /* Log-probabilities and gradients of packed samples: the trainer's side of the one forward pass.
  *
- * A gradient unit (one group) is a list of samples in order, cut into chunks of whole samples by a configured token budget (a longer sample is a chunk by itself).
- * For each chunk: forward with activations, then the head in row blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers
- * backwards.  Gradients are added to a flat float32 array in parameter-table order.
+ * A gradient unit (one group) is a list of samples in order, cut into chunks of whole samples by a configured token
+ * budget (a longer sample is a chunk by itself). For each chunk: forward with activations, then the head in row
+ * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Gradients are
+ * added to a flat float32 array in parameter-table order.
  *
  * Memory is sized at creation for chunk_tokens rows and refused with numbers when it does not fit.
  */
@@ -15,11 +16,12 @@ enum { HEAD_ROWS = 256 };
 
 struct learner; /* opaque: workspace, activations, KV pool of one chunk */
 
-/* One sample: tokens [length]; scored positions are those t in [1, length) with scored[t] != 0: token t predicted from position t-1. */
+/* One sample: tokens [length]; scored positions are those t in [1, length) with scored[t] != 0: token t predicted
+ * from position t-1. */
 struct train_sample {
   const int32_t *tokens;
   int length;
-  const uint8_t *scored;     /* [length]; scored[0] must be 0 */
+  const uint8_t *scored; /* [length]; scored[0] must be 0 */
 };
 
 /* chunk_tokens bounds rows per chunk; a sample longer than that is refused (RC_TOO_LARGE) by the calls below. */
@@ -27,17 +29,19 @@ enum rc learner_create(struct learner **out, const struct model *m, int chunk_to
 void learner_free(struct learner *l);
 size_t learner_bytes(const struct model *m, int chunk_tokens);
 
-/* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL) have one value per scored token, samples in order. */
-enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count, float temperature,
-                         float *logprob, float *entropy, struct err *err);
+/* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL) have one value per scored token,
+ * samples in order. */
+enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                         float temperature, float *logprob, float *entropy, struct err *err);
 
-/* Called per chunk between the forward and the backward, in order: given the chunk's log-probabilities (scored tokens from index `first` on,
- * `count` of them), writes dloss/dlogprob. */
+/* Called per chunk between the forward and the backward, in order: given the chunk's log-probabilities (scored tokens
+ * from index `first` on, `count` of them), writes dloss/dlogprob. */
 typedef void (*loss_gradient)(void *context, int first, int count, const float *logprob, float *dlogprob);
 
 /* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL). */
-enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count, float temperature,
-                          loss_gradient loss, void *loss_context, float *grads, float *logprob, struct err *err);
+enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                          float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,
+                          struct err *err);
 /* Sum of the entropies behind the scored tokens of the last learner_gradients, in order, in double. */
 double learner_entropy_sum(const struct learner *l);
 

@@ -11,13 +11,13 @@
 
 struct model_config {
   int layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary;
-  int positions_max;         /* max_position_embeddings */
+  int positions_max; /* max_position_embeddings */
   float rms_eps;
   double rope_theta;
   float initializer_range;
-  bool tied;                 /* tie_word_embeddings */
+  bool tied; /* tie_word_embeddings */
   int32_t eos[LIMIT_STOP_TOKENS];
-  int eos_count;             /* from config.json, then generation_config.json when present */
+  int eos_count; /* from config.json, then generation_config.json when present */
 };
 
 enum rc model_config_parse(struct model_config *out, const char *json, size_t len, struct err *err);

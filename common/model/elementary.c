@@ -1,6 +1,7 @@
 /* Double-precision sine, cosine, exponential and logarithm; see elementary.h for why.
  *
- * Method: reduce the argument, then sum a Taylor (or atanh) series that is long enough for double precision on the reduced interval.
+ * Method: reduce the argument, then sum a Taylor (or atanh) series that is long enough for double precision on the
+ * reduced interval.
  *   sin, cos: x = n * pi/2 + r, pi/2 in three parts of which the first two have 33 bits, so that n * part is exact for n below 2^20 and nearly so above
  *   exp:      x = n * ln 2 + r, |r| <= 0.35
  *   log:      x = 2^n * m, m in [sqrt 1/2, sqrt 2), log m = 2 atanh((m - 1) / (m + 1)) */
@@ -10,11 +11,11 @@
 #include <stdint.h>
 #include <string.h>
 
-static const double PI_2_HIGH = 0x1.921fb544p+0;           /* 33 bits */
-static const double PI_2_MIDDLE = 0x1.0b4611a6p-34;        /* the next 33 bits */
-static const double PI_2_LOW = 0x1.3198a2e037073p-69;      /* the rest */
+static const double PI_2_HIGH = 0x1.921fb544p+0;      /* 33 bits */
+static const double PI_2_MIDDLE = 0x1.0b4611a6p-34;   /* the next 33 bits */
+static const double PI_2_LOW = 0x1.3198a2e037073p-69; /* the rest */
 static const double TWO_OVER_PI = 0x1.45f306dc9c883p-1;
-static const double LN2_HIGH = 0x1.62e42feep-1;            /* 32 bits */
+static const double LN2_HIGH = 0x1.62e42feep-1; /* 32 bits */
 static const double LN2_LOW = 0x1.a39ef35793c76p-33;
 static const double ONE_OVER_LN2 = 0x1.71547652b82fep+0;
 
@@ -37,7 +38,8 @@ static uint64_t to_bits(double x) {
   return bits;
 }
 
-/* first_term * (1 - r^2/((n+1)(n+2)) + r^4/((n+1)...(n+4)) - ...): sine for first_term r, n 1; cosine for first_term 1, n 0. */
+/* first_term * (1 - r^2/((n+1)(n+2)) + r^4/((n+1)...(n+4)) - ...): sine for first_term r, n 1; cosine for first_term
+ * 1, n 0. */
 static double alternating_series(double r, double first_term, int n) {
   const double square = r * r;
   double term[12];

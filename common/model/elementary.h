@@ -1,7 +1,8 @@
 /* Elementary functions in double precision, of our own, because the C library's differ between versions and machines.
  *
- * Used where speed does not matter and every bit does: the rope table, random initial weights, the learning-rate schedule, the loss.
- * Only + - * /, so that the same source gives the same bits everywhere (built without contraction).  Errors are a few ulp of double. */
+ * Used where speed does not matter and every bit does: the rope table, random initial weights, the learning-rate
+ * schedule, the loss. Only + - * /, so that the same source gives the same bits everywhere (built without
+ * contraction).  Errors are a few ulp of double. */
 #ifndef LEASEHOLD_MODEL_ELEMENTARY_H
 #define LEASEHOLD_MODEL_ELEMENTARY_H
 

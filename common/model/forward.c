@@ -1,10 +1,11 @@
-/* The one layer loop.  Sampler and trainer both come through forward_run; the trainer passes `save`, and then the same kernels write into the saved arrays
- * instead of the scratch ones, with the same results.
+/* The one layer loop.  Sampler and trainer both come through forward_run; the trainer passes `save`, and then the
+ * same kernels write into the saved arrays instead of the scratch ones, with the same results.
  *
- * Letters as in ops.h.  Residual x [T,D] is float32 and updated in place; GEMM operands are rounded where they are made.  Nothing is allocated here but by
- * the two create functions.
+ * Letters as in ops.h.  Residual x [T,D] is float32 and updated in place; GEMM operands are rounded where they are
+ * made.  Nothing is allocated here but by the two create functions.
  *
- * Previous hop: the engine's batch of rows (generation-server) or a chunk (backward.c).  Next hop: forward_logits, then sampler.c or the loss. */
+ * Previous hop: the engine's batch of rows (generation-server) or a chunk (backward.c).  Next hop: forward_logits,
+ * then sampler.c or the loss. */
 #include "common/model/forward.h"
 
 #include <assert.h>
@@ -19,15 +20,16 @@ struct workspace {
   int rows_max;
   void *memory;
   struct layer_activations scratch; /* used for every layer of a call that saves nothing; x_in, x_mid unused */
-  float *x;                  /* [T,D] */
-  float *v_raw;              /* [T,G*E] */
-  void *hidden;              /* operand [T,D] */
-  void *picked;              /* operand [T,D] */
+  float *x;                         /* [T,D] */
+  float *v_raw;                     /* [T,G*E] */
+  void *hidden;                     /* operand [T,D] */
+  void *picked;                     /* operand [T,D] */
 };
 
 /* --- memory --- */
 
-static void place_layer(struct layout *l, struct layer_activations *a, const struct shape *s, size_t operand, bool save) {
+static void place_layer(struct layout *l, struct layer_activations *a, const struct shape *s, size_t operand,
+                        bool save) {
   const size_t T = s->T, D = s->D, F = s->F, HE = s->HE, GE = s->GE, H = s->H, G = s->G;
   const size_t f = sizeof(float);
   if (save) {
@@ -119,7 +121,8 @@ enum rc activations_create(struct activations **out, const struct model *m, int 
   if (!memory) {
     free(a);
     free(layers);
-    return err_set(err, RC_NO_MEMORY, NULL, "activations of %d rows need %zu bytes, which were refused", rows_max, bytes);
+    return err_set(err, RC_NO_MEMORY, NULL, "activations of %d rows need %zu bytes, which were refused", rows_max,
+                   bytes);
   }
   *a = (struct activations){.rows_max = rows_max, .layers = layers};
   place_activations(a, memory, m, rows_max);
@@ -142,24 +145,28 @@ struct pass {
   const struct ops *ops;
   const struct rows *rows;
   struct workspace *ws;
-  float scale;               /* 1 / sqrt(E) */
+  float scale; /* 1 / sqrt(E) */
 };
 
 static const struct matrix *weight_of(const struct weights *w, enum param_kind kind, int layer) {
   return &w->matrices[param_table_index(&w->model->params, kind, layer)];
 }
 
-static void attention_block(const struct pass *p, int layer, const struct kv_layer *kv, const struct layer_activations *a) {
+static void attention_block(const struct pass *p, int layer, const struct kv_layer *kv,
+                            const struct layer_activations *a) {
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->m->config;
   const int T = p->rows->T, H = c->heads, G = c->kv_heads, E = c->head_dim;
   const int32_t *position = p->rows->position;
-  ops->rmsnorm(ops, a->norm_in, a->rstd_in, p->ws->x, weight_of(p->w, PARAM_INPUT_NORM, layer)->data, c->rms_eps, T, c->hidden);
+  ops->rmsnorm(ops, a->norm_in, a->rstd_in, p->ws->x, weight_of(p->w, PARAM_INPUT_NORM, layer)->data, c->rms_eps, T,
+               c->hidden);
   ops->gemm(ops, a->q_raw, a->norm_in, weight_of(p->w, PARAM_Q, layer), T, false);
   ops->gemm(ops, a->k_raw, a->norm_in, weight_of(p->w, PARAM_K, layer), T, false);
   ops->gemm(ops, p->ws->v_raw, a->norm_in, weight_of(p->w, PARAM_V, layer), T, false);
-  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, weight_of(p->w, PARAM_Q_NORM, layer)->data, c->rms_eps, p->m->rope, position, T, H, E);
-  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, weight_of(p->w, PARAM_K_NORM, layer)->data, c->rms_eps, p->m->rope, position, T, G, E);
+  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, weight_of(p->w, PARAM_Q_NORM, layer)->data, c->rms_eps,
+                      p->m->rope, position, T, H, E);
+  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, weight_of(p->w, PARAM_K_NORM, layer)->data, c->rms_eps,
+                      p->m->rope, position, T, G, E);
   ops->to_operand(ops, a->v, p->ws->v_raw, (size_t)T * (size_t)(G * E));
   ops->kv_write(ops, kv, p->rows, a->k, a->v);
   ops->attention(ops, a->attention, a->lse, a->q, kv, p->rows, H, p->scale);
@@ -170,14 +177,16 @@ static void mlp_block(const struct pass *p, int layer, const struct layer_activa
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->m->config;
   const int T = p->rows->T;
-  ops->rmsnorm(ops, a->norm_mid, a->rstd_mid, p->ws->x, weight_of(p->w, PARAM_POST_NORM, layer)->data, c->rms_eps, T, c->hidden);
+  ops->rmsnorm(ops, a->norm_mid, a->rstd_mid, p->ws->x, weight_of(p->w, PARAM_POST_NORM, layer)->data, c->rms_eps, T,
+               c->hidden);
   ops->gemm(ops, a->gate, a->norm_mid, weight_of(p->w, PARAM_GATE, layer), T, false);
   ops->gemm(ops, a->up, a->norm_mid, weight_of(p->w, PARAM_UP, layer), T, false);
   ops->swiglu(ops, a->h, a->gate, a->up, (size_t)T * (size_t)c->ffn);
   ops->gemm(ops, p->ws->x, a->h, weight_of(p->w, PARAM_DOWN, layer), T, true);
 }
 
-static void check_rows(const struct model *m, const struct rows *rows, const struct workspace *ws, const struct activations *save) {
+static void check_rows(const struct model *m, const struct rows *rows, const struct workspace *ws,
+                       const struct activations *save) {
   assert(rows->T >= 1 && rows->T <= ws->rows_max && (!save || rows->T <= save->rows_max));
   for (int t = 0; t < rows->T; t++) {
     assert(rows->position[t] >= 0 && rows->position[t] < m->context_max);
@@ -185,14 +194,16 @@ static void check_rows(const struct model *m, const struct rows *rows, const str
   }
 }
 
-void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv, struct workspace *ws,
-                 struct activations *save, const void **hidden) {
-  const struct model *m = ws->model; /* the workspace's, so that weights staged under a twin model run on this engine's pool */
+void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,
+                 struct workspace *ws, struct activations *save, const void **hidden) {
+  const struct model *m =
+      ws->model; /* the workspace's, so that weights staged under a twin model run on this engine's pool */
   const struct ops *ops = m->ops;
   const struct model_config *c = &m->config;
   const size_t x_bytes = (size_t)rows->T * (size_t)c->hidden * sizeof(float);
   check_rows(m, rows, ws, save);
-  const struct pass pass = {.w = w, .m = m, .ops = ops, .rows = rows, .ws = ws, .scale = 1.0f / __builtin_sqrtf((float)c->head_dim)};
+  const struct pass pass = {
+      .w = w, .m = m, .ops = ops, .rows = rows, .ws = ws, .scale = 1.0f / __builtin_sqrtf((float)c->head_dim)};
   ops->embed(ops, ws->x, weight_of(w, PARAM_EMBED, -1), tokens, rows->T);
   for (int layer = 0; layer < c->layers; layer++) {
     const struct layer_activations *a = save ? &save->layers[layer] : &ws->scratch;
@@ -203,11 +214,13 @@ void forward_run(const struct weights *w, const struct rows *rows, const int32_t
     mlp_block(&pass, layer, a);
   }
   if (save) memcpy(save->x_out, ws->x, x_bytes);
-  ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(w, PARAM_FINAL_NORM, -1)->data, c->rms_eps, rows->T, c->hidden);
+  ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(w, PARAM_FINAL_NORM, -1)->data,
+               c->rms_eps, rows->T, c->hidden);
   *hidden = ws->hidden;
 }
 
-void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws, float *logits) {
+void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,
+                    float *logits) {
   const struct ops *ops = ws->model->ops;
   const size_t row_bytes = (size_t)ws->model->config.hidden * ops->operand_bytes;
   assert(count >= 1 && count <= ws->rows_max);

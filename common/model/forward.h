@@ -1,7 +1,8 @@
 /* The one forward pass: sampler and trainer run this very layer loop over the same kernels.
  *
- * forward_run writes the call's keys and values into the KV pool, then attends from it, in the sampler and in the trainer alike; the trainer additionally asks
- * for the activations that its backward needs.  Rows may belong to any mixture of sequences, prefill chunks and decode steps.
+ * forward_run writes the call's keys and values into the KV pool, then attends from it, in the sampler and in the
+ * trainer alike; the trainer additionally asks for the activations that its backward needs.  Rows may belong to any
+ * mixture of sequences, prefill chunks and decode steps.
  */
 #ifndef LEASEHOLD_MODEL_FORWARD_H
 #define LEASEHOLD_MODEL_FORWARD_H
@@ -27,8 +28,8 @@ struct layer_activations {
 struct activations {
   int rows_max;
   struct layer_activations *layers;
-  float *x_out;              /* [T,D] after the last layer */
-  float *rstd_out;           /* [T] */
+  float *x_out;    /* [T,D] after the last layer */
+  float *rstd_out; /* [T] */
 };
 
 /* Scratch for calls of up to rows_max rows. */
@@ -43,9 +44,10 @@ size_t activations_bytes(const struct model *m, int rows_max);
 
 /* hidden: operand [T,D] after the final norm (borrowed from ws, valid until its next use). save may be NULL.
  * tokens [T]; every row's position must be below its sequence's reserved length and below context_max (asserted). */
-void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv, struct workspace *ws,
-                 struct activations *save, const void **hidden);
+void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,
+                 struct workspace *ws, struct activations *save, const void **hidden);
 /* logits [count,V] of chosen rows of hidden (row indices pick[count]; NULL: rows 0..count-1). */
-void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws, float *logits);
+void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,
+                    float *logits);
 
 #endif

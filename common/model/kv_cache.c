@@ -1,8 +1,9 @@
-/* The paged KV cache: one array of keys and one of values per layer, one reference count per page, a stack of free pages.
+/* The paged KV cache: one array of keys and one of values per layer, one reference count per page, a stack of free
+ * pages.
  *
- * A page number means the same page in every layer.  page_count of a sequence is always ceil(length / page_tokens), so the last page is the only one that can be
- * partly filled, and the only one that a writer may have to copy.  Freed pages keep their old, finite contents: attention gives positions beyond a row's own
- * a weight of exactly zero.
+ * A page number means the same page in every layer.  page_count of a sequence is always ceil(length / page_tokens),
+ * so the last page is the only one that can be partly filled, and the only one that a writer may have to copy.  Freed
+ * pages keep their old, finite contents: attention gives positions beyond a row's own a weight of exactly zero.
  *
  * Copies are made by the host (memcpy): the memory of the CPU backend. */
 #include "common/model/kv_cache.h"
@@ -14,9 +15,9 @@
 struct kv_cache {
   const struct model *model; /* borrowed */
   int pages, page_tokens;
-  void **keys, **values;     /* [layers] */
-  int32_t *references;       /* [pages] */
-  int32_t *free_pages;       /* stack */
+  void **keys, **values; /* [layers] */
+  int32_t *references;   /* [pages] */
+  int32_t *free_pages;   /* stack */
   int free_count;
 };
 
@@ -24,10 +25,12 @@ static size_t round_up(size_t n, size_t grain) { return (n + grain - 1) / grain 
 
 /* Bytes of one page in one layer. */
 static size_t key_bytes(const struct model *m, int page_tokens) {
-  return (size_t)m->config.kv_heads * (size_t)page_tokens * round_up((size_t)m->config.head_dim, 32) * m->ops->operand_bytes;
+  return (size_t)m->config.kv_heads * (size_t)page_tokens * round_up((size_t)m->config.head_dim, 32) *
+         m->ops->operand_bytes;
 }
 static size_t value_bytes(const struct model *m, int page_tokens) {
-  return (size_t)m->config.kv_heads * (size_t)page_tokens * round_up((size_t)m->config.head_dim, 16) * m->ops->operand_bytes;
+  return (size_t)m->config.kv_heads * (size_t)page_tokens * round_up((size_t)m->config.head_dim, 16) *
+         m->ops->operand_bytes;
 }
 
 size_t kv_page_bytes(const struct model *m, int page_tokens) {
@@ -63,8 +66,8 @@ enum rc kv_cache_create(struct kv_cache **out, const struct model *m, int pages,
   }
   if (!kv || !allocate(kv)) {
     kv_cache_free(kv);
-    return err_set(err, RC_NO_MEMORY, NULL, "a KV cache of %d pages of %d tokens needs %zu bytes, which were refused", pages, page_tokens,
-                   (size_t)pages * kv_page_bytes(m, page_tokens));
+    return err_set(err, RC_NO_MEMORY, NULL, "a KV cache of %d pages of %d tokens needs %zu bytes, which were refused",
+                   pages, page_tokens, (size_t)pages * kv_page_bytes(m, page_tokens));
   }
   for (int i = 0; i < pages; i++) kv->free_pages[kv->free_count++] = pages - 1 - i; /* page 0 is taken first */
   *out = kv;
@@ -91,8 +94,11 @@ int kv_page_tokens(const struct kv_cache *kv) { return kv->page_tokens; }
 
 struct kv_layer kv_cache_layer(const struct kv_cache *kv, int layer) {
   assert(layer >= 0 && layer < kv->model->config.layers);
-  return (struct kv_layer){.keys = kv->keys[layer], .values = kv->values[layer], .page_tokens = kv->page_tokens,
-                           .G = kv->model->config.kv_heads, .E = kv->model->config.head_dim};
+  return (struct kv_layer){.keys = kv->keys[layer],
+                           .values = kv->values[layer],
+                           .page_tokens = kv->page_tokens,
+                           .G = kv->model->config.kv_heads,
+                           .E = kv->model->config.head_dim};
 }
 
 static int pages_of(const struct kv_cache *kv, int length) {

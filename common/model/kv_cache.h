@@ -1,8 +1,9 @@
-/* The paged KV cache: pool memory sized at start, pages counted by reference so that samples of a group share their prompt's pages.
+/* The paged KV cache: pool memory sized at start, pages counted by reference so that samples of a group share their
+ * prompt's pages.
  *
- * A sequence is a list of pages.  Sharing: kv_fork gives a sequence that refers to the same pages; before a sequence writes into a page that others refer to, kv_reserve
- * copies it (copy on write).  Accounting is exact: pages in use + free = all, and a page is free exactly when nobody refers to it.
- * Owned by the engine's thread.
+ * A sequence is a list of pages.  Sharing: kv_fork gives a sequence that refers to the same pages; before a sequence
+ * writes into a page that others refer to, kv_reserve copies it (copy on write).  Accounting is exact: pages in use +
+ * free = all, and a page is free exactly when nobody refers to it. Owned by the engine's thread.
  */
 #ifndef LEASEHOLD_MODEL_KV_CACHE_H
 #define LEASEHOLD_MODEL_KV_CACHE_H
@@ -12,9 +13,9 @@
 struct kv_cache; /* opaque */
 
 struct kv_sequence {
-  int32_t *pages;            /* [pages_max], owned by the sequence */
+  int32_t *pages; /* [pages_max], owned by the sequence */
   int page_count;
-  int length;                /* positions written or reserved */
+  int length; /* positions written or reserved */
   int pages_max;
 };
 
@@ -32,7 +33,8 @@ enum rc kv_sequence_init(struct kv_sequence *s, const struct kv_cache *kv, int t
 void kv_sequence_release(struct kv_cache *kv, struct kv_sequence *s);
 /* Pages that kv_reserve(kv, s, length) would take from the pool, copies on write included. */
 int kv_pages_needed(const struct kv_cache *kv, const struct kv_sequence *s, int length);
-/* Makes positions [s->length, length) writable and sets s->length. RC_FULL, and nothing changed, when the pool lacks pages. */
+/* Makes positions [s->length, length) writable and sets s->length. RC_FULL, and nothing changed, when the pool lacks
+ * pages. */
 enum rc kv_reserve(struct kv_cache *kv, struct kv_sequence *s, int length);
 /* child (initialized, empty) shares parent's first `length` positions. */
 void kv_fork(struct kv_cache *kv, struct kv_sequence *child, const struct kv_sequence *parent, int length);

@@ -1,12 +1,12 @@
-/* Carving one allocation into aligned arrays: the same function lays out the arrays twice, first over no memory to learn the size,
- * then over the allocation, so that what is announced and what is used cannot differ. */
+/* Carving one allocation into aligned arrays: the same function lays out the arrays twice, first over no memory to
+ * learn the size, then over the allocation, so that what is announced and what is used cannot differ. */
 #ifndef LEASEHOLD_MODEL_LAYOUT_H
 #define LEASEHOLD_MODEL_LAYOUT_H
 
 #include <stddef.h>
 
 struct layout {
-  char *base;   /* NULL while measuring */
+  char *base; /* NULL while measuring */
   size_t used;
 };
 

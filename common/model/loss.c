@@ -1,4 +1,5 @@
-/* Losses over log-probabilities, one sequence at a time, and their derivatives; pure functions in double precision, rounded once.
+/* Losses over log-probabilities, one sequence at a time, and their derivatives; pure functions in double precision,
+ * rounded once.
  *
  * With n new, o old (behaviour), r reference log-probability of a token, A the sequence's advantage, w = exp(n - o):
  *   cross-entropy  -n                                              d/dn  -1
@@ -26,11 +27,13 @@ static struct term clipped_term(const struct loss_config *c, double ratio, doubl
   const double low = 1 - (double)c->clip_low, high = 1 + (double)c->clip_high;
   const double bounded = ratio < low ? low : ratio > high ? high : ratio;
   const bool outside = ratio < low || ratio > high;
-  if (ratio * advantage <= bounded * advantage) return (struct term){-(ratio * advantage), -(ratio * advantage), outside};
+  if (ratio * advantage <= bounded * advantage)
+    return (struct term){-(ratio * advantage), -(ratio * advantage), outside};
   return (struct term){-(bounded * advantage), 0, outside};
 }
 
-static struct term policy_term(const struct loss_config *c, double logprob, double ratio, double sequence_ratio, double advantage) {
+static struct term policy_term(const struct loss_config *c, double logprob, double ratio, double sequence_ratio,
+                               double advantage) {
   const double high = 1 + (double)c->clip_high;
   const bool above = ratio > high;
   const double constant = above ? high : ratio;
@@ -43,8 +46,8 @@ static struct term policy_term(const struct loss_config *c, double logprob, doub
   return clipped_term(c, sequence_ratio, advantage);
 }
 
-void loss_sequence(const struct loss_config *config, int n, const float *logprob, const float *old, const float *reference, float advantage,
-                   float *dlogprob, struct loss_stats *stats) {
+void loss_sequence(const struct loss_config *config, int n, const float *logprob, const float *old,
+                   const float *reference, float advantage, float *dlogprob, struct loss_stats *stats) {
   if (n <= 0) return;
   const double weight = config->normalization == NORMALIZE_SEQUENCES ? 1 / (double)n : 1;
   double log_ratio_sum = 0;
@@ -70,7 +73,8 @@ void loss_sequence(const struct loss_config *config, int n, const float *logprob
   stats->tokens += n;
 }
 
-static enum rc parse_name(int *out, const char *const *names, int count, const char *field, const char *name, struct err *err) {
+static enum rc parse_name(int *out, const char *const *names, int count, const char *field, const char *name,
+                          struct err *err) {
   char expected[128] = "";
   for (int i = 0; i < count; i++) {
     if (strcmp(name, names[i]) == 0) {
@@ -93,7 +97,8 @@ enum rc loss_kind_parse(enum loss_kind *out, const char *name, struct err *err) 
 }
 
 enum rc loss_normalization_parse(enum loss_normalization *out, const char *name, struct err *err) {
-  static const char *const NAMES[] = {[NORMALIZE_TOKENS] = "tokens", [NORMALIZE_SAMPLES] = "samples", [NORMALIZE_SEQUENCES] = "sequences"};
+  static const char *const NAMES[] = {
+      [NORMALIZE_TOKENS] = "tokens", [NORMALIZE_SAMPLES] = "samples", [NORMALIZE_SEQUENCES] = "sequences"};
   int index = 0;
   const enum rc rc = parse_name(&index, NAMES, 3, "normalization", name, err);
   if (rc == RC_OK) *out = (enum loss_normalization)index;
@@ -101,8 +106,10 @@ enum rc loss_normalization_parse(enum loss_normalization *out, const char *name,
 }
 
 enum rc advantage_kind_parse(enum advantage_kind *out, const char *name, struct err *err) {
-  static const char *const NAMES[] = {[ADVANTAGE_GROUP] = "group", [ADVANTAGE_GROUP_CENTERED] = "group_centered",
-                                      [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out", [ADVANTAGE_LEAVE_ONE_OUT_SCALED] = "leave_one_out_scaled"};
+  static const char *const NAMES[] = {[ADVANTAGE_GROUP] = "group",
+                                      [ADVANTAGE_GROUP_CENTERED] = "group_centered",
+                                      [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out",
+                                      [ADVANTAGE_LEAVE_ONE_OUT_SCALED] = "leave_one_out_scaled"};
   int index = 0;
   const enum rc rc = parse_name(&index, NAMES, 4, "advantage", name, err);
   if (rc == RC_OK) *out = (enum advantage_kind)index;

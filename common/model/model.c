@@ -1,7 +1,8 @@
 /* A model on a backend: checks the sizes, makes the parameter table and the rope table.
  *
- * The rope table follows transformers to the rounding: the exponent 2i/E, theta to that power, its inverse and position x inverse are each rounded to float32;
- * sine and cosine of that float32 angle are taken in double by our own functions and rounded once (NUMERICS.md). */
+ * The rope table follows transformers to the rounding: the exponent 2i/E, theta to that power, its inverse and
+ * position x inverse are each rounded to float32; sine and cosine of that float32 angle are taken in double by our
+ * own functions and rounded once (NUMERICS.md). */
 #include "common/model/model.h"
 
 #include <assert.h>
@@ -37,7 +38,8 @@ static enum rc make_rope(struct model *m, struct err *err) {
   m->rope = m->ops->alloc(m->ops, bytes);
   if (!inverse_frequency || !m->rope) {
     free(inverse_frequency);
-    return err_set(err, RC_NO_MEMORY, NULL, "the rope table of %d positions needs %zu bytes, which were refused", m->context_max, bytes);
+    return err_set(err, RC_NO_MEMORY, NULL, "the rope table of %d positions needs %zu bytes, which were refused",
+                   m->context_max, bytes);
   }
   for (int i = 0; i < half; i++) {
     const float exponent = (float)(2 * i) / (float)m->config.head_dim;
@@ -49,10 +51,12 @@ static enum rc make_rope(struct model *m, struct err *err) {
   return RC_OK;
 }
 
-enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max, struct err *err) {
+enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max,
+                     struct err *err) {
   *out = NULL;
   assert(config->layers > 0 && config->heads % config->kv_heads == 0 && config->head_dim % 2 == 0);
-  if (context_max < 0) return err_set(err, RC_INVALID, "context_max", "expected a positive number of tokens, got %d", context_max);
+  if (context_max < 0)
+    return err_set(err, RC_INVALID, "context_max", "expected a positive number of tokens, got %d", context_max);
   struct model *m = calloc(1, sizeof *m);
   if (!m) return err_set(err, RC_NO_MEMORY, NULL, "a model record of %zu bytes was refused", sizeof *m);
   m->config = *config;

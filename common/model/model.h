@@ -1,8 +1,10 @@
-/* A model on a backend: config, parameter table, rope table; and weights: one policy version in the memory that the kernels use.
+/* A model on a backend: config, parameter table, rope table; and weights: one policy version in the memory that the
+ * kernels use.
  *
- * Weights are created once and filled many times (double buffering: one set decodes, the other is staged), from safetensors bytes, from random numbers, or
- * from the trainer's fp32 masters.  Their digest is always computed from the kernels' memory, never echoed.
- * Owners: an engine owns its model and its weights; a staged set belongs to the stager until it is swapped in.
+ * Weights are created once and filled many times (double buffering: one set decodes, the other is staged), from
+ * safetensors bytes, from random numbers, or from the trainer's fp32 masters.  Their digest is always computed from
+ * the kernels' memory, never echoed. Owners: an engine owns its model and its weights; a staged set belongs to the
+ * stager until it is swapped in.
  */
 #ifndef LEASEHOLD_MODEL_MODEL_H
 #define LEASEHOLD_MODEL_MODEL_H
@@ -17,27 +19,31 @@
 struct model {
   struct model_config config;
   struct param_table params;
-  const struct ops *ops;     /* borrowed */
-  float *rope;               /* [positions][head_dim/2][2]; positions = context_max */
-  int context_max;           /* longest sequence served: min(positions_max, asked for) */
+  const struct ops *ops; /* borrowed */
+  float *rope;           /* [positions][head_dim/2][2]; positions = context_max */
+  int context_max;       /* longest sequence served: min(positions_max, asked for) */
 };
 
 /* context_max 0: positions_max. */
-enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max, struct err *err);
+enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max,
+                     struct err *err);
 void model_free(struct model *m);
 
 struct weights {
   const struct model *model; /* borrowed */
   struct matrix *matrices;   /* [params.count]; vectors: N = 1, data = plain operand[cols] */
-  struct matrix *transposed; /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model: data NULL */
-  void *staging;             /* operand [largest tensor]: between row-major bytes and the kernels' layout; one filler or reader at a time */
+  struct matrix *
+      transposed; /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model: data NULL */
+  void *
+      staging; /* operand [largest tensor]: between row-major bytes and the kernels' layout; one filler or reader at a time */
 };
 
 enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err);
 void weights_free(struct weights *w);
 /* Bytes that weights_create allocates. */
 size_t weights_bytes(const struct model *m, bool for_training);
-/* Fills from a safetensors file whose tensors must be exactly the table's (BF16, or F32 rounded to the operand format); RC_INVALID names the tensor. */
+/* Fills from a safetensors file whose tensors must be exactly the table's (BF16, or F32 rounded to the operand
+ * format); RC_INVALID names the tensor. */
 enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err);
 /* Fills from fp32 masters [params.elements], rounded to the operand format. */
 void weights_from_masters(struct weights *w, const float *masters);

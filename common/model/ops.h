@@ -1,15 +1,18 @@
-/* The seam between the model and the machine: a table of operations with shapes.  The model is written once, over this table;
- * cpu/ implements it (reference kernels compiled per x86-64 level), and a CUDA backend can stand beside it.
+/* The seam between the model and the machine: a table of operations with shapes.  The model is written once, over
+ * this table; cpu/ implements it (reference kernels compiled per x86-64 level), and a CUDA backend can stand beside
+ * it.
  *
  * Letters, used in every kernel:  T rows (tokens) of the call   K, N  inner and outer width of a matrix   D hidden   F ffn
  *   H query heads   G key/value heads   E head dimension (head_dim)   V vocabulary
  *
- * Formats.  `operand` arrays hold GEMM operands: bf16 (uint16_t) or, in the fp32 mode that the fixtures use, float; ops->format says which.
- * Everything else is float32.  All arrays are dense, row-major and 64-byte aligned (ops->alloc gives such memory).
+ * Formats.  `operand` arrays hold GEMM operands: bf16 (uint16_t) or, in the fp32 mode that the fixtures use, float;
+ * ops->format says which. Everything else is float32.  All arrays are dense, row-major and 64-byte aligned
+ * (ops->alloc gives such memory).
  *
- * The arithmetic of every operation is fixed in NUMERICS.md; a row's result never depends on the other rows of the call, nor on threads.
- * Operations cannot fail: sizes are checked where buffers are made.  (A backend that can fail asynchronously reports through ops->status.)
- * Threading: one thread (the engine's) calls a table at a time; the table splits outputs over its pool.
+ * The arithmetic of every operation is fixed in NUMERICS.md; a row's result never depends on the other rows of the
+ * call, nor on threads. Operations cannot fail: sizes are checked where buffers are made.  (A backend that can fail
+ * asynchronously reports through ops->status.) Threading: one thread (the engine's) calls a table at a time; the
+ * table splits outputs over its pool.
  */
 #ifndef LEASEHOLD_MODEL_OPS_H
 #define LEASEHOLD_MODEL_OPS_H
@@ -23,8 +26,8 @@
 
 enum number_format { FORMAT_BF16, FORMAT_F32 };
 
-/* A weight matrix [N, K] (y = x W^T) in the backend's own layout: CPU: tiles of 16 rows of W, K in pairs, zero padded:
- * element (n, k) lies at ((n/16 * Kpad/2 + k/2) * 16 + n%16) * 2 + k%2, Kpad = K rounded up to 32. */
+/* A weight matrix [N, K] (y = x W^T) in the backend's own layout: CPU: tiles of 16 rows of W, K in pairs, zero
+ * padded: element (n, k) lies at ((n/16 * Kpad/2 + k/2) * 16 + n%16) * 2 + k%2, Kpad = K rounded up to 32. */
 struct matrix {
   void *data;
   int N, K;
@@ -32,15 +35,16 @@ struct matrix {
 
 /* Which sequence each row of a call belongs to, where it stands, and where that sequence's keys and values lie. */
 struct rows {
-  int T;                     /* rows */
-  const int32_t *sequence;   /* [T] index into the page table */
-  const int32_t *position;   /* [T] absolute position; the row attends to positions 0..position */
-  const int32_t *pages;      /* [sequences, pages_per_sequence] page numbers of the KV pool */
+  int T;                   /* rows */
+  const int32_t *sequence; /* [T] index into the page table */
+  const int32_t *position; /* [T] absolute position; the row attends to positions 0..position */
+  const int32_t *pages;    /* [sequences, pages_per_sequence] page numbers of the KV pool */
   int pages_per_sequence;
   int sequences;
 };
 
-/* The KV pool of one layer.  A page holds page_tokens (a multiple of 16) positions; position p of a sequence is in its page p / page_tokens.
+/* The KV pool of one layer.  A page holds page_tokens (a multiple of 16) positions; position p of a sequence is in
+ * its page p / page_tokens.
  * keys:   [page][G][page_tokens/16][Epad/2][16][2]  operand, Epad = E rounded up to 32: for a head a tile of 16 keys, E in pairs
  * values: [page][G][page_tokens/2][E16][2]          operand, E16 = E rounded up to 16: keys in pairs
  * Both are zero where nothing was written, and stay finite. */
@@ -52,20 +56,20 @@ struct kv_layer {
 /* A packed training batch: sequences one after another, sequence s in rows [start[s], start[s+1]). */
 struct packed {
   int sequences;
-  const int32_t *start;      /* [sequences + 1] */
+  const int32_t *start; /* [sequences + 1] */
 };
 
 struct adamw {
   float lr, beta1, beta2, eps, weight_decay;
-  float bias1, bias2;        /* 1 - beta^t */
-  float grad_scale;          /* the clip coefficient, multiplied into every gradient */
+  float bias1, bias2; /* 1 - beta^t */
+  float grad_scale;   /* the clip coefficient, multiplied into every gradient */
 };
 
 struct ops {
-  const char *name;          /* "cpu-v4" */
+  const char *name; /* "cpu-v4" */
   enum number_format format;
-  size_t operand_bytes;      /* 2 or 4 */
-  struct pool *pool;         /* borrowed */
+  size_t operand_bytes; /* 2 or 4 */
+  struct pool *pool;    /* borrowed */
 
   /* --- memory (device memory on a device); alloc zeroes, NULL when refused --- */
   void *(*alloc)(const struct ops *, size_t bytes);
@@ -73,56 +77,76 @@ struct ops {
 
   /* --- weights --- */
   size_t (*matrix_bytes)(const struct ops *, int N, int K);
-  void (*matrix_pack)(const struct ops *, struct matrix *W, const void *w_operand);            /* from [N,K]; W->data given */
-  void (*matrix_pack_transposed)(const struct ops *, struct matrix *W, const void *w_operand, int rows, int cols); /* W = w^T: N = cols, K = rows */
-  void (*matrix_unpack_rows)(const struct ops *, void *w_operand, const struct matrix *W, int first, int count); /* rows [first, first+count) -> [count,K] */
-  void (*to_operand)(const struct ops *, void *out, const float *in, size_t n);                /* round to nearest even */
+  void (*matrix_pack)(const struct ops *, struct matrix *W, const void *w_operand); /* from [N,K]; W->data given */
+  void (*matrix_pack_transposed)(const struct ops *, struct matrix *W, const void *w_operand, int rows,
+                                 int cols); /* W = w^T: N = cols, K = rows */
+  void (*matrix_unpack_rows)(const struct ops *, void *w_operand, const struct matrix *W, int first,
+                             int count); /* rows [first, first+count) -> [count,K] */
+  void (*to_operand)(const struct ops *, void *out, const float *in, size_t n); /* round to nearest even */
   void (*from_operand)(const struct ops *, float *out, const void *in, size_t n);
 
   /* --- forward --- */
-  void (*embed)(const struct ops *, float *x, const struct matrix *table, const int32_t *token, int T);             /* x[T,K] = table[token] */
-  void (*rmsnorm)(const struct ops *, void *y_operand, float *rstd, const float *x, const void *w_operand, float eps, int T, int D); /* rstd[T] may be NULL */
+  void (*embed)(const struct ops *, float *x, const struct matrix *table, const int32_t *token,
+                int T); /* x[T,K] = table[token] */
+  void (*rmsnorm)(const struct ops *, void *y_operand, float *rstd, const float *x, const void *w_operand, float eps,
+                  int T, int D); /* rstd[T] may be NULL */
   /* y[T,N] = x[T,K] W^T, or y += when accumulate: the dot product from zero, then one addition. */
   void (*gemm)(const struct ops *, float *y, const void *x_operand, const struct matrix *W, int T, bool accumulate);
-  /* Per head: RMS norm over E with weight w, then rotate by position (pairs e, e + E/2, Hugging Face's half layout). out operand[T,H,E]; rstd[T,H] may be NULL.
-   * w NULL: no norm. rope: [positions][E/2][2] cos, sin. */
-  void (*head_norm_rope)(const struct ops *, void *out_operand, float *rstd, const float *x, const void *w_operand, float eps, const float *rope,
-                         const int32_t *position, int T, int H, int E);
-  void (*kv_write)(const struct ops *, const struct kv_layer *kv, const struct rows *rows, const void *k_operand, const void *v_operand); /* [T,G,E] each */
+  /* Per head: RMS norm over E with weight w, then rotate by position (pairs e, e + E/2, Hugging Face's half layout).
+   * out operand[T,H,E]; rstd[T,H] may be NULL. w NULL: no norm. rope: [positions][E/2][2] cos, sin. */
+  void (*head_norm_rope)(const struct ops *, void *out_operand, float *rstd, const float *x, const void *w_operand,
+                         float eps, const float *rope, const int32_t *position, int T, int H, int E);
+  void (*kv_write)(const struct ops *, const struct kv_layer *kv, const struct rows *rows, const void *k_operand,
+                   const void *v_operand); /* [T,G,E] each */
   /* out operand[T,H,E]; lse[T,H] may be NULL. Key blocks of 32 from position 0, online softmax. */
-  void (*attention)(const struct ops *, void *out_operand, float *lse, const void *q_operand, const struct kv_layer *kv, const struct rows *rows,
-                    int H, float scale);
-  void (*swiglu)(const struct ops *, void *h_operand, const float *gate, const float *up, size_t n);   /* silu(gate) * up */
-  /* z = logits / temperature: logprob[t] = z[target] - lse; lse[T] = max + log sum exp (stored for the backward); entropy[T] may be NULL.
-   * target < 0: the row is skipped (outputs 0). */
-  void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits, const int32_t *target, float temperature, int T, int V);
+  void (*attention)(const struct ops *, void *out_operand, float *lse, const void *q_operand, const struct kv_layer *kv,
+                    const struct rows *rows, int H, float scale);
+  void (*swiglu)(const struct ops *, void *h_operand, const float *gate, const float *up,
+                 size_t n); /* silu(gate) * up */
+  /* z = logits / temperature: logprob[t] = z[target] - lse; lse[T] = max + log sum exp (stored for the backward);
+   * entropy[T] may be NULL. target < 0: the row is skipped (outputs 0). */
+  void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits,
+                  const int32_t *target, float temperature, int T, int V);
 
-  /* The uniform's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md, "Sampling". On one row. */
+  /* The uniform's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md, "Sampling". On one
+   * row. */
   int32_t (*sample)(const struct ops *, const float *logits, float temperature, float u, int V);
 
   /* --- backward: names as in forward, gradients d*; parameter gradients are added to --- */
-  void (*embed_backward)(const struct ops *, float *dtable, const float *dx, const int32_t *token, int T, int V, int D); /* tokens in order */
-  void (*rmsnorm_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x, const void *w_operand, const float *rstd, int T, int D); /* dx += */
-  void (*gemm_weight_backward)(const struct ops *, float *dW, const void *dy_operand, const void *x_operand, int T, int N, int K); /* dW[N,K] += dy^T x, dot over T */
-  void (*head_norm_rope_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x, const void *w_operand, const float *rstd,
-                                  const float *rope, const int32_t *position, int T, int H, int E);  /* dx overwritten */
-  void (*attention_backward)(const struct ops *, float *dq, float *dk, float *dv, const void *dout_operand, const void *out_operand, const float *lse,
-                             const void *q_operand, const void *k_operand, const void *v_operand, const struct packed *batch, int H, int G, int E, float scale); /* all [T,.,E] */
-  void (*swiglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh, const float *gate, const float *up, size_t n);
+  void (*embed_backward)(const struct ops *, float *dtable, const float *dx, const int32_t *token, int T, int V,
+                         int D); /* tokens in order */
+  void (*rmsnorm_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
+                           const void *w_operand, const float *rstd, int T, int D); /* dx += */
+  void (*gemm_weight_backward)(const struct ops *, float *dW, const void *dy_operand, const void *x_operand, int T,
+                               int N, int K); /* dW[N,K] += dy^T x, dot over T */
+  void (*head_norm_rope_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
+                                  const void *w_operand, const float *rstd, const float *rope, const int32_t *position,
+                                  int T, int H, int E); /* dx overwritten */
+  void (*attention_backward)(const struct ops *, float *dq, float *dk, float *dv, const void *dout_operand,
+                             const void *out_operand, const float *lse, const void *q_operand, const void *k_operand,
+                             const void *v_operand, const struct packed *batch, int H, int G, int E,
+                             float scale); /* all [T,.,E] */
+  void (*swiglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh,
+                          const float *gate, const float *up, size_t n);
   /* dlogits operand[T,V] = dlogprob[t] * (1[v = target] - exp(z - lse)) / temperature; rows with target < 0 are zero. */
-  void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *logits, const float *lse, const int32_t *target,
-                           float temperature, int T, int V);
+  void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *logits,
+                           const float *lse, const int32_t *target, float temperature, int T, int V);
 
   /* --- optimizer --- */
-  /* acc[i] += round(g[i] * 2^scale_log2); false (and acc untouched where it happened) when a value is not finite or exceeds 2^50 after scaling. */
+  /* acc[i] += round(g[i] * 2^scale_log2); false (and acc untouched where it happened) when a value is not finite or
+   * exceeds 2^50 after scaling. */
   bool (*accumulate)(const struct ops *, int64_t *acc, const float *g, size_t n, int scale_log2);
-  void (*grad_from_accumulator)(const struct ops *, float *g, const int64_t *acc, size_t n, int scale_log2, double denominator);
-  double (*sum_of_squares)(const struct ops *, const float *g, size_t n);  /* fixed lanes, fixed tree, in double */
-  void (*adamw)(const struct ops *, float *master, float *m, float *v, const float *g, const struct adamw *step, size_t n);
+  void (*grad_from_accumulator)(const struct ops *, float *g, const int64_t *acc, size_t n, int scale_log2,
+                                double denominator);
+  double (*sum_of_squares)(const struct ops *, const float *g, size_t n); /* fixed lanes, fixed tree, in double */
+  void (*adamw)(const struct ops *, float *master, float *m, float *v, const float *g, const struct adamw *step,
+                size_t n);
 };
 
-/* The best kernels for this CPU, or those of LEVEL ("v2", "v3", "v4"; NULL: by CPUID). pool is borrowed. RC_UNSUPPORTED when the CPU lacks them. */
-enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *level, struct pool *pool, struct err *err);
+/* The best kernels for this CPU, or those of LEVEL ("v2", "v3", "v4"; NULL: by CPUID). pool is borrowed.
+ * RC_UNSUPPORTED when the CPU lacks them. */
+enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *level, struct pool *pool,
+                       struct err *err);
 void ops_free(struct ops *ops); /* NULL is fine */
 
 #endif

@@ -3,10 +3,10 @@
  *   optimizer_add_unit   acc += round(grads * 2^scale)        any order, same sums; a value that is not finite or too large poisons the step
  *   optimizer_step       g = acc * 2^-scale / denominator -> global norm -> clip -> AdamW per tensor -> acc = 0
  *
- * A poisoned step changes nothing but empties the accumulators: masters, moments and the step count stay.  At most UNITS_MAX units fit between two steps, so that
- * int64 sums of values up to 2^50 cannot overflow; one more poisons the step.
- * beta^t is kept by repeated multiplication in double, so that a restored step count gives the same bits as having stepped there.
- * Owned by the engine's thread. */
+ * A poisoned step changes nothing but empties the accumulators: masters, moments and the step count stay.  At most
+ * UNITS_MAX units fit between two steps, so that int64 sums of values up to 2^50 cannot overflow; one more poisons
+ * the step. beta^t is kept by repeated multiplication in double, so that a restored step count gives the same bits as
+ * having stepped there. Owned by the engine's thread. */
 #include "common/model/optimizer.h"
 
 #include <assert.h>
@@ -25,7 +25,7 @@ struct optimizer {
   float *masters, *moment1, *moment2, *gradient; /* [params.elements] */
   int64_t *accumulator;                          /* [params.elements] */
   int64_t step;
-  double beta1_power, beta2_power;               /* beta^step */
+  double beta1_power, beta2_power; /* beta^step */
   int units;
   bool poisoned;
 };
@@ -48,19 +48,26 @@ size_t optimizer_bytes(const struct model *m) {
 
 enum rc optimizer_config_check(const struct optimizer_config *c, struct err *err) {
   if (!(c->lr >= 0) || c->lr > 1e3) return err_set(err, RC_INVALID, "lr", "expected 0 to 1000, got %g", c->lr);
-  if (!(c->beta1 >= 0 && c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
-  if (!(c->beta2 >= 0 && c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
+  if (!(c->beta1 >= 0 && c->beta1 < 1))
+    return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
+  if (!(c->beta2 >= 0 && c->beta2 < 1))
+    return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
   if (!(c->eps > 0)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
-  if (!(c->weight_decay >= 0)) return err_set(err, RC_INVALID, "weight_decay", "expected 0 or more, got %g", c->weight_decay);
-  if (!(c->clip_norm >= 0)) return err_set(err, RC_INVALID, "clip_norm", "expected 0 (off) or more, got %g", c->clip_norm);
-  if (c->warmup_steps < 0) return err_set(err, RC_INVALID, "warmup_steps", "expected 0 or more, got %d", c->warmup_steps);
-  if (!(c->lr_min_ratio >= 0 && c->lr_min_ratio <= 1)) return err_set(err, RC_INVALID, "lr_min_ratio", "expected 0 to 1, got %g", c->lr_min_ratio);
+  if (!(c->weight_decay >= 0))
+    return err_set(err, RC_INVALID, "weight_decay", "expected 0 or more, got %g", c->weight_decay);
+  if (!(c->clip_norm >= 0))
+    return err_set(err, RC_INVALID, "clip_norm", "expected 0 (off) or more, got %g", c->clip_norm);
+  if (c->warmup_steps < 0)
+    return err_set(err, RC_INVALID, "warmup_steps", "expected 0 or more, got %d", c->warmup_steps);
+  if (!(c->lr_min_ratio >= 0 && c->lr_min_ratio <= 1))
+    return err_set(err, RC_INVALID, "lr_min_ratio", "expected 0 to 1, got %g", c->lr_min_ratio);
   if (c->grad_scale_log2 < 0 || c->grad_scale_log2 > 48)
     return err_set(err, RC_INVALID, "grad_scale_log2", "expected 0 to 48, got %d", c->grad_scale_log2);
   return RC_OK;
 }
 
-enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config, struct err *err) {
+enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config,
+                         struct err *err) {
   *out = NULL;
   const enum rc rc = optimizer_config_check(config, err);
   if (rc != RC_OK) return rc;
@@ -68,7 +75,8 @@ enum rc optimizer_create(struct optimizer **out, const struct model *m, const st
   void *memory = o ? m->ops->alloc(m->ops, optimizer_bytes(m)) : NULL;
   if (!memory) {
     free(o);
-    return err_set(err, RC_NO_MEMORY, NULL, "the optimizer of %zu parameters needs %zu bytes, which were refused", m->params.parameters, optimizer_bytes(m));
+    return err_set(err, RC_NO_MEMORY, NULL, "the optimizer of %zu parameters needs %zu bytes, which were refused",
+                   m->params.parameters, optimizer_bytes(m));
   }
   o->model = m;
   o->memory = memory;
@@ -130,12 +138,18 @@ void optimizer_discard(struct optimizer *o) {
 static void apply(struct optimizer *o, double lr, float grad_scale) {
   const struct ops *ops = o->model->ops;
   const struct optimizer_config *c = &o->config;
-  struct adamw step = {.lr = (float)lr, .beta1 = (float)c->beta1, .beta2 = (float)c->beta2, .eps = (float)c->eps,
-                       .bias1 = (float)(1 - o->beta1_power), .bias2 = (float)(1 - o->beta2_power), .grad_scale = grad_scale};
+  struct adamw step = {.lr = (float)lr,
+                       .beta1 = (float)c->beta1,
+                       .beta2 = (float)c->beta2,
+                       .eps = (float)c->eps,
+                       .bias1 = (float)(1 - o->beta1_power),
+                       .bias2 = (float)(1 - o->beta2_power),
+                       .grad_scale = grad_scale};
   for (int i = 0; i < o->model->params.count; i++) {
     const struct param *p = &o->model->params.items[i];
     step.weight_decay = param_is_vector(p) ? 0 : (float)c->weight_decay;
-    ops->adamw(ops, o->masters + p->offset, o->moment1 + p->offset, o->moment2 + p->offset, o->gradient + p->offset, &step, p->count);
+    ops->adamw(ops, o->masters + p->offset, o->moment1 + p->offset, o->moment2 + p->offset, o->gradient + p->offset,
+               &step, p->count);
   }
 }
 

@@ -1,5 +1,6 @@
-/* AdamW over order-independent gradients: units are scaled by a run-constant power of two, rounded to int64 and summed, so that the order in which groups arrive leaves no trace.
- * A non-finite or overflowing unit poisons the step: it is skipped, recorded, and deterministic. */
+/* AdamW over order-independent gradients: units are scaled by a run-constant power of two, rounded to int64 and
+ * summed, so that the order in which groups arrive leaves no trace. A non-finite or overflowing unit poisons the
+ * step: it is skipped, recorded, and deterministic. */
 #ifndef LEASEHOLD_MODEL_OPTIMIZER_H
 #define LEASEHOLD_MODEL_OPTIMIZER_H
 
@@ -12,20 +13,21 @@ struct optimizer_config {
   double clip_norm;                           /* 0: no clipping */
   enum schedule_kind schedule;
   int warmup_steps, total_steps;
-  double lr_min_ratio;                        /* the floor as a share of lr */
-  int grad_scale_log2;                        /* default 32 */
+  double lr_min_ratio; /* the floor as a share of lr */
+  int grad_scale_log2; /* default 32 */
 };
 
 struct optimizer; /* opaque: masters, first and second moments, int64 accumulators, the step count */
 
 struct step_result {
-  bool skipped;        /* poisoned */
-  double grad_norm;    /* before clipping */
+  bool skipped;     /* poisoned */
+  double grad_norm; /* before clipping */
   double lr;
-  int64_t step;        /* optimizer steps done, this one included */
+  int64_t step; /* optimizer steps done, this one included */
 };
 
-enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config, struct err *err);
+enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config,
+                         struct err *err);
 void optimizer_free(struct optimizer *o);
 size_t optimizer_bytes(const struct model *m);
 /* RC_INVALID names the field; pure.  The calls below assert a valid configuration. */
@@ -34,7 +36,7 @@ enum rc optimizer_config_check(const struct optimizer_config *config, struct err
 void optimizer_configure(struct optimizer *o, const struct optimizer_config *config);
 /* A new run's hyperparameters; moments and step count to zero; masters kept. */
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config);
-float *optimizer_masters(struct optimizer *o);   /* [params.elements] */
+float *optimizer_masters(struct optimizer *o); /* [params.elements] */
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);
 int64_t optimizer_step_count(const struct optimizer *o);
@@ -43,7 +45,8 @@ void optimizer_set_step_count(struct optimizer *o, int64_t step);
 bool optimizer_add_unit(struct optimizer *o, const float *grads);
 /* Forgets the units added since the last step. */
 void optimizer_discard(struct optimizer *o);
-/* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights from the masters. */
+/* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights
+ * from the masters. */
 void optimizer_step(struct optimizer *o, double denominator, struct step_result *result);
 /* The learning rate of step (1-based); pure. Warm-up is linear from lr/warmup. */
 double schedule_lr(const struct optimizer_config *config, int64_t step);

@@ -1,4 +1,5 @@
-/* The parameter table; its order is the one that digests, checkpoints, gradients and the optimizer walk.  See params.h. */
+/* The parameter table; its order is the one that digests, checkpoints, gradients and the optimizer walk.  See
+ * params.h. */
 #include "common/model/params.h"
 
 #include <stdio.h>
@@ -7,7 +8,9 @@
 
 enum { LAYER_PARAMS = 11, ALIGN_ELEMENTS = 16 };
 
-struct shape { int rows, cols; };
+struct shape {
+  int rows, cols;
+};
 
 static struct shape shape_of(enum param_kind kind, const struct model_config *c) {
   const int q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
@@ -31,20 +34,20 @@ static struct shape shape_of(enum param_kind kind, const struct model_config *c)
 }
 
 static const char *const NAME[] = {
-  [PARAM_EMBED] = "model.embed_tokens.weight",
-  [PARAM_INPUT_NORM] = "input_layernorm.weight",
-  [PARAM_Q] = "self_attn.q_proj.weight",
-  [PARAM_K] = "self_attn.k_proj.weight",
-  [PARAM_V] = "self_attn.v_proj.weight",
-  [PARAM_Q_NORM] = "self_attn.q_norm.weight",
-  [PARAM_K_NORM] = "self_attn.k_norm.weight",
-  [PARAM_O] = "self_attn.o_proj.weight",
-  [PARAM_POST_NORM] = "post_attention_layernorm.weight",
-  [PARAM_GATE] = "mlp.gate_proj.weight",
-  [PARAM_UP] = "mlp.up_proj.weight",
-  [PARAM_DOWN] = "mlp.down_proj.weight",
-  [PARAM_FINAL_NORM] = "model.norm.weight",
-  [PARAM_HEAD] = "lm_head.weight",
+    [PARAM_EMBED] = "model.embed_tokens.weight",
+    [PARAM_INPUT_NORM] = "input_layernorm.weight",
+    [PARAM_Q] = "self_attn.q_proj.weight",
+    [PARAM_K] = "self_attn.k_proj.weight",
+    [PARAM_V] = "self_attn.v_proj.weight",
+    [PARAM_Q_NORM] = "self_attn.q_norm.weight",
+    [PARAM_K_NORM] = "self_attn.k_norm.weight",
+    [PARAM_O] = "self_attn.o_proj.weight",
+    [PARAM_POST_NORM] = "post_attention_layernorm.weight",
+    [PARAM_GATE] = "mlp.gate_proj.weight",
+    [PARAM_UP] = "mlp.up_proj.weight",
+    [PARAM_DOWN] = "mlp.down_proj.weight",
+    [PARAM_FINAL_NORM] = "model.norm.weight",
+    [PARAM_HEAD] = "lm_head.weight",
 };
 
 static void add(struct param_table *t, const struct model_config *c, enum param_kind kind, int layer) {
@@ -69,9 +72,12 @@ enum rc param_table_make(struct param_table *out, const struct model_config *con
   *out = (struct param_table){0};
   const size_t count = (size_t)config->layers * LAYER_PARAMS + (config->tied ? 2 : 3);
   if (count > LIMIT_TENSORS)
-    return err_set(err, RC_INVALID, "num_hidden_layers", "a model has at most %d tensors, this one would have %zu", LIMIT_TENSORS, count);
+    return err_set(err, RC_INVALID, "num_hidden_layers", "a model has at most %d tensors, this one would have %zu",
+                   LIMIT_TENSORS, count);
   out->items = calloc(count, sizeof *out->items);
-  if (!out->items) return err_set(err, RC_NO_MEMORY, NULL, "the parameter table needs %zu bytes, which were refused", count * sizeof *out->items);
+  if (!out->items)
+    return err_set(err, RC_NO_MEMORY, NULL, "the parameter table needs %zu bytes, which were refused",
+                   count * sizeof *out->items);
   add(out, config, PARAM_EMBED, -1);
   for (int layer = 0; layer < config->layers; layer++)
     for (int kind = PARAM_INPUT_NORM; kind <= PARAM_DOWN; kind++) add(out, config, (enum param_kind)kind, layer);

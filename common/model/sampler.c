@@ -1,9 +1,11 @@
 /* From logits to a token.
  *
- * Plain temperature sampling, the only kind that training leases use, is ops->sample and ops->logprob and nothing else.
- * The truncating modes serve clients of the plain API: candidates in order of falling logit (lower id first among equals) are taken from a heap while they are
- * needed, in this order of cuts, each seeing what the one before left: temperature, top-k, top-p (over the renormalized rest; the entry that crosses top_p stays),
- * min-p (relative to the most likely).  Then inverse CDF over what is left, in that order.  Logits that are NaN are never candidates; where all are, token 0 is.
+ * Plain temperature sampling, the only kind that training leases use, is ops->sample and ops->logprob and nothing
+ * else. The truncating modes serve clients of the plain API: candidates in order of falling logit (lower id first
+ * among equals) are taken from a heap while they are needed, in this order of cuts, each seeing what the one before
+ * left: temperature, top-k, top-p (over the renormalized rest; the entry that crosses top_p stays), min-p (relative
+ * to the most likely).  Then inverse CDF over what is left, in that order.  Logits that are NaN are never candidates;
+ * where all are, token 0 is.
  *
  * Owned by the engine's thread; scratch is made once. */
 #include "common/model/sampler.h"
@@ -21,9 +23,9 @@ struct candidate {
 struct sampler {
   const struct ops *ops; /* borrowed */
   int V;
-  struct candidate *heap;    /* [V] largest logit first */
-  struct candidate *sorted;  /* [V] taken from the heap, in order */
-  double *weight;            /* [V] exp((logit - largest) / T) of sorted */
+  struct candidate *heap;   /* [V] largest logit first */
+  struct candidate *sorted; /* [V] taken from the heap, in order */
+  double *weight;           /* [V] exp((logit - largest) / T) of sorted */
   int heap_count;
 };
 
@@ -50,7 +52,9 @@ void sampler_free(struct sampler *s) {
 
 /* --- candidates in order --- */
 
-static bool before(struct candidate a, struct candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.token < b.token); }
+static bool before(struct candidate a, struct candidate b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
 
 static void sift_down(struct sampler *s, int at) {
   const struct candidate moving = s->heap[at];
@@ -86,7 +90,8 @@ static double weight_of(float logit, float largest, float temperature) {
   return elementary_exp(((double)logit - (double)largest) / (double)temperature);
 }
 
-/* The weight of everything that may still come out of the heap; order of summation: the heap's, which depends on the logits alone. */
+/* The weight of everything that may still come out of the heap; order of summation: the heap's, which depends on the
+ * logits alone. */
 static double heap_weight(const struct sampler *s, float largest, float temperature) {
   double sum = 0;
   for (int i = 0; i < s->heap_count; i++) sum += weight_of(s->heap[i].logit, largest, temperature);
@@ -141,12 +146,14 @@ static int32_t choose_truncated(struct sampler *s, const float *logits, const st
 
 /* --- the two calls --- */
 
-void sampler_choose(struct sampler *s, const float *logits, const struct sampling_params *p, float u, int32_t *token, float *logprob) {
+void sampler_choose(struct sampler *s, const float *logits, const struct sampling_params *p, float u, int32_t *token,
+                    float *logprob) {
   const struct ops *ops = s->ops;
   const bool truncating = (p->top_k > 0 && p->top_k < s->V) || p->top_p < 1 || p->min_p > 0;
   const bool plain = p->temperature > 0 && !truncating;
   float lse;
-  *token = plain || !(p->temperature > 0) ? ops->sample(ops, logits, p->temperature > 0 ? p->temperature : 0, u, s->V) : choose_truncated(s, logits, p, u);
+  *token = plain || !(p->temperature > 0) ? ops->sample(ops, logits, p->temperature > 0 ? p->temperature : 0, u, s->V)
+                                          : choose_truncated(s, logits, p, u);
   ops->logprob(ops, logprob, &lse, NULL, logits, token, plain ? p->temperature : 1, 1, s->V);
 }
 

@@ -1,4 +1,5 @@
-/* From logits to a token: softmax in fp32, inverse CDF in vocabulary order (NUMERICS.md, "Sampling"), on the engine's thread. */
+/* From logits to a token: softmax in fp32, inverse CDF in vocabulary order (NUMERICS.md, "Sampling"), on the engine's
+ * thread. */
 #ifndef LEASEHOLD_MODEL_SAMPLER_H
 #define LEASEHOLD_MODEL_SAMPLER_H
 
@@ -8,10 +9,10 @@
 #include "common/model/ops.h"
 
 struct sampling_params {
-  float temperature;   /* 0: greedy (lowest id among equals) */
-  int top_k;           /* 0: off */
-  float top_p;         /* 1: off */
-  float min_p;         /* 0: off */
+  float temperature; /* 0: greedy (lowest id among equals) */
+  int top_k;         /* 0: off */
+  float top_p;       /* 1: off */
+  float min_p;       /* 0: off */
 };
 
 /* Scratch of V entries for the truncating modes; made once per engine. */
@@ -19,9 +20,10 @@ struct sampler;
 struct sampler *sampler_create(const struct ops *ops, int vocabulary); /* NULL when memory is refused */
 void sampler_free(struct sampler *s);
 
-/* Chooses a token with uniform u in (0,1).  logprob: plain temperature sampling (no truncation, T > 0): log-softmax(logits / T)[token] bit for bit as ops->logprob gives it;
- * otherwise log-softmax(logits)[token]. */
-void sampler_choose(struct sampler *s, const float *logits, const struct sampling_params *p, float u, int32_t *token, float *logprob);
+/* Chooses a token with uniform u in (0,1).  logprob: plain temperature sampling (no truncation, T > 0):
+ * log-softmax(logits / T)[token] bit for bit as ops->logprob gives it; otherwise log-softmax(logits)[token]. */
+void sampler_choose(struct sampler *s, const float *logits, const struct sampling_params *p, float u, int32_t *token,
+                    float *logprob);
 /* Of the raw distribution: the `count` largest log-probabilities, for clients that ask (`logprobs: n`). */
 void sampler_top(struct sampler *s, const float *logits, int count, int32_t *tokens, float *logprobs);
 

@@ -1,5 +1,5 @@
-/* The learning rate as a pure function of the step: linear warm-up from lr / warmup, then constant, or down to lr * lr_min_ratio at total_steps in a line or a
- * half cosine, and the floor from there on. */
+/* The learning rate as a pure function of the step: linear warm-up from lr / warmup, then constant, or down to lr *
+ * lr_min_ratio at total_steps in a line or a half cosine, and the floor from there on. */
 #include <string.h>
 
 #include "common/model/elementary.h"
@@ -18,7 +18,8 @@ double schedule_lr(const struct optimizer_config *config, int64_t step) {
 }
 
 enum rc schedule_kind_parse(enum schedule_kind *out, const char *name, struct err *err) {
-  static const char *const NAMES[] = {[SCHEDULE_CONSTANT] = "constant", [SCHEDULE_LINEAR] = "linear", [SCHEDULE_COSINE] = "cosine"};
+  static const char *const NAMES[] = {
+      [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_LINEAR] = "linear", [SCHEDULE_COSINE] = "cosine"};
   for (int i = 0; i < 3; i++) {
     if (strcmp(name, NAMES[i]) != 0) continue;
     *out = (enum schedule_kind)i;

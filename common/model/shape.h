@@ -12,8 +12,14 @@ struct shape {
 
 static inline struct shape shape_make(const struct model_config *c, int rows) {
   const size_t E = (size_t)c->head_dim;
-  return (struct shape){.T = (size_t)rows, .D = (size_t)c->hidden, .F = (size_t)c->ffn, .H = (size_t)c->heads, .G = (size_t)c->kv_heads,
-                        .HE = (size_t)c->heads * E, .GE = (size_t)c->kv_heads * E, .V = (size_t)c->vocabulary};
+  return (struct shape){.T = (size_t)rows,
+                        .D = (size_t)c->hidden,
+                        .F = (size_t)c->ffn,
+                        .H = (size_t)c->heads,
+                        .G = (size_t)c->kv_heads,
+                        .HE = (size_t)c->heads * E,
+                        .GE = (size_t)c->kv_heads * E,
+                        .V = (size_t)c->vocabulary};
 }
 
 #endif

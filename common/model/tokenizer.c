@@ -1,8 +1,10 @@
-/* The tokenizer's public face: life cycle, encoding and decoding.  tokenizer_internal.h shows how the files hang together.
+/* The tokenizer's public face: life cycle, encoding and decoding.  tokenizer_internal.h shows how the files hang
+ * together.
  *
- * A tokenizer is constant after loading, so encode and decode run on any number of threads; all working memory is the call's.  The generation-server encodes prompts
- * and decodes answers, the coordinator encodes its dataset and decodes for verifiers.  The previous hop of a rollout's text is the HTTP request or the dataset line,
- * the next is the prompt's ids in a lease. */
+ * A tokenizer is constant after loading, so encode and decode run on any number of threads; all working memory is the
+ * call's.  The generation-server encodes prompts and decodes answers, the coordinator encodes its dataset and decodes
+ * for verifiers.  The previous hop of a rollout's text is the HTTP request or the dataset line, the next is the
+ * prompt's ids in a lease. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +18,8 @@ void token_ids_free(struct token_ids *ids) {
   *ids = (struct token_ids){0};
 }
 
-/* Readies the added tokens for matching, once the normalizer is known: those that are looked for in normalized text are normalized too. */
+/* Readies the added tokens for matching, once the normalizer is known: those that are looked for in normalized text
+ * are normalized too. */
 static enum rc finish_added(struct tokenizer *t, struct err *err) {
   struct buf normal = BUF_INIT;
   enum rc rc = RC_OK;
@@ -27,7 +30,8 @@ static enum rc finish_added(struct tokenizer *t, struct err *err) {
     if (rc != RC_OK) break;
     token->content = arena_strndup(&t->arena, normal.data, normal.len);
     token->len = normal.len;
-    if (!token->content) rc = err_set(err, RC_NO_MEMORY, NULL, "an added token of %zu bytes was refused memory", token->len);
+    if (!token->content)
+      rc = err_set(err, RC_NO_MEMORY, NULL, "an added token of %zu bytes was refused memory", token->len);
   }
   buf_free(&normal);
   if (rc == RC_OK) rc = added_set_make(&t->raw, err);
@@ -42,7 +46,8 @@ enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, st
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "a tokenizer was refused %zu bytes", sizeof *t);
   enum rc rc = json_parse(&root, json, len, TOKENIZER_FILE_BYTES, err);
   if (rc == RC_OK && json_type_of(root) != JSON_OBJECT)
-    rc = err_set(err, RC_INVALID, NULL, "expected tokenizer.json to be an object, got %s", json_type_name(json_type_of(root)));
+    rc = err_set(err, RC_INVALID, NULL, "expected tokenizer.json to be an object, got %s",
+                 json_type_name(json_type_of(root)));
   if (rc == RC_OK) rc = tokenizer_read_model(t, root, err);
   if (rc == RC_OK) rc = tokenizer_read_steps(t, root, err);
   if (rc == RC_OK) rc = finish_added(t, err);
@@ -76,9 +81,7 @@ void tokenizer_free(struct tokenizer *t) {
   free(t);
 }
 
-int32_t tokenizer_vocabulary(const struct tokenizer *t) {
-  return t->count;
-}
+int32_t tokenizer_vocabulary(const struct tokenizer *t) { return t->count; }
 
 int32_t tokenizer_id_of(const struct tokenizer *t, const char *content) {
   return token_map_find(&t->map, t->tokens, content, strlen(content));
@@ -88,12 +91,14 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
   return id >= 0 && id < t->count && t->tokens[id].special;
 }
 
-enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool parse_special, size_t tokens_max, struct token_ids *out,
-                         struct err *err) {
-  if (len > TOKENIZER_TEXT_BYTES) return err_set(err, RC_TOO_LARGE, NULL, "expected a text of at most %d bytes, got %zu", TOKENIZER_TEXT_BYTES, len);
+enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool parse_special, size_t tokens_max,
+                         struct token_ids *out, struct err *err) {
+  if (len > TOKENIZER_TEXT_BYTES)
+    return err_set(err, RC_TOO_LARGE, NULL, "expected a text of at most %d bytes, got %zu", TOKENIZER_TEXT_BYTES, len);
   enum rc rc = text_check(text, len, err);
   if (rc != RC_OK) return rc;
-  struct encoder e = {.t = t, .out = out, .count_before = out->count, .tokens_max = tokens_max, .parse_special = parse_special};
+  struct encoder e = {
+      .t = t, .out = out, .count_before = out->count, .tokens_max = tokens_max, .parse_special = parse_special};
   rc = text_match_begin(&e, err);
   if (rc == RC_OK) rc = text_encode(&e, text, len, err);
   if (rc != RC_OK) out->count = e.count_before;
@@ -106,10 +111,12 @@ enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len
   return rc;
 }
 
-enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special, struct buf *out, struct err *err) {
+enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
+                         struct buf *out, struct err *err) {
   for (size_t i = 0; i < count; i++) {
     if (ids[i] < 0 || ids[i] >= LIMIT_VOCABULARY)
-      return err_set(err, RC_INVALID, NULL, "expected token ids from 0 to %d, got %d at place %zu", LIMIT_VOCABULARY - 1, ids[i], i);
+      return err_set(err, RC_INVALID, NULL, "expected token ids from 0 to %d, got %d at place %zu",
+                     LIMIT_VOCABULARY - 1, ids[i], i);
   }
   for (size_t i = 0; i < count; i++) {
     if (ids[i] >= t->count) continue; /* a row that only pads the model's embedding has no text */

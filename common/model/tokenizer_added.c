@@ -1,7 +1,8 @@
 /* Finding added tokens ("<|im_end|>") in text: leftmost, then longest, as the tokenizers library finds them.
  *
- * The set is sorted by content.  At a place in the text the range of candidates is narrowed byte by byte with two binary searches; the last candidate that ended is the
- * longest match.  Most places end at the table of first bytes.  Called by tokenizer_encode for the raw text and again for the normalized text; the sets are constant.
+ * The set is sorted by content.  At a place in the text the range of candidates is narrowed byte by byte with two
+ * binary searches; the last candidate that ended is the longest match.  Most places end at the table of first bytes.
+ * Called by tokenizer_encode for the raw text and again for the normalized text; the sets are constant.
  *
  * A token that asks for it takes white space on its left or right with it, or matches only where no word touches it. */
 #include <stdlib.h>
@@ -23,8 +24,9 @@ enum rc added_set_make(struct added_set *set, struct err *err) {
   for (size_t i = 0; i < set->count; i++) {
     set->first[(uint8_t)set->items[i].content[0]] = true;
     if (i > 0 && compare(&set->items[i - 1], &set->items[i]) == 0)
-      return err_set(err, RC_INVALID, "added_tokens", "expected each added token once, ids %d and %d are both \"%.64s\"", set->items[i - 1].id, set->items[i].id,
-                     set->items[i].content);
+      return err_set(err, RC_INVALID, "added_tokens",
+                     "expected each added token once, ids %d and %d are both \"%.64s\"", set->items[i - 1].id,
+                     set->items[i].id, set->items[i].content);
   }
   return RC_OK;
 }
@@ -33,8 +35,10 @@ enum rc added_set_make(struct added_set *set, struct err *err) {
 static size_t lower_bound(const struct added_set *set, size_t low, size_t high, size_t depth, unsigned byte) {
   while (low < high) {
     const size_t middle = low + (high - low) / 2;
-    if ((uint8_t)set->items[middle].content[depth] < byte) low = middle + 1;
-    else high = middle;
+    if ((uint8_t)set->items[middle].content[depth] < byte)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }
@@ -54,12 +58,18 @@ static const struct added_token *longest(const struct added_set *set, const char
 
 static bool is_word(uint32_t code) {
   switch (utf8proc_category((utf8proc_int32_t)code)) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM: case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME: case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return code == 0x200C || code == 0x200D; /* the joiners */
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: return code == 0x200C || code == 0x200D; /* the joiners */
   }
 }
 
@@ -76,7 +86,8 @@ static bool stands_alone(const char *text, size_t len, size_t start, size_t stop
   return stop == len || !text_code(&code, text + stop, len - stop) || !is_word(code);
 }
 
-bool added_next(struct added_match *out, const struct added_set *set, const char *text, size_t len, size_t *at, size_t done, bool parse_special) {
+bool added_next(struct added_match *out, const struct added_set *set, const char *text, size_t len, size_t *at,
+                size_t done, bool parse_special) {
   while (*at < len) {
     const struct added_token *token = set->first[(uint8_t)text[*at]] ? longest(set, text + *at, len - *at) : NULL;
     if (!token) {
@@ -86,7 +97,9 @@ bool added_next(struct added_match *out, const struct added_set *set, const char
     size_t start = *at, stop = start + token->len, n;
     uint32_t code;
     *at = stop;
-    if ((token->special && !parse_special) || start < done || (token->single_word && !stands_alone(text, len, start, stop))) continue;
+    if ((token->special && !parse_special) || start < done ||
+        (token->single_word && !stands_alone(text, len, start, stop)))
+      continue;
     if (token->lstrip)
       while (start > done && (n = code_before(&code, text, start)) && text_is_space(code)) start -= n;
     if (token->rstrip)

@@ -1,8 +1,11 @@
-/* Byte pair encoding of one word: start from its bytes' tokens, and merge the neighbours of the lowest rank, leftmost first, until no merge applies.
+/* Byte pair encoding of one word: start from its bytes' tokens, and merge the neighbours of the lowest rank, leftmost
+ * first, until no merge applies.
  *
- * The word is a doubly linked list of symbols in an array; a heap of candidates, ordered by rank and then by place, gives the next merge.  A candidate that an earlier
- * merge has changed is recognized when it comes up (its pair no longer makes its id) and dropped.  So a word of n bytes costs n log n; rescanning for the lowest
- * rank would cost n^2, which one long word without a space turns into minutes.  Memory belongs to the call's encoder and is reused from word to word. */
+ * The word is a doubly linked list of symbols in an array; a heap of candidates, ordered by rank and then by place,
+ * gives the next merge.  A candidate that an earlier merge has changed is recognized when it comes up (its pair no
+ * longer makes its id) and dropped.  So a word of n bytes costs n log n; rescanning for the lowest rank would cost
+ * n^2, which one long word without a space turns into minutes.  Memory belongs to the call's encoder and is reused
+ * from word to word. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +20,9 @@ enum rc merge_map_make(struct merge_map *map, size_t count, struct err *err) {
   size_t slots = 16;
   while (slots < count * 2) slots *= 2;
   map->slots = malloc(slots * sizeof *map->slots);
-  if (!map->slots) return err_set(err, RC_NO_MEMORY, NULL, "a map of %zu merges was refused %zu bytes", count, slots * sizeof *map->slots);
+  if (!map->slots)
+    return err_set(err, RC_NO_MEMORY, NULL, "a map of %zu merges was refused %zu bytes", count,
+                   slots * sizeof *map->slots);
   for (size_t i = 0; i < slots; i++) map->slots[i].id = -1;
   map->mask = slots - 1;
   map->count = 0;
@@ -48,7 +53,8 @@ enum rc encoder_push(struct encoder *e, int32_t id, struct err *err) {
   if (out->count == out->cap) {
     const size_t cap = out->cap ? out->cap * 2 : 64;
     int32_t *items = realloc(out->items, cap * sizeof *items);
-    if (!items) return err_set(err, RC_NO_MEMORY, NULL, "%zu token ids were refused %zu bytes", cap, cap * sizeof *items);
+    if (!items)
+      return err_set(err, RC_NO_MEMORY, NULL, "%zu token ids were refused %zu bytes", cap, cap * sizeof *items);
     out->items = items;
     out->cap = cap;
   }
@@ -64,7 +70,8 @@ static enum rc heap_push(struct encoder *e, struct bpe_candidate c, struct err *
   if (e->heap_count == e->heap_cap) {
     const size_t cap = e->heap_cap ? e->heap_cap * 2 : 64;
     struct bpe_candidate *heap = realloc(e->heap, cap * sizeof *heap);
-    if (!heap) return err_set(err, RC_NO_MEMORY, NULL, "%zu merge candidates were refused %zu bytes", cap, cap * sizeof *heap);
+    if (!heap)
+      return err_set(err, RC_NO_MEMORY, NULL, "%zu merge candidates were refused %zu bytes", cap, cap * sizeof *heap);
     e->heap = heap;
     e->heap_cap = cap;
   }
@@ -101,14 +108,17 @@ static enum rc consider(struct encoder *e, int32_t at, struct err *err) {
 static enum rc start_symbols(struct encoder *e, const char *word, size_t len, struct err *err) {
   if (len > e->symbols_cap) {
     struct bpe_symbol *symbols = realloc(e->symbols, len * sizeof *symbols);
-    if (!symbols) return err_set(err, RC_NO_MEMORY, NULL, "a word of %zu bytes was refused %zu bytes", len, len * sizeof *symbols);
+    if (!symbols)
+      return err_set(err, RC_NO_MEMORY, NULL, "a word of %zu bytes was refused %zu bytes", len, len * sizeof *symbols);
     e->symbols = symbols;
     e->symbols_cap = len;
   }
   for (size_t i = 0; i < len; i++) {
     const uint8_t byte = (uint8_t)word[i];
     const int32_t id = e->t->byte_id[byte];
-    if (id < 0) return err_set(err, RC_INVALID, NULL, "expected text that the vocabulary can spell, byte 0x%02x has no token", byte);
+    if (id < 0)
+      return err_set(err, RC_INVALID, NULL, "expected text that the vocabulary can spell, byte 0x%02x has no token",
+                     byte);
     e->symbols[i] = (struct bpe_symbol){.id = id, .prev = (int32_t)i - 1, .next = i + 1 < len ? (int32_t)i + 1 : -1};
   }
   return RC_OK;
@@ -152,7 +162,8 @@ enum rc bpe_encode_word(struct encoder *e, const char *word, size_t len, struct 
     if (id >= 0) return encoder_push(e, id, err);
   }
   if (len / e->t->bytes_longest > e->tokens_max) /* no need to try */
-    return err_set(err, RC_TOO_LARGE, NULL, "expected a text of at most %zu tokens, got a word of %zu bytes", e->tokens_max, len);
+    return err_set(err, RC_TOO_LARGE, NULL, "expected a text of at most %zu tokens, got a word of %zu bytes",
+                   e->tokens_max, len);
   enum rc rc = start_symbols(e, word, len, err);
   if (rc == RC_OK) rc = merge_symbols(e, len, err);
   for (int32_t i = 0; rc == RC_OK && i >= 0; i = e->symbols[i].next) rc = encoder_push(e, e->symbols[i].id, err);

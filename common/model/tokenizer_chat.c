@@ -2,8 +2,9 @@
  *
  *   <|im_start|>user\nWhat is 2+2?<|im_end|>\n<|im_start|>assistant\n
  *
- * Called by the generation-server's chat route, whose messages come from strangers, and by the coordinator's dataset reader.  The text is then encoded with special
- * tokens parsed, so a content that holds a marker could end its own turn and forge another; such messages are refused. */
+ * Called by the generation-server's chat route, whose messages come from strangers, and by the coordinator's dataset
+ * reader.  The text is then encoded with special tokens parsed, so a content that holds a marker could end its own
+ * turn and forge another; such messages are refused. */
 #include <string.h>
 
 #include "common/model/tokenizer_internal.h"
@@ -22,20 +23,24 @@ static enum rc check_message(const struct chat_message *m, size_t index, struct 
     return err_set(err, RC_INVALID, "messages", "expected a role and a content in message %zu, one is missing", index);
   const size_t role_len = strlen(m->role);
   if (role_len == 0 || role_len > ROLE_BYTES_MAX || strpbrk(m->role, "\n\r<>|"))
-    return err_set(err, RC_INVALID, "messages", "expected a role of 1 to %d bytes without line ends, '<', '>' and '|' in message %zu, got \"%.32s\"", ROLE_BYTES_MAX,
-                   index, m->role);
+    return err_set(err, RC_INVALID, "messages",
+                   "expected a role of 1 to %d bytes without line ends, '<', '>' and '|' in message %zu, got \"%.32s\"",
+                   ROLE_BYTES_MAX, index, m->role);
   for (int i = 0; i < 2; i++) {
     const char *marker = i ? end_marker : start_marker;
     if (strstr(m->content, marker))
-      return err_set(err, RC_INVALID, "messages", "expected a content without %s in message %zu: it would forge another turn", marker, index);
+      return err_set(err, RC_INVALID, "messages",
+                     "expected a content without %s in message %zu: it would forge another turn", marker, index);
   }
   return RC_OK;
 }
 
-enum rc tokenizer_chat_text(const struct tokenizer *t, const struct chat_message *messages, size_t count, struct buf *out, struct err *err) {
+enum rc tokenizer_chat_text(const struct tokenizer *t, const struct chat_message *messages, size_t count,
+                            struct buf *out, struct err *err) {
   if (!is_added(t, start_marker) || !is_added(t, end_marker))
-    return err_set(err, RC_UNSUPPORTED, "messages", "expected a tokenizer with the added tokens %s and %s, this one lacks them; send a prompt instead", start_marker,
-                   end_marker);
+    return err_set(err, RC_UNSUPPORTED, "messages",
+                   "expected a tokenizer with the added tokens %s and %s, this one lacks them; send a prompt instead",
+                   start_marker, end_marker);
   for (size_t i = 0; i < count; i++) {
     const enum rc rc = check_message(&messages[i], i, err);
     if (rc != RC_OK) return rc;

@@ -1,10 +1,11 @@
-/* What the tokenizer's files share.  Load fills a struct tokenizer once (tokenizer_load.c); afterwards it is constant.
+/* What the tokenizer's files share.  Load fills a struct tokenizer once (tokenizer_load.c); afterwards it is
+ * constant.
  *
  *   text ── added tokens of the raw text ── NFC ── added tokens of the normalized text ── splits ── words ── merges ── ids
  *           tokenizer_added.c   tokenizer_unicode.c   tokenizer_added.c     tokenizer_text.c    tokenizer_bpe.c
  *
- * "Content" is a token as the file spells it.  In vocabulary tokens each byte is one character of the byte alphabet (byte 0x20 is "Ġ"), so that tokens of
- * incomplete UTF-8 can be written in JSON.  "Bytes" is what a token decodes to. */
+ * "Content" is a token as the file spells it.  In vocabulary tokens each byte is one character of the byte alphabet
+ * (byte 0x20 is "Ġ"), so that tokens of incomplete UTF-8 can be written in JSON.  "Bytes" is what a token decodes to. */
 #ifndef LEASEHOLD_MODEL_TOKENIZER_INTERNAL_H
 #define LEASEHOLD_MODEL_TOKENIZER_INTERNAL_H
 
@@ -44,7 +45,7 @@ struct merge_map {
 };
 
 struct added_token {
-  const char *content;    /* for the normalized set: normalized */
+  const char *content; /* for the normalized set: normalized */
   size_t len;
   int32_t id;
   bool special, single_word, lstrip, rstrip;
@@ -53,24 +54,25 @@ struct added_token {
 struct added_set {
   struct added_token *items;
   size_t count;
-  bool first[256];        /* a token begins with this byte */
+  bool first[256]; /* a token begins with this byte */
 };
 
-/* One step of the pre-tokenizer: a space in front, when wanted and not there; then pieces are the regex's matches and what lies between. */
+/* One step of the pre-tokenizer: a space in front, when wanted and not there; then pieces are the regex's matches and
+ * what lies between. */
 struct split_step {
-  pcre2_code *regex;      /* NULL: the piece stays whole */
+  pcre2_code *regex; /* NULL: the piece stays whole */
   bool prefix_space;
 };
 
 struct tokenizer {
-  struct arena arena;     /* contents and bytes */
-  struct token *tokens;   /* [count], indexed by id */
+  struct arena arena;   /* contents and bytes */
+  struct token *tokens; /* [count], indexed by id */
   int32_t count;
-  size_t bytes_longest;   /* of a token */
+  size_t bytes_longest; /* of a token */
   struct token_map map;
   struct merge_map merges;
-  int32_t byte_id[256];   /* the token of a single byte, -1 when there is none */
-  bool ignore_merges;     /* a word that is a token is that token, whatever the merges */
+  int32_t byte_id[256]; /* the token of a single byte, -1 when there is none */
+  bool ignore_merges;   /* a word that is a token is that token, whatever the merges */
   bool nfc;
   struct added_set raw, normalized;
   struct split_step splits[TOKENIZER_SPLITS_MAX];
@@ -78,8 +80,13 @@ struct tokenizer {
 };
 
 /* What one call of tokenizer_encode works with. */
-struct bpe_symbol { int32_t id, prev, next; };         /* id -1: merged into the one before; next -1: the last */
-struct bpe_candidate { uint32_t rank; int32_t at, id; };
+struct bpe_symbol {
+  int32_t id, prev, next;
+}; /* id -1: merged into the one before; next -1: the last */
+struct bpe_candidate {
+  uint32_t rank;
+  int32_t at, id;
+};
 struct encoder {
   const struct tokenizer *t;
   struct token_ids *out;
@@ -109,8 +116,10 @@ enum rc token_fill_bytes(struct token *token, struct arena *arena, struct err *e
 
 /* --- reading the file's sections --- */
 struct json;
-enum rc tokenizer_read_model(struct tokenizer *t, const struct json *root, struct err *err); /* tokenizer_load.c: vocabulary, merges, added tokens */
-enum rc tokenizer_read_steps(struct tokenizer *t, const struct json *root, struct err *err); /* tokenizer_steps.c: normalizer, pre-tokenizer, decoder */
+enum rc tokenizer_read_model(struct tokenizer *t, const struct json *root,
+                             struct err *err); /* tokenizer_load.c: vocabulary, merges, added tokens */
+enum rc tokenizer_read_steps(struct tokenizer *t, const struct json *root,
+                             struct err *err); /* tokenizer_steps.c: normalizer, pre-tokenizer, decoder */
 
 /* --- tokenizer_bpe.c --- */
 enum rc merge_map_make(struct merge_map *map, size_t count, struct err *err);
@@ -144,11 +153,12 @@ enum rc text_encode(struct encoder *e, const char *text, size_t len, struct err 
 
 /* --- tokenizer_added.c --- */
 struct added_match {
-  size_t start, stop;     /* what the token takes, stripped white space included */
+  size_t start, stop; /* what the token takes, stripped white space included */
   int32_t id;
 };
 enum rc added_set_make(struct added_set *set, struct err *err); /* sorts; RC_INVALID when two contents are equal */
 /* The next match at or after *at; *at moves behind what was looked at.  done: what earlier matches have taken. */
-bool added_next(struct added_match *out, const struct added_set *set, const char *text, size_t len, size_t *at, size_t done, bool parse_special);
+bool added_next(struct added_match *out, const struct added_set *set, const char *text, size_t len, size_t *at,
+                size_t done, bool parse_special);
 
 #endif

@@ -1,7 +1,8 @@
 /* Reading what tokenizer.json says about text: the normalizer, the pre-tokenizer's steps and the decoder.
  *
- * Everything that would change ids and is not done here is refused by name, so that a tokenizer never loads and silently encodes something else.  The post-processor
- * (which adds a first token when asked to), truncation and padding are the caller's business and are not read. */
+ * Everything that would change ids and is not done here is refused by name, so that a tokenizer never loads and
+ * silently encodes something else.  The post-processor (which adds a first token when asked to), truncation and
+ * padding are the caller's business and are not read. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,23 +12,24 @@
 /* As the tokenizers library writes it, ByteLevel's own pattern. */
 static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-static bool is_null(const struct json *v) {
-  return !v || json_type_of(v) == JSON_NULL;
-}
+static bool is_null(const struct json *v) { return !v || json_type_of(v) == JSON_NULL; }
 
 /* The "type" of a section's object. */
 static enum rc read_type(const char **out, const struct json *v, const char *field, struct err *err) {
   const struct json *type = json_get(v, "type");
   if (!type || json_type_of(type) != JSON_STRING)
-    return err_set(err, RC_INVALID, field, "expected an object with a type, got %s%s", json_type_name(json_type_of(v)), type ? " with another type" : "");
+    return err_set(err, RC_INVALID, field, "expected an object with a type, got %s%s", json_type_name(json_type_of(v)),
+                   type ? " with another type" : "");
   *out = json_string(type, NULL);
   return RC_OK;
 }
 
-static enum rc read_flag(bool *out, const struct json *v, const char *key, bool absent, const char *field, struct err *err) {
+static enum rc read_flag(bool *out, const struct json *v, const char *key, bool absent, const char *field,
+                         struct err *err) {
   const struct json *flag = json_get(v, key);
   if (!is_null(flag) && json_type_of(flag) != JSON_BOOL)
-    return err_set(err, RC_INVALID, field, "expected %s to be true or false, got %s", key, json_type_name(json_type_of(flag)));
+    return err_set(err, RC_INVALID, field, "expected %s to be true or false, got %s", key,
+                   json_type_name(json_type_of(flag)));
   *out = is_null(flag) ? absent : json_bool(flag);
   return RC_OK;
 }
@@ -70,21 +72,28 @@ static enum rc read_split(struct tokenizer *t, const struct json *v, struct err 
   if (rc != RC_OK) return rc;
   const struct json *text = regex ? regex : string;
   if (!text || json_type_of(text) != JSON_STRING)
-    return err_set(err, RC_INVALID, field, "expected a Split with a pattern {\"Regex\": text} or {\"String\": text}, got another pattern");
-  if (!behavior || json_type_of(behavior) != JSON_STRING || strcmp(json_string(behavior, NULL), "Isolated") != 0 || invert)
-    return err_set(err, RC_INVALID, field, "expected a Split with behavior Isolated that is not inverted, got behavior \"%.32s\"%s",
-                   behavior && json_type_of(behavior) == JSON_STRING ? json_string(behavior, NULL) : "(none)", invert ? ", inverted" : "");
+    return err_set(err, RC_INVALID, field,
+                   "expected a Split with a pattern {\"Regex\": text} or {\"String\": text}, got another pattern");
+  if (!behavior || json_type_of(behavior) != JSON_STRING || strcmp(json_string(behavior, NULL), "Isolated") != 0 ||
+      invert)
+    return err_set(err, RC_INVALID, field,
+                   "expected a Split with behavior Isolated that is not inverted, got behavior \"%.32s\"%s",
+                   behavior && json_type_of(behavior) == JSON_STRING ? json_string(behavior, NULL) : "(none)",
+                   invert ? ", inverted" : "");
   return add_step(t, json_string(text, NULL), text == string, false, err);
 }
 
-/* bytes: set by ByteLevel, after which no step may follow, because later steps would see the byte alphabet and not the text. */
-static enum rc read_pre_tokenizer(struct tokenizer *t, const struct json *v, bool nested, bool *bytes, struct err *err) {
+/* bytes: set by ByteLevel, after which no step may follow, because later steps would see the byte alphabet and not
+ * the text. */
+static enum rc read_pre_tokenizer(struct tokenizer *t, const struct json *v, bool nested, bool *bytes,
+                                  struct err *err) {
   static const char field[] = "pre_tokenizer";
   const char *type;
   bool flag, prefix;
   enum rc rc = read_type(&type, v, field, err);
   if (rc != RC_OK) return rc;
-  if (*bytes) return err_set(err, RC_INVALID, field, "expected ByteLevel to be the last step, \"%.64s\" follows it", type);
+  if (*bytes)
+    return err_set(err, RC_INVALID, field, "expected ByteLevel to be the last step, \"%.64s\" follows it", type);
   if (strcmp(type, "ByteLevel") == 0) {
     rc = read_flag(&flag, v, "use_regex", true, field, err);
     if (rc == RC_OK) rc = read_flag(&prefix, v, "add_prefix_space", true, field, err);
@@ -98,8 +107,10 @@ static enum rc read_pre_tokenizer(struct tokenizer *t, const struct json *v, boo
   }
   const struct json *items = json_get(v, "pretokenizers");
   if (strcmp(type, "Sequence") != 0 || nested || !items || json_type_of(items) != JSON_ARRAY)
-    return err_set(err, RC_INVALID, field, "expected Split, Digits, ByteLevel or a Sequence of them, got \"%.64s\"", type);
-  for (size_t i = 0; i < json_length(items) && rc == RC_OK; i++) rc = read_pre_tokenizer(t, json_at(items, i), true, bytes, err);
+    return err_set(err, RC_INVALID, field, "expected Split, Digits, ByteLevel or a Sequence of them, got \"%.64s\"",
+                   type);
+  for (size_t i = 0; i < json_length(items) && rc == RC_OK; i++)
+    rc = read_pre_tokenizer(t, json_at(items, i), true, bytes, err);
   return rc;
 }
 
@@ -110,9 +121,12 @@ enum rc tokenizer_read_steps(struct tokenizer *t, const struct json *root, struc
   bool bytes = false;
   if (!is_null(pre)) rc = read_pre_tokenizer(t, pre, false, &bytes, err);
   if (rc != RC_OK) return rc;
-  if (!bytes) return err_set(err, RC_INVALID, "pre_tokenizer", "expected a byte-level tokenizer, whose pre-tokenizer ends in ByteLevel, got none");
+  if (!bytes)
+    return err_set(err, RC_INVALID, "pre_tokenizer",
+                   "expected a byte-level tokenizer, whose pre-tokenizer ends in ByteLevel, got none");
   const char *type = "none";
   if (!is_null(decoder)) rc = read_type(&type, decoder, "decoder", err);
-  if (rc == RC_OK && strcmp(type, "ByteLevel") != 0) rc = err_set(err, RC_INVALID, "decoder", "expected ByteLevel, got \"%.64s\"", type);
+  if (rc == RC_OK && strcmp(type, "ByteLevel") != 0)
+    rc = err_set(err, RC_INVALID, "decoder", "expected ByteLevel, got \"%.64s\"", type);
   return rc;
 }

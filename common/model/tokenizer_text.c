@@ -1,10 +1,13 @@
-/* From text to words: added tokens are taken out, the rest is normalized and split by the pre-tokenizer's steps; each word goes to the merges.
+/* From text to words: added tokens are taken out, the rest is normalized and split by the pre-tokenizer's steps; each
+ * word goes to the merges.
  *
- * Patterns are written for Oniguruma, which the tokenizers library uses; PCRE2 in UTF and UCP mode reads the same syntax and the same Unicode properties.  The one
- * difference that matters is \s, see expand_spaces.  Compiled patterns are constant; match data belongs to the call.
+ * Patterns are written for Oniguruma, which the tokenizers library uses; PCRE2 in UTF and UCP mode reads the same
+ * syntax and the same Unicode properties.  The one difference that matters is \s, see expand_spaces.  Compiled
+ * patterns are constant; match data belongs to the call.
  *
- * Text comes from strangers: the subject is checked for UTF-8 once and matched without a second check (checking at every match would be quadratic), and matching
- * has a ceiling of steps, so that a pattern that backtracks badly is refused and does not hang a service. */
+ * Text comes from strangers: the subject is checked for UTF-8 once and matched without a second check (checking at
+ * every match would be quadratic), and matching has a ceiling of steps, so that a pattern that backtracks badly is
+ * refused and does not hang a service. */
 #include <string.h>
 
 #include "common/model/tokenizer_internal.h"
@@ -14,38 +17,49 @@ enum { MATCH_STEPS_MAX = 50 * 1000 * 1000, MATCH_HEAP_KIB = 64 * 1024, PATTERN_B
 /* Unicode's White_Space, to stand inside brackets.  PCRE2's \s has U+180E too. */
 #define SPACES "\\t-\\r\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 
-/* Replaces \s and \S by what Oniguruma means.  \S inside brackets stays: a class cannot hold a negated class of code points. */
+/* Replaces \s and \S by what Oniguruma means.  \S inside brackets stays: a class cannot hold a negated class of code
+ * points. */
 static void expand_spaces(struct buf *out, const char *pattern) {
   bool in_class = false;
   for (const char *p = pattern; *p; p++) {
     if (*p == '\\' && p[1]) {
       p++;
-      if (*p == 's') buf_puts(out, in_class ? SPACES : "[" SPACES "]");
-      else if (*p == 'S' && !in_class) buf_puts(out, "[^" SPACES "]");
-      else buf_append(out, p - 1, 2);
+      if (*p == 's')
+        buf_puts(out, in_class ? SPACES : "[" SPACES "]");
+      else if (*p == 'S' && !in_class)
+        buf_puts(out, "[^" SPACES "]");
+      else
+        buf_append(out, p - 1, 2);
       continue;
     }
-    if (*p == '[') in_class = true;
-    else if (*p == ']') in_class = false;
+    if (*p == '[')
+      in_class = true;
+    else if (*p == ']')
+      in_class = false;
     buf_append(out, p, 1);
   }
 }
 
 enum rc text_compile(pcre2_code **out, const char *pattern, bool literal, struct err *err) {
   if (strlen(pattern) == 0 || strlen(pattern) > PATTERN_BYTES_MAX)
-    return err_set(err, RC_INVALID, "pre_tokenizer.pattern", "expected a pattern of 1 to %d bytes, got %zu", PATTERN_BYTES_MAX, strlen(pattern));
+    return err_set(err, RC_INVALID, "pre_tokenizer.pattern", "expected a pattern of 1 to %d bytes, got %zu",
+                   PATTERN_BYTES_MAX, strlen(pattern));
   struct buf expanded = BUF_INIT;
-  if (literal) buf_puts(&expanded, pattern);
-  else expand_spaces(&expanded, pattern);
+  if (literal)
+    buf_puts(&expanded, pattern);
+  else
+    expand_spaces(&expanded, pattern);
   enum rc rc = buf_check(&expanded, err);
   if (rc == RC_OK) {
     int code;
     PCRE2_SIZE at;
-    *out = pcre2_compile((PCRE2_SPTR)expanded.data, expanded.len, PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP), &code, &at, NULL);
+    *out = pcre2_compile((PCRE2_SPTR)expanded.data, expanded.len, PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP),
+                         &code, &at, NULL);
     if (!*out) {
       PCRE2_UCHAR message[128];
       pcre2_get_error_message(code, message, sizeof message);
-      rc = err_set(err, RC_INVALID, "pre_tokenizer.pattern", "expected a regular expression, got \"%.128s\": %s", pattern, (const char *)message);
+      rc = err_set(err, RC_INVALID, "pre_tokenizer.pattern", "expected a regular expression, got \"%.128s\": %s",
+                   pattern, (const char *)message);
     } else {
       (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* refused: the interpreter matches the same */
     }
@@ -68,15 +82,18 @@ void text_match_end(struct encoder *e) {
   pcre2_match_context_free(e->limits);
 }
 
-static enum rc match(struct encoder *e, const pcre2_code *regex, const char *text, size_t len, size_t from, int *found, struct err *err) {
+static enum rc match(struct encoder *e, const pcre2_code *regex, const char *text, size_t len, size_t from, int *found,
+                     struct err *err) {
   *found = pcre2_match(regex, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, e->match, e->limits);
   if (*found == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter's stack is on the heap */
     *found = pcre2_match(regex, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match, e->limits);
   if (*found >= 0 || *found == PCRE2_ERROR_NOMATCH) return RC_OK;
   PCRE2_UCHAR message[128];
   pcre2_get_error_message(*found, message, sizeof message);
-  return err_set(err, RC_INVALID, NULL, "expected text that the pre-tokenizer's pattern can split, at byte %zu of a piece of %zu it gave up: %s", from, len,
-                 (const char *)message);
+  return err_set(
+      err, RC_INVALID, NULL,
+      "expected text that the pre-tokenizer's pattern can split, at byte %zu of a piece of %zu it gave up: %s", from,
+      len, (const char *)message);
 }
 
 static enum rc split(struct encoder *e, int step, const char *text, size_t len, struct err *err);

@@ -1,11 +1,12 @@
 /* UTF-8 and normal form C.
  *
- * Normalization is utf8proc's data with a sort of our own: utf8proc orders combining marks by swapping neighbours, which takes quadratic time over a long run of them,
- * and prompts come from strangers.  So: decompose each code point, sort each run of marks by combining class (stable, by counting), compose, encode.
- * Stateless; any thread.
+ * Normalization is utf8proc's data with a sort of our own: utf8proc orders combining marks by swapping neighbours,
+ * which takes quadratic time over a long run of them, and prompts come from strangers.  So: decompose each code
+ * point, sort each run of marks by combining class (stable, by counting), compose, encode. Stateless; any thread.
  *
- * The library that trained the tokenizers has older Unicode tables: combining marks assigned since Unicode 10 (U+1DF6) may be ordered differently there.
- * White_Space is spelled out here because libraries disagree about U+180E, which stopped being white space in Unicode 6.3. */
+ * The library that trained the tokenizers has older Unicode tables: combining marks assigned since Unicode 10
+ * (U+1DF6) may be ordered differently there. White_Space is spelled out here because libraries disagree about U+180E,
+ * which stopped being white space in Unicode 6.3. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,15 +30,16 @@ size_t text_code(uint32_t *code, const char *s, size_t len) {
 }
 
 bool text_is_space(uint32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 enum rc text_check(const char *text, size_t len, struct err *err) {
   for (size_t i = 0; i < len;) {
     uint32_t code;
     const size_t n = (uint8_t)text[i] < 0x80 ? 1 : text_code(&code, text + i, len - i);
-    if (n == 0) return err_set(err, RC_INVALID, NULL, "expected UTF-8 text, got byte 0x%02x at offset %zu", (uint8_t)text[i], i);
+    if (n == 0)
+      return err_set(err, RC_INVALID, NULL, "expected UTF-8 text, got byte 0x%02x at offset %zu", (uint8_t)text[i], i);
     i += n;
   }
   return RC_OK;
@@ -49,9 +51,7 @@ bool text_may_change(const char *text, size_t len) {
   return false;
 }
 
-static int class_of(utf8proc_int32_t code) {
-  return utf8proc_get_property(code)->combining_class & (CLASSES - 1);
-}
+static int class_of(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class & (CLASSES - 1); }
 
 /* Sorts codes[0..n) by combining class, keeping the order within a class.  spare: n codes. */
 static void sort_marks(utf8proc_int32_t *codes, utf8proc_int32_t *spare, size_t n) {
@@ -99,7 +99,10 @@ static enum rc decompose(utf8proc_int32_t **out, size_t *out_count, const char *
       if (!(codes = more)) break;
     }
     int boundary = 0;
-    const utf8proc_ssize_t made = n == 0 ? -1 : utf8proc_decompose_char((utf8proc_int32_t)code, codes + count, DECOMPOSED_MAX, UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundary);
+    const utf8proc_ssize_t made = n == 0
+                                      ? -1
+                                      : utf8proc_decompose_char((utf8proc_int32_t)code, codes + count, DECOMPOSED_MAX,
+                                                                UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundary);
     if (made < 0 || made > DECOMPOSED_MAX) {
       free(codes);
       return err_set(err, RC_INTERNAL, NULL, "expected text to decompose, byte %zu does not", i);
@@ -107,7 +110,8 @@ static enum rc decompose(utf8proc_int32_t **out, size_t *out_count, const char *
     count += (size_t)made;
     i += n;
   }
-  if (!codes) return err_set(err, RC_NO_MEMORY, NULL, "normalizing %zu bytes was refused %zu bytes", len, cap * sizeof *codes);
+  if (!codes)
+    return err_set(err, RC_NO_MEMORY, NULL, "normalizing %zu bytes was refused %zu bytes", len, cap * sizeof *codes);
   *out = codes;
   *out_count = count;
   return RC_OK;
@@ -119,8 +123,10 @@ enum rc text_normalize(struct buf *out, const char *text, size_t len, struct err
   enum rc rc = decompose(&codes, &count, text, len, err);
   if (rc == RC_OK) rc = order_marks(codes, count, err);
   if (rc == RC_OK) {
-    const utf8proc_ssize_t composed = utf8proc_normalize_utf32(codes, (utf8proc_ssize_t)count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (composed < 0) rc = err_set(err, RC_INTERNAL, NULL, "expected %zu code points to compose: %s", count, utf8proc_errmsg(composed));
+    const utf8proc_ssize_t composed =
+        utf8proc_normalize_utf32(codes, (utf8proc_ssize_t)count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (composed < 0)
+      rc = err_set(err, RC_INTERNAL, NULL, "expected %zu code points to compose: %s", count, utf8proc_errmsg(composed));
     buf_reserve(out, len);
     for (utf8proc_ssize_t i = 0; i < composed; i++) {
       utf8proc_uint8_t bytes[4];

@@ -1,7 +1,8 @@
 /* The byte alphabet, and the map from a token's content to its id.
  *
- * GPT-2's alphabet gives each byte a printable character: printable ASCII and Latin-1 stand for themselves, the other 68 bytes follow in order from U+0100.  So a
- * token of any bytes is a JSON string.  The map is filled while loading and only read afterwards; its keys are the contents that the token table holds. */
+ * GPT-2's alphabet gives each byte a printable character: printable ASCII and Latin-1 stand for themselves, the other
+ * 68 bytes follow in order from U+0100.  So a token of any bytes is a JSON string.  The map is filled while loading
+ * and only read afterwards; its keys are the contents that the token table holds. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,9 +21,7 @@ static uint32_t moved_below(uint32_t byte) {
   return count;
 }
 
-uint32_t alphabet_code(uint8_t byte) {
-  return stands_for_itself(byte) ? byte : MOVED_FIRST + moved_below(byte);
-}
+uint32_t alphabet_code(uint8_t byte) { return stands_for_itself(byte) ? byte : MOVED_FIRST + moved_below(byte); }
 
 int alphabet_byte(uint32_t code) {
   if (code < MOVED_FIRST) return stands_for_itself(code) ? (int)code : -1;
@@ -77,7 +76,9 @@ enum rc token_map_make(struct token_map *map, size_t count, struct err *err) {
   size_t slots = 16;
   while (slots < count * 2) slots *= 2;
   map->slots = malloc(slots * sizeof *map->slots);
-  if (!map->slots) return err_set(err, RC_NO_MEMORY, NULL, "a map of %zu tokens was refused %zu bytes", count, slots * sizeof *map->slots);
+  if (!map->slots)
+    return err_set(err, RC_NO_MEMORY, NULL, "a map of %zu tokens was refused %zu bytes", count,
+                   slots * sizeof *map->slots);
   memset(map->slots, 0xFF, slots * sizeof *map->slots); /* -1: free */
   map->mask = slots - 1;
   return RC_OK;

@@ -1,7 +1,9 @@
-/* One policy version in the kernels' memory: creation, filling from fp32 masters, reading back, random masters, digest.
+/* One policy version in the kernels' memory: creation, filling from fp32 masters, reading back, random masters,
+ * digest.
  *
- * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling never allocates and cannot fail.
- * Staging belongs to the weights: a set that is being staged and a set that decodes do not meet there. */
+ * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
+ * never allocates and cannot fail. Staging belongs to the weights: a set that is being staged and a set that decodes
+ * do not meet there. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +62,8 @@ static bool allocate(struct weights *w, bool for_training) {
     w->matrices[i] = (struct matrix){.data = ops->alloc(ops, tensor_bytes(m, p)), .N = p->rows, .K = p->cols};
     if (!w->matrices[i].data) return false;
     if (!for_training || !needs_transpose(m, p)) continue;
-    w->transposed[i] = (struct matrix){.data = ops->alloc(ops, ops->matrix_bytes(ops, p->cols, p->rows)), .N = p->cols, .K = p->rows};
+    w->transposed[i] =
+        (struct matrix){.data = ops->alloc(ops, ops->matrix_bytes(ops, p->cols, p->rows)), .N = p->cols, .K = p->rows};
     if (!w->transposed[i].data) return false;
   }
   return true;
@@ -72,8 +75,8 @@ enum rc weights_create(struct weights **out, const struct model *m, bool for_tra
   if (w) w->model = m;
   if (!w || !allocate(w, for_training)) {
     weights_free(w);
-    return err_set(err, RC_NO_MEMORY, NULL, "weights of %zu parameters%s need %zu bytes, which were refused", m->params.parameters,
-                   for_training ? " and their transposes" : "", weights_bytes(m, for_training));
+    return err_set(err, RC_NO_MEMORY, NULL, "weights of %zu parameters%s need %zu bytes, which were refused",
+                   m->params.parameters, for_training ? " and their transposes" : "", weights_bytes(m, for_training));
   }
   *out = w;
   return RC_OK;
@@ -100,7 +103,8 @@ void weights_fill_staged(struct weights *w, int index) {
     return;
   }
   ops->matrix_pack(ops, &w->matrices[index], w->staging);
-  if (w->transposed && w->transposed[index].data) ops->matrix_pack_transposed(ops, &w->transposed[index], w->staging, p->rows, p->cols);
+  if (w->transposed && w->transposed[index].data)
+    ops->matrix_pack_transposed(ops, &w->transposed[index], w->staging, p->rows, p->cols);
 }
 
 const void *weights_stage(const struct weights *w, int index) {
@@ -139,7 +143,9 @@ enum rc weights_digest(struct digest *out, const struct weights *w, struct err *
   const struct model *m = w->model;
   const size_t count = (size_t)m->params.count;
   struct digest *leaves = calloc(count, sizeof *leaves);
-  if (!leaves) return err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors need %zu bytes, which were refused", count, count * sizeof *leaves);
+  if (!leaves)
+    return err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors need %zu bytes, which were refused", count,
+                   count * sizeof *leaves);
   for (int i = 0; i < m->params.count; i++) {
     struct st_entry entry;
     weights_entry(&entry, m, i);
@@ -194,7 +200,9 @@ void masters_random(const struct model *m, float *masters, uint64_t seed) {
       for (size_t k = 0; k < p->count; k++) values[k] = 1;
       continue;
     }
-    struct random_job job = {.param = p, .values = values, .deviation = (double)m->config.initializer_range,
+    struct random_job job = {.param = p,
+                             .values = values,
+                             .deviation = (double)m->config.initializer_range,
                              .key = {.seed = seed, .purpose = RNG_INIT, .round = 0, .group = (uint32_t)i, .sample = 0}};
     pool_run(m->ops->pool, random_part, &job, (int)((p->count + RANDOM_PER_PART - 1) / RANDOM_PER_PART));
   }

@@ -1,8 +1,9 @@
 /* Weights from and to safetensors.
  *
- * Reading checks the whole file against the parameter table before the first byte is written, so that a wrong file leaves the weights as they were.
- * BF16 and F32 are read; F32 is rounded to the operand format, BF16 widened where operands are F32.  A tied model's file may carry lm_head.weight too
- * (published Qwen3 files do): then it must equal the embedding, byte for byte. */
+ * Reading checks the whole file against the parameter table before the first byte is written, so that a wrong file
+ * leaves the weights as they were. BF16 and F32 are read; F32 is rounded to the operand format, BF16 widened where
+ * operands are F32.  A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
+ * the embedding, byte for byte. */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,8 @@ static enum rc check_tensor(const struct st_tensor *t, const struct st_entry *ex
   describe_shape(want, sizeof want, expected->dims, expected->shape);
   describe_shape(got, sizeof got, t->dims, t->shape);
   if (t->dtype != ST_BF16 && t->dtype != ST_F32)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected BF16 or F32, got %s", t->name, st_dtype_name(t->dtype));
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected BF16 or F32, got %s", t->name,
+                   st_dtype_name(t->dtype));
   if (t->dims != expected->dims || memcmp(t->shape, expected->shape, (size_t)t->dims * sizeof t->shape[0]) != 0)
     return err_set(err, RC_INVALID, t->name, "tensor %s: expected shape [%s], got [%s]", t->name, want, got);
   return RC_OK;
@@ -39,7 +41,8 @@ static enum rc check_tied_head(const struct st_file *file, struct err *err) {
   assert(head && embedding);
   if (head->dtype != embedding->dtype || head->bytes != embedding->bytes ||
       memcmp(st_data(file, head), st_data(file, embedding), head->bytes) != 0)
-    return err_set(err, RC_INVALID, TIED_HEAD, "tensor %s: the model is tied, so it must equal model.embed_tokens.weight, and does not", TIED_HEAD);
+    return err_set(err, RC_INVALID, TIED_HEAD,
+                   "tensor %s: the model is tied, so it must equal model.embed_tokens.weight, and does not", TIED_HEAD);
   return RC_OK;
 }
 
@@ -96,7 +99,8 @@ enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, 
   return RC_OK;
 }
 
-static enum rc write_header(struct buf *out, const struct model *m, const char *const *metadata, size_t *data_bytes, struct err *err) {
+static enum rc write_header(struct buf *out, const struct model *m, const char *const *metadata, size_t *data_bytes,
+                            struct err *err) {
   size_t pairs = 0;
   while (metadata && metadata[pairs]) pairs++;
   const char **all = calloc(pairs + 3, sizeof *all);
@@ -128,6 +132,8 @@ enum rc weights_to_safetensors(struct buf *out, const struct weights *w, const c
   buf_reserve(out, data_bytes);
   for (int i = 0; i < m->params.count && !out->failed; i++)
     buf_append(out, weights_stage(w, i), m->params.items[i].count * m->ops->operand_bytes);
-  if (out->failed) return err_set(err, RC_NO_MEMORY, NULL, "a safetensors file of %zu bytes of tensors was refused its memory", data_bytes);
+  if (out->failed)
+    return err_set(err, RC_NO_MEMORY, NULL, "a safetensors file of %zu bytes of tensors was refused its memory",
+                   data_bytes);
   return RC_OK;
 }

@@ -1,7 +1,9 @@
-/* safetensors files: 8 bytes little-endian header length, a JSON header, tensor bytes.  Format: the `safetensors` project's README.
+/* safetensors files: 8 bytes little-endian header length, a JSON header, tensor bytes.  Format: the `safetensors`
+ * project's README.
  *
- * Reading works on bytes in memory (a mapped file or a request body) and checks everything before a tensor is handed out: header length, JSON, dtype, shape product,
- * offsets in bounds, without overlap or holes, size = product of shape x element size.  A lying file is RC_INVALID.
+ * Reading works on bytes in memory (a mapped file or a request body) and checks everything before a tensor is handed
+ * out: header length, JSON, dtype, shape product, offsets in bounds, without overlap or holes, size = product of
+ * shape x element size.  A lying file is RC_INVALID.
  */
 #ifndef LEASEHOLD_SAFETENSORS_SAFETENSORS_H
 #define LEASEHOLD_SAFETENSORS_SAFETENSORS_H
@@ -21,7 +23,7 @@ struct st_tensor {
   enum st_dtype dtype;
   int dims;
   int64_t shape[ST_DIMS_MAX];
-  size_t offset;         /* of the first byte within the data section */
+  size_t offset; /* of the first byte within the data section */
   size_t bytes;
 };
 
@@ -33,7 +35,7 @@ enum rc st_open_memory(struct st_file **out, const void *bytes, size_t len, stru
 enum rc st_open_file(struct st_file **out, const char *path, struct err *err);
 void st_close(struct st_file *f); /* NULL is fine */
 size_t st_count(const struct st_file *f);
-const struct st_tensor *st_at(const struct st_file *f, size_t index);  /* in header order */
+const struct st_tensor *st_at(const struct st_file *f, size_t index);       /* in header order */
 const struct st_tensor *st_find(const struct st_file *f, const char *name); /* NULL when absent */
 const void *st_data(const struct st_file *f, const struct st_tensor *t);
 /* A metadata value ("__metadata__"), or NULL. */
@@ -42,15 +44,18 @@ const char *st_metadata(const struct st_file *f, const char *key);
 size_t st_dtype_bytes(enum st_dtype d);
 const char *st_dtype_name(enum st_dtype d); /* "BF16" */
 
-/* Writing, to a file or to memory.  The header is padded with spaces so that data starts 8-aligned; tensors are laid out in the order given. */
+/* Writing, to a file or to memory.  The header is padded with spaces so that data starts 8-aligned; tensors are laid
+ * out in the order given. */
 struct st_entry {
   const char *name;
   enum st_dtype dtype;
   int dims;
   int64_t shape[ST_DIMS_MAX];
 };
-/* Appends the 8 bytes and the header to out; the caller then writes each tensor's bytes in order.  metadata: key, value, ..., NULL; may be NULL. */
-enum rc st_write_header(struct buf *out, const struct st_entry *entries, size_t count, const char *const *metadata, struct err *err);
+/* Appends the 8 bytes and the header to out; the caller then writes each tensor's bytes in order.  metadata: key,
+ * value, ..., NULL; may be NULL. */
+enum rc st_write_header(struct buf *out, const struct st_entry *entries, size_t count, const char *const *metadata,
+                        struct err *err);
 
 /* SHA-256 over name, dtype, shape and bytes of one tensor: the leaf of a weights digest (DESIGN section 3).
  * Canonical bytes: text(name), text(dtype name), u32 dims, u64 each dim, then the raw little-endian bytes. */

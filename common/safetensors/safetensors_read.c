@@ -1,12 +1,13 @@
 /* Reading safetensors: every claim of the header is checked before the first tensor is handed out.
  *
- * Called by the model (weights), the trainer (checkpoints) and the services that take pushed weights; so the bytes may come from a stranger.  A file is parsed once
- * into an array of tensors in header order and an array sorted by name; afterwards it is immutable, and any thread may read it.  The bytes are borrowed or mapped
- * and never copied: the kernel brings in the pages that are used.  A mapped file must not be shortened while it is open (our writers replace files by rename, they
- * never write into them).
+ * Called by the model (weights), the trainer (checkpoints) and the services that take pushed weights; so the bytes
+ * may come from a stranger.  A file is parsed once into an array of tensors in header order and an array sorted by
+ * name; afterwards it is immutable, and any thread may read it.  The bytes are borrowed or mapped and never copied:
+ * the kernel brings in the pages that are used.  A mapped file must not be shortened while it is open (our writers
+ * replace files by rename, they never write into them).
  *
- * Strictness: the tensors, sorted by offset, must cover the data section exactly, from its first byte to its last.  That is what the format's own reader demands, and
- * it excludes overlap, holes and trailing bytes in one rule. */
+ * Strictness: the tensors, sorted by offset, must cover the data section exactly, from its first byte to its last.
+ * That is what the format's own reader demands, and it excludes overlap, holes and trailing bytes in one rule. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -26,11 +27,11 @@ enum { LENGTH_BYTES = 8 };
 #define METADATA "__metadata__"
 
 struct st_file {
-  void *map;             /* what st_close unmaps, or NULL when the bytes are borrowed */
+  void *map; /* what st_close unmaps, or NULL when the bytes are borrowed */
   size_t map_bytes;
   const unsigned char *data; /* the data section */
   size_t data_bytes;
-  struct json *header;   /* kept for the metadata's texts */
+  struct json *header; /* kept for the metadata's texts */
   struct st_tensor *tensors;
   size_t count;
   const struct st_tensor **by_name;
@@ -49,32 +50,40 @@ static enum rc read_dtype(struct st_tensor *t, const char *name, struct err *err
       return RC_OK;
     }
   }
-  return err_set(err, RC_INVALID, t->name, "tensor %s: expected dtype BF16, F16, F32, F64, I64, I32, I16, I8, U8 or BOOL, got \"%.32s\"", t->name, name);
+  return err_set(err, RC_INVALID, t->name,
+                 "tensor %s: expected dtype BF16, F16, F32, F64, I64, I32, I16, I8, U8 or BOOL, got \"%.32s\"", t->name,
+                 name);
 }
 
 /* A non-negative integer of an array, with a message that names the tensor and the array. */
-static enum rc read_size(int64_t *out, const struct json *array, size_t index, const struct st_tensor *t, const char *what, struct err *err) {
+static enum rc read_size(int64_t *out, const struct json *array, size_t index, const struct st_tensor *t,
+                         const char *what, struct err *err) {
   const struct json *item = json_at(array, index);
   if (json_type_of(item) != JSON_INT)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected an integer in %s[%zu], got %s", t->name, what, index, json_type_name(json_type_of(item)));
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected an integer in %s[%zu], got %s", t->name, what, index,
+                   json_type_name(json_type_of(item)));
   if (json_int(item) < 0)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected no negative number in %s[%zu], got %" PRId64, t->name, what, index, json_int(item));
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected no negative number in %s[%zu], got %" PRId64, t->name,
+                   what, index, json_int(item));
   *out = json_int(item);
   return RC_OK;
 }
 
 static enum rc read_shape(struct st_tensor *t, const struct json *shape, struct err *err) {
   if (json_type_of(shape) != JSON_ARRAY)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected an array as shape, got %s", t->name, json_type_name(json_type_of(shape)));
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected an array as shape, got %s", t->name,
+                   json_type_name(json_type_of(shape)));
   if (json_length(shape) > ST_DIMS_MAX)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected at most %d dimensions, got %zu", t->name, ST_DIMS_MAX, json_length(shape));
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected at most %d dimensions, got %zu", t->name, ST_DIMS_MAX,
+                   json_length(shape));
   t->dims = (int)json_length(shape);
   t->bytes = st_dtype_bytes(t->dtype);
   for (int i = 0; i < t->dims; i++) {
     const enum rc rc = read_size(&t->shape[i], shape, (size_t)i, t, "shape", err);
     if (rc != RC_OK) return rc;
     if (__builtin_mul_overflow(t->bytes, (size_t)t->shape[i], &t->bytes))
-      return err_set(err, RC_INVALID, t->name, "tensor %s: its shape's size exceeds 64 bits at dimension %d, %" PRId64, t->name, i, t->shape[i]);
+      return err_set(err, RC_INVALID, t->name, "tensor %s: its shape's size exceeds 64 bits at dimension %d, %" PRId64,
+                     t->name, i, t->shape[i]);
   }
   return RC_OK;
 }
@@ -82,32 +91,38 @@ static enum rc read_shape(struct st_tensor *t, const struct json *shape, struct 
 static enum rc read_offsets(struct st_tensor *t, const struct json *offsets, size_t data_bytes, struct err *err) {
   int64_t begin, end;
   if (json_type_of(offsets) != JSON_ARRAY || json_length(offsets) != 2)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected data_offsets [begin, end], got %s of %zu items", t->name,
-                   json_type_name(json_type_of(offsets)), json_length(offsets));
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected data_offsets [begin, end], got %s of %zu items",
+                   t->name, json_type_name(json_type_of(offsets)), json_length(offsets));
   enum rc rc = read_size(&begin, offsets, 0, t, "data_offsets", err);
   if (rc == RC_OK) rc = read_size(&end, offsets, 1, t, "data_offsets", err);
   if (rc != RC_OK) return rc;
   if (begin > end || (uint64_t)end > data_bytes)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected data_offsets in order within %zu bytes of data, got [%" PRId64 ", %" PRId64 "]", t->name,
-                   data_bytes, begin, end);
+    return err_set(err, RC_INVALID, t->name,
+                   "tensor %s: expected data_offsets in order within %zu bytes of data, got [%" PRId64 ", %" PRId64 "]",
+                   t->name, data_bytes, begin, end);
   if ((size_t)(end - begin) != t->bytes)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected %zu bytes for its dtype and shape, data_offsets span %" PRId64, t->name, t->bytes, end - begin);
+    return err_set(err, RC_INVALID, t->name,
+                   "tensor %s: expected %zu bytes for its dtype and shape, data_offsets span %" PRId64, t->name,
+                   t->bytes, end - begin);
   t->offset = (size_t)begin;
   return RC_OK;
 }
 
-static enum rc read_tensor(struct st_tensor *t, const char *name, const struct json *value, size_t data_bytes, struct arena *arena, struct err *err) {
+static enum rc read_tensor(struct st_tensor *t, const char *name, const struct json *value, size_t data_bytes,
+                           struct arena *arena, struct err *err) {
   if (strlen(name) >= ST_NAME_MAX)
-    return err_set(err, RC_INVALID, NULL, "expected tensor names of at most %d bytes, got %zu: %.64s...", ST_NAME_MAX - 1, strlen(name), name);
+    return err_set(err, RC_INVALID, NULL, "expected tensor names of at most %d bytes, got %zu: %.64s...",
+                   ST_NAME_MAX - 1, strlen(name), name);
   strcpy(t->name, name);
   if (json_type_of(value) != JSON_OBJECT)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected an object, got %s", t->name, json_type_name(json_type_of(value)));
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected an object, got %s", t->name,
+                   json_type_name(json_type_of(value)));
   const char *dtype = NULL;
   const struct json *shape = NULL, *offsets = NULL;
   const struct json_field fields[] = {
-    {.name = "dtype", .kind = FIELD_STRING, .target = &dtype, .required = true},
-    {.name = "shape", .kind = FIELD_VALUE, .target = &shape, .required = true},
-    {.name = "data_offsets", .kind = FIELD_VALUE, .target = &offsets, .required = true},
+      {.name = "dtype", .kind = FIELD_STRING, .target = &dtype, .required = true},
+      {.name = "shape", .kind = FIELD_VALUE, .target = &shape, .required = true},
+      {.name = "data_offsets", .kind = FIELD_VALUE, .target = &offsets, .required = true},
   };
   enum rc rc = json_fields(value, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, arena, err);
   if (rc != RC_OK) {
@@ -122,13 +137,15 @@ static enum rc read_tensor(struct st_tensor *t, const char *name, const struct j
 
 static enum rc check_metadata(const struct json *metadata, struct err *err) {
   if (json_type_of(metadata) != JSON_OBJECT)
-    return err_set(err, RC_INVALID, METADATA, "expected an object of strings, got %s", json_type_name(json_type_of(metadata)));
+    return err_set(err, RC_INVALID, METADATA, "expected an object of strings, got %s",
+                   json_type_name(json_type_of(metadata)));
   void *cursor = NULL;
   const char *key;
   const struct json *value;
   while (json_next(metadata, &cursor, &key, &value)) {
     if (json_type_of(value) != JSON_STRING)
-      return err_set(err, RC_INVALID, METADATA, "expected strings only, \"%.64s\" is %s", key, json_type_name(json_type_of(value)));
+      return err_set(err, RC_INVALID, METADATA, "expected strings only, \"%.64s\" is %s", key,
+                     json_type_name(json_type_of(value)));
   }
   return RC_OK;
 }
@@ -151,12 +168,14 @@ static enum rc check_cover(struct st_file *f, struct err *err) {
   for (size_t i = 0; i < f->count; i++) {
     const struct st_tensor *t = f->by_name[i];
     if (t->offset != end)
-      return err_set(err, RC_INVALID, t->name, "tensor %s: expected to begin at byte %zu, where the one before ends, got %zu: %s", t->name, end, t->offset,
-                     t->offset < end ? "they overlap" : "there is a hole");
+      return err_set(err, RC_INVALID, t->name,
+                     "tensor %s: expected to begin at byte %zu, where the one before ends, got %zu: %s", t->name, end,
+                     t->offset, t->offset < end ? "they overlap" : "there is a hole");
     end += t->bytes;
   }
   if (end != f->data_bytes)
-    return err_set(err, RC_INVALID, NULL, "expected tensors to cover the %zu bytes of data, they cover %zu", f->data_bytes, end);
+    return err_set(err, RC_INVALID, NULL, "expected tensors to cover the %zu bytes of data, they cover %zu",
+                   f->data_bytes, end);
   return RC_OK;
 }
 
@@ -184,24 +203,32 @@ static enum rc read_tensors(struct st_file *f, struct err *err) {
 /* Fills f from a whole file's bytes. */
 static enum rc parse(struct st_file *f, const unsigned char *bytes, size_t len, struct err *err) {
   if (len < LENGTH_BYTES)
-    return err_set(err, RC_INVALID, NULL, "expected a safetensors file, which begins with %d bytes of header length, got %zu bytes", LENGTH_BYTES, len);
+    return err_set(err, RC_INVALID, NULL,
+                   "expected a safetensors file, which begins with %d bytes of header length, got %zu bytes",
+                   LENGTH_BYTES, len);
   const uint64_t header_bytes = read_u64(bytes);
   if (header_bytes > LIMIT_SAFETENSORS_HEADER)
-    return err_set(err, RC_INVALID, NULL, "expected a safetensors header of at most %u bytes, the file claims %" PRIu64, LIMIT_SAFETENSORS_HEADER, header_bytes);
+    return err_set(err, RC_INVALID, NULL, "expected a safetensors header of at most %u bytes, the file claims %" PRIu64,
+                   LIMIT_SAFETENSORS_HEADER, header_bytes);
   if (header_bytes > len - LENGTH_BYTES)
-    return err_set(err, RC_INVALID, NULL, "expected a safetensors header of %" PRIu64 " bytes as the file claims, got %zu bytes in all after the length",
+    return err_set(err, RC_INVALID, NULL,
+                   "expected a safetensors header of %" PRIu64
+                   " bytes as the file claims, got %zu bytes in all after the length",
                    header_bytes, len - LENGTH_BYTES);
   const char *header = (const char *)bytes + LENGTH_BYTES;
-  if (header_bytes == 0 || header[0] != '{') return err_set(err, RC_INVALID, NULL, "expected a safetensors header that begins with '{'");
+  if (header_bytes == 0 || header[0] != '{')
+    return err_set(err, RC_INVALID, NULL, "expected a safetensors header that begins with '{'");
   enum rc rc = json_parse(&f->header, header, (size_t)header_bytes, LIMIT_SAFETENSORS_HEADER, err);
   if (rc != RC_OK) return rc;
   f->data = bytes + LENGTH_BYTES + header_bytes;
   f->data_bytes = len - LENGTH_BYTES - (size_t)header_bytes;
   const size_t members = json_length(f->header);
-  if (members > LIMIT_TENSORS) return err_set(err, RC_INVALID, NULL, "expected at most %d tensors, got %zu", LIMIT_TENSORS, members);
+  if (members > LIMIT_TENSORS)
+    return err_set(err, RC_INVALID, NULL, "expected at most %d tensors, got %zu", LIMIT_TENSORS, members);
   f->tensors = calloc(members + 1, sizeof *f->tensors); /* + 1: never of size 0 */
   f->by_name = calloc(members + 1, sizeof *f->by_name);
-  if (!f->tensors || !f->by_name) return err_set(err, RC_NO_MEMORY, NULL, "an index of %zu tensors was refused memory", members);
+  if (!f->tensors || !f->by_name)
+    return err_set(err, RC_NO_MEMORY, NULL, "an index of %zu tensors was refused memory", members);
   return read_tensors(f, err);
 }
 
@@ -234,8 +261,9 @@ static enum rc size_of(size_t *out, int fd, const char *path, struct err *err) {
   if (fstat(fd, &st) != 0) return err_set_errno(err, RC_IO, "looking at %s", path);
   if (!S_ISREG(st.st_mode)) return err_set(err, RC_INVALID, NULL, "%s: expected a regular file", path);
   if (st.st_size < LENGTH_BYTES)
-    return err_set(err, RC_INVALID, NULL, "%s: expected a safetensors file, which begins with %d bytes of header length, got %jd bytes", path, LENGTH_BYTES,
-                   (intmax_t)st.st_size);
+    return err_set(err, RC_INVALID, NULL,
+                   "%s: expected a safetensors file, which begins with %d bytes of header length, got %jd bytes", path,
+                   LENGTH_BYTES, (intmax_t)st.st_size);
   *out = (size_t)st.st_size;
   return RC_OK;
 }
@@ -248,8 +276,10 @@ enum rc st_open_file(struct st_file **out, const char *path, struct err *err) {
   enum rc rc = size_of(&len, fd, path, err);
   if (rc == RC_OK) {
     void *map = mmap(NULL, len, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED) rc = err_set_errno(err, RC_IO, "mapping %zu bytes of %s", len, path);
-    else rc = open_bytes(out, map, len, map, err);
+    if (map == MAP_FAILED)
+      rc = err_set_errno(err, RC_IO, "mapping %zu bytes of %s", len, path);
+    else
+      rc = open_bytes(out, map, len, map, err);
   }
   close(fd);
   return rc;
@@ -264,9 +294,7 @@ void st_close(struct st_file *f) {
   free(f);
 }
 
-size_t st_count(const struct st_file *f) {
-  return f->count;
-}
+size_t st_count(const struct st_file *f) { return f->count; }
 
 const struct st_tensor *st_at(const struct st_file *f, size_t index) {
   return index < f->count ? &f->tensors[index] : NULL;
@@ -281,9 +309,7 @@ const struct st_tensor *st_find(const struct st_file *f, const char *name) {
   return found ? *found : NULL;
 }
 
-const void *st_data(const struct st_file *f, const struct st_tensor *t) {
-  return f->data + t->offset;
-}
+const void *st_data(const struct st_file *f, const struct st_tensor *t) { return f->data + t->offset; }
 
 const char *st_metadata(const struct st_file *f, const char *key) {
   const struct json *value = json_get(json_get(f->header, METADATA), key);

@@ -1,9 +1,11 @@
 /* Writing safetensors headers, the element types, and the digests of tensors.
  *
- * Only the header is made here: the tensors' bytes go from the memory that the kernels use straight to a file, a socket or a digest.  Reading back what is written is
- * the reader's business (safetensors_read.c), and the header is held to the reader's limits, so that what we write we can read.  Stateless; any thread.
+ * Only the header is made here: the tensors' bytes go from the memory that the kernels use straight to a file, a
+ * socket or a digest.  Reading back what is written is the reader's business (safetensors_read.c), and the header is
+ * held to the reader's limits, so that what we write we can read.  Stateless; any thread.
  *
- * The digest is over a canonical byte string of our own and not over the file, because a file's header may be spelled in many ways. */
+ * The digest is over a canonical byte string of our own and not over the file, because a file's header may be spelled
+ * in many ways. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,8 +22,9 @@ static const struct dtype_info {
   const char *name;
   size_t bytes;
 } dtypes[] = {
-  [ST_BF16] = {"BF16", 2}, [ST_F16] = {"F16", 2}, [ST_F32] = {"F32", 4}, [ST_F64] = {"F64", 8}, [ST_I64] = {"I64", 8},
-  [ST_I32] = {"I32", 4},   [ST_I16] = {"I16", 2}, [ST_I8] = {"I8", 1},   [ST_U8] = {"U8", 1},   [ST_BOOL] = {"BOOL", 1},
+    [ST_BF16] = {"BF16", 2}, [ST_F16] = {"F16", 2},   [ST_F32] = {"F32", 4}, [ST_F64] = {"F64", 8},
+    [ST_I64] = {"I64", 8},   [ST_I32] = {"I32", 4},   [ST_I16] = {"I16", 2}, [ST_I8] = {"I8", 1},
+    [ST_U8] = {"U8", 1},     [ST_BOOL] = {"BOOL", 1},
 };
 
 size_t st_dtype_bytes(enum st_dtype d) {
@@ -38,14 +41,20 @@ const char *st_dtype_name(enum st_dtype d) {
 static enum rc entry_bytes(size_t *out, const struct st_entry *e, struct err *err) {
   const size_t name_len = strlen(e->name);
   if (name_len >= ST_NAME_MAX || strcmp(e->name, METADATA) == 0)
-    return err_set(err, RC_INVALID, NULL, "expected a tensor name of at most %d bytes other than " METADATA ", got %zu bytes: %.64s", ST_NAME_MAX - 1, name_len, e->name);
-  if (e->dtype > ST_BOOL) return err_set(err, RC_INVALID, e->name, "tensor %s: expected a dtype, got the number %d", e->name, (int)e->dtype);
+    return err_set(err, RC_INVALID, NULL,
+                   "expected a tensor name of at most %d bytes other than " METADATA ", got %zu bytes: %.64s",
+                   ST_NAME_MAX - 1, name_len, e->name);
+  if (e->dtype > ST_BOOL)
+    return err_set(err, RC_INVALID, e->name, "tensor %s: expected a dtype, got the number %d", e->name, (int)e->dtype);
   if (e->dims < 0 || e->dims > ST_DIMS_MAX)
-    return err_set(err, RC_INVALID, e->name, "tensor %s: expected 0 to %d dimensions, got %d", e->name, ST_DIMS_MAX, e->dims);
+    return err_set(err, RC_INVALID, e->name, "tensor %s: expected 0 to %d dimensions, got %d", e->name, ST_DIMS_MAX,
+                   e->dims);
   size_t bytes = dtypes[e->dtype].bytes;
   for (int i = 0; i < e->dims; i++) {
     if (e->shape[i] < 0 || __builtin_mul_overflow(bytes, (size_t)e->shape[i], &bytes))
-      return err_set(err, RC_INVALID, e->name, "tensor %s: expected a shape of non-negative numbers whose size fits 64 bits, got %" PRId64 " in dimension %d",
+      return err_set(err, RC_INVALID, e->name,
+                     "tensor %s: expected a shape of non-negative numbers whose size fits 64 bits, got %" PRId64
+                     " in dimension %d",
                      e->name, e->shape[i], i);
   }
   *out = bytes;
@@ -63,7 +72,8 @@ static enum rc check_distinct(const struct st_entry *entries, size_t count, stru
   qsort(names, count, sizeof *names, compare_names);
   enum rc rc = RC_OK;
   for (size_t i = 1; i < count && rc == RC_OK; i++)
-    if (strcmp(names[i - 1], names[i]) == 0) rc = err_set(err, RC_INVALID, names[i], "tensor %s: expected each name once, got it twice", names[i]);
+    if (strcmp(names[i - 1], names[i]) == 0)
+      rc = err_set(err, RC_INVALID, names[i], "tensor %s: expected each name once, got it twice", names[i]);
   free(names);
   return rc;
 }
@@ -80,7 +90,9 @@ static enum rc write_entry(struct json_writer *w, const struct st_entry *e, size
   const enum rc rc = entry_bytes(&bytes, e, err);
   if (rc != RC_OK) return rc;
   if (__builtin_add_overflow(*offset, bytes, &end) || end > INT64_MAX)
-    return err_set(err, RC_INVALID, e->name, "tensor %s: expected data that ends below 2^63 bytes, this one begins at %zu and takes %zu", e->name, *offset, bytes);
+    return err_set(err, RC_INVALID, e->name,
+                   "tensor %s: expected data that ends below 2^63 bytes, this one begins at %zu and takes %zu", e->name,
+                   *offset, bytes);
   json_key(w, e->name);
   json_object_begin(w);
   json_kv_string(w, "dtype", dtypes[e->dtype].name);
@@ -98,8 +110,10 @@ static enum rc write_entry(struct json_writer *w, const struct st_entry *e, size
   return RC_OK;
 }
 
-enum rc st_write_header(struct buf *out, const struct st_entry *entries, size_t count, const char *const *metadata, struct err *err) {
-  if (count >= LIMIT_TENSORS) return err_set(err, RC_INVALID, NULL, "expected fewer than %d tensors, got %zu", LIMIT_TENSORS, count);
+enum rc st_write_header(struct buf *out, const struct st_entry *entries, size_t count, const char *const *metadata,
+                        struct err *err) {
+  if (count >= LIMIT_TENSORS)
+    return err_set(err, RC_INVALID, NULL, "expected fewer than %d tensors, got %zu", LIMIT_TENSORS, count);
   enum rc rc = check_distinct(entries, count, err);
   if (rc != RC_OK) return rc;
   struct buf header = BUF_INIT;
@@ -113,7 +127,9 @@ enum rc st_write_header(struct buf *out, const struct st_entry *entries, size_t 
   while (header.len % ALIGN != 0 && !header.failed) buf_append(&header, " ", 1);
   if (rc == RC_OK) rc = buf_check(&header, err);
   if (rc == RC_OK && header.len > LIMIT_SAFETENSORS_HEADER)
-    rc = err_set(err, RC_INVALID, NULL, "expected a header of at most %u bytes, %zu tensors and their metadata take %zu", LIMIT_SAFETENSORS_HEADER, count, header.len);
+    rc =
+        err_set(err, RC_INVALID, NULL, "expected a header of at most %u bytes, %zu tensors and their metadata take %zu",
+                LIMIT_SAFETENSORS_HEADER, count, header.len);
   if (rc == RC_OK) {
     unsigned char length[LENGTH_BYTES];
     for (int i = 0; i < LENGTH_BYTES; i++) length[i] = (unsigned char)((uint64_t)header.len >> 8 * i);

@@ -1,4 +1,5 @@
-/* The codecs' shared parts: see fields.h.  Pure functions over parsed JSON; everything that is copied lives in the caller's arena. */
+/* The codecs' shared parts: see fields.h.  Pure functions over parsed JSON; everything that is copied lives in the
+ * caller's arena. */
 #include "common/wire/fields.h"
 
 #include <assert.h>
@@ -19,20 +20,25 @@ static bool is_name(const char *text) {
 
 static enum rc check_name(const char *field, const char *text, struct err *err) {
   if (is_name(text)) return RC_OK;
-  return err_set(err, RC_INVALID, field, "expected a name of letters, digits, '.', '_' and '-', got \"%.*s\"", SHOWN_BYTES, text);
+  return err_set(err, RC_INVALID, field, "expected a name of letters, digits, '.', '_' and '-', got \"%.*s\"",
+                 SHOWN_BYTES, text);
 }
 
 /* Paths are appended to it, so no query, no fragment and no slash at the end. */
 static enum rc check_url(const char *field, const char *text, struct err *err) {
   static const char scheme[] = "http://";
   const size_t len = strlen(text), head = sizeof scheme - 1;
-  bool ok = strncmp(text, scheme, head) == 0 && len > head && text[head] != '/' && text[head] != ':' && text[len - 1] != '/';
+  bool ok =
+      strncmp(text, scheme, head) == 0 && len > head && text[head] != '/' && text[head] != ':' && text[len - 1] != '/';
   for (size_t i = 0; ok && i < len; i++) ok = text[i] > 0x20 && text[i] < 0x7F && !strchr("?#\"<>\\^`{|}@", text[i]);
   if (ok) return RC_OK;
-  return err_set(err, RC_INVALID, field, "expected a URL like http://host:port, without query or slash at the end, got \"%.*s\"", SHOWN_BYTES, text);
+  return err_set(err, RC_INVALID, field,
+                 "expected a URL like http://host:port, without query or slash at the end, got \"%.*s\"", SHOWN_BYTES,
+                 text);
 }
 
-enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena, struct err *err) {
+enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena,
+                    struct err *err) {
   enum rc rc = json_fields(object, fields, count, UNKNOWN_REFUSED, arena, err);
   for (size_t i = 0; rc == RC_OK && i < count; i++) {
     const struct json_field *f = &fields[i];
@@ -44,7 +50,8 @@ enum rc wire_fields(const struct json *object, const struct json_field *fields, 
   return rc;
 }
 
-enum rc wire_choice(int *out, const char *field, const char *text, const char *const *names, size_t count, struct err *err) {
+enum rc wire_choice(int *out, const char *field, const char *text, const char *const *names, size_t count,
+                    struct err *err) {
   char expected[256] = "";
   size_t used = 0;
   for (size_t i = 0; i < count; i++) {
@@ -52,24 +59,29 @@ enum rc wire_choice(int *out, const char *field, const char *text, const char *c
       *out = (int)i;
       return RC_OK;
     }
-    const int n = used < sizeof expected ? snprintf(expected + used, sizeof expected - used, "%s\"%s\"", i ? ", " : "", names[i]) : 0;
+    const int n = used < sizeof expected
+                      ? snprintf(expected + used, sizeof expected - used, "%s\"%s\"", i ? ", " : "", names[i])
+                      : 0;
     used += n > 0 ? (size_t)n : 0;
   }
   return err_set(err, RC_INVALID, field, "expected one of %s, got \"%.*s\"", expected, SHOWN_BYTES, text);
 }
 
-enum rc wire_items(const struct wire_list *list, void **items, size_t *count, const struct json *value, struct arena *arena, struct err *err) {
+enum rc wire_items(const struct wire_list *list, void **items, size_t *count, const struct json *value,
+                   struct arena *arena, struct err *err) {
   *items = NULL;
   *count = 0;
   if (!value && list->min == 0) return RC_OK;
   if (!value || json_type_of(value) != JSON_ARRAY)
-    return err_set(err, RC_INVALID, list->name, "expected an array, got %s", value ? json_type_name(json_type_of(value)) : "nothing");
+    return err_set(err, RC_INVALID, list->name, "expected an array, got %s",
+                   value ? json_type_name(json_type_of(value)) : "nothing");
   const size_t n = json_length(value);
   if (n < list->min || n > list->max)
     return err_set(err, RC_INVALID, list->name, "expected %zu to %zu items, got %zu", list->min, list->max, n);
   if (n == 0) return RC_OK;
   char *memory = arena_alloc(arena, n, list->item_size);
-  if (!memory) return err_set(err, RC_NO_MEMORY, list->name, "%zu items of %zu bytes were refused memory", n, list->item_size);
+  if (!memory)
+    return err_set(err, RC_NO_MEMORY, list->name, "%zu items of %zu bytes were refused memory", n, list->item_size);
   for (size_t i = 0; i < n; i++) {
     const enum rc rc = list->read(memory + i * list->item_size, json_at(value, i), arena, err);
     if (rc) {
@@ -115,7 +127,8 @@ enum rc wire_distinct(const char *field, const char *const *names, size_t count,
   memcpy(sorted, names, count * sizeof *sorted);
   qsort(sorted, count, sizeof *sorted, compare_names);
   for (size_t i = 1; i < count; i++)
-    if (strcmp(sorted[i - 1], sorted[i]) == 0) return err_set(err, RC_INVALID, field, "expected every id once, got %s twice", sorted[i]);
+    if (strcmp(sorted[i - 1], sorted[i]) == 0)
+      return err_set(err, RC_INVALID, field, "expected every id once, got %s twice", sorted[i]);
   return RC_OK;
 }
 
@@ -145,8 +158,10 @@ bool wire_digest_is_zero(const struct digest *d) {
 }
 
 void wire_kv_digest_or_null(struct json_writer *w, const char *key, const struct digest *d) {
-  if (wire_digest_is_zero(d)) json_kv_string(w, key, NULL);
-  else wire_kv_digest(w, key, d);
+  if (wire_digest_is_zero(d))
+    json_kv_string(w, key, NULL);
+  else
+    wire_kv_digest(w, key, d);
 }
 
 void wire_kv_error(struct json_writer *w, const char *key, const struct err *error, bool has) {
@@ -168,7 +183,12 @@ enum rc wire_error_read(struct err *out, const struct json *value, struct arena 
   const char *code = NULL, *message = NULL, *field = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("code", code),
-      {.name = "message", .kind = FIELD_STRING, .target = &message, .required = true, .min = 0, .max = 4 * ERR_MESSAGE_MAX},
+      {.name = "message",
+       .kind = FIELD_STRING,
+       .target = &message,
+       .required = true,
+       .min = 0,
+       .max = 4 * ERR_MESSAGE_MAX},
       {.name = "field", .kind = FIELD_STRING, .target = &field, .required = true, .min = 0, .max = 4 * ERR_FIELD_MAX},
   };
   const char *names[RC_INTERNAL] = {0}; /* without "ok" */
@@ -176,8 +196,10 @@ enum rc wire_error_read(struct err *out, const struct json *value, struct arena 
   int index = 0;
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_choice(&index, "code", code, names, WIRE_COUNT(names), err);
-  if (rc == RC_OK) err_set(out, (enum rc)(index + 1), field, "%s", message);
-  else err_in_field(err, "error");
+  if (rc == RC_OK)
+    err_set(out, (enum rc)(index + 1), field, "%s", message);
+  else
+    err_in_field(err, "error");
   return rc;
 }
 
@@ -204,8 +226,10 @@ static enum rc segment_read(void *item, const struct json *value, struct arena *
   return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
 }
 
-enum rc wire_segments_read(struct sample_segment **out, size_t *count, const struct json *value, size_t tokens, struct arena *arena, struct err *err) {
-  const struct wire_list list = {.name = "segments", .min = tokens ? 1 : 0, .max = tokens, .item_size = sizeof **out, .read = segment_read};
+enum rc wire_segments_read(struct sample_segment **out, size_t *count, const struct json *value, size_t tokens,
+                           struct arena *arena, struct err *err) {
+  const struct wire_list list = {
+      .name = "segments", .min = tokens ? 1 : 0, .max = tokens, .item_size = sizeof **out, .read = segment_read};
   void *items;
   const enum rc rc = wire_items(&list, &items, count, value, arena, err);
   if (rc) return rc;
@@ -214,10 +238,13 @@ enum rc wire_segments_read(struct sample_segment **out, size_t *count, const str
   for (size_t i = 0; i < *count; i++) {
     const struct sample_segment *s = &(*out)[i];
     if (s->start != covered)
-      return err_set(err, RC_INVALID, "segments", "expected segment %zu to start at token %lld, where the one before ends, got %d", i, (long long)covered, s->start);
+      return err_set(err, RC_INVALID, "segments",
+                     "expected segment %zu to start at token %lld, where the one before ends, got %d", i,
+                     (long long)covered, s->start);
     covered += s->count;
   }
   if (covered != (int64_t)tokens)
-    return err_set(err, RC_INVALID, "segments", "expected segments that cover %zu tokens exactly, got %lld", tokens, (long long)covered);
+    return err_set(err, RC_INVALID, "segments", "expected segments that cover %zu tokens exactly, got %lld", tokens,
+                   (long long)covered);
   return RC_OK;
 }

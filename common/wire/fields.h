@@ -1,14 +1,16 @@
-/* What the codecs share: shorthands for field tables, names, URLs, enumerations, lists of objects, numbers that may be missing.
+/* What the codecs share: shorthands for field tables, names, URLs, enumerations, lists of objects, numbers that may
+ * be missing.
  *
- * Private to common/wire.  Every decoder has the same shape: a table read by wire_fields (unknown keys refused), then lists, then what a
- * table cannot say.  Integers that JavaScript could not hold (above 2^53 - 1) are written as decimal strings; both forms are read. */
+ * Private to common/wire.  Every decoder has the same shape: a table read by wire_fields (unknown keys refused), then
+ * lists, then what a table cannot say.  Integers that JavaScript could not hold (above 2^53 - 1) are written as
+ * decimal strings; both forms are read. */
 #ifndef LEASEHOLD_WIRE_FIELDS_H
 #define LEASEHOLD_WIRE_FIELDS_H
 
 #include "common/wire/training.h"
 
 #define WIRE_COUNT(array) (sizeof(array) / sizeof *(array))
-#define WIRE_EXACT_MAX 9007199254740991.0 /* 2^53 - 1 */
+#define WIRE_EXACT_MAX    9007199254740991.0 /* 2^53 - 1 */
 
 enum {
   WIRE_NAME_BYTES = LIMIT_NAME_MAX - 1, /* a FIELD_STRING with this maximum is a name: its characters are checked */
@@ -19,23 +21,37 @@ enum {
 };
 
 /* Entries of a field table; the target is an lvalue of the kind's type. */
-#define WIRE_NAME(key, lvalue) {.name = (key), .kind = FIELD_STRING, .target = &(lvalue), .required = true, .min = 1, .max = WIRE_NAME_BYTES}
-#define WIRE_URL(key, lvalue) {.name = (key), .kind = FIELD_STRING, .target = &(lvalue), .required = true, .min = 1, .max = WIRE_URL_BYTES}
-#define WIRE_U64(key, lvalue) {.name = (key), .kind = FIELD_U64, .target = &(lvalue), .required = true}
-#define WIRE_I64(key, lvalue) {.name = (key), .kind = FIELD_I64, .target = &(lvalue), .required = true, .min = 0, .max = WIRE_EXACT_MAX}
-#define WIRE_I32(key, lvalue, low, high) {.name = (key), .kind = FIELD_I32, .target = &(lvalue), .required = true, .min = (low), .max = (high)}
-#define WIRE_F64(key, lvalue, low, high) {.name = (key), .kind = FIELD_F64, .target = &(lvalue), .required = true, .min = (low), .max = (high)}
-#define WIRE_BOOL(key, lvalue) {.name = (key), .kind = FIELD_BOOL, .target = &(lvalue), .required = true}
-#define WIRE_DIGEST(key, lvalue) {.name = (key), .kind = FIELD_DIGEST, .target = &(lvalue), .required = true}
-#define WIRE_VALUE(key, lvalue) {.name = (key), .kind = FIELD_VALUE, .target = &(lvalue), .required = true}
-#define WIRE_TOKENS(key, lvalue, most) \
-  {.name = (key), .kind = FIELD_I32_ARRAY, .target = &(lvalue), .required = true, .min = 0, .max = LIMIT_VOCABULARY - 1, .count_max = (most)}
+#define WIRE_NAME(key, lvalue) \
+  { .name = (key), .kind = FIELD_STRING, .target = &(lvalue), .required = true, .min = 1, .max = WIRE_NAME_BYTES }
+#define WIRE_URL(key, lvalue) \
+  { .name = (key), .kind = FIELD_STRING, .target = &(lvalue), .required = true, .min = 1, .max = WIRE_URL_BYTES }
+#define WIRE_U64(key, lvalue) \
+  { .name = (key), .kind = FIELD_U64, .target = &(lvalue), .required = true }
+#define WIRE_I64(key, lvalue) \
+  { .name = (key), .kind = FIELD_I64, .target = &(lvalue), .required = true, .min = 0, .max = WIRE_EXACT_MAX }
+#define WIRE_I32(key, lvalue, low, high) \
+  { .name = (key), .kind = FIELD_I32, .target = &(lvalue), .required = true, .min = (low), .max = (high) }
+#define WIRE_F64(key, lvalue, low, high) \
+  { .name = (key), .kind = FIELD_F64, .target = &(lvalue), .required = true, .min = (low), .max = (high) }
+#define WIRE_BOOL(key, lvalue) \
+  { .name = (key), .kind = FIELD_BOOL, .target = &(lvalue), .required = true }
+#define WIRE_DIGEST(key, lvalue) \
+  { .name = (key), .kind = FIELD_DIGEST, .target = &(lvalue), .required = true }
+#define WIRE_VALUE(key, lvalue) \
+  { .name = (key), .kind = FIELD_VALUE, .target = &(lvalue), .required = true }
+#define WIRE_TOKENS(key, lvalue, most)                                                       \
+  {                                                                                          \
+    .name = (key), .kind = FIELD_I32_ARRAY, .target = &(lvalue), .required = true, .min = 0, \
+    .max = LIMIT_VOCABULARY - 1, .count_max = (most)                                         \
+  }
 
 /* json_fields with unknown keys refused, then the characters of names and URLs. */
-enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena, struct err *err);
+enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena,
+                    struct err *err);
 
 /* RC_INVALID naming the choices.  *out is an index into names. */
-enum rc wire_choice(int *out, const char *field, const char *text, const char *const *names, size_t count, struct err *err);
+enum rc wire_choice(int *out, const char *field, const char *text, const char *const *names, size_t count,
+                    struct err *err);
 
 /* An array of objects: each is read by `read` into zeroed arena memory; a fault inside is reported under "name[i]". */
 struct wire_list {
@@ -43,8 +59,10 @@ struct wire_list {
   size_t min, max, item_size;
   enum rc (*read)(void *item, const struct json *value, struct arena *arena, struct err *err);
 };
-/* value NULL (an optional member that did not come) is an empty list when list->min is 0.  *items is NULL when the list is empty. */
-enum rc wire_items(const struct wire_list *list, void **items, size_t *count, const struct json *value, struct arena *arena, struct err *err);
+/* value NULL (an optional member that did not come) is an empty list when list->min is 0.  *items is NULL when the
+ * list is empty. */
+enum rc wire_items(const struct wire_list *list, void **items, size_t *count, const struct json *value,
+                   struct arena *arena, struct err *err);
 /* For lists of bare names. */
 enum rc wire_read_name(void *item, const struct json *value, struct arena *arena, struct err *err);
 void wire_kv_names(struct json_writer *w, const char *key, const char *const *names, size_t count);
@@ -70,10 +88,12 @@ enum rc wire_state_read(enum job_state *out, const char *text, struct err *err);
 
 /* Segments: [{"start","count","loss_mask"}] that cover exactly `tokens` tokens, ascending, without gaps. */
 void wire_kv_segments(struct json_writer *w, const struct sample_segment *segments, size_t count);
-enum rc wire_segments_read(struct sample_segment **out, size_t *count, const struct json *value, size_t tokens, struct arena *arena, struct err *err);
+enum rc wire_segments_read(struct sample_segment **out, size_t *count, const struct json *value, size_t tokens,
+                           struct arena *arena, struct err *err);
 
 /* The reports of pushes, in a step's status and in an announcement. */
 void wire_kv_pushes(struct json_writer *w, const struct push_report *pushes, size_t count);
-enum rc wire_pushes_read(struct push_report **out, size_t *count, const struct json *value, struct arena *arena, struct err *err);
+enum rc wire_pushes_read(struct push_report **out, size_t *count, const struct json *value, struct arena *arena,
+                         struct err *err);
 
 #endif

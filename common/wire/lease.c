@@ -1,5 +1,5 @@
-/* Codecs of leases: the request, the grant and the answer to it; see lease.h.  The result's codec is in lease_result.c.
- * Previous hop of a rollout: the coordinator grants.  Next hop: the generation-server's engine. */
+/* Codecs of leases: the request, the grant and the answer to it; see lease.h.  The result's codec is in
+ * lease_result.c. Previous hop of a rollout: the coordinator grants.  Next hop: the generation-server's engine. */
 #include "common/wire/lease.h"
 
 #include <float.h>
@@ -19,8 +19,10 @@ void lease_request_encode(const struct lease_request *m, struct buf *out) {
   json_kv_u64(&w, "epoch", m->epoch);
   json_kv_int(&w, "slots_free", m->slots_free);
   json_kv_int(&w, "wait_ms", m->wait_ms);
-  if (m->has_loaded) wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
-  else json_kv_string(&w, "loaded_digest", NULL);
+  if (m->has_loaded)
+    wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
+  else
+    json_kv_string(&w, "loaded_digest", NULL);
   json_object_end(&w);
 }
 
@@ -48,12 +50,19 @@ static enum rc partial_read(void *item, const struct json *value, struct arena *
   const struct json_field fields[] = {
       WIRE_I32("sample", p->sample, 0, LIMIT_SAMPLES_PER_GROUP - 1),
       WIRE_TOKENS("token_ids", p->token_ids, LIMIT_NEW_TOKENS),
-      {.name = "logprobs", .kind = FIELD_F32_ARRAY, .target = &p->logprobs, .required = true, .min = -FLT_MAX, .max = 0, .count_max = LIMIT_NEW_TOKENS},
+      {.name = "logprobs",
+       .kind = FIELD_F32_ARRAY,
+       .target = &p->logprobs,
+       .required = true,
+       .min = -FLT_MAX,
+       .max = 0,
+       .count_max = LIMIT_NEW_TOKENS},
   };
   const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc) return rc;
   if (p->logprobs.count != p->token_ids.count)
-    return err_set(err, RC_INVALID, "logprobs", "expected one per token (%zu), got %zu", p->token_ids.count, p->logprobs.count);
+    return err_set(err, RC_INVALID, "logprobs", "expected one per token (%zu), got %zu", p->token_ids.count,
+                   p->logprobs.count);
   return RC_OK;
 }
 
@@ -87,20 +96,25 @@ static void lease_write(const struct lease *m, struct json_writer *w) {
 /* What a field table cannot say about a lease. */
 static enum rc lease_check(const struct lease *m, struct err *err) {
   if (m->sample_first > LIMIT_SAMPLES_PER_GROUP - m->sample_count)
-    return err_set(err, RC_INVALID, "sample_count", "expected samples below %d, got %d from %d on", LIMIT_SAMPLES_PER_GROUP, m->sample_count, m->sample_first);
+    return err_set(err, RC_INVALID, "sample_count", "expected samples below %d, got %d from %d on",
+                   LIMIT_SAMPLES_PER_GROUP, m->sample_count, m->sample_first);
   if (m->version_min > m->version_max)
-    return err_set(err, RC_INVALID, "version_max", "expected at least version_min (%lld), got %lld", (long long)m->version_min, (long long)m->version_max);
+    return err_set(err, RC_INVALID, "version_max", "expected at least version_min (%lld), got %lld",
+                   (long long)m->version_min, (long long)m->version_max);
   if (m->purpose == LEASE_TRAINING && !(m->temperature > 0))
-    return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %.9g", (double)m->temperature);
-  if (m->prompt_ids.count == 0) return err_set(err, RC_INVALID, "prompt_ids", "expected 1 to %d tokens, got 0", LIMIT_PROMPT_TOKENS);
+    return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %.9g",
+                   (double)m->temperature);
+  if (m->prompt_ids.count == 0)
+    return err_set(err, RC_INVALID, "prompt_ids", "expected 1 to %d tokens, got 0", LIMIT_PROMPT_TOKENS);
   bool seen[LIMIT_SAMPLES_PER_GROUP] = {0};
   for (size_t i = 0; i < m->partial_count; i++) {
     const struct partial_sample *p = &m->partials[i];
     if (p->sample < m->sample_first || p->sample >= m->sample_first + m->sample_count || seen[p->sample])
-      return err_set(err, RC_INVALID, "partials", "expected distinct samples from %d to %d, got sample %d", m->sample_first, m->sample_first + m->sample_count - 1,
-                     p->sample);
+      return err_set(err, RC_INVALID, "partials", "expected distinct samples from %d to %d, got sample %d",
+                     m->sample_first, m->sample_first + m->sample_count - 1, p->sample);
     if (p->token_ids.count > (size_t)m->max_new_tokens)
-      return err_set(err, RC_INVALID, "partials", "expected at most max_new_tokens (%d) tokens of sample %d, got %zu", m->max_new_tokens, p->sample, p->token_ids.count);
+      return err_set(err, RC_INVALID, "partials", "expected at most max_new_tokens (%d) tokens of sample %d, got %zu",
+                     m->max_new_tokens, p->sample, p->token_ids.count);
     seen[p->sample] = true;
   }
   return RC_OK;
@@ -132,7 +146,8 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
       WIRE_TOKENS("prompt_ids", m->prompt_ids, LIMIT_PROMPT_TOKENS),
       {.name = "partials", .kind = FIELD_VALUE, .target = &partials},
   };
-  const struct wire_list list = {.name = "partials", .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *m->partials, .read = partial_read};
+  const struct wire_list list = {
+      .name = "partials", .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *m->partials, .read = partial_read};
   int index = 0;
   void *items = NULL;
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
@@ -162,12 +177,15 @@ void lease_answer_encode(const struct lease_answer *m, struct buf *out) {
 enum rc lease_answer_decode(struct lease_answer *m, const struct json *body, struct arena *arena, struct err *err) {
   *m = (struct lease_answer){0};
   const struct json *leases = NULL, *current = NULL;
-  const struct json_field fields[] = {WIRE_U64("epoch", m->epoch), WIRE_VALUE("leases", leases), WIRE_VALUE("current", current)};
-  const struct wire_list list = {.name = "leases", .max = LIMIT_LEASES_PER_REQUEST, .item_size = sizeof *m->leases, .read = lease_read};
+  const struct json_field fields[] = {WIRE_U64("epoch", m->epoch), WIRE_VALUE("leases", leases),
+                                      WIRE_VALUE("current", current)};
+  const struct wire_list list = {
+      .name = "leases", .max = LIMIT_LEASES_PER_REQUEST, .item_size = sizeof *m->leases, .read = lease_read};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->lease_count, leases, arena, err);
   m->leases = items;
-  if (rc == RC_OK && (rc = current_version_read(&m->current, current, arena, err)) != RC_OK) err_in_field(err, "current");
+  if (rc == RC_OK && (rc = current_version_read(&m->current, current, arena, err)) != RC_OK)
+    err_in_field(err, "current");
   return rc;
 }

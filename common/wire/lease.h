@@ -1,7 +1,9 @@
-/* Leases and their results: the coordinator grants samples of one group to a generation-server, which answers once per lease.
+/* Leases and their results: the coordinator grants samples of one group to a generation-server, which answers once
+ * per lease.
  *
- * Ids: run r7, round r7.12, group r7.12.3, sample r7.12.3.0; a lease is named after its group and samples, "r7.12.3.0-3" (first and last sample).
- * A re-issued sample carries a higher fence; a result under an older fence is refused. */
+ * Ids: run r7, round r7.12, group r7.12.3, sample r7.12.3.0; a lease is named after its group and samples,
+ * "r7.12.3.0-3" (first and last sample). A re-issued sample carries a higher fence; a result under an older fence is
+ * refused. */
 #ifndef LEASEHOLD_WIRE_LEASE_H
 #define LEASEHOLD_WIRE_LEASE_H
 
@@ -10,14 +12,14 @@
 /* POST /v1/workers/{id}/leases: a long poll. */
 struct lease_request {
   uint64_t epoch;
-  int32_t slots_free;        /* samples wanted, prefetch included; > 0 */
+  int32_t slots_free; /* samples wanted, prefetch included; > 0 */
   int32_t wait_ms;
   bool has_loaded;
   struct digest loaded_digest;
 };
 
 struct partial_sample {
-  int32_t sample;            /* index within the group */
+  int32_t sample; /* index within the group */
   struct json_i32s token_ids;
   struct json_f32s logprobs;
 };
@@ -25,20 +27,20 @@ struct partial_sample {
 enum lease_purpose { LEASE_TRAINING, LEASE_EVALUATION };
 
 struct lease {
-  const char *id;            /* "r7.12.3.0-3" */
+  const char *id; /* "r7.12.3.0-3" */
   uint64_t fence;
   const char *run;
-  const char *group;         /* "r7.12.3" */
+  const char *group;          /* "r7.12.3" */
   enum lease_purpose purpose; /* "training" | "evaluation" */
   int64_t round;
-  int32_t group_ordinal;     /* counts refills; the key of its randomness */
+  int32_t group_ordinal; /* counts refills; the key of its randomness */
   int32_t sample_first, sample_count;
   int64_t version_min, version_max; /* valid while the policy version lies between */
   struct digest weights_digest;
-  float temperature;         /* > 0 for training; 0 is greedy, evaluation only */
+  float temperature; /* > 0 for training; 0 is greedy, evaluation only */
   int32_t max_new_tokens;
   struct json_i32s stop_token_ids;
-  uint64_t seed;             /* the run's */
+  uint64_t seed; /* the run's */
   int32_t ttl_ms;
   struct json_i32s prompt_ids;
   struct partial_sample *partials; /* tokens that an earlier holder handed back */
@@ -54,16 +56,24 @@ struct lease_answer {
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT }; /* "stop" | "length" | "abort" */
 
-struct sample_segment { int32_t start, count; bool loss_mask; };   /* over the sample's own tokens; loss_mask true: trained on */
-struct version_span { int64_t version; int32_t start, count; };
+struct sample_segment {
+  int32_t start, count;
+  bool loss_mask;
+}; /* over the sample's own tokens; loss_mask true: trained on */
+struct version_span {
+  int64_t version;
+  int32_t start, count;
+};
 
 struct sample_result {
   int32_t sample;
-  struct json_i32s token_ids;  /* the stop token included when it was sampled */
-  struct json_f32s logprobs;   /* behaviour log-probabilities, one per token, 9 significant digits */
+  struct json_i32s token_ids; /* the stop token included when it was sampled */
+  struct json_f32s logprobs;  /* behaviour log-probabilities, one per token, 9 significant digits */
   enum finish_reason finish;
-  struct sample_segment *segments; size_t segment_count;  /* cover the tokens exactly */
-  struct version_span *spans; size_t span_count;          /* cover the tokens exactly */
+  struct sample_segment *segments;
+  size_t segment_count; /* cover the tokens exactly */
+  struct version_span *spans;
+  size_t span_count; /* cover the tokens exactly */
 };
 
 /* PUT /v1/leases/{id}/result */
@@ -71,13 +81,13 @@ struct lease_result {
   const char *worker_id;
   uint64_t epoch, fence;
   struct digest loaded_digest;
-  bool handed_back;          /* draining: the samples are partial (finish "abort") and will be continued elsewhere */
+  bool handed_back; /* draining: the samples are partial (finish "abort") and will be continued elsewhere */
   struct sample_result *samples;
   size_t sample_count;
 };
 
 struct lease_result_answer {
-  bool repeated;             /* the same content had been accepted before */
+  bool repeated; /* the same content had been accepted before */
 };
 
 void lease_request_encode(const struct lease_request *m, struct buf *out);
@@ -85,13 +95,15 @@ enum rc lease_request_decode(struct lease_request *m, const struct json *body, s
 void lease_answer_encode(const struct lease_answer *m, struct buf *out);
 enum rc lease_answer_decode(struct lease_answer *m, const struct json *body, struct arena *arena, struct err *err);
 void lease_result_encode(const struct lease_result *m, struct buf *out);
-/* Checks bounds, equal lengths, finite log-probabilities <= 0 (a NaN cannot be written in JSON; 1e999 is refused), segments and spans that cover. */
+/* Checks bounds, equal lengths, finite log-probabilities <= 0 (a NaN cannot be written in JSON; 1e999 is refused),
+ * segments and spans that cover. */
 enum rc lease_result_decode(struct lease_result *m, const struct json *body, struct arena *arena, struct err *err);
 void lease_result_answer_encode(const struct lease_result_answer *m, struct buf *out);
-enum rc lease_result_answer_decode(struct lease_result_answer *m, const struct json *body, struct arena *arena, struct err *err);
+enum rc lease_result_answer_decode(struct lease_result_answer *m, const struct json *body, struct arena *arena,
+                                   struct err *err);
 
-/* Digest over canonical bytes of one sample's content (tokens, log-probability bits, finish, segments, spans): equal content, equal digest,
- * however the JSON was spelled. */
+/* Digest over canonical bytes of one sample's content (tokens, log-probability bits, finish, segments, spans): equal
+ * content, equal digest, however the JSON was spelled. */
 void sample_result_digest(struct digest *out, const struct sample_result *s);
 const char *finish_reason_name(enum finish_reason f);
 const char *lease_purpose_name(enum lease_purpose p);

@@ -1,8 +1,9 @@
-/* Codec of a lease's result, and the canonical digest of a sample.
- * Previous hop of a rollout: the generation-server's engine.  Next hop: the coordinator, which accepts the result in one transaction or refuses it.
+/* Codec of a lease's result, and the canonical digest of a sample. Previous hop of a rollout: the generation-server's
+ * engine.  Next hop: the coordinator, which accepts the result in one transaction or refuses it.
  *
- * The digest hashes what a sample is, not how it was spelled: fixed-width little-endian numbers, adjacent segments of one mask and adjacent
- * spans of one version merged.  It is chained through fixed stack memory, so that it can neither fail nor allocate. */
+ * The digest hashes what a sample is, not how it was spelled: fixed-width little-endian numbers, adjacent segments of
+ * one mask and adjacent spans of one version merged.  It is chained through fixed stack memory, so that it can
+ * neither fail nor allocate. */
 #include <float.h>
 #include <string.h>
 
@@ -10,7 +11,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays are hashed from memory as little-endian bytes");
 
-static const char *const FINISH_NAMES[] = {[FINISH_STOP] = "stop", [FINISH_LENGTH] = "length", [FINISH_ABORT] = "abort"};
+static const char *const FINISH_NAMES[] = {
+    [FINISH_STOP] = "stop", [FINISH_LENGTH] = "length", [FINISH_ABORT] = "abort"};
 
 const char *finish_reason_name(enum finish_reason f) {
   return (size_t)f < WIRE_COUNT(FINISH_NAMES) ? FINISH_NAMES[f] : "unknown";
@@ -48,7 +50,8 @@ static enum rc span_read(void *item, const struct json *value, struct arena *are
 
 static enum rc spans_read(struct sample_result *s, const struct json *value, struct arena *arena, struct err *err) {
   const size_t tokens = s->token_ids.count;
-  const struct wire_list list = {.name = "version_spans", .min = tokens ? 1 : 0, .max = tokens, .item_size = sizeof *s->spans, .read = span_read};
+  const struct wire_list list = {
+      .name = "version_spans", .min = tokens ? 1 : 0, .max = tokens, .item_size = sizeof *s->spans, .read = span_read};
   void *items;
   const enum rc rc = wire_items(&list, &items, &s->span_count, value, arena, err);
   if (rc) return rc;
@@ -57,15 +60,17 @@ static enum rc spans_read(struct sample_result *s, const struct json *value, str
   for (size_t i = 0; i < s->span_count; i++) {
     const struct version_span *span = &s->spans[i];
     if (span->start != covered)
-      return err_set(err, RC_INVALID, "version_spans", "expected span %zu to start at token %lld, where the one before ends, got %d", i, (long long)covered,
-                     span->start);
+      return err_set(err, RC_INVALID, "version_spans",
+                     "expected span %zu to start at token %lld, where the one before ends, got %d", i,
+                     (long long)covered, span->start);
     if (i > 0 && span->version < s->spans[i - 1].version)
-      return err_set(err, RC_INVALID, "version_spans", "expected versions that never fall, got %lld after %lld", (long long)span->version,
-                     (long long)s->spans[i - 1].version);
+      return err_set(err, RC_INVALID, "version_spans", "expected versions that never fall, got %lld after %lld",
+                     (long long)span->version, (long long)s->spans[i - 1].version);
     covered += span->count;
   }
   if (covered != (int64_t)tokens)
-    return err_set(err, RC_INVALID, "version_spans", "expected spans that cover %zu tokens exactly, got %lld", tokens, (long long)covered);
+    return err_set(err, RC_INVALID, "version_spans", "expected spans that cover %zu tokens exactly, got %lld", tokens,
+                   (long long)covered);
   return RC_OK;
 }
 
@@ -76,7 +81,13 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   const struct json_field fields[] = {
       WIRE_I32("sample", s->sample, 0, LIMIT_SAMPLES_PER_GROUP - 1),
       WIRE_TOKENS("token_ids", s->token_ids, LIMIT_NEW_TOKENS),
-      {.name = "logprobs", .kind = FIELD_F32_ARRAY, .target = &s->logprobs, .required = true, .min = -FLT_MAX, .max = 0, .count_max = LIMIT_NEW_TOKENS},
+      {.name = "logprobs",
+       .kind = FIELD_F32_ARRAY,
+       .target = &s->logprobs,
+       .required = true,
+       .min = -FLT_MAX,
+       .max = 0,
+       .count_max = LIMIT_NEW_TOKENS},
       WIRE_NAME("finish_reason", finish),
       WIRE_VALUE("segments", segments),
       WIRE_VALUE("version_spans", spans),
@@ -87,9 +98,11 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   if (rc) return rc;
   s->finish = (enum finish_reason)index;
   if (s->logprobs.count != s->token_ids.count)
-    return err_set(err, RC_INVALID, "logprobs", "expected one per token (%zu), got %zu", s->token_ids.count, s->logprobs.count);
+    return err_set(err, RC_INVALID, "logprobs", "expected one per token (%zu), got %zu", s->token_ids.count,
+                   s->logprobs.count);
   if (s->token_ids.count == 0 && s->finish != FINISH_ABORT)
-    return err_set(err, RC_INVALID, "token_ids", "expected at least one token of a sample that finished by \"%s\", got 0", finish);
+    return err_set(err, RC_INVALID, "token_ids",
+                   "expected at least one token of a sample that finished by \"%s\", got 0", finish);
   rc = wire_segments_read(&s->segments, &s->segment_count, segments, s->token_ids.count, arena, err);
   return rc ? rc : spans_read(s, spans, arena, err);
 }
@@ -121,7 +134,11 @@ enum rc lease_result_decode(struct lease_result *m, const struct json *body, str
       WIRE_BOOL("handed_back", m->handed_back),
       WIRE_VALUE("samples", samples),
   };
-  const struct wire_list list = {.name = "samples", .min = 1, .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *m->samples, .read = sample_read};
+  const struct wire_list list = {.name = "samples",
+                                 .min = 1,
+                                 .max = LIMIT_SAMPLES_PER_GROUP,
+                                 .item_size = sizeof *m->samples,
+                                 .read = sample_read};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
@@ -130,7 +147,8 @@ enum rc lease_result_decode(struct lease_result *m, const struct json *body, str
   bool seen[LIMIT_SAMPLES_PER_GROUP] = {0};
   for (size_t i = 0; i < m->sample_count; i++) {
     const int32_t sample = m->samples[i].sample;
-    if (seen[sample]) return err_set(err, RC_INVALID, "samples", "expected every sample once, got sample %d twice", sample);
+    if (seen[sample])
+      return err_set(err, RC_INVALID, "samples", "expected every sample once, got sample %d twice", sample);
     seen[sample] = true;
   }
   return RC_OK;
@@ -144,7 +162,8 @@ void lease_result_answer_encode(const struct lease_result_answer *m, struct buf 
   json_object_end(&w);
 }
 
-enum rc lease_result_answer_decode(struct lease_result_answer *m, const struct json *body, struct arena *arena, struct err *err) {
+enum rc lease_result_answer_decode(struct lease_result_answer *m, const struct json *body, struct arena *arena,
+                                   struct err *err) {
   *m = (struct lease_result_answer){0};
   const struct json_field fields[] = {WIRE_BOOL("repeated", m->repeated)};
   return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);

@@ -1,5 +1,6 @@
-/* Messages between the coordinator and the trainer-server: open a run, submit a batch, step, and the version that comes of it.
- * The trainer never receives behaviour log-probabilities with a batch: it answers with its own, and the coordinator compares. */
+/* Messages between the coordinator and the trainer-server: open a run, submit a batch, step, and the version that
+ * comes of it. The trainer never receives behaviour log-probabilities with a batch: it answers with its own, and the
+ * coordinator compares. */
 #ifndef LEASEHOLD_WIRE_TRAINING_H
 #define LEASEHOLD_WIRE_TRAINING_H
 
@@ -7,82 +8,116 @@
 
 /* Names are those of the model module's parsers ("grpo", "tokens", "cosine"); the trainer maps and checks them. */
 struct training_config {
-  const char *objective;      /* "grpo" | "reinforce" | "ppo" | "gspo" | "cross_entropy" | "evaluate" (no training) */
+  const char *objective; /* "grpo" | "reinforce" | "ppo" | "gspo" | "cross_entropy" | "evaluate" (no training) */
   double clip_low, clip_high, kl_coefficient;
-  const char *normalization;  /* "tokens" | "samples" | "sequences" */
+  const char *normalization; /* "tokens" | "samples" | "sequences" */
   double lr, beta1, beta2, eps, weight_decay, clip_norm, lr_min_ratio;
-  const char *schedule;       /* "constant" | "linear" | "cosine" */
+  const char *schedule; /* "constant" | "linear" | "cosine" */
   int32_t warmup_steps, total_steps;
-  double temperature;         /* of the behaviour policy */
-  int32_t chunk_tokens;       /* budget that cuts a unit into chunks */
-  int32_t checkpoint_every;   /* rounds; the last round always writes one */
+  double temperature;       /* of the behaviour policy */
+  int32_t chunk_tokens;     /* budget that cuts a unit into chunks */
+  int32_t checkpoint_every; /* rounds; the last round always writes one */
 };
 void training_config_defaults(struct training_config *c);
-void training_config_write(const struct training_config *c, struct json_writer *w);   /* an object */
-enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena, struct err *err); /* over defaults */
+void training_config_write(const struct training_config *c, struct json_writer *w); /* an object */
+enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena,
+                             struct err *err); /* over defaults */
 
-/* POST trainer /v1/runs: idempotent by run.  The run starts from the weights that the trainer holds; optimizer state is fresh (kept for "evaluate"). */
+/* POST trainer /v1/runs: idempotent by run.  The run starts from the weights that the trainer holds; optimizer state
+ * is fresh (kept for "evaluate"). */
 struct open_run {
   const char *run;
   uint64_t epoch, fence, seed;
   struct training_config training;
 };
-struct open_run_answer { const char *run; int64_t version; struct digest digest; };
+struct open_run_answer {
+  const char *run;
+  int64_t version;
+  struct digest digest;
+};
 
-/* POST trainer /v1/submit-batch: idempotent by batch id. 409 when version is not the trainer's, or epoch or fence is stale. */
+/* POST trainer /v1/submit-batch: idempotent by batch id. 409 when version is not the trainer's, or epoch or fence is
+ * stale. */
 struct batch_sample {
-  const char *id;             /* "r7.12.3.0" */
-  struct json_i32s tokens;    /* prompt and completion */
-  int32_t prompt_length;      /* >= 1 */
-  struct sample_segment *segments; size_t segment_count; /* over the completion */
+  const char *id;          /* "r7.12.3.0" */
+  struct json_i32s tokens; /* prompt and completion */
+  int32_t prompt_length;   /* >= 1 */
+  struct sample_segment *segments;
+  size_t segment_count; /* over the completion */
   float advantage;
 };
-struct batch_group { const char *id; struct batch_sample *samples; size_t sample_count; };
+struct batch_group {
+  const char *id;
+  struct batch_sample *samples;
+  size_t sample_count;
+};
 struct submit_batch {
-  const char *batch_id;       /* "r7.12.b0" */
+  const char *batch_id; /* "r7.12.b0" */
   const char *run;
   uint64_t epoch, fence;
   int64_t version;
-  struct batch_group *groups; size_t group_count;
+  struct batch_group *groups;
+  size_t group_count;
 };
 
-enum job_state { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED };  /* "queued" | "running" | "done" | "failed" */
+enum job_state { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED }; /* "queued" | "running" | "done" | "failed" */
 
-struct sample_logprobs { const char *id; struct json_f32s logprobs; };  /* one per trained token */
-struct batch_stats { double loss, entropy_sum, kl_reference_sum, ratio_sum, ratio_squares; int64_t tokens, clipped, samples; int64_t logprob_us, compute_us; bool poisoned; };
+struct sample_logprobs {
+  const char *id;
+  struct json_f32s logprobs;
+}; /* one per trained token */
+struct batch_stats {
+  double loss, entropy_sum, kl_reference_sum, ratio_sum, ratio_squares;
+  int64_t tokens, clipped, samples;
+  int64_t logprob_us, compute_us;
+  bool poisoned;
+};
 /* GET trainer /v1/batches/{id}?wait_ms= : long poll until done or failed. */
 struct batch_status {
   const char *batch_id;
   enum job_state state;
-  struct err error;           /* when failed */
-  struct sample_logprobs *samples; size_t sample_count;  /* when done */
+  struct err error; /* when failed */
+  struct sample_logprobs *samples;
+  size_t sample_count; /* when done */
   struct batch_stats stats;
 };
 
-/* POST trainer /v1/submit-step: one optimizer step over the run's units since the last, then durable, then pushed, then POST coordinator /v1/versions. Idempotent by step id. */
-struct push_target { const char *worker_id; const char *url; };
+/* POST trainer /v1/submit-step: one optimizer step over the run's units since the last, then durable, then pushed,
+ * then POST coordinator /v1/versions. Idempotent by step id. */
+struct push_target {
+  const char *worker_id;
+  const char *url;
+};
 struct submit_step {
-  const char *step_id;        /* the round: "r7.12" */
+  const char *step_id; /* the round: "r7.12" */
   const char *run;
   uint64_t epoch, fence;
-  int64_t version;            /* the version that is stepped from */
-  const char **groups; size_t group_count;   /* the units that must have been accumulated, exactly */
-  double denominator;         /* tokens, samples or sequences of the round */
-  bool last;                  /* the run's last round: write a checkpoint whatever checkpoint_every says */
-  struct push_target *push_to; size_t push_count;
+  int64_t version; /* the version that is stepped from */
+  const char **groups;
+  size_t group_count; /* the units that must have been accumulated, exactly */
+  double denominator; /* tokens, samples or sequences of the round */
+  bool last;          /* the run's last round: write a checkpoint whatever checkpoint_every says */
+  struct push_target *push_to;
+  size_t push_count;
   int32_t stage_timeout_ms;
 };
-struct push_report { const char *worker_id; bool staged; struct digest digest; const char *error; };
+struct push_report {
+  const char *worker_id;
+  bool staged;
+  struct digest digest;
+  const char *error;
+};
 struct step_status {
   const char *step_id;
   enum job_state state;
   struct err error;
-  int64_t version;            /* the new one */
+  int64_t version; /* the new one */
   struct digest digest;
   double grad_norm, lr;
-  bool skipped;               /* a poisoned step changes no weight and still makes a version */
+  bool skipped; /* a poisoned step changes no weight and still makes a version */
   int64_t step_us, checkpoint_us, push_us;
-  struct push_report *pushes; size_t push_count;
+  struct push_report *pushes;
+  size_t push_count;
 };
 
 /* POST coordinator /v1/versions */
@@ -91,16 +126,22 @@ struct version_announce {
   uint64_t epoch, fence;
   int64_t version;
   struct digest digest;
-  struct push_report *pushes; size_t push_count;
+  struct push_report *pushes;
+  size_t push_count;
 };
 
-/* POST generation-server /v1/push-weights: a safetensors body; query run, version, epoch; header X-Leasehold-Digest with the digest the trainer computed. */
-struct push_answer { bool staged; struct digest digest; };  /* computed by the server from its own memory */
+/* POST generation-server /v1/push-weights: a safetensors body; query run, version, epoch; header X-Leasehold-Digest
+ * with the digest the trainer computed. */
+struct push_answer {
+  bool staged;
+  struct digest digest;
+}; /* computed by the server from its own memory */
 
 void open_run_encode(const struct open_run *m, struct buf *out);
 enum rc open_run_decode(struct open_run *m, const struct json *body, struct arena *arena, struct err *err);
 void open_run_answer_encode(const struct open_run_answer *m, struct buf *out);
-enum rc open_run_answer_decode(struct open_run_answer *m, const struct json *body, struct arena *arena, struct err *err);
+enum rc open_run_answer_decode(struct open_run_answer *m, const struct json *body, struct arena *arena,
+                               struct err *err);
 void submit_batch_encode(const struct submit_batch *m, struct buf *out);
 enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, struct arena *arena, struct err *err);
 void batch_status_encode(const struct batch_status *m, struct buf *out);
@@ -110,7 +151,8 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
 void step_status_encode(const struct step_status *m, struct buf *out);
 enum rc step_status_decode(struct step_status *m, const struct json *body, struct arena *arena, struct err *err);
 void version_announce_encode(const struct version_announce *m, struct buf *out);
-enum rc version_announce_decode(struct version_announce *m, const struct json *body, struct arena *arena, struct err *err);
+enum rc version_announce_decode(struct version_announce *m, const struct json *body, struct arena *arena,
+                                struct err *err);
 void push_answer_encode(const struct push_answer *m, struct buf *out);
 enum rc push_answer_decode(struct push_answer *m, const struct json *body, struct arena *arena, struct err *err);
 const char *job_state_name(enum job_state s);

@@ -1,14 +1,15 @@
-/* Codecs of a batch and of its status; see training.h.
- * Previous hop of a rollout: the coordinator's selected groups.  Next hop: the trainer's queue; the log-probabilities in the status are the trainer's own.
+/* Codecs of a batch and of its status; see training.h. Previous hop of a rollout: the coordinator's selected groups.
+ * Next hop: the trainer's queue; the log-probabilities in the status are the trainer's own.
  *
- * A poisoned batch has numbers that are not finite.  JSON has none, so they travel as null and are read as NaN, which equals nothing: no comparison
- * with a behaviour log-probability can pass by accident. */
+ * A poisoned batch has numbers that are not finite.  JSON has none, so they travel as null and are read as NaN, which
+ * equals nothing: no comparison with a behaviour log-probability can pass by accident. */
 #include <math.h>
 #include <stdio.h>
 
 #include "common/wire/fields.h"
 
-static const char *const STATE_NAMES[] = {[JOB_QUEUED] = "queued", [JOB_RUNNING] = "running", [JOB_DONE] = "done", [JOB_FAILED] = "failed"};
+static const char *const STATE_NAMES[] = {
+    [JOB_QUEUED] = "queued", [JOB_RUNNING] = "running", [JOB_DONE] = "done", [JOB_FAILED] = "failed"};
 
 const char *job_state_name(enum job_state s) {
   return (size_t)s < WIRE_COUNT(STATE_NAMES) ? STATE_NAMES[s] : "unknown";
@@ -46,8 +47,10 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   if (rc == RC_OK) rc = wire_float(&s->advantage, "advantage", advantage, err);
   if (rc) return rc;
   if ((size_t)s->prompt_length >= s->tokens.count)
-    return err_set(err, RC_INVALID, "prompt_length", "expected a prompt shorter than the %zu tokens, got %d", s->tokens.count, s->prompt_length);
-  return wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length, arena, err);
+    return err_set(err, RC_INVALID, "prompt_length", "expected a prompt shorter than the %zu tokens, got %d",
+                   s->tokens.count, s->prompt_length);
+  return wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length,
+                            arena, err);
 }
 
 static void group_write(const struct batch_group *g, struct json_writer *w) {
@@ -64,7 +67,11 @@ static enum rc group_read(void *item, const struct json *value, struct arena *ar
   struct batch_group *g = item;
   const struct json *samples = NULL;
   const struct json_field fields[] = {WIRE_NAME("id", g->id), WIRE_VALUE("samples", samples)};
-  const struct wire_list list = {.name = "samples", .min = 1, .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *g->samples, .read = sample_read};
+  const struct wire_list list = {.name = "samples",
+                                 .min = 1,
+                                 .max = LIMIT_SAMPLES_PER_GROUP,
+                                 .item_size = sizeof *g->samples,
+                                 .read = sample_read};
   void *items = NULL;
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &g->sample_count, samples, arena, err);
@@ -95,10 +102,11 @@ enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, str
   *m = (struct submit_batch){0};
   const struct json *groups = NULL;
   const struct json_field fields[] = {
-      WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("run", m->run),         WIRE_U64("epoch", m->epoch),
+      WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("run", m->run),        WIRE_U64("epoch", m->epoch),
       WIRE_U64("fence", m->fence),        WIRE_I64("version", m->version), WIRE_VALUE("groups", groups),
   };
-  const struct wire_list list = {.name = "groups", .min = 1, .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = group_read};
+  const struct wire_list list = {
+      .name = "groups", .min = 1, .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = group_read};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->group_count, groups, arena, err);
@@ -114,15 +122,19 @@ static enum rc logprobs_read(struct json_f32s *out, const struct json *value, st
   if (json_type_of(value) != JSON_ARRAY)
     return err_set(err, RC_INVALID, "logprobs", "expected an array, got %s", json_type_name(json_type_of(value)));
   const size_t n = json_length(value);
-  if (n > LIMIT_SEQUENCE_TOKENS) return err_set(err, RC_INVALID, "logprobs", "expected at most %d items, got %zu", LIMIT_SEQUENCE_TOKENS, n);
+  if (n > LIMIT_SEQUENCE_TOKENS)
+    return err_set(err, RC_INVALID, "logprobs", "expected at most %d items, got %zu", LIMIT_SEQUENCE_TOKENS, n);
   out->items = arena_alloc(arena, n, sizeof *out->items);
-  if (!out->items) return err_set(err, RC_NO_MEMORY, "logprobs", "%zu items of %zu bytes were refused memory", n, sizeof *out->items);
+  if (!out->items)
+    return err_set(err, RC_NO_MEMORY, "logprobs", "%zu items of %zu bytes were refused memory", n, sizeof *out->items);
   for (size_t i = 0; i < n; i++) {
     char path[ERR_FIELD_MAX] = "";
     double number = 0;
     enum rc rc = wire_number_or_nan(&number, NULL, json_at(value, i), err);
-    if (rc == RC_OK && !isnan(number)) rc = wire_float(&out->items[i], NULL, number, err);
-    else out->items[i] = NAN;
+    if (rc == RC_OK && !isnan(number))
+      rc = wire_float(&out->items[i], NULL, number, err);
+    else
+      out->items[i] = NAN;
     if (rc) {
       snprintf(path, sizeof path, "logprobs[%zu]", i);
       err_in_field(err, path);
@@ -200,8 +212,10 @@ void batch_status_encode(const struct batch_status *m, struct buf *out) {
   }
   json_array_end(&w);
   json_key(&w, "stats");
-  if (done) stats_write(&m->stats, &w);
-  else json_write_null(&w);
+  if (done)
+    stats_write(&m->stats, &w);
+  else
+    json_write_null(&w);
   json_object_end(&w);
 }
 
@@ -213,8 +227,10 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
       WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("state", state),  WIRE_VALUE("error", error),
       WIRE_VALUE("samples", samples),     WIRE_VALUE("stats", stats),
   };
-  const struct wire_list list = {
-      .name = "samples", .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *m->samples, .read = sample_logprobs_read};
+  const struct wire_list list = {.name = "samples",
+                                 .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP,
+                                 .item_size = sizeof *m->samples,
+                                 .read = sample_logprobs_read};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_state_read(&m->state, state, err);
@@ -223,9 +239,11 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
   if (rc) return rc;
   m->samples = items;
   if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))
-    return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"", state);
+    return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"",
+                   state);
   if ((m->state == JOB_DONE) == (json_type_of(stats) == JSON_NULL))
-    return err_set(err, RC_INVALID, "stats", "expected stats exactly when the state is \"done\", got state \"%s\"", state);
+    return err_set(err, RC_INVALID, "stats", "expected stats exactly when the state is \"done\", got state \"%s\"",
+                   state);
   if (m->state == JOB_DONE && (rc = stats_read(&m->stats, stats, arena, err)) != RC_OK) err_in_field(err, "stats");
   return rc;
 }

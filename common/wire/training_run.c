@@ -1,6 +1,7 @@
-/* Codecs of a run's training configuration and of its opening at the trainer; see training.h.
- * The configuration is read over defaults (those of PipelineRL's published setup, with a constant learning rate and PPO's clip range); every number is bounded here,
- * names are checked here too, so that the coordinator refuses what the trainer could not run. */
+/* Codecs of a run's training configuration and of its opening at the trainer; see training.h. The configuration is
+ * read over defaults (those of PipelineRL's published setup, with a constant learning rate and PPO's clip range);
+ * every number is bounded here, names are checked here too, so that the coordinator refuses what the trainer could
+ * not run. */
 #include <math.h>
 #include <string.h>
 
@@ -56,21 +57,27 @@ void training_config_write(const struct training_config *c, struct json_writer *
 static enum rc training_config_check(const struct training_config *c, struct err *err) {
   int index;
   enum rc rc = wire_choice(&index, "objective", c->objective, OBJECTIVES, WIRE_COUNT(OBJECTIVES), err);
-  if (rc == RC_OK) rc = wire_choice(&index, "normalization", c->normalization, NORMALIZATIONS, WIRE_COUNT(NORMALIZATIONS), err);
+  if (rc == RC_OK)
+    rc = wire_choice(&index, "normalization", c->normalization, NORMALIZATIONS, WIRE_COUNT(NORMALIZATIONS), err);
   if (rc == RC_OK) rc = wire_choice(&index, "schedule", c->schedule, SCHEDULES, WIRE_COUNT(SCHEDULES), err);
   if (rc) return rc;
   if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
   if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
   if (!(c->eps > 0)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
   if (strcmp(c->objective, "evaluate") != 0 && !((float)c->temperature > 0))
-    return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %g", c->temperature);
+    return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %g",
+                   c->temperature);
   return RC_OK;
 }
 
-enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena, struct err *err) {
-#define OPTIONAL_NAME(key, lvalue) {.name = (key), .kind = FIELD_STRING, .target = &(lvalue), .min = 1, .max = WIRE_NAME_BYTES}
-#define OPTIONAL_F64(key, lvalue, high) {.name = (key), .kind = FIELD_F64, .target = &(lvalue), .min = 0, .max = (high)}
-#define OPTIONAL_I32(key, lvalue, low, high) {.name = (key), .kind = FIELD_I32, .target = &(lvalue), .min = (low), .max = (high)}
+enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena,
+                             struct err *err) {
+#define OPTIONAL_NAME(key, lvalue) \
+  { .name = (key), .kind = FIELD_STRING, .target = &(lvalue), .min = 1, .max = WIRE_NAME_BYTES }
+#define OPTIONAL_F64(key, lvalue, high) \
+  { .name = (key), .kind = FIELD_F64, .target = &(lvalue), .min = 0, .max = (high) }
+#define OPTIONAL_I32(key, lvalue, low, high) \
+  { .name = (key), .kind = FIELD_I32, .target = &(lvalue), .min = (low), .max = (high) }
   const struct json_field fields[] = {
       OPTIONAL_NAME("objective", c->objective),
       OPTIONAL_F64("clip_low", c->clip_low, 1),
@@ -116,10 +123,12 @@ enum rc open_run_decode(struct open_run *m, const struct json *body, struct aren
   training_config_defaults(&m->training);
   const struct json *training = NULL;
   const struct json_field fields[] = {
-      WIRE_NAME("run", m->run), WIRE_U64("epoch", m->epoch), WIRE_U64("fence", m->fence), WIRE_U64("seed", m->seed), WIRE_VALUE("training", training),
+      WIRE_NAME("run", m->run),  WIRE_U64("epoch", m->epoch),      WIRE_U64("fence", m->fence),
+      WIRE_U64("seed", m->seed), WIRE_VALUE("training", training),
   };
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
-  if (rc == RC_OK && (rc = training_config_read(&m->training, training, arena, err)) != RC_OK) err_in_field(err, "training");
+  if (rc == RC_OK && (rc = training_config_read(&m->training, training, arena, err)) != RC_OK)
+    err_in_field(err, "training");
   return rc;
 }
 
@@ -133,8 +142,10 @@ void open_run_answer_encode(const struct open_run_answer *m, struct buf *out) {
   json_object_end(&w);
 }
 
-enum rc open_run_answer_decode(struct open_run_answer *m, const struct json *body, struct arena *arena, struct err *err) {
+enum rc open_run_answer_decode(struct open_run_answer *m, const struct json *body, struct arena *arena,
+                               struct err *err) {
   *m = (struct open_run_answer){0};
-  const struct json_field fields[] = {WIRE_NAME("run", m->run), WIRE_I64("version", m->version), WIRE_DIGEST("digest", m->digest)};
+  const struct json_field fields[] = {WIRE_NAME("run", m->run), WIRE_I64("version", m->version),
+                                      WIRE_DIGEST("digest", m->digest)};
   return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
 }

@@ -1,5 +1,6 @@
-/* Codecs of a step, its status, the announcement of the version that it made, and the answer to pushed weights; see training.h.
- * Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's publisher, the generation-servers, and the coordinator again. */
+/* Codecs of a step, its status, the announcement of the version that it made, and the answer to pushed weights; see
+ * training.h. Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's
+ * publisher, the generation-servers, and the coordinator again. */
 #include <math.h>
 
 #include "common/wire/fields.h"
@@ -52,8 +53,10 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
       WIRE_VALUE("push_to", push_to),
       WIRE_I32("stage_timeout_ms", m->stage_timeout_ms, 1, WIRE_MS_MAX),
   };
-  const struct wire_list names = {.name = "groups", .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = wire_read_name};
-  const struct wire_list targets = {.name = "push_to", .max = LIMIT_WORKERS, .item_size = sizeof *m->push_to, .read = target_read};
+  const struct wire_list names = {
+      .name = "groups", .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = wire_read_name};
+  const struct wire_list targets = {
+      .name = "push_to", .max = LIMIT_WORKERS, .item_size = sizeof *m->push_to, .read = target_read};
   void *group_items = NULL, *target_items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&names, &group_items, &m->group_count, groups, arena, err);
@@ -62,7 +65,8 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
   m->groups = group_items;
   m->push_to = target_items;
   if (m->group_count > 0 && !(m->denominator > 0))
-    return err_set(err, RC_INVALID, "denominator", "expected a positive number for a step over %zu groups, got %g", m->group_count, m->denominator);
+    return err_set(err, RC_INVALID, "denominator", "expected a positive number for a step over %zu groups, got %g",
+                   m->group_count, m->denominator);
   return wire_distinct("groups", m->groups, m->group_count, arena, err);
 }
 
@@ -90,11 +94,13 @@ static enum rc push_read(void *item, const struct json *value, struct arena *are
   };
   const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc) return rc;
-  if (p->staged && wire_digest_is_zero(&p->digest)) return err_set(err, RC_INVALID, "digest", "expected the digest of the staged weights, got none");
+  if (p->staged && wire_digest_is_zero(&p->digest))
+    return err_set(err, RC_INVALID, "digest", "expected the digest of the staged weights, got none");
   return RC_OK;
 }
 
-enum rc wire_pushes_read(struct push_report **out, size_t *count, const struct json *value, struct arena *arena, struct err *err) {
+enum rc wire_pushes_read(struct push_report **out, size_t *count, const struct json *value, struct arena *arena,
+                         struct err *err) {
   const struct wire_list list = {.name = "pushes", .max = LIMIT_WORKERS, .item_size = sizeof **out, .read = push_read};
   void *items = NULL;
   const enum rc rc = wire_items(&list, &items, count, value, arena, err);
@@ -137,7 +143,12 @@ enum rc step_status_decode(struct step_status *m, const struct json *body, struc
       WIRE_NAME("step_id", m->step_id),
       WIRE_NAME("state", state),
       WIRE_VALUE("error", error),
-      {.name = "version", .kind = FIELD_I64, .target = &m->version, .min = 0, .max = WIRE_EXACT_MAX, .present = &has_version},
+      {.name = "version",
+       .kind = FIELD_I64,
+       .target = &m->version,
+       .min = 0,
+       .max = WIRE_EXACT_MAX,
+       .present = &has_version},
       {.name = "digest", .kind = FIELD_DIGEST, .target = &m->digest, .present = &has_digest},
       WIRE_VALUE("grad_norm", grad_norm),
       WIRE_F64("lr", m->lr, 0, 1000),
@@ -154,9 +165,12 @@ enum rc step_status_decode(struct step_status *m, const struct json *body, struc
   if (rc == RC_OK) rc = wire_pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
   if (rc) return rc;
   if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))
-    return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"", state);
-  if (m->state == JOB_DONE && !has_version) return err_set(err, RC_INVALID, "version", "expected the version of a step that is done, got none");
-  if (m->state == JOB_DONE && !has_digest) return err_set(err, RC_INVALID, "digest", "expected the digest of a step that is done, got none");
+    return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"",
+                   state);
+  if (m->state == JOB_DONE && !has_version)
+    return err_set(err, RC_INVALID, "version", "expected the version of a step that is done, got none");
+  if (m->state == JOB_DONE && !has_digest)
+    return err_set(err, RC_INVALID, "digest", "expected the digest of a step that is done, got none");
   return RC_OK;
 }
 
@@ -175,12 +189,14 @@ void version_announce_encode(const struct version_announce *m, struct buf *out) 
   json_object_end(&w);
 }
 
-enum rc version_announce_decode(struct version_announce *m, const struct json *body, struct arena *arena, struct err *err) {
+enum rc version_announce_decode(struct version_announce *m, const struct json *body, struct arena *arena,
+                                struct err *err) {
   *m = (struct version_announce){0};
   const struct json *pushes = NULL;
   const struct json_field fields[] = {
-      WIRE_NAME("run", m->run),         WIRE_NAME("step_id", m->step_id), WIRE_NAME("worker_id", m->worker_id), WIRE_U64("epoch", m->epoch),
-      WIRE_U64("fence", m->fence),      WIRE_I64("version", m->version),  WIRE_DIGEST("digest", m->digest),     WIRE_VALUE("pushes", pushes),
+      WIRE_NAME("run", m->run),         WIRE_NAME("step_id", m->step_id), WIRE_NAME("worker_id", m->worker_id),
+      WIRE_U64("epoch", m->epoch),      WIRE_U64("fence", m->fence),      WIRE_I64("version", m->version),
+      WIRE_DIGEST("digest", m->digest), WIRE_VALUE("pushes", pushes),
   };
   const enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   return rc ? rc : wire_pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
@@ -203,6 +219,7 @@ enum rc push_answer_decode(struct push_answer *m, const struct json *body, struc
       {.name = "digest", .kind = FIELD_DIGEST, .target = &m->digest, .present = &has_digest},
   };
   const enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
-  if (rc == RC_OK && m->staged && !has_digest) return err_set(err, RC_INVALID, "digest", "expected the digest of the staged weights, got none");
+  if (rc == RC_OK && m->staged && !has_digest)
+    return err_set(err, RC_INVALID, "digest", "expected the digest of the staged weights, got none");
   return rc;
 }

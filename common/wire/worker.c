@@ -21,7 +21,8 @@ void worker_register_encode(const struct worker_register *m, struct buf *out) {
   json_object_end(&w);
 }
 
-enum rc worker_register_decode(struct worker_register *m, const struct json *body, struct arena *arena, struct err *err) {
+enum rc worker_register_decode(struct worker_register *m, const struct json *body, struct arena *arena,
+                               struct err *err) {
   *m = (struct worker_register){0};
   const char *kind = NULL;
   const struct json_field fields[] = {
@@ -35,7 +36,8 @@ enum rc worker_register_decode(struct worker_register *m, const struct json *bod
   if (rc == RC_OK) rc = wire_choice(&index, "kind", kind, KIND_NAMES, WIRE_COUNT(KIND_NAMES), err);
   if (rc) return rc;
   m->kind = (enum worker_kind)index;
-  if (m->kind == WORKER_TRAINER && m->slots != 0) return err_set(err, RC_INVALID, "slots", "expected 0 slots of a trainer, got %d", m->slots);
+  if (m->kind == WORKER_TRAINER && m->slots != 0)
+    return err_set(err, RC_INVALID, "slots", "expected 0 slots of a trainer, got %d", m->slots);
   if (m->kind == WORKER_GENERATION && m->slots == 0)
     return err_set(err, RC_INVALID, "slots", "expected 1 to %d slots of a generation-server, got 0", LIMIT_SLOTS);
   return RC_OK;
@@ -53,7 +55,8 @@ void worker_registered_encode(const struct worker_registered *m, struct buf *out
   json_object_end(&w);
 }
 
-enum rc worker_registered_decode(struct worker_registered *m, const struct json *body, struct arena *arena, struct err *err) {
+enum rc worker_registered_decode(struct worker_registered *m, const struct json *body, struct arena *arena,
+                                 struct err *err) {
   *m = (struct worker_registered){0};
   const struct json_field fields[] = {
       WIRE_NAME("worker_id", m->worker_id),
@@ -78,8 +81,10 @@ void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out) 
   json_kv_u64(&w, "epoch", m->epoch);
   json_kv_bool(&w, "ready", m->ready);
   json_kv_bool(&w, "draining", m->draining);
-  if (m->has_loaded) wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
-  else json_kv_string(&w, "loaded_digest", NULL);
+  if (m->has_loaded)
+    wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
+  else
+    json_kv_string(&w, "loaded_digest", NULL);
   json_kv_int(&w, "slots_busy", m->slots_busy);
   json_kv_int(&w, "busy_slot_us", m->busy_slot_us);
   json_kv_int(&w, "tokens_sampled", m->tokens_sampled);
@@ -95,7 +100,8 @@ void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out) 
   json_object_end(&w);
 }
 
-enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *body, struct arena *arena, struct err *err) {
+enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *body, struct arena *arena,
+                                struct err *err) {
   *m = (struct worker_heartbeat){0};
   const struct json *leases = NULL;
   const struct json_field fields[] = {
@@ -108,7 +114,8 @@ enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *b
       WIRE_I64("tokens_sampled", m->tokens_sampled),
       WIRE_VALUE("leases", leases),
   };
-  const struct wire_list list = {.name = "leases", .max = WIRE_HELD_MAX, .item_size = sizeof *m->leases, .read = lease_ref_read};
+  const struct wire_list list = {
+      .name = "leases", .max = WIRE_HELD_MAX, .item_size = sizeof *m->leases, .read = lease_ref_read};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->lease_count, leases, arena, err);
@@ -127,16 +134,20 @@ void worker_heartbeat_answer_encode(const struct worker_heartbeat_answer *m, str
   json_object_end(&w);
 }
 
-enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const struct json *body, struct arena *arena, struct err *err) {
+enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const struct json *body, struct arena *arena,
+                                       struct err *err) {
   *m = (struct worker_heartbeat_answer){0};
   const struct json *lost = NULL, *current = NULL;
-  const struct json_field fields[] = {WIRE_U64("epoch", m->epoch), WIRE_VALUE("lost", lost), WIRE_VALUE("current", current)};
-  const struct wire_list list = {.name = "lost", .max = WIRE_HELD_MAX, .item_size = sizeof *m->lost, .read = wire_read_name};
+  const struct json_field fields[] = {WIRE_U64("epoch", m->epoch), WIRE_VALUE("lost", lost),
+                                      WIRE_VALUE("current", current)};
+  const struct wire_list list = {
+      .name = "lost", .max = WIRE_HELD_MAX, .item_size = sizeof *m->lost, .read = wire_read_name};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->lost_count, lost, arena, err);
   m->lost = items;
-  if (rc == RC_OK && (rc = current_version_read(&m->current, current, arena, err)) != RC_OK) err_in_field(err, "current");
+  if (rc == RC_OK && (rc = current_version_read(&m->current, current, arena, err)) != RC_OK)
+    err_in_field(err, "current");
   return rc;
 }
 
@@ -153,7 +164,8 @@ void current_version_write(const struct current_version *m, struct json_writer *
   json_object_end(w);
 }
 
-enum rc current_version_read(struct current_version *m, const struct json *value, struct arena *arena, struct err *err) {
+enum rc current_version_read(struct current_version *m, const struct json *value, struct arena *arena,
+                             struct err *err) {
   *m = (struct current_version){0};
   if (!value || json_type_of(value) == JSON_NULL) return RC_OK;
   const struct json_field fields[] = {

@@ -1,5 +1,6 @@
-/* Messages between workers (generation-servers, trainer-servers) and the coordinator: registration, heartbeat, the current version.
- * Every X_encode appends JSON to a buf; every X_decode reads a parsed body, memory in the arena; unknown keys are refused in both directions of ours. */
+/* Messages between workers (generation-servers, trainer-servers) and the coordinator: registration, heartbeat, the
+ * current version. Every X_encode appends JSON to a buf; every X_decode reads a parsed body, memory in the arena;
+ * unknown keys are refused in both directions of ours. */
 #ifndef LEASEHOLD_WIRE_WORKER_H
 #define LEASEHOLD_WIRE_WORKER_H
 
@@ -16,60 +17,68 @@
 
 enum worker_kind { WORKER_GENERATION, WORKER_TRAINER };
 
-/* POST /v1/workers. A name that registers again is a new incarnation: it gets a new id, the old one's leases are re-issued. */
+/* POST /v1/workers. A name that registers again is a new incarnation: it gets a new id, the old one's leases are
+ * re-issued. */
 struct worker_register {
-  const char *name;          /* "gen-1": letters, digits, '.', '_', '-' */
-  enum worker_kind kind;     /* "generation" | "trainer" */
-  const char *url;           /* where its own API answers: "http://host:port" */
-  int32_t slots;             /* decode slots; 0 for a trainer */
+  const char *name;      /* "gen-1": letters, digits, '.', '_', '-' */
+  enum worker_kind kind; /* "generation" | "trainer" */
+  const char *url;       /* where its own API answers: "http://host:port" */
+  int32_t slots;         /* decode slots; 0 for a trainer */
 };
 
 struct worker_registered {
-  const char *worker_id;     /* "w3" */
-  uint64_t epoch;            /* the coordinator's; every later message carries it */
-  uint64_t fence;            /* a trainer's fence: it refuses messages with an older one */
+  const char *worker_id; /* "w3" */
+  uint64_t epoch;        /* the coordinator's; every later message carries it */
+  uint64_t fence;        /* a trainer's fence: it refuses messages with an older one */
   int32_t heartbeat_ms, worker_ttl_ms;
 };
 
 /* The coordinator's word about which weights are current; absent (has false) when no run is active. */
 struct current_version {
   bool has;
-  const char *run;           /* "r7" */
+  const char *run; /* "r7" */
   int64_t version;
   struct digest digest;
-  const char *trainer_url;   /* where to pull: {trainer_url}/v1/weights/{version}?run={run} */
+  const char *trainer_url; /* where to pull: {trainer_url}/v1/weights/{version}?run={run} */
 };
 
-struct lease_ref { const char *id; uint64_t fence; };
+struct lease_ref {
+  const char *id;
+  uint64_t fence;
+};
 
 /* POST /v1/workers/{id}/heartbeat */
 struct worker_heartbeat {
   uint64_t epoch;
   bool ready, draining;
-  bool has_loaded;           /* weights are loaded: loaded_digest is valid */
+  bool has_loaded; /* weights are loaded: loaded_digest is valid */
   struct digest loaded_digest;
   int32_t slots_busy;
-  int64_t busy_slot_us;      /* sum over slots of time spent on leased samples since registration */
-  int64_t tokens_sampled;    /* since registration */
-  struct lease_ref *leases;  /* held: renewed */
+  int64_t busy_slot_us;     /* sum over slots of time spent on leased samples since registration */
+  int64_t tokens_sampled;   /* since registration */
+  struct lease_ref *leases; /* held: renewed */
   size_t lease_count;
 };
 
 struct worker_heartbeat_answer {
   uint64_t epoch;
-  const char **lost;         /* lease ids that are no longer this worker's: drop them */
+  const char **lost; /* lease ids that are no longer this worker's: drop them */
   size_t lost_count;
   struct current_version current;
 };
 
 void worker_register_encode(const struct worker_register *m, struct buf *out);
-enum rc worker_register_decode(struct worker_register *m, const struct json *body, struct arena *arena, struct err *err);
+enum rc worker_register_decode(struct worker_register *m, const struct json *body, struct arena *arena,
+                               struct err *err);
 void worker_registered_encode(const struct worker_registered *m, struct buf *out);
-enum rc worker_registered_decode(struct worker_registered *m, const struct json *body, struct arena *arena, struct err *err);
+enum rc worker_registered_decode(struct worker_registered *m, const struct json *body, struct arena *arena,
+                                 struct err *err);
 void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out);
-enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *body, struct arena *arena, struct err *err);
+enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *body, struct arena *arena,
+                                struct err *err);
 void worker_heartbeat_answer_encode(const struct worker_heartbeat_answer *m, struct buf *out);
-enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const struct json *body, struct arena *arena, struct err *err);
+enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const struct json *body, struct arena *arena,
+                                       struct err *err);
 
 /* {"run","version","digest","trainer_url"} or null; used inside other messages. */
 void current_version_write(const struct current_version *m, struct json_writer *w);

@@ -1,5 +1,6 @@
-/* The message of one submit-batch, built from the database (groups that were sampled) or from the dataset (cross-entropy), and the comparison of its answer with the behaviour
- * log-probabilities that were recorded, which the trainer is never told.  The driver's thread. */
+/* The message of one submit-batch, built from the database (groups that were sampled) or from the dataset
+ * (cross-entropy), and the comparison of its answer with the behaviour log-probabilities that were recorded, which
+ * the trainer is never told.  The driver's thread. */
 #ifndef LEASEHOLD_COORDINATOR_BATCH_BUILD_H
 #define LEASEHOLD_COORDINATOR_BATCH_BUILD_H
 
@@ -8,19 +9,27 @@
 #include "services/coordinator/store.h"
 
 struct built_batch {
-  struct submit_batch message;  /* groups, ids; the caller fills batch_id, run, epoch, fence, version */
-  struct json_f32s *behaviour;  /* per sample, in message order: log-probabilities of the trained tokens; NULL for cross-entropy */
+  struct submit_batch message; /* groups, ids; the caller fills batch_id, run, epoch, fence, version */
+  struct json_f32s
+      *behaviour; /* per sample, in message order: log-probabilities of the trained tokens; NULL for cross-entropy */
   size_t sample_count;
 };
 
 /* Groups of round `round` whose batch number is `number`, in order. */
-enum rc batch_from_rollouts(struct built_batch *out, struct store *s, int64_t run, int64_t round, int64_t number, struct arena *arena, struct err *err);
-enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_context *context, int64_t round, int64_t number, struct arena *arena, struct err *err);
+enum rc batch_from_rollouts(struct built_batch *out, struct store *s, int64_t run, int64_t round, int64_t number,
+                            struct arena *arena, struct err *err);
+enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_context *context, int64_t round,
+                           int64_t number, struct arena *arena, struct err *err);
 /* Tokens of the cross-entropy unit `ordinal` of a round, prompts included. */
 int64_t dataset_unit_tokens(struct run_context *context, int64_t round, int64_t ordinal);
 
-struct logprob_difference { double max_abs; int64_t unequal; };
-/* Bit for bit: unequal counts tokens whose float32 bits differ.  RC_CORRUPT when samples or counts do not fit the message. Pure. */
-enum rc logprobs_compare(struct logprob_difference *out, const struct built_batch *b, const struct batch_status *answer, struct err *err);
+struct logprob_difference {
+  double max_abs;
+  int64_t unequal;
+};
+/* Bit for bit: unequal counts tokens whose float32 bits differ.  RC_CORRUPT when samples or counts do not fit the
+ * message. Pure. */
+enum rc logprobs_compare(struct logprob_difference *out, const struct built_batch *b, const struct batch_status *answer,
+                         struct err *err);
 
 #endif

@@ -1,11 +1,12 @@
-/* Which groups travel in which submit-batch: whole groups, in order, under a token budget.  Pure.  The gradient does not depend on it (int64 sums commute), only message sizes do. */
+/* Which groups travel in which submit-batch: whole groups, in order, under a token budget.  Pure.  The gradient does
+ * not depend on it (int64 sums commute), only message sizes do. */
 #ifndef LEASEHOLD_COORDINATOR_BATCHING_H
 #define LEASEHOLD_COORDINATOR_BATCHING_H
 
 #include <stdint.h>
 
-/* batch_of[i] becomes the batch number of group i, which has tokens[i] tokens, prompts included.  A batch holds at least one group, and more as long as they fit tokens_max together.
- * Returns the number of batches. */
+/* batch_of[i] becomes the batch number of group i, which has tokens[i] tokens, prompts included.  A batch holds at
+ * least one group, and more as long as they fit tokens_max together. Returns the number of batches. */
 int batching_plan(const int64_t *tokens, int n, int64_t tokens_max, int32_t *batch_of);
 
 #endif

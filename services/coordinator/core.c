@@ -11,14 +11,28 @@
 #include "services/coordinator/migrations.h"
 #include "services/coordinator/workers.h"
 
-enum { QUEUE_COMMANDS = 4096, GROUP_COMMANDS = 64, GROUP_US = 2000, NAP_MS = 100, CALL_MS = 60000, KEEP_ALIVE_MS = 15000 };
+enum {
+  QUEUE_COMMANDS = 4096,
+  GROUP_COMMANDS = 64,
+  GROUP_US = 2000,
+  NAP_MS = 100,
+  CALL_MS = 60000,
+  KEEP_ALIVE_MS = 15000
+};
 
 /* In the request's arena, which is kept while a cancellation callback runs. */
-struct ticket { struct core *core; struct command *command; };
+struct ticket {
+  struct core *core;
+  struct command *command;
+};
 
 const struct core_options *core_options(const struct core *c) { return &c->options; }
-struct readers *core_readers(struct core *c) { return c->readers; }
-struct hub *core_hub(struct core *c) { return c->hub; }
+struct readers *core_readers(struct core *c) {
+  return c->readers;
+}
+struct hub *core_hub(struct core *c) {
+  return c->hub;
+}
 uint64_t core_epoch(const struct core *c) { return c->epoch; }
 bool core_broken(const struct core *c) { return atomic_load(&c->broken); }
 size_t core_queued(struct core *c) { return queue_length(c->queue); }
@@ -81,8 +95,11 @@ static void request_cancelled(struct http_request *r, enum http_cancel why, void
   }
   pthread_mutex_unlock(&c->lock);
   if (!cmd) return;
-  if (why == HTTP_CANCEL_DEADLINE) err_set(&err, RC_TIMEOUT, NULL, "the coordinator did not come to this request in time; it may still be carried out");
-  else err_set(&err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
+  if (why == HTTP_CANCEL_DEADLINE)
+    err_set(&err, RC_TIMEOUT, NULL,
+            "the coordinator did not come to this request in time; it may still be carried out");
+  else
+    err_set(&err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
   http_fail(r, &err);
 }
 
@@ -112,8 +129,10 @@ void core_submit(struct core *c, struct http_request *r, struct command *cmd, in
   if (rc == RC_OK) return;
   r = request_take(c, cmd);
   command_free(cmd);
-  if (rc == RC_FULL) err_set(&err, rc, NULL, "%d commands are queued already; try again", QUEUE_COMMANDS);
-  else err_set(&err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
+  if (rc == RC_FULL)
+    err_set(&err, rc, NULL, "%d commands are queued already; try again", QUEUE_COMMANDS);
+  else
+    err_set(&err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
   if (r) http_fail(r, &err);
 }
 
@@ -123,7 +142,8 @@ enum rc core_call(struct core *c, struct command *cmd, struct err *err) {
   enum rc rc = queue_push(c->queue, cmd);
   if (rc != RC_OK) {
     command_free(cmd);
-    return err_set(err, rc, NULL, rc == RC_FULL ? "the coordinator's queue of commands is full" : "the coordinator is stopping");
+    return err_set(err, rc, NULL,
+                   rc == RC_FULL ? "the coordinator's queue of commands is full" : "the coordinator is stopping");
   }
   struct timespec deadline = clock_deadline_in(CALL_MS);
   pthread_mutex_lock(&c->lock);
@@ -150,16 +170,20 @@ enum rc core_event(struct core *c, int64_t run, const char *type, struct buf *te
   return event_add(c->store, &c->events_tail, run, type, buf_take(text, &len), last, c->wall_ms, err);
 }
 
-enum rc core_incident(struct core *c, int64_t run, const char *kind, const char *subject, const char *detail, struct err *err) {
+enum rc core_incident(struct core *c, int64_t run, const char *kind, const char *subject, const char *detail,
+                      struct err *err) {
   log_warn("incident: %s %s: %s", kind, subject, detail);
   metric_add(c->m_incidents, 1);
-  return store_exec(c->store, err, "INSERT INTO incidents (at_ms, run, kind, subject, detail) VALUES (?1, ?2, ?3, ?4, ?5)",
-                    BINDS(b_int(c->wall_ms), run ? b_int(run) : b_null(), b_text(kind), b_text(subject), b_text(detail)));
+  return store_exec(
+      c->store, err, "INSERT INTO incidents (at_ms, run, kind, subject, detail) VALUES (?1, ?2, ?3, ?4, ?5)",
+      BINDS(b_int(c->wall_ms), run ? b_int(run) : b_null(), b_text(kind), b_text(subject), b_text(detail)));
 }
 
 enum rc core_check_epoch(const struct core *c, uint64_t epoch, struct err *err) {
   if (epoch == c->epoch) return RC_OK;
-  return err_set(err, RC_CONFLICT, "epoch", "the coordinator's epoch is %" PRIu64 ", the message carries %" PRIu64 ": register again", c->epoch, epoch);
+  return err_set(err, RC_CONFLICT, "epoch",
+                 "the coordinator's epoch is %" PRIu64 ", the message carries %" PRIu64 ": register again", c->epoch,
+                 epoch);
 }
 
 /* ---- the writer ---- */
@@ -192,8 +216,10 @@ static void command_run(struct core *c, struct command *cmd) {
 static void command_finish(struct core *c, struct command *cmd) {
   struct http_request *r = request_take(c, cmd);
   if (r) {
-    if (cmd->rc != RC_OK || cmd->refused) http_fail(r, &cmd->err);
-    else http_reply_json(r, cmd->status ? cmd->status : 200, &cmd->body);
+    if (cmd->rc != RC_OK || cmd->refused)
+      http_fail(r, &cmd->err);
+    else
+      http_reply_json(r, cmd->status ? cmd->status : 200, &cmd->body);
   }
   pthread_mutex_lock(&c->lock);
   cmd->done = true;
@@ -266,11 +292,13 @@ static void transact(struct core *c, struct command *first) {
     struct command **list = rc == RC_OK && cmd->parked ? &c->parked : &done;
     cmd->next = *list;
     *list = cmd;
-    bool more = n + 1 < GROUP_COMMANDS && clock_monotonic_us() - begun_us < GROUP_US && queue_pop(c->queue, &item, 0) == RC_OK;
+    bool more =
+        n + 1 < GROUP_COMMANDS && clock_monotonic_us() - begun_us < GROUP_US && queue_pop(c->queue, &item, 0) == RC_OK;
     cmd = more ? item : NULL;
   }
   if (rc == RC_OK) parked_serve(c, &done);
-  if (rc == RC_OK && !store_in_transaction(c->store)) rc = err_set(&err, RC_IO, NULL, "SQLite gave up the transaction (is the disk full?)");
+  if (rc == RC_OK && !store_in_transaction(c->store))
+    rc = err_set(&err, RC_IO, NULL, "SQLite gave up the transaction (is the disk full?)");
   if (rc == RC_OK) rc = store_exec(c->store, &err, "COMMIT", NO_BINDS);
   if (rc != RC_OK) commit_failed(c, done, &err);
   metric_add(c->m_commits, 1);
@@ -339,16 +367,21 @@ static enum rc epoch_begin(struct core *c, struct err *err) {
 }
 
 static void metrics_make(struct core *c) {
-  c->m_commands = metrics_register(METRIC_COUNTER, "leasehold_commands_total", "", "Commands carried out by the writer");
+  c->m_commands =
+      metrics_register(METRIC_COUNTER, "leasehold_commands_total", "", "Commands carried out by the writer");
   c->m_commits = metrics_register(METRIC_COUNTER, "leasehold_commits_total", "", "Transactions of the writer");
-  c->m_stale = metrics_register(METRIC_COUNTER, "leasehold_stale_messages_total", "", "Messages refused as stale, expired or conflicting");
+  c->m_stale = metrics_register(METRIC_COUNTER, "leasehold_stale_messages_total", "",
+                                "Messages refused as stale, expired or conflicting");
   c->m_granted = metrics_register(METRIC_COUNTER, "leasehold_leases_granted_total", "", "Leases granted");
-  c->m_lost = metrics_register(METRIC_COUNTER, "leasehold_leases_lost_total", "", "Leases expired, lost or handed back");
-  c->m_refused = metrics_register(METRIC_COUNTER, "leasehold_results_refused_total", "", "Results of leases that were refused");
+  c->m_lost =
+      metrics_register(METRIC_COUNTER, "leasehold_leases_lost_total", "", "Leases expired, lost or handed back");
+  c->m_refused =
+      metrics_register(METRIC_COUNTER, "leasehold_results_refused_total", "", "Results of leases that were refused");
   c->m_samples = metrics_register(METRIC_COUNTER, "leasehold_samples_accepted_total", "", "Samples accepted");
   c->m_tokens = metrics_register(METRIC_COUNTER, "leasehold_tokens_sampled_total", "", "Tokens of accepted samples");
   c->m_rounds = metrics_register(METRIC_COUNTER, "leasehold_rounds_total", "", "Rounds done");
-  c->m_incidents = metrics_register(METRIC_COUNTER, "leasehold_incidents_total", "", "Nondeterminism and other incidents");
+  c->m_incidents =
+      metrics_register(METRIC_COUNTER, "leasehold_incidents_total", "", "Nondeterminism and other incidents");
   c->m_parked = metrics_register(METRIC_GAUGE, "leasehold_waiting_polls", "", "Lease polls that wait");
   c->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
 }
@@ -378,7 +411,8 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
 }
 
 enum rc core_start(struct core *c, struct err *err) {
-  if (pthread_create(&c->thread, NULL, writer_main, c) != 0) return err_set(err, RC_NO_MEMORY, NULL, "the writer's thread could not be started");
+  if (pthread_create(&c->thread, NULL, writer_main, c) != 0)
+    return err_set(err, RC_NO_MEMORY, NULL, "the writer's thread could not be started");
   c->started = true;
   return RC_OK;
 }

@@ -4,10 +4,12 @@
  *                                                     |  up to 64 commands or 2 ms a transaction
  *                                                     +-> parked lease polls, expiry of workers and leases by time
  *
- * A command's error rolls back only its own savepoint; nobody is answered before the commit.  When a commit fails, the state in memory is not to be trusted any more: everybody is
- * told 503, core_broken becomes true, and main ends the process; the next start reads what is durable.
+ * A command's error rolls back only its own savepoint; nobody is answered before the commit.  When a commit fails,
+ * the state in memory is not to be trusted any more: everybody is told 503, core_broken becomes true, and main ends
+ * the process; the next start reads what is durable.
  *
- * A command owns its memory (arena) and outlives its HTTP request: a hang-up or deadline takes the request away under `lock`, the command is carried out all the same. */
+ * A command owns its memory (arena) and outlives its HTTP request: a hang-up or deadline takes the request away under
+ * `lock`, the command is carried out all the same. */
 #ifndef LEASEHOLD_COORDINATOR_CORE_H
 #define LEASEHOLD_COORDINATOR_CORE_H
 
@@ -23,20 +25,21 @@ struct core_options {
   int64_t lease_ttl_ms, heartbeat_ms, worker_ttl_ms, batch_tokens;
 };
 
-/* Runs on the writer's thread, inside a savepoint.  Fills cmd->status and cmd->body, or parks, or fails: then what it wrote is undone. */
+/* Runs on the writer's thread, inside a savepoint.  Fills cmd->status and cmd->body, or parks, or fails: then what it
+ * wrote is undone. */
 typedef enum rc (*command_execute)(struct core *c, struct command *cmd, struct err *err);
 
 struct command {
   command_execute execute;
-  struct arena arena;       /* message and what it points to */
+  struct arena arena; /* message and what it points to */
   void *message;
-  const char *id;           /* the path's {id}, or NULL */
+  const char *id; /* the path's {id}, or NULL */
 
-  int status;               /* answer: 0 means 200 */
+  int status; /* answer: 0 means 200 */
   struct buf body;
-  bool refused;             /* answer err, but keep what was written (counters, incidents) */
-  bool parked;              /* kept by the writer, answered later */
-  int64_t due_ms;           /* a parked command is answered by then (monotonic) */
+  bool refused;   /* answer err, but keep what was written (counters, incidents) */
+  bool parked;    /* kept by the writer, answered later */
+  int64_t due_ms; /* a parked command is answered by then (monotonic) */
   enum rc rc;
   struct err err;
   struct command *next;
@@ -67,7 +70,8 @@ struct command *command_new(command_execute execute, size_t message_bytes);
 struct command *command_for(struct http_request *r, command_execute execute, size_t message_bytes);
 void command_free(struct command *cmd); /* NULL is fine */
 
-/* Takes over cmd (NULL: answers 503); suspends the request; it is answered after the commit, or with 504 after deadline_ms, or with 429 when the queue is full. */
+/* Takes over cmd (NULL: answers 503); suspends the request; it is answered after the commit, or with 504 after
+ * deadline_ms, or with 429 when the queue is full. */
 void core_submit(struct core *c, struct http_request *r, struct command *cmd, int64_t deadline_ms);
 /* For the driver: waits for the commit (60 s at most), takes over cmd, returns its outcome. */
 enum rc core_call(struct core *c, struct command *cmd, struct err *err);

@@ -1,4 +1,5 @@
-/* The writer's state, for the files whose code runs on the writer's thread: core.c, leases.c, round.c, group_seal.c, publish.c, run_life.c, workers.c and the routes' execute functions. */
+/* The writer's state, for the files whose code runs on the writer's thread: core.c, leases.c, round.c, group_seal.c,
+ * publish.c, run_life.c, workers.c and the routes' execute functions. */
 #ifndef LEASEHOLD_COORDINATOR_CORE_STATE_H
 #define LEASEHOLD_COORDINATOR_CORE_STATE_H
 
@@ -19,8 +20,8 @@ struct live_worker {
   enum worker_kind kind;
   int32_t slots;
   bool ready;
-  int64_t seen_ms;           /* monotonic */
-  int64_t busy_slot_us;      /* as last reported */
+  int64_t seen_ms;                     /* monotonic */
+  int64_t busy_slot_us;                /* as last reported */
   int64_t accounted_run, accounted_ms; /* generation idle time: the run and time of the last account */
 };
 
@@ -38,25 +39,27 @@ struct core {
 
   /* the writer's */
   struct store *store;
-  int64_t now_ms, wall_ms;   /* of the transaction in hand: monotonic, wall */
+  int64_t now_ms, wall_ms; /* of the transaction in hand: monotonic, wall */
   struct live_worker workers[LIMIT_WORKERS];
   int worker_count;
   struct command *parked;
-  bool dispatch_due;         /* samples or versions changed: look at the parked polls again */
+  bool dispatch_due; /* samples or versions changed: look at the parked polls again */
   bool kick_due;
   struct event *events, **events_tail; /* of the transaction in hand */
-  struct run_context *context; /* of the active run; NULL: no leases, no results */
+  struct run_context *context;         /* of the active run; NULL: no leases, no results */
   int64_t next_expiry_ms, next_keep_alive_ms;
 
-  pthread_mutex_t lock;      /* guards request, ticket, waited and done of every command */
-  pthread_cond_t called;     /* a waited command is done */
+  pthread_mutex_t lock;  /* guards request, ticket, waited and done of every command */
+  pthread_cond_t called; /* a waited command is done */
 
-  struct metric *m_commands, *m_commits, *m_refused, *m_granted, *m_lost, *m_samples, *m_tokens, *m_rounds, *m_parked, *m_workers, *m_incidents, *m_stale;
+  struct metric *m_commands, *m_commits, *m_refused, *m_granted, *m_lost, *m_samples, *m_tokens, *m_rounds, *m_parked,
+      *m_workers, *m_incidents, *m_stale;
 };
 
 /* Registered as an event of the transaction in hand; takes over text's memory. */
 enum rc core_event(struct core *c, int64_t run, const char *type, struct buf *text, bool last, struct err *err);
-enum rc core_incident(struct core *c, int64_t run, const char *kind, const char *subject, const char *detail, struct err *err);
+enum rc core_incident(struct core *c, int64_t run, const char *kind, const char *subject, const char *detail,
+                      struct err *err);
 /* RC_CONFLICT for any epoch but this start's. */
 enum rc core_check_epoch(const struct core *c, uint64_t epoch, struct err *err);
 /* Has the caller of a parked command gone? */

@@ -1,19 +1,29 @@
-/* Who gets which samples: pure decisions.  The frontier goes first: waiting samples are taken in order of their group's ordinal, whatever worker asks, and backfilled from later groups as
- * long as slots are free (frontier-group dispatch as a priority, never a gate).  Called by leases.c. */
+/* Who gets which samples: pure decisions.  The frontier goes first: waiting samples are taken in order of their
+ * group's ordinal, whatever worker asks, and backfilled from later groups as long as slots are free (frontier-group
+ * dispatch as a priority, never a gate).  Called by leases.c. */
 #ifndef LEASEHOLD_COORDINATOR_DISPATCH_H
 #define LEASEHOLD_COORDINATOR_DISPATCH_H
 
 #include <stdint.h>
 
 /* In order of (group, sample). */
-struct waiting_sample { int32_t group, sample; int64_t fence; };
+struct waiting_sample {
+  int32_t group, sample;
+  int64_t fence;
+};
 /* A run of consecutive samples of one group. */
-struct planned_lease { int32_t group, first, count; int64_t fence; }; /* fence: above every fence that its samples had */
+struct planned_lease {
+  int32_t group, first, count;
+  int64_t fence;
+}; /* fence: above every fence that its samples had */
 
-/* How many samples one poll may take, so that the last samples of a round are spread over the ready servers: its slots, but no more than its share of what waits, rounded up. */
+/* How many samples one poll may take, so that the last samples of a round are spread over the ready servers: its
+ * slots, but no more than its share of what waits, rounded up. */
 int dispatch_share(int waiting, int servers_ready, int slots_free);
 
-/* Cuts the first `samples_max` of n waiting samples into leases of one group each, of at most lease_samples_max (0: no bound), at most leases_max of them.  Returns how many. */
-int dispatch_plan(const struct waiting_sample *waiting, int n, int samples_max, int lease_samples_max, struct planned_lease *out, int leases_max);
+/* Cuts the first `samples_max` of n waiting samples into leases of one group each, of at most lease_samples_max (0:
+ * no bound), at most leases_max of them.  Returns how many. */
+int dispatch_plan(const struct waiting_sample *waiting, int n, int samples_max, int lease_samples_max,
+                  struct planned_lease *out, int leases_max);
 
 #endif

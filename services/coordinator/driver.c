@@ -18,10 +18,15 @@ static enum rc read_trainer(struct store *s, struct trainer_target *out, struct 
   struct rows q;
   bool row = false;
   *out = (struct trainer_target){0};
-  enum rc rc = store_query(s, &q, err, "SELECT id, url, epoch, fence FROM workers WHERE live = 1 AND kind = ?1 ORDER BY id DESC LIMIT 1", BINDS(b_int(WORKER_TRAINER)));
+  enum rc rc = store_query(
+      s, &q, err, "SELECT id, url, epoch, fence FROM workers WHERE live = 1 AND kind = ?1 ORDER BY id DESC LIMIT 1",
+      BINDS(b_int(WORKER_TRAINER)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
-    *out = (struct trainer_target){.found = true, .worker = rows_int(&q, 0), .epoch = (uint64_t)rows_int(&q, 2), .fence = (uint64_t)rows_int(&q, 3)};
+    *out = (struct trainer_target){.found = true,
+                                   .worker = rows_int(&q, 0),
+                                   .epoch = (uint64_t)rows_int(&q, 2),
+                                   .fence = (uint64_t)rows_int(&q, 3)};
     snprintf(out->url, sizeof out->url, "%s", rows_text(&q, 1, NULL));
   }
   rows_end(&q);
@@ -49,8 +54,10 @@ bool driver_run_over(struct driver *d, int64_t run) {
 /* The run that was begun, else the oldest that waits. */
 static enum rc read_run(struct store *s, struct active_run *a, struct err *err) {
   struct rows q;
-  enum rc rc = store_query(s, &q, err, "SELECT id, state, rounds, config FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5) ORDER BY state = ?1, id LIMIT 1",
-                           BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED), b_int(RUN_STOPPING)));
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT id, state, rounds, config FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5) ORDER BY state = ?1, id LIMIT 1",
+      BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED), b_int(RUN_STOPPING)));
   if (rc == RC_OK) rc = rows_next(&q, &a->found, err);
   if (rc == RC_OK && a->found) {
     a->run = rows_int(&q, 0);
@@ -65,7 +72,8 @@ static enum rc read_run(struct store *s, struct active_run *a, struct err *err) 
 
 static enum rc read_progress(struct store *s, struct active_run *a, struct err *err) {
   struct rows q;
-  enum rc rc = store_query(s, &q, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = 1", BINDS(b_int(a->run)));
+  enum rc rc = store_query(s, &q, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = 1",
+                           BINDS(b_int(a->run)));
   if (rc == RC_OK) rc = rows_next(&q, &a->has_version, err);
   if (rc == RC_OK && a->has_version) {
     a->version = rows_int(&q, 0);
@@ -73,7 +81,8 @@ static enum rc read_progress(struct store *s, struct active_run *a, struct err *
   }
   rows_end(&q);
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err, "SELECT round, version, state FROM rounds WHERE run = ?1 ORDER BY round DESC LIMIT 1", BINDS(b_int(a->run)));
+  rc = store_query(s, &q, err, "SELECT round, version, state FROM rounds WHERE run = ?1 ORDER BY round DESC LIMIT 1",
+                   BINDS(b_int(a->run)));
   if (rc == RC_OK) rc = rows_next(&q, &a->has_round, err);
   if (rc == RC_OK && a->has_round) {
     a->round = rows_int(&q, 0);
@@ -83,7 +92,9 @@ static enum rc read_progress(struct store *s, struct active_run *a, struct err *
   rows_end(&q);
   a->unfinished = -1;
   if (rc == RC_OK) {
-    rc = store_int(s, &a->unfinished, err, "SELECT round FROM rounds WHERE run = ?1 AND state = ?2 AND finished = 0 ORDER BY round LIMIT 1", BINDS(b_int(a->run), b_int(ROUND_DONE)));
+    rc = store_int(s, &a->unfinished, err,
+                   "SELECT round FROM rounds WHERE run = ?1 AND state = ?2 AND finished = 0 ORDER BY round LIMIT 1",
+                   BINDS(b_int(a->run), b_int(ROUND_DONE)));
     if (rc == RC_NOT_FOUND) rc = RC_OK;
   }
   return rc;
@@ -103,7 +114,9 @@ static enum rc look(struct driver *d, struct active_run *a, struct err *err) {
 
 /* ---- working ---- */
 
-static bool is_transient(enum rc rc) { return rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL || rc == RC_NO_MEMORY; }
+static bool is_transient(enum rc rc) {
+  return rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL || rc == RC_NO_MEMORY;
+}
 
 /* An error of the trainer that a newer incarnation of it explains is none of the run's. */
 static bool trainer_changed(struct driver *d) {
@@ -119,9 +132,12 @@ static enum rc work(struct driver *d, const struct active_run *a, bool *progress
     if (a->state == RUN_QUEUED) return RC_OK;
     return err_set(err, RC_UNAVAILABLE, NULL, "no trainer is registered");
   }
-  if (!d->context || d->context->run != a->run || d->verified_trainer != d->trainer.worker) return driver_open(d, a, err);
+  if (!d->context || d->context->run != a->run || d->verified_trainer != d->trainer.worker)
+    return driver_open(d, a, err);
   if (a->unfinished >= 0) return driver_step(d, a, a->unfinished, err);
-  if (a->has_round && a->round_state == ROUND_TRAINING && (a->state != RUN_PAUSED || !run_is_supervised(&d->context->config))) return driver_train(d, a, err);
+  if (a->has_round && a->round_state == ROUND_TRAINING &&
+      (a->state != RUN_PAUSED || !run_is_supervised(&d->context->config)))
+    return driver_train(d, a, err);
   if (a->has_round && a->round_state == ROUND_STEPPING) return driver_step(d, a, a->round, err);
   *progress = false;
   return RC_OK;
@@ -138,7 +154,8 @@ static void trouble(struct driver *d, const struct active_run *a, enum rc rc, co
   }
   int64_t lost_ms = d->options.trainer_lost_ms ? d->options.trainer_lost_ms : TRAINER_LOST_MS;
   if (transient && now_ms - d->trouble_since_ms < lost_ms) return;
-  if (driver_end_run(d, a->run, err->message, &end_err) != RC_OK) log_error("run %s could not be ended: %s", id_run(a->run).text, end_err.message);
+  if (driver_end_run(d, a->run, err->message, &end_err) != RC_OK)
+    log_error("run %s could not be ended: %s", id_run(a->run).text, end_err.message);
   d->trouble_since_ms = 0;
 }
 
@@ -157,8 +174,10 @@ static bool driver_turn(struct driver *d) {
   if (rc == RC_OK && (!a.found || (d->context && d->context->run != a.run))) context_forget(d);
   if (rc == RC_OK && a.found) {
     rc = work(d, &a, &progress, &err);
-    if (rc == RC_OK) d->trouble_since_ms = 0;
-    else if (!atomic_load(&d->stopping) && !driver_run_over(d, a.run)) trouble(d, &a, rc, &err);
+    if (rc == RC_OK)
+      d->trouble_since_ms = 0;
+    else if (!atomic_load(&d->stopping) && !driver_run_over(d, a.run))
+      trouble(d, &a, rc, &err);
   }
   free(a.config);
   return rc == RC_OK && progress;
@@ -184,8 +203,10 @@ static void *driver_main(void *context) {
   struct driver *d = context;
   while (!atomic_load(&d->stopping)) {
     if (driver_turn(d)) continue;
-    if (d->trouble_since_ms) clock_sleep_ms(RETRY_MS);
-    else wait_for_kick(d, IDLE_MS);
+    if (d->trouble_since_ms)
+      clock_sleep_ms(RETRY_MS);
+    else
+      wait_for_kick(d, IDLE_MS);
   }
   return NULL;
 }
@@ -199,7 +220,8 @@ enum rc driver_start(struct driver **out, struct core *core, const struct driver
   cond_init(&d->wake);
   enum rc rc = http_client_create(&d->http, options->token, &d->stopping, err);
   if (rc == RC_OK) core_set_kick(core, kick, d);
-  if (rc == RC_OK && pthread_create(&d->thread, NULL, driver_main, d) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the driver's thread could not be started");
+  if (rc == RC_OK && pthread_create(&d->thread, NULL, driver_main, d) != 0)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the driver's thread could not be started");
   if (rc != RC_OK) {
     core_set_kick(core, NULL, NULL);
     http_client_destroy(d->http);

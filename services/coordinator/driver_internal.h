@@ -13,7 +13,12 @@
 enum { CALL_MS = 10000, OPEN_MS = 120000, POLL_MS = 2000, FILE_MS = 30000, SUBMIT_MS = 120000 };
 
 /* The newest live trainer. */
-struct trainer_target { bool found; int64_t worker; char url[LIMIT_URL_MAX]; uint64_t epoch, fence; };
+struct trainer_target {
+  bool found;
+  int64_t worker;
+  char url[LIMIT_URL_MAX];
+  uint64_t epoch, fence;
+};
 
 /* The run that is to be moved on, and its current round. */
 struct active_run {
@@ -21,14 +26,14 @@ struct active_run {
   int64_t run;
   enum run_state state;
   int64_t rounds;
-  char *config;              /* owned by the driver: freed by look_free */
-  bool has_version;          /* it was opened before */
+  char *config;     /* owned by the driver: freed by look_free */
+  bool has_version; /* it was opened before */
   int64_t version;
   struct digest digest;
   bool has_round;
   int64_t round, round_version;
   enum round_state round_state;
-  int64_t unfinished;        /* the round that is published but whose step's figures are still to come; -1: none */
+  int64_t unfinished; /* the round that is published but whose step's figures are still to come; -1: none */
 };
 
 struct driver {
@@ -37,17 +42,19 @@ struct driver {
   struct http_client *http;
   pthread_t thread;
   atomic_bool stopping;
-  pthread_mutex_t lock;      /* guards kicked */
+  pthread_mutex_t lock; /* guards kicked */
   pthread_cond_t wake;
   bool kicked;
 
   struct run_context *context; /* of the active run */
-  int64_t verified_trainer;  /* the incarnation that was seen to hold the run's version */
-  int64_t trouble_since_ms;  /* 0: none */
+  int64_t verified_trainer;    /* the incarnation that was seen to hold the run's version */
+  int64_t trouble_since_ms;    /* 0: none */
   struct trainer_target trainer;
 };
 
-static inline struct trainer_client driver_trainer(const struct driver *d) { return (struct trainer_client){.http = d->http, .base_url = d->trainer.url}; }
+static inline struct trainer_client driver_trainer(const struct driver *d) {
+  return (struct trainer_client){.http = d->http, .base_url = d->trainer.url};
+}
 
 /* driver_start.c: RC_OK, an error that ends the run, or a transient one. */
 enum rc driver_open(struct driver *d, const struct active_run *a, struct err *err);

@@ -12,7 +12,11 @@
 
 /* ---- commands ---- */
 
-struct move_message { int64_t run; enum run_state to; const char *why; };
+struct move_message {
+  int64_t run;
+  enum run_state to;
+  const char *why;
+};
 
 static enum rc move_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct move_message *m = cmd->message;
@@ -36,23 +40,33 @@ static enum rc end_execute(struct core *c, struct command *cmd, struct err *err)
 
 enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct err *err) {
   struct command *cmd = command_new(end_execute, sizeof(struct move_message));
-  if (cmd) *(struct move_message *)cmd->message = (struct move_message){.run = run, .why = arena_strdup(&cmd->arena, why)};
+  if (cmd)
+    *(struct move_message *)cmd->message = (struct move_message){.run = run, .why = arena_strdup(&cmd->arena, why)};
   return core_call(d->core, cmd, err);
 }
 
-struct attach_message { struct run_context *context; struct digest digest; int64_t again; /* a round whose batches are to be sent again, or -1 */ };
+struct attach_message {
+  struct run_context *context;
+  struct digest digest;
+  int64_t again; /* a round whose batches are to be sent again, or -1 */
+};
 
-/* A new incarnation of the trainer has lost what it accumulated: the round's batches are asked for, and sent again where they are unknown. */
+/* A new incarnation of the trainer has lost what it accumulated: the round's batches are asked for, and sent again
+ * where they are unknown. */
 static enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err) {
-  enum rc rc = store_exec(c->store, err, "UPDATE batches SET done = 0 WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  enum rc rc = store_exec(c->store, err, "UPDATE batches SET done = 0 WHERE run = ?1 AND round = ?2",
+                          BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE rounds SET trained_tokens = 0, loss_sum = 0, entropy_sum = 0, compute_us = 0, logprob_unequal = 0, logprob_max_abs_diff = 0 WHERE run = ?1 AND round = ?2",
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET trained_tokens = 0, loss_sum = 0, entropy_sum = 0, compute_us = 0, "
+                    "logprob_unequal = 0, logprob_max_abs_diff = 0 WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
   }
   return rc;
 }
 
-/* A fresh run: version 0 is current, round 0 opens, all in one transaction.  One that was opened before: only the context comes back. */
+/* A fresh run: version 0 is current, round 0 opens, all in one transaction.  One that was opened before: only the
+ * context comes back. */
 static enum rc attach_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct attach_message *m = cmd->message;
   struct run_context *before = c->context;
@@ -62,13 +76,17 @@ static enum rc attach_execute(struct core *c, struct command *cmd, struct err *e
   if (rc == RC_OK && state != RUN_STARTING && state != RUN_RUNNING && state != RUN_PAUSED && state != RUN_STOPPING) {
     rc = err_set(err, RC_CONFLICT, "state", "run %s is %s", id_run(run).text, state_name(MACHINE_RUN, (int)state));
   }
-  if (rc == RC_OK) rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
+  if (rc == RC_OK)
+    rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
   if (rc != RC_OK) return rc;
   c->context = m->context; /* round_open reads it */
   if (state == RUN_STARTING) rc = run_move(c, run, RUN_RUNNING, NULL, err);
   if (rc == RC_OK && versions == 0) {
-    rc = store_exec(c->store, err, "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (?1, 0, ?2, ?3, ?4, ?5)",
-                    BINDS(b_int(run), b_int(VERSION_CURRENT), b_digest(&m->digest), b_int(!run_is_supervised(&m->context->config)), b_int(c->wall_ms)));
+    rc = store_exec(
+        c->store, err,
+        "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (?1, 0, ?2, ?3, ?4, ?5)",
+        BINDS(b_int(run), b_int(VERSION_CURRENT), b_digest(&m->digest), b_int(!run_is_supervised(&m->context->config)),
+              b_int(c->wall_ms)));
     if (rc == RC_OK) rc = round_open(c, 0, 0, err);
   }
   if (rc == RC_OK && m->again >= 0) rc = batches_again(c, run, m->again, err);
@@ -115,14 +133,17 @@ static enum rc check_held(const struct active_run *a, const struct open_run_answ
   char ours[DIGEST_HEX_MAX], theirs[DIGEST_HEX_MAX];
   if (!a->has_version) {
     if (answer->version == 0) return RC_OK;
-    return err_set(err, RC_CONFLICT, "version", "the trainer holds version %" PRId64 " of run %s, which the coordinator has never opened", answer->version, id_run(a->run).text);
+    return err_set(err, RC_CONFLICT, "version",
+                   "the trainer holds version %" PRId64 " of run %s, which the coordinator has never opened",
+                   answer->version, id_run(a->run).text);
   }
   if (answer->version == a->version && digest_equal(&answer->digest, &a->digest)) return RC_OK;
   if (answer->version == a->version + 1 && a->has_round && a->round_state == ROUND_STEPPING) return RC_OK;
   digest_hex(ours, &a->digest);
   digest_hex(theirs, &answer->digest);
   return err_set(err, RC_CONFLICT, "version",
-                 "the trainer holds version %" PRId64 " (%.12s) of run %s, the coordinator recorded version %" PRId64 " (%.12s); going on would need the rounds to be replayed, which this version "
+                 "the trainer holds version %" PRId64 " (%.12s) of run %s, the coordinator recorded version %" PRId64
+                 " (%.12s); going on would need the rounds to be replayed, which this version "
                  "does not offer",
                  answer->version, theirs, id_run(a->run).text, a->version, ours);
 }
@@ -135,13 +156,20 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
   if (rc != RC_OK) return rc;
   struct trainer_client t = driver_trainer(d);
   struct id_text id = id_run(a->run);
-  const struct open_run m = {.run = id.text, .epoch = d->trainer.epoch, .fence = d->trainer.fence, .seed = d->context->config.seed, .training = d->context->config.training};
+  const struct open_run m = {.run = id.text,
+                             .epoch = d->trainer.epoch,
+                             .fence = d->trainer.fence,
+                             .seed = d->context->config.seed,
+                             .training = d->context->config.training};
   rc = trainer_open_run(&t, &m, &answer, &arena, OPEN_MS, err);
   if (rc == RC_OK) rc = check_held(a, &answer, err);
   if (rc == RC_OK) {
     struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
-    bool again = a->has_round && (a->round_state == ROUND_TRAINING || a->round_state == ROUND_STEPPING) && answer.version == a->version;
-    if (cmd) *(struct attach_message *)cmd->message = (struct attach_message){.context = d->context, .digest = answer.digest, .again = again ? a->round : -1};
+    bool again = a->has_round && (a->round_state == ROUND_TRAINING || a->round_state == ROUND_STEPPING) &&
+                 answer.version == a->version;
+    if (cmd)
+      *(struct attach_message *)cmd->message =
+          (struct attach_message){.context = d->context, .digest = answer.digest, .again = again ? a->round : -1};
     rc = core_call(d->core, cmd, err);
   }
   if (rc == RC_OK) {

@@ -1,5 +1,6 @@
-/* A round in step: name its groups and its denominator, wait for the version, publish it if the trainer has not, and note the step's figures.  See driver.h.
- * Next hop: trainer-server/route_submit_step.c; the version comes back by POST /v1/versions (route_versions.c) and by the step's own status, whichever is first. */
+/* A round in step: name its groups and its denominator, wait for the version, publish it if the trainer has not, and
+ * note the step's figures.  See driver.h. Next hop: trainer-server/route_submit_step.c; the version comes back by
+ * POST /v1/versions (route_versions.c) and by the step's own status, whichever is first. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 
 struct step_done_message {
   int64_t run, round, rounds;
-  bool has_figures;          /* false: the trainer was lost after it had announced the version */
+  bool has_figures; /* false: the trainer was lost after it had announced the version */
   int64_t version;
   struct digest digest;
   double grad_norm, lr;
@@ -30,8 +31,11 @@ struct step_done_message {
 static enum rc note_figures(struct core *c, const struct step_done_message *m, struct err *err) {
   struct buf text = BUF_INIT;
   bool found = false;
-  enum rc rc = store_exec(c->store, err, "UPDATE rounds SET grad_norm = ?3, lr = ?4, skipped = ?5, step_us = ?6, checkpoint_us = ?7, push_us = ?8, finished = 1 WHERE run = ?1 AND round = ?2",
-                          BINDS(b_int(m->run), b_int(m->round), b_real(m->has_figures ? m->grad_norm : NAN), b_real(m->has_figures ? m->lr : NAN), b_int(m->skipped), b_int(m->step_us),
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE rounds SET grad_norm = ?3, lr = ?4, skipped = ?5, step_us = ?6, checkpoint_us = ?7, "
+                          "push_us = ?8, finished = 1 WHERE run = ?1 AND round = ?2",
+                          BINDS(b_int(m->run), b_int(m->round), b_real(m->has_figures ? m->grad_norm : NAN),
+                                b_real(m->has_figures ? m->lr : NAN), b_int(m->skipped), b_int(m->step_us),
                                 b_int(m->checkpoint_us), b_int(m->push_us)));
   if (rc == RC_OK) rc = round_text(c->store, m->run, m->round, &text, &found, err);
   if (rc == RC_OK && found) return core_event(c, m->run, "round", &text, false, err);
@@ -41,7 +45,12 @@ static enum rc note_figures(struct core *c, const struct step_done_message *m, s
 
 static enum rc step_done_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct step_done_message *m = cmd->message;
-  const struct publication p = {.run = m->run, .round = m->round, .version = m->version, .digest = m->digest, .pushes = m->pushes, .push_count = m->push_count};
+  const struct publication p = {.run = m->run,
+                                .round = m->round,
+                                .version = m->version,
+                                .digest = m->digest,
+                                .pushes = m->pushes,
+                                .push_count = m->push_count};
   enum run_state state = RUN_QUEUED;
   int64_t finished = 0;
   bool refused = false;
@@ -51,7 +60,9 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
     cmd->err = *err;
     return RC_OK;
   }
-  if (rc == RC_OK) rc = store_int(c->store, &finished, err, "SELECT finished FROM rounds WHERE run = ?1 AND round = ?2", BINDS(b_int(m->run), b_int(m->round)));
+  if (rc == RC_OK)
+    rc = store_int(c->store, &finished, err, "SELECT finished FROM rounds WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(m->run), b_int(m->round)));
   if (rc == RC_OK && !finished) rc = note_figures(c, m, err);
   if (rc == RC_OK) rc = run_state_of(c->store, m->run, &state, err);
   if (rc != RC_OK || state == RUN_STOPPED || state == RUN_FAILED || state == RUN_COMPLETED) return rc;
@@ -61,12 +72,16 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
   return rc == RC_OK ? run_end(c, m->run, RUN_COMPLETED, NULL, err) : rc;
 }
 
-static enum rc copy_pushes(struct step_done_message *m, const struct step_status *status, struct arena *arena, struct err *err) {
+static enum rc copy_pushes(struct step_done_message *m, const struct step_status *status, struct arena *arena,
+                           struct err *err) {
   m->pushes = arena_alloc(arena, status->push_count + 1, sizeof *m->pushes);
   if (!m->pushes) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
   for (size_t i = 0; i < status->push_count; i++) {
     const struct push_report *from = &status->pushes[i];
-    m->pushes[i] = (struct push_report){.worker_id = arena_strdup(arena, from->worker_id), .staged = from->staged, .digest = from->digest, .error = from->error ? arena_strdup(arena, from->error) : NULL};
+    m->pushes[i] = (struct push_report){.worker_id = arena_strdup(arena, from->worker_id),
+                                        .staged = from->staged,
+                                        .digest = from->digest,
+                                        .error = from->error ? arena_strdup(arena, from->error) : NULL};
     if (!m->pushes[i].worker_id) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
   }
   m->push_count = status->push_count;
@@ -74,7 +89,8 @@ static enum rc copy_pushes(struct step_done_message *m, const struct step_status
 }
 
 /* status NULL: no figures are to be had. */
-static enum rc call_done(struct driver *d, const struct active_run *a, int64_t round, const struct step_status *status, struct err *err) {
+static enum rc call_done(struct driver *d, const struct active_run *a, int64_t round, const struct step_status *status,
+                         struct err *err) {
   struct command *cmd = command_new(step_done_execute, sizeof(struct step_done_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct step_done_message *m = cmd->message;
@@ -98,15 +114,20 @@ static enum rc call_done(struct driver *d, const struct active_run *a, int64_t r
 
 /* ---- the message ---- */
 
-static enum rc read_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena, struct err *err) {
+static enum rc read_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena,
+                           struct err *err) {
   struct rows q;
   bool row;
   int64_t count = 0;
-  enum rc rc = store_int(s, &count, err, "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL", BINDS(b_int(run), b_int(round)));
+  enum rc rc =
+      store_int(s, &count, err, "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL",
+                BINDS(b_int(run), b_int(round)));
   if (rc != RC_OK) return rc;
   m->groups = arena_alloc(arena, (size_t)count + 1, sizeof *m->groups);
   if (!m->groups) return err_set(err, RC_NO_MEMORY, NULL, "a step's groups were refused memory");
-  rc = store_query(s, &q, err, "SELECT ordinal FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL ORDER BY ordinal", BINDS(b_int(run), b_int(round)));
+  rc = store_query(s, &q, err,
+                   "SELECT ordinal FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL ORDER BY ordinal",
+                   BINDS(b_int(run), b_int(round)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && (int64_t)m->group_count < count) {
     const char *id = arena_strdup(arena, id_group(run, round, rows_int(&q, 0)).text);
     if (!id) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's groups were refused memory");
@@ -121,10 +142,14 @@ static enum rc read_targets(struct store *s, struct submit_step *m, struct arena
   bool row;
   m->push_to = arena_alloc(arena, LIMIT_WORKERS, sizeof *m->push_to);
   if (!m->push_to) return err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
-  enum rc rc = store_query(s, &q, err, "SELECT id, url FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 ORDER BY id LIMIT ?2", BINDS(b_int(WORKER_GENERATION), b_int(LIMIT_WORKERS)));
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT id, url FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 ORDER BY id LIMIT ?2",
+      BINDS(b_int(WORKER_GENERATION), b_int(LIMIT_WORKERS)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     struct push_target *to = &m->push_to[m->push_count++];
-    *to = (struct push_target){.worker_id = arena_strdup(arena, id_worker(rows_int(&q, 0)).text), .url = arena_strdup(arena, rows_text(&q, 1, NULL))};
+    *to = (struct push_target){.worker_id = arena_strdup(arena, id_worker(rows_int(&q, 0)).text),
+                               .url = arena_strdup(arena, rows_text(&q, 1, NULL))};
     if (!to->worker_id || !to->url) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
   }
   rows_end(&q);
@@ -134,7 +159,8 @@ static enum rc read_targets(struct store *s, struct submit_step *m, struct arena
 static enum rc read_denominator(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(s, &q, err, "SELECT version, denominator FROM rounds WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  enum rc rc = store_query(s, &q, err, "SELECT version, denominator FROM rounds WHERE run = ?1 AND round = ?2",
+                           BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     m->version = rows_int(&q, 0);
@@ -144,12 +170,17 @@ static enum rc read_denominator(struct store *s, struct submit_step *m, int64_t 
   return rc;
 }
 
-static enum rc step_build(struct driver *d, const struct active_run *a, int64_t round, struct submit_step *m, struct arena *arena, struct err *err) {
+static enum rc step_build(struct driver *d, const struct active_run *a, int64_t round, struct submit_step *m,
+                          struct arena *arena, struct err *err) {
   struct readers *readers = core_readers(d->core);
   const struct run_config *config = &d->context->config;
   struct store *s;
-  *m = (struct submit_step){.step_id = arena_strdup(arena, id_round(a->run, round).text), .run = arena_strdup(arena, id_run(a->run).text), .epoch = d->trainer.epoch, .fence = d->trainer.fence,
-                            .last = round == config->rounds - 1, .stage_timeout_ms = config->stage_timeout_ms};
+  *m = (struct submit_step){.step_id = arena_strdup(arena, id_round(a->run, round).text),
+                            .run = arena_strdup(arena, id_run(a->run).text),
+                            .epoch = d->trainer.epoch,
+                            .fence = d->trainer.fence,
+                            .last = round == config->rounds - 1,
+                            .stage_timeout_ms = config->stage_timeout_ms};
   if (!m->step_id || !m->run) return err_set(err, RC_NO_MEMORY, NULL, "a step was refused memory");
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
@@ -162,14 +193,16 @@ static enum rc step_build(struct driver *d, const struct active_run *a, int64_t 
 
 /* ---- waiting ---- */
 
-static enum rc step_await(struct driver *d, const struct active_run *a, int64_t round, const char *step_id, struct err *err) {
+static enum rc step_await(struct driver *d, const struct active_run *a, int64_t round, const char *step_id,
+                          struct err *err) {
   struct trainer_client t = driver_trainer(d);
   for (;;) {
     struct arena arena = ARENA_INIT;
     struct step_status status = {0};
     enum rc rc = trainer_step_status(&t, step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
     bool done = rc == RC_OK && status.state == JOB_DONE;
-    if (rc == RC_OK && status.state == JOB_FAILED) rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed step %s: %.300s", step_id, status.error.message);
+    if (rc == RC_OK && status.state == JOB_FAILED)
+      rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed step %s: %.300s", step_id, status.error.message);
     if (done) rc = call_done(d, a, round, &status, err);
     arena_free(&arena);
     if (rc != RC_OK || done) return rc;
@@ -179,19 +212,32 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
 }
 
 /* The trainer may have made the version durable and then have been lost with the step's figures: what it holds tells. */
-static enum rc step_held(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m, struct arena *arena, struct err *err) {
+static enum rc step_held(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
+                         struct arena *arena, struct err *err) {
   struct trainer_client t = driver_trainer(d);
   struct open_run_answer answer;
   struct err ignored;
-  const struct open_run open = {.run = m->run, .epoch = m->epoch, .fence = m->fence, .seed = d->context->config.seed, .training = d->context->config.training};
-  if (trainer_open_run(&t, &open, &answer, arena, CALL_MS, &ignored) != RC_OK || answer.version != m->version + 1) return RC_CONFLICT; /* err says what the step was refused for */
-  const struct step_status status = {.step_id = m->step_id, .state = JOB_DONE, .version = answer.version, .digest = answer.digest, .grad_norm = NAN, .lr = NAN};
+  const struct open_run open = {.run = m->run,
+                                .epoch = m->epoch,
+                                .fence = m->fence,
+                                .seed = d->context->config.seed,
+                                .training = d->context->config.training};
+  if (trainer_open_run(&t, &open, &answer, arena, CALL_MS, &ignored) != RC_OK || answer.version != m->version + 1)
+    return RC_CONFLICT; /* err says what the step was refused for */
+  const struct step_status status = {.step_id = m->step_id,
+                                     .state = JOB_DONE,
+                                     .version = answer.version,
+                                     .digest = answer.digest,
+                                     .grad_norm = NAN,
+                                     .lr = NAN};
   log_info("step %s had been taken before the trainer was lost", m->step_id);
   return call_done(d, a, round, &status, err);
 }
 
-/* Asked first: after a restart the step may have been taken.  An unknown one is submitted, after the batches that the trainer has lost. */
-static enum rc step_submit(struct driver *d, const struct active_run *a, const struct submit_step *m, struct arena *arena, struct err *err) {
+/* Asked first: after a restart the step may have been taken.  An unknown one is submitted, after the batches that the
+ * trainer has lost. */
+static enum rc step_submit(struct driver *d, const struct active_run *a, const struct submit_step *m,
+                           struct arena *arena, struct err *err) {
   struct trainer_client t = driver_trainer(d);
   struct step_status status;
   enum rc rc = trainer_step_status(&t, m->step_id, 0, &status, arena, CALL_MS, err);
@@ -206,9 +252,12 @@ enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round,
   enum rc rc = step_build(d, a, round, &m, &arena, err);
   if (rc != RC_OK) goto out;
   rc = step_submit(d, a, &m, &arena, err);
-  if (rc == RC_OK) rc = step_await(d, a, round, m.step_id, err);
-  else if (rc == RC_NOT_FOUND && a->unfinished == round) rc = call_done(d, a, round, NULL, err);
-  else if (rc == RC_CONFLICT) rc = step_held(d, a, round, &m, &arena, err);
+  if (rc == RC_OK)
+    rc = step_await(d, a, round, m.step_id, err);
+  else if (rc == RC_NOT_FOUND && a->unfinished == round)
+    rc = call_done(d, a, round, NULL, err);
+  else if (rc == RC_CONFLICT)
+    rc = step_held(d, a, round, &m, &arena, err);
 out:
   arena_free(&arena);
   return rc;

@@ -1,4 +1,5 @@
-/* A round in training: plan its batches once, submit them in order, wait, compare, then begin the step.  See driver.h.
+/* A round in training: plan its batches once, submit them in order, wait, compare, then begin the step.  See
+ * driver.h.
  *
  *   groups sealed --plan--> batch numbers --submitted--> at the trainer --done--> figures of the round --all done--> round `stepping`
  *
@@ -19,7 +20,12 @@ enum { AHEAD = 4 }; /* batches at the trainer at once: enough that it never wait
 
 /* ---- commands ---- */
 
-struct plan_message { int64_t run, round; int groups, batches; int64_t *ordinals, *tokens; int32_t *batch_of; };
+struct plan_message {
+  int64_t run, round;
+  int groups, batches;
+  int64_t *ordinals, *tokens;
+  int32_t *batch_of;
+};
 
 static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct plan_message *m = cmd->message;
@@ -31,58 +37,87 @@ static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err
       groups++;
       tokens += m->tokens[i];
     }
-    rc = store_exec(c->store, err, "INSERT INTO batches (run, round, number, groups, tokens) VALUES (?1, ?2, ?3, ?4, ?5)",
+    rc = store_exec(c->store, err,
+                    "INSERT INTO batches (run, round, number, groups, tokens) VALUES (?1, ?2, ?3, ?4, ?5)",
                     BINDS(b_int(m->run), b_int(m->round), b_int(b), b_int(groups), b_int(tokens)));
   }
   for (int i = 0; i < m->groups && rc == RC_OK; i++) {
-    rc = store_exec(c->store, err, "UPDATE groups SET batch = ?4 WHERE run = ?1 AND round = ?2 AND ordinal = ?3", BINDS(b_int(m->run), b_int(m->round), b_int(m->ordinals[i]), b_int(m->batch_of[i])));
+    rc = store_exec(c->store, err, "UPDATE groups SET batch = ?4 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(m->ordinals[i]), b_int(m->batch_of[i])));
   }
   return rc;
 }
 
-struct batch_message { int64_t run, round, number; struct batch_stats stats; struct logprob_difference difference; };
+struct batch_message {
+  int64_t run, round, number;
+  struct batch_stats stats;
+  struct logprob_difference difference;
+};
 
 static enum rc submitted_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct batch_message *m = cmd->message;
-  enum rc rc = store_exec(c->store, err, "UPDATE batches SET submitted_ms = coalesce(submitted_ms, ?4) WHERE run = ?1 AND round = ?2 AND number = ?3",
-                          BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms)));
+  enum rc rc = store_exec(
+      c->store, err,
+      "UPDATE batches SET submitted_ms = coalesce(submitted_ms, ?4) WHERE run = ?1 AND round = ?2 AND number = ?3",
+      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms)));
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE groups SET state = ?4 WHERE run = ?1 AND round = ?2 AND batch = ?3 AND state = ?5",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
+    rc = store_exec(
+        c->store, err, "UPDATE groups SET state = ?4 WHERE run = ?1 AND round = ?2 AND batch = ?3 AND state = ?5",
+        BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
   }
-  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3) WHERE run = ?1 AND round = ?2", BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3) WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms)));
   return rc;
 }
 
 static enum rc done_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct batch_message *m = cmd->message;
-  enum rc rc = store_exec(c->store, err,
-                          "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, poisoned = ?9, logprob_max_abs_diff = ?10, logprob_unequal = ?11"
-                          " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
-                          BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(m->stats.loss), b_real(m->stats.entropy_sum), b_int(m->stats.tokens),
-                                b_int(m->stats.compute_us + m->stats.logprob_us), b_int(m->stats.poisoned), b_real(m->difference.max_abs), b_int(m->difference.unequal)));
+  enum rc rc = store_exec(
+      c->store, err,
+      "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, "
+      "poisoned = ?9, logprob_max_abs_diff = ?10, logprob_unequal = ?11"
+      " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
+      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(m->stats.loss),
+            b_real(m->stats.entropy_sum), b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
+            b_int(m->stats.poisoned), b_real(m->difference.max_abs), b_int(m->difference.unequal)));
   if (rc != RC_OK || store_changes(c->store) == 0) return rc; /* a repeat */
-  if (m->difference.unequal) log_warn("batch %s: %" PRId64 " log-probabilities differ from the sampler's", id_batch(m->run, m->round, m->number).text, m->difference.unequal);
+  if (m->difference.unequal)
+    log_warn("batch %s: %" PRId64 " log-probabilities differ from the sampler's",
+             id_batch(m->run, m->round, m->number).text, m->difference.unequal);
   return store_exec(c->store, err,
-                    "UPDATE rounds SET loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, 0), trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6,"
-                    " logprob_max_abs_diff = max(logprob_max_abs_diff, coalesce(?7, 9e999)), logprob_unequal = logprob_unequal + ?8, exact = exact AND ?8 = 0 WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(m->run), b_int(m->round), b_real(m->stats.loss), b_real(m->stats.entropy_sum), b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
+                    "UPDATE rounds SET loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, "
+                    "0), trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6,"
+                    " logprob_max_abs_diff = max(logprob_max_abs_diff, coalesce(?7, 9e999)), logprob_unequal = "
+                    "logprob_unequal + ?8, exact = exact AND ?8 = 0 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(m->run), b_int(m->round), b_real(m->stats.loss), b_real(m->stats.entropy_sum),
+                          b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
                           b_real(m->difference.max_abs), b_int(m->difference.unequal)));
 }
 
-struct step_begin_message { int64_t run, round; bool by_tokens; };
+struct step_begin_message {
+  int64_t run, round;
+  bool by_tokens;
+};
 
 /* The denominator: trained tokens, or samples, of the round's member groups. */
 static enum rc step_begin_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct step_begin_message *m = cmd->message;
   int64_t left = 0;
-  enum rc rc = store_int(c->store, &left, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0", BINDS(b_int(m->run), b_int(m->round)));
-  if (rc == RC_OK && left) rc = err_set(err, RC_CONFLICT, NULL, "%" PRId64 " batches of round %s are not done", left, id_round(m->run, m->round).text);
+  enum rc rc =
+      store_int(c->store, &left, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0",
+                BINDS(b_int(m->run), b_int(m->round)));
+  if (rc == RC_OK && left)
+    rc = err_set(err, RC_CONFLICT, NULL, "%" PRId64 " batches of round %s are not done", left,
+                 id_round(m->run, m->round).text);
   if (rc == RC_OK) rc = round_move(c, m->run, m->round, ROUND_STEPPING, err);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
-                    "UPDATE rounds SET trained_ms = ?3, step_begun_ms = ?3, submitted_ms = coalesce(submitted_ms, ?3), denominator = CASE WHEN ?4 THEN trained_tokens ELSE"
-                    " (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL) END WHERE run = ?1 AND round = ?2",
+                    "UPDATE rounds SET trained_ms = ?3, step_begun_ms = ?3, submitted_ms = coalesce(submitted_ms, ?3), "
+                    "denominator = CASE WHEN ?4 THEN trained_tokens ELSE"
+                    " (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE run = ?1 AND round = ?2 AND batch IS "
+                    "NOT NULL) END WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->by_tokens)));
   }
   return rc;
@@ -96,7 +131,8 @@ static enum rc call_batch(struct driver *d, command_execute execute, const struc
 
 /* ---- planning ---- */
 
-static enum rc plan_read(struct driver *d, struct plan_message *m, struct arena *arena, bool *planned, struct err *err) {
+static enum rc plan_read(struct driver *d, struct plan_message *m, struct arena *arena, bool *planned,
+                         struct err *err) {
   struct readers *readers = core_readers(d->core);
   struct store *s;
   struct rows q = {0};
@@ -104,20 +140,28 @@ static enum rc plan_read(struct driver *d, struct plan_message *m, struct arena 
   int64_t count = 0, batches = 0;
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
-  rc = store_int(s, &batches, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2", BINDS(b_int(m->run), b_int(m->round)));
+  rc = store_int(s, &batches, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2",
+                 BINDS(b_int(m->run), b_int(m->round)));
   *planned = batches > 0;
-  if (rc == RC_OK) rc = store_int(s, &count, err, "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND state = ?3", BINDS(b_int(m->run), b_int(m->round), b_int(GROUP_SEALED)));
+  if (rc == RC_OK)
+    rc = store_int(s, &count, err, "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND state = ?3",
+                   BINDS(b_int(m->run), b_int(m->round), b_int(GROUP_SEALED)));
   m->ordinals = arena_alloc(arena, (size_t)count + 1, sizeof *m->ordinals);
   m->tokens = arena_alloc(arena, (size_t)count + 1, sizeof *m->tokens);
   m->batch_of = arena_alloc(arena, (size_t)count + 1, sizeof *m->batch_of);
-  if (rc == RC_OK && (!m->ordinals || !m->tokens || !m->batch_of)) rc = err_set(err, RC_NO_MEMORY, NULL, "a plan of %" PRId64 " groups was refused memory", count);
+  if (rc == RC_OK && (!m->ordinals || !m->tokens || !m->batch_of))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "a plan of %" PRId64 " groups was refused memory", count);
   if (rc == RC_OK) {
-    rc = store_query(s, &q, err, "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups WHERE run = ?1 AND round = ?2 AND state = ?3 ORDER BY ordinal",
+    rc = store_query(s, &q, err,
+                     "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups WHERE run = ?1 AND "
+                     "round = ?2 AND state = ?3 ORDER BY ordinal",
                      BINDS(b_int(m->run), b_int(m->round), b_int(GROUP_SEALED)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && m->groups < count) {
     m->ordinals[m->groups] = rows_int(&q, 0);
-    m->tokens[m->groups] = run_is_supervised(&d->context->config) ? dataset_unit_tokens(d->context, m->round, rows_int(&q, 0)) : rows_int(&q, 1);
+    m->tokens[m->groups] = run_is_supervised(&d->context->config)
+                               ? dataset_unit_tokens(d->context, m->round, rows_int(&q, 0))
+                               : rows_int(&q, 1);
     m->groups++;
   }
   rows_end(&q);
@@ -144,13 +188,14 @@ static enum rc plan_round(struct driver *d, int64_t run, int64_t round, struct e
 
 struct batch_work {
   int64_t number;
-  bool done, submitted;      /* as the database has it */
-  bool sent;                 /* to this incarnation of the trainer */
+  bool done, submitted; /* as the database has it */
+  bool sent;            /* to this incarnation of the trainer */
   struct arena arena;
   struct built_batch built;
 };
 
-static enum rc batches_read(struct driver *d, int64_t run, int64_t round, struct batch_work **out, int *count, struct arena *arena, struct err *err) {
+static enum rc batches_read(struct driver *d, int64_t run, int64_t round, struct batch_work **out, int *count,
+                            struct arena *arena, struct err *err) {
   struct readers *readers = core_readers(d->core);
   struct store *s;
   struct rows q = {0};
@@ -158,25 +203,34 @@ static enum rc batches_read(struct driver *d, int64_t run, int64_t round, struct
   int64_t n = 0;
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
-  rc = store_int(s, &n, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  rc = store_int(s, &n, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2",
+                 BINDS(b_int(run), b_int(round)));
   *out = arena_alloc(arena, (size_t)n + 1, sizeof **out);
   if (rc == RC_OK && !*out) rc = err_set(err, RC_NO_MEMORY, NULL, "the batches of a round were refused memory");
-  if (rc == RC_OK) rc = store_query(s, &q, err, "SELECT number, done, submitted_ms IS NOT NULL FROM batches WHERE run = ?1 AND round = ?2 ORDER BY number", BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK)
+    rc = store_query(
+        s, &q, err,
+        "SELECT number, done, submitted_ms IS NOT NULL FROM batches WHERE run = ?1 AND round = ?2 ORDER BY number",
+        BINDS(b_int(run), b_int(round)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && *count < n) {
-    (*out)[(*count)++] = (struct batch_work){.number = rows_int(&q, 0), .done = rows_int(&q, 1) != 0, .submitted = rows_int(&q, 2) != 0};
+    (*out)[(*count)++] =
+        (struct batch_work){.number = rows_int(&q, 0), .done = rows_int(&q, 1) != 0, .submitted = rows_int(&q, 2) != 0};
   }
   rows_end(&q);
   readers_give(readers, s);
   return rc;
 }
 
-static enum rc batch_build(struct driver *d, int64_t run, int64_t round, int64_t version, struct batch_work *b, struct err *err) {
+static enum rc batch_build(struct driver *d, int64_t run, int64_t round, int64_t version, struct batch_work *b,
+                           struct err *err) {
   struct readers *readers = core_readers(d->core);
   struct store *s;
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
-  if (run_is_supervised(&d->context->config)) rc = batch_from_dataset(&b->built, s, d->context, round, b->number, &b->arena, err);
-  else rc = batch_from_rollouts(&b->built, s, run, round, b->number, &b->arena, err);
+  if (run_is_supervised(&d->context->config))
+    rc = batch_from_dataset(&b->built, s, d->context, round, b->number, &b->arena, err);
+  else
+    rc = batch_from_rollouts(&b->built, s, run, round, b->number, &b->arena, err);
   readers_give(readers, s);
   struct submit_batch *m = &b->built.message;
   m->batch_id = arena_strdup(&b->arena, id_batch(run, round, b->number).text);
@@ -189,7 +243,8 @@ static enum rc batch_build(struct driver *d, int64_t run, int64_t round, int64_t
 }
 
 /* What was submitted in an earlier life is asked for before it is sent again: its body carried another epoch. */
-static enum rc batch_send(struct driver *d, int64_t run, int64_t round, int64_t version, struct batch_work *b, struct err *err) {
+static enum rc batch_send(struct driver *d, int64_t run, int64_t round, int64_t version, struct batch_work *b,
+                          struct err *err) {
   struct trainer_client t = driver_trainer(d);
   const struct batch_message m = {.run = run, .round = round, .number = b->number};
   bool submitted = b->submitted;
@@ -220,7 +275,9 @@ static enum rc batch_await(struct driver *d, int64_t run, int64_t round, struct 
     struct batch_message m = {.run = run, .round = round, .number = b->number};
     enum rc rc = trainer_batch_status(&t, b->built.message.batch_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
     bool done = rc == RC_OK && status.state == JOB_DONE;
-    if (rc == RC_OK && status.state == JOB_FAILED) rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed batch %s: %.300s", b->built.message.batch_id, status.error.message);
+    if (rc == RC_OK && status.state == JOB_FAILED)
+      rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed batch %s: %.300s", b->built.message.batch_id,
+                   status.error.message);
     if (done) rc = logprobs_compare(&m.difference, &b->built, &status, err);
     if (rc == RC_OK && done) {
       m.stats = status.stats;
@@ -233,7 +290,8 @@ static enum rc batch_await(struct driver *d, int64_t run, int64_t round, struct 
   }
 }
 
-static enum rc train_batches(struct driver *d, const struct active_run *a, struct batch_work *batches, int count, struct err *err) {
+static enum rc train_batches(struct driver *d, const struct active_run *a, struct batch_work *batches, int count,
+                             struct err *err) {
   int next = 0, at_trainer = 0;
   enum rc rc = RC_OK;
   for (int i = 0; i < count && rc == RC_OK; i++) {
@@ -268,6 +326,10 @@ enum rc driver_train(struct driver *d, const struct active_run *a, struct err *e
   if (rc == RC_OK) rc = driver_train_batches(d, a, err);
   if (rc != RC_OK) return rc;
   struct command *cmd = command_new(step_begin_execute, sizeof(struct step_begin_message));
-  if (cmd) *(struct step_begin_message *)cmd->message = (struct step_begin_message){.run = a->run, .round = a->round, .by_tokens = strcmp(d->context->config.training.normalization, "tokens") == 0};
+  if (cmd)
+    *(struct step_begin_message *)cmd->message =
+        (struct step_begin_message){.run = a->run,
+                                    .round = a->round,
+                                    .by_tokens = strcmp(d->context->config.training.normalization, "tokens") == 0};
   return core_call(d->core, cmd, err);
 }

@@ -11,7 +11,10 @@
 
 enum { STREAM_MS = 24 * 3600 * 1000 };
 
-struct subscriber { struct http_request *request; int64_t run, seen; };
+struct subscriber {
+  struct http_request *request;
+  int64_t run, seen;
+};
 
 struct hub {
   struct readers *readers;
@@ -20,17 +23,22 @@ struct hub {
   int count;
 };
 
-enum rc event_add(struct store *s, struct event ***tail, int64_t run, const char *type, char *data, bool last, int64_t wall_ms, struct err *err) {
+enum rc event_add(struct store *s, struct event ***tail, int64_t run, const char *type, char *data, bool last,
+                  int64_t wall_ms, struct err *err) {
   struct event *e = data ? calloc(1, sizeof *e) : NULL;
   if (!e) {
     free(data);
     return err_set(err, RC_NO_MEMORY, NULL, "an event was refused memory");
   }
   *e = (struct event){.run = run, .type = type, .data = data, .last = last};
-  enum rc rc = store_exec(s, err, "INSERT INTO events (run, type, data, at_ms) VALUES (?1, ?2, ?3, ?4)", BINDS(b_int(run), b_text(type), b_text(data), b_int(wall_ms)));
+  enum rc rc = store_exec(s, err, "INSERT INTO events (run, type, data, at_ms) VALUES (?1, ?2, ?3, ?4)",
+                          BINDS(b_int(run), b_text(type), b_text(data), b_int(wall_ms)));
   e->id = store_last_id(s);
   if (rc == RC_OK) {
-    rc = store_exec(s, err, "DELETE FROM events WHERE run = ?1 AND id <= (SELECT id FROM events WHERE run = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)", BINDS(b_int(run), b_int(EVENTS_KEPT)));
+    rc = store_exec(s, err,
+                    "DELETE FROM events WHERE run = ?1 AND id <= (SELECT id FROM events WHERE run = ?1 ORDER BY id "
+                    "DESC LIMIT 1 OFFSET ?2)",
+                    BINDS(b_int(run), b_int(EVENTS_KEPT)));
   }
   if (rc != RC_OK) {
     free(data);
@@ -122,7 +130,8 @@ static void subscriber_cancelled(struct http_request *r, enum http_cancel why, v
 static enum rc write_past(struct store *s, struct subscriber *to, bool *ended, struct err *err) {
   struct rows q;
   bool row;
-  enum rc rc = store_query(s, &q, err, "SELECT id, type, data FROM events WHERE run = ?1 AND id > ?2 ORDER BY id", BINDS(b_int(to->run), b_int(to->seen)));
+  enum rc rc = store_query(s, &q, err, "SELECT id, type, data FROM events WHERE run = ?1 AND id > ?2 ORDER BY id",
+                           BINDS(b_int(to->run), b_int(to->seen)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     to->seen = rows_int(&q, 0);
     rc = write_event(to->request, to->seen, rows_text(&q, 1, NULL), rows_text(&q, 2, NULL));
@@ -141,10 +150,12 @@ void hub_subscribe(struct hub *h, struct http_request *r, int64_t run, int64_t a
   int64_t found;
   pthread_mutex_lock(&h->lock);
   enum rc rc = readers_take(h->readers, &s, &err);
-  if (rc == RC_OK && (rc = store_int(s, &found, &err, "SELECT id FROM runs WHERE id = ?1", BINDS(b_int(run)))) == RC_NOT_FOUND) {
+  if (rc == RC_OK &&
+      (rc = store_int(s, &found, &err, "SELECT id FROM runs WHERE id = ?1", BINDS(b_int(run)))) == RC_NOT_FOUND) {
     err_set(&err, rc, "id", "there is no run %s", id_run(run).text);
   }
-  if (rc == RC_OK && h->count == SUBSCRIBERS_MAX) rc = err_set(&err, RC_FULL, NULL, "%d streams of events are open already", SUBSCRIBERS_MAX);
+  if (rc == RC_OK && h->count == SUBSCRIBERS_MAX)
+    rc = err_set(&err, RC_FULL, NULL, "%d streams of events are open already", SUBSCRIBERS_MAX);
   if (rc != RC_OK) {
     http_fail(r, &err);
   } else {

@@ -1,5 +1,6 @@
-/* Events of runs: kept in the database (a bounded ring per run), sent to the subscribers of GET /v1/runs/{id}/events after the commit that made them.
- * Writer: event_add in a transaction, hub_publish after it.  Any thread: hub_subscribe.  A subscriber that reads too slowly is cut off; it comes back with Last-Event-ID. */
+/* Events of runs: kept in the database (a bounded ring per run), sent to the subscribers of GET /v1/runs/{id}/events
+ * after the commit that made them. Writer: event_add in a transaction, hub_publish after it.  Any thread:
+ * hub_subscribe.  A subscriber that reads too slowly is cut off; it comes back with Last-Event-ID. */
 #ifndef LEASEHOLD_COORDINATOR_EVENTS_H
 #define LEASEHOLD_COORDINATOR_EVENTS_H
 
@@ -10,14 +11,15 @@ enum { EVENTS_KEPT = 2000, SUBSCRIBERS_MAX = 256 };
 
 struct event {
   int64_t id, run;
-  const char *type;   /* "state" | "round" | "eval" */
-  char *data;         /* one line of JSON, owned */
-  bool last;          /* the run has ended: streams end after it */
+  const char *type; /* "state" | "round" | "eval" */
+  char *data;       /* one line of JSON, owned */
+  bool last;        /* the run has ended: streams end after it */
   struct event *next;
 };
 
 /* Inserts and appends to *tail (the events of the transaction in hand). Takes over data, on failure too. */
-enum rc event_add(struct store *s, struct event ***tail, int64_t run, const char *type, char *data, bool last, int64_t wall_ms, struct err *err);
+enum rc event_add(struct store *s, struct event ***tail, int64_t run, const char *type, char *data, bool last,
+                  int64_t wall_ms, struct err *err);
 void events_free(struct event *head);
 
 struct hub;

@@ -1,4 +1,5 @@
-/* When things lapse: pure decisions over times that are passed in (monotonic milliseconds).  Called by the writer thread, core.c. */
+/* When things lapse: pure decisions over times that are passed in (monotonic milliseconds).  Called by the writer
+ * thread, core.c. */
 #ifndef LEASEHOLD_COORDINATOR_EXPIRY_H
 #define LEASEHOLD_COORDINATOR_EXPIRY_H
 

@@ -35,7 +35,7 @@ struct sealing {
   double *rewards;
   float *advantages;
   struct verdict *verdicts;
-  struct digest *samples;    /* digests of what was accepted */
+  struct digest *samples; /* digests of what was accepted */
 };
 
 /* Ids that the tokenizer does not know (padding of the model's vocabulary) have no text. */
@@ -52,7 +52,8 @@ static enum rc verify_samples(struct core *c, struct sealing *g, struct arena *a
   if (!texts) return err_set(err, RC_NO_MEMORY, NULL, "the texts of a group were refused memory");
   int n = 0;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT token_ids, digest FROM samples JOIN rollouts USING (run, round, group_ordinal, sample) WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 ORDER BY sample",
+                           "SELECT token_ids, digest FROM samples JOIN rollouts USING (run, round, group_ordinal, "
+                           "sample) WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 ORDER BY sample",
                            BINDS(b_int(g->run), b_int(g->round), b_int(g->group)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && n < g->count) {
     size_t len;
@@ -65,40 +66,55 @@ static enum rc verify_samples(struct core *c, struct sealing *g, struct arena *a
     memcpy(ids, bytes, len);
     text_of(c->context->tokenizer, ids, len / sizeof *ids, &texts[n]);
     rows_digest(&q, 1, &g->samples[n]);
-    verify(c->context->config.verifier, texts[n].data ? texts[n].data : "", texts[n].len, g->answer, g->extra, &g->verdicts[n]);
+    verify(c->context->config.verifier, texts[n].data ? texts[n].data : "", texts[n].len, g->answer, g->extra,
+           &g->verdicts[n]);
     g->rewards[n] = g->verdicts[n].reward;
     g->tokens += (int64_t)(len / sizeof *ids);
     n++;
   }
   rows_end(&q);
-  if (rc == RC_OK && n != g->count) rc = err_set(err, RC_CORRUPT, NULL, "group %s has %d of %d rollouts", id_group(g->run, g->round, g->group).text, n, g->count);
+  if (rc == RC_OK && n != g->count)
+    rc = err_set(err, RC_CORRUPT, NULL, "group %s has %d of %d rollouts", id_group(g->run, g->round, g->group).text, n,
+                 g->count);
   for (int i = 0; i < g->count; i++) {
     if (rc == RC_OK) {
-      rc = store_exec(c->store, err, "UPDATE rollouts SET text = ?5 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
-                      BINDS(b_int(g->run), b_int(g->round), b_int(g->group), b_int(i), b_blob(texts[i].data, texts[i].len)));
+      rc = store_exec(
+          c->store, err,
+          "UPDATE rollouts SET text = ?5 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+          BINDS(b_int(g->run), b_int(g->round), b_int(g->group), b_int(i), b_blob(texts[i].data, texts[i].len)));
     }
     buf_free(&texts[i]);
   }
   return rc;
 }
 
-static enum rc store_outcome(struct core *c, const struct sealing *g, const struct digest *digest, enum group_state state, const char *reason, struct err *err) {
+static enum rc store_outcome(struct core *c, const struct sealing *g, const struct digest *digest,
+                             enum group_state state, const char *reason, struct err *err) {
   enum rc rc = RC_OK;
   for (int i = 0; i < g->count && rc == RC_OK; i++) {
-    rc = store_exec(c->store, err, "UPDATE samples SET reward = ?5, advantage = ?6, well_formed = ?7, detail = ?8 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
-                    BINDS(b_int(g->run), b_int(g->round), b_int(g->group), b_int(i), b_real(g->rewards[i]), b_real((double)g->advantages[i]), b_int(g->verdicts[i].well_formed),
-                          b_text(g->verdicts[i].detail)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE samples SET reward = ?5, advantage = ?6, well_formed = ?7, detail = ?8 WHERE run = ?1 AND round = ?2 "
+        "AND group_ordinal = ?3 AND sample = ?4",
+        BINDS(b_int(g->run), b_int(g->round), b_int(g->group), b_int(i), b_real(g->rewards[i]),
+              b_real((double)g->advantages[i]), b_int(g->verdicts[i].well_formed), b_text(g->verdicts[i].detail)));
   }
-  if (rc == RC_OK) rc = state_check(MACHINE_GROUP, GROUP_OPEN, (int)state, id_group(g->run, g->round, g->group).text, err);
+  if (rc == RC_OK)
+    rc = state_check(MACHINE_GROUP, GROUP_OPEN, (int)state, id_group(g->run, g->round, g->group).text, err);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE groups SET state = ?4, reason = ?5, digest = ?6, tokens = ?7, sealed_ms = ?8 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                    BINDS(b_int(g->run), b_int(g->round), b_int(g->group), b_int((int64_t)state), b_text(reason), b_digest(digest), b_int(g->tokens), b_int(c->wall_ms)));
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET state = ?4, reason = ?5, digest = ?6, tokens = ?7, sealed_ms = ?8 WHERE run = "
+                    "?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(g->run), b_int(g->round), b_int(g->group), b_int((int64_t)state), b_text(reason),
+                          b_digest(digest), b_int(g->tokens), b_int(c->wall_ms)));
   }
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
-                    "UPDATE rounds SET groups_open = groups_open - 1, groups_trained = groups_trained + ?3, groups_filtered = groups_filtered + ?4, sampled_tokens = sampled_tokens + ?5"
+                    "UPDATE rounds SET groups_open = groups_open - 1, groups_trained = groups_trained + ?3, "
+                    "groups_filtered = groups_filtered + ?4, sampled_tokens = sampled_tokens + ?5"
                     " WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(g->run), b_int(g->round), b_int(state == GROUP_SEALED), b_int(state == GROUP_FILTERED), b_int(g->tokens)));
+                    BINDS(b_int(g->run), b_int(g->round), b_int(state == GROUP_SEALED), b_int(state == GROUP_FILTERED),
+                          b_int(g->tokens)));
   }
   return rc;
 }
@@ -122,8 +138,10 @@ static enum rc group_digest(struct digest *out, const struct sealing *g, struct 
 static enum rc sealing_read(struct core *c, struct sealing *g, struct arena *arena, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(c->store, &q, err, "SELECT purpose, sample_count, answer, extra FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                           BINDS(b_int(g->run), b_int(g->round), b_int(g->group)));
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT purpose, sample_count, answer, extra FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+      BINDS(b_int(g->run), b_int(g->round), b_int(g->group)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     g->purpose = (enum lease_purpose)rows_int(&q, 0);
@@ -138,7 +156,8 @@ static enum rc sealing_read(struct core *c, struct sealing *g, struct arena *are
   g->advantages = arena_alloc(arena, (size_t)g->count, sizeof *g->advantages);
   g->verdicts = arena_alloc(arena, (size_t)g->count, sizeof *g->verdicts);
   g->samples = arena_alloc(arena, (size_t)g->count, sizeof *g->samples);
-  if (!g->answer || !g->extra || !g->rewards || !g->advantages || !g->verdicts || !g->samples) return err_set(err, RC_NO_MEMORY, NULL, "a group of %d samples was refused memory", g->count);
+  if (!g->answer || !g->extra || !g->rewards || !g->advantages || !g->verdicts || !g->samples)
+    return err_set(err, RC_NO_MEMORY, NULL, "a group of %d samples was refused memory", g->count);
   return RC_OK;
 }
 
@@ -160,7 +179,9 @@ enum rc group_seal(struct core *c, int64_t run, int64_t round, int64_t group, st
   }
   if (rc == RC_OK) rc = group_digest(&digest, &g, err);
   if (rc == RC_OK) rc = store_outcome(c, &g, &digest, state, reason, err);
-  if (rc == RC_OK) rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK)
+    rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK && open == 0) rc = round_generated(c, run, round, err);
   arena_free(&arena);
   return rc;

@@ -1,5 +1,6 @@
-/* A group whose samples are all in: decode, verify, (shuffle rewards), advantages, filter; sealed, filtered or evaluated in the transaction of its last result (I4).
- * Writer's thread only, but for the pure parts.  Previous hop: route_results.c.  Next: the driver's submit-batch. */
+/* A group whose samples are all in: decode, verify, (shuffle rewards), advantages, filter; sealed, filtered or
+ * evaluated in the transaction of its last result (I4). Writer's thread only, but for the pure parts.  Previous hop:
+ * route_results.c.  Next: the driver's submit-batch. */
 #ifndef LEASEHOLD_COORDINATOR_GROUP_SEAL_H
 #define LEASEHOLD_COORDINATOR_GROUP_SEAL_H
 

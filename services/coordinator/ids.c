@@ -30,7 +30,8 @@ struct id_text id_sample(int64_t run, int64_t round, int64_t group, int64_t samp
 
 struct id_text id_lease(int64_t run, int64_t round, int64_t group, int64_t first, int64_t count) {
   struct id_text id;
-  snprintf(id.text, sizeof id.text, "r%" PRId64 ".%" PRId64 ".%" PRId64 ".%" PRId64 "-%" PRId64, run, round, group, first, first + count - 1);
+  snprintf(id.text, sizeof id.text, "r%" PRId64 ".%" PRId64 ".%" PRId64 ".%" PRId64 "-%" PRId64, run, round, group,
+           first, first + count - 1);
   return id;
 }
 
@@ -73,7 +74,8 @@ enum rc id_parse_worker(int64_t *worker, const char *text, struct err *err) {
 enum rc id_parse_round(int64_t *run, int64_t *round, const char *text, struct err *err) {
   const char *at = text[0] == 'r' ? number(run, text + 1) : NULL;
   const char *end = at && *at == '.' ? number(round, at + 1) : NULL;
-  if (!end || *end) return err_set(err, RC_NOT_FOUND, "step_id", "there is no round '%.100s'; rounds are named like r7.12", text);
+  if (!end || *end)
+    return err_set(err, RC_NOT_FOUND, "step_id", "there is no round '%.100s'; rounds are named like r7.12", text);
   return RC_OK;
 }
 

@@ -1,4 +1,5 @@
-/* Readable, derived ids: run r7, round r7.12, group r7.12.3, sample r7.12.3.0, lease r7.12.3.0-3, batch r7.12.b0, worker w3.  Stable under retry, because nothing but position is in them. */
+/* Readable, derived ids: run r7, round r7.12, group r7.12.3, sample r7.12.3.0, lease r7.12.3.0-3, batch r7.12.b0,
+ * worker w3.  Stable under retry, because nothing but position is in them. */
 #ifndef LEASEHOLD_COORDINATOR_IDS_H
 #define LEASEHOLD_COORDINATOR_IDS_H
 
@@ -7,7 +8,9 @@
 #include "common/base/limits.h"
 #include "common/base/rc.h"
 
-struct id_text { char text[LIMIT_NAME_MAX]; };
+struct id_text {
+  char text[LIMIT_NAME_MAX];
+};
 
 struct id_text id_run(int64_t run);
 struct id_text id_round(int64_t run, int64_t round);

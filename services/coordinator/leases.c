@@ -12,7 +12,9 @@
 
 /* ---- granting ---- */
 
-struct open_round { int64_t run, round, version; };
+struct open_round {
+  int64_t run, round, version;
+};
 
 /* The active run's round whose samples may be leased; *found false while there is none. */
 static enum rc open_round_now(struct core *c, struct open_round *out, bool *found, struct err *err) {
@@ -20,22 +22,28 @@ static enum rc open_round_now(struct core *c, struct open_round *out, bool *foun
   *found = false;
   if (!c->context) return RC_OK;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT rounds.run, round, version FROM rounds JOIN runs ON runs.id = rounds.run WHERE rounds.run = ?1 AND runs.state = ?2 AND rounds.state = ?3 ORDER BY round LIMIT 1",
+                           "SELECT rounds.run, round, version FROM rounds JOIN runs ON runs.id = rounds.run WHERE "
+                           "rounds.run = ?1 AND runs.state = ?2 AND rounds.state = ?3 ORDER BY round LIMIT 1",
                            BINDS(b_int(c->context->run), b_int(RUN_RUNNING), b_int(ROUND_OPEN)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
-  if (rc == RC_OK && *found) *out = (struct open_round){.run = rows_int(&q, 0), .round = rows_int(&q, 1), .version = rows_int(&q, 2)};
+  if (rc == RC_OK && *found)
+    *out = (struct open_round){.run = rows_int(&q, 0), .round = rows_int(&q, 1), .version = rows_int(&q, 2)};
   rows_end(&q);
   return rc;
 }
 
-static enum rc waiting_samples(struct core *c, const struct open_round *r, int max, struct waiting_sample *out, int *count, struct err *err) {
+static enum rc waiting_samples(struct core *c, const struct open_round *r, int max, struct waiting_sample *out,
+                               int *count, struct err *err) {
   struct rows q;
   bool row;
   *count = 0;
-  enum rc rc = store_query(c->store, &q, err, "SELECT group_ordinal, sample, fence FROM samples WHERE run = ?1 AND round = ?2 AND state = 0 ORDER BY group_ordinal, sample LIMIT ?3",
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT group_ordinal, sample, fence FROM samples WHERE run = ?1 AND round = ?2 AND state = "
+                           "0 ORDER BY group_ordinal, sample LIMIT ?3",
                            BINDS(b_int(r->run), b_int(r->round), b_int(max)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    out[(*count)++] = (struct waiting_sample){.group = (int32_t)rows_int(&q, 0), .sample = (int32_t)rows_int(&q, 1), .fence = rows_int(&q, 2)};
+    out[(*count)++] = (struct waiting_sample){
+        .group = (int32_t)rows_int(&q, 0), .sample = (int32_t)rows_int(&q, 1), .fence = rows_int(&q, 2)};
   }
   rows_end(&q);
   return rc;
@@ -48,19 +56,23 @@ static void *copy(struct arena *arena, const void *bytes, size_t len) {
 }
 
 /* Tokens that earlier holders handed back. */
-static enum rc lease_partials(struct core *c, const struct open_round *r, const struct planned_lease *p, struct lease *l, struct arena *arena, struct err *err) {
+static enum rc lease_partials(struct core *c, const struct open_round *r, const struct planned_lease *p,
+                              struct lease *l, struct arena *arena, struct err *err) {
   struct rows q;
   bool row;
   size_t ids_len, logprobs_len;
   l->partials = arena_alloc(arena, (size_t)p->count, sizeof *l->partials);
   if (!l->partials) return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT sample, token_ids, logprobs FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND partial = 1 ORDER BY sample",
-                           BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first), b_int(p->first + p->count - 1)));
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT sample, token_ids, logprobs FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
+      "sample BETWEEN ?4 AND ?5 AND partial = 1 ORDER BY sample",
+      BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first), b_int(p->first + p->count - 1)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const void *ids = rows_blob(&q, 1, &ids_len), *logprobs = rows_blob(&q, 2, &logprobs_len);
     struct partial_sample *s = &l->partials[l->partial_count++];
-    *s = (struct partial_sample){.sample = (int32_t)rows_int(&q, 0), .token_ids = {copy(arena, ids, ids_len), ids_len / sizeof(int32_t)},
+    *s = (struct partial_sample){.sample = (int32_t)rows_int(&q, 0),
+                                 .token_ids = {copy(arena, ids, ids_len), ids_len / sizeof(int32_t)},
                                  .logprobs = {copy(arena, logprobs, logprobs_len), logprobs_len / sizeof(float)}};
     if (!s->token_ids.items || !s->logprobs.items) rc = err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
   }
@@ -68,14 +80,18 @@ static enum rc lease_partials(struct core *c, const struct open_round *r, const 
   return rc;
 }
 
-static enum rc lease_describe(struct core *c, const struct open_round *r, const struct planned_lease *p, struct lease *l, struct arena *arena, struct err *err) {
+static enum rc lease_describe(struct core *c, const struct open_round *r, const struct planned_lease *p,
+                              struct lease *l, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
   struct rows q;
   bool row = false;
   size_t len = 0;
-  enum rc rc = store_query(c->store, &q, err, "SELECT purpose, prompt_ids FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3", BINDS(b_int(r->run), b_int(r->round), b_int(p->group)));
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT purpose, prompt_ids FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           BINDS(b_int(r->run), b_int(r->round), b_int(p->group)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && !row) rc = err_set(err, RC_CORRUPT, NULL, "group %s has samples but no row", id_group(r->run, r->round, p->group).text);
+  if (rc == RC_OK && !row)
+    rc = err_set(err, RC_CORRUPT, NULL, "group %s has samples but no row", id_group(r->run, r->round, p->group).text);
   if (rc == RC_OK) {
     const void *ids = rows_blob(&q, 1, &len);
     l->purpose = (enum lease_purpose)rows_int(&q, 0);
@@ -86,7 +102,8 @@ static enum rc lease_describe(struct core *c, const struct open_round *r, const 
   l->id = arena_strdup(arena, id_lease(r->run, r->round, p->group, p->first, p->count).text);
   l->run = arena_strdup(arena, id_run(r->run).text);
   l->group = arena_strdup(arena, id_group(r->run, r->round, p->group).text);
-  if (!l->id || !l->run || !l->group || !l->prompt_ids.items) return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
+  if (!l->id || !l->run || !l->group || !l->prompt_ids.items)
+    return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
   bool within_training = l->purpose == LEASE_EVALUATION && run_trains_on_rollouts(config);
   l->fence = (uint64_t)p->fence;
   l->round = r->round;
@@ -102,22 +119,29 @@ static enum rc lease_describe(struct core *c, const struct open_round *r, const 
   return lease_partials(c, r, p, l, arena, err);
 }
 
-static enum rc lease_store(struct core *c, const struct live_worker *w, const struct open_round *r, const struct planned_lease *p, const struct lease *l, struct err *err) {
-  enum rc rc = store_exec(c->store, err,
-                          "INSERT INTO leases (id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, version_min, version_max, digest, granted_ms, deadline_ms)"
-                          " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
-                          BINDS(b_text(l->id), b_int(p->fence), b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first), b_int(p->count), b_int(w->id), b_int(LEASE_GRANTED),
-                                b_int((int64_t)c->epoch), b_int(l->version_min), b_int(l->version_max), b_digest(&l->weights_digest), b_int(c->wall_ms),
-                                b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
+static enum rc lease_store(struct core *c, const struct live_worker *w, const struct open_round *r,
+                           const struct planned_lease *p, const struct lease *l, struct err *err) {
+  enum rc rc =
+      store_exec(c->store, err,
+                 "INSERT INTO leases (id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, "
+                 "epoch, version_min, version_max, digest, granted_ms, deadline_ms)"
+                 " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+                 BINDS(b_text(l->id), b_int(p->fence), b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first),
+                       b_int(p->count), b_int(w->id), b_int(LEASE_GRANTED), b_int((int64_t)c->epoch),
+                       b_int(l->version_min), b_int(l->version_max), b_digest(&l->weights_digest), b_int(c->wall_ms),
+                       b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE samples SET state = ?6, fence = ?7, worker = ?8 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND state = 0",
-                    BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first), b_int(p->first + p->count - 1), b_int(SAMPLE_LEASED), b_int(p->fence), b_int(w->id)));
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET state = ?6, fence = ?7, worker = ?8 WHERE run = ?1 AND round = ?2 AND "
+                    "group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND state = 0",
+                    BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first),
+                          b_int(p->first + p->count - 1), b_int(SAMPLE_LEASED), b_int(p->fence), b_int(w->id)));
   }
   return rc;
 }
 
-enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
-                     struct err *err) {
+enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, const struct current_version *current,
+                     struct lease *leases, size_t *count, struct arena *arena, struct err *err) {
   struct open_round r = {0};
   struct planned_lease plan[LIMIT_LEASES_PER_REQUEST];
   bool found;
@@ -125,21 +149,30 @@ enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free
   int waiting_count = 0;
   *count = 0;
   enum rc rc = open_round_now(c, &r, &found, err);
-  if (rc != RC_OK || !found || !current->has || current->version != r.version || strcmp(current->run, id_run(r.run).text) != 0) return rc; /* I2 */
-  rc = store_int(c->store, &waiting_all, err, "SELECT count(*) FROM samples WHERE run = ?1 AND round = ?2 AND state = 0", BINDS(b_int(r.run), b_int(r.round)));
+  if (rc != RC_OK || !found || !current->has || current->version != r.version ||
+      strcmp(current->run, id_run(r.run).text) != 0)
+    return rc; /* I2 */
+  rc =
+      store_int(c->store, &waiting_all, err, "SELECT count(*) FROM samples WHERE run = ?1 AND round = ?2 AND state = 0",
+                BINDS(b_int(r.run), b_int(r.round)));
   if (rc != RC_OK || waiting_all == 0) return rc;
-  int take = dispatch_share((int)waiting_all, workers_generating(c), slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS);
+  int take =
+      dispatch_share((int)waiting_all, workers_generating(c), slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS);
   struct waiting_sample *waiting = arena_alloc(arena, (size_t)take + 1, sizeof *waiting);
   if (!waiting) return err_set(err, RC_NO_MEMORY, NULL, "a plan of %d samples was refused memory", take);
   rc = waiting_samples(c, &r, take, waiting, &waiting_count, err);
-  int planned = rc == RC_OK ? dispatch_plan(waiting, waiting_count, take, c->context->config.lease_samples_max, plan, LIMIT_LEASES_PER_REQUEST) : 0;
+  int planned = rc == RC_OK ? dispatch_plan(waiting, waiting_count, take, c->context->config.lease_samples_max, plan,
+                                            LIMIT_LEASES_PER_REQUEST)
+                            : 0;
   for (int i = 0; i < planned && rc == RC_OK; i++) {
     struct lease *l = &leases[i];
     *l = (struct lease){.weights_digest = current->digest};
     rc = lease_describe(c, &r, &plan[i], l, arena, err);
     if (rc == RC_OK) rc = lease_store(c, w, &r, &plan[i], l, err);
   }
-  if (rc == RC_OK && planned) rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1", BINDS(b_int(r.run), b_int(planned)));
+  if (rc == RC_OK && planned)
+    rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
+                    BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
   metric_add(c->m_granted, planned);
   *count = (size_t)planned;
@@ -149,43 +182,66 @@ enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free
 /* ---- looking up, renewing, ending ---- */
 
 static void lease_read(const struct rows *q, struct lease_row *l) {
-  *l = (struct lease_row){.fence = rows_int(q, 1), .run = rows_int(q, 2), .round = rows_int(q, 3), .group = rows_int(q, 4), .first = rows_int(q, 5), .count = rows_int(q, 6),
-                          .worker = rows_int(q, 7), .state = (enum lease_state)rows_int(q, 8), .epoch = (uint64_t)rows_int(q, 9), .version_min = rows_int(q, 10), .version_max = rows_int(q, 11)};
+  *l = (struct lease_row){.fence = rows_int(q, 1),
+                          .run = rows_int(q, 2),
+                          .round = rows_int(q, 3),
+                          .group = rows_int(q, 4),
+                          .first = rows_int(q, 5),
+                          .count = rows_int(q, 6),
+                          .worker = rows_int(q, 7),
+                          .state = (enum lease_state)rows_int(q, 8),
+                          .epoch = (uint64_t)rows_int(q, 9),
+                          .version_min = rows_int(q, 10),
+                          .version_max = rows_int(q, 11)};
   snprintf(l->id, sizeof l->id, "%s", rows_text(q, 0, NULL));
   rows_digest(q, 12, &l->digest);
   l->has_content = rows_digest(q, 13, &l->content);
 }
 
-#define LEASE_COLUMNS "id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, version_min, version_max, digest, content"
+#define LEASE_COLUMNS                                                                                                  \
+  "id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, version_min, version_max, " \
+  "digest, content"
 
 enum rc lease_find(struct core *c, const char *id, int64_t fence, struct lease_row *out, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(c->store, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 AND (fence = ?2 OR ?2 = 0) ORDER BY fence DESC LIMIT 1", BINDS(b_text(id), b_int(fence)));
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT " LEASE_COLUMNS
+                           " FROM leases WHERE id = ?1 AND (fence = ?2 OR ?2 = 0) ORDER BY fence DESC LIMIT 1",
+                           BINDS(b_text(id), b_int(fence)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) lease_read(&q, out);
   rows_end(&q);
-  if (rc == RC_OK && !row) return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s' with fence %" PRId64, id, fence);
+  if (rc == RC_OK && !row)
+    return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s' with fence %" PRId64, id, fence);
   return rc;
 }
 
 enum rc lease_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err) {
-  enum rc rc = store_exec(c->store, err, "UPDATE leases SET deadline_ms = ?5 WHERE id = ?1 AND fence = ?2 AND worker = ?3 AND state = ?4",
-                          BINDS(b_text(id), b_int(fence), b_int(worker), b_int(LEASE_GRANTED), b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
+  enum rc rc = store_exec(
+      c->store, err, "UPDATE leases SET deadline_ms = ?5 WHERE id = ?1 AND fence = ?2 AND worker = ?3 AND state = ?4",
+      BINDS(b_text(id), b_int(fence), b_int(worker), b_int(LEASE_GRANTED),
+            b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
   *held = rc == RC_OK && store_changes(c->store) == 1;
   return rc;
 }
 
-enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state state, const struct digest *content, struct err *err) {
+enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state state, const struct digest *content,
+                  struct err *err) {
   enum rc rc = state_check(MACHINE_LEASE, (int)l->state, (int)state, l->id, err);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE leases SET state = ?3, ended_ms = ?4, content = ?5 WHERE id = ?1 AND fence = ?2",
+    rc = store_exec(c->store, err,
+                    "UPDATE leases SET state = ?3, ended_ms = ?4, content = ?5 WHERE id = ?1 AND fence = ?2",
                     BINDS(b_text(l->id), b_int(l->fence), b_int((int64_t)state), b_int(c->wall_ms), b_digest(content)));
   }
   if (rc != RC_OK || state == LEASE_DONE || state == LEASE_SUPERSEDED) return rc;
-  rc = store_exec(c->store, err, "UPDATE samples SET state = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND state = ?7 AND fence <= ?8",
-                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(l->first), b_int(l->first + l->count - 1), b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED), b_int(l->fence)));
-  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE runs SET leases_lost = leases_lost + 1 WHERE id = ?1", BINDS(b_int(l->run)));
+  rc = store_exec(c->store, err,
+                  "UPDATE samples SET state = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample "
+                  "BETWEEN ?4 AND ?5 AND state = ?7 AND fence <= ?8",
+                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(l->first),
+                        b_int(l->first + l->count - 1), b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED), b_int(l->fence)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE runs SET leases_lost = leases_lost + 1 WHERE id = ?1", BINDS(b_int(l->run)));
   metric_add(c->m_lost, 1);
   c->dispatch_due = true;
   return rc;
@@ -214,7 +270,8 @@ enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err) {
 }
 
 enum rc leases_expire(struct core *c, struct err *err) {
-  return end_found(c, "SELECT " LEASE_COLUMNS " FROM leases WHERE deadline_ms <= ?1 AND state = 0", c->now_ms, LEASE_EXPIRED, err);
+  return end_found(c, "SELECT " LEASE_COLUMNS " FROM leases WHERE deadline_ms <= ?1 AND state = 0", c->now_ms,
+                   LEASE_EXPIRED, err);
 }
 
 enum rc leases_supersede(struct core *c, int64_t run, struct err *err) {

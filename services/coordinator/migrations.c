@@ -6,8 +6,9 @@
  *     |       +-< batches, contributions, evaluations
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers
  *
- * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds, but leases.deadline_ms, which is monotonic and means something only within its epoch.
- * leases.version_min and version_max, spans, segments and refills are what the pipelined and inflight modes need. */
+ * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds, but leases.deadline_ms, which
+ * is monotonic and means something only within its epoch. leases.version_min and version_max, spans, segments and
+ * refills are what the pipelined and inflight modes need. */
 #include "services/coordinator/migrations.h"
 
 #include <inttypes.h>
@@ -18,89 +19,127 @@ static const char *const steps[] = {
     "INSERT INTO meta VALUES ('epoch', 0), ('trainer_fence', 0);"
 
     "CREATE TABLE workers ("
-    "  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, kind INTEGER NOT NULL, url TEXT NOT NULL, slots INTEGER NOT NULL, epoch INTEGER NOT NULL, fence INTEGER NOT NULL,"
-    "  live INTEGER NOT NULL, ready INTEGER NOT NULL DEFAULT 0, draining INTEGER NOT NULL DEFAULT 0, loaded_digest BLOB, slots_busy INTEGER NOT NULL DEFAULT 0,"
-    "  busy_slot_us INTEGER NOT NULL DEFAULT 0, tokens_sampled INTEGER NOT NULL DEFAULT 0, registered_ms INTEGER NOT NULL, seen_ms INTEGER NOT NULL, gone_ms INTEGER, gone_reason TEXT) STRICT;"
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, kind INTEGER NOT NULL, url TEXT NOT NULL, slots "
+    "INTEGER NOT NULL, epoch INTEGER NOT NULL, fence INTEGER NOT NULL,"
+    "  live INTEGER NOT NULL, ready INTEGER NOT NULL DEFAULT 0, draining INTEGER NOT NULL DEFAULT 0, loaded_digest "
+    "BLOB, slots_busy INTEGER NOT NULL DEFAULT 0,"
+    "  busy_slot_us INTEGER NOT NULL DEFAULT 0, tokens_sampled INTEGER NOT NULL DEFAULT 0, registered_ms INTEGER NOT "
+    "NULL, seen_ms INTEGER NOT NULL, gone_ms INTEGER, gone_reason TEXT) STRICT;"
     "CREATE INDEX workers_live ON workers (live, kind, id);"
 
     "CREATE TABLE runs ("
-    "  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, state INTEGER NOT NULL, error TEXT, mode INTEGER NOT NULL, objective TEXT NOT NULL, config TEXT NOT NULL,"
-    "  config_hash BLOB NOT NULL, rounds INTEGER NOT NULL, seed TEXT NOT NULL, created_ms INTEGER NOT NULL, started_ms INTEGER, ended_ms INTEGER,"
-    "  busy_slot_us INTEGER NOT NULL DEFAULT 0, slot_window_us INTEGER NOT NULL DEFAULT 0, leases_granted INTEGER NOT NULL DEFAULT 0, leases_lost INTEGER NOT NULL DEFAULT 0,"
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, state INTEGER NOT NULL, error TEXT, mode INTEGER NOT "
+    "NULL, objective TEXT NOT NULL, config TEXT NOT NULL,"
+    "  config_hash BLOB NOT NULL, rounds INTEGER NOT NULL, seed TEXT NOT NULL, created_ms INTEGER NOT NULL, started_ms "
+    "INTEGER, ended_ms INTEGER,"
+    "  busy_slot_us INTEGER NOT NULL DEFAULT 0, slot_window_us INTEGER NOT NULL DEFAULT 0, leases_granted INTEGER NOT "
+    "NULL DEFAULT 0, leases_lost INTEGER NOT NULL DEFAULT 0,"
     "  results_refused INTEGER NOT NULL DEFAULT 0) STRICT;"
     "CREATE INDEX runs_state ON runs (state, id);"
 
     "CREATE TABLE versions ("
-    "  run INTEGER NOT NULL REFERENCES runs (id), version INTEGER NOT NULL, state INTEGER NOT NULL, digest BLOB NOT NULL, published INTEGER NOT NULL, step TEXT, created_ms INTEGER NOT NULL,"
+    "  run INTEGER NOT NULL REFERENCES runs (id), version INTEGER NOT NULL, state INTEGER NOT NULL, digest BLOB NOT "
+    "NULL, published INTEGER NOT NULL, step TEXT, created_ms INTEGER NOT NULL,"
     "  PRIMARY KEY (run, version)) STRICT, WITHOUT ROWID;"
     "CREATE UNIQUE INDEX versions_one_current ON versions (run) WHERE state = 1;"
 
     "CREATE TABLE pushes ("
-    "  run INTEGER NOT NULL, version INTEGER NOT NULL, worker TEXT NOT NULL, staged INTEGER NOT NULL, digest BLOB, error TEXT,"
-    "  PRIMARY KEY (run, version, worker), FOREIGN KEY (run, version) REFERENCES versions (run, version)) STRICT, WITHOUT ROWID;"
+    "  run INTEGER NOT NULL, version INTEGER NOT NULL, worker TEXT NOT NULL, staged INTEGER NOT NULL, digest BLOB, "
+    "error TEXT,"
+    "  PRIMARY KEY (run, version, worker), FOREIGN KEY (run, version) REFERENCES versions (run, version)) STRICT, "
+    "WITHOUT ROWID;"
 
     "CREATE TABLE rounds ("
-    "  run INTEGER NOT NULL REFERENCES runs (id), round INTEGER NOT NULL, state INTEGER NOT NULL, version INTEGER NOT NULL, exact INTEGER NOT NULL DEFAULT 1,"
-    "  opened_ms INTEGER NOT NULL, generated_ms INTEGER, submitted_ms INTEGER, trained_ms INTEGER, step_begun_ms INTEGER, published_ms INTEGER,"
-    "  groups_open INTEGER NOT NULL, groups_trained INTEGER NOT NULL DEFAULT 0, groups_filtered INTEGER NOT NULL DEFAULT 0, sampled_tokens INTEGER NOT NULL DEFAULT 0,"
+    "  run INTEGER NOT NULL REFERENCES runs (id), round INTEGER NOT NULL, state INTEGER NOT NULL, version INTEGER NOT "
+    "NULL, exact INTEGER NOT NULL DEFAULT 1,"
+    "  opened_ms INTEGER NOT NULL, generated_ms INTEGER, submitted_ms INTEGER, trained_ms INTEGER, step_begun_ms "
+    "INTEGER, published_ms INTEGER,"
+    "  groups_open INTEGER NOT NULL, groups_trained INTEGER NOT NULL DEFAULT 0, groups_filtered INTEGER NOT NULL "
+    "DEFAULT 0, sampled_tokens INTEGER NOT NULL DEFAULT 0,"
     "  reward_mean REAL, well_formed_mean REAL, completion_tokens_mean REAL, denominator REAL,"
-    "  trained_tokens INTEGER NOT NULL DEFAULT 0, loss_sum REAL NOT NULL DEFAULT 0, entropy_sum REAL NOT NULL DEFAULT 0, compute_us INTEGER NOT NULL DEFAULT 0,"
+    "  trained_tokens INTEGER NOT NULL DEFAULT 0, loss_sum REAL NOT NULL DEFAULT 0, entropy_sum REAL NOT NULL DEFAULT "
+    "0, compute_us INTEGER NOT NULL DEFAULT 0,"
     "  logprob_max_abs_diff REAL NOT NULL DEFAULT 0, logprob_unequal INTEGER NOT NULL DEFAULT 0,"
-    "  digest BLOB, grad_norm REAL, lr REAL, skipped INTEGER, step_us INTEGER, checkpoint_us INTEGER, push_us INTEGER, finished INTEGER NOT NULL DEFAULT 0,"
+    "  digest BLOB, grad_norm REAL, lr REAL, skipped INTEGER, step_us INTEGER, checkpoint_us INTEGER, push_us INTEGER, "
+    "finished INTEGER NOT NULL DEFAULT 0,"
     "  PRIMARY KEY (run, round), FOREIGN KEY (run, version) REFERENCES versions (run, version)) STRICT, WITHOUT ROWID;"
 
     "CREATE TABLE groups ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, ordinal INTEGER NOT NULL, state INTEGER NOT NULL, purpose INTEGER NOT NULL, reason TEXT, dataset_index INTEGER NOT NULL,"
-    "  sample_count INTEGER NOT NULL, samples_open INTEGER NOT NULL, batch INTEGER, tokens INTEGER NOT NULL DEFAULT 0, digest BLOB, sealed_ms INTEGER,"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, ordinal INTEGER NOT NULL, state INTEGER NOT NULL, purpose INTEGER "
+    "NOT NULL, reason TEXT, dataset_index INTEGER NOT NULL,"
+    "  sample_count INTEGER NOT NULL, samples_open INTEGER NOT NULL, batch INTEGER, tokens INTEGER NOT NULL DEFAULT 0, "
+    "digest BLOB, sealed_ms INTEGER,"
     "  prompt_ids BLOB NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, extra TEXT NOT NULL,"
     "  PRIMARY KEY (run, round, ordinal), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT;"
 
     "CREATE TABLE refills ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, ordinal INTEGER NOT NULL, replaces INTEGER NOT NULL, dataset_ordinal INTEGER NOT NULL,"
-    "  PRIMARY KEY (run, round, ordinal), FOREIGN KEY (run, round, ordinal) REFERENCES groups (run, round, ordinal)) STRICT, WITHOUT ROWID;"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, ordinal INTEGER NOT NULL, replaces INTEGER NOT NULL, "
+    "dataset_ordinal INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, ordinal), FOREIGN KEY (run, round, ordinal) REFERENCES groups (run, round, ordinal)) "
+    "STRICT, WITHOUT ROWID;"
 
     "CREATE TABLE samples ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, state INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0,"
-    "  worker INTEGER, tokens INTEGER NOT NULL DEFAULT 0, finish INTEGER, reward REAL, advantage REAL, well_formed INTEGER, version_first INTEGER, version_last INTEGER, digest BLOB, detail TEXT,"
-    "  PRIMARY KEY (run, round, group_ordinal, sample), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, ordinal)) STRICT, WITHOUT ROWID;"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, state "
+    "INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0,"
+    "  worker INTEGER, tokens INTEGER NOT NULL DEFAULT 0, finish INTEGER, reward REAL, advantage REAL, well_formed "
+    "INTEGER, version_first INTEGER, version_last INTEGER, digest BLOB, detail TEXT,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups "
+    "(run, round, ordinal)) STRICT, WITHOUT ROWID;"
     "CREATE INDEX samples_waiting ON samples (run, round, group_ordinal, sample) WHERE state = 0;"
 
     "CREATE TABLE rollouts ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, partial INTEGER NOT NULL, token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, text BLOB,"
-    "  PRIMARY KEY (run, round, group_ordinal, sample), FOREIGN KEY (run, round, group_ordinal, sample) REFERENCES samples (run, round, group_ordinal, sample)) STRICT;"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, partial "
+    "INTEGER NOT NULL, token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, text BLOB,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample), FOREIGN KEY (run, round, group_ordinal, sample) REFERENCES "
+    "samples (run, round, group_ordinal, sample)) STRICT;"
 
     "CREATE TABLE segments ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, start INTEGER NOT NULL, count INTEGER NOT NULL, loss_mask INTEGER NOT NULL,"
-    "  PRIMARY KEY (run, round, group_ordinal, sample, start), FOREIGN KEY (run, round, group_ordinal, sample) REFERENCES samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, start "
+    "INTEGER NOT NULL, count INTEGER NOT NULL, loss_mask INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample, start), FOREIGN KEY (run, round, group_ordinal, sample) "
+    "REFERENCES samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
     "CREATE TABLE spans ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, start INTEGER NOT NULL, count INTEGER NOT NULL, version INTEGER NOT NULL,"
-    "  PRIMARY KEY (run, round, group_ordinal, sample, start), FOREIGN KEY (run, round, group_ordinal, sample) REFERENCES samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, start "
+    "INTEGER NOT NULL, count INTEGER NOT NULL, version INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample, start), FOREIGN KEY (run, round, group_ordinal, sample) "
+    "REFERENCES samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
 
     "CREATE TABLE leases ("
-    "  id TEXT NOT NULL, fence INTEGER NOT NULL, run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample_first INTEGER NOT NULL, sample_count INTEGER NOT NULL,"
-    "  worker INTEGER NOT NULL REFERENCES workers (id), state INTEGER NOT NULL, epoch INTEGER NOT NULL, version_min INTEGER NOT NULL, version_max INTEGER NOT NULL, digest BLOB NOT NULL,"
+    "  id TEXT NOT NULL, fence INTEGER NOT NULL, run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER "
+    "NOT NULL, sample_first INTEGER NOT NULL, sample_count INTEGER NOT NULL,"
+    "  worker INTEGER NOT NULL REFERENCES workers (id), state INTEGER NOT NULL, epoch INTEGER NOT NULL, version_min "
+    "INTEGER NOT NULL, version_max INTEGER NOT NULL, digest BLOB NOT NULL,"
     "  granted_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, ended_ms INTEGER, content BLOB,"
-    "  PRIMARY KEY (id, fence), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, ordinal)) STRICT, WITHOUT ROWID;"
+    "  PRIMARY KEY (id, fence), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, ordinal)) "
+    "STRICT, WITHOUT ROWID;"
     "CREATE INDEX leases_granted ON leases (worker, deadline_ms) WHERE state = 0;"
 
     "CREATE TABLE batches ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0, groups INTEGER NOT NULL, tokens INTEGER NOT NULL, submitted_ms INTEGER, done_ms INTEGER,"
-    "  loss REAL, entropy_sum REAL, trained_tokens INTEGER, compute_us INTEGER, poisoned INTEGER, logprob_max_abs_diff REAL, logprob_unequal INTEGER,"
-    "  PRIMARY KEY (run, round, number), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0, groups "
+    "INTEGER NOT NULL, tokens INTEGER NOT NULL, submitted_ms INTEGER, done_ms INTEGER,"
+    "  loss REAL, entropy_sum REAL, trained_tokens INTEGER, compute_us INTEGER, poisoned INTEGER, logprob_max_abs_diff "
+    "REAL, logprob_unequal INTEGER,"
+    "  PRIMARY KEY (run, round, number), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
+    "ROWID;"
 
     "CREATE TABLE contributions ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, worker INTEGER NOT NULL REFERENCES workers (id), samples INTEGER NOT NULL, tokens INTEGER NOT NULL,"
-    "  PRIMARY KEY (run, round, worker), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, worker INTEGER NOT NULL REFERENCES workers (id), samples INTEGER "
+    "NOT NULL, tokens INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, worker), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
+    "ROWID;"
 
     "CREATE TABLE evaluations ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, version INTEGER NOT NULL, problems INTEGER NOT NULL, samples INTEGER NOT NULL, accuracy REAL NOT NULL, well_formed REAL NOT NULL, at_ms INTEGER NOT NULL,"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, version INTEGER NOT NULL, problems INTEGER NOT NULL, samples "
+    "INTEGER NOT NULL, accuracy REAL NOT NULL, well_formed REAL NOT NULL, at_ms INTEGER NOT NULL,"
     "  PRIMARY KEY (run, round), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
 
     "CREATE TABLE incidents ("
-    "  id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, run INTEGER REFERENCES runs (id), kind TEXT NOT NULL, subject TEXT NOT NULL, detail TEXT NOT NULL) STRICT;"
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, run INTEGER REFERENCES runs (id), kind TEXT NOT "
+    "NULL, subject TEXT NOT NULL, detail TEXT NOT NULL) STRICT;"
 
     "CREATE TABLE events ("
-    "  id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL REFERENCES runs (id), type TEXT NOT NULL, data TEXT NOT NULL, at_ms INTEGER NOT NULL) STRICT;"
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL REFERENCES runs (id), type TEXT NOT NULL, data TEXT "
+    "NOT NULL, at_ms INTEGER NOT NULL) STRICT;"
     "CREATE INDEX events_run ON events (run, id);",
 };
 
@@ -108,16 +147,22 @@ int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }
 
 enum rc migrations_apply(struct store *s, struct err *err) {
   int64_t at = 0;
-  enum rc rc = store_script(s, "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied_ms INTEGER NOT NULL) STRICT", err);
+  enum rc rc = store_script(
+      s, "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied_ms INTEGER NOT NULL) STRICT",
+      err);
   if (rc == RC_OK) rc = store_int(s, &at, err, "SELECT max(version) FROM schema_version", NO_BINDS);
   if (rc != RC_OK) return rc;
   if (at > migrations_newest()) {
-    return err_set(err, RC_UNSUPPORTED, NULL, "the database has schema version %" PRId64 ", this coordinator knows up to %d: it was made by a newer one", at, migrations_newest());
+    return err_set(err, RC_UNSUPPORTED, NULL,
+                   "the database has schema version %" PRId64
+                   ", this coordinator knows up to %d: it was made by a newer one",
+                   at, migrations_newest());
   }
   for (int step = (int)at + 1; step <= migrations_newest() && rc == RC_OK; step++) {
     rc = store_script(s, "BEGIN IMMEDIATE", err);
     if (rc == RC_OK) rc = store_script(s, steps[step - 1], err);
-    if (rc == RC_OK) rc = store_exec(s, err, "INSERT INTO schema_version VALUES (?1, unixepoch() * 1000)", BINDS(b_int(step)));
+    if (rc == RC_OK)
+      rc = store_exec(s, err, "INSERT INTO schema_version VALUES (?1, unixepoch() * 1000)", BINDS(b_int(step)));
     if (rc == RC_OK) rc = store_script(s, "COMMIT", err);
     if (rc != RC_OK && store_in_transaction(s)) store_script(s, "ROLLBACK", NULL);
   }

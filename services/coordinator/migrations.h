@@ -1,4 +1,5 @@
-/* The database's schema as numbered steps; table schema_version holds the numbers that were applied.  A step, once released, is never edited: the next one is added. */
+/* The database's schema as numbered steps; table schema_version holds the numbers that were applied.  A step, once
+ * released, is never edited: the next one is added. */
 #ifndef LEASEHOLD_COORDINATOR_MIGRATIONS_H
 #define LEASEHOLD_COORDINATOR_MIGRATIONS_H
 

@@ -1,4 +1,5 @@
-/* See publish.h.  Previous hop: trainer-server/publisher.c and driver_train.c.  Next: workers are told by their polls and heartbeats; round.c opened what comes next. */
+/* See publish.h.  Previous hop: trainer-server/publisher.c and driver_train.c.  Next: workers are told by their polls
+ * and heartbeats; round.c opened what comes next. */
 #include "services/coordinator/publish.h"
 
 #include <inttypes.h>
@@ -15,7 +16,8 @@ static enum rc repeat_check(struct core *c, const struct publication *p, bool *r
   struct digest digest = {0};
   char detail[200], a[DIGEST_HEX_MAX], b[DIGEST_HEX_MAX];
   *repeat = false;
-  enum rc rc = store_query(c->store, &q, err, "SELECT digest FROM versions WHERE run = ?1 AND version = ?2", BINDS(b_int(p->run), b_int(p->version)));
+  enum rc rc = store_query(c->store, &q, err, "SELECT digest FROM versions WHERE run = ?1 AND version = ?2",
+                           BINDS(b_int(p->run), b_int(p->version)));
   if (rc == RC_OK) rc = rows_next(&q, repeat, err);
   if (rc == RC_OK && *repeat) rows_digest(&q, 0, &digest);
   rows_end(&q);
@@ -29,18 +31,26 @@ static enum rc repeat_check(struct core *c, const struct publication *p, bool *r
   return rc;
 }
 
-static enum rc version_insert(struct core *c, const struct publication *p, const struct run_config *config, struct err *err) {
+static enum rc version_insert(struct core *c, const struct publication *p, const struct run_config *config,
+                              struct err *err) {
   struct id_text step = id_round(p->run, p->round);
-  enum rc rc = store_exec(c->store, err, "UPDATE versions SET state = ?2 WHERE run = ?1 AND state = ?3", BINDS(b_int(p->run), b_int(VERSION_SUPERSEDED), b_int(VERSION_CURRENT)));
+  enum rc rc = store_exec(c->store, err, "UPDATE versions SET state = ?2 WHERE run = ?1 AND state = ?3",
+                          BINDS(b_int(p->run), b_int(VERSION_SUPERSEDED), b_int(VERSION_CURRENT)));
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                    BINDS(b_int(p->run), b_int(p->version), b_int(VERSION_CURRENT), b_digest(&p->digest), b_int(run_publishes(config, p->round)), b_text(step.text), b_int(c->wall_ms)));
+    rc = store_exec(c->store, err,
+                    "INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (?1, ?2, "
+                    "?3, ?4, ?5, ?6, ?7)",
+                    BINDS(b_int(p->run), b_int(p->version), b_int(VERSION_CURRENT), b_digest(&p->digest),
+                          b_int(run_publishes(config, p->round)), b_text(step.text), b_int(c->wall_ms)));
   }
   for (size_t i = 0; i < p->push_count && rc == RC_OK; i++) {
     const struct push_report *report = &p->pushes[i];
-    rc = store_exec(c->store, err, "INSERT OR REPLACE INTO pushes (run, version, worker, staged, digest, error) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                    BINDS(b_int(p->run), b_int(p->version), b_text(report->worker_id), b_int(report->staged && digest_equal(&report->digest, &p->digest)), b_digest(&report->digest),
-                          b_text(report->error)));
+    rc = store_exec(
+        c->store, err,
+        "INSERT OR REPLACE INTO pushes (run, version, worker, staged, digest, error) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        BINDS(b_int(p->run), b_int(p->version), b_text(report->worker_id),
+              b_int(report->staged && digest_equal(&report->digest, &p->digest)), b_digest(&report->digest),
+              b_text(report->error)));
   }
   return rc;
 }
@@ -51,18 +61,23 @@ static enum rc round_close(struct core *c, const struct publication *p, struct e
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_DONE, err);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE rounds SET digest = ?3, published_ms = ?4 WHERE run = ?1 AND round = ?2", BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms)));
+    rc = store_exec(c->store, err, "UPDATE rounds SET digest = ?3, published_ms = ?4 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms)));
   }
   return rc;
 }
 
 static enum rc version_check(struct core *c, const struct publication *p, struct err *err) {
   int64_t version = -1;
-  enum rc rc = store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2 AND state = ?3", BINDS(b_int(p->run), b_int(p->round), b_int(ROUND_STEPPING)));
-  if (rc == RC_NOT_FOUND) return err_set(err, RC_CONFLICT, "step_id", "round %s is not being stepped", id_round(p->run, p->round).text);
+  enum rc rc =
+      store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2 AND state = ?3",
+                BINDS(b_int(p->run), b_int(p->round), b_int(ROUND_STEPPING)));
+  if (rc == RC_NOT_FOUND)
+    return err_set(err, RC_CONFLICT, "step_id", "round %s is not being stepped", id_round(p->run, p->round).text);
   if (rc == RC_OK && p->version != version + 1) {
-    return err_set(err, RC_CONFLICT, "version", "round %s was sampled at version %" PRId64 ", so it makes version %" PRId64 ", not %" PRId64, id_round(p->run, p->round).text, version, version + 1,
-                   p->version);
+    return err_set(err, RC_CONFLICT, "version",
+                   "round %s was sampled at version %" PRId64 ", so it makes version %" PRId64 ", not %" PRId64,
+                   id_round(p->run, p->round).text, version, version + 1, p->version);
   }
   return rc;
 }
@@ -75,15 +90,19 @@ enum rc publish_version(struct core *c, const struct publication *p, bool *refus
   if (rc == RC_OK) rc = repeat_check(c, p, &repeat, refused, err);
   if (rc != RC_OK || repeat) return rc;
   if (state != RUN_RUNNING && state != RUN_PAUSED && state != RUN_STOPPING) {
-    return err_set(err, RC_CONFLICT, "run", "run %s is %s and takes no versions", id_run(p->run).text, state_name(MACHINE_RUN, (int)state));
+    return err_set(err, RC_CONFLICT, "run", "run %s is %s and takes no versions", id_run(p->run).text,
+                   state_name(MACHINE_RUN, (int)state));
   }
-  if (!c->context || c->context->run != p->run) return err_set(err, RC_UNAVAILABLE, "run", "run %s is being restored after a restart; announce again", id_run(p->run).text);
+  if (!c->context || c->context->run != p->run)
+    return err_set(err, RC_UNAVAILABLE, "run", "run %s is being restored after a restart; announce again",
+                   id_run(p->run).text);
   const struct run_config *config = &c->context->config;
   rc = version_check(c, p, err);
   if (rc == RC_OK) rc = version_insert(c, p, config, err);
   if (rc == RC_OK) rc = leases_supersede(c, p->run, err);
   if (rc == RC_OK) rc = round_close(c, p, err);
-  if (rc == RC_OK && state != RUN_STOPPING && p->round + 1 < config->rounds) rc = round_open(c, p->round + 1, p->version, err);
+  if (rc == RC_OK && state != RUN_STOPPING && p->round + 1 < config->rounds)
+    rc = round_open(c, p->round + 1, p->version, err);
   if (rc == RC_OK) metric_add(c->m_rounds, 1);
   c->dispatch_due = c->kick_due = true;
   return rc;

@@ -31,7 +31,9 @@ bool rational_make(struct rational *out, int64_t num, int64_t den) {
 
 static bool combine(struct rational *out, struct rational a, struct rational b, bool subtract) {
   int64_t left, right, num, den;
-  if (__builtin_mul_overflow(a.num, b.den, &left) || __builtin_mul_overflow(b.num, a.den, &right) || __builtin_mul_overflow(a.den, b.den, &den)) return false;
+  if (__builtin_mul_overflow(a.num, b.den, &left) || __builtin_mul_overflow(b.num, a.den, &right) ||
+      __builtin_mul_overflow(a.den, b.den, &den))
+    return false;
   if (subtract ? __builtin_sub_overflow(left, right, &num) : __builtin_add_overflow(left, right, &num)) return false;
   return rational_make(out, num, den);
 }
@@ -47,7 +49,8 @@ bool rational_mul(struct rational *out, struct rational a, struct rational b) {
 
 bool rational_div(struct rational *out, struct rational a, struct rational b) {
   int64_t num, den;
-  if (b.num == 0 || __builtin_mul_overflow(a.num, b.den, &num) || __builtin_mul_overflow(a.den, b.num, &den)) return false;
+  if (b.num == 0 || __builtin_mul_overflow(a.num, b.den, &num) || __builtin_mul_overflow(a.den, b.num, &den))
+    return false;
   return rational_make(out, num, den);
 }
 
@@ -55,7 +58,8 @@ static bool digit_at(const char *text, size_t len, size_t at) { return at < len 
 
 /* Thousands commas count only in well-formed groups of three ("1,234", not "1,2" or "1,2345"). */
 static bool comma_group_at(const char *text, size_t len, size_t at) {
-  return at < len && text[at] == ',' && digit_at(text, len, at + 1) && digit_at(text, len, at + 2) && digit_at(text, len, at + 3) && !digit_at(text, len, at + 4);
+  return at < len && text[at] == ',' && digit_at(text, len, at + 1) && digit_at(text, len, at + 2) &&
+         digit_at(text, len, at + 3) && !digit_at(text, len, at + 4);
 }
 
 static bool scale_ten(int64_t *value, int64_t times) {
@@ -76,7 +80,8 @@ static size_t decimal_scan(const char *text, size_t len, struct rational *value,
     if (digit_at(text, len, at)) {
       any = true;
       if (kept < DIGITS_MAX) plain[kept++] = text[at];
-      fits = fits && !__builtin_mul_overflow(digits, 10, &digits) && !__builtin_add_overflow(digits, text[at] - '0', &digits);
+      fits = fits && !__builtin_mul_overflow(digits, 10, &digits) &&
+             !__builtin_add_overflow(digits, text[at] - '0', &digits);
       decimals += point;
     } else if (text[at] == '.' && !point && digit_at(text, len, at + 1)) {
       point = true;
@@ -101,7 +106,8 @@ static size_t decimal_scan(const char *text, size_t len, struct rational *value,
   plain[kept] = 0;
   *approximate = (negative ? -1 : 1) * strtod(plain, NULL);
   int64_t den = 1, shift = exponent - decimals;
-  fits = fits && (shift >= 0 ? digits == 0 || (shift < 20 && scale_ten(&digits, shift)) : -shift < 20 && scale_ten(&den, -shift));
+  fits = fits && (shift >= 0 ? digits == 0 || (shift < 20 && scale_ten(&digits, shift))
+                             : -shift < 20 && scale_ten(&den, -shift));
   *exact = fits && rational_make(value, negative ? -digits : digits, den);
   return at;
 }

@@ -46,8 +46,10 @@ enum rc readers_take(struct readers *r, struct store **out, struct err *err) {
   enum rc rc = RC_OK;
   *out = NULL;
   pthread_mutex_lock(&r->lock);
-  if (r->taken == READERS_MAX) rc = err_set(err, RC_FULL, NULL, "%d requests are reading the database already; try again", READERS_MAX);
-  else r->taken++;
+  if (r->taken == READERS_MAX)
+    rc = err_set(err, RC_FULL, NULL, "%d requests are reading the database already; try again", READERS_MAX);
+  else
+    r->taken++;
   if (rc == RC_OK && r->idle_count) s = r->idle[--r->idle_count];
   pthread_mutex_unlock(&r->lock);
   if (rc != RC_OK) return rc;

@@ -1,4 +1,5 @@
-/* Read-only connections for GET handlers and the driver: a handler takes one, reads in one snapshot, gives it back.  Any thread. */
+/* Read-only connections for GET handlers and the driver: a handler takes one, reads in one snapshot, gives it back.
+ * Any thread. */
 #ifndef LEASEHOLD_COORDINATOR_READERS_H
 #define LEASEHOLD_COORDINATOR_READERS_H
 

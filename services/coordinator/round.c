@@ -16,26 +16,38 @@ bool round_evaluates(const struct run_config *config, int64_t round) {
 
 enum rc round_move(struct core *c, int64_t run, int64_t round, int to, struct err *err) {
   int64_t from = 0;
-  enum rc rc = store_int(c->store, &from, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  enum rc rc = store_int(c->store, &from, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
+                         BINDS(b_int(run), b_int(round)));
   if (rc == RC_NOT_FOUND) return err_set(err, rc, "step_id", "there is no round %s", id_round(run, round).text);
   if (rc == RC_OK) rc = state_check(MACHINE_ROUND, (int)from, to, id_round(run, round).text, err);
-  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE rounds SET state = ?3 WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round), b_int(to)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE rounds SET state = ?3 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(to)));
   return rc;
 }
 
-struct new_group { int64_t round, ordinal; int index, samples; enum lease_purpose purpose; enum group_state state; };
+struct new_group {
+  int64_t round, ordinal;
+  int index, samples;
+  enum lease_purpose purpose;
+  enum group_state state;
+};
 
 static enum rc group_insert(struct core *c, const struct dataset *d, const struct new_group *g, struct err *err) {
   const struct dataset_item *item = dataset_at(d, g->index);
   int64_t run = c->context->run;
-  enum rc rc = store_exec(c->store, err,
-                          "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, prompt_ids, prompt, answer, extra)"
-                          " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-                          BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int((int64_t)g->state), b_int((int64_t)g->purpose), b_int(g->index), b_int(g->samples),
-                                b_int(g->state == GROUP_OPEN ? g->samples : 0), b_blob(item->prompt_ids, (size_t)item->prompt_length * sizeof(int32_t)), b_text(item->prompt),
-                                b_text(item->answer), b_text(item->extra)));
+  enum rc rc = store_exec(
+      c->store, err,
+      "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, prompt_ids, "
+      "prompt, answer, extra)"
+      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+      BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int((int64_t)g->state), b_int((int64_t)g->purpose),
+            b_int(g->index), b_int(g->samples), b_int(g->state == GROUP_OPEN ? g->samples : 0),
+            b_blob(item->prompt_ids, (size_t)item->prompt_length * sizeof(int32_t)), b_text(item->prompt),
+            b_text(item->answer), b_text(item->extra)));
   for (int s = 0; s < g->samples && rc == RC_OK && g->state == GROUP_OPEN; s++) {
-    rc = store_exec(c->store, err, "INSERT INTO samples (run, round, group_ordinal, sample, state) VALUES (?1, ?2, ?3, ?4, ?5)",
+    rc = store_exec(c->store, err,
+                    "INSERT INTO samples (run, round, group_ordinal, sample, state) VALUES (?1, ?2, ?3, ?4, ?5)",
                     BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int(s), b_int(SAMPLE_WAITING)));
   }
   return rc;
@@ -47,24 +59,40 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
   bool supervised = run_is_supervised(config), evaluates = run_evaluates(config);
   int count = dataset_count(x->dataset), groups = config->groups_per_round, evaluation = 0;
   if (evaluates && (groups == 0 || groups > count)) groups = count;
-  if (groups > LIMIT_GROUPS_PER_ROUND) return err_set(err, RC_TOO_LARGE, "groups_per_round", "a round has at most %d groups, the dataset has %d: set groups_per_round", LIMIT_GROUPS_PER_ROUND, groups);
+  if (groups > LIMIT_GROUPS_PER_ROUND)
+    return err_set(err, RC_TOO_LARGE, "groups_per_round",
+                   "a round has at most %d groups, the dataset has %d: set groups_per_round", LIMIT_GROUPS_PER_ROUND,
+                   groups);
   if (round_evaluates(config, round)) {
     evaluation = dataset_count(x->evaluation);
     if (evaluation > config->evaluation_problems) evaluation = config->evaluation_problems;
   }
-  enum rc rc = store_exec(c->store, err, "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, groups_trained) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                          BINDS(b_int(x->run), b_int(round), b_int(supervised ? ROUND_TRAINING : ROUND_OPEN), b_int(version), b_int(c->wall_ms), b_int(supervised ? 0 : groups + evaluation),
+  enum rc rc = store_exec(c->store, err,
+                          "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, "
+                          "groups_trained) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                          BINDS(b_int(x->run), b_int(round), b_int(supervised ? ROUND_TRAINING : ROUND_OPEN),
+                                b_int(version), b_int(c->wall_ms), b_int(supervised ? 0 : groups + evaluation),
                                 supervised ? b_int(c->wall_ms) : b_null(), b_int(supervised ? groups : 0)));
   for (int g = 0; g < groups && rc == RC_OK; g++) {
-    struct new_group group = {.round = round, .ordinal = g, .samples = config->samples_per_group, .purpose = evaluates ? LEASE_EVALUATION : LEASE_TRAINING,
+    struct new_group group = {.round = round,
+                              .ordinal = g,
+                              .samples = config->samples_per_group,
+                              .purpose = evaluates ? LEASE_EVALUATION : LEASE_TRAINING,
                               .state = supervised ? GROUP_SEALED : GROUP_OPEN};
     int64_t ordinal = round * groups + g;
     if (supervised) ordinal *= config->samples_per_group;
-    group.index = evaluates && !config->dataset_shuffle ? g : dataset_index(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, ordinal);
+    group.index = evaluates && !config->dataset_shuffle
+                      ? g
+                      : dataset_index(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, ordinal);
     rc = group_insert(c, x->dataset, &group, err);
   }
   for (int g = 0; g < evaluation && rc == RC_OK; g++) {
-    struct new_group group = {.round = round, .ordinal = groups + g, .index = g, .samples = config->evaluation_samples, .purpose = LEASE_EVALUATION, .state = GROUP_OPEN};
+    struct new_group group = {.round = round,
+                              .ordinal = groups + g,
+                              .index = g,
+                              .samples = config->evaluation_samples,
+                              .purpose = LEASE_EVALUATION,
+                              .state = GROUP_OPEN};
     rc = group_insert(c, x->evaluation, &group, err);
   }
   c->dispatch_due = c->kick_due = true;
@@ -75,12 +103,16 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
 static enum rc evaluation_record(struct core *c, int64_t run, int64_t round, struct err *err) {
   struct buf text = BUF_INIT;
   bool found = false;
-  enum rc rc = store_exec(c->store, err,
-                          "INSERT INTO evaluations (run, round, version, problems, samples, accuracy, well_formed, at_ms)"
-                          " SELECT g.run, g.round, r.version, count(DISTINCT g.ordinal), count(*), avg(s.reward), avg(s.well_formed), ?3 FROM groups g"
-                          " JOIN rounds r ON r.run = g.run AND r.round = g.round JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal"
-                          " WHERE g.run = ?1 AND g.round = ?2 AND g.purpose = 1 AND s.reward IS NOT NULL GROUP BY g.run, g.round, r.version",
-                          BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
+  enum rc rc =
+      store_exec(c->store, err,
+                 "INSERT INTO evaluations (run, round, version, problems, samples, accuracy, well_formed, at_ms)"
+                 " SELECT g.run, g.round, r.version, count(DISTINCT g.ordinal), count(*), avg(s.reward), "
+                 "avg(s.well_formed), ?3 FROM groups g"
+                 " JOIN rounds r ON r.run = g.run AND r.round = g.round JOIN samples s ON s.run = g.run AND s.round = "
+                 "g.round AND s.group_ordinal = g.ordinal"
+                 " WHERE g.run = ?1 AND g.round = ?2 AND g.purpose = 1 AND s.reward IS NOT NULL GROUP BY g.run, "
+                 "g.round, r.version",
+                 BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
   if (rc == RC_OK) rc = evaluation_text(c->store, run, round, &text, &found, err);
   if (rc == RC_OK && found) return core_event(c, run, "eval", &text, false, err);
   buf_free(&text);
@@ -88,17 +120,22 @@ static enum rc evaluation_record(struct core *c, int64_t run, int64_t round, str
 }
 
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err) {
-  enum rc rc = store_exec(c->store, err,
-                          "UPDATE rounds SET generated_ms = ?3, (reward_mean, well_formed_mean, completion_tokens_mean) = (SELECT avg(s.reward), avg(s.well_formed), avg(s.tokens)"
-                          "  FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND (g.purpose = 0 OR ?4))"
-                          " WHERE run = ?1 AND round = ?2",
-                          BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(run_evaluates(&c->context->config))));
+  enum rc rc =
+      store_exec(c->store, err,
+                 "UPDATE rounds SET generated_ms = ?3, (reward_mean, well_formed_mean, completion_tokens_mean) = "
+                 "(SELECT avg(s.reward), avg(s.well_formed), avg(s.tokens)"
+                 "  FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = "
+                 "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND (g.purpose = 0 OR ?4))"
+                 " WHERE run = ?1 AND round = ?2",
+                 BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(run_evaluates(&c->context->config))));
   if (rc == RC_OK) rc = evaluation_record(c, run, round, err);
   if (rc != RC_OK) return rc;
   c->kick_due = true;
   if (!run_evaluates(&c->context->config)) return round_move(c, run, round, ROUND_TRAINING, err);
   rc = round_move(c, run, round, ROUND_DONE, err);
-  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE rounds SET published_ms = ?3, finished = 1 WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE rounds SET published_ms = ?3, finished = 1 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
   if (rc == RC_OK) rc = run_end(c, run, RUN_COMPLETED, NULL, err);
   return rc;
 }

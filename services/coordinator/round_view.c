@@ -3,14 +3,45 @@
 
 #include <math.h>
 
-#define ROUND_COLUMNS                                                                                                                                                              \
-  "round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, completion_tokens_mean, loss_sum, denominator, entropy_sum, grad_norm, " \
-  "lr, skipped, exact, logprob_max_abs_diff, logprob_unequal, opened_ms, generated_ms, submitted_ms, trained_ms, step_us, checkpoint_us, push_us, published_ms, sampled_tokens"
+#define ROUND_COLUMNS                                                                                              \
+  "round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, "       \
+  "completion_tokens_mean, loss_sum, denominator, entropy_sum, grad_norm, "                                        \
+  "lr, skipped, exact, logprob_max_abs_diff, logprob_unequal, opened_ms, generated_ms, submitted_ms, trained_ms, " \
+  "step_us, checkpoint_us, push_us, published_ms, sampled_tokens"
 
-enum { C_ROUND, C_VERSION, C_DIGEST, C_REWARD, C_FORMED, C_GROUPS, C_FILTERED, C_TOKENS, C_COMPLETION, C_LOSS, C_DENOMINATOR, C_ENTROPY, C_GRAD, C_LR, C_SKIPPED, C_EXACT, C_DIFF,
-       C_UNEQUAL, C_OPENED, C_GENERATED, C_SUBMITTED, C_TRAINED, C_STEP, C_CHECKPOINT, C_PUSH, C_PUBLISHED, C_SAMPLED };
+enum {
+  C_ROUND,
+  C_VERSION,
+  C_DIGEST,
+  C_REWARD,
+  C_FORMED,
+  C_GROUPS,
+  C_FILTERED,
+  C_TOKENS,
+  C_COMPLETION,
+  C_LOSS,
+  C_DENOMINATOR,
+  C_ENTROPY,
+  C_GRAD,
+  C_LR,
+  C_SKIPPED,
+  C_EXACT,
+  C_DIFF,
+  C_UNEQUAL,
+  C_OPENED,
+  C_GENERATED,
+  C_SUBMITTED,
+  C_TRAINED,
+  C_STEP,
+  C_CHECKPOINT,
+  C_PUSH,
+  C_PUBLISHED,
+  C_SAMPLED
+};
 
-void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) { json_kv_f64(w, key, rows_null(q, column) ? NAN : rows_real(q, column)); }
+void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) {
+  json_kv_f64(w, key, rows_null(q, column) ? NAN : rows_real(q, column));
+}
 
 void json_kv_column_int(struct json_writer *w, const char *key, const struct rows *q, int column) {
   if (!rows_null(q, column)) {
@@ -23,11 +54,15 @@ void json_kv_column_int(struct json_writer *w, const char *key, const struct row
 
 static void kv_difference(struct json_writer *w, const char *key, const struct rows *q, int later, int earlier) {
   json_key(w, key);
-  if (rows_null(q, later) || rows_null(q, earlier)) json_write_null(w);
-  else json_write_int(w, rows_int(q, later) - rows_int(q, earlier));
+  if (rows_null(q, later) || rows_null(q, earlier))
+    json_write_null(w);
+  else
+    json_write_int(w, rows_int(q, later) - rows_int(q, earlier));
 }
 
-static void kv_ratio(struct json_writer *w, const char *key, double numerator, double denominator) { json_kv_f64(w, key, denominator > 0 ? numerator / denominator : NAN); }
+static void kv_ratio(struct json_writer *w, const char *key, double numerator, double denominator) {
+  json_kv_f64(w, key, denominator > 0 ? numerator / denominator : NAN);
+}
 
 static void kv_ms(struct json_writer *w, const char *key, const struct rows *q, int column, int64_t more_us) {
   json_kv_f64(w, key, rows_null(q, column) ? NAN : (double)(rows_int(q, column) + more_us) / 1000);
@@ -65,15 +100,22 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   json_object_end(w);
 }
 
-enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit, bool newest, struct err *err) {
+enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit, bool newest,
+                     struct err *err) {
   struct rows q;
   bool row;
   enum rc rc;
   if (newest) {
-    rc = store_query(s, &q, err, "SELECT * FROM (SELECT " ROUND_COLUMNS " FROM rounds WHERE run = ?1 AND round >= ?2 AND state = 4 ORDER BY round DESC LIMIT ?3) ORDER BY round",
-                     BINDS(b_int(run), b_int(from), b_int(limit)));
+    rc = store_query(
+        s, &q, err,
+        "SELECT * FROM (SELECT " ROUND_COLUMNS
+        " FROM rounds WHERE run = ?1 AND round >= ?2 AND state = 4 ORDER BY round DESC LIMIT ?3) ORDER BY round",
+        BINDS(b_int(run), b_int(from), b_int(limit)));
   } else {
-    rc = store_query(s, &q, err, "SELECT " ROUND_COLUMNS " FROM rounds WHERE run = ?1 AND round >= ?2 AND state = 4 ORDER BY round LIMIT ?3", BINDS(b_int(run), b_int(from), b_int(limit)));
+    rc = store_query(s, &q, err,
+                     "SELECT " ROUND_COLUMNS
+                     " FROM rounds WHERE run = ?1 AND round >= ?2 AND state = 4 ORDER BY round LIMIT ?3",
+                     BINDS(b_int(run), b_int(from), b_int(limit)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) round_write(w, &q);
   rows_end(&q);
@@ -85,7 +127,8 @@ enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out,
   struct json_writer w;
   *found = false;
   json_writer_init(&w, out);
-  enum rc rc = store_query(s, &q, err, "SELECT " ROUND_COLUMNS " FROM rounds WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  enum rc rc = store_query(s, &q, err, "SELECT " ROUND_COLUMNS " FROM rounds WHERE run = ?1 AND round = ?2",
+                           BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found) round_write(&w, &q);
   rows_end(&q);
@@ -106,7 +149,10 @@ static void evaluation_write(struct json_writer *w, const struct rows *q) {
 enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
   struct rows q;
   bool row;
-  enum rc rc = store_query(s, &q, err, "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 ORDER BY round", BINDS(b_int(run)));
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 ORDER BY round",
+      BINDS(b_int(run)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) evaluation_write(w, &q);
   rows_end(&q);
   return rc;
@@ -117,7 +163,10 @@ enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf 
   struct json_writer w;
   *found = false;
   json_writer_init(&w, out);
-  enum rc rc = store_query(s, &q, err, "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 AND round = ?2", BINDS(b_int(run), b_int(round)));
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 AND round = ?2",
+      BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found) evaluation_write(&w, &q);
   rows_end(&q);

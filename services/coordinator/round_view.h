@@ -5,8 +5,10 @@
 #include "common/json/json.h"
 #include "services/coordinator/store.h"
 
-/* The items of an array: up to `limit` done rounds from round `from` on (newest false), or the last `limit` ones (newest true), in order. */
-enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit, bool newest, struct err *err);
+/* The items of an array: up to `limit` done rounds from round `from` on (newest false), or the last `limit` ones
+ * (newest true), in order. */
+enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit, bool newest,
+                     struct err *err);
 /* One round as a line of JSON. */
 enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
 enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err);

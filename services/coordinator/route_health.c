@@ -9,11 +9,14 @@ void handle_readyz(struct http_request *r, void *context) {
   struct core *c = context;
   struct err err;
   size_t queued = core_queued(c);
-  if (core_broken(c)) err_set(&err, RC_UNAVAILABLE, NULL, "the database could not be written; the coordinator is ending");
-  else if (queued > READY_QUEUE_MAX) err_set(&err, RC_UNAVAILABLE, NULL, "%zu commands wait for the writer", queued);
+  if (core_broken(c))
+    err_set(&err, RC_UNAVAILABLE, NULL, "the database could not be written; the coordinator is ending");
+  else if (queued > READY_QUEUE_MAX)
+    err_set(&err, RC_UNAVAILABLE, NULL, "%zu commands wait for the writer", queued);
   else {
     struct buf body = BUF_INIT;
-    buf_printf(&body, "{\"status\":\"ready\",\"epoch\":%llu,\"queued\":%zu}", (unsigned long long)core_epoch(c), queued);
+    buf_printf(&body, "{\"status\":\"ready\",\"epoch\":%llu,\"queued\":%zu}", (unsigned long long)core_epoch(c),
+               queued);
     http_reply_json(r, 200, &body);
     return;
   }

@@ -20,14 +20,19 @@ static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err
   if (first) cmd->due_ms = c->now_ms + m->wait_ms;
   enum rc rc = worker_of(c, cmd->id, m->epoch, first, &w, err); /* being parked is no sign of life */
   if (rc != RC_OK) return rc;
-  if (w->kind != WORKER_GENERATION) return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
+  if (w->kind != WORKER_GENERATION)
+    return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
   w->ready = true;
   rc = current_version_now(c, &answer.current, &arena, err);
-  bool told = rc == RC_OK && answer.current.has && !(m->has_loaded && digest_equal(&m->loaded_digest, &answer.current.digest));
-  if (rc == RC_OK && !told) rc = leases_grant(c, w, m->slots_free, &answer.current, leases, &answer.lease_count, &arena, err);
+  bool told =
+      rc == RC_OK && answer.current.has && !(m->has_loaded && digest_equal(&m->loaded_digest, &answer.current.digest));
+  if (rc == RC_OK && !told)
+    rc = leases_grant(c, w, m->slots_free, &answer.current, leases, &answer.lease_count, &arena, err);
   if (rc == RC_OK) {
-    if (told || answer.lease_count || c->now_ms >= cmd->due_ms) lease_answer_encode(&answer, &cmd->body);
-    else cmd->parked = true;
+    if (told || answer.lease_count || c->now_ms >= cmd->due_ms)
+      lease_answer_encode(&answer, &cmd->body);
+    else
+      cmd->parked = true;
   }
   arena_free(&arena);
   return rc;
@@ -43,7 +48,8 @@ void handle_lease_poll(struct http_request *r, void *context) {
   if (rc == RC_OK && p && (p->wait_ms < 0 || p->wait_ms > LIMIT_WAIT_MS_MAX)) {
     rc = err_set(&err, RC_INVALID, "wait_ms", "expected 0 to %d, got %d", LIMIT_WAIT_MS_MAX, p->wait_ms);
   }
-  if (rc == RC_OK && p && p->slots_free < 1) rc = err_set(&err, RC_INVALID, "slots_free", "expected at least 1, got %d", p->slots_free);
+  if (rc == RC_OK && p && p->slots_free < 1)
+    rc = err_set(&err, RC_INVALID, "slots_free", "expected at least 1, got %d", p->slots_free);
   if (rc == RC_OK) {
     core_submit(context, r, cmd, (p ? p->wait_ms : 0) + 8000);
     return;

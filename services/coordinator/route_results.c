@@ -1,7 +1,9 @@
 /* See route_results.h.
  *
- * Order of the checks: the lease exists (404); the worker is the lease's (403); a repeat of accepted content is 200, other content 409 and an incident; the epoch (409); the lease still stands (410 expired,
- * 409 lost or superseded); digest, samples, tokens fit (409, 422).  Everything accepted is one transaction: tokens, segments, spans, the lease's end, and with a group's last sample its sealing.
+ * Order of the checks: the lease exists (404); the worker is the lease's (403); a repeat of accepted content is 200,
+ * other content 409 and an incident; the epoch (409); the lease still stands (410 expired, 409 lost or superseded);
+ * digest, samples, tokens fit (409, 422).  Everything accepted is one transaction: tokens, segments, spans, the
+ * lease's end, and with a group's last sample its sealing.
  *
  * Previous hop of a rollout: generation-server.  Next: group_seal.c. */
 #include "services/coordinator/route_results.h"
@@ -36,10 +38,19 @@ static enum rc content_digest(struct digest *out, const struct lease_result *m, 
 static enum rc check_standing(const struct lease_row *l, struct err *err) {
   switch (l->state) {
     case LEASE_GRANTED: return RC_OK;
-    case LEASE_EXPIRED: return err_set(err, RC_GONE, "id", "lease %s with fence %" PRId64 " expired: its samples were given to somebody else", l->id, l->fence);
-    case LEASE_HANDED_BACK: return err_set(err, RC_CONFLICT, "id", "lease %s with fence %" PRId64 " was handed back", l->id, l->fence);
-    case LEASE_SUPERSEDED: return err_set(err, RC_CONFLICT, "id", "lease %s is superseded: its policy version is not current any more, or its run ended", l->id);
-    case LEASE_LOST: return err_set(err, RC_CONFLICT, "fence", "lease %s with fence %" PRId64 " was lost when its worker went silent or registered again", l->id, l->fence);
+    case LEASE_EXPIRED:
+      return err_set(err, RC_GONE, "id",
+                     "lease %s with fence %" PRId64 " expired: its samples were given to somebody else", l->id,
+                     l->fence);
+    case LEASE_HANDED_BACK:
+      return err_set(err, RC_CONFLICT, "id", "lease %s with fence %" PRId64 " was handed back", l->id, l->fence);
+    case LEASE_SUPERSEDED:
+      return err_set(err, RC_CONFLICT, "id",
+                     "lease %s is superseded: its policy version is not current any more, or its run ended", l->id);
+    case LEASE_LOST:
+      return err_set(err, RC_CONFLICT, "fence",
+                     "lease %s with fence %" PRId64 " was lost when its worker went silent or registered again", l->id,
+                     l->fence);
     case LEASE_DONE: break;
   }
   return err_set(err, RC_CONFLICT, "id", "lease %s has its result already", l->id);
@@ -52,47 +63,68 @@ static bool is_stop(const struct run_context *x, int32_t id) {
   return false;
 }
 
-static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct sample_result *s, bool handed_back, struct err *err) {
+static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct sample_result *s,
+                            bool handed_back, struct err *err) {
   size_t n = s->token_ids.count;
   if (s->sample < l->first || s->sample >= l->first + l->count) {
-    return err_set(err, RC_INVALID, "samples.sample", "lease %s holds samples %" PRId64 " to %" PRId64 ", got %d", l->id, l->first, l->first + l->count - 1, s->sample);
+    return err_set(err, RC_INVALID, "samples.sample", "lease %s holds samples %" PRId64 " to %" PRId64 ", got %d",
+                   l->id, l->first, l->first + l->count - 1, s->sample);
   }
-  if (s->logprobs.count != n) return err_set(err, RC_INVALID, "samples.logprobs", "sample %d has %zu tokens and %zu log-probabilities", s->sample, n, s->logprobs.count);
+  if (s->logprobs.count != n)
+    return err_set(err, RC_INVALID, "samples.logprobs", "sample %d has %zu tokens and %zu log-probabilities", s->sample,
+                   n, s->logprobs.count);
   if (n > (size_t)x->config.sampling.max_new_tokens) {
-    return err_set(err, RC_INVALID, "samples.token_ids", "sample %d has %zu tokens, at most %d were asked for", s->sample, n, x->config.sampling.max_new_tokens);
+    return err_set(err, RC_INVALID, "samples.token_ids", "sample %d has %zu tokens, at most %d were asked for",
+                   s->sample, n, x->config.sampling.max_new_tokens);
   }
   for (size_t i = 0; i < n; i++) {
     int32_t id = s->token_ids.items[i];
-    if (id < 0 || id >= x->vocabulary) return err_set(err, RC_INVALID, "samples.token_ids", "sample %d: token %zu is %d, outside the vocabulary of %d", s->sample, i, id, x->vocabulary);
-    if (i + 1 < n && is_stop(x, id)) return err_set(err, RC_INVALID, "samples.token_ids", "sample %d goes on after stop token %d at position %zu", s->sample, id, i);
+    if (id < 0 || id >= x->vocabulary)
+      return err_set(err, RC_INVALID, "samples.token_ids", "sample %d: token %zu is %d, outside the vocabulary of %d",
+                     s->sample, i, id, x->vocabulary);
+    if (i + 1 < n && is_stop(x, id))
+      return err_set(err, RC_INVALID, "samples.token_ids", "sample %d goes on after stop token %d at position %zu",
+                     s->sample, id, i);
   }
-  if (s->finish == FINISH_ABORT && !handed_back) return err_set(err, RC_INVALID, "samples.finish", "sample %d is aborted, but the lease is not handed back", s->sample);
-  if (s->finish == FINISH_ABORT && n && (n == (size_t)x->config.sampling.max_new_tokens || is_stop(x, s->token_ids.items[n - 1]))) {
+  if (s->finish == FINISH_ABORT && !handed_back)
+    return err_set(err, RC_INVALID, "samples.finish", "sample %d is aborted, but the lease is not handed back",
+                   s->sample);
+  if (s->finish == FINISH_ABORT && n &&
+      (n == (size_t)x->config.sampling.max_new_tokens || is_stop(x, s->token_ids.items[n - 1]))) {
     return err_set(err, RC_INVALID, "samples.finish", "sample %d is complete, but says that it was aborted", s->sample);
   }
   if (s->finish == FINISH_STOP && (n == 0 || !is_stop(x, s->token_ids.items[n - 1]))) {
-    return err_set(err, RC_INVALID, "samples.finish", "sample %d stopped, so its last token must be a stop token", s->sample);
+    return err_set(err, RC_INVALID, "samples.finish", "sample %d stopped, so its last token must be a stop token",
+                   s->sample);
   }
   if (s->finish == FINISH_LENGTH && n != (size_t)x->config.sampling.max_new_tokens) {
-    return err_set(err, RC_INVALID, "samples.finish", "sample %d ended by length after %zu tokens, but %d were asked for", s->sample, n, x->config.sampling.max_new_tokens);
+    return err_set(err, RC_INVALID, "samples.finish",
+                   "sample %d ended by length after %zu tokens, but %d were asked for", s->sample, n,
+                   x->config.sampling.max_new_tokens);
   }
   for (size_t i = 0; i < s->span_count; i++) {
     if (s->spans[i].version < l->version_min || s->spans[i].version > l->version_max) {
-      return err_set(err, RC_CONFLICT, "samples.spans", "sample %d has tokens of version %" PRId64 ", the lease is valid for %" PRId64 " to %" PRId64, s->sample, s->spans[i].version, l->version_min,
-                     l->version_max);
+      return err_set(err, RC_CONFLICT, "samples.spans",
+                     "sample %d has tokens of version %" PRId64 ", the lease is valid for %" PRId64 " to %" PRId64,
+                     s->sample, s->spans[i].version, l->version_min, l->version_max);
     }
   }
   return RC_OK;
 }
 
-static enum rc check_result(struct core *c, const struct lease_row *l, const struct lease_result *m, struct arena *arena, struct err *err) {
+static enum rc check_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
+                            struct arena *arena, struct err *err) {
   enum rc rc = core_check_epoch(c, m->epoch, err);
   if (rc == RC_OK) rc = check_standing(l, err);
   if (rc != RC_OK) return rc;
-  if (!c->context || c->context->run != l->run) return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
-  if (!digest_equal(&m->loaded_digest, &l->digest)) return err_set(err, RC_CONFLICT, "loaded_digest", "lease %s is for other weights than those that were loaded", l->id);
+  if (!c->context || c->context->run != l->run)
+    return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
+  if (!digest_equal(&m->loaded_digest, &l->digest))
+    return err_set(err, RC_CONFLICT, "loaded_digest", "lease %s is for other weights than those that were loaded",
+                   l->id);
   if (!m->handed_back && m->sample_count != (size_t)l->count) {
-    return err_set(err, RC_INVALID, "samples", "lease %s has %" PRId64 " samples, the result has %zu", l->id, l->count, m->sample_count);
+    return err_set(err, RC_INVALID, "samples", "lease %s has %" PRId64 " samples, the result has %zu", l->id, l->count,
+                   m->sample_count);
   }
   bool *seen = arena_alloc(arena, (size_t)l->count, sizeof *seen);
   if (!seen) return err_set(err, RC_NO_MEMORY, NULL, "a result was refused memory");
@@ -109,11 +141,14 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
 /* ---- accepting ---- */
 
 /* Tokens that were handed back earlier must be the beginning of what comes now: else somebody computes differently. */
-static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, struct err *err) {
+static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s,
+                               struct err *err) {
   struct rows q;
   bool row = false, differs = false;
   size_t len = 0;
-  enum rc rc = store_query(c->store, &q, err, "SELECT token_ids FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4 AND partial = 1",
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT token_ids FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
+                           "sample = ?4 AND partial = 1",
                            BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -122,20 +157,31 @@ static enum rc compare_partial(struct core *c, const struct lease_row *l, const 
   }
   rows_end(&q);
   if (rc != RC_OK || !differs) return rc;
-  return core_incident(c, l->run, "nondeterminism", id_sample(l->run, l->round, l->group, s->sample).text, "the tokens do not continue those that an earlier holder handed back", err);
+  return core_incident(c, l->run, "nondeterminism", id_sample(l->run, l->round, l->group, s->sample).text,
+                       "the tokens do not continue those that an earlier holder handed back", err);
 }
 
 static enum rc store_parts(struct core *c, const struct lease_row *l, const struct sample_result *s, struct err *err) {
-  enum rc rc = store_exec(c->store, err, "DELETE FROM segments WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+  enum rc rc = store_exec(c->store, err,
+                          "DELETE FROM segments WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
                           BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
-  if (rc == RC_OK) rc = store_exec(c->store, err, "DELETE FROM spans WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4", BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "DELETE FROM spans WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
   for (size_t i = 0; i < s->segment_count && rc == RC_OK; i++) {
-    rc = store_exec(c->store, err, "INSERT INTO segments (run, round, group_ordinal, sample, start, count, loss_mask) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(s->segments[i].start), b_int(s->segments[i].count), b_int(s->segments[i].loss_mask)));
+    rc = store_exec(c->store, err,
+                    "INSERT INTO segments (run, round, group_ordinal, sample, start, count, loss_mask) VALUES (?1, ?2, "
+                    "?3, ?4, ?5, ?6, ?7)",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample),
+                          b_int(s->segments[i].start), b_int(s->segments[i].count), b_int(s->segments[i].loss_mask)));
   }
   for (size_t i = 0; i < s->span_count && rc == RC_OK; i++) {
-    rc = store_exec(c->store, err, "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(s->spans[i].start), b_int(s->spans[i].count), b_int(s->spans[i].version)));
+    rc = store_exec(c->store, err,
+                    "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version) VALUES (?1, ?2, ?3, "
+                    "?4, ?5, ?6, ?7)",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(s->spans[i].start),
+                          b_int(s->spans[i].count), b_int(s->spans[i].version)));
   }
   return rc;
 }
@@ -151,33 +197,42 @@ static enum rc store_sample(struct core *c, const struct lease_row *l, const str
   sample_result_digest(&digest, s);
   enum rc rc = compare_partial(c, l, s, err);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(partial), b_blob(s->token_ids.items, s->token_ids.count * sizeof(int32_t)),
+    rc = store_exec(c->store, err,
+                    "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs) "
+                    "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(partial),
+                          b_blob(s->token_ids.items, s->token_ids.count * sizeof(int32_t)),
                           b_blob(s->logprobs.items, s->logprobs.count * sizeof(float))));
   }
   if (rc == RC_OK) rc = store_parts(c, l, s, err);
   if (rc != RC_OK || partial) return rc;
-  rc = store_exec(c->store, err,
-                  "UPDATE samples SET state = ?5, tokens = ?6, finish = ?7, digest = ?8, version_first = ?9, version_last = ?10"
-                  " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4 AND state = ?11 AND fence = ?12",
-                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(SAMPLE_DONE), b_int((int64_t)s->token_ids.count), b_int((int64_t)s->finish), b_digest(&digest),
-                        b_int(first), b_int(last), b_int(SAMPLE_LEASED), b_int(l->fence)));
+  rc = store_exec(
+      c->store, err,
+      "UPDATE samples SET state = ?5, tokens = ?6, finish = ?7, digest = ?8, version_first = ?9, version_last = ?10"
+      " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4 AND state = ?11 AND fence = ?12",
+      BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(SAMPLE_DONE),
+            b_int((int64_t)s->token_ids.count), b_int((int64_t)s->finish), b_digest(&digest), b_int(first), b_int(last),
+            b_int(SAMPLE_LEASED), b_int(l->fence)));
   if (rc == RC_OK && store_changes(c->store) != 1) {
-    rc = err_set(err, RC_CONFLICT, "fence", "sample %s is not leased with fence %" PRId64, id_sample(l->run, l->round, l->group, s->sample).text, l->fence);
+    rc = err_set(err, RC_CONFLICT, "fence", "sample %s is not leased with fence %" PRId64,
+                 id_sample(l->run, l->round, l->group, s->sample).text, l->fence);
   }
   return rc;
 }
 
-static enum rc count_contribution(struct core *c, const struct lease_row *l, int64_t samples, int64_t tokens, struct err *err) {
+static enum rc count_contribution(struct core *c, const struct lease_row *l, int64_t samples, int64_t tokens,
+                                  struct err *err) {
   metric_add(c->m_samples, (double)samples);
   metric_add(c->m_tokens, (double)tokens);
-  return store_exec(c->store, err,
-                    "INSERT INTO contributions (run, round, worker, samples, tokens) VALUES (?1, ?2, ?3, ?4, ?5)"
-                    " ON CONFLICT DO UPDATE SET samples = samples + excluded.samples, tokens = tokens + excluded.tokens",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->worker), b_int(samples), b_int(tokens)));
+  return store_exec(
+      c->store, err,
+      "INSERT INTO contributions (run, round, worker, samples, tokens) VALUES (?1, ?2, ?3, ?4, ?5)"
+      " ON CONFLICT DO UPDATE SET samples = samples + excluded.samples, tokens = tokens + excluded.tokens",
+      BINDS(b_int(l->run), b_int(l->round), b_int(l->worker), b_int(samples), b_int(tokens)));
 }
 
-static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m, const struct digest *content, struct err *err) {
+static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
+                             const struct digest *content, struct err *err) {
   int64_t done = 0, tokens = 0, open = -1;
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->sample_count && rc == RC_OK; i++) {
@@ -190,9 +245,14 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
   if (rc == RC_OK) rc = lease_end(c, l, whole ? LEASE_DONE : LEASE_HANDED_BACK, content, err);
   if (rc == RC_OK && done) rc = count_contribution(c, l, done, tokens, err);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE groups SET samples_open = samples_open - ?4 WHERE run = ?1 AND round = ?2 AND ordinal = ?3", BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(done)));
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET samples_open = samples_open - ?4 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(done)));
   }
-  if (rc == RC_OK) rc = store_int(c->store, &open, err, "SELECT samples_open FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3", BINDS(b_int(l->run), b_int(l->round), b_int(l->group)));
+  if (rc == RC_OK)
+    rc = store_int(c->store, &open, err,
+                   "SELECT samples_open FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group)));
   if (rc == RC_OK && open == 0 && done) rc = group_seal(c, l->run, l->round, l->group, err); /* I4 */
   return rc;
 }
@@ -203,7 +263,8 @@ static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc 
   cmd->refused = true;
   cmd->err = *err;
   metric_add(c->m_refused, 1);
-  return store_exec(c->store, err, "UPDATE runs SET results_refused = results_refused + 1 WHERE id = ?1", BINDS(b_int(run)));
+  return store_exec(c->store, err, "UPDATE runs SET results_refused = results_refused + 1 WHERE id = ?1",
+                    BINDS(b_int(run)));
 }
 
 static enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -213,18 +274,21 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
   struct lease_result_answer answer = {.repeated = false};
   enum rc rc = lease_find(c, cmd->id, (int64_t)m->fence, &l, err);
   if (rc == RC_NOT_FOUND && lease_find(c, cmd->id, 0, &l, err) == RC_OK) {
-    err_set(err, RC_CONFLICT, "fence", "lease %s has fence %" PRId64 " now, the result carries %" PRIu64, l.id, l.fence, m->fence);
+    err_set(err, RC_CONFLICT, "fence", "lease %s has fence %" PRId64 " now, the result carries %" PRIu64, l.id, l.fence,
+            m->fence);
     return refuse(c, cmd, l.run, RC_CONFLICT, err);
   }
   if (rc == RC_OK && strcmp(id_worker(l.worker).text, m->worker_id) != 0) {
-    rc = err_set(err, RC_FORBIDDEN, "worker_id", "lease %s belongs to %s, not to %.100s", l.id, id_worker(l.worker).text, m->worker_id);
+    rc = err_set(err, RC_FORBIDDEN, "worker_id", "lease %s belongs to %s, not to %.100s", l.id,
+                 id_worker(l.worker).text, m->worker_id);
     return refuse(c, cmd, l.run, rc, err);
   }
   if (rc == RC_OK) rc = content_digest(&content, m, err);
   if (rc != RC_OK) return rc;
   answer.repeated = l.has_content && digest_equal(&content, &l.content);
   if (l.has_content && !answer.repeated) {
-    rc = core_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one", err);
+    rc = core_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one",
+                       err);
     if (rc != RC_OK) return rc;
     err_set(err, RC_CONFLICT, "samples", "lease %s has an accepted result with other content", l.id);
     return refuse(c, cmd, l.run, RC_CONFLICT, err);

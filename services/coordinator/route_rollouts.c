@@ -10,9 +10,29 @@
 #include "services/coordinator/round_view.h"
 #include "services/coordinator/run_life.h"
 
-enum { V_GROUP, V_SAMPLE, V_PURPOSE, V_PROMPT, V_ANSWER, V_TEXT, V_IDS, V_PROMPT_IDS, V_REWARD, V_ADVANTAGE, V_FORMED, V_DETAIL, V_WORKER, V_VERSION, V_FENCE, V_FINISH, V_STATE, V_LOGPROBS };
+enum {
+  V_GROUP,
+  V_SAMPLE,
+  V_PURPOSE,
+  V_PROMPT,
+  V_ANSWER,
+  V_TEXT,
+  V_IDS,
+  V_PROMPT_IDS,
+  V_REWARD,
+  V_ADVANTAGE,
+  V_FORMED,
+  V_DETAIL,
+  V_WORKER,
+  V_VERSION,
+  V_FENCE,
+  V_FINISH,
+  V_STATE,
+  V_LOGPROBS
+};
 
-static enum rc ids_write(struct json_writer *w, const char *key, const struct rows *q, int column, struct arena *arena, struct err *err) {
+static enum rc ids_write(struct json_writer *w, const char *key, const struct rows *q, int column, struct arena *arena,
+                         struct err *err) {
   size_t len;
   const void *bytes = rows_blob(q, column, &len);
   int32_t *ids = arena_alloc(arena, len + 1, 1); /* SQLite's blobs are not aligned */
@@ -62,15 +82,20 @@ static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_
   return rc;
 }
 
-static enum rc rollouts_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, int64_t limit, struct err *err) {
+static enum rc rollouts_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, int64_t limit,
+                              struct err *err) {
   struct rows q;
   bool row;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT s.group_ordinal, s.sample, g.purpose, g.prompt, g.answer, o.text, o.token_ids, g.prompt_ids, s.reward, s.advantage, s.well_formed, s.detail, s.worker, s.version_first,"
-                           " s.fence, s.finish, g.state, o.logprobs FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND g.ordinal = s.group_ordinal"
-                           " JOIN rollouts o ON o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND o.sample = s.sample"
-                           " WHERE s.run = ?1 AND s.round = ?2 AND s.state = ?3 ORDER BY s.group_ordinal, s.sample LIMIT ?4",
-                           BINDS(b_int(run), b_int(round), b_int(SAMPLE_DONE), b_int(limit)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT s.group_ordinal, s.sample, g.purpose, g.prompt, g.answer, o.text, o.token_ids, g.prompt_ids, "
+                  "s.reward, s.advantage, s.well_formed, s.detail, s.worker, s.version_first,"
+                  " s.fence, s.finish, g.state, o.logprobs FROM samples s JOIN groups g ON g.run = s.run AND g.round = "
+                  "s.round AND g.ordinal = s.group_ordinal"
+                  " JOIN rollouts o ON o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND "
+                  "o.sample = s.sample"
+                  " WHERE s.run = ?1 AND s.round = ?2 AND s.state = ?3 ORDER BY s.group_ordinal, s.sample LIMIT ?4",
+                  BINDS(b_int(run), b_int(round), b_int(SAMPLE_DONE), b_int(limit)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) rc = rollout_write(w, &q, run, round, err);
   rows_end(&q);
   return rc;

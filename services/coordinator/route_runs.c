@@ -15,7 +15,11 @@
 
 /* ---- POST /v1/runs ---- */
 
-struct post_run { struct run_config config; char *text; struct digest hash; };
+struct post_run {
+  struct run_config config;
+  char *text;
+  struct digest hash;
+};
 
 static void created_write(struct command *cmd, int64_t run, const struct post_run *m) {
   struct json_writer w;
@@ -36,12 +40,17 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   const struct post_run *m = cmd->message;
   char seed[24];
   int64_t queued = 0;
-  enum rc rc = store_int(c->store, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2)", BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING)));
-  if (rc == RC_OK && queued >= LIMIT_QUEUED_RUNS) rc = err_set(err, RC_FULL, NULL, "%d runs are queued already; try again", LIMIT_QUEUED_RUNS);
+  enum rc rc = store_int(c->store, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2)",
+                         BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING)));
+  if (rc == RC_OK && queued >= LIMIT_QUEUED_RUNS)
+    rc = err_set(err, RC_FULL, NULL, "%d runs are queued already; try again", LIMIT_QUEUED_RUNS);
   snprintf(seed, sizeof seed, "%" PRIu64, m->config.seed);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "INSERT INTO runs (name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                    BINDS(b_text(m->config.name), b_int(RUN_QUEUED), b_int((int64_t)m->config.mode), b_text(m->config.training.objective), b_text(m->text), b_digest(&m->hash),
+    rc = store_exec(c->store, err,
+                    "INSERT INTO runs (name, state, mode, objective, config, config_hash, rounds, seed, created_ms) "
+                    "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                    BINDS(b_text(m->config.name), b_int(RUN_QUEUED), b_int((int64_t)m->config.mode),
+                          b_text(m->config.training.objective), b_text(m->text), b_digest(&m->hash),
                           b_int(m->config.rounds), b_text(seed), b_int(c->wall_ms)));
   }
   if (rc != RC_OK) return rc;
@@ -54,18 +63,21 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   return core_event(c, run, "state", &event, false, err);
 }
 
-static enum rc post_run_decode(struct post_run *m, const struct json *body, const char *data_dir, struct arena *arena, struct err *err) {
+static enum rc post_run_decode(struct post_run *m, const struct json *body, const char *data_dir, struct arena *arena,
+                               struct err *err) {
   char path[LIMIT_PATH_MAX];
   struct buf text = BUF_INIT;
   struct json_writer w;
   enum rc rc = run_config_parse(&m->config, body, arena, err);
   if (rc == RC_OK) rc = data_path_resolve(path, sizeof path, data_dir, m->config.dataset_path, "dataset.path", err);
-  if (rc == RC_OK && m->config.evaluation_every > 0) rc = data_path_resolve(path, sizeof path, data_dir, m->config.evaluation_path, "evaluation.path", err);
+  if (rc == RC_OK && m->config.evaluation_every > 0)
+    rc = data_path_resolve(path, sizeof path, data_dir, m->config.evaluation_path, "evaluation.path", err);
   if (rc != RC_OK) return rc;
   json_writer_init(&w, &text);
   run_config_write(&m->config, &w);
   rc = buf_check(&text, err);
-  if (rc == RC_OK && !(m->text = arena_strndup(arena, text.data, text.len))) rc = err_set(err, RC_NO_MEMORY, NULL, "a run's configuration was refused memory");
+  if (rc == RC_OK && !(m->text = arena_strndup(arena, text.data, text.len)))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "a run's configuration was refused memory");
   buf_free(&text);
   run_config_hash(&m->config, &m->hash);
   return rc;

@@ -12,7 +12,10 @@ static enum rc batches_write(struct store *s, struct json_writer *w, int64_t run
   bool row;
   json_key(w, "batches");
   json_array_begin(w);
-  enum rc rc = store_query(s, &q, err, "SELECT number, groups, tokens, submitted_ms, done_ms, compute_us FROM batches WHERE run = ?1 AND round = ?2 ORDER BY number", BINDS(b_int(run), b_int(round)));
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT number, groups, tokens, submitted_ms, done_ms, compute_us FROM batches WHERE run = "
+                           "?1 AND round = ?2 ORDER BY number",
+                           BINDS(b_int(run), b_int(round)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     json_object_begin(w);
     json_kv_string(w, "id", id_batch(run, round, rows_int(&q, 0)).text);
@@ -28,12 +31,15 @@ static enum rc batches_write(struct store *s, struct json_writer *w, int64_t run
   return rc;
 }
 
-static enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err) {
+static enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round,
+                                   struct err *err) {
   struct rows q;
   bool row;
   json_key(w, "workers");
   json_array_begin(w);
-  enum rc rc = store_query(s, &q, err, "SELECT worker, name, samples, tokens FROM contributions JOIN workers ON workers.id = worker WHERE run = ?1 AND round = ?2 ORDER BY worker",
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT worker, name, samples, tokens FROM contributions JOIN workers ON workers.id = "
+                           "worker WHERE run = ?1 AND round = ?2 ORDER BY worker",
                            BINDS(b_int(run), b_int(round)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     json_object_begin(w);
@@ -71,17 +77,20 @@ static enum rc round_write(struct store *s, struct json_writer *w, const struct 
   return rc;
 }
 
-static enum rc timeline_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit, struct err *err) {
+static enum rc timeline_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit,
+                              struct err *err) {
   struct rows q;
   bool row;
   enum run_state state;
   enum rc rc = run_state_of(s, run, &state, err);
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err,
-                   "SELECT round, state, version, opened_ms, generated_ms, submitted_ms, trained_ms, step_begun_ms, published_ms,"
-                   " (SELECT min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = rounds.round), compute_us, step_us, checkpoint_us, push_us"
-                   " FROM rounds WHERE run = ?1 AND round >= ?2 ORDER BY round LIMIT ?3",
-                   BINDS(b_int(run), b_int(from), b_int(limit)));
+  rc = store_query(
+      s, &q, err,
+      "SELECT round, state, version, opened_ms, generated_ms, submitted_ms, trained_ms, step_begun_ms, published_ms,"
+      " (SELECT min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = rounds.round), compute_us, "
+      "step_us, checkpoint_us, push_us"
+      " FROM rounds WHERE run = ?1 AND round >= ?2 ORDER BY round LIMIT ?3",
+      BINDS(b_int(run), b_int(from), b_int(limit)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) rc = round_write(s, w, &q, run, err);
   rows_end(&q);
   return rc;

@@ -12,11 +12,15 @@ static enum rc check_announcer(struct core *c, const struct version_announce *m,
   struct live_worker *w;
   int64_t fence = 0;
   enum rc rc = worker_of(c, m->worker_id, m->epoch, true, &w, err);
-  if (rc == RC_NOT_FOUND) return err_set(err, RC_CONFLICT, "worker_id", "worker '%.100s' is not registered (any more)", m->worker_id);
+  if (rc == RC_NOT_FOUND)
+    return err_set(err, RC_CONFLICT, "worker_id", "worker '%.100s' is not registered (any more)", m->worker_id);
   if (rc != RC_OK) return rc;
-  if (w->kind != WORKER_TRAINER) return err_set(err, RC_FORBIDDEN, "worker_id", "worker %s is no trainer", m->worker_id);
+  if (w->kind != WORKER_TRAINER)
+    return err_set(err, RC_FORBIDDEN, "worker_id", "worker %s is no trainer", m->worker_id);
   rc = store_int(c->store, &fence, err, "SELECT fence FROM workers WHERE id = ?1", BINDS(b_int(w->id)));
-  if (rc == RC_OK && m->fence != (uint64_t)fence) return err_set(err, RC_CONFLICT, "fence", "trainer %s has fence %lld, the message carries %llu", m->worker_id, (long long)fence, (unsigned long long)m->fence);
+  if (rc == RC_OK && m->fence != (uint64_t)fence)
+    return err_set(err, RC_CONFLICT, "fence", "trainer %s has fence %lld, the message carries %llu", m->worker_id,
+                   (long long)fence, (unsigned long long)m->fence);
   return rc;
 }
 
@@ -28,7 +32,8 @@ static enum rc version_execute(struct core *c, struct command *cmd, struct err *
   enum rc rc = check_announcer(c, m, err);
   if (rc == RC_OK) rc = id_parse_run(&run, m->run, err);
   if (rc == RC_OK) rc = id_parse_round(&p.run, &p.round, m->step_id, err);
-  if (rc == RC_OK && run != p.run) rc = err_set(err, RC_INVALID, "step_id", "step '%.100s' is not of run '%.100s'", m->step_id, m->run);
+  if (rc == RC_OK && run != p.run)
+    rc = err_set(err, RC_INVALID, "step_id", "step '%.100s' is not of run '%.100s'", m->step_id, m->run);
   if (rc == RC_OK) rc = publish_version(c, &p, &refused, err);
   if (rc == RC_OK && refused) {
     cmd->refused = true;

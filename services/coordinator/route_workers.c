@@ -15,15 +15,20 @@
 
 static enum rc check_registration(const struct worker_register *m, struct err *err) {
   size_t len = strlen(m->name);
-  if (len == 0 || len >= LIMIT_NAME_MAX) return err_set(err, RC_INVALID, "name", "expected 1 to %d characters, got %zu", LIMIT_NAME_MAX - 1, len);
+  if (len == 0 || len >= LIMIT_NAME_MAX)
+    return err_set(err, RC_INVALID, "name", "expected 1 to %d characters, got %zu", LIMIT_NAME_MAX - 1, len);
   for (size_t i = 0; i < len; i++) {
     char ch = m->name[i];
-    if (!isalnum((unsigned char)ch) && ch != '.' && ch != '_' && ch != '-') return err_set(err, RC_INVALID, "name", "expected letters, digits, '.', '_' and '-', got '%.100s'", m->name);
+    if (!isalnum((unsigned char)ch) && ch != '.' && ch != '_' && ch != '-')
+      return err_set(err, RC_INVALID, "name", "expected letters, digits, '.', '_' and '-', got '%.100s'", m->name);
   }
-  if (strncmp(m->url, "http://", 7) != 0 && strncmp(m->url, "https://", 8) != 0) return err_set(err, RC_INVALID, "url", "expected http://host:port, got '%.100s'", m->url);
-  if (strlen(m->url) >= LIMIT_URL_MAX) return err_set(err, RC_INVALID, "url", "expected at most %d bytes", LIMIT_URL_MAX - 1);
+  if (strncmp(m->url, "http://", 7) != 0 && strncmp(m->url, "https://", 8) != 0)
+    return err_set(err, RC_INVALID, "url", "expected http://host:port, got '%.100s'", m->url);
+  if (strlen(m->url) >= LIMIT_URL_MAX)
+    return err_set(err, RC_INVALID, "url", "expected at most %d bytes", LIMIT_URL_MAX - 1);
   if (m->slots < 0 || m->slots > LIMIT_SLOTS || (m->kind == WORKER_GENERATION && m->slots == 0)) {
-    return err_set(err, RC_INVALID, "slots", "expected 1 to %d for a generation-server and 0 for a trainer, got %d", LIMIT_SLOTS, m->slots);
+    return err_set(err, RC_INVALID, "slots", "expected 1 to %d for a generation-server and 0 for a trainer, got %d",
+                   LIMIT_SLOTS, m->slots);
   }
   return RC_OK;
 }
@@ -33,21 +38,34 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
   int64_t fence = 0;
   struct live_worker *old = worker_named(c, m->name);
   enum rc rc = old ? worker_end(c, old, "its name was registered again", err) : RC_OK;
-  if (rc == RC_OK && c->worker_count == LIMIT_WORKERS) rc = err_set(err, RC_FULL, NULL, "%d workers are registered already", LIMIT_WORKERS);
-  if (rc == RC_OK && m->kind == WORKER_TRAINER) rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'trainer_fence'", NO_BINDS);
-  if (rc == RC_OK) rc = store_int(c->store, &fence, err, "SELECT value FROM meta WHERE key = 'trainer_fence'", NO_BINDS);
+  if (rc == RC_OK && c->worker_count == LIMIT_WORKERS)
+    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already", LIMIT_WORKERS);
+  if (rc == RC_OK && m->kind == WORKER_TRAINER)
+    rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'trainer_fence'", NO_BINDS);
+  if (rc == RC_OK)
+    rc = store_int(c->store, &fence, err, "SELECT value FROM meta WHERE key = 'trainer_fence'", NO_BINDS);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7)",
-                    BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch), b_int(fence), b_int(c->wall_ms)));
+    rc = store_exec(c->store, err,
+                    "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms) VALUES "
+                    "(?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7)",
+                    BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots),
+                          b_int((int64_t)c->epoch), b_int(fence), b_int(c->wall_ms)));
   }
   if (rc != RC_OK) return rc;
   struct live_worker *w = &c->workers[c->worker_count++];
-  *w = (struct live_worker){.id = store_last_id(c->store), .kind = m->kind, .slots = m->slots, .seen_ms = c->now_ms, .accounted_ms = c->now_ms};
+  *w = (struct live_worker){.id = store_last_id(c->store),
+                            .kind = m->kind,
+                            .slots = m->slots,
+                            .seen_ms = c->now_ms,
+                            .accounted_ms = c->now_ms};
   snprintf(w->name, sizeof w->name, "%s", m->name);
   metric_set(c->m_workers, c->worker_count);
   c->kick_due = true;
   struct id_text id = id_worker(w->id);
-  const struct worker_registered answer = {.worker_id = id.text, .epoch = c->epoch, .fence = (uint64_t)fence, .heartbeat_ms = (int32_t)c->options.heartbeat_ms,
+  const struct worker_registered answer = {.worker_id = id.text,
+                                           .epoch = c->epoch,
+                                           .fence = (uint64_t)fence,
+                                           .heartbeat_ms = (int32_t)c->options.heartbeat_ms,
                                            .worker_ttl_ms = (int32_t)c->options.worker_ttl_ms};
   worker_registered_encode(&answer, &cmd->body);
   cmd->status = 201;
@@ -82,7 +100,10 @@ static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy
   w->accounted_ms = c->now_ms;
   if (!same || busy_us < 0) return RC_OK;
   if (busy_us > window_us) busy_us = window_us;
-  return store_exec(c->store, err, "UPDATE runs SET busy_slot_us = busy_slot_us + ?2, slot_window_us = slot_window_us + ?3 WHERE id = ?1", BINDS(b_int(run), b_int(busy_us), b_int(window_us)));
+  return store_exec(
+      c->store, err,
+      "UPDATE runs SET busy_slot_us = busy_slot_us + ?2, slot_window_us = slot_window_us + ?3 WHERE id = ?1",
+      BINDS(b_int(run), b_int(busy_us), b_int(window_us)));
 }
 
 static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -93,10 +114,12 @@ static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err
   if (rc != RC_OK) return rc;
   if (w->ready != (m->ready && !m->draining)) c->kick_due = true;
   w->ready = m->ready && !m->draining;
-  rc = store_exec(c->store, err,
-                  "UPDATE workers SET ready = ?2, draining = ?3, loaded_digest = ?4, slots_busy = ?5, busy_slot_us = ?6, tokens_sampled = ?7, seen_ms = ?8 WHERE id = ?1",
-                  BINDS(b_int(w->id), b_int(m->ready), b_int(m->draining), m->has_loaded ? b_digest(&m->loaded_digest) : b_null(), b_int(m->slots_busy), b_int(m->busy_slot_us),
-                        b_int(m->tokens_sampled), b_int(c->wall_ms)));
+  rc = store_exec(
+      c->store, err,
+      "UPDATE workers SET ready = ?2, draining = ?3, loaded_digest = ?4, slots_busy = ?5, busy_slot_us = ?6, "
+      "tokens_sampled = ?7, seen_ms = ?8 WHERE id = ?1",
+      BINDS(b_int(w->id), b_int(m->ready), b_int(m->draining), m->has_loaded ? b_digest(&m->loaded_digest) : b_null(),
+            b_int(m->slots_busy), b_int(m->busy_slot_us), b_int(m->tokens_sampled), b_int(c->wall_ms)));
   if (rc == RC_OK && w->kind == WORKER_GENERATION) rc = account_slots(c, w, m->busy_slot_us, err);
   answer.lost = arena_alloc(&cmd->arena, m->lease_count + 1, sizeof *answer.lost);
   if (rc == RC_OK && !answer.lost) rc = err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
@@ -168,8 +191,10 @@ void handle_get_workers(struct http_request *r, void *context) {
   if (rc == RC_OK) rc = readers_take(core_readers(c), &s, &err);
   if (rc == RC_OK) {
     rc = store_query(s, &q, &err,
-                     "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, tokens_sampled, registered_ms, seen_ms, live,"
-                     " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0) FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
+                     "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
+                     "tokens_sampled, registered_ms, seen_ms, live,"
+                     " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0) FROM workers WHERE live = "
+                     "1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
                      BINDS(b_int(all)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);

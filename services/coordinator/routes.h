@@ -1,4 +1,5 @@
-/* The coordinator's route table; one file pair per endpoint family.  Every handler's context is the struct core.  `openapi/coordinator.yaml` is the contract. */
+/* The coordinator's route table; one file pair per endpoint family.  Every handler's context is the struct core.
+ * `openapi/coordinator.yaml` is the contract. */
 #ifndef LEASEHOLD_COORDINATOR_ROUTES_H
 #define LEASEHOLD_COORDINATOR_ROUTES_H
 

@@ -1,4 +1,5 @@
-/* A run's configuration: see run_config.h.  One reader and one writer per nested object; the writer's fixed order is what the hash covers. */
+/* A run's configuration: see run_config.h.  One reader and one writer per nested object; the writer's fixed order is
+ * what the hash covers. */
 #include "services/coordinator/run_config.h"
 
 #include <string.h>
@@ -6,11 +7,14 @@
 #include "common/base/buf.h"
 #include "common/base/limits.h"
 
-#define FIELDS(...) (const struct json_field[]){__VA_ARGS__}, sizeof((const struct json_field[]){__VA_ARGS__}) / sizeof(struct json_field)
+#define FIELDS(...) \
+  (const struct json_field[]){__VA_ARGS__}, sizeof((const struct json_field[]){__VA_ARGS__}) / sizeof(struct json_field)
 
 static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
 static const char *const verifier_names[] = {"numeric", "countdown", "none"};
-static const char *const advantage_names[] = {[ADVANTAGE_GROUP] = "group", [ADVANTAGE_GROUP_CENTERED] = "group_centered", [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out",
+static const char *const advantage_names[] = {[ADVANTAGE_GROUP] = "group",
+                                              [ADVANTAGE_GROUP_CENTERED] = "group_centered",
+                                              [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out",
                                               [ADVANTAGE_LEAVE_ONE_OUT_SCALED] = "leave_one_out_scaled"};
 
 static enum rc in_field(enum rc rc, const char *name, struct err *err) {
@@ -18,7 +22,8 @@ static enum rc in_field(enum rc rc, const char *name, struct err *err) {
   return rc;
 }
 
-static enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field, struct err *err) {
+static enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field,
+                          struct err *err) {
   char expected[160] = "";
   for (int i = 0; i < count; i++) {
     if (strcmp(name, names[i]) == 0) {
@@ -32,25 +37,44 @@ static enum rc name_index(int *out, const char *name, const char *const *names, 
 }
 
 static enum rc read_dataset(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  enum rc rc = json_fields(v, FIELDS({.name = "path", .kind = FIELD_STRING, .target = &c->dataset_path, .required = true, .min = 1, .max = LIMIT_PATH_MAX - 1},
-                                     {.name = "shuffle", .kind = FIELD_BOOL, .target = &c->dataset_shuffle}),
+  enum rc rc = json_fields(v,
+                           FIELDS({.name = "path",
+                                   .kind = FIELD_STRING,
+                                   .target = &c->dataset_path,
+                                   .required = true,
+                                   .min = 1,
+                                   .max = LIMIT_PATH_MAX - 1},
+                                  {.name = "shuffle", .kind = FIELD_BOOL, .target = &c->dataset_shuffle}),
                            UNKNOWN_REFUSED, arena, err);
   return in_field(rc, "dataset", err);
 }
 
 static enum rc read_sampling(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
   struct sampling_config *s = &c->sampling;
-  enum rc rc = json_fields(v, FIELDS({.name = "temperature", .kind = FIELD_F64, .target = &s->temperature, .min = 0, .max = 100},
-                                     {.name = "max_new_tokens", .kind = FIELD_I32, .target = &s->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
-                                     {.name = "stop_token_ids", .kind = FIELD_I32_ARRAY, .target = &s->stop_token_ids, .min = 0, .max = LIMIT_VOCABULARY, .count_max = LIMIT_STOP_TOKENS}),
-                           UNKNOWN_REFUSED, arena, err);
+  enum rc rc =
+      json_fields(v,
+                  FIELDS({.name = "temperature", .kind = FIELD_F64, .target = &s->temperature, .min = 0, .max = 100},
+                         {.name = "max_new_tokens",
+                          .kind = FIELD_I32,
+                          .target = &s->max_new_tokens,
+                          .min = 1,
+                          .max = LIMIT_NEW_TOKENS},
+                         {.name = "stop_token_ids",
+                          .kind = FIELD_I32_ARRAY,
+                          .target = &s->stop_token_ids,
+                          .min = 0,
+                          .max = LIMIT_VOCABULARY,
+                          .count_max = LIMIT_STOP_TOKENS}),
+                  UNKNOWN_REFUSED, arena, err);
   return in_field(rc, "sampling", err);
 }
 
 static enum rc read_verifier(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
   const char *kind = verifier_names[c->verifier];
   int index = 0;
-  enum rc rc = json_fields(v, FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32}, {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = &c->shuffle_rewards}),
+  enum rc rc = json_fields(v,
+                           FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32},
+                                  {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = &c->shuffle_rewards}),
                            UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = name_index(&index, kind, verifier_names, 3, "kind", err);
   if (rc == RC_OK) c->verifier = (enum verifier_kind)index;
@@ -60,9 +84,11 @@ static enum rc read_verifier(struct run_config *c, const struct json *v, struct 
 static enum rc read_advantage(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
   const char *kind = advantage_names[c->advantage];
   int index = 0;
-  enum rc rc = json_fields(v, FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32},
-                                     {.name = "epsilon", .kind = FIELD_F64, .target = &c->advantage_epsilon, .min = 0, .max = 1}),
-                           UNKNOWN_REFUSED, arena, err);
+  enum rc rc =
+      json_fields(v,
+                  FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32},
+                         {.name = "epsilon", .kind = FIELD_F64, .target = &c->advantage_epsilon, .min = 0, .max = 1}),
+                  UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = name_index(&index, kind, advantage_names, 4, "kind", err);
   if (rc == RC_OK) c->advantage = (enum advantage_kind)index;
   return in_field(rc, "advantage", err);
@@ -72,41 +98,81 @@ static enum rc read_filter(struct run_config *c, const struct json *v, struct ar
   static const char *const names[] = {"keep", "shrink"};
   const char *name = names[c->filter_zero_advantage];
   int index = 0;
-  enum rc rc = json_fields(v, FIELDS({.name = "zero_advantage", .kind = FIELD_STRING, .target = &name, .min = 1, .max = 32}), UNKNOWN_REFUSED, arena, err);
+  enum rc rc =
+      json_fields(v, FIELDS({.name = "zero_advantage", .kind = FIELD_STRING, .target = &name, .min = 1, .max = 32}),
+                  UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = name_index(&index, name, names, 2, "zero_advantage", err);
   if (rc == RC_OK) c->filter_zero_advantage = index == 1;
   return in_field(rc, "filter", err);
 }
 
 static enum rc read_evaluation(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  enum rc rc = json_fields(v, FIELDS({.name = "path", .kind = FIELD_STRING, .target = &c->evaluation_path, .required = true, .min = 1, .max = LIMIT_PATH_MAX - 1},
-                                     {.name = "every_rounds", .kind = FIELD_I32, .target = &c->evaluation_every, .min = 0, .max = LIMIT_ROUNDS},
-                                     {.name = "samples", .kind = FIELD_I32, .target = &c->evaluation_samples, .min = 1, .max = LIMIT_SAMPLES_PER_GROUP},
-                                     {.name = "temperature", .kind = FIELD_F64, .target = &c->evaluation_temperature, .min = 0, .max = 100},
-                                     {.name = "problems", .kind = FIELD_I32, .target = &c->evaluation_problems, .min = 1, .max = LIMIT_GROUPS_PER_ROUND}),
-                           UNKNOWN_REFUSED, arena, err);
+  enum rc rc = json_fields(
+      v,
+      FIELDS({.name = "path",
+              .kind = FIELD_STRING,
+              .target = &c->evaluation_path,
+              .required = true,
+              .min = 1,
+              .max = LIMIT_PATH_MAX - 1},
+             {.name = "every_rounds", .kind = FIELD_I32, .target = &c->evaluation_every, .min = 0, .max = LIMIT_ROUNDS},
+             {.name = "samples",
+              .kind = FIELD_I32,
+              .target = &c->evaluation_samples,
+              .min = 1,
+              .max = LIMIT_SAMPLES_PER_GROUP},
+             {.name = "temperature", .kind = FIELD_F64, .target = &c->evaluation_temperature, .min = 0, .max = 100},
+             {.name = "problems",
+              .kind = FIELD_I32,
+              .target = &c->evaluation_problems,
+              .min = 1,
+              .max = LIMIT_GROUPS_PER_ROUND}),
+      UNKNOWN_REFUSED, arena, err);
   return in_field(rc, "evaluation", err);
 }
 
 static void set_defaults(struct run_config *c) {
-  *c = (struct run_config){.name = "", .mode = MODE_SYNC, .rounds = 100, .dataset_path = "", .dataset_shuffle = true, .groups_per_round = 64, .samples_per_group = 8,
-                           .sampling = {.temperature = 1.0, .max_new_tokens = 256}, .verifier = VERIFIER_NUMERIC, .advantage = ADVANTAGE_GROUP, .advantage_epsilon = 1e-4,
-                           .evaluation_path = "", .evaluation_every = 0, .evaluation_samples = 1, .evaluation_problems = 64, .evaluation_temperature = 1.0, .stage_timeout_ms = 10000,
+  *c = (struct run_config){.name = "",
+                           .mode = MODE_SYNC,
+                           .rounds = 100,
+                           .dataset_path = "",
+                           .dataset_shuffle = true,
+                           .groups_per_round = 64,
+                           .samples_per_group = 8,
+                           .sampling = {.temperature = 1.0, .max_new_tokens = 256},
+                           .verifier = VERIFIER_NUMERIC,
+                           .advantage = ADVANTAGE_GROUP,
+                           .advantage_epsilon = 1e-4,
+                           .evaluation_path = "",
+                           .evaluation_every = 0,
+                           .evaluation_samples = 1,
+                           .evaluation_problems = 64,
+                           .evaluation_temperature = 1.0,
+                           .stage_timeout_ms = 10000,
                            .publish_every = 1};
   training_config_defaults(&c->training);
 }
 
-static bool is_objective(const struct run_config *c, const char *objective) { return strcmp(c->training.objective, objective) == 0; }
+static bool is_objective(const struct run_config *c, const char *objective) {
+  return strcmp(c->training.objective, objective) == 0;
+}
 
 /* What depends on more than one field. */
 static enum rc resolve(struct run_config *c, bool mode_given, int mode, bool has_total_steps, struct err *err) {
   c->mode = (enum run_mode)mode;
-  if (mode_given && mode != MODE_SYNC) return err_set(err, RC_UNSUPPORTED, "mode", "mode '%s' is not offered by this version; 'sync' is", mode_names[mode]);
+  if (mode_given && mode != MODE_SYNC)
+    return err_set(err, RC_UNSUPPORTED, "mode", "mode '%s' is not offered by this version; 'sync' is",
+                   mode_names[mode]);
   bool evaluates = is_objective(c, "evaluate"), supervised = is_objective(c, "cross_entropy");
   if (evaluates) c->rounds = 1;
-  if (!evaluates && c->groups_per_round < 1) return err_set(err, RC_INVALID, "groups_per_round", "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'", c->groups_per_round);
+  if (!evaluates && c->groups_per_round < 1)
+    return err_set(err, RC_INVALID, "groups_per_round",
+                   "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'",
+                   c->groups_per_round);
   if (!evaluates && !supervised && !(c->sampling.temperature > 0)) {
-    return err_set(err, RC_INVALID, "sampling.temperature", "training needs a temperature above 0, so that log-probabilities can be repeated; got %g", c->sampling.temperature);
+    return err_set(err, RC_INVALID, "sampling.temperature",
+                   "training needs a temperature above 0, so that log-probabilities can be repeated; got %g",
+                   c->sampling.temperature);
   }
   if (supervised) {
     c->verifier = VERIFIER_NONE;
@@ -115,15 +181,19 @@ static enum rc resolve(struct run_config *c, bool mode_given, int mode, bool has
     c->publish_every = 1;
     c->training.temperature = c->sampling.temperature > 0 ? c->sampling.temperature : 1.0;
   }
-  if (!evaluates && !supervised && c->verifier == VERIFIER_NONE) return err_set(err, RC_INVALID, "verifier.kind", "reinforcement learning needs a verifier");
+  if (!evaluates && !supervised && c->verifier == VERIFIER_NONE)
+    return err_set(err, RC_INVALID, "verifier.kind", "reinforcement learning needs a verifier");
   if (!c->evaluation_path[0]) c->evaluation_every = 0;
-  if (supervised && c->evaluation_every) return err_set(err, RC_INVALID, "evaluation", "objective 'cross_entropy' has no evaluation; start a run with objective 'evaluate' afterwards");
+  if (supervised && c->evaluation_every)
+    return err_set(err, RC_INVALID, "evaluation",
+                   "objective 'cross_entropy' has no evaluation; start a run with objective 'evaluate' afterwards");
   if (!has_total_steps) c->training.total_steps = c->rounds;
   return RC_OK;
 }
 
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
-  const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *filter = NULL, *training = NULL, *evaluation = NULL;
+  const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *filter = NULL,
+                    *training = NULL, *evaluation = NULL;
   const char *mode_name = mode_names[MODE_SYNC];
   bool mode_given = false;
   int mode = MODE_SYNC;
@@ -131,15 +201,32 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
   set_defaults(c);
   enum rc rc = json_fields(
       body,
-      FIELDS({.name = "name", .kind = FIELD_STRING, .target = &c->name, .min = 0, .max = LIMIT_NAME_MAX - 1}, {.name = "mode", .kind = FIELD_STRING, .target = &mode_name, .min = 1, .max = 32, .present = &mode_given},
-             {.name = "seed", .kind = FIELD_U64, .target = &c->seed}, {.name = "rounds", .kind = FIELD_I32, .target = &c->rounds, .min = 1, .max = LIMIT_ROUNDS},
+      FIELDS({.name = "name", .kind = FIELD_STRING, .target = &c->name, .min = 0, .max = LIMIT_NAME_MAX - 1},
+             {.name = "mode", .kind = FIELD_STRING, .target = &mode_name, .min = 1, .max = 32, .present = &mode_given},
+             {.name = "seed", .kind = FIELD_U64, .target = &c->seed},
+             {.name = "rounds", .kind = FIELD_I32, .target = &c->rounds, .min = 1, .max = LIMIT_ROUNDS},
              {.name = "dataset", .kind = FIELD_VALUE, .target = &dataset, .required = true},
-             {.name = "groups_per_round", .kind = FIELD_I32, .target = &c->groups_per_round, .min = 0, .max = LIMIT_GROUPS_PER_ROUND},
-             {.name = "samples_per_group", .kind = FIELD_I32, .target = &c->samples_per_group, .min = 1, .max = LIMIT_SAMPLES_PER_GROUP},
-             {.name = "lease_samples_max", .kind = FIELD_I32, .target = &c->lease_samples_max, .min = 0, .max = LIMIT_SAMPLES_PER_GROUP},
-             {.name = "sampling", .kind = FIELD_VALUE, .target = &sampling}, {.name = "verifier", .kind = FIELD_VALUE, .target = &verifier},
-             {.name = "advantage", .kind = FIELD_VALUE, .target = &advantage}, {.name = "filter", .kind = FIELD_VALUE, .target = &filter},
-             {.name = "training", .kind = FIELD_VALUE, .target = &training}, {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
+             {.name = "groups_per_round",
+              .kind = FIELD_I32,
+              .target = &c->groups_per_round,
+              .min = 0,
+              .max = LIMIT_GROUPS_PER_ROUND},
+             {.name = "samples_per_group",
+              .kind = FIELD_I32,
+              .target = &c->samples_per_group,
+              .min = 1,
+              .max = LIMIT_SAMPLES_PER_GROUP},
+             {.name = "lease_samples_max",
+              .kind = FIELD_I32,
+              .target = &c->lease_samples_max,
+              .min = 0,
+              .max = LIMIT_SAMPLES_PER_GROUP},
+             {.name = "sampling", .kind = FIELD_VALUE, .target = &sampling},
+             {.name = "verifier", .kind = FIELD_VALUE, .target = &verifier},
+             {.name = "advantage", .kind = FIELD_VALUE, .target = &advantage},
+             {.name = "filter", .kind = FIELD_VALUE, .target = &filter},
+             {.name = "training", .kind = FIELD_VALUE, .target = &training},
+             {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
              {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
              {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS}),
       UNKNOWN_REFUSED, arena, err);

@@ -1,4 +1,5 @@
-/* A run's configuration: JSON in, defaults resolved, every field bounded, unknown keys refused; stored resolved, and hashed. */
+/* A run's configuration: JSON in, defaults resolved, every field bounded, unknown keys refused; stored resolved, and
+ * hashed. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_CONFIG_H
 #define LEASEHOLD_COORDINATOR_RUN_CONFIG_H
 
@@ -11,34 +12,37 @@ enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT }; /* this build runs s
 enum verifier_kind { VERIFIER_NUMERIC, VERIFIER_COUNTDOWN, VERIFIER_NONE };
 
 struct sampling_config {
-  double temperature;        /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */
+  double temperature; /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */
   int32_t max_new_tokens;
   struct json_i32s stop_token_ids; /* empty: the model's eos ids */
 };
 
 struct run_config {
-  const char *name;          /* free text, "" */
-  enum run_mode mode;        /* "sync" */
+  const char *name;   /* free text, "" */
+  enum run_mode mode; /* "sync" */
   uint64_t seed;
-  int32_t rounds;            /* "evaluate": 1 */
-  const char *dataset_path;  /* "dataset": {"path", "shuffle"}; relative to the coordinator's data directory */
+  int32_t rounds;           /* "evaluate": 1 */
+  const char *dataset_path; /* "dataset": {"path", "shuffle"}; relative to the coordinator's data directory */
   bool dataset_shuffle;
   int32_t groups_per_round;  /* R; cross_entropy: gradient units per step; evaluate: 0 means the whole dataset */
   int32_t samples_per_group; /* G; cross_entropy: sequences per unit */
   int32_t lease_samples_max; /* a lease holds at most this many samples; 0: a whole group */
   struct sampling_config sampling;
-  enum verifier_kind verifier;     /* "verifier": {"kind": "numeric"|"countdown"|"none", "shuffle_rewards": false} */
-  bool shuffle_rewards;            /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
-  enum advantage_kind advantage;   /* "advantage": {"kind", "epsilon"} */
+  enum verifier_kind verifier;   /* "verifier": {"kind": "numeric"|"countdown"|"none", "shuffle_rewards": false} */
+  bool shuffle_rewards;          /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
+  enum advantage_kind advantage; /* "advantage": {"kind", "epsilon"} */
   double advantage_epsilon;
-  bool filter_zero_advantage;      /* "filter": {"zero_advantage": "keep"|"shrink"}: shrink leaves such groups out of the step and its denominator */
+  bool
+      filter_zero_advantage; /* "filter": {"zero_advantage": "keep"|"shrink"}: shrink leaves such groups out of the step and its denominator */
   struct training_config training; /* "training": {...}; its objective decides what the run is */
-  /* "evaluation": {"path", "every_rounds", "samples", "temperature", "problems"}: extra groups, sampled and verified, never trained on. absent: evaluation_every 0 */
+  /* "evaluation": {"path", "every_rounds", "samples", "temperature", "problems"}: extra groups, sampled and verified,
+   * never trained on. absent: evaluation_every 0 */
   const char *evaluation_path;
   int32_t evaluation_every, evaluation_samples, evaluation_problems;
   double evaluation_temperature;
-  int32_t stage_timeout_ms;        /* pushing a version to one server */
-  int32_t publish_every;           /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
+  int32_t stage_timeout_ms; /* pushing a version to one server */
+  int32_t
+      publish_every; /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
 };
 
 /* Strings and arrays live in the arena. */

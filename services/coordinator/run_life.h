@@ -9,7 +9,8 @@
 enum rc run_state_of(struct store *s, int64_t run, enum run_state *out, struct err *err);
 /* A checked transition, and the event `state`. */
 enum rc run_move(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err);
-/* completed, stopped or failed: leases are superseded, waiting samples void, open groups and rounds abandoned, the context given up. */
+/* completed, stopped or failed: leases are superseded, waiting samples void, open groups and rounds abandoned, the
+ * context given up. */
 enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err);
 
 #endif

@@ -15,10 +15,30 @@ int64_t run_eta_ms(int64_t rounds, int64_t done, int64_t round_ms_sum) {
   return (rounds - done) * round_ms_sum / done;
 }
 
-#define RUN_COLUMNS                                                                                                                                                  \
-  "id, name, state, error, mode, objective, rounds, created_ms, started_ms, ended_ms, config, config_hash, busy_slot_us, slot_window_us, leases_granted, leases_lost, " \
+#define RUN_COLUMNS                                                                                          \
+  "id, name, state, error, mode, objective, rounds, created_ms, started_ms, ended_ms, config, config_hash, " \
+  "busy_slot_us, slot_window_us, leases_granted, leases_lost, "                                              \
   "results_refused, (SELECT max(round) FROM rounds WHERE rounds.run = runs.id)"
-enum { R_ID, R_NAME, R_STATE, R_ERROR, R_MODE, R_OBJECTIVE, R_ROUNDS, R_CREATED, R_STARTED, R_ENDED, R_CONFIG, R_HASH, R_BUSY, R_WINDOW, R_GRANTED, R_LOST, R_REFUSED, R_ROUND };
+enum {
+  R_ID,
+  R_NAME,
+  R_STATE,
+  R_ERROR,
+  R_MODE,
+  R_OBJECTIVE,
+  R_ROUNDS,
+  R_CREATED,
+  R_STARTED,
+  R_ENDED,
+  R_CONFIG,
+  R_HASH,
+  R_BUSY,
+  R_WINDOW,
+  R_GRANTED,
+  R_LOST,
+  R_REFUSED,
+  R_ROUND
+};
 
 /* What both views share; inside an object. */
 static enum rc run_head(struct store *s, struct json_writer *w, const struct rows *q, struct err *err) {
@@ -38,7 +58,8 @@ static enum rc run_head(struct store *s, struct json_writer *w, const struct row
   json_kv_int(w, "created_ms", rows_int(q, R_CREATED));
   json_kv_column_int(w, "started_ms", q, R_STARTED);
   json_kv_column_int(w, "ended_ms", q, R_ENDED);
-  enum rc rc = store_query(s, &v, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = 1", BINDS(b_int(run)));
+  enum rc rc =
+      store_query(s, &v, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = 1", BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&v, &row, err);
   if (rc == RC_OK && row) {
     rows_digest(&v, 1, &digest);
@@ -53,7 +74,10 @@ static enum rc run_head(struct store *s, struct json_writer *w, const struct row
   rows_end(&v);
   if (rc != RC_OK) return rc;
   row = false;
-  rc = store_query(s, &v, err, "SELECT reward_mean FROM rounds WHERE run = ?1 AND reward_mean IS NOT NULL ORDER BY round DESC LIMIT 1", BINDS(b_int(run)));
+  rc = store_query(
+      s, &v, err,
+      "SELECT reward_mean FROM rounds WHERE run = ?1 AND reward_mean IS NOT NULL ORDER BY round DESC LIMIT 1",
+      BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&v, &row, err);
   json_kv_f64(w, "reward_mean", rc == RC_OK && row ? rows_real(&v, 0) : NAN);
   rows_end(&v);
@@ -63,7 +87,8 @@ static enum rc run_head(struct store *s, struct json_writer *w, const struct row
 enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limit, struct err *err) {
   struct rows q;
   bool row;
-  enum rc rc = store_query(s, &q, err, "SELECT " RUN_COLUMNS " FROM runs ORDER BY id DESC LIMIT ?1", BINDS(b_int(limit)));
+  enum rc rc =
+      store_query(s, &q, err, "SELECT " RUN_COLUMNS " FROM runs ORDER BY id DESC LIMIT ?1", BINDS(b_int(limit)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     json_object_begin(w);
     rc = run_head(s, w, &q, err);
@@ -75,20 +100,32 @@ enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limi
 
 /* ---- totals ---- */
 
-struct sums { int64_t done, sampled, trained, compute_us, round_ms, opened_ms, published_ms, unequal; double max_diff; };
+struct sums {
+  int64_t done, sampled, trained, compute_us, round_ms, opened_ms, published_ms, unequal;
+  double max_diff;
+};
 
 static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT count(*) FILTER (WHERE state = 4), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = 4),"
-                           " sum(compute_us + coalesce(step_us, 0)) FILTER (WHERE state = 4), sum(published_ms - opened_ms) FILTER (WHERE state = 4), min(opened_ms), max(published_ms),"
-                           " sum(logprob_unequal), max(logprob_max_abs_diff) FROM rounds WHERE run = ?1",
-                           BINDS(b_int(run)));
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT count(*) FILTER (WHERE state = 4), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = 4),"
+      " sum(compute_us + coalesce(step_us, 0)) FILTER (WHERE state = 4), sum(published_ms - opened_ms) FILTER (WHERE "
+      "state = 4), min(opened_ms), max(published_ms),"
+      " sum(logprob_unequal), max(logprob_max_abs_diff) FROM rounds WHERE run = ?1",
+      BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
-    *t = (struct sums){.done = rows_int(&q, 0), .sampled = rows_int(&q, 1), .trained = rows_int(&q, 2), .compute_us = rows_int(&q, 3), .round_ms = rows_int(&q, 4),
-                       .opened_ms = rows_int(&q, 5), .published_ms = rows_int(&q, 6), .unequal = rows_int(&q, 7), .max_diff = rows_real(&q, 8)};
+    *t = (struct sums){.done = rows_int(&q, 0),
+                       .sampled = rows_int(&q, 1),
+                       .trained = rows_int(&q, 2),
+                       .compute_us = rows_int(&q, 3),
+                       .round_ms = rows_int(&q, 4),
+                       .opened_ms = rows_int(&q, 5),
+                       .published_ms = rows_int(&q, 6),
+                       .unequal = rows_int(&q, 7),
+                       .max_diff = rows_real(&q, 8)};
   }
   rows_end(&q);
   return rc;
@@ -99,7 +136,9 @@ static enum rc workers_write(struct store *s, struct json_writer *w, int64_t run
   bool row;
   json_key(w, "workers");
   json_array_begin(w);
-  enum rc rc = store_query(s, &q, err, "SELECT worker, name, sum(samples), sum(tokens) FROM contributions JOIN workers ON workers.id = worker WHERE run = ?1 GROUP BY worker ORDER BY worker",
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT worker, name, sum(samples), sum(tokens) FROM contributions JOIN workers ON "
+                           "workers.id = worker WHERE run = ?1 GROUP BY worker ORDER BY worker",
                            BINDS(b_int(run)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     json_object_begin(w);
@@ -114,20 +153,26 @@ static enum rc workers_write(struct store *s, struct json_writer *w, int64_t run
   return rc;
 }
 
-/* Groups that were trained on with a sample, a span or a lease of another version than the round's: the promise of `sync` is that there are none. */
+/* Groups that were trained on with a sample, a span or a lease of another version than the round's: the promise of
+ * `sync` is that there are none. */
 static const char stale_sql[] =
-    "SELECT count(*) FROM groups g JOIN rounds r ON r.run = g.run AND r.round = g.round WHERE g.run = ?1 AND g.state = 3 AND g.purpose = 0 AND ("
-    " EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND (s.version_first <> r.version OR s.version_last <> r.version))"
-    " OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal AND p.version <> r.version))";
+    "SELECT count(*) FROM groups g JOIN rounds r ON r.run = g.run AND r.round = g.round WHERE g.run = ?1 AND g.state = "
+    "3 AND g.purpose = 0 AND ("
+    " EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND "
+    "(s.version_first <> r.version OR s.version_last <> r.version))"
+    " OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal AND "
+    "p.version <> r.version))";
 
-static enum rc totals_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms, struct sums *t, struct err *err) {
+static enum rc totals_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms,
+                            struct sums *t, struct err *err) {
   int64_t run = rows_int(q, R_ID), stale = 0;
   enum rc rc = sums_read(s, run, t, err);
   if (rc == RC_OK) rc = store_int(s, &stale, err, stale_sql, BINDS(b_int(run)));
   if (rc != RC_OK) return rc;
   bool ended = !rows_null(q, R_ENDED);
   int64_t end_ms = ended ? (t->published_ms ? t->published_ms : rows_int(q, R_ENDED)) : now_ms;
-  int64_t wall_ms = t->opened_ms ? end_ms - t->opened_ms : 0, compute_ms = t->compute_us / 1000, wait_ms = t->round_ms - compute_ms;
+  int64_t wall_ms = t->opened_ms ? end_ms - t->opened_ms : 0, compute_ms = t->compute_us / 1000,
+          wait_ms = t->round_ms - compute_ms;
   double window_us = rows_real(q, R_WINDOW);
   if (wait_ms < 0) wait_ms = 0;
   json_key(w, "totals");
@@ -137,7 +182,8 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
   json_kv_int(w, "rl_wall_ms", wall_ms);
   json_kv_int(w, "trainer_wait_ms", wait_ms);
   json_kv_int(w, "trainer_compute_ms", compute_ms);
-  json_kv_f64(w, "trainer_waiting_ratio", wait_ms + compute_ms > 0 ? (double)wait_ms / (double)(wait_ms + compute_ms) : NAN);
+  json_kv_f64(w, "trainer_waiting_ratio",
+              wait_ms + compute_ms > 0 ? (double)wait_ms / (double)(wait_ms + compute_ms) : NAN);
   json_kv_f64(w, "generation_idle_ratio", window_us > 0 ? 1 - rows_real(q, R_BUSY) / window_us : NAN);
   json_kv_f64(w, "tokens_per_second", wall_ms > 0 ? 1000.0 * (double)t->sampled / (double)wall_ms : NAN);
   json_kv_f64(w, "logprob_max_abs_diff", t->max_diff);
@@ -155,7 +201,10 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
 static enum rc result_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(s, &q, err, "SELECT accuracy, well_formed, samples, problems FROM evaluations JOIN runs ON runs.id = run WHERE run = ?1 AND round = 0 AND objective = 'evaluate'", BINDS(b_int(run)));
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT accuracy, well_formed, samples, problems FROM evaluations JOIN runs ON runs.id = "
+                           "run WHERE run = ?1 AND round = 0 AND objective = 'evaluate'",
+                           BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   json_key(w, "result");
   if (rc == RC_OK && row) {
@@ -206,8 +255,10 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   if (rc == RC_OK) rc = result_write(s, w, run, err);
   int64_t eta = rows_null(q, R_ENDED) ? run_eta_ms(rows_int(q, R_ROUNDS), t.done, t.round_ms) : 0;
   json_key(w, "eta_ms");
-  if (eta < 0) json_write_null(w);
-  else json_write_int(w, eta);
+  if (eta < 0)
+    json_write_null(w);
+  else
+    json_write_int(w, eta);
   return rc;
 }
 

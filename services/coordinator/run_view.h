@@ -1,4 +1,5 @@
-/* How a run reads in JSON: the summary of GET /v1/runs and the whole of GET /v1/runs/{id}.  Reads within the caller's snapshot. */
+/* How a run reads in JSON: the summary of GET /v1/runs and the whole of GET /v1/runs/{id}.  Reads within the caller's
+ * snapshot. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_VIEW_H
 #define LEASEHOLD_COORDINATOR_RUN_VIEW_H
 

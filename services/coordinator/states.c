@@ -35,21 +35,25 @@ static const struct machine machines[] = {
     [MACHINE_GROUP] = {"group",
                        8,
                        {"open", "sealed", "submitted", "consumed", "filtered", "failed", "evaluated", "abandoned"},
-                       {[GROUP_OPEN] = TO(GROUP_SEALED) | TO(GROUP_FILTERED) | TO(GROUP_FAILED) | TO(GROUP_EVALUATED) | TO(GROUP_ABANDONED),
+                       {[GROUP_OPEN] = TO(GROUP_SEALED) | TO(GROUP_FILTERED) | TO(GROUP_FAILED) | TO(GROUP_EVALUATED) |
+                                       TO(GROUP_ABANDONED),
                         [GROUP_SEALED] = TO(GROUP_SUBMITTED) | TO(GROUP_FILTERED) | TO(GROUP_ABANDONED),
                         [GROUP_SUBMITTED] = TO(GROUP_CONSUMED) | TO(GROUP_SEALED) | TO(GROUP_ABANDONED)}},
     [MACHINE_SAMPLE] = {"sample",
                         4,
                         {"waiting", "leased", "done", "void"},
-                        {[SAMPLE_WAITING] = TO(SAMPLE_LEASED) | TO(SAMPLE_VOID), [SAMPLE_LEASED] = TO(SAMPLE_DONE) | TO(SAMPLE_WAITING) | TO(SAMPLE_VOID)}},
+                        {[SAMPLE_WAITING] = TO(SAMPLE_LEASED) | TO(SAMPLE_VOID),
+                         [SAMPLE_LEASED] = TO(SAMPLE_DONE) | TO(SAMPLE_WAITING) | TO(SAMPLE_VOID)}},
     [MACHINE_LEASE] = {"lease",
                        6,
                        {"granted", "done", "expired", "lost", "handed_back", "superseded"},
-                       {[LEASE_GRANTED] = TO(LEASE_DONE) | TO(LEASE_EXPIRED) | TO(LEASE_LOST) | TO(LEASE_HANDED_BACK) | TO(LEASE_SUPERSEDED)}},
-    [MACHINE_VERSION] = {"version",
-                         3,
-                         {"staged", "current", "superseded"},
-                         {[VERSION_STAGED] = TO(VERSION_CURRENT) | TO(VERSION_SUPERSEDED), [VERSION_CURRENT] = TO(VERSION_SUPERSEDED)}},
+                       {[LEASE_GRANTED] = TO(LEASE_DONE) | TO(LEASE_EXPIRED) | TO(LEASE_LOST) | TO(LEASE_HANDED_BACK) |
+                                          TO(LEASE_SUPERSEDED)}},
+    [MACHINE_VERSION] =
+        {"version",
+         3,
+         {"staged", "current", "superseded"},
+         {[VERSION_STAGED] = TO(VERSION_CURRENT) | TO(VERSION_SUPERSEDED), [VERSION_CURRENT] = TO(VERSION_SUPERSEDED)}},
 };
 
 static const struct machine *machine_of(enum state_machine machine) {
@@ -71,7 +75,8 @@ const char *state_name(enum state_machine machine, int state) {
 
 enum rc state_check(enum state_machine machine, int from, int to, const char *id, struct err *err) {
   if (state_may(machine, from, to)) return RC_OK;
-  return err_set(err, RC_CONFLICT, "state", "%s %s is %s and cannot become %s", machine_of(machine)->name, id, state_name(machine, from), state_name(machine, to));
+  return err_set(err, RC_CONFLICT, "state", "%s %s is %s and cannot become %s", machine_of(machine)->name, id,
+                 state_name(machine, from), state_name(machine, to));
 }
 
 int state_parse(enum state_machine machine, const char *name) {

@@ -1,4 +1,5 @@
-/* The states of runs, rounds, groups, samples, leases and versions, as tables that the code checks before every transition.  They already hold what pipelined and inflight need.
+/* The states of runs, rounds, groups, samples, leases and versions, as tables that the code checks before every
+ * transition.  They already hold what pipelined and inflight need.
  *
  *   run      queued -> starting -> running <-> paused; running|paused|queued|starting -> stopping -> stopped; running -> completed; any live -> failed
  *   round    open -> training -> stepping -> publishing -> done; open|training|stepping|publishing -> abandoned (the run stopped or failed)
@@ -17,9 +18,27 @@
 
 enum state_machine { MACHINE_RUN, MACHINE_ROUND, MACHINE_GROUP, MACHINE_SAMPLE, MACHINE_LEASE, MACHINE_VERSION };
 
-enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_PAUSED, RUN_STOPPING, RUN_STOPPED, RUN_COMPLETED, RUN_FAILED };
+enum run_state {
+  RUN_QUEUED,
+  RUN_STARTING,
+  RUN_RUNNING,
+  RUN_PAUSED,
+  RUN_STOPPING,
+  RUN_STOPPED,
+  RUN_COMPLETED,
+  RUN_FAILED
+};
 enum round_state { ROUND_OPEN, ROUND_TRAINING, ROUND_STEPPING, ROUND_PUBLISHING, ROUND_DONE, ROUND_ABANDONED };
-enum group_state { GROUP_OPEN, GROUP_SEALED, GROUP_SUBMITTED, GROUP_CONSUMED, GROUP_FILTERED, GROUP_FAILED, GROUP_EVALUATED, GROUP_ABANDONED };
+enum group_state {
+  GROUP_OPEN,
+  GROUP_SEALED,
+  GROUP_SUBMITTED,
+  GROUP_CONSUMED,
+  GROUP_FILTERED,
+  GROUP_FAILED,
+  GROUP_EVALUATED,
+  GROUP_ABANDONED
+};
 enum sample_state { SAMPLE_WAITING, SAMPLE_LEASED, SAMPLE_DONE, SAMPLE_VOID };
 enum lease_state { LEASE_GRANTED, LEASE_DONE, LEASE_EXPIRED, LEASE_LOST, LEASE_HANDED_BACK, LEASE_SUPERSEDED };
 enum version_state { VERSION_STAGED, VERSION_CURRENT, VERSION_SUPERSEDED };

@@ -8,7 +8,11 @@
 
 enum { CACHE_SLOTS = 512, BUSY_MS = 5000 };
 
-struct cached { const char *sql; sqlite3_stmt *statement; bool used; };
+struct cached {
+  const char *sql;
+  sqlite3_stmt *statement;
+  bool used;
+};
 
 struct store {
   sqlite3 *db;
@@ -27,7 +31,8 @@ static enum rc fail(struct store *s, int code, struct err *err, const char *what
     case SQLITE_TOOBIG: rc = RC_TOO_LARGE; break;
     default: break;
   }
-  return err_set(err, rc, NULL, "the database refused '%.80s': %s", what, s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code));
+  return err_set(err, rc, NULL, "the database refused '%.80s': %s", what,
+                 s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code));
 }
 
 enum rc store_script(struct store *s, const char *sql, struct err *err) {
@@ -38,12 +43,16 @@ enum rc store_script(struct store *s, const char *sql, struct err *err) {
 enum rc store_open(struct store **out, const char *path, bool read_only, struct err *err) {
   struct store *s = calloc(1, sizeof *s);
   if (!s) return err_set(err, RC_NO_MEMORY, NULL, "a database connection was refused %zu bytes", sizeof *s);
-  int flags = (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE) | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
+  int flags = (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE) | SQLITE_OPEN_NOMUTEX |
+              SQLITE_OPEN_EXRESCODE;
   int code = sqlite3_open_v2(path, &s->db, flags, NULL);
   enum rc rc = code == SQLITE_OK ? RC_OK : fail(s, code, err, path);
   if (rc == RC_OK) sqlite3_busy_timeout(s->db, BUSY_MS);
   if (rc == RC_OK && !read_only) {
-    rc = store_script(s, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA temp_store=MEMORY; PRAGMA wal_autocheckpoint=2000; PRAGMA cache_size=-32768", err);
+    rc = store_script(s,
+                      "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA "
+                      "temp_store=MEMORY; PRAGMA wal_autocheckpoint=2000; PRAGMA cache_size=-32768",
+                      err);
   }
   if (rc == RC_OK && read_only) rc = store_script(s, "PRAGMA query_only=ON; PRAGMA cache_size=-8192", err);
   if (rc != RC_OK) {
@@ -96,15 +105,21 @@ static enum rc statement_take(struct store *s, const char *sql, struct rows *q, 
 static int bind_one(sqlite3_stmt *statement, int at, const struct bind *b) {
   switch (b->kind) {
     case BIND_INT: return sqlite3_bind_int64(statement, at, b->integer);
-    case BIND_REAL: return isnan(b->real) ? sqlite3_bind_null(statement, at) : sqlite3_bind_double(statement, at, b->real);
-    case BIND_TEXT: return b->bytes ? sqlite3_bind_text(statement, at, b->bytes, -1, SQLITE_STATIC) : sqlite3_bind_null(statement, at);
-    case BIND_BLOB: return b->bytes ? sqlite3_bind_blob64(statement, at, b->bytes, b->len, SQLITE_STATIC) : sqlite3_bind_null(statement, at);
+    case BIND_REAL:
+      return isnan(b->real) ? sqlite3_bind_null(statement, at) : sqlite3_bind_double(statement, at, b->real);
+    case BIND_TEXT:
+      return b->bytes ? sqlite3_bind_text(statement, at, b->bytes, -1, SQLITE_STATIC)
+                      : sqlite3_bind_null(statement, at);
+    case BIND_BLOB:
+      return b->bytes ? sqlite3_bind_blob64(statement, at, b->bytes, b->len, SQLITE_STATIC)
+                      : sqlite3_bind_null(statement, at);
     case BIND_NULL: break;
   }
   return sqlite3_bind_null(statement, at);
 }
 
-enum rc store_query(struct store *s, struct rows *q, struct err *err, const char *sql, const struct bind *binds, size_t count) {
+enum rc store_query(struct store *s, struct rows *q, struct err *err, const char *sql, const struct bind *binds,
+                    size_t count) {
   enum rc rc = statement_take(s, sql, q, err);
   if (rc != RC_OK) return rc;
   assert((size_t)sqlite3_bind_parameter_count(q->statement) == count);
@@ -145,7 +160,8 @@ enum rc store_exec(struct store *s, struct err *err, const char *sql, const stru
   return rc;
 }
 
-enum rc store_int(struct store *s, int64_t *out, struct err *err, const char *sql, const struct bind *binds, size_t count) {
+enum rc store_int(struct store *s, int64_t *out, struct err *err, const char *sql, const struct bind *binds,
+                  size_t count) {
   struct rows q;
   bool row = false;
   enum rc rc = store_query(s, &q, err, sql, binds, count);
@@ -164,7 +180,9 @@ double rows_real(const struct rows *q, int column) { return sqlite3_column_doubl
 bool rows_null(const struct rows *q, int column) { return sqlite3_column_type(q->statement, column) == SQLITE_NULL; }
 
 const char *rows_text(const struct rows *q, int column, size_t *len) {
-  const void *text = sqlite3_column_type(q->statement, column) == SQLITE_BLOB ? sqlite3_column_blob(q->statement, column) : sqlite3_column_text(q->statement, column);
+  const void *text = sqlite3_column_type(q->statement, column) == SQLITE_BLOB
+                         ? sqlite3_column_blob(q->statement, column)
+                         : sqlite3_column_text(q->statement, column);
   if (len) *len = text ? (size_t)sqlite3_column_bytes(q->statement, column) : 0;
   return text ? text : "";
 }

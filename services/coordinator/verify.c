@@ -1,4 +1,5 @@
-/* The built-in verifiers: see verify.h.  Work is counted against LIMIT_VERIFIER_STEPS, never timed, so that a verdict is the same on every machine. */
+/* The built-in verifiers: see verify.h.  Work is counted against LIMIT_VERIFIER_STEPS, never timed, so that a verdict
+ * is the same on every machine. */
 #include "services/coordinator/verify.h"
 
 #include <ctype.h>
@@ -33,7 +34,11 @@ static bool boxed_find(const char *text, size_t len, const char **inner, size_t 
   return found;
 }
 
-struct number { struct rational value; bool exact; double approximate; };
+struct number {
+  struct rational value;
+  bool exact;
+  double approximate;
+};
 
 /* A sign belongs to the number unless something that ends an operand stands before it ("3-4" ends in 4). */
 static bool sign_is_operator(const char *text, size_t at) {
@@ -127,7 +132,8 @@ static bool parse_atom(struct expression *e, struct rational *out) {
   if (!isdigit((unsigned char)c)) return fail(e, "expected a number or a parenthesis");
   int64_t value = 0;
   while (e->at < e->len && isdigit((unsigned char)e->text[e->at])) {
-    if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, e->text[e->at] - '0', &value)) return fail(e, "a number is too large");
+    if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, e->text[e->at] - '0', &value))
+      return fail(e, "a number is too large");
     e->at++;
   }
   if (e->used_count == NUMBERS_MAX) return fail(e, "too many numbers");
@@ -141,7 +147,8 @@ static bool parse_product(struct expression *e, struct rational *out) {
     struct rational right;
     e->at++;
     if (!parse_atom(e, &right)) return false;
-    if (!(c == '*' ? rational_mul(out, *out, right) : rational_div(out, *out, right))) return fail(e, "division by zero or overflow");
+    if (!(c == '*' ? rational_mul(out, *out, right) : rational_div(out, *out, right)))
+      return fail(e, "division by zero or overflow");
   }
   return true;
 }
@@ -157,7 +164,8 @@ static bool parse_sum(struct expression *e, struct rational *out) {
   return true;
 }
 
-/* The expression text: inside \boxed{}, else the last line that holds a digit; what follows "=" is cut, what precedes the first digit or "(" too. */
+/* The expression text: inside \boxed{}, else the last line that holds a digit; what follows "=" is cut, what precedes
+ * the first digit or "(" too. */
 static void expression_find(const char *text, size_t len, struct expression *e) {
   const char *inner;
   size_t inner_len;
@@ -214,13 +222,15 @@ static void verify_countdown(const char *text, size_t len, const char *extra, st
     out->well_formed = true;
     bool allowed = numbers_allowed(&e, numbers), equal = value.den == 1 && value.num == json_int(target);
     out->reward = allowed && equal ? 1 : 0;
-    snprintf(out->detail, sizeof out->detail, "%s, value %lld/%lld, target %lld", allowed ? "numbers used as given" : "uses a number that was not given", (long long)value.num,
+    snprintf(out->detail, sizeof out->detail, "%s, value %lld/%lld, target %lld",
+             allowed ? "numbers used as given" : "uses a number that was not given", (long long)value.num,
              (long long)value.den, (long long)json_int(target));
   }
   json_free(given);
 }
 
-void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra, struct verdict *out) {
+void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,
+            struct verdict *out) {
   memset(out, 0, sizeof *out);
   switch (kind) {
     case VERIFIER_NUMERIC: verify_numeric(completion, len, answer, out); break;

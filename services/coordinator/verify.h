@@ -5,14 +5,16 @@
 #include "services/coordinator/run_config.h"
 
 struct verdict {
-  double reward;             /* 0 or 1 */
-  bool well_formed;          /* an answer could be read at all */
-  char detail[96];           /* "answer 7, expected 8" */
+  double reward;    /* 0 or 1 */
+  bool well_formed; /* an answer could be read at all */
+  char detail[96];  /* "answer 7, expected 8" */
 };
 
-/* completion need not be valid UTF-8.  numeric: the number in the last \boxed{...}, else the last number of the text (sign, decimals, thousands commas, exponent, fractions a/b), equal to
- * answer as an exact rational or within 1e-9 relative.  countdown: the last expression (after "=" is cut, or in \boxed{}) over + - * / and parentheses uses each of extra.numbers at most once and
- * equals extra.target exactly (rational arithmetic with overflow checks). */
-void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra, struct verdict *out);
+/* completion need not be valid UTF-8.  numeric: the number in the last \boxed{...}, else the last number of the text
+ * (sign, decimals, thousands commas, exponent, fractions a/b), equal to answer as an exact rational or within 1e-9
+ * relative.  countdown: the last expression (after "=" is cut, or in \boxed{}) over + - * / and parentheses uses each
+ * of extra.numbers at most once and equals extra.target exactly (rational arithmetic with overflow checks). */
+void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,
+            struct verdict *out);
 
 #endif

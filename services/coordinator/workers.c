@@ -11,10 +11,21 @@
 #include "services/coordinator/states.h"
 
 enum rc workers_forget_all(struct core *c, struct err *err) {
-  enum rc rc = store_exec(c->store, err, "UPDATE workers SET live = 0, ready = 0, gone_ms = ?1, gone_reason = 'the coordinator was started again' WHERE live = 1", BINDS(b_int(c->wall_ms)));
-  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE runs SET leases_lost = leases_lost + (SELECT count(*) FROM leases WHERE leases.run = runs.id AND leases.state = 0) WHERE ended_ms IS NULL", NO_BINDS);
-  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = ?3", BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms), b_int(LEASE_GRANTED)));
-  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE samples SET state = ?1 WHERE state = ?2", BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE workers SET live = 0, ready = 0, gone_ms = ?1, gone_reason = 'the coordinator was "
+                          "started again' WHERE live = 1",
+                          BINDS(b_int(c->wall_ms)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE runs SET leases_lost = leases_lost + (SELECT count(*) FROM leases WHERE leases.run = "
+                    "runs.id AND leases.state = 0) WHERE ended_ms IS NULL",
+                    NO_BINDS);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = ?3",
+                    BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms), b_int(LEASE_GRANTED)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE samples SET state = ?1 WHERE state = ?2",
+                    BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
   c->worker_count = 0;
   return rc;
 }
@@ -22,7 +33,9 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err) {
   enum rc rc = leases_lose_all(c, w->id, err);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE workers SET live = 0, ready = 0, gone_ms = ?2, gone_reason = ?3 WHERE id = ?1", BINDS(b_int(w->id), b_int(c->wall_ms), b_text(reason)));
+    rc = store_exec(c->store, err,
+                    "UPDATE workers SET live = 0, ready = 0, gone_ms = ?2, gone_reason = ?3 WHERE id = ?1",
+                    BINDS(b_int(w->id), b_int(c->wall_ms), b_text(reason)));
   }
   if (rc != RC_OK) return rc;
   log_info("worker %s (%s) is gone: %s", id_worker(w->id).text, w->name, reason);
@@ -48,7 +61,8 @@ struct live_worker *worker_named(struct core *c, const char *name) {
   return NULL;
 }
 
-enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out, struct err *err) {
+enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
+                  struct err *err) {
   int64_t number;
   enum rc rc = id_parse_worker(&number, id, err);
   if (rc == RC_OK) rc = core_check_epoch(c, epoch, err);
@@ -72,7 +86,9 @@ enum rc current_version_now(struct core *c, struct current_version *out, struct 
   struct rows q;
   bool row = false, published = false;
   *out = (struct current_version){0};
-  enum rc rc = store_query(c->store, &q, err, "SELECT run, version, digest, published FROM versions WHERE state = 1 ORDER BY run DESC LIMIT 1", NO_BINDS);
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT run, version, digest, published FROM versions WHERE state = 1 ORDER BY run DESC LIMIT 1", NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row && (published = rows_int(&q, 3) != 0)) {
     out->run = arena_strdup(arena, id_run(rows_int(&q, 0)).text);
@@ -81,11 +97,13 @@ enum rc current_version_now(struct core *c, struct current_version *out, struct 
   }
   rows_end(&q);
   if (rc != RC_OK || !published) return rc;
-  rc = store_query(c->store, &q, err, "SELECT url FROM workers WHERE kind = ?1 ORDER BY id DESC LIMIT 1", BINDS(b_int(WORKER_TRAINER)));
+  rc = store_query(c->store, &q, err, "SELECT url FROM workers WHERE kind = ?1 ORDER BY id DESC LIMIT 1",
+                   BINDS(b_int(WORKER_TRAINER)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) out->trainer_url = arena_strdup(arena, rows_text(&q, 0, NULL));
   rows_end(&q);
-  if (rc == RC_OK && row && (!out->run || !out->trainer_url)) return err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
+  if (rc == RC_OK && row && (!out->run || !out->trainer_url))
+    return err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
   out->has = rc == RC_OK && row;
   return rc;
 }

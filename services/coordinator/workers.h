@@ -1,4 +1,5 @@
-/* The registry of workers: incarnations in the database, liveness in memory.  A name that registers again is a new incarnation; the old one's leases are lost.  Writer's thread only. */
+/* The registry of workers: incarnations in the database, liveness in memory.  A name that registers again is a new
+ * incarnation; the old one's leases are lost.  Writer's thread only. */
 #ifndef LEASEHOLD_COORDINATOR_WORKERS_H
 #define LEASEHOLD_COORDINATOR_WORKERS_H
 
@@ -12,10 +13,12 @@ enum rc workers_expire(struct core *c, struct err *err);
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err);
 struct live_worker *worker_named(struct core *c, const char *name); /* NULL: none live */
 /* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch. alive: counts as a sign of life. */
-enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out, struct err *err);
+enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
+                  struct err *err);
 int workers_generating(const struct core *c); /* live generation-servers that are ready */
 
-/* The word that workers are given: the last run's current version, if servers are meant to have it.  Strings live in the arena. */
+/* The word that workers are given: the last run's current version, if servers are meant to have it.  Strings live in
+ * the arena. */
 enum rc current_version_now(struct core *c, struct current_version *out, struct arena *arena, struct err *err);
 
 #endif

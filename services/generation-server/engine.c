@@ -1,6 +1,7 @@
 /* The engine's thread: messages, activation, the life of jobs.  The forward pass itself is in engine_step.c.
  *
- * Live samples are kept in order of arrival.  A finished or dropped job's samples leave the list between steps (sweep), and then its done callback runs. */
+ * Live samples are kept in order of arrival.  A finished or dropped job's samples leave the list between steps
+ * (sweep), and then its done callback runs. */
 #include <assert.h>
 #include <stdlib.h>
 #include <stdio.h>
@@ -34,9 +35,11 @@ static bool allocate(struct engine *e) {
   e->pages = calloc(slots * (size_t)e->pages_per_sequence, sizeof *e->pages);
   e->pick_rows = calloc(ENGINE_LOGITS_ROWS, sizeof *e->pick_rows);
   e->picks = calloc(rows, sizeof *e->picks);
-  e->logits = e->model->ops->alloc(e->model->ops, (size_t)ENGINE_LOGITS_ROWS * (size_t)e->model->config.vocabulary * sizeof(float));
+  e->logits = e->model->ops->alloc(e->model->ops,
+                                   (size_t)ENGINE_LOGITS_ROWS * (size_t)e->model->config.vocabulary * sizeof(float));
   e->sampler = sampler_create(e->model->ops, e->model->config.vocabulary);
-  return e->slot_used && e->tokens && e->sequence && e->position && e->pages && e->pick_rows && e->picks && e->logits && e->sampler;
+  return e->slot_used && e->tokens && e->sequence && e->position && e->pages && e->pick_rows && e->picks && e->logits &&
+         e->sampler;
 }
 
 enum rc engine_create(struct engine **out, const struct engine_options *options, struct err *err) {
@@ -52,7 +55,8 @@ enum rc engine_create(struct engine **out, const struct engine_options *options,
   if (rc == RC_OK) rc = workspace_create(&e->ws, e->model, e->rows_max, err);
   if (rc == RC_OK) rc = queue_create(&e->inbox, (size_t)options->inbox_max, err);
   if (rc == RC_OK && !allocate(e))
-    rc = err_set(err, RC_NO_MEMORY, NULL, "the engine's buffers for %d rows, %d slots of %d pages and %d x %d logits were refused", e->rows_max,
+    rc = err_set(err, RC_NO_MEMORY, NULL,
+                 "the engine's buffers for %d rows, %d slots of %d pages and %d x %d logits were refused", e->rows_max,
                  options->slots, e->pages_per_sequence, ENGINE_LOGITS_ROWS, e->model->config.vocabulary);
   if (rc != RC_OK) {
     engine_free(e);
@@ -96,11 +100,14 @@ static enum rc post(struct engine *e, const struct message *m, struct err *err) 
   const enum rc rc = queue_push(e->inbox, copy);
   if (rc == RC_OK) return RC_OK;
   free(copy);
-  if (rc == RC_FULL) return err_set(err, RC_FULL, NULL, "the engine's inbox holds %d messages already", e->options.inbox_max);
+  if (rc == RC_FULL)
+    return err_set(err, RC_FULL, NULL, "the engine's inbox holds %d messages already", e->options.inbox_max);
   return err_set(err, rc, NULL, "the engine has stopped");
 }
 
-enum rc engine_submit(struct engine *e, struct job *job, struct err *err) { return post(e, &(struct message){.kind = MESSAGE_SUBMIT, .job = job}, err); }
+enum rc engine_submit(struct engine *e, struct job *job, struct err *err) {
+  return post(e, &(struct message){.kind = MESSAGE_SUBMIT, .job = job}, err);
+}
 
 enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence) {
   struct message m = {.kind = MESSAGE_CANCEL, .fence = fence};
@@ -191,10 +198,11 @@ static void take_job(struct engine *e, struct job *job) {
   }
   for (int32_t i = 0; i < job->done_count; i++)
     if (job->sample_done) job->sample_done(job, job->context);
-  const bool fits = e->active && lease_fits(e, job) && (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest));
+  const bool fits = e->active && lease_fits(e, job) &&
+                    (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest));
   if (!fits || !make_room(e, job->sample_count)) {
-    log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id, (long long)e->policy.version, (long long)job->version_min,
-             (long long)job->version_max);
+    log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
+             (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
     end_job(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
     return;
   }
@@ -203,18 +211,24 @@ static void take_job(struct engine *e, struct job *job) {
 }
 
 /* Ends every live job for which `which` holds, e.g. those that the new policy voids. */
-static void end_jobs(struct engine *e, bool (*which)(const struct engine *, const struct job *, const struct message *), const struct message *m,
-                     enum job_end end) {
+static void end_jobs(struct engine *e, bool (*which)(const struct engine *, const struct job *, const struct message *),
+                     const struct message *m, enum job_end end) {
   for (int i = 0; i < e->live_count; i++)
     if (e->live[i]->state != SAMPLE_DONE && which(e, e->live[i]->job, m)) end_job(e, e->live[i]->job, end);
 }
 
-static bool is_void(const struct engine *e, const struct job *job, const struct message *m) { return (void)m, !lease_fits(e, job); }
-static bool is_lease(const struct engine *e, const struct job *job, const struct message *m) { return (void)e, (void)m, job->kind == JOB_OF_LEASE; }
+static bool is_void(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)m, !lease_fits(e, job);
+}
+static bool is_lease(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)e, (void)m, job->kind == JOB_OF_LEASE;
+}
 static bool is_named(const struct engine *e, const struct job *job, const struct message *m) {
   return (void)e, m->fence == job->fence && strcmp(job->id, m->id) == 0;
 }
-static bool is_any(const struct engine *e, const struct job *job, const struct message *m) { return (void)e, (void)job, (void)m, true; }
+static bool is_any(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)e, (void)job, (void)m, true;
+}
 
 /* --- activation --- */
 
@@ -226,8 +240,8 @@ static void show_policy(struct engine *e, const struct policy *policy) {
   pthread_mutex_unlock(&e->mutex);
 }
 
-/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights.  Leases that do not are offered back: the coordinator
- * has voided them, or, if it has not, gives them to somebody else. */
+/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights.  Leases that do not are
+ * offered back: the coordinator has voided them, or, if it has not, gives them to somebody else. */
 static void activate(struct engine *e, const struct message *m) {
   const int64_t begin_us = clock_monotonic_us();
   struct weights *previous = e->active;
@@ -299,7 +313,8 @@ static void *engine_main(void *argument) {
 
 enum rc engine_start(struct engine *e, struct err *err) {
   const int failed = pthread_create(&e->thread, NULL, engine_main, e);
-  if (failed != 0) return err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be made: %s", strerror(failed));
+  if (failed != 0)
+    return err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be made: %s", strerror(failed));
   e->started = true;
   return RC_OK;
 }
@@ -337,11 +352,17 @@ bool engine_policy(struct engine *e, struct policy *out) {
 }
 
 void engine_read_counters(struct engine *e, struct engine_counters *out) {
-  *out = (struct engine_counters){
-    .tokens_sampled = atomic_load(&e->tokens_sampled), .steps = atomic_load(&e->steps), .rows = atomic_load(&e->rows),
-    .preemptions = atomic_load(&e->preemptions), .activations = atomic_load(&e->activations), .activation_us = atomic_load(&e->activation_us),
-    .busy_slot_us = atomic_load(&e->busy_slot_us), .slots_busy = atomic_load(&e->shown_slots_busy), .samples_waiting = atomic_load(&e->shown_waiting),
-    .pages_free = atomic_load(&e->shown_pages_free), .pages_total = kv_pages_total(e->kv)};
+  *out = (struct engine_counters){.tokens_sampled = atomic_load(&e->tokens_sampled),
+                                  .steps = atomic_load(&e->steps),
+                                  .rows = atomic_load(&e->rows),
+                                  .preemptions = atomic_load(&e->preemptions),
+                                  .activations = atomic_load(&e->activations),
+                                  .activation_us = atomic_load(&e->activation_us),
+                                  .busy_slot_us = atomic_load(&e->busy_slot_us),
+                                  .slots_busy = atomic_load(&e->shown_slots_busy),
+                                  .samples_waiting = atomic_load(&e->shown_waiting),
+                                  .pages_free = atomic_load(&e->shown_pages_free),
+                                  .pages_total = kv_pages_total(e->kv)};
 }
 
 const struct kv_cache *engine_kv(const struct engine *e) { return e->kv; }

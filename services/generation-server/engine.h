@@ -1,11 +1,14 @@
-/* The engine: one thread that owns the active weights, the KV pool, the slots and the sampler, and does nothing but decode.
+/* The engine: one thread that owns the active weights, the KV pool, the slots and the sampler, and does nothing but
+ * decode.
  *
  *   HTTP threads, lease puller, stager --messages--> inbox --> [ take messages | admit | one forward_run | sample | finish ] --> job->done
  *
- * Each step is one forward pass over decode rows and prefill chunks of all running samples (continuous batching).  Between two steps it may swap the weights pointer
- * (activation), drop or hand back jobs.  The loop allocates nothing: buffers are made here, jobs bring theirs.
+ * Each step is one forward pass over decode rows and prefill chunks of all running samples (continuous batching).
+ * Between two steps it may swap the weights pointer (activation), drop or hand back jobs.  The loop allocates
+ * nothing: buffers are made here, jobs bring theirs.
  *
- * What a sample gets does not depend on the step it was computed in, on its slot or its neighbours; preempting it and computing it again gives the same bits. */
+ * What a sample gets does not depend on the step it was computed in, on its slot or its neighbours; preempting it and
+ * computing it again gives the same bits. */
 #ifndef LEASEHOLD_GENERATION_ENGINE_H
 #define LEASEHOLD_GENERATION_ENGINE_H
 
@@ -17,13 +20,14 @@ struct engine;
 enum engine_fault { FAULT_NONE, FAULT_FLIP_WEIGHT, FAULT_FLIP_KV };
 
 struct engine_options {
-  const struct model *model;  /* borrowed; its ops and pool are the engine thread's from now on */
-  int slots;                  /* samples decoded at once */
-  int pages, page_tokens;     /* of the KV pool */
-  int prefill_chunk;          /* rows of prompt computed in one step */
-  int inbox_max;              /* messages waiting */
+  const struct model *model; /* borrowed; its ops and pool are the engine thread's from now on */
+  int slots;                 /* samples decoded at once */
+  int pages, page_tokens;    /* of the KV pool */
+  int prefill_chunk;         /* rows of prompt computed in one step */
+  int inbox_max;             /* messages waiting */
   enum engine_fault fault;
-  /* On the engine's thread after the weights were swapped: the set that decoded before (NULL the first time) is the callee's. */
+  /* On the engine's thread after the weights were swapped: the set that decoded before (NULL the first time) is the
+   * callee's. */
   void (*activated)(void *context, struct weights *previous, const struct policy *now);
   void *context;
 };
@@ -41,7 +45,8 @@ enum rc engine_start(struct engine *e, struct err *err);
 void engine_stop(struct engine *e);
 /* Hands the active weights back to the caller. NULL is fine. */
 struct weights *engine_free(struct engine *e);
-/* Instead of engine_start, for tests: takes messages and computes one step in the caller's thread; false when there was nothing to do. */
+/* Instead of engine_start, for tests: takes messages and computes one step in the caller's thread; false when there
+ * was nothing to do. */
 bool engine_step(struct engine *e);
 
 /* The job is the engine's on RC_OK. RC_FULL, RC_UNAVAILABLE. */
@@ -58,6 +63,6 @@ enum rc engine_hand_back(struct engine *e);
 /* False before the first activation. */
 bool engine_policy(struct engine *e, struct policy *out);
 void engine_read_counters(struct engine *e, struct engine_counters *out);
-const struct kv_cache *engine_kv(const struct engine *e);   /* for job_create: its constant sizes only */
+const struct kv_cache *engine_kv(const struct engine *e); /* for job_create: its constant sizes only */
 
 #endif

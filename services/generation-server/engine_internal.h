@@ -1,4 +1,5 @@
-/* What engine.c (thread, messages, life of jobs) and engine_step.c (one forward pass) share.  Everything is the engine thread's, but for the fields that say otherwise. */
+/* What engine.c (thread, messages, life of jobs) and engine_step.c (one forward pass) share.  Everything is the
+ * engine thread's, but for the fields that say otherwise. */
 #ifndef LEASEHOLD_GENERATION_ENGINE_INTERNAL_H
 #define LEASEHOLD_GENERATION_ENGINE_INTERNAL_H
 
@@ -16,14 +17,14 @@ enum { ENGINE_LOGITS_ROWS = 64 }; /* rows of logits computed at once: bounds the
 /* One row of the step whose logits are drawn from. */
 struct pick {
   int32_t row;
-  struct sample *sample;     /* draws its next token */
-  bool for_group;            /* the prompt's last position: every sample of the job without a token draws */
+  struct sample *sample; /* draws its next token */
+  bool for_group;        /* the prompt's last position: every sample of the job without a token draws */
 };
 
 struct engine {
   struct engine_options options;
   const struct model *model;
-  struct weights *active;    /* NULL before the first activation */
+  struct weights *active; /* NULL before the first activation */
   struct policy policy;
   struct kv_cache *kv;
   struct workspace *ws;
@@ -32,28 +33,28 @@ struct engine {
 
   /* Unfinished samples, oldest first; as many as jobs bring, grown when a job is taken. */
   struct sample **live;
-  struct sched_item *items;  /* [live_cap] */
-  int *take;                 /* [live_cap] rows of this step */
+  struct sched_item *items; /* [live_cap] */
+  int *take;                /* [live_cap] rows of this step */
   int live_count, live_cap;
-  struct job *ended;         /* their done is called once the step is over */
-  bool *slot_used;           /* [slots] */
+  struct job *ended; /* their done is called once the step is over */
+  bool *slot_used;   /* [slots] */
   int slots_busy, leased_busy;
 
   /* One step. */
   int rows_max, pages_per_sequence;
   int32_t *tokens, *sequence, *position; /* [rows_max] */
-  int32_t *pages;            /* [slots, pages_per_sequence] */
-  int32_t *pick_rows;        /* [ENGINE_LOGITS_ROWS] */
-  struct pick *picks;        /* [rows_max] */
+  int32_t *pages;                        /* [slots, pages_per_sequence] */
+  int32_t *pick_rows;                    /* [ENGINE_LOGITS_ROWS] */
+  struct pick *picks;                    /* [rows_max] */
   int row_count, pick_count;
-  float *logits;             /* [ENGINE_LOGITS_ROWS, V] */
+  float *logits; /* [ENGINE_LOGITS_ROWS, V] */
 
-  struct queue *inbox;       /* of struct message */
+  struct queue *inbox; /* of struct message */
   pthread_t thread;
   bool started;
   atomic_bool stop;
 
-  pthread_mutex_t mutex;     /* guards `shown` and `shown_valid`, read by other threads */
+  pthread_mutex_t mutex; /* guards `shown` and `shown_valid`, read by other threads */
   struct policy shown;
   bool shown_valid;
   atomic_llong tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;

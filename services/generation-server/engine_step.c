@@ -1,7 +1,8 @@
 /* One step: admit, gather rows (decode and prefill together), one forward pass, draw tokens.
  *
- * Rows are gathered oldest sample first.  A sample that lacks pages takes those of the youngest holder; a preempted sample keeps its tokens and computes prompt and
- * tokens again later, to the same bits.  Since victims are younger than the needy, none of them has rows in this step yet.
+ * Rows are gathered oldest sample first.  A sample that lacks pages takes those of the youngest holder; a preempted
+ * sample keeps its tokens and computes prompt and tokens again later, to the same bits.  Since victims are younger
+ * than the needy, none of them has rows in this step yet.
  *
  * Letters: P positions of a prompt, V vocabulary.
  * Previous hop: leases.c or route_generate.c (engine_submit).  Next hop: job->done (the poster or the replier). */
@@ -46,11 +47,12 @@ void sample_evict(struct engine *e, struct sample *s) {
 
 static struct sched_item picture(const struct engine *e, const struct sample *s) {
   const int32_t length = sample_length(s);
-  return (struct sched_item){.running = s->state == SAMPLE_RUNNING,
-                             .blocked = s->kv.length == 0 && s->job->leader && s->job->leader != s && !s->job->prompt_ready,
-                             .pending = length - s->kv.length,
-                             .pages_held = s->kv.page_count,
-                             .pages_needed = kv_pages_needed(e->kv, &s->kv, length)};
+  return (struct sched_item){
+      .running = s->state == SAMPLE_RUNNING,
+      .blocked = s->kv.length == 0 && s->job->leader && s->job->leader != s && !s->job->prompt_ready,
+      .pending = length - s->kv.length,
+      .pages_held = s->kv.page_count,
+      .pages_needed = kv_pages_needed(e->kv, &s->kv, length)};
 }
 
 static void picture_all(struct engine *e) {
@@ -61,7 +63,9 @@ static void picture_all(struct engine *e) {
 static void share_prompt(struct engine *e, struct sample *s) {
   const struct job *job = s->job;
   if (!job->prompt_ready || s->kv.length > 0) return;
-  const int32_t shared = s->count > 0 ? job->prompt_count : job->prompt_count - 1; /* without a token, the last position's logits are needed */
+  const int32_t shared = s->count > 0
+                             ? job->prompt_count
+                             : job->prompt_count - 1; /* without a token, the last position's logits are needed */
   for (int32_t i = 0; i < job->sample_count && shared > 0; i++) {
     const struct sample *other = &job->samples[i];
     if (other == s || other->kv.length < shared) continue;
@@ -81,7 +85,8 @@ static void admit(struct engine *e) {
     if (s->kv.length == 0 && !s->job->prompt_ready) {
       assert(!s->job->leader);
       s->job->leader = s;
-      for (int i = chosen + 1; i < e->live_count && e->live[i]->job == s->job; i++) e->items[i] = picture(e, e->live[i]); /* now blocked */
+      for (int i = chosen + 1; i < e->live_count && e->live[i]->job == s->job; i++)
+        e->items[i] = picture(e, e->live[i]); /* now blocked */
     }
     e->items[chosen] = picture(e, s);
   }
@@ -105,7 +110,8 @@ static bool reserve(struct engine *e, int at, int32_t length) {
 }
 
 static void add_rows(struct engine *e, struct sample *s, int32_t first, int32_t count) {
-  memcpy(e->pages + (size_t)s->slot * (size_t)e->pages_per_sequence, s->kv.pages, (size_t)s->kv.page_count * sizeof *s->kv.pages);
+  memcpy(e->pages + (size_t)s->slot * (size_t)e->pages_per_sequence, s->kv.pages,
+         (size_t)s->kv.page_count * sizeof *s->kv.pages);
   for (int32_t i = 0; i < count; i++) {
     const int row = e->row_count++;
     assert(row < e->rows_max);
@@ -126,9 +132,11 @@ static void add_picks(struct engine *e, struct sample *s, int row, int32_t first
   const struct job *job = s->job;
   const int32_t P = job->prompt_count, end = first + count;
   const bool leads = job->leader == s && !job->prompt_ready && end >= P;
-  if (leads && group_needs_first(job)) e->picks[e->pick_count++] = (struct pick){.row = row + P - 1 - first, .sample = s, .for_group = true};
+  if (leads && group_needs_first(job))
+    e->picks[e->pick_count++] = (struct pick){.row = row + P - 1 - first, .sample = s, .for_group = true};
   const bool drawn_with_group = leads && s->count == 0;
-  if (end == sample_length(s) && !drawn_with_group) e->picks[e->pick_count++] = (struct pick){.row = row + count - 1, .sample = s};
+  if (end == sample_length(s) && !drawn_with_group)
+    e->picks[e->pick_count++] = (struct pick){.row = row + count - 1, .sample = s};
 }
 
 static void gather(struct engine *e) {
@@ -162,8 +170,10 @@ static void draw(struct engine *e, struct sample *s, const float *logits) {
   s->versions[s->count] = e->policy.version;
   s->count++;
   atomic_fetch_add(&e->tokens_sampled, 1);
-  if (sample_stops_at(job, token)) sample_finish(e, s, FINISH_STOP);
-  else if (s->count == job->max_new) sample_finish(e, s, FINISH_LENGTH);
+  if (sample_stops_at(job, token))
+    sample_finish(e, s, FINISH_STOP);
+  else if (s->count == job->max_new)
+    sample_finish(e, s, FINISH_LENGTH);
 }
 
 /* All samples of the leader's group without a token draw their first one. */
@@ -180,13 +190,16 @@ static void draw_all(struct engine *e, const void *hidden) {
     forward_logits(e->active, hidden, e->pick_rows, n, e->ws, e->logits);
     for (int i = 0; i < n; i++) {
       const struct pick *pick = &e->picks[begin + i];
-      if (pick->for_group) draw_group(e, pick->sample->job, e->logits + (size_t)i * V);
-      else draw(e, pick->sample, e->logits + (size_t)i * V);
+      if (pick->for_group)
+        draw_group(e, pick->sample->job, e->logits + (size_t)i * V);
+      else
+        draw(e, pick->sample, e->logits + (size_t)i * V);
     }
   }
 }
 
-/* Leaders whose chunk reached the prompt's end give the prompt to the others; before anybody is drawn for, since a finished leader gives up its pages. */
+/* Leaders whose chunk reached the prompt's end give the prompt to the others; before anybody is drawn for, since a
+ * finished leader gives up its pages. */
 static void share_prompts(struct engine *e) {
   for (int i = 0; i < e->live_count; i++) {
     struct sample *leader = e->live[i];
@@ -206,8 +219,12 @@ bool step_run(struct engine *e) {
   gather(e);
   if (e->row_count == 0) return false;
   const int leased = e->leased_busy;
-  const struct rows rows = {.T = e->row_count, .sequence = e->sequence, .position = e->position, .pages = e->pages,
-                            .pages_per_sequence = e->pages_per_sequence, .sequences = e->options.slots};
+  const struct rows rows = {.T = e->row_count,
+                            .sequence = e->sequence,
+                            .position = e->position,
+                            .pages = e->pages,
+                            .pages_per_sequence = e->pages_per_sequence,
+                            .sequences = e->options.slots};
   const void *hidden;
   forward_run(e->active, &rows, e->tokens, e->kv, e->ws, NULL, &hidden);
   share_prompts(e);

@@ -7,10 +7,14 @@
 #include "common/base/log.h"
 
 bool fault_parse(enum engine_fault *out, const char *name) {
-  if (strcmp(name, "none") == 0) *out = FAULT_NONE;
-  else if (strcmp(name, "flip-weight") == 0) *out = FAULT_FLIP_WEIGHT;
-  else if (strcmp(name, "flip-kv") == 0) *out = FAULT_FLIP_KV;
-  else return false;
+  if (strcmp(name, "none") == 0)
+    *out = FAULT_NONE;
+  else if (strcmp(name, "flip-weight") == 0)
+    *out = FAULT_FLIP_WEIGHT;
+  else if (strcmp(name, "flip-kv") == 0)
+    *out = FAULT_FLIP_KV;
+  else
+    return false;
   return true;
 }
 

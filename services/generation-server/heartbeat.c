@@ -26,7 +26,7 @@ struct heartbeat {
   int32_t heartbeat_ms, worker_ttl_ms;
   struct engine_counters since; /* as they stood at the registration */
 
-  pthread_mutex_t mutex;     /* guards everything below */
+  pthread_mutex_t mutex; /* guards everything below */
   pthread_cond_t changed;
   uint64_t epoch;
   bool registered, poked, draining, stopping;
@@ -59,7 +59,8 @@ static enum rc register_once(struct heartbeat *h, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct worker_registered answer;
   const struct coordinator_client client = {h->http, h->options.coordinator};
-  const struct worker_register m = {.name = h->options.name, .kind = WORKER_GENERATION, .url = h->options.advertise_url, .slots = h->options.slots};
+  const struct worker_register m = {
+      .name = h->options.name, .kind = WORKER_GENERATION, .url = h->options.advertise_url, .slots = h->options.slots};
   const enum rc rc = coordinator_register(&client, &m, &answer, &arena, REGISTER_DEADLINE_MS, err);
   if (rc == RC_OK) {
     snprintf(h->worker_id, sizeof h->worker_id, "%s", answer.worker_id);
@@ -116,13 +117,17 @@ static void *heartbeat_main(void *argument) {
     const enum rc rc = registered ? beat_once(h, epoch, draining, &err) : register_once(h, &err);
     if (rc == RC_OK) {
       retry_ms = RETRY_MIN_MS;
-      if (registered) pause_for(h, h->heartbeat_ms); /* the first beat follows the registration at once: it brings the current version */
+      if (registered)
+        pause_for(h,
+                  h->heartbeat_ms); /* the first beat follows the registration at once: it brings the current version */
       continue;
     }
     if (stopping(h)) break;
     log_warn("%s: %s", registered ? "heartbeat" : "registration", err.message);
-    if (registered && (rc == RC_CONFLICT || rc == RC_NOT_FOUND)) heartbeat_stale(h);
-    else pause_for(h, retry_ms);
+    if (registered && (rc == RC_CONFLICT || rc == RC_NOT_FOUND))
+      heartbeat_stale(h);
+    else
+      pause_for(h, retry_ms);
     retry_ms = retry_ms * 2 < RETRY_MAX_MS ? retry_ms * 2 : RETRY_MAX_MS;
   }
   return NULL;
@@ -136,7 +141,8 @@ enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *
   pthread_mutex_init(&h->mutex, NULL);
   cond_init(&h->changed);
   enum rc rc = http_client_create(&h->http, options->token, &h->cancel, err);
-  if (rc == RC_OK && pthread_create(&h->thread, NULL, heartbeat_main, h) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the heartbeat's thread could not be made");
+  if (rc == RC_OK && pthread_create(&h->thread, NULL, heartbeat_main, h) != 0)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the heartbeat's thread could not be made");
   h->started = rc == RC_OK;
   if (rc != RC_OK) {
     heartbeat_stop(h);

@@ -1,4 +1,5 @@
-/* The tie to the coordinator: one thread that registers, beats, and registers again when the coordinator has forgotten us (404) or has a new epoch (409).
+/* The tie to the coordinator: one thread that registers, beats, and registers again when the coordinator has
+ * forgotten us (404) or has a new epoch (409).
  *
  *   UNREGISTERED --POST /v1/workers--> REGISTERED --404, 409--> UNREGISTERED
  *

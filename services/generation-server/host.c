@@ -11,7 +11,11 @@
 #include "common/json/json.h"
 #include "common/model/forward.h"
 
-enum { INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST, MODEL_FILE_BYTES_MAX = 64 << 20, WEIGHTS_HEADER_BYTES = 16 << 20 };
+enum {
+  INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST,
+  MODEL_FILE_BYTES_MAX = 64 << 20,
+  WEIGHTS_HEADER_BYTES = 16 << 20
+};
 
 /* Every slot at full context, but at most a quarter of the memory, and at least one sequence. */
 static int choose_pages(const struct host_options *o, const struct model *m) {
@@ -25,8 +29,8 @@ static int choose_pages(const struct host_options *o, const struct model *m) {
   return pages > INT32_MAX ? INT32_MAX : (int)pages;
 }
 
-static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model, const struct host_options *o, const struct model_config *config,
-                            struct err *err) {
+static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model, const struct host_options *o,
+                            const struct model_config *config, struct err *err) {
   enum rc rc = pool_create(pool, o->threads, err);
   if (rc == RC_OK) rc = ops_cpu_create(ops, FORMAT_BF16, o->isa && *o->isa ? o->isa : NULL, *pool, err);
   if (rc == RC_OK) rc = model_create(model, config, *ops, o->context_max, err);
@@ -39,12 +43,14 @@ static enum rc check_memory(const struct host_options *o, const struct model *m,
   const size_t weights = 2 * weights_bytes(m, false), kv = (size_t)pages * kv_page_bytes(m, o->page_tokens);
   const size_t needed = weights + kv + workspace_bytes(m, o->slots + o->prefill_chunk);
   if (available == 0 || needed <= available) return RC_OK;
-  return err_set(err, RC_NO_MEMORY, NULL, "two sets of weights (%zu MiB), %d KV pages (%zu MiB) and scratch need %zu MiB, and there are %zu MiB", weights >> 20, pages,
-                 kv >> 20, needed >> 20, available >> 20);
+  return err_set(err, RC_NO_MEMORY, NULL,
+                 "two sets of weights (%zu MiB), %d KV pages (%zu MiB) and scratch need %zu MiB, and there are %zu MiB",
+                 weights >> 20, pages, kv >> 20, needed >> 20, available >> 20);
 }
 
-enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config, struct tokenizer *tokenizer,
-                  void (*activated)(void *, struct weights *, const struct policy *), void *context, struct err *err) {
+enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config,
+                  struct tokenizer *tokenizer, void (*activated)(void *, struct weights *, const struct policy *),
+                  void *context, struct err *err) {
   *out = NULL;
   struct host *h = calloc(1, sizeof *h);
   if (!h) return err_set(err, RC_NO_MEMORY, NULL, "the model's host was refused its memory");
@@ -55,16 +61,24 @@ enum rc host_open(struct host **out, const struct host_options *options, const s
   if (rc == RC_OK) rc = check_memory(options, h->model, pages, err);
   for (int i = 0; i < 2 && rc == RC_OK; i++) rc = weights_create(&h->weights[i], h->stage_model, false, err);
   if (rc == RC_OK) {
-    const struct engine_options engine = {.model = h->model, .slots = options->slots, .pages = pages, .page_tokens = options->page_tokens,
-                                          .prefill_chunk = options->prefill_chunk, .inbox_max = INBOX_MAX, .fault = options->fault,
-                                          .activated = activated, .context = context};
+    const struct engine_options engine = {.model = h->model,
+                                          .slots = options->slots,
+                                          .pages = pages,
+                                          .page_tokens = options->page_tokens,
+                                          .prefill_chunk = options->prefill_chunk,
+                                          .inbox_max = INBOX_MAX,
+                                          .fault = options->fault,
+                                          .activated = activated,
+                                          .context = context};
     rc = engine_create(&h->engine, &engine, err);
     h->weights_file_max = h->model->params.elements * sizeof(float) + WEIGHTS_HEADER_BYTES;
     if (config->tied) h->weights_file_max += (size_t)config->vocabulary * (size_t)config->hidden * sizeof(float);
     if (rc == RC_OK)
-      log_info("model of %zu parameters on %s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x %zu MiB", h->model->params.parameters,
-               h->ops->name, h->model->context_max, options->slots, pages, options->page_tokens,
-               (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20, weights_bytes(h->model, false) >> 20);
+      log_info(
+          "model of %zu parameters on %s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x %zu "
+          "MiB",
+          h->model->params.parameters, h->ops->name, h->model->context_max, options->slots, pages, options->page_tokens,
+          (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20, weights_bytes(h->model, false) >> 20);
   }
   if (rc != RC_OK) {
     host_close(h);
@@ -104,7 +118,8 @@ enum rc model_files_load(struct model_config *config, struct tokenizer **tokeniz
 static void add_eos(struct model_config *config, int64_t id) {
   for (int i = 0; i < config->eos_count; i++)
     if (config->eos[i] == id) return;
-  if (id >= 0 && id < config->vocabulary && config->eos_count < LIMIT_STOP_TOKENS) config->eos[config->eos_count++] = (int32_t)id;
+  if (id >= 0 && id < config->vocabulary && config->eos_count < LIMIT_STOP_TOKENS)
+    config->eos[config->eos_count++] = (int32_t)id;
 }
 
 /* generation_config.json's eos_token_id: an integer or an array of them. */
@@ -123,12 +138,13 @@ static enum rc merge_generation(struct model_config *config, const struct buf *b
   return RC_OK;
 }
 
-enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json, const struct buf *generation_json,
-                          const struct buf *tokenizer_json, struct err *err) {
+enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json,
+                          const struct buf *generation_json, const struct buf *tokenizer_json, struct err *err) {
   *tokenizer = NULL;
   enum rc rc = model_config_parse(config, config_json->data ? config_json->data : "", config_json->len, err);
   if (rc == RC_OK) rc = merge_generation(config, generation_json, err);
-  if (rc == RC_OK && tokenizer_json->len > 0) rc = tokenizer_parse(tokenizer, tokenizer_json->data, tokenizer_json->len, err);
+  if (rc == RC_OK && tokenizer_json->len > 0)
+    rc = tokenizer_parse(tokenizer, tokenizer_json->data, tokenizer_json->len, err);
   return rc;
 }
 

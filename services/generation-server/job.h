@@ -1,11 +1,12 @@
-/* A job: one prompt and the samples to be drawn from it.  A lease is a job (samples of one group), a plain /v1/generate request is a job (n choices).
+/* A job: one prompt and the samples to be drawn from it.  A lease is a job (samples of one group), a plain
+ * /v1/generate request is a job (n choices).
  *
  * Life:  made by an HTTP thread or the lease puller, all its memory at once, so that the token loop allocates nothing
  *        -> engine_submit: owned by the engine's thread
  *        -> job->done: owned by whoever set the callback (poster or replier), who calls job_free.
  *
- * The samples of a job share the prompt's pages: one of them, the leader, computes the prompt; at its last position all are forked and each draws its first
- * token from the same row of logits. */
+ * The samples of a job share the prompt's pages: one of them, the leader, computes the prompt; at its last position
+ * all are forked and each draws its first token from the same row of logits. */
 #ifndef LEASEHOLD_GENERATION_JOB_H
 #define LEASEHOLD_GENERATION_JOB_H
 
@@ -27,7 +28,7 @@ struct job;
 
 struct sample {
   struct job *job;
-  int32_t index;             /* within the group; the choice of a plain request */
+  int32_t index; /* within the group; the choice of a plain request */
   enum sample_state state;
   enum finish_reason finish; /* when done */
   int slot;                  /* -1: none */
@@ -40,37 +41,38 @@ struct sample {
 
 enum job_kind { JOB_OF_LEASE, JOB_OF_REQUEST };
 enum job_end {
-  JOB_COMPLETE,              /* every sample finished */
-  JOB_HANDED_BACK,           /* draining, or the lease is not valid for the active weights: partial samples go back */
-  JOB_DROPPED                /* cancelled: nobody wants it */
+  JOB_COMPLETE,    /* every sample finished */
+  JOB_HANDED_BACK, /* draining, or the lease is not valid for the active weights: partial samples go back */
+  JOB_DROPPED      /* cancelled: nobody wants it */
 };
 
 struct job {
-  struct arena arena;        /* everything below lies in it, but the page lists */
+  struct arena arena; /* everything below lies in it, but the page lists */
   enum job_kind kind;
   char id[LIMIT_NAME_MAX];
-  uint64_t fence;            /* of a lease; else 0 */
+  uint64_t fence; /* of a lease; else 0 */
   int32_t *prompt;
   int32_t prompt_count, max_new;
   struct sampling_params sampling;
   int32_t stop[2 * LIMIT_STOP_TOKENS];
   int stop_count;
-  struct rng_key key;        /* .sample is filled in per sample */
+  struct rng_key key;               /* .sample is filled in per sample */
   int64_t version_min, version_max; /* a lease's */
   struct digest weights_digest;     /* a lease's */
   struct sample *samples;
   int32_t sample_count, done_count;
 
   /* The engine's. */
-  struct sample *leader;     /* computes the prompt; NULL: nobody yet */
+  struct sample *leader; /* computes the prompt; NULL: nobody yet */
   bool prompt_ready;
   enum job_end end;
-  struct policy policy;      /* active when the job ended */
+  struct policy policy; /* active when the job ended */
   struct job *next_ended;
 
   /* Called on the engine's thread; must not block. */
-  void (*sample_done)(struct job *job, void *context); /* a sample finished, whatever else happens to the job; may be NULL */
-  void (*done)(struct job *job, void *context);        /* the job is the callee's again */
+  void (*sample_done)(struct job *job,
+                      void *context);           /* a sample finished, whatever else happens to the job; may be NULL */
+  void (*done)(struct job *job, void *context); /* the job is the callee's again */
   void *context, *owner;
 };
 
@@ -87,10 +89,13 @@ struct job_spec {
   int32_t sample_first, sample_count;
 };
 
-/* Checks against the model and the pool: prompt ids within the vocabulary, prompt + max_new within context and pages (RC_INVALID, with the numbers). */
-enum rc job_create(struct job **out, const struct job_spec *spec, const struct model *m, const struct kv_cache *kv, struct err *err);
+/* Checks against the model and the pool: prompt ids within the vocabulary, prompt + max_new within context and pages
+ * (RC_INVALID, with the numbers). */
+enum rc job_create(struct job **out, const struct job_spec *spec, const struct model *m, const struct kv_cache *kv,
+                   struct err *err);
 /* A lease, with the tokens that an earlier holder handed back. */
-enum rc job_of_lease(struct job **out, const struct lease *lease, const struct model *m, const struct kv_cache *kv, struct err *err);
+enum rc job_of_lease(struct job **out, const struct lease *lease, const struct model *m, const struct kv_cache *kv,
+                     struct err *err);
 /* The samples' pages must have been given back. NULL is fine. */
 void job_free(struct job *job);
 

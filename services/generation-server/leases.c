@@ -17,10 +17,10 @@ enum {
   POLL_WAIT_MS = 15000,
   POLL_SLACK_MS = 5000,
   POST_DEADLINE_MS = 20000,
-  PAUSE_MS = 100,            /* between polls that brought nothing at once */
+  PAUSE_MS = 100, /* between polls that brought nothing at once */
   BACKOFF_MIN_MS = 100,
   BACKOFF_MAX_MS = 3000,
-  FAILURES_MAX = 8,          /* answers 500 to one result */
+  FAILURES_MAX = 8, /* answers 500 to one result */
   HELD_MAX = 2 * LIMIT_SLOTS
 };
 
@@ -28,7 +28,7 @@ struct held {
   struct held *next;
   char id[LIMIT_NAME_MAX], worker_id[LIMIT_NAME_MAX];
   uint64_t epoch, fence;
-  struct job *job;           /* while posting */
+  struct job *job; /* while posting */
   bool lost;
 };
 
@@ -36,21 +36,21 @@ struct leases {
   struct leases_options options;
   atomic_bool cancel_pull, cancel_post; /* end running calls */
   struct http_client *pull_http, *post_http[POSTERS];
-  struct queue *results;     /* of struct held */
+  struct queue *results; /* of struct held */
   pthread_t puller, posters[POSTERS];
   int posters_started;
   bool puller_started;
 
-  pthread_mutex_t mutex;     /* guards everything below */
+  pthread_mutex_t mutex; /* guards everything below */
   pthread_cond_t changed;
   struct held *held;
   int held_count;
-  int samples_live;          /* of held leases, not finished */
+  int samples_live; /* of held leases, not finished */
   struct engine *engine;
   const struct model *model;
   char worker_id[LIMIT_NAME_MAX]; /* "": not registered */
   uint64_t epoch;
-  uint64_t activity;         /* counts wake-ups, so that none is missed */
+  uint64_t activity; /* counts wake-ups, so that none is missed */
   bool draining, stopping;
   int64_t posted;
 };
@@ -115,7 +115,8 @@ static void on_done(struct job *job, void *context) {
 
 /* --- the puller --- */
 
-/* Asking for single samples would cut groups to pieces and lose the shared prompt: fill slots at once, the prefetched part by halves. */
+/* Asking for single samples would cut groups to pieces and lose the shared prompt: fill slots at once, the prefetched
+ * part by halves. */
 static int samples_wanted(const struct leases *l) {
   const int room = l->options.slots + l->options.prefetch - l->samples_live;
   const bool idle_slot = l->samples_live < l->options.slots;
@@ -129,7 +130,8 @@ static void take_lease(struct leases *l, const struct lease *lease, const char *
   struct err err;
   struct job *job = NULL;
   struct held *h = calloc(1, sizeof *h);
-  enum rc rc = h ? job_of_lease(&job, lease, l->model, engine_kv(l->engine), &err) : err_set(&err, RC_NO_MEMORY, NULL, "no memory");
+  enum rc rc = h ? job_of_lease(&job, lease, l->model, engine_kv(l->engine), &err)
+                 : err_set(&err, RC_NO_MEMORY, NULL, "no memory");
   if (rc != RC_OK) {
     log_error("lease %s cannot be run here: %s", lease->id, err.message);
     free(h);
@@ -178,7 +180,8 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, const 
   request->wait_ms = POLL_WAIT_MS;
   const struct coordinator_client client = {l->pull_http, l->options.coordinator};
   const int64_t begin_ms = clock_monotonic_ms();
-  const enum rc rc = coordinator_leases(&client, worker_id, request, &answer, &arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
+  const enum rc rc =
+      coordinator_leases(&client, worker_id, request, &answer, &arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
   if (rc == RC_OK && still_registered(l, worker_id, request->epoch)) {
     l->options.word(l->options.context, &answer.current);
     for (size_t i = 0; i < answer.lease_count; i++) take_lease(l, &answer.leases[i], worker_id, request->epoch);
@@ -210,7 +213,8 @@ static void *puller_main(void *argument) {
     pthread_mutex_unlock(&l->mutex);
     const int64_t pause_ms = poll_once(l, &request, worker_id);
     pthread_mutex_lock(&l->mutex);
-    if (pause_ms > 0) wait_change(l, seen, pause_ms); /* not when something changed meanwhile, such as the active weights */
+    if (pause_ms > 0)
+      wait_change(l, seen, pause_ms); /* not when something changed meanwhile, such as the active weights */
   }
   pthread_mutex_unlock(&l->mutex);
   return NULL;
@@ -269,7 +273,10 @@ static void post(struct leases *l, struct http_client *http, struct held *h) {
   arena_free(&arena);
 }
 
-struct poster { struct leases *leases; struct http_client *http; };
+struct poster {
+  struct leases *leases;
+  struct http_client *http;
+};
 
 static void *poster_main(void *argument) {
   const struct poster p = *(struct poster *)argument;
@@ -302,7 +309,8 @@ static enum rc start_threads(struct leases *l, struct err *err) {
     }
     l->posters_started++;
   }
-  if (pthread_create(&l->puller, NULL, puller_main, l) != 0) return err_set(err, RC_NO_MEMORY, NULL, "the puller's thread could not be made");
+  if (pthread_create(&l->puller, NULL, puller_main, l) != 0)
+    return err_set(err, RC_NO_MEMORY, NULL, "the puller's thread could not be made");
   l->puller_started = true;
   return RC_OK;
 }
@@ -316,7 +324,8 @@ enum rc leases_start(struct leases **out, const struct leases_options *options, 
   cond_init(&l->changed);
   enum rc rc = queue_create(&l->results, HELD_MAX + LIMIT_LEASES_PER_REQUEST, err);
   if (rc == RC_OK) rc = http_client_create(&l->pull_http, options->token, &l->cancel_pull, err);
-  for (int i = 0; i < POSTERS && rc == RC_OK; i++) rc = http_client_create(&l->post_http[i], options->token, &l->cancel_post, err);
+  for (int i = 0; i < POSTERS && rc == RC_OK; i++)
+    rc = http_client_create(&l->post_http[i], options->token, &l->cancel_post, err);
   if (rc == RC_OK) rc = start_threads(l, err);
   if (rc != RC_OK) {
     leases_stop(l);
@@ -349,7 +358,8 @@ static bool was_sent(const struct held *h, const struct lease_ref *sent, size_t 
   return false;
 }
 
-void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent, size_t sent_count) {
+void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent,
+                 size_t sent_count) {
   pthread_mutex_lock(&l->mutex);
   for (size_t i = 0; i < count; i++)
     for (struct held *h = l->held; h; h = h->next)
@@ -399,7 +409,8 @@ void leases_drain(struct leases *l, int64_t deadline_ms) {
   notify(l);
   pthread_mutex_unlock(&l->mutex);
   atomic_store(&l->cancel_pull, true);
-  if (l->puller_started) pthread_join(l->puller, NULL); /* its running call ends within 200 ms; no lease is taken after this */
+  if (l->puller_started)
+    pthread_join(l->puller, NULL); /* its running call ends within 200 ms; no lease is taken after this */
   l->puller_started = false;
   if (l->engine) engine_hand_back(l->engine);
   const struct timespec until = clock_deadline_in(deadline_ms);

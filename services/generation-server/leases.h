@@ -3,8 +3,9 @@
  *   puller --long poll--> coordinator          engine --job->done--> queue --> posters --PUT result--> coordinator
  *      +--engine_submit--> engine
  *
- * The puller asks for as many samples as there are slots, and `prefetch` more, so that no slot waits for a round trip.  Results are posted by POSTERS threads
- * with retries; a lease that is not ours any more (404, 409, 410) is dropped, its samples are somebody else's.
+ * The puller asks for as many samples as there are slots, and `prefetch` more, so that no slot waits for a round
+ * trip.  Results are posted by POSTERS threads with retries; a lease that is not ours any more (404, 409, 410) is
+ * dropped, its samples are somebody else's.
  *
  *   held ---> running ---> posting ---> gone
  *     +----------+------------+--> lost (heartbeat's answer, new registration): cancelled in the engine, dropped by the poster
@@ -18,11 +19,12 @@
 struct leases;
 
 struct leases_options {
-  const char *coordinator;   /* base URL, borrowed */
+  const char *coordinator; /* base URL, borrowed */
   const char *token;
   int slots, prefetch;
-  void (*word)(void *context, const struct current_version *current); /* what the coordinator said is current, before its leases are submitted */
-  void (*stale)(void *context);                                       /* the coordinator does not know us (any more): register again */
+  void (*word)(void *context, const struct current_version
+                                  *current); /* what the coordinator said is current, before its leases are submitted */
+  void (*stale)(void *context);              /* the coordinator does not know us (any more): register again */
   void *context;
 };
 
@@ -31,8 +33,10 @@ enum rc leases_start(struct leases **out, const struct leases_options *options, 
 void leases_set_engine(struct leases *l, struct engine *engine, const struct model *model);
 /* A new registration voids everything that was held. */
 void leases_registered(struct leases *l, const char *worker_id, uint64_t epoch);
-/* The heartbeat that listed `sent` was answered that ids are lost; a lease of the same name granted since is not meant. */
-void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent, size_t sent_count);
+/* The heartbeat that listed `sent` was answered that ids are lost; a lease of the same name granted since is not
+ * meant. */
+void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent,
+                 size_t sent_count);
 /* What a heartbeat renews. RC_NO_MEMORY. */
 enum rc leases_list(struct leases *l, struct lease_ref **out, size_t *count, struct arena *arena, struct err *err);
 /* Something changed that the puller should look at: other weights are active. */

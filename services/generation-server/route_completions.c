@@ -1,5 +1,6 @@
-/* POST /v1/completions: the OpenAI shape over the same engine, without streaming. Unknown keys are ignored, as clients of that API expect; what would change the
- * result and is not offered (stream, stop strings, penalties) is refused. */
+/* POST /v1/completions: the OpenAI shape over the same engine, without streaming. Unknown keys are ignored, as
+ * clients of that API expect; what would change the result and is not offered (stream, stop strings, penalties) is
+ * refused. */
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -14,11 +15,13 @@ static enum rc read_prompt(struct generate_params *p, const struct json *prompt,
       return err_set(err, RC_INVALID, "prompt", "expected 1 to %d bytes, got %zu", TEXT_BYTES_MAX, p->text_len);
     return RC_OK;
   }
-  if (!prompt || json_type_of(prompt) != JSON_ARRAY || json_length(prompt) < 1 || json_length(prompt) > LIMIT_PROMPT_TOKENS)
+  if (!prompt || json_type_of(prompt) != JSON_ARRAY || json_length(prompt) < 1 ||
+      json_length(prompt) > LIMIT_PROMPT_TOKENS)
     return err_set(err, RC_INVALID, "prompt", "expected a text or an array of 1 to %d token ids", LIMIT_PROMPT_TOKENS);
   p->input_ids.count = json_length(prompt);
   p->input_ids.items = arena_alloc(arena, p->input_ids.count, sizeof *p->input_ids.items);
-  if (!p->input_ids.items) return err_set(err, RC_NO_MEMORY, "prompt", "a prompt of %zu ids was refused its memory", p->input_ids.count);
+  if (!p->input_ids.items)
+    return err_set(err, RC_NO_MEMORY, "prompt", "a prompt of %zu ids was refused its memory", p->input_ids.count);
   for (size_t i = 0; i < p->input_ids.count; i++) {
     const struct json *item = json_at(prompt, i);
     if (json_type_of(item) != JSON_INT || json_int(item) < 0 || json_int(item) >= LIMIT_VOCABULARY)
@@ -37,21 +40,23 @@ static enum rc read_request(struct generate_params *p, struct http_request *r, s
   enum rc rc = http_body_json(r, &body, err);
   if (rc != RC_OK) return rc;
   const struct json_field fields[] = {
-    {.name = "prompt", .kind = FIELD_VALUE, .target = &prompt, .required = true},
-    {.name = "max_tokens", .kind = FIELD_I32, .target = &p->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
-    {.name = "temperature", .kind = FIELD_F64, .target = &p->temperature, .min = 0, .max = 100},
-    {.name = "top_p", .kind = FIELD_F64, .target = &p->top_p, .min = 1e-6, .max = 1},
-    {.name = "n", .kind = FIELD_I32, .target = &p->n, .min = 1, .max = CHOICES_MAX},
-    {.name = "seed", .kind = FIELD_U64, .target = &p->seed, .present = &p->has_seed},
-    {.name = "stream", .kind = FIELD_BOOL, .target = &stream},
-    {.name = "stop", .kind = FIELD_VALUE, .target = &stop},
-    {.name = "presence_penalty", .kind = FIELD_F64, .target = &presence},
-    {.name = "frequency_penalty", .kind = FIELD_F64, .target = &frequency},
+      {.name = "prompt", .kind = FIELD_VALUE, .target = &prompt, .required = true},
+      {.name = "max_tokens", .kind = FIELD_I32, .target = &p->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
+      {.name = "temperature", .kind = FIELD_F64, .target = &p->temperature, .min = 0, .max = 100},
+      {.name = "top_p", .kind = FIELD_F64, .target = &p->top_p, .min = 1e-6, .max = 1},
+      {.name = "n", .kind = FIELD_I32, .target = &p->n, .min = 1, .max = CHOICES_MAX},
+      {.name = "seed", .kind = FIELD_U64, .target = &p->seed, .present = &p->has_seed},
+      {.name = "stream", .kind = FIELD_BOOL, .target = &stream},
+      {.name = "stop", .kind = FIELD_VALUE, .target = &stop},
+      {.name = "presence_penalty", .kind = FIELD_F64, .target = &presence},
+      {.name = "frequency_penalty", .kind = FIELD_F64, .target = &frequency},
   };
   rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_IGNORED, http_arena(r), err);
   if (rc != RC_OK) return rc;
   if (stream) return err_set(err, RC_UNSUPPORTED, "stream", "expected false: answers come whole");
-  if (stop && json_type_of(stop) != JSON_NULL) return err_set(err, RC_UNSUPPORTED, "stop", "expected null: stop ids are offered by /v1/generate, stop texts are not");
+  if (stop && json_type_of(stop) != JSON_NULL)
+    return err_set(err, RC_UNSUPPORTED, "stop",
+                   "expected null: stop ids are offered by /v1/generate, stop texts are not");
   if (presence != 0 || frequency != 0) return err_set(err, RC_UNSUPPORTED, "presence_penalty", "expected no penalties");
   return read_prompt(p, prompt, http_arena(r), err);
 }

@@ -2,7 +2,8 @@
  *
  *   handler (HTTP thread): parse, tokenize, make the job, suspend --> engine --> replier (one thread): detokenize, encode, reply
  *
- * A client that hangs up cancels its job in the engine; the answer is then made all the same, and discarded by the HTTP layer. */
+ * A client that hangs up cancels its job in the engine; the answer is then made all the same, and discarded by the
+ * HTTP layer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,18 +20,24 @@ void generate_params_defaults(struct generate_params *p) {
 
 /* --- request --- */
 
-static enum rc read_sampling(struct generate_params *p, const struct json *value, struct arena *arena, struct err *err) {
+static enum rc read_sampling(struct generate_params *p, const struct json *value, struct arena *arena,
+                             struct err *err) {
   if (!value) return RC_OK;
   const struct json_field fields[] = {
-    {.name = "max_new_tokens", .kind = FIELD_I32, .target = &p->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
-    {.name = "temperature", .kind = FIELD_F64, .target = &p->temperature, .min = 0, .max = 100},
-    {.name = "top_k", .kind = FIELD_I32, .target = &p->top_k, .min = -1, .max = LIMIT_VOCABULARY},
-    {.name = "top_p", .kind = FIELD_F64, .target = &p->top_p, .min = 1e-6, .max = 1},
-    {.name = "min_p", .kind = FIELD_F64, .target = &p->min_p, .min = 0, .max = 1},
-    {.name = "stop_token_ids", .kind = FIELD_I32_ARRAY, .target = &p->stop_token_ids, .min = 0, .max = LIMIT_VOCABULARY, .count_max = LIMIT_STOP_TOKENS},
-    {.name = "seed", .kind = FIELD_U64, .target = &p->seed, .present = &p->has_seed},
-    {.name = "n", .kind = FIELD_I32, .target = &p->n, .min = 1, .max = CHOICES_MAX},
-    {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &p->ignore_eos},
+      {.name = "max_new_tokens", .kind = FIELD_I32, .target = &p->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
+      {.name = "temperature", .kind = FIELD_F64, .target = &p->temperature, .min = 0, .max = 100},
+      {.name = "top_k", .kind = FIELD_I32, .target = &p->top_k, .min = -1, .max = LIMIT_VOCABULARY},
+      {.name = "top_p", .kind = FIELD_F64, .target = &p->top_p, .min = 1e-6, .max = 1},
+      {.name = "min_p", .kind = FIELD_F64, .target = &p->min_p, .min = 0, .max = 1},
+      {.name = "stop_token_ids",
+       .kind = FIELD_I32_ARRAY,
+       .target = &p->stop_token_ids,
+       .min = 0,
+       .max = LIMIT_VOCABULARY,
+       .count_max = LIMIT_STOP_TOKENS},
+      {.name = "seed", .kind = FIELD_U64, .target = &p->seed, .present = &p->has_seed},
+      {.name = "n", .kind = FIELD_I32, .target = &p->n, .min = 1, .max = CHOICES_MAX},
+      {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &p->ignore_eos},
   };
   const enum rc rc = json_fields(value, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, arena, err);
   if (rc != RC_OK) err_in_field(err, "sampling_params");
@@ -43,10 +50,15 @@ static enum rc read_request(struct generate_params *p, struct http_request *r, s
   enum rc rc = http_body_json(r, &body, err);
   if (rc != RC_OK) return rc;
   const struct json_field fields[] = {
-    {.name = "text", .kind = FIELD_STRING, .target = &p->text, .min = 1, .max = TEXT_BYTES_MAX},
-    {.name = "input_ids", .kind = FIELD_I32_ARRAY, .target = &p->input_ids, .min = 0, .max = LIMIT_VOCABULARY, .count_max = LIMIT_PROMPT_TOKENS},
-    {.name = "sampling_params", .kind = FIELD_VALUE, .target = &sampling},
-    {.name = "return_logprob", .kind = FIELD_BOOL, .target = &p->return_logprob},
+      {.name = "text", .kind = FIELD_STRING, .target = &p->text, .min = 1, .max = TEXT_BYTES_MAX},
+      {.name = "input_ids",
+       .kind = FIELD_I32_ARRAY,
+       .target = &p->input_ids,
+       .min = 0,
+       .max = LIMIT_VOCABULARY,
+       .count_max = LIMIT_PROMPT_TOKENS},
+      {.name = "sampling_params", .kind = FIELD_VALUE, .target = &sampling},
+      {.name = "return_logprob", .kind = FIELD_BOOL, .target = &p->return_logprob},
   };
   rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, http_arena(r), err);
   if (rc == RC_OK && p->text) p->text_len = strlen(p->text);
@@ -55,38 +67,51 @@ static enum rc read_request(struct generate_params *p, struct http_request *r, s
 
 /* --- submission --- */
 
-static enum rc prompt_of(const struct generate_params *p, const struct host *h, struct token_ids *encoded, const int32_t **ids, size_t *count,
-                         struct err *err) {
+static enum rc prompt_of(const struct generate_params *p, const struct host *h, struct token_ids *encoded,
+                         const int32_t **ids, size_t *count, struct err *err) {
   const bool has_ids = p->input_ids.count > 0;
-  if (has_ids == (p->text != NULL)) return err_set(err, RC_INVALID, "text", "expected either text or input_ids, got %s", has_ids ? "both" : "neither");
+  if (has_ids == (p->text != NULL))
+    return err_set(err, RC_INVALID, "text", "expected either text or input_ids, got %s", has_ids ? "both" : "neither");
   if (has_ids) {
     *ids = p->input_ids.items;
     *count = p->input_ids.count;
     return RC_OK;
   }
-  if (!h->tokenizer) return err_set(err, RC_UNSUPPORTED, "text", "this model came without a tokenizer.json: expected input_ids");
+  if (!h->tokenizer)
+    return err_set(err, RC_UNSUPPORTED, "text", "this model came without a tokenizer.json: expected input_ids");
   const enum rc rc = tokenizer_encode(h->tokenizer, p->text, p->text_len, true, LIMIT_PROMPT_TOKENS, encoded, err);
   *ids = encoded->items;
   *count = encoded->count;
   return rc;
 }
 
-static enum rc make_job(struct job **out, struct server *s, struct host *h, const struct generate_params *p, const char *id, struct err *err) {
+static enum rc make_job(struct job **out, struct server *s, struct host *h, const struct generate_params *p,
+                        const char *id, struct err *err) {
   struct token_ids encoded = {0};
   const int32_t *ids = NULL;
   size_t count = 0;
   int32_t stop[2 * LIMIT_STOP_TOKENS];
   int stops = 0;
-  for (size_t i = 0; i < p->stop_token_ids.count && i < LIMIT_STOP_TOKENS; i++) stop[stops++] = p->stop_token_ids.items[i];
+  for (size_t i = 0; i < p->stop_token_ids.count && i < LIMIT_STOP_TOKENS; i++)
+    stop[stops++] = p->stop_token_ids.items[i];
   for (int i = 0; i < h->config.eos_count && !p->ignore_eos; i++) stop[stops++] = h->config.eos[i];
   enum rc rc = prompt_of(p, h, &encoded, &ids, &count, err);
   if (rc == RC_OK) {
     const struct job_spec spec = {
-      .kind = JOB_OF_REQUEST, .id = id, .prompt = ids, .prompt_count = (int32_t)count, .max_new = p->max_new_tokens,
-      .sampling = {.temperature = (float)p->temperature, .top_k = p->top_k > 0 ? p->top_k : 0, .top_p = (float)p->top_p, .min_p = (float)p->min_p},
-      .stop = stop, .stop_count = stops,
-      .key = {.seed = p->has_seed ? p->seed : s->start_seed + atomic_load(&s->request_number), .purpose = RNG_REQUEST},
-      .sample_count = p->n};
+        .kind = JOB_OF_REQUEST,
+        .id = id,
+        .prompt = ids,
+        .prompt_count = (int32_t)count,
+        .max_new = p->max_new_tokens,
+        .sampling = {.temperature = (float)p->temperature,
+                     .top_k = p->top_k > 0 ? p->top_k : 0,
+                     .top_p = (float)p->top_p,
+                     .min_p = (float)p->min_p},
+        .stop = stop,
+        .stop_count = stops,
+        .key = {.seed = p->has_seed ? p->seed : s->start_seed + atomic_load(&s->request_number),
+                .purpose = RNG_REQUEST},
+        .sample_count = p->n};
     rc = job_create(out, &spec, h->model, engine_kv(h->engine), err);
   }
   token_ids_free(&encoded);
@@ -122,7 +147,8 @@ void generate_submit(struct server *s, struct http_request *r, const struct gene
     http_fail(r, &err);
     return;
   }
-  *call = (struct generate_call){.server = s, .host = h, .request = r, .return_logprob = p->return_logprob, .encode = encode};
+  *call = (struct generate_call){
+      .server = s, .host = h, .request = r, .return_logprob = p->return_logprob, .encode = encode};
   snprintf(call->id, sizeof call->id, "gen-%llu", (unsigned long long)atomic_fetch_add(&s->request_number, 1));
   rc = make_job(&job, s, h, p, call->id, &err);
   if (rc == RC_OK) {
@@ -142,8 +168,11 @@ void generate_submit(struct server *s, struct http_request *r, const struct gene
 
 void generate_write_text(const struct generate_call *call, const int32_t *ids, size_t count, struct json_writer *w) {
   struct buf text = BUF_INIT;
-  if (!call->host->tokenizer || tokenizer_decode(call->host->tokenizer, ids, count, true, &text, NULL) != RC_OK || text.failed) json_write_null(w);
-  else json_write_string_len(w, text.data ? text.data : "", text.len);
+  if (!call->host->tokenizer || tokenizer_decode(call->host->tokenizer, ids, count, true, &text, NULL) != RC_OK ||
+      text.failed)
+    json_write_null(w);
+  else
+    json_write_string_len(w, text.data ? text.data : "", text.len);
   buf_free(&text);
 }
 
@@ -184,7 +213,8 @@ static void write_spans(const struct sample *s, struct arena *arena, struct json
   json_array_end(w);
 }
 
-static void write_choice(const struct generate_call *call, const struct job *job, const struct sample *s, struct json_writer *w) {
+static void write_choice(const struct generate_call *call, const struct job *job, const struct sample *s,
+                         struct json_writer *w) {
   char hex[DIGEST_HEX_MAX];
   struct arena arena = ARENA_INIT;
   digest_hex(hex, &job->policy.digest);
@@ -236,8 +266,10 @@ void *replier_main(void *server) {
   for (;;) {
     void *item;
     const enum rc rc = queue_pop(s->finished, &item, REPLIER_NAP_MS);
-    if (rc == RC_OK) reply(s, item);
-    else if (rc != RC_TIMEOUT) return NULL; /* closed and empty */
+    if (rc == RC_OK)
+      reply(s, item);
+    else if (rc != RC_TIMEOUT)
+      return NULL; /* closed and empty */
   }
 }
 

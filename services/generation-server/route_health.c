@@ -1,4 +1,5 @@
-/* GET /readyz: 200 when weights are loaded and the server is not draining, else 503 with the reason.  GET /metrics: the engine's counters, then all metrics. */
+/* GET /readyz: 200 when weights are loaded and the server is not draining, else 503 with the reason.  GET /metrics:
+ * the engine's counters, then all metrics. */
 #include "common/base/metrics.h"
 #include "services/generation-server/routes.h"
 
@@ -31,11 +32,15 @@ void handle_metrics(struct http_request *r, void *context) {
   }
   show(METRIC_COUNTER, "leasehold_generation_tokens_sampled_total", "Tokens sampled.", (double)n.tokens_sampled);
   show(METRIC_COUNTER, "leasehold_generation_steps_total", "Forward passes.", (double)n.steps);
-  show(METRIC_COUNTER, "leasehold_generation_rows_total", "Rows (decoded and prefilled positions) over all forward passes.", (double)n.rows);
-  show(METRIC_COUNTER, "leasehold_generation_preemptions_total", "Samples that lost their KV pages and were computed again.", (double)n.preemptions);
+  show(METRIC_COUNTER, "leasehold_generation_rows_total",
+       "Rows (decoded and prefilled positions) over all forward passes.", (double)n.rows);
+  show(METRIC_COUNTER, "leasehold_generation_preemptions_total",
+       "Samples that lost their KV pages and were computed again.", (double)n.preemptions);
   show(METRIC_COUNTER, "leasehold_generation_activations_total", "Swaps of the active weights.", (double)n.activations);
-  show(METRIC_COUNTER, "leasehold_generation_activation_us_total", "Time that decoding paused for swaps.", (double)n.activation_us);
-  show(METRIC_COUNTER, "leasehold_generation_busy_slot_us_total", "Time spent by slots on leased samples, summed over slots.", (double)n.busy_slot_us);
+  show(METRIC_COUNTER, "leasehold_generation_activation_us_total", "Time that decoding paused for swaps.",
+       (double)n.activation_us);
+  show(METRIC_COUNTER, "leasehold_generation_busy_slot_us_total",
+       "Time spent by slots on leased samples, summed over slots.", (double)n.busy_slot_us);
   show(METRIC_COUNTER, "leasehold_generation_results_posted_total", "Lease results accepted by the coordinator.",
        s->leases ? (double)leases_posted(s->leases) : 0);
   show(METRIC_GAUGE, "leasehold_generation_slots", "Decode slots.", s->options.host.slots);
@@ -43,8 +48,10 @@ void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_GAUGE, "leasehold_generation_queue_depth", "Samples that wait for a slot.", n.samples_waiting);
   show(METRIC_GAUGE, "leasehold_generation_kv_pages_total", "Pages of the KV pool.", n.pages_total);
   show(METRIC_GAUGE, "leasehold_generation_kv_pages_free", "Free pages of the KV pool.", n.pages_free);
-  show(METRIC_GAUGE, "leasehold_generation_leases_held", "Leases held, those being posted included.", s->leases ? leases_held(s->leases) : 0);
-  show(METRIC_GAUGE, "leasehold_generation_requests_open", "Plain requests not answered yet.", atomic_load(&s->requests_open));
+  show(METRIC_GAUGE, "leasehold_generation_leases_held", "Leases held, those being posted included.",
+       s->leases ? leases_held(s->leases) : 0);
+  show(METRIC_GAUGE, "leasehold_generation_requests_open", "Plain requests not answered yet.",
+       atomic_load(&s->requests_open));
   show(METRIC_GAUGE, "leasehold_generation_policy_version", "The active policy version.", (double)active.version);
   http_handle_metrics(r, context);
 }

@@ -1,6 +1,7 @@
-/* POST /v1/push-weights?run=&version=&epoch=: a version's safetensors bytes, staged beside the weights that decode; X-Leasehold-Digest says what must come out.
- * 409 under a stale epoch or a superseded version, 422 when the file is wrong or its digest differs, 503 while the model is unknown.
- * The work is the stager's: the request is suspended, its body is filled from in place. */
+/* POST /v1/push-weights?run=&version=&epoch=: a version's safetensors bytes, staged beside the weights that decode;
+ * X-Leasehold-Digest says what must come out. 409 under a stale epoch or a superseded version, 422 when the file is
+ * wrong or its digest differs, 503 while the model is unknown. The work is the stager's: the request is suspended,
+ * its body is filled from in place. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,23 +10,28 @@
 enum { PUSH_DEADLINE_MS = 600000 };
 
 /* The stager replies in any case; a push that nobody waits for any more is staged all the same. */
-static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) { (void)r, (void)why, (void)context; }
+static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
+  (void)r, (void)why, (void)context;
+}
 
 static enum rc read_push(struct staging_push *push, struct http_request *r, uint64_t our_epoch, struct err *err) {
   const char *run = http_query(r, "run"), *digest = http_header(r, "X-Leasehold-Digest");
   int64_t epoch;
   push->request = r;
   if (!run || !*run || strlen(run) >= sizeof push->run)
-    return err_set(err, RC_INVALID, "run", "expected a run's name of up to %zu bytes, got %s", sizeof push->run - 1, !run || !*run ? "none" : "a longer one");
+    return err_set(err, RC_INVALID, "run", "expected a run's name of up to %zu bytes, got %s", sizeof push->run - 1,
+                   !run || !*run ? "none" : "a longer one");
   snprintf(push->run, sizeof push->run, "%s", run);
   enum rc rc = http_query_i64(r, "version", -1, 0, INT64_MAX, &push->version, err);
   if (rc == RC_OK) rc = http_query_i64(r, "epoch", 0, 0, INT64_MAX, &epoch, err);
   if (rc != RC_OK) return rc;
   if (push->version < 0) return err_set(err, RC_INVALID, "version", "expected a version number, got none");
   if (!digest || !digest_from_hex(&push->digest, digest))
-    return err_set(err, RC_INVALID, "digest", "expected header X-Leasehold-Digest with 64 hexadecimal digits, got %s", digest ? digest : "none");
+    return err_set(err, RC_INVALID, "digest", "expected header X-Leasehold-Digest with 64 hexadecimal digits, got %s",
+                   digest ? digest : "none");
   if ((uint64_t)epoch < our_epoch)
-    return err_set(err, RC_CONFLICT, "epoch", "epoch %lld is stale, the coordinator's is %llu", (long long)epoch, (unsigned long long)our_epoch);
+    return err_set(err, RC_CONFLICT, "epoch", "epoch %lld is stale, the coordinator's is %llu", (long long)epoch,
+                   (unsigned long long)our_epoch);
   return RC_OK;
 }
 
@@ -39,7 +45,8 @@ void handle_push_weights(struct http_request *r, void *context) {
   size_t len = 0;
   if (rc == RC_OK) http_body(r, &len);
   if (rc == RC_OK && len > h->weights_file_max)
-    rc = err_set(&err, RC_TOO_LARGE, NULL, "%zu bytes are more than any file of this model, whose limit is %zu", len, h->weights_file_max);
+    rc = err_set(&err, RC_TOO_LARGE, NULL, "%zu bytes are more than any file of this model, whose limit is %zu", len,
+                 h->weights_file_max);
   if (rc == RC_OK) {
     http_suspend(r, PUSH_DEADLINE_MS, on_cancelled, NULL);
     rc = staging_push(s->staging, &push, &err);

@@ -24,7 +24,7 @@ struct generate_call {
 
 /* What a client may ask for, over both shapes of the API. */
 struct generate_params {
-  const char *text;          /* or NULL */
+  const char *text; /* or NULL */
   size_t text_len;
   struct json_i32s input_ids;
   int32_t max_new_tokens, top_k, n;
@@ -34,7 +34,8 @@ struct generate_params {
   bool has_seed, ignore_eos, return_logprob;
 };
 void generate_params_defaults(struct generate_params *p);
-/* Tokenizes, makes the job, suspends the request and hands it to the engine; on an error the request has been answered. */
+/* Tokenizes, makes the job, suspends the request and hands it to the engine; on an error the request has been
+ * answered. */
 void generate_submit(struct server *s, struct http_request *r, const struct generate_params *p,
                      void (*encode)(const struct generate_call *, const struct job *, struct json_writer *));
 /* The text of ids as a JSON string, or null when there is no tokenizer. */

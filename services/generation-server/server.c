@@ -1,7 +1,8 @@
 /* See server.h: ties the parts together.
  *
- * Order of starting: stager (and model, when a folder was named), HTTP, leases, heartbeat.  Of stopping: leases are handed back, plain requests finish, HTTP closes,
- * heartbeat and leases end, then the stager and the engine, last the replier: whoever hands work on outlives nobody that it hands to. */
+ * Order of starting: stager (and model, when a folder was named), HTTP, leases, heartbeat.  Of stopping: leases are
+ * handed back, plain requests finish, HTTP closes, heartbeat and leases end, then the stager and the engine, last the
+ * replier: whoever hands work on outlives nobody that it hands to. */
 #include "services/generation-server/server.h"
 
 #include <stdlib.h>
@@ -19,7 +20,8 @@ struct host *server_host(struct server *s, bool ready, struct err *err) {
   struct policy active;
   struct host *h = atomic_load(&s->host);
   if (!h) {
-    err_set(err, RC_UNAVAILABLE, NULL, "the model is not loaded yet: no run of the coordinator has named a trainer to fetch it from");
+    err_set(err, RC_UNAVAILABLE, NULL,
+            "the model is not loaded yet: no run of the coordinator has named a trainer to fetch it from");
     return NULL;
   }
   if (!ready) return h;
@@ -49,7 +51,9 @@ static void on_activated(void *context) {
   if (beat) heartbeat_poke(beat);
 }
 
-static void on_word(void *context, const struct current_version *current) { staging_word(((struct server *)context)->staging, current); }
+static void on_word(void *context, const struct current_version *current) {
+  staging_word(((struct server *)context)->staging, current);
+}
 
 static void on_stale(void *context) {
   struct heartbeat *beat = atomic_load(&((struct server *)context)->beat);
@@ -60,13 +64,13 @@ static void on_stale(void *context) {
 
 static void make_routes(struct server *s, size_t push_bytes_max) {
   const struct http_route routes[] = {
-    {.method = "POST", .path = "/v1/generate", .handler = handle_generate},
-    {.method = "POST", .path = "/v1/completions", .handler = handle_completions},
-    {.method = "POST", .path = "/v1/push-weights", .handler = handle_push_weights, .body_bytes_max = push_bytes_max},
-    {.method = "GET", .path = "/v1/model", .handler = handle_model},
-    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
-    {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
-    {.method = "GET", .path = "/metrics", .handler = handle_metrics},
+      {.method = "POST", .path = "/v1/generate", .handler = handle_generate},
+      {.method = "POST", .path = "/v1/completions", .handler = handle_completions},
+      {.method = "POST", .path = "/v1/push-weights", .handler = handle_push_weights, .body_bytes_max = push_bytes_max},
+      {.method = "GET", .path = "/v1/model", .handler = handle_model},
+      {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
+      {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
+      {.method = "GET", .path = "/metrics", .handler = handle_metrics},
   };
   _Static_assert(sizeof routes <= sizeof s->routes, "room for all routes");
   memcpy(s->routes, routes, sizeof routes);
@@ -82,26 +86,39 @@ static void make_name(struct server *s) {
   char host[64] = "";
   gethostname(host, sizeof host - 1);
   for (char *c = host; *c; c++)
-    if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '.' || *c == '-')) *c = '-';
+    if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '.' || *c == '-'))
+      *c = '-';
   snprintf(s->name, sizeof s->name, "gen-%s-%d", host, server_port(s));
 }
 
 static enum rc start_http(struct server *s, struct err *err) {
   const struct host *h = atomic_load(&s->host);
   make_routes(s, h ? h->weights_file_max : LIMIT_WEIGHTS_BODY_BYTES);
-  const struct http_server_options http = {.bind_address = s->options.bind, .port = s->options.port, .token = s->options.token, .threads = HTTP_THREADS,
-                                           .routes = s->routes, .route_count = s->route_count, .context = s};
+  const struct http_server_options http = {.bind_address = s->options.bind,
+                                           .port = s->options.port,
+                                           .token = s->options.token,
+                                           .threads = HTTP_THREADS,
+                                           .routes = s->routes,
+                                           .route_count = s->route_count,
+                                           .context = s};
   const enum rc rc = http_server_start(&s->http, &http, err);
   if (rc != RC_OK) return rc;
   make_name(s);
-  if (s->options.advertise_url && *s->options.advertise_url) snprintf(s->url, sizeof s->url, "%s", s->options.advertise_url);
-  else snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d", server_port(s));
+  if (s->options.advertise_url && *s->options.advertise_url)
+    snprintf(s->url, sizeof s->url, "%s", s->options.advertise_url);
+  else
+    snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d", server_port(s));
   return RC_OK;
 }
 
 static enum rc start_worker(struct server *s, struct err *err) {
-  const struct heartbeat_options beat = {.coordinator = s->options.coordinator, .token = s->options.token, .name = s->name, .advertise_url = s->url,
-                                         .slots = s->options.host.slots, .leases = s->leases, .staging = s->staging};
+  const struct heartbeat_options beat = {.coordinator = s->options.coordinator,
+                                         .token = s->options.token,
+                                         .name = s->name,
+                                         .advertise_url = s->url,
+                                         .slots = s->options.host.slots,
+                                         .leases = s->leases,
+                                         .staging = s->staging};
   const enum rc rc = heartbeat_start(&s->heartbeat, &beat, err);
   if (rc == RC_OK) atomic_store(&s->beat, s->heartbeat);
   return rc;
@@ -114,12 +131,22 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   s->options = *options;
   s->start_seed = (uint64_t)clock_wall_ms() << 20 ^ (uint64_t)clock_monotonic_us();
   const bool worker = options->coordinator && *options->coordinator;
-  const struct staging_options staging = {.token = options->token, .standalone = !worker, .host = options->host, .opened = on_opened,
-                                          .activated = on_activated, .context = s};
-  const struct leases_options leases = {.coordinator = options->coordinator, .token = options->token, .slots = options->host.slots,
-                                        .prefetch = options->prefetch, .word = on_word, .stale = on_stale, .context = s};
+  const struct staging_options staging = {.token = options->token,
+                                          .standalone = !worker,
+                                          .host = options->host,
+                                          .opened = on_opened,
+                                          .activated = on_activated,
+                                          .context = s};
+  const struct leases_options leases = {.coordinator = options->coordinator,
+                                        .token = options->token,
+                                        .slots = options->host.slots,
+                                        .prefetch = options->prefetch,
+                                        .word = on_word,
+                                        .stale = on_stale,
+                                        .context = s};
   enum rc rc = queue_create(&s->finished, LIMIT_QUEUED_REQUESTS + 1, err);
-  if (rc == RC_OK && pthread_create(&s->replier, NULL, replier_main, s) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the replier's thread could not be made");
+  if (rc == RC_OK && pthread_create(&s->replier, NULL, replier_main, s) != 0)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the replier's thread could not be made");
   s->replier_started = rc == RC_OK;
   if (rc == RC_OK && worker) rc = leases_start(&s->leases, &leases, err);
   if (rc == RC_OK) rc = staging_start(&s->staging, &staging, err);

@@ -27,16 +27,16 @@ struct server {
   struct http_route routes[16];
   size_t route_count;
   struct staging *staging;
-  struct leases *leases;     /* NULL without a coordinator, as is heartbeat */
+  struct leases *leases; /* NULL without a coordinator, as is heartbeat */
   struct heartbeat *heartbeat;
   struct http_server *http;
   _Atomic(struct host *) host;      /* NULL while the model is unknown */
   _Atomic(struct heartbeat *) beat; /* for callbacks that may come before server_start has returned */
   atomic_bool draining;
-  atomic_int requests_open;  /* plain requests with the engine or the replier */
+  atomic_int requests_open; /* plain requests with the engine or the replier */
   atomic_ullong request_number;
-  uint64_t start_seed;       /* of requests that bring none */
-  struct queue *finished;    /* of struct job: to the replier */
+  uint64_t start_seed;    /* of requests that bring none */
+  struct queue *finished; /* of struct job: to the replier */
   pthread_t replier;
   bool replier_started;
 };
@@ -46,7 +46,8 @@ int server_port(const struct server *s);
 /* Hands leases back, lets plain requests finish up to drain_ms, stops everything and frees it. NULL is fine. */
 void server_stop(struct server *s);
 
-/* The loaded model, or NULL and a reason (RC_UNAVAILABLE). With `ready`, weights must be active and the server not draining. */
+/* The loaded model, or NULL and a reason (RC_UNAVAILABLE). With `ready`, weights must be active and the server not
+ * draining. */
 struct host *server_host(struct server *s, bool ready, struct err *err);
 
 #endif

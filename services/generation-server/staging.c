@@ -1,7 +1,7 @@
 /* See staging.h.
  *
- * The mutex guards the state and the word; a set of weights is touched by whoever the state says: the stager when FILLING, the engine from ACTIVATING on.
- * Lock order: this mutex, then the engine's inbox. */
+ * The mutex guards the state and the word; a set of weights is touched by whoever the state says: the stager when
+ * FILLING, the engine from ACTIVATING on. Lock order: this mutex, then the engine's inbox. */
 #include "services/generation-server/staging.h"
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ enum {
   RETRY_MIN_MS = 200,
   RETRY_MAX_MS = 5000,
   NAP_MS = 500,
-  OLDER_WORDS_BELIEVED = 3    /* in a row */
+  OLDER_WORDS_BELIEVED = 3 /* in a row */
 };
 
 enum stage_state { STAGE_EMPTY, STAGE_FILLING, STAGE_STAGED, STAGE_ACTIVATING };
@@ -41,14 +41,14 @@ struct staging {
   pthread_t thread;
   bool started;
 
-  pthread_mutex_t mutex;     /* guards everything below */
+  pthread_mutex_t mutex; /* guards everything below */
   pthread_cond_t changed;
   struct host *host;
   enum stage_state state;
-  struct weights *spare;     /* the set that is not the engine's; NULL while ACTIVATING */
+  struct weights *spare; /* the set that is not the engine's; NULL while ACTIVATING */
   struct policy staged;
   struct word word;
-  int older_words;           /* in a row */
+  int older_words; /* in a row */
   struct staging_push pushes[PUSHES_MAX];
   int push_count;
   int64_t retry_at_ms, retry_ms;
@@ -77,11 +77,13 @@ static void follow_word(struct staging *s) {
   if (!s->word.has || !s->host || s->state == STAGE_ACTIVATING) return;
   const struct policy *wanted = &s->word.policy;
   if (engine_policy(s->host->engine, &active) && digest_equal(&active.digest, &wanted->digest)) {
-    if (active.version != wanted->version || strcmp(active.run, wanted->run) != 0) engine_relabel(s->host->engine, wanted);
+    if (active.version != wanted->version || strcmp(active.run, wanted->run) != 0)
+      engine_relabel(s->host->engine, wanted);
     return;
   }
   if (s->state != STAGE_STAGED || !digest_equal(&s->staged.digest, &wanted->digest)) return;
-  if (engine_activate(s->host->engine, s->spare, wanted) != RC_OK) return; /* the inbox is full: the next word tries again */
+  if (engine_activate(s->host->engine, s->spare, wanted) != RC_OK)
+    return; /* the inbox is full: the next word tries again */
   s->spare = NULL;
   s->state = STAGE_ACTIVATING;
 }
@@ -96,10 +98,11 @@ static bool must_pull(struct staging *s) {
   return !engine_policy(s->host->engine, &active) || !digest_equal(&active.digest, &s->word.policy.digest);
 }
 
-/* Words come by two ways, heartbeats and polls, and may overtake each other, so an older one is not believed; unless nothing else comes, because an earlier run
- * was resumed. Mutex held. */
+/* Words come by two ways, heartbeats and polls, and may overtake each other, so an older one is not believed; unless
+ * nothing else comes, because an earlier run was resumed. Mutex held. */
 static bool is_news(struct staging *s, const struct current_version *current) {
-  const bool newer = !s->word.has || word_supersedes(s->word.policy.run, s->word.policy.version, current->run, current->version);
+  const bool newer =
+      !s->word.has || word_supersedes(s->word.policy.run, s->word.policy.version, current->run, current->version);
   s->older_words = newer ? 0 : s->older_words + 1;
   if (s->older_words < OLDER_WORDS_BELIEVED) return newer;
   s->older_words = 0;
@@ -140,7 +143,8 @@ static void on_activated(void *context, struct weights *previous, const struct p
   pthread_mutex_unlock(&s->mutex);
   char hex[DIGEST_HEX_MAX];
   digest_hex(hex, &now->digest);
-  log_info("version %lld of run %s is active, digest %.12s", (long long)now->version, now->run[0] ? now->run : "-", hex);
+  log_info("version %lld of run %s is active, digest %.12s", (long long)now->version, now->run[0] ? now->run : "-",
+           hex);
   s->options.activated(s->options.context);
 }
 
@@ -175,7 +179,8 @@ static void end_filling(struct staging *s, const struct policy *staged) {
 }
 
 /* Bytes into the spare set; `expected` must come out as their digest. */
-static enum rc fill(struct staging *s, const void *bytes, size_t len, const struct policy *expected, struct digest *computed, struct err *err) {
+static enum rc fill(struct staging *s, const void *bytes, size_t len, const struct policy *expected,
+                    struct digest *computed, struct err *err) {
   struct weights *w;
   struct st_file *file = NULL;
   enum rc rc = begin_filling(s, &w, err);
@@ -187,8 +192,8 @@ static enum rc fill(struct staging *s, const void *bytes, size_t len, const stru
     char want[DIGEST_HEX_MAX], got[DIGEST_HEX_MAX];
     digest_hex(want, &expected->digest);
     digest_hex(got, computed);
-    rc = err_set(err, RC_INVALID, "digest", "version %lld of run %s was announced with digest %s, its weights have %s", (long long)expected->version,
-                 expected->run, want, got);
+    rc = err_set(err, RC_INVALID, "digest", "version %lld of run %s was announced with digest %s, its weights have %s",
+                 (long long)expected->version, expected->run, want, got);
   }
   st_close(file);
   end_filling(s, rc == RC_OK ? expected : NULL);
@@ -208,7 +213,8 @@ static void do_push(struct staging *s, const struct staging_push *push) {
     http_fail(push->request, &err);
     return;
   }
-  log_info("version %lld of run %s is staged, %zu bytes in %lld ms", (long long)push->version, push->run, len, (long long)(clock_monotonic_ms() - begin_ms));
+  log_info("version %lld of run %s is staged, %zu bytes in %lld ms", (long long)push->version, push->run, len,
+           (long long)(clock_monotonic_ms() - begin_ms));
   struct buf body = BUF_INIT;
   push_answer_encode(&answer, &body);
   http_reply_json(push->request, 200, &body);
@@ -216,12 +222,14 @@ static void do_push(struct staging *s, const struct staging_push *push) {
 
 /* --- pulling --- */
 
-static enum rc fetch_file(const struct trainer_client *client, const char *name, bool required, struct buf *out, struct err *err) {
+static enum rc fetch_file(const struct trainer_client *client, const char *name, bool required, struct buf *out,
+                          struct err *err) {
   const enum rc rc = trainer_model_file(client, name, out, FILE_DEADLINE_MS, err);
   return rc == RC_NOT_FOUND && !required ? RC_OK : rc;
 }
 
-static enum rc open_host(struct staging *s, const struct model_config *config, struct tokenizer *tokenizer, struct err *err) {
+static enum rc open_host(struct staging *s, const struct model_config *config, struct tokenizer *tokenizer,
+                         struct err *err) {
   struct host *host;
   enum rc rc = host_open(&host, &s->options.host, config, tokenizer, on_activated, s, err);
   if (rc != RC_OK) {
@@ -262,9 +270,12 @@ static enum rc pull(struct staging *s, const struct word *word, struct err *err)
   if (rc != RC_OK) return rc;
   struct buf bytes = BUF_INIT;
   struct digest computed;
-  rc = trainer_weights(&client, word->policy.run, word->policy.version, staging_host(s)->weights_file_max, &bytes, PULL_DEADLINE_MS, err);
+  rc = trainer_weights(&client, word->policy.run, word->policy.version, staging_host(s)->weights_file_max, &bytes,
+                       PULL_DEADLINE_MS, err);
   if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &word->policy, &computed, err);
-  if (rc == RC_OK) log_info("version %lld of run %s was pulled, %zu bytes", (long long)word->policy.version, word->policy.run, bytes.len);
+  if (rc == RC_OK)
+    log_info("version %lld of run %s was pulled, %zu bytes", (long long)word->policy.version, word->policy.run,
+             bytes.len);
   buf_free(&bytes);
   return rc;
 }
@@ -277,7 +288,8 @@ static void do_pull(struct staging *s, const struct word *word) {
     s->retry_at_ms = 0;
     s->retry_ms = RETRY_MIN_MS;
   } else if (!s->stopping) {
-    log_warn("pulling version %lld of run %s from %s: %s", (long long)word->policy.version, word->policy.run, word->trainer_url, err.message);
+    log_warn("pulling version %lld of run %s from %s: %s", (long long)word->policy.version, word->policy.run,
+             word->trainer_url, err.message);
     if (digest_equal(&word->policy.digest, &s->word.policy.digest)) {
       s->retry_at_ms = clock_monotonic_ms() + s->retry_ms;
       s->retry_ms = s->retry_ms * 2 < RETRY_MAX_MS ? s->retry_ms * 2 : RETRY_MAX_MS;
@@ -322,7 +334,8 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
   pthread_mutex_init(&s->mutex, NULL);
   cond_init(&s->changed);
   enum rc rc = http_client_create(&s->http, options->token, &s->cancel, err);
-  if (rc == RC_OK && pthread_create(&s->thread, NULL, stager_main, s) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the stager's thread could not be made");
+  if (rc == RC_OK && pthread_create(&s->thread, NULL, stager_main, s) != 0)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the stager's thread could not be made");
   s->started = rc == RC_OK;
   if (rc != RC_OK) {
     staging_free(s);
@@ -365,12 +378,13 @@ enum rc staging_push(struct staging *s, const struct staging_push *push, struct 
   enum rc rc = RC_OK;
   pthread_mutex_lock(&s->mutex);
   if (s->stopping || !s->host) {
-    rc = err_set(err, RC_UNAVAILABLE, NULL, s->stopping ? "the server is stopping" : "the model's files are not known yet");
+    rc = err_set(err, RC_UNAVAILABLE, NULL,
+                 s->stopping ? "the server is stopping" : "the model's files are not known yet");
   } else if (s->push_count == PUSHES_MAX) {
     rc = err_set(err, RC_FULL, NULL, "%d pushes wait already", PUSHES_MAX);
   } else if (s->word.has && strcmp(s->word.policy.run, push->run) == 0 && push->version < s->word.policy.version) {
-    rc = err_set(err, RC_CONFLICT, "version", "version %lld of run %s is superseded by %lld", (long long)push->version, push->run,
-                 (long long)s->word.policy.version);
+    rc = err_set(err, RC_CONFLICT, "version", "version %lld of run %s is superseded by %lld", (long long)push->version,
+                 push->run, (long long)s->word.policy.version);
   } else {
     s->pushes[s->push_count++] = *push;
     pthread_cond_broadcast(&s->changed);

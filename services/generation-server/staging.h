@@ -1,12 +1,14 @@
-/* The stager: one thread that fills the spare set of weights while the engine decodes with the other, and keeps the coordinator's word about which version is current.
+/* The stager: one thread that fills the spare set of weights while the engine decodes with the other, and keeps the
+ * coordinator's word about which version is current.
  *
  *            push (trainer) or pull (late joiner)         the word names its digest
  *     EMPTY ------------------> FILLING --------> STAGED --------------------> ACTIVATING --engine swapped--> EMPTY (the set that decoded before)
  *       ^                          |                 |
  *       +--- refused, mismatch ----+                 +--> FILLING (another push or pull)
  *
- * A version is activated only on the coordinator's word; without a coordinator a push is its own word.  The digest is computed from the memory that the kernels
- * will read, never echoed.  When the model itself is unknown, its files are fetched first, from the trainer that the word names. */
+ * A version is activated only on the coordinator's word; without a coordinator a push is its own word.  The digest is
+ * computed from the memory that the kernels will read, never echoed.  When the model itself is unknown, its files are
+ * fetched first, from the trainer that the word names. */
 #ifndef LEASEHOLD_GENERATION_STAGING_H
 #define LEASEHOLD_GENERATION_STAGING_H
 
@@ -17,11 +19,11 @@
 struct staging;
 
 struct staging_options {
-  const char *token;         /* for the trainer */
-  bool standalone;           /* no coordinator: a staged push is activated at once */
+  const char *token; /* for the trainer */
+  bool standalone;   /* no coordinator: a staged push is activated at once */
   struct host_options host;
-  void (*opened)(void *context, struct host *host);  /* the model is known, the engine runs */
-  void (*activated)(void *context);                  /* other weights decode now; any thread, must not block */
+  void (*opened)(void *context, struct host *host); /* the model is known, the engine runs */
+  void (*activated)(void *context);                 /* other weights decode now; any thread, must not block */
   void *context;
 };
 
@@ -48,7 +50,8 @@ void staging_stop(struct staging *s);
 /* Frees everything, the host included. NULL is fine. */
 void staging_free(struct staging *s);
 
-/* Does a word about (run, version) come after the one about (known_run, known_version)?  Runs are numbered "r7"; within a run versions rise. */
+/* Does a word about (run, version) come after the one about (known_run, known_version)?  Runs are numbered "r7";
+ * within a run versions rise. */
 bool word_supersedes(const char *known_run, int64_t known_version, const char *run, int64_t version);
 
 #endif

@@ -15,7 +15,8 @@
 
 enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096 };
 
-static const char *const model_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"};
+static const char *const model_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                          "generation_config.json"};
 static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
 static const char partial_prefix[] = ".partial-";
 
@@ -88,7 +89,8 @@ static enum rc optimizer_header(struct buf *out, const struct model *m, struct e
   struct st_entry *entries = calloc(n, sizeof *entries);
   char(*names)[ST_NAME_MAX] = calloc(n, sizeof *names);
   enum rc rc = RC_OK;
-  if (!entries || !names) rc = err_set(err, RC_NO_MEMORY, NULL, "the optimizer's index of %zu tensors was refused memory", n);
+  if (!entries || !names)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the optimizer's index of %zu tensors was refused memory", n);
   for (size_t i = 0; rc == RC_OK && i < n; i++) {
     const struct param *q = &p->items[i % (size_t)p->count];
     snprintf(names[i], sizeof names[i], "%s%s", moment_prefixes[i / (size_t)p->count], q->name);
@@ -100,8 +102,10 @@ static enum rc optimizer_header(struct buf *out, const struct model *m, struct e
   return rc;
 }
 
-/* Not atomic by itself: the folder that it lies in is renamed once it is whole.  digest: SHA-256 of the tensors' bytes. */
-static enum rc write_optimizer(const char *path, const struct model *m, struct optimizer *o, struct digest *digest, struct err *err) {
+/* Not atomic by itself: the folder that it lies in is renamed once it is whole.  digest: SHA-256 of the tensors'
+ * bytes. */
+static enum rc write_optimizer(const char *path, const struct model *m, struct optimizer *o, struct digest *digest,
+                               struct err *err) {
   const struct param_table *p = &m->params;
   const float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
   struct buf header = BUF_INIT;
@@ -141,13 +145,14 @@ static enum rc write_named(const char *dir, const char *name, const void *bytes,
   return rc == RC_OK ? file_write_atomic(path, bytes, len, err) : rc;
 }
 
-enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta, const struct model *m, struct optimizer *o,
-                         const struct buf *weights_bytes, struct err *err) {
+enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
+                         const struct model *m, struct optimizer *o, const struct buf *weights_bytes, struct err *err) {
   char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX], latest[LATEST_MAX];
   struct buf state = BUF_INIT;
   struct digest optimizer;
   enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
-  if (rc == RC_OK) rc = path_format(partial, err, "%s/%s/%sv%" PRId64, state_dir, meta->run, partial_prefix, meta->version);
+  if (rc == RC_OK)
+    rc = path_format(partial, err, "%s/%s/%sv%" PRId64, state_dir, meta->run, partial_prefix, meta->version);
   if (rc == RC_OK) rc = file_remove_tree(partial, err);
   if (rc == RC_OK) rc = file_make_dirs(partial, err);
   if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
@@ -159,7 +164,8 @@ enum rc checkpoint_write(const char *state_dir, const char *model_dir, const str
   if ((rc = buf_check(&state, err)) != RC_OK) goto out;
   if ((rc = write_named(partial, "trainer_state.json", state.data, state.len, err)) != RC_OK) goto out;
   if ((rc = file_sync_dir(partial, err)) != RC_OK) goto out;
-  if ((rc = file_remove_tree(final, err)) != RC_OK) goto out; /* the same version again: a step replayed after a crash that came before `latest` named it */
+  if ((rc = file_remove_tree(final, err)) != RC_OK)
+    goto out; /* the same version again: a step replayed after a crash that came before `latest` named it */
   if ((rc = file_rename_durable(partial, final, err)) != RC_OK) goto out;
   snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", meta->run, meta->version);
   rc = write_named(state_dir, "latest", latest, strlen(latest), err);
@@ -175,12 +181,16 @@ static enum rc read_history(struct checkpoint *c, const struct json *value, stru
   for (size_t i = 0; i < n; i++) {
     struct round_record *h = &c->history[i];
     const struct json_field fields[] = {
-        {.name = "version", .kind = FIELD_I64, .target = &h->version, .required = true}, {.name = "digest", .kind = FIELD_DIGEST, .target = &h->digest, .required = true},
-        {.name = "loss", .kind = FIELD_F64, .target = &h->loss},                         {.name = "grad_norm", .kind = FIELD_F64, .target = &h->grad_norm},
-        {.name = "lr", .kind = FIELD_F64, .target = &h->lr},                             {.name = "tokens", .kind = FIELD_I64, .target = &h->tokens},
+        {.name = "version", .kind = FIELD_I64, .target = &h->version, .required = true},
+        {.name = "digest", .kind = FIELD_DIGEST, .target = &h->digest, .required = true},
+        {.name = "loss", .kind = FIELD_F64, .target = &h->loss},
+        {.name = "grad_norm", .kind = FIELD_F64, .target = &h->grad_norm},
+        {.name = "lr", .kind = FIELD_F64, .target = &h->lr},
+        {.name = "tokens", .kind = FIELD_I64, .target = &h->tokens},
         {.name = "skipped", .kind = FIELD_BOOL, .target = &h->skipped},
     };
-    enum rc rc = json_fields(json_at(value, i), fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
+    enum rc rc =
+        json_fields(json_at(value, i), fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
     if (rc != RC_OK) return rc;
   }
   c->meta.history = c->history;
@@ -203,12 +213,22 @@ static enum rc read_state(struct checkpoint *c, struct digest *optimizer, struct
         {.name = "version", .kind = FIELD_I64, .target = &c->meta.version, .required = true, .min = 0, .max = 1e15},
         {.name = "digest", .kind = FIELD_DIGEST, .target = &c->meta.digest, .required = true},
         {.name = "optimizer_digest", .kind = FIELD_DIGEST, .target = optimizer, .required = true},
-        {.name = "step_id", .kind = FIELD_STRING, .target = &step_id, .required = true, .min = 0, .max = LIMIT_NAME_MAX - 1},
+        {.name = "step_id",
+         .kind = FIELD_STRING,
+         .target = &step_id,
+         .required = true,
+         .min = 0,
+         .max = LIMIT_NAME_MAX - 1},
         {.name = "step_request", .kind = FIELD_DIGEST, .target = &c->meta.step_request, .required = true},
         {.name = "seed", .kind = FIELD_U64, .target = &c->meta.seed, .required = true},
         {.name = "epoch", .kind = FIELD_U64, .target = &c->meta.epoch, .required = true},
         {.name = "fence", .kind = FIELD_U64, .target = &c->meta.fence, .required = true},
-        {.name = "optimizer_steps", .kind = FIELD_I64, .target = &c->meta.optimizer_steps, .required = true, .min = 0, .max = 1e15},
+        {.name = "optimizer_steps",
+         .kind = FIELD_I64,
+         .target = &c->meta.optimizer_steps,
+         .required = true,
+         .min = 0,
+         .max = 1e15},
         {.name = "training", .kind = FIELD_VALUE, .target = &training, .required = true},
         {.name = "history", .kind = FIELD_VALUE, .target = &history, .required = true},
     };
@@ -235,7 +255,8 @@ static enum rc check_digest(const char *what, const struct digest *have, const s
   return err_set(err, RC_CORRUPT, NULL, "%s: expected digest %s, found %s", what, want_hex, have_hex);
 }
 
-static enum rc read_optimizer(const char *dir, const struct model *m, struct optimizer *o, const struct digest *recorded, struct err *err) {
+static enum rc read_optimizer(const char *dir, const struct model *m, struct optimizer *o,
+                              const struct digest *recorded, struct err *err) {
   char path[LIMIT_PATH_MAX], name[ST_NAME_MAX];
   struct st_file *file = NULL;
   struct digest_state *sum = NULL;
@@ -243,7 +264,8 @@ static enum rc read_optimizer(const char *dir, const struct model *m, struct opt
   float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
   enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
-  if (rc == RC_OK && !(sum = digest_begin())) rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
+  if (rc == RC_OK && !(sum = digest_begin()))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
   for (int a = 0; rc == RC_OK && a < 3; a++) {
     for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
       const struct param *q = &m->params.items[i];
@@ -282,26 +304,31 @@ static enum rc read_latest(const char *state_dir, char run[LIMIT_NAME_MAX], int6
   enum rc rc = path_format(path, err, "%s/latest", state_dir);
   if (rc == RC_OK) rc = file_read(&text, path, LATEST_MAX, err);
   _Static_assert(LIMIT_NAME_MAX == 128, "the width in the format below");
-  if (rc == RC_OK && (sscanf(text.data, "%127[^/\n]/v%" SCNd64 "%n", run, version, &end) != 2 || strcmp(text.data + end, "\n") != 0)) {
+  if (rc == RC_OK &&
+      (sscanf(text.data, "%127[^/\n]/v%" SCNd64 "%n", run, version, &end) != 2 || strcmp(text.data + end, "\n") != 0)) {
     rc = err_set(err, RC_CORRUPT, NULL, "%s: expected \"<run>/v<version>\", got \"%.80s\"", path, text.data);
   }
   buf_free(&text);
   return rc;
 }
 
-static enum rc read_checkpoint(struct checkpoint *c, const char *run, int64_t version, const struct model *m, struct weights *w, struct optimizer *o, struct err *err) {
+static enum rc read_checkpoint(struct checkpoint *c, const char *run, int64_t version, const struct model *m,
+                               struct weights *w, struct optimizer *o, struct err *err) {
   struct digest optimizer;
   enum rc rc = read_state(c, &optimizer, err);
   if (rc == RC_OK && (strcmp(c->meta.run, run) != 0 || c->meta.version != version)) {
-    rc = err_set(err, RC_CORRUPT, NULL, "trainer_state.json is of run %s, version %" PRId64, c->meta.run, c->meta.version);
+    rc = err_set(err, RC_CORRUPT, NULL, "trainer_state.json is of run %s, version %" PRId64, c->meta.run,
+                 c->meta.version);
   }
   if (rc == RC_OK) rc = read_weights(c, w, err);
   if (rc == RC_OK) rc = read_optimizer(c->dir, m, o, &optimizer, err);
   return rc;
 }
 
-/* Whatever is wrong with a stored checkpoint, it is not a caller's input: only refused memory and failed reading keep their codes. */
-enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w, struct optimizer *o, struct err *err) {
+/* Whatever is wrong with a stored checkpoint, it is not a caller's input: only refused memory and failed reading keep
+ * their codes. */
+enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
+                        struct optimizer *o, struct err *err) {
   char run[LIMIT_NAME_MAX];
   int64_t version;
   memset(out, 0, sizeof *out);
@@ -337,7 +364,8 @@ enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest,
     if (strncmp(e->d_name, partial_prefix, sizeof partial_prefix - 1) == 0) {
       rc = path_format(path, err, "%s/%s", run_dir, e->d_name);
       if (rc == RC_OK) rc = file_remove_tree(path, err);
-    } else if (sscanf(e->d_name, "v%" SCNd64 "%n", &version, &end) == 1 && e->d_name[end] == 0 && version > 0 && version < newest && count < PRUNE_MAX) {
+    } else if (sscanf(e->d_name, "v%" SCNd64 "%n", &version, &end) == 1 && e->d_name[end] == 0 && version > 0 &&
+               version < newest && count < PRUNE_MAX) {
       versions[count++] = version;
     }
   }

@@ -1,5 +1,5 @@
-/* The job table: see jobs.h.  A fixed number of hash chains under one lock; waiters are suspended requests with their id.
- * Bodies of answers are encoded under the lock: a job may be dropped as soon as it is released. */
+/* The job table: see jobs.h.  A fixed number of hash chains under one lock; waiters are suspended requests with their
+ * id. Bodies of answers are encoded under the lock: a job may be dropped as soon as it is released. */
 #include "services/trainer-server/jobs.h"
 
 #include <pthread.h>
@@ -70,8 +70,8 @@ static void unlink_job(struct jobs *j, struct job *job) {
   j->count--;
 }
 
-enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const struct digest *request, int64_t version, struct job **out, bool *fresh,
-                   struct err *err) {
+enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const struct digest *request, int64_t version,
+                   struct job **out, bool *fresh, struct err *err) {
   enum rc rc = RC_OK;
   pthread_mutex_lock(&j->lock);
   struct job *job = find(j, id, kind);
@@ -82,7 +82,8 @@ enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const str
     job = NULL;
   }
   if (job) {
-    if (!digest_equal(&job->request, request)) rc = err_set(err, RC_CONFLICT, NULL, "job %s exists with other content", id);
+    if (!digest_equal(&job->request, request))
+      rc = err_set(err, RC_CONFLICT, NULL, "job %s exists with other content", id);
   } else if (j->count >= JOBS_MAX) {
     rc = err_set(err, RC_FULL, NULL, "%d jobs are kept and none may be dropped yet", JOBS_MAX);
   } else if (!(job = calloc(1, sizeof *job))) {
@@ -156,7 +157,8 @@ static void reply_job(struct http_request *r, const struct job *job) {
   http_reply_json(r, 200, &body);
 }
 
-/* Takes the next request that waits for the job off the list, NULL when there is none; with the lock held. Whoever takes it replies. */
+/* Takes the next request that waits for the job off the list, NULL when there is none; with the lock held. Whoever
+ * takes it replies. */
 static struct http_request *take_waiter(struct jobs *j, const struct job *job, int *from) {
   for (; *from < JOB_WAITERS_MAX; (*from)++) {
     struct waiter *w = &j->waiters[*from];
@@ -195,8 +197,9 @@ static void fail_unknown(struct http_request *r, const char *id) {
   http_fail(r, &e);
 }
 
-/* The wait is over, the peer hung up, or the server stops: answer with the state as it is, unless jobs_finish was faster.
- * The slot may have been given to another request by then, but not to one at the same address: http keeps r while this runs. */
+/* The wait is over, the peer hung up, or the server stops: answer with the state as it is, unless jobs_finish was
+ * faster. The slot may have been given to another request by then, but not to one at the same address: http keeps r
+ * while this runs. */
 static void wait_over(struct http_request *r, enum http_cancel why, void *context) {
   struct waiter *w = context;
   struct jobs *j = w->jobs;
@@ -208,8 +211,10 @@ static void wait_over(struct http_request *r, enum http_cancel why, void *contex
       reply_job(r, job);
     } else {
       struct err e;
-      if (why == HTTP_CANCEL_SHUTDOWN) err_set(&e, RC_UNAVAILABLE, NULL, "the trainer stops before job %s ended", w->id);
-      else err_set(&e, RC_TIMEOUT, NULL, "job %s did not end within the wait", w->id);
+      if (why == HTTP_CANCEL_SHUTDOWN)
+        err_set(&e, RC_UNAVAILABLE, NULL, "the trainer stops before job %s ended", w->id);
+      else
+        err_set(&e, RC_TIMEOUT, NULL, "job %s did not end within the wait", w->id);
       http_fail(r, &e);
     }
   }

@@ -1,4 +1,5 @@
-/* The publisher: see publisher.h.  Next hop of a version: generation-server/route_push_weights.c and coordinator/route_versions.c. */
+/* The publisher: see publisher.h.  Next hop of a version: generation-server/route_push_weights.c and
+ * coordinator/route_versions.c. */
 #include "services/trainer-server/publisher.h"
 
 #include <inttypes.h>
@@ -12,9 +13,19 @@
 #include "common/client/coordinator_client.h"
 #include "common/client/generation_client.h"
 
-enum { PUBLISH_QUEUE = 64, POLL_MS = 200, ANNOUNCE_MS = 10000, ANNOUNCE_TRIES = 5, ANNOUNCE_PAUSE_MS = 100, PAUSE_TICK_MS = 50 };
+enum {
+  PUBLISH_QUEUE = 64,
+  POLL_MS = 200,
+  ANNOUNCE_MS = 10000,
+  ANNOUNCE_TRIES = 5,
+  ANNOUNCE_PAUSE_MS = 100,
+  PAUSE_TICK_MS = 50
+};
 
-struct publication { struct job *step; struct weights_blob *blob; };
+struct publication {
+  struct job *step;
+  struct weights_blob *blob;
+};
 
 struct publisher {
   struct trainer *trainer;
@@ -46,20 +57,22 @@ static void *push_main(void *context) {
   enum rc rc = http_client_create(&http, p->publisher->token, &p->publisher->stopping, &p->err);
   if (rc == RC_OK) {
     struct generation_client client = {.http = http, .base_url = p->target->url};
-    rc = generation_push_weights(&client, p->blob->run, p->blob->version, p->epoch, &p->blob->digest, p->blob->bytes.data, p->blob->bytes.len, &answer, &arena, p->timeout_ms,
-                                 &p->err);
+    rc = generation_push_weights(&client, p->blob->run, p->blob->version, p->epoch, &p->blob->digest,
+                                 p->blob->bytes.data, p->blob->bytes.len, &answer, &arena, p->timeout_ms, &p->err);
   }
   if (rc == RC_OK) {
     p->report->staged = answer.staged && digest_equal(&answer.digest, &p->blob->digest);
     p->report->digest = answer.digest;
-    if (!p->report->staged) err_set(&p->err, RC_CORRUPT, NULL, "the server staged other bytes than were sent: the digests differ");
+    if (!p->report->staged)
+      err_set(&p->err, RC_CORRUPT, NULL, "the server staged other bytes than were sent: the digests differ");
   }
   arena_free(&arena);
   http_client_destroy(http);
   return NULL;
 }
 
-/* One thread per server; each push has a deadline, so the joins end.  A server without a report is one that must pull. */
+/* One thread per server; each push has a deadline, so the joins end.  A server without a report is one that must
+ * pull. */
 static enum rc push_all(struct publisher *p, struct job *job, const struct weights_blob *blob, struct err *err) {
   const struct submit_step *in = &job->in.step;
   struct step_status *out = &job->out.step;
@@ -70,7 +83,12 @@ static enum rc push_all(struct publisher *p, struct job *job, const struct weigh
   out->push_count = n;
   for (size_t i = 0; i < n; i++) {
     out->pushes[i] = (struct push_report){.worker_id = in->push_to[i].worker_id};
-    pushes[i] = (struct push){.publisher = p, .target = &in->push_to[i], .blob = blob, .epoch = in->epoch, .timeout_ms = in->stage_timeout_ms, .report = &out->pushes[i]};
+    pushes[i] = (struct push){.publisher = p,
+                              .target = &in->push_to[i],
+                              .blob = blob,
+                              .epoch = in->epoch,
+                              .timeout_ms = in->stage_timeout_ms,
+                              .report = &out->pushes[i]};
     pushes[i].started = pthread_create(&pushes[i].thread, NULL, push_main, &pushes[i]) == 0;
     if (!pushes[i].started) err_set(&pushes[i].err, RC_NO_MEMORY, NULL, "no thread could be started for the push");
   }
@@ -78,14 +96,16 @@ static enum rc push_all(struct publisher *p, struct job *job, const struct weigh
     if (pushes[i].started) pthread_join(pushes[i].thread, NULL);
     if (out->pushes[i].staged) continue;
     out->pushes[i].error = arena_strdup(&job->arena, pushes[i].err.message);
-    log_warn("push of version %" PRId64 " to %s failed: %s", blob->version, in->push_to[i].worker_id, pushes[i].err.message);
+    log_warn("push of version %" PRId64 " to %s failed: %s", blob->version, in->push_to[i].worker_id,
+             pushes[i].err.message);
   }
   return RC_OK;
 }
 
 /* Cut short when the publisher stops. */
 static void pause_ms(const struct publisher *p, int64_t ms) {
-  for (int64_t slept = 0; slept < ms && !atomic_load(&p->stopping); slept += PAUSE_TICK_MS) clock_sleep_ms(PAUSE_TICK_MS);
+  for (int64_t slept = 0; slept < ms && !atomic_load(&p->stopping); slept += PAUSE_TICK_MS)
+    clock_sleep_ms(PAUSE_TICK_MS);
 }
 
 /* The coordinator may also learn the version by polling the step: giving up here loses nothing. */
@@ -103,13 +123,21 @@ static void announce(struct publisher *p, const struct job *job, const struct we
     pthread_mutex_lock(&p->lock);
     snprintf(worker_id, sizeof worker_id, "%s", p->worker_id);
     pthread_mutex_unlock(&p->lock);
-    struct version_announce m = {.run = blob->run, .step_id = job->id, .worker_id = worker_id, .epoch = v.epoch, .fence = v.fence, .version = blob->version,
-                                 .digest = blob->digest, .pushes = job->out.step.pushes, .push_count = job->out.step.push_count};
+    struct version_announce m = {.run = blob->run,
+                                 .step_id = job->id,
+                                 .worker_id = worker_id,
+                                 .epoch = v.epoch,
+                                 .fence = v.fence,
+                                 .version = blob->version,
+                                 .digest = blob->digest,
+                                 .pushes = job->out.step.pushes,
+                                 .push_count = job->out.step.push_count};
     rc = coordinator_announce_version(&client, &m, ANNOUNCE_MS, &err);
     if (rc != RC_UNAVAILABLE && rc != RC_TIMEOUT && rc != RC_FULL) break;
     if (attempt + 1 < ANNOUNCE_TRIES) pause_ms(p, ANNOUNCE_PAUSE_MS << attempt);
   }
-  if (rc != RC_OK) log_warn("version %" PRId64 " of %s could not be announced: %s", blob->version, blob->run, err.message);
+  if (rc != RC_OK)
+    log_warn("version %" PRId64 " of %s could not be announced: %s", blob->version, blob->run, err.message);
   http_client_destroy(http);
 }
 
@@ -118,7 +146,8 @@ static void publish(struct publisher *p, struct publication *publication) {
   struct job *job = publication->step;
   struct err err = {0};
   int64_t begun_us = clock_monotonic_us();
-  if (push_all(p, job, publication->blob, &err) != RC_OK) log_warn("version %" PRId64 " was not pushed: %s", publication->blob->version, err.message);
+  if (push_all(p, job, publication->blob, &err) != RC_OK)
+    log_warn("version %" PRId64 " was not pushed: %s", publication->blob->version, err.message);
   job->out.step.push_us = clock_monotonic_us() - begun_us;
   announce(p, job, publication->blob);
   jobs_finish(trainer_jobs(p->trainer), job, NULL);
@@ -131,12 +160,15 @@ static void *publisher_main(void *context) {
   void *item;
   for (;;) {
     enum rc rc = queue_pop(p->queue, &item, POLL_MS);
-    if (rc == RC_OK) publish(p, item);
-    else if (rc == RC_UNAVAILABLE) return NULL;
+    if (rc == RC_OK)
+      publish(p, item);
+    else if (rc == RC_UNAVAILABLE)
+      return NULL;
   }
 }
 
-enum rc publisher_create(struct publisher **out, struct trainer *t, const char *coordinator_url, const char *token, struct err *err) {
+enum rc publisher_create(struct publisher **out, struct trainer *t, const char *coordinator_url, const char *token,
+                         struct err *err) {
   struct publisher *p = calloc(1, sizeof *p);
   if (!p) return err_set(err, RC_NO_MEMORY, NULL, "the publisher's state was refused memory");
   p->trainer = t;
@@ -144,7 +176,8 @@ enum rc publisher_create(struct publisher **out, struct trainer *t, const char *
   p->token = token;
   pthread_mutex_init(&p->lock, NULL);
   enum rc rc = queue_create(&p->queue, PUBLISH_QUEUE, err);
-  if (rc == RC_OK && pthread_create(&p->thread, NULL, publisher_main, p) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the publisher's thread could not be started");
+  if (rc == RC_OK && pthread_create(&p->thread, NULL, publisher_main, p) != 0)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the publisher's thread could not be started");
   if (rc != RC_OK) {
     queue_destroy(p->queue);
     pthread_mutex_destroy(&p->lock);
@@ -175,7 +208,8 @@ void publisher_submit(struct publisher *p, struct job *step, struct weights_blob
     if (rc != RC_OK) err_set(&err, rc, NULL, "the publisher takes no more versions");
   }
   if (rc == RC_OK) return;
-  log_warn("version %" PRId64 " was neither pushed nor announced: %s", blob->version, err.message); /* who asks for the step learns of it */
+  log_warn("version %" PRId64 " was neither pushed nor announced: %s", blob->version,
+           err.message); /* who asks for the step learns of it */
   free(publication);
   weights_blob_release(blob);
   jobs_finish(trainer_jobs(p->trainer), step, NULL);

@@ -36,7 +36,9 @@ static enum rc do_register(struct registration *r, const struct coordinator_clie
     struct trainer_view v;
     trainer_view(r->trainer, &v);
     if (answer.epoch < v.epoch) {
-      log_warn("the coordinator's epoch %" PRIu64 " is older than %" PRIu64 ", which this trainer has seen: its messages will be refused; a coordinator with a new database needs a trainer "
+      log_warn("the coordinator's epoch %" PRIu64 " is older than %" PRIu64
+               ", which this trainer has seen: its messages will be refused; a coordinator with a new database needs a "
+               "trainer "
                "with a new --state-dir",
                answer.epoch, v.epoch);
     }
@@ -69,7 +71,8 @@ static void *registration_main(void *context) {
   while (!atomic_load(&r->stopping)) {
     struct err err = {0};
     enum rc rc = r->worker_id[0] ? do_heartbeat(r, &c, &err) : do_register(r, &c, &err);
-    if (rc == RC_NOT_FOUND || rc == RC_CONFLICT || rc == RC_GONE) { /* forgotten, or a new epoch: register again, at once */
+    if (rc == RC_NOT_FOUND || rc == RC_CONFLICT ||
+        rc == RC_GONE) { /* forgotten, or a new epoch: register again, at once */
       if (r->worker_id[0]) {
         r->worker_id[0] = 0;
         continue;
@@ -82,14 +85,16 @@ static void *registration_main(void *context) {
   return NULL;
 }
 
-enum rc registration_start(struct registration **out, const struct registration_options *options, struct trainer *t, struct publisher *p, struct err *err) {
+enum rc registration_start(struct registration **out, const struct registration_options *options, struct trainer *t,
+                           struct publisher *p, struct err *err) {
   struct registration *r = calloc(1, sizeof *r);
   if (!r) return err_set(err, RC_NO_MEMORY, NULL, "the registration's state was refused memory");
   r->options = *options;
   r->trainer = t;
   r->publisher = p;
   enum rc rc = http_client_create(&r->http, options->token, &r->stopping, err);
-  if (rc == RC_OK && pthread_create(&r->thread, NULL, registration_main, r) != 0) rc = err_set(err, RC_NO_MEMORY, NULL, "the registration's thread could not be started");
+  if (rc == RC_OK && pthread_create(&r->thread, NULL, registration_main, r) != 0)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the registration's thread could not be started");
   if (rc != RC_OK) {
     http_client_destroy(r->http);
     free(r);

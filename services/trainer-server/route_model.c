@@ -6,10 +6,13 @@
 #include "services/trainer-server/routes.h"
 #include "services/trainer-server/trainer.h"
 
-static const char *const served_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"};
+static const char *const served_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                           "generation_config.json"};
 enum { SERVED = sizeof served_files / sizeof served_files[0] };
 
-static void file_path(char *out, size_t size, const struct trainer *t, const char *name) { snprintf(out, size, "%s/%s", trainer_model_dir(t), name); }
+static void file_path(char *out, size_t size, const struct trainer *t, const char *name) {
+  snprintf(out, size, "%s/%s", trainer_model_dir(t), name);
+}
 
 static void write_sizes(struct json_writer *w, const struct model_config *c) {
   json_object_begin(w);

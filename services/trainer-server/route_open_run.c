@@ -1,6 +1,6 @@
-/* POST /v1/runs: the run that this trainer works on from now.
- * Idempotent: a run that is current answers with its version, whatever the trainer lived through; under another configuration it is a conflict.
- * The answer waits for the engine, which freezes the reference and writes the checkpoint of version 0. */
+/* POST /v1/runs: the run that this trainer works on from now. Idempotent: a run that is current answers with its
+ * version, whatever the trainer lived through; under another configuration it is a conflict. The answer waits for the
+ * engine, which freezes the reference and writes the checkpoint of version 0. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ static void answer_current(struct http_request *r, const struct trainer_view *v,
     http_reply_json(r, 200, &body);
     return;
   }
-  err_set(&err, RC_CONFLICT, "training", "run %s is this trainer's, with another seed or training configuration", v->run);
+  err_set(&err, RC_CONFLICT, "training", "run %s is this trainer's, with another seed or training configuration",
+          v->run);
   http_fail(r, &err);
 }
 
@@ -47,8 +48,10 @@ void handle_open_run(struct http_request *r, void *context) {
     jobs_forget_before(trainer_jobs(t), INT64_MAX); /* ended jobs of earlier runs */
     rc = submission_queue(t, id, JOB_OPEN_RUN, &digest, 0, &arena, fill, &request, &err);
   }
-  if (rc == RC_OK) jobs_answer(trainer_jobs(t), id, JOB_OPEN_RUN, r, OPEN_WAIT_MS);
-  else http_fail(r, &err);
+  if (rc == RC_OK)
+    jobs_answer(trainer_jobs(t), id, JOB_OPEN_RUN, r, OPEN_WAIT_MS);
+  else
+    http_fail(r, &err);
 out:
   arena_free(&arena);
 }

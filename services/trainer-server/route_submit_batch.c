@@ -1,6 +1,7 @@
-/* POST /v1/submit-batch: groups whose log-probabilities and gradients the engine computes next.  Idempotent by batch id; refused under any other version.
- * What the engine could not compute is refused here, with the field's path, before any group of the batch is accumulated.
- * Previous hop of a rollout: coordinator/driver.c.  Next: trainer.c's job_batch. */
+/* POST /v1/submit-batch: groups whose log-probabilities and gradients the engine computes next.  Idempotent by batch
+ * id; refused under any other version. What the engine could not compute is refused here, with the field's path,
+ * before any group of the batch is accumulated. Previous hop of a rollout: coordinator/driver.c.  Next: trainer.c's
+ * job_batch. */
 #include <stdio.h>
 
 #include "services/trainer-server/routes.h"
@@ -34,7 +35,9 @@ void handle_submit_batch(struct http_request *r, void *context) {
     snprintf(id, sizeof id, "%s", request.batch_id);
     rc = submission_queue(t, id, JOB_BATCH, &digest, request.version, &arena, fill, &request, &err);
   }
-  if (rc == RC_OK) submission_accepted(r, t, JOB_BATCH, "batch_id", id);
-  else http_fail(r, &err);
+  if (rc == RC_OK)
+    submission_accepted(r, t, JOB_BATCH, "batch_id", id);
+  else
+    http_fail(r, &err);
   arena_free(&arena);
 }

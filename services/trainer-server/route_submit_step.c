@@ -1,7 +1,7 @@
-/* POST /v1/submit-step: one optimizer step over exactly the groups named.
- * Idempotent by step id: a repeat after the step was taken is answered from the job, not by a second step, even when the trainer restarted in between (the checkpoint
- * remembers which step made it).
- * Previous hop: coordinator/driver.c, when every batch of the round is done.  Next: trainer.c's job_step. */
+/* POST /v1/submit-step: one optimizer step over exactly the groups named. Idempotent by step id: a repeat after the
+ * step was taken is answered from the job, not by a second step, even when the trainer restarted in between (the
+ * checkpoint remembers which step made it). Previous hop: coordinator/driver.c, when every batch of the round is
+ * done.  Next: trainer.c's job_step. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +25,8 @@ static enum rc content_digest(struct digest *out, const struct submit_step *m, s
 static enum rc check_version(struct trainer *t, const struct submit_step *m, struct err *err) {
   struct trainer_view v;
   trainer_view(t, &v);
-  const bool taken = strcmp(v.run, m->run) == 0 && v.version == m->version + 1 && jobs_known(trainer_jobs(t), m->step_id, JOB_STEP);
+  const bool taken =
+      strcmp(v.run, m->run) == 0 && v.version == m->version + 1 && jobs_known(trainer_jobs(t), m->step_id, JOB_STEP);
   return taken ? RC_OK : trainer_check_version(t, m->run, m->version, err);
 }
 
@@ -46,7 +47,9 @@ void handle_submit_step(struct http_request *r, void *context) {
     snprintf(id, sizeof id, "%s", request.step_id);
     rc = submission_queue(t, id, JOB_STEP, &digest, request.version, &arena, fill, &request, &err);
   }
-  if (rc == RC_OK) submission_accepted(r, t, JOB_STEP, "step_id", id);
-  else http_fail(r, &err);
+  if (rc == RC_OK)
+    submission_accepted(r, t, JOB_STEP, "step_id", id);
+  else
+    http_fail(r, &err);
   arena_free(&arena);
 }

@@ -1,5 +1,6 @@
-/* GET /v1/weights/{version}?run=: the current version as a safetensors file, its digest in X-Leasehold-Digest.
- * A superseded version is 409: ask the coordinator which is current.  For servers that join late or missed a push; the blob is the very one that is pushed. */
+/* GET /v1/weights/{version}?run=: the current version as a safetensors file, its digest in X-Leasehold-Digest. A
+ * superseded version is 409: ask the coordinator which is current.  For servers that join late or missed a push; the
+ * blob is the very one that is pushed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,8 @@
 static enum rc version_parse(const char *text, int64_t *out, struct err *err) {
   errno = 0;
   const long long value = strtoll(text, NULL, 10);
-  if (!*text || strspn(text, "0123456789") != strlen(text) || errno != 0) return err_set(err, RC_INVALID, "version", "expected a version number, got '%.40s'", text);
+  if (!*text || strspn(text, "0123456789") != strlen(text) || errno != 0)
+    return err_set(err, RC_INVALID, "version", "expected a version number, got '%.40s'", text);
   *out = value;
   return RC_OK;
 }

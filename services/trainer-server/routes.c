@@ -5,7 +5,10 @@
 
 const struct http_route trainer_routes[] = {
     {.method = "POST", .path = "/v1/runs", .handler = handle_open_run},
-    {.method = "POST", .path = "/v1/submit-batch", .handler = handle_submit_batch, .body_bytes_max = LIMIT_BATCH_BODY_BYTES},
+    {.method = "POST",
+     .path = "/v1/submit-batch",
+     .handler = handle_submit_batch,
+     .body_bytes_max = LIMIT_BATCH_BODY_BYTES},
     {.method = "GET", .path = "/v1/batches/{id}", .handler = handle_get_batch},
     {.method = "POST", .path = "/v1/submit-step", .handler = handle_submit_step},
     {.method = "GET", .path = "/v1/steps/{id}", .handler = handle_get_step},

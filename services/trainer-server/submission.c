@@ -8,8 +8,9 @@ enum rc submission_digest(struct digest *out, struct buf *canonical, struct err 
   return rc;
 }
 
-enum rc submission_queue(struct trainer *t, const char *id, enum job_kind kind, const struct digest *digest, int64_t version, struct arena *arena,
-                         void (*fill)(struct job *job, const void *request), const void *request, struct err *err) {
+enum rc submission_queue(struct trainer *t, const char *id, enum job_kind kind, const struct digest *digest,
+                         int64_t version, struct arena *arena, void (*fill)(struct job *job, const void *request),
+                         const void *request, struct err *err) {
   struct job *job;
   bool fresh;
   enum rc rc = jobs_begin(trainer_jobs(t), id, kind, digest, version, &job, &fresh, err);
@@ -22,7 +23,8 @@ enum rc submission_queue(struct trainer *t, const char *id, enum job_kind kind, 
   return rc;
 }
 
-void submission_accepted(struct http_request *r, struct trainer *t, enum job_kind kind, const char *id_key, const char *id) {
+void submission_accepted(struct http_request *r, struct trainer *t, enum job_kind kind, const char *id_key,
+                         const char *id) {
   struct buf body = BUF_INIT;
   struct json_writer w;
   json_writer_init(&w, &body);

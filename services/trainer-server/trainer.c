@@ -17,8 +17,12 @@
 
 enum { QUEUE_JOBS = 1024, POLL_MS = 200, HISTORY_STEP = 256, HISTORY_MAX = 65536, CHUNK_TOKENS_MIN = 2 };
 
-/* A group whose gradient is in the sums.  Its batch failed afterwards, for want of memory, unless answered: then only its log-probabilities are still owed. */
-struct accumulated { char id[LIMIT_NAME_MAX]; bool answered; };
+/* A group whose gradient is in the sums.  Its batch failed afterwards, for want of memory, unless answered: then only
+ * its log-probabilities are still owed. */
+struct accumulated {
+  char id[LIMIT_NAME_MAX];
+  bool answered;
+};
 
 struct trainer {
   /* set by trainer_create, constant afterwards */
@@ -36,30 +40,30 @@ struct trainer {
   atomic_bool stopping;
 
   /* the engine thread's */
-  struct weights *weights, *reference;   /* current; frozen for the KL term or NULL */
+  struct weights *weights, *reference; /* current; frozen for the KL term or NULL */
   struct optimizer *optimizer;
 #ifdef LEASEHOLD_FAULTS
   bool fault_struck;
 #endif
-  int learner_chunk;                     /* tokens per chunk that learner was made for */
-  float *grads;                          /* one unit */
+  int learner_chunk; /* tokens per chunk that learner was made for */
+  float *grads;      /* one unit */
   struct training_config training;
-  struct arena run_arena;                /* the strings of training */
+  struct arena run_arena; /* the strings of training */
   struct unit_config unit;
   uint64_t seed;
-  struct accumulated *accumulated;       /* groups since the last step */
+  struct accumulated *accumulated; /* groups since the last step */
   size_t accumulated_count;
-  bool step_pending;                     /* weights hold a step that is not durable yet: see step_apply */
+  bool step_pending; /* weights hold a step that is not durable yet: see step_apply */
   char pending_step[LIMIT_NAME_MAX];
   struct step_result pending;
-  struct round_record *history;          /* the newest HISTORY_MAX / 2 rounds at least */
+  struct round_record *history; /* the newest HISTORY_MAX / 2 rounds at least */
   size_t history_count, history_cap;
-  double step_loss;                      /* of the units since the last step */
+  double step_loss; /* of the units since the last step */
   int64_t step_tokens;
 
-  pthread_mutex_t lock;                  /* guards view and blob */
+  pthread_mutex_t lock; /* guards view and blob */
   struct trainer_view view;
-  struct weights_blob *blob;             /* the current version's bytes */
+  struct weights_blob *blob; /* the current version's bytes */
 
   struct metric *metric_tokens, *metric_steps, *metric_skipped, *metric_compute, *metric_version, *metric_units;
 };
@@ -78,18 +82,22 @@ void trainer_view(struct trainer *t, struct trainer_view *out) {
   pthread_mutex_unlock(&t->lock);
 }
 
-struct jobs *trainer_jobs(struct trainer *t) { return t->jobs; }
+struct jobs *trainer_jobs(struct trainer *t) {
+  return t->jobs;
+}
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
 const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
 void trainer_set_publisher(struct trainer *t, struct publisher *p) { t->publisher = p; }
 
-enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out, struct err *err) {
+enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,
+                             struct err *err) {
   enum rc rc = RC_OK;
   pthread_mutex_lock(&t->lock);
   if (run[0] && strcmp(run, t->view.run) != 0) {
     rc = err_set(err, RC_NOT_FOUND, "run", "this trainer holds run '%s', not '%s'", t->view.run, run);
   } else if (version != t->view.version) {
-    rc = err_set(err, version < t->view.version ? RC_CONFLICT : RC_NOT_FOUND, "version", "version %" PRId64 " is not the current one, %" PRId64, version, t->view.version);
+    rc = err_set(err, version < t->view.version ? RC_CONFLICT : RC_NOT_FOUND, "version",
+                 "version %" PRId64 " is not the current one, %" PRId64, version, t->view.version);
   } else {
     atomic_fetch_add(&t->blob->users, 1);
     *out = t->blob;
@@ -109,9 +117,11 @@ enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fenc
   enum rc rc = RC_OK;
   pthread_mutex_lock(&t->lock);
   if (epoch < t->view.epoch) {
-    rc = err_set(err, RC_CONFLICT, "epoch", "epoch %" PRIu64 " is stale, the newest seen is %" PRIu64, epoch, t->view.epoch);
+    rc = err_set(err, RC_CONFLICT, "epoch", "epoch %" PRIu64 " is stale, the newest seen is %" PRIu64, epoch,
+                 t->view.epoch);
   } else if (fence < t->view.fence) {
-    rc = err_set(err, RC_CONFLICT, "fence", "fence %" PRIu64 " is stale, the newest seen is %" PRIu64, fence, t->view.fence);
+    rc = err_set(err, RC_CONFLICT, "fence", "fence %" PRIu64 " is stale, the newest seen is %" PRIu64, fence,
+                 t->view.fence);
   } else {
     t->view.epoch = epoch;
     t->view.fence = fence;
@@ -123,8 +133,11 @@ enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fenc
 enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err) {
   struct trainer_view v;
   trainer_view(t, &v);
-  if (strcmp(run, v.run) != 0) return err_set(err, RC_CONFLICT, "run", "this trainer works on run '%s', not on '%s'", v.run, run);
-  if (version != v.version) return err_set(err, RC_CONFLICT, "version", "version %" PRId64 " is not the current one, %" PRId64, version, v.version);
+  if (strcmp(run, v.run) != 0)
+    return err_set(err, RC_CONFLICT, "run", "this trainer works on run '%s', not on '%s'", v.run, run);
+  if (version != v.version)
+    return err_set(err, RC_CONFLICT, "version", "version %" PRId64 " is not the current one, %" PRId64, version,
+                   v.version);
   return RC_OK;
 }
 
@@ -158,7 +171,8 @@ static void run_end(struct trainer *t) {
 }
 
 /* Serializes the current weights and makes them the version that handlers see. */
-static enum rc blob_make(struct trainer *t, const char *run, int64_t version, struct weights_blob **out, struct err *err) {
+static enum rc blob_make(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,
+                         struct err *err) {
   struct weights_blob *b = calloc(1, sizeof *b);
   if (!b) return err_set(err, RC_NO_MEMORY, NULL, "a weights record was refused memory");
   atomic_init(&b->users, 1);
@@ -194,7 +208,8 @@ static void version_set(struct trainer *t, struct weights_blob *b) {
 static bool trains(const struct training_config *c) { return strcmp(c->objective, "evaluate") != 0; }
 
 /* step NULL: version 0. */
-static enum rc write_checkpoint(struct trainer *t, const struct weights_blob *b, const struct job *step, struct err *err) {
+static enum rc write_checkpoint(struct trainer *t, const struct weights_blob *b, const struct job *step,
+                                struct err *err) {
   struct checkpoint_meta meta = {.version = b->version,
                                  .digest = b->digest,
                                  .seed = t->seed,
@@ -211,20 +226,34 @@ static enum rc write_checkpoint(struct trainer *t, const struct weights_blob *b,
   }
   meta.epoch = v.epoch;
   meta.fence = v.fence;
-  enum rc rc = checkpoint_write(t->options.state_dir, t->options.model_dir, &meta, t->model, t->optimizer, &b->bytes, err);
+  enum rc rc =
+      checkpoint_write(t->options.state_dir, t->options.model_dir, &meta, t->model, t->optimizer, &b->bytes, err);
   if (rc != RC_OK) return rc;
   struct err kept = {0};
-  if (checkpoint_prune(t->options.state_dir, b->run, b->version, t->options.keep_checkpoints, &kept) != RC_OK) log_warn("an old checkpoint stays: %s", kept.message);
+  if (checkpoint_prune(t->options.state_dir, b->run, b->version, t->options.keep_checkpoints, &kept) != RC_OK)
+    log_warn("an old checkpoint stays: %s", kept.message);
   return RC_OK;
 }
 
 /* ---- jobs ---- */
 
 /* The wire's names and numbers as the model module's configurations; pure. */
-static enum rc training_map(const struct training_config *c, struct unit_config *unit, struct optimizer_config *o, struct err *err) {
-  *o = (struct optimizer_config){.lr = c->lr, .beta1 = c->beta1, .beta2 = c->beta2, .eps = c->eps, .weight_decay = c->weight_decay, .clip_norm = c->clip_norm,
-                                 .warmup_steps = c->warmup_steps, .total_steps = c->total_steps, .lr_min_ratio = c->lr_min_ratio, .grad_scale_log2 = 32};
-  *unit = (struct unit_config){.temperature = (float)c->temperature, .loss = {.clip_low = (float)c->clip_low, .clip_high = (float)c->clip_high, .kl_coefficient = (float)c->kl_coefficient}};
+static enum rc training_map(const struct training_config *c, struct unit_config *unit, struct optimizer_config *o,
+                            struct err *err) {
+  *o = (struct optimizer_config){.lr = c->lr,
+                                 .beta1 = c->beta1,
+                                 .beta2 = c->beta2,
+                                 .eps = c->eps,
+                                 .weight_decay = c->weight_decay,
+                                 .clip_norm = c->clip_norm,
+                                 .warmup_steps = c->warmup_steps,
+                                 .total_steps = c->total_steps,
+                                 .lr_min_ratio = c->lr_min_ratio,
+                                 .grad_scale_log2 = 32};
+  *unit = (struct unit_config){.temperature = (float)c->temperature,
+                               .loss = {.clip_low = (float)c->clip_low,
+                                        .clip_high = (float)c->clip_high,
+                                        .kl_coefficient = (float)c->kl_coefficient}};
   enum rc rc = trains(c) ? loss_kind_parse(&unit->loss.kind, c->objective, err) : RC_OK;
   if (rc == RC_OK) rc = loss_normalization_parse(&unit->loss.normalization, c->normalization, err);
   if (rc == RC_OK) rc = schedule_kind_parse(&o->schedule, c->schedule, err);
@@ -236,9 +265,12 @@ enum rc trainer_check_config(const struct trainer *t, const struct training_conf
   struct unit_config unit;
   struct optimizer_config o;
   if (trains(c) && (c->chunk_tokens < CHUNK_TOKENS_MIN || c->chunk_tokens > t->options.chunk_tokens)) {
-    return err_set(err, RC_INVALID, "training.chunk_tokens", "expected %d to %" PRId64 " (--chunk-tokens), got %d", CHUNK_TOKENS_MIN, t->options.chunk_tokens, c->chunk_tokens);
+    return err_set(err, RC_INVALID, "training.chunk_tokens", "expected %d to %" PRId64 " (--chunk-tokens), got %d",
+                   CHUNK_TOKENS_MIN, t->options.chunk_tokens, c->chunk_tokens);
   }
-  if (trains(c) && !(c->temperature > 0)) return err_set(err, RC_INVALID, "training.temperature", "training needs a temperature above 0, got %g", c->temperature);
+  if (trains(c) && !(c->temperature > 0))
+    return err_set(err, RC_INVALID, "training.temperature", "training needs a temperature above 0, got %g",
+                   c->temperature);
   enum rc rc = training_map(c, &unit, &o, err);
   if (rc != RC_OK) err_in_field(err, "training");
   return rc;
@@ -308,12 +340,15 @@ static enum rc reference_freeze(struct trainer *t, struct err *err) {
 }
 
 /* What a training run starts with: weights as they are, everything else fresh. */
-static enum rc training_begin(struct trainer *t, const struct optimizer_config *o, const struct weights_blob *b, struct err *err) {
+static enum rc training_begin(struct trainer *t, const struct optimizer_config *o, const struct weights_blob *b,
+                              struct err *err) {
   enum rc rc = learner_for(t, t->training.chunk_tokens, err);
   if (rc == RC_OK) rc = reference_freeze(t, err);
   if (rc != RC_OK) return rc;
   optimizer_reset(t->optimizer, o);
-  weights_to_masters(t->weights, optimizer_masters(t->optimizer)); /* a run depends on the weights it starts from, and on nothing older */
+  weights_to_masters(
+      t->weights,
+      optimizer_masters(t->optimizer)); /* a run depends on the weights it starts from, and on nothing older */
   return write_checkpoint(t, b, NULL, err);
 }
 
@@ -372,13 +407,17 @@ static enum rc batch_check(struct trainer *t, const struct submit_batch *in, str
   if (rc == RC_OK) rc = trainer_check_batch(t, in, err);
   if (rc != RC_OK) return rc;
   if (!trains(&t->training)) return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no batches", in->run);
-  if (t->step_pending) return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first", t->pending_step);
+  if (t->step_pending)
+    return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first",
+                   t->pending_step);
   for (size_t g = 0; g < in->group_count; g++) {
     const struct accumulated *known = accumulated_find(t, in->groups[g].id);
-    if (known && known->answered) return err_set(err, RC_CONFLICT, "groups", "group %s has been accumulated since the last step", in->groups[g].id);
+    if (known && known->answered)
+      return err_set(err, RC_CONFLICT, "groups", "group %s has been accumulated since the last step", in->groups[g].id);
   }
   if (t->accumulated_count + in->group_count > LIMIT_GROUPS_PER_ROUND) {
-    return err_set(err, RC_TOO_LARGE, "groups", "a step takes at most %d groups, %zu were accumulated and %zu came", LIMIT_GROUPS_PER_ROUND, t->accumulated_count, in->group_count);
+    return err_set(err, RC_TOO_LARGE, "groups", "a step takes at most %d groups, %zu were accumulated and %zu came",
+                   LIMIT_GROUPS_PER_ROUND, t->accumulated_count, in->group_count);
   }
   return RC_OK;
 }
@@ -387,7 +426,8 @@ static enum rc batch_check(struct trainer *t, const struct submit_batch *in, str
 /* The mutant: once, from the second round on, the sign bit of the largest element of one unit's gradient. */
 static void fault_flip_gradient(struct trainer *t) {
   float *largest = &t->grads[0];
-  if (t->fault_struck || !t->options.fault || strcmp(t->options.fault, "flip-gradient") != 0 || t->history_count < 1) return;
+  if (t->fault_struck || !t->options.fault || strcmp(t->options.fault, "flip-gradient") != 0 || t->history_count < 1)
+    return;
   for (size_t i = 0; i < t->model->params.elements; i++) {
     if (__builtin_fabsf(t->grads[i]) > __builtin_fabsf(*largest)) largest = &t->grads[i];
   }
@@ -399,9 +439,11 @@ static void fault_flip_gradient(struct trainer *t) {
 #endif
 
 /* One group: log-probabilities and gradient, and the gradient into the sums. */
-static enum rc batch_unit(struct trainer *t, const struct batch_group *group, struct unit_result *unit, bool *poisoned, struct arena *arena, struct err *err) {
+static enum rc batch_unit(struct trainer *t, const struct batch_group *group, struct unit_result *unit, bool *poisoned,
+                          struct arena *arena, struct err *err) {
   memset(t->grads, 0, t->model->params.elements * sizeof *t->grads);
-  enum rc rc = unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, group, t->grads, unit, arena, err);
+  enum rc rc =
+      unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, group, t->grads, unit, arena, err);
   if (rc != RC_OK) return rc;
 #ifdef LEASEHOLD_FAULTS
   fault_flip_gradient(t);
@@ -456,8 +498,13 @@ static enum rc history_add(struct trainer *t, const struct step_status *s, doubl
     t->history = grown;
     t->history_cap = cap;
   }
-  t->history[t->history_count++] = (struct round_record){.version = s->version, .digest = s->digest, .grad_norm = s->grad_norm, .lr = s->lr, .skipped = s->skipped,
-                                                         .loss = denominator > 0 ? t->step_loss / denominator : 0, .tokens = t->step_tokens};
+  t->history[t->history_count++] = (struct round_record){.version = s->version,
+                                                         .digest = s->digest,
+                                                         .grad_norm = s->grad_norm,
+                                                         .lr = s->lr,
+                                                         .skipped = s->skipped,
+                                                         .loss = denominator > 0 ? t->step_loss / denominator : 0,
+                                                         .tokens = t->step_tokens};
   return RC_OK;
 }
 
@@ -467,13 +514,16 @@ static enum rc step_check(struct trainer *t, const struct submit_step *in, struc
   if (!trains(&t->training)) return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no steps", in->run);
   if (t->step_pending) {
     if (strcmp(t->pending_step, in->step_id) == 0) return RC_OK;
-    return err_set(err, RC_CONFLICT, "step_id", "step %s was taken and is not durable yet; expected it again, got %s", t->pending_step, in->step_id);
+    return err_set(err, RC_CONFLICT, "step_id", "step %s was taken and is not durable yet; expected it again, got %s",
+                   t->pending_step, in->step_id);
   }
   if (in->group_count != t->accumulated_count) {
-    return err_set(err, RC_CONFLICT, "groups", "the step names %zu groups, %zu were accumulated since the last step", in->group_count, t->accumulated_count);
+    return err_set(err, RC_CONFLICT, "groups", "the step names %zu groups, %zu were accumulated since the last step",
+                   in->group_count, t->accumulated_count);
   }
   for (size_t g = 0; g < in->group_count; g++) { /* the decoder has refused a group that is named twice */
-    if (!accumulated_find(t, in->groups[g])) return err_set(err, RC_CONFLICT, "groups", "group %s has not been accumulated", in->groups[g]);
+    if (!accumulated_find(t, in->groups[g]))
+      return err_set(err, RC_CONFLICT, "groups", "group %s has not been accumulated", in->groups[g]);
   }
   return RC_OK;
 }
@@ -482,8 +532,10 @@ static enum rc step_check(struct trainer *t, const struct submit_step *in, struc
 static void step_apply(struct trainer *t, const struct submit_step *in) {
   if (t->step_pending) return;
   struct step_result result = {.skipped = true};
-  if (in->group_count > 0 && in->denominator > 0) optimizer_step(t->optimizer, in->denominator, &result);
-  else optimizer_discard(t->optimizer);
+  if (in->group_count > 0 && in->denominator > 0)
+    optimizer_step(t->optimizer, in->denominator, &result);
+  else
+    optimizer_discard(t->optimizer);
   if (!result.skipped) weights_from_masters(t->weights, optimizer_masters(t->optimizer));
   t->accumulated_count = 0;
   t->step_pending = true;
@@ -501,7 +553,11 @@ static enum rc job_step(struct trainer *t, struct job *job, struct err *err) {
   if (rc != RC_OK) return rc;
   step_apply(t, in);
   if ((rc = blob_make(t, in->run, in->version + 1, &b, err)) != RC_OK) return rc;
-  *out = (struct step_status){.version = b->version, .digest = b->digest, .grad_norm = t->pending.grad_norm, .lr = t->pending.lr, .skipped = t->pending.skipped};
+  *out = (struct step_status){.version = b->version,
+                              .digest = b->digest,
+                              .grad_norm = t->pending.grad_norm,
+                              .lr = t->pending.lr,
+                              .skipped = t->pending.skipped};
   if ((rc = history_add(t, out, in->denominator, err)) != RC_OK) goto out;
   out->step_us = clock_monotonic_us() - begun_us;
   if (in->last || b->version % t->training.checkpoint_every == 0) {
@@ -575,7 +631,8 @@ static enum rc weights_initial(struct trainer *t, struct err *err) {
     return rc;
   }
   if (t->options.random_init_seed < 0) {
-    return err_set(err, RC_NOT_FOUND, NULL, "%s does not exist, and --random-init gives no seed to start from random weights", path);
+    return err_set(err, RC_NOT_FOUND, NULL,
+                   "%s does not exist, and --random-init gives no seed to start from random weights", path);
   }
   masters_random(t->model, t->grads, (uint64_t)t->options.random_init_seed);
   weights_from_masters(t->weights, t->grads);
@@ -595,7 +652,8 @@ static enum rc reference_restore(struct trainer *t, const char *run, struct err 
   return rc;
 }
 
-/* The step that led to the restored version is known as done: the coordinator may have died, or been told nothing, between its checkpoint and its announcement. */
+/* The step that led to the restored version is known as done: the coordinator may have died, or been told nothing,
+ * between its checkpoint and its announcement. */
 static enum rc step_restore(struct trainer *t, const struct checkpoint_meta *meta, struct err *err) {
   struct job *job;
   bool fresh;
@@ -603,7 +661,11 @@ static enum rc step_restore(struct trainer *t, const struct checkpoint_meta *met
   const struct round_record *last = &meta->history[meta->history_count - 1];
   enum rc rc = jobs_begin(t->jobs, meta->step_id, JOB_STEP, &meta->step_request, meta->version - 1, &job, &fresh, err);
   if (rc != RC_OK) return rc;
-  job->out.step = (struct step_status){.version = meta->version, .digest = meta->digest, .grad_norm = last->grad_norm, .lr = last->lr, .skipped = last->skipped};
+  job->out.step = (struct step_status){.version = meta->version,
+                                       .digest = meta->digest,
+                                       .grad_norm = last->grad_norm,
+                                       .lr = last->lr,
+                                       .skipped = last->skipped};
   jobs_finish(t->jobs, job, NULL);
   return RC_OK;
 }
@@ -652,27 +714,38 @@ static enum rc state_restore(struct trainer *t, struct err *err) {
 }
 
 static enum rc memory_plan(const struct trainer *t, struct err *err) {
-  size_t weights = weights_bytes(t->model, true), optimizer = optimizer_bytes(t->model), grads = t->model->params.elements * sizeof(float);
+  size_t weights = weights_bytes(t->model, true), optimizer = optimizer_bytes(t->model),
+         grads = t->model->params.elements * sizeof(float);
   size_t learner = learner_bytes(t->model, (int)t->options.chunk_tokens);
-  size_t published = 2 * t->model->params.parameters * sizeof(uint16_t); /* the current version's bytes, and the next one's while the last is pushed */
+  size_t published = 2 * t->model->params.parameters *
+                     sizeof(uint16_t); /* the current version's bytes, and the next one's while the last is pushed */
   size_t need = weights + optimizer + grads + learner + published, have = memory_available_bytes();
-  log_info("memory: weights %zu MiB, optimizer %zu MiB, gradients %zu MiB, activations %zu MiB, published versions %zu MiB of %zu MiB available", weights >> 20, optimizer >> 20,
-           grads >> 20, learner >> 20, published >> 20, have >> 20);
-  if (have && need > have) return err_set(err, RC_NO_MEMORY, NULL, "the trainer needs %zu MiB, of which %zu MiB are available", need >> 20, have >> 20);
+  log_info(
+      "memory: weights %zu MiB, optimizer %zu MiB, gradients %zu MiB, activations %zu MiB, published versions %zu MiB "
+      "of %zu MiB available",
+      weights >> 20, optimizer >> 20, grads >> 20, learner >> 20, published >> 20, have >> 20);
+  if (have && need > have)
+    return err_set(err, RC_NO_MEMORY, NULL, "the trainer needs %zu MiB, of which %zu MiB are available", need >> 20,
+                   have >> 20);
   return RC_OK;
 }
 
 static void metrics_make(struct trainer *t) {
-  t->metric_tokens = metrics_register(METRIC_COUNTER, "leasehold_trainer_tokens_total", "", "Tokens that were trained on");
-  t->metric_units = metrics_register(METRIC_COUNTER, "leasehold_trainer_units_total", "", "Gradient units (groups) computed");
+  t->metric_tokens =
+      metrics_register(METRIC_COUNTER, "leasehold_trainer_tokens_total", "", "Tokens that were trained on");
+  t->metric_units =
+      metrics_register(METRIC_COUNTER, "leasehold_trainer_units_total", "", "Gradient units (groups) computed");
   t->metric_steps = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_total", "", "Optimizer steps taken");
-  t->metric_skipped = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_skipped_total", "", "Steps skipped: poisoned or without units");
-  t->metric_compute = metrics_register(METRIC_COUNTER, "leasehold_trainer_compute_seconds_total", "", "Time in forward and backward");
+  t->metric_skipped = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_skipped_total", "",
+                                       "Steps skipped: poisoned or without units");
+  t->metric_compute =
+      metrics_register(METRIC_COUNTER, "leasehold_trainer_compute_seconds_total", "", "Time in forward and backward");
   t->metric_version = metrics_register(METRIC_GAUGE, "leasehold_trainer_version", "", "The current policy version");
 }
 
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err) {
-  static const struct optimizer_config idle = {.lr = 0, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .grad_scale_log2 = 32};
+  static const struct optimizer_config idle = {
+      .lr = 0, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .grad_scale_log2 = 32};
   struct trainer *t = calloc(1, sizeof *t);
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "the trainer's state was refused memory");
   t->options = *options;
@@ -692,7 +765,9 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   if (rc == RC_OK) {
     t->grads = t->ops->alloc(t->ops, t->model->params.elements * sizeof *t->grads);
     t->accumulated = calloc(LIMIT_GROUPS_PER_ROUND, sizeof *t->accumulated);
-    if (!t->grads || !t->accumulated) rc = err_set(err, RC_NO_MEMORY, NULL, "one unit's gradients need %zu bytes, which were refused", t->model->params.elements * sizeof *t->grads);
+    if (!t->grads || !t->accumulated)
+      rc = err_set(err, RC_NO_MEMORY, NULL, "one unit's gradients need %zu bytes, which were refused",
+                   t->model->params.elements * sizeof *t->grads);
   }
   metrics_make(t);
   if (rc == RC_OK) rc = state_restore(t, err);

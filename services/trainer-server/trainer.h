@@ -1,11 +1,14 @@
-/* The trainer's engine: one thread that owns the model, the optimizer and the current policy version, fed by a bounded queue of jobs.
+/* The trainer's engine: one thread that owns the model, the optimizer and the current policy version, fed by a
+ * bounded queue of jobs.
  *
  *   handlers --check, register--> jobs --queue--> engine thread --version durable--> publisher thread --> generation-servers, coordinator
  *
- * Handlers read a snapshot (run, version, epoch, fence, digest) under `lock`; only the engine writes it.  The engine takes jobs in order: open a run, compute a batch's log-probabilities and
- * gradients (own log-probabilities first: no behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units accumulated -> AdamW -> bf16 weights ->
- * digest from the kernels' memory -> checkpoint durable -> version is ours -> publisher.  A step whose checkpoint could not be written stays pending: its weights are the
- * engine's already, so nothing but the same step, submitted again, or another run may follow.
+ * Handlers read a snapshot (run, version, epoch, fence, digest) under `lock`; only the engine writes it.  The engine
+ * takes jobs in order: open a run, compute a batch's log-probabilities and gradients (own log-probabilities first: no
+ * behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units accumulated
+ * -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is ours -> publisher.
+ * A step whose checkpoint could not be written stays pending: its weights are the engine's already, so nothing but
+ * the same step, submitted again, or another run may follow.
  *
  * Previous hop of a rollout: the coordinator's driver.c (submit-batch).  Next hop: checkpoint.c and publisher.c.
  */
@@ -28,7 +31,7 @@ struct trainer_options {
   int64_t threads, chunk_tokens, context_max, keep_checkpoints;
   int64_t random_init_seed; /* used when model_dir has no model.safetensors; < 0: refuse */
 #ifdef LEASEHOLD_FAULTS
-  const char *fault;        /* "flip-gradient": the mutant that the exactness test must catch */
+  const char *fault; /* "flip-gradient": the mutant that the exactness test must catch */
 #endif
 };
 
@@ -47,7 +50,7 @@ struct trainer_view {
   char run[LIMIT_NAME_MAX]; /* "" before the first run */
   int64_t version;
   struct digest digest;
-  uint64_t epoch, fence;    /* the newest seen: older messages are refused */
+  uint64_t epoch, fence; /* the newest seen: older messages are refused */
   bool busy;
   struct digest run_digest; /* of the run's seed and training: see trainer_run_digest */
   int chunk_tokens;         /* the run's: the longest sample it takes */
@@ -57,8 +60,9 @@ struct trainer;
 
 /* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread. */
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);
-/* Ends the engine after the step or the gradient unit in hand.  Jobs that did not end stay as they are, and nothing of theirs is durable: the coordinator finds the
- * trainer gone, not the job failed, and submits it again to the next incarnation. */
+/* Ends the engine after the step or the gradient unit in hand.  Jobs that did not end stay as they are, and nothing
+ * of theirs is durable: the coordinator finds the trainer gone, not the job failed, and submits it again to the next
+ * incarnation. */
 void trainer_stop(struct trainer *t);
 void trainer_destroy(struct trainer *t); /* NULL is fine */
 
@@ -66,22 +70,28 @@ void trainer_view(struct trainer *t, struct trainer_view *out);
 struct jobs *trainer_jobs(struct trainer *t);
 const struct model_config *trainer_model_config(const struct trainer *t);
 const char *trainer_model_dir(const struct trainer *t);
-/* A reference to the current version's bytes; release it. RC_NOT_FOUND, or RC_CONFLICT when version is superseded. run "" matches any. */
-enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out, struct err *err);
+/* A reference to the current version's bytes; release it. RC_NOT_FOUND, or RC_CONFLICT when version is superseded.
+ * run "" matches any. */
+enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,
+                             struct err *err);
 
 /* The epoch and fence that registration brought: raises what is accepted. */
 void trainer_learn_epoch(struct trainer *t, uint64_t epoch, uint64_t fence);
-/* RC_CONFLICT for an older epoch or fence than the newest seen, or another run or version than the current. Newer ones are learnt. */
+/* RC_CONFLICT for an older epoch or fence than the newest seen, or another run or version than the current. Newer
+ * ones are learnt. */
 enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fence, struct err *err);
 enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err);
 /* A run's configuration that this trainer can carry out; pure. */
 enum rc trainer_check_config(const struct trainer *t, const struct training_config *c, struct err *err);
-/* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks. RC_INVALID or RC_TOO_LARGE with the field's path. */
+/* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks.
+ * RC_INVALID or RC_TOO_LARGE with the field's path. */
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err);
-/* What makes a run the same run when it is opened again: its id, seed and training configuration, not epoch and fence; pure. */
+/* What makes a run the same run when it is opened again: its id, seed and training configuration, not epoch and
+ * fence; pure. */
 enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
 
-/* Queues a registered job; RC_FULL when the queue is full, RC_UNAVAILABLE when stopping. The job belongs to the engine until it is done or failed. */
+/* Queues a registered job; RC_FULL when the queue is full, RC_UNAVAILABLE when stopping. The job belongs to the
+ * engine until it is done or failed. */
 enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err);
 /* Before the first job; must outlive the engine's thread. */
 void trainer_set_publisher(struct trainer *t, struct publisher *p);

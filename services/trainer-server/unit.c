@@ -7,13 +7,16 @@
 
 #include "common/base/clock.h"
 
-struct scored_sample { int first, count; float advantage; }; /* in the unit's list of scored tokens */
+struct scored_sample {
+  int first, count;
+  float advantage;
+}; /* in the unit's list of scored tokens */
 
 struct unit_loss {
   const struct unit_config *config;
   const struct scored_sample *samples;
-  int sample_count, next;    /* the next sample whose tokens are due: chunks hold whole samples, in order */
-  const float *reference;    /* log-probabilities under the frozen reference, or NULL */
+  int sample_count, next; /* the next sample whose tokens are due: chunks hold whole samples, in order */
+  const float *reference; /* log-probabilities under the frozen reference, or NULL */
   struct loss_stats *stats;
 };
 
@@ -21,14 +24,18 @@ static enum rc sample_check(const struct model *m, int chunk_tokens, const struc
   const size_t length = s->tokens.count;
   const int most = chunk_tokens < m->context_max ? chunk_tokens : m->context_max;
   if (length > (size_t)most) {
-    return err_set(err, RC_TOO_LARGE, "tokens", "sample %s has %zu tokens, this run takes at most %d (context %d, chunk_tokens %d)", s->id, length, most, m->context_max, chunk_tokens);
+    return err_set(err, RC_TOO_LARGE, "tokens",
+                   "sample %s has %zu tokens, this run takes at most %d (context %d, chunk_tokens %d)", s->id, length,
+                   most, m->context_max, chunk_tokens);
   }
   if (s->prompt_length < 1 || (size_t)s->prompt_length > length) {
-    return err_set(err, RC_INVALID, "prompt_length", "sample %s: expected 1..%zu, got %d", s->id, length, s->prompt_length);
+    return err_set(err, RC_INVALID, "prompt_length", "sample %s: expected 1..%zu, got %d", s->id, length,
+                   s->prompt_length);
   }
   for (size_t i = 0; i < length; i++) {
     if (s->tokens.items[i] < 0 || s->tokens.items[i] >= m->config.vocabulary) {
-      return err_set(err, RC_INVALID, "tokens", "sample %s: token %zu is %d, outside the vocabulary of %d", s->id, i, s->tokens.items[i], m->config.vocabulary);
+      return err_set(err, RC_INVALID, "tokens", "sample %s: token %zu is %d, outside the vocabulary of %d", s->id, i,
+                     s->tokens.items[i], m->config.vocabulary);
     }
   }
   int64_t at = 0;
@@ -36,11 +43,15 @@ static enum rc sample_check(const struct model *m, int chunk_tokens, const struc
   for (size_t g = 0; g < s->segment_count; g++) {
     const struct sample_segment *segment = &s->segments[g];
     if (segment->start != at || segment->count < 0 || segment->count > completion - at) {
-      return err_set(err, RC_INVALID, "segments", "sample %s: segment %zu does not continue at token %" PRId64 " of the completion's %" PRId64, s->id, g, at, completion);
+      return err_set(err, RC_INVALID, "segments",
+                     "sample %s: segment %zu does not continue at token %" PRId64 " of the completion's %" PRId64,
+                     s->id, g, at, completion);
     }
     at += segment->count;
   }
-  if (at != completion) return err_set(err, RC_INVALID, "segments", "sample %s: segments cover %" PRId64 " tokens of %" PRId64, s->id, at, completion);
+  if (at != completion)
+    return err_set(err, RC_INVALID, "segments", "sample %s: segments cover %" PRId64 " tokens of %" PRId64, s->id, at,
+                   completion);
   return RC_OK;
 }
 
@@ -57,7 +68,8 @@ enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_g
 }
 
 /* A checked sample as the learner takes it; the mask lives in the arena. */
-static enum rc sample_build(const struct batch_sample *s, struct train_sample *out, int *scored_count, struct arena *arena, struct err *err) {
+static enum rc sample_build(const struct batch_sample *s, struct train_sample *out, int *scored_count,
+                            struct arena *arena, struct err *err) {
   const size_t length = s->tokens.count;
   uint8_t *scored = arena_alloc(arena, length + 1, 1);
   if (!scored) return err_set(err, RC_NO_MEMORY, NULL, "%zu bytes for a sample's mask were refused", length);
@@ -72,19 +84,22 @@ static enum rc sample_build(const struct batch_sample *s, struct train_sample *o
   return RC_OK;
 }
 
-/* The learner's callback: whole samples from token `first` on.  A sample without scored tokens passes by with its neighbours: loss_sequence ignores it. */
+/* The learner's callback: whole samples from token `first` on.  A sample without scored tokens passes by with its
+ * neighbours: loss_sequence ignores it. */
 static void unit_loss_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
   struct unit_loss *u = context;
   int end = first + count;
   for (; u->next < u->sample_count && u->samples[u->next].first + u->samples[u->next].count <= end; u->next++) {
     const struct scored_sample *s = &u->samples[u->next];
     const float *new_logprob = logprob + (s->first - first);
-    loss_sequence(&u->config->loss, s->count, new_logprob, NULL, u->reference ? u->reference + s->first : NULL, s->advantage, dlogprob + (s->first - first), u->stats);
+    loss_sequence(&u->config->loss, s->count, new_logprob, NULL, u->reference ? u->reference + s->first : NULL,
+                  s->advantage, dlogprob + (s->first - first), u->stats);
   }
 }
 
-enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference, const struct unit_config *config,
-                     const struct batch_group *group, float *grads, struct unit_result *out, struct arena *arena, struct err *err) {
+enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference,
+                     const struct unit_config *config, const struct batch_group *group, float *grads,
+                     struct unit_result *out, struct arena *arena, struct err *err) {
   int64_t begun_us = clock_monotonic_us();
   int n = (int)group->sample_count, total = 0;
   struct train_sample *samples = arena_alloc(arena, (size_t)n + 1, sizeof *samples);
@@ -93,7 +108,8 @@ enum rc unit_compute(struct learner *l, const struct model *m, const struct weig
   enum rc rc = unit_check(m, LIMIT_SEQUENCE_TOKENS, group, err); /* the learner knows its own chunks */
   if (rc != RC_OK) return rc;
   out->samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples);
-  if (!samples || !scored || !out->samples) return err_set(err, RC_NO_MEMORY, NULL, "a unit of %d samples was refused memory", n);
+  if (!samples || !scored || !out->samples)
+    return err_set(err, RC_NO_MEMORY, NULL, "a unit of %d samples was refused memory", n);
   for (int i = 0; i < n; i++) {
     int count = 0;
     if ((rc = sample_build(&group->samples[i], &samples[i], &count, arena, err)) != RC_OK) return rc;
@@ -102,14 +118,18 @@ enum rc unit_compute(struct learner *l, const struct model *m, const struct weig
   }
   float *logprob = arena_alloc(arena, (size_t)total + 1, sizeof *logprob);
   float *reference_logprob = reference ? arena_alloc(arena, (size_t)total + 1, sizeof *reference_logprob) : NULL;
-  if (!logprob || (reference && !reference_logprob)) return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
+  if (!logprob || (reference && !reference_logprob))
+    return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
   if (reference) rc = learner_logprobs(l, reference, samples, n, config->temperature, reference_logprob, NULL, err);
-  struct unit_loss context = {.config = config, .samples = scored, .sample_count = n, .reference = reference_logprob, .stats = &out->stats};
-  if (rc == RC_OK) rc = learner_gradients(l, w, samples, n, config->temperature, unit_loss_gradient, &context, grads, logprob, err);
+  struct unit_loss context = {
+      .config = config, .samples = scored, .sample_count = n, .reference = reference_logprob, .stats = &out->stats};
+  if (rc == RC_OK)
+    rc = learner_gradients(l, w, samples, n, config->temperature, unit_loss_gradient, &context, grads, logprob, err);
   if (rc != RC_OK) return rc;
   out->entropy_sum = learner_entropy_sum(l);
   for (int i = 0; i < n; i++) {
-    out->samples[i] = (struct sample_logprobs){.id = group->samples[i].id, .logprobs = {logprob + scored[i].first, (size_t)scored[i].count}};
+    out->samples[i] = (struct sample_logprobs){.id = group->samples[i].id,
+                                               .logprobs = {logprob + scored[i].first, (size_t)scored[i].count}};
   }
   out->compute_us = clock_monotonic_us() - begun_us;
   return RC_OK;

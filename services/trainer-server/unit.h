@@ -1,6 +1,7 @@
-/* One gradient unit: a group of the batch as training samples, and its loss.  Pure but for the learner's memory: the engine's thread runs it.
- * Own log-probabilities first: they come out of the same forward pass whose gradient follows, and are what the coordinator compares with the sampler's.
- * As this trainer steps once a round, its own log-probabilities are those of the behaviour policy, and every importance ratio is exactly 1. */
+/* One gradient unit: a group of the batch as training samples, and its loss.  Pure but for the learner's memory: the
+ * engine's thread runs it. Own log-probabilities first: they come out of the same forward pass whose gradient
+ * follows, and are what the coordinator compares with the sampler's. As this trainer steps once a round, its own
+ * log-probabilities are those of the behaviour policy, and every importance ratio is exactly 1. */
 #ifndef LEASEHOLD_TRAINER_UNIT_H
 #define LEASEHOLD_TRAINER_UNIT_H
 
@@ -17,15 +18,17 @@ struct unit_result {
   struct sample_logprobs *samples; /* in the group's order; arena memory */
   struct loss_stats stats;
   double entropy_sum;
-  int64_t compute_us;              /* forward and backward, reference forward included */
+  int64_t compute_us; /* forward and backward, reference forward included */
 };
 
-/* RC_INVALID for ids outside the vocabulary or segments that do not fit, RC_TOO_LARGE for a sample above the context or chunk_tokens; the field is "samples[i].tokens" or the like. Pure. */
+/* RC_INVALID for ids outside the vocabulary or segments that do not fit, RC_TOO_LARGE for a sample above the context
+ * or chunk_tokens; the field is "samples[i].tokens" or the like. Pure. */
 enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_group *group, struct err *err);
 
-/* Adds the unit's gradient to grads (zeroed by the caller). reference: frozen weights for the KL term, or NULL. Errors of unit_check, and RC_NO_MEMORY;
- * grads are untouched then. */
-enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference, const struct unit_config *config,
-                     const struct batch_group *group, float *grads, struct unit_result *out, struct arena *arena, struct err *err);
+/* Adds the unit's gradient to grads (zeroed by the caller). reference: frozen weights for the KL term, or NULL.
+ * Errors of unit_check, and RC_NO_MEMORY; grads are untouched then. */
+enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference,
+                     const struct unit_config *config, const struct batch_group *group, float *grads,
+                     struct unit_result *out, struct arena *arena, struct err *err);
 
 #endif

@@ -1,9 +1,9 @@
 /* Between ops_cpu.c and the kernels of isa/: one table of kernels per x86-64 level, compiled from the same C.
  *
- * Every kernel has one signature: it computes the outputs [begin, end) of a call, whose arguments stand in a struct of this file, with
- * `scratch` (CPU_SCRATCH_BYTES, 64-byte aligned) to itself.  What begin and end count is said at each struct.  Kernels never synchronize,
- * never allocate, and an output's bits do not depend on how the outputs were split (NUMERICS.md).
- * Letters as in ops.h.
+ * Every kernel has one signature: it computes the outputs [begin, end) of a call, whose arguments stand in a struct
+ * of this file, with `scratch` (CPU_SCRATCH_BYTES, 64-byte aligned) to itself.  What begin and end count is said at
+ * each struct.  Kernels never synchronize, never allocate, and an output's bits do not depend on how the outputs were
+ * split (NUMERICS.md). Letters as in ops.h.
  */
 #ifndef LEASEHOLD_MODEL_CPU_KERNELS_H
 #define LEASEHOLD_MODEL_CPU_KERNELS_H
@@ -11,21 +11,22 @@
 #include "common/model/ops.h"
 
 enum {
-  CPU_HEAD_DIM_MAX = 512,          /* E; sizes stack arrays and the scratch of the attention kernels */
-  CPU_SCRATCH_BYTES = 1 << 20,     /* of one thread */
-  CPU_SQUARES_BLOCK = 1 << 16      /* elements of one block of sum_of_squares */
+  CPU_HEAD_DIM_MAX = 512,      /* E; sizes stack arrays and the scratch of the attention kernels */
+  CPU_SCRATCH_BYTES = 1 << 20, /* of one thread */
+  CPU_SQUARES_BLOCK = 1 << 16  /* elements of one block of sum_of_squares */
 };
 
 typedef void cpu_kernel(const void *args, size_t begin, size_t end, void *scratch);
 
-static inline int round_up(int n, int unit)
-{
-  return (n + unit - 1) / unit * unit;
-}
+static inline int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
-struct convert_args { enum number_format format; void *out; const void *in; };                      /* elements */
+struct convert_args {
+  enum number_format format;
+  void *out;
+  const void *in;
+}; /* elements */
 
-struct gemm_args {                  /* rows when by_rows, else panels of 32 outputs */
+struct gemm_args { /* rows when by_rows, else panels of 32 outputs */
   enum number_format format;
   float *y;
   const void *x;
@@ -34,14 +35,14 @@ struct gemm_args {                  /* rows when by_rows, else panels of 32 outp
   bool accumulate, by_rows;
 };
 
-struct weight_backward_args {       /* rows n of dW */
+struct weight_backward_args { /* rows n of dW */
   enum number_format format;
   float *dW;
   const void *dy, *x;
   int T, N, K;
 };
 
-struct rmsnorm_args {               /* rows */
+struct rmsnorm_args { /* rows */
   enum number_format format;
   void *y;
   float *rstd;
@@ -51,7 +52,7 @@ struct rmsnorm_args {               /* rows */
   int D;
 };
 
-struct rmsnorm_backward_args {      /* rows for dx; columns for dw */
+struct rmsnorm_backward_args { /* rows for dx; columns for dw */
   enum number_format format;
   float *dx, *dw;
   const float *dy, *x;
@@ -60,7 +61,7 @@ struct rmsnorm_backward_args {      /* rows for dx; columns for dw */
   int T, D;
 };
 
-struct rope_args {                  /* rows */
+struct rope_args { /* rows */
   enum number_format format;
   void *out;
   float *rstd;
@@ -72,7 +73,7 @@ struct rope_args {                  /* rows */
   int H, E;
 };
 
-struct rope_backward_args {         /* rows for dx; pairs (e, e + E/2) for dw */
+struct rope_backward_args { /* rows for dx; pairs (e, e + E/2) for dw */
   enum number_format format;
   float *dx, *dw;
   const float *dy, *x;
@@ -82,7 +83,7 @@ struct rope_backward_args {         /* rows for dx; pairs (e, e + E/2) for dw */
   int T, H, E;
 };
 
-struct attention_args {             /* rows */
+struct attention_args { /* rows */
   enum number_format format;
   void *out;
   float *lse;
@@ -93,7 +94,7 @@ struct attention_args {             /* rows */
   float scale;
 };
 
-struct attention_backward_args {    /* items: sequence * G + kv head */
+struct attention_backward_args { /* items: sequence * G + kv head */
   enum number_format format;
   float *dq, *dk, *dv;
   const void *dout, *out;
@@ -104,19 +105,19 @@ struct attention_backward_args {    /* items: sequence * G + kv head */
   float scale;
 };
 
-struct swiglu_args {                /* elements */
+struct swiglu_args { /* elements */
   enum number_format format;
   void *h;
   const float *gate, *up;
 };
 
-struct swiglu_backward_args {       /* elements */
+struct swiglu_backward_args { /* elements */
   enum number_format format;
   void *dgate, *dup;
   const float *dh, *gate, *up;
 };
 
-struct logprob_args {               /* rows */
+struct logprob_args { /* rows */
   float *logprob, *lse, *entropy;
   const float *logits;
   const int32_t *target;
@@ -124,7 +125,7 @@ struct logprob_args {               /* rows */
   int V;
 };
 
-struct logprob_backward_args {      /* rows */
+struct logprob_backward_args { /* rows */
   enum number_format format;
   void *dlogits;
   const float *dlogprob, *logits, *lse;
@@ -133,40 +134,40 @@ struct logprob_backward_args {      /* rows */
   int V;
 };
 
-struct sample_args {                /* one row; begin and end are ignored */
+struct sample_args { /* one row; begin and end are ignored */
   const float *logits;
   float temperature, u;
   int V;
   int32_t *token;
 };
 
-struct embed_backward_args {        /* columns */
+struct embed_backward_args { /* columns */
   float *dtable;
   const float *dx;
   const int32_t *token;
   int T, D;
 };
 
-struct accumulate_args {            /* elements */
+struct accumulate_args { /* elements */
   int64_t *acc;
   const float *g;
   double scale;
-  bool *bad;                        /* set by any part, atomically; never cleared */
+  bool *bad; /* set by any part, atomically; never cleared */
 };
 
-struct grad_args {                  /* elements */
+struct grad_args { /* elements */
   float *g;
   const int64_t *acc;
   double scale, denominator;
 };
 
-struct squares_args {               /* blocks of CPU_SQUARES_BLOCK elements; sums[block - first] */
+struct squares_args { /* blocks of CPU_SQUARES_BLOCK elements; sums[block - first] */
   const float *g;
   size_t n, first;
   double *sums;
 };
 
-struct adamw_args {                 /* elements */
+struct adamw_args { /* elements */
   float *master, *m, *v;
   const float *g;
   const struct adamw *step;
@@ -176,8 +177,8 @@ struct cpu_kernels {
   const char *level;
   cpu_kernel *to_operand, *from_operand;
   cpu_kernel *rmsnorm, *gemm, *head_norm_rope, *attention, *swiglu, *logprob, *sample;
-  cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *head_norm_rope_backward_x,
-      *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *logprob_backward;
+  cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward,
+      *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *logprob_backward;
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
   /* For the tests of the elementary functions. */
   void (*exp_row)(float *y, const float *x, int n);
@@ -186,26 +187,27 @@ struct cpu_kernels {
 
 extern const struct cpu_kernels cpu_kernels_v2, cpu_kernels_v3, cpu_kernels_v4;
 
-/* Layout work that needs no particular instruction set: layout.c.  Ranges: rows of the call, or tiles of 16 rows of W. */
-struct pack_args {                  /* tiles of 16 rows of W */
+/* Layout work that needs no particular instruction set: layout.c.  Ranges: rows of the call, or tiles of 16 rows of
+ * W. */
+struct pack_args { /* tiles of 16 rows of W */
   size_t operand_bytes;
   struct matrix *W;
   const void *w;
-  bool transposed;                  /* w is [W->K, W->N] */
+  bool transposed; /* w is [W->K, W->N] */
 };
-struct unpack_args {                /* rows, counted from 0 at `first` */
+struct unpack_args { /* rows, counted from 0 at `first` */
   size_t operand_bytes;
   const struct matrix *W;
   void *w;
   int first;
 };
-struct embed_args {                 /* rows */
+struct embed_args { /* rows */
   enum number_format format;
   float *x;
   const struct matrix *table;
   const int32_t *token;
 };
-struct kv_write_args {              /* rows */
+struct kv_write_args { /* rows */
   size_t operand_bytes;
   const struct kv_layer *kv;
   const struct rows *rows;

@@ -1,9 +1,11 @@
-/* The operation table on a CPU: chooses the kernels of one x86-64 level and splits every operation's outputs over the pool.
+/* The operation table on a CPU: chooses the kernels of one x86-64 level and splits every operation's outputs over the
+ * pool.
  *
  *   ops->gemm(...) -> fills gemm_args -> split(): parts of outputs -> pool_run -> kernel(args, begin, end, the thread's scratch)
  *
- * Which outputs a thread computes never shows in the results (NUMERICS.md), so the split is free to follow the cost.  Calls of less work than a
- * thread's wake-up stay on the caller's thread.  Threading and ownership: one caller at a time; scratch belongs to the table.
+ * Which outputs a thread computes never shows in the results (NUMERICS.md), so the split is free to follow the cost.
+ * Calls of less work than a thread's wake-up stay on the caller's thread.  Threading and ownership: one caller at a
+ * time; scratch belongs to the table.
  */
 #include <assert.h>
 #include <math.h>
@@ -14,24 +16,21 @@
 #include "common/model/cpu/kernels.h"
 
 enum {
-  INLINE_FLOPS = 40000,           /* below: not worth waking a thread */
-  PARTS_PER_THREAD = 4,           /* for work of uneven cost */
+  INLINE_FLOPS = 40000, /* below: not worth waking a thread */
+  PARTS_PER_THREAD = 4, /* for work of uneven cost */
   HUGE_PAGE = 2 << 20,
-  SQUARES_STEP = 1024             /* blocks of one step of sum_of_squares */
+  SQUARES_STEP = 1024 /* blocks of one step of sum_of_squares */
 };
 
 struct cpu_ops {
-  struct ops ops;                 /* first: a struct ops * is a struct cpu_ops * */
+  struct ops ops; /* first: a struct ops * is a struct cpu_ops * */
   const struct cpu_kernels *kernels;
   int threads;
-  char *scratch;                  /* [threads][CPU_SCRATCH_BYTES] */
-  double *squares;                /* [SQUARES_STEP] */
+  char *scratch;   /* [threads][CPU_SCRATCH_BYTES] */
+  double *squares; /* [SQUARES_STEP] */
 };
 
-static const struct cpu_ops *cpu_of(const struct ops *o)
-{
-  return (const struct cpu_ops *)(const void *)o;
-}
+static const struct cpu_ops *cpu_of(const struct ops *o) { return (const struct cpu_ops *)(const void *)o; }
 
 struct job {
   const struct cpu_ops *cpu;
@@ -40,18 +39,18 @@ struct job {
   size_t n, grain, parts;
 };
 
-static void job_part(void *context, int part)
-{
+static void job_part(void *context, int part) {
   const struct job *j = context;
   size_t units = (j->n + j->grain - 1) / j->grain, p = (size_t)part;
   size_t begin = units * p / j->parts * j->grain, end = units * (p + 1) / j->parts * j->grain;
   if (end > j->n) end = j->n;
-  if (begin < end) j->kernel(j->args, begin, end, j->cpu->scratch + (size_t)(part % j->cpu->threads) * CPU_SCRATCH_BYTES);
+  if (begin < end)
+    j->kernel(j->args, begin, end, j->cpu->scratch + (size_t)(part % j->cpu->threads) * CPU_SCRATCH_BYTES);
 }
 
 /* n outputs in units of grain; flops: about how much work all of them are; per_thread: parts a thread gets. */
-static void split(const struct ops *o, cpu_kernel *kernel, const void *args, size_t n, size_t grain, double flops, size_t per_thread)
-{
+static void split(const struct ops *o, cpu_kernel *kernel, const void *args, size_t n, size_t grain, double flops,
+                  size_t per_thread) {
   const struct cpu_ops *cpu = cpu_of(o);
   if (n == 0) return;
   size_t units = (n + grain - 1) / grain, parts = (size_t)cpu->threads * per_thread;
@@ -64,10 +63,10 @@ static void split(const struct ops *o, cpu_kernel *kernel, const void *args, siz
   pool_run(cpu->ops.pool, job_part, &job, (int)parts);
 }
 
-/* --- memory and layout ------------------------------------------------------------------------------------------------ */
+/* --- memory and layout
+ * ------------------------------------------------------------------------------------------------ */
 
-static void *ops_alloc(const struct ops *o, size_t bytes)
-{
+static void *ops_alloc(const struct ops *o, size_t bytes) {
   void *memory = NULL;
   bool huge = bytes >= HUGE_PAGE;
   (void)o;
@@ -78,203 +77,239 @@ static void *ops_alloc(const struct ops *o, size_t bytes)
   return memory;
 }
 
-static void ops_release(const struct ops *o, void *memory)
-{
+static void ops_release(const struct ops *o, void *memory) {
   (void)o;
   free(memory);
 }
 
-static size_t ops_matrix_bytes(const struct ops *o, int N, int K)
-{
+static size_t ops_matrix_bytes(const struct ops *o, int N, int K) {
   return (size_t)round_up(N, 16) * (size_t)round_up(K, 32) * o->operand_bytes;
 }
 
-static void pack(const struct ops *o, const struct pack_args *c)
-{
+static void pack(const struct ops *o, const struct pack_args *c) {
   split(o, cpu_matrix_pack, c, (size_t)round_up(c->W->N, 16) / 16, 1, (double)c->W->N * c->W->K, 1);
 }
 
-static void ops_matrix_pack(const struct ops *o, struct matrix *W, const void *w)
-{
+static void ops_matrix_pack(const struct ops *o, struct matrix *W, const void *w) {
   pack(o, &(struct pack_args){.operand_bytes = o->operand_bytes, .W = W, .w = w});
 }
 
-static void ops_matrix_pack_transposed(const struct ops *o, struct matrix *W, const void *w, int rows, int cols)
-{
+static void ops_matrix_pack_transposed(const struct ops *o, struct matrix *W, const void *w, int rows, int cols) {
   assert(W->N == cols && W->K == rows);
   pack(o, &(struct pack_args){.operand_bytes = o->operand_bytes, .W = W, .w = w, .transposed = true});
 }
 
-static void ops_matrix_unpack_rows(const struct ops *o, void *w, const struct matrix *W, int first, int count)
-{
+static void ops_matrix_unpack_rows(const struct ops *o, void *w, const struct matrix *W, int first, int count) {
   struct unpack_args c = {.operand_bytes = o->operand_bytes, .W = W, .w = w, .first = first};
   assert(first >= 0 && count >= 0 && first + count <= W->N);
   split(o, cpu_matrix_unpack_rows, &c, (size_t)count, 16, (double)count * W->K, 1);
 }
 
-static void ops_to_operand(const struct ops *o, void *out, const float *in, size_t n)
-{
+static void ops_to_operand(const struct ops *o, void *out, const float *in, size_t n) {
   struct convert_args c = {.format = o->format, .out = out, .in = in};
   split(o, cpu_of(o)->kernels->to_operand, &c, n, 1024, (double)n, 1);
 }
 
-static void ops_from_operand(const struct ops *o, float *out, const void *in, size_t n)
-{
+static void ops_from_operand(const struct ops *o, float *out, const void *in, size_t n) {
   struct convert_args c = {.format = o->format, .out = out, .in = in};
   split(o, cpu_of(o)->kernels->from_operand, &c, n, 1024, (double)n, 1);
 }
 
-/* --- forward ---------------------------------------------------------------------------------------------------------- */
+/* --- forward
+ * ---------------------------------------------------------------------------------------------------------- */
 
-static void ops_embed(const struct ops *o, float *x, const struct matrix *table, const int32_t *token, int T)
-{
+static void ops_embed(const struct ops *o, float *x, const struct matrix *table, const int32_t *token, int T) {
   struct embed_args c = {.format = o->format, .x = x, .table = table, .token = token};
   split(o, cpu_embed, &c, (size_t)T, 1, (double)T * table->K, 1);
 }
 
-static void ops_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, float eps, int T, int D)
-{
+static void ops_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, float eps, int T,
+                        int D) {
   struct rmsnorm_args c = {.format = o->format, .y = y, .rstd = rstd, .x = x, .w = w, .eps = eps, .D = D};
   split(o, cpu_of(o)->kernels->rmsnorm, &c, (size_t)T, 1, 4.0 * T * D, 1);
 }
 
-/* Outputs are split by panels of 32 columns, so that a thread reads its share of W alone; by rows when there are too few panels. */
-static void ops_gemm(const struct ops *o, float *y, const void *x, const struct matrix *W, int T, bool accumulate)
-{
+/* Outputs are split by panels of 32 columns, so that a thread reads its share of W alone; by rows when there are too
+ * few panels. */
+static void ops_gemm(const struct ops *o, float *y, const void *x, const struct matrix *W, int T, bool accumulate) {
   struct gemm_args c = {.format = o->format, .y = y, .x = x, .W = W, .T = T, .accumulate = accumulate};
   int panels = round_up(W->N, 32) / 32, threads = cpu_of(o)->threads;
   double flops = 2.0 * T * W->N * W->K;
   if (T <= 0) return;
   c.by_rows = panels < 4 * threads && T >= 24 * threads;
-  if (c.by_rows) split(o, cpu_of(o)->kernels->gemm, &c, (size_t)T, 12, flops, 1);
-  else split(o, cpu_of(o)->kernels->gemm, &c, (size_t)panels, 1, flops, 1);
+  if (c.by_rows)
+    split(o, cpu_of(o)->kernels->gemm, &c, (size_t)T, 12, flops, 1);
+  else
+    split(o, cpu_of(o)->kernels->gemm, &c, (size_t)panels, 1, flops, 1);
 }
 
-static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, float eps, const float *rope,
-                               const int32_t *position, int T, int H, int E)
-{
-  struct rope_args c = {.format = o->format, .out = out, .rstd = rstd, .x = x, .w = w, .eps = eps, .rope = rope, .position = position, .H = H, .E = E};
+static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, float eps,
+                               const float *rope, const int32_t *position, int T, int H, int E) {
+  struct rope_args c = {.format = o->format,
+                        .out = out,
+                        .rstd = rstd,
+                        .x = x,
+                        .w = w,
+                        .eps = eps,
+                        .rope = rope,
+                        .position = position,
+                        .H = H,
+                        .E = E};
   assert(E % 2 == 0 && E <= CPU_HEAD_DIM_MAX);
   split(o, cpu_of(o)->kernels->head_norm_rope, &c, (size_t)T, 1, 8.0 * T * H * E, 1);
 }
 
-static void ops_kv_write(const struct ops *o, const struct kv_layer *kv, const struct rows *rows, const void *k, const void *v)
-{
+static void ops_kv_write(const struct ops *o, const struct kv_layer *kv, const struct rows *rows, const void *k,
+                         const void *v) {
   struct kv_write_args c = {.operand_bytes = o->operand_bytes, .kv = kv, .rows = rows, .k = k, .v = v};
   assert(kv->page_tokens % 16 == 0);
   split(o, cpu_kv_write, &c, (size_t)rows->T, 1, 2.0 * rows->T * kv->G * kv->E, 1);
 }
 
-static void ops_attention(const struct ops *o, void *out, float *lse, const void *q, const struct kv_layer *kv, const struct rows *rows, int H, float scale)
-{
-  struct attention_args c = {.format = o->format, .out = out, .lse = lse, .q = q, .kv = kv, .rows = rows, .H = H, .scale = scale};
+static void ops_attention(const struct ops *o, void *out, float *lse, const void *q, const struct kv_layer *kv,
+                          const struct rows *rows, int H, float scale) {
+  struct attention_args c = {
+      .format = o->format, .out = out, .lse = lse, .q = q, .kv = kv, .rows = rows, .H = H, .scale = scale};
   double keys = 0;
   assert(H % kv->G == 0 && kv->E <= CPU_HEAD_DIM_MAX && kv->page_tokens % 16 == 0);
   for (int t = 0; t < rows->T; t++) keys += rows->position[t] + 1;
   split(o, cpu_of(o)->kernels->attention, &c, (size_t)rows->T, 1, 4.0 * keys * H * kv->E, PARTS_PER_THREAD);
 }
 
-static void ops_swiglu(const struct ops *o, void *h, const float *gate, const float *up, size_t n)
-{
+static void ops_swiglu(const struct ops *o, void *h, const float *gate, const float *up, size_t n) {
   struct swiglu_args c = {.format = o->format, .h = h, .gate = gate, .up = up};
   split(o, cpu_of(o)->kernels->swiglu, &c, n, 256, 20.0 * (double)n, 1);
 }
 
-static void ops_logprob(const struct ops *o, float *logprob, float *lse, float *entropy, const float *logits, const int32_t *target, float temperature,
-                        int T, int V)
-{
-  struct logprob_args c = {.logprob = logprob, .lse = lse, .entropy = entropy, .logits = logits, .target = target, .temperature = temperature, .V = V};
+static void ops_logprob(const struct ops *o, float *logprob, float *lse, float *entropy, const float *logits,
+                        const int32_t *target, float temperature, int T, int V) {
+  struct logprob_args c = {.logprob = logprob,
+                           .lse = lse,
+                           .entropy = entropy,
+                           .logits = logits,
+                           .target = target,
+                           .temperature = temperature,
+                           .V = V};
   split(o, cpu_of(o)->kernels->logprob, &c, (size_t)T, 1, 20.0 * T * V, 1);
 }
 
-static int32_t ops_sample(const struct ops *o, const float *logits, float temperature, float u, int V)
-{
+static int32_t ops_sample(const struct ops *o, const float *logits, float temperature, float u, int V) {
   int32_t token = 0;
   struct sample_args c = {.logits = logits, .temperature = temperature, .u = u, .V = V, .token = &token};
   cpu_of(o)->kernels->sample(&c, 0, 1, cpu_of(o)->scratch);
   return token;
 }
 
-/* --- backward --------------------------------------------------------------------------------------------------------- */
+/* --- backward
+ * --------------------------------------------------------------------------------------------------------- */
 
-static void ops_embed_backward(const struct ops *o, float *dtable, const float *dx, const int32_t *token, int T, int V, int D)
-{
+static void ops_embed_backward(const struct ops *o, float *dtable, const float *dx, const int32_t *token, int T, int V,
+                               int D) {
   struct embed_backward_args c = {.dtable = dtable, .dx = dx, .token = token, .T = T, .D = D};
   for (int t = 0; t < T; t++) assert(token[t] >= 0 && token[t] < V);
   split(o, cpu_of(o)->kernels->embed_backward, &c, (size_t)D, 16, (double)T * D, 1);
 }
 
-static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x, const void *w, const float *rstd, int T, int D)
-{
-  struct rmsnorm_backward_args c = {.format = o->format, .dx = dx, .dw = dw, .dy = dy, .x = x, .w = w, .rstd = rstd, .T = T, .D = D};
+static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
+                                 const void *w, const float *rstd, int T, int D) {
+  struct rmsnorm_backward_args c = {
+      .format = o->format, .dx = dx, .dw = dw, .dy = dy, .x = x, .w = w, .rstd = rstd, .T = T, .D = D};
   assert((size_t)D * sizeof(float) <= CPU_SCRATCH_BYTES);
   split(o, cpu_of(o)->kernels->rmsnorm_backward_x, &c, (size_t)T, 1, 8.0 * T * D, 1);
   split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 3.0 * T * D, 1);
 }
 
-static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, const void *x, int T, int N, int K)
-{
+static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, const void *x, int T, int N,
+                                     int K) {
   struct weight_backward_args c = {.format = o->format, .dW = dW, .dy = dy, .x = x, .T = T, .N = N, .K = K};
   if (T <= 0) return;
   split(o, cpu_of(o)->kernels->gemm_weight_backward, &c, (size_t)N, 12, 2.0 * T * N * K, 1);
 }
 
-static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x, const void *w, const float *rstd,
-                                        const float *rope, const int32_t *position, int T, int H, int E)
-{
-  struct rope_backward_args c = {.format = o->format, .dx = dx, .dw = dw, .dy = dy, .x = x, .w = w, .rstd = rstd, .rope = rope, .position = position,
-                                 .T = T, .H = H, .E = E};
+static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
+                                        const void *w, const float *rstd, const float *rope, const int32_t *position,
+                                        int T, int H, int E) {
+  struct rope_backward_args c = {.format = o->format,
+                                 .dx = dx,
+                                 .dw = dw,
+                                 .dy = dy,
+                                 .x = x,
+                                 .w = w,
+                                 .rstd = rstd,
+                                 .rope = rope,
+                                 .position = position,
+                                 .T = T,
+                                 .H = H,
+                                 .E = E};
   assert(E % 2 == 0 && E <= CPU_HEAD_DIM_MAX);
   split(o, cpu_of(o)->kernels->head_norm_rope_backward_x, &c, (size_t)T, 1, 12.0 * T * H * E, 1);
   if (w && dw) split(o, cpu_of(o)->kernels->head_norm_rope_backward_w, &c, (size_t)E / 2, 8, 8.0 * T * H * E, 1);
 }
 
-static void ops_attention_backward(const struct ops *o, float *dq, float *dk, float *dv, const void *dout, const void *out, const float *lse,
-                                   const void *q, const void *k, const void *v, const struct packed *batch, int H, int G, int E, float scale)
-{
-  struct attention_backward_args c = {.format = o->format, .dq = dq, .dk = dk, .dv = dv, .dout = dout, .out = out, .lse = lse, .q = q, .k = k, .v = v,
-                                      .batch = batch, .H = H, .G = G, .E = E, .scale = scale};
+static void ops_attention_backward(const struct ops *o, float *dq, float *dk, float *dv, const void *dout,
+                                   const void *out, const float *lse, const void *q, const void *k, const void *v,
+                                   const struct packed *batch, int H, int G, int E, float scale) {
+  struct attention_backward_args c = {.format = o->format,
+                                      .dq = dq,
+                                      .dk = dk,
+                                      .dv = dv,
+                                      .dout = dout,
+                                      .out = out,
+                                      .lse = lse,
+                                      .q = q,
+                                      .k = k,
+                                      .v = v,
+                                      .batch = batch,
+                                      .H = H,
+                                      .G = G,
+                                      .E = E,
+                                      .scale = scale};
   double pairs = 0;
   assert(H % G == 0 && E <= CPU_HEAD_DIM_MAX);
   for (int s = 0; s < batch->sequences; s++) {
     double length = batch->start[s + 1] - batch->start[s];
     pairs += length * (length + 1) / 2;
   }
-  split(o, cpu_of(o)->kernels->attention_backward, &c, (size_t)batch->sequences * (size_t)G, 1, 10.0 * pairs * H * E, PARTS_PER_THREAD);
+  split(o, cpu_of(o)->kernels->attention_backward, &c, (size_t)batch->sequences * (size_t)G, 1, 10.0 * pairs * H * E,
+        PARTS_PER_THREAD);
 }
 
-static void ops_swiglu_backward(const struct ops *o, void *dgate, void *dup, const float *dh, const float *gate, const float *up, size_t n)
-{
+static void ops_swiglu_backward(const struct ops *o, void *dgate, void *dup, const float *dh, const float *gate,
+                                const float *up, size_t n) {
   struct swiglu_backward_args c = {.format = o->format, .dgate = dgate, .dup = dup, .dh = dh, .gate = gate, .up = up};
   split(o, cpu_of(o)->kernels->swiglu_backward, &c, n, 256, 28.0 * (double)n, 1);
 }
 
-static void ops_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits, const float *lse, const int32_t *target,
-                                 float temperature, int T, int V)
-{
-  struct logprob_backward_args c = {.format = o->format, .dlogits = dlogits, .dlogprob = dlogprob, .logits = logits, .lse = lse, .target = target,
-                                    .temperature = temperature, .V = V};
+static void ops_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
+                                 const float *lse, const int32_t *target, float temperature, int T, int V) {
+  struct logprob_backward_args c = {.format = o->format,
+                                    .dlogits = dlogits,
+                                    .dlogprob = dlogprob,
+                                    .logits = logits,
+                                    .lse = lse,
+                                    .target = target,
+                                    .temperature = temperature,
+                                    .V = V};
   split(o, cpu_of(o)->kernels->logprob_backward, &c, (size_t)T, 1, 20.0 * T * V, 1);
 }
 
-/* --- optimizer -------------------------------------------------------------------------------------------------------- */
+/* --- optimizer
+ * -------------------------------------------------------------------------------------------------------- */
 
-static bool ops_accumulate(const struct ops *o, int64_t *acc, const float *g, size_t n, int scale_log2)
-{
+static bool ops_accumulate(const struct ops *o, int64_t *acc, const float *g, size_t n, int scale_log2) {
   bool bad = false;
   struct accumulate_args c = {.acc = acc, .g = g, .scale = ldexp(1.0, scale_log2), .bad = &bad};
   split(o, cpu_of(o)->kernels->accumulate, &c, n, 1024, 4.0 * (double)n, 1);
   return !bad;
 }
 
-static void ops_grad_from_accumulator(const struct ops *o, float *g, const int64_t *acc, size_t n, int scale_log2, double denominator)
-{
+static void ops_grad_from_accumulator(const struct ops *o, float *g, const int64_t *acc, size_t n, int scale_log2,
+                                      double denominator) {
   struct grad_args c = {.g = g, .acc = acc, .scale = ldexp(1.0, -scale_log2), .denominator = denominator};
   split(o, cpu_of(o)->kernels->grad_from_accumulator, &c, n, 1024, 4.0 * (double)n, 1);
 }
 
-static double ops_sum_of_squares(const struct ops *o, const float *g, size_t n)
-{
+static double ops_sum_of_squares(const struct ops *o, const float *g, size_t n) {
   const struct cpu_ops *cpu = cpu_of(o);
   size_t blocks = (n + CPU_SQUARES_BLOCK - 1) / CPU_SQUARES_BLOCK;
   double sum = 0.0;
@@ -287,43 +322,44 @@ static double ops_sum_of_squares(const struct ops *o, const float *g, size_t n)
   return sum;
 }
 
-static void ops_adamw(const struct ops *o, float *master, float *m, float *v, const float *g, const struct adamw *step, size_t n)
-{
+static void ops_adamw(const struct ops *o, float *master, float *m, float *v, const float *g, const struct adamw *step,
+                      size_t n) {
   struct adamw_args c = {.master = master, .m = m, .v = v, .g = g, .step = step};
   split(o, cpu_of(o)->kernels->adamw, &c, n, 1024, 12.0 * (double)n, 1);
 }
 
-/* --- creation --------------------------------------------------------------------------------------------------------- */
+/* --- creation
+ * --------------------------------------------------------------------------------------------------------- */
 
 static const struct ops operations = {
-  .alloc = ops_alloc,
-  .release = ops_release,
-  .matrix_bytes = ops_matrix_bytes,
-  .matrix_pack = ops_matrix_pack,
-  .matrix_pack_transposed = ops_matrix_pack_transposed,
-  .matrix_unpack_rows = ops_matrix_unpack_rows,
-  .to_operand = ops_to_operand,
-  .from_operand = ops_from_operand,
-  .embed = ops_embed,
-  .rmsnorm = ops_rmsnorm,
-  .gemm = ops_gemm,
-  .head_norm_rope = ops_head_norm_rope,
-  .kv_write = ops_kv_write,
-  .attention = ops_attention,
-  .swiglu = ops_swiglu,
-  .logprob = ops_logprob,
-  .sample = ops_sample,
-  .embed_backward = ops_embed_backward,
-  .rmsnorm_backward = ops_rmsnorm_backward,
-  .gemm_weight_backward = ops_gemm_weight_backward,
-  .head_norm_rope_backward = ops_head_norm_rope_backward,
-  .attention_backward = ops_attention_backward,
-  .swiglu_backward = ops_swiglu_backward,
-  .logprob_backward = ops_logprob_backward,
-  .accumulate = ops_accumulate,
-  .grad_from_accumulator = ops_grad_from_accumulator,
-  .sum_of_squares = ops_sum_of_squares,
-  .adamw = ops_adamw,
+    .alloc = ops_alloc,
+    .release = ops_release,
+    .matrix_bytes = ops_matrix_bytes,
+    .matrix_pack = ops_matrix_pack,
+    .matrix_pack_transposed = ops_matrix_pack_transposed,
+    .matrix_unpack_rows = ops_matrix_unpack_rows,
+    .to_operand = ops_to_operand,
+    .from_operand = ops_from_operand,
+    .embed = ops_embed,
+    .rmsnorm = ops_rmsnorm,
+    .gemm = ops_gemm,
+    .head_norm_rope = ops_head_norm_rope,
+    .kv_write = ops_kv_write,
+    .attention = ops_attention,
+    .swiglu = ops_swiglu,
+    .logprob = ops_logprob,
+    .sample = ops_sample,
+    .embed_backward = ops_embed_backward,
+    .rmsnorm_backward = ops_rmsnorm_backward,
+    .gemm_weight_backward = ops_gemm_weight_backward,
+    .head_norm_rope_backward = ops_head_norm_rope_backward,
+    .attention_backward = ops_attention_backward,
+    .swiglu_backward = ops_swiglu_backward,
+    .logprob_backward = ops_logprob_backward,
+    .accumulate = ops_accumulate,
+    .grad_from_accumulator = ops_grad_from_accumulator,
+    .sum_of_squares = ops_sum_of_squares,
+    .adamw = ops_adamw,
 };
 
 struct level {
@@ -333,8 +369,7 @@ struct level {
 };
 
 /* Best first. */
-static enum rc choose_level(const struct level **out, struct level levels[3], const char *name, struct err *err)
-{
+static enum rc choose_level(const struct level **out, struct level levels[3], const char *name, struct err *err) {
   __builtin_cpu_init();
   levels[0] = (struct level){"v4", "cpu-v4", &cpu_kernels_v4, __builtin_cpu_supports("x86-64-v4")};
   levels[1] = (struct level){"v3", "cpu-v3", &cpu_kernels_v3, __builtin_cpu_supports("x86-64-v3")};
@@ -345,14 +380,17 @@ static enum rc choose_level(const struct level **out, struct level levels[3], co
       *out = &levels[i];
       return RC_OK;
     }
-    if (name) return err_set(err, RC_UNSUPPORTED, "level", "this CPU lacks the instructions of x86-64-%s; leave the level out to have the best it has", name);
+    if (name)
+      return err_set(err, RC_UNSUPPORTED, "level",
+                     "this CPU lacks the instructions of x86-64-%s; leave the level out to have the best it has", name);
   }
   if (name) return err_set(err, RC_INVALID, "level", "expected \"v2\", \"v3\" or \"v4\", got \"%s\"", name);
-  return err_set(err, RC_UNSUPPORTED, "level", "expected a CPU of level x86-64-v2 or above (SSE4.2), this one is below");
+  return err_set(err, RC_UNSUPPORTED, "level",
+                 "expected a CPU of level x86-64-v2 or above (SSE4.2), this one is below");
 }
 
-enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *level, struct pool *pool, struct err *err)
-{
+enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *level, struct pool *pool,
+                       struct err *err) {
   struct level levels[3];
   const struct level *chosen = NULL;
   int threads = pool ? pool_threads(pool) : 1;
@@ -360,7 +398,8 @@ enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *
   *out = NULL;
   if (rc != RC_OK) return rc;
   struct cpu_ops *cpu = calloc(1, sizeof *cpu);
-  if (!cpu) return err_set(err, RC_NO_MEMORY, NULL, "the operation table needs %zu bytes, which were refused", sizeof *cpu);
+  if (!cpu)
+    return err_set(err, RC_NO_MEMORY, NULL, "the operation table needs %zu bytes, which were refused", sizeof *cpu);
   cpu->ops = operations;
   cpu->ops.name = chosen->ops_name;
   cpu->ops.format = format;
@@ -379,8 +418,7 @@ enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *
   return RC_OK;
 }
 
-void ops_free(struct ops *ops)
-{
+void ops_free(struct ops *ops) {
   if (!ops) return;
   struct cpu_ops *cpu = (struct cpu_ops *)(void *)ops;
   ops_release(ops, cpu->scratch);

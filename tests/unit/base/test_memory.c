@@ -96,9 +96,12 @@ static void test_arena_refuses_overflow(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_buf_grows_and_stays_terminated), cmocka_unit_test(test_buf_printf_longer_than_its_room),
-      cmocka_unit_test(test_buf_refusal_is_sticky),          cmocka_unit_test(test_buf_take),
-      cmocka_unit_test(test_arena_is_aligned_zeroed_and_apart), cmocka_unit_test(test_arena_refuses_overflow),
+      cmocka_unit_test(test_buf_grows_and_stays_terminated),
+      cmocka_unit_test(test_buf_printf_longer_than_its_room),
+      cmocka_unit_test(test_buf_refusal_is_sticky),
+      cmocka_unit_test(test_buf_take),
+      cmocka_unit_test(test_arena_is_aligned_zeroed_and_apart),
+      cmocka_unit_test(test_arena_refuses_overflow),
   };
   return cmocka_run_group_tests_name("base/memory", tests, NULL, NULL);
 }

@@ -26,8 +26,9 @@ static void test_families_are_rendered_once(void **state) {
   metric_add(b, 0.25);
   struct buf out = BUF_INIT;
   metrics_render(&out);
-  assert_non_null(strstr(out.data, "# HELP t_leases_total Leases\\nby \\\\ kind\n# TYPE t_leases_total counter\n"
-                                   "t_leases_total{kind=\"train\"} 2\nt_leases_total{kind=\"eval\"} 0.25\n"));
+  assert_non_null(strstr(out.data,
+                         "# HELP t_leases_total Leases\\nby \\\\ kind\n# TYPE t_leases_total counter\n"
+                         "t_leases_total{kind=\"train\"} 2\nt_leases_total{kind=\"eval\"} 0.25\n"));
   assert_int_equal(occurrences(out.data, "# TYPE t_leases_total"), 1);
   assert_non_null(strstr(out.data, "# TYPE t_other gauge\nt_other 0\n"));
   buf_free(&out);

@@ -13,7 +13,13 @@ static double rate;
 
 static const struct option table[] = {
     {.name = "host", .type = OPTION_STRING, .target = &host, .default_text = "localhost", .help = "h"},
-    {.name = "lease-ttl-ms", .type = OPTION_INT, .target = &ttl, .default_text = "500", .min = 1, .max = 1000, .help = "h"},
+    {.name = "lease-ttl-ms",
+     .type = OPTION_INT,
+     .target = &ttl,
+     .default_text = "500",
+     .min = 1,
+     .max = 1000,
+     .help = "h"},
     {.name = "verbose", .type = OPTION_BOOL, .target = &verbose, .default_text = "false", .help = "h"},
     {.name = "rate", .type = OPTION_FLOAT, .target = &rate, .default_text = "0.5", .help = "h"},
 };
@@ -77,7 +83,8 @@ static void test_booleans(void **state) {
 
 static void test_numbers_are_strict(void **state) {
   (void)state;
-  static char *const bad_ints[] = {"", "5x", " 5", "+5", "0x10", "1e2", "5.0", "-", "99999999999999999999", "0", "1001"};
+  static char *const bad_ints[] = {"",  "5x",  " 5", "+5", "0x10", "1e2", "5.0", "-", "99999999999999999999",
+                                   "0", "1001"};
   for (size_t i = 0; i < sizeof bad_ints / sizeof bad_ints[0]; i++) {
     assert_int_equal(PARSE("--lease-ttl-ms", bad_ints[i]), RC_INVALID);
     assert_string_equal(err.field, "lease-ttl-ms");

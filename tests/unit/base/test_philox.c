@@ -26,7 +26,8 @@ static void test_known_answers(void **state) {
 /* The layout of key and counter is a promise: changing it changes every run. */
 static void test_words_follow_the_documented_layout(void **state) {
   (void)state;
-  const struct rng_key key = {.seed = 0x299f31d0a4093822u, .purpose = RNG_SAMPLE, .round = 7, .group = 5, .sample = 0xABCDEF};
+  const struct rng_key key = {
+      .seed = 0x299f31d0a4093822u, .purpose = RNG_SAMPLE, .round = 7, .group = 5, .sample = 0xABCDEF};
   const uint32_t counter[4] = {9, 0xABCDEFu | 1u << 24, 5, 7}, k[2] = {0xa4093822, 0x299f31d0};
   uint32_t expected[4], got[4];
   philox4x32_10(expected, counter, k);

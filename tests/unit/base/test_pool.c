@@ -47,9 +47,7 @@ static void test_every_part_once_on_its_thread(void **state) {
   pool_destroy(NULL);
 }
 
-static void add_one(void *ctx, int part) {
-  ((int64_t *)ctx)[part * 8]++;
-}
+static void add_one(void *ctx, int part) { ((int64_t *)ctx)[part * 8]++; }
 
 /* Many tiny jobs, with pauses long enough for the workers to fall asleep in between: a lost wake-up hangs here. */
 static void test_many_jobs_with_sleeps(void **state) {
@@ -113,8 +111,10 @@ static void test_slices_tile(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_part_once_on_its_thread), cmocka_unit_test(test_many_jobs_with_sleeps),
-      cmocka_unit_test(test_more_threads_than_cpus),        cmocka_unit_test(test_wrong_sizes_are_refused),
+      cmocka_unit_test(test_every_part_once_on_its_thread),
+      cmocka_unit_test(test_many_jobs_with_sleeps),
+      cmocka_unit_test(test_more_threads_than_cpus),
+      cmocka_unit_test(test_wrong_sizes_are_refused),
       cmocka_unit_test(test_slices_tile),
   };
   return cmocka_run_group_tests_name("base/pool", tests, NULL, NULL);

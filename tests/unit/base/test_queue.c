@@ -70,8 +70,10 @@ static void test_consumers_get_everything_and_leave_on_close(void **state) {
   assert_int_equal(queue_create(&q, 8, NULL), RC_OK);
   for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&threads[i], NULL, consume, q), 0);
   for (int sent = 0; sent < 2000;) {
-    if (queue_push(q, &item) == RC_OK) sent++;
-    else clock_sleep_ms(1);
+    if (queue_push(q, &item) == RC_OK)
+      sent++;
+    else
+      clock_sleep_ms(1);
   }
   clock_sleep_ms(20); /* let them wait on the empty queue */
   const int64_t closed_at = clock_monotonic_ms();

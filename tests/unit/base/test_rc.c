@@ -81,9 +81,12 @@ static void test_errno_survives_a_long_text(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_names_are_distinct),     cmocka_unit_test(test_null_record_is_fine),
-      cmocka_unit_test(test_long_texts_are_cut),     cmocka_unit_test(test_cut_keeps_utf8_whole),
-      cmocka_unit_test(test_quotes_itself),          cmocka_unit_test(test_field_paths),
+      cmocka_unit_test(test_names_are_distinct),
+      cmocka_unit_test(test_null_record_is_fine),
+      cmocka_unit_test(test_long_texts_are_cut),
+      cmocka_unit_test(test_cut_keeps_utf8_whole),
+      cmocka_unit_test(test_quotes_itself),
+      cmocka_unit_test(test_field_paths),
       cmocka_unit_test(test_errno_survives_a_long_text),
   };
   return cmocka_run_group_tests_name("base/rc", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* The typed calls against a real server in this process: method, path, query, headers and body arrive, answers come back decoded, refusals keep their
- * code, and an answer that makes no sense is never taken for one. */
+/* The typed calls against a real server in this process: method, path, query, headers and body arrive, answers come
+ * back decoded, refusals keep their code, and an answer that makes no sense is never taken for one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,8 +22,8 @@ static struct {
   pthread_mutex_t lock; /* guards all below */
   char path_param[LIMIT_NAME_MAX], run[64], wait_ms[32], version[32], epoch[32], digest_header[80], content_type[64];
   struct buf body;
-  const char *answer;   /* NULL: the handler's own */
-  enum rc refuse;       /* not RC_OK: fail with it */
+  const char *answer; /* NULL: the handler's own */
+  enum rc refuse;     /* not RC_OK: fail with it */
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct http_server *server;
@@ -33,9 +33,7 @@ static char base_url[64];
 static const struct digest digest_a = {{1, 2, 3}};
 enum { DEADLINE_MS = 5000 };
 
-static void keep(char *out, size_t size, const char *text) {
-  snprintf(out, size, "%s", text ? text : "(none)");
-}
+static void keep(char *out, size_t size, const char *text) { snprintf(out, size, "%s", text ? text : "(none)"); }
 
 /* Records the request; answers with text unless the test wants something else. */
 static void answer(struct http_request *r, const char *param, int status, const char *text) {
@@ -66,22 +64,27 @@ static void answer(struct http_request *r, const char *param, int status, const 
 }
 
 #define DIGEST_A "\"0102030000000000000000000000000000000000000000000000000000000000\""
-#define HANDLER(name, param, status, text)                           \
-  static void name(struct http_request *r, void *context) {          \
-    (void)context;                                                   \
-    answer(r, param, status, text);                                  \
+#define HANDLER(name, param, status, text)                  \
+  static void name(struct http_request *r, void *context) { \
+    (void)context;                                          \
+    answer(r, param, status, text);                         \
   }
-HANDLER(on_workers, NULL, 200, "{\"worker_id\":\"w3\",\"epoch\":4,\"fence\":\"18446744073709551615\",\"heartbeat_ms\":500,\"worker_ttl_ms\":2000}")
+HANDLER(
+    on_workers, NULL, 200,
+    "{\"worker_id\":\"w3\",\"epoch\":4,\"fence\":\"18446744073709551615\",\"heartbeat_ms\":500,\"worker_ttl_ms\":2000}")
 HANDLER(on_heartbeat, "id", 200, "{\"epoch\":4,\"lost\":[\"r1.1.1.0-0\"],\"current\":null}")
-HANDLER(on_leases, "id", 200, "{\"epoch\":4,\"leases\":[],\"current\":{\"run\":\"r1\",\"version\":2,\"digest\":" DIGEST_A ",\"trainer_url\":\"http://t:1\"}}")
+HANDLER(on_leases, "id", 200,
+        "{\"epoch\":4,\"leases\":[],\"current\":{\"run\":\"r1\",\"version\":2,\"digest\":" DIGEST_A
+        ",\"trainer_url\":\"http://t:1\"}}")
 HANDLER(on_result, "id", 200, "{\"repeated\":true}")
 HANDLER(on_versions, NULL, 200, "{}")
 HANDLER(on_runs, NULL, 200, "{\"run\":\"r1\",\"version\":0,\"digest\":" DIGEST_A "}")
 HANDLER(on_submit, NULL, 202, "{\"accepted\":true}")
 HANDLER(on_batch, "id", 200, "{\"batch_id\":\"b\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null}")
-HANDLER(on_step, "id", 200,
-        "{\"step_id\":\"r1.1\",\"state\":\"done\",\"error\":null,\"version\":3,\"digest\":" DIGEST_A
-        ",\"grad_norm\":1.5,\"lr\":0.1,\"skipped\":false,\"step_us\":1,\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[]}")
+HANDLER(
+    on_step, "id", 200,
+    "{\"step_id\":\"r1.1\",\"state\":\"done\",\"error\":null,\"version\":3,\"digest\":" DIGEST_A
+    ",\"grad_norm\":1.5,\"lr\":0.1,\"skipped\":false,\"step_us\":1,\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[]}")
 HANDLER(on_weights, "version", 200, "the weights")
 HANDLER(on_file, "name", 200, "{\"a\":1}")
 HANDLER(on_push, NULL, 200, "{\"staged\":true,\"digest\":" DIGEST_A "}")
@@ -159,11 +162,13 @@ static void a_worker_registers_and_beats(void **state) {
   check_ok(coordinator_register(&c, &m, &registered, &arena, DEADLINE_MS, &err), &err);
   assert_string_equal(registered.worker_id, "w3");
   assert_true(registered.epoch == 4 && registered.fence == UINT64_MAX && registered.heartbeat_ms == 500);
-  assert_string_equal(seen.body.data, "{\"name\":\"gen-1\",\"kind\":\"generation\",\"url\":\"http://g:1\",\"slots\":4}");
+  assert_string_equal(seen.body.data,
+                      "{\"name\":\"gen-1\",\"kind\":\"generation\",\"url\":\"http://g:1\",\"slots\":4}");
   assert_string_equal(seen.content_type, "application/json");
 
   struct worker_heartbeat_answer beat;
-  check_ok(coordinator_heartbeat(&c, "w3", &(struct worker_heartbeat){.epoch = 4}, &beat, &arena, DEADLINE_MS, &err), &err);
+  check_ok(coordinator_heartbeat(&c, "w3", &(struct worker_heartbeat){.epoch = 4}, &beat, &arena, DEADLINE_MS, &err),
+           &err);
   assert_string_equal(seen.path_param, "w3");
   assert_true(beat.epoch == 4 && beat.lost_count == 1 && !beat.current.has);
   assert_string_equal(beat.lost[0], "r1.1.1.0-0");
@@ -176,13 +181,18 @@ static void a_worker_takes_leases_and_answers(void **state) {
   struct arena arena = ARENA_INIT;
   struct err err = {0};
   struct lease_answer leases;
-  check_ok(coordinator_leases(&c, "w3", &(struct lease_request){.epoch = 4, .slots_free = 2, .wait_ms = 7}, &leases, &arena, DEADLINE_MS, &err), &err);
+  check_ok(coordinator_leases(&c, "w3", &(struct lease_request){.epoch = 4, .slots_free = 2, .wait_ms = 7}, &leases,
+                              &arena, DEADLINE_MS, &err),
+           &err);
   body_holds("\"wait_ms\":7");
   assert_true(leases.current.has && leases.current.version == 2 && digest_equal(&leases.current.digest, &digest_a));
 
   struct sample_result sample = {.finish = FINISH_ABORT};
   struct lease_result_answer result;
-  check_ok(coordinator_put_result(&c, "r1.1.1.0-0", &(struct lease_result){.worker_id = "w3", .samples = &sample, .sample_count = 1}, &result, &arena, DEADLINE_MS, &err), &err);
+  check_ok(coordinator_put_result(&c, "r1.1.1.0-0",
+                                  &(struct lease_result){.worker_id = "w3", .samples = &sample, .sample_count = 1},
+                                  &result, &arena, DEADLINE_MS, &err),
+           &err);
   assert_string_equal(seen.path_param, "r1.1.1.0-0");
   assert_true(result.repeated);
   const struct version_announce announce = {.run = "r1", .step_id = "r1.1", .worker_id = "w1", .version = 3};
@@ -248,7 +258,8 @@ static void weights_are_pushed_with_their_digest(void **state) {
   struct err err = {0};
   struct push_answer pushed;
   const char bytes[] = {0, 1, 2, 0, 3};
-  check_ok(generation_push_weights(&c, "r1", 3, 4, &digest_a, bytes, sizeof bytes, &pushed, &arena, DEADLINE_MS, &err), &err);
+  check_ok(generation_push_weights(&c, "r1", 3, 4, &digest_a, bytes, sizeof bytes, &pushed, &arena, DEADLINE_MS, &err),
+           &err);
   assert_true(pushed.staged && digest_equal(&pushed.digest, &digest_a));
   assert_string_equal(seen.run, "r1");
   assert_string_equal(seen.version, "3");
@@ -262,14 +273,16 @@ static void weights_are_pushed_with_their_digest(void **state) {
 
 static void a_refusal_keeps_code_sentence_and_field(void **state) {
   (void)state;
-  static const enum rc codes[] = {RC_INVALID, RC_NOT_FOUND, RC_FORBIDDEN, RC_CONFLICT, RC_GONE, RC_FULL, RC_UNAVAILABLE, RC_INTERNAL};
+  static const enum rc codes[] = {RC_INVALID, RC_NOT_FOUND, RC_FORBIDDEN,   RC_CONFLICT,
+                                  RC_GONE,    RC_FULL,      RC_UNAVAILABLE, RC_INTERNAL};
   const struct coordinator_client c = coordinator();
   struct arena arena = ARENA_INIT;
   for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
     struct err err = {0};
     struct worker_heartbeat_answer beat;
     want(NULL, codes[i]);
-    assert_int_equal(coordinator_heartbeat(&c, "w3", &(struct worker_heartbeat){0}, &beat, &arena, DEADLINE_MS, &err), codes[i]);
+    assert_int_equal(coordinator_heartbeat(&c, "w3", &(struct worker_heartbeat){0}, &beat, &arena, DEADLINE_MS, &err),
+                     codes[i]);
     assert_int_equal(err.rc, codes[i]);
     assert_string_equal(err.field, "epoch");
     assert_non_null(strstr(err.message, "expected epoch 4, got 3"));
@@ -280,7 +293,15 @@ static void a_refusal_keeps_code_sentence_and_field(void **state) {
 static void an_answer_that_does_not_decode_is_the_peers_fault(void **state) {
   (void)state;
   static const char *const answers[] = {
-      "", "{", "[]", "{}", "{\"repeated\":1}", "{\"repeated\":true,\"more\":1}", "{\"repeated\":true}}", "{\"repeated\":true,\"repeated\":true}", "<html>",
+      "",
+      "{",
+      "[]",
+      "{}",
+      "{\"repeated\":1}",
+      "{\"repeated\":true,\"more\":1}",
+      "{\"repeated\":true}}",
+      "{\"repeated\":true,\"repeated\":true}",
+      "<html>",
   };
   const struct coordinator_client c = coordinator();
   struct arena arena = ARENA_INIT;
@@ -289,7 +310,9 @@ static void an_answer_that_does_not_decode_is_the_peers_fault(void **state) {
     struct err err = {0};
     struct lease_result_answer result;
     want(answers[i], RC_OK);
-    assert_int_equal(coordinator_put_result(&c, "x", &(struct lease_result){.worker_id = "w3", .samples = &sample, .sample_count = 1}, &result, &arena, DEADLINE_MS, &err),
+    assert_int_equal(coordinator_put_result(
+                         &c, "x", &(struct lease_result){.worker_id = "w3", .samples = &sample, .sample_count = 1},
+                         &result, &arena, DEADLINE_MS, &err),
                      RC_INTERNAL);
     assert_non_null(strstr(err.message, "could not be understood"));
   }
@@ -302,7 +325,10 @@ static void without_the_token_every_call_is_forbidden(void **state) {
   struct http_client *stranger;
   check_ok(http_client_create(&stranger, NULL, NULL, &err), &err);
   const struct coordinator_client c = {stranger, base_url};
-  assert_int_equal(coordinator_announce_version(&c, &(struct version_announce){.run = "r1", .step_id = "s", .worker_id = "w"}, DEADLINE_MS, &err), RC_FORBIDDEN);
+  assert_int_equal(
+      coordinator_announce_version(&c, &(struct version_announce){.run = "r1", .step_id = "s", .worker_id = "w"},
+                                   DEADLINE_MS, &err),
+      RC_FORBIDDEN);
   http_client_destroy(stranger);
 }
 
@@ -322,7 +348,9 @@ static void a_slash_after_the_base_url_does_no_harm(void **state) {
   struct err err = {0};
   snprintf(url, sizeof url, "%s/", base_url);
   const struct coordinator_client c = {http, url};
-  check_ok(coordinator_announce_version(&c, &(struct version_announce){.run = "r1", .step_id = "s", .worker_id = "w"}, DEADLINE_MS, &err), &err);
+  check_ok(coordinator_announce_version(&c, &(struct version_announce){.run = "r1", .step_id = "s", .worker_id = "w"},
+                                        DEADLINE_MS, &err),
+           &err);
 }
 
 int main(void) {

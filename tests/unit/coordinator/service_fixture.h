@@ -1,5 +1,6 @@
-/* A whole coordinator (writer, driver, HTTP) in the test's process, with a fake trainer behind real HTTP and fake generation-servers played by the test.
- * Convention: the log-probability of token t is -(t + 1) / 1024, for samplers and trainer alike; the weights of version v of run r have the digest of "r/v". */
+/* A whole coordinator (writer, driver, HTTP) in the test's process, with a fake trainer behind real HTTP and fake
+ * generation-servers played by the test. Convention: the log-probability of token t is -(t + 1) / 1024, for samplers
+ * and trainer alike; the weights of version v of run r have the digest of "r/v". */
 #ifndef LEASEHOLD_TESTS_SERVICE_FIXTURE_H
 #define LEASEHOLD_TESTS_SERVICE_FIXTURE_H
 
@@ -34,21 +35,26 @@ static inline void fake_digest(struct digest *out, const char *run, int64_t vers
 struct fake_trainer {
   struct http_server *server;
   char url[64];
-  pthread_mutex_t lock;      /* guards all below */
+  pthread_mutex_t lock; /* guards all below */
   char run[32];
   int64_t version;
-  bool wrong_logprobs;       /* one bit off in the first token of every sample */
-  atomic_bool slow_steps;    /* steps stay queued until this is cleared */
-  bool refuse_step;          /* the next submit-step is answered 409, as of a version that is superseded */
+  bool wrong_logprobs;    /* one bit off in the first token of every sample */
+  atomic_bool slow_steps; /* steps stay queued until this is cleared */
+  bool refuse_step;       /* the next submit-step is answered 409, as of a version that is superseded */
   int opens, batches, steps;
   int last_groups;
   double last_denominator;
   char step_id[64];
   size_t last_pushes;
-  struct { char id[64]; struct buf answer; } batch[256];
+  struct {
+    char id[64];
+    struct buf answer;
+  } batch[256];
 };
 
-static __attribute__((unused)) void reply_buf(struct http_request *r, int status, struct buf *b) { http_reply_json(r, status, b); }
+static __attribute__((unused)) void reply_buf(struct http_request *r, int status, struct buf *b) {
+  http_reply_json(r, status, b);
+}
 
 static __attribute__((unused)) void fake_file(struct http_request *r, void *context) {
   char path[200];
@@ -169,7 +175,12 @@ static __attribute__((unused)) void fake_step_status(struct http_request *r, voi
   struct err err;
   pthread_mutex_lock(&t->lock);
   bool known = strcmp(t->step_id, http_param(r, "id")) == 0;
-  struct step_status s = {.step_id = t->step_id, .state = t->slow_steps ? JOB_RUNNING : JOB_DONE, .version = t->version, .grad_norm = 0.5, .lr = 0.25, .step_us = 1000};
+  struct step_status s = {.step_id = t->step_id,
+                          .state = t->slow_steps ? JOB_RUNNING : JOB_DONE,
+                          .version = t->version,
+                          .grad_norm = 0.5,
+                          .lr = 0.25,
+                          .step_us = 1000};
   fake_digest(&s.digest, t->run, t->version);
   if (known) step_status_encode(&s, &out);
   bool slow = t->slow_steps;
@@ -184,9 +195,12 @@ static __attribute__((unused)) void fake_step_status(struct http_request *r, voi
 }
 
 static const struct http_route fake_routes[] = {
-    {.method = "GET", .path = "/v1/model/files/{name}", .handler = fake_file},   {.method = "POST", .path = "/v1/runs", .handler = fake_open},
-    {.method = "POST", .path = "/v1/submit-batch", .handler = fake_submit},      {.method = "GET", .path = "/v1/batches/{id}", .handler = fake_batch},
-    {.method = "POST", .path = "/v1/submit-step", .handler = fake_step},         {.method = "GET", .path = "/v1/steps/{id}", .handler = fake_step_status},
+    {.method = "GET", .path = "/v1/model/files/{name}", .handler = fake_file},
+    {.method = "POST", .path = "/v1/runs", .handler = fake_open},
+    {.method = "POST", .path = "/v1/submit-batch", .handler = fake_submit},
+    {.method = "GET", .path = "/v1/batches/{id}", .handler = fake_batch},
+    {.method = "POST", .path = "/v1/submit-step", .handler = fake_step},
+    {.method = "GET", .path = "/v1/steps/{id}", .handler = fake_step_status},
 };
 
 /* ---- the coordinator and its callers ---- */
@@ -199,21 +213,31 @@ struct fixture {
   struct fake_trainer trainer;
   struct http_client *http;
   struct coordinator_client client;
-  struct arena arena;        /* of answers; freed with the fixture */
+  struct arena arena; /* of answers; freed with the fixture */
   struct worker_registered trainer_is;
   struct core_options options;
 };
 
 /* A fake generation-server. */
-struct fake_server { struct worker_registered is; bool has_loaded; struct digest loaded; };
+struct fake_server {
+  struct worker_registered is;
+  bool has_loaded;
+  struct digest loaded;
+};
 
 static __attribute__((unused)) void coordinator_up(struct fixture *f) {
   struct err err = {0};
   const struct driver_options driver = {.trainer_lost_ms = 1500};
   f->options.db_path = f->db;
   f->options.data_dir = f->data;
-  if (core_create(&f->core, &f->options, &err) != RC_OK || core_start(f->core, &err) != RC_OK || driver_start(&f->driver, f->core, &driver, &err) != RC_OK) fail_msg("%s", err.message);
-  const struct http_server_options options = {.bind_address = "127.0.0.1", .threads = 2, .routes = coordinator_routes, .route_count = coordinator_route_count, .context = f->core};
+  if (core_create(&f->core, &f->options, &err) != RC_OK || core_start(f->core, &err) != RC_OK ||
+      driver_start(&f->driver, f->core, &driver, &err) != RC_OK)
+    fail_msg("%s", err.message);
+  const struct http_server_options options = {.bind_address = "127.0.0.1",
+                                              .threads = 2,
+                                              .routes = coordinator_routes,
+                                              .route_count = coordinator_route_count,
+                                              .context = f->core};
   if (http_server_start(&f->server, &options, &err) != RC_OK) fail_msg("%s", err.message);
   snprintf(f->url, sizeof f->url, "http://127.0.0.1:%d", http_server_port(f->server));
   f->client = (struct coordinator_client){.http = f->http, .base_url = f->url};
@@ -231,7 +255,8 @@ static __attribute__((unused)) void coordinator_down(struct fixture *f) {
 static __attribute__((unused)) void register_trainer(struct fixture *f) {
   struct err err = {0};
   const struct worker_register m = {.name = "trainer", .kind = WORKER_TRAINER, .url = f->trainer.url};
-  if (coordinator_register(&f->client, &m, &f->trainer_is, &f->arena, DEADLINE_MS, &err) != RC_OK) fail_msg("%s", err.message);
+  if (coordinator_register(&f->client, &m, &f->trainer_is, &f->arena, DEADLINE_MS, &err) != RC_OK)
+    fail_msg("%s", err.message);
 }
 
 static __attribute__((unused)) void register_server(struct fixture *f, struct fake_server *s, const char *name) {
@@ -244,9 +269,11 @@ static __attribute__((unused)) void register_server(struct fixture *f, struct fa
 /* Says that it is ready: versions are pushed to it from now on. */
 static __attribute__((unused)) void report_ready(struct fixture *f, const struct fake_server *s) {
   struct err err = {0};
-  const struct worker_heartbeat m = {.epoch = s->is.epoch, .ready = true, .has_loaded = s->has_loaded, .loaded_digest = s->loaded};
+  const struct worker_heartbeat m = {
+      .epoch = s->is.epoch, .ready = true, .has_loaded = s->has_loaded, .loaded_digest = s->loaded};
   struct worker_heartbeat_answer answer;
-  if (coordinator_heartbeat(&f->client, s->is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err) != RC_OK) fail_msg("%s", err.message);
+  if (coordinator_heartbeat(&f->client, s->is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err) != RC_OK)
+    fail_msg("%s", err.message);
 }
 
 static __attribute__((unused)) void write_data(struct fixture *f, const char *name, const char *text) {
@@ -274,10 +301,17 @@ static __attribute__((unused)) int fixture_setup(void **state) {
   buf_free(&text);
   write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"answer\":\"2\"}\n{\"prompt\":7}\n");
   pthread_mutex_init(&f->trainer.lock, NULL);
-  const struct http_server_options options = {.bind_address = "127.0.0.1", .threads = 2, .routes = fake_routes, .route_count = sizeof fake_routes / sizeof fake_routes[0], .context = &f->trainer};
-  if (http_server_start(&f->trainer.server, &options, &err) != RC_OK || http_client_create(&f->http, NULL, NULL, &err) != RC_OK) return 1;
+  const struct http_server_options options = {.bind_address = "127.0.0.1",
+                                              .threads = 2,
+                                              .routes = fake_routes,
+                                              .route_count = sizeof fake_routes / sizeof fake_routes[0],
+                                              .context = &f->trainer};
+  if (http_server_start(&f->trainer.server, &options, &err) != RC_OK ||
+      http_client_create(&f->http, NULL, NULL, &err) != RC_OK)
+    return 1;
   snprintf(f->trainer.url, sizeof f->trainer.url, "http://127.0.0.1:%d", http_server_port(f->trainer.server));
-  f->options = (struct core_options){.lease_ttl_ms = 60000, .heartbeat_ms = 1000, .worker_ttl_ms = 60000, .batch_tokens = 64};
+  f->options =
+      (struct core_options){.lease_ttl_ms = 60000, .heartbeat_ms = 1000, .worker_ttl_ms = 60000, .batch_tokens = 64};
   coordinator_up(f);
   register_trainer(f);
   *state = f;
@@ -297,15 +331,18 @@ static __attribute__((unused)) int fixture_teardown(void **state) {
 }
 
 /* A plain call; the body is parsed. The caller frees *out. */
-static __attribute__((unused)) int call(struct fixture *f, const char *method, const char *path, const char *body, struct json **out) {
+static __attribute__((unused)) int call(struct fixture *f, const char *method, const char *path, const char *body,
+                                        struct json **out) {
   char url[256];
   struct http_answer answer = {0};
   struct err err = {0};
   snprintf(url, sizeof url, "%s%s", f->url, path);
-  const struct http_call c = {.method = method, .url = url, .body = body, .body_len = body ? strlen(body) : 0, .deadline_ms = DEADLINE_MS};
+  const struct http_call c = {
+      .method = method, .url = url, .body = body, .body_len = body ? strlen(body) : 0, .deadline_ms = DEADLINE_MS};
   if (http_client_call(f->http, &c, &answer, &err) != RC_OK) fail_msg("%s %s: %s", method, path, err.message);
   int status = answer.status;
-  if (out && json_parse(out, answer.body.data, answer.body.len, 0, &err) != RC_OK) fail_msg("%s %s: %s", method, path, err.message);
+  if (out && json_parse(out, answer.body.data, answer.body.len, 0, &err) != RC_OK)
+    fail_msg("%s %s: %s", method, path, err.message);
   http_answer_free(&answer);
   return status;
 }
@@ -313,7 +350,8 @@ static __attribute__((unused)) int call(struct fixture *f, const char *method, c
 static __attribute__((unused)) void post_run(struct fixture *f, const char *config) {
   struct json *answer = NULL;
   int status = call(f, "POST", "/v1/runs", config, &answer);
-  if (status != 201) fail_msg("the run was answered %d: %s", status, json_string(json_get(json_get(answer, "error"), "message"), NULL));
+  if (status != 201)
+    fail_msg("the run was answered %d: %s", status, json_string(json_get(json_get(answer, "error"), "message"), NULL));
   json_free(answer);
 }
 
@@ -334,7 +372,8 @@ static __attribute__((unused)) struct json *wait_state(struct fixture *f, const 
     if (strcmp(now, wanted) == 0) return r;
     const struct json *error = json_get(r, "error");
     if (clock_monotonic_ms() > until_ms || strcmp(now, "failed") == 0) {
-      fail_msg("run %s is %s, not %s (%s)", run, now, wanted, error && json_type_of(error) == JSON_STRING ? json_string(error, NULL) : "");
+      fail_msg("run %s is %s, not %s (%s)", run, now, wanted,
+               error && json_type_of(error) == JSON_STRING ? json_string(error, NULL) : "");
     }
     json_free(r);
     clock_sleep_ms(5);
@@ -348,8 +387,13 @@ static __attribute__((unused)) int64_t get_int(const struct json *object, const 
 }
 
 /* One poll; loads what it is told to. */
-static __attribute__((unused)) enum rc poll_once(struct fixture *f, struct fake_server *s, int slots, int wait_ms, struct lease_answer *out, struct err *err) {
-  const struct lease_request m = {.epoch = s->is.epoch, .slots_free = slots, .wait_ms = wait_ms, .has_loaded = s->has_loaded, .loaded_digest = s->loaded};
+static __attribute__((unused)) enum rc poll_once(struct fixture *f, struct fake_server *s, int slots, int wait_ms,
+                                                 struct lease_answer *out, struct err *err) {
+  const struct lease_request m = {.epoch = s->is.epoch,
+                                  .slots_free = slots,
+                                  .wait_ms = wait_ms,
+                                  .has_loaded = s->has_loaded,
+                                  .loaded_digest = s->loaded};
   enum rc rc = coordinator_leases(&f->client, s->is.worker_id, &m, out, &f->arena, wait_ms + DEADLINE_MS, err);
   if (rc == RC_OK && out->current.has) {
     s->has_loaded = true;
@@ -359,7 +403,8 @@ static __attribute__((unused)) enum rc poll_once(struct fixture *f, struct fake_
 }
 
 /* Polls until there are leases. */
-static __attribute__((unused)) void poll_leases(struct fixture *f, struct fake_server *s, int slots, struct lease_answer *out) {
+static __attribute__((unused)) void poll_leases(struct fixture *f, struct fake_server *s, int slots,
+                                                struct lease_answer *out) {
   struct err err = {0};
   int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
   do {
@@ -369,7 +414,8 @@ static __attribute__((unused)) void poll_leases(struct fixture *f, struct fake_s
 }
 
 /* "#<digit>" and the end: right for even samples of a prompt "<digit>+0=". */
-static __attribute__((unused)) void make_sample(struct fixture *f, struct sample_result *out, const struct lease *l, int index, bool right) {
+static __attribute__((unused)) void make_sample(struct fixture *f, struct sample_result *out, const struct lease *l,
+                                                int index, bool right) {
   int32_t digit = l->prompt_ids.items[0];
   int32_t *ids = arena_alloc(&f->arena, 3, sizeof *ids);
   float *lp = arena_alloc(&f->arena, 3, sizeof *lp);
@@ -381,18 +427,30 @@ static __attribute__((unused)) void make_sample(struct fixture *f, struct sample
   struct version_span *span = arena_alloc(&f->arena, 1, sizeof *span);
   *segment = (struct sample_segment){0, 3, true};
   *span = (struct version_span){l->version_min, 0, 3};
-  *out = (struct sample_result){.sample = l->sample_first + index, .token_ids = {ids, 3}, .logprobs = {lp, 3}, .finish = FINISH_STOP, .segments = segment, .segment_count = 1, .spans = span,
+  *out = (struct sample_result){.sample = l->sample_first + index,
+                                .token_ids = {ids, 3},
+                                .logprobs = {lp, 3},
+                                .finish = FINISH_STOP,
+                                .segments = segment,
+                                .segment_count = 1,
+                                .spans = span,
                                 .span_count = 1};
 }
 
-static __attribute__((unused)) struct lease_result make_result(struct fixture *f, const struct fake_server *s, const struct lease *l) {
-  struct lease_result r = {.worker_id = s->is.worker_id, .epoch = s->is.epoch, .fence = l->fence, .loaded_digest = s->loaded, .sample_count = (size_t)l->sample_count};
+static __attribute__((unused)) struct lease_result make_result(struct fixture *f, const struct fake_server *s,
+                                                               const struct lease *l) {
+  struct lease_result r = {.worker_id = s->is.worker_id,
+                           .epoch = s->is.epoch,
+                           .fence = l->fence,
+                           .loaded_digest = s->loaded,
+                           .sample_count = (size_t)l->sample_count};
   r.samples = arena_alloc(&f->arena, (size_t)l->sample_count, sizeof *r.samples);
   for (int i = 0; i < l->sample_count; i++) make_sample(f, &r.samples[i], l, i, (l->sample_first + i) % 2 == 0);
   return r;
 }
 
-static __attribute__((unused)) enum rc put_result(struct fixture *f, const struct lease *l, const struct lease_result *r, bool *repeated, struct err *err) {
+static __attribute__((unused)) enum rc put_result(struct fixture *f, const struct lease *l,
+                                                  const struct lease_result *r, bool *repeated, struct err *err) {
   struct lease_result_answer answer = {0};
   enum rc rc = coordinator_put_result(&f->client, l->id, r, &answer, &f->arena, DEADLINE_MS, err);
   if (repeated) *repeated = answer.repeated;
@@ -400,14 +458,16 @@ static __attribute__((unused)) enum rc put_result(struct fixture *f, const struc
 }
 
 /* Serves leases until the run has ended. */
-static __attribute__((unused)) struct json *serve_run(struct fixture *f, struct fake_server *s, const char *run, const char *wanted) {
+static __attribute__((unused)) struct json *serve_run(struct fixture *f, struct fake_server *s, const char *run,
+                                                      const char *wanted) {
   int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
   struct err err = {0};
   for (;;) {
     struct lease_answer a;
     struct json *r = get_run(f, run);
     if (strcmp(json_string(json_get(r, "state"), NULL), wanted) == 0) return r;
-    if (clock_monotonic_ms() > until_ms) fail_msg("run %s is %s, not %s", run, json_string(json_get(r, "state"), NULL), wanted);
+    if (clock_monotonic_ms() > until_ms)
+      fail_msg("run %s is %s, not %s", run, json_string(json_get(r, "state"), NULL), wanted);
     json_free(r);
     if (poll_once(f, s, 64, 20, &a, &err) != RC_OK) fail_msg("%s", err.message);
     for (size_t i = 0; i < a.lease_count; i++) {
@@ -417,8 +477,10 @@ static __attribute__((unused)) struct json *serve_run(struct fixture *f, struct 
   }
 }
 
-#define GRPO(rounds, more)                                                                                                                                                            \
-  "{\"rounds\":" #rounds ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,\"samples_per_group\":4,"                                        \
+#define GRPO(rounds, more)                                                                                             \
+  "{\"rounds\":" #rounds                                                                                               \
+  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,\"samples_per_group\":" \
+  "4,"                                                                                                                 \
   "\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"" more "}"
 
 #endif

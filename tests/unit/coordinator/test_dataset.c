@@ -34,12 +34,17 @@ static int teardown(void **state) {
   return 0;
 }
 
-static enum rc load(struct fixture *f, const char *text, bool completion, bool answer, struct dataset **out, struct err *err) {
+static enum rc load(struct fixture *f, const char *text, bool completion, bool answer, struct dataset **out,
+                    struct err *err) {
   FILE *file = fopen(f->path, "w");
   assert_non_null(file);
   fputs(text, file);
   fclose(file);
-  const struct dataset_options options = {.prompt_tokens_max = 20, .completion_tokens_max = 20, .need_completion = completion, .need_answer = answer, .eos = EOS};
+  const struct dataset_options options = {.prompt_tokens_max = 20,
+                                          .completion_tokens_max = 20,
+                                          .need_completion = completion,
+                                          .need_answer = answer,
+                                          .eos = EOS};
   *out = NULL;
   return dataset_load(out, f->path, f->tokenizer, &options, err);
 }
@@ -47,7 +52,11 @@ static enum rc load(struct fixture *f, const char *text, bool completion, bool a
 static void lines_become_items(void **state) {
   struct dataset *d;
   struct err err;
-  assert_int_equal(load(*state, "{\"prompt\":\"ab\",\"answer\":7,\"level\":[1,2]}\n\n{\"prompt\":\"c\",\"answer\":\"x\"}\r\n{\"prompt\":\"d\",\"answer\":0.5}", false, true, &d, &err), RC_OK);
+  assert_int_equal(load(*state,
+                        "{\"prompt\":\"ab\",\"answer\":7,\"level\":[1,2]}\n\n{\"prompt\":\"c\",\"answer\":\"x\"}\r\n{"
+                        "\"prompt\":\"d\",\"answer\":0.5}",
+                        false, true, &d, &err),
+                   RC_OK);
   assert_int_equal(dataset_count(d), 3);
   const struct dataset_item *first = dataset_at(d, 0);
   assert_string_equal(first->answer, "7");
@@ -71,23 +80,34 @@ static void completions_end_with_eos(void **state) {
 static void messages_take_the_chat_template(void **state) {
   struct dataset *d;
   struct err err;
-  assert_int_equal(load(*state, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}\n", false, false, &d, &err), RC_OK);
+  assert_int_equal(load(*state, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}\n", false, false, &d, &err),
+                   RC_OK);
   assert_string_equal(dataset_at(d, 0)->prompt, "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
-  assert_int_equal(dataset_at(d, 0)->prompt_ids[0], tokenizer_id_of(((struct fixture *)*state)->tokenizer, "<|im_start|>"));
+  assert_int_equal(dataset_at(d, 0)->prompt_ids[0],
+                   tokenizer_id_of(((struct fixture *)*state)->tokenizer, "<|im_start|>"));
   dataset_free(d);
   assert_int_equal(load(*state, "{\"messages\":[{\"role\":\"user\"}]}\n", false, false, &d, &err), RC_INVALID);
   assert_int_equal(load(*state, "{\"messages\":[]}\n", false, false, &d, &err), RC_INVALID);
 }
 
 static void a_bad_line_is_refused_with_its_number(void **state) {
-  const char *bad[] = {"{\"prompt\":\"a\"", "[1]", "{\"prompt\":\"a\",\"prompt\":\"b\",\"answer\":1}", "{\"answer\":1}", "{\"prompt\":\"\",\"answer\":1}", "{\"prompt\":\"a\"}",
-                       "{\"prompt\":\"a\",\"answer\":null}", "{\"prompt\":\"a\",\"messages\":[],\"answer\":1}", "{\"prompt\":\"0123456789012345678901234567890\",\"answer\":1}", "\"\\u0000\""};
+  const char *bad[] = {"{\"prompt\":\"a\"",
+                       "[1]",
+                       "{\"prompt\":\"a\",\"prompt\":\"b\",\"answer\":1}",
+                       "{\"answer\":1}",
+                       "{\"prompt\":\"\",\"answer\":1}",
+                       "{\"prompt\":\"a\"}",
+                       "{\"prompt\":\"a\",\"answer\":null}",
+                       "{\"prompt\":\"a\",\"messages\":[],\"answer\":1}",
+                       "{\"prompt\":\"0123456789012345678901234567890\",\"answer\":1}",
+                       "\"\\u0000\""};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     char text[256];
     struct dataset *d;
     struct err err = {0};
     snprintf(text, sizeof text, "{\"prompt\":\"a\",\"answer\":1}\n{\"prompt\":\"a\",\"answer\":1}\n%s\n", bad[i]);
-    if (load(*state, text, false, true, &d, &err) == RC_OK || !strstr(err.message, "line 3") || d) fail_msg("%s: %s", bad[i], err.message);
+    if (load(*state, text, false, true, &d, &err) == RC_OK || !strstr(err.message, "line 3") || d)
+      fail_msg("%s: %s", bad[i], err.message);
   }
 }
 
@@ -96,7 +116,8 @@ static void an_empty_or_absent_file_is_refused(void **state) {
   struct err err;
   assert_int_equal(load(*state, "\n \n", false, false, &d, &err), RC_INVALID);
   const struct dataset_options options = {.prompt_tokens_max = 20, .completion_tokens_max = 20, .eos = EOS};
-  assert_int_equal(dataset_load(&d, "/nonexistent/x.jsonl", ((struct fixture *)*state)->tokenizer, &options, &err), RC_NOT_FOUND);
+  assert_int_equal(dataset_load(&d, "/nonexistent/x.jsonl", ((struct fixture *)*state)->tokenizer, &options, &err),
+                   RC_NOT_FOUND);
 }
 
 /* Each epoch visits every line once; another seed or epoch orders otherwise; a fresh cache gives the same answer. */

@@ -1,5 +1,6 @@
-/* The coordinator's pure decisions: dispatch, batching, expiry, filtering, shuffled rewards, ids, data paths, log-probability comparison.  What would break: order of the frontier, leases across
- * groups, batches over budget, the control that must not learn, datasets read from outside the data directory, an inexact round called exact. */
+/* The coordinator's pure decisions: dispatch, batching, expiry, filtering, shuffled rewards, ids, data paths,
+ * log-probability comparison.  What would break: order of the frontier, leases across groups, batches over budget,
+ * the control that must not learn, datasets read from outside the data directory, an inexact round called exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -153,7 +154,8 @@ static void ids_read_back_and_odd_ones_do_not_exist(void **state) {
   assert_int_equal(id_parse_run(&run, "r0", NULL), RC_OK);
   assert_int_equal(id_parse_round(&run, &round, "r7.12", NULL), RC_OK);
   assert_int_equal(round, 12);
-  for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) assert_int_equal(id_parse_run(&run, odd[i], NULL), RC_NOT_FOUND);
+  for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++)
+    assert_int_equal(id_parse_run(&run, odd[i], NULL), RC_NOT_FOUND);
   assert_int_equal(id_parse_round(&run, &round, "r7.12.3", NULL), RC_NOT_FOUND);
   assert_int_equal(id_parse_worker(&run, "r3", NULL), RC_NOT_FOUND);
 }
@@ -174,7 +176,8 @@ static void datasets_lie_inside_the_data_directory(void **state) {
   assert_int_equal(symlink("../secret", path), 0);
   assert_int_equal(data_path_resolve(out, sizeof out, data, "sub/a.jsonl", "dataset.path", &err), RC_OK);
   assert_int_equal(data_path_resolve(out, sizeof out, data, "./sub/a.jsonl", "dataset.path", &err), RC_OK);
-  const char *const bad[] = {"", "/etc/passwd", "..", "../secret", "sub/../../secret", "sub/..", "sub", "missing", "link"};
+  const char *const bad[] = {"",       "/etc/passwd", "..",      "../secret", "sub/../../secret",
+                             "sub/..", "sub",         "missing", "link"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     assert_int_equal(data_path_resolve(out, sizeof out, data, bad[i], "dataset.path", &err), RC_INVALID);
     assert_string_equal(err.field, "dataset.path");

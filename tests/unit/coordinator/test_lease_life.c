@@ -1,5 +1,6 @@
-/* The life of a lease over real HTTP.  What would break: a result accepted twice, late, from somebody else, of other weights or of another epoch (I2, I3, I9); samples lost with their holder; tokens
- * handed back and not continued; a poll that is not woken. */
+/* The life of a lease over real HTTP.  What would break: a result accepted twice, late, from somebody else, of other
+ * weights or of another epoch (I2, I3, I9); samples lost with their holder; tokens handed back and not continued; a
+ * poll that is not woken. */
 #include "service_fixture.h"
 
 #define ONE_RUN GRPO(2, "}")
@@ -69,7 +70,10 @@ static void a_repeat_is_fine_and_other_content_is_nondeterminism(void **state) {
   struct store *store;
   int64_t incidents = 0;
   assert_int_equal(readers_take(core_readers(f->core), &store, &err), RC_OK);
-  assert_int_equal(store_int(store, &incidents, &err, "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism' AND subject = 'r1.0.0.0-3'", NO_BINDS), RC_OK);
+  assert_int_equal(
+      store_int(store, &incidents, &err,
+                "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism' AND subject = 'r1.0.0.0-3'", NO_BINDS),
+      RC_OK);
   readers_give(core_readers(f->core), store);
   assert_int_equal(incidents, 1);
   struct json *run = get_run(f, "r1");
@@ -77,7 +81,8 @@ static void a_repeat_is_fine_and_other_content_is_nondeterminism(void **state) {
   json_free(run);
 }
 
-static void expect_refused(struct fixture *f, const struct lease *l, const struct lease_result *r, enum rc expected, const char *field) {
+static void expect_refused(struct fixture *f, const struct lease *l, const struct lease_result *r, enum rc expected,
+                           const char *field) {
   struct err err = {0};
   enum rc rc = put_result(f, l, r, NULL, &err);
   if (rc != expected) fail_msg("expected %s, got %s: %s", rc_name(expected), rc_name(rc), err.message);
@@ -172,11 +177,17 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
   register_trainer(f);
   struct lease l = begin(f, &s, 4);
   struct lease_ref held[] = {{l.id, l.fence}, {"r1.0.2.0-3", 1}};
-  struct worker_heartbeat m = {.epoch = s.is.epoch, .ready = true, .has_loaded = true, .loaded_digest = s.loaded, .leases = held, .lease_count = 2};
+  struct worker_heartbeat m = {.epoch = s.is.epoch,
+                               .ready = true,
+                               .has_loaded = true,
+                               .loaded_digest = s.loaded,
+                               .leases = held,
+                               .lease_count = 2};
   struct worker_heartbeat_answer answer;
   for (int i = 0; i < 5; i++) {
     clock_sleep_ms(120);
-    assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err), RC_OK);
+    assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err),
+                     RC_OK);
     assert_int_equal(answer.lost_count, 1);
     assert_string_equal(answer.lost[0], "r1.0.2.0-3");
     assert_true(answer.current.has);
@@ -184,7 +195,8 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
   struct lease_result r = make_result(f, &s, &l);
   assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_OK); /* twice its time to live later */
   m.epoch++;
-  assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err), RC_CONFLICT);
+  assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err),
+                   RC_CONFLICT);
 }
 
 static void a_silent_worker_is_gone(void **state) {
@@ -235,7 +247,13 @@ static void tokens_handed_back_are_continued(void **state) {
   assert_int_equal(put_result(f, &a.leases[0], &rest, NULL, &err), RC_OK);
 }
 
-struct waiting { struct fixture *f; struct fake_server *s; struct lease_answer answer; int64_t took_ms; enum rc rc; };
+struct waiting {
+  struct fixture *f;
+  struct fake_server *s;
+  struct lease_answer answer;
+  int64_t took_ms;
+  enum rc rc;
+};
 
 static void *wait_for_lease(void *context) {
   struct waiting *w = context;
@@ -245,7 +263,11 @@ static void *wait_for_lease(void *context) {
   int64_t begun_ms = clock_monotonic_ms();
   if (http_client_create(&http, NULL, NULL, &err) != RC_OK) return NULL;
   const struct coordinator_client client = {.http = http, .base_url = w->f->url};
-  const struct lease_request m = {.epoch = w->s->is.epoch, .slots_free = 4, .wait_ms = 10000, .has_loaded = w->s->has_loaded, .loaded_digest = w->s->loaded};
+  const struct lease_request m = {.epoch = w->s->is.epoch,
+                                  .slots_free = 4,
+                                  .wait_ms = 10000,
+                                  .has_loaded = w->s->has_loaded,
+                                  .loaded_digest = w->s->loaded};
   w->rc = coordinator_leases(&client, w->s->is.worker_id, &m, &w->answer, &arena, DEADLINE_MS, &err);
   w->took_ms = clock_monotonic_ms() - begun_ms;
   arena_free(&arena);
@@ -287,20 +309,33 @@ static void odd_requests_are_answered_with_a_sentence(void **state) {
   char path[64];
   register_server(f, &s, "gen-1");
   snprintf(path, sizeof path, "/v1/workers/%s/leases", s.is.worker_id);
-  const char *const bodies[] = {"", "{", "[]", "{}", "{\"epoch\":1,\"slots_free\":0,\"wait_ms\":0}", "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":99999999}",
-                                "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":0,\"extra\":1}", "{\"epoch\":1,\"epoch\":1,\"slots_free\":1,\"wait_ms\":0}"};
+  const char *const bodies[] = {"",
+                                "{",
+                                "[]",
+                                "{}",
+                                "{\"epoch\":1,\"slots_free\":0,\"wait_ms\":0}",
+                                "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":99999999}",
+                                "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":0,\"extra\":1}",
+                                "{\"epoch\":1,\"epoch\":1,\"slots_free\":1,\"wait_ms\":0}"};
   for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
     assert_int_equal(call(f, "POST", path, bodies[i], &answer), 422);
     assert_non_null(json_get(json_get(answer, "error"), "message"));
     json_free(answer);
   }
-  assert_int_equal(call(f, "POST", "/v1/workers/w99/leases", "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":0}", &answer), 404);
+  assert_int_equal(call(f, "POST", "/v1/workers/w99/leases", "{\"epoch\":1,\"slots_free\":1,\"wait_ms\":0}", &answer),
+                   404);
   json_free(answer);
-  assert_int_equal(call(f, "POST", "/v1/workers", "{\"name\":\"a b\",\"kind\":\"generation\",\"url\":\"http://x:1\",\"slots\":1}", &answer), 422);
+  assert_int_equal(call(f, "POST", "/v1/workers",
+                        "{\"name\":\"a b\",\"kind\":\"generation\",\"url\":\"http://x:1\",\"slots\":1}", &answer),
+                   422);
   json_free(answer);
-  assert_int_equal(call(f, "POST", "/v1/workers", "{\"name\":\"a\",\"kind\":\"generation\",\"url\":\"ftp://x\",\"slots\":1}", &answer), 422);
+  assert_int_equal(call(f, "POST", "/v1/workers",
+                        "{\"name\":\"a\",\"kind\":\"generation\",\"url\":\"ftp://x\",\"slots\":1}", &answer),
+                   422);
   json_free(answer);
-  assert_int_equal(call(f, "POST", "/v1/workers", "{\"name\":\"a\",\"kind\":\"generation\",\"url\":\"http://x:1\",\"slots\":0}", &answer), 422);
+  assert_int_equal(call(f, "POST", "/v1/workers",
+                        "{\"name\":\"a\",\"kind\":\"generation\",\"url\":\"http://x:1\",\"slots\":0}", &answer),
+                   422);
   json_free(answer);
 }
 

@@ -43,7 +43,10 @@ static void defaults_are_resolved(void **state) {
 static void the_trainer_gets_the_sampling_temperature(void **state) {
   (void)state;
   struct parsed p;
-  assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0.7},\"training\":{\"temperature\":2}}")->rc, RC_OK);
+  assert_int_equal(
+      parse(&p, "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0.7},\"training\":{\"temperature\":2}}")
+          ->rc,
+      RC_OK);
   assert_true(p.config.training.temperature == 0.7);
   parsed_free(&p);
 }
@@ -65,16 +68,20 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0}}", "sampling.temperature", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":5}}", "sampling.top_k", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"verifier\":{\"kind\":\"none\"}}", "verifier.kind", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"zero_advantage\":\"refill\"}}", "filter.zero_advantage", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"zero_advantage\":\"refill\"}}", "filter.zero_advantage",
+       RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"advantage\":{\"kind\":\"best\"}}", "advantage.kind", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"dance\"}}", "training.objective", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2}}", "evaluation.path", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"cross_entropy\"},\"evaluation\":{\"path\":\"b\",\"every_rounds\":2}}", "evaluation", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"cross_entropy\"},\"evaluation\":{\"path\":\"b\","
+       "\"every_rounds\":2}}",
+       "evaluation", RC_INVALID},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     struct parsed p;
     parse(&p, cases[i].text);
-    if (p.rc != cases[i].rc || !strstr(p.err.field, cases[i].field)) fail_msg("%s: got %s, field '%s', %s", cases[i].text, rc_name(p.rc), p.err.field, p.err.message);
+    if (p.rc != cases[i].rc || !strstr(p.err.field, cases[i].field))
+      fail_msg("%s: got %s, field '%s', %s", cases[i].text, rc_name(p.rc), p.err.field, p.err.message);
     parsed_free(&p);
   }
 }
@@ -82,8 +89,10 @@ static void faults_name_their_field(void **state) {
 static void what_is_written_reads_back_to_the_same_hash(void **state) {
   (void)state;
   const char *text =
-      "{\"name\":\"x\",\"seed\":\"18446744073709551615\",\"dataset\":{\"path\":\"a\",\"shuffle\":false},\"rounds\":7,\"sampling\":{\"temperature\":0.3,\"stop_token_ids\":[5,6]},"
-      "\"verifier\":{\"kind\":\"countdown\",\"shuffle_rewards\":true},\"filter\":{\"zero_advantage\":\"shrink\"},\"evaluation\":{\"path\":\"v\",\"every_rounds\":2},"
+      "{\"name\":\"x\",\"seed\":\"18446744073709551615\",\"dataset\":{\"path\":\"a\",\"shuffle\":false},\"rounds\":7,"
+      "\"sampling\":{\"temperature\":0.3,\"stop_token_ids\":[5,6]},"
+      "\"verifier\":{\"kind\":\"countdown\",\"shuffle_rewards\":true},\"filter\":{\"zero_advantage\":\"shrink\"},"
+      "\"evaluation\":{\"path\":\"v\",\"every_rounds\":2},"
       "\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
   struct parsed first, second;
   struct digest a, b;

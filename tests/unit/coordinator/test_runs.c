@@ -1,5 +1,6 @@
-/* Whole runs over real HTTP with a fake trainer and a fake server.  What would break: rounds that do not open or close, steps with the wrong members or denominator, an inexact round called exact, runs
- * that do not survive a restart, versions announced by zombies, runs that hang instead of failing with a sentence. */
+/* Whole runs over real HTTP with a fake trainer and a fake server.  What would break: rounds that do not open or
+ * close, steps with the wrong members or denominator, an inexact round called exact, runs that do not survive a
+ * restart, versions announced by zombies, runs that hang instead of failing with a sentence. */
 #include <math.h>
 
 #include "service_fixture.h"
@@ -109,7 +110,9 @@ static void a_round_with_evaluations_trains_only_on_its_own_groups(void **state)
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
-  post_run(f, GRPO(3, "},\"evaluation\":{\"path\":\"train.jsonl\",\"every_rounds\":2,\"samples\":2,\"problems\":4,\"temperature\":0}"));
+  post_run(f, GRPO(3,
+                   "},\"evaluation\":{\"path\":\"train.jsonl\",\"every_rounds\":2,\"samples\":2,\"problems\":4,"
+                   "\"temperature\":0}"));
   struct json *run = serve_run(f, &s, "r1", "completed");
   const struct json *evaluations = json_get(run, "evaluations");
   assert_int_equal(json_length(evaluations), 2); /* rounds 0 and 2 */
@@ -125,8 +128,10 @@ static void an_evaluate_run_trains_nothing(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
-  post_run(f, "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},"
-              "\"training\":{\"objective\":\"evaluate\"}}");
+  post_run(f,
+           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":0,\"samples_per_group\":2,"
+           "\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},"
+           "\"training\":{\"objective\":\"evaluate\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "result", "problems"), 10);
   assert_int_equal(get_int(run, "result", "samples"), 20);
@@ -137,7 +142,9 @@ static void an_evaluate_run_trains_nothing(void **state) {
 
 static void a_supervised_run_needs_no_servers(void **state) {
   struct fixture *f = *state;
-  post_run(f, "{\"rounds\":4,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":2,\"samples_per_group\":3,\"training\":{\"objective\":\"cross_entropy\"}}");
+  post_run(f,
+           "{\"rounds\":4,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":2,\"samples_per_group\":3,"
+           "\"training\":{\"objective\":\"cross_entropy\"}}");
   struct json *run = wait_state(f, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 4);
   assert_int_equal(get_int(history_at(run, 0), "groups", NULL), 2);
@@ -159,14 +166,19 @@ static void a_bad_dataset_fails_the_run_with_a_sentence(void **state) {
   assert_string_equal(json_string(json_get(run, "state"), NULL), "failed");
   assert_non_null(strstr(json_string(json_get(run, "error"), NULL), "2")); /* the line */
   json_free(run);
-  post_run(f, "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
+  post_run(f,
+           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r2", "completed")); /* the next one runs */
 }
 
 static void configurations_that_cannot_be_are_refused(void **state) {
   struct fixture *f = *state;
   struct json *answer;
-  const struct { const char *body; int status; } cases[] = {
+  const struct {
+    const char *body;
+    int status;
+  } cases[] = {
       {"{}", 422},
       {"{\"dataset\":{\"path\":\"missing.jsonl\"}}", 422},
       {"{\"dataset\":{\"path\":\"../data/train.jsonl\"}}", 422},
@@ -251,8 +263,14 @@ static void until_stepping(struct fixture *f, struct fake_server *s) {
   fail_msg("no step was submitted");
 }
 
-static enum rc announce(struct fixture *f, const char *step, int64_t version, uint64_t fence, int64_t digest_of_version, struct err *err) {
-  struct version_announce m = {.run = "r1", .step_id = step, .worker_id = f->trainer_is.worker_id, .epoch = f->trainer_is.epoch, .fence = fence, .version = version};
+static enum rc announce(struct fixture *f, const char *step, int64_t version, uint64_t fence, int64_t digest_of_version,
+                        struct err *err) {
+  struct version_announce m = {.run = "r1",
+                               .step_id = step,
+                               .worker_id = f->trainer_is.worker_id,
+                               .epoch = f->trainer_is.epoch,
+                               .fence = fence,
+                               .version = version};
   fake_digest(&m.digest, "r1", digest_of_version);
   return coordinator_announce_version(&f->client, &m, DEADLINE_MS, err);
 }
@@ -272,7 +290,8 @@ static void versions_are_announced_once_and_by_the_right_trainer(void **state) {
   assert_int_equal(announce(f, "r1.0", 1, fence, 9, &err), RC_CONFLICT); /* other weights under one number */
   struct json *run = get_run(f, "r1");
   assert_int_equal(get_int(run, "version", NULL), 1);
-  assert_int_equal(get_int(run, "round", NULL), 1); /* the next round is open though the step's figures are still to come */
+  assert_int_equal(get_int(run, "round", NULL),
+                   1); /* the next round is open though the step's figures are still to come */
   json_free(run);
   f->trainer.slow_steps = false;
   json_free(serve_run(f, &s, "r1", "completed"));
@@ -339,7 +358,8 @@ static struct json *wait_failed(struct fixture *f, const char *run) {
   for (;;) {
     struct json *r = get_run(f, run);
     if (strcmp(json_string(json_get(r, "state"), NULL), "failed") == 0) return r;
-    if (clock_monotonic_ms() > until_ms) fail_msg("run %s is %s, not failed", run, json_string(json_get(r, "state"), NULL));
+    if (clock_monotonic_ms() > until_ms)
+      fail_msg("run %s is %s, not failed", run, json_string(json_get(r, "state"), NULL));
     json_free(r);
     clock_sleep_ms(10);
   }
@@ -416,12 +436,15 @@ static void events_tell_the_whole_story(void **state) {
   struct http_answer answer = {0};
   struct err err;
   char url[160];
-  post_run(f, "{\"rounds\":2,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
+  post_run(f,
+           "{\"rounds\":2,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "\"training\":{\"objective\":\"cross_entropy\"}}");
   snprintf(url, sizeof url, "%s/v1/runs/r1/events", f->url);
   const struct http_call c = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
   assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK); /* the stream ends with the run */
   assert_int_equal(answer.status, 200);
-  const char *queued = strstr(answer.body.data, "\"queued\""), *round = strstr(answer.body.data, "event: round"), *completed = strstr(answer.body.data, "\"completed\"");
+  const char *queued = strstr(answer.body.data, "\"queued\""), *round = strstr(answer.body.data, "event: round"),
+             *completed = strstr(answer.body.data, "\"completed\"");
   assert_non_null(queued);
   assert_non_null(round);
   assert_non_null(completed);
@@ -463,7 +486,11 @@ static void two_orders_of_completion_give_the_same_groups(void **state) {
     struct rows q;
     bool row;
     assert_int_equal(readers_take(core_readers(f->core), &store, &err), RC_OK);
-    assert_int_equal(store_query(store, &q, &err, "SELECT group_ordinal, digest FROM samples WHERE run = ?1 AND sample = 0 ORDER BY group_ordinal", BINDS(b_int(order + 1))), RC_OK);
+    assert_int_equal(
+        store_query(store, &q, &err,
+                    "SELECT group_ordinal, digest FROM samples WHERE run = ?1 AND sample = 0 ORDER BY group_ordinal",
+                    BINDS(b_int(order + 1))),
+        RC_OK);
     for (int i = 0; i < 3; i++) {
       assert_int_equal(rows_next(&q, &row, &err), RC_OK);
       assert_true(row && rows_digest(&q, 1, &digests[order][i]));

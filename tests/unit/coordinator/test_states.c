@@ -15,7 +15,8 @@ static void drawn_transitions_are_allowed(void **state) {
 /* A superseded version that became current again would let stale samples in. */
 static void nothing_leaves_an_end_state(void **state) {
   (void)state;
-  for (int to = VERSION_STAGED; to <= VERSION_SUPERSEDED; to++) assert_false(state_may(MACHINE_VERSION, VERSION_SUPERSEDED, to));
+  for (int to = VERSION_STAGED; to <= VERSION_SUPERSEDED; to++)
+    assert_false(state_may(MACHINE_VERSION, VERSION_SUPERSEDED, to));
   for (int to = GROUP_OPEN; to <= GROUP_ABANDONED; to++) {
     assert_false(state_may(MACHINE_GROUP, GROUP_CONSUMED, to));
     assert_false(state_may(MACHINE_GROUP, GROUP_FILTERED, to));
@@ -37,8 +38,10 @@ static void a_refused_transition_names_thing_and_states(void **state) {
 
 static void names_and_states_match_both_ways(void **state) {
   (void)state;
-  for (int s = RUN_QUEUED; s <= RUN_FAILED; s++) assert_int_equal(state_parse(MACHINE_RUN, state_name(MACHINE_RUN, s)), s);
-  for (int s = GROUP_OPEN; s <= GROUP_ABANDONED; s++) assert_int_equal(state_parse(MACHINE_GROUP, state_name(MACHINE_GROUP, s)), s);
+  for (int s = RUN_QUEUED; s <= RUN_FAILED; s++)
+    assert_int_equal(state_parse(MACHINE_RUN, state_name(MACHINE_RUN, s)), s);
+  for (int s = GROUP_OPEN; s <= GROUP_ABANDONED; s++)
+    assert_int_equal(state_parse(MACHINE_GROUP, state_name(MACHINE_GROUP, s)), s);
   assert_int_equal(state_parse(MACHINE_RUN, "sleeping"), -1);
 }
 

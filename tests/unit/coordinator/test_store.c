@@ -1,4 +1,5 @@
-/* The store and its migrations.  What would break: values that come back changed, a nested query that resets its outer one, a second current version (I1), a database of a newer coordinator. */
+/* The store and its migrations.  What would break: values that come back changed, a nested query that resets its
+ * outer one, a second current version (I1), a database of a newer coordinator. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,10 @@
 #include "services/coordinator/migrations.h"
 #include "services/coordinator/readers.h"
 
-struct fixture { char dir[40], path[64]; struct store *store; };
+struct fixture {
+  char dir[40], path[64];
+  struct store *store;
+};
 
 static int setup(void **state) {
   static struct fixture f;
@@ -38,9 +42,13 @@ static void values_come_back_as_they_went(void **state) {
   size_t len;
   struct digest d, got;
   digest_of(&d, "x", 1);
-  assert_int_equal(store_script(f->store, "CREATE TABLE t (i INTEGER, r REAL, t TEXT, b BLOB, d BLOB, n REAL, e BLOB) STRICT", &err), RC_OK);
+  assert_int_equal(
+      store_script(f->store, "CREATE TABLE t (i INTEGER, r REAL, t TEXT, b BLOB, d BLOB, n REAL, e BLOB) STRICT", &err),
+      RC_OK);
   assert_int_equal(store_exec(f->store, &err, "INSERT INTO t VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                              BINDS(b_int(INT64_MIN), b_real(0.1), b_text("\xc3\xa4"), b_blob("a\0b", 3), b_digest(&d), b_real(NAN), b_blob(NULL, 0))), RC_OK);
+                              BINDS(b_int(INT64_MIN), b_real(0.1), b_text("\xc3\xa4"), b_blob("a\0b", 3), b_digest(&d),
+                                    b_real(NAN), b_blob(NULL, 0))),
+                   RC_OK);
   assert_int_equal(store_changes(f->store), 1);
   assert_int_equal(store_query(f->store, &q, &err, "SELECT i, r, t, b, d, n, e FROM t", NO_BINDS), RC_OK);
   assert_int_equal(rows_next(&q, &row, &err), RC_OK);
@@ -99,14 +107,34 @@ static void the_schema_is_made_once_and_guards_itself(void **state) {
   assert_int_equal(migrations_apply(f->store, &err), RC_OK);
   assert_int_equal(store_int(f->store, &n, &err, "SELECT max(version) FROM schema_version", NO_BINDS), RC_OK);
   assert_int_equal(n, migrations_newest());
-  assert_int_equal(store_int(f->store, &n, &err, "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND strict = 0 AND name NOT LIKE 'sqlite_%'", NO_BINDS), RC_OK);
+  assert_int_equal(store_int(f->store, &n, &err,
+                             "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND "
+                             "strict = 0 AND name NOT LIKE 'sqlite_%'",
+                             NO_BINDS),
+                   RC_OK);
   assert_int_equal(n, 0); /* every table is STRICT */
-  assert_int_equal(store_script(f->store, "INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES (1, '', 0, 0, 'grpo', '{}', x'00', 1, '0', 0);"
-                                          "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (1, 0, 1, x'00', 1, 0)", &err), RC_OK);
+  assert_int_equal(
+      store_script(
+          f->store,
+          "INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES "
+          "(1, '', 0, 0, 'grpo', '{}', x'00', 1, '0', 0);"
+          "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (1, 0, 1, x'00', 1, 0)",
+          &err),
+      RC_OK);
   /* I1: never two current versions of a run */
-  assert_int_equal(store_script(f->store, "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (1, 1, 1, x'00', 1, 0)", &err), RC_CONFLICT);
+  assert_int_equal(
+      store_script(
+          f->store,
+          "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (1, 1, 1, x'00', 1, 0)",
+          &err),
+      RC_CONFLICT);
   /* foreign keys are on */
-  assert_int_equal(store_script(f->store, "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (2, 0, 1, x'00', 1, 0)", &err), RC_CONFLICT);
+  assert_int_equal(
+      store_script(
+          f->store,
+          "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (2, 0, 1, x'00', 1, 0)",
+          &err),
+      RC_CONFLICT);
 }
 
 static void a_newer_database_is_refused(void **state) {
@@ -134,7 +162,8 @@ static void readers_see_one_snapshot_and_write_nothing(void **state) {
   struct store *s;
   struct err err;
   int64_t n = -1;
-  assert_int_equal(store_script(f->store, "CREATE TABLE u (k INTEGER PRIMARY KEY); INSERT INTO u VALUES (1)", &err), RC_OK);
+  assert_int_equal(store_script(f->store, "CREATE TABLE u (k INTEGER PRIMARY KEY); INSERT INTO u VALUES (1)", &err),
+                   RC_OK);
   assert_int_equal(readers_create(&readers, f->path, &err), RC_OK);
   assert_int_equal(readers_take(readers, &s, &err), RC_OK);
   assert_int_equal(store_int(s, &n, &err, "SELECT count(*) FROM u", NO_BINDS), RC_OK);

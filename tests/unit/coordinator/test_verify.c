@@ -20,14 +20,30 @@ static double countdown(const char *completion, const char *extra) {
 
 static void the_last_number_counts(void **state) {
   (void)state;
-  const struct { const char *text, *answer; double reward; } cases[] = {
-      {"7+5=2;2*3=6;6-4=2;#2", "2", 1}, {"it is 3, no, 4", "4", 1},        {"it is 3, no, 4", "3", 0},      {"1,234.50", "1234.5", 1},  {"-7", "-7", 1},
-      {"so 3-7", "7", 1},               {"x = -7", "-7", 1},               {"1/2", "0.5", 1},               {"50e-2", "1/2", 1},        {"2.", "2", 1},
-      {"0.1", "1e-1", 1},               {"9007199254740993", "9007199254740992", 0}, {"9007199254740993", "9007199254740993", 1}, {"12,34", "34", 1}, {"answer: 8/0", "0", 1},
+  const struct {
+    const char *text, *answer;
+    double reward;
+  } cases[] = {
+      {"7+5=2;2*3=6;6-4=2;#2", "2", 1},
+      {"it is 3, no, 4", "4", 1},
+      {"it is 3, no, 4", "3", 0},
+      {"1,234.50", "1234.5", 1},
+      {"-7", "-7", 1},
+      {"so 3-7", "7", 1},
+      {"x = -7", "-7", 1},
+      {"1/2", "0.5", 1},
+      {"50e-2", "1/2", 1},
+      {"2.", "2", 1},
+      {"0.1", "1e-1", 1},
+      {"9007199254740993", "9007199254740992", 0},
+      {"9007199254740993", "9007199254740993", 1},
+      {"12,34", "34", 1},
+      {"answer: 8/0", "0", 1},
       {"1234567890123456789012345", "1234567890123456789012345", 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    if (numeric(cases[i].text, cases[i].answer, NULL) != cases[i].reward) fail_msg("'%s' against %s: expected reward %g", cases[i].text, cases[i].answer, cases[i].reward);
+    if (numeric(cases[i].text, cases[i].answer, NULL) != cases[i].reward)
+      fail_msg("'%s' against %s: expected reward %g", cases[i].text, cases[i].answer, cases[i].reward);
   }
 }
 

@@ -1,4 +1,5 @@
-/* What the engine's tests share: a tiny random model, an engine driven step by step in the test's thread, and jobs whose outcome is kept for comparing. */
+/* What the engine's tests share: a tiny random model, an engine driven step by step in the test's thread, and jobs
+ * whose outcome is kept for comparing. */
 #ifndef LEASEHOLD_TESTS_ENGINE_TEST_H
 #define LEASEHOLD_TESTS_ENGINE_TEST_H
 
@@ -17,8 +18,18 @@
 enum { RIG_STEPS_MAX = 20000, OUTCOME_TOKENS_MAX = 160, OUTCOME_SAMPLES_MAX = 16 };
 
 static inline struct model_config tiny_config(void) {
-  return (struct model_config){.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 2, .head_dim = 8, .ffn = 48, .vocabulary = 61, .positions_max = 160,
-                               .rms_eps = 1e-6f, .rope_theta = 10000, .initializer_range = 0.3f, .tied = true};
+  return (struct model_config){.layers = 2,
+                               .hidden = 32,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = 8,
+                               .ffn = 48,
+                               .vocabulary = 61,
+                               .positions_max = 160,
+                               .rms_eps = 1e-6f,
+                               .rope_theta = 10000,
+                               .initializer_range = 0.3f,
+                               .tied = true};
 }
 
 struct rig {
@@ -36,8 +47,12 @@ struct outcome {
   enum job_end end;
   struct policy policy;
   int samples;
-  struct { int32_t index, count, tokens[OUTCOME_TOKENS_MAX]; float logprobs[OUTCOME_TOKENS_MAX]; int64_t versions[OUTCOME_TOKENS_MAX]; enum finish_reason finish; }
-    sample[OUTCOME_SAMPLES_MAX];
+  struct {
+    int32_t index, count, tokens[OUTCOME_TOKENS_MAX];
+    float logprobs[OUTCOME_TOKENS_MAX];
+    int64_t versions[OUTCOME_TOKENS_MAX];
+    enum finish_reason finish;
+  } sample[OUTCOME_SAMPLES_MAX];
 };
 
 static inline void rig_backend(struct rig *r) {
@@ -65,7 +80,12 @@ static inline void rig_weights(struct rig *r, int which, uint64_t seed, int64_t 
 static inline void rig_open(struct rig *r, int slots, int pages, int page_tokens, int chunk) {
   struct err err = {0};
   rig_backend(r);
-  const struct engine_options o = {.model = r->model, .slots = slots, .pages = pages, .page_tokens = page_tokens, .prefill_chunk = chunk, .inbox_max = 256};
+  const struct engine_options o = {.model = r->model,
+                                   .slots = slots,
+                                   .pages = pages,
+                                   .page_tokens = page_tokens,
+                                   .prefill_chunk = chunk,
+                                   .inbox_max = 256};
   if (engine_create(&r->engine, &o, &err) != RC_OK) fail_msg("%s", err.message);
   rig_weights(r, 0, 1, 3);
   rig_weights(r, 1, 2, 4);
@@ -106,8 +126,14 @@ static inline void keep_outcome(struct job *job, void *context) {
 /* A prompt of `length` ids that depends on `salt`. */
 static inline struct job_spec spec_of(int32_t *prompt, int length, int salt, int samples, int max_new) {
   for (int i = 0; i < length; i++) prompt[i] = (int32_t)((i * 17 + salt * 29 + i * i % 7) % 61);
-  return (struct job_spec){.kind = JOB_OF_REQUEST, .id = "gen", .prompt = prompt, .prompt_count = length, .max_new = max_new,
-                           .sampling = {.temperature = 1, .top_p = 1}, .key = {.seed = 42, .purpose = RNG_REQUEST, .group = (uint32_t)salt}, .sample_count = samples};
+  return (struct job_spec){.kind = JOB_OF_REQUEST,
+                           .id = "gen",
+                           .prompt = prompt,
+                           .prompt_count = length,
+                           .max_new = max_new,
+                           .sampling = {.temperature = 1, .top_p = 1},
+                           .key = {.seed = 42, .purpose = RNG_REQUEST, .group = (uint32_t)salt},
+                           .sample_count = samples};
 }
 
 static inline struct job *submit(struct rig *r, const struct job_spec *spec, struct outcome *o) {

@@ -1,4 +1,5 @@
-/* What the server's tests share: a whole generation-server in the process, plain HTTP calls to it, and the bytes of a model in several versions. */
+/* What the server's tests share: a whole generation-server in the process, plain HTTP calls to it, and the bytes of a
+ * model in several versions. */
 #ifndef LEASEHOLD_TESTS_GENERATION_SERVER_TEST_H
 #define LEASEHOLD_TESTS_GENERATION_SERVER_TEST_H
 
@@ -50,7 +51,13 @@ static inline void make_version(struct version_bytes *out, uint64_t seed) {
 }
 
 static inline struct server_options server_options_of(const char *model_dir, const char *coordinator) {
-  return (struct server_options){.bind = "127.0.0.1", .coordinator = coordinator, .model_dir = model_dir, .token = "", .name = "gen-1", .prefetch = 4, .drain_ms = 500,
+  return (struct server_options){.bind = "127.0.0.1",
+                                 .coordinator = coordinator,
+                                 .model_dir = model_dir,
+                                 .token = "",
+                                 .name = "gen-1",
+                                 .prefetch = 4,
+                                 .drain_ms = 500,
                                  .host = {.slots = 4, .threads = 1, .page_tokens = 16, .prefill_chunk = 32}};
 }
 
@@ -63,14 +70,16 @@ static inline struct server *start_server(const struct server_options *options) 
 }
 
 /* One call; the answer's body is returned (free it), its status in *status. */
-static inline char *call_with(struct server *s, const char *method, const char *path, const void *body, size_t len, const char *const *headers, int *status) {
+static inline char *call_with(struct server *s, const char *method, const char *path, const void *body, size_t len,
+                              const char *const *headers, int *status) {
   struct err err = {0};
   struct http_client *client;
   struct http_answer answer;
   char url[256];
   snprintf(url, sizeof url, "http://127.0.0.1:%d%s", server_port(s), path);
   assert_int_equal(http_client_create(&client, "", NULL, &err), RC_OK);
-  const struct http_call c = {.method = method, .url = url, .body = body, .body_len = len, .headers = headers, .deadline_ms = WAIT_MS};
+  const struct http_call c = {
+      .method = method, .url = url, .body = body, .body_len = len, .headers = headers, .deadline_ms = WAIT_MS};
   if (http_client_call(client, &c, &answer, &err) != RC_OK) fail_msg("%s %s: %s", method, path, err.message);
   *status = answer.status;
   char *text = strndup(answer.body.data ? answer.body.data : "", answer.body.len);
@@ -100,7 +109,8 @@ static inline void wait_for_version(struct server *s, int64_t version) {
   for (;;) {
     struct host *h = atomic_load(&s->host);
     if (h && engine_policy(h->engine, &active) && active.version == version) return;
-    if (clock_monotonic_ms() > until_ms) fail_msg("version %lld was not activated within %d ms", (long long)version, WAIT_MS);
+    if (clock_monotonic_ms() > until_ms)
+      fail_msg("version %lld was not activated within %d ms", (long long)version, WAIT_MS);
     clock_sleep_ms(2);
   }
 }

@@ -1,5 +1,5 @@
-/* The engine's promise: what a sample gets does not depend on slots, page sizes, chunks, neighbours, preemption, forks or being continued elsewhere.
- * Every comparison is of token ids and of the bits of the log-probabilities. */
+/* The engine's promise: what a sample gets does not depend on slots, page sizes, chunks, neighbours, preemption,
+ * forks or being continued elsewhere. Every comparison is of token ids and of the bits of the log-probabilities. */
 #include "tests/unit/generation-server/engine_test.h"
 
 enum { JOBS = 5, SAMPLES = 4, MAX_NEW = 24 };
@@ -32,8 +32,10 @@ static void reference(struct outcome *outcomes) { assert_int_equal(run_load(outc
 static void shapes_do_not_matter(void **state) {
   (void)state;
   static struct outcome expected[JOBS], got[JOBS];
-  static const struct { int slots, pages, page_tokens, chunk; } shapes[] = {
-    {32, 400, 16, 256}, {7, 100, 32, 64}, {3, 60, 64, 17}, {32, 400, 48, 1}, {20, 200, 16, 5}, {2, 40, 160, 33},
+  static const struct {
+    int slots, pages, page_tokens, chunk;
+  } shapes[] = {
+      {32, 400, 16, 256}, {7, 100, 32, 64}, {3, 60, 64, 17}, {32, 400, 48, 1}, {20, 200, 16, 5}, {2, 40, 160, 33},
   };
   reference(expected);
   assert_int_equal(expected[0].sample[0].count, MAX_NEW);
@@ -76,8 +78,10 @@ static void forks_equal_separate_samples(void **state) {
     run_until_idle(&rig);
     for (int i = 0; i < SAMPLES; i++) {
       assert_int_equal(alone[i].sample[0].count, group.sample[i].count);
-      assert_memory_equal(alone[i].sample[0].tokens, group.sample[i].tokens, (size_t)group.sample[i].count * sizeof(int32_t));
-      assert_memory_equal(alone[i].sample[0].logprobs, group.sample[i].logprobs, (size_t)group.sample[i].count * sizeof(float));
+      assert_memory_equal(alone[i].sample[0].tokens, group.sample[i].tokens,
+                          (size_t)group.sample[i].count * sizeof(int32_t));
+      assert_memory_equal(alone[i].sample[0].logprobs, group.sample[i].logprobs,
+                          (size_t)group.sample[i].count * sizeof(float));
     }
     assert_memory_not_equal(group.sample[0].tokens, group.sample[1].tokens, MAX_NEW * sizeof(int32_t));
     assert_pages_home(&rig);
@@ -143,9 +147,21 @@ static void greedy_takes_the_likeliest_and_ignores_the_seed(void **state) {
 
 static struct lease lease_of(const struct rig *r, int32_t *prompt, int samples) {
   const struct job_spec spec = spec_of(prompt, 20, 9, samples, MAX_NEW);
-  return (struct lease){.id = "r1.0.9.0-3", .fence = 5, .run = "r1", .group = "r1.0.9", .purpose = LEASE_TRAINING, .round = 0, .group_ordinal = 9,
-                        .sample_count = samples, .version_min = 3, .version_max = 3, .weights_digest = r->policy[0].digest, .temperature = 0.7f,
-                        .max_new_tokens = MAX_NEW, .seed = 11, .prompt_ids = {prompt, (size_t)spec.prompt_count}};
+  return (struct lease){.id = "r1.0.9.0-3",
+                        .fence = 5,
+                        .run = "r1",
+                        .group = "r1.0.9",
+                        .purpose = LEASE_TRAINING,
+                        .round = 0,
+                        .group_ordinal = 9,
+                        .sample_count = samples,
+                        .version_min = 3,
+                        .version_max = 3,
+                        .weights_digest = r->policy[0].digest,
+                        .temperature = 0.7f,
+                        .max_new_tokens = MAX_NEW,
+                        .seed = 11,
+                        .prompt_ids = {prompt, (size_t)spec.prompt_count}};
 }
 
 static void submit_lease(struct rig *r, const struct lease *lease, struct outcome *o) {
@@ -177,7 +193,8 @@ static void handed_back_tokens_are_continued(void **state) {
     assert_pages_home(&rig);
     struct partial_sample partials[3];
     for (int i = 0; i < 3; i++)
-      partials[i] = (struct partial_sample){.sample = i, .token_ids = {half.sample[i].tokens, (size_t)half.sample[i].count},
+      partials[i] = (struct partial_sample){.sample = i,
+                                            .token_ids = {half.sample[i].tokens, (size_t)half.sample[i].count},
                                             .logprobs = {half.sample[i].logprobs, (size_t)half.sample[i].count}};
     lease.partials = partials;
     lease.partial_count = 3;
@@ -201,7 +218,8 @@ static void finished_partials_need_no_work(void **state) {
   run_until_idle(&rig);
   struct partial_sample partials[2];
   for (int i = 0; i < 2; i++)
-    partials[i] = (struct partial_sample){.sample = i, .token_ids = {whole.sample[i].tokens, (size_t)whole.sample[i].count},
+    partials[i] = (struct partial_sample){.sample = i,
+                                          .token_ids = {whole.sample[i].tokens, (size_t)whole.sample[i].count},
                                           .logprobs = {whole.sample[i].logprobs, (size_t)whole.sample[i].count}};
   lease.partials = partials;
   lease.partial_count = 2;
@@ -226,12 +244,15 @@ static void lying_partials_are_refused(void **state) {
   struct partial_sample partials[2] = {{.sample = 2, .token_ids = {ids, 1}, .logprobs = {logprobs, 1}}};
   lease.partials = partials;
   lease.partial_count = 1;
-  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err), RC_INVALID); /* not one of the lease's */
+  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+                   RC_INVALID); /* not one of the lease's */
   partials[0].sample = 1;
   partials[0].token_ids.count = 2;
-  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err), RC_INVALID); /* one log-probability too few */
+  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+                   RC_INVALID); /* one log-probability too few */
   partials[0].logprobs.count = 2;
-  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err), RC_INVALID); /* id outside the vocabulary */
+  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+                   RC_INVALID); /* id outside the vocabulary */
   partials[0].token_ids.count = partials[0].logprobs.count = 1;
   partials[1] = partials[0];
   lease.partial_count = 2;
@@ -292,7 +313,8 @@ static void activation_voids_leases_and_lets_requests_run_through(void **state) 
   rig_close(&rig);
 }
 
-/* The same weights may become another version (a skipped step, another run): nothing is swapped, leases of the old one are void. */
+/* The same weights may become another version (a skipped step, another run): nothing is swapped, leases of the old
+ * one are void. */
 static void relabelling_changes_the_version_only(void **state) {
   (void)state;
   static struct outcome o;
@@ -391,12 +413,21 @@ static void stopping_ends_every_job(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(shapes_do_not_matter), cmocka_unit_test(preemption_loses_nothing), cmocka_unit_test(forks_equal_separate_samples),
-    cmocka_unit_test(a_group_computes_its_prompt_once), cmocka_unit_test(stop_tokens_end_a_sample),
-    cmocka_unit_test(greedy_takes_the_likeliest_and_ignores_the_seed), cmocka_unit_test(handed_back_tokens_are_continued),
-    cmocka_unit_test(finished_partials_need_no_work), cmocka_unit_test(lying_partials_are_refused), cmocka_unit_test(a_lease_on_other_weights_goes_back),
-    cmocka_unit_test(activation_voids_leases_and_lets_requests_run_through), cmocka_unit_test(relabelling_changes_the_version_only),
-    cmocka_unit_test(cancelling_gives_everything_back), cmocka_unit_test(what_can_never_fit_is_refused_with_numbers), cmocka_unit_test(stopping_ends_every_job),
+      cmocka_unit_test(shapes_do_not_matter),
+      cmocka_unit_test(preemption_loses_nothing),
+      cmocka_unit_test(forks_equal_separate_samples),
+      cmocka_unit_test(a_group_computes_its_prompt_once),
+      cmocka_unit_test(stop_tokens_end_a_sample),
+      cmocka_unit_test(greedy_takes_the_likeliest_and_ignores_the_seed),
+      cmocka_unit_test(handed_back_tokens_are_continued),
+      cmocka_unit_test(finished_partials_need_no_work),
+      cmocka_unit_test(lying_partials_are_refused),
+      cmocka_unit_test(a_lease_on_other_weights_goes_back),
+      cmocka_unit_test(activation_voids_leases_and_lets_requests_run_through),
+      cmocka_unit_test(relabelling_changes_the_version_only),
+      cmocka_unit_test(cancelling_gives_everything_back),
+      cmocka_unit_test(what_can_never_fit_is_refused_with_numbers),
+      cmocka_unit_test(stopping_ends_every_job),
   };
   return cmocka_run_group_tests_name("generation engine", tests, NULL, NULL);
 }

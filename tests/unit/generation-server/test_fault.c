@@ -1,4 +1,5 @@
-/* The mutants: with -DLEASEHOLD_FAULTS each must change what is sampled, and nothing that the digest covers; without, the option must be inert. */
+/* The mutants: with -DLEASEHOLD_FAULTS each must change what is sampled, and nothing that the digest covers; without,
+ * the option must be inert. */
 #include "tests/unit/generation-server/engine_test.h"
 
 enum { MAX_NEW = 40 };
@@ -8,7 +9,13 @@ static void run_lease(struct outcome *o, enum engine_fault fault, bool leased) {
   struct err err = {0};
   int32_t prompt[24];
   rig_backend(&rig);
-  const struct engine_options options = {.model = rig.model, .slots = 4, .pages = 64, .page_tokens = 16, .prefill_chunk = 64, .inbox_max = 64, .fault = fault};
+  const struct engine_options options = {.model = rig.model,
+                                         .slots = 4,
+                                         .pages = 64,
+                                         .page_tokens = 16,
+                                         .prefill_chunk = 64,
+                                         .inbox_max = 64,
+                                         .fault = fault};
   assert_int_equal(engine_create(&rig.engine, &options, &err), RC_OK);
   rig_weights(&rig, 0, 1, 3);
   rig_weights(&rig, 1, 2, 4);
@@ -30,7 +37,8 @@ static void run_lease(struct outcome *o, enum engine_fault fault, bool leased) {
 
 static bool same_logprobs(const struct outcome *a, const struct outcome *b, int from, int to) {
   for (int i = 0; i < a->samples; i++)
-    if (memcmp(a->sample[i].logprobs + from, b->sample[i].logprobs + from, (size_t)(to - from) * sizeof(float)) != 0) return false;
+    if (memcmp(a->sample[i].logprobs + from, b->sample[i].logprobs + from, (size_t)(to - from) * sizeof(float)) != 0)
+      return false;
   return true;
 }
 
@@ -61,6 +69,7 @@ static void a_flipped_kv_entry_shows_from_the_sixth_step(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(a_flipped_weight_shows), cmocka_unit_test(a_flipped_kv_entry_shows_from_the_sixth_step)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_flipped_weight_shows),
+                                     cmocka_unit_test(a_flipped_kv_entry_shows_from_the_sixth_step)};
   return cmocka_run_group_tests_name("generation faults", tests, NULL, NULL);
 }

@@ -20,14 +20,23 @@ static void generate_answers_in_the_known_shape(void **state) {
   (void)state;
   int status;
   char *one = call_json(server, "POST", "/v1/generate",
-                        "{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":4,\"seed\":5,\"ignore_eos\":true},\"return_logprob\":true}", &status);
+                        "{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":4,\"seed\":5,\"ignore_eos\":"
+                        "true},\"return_logprob\":true}",
+                        &status);
   assert_int_equal(status, 200);
   assert_int_equal(one[0], '{');
-  static const char *const parts[] = {"\"output_ids\":[", "\"meta_info\":{", "\"finish_reason\":{\"type\":\"length\"", "\"prompt_tokens\":3", "\"completion_tokens\":4",
-                                      "\"weight_version\":", "\"weights_digest\":\"", "\"output_token_logprobs\":[[-"};
+  static const char *const parts[] = {"\"output_ids\":[",
+                                      "\"meta_info\":{",
+                                      "\"finish_reason\":{\"type\":\"length\"",
+                                      "\"prompt_tokens\":3",
+                                      "\"completion_tokens\":4",
+                                      "\"weight_version\":",
+                                      "\"weights_digest\":\"",
+                                      "\"output_token_logprobs\":[[-"};
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) assert_says(one, parts[i]);
   free(one);
-  char *list = call_json(server, "POST", "/v1/generate", "{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":4,\"n\":3}}", &status);
+  char *list = call_json(server, "POST", "/v1/generate",
+                         "{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":4,\"n\":3}}", &status);
   assert_int_equal(status, 200);
   assert_int_equal(list[0], '[');
   assert_null(strstr(list, "output_token_logprobs"));
@@ -47,7 +56,8 @@ static char *ids_of(const char *body) {
 
 static void a_seed_repeats_and_none_does_not(void **state) {
   (void)state;
-  const char *seeded = "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":12,\"seed\":77,\"ignore_eos\":true}}";
+  const char *seeded =
+      "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":12,\"seed\":77,\"ignore_eos\":true}}";
   const char *free_one = "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":12,\"ignore_eos\":true}}";
   char *a = ids_of(seeded), *b = ids_of(seeded), *c = ids_of(free_one), *d = ids_of(free_one);
   assert_string_equal(a, b);
@@ -58,10 +68,13 @@ static void a_seed_repeats_and_none_does_not(void **state) {
 static void stop_token_ids_end_the_text(void **state) {
   (void)state;
   int status;
-  char *ids = ids_of("{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":3,\"temperature\":0,\"ignore_eos\":true}}");
+  char *ids = ids_of(
+      "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":3,\"temperature\":0,\"ignore_eos\":true}}");
   char body[256];
-  snprintf(body, sizeof body, "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":3,\"temperature\":0,\"stop_token_ids\":[%d]}}",
-           atoi(strchr(ids, '[') + 1));
+  snprintf(
+      body, sizeof body,
+      "{\"input_ids\":[9,8,7],\"sampling_params\":{\"max_new_tokens\":3,\"temperature\":0,\"stop_token_ids\":[%d]}}",
+      atoi(strchr(ids, '[') + 1));
   char *text = call_json(server, "POST", "/v1/generate", body, &status);
   assert_int_equal(status, 200);
   assert_says(text, "\"type\":\"stop\"");
@@ -71,12 +84,26 @@ static void stop_token_ids_end_the_text(void **state) {
 
 static void malformed_requests_are_refused(void **state) {
   (void)state;
-  static const struct { const char *body; int status; } cases[] = {
-    {"{\"input_ids\":[1", 422}, {"{}", 422}, {"{\"input_ids\":[1],\"text\":\"a\"}", 422}, {"{\"input_ids\":[257]}", 422}, {"{\"input_ids\":[-1]}", 422},
-    {"{\"input_ids\":[1],\"typo\":1}", 422}, {"{\"input_ids\":[1],\"sampling_params\":{\"temperature\":-1}}", 422},
-    {"{\"input_ids\":[1],\"sampling_params\":{\"stop\":\"x\"}}", 422}, {"{\"input_ids\":[1],\"sampling_params\":{\"max_new_tokens\":128}}", 422},
-    {"{\"input_ids\":[1],\"sampling_params\":{\"n\":0}}", 422}, {"{\"input_ids\":[1],\"sampling_params\":[]}", 422}, {"{\"input_ids\":\"1\"}", 422},
-    {"{\"text\":\"hello\"}", 501}, {"{\"input_ids\":[1],\"input_ids\":[2]}", 422}, {"[]", 422}, {"", 422},
+  static const struct {
+    const char *body;
+    int status;
+  } cases[] = {
+      {"{\"input_ids\":[1", 422},
+      {"{}", 422},
+      {"{\"input_ids\":[1],\"text\":\"a\"}", 422},
+      {"{\"input_ids\":[257]}", 422},
+      {"{\"input_ids\":[-1]}", 422},
+      {"{\"input_ids\":[1],\"typo\":1}", 422},
+      {"{\"input_ids\":[1],\"sampling_params\":{\"temperature\":-1}}", 422},
+      {"{\"input_ids\":[1],\"sampling_params\":{\"stop\":\"x\"}}", 422},
+      {"{\"input_ids\":[1],\"sampling_params\":{\"max_new_tokens\":128}}", 422},
+      {"{\"input_ids\":[1],\"sampling_params\":{\"n\":0}}", 422},
+      {"{\"input_ids\":[1],\"sampling_params\":[]}", 422},
+      {"{\"input_ids\":\"1\"}", 422},
+      {"{\"text\":\"hello\"}", 501},
+      {"{\"input_ids\":[1],\"input_ids\":[2]}", 422},
+      {"[]", 422},
+      {"", 422},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const int status = status_of(server, "POST", "/v1/generate", cases[i].body);
@@ -87,7 +114,8 @@ static void malformed_requests_are_refused(void **state) {
 static void completions_answer_in_their_shape(void **state) {
   (void)state;
   int status;
-  char *text = call_json(server, "POST", "/v1/completions", "{\"model\":\"m\",\"prompt\":[1,2],\"max_tokens\":3,\"n\":2,\"user\":\"me\"}", &status);
+  char *text = call_json(server, "POST", "/v1/completions",
+                         "{\"model\":\"m\",\"prompt\":[1,2],\"max_tokens\":3,\"n\":2,\"user\":\"me\"}", &status);
   assert_int_equal(status, 200);
   assert_says(text, "\"object\":\"text_completion\"");
   assert_says(text, "\"index\":1");
@@ -133,8 +161,10 @@ static void a_wrong_push_changes_nothing(void **state) {
   make_version(&v, 21);
   make_version(&other, 22);
   engine_policy(atomic_load(&server->host)->engine, &before);
-  assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", other.hex, v.bytes.data, v.bytes.len), 422); /* another digest than the bytes' */
-  assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", v.hex, v.bytes.data, v.bytes.len - 2), 422); /* cut */
+  assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", other.hex, v.bytes.data, v.bytes.len),
+                   422); /* another digest than the bytes' */
+  assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", v.hex, v.bytes.data, v.bytes.len - 2),
+                   422); /* cut */
   assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", v.hex, "nonsense", 8), 422);
   assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", "abc", v.bytes.data, v.bytes.len), 422);
   assert_int_equal(push("/v1/push-weights?run=r1&epoch=1", v.hex, v.bytes.data, v.bytes.len), 422);
@@ -177,9 +207,11 @@ static void words_are_ordered_by_run_and_version(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(generate_answers_in_the_known_shape), cmocka_unit_test(a_seed_repeats_and_none_does_not), cmocka_unit_test(stop_token_ids_end_the_text),
-    cmocka_unit_test(malformed_requests_are_refused), cmocka_unit_test(completions_answer_in_their_shape), cmocka_unit_test(health_and_model_answer),
-    cmocka_unit_test(a_wrong_push_changes_nothing), cmocka_unit_test(a_push_is_activated_and_superseded), cmocka_unit_test(words_are_ordered_by_run_and_version),
+      cmocka_unit_test(generate_answers_in_the_known_shape),  cmocka_unit_test(a_seed_repeats_and_none_does_not),
+      cmocka_unit_test(stop_token_ids_end_the_text),          cmocka_unit_test(malformed_requests_are_refused),
+      cmocka_unit_test(completions_answer_in_their_shape),    cmocka_unit_test(health_and_model_answer),
+      cmocka_unit_test(a_wrong_push_changes_nothing),         cmocka_unit_test(a_push_is_activated_and_superseded),
+      cmocka_unit_test(words_are_ordered_by_run_and_version),
   };
   return cmocka_run_group_tests_name("generation http", tests, group_setup, group_teardown);
 }

@@ -1,5 +1,5 @@
-/* The scheduler's decisions one by one, and thousands of simulated loads over a pool of pages: everybody finishes, nobody holds more than there is, the oldest is
- * never the one that loses its pages while a younger one holds some. */
+/* The scheduler's decisions one by one, and thousands of simulated loads over a pool of pages: everybody finishes,
+ * nobody holds more than there is, the oldest is never the one that loses its pages while a younger one holds some. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,9 @@ enum { SAMPLES = 12, LOADS = 3000, STEPS_MAX = 20000, PAGE = 16 };
 
 static void oldest_enters_first_and_nobody_overtakes(void **state) {
   (void)state;
-  struct sched_item items[3] = {{.pending = 64, .pages_needed = 4}, {.pending = 16, .pages_needed = 1}, {.running = true, .pending = 1, .pages_needed = 0}};
+  struct sched_item items[3] = {{.pending = 64, .pages_needed = 4},
+                                {.pending = 16, .pages_needed = 1},
+                                {.running = true, .pending = 1, .pages_needed = 0}};
   assert_int_equal(scheduler_admit(items, 3, 1, 6), 0);  /* 4 + 1, and 1 for the running one */
   assert_int_equal(scheduler_admit(items, 3, 1, 5), -1); /* the second would fit, but would starve the first */
   assert_int_equal(scheduler_admit(items, 3, 0, 100), -1);
@@ -25,13 +27,17 @@ static void oldest_enters_first_and_nobody_overtakes(void **state) {
 /* A pool that looks full must not stop an idle engine: whoever comes first then takes the pages of waiting ones. */
 static void an_idle_engine_always_admits(void **state) {
   (void)state;
-  const struct sched_item items[2] = {{.pending = 64, .pages_needed = 4}, {.pending = 1, .pages_held = 3, .pages_needed = 1}};
+  const struct sched_item items[2] = {{.pending = 64, .pages_needed = 4},
+                                      {.pending = 1, .pages_held = 3, .pages_needed = 1}};
   assert_int_equal(scheduler_admit(items, 2, 1, 0), 0);
 }
 
 static void decode_rows_come_first_and_prefill_shares_the_chunk(void **state) {
   (void)state;
-  const struct sched_item items[5] = {{.running = true, .pending = 100}, {.running = true, .pending = 1}, {.pending = 50}, {.running = true, .pending = 100},
+  const struct sched_item items[5] = {{.running = true, .pending = 100},
+                                      {.running = true, .pending = 1},
+                                      {.pending = 50},
+                                      {.running = true, .pending = 100},
                                       {.running = true, .pending = 1}};
   int rows[5];
   scheduler_rows(items, 5, 128, rows);
@@ -41,7 +47,8 @@ static void decode_rows_come_first_and_prefill_shares_the_chunk(void **state) {
 
 static void the_youngest_holder_is_the_victim(void **state) {
   (void)state;
-  const struct sched_item items[4] = {{.running = true, .pages_held = 2}, {.running = true, .pages_held = 2}, {.pages_held = 1}, {.pages_held = 0}};
+  const struct sched_item items[4] = {
+      {.running = true, .pages_held = 2}, {.running = true, .pages_held = 2}, {.pages_held = 1}, {.pages_held = 0}};
   assert_int_equal(scheduler_victim(items, 4, 0), 2);
   assert_int_equal(scheduler_victim(items, 4, 2), 2);
   assert_int_equal(scheduler_victim(items, 4, 1), 2);
@@ -49,7 +56,10 @@ static void the_youngest_holder_is_the_victim(void **state) {
 
 /* --- simulation: samples of their own (no sharing), pages counted --- */
 
-struct sim { int length, total, end; bool running, done; };
+struct sim {
+  int length, total, end;
+  bool running, done;
+};
 
 static uint32_t next(uint64_t *s) {
   *s = *s * 6364136223846793005ull + 1442695040888963407ull;
@@ -62,7 +72,9 @@ static int view(const struct sim *sims, struct sched_item *items, int *which) {
   for (int i = 0; i < SAMPLES; i++) {
     if (sims[i].done) continue;
     which[n] = i;
-    items[n++] = (struct sched_item){.running = sims[i].running, .pending = sims[i].total - sims[i].length, .pages_held = pages_of(sims[i].length),
+    items[n++] = (struct sched_item){.running = sims[i].running,
+                                     .pending = sims[i].total - sims[i].length,
+                                     .pages_held = pages_of(sims[i].length),
                                      .pages_needed = pages_of(sims[i].total) - pages_of(sims[i].length)};
   }
   return n;
@@ -130,9 +142,11 @@ static void every_load_finishes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(oldest_enters_first_and_nobody_overtakes), cmocka_unit_test(an_idle_engine_always_admits),
-    cmocka_unit_test(decode_rows_come_first_and_prefill_shares_the_chunk), cmocka_unit_test(the_youngest_holder_is_the_victim),
-    cmocka_unit_test(every_load_finishes),
+      cmocka_unit_test(oldest_enters_first_and_nobody_overtakes),
+      cmocka_unit_test(an_idle_engine_always_admits),
+      cmocka_unit_test(decode_rows_come_first_and_prefill_shares_the_chunk),
+      cmocka_unit_test(the_youngest_holder_is_the_victim),
+      cmocka_unit_test(every_load_finishes),
   };
   return cmocka_run_group_tests_name("generation scheduler", tests, NULL, NULL);
 }

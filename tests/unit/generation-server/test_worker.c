@@ -1,5 +1,6 @@
-/* A generation-server under a coordinator: both the coordinator and the trainer are played by one HTTP server in this program, whose script each test sets.
- * It starts with nothing: the model's files and weights come from the trainer that the coordinator's word names. */
+/* A generation-server under a coordinator: both the coordinator and the trainer are played by one HTTP server in this
+ * program, whose script each test sets. It starts with nothing: the model's files and weights come from the trainer
+ * that the coordinator's word names. */
 #include <pthread.h>
 
 #include "common/http/server.h"
@@ -16,12 +17,17 @@ static struct {
   bool draining_seen, ready_seen;
   struct version_bytes versions[2];
   struct current_version current;
-  bool lease_due;            /* the next poll under the current digest gets the lease */
+  bool lease_due; /* the next poll under the current digest gets the lease */
   int32_t lease_tokens;
-  int refuse_results;        /* so many answers 503 first */
+  int refuse_results; /* so many answers 503 first */
   int refused_digest_polls;
-  const char *lost;          /* lease id that the next heartbeats name */
-  struct { char id[LIMIT_NAME_MAX]; struct lease_result result; struct arena arena; struct json *body; } results[RESULTS_MAX];
+  const char *lost; /* lease id that the next heartbeats name */
+  struct {
+    char id[LIMIT_NAME_MAX];
+    struct lease_result result;
+    struct arena arena;
+    struct json *body;
+  } results[RESULTS_MAX];
   int result_count;
 } play;
 
@@ -66,7 +72,8 @@ static void on_heartbeat(struct http_request *r, void *context) {
   play.heartbeats++;
   play.draining_seen |= m.draining;
   play.ready_seen |= m.ready;
-  const struct worker_heartbeat_answer answer = {.epoch = play.epoch, .lost = &play.lost, .lost_count = play.lost ? 1 : 0, .current = play.current};
+  const struct worker_heartbeat_answer answer = {
+      .epoch = play.epoch, .lost = &play.lost, .lost_count = play.lost ? 1 : 0, .current = play.current};
   worker_heartbeat_answer_encode(&answer, &body);
   unlock();
   http_reply_json(r, 200, &body);
@@ -91,9 +98,23 @@ static void on_poll(struct http_request *r, void *context) {
   }
   play.polls++;
   const bool loaded = m.has_loaded && play.current.has && digest_equal(&m.loaded_digest, &play.current.digest);
-  struct lease lease = {.id = "r1.0.2.0-2", .fence = 3, .run = "r1", .group = "r1.0.2", .purpose = LEASE_TRAINING, .round = 0, .group_ordinal = 2, .sample_first = 0,
-                        .sample_count = 3, .version_min = play.current.version, .version_max = play.current.version, .weights_digest = play.current.digest,
-                        .temperature = 1, .max_new_tokens = play.lease_tokens, .seed = 99, .ttl_ms = 5000, .prompt_ids = {(int32_t *)(uintptr_t)PROMPT, 5}};
+  struct lease lease = {.id = "r1.0.2.0-2",
+                        .fence = 3,
+                        .run = "r1",
+                        .group = "r1.0.2",
+                        .purpose = LEASE_TRAINING,
+                        .round = 0,
+                        .group_ordinal = 2,
+                        .sample_first = 0,
+                        .sample_count = 3,
+                        .version_min = play.current.version,
+                        .version_max = play.current.version,
+                        .weights_digest = play.current.digest,
+                        .temperature = 1,
+                        .max_new_tokens = play.lease_tokens,
+                        .seed = 99,
+                        .ttl_ms = 5000,
+                        .prompt_ids = {(int32_t *)(uintptr_t)PROMPT, 5}};
   struct lease_answer answer = {.epoch = play.epoch, .current = play.current};
   if (!loaded) play.refused_digest_polls++;
   if (loaded && play.lease_due) {
@@ -121,8 +142,10 @@ static void on_result(struct http_request *r, void *context) {
     return;
   }
   const int i = play.result_count;
-  enum rc rc = i < RESULTS_MAX ? json_parse(&play.results[i].body, bytes, len, 0, &err) : err_set(&err, RC_FULL, NULL, "too many results");
-  if (rc == RC_OK) rc = lease_result_decode(&play.results[i].result, play.results[i].body, &play.results[i].arena, &err);
+  enum rc rc = i < RESULTS_MAX ? json_parse(&play.results[i].body, bytes, len, 0, &err)
+                               : err_set(&err, RC_FULL, NULL, "too many results");
+  if (rc == RC_OK)
+    rc = lease_result_decode(&play.results[i].result, play.results[i].body, &play.results[i].arena, &err);
   if (rc == RC_OK) snprintf(play.results[play.result_count++].id, LIMIT_NAME_MAX, "%s", http_param(r, "id"));
   unlock();
   if (rc != RC_OK) {
@@ -154,12 +177,12 @@ static void on_weights(struct http_request *r, void *context) {
 }
 
 static const struct http_route ROUTES[] = {
-  {.method = "POST", .path = "/v1/workers", .handler = on_register},
-  {.method = "POST", .path = "/v1/workers/{id}/heartbeat", .handler = on_heartbeat},
-  {.method = "POST", .path = "/v1/workers/{id}/leases", .handler = on_poll},
-  {.method = "PUT", .path = "/v1/leases/{id}/result", .handler = on_result},
-  {.method = "GET", .path = "/v1/model/files/{name}", .handler = on_file},
-  {.method = "GET", .path = "/v1/weights/{version}", .handler = on_weights},
+    {.method = "POST", .path = "/v1/workers", .handler = on_register},
+    {.method = "POST", .path = "/v1/workers/{id}/heartbeat", .handler = on_heartbeat},
+    {.method = "POST", .path = "/v1/workers/{id}/leases", .handler = on_poll},
+    {.method = "PUT", .path = "/v1/leases/{id}/result", .handler = on_result},
+    {.method = "GET", .path = "/v1/model/files/{name}", .handler = on_file},
+    {.method = "GET", .path = "/v1/weights/{version}", .handler = on_weights},
 };
 
 static int setup(void **state) {
@@ -170,7 +193,8 @@ static int setup(void **state) {
   play.epoch = 4;
   play.lease_tokens = LEASE_TOKENS;
   for (int i = 0; i < 2; i++) make_version(&play.versions[i], (uint64_t)(50 + i));
-  const struct http_server_options o = {.bind_address = "127.0.0.1", .routes = ROUTES, .route_count = sizeof ROUTES / sizeof ROUTES[0]};
+  const struct http_server_options o = {
+      .bind_address = "127.0.0.1", .routes = ROUTES, .route_count = sizeof ROUTES / sizeof ROUTES[0]};
   if (http_server_start(&play.http, &o, &err) != RC_OK) fail_msg("%s", err.message);
   snprintf(play.url, sizeof play.url, "http://127.0.0.1:%d", http_server_port(play.http));
   return 0;
@@ -190,7 +214,11 @@ static int teardown(void **state) {
 
 static void announce(int64_t version) {
   lock();
-  play.current = (struct current_version){.has = true, .run = "r1", .version = version, .digest = play.versions[version % 2].digest, .trainer_url = play.url};
+  play.current = (struct current_version){.has = true,
+                                          .run = "r1",
+                                          .version = version,
+                                          .digest = play.versions[version % 2].digest,
+                                          .trainer_url = play.url};
   unlock();
 }
 
@@ -272,7 +300,8 @@ static void a_push_waits_for_the_word(void **state) {
   const struct buf *bytes = &play.versions[1].bytes;
   free(call_with(s, "POST", "/v1/push-weights?run=r1&version=1&epoch=3", bytes->data, bytes->len, headers, &status));
   assert_int_equal(status, 409); /* a coordinator from before */
-  char *answer = call_with(s, "POST", "/v1/push-weights?run=r1&version=1&epoch=4", bytes->data, bytes->len, headers, &status);
+  char *answer =
+      call_with(s, "POST", "/v1/push-weights?run=r1&version=1&epoch=4", bytes->data, bytes->len, headers, &status);
   assert_int_equal(status, 200);
   assert_says(answer, play.versions[1].hex);
   free(answer);
@@ -309,7 +338,7 @@ static void weights_with_another_digest_are_not_activated(void **state) {
   announce(0);
   wait_for_version(s, 0);
   lock();
-  play.current.version = 3;                                  /* odd: serves versions[1] ... */
+  play.current.version = 3;                                    /* odd: serves versions[1] ... */
   memset(&play.current.digest, 7, sizeof play.current.digest); /* ... which is not what this says */
   unlock();
   wait_count(&play.pulls, 3, "pulls");
@@ -329,7 +358,8 @@ static void draining_hands_leases_back(void **state) {
   announce(0);
   wait_for_version(s, 0);
   const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  while (n.tokens_sampled < 3 && clock_monotonic_ms() < until_ms) engine_read_counters(atomic_load(&s->host)->engine, &n);
+  while (n.tokens_sampled < 3 && clock_monotonic_ms() < until_ms)
+    engine_read_counters(atomic_load(&s->host)->engine, &n);
   server_stop(s);
   assert_int_equal(play.result_count, 1);
   const struct lease_result *r = &play.results[0].result;
@@ -379,7 +409,8 @@ static void a_lost_lease_is_dropped(void **state) {
   server_stop(s);
 }
 
-/* A step that changed nothing makes a new version of the same weights: no transfer, and leases of the new version are served. */
+/* A step that changed nothing makes a new version of the same weights: no transfer, and leases of the new version are
+ * served. */
 static void the_same_weights_under_a_new_version_need_no_transfer(void **state) {
   (void)state;
   struct server *s = start_worker_server();
@@ -396,13 +427,15 @@ static void the_same_weights_under_a_new_version_need_no_transfer(void **state) 
   server_stop(s);
 }
 
-/* Polls and heartbeats overtake each other, so one older word is nothing; an earlier run that was resumed keeps being named. */
+/* Polls and heartbeats overtake each other, so one older word is nothing; an earlier run that was resumed keeps being
+ * named. */
 static void an_earlier_run_that_is_resumed_is_followed(void **state) {
   (void)state;
   struct server *s = start_worker_server();
   announce(1);
   wait_for_version(s, 1);
-  const struct current_version older = {.has = true, .run = "r0", .version = 0, .digest = play.versions[0].digest, .trainer_url = play.url};
+  const struct current_version older = {
+      .has = true, .run = "r0", .version = 0, .digest = play.versions[0].digest, .trainer_url = play.url};
   staging_word(s->staging, &older); /* overtaken */
   clock_sleep_ms(150);
   struct policy active;
@@ -417,15 +450,15 @@ static void an_earlier_run_that_is_resumed_is_followed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(starts_without_a_trainer_and_serves_leases_once_there_is_one, setup, teardown),
-    cmocka_unit_test_setup_teardown(a_push_waits_for_the_word, setup, teardown),
-    cmocka_unit_test_setup_teardown(a_late_joiner_pulls, setup, teardown),
-    cmocka_unit_test_setup_teardown(weights_with_another_digest_are_not_activated, setup, teardown),
-    cmocka_unit_test_setup_teardown(draining_hands_leases_back, setup, teardown),
-    cmocka_unit_test_setup_teardown(a_new_epoch_is_followed, setup, teardown),
-    cmocka_unit_test_setup_teardown(a_lost_lease_is_dropped, setup, teardown),
-    cmocka_unit_test_setup_teardown(an_earlier_run_that_is_resumed_is_followed, setup, teardown),
-    cmocka_unit_test_setup_teardown(the_same_weights_under_a_new_version_need_no_transfer, setup, teardown),
+      cmocka_unit_test_setup_teardown(starts_without_a_trainer_and_serves_leases_once_there_is_one, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_push_waits_for_the_word, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_late_joiner_pulls, setup, teardown),
+      cmocka_unit_test_setup_teardown(weights_with_another_digest_are_not_activated, setup, teardown),
+      cmocka_unit_test_setup_teardown(draining_hands_leases_back, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_new_epoch_is_followed, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_lost_lease_is_dropped, setup, teardown),
+      cmocka_unit_test_setup_teardown(an_earlier_run_that_is_resumed_is_followed, setup, teardown),
+      cmocka_unit_test_setup_teardown(the_same_weights_under_a_new_version_need_no_transfer, setup, teardown),
   };
   return cmocka_run_group_tests_name("generation worker", tests, NULL, NULL);
 }

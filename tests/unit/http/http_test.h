@@ -29,34 +29,36 @@
 enum { PEER_WAIT_MS = 5000 };
 #define ROUTE_COUNT(routes) (sizeof(routes) / sizeof((routes)[0]))
 
-static inline struct http_server *serve(const struct http_route *routes, size_t count, void *context, const char *token)
-{
+static inline struct http_server *serve(const struct http_route *routes, size_t count, void *context,
+                                        const char *token) {
   struct http_server *server = NULL;
   struct err err = {0};
-  struct http_server_options options = {.bind_address = "127.0.0.1", .token = token, .connections_max = 512,
-                                        .routes = routes, .route_count = count, .context = context};
+  struct http_server_options options = {.bind_address = "127.0.0.1",
+                                        .token = token,
+                                        .connections_max = 512,
+                                        .routes = routes,
+                                        .route_count = count,
+                                        .context = context};
   if (http_server_start(&server, &options, &err) != RC_OK) fail_msg("%s", err.message);
   return server;
 }
 
-static inline int peer_connect(int port)
-{
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+static inline int peer_connect(int port) {
+  struct sockaddr_in address = {
+      .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_true(fd >= 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
   return fd;
 }
 
-static inline void peer_send(int fd, const char *text)
-{
+static inline void peer_send(int fd, const char *text) {
   size_t len = strlen(text);
   assert_int_equal(send(fd, text, len, MSG_NOSIGNAL), (ssize_t)len);
 }
 
 /* Reads until the text `until` has come ("" : until the server closes).  NUL-terminated, free() it. */
-static inline char *peer_read(int fd, const char *until)
-{
+static inline char *peer_read(int fd, const char *until) {
   size_t len = 0, cap = 1 << 20;
   char *text = calloc(1, cap);
   assert_non_null(text);
@@ -64,7 +66,8 @@ static inline char *peer_read(int fd, const char *until)
   while (until[0] == '\0' || strstr(text, until) == NULL) {
     struct pollfd wait = {.fd = fd, .events = POLLIN};
     int64_t left_ms = end_ms - clock_monotonic_ms();
-    if (left_ms <= 0 || poll(&wait, 1, (int)left_ms) <= 0) fail_msg("no \"%s\" within %d ms in: %s", until, PEER_WAIT_MS, text);
+    if (left_ms <= 0 || poll(&wait, 1, (int)left_ms) <= 0)
+      fail_msg("no \"%s\" within %d ms in: %s", until, PEER_WAIT_MS, text);
     assert_true(len + 1 < cap);
     ssize_t n = recv(fd, text + len, cap - len - 1, 0);
     if (n <= 0 && until[0] != '\0') fail_msg("closed before \"%s\" in: %s", until, text);
@@ -76,8 +79,7 @@ static inline char *peer_read(int fd, const char *until)
 }
 
 /* One request on a connection of its own, whole answer as text. */
-static inline char *ask(int port, const char *request)
-{
+static inline char *ask(int port, const char *request) {
   int fd = peer_connect(port);
   peer_send(fd, request);
   char *answer = peer_read(fd, "");
@@ -85,24 +87,21 @@ static inline char *ask(int port, const char *request)
   return answer;
 }
 
-static inline int status_of(const char *answer)
-{
+static inline int status_of(const char *answer) {
   int status = 0;
   if (sscanf(answer, "HTTP/1.1 %d", &status) != 1) fail_msg("no status line in: \"%s\"", answer);
   return status;
 }
 
 /* `line` is "GET /path"; `more` are further header lines, each ended by \r\n, or "". */
-static inline char *ask_line(int port, const char *line, const char *more)
-{
+static inline char *ask_line(int port, const char *line, const char *more) {
   char request[8192];
   int n = snprintf(request, sizeof request, "%s HTTP/1.1\r\nHost: t\r\nConnection: close\r\n%s\r\n", line, more);
   assert_true(n > 0 && (size_t)n < sizeof request);
   return ask(port, request);
 }
 
-static inline void expect_answer(int port, const char *line, const char *more, int status, const char *contains)
-{
+static inline void expect_answer(int port, const char *line, const char *more, int status, const char *contains) {
   char *answer = ask_line(port, line, more);
   if (status_of(answer) != status || strstr(answer, contains) == NULL)
     fail_msg("%s: %d with \"%s\" was expected, but this came: %s", line, status, contains, answer);
@@ -110,8 +109,7 @@ static inline void expect_answer(int port, const char *line, const char *more, i
 }
 
 /* Waits until *value becomes `wanted`. */
-static inline void expect_soon(atomic_int *value, int wanted)
-{
+static inline void expect_soon(atomic_int *value, int wanted) {
   int64_t end_ms = clock_monotonic_ms() + PEER_WAIT_MS;
   while (atomic_load(value) != wanted && clock_monotonic_ms() < end_ms) clock_sleep_ms(2);
   assert_int_equal(atomic_load(value), wanted);

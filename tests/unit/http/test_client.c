@@ -1,5 +1,5 @@
-/* The client against peers that are slow, silent, wrong, too talkative or gone.
- * The peer is a thread that accepts one connection, plays a script and closes; so every byte on the wire is the test's own. */
+/* The client against peers that are slow, silent, wrong, too talkative or gone. The peer is a thread that accepts one
+ * connection, plays a script and closes; so every byte on the wire is the test's own. */
 #include <fcntl.h>
 #include <netinet/in.h>
 
@@ -9,14 +9,13 @@
 struct peer {
   const char *bytes;
   int64_t hold_ms;
-  int exchanges;       /* on one connection */
+  int exchanges; /* on one connection */
   int listen_fd, port;
   pthread_t thread;
-  char request[8192];  /* the last one, header only */
+  char request[8192]; /* the last one, header only */
 };
 
-static void *peer_main(void *context)
-{
+static void *peer_main(void *context) {
   struct peer *p = context;
   int fd = accept4(p->listen_fd, NULL, NULL, SOCK_CLOEXEC);
   if (fd < 0) return NULL;
@@ -37,8 +36,7 @@ static void *peer_main(void *context)
   return NULL;
 }
 
-static void peer_start(struct peer *p, const char *bytes, int64_t hold_ms, int exchanges)
-{
+static void peer_start(struct peer *p, const char *bytes, int64_t hold_ms, int exchanges) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t len = sizeof address;
   memset(p, 0, sizeof *p);
@@ -53,23 +51,21 @@ static void peer_start(struct peer *p, const char *bytes, int64_t hold_ms, int e
   assert_int_equal(pthread_create(&p->thread, NULL, peer_main, p), 0);
 }
 
-static void peer_stop(struct peer *p)
-{
+static void peer_stop(struct peer *p) {
   shutdown(p->listen_fd, SHUT_RDWR);
   pthread_join(p->thread, NULL);
   close(p->listen_fd);
 }
 
-static struct http_client *client_of(const char *token, const atomic_bool *cancel)
-{
+static struct http_client *client_of(const char *token, const atomic_bool *cancel) {
   struct http_client *c = NULL;
   struct err err = {0};
   if (http_client_create(&c, token, cancel, &err) != RC_OK) fail_msg("%s", err.message);
   return c;
 }
 
-static enum rc get(struct http_client *c, int port, int64_t deadline_ms, size_t max, struct http_answer *answer, struct err *err)
-{
+static enum rc get(struct http_client *c, int port, int64_t deadline_ms, size_t max, struct http_answer *answer,
+                   struct err *err) {
   char url[64];
   snprintf(url, sizeof url, "http://127.0.0.1:%d/x?y=1", port);
   struct http_call call = {.method = "GET", .url = url, .deadline_ms = deadline_ms, .response_bytes_max = max};
@@ -77,8 +73,7 @@ static enum rc get(struct http_client *c, int port, int64_t deadline_ms, size_t 
 }
 
 /* One call to a peer that sends `bytes`: its code. */
-static enum rc outcome(const char *bytes, int64_t hold_ms, int64_t deadline_ms, size_t max, struct err *err)
-{
+static enum rc outcome(const char *bytes, int64_t hold_ms, int64_t deadline_ms, size_t max, struct err *err) {
   struct peer p;
   struct http_answer answer;
   peer_start(&p, bytes, hold_ms, 1);
@@ -90,8 +85,7 @@ static enum rc outcome(const char *bytes, int64_t hold_ms, int64_t deadline_ms, 
   return rc;
 }
 
-static void test_answer(void **state)
-{
+static void test_answer(void **state) {
   (void)state;
   struct peer p;
   struct http_answer answer;
@@ -100,7 +94,11 @@ static void test_answer(void **state)
   struct http_client *c = client_of("tok", NULL);
   char url[64];
   snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/leases/l1/result", p.port);
-  struct http_call call = {.method = "PUT", .url = url, .body = "{}", .body_len = 2, .deadline_ms = PEER_WAIT_MS,
+  struct http_call call = {.method = "PUT",
+                           .url = url,
+                           .body = "{}",
+                           .body_len = 2,
+                           .deadline_ms = PEER_WAIT_MS,
                            .headers = (const char *const[]){"X-Epoch: 4", "X-Fence: 9", NULL}};
   assert_int_equal(http_client_call(c, &call, &answer, &err), RC_OK);
   assert_int_equal(answer.status, 404);
@@ -110,14 +108,17 @@ static void test_answer(void **state)
   http_answer_free(&answer);
   http_client_destroy(c);
   peer_stop(&p);
-  static const char *const sent[] = {"PUT /v1/leases/l1/result HTTP/1.1\r\n", "\r\nAuthorization: Bearer tok\r\n", "\r\nContent-Length: 2\r\n",
-                                     "\r\nContent-Type: application/json\r\n", "\r\nX-Epoch: 4\r\n", "\r\nX-Fence: 9\r\n"};
+  static const char *const sent[] = {"PUT /v1/leases/l1/result HTTP/1.1\r\n",
+                                     "\r\nAuthorization: Bearer tok\r\n",
+                                     "\r\nContent-Length: 2\r\n",
+                                     "\r\nContent-Type: application/json\r\n",
+                                     "\r\nX-Epoch: 4\r\n",
+                                     "\r\nX-Fence: 9\r\n"};
   for (size_t i = 0; i < sizeof sent / sizeof sent[0]; i++)
     if (strstr(p.request, sent[i]) == NULL) fail_msg("no \"%s\" in: %s", sent[i], p.request);
 }
 
-static void test_connection_is_kept(void **state)
-{
+static void test_connection_is_kept(void **state) {
   (void)state;
   struct peer p;
   struct err err = {0};
@@ -134,20 +135,21 @@ static void test_connection_is_kept(void **state)
   assert_null(strstr(p.request, "Authorization"));
 }
 
-static void test_half_answers(void **state)
-{
+static void test_half_answers(void **state) {
   (void)state;
   struct err err;
   assert_int_equal(outcome("", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
   assert_int_equal(outcome("HTTP/1.1 200 O", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
-  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
-  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
-  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", 0, PEER_WAIT_MS, 0, &err),
+                   RC_UNAVAILABLE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", 0, PEER_WAIT_MS, 0, &err),
+                   RC_UNAVAILABLE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 0, PEER_WAIT_MS, 0, &err),
+                   RC_UNAVAILABLE);
   assert_int_equal(outcome("SSH-2.0-OpenSSH\r\n", 0, PEER_WAIT_MS, 0, &err), RC_UNAVAILABLE);
 }
 
-static void test_slow_peer_meets_the_deadline(void **state)
-{
+static void test_slow_peer_meets_the_deadline(void **state) {
   (void)state;
   static const char *const slow[] = {"", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf"};
   for (size_t i = 0; i < 3; i++) {
@@ -159,19 +161,21 @@ static void test_slow_peer_meets_the_deadline(void **state)
   }
 }
 
-static void test_oversize_answers(void **state)
-{
+static void test_oversize_answers(void **state) {
   (void)state;
   struct err err;
-  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n", 1000, PEER_WAIT_MS, 10, &err), RC_TOO_LARGE); /* from the header */
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n", 1000, PEER_WAIT_MS, 10, &err),
+                   RC_TOO_LARGE); /* from the header */
   assert_non_null(strstr(err.message, "at most 10 bytes"));
-  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello hello\r\n0\r\n\r\n", 0, PEER_WAIT_MS, 10, &err), RC_TOO_LARGE);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nhello hello\r\n0\r\n\r\n", 0,
+                           PEER_WAIT_MS, 10, &err),
+                   RC_TOO_LARGE);
   assert_int_equal(outcome("HTTP/1.1 200 OK\r\n\r\nhello hello", 0, PEER_WAIT_MS, 10, &err), RC_TOO_LARGE);
-  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello hell", 0, PEER_WAIT_MS, 10, &err), RC_OK);
+  assert_int_equal(outcome("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello hell", 0, PEER_WAIT_MS, 10, &err),
+                   RC_OK);
 }
 
-static void test_oversize_digest_header_is_none(void **state)
-{
+static void test_oversize_digest_header_is_none(void **state) {
   (void)state;
   struct peer p;
   struct http_answer answer;
@@ -187,12 +191,12 @@ static void test_oversize_digest_header_is_none(void **state)
   peer_stop(&p);
 }
 
-static void test_connection_refused(void **state)
-{
+static void test_connection_refused(void **state) {
   (void)state;
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t len = sizeof address;
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* bound and not listening: refused, and nobody else takes the port */
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC,
+                  0); /* bound and not listening: refused, and nobody else takes the port */
   assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
   assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
   struct http_client *c = client_of(NULL, NULL);
@@ -204,10 +208,10 @@ static void test_connection_refused(void **state)
   close(fd);
 }
 
-static void test_bad_urls(void **state)
-{
+static void test_bad_urls(void **state) {
   (void)state;
-  static const char *const urls[] = {"", "http://", "file:///etc/passwd", "https://127.0.0.1:1/", "http://127.0.0.1:99999/"};
+  static const char *const urls[] = {"", "http://", "file:///etc/passwd", "https://127.0.0.1:1/",
+                                     "http://127.0.0.1:99999/"};
   struct http_client *c = client_of(NULL, NULL);
   for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
     struct http_answer answer;
@@ -218,15 +222,13 @@ static void test_bad_urls(void **state)
   http_client_destroy(c);
 }
 
-static void *raise_flag(void *context)
-{
+static void *raise_flag(void *context) {
   clock_sleep_ms(100);
   atomic_store((atomic_bool *)context, true);
   return NULL;
 }
 
-static void test_cancel_flag(void **state)
-{
+static void test_cancel_flag(void **state) {
   (void)state;
   atomic_bool cancel = false;
   struct peer p;
@@ -246,8 +248,7 @@ static void test_cancel_flag(void **state)
   peer_stop(&p);
 }
 
-static void test_redirects_are_not_followed(void **state)
-{
+static void test_redirects_are_not_followed(void **state) {
   (void)state;
   struct peer p;
   struct http_answer answer;
@@ -261,8 +262,7 @@ static void test_redirects_are_not_followed(void **state)
   peer_stop(&p);
 }
 
-int main(void)
-{
+int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_answer),
       cmocka_unit_test(test_connection_is_kept),

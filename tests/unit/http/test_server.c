@@ -1,16 +1,16 @@
-/* Plain exchanges: routes, parameters, query, token, bodies and their limits, malformed input, files, one server per port. */
+/* Plain exchanges: routes, parameters, query, token, bodies and their limits, malformed input, files, one server per
+ * port. */
 #include "http_test.h"
 
-static void handle_run(struct http_request *r, void *context)
-{
+static void handle_run(struct http_request *r, void *context) {
   (void)context;
   struct buf body = BUF_INIT;
-  buf_printf(&body, "run=%s group=%s", http_param(r, "id"), http_param(r, "group") == NULL ? "-" : http_param(r, "group"));
+  buf_printf(&body, "run=%s group=%s", http_param(r, "id"),
+             http_param(r, "group") == NULL ? "-" : http_param(r, "group"));
   http_reply(r, 200, "text/plain", &body);
 }
 
-static void handle_query(struct http_request *r, void *context)
-{
+static void handle_query(struct http_request *r, void *context) {
   (void)context;
   struct err err;
   int64_t wait_ms;
@@ -24,8 +24,7 @@ static void handle_query(struct http_request *r, void *context)
   http_reply(r, 200, "text/plain", &body);
 }
 
-static void handle_echo(struct http_request *r, void *context)
-{
+static void handle_echo(struct http_request *r, void *context) {
   (void)context;
   size_t len;
   const char *bytes = http_body(r, &len);
@@ -35,8 +34,7 @@ static void handle_echo(struct http_request *r, void *context)
   http_reply(r, 201, "text/plain", &body);
 }
 
-static void handle_json(struct http_request *r, void *context)
-{
+static void handle_json(struct http_request *r, void *context) {
   (void)context;
   struct err err;
   const struct json *value, *again;
@@ -51,22 +49,19 @@ static void handle_json(struct http_request *r, void *context)
   http_reply_json(r, 200, &body);
 }
 
-static void handle_full(struct http_request *r, void *context)
-{
+static void handle_full(struct http_request *r, void *context) {
   (void)context;
   struct err err;
   err_set(&err, RC_FULL, "slots", "at most 4 requests were expected");
   http_fail(r, &err);
 }
 
-static void handle_silent(struct http_request *r, void *context)
-{
+static void handle_silent(struct http_request *r, void *context) {
   (void)r;
   (void)context;
 }
 
-static void handle_file(struct http_request *r, void *context)
-{
+static void handle_file(struct http_request *r, void *context) {
   http_reply_file(r, "application/octet-stream", http_query(r, "missing") != NULL ? "/nonexistent/x" : context);
 }
 
@@ -88,8 +83,7 @@ static struct http_server *server;
 static int port;
 static char file_path[64];
 
-static void test_routes(void **state)
-{
+static void test_routes(void **state) {
   (void)state;
   expect_answer(port, "GET /v1/runs/r7", "", 200, "run=r7 group=-");
   expect_answer(port, "GET /v1/runs/a%20b%2Fc/groups/%E2%82%AC", "", 200, "run=a b/c group=\xe2\x82\xac");
@@ -100,8 +94,7 @@ static void test_routes(void **state)
   expect_answer(port, "GET /v1/silent", "", 500, "neither replied nor suspended");
 }
 
-static void test_unknown_paths(void **state)
-{
+static void test_unknown_paths(void **state) {
   (void)state;
   expect_answer(port, "GET /", "", 404, "\"code\":\"not_found\"");
   expect_answer(port, "GET /v1/runs", "", 404, "not_found");
@@ -112,15 +105,13 @@ static void test_unknown_paths(void **state)
   expect_answer(port, "GET /a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s", "", 404, "not_found");
 }
 
-static void test_wrong_method(void **state)
-{
+static void test_wrong_method(void **state) {
   (void)state;
   expect_answer(port, "DELETE /v1/echo", "", 405, "Allow: POST, PUT\r\n");
   expect_answer(port, "POST /v1/runs/r7", "Content-Length: 0\r\n", 405, "Allow: GET\r\n");
 }
 
-static void test_malformed_targets(void **state)
-{
+static void test_malformed_targets(void **state) {
   (void)state;
   expect_answer(port, "GET /v1/runs/%4", "", 422, "two hex digits");
   expect_answer(port, "GET /v1/runs/%zz", "", 422, "two hex digits");
@@ -131,8 +122,7 @@ static void test_malformed_targets(void **state)
   expect_answer(port, line, "", 414, "\"code\":\"too_large\"");
 }
 
-static void test_query(void **state)
-{
+static void test_query(void **state) {
   (void)state;
   expect_answer(port, "GET /v1/runs/latest?wait_ms=60000&name=a+b%26c", "", 200, "wait=60000 name=a b&c");
   expect_answer(port, "GET /v1/runs/latest?&name&&", "", 200, "wait=7 name=");
@@ -148,68 +138,73 @@ static void test_query(void **state)
   expect_answer(port, "GET /v1/runs/latest?a=&b=&c=&d=&e=&f=&g=&h=&i=&j=&k=&l=&m=&n=&o=&p=&q=", "", 422, "at most 16");
 }
 
-static void test_bodies(void **state)
-{
+static void test_bodies(void **state) {
   (void)state;
   char *answer = ask(port, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello");
   assert_int_equal(status_of(answer), 201);
   assert_non_null(strstr(answer, "len=5 hello"));
   free(answer);
-  answer = ask(port, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+  answer = ask(port,
+               "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nTransfer-Encoding: "
+               "chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
   assert_non_null(strstr(answer, "len=5 abcde"));
   free(answer);
   expect_answer(port, "POST /v1/echo", "Content-Length: 0\r\n", 201, "len=0 ");
 }
 
-static void test_json_bodies(void **state)
-{
+static void test_json_bodies(void **state) {
   (void)state;
-  char *answer = ask(port, "POST /v1/json HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"a\":1,\"b\":2}");
+  char *answer = ask(
+      port, "POST /v1/json HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"a\":1,\"b\":2}");
   assert_non_null(strstr(answer, "{\"members\":2}"));
   assert_non_null(strstr(answer, "X-Leasehold-Digest: abc\r\n"));
   assert_non_null(strstr(answer, "Content-Type: application/json\r\n"));
   free(answer);
-  answer = ask(port, "POST /v1/json HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"a\":1,\"a\":2}");
+  answer = ask(port,
+               "POST /v1/json HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 13\r\n\r\n{\"a\":1,\"a\":2}");
   assert_int_equal(status_of(answer), 422);
   free(answer);
   expect_answer(port, "POST /v1/json", "Content-Length: 0\r\n", 422, "a JSON body was expected");
 }
 
-static void test_announced_body_too_large(void **state)
-{
+static void test_announced_body_too_large(void **state) {
   (void)state; /* answered from the header alone: the body is never sent */
   char *answer = ask(port, "POST /v1/json HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\n");
   assert_int_equal(status_of(answer), 413);
   assert_non_null(strstr(answer, "at most 16777216 bytes was expected, but 99999999999 came"));
   free(answer);
-  answer = ask(port, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 2000\r\n\r\n");
+  answer = ask(
+      port,
+      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 2000\r\n\r\n");
   assert_int_equal(status_of(answer), 413); /* waits for permission: refused at once */
   free(answer);
 }
 
-static void test_sent_body_too_large(void **state)
-{
+static void test_sent_body_too_large(void **state) {
   (void)state;
   char request[4096];
-  int n = snprintf(request, sizeof request, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1025\r\n\r\n%01025d", 0);
+  int n = snprintf(request, sizeof request,
+                   "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1025\r\n\r\n%01025d", 0);
   assert_true(n > 0);
   char *answer = ask(port, request);
   assert_int_equal(status_of(answer), 413);
   free(answer);
-  snprintf(request, sizeof request, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-                                    "401\r\n%01025d\r\n0\r\n\r\n", 0);
+  snprintf(request, sizeof request,
+           "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+           "401\r\n%01025d\r\n0\r\n\r\n",
+           0);
   answer = ask(port, request);
   assert_int_equal(status_of(answer), 413);
   assert_non_null(strstr(answer, "1024"));
   free(answer);
-  snprintf(request, sizeof request, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1024\r\n\r\n%01024d", 0);
+  snprintf(request, sizeof request,
+           "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1024\r\n\r\n%01024d", 0);
   answer = ask(port, request);
   assert_int_equal(status_of(answer), 201); /* exactly the limit */
   free(answer);
 }
 
-static void test_endless_chunked_body_is_cut_off(void **state)
-{
+static void test_endless_chunked_body_is_cut_off(void **state) {
   (void)state;
   int fd = peer_connect(port);
   peer_send(fd, "POST /v1/echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -221,8 +216,7 @@ static void test_endless_chunked_body_is_cut_off(void **state)
   close(fd);
 }
 
-static void test_large_body_arrives_whole(void **state)
-{
+static void test_large_body_arrives_whole(void **state) {
   (void)state;
   size_t len = 32u << 20;
   char *bytes = malloc(len);
@@ -248,12 +242,15 @@ static void test_large_body_arrives_whole(void **state)
   free(bytes);
 }
 
-static void test_malformed_requests_do_no_harm(void **state)
-{
+static void test_malformed_requests_do_no_harm(void **state) {
   (void)state;
   static const char *const bad[] = {
-      "GARBAGE\r\n\r\n", "GET\r\n\r\n", "GET /healthz HTTP/9.9\r\n\r\n", "GET /healthz HTTP/1.1\r\n\r\n",
-      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: -5\r\n\r\n", "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: x\r\n\r\n",
+      "GARBAGE\r\n\r\n",
+      "GET\r\n\r\n",
+      "GET /healthz HTTP/9.9\r\n\r\n",
+      "GET /healthz HTTP/1.1\r\n\r\n",
+      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: -5\r\n\r\n",
+      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: x\r\n\r\n",
       "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999999999999999\r\n\r\n",
       "POST /v1/echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -265,10 +262,13 @@ static void test_malformed_requests_do_no_harm(void **state)
 }
 
 /* A peer that vanishes in the middle of its request leaves nothing behind (a leak shows under the address sanitizer). */
-static void test_half_requests_do_no_harm(void **state)
-{
+static void test_half_requests_do_no_harm(void **state) {
   (void)state;
-  static const char *const half[] = {"", "G", "\r\n\r\n", "GET /healthz HTTP/1.1\r\nHo", "GET /v1/runs/r7 HTTP/1.1\r\nHost: t\r\n",
+  static const char *const half[] = {"",
+                                     "G",
+                                     "\r\n\r\n",
+                                     "GET /healthz HTTP/1.1\r\nHo",
+                                     "GET /v1/runs/r7 HTTP/1.1\r\nHost: t\r\n",
                                      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 50\r\n\r\nhalf a body",
                                      "POST /v1/nowhere HTTP/1.1\r\nHost: t\r\nContent-Length: 50\r\n\r\nhalf a body"};
   for (size_t i = 0; i < sizeof half / sizeof half[0]; i++) {
@@ -280,12 +280,13 @@ static void test_half_requests_do_no_harm(void **state)
   expect_answer(port, "GET /healthz", "", 200, "ok");
 }
 
-static void test_keep_alive_and_pipelining(void **state)
-{
+static void test_keep_alive_and_pipelining(void **state) {
   (void)state;
   int fd = peer_connect(port);
-  peer_send(fd, "GET /v1/runs/one HTTP/1.1\r\nHost: t\r\n\r\nGET /v1/runs/two HTTP/1.1\r\nHost: t\r\n\r\n"
-                "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabcGET /v1/runs/last HTTP/1.1\r\nHost: t\r\n\r\n");
+  peer_send(
+      fd,
+      "GET /v1/runs/one HTTP/1.1\r\nHost: t\r\n\r\nGET /v1/runs/two HTTP/1.1\r\nHost: t\r\n\r\n"
+      "POST /v1/echo HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabcGET /v1/runs/last HTTP/1.1\r\nHost: t\r\n\r\n");
   char *answers = peer_read(fd, "run=last");
   const char *one = strstr(answers, "run=one"), *two = strstr(answers, "run=two"), *echo = strstr(answers, "len=3 abc");
   assert_true(one != NULL && two != NULL && echo != NULL && one < two && two < echo);
@@ -293,23 +294,21 @@ static void test_keep_alive_and_pipelining(void **state)
   close(fd);
 }
 
-static void test_errors(void **state)
-{
+static void test_errors(void **state) {
   (void)state;
   expect_answer(port, "GET /v1/full", "", 429, "Retry-After: 1\r\n");
-  expect_answer(port, "GET /v1/full", "", 429, "{\"error\":{\"code\":\"full\",\"message\":\"at most 4 requests were expected\",\"field\":\"slots\"}}");
+  expect_answer(port, "GET /v1/full", "", 429,
+                "{\"error\":{\"code\":\"full\",\"message\":\"at most 4 requests were expected\",\"field\":\"slots\"}}");
 }
 
-static void test_files(void **state)
-{
+static void test_files(void **state) {
   (void)state;
   expect_answer(port, "GET /v1/file", "", 200, "Content-Length: 14\r\n");
   expect_answer(port, "GET /v1/file", "", 200, "\r\n\r\nweights, bytes");
   expect_answer(port, "GET /v1/file?missing=1", "", 404, "no such file");
 }
 
-static void test_token(void **state)
-{
+static void test_token(void **state) {
   (void)state;
   struct http_server *closed = serve(routes, ROUTE_COUNT(routes), NULL, "s3cret");
   int p = http_server_port(closed);
@@ -327,13 +326,13 @@ static void test_token(void **state)
   http_server_stop(closed, 1000);
 }
 
-static void test_refused_starts(void **state)
-{
+static void test_refused_starts(void **state) {
   (void)state;
   struct http_server *second = NULL;
   struct err err = {0};
   char expected[64];
-  struct http_server_options options = {.bind_address = "127.0.0.1", .port = port, .routes = routes, .route_count = ROUTE_COUNT(routes)};
+  struct http_server_options options = {
+      .bind_address = "127.0.0.1", .port = port, .routes = routes, .route_count = ROUTE_COUNT(routes)};
   assert_int_equal(http_server_start(&second, &options, &err), RC_IO);
   snprintf(expected, sizeof expected, "port %d in use", port);
   assert_non_null(strstr(err.message, expected));
@@ -352,8 +351,7 @@ static void test_refused_starts(void **state)
   http_server_stop(NULL, 0);
 }
 
-static int group_setup(void **state)
-{
+static int group_setup(void **state) {
   (void)state;
   log_init("test", LOG_ERROR);
   snprintf(file_path, sizeof file_path, "/tmp/leasehold-http-test-XXXXXX");
@@ -365,16 +363,14 @@ static int group_setup(void **state)
   return 0;
 }
 
-static int group_teardown(void **state)
-{
+static int group_teardown(void **state) {
   (void)state;
   http_server_stop(server, 1000);
   unlink(file_path);
   return 0;
 }
 
-int main(void)
-{
+int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_routes),
       cmocka_unit_test(test_unknown_paths),

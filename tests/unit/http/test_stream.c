@@ -7,8 +7,7 @@ struct studio {
   bool fresh;
 };
 
-static void on_cancelled(struct http_request *r, enum http_cancel why, void *context)
-{
+static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   struct studio *studio = context;
   atomic_store(&studio->why, (int)why);
   atomic_fetch_add(&studio->cancelled, 1);
@@ -18,8 +17,7 @@ static void on_cancelled(struct http_request *r, enum http_cancel why, void *con
   }
 }
 
-static void handle_events(struct http_request *r, void *context)
-{
+static void handle_events(struct http_request *r, void *context) {
   struct studio *studio = context;
   if (!studio->fresh) http_suspend(r, 24 * 3600 * 1000, on_cancelled, studio);
   http_stream_begin(r, 200, "text/event-stream");
@@ -29,10 +27,13 @@ static void handle_events(struct http_request *r, void *context)
 
 static const struct http_route routes[] = {{"GET", "/events", handle_events, 0, false}};
 
-struct fixture { struct studio studio; struct http_server *server; int port; };
+struct fixture {
+  struct studio studio;
+  struct http_server *server;
+  int port;
+};
 
-static int setup(void **state)
-{
+static int setup(void **state) {
   struct fixture *f = calloc(1, sizeof *f);
   if (f == NULL) return -1;
   log_init("test", LOG_ERROR + 1);
@@ -42,34 +43,29 @@ static int setup(void **state)
   return 0;
 }
 
-static int teardown(void **state)
-{
+static int teardown(void **state) {
   struct fixture *f = *state;
   http_server_stop(f->server, 1000);
   free(f);
   return 0;
 }
 
-static int subscribe(struct fixture *f)
-{
+static int subscribe(struct fixture *f) {
   int fd = peer_connect(f->port), begun = atomic_load(&f->studio.begun);
   peer_send(fd, "GET /events HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
   expect_soon(&f->studio.begun, begun + 1);
   return fd;
 }
 
-static struct http_request *stream_of(struct fixture *f)
-{
+static struct http_request *stream_of(struct fixture *f) {
   return (struct http_request *)atomic_load(&f->studio.stream); /* NOLINT: published by the handler */
 }
 
-static void write_text(struct http_request *r, const char *text)
-{
+static void write_text(struct http_request *r, const char *text) {
   assert_int_equal(http_stream_write(r, text, strlen(text)), RC_OK);
 }
 
-static void expect_stream(struct fixture *f)
-{
+static void expect_stream(struct fixture *f) {
   int fd = subscribe(f);
   struct http_request *r = stream_of(f);
   char *head = peer_read(fd, "\r\n\r\n"); /* the header comes before any event */
@@ -93,22 +89,20 @@ static void expect_stream(struct fixture *f)
   assert_int_equal(atomic_load(&f->studio.cancelled), 0);
 }
 
-static void test_stream(void **state)
-{
-  expect_stream(*state);
-}
+static void test_stream(void **state) { expect_stream(*state); }
 
-static void test_stream_on_a_fresh_request(void **state)
-{
+static void test_stream_on_a_fresh_request(void **state) {
   struct fixture *f = *state;
   f->studio.fresh = true;
   expect_stream(f);
 }
 
-struct writer { struct http_request *stream; int number; };
+struct writer {
+  struct http_request *stream;
+  int number;
+};
 
-static void *write_numbers(void *context)
-{
+static void *write_numbers(void *context) {
   struct writer *w = context;
   for (int i = 0; i < 500; i++) {
     char event[32];
@@ -119,8 +113,7 @@ static void *write_numbers(void *context)
 }
 
 /* Four threads write to one stream: nothing is lost or torn, each writer's order is kept. */
-static void test_several_writers(void **state)
-{
+static void test_several_writers(void **state) {
   struct fixture *f = *state;
   int fd = subscribe(f);
   pthread_t threads[4];
@@ -159,8 +152,7 @@ static void test_several_writers(void **state)
   close(fd);
 }
 
-static void test_reader_hangs_up(void **state)
-{
+static void test_reader_hangs_up(void **state) {
   struct fixture *f = *state;
   int fd = subscribe(f);
   struct http_request *r = stream_of(f);
@@ -174,8 +166,7 @@ static void test_reader_hangs_up(void **state)
 }
 
 /* Without a callback the writer learns it from its writes. */
-static void test_reader_hangs_up_on_a_fresh_stream(void **state)
-{
+static void test_reader_hangs_up_on_a_fresh_stream(void **state) {
   struct fixture *f = *state;
   f->studio.fresh = true;
   close(subscribe(f));
@@ -190,8 +181,7 @@ static void test_reader_hangs_up_on_a_fresh_stream(void **state)
 }
 
 /* A reader that does not read costs at most 4 MiB, and gets everything that was accepted when it reads again. */
-static void test_slow_reader(void **state)
-{
+static void test_slow_reader(void **state) {
   struct fixture *f = *state;
   int fd = subscribe(f);
   struct http_request *r = stream_of(f);
@@ -212,15 +202,15 @@ static void test_slow_reader(void **state)
     assert_int_equal(poll(&wait, 1, PEER_WAIT_MS), 1);
     ssize_t n = recv(fd, bytes, 1 << 20, 0);
     if (n <= 0) break;
-    for (ssize_t i = 0; i < n; i++) received += bytes[i] == '.'; /* the header has three: 1.1 and none else is checked below */
+    for (ssize_t i = 0; i < n; i++)
+      received += bytes[i] == '.'; /* the header has three: 1.1 and none else is checked below */
   }
   assert_true(received >= accepted && received < accepted + 8);
   free(bytes);
   close(fd);
 }
 
-static void test_shutdown_ends_streams(void **state)
-{
+static void test_shutdown_ends_streams(void **state) {
   struct fixture *f = *state;
   int fd = subscribe(f);
   free(peer_read(fd, "\r\n\r\n"));
@@ -235,8 +225,7 @@ static void test_shutdown_ends_streams(void **state)
 }
 
 /* The writer does not end its stream: the server stops, later writes are refused and the end frees the request. */
-static void test_shutdown_with_a_stream_left_open(void **state)
-{
+static void test_shutdown_with_a_stream_left_open(void **state) {
   struct fixture *f = *state;
   f->studio.fresh = true;
   int fd = subscribe(f);
@@ -248,8 +237,7 @@ static void test_shutdown_with_a_stream_left_open(void **state)
   close(fd);
 }
 
-int main(void)
-{
+int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_stream, setup, teardown),
       cmocka_unit_test_setup_teardown(test_stream_on_a_fresh_request, setup, teardown),

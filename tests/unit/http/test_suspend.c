@@ -1,10 +1,14 @@
-/* Suspended requests: replies from another thread, hang-ups, deadlines, shutdown, and the races between them.
- * The desk below is what a service has: a list of waiting requests under its own lock; who takes one off the list replies. */
+/* Suspended requests: replies from another thread, hang-ups, deadlines, shutdown, and the races between them. The
+ * desk below is what a service has: a list of waiting requests under its own lock; who takes one off the list
+ * replies. */
 #include "http_test.h"
 
 enum { DESK_MAX = 1024 };
 
-struct waiting { struct http_request *request; bool here; };
+struct waiting {
+  struct http_request *request;
+  bool here;
+};
 
 struct desk {
   pthread_mutex_t lock; /* guards waiting, count */
@@ -12,11 +16,10 @@ struct desk {
   int count;
   int64_t deadline_ms;
   atomic_int arrived, cancelled[3], answered;
-  atomic_bool deaf;     /* the cancelled callback does nothing: a service that forgets its duty */
+  atomic_bool deaf; /* the cancelled callback does nothing: a service that forgets its duty */
 };
 
-static void on_cancelled(struct http_request *r, enum http_cancel why, void *context)
-{
+static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   struct waiting *w = context; /* memory of the request's arena */
   struct desk *desk = *(struct desk **)(void *)(w + 1);
   atomic_fetch_add(&desk->cancelled[why], 1);
@@ -33,8 +36,7 @@ static void on_cancelled(struct http_request *r, enum http_cancel why, void *con
   http_fail(r, &err);
 }
 
-static void handle_wait(struct http_request *r, void *context)
-{
+static void handle_wait(struct http_request *r, void *context) {
   struct desk *desk = context;
   struct waiting *w = arena_alloc(http_arena(r), 1, sizeof *w + sizeof desk);
   assert_non_null(w);
@@ -48,15 +50,13 @@ static void handle_wait(struct http_request *r, void *context)
   atomic_fetch_add(&desk->arrived, 1);
 }
 
-static void handle_at_once(struct http_request *r, void *context)
-{
+static void handle_at_once(struct http_request *r, void *context) {
   (void)context;
   http_reply_text(r, 200, "at once");
 }
 
 /* Takes one request off the desk. */
-static struct http_request *desk_take(struct desk *desk)
-{
+static struct http_request *desk_take(struct desk *desk) {
   pthread_mutex_lock(&desk->lock);
   struct waiting *w = desk->count > 0 ? desk->waiting[--desk->count] : NULL;
   struct http_request *r = NULL;
@@ -74,10 +74,13 @@ static const struct http_route routes[] = {
     {"GET", "/now", handle_at_once, 0, false},
 };
 
-struct fixture { struct desk desk; struct http_server *server; int port; };
+struct fixture {
+  struct desk desk;
+  struct http_server *server;
+  int port;
+};
 
-static int setup(void **state)
-{
+static int setup(void **state) {
   struct fixture *f = calloc(1, sizeof *f);
   if (f == NULL) return -1;
   log_init("test", LOG_ERROR + 1);
@@ -89,8 +92,7 @@ static int setup(void **state)
   return 0;
 }
 
-static int teardown(void **state)
-{
+static int teardown(void **state) {
   struct fixture *f = *state;
   http_server_stop(f->server, 1000);
   pthread_mutex_destroy(&f->desk.lock);
@@ -98,8 +100,7 @@ static int teardown(void **state)
   return 0;
 }
 
-static int ask_later(int port, const char *id)
-{
+static int ask_later(int port, const char *id) {
   char request[128];
   int fd = peer_connect(port);
   snprintf(request, sizeof request, "GET /wait/%s HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n", id);
@@ -107,8 +108,7 @@ static int ask_later(int port, const char *id)
   return fd;
 }
 
-static void test_reply_from_another_thread(void **state)
-{
+static void test_reply_from_another_thread(void **state) {
   struct fixture *f = *state;
   int fd = peer_connect(f->port);
   for (int i = 0; i < 3; i++) { /* the connection lives on between suspended requests */
@@ -132,8 +132,7 @@ static void test_reply_from_another_thread(void **state)
   assert_int_equal(atomic_load(&f->desk.cancelled[HTTP_CANCEL_HANGUP]), 0);
 }
 
-static void test_hang_up_is_noticed(void **state)
-{
+static void test_hang_up_is_noticed(void **state) {
   struct fixture *f = *state;
   close(ask_later(f->port, "closed"));
   expect_soon(&f->desk.cancelled[HTTP_CANCEL_HANGUP], 1);
@@ -146,8 +145,7 @@ static void test_hang_up_is_noticed(void **state)
   expect_answer(f->port, "GET /now", "", 200, "at once");
 }
 
-static void test_deadline(void **state)
-{
+static void test_deadline(void **state) {
   struct fixture *f = *state;
   f->desk.deadline_ms = 60;
   int64_t begin_ms = clock_monotonic_ms();
@@ -158,8 +156,7 @@ static void test_deadline(void **state)
 }
 
 /* A later request with an earlier deadline must wake the watcher out of its longer sleep. */
-static void test_earlier_deadline_overtakes(void **state)
-{
+static void test_earlier_deadline_overtakes(void **state) {
   struct fixture *f = *state;
   int slow = ask_later(f->port, "slow");
   expect_soon(&f->desk.arrived, 1);
@@ -172,8 +169,7 @@ static void test_earlier_deadline_overtakes(void **state)
   close(slow);
 }
 
-static void test_200_suspended_at_once(void **state)
-{
+static void test_200_suspended_at_once(void **state) {
   enum { N = 200 };
   struct fixture *f = *state;
   int fds[N];
@@ -200,8 +196,7 @@ static void test_200_suspended_at_once(void **state)
   assert_int_equal(atomic_load(&f->desk.cancelled[HTTP_CANCEL_HANGUP]), 20);
 }
 
-static void *racing_replies(void *context)
-{
+static void *racing_replies(void *context) {
   struct desk *desk = context;
   int64_t end_ms = clock_monotonic_ms() + PEER_WAIT_MS;
   while (atomic_load(&desk->answered) >= 0 && clock_monotonic_ms() < end_ms) {
@@ -213,9 +208,9 @@ static void *racing_replies(void *context)
   return NULL;
 }
 
-/* Replies, deadlines and hang-ups of the same requests at the same moment: each is answered exactly once, and nothing is touched after. */
-static void test_races_of_reply_and_cancellation(void **state)
-{
+/* Replies, deadlines and hang-ups of the same requests at the same moment: each is answered exactly once, and nothing
+ * is touched after. */
+static void test_races_of_reply_and_cancellation(void **state) {
   enum { N = 50, ROUNDS = 6 };
   struct fixture *f = *state;
   f->desk.deadline_ms = 2;
@@ -244,8 +239,7 @@ static void test_races_of_reply_and_cancellation(void **state)
   }
 }
 
-static void test_shutdown_answers_the_suspended(void **state)
-{
+static void test_shutdown_answers_the_suspended(void **state) {
   struct fixture *f = *state;
   int fds[20];
   for (int i = 0; i < 20; i++) fds[i] = ask_later(f->port, "x");
@@ -264,15 +258,14 @@ static void test_shutdown_answers_the_suspended(void **state)
   }
 }
 
-static void *stop_slowly(void *context)
-{
+static void *stop_slowly(void *context) {
   http_server_stop(context, 400);
   return NULL;
 }
 
-/* A service that does not answer the cancelled: the server stops in time all the same, and its late replies touch no freed memory. */
-static void test_shutdown_with_replies_owed(void **state)
-{
+/* A service that does not answer the cancelled: the server stops in time all the same, and its late replies touch no
+ * freed memory. */
+static void test_shutdown_with_replies_owed(void **state) {
   struct fixture *f = *state;
   atomic_store(&f->desk.deaf, true);
   int first = ask_later(f->port, "1"), second = ask_later(f->port, "2");
@@ -294,8 +287,7 @@ static void test_shutdown_with_replies_owed(void **state)
   http_fail(desk_take(&f->desk), &err);
 }
 
-int main(void)
-{
+int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_reply_from_another_thread, setup, teardown),
       cmocka_unit_test_setup_teardown(test_hang_up_is_noticed, setup, teardown),

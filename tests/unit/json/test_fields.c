@@ -83,8 +83,19 @@ static void test_integers(void **state) {
   assert_true(u64 == UINT64_MAX);
   assert_int_equal(READ("{\"x\":\"0\"}", .kind = FIELD_U64, .target = &u64), RC_OK);
   assert_true(u64 == 0);
-  static const char *const bad[] = {"-1", "1.5", "\"\"", "\"-1\"", "\"+1\"", "\" 1\"", "\"1x\"", "\"01\"", "\"0x1\"",
-                                    "\"18446744073709551616\"", "\"99999999999999999999\"", "\"100000000000000000000\"", "true"};
+  static const char *const bad[] = {"-1",
+                                    "1.5",
+                                    "\"\"",
+                                    "\"-1\"",
+                                    "\"+1\"",
+                                    "\" 1\"",
+                                    "\"1x\"",
+                                    "\"01\"",
+                                    "\"0x1\"",
+                                    "\"18446744073709551616\"",
+                                    "\"99999999999999999999\"",
+                                    "\"100000000000000000000\"",
+                                    "true"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     char text[64] = "{\"x\":";
     strcat(strcat(text, bad[i]), "}");
@@ -141,8 +152,10 @@ static void test_arrays(void **state) {
   assert_int_equal(READ("{\"x\":[]}", .kind = FIELD_I32_ARRAY, .target = &is), RC_OK);
   assert_int_equal(is.count, 0);
   assert_non_null(is.items);
-  refused(READ("{\"x\":[1,2,3]}", .kind = FIELD_I32_ARRAY, .target = &is, .count_max = 2), "x", "at most 2 items, got 3");
-  refused(READ("{\"x\":[0,10]}", .kind = FIELD_I32_ARRAY, .target = &is, .min = 0, .max = 9), "x[1]", "from 0 to 9, got 10");
+  refused(READ("{\"x\":[1,2,3]}", .kind = FIELD_I32_ARRAY, .target = &is, .count_max = 2), "x",
+          "at most 2 items, got 3");
+  refused(READ("{\"x\":[0,10]}", .kind = FIELD_I32_ARRAY, .target = &is, .min = 0, .max = 9), "x[1]",
+          "from 0 to 9, got 10");
   refused(READ("{\"x\":[0,1.0]}", .kind = FIELD_I32_ARRAY, .target = &is), "x[1]", "32-bit integer");
   refused(READ("{\"x\":7}", .kind = FIELD_I32_ARRAY, .target = &is), "x", "expected an array, got 7");
   assert_int_equal(READ("{\"x\":[1,-0.5,1e-45,3.40282347e+38]}", .kind = FIELD_F32_ARRAY, .target = &fs), RC_OK);
@@ -159,8 +172,8 @@ static void test_digests_and_values(void **state) {
   struct digest d, expected;
   const struct json *v = NULL;
   digest_of(&expected, "abc", 3);
-  assert_int_equal(READ("{\"x\":\"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"}", .kind = FIELD_DIGEST,
-                        .target = &d),
+  assert_int_equal(READ("{\"x\":\"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"}",
+                        .kind = FIELD_DIGEST, .target = &d),
                    RC_OK);
   assert_true(digest_equal(&d, &expected));
   refused(READ("{\"x\":\"ba78\"}", .kind = FIELD_DIGEST, .target = &d), "x", "64 hexadecimal");

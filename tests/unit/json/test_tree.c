@@ -18,16 +18,41 @@ static enum rc parse_len(const char *text, size_t len) {
   return rc;
 }
 
-static enum rc parse(const char *text) {
-  return parse_len(text, strlen(text));
-}
+static enum rc parse(const char *text) { return parse_len(text, strlen(text)); }
 
 static void test_malformed_is_refused(void **state) {
   (void)state;
-  static const char *const bad[] = {
-      "", " ", "{", "}", "[1,]", "{\"a\":1,}", "{\"a\" 1}", "{a:1}", "nul", "01", "1.", ".5", "+1", "NaN", "Infinity", "1e999",
-      "9223372036854775808", "\"\\u0000\"", "\"\\ud800\"", "\"\\x\"", "\"unterminated", "\"tab\there\"", "'a'", "1 2", "{} x",
-      "[1] // comment", "\"\xFF\"", "\"\xC0\x80\"", "\xEF\xBB\xBF{}", "{\"a\\u0000b\":1}", "\"\\"};
+  static const char *const bad[] = {"",
+                                    " ",
+                                    "{",
+                                    "}",
+                                    "[1,]",
+                                    "{\"a\":1,}",
+                                    "{\"a\" 1}",
+                                    "{a:1}",
+                                    "nul",
+                                    "01",
+                                    "1.",
+                                    ".5",
+                                    "+1",
+                                    "NaN",
+                                    "Infinity",
+                                    "1e999",
+                                    "9223372036854775808",
+                                    "\"\\u0000\"",
+                                    "\"\\ud800\"",
+                                    "\"\\x\"",
+                                    "\"unterminated",
+                                    "\"tab\there\"",
+                                    "'a'",
+                                    "1 2",
+                                    "{} x",
+                                    "[1] // comment",
+                                    "\"\xFF\"",
+                                    "\"\xC0\x80\"",
+                                    "\xEF\xBB\xBF{}",
+                                    "{\"a\\u0000b\":1}",
+                                    "\"\\"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     if (parse(bad[i]) != RC_INVALID) fail_msg("accepted: %s", bad[i]);
     assert_true(err.message[0]);
@@ -114,9 +139,12 @@ static void test_walking(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_malformed_is_refused),       cmocka_unit_test(test_every_truncation_is_refused),
-      cmocka_unit_test(test_duplicate_keys_are_refused), cmocka_unit_test(test_depth_is_bounded),
-      cmocka_unit_test(test_size_is_bounded),            cmocka_unit_test(test_walking),
+      cmocka_unit_test(test_malformed_is_refused),
+      cmocka_unit_test(test_every_truncation_is_refused),
+      cmocka_unit_test(test_duplicate_keys_are_refused),
+      cmocka_unit_test(test_depth_is_bounded),
+      cmocka_unit_test(test_size_is_bounded),
+      cmocka_unit_test(test_walking),
   };
   return cmocka_run_group_tests_name("json/tree", tests, NULL, NULL);
 }

@@ -54,8 +54,9 @@ static void test_structure(void **state) {
   json_kv_f64(&w, "d", 0.1);
   json_kv_f32(&w, "f", 0.1f);
   json_object_end(&w);
-  assert_string_equal(written(), "{\"s\":\"a\",\"n\":null,\"o\":{},\"a\":[[],true,null],\"b\":false,\"is\":[1,-2],"
-                                 "\"fs\":[0.5,-1],\"e\":[],\"d\":0.1,\"f\":0.100000001}");
+  assert_string_equal(written(),
+                      "{\"s\":\"a\",\"n\":null,\"o\":{},\"a\":[[],true,null],\"b\":false,\"is\":[1,-2],"
+                      "\"fs\":[0.5,-1],\"e\":[],\"d\":0.1,\"f\":0.100000001}");
 }
 
 static void test_integers(void **state) {
@@ -68,7 +69,9 @@ static void test_integers(void **state) {
   json_write_u64(&w, JSON_EXACT_MAX + (uint64_t)1);
   json_write_u64(&w, UINT64_MAX);
   json_array_end(&w);
-  assert_string_equal(written(), "[-9223372036854775808,9223372036854775807,0,9007199254740991,\"9007199254740992\",\"18446744073709551615\"]");
+  assert_string_equal(
+      written(),
+      "[-9223372036854775808,9223372036854775807,0,9007199254740991,\"9007199254740992\",\"18446744073709551615\"]");
 }
 
 static void test_strings(void **state) {
@@ -79,8 +82,8 @@ static void test_strings(void **state) {
   json_write_string(&w, "\xFF|\xC0\x80|\xED\xA0\x80|\xE2\x82|\xF4\x90\x80\x80|\xC3");
   json_array_end(&w);
 #define BAD "\xEF\xBF\xBD"
-  assert_string_equal(written(), "[\"q\\\"b\\\\n\\nt\\tc\\u0001\x7F\xC3\xA9\xF0\x9F\x98\x80\",\"a\\u0000b\",\"" BAD "|" BAD BAD
-                                 "|" BAD BAD BAD "|" BAD BAD "|" BAD BAD BAD BAD "|" BAD "\"]");
+  assert_string_equal(written(), "[\"q\\\"b\\\\n\\nt\\tc\\u0001\x7F\xC3\xA9\xF0\x9F\x98\x80\",\"a\\u0000b\",\"" BAD
+                                 "|" BAD BAD "|" BAD BAD BAD "|" BAD BAD "|" BAD BAD BAD BAD "|" BAD "\"]");
 }
 
 /* Whatever bytes come in, a JSON parser reads the result. */

@@ -1,6 +1,6 @@
-/* NUMERICS.md written down as slow scalar C, one function per rule, on plain row-major floats: what the kernels must equal bit for bit.
- * Operands are floats that hold operand values.  Written from the text, not from the kernels: no blocking, no vectors, no shared code.
- * The caller's thread has FTZ and DAZ set (pool_enter).
+/* NUMERICS.md written down as slow scalar C, one function per rule, on plain row-major floats: what the kernels must
+ * equal bit for bit. Operands are floats that hold operand values.  Written from the text, not from the kernels: no
+ * blocking, no vectors, no shared code. The caller's thread has FTZ and DAZ set (pool_enter).
  */
 #ifndef LEASEHOLD_TESTS_MODEL_LITERAL_H
 #define LEASEHOLD_TESTS_MODEL_LITERAL_H
@@ -13,51 +13,45 @@
 
 #define LITERAL static inline __attribute__((unused))
 
-LITERAL uint32_t lit_bits(float x)
-{
+LITERAL uint32_t lit_bits(float x) {
   uint32_t u;
   memcpy(&u, &x, sizeof u);
   return u;
 }
 
-LITERAL float lit_float(uint32_t u)
-{
+LITERAL float lit_float(uint32_t u) {
   float x;
   memcpy(&x, &u, sizeof x);
   return x;
 }
 
-LITERAL uint16_t lit_bf16(float x)
-{
+LITERAL uint16_t lit_bf16(float x) {
   uint32_t u = lit_bits(x), kept = u >> 16, rest = u & 0xffffu;
   if ((u & 0x7f800000u) == 0x7f800000u && (u & 0x007fffffu)) return (uint16_t)(kept | 0x40u);
   if (rest > 0x8000u || (rest == 0x8000u && (kept & 1u))) kept++;
   return (uint16_t)kept;
 }
 
-LITERAL float lit_operand(float x, bool bf16)
-{
-  return bf16 ? lit_float((uint32_t)lit_bf16(x) << 16) : x;
-}
+LITERAL float lit_operand(float x, bool bf16) { return bf16 ? lit_float((uint32_t)lit_bf16(x) << 16) : x; }
 
 /* DOT over n pairs (a[i * sa], w[i * sw]). */
-LITERAL float lit_dot(const float *a, size_t sa, const float *w, size_t sw, int n)
-{
+LITERAL float lit_dot(const float *a, size_t sa, const float *w, size_t sw, int n) {
   float acc = 0.0f;
   for (int b = 0; b < n; b += 32) {
     float even = 0.0f, odd = 0.0f;
     for (int i = b; i < b + 32; i++) {
       float x = i < n ? a[(size_t)i * sa] : 0.0f, y = i < n ? w[(size_t)i * sw] : 0.0f;
-      if (i % 2 == 0) even = fmaf(x, y, even);
-      else odd = fmaf(x, y, odd);
+      if (i % 2 == 0)
+        even = fmaf(x, y, even);
+      else
+        odd = fmaf(x, y, odd);
     }
     acc = acc + (even + odd);
   }
   return acc;
 }
 
-LITERAL float lit_sum(const float *x, int n)
-{
+LITERAL float lit_sum(const float *x, int n) {
   float lane[16] = {0};
   for (int i = 0; i < n; i++) lane[i % 16] += x[i];
   for (int width = 8; width >= 1; width /= 2)
@@ -65,9 +59,9 @@ LITERAL float lit_sum(const float *x, int n)
   return lane[0];
 }
 
-LITERAL float lit_exp(float x)
-{
-  static const float c[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+LITERAL float lit_exp(float x) {
+  static const float c[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                             4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
   if (isnan(x)) return x;
   if (x < -87.33f) return 0.0f;
   if (x > 88.72f) x = 88.72f;
@@ -88,10 +82,10 @@ LITERAL float lit_exp(float x)
   return lit_float(lit_bits(y) + ((uint32_t)exponent << 23));
 }
 
-LITERAL float lit_log(float x)
-{
-  static const float c[9] = {7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
-                             -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f};
+LITERAL float lit_log(float x) {
+  static const float c[9] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f,
+                             -1.2420140846e-1f, 1.4249322787e-1f,  -1.6668057665e-1f,
+                             2.0000714765e-1f,  -2.4999993993e-1f, 3.3333331174e-1f};
   int e = (int)(lit_bits(x) >> 23) - 126;
   float m = lit_float((lit_bits(x) & 0x7fffffu) | 0x3f000000u);
   if (m < 0.707106781f) {
@@ -111,13 +105,9 @@ LITERAL float lit_log(float x)
   return y + (float)e * 0.693359375f;
 }
 
-LITERAL float lit_sigmoid(float x)
-{
-  return 1.0f / (1.0f + lit_exp(-x));
-}
+LITERAL float lit_sigmoid(float x) { return 1.0f / (1.0f + lit_exp(-x)); }
 
-LITERAL float lit_rstd(const float *x, float eps, int n)
-{
+LITERAL float lit_rstd(const float *x, float eps, int n) {
   float *squares = malloc((size_t)n * sizeof *squares);
   for (int i = 0; i < n; i++) squares[i] = x[i] * x[i];
   float mean = lit_sum(squares, n) / (float)n;
@@ -126,8 +116,7 @@ LITERAL float lit_rstd(const float *x, float eps, int n)
 }
 
 /* y unrounded. */
-LITERAL float lit_rmsnorm(float *y, const float *x, const float *w, float eps, int n)
-{
+LITERAL float lit_rmsnorm(float *y, const float *x, const float *w, float eps, int n) {
   float rstd = lit_rstd(x, eps, n);
   for (int i = 0; i < n; i++) {
     y[i] = x[i] * rstd;
@@ -136,18 +125,18 @@ LITERAL float lit_rmsnorm(float *y, const float *x, const float *w, float eps, i
   return rstd;
 }
 
-LITERAL void lit_rotate(float *y, const float *rope, int E)
-{
+LITERAL void lit_rotate(float *y, const float *rope, int E) {
   for (int e = 0; e < E / 2; e++) {
-    float a = y[e], b = y[e + E / 2], ac = a * rope[2 * e], bs = b * rope[2 * e + 1], bc = b * rope[2 * e], as = a * rope[2 * e + 1];
+    float a = y[e], b = y[e + E / 2], ac = a * rope[2 * e], bs = b * rope[2 * e + 1], bc = b * rope[2 * e],
+          as = a * rope[2 * e + 1];
     y[e] = ac - bs;
     y[e + E / 2] = bc + as;
   }
 }
 
 /* One query against keys [0, position]; key j's e-th element at k[j * stride + e]. out is not yet rounded. */
-LITERAL void lit_attention(float *out, float *lse, const float *q, const float *k, const float *v, size_t stride, int position, int E, float scale, bool bf16)
-{
+LITERAL void lit_attention(float *out, float *lse, const float *q, const float *k, const float *v, size_t stride,
+                           int position, int E, float scale, bool bf16) {
   float m = -INFINITY, l = 0.0f;
   for (int e = 0; e < E; e++) out[e] = 0.0f;
   for (int b = 0; b <= position; b += 32) {
@@ -175,11 +164,12 @@ LITERAL void lit_attention(float *out, float *lse, const float *q, const float *
 }
 
 /* One sample of n rows: everything [n, heads, E]. */
-LITERAL void lit_attention_backward(float *dq, float *dk, float *dv, const float *dout, const float *out, const float *lse, const float *q, const float *k,
-                                    const float *v, int n, int H, int G, int E, float scale, bool bf16)
-{
+LITERAL void lit_attention_backward(float *dq, float *dk, float *dv, const float *dout, const float *out,
+                                    const float *lse, const float *q, const float *k, const float *v, int n, int H,
+                                    int G, int E, float scale, bool bf16) {
   size_t cells = (size_t)n * (size_t)n, HE = (size_t)(H * E), GE = (size_t)(G * E);
-  float *p = malloc(cells * sizeof *p), *ds = malloc(cells * sizeof *ds), *column = malloc((size_t)n * sizeof *column), *terms = malloc((size_t)E * sizeof *terms);
+  float *p = malloc(cells * sizeof *p), *ds = malloc(cells * sizeof *ds), *column = malloc((size_t)n * sizeof *column),
+        *terms = malloc((size_t)E * sizeof *terms);
   for (int h = 0; h < H; h++) {
     int g = h / (H / G);
     for (int i = 0; i < n; i++) {
@@ -198,12 +188,14 @@ LITERAL void lit_attention_backward(float *dq, float *dk, float *dv, const float
         *dsij = lit_operand(y * scale, bf16);
       }
       for (int e = 0; e < E; e++)
-        dq[(size_t)i * HE + (size_t)(h * E + e)] = lit_dot(ds + (size_t)i * (size_t)n, 1, k + (size_t)(g * E + e), GE, i + 1);
+        dq[(size_t)i * HE + (size_t)(h * E + e)] =
+            lit_dot(ds + (size_t)i * (size_t)n, 1, k + (size_t)(g * E + e), GE, i + 1);
     }
     for (int j = 0; j < n; j++)
       for (int e = 0; e < E; e++) {
         float *dvj = dv + (size_t)j * GE + (size_t)(g * E + e), *dkj = dk + (size_t)j * GE + (size_t)(g * E + e);
-        float a = lit_dot(p + j, (size_t)n, dout + (size_t)(h * E + e), HE, n), b = lit_dot(ds + j, (size_t)n, q + (size_t)(h * E + e), HE, n);
+        float a = lit_dot(p + j, (size_t)n, dout + (size_t)(h * E + e), HE, n),
+              b = lit_dot(ds + j, (size_t)n, q + (size_t)(h * E + e), HE, n);
         *dvj = h % (H / G) == 0 ? a : *dvj + a;
         *dkj = h % (H / G) == 0 ? b : *dkj + b;
       }
@@ -215,8 +207,8 @@ LITERAL void lit_attention_backward(float *dq, float *dk, float *dv, const float
 }
 
 /* z, max and S of a row; block sums into sums[]. */
-LITERAL float lit_softmax(float *z, float *max, float *sums, float *weighted, const float *logits, float temperature, int V)
-{
+LITERAL float lit_softmax(float *z, float *max, float *sums, float *weighted, const float *logits, float temperature,
+                          int V) {
   float total = 0.0f, m = -INFINITY, w = 0.0f;
   for (int v = 0; v < V; v++) {
     z[v] = logits[v] / temperature;
@@ -238,8 +230,7 @@ LITERAL float lit_softmax(float *z, float *max, float *sums, float *weighted, co
   return total;
 }
 
-LITERAL int lit_sample(const float *logits, float temperature, float u, int V)
-{
+LITERAL int lit_sample(const float *logits, float temperature, float u, int V) {
   if (temperature == 0.0f) {
     int best = 0;
     for (int v = 0; v < V; v++)
@@ -250,8 +241,10 @@ LITERAL int lit_sample(const float *logits, float temperature, float u, int V)
   float threshold = u * lit_softmax(z, &max, sums, NULL, logits, temperature, V);
   int blocks = (V + 255) / 256, block = -1, answer = -1;
   for (int b = 0; b < blocks && block < 0; b++) {
-    if (running + sums[b] > threshold) block = b;
-    else running = running + sums[b];
+    if (running + sums[b] > threshold)
+      block = b;
+    else
+      running = running + sums[b];
   }
   if (block < 0) { /* the last block that is not zero, from the sum before it */
     for (int b = 0; b < blocks; b++)

@@ -1,5 +1,5 @@
-/* What the tests of the operation table share: every machine (level x format x threads) in turn, arrays that end at a page nobody may touch,
- * seeded random numbers, and comparison by bits. */
+/* What the tests of the operation table share: every machine (level x format x threads) in turn, arrays that end at a
+ * page nobody may touch, seeded random numbers, and comparison by bits. */
 #ifndef LEASEHOLD_TESTS_MODEL_OPS_SUPPORT_H
 #define LEASEHOLD_TESTS_MODEL_OPS_SUPPORT_H
 
@@ -20,15 +20,18 @@
 
 #define SUPPORT static inline __attribute__((unused))
 
-/* --- guarded memory: freed all at once --------------------------------------------------------------------------------- */
+/* --- guarded memory: freed all at once
+ * --------------------------------------------------------------------------------- */
 
 enum { GUARDED_MAX = 4096 };
-static struct { char *base; size_t bytes, used; } guarded_list[GUARDED_MAX];
+static struct {
+  char *base;
+  size_t bytes, used;
+} guarded_list[GUARDED_MAX];
 static int guarded_count;
 
 /* `bytes` zeroed, the last of them followed by an inaccessible page; before the first a canary. */
-SUPPORT void *guarded(size_t bytes)
-{
+SUPPORT void *guarded(size_t bytes) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (bytes + 64 + page - 1) / page * page;
   assert_true(guarded_count < GUARDED_MAX);
   char *base = mmap(NULL, body + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -41,8 +44,7 @@ SUPPORT void *guarded(size_t bytes)
   return base + body - bytes;
 }
 
-SUPPORT void guarded_free_all(void)
-{
+SUPPORT void guarded_free_all(void) {
   for (int i = 0; i < guarded_count; i++) {
     for (size_t b = 0; b < guarded_list[i].used; b++) assert_int_equal((uint8_t)guarded_list[i].base[b], 0xa5);
     munmap(guarded_list[i].base, guarded_list[i].bytes);
@@ -50,7 +52,8 @@ SUPPORT void guarded_free_all(void)
   guarded_count = 0;
 }
 
-/* --- machines ------------------------------------------------------------------------------------------------------------ */
+/* --- machines
+ * ------------------------------------------------------------------------------------------------------------ */
 
 struct machine {
   struct ops *ops;
@@ -61,8 +64,7 @@ struct machine {
 };
 
 /* Calls f for every level this CPU has, both formats, 1 to 3 threads. */
-SUPPORT void every_machine(void (*f)(const struct machine *))
-{
+SUPPORT void every_machine(void (*f)(const struct machine *)) {
   static const char *levels[] = {"v2", "v3", "v4"};
   for (int threads = 1; threads <= 3; threads++) {
     struct machine m = {.threads = threads};
@@ -81,17 +83,14 @@ SUPPORT void every_machine(void (*f)(const struct machine *))
   }
 }
 
-/* --- numbers ------------------------------------------------------------------------------------------------------------- */
+/* --- numbers
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t random_state = 1;
 
-SUPPORT void random_seed(uint64_t seed)
-{
-  random_state = seed * 0x9e3779b97f4a7c15u + 1;
-}
+SUPPORT void random_seed(uint64_t seed) { random_state = seed * 0x9e3779b97f4a7c15u + 1; }
 
-SUPPORT uint32_t random_u32(void)
-{
+SUPPORT uint32_t random_u32(void) {
   random_state ^= random_state << 13;
   random_state ^= random_state >> 7;
   random_state ^= random_state << 17;
@@ -104,85 +103,74 @@ SUPPORT float random_float(float scale) /* in (-scale, scale), denser near 0 */
   return (a + b - 1.0f) * scale;
 }
 
-SUPPORT float *random_floats(size_t n, float scale)
-{
+SUPPORT float *random_floats(size_t n, float scale) {
   float *x = guarded(n * sizeof *x);
   for (size_t i = 0; i < n; i++) x[i] = random_float(scale);
   return x;
 }
 
-SUPPORT float *zeros(size_t n)
-{
-  return guarded(n * sizeof(float));
-}
+SUPPORT float *zeros(size_t n) { return guarded(n * sizeof(float)); }
 
-SUPPORT float *copy_floats(const float *x, size_t n)
-{
+SUPPORT float *copy_floats(const float *x, size_t n) {
   float *y = guarded(n * sizeof *y);
   memcpy(y, x, n * sizeof *y);
   return y;
 }
 
 /* Random operand values, as floats. */
-SUPPORT float *random_operands(const struct machine *m, size_t n, float scale)
-{
+SUPPORT float *random_operands(const struct machine *m, size_t n, float scale) {
   float *x = random_floats(n, scale);
   for (size_t i = 0; i < n; i++) x[i] = lit_operand(x[i], m->bf16);
   return x;
 }
 
-SUPPORT void *new_operands(const struct machine *m, size_t n)
-{
-  return guarded(n * (m->bf16 ? 2 : 4));
-}
+SUPPORT void *new_operands(const struct machine *m, size_t n) { return guarded(n * (m->bf16 ? 2 : 4)); }
 
 /* Floats that hold operand values, as operands. */
-SUPPORT void *as_operands(const struct machine *m, const float *x, size_t n)
-{
+SUPPORT void *as_operands(const struct machine *m, const float *x, size_t n) {
   void *out = new_operands(m, n);
   for (size_t i = 0; i < n; i++) {
-    if (m->bf16) ((uint16_t *)out)[i] = (uint16_t)(lit_bits(x[i]) >> 16);
-    else ((float *)out)[i] = x[i];
+    if (m->bf16)
+      ((uint16_t *)out)[i] = (uint16_t)(lit_bits(x[i]) >> 16);
+    else
+      ((float *)out)[i] = x[i];
   }
   return out;
 }
 
-SUPPORT float operand_at(const struct machine *m, const void *x, size_t i)
-{
+SUPPORT float operand_at(const struct machine *m, const void *x, size_t i) {
   return m->bf16 ? lit_float((uint32_t)((const uint16_t *)x)[i] << 16) : ((const float *)x)[i];
 }
 
-SUPPORT struct matrix packed_matrix(const struct machine *m, const float *w, int N, int K)
-{
+SUPPORT struct matrix packed_matrix(const struct machine *m, const float *w, int N, int K) {
   struct matrix W = {.N = N, .K = K};
   W.data = guarded(m->ops->matrix_bytes(m->ops, N, K));
   m->ops->matrix_pack(m->ops, &W, as_operands(m, w, (size_t)N * (size_t)K));
   return W;
 }
 
-/* --- comparison ---------------------------------------------------------------------------------------------------------- */
+/* --- comparison
+ * ---------------------------------------------------------------------------------------------------------- */
 
-#define FAIL_AT(what, m, i, got, want)                                                                                                      \
-  fail_msg("%s on %s, %s, %d threads: element %zu is %.9g (%08x), expected %.9g (%08x)", what, (m)->level, (m)->bf16 ? "bf16" : "f32", (m)->threads, \
-           (size_t)(i), (double)(got), lit_bits(got), (double)(want), lit_bits(want))
+#define FAIL_AT(what, m, i, got, want)                                                                          \
+  fail_msg("%s on %s, %s, %d threads: element %zu is %.9g (%08x), expected %.9g (%08x)", what, (m)->level,      \
+           (m)->bf16 ? "bf16" : "f32", (m)->threads, (size_t)(i), (double)(got), lit_bits(got), (double)(want), \
+           lit_bits(want))
 
-SUPPORT void same_floats(const struct machine *m, const char *what, const float *got, const float *want, size_t n)
-{
+SUPPORT void same_floats(const struct machine *m, const char *what, const float *got, const float *want, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (lit_bits(got[i]) != lit_bits(want[i])) FAIL_AT(what, m, i, got[i], want[i]);
 }
 
 /* want: unrounded floats. */
-SUPPORT void same_operands(const struct machine *m, const char *what, const void *got, const float *want, size_t n)
-{
+SUPPORT void same_operands(const struct machine *m, const char *what, const void *got, const float *want, size_t n) {
   for (size_t i = 0; i < n; i++) {
     float g = operand_at(m, got, i), w = lit_operand(want[i], m->bf16);
     if (lit_bits(g) != lit_bits(w)) FAIL_AT(what, m, i, g, w);
   }
 }
 
-SUPPORT double seconds(void)
-{
+SUPPORT double seconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;

@@ -26,12 +26,23 @@ struct bench {
 };
 
 static inline struct model_config tiny_config(bool tied) {
-  return (struct model_config){.layers = 2, .hidden = 40, .heads = 6, .kv_heads = 2, .head_dim = 12, .ffn = 56, .vocabulary = 257, .positions_max = 160,
-                               .rms_eps = 1e-6f, .rope_theta = 10000, .initializer_range = 0.15f, .tied = tied};
+  return (struct model_config){.layers = 2,
+                               .hidden = 40,
+                               .heads = 6,
+                               .kv_heads = 2,
+                               .head_dim = 12,
+                               .ffn = 56,
+                               .vocabulary = 257,
+                               .positions_max = 160,
+                               .rms_eps = 1e-6f,
+                               .rope_theta = 10000,
+                               .initializer_range = 0.15f,
+                               .tied = tied};
 }
 
 /* false when this CPU lacks the level. */
-static inline bool bench_open(struct bench *b, const struct model_config *config, enum number_format format, const char *level, int threads) {
+static inline bool bench_open(struct bench *b, const struct model_config *config, enum number_format format,
+                              const char *level, int threads) {
   struct err err = {0};
   *b = (struct bench){0};
   assert_int_equal(pool_create(&b->pool, threads, &err), RC_OK);
@@ -66,7 +77,8 @@ static inline struct weights *random_weights(const struct model *m, bool for_tra
   float *masters = masters_of(m, seed);
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
-    for (size_t k = 0; p->rows == 1 && k < p->count; k++) masters[p->offset + k] = 0.75f + 0.125f * (float)((k * 7 + (size_t)i) % 5);
+    for (size_t k = 0; p->rows == 1 && k < p->count; k++)
+      masters[p->offset + k] = 0.75f + 0.125f * (float)((k * 7 + (size_t)i) % 5);
   }
   assert_int_equal(weights_create(&w, m, for_training, &err), RC_OK);
   weights_from_masters(w, masters);

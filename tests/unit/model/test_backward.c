@@ -1,4 +1,5 @@
-/* Gradients are the same bits on every level and with any number of threads, chunks are cut by configuration alone, and bad samples are refused. */
+/* Gradients are the same bits on every level and with any number of threads, chunks are cut by configuration alone,
+ * and bad samples are refused. */
 #include "tests/unit/model/support.h"
 
 #include <math.h>
@@ -78,7 +79,8 @@ static void check_same_bits(enum number_format format, bool tied) {
       if (!expected) {
         expected = grads;
       } else {
-        if (memcmp(grads, expected, b.model->params.elements * sizeof *grads) != 0) fail_msg("%s, %d threads: gradients differ", b.ops->name, threads);
+        if (memcmp(grads, expected, b.model->params.elements * sizeof *grads) != 0)
+          fail_msg("%s, %d threads: gradients differ", b.ops->name, threads);
         assert_memory_equal(logprob, expected_logprob, (size_t)u.scored_count * sizeof *logprob);
         free(grads);
       }
@@ -104,7 +106,8 @@ static double relative_distance(const float *a, const float *b, size_t n) {
   return sqrt(difference / size);
 }
 
-/* One chunk (two head blocks, logits recomputed) and many chunks are the same sum in another order; log-probabilities do not notice. */
+/* One chunk (two head blocks, logits recomputed) and many chunks are the same sum in another order; log-probabilities
+ * do not notice. */
 static void test_chunks_only_change_the_order_of_sums(void **state) {
   (void)state;
   const struct model_config c = tiny_config(false);
@@ -130,7 +133,8 @@ static void test_chunks_only_change_the_order_of_sums(void **state) {
 static double loss_of(const struct learner *l, const struct weights *w, const struct unit *u) {
   float logprob[TOTAL_MAX];
   double sum = 0;
-  assert_int_equal(learner_logprobs((struct learner *)(uintptr_t)l, w, u->samples, u->count, 1, logprob, NULL, NULL), RC_OK);
+  assert_int_equal(learner_logprobs((struct learner *)(uintptr_t)l, w, u->samples, u->count, 1, logprob, NULL, NULL),
+                   RC_OK);
   for (int i = 0; i < u->scored_count; i++) sum += (double)logprob[i] * (double)(i % 3 - 1);
   return sum;
 }
@@ -163,7 +167,8 @@ static void test_every_tensor_by_difference(void **state) {
     const double step = 3e-3 / sqrt(square);
     for (int side = 0; side < 2; side++) {
       memcpy(moved, masters, n * sizeof *moved);
-      for (size_t k = 0; k < p->count; k++) moved[p->offset + k] += (float)((side ? -step : step) * (double)grads[p->offset + k]);
+      for (size_t k = 0; k < p->count; k++)
+        moved[p->offset + k] += (float)((side ? -step : step) * (double)grads[p->offset + k]);
       weights_from_masters(w, moved);
       value[side] = loss_of(l, w, &u);
     }
@@ -222,16 +227,16 @@ static void test_refuses_bad_samples(void **state) {
   const struct model_config c = tiny_config(true);
   const uint8_t scored[200] = {0, 1, 1}, first_scored[3] = {1, 1, 1};
   int32_t tokens[200] = {0, 1, 2}, bad[3] = {0, 257, 2}, negative[3] = {0, 1, -1};
-  const struct { struct train_sample s; float temperature; enum rc rc; } cases[] = {
-    {{tokens, 3, scored}, 1, RC_OK},
-    {{tokens, 101, scored}, 1, RC_TOO_LARGE},
-    {{tokens, 0, scored}, 1, RC_INVALID},
-    {{tokens, 3, first_scored}, 1, RC_INVALID},
-    {{bad, 3, scored}, 1, RC_INVALID},
-    {{negative, 3, scored}, 1, RC_INVALID},
-    {{tokens, 3, scored}, 0, RC_INVALID},
-    {{tokens, 3, scored}, -1, RC_INVALID},
-    {{tokens, 3, scored}, NAN, RC_INVALID},
+  const struct {
+    struct train_sample s;
+    float temperature;
+    enum rc rc;
+  } cases[] = {
+      {{tokens, 3, scored}, 1, RC_OK},        {{tokens, 101, scored}, 1, RC_TOO_LARGE},
+      {{tokens, 0, scored}, 1, RC_INVALID},   {{tokens, 3, first_scored}, 1, RC_INVALID},
+      {{bad, 3, scored}, 1, RC_INVALID},      {{negative, 3, scored}, 1, RC_INVALID},
+      {{tokens, 3, scored}, 0, RC_INVALID},   {{tokens, 3, scored}, -1, RC_INVALID},
+      {{tokens, 3, scored}, NAN, RC_INVALID},
   };
   struct bench b;
   struct learner *l = NULL;
@@ -245,7 +250,9 @@ static void test_refuses_bad_samples(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     assert_int_equal(learner_logprobs(l, w, &cases[i].s, 1, cases[i].temperature, logprob, NULL, &err), cases[i].rc);
     if (cases[i].rc == RC_OK) continue;
-    assert_int_equal(learner_gradients(l, w, &cases[i].s, 1, cases[i].temperature, linear_loss, NULL, grads, NULL, &err), cases[i].rc);
+    assert_int_equal(
+        learner_gradients(l, w, &cases[i].s, 1, cases[i].temperature, linear_loss, NULL, grads, NULL, &err),
+        cases[i].rc);
   }
   for (size_t i = 0; i < b.model->params.elements; i++) assert_true(grads[i] == 0);
   learner_free(l);
@@ -260,12 +267,9 @@ static void test_refuses_bad_samples(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_same_bits_everywhere),
-    cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
-    cmocka_unit_test(test_every_tensor_by_difference),
-    cmocka_unit_test(test_unscored_tokens_leave_no_gradient),
-    cmocka_unit_test(test_a_flipped_weight_bit_is_seen),
-    cmocka_unit_test(test_refuses_bad_samples),
+      cmocka_unit_test(test_same_bits_everywhere),         cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
+      cmocka_unit_test(test_every_tensor_by_difference),   cmocka_unit_test(test_unscored_tokens_leave_no_gradient),
+      cmocka_unit_test(test_a_flipped_weight_bit_is_seen), cmocka_unit_test(test_refuses_bad_samples),
   };
   return cmocka_run_group_tests_name("model/backward", tests, NULL, NULL);
 }

@@ -7,11 +7,14 @@
 #include "common/base/file.h"
 #include "common/model/config.h"
 
-#define BASE                                                                                                                           \
-  "\"model_type\":\"qwen3\",\"num_hidden_layers\":2,\"hidden_size\":40,\"num_attention_heads\":6,\"num_key_value_heads\":2,"            \
+#define BASE                                                                                                       \
+  "\"model_type\":\"qwen3\",\"num_hidden_layers\":2,\"hidden_size\":40,\"num_attention_heads\":6,\"num_key_value_" \
+  "heads\":2,"                                                                                                     \
   "\"intermediate_size\":56,\"vocab_size\":257,\"max_position_embeddings\":128"
 
-static enum rc parse(struct model_config *c, const char *json, struct err *err) { return model_config_parse(c, json, strlen(json), err); }
+static enum rc parse(struct model_config *c, const char *json, struct err *err) {
+  return model_config_parse(c, json, strlen(json), err);
+}
 
 static void test_reads_what_transformers_writes(void **state) {
   (void)state;
@@ -40,36 +43,41 @@ static void test_defaults_are_transformers(void **state) {
   assert_int_equal(c.head_dim, 128);
   assert_true(c.rms_eps == 1e-6f && c.rope_theta == 10000 && !c.tied);
   assert_int_equal(c.eos_count, 0);
-  assert_int_equal(parse(&c, "{" BASE ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1000000.0}}", NULL), RC_OK);
+  assert_int_equal(
+      parse(&c, "{" BASE ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1000000.0}}", NULL), RC_OK);
   assert_true(c.rope_theta == 1e6);
 }
 
 static void test_refuses(void **state) {
   (void)state;
-  static const struct { const char *json, *field; enum rc rc; } cases[] = {
-    {"", "", RC_INVALID},
-    {"{" BASE, "", RC_INVALID},
-    {"[1]", "", RC_INVALID},
-    {"{\"model_type\":\"qwen3\"}", "num_hidden_layers", RC_INVALID},
-    {"{" BASE ",\"model_type\":\"qwen3\"}", "", RC_INVALID},
-    {"{" BASE ",\"head_dim\":13}", "head_dim", RC_INVALID},
-    {"{" BASE ",\"head_dim\":100000}", "head_dim", RC_INVALID},
-    {"{" BASE ",\"head_dim\":\"12\"}", "head_dim", RC_INVALID},
-    {"{" BASE ",\"hidden_act\":\"gelu\"}", "hidden_act", RC_UNSUPPORTED},
-    {"{" BASE ",\"attention_bias\":true}", "attention_bias", RC_UNSUPPORTED},
-    {"{" BASE ",\"use_sliding_window\":true}", "use_sliding_window", RC_UNSUPPORTED},
-    {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}", "rope_scaling", RC_UNSUPPORTED},
-    {"{" BASE ",\"rope_scaling\":3}", "rope_scaling", RC_INVALID},
-    {"{" BASE ",\"eos_token_id\":257}", "eos_token_id", RC_INVALID},
-    {"{" BASE ",\"eos_token_id\":[1,-1]}", "eos_token_id", RC_INVALID},
-    {"{" BASE ",\"eos_token_id\":\"</s>\"}", "eos_token_id", RC_INVALID},
-    {"{" BASE ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "eos_token_id", RC_INVALID},
+  static const struct {
+    const char *json, *field;
+    enum rc rc;
+  } cases[] = {
+      {"", "", RC_INVALID},
+      {"{" BASE, "", RC_INVALID},
+      {"[1]", "", RC_INVALID},
+      {"{\"model_type\":\"qwen3\"}", "num_hidden_layers", RC_INVALID},
+      {"{" BASE ",\"model_type\":\"qwen3\"}", "", RC_INVALID},
+      {"{" BASE ",\"head_dim\":13}", "head_dim", RC_INVALID},
+      {"{" BASE ",\"head_dim\":100000}", "head_dim", RC_INVALID},
+      {"{" BASE ",\"head_dim\":\"12\"}", "head_dim", RC_INVALID},
+      {"{" BASE ",\"hidden_act\":\"gelu\"}", "hidden_act", RC_UNSUPPORTED},
+      {"{" BASE ",\"attention_bias\":true}", "attention_bias", RC_UNSUPPORTED},
+      {"{" BASE ",\"use_sliding_window\":true}", "use_sliding_window", RC_UNSUPPORTED},
+      {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}", "rope_scaling", RC_UNSUPPORTED},
+      {"{" BASE ",\"rope_scaling\":3}", "rope_scaling", RC_INVALID},
+      {"{" BASE ",\"eos_token_id\":257}", "eos_token_id", RC_INVALID},
+      {"{" BASE ",\"eos_token_id\":[1,-1]}", "eos_token_id", RC_INVALID},
+      {"{" BASE ",\"eos_token_id\":\"</s>\"}", "eos_token_id", RC_INVALID},
+      {"{" BASE ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "eos_token_id", RC_INVALID},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     struct model_config c;
     struct err err = {0};
     const enum rc rc = parse(&c, cases[i].json, &err);
-    if (rc != cases[i].rc || !strstr(err.field, cases[i].field)) print_message("case %zu: rc %d field %s: %s\n", i, (int)rc, err.field, err.message);
+    if (rc != cases[i].rc || !strstr(err.field, cases[i].field))
+      print_message("case %zu: rc %d field %s: %s\n", i, (int)rc, err.field, err.message);
     assert_int_equal(rc, cases[i].rc);
     assert_non_null(strstr(err.field, cases[i].field));
   }
@@ -117,11 +125,11 @@ static void test_generation_config_adds_stop_tokens(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_reads_what_transformers_writes),
-    cmocka_unit_test(test_defaults_are_transformers),
-    cmocka_unit_test(test_refuses),
-    cmocka_unit_test(test_refuses_other_models_and_heads_that_do_not_divide),
-    cmocka_unit_test(test_generation_config_adds_stop_tokens),
+      cmocka_unit_test(test_reads_what_transformers_writes),
+      cmocka_unit_test(test_defaults_are_transformers),
+      cmocka_unit_test(test_refuses),
+      cmocka_unit_test(test_refuses_other_models_and_heads_that_do_not_divide),
+      cmocka_unit_test(test_generation_config_adds_stop_tokens),
   };
   return cmocka_run_group_tests_name("model/config", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Our forward, losses, gradients and AdamW against PyTorch and transformers (tests/golden/make_model_fixture.py), in fp32; and the distance of bf16 from
- * that, measured and bounded. */
+/* Our forward, losses, gradients and AdamW against PyTorch and transformers (tests/golden/make_model_fixture.py), in
+ * fp32; and the distance of bf16 from that, measured and bounded. */
 #include "tests/unit/model/support.h"
 
 #include <math.h>
@@ -95,7 +95,8 @@ static double logits_distance(struct fixture *f) {
     }
   assert_int_equal(kv_cache_create(&kv, m, 6, 16, NULL), RC_OK);
   assert_int_equal(workspace_create(&ws, m, TOKENS, NULL), RC_OK);
-  const struct rows rows = {.T = T, .sequence = which, .position = position, .pages = pages, .pages_per_sequence = 3, .sequences = SEQUENCES};
+  const struct rows rows = {
+      .T = T, .sequence = which, .position = position, .pages = pages, .pages_per_sequence = 3, .sequences = SEQUENCES};
   const void *hidden = NULL;
   forward_run(f->w, &rows, tokens, kv, ws, NULL, &hidden);
   forward_logits(f->w, hidden, NULL, T, ws, logits);
@@ -106,7 +107,9 @@ static double logits_distance(struct fixture *f) {
   return d;
 }
 
-struct cross_entropy { double sum; };
+struct cross_entropy {
+  double sum;
+};
 
 static void cross_entropy_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
   struct cross_entropy *c = context;
@@ -127,11 +130,13 @@ static void policy_gradient(void *context, int first, int count, const float *lo
   struct policy *p = context;
   const struct loss_config config = {.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f, .kl_coefficient = 0.1f};
   const size_t n = (size_t)(p->lengths[0] + p->lengths[1]);
-  const float *old = floats(p->f, "old", n), *reference = floats(p->f, "reference", n), *advantage = floats(p->f, "advantage", SEQUENCES);
+  const float *old = floats(p->f, "old", n), *reference = floats(p->f, "reference", n),
+              *advantage = floats(p->f, "advantage", SEQUENCES);
   assert_int_equal(first, 0); /* one chunk */
   assert_int_equal(count, n);
   for (int s = 0, at = 0; s < SEQUENCES; at += p->lengths[s++])
-    loss_sequence(&config, p->lengths[s], logprob + at, old + at, reference + at, advantage[s], dlogprob + at, &p->stats);
+    loss_sequence(&config, p->lengths[s], logprob + at, old + at, reference + at, advantage[s], dlogprob + at,
+                  &p->stats);
 }
 
 /* The worst parameter's distance. */
@@ -141,7 +146,8 @@ static double gradients_distance(const struct fixture *f, const float *grads, do
   for (int i = 0; i < t->count; i++) {
     char name[160];
     snprintf(name, sizeof name, "%s/%s", prefix, t->items[i].name);
-    const double d = distance(grads + t->items[i].offset, 1 / denominator, floats(f, name, t->items[i].count), t->items[i].count);
+    const double d =
+        distance(grads + t->items[i].offset, 1 / denominator, floats(f, name, t->items[i].count), t->items[i].count);
     if (!(d <= worst)) worst = d;
   }
   return worst;
@@ -150,7 +156,8 @@ static double gradients_distance(const struct fixture *f, const float *grads, do
 static double cross_entropy_distance(struct fixture *f, double *loss_error) {
   struct cross_entropy c = {0};
   float *grads = calloc(f->b.model->params.elements, sizeof *grads);
-  assert_int_equal(learner_gradients(f->learner, f->w, f->all, SEQUENCES, 1, cross_entropy_gradient, &c, grads, NULL, NULL), RC_OK);
+  assert_int_equal(
+      learner_gradients(f->learner, f->w, f->all, SEQUENCES, 1, cross_entropy_gradient, &c, grads, NULL, NULL), RC_OK);
   *loss_error = fabs(c.sum / SCORED_MAX - (double)*floats(f, "loss_ce", 1));
   const double d = gradients_distance(f, grads, SCORED_MAX, "grad_ce");
   free(grads);
@@ -164,7 +171,9 @@ static double policy_distance(struct fixture *f, double *loss_error) {
   for (int s = 0; s < SEQUENCES; s++)
     for (int t = 0; t < f->masked[s].length; t++) p.lengths[s] += f->masked[s].scored[t] != 0;
   const size_t n = (size_t)(p.lengths[0] + p.lengths[1]);
-  assert_int_equal(learner_gradients(f->learner, f->w, f->masked, SEQUENCES, 0.8f, policy_gradient, &p, grads, logprob, NULL), RC_OK);
+  assert_int_equal(
+      learner_gradients(f->learner, f->w, f->masked, SEQUENCES, 0.8f, policy_gradient, &p, grads, logprob, NULL),
+      RC_OK);
   assert_true(distance(logprob, 1, floats(f, "logprob", n), n) <= (f->b.ops->format == FORMAT_F32 ? 1e-6 : 3e-2));
   *loss_error = fabs(p.stats.loss / (double)n - (double)*floats(f, "loss_grpo", 1));
   const double d = gradients_distance(f, grads, (double)n, "grad_grpo");
@@ -176,7 +185,8 @@ static void check_f32(bool tied) {
   struct fixture f = {0};
   double ce_error, policy_error;
   fixture_open(&f, tied, FORMAT_F32);
-  const double logits = logits_distance(&f), ce = cross_entropy_distance(&f, &ce_error), policy = policy_distance(&f, &policy_error);
+  const double logits = logits_distance(&f), ce = cross_entropy_distance(&f, &ce_error),
+               policy = policy_distance(&f, &policy_error);
   print_message("fp32 %s: logits %.2e, gradients %.2e and %.2e\n", tied ? "tied" : "untied", logits, ce, policy);
   assert_true(logits <= 1e-5);
   assert_true(ce <= 1e-4 && ce_error <= 1e-5);
@@ -199,7 +209,8 @@ static void test_bf16_stays_near(void **state) {
     struct fixture f = {0};
     double ce_error, policy_error;
     fixture_open(&f, tied, FORMAT_BF16);
-    const double logits = logits_distance(&f), ce = cross_entropy_distance(&f, &ce_error), policy = policy_distance(&f, &policy_error);
+    const double logits = logits_distance(&f), ce = cross_entropy_distance(&f, &ce_error),
+                 policy = policy_distance(&f, &policy_error);
     print_message("bf16 %s: logits %.2e, gradients %.2e and %.2e\n", tied ? "tied" : "untied", logits, ce, policy);
     assert_true(logits <= 3e-2 && logits > 1e-4); /* zero would mean that it was fp32 */
     assert_true(ce <= 5e-2 && policy <= 1e-1);
@@ -210,7 +221,13 @@ static void test_bf16_stays_near(void **state) {
 static void check_adamw(bool tied) {
   struct fixture f = {0};
   struct optimizer *o = NULL;
-  const struct optimizer_config config = {.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 1.0, .grad_scale_log2 = 32};
+  const struct optimizer_config config = {.lr = 3e-3,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.95,
+                                          .eps = 1e-8,
+                                          .weight_decay = 0.1,
+                                          .clip_norm = 1.0,
+                                          .grad_scale_log2 = 32};
   fixture_open(&f, tied, FORMAT_F32);
   const float *losses = floats(&f, "losses", STEPS);
   const size_t elements = f.b.model->params.elements;
@@ -221,7 +238,8 @@ static void check_adamw(bool tied) {
     struct cross_entropy c = {0};
     struct step_result result;
     memset(grads, 0, elements * sizeof *grads);
-    assert_int_equal(learner_gradients(f.learner, f.w, f.all, SEQUENCES, 1, cross_entropy_gradient, &c, grads, NULL, NULL), RC_OK);
+    assert_int_equal(
+        learner_gradients(f.learner, f.w, f.all, SEQUENCES, 1, cross_entropy_gradient, &c, grads, NULL, NULL), RC_OK);
     const double loss = c.sum / SCORED_MAX, error = fabs(loss / (double)losses[step] - 1);
     if (error > 1e-4) fail_msg("step %d: loss %.7f, PyTorch's %.7f", step, loss, (double)losses[step]);
     assert_true(optimizer_add_unit(o, grads));
@@ -242,10 +260,10 @@ static void test_ten_steps_of_adamw(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_f32_tied),
-    cmocka_unit_test(test_f32_untied),
-    cmocka_unit_test(test_bf16_stays_near),
-    cmocka_unit_test(test_ten_steps_of_adamw),
+      cmocka_unit_test(test_f32_tied),
+      cmocka_unit_test(test_f32_untied),
+      cmocka_unit_test(test_bf16_stays_near),
+      cmocka_unit_test(test_ten_steps_of_adamw),
   };
   return cmocka_run_group_tests_name("model/fixture", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* A token's logits are the same bits whatever else is in the call, however its sequence was cut into calls, whatever the page size, the number of threads and the
- * instruction set.  If this fails, sampler and trainer disagree and importance ratios are no longer exactly 1. */
+/* A token's logits are the same bits whatever else is in the call, however its sequence was cut into calls, whatever
+ * the page size, the number of threads and the instruction set.  If this fails, sampler and trainer disagree and
+ * importance ratios are no longer exactly 1. */
 #include "tests/unit/model/support.h"
 
 #include <stdio.h>
@@ -31,14 +32,15 @@ struct run {
   struct kv_cache *kv;
   struct workspace *ws;
   struct kv_sequence sequences[SEQUENCES];
-  float *logits;             /* [ROWS_MAX, V] of the last call */
+  float *logits; /* [ROWS_MAX, V] of the last call */
 };
 
 static void run_open(struct run *r, const struct model *m, const struct weights *w, int page_tokens) {
   *r = (struct run){.w = w};
   assert_int_equal(kv_cache_create(&r->kv, m, PAGES, page_tokens, NULL), RC_OK);
   assert_int_equal(workspace_create(&r->ws, m, ROWS_MAX, NULL), RC_OK);
-  for (int s = 0; s < SEQUENCES; s++) assert_int_equal(kv_sequence_init(&r->sequences[s], r->kv, LENGTH_MAX, NULL), RC_OK);
+  for (int s = 0; s < SEQUENCES; s++)
+    assert_int_equal(kv_sequence_init(&r->sequences[s], r->kv, LENGTH_MAX, NULL), RC_OK);
   r->logits = calloc((size_t)ROWS_MAX * (size_t)m->config.vocabulary, sizeof *r->logits);
 }
 
@@ -55,9 +57,15 @@ static void run_rows(struct run *r, const struct text *texts, int T, const int32
   int widest = 1;
   for (int s = 0; s < SEQUENCES; s++)
     if (r->sequences[s].page_count > widest) widest = r->sequences[s].page_count;
-  for (int s = 0; s < SEQUENCES; s++) memcpy(pages + s * widest, r->sequences[s].pages, (size_t)r->sequences[s].page_count * sizeof *pages);
+  for (int s = 0; s < SEQUENCES; s++)
+    memcpy(pages + s * widest, r->sequences[s].pages, (size_t)r->sequences[s].page_count * sizeof *pages);
   for (int i = 0; i < T; i++) tokens[i] = texts[which[i]].tokens[position[i]];
-  const struct rows rows = {.T = T, .sequence = which, .position = position, .pages = pages, .pages_per_sequence = widest, .sequences = SEQUENCES};
+  const struct rows rows = {.T = T,
+                            .sequence = which,
+                            .position = position,
+                            .pages = pages,
+                            .pages_per_sequence = widest,
+                            .sequences = SEQUENCES};
   const void *hidden = NULL;
   forward_run(r->w, &rows, tokens, r->kv, r->ws, NULL, &hidden);
   forward_logits(r->w, hidden, NULL, T, r->ws, r->logits);
@@ -80,16 +88,19 @@ static float *reference_logits(const struct model *m, const struct weights *w, c
   return all;
 }
 
-static void check_rows(const struct run *r, const float *reference, size_t V, int T, const int32_t *which, const int32_t *position, const char *what) {
+static void check_rows(const struct run *r, const float *reference, size_t V, int T, const int32_t *which,
+                       const int32_t *position, const char *what) {
   for (int i = 0; i < T; i++) {
     const float *expected = reference + (size_t)(which[i] * LENGTH_MAX + position[i]) * V;
-    if (memcmp(r->logits + (size_t)i * V, expected, V * sizeof *expected) != 0) fail_msg("%s: sequence %d, position %d differs", what, which[i], position[i]);
+    if (memcmp(r->logits + (size_t)i * V, expected, V * sizeof *expected) != 0)
+      fail_msg("%s: sequence %d, position %d differs", what, which[i], position[i]);
   }
 }
 
-/* A random mixture: in each call every sequence advances by 0 to 11 tokens, rows of different sequences interleaved; sequence 2 is forked off sequence 1. */
-static void run_mixture(const struct model *m, const struct weights *w, const struct text *texts, const float *reference, int page_tokens, uint64_t seed,
-                        const char *what) {
+/* A random mixture: in each call every sequence advances by 0 to 11 tokens, rows of different sequences interleaved;
+ * sequence 2 is forked off sequence 1. */
+static void run_mixture(const struct model *m, const struct weights *w, const struct text *texts,
+                        const float *reference, int page_tokens, uint64_t seed, const char *what) {
   struct run r;
   uint64_t rng = seed;
   bool forked = false;
@@ -130,7 +141,8 @@ static void run_mixture(const struct model *m, const struct weights *w, const st
 }
 
 /* The trainer's log-probabilities equal those of the sampler's logits. */
-static void check_learner(const struct model *m, const struct weights *w, const struct text *texts, const float *reference, int chunk_tokens) {
+static void check_learner(const struct model *m, const struct weights *w, const struct text *texts,
+                          const float *reference, int chunk_tokens) {
   const int V = m->config.vocabulary;
   struct train_sample samples[SEQUENCES];
   uint8_t scored[LENGTH_MAX];
@@ -139,14 +151,16 @@ static void check_learner(const struct model *m, const struct weights *w, const 
   const float temperature = 0.7f;
   memset(scored, 1, sizeof scored);
   scored[0] = 0;
-  for (int s = 0; s < SEQUENCES; s++) samples[s] = (struct train_sample){.tokens = texts[s].tokens, .length = texts[s].length, .scored = scored};
+  for (int s = 0; s < SEQUENCES; s++)
+    samples[s] = (struct train_sample){.tokens = texts[s].tokens, .length = texts[s].length, .scored = scored};
   assert_int_equal(learner_create(&l, m, chunk_tokens, NULL), RC_OK);
   assert_int_equal(learner_logprobs(l, w, samples, SEQUENCES, temperature, ours, entropy, NULL), RC_OK);
   int at = 0;
   for (int s = 0; s < SEQUENCES; s++) {
     for (int t = 1; t < texts[s].length; t++, at++) {
       float logprob, lse, e;
-      m->ops->logprob(m->ops, &logprob, &lse, &e, reference + (size_t)(s * LENGTH_MAX + t - 1) * (size_t)V, &texts[s].tokens[t], temperature, 1, V);
+      m->ops->logprob(m->ops, &logprob, &lse, &e, reference + (size_t)(s * LENGTH_MAX + t - 1) * (size_t)V,
+                      &texts[s].tokens[t], temperature, 1, V);
       assert_memory_equal(&logprob, &ours[at], sizeof logprob);
       assert_memory_equal(&e, &entropy[at], sizeof e);
     }
@@ -240,7 +254,8 @@ static void test_picked_rows_and_sizes(void **state) {
   }
   assert_int_equal(kv_reserve(r.kv, &r.sequences[0], 8), RC_OK);
   pages[0] = r.sequences[0].pages[0];
-  const struct rows rows = {.T = 8, .sequence = which, .position = position, .pages = pages, .pages_per_sequence = 1, .sequences = 1};
+  const struct rows rows = {
+      .T = 8, .sequence = which, .position = position, .pages = pages, .pages_per_sequence = 1, .sequences = 1};
   const void *hidden = NULL;
   float *picked = calloc(2 * V, sizeof *picked);
   const int32_t pick[2] = {6, 1};
@@ -255,17 +270,18 @@ static void test_picked_rows_and_sizes(void **state) {
   struct activations *a = NULL;
   assert_int_equal(workspace_create(&none, b.model, 0, NULL), RC_INVALID);
   assert_int_equal(activations_create(&a, b.model, 0, NULL), RC_INVALID);
-  assert_true(workspace_bytes(b.model, 64) > workspace_bytes(b.model, 32) && activations_bytes(b.model, 32) > workspace_bytes(b.model, 32));
+  assert_true(workspace_bytes(b.model, 64) > workspace_bytes(b.model, 32) &&
+              activations_bytes(b.model, 32) > workspace_bytes(b.model, 32));
   weights_free(w);
   bench_close(&b);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_rows_are_invariant_bf16),
-    cmocka_unit_test(test_rows_are_invariant_f32),
-    cmocka_unit_test(test_a_flipped_key_bit_is_seen),
-    cmocka_unit_test(test_picked_rows_and_sizes),
+      cmocka_unit_test(test_rows_are_invariant_bf16),
+      cmocka_unit_test(test_rows_are_invariant_f32),
+      cmocka_unit_test(test_a_flipped_key_bit_is_seen),
+      cmocka_unit_test(test_picked_rows_and_sizes),
   };
   return cmocka_run_group_tests_name("model/forward", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Pages are counted exactly and shared pages are never written through: otherwise samples of a group would read each other's tokens, or pages would leak. */
+/* Pages are counted exactly and shared pages are never written through: otherwise samples of a group would read each
+ * other's tokens, or pages would leak. */
 #include "tests/unit/model/support.h"
 
 #include "common/model/kv_cache.h"
@@ -23,7 +24,8 @@ static int teardown(void **state) {
   return 0;
 }
 
-/* The tests keep one number per position in the page's memory, in every layer: a page has far more bytes than positions. */
+/* The tests keep one number per position in the page's memory, in every layer: a page has far more bytes than
+ * positions. */
 static int32_t *slot(const struct kv_cache *kv, const struct kv_sequence *s, int layer, int position, bool values) {
   const int page_tokens = kv_page_tokens(kv), page = s->pages[position / page_tokens];
   const struct kv_layer l = kv_cache_layer(kv, layer);
@@ -139,9 +141,9 @@ static void test_refuses_bad_sizes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_random_life),
-    cmocka_unit_test(test_a_group_shares_its_prompt),
-    cmocka_unit_test(test_refuses_bad_sizes),
+      cmocka_unit_test(test_random_life),
+      cmocka_unit_test(test_a_group_shares_its_prompt),
+      cmocka_unit_test(test_refuses_bad_sizes),
   };
   return cmocka_run_group_tests_name("model/kv_cache", tests, setup, teardown);
 }

@@ -1,11 +1,13 @@
-/* The losses against the vectors of REFERENCES, their derivatives against differences, advantages against the published definitions. */
+/* The losses against the vectors of REFERENCES, their derivatives against differences, advantages against the
+ * published definitions. */
 #include "tests/unit/model/support.h"
 
 #include <math.h>
 
 #include "common/model/loss.h"
 
-static const float NEW[5] = {-1, -0.5f, -2, -0.3f, -1}, OLD[5] = {-1.2f, -0.5f, -1.5f, -0.9f, -0.8f}, REFERENCE[5] = {-1.1f, -0.6f, -1.8f, -0.4f, -1};
+static const float NEW[5] = {-1, -0.5f, -2, -0.3f, -1}, OLD[5] = {-1.2f, -0.5f, -1.5f, -0.9f, -0.8f},
+                   REFERENCE[5] = {-1.1f, -0.6f, -1.8f, -0.4f, -1};
 
 static void run(const struct loss_config *c, bool reference, const float *logprob, float *d, struct loss_stats *stats) {
   *stats = (struct loss_stats){0};
@@ -20,13 +22,18 @@ static void near(double value, double expected, double tolerance) {
 
 static void test_vectors(void **state) {
   (void)state;
-  static const struct { struct loss_config c; bool reference; double loss; int clipped; } cases[] = {
-    {{.kind = LOSS_REINFORCE, .clip_high = 0.02f}, false, 0.4020826, 2},
-    {{.kind = LOSS_REINFORCE, .clip_high = 0.02f, .kl_coefficient = 0.1f}, true, 0.4038784, 2},
-    {{.kind = LOSS_REINFORCE, .clip_high = 4}, false, 0.3922744, 0},
-    {{.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f}, false, -0.0414203, 3},
-    {{.kind = LOSS_PPO, .clip_low = 0.02f, .clip_high = 0.02f}, false, 0.0438970, 4},
-    {{.kind = LOSS_GSPO, .clip_low = 0.2f, .clip_high = 0.2f}, false, -0.0679267, 2},
+  static const struct {
+    struct loss_config c;
+    bool reference;
+    double loss;
+    int clipped;
+  } cases[] = {
+      {{.kind = LOSS_REINFORCE, .clip_high = 0.02f}, false, 0.4020826, 2},
+      {{.kind = LOSS_REINFORCE, .clip_high = 0.02f, .kl_coefficient = 0.1f}, true, 0.4038784, 2},
+      {{.kind = LOSS_REINFORCE, .clip_high = 4}, false, 0.3922744, 0},
+      {{.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f}, false, -0.0414203, 3},
+      {{.kind = LOSS_PPO, .clip_low = 0.02f, .clip_high = 0.02f}, false, 0.0438970, 4},
+      {{.kind = LOSS_GSPO, .clip_low = 0.2f, .clip_high = 0.2f}, false, -0.0679267, 2},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     struct loss_stats stats;
@@ -47,7 +54,8 @@ static void test_reinforce_derivatives(void **state) {
   for (int i = 0; i < 5; i++) near((double)d[i] / 2, expected[i], 1e-7);
 }
 
-/* ESS of the vectors is that of clamped ratios; ours is of unclamped ones, so that it does not look better than it is. */
+/* ESS of the vectors is that of clamped ratios; ours is of unclamped ones, so that it does not look better than it
+ * is. */
 static void test_effective_sample_size(void **state) {
   (void)state;
   const struct loss_config c = {.kind = LOSS_REINFORCE, .clip_high = 0.02f};
@@ -63,15 +71,16 @@ static void test_effective_sample_size(void **state) {
   near(sum * sum / (5 * squares), 0.9681263, 2e-7);
 }
 
-/* d/d new of PPO, GSPO, cross-entropy and the KL term, by central differences; the GSPO ratio couples a sequence's tokens. */
+/* d/d new of PPO, GSPO, cross-entropy and the KL term, by central differences; the GSPO ratio couples a sequence's
+ * tokens. */
 static void test_derivatives_by_difference(void **state) {
   (void)state;
   static const struct loss_config cases[] = {
-    {.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f, .kl_coefficient = 0.3f},
-    {.kind = LOSS_PPO, .clip_low = 0.02f, .clip_high = 0.02f},
-    {.kind = LOSS_GSPO, .clip_low = 0.3f, .clip_high = 0.3f, .kl_coefficient = 0.1f},
-    {.kind = LOSS_GSPO, .clip_low = 0.3f, .clip_high = 0.3f, .normalization = NORMALIZE_SEQUENCES},
-    {.kind = LOSS_CROSS_ENTROPY, .normalization = NORMALIZE_SEQUENCES},
+      {.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f, .kl_coefficient = 0.3f},
+      {.kind = LOSS_PPO, .clip_low = 0.02f, .clip_high = 0.02f},
+      {.kind = LOSS_GSPO, .clip_low = 0.3f, .clip_high = 0.3f, .kl_coefficient = 0.1f},
+      {.kind = LOSS_GSPO, .clip_low = 0.3f, .clip_high = 0.3f, .normalization = NORMALIZE_SEQUENCES},
+      {.kind = LOSS_CROSS_ENTROPY, .normalization = NORMALIZE_SEQUENCES},
   };
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
     struct loss_stats stats, up, down;
@@ -118,9 +127,15 @@ static void test_normalization_by_sequence(void **state) {
 static void test_advantages(void **state) {
   (void)state;
   const double rewards[4] = {1, 0, 0, 1};
-  static const struct { enum advantage_kind kind; double epsilon, expected; } cases[] = {
-    {ADVANTAGE_GROUP, 0, 1}, {ADVANTAGE_GROUP_CENTERED, 0, 0.5}, {ADVANTAGE_LEAVE_ONE_OUT, 0, 0.6666667}, {ADVANTAGE_LEAVE_ONE_OUT_SCALED, 1e-4, 1.1545006},
-    {ADVANTAGE_GROUP, 1e-4, 0.5 / 0.5001},
+  static const struct {
+    enum advantage_kind kind;
+    double epsilon, expected;
+  } cases[] = {
+      {ADVANTAGE_GROUP, 0, 1},
+      {ADVANTAGE_GROUP_CENTERED, 0, 0.5},
+      {ADVANTAGE_LEAVE_ONE_OUT, 0, 0.6666667},
+      {ADVANTAGE_LEAVE_ONE_OUT_SCALED, 1e-4, 1.1545006},
+      {ADVANTAGE_GROUP, 1e-4, 0.5 / 0.5001},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     float a[4];
@@ -164,9 +179,15 @@ static void test_names(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_vectors), cmocka_unit_test(test_reinforce_derivatives), cmocka_unit_test(test_effective_sample_size),
-    cmocka_unit_test(test_derivatives_by_difference), cmocka_unit_test(test_ratio_one), cmocka_unit_test(test_normalization_by_sequence),
-    cmocka_unit_test(test_advantages), cmocka_unit_test(test_groups_without_a_signal_are_zero), cmocka_unit_test(test_names),
+      cmocka_unit_test(test_vectors),
+      cmocka_unit_test(test_reinforce_derivatives),
+      cmocka_unit_test(test_effective_sample_size),
+      cmocka_unit_test(test_derivatives_by_difference),
+      cmocka_unit_test(test_ratio_one),
+      cmocka_unit_test(test_normalization_by_sequence),
+      cmocka_unit_test(test_advantages),
+      cmocka_unit_test(test_groups_without_a_signal_are_zero),
+      cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests_name("model/loss", tests, NULL, NULL);
 }

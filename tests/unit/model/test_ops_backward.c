@@ -1,13 +1,14 @@
-/* The backward operations and the optimizer's equal the literal text of NUMERICS.md bit for bit, on every level, format and thread count. */
+/* The backward operations and the optimizer's equal the literal text of NUMERICS.md bit for bit, on every level,
+ * format and thread count. */
 #include "tests/unit/model/ops_support.h"
 
-static void weight_on(const struct machine *m)
-{
+static void weight_on(const struct machine *m) {
   static const int sizes[][3] = {{1, 1, 1}, {33, 17, 40}, {70, 30, 17}, {200, 50, 33}, {31, 13, 300}, {5, 100, 64}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     int T = sizes[s][0], N = sizes[s][1], K = sizes[s][2];
-    float *dy = random_operands(m, (size_t)(T * N), 1.0f), *x = random_operands(m, (size_t)(T * K), 1.0f), *dW = random_floats((size_t)(N * K), 1.0f);
+    float *dy = random_operands(m, (size_t)(T * N), 1.0f), *x = random_operands(m, (size_t)(T * K), 1.0f),
+          *dW = random_floats((size_t)(N * K), 1.0f);
     float *want = copy_floats(dW, (size_t)(N * K));
     for (int n = 0; n < N; n++)
       for (int k = 0; k < K; k++) want[n * K + k] = want[n * K + k] + lit_dot(dy + n, (size_t)N, x + k, (size_t)K, T);
@@ -16,14 +17,12 @@ static void weight_on(const struct machine *m)
   }
 }
 
-static void test_weight(void **state)
-{
+static void test_weight(void **state) {
   (void)state;
   every_machine(weight_on);
 }
 
-static void embed_on(const struct machine *m)
-{
+static void embed_on(const struct machine *m) {
   enum { T = 900, V = 11, D = 50 };
   const struct ops *o = m->ops;
   float *dx = random_floats(T * D, 1.0f), *got = random_floats(V * D, 1.0f), *want = copy_floats(got, V * D);
@@ -36,15 +35,13 @@ static void embed_on(const struct machine *m)
   same_floats(m, "embed_backward", got, want, V * D);
 }
 
-static void test_embed(void **state)
-{
+static void test_embed(void **state) {
   (void)state;
   every_machine(embed_on);
 }
 
 /* y = norm(x) w: dx of one row, before it is added. */
-static void literal_norm_backward(float *dx, const float *dy, const float *x, const float *w, float rstd, int D)
-{
+static void literal_norm_backward(float *dx, const float *dy, const float *x, const float *w, float rstd, int D) {
   float terms[512];
   for (int d = 0; d < D; d++) {
     float g = dy[d] * w[d];
@@ -60,15 +57,16 @@ static void literal_norm_backward(float *dx, const float *dy, const float *x, co
   }
 }
 
-static void rmsnorm_on(const struct machine *m)
-{
+static void rmsnorm_on(const struct machine *m) {
   static const int widths[] = {1, 15, 64, 100, 300};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof widths / sizeof widths[0]; s++) {
     int D = widths[s], T = 20000 / D + 3;
     size_t n = (size_t)(T * D);
-    float *x = random_floats(n, 2.0f), *dy = random_floats(n, 1.0f), *w = random_operands(m, (size_t)D, 2.0f), *rstd = zeros((size_t)T);
-    float *dx = random_floats(n, 1.0f), *dw = random_floats((size_t)D, 1.0f), *want = copy_floats(dx, n), *want_dw = copy_floats(dw, (size_t)D), row[512];
+    float *x = random_floats(n, 2.0f), *dy = random_floats(n, 1.0f), *w = random_operands(m, (size_t)D, 2.0f),
+          *rstd = zeros((size_t)T);
+    float *dx = random_floats(n, 1.0f), *dw = random_floats((size_t)D, 1.0f), *want = copy_floats(dx, n),
+          *want_dw = copy_floats(dw, (size_t)D), row[512];
     for (int t = 0; t < T; t++) {
       rstd[t] = lit_rstd(x + t * D, 1e-6f, D);
       literal_norm_backward(row, dy + t * D, x + t * D, w, rstd[t], D);
@@ -84,20 +82,19 @@ static void rmsnorm_on(const struct machine *m)
   }
 }
 
-static void test_rmsnorm(void **state)
-{
+static void test_rmsnorm(void **state) {
   (void)state;
   every_machine(rmsnorm_on);
 }
 
-static void rope_on(const struct machine *m)
-{
+static void rope_on(const struct machine *m) {
   static const int sizes[][3] = {{200, 3, 16}, {90, 2, 64}, {300, 1, 2}, {100, 5, 18}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     int T = sizes[s][0], H = sizes[s][1], E = sizes[s][2], half = E / 2, positions = 21;
     size_t n = (size_t)(T * H * E);
-    float *x = random_floats(n, 2.0f), *dy = random_floats(n, 1.0f), *w = random_operands(m, (size_t)E, 2.0f), *rope = random_floats((size_t)(positions * E), 1.0f);
+    float *x = random_floats(n, 2.0f), *dy = random_floats(n, 1.0f), *w = random_operands(m, (size_t)E, 2.0f),
+          *rope = random_floats((size_t)(positions * E), 1.0f);
     float *rstd = zeros((size_t)(T * H)), *dx = random_floats(n, 1.0f), *want = zeros(n), *plain = zeros(n);
     float *dw = random_floats((size_t)E, 1.0f), *want_dw = copy_floats(dw, (size_t)E);
     int32_t *position = guarded((size_t)T * sizeof *position);
@@ -126,21 +123,20 @@ static void rope_on(const struct machine *m)
   }
 }
 
-static void test_rope(void **state)
-{
+static void test_rope(void **state) {
   (void)state;
   every_machine(rope_on);
 }
 
-static void attention_case_on(const struct machine *m, int H, int G, int E)
-{
+static void attention_case_on(const struct machine *m, int H, int G, int E) {
   static const int lengths[] = {1, 33, 70, 32, 17};
   const struct ops *o = m->ops;
   int32_t start[6] = {0};
   for (int s = 0; s < 5; s++) start[s + 1] = start[s] + lengths[s];
   size_t T = (size_t)start[5], HE = (size_t)(H * E), GE = (size_t)(G * E);
   float scale = 0.31f;
-  float *q = random_operands(m, T * HE, 2.0f), *k = random_operands(m, T * GE, 2.0f), *v = random_operands(m, T * GE, 1.0f), *out = zeros(T * HE);
+  float *q = random_operands(m, T * HE, 2.0f), *k = random_operands(m, T * GE, 2.0f),
+        *v = random_operands(m, T * GE, 1.0f), *out = zeros(T * HE);
   float *dout = random_operands(m, T * HE, 1.0f), *lse = zeros(T * (size_t)H);
   float *dq = random_floats(T * HE, 1.0f), *dk = random_floats(T * GE, 1.0f), *dv = random_floats(T * GE, 1.0f);
   float *want_dq = zeros(T * HE), *want_dk = zeros(T * GE), *want_dv = zeros(T * GE);
@@ -148,13 +144,15 @@ static void attention_case_on(const struct machine *m, int H, int G, int E)
     size_t first = (size_t)start[s];
     for (int i = 0; i < lengths[s] * H; i++) {
       size_t at = (first * (size_t)H + (size_t)i) * (size_t)E, group = (size_t)(i % H / (H / G) * E);
-      lit_attention(out + at, lse + first * (size_t)H + (size_t)i, q + at, k + first * GE + group, v + first * GE + group, GE, i / H, E, scale, m->bf16);
+      lit_attention(out + at, lse + first * (size_t)H + (size_t)i, q + at, k + first * GE + group,
+                    v + first * GE + group, GE, i / H, E, scale, m->bf16);
     }
   }
   for (size_t i = 0; i < T * HE; i++) out[i] = lit_operand(out[i], m->bf16);
   for (int s = 0; s < 5; s++) {
     size_t a = (size_t)start[s] * HE, b = (size_t)start[s] * GE;
-    lit_attention_backward(want_dq + a, want_dk + b, want_dv + b, dout + a, out + a, lse + start[s] * H, q + a, k + b, v + b, lengths[s], H, G, E, scale, m->bf16);
+    lit_attention_backward(want_dq + a, want_dk + b, want_dv + b, dout + a, out + a, lse + start[s] * H, q + a, k + b,
+                           v + b, lengths[s], H, G, E, scale, m->bf16);
   }
   struct packed batch = {.sequences = 5, .start = start};
   void *dout_o = as_operands(m, dout, T * HE), *out_o = as_operands(m, out, T * HE), *q_o = as_operands(m, q, T * HE);
@@ -165,24 +163,22 @@ static void attention_case_on(const struct machine *m, int H, int G, int E)
   same_floats(m, "attention_backward's dk", dk, want_dk, T * GE);
 }
 
-static void attention_on(const struct machine *m)
-{
+static void attention_on(const struct machine *m) {
   attention_case_on(m, 4, 2, 16);
   attention_case_on(m, 3, 1, 10);
   attention_case_on(m, 2, 2, 48);
 }
 
-static void test_attention(void **state)
-{
+static void test_attention(void **state) {
   (void)state;
   every_machine(attention_on);
 }
 
-static void swiglu_on(const struct machine *m)
-{
+static void swiglu_on(const struct machine *m) {
   const struct ops *o = m->ops;
   for (size_t n = 5000; n < 5003; n++) {
-    float *gate = random_floats(n, 9.0f), *up = random_floats(n, 2.0f), *dh = random_floats(n, 1.0f), *want_gate = zeros(n), *want_up = zeros(n);
+    float *gate = random_floats(n, 9.0f), *up = random_floats(n, 2.0f), *dh = random_floats(n, 1.0f),
+          *want_gate = zeros(n), *want_up = zeros(n);
     void *dgate = new_operands(m, n), *dup = new_operands(m, n);
     for (size_t i = 0; i < n; i++) {
       float s = lit_sigmoid(gate[i]), silu = gate[i] * s, rest = 1.0f - s, slope = gate[i] * rest;
@@ -196,20 +192,19 @@ static void swiglu_on(const struct machine *m)
   }
 }
 
-static void test_swiglu(void **state)
-{
+static void test_swiglu(void **state) {
   (void)state;
   every_machine(swiglu_on);
 }
 
-static void logprob_on(const struct machine *m)
-{
+static void logprob_on(const struct machine *m) {
   static const int widths[] = {2, 17, 256, 272, 700};
   const struct ops *o = m->ops;
   for (int s = 0; s < 10; s++) {
     int V = widths[s / 2], T = 4000 / V + 2;
     size_t n = (size_t)(T * V);
-    float temperature = s % 2 ? 0.7f : 1.0f, *logits = random_floats(n, 6.0f), *d = random_floats((size_t)T, 1.0f), *lse = zeros((size_t)T), *want = zeros(n);
+    float temperature = s % 2 ? 0.7f : 1.0f, *logits = random_floats(n, 6.0f), *d = random_floats((size_t)T, 1.0f),
+          *lse = zeros((size_t)T), *want = zeros(n);
     int32_t *target = guarded((size_t)T * sizeof *target);
     void *got = new_operands(m, n);
     memset(got, 0x77, n * o->operand_bytes);
@@ -226,23 +221,21 @@ static void logprob_on(const struct machine *m)
   }
 }
 
-static void test_logprob(void **state)
-{
+static void test_logprob(void **state) {
   (void)state;
   every_machine(logprob_on);
 }
 
-static void accumulate_on(const struct machine *m)
-{
+static void accumulate_on(const struct machine *m) {
   enum { N = 12345 };
   const struct ops *o = m->ops;
   float *g = random_floats(N, 1.0f), *back = zeros(N);
   int64_t *acc = guarded(N * sizeof *acc), *want = guarded(N * sizeof *want);
-  g[0] = 0x1p18f;      /* 2^50 after scaling: the largest that fits */
+  g[0] = 0x1p18f; /* 2^50 after scaling: the largest that fits */
   g[1] = -0x1p18f;
-  g[2] = 0x1.8p-32f;   /* 1.5 -> 2 */
-  g[3] = -0x1.4p-31f;  /* -2.5 -> -2 */
-  g[4] = 0x1p-33f;     /* 0.5 -> 0 */
+  g[2] = 0x1.8p-32f;  /* 1.5 -> 2 */
+  g[3] = -0x1.4p-31f; /* -2.5 -> -2 */
+  g[4] = 0x1p-33f;    /* 0.5 -> 0 */
   for (int i = 0; i < N; i++) {
     acc[i] = (int64_t)random_u32() - (1LL << 31);
     want[i] = acc[i] + (int64_t)nearbyint((double)g[i] * 0x1p32);
@@ -265,8 +258,7 @@ static void accumulate_on(const struct machine *m)
   }
 }
 
-static void squares_on(const struct machine *m)
-{
+static void squares_on(const struct machine *m) {
   const struct ops *o = m->ops;
   static const size_t sizes[] = {1, 15, 16, 40, 65535, 65536, 65537, 140001};
   float *g = random_floats(140001, 1.0f);
@@ -284,22 +276,31 @@ static void squares_on(const struct machine *m)
   }
 }
 
-static void adamw_on(const struct machine *m)
-{
+static void adamw_on(const struct machine *m) {
   const struct ops *o = m->ops;
   for (size_t n = 9001; n < 9005; n++) {
-    struct adamw a = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .bias1 = 0.271f, .bias2 = 0.0297f, .grad_scale = 0.73f};
-    float *p = random_floats(n, 1.0f), *m1 = random_floats(n, 0.1f), *v = random_floats(n, 0.1f), *g = random_floats(n, 1.0f);
+    struct adamw a = {.lr = 1e-3f,
+                      .beta1 = 0.9f,
+                      .beta2 = 0.99f,
+                      .eps = 1e-8f,
+                      .weight_decay = 0.1f,
+                      .bias1 = 0.271f,
+                      .bias2 = 0.0297f,
+                      .grad_scale = 0.73f};
+    float *p = random_floats(n, 1.0f), *m1 = random_floats(n, 0.1f), *v = random_floats(n, 0.1f),
+          *g = random_floats(n, 1.0f);
     for (size_t i = 0; i < n; i++) v[i] = fabsf(v[i]);
     float *want = copy_floats(p, n), *want_m = copy_floats(m1, n), *want_v = copy_floats(v, n);
     for (size_t i = 0; i < n; i++) {
-      float scaled = g[i] * a.grad_scale, shrink = want[i] * (a.lr * a.weight_decay), old = want_m[i] * a.beta1, fresh = scaled * (1.0f - a.beta1);
+      float scaled = g[i] * a.grad_scale, shrink = want[i] * (a.lr * a.weight_decay), old = want_m[i] * a.beta1,
+            fresh = scaled * (1.0f - a.beta1);
       want[i] = want[i] - shrink;
       want_m[i] = old + fresh;
       old = want_v[i] * a.beta2;
       fresh = (scaled * scaled) * (1.0f - a.beta2);
       want_v[i] = old + fresh;
-      float denominator = sqrtf(want_v[i]) / sqrtf(a.bias2) + a.eps, step = (a.lr / a.bias1) * (want_m[i] / denominator);
+      float denominator = sqrtf(want_v[i]) / sqrtf(a.bias2) + a.eps,
+            step = (a.lr / a.bias1) * (want_m[i] / denominator);
       want[i] = want[i] - step;
     }
     o->adamw(o, p, m1, v, g, &a, n);
@@ -309,29 +310,27 @@ static void adamw_on(const struct machine *m)
   }
 }
 
-static void test_accumulate(void **state)
-{
+static void test_accumulate(void **state) {
   (void)state;
   every_machine(accumulate_on);
 }
 
-static void test_squares(void **state)
-{
+static void test_squares(void **state) {
   (void)state;
   every_machine(squares_on);
 }
 
-static void test_adamw(void **state)
-{
+static void test_adamw(void **state) {
   (void)state;
   every_machine(adamw_on);
 }
 
-int main(void)
-{
+int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_weight), cmocka_unit_test(test_embed),   cmocka_unit_test(test_rmsnorm),    cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
-    cmocka_unit_test(test_swiglu), cmocka_unit_test(test_logprob), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_squares), cmocka_unit_test(test_adamw),
+      cmocka_unit_test(test_weight),  cmocka_unit_test(test_embed),      cmocka_unit_test(test_rmsnorm),
+      cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),  cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_logprob), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_squares),
+      cmocka_unit_test(test_adamw),
   };
   random_seed(11);
   pool_enter();

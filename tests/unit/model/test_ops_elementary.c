@@ -1,13 +1,12 @@
-/* exp and log stay within 2 ulp of the double reference and are the literal text's bits on every level; ops_cpu_create says what it cannot do;
- * alloc gives zeroed, aligned memory. */
+/* exp and log stay within 2 ulp of the double reference and are the literal text's bits on every level;
+ * ops_cpu_create says what it cannot do; alloc gives zeroed, aligned memory. */
 #include <stdlib.h>
 
 #include "tests/unit/model/ops_support.h"
 
 enum { LEVELS = 3 };
 
-static int present(const struct cpu_kernels *out[LEVELS])
-{
+static int present(const struct cpu_kernels *out[LEVELS]) {
   int n = 0;
   __builtin_cpu_init();
   if (__builtin_cpu_supports("x86-64-v2")) out[n++] = &cpu_kernels_v2;
@@ -16,15 +15,13 @@ static int present(const struct cpu_kernels *out[LEVELS])
   return n;
 }
 
-static double ulps(float got, double want)
-{
+static double ulps(float got, double want) {
   float near = (float)want;
   double ulp = (double)nextafterf(fabsf(near), INFINITY) - (double)fabsf(near);
   return fabs((double)got - want) / ulp;
 }
 
-static void test_exp(void **state)
-{
+static void test_exp(void **state) {
   const struct cpu_kernels *kernels[LEVELS];
   int levels = present(kernels);
   double worst = 0;
@@ -42,8 +39,7 @@ static void test_exp(void **state)
   assert_true(worst <= 2.0);
 }
 
-static void test_exp_edges(void **state)
-{
+static void test_exp_edges(void **state) {
   const struct cpu_kernels *kernels[LEVELS];
   int levels = present(kernels);
   (void)state;
@@ -58,14 +54,16 @@ static void test_exp_edges(void **state)
   }
 }
 
-static void test_log(void **state)
-{
+static void test_log(void **state) {
   const struct cpu_kernels *kernels[LEVELS];
   int levels = present(kernels);
   double worst = 0;
   (void)state;
   for (int i = 0; i < 300000; i++) {
-    float x = i < 100000 ? 1.0f + (float)i * 1e-5f : i < 200000 ? 1.0f + (float)i * 7.3f : lit_float(0x00800000u + random_u32() % 0x7f000000u), y = 0;
+    float x = i < 100000   ? 1.0f + (float)i * 1e-5f
+              : i < 200000 ? 1.0f + (float)i * 7.3f
+                           : lit_float(0x00800000u + random_u32() % 0x7f000000u),
+          y = 0;
     for (int l = 0; l < levels; l++) {
       y = kernels[l]->log(x);
       assert_int_equal(lit_bits(y), lit_bits(lit_log(x)));
@@ -83,8 +81,7 @@ static void test_log(void **state)
   }
 }
 
-static void test_create(void **state)
-{
+static void test_create(void **state) {
   struct ops *ops = NULL;
   struct err err;
   (void)state;
@@ -92,7 +89,8 @@ static void test_create(void **state)
   assert_string_equal(err.field, "level");
   assert_non_null(strstr(err.message, "v9"));
   assert_null(ops);
-  if (!__builtin_cpu_supports("x86-64-v4")) assert_int_equal(ops_cpu_create(&ops, FORMAT_BF16, "v4", NULL, &err), RC_UNSUPPORTED);
+  if (!__builtin_cpu_supports("x86-64-v4"))
+    assert_int_equal(ops_cpu_create(&ops, FORMAT_BF16, "v4", NULL, &err), RC_UNSUPPORTED);
   assert_int_equal(ops_cpu_create(&ops, FORMAT_F32, NULL, NULL, &err), RC_OK);
   assert_int_equal(ops->operand_bytes, 4);
   assert_int_equal(strncmp(ops->name, "cpu-", 4), 0);
@@ -100,8 +98,7 @@ static void test_create(void **state)
   ops_free(NULL);
 }
 
-static void test_alloc(void **state)
-{
+static void test_alloc(void **state) {
   static const size_t sizes[] = {0, 1, 100, 1 << 20, 5 << 20};
   struct ops *ops = NULL;
   (void)state;
@@ -121,11 +118,10 @@ static void test_alloc(void **state)
   ops_free(ops);
 }
 
-int main(void)
-{
+int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_exp),    cmocka_unit_test(test_exp_edges), cmocka_unit_test(test_log),
-    cmocka_unit_test(test_create), cmocka_unit_test(test_alloc),
+      cmocka_unit_test(test_exp),    cmocka_unit_test(test_exp_edges), cmocka_unit_test(test_log),
+      cmocka_unit_test(test_create), cmocka_unit_test(test_alloc),
   };
   random_seed(3);
   pool_enter();

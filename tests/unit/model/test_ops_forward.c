@@ -1,9 +1,8 @@
-/* The forward operations equal the literal text of NUMERICS.md bit for bit, on every level, format and thread count, over odd sizes; every array
- * ends at a guard page.  A row alone gives the bits it gives in a batch. */
+/* The forward operations equal the literal text of NUMERICS.md bit for bit, on every level, format and thread count,
+ * over odd sizes; every array ends at a guard page.  A row alone gives the bits it gives in a batch. */
 #include "tests/unit/model/ops_support.h"
 
-static void convert_on(const struct machine *m)
-{
+static void convert_on(const struct machine *m) {
   const struct ops *o = m->ops;
   for (int extra = 0; extra < 3; extra++) {
     size_t n = 60000 + (size_t)extra * 7;
@@ -27,14 +26,12 @@ static void convert_on(const struct machine *m)
   }
 }
 
-static void test_convert(void **state)
-{
+static void test_convert(void **state) {
   (void)state;
   every_machine(convert_on);
 }
 
-static void matrix_on(const struct machine *m)
-{
+static void matrix_on(const struct machine *m) {
   static const int sizes[][2] = {{1, 1}, {16, 32}, {17, 33}, {272, 64}, {90, 130}, {5, 7}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
@@ -46,7 +43,8 @@ static void matrix_on(const struct machine *m)
       for (int k = 0; k < K32; k++) {
         size_t at = (size_t)((i / 16 * K32 / 2 + k / 2) * 16 + i % 16) * 2 + (size_t)(k % 2);
         float want = i < N && k < K ? w[i * K + k] : 0.0f;
-        if (lit_bits(operand_at(m, W.data, at)) != lit_bits(want)) FAIL_AT("matrix_pack", m, at, operand_at(m, W.data, at), want);
+        if (lit_bits(operand_at(m, W.data, at)) != lit_bits(want))
+          FAIL_AT("matrix_pack", m, at, operand_at(m, W.data, at), want);
       }
     void *rows = new_operands(m, n);
     o->matrix_unpack_rows(o, rows, &W, 0, N);
@@ -60,7 +58,8 @@ static void matrix_on(const struct machine *m)
     void *columns = new_operands(m, n);
     o->matrix_unpack_rows(o, columns, &X, 0, K);
     for (int i = 0; i < N; i++)
-      for (int k = 0; k < K; k++) assert_int_equal(lit_bits(operand_at(m, columns, (size_t)(k * N + i))), lit_bits(w[i * K + k]));
+      for (int k = 0; k < K; k++)
+        assert_int_equal(lit_bits(operand_at(m, columns, (size_t)(k * N + i))), lit_bits(w[i * K + k]));
     float *x = zeros((size_t)(2 * K));
     o->embed(o, x, &W, (int32_t[]){N - 1, 0}, 2);
     same_floats(m, "embed", x, w + (size_t)(N - 1) * (size_t)K, (size_t)K);
@@ -68,20 +67,21 @@ static void matrix_on(const struct machine *m)
   }
 }
 
-static void test_matrix(void **state)
-{
+static void test_matrix(void **state) {
   (void)state;
   every_machine(matrix_on);
 }
 
-static void gemm_on(const struct machine *m)
-{
-  static const int sizes[][3] = {{1, 1, 1}, {3, 17, 33}, {1, 100, 70}, {13, 48, 64}, {61, 70, 31}, {100, 33, 65}, {150, 16, 30}, {5, 40, 1100}, {2, 300, 96}};
+static void gemm_on(const struct machine *m) {
+  static const int sizes[][3] = {{1, 1, 1},     {3, 17, 33},   {1, 100, 70},  {13, 48, 64}, {61, 70, 31},
+                                 {100, 33, 65}, {150, 16, 30}, {5, 40, 1100}, {2, 300, 96}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     int T = sizes[s][0], N = sizes[s][1], K = sizes[s][2];
-    float *x = random_operands(m, (size_t)(T * K), 2.0f), *w = random_operands(m, (size_t)(N * K), 1.0f), *want = zeros((size_t)(T * N));
-    float *start = random_floats((size_t)(T * N), 3.0f), *y = random_floats((size_t)(T * N), 1.0f), *sum = copy_floats(start, (size_t)(T * N));
+    float *x = random_operands(m, (size_t)(T * K), 2.0f), *w = random_operands(m, (size_t)(N * K), 1.0f),
+          *want = zeros((size_t)(T * N));
+    float *start = random_floats((size_t)(T * N), 3.0f), *y = random_floats((size_t)(T * N), 1.0f),
+          *sum = copy_floats(start, (size_t)(T * N));
     struct matrix W = packed_matrix(m, w, N, K);
     void *xo = as_operands(m, x, (size_t)(T * K));
     for (int t = 0; t < T; t++)
@@ -99,14 +99,12 @@ static void gemm_on(const struct machine *m)
   }
 }
 
-static void test_gemm(void **state)
-{
+static void test_gemm(void **state) {
   (void)state;
   every_machine(gemm_on);
 }
 
-static void rmsnorm_on(const struct machine *m)
-{
+static void rmsnorm_on(const struct machine *m) {
   static const int widths[] = {1, 15, 16, 64, 100, 300};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof widths / sizeof widths[0]; s++) {
@@ -123,28 +121,29 @@ static void rmsnorm_on(const struct machine *m)
   }
 }
 
-static void test_rmsnorm(void **state)
-{
+static void test_rmsnorm(void **state) {
   (void)state;
   every_machine(rmsnorm_on);
 }
 
-static void rope_on(const struct machine *m)
-{
+static void rope_on(const struct machine *m) {
   static const int sizes[][3] = {{200, 3, 16}, {90, 2, 64}, {30, 1, 2}, {100, 5, 18}, {40, 2, 128}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     int T = sizes[s][0], H = sizes[s][1], E = sizes[s][2], positions = 37;
     size_t n = (size_t)(T * H * E);
-    float *x = random_floats(n, 3.0f), *w = random_operands(m, (size_t)E, 2.0f), *rope = random_floats((size_t)(positions * E), 1.0f);
+    float *x = random_floats(n, 3.0f), *w = random_operands(m, (size_t)E, 2.0f),
+          *rope = random_floats((size_t)(positions * E), 1.0f);
     float *want = zeros(n), *rstd = zeros((size_t)(T * H)), *want_rstd = zeros((size_t)(T * H));
     int32_t *position = guarded((size_t)T * sizeof *position);
     void *out = new_operands(m, n), *wo = as_operands(m, w, (size_t)E);
     for (int t = 0; t < T; t++) position[t] = (int32_t)(random_u32() % (unsigned)positions);
     for (int norm = 1; norm >= 0; norm--) {
       for (int r = 0; r < T * H; r++) {
-        if (norm) want_rstd[r] = lit_rmsnorm(want + r * E, x + r * E, w, 1e-5f, E);
-        else memcpy(want + r * E, x + r * E, (size_t)E * sizeof *want);
+        if (norm)
+          want_rstd[r] = lit_rmsnorm(want + r * E, x + r * E, w, 1e-5f, E);
+        else
+          memcpy(want + r * E, x + r * E, (size_t)E * sizeof *want);
         lit_rotate(want + r * E, rope + position[r / H] * E, E);
       }
       o->head_norm_rope(o, out, norm ? rstd : NULL, x, norm ? wo : NULL, 1e-5f, rope, position, T, H, E);
@@ -156,35 +155,36 @@ static void rope_on(const struct machine *m)
   }
 }
 
-static void test_rope(void **state)
-{
+static void test_rope(void **state) {
   (void)state;
   every_machine(rope_on);
 }
 
 /* Three sequences, their pages shuffled through the pool; unreferenced pages hold garbage, as recycled pages do. */
-struct attention_case { int H, G, E, page_tokens; };
+struct attention_case {
+  int H, G, E, page_tokens;
+};
 enum { SEQUENCES = 3, LENGTH_MAX = 75 };
 static const int lengths[SEQUENCES] = {75, 33, 16};
 
 struct attention_data {
-  float *q, *k, *v, *want, *want_lse;   /* rows in order of sequence, position */
+  float *q, *k, *v, *want, *want_lse; /* rows in order of sequence, position */
   int32_t *sequence, *position, *pages;
   int T, pages_per_sequence;
   struct kv_layer kv;
 };
 
-static void fill_pool(const struct machine *m, void *pool, size_t n)
-{
+static void fill_pool(const struct machine *m, void *pool, size_t n) {
   for (size_t i = 0; i < n; i++) {
     float x = lit_operand(random_float(2.0f), m->bf16);
-    if (m->bf16) ((uint16_t *)pool)[i] = (uint16_t)(lit_bits(x) >> 16);
-    else ((float *)pool)[i] = x;
+    if (m->bf16)
+      ((uint16_t *)pool)[i] = (uint16_t)(lit_bits(x) >> 16);
+    else
+      ((float *)pool)[i] = x;
   }
 }
 
-static struct attention_data make_attention(const struct machine *m, const struct attention_case *c, float scale)
-{
+static struct attention_data make_attention(const struct machine *m, const struct attention_case *c, float scale) {
   struct attention_data d = {.T = lengths[0] + lengths[1] + lengths[2]};
   size_t T = (size_t)d.T, GE = (size_t)(c->G * c->E), HE = (size_t)(c->H * c->E);
   d.pages_per_sequence = (LENGTH_MAX + c->page_tokens - 1) / c->page_tokens;
@@ -197,31 +197,42 @@ static struct attention_data make_attention(const struct machine *m, const struc
   d.sequence = guarded(T * sizeof(int32_t));
   d.position = guarded(T * sizeof(int32_t));
   d.pages = guarded((size_t)(SEQUENCES * d.pages_per_sequence) * sizeof(int32_t));
-  size_t keys = (size_t)(pages * c->G * c->page_tokens * round_up(c->E, 32)), values = (size_t)(pages * c->G * c->page_tokens * round_up(c->E, 16));
-  d.kv = (struct kv_layer){.keys = new_operands(m, keys), .values = new_operands(m, values), .page_tokens = c->page_tokens, .G = c->G, .E = c->E};
+  size_t keys = (size_t)(pages * c->G * c->page_tokens * round_up(c->E, 32)),
+         values = (size_t)(pages * c->G * c->page_tokens * round_up(c->E, 16));
+  d.kv = (struct kv_layer){.keys = new_operands(m, keys),
+                           .values = new_operands(m, values),
+                           .page_tokens = c->page_tokens,
+                           .G = c->G,
+                           .E = c->E};
   fill_pool(m, d.kv.values, values);
-  for (int i = 0; i < SEQUENCES * d.pages_per_sequence; i++) d.pages[i] = 1 << 28; /* touching an unreserved page would fault */
+  for (int i = 0; i < SEQUENCES * d.pages_per_sequence; i++)
+    d.pages[i] = 1 << 28; /* touching an unreserved page would fault */
   for (int s = 0; s < SEQUENCES; s++) {
-    for (int i = 0; i < (lengths[s] + c->page_tokens - 1) / c->page_tokens; i++) d.pages[s * d.pages_per_sequence + i] = (next++ * 11 + 3) % pages; /* 11 is prime to every count here */
+    for (int i = 0; i < (lengths[s] + c->page_tokens - 1) / c->page_tokens; i++)
+      d.pages[s * d.pages_per_sequence + i] = (next++ * 11 + 3) % pages; /* 11 is prime to every count here */
     for (int p = 0; p < lengths[s]; p++, row++) {
       d.sequence[row] = s;
       d.position[row] = p;
       for (int h = 0; h < c->H; h++)
-        lit_attention(d.want + (size_t)row * HE + (size_t)(h * c->E), d.want_lse + row * c->H + h, d.q + (size_t)row * HE + (size_t)(h * c->E),
-                      d.k + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E), d.v + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E), GE, p,
-                      c->E, scale, m->bf16);
+        lit_attention(d.want + (size_t)row * HE + (size_t)(h * c->E), d.want_lse + row * c->H + h,
+                      d.q + (size_t)row * HE + (size_t)(h * c->E),
+                      d.k + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E),
+                      d.v + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E), GE, p, c->E, scale, m->bf16);
     }
   }
   return d;
 }
 
-static void attention_case_on(const struct machine *m, const struct attention_case *c)
-{
+static void attention_case_on(const struct machine *m, const struct attention_case *c) {
   const struct ops *o = m->ops;
   float scale = 0.37f;
   struct attention_data d = make_attention(m, c, scale);
   size_t T = (size_t)d.T, HE = (size_t)(c->H * c->E), GE = (size_t)(c->G * c->E);
-  struct rows rows = {.T = d.T, .sequence = d.sequence, .position = d.position, .pages = d.pages, .pages_per_sequence = d.pages_per_sequence,
+  struct rows rows = {.T = d.T,
+                      .sequence = d.sequence,
+                      .position = d.position,
+                      .pages = d.pages,
+                      .pages_per_sequence = d.pages_per_sequence,
                       .sequences = SEQUENCES};
   void *out = new_operands(m, T * HE), *q = as_operands(m, d.q, T * HE);
   float *lse = zeros(T * (size_t)c->H);
@@ -257,20 +268,18 @@ static void attention_case_on(const struct machine *m, const struct attention_ca
   }
 }
 
-static void attention_on(const struct machine *m)
-{
-  static const struct attention_case cases[] = {{4, 2, 16, 16}, {1, 1, 64, 32}, {3, 1, 8, 48}, {5, 5, 34, 16}, {7, 1, 40, 64}};
+static void attention_on(const struct machine *m) {
+  static const struct attention_case cases[] = {
+      {4, 2, 16, 16}, {1, 1, 64, 32}, {3, 1, 8, 48}, {5, 5, 34, 16}, {7, 1, 40, 64}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) attention_case_on(m, &cases[i]);
 }
 
-static void test_attention(void **state)
-{
+static void test_attention(void **state) {
   (void)state;
   every_machine(attention_on);
 }
 
-static void swiglu_on(const struct machine *m)
-{
+static void swiglu_on(const struct machine *m) {
   const struct ops *o = m->ops;
   for (size_t n = 5000; n < 5003; n++) {
     float *gate = random_floats(n, 12.0f), *up = random_floats(n, 3.0f), *want = zeros(n);
@@ -287,20 +296,19 @@ static void swiglu_on(const struct machine *m)
   }
 }
 
-static void test_swiglu(void **state)
-{
+static void test_swiglu(void **state) {
   (void)state;
   every_machine(swiglu_on);
 }
 
-static void logprob_on(const struct machine *m)
-{
+static void logprob_on(const struct machine *m) {
   static const int widths[] = {2, 17, 256, 272, 1000};
   static const float temperatures[] = {1.0f, 0.7f};
   const struct ops *o = m->ops;
   for (int s = 0; s < 10; s++) {
     int V = widths[s / 2], T = 4000 / V + 2;
-    float temperature = temperatures[s % 2], *logits = random_floats((size_t)(T * V), 9.0f), *z = zeros((size_t)V), sums[8], max, weighted;
+    float temperature = temperatures[s % 2], *logits = random_floats((size_t)(T * V), 9.0f), *z = zeros((size_t)V),
+          sums[8], max, weighted;
     float *got = zeros((size_t)T), *lse = zeros((size_t)T), *entropy = zeros((size_t)T);
     float *want = zeros((size_t)T), *want_lse = zeros((size_t)T), *want_entropy = zeros((size_t)T);
     int32_t *target = guarded((size_t)T * sizeof *target);
@@ -322,21 +330,21 @@ static void logprob_on(const struct machine *m)
   }
 }
 
-static void test_logprob(void **state)
-{
+static void test_logprob(void **state) {
   (void)state;
   every_machine(logprob_on);
 }
 
-static void sample_on(const struct machine *m)
-{
+static void sample_on(const struct machine *m) {
   static const int widths[] = {1, 2, 17, 272, 1000};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof widths / sizeof widths[0]; s++) {
     int V = widths[s];
     float *logits = random_floats((size_t)V, 6.0f);
     for (int i = 0; i < 60; i++) {
-      float u = (float)(random_u32() >> 8) * 0x1p-24f + 0x1p-25f, temperature = i % 3 == 0 ? 1.0f : i % 3 == 1 ? 0.5f : 1.7f;
+      float u = (float)(random_u32() >> 8) * 0x1p-24f + 0x1p-25f, temperature = i % 3 == 0   ? 1.0f
+                                                                                : i % 3 == 1 ? 0.5f
+                                                                                             : 1.7f;
       if (i == 0) u = 1.0f;
       if (i == 1) u = 0.0f;
       assert_int_equal(o->sample(o, logits, temperature, u, V), lit_sample(logits, temperature, u, V));
@@ -352,17 +360,16 @@ static void sample_on(const struct machine *m)
   assert_int_equal(o->sample(o, cold, 1.0f, 0.0f, 600), 270);
 }
 
-static void test_sample(void **state)
-{
+static void test_sample(void **state) {
   (void)state;
   every_machine(sample_on);
 }
 
-int main(void)
-{
+int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_convert), cmocka_unit_test(test_matrix),    cmocka_unit_test(test_gemm),    cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),
-    cmocka_unit_test(test_attention), cmocka_unit_test(test_swiglu), cmocka_unit_test(test_logprob), cmocka_unit_test(test_sample),
+      cmocka_unit_test(test_convert), cmocka_unit_test(test_matrix),  cmocka_unit_test(test_gemm),
+      cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
+      cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_logprob), cmocka_unit_test(test_sample),
   };
   random_seed(7);
   pool_enter();

@@ -1,27 +1,25 @@
-/* Prints what the kernels reach on one core at the demo's shapes, and fails only when a level falls to a small part of what it should reach:
- * that is how a kernel that stopped being vectorized shows.  Run by hand to read the numbers. */
+/* Prints what the kernels reach on one core at the demo's shapes, and fails only when a level falls to a small part
+ * of what it should reach: that is how a kernel that stopped being vectorized shows.  Run by hand to read the
+ * numbers. */
 #include <stdlib.h>
 
 #include "tests/unit/model/ops_support.h"
 
 static struct ops *ops;
 
-static void *fill(size_t bytes)
-{
+static void *fill(size_t bytes) {
   float *x = ops->alloc(ops, bytes);
   assert_non_null(x);
   return x;
 }
 
-static float *fill_floats(size_t n)
-{
+static float *fill_floats(size_t n) {
   float *x = fill(n * sizeof *x);
   for (size_t i = 0; i < n; i++) x[i] = random_float(1.0f);
   return x;
 }
 
-static void *fill_operands(size_t n)
-{
+static void *fill_operands(size_t n) {
   float *x = fill_floats(n);
   void *out = fill(n * ops->operand_bytes);
   ops->to_operand(ops, out, x, n);
@@ -30,20 +28,19 @@ static void *fill_operands(size_t n)
 }
 
 /* Runs `call` for about 15 ms and prints its rate; the best of the repetitions, which other processes disturb least. */
-#define RATE(result, flops, call)                                 \
-  do {                                                            \
-    double best_ = 1e9, until_ = seconds() + 0.015;               \
-    while (seconds() < until_ || best_ > 1e8) {                   \
-      double at_ = seconds();                                     \
-      call;                                                       \
-      double took_ = seconds() - at_;                             \
-      if (took_ < best_) best_ = took_;                           \
-    }                                                             \
-    (result) = (flops) / best_ * 1e-9;                            \
+#define RATE(result, flops, call)                   \
+  do {                                              \
+    double best_ = 1e9, until_ = seconds() + 0.015; \
+    while (seconds() < until_ || best_ > 1e8) {     \
+      double at_ = seconds();                       \
+      call;                                         \
+      double took_ = seconds() - at_;               \
+      if (took_ < best_) best_ = took_;             \
+    }                                               \
+    (result) = (flops) / best_ * 1e-9;              \
   } while (0)
 
-static double gemm_rate(int T, int N, int K)
-{
+static double gemm_rate(int T, int N, int K) {
   double rate;
   float *y = fill_floats((size_t)T * (size_t)N);
   void *x = fill_operands((size_t)T * (size_t)K), *w = fill_operands((size_t)N * (size_t)K);
@@ -58,8 +55,7 @@ static double gemm_rate(int T, int N, int K)
   return rate;
 }
 
-static double weight_rate(int T, int N, int K)
-{
+static double weight_rate(int T, int N, int K) {
   double rate;
   float *dW = fill_floats((size_t)N * (size_t)K);
   void *x = fill_operands((size_t)T * (size_t)K), *dy = fill_operands((size_t)T * (size_t)N);
@@ -72,29 +68,37 @@ static double weight_rate(int T, int N, int K)
 }
 
 /* `sequences` of `length`: all rows (a training chunk), or the last row of each (a decode step), and the backward. */
-static void attention_rates(int sequences, int length, int H, int G, int E)
-{
+static void attention_rates(int sequences, int length, int H, int G, int E) {
   size_t T = (size_t)(sequences * length), HE = (size_t)(H * E), GE = (size_t)(G * E);
   int per = (length + 15) / 16;
   struct kv_layer kv = {.page_tokens = 16, .G = G, .E = E};
   kv.keys = fill((size_t)(sequences * per * 16 * round_up(E, 32)) * (size_t)G * ops->operand_bytes);
   kv.values = fill((size_t)(sequences * per * 16 * round_up(E, 16)) * (size_t)G * ops->operand_bytes);
-  int32_t *sequence = fill(T * 4), *position = fill(T * 4), *pages = fill((size_t)(sequences * per) * 4), *start = fill((size_t)(sequences + 1) * 4);
+  int32_t *sequence = fill(T * 4), *position = fill(T * 4), *pages = fill((size_t)(sequences * per) * 4),
+          *start = fill((size_t)(sequences + 1) * 4);
   for (int i = 0; i < sequences * per; i++) pages[i] = i;
   for (int s = 0; s <= sequences; s++) start[s] = s * length;
   for (int i = 0; i < (int)T; i++) {
     sequence[i] = i / length;
     position[i] = i % length;
   }
-  struct rows rows = {.T = (int)T, .sequence = sequence, .position = position, .pages = pages, .pages_per_sequence = per, .sequences = sequences};
-  void *q = fill_operands(T * HE), *k = fill_operands(T * GE), *v = fill_operands(T * GE), *out = fill(T * HE * ops->operand_bytes);
-  float *lse = fill_floats(T * (size_t)H), *dq = fill_floats(T * HE), *dk = fill_floats(T * GE), *dv = fill_floats(T * GE);
+  struct rows rows = {.T = (int)T,
+                      .sequence = sequence,
+                      .position = position,
+                      .pages = pages,
+                      .pages_per_sequence = per,
+                      .sequences = sequences};
+  void *q = fill_operands(T * HE), *k = fill_operands(T * GE), *v = fill_operands(T * GE),
+       *out = fill(T * HE * ops->operand_bytes);
+  float *lse = fill_floats(T * (size_t)H), *dq = fill_floats(T * HE), *dk = fill_floats(T * GE),
+        *dv = fill_floats(T * GE);
   struct packed batch = {.sequences = sequences, .start = start};
   double pairs = 0.5 * sequences * length * (length + 1.0) * H, rate;
   ops->kv_write(ops, &kv, &rows, k, v);
   RATE(rate, 4.0 * pairs * E, ops->attention(ops, out, lse, q, &kv, &rows, H, 0.25f));
   print_message("  attention, %d sequences of %d, E %d: %.1f GFLOP/s\n", sequences, length, E, rate);
-  RATE(rate, 10.0 * pairs * E, ops->attention_backward(ops, dq, dk, dv, out, out, lse, q, k, v, &batch, H, G, E, 0.25f));
+  RATE(rate, 10.0 * pairs * E,
+       ops->attention_backward(ops, dq, dk, dv, out, out, lse, q, k, v, &batch, H, G, E, 0.25f));
   print_message("  its backward: %.1f GFLOP/s\n", rate);
   for (int s = 0; s < sequences; s++) {
     sequence[s] = s;
@@ -107,13 +111,14 @@ static void attention_rates(int sequences, int length, int H, int G, int E)
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ops->release(ops, all[i]);
 }
 
-static void row_rates(int T, int V)
-{
+static void row_rates(int T, int V) {
   double rate;
-  float *logits = fill_floats((size_t)T * (size_t)V), *lp = fill_floats((size_t)T), *lse = fill_floats((size_t)T), *master = fill_floats((size_t)T * (size_t)V);
+  float *logits = fill_floats((size_t)T * (size_t)V), *lp = fill_floats((size_t)T), *lse = fill_floats((size_t)T),
+        *master = fill_floats((size_t)T * (size_t)V);
   float *m = fill((size_t)T * (size_t)V * 4), *v = fill((size_t)T * (size_t)V * 4);
   int32_t *target = fill((size_t)T * 4);
-  struct adamw a = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .bias1 = 0.5f, .bias2 = 0.5f, .grad_scale = 1.0f};
+  struct adamw a = {
+      .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .bias1 = 0.5f, .bias2 = 0.5f, .grad_scale = 1.0f};
   RATE(rate, (double)T * V, ops->logprob(ops, lp, lse, NULL, logits, target, 1.0f, T, V));
   print_message("  logprob: %.2f G entries/s\n", rate);
   RATE(rate, (double)V, (void)ops->sample(ops, logits, 1.0f, 0.5f, V));
@@ -127,8 +132,7 @@ static void row_rates(int T, int V)
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ops->release(ops, all[i]);
 }
 
-static void level_on(const char *level, double gemm_floor)
-{
+static void level_on(const char *level, double gemm_floor) {
   if (ops_cpu_create(&ops, FORMAT_BF16, level, NULL, NULL) != RC_OK) return;
   print_message("%s\n", ops->name);
   double best = gemm_rate(128, 64, 64), next = gemm_rate(256, 272, 64);
@@ -144,20 +148,17 @@ static void level_on(const char *level, double gemm_floor)
   assert_true(best > gemm_floor);
 }
 
-static void test_v3(void **state)
-{
+static void test_v3(void **state) {
   (void)state;
   level_on("v3", 2.0);
 }
 
-static void test_v4(void **state)
-{
+static void test_v4(void **state) {
   (void)state;
   level_on("v4", 3.0);
 }
 
-int main(void)
-{
+int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_v3), cmocka_unit_test(test_v4)};
   random_seed(5);
   pool_enter();

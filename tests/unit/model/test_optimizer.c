@@ -1,4 +1,5 @@
-/* Units commute, a poisoned step changes nothing, restored state steps on identically, AdamW and schedules match plain double references. */
+/* Units commute, a poisoned step changes nothing, restored state steps on identically, AdamW and schedules match
+ * plain double references. */
 #include "tests/unit/model/support.h"
 
 #include <math.h>
@@ -8,7 +9,8 @@
 static struct bench b;
 static size_t n;
 
-static const struct optimizer_config CONFIG = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 0.5, .grad_scale_log2 = 32};
+static const struct optimizer_config CONFIG = {
+    .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 0.5, .grad_scale_log2 = 32};
 
 static int setup(void **state) {
   (void)state;
@@ -180,12 +182,15 @@ static void test_restored_state_steps_on_identically(void **state) {
 static void test_schedules(void **state) {
   (void)state;
   struct optimizer_config c = {.lr = 2, .warmup_steps = 4, .total_steps = 24, .lr_min_ratio = 0.1};
-  assert_true(schedule_lr(&c, 1) == 0.5 && schedule_lr(&c, 2) == 1 && schedule_lr(&c, 4) == 2 && schedule_lr(&c, 1000) == 2);
+  assert_true(schedule_lr(&c, 1) == 0.5 && schedule_lr(&c, 2) == 1 && schedule_lr(&c, 4) == 2 &&
+              schedule_lr(&c, 1000) == 2);
   c.schedule = SCHEDULE_LINEAR;
-  assert_true(fabs(schedule_lr(&c, 14) - 1.1) < 1e-15 && fabs(schedule_lr(&c, 24) - 0.2) < 1e-15 && fabs(schedule_lr(&c, 99) - 0.2) < 1e-15);
+  assert_true(fabs(schedule_lr(&c, 14) - 1.1) < 1e-15 && fabs(schedule_lr(&c, 24) - 0.2) < 1e-15 &&
+              fabs(schedule_lr(&c, 99) - 0.2) < 1e-15);
   c.schedule = SCHEDULE_COSINE;
   for (int step = 5; step <= 30; step++) {
-    const double progress = fmin(1, (step - 4) / 20.0), expected = 2 * (0.1 + 0.9 * 0.5 * (1 + cos(3.14159265358979323846 * progress)));
+    const double progress = fmin(1, (step - 4) / 20.0),
+                 expected = 2 * (0.1 + 0.9 * 0.5 * (1 + cos(3.14159265358979323846 * progress)));
     assert_true(fabs(schedule_lr(&c, step) - expected) < 1e-14);
   }
   c.total_steps = 0;
@@ -222,9 +227,13 @@ static void test_refuses_bad_configs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_units_commute), cmocka_unit_test(test_matches_plain_adamw), cmocka_unit_test(test_poison_skips_the_step_and_nothing_else),
-    cmocka_unit_test(test_discard_forgets), cmocka_unit_test(test_restored_state_steps_on_identically), cmocka_unit_test(test_schedules),
-    cmocka_unit_test(test_refuses_bad_configs),
+      cmocka_unit_test(test_units_commute),
+      cmocka_unit_test(test_matches_plain_adamw),
+      cmocka_unit_test(test_poison_skips_the_step_and_nothing_else),
+      cmocka_unit_test(test_discard_forgets),
+      cmocka_unit_test(test_restored_state_steps_on_identically),
+      cmocka_unit_test(test_schedules),
+      cmocka_unit_test(test_refuses_bad_configs),
   };
   return cmocka_run_group_tests_name("model/optimizer", tests, setup, teardown);
 }

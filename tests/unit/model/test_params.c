@@ -1,4 +1,5 @@
-/* The parameter table is the order of digests, checkpoints, gradients and the optimizer: a change of order or padding changes every recorded digest. */
+/* The parameter table is the order of digests, checkpoints, gradients and the optimizer: a change of order or padding
+ * changes every recorded digest. */
 #include "tests/unit/model/support.h"
 
 #include "common/model/params.h"
@@ -32,21 +33,24 @@ static void test_tables_are_consistent(void **state) {
 
 static void test_names_and_shapes_in_order(void **state) {
   (void)state;
-  static const struct { const char *name; int rows, cols; } expected[] = {
-    {"model.embed_tokens.weight", 257, 40},
-    {"model.layers.0.input_layernorm.weight", 1, 40},
-    {"model.layers.0.self_attn.q_proj.weight", 72, 40},
-    {"model.layers.0.self_attn.k_proj.weight", 24, 40},
-    {"model.layers.0.self_attn.v_proj.weight", 24, 40},
-    {"model.layers.0.self_attn.q_norm.weight", 1, 12},
-    {"model.layers.0.self_attn.k_norm.weight", 1, 12},
-    {"model.layers.0.self_attn.o_proj.weight", 40, 72},
-    {"model.layers.0.post_attention_layernorm.weight", 1, 40},
-    {"model.layers.0.mlp.gate_proj.weight", 56, 40},
-    {"model.layers.0.mlp.up_proj.weight", 56, 40},
-    {"model.layers.0.mlp.down_proj.weight", 40, 56},
-    {"model.norm.weight", 1, 40},
-    {"lm_head.weight", 257, 40},
+  static const struct {
+    const char *name;
+    int rows, cols;
+  } expected[] = {
+      {"model.embed_tokens.weight", 257, 40},
+      {"model.layers.0.input_layernorm.weight", 1, 40},
+      {"model.layers.0.self_attn.q_proj.weight", 72, 40},
+      {"model.layers.0.self_attn.k_proj.weight", 24, 40},
+      {"model.layers.0.self_attn.v_proj.weight", 24, 40},
+      {"model.layers.0.self_attn.q_norm.weight", 1, 12},
+      {"model.layers.0.self_attn.k_norm.weight", 1, 12},
+      {"model.layers.0.self_attn.o_proj.weight", 40, 72},
+      {"model.layers.0.post_attention_layernorm.weight", 1, 40},
+      {"model.layers.0.mlp.gate_proj.weight", 56, 40},
+      {"model.layers.0.mlp.up_proj.weight", 56, 40},
+      {"model.layers.0.mlp.down_proj.weight", 40, 56},
+      {"model.norm.weight", 1, 40},
+      {"lm_head.weight", 257, 40},
   };
   struct model_config c = tiny_config(false);
   c.layers = 1;
@@ -76,9 +80,9 @@ static void test_absent_entries_are_minus_one(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_tables_are_consistent),
-    cmocka_unit_test(test_names_and_shapes_in_order),
-    cmocka_unit_test(test_absent_entries_are_minus_one),
+      cmocka_unit_test(test_tables_are_consistent),
+      cmocka_unit_test(test_names_and_shapes_in_order),
+      cmocka_unit_test(test_absent_entries_are_minus_one),
   };
   return cmocka_run_group_tests_name("model/params", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Plain sampling is ops->sample and ops->logprob bit for bit; truncation keeps exactly the tokens that its definition keeps. */
+/* Plain sampling is ops->sample and ops->logprob bit for bit; truncation keeps exactly the tokens that its definition
+ * keeps. */
 #include "tests/unit/model/support.h"
 
 #include <math.h>
@@ -69,7 +70,8 @@ static void test_plain_is_the_kernels(void **state) {
 static void test_greedy_takes_the_lowest_of_equals(void **state) {
   (void)state;
   float logits[V];
-  const struct sampling_params p = {.temperature = 0, .top_p = 1}, with_k = {.temperature = 0, .top_p = 0.5f, .top_k = 3};
+  const struct sampling_params p = {.temperature = 0, .top_p = 1},
+                               with_k = {.temperature = 0, .top_p = 0.5f, .top_k = 3};
   int32_t token;
   float logprob;
   make_logits(logits, 1);
@@ -110,7 +112,8 @@ static void test_top_p_keeps_the_token_that_crosses(void **state) {
   assert_true(abs(counts[100] - 2500) <= 2);
   histogram(logits, &small, counts);
   assert_int_equal(counts[100], 4000);
-  const struct sampling_params both = {.temperature = 1, .top_p = 0.7f, .top_k = 3}; /* 0.5, 0.3, 0.15 of 0.95: 0.526 + 0.316 crosses 0.7 */
+  const struct sampling_params both = {
+      .temperature = 1, .top_p = 0.7f, .top_k = 3}; /* 0.5, 0.3, 0.15 of 0.95: 0.526 + 0.316 crosses 0.7 */
   histogram(logits, &both, counts);
   for (int v = 0; v < V; v++) assert_int_equal(counts[v] > 0, v == 100 || v == 3);
 }
@@ -124,7 +127,8 @@ static void test_min_p_is_relative_to_the_most_likely(void **state) {
   logits[3] = logf(0.3f);
   logits[200] = logf(0.15f);
   logits[5] = logf(0.05f);
-  const struct sampling_params p = {.temperature = 1, .top_p = 1, .min_p = 0.25f}, hot = {.temperature = 2, .top_p = 1, .min_p = 0.25f};
+  const struct sampling_params p = {.temperature = 1, .top_p = 1, .min_p = 0.25f},
+                               hot = {.temperature = 2, .top_p = 1, .min_p = 0.25f};
   histogram(logits, &p, counts);
   for (int v = 0; v < V; v++) assert_int_equal(counts[v] > 0, v == 100 || v == 3 || v == 200);
   histogram(logits, &hot, counts); /* sqrt(0.05 / 0.5) = 0.316 */
@@ -155,8 +159,11 @@ static void test_survives_broken_logits(void **state) {
   (void)state;
   float logits[V];
   const float values[] = {NAN, INFINITY, -INFINITY};
-  const struct sampling_params modes[] = {{.temperature = 1, .top_p = 1}, {.temperature = 0, .top_p = 1}, {.temperature = 1, .top_p = 0.9f},
-                                          {.temperature = 1, .top_p = 1, .top_k = 5}, {.temperature = 1, .top_p = 1, .min_p = 0.1f}};
+  const struct sampling_params modes[] = {{.temperature = 1, .top_p = 1},
+                                          {.temperature = 0, .top_p = 1},
+                                          {.temperature = 1, .top_p = 0.9f},
+                                          {.temperature = 1, .top_p = 1, .top_k = 5},
+                                          {.temperature = 1, .top_p = 1, .min_p = 0.1f}};
   for (int i = 0; i < 3; i++) {
     for (int all = 0; all < 2; all++) {
       make_logits(logits, 4);
@@ -176,9 +183,13 @@ static void test_survives_broken_logits(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_plain_is_the_kernels), cmocka_unit_test(test_greedy_takes_the_lowest_of_equals),
-    cmocka_unit_test(test_top_k_keeps_lower_ids_of_ties), cmocka_unit_test(test_top_p_keeps_the_token_that_crosses),
-    cmocka_unit_test(test_min_p_is_relative_to_the_most_likely), cmocka_unit_test(test_top_logprobs), cmocka_unit_test(test_survives_broken_logits),
+      cmocka_unit_test(test_plain_is_the_kernels),
+      cmocka_unit_test(test_greedy_takes_the_lowest_of_equals),
+      cmocka_unit_test(test_top_k_keeps_lower_ids_of_ties),
+      cmocka_unit_test(test_top_p_keeps_the_token_that_crosses),
+      cmocka_unit_test(test_min_p_is_relative_to_the_most_likely),
+      cmocka_unit_test(test_top_logprobs),
+      cmocka_unit_test(test_survives_broken_logits),
   };
   return cmocka_run_group_tests_name("model/sampler", tests, setup, teardown);
 }

@@ -1,4 +1,5 @@
-/* Weights come back from the kernels' memory as they went in, their digest sees every bit of it, and a wrong file leaves them untouched. */
+/* Weights come back from the kernels' memory as they went in, their digest sees every bit of it, and a wrong file
+ * leaves them untouched. */
 #include "tests/unit/model/support.h"
 
 #include <math.h>
@@ -28,7 +29,8 @@ static void test_masters_survive_packing(void **state) {
     float *masters = masters_of(b.model, 5), *back = calloc(n, sizeof *back), *again = calloc(n, sizeof *again);
     weights_from_masters(w, masters);
     weights_to_masters(w, back);
-    for (size_t i = 0; i < n; i++) assert_true(fabsf(back[i] - masters[i]) <= (format == FORMAT_F32 ? 0 : fabsf(masters[i]) * 0x1p-8f));
+    for (size_t i = 0; i < n; i++)
+      assert_true(fabsf(back[i] - masters[i]) <= (format == FORMAT_F32 ? 0 : fabsf(masters[i]) * 0x1p-8f));
     weights_from_masters(w, back);
     weights_to_masters(w, again);
     assert_memory_equal(back, again, n * sizeof *back);
@@ -63,7 +65,8 @@ static void test_random_masters(void **state) {
     }
     if (p->rows == 1) continue;
     const double count = (double)p->count, slack = 5 / sqrt(count);
-    assert_true(fabs(sum / count) < slack && fabs(squares / count - 1) < 1.5 * slack && fabs(fourth / count - 3) < 10 * slack);
+    assert_true(fabs(sum / count) < slack && fabs(squares / count - 1) < 1.5 * slack &&
+                fabs(fourth / count - 3) < 10 * slack);
   }
   assert_true(memcmp(x + b.model->params.items[3].offset, x + b.model->params.items[4].offset, 100 * sizeof *x) != 0);
   free(x);
@@ -137,7 +140,8 @@ static void test_formats_convert(void **state) {
   assert_true(bench_open(&wide, &c, FORMAT_F32, NULL, 1));
   const size_t n = wide.model->params.elements;
   float *x = calloc(n, sizeof *x), *y = calloc(n, sizeof *y);
-  struct weights *full = random_weights(wide.model, false, 9), *direct = random_weights(narrow.model, false, 9), *loaded = make(&narrow, false);
+  struct weights *full = random_weights(wide.model, false, 9), *direct = random_weights(narrow.model, false, 9),
+                 *loaded = make(&narrow, false);
   assert_int_equal(weights_to_safetensors(&bytes, full, NULL, NULL), RC_OK);
   assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, NULL), RC_OK);
   assert_int_equal(weights_from_safetensors(loaded, file, NULL), RC_OK);
@@ -162,7 +166,15 @@ static void test_formats_convert(void **state) {
   bench_close(&wide);
 }
 
-enum damage { DAMAGE_NONE, DAMAGE_MISSING, DAMAGE_EXTRA, DAMAGE_SHAPE, DAMAGE_DTYPE, DAMAGE_TIED_HEAD_EQUAL, DAMAGE_TIED_HEAD_DIFFERENT };
+enum damage {
+  DAMAGE_NONE,
+  DAMAGE_MISSING,
+  DAMAGE_EXTRA,
+  DAMAGE_SHAPE,
+  DAMAGE_DTYPE,
+  DAMAGE_TIED_HEAD_EQUAL,
+  DAMAGE_TIED_HEAD_DIFFERENT
+};
 
 /* A file of zeros but for what `damage` says. */
 static void write_file(struct buf *out, const struct model *m, enum damage damage) {
@@ -171,7 +183,10 @@ static void write_file(struct buf *out, const struct model *m, enum damage damag
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
     if (damage == DAMAGE_MISSING && i == 5) continue;
-    struct st_entry e = {.name = p->name, .dtype = ST_BF16, .dims = p->rows == 1 ? 1 : 2, .shape = {p->rows == 1 ? p->cols : p->rows, p->cols}};
+    struct st_entry e = {.name = p->name,
+                         .dtype = ST_BF16,
+                         .dims = p->rows == 1 ? 1 : 2,
+                         .shape = {p->rows == 1 ? p->cols : p->rows, p->cols}};
     if (damage == DAMAGE_SHAPE && i == 2) {
       e.shape[0] = p->cols;
       e.shape[1] = p->rows;
@@ -179,7 +194,9 @@ static void write_file(struct buf *out, const struct model *m, enum damage damag
     if (damage == DAMAGE_DTYPE && i == 2) e.dtype = ST_I16;
     entries[count++] = e;
   }
-  if (damage == DAMAGE_EXTRA) entries[count++] = (struct st_entry){.name = "model.layers.0.self_attn.q_proj.bias", .dtype = ST_BF16, .dims = 1, .shape = {72}};
+  if (damage == DAMAGE_EXTRA)
+    entries[count++] =
+        (struct st_entry){.name = "model.layers.0.self_attn.q_proj.bias", .dtype = ST_BF16, .dims = 1, .shape = {72}};
   if (damage >= DAMAGE_TIED_HEAD_EQUAL) {
     entries[count] = entries[0];
     entries[count++].name = "lm_head.weight";
@@ -196,10 +213,18 @@ static void write_file(struct buf *out, const struct model *m, enum damage damag
 
 static void test_wrong_files_are_refused_whole(void **state) {
   (void)state;
-  static const struct { enum damage damage; enum rc rc; const char *field; } cases[] = {
-    {DAMAGE_MISSING, RC_INVALID, "model.layers.0.self_attn.q_norm.weight"}, {DAMAGE_EXTRA, RC_INVALID, "model.layers.0.self_attn.q_proj.bias"},
-    {DAMAGE_SHAPE, RC_INVALID, "model.layers.0.self_attn.q_proj.weight"}, {DAMAGE_DTYPE, RC_INVALID, "model.layers.0.self_attn.q_proj.weight"},
-    {DAMAGE_TIED_HEAD_DIFFERENT, RC_INVALID, "lm_head.weight"}, {DAMAGE_NONE, RC_OK, ""}, {DAMAGE_TIED_HEAD_EQUAL, RC_OK, ""},
+  static const struct {
+    enum damage damage;
+    enum rc rc;
+    const char *field;
+  } cases[] = {
+      {DAMAGE_MISSING, RC_INVALID, "model.layers.0.self_attn.q_norm.weight"},
+      {DAMAGE_EXTRA, RC_INVALID, "model.layers.0.self_attn.q_proj.bias"},
+      {DAMAGE_SHAPE, RC_INVALID, "model.layers.0.self_attn.q_proj.weight"},
+      {DAMAGE_DTYPE, RC_INVALID, "model.layers.0.self_attn.q_proj.weight"},
+      {DAMAGE_TIED_HEAD_DIFFERENT, RC_INVALID, "lm_head.weight"},
+      {DAMAGE_NONE, RC_OK, ""},
+      {DAMAGE_TIED_HEAD_EQUAL, RC_OK, ""},
   };
   const struct model_config c = tiny_config(true);
   struct bench b;
@@ -234,9 +259,11 @@ static void test_rope_table(void **state) {
   assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 2));
   for (int position = 0; position < 40960; position += 37) {
     for (int i = 0; i < 64; i++) {
-      const float inverse = 1.0f / (float)pow(1e6, (double)((float)(2 * i) / 128.0f)), angle = (float)position * inverse;
+      const float inverse = 1.0f / (float)pow(1e6, (double)((float)(2 * i) / 128.0f)),
+                  angle = (float)position * inverse;
       const float *pair = b.model->rope + ((size_t)position * 64 + (size_t)i) * 2;
-      assert_true(fabsf(pair[0] - (float)cos((double)angle)) <= 0x1p-23f && fabsf(pair[1] - (float)sin((double)angle)) <= 0x1p-23f);
+      assert_true(fabsf(pair[0] - (float)cos((double)angle)) <= 0x1p-23f &&
+                  fabsf(pair[1] - (float)sin((double)angle)) <= 0x1p-23f);
     }
   }
   assert_int_equal(model_create(&m, &c, b.ops, 100, NULL), RC_OK);
@@ -258,15 +285,21 @@ static void test_elementary_functions(void **state) {
     const double y = exp(x / 10);
     assert_true(fabs(elementary_log(y) - log(y)) <= 1e-15 * fmax(1, fabs(log(y))));
   }
-  assert_true(elementary_exp(0) == 1 && elementary_exp(-1e9) == 0 && isinf(elementary_exp(1e9)) && isnan(elementary_exp(NAN)) && elementary_log(1) == 0);
+  assert_true(elementary_exp(0) == 1 && elementary_exp(-1e9) == 0 && isinf(elementary_exp(1e9)) &&
+              isnan(elementary_exp(NAN)) && elementary_log(1) == 0);
   assert_true(elementary_exp(-INFINITY) == 0);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_masters_survive_packing), cmocka_unit_test(test_random_masters), cmocka_unit_test(test_digest_sees_every_tensor),
-    cmocka_unit_test(test_safetensors_round_trip), cmocka_unit_test(test_formats_convert), cmocka_unit_test(test_wrong_files_are_refused_whole),
-    cmocka_unit_test(test_rope_table), cmocka_unit_test(test_elementary_functions),
+      cmocka_unit_test(test_masters_survive_packing),
+      cmocka_unit_test(test_random_masters),
+      cmocka_unit_test(test_digest_sees_every_tensor),
+      cmocka_unit_test(test_safetensors_round_trip),
+      cmocka_unit_test(test_formats_convert),
+      cmocka_unit_test(test_wrong_files_are_refused_whole),
+      cmocka_unit_test(test_rope_table),
+      cmocka_unit_test(test_elementary_functions),
   };
   return cmocka_run_group_tests_name("model/weights", tests, NULL, NULL);
 }

@@ -52,18 +52,18 @@ static enum rc open_header(const char *header, size_t data_bytes) {
   return rc;
 }
 
-#define refused(header, data_bytes, word)                                                                           \
-  do {                                                                                                              \
-    const enum rc refused_rc = open_header(header, data_bytes);                                                     \
-    if (refused_rc != RC_INVALID) fail_msg("expected RC_INVALID, got %s for %s", rc_name(refused_rc), header);       \
-    if (!strstr(err.message, word)) fail_msg("expected \"%s\" in: %s", word, err.message);                           \
+#define refused(header, data_bytes, word)                                                                      \
+  do {                                                                                                         \
+    const enum rc refused_rc = open_header(header, data_bytes);                                                \
+    if (refused_rc != RC_INVALID) fail_msg("expected RC_INVALID, got %s for %s", rc_name(refused_rc), header); \
+    if (!strstr(err.message, word)) fail_msg("expected \"%s\" in: %s", word, err.message);                     \
   } while (0)
 
 static const struct st_entry three[] = {
-  {.name = "b.weight", .dtype = ST_BF16, .dims = 2, .shape = {3, 5}},
-  {.name = "a.norm", .dtype = ST_F32, .dims = 1, .shape = {4}},
-  {.name = "scalar", .dtype = ST_I64, .dims = 0},
-  {.name = "empty", .dtype = ST_U8, .dims = 3, .shape = {2, 0, 7}},
+    {.name = "b.weight", .dtype = ST_BF16, .dims = 2, .shape = {3, 5}},
+    {.name = "a.norm", .dtype = ST_F32, .dims = 1, .shape = {4}},
+    {.name = "scalar", .dtype = ST_I64, .dims = 0},
+    {.name = "empty", .dtype = ST_U8, .dims = 3, .shape = {2, 0, 7}},
 };
 enum { THREE = 4, THREE_BYTES = 30 + 16 + 8 };
 
@@ -150,8 +150,10 @@ static void test_offsets_in_any_order(void **state) {
   struct buf file = BUF_INIT;
   struct st_file *f;
   make_file(&file,
-            "{\"z\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[4,6]},\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[4,4]},"
-            "\"a\":{\"dtype\":\"I16\",\"shape\":[2,1],\"data_offsets\":[0,4]}}   ", 6);
+            "{\"z\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[4,6]},\"e\":{\"dtype\":\"U8\",\"shape\":[0],"
+            "\"data_offsets\":[4,4]},"
+            "\"a\":{\"dtype\":\"I16\",\"shape\":[2,1],\"data_offsets\":[0,4]}}   ",
+            6);
   assert_int_equal(st_open_memory(&f, file.data, file.len, &err), RC_OK);
   assert_string_equal(st_at(f, 0)->name, "z");
   assert_int_equal(*(const unsigned char *)st_data(f, st_find(f, "z")), 4);
@@ -175,7 +177,8 @@ static void test_truncated_at_every_byte(void **state) {
 /* Cuts inside the JSON with a length that matches the cut: the JSON itself is incomplete. */
 static void test_header_cut_at_every_byte_with_matching_length(void **state) {
   (void)state;
-  static const char header[] = "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}";
+  static const char header[] =
+      "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}";
   char cut[sizeof header];
   for (size_t len = 0; len < sizeof header - 1; len++) {
     memcpy(cut, header, len);
@@ -185,7 +188,8 @@ static void test_header_cut_at_every_byte_with_matching_length(void **state) {
   assert_int_equal(open_header(header, 2), RC_OK);
 }
 
-/* Whatever one flipped byte does, opening ends with a file or a refusal, and every tensor of a file lies within the data. */
+/* Whatever one flipped byte does, opening ends with a file or a refusal, and every tensor of a file lies within the
+ * data. */
 static void test_every_byte_changed(void **state) {
   (void)state;
   struct buf file = BUF_INIT;
@@ -207,12 +211,22 @@ static void test_every_byte_changed(void **state) {
 
 static void test_header_lengths_that_lie(void **state) {
   (void)state;
-  static const uint64_t lengths[] = {0, 1, 63, 1000, LIMIT_SAFETENSORS_HEADER, LIMIT_SAFETENSORS_HEADER + 1ull, 1ull << 32, INT64_MAX, UINT64_MAX - 8, UINT64_MAX};
+  static const uint64_t lengths[] = {0,
+                                     1,
+                                     63,
+                                     1000,
+                                     LIMIT_SAFETENSORS_HEADER,
+                                     LIMIT_SAFETENSORS_HEADER + 1ull,
+                                     1ull << 32,
+                                     INT64_MAX,
+                                     UINT64_MAX - 8,
+                                     UINT64_MAX};
   struct buf file = BUF_INIT;
   make_three(&file);
   for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
     memcpy(file.data, &lengths[i], 8);
-    if (open_copy(file.data, file.len) != RC_INVALID) fail_msg("accepted a header length of %llu", (unsigned long long)lengths[i]);
+    if (open_copy(file.data, file.len) != RC_INVALID)
+      fail_msg("accepted a header length of %llu", (unsigned long long)lengths[i]);
   }
   buf_free(&file);
 }
@@ -304,18 +318,21 @@ static void test_entries_that_cannot_be_written(void **state) {
     struct st_entry entries[2];
     size_t count;
   } bad[] = {
-    {{{.name = "a", .dims = 9}}, 1},
-    {{{.name = "a", .dims = -1}}, 1},
-    {{{.name = "a", .dtype = (enum st_dtype)10}}, 1},
-    {{{.name = "a", .dims = 1, .shape = {-1}}}, 1},
-    {{{.name = "a", .dims = 2, .shape = {INT64_MAX, INT64_MAX}}}, 1},
-    {{{.name = "__metadata__"}}, 1},
-    {{{.name = "a"}, {.name = "a"}}, 2},
-    {{{.name = "a", .dtype = ST_U8, .dims = 1, .shape = {INT64_MAX}}, {.name = "b", .dtype = ST_U8, .dims = 1, .shape = {INT64_MAX}}}, 2},
+      {{{.name = "a", .dims = 9}}, 1},
+      {{{.name = "a", .dims = -1}}, 1},
+      {{{.name = "a", .dtype = (enum st_dtype)10}}, 1},
+      {{{.name = "a", .dims = 1, .shape = {-1}}}, 1},
+      {{{.name = "a", .dims = 2, .shape = {INT64_MAX, INT64_MAX}}}, 1},
+      {{{.name = "__metadata__"}}, 1},
+      {{{.name = "a"}, {.name = "a"}}, 2},
+      {{{.name = "a", .dtype = ST_U8, .dims = 1, .shape = {INT64_MAX}},
+        {.name = "b", .dtype = ST_U8, .dims = 1, .shape = {INT64_MAX}}},
+       2},
   };
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     struct buf out = BUF_INIT;
-    if (st_write_header(&out, bad[i].entries, bad[i].count, NULL, &err) != RC_INVALID) fail_msg("wrote bad entry %zu", i);
+    if (st_write_header(&out, bad[i].entries, bad[i].count, NULL, &err) != RC_INVALID)
+      fail_msg("wrote bad entry %zu", i);
     assert_int_equal(out.len, 0);
     buf_free(&out);
   }
@@ -323,9 +340,12 @@ static void test_entries_that_cannot_be_written(void **state) {
 
 static void test_dtypes(void **state) {
   (void)state;
-  static const struct { enum st_dtype d; const char *name; size_t bytes; } all[] = {
-    {ST_BF16, "BF16", 2}, {ST_F16, "F16", 2}, {ST_F32, "F32", 4}, {ST_F64, "F64", 8}, {ST_I64, "I64", 8},
-    {ST_I32, "I32", 4}, {ST_I16, "I16", 2}, {ST_I8, "I8", 1}, {ST_U8, "U8", 1}, {ST_BOOL, "BOOL", 1}};
+  static const struct {
+    enum st_dtype d;
+    const char *name;
+    size_t bytes;
+  } all[] = {{ST_BF16, "BF16", 2}, {ST_F16, "F16", 2}, {ST_F32, "F32", 4}, {ST_F64, "F64", 8}, {ST_I64, "I64", 8},
+             {ST_I32, "I32", 4},   {ST_I16, "I16", 2}, {ST_I8, "I8", 1},   {ST_U8, "U8", 1},   {ST_BOOL, "BOOL", 1}};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     assert_string_equal(st_dtype_name(all[i].d), all[i].name);
     assert_int_equal(st_dtype_bytes(all[i].d), all[i].bytes);
@@ -336,11 +356,11 @@ static void test_dtypes(void **state) {
 static void test_the_canonical_form_of_a_digest(void **state) {
   (void)state;
   static const unsigned char canonical[] = {
-    2, 0, 0, 0, 0, 0, 0, 0, 'w', '1',                         /* name */
-    4, 0, 0, 0, 0, 0, 0, 0, 'B', 'F', '1', '6',               /* dtype */
-    2, 0, 0, 0,                                               /* dims */
-    1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,           /* shape */
-    0x80, 0x3F, 0x00, 0x40, 0x40, 0x40                        /* 1, 2, 3 */
+      2,    0,    0,    0,    0,    0,   0, 0, 'w', '1',                       /* name */
+      4,    0,    0,    0,    0,    0,   0, 0, 'B', 'F', '1', '6',             /* dtype */
+      2,    0,    0,    0,                                                     /* dims */
+      1,    0,    0,    0,    0,    0,   0, 0, 3,   0,   0,   0,   0, 0, 0, 0, /* shape */
+      0x80, 0x3F, 0x00, 0x40, 0x40, 0x40                                       /* 1, 2, 3 */
   };
   const struct st_entry entry = {.name = "w1", .dtype = ST_BF16, .dims = 2, .shape = {1, 3}};
   struct digest expected, got, other;
@@ -370,21 +390,21 @@ static void test_the_canonical_form_of_a_digest(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_written_is_read_back),
-    cmocka_unit_test(test_a_mapped_file_reads_the_same),
-    cmocka_unit_test(test_no_tensors_and_no_metadata),
-    cmocka_unit_test(test_offsets_in_any_order),
-    cmocka_unit_test(test_truncated_at_every_byte),
-    cmocka_unit_test(test_header_cut_at_every_byte_with_matching_length),
-    cmocka_unit_test(test_every_byte_changed),
-    cmocka_unit_test(test_header_lengths_that_lie),
-    cmocka_unit_test(test_offsets_that_lie),
-    cmocka_unit_test(test_shapes_and_types_that_lie),
-    cmocka_unit_test(test_headers_of_the_wrong_form),
-    cmocka_unit_test(test_too_many_tensors),
-    cmocka_unit_test(test_entries_that_cannot_be_written),
-    cmocka_unit_test(test_dtypes),
-    cmocka_unit_test(test_the_canonical_form_of_a_digest),
+      cmocka_unit_test(test_written_is_read_back),
+      cmocka_unit_test(test_a_mapped_file_reads_the_same),
+      cmocka_unit_test(test_no_tensors_and_no_metadata),
+      cmocka_unit_test(test_offsets_in_any_order),
+      cmocka_unit_test(test_truncated_at_every_byte),
+      cmocka_unit_test(test_header_cut_at_every_byte_with_matching_length),
+      cmocka_unit_test(test_every_byte_changed),
+      cmocka_unit_test(test_header_lengths_that_lie),
+      cmocka_unit_test(test_offsets_that_lie),
+      cmocka_unit_test(test_shapes_and_types_that_lie),
+      cmocka_unit_test(test_headers_of_the_wrong_form),
+      cmocka_unit_test(test_too_many_tensors),
+      cmocka_unit_test(test_entries_that_cannot_be_written),
+      cmocka_unit_test(test_dtypes),
+      cmocka_unit_test(test_the_canonical_form_of_a_digest),
   };
   return cmocka_run_group_tests_name("safetensors", tests, NULL, NULL);
 }

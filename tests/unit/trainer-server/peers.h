@@ -1,5 +1,5 @@
-/* The trainer's peers, faked over real HTTP: a coordinator that registers workers and hears announcements, and generation-servers that stage what is pushed
- * (or lie about it). */
+/* The trainer's peers, faked over real HTTP: a coordinator that registers workers and hears announcements, and
+ * generation-servers that stage what is pushed (or lie about it). */
 #ifndef LEASEHOLD_TESTS_TRAINER_PEERS_H
 #define LEASEHOLD_TESTS_TRAINER_PEERS_H
 
@@ -14,7 +14,7 @@ struct fake_coordinator {
   char url[64];
   pthread_mutex_t lock; /* guards all below */
   int registrations, heartbeats, announcements, refuse_announcements;
-  bool forget;          /* the next heartbeat is 404 */
+  bool forget; /* the next heartbeat is 404 */
   uint64_t epoch, fence;
   struct digest loaded;
   char run[LIMIT_NAME_MAX], step_id[LIMIT_NAME_MAX], worker_id[LIMIT_NAME_MAX];
@@ -37,7 +37,8 @@ static inline void fake_workers(struct http_request *r, void *context) {
   pthread_mutex_lock(&c->lock);
   char id[32];
   snprintf(id, sizeof id, "w%d", ++c->registrations);
-  struct worker_registered answer = {.worker_id = id, .epoch = c->epoch, .fence = ++c->fence, .heartbeat_ms = 20, .worker_ttl_ms = 1000};
+  struct worker_registered answer = {
+      .worker_id = id, .epoch = c->epoch, .fence = ++c->fence, .heartbeat_ms = 20, .worker_ttl_ms = 1000};
   pthread_mutex_unlock(&c->lock);
   struct buf out = BUF_INIT;
   worker_registered_encode(&answer, &out);
@@ -95,8 +96,10 @@ static inline void fake_versions(struct http_request *r, void *context) {
     for (size_t i = 0; i < m.push_count; i++) c->staged += m.pushes[i].staged;
   }
   pthread_mutex_unlock(&c->lock);
-  if (rc == RC_OK) http_reply_text(r, 200, "{}");
-  else http_fail(r, &err);
+  if (rc == RC_OK)
+    http_reply_text(r, 200, "{}");
+  else
+    http_fail(r, &err);
 }
 
 static inline void fake_coordinator_start(struct fake_coordinator *c) {
@@ -110,7 +113,8 @@ static inline void fake_coordinator_start(struct fake_coordinator *c) {
   pthread_mutex_init(&c->lock, NULL);
   c->epoch = 3;
   c->fence = 4;
-  const struct http_server_options options = {.bind_address = "127.0.0.1", .routes = routes, .route_count = 3, .context = c};
+  const struct http_server_options options = {
+      .bind_address = "127.0.0.1", .routes = routes, .route_count = 3, .context = c};
   assert_rc(RC_OK, http_server_start(&c->server, &options, &err), err);
   snprintf(c->url, sizeof c->url, "http://127.0.0.1:%d", http_server_port(c->server));
 }
@@ -127,7 +131,7 @@ struct fake_generation {
   char url[64];
   pthread_mutex_t lock; /* guards all below */
   struct parts parts;
-  bool lie;             /* answers with another digest than that of what it holds */
+  bool lie; /* answers with another digest than that of what it holds */
   int pushes;
   char run[LIMIT_NAME_MAX], version[32], epoch[32], header[80];
   struct digest digest; /* of its own memory after the last push */
@@ -150,7 +154,8 @@ static inline void fake_push(struct http_request *r, void *context) {
   snprintf(g->run, sizeof g->run, "%s", http_query(r, "run") ? http_query(r, "run") : "");
   snprintf(g->version, sizeof g->version, "%s", http_query(r, "version") ? http_query(r, "version") : "");
   snprintf(g->epoch, sizeof g->epoch, "%s", http_query(r, "epoch") ? http_query(r, "epoch") : "");
-  snprintf(g->header, sizeof g->header, "%s", http_header(r, "X-Leasehold-Digest") ? http_header(r, "X-Leasehold-Digest") : "");
+  snprintf(g->header, sizeof g->header, "%s",
+           http_header(r, "X-Leasehold-Digest") ? http_header(r, "X-Leasehold-Digest") : "");
   answer.digest = g->digest;
   if (g->lie) answer.digest.bytes[7] ^= 1;
   pthread_mutex_unlock(&g->lock);
@@ -170,7 +175,8 @@ static inline void fake_generation_start(struct fake_generation *g, const char *
   pthread_mutex_init(&g->lock, NULL);
   g->lie = lie;
   parts_make(&g->parts, model_dir);
-  const struct http_server_options options = {.bind_address = "127.0.0.1", .routes = routes, .route_count = 1, .context = g};
+  const struct http_server_options options = {
+      .bind_address = "127.0.0.1", .routes = routes, .route_count = 1, .context = g};
   assert_rc(RC_OK, http_server_start(&g->server, &options, &err), err);
   snprintf(g->url, sizeof g->url, "http://127.0.0.1:%d", http_server_port(g->server));
 }

@@ -1,6 +1,6 @@
-/* What the trainer-server's tests share: a tiny model in a temporary folder, groups of made-up samples, the model's parts for direct calls, and a whole trainer-server in this
- * process, started and stopped in main.c's order, with its typed client.
- * Every wait has a deadline, so that a broken server fails a test and does not hang it. */
+/* What the trainer-server's tests share: a tiny model in a temporary folder, groups of made-up samples, the model's
+ * parts for direct calls, and a whole trainer-server in this process, started and stopped in main.c's order, with its
+ * typed client. Every wait has a deadline, so that a broken server fails a test and does not hang it. */
 #ifndef LEASEHOLD_TESTS_TRAINER_SUPPORT_H
 #define LEASEHOLD_TESTS_TRAINER_SUPPORT_H
 
@@ -28,9 +28,9 @@
 
 enum { VOCABULARY = 48, CONTEXT = 32, CHUNK = 40, WAIT_MS = 20000, PATH = 256 };
 
-#define assert_rc(expected, call, e)                                                                        \
-  do {                                                                                                      \
-    const enum rc got_ = (call);                                                                            \
+#define assert_rc(expected, call, e)                                                                            \
+  do {                                                                                                          \
+    const enum rc got_ = (call);                                                                                \
     if (got_ != (expected)) fail_msg("expected %s, got %s: %s", rc_name(expected), rc_name(got_), (e).message); \
   } while (0)
 
@@ -44,9 +44,12 @@ static inline void write_text(const char *dir, const char *name, const char *tex
 }
 
 static const char tiny_config[] =
-    "{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":false,\"hidden_act\":\"silu\",\"head_dim\":8,\"hidden_size\":16,"
-    "\"intermediate_size\":32,\"num_attention_heads\":2,\"num_hidden_layers\":2,\"num_key_value_heads\":1,\"vocab_size\":48,\"max_position_embeddings\":32,"
-    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,\"tie_word_embeddings\":true,\"initializer_range\":0.2,\"eos_token_id\":1,\"bos_token_id\":0}";
+    "{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen3ForCausalLM\"],\"attention_bias\":false,\"hidden_act\":"
+    "\"silu\",\"head_dim\":8,\"hidden_size\":16,"
+    "\"intermediate_size\":32,\"num_attention_heads\":2,\"num_hidden_layers\":2,\"num_key_value_heads\":1,\"vocab_"
+    "size\":48,\"max_position_embeddings\":32,"
+    "\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,\"tie_word_embeddings\":true,\"initializer_range\":0.2,\"eos_token_"
+    "id\":1,\"bos_token_id\":0}";
 static const char tiny_tokenizer[] = "{\"version\":\"1.0\",\"model\":{\"type\":\"BPE\"}}";
 
 /* dir/model with config.json and tokenizer.json, dir/state to come. */
@@ -106,9 +109,12 @@ static inline uint32_t mix(uint32_t *state) {
   return *state >> 8;
 }
 
-/* samples sequences of 5 to 12 tokens, one trained segment each, advantages of both signs; the same seed gives the same group. */
+/* samples sequences of 5 to 12 tokens, one trained segment each, advantages of both signs; the same seed gives the
+ * same group. */
 static inline struct batch_group group_make(struct arena *a, const char *id, int samples, uint32_t seed) {
-  struct batch_group g = {.id = arena_strdup(a, id), .samples = arena_alloc(a, (size_t)samples, sizeof *g.samples), .sample_count = (size_t)samples};
+  struct batch_group g = {.id = arena_strdup(a, id),
+                          .samples = arena_alloc(a, (size_t)samples, sizeof *g.samples),
+                          .sample_count = (size_t)samples};
   uint32_t state = seed * 2654435761u + 1;
   for (int i = 0; i < samples; i++) {
     struct batch_sample *s = &g.samples[i];
@@ -154,7 +160,8 @@ static inline enum rc rig_try_start(struct rig *g, struct err *err) {
   if (rc != RC_OK) return rc;
   assert_rc(RC_OK, publisher_create(&g->publisher, g->trainer, g->coordinator_url, "", err), *err);
   trainer_set_publisher(g->trainer, g->publisher);
-  const struct http_server_options options = {.bind_address = "127.0.0.1", .routes = trainer_routes, .route_count = trainer_route_count, .context = g->trainer};
+  const struct http_server_options options = {
+      .bind_address = "127.0.0.1", .routes = trainer_routes, .route_count = trainer_route_count, .context = g->trainer};
   assert_rc(RC_OK, http_server_start(&g->server, &options, err), *err);
   assert_rc(RC_OK, http_client_create(&g->http, "", NULL, err), *err);
   snprintf(g->url, sizeof g->url, "http://127.0.0.1:%d", http_server_port(g->server));
@@ -173,7 +180,12 @@ static inline void rig_make(struct rig *g, const char *coordinator_url) {
   snprintf(g->model_dir, sizeof g->model_dir, "%s/model", g->dir);
   snprintf(g->state_dir, sizeof g->state_dir, "%s/state", g->dir);
   snprintf(g->coordinator_url, sizeof g->coordinator_url, "%s", coordinator_url);
-  g->options = (struct trainer_options){.model_dir = g->model_dir, .state_dir = g->state_dir, .threads = 1, .chunk_tokens = CHUNK, .keep_checkpoints = 2, .random_init_seed = 7};
+  g->options = (struct trainer_options){.model_dir = g->model_dir,
+                                        .state_dir = g->state_dir,
+                                        .threads = 1,
+                                        .chunk_tokens = CHUNK,
+                                        .keep_checkpoints = 2,
+                                        .random_init_seed = 7};
 }
 
 static inline void rig_stop(struct rig *g) {
@@ -208,15 +220,25 @@ static inline void rig_open(struct rig *g, const struct open_run *m, struct open
 }
 
 /* Submits, and waits until the batch has ended. */
-static inline void rig_batch(struct rig *g, const char *run, const char *id, int64_t version, struct batch_group *groups, size_t count, struct batch_status *out, struct arena *arena) {
+static inline void rig_batch(struct rig *g, const char *run, const char *id, int64_t version,
+                             struct batch_group *groups, size_t count, struct batch_status *out, struct arena *arena) {
   struct err err = {0};
-  const struct submit_batch m = {.batch_id = id, .run = run, .epoch = 3, .fence = 5, .version = version, .groups = groups, .group_count = count};
+  const struct submit_batch m = {
+      .batch_id = id, .run = run, .epoch = 3, .fence = 5, .version = version, .groups = groups, .group_count = count};
   assert_rc(RC_OK, trainer_submit_batch(&g->client, &m, WAIT_MS, &err), err);
   assert_rc(RC_OK, trainer_batch_status(&g->client, id, WAIT_MS / 2, out, arena, WAIT_MS, &err), err);
 }
 
-static inline struct submit_step step_request(const char *run, const char *id, int64_t version, const struct batch_group *groups, size_t count, struct arena *arena) {
-  struct submit_step m = {.step_id = id, .run = run, .epoch = 3, .fence = 5, .version = version, .group_count = count, .denominator = trained_tokens(groups, count), .stage_timeout_ms = 5000};
+static inline struct submit_step step_request(const char *run, const char *id, int64_t version,
+                                              const struct batch_group *groups, size_t count, struct arena *arena) {
+  struct submit_step m = {.step_id = id,
+                          .run = run,
+                          .epoch = 3,
+                          .fence = 5,
+                          .version = version,
+                          .group_count = count,
+                          .denominator = trained_tokens(groups, count),
+                          .stage_timeout_ms = 5000};
   m.groups = arena_alloc(arena, count + 1, sizeof *m.groups);
   for (size_t i = 0; i < count; i++) m.groups[i] = groups[i].id;
   return m;
@@ -229,7 +251,8 @@ static inline void rig_step(struct rig *g, const struct submit_step *m, struct s
 }
 
 /* A whole round of `groups` in one batch; the new version's digest. */
-static inline struct digest rig_round(struct rig *g, const char *run, int64_t version, struct batch_group *groups, size_t count) {
+static inline struct digest rig_round(struct rig *g, const char *run, int64_t version, struct batch_group *groups,
+                                      size_t count) {
   struct arena arena = ARENA_INIT;
   struct batch_status batch;
   struct step_status step;

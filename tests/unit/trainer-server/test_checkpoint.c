@@ -1,4 +1,5 @@
-/* Checkpoints: what is loaded is what was written, bit for bit, or it is refused; and training goes on from one as if nothing had happened. */
+/* Checkpoints: what is loaded is what was written, bit for bit, or it is refused; and training goes on from one as if
+ * nothing had happened. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,8 +9,17 @@
 static char dir[PATH], model_dir[PATH + 16], state_dir[PATH + 16];
 static struct parts parts;
 static struct optimizer *optimizer;
-static const struct optimizer_config config = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.05, .clip_norm = 0.3, .schedule = SCHEDULE_COSINE,
-                                               .warmup_steps = 2, .total_steps = 9, .lr_min_ratio = 0.1, .grad_scale_log2 = 32};
+static const struct optimizer_config config = {.lr = 0.01,
+                                               .beta1 = 0.9,
+                                               .beta2 = 0.99,
+                                               .eps = 1e-8,
+                                               .weight_decay = 0.05,
+                                               .clip_norm = 0.3,
+                                               .schedule = SCHEDULE_COSINE,
+                                               .warmup_steps = 2,
+                                               .total_steps = 9,
+                                               .lr_min_ratio = 0.1,
+                                               .grad_scale_log2 = 32};
 
 static int set_up(void **state) {
   (void)state;
@@ -48,8 +58,15 @@ static void train_step(struct optimizer *o, struct weights *w, int step) {
 
 static struct checkpoint_meta meta_of(int64_t version, struct round_record *history, size_t count) {
   struct err err = {0};
-  struct checkpoint_meta meta = {.run = "r7", .version = version, .seed = UINT64_MAX - 1, .epoch = 3, .fence = 4, .optimizer_steps = optimizer_step_count(optimizer), .history = history,
-                                 .history_count = count, .step_request = {{6}}};
+  struct checkpoint_meta meta = {.run = "r7",
+                                 .version = version,
+                                 .seed = UINT64_MAX - 1,
+                                 .epoch = 3,
+                                 .fence = 4,
+                                 .optimizer_steps = optimizer_step_count(optimizer),
+                                 .history = history,
+                                 .history_count = count,
+                                 .step_request = {{6}}};
   snprintf(meta.step_id, sizeof meta.step_id, "r7.%d", (int)version - 1);
   training_config_defaults(&meta.training);
   meta.training.lr = 0.1 + 0.2; /* a number that needs all its digits */
@@ -60,15 +77,18 @@ static struct checkpoint_meta meta_of(int64_t version, struct round_record *hist
 static void write_version(int64_t version) {
   struct err err = {0};
   struct buf bytes = BUF_INIT;
-  struct round_record history[] = {{.version = version, .digest = {{1}}, .loss = 0.1, .grad_norm = 3.5, .lr = 1e-6, .tokens = 17, .skipped = false},
-                                   {.version = version, .digest = {{2}}, .loss = -0.25, .grad_norm = 0, .lr = 0, .tokens = 0, .skipped = true}};
+  struct round_record history[] = {
+      {.version = version, .digest = {{1}}, .loss = 0.1, .grad_norm = 3.5, .lr = 1e-6, .tokens = 17, .skipped = false},
+      {.version = version, .digest = {{2}}, .loss = -0.25, .grad_norm = 0, .lr = 0, .tokens = 0, .skipped = true}};
   const struct checkpoint_meta meta = meta_of(version, history, 2);
   assert_rc(RC_OK, weights_to_safetensors(&bytes, parts.weights, NULL, &err), err);
   assert_rc(RC_OK, checkpoint_write(state_dir, model_dir, &meta, parts.model, optimizer, &bytes, &err), err);
   buf_free(&bytes);
 }
 
-static enum rc load(struct checkpoint *c, struct err *err) { return checkpoint_load(c, state_dir, parts.model, parts.weights, optimizer, err); }
+static enum rc load(struct checkpoint *c, struct err *err) {
+  return checkpoint_load(c, state_dir, parts.model, parts.weights, optimizer, err);
+}
 
 static void path_of(char out[LIMIT_PATH_MAX], const char *name) {
   struct err err = {0};
@@ -81,7 +101,8 @@ static bool exists(const char *name) {
   return file_exists(path);
 }
 
-/* Everything comes back: metadata to the last digit, weights, masters, moments; and the folder is one that transformers would load. */
+/* Everything comes back: metadata to the last digit, weights, masters, moments; and the folder is one that
+ * transformers would load. */
 static void what_was_written_is_loaded(void **state) {
   (void)state;
   struct err err = {0};
@@ -107,7 +128,8 @@ static void what_was_written_is_loaded(void **state) {
   assert_true(c.meta.training.lr == 0.1 + 0.2);
   assert_string_equal(c.meta.training.objective, "grpo");
   assert_int_equal(c.meta.history_count, 2);
-  assert_true(c.meta.history[0].loss == 0.1 && c.meta.history[0].lr == 1e-6 && c.meta.history[0].tokens == 17 && c.meta.history[0].digest.bytes[0] == 1);
+  assert_true(c.meta.history[0].loss == 0.1 && c.meta.history[0].lr == 1e-6 && c.meta.history[0].tokens == 17 &&
+              c.meta.history[0].digest.bytes[0] == 1);
   assert_true(c.meta.history[1].skipped);
   assert_rc(RC_OK, weights_digest(&loaded, parts.weights, &err), err);
   assert_true(digest_equal(&loaded, &digest) && digest_equal(&c.meta.digest, &digest));
@@ -119,12 +141,14 @@ static void what_was_written_is_loaded(void **state) {
     }
     free(kept[a]);
   }
-  assert_true(exists("r7/v3/config.json") && exists("r7/v3/tokenizer.json") && exists("r7/v3/model.safetensors") && !exists("r7/v3/generation_config.json"));
+  assert_true(exists("r7/v3/config.json") && exists("r7/v3/tokenizer.json") && exists("r7/v3/model.safetensors") &&
+              !exists("r7/v3/generation_config.json"));
   assert_false(exists("r7/.partial-v3"));
   checkpoint_free(&c);
 }
 
-/* N steps straight == k steps, checkpoint, another process's memory, N - k steps; schedule and bias corrections included. */
+/* N steps straight == k steps, checkpoint, another process's memory, N - k steps; schedule and bias corrections
+ * included. */
 static void training_goes_on_bit_for_bit(void **state) {
   (void)state;
   enum { N = 7, K = 3 };
@@ -158,7 +182,8 @@ static void training_goes_on_bit_for_bit(void **state) {
   free(masters);
 }
 
-/* Half-written folders, left by a crash at any moment before the rename, are neither loaded nor in the way, and the next pruning sweeps them. */
+/* Half-written folders, left by a crash at any moment before the rename, are neither loaded nor in the way, and the
+ * next pruning sweeps them. */
 static void half_written_checkpoints_are_ignored(void **state) {
   (void)state;
   struct err err = {0};
@@ -196,12 +221,17 @@ static void flip(const char *name, int64_t from_end) {
   close(fd);
 }
 
-/* Whatever is wrong with a stored checkpoint is RC_CORRUPT with the file's name, never input's fault and never a silent start. */
+/* Whatever is wrong with a stored checkpoint is RC_CORRUPT with the file's name, never input's fault and never a
+ * silent start. */
 static void damaged_checkpoints_are_corrupt(void **state) {
   (void)state;
-  static const struct { const char *file; int64_t from_end; } flips[] = {
-      {"r7/v1/model.safetensors", 0},     {"r7/v1/model.safetensors", 777},    {"r7/v1/model.safetensors", -12}, {"r7/v1/model.safetensors", -2},
-      {"r7/v1/optimizer.safetensors", 5}, {"r7/v1/optimizer.safetensors", -9}, {"r7/v1/trainer_state.json", 0},
+  static const struct {
+    const char *file;
+    int64_t from_end;
+  } flips[] = {
+      {"r7/v1/model.safetensors", 0},  {"r7/v1/model.safetensors", 777},   {"r7/v1/model.safetensors", -12},
+      {"r7/v1/model.safetensors", -2}, {"r7/v1/optimizer.safetensors", 5}, {"r7/v1/optimizer.safetensors", -9},
+      {"r7/v1/trainer_state.json", 0},
   };
   struct checkpoint c;
   for (size_t i = 0; i < sizeof flips / sizeof flips[0]; i++) {
@@ -211,14 +241,17 @@ static void damaged_checkpoints_are_corrupt(void **state) {
     checkpoint_free(&c);
     flip(flips[i].file, flips[i].from_end);
     const enum rc rc = load(&c, &err);
-    if (rc != RC_CORRUPT) fail_msg("a flipped bit in %s at %d: expected corrupt, got %s: %s", flips[i].file, (int)flips[i].from_end, rc_name(rc), err.message);
+    if (rc != RC_CORRUPT)
+      fail_msg("a flipped bit in %s at %d: expected corrupt, got %s: %s", flips[i].file, (int)flips[i].from_end,
+               rc_name(rc), err.message);
     assert_non_null(strstr(err.message, "r7/v1"));
   }
 }
 
 static void missing_and_truncated_files_are_corrupt(void **state) {
   (void)state;
-  static const char *const files[] = {"r7/v1/model.safetensors", "r7/v1/optimizer.safetensors", "r7/v1/trainer_state.json"};
+  static const char *const files[] = {"r7/v1/model.safetensors", "r7/v1/optimizer.safetensors",
+                                      "r7/v1/trainer_state.json"};
   struct checkpoint c;
   for (int how = 0; how < 3; how++) {
     for (size_t i = 0; i < 3; i++) {
@@ -228,10 +261,13 @@ static void missing_and_truncated_files_are_corrupt(void **state) {
       write_version(1);
       path_of(path, files[i]);
       assert_int_equal(stat(path, &st), 0);
-      if (how == 0) assert_int_equal(unlink(path), 0);
-      else assert_int_equal(truncate(path, how == 1 ? st.st_size / 2 : 0), 0);
+      if (how == 0)
+        assert_int_equal(unlink(path), 0);
+      else
+        assert_int_equal(truncate(path, how == 1 ? st.st_size / 2 : 0), 0);
       const enum rc rc = load(&c, &err);
-      if (rc != RC_CORRUPT) fail_msg("%s, way %d: expected corrupt, got %s: %s", files[i], how, rc_name(rc), err.message);
+      if (rc != RC_CORRUPT)
+        fail_msg("%s, way %d: expected corrupt, got %s: %s", files[i], how, rc_name(rc), err.message);
     }
   }
 }
@@ -239,14 +275,25 @@ static void missing_and_truncated_files_are_corrupt(void **state) {
 /* `latest` must name a whole checkpoint of that very name. */
 static void latest_must_name_what_is_there(void **state) {
   (void)state;
-  static const char *const contents[] = {"r7/v4\n", "r8/v1\n", "", "r7/v1", "r7\n", "/v1\n", "r7/v1/..\n", "../state/r7/v1\n", "r7/vx\n", "r7/v1 \n", "r7/v99999999999999999999\n"};
+  static const char *const contents[] = {"r7/v4\n",
+                                         "r8/v1\n",
+                                         "",
+                                         "r7/v1",
+                                         "r7\n",
+                                         "/v1\n",
+                                         "r7/v1/..\n",
+                                         "../state/r7/v1\n",
+                                         "r7/vx\n",
+                                         "r7/v1 \n",
+                                         "r7/v99999999999999999999\n"};
   struct err err = {0};
   struct checkpoint c;
   write_version(1);
   for (size_t i = 0; i < sizeof contents / sizeof contents[0]; i++) {
     write_text(state_dir, "latest", contents[i]);
     const enum rc rc = load(&c, &err);
-    if (rc != RC_CORRUPT) fail_msg("latest \"%s\": expected corrupt, got %s: %s", contents[i], rc_name(rc), err.message);
+    if (rc != RC_CORRUPT)
+      fail_msg("latest \"%s\": expected corrupt, got %s: %s", contents[i], rc_name(rc), err.message);
   }
   char from[LIMIT_PATH_MAX], to[LIMIT_PATH_MAX]; /* a folder under another version's name */
   path_of(from, "r7/v1");
@@ -260,7 +307,8 @@ static void latest_must_name_what_is_there(void **state) {
   checkpoint_free(&c);
 }
 
-/* Pruning keeps version 0 (the KL term's reference) and the newest `keep`; it never touches another run, nor newer versions. */
+/* Pruning keeps version 0 (the KL term's reference) and the newest `keep`; it never touches another run, nor newer
+ * versions. */
 static void pruning_keeps_the_newest_and_version_zero(void **state) {
   (void)state;
   struct err err = {0};
@@ -275,7 +323,8 @@ static void pruning_keeps_the_newest_and_version_zero(void **state) {
   path_of(path, "r8/v1");
   assert_rc(RC_OK, file_make_dirs(path, &err), err);
   assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 11, 3, &err), err);
-  assert_true(exists("r7/v0") && exists("r7/v9") && exists("r7/v10") && exists("r7/v11") && exists("r7/v12") && exists("r7/vault") && exists("r8/v1"));
+  assert_true(exists("r7/v0") && exists("r7/v9") && exists("r7/v10") && exists("r7/v11") && exists("r7/v12") &&
+              exists("r7/vault") && exists("r8/v1"));
   for (int v = 1; v <= 8; v++) {
     snprintf(path, sizeof path, "r7/v%d", v);
     assert_false(exists(path));

@@ -1,4 +1,5 @@
-/* The job table: one job per id and content, waiters answered exactly once (end, deadline, hang-up, shutdown), and only ended jobs are ever dropped. */
+/* The job table: one job per id and content, waiters answered exactly once (end, deadline, hang-up, shutdown), and
+ * only ended jobs are ever dropped. */
 #include "tests/unit/trainer-server/support.h"
 
 #include "common/http/status.h"
@@ -11,7 +12,8 @@ static void handle_wait(struct http_request *r, void *context) {
   (void)context;
   struct err err = {0};
   int64_t wait_ms, kind;
-  if (http_query_i64(r, "wait_ms", 0, 0, LIMIT_WAIT_MS_MAX, &wait_ms, &err) != RC_OK || http_query_i64(r, "kind", JOB_BATCH, 0, 2, &kind, &err) != RC_OK) {
+  if (http_query_i64(r, "wait_ms", 0, 0, LIMIT_WAIT_MS_MAX, &wait_ms, &err) != RC_OK ||
+      http_query_i64(r, "kind", JOB_BATCH, 0, 2, &kind, &err) != RC_OK) {
     http_fail(r, &err);
     return;
   }
@@ -58,7 +60,8 @@ static void *ask_main(void *context) {
   char full[640];
   snprintf(full, sizeof full, "%s%s", url, a->target);
   const int64_t begun = clock_monotonic_ms();
-  a->rc = http_client_call(http, &(struct http_call){.method = "GET", .url = full, .deadline_ms = WAIT_MS}, &answer, &err);
+  a->rc =
+      http_client_call(http, &(struct http_call){.method = "GET", .url = full, .deadline_ms = WAIT_MS}, &answer, &err);
   a->took_ms = clock_monotonic_ms() - begun;
   if (a->rc == RC_OK) {
     a->status = answer.status;
@@ -79,7 +82,8 @@ static void ask_begin(struct asker *a, const char *target) {
 static void ask_end(struct asker *a, int status, const char *part) {
   pthread_join(a->thread, NULL);
   assert_int_equal(a->rc, RC_OK);
-  if (a->status != status || !strstr(a->body, part)) fail_msg("expected %d with %s, got %d: %s", status, part, a->status, a->body);
+  if (a->status != status || !strstr(a->body, part))
+    fail_msg("expected %d with %s, got %d: %s", status, part, a->status, a->body);
 }
 
 static void ask(const char *target, int status, const char *part) {
@@ -131,7 +135,9 @@ static void failed_jobs_may_be_submitted_anew(void **state) {
   struct err why;
   struct job *job = begin("r1.0", JOB_STEP, 1, 0);
   jobs_finish(table, job, (err_set(&why, RC_CONFLICT, "groups", "group r1.0.1 has not been accumulated"), &why));
-  ask("/jobs/r1.0?kind=2", 200, "\"state\":\"failed\",\"error\":{\"code\":\"conflict\",\"message\":\"group r1.0.1 has not been accumulated\",\"field\":\"groups\"}");
+  ask("/jobs/r1.0?kind=2", 200,
+      "\"state\":\"failed\",\"error\":{\"code\":\"conflict\",\"message\":\"group r1.0.1 has not been "
+      "accumulated\",\"field\":\"groups\"}");
   job = begin("r1.0", JOB_STEP, 2, 0);
   ask("/jobs/r1.0?kind=2", 200, "\"state\":\"queued\",\"error\":null");
   finish(job);
@@ -175,7 +181,8 @@ static void unknown_and_late_jobs(void **state) {
   ask(target, 404, "no such job");
 }
 
-/* A peer that hangs up gives its place back: the table never runs out of waiters because of it, and the job's end answers nobody. */
+/* A peer that hangs up gives its place back: the table never runs out of waiters because of it, and the job's end
+ * answers nobody. */
 static void a_hang_up_frees_the_waiter(void **state) {
   (void)state;
   struct job *job = begin("r1.0.b0", JOB_BATCH, 1, 0);

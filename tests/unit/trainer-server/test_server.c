@@ -1,4 +1,5 @@
-/* The whole trainer-server over HTTP, with a faked coordinator and faked generation-servers: what it takes, refuses, makes durable, pushes, announces and serves. */
+/* The whole trainer-server over HTTP, with a faked coordinator and faked generation-servers: what it takes, refuses,
+ * makes durable, pushes, announces and serves. */
 #include "tests/unit/trainer-server/peers.h"
 
 #include "common/http/status.h"
@@ -14,10 +15,12 @@ static struct http_answer call_raw(struct rig *g, const char *method, const char
 }
 
 /* Status and a piece of the answer. */
-static void expect(struct rig *g, const char *method, const char *path, const char *body, int status, const char *part) {
+static void expect(struct rig *g, const char *method, const char *path, const char *body, int status,
+                   const char *part) {
   struct http_answer a = call_raw(g, method, path, body, body ? strlen(body) : 0);
   if (a.status != status || !a.body.data || !strstr(a.body.data, part)) {
-    fail_msg("%s %s: expected %d with %s, got %d: %s", method, path, status, part, a.status, a.body.data ? a.body.data : "(nothing)");
+    fail_msg("%s %s: expected %d with %s, got %d: %s", method, path, status, part, a.status,
+             a.body.data ? a.body.data : "(nothing)");
   }
   http_answer_free(&a);
 }
@@ -30,7 +33,8 @@ static void groups_make(struct arena *a, struct batch_group *groups, int count, 
   }
 }
 
-/* Opening is idempotent by run; another configuration, an older epoch or fence, or what this trainer cannot do are refused. */
+/* Opening is idempotent by run; another configuration, an older epoch or fence, or what this trainer cannot do are
+ * refused. */
 static void opening_a_run(void **state) {
   (void)state;
   struct rig g;
@@ -102,7 +106,8 @@ static void evaluating_runs_take_no_batches(void **state) {
   rig_end(&g);
 }
 
-/* A batch is computed once: a repeat finds it, also under a newer epoch; other content is refused, and so are other versions, runs, stale epochs and fences. */
+/* A batch is computed once: a repeat finds it, also under a newer epoch; other content is refused, and so are other
+ * versions, runs, stale epochs and fences. */
 static void batches_are_idempotent_and_guarded(void **state) {
   (void)state;
   struct rig g;
@@ -128,8 +133,10 @@ static void batches_are_idempotent_and_guarded(void **state) {
     assert_true(first.samples[i].logprobs.items[0] < 0);
   }
   rig_batch(&g, "r1", "r1.0.b0", 0, groups, 2, &again, &arena);
-  assert_true(again.state == JOB_DONE && again.stats.compute_us == first.stats.compute_us); /* the very same computation */
-  struct submit_batch m = {.batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .version = 0, .groups = groups, .group_count = 2};
+  assert_true(again.state == JOB_DONE &&
+              again.stats.compute_us == first.stats.compute_us); /* the very same computation */
+  struct submit_batch m = {
+      .batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .version = 0, .groups = groups, .group_count = 2};
   m.epoch = 9;
   m.fence = 9;
   assert_rc(RC_OK, trainer_submit_batch(&g.client, &m, WAIT_MS, &err), err);
@@ -160,7 +167,8 @@ static void batches_are_idempotent_and_guarded(void **state) {
   rig_end(&g);
 }
 
-/* One bad sample refuses the whole batch with the field's path before anything is accumulated; corrected, the same id goes through. */
+/* One bad sample refuses the whole batch with the field's path before anything is accumulated; corrected, the same id
+ * goes through. */
 static void a_bad_sample_refuses_the_batch_and_leaves_no_trace(void **state) {
   (void)state;
   struct rig g, clean;
@@ -179,7 +187,8 @@ static void a_bad_sample_refuses_the_batch_and_leaves_no_trace(void **state) {
   struct json_i32s *tokens = &groups[2].samples[1].tokens;
   const int32_t kept = tokens->items[0];
   tokens->items[0] = VOCABULARY;
-  const struct submit_batch m = {.batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .version = 0, .groups = groups, .group_count = 3};
+  const struct submit_batch m = {
+      .batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .version = 0, .groups = groups, .group_count = 3};
   assert_rc(RC_INVALID, trainer_submit_batch(&g.client, &m, WAIT_MS, &err), err);
   assert_string_equal(err.field, "groups[2].samples[1].tokens");
   expect(&g, "GET", "/v1/batches/r1.0.b0", NULL, 404, "not_found");
@@ -191,7 +200,8 @@ static void a_bad_sample_refuses_the_batch_and_leaves_no_trace(void **state) {
   rig_end(&clean);
 }
 
-/* A step takes exactly the groups that were accumulated: more, fewer or others fail it, and the right list, under the same id, succeeds. */
+/* A step takes exactly the groups that were accumulated: more, fewer or others fail it, and the right list, under the
+ * same id, succeeds. */
 static void a_step_names_exactly_its_groups(void **state) {
   (void)state;
   struct rig g;
@@ -229,13 +239,15 @@ static void a_step_names_exactly_its_groups(void **state) {
   m.denominator += 1;
   assert_rc(RC_CONFLICT, trainer_submit_step(&g.client, &m, WAIT_MS, &err), err);
   m = step_request("r1", "r1.x", 0, groups, 2, &arena);
-  assert_rc(RC_CONFLICT, trainer_submit_step(&g.client, &m, WAIT_MS, &err), err); /* another step from a version that is gone */
+  assert_rc(RC_CONFLICT, trainer_submit_step(&g.client, &m, WAIT_MS, &err),
+            err); /* another step from a version that is gone */
   assert_string_equal(err.field, "version");
   arena_free(&arena);
   rig_end(&g);
 }
 
-/* A version is durable, then staged by the servers that answer with the digest of their own memory, then announced; superseded versions are not served. */
+/* A version is durable, then staged by the servers that answer with the digest of their own memory, then announced;
+ * superseded versions are not served. */
 static void a_version_is_durable_pushed_announced_and_served(void **state) {
   (void)state;
   struct fake_coordinator coordinator;
@@ -254,7 +266,8 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
   rig_start(&g);
   fake_generation_start(&good, g.model_dir, false);
   fake_generation_start(&liar, g.model_dir, true);
-  const struct registration_options tie = {.coordinator_url = coordinator.url, .token = "", .name = "trainer", .advertise_url = g.url};
+  const struct registration_options tie = {
+      .coordinator_url = coordinator.url, .token = "", .name = "trainer", .advertise_url = g.url};
   assert_rc(RC_OK, registration_start(&registration, &tie, g.trainer, g.publisher, &err), err);
   for (int i = 0; i < 500; i++) {
     pthread_mutex_lock(&coordinator.lock);
@@ -351,7 +364,8 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
   fake_coordinator_stop(&coordinator);
 }
 
-/* The same groups give the same weights in whatever order and batches they come, with whatever threads; one other advantage gives others. */
+/* The same groups give the same weights in whatever order and batches they come, with whatever threads; one other
+ * advantage gives others. */
 static void the_order_of_groups_leaves_no_trace(void **state) {
   (void)state;
   enum { GROUPS = 5, WAYS = 4 };
@@ -414,8 +428,8 @@ static void steps_that_change_nothing_still_make_versions(void **state) {
   rig_end(&g);
 }
 
-/* Restarted from its state folder the trainer is where it was: version, digest, the last step (known as done), and every later digest as without the restart;
- * with a frozen reference and a schedule, which have to come back too. */
+/* Restarted from its state folder the trainer is where it was: version, digest, the last step (known as done), and
+ * every later digest as without the restart; with a frozen reference and a schedule, which have to come back too. */
 static void a_restart_changes_nothing(void **state) {
   (void)state;
   enum { ROUNDS = 4 };
@@ -446,9 +460,11 @@ static void a_restart_changes_nothing(void **state) {
       rig_open(&g, &run, &answer); /* idempotent: where the trainer is */
       assert_true(answer.version == v + 1 && digest_equal(&answer.digest, &restarted[v]));
       snprintf(id, sizeof id, "r1.%d", v);
-      struct submit_step m = step_request("r1", id, v, groups, 3, &arena); /* sent again by a coordinator that heard nothing */
+      struct submit_step m =
+          step_request("r1", id, v, groups, 3, &arena); /* sent again by a coordinator that heard nothing */
       rig_step(&g, &m, &step, &arena);
-      assert_true(step.state == JOB_DONE && step.version == v + 1 && digest_equal(&step.digest, &restarted[v]) && step.grad_norm > 0);
+      assert_true(step.state == JOB_DONE && step.version == v + 1 && digest_equal(&step.digest, &restarted[v]) &&
+                  step.grad_norm > 0);
       m.denominator += 1;
       assert_rc(RC_CONFLICT, trainer_submit_step(&g.client, &m, WAIT_MS, &err), err);
       run.training.lr *= 2; /* another run of the same name */
@@ -466,7 +482,8 @@ static void a_restart_changes_nothing(void **state) {
   assert_false(digest_equal(&straight[0], &straight[1]));
 }
 
-/* checkpoint_every: in between nothing is written, the last round always is, and a restart is at the last one written. */
+/* checkpoint_every: in between nothing is written, the last round always is, and a restart is at the last one
+ * written. */
 static void checkpoints_are_written_when_due(void **state) {
   (void)state;
   struct rig g;
@@ -497,7 +514,8 @@ static void checkpoints_are_written_when_due(void **state) {
   rig_end(&g);
 }
 
-/* A step whose checkpoint cannot be written makes no version and is not lost: nothing else is taken, and the same step, sent again, gives what it would have given. */
+/* A step whose checkpoint cannot be written makes no version and is not lost: nothing else is taken, and the same
+ * step, sent again, gives what it would have given. */
 static void a_step_that_cannot_be_made_durable_is_finished_later(void **state) {
   (void)state;
   struct rig g, clean;
@@ -563,7 +581,8 @@ static void a_failed_opening_leaves_no_run(void **state) {
   run.run = "r2";
   assert_rc(RC_IO, trainer_open_run(&g.client, &run, &answer, &arena, WAIT_MS, &err), err);
   groups_make(&arena, groups, 1, 1);
-  const struct submit_batch m = {.batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .groups = groups, .group_count = 1};
+  const struct submit_batch m = {
+      .batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .groups = groups, .group_count = 1};
   assert_rc(RC_CONFLICT, trainer_submit_batch(&g.client, &m, WAIT_MS, &err), err);
   char path[PATH + 64];
   snprintf(path, sizeof path, "%s/r2", g.state_dir);
@@ -578,7 +597,16 @@ static void a_failed_opening_leaves_no_run(void **state) {
 static void malformed_bodies_are_refused(void **state) {
   (void)state;
   static const char *const paths[] = {"/v1/runs", "/v1/submit-batch", "/v1/submit-step"};
-  static const char *const bodies[] = {"", "{", "[]", "null", "{}", "{\"run\":1}", "{\"run\":\"r1\",\"run\":\"r1\"}", "{\"surprise\":true}", "\xff\xfe", "{\"run\":\"../x\"}"};
+  static const char *const bodies[] = {"",
+                                       "{",
+                                       "[]",
+                                       "null",
+                                       "{}",
+                                       "{\"run\":1}",
+                                       "{\"run\":\"r1\",\"run\":\"r1\"}",
+                                       "{\"surprise\":true}",
+                                       "\xff\xfe",
+                                       "{\"run\":\"../x\"}"};
   struct rig g;
   struct open_run_answer answer;
   rig_make(&g, "");
@@ -597,7 +625,10 @@ static void malformed_bodies_are_refused(void **state) {
   struct batch_group groups[1];
   struct buf whole = BUF_INIT;
   groups_make(&arena, groups, 1, 1);
-  submit_batch_encode(&(struct submit_batch){.batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .groups = groups, .group_count = 1}, &whole);
+  submit_batch_encode(
+      &(struct submit_batch){
+          .batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .groups = groups, .group_count = 1},
+      &whole);
   for (size_t len = 0; len < whole.len; len += 1 + whole.len / 40) {
     struct http_answer a = call_raw(&g, "POST", "/v1/submit-batch", whole.data, len);
     assert_int_equal(a.status, 422);
@@ -630,14 +661,17 @@ static void the_model_is_served(void **state) {
   write_text(g.model_dir, "secret.txt", "secret");
   rig_start(&g);
   struct http_answer a = call_raw(&g, "GET", "/v1/model/files/config.json", NULL, 0);
-  assert_true(a.status == 200 && a.body.len == strlen(tiny_config) && memcmp(a.body.data, tiny_config, a.body.len) == 0);
+  assert_true(a.status == 200 && a.body.len == strlen(tiny_config) &&
+              memcmp(a.body.data, tiny_config, a.body.len) == 0);
   http_answer_free(&a);
   expect(&g, "GET", "/v1/model/files/tokenizer.json", NULL, 200, tiny_tokenizer);
   expect(&g, "GET", "/v1/model/files/generation_config.json", NULL, 404, "not_found");
   expect(&g, "GET", "/v1/model/files/secret.txt", NULL, 404, "not_found");
   expect(&g, "GET", "/v1/model/files/..%2Fmodel%2Fconfig.json", NULL, 404, "not_found");
   expect(&g, "GET", "/v1/model/files/model.safetensors", NULL, 404, "not_found");
-  expect(&g, "GET", "/v1/model", NULL, 200, "\"layers\":2,\"hidden\":16,\"heads\":2,\"kv_heads\":1,\"head_dim\":8,\"ffn\":32,\"vocabulary\":48,\"positions_max\":32,\"tied\":true");
+  expect(&g, "GET", "/v1/model", NULL, 200,
+         "\"layers\":2,\"hidden\":16,\"heads\":2,\"kv_heads\":1,\"head_dim\":8,\"ffn\":32,\"vocabulary\":48,"
+         "\"positions_max\":32,\"tied\":true");
   expect(&g, "GET", "/v1/model", NULL, 200, "\"files\":[\"config.json\",\"tokenizer.json\"]");
   expect(&g, "GET", "/healthz", NULL, 200, "ok");
   expect(&g, "GET", "/readyz", NULL, 200, "ready");
@@ -685,7 +719,8 @@ static void stopping_with_work_in_hand(void **state) {
     snprintf(id, sizeof id, "r1.0.b%d", b);
     snprintf(group, sizeof group, "r1.0.%d", b);
     groups[0] = group_make(&arena, group, 64, (uint32_t)b);
-    const struct submit_batch m = {.batch_id = id, .run = "r1", .epoch = 3, .fence = 5, .groups = groups, .group_count = 1};
+    const struct submit_batch m = {
+        .batch_id = id, .run = "r1", .epoch = 3, .fence = 5, .groups = groups, .group_count = 1};
     assert_rc(RC_OK, trainer_submit_batch(&g.client, &m, WAIT_MS, &err), err);
   }
   const int64_t begun = clock_monotonic_ms();

@@ -1,4 +1,5 @@
-/* A gradient unit is exactly what the learner gives for its samples, and nothing that the learner could not take reaches it. */
+/* A gradient unit is exactly what the learner gives for its samples, and nothing that the learner could not take
+ * reaches it. */
 #include "tests/unit/trainer-server/support.h"
 
 #include "services/trainer-server/unit.h"
@@ -26,9 +27,13 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static const struct unit_config grpo = {.temperature = 0.8f, .loss = {.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f}};
+static const struct unit_config grpo = {.temperature = 0.8f,
+                                        .loss = {.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f}};
 
-struct direct { const float *advantage; int at; };
+struct direct {
+  const float *advantage;
+  int at;
+};
 
 /* d(-A w)/d new at w = 1, token by token. */
 static void direct_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
@@ -38,7 +43,8 @@ static void direct_gradient(void *context, int first, int count, const float *lo
   for (int i = 0; i < count; i++) dlogprob[i] = -d->advantage[d->at++];
 }
 
-/* A unit's log-probabilities and gradient equal, bit for bit, the learner's own over the same samples, several chunks included. */
+/* A unit's log-probabilities and gradient equal, bit for bit, the learner's own over the same samples, several chunks
+ * included. */
 static void unit_equals_the_learner(void **state) {
   (void)state;
   struct arena arena = ARENA_INIT;
@@ -69,17 +75,20 @@ static void unit_equals_the_learner(void **state) {
   const size_t elements = parts.model->params.elements;
   float *want = calloc(elements, sizeof *want), *have = calloc(elements, sizeof *have), logprob[128];
   struct direct d = {advantage, 0};
-  assert_rc(RC_OK, learner_gradients(learner, parts.weights, samples, 9, 0.8f, direct_gradient, &d, want, logprob, &err), err);
+  assert_rc(RC_OK,
+            learner_gradients(learner, parts.weights, samples, 9, 0.8f, direct_gradient, &d, want, logprob, &err), err);
   assert_int_equal(d.at, total);
   const double entropy = learner_entropy_sum(learner);
 
   struct unit_result unit;
-  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, have, &unit, &arena, &err), err);
+  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, have, &unit, &arena, &err),
+            err);
   assert_memory_equal(have, want, elements * sizeof *want);
   int at = 0;
   for (int i = 0; i < 9; i++) {
     assert_string_equal(unit.samples[i].id, group.samples[i].id);
-    for (size_t k = 0; k < unit.samples[i].logprobs.count; k++) assert_memory_equal(&unit.samples[i].logprobs.items[k], &logprob[at++], sizeof(float));
+    for (size_t k = 0; k < unit.samples[i].logprobs.count; k++)
+      assert_memory_equal(&unit.samples[i].logprobs.items[k], &logprob[at++], sizeof(float));
   }
   assert_int_equal(at, total);
   assert_int_equal(unit.samples[2].logprobs.count, 1);
@@ -102,12 +111,16 @@ static void reference_enters_the_loss(void **state) {
   struct err err = {0};
   struct batch_group group = group_make(&arena, "r1.0.0", 4, 9);
   const size_t elements = parts.model->params.elements;
-  float *plain = calloc(elements, sizeof *plain), *same = calloc(elements, sizeof *same), *other = calloc(elements, sizeof *other);
+  float *plain = calloc(elements, sizeof *plain), *same = calloc(elements, sizeof *same),
+        *other = calloc(elements, sizeof *other);
   struct unit_config kl = grpo;
   kl.loss.kl_coefficient = 0.5f;
   struct unit_result unit;
-  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, plain, &unit, &arena, &err), err);
-  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, parts.weights, &kl, &group, same, &unit, &arena, &err), err);
+  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, plain, &unit, &arena, &err),
+            err);
+  assert_rc(RC_OK,
+            unit_compute(learner, parts.model, parts.weights, parts.weights, &kl, &group, same, &unit, &arena, &err),
+            err);
   assert_true(unit.stats.kl_reference == 0);
   assert_memory_equal(plain, same, elements * sizeof *plain);
 
@@ -116,7 +129,8 @@ static void reference_enters_the_loss(void **state) {
   assert_rc(RC_OK, weights_create(&reference, parts.model, false, &err), err);
   masters_random(parts.model, masters, 8);
   weights_from_masters(reference, masters);
-  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, reference, &kl, &group, other, &unit, &arena, &err), err);
+  assert_rc(RC_OK,
+            unit_compute(learner, parts.model, parts.weights, reference, &kl, &group, other, &unit, &arena, &err), err);
   assert_true(unit.stats.kl_reference > 0);
   assert_memory_not_equal(plain, other, elements * sizeof *plain);
   weights_free(reference);
@@ -127,7 +141,8 @@ static void reference_enters_the_loss(void **state) {
   arena_free(&arena);
 }
 
-/* The gradient of a unit does not depend on what the sums held before but by addition, and a refused unit leaves them alone. */
+/* The gradient of a unit does not depend on what the sums held before but by addition, and a refused unit leaves them
+ * alone. */
 static void refused_units_name_the_field_and_touch_nothing(void **state) {
   (void)state;
   struct arena arena = ARENA_INIT;
@@ -143,9 +158,9 @@ static void refused_units_name_the_field_and_touch_nothing(void **state) {
     switch (fault) {
       case 0: s->tokens.items[s->tokens.count - 1] = VOCABULARY, field = "samples[1].tokens"; break;
       case 1: s->tokens.items[0] = -1, field = "samples[1].tokens"; break;
-      case 2: s->segments[0].count--; break;                       /* falls short */
-      case 3: s->segments[0].count++; break;                       /* overruns */
-      case 4: s->segments[0].start = 1; break;                     /* a hole */
+      case 2: s->segments[0].count--; break;   /* falls short */
+      case 3: s->segments[0].count++; break;   /* overruns */
+      case 4: s->segments[0].start = 1; break; /* a hole */
       case 5: s->segments[0].count = -1; break;
       case 6: s->prompt_length = 0, field = "samples[1].prompt_length"; break;
       default:
@@ -153,7 +168,8 @@ static void refused_units_name_the_field_and_touch_nothing(void **state) {
         s->tokens.items = arena_alloc(&arena, CONTEXT + 1, sizeof *s->tokens.items);
         s->tokens.count = CONTEXT + 1;
     }
-    assert_rc(want, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, grads, &unit, &arena, &err), err);
+    assert_rc(want, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, grads, &unit, &arena, &err),
+              err);
     assert_string_equal(err.field, field);
     assert_memory_equal(grads, zero, elements * sizeof *grads);
     assert_rc(want, unit_check(parts.model, CHUNK, &group, &err), err);

@@ -1,4 +1,5 @@
-/* Leases and results survive the wire bit for bit; results that do not add up are refused; the digest is of the content, not of its spelling. */
+/* Leases and results survive the wire bit for bit; results that do not add up are refused; the digest is of the
+ * content, not of its spelling. */
 #include <float.h>
 #include <math.h>
 
@@ -16,23 +17,31 @@ static const struct message request_message = {
     .optional = {"loaded_digest"}};
 static const struct message answer_message = {
     .name = "lease_answer",
-    .json = "{\"epoch\":3,\"leases\":[{\"id\":\"r7.12.3.0-3\",\"fence\":2,\"run\":\"r7\",\"group\":\"r7.12.3\",\"purpose\":\"training\",\"round\":12,\"group_ordinal\":35,"
-            "\"sample_first\":1,\"sample_count\":3,\"version_min\":12,\"version_max\":14,\"weights_digest\":\"" DIGEST_A "\",\"temperature\":0.699999988,"
-            "\"max_new_tokens\":64,\"stop_token_ids\":[151643,151645],\"seed\":\"12345678901234567890\",\"ttl_ms\":30000,\"prompt_ids\":[1,2,3],"
-            "\"partials\":[{\"sample\":2,\"token_ids\":[9,8],\"logprobs\":[-1.5,-0.100000001]}]}],"
-            "\"current\":{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A "\",\"trainer_url\":\"http://trainer:8082\"}}",
+    .json =
+        "{\"epoch\":3,\"leases\":[{\"id\":\"r7.12.3.0-3\",\"fence\":2,\"run\":\"r7\",\"group\":\"r7.12.3\",\"purpose\":"
+        "\"training\",\"round\":12,\"group_ordinal\":35,"
+        "\"sample_first\":1,\"sample_count\":3,\"version_min\":12,\"version_max\":14,\"weights_digest\":\"" DIGEST_A
+        "\",\"temperature\":0.699999988,"
+        "\"max_new_tokens\":64,\"stop_token_ids\":[151643,151645],\"seed\":\"12345678901234567890\",\"ttl_ms\":30000,"
+        "\"prompt_ids\":[1,2,3],"
+        "\"partials\":[{\"sample\":2,\"token_ids\":[9,8],\"logprobs\":[-1.5,-0.100000001]}]}],"
+        "\"current\":{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
+        "\",\"trainer_url\":\"http://trainer:8082\"}}",
     .again = again_lease_answer,
     .optional = {"partials"},
     .nullable = {"current"}};
 static const struct message result_message = {
     .name = "lease_result",
-    .json = "{\"worker_id\":\"w3\",\"epoch\":3,\"fence\":2,\"loaded_digest\":\"" DIGEST_A "\",\"handed_back\":false,\"samples\":["
+    .json = "{\"worker_id\":\"w3\",\"epoch\":3,\"fence\":2,\"loaded_digest\":\"" DIGEST_A
+            "\",\"handed_back\":false,\"samples\":["
             "{\"sample\":0,\"token_ids\":[5,6,7],\"logprobs\":[-0.5,-0.25,-0.125],\"finish_reason\":\"stop\","
             "\"segments\":[{\"start\":0,\"count\":2,\"loss_mask\":true},{\"start\":2,\"count\":1,\"loss_mask\":false}],"
             "\"version_spans\":[{\"version\":4,\"start\":0,\"count\":1},{\"version\":5,\"start\":1,\"count\":2}]},"
-            "{\"sample\":1,\"token_ids\":[],\"logprobs\":[],\"finish_reason\":\"abort\",\"segments\":[],\"version_spans\":[]}]}",
+            "{\"sample\":1,\"token_ids\":[],\"logprobs\":[],\"finish_reason\":\"abort\",\"segments\":[],\"version_"
+            "spans\":[]}]}",
     .again = again_lease_result};
-static const struct message result_answer_message = {.name = "lease_result_answer", .json = "{\"repeated\":true}", .again = again_lease_result_answer};
+static const struct message result_answer_message = {
+    .name = "lease_result_answer", .json = "{\"repeated\":true}", .again = again_lease_result_answer};
 
 static const struct message *const all[] = {&request_message, &answer_message, &result_message, &result_answer_message};
 
@@ -60,10 +69,12 @@ static void a_lease_says_what_can_be_sampled(void **state) {
   message_check_refused(m, "\"prompt_ids\":[1,2,3]", "\"prompt_ids\":[]", "leases[0].prompt_ids");
   message_check_refused(m, "\"prompt_ids\":[1,2,3]", "\"prompt_ids\":[1,-2]", "leases[0].prompt_ids[1]");
   message_check_refused(m, "\"prompt_ids\":[1,2,3]", "\"prompt_ids\":[1048576]", "leases[0].prompt_ids[0]");
-  message_check_refused(m, "[151643,151645]", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "leases[0].stop_token_ids");
+  message_check_refused(m, "[151643,151645]", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]",
+                        "leases[0].stop_token_ids");
   message_check_refused(m, "\"max_new_tokens\":64", "\"max_new_tokens\":131073", "leases[0].max_new_tokens");
-  message_check_refused(m, "\"max_new_tokens\":64", "\"max_new_tokens\":1", "leases[0].partials"); /* a partial longer than that */
-  message_check_refused(m, "\"sample\":2", "\"sample\":0", "leases[0].partials");                   /* outside the lease */
+  message_check_refused(m, "\"max_new_tokens\":64", "\"max_new_tokens\":1",
+                        "leases[0].partials");                                    /* a partial longer than that */
+  message_check_refused(m, "\"sample\":2", "\"sample\":0", "leases[0].partials"); /* outside the lease */
   message_check_refused(m, "\"sample\":2", "\"sample\":4", "leases[0].partials");
   message_check_refused(m, "[-1.5,", "[", "leases[0].partials[0].logprobs");
   message_check_refused(m, "\"ttl_ms\":30000", "\"ttl_ms\":0", "leases[0].ttl_ms");
@@ -73,7 +84,13 @@ static void a_lease_says_what_can_be_sampled(void **state) {
 
 static void an_evaluation_lease_may_be_greedy(void **state) {
   (void)state;
-  struct lease l = {.id = "e", .run = "r", .group = "g", .purpose = LEASE_EVALUATION, .sample_count = 1, .max_new_tokens = 1, .ttl_ms = 1};
+  struct lease l = {.id = "e",
+                    .run = "r",
+                    .group = "g",
+                    .purpose = LEASE_EVALUATION,
+                    .sample_count = 1,
+                    .max_new_tokens = 1,
+                    .ttl_ms = 1};
   l.prompt_ids = (struct json_i32s){(int32_t[]){1}, 1};
   struct buf out = BUF_INIT;
   struct err err = {0};
@@ -101,26 +118,41 @@ static void a_result_must_add_up(void **state) {
 static void segments_and_spans_cover_the_tokens_exactly(void **state) {
   (void)state;
   const struct message *m = &result_message;
-  message_check_refused(m, "\"start\":2,\"count\":1,\"loss", "\"start\":1,\"count\":2,\"loss", "samples[0].segments"); /* overlap */
-  message_check_refused(m, "\"start\":2,\"count\":1,\"loss", "\"start\":1,\"count\":1,\"loss", "samples[0].segments"); /* the counts add up, the starts do not */
-  message_check_refused(m, "\"version\":5,\"start\":1,\"count\":2", "\"version\":5,\"start\":0,\"count\":2", "samples[0].version_spans");
-  message_check_refused(m, "\"start\":0,\"count\":2,\"loss", "\"start\":0,\"count\":1,\"loss", "samples[0].segments"); /* gap */
-  message_check_refused(m, "\"start\":2,\"count\":1,\"loss", "\"start\":2,\"count\":2,\"loss", "samples[0].segments"); /* too long */
-  message_check_refused(m, ",{\"start\":2,\"count\":1,\"loss_mask\":false}", "", "samples[0].segments");               /* too short */
-  message_check_refused(m, "\"start\":2,\"count\":1,\"loss", "\"start\":2,\"count\":0,\"loss", "samples[0].segments[1].count");
-  message_check_refused(m, "\"segments\":[]", "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}]", "samples[1].segments");
+  message_check_refused(m, "\"start\":2,\"count\":1,\"loss", "\"start\":1,\"count\":2,\"loss",
+                        "samples[0].segments"); /* overlap */
+  message_check_refused(m, "\"start\":2,\"count\":1,\"loss", "\"start\":1,\"count\":1,\"loss",
+                        "samples[0].segments"); /* the counts add up, the starts do not */
+  message_check_refused(m, "\"version\":5,\"start\":1,\"count\":2", "\"version\":5,\"start\":0,\"count\":2",
+                        "samples[0].version_spans");
+  message_check_refused(m, "\"start\":0,\"count\":2,\"loss", "\"start\":0,\"count\":1,\"loss",
+                        "samples[0].segments"); /* gap */
+  message_check_refused(m, "\"start\":2,\"count\":1,\"loss", "\"start\":2,\"count\":2,\"loss",
+                        "samples[0].segments");                                                          /* too long */
+  message_check_refused(m, ",{\"start\":2,\"count\":1,\"loss_mask\":false}", "", "samples[0].segments"); /* too short */
+  message_check_refused(m, "\"start\":2,\"count\":1,\"loss", "\"start\":2,\"count\":0,\"loss",
+                        "samples[0].segments[1].count");
+  message_check_refused(m, "\"segments\":[]", "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}]",
+                        "samples[1].segments");
   message_check_refused(m, "\"start\":1,\"count\":2}", "\"start\":2,\"count\":1}", "samples[0].version_spans");
   message_check_refused(m, "\"start\":1,\"count\":2}", "\"start\":1,\"count\":1}", "samples[0].version_spans");
   message_check_refused(m, "\"start\":1,\"count\":2}", "\"start\":1,\"count\":3}", "samples[0].version_spans");
   message_check_refused(m, "\"version\":4", "\"version\":6", "samples[0].version_spans"); /* versions never fall */
-  message_check_refused(m, "{\"version\":4,\"start\":0,\"count\":1},{\"version\":5,\"start\":1,\"count\":2}", "", "samples[0].version_spans");
+  message_check_refused(m, "{\"version\":4,\"start\":0,\"count\":1},{\"version\":5,\"start\":1,\"count\":2}", "",
+                        "samples[0].version_spans");
 }
 
 /* One sample of n tokens with the given log-probabilities. */
-static struct sample_result sample_of(int32_t *tokens, float *logprobs, size_t n, struct sample_segment *segment, struct version_span *span) {
+static struct sample_result sample_of(int32_t *tokens, float *logprobs, size_t n, struct sample_segment *segment,
+                                      struct version_span *span) {
   *segment = (struct sample_segment){0, (int32_t)n, true};
   *span = (struct version_span){7, 0, (int32_t)n};
-  return (struct sample_result){.token_ids = {tokens, n}, .logprobs = {logprobs, n}, .finish = FINISH_LENGTH, .segments = segment, .segment_count = 1, .spans = span, .span_count = 1};
+  return (struct sample_result){.token_ids = {tokens, n},
+                                .logprobs = {logprobs, n},
+                                .finish = FINISH_LENGTH,
+                                .segments = segment,
+                                .segment_count = 1,
+                                .spans = span,
+                                .span_count = 1};
 }
 
 static enum rc through_the_wire(struct sample_result *s, struct lease_result *m, struct arena *arena, struct err *err) {
@@ -141,7 +173,8 @@ static void log_probabilities_keep_every_bit(void **state) {
   enum { N = 100000 };
   int32_t *tokens = calloc(N, sizeof *tokens);
   float *logprobs = calloc(N, sizeof *logprobs);
-  const float edges[] = {-0.0f, 0.0f, -FLT_MIN, -FLT_TRUE_MIN, -FLT_MAX, -FLT_EPSILON, -1.0f, -0.1f, -16777217.0f, -8.58993459e9f};
+  const float edges[] = {-0.0f,        0.0f,  -FLT_MIN, -FLT_TRUE_MIN, -FLT_MAX,
+                         -FLT_EPSILON, -1.0f, -0.1f,    -16777217.0f,  -8.58993459e9f};
   uint64_t x = 88172645463325252u;
   for (int i = 0; i < N; i++) {
     x ^= x << 13, x ^= x >> 7, x ^= x << 17;
@@ -186,7 +219,8 @@ static void too_many_tokens_or_samples_are_refused(void **state) {
   s = sample_of(tokens, logprobs, n - 1, &segment, &span);
   assert_int_equal(through_the_wire(&s, &m, &arena, &err), RC_OK);
   struct sample_result *many = calloc(LIMIT_SAMPLES_PER_GROUP + 1, sizeof *many);
-  for (int i = 0; i <= LIMIT_SAMPLES_PER_GROUP; i++) many[i] = (struct sample_result){.sample = i, .finish = FINISH_ABORT};
+  for (int i = 0; i <= LIMIT_SAMPLES_PER_GROUP; i++)
+    many[i] = (struct sample_result){.sample = i, .finish = FINISH_ABORT};
   struct lease_result in = {.worker_id = "w1", .samples = many, .sample_count = LIMIT_SAMPLES_PER_GROUP + 1};
   struct buf out = BUF_INIT;
   lease_result_encode(&in, &out);
@@ -204,7 +238,8 @@ static void digest_of_first(struct digest *out, const char *text) {
   struct json *root;
   struct lease_result m;
   struct err err = {0};
-  if (json_parse(&root, text, strlen(text), 0, &err) != RC_OK || lease_result_decode(&m, root, &arena, &err) != RC_OK) fail_msg("%s: %s", err.field, err.message);
+  if (json_parse(&root, text, strlen(text), 0, &err) != RC_OK || lease_result_decode(&m, root, &arena, &err) != RC_OK)
+    fail_msg("%s: %s", err.field, err.message);
   sample_result_digest(out, &m.samples[0]);
   json_free(root);
   arena_free(&arena);
@@ -219,10 +254,15 @@ static void equal_content_has_the_recorded_digest_however_it_is_spelled(void **s
   digest_of_first(&d, result_message.json);
   digest_hex(hex, &d);
   assert_string_equal(hex, recorded);
-  digest_of_first(&d, "{\"samples\":[{\"version_spans\":[{\"count\":1,\"start\":0,\"version\":4},{\"version\":5,\"start\":1,\"count\":1},{\"version\":5,\"start\":2,\"count\":1}],"
-                      "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true},{\"start\":1,\"count\":1,\"loss_mask\":true},{\"start\":2,\"count\":1,\"loss_mask\":false}],"
-                      "\"finish_reason\":\"st\\u006fp\",\"logprobs\":[-5e-1, -0.2500000, -12.5E-2],\"token_ids\":[5 ,6, 7],\"sample\":0}],\n"
-                      "\"handed_back\":false,\"loaded_digest\":\"" DIGEST_A "\",\"fence\":9,\"epoch\":8,\"worker_id\":\"w9\"}");
+  digest_of_first(&d,
+                  "{\"samples\":[{\"version_spans\":[{\"count\":1,\"start\":0,\"version\":4},{\"version\":5,\"start\":"
+                  "1,\"count\":1},{\"version\":5,\"start\":2,\"count\":1}],"
+                  "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true},{\"start\":1,\"count\":1,\"loss_mask\":"
+                  "true},{\"start\":2,\"count\":1,\"loss_mask\":false}],"
+                  "\"finish_reason\":\"st\\u006fp\",\"logprobs\":[-5e-1, -0.2500000, -12.5E-2],\"token_ids\":[5 ,6, "
+                  "7],\"sample\":0}],\n"
+                  "\"handed_back\":false,\"loaded_digest\":\"" DIGEST_A
+                  "\",\"fence\":9,\"epoch\":8,\"worker_id\":\"w9\"}");
   digest_hex(hex, &d);
   assert_string_equal(hex, recorded);
 }
@@ -235,10 +275,12 @@ static void any_change_of_content_changes_the_digest(void **state) {
       {"-0.25", "-0.25000003"},
       {"\"stop\"", "\"length\""},
       {"\"start\":0,\"count\":2,\"loss_mask\":true", "\"start\":0,\"count\":2,\"loss_mask\":false"},
-      {"{\"start\":0,\"count\":2,\"loss_mask\":true},{\"start\":2,\"count\":1", "{\"start\":0,\"count\":1,\"loss_mask\":true},{\"start\":1,\"count\":2"},
+      {"{\"start\":0,\"count\":2,\"loss_mask\":true},{\"start\":2,\"count\":1",
+       "{\"start\":0,\"count\":1,\"loss_mask\":true},{\"start\":1,\"count\":2"},
       {"\"version\":4", "\"version\":5"},
       {"\"version\":5", "\"version\":6"},
-      {"{\"version\":4,\"start\":0,\"count\":1},{\"version\":5,\"start\":1,\"count\":2}", "{\"version\":4,\"start\":0,\"count\":2},{\"version\":5,\"start\":2,\"count\":1}"},
+      {"{\"version\":4,\"start\":0,\"count\":1},{\"version\":5,\"start\":1,\"count\":2}",
+       "{\"version\":4,\"start\":0,\"count\":2},{\"version\":5,\"start\":2,\"count\":1}"},
   };
   enum { N = sizeof changes / sizeof *changes };
   struct digest digests[N + 1];

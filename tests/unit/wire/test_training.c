@@ -1,4 +1,5 @@
-/* What the coordinator and the trainer say to each other survives the wire; numbers that are not finite arrive as NaN and never as something else. */
+/* What the coordinator and the trainer say to each other survives the wire; numbers that are not finite arrive as NaN
+ * and never as something else. */
 #include <math.h>
 #include <time.h>
 
@@ -15,32 +16,47 @@ MESSAGE_AGAIN(push_answer)
 
 static const struct message open_run_message = {
     .name = "open_run",
-    .json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":\"12345678901234567890\",\"training\":{\"objective\":\"gspo\",\"clip_low\":0.1,\"clip_high\":0.28,"
-            "\"kl_coefficient\":0.001,\"normalization\":\"sequences\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-08,\"weight_decay\":0.01,\"clip_norm\":0.3,"
-            "\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,\"total_steps\":200,\"temperature\":1.5,\"chunk_tokens\":8192,\"checkpoint_every\":10}}",
+    .json =
+        "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":\"12345678901234567890\",\"training\":{\"objective\":"
+        "\"gspo\",\"clip_low\":0.1,\"clip_high\":0.28,"
+        "\"kl_coefficient\":0.001,\"normalization\":\"sequences\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-"
+        "08,\"weight_decay\":0.01,\"clip_norm\":0.3,"
+        "\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,\"total_steps\":200,\"temperature\":1.5,"
+        "\"chunk_tokens\":8192,\"checkpoint_every\":10}}",
     .again = again_open_run};
 static const struct message open_run_answer_message = {
-    .name = "open_run_answer", .json = "{\"run\":\"r7\",\"version\":0,\"digest\":\"" DIGEST_A "\"}", .again = again_open_run_answer};
+    .name = "open_run_answer",
+    .json = "{\"run\":\"r7\",\"version\":0,\"digest\":\"" DIGEST_A "\"}",
+    .again = again_open_run_answer};
 static const struct message batch_message = {
     .name = "submit_batch",
-    .json = "{\"batch_id\":\"r7.12.b0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[{\"id\":\"r7.12.3\",\"samples\":["
-            "{\"id\":\"r7.12.3.0\",\"tokens\":[1,2,3,4],\"prompt_length\":2,\"segments\":[{\"start\":0,\"count\":2,\"loss_mask\":true}],\"advantage\":-0.707106769},"
-            "{\"id\":\"r7.12.3.1\",\"tokens\":[1,2,5],\"prompt_length\":1,\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":false},"
-            "{\"start\":1,\"count\":1,\"loss_mask\":true}],\"advantage\":0.707106769}]},"
-            "{\"id\":\"r7.12.4\",\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,2],\"prompt_length\":1,"
-            "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
+    .json =
+        "{\"batch_id\":\"r7.12.b0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[{\"id\":\"r7.12."
+        "3\",\"samples\":["
+        "{\"id\":\"r7.12.3.0\",\"tokens\":[1,2,3,4],\"prompt_length\":2,\"segments\":[{\"start\":0,\"count\":2,\"loss_"
+        "mask\":true}],\"advantage\":-0.707106769},"
+        "{\"id\":\"r7.12.3.1\",\"tokens\":[1,2,5],\"prompt_length\":1,\"segments\":[{\"start\":0,\"count\":1,\"loss_"
+        "mask\":false},"
+        "{\"start\":1,\"count\":1,\"loss_mask\":true}],\"advantage\":0.707106769}]},"
+        "{\"id\":\"r7.12.4\",\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,2],\"prompt_length\":1,"
+        "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
     .again = again_submit_batch};
 static const struct message batch_done_message = {
     .name = "batch_status done",
-    .json = "{\"batch_id\":\"r7.12.b0\",\"state\":\"done\",\"error\":null,\"samples\":[{\"id\":\"r7.12.3.0\",\"logprobs\":[-0.5,null,-1.25]},{\"id\":\"r7.12.3.1\",\"logprobs\":[]}],"
-            "\"stats\":{\"loss\":-0.25,\"entropy_sum\":null,\"kl_reference_sum\":0,\"ratio_sum\":4,\"ratio_squares\":4,\"tokens\":4,\"clipped\":1,\"samples\":2,\"logprob_us\":10,"
-            "\"compute_us\":20,\"poisoned\":true}}",
+    .json =
+        "{\"batch_id\":\"r7.12.b0\",\"state\":\"done\",\"error\":null,\"samples\":[{\"id\":\"r7.12.3.0\",\"logprobs\":["
+        "-0.5,null,-1.25]},{\"id\":\"r7.12.3.1\",\"logprobs\":[]}],"
+        "\"stats\":{\"loss\":-0.25,\"entropy_sum\":null,\"kl_reference_sum\":0,\"ratio_sum\":4,\"ratio_squares\":4,"
+        "\"tokens\":4,\"clipped\":1,\"samples\":2,\"logprob_us\":10,"
+        "\"compute_us\":20,\"poisoned\":true}}",
     .again = again_batch_status,
     .nullable = {"error", "logprobs[]", "loss", "entropy_sum", "kl_reference_sum", "ratio_sum", "ratio_squares"}};
 static const struct message batch_failed_message = {
     .name = "batch_status failed",
-    .json = "{\"batch_id\":\"r7.12.b0\",\"state\":\"failed\",\"error\":{\"code\":\"too_large\",\"message\":\"expected at most 4096 rows\",\"field\":\"groups[0]\"},"
-            "\"samples\":[],\"stats\":null}",
+    .json =
+        "{\"batch_id\":\"r7.12.b0\",\"state\":\"failed\",\"error\":{\"code\":\"too_large\",\"message\":\"expected at "
+        "most 4096 rows\",\"field\":\"groups[0]\"},"
+        "\"samples\":[],\"stats\":null}",
     .again = again_batch_status,
     .nullable = {"stats"}};
 static const struct message batch_running_message = {
@@ -50,33 +66,45 @@ static const struct message batch_running_message = {
     .nullable = {"error", "stats"}};
 static const struct message step_message = {
     .name = "submit_step",
-    .json = "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[\"r7.12.3\",\"r7.12.4\"],\"denominator\":37,\"last\":true,"
-            "\"push_to\":[{\"worker_id\":\"w3\",\"url\":\"http://gen-1:8081\"}],\"stage_timeout_ms\":60000}",
+    .json =
+        "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[\"r7.12.3\",\"r7.12."
+        "4\"],\"denominator\":37,\"last\":true,"
+        "\"push_to\":[{\"worker_id\":\"w3\",\"url\":\"http://gen-1:8081\"}],\"stage_timeout_ms\":60000}",
     .again = again_submit_step};
 static const struct message step_done_message = {
     .name = "step_status done",
-    .json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
-            "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B "\",\"error\":null},"
+    .json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
+            "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
+            "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B
+            "\",\"error\":null},"
             "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":null,\"error\":\"no answer within 60000 ms\"}]}",
     .again = again_step_status,
     .nullable = {"error", "grad_norm"}};
 static const struct message step_queued_message = {
     .name = "step_status queued",
-    .json = "{\"step_id\":\"r7.12\",\"state\":\"queued\",\"error\":null,\"version\":null,\"digest\":null,\"grad_norm\":0,\"lr\":0,\"skipped\":false,\"step_us\":0,"
-            "\"checkpoint_us\":0,\"push_us\":0,\"pushes\":[]}",
+    .json =
+        "{\"step_id\":\"r7.12\",\"state\":\"queued\",\"error\":null,\"version\":null,\"digest\":null,\"grad_norm\":0,"
+        "\"lr\":0,\"skipped\":false,\"step_us\":0,"
+        "\"checkpoint_us\":0,\"push_us\":0,\"pushes\":[]}",
     .again = again_step_status,
     .optional = {"version", "digest"},
     .nullable = {"error", "grad_norm"}};
-static const struct message announce_message = {
-    .name = "version_announce",
-    .json = "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\",\"epoch\":3,\"fence\":2,\"version\":13,\"digest\":\"" DIGEST_B "\",\"pushes\":["
-            "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":\"" DIGEST_A "\",\"error\":\"digests differ\"}]}",
-    .again = again_version_announce,
-    .optional = {"error"}};
-static const struct message push_message = {.name = "push_answer", .json = "{\"staged\":true,\"digest\":\"" DIGEST_A "\"}", .again = again_push_answer};
+static const struct message announce_message = {.name = "version_announce",
+                                                .json =
+                                                    "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\","
+                                                    "\"epoch\":3,\"fence\":2,\"version\":13,\"digest\":\"" DIGEST_B
+                                                    "\",\"pushes\":["
+                                                    "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":\"" DIGEST_A
+                                                    "\",\"error\":\"digests differ\"}]}",
+                                                .again = again_version_announce,
+                                                .optional = {"error"}};
+static const struct message push_message = {
+    .name = "push_answer", .json = "{\"staged\":true,\"digest\":\"" DIGEST_A "\"}", .again = again_push_answer};
 
-static const struct message *const all[] = {&open_run_message,    &open_run_answer_message, &batch_message,    &batch_done_message, &batch_failed_message, &batch_running_message,
-                                            &step_message,        &step_done_message,       &step_queued_message, &announce_message, &push_message};
+static const struct message *const all[] = {
+    &open_run_message,     &open_run_answer_message, &batch_message, &batch_done_message,
+    &batch_failed_message, &batch_running_message,   &step_message,  &step_done_message,
+    &step_queued_message,  &announce_message,        &push_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -88,16 +116,24 @@ static void every_spoilt_member_is_refused(void **state) {
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     struct message m = *all[i];
     if (all[i] == &open_run_message) { /* every member of "training" has a default */
-      m.json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"lr\":0.5,\"chunk_tokens\":64,\"objective\":\"ppo\"}}";
+      m.json =
+          "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"lr\":0.5,\"chunk_tokens\":64,"
+          "\"objective\":\"ppo\"}}";
       m.optional[0] = "lr", m.optional[1] = "chunk_tokens", m.optional[2] = "objective";
     }
     if (all[i] == &step_done_message) { /* one report, staged */
-      m.json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":false,\"step_us\":1,"
-               "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B "\"}]}";
+      m.json =
+          "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
+          "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":false,\"step_us\":1,"
+          "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B
+          "\"}]}";
     }
     if (all[i] == &announce_message) {
-      m.json = "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\",\"epoch\":3,\"fence\":2,\"version\":13,\"digest\":\"" DIGEST_B "\",\"pushes\":["
-               "{\"worker_id\":\"w4\",\"staged\":true,\"digest\":\"" DIGEST_A "\",\"error\":\"digests differ\"}]}";
+      m.json =
+          "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\",\"epoch\":3,\"fence\":2,\"version\":13,"
+          "\"digest\":\"" DIGEST_B
+          "\",\"pushes\":["
+          "{\"worker_id\":\"w4\",\"staged\":true,\"digest\":\"" DIGEST_A "\",\"error\":\"digests differ\"}]}";
     }
     message_check_spoilt(&m);
   }
@@ -114,7 +150,8 @@ static void a_training_configuration_is_read_over_defaults(void **state) {
   assert_int_equal(training_config_read(&c, root, &arena, NULL), RC_OK);
   assert_true(c.lr == 0.5);
   assert_string_equal(c.objective, defaults.objective);
-  assert_true(c.clip_low == 0.2 && c.beta1 == 0.9 && c.temperature == 1 && c.checkpoint_every == 1 && c.chunk_tokens == defaults.chunk_tokens);
+  assert_true(c.clip_low == 0.2 && c.beta1 == 0.9 && c.temperature == 1 && c.checkpoint_every == 1 &&
+              c.chunk_tokens == defaults.chunk_tokens);
   json_free(root);
   arena_free(&arena);
 }
@@ -131,7 +168,8 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"lr\":1e-06", "\"lr\":-1e-06", "training.lr");
   message_check_refused(m, "\"lr\":1e-06", "\"lr\":\"1e-06\"", "training.lr");
   message_check_refused(m, "\"temperature\":1.5", "\"temperature\":0", "training.temperature");
-  message_check_refused(m, "\"checkpoint_every\":10", "\"checkpoint_every\":0", "training.checkpoint_every"); /* the trainer divides by it */
+  message_check_refused(m, "\"checkpoint_every\":10", "\"checkpoint_every\":0",
+                        "training.checkpoint_every"); /* the trainer divides by it */
   message_check_refused(m, "\"chunk_tokens\":8192", "\"chunk_tokens\":262145", "training.chunk_tokens");
   message_check_refused(m, "\"warmup_steps\":50", "\"warmup_steps\":50.0", "training.warmup_steps");
   message_check_refused(m, "\"warmup_steps\":50", "\"warmup\":50", "training.warmup");
@@ -142,7 +180,9 @@ static void a_training_configuration_is_bounded(void **state) {
 static void an_evaluating_run_may_be_greedy(void **state) {
   (void)state;
   struct message m = open_run_message;
-  m.json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"objective\":\"evaluate\",\"temperature\":0.5}}";
+  m.json =
+      "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"objective\":\"evaluate\",\"temperature\":0.5}"
+      "}";
   message_check_accepted(&m, "0.5", "0");
 }
 
@@ -150,8 +190,10 @@ static void a_batch_must_add_up(void **state) {
   (void)state;
   const struct message *m = &batch_message;
   message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":0", "groups[0].samples[0].prompt_length");
-  message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":4", "groups[0].samples[0].prompt_length"); /* no completion */
-  message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":3", "groups[0].samples[0].segments");      /* they cover the completion, no more */
+  message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":4",
+                        "groups[0].samples[0].prompt_length"); /* no completion */
+  message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":3",
+                        "groups[0].samples[0].segments"); /* they cover the completion, no more */
   message_check_refused(m, "[1,2,3,4]", "[1,2,3,-4]", "groups[0].samples[0].tokens[3]");
   message_check_refused(m, "-0.707106769", "1e39", "groups[0].samples[0].advantage"); /* infinite as a float32 */
   message_check_refused(m, "\"id\":\"r7.12.3.1\"", "\"id\":\"r7.12.3.0\"", "groups[0].samples");
@@ -168,7 +210,8 @@ static void states_errors_and_results_belong_together(void **state) {
   message_check_refused(&batch_failed_message, "too_large", "ok", "error.code");
   message_check_refused(&step_queued_message, "queued", "done", "version");
   message_check_refused(&step_done_message, "done", "failed", "error");
-  message_check_refused(&step_done_message, "true,\"digest\":\"" DIGEST_B "\"", "true,\"digest\":null", "pushes[0].digest");
+  message_check_refused(&step_done_message, "true,\"digest\":\"" DIGEST_B "\"", "true,\"digest\":null",
+                        "pushes[0].digest");
   message_check_refused(&push_message, "\"" DIGEST_A "\"", "null", "digest");
 }
 
@@ -176,14 +219,20 @@ static void what_is_not_finite_arrives_as_nan(void **state) {
   (void)state;
   float logprobs[] = {-1, NAN, -INFINITY};
   struct sample_logprobs sample = {"r1.1.1.0", {logprobs, 3}};
-  struct batch_status in = {.batch_id = "b", .state = JOB_DONE, .samples = &sample, .sample_count = 1, .stats = {.loss = (double)NAN, .ratio_sum = (double)INFINITY, .poisoned = true}}, m;
+  struct batch_status in = {.batch_id = "b",
+                            .state = JOB_DONE,
+                            .samples = &sample,
+                            .sample_count = 1,
+                            .stats = {.loss = (double)NAN, .ratio_sum = (double)INFINITY, .poisoned = true}},
+                      m;
   struct buf out = BUF_INIT;
   struct arena arena = ARENA_INIT;
   struct json *root;
   batch_status_encode(&in, &out);
   assert_int_equal(json_parse(&root, out.data, out.len, 0, NULL), RC_OK);
   assert_int_equal(batch_status_decode(&m, root, &arena, NULL), RC_OK);
-  assert_true(m.samples[0].logprobs.items[0] == -1 && isnan(m.samples[0].logprobs.items[1]) && isnan(m.samples[0].logprobs.items[2]));
+  assert_true(m.samples[0].logprobs.items[0] == -1 && isnan(m.samples[0].logprobs.items[1]) &&
+              isnan(m.samples[0].logprobs.items[2]));
   assert_true(isnan(m.stats.loss) && isnan(m.stats.ratio_sum) && m.stats.entropy_sum == 0 && m.stats.poisoned);
   json_free(root);
   buf_free(&out);
@@ -214,7 +263,9 @@ static void a_step_names_its_groups_once_and_divides_by_something(void **state) 
   message_check_refused(m, "\"stage_timeout_ms\":60000", "\"stage_timeout_ms\":0", "stage_timeout_ms");
   message_check_refused(m, "http://gen-1:8081", "gen-1", "push_to[0].url");
   struct message empty = *m;
-  empty.json = "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[],\"denominator\":0,\"last\":false,\"push_to\":[],\"stage_timeout_ms\":1}";
+  empty.json =
+      "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[],\"denominator\":0,"
+      "\"last\":false,\"push_to\":[],\"stage_timeout_ms\":1}";
   message_check_round_trip(&empty); /* a round whose every group was filtered */
 }
 
@@ -229,7 +280,12 @@ static void a_batch_of_a_million_tokens_passes_quickly(void **state) {
   struct batch_group groups[GROUPS];
   for (int i = 0; i < SAMPLES; i++) {
     snprintf(ids[i], sizeof ids[i], "s%d", i);
-    samples[i] = (struct batch_sample){.id = ids[i], .tokens = {tokens, TOKENS}, .prompt_length = 64, .segments = &segment, .segment_count = 1, .advantage = 1};
+    samples[i] = (struct batch_sample){.id = ids[i],
+                                       .tokens = {tokens, TOKENS},
+                                       .prompt_length = 64,
+                                       .segments = &segment,
+                                       .segment_count = 1,
+                                       .advantage = 1};
   }
   for (int i = 0; i < GROUPS; i++) {
     snprintf(group_ids[i], sizeof group_ids[i], "g%d", i);

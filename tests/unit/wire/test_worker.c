@@ -12,22 +12,28 @@ static const struct message register_message = {
     .again = again_worker_register};
 static const struct message registered_message = {
     .name = "worker_registered",
-    .json = "{\"worker_id\":\"w3\",\"epoch\":9007199254740991,\"fence\":\"18446744073709551615\",\"heartbeat_ms\":1000,\"worker_ttl_ms\":5000}",
+    .json =
+        "{\"worker_id\":\"w3\",\"epoch\":9007199254740991,\"fence\":\"18446744073709551615\",\"heartbeat_ms\":1000,"
+        "\"worker_ttl_ms\":5000}",
     .again = again_worker_registered};
 static const struct message heartbeat_message = {
     .name = "worker_heartbeat",
-    .json = "{\"epoch\":3,\"ready\":true,\"draining\":false,\"loaded_digest\":\"" DIGEST_A "\",\"slots_busy\":5,\"busy_slot_us\":123456789012,"
-            "\"tokens_sampled\":99,\"leases\":[{\"id\":\"r7.12.3.0-3\",\"fence\":1},{\"id\":\"r7.12.4.0-3\",\"fence\":\"9007199254740992\"}]}",
+    .json = "{\"epoch\":3,\"ready\":true,\"draining\":false,\"loaded_digest\":\"" DIGEST_A
+            "\",\"slots_busy\":5,\"busy_slot_us\":123456789012,"
+            "\"tokens_sampled\":99,\"leases\":[{\"id\":\"r7.12.3.0-3\",\"fence\":1},{\"id\":\"r7.12.4.0-3\",\"fence\":"
+            "\"9007199254740992\"}]}",
     .again = again_worker_heartbeat,
     .optional = {"loaded_digest"}};
-static const struct message answer_message = {
-    .name = "worker_heartbeat_answer",
-    .json = "{\"epoch\":3,\"lost\":[\"r7.12.3.0-3\",\"r7.12.4.0-0\"],\"current\":{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
-            "\",\"trainer_url\":\"http://trainer:8082\"}}",
-    .again = again_worker_heartbeat_answer,
-    .nullable = {"current"}};
+static const struct message answer_message = {.name = "worker_heartbeat_answer",
+                                              .json =
+                                                  "{\"epoch\":3,\"lost\":[\"r7.12.3.0-3\",\"r7.12.4.0-0\"],\"current\":"
+                                                  "{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
+                                                  "\",\"trainer_url\":\"http://trainer:8082\"}}",
+                                              .again = again_worker_heartbeat_answer,
+                                              .nullable = {"current"}};
 
-static const struct message *const all[] = {&register_message, &registered_message, &heartbeat_message, &answer_message};
+static const struct message *const all[] = {&register_message, &registered_message, &heartbeat_message,
+                                            &answer_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -47,7 +53,8 @@ static void the_fields_arrive_where_they_belong(void **state) {
   assert_int_equal(json_parse(&root, heartbeat_message.json, strlen(heartbeat_message.json), 0, NULL), RC_OK);
   assert_int_equal(worker_heartbeat_decode(&m, root, &arena, NULL), RC_OK);
   json_free(root); /* nothing borrowed from the tree */
-  assert_true(m.epoch == 3 && m.ready && !m.draining && m.has_loaded && m.slots_busy == 5 && m.busy_slot_us == 123456789012 && m.tokens_sampled == 99);
+  assert_true(m.epoch == 3 && m.ready && !m.draining && m.has_loaded && m.slots_busy == 5 &&
+              m.busy_slot_us == 123456789012 && m.tokens_sampled == 99);
   assert_int_equal(m.lease_count, 2);
   assert_string_equal(m.leases[1].id, "r7.12.4.0-3");
   assert_true(m.leases[1].fence == (1ull << 53));
@@ -67,8 +74,10 @@ static void absent_weights_and_runs_are_null(void **state) {
 
 static void a_name_is_letters_digits_dot_underscore_dash(void **state) {
   (void)state;
-  static const char *const bad[] = {"\"\"", "\"a b\"", "\"a/b\"", "\"\\u00e9\"", "\"a\\u0000\"", "\"..\"", "\".\"", "\"a?\"", "\"a\\n\""};
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) message_check_refused(&register_message, "\"gen-1.a_B\"", bad[i], NULL);
+  static const char *const bad[] = {"\"\"",   "\"a b\"", "\"a/b\"", "\"\\u00e9\"", "\"a\\u0000\"",
+                                    "\"..\"", "\".\"",   "\"a?\"",  "\"a\\n\""};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    message_check_refused(&register_message, "\"gen-1.a_B\"", bad[i], NULL);
   char longest[LIMIT_NAME_MAX + 3] = "\"";
   memset(longest + 1, 'x', LIMIT_NAME_MAX - 1);
   memcpy(longest + LIMIT_NAME_MAX, "\"", 2);
@@ -79,8 +88,10 @@ static void a_name_is_letters_digits_dot_underscore_dash(void **state) {
 
 static void a_url_is_http_host_port(void **state) {
   (void)state;
-  static const char *const bad[] = {"https://h:1", "http://", "http://:80", "http:///x", "h:1", "http://h:1/", "http://h:1?x", "http://h:1#x", "http://h :1", "http://u@h:1"};
-  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) message_check_refused(&register_message, "http://10.0.0.7:8081", bad[i], "url");
+  static const char *const bad[] = {"https://h:1", "http://",      "http://:80",   "http:///x",   "h:1",
+                                    "http://h:1/", "http://h:1?x", "http://h:1#x", "http://h :1", "http://u@h:1"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    message_check_refused(&register_message, "http://10.0.0.7:8081", bad[i], "url");
   message_check_accepted(&register_message, "http://10.0.0.7:8081", "http://gateway.local:80/gen-1");
   message_check_refused(&answer_message, "http://trainer:8082", "ftp://trainer", "current.trainer_url");
 }
@@ -93,7 +104,8 @@ static void slots_belong_to_the_kind_of_worker(void **state) {
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":8.0", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"trainer\"", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"Generation\"", "kind");
-  message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8", "\"trainer\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
+  message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8",
+                         "\"trainer\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
 }
 
 static void numbers_and_digests_keep_their_bounds(void **state) {

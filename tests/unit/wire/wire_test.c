@@ -9,8 +9,8 @@ enum spoil { SPOIL_DROP, SPOIL_NULL, SPOIL_TYPE, SPOIL_TWICE, SPOIL_SURPLUS };
 
 struct spoiler {
   enum spoil how;
-  int target, seen;        /* of members and elements in document order; of objects for SPOIL_SURPLUS */
-  char key[64];            /* the member that was hit; of an element its array's, with [] */
+  int target, seen; /* of members and elements in document order; of objects for SPOIL_SURPLUS */
+  char key[64];     /* the member that was hit; of an element its array's, with [] */
   bool hit, in_array;
 };
 
@@ -29,7 +29,8 @@ enum rc message_try(const struct message *m, const char *text, size_t len, struc
 void message_check_round_trip(const struct message *m) {
   struct buf out = BUF_INIT;
   struct err err = {0};
-  if (message_try(m, m->json, strlen(m->json), &out, &err) != RC_OK) fail_msg("%s: %s: %s", m->name, err.field, err.message);
+  if (message_try(m, m->json, strlen(m->json), &out, &err) != RC_OK)
+    fail_msg("%s: %s: %s", m->name, err.field, err.message);
   assert_string_equal(out.data, m->json);
   buf_free(&out);
 }
@@ -37,7 +38,8 @@ void message_check_round_trip(const struct message *m) {
 static void rewrite(struct json_writer *w, const char *key, const struct json *v, struct spoiler *s);
 
 /* Writes one member or element, spoilt when it is the target's turn. */
-static void rewrite_item(struct json_writer *w, const char *array, const char *key, const struct json *v, struct spoiler *s) {
+static void rewrite_item(struct json_writer *w, const char *array, const char *key, const struct json *v,
+                         struct spoiler *s) {
   const bool mine = s->how != SPOIL_SURPLUS && s->seen++ == s->target;
   if (mine) {
     s->hit = true;
@@ -49,8 +51,10 @@ static void rewrite_item(struct json_writer *w, const char *array, const char *k
   if (mine && s->how == SPOIL_NULL) {
     json_write_null(w);
   } else if (mine && s->how == SPOIL_TYPE) {
-    if (json_type_of(v) == JSON_BOOL) json_write_int(w, 1);
-    else json_write_bool(w, true);
+    if (json_type_of(v) == JSON_BOOL)
+      json_write_int(w, 1);
+    else
+      json_write_bool(w, true);
   } else {
     rewrite(w, key, v, s);
     if (mine && s->how == SPOIL_TWICE && key) {
@@ -107,7 +111,8 @@ static void check_spoilt_by(const struct message *m, const struct json *root, en
     if (s.hit) {
       const enum rc rc = message_try(m, text.data, text.len, NULL, &err);
       if (harmless(m, &s)) {
-        if (rc != RC_OK) fail_msg("%s: expected to be accepted: %s (%s: %s)", m->name, text.data, err.field, err.message);
+        if (rc != RC_OK)
+          fail_msg("%s: expected to be accepted: %s (%s: %s)", m->name, text.data, err.field, err.message);
       } else {
         if (rc != RC_INVALID) fail_msg("%s: expected to be refused, got %s: %s", m->name, rc_name(rc), text.data);
         if (strlen(err.message) < 10) fail_msg("%s: no sentence for %s", m->name, text.data);
@@ -127,9 +132,11 @@ void message_check_spoilt(const struct message *m) {
   for (int how = SPOIL_DROP; how <= SPOIL_SURPLUS; how++) check_spoilt_by(m, root, (enum spoil)how);
   json_free(root);
   for (size_t cut = 0; cut < strlen(m->json); cut++)
-    if (message_try(m, m->json, cut, NULL, &err) != RC_INVALID) fail_msg("%s: expected the first %zu bytes to be refused", m->name, cut);
+    if (message_try(m, m->json, cut, NULL, &err) != RC_INVALID)
+      fail_msg("%s: expected the first %zu bytes to be refused", m->name, cut);
   static const char *const others[] = {"null", "true", "[]", "7", "\"text\"", "{}"};
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_int_equal(message_try(m, others[i], strlen(others[i]), NULL, &err), RC_INVALID);
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    assert_int_equal(message_try(m, others[i], strlen(others[i]), NULL, &err), RC_INVALID);
 }
 
 static char *replaced(const char *text, const char *from, const char *to) {
@@ -145,13 +152,15 @@ void message_check_refused(const struct message *m, const char *from, const char
   char *text = replaced(m->json, from, to);
   const enum rc rc = message_try(m, text, strlen(text), NULL, &err);
   if (rc != RC_INVALID) fail_msg("%s: expected %s to be refused, got %s %s", m->name, to, rc_name(rc), err.message);
-  if (field && strcmp(field, err.field) != 0) fail_msg("%s: expected field %s for %s, got \"%s\": %s", m->name, field, to, err.field, err.message);
+  if (field && strcmp(field, err.field) != 0)
+    fail_msg("%s: expected field %s for %s, got \"%s\": %s", m->name, field, to, err.field, err.message);
   free(text);
 }
 
 void message_check_accepted(const struct message *m, const char *from, const char *to) {
   struct err err = {0};
   char *text = replaced(m->json, from, to);
-  if (message_try(m, text, strlen(text), NULL, &err) != RC_OK) fail_msg("%s: expected %s to be accepted: %s: %s", m->name, to, err.field, err.message);
+  if (message_try(m, text, strlen(text), NULL, &err) != RC_OK)
+    fail_msg("%s: expected %s to be accepted: %s: %s", m->name, to, err.field, err.message);
   free(text);
 }

@@ -1,7 +1,8 @@
 /* What the tests of the codecs share: messages as literal JSON, and every way to spoil one.
  *
- * A message is decoded and encoded again; the bytes must be the same, so nothing is lost and the literal is the contract.  Then each of its
- * members and elements in turn is dropped, nulled, given a wrong type or doubled, each object gets a surplus key, and the text is cut at every byte. */
+ * A message is decoded and encoded again; the bytes must be the same, so nothing is lost and the literal is the
+ * contract.  Then each of its members and elements in turn is dropped, nulled, given a wrong type or doubled, each
+ * object gets a surplus key, and the text is cut at every byte. */
 #ifndef LEASEHOLD_TESTS_UNIT_WIRE_WIRE_TEST_H
 #define LEASEHOLD_TESTS_UNIT_WIRE_WIRE_TEST_H
 
@@ -14,7 +15,7 @@
 
 #include "common/wire/training.h"
 
-#define ZEROS "0000000000000000000000000000000000000000000000000000000000000000"
+#define ZEROS    "0000000000000000000000000000000000000000000000000000000000000000"
 #define DIGEST_A "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 #define DIGEST_B "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
 
@@ -22,16 +23,16 @@ struct message {
   const char *name, *json;
   /* Decodes and encodes again. */
   enum rc (*again)(const struct json *body, struct buf *out, struct arena *arena, struct err *err);
-  const char *optional[8];  /* members that may be dropped, or null */
-  const char *nullable[8];  /* members that may be null, but not dropped; "logprobs[]" for elements */
+  const char *optional[8]; /* members that may be dropped, or null */
+  const char *nullable[8]; /* members that may be null, but not dropped; "logprobs[]" for elements */
 };
 
-#define MESSAGE_AGAIN(type)                                                                                        \
-  static enum rc again_##type(const struct json *body, struct buf *out, struct arena *arena, struct err *err) {    \
-    struct type m;                                                                                                 \
-    const enum rc rc = type##_decode(&m, body, arena, err);                                                        \
-    if (rc == RC_OK) type##_encode(&m, out);                                                                       \
-    return rc;                                                                                                     \
+#define MESSAGE_AGAIN(type)                                                                                     \
+  static enum rc again_##type(const struct json *body, struct buf *out, struct arena *arena, struct err *err) { \
+    struct type m;                                                                                              \
+    const enum rc rc = type##_decode(&m, body, arena, err);                                                     \
+    if (rc == RC_OK) type##_encode(&m, out);                                                                    \
+    return rc;                                                                                                  \
   }
 
 /* Parses and decodes; the encoding goes to *out when given. */

@@ -1,39 +1,43 @@
 /* Attention of rows over the paged KV pool, online softmax over key blocks of 32 (NUMERICS.md, "Attention").
  *
- * Up to QUERIES (row, head) pairs of one sequence and one kv head go together, so that a key is loaded once for all of them: in a decode step
- * the heads of a kv group, in a prefill also neighbouring rows.  Scores are vectorized over the 16 keys of a tile, values over E.
- * A query's bits depend on its own row, its position and the sequence's keys and values alone.
+ * Up to QUERIES (row, head) pairs of one sequence and one kv head go together, so that a key is loaded once for all
+ * of them: in a decode step the heads of a kv group, in a prefill also neighbouring rows.  Scores are vectorized over
+ * the 16 keys of a tile, values over E. A query's bits depend on its own row, its position and the sequence's keys
+ * and values alone.
  */
 #include "common/model/cpu/isa/elementary.h"
 
 enum { QUERIES = 4, BLOCK = 32 };
 
-struct query { int t, h, position; };
+struct query {
+  int t, h, position;
+};
 
 /* State of up to QUERIES queries over the key blocks. */
 struct state {
   struct query query[QUERIES];
-  float q[QUERIES][CPU_HEAD_DIM_MAX];          /* each 32-block: 16 even, 16 odd */
+  float q[QUERIES][CPU_HEAD_DIM_MAX]; /* each 32-block: 16 even, 16 odd */
   float acc[QUERIES][CPU_HEAD_DIM_MAX];
-  float p[QUERIES][BLOCK];                     /* scores, then p as an operand: the block's 16 even keys, then its 16 odd keys */
+  float p[QUERIES][BLOCK]; /* scores, then p as an operand: the block's 16 even keys, then its 16 odd keys */
   float max[QUERIES], sum[QUERIES], correction[QUERIES];
-  bool active[QUERIES];                        /* the block has a key for this query */
+  bool active[QUERIES]; /* the block has a key for this query */
 };
 
 /* Where 16 keys from `position` on lie: element offsets into keys and values. */
-static void locate(const struct attention_args *c, int sequence, int g, int position, size_t *keys, size_t *values)
-{
+static void locate(const struct attention_args *c, int sequence, int g, int position, size_t *keys, size_t *values) {
   const struct kv_layer *kv = c->kv;
-  size_t page = (size_t)c->rows->pages[(size_t)sequence * (size_t)c->rows->pages_per_sequence + (size_t)(position / kv->page_tokens)];
-  size_t head = page * (size_t)kv->G + (size_t)g, offset = (size_t)(position % kv->page_tokens), tokens = (size_t)kv->page_tokens;
+  size_t page =
+      (size_t)
+          c->rows->pages[(size_t)sequence * (size_t)c->rows->pages_per_sequence + (size_t)(position / kv->page_tokens)];
+  size_t head = page * (size_t)kv->G + (size_t)g, offset = (size_t)(position % kv->page_tokens),
+         tokens = (size_t)kv->page_tokens;
   *keys = (head * (tokens / 16) + offset / 16) * (size_t)round_up(kv->E, 32) * 16;
   *values = (head * tokens + offset) * (size_t)round_up(kv->E, 16);
 }
 
 /* One chain over up to 16 pairs of a tile of keys. */
-INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, const void *keys, size_t tile, int pairs, bool is_odd,
-                        const int R, const bool f32)
-{
+INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, const void *keys, size_t tile, int pairs,
+                        bool is_odd, const int R, const bool f32) {
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
@@ -60,8 +64,8 @@ INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, c
 }
 
 /* s->p[r][half * 16 ..] = DOT(q_r, k_j) * scale for the 16 keys of a tile. */
-INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half, int E, float scale, const int R, const bool f32)
-{
+INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half, int E, float scale, const int R,
+                       const bool f32) {
   vf even[QUERIES][PARTS], odd[QUERIES][PARTS], dot[QUERIES][PARTS];
   UNROLL
   for (int r = 0; r < R; r++) {
@@ -86,8 +90,7 @@ INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half,
 }
 
 /* From the scores of keys block..block+31 to p, and the running maximum and sum. */
-static void soften(struct state *s, int r, int block, bool f32)
-{
+static void soften(struct state *s, int r, int block, bool f32) {
   float raw[BLOCK], *p = s->p[r];
   int valid = s->query[r].position - block + 1;
   s->active[r] = valid > 0;
@@ -113,10 +116,10 @@ static void soften(struct state *s, int r, int block, bool f32)
   s->max[r] = max;
 }
 
-/* One chain over the block's 16 key pairs for 16 values from e on; pairs 8..15 lie in the second tile, when there is one. */
-INLINE void value_chain(vf acc[QUERIES][PARTS], const struct state *s, const void *values, const size_t at[2], size_t stride, int tiles, bool is_odd,
-                        const int R, const bool f32)
-{
+/* One chain over the block's 16 key pairs for 16 values from e on; pairs 8..15 lie in the second tile, when there is
+ * one. */
+INLINE void value_chain(vf acc[QUERIES][PARTS], const struct state *s, const void *values, const size_t at[2],
+                        size_t stride, int tiles, bool is_odd, const int R, const bool f32) {
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
@@ -145,8 +148,8 @@ INLINE void value_chain(vf acc[QUERIES][PARTS], const struct state *s, const voi
   }
 }
 
-INLINE void add_values(struct state *s, const void *values, const size_t at[2], int tiles, int E, const int R, const bool f32)
-{
+INLINE void add_values(struct state *s, const void *values, const size_t at[2], int tiles, int E, const int R,
+                       const bool f32) {
   vf even[QUERIES][PARTS], odd[QUERIES][PARTS];
   size_t stride = (size_t)round_up(E, 16) * 2;
   for (int e = 0; e < E; e += 16) {
@@ -166,15 +169,16 @@ INLINE void add_values(struct state *s, const void *values, const size_t at[2], 
 }
 
 /* R queries of one sequence and kv head, from first key to last. */
-INLINE void attend(const struct attention_args *c, struct state *s, int sequence, int g, const int R, const bool f32)
-{
+INLINE void attend(const struct attention_args *c, struct state *s, int sequence, int g, const int R, const bool f32) {
   int E = c->kv->E, last = 0;
   for (int r = 0; r < R; r++) {
     const struct query *q = &s->query[r];
     size_t at = ((size_t)q->t * (size_t)c->H + (size_t)q->h) * (size_t)E;
     for (int e = 0; e < E; e += 32) {
-      if (e + 32 <= E) split32(s->q[r] + e, s->q[r] + e + 16, c->q, at + (size_t)e, f32);
-      else split_tail(s->q[r] + e, s->q[r] + e + 16, c->q, at + (size_t)e, E - e, f32);
+      if (e + 32 <= E)
+        split32(s->q[r] + e, s->q[r] + e + 16, c->q, at + (size_t)e, f32);
+      else
+        split_tail(s->q[r] + e, s->q[r] + e + 16, c->q, at + (size_t)e, E - e, f32);
     }
     memset(s->acc[r], 0, (size_t)round_up(E, 16) * sizeof(float));
     s->max[r] = -HUGE_VALF;
@@ -200,23 +204,26 @@ INLINE void attend(const struct attention_args *c, struct state *s, int sequence
   }
 }
 
-static void attend_bf16(const struct attention_args *c, struct state *s, int count, int sequence, int g)
-{
-  if (count == 4) attend(c, s, sequence, g, 4, false);
-  else if (count == 2) attend(c, s, sequence, g, 2, false);
-  else attend(c, s, sequence, g, 1, false);
+static void attend_bf16(const struct attention_args *c, struct state *s, int count, int sequence, int g) {
+  if (count == 4)
+    attend(c, s, sequence, g, 4, false);
+  else if (count == 2)
+    attend(c, s, sequence, g, 2, false);
+  else
+    attend(c, s, sequence, g, 1, false);
 }
 
-static void attend_f32(const struct attention_args *c, struct state *s, int count, int sequence, int g)
-{
-  if (count == 4) attend(c, s, sequence, g, 4, true);
-  else if (count == 2) attend(c, s, sequence, g, 2, true);
-  else attend(c, s, sequence, g, 1, true);
+static void attend_f32(const struct attention_args *c, struct state *s, int count, int sequence, int g) {
+  if (count == 4)
+    attend(c, s, sequence, g, 4, true);
+  else if (count == 2)
+    attend(c, s, sequence, g, 2, true);
+  else
+    attend(c, s, sequence, g, 1, true);
 }
 
 /* Queries number first.. (row-major over rows and the group's heads) of the rows [t0, t1) of one sequence. */
-static void attend_run(const struct attention_args *c, struct state *s, int t0, int t1, int g)
-{
+static void attend_run(const struct attention_args *c, struct state *s, int t0, int t1, int g) {
   int group = c->H / c->kv->G, total = (t1 - t0) * group, sequence = c->rows->sequence[t0];
   for (int first = 0; first < total;) {
     int left = total - first, count = left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -224,14 +231,15 @@ static void attend_run(const struct attention_args *c, struct state *s, int t0, 
       int t = t0 + (first + r) / group;
       s->query[r] = (struct query){.t = t, .h = g * group + (first + r) % group, .position = c->rows->position[t]};
     }
-    if (c->format == FORMAT_F32) attend_f32(c, s, count, sequence, g);
-    else attend_bf16(c, s, count, sequence, g);
+    if (c->format == FORMAT_F32)
+      attend_f32(c, s, count, sequence, g);
+    else
+      attend_bf16(c, s, count, sequence, g);
     first += count;
   }
 }
 
-void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct attention_args *c = args;
   struct state *s = scratch;
   for (int t0 = (int)begin, t1; t0 < (int)end; t0 = t1) {

@@ -1,12 +1,13 @@
 /* Attention's gradients for packed samples (NUMERICS.md, "Attention backward").
  *
- * A work item is one sample and one kv head: it alone writes that head's dk and dv, and the dq of its query heads.  Keys go in blocks of 32
- * (outer loop), queries in blocks of 32 from the diagonal on (inner loop), both aligned at the sample's start:
+ * A work item is one sample and one kv head: it alone writes that head's dk and dv, and the dq of its query heads.
+ * Keys go in blocks of 32 (outer loop), queries in blocks of 32 from the diagonal on (inner loop), both aligned at
+ * the sample's start:
  *
  *   S, dP [32 queries, 32 keys] -> P, dS rounded to operands -> dq += dS K (along keys), dv += P^T dO, dk += dS^T Q (along queries)
  *
- * so that dk and dv sum over query blocks, and dq over key blocks, in ascending order.  Blocks are widened to float in scratch, once as rows and
- * once transposed, whichever side the micro kernel broadcasts or loads.
+ * so that dk and dv sum over query blocks, and dq over key blocks, in ascending order.  Blocks are widened to float
+ * in scratch, once as rows and once transposed, whichever side the micro kernel broadcasts or loads.
  */
 #include "common/model/cpu/isa/elementary.h"
 #include "common/model/cpu/isa/micro.h"
@@ -14,16 +15,16 @@
 enum { B = 32, EMAX = CPU_HEAD_DIM_MAX };
 
 struct side {
-  float rows[B * EMAX];         /* [32][E16], zero padded */
-  float transposed[EMAX * B];   /* [Epad][32], zero padded */
+  float rows[B * EMAX];       /* [32][E16], zero padded */
+  float transposed[EMAX * B]; /* [Epad][32], zero padded */
 };
 
 struct backward_scratch {
   struct side k, v, q, dout;
   float dq[B * EMAX], dk[B * EMAX], dv[B * EMAX];
-  float s[B * B], dp[B * B];    /* [query][key] */
-  float p[B * B], ds[B * B];    /* operands, [query][key] */
-  float ds_t[B * B];            /* [key][query] */
+  float s[B * B], dp[B * B]; /* [query][key] */
+  float p[B * B], ds[B * B]; /* operands, [query][key] */
+  float ds_t[B * B];         /* [key][query] */
   float D[B], lse[B];
   float out[EMAX], dout_row[EMAX];
 };
@@ -31,14 +32,14 @@ struct backward_scratch {
 struct item {
   const struct attention_backward_args *c;
   struct backward_scratch *s;
-  size_t start;                 /* first row of the sample */
+  size_t start; /* first row of the sample */
   int length, g, h, E16, E32;
   bool f32;
 };
 
 /* Rows [first, first + count) of head `head` of [T, heads, E]. */
-static void load_side(const struct item *it, struct side *side, const void *x, int heads, int head, int first, int count)
-{
+static void load_side(const struct item *it, struct side *side, const void *x, int heads, int head, int first,
+                      int count) {
   int E = it->c->E, E16 = it->E16;
   memset(side->transposed, 0, (size_t)it->E32 * B * sizeof(float));
   for (int i = 0; i < B; i++) {
@@ -51,8 +52,7 @@ static void load_side(const struct item *it, struct side *side, const void *x, i
 }
 
 /* D = SUM(dout * out) and lse of a query block. */
-static void load_rows(const struct item *it, int first, int count)
-{
+static void load_rows(const struct item *it, int first, int count) {
   const struct attention_backward_args *c = it->c;
   struct backward_scratch *s = it->s;
   for (int i = 0; i < count; i++) {
@@ -64,20 +64,28 @@ static void load_rows(const struct item *it, int first, int count)
 }
 
 /* out [rows][32] = DOT over E of a's rows and w's rows. */
-static void scores(const struct item *it, float *out, const struct side *a, const struct side *w, int rows)
-{
+static void scores(const struct item *it, float *out, const struct side *a, const struct side *w, int rows) {
   int E = it->c->E;
   for (int e = 0; e < E; e += 32) {
-    struct block b = {.dst = out, .ldd = B, .a_even = a->transposed + e * B, .a_odd = a->transposed + (e + 1) * B, .step_a = 2 * B,
-                      .w_even = w->transposed + e * B, .w_odd = w->transposed + (e + 1) * B, .step_w = 2 * B,
-                      .steps = E - e < 32 ? (E - e + 1) / 2 : 16, .rows = rows, .lanes = B, .first = e == 0};
+    struct block b = {.dst = out,
+                      .ldd = B,
+                      .a_even = a->transposed + e * B,
+                      .a_odd = a->transposed + (e + 1) * B,
+                      .step_a = 2 * B,
+                      .w_even = w->transposed + e * B,
+                      .w_odd = w->transposed + (e + 1) * B,
+                      .step_w = 2 * B,
+                      .steps = E - e < 32 ? (E - e + 1) / 2 : 16,
+                      .rows = rows,
+                      .lanes = B,
+                      .first = e == 0};
     block_add(&b, 1);
   }
 }
 
-/* P and dS of a block pair as operands; `diagonal` masks keys after the query; keys at and beyond `keys` do not exist. */
-static void soften_block(const struct item *it, int queries, int keys, bool diagonal)
-{
+/* P and dS of a block pair as operands; `diagonal` masks keys after the query; keys at and beyond `keys` do not
+ * exist. */
+static void soften_block(const struct item *it, int queries, int keys, bool diagonal) {
   struct backward_scratch *s = it->s;
   float scale = it->c->scale;
   for (int i = 0; i < B; i++) {
@@ -96,27 +104,36 @@ static void soften_block(const struct item *it, int queries, int keys, bool diag
 }
 
 /* dst [rows][E] += the 32-block of a [32 along the dot][rows at stride 32] against w's rows. */
-static void products(const struct item *it, float *dst, const float *a, const struct side *w, int rows, int along, bool first)
-{
-  struct block b = {.dst = dst, .ldd = (size_t)it->E16, .a_even = a, .a_odd = a + B, .step_a = 2 * B, .w_even = w->rows,
-                    .w_odd = w->rows + it->E16, .step_w = 2 * (size_t)it->E16, .steps = (along + 1) / 2, .rows = rows, .lanes = it->E16,
+static void products(const struct item *it, float *dst, const float *a, const struct side *w, int rows, int along,
+                     bool first) {
+  struct block b = {.dst = dst,
+                    .ldd = (size_t)it->E16,
+                    .a_even = a,
+                    .a_odd = a + B,
+                    .step_a = 2 * B,
+                    .w_even = w->rows,
+                    .w_odd = w->rows + it->E16,
+                    .step_w = 2 * (size_t)it->E16,
+                    .steps = (along + 1) / 2,
+                    .rows = rows,
+                    .lanes = it->E16,
                     .first = first};
   block_add(&b, 1);
 }
 
-static void query_gradient(const struct item *it, int qb, int queries, int keys, bool first)
-{
+static void query_gradient(const struct item *it, int qb, int queries, int keys, bool first) {
   const struct attention_backward_args *c = it->c;
   float *sum = it->s->dq;
-  size_t row = (it->start + (size_t)qb) * (size_t)c->H + (size_t)it->h, step = (size_t)c->H * (size_t)c->E, E = (size_t)c->E;
-  for (int i = 0; i < queries && !first; i++) memcpy(sum + i * it->E16, c->dq + row * E + (size_t)i * step, E * sizeof *sum);
+  size_t row = (it->start + (size_t)qb) * (size_t)c->H + (size_t)it->h, step = (size_t)c->H * (size_t)c->E,
+         E = (size_t)c->E;
+  for (int i = 0; i < queries && !first; i++)
+    memcpy(sum + i * it->E16, c->dq + row * E + (size_t)i * step, E * sizeof *sum);
   products(it, sum, it->s->ds_t, &it->s->k, queries, keys, first);
   for (int i = 0; i < queries; i++) memcpy(c->dq + row * E + (size_t)i * step, sum + i * it->E16, E * sizeof *sum);
 }
 
 /* One head's dk and dv of the key block at kb, over the query blocks from it on. */
-static void head_block(const struct item *it, int kb, int keys)
-{
+static void head_block(const struct item *it, int kb, int keys) {
   const struct attention_backward_args *c = it->c;
   struct backward_scratch *s = it->s;
   for (int qb = kb; qb < it->length; qb += B) {
@@ -133,26 +150,31 @@ static void head_block(const struct item *it, int kb, int keys)
   }
 }
 
-static void add_head(const struct item *it, float *out, const float *sum, int kb, int keys, bool first)
-{
+static void add_head(const struct item *it, float *out, const float *sum, int kb, int keys, bool first) {
   const struct attention_backward_args *c = it->c;
   for (int j = 0; j < keys; j++) {
     float *restrict o = out + ((it->start + (size_t)(kb + j)) * (size_t)c->G + (size_t)it->g) * (size_t)c->E;
     const float *restrict a = sum + j * it->E16;
-    if (first) memcpy(o, a, (size_t)c->E * sizeof *o);
+    if (first)
+      memcpy(o, a, (size_t)c->E * sizeof *o);
     else
       for (int e = 0; e < c->E; e++) o[e] = o[e] + a[e];
   }
 }
 
-void ISA_NAME(attention_backward)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(attention_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct attention_backward_args *c = args;
   int group = c->H / c->G;
   for (size_t i = begin; i < end; i++) {
     const int32_t *start = c->batch->start + i / (size_t)c->G;
-    struct item it = {.c = c, .s = scratch, .start = (size_t)start[0], .length = start[1] - start[0], .g = (int)(i % (size_t)c->G),
-                      .E16 = round_up(c->E, 16), .E32 = round_up(c->E, 32), .f32 = c->format == FORMAT_F32};
+    struct item it = {.c = c,
+                      .s = scratch,
+                      .start = (size_t)start[0],
+                      .length = start[1] - start[0],
+                      .g = (int)(i % (size_t)c->G),
+                      .E16 = round_up(c->E, 16),
+                      .E32 = round_up(c->E, 32),
+                      .f32 = c->format == FORMAT_F32};
     for (int kb = 0; kb < it.length; kb += B) {
       int keys = it.length - kb < B ? it.length - kb : B;
       load_side(&it, &it.s->k, c->k, c->G, it.g, kb, keys);

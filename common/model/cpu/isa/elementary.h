@@ -1,20 +1,19 @@
-/* exp, log and the 16-lane SUM of NUMERICS.md in fp32: only + - * / and integer operations, so that every level gives the same bits.
- * Row functions work on buffers whose length is rounded up to 16: the tail is computed and ignored.
+/* exp, log and the 16-lane SUM of NUMERICS.md in fp32: only + - * / and integer operations, so that every level gives
+ * the same bits. Row functions work on buffers whose length is rounded up to 16: the tail is computed and ignored.
  */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_ELEMENTARY_H
 #define LEASEHOLD_MODEL_CPU_ISA_ELEMENTARY_H
 
 #include "common/model/cpu/isa/vec.h"
 
-#define EXP_LOW (-87.33f)          /* below: exactly 0 */
-#define EXP_HIGH 88.72f            /* above: as this */
-#define EXP_LOG2E 1.44269504f
-#define EXP_MAGIC 12582912.0f      /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
+#define EXP_LOW      (-87.33f) /* below: exactly 0 */
+#define EXP_HIGH     88.72f    /* above: as this */
+#define EXP_LOG2E    1.44269504f
+#define EXP_MAGIC    12582912.0f /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
 #define EXP_LN2_HIGH 0.693359375f
-#define EXP_LN2_LOW (-2.12194440e-4f)
+#define EXP_LN2_LOW  (-2.12194440e-4f)
 
-INLINE vf vexp(vf x)
-{
+INLINE vf vexp(vf x) {
   vi low = x < EXP_LOW;
   vf c = vselect(x > EXP_HIGH, vset(EXP_HIGH), x);
   c = vselect(low, (vf){0}, c);
@@ -34,20 +33,16 @@ INLINE vf vexp(vf x)
   return vselect(x != x, x, y);
 }
 
-INLINE float exp_one(float x)
-{
-  return vexp(vset(x))[0];
-}
+INLINE float exp_one(float x) { return vexp(vset(x))[0]; }
 
-INLINE float log_one(float x)
-{
+INLINE float log_one(float x) {
   uint32_t u;
   memcpy(&u, &x, sizeof u);
   if (x != x || u == 0x7f800000u) return x;
-  if ((u & 0x7f800000u) == 0) return -HUGE_VALF;  /* zero, and what counts as zero */
+  if ((u & 0x7f800000u) == 0) return -HUGE_VALF; /* zero, and what counts as zero */
   if (u >> 31) return NAN;
   int e = (int)(u >> 23) - 126;
-  u = (u & 0x007fffffu) | 0x3f000000u;            /* [0.5, 1) */
+  u = (u & 0x007fffffu) | 0x3f000000u; /* [0.5, 1) */
   float f;
   memcpy(&f, &u, sizeof f);
   if (f < 0.707106781f) {
@@ -72,8 +67,7 @@ INLINE float log_one(float x)
 }
 
 /* y and x may be the same buffer; both hold n rounded up to 16. */
-INLINE void exp_buffer(float *y, const float *x, int n)
-{
+INLINE void exp_buffer(float *y, const float *x, int n) {
   for (int i = 0; i < n; i += VL) vstore(y + i, vexp(vload(x + i)));
 }
 
@@ -86,8 +80,7 @@ INLINE float sum_buffer(const float *x, int n) /* zero padded to a multiple of 1
 }
 
 /* SUM of a[i] * b[i]. */
-INLINE float sum_products(const float *a, const float *b, int n)
-{
+INLINE float sum_products(const float *a, const float *b, int n) {
   struct f16 lanes = {{{0}}};
   int i = 0;
   for (; i + 16 <= n; i += 16)

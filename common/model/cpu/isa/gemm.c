@@ -1,16 +1,17 @@
 /* y = x W^T and dW += dy^T x by blocks of 32 along the dot (NUMERICS.md, DOT).
  *
- * gemm: for a block of rows, x is widened once into `xs`, each 32-block as 16 even then 16 odd floats; for each panel of 32 outputs W is widened
- * the same way into `panel`; then the micro kernel runs.  A row's bits depend on that row and W alone.
- * gemm_weight_backward: lanes run over K, rows over N, the dot over tokens; sums are kept apart and added to dW once at the end.
+ * gemm: for a block of rows, x is widened once into `xs`, each 32-block as 16 even then 16 odd floats; for each panel
+ * of 32 outputs W is widened the same way into `panel`; then the micro kernel runs.  A row's bits depend on that row
+ * and W alone. gemm_weight_backward: lanes run over K, rows over N, the dot over tokens; sums are kept apart and
+ * added to dW once at the end.
  */
 #include "common/model/cpu/isa/micro.h"
 
 enum {
-  ROW_BLOCK = 48,            /* rows of x in scratch */
-  K_CHUNK = 1024,            /* of x in scratch */
-  X_STRIDE = K_CHUNK + 16,   /* so that rows do not share cache sets */
-  PANEL_K = 256,             /* of W in scratch: 32 KiB */
+  ROW_BLOCK = 48,          /* rows of x in scratch */
+  K_CHUNK = 1024,          /* of x in scratch */
+  X_STRIDE = K_CHUNK + 16, /* so that rows do not share cache sets */
+  PANEL_K = 256,           /* of W in scratch: 32 KiB */
   PANEL = 32
 };
 
@@ -20,21 +21,21 @@ struct gemm_scratch {
   float acc[ROW_BLOCK * PANEL];
 };
 
-static void widen_x(float *xs, const void *x, size_t row, int rows, int K, int k0, int k1, bool f32)
-{
+static void widen_x(float *xs, const void *x, size_t row, int rows, int K, int k0, int k1, bool f32) {
   for (int r = 0; r < rows; r++) {
     size_t at = (row + (size_t)r) * (size_t)K;
     float *out = xs + (size_t)r * X_STRIDE;
     for (int k = k0; k < k1; k += 32, out += 32) {
-      if (k + 32 <= K) split32(out, out + 16, x, at + (size_t)k, f32);
-      else split_tail(out, out + 16, x, at + (size_t)k, K - k, f32);
+      if (k + 32 <= K)
+        split32(out, out + 16, x, at + (size_t)k, f32);
+      else
+        split_tail(out, out + 16, x, at + (size_t)k, K - k, f32);
     }
   }
 }
 
 /* Columns [k0, k1) of `tiles` tiles of W from tile `tile`, as [k'][32]: each 32-block's even k first. */
-static void widen_panel(float *panel, const struct matrix *W, int tile, int tiles, int k0, int k1, bool f32)
-{
+static void widen_panel(float *panel, const struct matrix *W, int tile, int tiles, int k0, int k1, bool f32) {
   size_t pairs = (size_t)round_up(W->K, 32) / 2;
   for (int j = 0; j < tiles; j++) {
     size_t at = ((size_t)(tile + j) * pairs + (size_t)k0 / 2) * 32;
@@ -45,8 +46,7 @@ static void widen_panel(float *panel, const struct matrix *W, int tile, int tile
   }
 }
 
-static void store_panel(const struct gemm_args *c, const float *acc, size_t row, int rows, int n0, int count)
-{
+static void store_panel(const struct gemm_args *c, const float *acc, size_t row, int rows, int n0, int count) {
   for (int r = 0; r < rows; r++) {
     float *restrict y = c->y + (row + (size_t)r) * (size_t)c->W->N + n0;
     const float *restrict a = acc + r * PANEL;
@@ -58,8 +58,7 @@ static void store_panel(const struct gemm_args *c, const float *acc, size_t row,
 }
 
 /* One panel of outputs for a block of rows, along K. */
-static void gemm_panel(const struct gemm_args *c, struct gemm_scratch *s, size_t row, int rows, int n0, bool x_ready)
-{
+static void gemm_panel(const struct gemm_args *c, struct gemm_scratch *s, size_t row, int rows, int n0, bool x_ready) {
   bool f32 = c->format == FORMAT_F32;
   int N = c->W->N, K = c->W->K, K32 = round_up(K, 32);
   int count = N - n0 < PANEL ? N - n0 : PANEL, tiles = count > 16 ? 2 : 1;
@@ -75,9 +74,18 @@ static void gemm_panel(const struct gemm_args *c, struct gemm_scratch *s, size_t
       for (int r = 0; r < rows; r += MICRO_ROWS) {
         for (int k = kp; k < kp_end; k += 32) {
           const float *x = s->xs + (size_t)r * X_STRIDE + (k - kc), *w = s->panel + (size_t)(k - kp) * PANEL;
-          struct block b = {.dst = dst + (size_t)r * ldd, .ldd = ldd, .a_even = x, .a_odd = x + 16, .step_a = 1, .w_even = w,
-                            .w_odd = w + 16 * PANEL, .step_w = PANEL, .steps = 16, .rows = rows - r < MICRO_ROWS ? rows - r : MICRO_ROWS,
-                            .lanes = tiles * 16, .first = k == 0};
+          struct block b = {.dst = dst + (size_t)r * ldd,
+                            .ldd = ldd,
+                            .a_even = x,
+                            .a_odd = x + 16,
+                            .step_a = 1,
+                            .w_even = w,
+                            .w_odd = w + 16 * PANEL,
+                            .step_w = PANEL,
+                            .steps = 16,
+                            .rows = rows - r < MICRO_ROWS ? rows - r : MICRO_ROWS,
+                            .lanes = tiles * 16,
+                            .first = k == 0};
           block_add(&b, X_STRIDE);
         }
       }
@@ -86,8 +94,7 @@ static void gemm_panel(const struct gemm_args *c, struct gemm_scratch *s, size_t
   if (!direct) store_panel(c, s->acc, row, rows, n0, count);
 }
 
-void ISA_NAME(gemm)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(gemm)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct gemm_args *c = args;
   struct gemm_scratch *s = scratch;
   int t0 = c->by_rows ? (int)begin : 0, t1 = c->by_rows ? (int)end : c->T;
@@ -108,8 +115,8 @@ struct weight_scratch {
   float acc[N_BLOCK * K_BLOCK];
 };
 
-static void weight_chunk(const struct weight_backward_args *c, struct weight_scratch *s, int t0, int n0, int n_count, int k0, int k_count)
-{
+static void weight_chunk(const struct weight_backward_args *c, struct weight_scratch *s, int t0, int n0, int n_count,
+                         int k0, int k_count) {
   bool f32 = c->format == FORMAT_F32;
   int rows = c->T - t0 < T_CHUNK ? c->T - t0 : T_CHUNK, lanes = round_up(k_count, 16);
   for (int t = 0; t < rows; t++) {
@@ -124,16 +131,24 @@ static void weight_chunk(const struct weight_backward_args *c, struct weight_scr
   for (int lane = 0; lane < lanes; lane += 32) {
     for (int t = 0; t < rows; t += 32) {
       const float *dy = s->dy + t * N_BLOCK, *x = s->x + t * K_BLOCK + lane;
-      struct block b = {.dst = s->acc + lane, .ldd = K_BLOCK, .a_even = dy, .a_odd = dy + N_BLOCK, .step_a = 2 * N_BLOCK, .w_even = x,
-                        .w_odd = x + K_BLOCK, .step_w = 2 * K_BLOCK, .steps = rows - t >= 32 ? 16 : (rows - t + 1) / 2, .rows = n_count,
-                        .lanes = lanes - lane < 32 ? lanes - lane : 32, .first = t0 + t == 0};
+      struct block b = {.dst = s->acc + lane,
+                        .ldd = K_BLOCK,
+                        .a_even = dy,
+                        .a_odd = dy + N_BLOCK,
+                        .step_a = 2 * N_BLOCK,
+                        .w_even = x,
+                        .w_odd = x + K_BLOCK,
+                        .step_w = 2 * K_BLOCK,
+                        .steps = rows - t >= 32 ? 16 : (rows - t + 1) / 2,
+                        .rows = n_count,
+                        .lanes = lanes - lane < 32 ? lanes - lane : 32,
+                        .first = t0 + t == 0};
       block_add(&b, 1);
     }
   }
 }
 
-void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct weight_backward_args *c = args;
   struct weight_scratch *s = scratch;
   for (int n0 = (int)begin; n0 < (int)end; n0 += N_BLOCK) {

@@ -1,10 +1,10 @@
-/* The inner kernel of every matrix product: one block of 32 along the dot, as an even and an odd chain of fused multiply-adds
- * (NUMERICS.md, DOT), for some rows of `a` (broadcast) against 16-lane tiles of `w`.
+/* The inner kernel of every matrix product: one block of 32 along the dot, as an even and an odd chain of fused
+ * multiply-adds (NUMERICS.md, DOT), for some rows of `a` (broadcast) against 16-lane tiles of `w`.
  *
  *   dst[r][n] = dst[r][n] + (even + odd)        even: over s < steps of a_even[r * ROW_A + s * step_a] * w_even[s * step_w + n]; odd likewise
  *
- * Everything is already float; rows and lanes are blocked so that the accumulators of one chain fill the registers.  Even and odd chains are
- * computed one after the other: they share no values, and half the registers do.
+ * Everything is already float; rows and lanes are blocked so that the accumulators of one chain fill the registers.
+ * Even and odd chains are computed one after the other: they share no values, and half the registers do.
  */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_MICRO_H
 #define LEASEHOLD_MODEL_CPU_ISA_MICRO_H
@@ -24,13 +24,13 @@ struct block {
   size_t step_a;
   const float *w_even, *w_odd;
   size_t step_w;
-  int steps;        /* pairs, at most 16; fewer when the rest is zero padding */
-  int rows, lanes;  /* lanes: a multiple of 16 */
-  bool first;       /* dst is taken as +0 */
+  int steps;       /* pairs, at most 16; fewer when the rest is zero padding */
+  int rows, lanes; /* lanes: a multiple of 16 */
+  bool first;      /* dst is taken as +0 */
 };
 
-INLINE void chain(vf acc[MICRO_ROWS][2], const float *a, size_t row_a, size_t step_a, const float *w, size_t step_w, int steps, const int R, const int NV)
-{
+INLINE void chain(vf acc[MICRO_ROWS][2], const float *a, size_t row_a, size_t step_a, const float *w, size_t step_w,
+                  int steps, const int R, const int NV) {
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
@@ -58,8 +58,7 @@ INLINE void chain(vf acc[MICRO_ROWS][2], const float *a, size_t row_a, size_t st
   }
 }
 
-INLINE void micro(const struct block *b, size_t row_a, int row, int lane, const int R, const int NV)
-{
+INLINE void micro(const struct block *b, size_t row_a, int row, int lane, const int R, const int NV) {
   vf even[MICRO_ROWS][2], odd[MICRO_ROWS][2];
   size_t at = (size_t)row * row_a;
   chain(even, b->a_even + at, row_a, b->step_a, b->w_even + lane, b->step_w, b->steps, R, NV);
@@ -83,8 +82,7 @@ INLINE void micro(const struct block *b, size_t row_a, int row, int lane, const 
   }
 }
 
-INLINE void micro_rows(const struct block *b, size_t row_a, int lane, const int NV)
-{
+INLINE void micro_rows(const struct block *b, size_t row_a, int lane, const int NV) {
   int r = 0;
   for (; r + MICRO_ROWS <= b->rows; r += MICRO_ROWS) micro(b, row_a, r, lane, MICRO_ROWS, NV);
   if (MICRO_ROWS > 8 && r + 8 <= b->rows) {
@@ -103,8 +101,7 @@ INLINE void micro_rows(const struct block *b, size_t row_a, int lane, const int 
 }
 
 /* row_a is a constant at every call, so that the rows' addresses are displacements. */
-INLINE void block_add(const struct block *b, const size_t row_a)
-{
+INLINE void block_add(const struct block *b, const size_t row_a) {
   int lane = 0;
   for (; lane + 2 * VL <= b->lanes; lane += 2 * VL) micro_rows(b, row_a, lane, 2);
   if (lane < b->lanes) micro_rows(b, row_a, lane, 1);

@@ -2,10 +2,9 @@
 #include "common/model/cpu/isa/vec.h"
 
 #define ACCUMULATE_MAX 0x1p50
-#define ROUND_MAGIC 0x1.8p52  /* adding it rounds to the nearest integer, which then stands in the low bits */
+#define ROUND_MAGIC    0x1.8p52 /* adding it rounds to the nearest integer, which then stands in the low bits */
 
-void ISA_NAME(accumulate)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(accumulate)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct accumulate_args *c = args;
   const uint64_t magic = 0x4338000000000000u;
   const double scale = c->scale;
@@ -24,15 +23,13 @@ void ISA_NAME(accumulate)(const void *args, size_t begin, size_t end, void *scra
   if (bad) __atomic_store_n(c->bad, true, __ATOMIC_RELAXED);
 }
 
-void ISA_NAME(grad_from_accumulator)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(grad_from_accumulator)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct grad_args *c = args;
   (void)scratch;
   for (size_t i = begin; i < end; i++) c->g[i] = (float)(((double)c->acc[i] * c->scale) / c->denominator);
 }
 
-static double block_squares(const float *g, size_t n)
-{
+static double block_squares(const float *g, size_t n) {
   double lane[16] = {0};
   size_t i = 0;
   for (; i + 16 <= n; i += 16)
@@ -49,8 +46,7 @@ static double block_squares(const float *g, size_t n)
   return lane[0];
 }
 
-void ISA_NAME(sum_of_squares)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(sum_of_squares)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct squares_args *c = args;
   (void)scratch;
   for (size_t b = begin; b < end; b++) {
@@ -59,15 +55,14 @@ void ISA_NAME(sum_of_squares)(const void *args, size_t begin, size_t end, void *
   }
 }
 
-INLINE v4 vsqrt(v4 x)
-{
-  return (v4)_mm_sqrt_ps((__m128)x);
-}
+INLINE v4 vsqrt(v4 x) { return (v4)_mm_sqrt_ps((__m128)x); }
 
-struct factors { float scale, decay, beta1, beta2, rest1, rest2, root, eps, rate; };
+struct factors {
+  float scale, decay, beta1, beta2, rest1, rest2, root, eps, rate;
+};
 
-INLINE void adamw4(const struct factors *f, float *master_at, float *m_at, float *v_at, const float *g_at, const size_t bytes)
-{
+INLINE void adamw4(const struct factors *f, float *master_at, float *m_at, float *v_at, const float *g_at,
+                   const size_t bytes) {
   v4 g = {0}, master = {0}, m = {0}, v = {0};
   memcpy(&g, g_at, bytes);
   memcpy(&master, master_at, bytes);
@@ -83,12 +78,18 @@ INLINE void adamw4(const struct factors *f, float *master_at, float *m_at, float
   memcpy(v_at, &v, bytes);
 }
 
-void ISA_NAME(adamw)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(adamw)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct adamw_args *c = args;
   const struct adamw *a = c->step;
-  const struct factors f = {.scale = a->grad_scale, .decay = a->lr * a->weight_decay, .beta1 = a->beta1, .beta2 = a->beta2, .rest1 = 1.0f - a->beta1,
-                            .rest2 = 1.0f - a->beta2, .root = sqrtf(a->bias2), .eps = a->eps, .rate = a->lr / a->bias1};
+  const struct factors f = {.scale = a->grad_scale,
+                            .decay = a->lr * a->weight_decay,
+                            .beta1 = a->beta1,
+                            .beta2 = a->beta2,
+                            .rest1 = 1.0f - a->beta1,
+                            .rest2 = 1.0f - a->beta2,
+                            .root = sqrtf(a->bias2),
+                            .eps = a->eps,
+                            .rate = a->lr / a->bias1};
   size_t i = begin;
   (void)scratch;
   for (; i + 4 <= end; i += 4) adamw4(&f, c->master + i, c->m + i, c->v + i, c->g + i, 16);

@@ -1,26 +1,24 @@
-/* Forward kernels that go row by row or element by element: operand conversion, RMS norm, head norm with rotation, SwiGLU. */
+/* Forward kernels that go row by row or element by element: operand conversion, RMS norm, head norm with rotation,
+ * SwiGLU. */
 #include "common/model/cpu/isa/elementary.h"
 
 enum { CHUNK = 256 };
 
-void ISA_NAME(to_operand)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(to_operand)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct convert_args *c = args;
   (void)scratch;
   for (size_t i = begin; i < end; i += CHUNK)
     round_row(c->out, i, (const float *)c->in + i, end - i < CHUNK ? (int)(end - i) : CHUNK, c->format == FORMAT_F32);
 }
 
-void ISA_NAME(from_operand)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(from_operand)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct convert_args *c = args;
   (void)scratch;
   for (size_t i = begin; i < end; i += CHUNK)
     widen_row((float *)c->out + i, c->in, i, end - i < CHUNK ? (int)(end - i) : CHUNK, c->format == FORMAT_F32);
 }
 
-void ISA_NAME(rmsnorm)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(rmsnorm)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct rmsnorm_args *c = args;
   bool f32 = c->format == FORMAT_F32;
   (void)scratch;
@@ -39,8 +37,8 @@ void ISA_NAME(rmsnorm)(const void *args, size_t begin, size_t end, void *scratch
 }
 
 /* One head: y[E] = norm(x) w, rotated. */
-static float norm_rope(const struct rope_args *c, float *restrict out, const float *restrict x, const float *restrict w, const float *restrict rope)
-{
+static float norm_rope(const struct rope_args *c, float *restrict out, const float *restrict x, const float *restrict w,
+                       const float *restrict rope) {
   int E = c->E, half = E / 2;
   float rstd = 1.0f, y[CPU_HEAD_DIM_MAX];
   if (c->w) {
@@ -57,8 +55,7 @@ static float norm_rope(const struct rope_args *c, float *restrict out, const flo
   return rstd;
 }
 
-void ISA_NAME(head_norm_rope)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(head_norm_rope)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct rope_args *c = args;
   bool f32 = c->format == FORMAT_F32;
   size_t H = (size_t)c->H, E = (size_t)c->E;
@@ -76,8 +73,7 @@ void ISA_NAME(head_norm_rope)(const void *args, size_t begin, size_t end, void *
   }
 }
 
-void ISA_NAME(swiglu)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(swiglu)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct swiglu_args *c = args;
   (void)scratch;
   for (size_t at = begin; at < end; at += CHUNK) {

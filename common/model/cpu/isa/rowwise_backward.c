@@ -1,11 +1,10 @@
-/* Gradients of the row-wise kernels.  dx is split over rows; parameter gradients are split over columns, so that every column adds its tokens
- * in order, from the value that stands there. */
+/* Gradients of the row-wise kernels.  dx is split over rows; parameter gradients are split over columns, so that
+ * every column adds its tokens in order, from the value that stands there. */
 #include "common/model/cpu/isa/elementary.h"
 
 enum { CHUNK = 256 };
 
-void ISA_NAME(embed_backward)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(embed_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct embed_backward_args *c = args;
   size_t D = (size_t)c->D;
   (void)scratch;
@@ -17,8 +16,7 @@ void ISA_NAME(embed_backward)(const void *args, size_t begin, size_t end, void *
 }
 
 /* SUM of (dy * w) * x over a row, in 16 lanes. */
-static float sum_gradient(const float *dy, const float *w, const float *x, int n)
-{
+static float sum_gradient(const float *dy, const float *w, const float *x, int n) {
   struct f16 lanes = {{{0}}};
   int i = 0;
   for (; i + 16 <= n; i += 16)
@@ -32,21 +30,20 @@ static float sum_gradient(const float *dy, const float *w, const float *x, int n
     memcpy(a, dy + i, bytes);
     memcpy(b, w + i, bytes);
     memcpy(e, x + i, bytes);
-    for (int p = 0; p < PARTS; p++) lanes.v[p] = lanes.v[p] + (vload(a + p * VL) * vload(b + p * VL)) * vload(e + p * VL);
+    for (int p = 0; p < PARTS; p++)
+      lanes.v[p] = lanes.v[p] + (vload(a + p * VL) * vload(b + p * VL)) * vload(e + p * VL);
   }
   return tree16(lanes);
 }
 
 /* The whole weight row, widened into scratch: [D] floats, or fewer when D exceeds it. */
-static const float *weight_row(const void *w, int D, bool f32, float *scratch)
-{
+static const float *weight_row(const void *w, int D, bool f32, float *scratch) {
   if (f32) return w;
   widen_row(scratch, w, 0, D, false);
   return scratch;
 }
 
-void ISA_NAME(rmsnorm_backward_x)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(rmsnorm_backward_x)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct rmsnorm_backward_args *c = args;
   size_t D = (size_t)c->D;
   const float *w = weight_row(c->w, c->D, c->format == FORMAT_F32, scratch);
@@ -58,8 +55,7 @@ void ISA_NAME(rmsnorm_backward_x)(const void *args, size_t begin, size_t end, vo
   }
 }
 
-void ISA_NAME(rmsnorm_backward_w)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(rmsnorm_backward_w)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct rmsnorm_backward_args *c = args;
   size_t D = (size_t)c->D;
   (void)scratch;
@@ -71,8 +67,8 @@ void ISA_NAME(rmsnorm_backward_w)(const void *args, size_t begin, size_t end, vo
 }
 
 /* The rotation's transpose over the pairs [first, last): a = gradient of element e, b = of e + half. */
-INLINE void unrotate(float *restrict a, float *restrict b, const float *restrict dy, const float *restrict rope, int half, int first, int last)
-{
+INLINE void unrotate(float *restrict a, float *restrict b, const float *restrict dy, const float *restrict rope,
+                     int half, int first, int last) {
   for (int e = first; e < last; e++) {
     float y1 = dy[e], y2 = dy[e + half], cosine = rope[2 * e], sine = rope[2 * e + 1];
     a[e - first] = y1 * cosine + y2 * sine;
@@ -80,8 +76,7 @@ INLINE void unrotate(float *restrict a, float *restrict b, const float *restrict
   }
 }
 
-void ISA_NAME(head_norm_rope_backward_x)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(head_norm_rope_backward_x)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct rope_backward_args *c = args;
   size_t H = (size_t)c->H, E = (size_t)c->E;
   int half = c->E / 2;
@@ -103,8 +98,7 @@ void ISA_NAME(head_norm_rope_backward_x)(const void *args, size_t begin, size_t 
   }
 }
 
-void ISA_NAME(head_norm_rope_backward_w)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(head_norm_rope_backward_w)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct rope_backward_args *c = args;
   size_t H = (size_t)c->H, E = (size_t)c->E;
   int half = c->E / 2, first = (int)begin, last = (int)end, n = last - first;
@@ -122,8 +116,7 @@ void ISA_NAME(head_norm_rope_backward_w)(const void *args, size_t begin, size_t 
   }
 }
 
-void ISA_NAME(swiglu_backward)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(swiglu_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct swiglu_backward_args *c = args;
   (void)scratch;
   for (size_t at = begin; at < end; at += CHUNK) {

@@ -1,6 +1,6 @@
-/* Over a row of logits: log-probability, its gradient, and the sampler's walk.  All three see the same z = logits / temperature, the same
- * maximum and the same sums in blocks of 256 vocabulary entries (NUMERICS.md, "Vocabulary"), which is why the sampled token's log-probability is
- * the trainer's, bit for bit. */
+/* Over a row of logits: log-probability, its gradient, and the sampler's walk.  All three see the same z = logits /
+ * temperature, the same maximum and the same sums in blocks of 256 vocabulary entries (NUMERICS.md, "Vocabulary"),
+ * which is why the sampled token's log-probability is the trainer's, bit for bit. */
 #include <assert.h>
 
 #include "common/model/cpu/isa/elementary.h"
@@ -8,16 +8,15 @@
 enum { BLOCK = 256, BLOCKS_MAX = 1 << 16 };
 
 /* z of entries [v, v + n), zero padded to 16. */
-INLINE void load_z(float *restrict z, const float *restrict logits, int n, float temperature)
-{
+INLINE void load_z(float *restrict z, const float *restrict logits, int n, float temperature) {
   for (int i = n; i < round_up(n, 16); i++) z[i] = 0.0f;
-  if (temperature == 1.0f) memcpy(z, logits, (size_t)n * sizeof *z);
+  if (temperature == 1.0f)
+    memcpy(z, logits, (size_t)n * sizeof *z);
   else
     for (int i = 0; i < n; i++) z[i] = logits[i] / temperature;
 }
 
-static float max_row(const float *logits, float temperature, int V)
-{
+static float max_row(const float *logits, float temperature, int V) {
   float z[BLOCK];
   struct f16 top;
   for (int p = 0; p < PARTS; p++) top.v[p] = vset(-HUGE_VALF);
@@ -32,16 +31,14 @@ static float max_row(const float *logits, float temperature, int V)
 }
 
 /* p = exp(z - max) of a block, zero padded to 16; z too. */
-INLINE void block_exp(float *p, float *z, const float *logits, int n, float temperature, float max)
-{
+INLINE void block_exp(float *p, float *z, const float *logits, int n, float temperature, float max) {
   load_z(z, logits, n, temperature);
   for (int i = 0; i < round_up(n, 16); i++) p[i] = z[i] - max;
   exp_buffer(p, p, n);
   for (int i = n; i < round_up(n, 16); i++) p[i] = 0.0f;
 }
 
-void ISA_NAME(logprob)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(logprob)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct logprob_args *c = args;
   (void)scratch;
   for (size_t t = begin; t < end; t++) {
@@ -66,8 +63,7 @@ void ISA_NAME(logprob)(const void *args, size_t begin, size_t end, void *scratch
   }
 }
 
-void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct logprob_backward_args *c = args;
   (void)scratch;
   for (size_t t = begin; t < end; t++) {
@@ -91,8 +87,7 @@ void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void
   }
 }
 
-static int32_t argmax(const float *logits, int V)
-{
+static int32_t argmax(const float *logits, int V) {
   int best = 0;
   for (int v = 1; v < V; v++)
     if (logits[v] > logits[best]) best = v;
@@ -100,8 +95,7 @@ static int32_t argmax(const float *logits, int V)
 }
 
 /* The first entry of the block whose running sum exceeds the threshold, else the block's last with p > 0. */
-static int32_t walk_block(const float *p, int n, float running, float threshold)
-{
+static int32_t walk_block(const float *p, int n, float running, float threshold) {
   int last = 0;
   for (int i = 0; i < n; i++) {
     running = running + p[i];
@@ -111,8 +105,7 @@ static int32_t walk_block(const float *p, int n, float running, float threshold)
   return last;
 }
 
-void ISA_NAME(sample)(const void *args, size_t begin, size_t end, void *scratch)
-{
+void ISA_NAME(sample)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct sample_args *c = args;
   float *sums = scratch, p[BLOCK], z[BLOCK];
   int blocks = (c->V + BLOCK - 1) / BLOCK;

@@ -1,8 +1,9 @@
-/* The vectors of one x86-64 level, as GNU vectors of its natural width: VL lanes of float.  A kernel thinks in 16 lanes ("a tile"):
- * PARTS vectors.  Only the fused multiply-add needs a word of its own per level; at v2, which has none, it is fmaf, exact and slow.
+/* The vectors of one x86-64 level, as GNU vectors of its natural width: VL lanes of float.  A kernel thinks in 16
+ * lanes ("a tile"): PARTS vectors.  Only the fused multiply-add needs a word of its own per level; at v2, which has
+ * none, it is fmaf, exact and slow.
  *
- * Operands come as bf16 or float (`f32`), always addressed by element index; loads widen.  A pair of bf16 is one 32-bit word: the even
- * element is its low half.
+ * Operands come as bf16 or float (`f32`), always addressed by element index; loads widen.  A pair of bf16 is one
+ * 32-bit word: the even element is its low half.
  */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_VEC_H
 #define LEASEHOLD_MODEL_CPU_ISA_VEC_H
@@ -15,8 +16,8 @@
 #include "common/model/cpu/kernels.h"
 
 #define ISA_CONCAT2(a, b) a##_##b
-#define ISA_CONCAT(a, b) ISA_CONCAT2(a, b)
-#define ISA_NAME(name) ISA_CONCAT(name, CPU_ISA)
+#define ISA_CONCAT(a, b)  ISA_CONCAT2(a, b)
+#define ISA_NAME(name)    ISA_CONCAT(name, CPU_ISA)
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -33,27 +34,21 @@ enum { PARTS = 16 / VL };
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
-struct f16 { vf v[PARTS]; };
+struct f16 {
+  vf v[PARTS];
+};
 
-INLINE vf vload(const float *p)
-{
+INLINE vf vload(const float *p) {
   vf v;
   memcpy(&v, p, sizeof v);
   return v;
 }
 
-INLINE void vstore(float *p, vf v)
-{
-  memcpy(p, &v, sizeof v);
-}
+INLINE void vstore(float *p, vf v) { memcpy(p, &v, sizeof v); }
 
-INLINE vf vset(float x)
-{
-  return x - (vf){0}; /* x - 0 is x, -0 and NaN included */
-}
+INLINE vf vset(float x) { return x - (vf){0}; /* x - 0 is x, -0 and NaN included */ }
 
-INLINE vf vfma(vf a, vf b, vf c)
-{
+INLINE vf vfma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
@@ -65,19 +60,12 @@ INLINE vf vfma(vf a, vf b, vf c)
 #endif
 }
 
-INLINE vf vselect(vi mask, vf yes, vf no)
-{
-  return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
-}
+INLINE vf vselect(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
 
-INLINE vf vmax(vf a, vf b)
-{
-  return vselect(a > b, a, b);
-}
+INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
 
 /* Lanes 0, 2, 4.. of the 2 * VL floats in a, b; and lanes 1, 3, 5.. */
-INLINE vf vevens(vf a, vf b)
-{
+INLINE vf vevens(vf a, vf b) {
 #if defined(__AVX512F__)
   return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 #elif defined(__AVX2__)
@@ -87,8 +75,7 @@ INLINE vf vevens(vf a, vf b)
 #endif
 }
 
-INLINE vf vodds(vf a, vf b)
-{
+INLINE vf vodds(vf a, vf b) {
 #if defined(__AVX512F__)
   return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 #elif defined(__AVX2__)
@@ -99,8 +86,7 @@ INLINE vf vodds(vf a, vf b)
 }
 
 /* Vector `part` of the even (odd) elements of the 32 operands from index `at`. */
-INLINE vf load_even(const void *base, size_t at, int part, bool f32)
-{
+INLINE vf load_even(const void *base, size_t at, int part, bool f32) {
   if (f32) {
     const float *p = (const float *)base + at + 2 * VL * part;
     return vevens(vload(p), vload(p + VL));
@@ -110,8 +96,7 @@ INLINE vf load_even(const void *base, size_t at, int part, bool f32)
   return (vf)(w << 16);
 }
 
-INLINE vf load_odd(const void *base, size_t at, int part, bool f32)
-{
+INLINE vf load_odd(const void *base, size_t at, int part, bool f32) {
   if (f32) {
     const float *p = (const float *)base + at + 2 * VL * part;
     return vodds(vload(p), vload(p + VL));
@@ -122,8 +107,7 @@ INLINE vf load_odd(const void *base, size_t at, int part, bool f32)
 }
 
 /* 32 operands into 16 even and 16 odd floats. */
-INLINE void split32(float *even, float *odd, const void *base, size_t at, bool f32)
-{
+INLINE void split32(float *even, float *odd, const void *base, size_t at, bool f32) {
   UNROLL
   for (int p = 0; p < PARTS; p++) {
     vstore(even + p * VL, load_even(base, at, p, f32));
@@ -132,8 +116,7 @@ INLINE void split32(float *even, float *odd, const void *base, size_t at, bool f
 }
 
 /* The last n < 32 operands of a row, zero padded. */
-INLINE void split_tail(float *even, float *odd, const void *base, size_t at, int n, bool f32)
-{
+INLINE void split_tail(float *even, float *odd, const void *base, size_t at, int n, bool f32) {
   for (int i = 0; i < 16; i++) even[i] = odd[i] = 0.0f;
   for (int i = 0; i < n; i++) {
     float x;
@@ -143,13 +126,14 @@ INLINE void split_tail(float *even, float *odd, const void *base, size_t at, int
       uint32_t u = (uint32_t)((const uint16_t *)base)[at + (size_t)i] << 16;
       memcpy(&x, &u, sizeof x);
     }
-    if (i % 2 == 0) even[i / 2] = x;
-    else odd[i / 2] = x;
+    if (i % 2 == 0)
+      even[i / 2] = x;
+    else
+      odd[i / 2] = x;
   }
 }
 
-INLINE void widen_row(float *restrict out, const void *base, size_t at, int n, bool f32)
-{
+INLINE void widen_row(float *restrict out, const void *base, size_t at, int n, bool f32) {
   if (f32) {
     memcpy(out, (const float *)base + at, (size_t)n * sizeof *out);
     return;
@@ -169,8 +153,7 @@ INLINE uint32_t bf16_bits(uint32_t u) /* rounded, in the high half */
 }
 
 /* Rounds n floats to operands from index `at` on. */
-INLINE void round_row(void *base, size_t at, const float *restrict in, int n, bool f32)
-{
+INLINE void round_row(void *base, size_t at, const float *restrict in, int n, bool f32) {
   if (f32) {
     memcpy((float *)base + at, in, (size_t)n * sizeof *in);
     return;
@@ -184,8 +167,7 @@ INLINE void round_row(void *base, size_t at, const float *restrict in, int n, bo
 }
 
 /* The operand's value as a float. */
-INLINE vf vround(vf x, bool f32)
-{
+INLINE vf vround(vf x, bool f32) {
   if (f32) return x;
   vu u = (vu)x;
   vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
@@ -193,8 +175,7 @@ INLINE vf vround(vf x, bool f32)
   return vselect(x != x, (vf)quiet, (vf)rounded);
 }
 
-INLINE struct f16 load16(const float *p)
-{
+INLINE struct f16 load16(const float *p) {
   struct f16 r;
   UNROLL
   for (int i = 0; i < PARTS; i++) r.v[i] = vload(p + i * VL);
@@ -205,10 +186,10 @@ typedef float v8 __attribute__((vector_size(32)));
 typedef float v4 __attribute__((vector_size(16)));
 
 /* The tree of NUMERICS.md: l += l+8, l += l+4, l += l+2, l += l+1. */
-INLINE float tree16(struct f16 x)
-{
+INLINE float tree16(struct f16 x) {
 #if defined(__AVX512F__)
-  v8 a = __builtin_shufflevector(x.v[0], x.v[0], 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(x.v[0], x.v[0], 8, 9, 10, 11, 12, 13, 14, 15);
+  v8 a = __builtin_shufflevector(x.v[0], x.v[0], 0, 1, 2, 3, 4, 5, 6, 7) +
+         __builtin_shufflevector(x.v[0], x.v[0], 8, 9, 10, 11, 12, 13, 14, 15);
   v4 b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
 #elif defined(__AVX2__)
   v8 a = x.v[0] + x.v[1];
@@ -219,8 +200,7 @@ INLINE float tree16(struct f16 x)
   return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
-INLINE float max16(struct f16 x)
-{
+INLINE float max16(struct f16 x) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)x.v[0]);
 #else
