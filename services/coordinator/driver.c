@@ -143,11 +143,21 @@ static enum rc work(struct driver *d, const struct active_run *a, bool *progress
   return RC_OK;
 }
 
+/* A trainer that was started again under the same address refuses what its predecessor had taken, before its
+ * registration is seen.  So a refusal leads, once a round, to verifying what the trainer holds; the next one is final. */
+static bool doubt(struct driver *d, const struct active_run *a) {
+  if (d->verified_trainer == 0 || (d->doubted_run == a->run && d->doubted_round == a->round)) return false;
+  d->doubted_run = a->run;
+  d->doubted_round = a->round;
+  d->verified_trainer = 0;
+  return true;
+}
+
 /* Ends the run when its trouble is final or has lasted too long. */
 static void trouble(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {
   int64_t now_ms = clock_monotonic_ms();
   struct err end_err = {0};
-  bool transient = is_transient(rc) || trainer_changed(d);
+  bool transient = is_transient(rc) || trainer_changed(d) || doubt(d, a);
   if (d->trouble_since_ms == 0) {
     d->trouble_since_ms = now_ms;
     log_warn("run %s: %s%s", id_run(a->run).text, err->message, transient ? " (trying again)" : "");

@@ -46,9 +46,10 @@ struct driver {
   pthread_cond_t wake;
   bool kicked;
 
-  struct run_context *context; /* of the active run */
-  int64_t verified_trainer;    /* the incarnation that was seen to hold the run's version */
-  int64_t trouble_since_ms;    /* 0: none */
+  struct run_context *context;        /* of the active run */
+  int64_t verified_trainer;           /* the incarnation that was seen to hold the run's version */
+  int64_t trouble_since_ms;           /* 0: none */
+  int64_t doubted_run, doubted_round; /* where a refusal last led to verifying the trainer anew */
   struct trainer_target trainer;
 };
 

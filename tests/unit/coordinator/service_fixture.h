@@ -466,8 +466,10 @@ static __attribute__((unused)) struct json *serve_run(struct fixture *f, struct 
     struct lease_answer a;
     struct json *r = get_run(f, run);
     if (strcmp(json_string(json_get(r, "state"), NULL), wanted) == 0) return r;
+    const struct json *error = json_get(r, "error");
     if (clock_monotonic_ms() > until_ms)
-      fail_msg("run %s is %s, not %s", run, json_string(json_get(r, "state"), NULL), wanted);
+      fail_msg("run %s is %s, not %s: %s", run, json_string(json_get(r, "state"), NULL), wanted,
+               json_type_of(error) == JSON_STRING ? json_string(error, NULL) : "no error");
     json_free(r);
     if (poll_once(f, s, 64, 20, &a, &err) != RC_OK) fail_msg("%s", err.message);
     for (size_t i = 0; i < a.lease_count; i++) {
