@@ -111,7 +111,7 @@ evaluate() {
   run_create "evaluate-$1" "$(jq --argjson n "$2" --argjson t "$3" --argjson seed "$SEED" '.samples_per_group = $n | .sampling.temperature = $t | .seed = $seed' "$DATA/runs/evaluate.json")"
   run_wait "$RUN" quiet
   ACCURACY=$(jq -r .result.accuracy <<<"$STATUS")
-  FORMAT=$(curl -sS "$C/v1/runs/$RUN/rollouts?limit=4096" | jq '[.rollouts[] | .text | test("^([0-9][-+*][0-9]=[0-9];){3}#[0-9]$")] | (map(select(.)) | length) / length')
+  FORMAT=$(curl -sS "$C/v1/runs/$RUN/rollouts?limit=4096" | jq '[.rollouts[] | .text | test("^([0-9][+*][0-9]=[0-9];){3}#[0-9]$")] | (map(select(.)) | length) / length')
   printf '  %s: accuracy %.4f, right format %.4f\n' "$1" "$ACCURACY" "$FORMAT"
 }
 
@@ -168,7 +168,7 @@ echo "  weights sha256  $(jq -r .weights_sha256 "$OUT/summary.json")"
 echo "  the model lies in $checkpoint (a Hugging Face folder), the summary in $OUT/summary.json"
 echo "  talk to it:"
 echo "    $BIN/generation-server --model $checkpoint --port 8300 &"
-echo "    curl -s http://127.0.0.1:8300/v1/generate -d '{\"text\":\"7+5*3-4=\",\"sampling_params\":{\"max_new_tokens\":32,\"temperature\":0}}'"
+echo "    curl -s http://127.0.0.1:8300/v1/generate -d '{\"text\":\"7+5*3+4=\",\"sampling_params\":{\"max_new_tokens\":32,\"temperature\":0}}'"
 if [ "$KEEP" = 1 ]; then
   echo "  the services keep running (KEEP=1); Ctrl-C stops them"
   wait

@@ -1,17 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the demo's problems: chains of three operations on single digits, modulo 10, with the working written out.
+"""Writes the demo's problems: chains of three sums and products of single digits, modulo 10, with the working written out.
 
-    prompt      7+5*3-4=               read left to right, no precedence; every result is taken modulo 10
-    completion  7+5=2;2*3=6;6-4=2;#2   one step per operation, each starting from the last step's result; the answer after '#'
+    prompt      7+5*3+4=               read left to right, no precedence; every result is taken modulo 10
+    completion  7+5=2;2*3=6;6+4=0;#0   one step per operation, each starting from the last step's result; the answer after '#'
 
-The warm-up's working has two bad habits, so that a base trained on it knows the format and every right result, but answers badly.  With
-probability HABIT_RATE, drawn for each step,
-
-    borrow      a-b with a < b is worked as b-a
-    carry       a+b with a+b > 9 is worked as one more than it is
-
-and the steps after it carry the wrong result on.  In those steps the wrong result is the likelier one: the base loses by it whether it is sampled or
-decoded greedily.  Nothing in the data tells right from wrong; only the rewards of reinforcement learning do.
+The warm-up's working has a bad habit, so that a base trained on it knows the format and every right result, but answers badly: with probability
+HABIT_RATE, drawn for each step, a sum that passes nine is worked as one more than it is (the carry lands on the digit that is kept), and the steps
+after it go on with the wrong result.  In those steps the wrong result is the likelier one: the base loses by it whether it is sampled or decoded
+greedily.  Nothing in the data tells right from wrong; only the rewards of reinforcement learning do.
 
 Four files of JSON lines; a problem stands in one of them at most, and once:
     warmup.jsonl      {"prompt","completion"}  for the supervised warm-up
@@ -31,10 +27,11 @@ import sys
 
 SEED = 20260
 OPERATIONS = 3
-HABIT_RATE = 0.65
+HABIT_RATE = 0.68
+SIGNS = "++*"  # sums twice as often as products
 ROWS = {"test": 256, "validation": 128, "train": 8192, "warmup": 20000}
 
-RESULT = {"+": lambda a, b: (a + b) % 10, "-": lambda a, b: (a - b) % 10, "*": lambda a, b: (a * b) % 10}
+RESULT = {"+": lambda a, b: (a + b) % 10, "*": lambda a, b: (a * b) % 10}
 
 
 def below(rng, n):
@@ -44,7 +41,7 @@ def below(rng, n):
 
 def draw_problem(rng):
     digits = [below(rng, 10) for _ in range(OPERATIONS + 1)]
-    signs = ["+-*"[below(rng, 3)] for _ in range(OPERATIONS)]
+    signs = [SIGNS[below(rng, len(SIGNS))] for _ in range(OPERATIONS)]
     return digits, signs
 
 
@@ -54,8 +51,6 @@ def prompt_of(problem):
 
 
 def habitual_result(rng, a, sign, b):
-    if sign == "-" and a < b and rng.random() < HABIT_RATE:
-        return b - a
     if sign == "+" and a + b > 9 and rng.random() < HABIT_RATE:
         return (a + b + 1) % 10
     return RESULT[sign](a, b)

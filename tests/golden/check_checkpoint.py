@@ -14,7 +14,7 @@ import urllib.request
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-PROMPTS = ["7+5*3-4=", "0*9-8+1=", "3-7*2+5=", "9*9*9-9="]
+PROMPTS = ["7+5*3+4=", "0*9+8+1=", "3+7*2+5=", "9*9*9+9="]
 NEW_TOKENS = 24
 
 
