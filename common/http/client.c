@@ -4,7 +4,10 @@
  * CLIENT_TICK_MS whatever the peer does, name resolution included.  The answer is collected under a ceiling, refused
  * from its announced length already. The environment is not consulted (no proxies), redirects are not followed,
  * nothing but http is spoken. One thread per client; libcurl's global state is made once and lives until the process
- * ends. */
+ * ends.
+ *
+ * Called by common/client, which knows the messages: nothing here retries, a failed exchange is reported once and its
+ * connection dropped.  An answer's body is the caller's (http_answer_free). */
 #include <assert.h>
 #include <curl/curl.h>
 #include <pthread.h>

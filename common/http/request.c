@@ -14,6 +14,31 @@
 #include "common/http/server_internal.h"
 #include "common/http/status.h"
 
+/* --- memory of bodies --- */
+
+/* So many peers, each within its route's limit, could still fill the memory together. */
+static enum rc body_charge(struct http_request *r, size_t len, struct err *err) {
+  const size_t twice = r->body_max > SIZE_MAX / 2 ? SIZE_MAX : 2 * r->body_max;
+  const size_t limit = twice > LIMIT_HTTP_BODIES_BYTES ? twice : LIMIT_HTTP_BODIES_BYTES;
+  const size_t before = atomic_fetch_add(&r->server->bodies_bytes, len);
+  r->body_charged += len;
+  if (before <= limit && len <= limit - before) return RC_OK;
+  return err_set(err, RC_FULL, NULL, "request bodies of %zu bytes are held already, at most %zu were expected", before,
+                 limit);
+}
+
+static void body_free(struct http_request *r) {
+  atomic_fetch_sub(&r->server->bodies_bytes, r->body_charged);
+  r->body_charged = 0;
+  buf_free(&r->body);
+}
+
+void http_release_body(struct http_request *r) {
+  json_free(r->json);
+  r->json = NULL;
+  body_free(r);
+}
+
 /* --- lifetime --- */
 
 void server_unref_unlock(struct http_server *s) {
@@ -35,6 +60,7 @@ void request_unref_unlock(struct http_request *r) {
   }
   *r->link = r->next;
   if (r->next != NULL) r->next->link = r->link;
+  atomic_fetch_sub(&s->bodies_bytes, r->body_charged);
   server_unref_unlock(s);
   if (r->response != NULL) MHD_destroy_response(r->response);
   json_free(r->json);
@@ -171,7 +197,8 @@ void request_begin(struct http_request *r, struct MHD_Connection *connection, co
   if (r->refused_status == 0) check_route(r, method);
   if (r->refused_status != 0) return;
 
-  r->body_max = r->route->body_bytes_max == 0 ? LIMIT_BODY_BYTES : r->route->body_bytes_max;
+  r->body_max = r->route->body_limit != NULL ? r->route->body_limit(r->server->context) : r->route->body_bytes_max;
+  if (r->body_max == 0) r->body_max = LIMIT_BODY_BYTES;
   uint64_t len = announced_length(r);
   if (len > r->body_max)
     refuse_body(r, "", len);
@@ -191,11 +218,13 @@ bool request_collect(struct http_request *r, const char *bytes, size_t len) {
     refuse_body(r, "at least ", (uint64_t)r->body.len + len);
   if (r->refused_status == 0) {
     struct err err;
-    buf_append(&r->body, bytes, len);
-    if (buf_check(&r->body, &err) == RC_OK) return true;
+    if (body_charge(r, len, &err) == RC_OK) {
+      buf_append(&r->body, bytes, len);
+      if (buf_check(&r->body, &err) == RC_OK) return true;
+    }
     request_refuse(r, http_status_of(err.rc), &err);
   }
-  buf_free(&r->body);
+  body_free(r);
   r->discarded += len;
   return r->discarded <= r->body_max + HTTP_REFUSED_BODY_BYTES;
 }

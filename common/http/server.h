@@ -43,6 +43,8 @@ struct http_route {
   http_handler handler;  /* runs on a server thread; must not block on anything without a deadline */
   size_t body_bytes_max; /* 0: LIMIT_BODY_BYTES */
   bool open;             /* answered without a token even when one is configured (/healthz, /readyz) */
+  /* NULL, or body_bytes_max of a service that learns it late; called when the header has come, must not wait */
+  size_t (*body_limit)(void *context);
 };
 
 struct http_server_options {
@@ -74,6 +76,8 @@ const char *http_body(const struct http_request *r, size_t *len);
 /* The body as JSON, parsed once; freed with the request. RC_INVALID when it is not an acceptable document. */
 enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err);
 struct arena *http_arena(struct http_request *r);
+/* Frees the body and its JSON early, in the handler: nothing that was read from them may be used any more. */
+void http_release_body(struct http_request *r);
 
 /* --- replying: exactly one of these per request, from any thread --- */
 /* Takes over body's memory (body is empty afterwards). */

@@ -18,6 +18,7 @@
 
 #include <microhttpd.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "common/http/server.h"
 
@@ -53,7 +54,7 @@ struct http_request {
   bool begun;
   const struct http_route *route;
   const char *params[HTTP_PARAMS_MAX];
-  size_t body_max, discarded;
+  size_t body_max, discarded, body_charged; /* charged: to server->bodies_bytes */
   struct buf body;
   struct json *json;
   int refused_status; /* not 0: the handler is not called, `refused` is the answer */
@@ -99,6 +100,7 @@ struct http_server {
   char *token;
   int port;
   struct metric *responses[6]; /* by hundreds of the status */
+  atomic_size_t bodies_bytes;  /* request bodies in memory */
 
   pthread_mutex_t lock;   /* guards every [lock] field of every request, and all below */
   pthread_cond_t drained; /* open_replies became 0 */

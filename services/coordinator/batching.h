@@ -1,5 +1,8 @@
-/* Which groups travel in which submit-batch: whole groups, in order, under a token budget.  Pure.  The gradient does
- * not depend on it (int64 sums commute), only message sizes do. */
+/* Which groups travel in which submit-batch: whole groups, in order, under a token budget.
+ *
+ * A pure function, called once a round by driver_train.c, which stores the plan before anything is sent, so that a
+ * restart sends the same batches.  The gradient does not depend on it (int64 sums commute), only message sizes do; it
+ * must not drop, split or reorder groups. */
 #ifndef LEASEHOLD_COORDINATOR_BATCHING_H
 #define LEASEHOLD_COORDINATOR_BATCHING_H
 

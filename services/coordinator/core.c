@@ -1,7 +1,11 @@
 /* See core.h. */
+#include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -17,7 +21,8 @@ enum {
   GROUP_US = 2000,
   NAP_MS = 100,
   CALL_MS = 60000,
-  KEEP_ALIVE_MS = 15000
+  KEEP_ALIVE_MS = 15000,
+  INCIDENTS_KEPT = 10000
 };
 
 /* In the request's arena, which is kept while a cancellation callback runs. */
@@ -174,9 +179,12 @@ enum rc core_incident(struct core *c, int64_t run, const char *kind, const char 
                       struct err *err) {
   log_warn("incident: %s %s: %s", kind, subject, detail);
   metric_add(c->m_incidents, 1);
-  return store_exec(
-      c->store, err, "INSERT INTO incidents (at_ms, run, kind, subject, detail) VALUES (?1, ?2, ?3, ?4, ?5)",
-      BINDS(b_int(c->wall_ms), run ? b_int(run) : b_null(), b_text(kind), b_text(subject), b_text(detail)));
+  enum rc rc =
+      store_exec(c->store, err, "INSERT INTO incidents (at_ms, run, kind, subject, detail) VALUES (?1, ?2, ?3, ?4, ?5)",
+                 BINDS(b_int(c->wall_ms), run ? b_int(run) : b_null(), b_text(kind), b_text(subject), b_text(detail)));
+  if (rc != RC_OK) return rc;
+  return store_exec(c->store, err, "DELETE FROM incidents WHERE id <= ?1",
+                    BINDS(b_int(store_last_id(c->store) - INCIDENTS_KEPT)));
 }
 
 enum rc core_check_epoch(const struct core *c, uint64_t epoch, struct err *err) {
@@ -209,6 +217,8 @@ static void command_run(struct core *c, struct command *cmd) {
   if (cmd->rc != RC_OK) {
     cmd->parked = false;
     buf_clear(&cmd->body);
+    /* the disk is full or broken: what this command did to the state in memory cannot be undone like its rows */
+    if (cmd->rc == RC_IO) c->store_failed = true;
     if (cmd->rc == RC_CONFLICT || cmd->rc == RC_GONE) metric_add(c->m_stale, 1);
   }
 }
@@ -272,23 +282,34 @@ static void commit_failed(struct core *c, struct command *done, const struct err
   c->events = NULL;
 }
 
+/* While the writer was away nobody could report or renew. */
+static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
+  if (ms == 0) return RC_OK;
+  log_warn("the writer was away for %" PRId64 " ms; deadlines are put off by it", ms);
+  for (int i = 0; i < c->worker_count; i++) c->workers[i].seen_ms += ms;
+  return store_exec(c->store, err, "UPDATE leases SET deadline_ms = deadline_ms + ?1 WHERE state = 0",
+                    BINDS(b_int(ms)));
+}
+
 /* One transaction: the command in hand, those that wait behind it, what time brings, the polls that can be answered. */
 static void transact(struct core *c, struct command *first) {
   struct command *done = NULL, *cmd = first;
   struct err err = {0};
   int64_t begun_us = clock_monotonic_us();
   void *item;
+  int64_t last_ms = c->now_ms;
   c->now_ms = clock_monotonic_ms();
   c->wall_ms = clock_wall_ms();
   c->events = NULL;
   c->events_tail = &c->events;
   enum rc rc = store_exec(c->store, &err, "BEGIN IMMEDIATE", NO_BINDS);
+  if (rc == RC_OK) rc = put_off(c, expiry_stall(last_ms, c->now_ms, NAP_MS), &err);
   if (rc == RC_OK && expiry_passed(c->next_expiry_ms, c->now_ms)) {
     c->next_expiry_ms = c->now_ms + NAP_MS;
     rc = in_savepoint(c, expire_execute, NULL, &err);
   }
   for (int n = 0; cmd; n++) {
-    if (rc == RC_OK) command_run(c, cmd);
+    if (rc == RC_OK && !c->store_failed) command_run(c, cmd);
     struct command **list = rc == RC_OK && cmd->parked ? &c->parked : &done;
     cmd->next = *list;
     *list = cmd;
@@ -296,7 +317,9 @@ static void transact(struct core *c, struct command *first) {
         n + 1 < GROUP_COMMANDS && clock_monotonic_us() - begun_us < GROUP_US && queue_pop(c->queue, &item, 0) == RC_OK;
     cmd = more ? item : NULL;
   }
-  if (rc == RC_OK) parked_serve(c, &done);
+  if (rc == RC_OK && !c->store_failed) parked_serve(c, &done);
+  if (rc == RC_OK && c->store_failed)
+    rc = err_set(&err, RC_IO, NULL, "the database could not be written (is the disk full?)");
   if (rc == RC_OK && !store_in_transaction(c->store))
     rc = err_set(&err, RC_IO, NULL, "SQLite gave up the transaction (is the disk full?)");
   if (rc == RC_OK) rc = store_exec(c->store, &err, "COMMIT", NO_BINDS);
@@ -324,6 +347,7 @@ static int64_t next_wait(const struct core *c) {
 
 static void *writer_main(void *context) {
   struct core *c = context;
+  c->now_ms = clock_monotonic_ms();
   while (!atomic_load(&c->broken)) {
     void *item = NULL;
     enum rc rc = queue_pop(c->queue, &item, next_wait(c));
@@ -386,6 +410,18 @@ static void metrics_make(struct core *c) {
   c->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
 }
 
+/* Two coordinators on one database would both believe that their epoch is the newest. */
+static enum rc database_lock(struct core *c, const char *db_path, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  if (snprintf(path, sizeof path, "%s.lock", db_path) >= (int)sizeof path)
+    return err_set(err, RC_TOO_LARGE, "db", "the database's path is longer than %d bytes", LIMIT_PATH_MAX);
+  c->lock_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (c->lock_file < 0) return err_set_errno(err, RC_IO, "the lock file %s cannot be opened", path);
+  if (flock(c->lock_file, LOCK_EX | LOCK_NB) != 0)
+    return err_set_errno(err, RC_IO, "another coordinator has the database %s open", db_path);
+  return RC_OK;
+}
+
 enum rc core_create(struct core **out, const struct core_options *options, struct err *err) {
   struct core *c = calloc(1, sizeof *c);
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "the coordinator's state of %zu bytes was refused", sizeof *c);
@@ -394,7 +430,9 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
   pthread_mutex_init(&c->lock, NULL);
   cond_init(&c->called);
   metrics_make(c);
-  enum rc rc = store_open(&c->store, options->db_path, false, err);
+  c->lock_file = -1;
+  enum rc rc = database_lock(c, options->db_path, err);
+  if (rc == RC_OK) rc = store_open(&c->store, options->db_path, false, err);
   if (rc == RC_OK) rc = migrations_apply(c->store, err);
   c->now_ms = clock_monotonic_ms();
   c->wall_ms = clock_wall_ms();
@@ -432,6 +470,7 @@ void core_destroy(struct core *c) {
   hub_destroy(c->hub);
   readers_destroy(c->readers);
   store_close(c->store);
+  if (c->lock_file >= 0) close(c->lock_file);
   pthread_cond_destroy(&c->called);
   pthread_mutex_destroy(&c->lock);
   free(c);

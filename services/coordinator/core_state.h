@@ -1,5 +1,10 @@
 /* The writer's state, for the files whose code runs on the writer's thread: core.c, leases.c, round.c, group_seal.c,
- * publish.c, run_life.c, workers.c and the routes' execute functions. */
+ * publish.c, run_life.c, workers.c and the routes' execute functions.
+ *
+ * Owned by the one writer thread; the members under `lock`, the atomics, and what core.h offers are all that others
+ * may touch.  Sized at start: LIMIT_WORKERS workers, a bounded queue.  What must survive is in the database, and what
+ * is here is either derived from it or means nothing after a restart.  An execute function that fails has its rows
+ * undone but not what it changed here: change memory last. */
 #ifndef LEASEHOLD_COORDINATOR_CORE_STATE_H
 #define LEASEHOLD_COORDINATOR_CORE_STATE_H
 
@@ -12,6 +17,7 @@
 #include "common/wire/training.h"
 #include "services/coordinator/core.h"
 #include "services/coordinator/run_context.h"
+#include "services/coordinator/slot_time.h"
 
 /* What of a live worker changes too often, or means too little after a restart, to be read back from the database. */
 struct live_worker {
@@ -20,9 +26,9 @@ struct live_worker {
   enum worker_kind kind;
   int32_t slots;
   bool ready;
-  int64_t seen_ms;                     /* monotonic */
-  int64_t busy_slot_us;                /* as last reported */
-  int64_t accounted_run, accounted_ms; /* generation idle time: the run and time of the last account */
+  int64_t seen_ms;      /* monotonic */
+  int64_t busy_slot_us; /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
+  int64_t accounted_ms; /* until when its slots' time was accounted for: monotonic */
 };
 
 struct core {
@@ -48,6 +54,9 @@ struct core {
   struct event *events, **events_tail; /* of the transaction in hand */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
   int64_t next_expiry_ms, next_keep_alive_ms;
+  bool store_failed;                        /* in the transaction in hand: it is not to be committed */
+  struct slot_window windows[SLOT_WINDOWS]; /* the newest run that samples, and the one before */
+  int lock_file;                            /* held exclusively: one coordinator a database; -1: none */
 
   pthread_mutex_t lock;  /* guards request, ticket, waited and done of every command */
   pthread_cond_t called; /* a waited command is done */

@@ -1,6 +1,10 @@
 /* JSONL datasets: one object a line with `prompt` (text) or `messages` (chat), `answer` (text or number; optional)
  * and `completion` (text; cross-entropy only); other keys are kept. Loaded whole, tokenized once; a bad line is
- * refused with its number.  Order: line order, or shuffled by (seed, epoch); immutable after loading. */
+ * refused with its number.  Order: line order, or shuffled by (seed, epoch).
+ *
+ * Made by run_context.c on the driver's thread, immutable afterwards and read by the writer too; text and ids live in
+ * the dataset's arena.  It must not read the file again during a run, nor order by anything but seed and ordinal: the
+ * same seed gives the same prompts.  First hop of a rollout; next: round.c. */
 #ifndef LEASEHOLD_COORDINATOR_DATASET_H
 #define LEASEHOLD_COORDINATOR_DATASET_H
 

@@ -1,6 +1,9 @@
 /* Who gets which samples: pure decisions.  The frontier goes first: waiting samples are taken in order of their
  * group's ordinal, whatever worker asks, and backfilled from later groups as long as slots are free (frontier-group
- * dispatch as a priority, never a gate).  Called by leases.c. */
+ * dispatch as a priority, never a gate).
+ *
+ * Called by leases.c on the writer's thread; no database, no clock, no memory of its own.  What a sample becomes must
+ * not depend on these decisions (randomness is keyed by position), only how long the round takes. */
 #ifndef LEASEHOLD_COORDINATOR_DISPATCH_H
 #define LEASEHOLD_COORDINATOR_DISPATCH_H
 

@@ -92,9 +92,11 @@ static enum rc read_progress(struct store *s, struct active_run *a, struct err *
   rows_end(&q);
   a->unfinished = -1;
   if (rc == RC_OK) {
-    rc = store_int(s, &a->unfinished, err,
-                   "SELECT round FROM rounds WHERE run = ?1 AND state = ?2 AND finished = 0 ORDER BY round LIMIT 1",
-                   BINDS(b_int(a->run), b_int(ROUND_DONE)));
+    rc = store_int(
+        s, &a->unfinished, err,
+        "SELECT round FROM rounds INDEXED BY rounds_unfinished WHERE run = ?1 AND finished = 0 AND state = ?2 ORDER BY "
+        "round LIMIT 1",
+        BINDS(b_int(a->run), b_int(ROUND_DONE)));
     if (rc == RC_NOT_FOUND) rc = RC_OK;
   }
   return rc;

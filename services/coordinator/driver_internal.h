@@ -1,4 +1,12 @@
-/* What the driver's files share; all of it belongs to the driver's thread, but `kicked`. */
+/* What the driver's files share: its state, what it saw of the database in this turn, and the parts' entry points.
+ *
+ *   driver.c        looks, chooses what to do, judges trouble
+ *   driver_start.c  opens a run, or takes it up again
+ *   driver_train.c  plans, submits and awaits the batches of a round
+ *   driver_step.c   steps a round and publishes what came of it
+ *
+ * All of it belongs to the driver's thread, but `kicked` (under `lock`) and `stopping`.  The driver writes nothing
+ * itself: every outcome is a command to the writer (core_call). */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_INTERNAL_H
 #define LEASEHOLD_COORDINATOR_DRIVER_INTERNAL_H
 

@@ -89,6 +89,7 @@ static enum rc attach_execute(struct core *c, struct command *cmd, struct err *e
               b_int(c->wall_ms)));
     if (rc == RC_OK) rc = round_open(c, 0, 0, err);
   }
+  if (rc == RC_OK && !run_is_supervised(&m->context->config)) slot_windows_begin(c->windows, run, c->now_ms);
   if (rc == RC_OK && m->again >= 0) rc = batches_again(c, run, m->again, err);
   if (rc != RC_OK) {
     c->context = before;
@@ -170,7 +171,9 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
     if (cmd)
       *(struct attach_message *)cmd->message =
           (struct attach_message){.context = d->context, .digest = answer.digest, .again = again ? a->round : -1};
+    run_context_keep(d->context); /* for the command: it may outlive this call, and then keeps it for good */
     rc = core_call(d->core, cmd, err);
+    if (rc != RC_TIMEOUT) run_context_release(d->context);
   }
   if (rc == RC_OK) {
     d->verified_trainer = d->trainer.worker;

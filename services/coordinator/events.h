@@ -1,6 +1,10 @@
 /* Events of runs: kept in the database (a bounded ring per run), sent to the subscribers of GET /v1/runs/{id}/events
- * after the commit that made them. Writer: event_add in a transaction, hub_publish after it.  Any thread:
- * hub_subscribe.  A subscriber that reads too slowly is cut off; it comes back with Last-Event-ID. */
+ * after the commit that made them.
+ *
+ * Writer: event_add in a transaction, hub_publish after it.  Any thread: hub_subscribe, which holds the hub's lock
+ * while it writes the past, so that nothing is missed or told twice.  Memory is bounded: so many subscribers, and a
+ * few MiB unsent each (common/http/stream.c); one that reads too slowly is cut off and comes back with
+ * Last-Event-ID.  Nothing may be published before it is committed. */
 #ifndef LEASEHOLD_COORDINATOR_EVENTS_H
 #define LEASEHOLD_COORDINATOR_EVENTS_H
 

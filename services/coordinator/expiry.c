@@ -12,3 +12,8 @@ int64_t expiry_sleep(int64_t earliest_ms, int64_t now_ms, int64_t nap_ms) {
   if (earliest_ms - now_ms < nap_ms) return earliest_ms - now_ms;
   return nap_ms;
 }
+
+int64_t expiry_stall(int64_t last_ms, int64_t now_ms, int64_t nap_ms) {
+  int64_t late_ms = now_ms - last_ms - nap_ms;
+  return late_ms > 2 * nap_ms ? late_ms : 0;
+}

@@ -1,5 +1,7 @@
-/* When things lapse: pure decisions over times that are passed in (monotonic milliseconds).  Called by the writer
- * thread, core.c. */
+/* When things lapse: pure decisions over times that are passed in (monotonic milliseconds).
+ *
+ * Called by the writer's thread: core.c (workers, leases, parked polls) and leases.c (deadlines of new leases).  No
+ * clock is read here, so that tests can pass any time.  Wall-clock time must not come in: it jumps. */
 #ifndef LEASEHOLD_COORDINATOR_EXPIRY_H
 #define LEASEHOLD_COORDINATOR_EXPIRY_H
 
@@ -13,5 +15,9 @@ int64_t expiry_lease_deadline(int64_t now_ms, int64_t ttl_ms);
 bool expiry_passed(int64_t deadline_ms, int64_t now_ms);
 /* How long may the writer sleep when the earliest deadline is this (INT64_MAX: none)?  Between 0 and nap_ms. */
 int64_t expiry_sleep(int64_t earliest_ms, int64_t now_ms, int64_t nap_ms);
+
+/* The writer looks at the time at least every nap_ms.  When it comes back much later (a slow disk, a stopped process),
+ * nobody could be heard meanwhile: returns by how much to put deadlines off, or 0. */
+int64_t expiry_stall(int64_t last_ms, int64_t now_ms, int64_t nap_ms);
 
 #endif

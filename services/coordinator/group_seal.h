@@ -1,6 +1,11 @@
 /* A group whose samples are all in: decode, verify, (shuffle rewards), advantages, filter; sealed, filtered or
- * evaluated in the transaction of its last result (I4). Writer's thread only, but for the pure parts.  Previous hop:
- * route_results.c.  Next: the driver's submit-batch. */
+ * evaluated in the transaction of its last result (I4).
+ *
+ * Writer's thread only, but for the pure parts; memory of one sealing is an arena freed at its end.  It must not look
+ * at time, worker or order of arrival: the digest and the advantages are functions of tokens, log-probabilities and
+ * the dataset.  With the round's last group it hands over to round_generated.
+ *
+ * Previous hop: route_results.c.  Next: the driver's submit-batch (driver_train.c). */
 #ifndef LEASEHOLD_COORDINATOR_GROUP_SEAL_H
 #define LEASEHOLD_COORDINATOR_GROUP_SEAL_H
 

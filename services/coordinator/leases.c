@@ -21,10 +21,11 @@ static enum rc open_round_now(struct core *c, struct open_round *out, bool *foun
   struct rows q;
   *found = false;
   if (!c->context) return RC_OK;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT rounds.run, round, version FROM rounds JOIN runs ON runs.id = rounds.run WHERE "
-                           "rounds.run = ?1 AND runs.state = ?2 AND rounds.state = ?3 ORDER BY round LIMIT 1",
-                           BINDS(b_int(c->context->run), b_int(RUN_RUNNING), b_int(ROUND_OPEN)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT rounds.run, round, version FROM rounds INDEXED BY rounds_open JOIN runs ON runs.id = "
+                  "rounds.run WHERE rounds.run = ?1 AND rounds.state = 0 AND runs.state = ?2 ORDER BY round LIMIT 1",
+                  BINDS(b_int(c->context->run), b_int(RUN_RUNNING)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found)
     *out = (struct open_round){.run = rows_int(&q, 0), .round = rows_int(&q, 1), .version = rows_int(&q, 2)};
@@ -38,7 +39,8 @@ static enum rc waiting_samples(struct core *c, const struct open_round *r, int m
   bool row;
   *count = 0;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT group_ordinal, sample, fence FROM samples WHERE run = ?1 AND round = ?2 AND state = "
+                           "SELECT group_ordinal, sample, fence FROM samples INDEXED BY samples_waiting WHERE run = ?1 "
+                           "AND round = ?2 AND state = "
                            "0 ORDER BY group_ordinal, sample LIMIT ?3",
                            BINDS(b_int(r->run), b_int(r->round), b_int(max)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
@@ -152,12 +154,15 @@ enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free
   if (rc != RC_OK || !found || !current->has || current->version != r.version ||
       strcmp(current->run, id_run(r.run).text) != 0)
     return rc; /* I2 */
-  rc =
-      store_int(c->store, &waiting_all, err, "SELECT count(*) FROM samples WHERE run = ?1 AND round = ?2 AND state = 0",
-                BINDS(b_int(r.run), b_int(r.round)));
+  int servers = workers_generating(c), slots = slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS;
+  if (servers < 1) servers = 1;
+  /* counted no further than the share can tell: a round may have millions of samples, and many polls look */
+  rc = store_int(c->store, &waiting_all, err,
+                 "SELECT count(*) FROM (SELECT 1 FROM samples INDEXED BY samples_waiting WHERE run = ?1 AND round = ?2 "
+                 "AND state = 0 LIMIT ?3)",
+                 BINDS(b_int(r.run), b_int(r.round), b_int((int64_t)slots * servers)));
   if (rc != RC_OK || waiting_all == 0) return rc;
-  int take =
-      dispatch_share((int)waiting_all, workers_generating(c), slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS);
+  int take = dispatch_share((int)waiting_all, servers, slots);
   struct waiting_sample *waiting = arena_alloc(arena, (size_t)take + 1, sizeof *waiting);
   if (!waiting) return err_set(err, RC_NO_MEMORY, NULL, "a plan of %d samples was refused memory", take);
   rc = waiting_samples(c, &r, take, waiting, &waiting_count, err);
@@ -202,18 +207,29 @@ static void lease_read(const struct rows *q, struct lease_row *l) {
   "id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, version_min, version_max, " \
   "digest, content"
 
-enum rc lease_find(struct core *c, const char *id, int64_t fence, struct lease_row *out, struct err *err) {
+enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT " LEASE_COLUMNS
-                           " FROM leases WHERE id = ?1 AND (fence = ?2 OR ?2 = 0) ORDER BY fence DESC LIMIT 1",
-                           BINDS(b_text(id), b_int(fence)));
+  enum rc rc = store_query(c->store, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 AND fence = ?2",
+                           BINDS(b_text(id), b_int(fence <= INT64_MAX ? (int64_t)fence : -1)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) lease_read(&q, out);
   rows_end(&q);
   if (rc == RC_OK && !row)
-    return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s' with fence %" PRId64, id, fence);
+    return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s' with fence %" PRIu64, id, fence);
+  return rc;
+}
+
+enum rc lease_newest(struct core *c, const char *id, struct lease_row *out, struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc =
+      store_query(c->store, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 ORDER BY fence DESC LIMIT 1",
+                  BINDS(b_text(id)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) lease_read(&q, out);
+  rows_end(&q);
+  if (rc == RC_OK && !row) return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
   return rc;
 }
 

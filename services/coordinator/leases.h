@@ -1,6 +1,11 @@
-/* Leases in the database: granting what dispatch.c planned, renewing, ending.  Writer's thread only. A lease binds
- * samples of one group to a worker, a version range and a digest; ending it without a result puts its samples back to
- * waiting, and the next grant carries a higher fence. */
+/* Leases in the database: granting what dispatch.c planned, renewing, ending.  A lease binds samples of one group to
+ * a worker, a version range and a digest; ending it without a result puts its samples back to waiting, and the next
+ * grant carries a higher fence.
+ *
+ * Writer's thread only, inside the caller's savepoint; what is granted lives in the caller's arena.  It must not
+ * grant under any version but the current one (I2), nor end a lease twice (states.c).
+ *
+ * Previous hop of a rollout: round.c.  Next: the poll's answer (route_leases.c), then the generation-server. */
 #ifndef LEASEHOLD_COORDINATOR_LEASES_H
 #define LEASEHOLD_COORDINATOR_LEASES_H
 
@@ -21,8 +26,10 @@ struct lease_row {
  * room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
 enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, const struct current_version *current,
                      struct lease *leases, size_t *count, struct arena *arena, struct err *err);
-/* The newest lease with this id and fence; RC_NOT_FOUND. fence 0: the newest fence. */
-enum rc lease_find(struct core *c, const char *id, int64_t fence, struct lease_row *out, struct err *err);
+/* The lease with this id and fence; RC_NOT_FOUND. */
+enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err);
+/* The one with the highest fence. */
+enum rc lease_newest(struct core *c, const char *id, struct lease_row *out, struct err *err);
 /* Is it this worker's, and granted?  Then its deadline moves. */
 enum rc lease_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err);
 /* granted -> state; samples that are not done go back to waiting unless state is LEASE_DONE or LEASE_SUPERSEDED. */

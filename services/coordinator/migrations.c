@@ -141,6 +141,16 @@ static const char *const steps[] = {
     "  id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL REFERENCES runs (id), type TEXT NOT NULL, data TEXT "
     "NOT NULL, at_ms INTEGER NOT NULL) STRICT;"
     "CREATE INDEX events_run ON events (run, id);",
+    /* 2: what GET /v1/runs/{id} would otherwise count over all samples of a run, each time; and the newest trainer */
+    "ALTER TABLE rounds ADD COLUMN stale_groups INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE rounds SET stale_groups = (SELECT count(*) FROM groups g WHERE g.run = rounds.run AND g.round = "
+    "rounds.round AND g.state = 3 AND g.purpose = 0 AND (EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND "
+    "s.round = g.round AND s.group_ordinal = g.ordinal AND (s.version_first <> rounds.version OR s.version_last <> "
+    "rounds.version)) OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = "
+    "g.ordinal AND p.version <> rounds.version))) WHERE state = 4;"
+    "CREATE INDEX workers_kind ON workers (kind, id);"
+    "CREATE INDEX rounds_open ON rounds (run, round) WHERE state = 0;"
+    "CREATE INDEX rounds_unfinished ON rounds (run, round) WHERE finished = 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -1,5 +1,8 @@
-/* The database's schema as numbered steps; table schema_version holds the numbers that were applied.  A step, once
- * released, is never edited: the next one is added. */
+/* The database's schema as numbered steps; table schema_version holds the numbers that were applied.
+ *
+ * Called once by core_create, before the writer's thread starts.  A step, once released, is never edited: the next
+ * one is added.  A step fills new columns for old rows itself, and is one transaction: a start that dies in it starts
+ * again. */
 #ifndef LEASEHOLD_COORDINATOR_MIGRATIONS_H
 #define LEASEHOLD_COORDINATOR_MIGRATIONS_H
 

@@ -1,5 +1,11 @@
-/* A version becomes current: one transaction (I6).  Reached from POST /v1/versions and from the driver, whichever is
- * first; the other is a repeat.  Writer's thread only. */
+/* A version becomes current: one transaction (I6).  Reached from POST /v1/versions (route_versions.c) and from the
+ * driver (driver_step.c), whichever is first; the other is a repeat.
+ *
+ * Writer's thread only, inside the caller's savepoint; no memory of its own.  It must not be called before the
+ * version is durable at the trainer, and never makes a version current that the round in step does not make.
+ *
+ * Previous hop: trainer-server/publisher.c.  Next: workers are told by their polls and heartbeats; round.c opens the
+ * next. */
 #ifndef LEASEHOLD_COORDINATOR_PUBLISH_H
 #define LEASEHOLD_COORDINATOR_PUBLISH_H
 

@@ -136,6 +136,10 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
   if (rc == RC_OK)
     rc = store_exec(c->store, err, "UPDATE rounds SET published_ms = ?3, finished = 1 WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
+  enum run_state state = RUN_RUNNING;
+  if (rc == RC_OK) rc = run_state_of(c->store, run, &state, err);
+  if (rc == RC_OK && state == RUN_PAUSED)
+    rc = run_move(c, run, RUN_RUNNING, NULL, err); /* nothing is left to be paused */
   if (rc == RC_OK) rc = run_end(c, run, RUN_COMPLETED, NULL, err);
   return rc;
 }

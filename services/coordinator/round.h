@@ -1,6 +1,11 @@
 /* The life of a round in the database: opening it with its groups and samples, and what happens once all groups are
- * in.  Writer's thread only, inside the caller's savepoint. Previous hop: publish.c (or route of the run's opening).
- * Next: leases.c grants its samples, group_seal.c seals its groups, the driver trains it. */
+ * in.
+ *
+ * Writer's thread only, inside the caller's savepoint.  Which prompts a round has is a function of seed and round
+ * alone; it must not ask how many servers there are or what came before.
+ *
+ * Previous hop: publish.c (or driver_start.c for round 0).  Next: leases.c grants its samples, group_seal.c seals its
+ * groups, the driver trains it. */
 #ifndef LEASEHOLD_COORDINATOR_ROUND_H
 #define LEASEHOLD_COORDINATOR_ROUND_H
 

@@ -1,4 +1,8 @@
-/* How rounds and evaluations read in JSON: the same object in GET /v1/runs/{id}, /rounds and the events. */
+/* A round and an evaluation as JSON, for the routes that show them and for the events: one spelling everywhere, that
+ * of openapi/coordinator.yaml.
+ *
+ * Any thread: readers' connections for routes, the writer's for events.  Reads only; what was not measured (yet) is
+ * null, never zero. */
 #ifndef LEASEHOLD_COORDINATOR_ROUND_VIEW_H
 #define LEASEHOLD_COORDINATOR_ROUND_VIEW_H
 

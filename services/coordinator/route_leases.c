@@ -26,7 +26,7 @@ static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err
   rc = current_version_now(c, &answer.current, &arena, err);
   bool told =
       rc == RC_OK && answer.current.has && !(m->has_loaded && digest_equal(&m->loaded_digest, &answer.current.digest));
-  if (rc == RC_OK && !told)
+  if (rc == RC_OK && !told && !command_orphaned(c, cmd)) /* nobody would work on what is granted to one that hung up */
     rc = leases_grant(c, w, m->slots_free, &answer.current, leases, &answer.lease_count, &arena, err);
   if (rc == RC_OK) {
     if (told || answer.lease_count || c->now_ms >= cmd->due_ms)

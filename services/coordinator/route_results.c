@@ -89,10 +89,6 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
   if (s->finish == FINISH_ABORT && !handed_back)
     return err_set(err, RC_INVALID, "samples.finish", "sample %d is aborted, but the lease is not handed back",
                    s->sample);
-  if (s->finish == FINISH_ABORT && n &&
-      (n == (size_t)x->config.sampling.max_new_tokens || is_stop(x, s->token_ids.items[n - 1]))) {
-    return err_set(err, RC_INVALID, "samples.finish", "sample %d is complete, but says that it was aborted", s->sample);
-  }
   if (s->finish == FINISH_STOP && (n == 0 || !is_stop(x, s->token_ids.items[n - 1]))) {
     return err_set(err, RC_INVALID, "samples.finish", "sample %d stopped, so its last token must be a stop token",
                    s->sample);
@@ -140,20 +136,38 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
 
 /* ---- accepting ---- */
 
-/* Tokens that were handed back earlier must be the beginning of what comes now: else somebody computes differently. */
-static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s,
+/* A lease is handed back whole, samples that had ended before included: their tokens say how they ended, and they are
+ * accepted as what they are. */
+static void finish_complete(const struct run_context *x, struct lease_result *m) {
+  for (size_t i = 0; i < m->sample_count; i++) {
+    struct sample_result *s = &m->samples[i];
+    size_t n = s->token_ids.count;
+    if (s->finish != FINISH_ABORT || n == 0) continue;
+    if (is_stop(x, s->token_ids.items[n - 1]))
+      s->finish = FINISH_STOP;
+    else if (n == (size_t)x->config.sampling.max_new_tokens)
+      s->finish = FINISH_LENGTH;
+  }
+}
+
+/* Tokens that were handed back earlier must be the beginning of what comes now: else somebody computes differently.
+ * *shorter: this holder hands back fewer of them than were kept, because it never came to the sample. */
+static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, bool *shorter,
                                struct err *err) {
   struct rows q;
   bool row = false, differs = false;
-  size_t len = 0;
+  size_t kept = 0, came = s->token_ids.count * sizeof(int32_t);
   enum rc rc = store_query(c->store, &q, err,
                            "SELECT token_ids FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
                            "sample = ?4 AND partial = 1",
                            BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
+  *shorter = false;
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
-    const void *bytes = rows_blob(&q, 0, &len);
-    differs = len > s->token_ids.count * sizeof(int32_t) || memcmp(bytes, s->token_ids.items, len) != 0;
+    const void *bytes = rows_blob(&q, 0, &kept);
+    *shorter = came < kept && s->finish == FINISH_ABORT;
+    size_t common = *shorter ? came : kept;
+    differs = common > came || (common && memcmp(bytes, s->token_ids.items, common) != 0);
   }
   rows_end(&q);
   if (rc != RC_OK || !differs) return rc;
@@ -195,15 +209,15 @@ static enum rc store_sample(struct core *c, const struct lease_row *l, const str
     if (i == 0 || s->spans[i].version > last) last = s->spans[i].version;
   }
   sample_result_digest(&digest, s);
-  enum rc rc = compare_partial(c, l, s, err);
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs) "
-                    "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(partial),
-                          b_blob(s->token_ids.items, s->token_ids.count * sizeof(int32_t)),
-                          b_blob(s->logprobs.items, s->logprobs.count * sizeof(float))));
-  }
+  bool shorter;
+  enum rc rc = compare_partial(c, l, s, &shorter, err);
+  if (rc != RC_OK || shorter) return rc; /* what was kept is worth more */
+  rc = store_exec(c->store, err,
+                  "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs) "
+                  "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(partial),
+                        b_blob(s->token_ids.items, s->token_ids.count * sizeof(int32_t)),
+                        b_blob(s->logprobs.items, s->logprobs.count * sizeof(float))));
   if (rc == RC_OK) rc = store_parts(c, l, s, err);
   if (rc != RC_OK || partial) return rc;
   rc = store_exec(
@@ -268,12 +282,12 @@ static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc 
 }
 
 static enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct lease_result *m = cmd->message;
+  struct lease_result *m = cmd->message;
   struct lease_row l;
   struct digest content;
   struct lease_result_answer answer = {.repeated = false};
-  enum rc rc = lease_find(c, cmd->id, (int64_t)m->fence, &l, err);
-  if (rc == RC_NOT_FOUND && lease_find(c, cmd->id, 0, &l, err) == RC_OK) {
+  enum rc rc = lease_find(c, cmd->id, m->fence, &l, err);
+  if (rc == RC_NOT_FOUND && (rc = lease_newest(c, cmd->id, &l, err)) == RC_OK) {
     err_set(err, RC_CONFLICT, "fence", "lease %s has fence %" PRId64 " now, the result carries %" PRIu64, l.id, l.fence,
             m->fence);
     return refuse(c, cmd, l.run, RC_CONFLICT, err);
@@ -296,6 +310,7 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
   if (!answer.repeated) {
     rc = check_result(c, &l, m, &cmd->arena, err);
     if (rc != RC_OK) return refuse(c, cmd, l.run, rc, err);
+    finish_complete(c->context, m);
     rc = accept_result(c, &l, m, &content, err);
   }
   if (rc == RC_OK) lease_result_answer_encode(&answer, &cmd->body);

@@ -10,6 +10,8 @@
 #include "services/coordinator/round_view.h"
 #include "services/coordinator/run_life.h"
 
+enum { ROLLOUTS_BYTES_MAX = 64 << 20 };
+
 enum {
   V_GROUP,
   V_SAMPLE,
@@ -82,8 +84,8 @@ static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_
   return rc;
 }
 
-static enum rc rollouts_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, int64_t limit,
-                              struct err *err) {
+static enum rc rollouts_write(struct store *s, struct json_writer *w, const struct buf *body, int64_t run,
+                              int64_t round, int64_t limit, struct err *err) {
   struct rows q;
   bool row;
   enum rc rc =
@@ -96,7 +98,12 @@ static enum rc rollouts_write(struct store *s, struct json_writer *w, int64_t ru
                   "o.sample = s.sample"
                   " WHERE s.run = ?1 AND s.round = ?2 AND s.state = ?3 ORDER BY s.group_ordinal, s.sample LIMIT ?4",
                   BINDS(b_int(run), b_int(round), b_int(SAMPLE_DONE), b_int(limit)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) rc = rollout_write(w, &q, run, round, err);
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    rc = rollout_write(w, &q, run, round, err);
+    if (rc == RC_OK && body->len > ROLLOUTS_BYTES_MAX)
+      rc = err_set(err, RC_TOO_LARGE, "limit", "the answer is larger than %d bytes: ask for fewer rollouts",
+                   ROLLOUTS_BYTES_MAX);
+  }
   rows_end(&q);
   return rc;
 }
@@ -128,7 +135,7 @@ void handle_get_rollouts(struct http_request *r, void *context) {
   json_kv_int(&w, "round", round);
   json_key(&w, "rollouts");
   json_array_begin(&w);
-  if (rc == RC_OK) rc = rollouts_write(s, &w, run, round, limit, &err);
+  if (rc == RC_OK) rc = rollouts_write(s, &w, &body, run, round, limit, &err);
   readers_give(readers, s);
   json_array_end(&w);
   json_object_end(&w);

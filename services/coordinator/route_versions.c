@@ -17,10 +17,11 @@ static enum rc check_announcer(struct core *c, const struct version_announce *m,
   if (rc != RC_OK) return rc;
   if (w->kind != WORKER_TRAINER)
     return err_set(err, RC_FORBIDDEN, "worker_id", "worker %s is no trainer", m->worker_id);
-  rc = store_int(c->store, &fence, err, "SELECT fence FROM workers WHERE id = ?1", BINDS(b_int(w->id)));
+  rc = store_int(c->store, &fence, err, "SELECT max(fence) FROM workers WHERE live = 1 AND kind = ?1",
+                 BINDS(b_int(WORKER_TRAINER)));
   if (rc == RC_OK && m->fence != (uint64_t)fence)
-    return err_set(err, RC_CONFLICT, "fence", "trainer %s has fence %lld, the message carries %llu", m->worker_id,
-                   (long long)fence, (unsigned long long)m->fence);
+    return err_set(err, RC_CONFLICT, "fence", "the newest trainer has fence %lld, the message of %s carries %llu",
+                   (long long)fence, m->worker_id, (unsigned long long)m->fence);
   return rc;
 }
 

@@ -90,20 +90,22 @@ void handle_post_worker(struct http_request *r, void *context) {
 
 /* ---- POST /v1/workers/{id}/heartbeat ---- */
 
-/* Generation idle time of the active run: busy slot time against slots x time, from one heartbeat to the next. */
+/* Generation idle time: see slot_time.h. */
 static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy_slot_us, struct err *err) {
-  int64_t run = c->context && !run_is_supervised(&c->context->config) ? c->context->run : 0;
-  int64_t busy_us = busy_slot_us - w->busy_slot_us, window_us = (c->now_ms - w->accounted_ms) * 1000 * w->slots;
-  bool same = run != 0 && run == w->accounted_run;
-  w->busy_slot_us = busy_slot_us;
-  w->accounted_run = run;
+  struct slot_account accounts[SLOT_WINDOWS];
+  int64_t carry =
+      slot_time_share(c->windows, w->slots, w->accounted_ms, c->now_ms, busy_slot_us - w->busy_slot_us, accounts);
+  enum rc rc = RC_OK;
+  w->busy_slot_us = busy_slot_us - carry;
   w->accounted_ms = c->now_ms;
-  if (!same || busy_us < 0) return RC_OK;
-  if (busy_us > window_us) busy_us = window_us;
-  return store_exec(
-      c->store, err,
-      "UPDATE runs SET busy_slot_us = busy_slot_us + ?2, slot_window_us = slot_window_us + ?3 WHERE id = ?1",
-      BINDS(b_int(run), b_int(busy_us), b_int(window_us)));
+  for (int i = 0; i < SLOT_WINDOWS && rc == RC_OK; i++) {
+    if (!accounts[i].run) continue;
+    rc = store_exec(
+        c->store, err,
+        "UPDATE runs SET busy_slot_us = busy_slot_us + ?2, slot_window_us = slot_window_us + ?3 WHERE id = ?1",
+        BINDS(b_int(accounts[i].run), b_int(accounts[i].busy_us), b_int(accounts[i].window_us)));
+  }
+  return rc;
 }
 
 static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {

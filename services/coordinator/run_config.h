@@ -1,5 +1,9 @@
 /* A run's configuration: JSON in, defaults resolved, every field bounded, unknown keys refused; stored resolved, and
- * hashed. */
+ * hashed.
+ *
+ * Called by route_runs.c (an HTTP thread) and, on the stored text, by run_context.c: what was written must be read
+ * back to the same hash.  Strings live in the caller's arena.  It knows no database and no files; whether the dataset
+ * exists is run_context.c's question. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_CONFIG_H
 #define LEASEHOLD_COORDINATOR_RUN_CONFIG_H
 

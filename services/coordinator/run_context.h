@@ -1,6 +1,9 @@
-/* What a run needs besides the database: its parsed configuration, the tokenizer, the datasets.  Made by the driver's
- * thread, then immutable but for the two caches of dataset order, one per thread; shared by the driver and the writer
- * by counting references. */
+/* What a run needs besides the database: its parsed configuration, the tokenizer, the datasets.
+ *
+ * Made by the driver's thread, then immutable but for the two caches of dataset order, one per thread; shared by the
+ * driver and the writer by counting references, freed by whoever lets go last.  Made again from the stored
+ * configuration after a restart, so it must not hold anything that the database, the trainer's files and the data
+ * directory do not. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_CONTEXT_H
 #define LEASEHOLD_COORDINATOR_RUN_CONTEXT_H
 

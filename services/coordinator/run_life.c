@@ -63,6 +63,7 @@ enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *erro
   /* after a failure the trainer may not hold these weights any more: servers are not sent to fetch them */
   if (rc == RC_OK && to == RUN_FAILED)
     rc = store_exec(c->store, err, "UPDATE versions SET published = 0 WHERE run = ?1 AND state = 1", BINDS(b_int(run)));
+  if (rc == RC_OK) slot_windows_end(c->windows, run, c->now_ms);
   if (rc == RC_OK && c->context && c->context->run == run) {
     run_context_release(c->context);
     c->context = NULL;

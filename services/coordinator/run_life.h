@@ -1,4 +1,8 @@
-/* A run's own transitions: state changes with their event, and the clearing up when it ends.  Writer's thread only. */
+/* A run's own transitions: state changes with their event, and the clearing up when it ends.
+ *
+ * Writer's thread only, inside the caller's savepoint.  Called by route_run_control.c, round.c and the driver's
+ * commands. Every change goes through states.c; an ended run holds no lease, no waiting sample and no context, and
+ * nothing of a done round is touched. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_LIFE_H
 #define LEASEHOLD_COORDINATOR_RUN_LIFE_H
 

@@ -101,7 +101,7 @@ enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limi
 /* ---- totals ---- */
 
 struct sums {
-  int64_t done, sampled, trained, compute_us, round_ms, opened_ms, published_ms, unequal;
+  int64_t done, sampled, trained, compute_us, round_ms, opened_ms, published_ms, unequal, stale;
   double max_diff;
 };
 
@@ -113,7 +113,7 @@ static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct er
       "SELECT count(*) FILTER (WHERE state = 4), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = 4),"
       " sum(compute_us + coalesce(step_us, 0)) FILTER (WHERE state = 4), sum(published_ms - opened_ms) FILTER (WHERE "
       "state = 4), min(opened_ms), max(published_ms),"
-      " sum(logprob_unequal), max(logprob_max_abs_diff) FROM rounds WHERE run = ?1",
+      " sum(logprob_unequal), max(logprob_max_abs_diff), sum(stale_groups) FROM rounds WHERE run = ?1",
       BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -125,7 +125,8 @@ static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct er
                        .opened_ms = rows_int(&q, 5),
                        .published_ms = rows_int(&q, 6),
                        .unequal = rows_int(&q, 7),
-                       .max_diff = rows_real(&q, 8)};
+                       .max_diff = rows_real(&q, 8),
+                       .stale = rows_int(&q, 9)};
   }
   rows_end(&q);
   return rc;
@@ -153,21 +154,10 @@ static enum rc workers_write(struct store *s, struct json_writer *w, int64_t run
   return rc;
 }
 
-/* Groups that were trained on with a sample, a span or a lease of another version than the round's: the promise of
- * `sync` is that there are none. */
-static const char stale_sql[] =
-    "SELECT count(*) FROM groups g JOIN rounds r ON r.run = g.run AND r.round = g.round WHERE g.run = ?1 AND g.state = "
-    "3 AND g.purpose = 0 AND ("
-    " EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND "
-    "(s.version_first <> r.version OR s.version_last <> r.version))"
-    " OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal AND "
-    "p.version <> r.version))";
-
 static enum rc totals_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms,
                             struct sums *t, struct err *err) {
-  int64_t run = rows_int(q, R_ID), stale = 0;
+  int64_t run = rows_int(q, R_ID);
   enum rc rc = sums_read(s, run, t, err);
-  if (rc == RC_OK) rc = store_int(s, &stale, err, stale_sql, BINDS(b_int(run)));
   if (rc != RC_OK) return rc;
   bool ended = !rows_null(q, R_ENDED);
   int64_t end_ms = ended ? (t->published_ms ? t->published_ms : rows_int(q, R_ENDED)) : now_ms;
@@ -184,11 +174,11 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
   json_kv_int(w, "trainer_compute_ms", compute_ms);
   json_kv_f64(w, "trainer_waiting_ratio",
               wait_ms + compute_ms > 0 ? (double)wait_ms / (double)(wait_ms + compute_ms) : NAN);
-  json_kv_f64(w, "generation_idle_ratio", window_us > 0 ? 1 - rows_real(q, R_BUSY) / window_us : NAN);
+  json_kv_f64(w, "generation_idle_ratio", window_us > 0 ? fmax(0, 1 - rows_real(q, R_BUSY) / window_us) : NAN);
   json_kv_f64(w, "tokens_per_second", wall_ms > 0 ? 1000.0 * (double)t->sampled / (double)wall_ms : NAN);
   json_kv_f64(w, "logprob_max_abs_diff", t->max_diff);
   json_kv_int(w, "logprob_unequal", t->unequal);
-  json_kv_int(w, "stale_results_trained_on", stale);
+  json_kv_int(w, "stale_results_trained_on", t->stale);
   json_kv_int(w, "leases_granted", rows_int(q, R_GRANTED));
   json_kv_int(w, "leases_lost", rows_int(q, R_LOST));
   json_kv_int(w, "results_refused", rows_int(q, R_REFUSED));

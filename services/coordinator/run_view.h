@@ -1,5 +1,7 @@
-/* How a run reads in JSON: the summary of GET /v1/runs and the whole of GET /v1/runs/{id}.  Reads within the caller's
- * snapshot. */
+/* A run as JSON: summaries for GET /v1/runs, everything for GET /v1/runs/{id}, as openapi/coordinator.yaml says.
+ *
+ * HTTP threads, on a reader's snapshot; writes into the caller's buffer.  Costs grow with the run's rounds, not with
+ * its samples: what would need them is counted when a round is consumed (publish.c). */
 #ifndef LEASEHOLD_COORDINATOR_RUN_VIEW_H
 #define LEASEHOLD_COORDINATOR_RUN_VIEW_H
 

@@ -3,7 +3,7 @@
  * A connection belongs to one thread at a time: the writer's to core.c, readers' to whoever took one from readers.h.
  * Statements are cached by the address of their SQL, so SQL must be literal text; a statement in use (a nested query
  * with the same text) is prepared a second time.  WAL, synchronous=FULL: what is committed is on disk.  Errors: RC_IO
- * or RC_FULL (disk full), RC_CONFLICT for a violated constraint, RC_CORRUPT for a damaged file. */
+ * (a full disk too), RC_CONFLICT for a violated constraint, RC_CORRUPT for a damaged file. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_H
 #define LEASEHOLD_COORDINATOR_STORE_H
 

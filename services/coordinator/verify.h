@@ -1,4 +1,8 @@
-/* Built-in verifiers: text in, reward out.  Pure; bounded by step counts, never by time. */
+/* Built-in verifiers: text in, reward out.
+ *
+ * Pure; called by group_seal.c on the writer's thread, no memory but the stack (countdown parses the dataset's
+ * numbers). Bounded by step counts, never by time, so that a verdict is the same on every machine; completions are
+ * hostile input. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFY_H
 #define LEASEHOLD_COORDINATOR_VERIFY_H
 

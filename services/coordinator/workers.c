@@ -21,11 +21,14 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
                     "runs.id AND leases.state = 0) WHERE ended_ms IS NULL",
                     NO_BINDS);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = ?3",
-                    BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms), b_int(LEASE_GRANTED)));
+    rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = 0",
+                    BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms)));
   if (rc == RC_OK)
-    rc = store_exec(c->store, err, "UPDATE samples SET state = ?1 WHERE state = ?2",
-                    BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE samples SET state = ?1 WHERE (run, round) IN (SELECT run, round FROM rounds WHERE state = 0) AND "
+        "state = ?2",
+        BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
   c->worker_count = 0;
   return rc;
 }

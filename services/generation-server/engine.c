@@ -1,5 +1,9 @@
 /* The engine's thread: messages, activation, the life of jobs.  The forward pass itself is in engine_step.c.
  *
+ *   submit, cancel, activate, relabel, hand back --inbox--> handle --> live samples --> settle --> job->done
+ *
+ * Previous hop of a rollout: leases.c or route_generate.c.  Next: their done callbacks, which only queue.
+ *
  * Live samples are kept in order of arrival.  A finished or dropped job's samples leave the list between steps
  * (sweep), and then its done callback runs. */
 #include <assert.h>
@@ -140,6 +144,7 @@ void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish
   sample_evict(e, s);
   s->state = SAMPLE_DONE;
   s->finish = finish;
+  s->digest = e->policy.digest;
   if (job->sample_done) job->sample_done(job, job->context);
   if (++job->done_count == job->sample_count) queue_ended(e, job, JOB_COMPLETE);
 }
@@ -152,6 +157,7 @@ static void end_job(struct engine *e, struct job *job, enum job_end end) {
     sample_evict(e, s);
     s->state = SAMPLE_DONE;
     s->finish = FINISH_ABORT;
+    s->digest = e->policy.digest;
     job->done_count++;
     if (job->sample_done) job->sample_done(job, job->context);
   }
@@ -171,8 +177,11 @@ static void settle(struct engine *e) {
   }
 }
 
+/* Two runs may number different weights alike, so a lease of one version is held to its digest as well. */
 static bool lease_fits(const struct engine *e, const struct job *job) {
-  return job->kind != JOB_OF_LEASE || (e->policy.version >= job->version_min && e->policy.version <= job->version_max);
+  if (job->kind != JOB_OF_LEASE) return true;
+  if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
+  return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
 }
 
 static bool make_room(struct engine *e, int more) {
@@ -225,6 +234,9 @@ static bool is_lease(const struct engine *e, const struct job *job, const struct
 }
 static bool is_named(const struct engine *e, const struct job *job, const struct message *m) {
   return (void)e, m->fence == job->fence && strcmp(job->id, m->id) == 0;
+}
+static bool is_abandoned(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)e, (void)m, job->abandoned && atomic_load_explicit(job->abandoned, memory_order_relaxed);
 }
 static bool is_any(const struct engine *e, const struct job *job, const struct message *m) {
   return (void)e, (void)job, (void)m, true;
@@ -291,6 +303,8 @@ static void show_state(struct engine *e) {
 
 bool engine_step(struct engine *e) {
   const bool told = take_messages(e, 0);
+  end_jobs(e, is_abandoned, NULL, JOB_DROPPED);
+  settle(e);
   const bool computed = e->active && step_run(e);
   if (computed) {
     settle(e);

@@ -51,7 +51,7 @@ bool engine_step(struct engine *e);
 
 /* The job is the engine's on RC_OK. RC_FULL, RC_UNAVAILABLE. */
 enum rc engine_submit(struct engine *e, struct job *job, struct err *err);
-/* Drops a job if it is still there; fence 0 for requests. */
+/* Drops a lease's job if it is still there; requests are dropped by their `abandoned` mark. */
 enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence);
 /* The engine takes over the weights, which answer to `policy` (its digest was computed from them). */
 enum rc engine_activate(struct engine *e, struct weights *weights, const struct policy *policy);

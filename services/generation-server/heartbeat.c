@@ -1,4 +1,10 @@
-/* See heartbeat.h. */
+/* See heartbeat.h.
+ *
+ * Owns the registration (worker id, epoch) and its thread; started and stopped by server.c.  Others only set flags
+ * under the mutex (poke, stale, drain), or read the epoch.  Every call has a deadline, every failure a pause that
+ * grows to RETRY_MAX_MS; a coordinator that forgets us at every beat (two servers under one name) is asked no faster.
+ *
+ * It never touches weights or jobs: it carries the coordinator's words to staging.c and its losses to leases.c. */
 #include "services/generation-server/heartbeat.h"
 
 #include <pthread.h>
@@ -115,19 +121,17 @@ static void *heartbeat_main(void *argument) {
     const uint64_t epoch = h->epoch;
     pthread_mutex_unlock(&h->mutex);
     const enum rc rc = registered ? beat_once(h, epoch, draining, &err) : register_once(h, &err);
-    if (rc == RC_OK) {
+    if (rc == RC_OK && registered) {
       retry_ms = RETRY_MIN_MS;
-      if (registered)
-        pause_for(h,
-                  h->heartbeat_ms); /* the first beat follows the registration at once: it brings the current version */
-      continue;
+      pause_for(h, h->heartbeat_ms);
     }
+    if (rc == RC_OK) continue; /* the first beat follows the registration at once: it brings the current version */
     if (stopping(h)) break;
     log_warn("%s: %s", registered ? "heartbeat" : "registration", err.message);
-    if (registered && (rc == RC_CONFLICT || rc == RC_NOT_FOUND))
-      heartbeat_stale(h);
-    else
-      pause_for(h, retry_ms);
+    const bool forgotten = registered && (rc == RC_CONFLICT || rc == RC_NOT_FOUND);
+    if (forgotten) heartbeat_stale(h);
+    if (!forgotten || retry_ms > RETRY_MIN_MS)
+      pause_for(h, retry_ms); /* forgotten again and again: not in a hot loop */
     retry_ms = retry_ms * 2 < RETRY_MAX_MS ? retry_ms * 2 : RETRY_MAX_MS;
   }
   return NULL;

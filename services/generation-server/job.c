@@ -1,4 +1,11 @@
-/* Making, reading out and freeing jobs; see job.h.  Nothing here knows the engine. */
+/* Making, reading out and freeing jobs; see job.h.  Nothing here knows the engine.
+ *
+ * Everything that comes from outside is checked here, before the engine sees it: ids against the vocabulary, lengths
+ * against the context and the KV pool, an earlier holder's partial samples against their lease.  A job's memory is
+ * one arena, sized by its worst case (every sample up to max_new tokens), so that the token loop allocates nothing.
+ * No threads, no clock; called by HTTP threads, the puller, the posters and the replier, each with its own job.
+ *
+ * Previous hop of a rollout: leases.c or route_generate.c.  Next: engine.c. */
 #include "services/generation-server/job.h"
 
 #include <stdlib.h>

@@ -10,6 +10,8 @@
 #ifndef LEASEHOLD_GENERATION_JOB_H
 #define LEASEHOLD_GENERATION_JOB_H
 
+#include <stdatomic.h>
+
 #include "common/base/philox.h"
 #include "common/model/kv_cache.h"
 #include "common/model/sampler.h"
@@ -36,6 +38,7 @@ struct sample {
   int32_t *tokens;           /* [max_new] */
   float *logprobs;           /* [max_new] */
   int64_t *versions;         /* [max_new] of the weights that each token was drawn from */
+  struct digest digest;      /* of the weights active when it ended */
   struct kv_sequence kv;     /* kv.length: positions computed (between steps) */
 };
 
@@ -74,6 +77,8 @@ struct job {
                       void *context);           /* a sample finished, whatever else happens to the job; may be NULL */
   void (*done)(struct job *job, void *context); /* the job is the callee's again */
   void *context, *owner;
+  /* Set by another thread when nobody waits for the job any more; the engine looks between two steps.  NULL: never. */
+  const atomic_bool *abandoned;
 };
 
 struct job_spec {

@@ -1,4 +1,17 @@
-/* See leases.h.  The mutex is never held across a call to the coordinator. */
+/* See leases.h.
+ *
+ * Owns the table of held leases, one puller thread, POSTERS poster threads and their HTTP clients.  Called by
+ * heartbeat.c (what is held, what is lost, a new registration), staging.c by way of server.c (other weights), and the
+ * engine's thread (job callbacks, which only queue).
+ *
+ * The mutex is never held across a call to the coordinator; it is held across engine_submit and engine_cancel, which
+ * never wait, so that the two cannot overtake each other.  Lock order: this mutex, then the engine's inbox.
+ *
+ * Memory: a lease's job is made at the pull and freed after its post; HELD_MAX leases bound them all.  A result that
+ * the coordinator refuses is dropped here, never changed and never sent under another fence.
+ *
+ * Previous hop of a rollout: the coordinator's route_leases.c.  Next: engine.c, then the coordinator's
+ * route_results.c. */
 #include "services/generation-server/leases.h"
 
 #include <pthread.h>
@@ -13,7 +26,7 @@
 #include "common/client/coordinator_client.h"
 
 enum {
-  POSTERS = 2,
+  POSTERS = 8, /* so many results share one commit of the coordinator */
   POLL_WAIT_MS = 15000,
   POLL_SLACK_MS = 5000,
   POST_DEADLINE_MS = 20000,
@@ -150,14 +163,14 @@ static void take_lease(struct leases *l, const struct lease *lease, const char *
   l->held = h;
   l->held_count++;
   l->samples_live += lease->sample_count;
+  rc = engine_submit(l->engine, job, &err); /* under the mutex: a cancellation must not get ahead of it */
+  if (rc != RC_OK) {
+    l->samples_live -= lease->sample_count;
+    forget(l, h);
+  }
   pthread_mutex_unlock(&l->mutex);
-  rc = engine_submit(l->engine, job, &err);
   if (rc == RC_OK) return;
   log_error("lease %s cannot be run now: %s", lease->id, err.message);
-  pthread_mutex_lock(&l->mutex);
-  l->samples_live -= lease->sample_count;
-  forget(l, h);
-  pthread_mutex_unlock(&l->mutex);
   job_free(job);
 }
 

@@ -1,6 +1,9 @@
 /* POST /v1/completions: the OpenAI shape over the same engine, without streaming. Unknown keys are ignored, as
  * clients of that API expect; what would change the result and is not offered (stream, stop strings, penalties) is
- * refused. */
+ * refused.
+ *
+ * Only the shape is here: reading its fields and writing its answer.  Limits, submission, hang-ups and the replier
+ * are route_generate.c's.  The handler runs on an HTTP thread, the encoder on the replier's. */
 #include <string.h>
 
 #include "common/base/clock.h"

@@ -2,8 +2,12 @@
  *
  *   handler (HTTP thread): parse, tokenize, make the job, suspend --> engine --> replier (one thread): detokenize, encode, reply
  *
- * A client that hangs up cancels its job in the engine; the answer is then made all the same, and discarded by the
- * HTTP layer. */
+ * A client that hangs up marks its call as abandoned, the engine drops the job between two steps; the answer is then
+ * made all the same, and discarded by the HTTP layer.
+ *
+ * Memory: the call lives in the request's arena, the job has its own; the body is given up before the wait.  Open
+ * requests are bounded by their samples and positions together (429), each alone too (422), whatever n and
+ * max_new_tokens say. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,8 +89,8 @@ static enum rc prompt_of(const struct generate_params *p, const struct host *h, 
   return rc;
 }
 
-static enum rc make_job(struct job **out, struct server *s, struct host *h, const struct generate_params *p,
-                        const char *id, struct err *err) {
+static enum rc make_job(struct job **out, struct host *h, const struct generate_params *p, const char *id,
+                        uint64_t seed, struct err *err) {
   struct token_ids encoded = {0};
   const int32_t *ids = NULL;
   size_t count = 0;
@@ -97,21 +101,19 @@ static enum rc make_job(struct job **out, struct server *s, struct host *h, cons
   for (int i = 0; i < h->config.eos_count && !p->ignore_eos; i++) stop[stops++] = h->config.eos[i];
   enum rc rc = prompt_of(p, h, &encoded, &ids, &count, err);
   if (rc == RC_OK) {
-    const struct job_spec spec = {
-        .kind = JOB_OF_REQUEST,
-        .id = id,
-        .prompt = ids,
-        .prompt_count = (int32_t)count,
-        .max_new = p->max_new_tokens,
-        .sampling = {.temperature = (float)p->temperature,
-                     .top_k = p->top_k > 0 ? p->top_k : 0,
-                     .top_p = (float)p->top_p,
-                     .min_p = (float)p->min_p},
-        .stop = stop,
-        .stop_count = stops,
-        .key = {.seed = p->has_seed ? p->seed : s->start_seed + atomic_load(&s->request_number),
-                .purpose = RNG_REQUEST},
-        .sample_count = p->n};
+    const struct job_spec spec = {.kind = JOB_OF_REQUEST,
+                                  .id = id,
+                                  .prompt = ids,
+                                  .prompt_count = (int32_t)count,
+                                  .max_new = p->max_new_tokens,
+                                  .sampling = {.temperature = (float)p->temperature,
+                                               .top_k = p->top_k > 0 ? p->top_k : 0,
+                                               .top_p = (float)p->top_p,
+                                               .min_p = (float)p->min_p},
+                                  .stop = stop,
+                                  .stop_count = stops,
+                                  .key = {.seed = p->has_seed ? p->seed : seed, .purpose = RNG_REQUEST},
+                                  .sample_count = p->n};
     rc = job_create(out, &spec, h->model, engine_kv(h->engine), err);
   }
   token_ids_free(&encoded);
@@ -121,7 +123,7 @@ static enum rc make_job(struct job **out, struct server *s, struct host *h, cons
 static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   struct generate_call *call = context;
   (void)r, (void)why;
-  engine_cancel(call->host->engine, call->id, 0); /* the engine then ends the job, and the replier replies */
+  atomic_store(&call->abandoned, true); /* the engine then ends the job, and the replier replies */
 }
 
 /* On the engine's thread. */
@@ -129,6 +131,29 @@ static void on_done(struct job *job, void *context) {
   struct server *s = context;
   const enum rc rc = queue_push(s->finished, job);
   if (rc != RC_OK) log_error("request %s gets no answer: the replier's queue is full or closed", job->id);
+}
+
+static void budget_give_back(struct server *s, const struct generate_call *call) {
+  atomic_fetch_sub(&s->samples_open, call->samples);
+  atomic_fetch_sub(&s->positions_open, call->positions);
+}
+
+/* Open requests are bounded by what they hold: samples that the scheduler walks over, positions that have memory. */
+static enum rc budget_take(struct server *s, struct generate_call *call, const struct job *job, struct err *err) {
+  const int samples = job->sample_count;
+  const int64_t positions = samples * ((int64_t)job->prompt_count + job->max_new);
+  if (positions > LIMIT_OPEN_POSITIONS)
+    return err_set(err, RC_INVALID, "n", "%d samples of %d prompt tokens and %d new tokens are %lld, the limit is %d",
+                   samples, job->prompt_count, job->max_new, (long long)positions, LIMIT_OPEN_POSITIONS);
+  const int samples_before = atomic_fetch_add(&s->samples_open, samples);
+  const int64_t positions_before = atomic_fetch_add(&s->positions_open, positions);
+  call->samples = samples;
+  call->positions = positions;
+  if (samples_before + samples <= LIMIT_QUEUED_REQUESTS && positions_before + positions <= LIMIT_OPEN_POSITIONS)
+    return RC_OK;
+  budget_give_back(s, call);
+  return err_set(err, RC_FULL, NULL, "%d samples of %lld positions are open already; the limits are %d and %d",
+                 samples_before, (long long)positions_before, LIMIT_QUEUED_REQUESTS, LIMIT_OPEN_POSITIONS);
 }
 
 void generate_submit(struct server *s, struct http_request *r, const struct generate_params *p,
@@ -139,28 +164,32 @@ void generate_submit(struct server *s, struct http_request *r, const struct gene
   struct generate_call *call = arena_alloc(http_arena(r), 1, sizeof *call);
   enum rc rc = h ? RC_OK : err.rc;
   if (rc == RC_OK && !call) rc = err_set(&err, RC_NO_MEMORY, NULL, "the request was refused its memory");
-  if (rc == RC_OK && atomic_fetch_add(&s->requests_open, 1) >= LIMIT_QUEUED_REQUESTS) {
-    atomic_fetch_sub(&s->requests_open, 1);
-    rc = err_set(&err, RC_FULL, NULL, "%d requests are open already", LIMIT_QUEUED_REQUESTS);
-  }
+  if (rc == RC_OK && atomic_load(&s->samples_open) >= LIMIT_QUEUED_REQUESTS) /* before the work of making the job */
+    rc = err_set(&err, RC_FULL, NULL, "%d samples are open already", LIMIT_QUEUED_REQUESTS);
   if (rc != RC_OK) {
     http_fail(r, &err);
     return;
   }
+  const uint64_t number = atomic_fetch_add(&s->request_number, 1);
   *call = (struct generate_call){
       .server = s, .host = h, .request = r, .return_logprob = p->return_logprob, .encode = encode};
-  snprintf(call->id, sizeof call->id, "gen-%llu", (unsigned long long)atomic_fetch_add(&s->request_number, 1));
-  rc = make_job(&job, s, h, p, call->id, &err);
+  snprintf(call->id, sizeof call->id, "gen-%llu", (unsigned long long)number);
+  rc = make_job(&job, h, p, call->id, s->start_seed + number, &err);
+  if (rc == RC_OK) rc = budget_take(s, call, job, &err);
   if (rc == RC_OK) {
     job->owner = call;
     job->context = s;
     job->done = on_done;
+    job->abandoned = &call->abandoned;
+    atomic_fetch_add(&s->requests_open, 1);
+    http_release_body(r); /* the job has its own copy, and may wait for long */
     http_suspend(r, GENERATE_DEADLINE_MS, on_cancelled, call);
     rc = engine_submit(h->engine, job, &err);
+    if (rc == RC_OK) return;
+    budget_give_back(s, call);
+    atomic_fetch_sub(&s->requests_open, 1);
   }
-  if (rc == RC_OK) return;
   job_free(job);
-  atomic_fetch_sub(&s->requests_open, 1);
   http_fail(r, &err);
 }
 
@@ -217,7 +246,7 @@ static void write_choice(const struct generate_call *call, const struct job *job
                          struct json_writer *w) {
   char hex[DIGEST_HEX_MAX];
   struct arena arena = ARENA_INIT;
-  digest_hex(hex, &job->policy.digest);
+  digest_hex(hex, &s->digest);
   json_object_begin(w);
   json_key(w, "text");
   generate_write_text(call, s->tokens, (size_t)s->count, w);
@@ -252,6 +281,7 @@ static void reply(struct server *s, struct job *job) {
   json_writer_init(&w, &body);
   call->encode(call, job, &w);
   job_free(job);
+  budget_give_back(s, call);
   if (buf_check(&body, &err) == RC_OK) {
     http_reply_json(request, 200, &body);
   } else {

@@ -9,6 +9,12 @@
 
 enum { PUSH_DEADLINE_MS = 600000 };
 
+/* While the model is unknown any file is refused: the size of a JSON body is enough to say so. */
+size_t push_weights_limit(void *context) {
+  const struct host *h = atomic_load(&((struct server *)context)->host);
+  return h ? h->weights_file_max : LIMIT_BODY_BYTES;
+}
+
 /* The stager replies in any case; a push that nobody waits for any more is staged all the same. */
 static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   (void)r, (void)why, (void)context;

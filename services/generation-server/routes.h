@@ -7,6 +7,7 @@
 void handle_generate(struct http_request *r, void *context);     /* POST /v1/generate */
 void handle_completions(struct http_request *r, void *context);  /* POST /v1/completions */
 void handle_push_weights(struct http_request *r, void *context); /* POST /v1/push-weights */
+size_t push_weights_limit(void *context);                        /* its body's limit, by the loaded model */
 void handle_model(struct http_request *r, void *context);        /* GET /v1/model */
 void handle_readyz(struct http_request *r, void *context);       /* GET /readyz */
 void handle_metrics(struct http_request *r, void *context);      /* GET /metrics */
@@ -18,6 +19,9 @@ struct generate_call {
   struct http_request *request;
   char id[LIMIT_NAME_MAX];
   bool return_logprob;
+  atomic_bool abandoned; /* set by the HTTP watcher, read by the engine: no message that a full inbox could refuse */
+  int samples;           /* what it takes of the server's budget, given back with the reply */
+  int64_t positions;
   /* On the replier's thread: the answer to a finished job. */
   void (*encode)(const struct generate_call *call, const struct job *job, struct json_writer *w);
 };

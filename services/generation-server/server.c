@@ -62,11 +62,11 @@ static void on_stale(void *context) {
 
 /* --- start --- */
 
-static void make_routes(struct server *s, size_t push_bytes_max) {
+static void make_routes(struct server *s) {
   const struct http_route routes[] = {
       {.method = "POST", .path = "/v1/generate", .handler = handle_generate},
       {.method = "POST", .path = "/v1/completions", .handler = handle_completions},
-      {.method = "POST", .path = "/v1/push-weights", .handler = handle_push_weights, .body_bytes_max = push_bytes_max},
+      {.method = "POST", .path = "/v1/push-weights", .handler = handle_push_weights, .body_limit = push_weights_limit},
       {.method = "GET", .path = "/v1/model", .handler = handle_model},
       {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
       {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
@@ -92,8 +92,7 @@ static void make_name(struct server *s) {
 }
 
 static enum rc start_http(struct server *s, struct err *err) {
-  const struct host *h = atomic_load(&s->host);
-  make_routes(s, h ? h->weights_file_max : LIMIT_WEIGHTS_BODY_BYTES);
+  make_routes(s);
   const struct http_server_options http = {.bind_address = s->options.bind,
                                            .port = s->options.port,
                                            .token = s->options.token,

@@ -34,6 +34,8 @@ struct server {
   _Atomic(struct heartbeat *) beat; /* for callbacks that may come before server_start has returned */
   atomic_bool draining;
   atomic_int requests_open; /* plain requests with the engine or the replier */
+  atomic_int samples_open;  /* of them */
+  atomic_llong positions_open;
   atomic_ullong request_number;
   uint64_t start_seed;    /* of requests that bring none */
   struct queue *finished; /* of struct job: to the replier */

@@ -1,15 +1,11 @@
 /* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer.c (engine), jobs.c, unit.c,
  * checkpoint.c, publisher.c, registration.c, route_*.c. */
-#include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/options.h"
+#include "common/base/program.h"
 #include "common/base/signals.h"
 #include "services/trainer-server/publisher.h"
 #include "services/trainer-server/registration.h"
@@ -18,8 +14,8 @@
 enum { DRAIN_MS = 2000, TICK_MS = 100 };
 
 struct settings {
-  const char *bind, *port_file, *coordinator, *advertise_url, *name, *token, *log_level;
-  int64_t port;
+  struct program_settings program;
+  const char *coordinator, *advertise_url, *name;
   struct trainer_options trainer;
 };
 
@@ -37,27 +33,25 @@ static enum rc serve(struct settings *s, struct err *err) {
   struct http_server *server = NULL;
   char url[LIMIT_URL_MAX];
   enum rc rc = trainer_create(&trainer, &s->trainer, err);
-  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->token, err);
+  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, err);
   if (rc != RC_OK) goto out;
   trainer_set_publisher(trainer, publisher); /* before the first job */
-  const struct http_server_options options = {.bind_address = s->bind,
-                                              .port = (int)s->port,
-                                              .token = s->token,
+  const struct http_server_options options = {.bind_address = s->program.bind,
+                                              .port = (int)s->program.port,
+                                              .token = s->program.token,
                                               .routes = trainer_routes,
                                               .route_count = trainer_route_count,
                                               .context = trainer};
   if ((rc = http_server_start(&server, &options, err)) != RC_OK) goto out;
-  default_url(url, sizeof url, s->bind, http_server_port(server));
+  default_url(url, sizeof url, s->program.bind, http_server_port(server));
   if (!s->advertise_url[0]) s->advertise_url = url;
-  log_info("listening on %s:%d", s->bind, http_server_port(server));
-  if (s->port_file[0]) {
-    char text[16];
-    snprintf(text, sizeof text, "%d\n", http_server_port(server));
-    if ((rc = file_write_atomic(s->port_file, text, strlen(text), err)) != RC_OK) goto out;
-  }
+  log_info("listening on %s:%d", s->program.bind, http_server_port(server));
+  if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   if (s->coordinator[0]) {
-    const struct registration_options tie = {
-        .coordinator_url = s->coordinator, .token = s->token, .name = s->name, .advertise_url = s->advertise_url};
+    const struct registration_options tie = {.coordinator_url = s->coordinator,
+                                             .token = s->program.token,
+                                             .name = s->name,
+                                             .advertise_url = s->advertise_url};
     if ((rc = registration_start(&registration, &tie, trainer, publisher, err)) != RC_OK) goto out;
   }
   while (!signals_stop_requested()) clock_sleep_ms(TICK_MS);
@@ -74,11 +68,9 @@ out:
 int main(int argc, char **argv) {
   struct settings s = {0};
   struct err err = {0};
-  enum options_action action;
+  bool run;
   const struct option options[] = {
-      {"bind", OPTION_STRING, &s.bind, "127.0.0.1", 0, 0, "address to listen on"},
-      {"port", OPTION_INT, &s.port, "8200", 0, 65535, "port to listen on; 0 picks a free one"},
-      {"port-file", OPTION_STRING, &s.port_file, "", 0, 0, "write the port here once listening"},
+      PROGRAM_OPTIONS(&s.program, "8200"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
        "how others reach this server; default http://BIND:PORT, with 127.0.0.1 for a wildcard BIND"},
@@ -99,31 +91,19 @@ int main(int argc, char **argv) {
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.trainer.fault, "", 0, 0, "mutant of the exactness tests: flip-gradient"},
 #endif
-      {"auth-token", OPTION_STRING, &s.token, "", 0, 0,
-       "bearer token that callers must show and that is shown to the others"},
-      {"log-level", OPTION_STRING, &s.log_level, "info", 0, 0, "debug, info, warn or error"},
   };
-  enum log_level level;
-  enum rc rc = options_parse(&action, options, sizeof options / sizeof options[0], argc, argv, &err);
-  if (rc == RC_OK && action == OPTIONS_HELP) {
-    options_print_help("trainer-server",
-                       "Learns: log-probabilities, gradients, AdamW steps, checkpoints, published weights.", options,
-                       sizeof options / sizeof options[0]);
-    return 0;
-  }
-  if (rc == RC_OK && action == OPTIONS_VERSION) {
-    printf("trainer-server %s\n", leasehold_version);
-    return 0;
-  }
-  if (rc == RC_OK) rc = log_level_parse(&level, s.log_level, &err);
-  if (rc == RC_OK && !s.trainer.model_dir[0])
+  const struct program program = {
+      .name = "trainer-server",
+      .summary = "Learns: log-probabilities, gradients, AdamW steps, checkpoints, published weights.",
+      .options = options,
+      .option_count = sizeof options / sizeof options[0],
+      .settings = &s.program};
+  enum rc rc = program_start(&run, &program, argc, argv, &err);
+  if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
-  if (rc == RC_OK) {
-    log_init("trainer", level);
-    signals_install();
+  if (rc == RC_OK && run) {
     if (!s.trainer.isa[0]) s.trainer.isa = NULL;
     rc = serve(&s, &err);
   }
-  if (rc != RC_OK) fprintf(stderr, "trainer-server: %s\n", err.message);
-  return rc == RC_OK ? 0 : 1;
+  return program_end(&program, rc, &err);
 }

@@ -341,6 +341,50 @@ static void relabelling_changes_the_version_only(void **state) {
   rig_close(&rig);
 }
 
+/* Version 3 of the next run is not version 3 of this one: tokens of both must not meet in one sample. */
+static void a_like_numbered_version_of_another_run_voids_leases(void **state) {
+  (void)state;
+  static struct outcome o;
+  struct rig rig;
+  int32_t prompt[32];
+  rig_open(&rig, 16, 64, 16, 64);
+  const struct lease lease = lease_of(&rig, prompt, 2);
+  submit_lease(&rig, &lease, &o);
+  for (int i = 0; i < 4; i++) engine_step(rig.engine);
+  struct policy policy = rig.policy[1];
+  policy.version = rig.policy[0].version;
+  snprintf(policy.run, sizeof policy.run, "r2");
+  assert_int_equal(engine_activate(rig.engine, rig.weights[1], &policy), RC_OK);
+  run_until_idle(&rig);
+  assert_int_equal(o.end, JOB_HANDED_BACK);
+  assert_true(o.sample[0].count > 0 && o.sample[0].count < MAX_NEW);
+  rig_close(&rig);
+}
+
+/* A peer may hang up before the engine has heard of its request: the mark waits for it. */
+static void abandoned_requests_are_dropped_whenever_they_are_marked(void **state) {
+  (void)state;
+  static struct outcome early, late;
+  atomic_bool gone_early = true, gone_late = false;
+  struct rig rig;
+  int32_t prompt[32];
+  rig_open(&rig, 2, 64, 16, 8);
+  const struct job_spec spec = spec_of(prompt, 12, 1, 3, MAX_NEW);
+  submit(&rig, &spec, &early)->abandoned = &gone_early;
+  submit(&rig, &spec, &late)->abandoned = &gone_late;
+  for (int i = 0; i < 5; i++) engine_step(rig.engine);
+  assert_true(early.ended && !late.ended);
+  assert_int_equal(early.end, JOB_DROPPED);
+  assert_int_equal(early.sample[0].count, 0);
+  atomic_store(&gone_late, true);
+  engine_step(rig.engine);
+  assert_true(late.ended);
+  assert_int_equal(late.end, JOB_DROPPED);
+  run_until_idle(&rig);
+  assert_pages_home(&rig);
+  rig_close(&rig);
+}
+
 static void cancelling_gives_everything_back(void **state) {
   (void)state;
   static struct outcome o, other;
@@ -425,6 +469,8 @@ int main(void) {
       cmocka_unit_test(a_lease_on_other_weights_goes_back),
       cmocka_unit_test(activation_voids_leases_and_lets_requests_run_through),
       cmocka_unit_test(relabelling_changes_the_version_only),
+      cmocka_unit_test(a_like_numbered_version_of_another_run_voids_leases),
+      cmocka_unit_test(abandoned_requests_are_dropped_whenever_they_are_marked),
       cmocka_unit_test(cancelling_gives_everything_back),
       cmocka_unit_test(what_can_never_fit_is_refused_with_numbers),
       cmocka_unit_test(stopping_ends_every_job),

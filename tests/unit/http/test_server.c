@@ -56,6 +56,25 @@ static void handle_full(struct http_request *r, void *context) {
   http_fail(r, &err);
 }
 
+static size_t late_limit = 16; /* what a service has learned since the start */
+
+static size_t limit_by_now(void *context) {
+  assert_non_null(context);
+  return late_limit;
+}
+
+/* Answers after its body has been given up. */
+static void handle_released(struct http_request *r, void *context) {
+  (void)context;
+  size_t before, after;
+  http_body(r, &before);
+  http_release_body(r);
+  http_body(r, &after);
+  struct buf body = BUF_INIT;
+  buf_printf(&body, "before=%zu after=%zu", before, after);
+  http_reply(r, 200, "text/plain", &body);
+}
+
 static void handle_silent(struct http_request *r, void *context) {
   (void)r;
   (void)context;
@@ -66,17 +85,18 @@ static void handle_file(struct http_request *r, void *context) {
 }
 
 static const struct http_route routes[] = {
-    {"GET", "/v1/runs/latest", handle_query, 0, false},
-    {"GET", "/v1/runs/{id}", handle_run, 0, false},
-    {"GET", "/v1/runs/{id}/groups/{group}", handle_run, 0, false},
-    {"POST", "/v1/echo", handle_echo, 1024, false},
-    {"PUT", "/v1/echo", handle_echo, 64u << 20, false},
-    {"POST", "/v1/json", handle_json, 0, false},
-    {"GET", "/v1/full", handle_full, 0, false},
-    {"GET", "/v1/silent", handle_silent, 0, false},
-    {"GET", "/v1/file", handle_file, 0, false},
-    {"GET", "/healthz", http_handle_healthz, 0, true},
-    {"GET", "/metrics", http_handle_metrics, 0, false},
+    {"GET", "/v1/runs/latest", handle_query, 0, false, NULL},
+    {"GET", "/v1/runs/{id}", handle_run, 0, false, NULL},
+    {"GET", "/v1/runs/{id}/groups/{group}", handle_run, 0, false, NULL},
+    {"POST", "/v1/echo", handle_echo, 1024, false, NULL},
+    {"PUT", "/v1/echo", handle_echo, 64u << 20, false, NULL},
+    {"POST", "/v1/json", handle_json, 0, false, NULL},
+    {"GET", "/v1/full", handle_full, 0, false, NULL},
+    {"GET", "/v1/silent", handle_silent, 0, false, NULL},
+    {"GET", "/v1/file", handle_file, 0, false, NULL},
+    {"POST", "/v1/released", handle_released, 0, false, limit_by_now},
+    {"GET", "/healthz", http_handle_healthz, 0, true, NULL},
+    {"GET", "/metrics", http_handle_metrics, 0, false, NULL},
 };
 
 static struct http_server *server;
@@ -201,6 +221,21 @@ static void test_sent_body_too_large(void **state) {
            "POST /v1/echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 1024\r\n\r\n%01024d", 0);
   answer = ask(port, request);
   assert_int_equal(status_of(answer), 201); /* exactly the limit */
+  free(answer);
+}
+
+static void test_late_limit_and_released_body(void **state) {
+  (void)state;
+  const char *request =
+      "POST /v1/released HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 17\r\n\r\n0123456789abcdefg";
+  late_limit = 16;
+  char *answer = ask(port, request);
+  assert_int_equal(status_of(answer), 413);
+  free(answer);
+  late_limit = 17;
+  answer = ask(port, request);
+  assert_int_equal(status_of(answer), 200);
+  assert_non_null(strstr(answer, "before=17 after=0"));
   free(answer);
 }
 
@@ -344,7 +379,7 @@ static void test_refused_starts(void **state) {
   options.port = 0;
   options.route_count = 0;
   assert_int_equal(http_server_start(&second, &options, &err), RC_INTERNAL);
-  static const struct http_route wild[] = {{"GET", "/{a}/{b}/{c}/{d}/{e}", handle_run, 0, false}};
+  static const struct http_route wild[] = {{"GET", "/{a}/{b}/{c}/{d}/{e}", handle_run, 0, false, NULL}};
   options.routes = wild;
   options.route_count = 1;
   assert_int_equal(http_server_start(&second, &options, &err), RC_INTERNAL);
@@ -381,6 +416,7 @@ int main(void) {
       cmocka_unit_test(test_json_bodies),
       cmocka_unit_test(test_announced_body_too_large),
       cmocka_unit_test(test_sent_body_too_large),
+      cmocka_unit_test(test_late_limit_and_released_body),
       cmocka_unit_test(test_endless_chunked_body_is_cut_off),
       cmocka_unit_test(test_large_body_arrives_whole),
       cmocka_unit_test(test_malformed_requests_do_no_harm),

@@ -1,0 +1,51 @@
+/* What the mains of the three services share: the flags every one has, --help and --version, the one-line refusal of a
+ * wrong flag, log and signals, and the file that tells the port.
+ *
+ * Called by main only, before any thread; nothing here is kept. */
+#ifndef LEASEHOLD_BASE_PROGRAM_H
+#define LEASEHOLD_BASE_PROGRAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/options.h"
+#include "common/base/rc.h"
+
+/* The flags that every service has. */
+struct program_settings {
+  const char *bind, *port_file, *token, *log_level;
+  int64_t port;
+};
+
+#define PROGRAM_OPTIONS(settings, default_port)                                                                 \
+  {"bind", OPTION_STRING, &(settings)->bind, "127.0.0.1", 0, 0, "address to listen on"},                        \
+      {"port", OPTION_INT, &(settings)->port, default_port, 0, 65535, "port to listen on; 0 picks a free one"}, \
+      {"port-file", OPTION_STRING, &(settings)->port_file, "", 0, 0, "write the port here once listening"},     \
+      {"auth-token",                                                                                            \
+       OPTION_STRING,                                                                                           \
+       &(settings)->token,                                                                                      \
+       "",                                                                                                      \
+       0,                                                                                                       \
+       0,                                                                                                       \
+       "bearer token that callers must show, and that is shown to the other services"},                         \
+  {                                                                                                             \
+    "log-level", OPTION_STRING, &(settings)->log_level, "info", 0, 0, "debug, info, warn or error"              \
+  }
+
+struct program {
+  const char *name;    /* "trainer-server" */
+  const char *summary; /* the first line of --help */
+  const struct option *options;
+  size_t option_count;
+  const struct program_settings *settings; /* filled by the options above */
+};
+
+/* Fills the options' targets and sets up log and signals.  *run is false when --help or --version was answered. */
+enum rc program_start(bool *run, const struct program *p, int argc, char **argv, struct err *err);
+/* Writes the port to the file that --port-file names, if it does; atomically. */
+enum rc program_write_port(const struct program_settings *s, int port, struct err *err);
+/* The exit status; says what went wrong in one line on stderr. */
+int program_end(const struct program *p, enum rc rc, const struct err *err);
+
+#endif

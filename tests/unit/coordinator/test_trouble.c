@@ -1,0 +1,285 @@
+/* What goes wrong around leases and runs, over real HTTP.  What would break: a result without a fence that is believed
+ * (I3); work of a server that hands back lost or called nondeterminism; a paused run that cannot end; an older trainer
+ * that publishes (I9); a slow disk that costs live workers their leases; two coordinators on one database; a full disk
+ * that loses what was acknowledged (I7); idle time that is wrong for short runs; rounds of a thousand samples that crawl. */
+#include <math.h>
+
+#include "service_fixture.h"
+#include "services/coordinator/core_state.h"
+
+static struct lease begin(struct fixture *f, struct fake_server *s, const char *config) {
+  struct lease_answer a;
+  post_run(f, config);
+  register_server(f, s, "gen-1");
+  poll_leases(f, s, 4, &a);
+  return a.leases[0];
+}
+
+static int64_t incidents(struct fixture *f) {
+  struct store *store;
+  int64_t n = -1;
+  assert_int_equal(readers_take(core_readers(f->core), &store, NULL), RC_OK);
+  assert_int_equal(store_int(store, &n, NULL, "SELECT count(*) FROM incidents", NO_BINDS), RC_OK);
+  readers_give(core_readers(f->core), store);
+  return n;
+}
+
+static void a_result_with_fence_zero_is_nobodys(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err;
+  struct lease l = begin(f, &s, GRPO(1, "}"));
+  struct lease_result r = make_result(f, &s, &l);
+  r.fence = 0;
+  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_CONFLICT);
+  r.fence = UINT64_MAX;
+  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_CONFLICT);
+}
+
+static void abort_after(struct sample_result *s, size_t tokens) {
+  s->token_ids.count = s->logprobs.count = tokens;
+  s->segment_count = s->span_count = tokens ? 1 : 0;
+  s->segments[0].count = s->spans[0].count = (int32_t)tokens;
+  s->finish = FINISH_ABORT;
+}
+
+/* A draining server says `abort` of every sample of a lease, ended ones included. */
+static void samples_that_had_ended_before_a_hand_back_are_kept(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other;
+  struct lease_answer a;
+  struct err err = {0};
+  struct lease l = begin(f, &s, GRPO(1, "}"));
+  struct lease_result r = make_result(f, &s, &l);
+  r.handed_back = true;
+  for (int i = 0; i < 4; i++) abort_after(&r.samples[i], i < 2 ? 3 : 1);
+  if (put_result(f, &l, &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+  register_server(f, &other, "gen-2");
+  poll_leases(f, &other, 4, &a);
+  assert_string_equal(a.leases[0].id, "r1.0.0.2-3"); /* 0 and 1 are done */
+}
+
+static void a_hand_back_of_fewer_tokens_keeps_the_more(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other, third;
+  struct lease_answer a;
+  struct err err;
+  struct lease l = begin(f, &s, GRPO(1, "}"));
+  struct lease_result r = make_result(f, &s, &l);
+  r.handed_back = true;
+  for (int i = 0; i < 4; i++) abort_after(&r.samples[i], 2);
+  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_OK);
+  register_server(f, &other, "gen-2");
+  poll_leases(f, &other, 4, &a);
+  r = make_result(f, &other, &a.leases[0]);
+  r.handed_back = true;
+  for (int i = 0; i < 4; i++) abort_after(&r.samples[i], 0); /* it never came to them */
+  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK);
+  register_server(f, &third, "gen-3");
+  poll_leases(f, &third, 4, &a);
+  assert_int_equal(a.leases[0].partial_count, 4);
+  assert_int_equal(a.leases[0].partials[0].token_ids.count, 2);
+  assert_int_equal(incidents(f), 0);
+}
+
+static void a_paused_evaluation_ends_with_its_last_result(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err;
+  post_run(f,
+           "{\"dataset\":{\"path\":\"train.jsonl\"},\"groups_per_round\":2,\"samples_per_group\":2,"
+           "\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
+  for (size_t i = 0; i < a.lease_count; i++) {
+    struct lease_result r = make_result(f, &s, &a.leases[i]);
+    assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
+  }
+  json_free(wait_state(f, "r1", "completed"));
+}
+
+static void an_older_trainer_that_still_lives_publishes_nothing(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err;
+  struct worker_registered newer;
+  f->trainer.slow_steps = true;
+  begin(f, &s, GRPO(1, "}"));
+  const struct worker_register m = {.name = "trainer-2", .kind = WORKER_TRAINER, .url = f->trainer.url};
+  assert_int_equal(coordinator_register(&f->client, &m, &newer, &f->arena, DEADLINE_MS, &err), RC_OK);
+  const struct version_announce old = {.run = "r1",
+                                       .step_id = "r1.0",
+                                       .worker_id = f->trainer_is.worker_id,
+                                       .epoch = f->trainer_is.epoch,
+                                       .fence = f->trainer_is.fence,
+                                       .version = 1};
+  assert_int_equal(coordinator_announce_version(&f->client, &old, DEADLINE_MS, &err), RC_CONFLICT);
+  assert_string_equal(err.field, "fence");
+}
+
+static enum rc sleep_execute(struct core *c, struct command *cmd, struct err *err) {
+  (void)c, (void)cmd, (void)err;
+  clock_sleep_ms(1200);
+  return RC_OK;
+}
+
+static void nobody_is_lost_while_the_writer_was_away(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err;
+  coordinator_down(f);
+  f->options.worker_ttl_ms = f->options.lease_ttl_ms = 600;
+  coordinator_up(f);
+  register_trainer(f);
+  struct lease l = begin(f, &s, GRPO(1, "}"));
+  struct lease_result r = make_result(f, &s, &l);
+  assert_int_equal(core_call(f->core, command_new(sleep_execute, 0), &err), RC_OK);
+  clock_sleep_ms(150); /* the writer looks at the time before anybody could report */
+  if (put_result(f, &l, &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+  report_ready(f, &s);
+}
+
+static void a_database_has_one_coordinator(void **state) {
+  struct fixture *f = *state;
+  struct core *second = NULL;
+  struct err err = {0};
+  assert_int_equal(core_create(&second, &f->options, &err), RC_IO);
+  assert_non_null(strstr(err.message, "another coordinator"));
+}
+
+static enum rc full_execute(struct core *c, struct command *cmd, struct err *err) {
+  int64_t pages = 0;
+  char sql[64];
+  (void)cmd;
+  enum rc rc = store_int(c->store, &pages, err, "PRAGMA page_count", NO_BINDS);
+  snprintf(sql, sizeof sql, "PRAGMA max_page_count=%lld", (long long)pages + 2);
+  return rc == RC_OK ? store_script(c->store, sql, err) : rc;
+}
+
+/* SQLite itself says `full`, as it does when the disk is. */
+static void a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged(void **state) {
+  struct fixture *f = *state;
+  struct err err;
+  char config[4096], name[100];
+  int acknowledged = 0, status = 201;
+  memset(name, 'n', sizeof name);
+  name[99] = 0;
+  coordinator_down(f);
+  coordinator_up(f); /* no trainer: runs stay queued */
+  assert_int_equal(core_call(f->core, command_new(full_execute, 0), &err), RC_OK);
+  snprintf(config, sizeof config, "{\"name\":\"%s\",\"dataset\":{\"path\":\"train.jsonl\"}}", name);
+  for (int i = 0; i < 60 && status == 201; i++) {
+    status = call(f, "POST", "/v1/runs", config, NULL);
+    acknowledged += status == 201;
+  }
+  assert_int_equal(status, 503);
+  assert_true(core_broken(f->core));
+  coordinator_down(f);
+  coordinator_up(f);
+  struct json *answer = NULL;
+  assert_int_equal(call(f, "GET", "/v1/runs?limit=1000", NULL, &answer), 200);
+  assert_int_equal(json_length(json_get(answer, "runs")), acknowledged);
+  json_free(answer);
+}
+
+static void beat(struct fixture *f, const struct fake_server *s, int64_t busy_slot_us) {
+  struct err err;
+  struct worker_heartbeat_answer answer;
+  const struct worker_heartbeat m = {.epoch = s->is.epoch, .ready = true, .busy_slot_us = busy_slot_us};
+  assert_int_equal(coordinator_heartbeat(&f->client, s->is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err),
+                   RC_OK);
+}
+
+/* The window is the run's own wall time, though the heartbeats lie before its begin and after its end. */
+static void idle_time_of_a_short_run_is_over_its_wall_time(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err;
+  register_server(f, &s, "gen-1");
+  beat(f, &s, 0);
+  post_run(f, GRPO(1, "}"));
+  poll_leases(f, &s, 64, &a);
+  clock_sleep_ms(400);
+  for (size_t i = 0; i < a.lease_count; i++) {
+    struct lease_result r = make_result(f, &s, &a.leases[i]);
+    assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
+  }
+  json_free(wait_state(f, "r1", "completed"));
+  clock_sleep_ms(300); /* is none of the run's */
+  beat(f, &s, 64 * 200000);
+  struct json *run = get_run(f, "r1");
+  double wall_ms = (double)get_int(run, "totals", "rl_wall_ms");
+  const struct json *ratio = json_get(json_get(run, "totals"), "generation_idle_ratio");
+  if (json_type_of(ratio) == JSON_NULL) fail_msg("no idle time was recorded");
+  if (fabs(json_number(ratio) - (1 - 200 / wall_ms)) > 0.05)
+    fail_msg("idle %g over %g ms, expected %g", json_number(ratio), wall_ms, 1 - 200 / wall_ms);
+  json_free(run);
+}
+
+static void slot_time_is_shared_between_runs_and_carried_over_jitter(void **state) {
+  (void)state;
+  struct slot_window w[SLOT_WINDOWS] = {0};
+  struct slot_account a[SLOT_WINDOWS];
+  assert_int_equal(slot_time_share(w, 8, 0, 1000, 5000, a), 0); /* no run */
+  assert_int_equal(a[0].run, 0);
+  slot_windows_begin(w, 1, 1000);
+  slot_windows_begin(w, 1, 1500); /* a repeat */
+  assert_int_equal(slot_time_share(w, 2, 0, 3000, 1000000, a), 0);
+  assert_int_equal(a[0].window_us, 4000000);
+  assert_int_equal(a[0].busy_us, 1000000);
+  assert_int_equal(slot_time_share(w, 2, 3000, 4000, 2050000, a), 50000); /* busier than time allows */
+  assert_int_equal(a[0].busy_us, 2000000);
+  assert_int_equal(slot_time_share(w, 2, 4000, 5000, INT64_MAX, a), 200000); /* a lie is bounded */
+  assert_int_equal(slot_time_share(w, 2, 4000, 5000, -5, a), 0);             /* a counter that fell */
+  assert_int_equal(a[0].busy_us, 0);
+  slot_windows_end(w, 1, 5500);
+  slot_windows_end(w, 1, 9000);
+  slot_windows_begin(w, 2, 5750);
+  slot_time_share(w, 1, 5000, 6000, 300000, a);
+  assert_int_equal(a[0].run, 2);
+  assert_int_equal(a[0].window_us, 250000);
+  assert_int_equal(a[0].busy_us, 100000);
+  assert_int_equal(a[1].run, 1);
+  assert_int_equal(a[1].window_us, 500000);
+  assert_int_equal(a[1].busy_us, 200000);
+}
+
+static void a_round_of_a_thousand_samples_is_quick(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  coordinator_down(f);
+  f->options.batch_tokens = 65536;
+  coordinator_up(f);
+  register_trainer(f);
+  register_server(f, &s, "gen-1");
+  int64_t begun_ms = clock_monotonic_ms();
+  post_run(f,
+           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\"},\"groups_per_round\":64,\"samples_per_group\":16,"
+           "\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "totals", "sampled_tokens"), 2 * 64 * 16 * 3);
+  json_free(run);
+  assert_true(clock_monotonic_ms() - begun_ms < 8000);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(a_result_with_fence_zero_is_nobodys),
+      CASE(samples_that_had_ended_before_a_hand_back_are_kept),
+      CASE(a_hand_back_of_fewer_tokens_keeps_the_more),
+      CASE(a_paused_evaluation_ends_with_its_last_result),
+      CASE(an_older_trainer_that_still_lives_publishes_nothing),
+      CASE(nobody_is_lost_while_the_writer_was_away),
+      CASE(a_database_has_one_coordinator),
+      CASE(a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged),
+      CASE(idle_time_of_a_short_run_is_over_its_wall_time),
+      cmocka_unit_test(slot_time_is_shared_between_runs_and_carried_over_jitter),
+      CASE(a_round_of_a_thousand_samples_is_quick),
+  };
+  return cmocka_run_group_tests_name("coordinator/trouble", tests, NULL, NULL);
+}
