@@ -154,11 +154,11 @@ lint: ## shell scripts, long files and functions (warnings to think about)
 SAN_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/$@ CFLAGS="-O1 -g -Wno-format-truncation"
 SAN_E2E   = LEASEHOLD_TEST_BIN=$(CURDIR)/$(BUILD)/$@/bin $(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e -k "learns or plain or malformed or queue or three_unlike"
 asan: ## unit and end-to-end tests under the address and undefined-behaviour sanitizers
-	@$(SAN_BUILD) SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" all unit
+	@ASAN_OPTIONS=allocator_may_return_null=1 $(SAN_BUILD) SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" all unit
 	@$(SAN_E2E)
 ubsan: asan ## the same (both run together)
 tsan: ## unit and end-to-end tests under the thread sanitizer
-	@$(SAN_BUILD) SAN="-fsanitize=thread" all unit
+	@TSAN_OPTIONS="halt_on_error=1 allocator_may_return_null=1" $(SAN_BUILD) SAN="-fsanitize=thread" all unit
 	@TSAN_OPTIONS=halt_on_error=1 $(SAN_E2E)
 
 PREFIX ?= /usr/local

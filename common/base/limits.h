@@ -24,9 +24,9 @@
 #define LIMIT_QUEUED_RUNS        64
 #define LIMIT_DATASET_LINES      50000000
 #define LIMIT_DATASET_LINE_BYTES (4u << 20)
-#define LIMIT_SLOTS              4096 /* decode slots of one generation-server */
-#define LIMIT_QUEUED_REQUESTS    4096 /* samples of plain generate requests, waiting or decoded */
-#define LIMIT_OPEN_POSITIONS     (1 << 26) /* of those samples, prompt and new tokens: about 1 GiB */
+#define LIMIT_SLOTS              4096       /* decode slots of one generation-server */
+#define LIMIT_QUEUED_REQUESTS    4096       /* samples of plain generate requests, waiting or decoded */
+#define LIMIT_OPEN_POSITIONS     (1 << 26)  /* of those samples, prompt and new tokens: about 1 GiB */
 #define LIMIT_HTTP_BODIES_BYTES  (1u << 30) /* request bodies held by one service, or two of its route's largest */
 #define LIMIT_THREADS            256
 #define LIMIT_SEQUENCE_TOKENS    262144

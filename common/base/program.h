@@ -1,5 +1,5 @@
-/* What the mains of the three services share: the flags every one has, --help and --version, the one-line refusal of a
- * wrong flag, log and signals, and the file that tells the port.
+/* What the mains of the three services share: the flags every one has, --help and --version, the one-line refusal of
+ * a wrong flag, log and signals, and the file that tells the port.
  *
  * Called by main only, before any thread; nothing here is kept. */
 #ifndef LEASEHOLD_BASE_PROGRAM_H

@@ -65,8 +65,8 @@ int http_server_port(const struct http_server *server);
 void http_server_stop(struct http_server *server, int drain_ms);
 
 /* --- reading the request (valid until the reply) --- */
-const char *http_param(const struct http_request *r,
-                       const char *name); /* path parameter, percent-decoded; never NULL for a declared one */
+/* Path parameter, percent-decoded; never NULL for a declared one */
+const char *http_param(const struct http_request *r, const char *name);
 const char *http_query(const struct http_request *r, const char *name); /* NULL when absent */
 /* A query integer with default and bounds; RC_INVALID names the field. */
 enum rc http_query_i64(const struct http_request *r, const char *name, int64_t default_value, int64_t min, int64_t max,

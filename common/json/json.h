@@ -50,7 +50,8 @@ enum json_kind {
   FIELD_F64,    /* target double *: any finite number.  min/max inclusive */
   FIELD_BOOL,   /* target bool * */
   FIELD_I32_ARRAY, /* target struct json_i32s *: arena memory.  min/max bound each element, count_max the count */
-  FIELD_F32_ARRAY, /* target struct json_f32s *: arena memory; finite numbers only, rounded from the decimal to float32 once */
+  /* target struct json_f32s *: arena memory; finite numbers only, rounded from the decimal to float32 once */
+  FIELD_F32_ARRAY,
   FIELD_DIGEST, /* target struct digest * (common/base/digest.h): 64 hex digits */
   FIELD_VALUE   /* target const struct json **: any value, borrowed */
 };
@@ -98,10 +99,10 @@ void json_write_int(struct json_writer *w, int64_t value);
 /* A number up to 2^53 - 1, above it a decimal string: what FIELD_U64 reads, and what no reader rounds. */
 #define JSON_EXACT_MAX 9007199254740991u
 void json_write_u64(struct json_writer *w, uint64_t value);
-void json_write_f64(struct json_writer *w,
-                    double value); /* shortest of 15..17 digits that reads back; non-finite: null */
-void json_write_f32(struct json_writer *w,
-                    float value); /* 9 significant digits: reads back to the same float32; non-finite: null */
+/* Shortest of 15..17 digits that reads back; non-finite: null */
+void json_write_f64(struct json_writer *w, double value);
+/* 9 significant digits: reads back to the same float32; non-finite: null */
+void json_write_f32(struct json_writer *w, float value);
 void json_write_bool(struct json_writer *w, bool value);
 void json_write_null(struct json_writer *w);
 /* Copies a parsed value (used to keep users' extra keys). */

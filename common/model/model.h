@@ -32,10 +32,10 @@ void model_free(struct model *m);
 struct weights {
   const struct model *model; /* borrowed */
   struct matrix *matrices;   /* [params.count]; vectors: N = 1, data = plain operand[cols] */
-  struct matrix *
-      transposed; /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model: data NULL */
-  void *
-      staging; /* operand [largest tensor]: between row-major bytes and the kernels' layout; one filler or reader at a time */
+  /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model: data NULL */
+  struct matrix *transposed;
+  /* operand [largest tensor]: between row-major bytes and the kernels' layout; one filler or reader at a time */
+  void *staging;
 };
 
 enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err);

@@ -78,31 +78,33 @@ struct ops {
   /* --- weights --- */
   size_t (*matrix_bytes)(const struct ops *, int N, int K);
   void (*matrix_pack)(const struct ops *, struct matrix *W, const void *w_operand); /* from [N,K]; W->data given */
-  void (*matrix_pack_transposed)(const struct ops *, struct matrix *W, const void *w_operand, int rows,
-                                 int cols); /* W = w^T: N = cols, K = rows */
-  void (*matrix_unpack_rows)(const struct ops *, void *w_operand, const struct matrix *W, int first,
-                             int count); /* rows [first, first+count) -> [count,K] */
+  /* W = w^T: N = cols, K = rows */
+  void (*matrix_pack_transposed)(const struct ops *, struct matrix *W, const void *w_operand, int rows, int cols);
+  /* Rows [first, first+count) -> [count,K] */
+  void (*matrix_unpack_rows)(const struct ops *, void *w_operand, const struct matrix *W, int first, int count);
   void (*to_operand)(const struct ops *, void *out, const float *in, size_t n); /* round to nearest even */
   void (*from_operand)(const struct ops *, float *out, const void *in, size_t n);
 
   /* --- forward --- */
-  void (*embed)(const struct ops *, float *x, const struct matrix *table, const int32_t *token,
-                int T); /* x[T,K] = table[token] */
+  /* x[T,K] = table[token] */
+  void (*embed)(const struct ops *, float *x, const struct matrix *table, const int32_t *token, int T);
+  /* rstd[T] may be NULL */
   void (*rmsnorm)(const struct ops *, void *y_operand, float *rstd, const float *x, const void *w_operand, float eps,
-                  int T, int D); /* rstd[T] may be NULL */
+                  int T, int D);
   /* y[T,N] = x[T,K] W^T, or y += when accumulate: the dot product from zero, then one addition. */
   void (*gemm)(const struct ops *, float *y, const void *x_operand, const struct matrix *W, int T, bool accumulate);
   /* Per head: RMS norm over E with weight w, then rotate by position (pairs e, e + E/2, Hugging Face's half layout).
    * out operand[T,H,E]; rstd[T,H] may be NULL. w NULL: no norm. rope: [positions][E/2][2] cos, sin. */
   void (*head_norm_rope)(const struct ops *, void *out_operand, float *rstd, const float *x, const void *w_operand,
                          float eps, const float *rope, const int32_t *position, int T, int H, int E);
+  /* [T,G,E] each */
   void (*kv_write)(const struct ops *, const struct kv_layer *kv, const struct rows *rows, const void *k_operand,
-                   const void *v_operand); /* [T,G,E] each */
+                   const void *v_operand);
   /* out operand[T,H,E]; lse[T,H] may be NULL. Key blocks of 32 from position 0, online softmax. */
   void (*attention)(const struct ops *, void *out_operand, float *lse, const void *q_operand, const struct kv_layer *kv,
                     const struct rows *rows, int H, float scale);
-  void (*swiglu)(const struct ops *, void *h_operand, const float *gate, const float *up,
-                 size_t n); /* silu(gate) * up */
+  /* silu(gate) * up */
+  void (*swiglu)(const struct ops *, void *h_operand, const float *gate, const float *up, size_t n);
   /* z = logits / temperature: logprob[t] = z[target] - lse; lse[T] = max + log sum exp (stored for the backward);
    * entropy[T] may be NULL. target < 0: the row is skipped (outputs 0). */
   void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits,
@@ -113,19 +115,22 @@ struct ops {
   int32_t (*sample)(const struct ops *, const float *logits, float temperature, float u, int V);
 
   /* --- backward: names as in forward, gradients d*; parameter gradients are added to --- */
-  void (*embed_backward)(const struct ops *, float *dtable, const float *dx, const int32_t *token, int T, int V,
-                         int D); /* tokens in order */
+  /* Tokens in order */
+  void (*embed_backward)(const struct ops *, float *dtable, const float *dx, const int32_t *token, int T, int V, int D);
+  /* dx += */
   void (*rmsnorm_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
-                           const void *w_operand, const float *rstd, int T, int D); /* dx += */
+                           const void *w_operand, const float *rstd, int T, int D);
+  /* dW[N,K] += dy^T x, dot over T */
   void (*gemm_weight_backward)(const struct ops *, float *dW, const void *dy_operand, const void *x_operand, int T,
-                               int N, int K); /* dW[N,K] += dy^T x, dot over T */
+                               int N, int K);
+  /* Dx overwritten */
   void (*head_norm_rope_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
                                   const void *w_operand, const float *rstd, const float *rope, const int32_t *position,
-                                  int T, int H, int E); /* dx overwritten */
+                                  int T, int H, int E);
+  /* All [T,.,E] */
   void (*attention_backward)(const struct ops *, float *dq, float *dk, float *dv, const void *dout_operand,
                              const void *out_operand, const float *lse, const void *q_operand, const void *k_operand,
-                             const void *v_operand, const struct packed *batch, int H, int G, int E,
-                             float scale); /* all [T,.,E] */
+                             const void *v_operand, const struct packed *batch, int H, int G, int E, float scale);
   void (*swiglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh,
                           const float *gate, const float *up, size_t n);
   /* dlogits operand[T,V] = dlogprob[t] * (1[v = target] - exp(z - lse)) / temperature; rows with target < 0 are zero. */

@@ -116,10 +116,10 @@ enum rc token_fill_bytes(struct token *token, struct arena *arena, struct err *e
 
 /* --- reading the file's sections --- */
 struct json;
-enum rc tokenizer_read_model(struct tokenizer *t, const struct json *root,
-                             struct err *err); /* tokenizer_load.c: vocabulary, merges, added tokens */
-enum rc tokenizer_read_steps(struct tokenizer *t, const struct json *root,
-                             struct err *err); /* tokenizer_steps.c: normalizer, pre-tokenizer, decoder */
+/* tokenizer_load.c: vocabulary, merges, added tokens */
+enum rc tokenizer_read_model(struct tokenizer *t, const struct json *root, struct err *err);
+/* tokenizer_steps.c: normalizer, pre-tokenizer, decoder */
+enum rc tokenizer_read_steps(struct tokenizer *t, const struct json *root, struct err *err);
 
 /* --- tokenizer_bpe.c --- */
 enum rc merge_map_make(struct merge_map *map, size_t count, struct err *err);

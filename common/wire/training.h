@@ -20,8 +20,8 @@ struct training_config {
 };
 void training_config_defaults(struct training_config *c);
 void training_config_write(const struct training_config *c, struct json_writer *w); /* an object */
-enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena,
-                             struct err *err); /* over defaults */
+/* Over defaults */
+enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena, struct err *err);
 
 /* POST trainer /v1/runs: idempotent by run.  The run starts from the weights that the trainer holds; optimizer state
  * is fresh (kept for "evaluate"). */

@@ -16,8 +16,8 @@ bool expiry_passed(int64_t deadline_ms, int64_t now_ms);
 /* How long may the writer sleep when the earliest deadline is this (INT64_MAX: none)?  Between 0 and nap_ms. */
 int64_t expiry_sleep(int64_t earliest_ms, int64_t now_ms, int64_t nap_ms);
 
-/* The writer looks at the time at least every nap_ms.  When it comes back much later (a slow disk, a stopped process),
- * nobody could be heard meanwhile: returns by how much to put deadlines off, or 0. */
+/* The writer looks at the time at least every nap_ms.  When it comes back much later (a slow disk, a stopped
+ * process), nobody could be heard meanwhile: returns by how much to put deadlines off, or 0. */
 int64_t expiry_stall(int64_t last_ms, int64_t now_ms, int64_t nap_ms);
 
 #endif

@@ -36,8 +36,8 @@ struct run_config {
   bool shuffle_rewards;          /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
   enum advantage_kind advantage; /* "advantage": {"kind", "epsilon"} */
   double advantage_epsilon;
-  bool
-      filter_zero_advantage; /* "filter": {"zero_advantage": "keep"|"shrink"}: shrink leaves such groups out of the step and its denominator */
+  /* "filter": {"zero_advantage": "keep"|"shrink"}: shrink leaves such groups out of the step and its denominator */
+  bool filter_zero_advantage;
   struct training_config training; /* "training": {...}; its objective decides what the run is */
   /* "evaluation": {"path", "every_rounds", "samples", "temperature", "problems"}: extra groups, sampled and verified,
    * never trained on. absent: evaluation_every 0 */
@@ -45,8 +45,8 @@ struct run_config {
   int32_t evaluation_every, evaluation_samples, evaluation_problems;
   double evaluation_temperature;
   int32_t stage_timeout_ms; /* pushing a version to one server */
-  int32_t
-      publish_every; /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
+  /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
+  int32_t publish_every;
 };
 
 /* Strings and arrays live in the arena. */

@@ -71,8 +71,8 @@ double rows_real(const struct rows *q, int column);
 bool rows_null(const struct rows *q, int column);
 const char *rows_text(const struct rows *q, int column, size_t *len); /* "" for null; len may be NULL */
 const void *rows_blob(const struct rows *q, int column, size_t *len);
-bool rows_digest(const struct rows *q, int column,
-                 struct digest *out); /* false (and zeroes) when it is null or not 32 bytes */
+/* False (and zeroes) when it is null or not 32 bytes */
+bool rows_digest(const struct rows *q, int column, struct digest *out);
 
 /* The first column of the only row; RC_NOT_FOUND without a row (err untouched). null reads as 0. */
 enum rc store_int(struct store *s, int64_t *out, struct err *err, const char *sql, const struct bind *binds,
