@@ -1,4 +1,4 @@
-/* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer.c (engine), jobs.c, unit.c,
+/* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer*.c (engine), jobs.c, unit.c,
  * checkpoint.c, publisher.c, registration.c, route_*.c. */
 #include <stdio.h>
 #include <string.h>
