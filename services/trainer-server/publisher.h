@@ -1,8 +1,8 @@
 /* The publisher: pushes a durable version to the generation-servers in parallel, then announces it to the
  * coordinator. One thread, one version at a time; every push has the round's stage_timeout_ms.  A server that fails
  * is reported, never waited for: it must pull. Owns: the queue of durable steps.  Called by the engine; ends the
- * step's job (jobs_finish) when the announcement was answered or given up. Previous hop of a version: trainer.c's
- * job_step.  Next hops: generation-servers stage it, the coordinator makes it current. */
+ * step's job (jobs_finish) when the announcement was answered or given up. Previous hop of a version:
+ * trainer_step.c.  Next hops: generation-servers stage it, the coordinator makes it current. */
 #ifndef LEASEHOLD_TRAINER_PUBLISHER_H
 #define LEASEHOLD_TRAINER_PUBLISHER_H
 

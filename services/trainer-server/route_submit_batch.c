@@ -1,7 +1,7 @@
 /* POST /v1/submit-batch: groups whose log-probabilities and gradients the engine computes next.  Idempotent by batch
  * id; refused under any other version. What the engine could not compute is refused here, with the field's path,
- * before any group of the batch is accumulated. Previous hop of a rollout: coordinator/driver.c.  Next: trainer.c's
- * job_batch. */
+ * before any group of the batch is accumulated. Previous hop of a rollout: coordinator/driver.c.  Next:
+ * trainer_batch.c. */
 #include <stdio.h>
 
 #include "services/trainer-server/routes.h"
