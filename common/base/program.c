@@ -36,6 +36,12 @@ enum rc program_write_port(const struct program_settings *s, int port, struct er
   return file_write_atomic(s->port_file, text, strlen(text), err);
 }
 
+void program_default_url(char *out, size_t size, const char *bind, int port) {
+  const bool any = strcmp(bind, "0.0.0.0") == 0 || strcmp(bind, "::") == 0;
+  const bool v6 = !any && strchr(bind, ':');
+  snprintf(out, size, "http://%s%s%s:%d", v6 ? "[" : "", any ? "127.0.0.1" : bind, v6 ? "]" : "", port);
+}
+
 int program_end(const struct program *p, enum rc rc, const struct err *err) {
   if (rc == RC_OK) return 0;
   fprintf(stderr, "%s: %s\n", p->name, err->message);

@@ -45,6 +45,8 @@ struct program {
 enum rc program_start(bool *run, const struct program *p, int argc, char **argv, struct err *err);
 /* Writes the port to the file that --port-file names, if it does; atomically. */
 enum rc program_write_port(const struct program_settings *s, int port, struct err *err);
+/* Where others reach a server that nobody gave a URL: a wildcard address is no destination. */
+void program_default_url(char *out, size_t size, const char *bind, int port);
 /* The exit status; says what went wrong in one line on stderr. */
 int program_end(const struct program *p, enum rc rc, const struct err *err);
 

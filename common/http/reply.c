@@ -85,6 +85,16 @@ void http_reply_json(struct http_request *r, int status, struct buf *body) {
   http_reply(r, status, "application/json", body);
 }
 
+void http_reply_json_or_fail(struct http_request *r, enum rc rc, struct buf *body, struct err *err) {
+  if (rc == RC_OK) rc = buf_check(body, err);
+  if (rc == RC_OK) {
+    http_reply_json(r, 200, body);
+    return;
+  }
+  buf_free(body);
+  http_fail(r, err);
+}
+
 void http_reply_text(struct http_request *r, int status, const char *text) {
   struct MHD_Response *response =
       MHD_create_response_from_buffer(strlen(text), (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);

@@ -83,6 +83,8 @@ void http_release_body(struct http_request *r);
 /* Takes over body's memory (body is empty afterwards). */
 void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body);
 void http_reply_json(struct http_request *r, int status, struct buf *body);
+/* 200 with the body, or the error when rc is one or the body ran out of memory; body is empty afterwards either way. */
+void http_reply_json_or_fail(struct http_request *r, enum rc rc, struct buf *body, struct err *err);
 /* A constant or caller-owned text, copied. */
 void http_reply_text(struct http_request *r, int status, const char *text);
 /* The error body and the status of err->rc; Retry-After: 1 with 429 and 503. */

@@ -91,8 +91,7 @@ run_wait() {
           printf '  round %3d/%d   reward %.3f %s   validation %s   %s tokens/s   %s s left\n' "$round" "$ROUNDS" "$reward" "$(bar "$reward")" "$validation" "$tps" "$left"
         fi
       done < <(jq -r --argjson printed "$printed" --argjson every "$every" '
-          . as $run | (.evaluations | last) as $evaluation
-          | [.history[] | .round + 1] as $_ | .history[] | select(.round + 1 > $printed and (.round + 1) % $every == 0)
+          . as $run | .history[] | select(.round + 1 > $printed and (.round + 1) % $every == 0)
           | [.round + 1, .reward_mean // 0, ((.round as $r | [$run.evaluations[] | select(.round <= $r)] | last | .accuracy // null) | if . == null then "-" else (. * 1000 | round / 1000) end),
              .loss // 0, ($run.totals.tokens_per_second // 0 | round), (($run.eta_ms // 0) / 1000 | round)] | @tsv' <<<"$status")
     fi
@@ -118,7 +117,6 @@ evaluate() {
 say "1. Supervised warm-up: $WARMUP steps of 64 worked examples, some of them wrong"
 run_create warmup "$(jq --argjson seed "$SEED" --argjson n "$WARMUP" '.seed = $seed | .rounds = $n' "$DATA/runs/warmup.json")"
 run_wait "$RUN" warmup
-run_digest() { curl -sS "$C/v1/runs/$RUN" | jq -r .weights_digest; }
 
 say "2. The base model on 256 held-out test problems"
 evaluate before-sampled 4 1

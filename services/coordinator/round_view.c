@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "services/coordinator/ids.h"
+
 #define ROUND_COLUMNS                                                                                              \
   "round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, "       \
   "completion_tokens_mean, loss_sum, denominator, entropy_sum, grad_norm, "                                        \
@@ -170,5 +172,31 @@ enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf 
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found) evaluation_write(&w, &q);
   rows_end(&q);
+  return rc;
+}
+
+enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err) {
+  static const char of_run[] =
+      "SELECT worker, name, sum(samples), sum(tokens) FROM contributions JOIN workers ON workers.id = worker WHERE run "
+      "= ?1 GROUP BY worker ORDER BY worker";
+  static const char of_round[] =
+      "SELECT worker, name, samples, tokens FROM contributions JOIN workers ON workers.id = worker WHERE run = ?1 AND "
+      "round = ?2 ORDER BY worker";
+  struct rows q;
+  bool row;
+  json_key(w, "workers");
+  json_array_begin(w);
+  enum rc rc = round < 0 ? store_query(s, &q, err, of_run, BINDS(b_int(run)))
+                         : store_query(s, &q, err, of_round, BINDS(b_int(run), b_int(round)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    json_object_begin(w);
+    json_kv_string(w, "id", id_worker(rows_int(&q, 0)).text);
+    json_kv_string(w, "name", rows_text(&q, 1, NULL));
+    json_kv_int(w, "samples", rows_int(&q, 2));
+    json_kv_int(w, "tokens", rows_int(&q, 3));
+    json_object_end(w);
+  }
+  rows_end(&q);
+  json_array_end(w);
   return rc;
 }

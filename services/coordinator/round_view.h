@@ -17,6 +17,8 @@ enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_
 enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
 enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err);
 enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
+/* "workers": who sampled how much of a round, or of the whole run (round < 0). */
+enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err);
 /* Shorthands for columns that may be null. */
 void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column);
 void json_kv_column_int(struct json_writer *w, const char *key, const struct rows *q, int column);

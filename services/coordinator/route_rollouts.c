@@ -139,10 +139,5 @@ void handle_get_rollouts(struct http_request *r, void *context) {
   readers_give(readers, s);
   json_array_end(&w);
   json_object_end(&w);
-  if (rc == RC_OK) {
-    http_reply_json(r, 200, &body);
-    return;
-  }
-  buf_free(&body);
-  http_fail(r, &err);
+  http_reply_json_or_fail(r, rc, &body, &err);
 }

@@ -31,29 +31,6 @@ static enum rc batches_write(struct store *s, struct json_writer *w, int64_t run
   return rc;
 }
 
-static enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round,
-                                   struct err *err) {
-  struct rows q;
-  bool row;
-  json_key(w, "workers");
-  json_array_begin(w);
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT worker, name, samples, tokens FROM contributions JOIN workers ON workers.id = "
-                           "worker WHERE run = ?1 AND round = ?2 ORDER BY worker",
-                           BINDS(b_int(run), b_int(round)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    json_object_begin(w);
-    json_kv_string(w, "id", id_worker(rows_int(&q, 0)).text);
-    json_kv_string(w, "name", rows_text(&q, 1, NULL));
-    json_kv_int(w, "samples", rows_int(&q, 2));
-    json_kv_int(w, "tokens", rows_int(&q, 3));
-    json_object_end(w);
-  }
-  rows_end(&q);
-  json_array_end(w);
-  return rc;
-}
-
 static enum rc round_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t run, struct err *err) {
   int64_t round = rows_int(q, 0);
   json_object_begin(w);
@@ -116,10 +93,5 @@ void handle_get_timeline(struct http_request *r, void *context) {
   readers_give(readers, s);
   json_array_end(&w);
   json_object_end(&w);
-  if (rc == RC_OK) {
-    http_reply_json(r, 200, &body);
-    return;
-  }
-  buf_free(&body);
-  http_fail(r, &err);
+  http_reply_json_or_fail(r, rc, &body, &err);
 }

@@ -205,10 +205,5 @@ void handle_get_workers(struct http_request *r, void *context) {
   json_array_end(&w);
   json_kv_u64(&w, "epoch", core_epoch(c));
   json_object_end(&w);
-  if (rc == RC_OK) {
-    http_reply_json(r, 200, &body);
-    return;
-  }
-  buf_free(&body);
-  http_fail(r, &err);
+  http_reply_json_or_fail(r, rc, &body, &err);
 }

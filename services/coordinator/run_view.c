@@ -132,28 +132,6 @@ static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct er
   return rc;
 }
 
-static enum rc workers_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
-  struct rows q;
-  bool row;
-  json_key(w, "workers");
-  json_array_begin(w);
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT worker, name, sum(samples), sum(tokens) FROM contributions JOIN workers ON "
-                           "workers.id = worker WHERE run = ?1 GROUP BY worker ORDER BY worker",
-                           BINDS(b_int(run)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    json_object_begin(w);
-    json_kv_string(w, "id", id_worker(rows_int(&q, 0)).text);
-    json_kv_string(w, "name", rows_text(&q, 1, NULL));
-    json_kv_int(w, "samples", rows_int(&q, 2));
-    json_kv_int(w, "tokens", rows_int(&q, 3));
-    json_object_end(w);
-  }
-  rows_end(&q);
-  json_array_end(w);
-  return rc;
-}
-
 static enum rc totals_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms,
                             struct sums *t, struct err *err) {
   int64_t run = rows_int(q, R_ID);
@@ -182,7 +160,7 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
   json_kv_int(w, "leases_granted", rows_int(q, R_GRANTED));
   json_kv_int(w, "leases_lost", rows_int(q, R_LOST));
   json_kv_int(w, "results_refused", rows_int(q, R_REFUSED));
-  rc = workers_write(s, w, run, err);
+  rc = contributions_write(s, w, run, -1, err);
   json_object_end(w);
   return rc;
 }

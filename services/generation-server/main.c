@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8100"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL; without it a standalone server"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "where others reach this server (default http://127.0.0.1:PORT)"},
+       "how others reach this server; default http://BIND:PORT"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default gen-HOST-PORT)"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
        "Hugging Face folder; without it files and weights come from the trainer"},

@@ -282,12 +282,7 @@ static void reply(struct server *s, struct job *job) {
   call->encode(call, job, &w);
   job_free(job);
   budget_give_back(s, call);
-  if (buf_check(&body, &err) == RC_OK) {
-    http_reply_json(request, 200, &body);
-  } else {
-    buf_free(&body);
-    http_fail(request, &err);
-  }
+  http_reply_json_or_fail(request, RC_OK, &body, &err);
   atomic_fetch_sub(&s->requests_open, 1);
 }
 

@@ -12,6 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/program.h"
 #include "services/generation-server/routes.h"
 
 enum { HTTP_THREADS = 2, HTTP_DRAIN_MS = 2000, HAND_BACK_MS = 3000 };
@@ -106,7 +107,7 @@ static enum rc start_http(struct server *s, struct err *err) {
   if (s->options.advertise_url && *s->options.advertise_url)
     snprintf(s->url, sizeof s->url, "%s", s->options.advertise_url);
   else
-    snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d", server_port(s));
+    program_default_url(s->url, sizeof s->url, s->options.bind, server_port(s));
   return RC_OK;
 }
 

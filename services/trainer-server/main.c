@@ -1,8 +1,5 @@
 /* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer*.c (engine), jobs.c, unit.c,
  * checkpoint.c, publisher.c, registration.c, route_*.c. */
-#include <stdio.h>
-#include <string.h>
-
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
@@ -18,13 +15,6 @@ struct settings {
   const char *coordinator, *advertise_url, *name;
   struct trainer_options trainer;
 };
-
-/* Where others reach this server when nobody said so: a wildcard address is no destination. */
-static void default_url(char *out, size_t size, const char *bind, int port) {
-  const bool any = strcmp(bind, "0.0.0.0") == 0 || strcmp(bind, "::") == 0;
-  const bool v6 = !any && strchr(bind, ':');
-  snprintf(out, size, "http://%s%s%s:%d", v6 ? "[" : "", any ? "127.0.0.1" : bind, v6 ? "]" : "", port);
-}
 
 static enum rc serve(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
@@ -43,7 +33,7 @@ static enum rc serve(struct settings *s, struct err *err) {
                                               .route_count = trainer_route_count,
                                               .context = trainer};
   if ((rc = http_server_start(&server, &options, err)) != RC_OK) goto out;
-  default_url(url, sizeof url, s->program.bind, http_server_port(server));
+  program_default_url(url, sizeof url, s->program.bind, http_server_port(server));
   if (!s->advertise_url[0]) s->advertise_url = url;
   log_info("listening on %s:%d", s->program.bind, http_server_port(server));
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;

@@ -39,7 +39,7 @@ class Contract:
             _, thing = self.resolver.resolve(thing["$ref"])
         return thing
 
-    def check(self, method, path, status, content_type, body, request=None):
+    def check(self, method, path, status, content_type, body):
         """Raises ContractError when the answer is not one that the contract allows."""
         template, operation = self.find(method, path)
         if operation is None:
