@@ -45,6 +45,7 @@ MODULES  := base json safetensors wire http client model coordinator generation-
 SERVICES := coordinator generation-server trainer-server
 ISAS     := v2 v3 v4
 V4_FLAGS := -mprefer-vector-width=512
+ISA_OPT  ?= -O3
 
 OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_isa := $(foreach isa,$(ISAS),$(patsubst common/model/cpu/isa/%.c,$(BUILD)/obj/common/model/cpu/isa/%.$(isa).o,$(SRC_isa)))
@@ -63,7 +64,7 @@ $(BUILD)/obj/%.o: %.c
 define ISA_RULE
 $(BUILD)/obj/common/model/cpu/isa/%.$(1).o: common/model/cpu/isa/%.c
 	@mkdir -p $$(@D)
-	$(CC) $(ALL_CFLAGS) -O3 -march=x86-64-$(1) $$(if $$(filter v4,$(1)),$(V4_FLAGS)) -DCPU_ISA=$(1) -c $$< -o $$@
+	$(CC) $(ALL_CFLAGS) $(ISA_OPT) -march=x86-64-$(1) $$(if $$(filter v4,$(1)),$(V4_FLAGS)) -DCPU_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
 
@@ -103,8 +104,17 @@ $(addprefix unit-,$(MODULES)): unit-%:
 	@$(MAKE) --no-print-directory $(UNIT_$*)
 	@tests/tools/run-unit $(UNIT_$*)
 
+# --- simulation: the coordinator's decisions in virtual time -----------------------------------------------------------
+$(BUILD)/tests/sim/rounds: $(call OBJ,$(wildcard tests/sim/*.c)) $(call LINK_LIBS,coordinator)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
+
+.PHONY: sim
+sim: $(BUILD)/tests/sim/rounds ## frontier-group dispatch in virtual time: promises under accidents, and what the policies are worth
+	@$<
+
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help deps demo check test test-all e2e faults layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help deps demo check test test-all test-compose bench-pipeline e2e faults layers lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -131,6 +141,12 @@ test-all: ## the long tiers too: test, sanitizers, the demo with three seeds and
 	@$(MAKE) --no-print-directory test asan ubsan tsan
 	tests/e2e/demo-seeds
 
+bench-pipeline: all ## what overlap is worth: the demo's RL phase pipelined against sync, five interleaved pairs
+	tests/bench/bench-pipeline
+
+test-compose: ## the containers on a real docker engine (without one it says so and skips)
+	@tests/e2e/compose-test || [ $$? = 77 ]
+
 e2e: ## end-to-end tests over real processes (needs `make all faults`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
 
@@ -147,19 +163,27 @@ demo-data: ## the demo's data files are what their script makes; train, validati
 	@$(PYTHON) tests/tools/check-demo-data
 
 lint: ## shell scripts, long files and functions (warnings to think about)
-	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds; fi
+	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test deploy/docker/healthcheck; fi
 	@wc -l $$(git ls-files '*.c' '*.h') | awk '$$1 > 800 && $$2 != "total" { print "long file:", $$0 }'
 
-# The sanitizers' own instrumentation confuses the compiler's truncation warnings; they stay on everywhere else.
-SAN_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/$@ CFLAGS="-O1 -g -Wno-format-truncation"
-SAN_E2E   = LEASEHOLD_TEST_BIN=$(CURDIR)/$(BUILD)/$@/bin $(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e -k "learns or plain or malformed or queue or three_unlike"
-asan: ## unit and end-to-end tests under the address and undefined-behaviour sanitizers
-	@ASAN_OPTIONS=allocator_may_return_null=1 $(SAN_BUILD) SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" all unit
-	@$(SAN_E2E)
-ubsan: asan ## the same (both run together)
+# Sanitizers, each a build of its own; there are no suppressions.  The instrumentation confuses the compiler's truncation warnings, which stay on everywhere
+# else; instrumented kernels take minutes to compile at -O3; and how fast they are under a sanitizer says nothing.
+SAN_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/$@ CFLAGS="-O1 -g -fno-omit-frame-pointer -Wno-format-truncation"
+SAN_E2E   = LEASEHOLD_TEST_BIN=$(abspath $(BUILD)/$@/bin) LEASEHOLD_TEST_BASE_ROUNDS=4 $(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e -k
+SAN_RUNS := learns or plain_requests or queue or three_unlike or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong
+.PHONY: san-unit
+san-unit: $(filter-out %/test_ops_speed,$(UNIT_TESTS))
+	@printf '%s\n' $^ | xargs -P2 -n1 tests/tools/run-unit
+asan: export ASAN_OPTIONS = allocator_may_return_null=1
+asan: ## unit and end-to-end tests, bad input above all, under the address, leak and undefined-behaviour sanitizers
+	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" all san-unit
+	@$(SAN_E2E) "$(SAN_RUNS) or test_hostile or malformed or slow_and_broken or hang_up or lying_files"
+ubsan: ## unit tests under the undefined-behaviour sanitizer alone (asan has it too)
+	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" san-unit
+tsan: export TSAN_OPTIONS = halt_on_error=1 allocator_may_return_null=1
 tsan: ## unit and end-to-end tests under the thread sanitizer
-	@TSAN_OPTIONS="halt_on_error=1 allocator_may_return_null=1" $(SAN_BUILD) SAN="-fsanitize=thread" all unit
-	@TSAN_OPTIONS=halt_on_error=1 $(SAN_E2E)
+	@$(SAN_BUILD) ISA_OPT=-O2 SAN="-fsanitize=thread" all san-unit
+	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local
 install: all ## copy the three binaries to PREFIX/bin

@@ -24,6 +24,11 @@ int64_t clock_wall_ms(void) {
   return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+int64_t clock_wall_us(void) {
+  const struct timespec t = now_of(CLOCK_REALTIME);
+  return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 struct timespec clock_deadline_in(int64_t ms) {
   struct timespec t = now_of(CLOCK_MONOTONIC);
   if (ms < 0) ms = 0;

@@ -8,8 +8,9 @@
 /* CLOCK_MONOTONIC in milliseconds / microseconds. */
 int64_t clock_monotonic_ms(void);
 int64_t clock_monotonic_us(void);
-/* CLOCK_REALTIME in milliseconds since 1970. */
+/* CLOCK_REALTIME in milliseconds / microseconds since 1970. */
 int64_t clock_wall_ms(void);
+int64_t clock_wall_us(void);
 /* The CLOCK_MONOTONIC timespec `ms` from now, for pthread_cond_timedwait on conditions made by cond_init. */
 struct timespec clock_deadline_in(int64_t ms);
 /* Sleeps at least ms milliseconds, through interruptions. */

@@ -16,6 +16,10 @@
 #define LIMIT_PROMPT_TOKENS      131072
 #define LIMIT_NEW_TOKENS         131072
 #define LIMIT_STOP_TOKENS        16
+#define LIMIT_STOP_TEXTS         4 /* stop strings of a request */
+#define LIMIT_STOP_TEXT_BYTES    1024
+#define LIMIT_TOP_LOGPROBS       20  /* alternatives shown for a token */
+#define LIMIT_PROMPTS            256 /* of one request */
 #define LIMIT_GROUPS_PER_ROUND   4096
 #define LIMIT_SAMPLES_PER_GROUP  1024
 #define LIMIT_ROUNDS             1000000

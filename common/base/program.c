@@ -1,10 +1,14 @@
 /* See program.h. */
 #include "common/base/program.h"
 
+#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
+#include "common/base/limits.h"
 #include "common/base/log.h"
 #include "common/base/signals.h"
 
@@ -36,10 +40,60 @@ enum rc program_write_port(const struct program_settings *s, int port, struct er
   return file_write_atomic(s->port_file, text, strlen(text), err);
 }
 
-void program_default_url(char *out, size_t size, const char *bind, int port) {
-  const bool any = strcmp(bind, "0.0.0.0") == 0 || strcmp(bind, "::") == 0;
-  const bool v6 = !any && strchr(bind, ':');
-  snprintf(out, size, "http://%s%s%s:%d", v6 ? "[" : "", any ? "127.0.0.1" : bind, v6 ? "]" : "", port);
+/* The host of "http://user@host:port/path" or "http://[v6]:port"; false when there is none. */
+static bool url_host(char *out, size_t size, const char *url) {
+  const char *start = strstr(url, "://");
+  start = start ? start + 3 : url;
+  const char *end = start + strcspn(start, "/?#");
+  const char *at = memrchr(start, '@', (size_t)(end - start));
+  if (at) start = at + 1;
+  const bool v6 = *start == '[';
+  if (v6) start++;
+  const char *stop = memchr(start, v6 ? ']' : ':', (size_t)(end - start));
+  const size_t n = (size_t)((stop ? stop : end) - start);
+  if (n == 0 || n >= size) return false;
+  memcpy(out, start, n);
+  out[n] = 0;
+  return true;
+}
+
+/* The address that this machine sends from to reach host, in figures.  To connect a datagram socket sends nothing; it
+ * only asks the routing table, so the port is of no matter. */
+static bool address_toward(char *out, size_t size, int family, const char *host) {
+  const struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV};
+  struct addrinfo *found = NULL;
+  bool known = false;
+  if (getaddrinfo(host, "9", &hints, &found) != 0) return false;
+  for (const struct addrinfo *a = found; a && !known; a = a->ai_next) {
+    struct sockaddr_storage name;
+    socklen_t name_len = sizeof name;
+    const int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    known = connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&name, &name_len) == 0 &&
+            getnameinfo((struct sockaddr *)&name, name_len, out, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0 &&
+            !strchr(out, '%'); /* a link-local address means something on this machine only */
+    close(fd);
+  }
+  freeaddrinfo(found);
+  return known;
+}
+
+void program_default_url(char *out, size_t size, const char *bind, int port, const char *coordinator) {
+  char target[LIMIT_URL_MAX], host[NI_MAXHOST] = "127.0.0.1";
+  const bool any4 = strcmp(bind, "0.0.0.0") == 0, any6 = strcmp(bind, "::") == 0; /* "::" takes IPv4 as well */
+  if (!any4 && !any6) {
+    snprintf(host, sizeof host, "%s", bind);
+  } else if (coordinator && *coordinator &&
+             !(url_host(target, sizeof target, coordinator) &&
+               address_toward(host, sizeof host, any4 ? AF_INET : AF_UNSPEC, target))) {
+    if (gethostname(host, sizeof host - 1) != 0 || !host[0]) snprintf(host, sizeof host, "127.0.0.1");
+    log_warn(
+        "no route to the coordinator at %s is known yet, so others are told this machine's host name, \"%s\"; "
+        "--advertise-url names another",
+        coordinator, host);
+  }
+  const bool v6 = strchr(host, ':');
+  snprintf(out, size, "http://%s%s%s:%d", v6 ? "[" : "", host, v6 ? "]" : "", port);
 }
 
 int program_end(const struct program *p, enum rc rc, const struct err *err) {

@@ -45,8 +45,11 @@ struct program {
 enum rc program_start(bool *run, const struct program *p, int argc, char **argv, struct err *err);
 /* Writes the port to the file that --port-file names, if it does; atomically. */
 enum rc program_write_port(const struct program_settings *s, int port, struct err *err);
-/* Where others reach a server that nobody gave a URL: a wildcard address is no destination. */
-void program_default_url(char *out, size_t size, const char *bind, int port);
+/* Where others reach a server that nobody gave a URL: http://BIND:PORT.  A wildcard address is no destination, so for
+ * one it is the address that this machine sends from on its way to the coordinator: in a container or a pod the one
+ * that its peers see, on one machine 127.0.0.1; the host name while the coordinator's is unknown, 127.0.0.1 without a
+ * coordinator ("").  May ask the resolver, under the resolver's own time-outs. */
+void program_default_url(char *out, size_t size, const char *bind, int port, const char *coordinator);
 /* The exit status; says what went wrong in one line on stderr. */
 int program_end(const struct program *p, enum rc rc, const struct err *err);
 

@@ -70,6 +70,15 @@ void err_in_field(struct err *err, const char *prefix) {
   copy_cut(err->field, sizeof err->field, joined);
 }
 
+void err_in_file(struct err *err, const char *name) {
+  if (!err || strstr(err->message, name)) return;
+  const int named = err->field[0] == '\0' || strstr(err->message, err->field);
+  char joined[2 * ERR_MESSAGE_MAX + ERR_FIELD_MAX];
+  snprintf(joined, sizeof joined, "%.*s: %s%s%s", ERR_MESSAGE_MAX / 2, name, named ? "" : err->field, named ? "" : ": ",
+           err->message);
+  copy_cut(err->message, sizeof err->message, joined);
+}
+
 const char *rc_name(enum rc rc) {
   switch (rc) {
     case RC_OK: return "ok";

@@ -45,6 +45,9 @@ enum rc err_set_errno(struct err *err, enum rc rc, const char *format, ...) __at
 
 /* Puts "prefix." before err->field; used when a nested object reports its own field.  No-op on NULL. */
 void err_in_field(struct err *err, const char *prefix);
+/* Puts "name: " before err->message, and the field too where the sentence lacks it; used where the file, or the peer's
+ * answer, that holds the fault becomes known.  No-op on NULL. */
+void err_in_file(struct err *err, const char *name);
 
 /* A stable snake_case name of the code ("conflict"); the `code` of an error body. */
 const char *rc_name(enum rc rc);

@@ -20,6 +20,7 @@ void signals_install(void) {
   sigaction(SIGINT, &action, NULL);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, NULL);
+  sigaction(SIGXFSZ, &action, NULL); /* a file beyond its limit is a failed write, as on a full disk */
 }
 
 bool signals_stop_requested(void) { return stop_requested != 0; }

@@ -1,4 +1,4 @@
-/* SIGTERM and SIGINT set a flag that main polls; SIGPIPE is ignored. */
+/* SIGTERM and SIGINT set a flag that main polls; SIGPIPE and SIGXFSZ are ignored: both are failed writes. */
 #ifndef LEASEHOLD_BASE_SIGNALS_H
 #define LEASEHOLD_BASE_SIGNALS_H
 

@@ -38,6 +38,7 @@ static enum rc exchange(struct client_call *call, struct http_answer *answer, st
         .body_len = call->raw ? call->raw_len : call->body.len,
         .headers = call->headers,
         .deadline_ms = call->deadline_ms,
+        .stall_ms = call->stall_ms,
         .response_bytes_max = call->answer_bytes_max,
     };
     rc = http_client_call(call->http, &sent, answer, err);
@@ -62,11 +63,11 @@ enum rc client_call_json(struct client_call *call, client_decode decode, void *o
     rc = json_parse(&root, answer.body.data ? answer.body.data : "", answer.body.len, call->answer_bytes_max, &fault);
     if (rc == RC_OK) rc = decode(out, root, arena, &fault);
     json_free(root);
-    if (rc == RC_NO_MEMORY)
-      err_set(err, rc, fault.field, "%s: %s", call->what, fault.message);
-    else if (rc != RC_OK)
-      rc = err_set(err, RC_INTERNAL, fault.field, "%s: the answer could not be understood: %s", call->what,
-                   fault.message);
+    if (rc != RC_OK && rc != RC_NO_MEMORY) {
+      rc = RC_INTERNAL;
+      err_in_file(&fault, "the answer could not be understood");
+    }
+    if (rc != RC_OK) err_set(err, rc, fault.field, "%s: %s", call->what, fault.message);
   }
   http_answer_free(&answer);
   return rc;

@@ -24,7 +24,7 @@ struct client_call {
   size_t raw_len;
   const char *const *headers; /* as in http_call */
   size_t answer_bytes_max;
-  int64_t deadline_ms;
+  int64_t deadline_ms, stall_ms; /* as in http_call */
 };
 
 /* base_url (a slash at its end is dropped), path, and then segment (percent-encoded) unless it is NULL, and tail. */

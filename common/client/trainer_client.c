@@ -7,6 +7,9 @@
 
 #include "common/client/call.h"
 
+/* The trainer has these bytes in memory or in a file: one that sends none of them for so long is gone. */
+enum { TRANSFER_STALL_MS = 5000 };
+
 static struct client_call call_to(const struct trainer_client *c, const char *what, const char *method,
                                   int64_t deadline_ms) {
   return (struct client_call){.http = c->http, .what = what, .method = method, .deadline_ms = deadline_ms};
@@ -75,6 +78,7 @@ enum rc trainer_model_file(const struct trainer_client *c, const char *name, str
                            struct err *err) {
   struct client_call call = call_to(c, "fetching a model file", "GET", deadline_ms);
   call.answer_bytes_max = LIMIT_BATCH_BODY_BYTES; /* a tokenizer.json has tens of megabytes */
+  call.stall_ms = TRANSFER_STALL_MS;
   client_url(&call.url, c->base_url, "/v1/model/files/", name, "");
   return client_call_bytes(&call, out, err);
 }
@@ -83,6 +87,7 @@ enum rc trainer_weights(const struct trainer_client *c, const char *run, int64_t
                         struct buf *out, int64_t deadline_ms, struct err *err) {
   struct client_call call = call_to(c, "pulling weights", "GET", deadline_ms);
   call.answer_bytes_max = bytes_max;
+  call.stall_ms = TRANSFER_STALL_MS;
   client_url(&call.url, c->base_url, "/v1/weights/", NULL, "");
   buf_printf(&call.url, "%" PRId64 "?run=", version);
   client_url_encoded(&call.url, run);

@@ -147,6 +147,10 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
   curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)call->deadline_ms);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                    (long)(call->connect_ms > 0 ? call->connect_ms : CLIENT_CONNECT_MS));
+  if (call->stall_ms > 0) {
+    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, (long)CLIENT_STALL_BYTES);
+    curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)((call->stall_ms + 999) / 1000));
+  }
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, x->detail);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
@@ -167,10 +171,15 @@ static enum rc explain(const struct http_client *c, const struct exchange *x, CU
   if (x->too_large || code == CURLE_FILESIZE_EXCEEDED)
     return err_set(err, RC_TOO_LARGE, NULL, "%s %s: an answer of at most %zu bytes was expected, but a longer one came",
                    call->method, call->url, x->bytes_max);
-  if (x->answer->body.failed || code == CURLE_OUT_OF_MEMORY)
-    return err_set(err, RC_NO_MEMORY, NULL, "%s %s: no memory for the answer", call->method, call->url);
+  if (x->answer->body.failed || code == CURLE_OUT_OF_MEMORY) /* libcurl says so of too long a header line, too */
+    return err_set(err, RC_NO_MEMORY, NULL, "%s %s: no memory for the answer%s", call->method, call->url,
+                   x->answer->body.failed ? "" : ", or one of its header lines has more than 100 KiB");
   curl_off_t connected_us = 0; /* 0: the fault came before there was a connection */
   curl_easy_getinfo(c->easy, CURLINFO_PRETRANSFER_TIME_T, &connected_us);
+  if (code == CURLE_OPERATION_TIMEDOUT && connected_us > 0 && clock_monotonic_ms() < x->end_ms && call->stall_ms > 0)
+    return err_set(err, RC_TIMEOUT, NULL,
+                   "%s %s: at least %d bytes a second were expected, fewer came for %lld ms (%zu bytes in all)",
+                   call->method, call->url, CLIENT_STALL_BYTES, (long long)call->stall_ms, x->answer->body.len);
   if (code == CURLE_OPERATION_TIMEDOUT && (connected_us > 0 || clock_monotonic_ms() >= x->end_ms))
     return err_set(err, RC_TIMEOUT, NULL, "%s %s: a complete answer was expected within %lld ms", call->method,
                    call->url, (long long)call->deadline_ms);

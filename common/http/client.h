@@ -13,6 +13,9 @@
 
 struct http_client;
 
+/* A transfer below this rate is a stalled one, where a call says that it matters. */
+enum { CLIENT_STALL_BYTES = 1024 };
+
 /* token NULL or "": none.  cancel may be NULL; when *cancel becomes true, running calls end with RC_UNAVAILABLE
  * within 200 ms. */
 enum rc http_client_create(struct http_client **out, const char *token, const atomic_bool *cancel, struct err *err);
@@ -26,6 +29,7 @@ struct http_call {
   size_t body_len;
   const char *const *headers; /* extra "Name: value" lines, NULL-terminated; may be NULL */
   int64_t deadline_ms;        /* the whole exchange; must be > 0 */
+  int64_t stall_ms;           /* 0: none; else RC_TIMEOUT when less than CLIENT_STALL_BYTES a second came for so long */
   int64_t connect_ms;         /* 0: 2000 */
   size_t response_bytes_max;  /* 0: LIMIT_BODY_BYTES; a longer answer is RC_TOO_LARGE */
 };

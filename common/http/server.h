@@ -111,6 +111,8 @@ void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled ca
 void http_stream_begin(struct http_request *r, int status, const char *content_type);
 /* Queues bytes (copied). RC_FULL when more than 4 MiB are unsent (a slow reader); RC_GONE after a hang-up. */
 enum rc http_stream_write(struct http_request *r, const char *bytes, size_t len);
+/* Bytes queued that the connection has not taken yet: a writer holds back while a slow reader leaves many. */
+size_t http_stream_unsent(struct http_request *r);
 void http_stream_end(struct http_request *r); /* the request is invalid afterwards */
 
 /* The standard routes' handlers for the services' tables. */

@@ -104,6 +104,14 @@ enum rc http_stream_write(struct http_request *r, const char *bytes, size_t len)
   return rc;
 }
 
+size_t http_stream_unsent(struct http_request *r) {
+  struct http_server *s = r->server;
+  pthread_mutex_lock(&s->lock);
+  const size_t unsent = r->unsent.len - r->sent;
+  pthread_mutex_unlock(&s->lock);
+  return unsent;
+}
+
 void http_stream_end(struct http_request *r) {
   struct http_server *s = r->server;
   pthread_mutex_lock(&s->lock);

@@ -178,16 +178,13 @@ out:
   return rc;
 }
 
-static enum rc load_generation_config(struct model_config *out, const char *path, struct err *err) {
-  struct buf bytes = BUF_INIT;
+enum rc model_config_add_generation(struct model_config *config, const char *json, size_t len, struct err *err) {
   struct json *root = NULL;
-  enum rc rc = file_read(&bytes, path, CONFIG_BYTES_MAX, err);
-  if (rc == RC_OK) rc = json_parse(&root, bytes.data ? bytes.data : "", bytes.len, CONFIG_BYTES_MAX, err);
+  enum rc rc = json_parse(&root, json, len, CONFIG_BYTES_MAX, err);
   if (rc == RC_OK && json_type_of(root) != JSON_OBJECT)
-    rc = err_set(err, RC_INVALID, NULL, "%s: expected an object, got %s", path, json_type_name(json_type_of(root)));
-  if (rc == RC_OK) rc = read_eos(out, json_get(root, "eos_token_id"), err);
+    rc = err_set(err, RC_INVALID, NULL, "expected an object, got %s", json_type_name(json_type_of(root)));
+  if (rc == RC_OK) rc = read_eos(config, json_get(root, "eos_token_id"), err);
   json_free(root);
-  buf_free(&bytes);
   return rc;
 }
 
@@ -199,9 +196,14 @@ enum rc model_config_load(struct model_config *out, const char *dir, struct err 
   const bool generation = file_exists(path);
   snprintf(path, sizeof path, "%s/config.json", dir);
   enum rc rc = file_read(&bytes, path, CONFIG_BYTES_MAX, err);
-  if (rc == RC_OK) rc = model_config_parse(out, bytes.data ? bytes.data : "", bytes.len, err);
+  if (rc == RC_OK) rc = model_config_parse(out, bytes.data, bytes.len, err);
+  if (rc == RC_OK && generation) {
+    buf_clear(&bytes);
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    rc = file_read(&bytes, path, CONFIG_BYTES_MAX, err);
+    if (rc == RC_OK) rc = model_config_add_generation(out, bytes.data, bytes.len, err);
+  }
+  if (rc != RC_OK) err_in_file(err, path);
   buf_free(&bytes);
-  if (rc != RC_OK || !generation) return rc;
-  snprintf(path, sizeof path, "%s/generation_config.json", dir);
-  return load_generation_config(out, path, err);
+  return rc;
 }

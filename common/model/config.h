@@ -21,6 +21,8 @@ struct model_config {
 };
 
 enum rc model_config_parse(struct model_config *out, const char *json, size_t len, struct err *err);
+/* Adds the eos_token_id of a generation_config.json. */
+enum rc model_config_add_generation(struct model_config *config, const char *json, size_t len, struct err *err);
 /* dir/config.json, and dir/generation_config.json's eos_token_id when there is one. */
 enum rc model_config_load(struct model_config *out, const char *dir, struct err *err);
 

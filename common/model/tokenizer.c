@@ -65,6 +65,7 @@ enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err
   struct buf bytes = BUF_INIT;
   enum rc rc = file_read(&bytes, path, TOKENIZER_FILE_BYTES, err);
   if (rc == RC_OK) rc = tokenizer_parse(out, bytes.data, bytes.len, err);
+  if (rc != RC_OK) err_in_file(err, path);
   buf_free(&bytes);
   return rc;
 }
@@ -82,6 +83,14 @@ void tokenizer_free(struct tokenizer *t) {
 }
 
 int32_t tokenizer_vocabulary(const struct tokenizer *t) { return t->count; }
+
+enum rc tokenizer_check_fits(const struct tokenizer *t, int32_t vocab_size, struct err *err) {
+  if (t->count <= vocab_size) return RC_OK;
+  return err_set(
+      err, RC_INVALID, "vocab_size",
+      "tokenizer.json has ids up to %d (\"%.64s\"), and the model's vocab_size is %d: they are not of one model",
+      t->count - 1, t->tokens[t->count - 1].content, vocab_size);
+}
 
 int32_t tokenizer_id_of(const struct tokenizer *t, const char *content) {
   return token_map_find(&t->map, t->tokens, content, strlen(content));

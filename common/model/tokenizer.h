@@ -28,6 +28,8 @@ enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, st
 enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err);
 void tokenizer_free(struct tokenizer *t);
 int32_t tokenizer_vocabulary(const struct tokenizer *t); /* largest id + 1, added tokens included */
+/* RC_INVALID when an id is beyond a model's vocab_size: its texts would have no row in the embedding. */
+enum rc tokenizer_check_fits(const struct tokenizer *t, int32_t vocab_size, struct err *err);
 
 /* Appends ids; out is as before on failure.  RC_INVALID when the text is not UTF-8 or a byte has no token;
  * RC_TOO_LARGE when this text alone has more than tokens_max tokens.  parse_special: special tokens in the text

@@ -1,7 +1,8 @@
 /* Weights from and to safetensors.
  *
  * Reading checks the whole file against the parameter table before the first byte is written, so that a wrong file
- * leaves the weights as they were. BF16 and F32 are read; F32 is rounded to the operand format, BF16 widened where
+ * leaves the weights as they were; weights that are infinite or no numbers are refused with it: nothing can be sampled
+ * from them, and no digest would tell. BF16 and F32 are read; F32 is rounded to the operand format, BF16 widened where
  * operands are F32.  A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
  * the embedding, byte for byte. */
 #include <assert.h>
@@ -46,6 +47,31 @@ static enum rc check_tied_head(const struct st_file *file, struct err *err) {
   return RC_OK;
 }
 
+/* Also after rounding to BF16, which takes an F32 from 0x7F7F8000 on to infinity.  Bytes of any alignment. */
+static bool all_finite(const struct st_tensor *t, const unsigned char *bytes, size_t count) {
+  uint32_t wrong = 0;
+  for (size_t i = 0; i < count && t->dtype == ST_BF16; i++) {
+    uint16_t bits;
+    memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+    wrong |= (bits & 0x7F80) == 0x7F80;
+  }
+  for (size_t i = 0; i < count && t->dtype == ST_F32; i++) {
+    uint32_t bits;
+    memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+    wrong |= (bits & 0x7FFFFFFF) >= 0x7F7F8000;
+  }
+  return wrong == 0;
+}
+
+static enum rc check_values(const struct model *m, const struct st_file *file, struct err *err) {
+  for (int i = 0; i < m->params.count; i++) {
+    const struct st_tensor *t = st_find(file, m->params.items[i].name);
+    if (!all_finite(t, st_data(file, t), m->params.items[i].count))
+      return err_set(err, RC_INVALID, t->name, "tensor %s: expected finite numbers, got an infinity or a NaN", t->name);
+  }
+  return RC_OK;
+}
+
 static enum rc check_file(const struct model *m, const struct st_file *file, struct err *err) {
   for (int i = 0; i < m->params.count; i++) {
     struct st_entry expected;
@@ -61,7 +87,7 @@ static enum rc check_file(const struct model *m, const struct st_file *file, str
     const enum rc rc = check_tied_head(file, err);
     if (rc != RC_OK) return rc;
   }
-  return RC_OK;
+  return check_values(m, file, err);
 }
 
 /* Row-major bytes of any alignment -> staging, in the operand format. */

@@ -281,6 +281,7 @@ enum rc st_open_file(struct st_file **out, const char *path, struct err *err) {
     else
       rc = open_bytes(out, map, len, map, err);
   }
+  if (rc != RC_OK) err_in_file(err, path);
   close(fd);
   return rc;
 }

@@ -76,12 +76,16 @@ struct sample_result {
   size_t span_count; /* cover the tokens exactly */
 };
 
+enum { WIRE_REFUSED_BYTES = 400 };
+
 /* PUT /v1/leases/{id}/result */
 struct lease_result {
   const char *worker_id;
   uint64_t epoch, fence;
   struct digest loaded_digest;
   bool handed_back; /* draining: the samples are partial (finish "abort") and will be continued elsewhere */
+  /* With handed_back: this server can never run the lease, and why (up to WIRE_REFUSED_BYTES); NULL: it could. */
+  const char *refused;
   struct sample_result *samples;
   size_t sample_count;
 };

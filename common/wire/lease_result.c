@@ -116,6 +116,7 @@ void lease_result_encode(const struct lease_result *m, struct buf *out) {
   json_kv_u64(&w, "fence", m->fence);
   wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
   json_kv_bool(&w, "handed_back", m->handed_back);
+  if (m->refused) json_kv_string(&w, "refused", m->refused);
   json_key(&w, "samples");
   json_array_begin(&w);
   for (size_t i = 0; i < m->sample_count; i++) sample_write(&m->samples[i], &w);
@@ -132,6 +133,7 @@ enum rc lease_result_decode(struct lease_result *m, const struct json *body, str
       WIRE_U64("fence", m->fence),
       WIRE_DIGEST("loaded_digest", m->loaded_digest),
       WIRE_BOOL("handed_back", m->handed_back),
+      {.name = "refused", .kind = FIELD_STRING, .target = &m->refused, .min = 1, .max = WIRE_REFUSED_BYTES},
       WIRE_VALUE("samples", samples),
   };
   const struct wire_list list = {.name = "samples",
@@ -144,6 +146,8 @@ enum rc lease_result_decode(struct lease_result *m, const struct json *body, str
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
   if (rc) return rc;
   m->samples = items;
+  if (m->refused && !m->handed_back)
+    return err_set(err, RC_INVALID, "refused", "expected it only of a lease that is handed back");
   bool seen[LIMIT_SAMPLES_PER_GROUP] = {0};
   for (size_t i = 0; i < m->sample_count; i++) {
     const int32_t sample = m->samples[i].sample;

@@ -4,6 +4,7 @@
 #ifndef LEASEHOLD_WIRE_TRAINING_H
 #define LEASEHOLD_WIRE_TRAINING_H
 
+#include "common/wire/interval.h"
 #include "common/wire/lease.h"
 
 /* Names are those of the model module's parsers ("grpo", "tokens", "cosine"); the trainer maps and checks them. */
@@ -24,16 +25,19 @@ void training_config_write(const struct training_config *c, struct json_writer *
 enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena, struct err *err);
 
 /* POST trainer /v1/runs: idempotent by run.  The run starts from the weights that the trainer holds; optimizer state
- * is fresh (kept for "evaluate"). */
+ * is fresh (kept for "evaluate").  A trainer that holds an older version than current_version is replaying until the
+ * logged rounds, submitted again, have made it reach that version. */
 struct open_run {
   const char *run;
   uint64_t epoch, fence, seed;
+  int64_t current_version; /* the coordinator's recorded version; absent: 0.  Not part of what makes the run the same */
   struct training_config training;
 };
 struct open_run_answer {
   const char *run;
   int64_t version;
   struct digest digest;
+  bool replaying; /* "state": "ready" | "replaying" */
 };
 
 /* POST trainer /v1/submit-batch: idempotent by batch id. 409 when version is not the trainer's, or epoch or fence is
@@ -69,7 +73,8 @@ struct sample_logprobs {
 struct batch_stats {
   double loss, entropy_sum, kl_reference_sum, ratio_sum, ratio_squares;
   int64_t tokens, clipped, samples;
-  int64_t logprob_us, compute_us;
+  int64_t logprob_us; /* in the forward pass, for the trainer's own log-probabilities */
+  int64_t compute_us; /* in the loss (the reference's forward included), the backward pass and the sums */
   bool poisoned;
 };
 /* GET trainer /v1/batches/{id}?wait_ms= : long poll until done or failed. */
@@ -80,6 +85,8 @@ struct batch_status {
   struct sample_logprobs *samples;
   size_t sample_count; /* when done */
   struct batch_stats stats;
+  struct interval *intervals; /* when done: what the engine did since the last answer, until the end of this batch */
+  size_t interval_count;
 };
 
 /* POST trainer /v1/submit-step: one optimizer step over the run's units since the last, then durable, then pushed,
@@ -118,6 +125,8 @@ struct step_status {
   int64_t step_us, checkpoint_us, push_us;
   struct push_report *pushes;
   size_t push_count;
+  struct interval *intervals; /* when done: as a batch's; and the publisher's push */
+  size_t interval_count;
 };
 
 /* POST coordinator /v1/versions */

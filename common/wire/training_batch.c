@@ -193,7 +193,7 @@ static enum rc stats_read(struct batch_stats *s, const struct json *value, struc
   return rc;
 }
 
-/* Before the batch is done there are no samples and stats is null; only a failed one has an error. */
+/* Before the batch is done there are no samples and no intervals, and stats is null; only a failed one has an error. */
 void batch_status_encode(const struct batch_status *m, struct buf *out) {
   const bool done = m->state == JOB_DONE;
   struct json_writer w;
@@ -216,16 +216,18 @@ void batch_status_encode(const struct batch_status *m, struct buf *out) {
     stats_write(&m->stats, &w);
   else
     json_write_null(&w);
+  json_key(&w, "intervals");
+  intervals_write(&w, m->intervals, done ? m->interval_count : 0);
   json_object_end(&w);
 }
 
 enum rc batch_status_decode(struct batch_status *m, const struct json *body, struct arena *arena, struct err *err) {
   *m = (struct batch_status){0};
   const char *state = NULL;
-  const struct json *error = NULL, *samples = NULL, *stats = NULL;
+  const struct json *error = NULL, *samples = NULL, *stats = NULL, *intervals = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("state", state),  WIRE_VALUE("error", error),
-      WIRE_VALUE("samples", samples),     WIRE_VALUE("stats", stats),
+      WIRE_VALUE("samples", samples),     WIRE_VALUE("stats", stats), WIRE_VALUE("intervals", intervals),
   };
   const struct wire_list list = {.name = "samples",
                                  .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP,
@@ -236,6 +238,7 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
   if (rc == RC_OK) rc = wire_state_read(&m->state, state, err);
   if (rc == RC_OK) rc = wire_error_read(&m->error, error, arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
+  if (rc == RC_OK) rc = intervals_read(&m->intervals, &m->interval_count, intervals, arena, err);
   if (rc) return rc;
   m->samples = items;
   if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))

@@ -10,6 +10,7 @@
 static const char *const OBJECTIVES[] = {"grpo", "reinforce", "ppo", "gspo", "cross_entropy", "evaluate"};
 static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences"};
 static const char *const SCHEDULES[] = {"constant", "linear", "cosine"};
+static const char *const OPEN_STATES[] = {"ready", "replaying"};
 
 void training_config_defaults(struct training_config *c) {
   *c = (struct training_config){
@@ -113,6 +114,7 @@ void open_run_encode(const struct open_run *m, struct buf *out) {
   json_kv_u64(&w, "epoch", m->epoch);
   json_kv_u64(&w, "fence", m->fence);
   json_kv_u64(&w, "seed", m->seed);
+  json_kv_int(&w, "current_version", m->current_version);
   json_key(&w, "training");
   training_config_write(&m->training, &w);
   json_object_end(&w);
@@ -123,8 +125,12 @@ enum rc open_run_decode(struct open_run *m, const struct json *body, struct aren
   training_config_defaults(&m->training);
   const struct json *training = NULL;
   const struct json_field fields[] = {
-      WIRE_NAME("run", m->run),  WIRE_U64("epoch", m->epoch),      WIRE_U64("fence", m->fence),
-      WIRE_U64("seed", m->seed), WIRE_VALUE("training", training),
+      WIRE_NAME("run", m->run),
+      WIRE_U64("epoch", m->epoch),
+      WIRE_U64("fence", m->fence),
+      WIRE_U64("seed", m->seed),
+      {.name = "current_version", .kind = FIELD_I64, .target = &m->current_version, .min = 0, .max = WIRE_EXACT_MAX},
+      WIRE_VALUE("training", training),
   };
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK && (rc = training_config_read(&m->training, training, arena, err)) != RC_OK)
@@ -139,13 +145,19 @@ void open_run_answer_encode(const struct open_run_answer *m, struct buf *out) {
   json_kv_string(&w, "run", m->run);
   json_kv_int(&w, "version", m->version);
   wire_kv_digest(&w, "digest", &m->digest);
+  json_kv_string(&w, "state", OPEN_STATES[m->replaying]);
   json_object_end(&w);
 }
 
 enum rc open_run_answer_decode(struct open_run_answer *m, const struct json *body, struct arena *arena,
                                struct err *err) {
   *m = (struct open_run_answer){0};
+  const char *state = NULL;
+  int index = 0;
   const struct json_field fields[] = {WIRE_NAME("run", m->run), WIRE_I64("version", m->version),
-                                      WIRE_DIGEST("digest", m->digest)};
-  return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+                                      WIRE_DIGEST("digest", m->digest), WIRE_NAME("state", state)};
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_choice(&index, "state", state, OPEN_STATES, WIRE_COUNT(OPEN_STATES), err);
+  m->replaying = index == 1;
+  return rc;
 }

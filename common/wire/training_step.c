@@ -131,13 +131,15 @@ void step_status_encode(const struct step_status *m, struct buf *out) {
   json_kv_int(&w, "checkpoint_us", m->checkpoint_us);
   json_kv_int(&w, "push_us", m->push_us);
   wire_kv_pushes(&w, m->pushes, m->push_count);
+  json_key(&w, "intervals");
+  intervals_write(&w, m->intervals, done ? m->interval_count : 0);
   json_object_end(&w);
 }
 
 enum rc step_status_decode(struct step_status *m, const struct json *body, struct arena *arena, struct err *err) {
   *m = (struct step_status){0};
   const char *state = NULL;
-  const struct json *error = NULL, *grad_norm = NULL, *pushes = NULL;
+  const struct json *error = NULL, *grad_norm = NULL, *pushes = NULL, *intervals = NULL;
   bool has_version = false, has_digest = false;
   const struct json_field fields[] = {
       WIRE_NAME("step_id", m->step_id),
@@ -157,12 +159,14 @@ enum rc step_status_decode(struct step_status *m, const struct json *body, struc
       WIRE_I64("checkpoint_us", m->checkpoint_us),
       WIRE_I64("push_us", m->push_us),
       WIRE_VALUE("pushes", pushes),
+      WIRE_VALUE("intervals", intervals),
   };
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_state_read(&m->state, state, err);
   if (rc == RC_OK) rc = wire_error_read(&m->error, error, arena, err);
   if (rc == RC_OK) rc = wire_number_or_nan(&m->grad_norm, "grad_norm", grad_norm, err);
   if (rc == RC_OK) rc = wire_pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
+  if (rc == RC_OK) rc = intervals_read(&m->intervals, &m->interval_count, intervals, arena, err);
   if (rc) return rc;
   if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))
     return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"",

@@ -97,13 +97,16 @@ void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out) 
     json_object_end(&w);
   }
   json_array_end(&w);
+  json_kv_int(&w, "sent_us", m->sent_us);
+  json_key(&w, "intervals");
+  intervals_write(&w, m->intervals, m->interval_count);
   json_object_end(&w);
 }
 
 enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *body, struct arena *arena,
                                 struct err *err) {
   *m = (struct worker_heartbeat){0};
-  const struct json *leases = NULL;
+  const struct json *leases = NULL, *intervals = NULL;
   const struct json_field fields[] = {
       WIRE_U64("epoch", m->epoch),
       WIRE_BOOL("ready", m->ready),
@@ -113,6 +116,8 @@ enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *b
       WIRE_I64("busy_slot_us", m->busy_slot_us),
       WIRE_I64("tokens_sampled", m->tokens_sampled),
       WIRE_VALUE("leases", leases),
+      {.name = "sent_us", .kind = FIELD_I64, .target = &m->sent_us, .max = WIRE_EXACT_MAX},
+      {.name = "intervals", .kind = FIELD_VALUE, .target = &intervals},
   };
   const struct wire_list list = {
       .name = "leases", .max = WIRE_HELD_MAX, .item_size = sizeof *m->leases, .read = lease_ref_read};
@@ -120,6 +125,7 @@ enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *b
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->lease_count, leases, arena, err);
   m->leases = items;
+  if (rc == RC_OK && intervals) rc = intervals_read(&m->intervals, &m->interval_count, intervals, arena, err);
   return rc;
 }
 
@@ -129,6 +135,7 @@ void worker_heartbeat_answer_encode(const struct worker_heartbeat_answer *m, str
   json_object_begin(&w);
   json_kv_u64(&w, "epoch", m->epoch);
   wire_kv_names(&w, "lost", m->lost, m->lost_count);
+  json_kv_bool(&w, "run_active", m->run_active);
   json_key(&w, "current");
   current_version_write(&m->current, &w);
   json_object_end(&w);
@@ -139,7 +146,7 @@ enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const 
   *m = (struct worker_heartbeat_answer){0};
   const struct json *lost = NULL, *current = NULL;
   const struct json_field fields[] = {WIRE_U64("epoch", m->epoch), WIRE_VALUE("lost", lost),
-                                      WIRE_VALUE("current", current)};
+                                      WIRE_BOOL("run_active", m->run_active), WIRE_VALUE("current", current)};
   const struct wire_list list = {
       .name = "lost", .max = WIRE_HELD_MAX, .item_size = sizeof *m->lost, .read = wire_read_name};
   void *items = NULL;

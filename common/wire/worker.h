@@ -14,6 +14,7 @@
 #include "common/base/limits.h"
 #include "common/base/rc.h"
 #include "common/json/json.h"
+#include "common/wire/interval.h"
 
 enum worker_kind { WORKER_GENERATION, WORKER_TRAINER };
 
@@ -58,12 +59,18 @@ struct worker_heartbeat {
   int64_t tokens_sampled;   /* since registration */
   struct lease_ref *leases; /* held: renewed */
   size_t lease_count;
+  int64_t sent_us; /* the sender's wall clock, to see how far it is off; 0: not told */
+  /* What it did since the last heartbeat that was answered 200: in order of time, without overlaps.  A server that got
+   * no answer tells them again, with what came since; what was stored before is not counted twice. */
+  struct interval *intervals;
+  size_t interval_count;
 };
 
 struct worker_heartbeat_answer {
   uint64_t epoch;
   const char **lost; /* lease ids that are no longer this worker's: drop them */
   size_t lost_count;
+  bool run_active; /* a run samples or trains; current may be what the last one left */
   struct current_version current;
 };
 

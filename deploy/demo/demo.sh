@@ -3,12 +3,12 @@
 #
 #   supervised warm-up -> held-out accuracy -> GRPO -> held-out accuracy -> table and build/demo/summary.json
 #
-# Variables: SEED (1), MODE (sync), CONTROL ("", shuffled: rewards permuted within each group, lr0: learning rate 0), OUT (build/demo), BIN (build/bin),
+# Variables: SEED (1), MODE (pipelined; sync for the baseline), CONTROL ("", shuffled: rewards permuted within each group, lr0: learning rate 0), OUT (build/demo), BIN (build/bin),
 #            KEEP=1 leaves the services running at the end, ROUNDS and WARMUP override the numbers of rounds (for smoke tests).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-SEED=${SEED:-1} MODE=${MODE:-sync} CONTROL=${CONTROL:-} OUT=${OUT:-build/demo} BIN=${BIN:-build/bin} KEEP=${KEEP:-0}
+SEED=${SEED:-1} MODE=${MODE:-pipelined} CONTROL=${CONTROL:-} OUT=${OUT:-build/demo} BIN=${BIN:-build/bin} KEEP=${KEEP:-0}
 ROUNDS=${ROUNDS:-$(jq .rounds deploy/demo/runs/grpo.json)} WARMUP=${WARMUP:-$(jq .rounds deploy/demo/runs/warmup.json)}
 DATA=deploy/demo
 case $SEED in '' | *[!0-9]*) echo "demo: SEED must be a whole number, got '$SEED'" >&2; exit 2 ;; esac
@@ -144,7 +144,8 @@ jq -n --argjson run "$grpo" --argjson seed "$SEED" --arg control "$CONTROL" --ar
     format_before: $fb, format_after: $fa,
     rounds: $run.rounds, mode: $run.mode, seed: $seed, control: $control, weights_sha256: $run.weights_digest,
     distinct_digests: ([$run.history[].digest] | unique | length),
-    trainer_waiting_ratio: $run.totals.trainer_waiting_ratio, generation_idle_ratio: $run.totals.generation_idle_ratio,
+    trainer_waiting_ratio: $run.totals.trainer_waiting_ratio, trainer_first_dispatch_ratio: $run.totals.trainer_first_dispatch_ratio,
+    generation_idle_ratio: $run.totals.generation_idle_ratio, window_ms: $run.totals.window_ms, window_without_publish_ms: $run.totals.window_without_publish_ms,
     tokens_per_second: $run.totals.tokens_per_second, sampled_tokens: $run.totals.sampled_tokens, rl_wall_ms: $run.totals.rl_wall_ms,
     logprob_max_abs_diff: $run.totals.logprob_max_abs_diff, stale_results_trained_on: $run.totals.stale_results_trained_on,
     contributions: $run.totals.workers, model: $model}' >"$OUT/summary.json"
@@ -152,16 +153,19 @@ jq -n --argjson run "$grpo" --argjson seed "$SEED" --arg control "$CONTROL" --ar
 say "Result"
 jq -r '
   def pct: . * 10000 | round / 100 | tostring + " %";
+  def ratio: if . == null then "-" else . * 1000 | round / 1000 end;
   ["held-out accuracy, sampled at T = 1", (.heldout_accuracy_before | pct), (.heldout_accuracy_after | pct)],
   ["held-out accuracy, greedy", (.heldout_greedy_before | pct), (.heldout_greedy_after | pct)],
   ["right format", (.format_before | pct), (.format_after | pct)],
   ["rounds, mode", .rounds, .mode],
-  ["trainer waiting ratio", "", (.trainer_waiting_ratio * 1000 | round / 1000)],
-  ["generation idle ratio", "", (.generation_idle_ratio * 1000 | round / 1000)],
+  ["trainer waiting ratio, wait / (wait + compute)", "", (.trainer_waiting_ratio | ratio)],
+  ["  before first dispatch / window", "", (.trainer_first_dispatch_ratio | ratio)],
+  ["generation idle ratio", "", (.generation_idle_ratio | ratio)],
+  ["mean round, ms, with and without publishing", (.window_ms / .rounds | round), (.window_without_publish_ms / .rounds | round)],
   ["sampled tokens per second", "", (.tokens_per_second | round)],
   ["largest |trainer - sampler| log-probability", "", .logprob_max_abs_diff],
   ["stale results trained on", "", .stale_results_trained_on] | @tsv' "$OUT/summary.json" |
-  awk -F'\t' 'BEGIN { printf "  %-44s %10s %10s\n", "", "before", "after" } { printf "  %-44s %10s %10s\n", $1, $2, $3 }'
+  awk -F'\t' 'BEGIN { printf "  %-46s %10s %10s\n", "", "before", "after" } { printf "  %-46s %10s %10s\n", $1, $2, $3 }'
 echo "  weights sha256  $(jq -r .weights_sha256 "$OUT/summary.json")"
 echo "  the model lies in $checkpoint (a Hugging Face folder), the summary in $OUT/summary.json"
 echo "  talk to it:"

@@ -89,6 +89,16 @@ enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_
 
 /* ---- rollouts ---- */
 
+/* A sample without rows is the plain case: one segment over all its tokens, trained on (route_results.c). */
+static enum rc plain_segment(struct batch_sample *out, struct arena *arena, struct err *err) {
+  out->segments = arena_alloc(arena, 1, sizeof *out->segments);
+  if (!out->segments) return no_memory(err);
+  const int32_t count = (int32_t)out->tokens.count - out->prompt_length;
+  out->segments[0] = (struct sample_segment){.start = 0, .count = count, .loss_mask = true};
+  out->segment_count = count > 0 ? 1 : 0;
+  return RC_OK;
+}
+
 static enum rc read_segments(struct batch_sample *out, struct store *s, int64_t run, int64_t round, int64_t group,
                              int64_t sample, struct arena *arena, struct err *err) {
   struct rows q;
@@ -98,7 +108,7 @@ static enum rc read_segments(struct batch_sample *out, struct store *s, int64_t 
       store_int(s, &count, err,
                 "SELECT count(*) FROM segments WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
                 BINDS(b_int(run), b_int(round), b_int(group), b_int(sample)));
-  if (rc != RC_OK) return rc;
+  if (rc != RC_OK || count == 0) return rc == RC_OK ? plain_segment(out, arena, err) : rc;
   out->segments = arena_alloc(arena, (size_t)count + 1, sizeof *out->segments);
   if (!out->segments) return no_memory(err);
   rc = store_query(s, &q, err,

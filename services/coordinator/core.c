@@ -11,6 +11,8 @@
 #include "common/base/log.h"
 #include "services/coordinator/core_state.h"
 #include "services/coordinator/expiry.h"
+#include "services/coordinator/fault.h"
+#include "services/coordinator/group_timeout.h"
 #include "services/coordinator/leases.h"
 #include "services/coordinator/migrations.h"
 #include "services/coordinator/workers.h"
@@ -224,6 +226,7 @@ static void command_run(struct core *c, struct command *cmd) {
 }
 
 static void command_finish(struct core *c, struct command *cmd) {
+  fault_die(FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
   struct http_request *r = request_take(c, cmd);
   if (r) {
     if (cmd->rc != RC_OK || cmd->refused)
@@ -239,11 +242,12 @@ static void command_finish(struct core *c, struct command *cmd) {
   if (!waited) command_free(cmd);
 }
 
-/* The end of time for what waits: workers, leases, polls. */
+/* The end of time for what waits: workers, leases, groups, polls. */
 static enum rc expire_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
   enum rc rc = workers_expire(c, err);
-  return rc == RC_OK ? leases_expire(c, err) : rc;
+  if (rc == RC_OK) rc = leases_expire(c, err);
+  return rc == RC_OK ? groups_expire(c, err) : rc;
 }
 
 /* Answers the parked polls that can be, moving them from the list to *done. */

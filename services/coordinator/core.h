@@ -37,9 +37,10 @@ struct command {
 
   int status; /* answer: 0 means 200 */
   struct buf body;
-  bool refused;   /* answer err, but keep what was written (counters, incidents) */
-  bool parked;    /* kept by the writer, answered later */
-  int64_t due_ms; /* a parked command is answered by then (monotonic) */
+  bool refused;        /* answer err, but keep what was written (counters, incidents) */
+  int64_t fault_round; /* an accepted result's round, for fault.h */
+  bool parked;         /* kept by the writer, answered later */
+  int64_t due_ms;      /* a parked command is answered by then (monotonic) */
   enum rc rc;
   struct err err;
   struct command *next;

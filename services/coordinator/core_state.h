@@ -16,6 +16,8 @@
 #include "common/base/queue.h"
 #include "common/wire/training.h"
 #include "services/coordinator/core.h"
+#include "services/coordinator/frontier.h"
+#include "services/coordinator/intervals.h"
 #include "services/coordinator/run_context.h"
 #include "services/coordinator/slot_time.h"
 
@@ -26,9 +28,26 @@ struct live_worker {
   enum worker_kind kind;
   int32_t slots;
   bool ready;
-  int64_t seen_ms;      /* monotonic */
-  int64_t busy_slot_us; /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
-  int64_t accounted_ms; /* until when its slots' time was accounted for: monotonic */
+  int64_t seen_ms;           /* monotonic */
+  int64_t busy_slot_us;      /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
+  int64_t accounted_ms;      /* until when its slots' time was accounted for: monotonic */
+  int64_t positions_refused; /* it cannot run leases of so many positions or more; 0: none were refused */
+};
+
+/* What dispatch is told of the run's pace (frontier.h).  Order only depends on it. */
+struct dispatch_rates {
+  struct rate drain;   /* groups per second of the trainer's, while it has work */
+  struct rate latency; /* seconds per group, from its first lease to its sealing */
+  struct rate tokens;  /* per finished sample */
+};
+
+/* How the time-outs of open groups are counted: see group_timeout.h. */
+struct group_clock {
+  int64_t run;              /* whose; 0: none yet */
+  int64_t at_ms, at_wall_ms; /* the last look: monotonic, wall */
+  bool counting;            /* since then */
+  int64_t owed_ms;          /* time that does not count and is not yet taken off */
+  int64_t due_ms;           /* nothing fails before: monotonic */
 };
 
 struct core {
@@ -54,9 +73,12 @@ struct core {
   struct event *events, **events_tail; /* of the transaction in hand */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
   int64_t next_expiry_ms, next_keep_alive_ms;
-  bool store_failed;                        /* in the transaction in hand: it is not to be committed */
-  struct slot_window windows[SLOT_WINDOWS]; /* the newest run that samples, and the one before */
-  int lock_file;                            /* held exclusively: one coordinator a database; -1: none */
+  bool store_failed; /* in the transaction in hand: it is not to be committed */
+  struct dispatch_rates rates;
+  struct group_clock group_clock;
+  struct slot_window windows[SLOT_WINDOWS];           /* the newest run that samples, and the one before */
+  struct verifying_notes verifying[VERIFYING_ROUNDS]; /* newest first */
+  int lock_file;                                      /* held exclusively: one coordinator a database; -1: none */
 
   pthread_mutex_t lock;  /* guards request, ticket, waited and done of every command */
   pthread_cond_t called; /* a waited command is done */

@@ -1,15 +1,15 @@
-/* Who gets which samples: pure decisions.  The frontier goes first: waiting samples are taken in order of their
- * group's ordinal, whatever worker asks, and backfilled from later groups as long as slots are free (frontier-group
- * dispatch as a priority, never a gate).
+/* Who gets how many samples, and how they are cut into leases: pure decisions.  Which groups go first is frontier.c's;
+ * here samples are taken in the order in which they are given, whatever worker asks.
  *
  * Called by leases.c on the writer's thread; no database, no clock, no memory of its own.  What a sample becomes must
- * not depend on these decisions (randomness is keyed by position), only how long the round takes. */
+ * not depend on these decisions (randomness is keyed by position), only how long the round takes.  Simulated by the
+ * thousand in tests/sim. */
 #ifndef LEASEHOLD_COORDINATOR_DISPATCH_H
 #define LEASEHOLD_COORDINATOR_DISPATCH_H
 
 #include <stdint.h>
 
-/* In order of (group, sample). */
+/* Given in the order of service, a group's samples together and in order of their index. */
 struct waiting_sample {
   int32_t group, sample;
   int64_t fence;

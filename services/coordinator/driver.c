@@ -90,6 +90,9 @@ static enum rc read_progress(struct store *s, struct active_run *a, struct err *
     a->round_state = (enum round_state)rows_int(&q, 2);
   }
   rows_end(&q);
+  if (rc == RC_OK && a->has_round)
+    rc = store_int(s, &a->undone, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0",
+                   BINDS(b_int(a->run), b_int(a->round)));
   a->unfinished = -1;
   if (rc == RC_OK) {
     rc = store_int(
@@ -127,6 +130,15 @@ static bool trainer_changed(struct driver *d) {
   return !now.found || now.worker != d->trainer.worker;
 }
 
+/* Are batches of the round to be sent, or waited for? */
+static bool trains(const struct driver *d, const struct active_run *a) {
+  const struct run_config *config = &d->context->config;
+  if (!a->has_round) return false;
+  if (a->state == RUN_PAUSED && run_is_supervised(config)) return false;
+  if (a->round_state == ROUND_OPEN) return config->mode == MODE_PIPELINED;
+  return a->round_state == ROUND_TRAINING || (a->round_state == ROUND_STEPPING && a->undone > 0);
+}
+
 static enum rc work(struct driver *d, const struct active_run *a, bool *progress, struct err *err) {
   *progress = true;
   if (!d->trainer.found) {
@@ -137,9 +149,7 @@ static enum rc work(struct driver *d, const struct active_run *a, bool *progress
   if (!d->context || d->context->run != a->run || d->verified_trainer != d->trainer.worker)
     return driver_open(d, a, err);
   if (a->unfinished >= 0) return driver_step(d, a, a->unfinished, err);
-  if (a->has_round && a->round_state == ROUND_TRAINING &&
-      (a->state != RUN_PAUSED || !run_is_supervised(&d->context->config)))
-    return driver_train(d, a, err);
+  if (trains(d, a)) return driver_train(d, a, progress, err);
   if (a->has_round && a->round_state == ROUND_STEPPING) return driver_step(d, a, a->round, err);
   *progress = false;
   return RC_OK;
@@ -183,7 +193,11 @@ static bool driver_turn(struct driver *d) {
   struct err err = {0};
   bool progress = false;
   enum rc rc = look(d, &a, &err);
-  if (rc == RC_OK && (!a.found || (d->context && d->context->run != a.run))) context_forget(d);
+  if (rc == RC_OK && (!a.found || (d->context && d->context->run != a.run))) {
+    if (d->stream.run) collector_reset(d->collector);
+    d->stream.run = 0;
+    context_forget(d);
+  }
   if (rc == RC_OK && a.found) {
     rc = work(d, &a, &progress, &err);
     if (rc == RC_OK)
@@ -231,11 +245,13 @@ enum rc driver_start(struct driver **out, struct core *core, const struct driver
   pthread_mutex_init(&d->lock, NULL);
   cond_init(&d->wake);
   enum rc rc = http_client_create(&d->http, options->token, &d->stopping, err);
+  if (rc == RC_OK) rc = collector_start(&d->collector, core, options->token, kick, d, err);
   if (rc == RC_OK) core_set_kick(core, kick, d);
   if (rc == RC_OK && pthread_create(&d->thread, NULL, driver_main, d) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the driver's thread could not be started");
   if (rc != RC_OK) {
     core_set_kick(core, NULL, NULL);
+    collector_stop(d->collector);
     http_client_destroy(d->http);
     free(d);
     return rc;
@@ -249,6 +265,7 @@ void driver_stop(struct driver *d) {
   atomic_store(&d->stopping, true);
   kick(d);
   pthread_join(d->thread, NULL);
+  collector_stop(d->collector);
   context_forget(d);
 }
 

@@ -2,7 +2,8 @@
  *
  *   driver.c        looks, chooses what to do, judges trouble
  *   driver_start.c  opens a run, or takes it up again
- *   driver_train.c  plans, submits and awaits the batches of a round
+ *   driver_replay.c brings a trainer that lost rounds back to the recorded version
+ *   driver_train.c  selects and submits the batches of a round, as far as it goes; collector.c takes the answers
  *   driver_step.c   steps a round and publishes what came of it
  *
  * All of it belongs to the driver's thread, but `kicked` (under `lock`) and `stopping`.  The driver writes nothing
@@ -14,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "common/client/trainer_client.h"
+#include "services/coordinator/collector.h"
 #include "services/coordinator/driver.h"
 #include "services/coordinator/run_context.h"
 #include "services/coordinator/states.h"
@@ -41,7 +43,14 @@ struct active_run {
   bool has_round;
   int64_t round, round_version;
   enum round_state round_state;
+  int64_t undone;     /* batches of that round that are not done */
   int64_t unfinished; /* the round that is published but whose step's figures are still to come; -1: none */
+};
+
+/* What was sent in this life. */
+struct stream {
+  int64_t run, round, trainer; /* trainer: its incarnation */
+  int64_t sent;                /* the highest batch number, or -1 */
 };
 
 struct driver {
@@ -54,6 +63,8 @@ struct driver {
   pthread_cond_t wake;
   bool kicked;
 
+  struct collector *collector;
+  struct stream stream;
   struct run_context *context;        /* of the active run */
   int64_t verified_trainer;           /* the incarnation that was seen to hold the run's version */
   int64_t trouble_since_ms;           /* 0: none */
@@ -70,12 +81,23 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
 enum rc driver_move_run(struct driver *d, int64_t run, enum run_state to, struct err *err);
 enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct err *err);
 
-/* driver_train.c: moves the round on as far as it goes without the servers. */
-enum rc driver_train(struct driver *d, const struct active_run *a, struct err *err);
-/* Only its first part: the round's batches that are not done. */
-enum rc driver_train_batches(struct driver *d, const struct active_run *a, struct err *err);
+/* driver_replay.c: submits the recorded rounds from version `from` on, one after the other, until the trainer holds the
+ * recorded current version; every digest on the way must be the recorded one. */
+enum rc driver_replay(struct driver *d, const struct active_run *a, int64_t from, struct err *err);
+
+/* driver_train.c: sends what can be sent just now. */
+enum rc driver_train(struct driver *d, const struct active_run *a, bool *progress, struct err *err);
+bool driver_by_tokens(const struct driver *d); /* how the run's steps are normalized */
+/* The message of a stored batch. */
+enum rc driver_flight(struct driver *d, int64_t run, int64_t round, int64_t version, int64_t number,
+                      struct flight **out, struct err *err);
+/* asked_first: it may have been submitted before. */
+enum rc driver_submit(struct driver *d, const struct flight *f, bool asked_first, struct err *err);
 
 /* driver_step.c */
+/* The message of a round's step; strings live in the arena. */
+enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct submit_step *m, struct arena *arena,
+                            struct err *err);
 /* Steps a round, or fetches the figures of a step that is published already; then the next round, or the run's end. */
 enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round, struct err *err);
 

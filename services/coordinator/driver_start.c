@@ -95,6 +95,7 @@ static enum rc attach_execute(struct core *c, struct command *cmd, struct err *e
     c->context = before;
     return rc;
   }
+  if (!before || before->run != run) c->rates = (struct dispatch_rates){0};
   run_context_keep(m->context);
   run_context_release(before);
   c->dispatch_due = c->kick_due = true;
@@ -129,29 +130,73 @@ static enum rc make_context(struct driver *d, const struct active_run *a, struct
   return RC_OK;
 }
 
-/* The trainer must hold the version that we recorded, or the one that the round in step makes. */
-static enum rc check_held(const struct active_run *a, const struct open_run_answer *answer, struct err *err) {
-  char ours[DIGEST_HEX_MAX], theirs[DIGEST_HEX_MAX];
+/* The digest that is recorded for a version of the run. */
+static enum rc recorded_digest(struct driver *d, int64_t run, int64_t version, struct digest *out, struct err *err) {
+  struct store *s;
+  struct rows q;
+  bool row = false;
+  enum rc rc = readers_take(core_readers(d->core), &s, err);
+  if (rc != RC_OK) return rc;
+  rc = store_query(s, &q, err, "SELECT digest FROM versions WHERE run = ?1 AND version = ?2",
+                   BINDS(b_int(run), b_int(version)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) rows_digest(&q, 0, out);
+  rows_end(&q);
+  readers_give(core_readers(d->core), s);
+  return rc == RC_OK && !row ? RC_NOT_FOUND : rc;
+}
+
+/* The trainer must hold the version that we recorded, or the one that the round in step makes, or an older one that was
+ * ours: then *behind, and the rounds since are replayed. */
+static enum rc check_held(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
+                          bool *behind, struct err *err) {
+  char recorded[DIGEST_HEX_MAX], theirs[DIGEST_HEX_MAX];
+  struct digest digest = a->digest;
+  *behind = false;
   if (!a->has_version) {
     if (answer->version == 0) return RC_OK;
     return err_set(err, RC_CONFLICT, "version",
                    "the trainer holds version %" PRId64 " of run %s, which the coordinator has never opened",
                    answer->version, id_run(a->run).text);
   }
-  if (answer->version == a->version && digest_equal(&answer->digest, &a->digest)) return RC_OK;
   if (answer->version == a->version + 1 && a->has_round && a->round_state == ROUND_STEPPING) return RC_OK;
-  digest_hex(ours, &a->digest);
+  enum rc rc = answer->version == a->version ? RC_OK : recorded_digest(d, a->run, answer->version, &digest, err);
+  if (rc == RC_NOT_FOUND)
+    return err_set(err, RC_CONFLICT, "version",
+                   "the trainer holds version %" PRId64 " of run %s, the coordinator recorded versions up to %" PRId64,
+                   answer->version, id_run(a->run).text, a->version);
+  if (rc != RC_OK) return rc;
+  *behind = answer->version < a->version;
+  if (digest_equal(&answer->digest, &digest)) return RC_OK;
+  digest_hex(recorded, &digest);
   digest_hex(theirs, &answer->digest);
   return err_set(err, RC_CONFLICT, "version",
-                 "the trainer holds version %" PRId64 " (%.12s) of run %s, the coordinator recorded version %" PRId64
-                 " (%.12s); going on would need the rounds to be replayed, which this version "
-                 "does not offer",
-                 answer->version, theirs, id_run(a->run).text, a->version, ours);
+                 "the trainer's version %" PRId64
+                 " of run %s has digest %.12s, the recorded one is %.12s: it holds other "
+                 "weights than the run was made with",
+                 answer->version, id_run(a->run).text, theirs, recorded);
+}
+
+/* The writer gets the context, so that samples can be leased and results taken again. */
+static enum rc attach(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
+                      struct err *err) {
+  struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
+  const bool again = a->has_round && a->round_state <= ROUND_STEPPING && answer->version <= a->version;
+  if (cmd)
+    *(struct attach_message *)cmd->message =
+        (struct attach_message){.context = d->context, .digest = answer->digest, .again = again ? a->round : -1};
+  run_context_keep(d->context); /* for the command: it may outlive this call, and then keeps it for good */
+  const enum rc rc = core_call(d->core, cmd, err);
+  if (rc != RC_TIMEOUT) run_context_release(d->context);
+  return rc;
 }
 
 enum rc driver_open(struct driver *d, const struct active_run *a, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct open_run_answer answer;
+  bool behind = false;
+  collector_reset(d->collector);
+  d->stream.run = 0;
   enum rc rc = a->state == RUN_QUEUED ? driver_move_run(d, a->run, RUN_STARTING, err) : RC_OK;
   if (rc == RC_OK) rc = make_context(d, a, err);
   if (rc != RC_OK) return rc;
@@ -161,23 +206,15 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
                              .epoch = d->trainer.epoch,
                              .fence = d->trainer.fence,
                              .seed = d->context->config.seed,
+                             .current_version = a->has_version ? a->version : 0,
                              .training = d->context->config.training};
   rc = trainer_open_run(&t, &m, &answer, &arena, OPEN_MS, err);
-  if (rc == RC_OK) rc = check_held(a, &answer, err);
-  if (rc == RC_OK) {
-    struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
-    bool again = a->has_round && (a->round_state == ROUND_TRAINING || a->round_state == ROUND_STEPPING) &&
-                 answer.version == a->version;
-    if (cmd)
-      *(struct attach_message *)cmd->message =
-          (struct attach_message){.context = d->context, .digest = answer.digest, .again = again ? a->round : -1};
-    run_context_keep(d->context); /* for the command: it may outlive this call, and then keeps it for good */
-    rc = core_call(d->core, cmd, err);
-    if (rc != RC_TIMEOUT) run_context_release(d->context);
-  }
+  if (rc == RC_OK) rc = check_held(d, a, &answer, &behind, err);
+  if (rc == RC_OK) rc = attach(d, a, &answer, err);
+  if (rc == RC_OK && behind) rc = driver_replay(d, a, answer.version, err);
   if (rc == RC_OK) {
     d->verified_trainer = d->trainer.worker;
-    log_info("run %s: the trainer holds version %" PRId64, id.text, answer.version);
+    log_info("run %s: the trainer holds version %" PRId64, id.text, behind ? a->version : answer.version);
   }
   arena_free(&arena);
   return rc;

@@ -10,6 +10,7 @@
 #include "services/coordinator/core_state.h"
 #include "services/coordinator/driver_internal.h"
 #include "services/coordinator/ids.h"
+#include "services/coordinator/intervals.h"
 #include "services/coordinator/publish.h"
 #include "services/coordinator/round_view.h"
 #include "services/coordinator/run_life.h"
@@ -26,6 +27,9 @@ struct step_done_message {
   int64_t step_us, checkpoint_us, push_us;
   struct push_report *pushes;
   size_t push_count;
+  int64_t trainer_worker;
+  struct interval *intervals;
+  size_t interval_count;
 };
 
 static enum rc note_figures(struct core *c, const struct step_done_message *m, struct err *err) {
@@ -37,6 +41,7 @@ static enum rc note_figures(struct core *c, const struct step_done_message *m, s
                           BINDS(b_int(m->run), b_int(m->round), b_real(m->has_figures ? m->grad_norm : NAN),
                                 b_real(m->has_figures ? m->lr : NAN), b_int(m->skipped), b_int(m->step_us),
                                 b_int(m->checkpoint_us), b_int(m->push_us)));
+  if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
   if (rc == RC_OK) rc = round_text(c->store, m->run, m->round, &text, &found, err);
   if (rc == RC_OK && found) return core_event(c, m->run, "round", &text, false, err);
   buf_free(&text);
@@ -72,7 +77,7 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
   return rc == RC_OK ? run_end(c, m->run, RUN_COMPLETED, NULL, err) : rc;
 }
 
-static enum rc copy_pushes(struct step_done_message *m, const struct step_status *status, struct arena *arena,
+static enum rc copy_lists(struct step_done_message *m, const struct step_status *status, struct arena *arena,
                            struct err *err) {
   m->pushes = arena_alloc(arena, status->push_count + 1, sizeof *m->pushes);
   if (!m->pushes) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
@@ -85,6 +90,11 @@ static enum rc copy_pushes(struct step_done_message *m, const struct step_status
     if (!m->pushes[i].worker_id) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
   }
   m->push_count = status->push_count;
+  m->intervals = arena_alloc(arena, status->interval_count + 1, sizeof *m->intervals);
+  if (!m->intervals) return err_set(err, RC_NO_MEMORY, NULL, "a step's intervals were refused memory");
+  if (status->interval_count)
+    memcpy(m->intervals, status->intervals, status->interval_count * sizeof *m->intervals);
+  m->interval_count = status->interval_count;
   return RC_OK;
 }
 
@@ -94,7 +104,11 @@ static enum rc call_done(struct driver *d, const struct active_run *a, int64_t r
   struct command *cmd = command_new(step_done_execute, sizeof(struct step_done_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct step_done_message *m = cmd->message;
-  *m = (struct step_done_message){.run = a->run, .round = round, .rounds = a->rounds, .has_figures = status != NULL};
+  *m = (struct step_done_message){.run = a->run,
+                                  .round = round,
+                                  .rounds = a->rounds,
+                                  .has_figures = status != NULL,
+                                  .trainer_worker = d->trainer.worker};
   enum rc rc = RC_OK;
   if (status) {
     m->version = status->version;
@@ -105,7 +119,7 @@ static enum rc call_done(struct driver *d, const struct active_run *a, int64_t r
     m->step_us = status->step_us;
     m->checkpoint_us = status->checkpoint_us;
     m->push_us = status->push_us;
-    rc = copy_pushes(m, status, &cmd->arena, err);
+    rc = copy_lists(m, status, &cmd->arena, err);
   }
   if (rc == RC_OK) return core_call(d->core, cmd, err);
   command_free(cmd);
@@ -170,13 +184,13 @@ static enum rc read_denominator(struct store *s, struct submit_step *m, int64_t 
   return rc;
 }
 
-static enum rc step_build(struct driver *d, const struct active_run *a, int64_t round, struct submit_step *m,
-                          struct arena *arena, struct err *err) {
+enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct submit_step *m, struct arena *arena,
+                            struct err *err) {
   struct readers *readers = core_readers(d->core);
   const struct run_config *config = &d->context->config;
   struct store *s;
-  *m = (struct submit_step){.step_id = arena_strdup(arena, id_round(a->run, round).text),
-                            .run = arena_strdup(arena, id_run(a->run).text),
+  *m = (struct submit_step){.step_id = arena_strdup(arena, id_round(run, round).text),
+                            .run = arena_strdup(arena, id_run(run).text),
                             .epoch = d->trainer.epoch,
                             .fence = d->trainer.fence,
                             .last = round == config->rounds - 1,
@@ -184,8 +198,8 @@ static enum rc step_build(struct driver *d, const struct active_run *a, int64_t 
   if (!m->step_id || !m->run) return err_set(err, RC_NO_MEMORY, NULL, "a step was refused memory");
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
-  rc = read_denominator(s, m, a->run, round, err);
-  if (rc == RC_OK) rc = read_groups(s, m, a->run, round, arena, err);
+  rc = read_denominator(s, m, run, round, err);
+  if (rc == RC_OK) rc = read_groups(s, m, run, round, arena, err);
   if (rc == RC_OK && run_publishes(config, round)) rc = read_targets(s, m, arena, err);
   readers_give(readers, s);
   return rc;
@@ -221,6 +235,7 @@ static enum rc step_held(struct driver *d, const struct active_run *a, int64_t r
                                 .epoch = m->epoch,
                                 .fence = m->fence,
                                 .seed = d->context->config.seed,
+                                .current_version = a->version,
                                 .training = d->context->config.training};
   if (trainer_open_run(&t, &open, &answer, arena, CALL_MS, &ignored) != RC_OK || answer.version != m->version + 1)
     return RC_CONFLICT; /* err says what the step was refused for */
@@ -234,22 +249,22 @@ static enum rc step_held(struct driver *d, const struct active_run *a, int64_t r
   return call_done(d, a, round, &status, err);
 }
 
-/* Asked first: after a restart the step may have been taken.  An unknown one is submitted, after the batches that the
- * trainer has lost. */
+/* Asked first: after a restart the step may have been taken.  An unknown one is submitted, and anew one that failed: a
+ * trainer that had just come back may have been asked for it before it was sent the batches again (driver.c). */
 static enum rc step_submit(struct driver *d, const struct active_run *a, const struct submit_step *m,
                            struct arena *arena, struct err *err) {
   struct trainer_client t = driver_trainer(d);
   struct step_status status;
   enum rc rc = trainer_step_status(&t, m->step_id, 0, &status, arena, CALL_MS, err);
-  if (rc != RC_NOT_FOUND || a->unfinished >= 0) return rc;
-  rc = driver_train_batches(d, a, err);
-  return rc == RC_OK ? trainer_submit_step(&t, m, SUBMIT_MS, err) : rc;
+  const bool failed = rc == RC_OK && status.state == JOB_FAILED;
+  if ((rc != RC_NOT_FOUND && !failed) || a->unfinished >= 0) return rc;
+  return trainer_submit_step(&t, m, SUBMIT_MS, err);
 }
 
 enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct submit_step m;
-  enum rc rc = step_build(d, a, round, &m, &arena, err);
+  enum rc rc = driver_step_message(d, a->run, round, &m, &arena, err);
   if (rc != RC_OK) goto out;
   rc = step_submit(d, a, &m, &arena, err);
   if (rc == RC_OK)

@@ -1,69 +1,52 @@
-/* A round in training: plan its batches once, submit them in order, wait, compare, then begin the step.  See
- * driver.h.
+/* A round in training: whole groups go to the trainer as soon as they are trainable (pipelined) or once all are
+ * (sync), a few batches ahead of what it computes; the collector takes the answers.  See driver.h.
  *
- *   groups sealed --plan--> batch numbers --submitted--> at the trainer --done--> figures of the round --all done--> round `stepping`
+ *   groups sealed (FIFO) --select under the token budget--> batch, stored --submitted--> at the trainer --> collector.c
+ *                                 ^                                                                          |
+ *                                 +------------------- a kick for every seal and every answer ---------------+
  *
- * Every arrow is a command, so that a restart goes on where it was; what was submitted before is asked for first. */
+ * driver_train is a pass, not a wait: it sends what can be sent and returns; kicks bring it back.  A batch is stored
+ * before it is sent, so that a restart sends the same one; what was submitted in an earlier life is asked for first.
+ * Previous hop of a rollout: group_seal.c.  Next: trainer-server/route_submit_batch.c. */
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/coordinator/batch_build.h"
 #include "services/coordinator/batching.h"
 #include "services/coordinator/core_state.h"
 #include "services/coordinator/driver_internal.h"
+#include "services/coordinator/fault.h"
 #include "services/coordinator/ids.h"
 #include "services/coordinator/round.h"
 
-enum { AHEAD = 4 }; /* batches at the trainer at once: enough that it never waits for the next */
+/* Batches at the trainer at once: one is computed, the next waits, so that it never waits for us.  More would cut the
+ * groups that are still to come into smaller batches. */
+enum { AHEAD = 2 };
 
 /* ---- commands ---- */
 
 struct plan_message {
-  int64_t run, round;
-  int groups, batches;
-  int64_t *ordinals, *tokens;
-  int32_t *batch_of;
+  int64_t run, round, number; /* number: of the new batch */
+  int groups;
+  int64_t *ordinals, tokens;
 };
 
+/* The batch is submitted from now on, as far as a restart is concerned. */
 static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct plan_message *m = cmd->message;
-  enum rc rc = RC_OK;
-  for (int b = 0; b < m->batches && rc == RC_OK; b++) {
-    int64_t groups = 0, tokens = 0;
-    for (int i = 0; i < m->groups; i++) {
-      if (m->batch_of[i] != b) continue;
-      groups++;
-      tokens += m->tokens[i];
-    }
-    rc = store_exec(c->store, err,
-                    "INSERT INTO batches (run, round, number, groups, tokens) VALUES (?1, ?2, ?3, ?4, ?5)",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(b), b_int(groups), b_int(tokens)));
-  }
-  for (int i = 0; i < m->groups && rc == RC_OK; i++) {
-    rc = store_exec(c->store, err, "UPDATE groups SET batch = ?4 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->ordinals[i]), b_int(m->batch_of[i])));
-  }
-  return rc;
-}
-
-struct batch_message {
-  int64_t run, round, number;
-  struct batch_stats stats;
-  struct logprob_difference difference;
-};
-
-static enum rc submitted_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct batch_message *m = cmd->message;
   enum rc rc = store_exec(
       c->store, err,
-      "UPDATE batches SET submitted_ms = coalesce(submitted_ms, ?4) WHERE run = ?1 AND round = ?2 AND number = ?3",
-      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms)));
-  if (rc == RC_OK) {
-    rc = store_exec(
-        c->store, err, "UPDATE groups SET state = ?4 WHERE run = ?1 AND round = ?2 AND batch = ?3 AND state = ?5",
-        BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
+      "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens), b_int(c->wall_ms)));
+  for (int i = 0; i < m->groups && rc == RC_OK; i++) {
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET batch = ?4, state = ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3 AND state "
+                    "= ?6",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(m->ordinals[i]), b_int(m->number),
+                          b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
+    if (rc == RC_OK && store_changes(c->store) != 1)
+      rc = err_set(err, RC_CONFLICT, "state", "group %s is not sealed any more",
+                   id_group(m->run, m->round, m->ordinals[i]).text);
   }
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
@@ -72,264 +55,193 @@ static enum rc submitted_execute(struct core *c, struct command *cmd, struct err
   return rc;
 }
 
-static enum rc done_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct batch_message *m = cmd->message;
-  enum rc rc = store_exec(
-      c->store, err,
-      "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, "
-      "poisoned = ?9, logprob_max_abs_diff = ?10, logprob_unequal = ?11"
-      " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
-      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(m->stats.loss),
-            b_real(m->stats.entropy_sum), b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
-            b_int(m->stats.poisoned), b_real(m->difference.max_abs), b_int(m->difference.unequal)));
-  if (rc != RC_OK || store_changes(c->store) == 0) return rc; /* a repeat */
-  if (m->difference.unequal)
-    log_warn("batch %s: %" PRId64 " log-probabilities differ from the sampler's",
-             id_batch(m->run, m->round, m->number).text, m->difference.unequal);
-  return store_exec(c->store, err,
-                    "UPDATE rounds SET loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, "
-                    "0), trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6,"
-                    " logprob_max_abs_diff = max(logprob_max_abs_diff, coalesce(?7, 9e999)), logprob_unequal = "
-                    "logprob_unequal + ?8, exact = exact AND ?8 = 0 WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(m->run), b_int(m->round), b_real(m->stats.loss), b_real(m->stats.entropy_sum),
-                          b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
-                          b_real(m->difference.max_abs), b_int(m->difference.unequal)));
-}
-
 struct step_begin_message {
   int64_t run, round;
   bool by_tokens;
 };
 
-/* The denominator: trained tokens, or samples, of the round's member groups. */
 static enum rc step_begin_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct step_begin_message *m = cmd->message;
-  int64_t left = 0;
-  enum rc rc =
-      store_int(c->store, &left, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0",
-                BINDS(b_int(m->run), b_int(m->round)));
-  if (rc == RC_OK && left)
-    rc = err_set(err, RC_CONFLICT, NULL, "%" PRId64 " batches of round %s are not done", left,
-                 id_round(m->run, m->round).text);
-  if (rc == RC_OK) rc = round_move(c, m->run, m->round, ROUND_STEPPING, err);
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET trained_ms = ?3, step_begun_ms = ?3, submitted_ms = coalesce(submitted_ms, ?3), "
-                    "denominator = CASE WHEN ?4 THEN trained_tokens ELSE"
-                    " (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE run = ?1 AND round = ?2 AND batch IS "
-                    "NOT NULL) END WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->by_tokens)));
-  }
-  return rc;
+  return round_step_when_trained(c, m->run, m->round, m->by_tokens, err);
 }
 
-static enum rc call_batch(struct driver *d, command_execute execute, const struct batch_message *m, struct err *err) {
-  struct command *cmd = command_new(execute, sizeof *m);
-  if (cmd) *(struct batch_message *)cmd->message = *m;
+static enum rc step_begin(struct driver *d, const struct active_run *a, struct err *err) {
+  struct command *cmd = command_new(step_begin_execute, sizeof(struct step_begin_message));
+  if (cmd)
+    *(struct step_begin_message *)cmd->message =
+        (struct step_begin_message){.run = a->run, .round = a->round, .by_tokens = driver_by_tokens(d)};
   return core_call(d->core, cmd, err);
 }
 
-/* ---- planning ---- */
+bool driver_by_tokens(const struct driver *d) {
+  return strcmp(d->context->config.training.normalization, "tokens") == 0;
+}
 
-static enum rc plan_read(struct driver *d, struct plan_message *m, struct arena *arena, bool *planned,
-                         struct err *err) {
-  struct readers *readers = core_readers(d->core);
-  struct store *s;
-  struct rows q = {0};
+/* ---- the next batch ---- */
+
+/* Trainable groups in FIFO order: as many as a batch could hold. */
+static enum rc sealed_read(struct driver *d, struct store *s, struct plan_message *m, int64_t **tokens,
+                           struct arena *arena, struct err *err) {
+  const bool supervised = run_is_supervised(&d->context->config);
+  const int64_t budget = core_options(d->core)->batch_tokens;
+  int64_t sum = 0;
+  struct rows q;
   bool row;
-  int64_t count = 0, batches = 0;
-  enum rc rc = readers_take(readers, &s, err);
-  if (rc != RC_OK) return rc;
-  rc = store_int(s, &batches, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2",
-                 BINDS(b_int(m->run), b_int(m->round)));
-  *planned = batches > 0;
-  if (rc == RC_OK)
-    rc = store_int(s, &count, err, "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND state = ?3",
-                   BINDS(b_int(m->run), b_int(m->round), b_int(GROUP_SEALED)));
-  m->ordinals = arena_alloc(arena, (size_t)count + 1, sizeof *m->ordinals);
-  m->tokens = arena_alloc(arena, (size_t)count + 1, sizeof *m->tokens);
-  m->batch_of = arena_alloc(arena, (size_t)count + 1, sizeof *m->batch_of);
-  if (rc == RC_OK && (!m->ordinals || !m->tokens || !m->batch_of))
-    rc = err_set(err, RC_NO_MEMORY, NULL, "a plan of %" PRId64 " groups was refused memory", count);
-  if (rc == RC_OK) {
-    rc = store_query(s, &q, err,
-                     "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups WHERE run = ?1 AND "
-                     "round = ?2 AND state = ?3 ORDER BY ordinal",
-                     BINDS(b_int(m->run), b_int(m->round), b_int(GROUP_SEALED)));
-  }
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && m->groups < count) {
+  m->ordinals = arena_alloc(arena, LIMIT_GROUPS_PER_ROUND, sizeof *m->ordinals);
+  *tokens = arena_alloc(arena, LIMIT_GROUPS_PER_ROUND, sizeof **tokens);
+  if (!m->ordinals || !*tokens) return err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups INDEXED BY "
+                  "groups_sealed WHERE run = ?1 AND round = ?2 AND state = 1 ORDER BY sealed_ms, ordinal LIMIT "
+                  "?3",
+                  BINDS(b_int(m->run), b_int(m->round), b_int(LIMIT_GROUPS_PER_ROUND)));
+  while (rc == RC_OK && sum <= budget && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    int64_t *n = &(*tokens)[m->groups];
     m->ordinals[m->groups] = rows_int(&q, 0);
-    m->tokens[m->groups] = run_is_supervised(&d->context->config)
-                               ? dataset_unit_tokens(d->context, m->round, rows_int(&q, 0))
-                               : rows_int(&q, 1);
+    *n = supervised ? dataset_unit_tokens(d->context, m->round, rows_int(&q, 0)) : rows_int(&q, 1);
+    sum += *n;
     m->groups++;
   }
   rows_end(&q);
-  readers_give(readers, s);
   return rc;
 }
 
-static enum rc plan_round(struct driver *d, int64_t run, int64_t round, struct err *err) {
+/* *groups 0: nothing is trainable just now. */
+static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t number, int *groups, struct err *err) {
   struct command *cmd = command_new(plan_execute, sizeof(struct plan_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct plan_message *m = cmd->message;
-  bool planned = false;
-  *m = (struct plan_message){.run = run, .round = round};
-  enum rc rc = plan_read(d, m, &cmd->arena, &planned, err);
-  if (rc != RC_OK || planned || m->groups == 0) {
+  struct store *s;
+  int64_t *tokens = NULL;
+  *m = (struct plan_message){.run = a->run, .round = a->round, .number = number};
+  enum rc rc = readers_take(core_readers(d->core), &s, err);
+  if (rc == RC_OK) {
+    rc = sealed_read(d, s, m, &tokens, &cmd->arena, err);
+    readers_give(core_readers(d->core), s);
+  }
+  if (rc == RC_OK) m->groups = batching_select(tokens, m->groups, core_options(d->core)->batch_tokens);
+  *groups = rc == RC_OK ? m->groups : 0;
+  if (*groups == 0) {
     command_free(cmd);
     return rc;
   }
-  m->batches = batching_plan(m->tokens, m->groups, core_options(d->core)->batch_tokens, m->batch_of);
+  for (int i = 0; i < m->groups; i++) m->tokens += tokens[i];
   return core_call(d->core, cmd, err);
 }
 
-/* ---- batches ---- */
+/* ---- sending ---- */
 
-struct batch_work {
-  int64_t number;
-  bool done, submitted; /* as the database has it */
-  bool sent;            /* to this incarnation of the trainer */
-  struct arena arena;
-  struct built_batch built;
-};
-
-static enum rc batches_read(struct driver *d, int64_t run, int64_t round, struct batch_work **out, int *count,
-                            struct arena *arena, struct err *err) {
+enum rc driver_flight(struct driver *d, int64_t run, int64_t round, int64_t version, int64_t number,
+                      struct flight **out, struct err *err) {
   struct readers *readers = core_readers(d->core);
-  struct store *s;
-  struct rows q = {0};
-  bool row;
-  int64_t n = 0;
+  struct store *s = NULL;
+  struct flight *f = flight_new();
+  if (!f) return err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory");
+  f->run = run;
+  f->round = round;
+  f->number = number;
+  f->trainer_worker = d->trainer.worker;
+  f->by_tokens = driver_by_tokens(d);
+  memcpy(f->url, d->trainer.url, sizeof f->url);
   enum rc rc = readers_take(readers, &s, err);
-  if (rc != RC_OK) return rc;
-  rc = store_int(s, &n, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2",
-                 BINDS(b_int(run), b_int(round)));
-  *out = arena_alloc(arena, (size_t)n + 1, sizeof **out);
-  if (rc == RC_OK && !*out) rc = err_set(err, RC_NO_MEMORY, NULL, "the batches of a round were refused memory");
-  if (rc == RC_OK)
-    rc = store_query(
-        s, &q, err,
-        "SELECT number, done, submitted_ms IS NOT NULL FROM batches WHERE run = ?1 AND round = ?2 ORDER BY number",
-        BINDS(b_int(run), b_int(round)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && *count < n) {
-    (*out)[(*count)++] =
-        (struct batch_work){.number = rows_int(&q, 0), .done = rows_int(&q, 1) != 0, .submitted = rows_int(&q, 2) != 0};
-  }
-  rows_end(&q);
+  if (rc == RC_OK && run_is_supervised(&d->context->config))
+    rc = batch_from_dataset(&f->built, s, d->context, round, number, &f->arena, err);
+  else if (rc == RC_OK)
+    rc = batch_from_rollouts(&f->built, s, run, round, number, &f->arena, err);
   readers_give(readers, s);
-  return rc;
-}
-
-static enum rc batch_build(struct driver *d, int64_t run, int64_t round, int64_t version, struct batch_work *b,
-                           struct err *err) {
-  struct readers *readers = core_readers(d->core);
-  struct store *s;
-  enum rc rc = readers_take(readers, &s, err);
-  if (rc != RC_OK) return rc;
-  if (run_is_supervised(&d->context->config))
-    rc = batch_from_dataset(&b->built, s, d->context, round, b->number, &b->arena, err);
-  else
-    rc = batch_from_rollouts(&b->built, s, run, round, b->number, &b->arena, err);
-  readers_give(readers, s);
-  struct submit_batch *m = &b->built.message;
-  m->batch_id = arena_strdup(&b->arena, id_batch(run, round, b->number).text);
-  m->run = arena_strdup(&b->arena, id_run(run).text);
+  struct submit_batch *m = &f->built.message;
+  m->batch_id = arena_strdup(&f->arena, id_batch(run, round, number).text);
+  m->run = arena_strdup(&f->arena, id_run(run).text);
   m->epoch = d->trainer.epoch;
   m->fence = d->trainer.fence;
   m->version = version;
   if (rc == RC_OK && (!m->batch_id || !m->run)) rc = err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory");
-  return rc;
+  if (rc != RC_OK) {
+    flight_free(f);
+    return rc;
+  }
+  *out = f;
+  return RC_OK;
 }
 
-/* What was submitted in an earlier life is asked for before it is sent again: its body carried another epoch. */
-static enum rc batch_send(struct driver *d, int64_t run, int64_t round, int64_t version, struct batch_work *b,
-                          struct err *err) {
-  struct trainer_client t = driver_trainer(d);
-  const struct batch_message m = {.run = run, .round = round, .number = b->number};
-  bool submitted = b->submitted;
-  enum rc rc = batch_build(d, run, round, version, b, err);
-  if (rc == RC_OK) rc = call_batch(d, submitted_execute, &m, err);
-  if (rc == RC_OK && submitted) {
+enum rc driver_submit(struct driver *d, const struct flight *f, bool asked_first, struct err *err) {
+  const struct trainer_client t = driver_trainer(d);
+  if (asked_first) { /* the body that an earlier life sent carried another epoch: a repeat would conflict */
     struct arena arena = ARENA_INIT;
     struct batch_status status;
-    rc = trainer_batch_status(&t, b->built.message.batch_id, 0, &status, &arena, CALL_MS, err);
+    const enum rc rc = trainer_batch_status(&t, f->built.message.batch_id, 0, &status, &arena, CALL_MS, err);
     arena_free(&arena);
-    if (rc == RC_OK) {
-      b->sent = true;
-      return RC_OK;
-    }
-    if (rc == RC_NOT_FOUND) rc = RC_OK;
+    if (rc != RC_NOT_FOUND) return rc;
   }
-  if (rc == RC_OK) rc = trainer_submit_batch(&t, &b->built.message, SUBMIT_MS, err);
-  b->sent = rc == RC_OK;
-  b->submitted = true;
-  return rc;
+  return trainer_submit_batch(&t, &f->built.message, SUBMIT_MS, err);
 }
 
-static enum rc batch_await(struct driver *d, int64_t run, int64_t round, struct batch_work *b, struct err *err) {
-  struct trainer_client t = driver_trainer(d);
-  for (;;) {
-    struct arena arena = ARENA_INIT;
-    struct batch_status status = {0};
-    struct batch_message m = {.run = run, .round = round, .number = b->number};
-    enum rc rc = trainer_batch_status(&t, b->built.message.batch_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
-    bool done = rc == RC_OK && status.state == JOB_DONE;
-    if (rc == RC_OK && status.state == JOB_FAILED)
-      rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed batch %s: %.300s", b->built.message.batch_id,
-                   status.error.message);
-    if (done) rc = logprobs_compare(&m.difference, &b->built, &status, err);
-    if (rc == RC_OK && done) {
-      m.stats = status.stats;
-      rc = call_batch(d, done_execute, &m, err);
-    }
-    arena_free(&arena);
-    if (rc != RC_OK || done) return rc;
-    if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
-    if (driver_run_over(d, run)) return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(run).text);
+static enum rc send_batch(struct driver *d, const struct active_run *a, int64_t number, bool stored_before,
+                          struct err *err) {
+  struct flight *f = NULL;
+  enum rc rc = driver_flight(d, a->run, a->round, a->round_version, number, &f, err);
+  if (rc == RC_OK) rc = driver_submit(d, f, stored_before, err);
+  if (rc != RC_OK) {
+    flight_free(f);
+    return rc;
   }
+  d->stream.sent = number;
+  collector_add(d->collector, f);
+  return RC_OK;
 }
 
-static enum rc train_batches(struct driver *d, const struct active_run *a, struct batch_work *batches, int count,
-                             struct err *err) {
-  int next = 0, at_trainer = 0;
-  enum rc rc = RC_OK;
-  for (int i = 0; i < count && rc == RC_OK; i++) {
-    struct batch_work *b = &batches[i];
-    if (b->done) continue;
-    for (; next < count && at_trainer < AHEAD && rc == RC_OK; next++) {
-      if (batches[next].done) continue;
-      rc = batch_send(d, a->run, a->round, a->round_version, &batches[next], err);
-      at_trainer++;
-    }
-    if (rc == RC_OK) rc = batch_await(d, a->run, a->round, b, err);
-    arena_free(&b->arena);
-    b->arena = (struct arena)ARENA_INIT;
-    at_trainer--;
-  }
-  for (int i = 0; i < count; i++) arena_free(&batches[i].arena);
-  return rc;
+/* ---- the pass ---- */
+
+/* What was sent to another incarnation of the trainer, or of another round, is not in flight any more. */
+static void stream_begin(struct driver *d, const struct active_run *a) {
+  struct stream *s = &d->stream;
+  if (s->run == a->run && s->round == a->round && s->trainer == d->trainer.worker) return;
+  collector_reset(d->collector);
+  *s = (struct stream){.run = a->run, .round = a->round, .trainer = d->trainer.worker, .sent = -1};
 }
 
-enum rc driver_train_batches(struct driver *d, const struct active_run *a, struct err *err) {
-  struct arena arena = ARENA_INIT;
-  struct batch_work *batches = NULL;
-  int count = 0;
-  enum rc rc = batches_read(d, a->run, a->round, &batches, &count, &arena, err);
-  if (rc == RC_OK) rc = train_batches(d, a, batches, count, err);
-  arena_free(&arena);
-  return rc;
-}
-
-enum rc driver_train(struct driver *d, const struct active_run *a, struct err *err) {
-  enum rc rc = plan_round(d, a->run, a->round, err);
-  if (rc == RC_OK) rc = driver_train_batches(d, a, err);
+/* The round's first batch behind the last one sent that is not done, or -1; and the number of a new one. */
+static enum rc batches_look(struct driver *d, int64_t *next, int64_t *fresh, struct err *err) {
+  struct store *s;
+  enum rc rc = readers_take(core_readers(d->core), &s, err);
   if (rc != RC_OK) return rc;
-  struct command *cmd = command_new(step_begin_execute, sizeof(struct step_begin_message));
-  if (cmd)
-    *(struct step_begin_message *)cmd->message =
-        (struct step_begin_message){.run = a->run,
-                                    .round = a->round,
-                                    .by_tokens = strcmp(d->context->config.training.normalization, "tokens") == 0};
-  return core_call(d->core, cmd, err);
+  rc =
+      store_int(s, next, err,
+                "SELECT coalesce(min(number), -1) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0 AND number > "
+                "?3",
+                BINDS(b_int(d->stream.run), b_int(d->stream.round), b_int(d->stream.sent)));
+  if (rc == RC_OK)
+    rc = store_int(s, fresh, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(d->stream.run), b_int(d->stream.round)));
+  readers_give(core_readers(d->core), s);
+  return rc;
+}
+
+/* *sent: something was. */
+static enum rc send_next(struct driver *d, const struct active_run *a, bool *sent, struct err *err) {
+  int64_t next = -1, fresh = 0;
+  int groups = 0;
+  enum rc rc = batches_look(d, &next, &fresh, err);
+  *sent = rc == RC_OK && next >= 0;
+  if (*sent) return send_batch(d, a, next, true, err);
+  if (rc == RC_OK && a->round_state != ROUND_STEPPING) rc = plan_batch(d, a, fresh, &groups, err);
+  *sent = rc == RC_OK && groups > 0;
+  if (!*sent) return rc;
+  fault_die(FAULT_DIE_AFTER_PLAN, a->round);
+  return send_batch(d, a, fresh, false, err);
+}
+
+enum rc driver_train(struct driver *d, const struct active_run *a, bool *progress, struct err *err) {
+  bool sent = true;
+  *progress = false;
+  stream_begin(d, a);
+  enum rc rc = collector_failure(d->collector, err);
+  while (rc == RC_OK && sent && collector_pending(d->collector) < AHEAD) rc = send_next(d, a, &sent, err);
+  if (rc != RC_OK) {
+    d->stream.run = 0; /* the next pass begins anew */
+    return rc;
+  }
+  if (a->round_state != ROUND_TRAINING || collector_pending(d->collector)) return RC_OK;
+  return step_begin(d, a, err); /* a round without batches, or whose last group was filtered after its last batch */
 }

@@ -12,6 +12,8 @@
 #include "services/coordinator/core_state.h"
 #include "services/coordinator/states.h"
 
+enum { FENCE_FIRST = 1 }; /* of a lease whose samples nobody held before */
+
 struct lease_row {
   char id[LIMIT_NAME_MAX];
   int64_t fence, run, round, group, first, count, worker, version_min, version_max;
@@ -39,5 +41,7 @@ enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err);
 enum rc leases_expire(struct core *c, struct err *err);
 /* Every granted lease of a run becomes superseded (its version is not current any more, or the run ended). */
 enum rc leases_supersede(struct core *c, int64_t run, struct err *err);
+/* The same of one group, which has failed. */
+enum rc leases_supersede_group(struct core *c, int64_t run, int64_t round, int64_t group, struct err *err);
 
 #endif

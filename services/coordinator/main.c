@@ -5,6 +5,7 @@
 #include "common/base/program.h"
 #include "common/base/signals.h"
 #include "services/coordinator/driver.h"
+#include "services/coordinator/fault.h"
 #include "services/coordinator/routes.h"
 
 enum { DRAIN_MS = 2000, TICK_MS = 50 };
@@ -12,6 +13,9 @@ enum { DRAIN_MS = 2000, TICK_MS = 50 };
 struct settings {
   struct program_settings program;
   struct core_options core;
+#ifdef LEASEHOLD_FAULTS
+  const char *fault;
+#endif
 };
 
 static enum rc serve(const struct settings *s, struct err *err) {
@@ -61,6 +65,9 @@ int main(int argc, char **argv) {
       {"heartbeat-ms", OPTION_INT, &s.core.heartbeat_ms, "1000", 10, 60000, "how often workers are to report"},
       {"worker-ttl-ms", OPTION_INT, &s.core.worker_ttl_ms, "10000", 50, 3600000, "a worker silent for so long is gone"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
+#ifdef LEASEHOLD_FAULTS
+      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "mutants and sudden deaths of the exactness tests: see fault.h"},
+#endif
   };
   const struct program program = {.name = "coordinator",
                                   .summary = "Decides: runs, rounds, leases, versions, workers, rewards.",
@@ -72,6 +79,9 @@ int main(int argc, char **argv) {
     rc = err_set(&err, RC_INVALID, "worker-ttl-ms",
                  "--worker-ttl-ms must be at least twice --heartbeat-ms, or live workers would be lost");
   }
+#ifdef LEASEHOLD_FAULTS
+  if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
+#endif
   if (rc == RC_OK && run) rc = serve(&s, &err);
   return program_end(&program, rc, &err);
 }

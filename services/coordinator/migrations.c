@@ -4,7 +4,8 @@
  *     |       |          |         +-< segments, spans
  *     |       |          +-< refills
  *     |       +-< batches, contributions, evaluations
- *     +-< versions -< pushes;  leases;  events;  incidents;  workers
+ *     |       +-< cause_times
+ *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
  * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds, but leases.deadline_ms, which
  * is monotonic and means something only within its epoch. leases.version_min and version_max, spans, segments and
@@ -151,6 +152,46 @@ static const char *const steps[] = {
     "CREATE INDEX workers_kind ON workers (kind, id);"
     "CREATE INDEX rounds_open ON rounds (run, round) WHERE state = 0;"
     "CREATE INDEX rounds_unfinished ON rounds (run, round) WHERE finished = 0;",
+    /* 3: pipelined rounds.  dataset_first: where in dataset order the round begins (null: round * groups, from before
+     * refills); leased_ms: first grant, from which a group's time-out counts; waiting_ms: since when it has had waiting
+     * samples; overtaken_ms: since when others go before it (frontier.h; all wall-clock); samples_waiting, done_samples, done_tokens: what dispatch orders by. */
+    "ALTER TABLE rounds ADD COLUMN dataset_first INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN groups_refilled INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN groups_failed INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN verify_us INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN logprob_us INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE batches ADD COLUMN logprob_us INTEGER;"
+    "ALTER TABLE groups ADD COLUMN samples_waiting INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE groups ADD COLUMN done_samples INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE groups ADD COLUMN done_tokens INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE groups ADD COLUMN leased_ms INTEGER;"
+    "ALTER TABLE groups ADD COLUMN waiting_ms INTEGER;"
+    "ALTER TABLE groups ADD COLUMN overtaken_ms INTEGER;"
+    "UPDATE groups SET samples_waiting = (SELECT count(*) FROM samples s WHERE s.run = groups.run AND s.round = "
+    "groups.round AND s.group_ordinal = groups.ordinal AND s.state = 0), done_samples = sample_count - samples_open, "
+    "leased_ms = unixepoch() * 1000, waiting_ms = unixepoch() * 1000 WHERE state = 0;"
+    "CREATE INDEX groups_open ON groups (run, round, ordinal) WHERE state = 0;"
+    "CREATE INDEX groups_waiting ON groups (run, round, ordinal) WHERE state = 0 AND samples_waiting > 0;"
+    "CREATE INDEX groups_arrived ON groups (run, round, purpose, waiting_ms, ordinal) WHERE state = 0 AND "
+    "samples_waiting > 0;"
+    "CREATE INDEX groups_sealed ON groups (run, round, sealed_ms, ordinal) WHERE state = 1;"
+    "CREATE INDEX groups_batch ON groups (run, round, batch, ordinal) WHERE batch IS NOT NULL;",
+    /* 4: bubble accounting (intervals.h).  intervals.items: INTERVAL_PACKED_BYTES each; worker 0: the coordinator.
+     * cause_times.actor: 0 the trainer, 1 all generation-servers together. */
+    "CREATE TABLE intervals (id INTEGER PRIMARY KEY, worker INTEGER NOT NULL, begin_us INTEGER NOT NULL, end_us "
+    "INTEGER "
+    "NOT NULL, items BLOB NOT NULL) STRICT;"
+    "CREATE INDEX intervals_worker ON intervals (worker, end_us);"
+    "CREATE TABLE cause_times ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, actor INTEGER NOT NULL, fill_us INTEGER NOT NULL, starved_us "
+    "INTEGER "
+    "NOT NULL, logprob_us INTEGER NOT NULL, compute_us INTEGER NOT NULL, step_us INTEGER NOT NULL, checkpoint_us "
+    "INTEGER "
+    "NOT NULL, push_us INTEGER NOT NULL, load_us INTEGER NOT NULL, idle_us INTEGER NOT NULL, slot_busy_us INTEGER NOT "
+    "NULL, slot_window_us INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, actor), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
+    "CREATE INDEX rounds_opened ON rounds (opened_ms, run, round);"
+    "ALTER TABLE workers ADD COLUMN clock_skew_ms INTEGER;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

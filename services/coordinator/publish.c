@@ -31,6 +31,17 @@ static enum rc repeat_check(struct core *c, const struct publication *p, bool *r
   return rc;
 }
 
+/* A server that did not stage the version must pull it; until it is heard of again nothing is pushed to it, or every
+ * round would wait for one that is gone. */
+static enum rc server_unready(struct core *c, const char *worker_id, struct err *err) {
+  int64_t id;
+  if (id_parse_worker(&id, worker_id, err) != RC_OK) return RC_OK; /* of no incarnation that we know */
+  for (int i = 0; i < c->worker_count; i++) {
+    if (c->workers[i].id == id) c->workers[i].ready = false;
+  }
+  return store_exec(c->store, err, "UPDATE workers SET ready = 0 WHERE id = ?1", BINDS(b_int(id)));
+}
+
 static enum rc version_insert(struct core *c, const struct publication *p, const struct run_config *config,
                               struct err *err) {
   struct id_text step = id_round(p->run, p->round);
@@ -45,12 +56,13 @@ static enum rc version_insert(struct core *c, const struct publication *p, const
   }
   for (size_t i = 0; i < p->push_count && rc == RC_OK; i++) {
     const struct push_report *report = &p->pushes[i];
+    const bool staged = report->staged && digest_equal(&report->digest, &p->digest);
     rc = store_exec(
         c->store, err,
         "INSERT OR REPLACE INTO pushes (run, version, worker, staged, digest, error) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        BINDS(b_int(p->run), b_int(p->version), b_text(report->worker_id),
-              b_int(report->staged && digest_equal(&report->digest, &p->digest)), b_digest(&report->digest),
+        BINDS(b_int(p->run), b_int(p->version), b_text(report->worker_id), b_int(staged), b_digest(&report->digest),
               b_text(report->error)));
+    if (rc == RC_OK && !staged) rc = server_unready(c, report->worker_id, err);
   }
   return rc;
 }
@@ -113,6 +125,7 @@ enum rc publish_version(struct core *c, const struct publication *p, bool *refus
   if (rc == RC_OK) rc = version_insert(c, p, config, err);
   if (rc == RC_OK) rc = leases_supersede(c, p->run, err);
   if (rc == RC_OK) rc = round_close(c, p, err);
+  if (rc == RC_OK) rc = verifying_flush(c, p->run, p->round, err);
   if (rc == RC_OK && state != RUN_STOPPING && p->round + 1 < config->rounds)
     rc = round_open(c, p->round + 1, p->version, err);
   else if (rc == RC_OK)

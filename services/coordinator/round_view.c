@@ -6,10 +6,16 @@
 #include "services/coordinator/ids.h"
 
 #define ROUND_COLUMNS                                                                                              \
-  "round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, "       \
+  "r.round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, "     \
   "completion_tokens_mean, loss_sum, denominator, entropy_sum, grad_norm, "                                        \
   "lr, skipped, exact, logprob_max_abs_diff, logprob_unequal, opened_ms, generated_ms, submitted_ms, trained_ms, " \
-  "step_us, checkpoint_us, push_us, published_ms, sampled_tokens"
+  "r.step_us, r.checkpoint_us, r.push_us, published_ms, sampled_tokens, t.fill_us + t.starved_us, t.logprob_us + " \
+  "t.compute_us, p.slot_busy_us, nullif(p.slot_window_us, 0), iif(groups_trained > 0, submitted_ms, NULL), "       \
+  "iif(groups_trained > 0, trained_ms, NULL)"
+/* t: the trainer's times, p: the pool's; null when they were not told. */
+#define ROUND_TABLES                                                                                         \
+  " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = 0 LEFT JOIN " \
+  "cause_times p ON p.run = r.run AND p.round = r.round AND p.actor = 1 "
 
 enum {
   C_ROUND,
@@ -38,7 +44,13 @@ enum {
   C_CHECKPOINT,
   C_PUSH,
   C_PUBLISHED,
-  C_SAMPLED
+  C_SAMPLED,
+  C_WAIT,
+  C_WORK,
+  C_SLOT_BUSY,
+  C_SLOT_WINDOW,
+  C_DISPATCHED,
+  C_TRAINING_END
 };
 
 void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) {
@@ -62,12 +74,26 @@ static void kv_difference(struct json_writer *w, const char *key, const struct r
     json_write_int(w, rows_int(q, later) - rows_int(q, earlier));
 }
 
-static void kv_ratio(struct json_writer *w, const char *key, double numerator, double denominator) {
-  json_kv_f64(w, key, denominator > 0 ? numerator / denominator : NAN);
-}
-
 static void kv_ms(struct json_writer *w, const char *key, const struct rows *q, int column, int64_t more_us) {
   json_kv_f64(w, key, rows_null(q, column) ? NAN : (double)(rows_int(q, column) + more_us) / 1000);
+}
+
+double ratio_of(double part, double whole) { return whole > 0 ? part / whole : NAN; }
+
+static double difference(const struct rows *q, int later, int earlier) {
+  return rows_null(q, later) || rows_null(q, earlier) ? NAN : (double)(rows_int(q, later) - rows_int(q, earlier));
+}
+
+/* Defined in openapi/coordinator.yaml. */
+static void ratios_write(struct json_writer *w, const struct rows *q) {
+  const double wait = rows_null(q, C_WAIT) ? NAN : rows_real(q, C_WAIT), work = rows_real(q, C_WORK);
+  kv_difference(w, "window_ms", q, C_PUBLISHED, C_OPENED);
+  kv_difference(w, "window_without_publish_ms", q, C_TRAINING_END, C_OPENED);
+  json_kv_f64(w, "trainer_waiting_ratio", ratio_of(wait, wait + work));
+  json_kv_f64(w, "trainer_first_dispatch_ratio",
+              ratio_of(difference(q, C_DISPATCHED, C_OPENED), difference(q, C_PUBLISHED, C_OPENED)));
+  json_kv_f64(w, "generation_idle_ratio",
+              rows_null(q, C_SLOT_WINDOW) ? NAN : fmax(0, 1 - rows_real(q, C_SLOT_BUSY) / rows_real(q, C_SLOT_WINDOW)));
 }
 
 static void round_write(struct json_writer *w, const struct rows *q) {
@@ -86,8 +112,8 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   json_kv_int(w, "tokens", rows_int(q, C_TOKENS));
   json_kv_int(w, "sampled_tokens", rows_int(q, C_SAMPLED));
   json_kv_column_real(w, "completion_tokens_mean", q, C_COMPLETION);
-  kv_ratio(w, "loss", rows_real(q, C_LOSS), rows_real(q, C_DENOMINATOR));
-  kv_ratio(w, "entropy", rows_real(q, C_ENTROPY), rows_real(q, C_TOKENS));
+  json_kv_f64(w, "loss", ratio_of(rows_real(q, C_LOSS), rows_real(q, C_DENOMINATOR)));
+  json_kv_f64(w, "entropy", ratio_of(rows_real(q, C_ENTROPY), rows_real(q, C_TOKENS)));
   json_kv_column_real(w, "grad_norm", q, C_GRAD);
   json_kv_column_real(w, "lr", q, C_LR);
   json_kv_bool(w, "skipped", rows_int(q, C_SKIPPED) != 0);
@@ -99,6 +125,7 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   kv_ms(w, "step_ms", q, C_STEP, rows_int(q, C_CHECKPOINT));
   kv_ms(w, "publish_ms", q, C_PUSH, 0);
   kv_difference(w, "round_ms", q, C_PUBLISHED, C_OPENED);
+  ratios_write(w, q);
   json_object_end(w);
 }
 
@@ -108,15 +135,14 @@ enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_
   bool row;
   enum rc rc;
   if (newest) {
-    rc = store_query(
-        s, &q, err,
-        "SELECT * FROM (SELECT " ROUND_COLUMNS
-        " FROM rounds WHERE run = ?1 AND round >= ?2 AND state = 4 ORDER BY round DESC LIMIT ?3) ORDER BY round",
-        BINDS(b_int(run), b_int(from), b_int(limit)));
+    rc = store_query(s, &q, err,
+                     "SELECT * FROM (SELECT " ROUND_COLUMNS ROUND_TABLES
+                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = 4 ORDER BY r.round DESC LIMIT ?3) ORDER BY 1",
+                     BINDS(b_int(run), b_int(from), b_int(limit)));
   } else {
     rc = store_query(s, &q, err,
-                     "SELECT " ROUND_COLUMNS
-                     " FROM rounds WHERE run = ?1 AND round >= ?2 AND state = 4 ORDER BY round LIMIT ?3",
+                     "SELECT " ROUND_COLUMNS ROUND_TABLES
+                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = 4 ORDER BY r.round LIMIT ?3",
                      BINDS(b_int(run), b_int(from), b_int(limit)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) round_write(w, &q);
@@ -129,7 +155,7 @@ enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out,
   struct json_writer w;
   *found = false;
   json_writer_init(&w, out);
-  enum rc rc = store_query(s, &q, err, "SELECT " ROUND_COLUMNS " FROM rounds WHERE run = ?1 AND round = ?2",
+  enum rc rc = store_query(s, &q, err, "SELECT " ROUND_COLUMNS ROUND_TABLES "WHERE r.run = ?1 AND r.round = ?2",
                            BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found) round_write(&w, &q);

@@ -19,6 +19,8 @@ enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, s
 enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
 /* "workers": who sampled how much of a round, or of the whole run (round < 0). */
 enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err);
+/* NaN (null in JSON) when the whole is not above zero or either is NaN. */
+double ratio_of(double part, double whole);
 /* Shorthands for columns that may be null. */
 void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column);
 void json_kv_column_int(struct json_writer *w, const char *key, const struct rows *q, int column);

@@ -7,8 +7,9 @@
  * Next hop of a rollout: generation-server; it comes back through route_results.c. */
 #include "services/coordinator/route_leases.h"
 
-#include "services/coordinator/workers.h"
+#include "services/coordinator/fault.h"
 #include "services/coordinator/leases.h"
+#include "services/coordinator/workers.h"
 
 static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct lease_request *m = cmd->message;
@@ -24,8 +25,9 @@ static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err
     return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
   w->ready = true;
   rc = current_version_now(c, &answer.current, &arena, err);
-  bool told =
-      rc == RC_OK && answer.current.has && !(m->has_loaded && digest_equal(&m->loaded_digest, &answer.current.digest));
+  const bool loaded =
+      m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) || fault_is(FAULT_NO_VERSION_CHECK));
+  const bool told = rc == RC_OK && answer.current.has && !loaded;
   if (rc == RC_OK && !told && !command_orphaned(c, cmd)) /* nobody would work on what is granted to one that hung up */
     rc = leases_grant(c, w, m->slots_free, &answer.current, leases, &answer.lease_count, &arena, err);
   if (rc == RC_OK) {

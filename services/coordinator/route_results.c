@@ -2,8 +2,12 @@
  *
  * Order of the checks: the lease exists (404); the worker is the lease's (403); a repeat of accepted content is 200,
  * other content 409 and an incident; the epoch (409); the lease still stands (410 expired, 409 lost or superseded);
- * digest, samples, tokens fit (409, 422).  Everything accepted is one transaction: tokens, segments, spans, the
- * lease's end, and with a group's last sample its sealing.
+ * digest, samples, tokens fit (409, 422).  Everything accepted is one transaction: tokens, the lease's end, and with a
+ * group's last sample its sealing.
+ *
+ * Rows of segments and spans are written only for a sample that is not the plain case: one segment over all its tokens,
+ * to be trained on, and one span of the lease's version.  Readers take "no rows" for that; samples.version_first and
+ * version_last say it of every sample.
  *
  * Previous hop of a rollout: generation-server.  Next: group_seal.c. */
 #include "services/coordinator/route_results.h"
@@ -12,6 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/clock.h"
+#include "services/coordinator/fault.h"
 #include "services/coordinator/group_seal.h"
 #include "services/coordinator/ids.h"
 #include "services/coordinator/leases.h"
@@ -35,7 +41,14 @@ static enum rc content_digest(struct digest *out, const struct lease_result *m, 
   return RC_OK;
 }
 
+/* For the tests' mutants: see fault.h. */
+static bool stands_anyway(const struct lease_row *l) {
+  if (l->state == LEASE_SUPERSEDED) return fault_is(FAULT_NO_VERSION_CHECK);
+  return fault_is(FAULT_NO_FENCE_CHECK);
+}
+
 static enum rc check_standing(const struct lease_row *l, struct err *err) {
+  if (stands_anyway(l)) return RC_OK;
   switch (l->state) {
     case LEASE_GRANTED: return RC_OK;
     case LEASE_EXPIRED:
@@ -46,7 +59,9 @@ static enum rc check_standing(const struct lease_row *l, struct err *err) {
       return err_set(err, RC_CONFLICT, "id", "lease %s with fence %" PRId64 " was handed back", l->id, l->fence);
     case LEASE_SUPERSEDED:
       return err_set(err, RC_CONFLICT, "id",
-                     "lease %s is superseded: its policy version is not current any more, or its run ended", l->id);
+                     "lease %s is superseded: its policy version is not current any more, its run ended or its group "
+                     "failed",
+                     l->id);
     case LEASE_LOST:
       return err_set(err, RC_CONFLICT, "fence",
                      "lease %s with fence %" PRId64 " was lost when its worker went silent or registered again", l->id,
@@ -98,7 +113,7 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
                    "sample %d ended by length after %zu tokens, but %d were asked for", s->sample, n,
                    x->config.sampling.max_new_tokens);
   }
-  for (size_t i = 0; i < s->span_count; i++) {
+  for (size_t i = 0; i < s->span_count && !fault_is(FAULT_NO_VERSION_CHECK); i++) {
     if (s->spans[i].version < l->version_min || s->spans[i].version > l->version_max) {
       return err_set(err, RC_CONFLICT, "samples.spans",
                      "sample %d has tokens of version %" PRId64 ", the lease is valid for %" PRId64 " to %" PRId64,
@@ -115,7 +130,7 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
   if (rc != RC_OK) return rc;
   if (!c->context || c->context->run != l->run)
     return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
-  if (!digest_equal(&m->loaded_digest, &l->digest))
+  if (!digest_equal(&m->loaded_digest, &l->digest) && !fault_is(FAULT_NO_VERSION_CHECK))
     return err_set(err, RC_CONFLICT, "loaded_digest", "lease %s is for other weights than those that were loaded",
                    l->id);
   if (!m->handed_back && m->sample_count != (size_t)l->count) {
@@ -175,22 +190,35 @@ static enum rc compare_partial(struct core *c, const struct lease_row *l, const 
                        "the tokens do not continue those that an earlier holder handed back", err);
 }
 
-static enum rc store_parts(struct core *c, const struct lease_row *l, const struct sample_result *s, struct err *err) {
-  enum rc rc = store_exec(c->store, err,
-                          "DELETE FROM segments WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
-                          BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
-  if (rc == RC_OK)
+static bool has_plain_segments(const struct sample_result *s) {
+  return s->segment_count == 0 || (s->segment_count == 1 && s->segments[0].loss_mask);
+}
+
+static bool has_plain_spans(const struct lease_row *l, const struct sample_result *s) {
+  return s->span_count == 0 || (s->span_count == 1 && s->spans[0].version == l->version_min);
+}
+
+/* again: an earlier holder may have left rows. */
+static enum rc store_parts(struct core *c, const struct lease_row *l, const struct sample_result *s, bool again,
+                           struct err *err) {
+  enum rc rc = RC_OK;
+  if (again) {
     rc = store_exec(c->store, err,
-                    "DELETE FROM spans WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+                    "DELETE FROM segments WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
                     BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
-  for (size_t i = 0; i < s->segment_count && rc == RC_OK; i++) {
+    if (rc == RC_OK)
+      rc = store_exec(c->store, err,
+                      "DELETE FROM spans WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+                      BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
+  }
+  for (size_t i = 0; i < s->segment_count && rc == RC_OK && !has_plain_segments(s); i++) {
     rc = store_exec(c->store, err,
                     "INSERT INTO segments (run, round, group_ordinal, sample, start, count, loss_mask) VALUES (?1, ?2, "
                     "?3, ?4, ?5, ?6, ?7)",
                     BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample),
                           b_int(s->segments[i].start), b_int(s->segments[i].count), b_int(s->segments[i].loss_mask)));
   }
-  for (size_t i = 0; i < s->span_count && rc == RC_OK; i++) {
+  for (size_t i = 0; i < s->span_count && rc == RC_OK && !has_plain_spans(l, s); i++) {
     rc = store_exec(c->store, err,
                     "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version) VALUES (?1, ?2, ?3, "
                     "?4, ?5, ?6, ?7)",
@@ -200,38 +228,21 @@ static enum rc store_parts(struct core *c, const struct lease_row *l, const stru
   return rc;
 }
 
-static enum rc store_sample(struct core *c, const struct lease_row *l, const struct sample_result *s, struct err *err) {
-  bool partial = s->finish == FINISH_ABORT;
-  struct digest digest;
-  int64_t first = l->version_min, last = l->version_min;
-  for (size_t i = 0; i < s->span_count; i++) {
-    if (i == 0 || s->spans[i].version < first) first = s->spans[i].version;
-    if (i == 0 || s->spans[i].version > last) last = s->spans[i].version;
-  }
-  sample_result_digest(&digest, s);
-  bool shorter;
-  enum rc rc = compare_partial(c, l, s, &shorter, err);
+/* text NULL: the sample is not finished. */
+static enum rc store_rollout(struct core *c, const struct lease_row *l, const struct sample_result *s,
+                             const struct buf *text, struct err *err) {
+  const bool again = l->fence > FENCE_FIRST || fault_is(FAULT_NO_FENCE_CHECK);
+  bool shorter = false;
+  enum rc rc = again ? compare_partial(c, l, s, &shorter, err) : RC_OK;
   if (rc != RC_OK || shorter) return rc; /* what was kept is worth more */
   rc = store_exec(c->store, err,
-                  "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs) "
-                  "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(partial),
+                  "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, "
+                  "text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(text == NULL),
                         b_blob(s->token_ids.items, s->token_ids.count * sizeof(int32_t)),
-                        b_blob(s->logprobs.items, s->logprobs.count * sizeof(float))));
-  if (rc == RC_OK) rc = store_parts(c, l, s, err);
-  if (rc != RC_OK || partial) return rc;
-  rc = store_exec(
-      c->store, err,
-      "UPDATE samples SET state = ?5, tokens = ?6, finish = ?7, digest = ?8, version_first = ?9, version_last = ?10"
-      " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4 AND state = ?11 AND fence = ?12",
-      BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(SAMPLE_DONE),
-            b_int((int64_t)s->token_ids.count), b_int((int64_t)s->finish), b_digest(&digest), b_int(first), b_int(last),
-            b_int(SAMPLE_LEASED), b_int(l->fence)));
-  if (rc == RC_OK && store_changes(c->store) != 1) {
-    rc = err_set(err, RC_CONFLICT, "fence", "sample %s is not leased with fence %" PRId64,
-                 id_sample(l->run, l->round, l->group, s->sample).text, l->fence);
-  }
-  return rc;
+                        b_blob(s->logprobs.items, s->logprobs.count * sizeof(float)),
+                        text ? b_blob(text->data, text->len) : b_null()));
+  return rc == RC_OK ? store_parts(c, l, s, again, err) : rc;
 }
 
 static enum rc count_contribution(struct core *c, const struct lease_row *l, int64_t samples, int64_t tokens,
@@ -245,29 +256,86 @@ static enum rc count_contribution(struct core *c, const struct lease_row *l, int
       BINDS(b_int(l->run), b_int(l->round), b_int(l->worker), b_int(samples), b_int(tokens)));
 }
 
-static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
-                             const struct digest *content, struct err *err) {
-  int64_t done = 0, tokens = 0, open = -1;
+/* The mutant: whatever is not done is this lease's again, and what is done already is only written over. */
+static enum rc take_by_force(struct core *c, const struct lease_row *l, struct done_sample *done, int *count,
+                             struct err *err) {
+  int kept = 0;
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE samples SET state = 1, fence = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = "
+                          "?3 AND sample BETWEEN ?4 AND ?5 AND state IN (0, 1)",
+                          BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(l->first),
+                                b_int(l->first + l->count - 1), b_int(l->fence)));
+  for (int i = 0; i < *count && rc == RC_OK; i++) {
+    int64_t state = SAMPLE_VOID;
+    rc = store_int(c->store, &state, err,
+                   "SELECT state FROM samples WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(done[i].result->sample)));
+    if (rc == RC_OK && state == SAMPLE_LEASED)
+      done[kept++] = done[i];
+    else
+      buf_free(&done[i].text);
+  }
+  *count = kept;
+  return rc;
+}
+
+static enum rc lease_close(struct core *c, const struct lease_row *l, bool whole, const struct digest *content,
+                           struct err *err) {
+  if (l->state != LEASE_GRANTED && stands_anyway(l)) return RC_OK;
+  return lease_end(c, l, whole ? LEASE_DONE : LEASE_HANDED_BACK, content, err);
+}
+
+static enum rc store_samples(struct core *c, const struct lease_row *l, const struct lease_result *m,
+                             const struct group_head *g, struct done_sample *done, int *count, struct err *err) {
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->sample_count && rc == RC_OK; i++) {
-    rc = store_sample(c, l, &m->samples[i], err);
-    if (m->samples[i].finish == FINISH_ABORT) continue;
-    done++;
-    tokens += (int64_t)m->samples[i].token_ids.count;
+    if (m->samples[i].finish == FINISH_ABORT) {
+      rc = store_rollout(c, l, &m->samples[i], NULL, err);
+      continue;
+    }
+    struct done_sample *s = &done[(*count)++];
+    s->result = &m->samples[i];
+    group_verify(c->context, g, s);
+    rc = store_rollout(c, l, s->result, &s->text, err);
   }
-  bool whole = done == l->count;
-  if (rc == RC_OK) rc = lease_end(c, l, whole ? LEASE_DONE : LEASE_HANDED_BACK, content, err);
-  if (rc == RC_OK && done) rc = count_contribution(c, l, done, tokens, err);
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "UPDATE groups SET samples_open = samples_open - ?4 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(done)));
-  }
-  if (rc == RC_OK)
-    rc = store_int(c->store, &open, err,
-                   "SELECT samples_open FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group)));
-  if (rc == RC_OK && open == 0 && done) rc = group_seal(c, l->run, l->round, l->group, err); /* I4 */
+  return rc;
+}
+
+static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
+                             const struct digest *content, struct arena *arena, struct err *err) {
+  const int64_t begin_us = clock_wall_us();
+  struct group_head g;
+  int64_t tokens = 0;
+  int count = 0;
+  struct done_sample *done = arena_alloc(arena, m->sample_count, sizeof *done);
+  if (!done) return err_set(err, RC_NO_MEMORY, NULL, "a result of %zu samples was refused memory", m->sample_count);
+  enum rc rc = group_read(c, l->run, l->round, l->group, &g, arena, err);
+  if (rc == RC_OK) rc = store_samples(c, l, m, &g, done, &count, err);
+  if (rc == RC_OK && fault_is(FAULT_NO_FENCE_CHECK)) rc = take_by_force(c, l, done, &count, err);
+  for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
+  if (rc == RC_OK && count) rc = count_contribution(c, l, count, tokens, err);
+  if (rc == RC_OK) rc = group_accept(c, &g, l->fence, done, count, arena, err);
+  /* last: what a lease that is handed back still holds then waits again, and finished samples are not to */
+  if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
+  for (int i = 0; i < count; i++) buf_free(&done[i].text);
+  if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, clock_wall_us());
+  return rc;
+}
+
+/* The worker told that it can never run so long a lease: as long as it lives it gets no such lease again. */
+static enum rc note_refused(struct core *c, const struct lease_row *l, const char *why, struct err *err) {
+  struct live_worker *w = worker_live(c, l->worker);
+  int64_t prompt = 0;
+  char detail[WIRE_REFUSED_BYTES + 2 * LIMIT_NAME_MAX];
+  enum rc rc = store_int(c->store, &prompt, err,
+                         "SELECT length(prompt_ids) / 4 FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                         BINDS(b_int(l->run), b_int(l->round), b_int(l->group)));
+  if (rc != RC_OK || !w) return rc;
+  const int64_t positions = prompt + c->context->config.sampling.max_new_tokens;
+  snprintf(detail, sizeof detail, "%s (%s) gets no leases of %" PRId64 " positions or more: %s", id_worker(w->id).text,
+           w->name, positions, why);
+  rc = core_incident(c, l->run, "lease_refused", l->id, detail, err);
+  if (rc == RC_OK && (!w->positions_refused || positions < w->positions_refused)) w->positions_refused = positions;
   return rc;
 }
 
@@ -311,7 +379,9 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
     rc = check_result(c, &l, m, &cmd->arena, err);
     if (rc != RC_OK) return refuse(c, cmd, l.run, rc, err);
     finish_complete(c->context, m);
-    rc = accept_result(c, &l, m, &content, err);
+    rc = accept_result(c, &l, m, &content, &cmd->arena, err);
+    cmd->fault_round = l.round;
+    if (rc == RC_OK && m->refused) rc = note_refused(c, &l, m->refused, err);
   }
   if (rc == RC_OK) lease_result_answer_encode(&answer, &cmd->body);
   return rc;

@@ -8,7 +8,9 @@
 
 #include "common/base/log.h"
 #include "services/coordinator/ids.h"
+#include "services/coordinator/intervals.h"
 #include "services/coordinator/leases.h"
+#include "services/coordinator/round_view.h"
 #include "services/coordinator/workers.h"
 
 /* ---- POST /v1/workers ---- */
@@ -90,9 +92,17 @@ void handle_post_worker(struct http_request *r, void *context) {
 
 /* ---- POST /v1/workers/{id}/heartbeat ---- */
 
+/* Clocks that differ by no more are not worth a warning: a heartbeat takes its time too. */
+enum { SKEW_SHOWN_MS = 1000 };
+
+static struct bind clock_skew(const struct core *c, const struct worker_heartbeat *m) {
+  const int64_t skew_ms = m->sent_us / 1000 - c->wall_ms;
+  return m->sent_us > 0 && (skew_ms > SKEW_SHOWN_MS || skew_ms < -SKEW_SHOWN_MS) ? b_int(skew_ms) : b_null();
+}
+
 /* Generation idle time: see slot_time.h. */
-static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy_slot_us, struct err *err) {
-  struct slot_account accounts[SLOT_WINDOWS];
+static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy_slot_us,
+                             struct slot_account accounts[SLOT_WINDOWS], struct err *err) {
   int64_t carry =
       slot_time_share(c->windows, w->slots, w->accounted_ms, c->now_ms, busy_slot_us - w->busy_slot_us, accounts);
   enum rc rc = RC_OK;
@@ -111,7 +121,8 @@ static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy
 static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_heartbeat *m = cmd->message;
   struct live_worker *w;
-  struct worker_heartbeat_answer answer = {.epoch = c->epoch};
+  struct slot_account accounts[SLOT_WINDOWS];
+  struct worker_heartbeat_answer answer = {.epoch = c->epoch, .run_active = c->context != NULL};
   enum rc rc = worker_of(c, cmd->id, m->epoch, true, &w, err);
   if (rc != RC_OK) return rc;
   if (w->ready != (m->ready && !m->draining)) c->kick_due = true;
@@ -119,10 +130,14 @@ static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err
   rc = store_exec(
       c->store, err,
       "UPDATE workers SET ready = ?2, draining = ?3, loaded_digest = ?4, slots_busy = ?5, busy_slot_us = ?6, "
-      "tokens_sampled = ?7, seen_ms = ?8 WHERE id = ?1",
+      "tokens_sampled = ?7, seen_ms = ?8, clock_skew_ms = ?9 WHERE id = ?1",
       BINDS(b_int(w->id), b_int(m->ready), b_int(m->draining), m->has_loaded ? b_digest(&m->loaded_digest) : b_null(),
-            b_int(m->slots_busy), b_int(m->busy_slot_us), b_int(m->tokens_sampled), b_int(c->wall_ms)));
-  if (rc == RC_OK && w->kind == WORKER_GENERATION) rc = account_slots(c, w, m->busy_slot_us, err);
+            b_int(m->slots_busy), b_int(m->busy_slot_us), b_int(m->tokens_sampled), b_int(c->wall_ms),
+            clock_skew(c, m)));
+  if (rc == RC_OK && w->kind == WORKER_GENERATION) {
+    rc = account_slots(c, w, m->busy_slot_us, accounts, err);
+    if (rc == RC_OK) rc = intervals_beat(c, w->id, m->intervals, m->interval_count, accounts, err);
+  }
   answer.lost = arena_alloc(&cmd->arena, m->lease_count + 1, sizeof *answer.lost);
   if (rc == RC_OK && !answer.lost) rc = err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
   for (size_t i = 0; i < m->lease_count && rc == RC_OK; i++) {
@@ -172,6 +187,7 @@ static void worker_write(struct json_writer *w, const struct rows *q) {
   json_kv_int(w, "seen_ms", rows_int(q, 12));
   json_kv_bool(w, "live", rows_int(q, 13) != 0);
   json_kv_int(w, "leases", rows_int(q, 14));
+  json_kv_column_int(w, "clock_skew_ms", q, 15);
   json_object_end(w);
 }
 
@@ -195,7 +211,8 @@ void handle_get_workers(struct http_request *r, void *context) {
     rc = store_query(s, &q, &err,
                      "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
                      "tokens_sampled, registered_ms, seen_ms, live,"
-                     " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0) FROM workers WHERE live = "
+                     " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms FROM "
+                     "workers WHERE live = "
                      "1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
                      BINDS(b_int(all)));
   }

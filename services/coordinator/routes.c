@@ -5,6 +5,7 @@
 #include "services/coordinator/route_events.h"
 #include "services/coordinator/route_health.h"
 #include "services/coordinator/route_leases.h"
+#include "services/coordinator/route_metrics.h"
 #include "services/coordinator/route_results.h"
 #include "services/coordinator/route_rollouts.h"
 #include "services/coordinator/route_run_control.h"
@@ -37,6 +38,6 @@ const struct http_route coordinator_routes[] = {
     {.method = "POST", .path = "/v1/versions", .handler = handle_post_version},
     {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
     {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
-    {.method = "GET", .path = "/metrics", .handler = http_handle_metrics},
+    {.method = "GET", .path = "/metrics", .handler = handle_get_metrics},
 };
 const size_t coordinator_route_count = sizeof coordinator_routes / sizeof coordinator_routes[0];

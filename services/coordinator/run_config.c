@@ -11,6 +11,10 @@
   (const struct json_field[]){__VA_ARGS__}, sizeof((const struct json_field[]){__VA_ARGS__}) / sizeof(struct json_field)
 
 static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
+static const char *const filter_names[] = {
+    [FILTER_KEEP] = "keep", [FILTER_SHRINK] = "shrink", [FILTER_REFILL] = "refill"};
+static const char *const frontier_names[] = {
+    [FRONTIER_PRIORITY] = "priority", [FRONTIER_GATE] = "gate", [FRONTIER_OFF] = "off"};
 static const char *const verifier_names[] = {"numeric", "countdown", "none"};
 static const char *const advantage_names[] = {[ADVANTAGE_GROUP] = "group",
                                               [ADVANTAGE_GROUP_CENTERED] = "group_centered",
@@ -95,14 +99,16 @@ static enum rc read_advantage(struct run_config *c, const struct json *v, struct
 }
 
 static enum rc read_filter(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  static const char *const names[] = {"keep", "shrink"};
-  const char *name = names[c->filter_zero_advantage];
+  const char *name = filter_names[c->zero_advantage];
   int index = 0;
-  enum rc rc =
-      json_fields(v, FIELDS({.name = "zero_advantage", .kind = FIELD_STRING, .target = &name, .min = 1, .max = 32}),
-                  UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK) rc = name_index(&index, name, names, 2, "zero_advantage", err);
-  if (rc == RC_OK) c->filter_zero_advantage = index == 1;
+  enum rc rc = json_fields(
+      v,
+      FIELDS(
+          {.name = "zero_advantage", .kind = FIELD_STRING, .target = &name, .min = 1, .max = 32},
+          {.name = "refill_max", .kind = FIELD_I32, .target = &c->refill_max, .min = 0, .max = LIMIT_GROUPS_PER_ROUND}),
+      UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = name_index(&index, name, filter_names, 3, "zero_advantage", err);
+  if (rc == RC_OK) c->zero_advantage = (enum filter_kind)index;
   return in_field(rc, "filter", err);
 }
 
@@ -133,7 +139,7 @@ static enum rc read_evaluation(struct run_config *c, const struct json *v, struc
 
 static void set_defaults(struct run_config *c) {
   *c = (struct run_config){.name = "",
-                           .mode = MODE_SYNC,
+                           .mode = MODE_PIPELINED,
                            .rounds = 100,
                            .dataset_path = "",
                            .dataset_shuffle = true,
@@ -148,6 +154,9 @@ static void set_defaults(struct run_config *c) {
                            .evaluation_samples = 1,
                            .evaluation_problems = 64,
                            .evaluation_temperature = 1.0,
+                           .frontier = FRONTIER_PRIORITY,
+                           .aging_ms = 30000,
+                           .group_timeout_ms = 1800000,
                            .stage_timeout_ms = 10000,
                            .publish_every = 1};
   training_config_defaults(&c->training);
@@ -157,14 +166,33 @@ static bool is_objective(const struct run_config *c, const char *objective) {
   return strcmp(c->training.objective, objective) == 0;
 }
 
-/* What depends on more than one field. */
-static enum rc resolve(struct run_config *c, bool mode_given, int mode, bool has_total_steps, struct err *err) {
+/* The fields that are one of a few words. */
+struct words {
+  const char *mode, *update, *frontier;
+};
+
+static enum rc read_words(struct run_config *c, const struct words *given, struct err *err) {
+  static const char *const update_names[] = {"strict", "minibatch"};
+  int mode = 0, update = 0, frontier = 0;
+  enum rc rc = name_index(&mode, given->mode, mode_names, 3, "mode", err);
+  if (rc == RC_OK) rc = name_index(&update, given->update, update_names, 2, "update", err);
+  if (rc == RC_OK) rc = name_index(&frontier, given->frontier, frontier_names, 3, "frontier", err);
+  if (rc == RC_OK && update != 0)
+    rc = err_set(err, RC_UNSUPPORTED, "update", "update 'minibatch' is not offered by this version; 'strict' is");
   c->mode = (enum run_mode)mode;
-  if (mode_given && mode != MODE_SYNC)
-    return err_set(err, RC_UNSUPPORTED, "mode", "mode '%s' is not offered by this version; 'sync' is",
-                   mode_names[mode]);
+  c->frontier = (enum frontier_kind)frontier;
+  return rc;
+}
+
+/* What depends on more than one field. */
+static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *err) {
+  if (c->mode == MODE_INFLIGHT)
+    return err_set(err, RC_UNSUPPORTED, "mode",
+                   "mode 'inflight' is not offered by this version; 'sync' and 'pipelined' are");
   bool evaluates = is_objective(c, "evaluate"), supervised = is_objective(c, "cross_entropy");
   if (evaluates) c->rounds = 1;
+  if (evaluates || supervised) c->mode = MODE_SYNC; /* nothing to overlap */
+  if (c->refill_max == 0) c->refill_max = c->groups_per_round;
   if (!evaluates && c->groups_per_round < 1)
     return err_set(err, RC_INVALID, "groups_per_round",
                    "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'",
@@ -194,43 +222,51 @@ static enum rc resolve(struct run_config *c, bool mode_given, int mode, bool has
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
   const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *filter = NULL,
                     *training = NULL, *evaluation = NULL;
-  const char *mode_name = mode_names[MODE_SYNC];
-  bool mode_given = false;
-  int mode = MODE_SYNC;
+  struct words words = {.mode = mode_names[MODE_PIPELINED], .update = "strict", .frontier = "priority"};
   struct run_config *c = out;
   set_defaults(c);
   enum rc rc = json_fields(
       body,
-      FIELDS({.name = "name", .kind = FIELD_STRING, .target = &c->name, .min = 0, .max = LIMIT_NAME_MAX - 1},
-             {.name = "mode", .kind = FIELD_STRING, .target = &mode_name, .min = 1, .max = 32, .present = &mode_given},
-             {.name = "seed", .kind = FIELD_U64, .target = &c->seed},
-             {.name = "rounds", .kind = FIELD_I32, .target = &c->rounds, .min = 1, .max = LIMIT_ROUNDS},
-             {.name = "dataset", .kind = FIELD_VALUE, .target = &dataset, .required = true},
-             {.name = "groups_per_round",
-              .kind = FIELD_I32,
-              .target = &c->groups_per_round,
-              .min = 0,
-              .max = LIMIT_GROUPS_PER_ROUND},
-             {.name = "samples_per_group",
-              .kind = FIELD_I32,
-              .target = &c->samples_per_group,
-              .min = 1,
-              .max = LIMIT_SAMPLES_PER_GROUP},
-             {.name = "lease_samples_max",
-              .kind = FIELD_I32,
-              .target = &c->lease_samples_max,
-              .min = 0,
-              .max = LIMIT_SAMPLES_PER_GROUP},
-             {.name = "sampling", .kind = FIELD_VALUE, .target = &sampling},
-             {.name = "verifier", .kind = FIELD_VALUE, .target = &verifier},
-             {.name = "advantage", .kind = FIELD_VALUE, .target = &advantage},
-             {.name = "filter", .kind = FIELD_VALUE, .target = &filter},
-             {.name = "training", .kind = FIELD_VALUE, .target = &training},
-             {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
-             {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
-             {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS}),
+      FIELDS(
+          {.name = "name", .kind = FIELD_STRING, .target = &c->name, .min = 0, .max = LIMIT_NAME_MAX - 1},
+          {.name = "mode", .kind = FIELD_STRING, .target = &words.mode, .min = 1, .max = 32},
+          {.name = "update", .kind = FIELD_STRING, .target = &words.update, .min = 1, .max = 32},
+          {.name = "frontier", .kind = FIELD_STRING, .target = &words.frontier, .min = 1, .max = 32},
+          {.name = "frontier_groups",
+           .kind = FIELD_I32,
+           .target = &c->frontier_groups,
+           .min = 0,
+           .max = LIMIT_GROUPS_PER_ROUND},
+          {.name = "aging_ms", .kind = FIELD_I32, .target = &c->aging_ms, .min = 1, .max = 86400000},
+          {.name = "group_timeout_ms", .kind = FIELD_I32, .target = &c->group_timeout_ms, .min = 100, .max = 86400000},
+          {.name = "seed", .kind = FIELD_U64, .target = &c->seed},
+          {.name = "rounds", .kind = FIELD_I32, .target = &c->rounds, .min = 1, .max = LIMIT_ROUNDS},
+          {.name = "dataset", .kind = FIELD_VALUE, .target = &dataset, .required = true},
+          {.name = "groups_per_round",
+           .kind = FIELD_I32,
+           .target = &c->groups_per_round,
+           .min = 0,
+           .max = LIMIT_GROUPS_PER_ROUND},
+          {.name = "samples_per_group",
+           .kind = FIELD_I32,
+           .target = &c->samples_per_group,
+           .min = 1,
+           .max = LIMIT_SAMPLES_PER_GROUP},
+          {.name = "lease_samples_max",
+           .kind = FIELD_I32,
+           .target = &c->lease_samples_max,
+           .min = 0,
+           .max = LIMIT_SAMPLES_PER_GROUP},
+          {.name = "sampling", .kind = FIELD_VALUE, .target = &sampling},
+          {.name = "verifier", .kind = FIELD_VALUE, .target = &verifier},
+          {.name = "advantage", .kind = FIELD_VALUE, .target = &advantage},
+          {.name = "filter", .kind = FIELD_VALUE, .target = &filter},
+          {.name = "training", .kind = FIELD_VALUE, .target = &training},
+          {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
+          {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
+          {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS}),
       UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK) rc = name_index(&mode, mode_name, mode_names, 3, "mode", err);
+  if (rc == RC_OK) rc = read_words(c, &words, err);
   if (rc == RC_OK) rc = read_dataset(c, dataset, arena, err);
   if (rc == RC_OK && sampling) rc = read_sampling(c, sampling, arena, err);
   if (rc == RC_OK && verifier) rc = read_verifier(c, verifier, arena, err);
@@ -238,7 +274,7 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
   if (rc == RC_OK && filter) rc = read_filter(c, filter, arena, err);
   if (rc == RC_OK && training) rc = in_field(training_config_read(&c->training, training, arena, err), "training", err);
   if (rc == RC_OK && evaluation) rc = read_evaluation(c, evaluation, arena, err);
-  if (rc == RC_OK) rc = resolve(c, mode_given, mode, training && json_get(training, "total_steps"), err);
+  if (rc == RC_OK) rc = resolve(c, training && json_get(training, "total_steps"), err);
   return rc;
 }
 
@@ -246,6 +282,11 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "name", c->name);
   json_kv_string(w, "mode", mode_names[c->mode]);
+  json_kv_string(w, "update", "strict");
+  json_kv_string(w, "frontier", frontier_names[c->frontier]);
+  json_kv_int(w, "frontier_groups", c->frontier_groups);
+  json_kv_int(w, "aging_ms", c->aging_ms);
+  json_kv_int(w, "group_timeout_ms", c->group_timeout_ms);
   json_kv_u64(w, "seed", c->seed);
   json_kv_int(w, "rounds", c->rounds);
   json_key(w, "dataset");
@@ -274,7 +315,8 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_end(w);
   json_key(w, "filter");
   json_object_begin(w);
-  json_kv_string(w, "zero_advantage", c->filter_zero_advantage ? "shrink" : "keep");
+  json_kv_string(w, "zero_advantage", filter_names[c->zero_advantage]);
+  json_kv_int(w, "refill_max", c->refill_max);
   json_object_end(w);
   json_key(w, "training");
   training_config_write(&c->training, w);

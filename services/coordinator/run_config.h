@@ -11,8 +11,10 @@
 #include "common/json/json.h"
 #include "common/model/loss.h"
 #include "common/wire/training.h"
+#include "services/coordinator/frontier.h"
 
-enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT }; /* this build runs sync; the others are refused with 501 */
+enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT }; /* inflight is refused with 501 */
+enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
 enum verifier_kind { VERIFIER_NUMERIC, VERIFIER_COUNTDOWN, VERIFIER_NONE };
 
 struct sampling_config {
@@ -23,7 +25,8 @@ struct sampling_config {
 
 struct run_config {
   const char *name;   /* free text, "" */
-  enum run_mode mode; /* "sync" */
+  enum run_mode mode; /* "pipelined"; cross_entropy and evaluate runs are "sync" */
+  /* "update": "strict", one optimizer step a round over all its groups; "minibatch" is refused with 501 */
   uint64_t seed;
   int32_t rounds;           /* "evaluate": 1 */
   const char *dataset_path; /* "dataset": {"path", "shuffle"}; relative to the coordinator's data directory */
@@ -36,14 +39,22 @@ struct run_config {
   bool shuffle_rewards;          /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
   enum advantage_kind advantage; /* "advantage": {"kind", "epsilon"} */
   double advantage_epsilon;
-  /* "filter": {"zero_advantage": "keep"|"shrink"}: shrink leaves such groups out of the step and its denominator */
-  bool filter_zero_advantage;
+  /* "filter": {"zero_advantage": "keep"|"shrink"|"refill", "refill_max"}: what becomes of a group whose advantages are
+   * all zero.  keep: trained on, with a gradient of zero; shrink: left out of the step and its denominator; refill: left
+   * out, and the next prompt in dataset order is added to the round, refill_max times at most (0: groups_per_round). */
+  enum filter_kind zero_advantage;
+  int32_t refill_max;
   struct training_config training; /* "training": {...}; its objective decides what the run is */
   /* "evaluation": {"path", "every_rounds", "samples", "temperature", "problems"}: extra groups, sampled and verified,
    * never trained on. absent: evaluation_every 0 */
   const char *evaluation_path;
   int32_t evaluation_every, evaluation_samples, evaluation_problems;
   double evaluation_temperature;
+  /* dispatch: order only, never membership.  "frontier": "priority"|"gate"|"off"; "frontier_groups": its size, 0: from
+   * the trainer's measured drain rate; "aging_ms": a group that waits longer goes first */
+  enum frontier_kind frontier;
+  int32_t frontier_groups, aging_ms;
+  int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */
   int32_t stage_timeout_ms; /* pushing a version to one server */
   /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
   int32_t publish_every;

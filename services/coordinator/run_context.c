@@ -72,6 +72,7 @@ struct model_facts {
 static enum rc model_read(struct model_facts *m, const struct model_files *files, struct arena *arena,
                           struct err *err) {
   struct json *config = NULL, *generation = NULL;
+  const char *file = "config.json";
   enum rc rc = json_parse(&config, files->config.data ? files->config.data : "", files->config.len, 0, err);
   if (rc == RC_OK) {
     const struct json_field fields[] = {
@@ -85,12 +86,26 @@ static enum rc model_read(struct model_facts *m, const struct model_files *files
     rc = json_fields(config, fields, 2, UNKNOWN_IGNORED, arena, err);
   }
   if (rc == RC_OK && files->generation_config.len) {
+    file = "generation_config.json";
     rc = json_parse(&generation, files->generation_config.data, files->generation_config.len, 0, err);
     if (rc == RC_OK) rc = eos_ids(&m->eos, generation, arena, err);
   }
   if (rc == RC_OK && m->eos.count == 0) rc = eos_ids(&m->eos, config, arena, err);
+  for (size_t i = 0; rc == RC_OK && i < m->eos.count; i++)
+    if (m->eos.items[i] >= m->vocabulary)
+      rc = err_set(err, RC_INVALID, "eos_token_id", "expected ids below the vocabulary's %lld, got %d",
+                   (long long)m->vocabulary, m->eos.items[i]);
+  if (rc != RC_OK) err_in_file(err, file);
   json_free(generation);
   json_free(config);
+  return rc;
+}
+
+static enum rc tokenizer_read(struct tokenizer **out, const struct model_facts *m, const struct buf *file,
+                              struct err *err) {
+  enum rc rc = tokenizer_parse(out, file->data ? file->data : "", file->len, err);
+  if (rc == RC_OK) rc = tokenizer_check_fits(*out, (int32_t)m->vocabulary, err);
+  if (rc != RC_OK) err_in_file(err, "tokenizer.json");
   return rc;
 }
 
@@ -138,8 +153,7 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
   enum rc rc = json_parse(&config, config_text, strlen(config_text), 0, err);
   if (rc == RC_OK) rc = run_config_parse(&c->config, config, &c->arena, err);
   if (rc == RC_OK) rc = model_read(&m, files, &c->arena, err);
-  if (rc == RC_OK)
-    rc = tokenizer_parse(&c->tokenizer, files->tokenizer.data ? files->tokenizer.data : "", files->tokenizer.len, err);
+  if (rc == RC_OK) rc = tokenizer_read(&c->tokenizer, &m, &files->tokenizer, err);
   if (rc == RC_OK) rc = datasets_load(c, &m, data_dir, err);
   if (rc == RC_OK) {
     c->vocabulary = (int32_t)m.vocabulary;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "common/base/metrics.h"
 #include "services/coordinator/ids.h"
 #include "services/coordinator/round_view.h"
 #include "services/coordinator/run_config.h"
@@ -101,35 +102,60 @@ enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limi
 /* ---- totals ---- */
 
 struct sums {
-  int64_t done, sampled, trained, compute_us, round_ms, opened_ms, published_ms, unequal, stale;
+  int64_t done, sampled, trained, round_ms, opened_ms, published_ms, unequal, stale;
   double max_diff;
+  /* over the done rounds; NaN when no trainer told of any, or no batch was dispatched */
+  double wait_us, work_us, dispatch_ms, dispatch_window_ms, training_ms;
 };
+
+static double real_or_nan(const struct rows *q, int column) {
+  return rows_null(q, column) ? NAN : rows_real(q, column);
+}
 
 static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct err *err) {
   struct rows q;
   bool row = false;
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT count(*) FILTER (WHERE state = 4), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = 4),"
-      " sum(compute_us + coalesce(step_us, 0)) FILTER (WHERE state = 4), sum(published_ms - opened_ms) FILTER (WHERE "
-      "state = 4), min(opened_ms), max(published_ms),"
-      " sum(logprob_unequal), max(logprob_max_abs_diff), sum(stale_groups) FROM rounds WHERE run = ?1",
+      "SELECT count(*) FILTER (WHERE state = 4), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = 4), "
+      "sum(published_ms - opened_ms) FILTER (WHERE state = 4), min(opened_ms), max(published_ms), "
+      "sum(logprob_unequal), max(logprob_max_abs_diff), sum(stale_groups) FROM rounds WHERE run = ?1",
       BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     *t = (struct sums){.done = rows_int(&q, 0),
                        .sampled = rows_int(&q, 1),
                        .trained = rows_int(&q, 2),
-                       .compute_us = rows_int(&q, 3),
-                       .round_ms = rows_int(&q, 4),
-                       .opened_ms = rows_int(&q, 5),
-                       .published_ms = rows_int(&q, 6),
-                       .unequal = rows_int(&q, 7),
-                       .max_diff = rows_real(&q, 8),
-                       .stale = rows_int(&q, 9)};
+                       .round_ms = rows_int(&q, 3),
+                       .opened_ms = rows_int(&q, 4),
+                       .published_ms = rows_int(&q, 5),
+                       .unequal = rows_int(&q, 6),
+                       .max_diff = rows_real(&q, 7),
+                       .stale = rows_int(&q, 8)};
+  }
+  rows_end(&q);
+  if (rc != RC_OK) return rc;
+  rc = store_query(
+      s, &q, err,
+      "SELECT sum(t.fill_us + t.starved_us), sum(t.logprob_us + t.compute_us), sum(submitted_ms - opened_ms) FILTER "
+      "(WHERE groups_trained > 0), sum(published_ms - opened_ms) FILTER (WHERE groups_trained > 0), sum(trained_ms - "
+      "opened_ms) FILTER (WHERE groups_trained > 0) FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round "
+      "= r.round AND t.actor = 0 WHERE r.run = ?1 AND state = 4",
+      BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    t->wait_us = real_or_nan(&q, 0);
+    t->work_us = real_or_nan(&q, 1);
+    t->dispatch_ms = real_or_nan(&q, 2);
+    t->dispatch_window_ms = real_or_nan(&q, 3);
+    t->training_ms = real_or_nan(&q, 4);
   }
   rows_end(&q);
   return rc;
+}
+
+static double idle_ratio(double busy_us, double window_us) {
+  return window_us > 0 ? fmax(0, 1 - busy_us / window_us) : NAN;
 }
 
 static enum rc totals_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms,
@@ -139,20 +165,19 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
   if (rc != RC_OK) return rc;
   bool ended = !rows_null(q, R_ENDED);
   int64_t end_ms = ended ? (t->published_ms ? t->published_ms : rows_int(q, R_ENDED)) : now_ms;
-  int64_t wall_ms = t->opened_ms ? end_ms - t->opened_ms : 0, compute_ms = t->compute_us / 1000,
-          wait_ms = t->round_ms - compute_ms;
-  double window_us = rows_real(q, R_WINDOW);
-  if (wait_ms < 0) wait_ms = 0;
+  int64_t wall_ms = t->opened_ms ? end_ms - t->opened_ms : 0;
   json_key(w, "totals");
   json_object_begin(w);
   json_kv_int(w, "sampled_tokens", t->sampled);
   json_kv_int(w, "trained_tokens", t->trained);
   json_kv_int(w, "rl_wall_ms", wall_ms);
-  json_kv_int(w, "trainer_wait_ms", wait_ms);
-  json_kv_int(w, "trainer_compute_ms", compute_ms);
-  json_kv_f64(w, "trainer_waiting_ratio",
-              wait_ms + compute_ms > 0 ? (double)wait_ms / (double)(wait_ms + compute_ms) : NAN);
-  json_kv_f64(w, "generation_idle_ratio", window_us > 0 ? fmax(0, 1 - rows_real(q, R_BUSY) / window_us) : NAN);
+  json_kv_int(w, "window_ms", t->round_ms);
+  json_kv_f64(w, "window_without_publish_ms", t->training_ms);
+  json_kv_f64(w, "trainer_wait_ms", t->wait_us / 1000);
+  json_kv_f64(w, "trainer_compute_ms", t->work_us / 1000);
+  json_kv_f64(w, "trainer_waiting_ratio", ratio_of(t->wait_us, t->wait_us + t->work_us));
+  json_kv_f64(w, "trainer_first_dispatch_ratio", ratio_of(t->dispatch_ms, t->dispatch_window_ms));
+  json_kv_f64(w, "generation_idle_ratio", idle_ratio(rows_real(q, R_BUSY), rows_real(q, R_WINDOW)));
   json_kv_f64(w, "tokens_per_second", wall_ms > 0 ? 1000.0 * (double)t->sampled / (double)wall_ms : NAN);
   json_kv_f64(w, "logprob_max_abs_diff", t->max_diff);
   json_kv_int(w, "logprob_unequal", t->unequal);
@@ -243,4 +268,57 @@ enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t n
   }
   rows_end(&q);
   return rc;
+}
+
+/* ---- gauges ---- */
+
+static void gauge(const char *name, const char *help, double value) {
+  metric_set(metrics_register(METRIC_GAUGE, name, "", help), value);
+}
+
+static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT published_ms - opened_ms, iif(groups_trained > 0, trained_ms, NULL) - opened_ms FROM "
+                  "rounds WHERE run = ?1 AND state = 4 ORDER BY round DESC LIMIT 1",
+                  BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  gauge("leasehold_round_window_seconds", "Newest done round: from its opening to its publication.",
+        rc == RC_OK && row ? real_or_nan(&q, 0) / 1000 : NAN);
+  gauge("leasehold_round_window_without_publish_seconds",
+        "Newest done round: from its opening to the end of its training.",
+        rc == RC_OK && row ? real_or_nan(&q, 1) / 1000 : NAN);
+  rows_end(&q);
+  return rc;
+}
+
+enum rc run_gauges_set(struct store *s, struct err *err) {
+  struct rows q;
+  struct sums t = {.wait_us = NAN, .work_us = NAN, .dispatch_ms = NAN};
+  bool row = false;
+  int64_t run = 0;
+  double busy_us = 0, window_us = 0;
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT id, busy_slot_us, slot_window_us FROM runs WHERE id = (SELECT max(run) FROM rounds)",
+                           NO_BINDS);
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    run = rows_int(&q, 0);
+    busy_us = rows_real(&q, 1);
+    window_us = rows_real(&q, 2);
+  }
+  rows_end(&q);
+  if (rc == RC_OK && row) rc = sums_read(s, run, &t, err);
+  if (rc != RC_OK) return rc;
+  gauge("leasehold_run_trainer_waiting_ratio",
+        "The newest run's done rounds: trainer's wait / (wait + compute), wait being fill and starved.",
+        ratio_of(t.wait_us, t.wait_us + t.work_us));
+  gauge("leasehold_run_trainer_first_dispatch_ratio",
+        "The newest run's done rounds: time before the first batch was submitted / time from opening to publication.",
+        ratio_of(t.dispatch_ms, t.dispatch_window_ms));
+  gauge("leasehold_run_generation_idle_ratio", "The newest run: 1 - busy slot time / (slots x time).",
+        idle_ratio(busy_us, window_us));
+  return round_gauges(s, run, err);
 }

@@ -15,6 +15,9 @@ enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limi
 /* One object; RC_NOT_FOUND. now_ms: wall clock. */
 enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t now_ms, struct err *err);
 
+/* Sets the gauges of /metrics to what the newest run with a round comes to; NaN: not measured (yet). */
+enum rc run_gauges_set(struct store *s, struct err *err);
+
 /* Pure: what is left of a run, from the mean duration of its done rounds; -1 when nothing is known. */
 int64_t run_eta_ms(int64_t rounds, int64_t done, int64_t round_ms_sum);
 

@@ -48,6 +48,8 @@ enum rc store_open(struct store **out, const char *path, bool read_only, struct 
   int code = sqlite3_open_v2(path, &s->db, flags, NULL);
   enum rc rc = code == SQLITE_OK ? RC_OK : fail(s, code, err, path);
   if (rc == RC_OK) sqlite3_busy_timeout(s->db, BUSY_MS);
+  /* Without it SQLite prepares a statement anew for every value of a parameter that a partial index might depend on. */
+  if (rc == RC_OK) sqlite3_db_config(s->db, SQLITE_DBCONFIG_ENABLE_QPSG, 1, NULL);
   if (rc == RC_OK && !read_only) {
     rc = store_script(s,
                       "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA "

@@ -29,6 +29,11 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
         "UPDATE samples SET state = ?1 WHERE (run, round) IN (SELECT run, round FROM rounds WHERE state = 0) AND "
         "state = ?2",
         BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE groups INDEXED BY groups_open SET samples_waiting = samples_open, waiting_ms = ?1 WHERE "
+                    "state = 0",
+                    BINDS(b_int(c->wall_ms)));
   c->worker_count = 0;
   return rc;
 }
@@ -64,18 +69,22 @@ struct live_worker *worker_named(struct core *c, const char *name) {
   return NULL;
 }
 
+struct live_worker *worker_live(struct core *c, int64_t id) {
+  for (int i = 0; i < c->worker_count; i++) {
+    if (c->workers[i].id == id) return &c->workers[i];
+  }
+  return NULL;
+}
+
 enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
                   struct err *err) {
   int64_t number;
   enum rc rc = id_parse_worker(&number, id, err);
   if (rc == RC_OK) rc = core_check_epoch(c, epoch, err);
   if (rc != RC_OK) return rc;
-  for (int i = 0; i < c->worker_count; i++) {
-    if (c->workers[i].id != number) continue;
-    if (alive) c->workers[i].seen_ms = c->now_ms;
-    *out = &c->workers[i];
-    return RC_OK;
-  }
+  *out = worker_live(c, number);
+  if (*out && alive) (*out)->seen_ms = c->now_ms;
+  if (*out) return RC_OK;
   return err_set(err, RC_NOT_FOUND, "id", "worker %s is not registered (any more): register again", id);
 }
 

@@ -16,6 +16,7 @@ enum rc workers_expire(struct core *c, struct err *err);
 /* Ends one: its leases are lost. */
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err);
 struct live_worker *worker_named(struct core *c, const char *name); /* NULL: none live */
+struct live_worker *worker_live(struct core *c, int64_t id);        /* NULL: it is gone */
 /* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch. alive: counts as a sign of life. */
 enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
                   struct err *err);

@@ -2,7 +2,7 @@
  *
  *   submit, cancel, activate, relabel, hand back --inbox--> handle --> live samples --> settle --> job->done
  *
- * Previous hop of a rollout: leases.c or route_generate.c.  Next: their done callbacks, which only queue.
+ * Previous hop of a rollout: leases.c, of a plain request: generate_call.c.  Next: their done callbacks, which only queue.
  *
  * Live samples are kept in order of arrival.  A finished or dropped job's samples leave the list between steps
  * (sweep), and then its done callback runs. */
@@ -138,6 +138,12 @@ static void queue_ended(struct engine *e, struct job *job, enum job_end end) {
   e->ended = job;
 }
 
+void sample_show(struct engine *e, struct sample *s) {
+  atomic_store_explicit(&s->shown, s->count, memory_order_release);
+  if (s->state == SAMPLE_DONE) atomic_store_explicit(&s->over, true, memory_order_release);
+  if (s->job->follower) e->told = s->job->follower;
+}
+
 void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish) {
   struct job *job = s->job;
   assert(s->state != SAMPLE_DONE);
@@ -145,6 +151,7 @@ void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish
   s->state = SAMPLE_DONE;
   s->finish = finish;
   s->digest = e->policy.digest;
+  sample_show(e, s);
   if (job->sample_done) job->sample_done(job, job->context);
   if (++job->done_count == job->sample_count) queue_ended(e, job, JOB_COMPLETE);
 }
@@ -158,18 +165,29 @@ static void end_job(struct engine *e, struct job *job, enum job_end end) {
     s->state = SAMPLE_DONE;
     s->finish = FINISH_ABORT;
     s->digest = e->policy.digest;
+    sample_show(e, s);
     job->done_count++;
     if (job->sample_done) job->sample_done(job, job->context);
   }
   queue_ended(e, job, end);
 }
 
-/* After a step or messages: finished samples leave the list, then ended jobs leave the engine (done may free them). */
+/* Samples whose text has met a stop text: whatever would come now is not asked for. */
+static void finish_texts(struct engine *e) {
+  for (int i = 0; i < e->live_count; i++)
+    if (e->live[i]->state != SAMPLE_DONE && atomic_load_explicit(&e->live[i]->text_over, memory_order_relaxed))
+      sample_finish(e, e->live[i], FINISH_STOP);
+}
+
+/* After a step or messages: finished samples leave the list, followers hear of it, then ended jobs leave the engine
+ * (done may free them). */
 static void settle(struct engine *e) {
   int kept = 0;
   for (int i = 0; i < e->live_count; i++)
     if (e->live[i]->state != SAMPLE_DONE) e->live[kept++] = e->live[i];
   e->live_count = kept;
+  if (e->told) e->told->wake(e->told->context);
+  e->told = NULL;
   while (e->ended) {
     struct job *job = e->ended;
     e->ended = job->next_ended;
@@ -179,7 +197,7 @@ static void settle(struct engine *e) {
 
 /* Two runs may number different weights alike, so a lease of one version is held to its digest as well. */
 static bool lease_fits(const struct engine *e, const struct job *job) {
-  if (job->kind != JOB_OF_LEASE) return true;
+  if (job->kind != JOB_OF_LEASE || fault_takes_any_lease(e->options.fault)) return true;
   if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
   return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
 }
@@ -208,7 +226,8 @@ static void take_job(struct engine *e, struct job *job) {
   for (int32_t i = 0; i < job->done_count; i++)
     if (job->sample_done) job->sample_done(job, job->context);
   const bool fits = e->active && lease_fits(e, job) &&
-                    (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest));
+                    (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) ||
+                     fault_takes_any_lease(e->options.fault));
   if (!fits || !make_room(e, job->sample_count)) {
     log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
              (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
@@ -304,11 +323,12 @@ static void show_state(struct engine *e) {
 bool engine_step(struct engine *e) {
   const bool told = take_messages(e, 0);
   end_jobs(e, is_abandoned, NULL, JOB_DROPPED);
+  finish_texts(e);
   settle(e);
   const bool computed = e->active && step_run(e);
   if (computed) {
     settle(e);
-    fault_after_step(&e->fault, e->live, e->live_count, e->kv);
+    fault_after_step(&e->fault, e->options.fault, e->live, e->live_count, e->kv);
   }
   show_state(e);
   return told || computed;

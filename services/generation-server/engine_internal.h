@@ -36,8 +36,9 @@ struct engine {
   struct sched_item *items; /* [live_cap] */
   int *take;                /* [live_cap] rows of this step */
   int live_count, live_cap;
-  struct job *ended; /* their done is called once the step is over */
-  bool *slot_used;   /* [slots] */
+  struct job *ended;           /* their done is called once the step is over */
+  const struct follower *told; /* to be woken then; all jobs of a server have the same */
+  bool *slot_used;             /* [slots] */
   int slots_busy, leased_busy;
 
   /* One step. */
@@ -65,6 +66,8 @@ struct engine {
 bool step_run(struct engine *e);
 /* Pages and slot back; tokens stay. */
 void sample_evict(struct engine *e, struct sample *s);
+/* engine.c: what has been written to the sample is the follower's to read from here on. */
+void sample_show(struct engine *e, struct sample *s);
 /* engine.c: a sample has its last token; its job ends with its last sample. */
 void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish);
 

@@ -5,7 +5,8 @@
  * than the needy, none of them has rows in this step yet.
  *
  * Letters: P positions of a prompt, V vocabulary.
- * Previous hop: leases.c or route_generate.c (engine_submit).  Next hop: job->done (the poster or the replier). */
+ * Previous hop: leases.c or generate_call.c (engine_submit).  Next hop: job->done (the poster, the streamer or the
+ * replier). */
 #include <assert.h>
 #include <string.h>
 
@@ -156,6 +157,16 @@ static void gather(struct engine *e) {
 
 /* --- tokens --- */
 
+/* For clients that ask: the usual log-probabilities, before temperature, of the token and of the likeliest ones. */
+static void keep_raw(struct engine *e, struct sample *s, const float *logits) {
+  const struct ops *ops = e->model->ops;
+  const size_t k = (size_t)s->job->top_count, at = (size_t)s->count * k;
+  float lse;
+  ops->logprob(ops, &s->logprobs[s->count], &lse, NULL, logits, &s->tokens[s->count], 1, 1,
+               e->model->config.vocabulary);
+  if (k > 0) sampler_top(e->sampler, logits, (int)k, s->top_tokens + at, s->top_logprobs + at);
+}
+
 static void draw(struct engine *e, struct sample *s, const float *logits) {
   struct job *job = s->job;
   struct rng_key key = job->key;
@@ -168,7 +179,9 @@ static void draw(struct engine *e, struct sample *s, const float *logits) {
   s->tokens[s->count] = token;
   s->logprobs[s->count] = logprob;
   s->versions[s->count] = e->policy.version;
+  if (job->raw_logprobs) keep_raw(e, s, logits);
   s->count++;
+  sample_show(e, s);
   atomic_fetch_add(&e->tokens_sampled, 1);
   if (sample_stops_at(job, token))
     sample_finish(e, s, FINISH_STOP);
@@ -217,8 +230,9 @@ bool step_run(struct engine *e) {
   const int64_t begin_us = clock_monotonic_us();
   admit(e);
   gather(e);
+  const int leased = e->row_count > 0 ? e->leased_busy : 0;
+  activity_set(e->options.activity, ACTIVITY_COMPUTING, leased > 0);
   if (e->row_count == 0) return false;
-  const int leased = e->leased_busy;
   const struct rows rows = {.T = e->row_count,
                             .sequence = e->sequence,
                             .position = e->position,

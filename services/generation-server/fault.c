@@ -2,20 +2,25 @@
 #include "services/generation-server/fault.h"
 
 #ifdef LEASEHOLD_FAULTS
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/log.h"
 
+static const char *const names[] = {[FAULT_NONE] = "none",
+                                    [FAULT_FLIP_WEIGHT] = "flip-weight",
+                                    [FAULT_FLIP_KV] = "flip-kv",
+                                    [FAULT_NO_VERSION_CHECK] = "no-version-check",
+                                    [FAULT_DIE_IN_LEASE] = "die-in-lease"};
+
 bool fault_parse(enum engine_fault *out, const char *name) {
-  if (strcmp(name, "none") == 0)
-    *out = FAULT_NONE;
-  else if (strcmp(name, "flip-weight") == 0)
-    *out = FAULT_FLIP_WEIGHT;
-  else if (strcmp(name, "flip-kv") == 0)
-    *out = FAULT_FLIP_KV;
-  else
-    return false;
-  return true;
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    if (strcmp(name, names[i]) != 0) continue;
+    *out = (enum engine_fault)i;
+    return true;
+  }
+  return false;
 }
 
 void fault_after_activation(struct fault_state *f, enum engine_fault fault, struct weights *w) {
@@ -26,8 +31,16 @@ void fault_after_activation(struct fault_state *f, enum engine_fault fault, stru
   log_warn("fault: flipped bit %d of layer 0's first q_proj weight", FAULT_BIT);
 }
 
+static void die_in_lease(const struct sample *s) {
+  const struct job *job = s->job;
+  if (job->kind != JOB_OF_LEASE || s->state != SAMPLE_RUNNING || job->key.round < 1) return;
+  if (3 * s->count < job->max_new || 3 * s->count > 2 * job->max_new) return;
+  log_warn("fault: die-in-lease %s sample %d has %d tokens", job->id, s->index, s->count);
+  kill(getpid(), SIGKILL);
+}
+
 /* The value of position 0, head 0, element 0 of layer 0 is the first of its page. */
-void fault_after_step(struct fault_state *f, struct sample *const *live, int live_count, struct kv_cache *kv) {
+static void flip_kv(struct fault_state *f, struct sample *const *live, int live_count, struct kv_cache *kv) {
   if (f->steps_left == 0 || (f->steps_left > 1 && --f->steps_left >= 1)) return;
   for (int i = 0; i < live_count; i++) {
     const struct sample *s = live[i];
@@ -40,5 +53,19 @@ void fault_after_step(struct fault_state *f, struct sample *const *live, int liv
     log_warn("fault: flipped bit %d of a KV value of %s sample %d", FAULT_BIT, s->job->id, s->index);
     return;
   }
+}
+
+void fault_after_step(struct fault_state *f, enum engine_fault fault, struct sample *const *live, int live_count,
+                      struct kv_cache *kv) {
+  for (int i = 0; i < live_count && fault == FAULT_DIE_IN_LEASE; i++) die_in_lease(live[i]);
+  flip_kv(f, live, live_count, kv);
+}
+
+bool fault_takes_any_lease(enum engine_fault fault) { return fault == FAULT_NO_VERSION_CHECK; }
+
+bool fault_is_deaf(enum engine_fault fault, struct engine *engine) {
+  struct engine_counters n;
+  engine_read_counters(engine, &n);
+  return fault == FAULT_NO_VERSION_CHECK && n.activations >= FAULT_VERSIONS_HEARD;
 }
 #endif

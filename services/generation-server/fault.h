@@ -1,28 +1,47 @@
-/* Faults on purpose, for the tests that must notice them: a bit of a weight flipped after its digest was computed, a
- * bit of a KV entry. Compiled only with -DLEASEHOLD_FAULTS; otherwise these are empty and --fault does not exist. */
+/* Faults on purpose, for the tests that must notice them.  Compiled only with -DLEASEHOLD_FAULTS (--fault NAME);
+ * otherwise these are empty and the option does not exist.
+ *
+ *   flip-weight        a bit of a weight is flipped after its digest was computed
+ *   flip-kv            a bit of a KV entry of a leased sample is flipped, once after each activation
+ *   no-version-check   from its second version on the server is deaf to newer ones, and takes any lease all the same
+ *   die-in-lease       SIGKILL, once a leased sample of the second round or a later one has between a third and two
+ *                      thirds of the tokens that it may have
+ *
+ * On the engine's thread, but for fault_is_deaf (any). */
 #ifndef LEASEHOLD_GENERATION_FAULT_H
 #define LEASEHOLD_GENERATION_FAULT_H
 
 #include "services/generation-server/engine.h"
 
-enum { FAULT_KV_STEPS = 5, FAULT_BIT = 6 }; /* of a bf16: the highest bit of the mantissa */
+enum {
+  FAULT_KV_STEPS = 5,
+  FAULT_BIT = 6, /* of a bf16: the highest bit of the mantissa */
+  FAULT_VERSIONS_HEARD = 2
+};
 
 struct fault_state {
   int steps_left; /* until the KV entry is flipped; 0: not armed */
 };
 
 #ifdef LEASEHOLD_FAULTS
-/* "flip-weight", "flip-kv", "none". */
+/* The names above, or "none". */
 bool fault_parse(enum engine_fault *out, const char *name);
 void fault_after_activation(struct fault_state *f, enum engine_fault fault, struct weights *w);
-void fault_after_step(struct fault_state *f, struct sample *const *live, int live_count, struct kv_cache *kv);
+void fault_after_step(struct fault_state *f, enum engine_fault fault, struct sample *const *live, int live_count,
+                      struct kv_cache *kv);
+bool fault_takes_any_lease(enum engine_fault fault);
+bool fault_is_deaf(enum engine_fault fault, struct engine *engine);
 #else
 static inline void fault_after_activation(struct fault_state *f, enum engine_fault fault, struct weights *w) {
   (void)f, (void)fault, (void)w;
 }
-static inline void fault_after_step(struct fault_state *f, struct sample *const *live, int live_count,
-                                    struct kv_cache *kv) {
-  (void)f, (void)live, (void)live_count, (void)kv;
+static inline void fault_after_step(struct fault_state *f, enum engine_fault fault, struct sample *const *live,
+                                    int live_count, struct kv_cache *kv) {
+  (void)f, (void)fault, (void)live, (void)live_count, (void)kv;
+}
+static inline bool fault_takes_any_lease(enum engine_fault fault) { return (void)fault, false; }
+static inline bool fault_is_deaf(enum engine_fault fault, struct engine *engine) {
+  return (void)fault, (void)engine, false;
 }
 #endif
 

@@ -4,7 +4,8 @@
  * under the mutex (poke, stale, drain), or read the epoch.  Every call has a deadline, every failure a pause that
  * grows to RETRY_MAX_MS; a coordinator that forgets us at every beat (two servers under one name) is asked no faster.
  *
- * It never touches weights or jobs: it carries the coordinator's words to staging.c and its losses to leases.c. */
+ * It never touches weights or jobs: it carries the coordinator's words to staging.c, its losses to leases.c, and what
+ * activity.c recorded to the coordinator. */
 #include "services/generation-server/heartbeat.h"
 
 #include <pthread.h>
@@ -90,7 +91,13 @@ static enum rc beat_once(struct heartbeat *h, uint64_t epoch, bool draining, str
   struct engine_counters now;
   struct policy active;
   struct worker_heartbeat_answer answer;
-  struct worker_heartbeat m = {.epoch = epoch, .draining = draining};
+  struct activity_report did;
+  activity_take(h->options.activity, &did, clock_monotonic_us());
+  struct worker_heartbeat m = {.epoch = epoch,
+                               .draining = draining,
+                               .sent_us = did.sent_us,
+                               .intervals = did.items,
+                               .interval_count = did.count};
   if (counters(h, &now)) {
     m.has_loaded = engine_policy(staging_host(h->options.staging)->engine, &active);
     if (m.has_loaded) m.loaded_digest = active.digest;
@@ -106,6 +113,8 @@ static enum rc beat_once(struct heartbeat *h, uint64_t epoch, bool draining, str
   if (rc == RC_OK) {
     leases_lost(h->options.leases, answer.lost, answer.lost_count, m.leases, m.lease_count);
     staging_word(h->options.staging, &answer.current);
+    activity_told(h->options.activity, did.until_us);
+    activity_set(h->options.activity, ACTIVITY_ACTIVE, answer.run_active);
   }
   arena_free(&arena);
   return rc;

@@ -17,6 +17,7 @@ struct heartbeat_options {
   int slots;
   struct leases *leases;
   struct staging *staging;
+  struct activity *activity; /* told with every beat */
 };
 
 enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *options, struct err *err);

@@ -8,14 +8,9 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/json/json.h"
 #include "common/model/forward.h"
 
-enum {
-  INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST,
-  MODEL_FILE_BYTES_MAX = 64 << 20,
-  WEIGHTS_HEADER_BYTES = 16 << 20
-};
+enum { INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST, WEIGHTS_HEADER_BYTES = 16 << 20 };
 
 /* Every slot at full context, but at most a quarter of the memory, and at least one sequence. */
 static int choose_pages(const struct host_options *o, const struct model *m) {
@@ -68,6 +63,7 @@ enum rc host_open(struct host **out, const struct host_options *options, const s
                                           .prefill_chunk = options->prefill_chunk,
                                           .inbox_max = INBOX_MAX,
                                           .fault = options->fault,
+                                          .activity = options->activity,
                                           .activated = activated,
                                           .context = context};
     rc = engine_create(&h->engine, &engine, err);
@@ -105,6 +101,15 @@ void host_close(struct host *h) {
 
 /* --- files --- */
 
+/* A tokenizer that does not fit its model is freed. */
+static enum rc check_tokenizer(struct tokenizer **tokenizer, const struct model_config *config, struct err *err) {
+  const enum rc rc = *tokenizer ? tokenizer_check_fits(*tokenizer, config->vocabulary, err) : RC_OK;
+  if (rc == RC_OK) return rc;
+  tokenizer_free(*tokenizer);
+  *tokenizer = NULL;
+  return rc;
+}
+
 enum rc model_files_load(struct model_config *config, struct tokenizer **tokenizer, const char *dir, struct err *err) {
   char path[LIMIT_PATH_MAX];
   *tokenizer = NULL;
@@ -112,39 +117,25 @@ enum rc model_files_load(struct model_config *config, struct tokenizer **tokeniz
   if (rc != RC_OK) return rc;
   if (snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= (int)sizeof path)
     return err_set(err, RC_INVALID, "model", "expected a path of fewer than %d bytes", LIMIT_PATH_MAX);
-  return file_exists(path) ? tokenizer_load(tokenizer, path, err) : RC_OK;
-}
-
-static void add_eos(struct model_config *config, int64_t id) {
-  for (int i = 0; i < config->eos_count; i++)
-    if (config->eos[i] == id) return;
-  if (id >= 0 && id < config->vocabulary && config->eos_count < LIMIT_STOP_TOKENS)
-    config->eos[config->eos_count++] = (int32_t)id;
-}
-
-/* generation_config.json's eos_token_id: an integer or an array of them. */
-static enum rc merge_generation(struct model_config *config, const struct buf *bytes, struct err *err) {
-  if (bytes->len == 0) return RC_OK;
-  struct json *root;
-  const enum rc rc = json_parse(&root, bytes->data, bytes->len, MODEL_FILE_BYTES_MAX, err);
-  if (rc != RC_OK) return rc;
-  const struct json *eos = json_get(root, "eos_token_id");
-  if (eos && json_type_of(eos) == JSON_INT) add_eos(config, json_int(eos));
-  for (size_t i = 0; eos && i < json_length(eos); i++) {
-    const struct json *item = json_at(eos, i);
-    if (json_type_of(item) == JSON_INT) add_eos(config, json_int(item));
-  }
-  json_free(root);
-  return RC_OK;
+  const enum rc loaded = file_exists(path) ? tokenizer_load(tokenizer, path, err) : RC_OK;
+  return loaded == RC_OK ? check_tokenizer(tokenizer, config, err) : loaded;
 }
 
 enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json,
                           const struct buf *generation_json, const struct buf *tokenizer_json, struct err *err) {
   *tokenizer = NULL;
+  const char *file = "config.json";
   enum rc rc = model_config_parse(config, config_json->data ? config_json->data : "", config_json->len, err);
-  if (rc == RC_OK) rc = merge_generation(config, generation_json, err);
-  if (rc == RC_OK && tokenizer_json->len > 0)
+  if (rc == RC_OK && generation_json->len > 0) {
+    file = "generation_config.json";
+    rc = model_config_add_generation(config, generation_json->data, generation_json->len, err);
+  }
+  if (rc == RC_OK && tokenizer_json->len > 0) {
+    file = "tokenizer.json";
     rc = tokenizer_parse(tokenizer, tokenizer_json->data, tokenizer_json->len, err);
+  }
+  if (rc == RC_OK) return check_tokenizer(tokenizer, config, err);
+  err_in_file(err, file);
   return rc;
 }
 
@@ -161,6 +152,7 @@ enum rc model_weights_load(struct weights *w, struct digest *digest, const char 
   if (rc != RC_OK) return rc;
   rc = weights_from_safetensors(w, file, err);
   if (rc == RC_OK) rc = weights_digest(digest, w, err);
+  if (rc != RC_OK) err_in_file(err, path);
   st_close(file);
   return rc;
 }

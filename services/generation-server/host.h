@@ -14,6 +14,7 @@ struct host_options {
       context_max; /* pages 0: from slots, context and memory; context_max 0: the model's */
   const char *isa; /* "" or NULL: by CPUID */
   enum engine_fault fault;
+  struct activity *activity; /* engine.h */
 };
 
 struct host {

@@ -3,9 +3,10 @@
  * Everything that comes from outside is checked here, before the engine sees it: ids against the vocabulary, lengths
  * against the context and the KV pool, an earlier holder's partial samples against their lease.  A job's memory is
  * one arena, sized by its worst case (every sample up to max_new tokens), so that the token loop allocates nothing.
- * No threads, no clock; called by HTTP threads, the puller, the posters and the replier, each with its own job.
+ * No threads, no clock; called by HTTP threads, the puller, the posters, the streamer and the replier, each with its
+ * own job.
  *
- * Previous hop of a rollout: leases.c or route_generate.c.  Next: engine.c. */
+ * Previous hop of a rollout: leases.c, of a plain request: generate_call.c.  Next: engine.c. */
 #include "services/generation-server/job.h"
 
 #include <stdlib.h>
@@ -53,7 +54,12 @@ static enum rc make_samples(struct job *job, int32_t first, const struct kv_cach
     s->tokens = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->tokens);
     s->logprobs = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->logprobs);
     s->versions = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->versions);
-    if (!s->tokens || !s->logprobs || !s->versions)
+    if (job->top_count > 0) {
+      const size_t top = (size_t)job->max_new * (size_t)job->top_count;
+      s->top_tokens = arena_alloc(&job->arena, top, sizeof *s->top_tokens);
+      s->top_logprobs = arena_alloc(&job->arena, top, sizeof *s->top_logprobs);
+    }
+    if (!s->tokens || !s->logprobs || !s->versions || (job->top_count > 0 && (!s->top_tokens || !s->top_logprobs)))
       return err_set(err, RC_NO_MEMORY, NULL, "%d samples of up to %d tokens were refused their memory",
                      job->sample_count, job->max_new);
     const enum rc rc = kv_sequence_init(&s->kv, kv, job->prompt_count + job->max_new, err);
@@ -87,6 +93,8 @@ enum rc job_create(struct job **out, const struct job_spec *spec, const struct m
   job->stop_count = spec->stop_count;
   if (spec->stop_count > 0) memcpy(job->stop, spec->stop, (size_t)spec->stop_count * sizeof *job->stop);
   job->key = spec->key;
+  job->raw_logprobs = spec->raw_logprobs;
+  job->top_count = spec->top_count < m->config.vocabulary ? spec->top_count : m->config.vocabulary;
   job->sample_count = spec->sample_count;
   job->prompt = arena_alloc(&job->arena, (size_t)spec->prompt_count, sizeof *job->prompt);
   job->samples = arena_alloc(&job->arena, (size_t)spec->sample_count, sizeof *job->samples);

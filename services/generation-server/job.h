@@ -1,9 +1,13 @@
 /* A job: one prompt and the samples to be drawn from it.  A lease is a job (samples of one group), a plain
- * /v1/generate request is a job (n choices).
+ * request is one for each of its prompts (n choices).
  *
  * Life:  made by an HTTP thread or the lease puller, all its memory at once, so that the token loop allocates nothing
  *        -> engine_submit: owned by the engine's thread
- *        -> job->done: owned by whoever set the callback (poster or replier), who calls job_free.
+ *        -> job->done: owned by whoever set the callback (poster, streamer or replier), who calls job_free.
+ *
+ * While the engine owns it one other thread, its follower, may read tokens as they come: the engine counts them up in
+ * sample->shown after each is written, sets sample->over when no more will come, and wakes the follower once a step.
+ * Nothing is copied and nothing waits; a slow follower finds more tokens at once.
  *
  * The samples of a job share the prompt's pages: one of them, the leader, computes the prompt; at its last position
  * all are forked and each draws its first token from the same row of logits. */
@@ -38,8 +42,21 @@ struct sample {
   int32_t *tokens;           /* [max_new] */
   float *logprobs;           /* [max_new] */
   int64_t *versions;         /* [max_new] of the weights that each token was drawn from */
+  int32_t *top_tokens;       /* [max_new, job->top_count] */
+  float *top_logprobs;       /* [max_new, job->top_count] */
   struct digest digest;      /* of the weights active when it ended */
   struct kv_sequence kv;     /* kv.length: positions computed (between steps) */
+
+  atomic_int shown; /* the arrays above are final up to here: a follower may read so far */
+  atomic_bool over; /* so are finish and digest */
+  atomic_bool
+      text_over; /* set by the follower: a stop text has come, the engine ends the sample before its next step */
+};
+
+/* Who is woken after steps that gave tokens to its jobs; outlives the engine. */
+struct follower {
+  void (*wake)(void *context); /* on the engine's thread; must not block */
+  void *context;
 };
 
 enum job_kind { JOB_OF_LEASE, JOB_OF_REQUEST };
@@ -64,6 +81,9 @@ struct job {
   struct digest weights_digest;     /* a lease's */
   struct sample *samples;
   int32_t sample_count, done_count;
+  bool raw_logprobs;               /* of the distribution before temperature, whatever was sampled from */
+  int32_t top_count;               /* likeliest tokens kept beside each one, raw too; 0: none */
+  const struct follower *follower; /* NULL: nobody reads before the end */
 
   /* The engine's. */
   struct sample *leader; /* computes the prompt; NULL: nobody yet */
@@ -92,6 +112,8 @@ struct job_spec {
   int stop_count;
   struct rng_key key;
   int32_t sample_first, sample_count;
+  bool raw_logprobs;
+  int32_t top_count; /* cut to the vocabulary */
 };
 
 /* Checks against the model and the pool: prompt ids within the vocabulary, prompt + max_new within context and pages

@@ -41,8 +41,13 @@ struct held {
   struct held *next;
   char id[LIMIT_NAME_MAX], worker_id[LIMIT_NAME_MAX];
   uint64_t epoch, fence;
-  struct job *job; /* while posting */
+  struct job *job; /* while posting; NULL: it could not be taken, and goes back as it came */
   bool lost;
+
+  /* Of a lease that could not be taken. */
+  struct digest weights_digest;
+  int32_t sample_first, sample_count;
+  char refused[WIRE_REFUSED_BYTES + 1]; /* why it can never be run here; "": it could, later */
 };
 
 struct leases {
@@ -65,7 +70,7 @@ struct leases {
   uint64_t epoch;
   uint64_t activity; /* counts wake-ups, so that none is missed */
   bool draining, stopping;
-  int64_t posted;
+  int64_t posted, tokens_resumed;
 };
 
 /* --- the table; mutex held --- */
@@ -138,40 +143,52 @@ static int samples_wanted(const struct leases *l) {
   return room >= least || (idle_slot && room > 0) ? room : 0;
 }
 
-/* A lease that can never be run here (too long for this server) is not renewed, so that its ttl gives it to another. */
-static void take_lease(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
-  struct err err;
-  struct job *job = NULL;
+static struct held *hold(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
   struct held *h = calloc(1, sizeof *h);
-  enum rc rc = h ? job_of_lease(&job, lease, l->model, engine_kv(l->engine), &err)
-                 : err_set(&err, RC_NO_MEMORY, NULL, "no memory");
-  if (rc != RC_OK) {
-    log_error("lease %s cannot be run here: %s", lease->id, err.message);
-    free(h);
-    return;
-  }
+  if (!h) return NULL;
   snprintf(h->id, sizeof h->id, "%s", lease->id);
   snprintf(h->worker_id, sizeof h->worker_id, "%s", worker_id);
   h->epoch = epoch;
   h->fence = lease->fence;
-  job->owner = h;
-  job->context = l;
-  job->sample_done = on_sample_done;
-  job->done = on_done;
-  pthread_mutex_lock(&l->mutex);
+  h->weights_digest = lease->weights_digest;
+  h->sample_first = lease->sample_first;
+  h->sample_count = lease->sample_count;
   h->next = l->held;
   l->held = h;
   l->held_count++;
-  l->samples_live += lease->sample_count;
-  rc = engine_submit(l->engine, job, &err); /* under the mutex: a cancellation must not get ahead of it */
-  if (rc != RC_OK) {
-    l->samples_live -= lease->sample_count;
-    forget(l, h);
+  return h;
+}
+
+/* What cannot be run here goes back at once, and says so when it never can, so that the coordinator gives it to somebody
+ * else and not to us again.  Mutex held. */
+static void give_back(struct leases *l, struct held *h, const struct err *why) {
+  log_error("lease %s cannot be run here: %s", h->id, why->message);
+  if (why->rc == RC_INVALID) snprintf(h->refused, sizeof h->refused, "%.*s", WIRE_REFUSED_BYTES, why->message);
+  if (queue_push(l->results, h) != RC_OK) forget(l, h); /* then its time to live gives it to another */
+}
+
+/* False when it goes back. */
+static bool take_lease(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
+  struct err err;
+  struct job *job = NULL;
+  enum rc rc = job_of_lease(&job, lease, l->model, engine_kv(l->engine), &err);
+  pthread_mutex_lock(&l->mutex);
+  struct held *h = hold(l, lease, worker_id, epoch);
+  if (h && rc == RC_OK) {
+    job->owner = h;
+    job->context = l;
+    job->sample_done = on_sample_done;
+    job->done = on_done;
+    l->samples_live += lease->sample_count;
+    for (size_t i = 0; i < lease->partial_count; i++) l->tokens_resumed += (int64_t)lease->partials[i].token_ids.count;
+    rc = engine_submit(l->engine, job, &err); /* under the mutex: a cancellation must not get ahead of it */
+    if (rc == RC_OK) job = NULL;
+    if (rc != RC_OK) l->samples_live -= lease->sample_count;
   }
+  if (h && rc != RC_OK) give_back(l, h, &err);
   pthread_mutex_unlock(&l->mutex);
-  if (rc == RC_OK) return;
-  log_error("lease %s cannot be run now: %s", lease->id, err.message);
   job_free(job);
+  return h && rc == RC_OK;
 }
 
 static bool still_registered(struct leases *l, const char *worker_id, uint64_t epoch) {
@@ -197,8 +214,9 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, const 
       coordinator_leases(&client, worker_id, request, &answer, &arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
   if (rc == RC_OK && still_registered(l, worker_id, request->epoch)) {
     l->options.word(l->options.context, &answer.current);
-    for (size_t i = 0; i < answer.lease_count; i++) take_lease(l, &answer.leases[i], worker_id, request->epoch);
-    if (answer.lease_count == 0 && clock_monotonic_ms() - begin_ms < PAUSE_MS) pause_ms = PAUSE_MS;
+    bool all = answer.lease_count > 0 || clock_monotonic_ms() - begin_ms >= PAUSE_MS;
+    for (size_t i = 0; i < answer.lease_count; i++) all &= take_lease(l, &answer.leases[i], worker_id, request->epoch);
+    if (!all) pause_ms = PAUSE_MS;
   } else if (rc == RC_CONFLICT || rc == RC_NOT_FOUND) {
     if (still_registered(l, worker_id, request->epoch)) l->options.stale(l->options.context);
     pause_ms = PAUSE_MS;
@@ -256,11 +274,25 @@ static void backoff(struct leases *l, const struct held *h, int64_t ms) {
   pthread_mutex_unlock(&l->mutex);
 }
 
+/* A lease that could not be taken: nothing was added to what it came with. */
+static enum rc nothing_done(struct lease_result *out, const struct held *h, struct arena *arena, struct err *err) {
+  *out = (struct lease_result){.fence = h->fence,
+                               .loaded_digest = h->weights_digest,
+                               .handed_back = true,
+                               .refused = h->refused[0] ? h->refused : NULL,
+                               .sample_count = (size_t)h->sample_count};
+  out->samples = arena_alloc(arena, out->sample_count, sizeof *out->samples);
+  if (!out->samples) return err_set(err, RC_NO_MEMORY, NULL, "a result was refused its memory");
+  for (int32_t i = 0; i < h->sample_count; i++)
+    out->samples[i] = (struct sample_result){.sample = h->sample_first + i, .finish = FINISH_ABORT};
+  return RC_OK;
+}
+
 static void post(struct leases *l, struct http_client *http, struct held *h) {
   struct arena arena = ARENA_INIT;
   struct err err;
   struct lease_result result;
-  enum rc rc = job_result(&result, h->job, &arena, &err);
+  enum rc rc = h->job ? job_result(&result, h->job, &arena, &err) : nothing_done(&result, h, &arena, &err);
   result.worker_id = h->worker_id;
   result.epoch = h->epoch;
   int64_t wait_ms = BACKOFF_MIN_MS;
@@ -407,6 +439,13 @@ int leases_held(struct leases *l) {
   const int held = l->held_count;
   pthread_mutex_unlock(&l->mutex);
   return held;
+}
+
+int64_t leases_tokens_resumed(struct leases *l) {
+  pthread_mutex_lock(&l->mutex);
+  const int64_t tokens = l->tokens_resumed;
+  pthread_mutex_unlock(&l->mutex);
+  return tokens;
 }
 
 int64_t leases_posted(struct leases *l) {

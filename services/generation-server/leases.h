@@ -8,6 +8,7 @@
  * dropped, its samples are somebody else's.
  *
  *   held ---> running ---> posting ---> gone
+ *     +-- cannot be run here --^   (handed back as it came, with the reason)
  *     +----------+------------+--> lost (heartbeat's answer, new registration): cancelled in the engine, dropped by the poster
  *
  * Thread-safe throughout; one mutex. */
@@ -43,6 +44,8 @@ enum rc leases_list(struct leases *l, struct lease_ref **out, size_t *count, str
 void leases_wake(struct leases *l);
 int leases_held(struct leases *l);
 int64_t leases_posted(struct leases *l);
+/* Tokens that earlier holders had sampled and that are continued here. */
+int64_t leases_tokens_resumed(struct leases *l);
 /* Pulls no more; what runs goes back; waits until everything is posted, at most until deadline_ms from now. */
 void leases_drain(struct leases *l, int64_t deadline_ms);
 /* Ends the threads; the engine must have been stopped. NULL is fine. */

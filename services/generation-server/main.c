@@ -13,7 +13,7 @@ enum { TICK_MS = 50 };
 struct settings {
   struct program_settings program;
   const char *coordinator, *advertise_url, *name, *model, *isa, *fault;
-  int64_t slots, threads, kv_pages, page_tokens, prefill_chunk, context_max, prefetch, drain_ms;
+  int64_t slots, threads, kv_pages, page_tokens, prefill_chunk, context_max, prefetch, drain_ms, stream_stall_ms;
 };
 
 static enum rc check(const struct settings *s, struct server_options *out, struct err *err) {
@@ -26,6 +26,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                  .token = s->program.token,
                                  .prefetch = (int)(s->prefetch < 0 ? (s->slots + 1) / 2 : s->prefetch),
                                  .drain_ms = (int)s->drain_ms,
+                                 .stream_stall_ms = (int)s->stream_stall_ms,
                                  .host = {.slots = (int)s->slots,
                                           .threads = (int)s->threads,
                                           .pages = (int)s->kv_pages,
@@ -35,7 +36,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                           .isa = s->isa}};
 #ifdef LEASEHOLD_FAULTS
   if (!fault_parse(&out->host.fault, s->fault))
-    return err_set(err, RC_INVALID, "fault", "expected none, flip-weight or flip-kv, got %s", s->fault);
+    return err_set(err, RC_INVALID, "fault", "expected none, flip-weight, flip-kv, no-version-check or die-in-lease, got %s", s->fault);
 #endif
   if (s->page_tokens % 16 != 0)
     return err_set(err, RC_INVALID, "page-tokens", "expected a multiple of 16, got %lld", (long long)s->page_tokens);
@@ -69,7 +70,7 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8100"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL; without it a standalone server"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this server; default http://BIND:PORT"},
+       "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default gen-HOST-PORT)"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
        "Hugging Face folder; without it files and weights come from the trainer"},
@@ -83,8 +84,10 @@ int main(int argc, char **argv) {
        "leased samples held beyond the slots; -1: half as many as slots"},
       {"isa", OPTION_STRING, &s.isa, "", 0, 0, "kernels to use: v2, v3 or v4 (default: by CPU)"},
       {"drain-ms", OPTION_INT, &s.drain_ms, "2000", 0, 600000, "how long plain requests may finish after SIGTERM"},
+      {"stream-stall-ms", OPTION_INT, &s.stream_stall_ms, "30000", 100, 600000,
+       "a streaming reader that is behind and takes nothing for so long is cut off"},
 #ifdef LEASEHOLD_FAULTS
-      {"fault", OPTION_STRING, &s.fault, "none", 0, 0, "mutant of the exactness tests: flip-weight or flip-kv"},
+      {"fault", OPTION_STRING, &s.fault, "none", 0, 0, "mutants and a sudden death of the exactness tests: see fault.h"},
 #endif
   };
   const struct program program = {

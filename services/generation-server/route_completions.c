@@ -1,107 +1,175 @@
-/* POST /v1/completions: the OpenAI shape over the same engine, without streaming. Unknown keys are ignored, as
- * clients of that API expect; what would change the result and is not offered (stream, stop strings, penalties) is
- * refused.
+/* POST /v1/completions: the OpenAI shape over the same engine, whole or streamed.  Unknown keys are ignored, as clients
+ * of that API expect; what would change the result and is not offered (penalties, biases, suffixes) is refused.  Of
+ * vLLM's additions: top_k, min_p, ignore_eos, stop_token_ids, return_token_ids.
  *
- * Only the shape is here: reading its fields and writing its answer.  Limits, submission, hang-ups and the replier
- * are route_generate.c's.  The handler runs on an HTTP thread, the encoder on the replier's. */
+ * Log-probabilities are the usual raw ones, before temperature and cuts.  Tokens are shown as their text; one that is
+ * no text by itself (part of a character) as bytes:\xNN..., one without any as token_id:N.
+ *
+ * Only the shape is here: reading its fields (completion_request.c) and writing its answers.  The handler runs on an
+ * HTTP thread, what writes on the replier's or the streamer's. */
 #include <string.h>
 
-#include "common/base/clock.h"
+#include "services/generation-server/completion_request.h"
 #include "services/generation-server/routes.h"
 
-enum { COMPLETION_TOKENS_DEFAULT = 16, CHOICES_MAX = 128, TEXT_BYTES_MAX = 4 << 20 };
+/* --- log-probabilities --- */
 
-static enum rc read_prompt(struct generate_params *p, const struct json *prompt, struct arena *arena, struct err *err) {
-  if (prompt && json_type_of(prompt) == JSON_STRING) {
-    p->text = json_string(prompt, &p->text_len);
-    if (p->text_len < 1 || p->text_len > TEXT_BYTES_MAX)
-      return err_set(err, RC_INVALID, "prompt", "expected 1 to %d bytes, got %zu", TEXT_BYTES_MAX, p->text_len);
-    return RC_OK;
+static void show_token(const struct generate_call *call, int32_t id, struct buf *out) {
+  struct buf bytes = BUF_INIT;
+  const struct tokenizer *t = call->host->tokenizer;
+  buf_clear(out);
+  if (!t || tokenizer_decode(t, &id, 1, false, &bytes, NULL) != RC_OK || bytes.len == 0) {
+    buf_printf(out, "token_id:%d", id);
+  } else if (choice_is_text(bytes.data, bytes.len) && !memchr(bytes.data, 0, bytes.len)) { /* it may become a key */
+    buf_append(out, bytes.data, bytes.len);
+  } else {
+    buf_puts(out, "bytes:");
+    for (size_t i = 0; i < bytes.len; i++) buf_printf(out, "\\x%02x", (unsigned char)bytes.data[i]);
   }
-  if (!prompt || json_type_of(prompt) != JSON_ARRAY || json_length(prompt) < 1 ||
-      json_length(prompt) > LIMIT_PROMPT_TOKENS)
-    return err_set(err, RC_INVALID, "prompt", "expected a text or an array of 1 to %d token ids", LIMIT_PROMPT_TOKENS);
-  p->input_ids.count = json_length(prompt);
-  p->input_ids.items = arena_alloc(arena, p->input_ids.count, sizeof *p->input_ids.items);
-  if (!p->input_ids.items)
-    return err_set(err, RC_NO_MEMORY, "prompt", "a prompt of %zu ids was refused its memory", p->input_ids.count);
-  for (size_t i = 0; i < p->input_ids.count; i++) {
-    const struct json *item = json_at(prompt, i);
-    if (json_type_of(item) != JSON_INT || json_int(item) < 0 || json_int(item) >= LIMIT_VOCABULARY)
-      return err_set(err, RC_INVALID, "prompt", "expected token ids, item %zu is not one", i);
-    p->input_ids.items[i] = (int32_t)json_int(item);
+  buf_free(&bytes);
+}
+
+/* {text: log-probability} of the likeliest tokens and the chosen one; of those that look alike the likeliest. */
+static void write_top(const struct generate_call *call, const struct sample *s, int32_t at, struct json_writer *w) {
+  const int32_t k = s->job->top_count;
+  struct buf shown[LIMIT_TOP_LOGPROBS + 1] = {0};
+  json_object_begin(w);
+  for (int32_t i = 0; i <= k; i++) {
+    const bool chosen = i == k;
+    bool twice = false;
+    show_token(call, chosen ? s->tokens[at] : s->top_tokens[at * k + i], &shown[i]);
+    for (int32_t j = 0; j < i && !twice; j++)
+      twice = shown[j].len == shown[i].len && memcmp(shown[j].data, shown[i].data, shown[i].len) == 0;
+    if (twice || !shown[i].data) continue;
+    json_kv_f32(w, shown[i].data, chosen ? s->logprobs[at] : s->top_logprobs[at * k + i]);
   }
+  for (int32_t i = 0; i <= k; i++) buf_free(&shown[i]);
+  json_object_end(w);
+}
+
+static void write_logprobs(const struct generate_call *call, const struct sample *s, const struct choice_piece *piece,
+                           struct json_writer *w) {
+  struct buf shown = BUF_INIT;
+  const int32_t end = piece->first + piece->count;
+  json_object_begin(w);
+  json_key(w, "tokens");
+  json_array_begin(w);
+  for (int32_t i = piece->first; i < end; i++) {
+    show_token(call, s->tokens[i], &shown);
+    json_write_string_len(w, shown.data ? shown.data : "", shown.len);
+  }
+  json_array_end(w);
+  json_kv_f32s(w, "token_logprobs", s->logprobs + piece->first, (size_t)piece->count);
+  json_key(w, "top_logprobs");
+  if (s->job->top_count > 0) {
+    json_array_begin(w);
+    for (int32_t i = piece->first; i < end; i++) write_top(call, s, i, w);
+    json_array_end(w);
+  } else {
+    json_write_null(w);
+  }
+  json_key(w, "text_offset");
+  json_array_begin(w);
+  for (int32_t i = 0; i < piece->count; i++) json_write_int(w, piece->offsets[i]);
+  json_array_end(w);
+  json_object_end(w);
+  buf_free(&shown);
+}
+
+/* --- answers --- */
+
+static const struct completion_details *details_of(const struct generate_call *call) { return call->details; }
+
+static void write_choice(const struct generate_call *call, const struct choice *c, const struct choice_piece *piece,
+                         struct json_writer *w) {
+  const struct job *job = c->sample->job;
+  json_object_begin(w);
+  json_kv_int(w, "index", c->index);
+  json_key(w, "text");
+  if (piece->text)
+    json_write_string_len(w, piece->text, piece->len);
+  else
+    json_write_null(w);
+  json_key(w, "logprobs");
+  if (details_of(call)->logprobs)
+    write_logprobs(call, c->sample, piece, w);
+  else
+    json_write_null(w);
+  json_kv_string(w, "finish_reason", piece->last ? finish_reason_name(choice_finish(c)) : NULL);
+  if (details_of(call)->return_token_ids) {
+    if (piece->begins) json_kv_i32s(w, "prompt_token_ids", job->prompt, (size_t)job->prompt_count);
+    json_kv_i32s(w, "token_ids", c->sample->tokens + piece->first, (size_t)piece->count);
+  }
+  json_object_end(w);
+}
+
+static void write_usage(const struct generate_call *call, struct json_writer *w) {
+  int64_t prompt_tokens = 0, completion_tokens = 0;
+  for (int i = 0; i < call->job_count; i++) prompt_tokens += call->jobs[i]->prompt_count;
+  for (int i = 0; i < call->choice_count; i++) completion_tokens += call->choices[i].scanned;
+  json_key(w, "usage");
+  json_object_begin(w);
+  json_kv_int(w, "prompt_tokens", prompt_tokens);
+  json_kv_int(w, "completion_tokens", completion_tokens);
+  json_kv_int(w, "total_tokens", prompt_tokens + completion_tokens);
+  json_object_end(w);
+}
+
+/* What whole answers and events have in common; the array of choices is open afterwards. */
+static void begin_completion(const struct generate_call *call, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "id", call->id);
+  json_kv_string(w, "object", "text_completion");
+  json_kv_int(w, "created", call->created_ms / 1000);
+  json_kv_string(w, "model", call->run[0] ? call->run : "leasehold");
+  json_key(w, "choices");
+  json_array_begin(w);
+}
+
+static enum rc write_whole(struct generate_call *call, struct choice_scratch *m, struct json_writer *w,
+                           struct err *err) {
+  begin_completion(call, w);
+  for (int i = 0; i < call->choice_count; i++) {
+    struct choice_piece piece;
+    const enum rc rc = choice_take(&piece, &call->choices[i], 0, 0, m, err);
+    if (rc != RC_OK) return rc;
+    write_choice(call, &call->choices[i], &piece, w);
+  }
+  json_array_end(w);
+  write_usage(call, w);
+  json_object_end(w);
   return RC_OK;
 }
 
-static enum rc read_request(struct generate_params *p, struct http_request *r, struct err *err) {
-  const struct json *body, *prompt = NULL, *stop = NULL;
-  double presence = 0, frequency = 0;
-  bool stream = false;
-  generate_params_defaults(p);
-  p->max_new_tokens = COMPLETION_TOKENS_DEFAULT;
-  enum rc rc = http_body_json(r, &body, err);
-  if (rc != RC_OK) return rc;
-  const struct json_field fields[] = {
-      {.name = "prompt", .kind = FIELD_VALUE, .target = &prompt, .required = true},
-      {.name = "max_tokens", .kind = FIELD_I32, .target = &p->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
-      {.name = "temperature", .kind = FIELD_F64, .target = &p->temperature, .min = 0, .max = 100},
-      {.name = "top_p", .kind = FIELD_F64, .target = &p->top_p, .min = 1e-6, .max = 1},
-      {.name = "n", .kind = FIELD_I32, .target = &p->n, .min = 1, .max = CHOICES_MAX},
-      {.name = "seed", .kind = FIELD_U64, .target = &p->seed, .present = &p->has_seed},
-      {.name = "stream", .kind = FIELD_BOOL, .target = &stream},
-      {.name = "stop", .kind = FIELD_VALUE, .target = &stop},
-      {.name = "presence_penalty", .kind = FIELD_F64, .target = &presence},
-      {.name = "frequency_penalty", .kind = FIELD_F64, .target = &frequency},
-  };
-  rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_IGNORED, http_arena(r), err);
-  if (rc != RC_OK) return rc;
-  if (stream) return err_set(err, RC_UNSUPPORTED, "stream", "expected false: answers come whole");
-  if (stop && json_type_of(stop) != JSON_NULL)
-    return err_set(err, RC_UNSUPPORTED, "stop",
-                   "expected null: stop ids are offered by /v1/generate, stop texts are not");
-  if (presence != 0 || frequency != 0) return err_set(err, RC_UNSUPPORTED, "presence_penalty", "expected no penalties");
-  return read_prompt(p, prompt, http_arena(r), err);
+static void write_event(const struct generate_call *call, const struct choice *c, const struct choice_piece *piece,
+                        struct json_writer *w) {
+  begin_completion(call, w);
+  write_choice(call, c, piece, w);
+  json_array_end(w);
+  if (details_of(call)->include_usage) {
+    json_key(w, "usage");
+    json_write_null(w);
+  }
+  json_object_end(w);
 }
 
-static void encode_completions(const struct generate_call *call, const struct job *job, struct json_writer *w) {
-  int64_t completion_tokens = 0;
-  json_object_begin(w);
-  json_kv_string(w, "id", job->id);
-  json_kv_string(w, "object", "text_completion");
-  json_kv_int(w, "created", clock_wall_ms() / 1000);
-  json_kv_string(w, "model", job->policy.run[0] ? job->policy.run : "leasehold");
-  json_key(w, "choices");
-  json_array_begin(w);
-  for (int32_t i = 0; i < job->sample_count; i++) {
-    const struct sample *s = &job->samples[i];
-    completion_tokens += s->count;
-    json_object_begin(w);
-    json_kv_int(w, "index", i);
-    json_key(w, "text");
-    generate_write_text(call, s->tokens, (size_t)s->count, w);
-    json_key(w, "logprobs");
-    json_write_null(w);
-    json_kv_string(w, "finish_reason", finish_reason_name(s->finish));
-    json_object_end(w);
-  }
+static void write_tail(const struct generate_call *call, struct json_writer *w) {
+  if (!details_of(call)->include_usage) return;
+  begin_completion(call, w);
   json_array_end(w);
-  json_key(w, "usage");
-  json_object_begin(w);
-  json_kv_int(w, "prompt_tokens", job->prompt_count);
-  json_kv_int(w, "completion_tokens", completion_tokens);
-  json_kv_int(w, "total_tokens", job->prompt_count + completion_tokens);
-  json_object_end(w);
+  write_usage(call, w);
   json_object_end(w);
 }
 
 void handle_completions(struct http_request *r, void *context) {
-  struct server *s = context;
+  static const struct generate_shape shape = {
+      .id_prefix = "cmpl-", .whole = write_whole, .event = write_event, .tail = write_tail};
   struct generate_params p;
   struct err err;
-  if (read_request(&p, r, &err) != RC_OK) {
-    http_fail(r, &err);
-    return;
-  }
-  generate_submit(s, r, &p, encode_completions);
+  generate_params_defaults(&p, &shape);
+  enum rc rc = completion_request_read(&p, r, &err);
+  if (rc == RC_OK) rc = generate_submit(context, r, &p, &err);
+  if (rc == RC_OK) return;
+  completion_request_name_field(&err);
+  http_fail(r, &err);
 }

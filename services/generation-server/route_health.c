@@ -1,5 +1,8 @@
 /* GET /readyz: 200 when weights are loaded and the server is not draining, else 503 with the reason.  GET /metrics:
  * the engine's counters, then all metrics. */
+#include <stdio.h>
+
+#include "common/base/clock.h"
 #include "common/base/metrics.h"
 #include "services/generation-server/routes.h"
 
@@ -17,6 +20,20 @@ void handle_readyz(struct http_request *r, void *context) {
 
 static void show(enum metric_type type, const char *name, const char *help, double value) {
   metric_set(metrics_register(type, name, "", help), value);
+}
+
+static void show_activity(struct activity *a) {
+  static const enum interval_cause causes[] = {CAUSE_COMPUTE, CAUSE_LOAD, CAUSE_STARVED, CAUSE_IDLE};
+  int64_t us[CAUSE_COUNT];
+  char labels[40];
+  activity_sums(a, us, clock_monotonic_us());
+  for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
+    snprintf(labels, sizeof labels, "cause=\"%s\"", interval_cause_name(causes[i]));
+    metric_set(metrics_register(METRIC_COUNTER, "leasehold_generation_seconds_total", labels,
+                                "Time by cause: compute (leased samples are decoded), load (nothing else to do than "
+                                "to take weights in), starved (a run is active, no sample to decode), idle (no run)."),
+               (double)us[causes[i]] / 1e6);
+  }
 }
 
 /* Copied when asked for, so that the token loop touches nothing but its own counters. */
@@ -41,8 +58,12 @@ void handle_metrics(struct http_request *r, void *context) {
        (double)n.activation_us);
   show(METRIC_COUNTER, "leasehold_generation_busy_slot_us_total",
        "Time spent by slots on leased samples, summed over slots.", (double)n.busy_slot_us);
+  show_activity(s->activity);
   show(METRIC_COUNTER, "leasehold_generation_results_posted_total", "Lease results accepted by the coordinator.",
        s->leases ? (double)leases_posted(s->leases) : 0);
+  show(METRIC_COUNTER, "leasehold_generation_tokens_resumed_total",
+       "Tokens of earlier holders' leases that were continued here, not sampled again.",
+       s->leases ? (double)leases_tokens_resumed(s->leases) : 0);
   show(METRIC_GAUGE, "leasehold_generation_slots", "Decode slots.", s->options.host.slots);
   show(METRIC_GAUGE, "leasehold_generation_slots_busy", "Decode slots in use.", n.slots_busy);
   show(METRIC_GAUGE, "leasehold_generation_queue_depth", "Samples that wait for a slot.", n.samples_waiting);

@@ -1,8 +1,8 @@
 /* See server.h: ties the parts together.
  *
  * Order of starting: stager (and model, when a folder was named), HTTP, leases, heartbeat.  Of stopping: leases are
- * handed back, plain requests finish, HTTP closes, heartbeat and leases end, then the stager and the engine, last the
- * replier: whoever hands work on outlives nobody that it hands to. */
+ * handed back, plain requests finish, HTTP closes, then the stager and the engine, heartbeat and leases, the streamer,
+ * last the replier: whoever hands work on outlives nobody that it hands to. */
 #include "services/generation-server/server.h"
 
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "services/generation-server/routes.h"
+#include "services/generation-server/stream.h"
 
 enum { HTTP_THREADS = 2, HTTP_DRAIN_MS = 2000, HAND_BACK_MS = 3000 };
 
@@ -107,7 +108,7 @@ static enum rc start_http(struct server *s, struct err *err) {
   if (s->options.advertise_url && *s->options.advertise_url)
     snprintf(s->url, sizeof s->url, "%s", s->options.advertise_url);
   else
-    program_default_url(s->url, sizeof s->url, s->options.bind, server_port(s));
+    program_default_url(s->url, sizeof s->url, s->options.bind, server_port(s), s->options.coordinator);
   return RC_OK;
 }
 
@@ -118,7 +119,8 @@ static enum rc start_worker(struct server *s, struct err *err) {
                                          .advertise_url = s->url,
                                          .slots = s->options.host.slots,
                                          .leases = s->leases,
-                                         .staging = s->staging};
+                                         .staging = s->staging,
+                                         .activity = s->activity};
   const enum rc rc = heartbeat_start(&s->heartbeat, &beat, err);
   if (rc == RC_OK) atomic_store(&s->beat, s->heartbeat);
   return rc;
@@ -131,9 +133,11 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   s->options = *options;
   s->start_seed = (uint64_t)clock_wall_ms() << 20 ^ (uint64_t)clock_monotonic_us();
   const bool worker = options->coordinator && *options->coordinator;
+  enum rc rc = activity_create(&s->activity, err);
+  s->options.host.activity = s->activity;
   const struct staging_options staging = {.token = options->token,
                                           .standalone = !worker,
-                                          .host = options->host,
+                                          .host = s->options.host,
                                           .opened = on_opened,
                                           .activated = on_activated,
                                           .context = s};
@@ -144,10 +148,11 @@ enum rc server_start(struct server **out, const struct server_options *options, 
                                         .word = on_word,
                                         .stale = on_stale,
                                         .context = s};
-  enum rc rc = queue_create(&s->finished, LIMIT_QUEUED_REQUESTS + 1, err);
+  if (rc == RC_OK) rc = queue_create(&s->finished, LIMIT_QUEUED_REQUESTS + 1, err);
   if (rc == RC_OK && pthread_create(&s->replier, NULL, replier_main, s) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the replier's thread could not be made");
   s->replier_started = rc == RC_OK;
+  if (rc == RC_OK) rc = streamer_start(&s->streamer, s->finished, options->stream_stall_ms, err);
   if (rc == RC_OK && worker) rc = leases_start(&s->leases, &leases, err);
   if (rc == RC_OK) rc = staging_start(&s->staging, &staging, err);
   if (rc == RC_OK && options->model_dir && *options->model_dir) rc = staging_load(s->staging, options->model_dir, err);
@@ -181,9 +186,11 @@ void server_stop(struct server *s) {
   if (s->staging) staging_stop(s->staging); /* with it the engine: its jobs end, their callbacks run */
   heartbeat_stop(s->heartbeat);
   leases_stop(s->leases);
+  streamer_stop(s->streamer);
   if (s->finished) queue_close(s->finished);
   if (s->replier_started) pthread_join(s->replier, NULL);
   staging_free(s->staging);
+  activity_free(s->activity);
   queue_destroy(s->finished);
   free(s);
 }

@@ -2,7 +2,7 @@
  *
  *   coordinator <--heartbeat.c, leases.c--> engine.c <--staging.c--> trainer
  *                                              ^
- *                        clients --route_*.c---+--replier--> answers
+ *                        clients --route_*.c---+--streamer, replier--> answers
  *
  * Every route's context is this struct. */
 #ifndef LEASEHOLD_GENERATION_SERVER_H
@@ -17,15 +17,18 @@
 
 struct server_options {
   const char *bind, *coordinator, *advertise_url, *name, *model_dir, *token;
-  int port, prefetch, drain_ms;
+  int port, prefetch, drain_ms, stream_stall_ms;
   struct host_options host;
 };
+
+struct streamer;
 
 struct server {
   struct server_options options;
   char url[LIMIT_URL_MAX], name[LIMIT_NAME_MAX];
   struct http_route routes[16];
   size_t route_count;
+  struct activity *activity;
   struct staging *staging;
   struct leases *leases; /* NULL without a coordinator, as is heartbeat */
   struct heartbeat *heartbeat;
@@ -33,12 +36,13 @@ struct server {
   _Atomic(struct host *) host;      /* NULL while the model is unknown */
   _Atomic(struct heartbeat *) beat; /* for callbacks that may come before server_start has returned */
   atomic_bool draining;
-  atomic_int requests_open; /* plain requests with the engine or the replier */
+  atomic_int requests_open; /* plain requests with the engine, the streamer or the replier */
   atomic_int samples_open;  /* of them */
   atomic_llong positions_open;
   atomic_ullong request_number;
-  uint64_t start_seed;    /* of requests that bring none */
-  struct queue *finished; /* of struct job: to the replier */
+  uint64_t start_seed; /* of requests that bring none */
+  struct streamer *streamer;
+  struct queue *finished; /* of struct generate_call: to the replier */
   pthread_t replier;
   bool replier_started;
 };

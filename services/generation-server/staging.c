@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/queue.h"
 #include "common/client/trainer_client.h"
+#include "services/generation-server/fault.h"
 
 enum {
   PUSHES_MAX = 4,
@@ -112,6 +113,10 @@ static bool is_news(struct staging *s, const struct current_version *current) {
 void staging_word(struct staging *s, const struct current_version *current) {
   if (!current->has) return; /* no run: keep what is loaded */
   pthread_mutex_lock(&s->mutex);
+  if (s->host && fault_is_deaf(s->options.host.fault, s->host->engine)) {
+    pthread_mutex_unlock(&s->mutex);
+    return;
+  }
   if (is_news(s, current)) {
     if (!s->word.has || !digest_equal(&s->word.policy.digest, &current->digest)) {
       s->retry_at_ms = 0;
@@ -309,12 +314,16 @@ static void *stager_main(void *argument) {
       const struct staging_push push = s->pushes[0];
       memmove(&s->pushes[0], &s->pushes[1], (size_t)--s->push_count * sizeof s->pushes[0]);
       pthread_mutex_unlock(&s->mutex);
+      activity_set(s->options.host.activity, ACTIVITY_LOADING, true);
       do_push(s, &push);
+      activity_set(s->options.host.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else if (must_pull(s) && clock_monotonic_ms() >= s->retry_at_ms) {
       const struct word word = s->word;
       pthread_mutex_unlock(&s->mutex);
+      activity_set(s->options.host.activity, ACTIVITY_LOADING, true);
       do_pull(s, &word);
+      activity_set(s->options.host.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else {
       const struct timespec until = clock_deadline_in(must_pull(s) ? RETRY_MIN_MS : NAP_MS);

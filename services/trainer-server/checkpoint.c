@@ -12,13 +12,17 @@
 
 #include "common/base/file.h"
 #include "common/json/json.h"
+#include "services/trainer-server/fault.h"
 
-enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096 };
+enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096, SEAL_MAX = 96 };
+static const int64_t VERSION_MAX = 1000000000000000;
 
 static const char *const model_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
                                           "generation_config.json"};
 static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
 static const char partial_prefix[] = ".partial-";
+static const char seal_format[] =
+    ",\"state_digest\":\"%s\"}"; /* the end of trainer_state.json: over all bytes before it */
 
 static enum rc copy_model_files(const char *from_dir, const char *to_dir, struct err *err) {
   for (size_t i = 0; i < sizeof model_files / sizeof model_files[0]; i++) {
@@ -79,7 +83,10 @@ static void write_state(const struct checkpoint_meta *meta, const struct digest 
     json_object_end(&w);
   }
   json_array_end(&w);
-  json_object_end(&w);
+  struct digest seal;
+  digest_of(&seal, out->data, out->len);
+  digest_hex(hex, &seal);
+  buf_printf(out, seal_format, hex);
 }
 
 /* The index of optimizer.safetensors: masters, first and second moments of every parameter, in table order. */
@@ -145,9 +152,28 @@ static enum rc write_named(const char *dir, const char *name, const void *bytes,
   return rc == RC_OK ? file_write_atomic(path, bytes, len, err) : rc;
 }
 
+static enum rc write_latest(const char *state_dir, const char *run, int64_t version, struct err *err) {
+  char latest[LATEST_MAX];
+  snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", run, version);
+  return write_named(state_dir, "latest", latest, strlen(latest), err);
+}
+
+/* The same version may be there: a step replayed, or taken again after a crash that came before `latest` named it.  It
+ * is moved aside, for removing it takes its time, in which there would be neither. */
+static enum rc put_in_place(const char *partial, const char *final, struct err *err) {
+  char aside[LIMIT_PATH_MAX];
+  if (!file_exists(final)) return file_rename_durable(partial, final, err);
+  enum rc rc = path_format(aside, err, "%s-replaced", partial);
+  if (rc == RC_OK) rc = file_remove_tree(aside, err);
+  if (rc == RC_OK) rc = file_rename_durable(final, aside, err);
+  if (rc == RC_OK) rc = file_rename_durable(partial, final, err);
+  if (rc == RC_OK) rc = file_remove_tree(aside, err);
+  return rc;
+}
+
 enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
                          const struct model *m, struct optimizer *o, const struct buf *weights_bytes, struct err *err) {
-  char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX], latest[LATEST_MAX];
+  char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
   struct buf state = BUF_INIT;
   struct digest optimizer;
   enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
@@ -158,17 +184,15 @@ enum rc checkpoint_write(const char *state_dir, const char *model_dir, const str
   if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
   if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
+  fault_die(FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
   if (rc == RC_OK) rc = write_optimizer(path, m, o, &optimizer, err);
   if (rc != RC_OK) goto out;
   write_state(meta, &optimizer, &state);
   if ((rc = buf_check(&state, err)) != RC_OK) goto out;
   if ((rc = write_named(partial, "trainer_state.json", state.data, state.len, err)) != RC_OK) goto out;
   if ((rc = file_sync_dir(partial, err)) != RC_OK) goto out;
-  if ((rc = file_remove_tree(final, err)) != RC_OK)
-    goto out; /* the same version again: a step replayed after a crash that came before `latest` named it */
-  if ((rc = file_rename_durable(partial, final, err)) != RC_OK) goto out;
-  snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", meta->run, meta->version);
-  rc = write_named(state_dir, "latest", latest, strlen(latest), err);
+  rc = put_in_place(partial, final, err);
+  if (rc == RC_OK) rc = write_latest(state_dir, meta->run, meta->version, err);
 out:
   buf_free(&state);
   return rc;
@@ -198,49 +222,56 @@ static enum rc read_history(struct checkpoint *c, const struct json *value, stru
   return RC_OK;
 }
 
+/* Every bit of the file counts: a step count that is off by one loads as well as the right one. */
+static enum rc check_seal(const struct buf *bytes, const char *path, struct err *err) {
+  char hex[DIGEST_HEX_MAX], seal[SEAL_MAX];
+  struct digest digest;
+  const size_t length = (size_t)snprintf(seal, sizeof seal, seal_format, "") + 2 * sizeof digest.bytes;
+  const size_t covered = bytes->len >= length ? bytes->len - length : 0;
+  digest_of(&digest, bytes->data, covered);
+  digest_hex(hex, &digest);
+  snprintf(seal, sizeof seal, seal_format, hex);
+  if (bytes->len > length && memcmp(bytes->data + covered, seal, length) == 0) return RC_OK;
+  return err_set(err, RC_CORRUPT, NULL, "%s: expected it to end with the digest of its %zu bytes, %s", path, covered,
+                 hex);
+}
+
+static enum rc read_fields(struct checkpoint *c, const struct json *root, struct digest *optimizer, struct err *err) {
+  const char *run = "", *step_id = "";
+  const struct json *training = NULL, *history = NULL, *seal = NULL;
+  const struct json_field fields[] = {
+      {.name = "run", .kind = FIELD_STRING, .target = &run, .required = true, .min = 1, .max = LIMIT_NAME_MAX - 1},
+      {.name = "version", .kind = FIELD_I64, .target = &c->meta.version, .required = true, .min = 0, .max = 1e15},
+      {.name = "digest", .kind = FIELD_DIGEST, .target = &c->meta.digest, .required = true},
+      {.name = "optimizer_digest", .kind = FIELD_DIGEST, .target = optimizer, .required = true},
+      {.name = "step_id", .kind = FIELD_STRING, .target = &step_id, .required = true, .max = LIMIT_NAME_MAX - 1},
+      {.name = "step_request", .kind = FIELD_DIGEST, .target = &c->meta.step_request, .required = true},
+      {.name = "seed", .kind = FIELD_U64, .target = &c->meta.seed, .required = true},
+      {.name = "epoch", .kind = FIELD_U64, .target = &c->meta.epoch, .required = true},
+      {.name = "fence", .kind = FIELD_U64, .target = &c->meta.fence, .required = true},
+      {.name = "optimizer_steps", .kind = FIELD_I64, .target = &c->meta.optimizer_steps, .required = true, .max = 1e15},
+      {.name = "training", .kind = FIELD_VALUE, .target = &training, .required = true},
+      {.name = "history", .kind = FIELD_VALUE, .target = &history, .required = true},
+      {.name = "state_digest", .kind = FIELD_VALUE, .target = &seal, .required = true},
+  };
+  enum rc rc = json_fields(root, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
+  if (rc != RC_OK) return rc;
+  snprintf(c->meta.run, sizeof c->meta.run, "%s", run);
+  snprintf(c->meta.step_id, sizeof c->meta.step_id, "%s", step_id);
+  training_config_defaults(&c->meta.training);
+  rc = training_config_read(&c->meta.training, training, &c->arena, err);
+  return rc == RC_OK ? read_history(c, history, err) : rc;
+}
+
 static enum rc read_state(struct checkpoint *c, struct digest *optimizer, struct err *err) {
   char path[LIMIT_PATH_MAX];
   struct buf bytes = BUF_INIT;
   struct json *root = NULL;
   enum rc rc = path_format(path, err, "%s/trainer_state.json", c->dir);
   if (rc == RC_OK) rc = file_read(&bytes, path, STATE_FILE_MAX, err);
+  if (rc == RC_OK) rc = check_seal(&bytes, path, err);
   if (rc == RC_OK) rc = json_parse(&root, bytes.data, bytes.len, STATE_FILE_MAX, err);
-  if (rc == RC_OK) {
-    const char *run = "", *step_id = "";
-    const struct json *training = NULL, *history = NULL;
-    const struct json_field fields[] = {
-        {.name = "run", .kind = FIELD_STRING, .target = &run, .required = true, .min = 1, .max = LIMIT_NAME_MAX - 1},
-        {.name = "version", .kind = FIELD_I64, .target = &c->meta.version, .required = true, .min = 0, .max = 1e15},
-        {.name = "digest", .kind = FIELD_DIGEST, .target = &c->meta.digest, .required = true},
-        {.name = "optimizer_digest", .kind = FIELD_DIGEST, .target = optimizer, .required = true},
-        {.name = "step_id",
-         .kind = FIELD_STRING,
-         .target = &step_id,
-         .required = true,
-         .min = 0,
-         .max = LIMIT_NAME_MAX - 1},
-        {.name = "step_request", .kind = FIELD_DIGEST, .target = &c->meta.step_request, .required = true},
-        {.name = "seed", .kind = FIELD_U64, .target = &c->meta.seed, .required = true},
-        {.name = "epoch", .kind = FIELD_U64, .target = &c->meta.epoch, .required = true},
-        {.name = "fence", .kind = FIELD_U64, .target = &c->meta.fence, .required = true},
-        {.name = "optimizer_steps",
-         .kind = FIELD_I64,
-         .target = &c->meta.optimizer_steps,
-         .required = true,
-         .min = 0,
-         .max = 1e15},
-        {.name = "training", .kind = FIELD_VALUE, .target = &training, .required = true},
-        {.name = "history", .kind = FIELD_VALUE, .target = &history, .required = true},
-    };
-    rc = json_fields(root, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
-    if (rc == RC_OK) {
-      snprintf(c->meta.run, sizeof c->meta.run, "%s", run);
-      snprintf(c->meta.step_id, sizeof c->meta.step_id, "%s", step_id);
-      training_config_defaults(&c->meta.training);
-      rc = training_config_read(&c->meta.training, training, &c->arena, err);
-    }
-    if (rc == RC_OK) rc = read_history(c, history, err);
-  }
+  if (rc == RC_OK) rc = read_fields(c, root, optimizer, err);
   json_free(root);
   buf_free(&bytes);
   return rc;
@@ -296,51 +327,126 @@ static enum rc read_weights(const struct checkpoint *c, struct weights *w, struc
   return rc == RC_OK ? check_digest(path, &digest, &c->meta.digest, err) : rc;
 }
 
-/* STATE/latest -> "<run>/v<version>". */
+/* "<run>/v<version>\n", and nothing else. */
+static bool latest_parse(const char *text, char run[LIMIT_NAME_MAX], int64_t *version) {
+  int end = 0;
+  _Static_assert(LIMIT_NAME_MAX == 128, "the width in the format below");
+  return sscanf(text, "%127[^/\n]/v%" SCNd64 "%n", run, version, &end) == 2 && strcmp(text + end, "\n") == 0 &&
+         *version >= 0 && *version <= VERSION_MAX;
+}
+
 static enum rc read_latest(const char *state_dir, char run[LIMIT_NAME_MAX], int64_t *version, struct err *err) {
   char path[LIMIT_PATH_MAX];
   struct buf text = BUF_INIT;
-  int end = 0;
   enum rc rc = path_format(path, err, "%s/latest", state_dir);
   if (rc == RC_OK) rc = file_read(&text, path, LATEST_MAX, err);
-  _Static_assert(LIMIT_NAME_MAX == 128, "the width in the format below");
-  if (rc == RC_OK &&
-      (sscanf(text.data, "%127[^/\n]/v%" SCNd64 "%n", run, version, &end) != 2 || strcmp(text.data + end, "\n") != 0)) {
-    rc = err_set(err, RC_CORRUPT, NULL, "%s: expected \"<run>/v<version>\", got \"%.80s\"", path, text.data);
-  }
+  if (rc == RC_TOO_LARGE || (rc == RC_OK && !latest_parse(text.data, run, version)))
+    rc = err_set(err, RC_CORRUPT, NULL, "%s: expected \"<run>/v<version>\", got \"%.80s\"", path,
+                 text.data ? text.data : "something longer");
   buf_free(&text);
   return rc;
 }
 
-static enum rc read_checkpoint(struct checkpoint *c, const char *run, int64_t version, const struct model *m,
-                               struct weights *w, struct optimizer *o, struct err *err) {
-  struct digest optimizer;
-  enum rc rc = read_state(c, &optimizer, err);
-  if (rc == RC_OK && (strcmp(c->meta.run, run) != 0 || c->meta.version != version)) {
-    rc = err_set(err, RC_CORRUPT, NULL, "trainer_state.json is of run %s, version %" PRId64, c->meta.run,
+static enum rc check_identity(const struct checkpoint *c, const char *run, int64_t version, struct err *err) {
+  if (strcmp(c->meta.run, run) == 0 && c->meta.version == version) return RC_OK;
+  return err_set(err, RC_CORRUPT, NULL, "trainer_state.json is of run %s, version %" PRId64, c->meta.run,
                  c->meta.version);
-  }
-  if (rc == RC_OK) rc = read_weights(c, w, err);
-  if (rc == RC_OK) rc = read_optimizer(c->dir, m, o, &optimizer, err);
+}
+
+/* What is wrong with a stored checkpoint is never a caller's input: only refused memory and failed reading keep their
+ * codes. */
+static enum rc damage_of(enum rc rc, const char *dir, const struct err *cause, struct err *err) {
+  if (rc != RC_NO_MEMORY && rc != RC_IO) rc = RC_CORRUPT;
+  return err_set(err, rc, NULL, "checkpoint %s %s: %.380s", dir, rc == RC_CORRUPT ? "is damaged" : "cannot be read",
+                 cause->message);
+}
+
+static enum rc load_version(struct checkpoint *c, const char *state_dir, const char *run, int64_t version,
+                            const struct model *m, struct weights *w, struct optimizer *o, struct err *err) {
+  struct digest optimizer;
+  struct err cause = {0};
+  memset(c, 0, sizeof *c);
+  enum rc rc = path_format(c->dir, err, "%s/%s/v%" PRId64, state_dir, run, version);
+  if (rc != RC_OK) return rc;
+  rc = read_state(c, &optimizer, &cause);
+  if (rc == RC_OK) rc = check_identity(c, run, version, &cause);
+  if (rc == RC_OK) rc = read_weights(c, w, &cause);
+  if (rc == RC_OK) rc = read_optimizer(c->dir, m, o, &optimizer, &cause);
+  if (rc == RC_OK) return RC_OK;
+  rc = damage_of(rc, c->dir, &cause, err);
+  checkpoint_free(c);
   return rc;
 }
 
-/* Whatever is wrong with a stored checkpoint, it is not a caller's input: only refused memory and failed reading keep
- * their codes. */
+/* Is it the name of a version's folder, as we write it? */
+static bool version_of(const char *name, int64_t *version) {
+  char again[32];
+  if (sscanf(name, "v%" SCNd64, version) != 1 || *version < 0) return false;
+  snprintf(again, sizeof again, "v%" PRId64, *version);
+  return strcmp(again, name) == 0;
+}
+
+/* The newest version of the run below `below` that has a folder; -1: none. */
+static enum rc version_below(const char *state_dir, const char *run, int64_t below, int64_t *out, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  *out = -1;
+  enum rc rc = path_format(path, err, "%s/%s", state_dir, run);
+  if (rc != RC_OK) return rc;
+  DIR *dir = opendir(path);
+  if (!dir) return errno == ENOENT ? RC_OK : err_set_errno(err, RC_IO, "listing %s", path);
+  for (struct dirent *e; (e = readdir(dir));) {
+    int64_t version;
+    if (version_of(e->d_name, &version) && version < below && version > *out) *out = version;
+  }
+  closedir(dir);
+  return RC_OK;
+}
+
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
                         struct optimizer *o, struct err *err) {
   char run[LIMIT_NAME_MAX];
   int64_t version;
+  struct err damage = {0};
   memset(out, 0, sizeof *out);
   enum rc rc = read_latest(state_dir, run, &version, err);
-  if (rc == RC_OK) rc = path_format(out->dir, err, "%s/%s/v%" PRId64, state_dir, run, version);
-  if (rc == RC_OK) {
+  if (rc != RC_OK) return rc;
+  for (const int64_t newest = version;;) {
     struct err cause = {0};
-    rc = read_checkpoint(out, run, version, m, w, o, &cause);
-    if (rc != RC_OK && rc != RC_NO_MEMORY && rc != RC_IO) rc = RC_CORRUPT;
-    if (rc != RC_OK) err_set(err, rc, NULL, "checkpoint %s: %.400s", out->dir, cause.message);
+    rc = load_version(out, state_dir, run, version, m, w, o, &cause);
+    if (version == newest) damage = cause;
+    if (rc == RC_OK) break;
+    if (rc != RC_CORRUPT) {
+      if (err) *err = cause;
+      return rc;
+    }
+    if ((rc = version_below(state_dir, run, version, &version, err)) != RC_OK) return rc;
+    if (version < 0)
+      return err_set(err, RC_CORRUPT, NULL,
+                     "no checkpoint of run %s is whole: %.300s; with a new --state-dir a run that began with the model "
+                     "folder's weights is replayed",
+                     run, damage.message);
   }
-  if (rc != RC_OK) checkpoint_free(out);
+  snprintf(out->damage, sizeof out->damage, "%s", damage.message);
+  return RC_OK;
+}
+
+enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err) {
+  enum rc rc = c->damage[0] ? write_latest(state_dir, c->meta.run, c->meta.version, err) : RC_OK;
+  return rc == RC_OK ? checkpoint_prune(state_dir, c->meta.run, c->meta.version, keep, err) : rc;
+}
+
+enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
+                                struct err *err) {
+  struct checkpoint c = {0};
+  struct digest optimizer;
+  struct err cause = {0};
+  enum rc rc = path_format(c.dir, err, "%s/%s/v%" PRId64, state_dir, run, version);
+  if (rc != RC_OK) return rc;
+  rc = read_state(&c, &optimizer, &cause);
+  if (rc == RC_OK) rc = check_identity(&c, run, version, &cause);
+  if (rc == RC_OK) rc = read_weights(&c, w, &cause);
+  if (rc != RC_OK) rc = damage_of(rc, c.dir, &cause, err);
+  checkpoint_free(&c);
   return rc;
 }
 
@@ -360,12 +466,11 @@ enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest,
   int count = 0;
   for (struct dirent *e; rc == RC_OK && (e = readdir(dir));) {
     int64_t version;
-    int end = 0;
-    if (strncmp(e->d_name, partial_prefix, sizeof partial_prefix - 1) == 0) {
+    const bool is_version = version_of(e->d_name, &version);
+    if (strncmp(e->d_name, partial_prefix, sizeof partial_prefix - 1) == 0 || (is_version && version > newest)) {
       rc = path_format(path, err, "%s/%s", run_dir, e->d_name);
       if (rc == RC_OK) rc = file_remove_tree(path, err);
-    } else if (sscanf(e->d_name, "v%" SCNd64 "%n", &version, &end) == 1 && e->d_name[end] == 0 && version > 0 &&
-               version < newest && count < PRUNE_MAX) {
+    } else if (is_version && version > 0 && version < newest && count < PRUNE_MAX) {
       versions[count++] = version;
     }
   }

@@ -5,8 +5,13 @@
  *   STATE/latest             "<run>/v<version>": replaced atomically, after the folder is durable
  *
  * Written to STATE/<run>/.partial-v<version>, every file fsynced, then renamed: a half-written checkpoint is never
- * loaded, and is swept away by the next pruning. Loading checks the recorded digests against the weights as loaded
- * and against the optimizer's bytes.  Called by the engine's thread only.
+ * loaded, and is swept away by the next pruning. Loading checks everything that is loaded against a digest:
+ * trainer_state.json carries its own, and those of the weights and of the optimizer's bytes.
+ *
+ * When the newest checkpoint is damaged the newest whole older one of its run is loaded: the coordinator has the rounds
+ * since replayed.  So the folder of the run that `latest` names must hold no version of another run of that name, and
+ * none newer than `latest` that could become an older one: pruning removes whatever is newer than the version at hand,
+ * when a run is opened and when it is restored.  Called by the engine's thread only, before it runs by trainer_create.
  */
 #ifndef LEASEHOLD_TRAINER_CHECKPOINT_H
 #define LEASEHOLD_TRAINER_CHECKPOINT_H
@@ -44,17 +49,24 @@ enum rc checkpoint_write(const char *state_dir, const char *model_dir, const str
 struct checkpoint {
   struct checkpoint_meta meta;
   char dir[LIMIT_PATH_MAX];
+  char damage[ERR_MESSAGE_MAX]; /* what is wrong with the newest one, when this is an older one; else "" */
   struct round_record *history;
   struct arena arena;
 };
-/* The checkpoint that STATE/latest names: RC_NOT_FOUND when there is none; RC_CORRUPT when it is not whole or not
- * what was written. Fills weights, masters and moments; the caller configures the optimizer and its step count from
- * meta. */
+/* The checkpoint that STATE/latest names, or the newest older one of its run that is whole: RC_NOT_FOUND when there is
+ * no STATE/latest; RC_CORRUPT when none is whole, or `latest` does not say which run.  RC_IO and RC_NO_MEMORY are not
+ * damage: nothing older is tried. Fills weights, masters and moments, also when it fails; the caller configures the
+ * optimizer and its step count from meta. */
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
                         struct optimizer *o, struct err *err);
 void checkpoint_free(struct checkpoint *c);
-/* Keeps v0 and the newest `keep` of the run up to version `newest`; removes the rest, and what half-written ones
- * left. */
+/* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
+enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);
+/* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
+enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
+                                struct err *err);
+/* Keeps v0 and the newest `keep` of the run up to version `newest`; removes the rest, newer ones too, and what
+ * half-written ones left. */
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err);
 
 #endif

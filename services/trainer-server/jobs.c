@@ -1,5 +1,5 @@
 /* The job table: see jobs.h.  A fixed number of hash chains under one lock; waiters are suspended requests with their
- * id. Bodies of answers are encoded under the lock: a job may be dropped as soon as it is released. */
+ * id. Answers are encoded without the lock, from jobs that are held meanwhile. */
 #include "services/trainer-server/jobs.h"
 
 #include <pthread.h>
@@ -63,11 +63,26 @@ static struct job *find(struct jobs *j, const char *id, enum job_kind kind) {
   return NULL;
 }
 
-static void unlink_job(struct jobs *j, struct job *job) {
-  struct job **at = &j->chains[chain_of(job->id)];
-  while (*at != job) at = &(*at)->next;
+/* With the lock held: takes the job at *at off its chain; its memory goes now, or with its last reader. */
+static void drop_at(struct jobs *j, struct job **at) {
+  struct job *job = *at;
   *at = job->next;
   j->count--;
+  job->dropped = true;
+  if (job->readers == 0) job_free(job);
+}
+
+static void drop(struct jobs *j, struct job *job) {
+  struct job **at = &j->chains[chain_of(job->id)];
+  while (*at != job) at = &(*at)->next;
+  drop_at(j, at);
+}
+
+static void let_go(struct jobs *j, struct job *job) {
+  pthread_mutex_lock(&j->lock);
+  const bool last = --job->readers == 0 && job->dropped;
+  pthread_mutex_unlock(&j->lock);
+  if (last) job_free(job);
 }
 
 enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const struct digest *request, int64_t version,
@@ -77,8 +92,7 @@ enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const str
   struct job *job = find(j, id, kind);
   *fresh = false;
   if (job && job->state == JOB_FAILED) { /* a failed job may be submitted anew */
-    unlink_job(j, job);
-    job_free(job);
+    drop(j, job);
     job = NULL;
   }
   if (job) {
@@ -126,34 +140,35 @@ void jobs_running(struct jobs *j, struct job *job) {
   pthread_mutex_unlock(&j->lock);
 }
 
-/* Called with the lock held; the body is built before the caller unlocks, because the job may be dropped afterwards. */
-static void status_body(const struct job *job, struct buf *body) {
+/* state is the job's when it was looked at: one that had not ended may have by now, and its results are not read. */
+static void status_body(const struct job *job, enum job_state state, struct buf *body) {
   if (job->kind == JOB_BATCH) {
     struct batch_status s = {0};
-    if (job->state == JOB_DONE) s = job->out.batch;
+    if (state == JOB_DONE) s = job->out.batch;
+    if (state == JOB_FAILED) s.error = job->error;
     s.batch_id = job->id;
-    s.state = job->state;
-    s.error = job->error;
+    s.state = state;
     batch_status_encode(&s, body);
   } else if (job->kind == JOB_STEP) {
     struct step_status s = {0};
-    if (job->state == JOB_DONE) s = job->out.step;
+    if (state == JOB_DONE) s = job->out.step;
+    if (state == JOB_FAILED) s.error = job->error;
     s.step_id = job->id;
-    s.state = job->state;
-    s.error = job->error;
+    s.state = state;
     step_status_encode(&s, body);
   } else {
     open_run_answer_encode(&job->out.open, body);
   }
 }
 
-static void reply_job(struct http_request *r, const struct job *job) {
-  if (job->kind == JOB_OPEN_RUN && job->state == JOB_FAILED) {
+/* Without the lock, from a job that is held. */
+static void reply_job(struct http_request *r, const struct job *job, enum job_state state) {
+  if (job->kind == JOB_OPEN_RUN && state == JOB_FAILED) {
     http_fail(r, &job->error);
     return;
   }
   struct buf body = BUF_INIT;
-  status_body(job, &body);
+  status_body(job, state, &body);
   http_reply_json(r, 200, &body);
 }
 
@@ -172,12 +187,17 @@ static struct http_request *take_waiter(struct jobs *j, const struct job *job, i
 static bool ended(const struct job *job) { return job->state == JOB_DONE || job->state == JOB_FAILED; }
 
 void jobs_finish(struct jobs *j, struct job *job, const struct err *error) {
+  const enum job_state state = error ? JOB_FAILED : JOB_DONE;
+  struct http_request *waiting[JOB_WAITERS_MAX];
+  int count = 0, from = 0;
   pthread_mutex_lock(&j->lock);
   if (error) job->error = *error;
-  job->state = error ? JOB_FAILED : JOB_DONE;
-  int from = 0;
-  for (struct http_request *r; (r = take_waiter(j, job, &from));) reply_job(r, job);
+  job->state = state;
+  for (struct http_request *r; (r = take_waiter(j, job, &from));) waiting[count++] = r;
+  job->readers++;
   pthread_mutex_unlock(&j->lock);
+  for (int i = 0; i < count; i++) reply_job(waiting[i], job, state);
+  let_go(j, job);
 }
 
 void jobs_cancel(struct jobs *j, struct job *job) {
@@ -186,9 +206,8 @@ void jobs_cancel(struct jobs *j, struct job *job) {
   pthread_mutex_lock(&j->lock);
   int from = 0;
   for (struct http_request *r; (r = take_waiter(j, job, &from));) http_fail(r, &e);
-  unlink_job(j, job);
+  drop(j, job);
   pthread_mutex_unlock(&j->lock);
-  job_free(job);
 }
 
 static void fail_unknown(struct http_request *r, const char *id) {
@@ -203,64 +222,79 @@ static void fail_unknown(struct http_request *r, const char *id) {
 static void wait_over(struct http_request *r, enum http_cancel why, void *context) {
   struct waiter *w = context;
   struct jobs *j = w->jobs;
+  struct job *job = NULL;
+  enum job_state state = JOB_QUEUED;
+  struct err e;
   pthread_mutex_lock(&j->lock);
-  if (w->used && w->request == r) {
+  const bool mine = w->used && w->request == r;
+  if (mine) {
     w->used = false;
-    struct job *job = find(j, w->id, w->kind);
-    if (job && (ended(job) || job->kind != JOB_OPEN_RUN)) {
-      reply_job(r, job);
-    } else {
-      struct err e;
-      if (why == HTTP_CANCEL_SHUTDOWN)
-        err_set(&e, RC_UNAVAILABLE, NULL, "the trainer stops before job %s ended", w->id);
-      else
-        err_set(&e, RC_TIMEOUT, NULL, "job %s did not end within the wait", w->id);
-      http_fail(r, &e);
-    }
+    job = find(j, w->id, w->kind);
+    if (job && !ended(job) && job->kind == JOB_OPEN_RUN) job = NULL; /* it has no status but its end */
+    if (job) job->readers++, state = job->state;
+    if (why == HTTP_CANCEL_SHUTDOWN)
+      err_set(&e, RC_UNAVAILABLE, NULL, "the trainer stops before job %s ended", w->id);
+    else
+      err_set(&e, RC_TIMEOUT, NULL, "job %s did not end within the wait", w->id);
   }
   pthread_mutex_unlock(&j->lock);
+  if (!mine) return;
+  if (!job) {
+    http_fail(r, &e);
+    return;
+  }
+  reply_job(r, job, state);
+  let_go(j, job);
+}
+
+/* With the lock held: false when there is no room. */
+static bool wait_for(struct jobs *j, const struct job *job, struct http_request *r, int64_t wait_ms) {
+  struct waiter *w = j->waiters;
+  while (w < j->waiters + JOB_WAITERS_MAX && w->used) w++;
+  if (w == j->waiters + JOB_WAITERS_MAX) return false;
+  w->request = r;
+  w->kind = job->kind;
+  w->used = true;
+  snprintf(w->id, sizeof w->id, "%s", job->id);
+  http_suspend(r, wait_ms, wait_over, w);
+  return true;
 }
 
 void jobs_answer(struct jobs *j, const char *id, enum job_kind kind, struct http_request *r, int64_t wait_ms) {
+  enum { UNKNOWN, READ, WAITS, NO_ROOM } what;
+  enum job_state state = JOB_QUEUED;
   pthread_mutex_lock(&j->lock);
   struct job *job = find(j, id, kind);
-  struct waiter *free_waiter = NULL;
   if (!job) {
-    fail_unknown(r, id);
+    what = UNKNOWN;
   } else if (ended(job) || (wait_ms == 0 && kind != JOB_OPEN_RUN)) {
-    reply_job(r, job);
+    what = READ;
+    state = job->state;
+    job->readers++;
   } else {
-    for (int i = 0; i < JOB_WAITERS_MAX && !free_waiter; i++) {
-      if (!j->waiters[i].used) free_waiter = &j->waiters[i];
-    }
-    if (!free_waiter) {
-      struct err e;
-      err_set(&e, RC_FULL, NULL, "%d requests wait for jobs already", JOB_WAITERS_MAX);
-      http_fail(r, &e);
-    } else {
-      free_waiter->request = r;
-      free_waiter->kind = kind;
-      free_waiter->used = true;
-      snprintf(free_waiter->id, sizeof free_waiter->id, "%s", id);
-      http_suspend(r, wait_ms, wait_over, free_waiter);
-    }
+    what = wait_for(j, job, r, wait_ms) ? WAITS : NO_ROOM; /* who waits may be answered as soon as the lock is gone */
   }
   pthread_mutex_unlock(&j->lock);
+  if (what == UNKNOWN) {
+    fail_unknown(r, id);
+  } else if (what == READ) {
+    reply_job(r, job, state);
+    let_go(j, job);
+  } else if (what == NO_ROOM) {
+    struct err e;
+    err_set(&e, RC_FULL, NULL, "%d requests wait for jobs already", JOB_WAITERS_MAX);
+    http_fail(r, &e);
+  }
 }
 
 void jobs_forget_before(struct jobs *j, int64_t version) {
   pthread_mutex_lock(&j->lock);
   for (int c = 0; c < CHAINS; c++) {
-    struct job **at = &j->chains[c];
-    while (*at) {
-      struct job *job = *at;
-      if (ended(job) && job->version < version) {
-        *at = job->next;
-        j->count--;
-        job_free(job);
-      } else {
-        at = &job->next;
-      }
+    for (struct job **at = &j->chains[c]; *at;) {
+      if (ended(*at) && (*at)->version < version)
+        drop_at(j, at);
+      else
+        at = &(*at)->next;
     }
   }
   pthread_mutex_unlock(&j->lock);

@@ -7,8 +7,9 @@
  * has not ended belongs to whoever works on it (submitter, engine, publisher in turn) and is never dropped. Waiting
  * requests are suspended connections, answered when the job ends or their wait is over. `lock` guards the table,
  * every job's state, and the waiters; a job's request and result memory (its arena) is written by its owner only
- * before the state becomes DONE or FAILED, and read under the lock only after.  Order of locks: jobs before the http
- * server's, which never calls back with its own held.
+ * before the state becomes DONE or FAILED, and only read after.  Answers may be megabytes of log-probabilities, so they
+ * are encoded without the lock: who does it is counted in `readers`, and a job that is dropped meanwhile is freed by
+ * the last of them.  Order of locks: jobs before the http server's, which never calls back with its own held.
  */
 #ifndef LEASEHOLD_TRAINER_JOBS_H
 #define LEASEHOLD_TRAINER_JOBS_H
@@ -18,7 +19,8 @@
 #include "common/wire/training.h"
 
 enum job_kind { JOB_OPEN_RUN, JOB_BATCH, JOB_STEP };
-enum { JOBS_MAX = 8192, JOB_WAITERS_MAX = 1024 };
+/* Two full rounds of one-group batches, the step's answer and repeats included: see jobs_forget_before. */
+enum { JOBS_MAX = 3 * LIMIT_GROUPS_PER_ROUND, JOB_WAITERS_MAX = 1024 };
 
 struct job {
   char id[LIMIT_NAME_MAX];
@@ -38,6 +40,8 @@ struct job {
     struct step_status step;
   } out;
   struct err error;
+  int readers;      /* who encode an answer from it, outside the lock */
+  bool dropped;     /* out of the table, and freed by its last reader */
   struct job *next; /* hash chain */
 };
 

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "services/trainer-server/fault.h"
 #include "services/trainer-server/publisher.h"
 #include "services/trainer-server/registration.h"
 #include "services/trainer-server/routes.h"
@@ -12,7 +13,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 100 };
 
 struct settings {
   struct program_settings program;
-  const char *coordinator, *advertise_url, *name;
+  const char *coordinator, *advertise_url, *name, *fault;
   struct trainer_options trainer;
 };
 
@@ -33,8 +34,10 @@ static enum rc serve(struct settings *s, struct err *err) {
                                               .route_count = trainer_route_count,
                                               .context = trainer};
   if ((rc = http_server_start(&server, &options, err)) != RC_OK) goto out;
-  program_default_url(url, sizeof url, s->program.bind, http_server_port(server));
-  if (!s->advertise_url[0]) s->advertise_url = url;
+  if (!s->advertise_url[0]) {
+    program_default_url(url, sizeof url, s->program.bind, http_server_port(server), s->coordinator);
+    s->advertise_url = url;
+  }
   log_info("listening on %s:%d", s->program.bind, http_server_port(server));
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   if (s->coordinator[0]) {
@@ -63,7 +66,7 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8200"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this server; default http://BIND:PORT, with 127.0.0.1 for a wildcard BIND"},
+       "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "trainer", 0, 0, "this worker's name"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,
        "Hugging Face folder: config.json, tokenizer.json, model.safetensors"},
@@ -79,7 +82,7 @@ int main(int argc, char **argv) {
        "checkpoints kept of a run, besides version 0"},
       {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0, "force kernels of v2, v3 or v4; default: the best this CPU has"},
 #ifdef LEASEHOLD_FAULTS
-      {"fault", OPTION_STRING, &s.trainer.fault, "", 0, 0, "mutant of the exactness tests: flip-gradient"},
+      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif
   };
   const struct program program = {
@@ -91,6 +94,9 @@ int main(int argc, char **argv) {
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
+#ifdef LEASEHOLD_FAULTS
+  if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
+#endif
   if (rc == RC_OK && run) {
     if (!s.trainer.isa[0]) s.trainer.isa = NULL;
     rc = serve(&s, &err);

@@ -12,6 +12,7 @@
 #include "common/base/queue.h"
 #include "common/client/coordinator_client.h"
 #include "common/client/generation_client.h"
+#include "services/trainer-server/timeline.h"
 
 enum {
   PUBLISH_QUEUE = 64,
@@ -141,15 +142,24 @@ static void announce(struct publisher *p, const struct job *job, const struct we
   http_client_destroy(http);
 }
 
+/* Beside the engine's stretches, which have room for it: see timeline_take. */
+static void push_note(struct publisher *p, struct step_status *out, int64_t begun_us, int64_t ended_us) {
+  const int64_t offset_us = timeline_wall_offset_us();
+  trainer_count_push(p->trainer, ended_us - begun_us);
+  if (!out->intervals) return;
+  out->intervals[out->interval_count++] = (struct interval){CAUSE_PUSH, begun_us + offset_us, ended_us + offset_us};
+}
+
 /* The step was taken and its version is durable: nothing that goes wrong here makes it a failed one. */
 static void publish(struct publisher *p, struct publication *publication) {
   struct job *job = publication->step;
   struct err err = {0};
-  int64_t begun_us = clock_monotonic_us();
+  const int64_t begun_us = clock_monotonic_us();
   if (push_all(p, job, publication->blob, &err) != RC_OK)
     log_warn("version %" PRId64 " was not pushed: %s", publication->blob->version, err.message);
   job->out.step.push_us = clock_monotonic_us() - begun_us;
   announce(p, job, publication->blob);
+  push_note(p, &job->out.step, begun_us, clock_monotonic_us());
   jobs_finish(trainer_jobs(p->trainer), job, NULL);
   weights_blob_release(publication->blob);
   free(publication);

@@ -54,7 +54,8 @@ static enum rc do_heartbeat(struct registration *r, const struct coordinator_cli
   struct worker_heartbeat_answer answer;
   struct trainer_view v;
   trainer_view(r->trainer, &v);
-  const struct worker_heartbeat m = {.epoch = r->epoch, .ready = true, .has_loaded = true, .loaded_digest = v.digest};
+  const struct worker_heartbeat m = {
+      .epoch = r->epoch, .ready = true, .has_loaded = true, .loaded_digest = v.digest, .sent_us = clock_wall_us()};
   enum rc rc = coordinator_heartbeat(c, r->worker_id, &m, &answer, &arena, CALL_MS, err);
   arena_free(&arena);
   return rc;

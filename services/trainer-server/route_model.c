@@ -1,4 +1,5 @@
 /* GET /v1/model, GET /v1/model/files/{name}, GET /readyz: what this trainer trains. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,6 +29,18 @@ static void write_sizes(struct json_writer *w, const struct model_config *c) {
   json_object_end(w);
 }
 
+static void write_replay(struct json_writer *w, const struct trainer_view *v) {
+  if (!trainer_view_replaying(v)) {
+    json_write_null(w);
+    return;
+  }
+  json_object_begin(w);
+  json_kv_int(w, "from", v->replay_from);
+  json_kv_int(w, "at", v->version);
+  json_kv_int(w, "to", v->replay_to);
+  json_object_end(w);
+}
+
 void handle_get_model(struct http_request *r, void *context) {
   struct trainer *t = context;
   struct trainer_view v;
@@ -41,6 +54,9 @@ void handle_get_model(struct http_request *r, void *context) {
   json_kv_string(&w, "run", v.run[0] ? v.run : NULL);
   json_kv_int(&w, "version", v.version);
   json_kv_string(&w, "digest", hex);
+  json_kv_string(&w, "state", trainer_view_replaying(&v) ? "replaying" : "ready");
+  json_key(&w, "replay");
+  write_replay(&w, &v);
   json_kv_bool(&w, "busy", v.busy);
   json_key(&w, "sizes");
   write_sizes(&w, trainer_model_config(t));
@@ -69,9 +85,19 @@ void handle_get_model_file(struct http_request *r, void *context) {
   http_fail(r, &err);
 }
 
+/* Weights are loaded before the server listens; but while a run is replayed they are not those that it has reached. */
 void handle_readyz(struct http_request *r, void *context) {
-  (void)context; /* weights are loaded before the server listens */
+  struct trainer_view v;
+  struct err err;
   struct buf body = BUF_INIT;
+  trainer_view(context, &v);
+  if (trainer_view_replaying(&v)) {
+    err_set(&err, RC_UNAVAILABLE, NULL,
+            "run %s is being replayed: version %" PRId64 " is reached, %" PRId64 " is recorded", v.run, v.version,
+            v.replay_to);
+    http_fail(r, &err);
+    return;
+  }
   buf_puts(&body, "{\"status\":\"ready\"}");
   http_reply_json(r, 200, &body);
 }

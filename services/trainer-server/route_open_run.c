@@ -1,6 +1,7 @@
 /* POST /v1/runs: the run that this trainer works on from now. Idempotent: a run that is current answers with its
- * version, whatever the trainer lived through; under another configuration it is a conflict. The answer waits for the
- * engine, which freezes the reference and writes the checkpoint of version 0. */
+ * version, whatever the trainer lived through; under another configuration it is a conflict. A version older than the
+ * one that the coordinator has recorded makes the trainer replay.  The answer waits for the engine, which freezes the
+ * reference and writes the checkpoint of version 0. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,17 +12,28 @@ enum { OPEN_WAIT_MS = 60000 };
 
 static void fill(struct job *job, const void *request) { job->in.open = *(const struct open_run *)request; }
 
-static void answer_current(struct http_request *r, const struct trainer_view *v, const struct digest *digest) {
+/* The run was the trainer's when the view was taken. */
+static void answer_current(struct http_request *r, struct trainer *t, const struct trainer_view *seen,
+                           const struct open_run *request, const struct digest *digest) {
+  struct trainer_view v;
   struct buf body = BUF_INIT;
   struct err err;
-  if (digest_equal(&v->run_digest, digest)) {
-    open_run_answer_encode(&(struct open_run_answer){.run = v->run, .version = v->version, .digest = v->digest}, &body);
-    http_reply_json(r, 200, &body);
+  if (!digest_equal(&seen->run_digest, digest)) {
+    err_set(&err, RC_CONFLICT, "training", "run %s is this trainer's, with another seed or training configuration",
+            request->run);
+    http_fail(r, &err);
     return;
   }
-  err_set(&err, RC_CONFLICT, "training", "run %s is this trainer's, with another seed or training configuration",
-          v->run);
-  http_fail(r, &err);
+  trainer_attach(t, request->run, request->current_version, &v);
+  if (strcmp(v.run, request->run) != 0) {
+    err_set(&err, RC_UNAVAILABLE, "run", "another run is being opened; ask again");
+    http_fail(r, &err);
+    return;
+  }
+  const struct open_run_answer answer = {
+      .run = v.run, .version = v.version, .digest = v.digest, .replaying = trainer_view_replaying(&v)};
+  open_run_answer_encode(&answer, &body);
+  http_reply_json(r, 200, &body);
 }
 
 void handle_open_run(struct http_request *r, void *context) {
@@ -36,11 +48,11 @@ void handle_open_run(struct http_request *r, void *context) {
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK) rc = open_run_decode(&request, body, &arena, &err);
   if (rc == RC_OK) rc = trainer_check_authority(t, request.epoch, request.fence, &err);
-  if (rc == RC_OK) rc = trainer_check_config(t, &request.training, &err);
+  if (rc == RC_OK) rc = trainer_check_run(t, &request, &err);
   if (rc == RC_OK) rc = trainer_run_digest(&digest, &request, &err);
   trainer_view(t, &v);
   if (rc == RC_OK && strcmp(v.run, request.run) == 0) {
-    answer_current(r, &v, &digest);
+    answer_current(r, t, &v, &request, &digest);
     goto out;
   }
   if (rc == RC_OK) {

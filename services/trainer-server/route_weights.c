@@ -1,6 +1,6 @@
 /* GET /v1/weights/{version}?run=: the current version as a safetensors file, its digest in X-Leasehold-Digest. A
- * superseded version is 409: ask the coordinator which is current.  For servers that join late or missed a push; the
- * blob is the very one that is pushed. */
+ * superseded version is 409: ask the coordinator which is current; one that a replay has yet to reach is 503.  For
+ * servers that join late or missed a push; the blob is the very one that is pushed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
@@ -29,6 +30,9 @@ struct jobs *trainer_jobs(struct trainer *t) {
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
 const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
 void trainer_set_publisher(struct trainer *t, struct publisher *p) { t->publisher = p; }
+void trainer_count_push(struct trainer *t, int64_t took_us) {
+  metric_add(t->timeline.seconds[CAUSE_PUSH], (double)took_us * 1e-6);
+}
 
 enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,
                              struct err *err) {
@@ -36,6 +40,9 @@ enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version
   pthread_mutex_lock(&t->lock);
   if (run[0] && strcmp(run, t->view.run) != 0) {
     rc = err_set(err, RC_NOT_FOUND, "run", "this trainer holds run '%s', not '%s'", t->view.run, run);
+  } else if (version > t->view.version && version <= t->view.replay_to) {
+    rc = err_set(err, RC_UNAVAILABLE, "version", "version %" PRId64 " is being replayed, %" PRId64 " is reached",
+                 version, t->view.version);
   } else if (version != t->view.version) {
     rc = err_set(err, version < t->view.version ? RC_CONFLICT : RC_NOT_FOUND, "version",
                  "version %" PRId64 " is not the current one, %" PRId64, version, t->view.version);
@@ -99,7 +106,8 @@ static void engine_job(struct trainer *t, struct job *job) {
     case JOB_BATCH: rc = trainer_job_batch(t, job, &err); break;
     default: rc = trainer_job_step(t, job, &err); break;
   }
-  if (rc == RC_OK && kind == JOB_STEP) return; /* the publisher's since, and maybe dropped already */
+  if (kind == JOB_OPEN_RUN) timeline_mark(&t->timeline, CAUSE_LOAD, clock_monotonic_us());
+  if (rc == RC_OK && kind == JOB_STEP) return; /* ended, or the publisher's since: maybe dropped already */
   if (rc == RC_UNAVAILABLE && atomic_load(&t->stopping)) return;
   if (rc != RC_OK) log_warn("job %s failed: %s", job->id, err.message);
   jobs_finish(t->jobs, job, rc == RC_OK ? NULL : &err);
@@ -111,12 +119,27 @@ static void engine_busy(struct trainer *t, bool busy) {
   pthread_mutex_unlock(&t->lock);
 }
 
+/* The wait that just ended, or goes on: for a run to be opened, for the first groups of a step, or for more of them. */
+static void engine_waited(struct trainer *t) {
+  struct trainer_view v;
+  const int64_t now_us = clock_monotonic_us();
+  trainer_view(t, &v);
+  if (v.attached_us == 0 || !trainer_trains(&t->training)) {
+    timeline_mark(&t->timeline, CAUSE_IDLE, now_us);
+    return;
+  }
+  timeline_mark(&t->timeline, CAUSE_IDLE, v.attached_us);
+  timeline_mark(&t->timeline, t->accumulated->count ? CAUSE_STARVED : CAUSE_FILL, now_us);
+}
+
 static void *engine_main(void *context) {
   struct trainer *t = context;
   void *item;
   pool_enter();
   while (!atomic_load(&t->stopping)) {
-    if (queue_pop(t->queue, &item, POLL_MS) != RC_OK) continue;
+    const enum rc rc = queue_pop(t->queue, &item, POLL_MS);
+    engine_waited(t);
+    if (rc != RC_OK) continue;
     engine_busy(t, true);
     engine_job(t, item);
     engine_busy(t, false);
@@ -149,9 +172,9 @@ static void metrics_make(struct trainer *t) {
   t->metric_steps = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_total", "", "Optimizer steps taken");
   t->metric_skipped = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_skipped_total", "",
                                        "Steps skipped: poisoned or without units");
-  t->metric_compute =
-      metrics_register(METRIC_COUNTER, "leasehold_trainer_compute_seconds_total", "", "Time in forward and backward");
   t->metric_version = metrics_register(METRIC_GAUGE, "leasehold_trainer_version", "", "The current policy version");
+  t->metric_replaying = metrics_register(METRIC_GAUGE, "leasehold_trainer_replaying", "",
+                                         "1 while the logged rounds of a recovery are replayed");
 }
 
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err) {
@@ -162,6 +185,8 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   t->options = *options;
   pthread_mutex_init(&t->lock, NULL);
   training_config_defaults(&t->training);
+  metrics_make(t);
+  timeline_begin(&t->timeline, clock_monotonic_us());
   enum rc rc = file_make_dirs(options->state_dir, err);
   if (rc == RC_OK) rc = model_config_load(&t->config, options->model_dir, err);
   if (rc == RC_OK) rc = pool_create(&t->pool, (int)options->threads, err);
@@ -176,13 +201,13 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   if (rc == RC_OK) rc = queue_create(&t->queue, QUEUE_JOBS, err);
   if (rc == RC_OK) {
     t->grads = t->ops->alloc(t->ops, t->model->params.elements * sizeof *t->grads);
-    t->accumulated = calloc(LIMIT_GROUPS_PER_ROUND, sizeof *t->accumulated);
+    t->accumulated = calloc(1, sizeof *t->accumulated);
     if (!t->grads || !t->accumulated)
       rc = err_set(err, RC_NO_MEMORY, NULL, "one unit's gradients need %zu bytes, which were refused",
                    t->model->params.elements * sizeof *t->grads);
   }
-  metrics_make(t);
   if (rc == RC_OK) rc = trainer_restore(t, err);
+  timeline_mark(&t->timeline, CAUSE_LOAD, clock_monotonic_us());
   if (rc == RC_OK) {
     t->thread_runs = pthread_create(&t->thread, NULL, engine_main, t) == 0;
     if (!t->thread_runs) rc = err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be started");

@@ -7,8 +7,14 @@
  * takes jobs in order: open a run, compute a batch's log-probabilities and gradients (own log-probabilities first: no
  * behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units accumulated
  * -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is ours -> publisher.
- * A step whose checkpoint could not be written stays pending: its weights are the engine's already, so nothing but
- * the same step, submitted again, or another run may follow.
+ *
+ *   READY <--step reaches the version that the coordinator recorded-- REPLAYING
+ *     `-------an opening names a newer version than the one held-------^
+ *
+ * Recovery is replay: a trainer that came back from an older checkpoint is fed the logged rounds like any others, but
+ * what they make is old news, so it is neither pushed nor announced.  A step whose checkpoint could not be written
+ * stays pending: its weights are the engine's already, so nothing but the same step, submitted again, or another run
+ * may follow.
  *
  * Previous hop of a rollout: the coordinator's driver.c (submit-batch).  Next hop: checkpoint.c and publisher.c.
  */
@@ -30,9 +36,6 @@ struct trainer_options {
   const char *model_dir, *state_dir, *coordinator_url, *token, *isa;
   int64_t threads, chunk_tokens, context_max, keep_checkpoints;
   int64_t random_init_seed; /* used when model_dir has no model.safetensors; < 0: refuse */
-#ifdef LEASEHOLD_FAULTS
-  const char *fault; /* "flip-gradient": the mutant that the exactness test must catch */
-#endif
 };
 
 /* Serialized weights of one version, shared by pulls and pushes. */
@@ -54,7 +57,12 @@ struct trainer_view {
   bool busy;
   struct digest run_digest; /* of the run's seed and training: see trainer_run_digest */
   int chunk_tokens;         /* the run's: the longest sample it takes */
+  /* Replaying from replay_from on while version < replay_to, the version that the coordinator recorded. */
+  int64_t replay_from, replay_to;
+  int64_t
+      attached_us; /* CLOCK_MONOTONIC when the coordinator opened the run here; 0: not yet, or it took its last step */
 };
+static inline bool trainer_view_replaying(const struct trainer_view *v) { return v->version < v->replay_to; }
 
 struct trainer;
 
@@ -70,8 +78,8 @@ void trainer_view(struct trainer *t, struct trainer_view *out);
 struct jobs *trainer_jobs(struct trainer *t);
 const struct model_config *trainer_model_config(const struct trainer *t);
 const char *trainer_model_dir(const struct trainer *t);
-/* A reference to the current version's bytes; release it. RC_NOT_FOUND, or RC_CONFLICT when version is superseded.
- * run "" matches any. */
+/* A reference to the current version's bytes; release it. RC_NOT_FOUND, RC_CONFLICT when version is superseded, or
+ * RC_UNAVAILABLE when a replay is to reach it. run "" matches any. */
 enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,
                              struct err *err);
 
@@ -81,18 +89,23 @@ void trainer_learn_epoch(struct trainer *t, uint64_t epoch, uint64_t fence);
  * ones are learnt. */
 enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fence, struct err *err);
 enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err);
-/* A run's configuration that this trainer can carry out; pure. */
-enum rc trainer_check_config(const struct trainer *t, const struct training_config *c, struct err *err);
+/* A run that this trainer can carry out; pure. */
+enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, struct err *err);
 /* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks.
  * RC_INVALID or RC_TOO_LARGE with the field's path. */
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err);
-/* What makes a run the same run when it is opened again: its id, seed and training configuration, not epoch and
- * fence; pure. */
+/* What makes a run the same run when it is opened again: its id, seed and training configuration, not epoch,
+ * fence and recorded version; pure. */
 enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
+/* The coordinator has opened `run` here, and has recorded current_version of it: replaying begins, or its end moves up,
+ * when that is newer than what is held.  *out is the view afterwards; nothing changes when another run is current. */
+void trainer_attach(struct trainer *t, const char *run, int64_t current_version, struct trainer_view *out);
 
 /* Queues a registered job; RC_FULL when the queue is full, RC_UNAVAILABLE when stopping. The job belongs to the
  * engine until it is done or failed. */
 enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err);
+/* The publisher's pushes and announcements, for /metrics. Any thread. */
+void trainer_count_push(struct trainer *t, int64_t took_us);
 /* Before the first job; must outlive the engine's thread. */
 void trainer_set_publisher(struct trainer *t, struct publisher *p);
 

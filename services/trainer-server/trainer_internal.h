@@ -4,23 +4,19 @@
  *   trainer.c          start, the engine's loop, what handlers ask       trainer_version.c  versions and checkpoints
  *   trainer_run.c      opening a run: configuration, reference           trainer_batch.c    log-probabilities and gradients
  *   trainer_step.c     the optimizer step                                trainer_restore.c  a checkpoint, or the model folder, at start
+ *   accumulated.c      the groups since the last step                    timeline.c         what the engine did, by cause
  */
 #ifndef LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
 #define LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
 
 #include "common/base/metrics.h"
+#include "services/trainer-server/accumulated.h"
 #include "services/trainer-server/checkpoint.h"
+#include "services/trainer-server/timeline.h"
 #include "services/trainer-server/trainer.h"
 #include "services/trainer-server/unit.h"
 
 enum { CHUNK_TOKENS_MIN = 2 };
-
-/* A group whose gradient is in the sums.  Its batch failed afterwards, for want of memory, unless answered: then only
- * its log-probabilities are still owed. */
-struct accumulated {
-  char id[LIMIT_NAME_MAX];
-  bool answered;
-};
 
 struct trainer {
   /* set by trainer_create, constant afterwards */
@@ -40,9 +36,6 @@ struct trainer {
   /* the engine thread's */
   struct weights *weights, *reference; /* current; frozen for the KL term or NULL */
   struct optimizer *optimizer;
-#ifdef LEASEHOLD_FAULTS
-  bool fault_struck;
-#endif
   int learner_chunk; /* tokens per chunk that learner was made for */
   float *grads;      /* one unit */
   struct training_config training;
@@ -50,7 +43,7 @@ struct trainer {
   struct unit_config unit;
   uint64_t seed;
   struct accumulated *accumulated; /* groups since the last step */
-  size_t accumulated_count;
+  struct timeline timeline;
   bool step_pending; /* weights hold a step that is not durable yet: see step_apply */
   char pending_step[LIMIT_NAME_MAX];
   struct step_result pending;
@@ -63,16 +56,19 @@ struct trainer {
   struct trainer_view view;
   struct weights_blob *blob; /* the current version's bytes */
 
-  struct metric *metric_tokens, *metric_steps, *metric_skipped, *metric_compute, *metric_version, *metric_units;
+  struct metric *metric_tokens, *metric_steps, *metric_skipped, *metric_version, *metric_units, *metric_replaying;
 };
 
 /* --- trainer_version.c --- */
 void trainer_run_set(struct trainer *t, const struct digest *run_digest, int chunk_tokens);
 /* From here on no message of the old run is taken, whatever becomes of the new one. */
 void trainer_run_end(struct trainer *t);
-/* Serializes the current weights and makes them the version that handlers see. */
+/* The run took its last step: what is waited for now is another run. */
+void trainer_detach(struct trainer *t);
+/* Serializes the current weights. */
 enum rc trainer_blob_make(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,
                           struct err *err);
+/* Makes them the version that handlers see; the reference is the trainer's from here on. */
 void trainer_version_set(struct trainer *t, struct weights_blob *b);
 /* step NULL: version 0. */
 enum rc trainer_write_checkpoint(struct trainer *t, const struct weights_blob *b, const struct job *step,
@@ -89,11 +85,11 @@ enum rc trainer_learner_for(struct trainer *t, int chunk_tokens, struct err *err
 enum rc trainer_job_open_run(struct trainer *t, struct job *job, struct err *err);
 
 /* --- trainer_batch.c --- */
-struct accumulated *trainer_accumulated(const struct trainer *t, const char *group);
 enum rc trainer_job_batch(struct trainer *t, struct job *job, struct err *err);
 
 /* --- trainer_step.c --- */
-/* Digest -> durable; then the version is ours and the publisher's, to whom the job belongs after RC_OK. */
+/* Digest -> durable; then the version is ours.  After RC_OK the job has ended (a replayed step) or is the
+ * publisher's. */
 enum rc trainer_job_step(struct trainer *t, struct job *job, struct err *err);
 
 /* --- trainer_restore.c --- */

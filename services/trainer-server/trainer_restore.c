@@ -29,14 +29,16 @@ static enum rc weights_initial(struct trainer *t, struct err *err) {
 
 /* The frozen reference of a resumed run: its version 0, which pruning never removes. */
 static enum rc reference_restore(struct trainer *t, const char *run, struct err *err) {
-  char path[LIMIT_PATH_MAX];
-  struct st_file *file = NULL;
-  enum rc rc = path_format(path, err, "%s/%s/v0/model.safetensors", t->options.state_dir, run);
-  if (rc == RC_OK) rc = weights_create(&t->reference, t->model, false, err);
-  if (rc == RC_OK) rc = st_open_file(&file, path, err);
-  if (rc == RC_OK) rc = weights_from_safetensors(t->reference, file, err);
-  st_close(file);
-  return rc;
+  enum rc rc = weights_create(&t->reference, t->model, false, err);
+  if (rc != RC_OK) return rc;
+  struct err cause = {0};
+  rc = checkpoint_load_weights(t->options.state_dir, run, 0, t->reference, &cause);
+  if (rc == RC_OK) return RC_OK;
+  return err_set(
+      err, rc, NULL,
+      "the frozen reference of run %s: %.300s; with a new --state-dir a run that began with the model folder's "
+      "weights is replayed",
+      run, cause.message);
 }
 
 /* The step that led to the restored version is known as done: the coordinator may have died, or been told nothing,
@@ -93,7 +95,10 @@ enum rc trainer_restore(struct trainer *t, struct err *err) {
     return rc;
   }
   if (rc != RC_OK) return rc;
+  if (c.damage[0])
+    log_warn("%s; going back to version %" PRId64 ", the rounds since are to be replayed", c.damage, c.meta.version);
   rc = checkpoint_adopt(t, &c, err);
+  if (rc == RC_OK) rc = checkpoint_settle(&c, t->options.state_dir, t->options.keep_checkpoints, err);
   if (rc == RC_OK) log_info("restored run %s at version %" PRId64 " from %s", c.meta.run, c.meta.version, c.dir);
   checkpoint_free(&c);
   return rc;

@@ -31,7 +31,8 @@ enum rc trainer_map_config(const struct training_config *c, struct unit_config *
   return rc;
 }
 
-enum rc trainer_check_config(const struct trainer *t, const struct training_config *c, struct err *err) {
+enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, struct err *err) {
+  const struct training_config *c = &m->training;
   struct unit_config unit;
   struct optimizer_config o;
   if (trainer_trains(c) && (c->chunk_tokens < CHUNK_TOKENS_MIN || c->chunk_tokens > t->options.chunk_tokens)) {
@@ -41,6 +42,9 @@ enum rc trainer_check_config(const struct trainer *t, const struct training_conf
   if (trainer_trains(c) && !(c->temperature > 0))
     return err_set(err, RC_INVALID, "training.temperature", "training needs a temperature above 0, got %g",
                    c->temperature);
+  if (!trainer_trains(c) && m->current_version > 0)
+    return err_set(err, RC_INVALID, "current_version", "run %s evaluates, it has no version but 0, got %" PRId64,
+                   m->run, m->current_version);
   enum rc rc = trainer_map_config(c, &unit, &o, err);
   if (rc != RC_OK) err_in_field(err, "training");
   return rc;
@@ -64,6 +68,7 @@ enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct 
   struct open_run content = *m;
   struct buf canonical = BUF_INIT;
   content.epoch = content.fence = 0;
+  content.current_version = 0;
   open_run_encode(&content, &canonical);
   enum rc rc = buf_check(&canonical, err);
   if (rc == RC_OK) digest_of(out, canonical.data, canonical.len);
@@ -121,6 +126,14 @@ static enum rc training_begin(struct trainer *t, const struct optimizer_config *
   return trainer_write_checkpoint(t, b, NULL, err);
 }
 
+static enum rc open_answer(struct trainer *t, struct job *job) {
+  struct trainer_view v;
+  trainer_attach(t, job->id, job->in.open.current_version, &v);
+  job->out.open = (struct open_run_answer){
+      .run = job->id, .version = v.version, .digest = v.digest, .replaying = trainer_view_replaying(&v)};
+  return RC_OK;
+}
+
 enum rc trainer_job_open_run(struct trainer *t, struct job *job, struct err *err) {
   const struct open_run *in = &job->in.open;
   struct optimizer_config o;
@@ -128,10 +141,7 @@ enum rc trainer_job_open_run(struct trainer *t, struct job *job, struct err *err
   struct weights_blob *b = NULL;
   struct trainer_view v;
   trainer_view(t, &v);
-  if (strcmp(v.run, in->run) == 0) { /* opened since the handler looked */
-    job->out.open = (struct open_run_answer){.run = job->id, .version = v.version, .digest = v.digest};
-    return RC_OK;
-  }
+  if (strcmp(v.run, in->run) == 0) return open_answer(t, job); /* opened since the handler looked */
   enum rc rc = trainer_map_config(&in->training, &unit, &o, err);
   if (rc == RC_OK) rc = trainer_blob_make(t, in->run, 0, &b, err);
   if (rc != RC_OK) return rc;
@@ -144,9 +154,8 @@ enum rc trainer_job_open_run(struct trainer *t, struct job *job, struct err *err
     weights_blob_release(b);
     return rc;
   }
-  job->out.open = (struct open_run_answer){.run = job->id, .version = 0, .digest = b->digest};
   trainer_run_set(t, &job->request, t->training.chunk_tokens);
   log_info("run %s opened (%s), version 0", in->run, in->training.objective);
   trainer_version_set(t, b);
-  return RC_OK;
+  return open_answer(t, job);
 }

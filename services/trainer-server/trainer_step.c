@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "services/trainer-server/fault.h"
 #include "services/trainer-server/publisher.h"
 
 enum { HISTORY_STEP = 256, HISTORY_MAX = 65536 };
@@ -44,12 +45,12 @@ static enum rc step_check(struct trainer *t, const struct submit_step *in, struc
     return err_set(err, RC_CONFLICT, "step_id", "step %s was taken and is not durable yet; expected it again, got %s",
                    t->pending_step, in->step_id);
   }
-  if (in->group_count != t->accumulated_count) {
+  if (in->group_count != t->accumulated->count) {
     return err_set(err, RC_CONFLICT, "groups", "the step names %zu groups, %zu were accumulated since the last step",
-                   in->group_count, t->accumulated_count);
+                   in->group_count, t->accumulated->count);
   }
   for (size_t g = 0; g < in->group_count; g++) { /* the decoder has refused a group that is named twice */
-    if (!trainer_accumulated(t, in->groups[g]))
+    if (!accumulated_find(t->accumulated, in->groups[g]))
       return err_set(err, RC_CONFLICT, "groups", "group %s has not been accumulated", in->groups[g]);
   }
   return RC_OK;
@@ -58,23 +59,60 @@ static enum rc step_check(struct trainer *t, const struct submit_step *in, struc
 /* Accumulators -> masters -> bf16, once: a step that is submitted again because its checkpoint failed finds it done. */
 static void step_apply(struct trainer *t, const struct submit_step *in) {
   if (t->step_pending) return;
+  fault_die(FAULT_DIE_BEFORE_STEP, in->version);
   struct step_result result = {.skipped = true};
   if (in->group_count > 0 && in->denominator > 0)
     optimizer_step(t->optimizer, in->denominator, &result);
   else
     optimizer_discard(t->optimizer);
   if (!result.skipped) weights_from_masters(t->weights, optimizer_masters(t->optimizer));
-  t->accumulated_count = 0;
+  accumulated_clear(t->accumulated);
   t->step_pending = true;
   t->pending = result;
   snprintf(t->pending_step, sizeof t->pending_step, "%s", in->step_id);
+}
+
+/* The step's checkpoint, when one is due: a replay that has reached what is recorded must not have to be replayed
+ * again. */
+static enum rc step_make_durable(struct trainer *t, struct job *job, const struct weights_blob *b, struct err *err) {
+  const struct submit_step *in = &job->in.step;
+  struct trainer_view v;
+  trainer_view(t, &v);
+  if (!in->last && b->version % t->training.checkpoint_every != 0 && b->version != v.replay_to) return RC_OK;
+  const enum rc rc = trainer_write_checkpoint(t, b, job, err);
+  job->out.step.checkpoint_us = timeline_mark(&t->timeline, CAUSE_CHECKPOINT, clock_monotonic_us());
+  return rc;
+}
+
+/* The version is ours from here on, and the job ends: now when it was replayed, else when it has been published. */
+static void step_finish(struct trainer *t, struct job *job, struct weights_blob *b) {
+  const struct submit_step *in = &job->in.step;
+  struct step_status *out = &job->out.step;
+  struct trainer_view before;
+  t->step_pending = false;
+  t->step_loss = 0;
+  t->step_tokens = 0;
+  trainer_view(t, &before);
+  const bool replayed = trainer_view_replaying(&before);
+  if (!replayed) atomic_fetch_add(&b->users, 1); /* the publisher's reference */
+  trainer_version_set(t, b);
+  if (in->last) trainer_detach(t);
+  metric_add(out->skipped ? t->metric_skipped : t->metric_steps, 1);
+  jobs_forget_before(t->jobs, in->version);
+  timeline_take(&t->timeline, &out->intervals, &out->interval_count, 1, timeline_wall_offset_us(), &job->arena);
+  if (replayed) {
+    jobs_finish(t->jobs, job, NULL);
+    return;
+  }
+  fault_die(FAULT_DIE_BEFORE_PUBLISH, in->version);
+  publisher_submit(t->publisher, job, b);
 }
 
 enum rc trainer_job_step(struct trainer *t, struct job *job, struct err *err) {
   const struct submit_step *in = &job->in.step;
   struct step_status *out = &job->out.step;
   struct weights_blob *b = NULL;
-  int64_t begun_us = clock_monotonic_us();
+  const int64_t begun_us = clock_monotonic_us();
   enum rc rc = step_check(t, in, err);
   if (rc != RC_OK) return rc;
   step_apply(t, in);
@@ -85,23 +123,14 @@ enum rc trainer_job_step(struct trainer *t, struct job *job, struct err *err) {
                               .lr = t->pending.lr,
                               .skipped = t->pending.skipped};
   if ((rc = history_add(t, out, in->denominator, err)) != RC_OK) goto out;
-  out->step_us = clock_monotonic_us() - begun_us;
-  if (in->last || b->version % t->training.checkpoint_every == 0) {
-    int64_t write_us = clock_monotonic_us();
-    if ((rc = trainer_write_checkpoint(t, b, job, err)) != RC_OK) {
-      t->history_count--;
-      goto out;
-    }
-    out->checkpoint_us = clock_monotonic_us() - write_us;
+  const int64_t stepped_us = clock_monotonic_us();
+  out->step_us = stepped_us - begun_us;
+  timeline_mark(&t->timeline, CAUSE_STEP, stepped_us);
+  if ((rc = step_make_durable(t, job, b, err)) != RC_OK) {
+    t->history_count--;
+    goto out;
   }
-  t->step_pending = false;
-  t->step_loss = 0;
-  t->step_tokens = 0;
-  atomic_fetch_add(&b->users, 1); /* the publisher's reference */
-  trainer_version_set(t, b);
-  metric_add(out->skipped ? t->metric_skipped : t->metric_steps, 1);
-  jobs_forget_before(t->jobs, in->version);
-  publisher_submit(t->publisher, job, b);
+  step_finish(t, job, b);
   return RC_OK;
 out:
   weights_blob_release(b);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 
 void trainer_run_set(struct trainer *t, const struct digest *run_digest, int chunk_tokens) {
@@ -18,9 +19,11 @@ void trainer_run_set(struct trainer *t, const struct digest *run_digest, int chu
 void trainer_run_end(struct trainer *t) {
   pthread_mutex_lock(&t->lock);
   t->view.run[0] = 0;
+  t->view.replay_from = t->view.replay_to = t->view.attached_us = 0;
+  metric_set(t->metric_replaying, 0);
   pthread_mutex_unlock(&t->lock);
   t->step_pending = false;
-  t->accumulated_count = 0;
+  accumulated_clear(t->accumulated);
   t->history_count = 0;
   t->step_loss = 0;
   t->step_tokens = 0;
@@ -49,16 +52,47 @@ enum rc trainer_blob_make(struct trainer *t, const char *run, int64_t version, s
   return RC_OK;
 }
 
+void trainer_attach(struct trainer *t, const char *run, int64_t current_version, struct trainer_view *out) {
+  int64_t begun = -1;
+  pthread_mutex_lock(&t->lock);
+  struct trainer_view *v = &t->view;
+  if (strcmp(v->run, run) == 0) {
+    if (v->attached_us == 0) v->attached_us = clock_monotonic_us();
+    if (current_version > v->version && current_version > v->replay_to) {
+      if (!trainer_view_replaying(v)) v->replay_from = v->version;
+      v->replay_to = current_version;
+      begun = v->version;
+      metric_set(t->metric_replaying, 1);
+    }
+  }
+  *out = *v;
+  pthread_mutex_unlock(&t->lock);
+  if (begun >= 0)
+    log_info("run %s stands at version %" PRId64 ", recorded is %" PRId64 ": replaying", run, begun, current_version);
+}
+
+void trainer_detach(struct trainer *t) {
+  pthread_mutex_lock(&t->lock);
+  t->view.attached_us = 0;
+  pthread_mutex_unlock(&t->lock);
+}
+
 void trainer_version_set(struct trainer *t, struct weights_blob *b) {
   pthread_mutex_lock(&t->lock);
+  struct trainer_view *v = &t->view;
   struct weights_blob *old = t->blob;
+  const bool was_replaying = trainer_view_replaying(v);
   t->blob = b;
-  snprintf(t->view.run, sizeof t->view.run, "%s", b->run);
-  t->view.version = b->version;
-  t->view.digest = b->digest;
+  snprintf(v->run, sizeof v->run, "%s", b->run);
+  v->version = b->version;
+  v->digest = b->digest;
+  const bool replayed = was_replaying && !trainer_view_replaying(v);
+  if (replayed) metric_set(t->metric_replaying, 0);
+  const int64_t from = v->replay_from;
   pthread_mutex_unlock(&t->lock);
   weights_blob_release(old);
   metric_set(t->metric_version, (double)b->version);
+  if (replayed) log_info("run %s is replayed from version %" PRId64 " to %" PRId64, b->run, from, b->version);
 }
 
 bool trainer_trains(const struct training_config *c) { return strcmp(c->objective, "evaluate") != 0; }
@@ -85,7 +119,12 @@ enum rc trainer_write_checkpoint(struct trainer *t, const struct weights_blob *b
       checkpoint_write(t->options.state_dir, t->options.model_dir, &meta, t->model, t->optimizer, &b->bytes, err);
   if (rc != RC_OK) return rc;
   struct err kept = {0};
-  if (checkpoint_prune(t->options.state_dir, b->run, b->version, t->options.keep_checkpoints, &kept) != RC_OK)
-    log_warn("an old checkpoint stays: %s", kept.message);
+  rc = checkpoint_prune(t->options.state_dir, b->run, b->version, t->options.keep_checkpoints, &kept);
+  if (rc == RC_OK) return RC_OK;
+  if (!step) { /* what an older run of this name left could be taken for this one's later */
+    if (err) *err = kept;
+    return rc;
+  }
+  log_warn("an old checkpoint stays: %s", kept.message);
   return RC_OK;
 }

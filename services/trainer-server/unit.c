@@ -15,9 +15,12 @@ struct scored_sample {
 struct unit_loss {
   const struct unit_config *config;
   const struct scored_sample *samples;
-  int sample_count, next; /* the next sample whose tokens are due: chunks hold whole samples, in order */
-  const float *reference; /* log-probabilities under the frozen reference, or NULL */
-  struct loss_stats *stats;
+  const struct train_sample *tokens; /* of the samples */
+  int sample_count, next;            /* the next sample whose tokens are due: chunks hold whole samples, in order */
+  const float *reference;            /* log-probabilities under the frozen reference, or NULL */
+  struct unit_result *out;
+  struct timeline *timeline;
+  double forward_us_per_token; /* of the first chunk; 0: it is still to come */
 };
 
 static enum rc sample_check(const struct model *m, int chunk_tokens, const struct batch_sample *s, struct err *err) {
@@ -84,23 +87,41 @@ static enum rc sample_build(const struct batch_sample *s, struct train_sample *o
   return RC_OK;
 }
 
+/* A chunk of `tokens` has gone forward.  What lies between the last mark and now is that alone for the first chunk, and
+ * the backward pass of the chunk before it as well for the others. */
+static void unit_mark_forward(struct unit_loss *u, int tokens) {
+  const int64_t now_us = clock_monotonic_us(), passed_us = now_us - u->timeline->at_us;
+  int64_t forward_us = passed_us;
+  if (u->forward_us_per_token > 0) {
+    const int64_t share_us = (int64_t)(u->forward_us_per_token * tokens);
+    if (share_us < passed_us) forward_us = share_us;
+  } else if (tokens > 0) {
+    u->forward_us_per_token = (double)passed_us / tokens;
+  }
+  u->out->compute_us += timeline_mark(u->timeline, CAUSE_COMPUTE, now_us - forward_us);
+  u->out->logprob_us += timeline_mark(u->timeline, CAUSE_LOGPROB, now_us);
+}
+
 /* The learner's callback: whole samples from token `first` on.  A sample without scored tokens passes by with its
  * neighbours: loss_sequence ignores it. */
 static void unit_loss_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
   struct unit_loss *u = context;
-  int end = first + count;
-  for (; u->next < u->sample_count && u->samples[u->next].first + u->samples[u->next].count <= end; u->next++) {
-    const struct scored_sample *s = &u->samples[u->next];
+  const int end = first + count, begin = u->next;
+  int tokens = 0;
+  for (; u->next < u->sample_count && u->samples[u->next].first + u->samples[u->next].count <= end; u->next++)
+    tokens += u->tokens[u->next].length;
+  unit_mark_forward(u, tokens);
+  for (int i = begin; i < u->next; i++) {
+    const struct scored_sample *s = &u->samples[i];
     const float *new_logprob = logprob + (s->first - first);
     loss_sequence(&u->config->loss, s->count, new_logprob, NULL, u->reference ? u->reference + s->first : NULL,
-                  s->advantage, dlogprob + (s->first - first), u->stats);
+                  s->advantage, dlogprob + (s->first - first), &u->out->stats);
   }
 }
 
 enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference,
                      const struct unit_config *config, const struct batch_group *group, float *grads,
-                     struct unit_result *out, struct arena *arena, struct err *err) {
-  int64_t begun_us = clock_monotonic_us();
+                     struct unit_result *out, struct timeline *timeline, struct arena *arena, struct err *err) {
   int n = (int)group->sample_count, total = 0;
   struct train_sample *samples = arena_alloc(arena, (size_t)n + 1, sizeof *samples);
   struct scored_sample *scored = arena_alloc(arena, (size_t)n + 1, sizeof *scored);
@@ -121,8 +142,14 @@ enum rc unit_compute(struct learner *l, const struct model *m, const struct weig
   if (!logprob || (reference && !reference_logprob))
     return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
   if (reference) rc = learner_logprobs(l, reference, samples, n, config->temperature, reference_logprob, NULL, err);
-  struct unit_loss context = {
-      .config = config, .samples = scored, .sample_count = n, .reference = reference_logprob, .stats = &out->stats};
+  struct unit_loss context = {.config = config,
+                              .samples = scored,
+                              .tokens = samples,
+                              .sample_count = n,
+                              .reference = reference_logprob,
+                              .out = out,
+                              .timeline = timeline};
+  out->compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
   if (rc == RC_OK)
     rc = learner_gradients(l, w, samples, n, config->temperature, unit_loss_gradient, &context, grads, logprob, err);
   if (rc != RC_OK) return rc;
@@ -131,6 +158,6 @@ enum rc unit_compute(struct learner *l, const struct model *m, const struct weig
     out->samples[i] = (struct sample_logprobs){.id = group->samples[i].id,
                                                .logprobs = {logprob + scored[i].first, (size_t)scored[i].count}};
   }
-  out->compute_us = clock_monotonic_us() - begun_us;
+  out->compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
   return RC_OK;
 }

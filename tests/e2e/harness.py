@@ -2,11 +2,15 @@
 
 Standard library only, beside pytest.  Everything a cluster makes lies in one temporary folder; leaving the `with` block stops what still runs.
 """
+import contextlib
+import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 import urllib.error
@@ -61,25 +65,79 @@ def call(method, url, body=None, headers=None, raw=False):
 
 
 class Service:
+    """One process.  It can be killed, frozen and started again: with the same name, data and port, with other flags or another binary."""
+
     def __init__(self, cluster, name, program, args, bin_dir):
         self.name = name
+        self.program = program
+        self.args = list(args)
+        self.cluster_folder = cluster.folder
         self.log = cluster.folder / f"{name}.log"
-        port_file = cluster.folder / f"{name}.port"
+        self.launch(self.args, bin_dir, port=0)
+
+    def launch(self, args, bin_dir, port):
+        port_file = self.cluster_folder / f"{self.name}.port"
         port_file.unlink(missing_ok=True)
-        command = [str(bin_dir / program), "--port", "0", "--port-file", str(port_file), *map(str, args)]
-        self.process = subprocess.Popen(command, stdout=open(self.log, "ab"), stderr=subprocess.STDOUT, cwd=cluster.folder)
+        command = [str(bin_dir / self.program), "--port", str(port), "--port-file", str(port_file), *map(str, args)]
+        self.log_from = self.log.stat().st_size if self.log.exists() else 0
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.cluster_folder)
         deadline = time.monotonic() + START_SECONDS
         while not port_file.exists() or not port_file.read_text().strip():
             if self.process.poll() is not None:
-                raise RuntimeError(f"{name} ended with {self.process.returncode}: {self.log.read_text()[-2000:]}")
+                raise RuntimeError(f"{self.name} ended with {self.process.returncode}: {self.log.read_text()[-2000:]}")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{name} wrote no port within {START_SECONDS} s: {self.log.read_text()[-2000:]}")
-            time.sleep(0.02)
-        self.url = f"http://127.0.0.1:{int(port_file.read_text())}"
-        SERVICE_OF[self.url] = program
+                self.kill()
+                raise RuntimeError(f"{self.name} wrote no port within {START_SECONDS} s: {self.log.read_text()[-2000:]}")
+            time.sleep(0.01)
+        self.port = int(port_file.read_text())
+        self.url = f"http://127.0.0.1:{self.port}"
+        SERVICE_OF[self.url] = self.program
+
+    def restart(self, args=None, bin_dir=None, port=None):
+        """Again with the same data, on the same port; without `--fault NAME`, from the sound binaries, unless `args` and `bin_dir` say otherwise."""
+        assert self.process.poll() is not None, f"{self.name} still runs"
+        self.launch(without_fault(self.args) if args is None else args, bin_dir or BIN, self.port if port is None else port)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def wait_killed(self, seconds=60):
+        """Until the process has died by SIGKILL: its own fault's work."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} still lives after {seconds} s: {self.log_text()[-2000:]}") from None
+        assert self.process.returncode == -signal.SIGKILL, f"{self.name} ended with {self.process.returncode}: {self.log_text()[-2000:]}"
+
+    def log_text(self):
+        """What this incarnation has logged."""
+        with open(self.log, "rb") as log:
+            log.seek(self.log_from)
+            return log.read().decode(errors="replace")
+
+    def wait_log(self, pattern, seconds=30):
+        """The first match of a regular expression in what this incarnation logs."""
+        deadline = time.monotonic() + seconds
+        while not (match := re.search(pattern, self.log_text())):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.name} logged nothing like {pattern!r} within {seconds} s: {self.log_text()[-2000:]}")
+            time.sleep(0.01)
+        return match
+
+    def metric(self, name):
+        return float(re.search(rf"^{name} (\S+)", call("GET", self.url + "/metrics", raw=True).decode(), re.M)[1])
 
     def stop(self, how=signal.SIGTERM, seconds=10):
         if self.process.poll() is None:
+            self.thaw()
             self.process.send_signal(how)
             try:
                 self.process.wait(seconds)
@@ -90,15 +148,26 @@ class Service:
         return self.process.returncode
 
 
+def without_fault(args):
+    args = list(args)
+    if "--fault" in args:
+        at = args.index("--fault")
+        del args[at : at + 2]
+    return args
+
+
 class Cluster:
     """A coordinator, a trainer-server and any number of generation-servers."""
 
-    def __init__(self, folder, model=DATA / "model", trainer=(), coordinator=(), trainer_bin=None):
+    def __init__(self, folder, model=DATA / "model", trainer=(), coordinator=(), trainer_bin=None, coordinator_bin=None):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.services = []
+        self.database = self.folder / "coordinator.db"
         try:
-            self.coordinator = self.start("coordinator", "coordinator", ["--db", self.folder / "coordinator.db", "--data-dir", DATA, *coordinator])
+            self.coordinator = self.start(
+                "coordinator", "coordinator", ["--db", self.database, "--data-dir", DATA, *coordinator], coordinator_bin
+            )
             self.trainer = self.start(
                 "trainer",
                 "trainer-server",
@@ -134,6 +203,24 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise AssertionError(f"run {run} is still {status['state']} in round {status.get('round')} after {seconds} s\n{self.logs()}")
             time.sleep(0.1)
+
+    def wait_until(self, what, condition, seconds=60):
+        """Until condition() is true; its value.  A service that is being restarted may refuse connections meanwhile."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                if value := condition():
+                    return value
+            except (OSError, http.client.HTTPException):
+                pass
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds} s: {what}\n{self.logs()}")
+            time.sleep(0.005)
+
+    def query(self, sql, *values):
+        """Rows of the coordinator's database, read only."""
+        with contextlib.closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10)) as database:
+            return database.execute(sql, values).fetchall()
 
     def run(self, config, seconds=240):
         return self.wait(self.create_run(config), seconds)

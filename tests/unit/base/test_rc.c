@@ -67,6 +67,31 @@ static void test_field_paths(void **state) {
   assert_string_equal(err.field, "tokens[3]");
 }
 
+/* A sentence alone, as it stands in a log, must say which file and which field it is about; but not twice. */
+static void test_the_file_is_named_once(void **state) {
+  (void)state;
+  struct err err;
+  err_set(&err, RC_INVALID, "vocab_size", "expected this field, got none");
+  err_in_file(&err, "m/config.json");
+  assert_string_equal(err.message, "m/config.json: vocab_size: expected this field, got none");
+  assert_string_equal(err.field, "vocab_size");
+  err_in_file(&err, "m/config.json");
+  assert_string_equal(err.message, "m/config.json: vocab_size: expected this field, got none");
+  err_set(&err, RC_INVALID, "w", "tensor w: expected BF16");
+  err_in_file(&err, "model.safetensors");
+  assert_string_equal(err.message, "model.safetensors: tensor w: expected BF16");
+  err_set(&err, RC_IO, NULL, "opening x/y: no such file");
+  err_in_file(&err, "x/y");
+  assert_string_equal(err.message, "opening x/y: no such file");
+  char longer[2000];
+  memset(longer, 'p', sizeof longer - 1);
+  longer[sizeof longer - 1] = '\0';
+  err_set(&err, RC_INVALID, "field", "short");
+  err_in_file(&err, longer);
+  assert_non_null(strstr(err.message, ": field: short"));
+  err_in_file(NULL, "x");
+}
+
 static void test_errno_survives_a_long_text(void **state) {
   (void)state;
   char longer[2000];
@@ -81,13 +106,10 @@ static void test_errno_survives_a_long_text(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_names_are_distinct),
-      cmocka_unit_test(test_null_record_is_fine),
-      cmocka_unit_test(test_long_texts_are_cut),
-      cmocka_unit_test(test_cut_keeps_utf8_whole),
-      cmocka_unit_test(test_quotes_itself),
-      cmocka_unit_test(test_field_paths),
-      cmocka_unit_test(test_errno_survives_a_long_text),
+      cmocka_unit_test(test_names_are_distinct),     cmocka_unit_test(test_null_record_is_fine),
+      cmocka_unit_test(test_long_texts_are_cut),     cmocka_unit_test(test_cut_keeps_utf8_whole),
+      cmocka_unit_test(test_quotes_itself),          cmocka_unit_test(test_field_paths),
+      cmocka_unit_test(test_the_file_is_named_once), cmocka_unit_test(test_errno_survives_a_long_text),
   };
   return cmocka_run_group_tests_name("base/rc", tests, NULL, NULL);
 }

@@ -72,19 +72,22 @@ static void answer(struct http_request *r, const char *param, int status, const 
 HANDLER(
     on_workers, NULL, 200,
     "{\"worker_id\":\"w3\",\"epoch\":4,\"fence\":\"18446744073709551615\",\"heartbeat_ms\":500,\"worker_ttl_ms\":2000}")
-HANDLER(on_heartbeat, "id", 200, "{\"epoch\":4,\"lost\":[\"r1.1.1.0-0\"],\"current\":null}")
+HANDLER(on_heartbeat, "id", 200, "{\"epoch\":4,\"lost\":[\"r1.1.1.0-0\"],\"run_active\":false,\"current\":null}")
 HANDLER(on_leases, "id", 200,
         "{\"epoch\":4,\"leases\":[],\"current\":{\"run\":\"r1\",\"version\":2,\"digest\":" DIGEST_A
         ",\"trainer_url\":\"http://t:1\"}}")
 HANDLER(on_result, "id", 200, "{\"repeated\":true}")
 HANDLER(on_versions, NULL, 200, "{}")
-HANDLER(on_runs, NULL, 200, "{\"run\":\"r1\",\"version\":0,\"digest\":" DIGEST_A "}")
+HANDLER(on_runs, NULL, 200, "{\"run\":\"r1\",\"version\":0,\"digest\":" DIGEST_A ",\"state\":\"ready\"}")
 HANDLER(on_submit, NULL, 202, "{\"accepted\":true}")
-HANDLER(on_batch, "id", 200, "{\"batch_id\":\"b\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null}")
+HANDLER(
+    on_batch, "id", 200,
+    "{\"batch_id\":\"b\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null,\"intervals\":[]}")
 HANDLER(
     on_step, "id", 200,
     "{\"step_id\":\"r1.1\",\"state\":\"done\",\"error\":null,\"version\":3,\"digest\":" DIGEST_A
-    ",\"grad_norm\":1.5,\"lr\":0.1,\"skipped\":false,\"step_us\":1,\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[]}")
+    ",\"grad_norm\":1.5,\"lr\":0.1,\"skipped\":false,\"step_us\":1,\"checkpoint_us\":2,\"push_us\":3,"
+    "\"pushes\":[],\"intervals\":[]}")
 HANDLER(on_weights, "version", 200, "the weights")
 HANDLER(on_file, "name", 200, "{\"a\":1}")
 HANDLER(on_push, NULL, 200, "{\"staged\":true,\"digest\":" DIGEST_A "}")

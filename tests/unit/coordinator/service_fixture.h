@@ -40,7 +40,9 @@ struct fake_trainer {
   int64_t version;
   bool wrong_logprobs;    /* one bit off in the first token of every sample */
   atomic_bool slow_steps; /* steps stay queued until this is cleared */
+  bool other_weights;     /* version 0 is of other weights than the first time */
   bool refuse_step;       /* the next submit-step is answered 409, as of a version that is superseded */
+  bool failed_step;       /* step_id is remembered as failed, until it is submitted again */
   int opens, batches, steps;
   int last_groups;
   double last_denominator;
@@ -80,10 +82,21 @@ static __attribute__((unused)) void fake_open(struct http_request *r, void *cont
     t->version = 0;
   }
   struct open_run_answer answer = {.run = t->run, .version = t->version};
-  fake_digest(&answer.digest, t->run, t->version);
+  fake_digest(&answer.digest, t->other_weights ? "other" : t->run, t->version);
   open_run_answer_encode(&answer, &out);
   pthread_mutex_unlock(&t->lock);
   reply_buf(r, 200, &out);
+}
+
+/* Log-probabilities of the tokens under a loss mask. */
+static __attribute__((unused)) struct json_f32s fake_logprobs(const struct batch_sample *in, struct arena *arena) {
+  struct json_f32s out = {.items = arena_alloc(arena, in->tokens.count, sizeof *out.items)};
+  for (size_t g = 0; g < in->segment_count; g++) {
+    const struct sample_segment *s = &in->segments[g];
+    for (int32_t k = s->start; s->loss_mask && k < s->start + s->count; k++)
+      out.items[out.count++] = fake_logprob(in->tokens.items[in->prompt_length + k]);
+  }
+  return out;
 }
 
 /* Answers are computed when the batch arrives, and kept as text. */
@@ -102,12 +115,10 @@ static __attribute__((unused)) void fake_submit(struct http_request *r, void *co
   for (size_t g = 0; g < m.group_count; g++) {
     for (size_t i = 0; i < m.groups[g].sample_count; i++) {
       const struct batch_sample *in = &m.groups[g].samples[i];
-      size_t n = in->tokens.count - (size_t)in->prompt_length;
-      float *lp = arena_alloc(http_arena(r), n + 1, sizeof *lp);
-      for (size_t k = 0; k < n; k++) lp[k] = fake_logprob(in->tokens.items[(size_t)in->prompt_length + k]);
-      if (t->wrong_logprobs) lp[0] = lp[0] * (1 + 1e-6f);
-      s.samples[s.sample_count++] = (struct sample_logprobs){.id = in->id, .logprobs = {lp, n}};
-      s.stats.tokens += (int64_t)n;
+      const struct json_f32s lp = fake_logprobs(in, http_arena(r));
+      if (t->wrong_logprobs) lp.items[0] = lp.items[0] * (1 + 1e-6f);
+      s.samples[s.sample_count++] = (struct sample_logprobs){.id = in->id, .logprobs = lp};
+      s.stats.tokens += (int64_t)lp.count;
     }
     t->last_groups++;
   }
@@ -160,6 +171,7 @@ static __attribute__((unused)) void fake_step(struct http_request *r, void *cont
     return;
   }
   t->steps++;
+  t->failed_step = false;
   t->version = m.version + 1;
   t->last_groups = (int)m.group_count;
   t->last_denominator = m.denominator;
@@ -182,6 +194,10 @@ static __attribute__((unused)) void fake_step_status(struct http_request *r, voi
                           .lr = 0.25,
                           .step_us = 1000};
   fake_digest(&s.digest, t->run, t->version);
+  if (t->failed_step) {
+    s.state = JOB_FAILED;
+    err_set(&s.error, RC_CONFLICT, NULL, "the step names groups that were not accumulated");
+  }
   if (known) step_status_encode(&s, &out);
   bool slow = t->slow_steps;
   pthread_mutex_unlock(&t->lock);
@@ -384,6 +400,17 @@ static __attribute__((unused)) int64_t get_int(const struct json *object, const 
   const struct json *v = json_get(object, a);
   if (b) v = json_get(v, b);
   return json_type_of(v) == JSON_INT ? json_int(v) : (int64_t)json_number(v);
+}
+
+/* A number from the database, read as everybody may. */
+static __attribute__((unused)) int64_t read_int(struct fixture *f, const char *sql) {
+  struct store *store;
+  struct err err = {0};
+  int64_t n = -1;
+  if (readers_take(core_readers(f->core), &store, &err) != RC_OK || store_int(store, &n, &err, sql, NO_BINDS) != RC_OK)
+    fail_msg("%s: %s", sql, err.message);
+  readers_give(core_readers(f->core), store);
+  return n;
 }
 
 /* One poll; loads what it is told to. */

@@ -62,11 +62,11 @@ static void share_spreads_the_tail(void **state) {
 static void batches_hold_whole_groups_under_the_budget(void **state) {
   (void)state;
   const int64_t tokens[] = {40, 50, 20, 200, 10, 90, 1};
-  const int32_t expected[] = {0, 0, 1, 2, 3, 3, 4};
-  int32_t of[7];
-  assert_int_equal(batching_plan(tokens, 7, 100, of), 5);
-  assert_memory_equal(of, expected, sizeof expected);
-  assert_int_equal(batching_plan(tokens, 0, 100, of), 0);
+  assert_int_equal(batching_select(tokens, 7, 100), 2);
+  assert_int_equal(batching_select(tokens + 3, 4, 100), 1); /* a group over the budget travels alone, whole */
+  assert_int_equal(batching_select(tokens + 4, 3, 100), 2);
+  assert_int_equal(batching_select(tokens, 7, INT64_MAX), 7);
+  assert_int_equal(batching_select(tokens, 0, 100), 0);
 }
 
 static void things_lapse_by_the_time_passed_in(void **state) {
@@ -104,11 +104,11 @@ static void shuffled_rewards_are_a_permutation_that_depends_on_the_group(void **
 
 static void zero_advantages_are_filtered_only_on_request(void **state) {
   (void)state;
-  struct run_config c = {.filter_zero_advantage = true};
+  struct run_config c = {.zero_advantage = FILTER_SHRINK};
   const float zero[] = {0, -0.0f, 0}, some[] = {0, 0, 0.5f};
   assert_non_null(group_filter_reason(&c, zero, 3));
   assert_null(group_filter_reason(&c, some, 3));
-  c.filter_zero_advantage = false;
+  c.zero_advantage = FILTER_KEEP;
   assert_null(group_filter_reason(&c, zero, 3));
 }
 

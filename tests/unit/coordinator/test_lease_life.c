@@ -1,7 +1,8 @@
 /* The life of a lease over real HTTP.  What would break: a result accepted twice, late, from somebody else, of other
  * weights or of another epoch (I2, I3, I9); samples lost with their holder; tokens handed back and not continued; a
- * poll that is not woken. */
+ * lease that is granted again and again to a server that cannot run it; a poll that is not woken. */
 #include "service_fixture.h"
+#include "services/coordinator/fault.h"
 
 #define ONE_RUN GRPO(2, "}")
 
@@ -247,6 +248,129 @@ static void tokens_handed_back_are_continued(void **state) {
   assert_int_equal(put_result(f, &a.leases[0], &rest, NULL, &err), RC_OK);
 }
 
+/* Nothing of the lease was done, and never can be. */
+static struct lease_result refusal(struct fixture *f, const struct fake_server *s, const struct lease *l) {
+  struct lease_result r = make_result(f, s, l);
+  r.handed_back = true;
+  r.refused = "4 prompt tokens and 8 new tokens exceed this server's context of 8 tokens";
+  for (int i = 0; i < l->sample_count; i++) {
+    r.samples[i].token_ids.count = r.samples[i].logprobs.count = 0;
+    r.samples[i].segment_count = r.samples[i].span_count = 0;
+    r.samples[i].finish = FINISH_ABORT;
+  }
+  return r;
+}
+
+static void a_lease_that_a_server_can_never_run_goes_to_another_and_never_to_it_again(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other, again;
+  struct lease_answer a;
+  struct err err = {0};
+  struct lease l = begin(f, &s, 4);
+  struct lease_result r = refusal(f, &s, &l);
+  r.handed_back = false;
+  expect_refused(f, &l, &r, RC_INVALID, NULL);
+  r.handed_back = true;
+  if (put_result(f, &l, &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+  for (int i = 0; i < 3; i++) { /* nor any other lease of this length */
+    assert_int_equal(poll_once(f, &s, 64, 30, &a, &err), RC_OK);
+    assert_int_equal(a.lease_count, 0);
+  }
+  assert_int_equal(read_int(f,
+                            "SELECT count(*) FROM incidents WHERE kind = 'lease_refused' AND subject = 'r1.0.0.0-3' "
+                            "AND detail LIKE '%12 positions or more: 4 prompt%'"),
+                   1);
+  register_server(f, &other, "gen-2");
+  poll_leases(f, &other, 4, &a);
+  assert_string_equal(a.leases[0].id, l.id);
+  assert_int_equal(a.leases[0].fence, 2);
+  register_server(f, &again, "gen-1"); /* another incarnation may have a larger pool */
+  poll_leases(f, &again, 64, &a);
+  assert_true(a.lease_count > 0);
+}
+
+static void rows_of_an_earlier_holder_do_not_outlive_a_plain_result(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other;
+  struct lease_answer a;
+  struct err err = {0};
+  struct sample_segment parts[2] = {{0, 1, false}, {1, 1, true}};
+  struct lease l = begin(f, &s, 4);
+  struct lease_result r = make_result(f, &s, &l);
+  r.handed_back = true;
+  for (int i = 0; i < 4; i++) {
+    r.samples[i].token_ids.count = r.samples[i].logprobs.count = 2;
+    r.samples[i].segments = parts;
+    r.samples[i].segment_count = 2;
+    r.samples[i].spans[0].count = 2;
+    r.samples[i].finish = FINISH_ABORT;
+  }
+  if (put_result(f, &l, &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM segments"), 8);
+  register_server(f, &other, "gen-2");
+  poll_leases(f, &other, 4, &a);
+  r = make_result(f, &other, &a.leases[0]);
+  if (put_result(f, &a.leases[0], &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM segments"), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM rollouts WHERE partial = 0 AND length(token_ids) = 12"), 4);
+}
+
+#ifdef LEASEHOLD_FAULTS
+static const bool MUTANT = true;
+static void set_fault(const char *name) { assert_int_equal(fault_set(name, NULL), RC_OK); }
+#else
+static const bool MUTANT = false;
+static void set_fault(const char *name) { (void)name; }
+#endif
+
+/* What the tests of exactness must notice is there in a build with faults, and only there. */
+static void a_result_under_an_old_fence_is_accepted_by_the_mutant_only(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other;
+  struct lease_answer a;
+  struct err err = {0};
+  struct lease l = begin(f, &s, 4);
+  struct lease_result late = make_result(f, &s, &l);
+  register_server(f, &other, "gen-1"); /* what it held is lost */
+  poll_leases(f, &other, 4, &a);
+  assert_string_equal(a.leases[0].id, l.id);
+  late.samples[2].token_ids.items[0] = '!';
+  late.samples[2].logprobs.items[0] = fake_logprob('!');
+  set_fault("no-fence-check");
+  const enum rc rc = put_result(f, &l, &late, NULL, &err);
+  set_fault("");
+  assert_int_equal(rc, MUTANT ? RC_OK : RC_CONFLICT);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE state <> 0"), MUTANT);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM rollouts WHERE hex(token_ids) LIKE '21000000%'"), MUTANT);
+  if (MUTANT) return;
+  struct lease_result r = make_result(f, &other, &a.leases[0]);
+  if (put_result(f, &a.leases[0], &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+}
+
+static void other_weights_are_sampled_from_under_the_mutant_only(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err = {0};
+  post_run(f, ONE_RUN);
+  json_free(wait_state(f, "r1", "running"));
+  register_server(f, &s, "gen-1");
+  s.has_loaded = true; /* of nobody's weights: all zeros */
+  set_fault("no-version-check");
+  const enum rc polled = poll_once(f, &s, 4, 100, &a, &err);
+  assert_int_equal(polled, RC_OK);
+  assert_int_equal(a.lease_count, MUTANT);
+  if (MUTANT) {
+    struct lease_result r = make_result(f, &s, &a.leases[0]);
+    r.loaded_digest = (struct digest){0};
+    for (int i = 0; i < 4; i++) r.samples[i].spans[0].version = 7;
+    if (put_result(f, &a.leases[0], &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+    assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE version_first = 7 AND version_last = 7"), 4);
+    assert_int_equal(read_int(f, "SELECT count(*) FROM spans WHERE version = 7"), 4);
+  }
+  set_fault("");
+}
+
 struct waiting {
   struct fixture *f;
   struct fake_server *s;
@@ -352,6 +476,10 @@ int main(void) {
       CASE(heartbeats_renew_leases_and_name_the_lost),
       CASE(a_silent_worker_is_gone),
       CASE(tokens_handed_back_are_continued),
+      CASE(a_lease_that_a_server_can_never_run_goes_to_another_and_never_to_it_again),
+      CASE(rows_of_an_earlier_holder_do_not_outlive_a_plain_result),
+      CASE(a_result_under_an_old_fence_is_accepted_by_the_mutant_only),
+      CASE(other_weights_are_sampled_from_under_the_mutant_only),
       CASE(a_waiting_poll_is_woken_by_a_new_version),
       CASE(odd_requests_are_answered_with_a_sentence),
   };

@@ -30,7 +30,10 @@ static void defaults_are_resolved(void **state) {
   (void)state;
   struct parsed p;
   assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a.jsonl\"}}")->rc, RC_OK);
-  assert_int_equal(p.config.mode, MODE_SYNC);
+  assert_int_equal(p.config.mode, MODE_PIPELINED);
+  assert_int_equal(p.config.frontier, FRONTIER_PRIORITY);
+  assert_int_equal(p.config.zero_advantage, FILTER_KEEP);
+  assert_int_equal(p.config.refill_max, 64);
   assert_int_equal(p.config.rounds, 100);
   assert_int_equal(p.config.groups_per_round, 64);
   assert_int_equal(p.config.training.total_steps, 100);
@@ -64,12 +67,17 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"rounds\":1.5}", "rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"fast\"}", "mode", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"pipelined\"}", "mode", RC_UNSUPPORTED},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\"}", "mode", RC_UNSUPPORTED},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\"}", "update", RC_UNSUPPORTED},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"lazy\"}", "update", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"frontier\":\"wall\"}", "frontier", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"aging_ms\":0}", "aging_ms", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"group_timeout_ms\":0}", "group_timeout_ms", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"refill_max\":5000}}", "filter.refill_max", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0}}", "sampling.temperature", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":5}}", "sampling.top_k", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"verifier\":{\"kind\":\"none\"}}", "verifier.kind", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"zero_advantage\":\"refill\"}}", "filter.zero_advantage",
-       RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"zero_advantage\":\"drop\"}}", "filter.zero_advantage", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"advantage\":{\"kind\":\"best\"}}", "advantage.kind", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"dance\"}}", "training.objective", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2}}", "evaluation.path", RC_INVALID},
@@ -91,7 +99,9 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   const char *text =
       "{\"name\":\"x\",\"seed\":\"18446744073709551615\",\"dataset\":{\"path\":\"a\",\"shuffle\":false},\"rounds\":7,"
       "\"sampling\":{\"temperature\":0.3,\"stop_token_ids\":[5,6]},"
-      "\"verifier\":{\"kind\":\"countdown\",\"shuffle_rewards\":true},\"filter\":{\"zero_advantage\":\"shrink\"},"
+      "\"verifier\":{\"kind\":\"countdown\",\"shuffle_rewards\":true},\"filter\":{\"zero_advantage\":\"refill\","
+      "\"refill_max\":3},"
+      "\"mode\":\"pipelined\",\"frontier\":\"gate\",\"frontier_groups\":4,\"aging_ms\":77,\"group_timeout_ms\":500,"
       "\"evaluation\":{\"path\":\"v\",\"every_rounds\":2},"
       "\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
   struct parsed first, second;

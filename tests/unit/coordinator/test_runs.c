@@ -62,7 +62,7 @@ static void rollouts_and_timeline_can_be_read(void **state) {
   const struct json *round = json_at(json_get(answer, "rounds"), 0);
   assert_string_equal(json_string(json_get(round, "state"), NULL), "done");
   assert_true(get_int(round, "opened_ms", NULL) <= get_int(round, "generated_ms", NULL));
-  assert_true(get_int(round, "generated_ms", NULL) <= get_int(round, "submitted_ms", NULL));
+  assert_true(get_int(round, "first_sealed_ms", NULL) <= get_int(round, "submitted_ms", NULL));
   assert_true(get_int(round, "step_begun_ms", NULL) <= get_int(round, "published_ms", NULL));
   assert_int_equal(get_int(json_at(json_get(round, "workers"), 0), "samples", NULL), 12);
   json_free(answer);
@@ -365,7 +365,30 @@ static struct json *wait_failed(struct fixture *f, const char *run) {
   }
 }
 
-static void a_trainer_that_lost_its_version_fails_the_run(void **state) {
+/* It starts again from version 0 of the same weights: the first round is fed again, the second one goes on. */
+static void a_trainer_that_lost_rounds_is_brought_back_by_replay(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  until_stepping(f, &s);
+  f->trainer.slow_steps = false;
+  pthread_mutex_lock(&f->trainer.lock);
+  const int batches = f->trainer.batches, steps = f->trainer.steps;
+  f->trainer.run[0] = 0;
+  f->trainer.step_id[0] = 0;
+  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
+  pthread_mutex_unlock(&f->trainer.lock);
+  register_trainer(f);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  assert_int_equal(get_int(run, "totals", "trained_tokens"), 72); /* what is replayed counts once */
+  assert_int_equal(f->trainer.steps, steps + 2);                  /* round 0 again, then round 1 */
+  assert_true(f->trainer.batches > batches);
+  assert_int_equal(f->trainer.last_pushes, 0);
+  json_free(run);
+}
+
+/* Nothing that the trainer could do brings it back to the recorded weights. */
+static void a_trainer_with_other_weights_fails_the_run(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
@@ -373,12 +396,13 @@ static void a_trainer_that_lost_its_version_fails_the_run(void **state) {
   f->trainer.slow_steps = false;
   poll_leases(f, &s, 4, &a); /* of round 1, at version 1 */
   pthread_mutex_lock(&f->trainer.lock);
-  f->trainer.run[0] = 0; /* it starts again, from version 0 */
+  f->trainer.run[0] = 0;
   f->trainer.step_id[0] = 0;
+  f->trainer.other_weights = true;
   pthread_mutex_unlock(&f->trainer.lock);
   register_trainer(f);
   struct json *run = wait_failed(f, "r1");
-  assert_non_null(strstr(json_string(json_get(run, "error"), NULL), "replayed"));
+  assert_non_null(strstr(json_string(json_get(run, "error"), NULL), "other weights"));
   json_free(run);
   struct err err;
   assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_OK);
@@ -399,7 +423,13 @@ static void a_trainer_that_lost_its_gradients_is_sent_them_again(void **state) {
   f->trainer.slow_steps = false;
   register_trainer(f);
   struct json *run = serve_run(f, &s, "r1", "completed");
-  assert_int_equal(f->trainer.batches, 3 * sent); /* round 0 twice, round 1 once */
+  struct store *store;
+  struct err err = {0};
+  int64_t second = 0;
+  assert_int_equal(readers_take(core_readers(f->core), &store, &err), RC_OK);
+  assert_int_equal(store_int(store, &second, &err, "SELECT count(*) FROM batches WHERE round = 1", NO_BINDS), RC_OK);
+  readers_give(core_readers(f->core), store);
+  assert_int_equal(f->trainer.batches, 2 * sent + (int)second); /* round 0 twice, round 1 once */
   assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
   assert_true(f->trainer.last_denominator == 36);
   json_free(run);
@@ -520,7 +550,8 @@ int main(void) {
       CASE(a_stop_in_the_middle_of_a_step_waits_for_its_version),
       CASE(a_run_survives_a_restart_of_the_coordinator),
       CASE(a_restart_in_the_middle_of_a_step_finds_the_version),
-      CASE(a_trainer_that_lost_its_version_fails_the_run),
+      CASE(a_trainer_that_lost_rounds_is_brought_back_by_replay),
+      CASE(a_trainer_with_other_weights_fails_the_run),
       CASE(a_trainer_that_lost_its_gradients_is_sent_them_again),
       CASE(a_step_that_was_durable_before_the_trainer_was_lost_counts),
       CASE(a_trainer_that_stays_away_fails_the_run),

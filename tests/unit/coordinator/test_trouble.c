@@ -119,6 +119,21 @@ static void an_older_trainer_that_still_lives_publishes_nothing(void **state) {
   assert_string_equal(err.field, "fence");
 }
 
+/* A trainer that comes back under the same address may be asked for the step before it is sent the batches again. */
+static void a_step_that_failed_is_submitted_anew(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  post_run(f, GRPO(1, "}"));
+  register_server(f, &s, "gen-1");
+  json_free(wait_state(f, "r1", "running"));
+  pthread_mutex_lock(&f->trainer.lock);
+  snprintf(f->trainer.step_id, sizeof f->trainer.step_id, "r1.0");
+  f->trainer.failed_step = true;
+  pthread_mutex_unlock(&f->trainer.lock);
+  json_free(serve_run(f, &s, "r1", "completed"));
+  assert_int_equal(f->trainer.steps, 1);
+}
+
 static enum rc sleep_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)c, (void)cmd, (void)err;
   clock_sleep_ms(1200);
@@ -274,6 +289,7 @@ int main(void) {
       CASE(a_hand_back_of_fewer_tokens_keeps_the_more),
       CASE(a_paused_evaluation_ends_with_its_last_result),
       CASE(an_older_trainer_that_still_lives_publishes_nothing),
+      CASE(a_step_that_failed_is_submitted_anew),
       CASE(nobody_is_lost_while_the_writer_was_away),
       CASE(a_database_has_one_coordinator),
       CASE(a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged),

@@ -58,6 +58,7 @@ static inline struct server_options server_options_of(const char *model_dir, con
                                  .name = "gen-1",
                                  .prefetch = 4,
                                  .drain_ms = 500,
+                                 .stream_stall_ms = 30000,
                                  .host = {.slots = 4, .threads = 1, .page_tokens = 16, .prefill_chunk = 32}};
 }
 

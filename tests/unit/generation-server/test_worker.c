@@ -18,7 +18,8 @@ static struct {
   struct version_bytes versions[2];
   struct current_version current;
   bool lease_due; /* the next poll under the current digest gets the lease */
-  int32_t lease_tokens;
+  int32_t lease_tokens, lease_samples;
+  int partial_tokens; /* of sample 1, from an earlier holder */
   int refuse_results; /* so many answers 503 first */
   int refused_digest_polls;
   const char *lost; /* lease id that the next heartbeats name */
@@ -80,6 +81,8 @@ static void on_heartbeat(struct http_request *r, void *context) {
 }
 
 static const int32_t PROMPT[] = {5, 6, 7, 8, 9};
+static const int32_t PARTIAL[] = {11, 12, 13, 14};
+static const float PARTIAL_LOGPROBS[] = {-1, -2, -3, -4};
 
 static void on_poll(struct http_request *r, void *context) {
   (void)context;
@@ -106,7 +109,7 @@ static void on_poll(struct http_request *r, void *context) {
                         .round = 0,
                         .group_ordinal = 2,
                         .sample_first = 0,
-                        .sample_count = 3,
+                        .sample_count = play.lease_samples,
                         .version_min = play.current.version,
                         .version_max = play.current.version,
                         .weights_digest = play.current.digest,
@@ -115,6 +118,11 @@ static void on_poll(struct http_request *r, void *context) {
                         .seed = 99,
                         .ttl_ms = 5000,
                         .prompt_ids = {(int32_t *)(uintptr_t)PROMPT, 5}};
+  struct partial_sample partial = {.sample = 1,
+                                   .token_ids = {(int32_t *)(uintptr_t)PARTIAL, (size_t)play.partial_tokens},
+                                   .logprobs = {(float *)(uintptr_t)PARTIAL_LOGPROBS, (size_t)play.partial_tokens}};
+  lease.partials = &partial;
+  lease.partial_count = play.partial_tokens > 0;
   struct lease_answer answer = {.epoch = play.epoch, .current = play.current};
   if (!loaded) play.refused_digest_polls++;
   if (loaded && play.lease_due) {
@@ -192,6 +200,7 @@ static int setup(void **state) {
   pthread_mutex_init(&play.mutex, NULL);
   play.epoch = 4;
   play.lease_tokens = LEASE_TOKENS;
+  play.lease_samples = 3;
   for (int i = 0; i < 2; i++) make_version(&play.versions[i], (uint64_t)(50 + i));
   const struct http_server_options o = {
       .bind_address = "127.0.0.1", .routes = ROUTES, .route_count = sizeof ROUTES / sizeof ROUTES[0]};
@@ -409,6 +418,93 @@ static void a_lost_lease_is_dropped(void **state) {
   server_stop(s);
 }
 
+static void a_lost_lease_is_not_decoded_any_more(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  struct engine_counters n = {0};
+  lock();
+  play.lease_samples = 500;
+  play.lease_tokens = 120;
+  play.lease_due = true;
+  unlock();
+  announce(0);
+  wait_for_version(s, 0);
+  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
+  while (n.tokens_sampled == 0 && clock_monotonic_ms() < until_ms)
+    engine_read_counters(atomic_load(&s->host)->engine, &n);
+  lock();
+  play.lost = "r1.0.2.0-2";
+  unlock();
+  while ((leases_held(s->leases) > 0 || n.slots_busy > 0 || n.samples_waiting > 0) && clock_monotonic_ms() < until_ms)
+    engine_read_counters(atomic_load(&s->host)->engine, &n);
+  assert_int_equal(leases_held(s->leases), 0);
+  assert_int_equal(n.slots_busy, 0);
+  assert_int_equal(n.samples_waiting, 0);
+  assert_true(n.tokens_sampled > 0 && n.tokens_sampled < 500 * 120);
+  assert_int_equal(play.result_count, 0);
+  server_stop(s);
+}
+
+/* Longer than the model's context: it goes back at once and says why, so that it comes to somebody else. */
+static void a_lease_that_can_never_run_here_goes_back_with_the_reason(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  lock();
+  play.lease_tokens = 100000;
+  play.lease_due = true;
+  unlock();
+  announce(0);
+  wait_count(&play.result_count, 1, "results");
+  lock();
+  const struct lease_result *r = &play.results[0].result;
+  assert_true(r->handed_back);
+  assert_non_null(r->refused);
+  assert_non_null(strstr(r->refused, "exceed this server's context"));
+  assert_int_equal(r->fence, 3);
+  assert_true(digest_equal(&r->loaded_digest, &play.versions[0].digest));
+  assert_int_equal(r->sample_count, 3);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(r->samples[i].sample, i);
+    assert_int_equal(r->samples[i].token_ids.count, 0);
+    assert_int_equal(r->samples[i].finish, FINISH_ABORT);
+  }
+  play.lease_tokens = LEASE_TOKENS;
+  play.lease_due = true;
+  unlock();
+  wait_count(&play.result_count, 2, "results"); /* it was not counted against the slots */
+  lock();
+  assert_null(play.results[1].result.refused);
+  unlock();
+  server_stop(s);
+}
+
+static void tokens_of_an_earlier_holder_are_continued_not_sampled_again(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  struct engine_counters n;
+  lock();
+  play.partial_tokens = 4;
+  play.lease_due = true;
+  unlock();
+  announce(0);
+  wait_count(&play.result_count, 1, "results");
+  assert_int_equal(leases_tokens_resumed(s->leases), 4);
+  engine_read_counters(atomic_load(&s->host)->engine, &n);
+  assert_int_equal(n.tokens_sampled, 3 * LEASE_TOKENS - 4);
+  lock();
+  const struct sample_result *one = &play.results[0].result.samples[1];
+  assert_int_equal(one->token_ids.count, LEASE_TOKENS);
+  assert_memory_equal(one->token_ids.items, PARTIAL, sizeof PARTIAL);
+  assert_memory_equal(one->logprobs.items, PARTIAL_LOGPROBS, sizeof PARTIAL_LOGPROBS);
+  assert_int_equal(one->span_count, 1);
+  assert_int_equal(one->spans[0].count, LEASE_TOKENS);
+  unlock();
+  char *text = call_with(s, "GET", "/metrics", NULL, 0, NULL, &(int){0});
+  assert_non_null(strstr(text, "leasehold_generation_tokens_resumed_total 4"));
+  free(text);
+  server_stop(s);
+}
+
 /* A step that changed nothing makes a new version of the same weights: no transfer, and leases of the new version are
  * served. */
 static void the_same_weights_under_a_new_version_need_no_transfer(void **state) {
@@ -457,6 +553,9 @@ int main(void) {
       cmocka_unit_test_setup_teardown(draining_hands_leases_back, setup, teardown),
       cmocka_unit_test_setup_teardown(a_new_epoch_is_followed, setup, teardown),
       cmocka_unit_test_setup_teardown(a_lost_lease_is_dropped, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_lost_lease_is_not_decoded_any_more, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_lease_that_can_never_run_here_goes_back_with_the_reason, setup, teardown),
+      cmocka_unit_test_setup_teardown(tokens_of_an_earlier_holder_are_continued_not_sampled_again, setup, teardown),
       cmocka_unit_test_setup_teardown(an_earlier_run_that_is_resumed_is_followed, setup, teardown),
       cmocka_unit_test_setup_teardown(the_same_weights_under_a_new_version_need_no_transfer, setup, teardown),
   };

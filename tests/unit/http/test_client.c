@@ -5,10 +5,13 @@
 
 #include "http_test.h"
 
-/* Sends `bytes` after the request has been read to its empty line, then waits hold_ms before closing. */
+/* Sends `bytes` after the request has been read to its empty line, then `rest` again and again, then waits hold_ms before
+ * closing. */
 struct peer {
   const char *bytes;
-  int64_t hold_ms;
+  size_t bytes_len;
+  const char *rest; /* NULL: none; "" sends nothing; every rest_ms until the client hangs up */
+  int64_t rest_ms, hold_ms;
   int exchanges; /* on one connection */
   int listen_fd, port;
   pthread_t thread;
@@ -28,7 +31,11 @@ static void *peer_main(void *context) {
       len += (size_t)n;
       p->request[len] = '\0';
     }
-    if (send(fd, p->bytes, strlen(p->bytes), MSG_NOSIGNAL) < 0) break;
+    if (send(fd, p->bytes, p->bytes_len, MSG_NOSIGNAL) < 0) break;
+  }
+  while (p->rest && send(fd, p->rest, strlen(p->rest), MSG_NOSIGNAL) >= 0) {
+    struct pollfd gone = {.fd = fd, .events = POLLRDHUP};
+    if (poll(&gone, 1, (int)p->rest_ms) > 0) break;
   }
   struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
   if (p->hold_ms > 0) poll(&wait, 1, (int)p->hold_ms);
@@ -36,19 +43,24 @@ static void *peer_main(void *context) {
   return NULL;
 }
 
-static void peer_start(struct peer *p, const char *bytes, int64_t hold_ms, int exchanges) {
+static void peer_begin(struct peer *p) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t len = sizeof address;
-  memset(p, 0, sizeof *p);
-  p->bytes = bytes;
-  p->hold_ms = hold_ms;
-  p->exchanges = exchanges;
   p->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(bind(p->listen_fd, (struct sockaddr *)&address, sizeof address), 0);
   assert_int_equal(listen(p->listen_fd, 8), 0);
   assert_int_equal(getsockname(p->listen_fd, (struct sockaddr *)&address, &len), 0);
   p->port = ntohs(address.sin_port);
   assert_int_equal(pthread_create(&p->thread, NULL, peer_main, p), 0);
+}
+
+static void peer_start(struct peer *p, const char *bytes, int64_t hold_ms, int exchanges) {
+  memset(p, 0, sizeof *p);
+  p->bytes = bytes;
+  p->bytes_len = strlen(bytes);
+  p->hold_ms = hold_ms;
+  p->exchanges = exchanges;
+  peer_begin(p);
 }
 
 static void peer_stop(struct peer *p) {
@@ -79,6 +91,23 @@ static enum rc outcome(const char *bytes, int64_t hold_ms, int64_t deadline_ms, 
   peer_start(&p, bytes, hold_ms, 1);
   struct http_client *c = client_of(NULL, NULL);
   enum rc rc = get(c, p.port, deadline_ms, max, &answer, err);
+  http_answer_free(&answer);
+  http_client_destroy(c);
+  peer_stop(&p);
+  return rc;
+}
+
+/* One call to a peer that goes on with `rest`: its code. */
+static enum rc outcome_of_endless(const char *bytes, const char *rest, int64_t rest_ms, int64_t deadline_ms,
+                                  int64_t stall_ms, struct err *err) {
+  struct peer p = {.bytes = bytes, .bytes_len = strlen(bytes), .rest = rest, .rest_ms = rest_ms, .exchanges = 1};
+  struct http_answer answer;
+  char url[64];
+  peer_begin(&p);
+  snprintf(url, sizeof url, "http://127.0.0.1:%d/x", p.port);
+  struct http_client *c = client_of(NULL, NULL);
+  const struct http_call call = {.method = "GET", .url = url, .deadline_ms = deadline_ms, .stall_ms = stall_ms};
+  enum rc rc = http_client_call(c, &call, &answer, err);
   http_answer_free(&answer);
   http_client_destroy(c);
   peer_stop(&p);
@@ -159,6 +188,134 @@ static void test_slow_peer_meets_the_deadline(void **state) {
     assert_in_range(clock_monotonic_ms() - begin_ms, 140, 2000);
     assert_non_null(strstr(err.message, "within 150 ms"));
   }
+}
+
+/* Ten bytes a second keep every socket timer happy; the deadline is the whole exchange's. */
+static void test_dripping_peer_meets_the_deadline(void **state) {
+  (void)state;
+  static const struct {
+    const char *bytes, *rest;
+  } drips[] = {{"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", "x"},
+               {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"},
+               {"HTTP/1.1 200 OK\r\nX-Slow: ", "x"},
+               {"HTTP/1.1 2", "0"},
+               {"", "HTTP/1.1 100 Continue\r\n\r\n"}};
+  for (size_t i = 0; i < sizeof drips / sizeof drips[0]; i++) {
+    struct err err;
+    int64_t begin_ms = clock_monotonic_ms();
+    enum rc rc = outcome_of_endless(drips[i].bytes, drips[i].rest, 100, 250, 0, &err);
+    if (rc != RC_TIMEOUT) fail_msg("drip %zu: expected a timeout, got %s: %s", i, rc_name(rc), err.message);
+    assert_in_range(clock_monotonic_ms() - begin_ms, 240, 2000);
+  }
+}
+
+struct stall {
+  const char *bytes, *rest;
+  int64_t rest_ms;
+  enum rc want, got;
+  int64_t took_ms;
+  struct err err;
+  pthread_t thread;
+};
+
+static void *stall_main(void *context) {
+  struct stall *s = context;
+  int64_t begin_ms = clock_monotonic_ms();
+  s->got = outcome_of_endless(s->bytes, s->rest, s->rest_ms, 30000, 1000, &s->err);
+  s->took_ms = clock_monotonic_ms() - begin_ms;
+  return NULL;
+}
+
+/* Where a call says so, a transfer that has stopped ends long before its deadline; one that flows does not. */
+static void test_stalled_transfers_are_given_up(void **state) {
+  (void)state;
+  char flow[512];
+  memset(flow, 'x', sizeof flow - 1);
+  flow[sizeof flow - 1] = '\0';
+  struct stall stalls[] = {
+      {.bytes = "", .rest = "", .rest_ms = 50, .want = RC_TIMEOUT},
+      {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\nhalf", .rest = "", .rest_ms = 50, .want = RC_TIMEOUT},
+      {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", .rest = "x", .rest_ms = 100, .want = RC_TIMEOUT},
+      {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 12000\r\n\r\n", .rest = flow, .rest_ms = 100, .want = RC_OK}};
+  enum { N = sizeof stalls / sizeof stalls[0] };
+  for (size_t i = 0; i < N; i++) assert_int_equal(pthread_create(&stalls[i].thread, NULL, stall_main, &stalls[i]), 0);
+  for (size_t i = 0; i < N; i++) pthread_join(stalls[i].thread, NULL);
+  for (size_t i = 0; i < N; i++) {
+    const struct stall *s = &stalls[i];
+    if (s->got != s->want) fail_msg("transfer %zu: expected %s, got %s", i, rc_name(s->want), rc_name(s->got));
+    if (s->want == RC_OK) continue;
+    if (!strstr(s->err.message, "bytes a second")) fail_msg("stall %zu: %s", i, s->err.message);
+    assert_in_range(s->took_ms, 900, 8000);
+  }
+}
+
+/* The announced length is believed neither way: what comes after it belongs to no later answer. */
+static void test_wrong_lengths(void **state) {
+  (void)state;
+  static const char *const lies[] = {"Content-Length: 99999999999999999999999", "Content-Length: -1",
+                                     "Content-Length: ten", "Content-Length: 5\r\nContent-Length: 50"};
+  struct peer p;
+  struct http_answer answer;
+  struct err err = {0};
+  peer_start(&p, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", 0,
+             1);
+  struct http_client *c = client_of(NULL, NULL);
+  assert_int_equal(get(c, p.port, PEER_WAIT_MS, 0, &answer, &err), RC_OK);
+  assert_string_equal(answer.body.data, "ok");
+  http_answer_free(&answer);
+  assert_int_not_equal(get(c, p.port, 300, 0, &answer, &err), RC_OK); /* the peer accepts nobody else */
+  http_client_destroy(c);
+  peer_stop(&p);
+  for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+    char bytes[256];
+    snprintf(bytes, sizeof bytes, "HTTP/1.1 200 OK\r\n%s\r\n\r\nhello", lies[i]);
+    enum rc rc = outcome(bytes, 0, PEER_WAIT_MS, 0, &err);
+    if (rc != RC_UNAVAILABLE && rc != RC_TOO_LARGE) fail_msg("\"%s\": got %s", lies[i], rc_name(rc));
+    assert_non_null(strstr(err.message, "GET http://127.0.0.1:"));
+  }
+}
+
+static void test_garbage_is_no_answer(void **state) {
+  (void)state;
+  static const struct {
+    const char *bytes;
+    size_t len;
+  } garbage[] = {{"\0\0\0\0\r\n\r\n", 8},
+                 {"\xff\xfe\x00\x01garbage\r\n\r\n", 15},
+                 {"HTTP/9.9 200 OK\r\n\r\n", 19},
+                 {"HTTP/1.1 abc OK\r\n\r\n", 19},
+                 {"HTTP/1.1\r\n\r\n", 12},
+                 {"{\"error\":1}", 11},
+                 {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\nx", 68}};
+  for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++) {
+    struct peer p = {.bytes = garbage[i].bytes, .bytes_len = garbage[i].len, .exchanges = 1};
+    struct http_answer answer;
+    struct err err = {0};
+    peer_begin(&p);
+    struct http_client *c = client_of(NULL, NULL);
+    enum rc rc = get(c, p.port, PEER_WAIT_MS, 0, &answer, &err);
+    if (rc != RC_UNAVAILABLE) fail_msg("garbage %zu: expected unavailable, got %s", i, rc_name(rc));
+    assert_true(strlen(err.message) > 20);
+    http_client_destroy(c);
+    peer_stop(&p);
+  }
+}
+
+/* A header has no announced length, so it has a ceiling; and so has a status line. */
+static void test_endless_headers_are_cut_off(void **state) {
+  (void)state;
+  char line[1024];
+  snprintf(line, sizeof line, "X-Filler: %0900d\r\n", 0);
+  struct err err;
+  enum rc rc = outcome_of_endless("HTTP/1.1 200 OK\r\n", line, 0, PEER_WAIT_MS, 0, &err);
+  if (rc != RC_UNAVAILABLE && rc != RC_TOO_LARGE) fail_msg("header lines: %s: %s", rc_name(rc), err.message);
+  memset(line, 'x', sizeof line - 1);
+  rc = outcome_of_endless("HTTP/1.1 200 OK\r\nX-Filler: ", line, 0, PEER_WAIT_MS, 0, &err);
+  if (rc != RC_NO_MEMORY || !strstr(err.message, "100 KiB")) fail_msg("a line: %s: %s", rc_name(rc), err.message);
+  rc = outcome_of_endless("HTTP/1.1 200 OK", line, 0, PEER_WAIT_MS, 0, &err);
+  if (rc != RC_NO_MEMORY || !strstr(err.message, "100 KiB")) fail_msg("status line: %s: %s", rc_name(rc), err.message);
+  rc = outcome_of_endless("HTTP/1.1 200 OK\r\n\r\n", line, 0, PEER_WAIT_MS, 0, &err);
+  assert_int_equal(rc, RC_TOO_LARGE); /* an endless body */
 }
 
 static void test_oversize_answers(void **state) {
@@ -268,6 +425,11 @@ int main(void) {
       cmocka_unit_test(test_connection_is_kept),
       cmocka_unit_test(test_half_answers),
       cmocka_unit_test(test_slow_peer_meets_the_deadline),
+      cmocka_unit_test(test_dripping_peer_meets_the_deadline),
+      cmocka_unit_test(test_stalled_transfers_are_given_up),
+      cmocka_unit_test(test_wrong_lengths),
+      cmocka_unit_test(test_garbage_is_no_answer),
+      cmocka_unit_test(test_endless_headers_are_cut_off),
       cmocka_unit_test(test_oversize_answers),
       cmocka_unit_test(test_oversize_digest_header_is_none),
       cmocka_unit_test(test_connection_refused),

@@ -120,7 +120,39 @@ static void test_generation_config_adds_stop_tokens(void **state) {
   assert_int_equal(c.eos[1], 9);
   write_text(dir, "generation_config.json", "[]");
   assert_int_equal(model_config_load(&c, dir, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "generation_config.json: expected an object"));
+  write_text(dir, "generation_config.json", "");
+  assert_int_equal(model_config_load(&c, dir, &err), RC_INVALID);
+  write_text(dir, "config.json", "{" BASE ",\"eos_token_id\":-7}");
+  assert_int_equal(model_config_load(&c, dir, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "/config.json: eos_token_id: expected"));
   assert_int_equal(file_remove_tree(dir, NULL), RC_OK);
+}
+
+/* The bytes may be a peer's: an id that is none is refused, whatever stands in its place. */
+static void test_generation_configs_that_lie(void **state) {
+  (void)state;
+  static const char *const lies[] = {"",
+                                     "{",
+                                     "7",
+                                     "[7]",
+                                     "{\"eos_token_id\":{\"a\":1}}",
+                                     "{\"eos_token_id\":{}}",
+                                     "{\"eos_token_id\":[[7]]}",
+                                     "{\"eos_token_id\":[null]}",
+                                     "{\"eos_token_id\":\"7\"}",
+                                     "{\"eos_token_id\":7.0}",
+                                     "{\"eos_token_id\":257}",
+                                     "{\"eos_token_id\":-1}",
+                                     "{\"eos_token_id\":7,\"eos_token_id\":8}",
+                                     "{\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}"};
+  struct model_config c;
+  struct err err = {0};
+  for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+    assert_int_equal(parse(&c, "{" BASE "}", NULL), RC_OK);
+    if (model_config_add_generation(&c, lies[i], strlen(lies[i]), &err) != RC_INVALID) fail_msg("took %s", lies[i]);
+  }
+  assert_int_equal(model_config_add_generation(&c, "{\"eos_token_id\":null}", 21, &err), RC_OK);
 }
 
 int main(void) {
@@ -130,6 +162,7 @@ int main(void) {
       cmocka_unit_test(test_refuses),
       cmocka_unit_test(test_refuses_other_models_and_heads_that_do_not_divide),
       cmocka_unit_test(test_generation_config_adds_stop_tokens),
+      cmocka_unit_test(test_generation_configs_that_lie),
   };
   return cmocka_run_group_tests_name("model/config", tests, NULL, NULL);
 }

@@ -336,6 +336,19 @@ static void test_added_tokens_that_lie(void **state) {
   refused(FILE_OF("{}", ABC, "[]", ""), "expected an array");
 }
 
+/* A token beyond the model's vocabulary would be looked up where the embedding has no row. */
+static void test_a_tokenizer_larger_than_its_model(void **state) {
+  (void)state;
+  static const char json[] = FILE_OF("[{\"id\":5,\"content\":\"<x>\"}]", ABC, "[]", "");
+  struct tokenizer *t;
+  assert_int_equal(tokenizer_parse(&t, json, sizeof json - 1, &err), RC_OK);
+  assert_int_equal(tokenizer_check_fits(t, 6, &err), RC_OK);
+  assert_int_equal(tokenizer_check_fits(t, 1000, &err), RC_OK); /* embeddings are padded */
+  assert_int_equal(tokenizer_check_fits(t, 5, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "ids up to 5 (\"<x>\"), and the model's vocab_size is 5"));
+  tokenizer_free(t);
+}
+
 static void test_models_of_other_kinds(void **state) {
   (void)state;
   refused("{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}", "WordPiece");
@@ -401,6 +414,8 @@ static void test_truncated_files(void **state) {
   }
   buf_free(&bytes);
   assert_int_equal(tokenizer_load(&t, GOLDEN "none.json", &err), RC_NOT_FOUND);
+  assert_int_equal(tokenizer_load(&t, GOLDEN "cases.json", &err), RC_INVALID);
+  assert_non_null(strstr(err.message, GOLDEN "cases.json: "));
 }
 
 /* --- chat --- */
@@ -452,6 +467,7 @@ int main(void) {
       cmocka_unit_test(test_tables_that_lie),
       cmocka_unit_test(test_merges_that_lie),
       cmocka_unit_test(test_added_tokens_that_lie),
+      cmocka_unit_test(test_a_tokenizer_larger_than_its_model),
       cmocka_unit_test(test_models_of_other_kinds),
       cmocka_unit_test(test_steps_that_are_not_done_here),
       cmocka_unit_test(test_truncated_files),

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "common/model/elementary.h"
+#include "common/model/weights_internal.h"
 
 static struct weights *make(const struct bench *b, bool for_training) {
   struct weights *w = NULL;
@@ -211,6 +212,20 @@ static void write_file(struct buf *out, const struct model *m, enum damage damag
   }
 }
 
+/* A right file of zeros; its last tensor is the model's last. */
+static void write_zeros(struct buf *out, const struct model *m, bool as_f32) {
+  struct st_entry *entries = calloc((size_t)m->params.count, sizeof *entries);
+  assert_non_null(entries);
+  for (int i = 0; i < m->params.count; i++) {
+    weights_entry(&entries[i], m, i);
+    if (as_f32) entries[i].dtype = ST_F32;
+  }
+  assert_int_equal(st_write_header(out, entries, (size_t)m->params.count, NULL, NULL), RC_OK);
+  for (int i = 0; i < m->params.count; i++)
+    for (size_t k = 0; k < m->params.items[i].count; k++) buf_append(out, "\0\0\0\0", as_f32 ? 4 : 2);
+  free(entries);
+}
+
 static void test_wrong_files_are_refused_whole(void **state) {
   (void)state;
   static const struct {
@@ -243,6 +258,50 @@ static void test_wrong_files_are_refused_whole(void **state) {
     assert_int_equal(digest_equal(&before, &after), cases[i].rc != RC_OK);
     st_close(file);
     buf_free(&bytes);
+  }
+  weights_free(w);
+  bench_close(&b);
+}
+
+/* Weights that are no numbers pass every check of form, and their digest is right: still nothing can be sampled. */
+static void test_weights_that_are_not_finite(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t f32;
+    bool fine;
+  } cases[] = {{0x7F800000, false}, {0xFF800000, false}, {0x7FC00000, false}, {0xFF800001, false}, {0x7F7F8000, false},
+               {0xFF7FFFFF, false}, {0x7F7F7FFF, true},  {0xFF7F0000, true},  {0x00000001, true}};
+  const struct model_config c = tiny_config(true);
+  struct bench b;
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  struct weights *w = random_weights(b.model, false, 1);
+  const struct digest before = digest_of_weights(w);
+  const struct param *last = &b.model->params.items[b.model->params.count - 1];
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int as_f32 = 0; as_f32 < 2; as_f32++) {
+      struct buf bytes = BUF_INIT;
+      struct st_file *file = NULL;
+      struct err err = {0};
+      const uint16_t bf16 = (uint16_t)(cases[i].f32 >> 16);
+      const bool fine = as_f32 ? cases[i].fine : (bf16 & 0x7F80) != 0x7F80;
+      write_zeros(&bytes, b.model, as_f32);
+      const size_t size = as_f32 ? sizeof cases[i].f32 : sizeof bf16;
+      memcpy(bytes.data + bytes.len - size, as_f32 ? (const void *)&cases[i].f32 : (const void *)&bf16, size);
+      assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, &err), RC_OK);
+      const enum rc rc = weights_from_safetensors(w, file, &err);
+      if ((rc == RC_OK) != fine) fail_msg("%08x as_f32 %d: %s %s", cases[i].f32, as_f32, rc_name(rc), err.message);
+      if (!fine) {
+        const struct digest after = digest_of_weights(w);
+        assert_int_equal(rc, RC_INVALID);
+        assert_string_equal(err.field, last->name);
+        assert_true(digest_equal(&before, &after));
+      } else {
+        weights_free(w);
+        w = random_weights(b.model, false, 1);
+      }
+      st_close(file);
+      buf_free(&bytes);
+    }
   }
   weights_free(w);
   bench_close(&b);
@@ -298,6 +357,7 @@ int main(void) {
       cmocka_unit_test(test_safetensors_round_trip),
       cmocka_unit_test(test_formats_convert),
       cmocka_unit_test(test_wrong_files_are_refused_whole),
+      cmocka_unit_test(test_weights_that_are_not_finite),
       cmocka_unit_test(test_rope_table),
       cmocka_unit_test(test_elementary_functions),
   };

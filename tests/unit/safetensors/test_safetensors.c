@@ -123,6 +123,7 @@ static void test_a_mapped_file_reads_the_same(void **state) {
   st_close(f);
   assert_int_equal(file_write_atomic(path, file.data, file.len - 1, &err), RC_OK);
   assert_int_equal(st_open_file(&f, path, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, path)); /* somebody must know which file */
   assert_null(f);
   unlink(path);
   assert_int_equal(st_open_file(&f, path, &err), RC_NOT_FOUND);

@@ -134,6 +134,14 @@ static inline struct batch_group group_make(struct arena *a, const char *id, int
   return g;
 }
 
+static inline void groups_make(struct arena *a, struct batch_group *groups, int count, uint32_t seed) {
+  for (int i = 0; i < count; i++) {
+    char id[64];
+    snprintf(id, sizeof id, "r1.0.%d", i);
+    groups[i] = group_make(a, id, 4, seed * 100 + (uint32_t)i);
+  }
+}
+
 static inline double trained_tokens(const struct batch_group *groups, size_t count) {
   double n = 0;
   for (size_t g = 0; g < count; g++) {
@@ -217,6 +225,28 @@ static inline void rig_open(struct rig *g, const struct open_run *m, struct open
   assert_rc(RC_OK, trainer_open_run(&g->client, m, out, &arena, WAIT_MS, &err), err);
   out->run = NULL;
   arena_free(&arena);
+}
+
+static inline struct http_answer call_raw(struct rig *g, const char *method, const char *path, const void *body,
+                                          size_t len) {
+  struct http_answer answer = {0};
+  struct err err = {0};
+  char url[256];
+  snprintf(url, sizeof url, "%s%s", g->url, path);
+  const struct http_call call = {.method = method, .url = url, .body = body, .body_len = len, .deadline_ms = WAIT_MS};
+  assert_rc(RC_OK, http_client_call(g->http, &call, &answer, &err), err);
+  return answer;
+}
+
+/* Status and a piece of the answer. */
+static inline void expect(struct rig *g, const char *method, const char *path, const char *body, int status,
+                          const char *part) {
+  struct http_answer a = call_raw(g, method, path, body, body ? strlen(body) : 0);
+  if (a.status != status || !a.body.data || !strstr(a.body.data, part)) {
+    fail_msg("%s %s: expected %d with %s, got %d: %s", method, path, status, part, a.status,
+             a.body.data ? a.body.data : "(nothing)");
+  }
+  http_answer_free(&a);
 }
 
 /* Submits, and waits until the batch has ended. */

@@ -47,7 +47,8 @@ struct asker {
   atomic_bool cancel;
   enum rc rc;
   int status;
-  char body[1024];
+  char body[1024]; /* its beginning */
+  size_t length;
   int64_t took_ms;
 };
 
@@ -66,6 +67,7 @@ static void *ask_main(void *context) {
   if (a->rc == RC_OK) {
     a->status = answer.status;
     snprintf(a->body, sizeof a->body, "%s", answer.body.data ? answer.body.data : "");
+    a->length = answer.body.len;
     http_answer_free(&answer);
   }
   http_client_destroy(http);
@@ -245,6 +247,39 @@ static void only_ended_jobs_of_older_versions_are_forgotten(void **state) {
   assert_false(jobs_known(table, "r1.1.b0", JOB_BATCH));
 }
 
+/* Answers are encoded from jobs that may be dropped meanwhile: readers get all of one or 404, and its memory goes once
+ * (what the address and thread sanitizers watch). */
+static void a_job_may_be_dropped_while_it_is_answered(void **state) {
+  (void)state;
+  enum { TURNS = 40, ASKERS = 4, TOKENS = 20000 };
+  size_t whole = 0;
+  for (int turn = 0; turn < TURNS; turn++) {
+    struct asker askers[ASKERS];
+    struct job *job = begin("r1.0.b0", JOB_BATCH, 1, 0);
+    struct sample_logprobs *sample = arena_alloc(&job->arena, 1, sizeof *sample);
+    sample->id = "r1.0.0.0";
+    sample->logprobs.items = arena_alloc(&job->arena, TOKENS, sizeof *sample->logprobs.items);
+    sample->logprobs.count = TOKENS;
+    job->out.batch.samples = sample;
+    job->out.batch.sample_count = 1;
+    for (int i = 0; i < ASKERS; i++) ask_begin(&askers[i], i % 2 ? "/jobs/r1.0.b0?wait_ms=10000" : "/jobs/r1.0.b0");
+    if (turn % 2) clock_sleep_ms(turn % 8);
+    finish(job);
+    jobs_forget_before(table, INT64_MAX);
+    for (int i = 0; i < ASKERS; i++) {
+      pthread_join(askers[i].thread, NULL);
+      assert_int_equal(askers[i].rc, RC_OK);
+      assert_true(askers[i].status == 200 || askers[i].status == 404);
+      if (!strstr(askers[i].body, "\"state\":\"done\"")) continue;
+      assert_int_equal(askers[i].status, 200);
+      assert_true(askers[i].length > 2 * TOKENS);
+      if (whole == 0) whole = askers[i].length;
+      assert_int_equal(askers[i].length, whole);
+    }
+  }
+  assert_true(whole > 0);
+}
+
 /* The table has a limit; forgetting makes room again. */
 static void a_full_table_refuses(void **state) {
   (void)state;
@@ -273,6 +308,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(cancelling_answers_the_waiters, set_up, tear_down),
       cmocka_unit_test_setup_teardown(shutdown_answers_the_waiters, set_up, tear_down),
       cmocka_unit_test_setup_teardown(only_ended_jobs_of_older_versions_are_forgotten, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_job_may_be_dropped_while_it_is_answered, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_full_table_refuses, set_up, tear_down),
   };
   log_init("test", LOG_ERROR);

@@ -2,37 +2,6 @@
  * makes durable, pushes, announces and serves. */
 #include "tests/unit/trainer-server/peers.h"
 
-#include "common/http/status.h"
-
-static struct http_answer call_raw(struct rig *g, const char *method, const char *path, const void *body, size_t len) {
-  struct http_answer answer = {0};
-  struct err err = {0};
-  char url[256];
-  snprintf(url, sizeof url, "%s%s", g->url, path);
-  const struct http_call call = {.method = method, .url = url, .body = body, .body_len = len, .deadline_ms = WAIT_MS};
-  assert_rc(RC_OK, http_client_call(g->http, &call, &answer, &err), err);
-  return answer;
-}
-
-/* Status and a piece of the answer. */
-static void expect(struct rig *g, const char *method, const char *path, const char *body, int status,
-                   const char *part) {
-  struct http_answer a = call_raw(g, method, path, body, body ? strlen(body) : 0);
-  if (a.status != status || !a.body.data || !strstr(a.body.data, part)) {
-    fail_msg("%s %s: expected %d with %s, got %d: %s", method, path, status, part, a.status,
-             a.body.data ? a.body.data : "(nothing)");
-  }
-  http_answer_free(&a);
-}
-
-static void groups_make(struct arena *a, struct batch_group *groups, int count, uint32_t seed) {
-  for (int i = 0; i < count; i++) {
-    char id[64];
-    snprintf(id, sizeof id, "r1.0.%d", i);
-    groups[i] = group_make(a, id, 4, seed * 100 + (uint32_t)i);
-  }
-}
-
 /* Opening is idempotent by run; another configuration, an older epoch or fence, or what this trainer cannot do are
  * refused. */
 static void opening_a_run(void **state) {
@@ -695,7 +664,10 @@ static void starting_refuses_what_it_cannot_stand_for(void **state) {
   const struct open_run run = run_request("r1");
   rig_open(&g, &run, &answer);
   rig_stop(&g);
-  write_text(g.state_dir, "latest", "r1/v5\n");
+  write_text(g.state_dir, "latest", "r2/v5\n"); /* a run without a single version */
+  assert_rc(RC_CORRUPT, rig_try_start(&g, &err), err);
+  assert_non_null(strstr(err.message, "no checkpoint of run r2 is whole"));
+  write_text(g.state_dir, "latest", "r1\n");
   assert_rc(RC_CORRUPT, rig_try_start(&g, &err), err);
   write_text(g.state_dir, "latest", "r1/v0\n");
   rig_start(&g);

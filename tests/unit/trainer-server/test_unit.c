@@ -7,6 +7,7 @@
 static char dir[PATH];
 static struct parts parts;
 static struct learner *learner;
+static struct timeline timeline;
 
 static int set_up(void **state) {
   (void)state;
@@ -16,6 +17,7 @@ static int set_up(void **state) {
   snprintf(model, sizeof model, "%s/model", dir);
   parts_make(&parts, model);
   assert_rc(RC_OK, learner_create(&learner, parts.model, CHUNK, &err), err);
+  timeline_begin(&timeline, clock_monotonic_us());
   return 0;
 }
 
@@ -81,9 +83,14 @@ static void unit_equals_the_learner(void **state) {
   const double entropy = learner_entropy_sum(learner);
 
   struct unit_result unit;
-  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, have, &unit, &arena, &err),
-            err);
+  const int64_t begun_us = timeline.at_us;
+  assert_rc(
+      RC_OK,
+      unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, have, &unit, &timeline, &arena, &err),
+      err);
   assert_memory_equal(have, want, elements * sizeof *want);
+  assert_true(unit.logprob_us > 0 && unit.compute_us > 0);
+  assert_int_equal(unit.logprob_us + unit.compute_us, timeline.at_us - begun_us); /* the sum is the whole */
   int at = 0;
   for (int i = 0; i < 9; i++) {
     assert_string_equal(unit.samples[i].id, group.samples[i].id);
@@ -104,6 +111,28 @@ static void unit_equals_the_learner(void **state) {
   arena_free(&arena);
 }
 
+/* A unit of many chunks: only the first one's forward can be measured, and the others' must not swallow the backward
+ * passes between them, which cost more. */
+static void forward_and_backward_are_told_apart(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct batch_group group = group_make(&arena, "r1.0.0", 60, 5);
+  float *grads = calloc(parts.model->params.elements, sizeof *grads);
+  bool apart = false;
+  for (int i = 0; i < 20 && !apart; i++) { /* a busy machine may stop us in the middle of one */
+    struct unit_result unit;
+    assert_rc(
+        RC_OK,
+        unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, grads, &unit, &timeline, &arena, &err),
+        err);
+    apart = unit.logprob_us > unit.compute_us / 20 && unit.logprob_us < unit.compute_us;
+  }
+  assert_true(apart);
+  free(grads);
+  arena_free(&arena);
+}
+
 /* With the policy as its own reference the KL term is zero and has no gradient; with another reference it has both. */
 static void reference_enters_the_loss(void **state) {
   (void)state;
@@ -116,10 +145,13 @@ static void reference_enters_the_loss(void **state) {
   struct unit_config kl = grpo;
   kl.loss.kl_coefficient = 0.5f;
   struct unit_result unit;
-  assert_rc(RC_OK, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, plain, &unit, &arena, &err),
-            err);
+  assert_rc(
+      RC_OK,
+      unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, plain, &unit, &timeline, &arena, &err),
+      err);
   assert_rc(RC_OK,
-            unit_compute(learner, parts.model, parts.weights, parts.weights, &kl, &group, same, &unit, &arena, &err),
+            unit_compute(learner, parts.model, parts.weights, parts.weights, &kl, &group, same, &unit, &timeline,
+                         &arena, &err),
             err);
   assert_true(unit.stats.kl_reference == 0);
   assert_memory_equal(plain, same, elements * sizeof *plain);
@@ -129,8 +161,10 @@ static void reference_enters_the_loss(void **state) {
   assert_rc(RC_OK, weights_create(&reference, parts.model, false, &err), err);
   masters_random(parts.model, masters, 8);
   weights_from_masters(reference, masters);
-  assert_rc(RC_OK,
-            unit_compute(learner, parts.model, parts.weights, reference, &kl, &group, other, &unit, &arena, &err), err);
+  assert_rc(
+      RC_OK,
+      unit_compute(learner, parts.model, parts.weights, reference, &kl, &group, other, &unit, &timeline, &arena, &err),
+      err);
   assert_true(unit.stats.kl_reference > 0);
   assert_memory_not_equal(plain, other, elements * sizeof *plain);
   weights_free(reference);
@@ -168,8 +202,10 @@ static void refused_units_name_the_field_and_touch_nothing(void **state) {
         s->tokens.items = arena_alloc(&arena, CONTEXT + 1, sizeof *s->tokens.items);
         s->tokens.count = CONTEXT + 1;
     }
-    assert_rc(want, unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, grads, &unit, &arena, &err),
-              err);
+    assert_rc(
+        want,
+        unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, grads, &unit, &timeline, &arena, &err),
+        err);
     assert_string_equal(err.field, field);
     assert_memory_equal(grads, zero, elements * sizeof *grads);
     assert_rc(want, unit_check(parts.model, CHUNK, &group, &err), err);
@@ -186,6 +222,7 @@ static void refused_units_name_the_field_and_touch_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unit_equals_the_learner),
+      cmocka_unit_test(forward_and_backward_are_told_apart),
       cmocka_unit_test(reference_enters_the_loss),
       cmocka_unit_test(refused_units_name_the_field_and_touch_nothing),
   };

@@ -17,16 +17,18 @@ MESSAGE_AGAIN(push_answer)
 static const struct message open_run_message = {
     .name = "open_run",
     .json =
-        "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":\"12345678901234567890\",\"training\":{\"objective\":"
+        "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":\"12345678901234567890\",\"current_version\":12,"
+        "\"training\":{\"objective\":"
         "\"gspo\",\"clip_low\":0.1,\"clip_high\":0.28,"
         "\"kl_coefficient\":0.001,\"normalization\":\"sequences\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-"
         "08,\"weight_decay\":0.01,\"clip_norm\":0.3,"
         "\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,\"total_steps\":200,\"temperature\":1.5,"
         "\"chunk_tokens\":8192,\"checkpoint_every\":10}}",
-    .again = again_open_run};
+    .again = again_open_run,
+    .optional = {"current_version"}};
 static const struct message open_run_answer_message = {
     .name = "open_run_answer",
-    .json = "{\"run\":\"r7\",\"version\":0,\"digest\":\"" DIGEST_A "\"}",
+    .json = "{\"run\":\"r7\",\"version\":0,\"digest\":\"" DIGEST_A "\",\"state\":\"replaying\"}",
     .again = again_open_run_answer};
 static const struct message batch_message = {
     .name = "submit_batch",
@@ -48,7 +50,7 @@ static const struct message batch_done_message = {
         "-0.5,null,-1.25]},{\"id\":\"r7.12.3.1\",\"logprobs\":[]}],"
         "\"stats\":{\"loss\":-0.25,\"entropy_sum\":null,\"kl_reference_sum\":0,\"ratio_sum\":4,\"ratio_squares\":4,"
         "\"tokens\":4,\"clipped\":1,\"samples\":2,\"logprob_us\":10,"
-        "\"compute_us\":20,\"poisoned\":true}}",
+        "\"compute_us\":20,\"poisoned\":true},\"intervals\":[[\"fill\",5,7],[\"logprob\",7,17],[\"compute\",17,37]]}",
     .again = again_batch_status,
     .nullable = {"error", "logprobs[]", "loss", "entropy_sum", "kl_reference_sum", "ratio_sum", "ratio_squares"}};
 static const struct message batch_failed_message = {
@@ -56,14 +58,15 @@ static const struct message batch_failed_message = {
     .json =
         "{\"batch_id\":\"r7.12.b0\",\"state\":\"failed\",\"error\":{\"code\":\"too_large\",\"message\":\"expected at "
         "most 4096 rows\",\"field\":\"groups[0]\"},"
-        "\"samples\":[],\"stats\":null}",
+        "\"samples\":[],\"stats\":null,\"intervals\":[]}",
     .again = again_batch_status,
     .nullable = {"stats"}};
-static const struct message batch_running_message = {
-    .name = "batch_status running",
-    .json = "{\"batch_id\":\"r7.12.b0\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null}",
-    .again = again_batch_status,
-    .nullable = {"error", "stats"}};
+static const struct message batch_running_message = {.name = "batch_status running",
+                                                     .json =
+                                                         "{\"batch_id\":\"r7.12.b0\",\"state\":\"running\",\"error\":"
+                                                         "null,\"samples\":[],\"stats\":null,\"intervals\":[]}",
+                                                     .again = again_batch_status,
+                                                     .nullable = {"error", "stats"}};
 static const struct message step_message = {
     .name = "submit_step",
     .json =
@@ -77,7 +80,8 @@ static const struct message step_done_message = {
             "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
             "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B
             "\",\"error\":null},"
-            "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":null,\"error\":\"no answer within 60000 ms\"}]}",
+            "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":null,\"error\":\"no answer within 60000 ms\"}],"
+            "\"intervals\":[[\"step\",1,2],[\"push\",2,5]]}",
     .again = again_step_status,
     .nullable = {"error", "grad_norm"}};
 static const struct message step_queued_message = {
@@ -85,7 +89,7 @@ static const struct message step_queued_message = {
     .json =
         "{\"step_id\":\"r7.12\",\"state\":\"queued\",\"error\":null,\"version\":null,\"digest\":null,\"grad_norm\":0,"
         "\"lr\":0,\"skipped\":false,\"step_us\":0,"
-        "\"checkpoint_us\":0,\"push_us\":0,\"pushes\":[]}",
+        "\"checkpoint_us\":0,\"push_us\":0,\"pushes\":[],\"intervals\":[]}",
     .again = again_step_status,
     .optional = {"version", "digest"},
     .nullable = {"error", "grad_norm"}};
@@ -118,7 +122,7 @@ static void every_spoilt_member_is_refused(void **state) {
     if (all[i] == &open_run_message) { /* every member of "training" has a default */
       m.json =
           "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"lr\":0.5,\"chunk_tokens\":64,"
-          "\"objective\":\"ppo\"}}";
+          "\"objective\":\"ppo\"}}"; /* no current_version: 0 */
       m.optional[0] = "lr", m.optional[1] = "chunk_tokens", m.optional[2] = "objective";
     }
     if (all[i] == &step_done_message) { /* one report, staged */
@@ -126,7 +130,7 @@ static void every_spoilt_member_is_refused(void **state) {
           "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
           "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":false,\"step_us\":1,"
           "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B
-          "\"}]}";
+          "\"}],\"intervals\":[[\"step\",1,2]]}";
     }
     if (all[i] == &announce_message) {
       m.json =
@@ -177,6 +181,22 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"seed\":\"12345678901234567890\"", "\"seed\":\"0x1\"", "seed");
 }
 
+/* A coordinator that records no version yet, or knows nothing of replay, opens at 0; a trainer's state is one of two. */
+static void the_recorded_version_is_optional(void **state) {
+  (void)state;
+  struct message m = open_run_message;
+  struct buf out = BUF_INIT;
+  struct err err = {0};
+  m.json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{}}";
+  assert_int_equal(message_try(&m, m.json, strlen(m.json), &out, &err), RC_OK);
+  assert_non_null(strstr(out.data, "\"current_version\":0,"));
+  buf_free(&out);
+  message_check_refused(&open_run_message, "\"current_version\":12", "\"current_version\":-1", "current_version");
+  message_check_refused(&open_run_message, "\"current_version\":12", "\"current_version\":1.5", "current_version");
+  message_check_accepted(&open_run_answer_message, "replaying", "ready");
+  message_check_refused(&open_run_answer_message, "replaying", "restoring", "state");
+}
+
 static void an_evaluating_run_may_be_greedy(void **state) {
   (void)state;
   struct message m = open_run_message;
@@ -212,6 +232,8 @@ static void states_errors_and_results_belong_together(void **state) {
   message_check_refused(&step_done_message, "done", "failed", "error");
   message_check_refused(&step_done_message, "true,\"digest\":\"" DIGEST_B "\"", "true,\"digest\":null",
                         "pushes[0].digest");
+  message_check_refused(&step_done_message, "[\"push\",2,5]", "[\"push\",2]", "intervals[1]");
+  message_check_refused(&batch_done_message, "[\"fill\",5,7]", "[\"fill\",5,4]", "intervals[0]");
   message_check_refused(&push_message, "\"" DIGEST_A "\"", "null", "digest");
 }
 
@@ -316,6 +338,7 @@ int main(void) {
       cmocka_unit_test(every_spoilt_member_is_refused),
       cmocka_unit_test(a_training_configuration_is_read_over_defaults),
       cmocka_unit_test(a_training_configuration_is_bounded),
+      cmocka_unit_test(the_recorded_version_is_optional),
       cmocka_unit_test(an_evaluating_run_may_be_greedy),
       cmocka_unit_test(a_batch_must_add_up),
       cmocka_unit_test(states_errors_and_results_belong_together),

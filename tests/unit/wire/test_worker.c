@@ -21,12 +21,14 @@ static const struct message heartbeat_message = {
     .json = "{\"epoch\":3,\"ready\":true,\"draining\":false,\"loaded_digest\":\"" DIGEST_A
             "\",\"slots_busy\":5,\"busy_slot_us\":123456789012,"
             "\"tokens_sampled\":99,\"leases\":[{\"id\":\"r7.12.3.0-3\",\"fence\":1},{\"id\":\"r7.12.4.0-3\",\"fence\":"
-            "\"9007199254740992\"}]}",
+            "\"9007199254740992\"}],\"sent_us\":1700000000000000,\"intervals\":[[\"compute\",1699999999000000,"
+            "1699999999900000],[\"starved\",1699999999900000,1700000000000000]]}",
     .again = again_worker_heartbeat,
-    .optional = {"loaded_digest"}};
+    .optional = {"loaded_digest", "sent_us", "intervals"}};
 static const struct message answer_message = {.name = "worker_heartbeat_answer",
                                               .json =
-                                                  "{\"epoch\":3,\"lost\":[\"r7.12.3.0-3\",\"r7.12.4.0-0\"],\"current\":"
+                                                  "{\"epoch\":3,\"lost\":[\"r7.12.3.0-3\",\"r7.12.4.0-0\"],\"run_"
+                                                  "active\":true,\"current\":"
                                                   "{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
                                                   "\",\"trainer_url\":\"http://trainer:8082\"}}",
                                               .again = again_worker_heartbeat_answer,
@@ -58,6 +60,10 @@ static void the_fields_arrive_where_they_belong(void **state) {
   assert_int_equal(m.lease_count, 2);
   assert_string_equal(m.leases[1].id, "r7.12.4.0-3");
   assert_true(m.leases[1].fence == (1ull << 53));
+  assert_true(m.sent_us == 1700000000000000);
+  assert_int_equal(m.interval_count, 2);
+  assert_true(m.intervals[1].cause == CAUSE_STARVED && m.intervals[1].begin_us == 1699999999900000 &&
+              m.intervals[1].end_us == 1700000000000000);
   arena_free(&arena);
 }
 
@@ -68,7 +74,7 @@ static void absent_weights_and_runs_are_null(void **state) {
   assert_non_null(strstr(out.data, "\"loaded_digest\":null"));
   buf_clear(&out);
   worker_heartbeat_answer_encode(&(struct worker_heartbeat_answer){.epoch = 1}, &out);
-  assert_string_equal(out.data, "{\"epoch\":1,\"lost\":[],\"current\":null}");
+  assert_string_equal(out.data, "{\"epoch\":1,\"lost\":[],\"run_active\":false,\"current\":null}");
   buf_free(&out);
 }
 
@@ -117,6 +123,8 @@ static void numbers_and_digests_keep_their_bounds(void **state) {
   message_check_accepted(&registered_message, "9007199254740991", "\"9007199254740991\"");
   message_check_refused(&heartbeat_message, DIGEST_A, "00", "loaded_digest");
   message_check_refused(&heartbeat_message, "\"fence\":1}", "\"fence\":-1}", "leases[0].fence");
+  message_check_refused(&heartbeat_message, "\"sent_us\":1700000000000000", "\"sent_us\":-1", "sent_us");
+  message_check_refused(&heartbeat_message, "[\"starved\",1699999999900000", "[\"starved\",1700000000000001", NULL);
   message_check_refused(&answer_message, "\"version\":12", "\"version\":-1", "current.version");
   message_check_refused(&answer_message, "\"r7.12.4.0-0\"", "\"r7 12\"", "lost[1]");
   message_check_refused(&answer_message, "\"r7.12.4.0-0\"", "\"\"", "lost[1]");

@@ -1,0 +1,282 @@
+/* See collector.h.  One thread, one mutex; the flight in hand is the thread's alone. */
+#include "services/coordinator/collector.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/client/trainer_client.h"
+#include "services/coordinator/core_state.h"
+#include "services/coordinator/ids.h"
+#include "services/coordinator/intervals.h"
+#include "services/coordinator/round.h"
+
+enum { POLL_MS = 2000, CALL_MS = 10000, IDLE_MS = 1000 };
+
+struct collector {
+  struct core *core;
+  struct http_client *http;
+  void (*kick)(void *context);
+  void *kick_context;
+  pthread_t thread;
+  bool started;
+  atomic_bool cancel;   /* ends the call in hand */
+  pthread_mutex_t lock; /* guards all below */
+  pthread_cond_t changed;
+  struct flight *head, **tail;
+  bool in_hand, resetting, stopping;
+  enum rc failure;
+  struct err error;
+};
+
+struct flight *flight_new(void) {
+  return calloc(1, sizeof(struct flight));
+}
+
+void flight_free(struct flight *f) {
+  if (!f) return;
+  arena_free(&f->arena);
+  free(f);
+}
+
+/* ---- the command ---- */
+
+struct done_message {
+  int64_t run, round, number, trainer_worker;
+  bool by_tokens;
+  struct batch_stats stats;
+  struct logprob_difference difference;
+  struct interval *intervals; /* what the trainer did since its last answer */
+  size_t interval_count;
+};
+
+/* How fast the trainer takes groups while it has some: what the frontier is sized by. */
+static void note_drain(struct core *c, const struct done_message *m, int64_t groups) {
+  const int64_t us = m->stats.compute_us + m->stats.logprob_us;
+  if (us > 0) rate_note(&c->rates.drain, (double)groups, (double)us / 1e6, c->now_ms);
+  if (c->context && c->context->config.frontier == FRONTIER_GATE) c->dispatch_due = true; /* it may reach further now */
+}
+
+/* A repeat changes nothing.  The round's last batch begins the step. */
+static enum rc done_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct done_message *m = cmd->message;
+  int64_t groups = 0;
+  enum rc rc = store_exec(
+      c->store, err,
+      "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, "
+      "poisoned = ?9, logprob_max_abs_diff = ?10, logprob_unequal = ?11, logprob_us = ?12"
+      " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
+      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(m->stats.loss),
+            b_real(m->stats.entropy_sum), b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
+            b_int(m->stats.poisoned), b_real(m->difference.max_abs), b_int(m->difference.unequal),
+            b_int(m->stats.logprob_us)));
+  if (rc != RC_OK || store_changes(c->store) == 0) return rc;
+  if (m->difference.unequal)
+    log_warn("batch %s: %" PRId64 " log-probabilities differ from the sampler's",
+             id_batch(m->run, m->round, m->number).text, m->difference.unequal);
+  rc = store_exec(c->store, err,
+                  "UPDATE rounds SET loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, "
+                  "0), trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6,"
+                  " logprob_max_abs_diff = max(logprob_max_abs_diff, coalesce(?7, 9e999)), logprob_unequal = "
+                  "logprob_unequal + ?8, exact = exact AND ?8 = 0, logprob_us = logprob_us + ?9 WHERE run = ?1 AND "
+                  "round = ?2",
+                  BINDS(b_int(m->run), b_int(m->round), b_real(m->stats.loss), b_real(m->stats.entropy_sum),
+                        b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
+                        b_real(m->difference.max_abs), b_int(m->difference.unequal), b_int(m->stats.logprob_us)));
+  if (rc == RC_OK)
+    rc = store_int(c->store, &groups, err, "SELECT groups FROM batches WHERE run = ?1 AND round = ?2 AND number = ?3",
+                   BINDS(b_int(m->run), b_int(m->round), b_int(m->number)));
+  if (rc == RC_OK) note_drain(c, m, groups);
+  if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
+  return rc == RC_OK ? round_step_when_trained(c, m->run, m->round, m->by_tokens, err) : rc;
+}
+
+/* ---- waiting ---- */
+
+enum rc flight_await(const struct flight *f, struct http_client *http, const atomic_bool *cancel,
+                     struct batch_status *status, struct logprob_difference *difference, struct arena *arena,
+                     struct err *err) {
+  const struct trainer_client t = {.http = http, .base_url = f->url};
+  const char *id = f->built.message.batch_id;
+  for (;;) {
+    arena_free(arena);
+    *arena = (struct arena)ARENA_INIT;
+    if (atomic_load(cancel)) return err_set(err, RC_UNAVAILABLE, NULL, "waiting for batch %s was given up", id);
+    enum rc rc = trainer_batch_status(&t, id, POLL_MS, status, arena, POLL_MS + CALL_MS, err);
+    if (rc != RC_OK) return rc;
+    if (status->state == JOB_FAILED)
+      return err_set(err, RC_CONFLICT, NULL, "the trainer failed batch %s: %.300s", id, status->error.message);
+    if (status->state == JOB_DONE) return logprobs_compare(difference, &f->built, status, err);
+  }
+}
+
+static enum rc call_done(struct collector *c, const struct flight *f, const struct batch_status *status,
+                         const struct logprob_difference *difference, struct err *err) {
+  struct command *cmd = command_new(done_execute, sizeof(struct done_message));
+  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
+  struct interval *intervals = arena_alloc(&cmd->arena, status->interval_count + 1, sizeof *intervals);
+  if (!intervals) {
+    command_free(cmd);
+    return err_set(err, RC_NO_MEMORY, NULL, "%zu intervals were refused memory", status->interval_count);
+  }
+  if (status->interval_count) memcpy(intervals, status->intervals, status->interval_count * sizeof *intervals);
+  *(struct done_message *)cmd->message = (struct done_message){.run = f->run,
+                                                               .round = f->round,
+                                                               .number = f->number,
+                                                               .trainer_worker = f->trainer_worker,
+                                                               .by_tokens = f->by_tokens,
+                                                               .stats = status->stats,
+                                                               .difference = *difference,
+                                                               .intervals = intervals,
+                                                               .interval_count = status->interval_count};
+  return core_call(c->core, cmd, err);
+}
+
+static enum rc collect(struct collector *c, const struct flight *f, struct err *err) {
+  struct arena arena = ARENA_INIT;
+  struct batch_status status = {0};
+  struct logprob_difference difference;
+  enum rc rc = flight_await(f, c->http, &c->cancel, &status, &difference, &arena, err);
+  if (rc == RC_OK) rc = call_done(c, f, &status, &difference, err);
+  arena_free(&arena);
+  return rc;
+}
+
+/* ---- the thread ---- */
+
+/* lock held */
+static void drop_all(struct collector *c) {
+  while (c->head) {
+    struct flight *f = c->head;
+    c->head = f->next;
+    flight_free(f);
+  }
+  c->tail = &c->head;
+}
+
+static struct flight *take(struct collector *c) {
+  pthread_mutex_lock(&c->lock);
+  while (!c->stopping && (!c->head || c->resetting)) {
+    const struct timespec deadline = clock_deadline_in(IDLE_MS);
+    pthread_cond_timedwait(&c->changed, &c->lock, &deadline);
+  }
+  struct flight *f = c->stopping ? NULL : c->head;
+  if (f) {
+    c->head = f->next;
+    if (!c->head) c->tail = &c->head;
+    c->in_hand = true;
+  }
+  pthread_mutex_unlock(&c->lock);
+  return f;
+}
+
+static void put_down(struct collector *c, enum rc rc, const struct err *err) {
+  pthread_mutex_lock(&c->lock);
+  c->in_hand = false;
+  if (rc != RC_OK && !c->resetting && !c->stopping) {
+    c->failure = rc;
+    c->error = *err;
+    drop_all(c);
+  }
+  pthread_cond_broadcast(&c->changed);
+  pthread_mutex_unlock(&c->lock);
+}
+
+static void *collector_main(void *context) {
+  struct collector *c = context;
+  for (struct flight *f; (f = take(c));) {
+    struct err err = {0};
+    const enum rc rc = collect(c, f, &err);
+    flight_free(f);
+    put_down(c, rc, &err);
+    c->kick(c->kick_context);
+  }
+  return NULL;
+}
+
+/* ---- for the driver ---- */
+
+enum rc collector_start(struct collector **out, struct core *core, const char *token, void (*kick)(void *context),
+                        void *context, struct err *err) {
+  struct collector *c = calloc(1, sizeof *c);
+  if (!c) return err_set(err, RC_NO_MEMORY, NULL, "the collector's state was refused memory");
+  c->core = core;
+  c->kick = kick;
+  c->kick_context = context;
+  c->tail = &c->head;
+  pthread_mutex_init(&c->lock, NULL);
+  cond_init(&c->changed);
+  enum rc rc = http_client_create(&c->http, token, &c->cancel, err);
+  if (rc == RC_OK && pthread_create(&c->thread, NULL, collector_main, c) != 0)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the collector's thread could not be started");
+  c->started = rc == RC_OK;
+  if (rc != RC_OK) {
+    collector_stop(c);
+    return rc;
+  }
+  *out = c;
+  return RC_OK;
+}
+
+void collector_stop(struct collector *c) {
+  if (!c) return;
+  pthread_mutex_lock(&c->lock);
+  c->stopping = true;
+  atomic_store(&c->cancel, true);
+  pthread_cond_broadcast(&c->changed);
+  pthread_mutex_unlock(&c->lock);
+  if (c->started) pthread_join(c->thread, NULL);
+  drop_all(c);
+  http_client_destroy(c->http);
+  pthread_cond_destroy(&c->changed);
+  pthread_mutex_destroy(&c->lock);
+  free(c);
+}
+
+void collector_add(struct collector *c, struct flight *f) {
+  pthread_mutex_lock(&c->lock);
+  f->next = NULL;
+  if (c->failure == RC_OK) {
+    *c->tail = f;
+    c->tail = &f->next;
+    pthread_cond_broadcast(&c->changed);
+    f = NULL;
+  }
+  pthread_mutex_unlock(&c->lock);
+  flight_free(f); /* it would only be dropped */
+}
+
+int collector_pending(struct collector *c) {
+  pthread_mutex_lock(&c->lock);
+  int n = c->in_hand;
+  for (const struct flight *f = c->head; f; f = f->next) n++;
+  pthread_mutex_unlock(&c->lock);
+  return n;
+}
+
+enum rc collector_failure(struct collector *c, struct err *err) {
+  pthread_mutex_lock(&c->lock);
+  const enum rc rc = c->failure;
+  if (rc != RC_OK && err) *err = c->error;
+  pthread_mutex_unlock(&c->lock);
+  return rc;
+}
+
+/* The call in hand ends within its own deadline, cancelled ones at once. */
+void collector_reset(struct collector *c) {
+  pthread_mutex_lock(&c->lock);
+  c->resetting = true;
+  atomic_store(&c->cancel, true);
+  drop_all(c);
+  while (c->in_hand) {
+    const struct timespec deadline = clock_deadline_in(IDLE_MS);
+    pthread_cond_timedwait(&c->changed, &c->lock, &deadline);
+  }
+  atomic_store(&c->cancel, c->stopping);
+  c->resetting = false;
+  c->failure = RC_OK;
+  pthread_mutex_unlock(&c->lock);
+}

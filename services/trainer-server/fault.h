@@ -1,0 +1,54 @@
+/* Faults on purpose, for the tests that must notice them or survive them.  Compiled only with -DLEASEHOLD_FAULTS
+ * (--fault NAME); otherwise these are empty.  Each strikes in the second round or a later one (version 1 and up), and
+ * says so in one line of the log first.
+ *
+ *   flip-gradient       once: the sign bit of the largest element of one unit's gradient
+ *   double-batch        once: the units of one batch are added to the sums twice
+ *   die-in-batch        SIGKILL after about half of a batch's units are accumulated
+ *   die-before-step     SIGKILL when a step is about to be applied, all its units accumulated
+ *   die-in-checkpoint   SIGKILL with the checkpoint's folder half written, before it gets its name
+ *   die-before-publish  SIGKILL after the version is durable, before it is pushed or announced
+ *
+ * One trainer a process, so what was chosen is the module's.  The engine's thread, but for fault_set. */
+#ifndef LEASEHOLD_TRAINER_FAULT_H
+#define LEASEHOLD_TRAINER_FAULT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/rc.h"
+
+enum trainer_fault {
+  FAULT_NONE,
+  FAULT_FLIP_GRADIENT,
+  FAULT_DOUBLE_BATCH,
+  FAULT_DIE_IN_BATCH,
+  FAULT_DIE_BEFORE_STEP,
+  FAULT_DIE_IN_CHECKPOINT,
+  FAULT_DIE_BEFORE_PUBLISH
+};
+
+#ifdef LEASEHOLD_FAULTS
+/* "" is none; RC_INVALID for an unknown name. Before any thread starts. */
+enum rc fault_set(const char *name, struct err *err);
+/* version: what the round was sampled at.  The process ends here when this fault was chosen and its time has come. */
+void fault_die(enum trainer_fault fault, int64_t version);
+/* Spoils a unit's gradient of n elements. */
+void fault_gradient(float *gradient, size_t n, int64_t version);
+/* Is this unit to be added once more? */
+bool fault_add_twice(const float *gradient, size_t n, int64_t version);
+/* Before a batch's first unit. */
+void fault_batch_begin(void);
+#else
+static inline void fault_die(enum trainer_fault fault, int64_t version) { (void)fault, (void)version; }
+static inline void fault_gradient(float *gradient, size_t n, int64_t version) {
+  (void)gradient, (void)n, (void)version;
+}
+static inline bool fault_add_twice(const float *gradient, size_t n, int64_t version) {
+  return (void)gradient, (void)n, (void)version, false;
+}
+static inline void fault_batch_begin(void) {}
+#endif
+
+#endif

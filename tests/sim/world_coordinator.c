@@ -1,0 +1,422 @@
+/* The coordinator of a world: see world.h.  What leases.c, route_results.c, workers.c, group_seal.c and the driver do
+ * with the database is done here with arrays; the decisions are the real ones. */
+#include <math.h>
+#include <string.h>
+
+#include "common/base/limits.h"
+#include "services/coordinator/batching.h"
+#include "services/coordinator/dispatch.h"
+#include "services/coordinator/expiry.h"
+#include "tests/sim/world_state.h"
+
+enum { AHEAD = 4, POLL_WAIT_MS = 15000, EVALUATION_FIRST = 2 * LIMIT_GROUPS_PER_ROUND };
+
+/* ---- who is served ---- */
+
+/* The first open training group behind the frontier: SELECT ordinal ... ORDER BY ordinal LIMIT 1 OFFSET size. */
+static int32_t frontier_end(const struct world *w, int size) {
+  for (int g = 0; g < w->training_count; g++) {
+    if (w->groups[g].state == OPEN && size-- == 0) return w->groups[g].facts.ordinal;
+  }
+  return INT32_MAX;
+}
+
+/* off asks for those that wait longest, the others for the lowest. */
+static bool asked_before(const struct world *w, const struct waiting_group *a, const struct waiting_group *b) {
+  if (a->evaluation != b->evaluation) return b->evaluation;
+  if (w->c.kind == FRONTIER_OFF && a->waiting_since_ms != b->waiting_since_ms)
+    return a->waiting_since_ms < b->waiting_since_ms;
+  return a->ordinal < b->ordinal;
+}
+
+static int candidates(const struct world *w, struct waiting_group *out, int *index) {
+  const int most = w->c.candidates_max ? w->c.candidates_max : FRONTIER_CANDIDATES_MAX;
+  int n = 0;
+  for (int g = 0; g < w->group_count; g++) {
+    const struct waiting_group *facts = &w->groups[g].facts;
+    if (w->groups[g].state != OPEN || facts->waiting == 0) continue;
+    if (n == most && !asked_before(w, facts, &out[n - 1])) continue;
+    int i = n < most ? n++ : n - 1;
+    for (; i > 0 && asked_before(w, facts, &out[i - 1]); i--) {
+      out[i] = out[i - 1];
+      index[i] = index[i - 1];
+    }
+    out[i] = *facts;
+    index[i] = g;
+  }
+  return n;
+}
+
+static int frontier_now(const struct world *w) {
+  if (w->c.frontier_groups) return w->c.frontier_groups;
+  return frontier_size(rate_value(&w->drain), rate_value(&w->latency), w->c.groups);
+}
+
+static int order_now(const struct world *w, const struct waiting_group *groups, int n, int32_t *order) {
+  const struct frontier_policy p = {.kind = w->c.kind,
+                                    .end = frontier_end(w, frontier_now(w)),
+                                    .aging_ms = w->c.aging_ms,
+                                    .now_ms = world_now_ms(w),
+                                    .tokens_prior = (int64_t)rate_value(&w->tokens)};
+  return frontier_order(groups, n, &p, order);
+}
+
+int coordinator_grantable(const struct world *w) {
+  int open = 0, training = 0, evaluation = 0;
+  for (int g = 0; g < w->group_count; g++) {
+    const struct group *group = &w->groups[g];
+    if (group->state != OPEN) continue;
+    if (group->facts.evaluation)
+      evaluation += group->facts.waiting;
+    else if (w->c.kind != FRONTIER_GATE || open++ < frontier_now(w))
+      training += group->facts.waiting;
+    else if (group->facts.waiting)
+      return training; /* something waits behind the gate */
+  }
+  return training + evaluation;
+}
+
+/* ---- granting ---- */
+
+static void grant(struct world *w, int server, int group, const struct planned_lease *p) {
+  struct group *g = &w->groups[group];
+  if (w->lease_count == LEASES_MAX) {
+    world_fault(w, "more than %d leases", LEASES_MAX);
+    return;
+  }
+  const int lease = w->lease_count++;
+  w->leases[lease] = (struct sim_lease){.granted = true,
+                                        .group = group,
+                                        .first = p->first,
+                                        .count = p->count,
+                                        .server = server,
+                                        .life = w->servers[server].life,
+                                        .fence = p->fence,
+                                        .deadline_ms = expiry_lease_deadline(world_now_ms(w), w->c.lease_ttl_ms),
+                                        .left = -1};
+  for (int i = p->first; i < p->first + p->count; i++) {
+    struct sample *s = &g->samples[i];
+    if (s->state != WAITING) world_fault(w, "sample %d.%d is granted while it does not wait", group, i);
+    if (s->lease >= 0 && w->leases[s->lease].granted) world_fault(w, "sample %d.%d is granted twice at once", group, i);
+    if (p->fence <= s->fence) world_fault(w, "sample %d.%d is granted without a higher fence", group, i);
+    w->r->regranted += s->fence > 0;
+    s->state = LEASED;
+    s->lease = lease;
+    s->fence = p->fence;
+  }
+  g->facts.waiting -= p->count;
+  g->facts.leased += p->count;
+  if (g->facts.waiting == 0) g->facts.overtaken_since_ms = 0;
+  if (g->leased_us < 0) g->leased_us = w->now_us;
+  w->r->granted += p->count;
+}
+
+/* May group o be served while training group g waits?  With books of its own on who was overtaken when. */
+static void check_pair(struct world *w, int g, int o, const bool *in_frontier) {
+  const struct group *group = &w->groups[g], *other = &w->groups[o];
+  const int64_t slack_us = 1000, aged_us = w->now_us - 1000 * w->c.aging_ms - slack_us;
+  const bool shut_out = w->c.kind == FRONTIER_GATE && !in_frontier[g];
+  const bool aged = group->overtaken_us >= 0 && group->overtaken_us < aged_us && !shut_out;
+  const bool other_aged = other->overtaken_us >= 0 && other->overtaken_us <= aged_us + 2 * slack_us;
+  if (other->facts.evaluation) world_fault(w, "evaluation is served while training group %d waits", g);
+  if (aged && (other->overtaken_us < 0 || other->overtaken_us > group->overtaken_us + slack_us))
+    world_fault(w, "group %d was overtaken %.1f s ago, and now group %d is served before it", g,
+                (double)(w->now_us - group->overtaken_us) / 1e6, o);
+  if (w->c.kind != FRONTIER_OFF && in_frontier[g] && !in_frontier[o] && !other_aged)
+    world_fault(w, "group %d waits at the frontier, and group %d behind it is served", g, o);
+}
+
+/* Was anybody passed over who should not have been? */
+static void check_order(struct world *w, const int32_t *granted_of) {
+  const int size = frontier_now(w);
+  bool in_frontier[WORLD_GROUPS];
+  int highest = -1, open = 0;
+  for (int g = 0; g < w->group_count; g++) {
+    in_frontier[g] = w->groups[g].state == OPEN && !w->groups[g].facts.evaluation && open++ < size;
+    if (granted_of[g] && !w->groups[g].facts.evaluation) highest = g;
+    if (granted_of[g] && !in_frontier[g] && !w->groups[g].facts.evaluation && w->c.kind == FRONTIER_GATE)
+      world_fault(w, "group %d is behind the gate and is served", g);
+  }
+  for (int g = 0; g < w->training_count; g++) {
+    const struct group *group = &w->groups[g];
+    w->r->aged += granted_of[g] && group->overtaken_us >= 0 && w->now_us - group->overtaken_us > 1000 * w->c.aging_ms;
+    for (int o = 0; o < w->group_count && group->facts.waiting; o++) {
+      if (granted_of[o] && o != g) check_pair(w, g, o, in_frontier);
+    }
+  }
+  for (int g = 0; g < w->training_count && w->c.kind != FRONTIER_OFF; g++) {
+    struct group *group = &w->groups[g];
+    if (group->facts.waiting == 0) group->overtaken_us = -1;
+    if (group->facts.waiting == 0 || g >= highest || group->overtaken_us >= 0) continue;
+    group->overtaken_us = w->now_us;
+    w->r->overtaken++;
+  }
+}
+
+/* leases_grant */
+static bool serve(struct world *w, int server) {
+  struct server *s = &w->servers[server];
+  struct waiting_group groups[FRONTIER_CANDIDATES_MAX];
+  int index[FRONTIER_CANDIDATES_MAX], known = 0, waiting_count = 0, total = 0;
+  int32_t order[FRONTIER_CANDIDATES_MAX], overtaken[FRONTIER_CANDIDATES_MAX];
+  int32_t granted[FRONTIER_CANDIDATES_MAX] = {0}, granted_of[WORLD_GROUPS] = {0};
+  struct waiting_sample waiting[ITEMS_MAX];
+  struct planned_lease plan[LIMIT_LEASES_PER_REQUEST];
+  const int n = candidates(w, groups, index), may = order_now(w, groups, n, order);
+  for (int i = 0; i < w->server_count; i++) known += w->servers[i].known;
+  for (int i = 0; i < may; i++) total += groups[order[i]].waiting;
+  if (total == 0) return false;
+  const int take = dispatch_share(total, known, s->wanted);
+  for (int i = 0; i < may; i++) {
+    const struct group *g = &w->groups[index[order[i]]];
+    for (int k = 0; k < g->size && waiting_count < take; k++) {
+      if (g->samples[k].state == WAITING)
+        waiting[waiting_count++] =
+            (struct waiting_sample){.group = order[i], .sample = k, .fence = g->samples[k].fence};
+    }
+  }
+  const int leases =
+      dispatch_plan(waiting, waiting_count, take, w->c.lease_samples_max, plan, LIMIT_LEASES_PER_REQUEST);
+  for (int i = 0; i < leases; i++) {
+    granted[plan[i].group] += plan[i].count;
+    granted_of[index[plan[i].group]] += plan[i].count;
+    grant(w, server, index[plan[i].group], &plan[i]);
+  }
+  if (leases == 0) world_fault(w, "server %d is given nothing while %d samples wait", server, total);
+  const int marked = w->c.kind == FRONTIER_OFF ? 0 : frontier_overtaken(groups, n, granted, overtaken);
+  for (int i = 0; i < marked; i++)
+    w->groups[index[overtaken[i]]].facts.overtaken_since_ms = world_now_ms(w) ? world_now_ms(w) : 1;
+  check_order(w, granted_of);
+  s->poll = POLL_ANSWERED;
+  world_at(w, w->now_us + world_message_us(w, server), LEASES_ARRIVE, server, s->life, 0);
+  return true;
+}
+
+void coordinator_dispatch(struct world *w) {
+  w->dispatch_due = false;
+  for (int i = 0; i < w->server_count; i++) {
+    if (w->servers[i].poll == POLL_PARKED && w->servers[i].known) serve(w, i);
+  }
+}
+
+/* ---- workers ---- */
+
+/* 404: it registers again, and what it held is gone. */
+static void registers(struct world *w, int server) {
+  struct server *s = &w->servers[server];
+  if (!s->alive) return;
+  server_pass(w, server);
+  server_drop(w, server, -1);
+  s->known = true;
+  s->poll = POLL_NONE;
+  s->seen_ms = world_now_ms(w);
+  s->life++;
+  world_at(w, w->now_us + 1000 * w->c.heartbeat_ms, HEARTBEAT_LEAVES, server, s->life, 0);
+  server_fill(w, server);
+}
+
+void coordinator_poll(struct world *w, int server) {
+  struct server *s = &w->servers[server];
+  if (!s->known) {
+    registers(w, server);
+    return;
+  }
+  s->seen_ms = world_now_ms(w);
+  if (serve(w, server)) return;
+  s->poll = POLL_PARKED;
+  world_at(w, w->now_us + 1000 * POLL_WAIT_MS, POLL_DUE, server, s->life, (int)++s->poll_number);
+}
+
+void coordinator_poll_due(struct world *w, int server, int number) {
+  struct server *s = &w->servers[server];
+  if (s->poll != POLL_PARKED || s->poll_number != (uint32_t)number) return;
+  s->poll = POLL_ANSWERED;
+  world_at(w, w->now_us + world_message_us(w, server), LEASES_ARRIVE, server, s->life, 0);
+}
+
+void coordinator_heartbeat(struct world *w, int server) {
+  struct server *s = &w->servers[server];
+  if (!s->known) {
+    registers(w, server);
+    return;
+  }
+  s->seen_ms = world_now_ms(w);
+  for (int l = 0; l < w->lease_count; l++) {
+    struct sim_lease *lease = &w->leases[l];
+    if (lease->server == server && lease->life == s->life && lease->granted && lease->left >= 0)
+      lease->deadline_ms = expiry_lease_deadline(world_now_ms(w), w->c.lease_ttl_ms);
+  }
+  world_at(w, w->now_us + world_message_us(w, server), HEARTBEAT_ANSWERED, server, s->life, 0);
+}
+
+/* ---- ends of leases ---- */
+
+/* lease_end: what is not done waits again. */
+static void give_up(struct world *w, struct sim_lease *lease) {
+  struct group *g = &w->groups[lease->group];
+  lease->granted = false;
+  for (int i = lease->first; i < lease->first + lease->count; i++) {
+    struct sample *s = &g->samples[i];
+    if (s->state != LEASED || s->fence > lease->fence) continue;
+    s->state = WAITING;
+    if (g->facts.waiting++ == 0) g->facts.waiting_since_ms = world_now_ms(w);
+    g->facts.leased--;
+  }
+  w->dispatch_due = true;
+}
+
+static void accept(struct world *w, int group, int sample) {
+  struct group *g = &w->groups[group];
+  struct sample *s = &g->samples[sample];
+  if (s->state != LEASED) world_fault(w, "sample %d.%d is accepted while it is not leased", group, sample);
+  s->state = DONE;
+  g->facts.leased--;
+  g->facts.done++;
+  g->facts.done_tokens += (int64_t)s->tokens;
+  g->tokens += s->tokens;
+  rate_note(&w->tokens, s->tokens, 1, world_now_ms(w));
+  if (g->facts.done == g->size) world_at(w, w->now_us + w->c.verify_us, GROUP_VERIFIED, group, 0, 0);
+}
+
+void coordinator_result(struct world *w, int at) {
+  struct sim_lease *lease = &w->leases[at];
+  if (!lease->granted) {
+    w->r->refused++;
+    return;
+  }
+  lease->granted = false;
+  for (int i = lease->first; i < lease->first + lease->count; i++) {
+    if (w->groups[lease->group].samples[i].fence != lease->fence)
+      world_fault(w, "a live lease of sample %d.%d is not its newest", lease->group, i);
+    accept(w, lease->group, i);
+  }
+}
+
+/* A server that ends in good order hands back: what is done is accepted, the rest is continued elsewhere. */
+void coordinator_drained(struct world *w, int server) {
+  struct server *s = &w->servers[server];
+  for (int l = 0; l < w->lease_count; l++) {
+    struct sim_lease *lease = &w->leases[l];
+    if (lease->server != server || lease->life != s->life || !lease->granted || lease->left == 0) continue;
+    for (int i = 0; i < lease->count; i++) {
+      if (lease->finished[i]) accept(w, lease->group, lease->first + i);
+    }
+    give_up(w, lease);
+  }
+  s->known = false;
+}
+
+/* core.c: workers and leases whose time is over. */
+void coordinator_look(struct world *w) {
+  int64_t earliest_ms = INT64_MAX;
+  for (int i = 0; i < w->server_count; i++) {
+    struct server *s = &w->servers[i];
+    if (!s->known || !expiry_worker_lost(s->seen_ms, w->c.worker_ttl_ms, world_now_ms(w))) continue;
+    s->known = false;
+    for (int l = 0; l < w->lease_count; l++) {
+      if (w->leases[l].server == i && w->leases[l].granted) give_up(w, &w->leases[l]);
+    }
+  }
+  for (int l = 0; l < w->lease_count; l++) {
+    struct sim_lease *lease = &w->leases[l];
+    if (lease->granted && expiry_passed(lease->deadline_ms, world_now_ms(w))) give_up(w, lease);
+    if (lease->granted && lease->deadline_ms < earliest_ms) earliest_ms = lease->deadline_ms;
+  }
+  const int64_t nap_ms = expiry_sleep(earliest_ms, world_now_ms(w), w->c.heartbeat_ms / 2);
+  world_at(w, w->now_us + 1000 * (nap_ms > 0 ? nap_ms : 1), LOOK, 0, 0, 0);
+}
+
+/* ---- groups and batches ---- */
+
+static void group_opens(struct world *w, int group, bool evaluation) {
+  struct group *g = &w->groups[group];
+  const uint32_t ordinal = (uint32_t)(evaluation ? EVALUATION_FIRST + group - w->training_count : group);
+  const double sp = w->c.sigma_prompt, ss = w->c.sigma_sample;
+  *g = (struct group){.state = OPEN, .size = w->c.samples, .leased_us = -1, .overtaken_us = -1};
+  g->facts = (struct waiting_group){
+      .ordinal = (int32_t)ordinal, .waiting = g->size, .waiting_since_ms = world_now_ms(w), .evaluation = evaluation};
+  g->filtered = !evaluation && world_uniform(w->c.seed, STREAM_FILTER, ordinal, 0) < w->c.filtered;
+  for (int s = 0; s < g->size; s++) { /* Box and Muller, the prompt's part and the sample's own */
+    double z[2];
+    for (int part = 0; part < 2; part++) {
+      const enum stream stream = part ? STREAM_SAMPLE : STREAM_PROMPT;
+      const uint32_t at = part ? 2 * (uint32_t)s : 0;
+      z[part] = sqrt(-2 * log(world_uniform(w->c.seed, stream, ordinal, at))) *
+                cos(6.283185307179586 * world_uniform(w->c.seed, stream, ordinal, at + 1));
+    }
+    const double tokens = floor(w->c.tokens_mean * exp(sp * z[0] + ss * z[1] - (sp * sp + ss * ss) / 2)) + 1;
+    g->samples[s] = (struct sample){.lease = -1, .tokens = tokens < w->c.tokens_max ? tokens : w->c.tokens_max};
+  }
+  w->open_groups++;
+  w->dispatch_due = true;
+}
+
+void coordinator_open(struct world *w) {
+  for (int g = 0; g < w->c.groups; g++) group_opens(w, g, false);
+  for (int g = w->training_count; g < w->group_count; g++) group_opens(w, g, true);
+}
+
+void coordinator_verified(struct world *w, int group) {
+  struct group *g = &w->groups[group];
+  if (g->sealings++ || g->state != OPEN) world_fault(w, "group %d is sealed %d times", group, g->sealings);
+  g->sealed_us = w->now_us;
+  g->state = g->facts.evaluation || g->filtered ? CLOSED : SEALED;
+  if (!g->facts.evaluation) rate_note(&w->latency, (double)(w->now_us - g->leased_us) / 1e6, 1, world_now_ms(w));
+  if (g->state == SEALED && w->r->first_us == 0) w->r->first_us = w->now_us;
+  if (g->filtered && w->refills < w->c.refill_max) group_opens(w, w->c.groups + w->refills++, false);
+  if (w->open_groups == 1) { /* servers account for idle slots up to here */
+    for (int i = 0; i < w->server_count; i++) server_pass(w, i);
+    w->r->generated_us = w->now_us;
+  }
+  w->open_groups--;
+  w->dispatch_due = true; /* the frontier has moved: what was behind a gate may be before it */
+}
+
+/* Sealed groups in the order of sealing; returns how many. */
+static int fifo(const struct world *w, int *out) {
+  int n = 0;
+  for (int g = 0; g < w->training_count; g++) {
+    if (w->groups[g].state != SEALED) continue;
+    int i = n++;
+    for (; i > 0 && w->groups[g].sealed_us < w->groups[out[i - 1]].sealed_us; i--) out[i] = out[i - 1];
+    out[i] = g;
+  }
+  return n;
+}
+
+void coordinator_submit(struct world *w) {
+  int ready[WORLD_GROUPS];
+  int64_t tokens[WORLD_GROUPS];
+  while (w->trainer_up && w->at_trainer < AHEAD && (!w->c.sync || w->open_groups == 0)) {
+    const int n = fifo(w, ready);
+    if (n == 0) return;
+    if (w->batch_count == BATCHES_MAX) {
+      world_fault(w, "more than %d batches", BATCHES_MAX);
+      return;
+    }
+    for (int i = 0; i < n; i++) tokens[i] = (int64_t)w->groups[ready[i]].tokens;
+    struct batch *b = &w->batches[w->batch_count];
+    *b = (struct batch){.count = batching_select(tokens, n, w->c.batch_tokens)};
+    for (int i = 0; i < b->count; i++) {
+      b->groups[i] = ready[i];
+      b->tokens += w->groups[ready[i]].tokens;
+      w->groups[ready[i]].state = SUBMITTED;
+    }
+    w->at_trainer++;
+    world_at(w, w->now_us + w->c.message_us, BATCH_ARRIVES, w->batch_count++, (uint32_t)w->lineage, 0);
+  }
+}
+
+void coordinator_batch_known(struct world *w, int batch) {
+  const struct batch *b = &w->batches[batch];
+  w->at_trainer--;
+  for (int i = 0; i < b->count; i++) {
+    struct group *g = &w->groups[b->groups[i]];
+    if (g->state != SUBMITTED || g->consumed_lineage == w->lineage + 1)
+      world_fault(w, "group %d is consumed twice in one lineage", b->groups[i]);
+    g->consumed_lineage = w->lineage + 1;
+    g->state = CONSUMED;
+  }
+  rate_note(&w->drain, b->count, b->tokens * w->c.train_us_per_token / 1e6, world_now_ms(w));
+  w->dispatch_due = true; /* and its size with it */
+}

@@ -1,0 +1,332 @@
+/* The life of a group beyond the plain case, over real HTTP.  What would break: a sample that nobody finishes and that
+ * holds up its round for ever; time in which nobody could work counted against a group; a filtered group that is not
+ * refilled, or twice; counts that dispatch orders by and that drift from the truth; masked segments trained on; a
+ * latency that dispatch is not told. */
+#include "service_fixture.h"
+#include "services/coordinator/core_state.h"
+
+#define TIMED(ms)                                                                                             \
+  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3," \
+  "\"samples_per_group\":4,\"group_timeout_ms\":" #ms                                                         \
+  ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}"
+
+static void put(struct fixture *f, const struct fake_server *s, const struct lease *l) {
+  struct err err = {0};
+  struct lease_result r = make_result(f, s, l);
+  if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
+}
+
+/* Every sample right, so that nothing can be learned from the group. */
+static void put_all_right(struct fixture *f, const struct fake_server *s, const struct lease *l) {
+  struct err err = {0};
+  struct lease_result r = make_result(f, s, l);
+  for (int i = 0; i < l->sample_count; i++) make_sample(f, &r.samples[i], l, i, true);
+  if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
+}
+
+/* Says that it lives; is the lease among those that it is told to have lost? */
+static bool beat(struct fixture *f, const struct fake_server *s, const struct lease *l, bool ready) {
+  struct err err = {0};
+  struct lease_ref held = {l->id, l->fence};
+  struct worker_heartbeat_answer answer;
+  const struct worker_heartbeat m = {.epoch = s->is.epoch,
+                                     .ready = ready,
+                                     .has_loaded = true,
+                                     .loaded_digest = s->loaded,
+                                     .leases = &held,
+                                     .lease_count = 1};
+  if (coordinator_heartbeat(&f->client, s->is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err) != RC_OK)
+    fail_msg("%s", err.message);
+  return answer.lost_count == 1 && strcmp(answer.lost[0], l->id) == 0;
+}
+
+/* ---- time-outs ---- */
+
+static void a_group_that_takes_too_long_has_failed_and_its_round_goes_on(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err = {0};
+  post_run(f, TIMED(600));
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 8, &a); /* two of three groups: the round goes on after the failure */
+  assert_int_equal(a.lease_count, 2);
+  const int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
+  put(f, &s, &a.leases[0]);
+  assert_false(beat(f, &s, &a.leases[1], true));
+  while (!beat(f, &s, &a.leases[1], true)) { /* renewed all the time, and yet it does not come */
+    if (clock_monotonic_ms() > until_ms) fail_msg("the group did not fail");
+    clock_sleep_ms(20);
+  }
+  assert_int_equal(read_int(f, "SELECT groups_open FROM rounds WHERE state = 0"), 1);
+  struct lease_result late = make_result(f, &s, &a.leases[1]);
+  assert_int_equal(put_result(f, &a.leases[1], &late, NULL, &err), RC_CONFLICT);
+  assert_non_null(strstr(err.message, "superseded"));
+  json_free(serve_run(f, &s, "r1", "completed"));
+  assert_int_equal(
+      read_int(f, "SELECT groups_failed * 1000 + groups_trained * 100 + groups_open * 10 + exact FROM rounds"), 1200);
+  assert_int_equal(read_int(f, "SELECT completion_tokens_mean = 3 FROM rounds"), 1); /* of those that came */
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE state = 3 AND group_ordinal = 1"), 4);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM leases WHERE state = 5 AND group_ordinal = 1"), 1);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'group_timeout' AND subject = 'r1.0.1'"),
+                   1);
+  pthread_mutex_lock(&f->trainer.lock);
+  assert_int_equal(f->trainer.last_groups, 2);
+  pthread_mutex_unlock(&f->trainer.lock);
+}
+
+static void the_last_open_group_that_fails_ends_the_generation_of_its_round(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  post_run(f, TIMED(300));
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  put(f, &s, &a.leases[0]);
+  json_free(wait_state(f, "r1", "completed")); /* of two groups that nobody works on, and no poll or result wakes it */
+  assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 2);
+}
+
+static void a_group_that_nobody_took_yet_does_not_fail(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  post_run(f, TIMED(200));
+  register_server(f, &s, "gen-1");
+  report_ready(f, &s);
+  poll_leases(f, &s, 4, &a);
+  put(f, &s, &a.leases[0]);
+  clock_sleep_ms(700);
+  assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
+}
+
+static void time_in_which_the_run_is_paused_does_not_count(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  post_run(f, TIMED(800));
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
+  clock_sleep_ms(1500);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  clock_sleep_ms(300); /* three looks at the time */
+  for (int i = 0; i < 3; i++) put(f, &s, &a.leases[i]);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
+}
+
+static void time_without_a_ready_server_does_not_count(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  post_run(f, TIMED(800));
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  beat(f, &s, &a.leases[0], false);
+  clock_sleep_ms(1500);
+  beat(f, &s, &a.leases[0], true);
+  clock_sleep_ms(300);
+  for (int i = 0; i < 3; i++) put(f, &s, &a.leases[i]);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
+}
+
+static void a_restart_counts_anew(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  post_run(f, TIMED(700));
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  coordinator_down(f);
+  clock_sleep_ms(900);
+  coordinator_up(f);
+  register_trainer(f);
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  clock_sleep_ms(250);
+  for (size_t i = 0; i < a.lease_count; i++) put(f, &s, &a.leases[i]);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
+}
+
+/* ---- refill ---- */
+
+static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  post_run(f,
+           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,"
+           "\"samples_per_group\":4,\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"sampling\":{"
+           "\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  put(f, &s, &a.leases[0]);
+  put(f, &s, &a.leases[2]);
+  put_all_right(f, &s, &a.leases[1]); /* the round's last: it must not end without the refill */
+  assert_int_equal(read_int(f, "SELECT groups_open * 100 + groups_filtered * 10 + groups_refilled FROM rounds"), 111);
+  for (int n = 0; n < 2; n++) { /* two refills are the most, then the round ends */
+    poll_leases(f, &s, 64, &a);
+    assert_int_equal(a.lease_count, 1);
+    assert_int_equal(a.leases[0].group_ordinal, 3 + n);
+    assert_int_equal(a.leases[0].prompt_ids.items[0], '3' + n);
+    assert_int_equal(a.leases[0].round, 0);
+    put_all_right(f, &s, &a.leases[0]);
+  }
+  json_free(serve_run(f, &s, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT groups_filtered * 10 + groups_refilled FROM rounds WHERE round = 0"), 32);
+  assert_int_equal(read_int(f, "SELECT dataset_index FROM groups WHERE round = 1 AND ordinal = 0"), 5);
+}
+
+/* ---- counts ---- */
+
+/* What dispatch is told of every open group, against the samples. */
+static void check_counts(struct fixture *f) {
+  const int64_t wrong = read_int(
+      f,
+      "SELECT count(*) FROM groups g WHERE state = 0 AND (samples_waiting, done_samples, done_tokens, samples_open, "
+      "waiting_ms IS NULL, leased_ms IS NULL AND 0) IS NOT (SELECT sum(state = 0), sum(state = 2), sum(CASE state "
+      "WHEN 2 THEN tokens ELSE 0 END), sum(state < 2), sum(state = 0) = 0, 0 FROM samples s WHERE s.run = g.run AND "
+      "s.round = g.round AND s.group_ordinal = g.ordinal)");
+  assert_int_equal(wrong, 0);
+}
+
+static void give_back(struct fixture *f, const struct fake_server *s, const struct lease *l, int whole) {
+  struct err err = {0};
+  struct lease_result r = make_result(f, s, l);
+  r.handed_back = true;
+  for (int i = 0; i < l->sample_count; i++) {
+    if (i < whole) continue;
+    size_t n = (size_t)(i % 3);
+    struct sample_result *p = &r.samples[i];
+    if (i < (int)l->partial_count && n < l->partials[i].token_ids.count) n = l->partials[i].token_ids.count;
+    p->token_ids.count = p->logprobs.count = n;
+    p->segment_count = p->span_count = n ? 1 : 0;
+    p->segments[0].count = p->spans[0].count = (int32_t)n;
+    p->finish = FINISH_ABORT;
+  }
+  if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
+}
+
+static void the_counts_that_dispatch_orders_by_stay_true_whatever_happens(void **state) {
+  struct fixture *f = *state;
+  struct fake_server servers[3];
+  struct lease held[64];
+  int holder[64], count = 0;
+  uint32_t dice = 7;
+  post_run(f,
+           "{\"rounds\":50,\"dataset\":{\"path\":\"train.jsonl\"},\"groups_per_round\":8,\"samples_per_group\":6,"
+           "\"lease_samples_max\":4,\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
+  json_free(wait_state(f, "r1", "running"));
+  for (int i = 0; i < 3; i++) register_server(f, &servers[i], i == 0 ? "gen-0" : i == 1 ? "gen-1" : "gen-2");
+  for (int step = 0; step < 400; step++) {
+    struct lease_answer a;
+    struct err err = {0};
+    dice = dice * 1664525u + 1013904223u;
+    const uint32_t roll = (dice >> 16) % 100;
+    const int who = (int)((dice >> 8) % 3), at = count ? (int)((dice >> 4) % (unsigned)count) : 0;
+    bool ended = false;
+    if (roll < 40 && count < 48) {
+      if (poll_once(f, &servers[who], 1 + (int)((dice >> 20) % 9), 20, &a, &err) != RC_OK) fail_msg("%s", err.message);
+      for (size_t i = 0; i < a.lease_count && count < 64; i++) {
+        held[count] = a.leases[i];
+        holder[count++] = who;
+      }
+    } else if (roll < 70 && count) {
+      put(f, &servers[holder[at]], &held[at]);
+      ended = true;
+    } else if (roll < 90 && count) {
+      give_back(f, &servers[holder[at]], &held[at], (int)(dice >> 24) % held[at].sample_count);
+      ended = true;
+    } else if (roll < 97) { /* a new incarnation: all that it held is lost */
+      register_server(f, &servers[who], who == 0 ? "gen-0" : who == 1 ? "gen-1" : "gen-2");
+      for (int i = count - 1; i >= 0; i--) {
+        if (holder[i] != who) continue;
+        held[i] = held[--count];
+        holder[i] = holder[count];
+      }
+    } else if (roll == 99) {
+      coordinator_down(f);
+      coordinator_up(f);
+      register_trainer(f);
+      for (int i = 0; i < 3; i++) register_server(f, &servers[i], i == 0 ? "gen-0" : i == 1 ? "gen-1" : "gen-2");
+      count = 0;
+    }
+    if (ended) {
+      held[at] = held[--count];
+      holder[at] = holder[count];
+    }
+    check_counts(f);
+  }
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents"), 0);
+  assert_true(read_int(f, "SELECT count(*) FROM leases WHERE state = 4") > 5); /* handed back */
+  assert_true(read_int(f, "SELECT count(*) FROM leases WHERE state = 3") > 1); /* lost */
+}
+
+/* ---- segments ---- */
+
+static void only_a_sample_that_is_not_plain_has_rows_of_its_segments(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err = {0};
+  struct sample_segment parts[2] = {{0, 1, false}, {1, 2, true}};
+  post_run(f, GRPO(1, "}"));
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  struct lease_result r = make_result(f, &s, &a.leases[0]);
+  r.samples[1].segments = parts;
+  r.samples[1].segment_count = 2;
+  if (put_result(f, &a.leases[0], &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+  put(f, &s, &a.leases[1]);
+  put(f, &s, &a.leases[2]);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT count(*) FROM segments"), 2);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM spans"), 0);
+  assert_int_equal(read_int(f, "SELECT trained_tokens FROM rounds"), 12 * 3 - 1); /* one token is masked */
+  assert_int_equal(read_int(f, "SELECT logprob_unequal FROM rounds"), 0);
+}
+
+/* ---- what dispatch is told ---- */
+
+static struct dispatch_rates told;
+
+static enum rc rates_execute(struct core *c, struct command *cmd, struct err *err) {
+  (void)cmd, (void)err;
+  told = c->rates;
+  return RC_OK;
+}
+
+static void dispatch_is_told_latency_and_length(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  post_run(f, GRPO(1, "}"));
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 64, &a);
+  clock_sleep_ms(200);
+  put(f, &s, &a.leases[0]);
+  assert_int_equal(core_call(f->core, command_new(rates_execute, 0), NULL), RC_OK);
+  assert_true(rate_value(&told.latency) >= 0.2 && rate_value(&told.latency) < 5);
+  assert_true(rate_value(&told.tokens) == 3);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(a_group_that_takes_too_long_has_failed_and_its_round_goes_on),
+      CASE(the_last_open_group_that_fails_ends_the_generation_of_its_round),
+      CASE(a_group_that_nobody_took_yet_does_not_fail),
+      CASE(time_in_which_the_run_is_paused_does_not_count),
+      CASE(time_without_a_ready_server_does_not_count),
+      CASE(a_restart_counts_anew),
+      CASE(a_filtered_group_is_refilled_once_with_the_next_prompt),
+      CASE(the_counts_that_dispatch_orders_by_stay_true_whatever_happens),
+      CASE(only_a_sample_that_is_not_plain_has_rows_of_its_segments),
+      CASE(dispatch_is_told_latency_and_length),
+  };
+  return cmocka_run_group_tests_name("coordinator/group_life", tests, NULL, NULL);
+}
