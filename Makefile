@@ -171,10 +171,11 @@ lint: ## shell scripts, long files and functions (warnings to think about)
 SAN_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/$@ CFLAGS="-O1 -g -fno-omit-frame-pointer -Wno-format-truncation"
 SAN_E2E   = LEASEHOLD_TEST_BIN=$(abspath $(BUILD)/$@/bin) LEASEHOLD_TEST_BASE_ROUNDS=4 $(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e -k
 SAN_RUNS := learns or plain_requests or queue or three_unlike or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong
+SAN_JOBS ?= 2
 .PHONY: san-unit
-san-unit: $(filter-out %/test_ops_speed,$(UNIT_TESTS))
-	@printf '%s\n' $^ | xargs -P2 -n1 tests/tools/run-unit
-asan: export ASAN_OPTIONS = allocator_may_return_null=1
+san-unit: $(filter-out %/test_ops_speed,$(UNIT_TESTS)) # SAN_JOBS at once
+	@printf '%s\n' $^ | xargs -P$(SAN_JOBS) -n1 tests/tools/run-unit
+asan: export ASAN_OPTIONS = allocator_may_return_null=1 quarantine_size_mb=16
 asan: ## unit and end-to-end tests, bad input above all, under the address, leak and undefined-behaviour sanitizers
 	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" all san-unit
 	@$(SAN_E2E) "$(SAN_RUNS) or test_hostile or malformed or slow_and_broken or hang_up or lying_files"
@@ -182,7 +183,7 @@ ubsan: ## unit tests under the undefined-behaviour sanitizer alone (asan has it 
 	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" san-unit
 tsan: export TSAN_OPTIONS = halt_on_error=1 allocator_may_return_null=1
 tsan: ## unit and end-to-end tests under the thread sanitizer
-	@$(SAN_BUILD) ISA_OPT=-O2 SAN="-fsanitize=thread" all san-unit
+	@$(SAN_BUILD) ISA_OPT=-O2 SAN_JOBS=1 SAN="-fsanitize=thread" all san-unit
 	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local

@@ -213,7 +213,8 @@ static void on_done(struct job *job, void *context) {
 
 static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   struct generate_call *call = context;
-  (void)r, (void)why;
+  (void)r;
+  atomic_store(&call->hung_up, why == HTTP_CANCEL_HANGUP);
   atomic_store(&call->abandoned, true); /* the engine then ends the jobs, and whoever owns the call replies */
 }
 
@@ -269,6 +270,7 @@ static void reply(struct server *s, struct generate_call *call) {
   struct buf body = BUF_INIT;
   struct json_writer w;
   struct err err = call->refusal;
+  if (atomic_load(&call->hung_up)) err_set(&err, RC_GONE, NULL, "the client has hung up");
   enum rc rc = err.rc;
   json_writer_init(&w, &body);
   for (int i = 0; i < call->choice_count && rc == RC_OK; i++) rc = choice_scan(&call->choices[i], &scratch, &err);

@@ -11,8 +11,8 @@
  * latter the replier gets the call once it is over.  One owner at a time replies and frees: HTTP thread, then streamer
  * or replier.
  *
- * A client that hangs up marks its call as abandoned, the engine drops the jobs between two steps; the answer is then
- * made all the same, and discarded by the HTTP layer.
+ * A client that hangs up marks its call as abandoned, the engine drops the jobs between two steps; the reply is then
+ * made without an answer, and discarded by the HTTP layer.  At a deadline, what there is is the answer.
  *
  * Memory: the call lives in the request's arena, each job has its own; the body is given up before the wait.  Open
  * requests are bounded by their samples and positions together (429), each alone too (422). */
@@ -75,6 +75,7 @@ struct generate_call {
   int64_t positions;
 
   atomic_bool abandoned; /* set by the HTTP watcher, read by the engine: no message that a full inbox could refuse */
+  atomic_bool hung_up;   /* likewise; nobody will read the answer */
   atomic_int shares;     /* jobs with the engine, and one of the thread that submits them */
   struct err refusal;    /* rc not RC_OK: not all jobs could be submitted; read once the shares are gone */
   atomic_bool over;      /* of a followed call: the shares are gone */

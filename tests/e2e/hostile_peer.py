@@ -220,7 +220,7 @@ class FakeCoordinator:
             return 200, {"worker_id": "w1", "epoch": 1, "fence": 1, "heartbeat_ms": 200, "worker_ttl_ms": 2000}
         if path.endswith("/heartbeat"):
             self.beats += json.loads(body).get("ready", False)
-            return 200, {"epoch": 1, "lost": [], "current": self.current}
+            return 200, {"epoch": 1, "lost": [], "current": self.current, "run_active": self.current is not None}
         if path.endswith("/leases"):
             threading.Event().wait(0.1)
             return 200, {"epoch": 1, "leases": [], "current": self.current}

@@ -188,6 +188,7 @@ def test_too_many_are_429_and_a_hang_up_frees_what_it_held(alone):
     for peer in peers:
         peer.close()
     at_rest(alone.gen, 3)
+    wait_until(lambda: gauge(alone.gen, "requests_open") == 0)  # what they held is given back with their answers, which come after the engine's rest
     generate(alone.gen, GREEDY)
     for _ in range(200):  # gone before the engine has even heard of it
         with connect(alone.gen) as peer:

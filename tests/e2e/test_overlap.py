@@ -237,7 +237,10 @@ def test_pipelined_with_three_unlike_servers(base_model, references, tmp_path, f
     assert set(contributed) == {"small", "middle", "large"} and all(contributed.values()), contributed
 
 
-@pytest.mark.parametrize(("frontier", "samples_max"), [("priority", 1), ("gate", 0), ("gate", 1), ("off", 0), ("off", 4)])
+@pytest.mark.parametrize(
+    ("frontier", "samples_max"),
+    [("priority", 1), ("gate", 1), ("off", 4), pytest.param("gate", 0, marks=pytest.mark.long), pytest.param("off", 0, marks=pytest.mark.long)],
+)
 def test_dispatch_changes_nothing(base_model, reference, tmp_path, frontier, samples_max):
     with start(tmp_path, base_model) as cluster:
         cluster.add_server("one", *FAST)
@@ -272,6 +275,7 @@ def test_a_server_killed_with_a_half_decoded_lease(base_model, reference, tmp_pa
     assert played.status["totals"]["leases_lost"] >= 1
 
 
+@pytest.mark.long
 def test_a_frozen_server_comes_back_to_lost_leases(base_model, reference, tmp_path):
     """It was stopped, not killed: what it decoded meanwhile belongs to others, and it must not do harm with it."""
     with start(tmp_path, base_model, coordinator=[*QUICK, "--lease-ttl-ms", 400]) as cluster:
@@ -390,7 +394,7 @@ def replays(cluster, run):
     return [json.loads(data) for (data,) in cluster.query("SELECT data FROM events WHERE run = ? AND type = 'replay' ORDER BY id", number(run))]
 
 
-@pytest.mark.parametrize("lost", ["nothing", "state", "again", "coordinator"])
+@pytest.mark.parametrize("lost", ["nothing", "state", pytest.param("again", marks=pytest.mark.long), pytest.param("coordinator", marks=pytest.mark.long)])
 def test_a_lost_version_is_replayed(base_model, reference, tmp_path, lost):
     with start(tmp_path, base_model) as cluster:
         run = kill_trainer_in_last_round(cluster)
@@ -463,23 +467,30 @@ def test_everything_stops_in_the_middle_and_goes_on(base_model, reference, tmp_p
     assert_same(played, reference)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_everybody_is_killed_again_and_again(base_model, reference, tmp_path, seed):
-    """Any service, at any moment, by any signal; sparse checkpoints, so that most of the trainer's deaths need a replay."""
+    """Anybody, at any moment, alone or together, by any signal; sparse checkpoints, so that most of the trainer's deaths need a replay."""
     chance = random.Random(seed)
     with start(tmp_path, base_model) as cluster:
         pool = [cluster.add_server("a", *SLOW), cluster.add_server("b", "--slots", 2, "--isa", "v2", "--page-tokens", 16, "--kv-pages", 9)]
         run = cluster.create_run(sparse())
-        for _ in range(12):
+        for _ in range(10):
             time.sleep(chance.uniform(0.01, 0.25))
-            service = chance.choice([cluster.coordinator, cluster.trainer, *pool])
+            hit = chance.sample([cluster.coordinator, cluster.trainer, *pool], chance.choice([1, 1, 1, 2, 4]))
             how = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+            for service in hit:
+                service.process.send_signal(how)
             if how == signal.SIGSTOP:
-                service.freeze()
                 time.sleep(chance.uniform(0.01, 0.2))
-                service.thaw()
-            else:
-                assert service.stop(how) == (0 if how == signal.SIGTERM else -how)
+                for service in hit:
+                    service.thaw()
+                continue
+            for service in hit:
+                assert service.process.wait(15) == (0 if how == signal.SIGTERM else -how), f"{service.name}: {service.log_text()[-1000:]}"
+            if cluster.trainer in hit and chance.random() < 0.25:
+                shutil.rmtree(cluster.folder / "state")
+            for service in chance.sample(hit, len(hit)):
                 service.restart()
         cluster.add_server("helper", *FAST)
         played = finish(cluster, run)

@@ -8,7 +8,7 @@
 #include "common/base/metrics.h"
 #include "tests/unit/generation-server/server_test.h"
 
-enum { CHOICES = 128, READ_MAX = 64 << 20, BODY_MAX = 512, PATIENCE_MS = 60000 };
+enum { CHOICES = 128, READ_MAX = 64 << 20, BODY_MAX = 512, PATIENCE_MS = 60000, SMALL_WINDOW = 64 << 10 };
 
 static struct server *server;
 static char model_dir[] = "/tmp/leasehold-streams-XXXXXX";
@@ -369,7 +369,7 @@ static void a_reader_that_hangs_up_frees_what_it_held(void **state) {
   body_of(body, LARGE, true);
   for (int i = 0; i < 6; i++) {
     struct buf answer = BUF_INIT;
-    const int fd = open_stream(server, body, i % 3 == 2 ? 4096 : 0);
+    const int fd = open_stream(server, body, i % 3 == 2 ? SMALL_WINDOW : 0);
     if (i % 3 > 0) read_until(fd, &answer, "\"finish_reason\":null");
     close(fd);
     buf_free(&answer);
@@ -389,7 +389,7 @@ static void a_slow_reader_gets_all_and_holds_up_nobody(void **state) {
   struct server_options options = options_with_slots();
   struct server *patient = start_another(&options);
   body_of(body, LARGE, true);
-  const int fd = open_stream(patient, body, 4096);
+  const int fd = open_stream(patient, body, SMALL_WINDOW);
   const int64_t until_ms = clock_monotonic_ms() + PATIENCE_MS;
   struct engine_counters n = {0};
   while (n.tokens_sampled < 96 * 120) { /* the engine goes on to the end although nobody reads */
@@ -418,7 +418,7 @@ static void a_reader_that_is_stuck_is_cut_off(void **state) {
   static struct told stream;
   char body[BODY_MAX];
   body_of(body, LARGE, true);
-  const int fd = open_stream(server, body, 4096);
+  const int fd = open_stream(server, body, SMALL_WINDOW);
   read_until(fd, &answer, "data: ");
   wait_for_rest(server); /* within PATIENCE_MS, although the reader is still there */
   while (read_more(fd, &answer)) continue;
@@ -444,7 +444,7 @@ static void stopping_the_server_ends_streams_in_their_middle(void **state) {
   struct server *victim = start_another(&options);
   body_of(body, LARGE, true);
   for (int i = 0; i < 6; i++) {
-    fds[i] = open_stream(victim, body, i % 2 ? 4096 : 0);
+    fds[i] = open_stream(victim, body, i % 2 ? SMALL_WINDOW : 0);
     if (i < 2) read_until(fds[i], &answers[i], "data: ");
   }
   const int64_t until_ms = clock_monotonic_ms() + PATIENCE_MS;
