@@ -43,8 +43,11 @@ DEP_trainer-server := client http wire model safetensors json base
 
 MODULES  := base json safetensors wire http client model coordinator generation-server trainer-server
 SERVICES := coordinator generation-server trainer-server
-ISAS     := v2 v3 v4
-V4_FLAGS := -mprefer-vector-width=512
+ISAS     := v2 v3 v4 v4_bf16
+ISA_v2   := -march=x86-64-v2
+ISA_v3   := -march=x86-64-v3
+ISA_v4   := -march=x86-64-v4 -mprefer-vector-width=512
+ISA_v4_bf16 := $(ISA_v4) -mavx512bf16
 ISA_OPT  ?= -O3
 
 OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -64,7 +67,7 @@ $(BUILD)/obj/%.o: %.c
 define ISA_RULE
 $(BUILD)/obj/common/model/cpu/isa/%.$(1).o: common/model/cpu/isa/%.c
 	@mkdir -p $$(@D)
-	$(CC) $(ALL_CFLAGS) $(ISA_OPT) -march=x86-64-$(1) $$(if $$(filter v4,$(1)),$(V4_FLAGS)) -DCPU_ISA=$(1) -c $$< -o $$@
+	$(CC) $(ALL_CFLAGS) $(ISA_OPT) $(ISA_$(1)) -DCPU_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
 

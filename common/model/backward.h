@@ -29,6 +29,10 @@ enum rc learner_create(struct learner **out, const struct model *m, int chunk_to
 void learner_free(struct learner *l);
 size_t learner_bytes(const struct model *m, int chunk_tokens);
 
+/* Whether what samples of a chunk have in common, and what nobody reads, is computed once and not at all (the default),
+ * or everywhere: the same bits, which is what tests compare. */
+void learner_share_rows(struct learner *l, bool share);
+
 /* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL) have one value per scored token,
  * samples in order. */
 enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,

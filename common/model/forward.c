@@ -143,7 +143,7 @@ struct pass {
   const struct weights *w;
   const struct model *m;
   const struct ops *ops;
-  const struct rows *rows;
+  const struct forward_call *call;
   struct workspace *ws;
   float scale; /* 1 / sqrt(E) */
 };
@@ -152,31 +152,45 @@ static const struct matrix *weight_of(const struct weights *w, enum param_kind k
   return &w->matrices[param_table_index(&w->model->params, kind, layer)];
 }
 
-static void attention_block(const struct pass *p, int layer, const struct kv_layer *kv,
-                            const struct layer_activations *a) {
-  const struct ops *ops = p->ops;
-  const struct model_config *c = &p->m->config;
-  const int T = p->rows->T, H = c->heads, G = c->kv_heads, E = c->head_dim;
-  const int32_t *position = p->rows->position;
-  ops->rmsnorm(ops, a->norm_in, a->rstd_in, p->ws->x, weight_of(p->w, PARAM_INPUT_NORM, layer)->data, c->rms_eps, T,
-               c->hidden);
-  ops->gemm(ops, a->q_raw, a->norm_in, weight_of(p->w, PARAM_Q, layer), T, false);
-  ops->gemm(ops, a->k_raw, a->norm_in, weight_of(p->w, PARAM_K, layer), T, false);
-  ops->gemm(ops, p->ws->v_raw, a->norm_in, weight_of(p->w, PARAM_V, layer), T, false);
-  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, weight_of(p->w, PARAM_Q_NORM, layer)->data, c->rms_eps,
-                      p->m->rope, position, T, H, E);
-  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, weight_of(p->w, PARAM_K_NORM, layer)->data, c->rms_eps,
-                      p->m->rope, position, T, G, E);
-  ops->to_operand(ops, a->v, p->ws->v_raw, (size_t)T * (size_t)(G * E));
-  ops->kv_write(ops, kv, p->rows, a->k, a->v);
-  ops->attention(ops, a->attention, a->lse, a->q, kv, p->rows, H, p->scale);
-  ops->gemm(ops, p->ws->x, a->attention, weight_of(p->w, PARAM_O, layer), T, true);
+/* out[i] = in[pick[i]], rows of `bytes`; may be the same array, as pick[i] >= i. */
+static void gather(void *out, const void *in, const int32_t *pick, int count, size_t bytes) {
+  for (int i = 0; i < count; i++) {
+    char *to = (char *)out + (size_t)i * bytes;
+    const char *from = (const char *)in + (size_t)pick[i] * bytes;
+    if (to != from) memcpy(to, from, bytes);
+  }
 }
 
-static void mlp_block(const struct pass *p, int layer, const struct layer_activations *a) {
+/* Keys and values of the computed rows, then the attention of those rows that are finished here; x keeps these. */
+static void attention_block(const struct pass *p, int layer, const struct kv_layer *kv,
+                            const struct layer_activations *a, const struct rows *finished, const int32_t *finish) {
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->m->config;
-  const int T = p->rows->T;
+  const struct rows *computed = &p->call->computed;
+  const int T = computed->T, D = c->hidden, H = c->heads, G = c->kv_heads, E = c->head_dim;
+  const void *norm = a->norm_in;
+  ops->rmsnorm(ops, a->norm_in, a->rstd_in, p->ws->x, weight_of(p->w, PARAM_INPUT_NORM, layer)->data, c->rms_eps, T, D);
+  ops->gemm(ops, a->k_raw, a->norm_in, weight_of(p->w, PARAM_K, layer), T, false);
+  ops->gemm(ops, p->ws->v_raw, a->norm_in, weight_of(p->w, PARAM_V, layer), T, false);
+  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, weight_of(p->w, PARAM_K_NORM, layer)->data, c->rms_eps,
+                      p->m->rope, computed->position, T, G, E);
+  ops->to_operand(ops, a->v, p->ws->v_raw, (size_t)T * (size_t)(G * E));
+  ops->kv_write(ops, kv, &p->call->rows, a->k, a->v, p->call->row);
+  if (finish) {
+    gather(p->ws->x, p->ws->x, finish, finished->T, (size_t)D * sizeof(float));
+    gather(p->ws->picked, a->norm_in, finish, finished->T, (size_t)D * ops->operand_bytes);
+    norm = p->ws->picked;
+  }
+  ops->gemm(ops, a->q_raw, norm, weight_of(p->w, PARAM_Q, layer), finished->T, false);
+  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, weight_of(p->w, PARAM_Q_NORM, layer)->data, c->rms_eps,
+                      p->m->rope, finished->position, finished->T, H, E);
+  ops->attention(ops, a->attention, a->lse, a->q, kv, finished, H, p->scale);
+  ops->gemm(ops, p->ws->x, a->attention, weight_of(p->w, PARAM_O, layer), finished->T, true);
+}
+
+static void mlp_block(const struct pass *p, int layer, const struct layer_activations *a, int T) {
+  const struct ops *ops = p->ops;
+  const struct model_config *c = &p->m->config;
   ops->rmsnorm(ops, a->norm_mid, a->rstd_mid, p->ws->x, weight_of(p->w, PARAM_POST_NORM, layer)->data, c->rms_eps, T,
                c->hidden);
   ops->gemm(ops, a->gate, a->norm_mid, weight_of(p->w, PARAM_GATE, layer), T, false);
@@ -194,29 +208,71 @@ static void check_rows(const struct model *m, const struct rows *rows, const str
   }
 }
 
-void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,
-                 struct workspace *ws, struct activations *save, const void **hidden) {
+void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
+                        struct workspace *ws, struct activations *save, const void **hidden) {
   const struct model *m =
       ws->model; /* the workspace's, so that weights staged under a twin model run on this engine's pool */
   const struct ops *ops = m->ops;
   const struct model_config *c = &m->config;
-  const size_t x_bytes = (size_t)rows->T * (size_t)c->hidden * sizeof(float);
-  check_rows(m, rows, ws, save);
+  const size_t row_bytes = (size_t)c->hidden * sizeof(float);
+  check_rows(m, &call->rows, ws, save);
+  check_rows(m, &call->computed, ws, save);
   const struct pass pass = {
-      .w = w, .m = m, .ops = ops, .rows = rows, .ws = ws, .scale = 1.0f / __builtin_sqrtf((float)c->head_dim)};
-  ops->embed(ops, ws->x, weight_of(w, PARAM_EMBED, -1), tokens, rows->T);
+      .w = w, .m = m, .ops = ops, .call = call, .ws = ws, .scale = 1.0f / __builtin_sqrtf((float)c->head_dim)};
+  ops->embed(ops, ws->x, weight_of(w, PARAM_EMBED, -1), call->tokens, call->computed.T);
+  int T = call->computed.T;
   for (int layer = 0; layer < c->layers; layer++) {
     const struct layer_activations *a = save ? &save->layers[layer] : &ws->scratch;
     const struct kv_layer kv_layer = kv_cache_layer(kv, layer);
-    if (save) memcpy(a->x_in, ws->x, x_bytes);
-    attention_block(&pass, layer, &kv_layer, a);
-    if (save) memcpy(a->x_mid, ws->x, x_bytes);
-    mlp_block(&pass, layer, a);
+    const bool partly = layer == c->layers - 1 && call->finish;
+    if (save) memcpy(a->x_in, ws->x, (size_t)T * row_bytes);
+    attention_block(&pass, layer, &kv_layer, a, partly ? &call->finished : &call->computed,
+                    partly ? call->finish : NULL);
+    if (partly) T = call->finished.T;
+    if (save) memcpy(a->x_mid, ws->x, (size_t)T * row_bytes);
+    mlp_block(&pass, layer, a, T);
   }
-  if (save) memcpy(save->x_out, ws->x, x_bytes);
+  if (save) memcpy(save->x_out, ws->x, (size_t)T * row_bytes);
   ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(w, PARAM_FINAL_NORM, -1)->data,
-               c->rms_eps, rows->T, c->hidden);
+               c->rms_eps, T, c->hidden);
   *hidden = ws->hidden;
+}
+
+void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,
+                 struct workspace *ws, struct activations *save, const void **hidden) {
+  const struct forward_call call = {.rows = *rows, .computed = *rows, .tokens = tokens};
+  forward_run_shared(w, &call, kv, ws, save, hidden);
+}
+
+/* --- how large values can get --- */
+
+/* |DOT(x, w)| <= |x| |w| in Euclidean length; an RMS-normed row of n has at most sqrt(n) times its largest weight.
+ * SLACK covers the roundings on the way, BOUND leaves room below float32's (and bf16's) 3.4e38.  The norms' 1/sqrt
+ * needs an epsilon worth the name: with squares that flush to zero it alone keeps x * rstd small. */
+bool forward_stays_finite(const struct weights *w) {
+  static const double SLACK = 1.1, BOUND = 1e30, EPSILON_MIN = 1e-20;
+  const struct model *m = w->model;
+  const struct model_config *c = &m->config;
+  const double D = c->hidden, E = c->head_dim, HE = E * c->heads, F = c->ffn, eps = (double)c->rms_eps;
+  const float *largest = w->largest;
+  const struct param_table *t = &m->params;
+#define LARGEST(kind, layer) ((double)largest[param_table_index(t, kind, layer)])
+  double x = LARGEST(PARAM_EMBED, -1);
+  for (int layer = 0; layer < c->layers; layer++) {
+    const double in = SLACK * D * LARGEST(PARAM_INPUT_NORM, layer);
+    const double q_raw = in * LARGEST(PARAM_Q, layer), k_raw = in * LARGEST(PARAM_K, layer);
+    const double v = SLACK * in * LARGEST(PARAM_V, layer);
+    const double score = SLACK * E * LARGEST(PARAM_Q_NORM, layer) * LARGEST(PARAM_K_NORM, layer);
+    x += SLACK * HE * SLACK * v * LARGEST(PARAM_O, layer);
+    const double mid = SLACK * D * LARGEST(PARAM_POST_NORM, layer);
+    const double gate = mid * LARGEST(PARAM_GATE, layer), up = mid * LARGEST(PARAM_UP, layer), h = SLACK * gate * up;
+    if (!(q_raw < BOUND && k_raw < BOUND && v < BOUND && score < BOUND && x < BOUND)) return false;
+    if (!(gate < BOUND && up < BOUND && h < BOUND)) return false;
+    x += SLACK * F * h * LARGEST(PARAM_DOWN, layer);
+  }
+#undef LARGEST
+  const double hidden = D * (double)largest[param_table_index(t, PARAM_FINAL_NORM, -1)];
+  return x < BOUND && hidden < BOUND && eps >= EPSILON_MIN;
 }
 
 void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,

@@ -10,7 +10,8 @@
 #include "common/model/kv_cache.h"
 #include "common/model/model.h"
 
-/* What one layer keeps for the backward; T = rows of the chunk. */
+/* What one layer keeps for the backward; T = rows that are computed (see struct forward_call; of the last layer all but
+ * x_in, rstd_in, norm_in, k_raw, rstd_k, k and v has a row for each that is finished). */
 struct layer_activations {
   float *x_in;               /* [T,D] residual before attention */
   float *x_mid;              /* [T,D] residual after attention */
@@ -46,6 +47,25 @@ size_t activations_bytes(const struct model *m, int rows_max);
  * tokens [T]; every row's position must be below its sequence's reserved length and below context_max (asserted). */
 void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,
                  struct workspace *ws, struct activations *save, const void **hidden);
+
+/* A call that leaves out what need not be computed.  A row's bits are its tokens', from position 0 on, and nobody
+ * else's: where sequences begin alike their rows are computed once; and of a row whose hidden state nobody reads the
+ * last layer computes the key and the value alone. */
+struct forward_call {
+  struct rows rows;      /* all: their keys and values are written */
+  const int32_t *row;    /* [rows.T] which of the computed rows each is */
+  struct rows computed;  /* one row for each distinct beginning */
+  const int32_t *tokens; /* [computed.T] */
+  struct rows finished;  /* those that go through the whole last layer.. */
+  const int32_t *finish; /* [finished.T] ..as computed rows, ascending; NULL: all of them */
+};
+/* As forward_run; hidden [finished.T,D]. */
+void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
+                        struct workspace *ws, struct activations *save, const void **hidden);
+/* Whether sizes and weights leave no room for a value of a forward pass that is not finite, so that a row whose
+ * gradient is zero has no part in any gradient: what the last layer leaves out need not be computed for the
+ * backward's sake either. */
+bool forward_stays_finite(const struct weights *w);
 /* logits [count,V] of chosen rows of hidden (row indices pick[count]; NULL: rows 0..count-1). */
 void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,
                     float *logits);

@@ -34,6 +34,8 @@ struct weights {
   struct matrix *matrices;   /* [params.count]; vectors: N = 1, data = plain operand[cols] */
   /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model: data NULL */
   struct matrix *transposed;
+  /* [params.count] with transposed: the largest magnitude in each tensor, infinite when one is not a number */
+  float *largest;
   /* operand [largest tensor]: between row-major bytes and the kernels' layout; one filler or reader at a time */
   void *staging;
 };

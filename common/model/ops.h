@@ -27,7 +27,9 @@
 enum number_format { FORMAT_BF16, FORMAT_F32 };
 
 /* A weight matrix [N, K] (y = x W^T) in the backend's own layout: CPU: tiles of 16 rows of W, K in pairs, zero
- * padded: element (n, k) lies at ((n/16 * Kpad/2 + k/2) * 16 + n%16) * 2 + k%2, Kpad = K rounded up to 32. */
+ * padded: element (n, k) lies at ((n/16 * Kpad/2 + k/2) * 16 + n%16) * 2 + k%2, Kpad = K rounded up to 32.  Levels
+ * that multiply by links (cpu/isa/links.h) keep bf16 with every four of K in the order 2 0 3 1:
+ * ((n/16 * Kpad/2 + k/4*2 + k%2) * 16 + n%16) * 2 + (k%4 < 2). */
 struct matrix {
   void *data;
   int N, K;
@@ -57,6 +59,10 @@ struct kv_layer {
 struct packed {
   int sequences;
   const int32_t *start; /* [sequences + 1] */
+  const int32_t *row;   /* [T] where a row's key and value lie; NULL: t */
+  /* [T] where a row's dout and dq lie; -1: its dout is zero, its q and out finite, and it has no dq.  NULL: t */
+  const int32_t *query;
+  const int32_t *query_row; /* [queries] where a query's q, out and lse lie; NULL: as dout */
 };
 
 struct adamw {
@@ -97,9 +103,9 @@ struct ops {
    * out operand[T,H,E]; rstd[T,H] may be NULL. w NULL: no norm. rope: [positions][E/2][2] cos, sin. */
   void (*head_norm_rope)(const struct ops *, void *out_operand, float *rstd, const float *x, const void *w_operand,
                          float eps, const float *rope, const int32_t *position, int T, int H, int E);
-  /* [T,G,E] each */
+  /* [.,G,E] each; row[T]: which of them is a row's, NULL: t */
   void (*kv_write)(const struct ops *, const struct kv_layer *kv, const struct rows *rows, const void *k_operand,
-                   const void *v_operand);
+                   const void *v_operand, const int32_t *row);
   /* out operand[T,H,E]; lse[T,H] may be NULL. Key blocks of 32 from position 0, online softmax. */
   void (*attention)(const struct ops *, void *out_operand, float *lse, const void *q_operand, const struct kv_layer *kv,
                     const struct rows *rows, int H, float scale);
@@ -114,25 +120,28 @@ struct ops {
    * row. */
   int32_t (*sample)(const struct ops *, const float *logits, float temperature, float u, int V);
 
-  /* --- backward: names as in forward, gradients d*; parameter gradients are added to --- */
+  /* --- backward: names as in forward, gradients d*; parameter gradients are added to ---
+   * row[T]: which row of what the forward pass saved (x, gate, up, rstd; not the gradients) is row t's.  NULL: t */
   /* Tokens in order */
   void (*embed_backward)(const struct ops *, float *dtable, const float *dx, const int32_t *token, int T, int V, int D);
   /* dx += */
   void (*rmsnorm_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
-                           const void *w_operand, const float *rstd, int T, int D);
-  /* dW[N,K] += dy^T x, dot over T */
-  void (*gemm_weight_backward)(const struct ops *, float *dW, const void *dy_operand, const void *x_operand, int T,
-                               int N, int K);
+                           const void *w_operand, const float *rstd, const int32_t *row, int T, int D);
+  /* dW[N,K] += dy^T x, dot over places.  place[T], ascending: where row t of dy stands along the dot; what stands
+   * between is zero, and x there is finite.  NULL: t. */
+  void (*gemm_weight_backward)(const struct ops *, float *dW, const void *dy_operand, const void *x_operand,
+                               const int32_t *row, const int32_t *place, int T, int N, int K);
   /* Dx overwritten */
   void (*head_norm_rope_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
                                   const void *w_operand, const float *rstd, const float *rope, const int32_t *position,
-                                  int T, int H, int E);
-  /* All [T,.,E] */
+                                  const int32_t *row, int T, int H, int E);
+  /* All [T,.,E], or as `batch` says */
   void (*attention_backward)(const struct ops *, float *dq, float *dk, float *dv, const void *dout_operand,
                              const void *out_operand, const float *lse, const void *q_operand, const void *k_operand,
                              const void *v_operand, const struct packed *batch, int H, int G, int E, float scale);
+  /* All [T,F] */
   void (*swiglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh,
-                          const float *gate, const float *up, size_t n);
+                          const float *gate, const float *up, const int32_t *row, int T, int F);
   /* dlogits operand[T,V] = dlogprob[t] * (1[v = target] - exp(z - lse)) / temperature; rows with target < 0 are zero. */
   void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *logits,
                            const float *lse, const int32_t *target, float temperature, int T, int V);
@@ -141,6 +150,8 @@ struct ops {
   /* acc[i] += round(g[i] * 2^scale_log2); false (and acc untouched where it happened) when a value is not finite or
    * exceeds 2^50 after scaling. */
   bool (*accumulate)(const struct ops *, int64_t *acc, const float *g, size_t n, int scale_log2);
+  /* The same, and g is zero afterwards, whatever was in it. */
+  bool (*accumulate_and_clear)(const struct ops *, int64_t *acc, float *g, size_t n, int scale_log2);
   void (*grad_from_accumulator)(const struct ops *, float *g, const int64_t *acc, size_t n, int scale_log2,
                                 double denominator);
   double (*sum_of_squares)(const struct ops *, const float *g, size_t n); /* fixed lanes, fixed tree, in double */

@@ -120,13 +120,26 @@ void optimizer_set_step_count(struct optimizer *o, int64_t step) {
   }
 }
 
-bool optimizer_add_unit(struct optimizer *o, const float *grads) {
-  const struct ops *ops = o->model->ops;
-  bool good = o->units < UNITS_MAX;
-  if (good) good = ops->accumulate(ops, o->accumulator, grads, o->model->params.elements, o->config.grad_scale_log2);
+static bool count_unit(struct optimizer *o, bool good) {
   o->units += good;
   if (!good) o->poisoned = true;
   return good;
+}
+
+bool optimizer_add_unit(struct optimizer *o, const float *grads) {
+  const struct ops *ops = o->model->ops;
+  const size_t n = o->model->params.elements;
+  return count_unit(o,
+                    o->units < UNITS_MAX && ops->accumulate(ops, o->accumulator, grads, n, o->config.grad_scale_log2));
+}
+
+bool optimizer_take_unit(struct optimizer *o, float *grads) {
+  const struct ops *ops = o->model->ops;
+  const size_t n = o->model->params.elements;
+  if (o->units < UNITS_MAX)
+    return count_unit(o, ops->accumulate_and_clear(ops, o->accumulator, grads, n, o->config.grad_scale_log2));
+  memset(grads, 0, n * sizeof *grads);
+  return count_unit(o, false);
 }
 
 void optimizer_discard(struct optimizer *o) {

@@ -43,6 +43,8 @@ int64_t optimizer_step_count(const struct optimizer *o);
 void optimizer_set_step_count(struct optimizer *o, int64_t step);
 /* Adds one unit's gradient; false when it poisoned the step. */
 bool optimizer_add_unit(struct optimizer *o, const float *grads);
+/* The same, and grads are zero afterwards: ready for the next unit. */
+bool optimizer_take_unit(struct optimizer *o, float *grads);
 /* Forgets the units added since the last step. */
 void optimizer_discard(struct optimizer *o);
 /* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights

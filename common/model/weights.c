@@ -4,6 +4,7 @@
  * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
  * never allocates and cannot fail. Staging belongs to the weights: a set that is being staged and a set that decodes
  * do not meet there. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,8 +56,9 @@ static bool allocate(struct weights *w, bool for_training) {
   const size_t count = (size_t)m->params.count;
   w->matrices = calloc(count, sizeof *w->matrices);
   w->transposed = for_training ? calloc(count, sizeof *w->transposed) : NULL;
+  w->largest = for_training ? calloc(count, sizeof *w->largest) : NULL;
   w->staging = ops->alloc(ops, staging_bytes(m));
-  if (!w->matrices || (for_training && !w->transposed) || !w->staging) return false;
+  if (!w->matrices || (for_training && (!w->transposed || !w->largest)) || !w->staging) return false;
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
     w->matrices[i] = (struct matrix){.data = ops->alloc(ops, tensor_bytes(m, p)), .N = p->rows, .K = p->cols};
@@ -92,12 +94,51 @@ void weights_free(struct weights *w) {
   if (w->staging) ops->release(ops, w->staging);
   free(w->matrices);
   free(w->transposed);
+  free(w->largest);
   free(w);
+}
+
+/* --- the largest magnitude of a tensor --- */
+
+struct largest_job {
+  const void *operands;
+  size_t count, operand_bytes;
+  uint32_t bits; /* of |x| as float32, which order as the numbers do; NaNs come last.  Atomic */
+};
+
+enum { LARGEST_PER_PART = 1 << 18 };
+
+static void largest_part(void *context, int part) {
+  struct largest_job *job = context;
+  const size_t first = (size_t)part * LARGEST_PER_PART;
+  const size_t end = first + LARGEST_PER_PART < job->count ? first + LARGEST_PER_PART : job->count;
+  uint32_t most = 0;
+  if (job->operand_bytes == 2) {
+    const uint16_t *x = job->operands;
+    uint16_t high = 0;
+    for (size_t i = first; i < end; i++) high = (x[i] & 0x7fff) > high ? x[i] & 0x7fff : high;
+    most = (uint32_t)high << 16;
+  } else {
+    const uint32_t *x = job->operands;
+    for (size_t i = first; i < end; i++) most = (x[i] & 0x7fffffff) > most ? x[i] & 0x7fffffff : most;
+  }
+  uint32_t seen = __atomic_load_n(&job->bits, __ATOMIC_RELAXED);
+  while (seen < most &&
+         !__atomic_compare_exchange_n(&job->bits, &seen, most, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+
+static float largest_of(const struct model *m, const void *operands, size_t count) {
+  struct largest_job job = {.operands = operands, .count = count, .operand_bytes = m->ops->operand_bytes};
+  float largest;
+  pool_run(m->ops->pool, largest_part, &job, (int)((count + LARGEST_PER_PART - 1) / LARGEST_PER_PART));
+  memcpy(&largest, &job.bits, sizeof largest);
+  return largest == largest ? largest : (float)INFINITY;
 }
 
 void weights_fill_staged(struct weights *w, int index) {
   const struct ops *ops = w->model->ops;
   const struct param *p = &w->model->params.items[index];
+  if (w->largest) w->largest[index] = largest_of(w->model, w->staging, p->count);
   if (param_is_vector(p)) {
     memcpy(w->matrices[index].data, w->staging, p->count * ops->operand_bytes);
     return;

@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
       {"context-max", OPTION_INT, &s.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS, "longest sequence; 0: the model's"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
-      {"isa", OPTION_STRING, &s.isa, "", 0, 0, "kernels to use: v2, v3 or v4 (default: by CPU)"},
+      {"isa", OPTION_STRING, &s.isa, "", 0, 0, "kernels to use: v2, v3, v4 or v4-bf16 (default: by CPU)"},
       {"drain-ms", OPTION_INT, &s.drain_ms, "2000", 0, 600000, "how long plain requests may finish after SIGTERM"},
       {"stream-stall-ms", OPTION_INT, &s.stream_stall_ms, "30000", 100, 600000,
        "a streaming reader that is behind and takes nothing for so long is cut off"},

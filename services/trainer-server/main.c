@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
        "longest sample in tokens; 0: the model's"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
-      {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0, "force kernels of v2, v3 or v4; default: the best this CPU has"},
+      {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0, "force kernels of v2, v3, v4 or v4-bf16; default: the best this CPU has"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif

@@ -25,6 +25,21 @@ FAULT_BIN = pathlib.Path(os.environ.get("LEASEHOLD_TEST_FAULT_BIN", ROOT / "buil
 DATA = ROOT / "deploy/demo"
 START_SECONDS = 15
 CALL_SECONDS = 70
+STALL_SECONDS = 2
+
+
+class Deadline:
+    """One that a machine which stands still does not eat up: of the time between two looks at most STALL_SECONDS count."""
+
+    def __init__(self, seconds):
+        self.left = seconds
+        self.seen = time.monotonic()
+
+    def passed(self):
+        now = time.monotonic()
+        self.left -= min(now - self.seen, STALL_SECONDS)
+        self.seen = now
+        return self.left < 0
 
 
 class HttpError(Exception):
@@ -82,11 +97,11 @@ class Service:
         self.log_from = self.log.stat().st_size if self.log.exists() else 0
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.cluster_folder)
-        deadline = time.monotonic() + START_SECONDS
+        deadline = Deadline(START_SECONDS)
         while not port_file.exists() or not port_file.read_text().strip():
             if self.process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with {self.process.returncode}: {self.log.read_text()[-2000:]}")
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 self.kill()
                 raise RuntimeError(f"{self.name} wrote no port within {START_SECONDS} s: {self.log.read_text()[-2000:]}")
             time.sleep(0.01)
@@ -109,13 +124,18 @@ class Service:
     def thaw(self):
         self.process.send_signal(signal.SIGCONT)
 
+    def wait_end(self, seconds=15):
+        """Its exit status."""
+        deadline = Deadline(seconds)
+        while self.process.poll() is None:
+            if deadline.passed():
+                raise AssertionError(f"{self.name} still lives after {seconds} s: {self.log_text()[-2000:]}")
+            time.sleep(0.005)
+        return self.process.returncode
+
     def wait_killed(self, seconds=60):
         """Until the process has died by SIGKILL: its own fault's work."""
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} still lives after {seconds} s: {self.log_text()[-2000:]}") from None
-        assert self.process.returncode == -signal.SIGKILL, f"{self.name} ended with {self.process.returncode}: {self.log_text()[-2000:]}"
+        assert self.wait_end(seconds) == -signal.SIGKILL, f"{self.name} ended with {self.process.returncode}: {self.log_text()[-2000:]}"
 
     def log_text(self):
         """What this incarnation has logged."""
@@ -125,9 +145,9 @@ class Service:
 
     def wait_log(self, pattern, seconds=30):
         """The first match of a regular expression in what this incarnation logs."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while not (match := re.search(pattern, self.log_text())):
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise AssertionError(f"{self.name} logged nothing like {pattern!r} within {seconds} s: {self.log_text()[-2000:]}")
             time.sleep(0.01)
         return match
@@ -140,10 +160,9 @@ class Service:
             self.thaw()
             self.process.send_signal(how)
             try:
-                self.process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                self.wait_end(seconds)
+            except AssertionError:
+                self.kill()
                 raise RuntimeError(f"{self.name} did not stop within {seconds} s of signal {how}") from None
         return self.process.returncode
 
@@ -193,27 +212,27 @@ class Cluster:
         return call("GET", f"{self.coordinator.url}/v1/runs/{run}")
 
     def wait(self, run, seconds=240, state="completed"):
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while True:
             status = self.status(run)
             if status["state"] == state:
                 return status
             if status["state"] in ("failed", "stopped", "completed"):
                 raise AssertionError(f"run {run} ended as {status['state']}: {status.get('error')}\n{self.logs()}")
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise AssertionError(f"run {run} is still {status['state']} in round {status.get('round')} after {seconds} s\n{self.logs()}")
             time.sleep(0.1)
 
     def wait_until(self, what, condition, seconds=60):
         """Until condition() is true; its value.  A service that is being restarted may refuse connections meanwhile."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while True:
             try:
                 if value := condition():
                     return value
             except (OSError, http.client.HTTPException):
                 pass
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise AssertionError(f"not within {seconds} s: {what}\n{self.logs()}")
             time.sleep(0.005)
 

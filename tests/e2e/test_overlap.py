@@ -457,9 +457,9 @@ def test_everything_stops_in_the_middle_and_goes_on(base_model, reference, tmp_p
             for service in order:  # the first time all at once, the second time as a person would
                 service.process.send_signal(how)
                 if round_ == 3:
-                    service.process.wait(15)
+                    service.wait_end()
             for service in order:
-                assert service.process.wait(15) == (0 if how == signal.SIGTERM else -how), f"{service.name}: {service.log_text()[-1000:]}"
+                assert service.wait_end() == (0 if how == signal.SIGTERM else -how), f"{service.name}: {service.log_text()[-1000:]}"
             for service in (cluster.coordinator, cluster.trainer, server):
                 service.restart()
         cluster.add_server("helper", *FAST)
@@ -487,7 +487,7 @@ def test_everybody_is_killed_again_and_again(base_model, reference, tmp_path, se
                     service.thaw()
                 continue
             for service in hit:
-                assert service.process.wait(15) == (0 if how == signal.SIGTERM else -how), f"{service.name}: {service.log_text()[-1000:]}"
+                assert service.wait_end() == (0 if how == signal.SIGTERM else -how), f"{service.name}: {service.log_text()[-1000:]}"
             if cluster.trainer in hit and chance.random() < 0.25:
                 shutil.rmtree(cluster.folder / "state")
             for service in chance.sample(hit, len(hit)):

@@ -18,6 +18,9 @@ enum {
 
 typedef void cpu_kernel(const void *args, size_t begin, size_t end, void *scratch);
 
+/* row[t], or t when there is no such list. */
+static inline size_t row_of(const int32_t *row, size_t t) { return row ? (size_t)row[t] : t; }
+
 static inline int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 struct convert_args {
@@ -39,6 +42,7 @@ struct weight_backward_args { /* rows n of dW */
   enum number_format format;
   float *dW;
   const void *dy, *x;
+  const int32_t *row, *place;
   int T, N, K;
 };
 
@@ -58,6 +62,7 @@ struct rmsnorm_backward_args { /* rows for dx; columns for dw */
   const float *dy, *x;
   const void *w;
   const float *rstd;
+  const int32_t *row;
   int T, D;
 };
 
@@ -79,7 +84,7 @@ struct rope_backward_args { /* rows for dx; pairs (e, e + E/2) for dw */
   const float *dy, *x;
   const void *w;
   const float *rstd, *rope;
-  const int32_t *position;
+  const int32_t *position, *row;
   int T, H, E;
 };
 
@@ -111,10 +116,12 @@ struct swiglu_args { /* elements */
   const float *gate, *up;
 };
 
-struct swiglu_backward_args { /* elements */
+struct swiglu_backward_args { /* rows */
   enum number_format format;
   void *dgate, *dup;
   const float *dh, *gate, *up;
+  const int32_t *row;
+  int F;
 };
 
 struct logprob_args { /* rows */
@@ -151,6 +158,7 @@ struct embed_backward_args { /* columns */
 struct accumulate_args { /* elements */
   int64_t *acc;
   const float *g;
+  float *clear; /* NULL, or g: set to zero afterwards */
   double scale;
   bool *bad; /* set by any part, atomically; never cleared */
 };
@@ -175,34 +183,40 @@ struct adamw_args { /* elements */
 
 struct cpu_kernels {
   const char *level;
+  bool links; /* matrices of bf16 are kept in links (ops.h, struct matrix) */
   cpu_kernel *to_operand, *from_operand;
   cpu_kernel *rmsnorm, *gemm, *head_norm_rope, *attention, *swiglu, *logprob, *sample;
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward,
       *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *logprob_backward;
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
+  /* Whether this CPU does what the level builds on and CPUID does not say; NULL: nothing to ask. */
+  bool (*holds)(void);
   /* For the tests of the elementary functions. */
   void (*exp_row)(float *y, const float *x, int n);
   float (*log)(float x);
 };
 
-extern const struct cpu_kernels cpu_kernels_v2, cpu_kernels_v3, cpu_kernels_v4;
+extern const struct cpu_kernels cpu_kernels_v2, cpu_kernels_v3, cpu_kernels_v4, cpu_kernels_v4_bf16;
 
 /* Layout work that needs no particular instruction set: layout.c.  Ranges: rows of the call, or tiles of 16 rows of
  * W. */
 struct pack_args { /* tiles of 16 rows of W */
   size_t operand_bytes;
+  bool links; /* ops.h, struct matrix */
   struct matrix *W;
   const void *w;
   bool transposed; /* w is [W->K, W->N] */
 };
 struct unpack_args { /* rows, counted from 0 at `first` */
   size_t operand_bytes;
+  bool links;
   const struct matrix *W;
   void *w;
   int first;
 };
 struct embed_args { /* rows */
   enum number_format format;
+  bool links;
   float *x;
   const struct matrix *table;
   const int32_t *token;
@@ -212,6 +226,7 @@ struct kv_write_args { /* rows */
   const struct kv_layer *kv;
   const struct rows *rows;
   const void *k, *v;
+  const int32_t *row;
 };
 cpu_kernel cpu_matrix_pack, cpu_matrix_unpack_rows, cpu_embed, cpu_kv_write;
 

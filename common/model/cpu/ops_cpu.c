@@ -16,6 +16,7 @@
 #include "common/model/cpu/kernels.h"
 
 enum {
+  LEVELS = 4,
   INLINE_FLOPS = 40000, /* below: not worth waking a thread */
   PARTS_PER_THREAD = 4, /* for work of uneven cost */
   HUGE_PAGE = 2 << 20,
@@ -82,6 +83,8 @@ static void ops_release(const struct ops *o, void *memory) {
   free(memory);
 }
 
+static bool in_links(const struct ops *o) { return cpu_of(o)->kernels->links && o->format == FORMAT_BF16; }
+
 static size_t ops_matrix_bytes(const struct ops *o, int N, int K) {
   return (size_t)round_up(N, 16) * (size_t)round_up(K, 32) * o->operand_bytes;
 }
@@ -91,16 +94,17 @@ static void pack(const struct ops *o, const struct pack_args *c) {
 }
 
 static void ops_matrix_pack(const struct ops *o, struct matrix *W, const void *w) {
-  pack(o, &(struct pack_args){.operand_bytes = o->operand_bytes, .W = W, .w = w});
+  pack(o, &(struct pack_args){.operand_bytes = o->operand_bytes, .links = in_links(o), .W = W, .w = w});
 }
 
 static void ops_matrix_pack_transposed(const struct ops *o, struct matrix *W, const void *w, int rows, int cols) {
   assert(W->N == cols && W->K == rows);
-  pack(o, &(struct pack_args){.operand_bytes = o->operand_bytes, .W = W, .w = w, .transposed = true});
+  pack(o, &(struct pack_args){
+              .operand_bytes = o->operand_bytes, .links = in_links(o), .W = W, .w = w, .transposed = true});
 }
 
 static void ops_matrix_unpack_rows(const struct ops *o, void *w, const struct matrix *W, int first, int count) {
-  struct unpack_args c = {.operand_bytes = o->operand_bytes, .W = W, .w = w, .first = first};
+  struct unpack_args c = {.operand_bytes = o->operand_bytes, .links = in_links(o), .W = W, .w = w, .first = first};
   assert(first >= 0 && count >= 0 && first + count <= W->N);
   split(o, cpu_matrix_unpack_rows, &c, (size_t)count, 16, (double)count * W->K, 1);
 }
@@ -119,7 +123,7 @@ static void ops_from_operand(const struct ops *o, float *out, const void *in, si
  * ---------------------------------------------------------------------------------------------------------- */
 
 static void ops_embed(const struct ops *o, float *x, const struct matrix *table, const int32_t *token, int T) {
-  struct embed_args c = {.format = o->format, .x = x, .table = table, .token = token};
+  struct embed_args c = {.format = o->format, .links = in_links(o), .x = x, .table = table, .token = token};
   split(o, cpu_embed, &c, (size_t)T, 1, (double)T * table->K, 1);
 }
 
@@ -160,8 +164,8 @@ static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, cons
 }
 
 static void ops_kv_write(const struct ops *o, const struct kv_layer *kv, const struct rows *rows, const void *k,
-                         const void *v) {
-  struct kv_write_args c = {.operand_bytes = o->operand_bytes, .kv = kv, .rows = rows, .k = k, .v = v};
+                         const void *v, const int32_t *row) {
+  struct kv_write_args c = {.operand_bytes = o->operand_bytes, .kv = kv, .rows = rows, .k = k, .v = v, .row = row};
   assert(kv->page_tokens % 16 == 0);
   split(o, cpu_kv_write, &c, (size_t)rows->T, 1, 2.0 * rows->T * kv->G * kv->E, 1);
 }
@@ -211,24 +215,25 @@ static void ops_embed_backward(const struct ops *o, float *dtable, const float *
 }
 
 static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
-                                 const void *w, const float *rstd, int T, int D) {
+                                 const void *w, const float *rstd, const int32_t *row, int T, int D) {
   struct rmsnorm_backward_args c = {
-      .format = o->format, .dx = dx, .dw = dw, .dy = dy, .x = x, .w = w, .rstd = rstd, .T = T, .D = D};
+      .format = o->format, .dx = dx, .dw = dw, .dy = dy, .x = x, .w = w, .rstd = rstd, .row = row, .T = T, .D = D};
   assert((size_t)D * sizeof(float) <= CPU_SCRATCH_BYTES);
   split(o, cpu_of(o)->kernels->rmsnorm_backward_x, &c, (size_t)T, 1, 8.0 * T * D, 1);
   split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 3.0 * T * D, 1);
 }
 
-static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, const void *x, int T, int N,
-                                     int K) {
-  struct weight_backward_args c = {.format = o->format, .dW = dW, .dy = dy, .x = x, .T = T, .N = N, .K = K};
+static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, const void *x, const int32_t *row,
+                                     const int32_t *place, int T, int N, int K) {
+  struct weight_backward_args c = {
+      .format = o->format, .dW = dW, .dy = dy, .x = x, .row = row, .place = place, .T = T, .N = N, .K = K};
   if (T <= 0) return;
   split(o, cpu_of(o)->kernels->gemm_weight_backward, &c, (size_t)N, 12, 2.0 * T * N * K, 1);
 }
 
 static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
                                         const void *w, const float *rstd, const float *rope, const int32_t *position,
-                                        int T, int H, int E) {
+                                        const int32_t *row, int T, int H, int E) {
   struct rope_backward_args c = {.format = o->format,
                                  .dx = dx,
                                  .dw = dw,
@@ -238,6 +243,7 @@ static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *d
                                  .rstd = rstd,
                                  .rope = rope,
                                  .position = position,
+                                 .row = row,
                                  .T = T,
                                  .H = H,
                                  .E = E};
@@ -275,9 +281,10 @@ static void ops_attention_backward(const struct ops *o, float *dq, float *dk, fl
 }
 
 static void ops_swiglu_backward(const struct ops *o, void *dgate, void *dup, const float *dh, const float *gate,
-                                const float *up, size_t n) {
-  struct swiglu_backward_args c = {.format = o->format, .dgate = dgate, .dup = dup, .dh = dh, .gate = gate, .up = up};
-  split(o, cpu_of(o)->kernels->swiglu_backward, &c, n, 256, 28.0 * (double)n, 1);
+                                const float *up, const int32_t *row, int T, int F) {
+  struct swiglu_backward_args c = {
+      .format = o->format, .dgate = dgate, .dup = dup, .dh = dh, .gate = gate, .up = up, .row = row, .F = F};
+  split(o, cpu_of(o)->kernels->swiglu_backward, &c, (size_t)T, 1, 28.0 * T * F, 1);
 }
 
 static void ops_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
@@ -296,11 +303,19 @@ static void ops_logprob_backward(const struct ops *o, void *dlogits, const float
 /* --- optimizer
  * -------------------------------------------------------------------------------------------------------- */
 
-static bool ops_accumulate(const struct ops *o, int64_t *acc, const float *g, size_t n, int scale_log2) {
+static bool accumulate(const struct ops *o, int64_t *acc, const float *g, float *clear, size_t n, int scale_log2) {
   bool bad = false;
-  struct accumulate_args c = {.acc = acc, .g = g, .scale = ldexp(1.0, scale_log2), .bad = &bad};
+  struct accumulate_args c = {.acc = acc, .g = g, .clear = clear, .scale = ldexp(1.0, scale_log2), .bad = &bad};
   split(o, cpu_of(o)->kernels->accumulate, &c, n, 1024, 4.0 * (double)n, 1);
   return !bad;
+}
+
+static bool ops_accumulate(const struct ops *o, int64_t *acc, const float *g, size_t n, int scale_log2) {
+  return accumulate(o, acc, g, NULL, n, scale_log2);
+}
+
+static bool ops_accumulate_and_clear(const struct ops *o, int64_t *acc, float *g, size_t n, int scale_log2) {
+  return accumulate(o, acc, g, g, n, scale_log2);
 }
 
 static void ops_grad_from_accumulator(const struct ops *o, float *g, const int64_t *acc, size_t n, int scale_log2,
@@ -357,6 +372,7 @@ static const struct ops operations = {
     .swiglu_backward = ops_swiglu_backward,
     .logprob_backward = ops_logprob_backward,
     .accumulate = ops_accumulate,
+    .accumulate_and_clear = ops_accumulate_and_clear,
     .grad_from_accumulator = ops_grad_from_accumulator,
     .sum_of_squares = ops_sum_of_squares,
     .adamw = ops_adamw,
@@ -369,12 +385,18 @@ struct level {
 };
 
 /* Best first. */
-static enum rc choose_level(const struct level **out, struct level levels[3], const char *name, struct err *err) {
+static void find_levels(struct level levels[LEVELS]) {
   __builtin_cpu_init();
-  levels[0] = (struct level){"v4", "cpu-v4", &cpu_kernels_v4, __builtin_cpu_supports("x86-64-v4")};
-  levels[1] = (struct level){"v3", "cpu-v3", &cpu_kernels_v3, __builtin_cpu_supports("x86-64-v3")};
-  levels[2] = (struct level){"v2", "cpu-v2", &cpu_kernels_v2, __builtin_cpu_supports("x86-64-v2")};
-  for (int i = 0; i < 3; i++) {
+  const bool v4 = __builtin_cpu_supports("x86-64-v4"), bf16 = v4 && __builtin_cpu_supports("avx512bf16");
+  levels[0] = (struct level){"v4-bf16", "cpu-v4-bf16", &cpu_kernels_v4_bf16, bf16 && cpu_kernels_v4_bf16.holds()};
+  levels[1] = (struct level){"v4", "cpu-v4", &cpu_kernels_v4, v4};
+  levels[2] = (struct level){"v3", "cpu-v3", &cpu_kernels_v3, __builtin_cpu_supports("x86-64-v3")};
+  levels[3] = (struct level){"v2", "cpu-v2", &cpu_kernels_v2, __builtin_cpu_supports("x86-64-v2")};
+}
+
+static enum rc choose_level(const struct level **out, struct level levels[LEVELS], const char *name, struct err *err) {
+  find_levels(levels);
+  for (int i = 0; i < LEVELS; i++) {
     if (name && strcmp(name, levels[i].name) != 0) continue;
     if (levels[i].present) {
       *out = &levels[i];
@@ -384,14 +406,15 @@ static enum rc choose_level(const struct level **out, struct level levels[3], co
       return err_set(err, RC_UNSUPPORTED, "level",
                      "this CPU lacks the instructions of x86-64-%s; leave the level out to have the best it has", name);
   }
-  if (name) return err_set(err, RC_INVALID, "level", "expected \"v2\", \"v3\" or \"v4\", got \"%s\"", name);
+  if (name)
+    return err_set(err, RC_INVALID, "level", "expected \"v2\", \"v3\", \"v4\" or \"v4-bf16\", got \"%s\"", name);
   return err_set(err, RC_UNSUPPORTED, "level",
                  "expected a CPU of level x86-64-v2 or above (SSE4.2), this one is below");
 }
 
 enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *level, struct pool *pool,
                        struct err *err) {
-  struct level levels[3];
+  struct level levels[LEVELS];
   const struct level *chosen = NULL;
   int threads = pool ? pool_threads(pool) : 1;
   enum rc rc = choose_level(&chosen, levels, level, err);

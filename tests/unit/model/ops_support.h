@@ -63,13 +63,16 @@ struct machine {
   bool bf16;
 };
 
+/* Whether matrices are kept in links (ops.h, struct matrix). */
+SUPPORT bool in_links(const struct machine *m) { return m->bf16 && strcmp(m->ops->name, "cpu-v4-bf16") == 0; }
+
 /* Calls f for every level this CPU has, both formats, 1 to 3 threads. */
 SUPPORT void every_machine(void (*f)(const struct machine *)) {
-  static const char *levels[] = {"v2", "v3", "v4"};
+  static const char *levels[] = {"v2", "v3", "v4", "v4-bf16"};
   for (int threads = 1; threads <= 3; threads++) {
     struct machine m = {.threads = threads};
     assert_int_equal(pool_create(&m.pool, threads, NULL), RC_OK);
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
       m.level = levels[i / 2];
       m.bf16 = i % 2 == 0;
       enum rc rc = ops_cpu_create(&m.ops, m.bf16 ? FORMAT_BF16 : FORMAT_F32, m.level, m.pool, NULL);
@@ -107,6 +110,21 @@ SUPPORT float *random_floats(size_t n, float scale) {
   float *x = guarded(n * sizeof *x);
   for (size_t i = 0; i < n; i++) x[i] = random_float(scale);
   return x;
+}
+
+/* count different numbers below `below`, ascending when so. */
+SUPPORT int32_t *random_choice(int count, int below, bool ascending) {
+  int32_t *out = guarded((size_t)count * sizeof *out);
+  int n = 0;
+  for (int32_t i = 0; i < below && n < count; i++)
+    if ((int)(random_u32() % (unsigned)(below - i)) < count - n) out[n++] = i;
+  for (int i = count - 1; i > 0 && !ascending; i--) {
+    const int j = (int)(random_u32() % (unsigned)(i + 1));
+    const int32_t kept = out[i];
+    out[i] = out[j];
+    out[j] = kept;
+  }
+  return out;
 }
 
 SUPPORT float *zeros(size_t n) { return guarded(n * sizeof(float)); }

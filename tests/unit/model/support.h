@@ -16,8 +16,8 @@
 
 #define GOLDEN "tests/golden"
 
-static const char *const LEVELS[] = {"v2", "v3", "v4", NULL}; /* NULL: the best, AMX where there is one */
-enum { LEVEL_COUNT = 4 };
+static const char *const LEVELS[] = {"v2", "v3", "v4", "v4-bf16", NULL}; /* NULL: the best */
+enum { LEVEL_COUNT = 5 };
 
 struct bench {
   struct pool *pool;

@@ -12,14 +12,40 @@ static void weight_on(const struct machine *m) {
     float *want = copy_floats(dW, (size_t)(N * K));
     for (int n = 0; n < N; n++)
       for (int k = 0; k < K; k++) want[n * K + k] = want[n * K + k] + lit_dot(dy + n, (size_t)N, x + k, (size_t)K, T);
-    o->gemm_weight_backward(o, dW, as_operands(m, dy, (size_t)(T * N)), as_operands(m, x, (size_t)(T * K)), T, N, K);
+    o->gemm_weight_backward(o, dW, as_operands(m, dy, (size_t)(T * N)), as_operands(m, x, (size_t)(T * K)), NULL, NULL,
+                            T, N, K);
     same_floats(m, "gemm_weight_backward", dW, want, (size_t)(N * K));
+  }
+}
+
+/* Rows of x that lie elsewhere, and dy's rows apart along the dot: as if zeros stood between. */
+static void weight_places_on(const struct machine *m) {
+  static const int sizes[][4] = {{1, 1, 3, 7},       {20, 33, 17, 40}, {70, 500, 30, 17},
+                                 {300, 700, 50, 33}, {3, 40, 13, 300}, {9, 900, 4, 64}};
+  const struct ops *o = m->ops;
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    const int T = sizes[s][0], places = sizes[s][1], N = sizes[s][2], K = sizes[s][3], rows = T + 5;
+    int32_t *row = random_choice(T, rows, false), *place = random_choice(T, places, true);
+    float *dy = random_operands(m, (size_t)(T * N), 1.0f), *x = random_operands(m, (size_t)(rows * K), 1.0f),
+          *dW = random_floats((size_t)(N * K), 1.0f), *want = copy_floats(dW, (size_t)(N * K));
+    float *dy_apart = zeros((size_t)(places * N)), *x_apart = random_operands(m, (size_t)(places * K), 1.0f);
+    for (int t = 0; t < T; t++) {
+      memcpy(dy_apart + place[t] * N, dy + t * N, (size_t)N * sizeof *dy);
+      memcpy(x_apart + place[t] * K, x + row[t] * K, (size_t)K * sizeof *x);
+    }
+    for (int n = 0; n < N; n++)
+      for (int k = 0; k < K; k++)
+        want[n * K + k] = want[n * K + k] + lit_dot(dy_apart + n, (size_t)N, x_apart + k, (size_t)K, places);
+    o->gemm_weight_backward(o, dW, as_operands(m, dy, (size_t)(T * N)), as_operands(m, x, (size_t)(rows * K)), row,
+                            place, T, N, K);
+    same_floats(m, "gemm_weight_backward with places", dW, want, (size_t)(N * K));
   }
 }
 
 static void test_weight(void **state) {
   (void)state;
   every_machine(weight_on);
+  every_machine(weight_places_on);
 }
 
 static void embed_on(const struct machine *m) {
@@ -66,19 +92,31 @@ static void rmsnorm_on(const struct machine *m) {
     float *x = random_floats(n, 2.0f), *dy = random_floats(n, 1.0f), *w = random_operands(m, (size_t)D, 2.0f),
           *rstd = zeros((size_t)T);
     float *dx = random_floats(n, 1.0f), *dw = random_floats((size_t)D, 1.0f), *want = copy_floats(dx, n),
-          *want_dw = copy_floats(dw, (size_t)D), row[512];
+          *want_dw = copy_floats(dw, (size_t)D), *before = copy_floats(dx, n), *before_dw = copy_floats(dw, (size_t)D),
+          gradient[512];
     for (int t = 0; t < T; t++) {
       rstd[t] = lit_rstd(x + t * D, 1e-6f, D);
-      literal_norm_backward(row, dy + t * D, x + t * D, w, rstd[t], D);
+      literal_norm_backward(gradient, dy + t * D, x + t * D, w, rstd[t], D);
       for (int d = 0; d < D; d++) {
         float term = dy[t * D + d] * x[t * D + d];
-        want[t * D + d] = want[t * D + d] + row[d];
+        want[t * D + d] = want[t * D + d] + gradient[d];
         want_dw[d] = want_dw[d] + term * rstd[t];
       }
     }
-    o->rmsnorm_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)D), rstd, T, D);
+    o->rmsnorm_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)D), rstd, NULL, T, D);
     same_floats(m, "rmsnorm_backward's dx", dx, want, n);
     same_floats(m, "rmsnorm_backward's dw", dw, want_dw, (size_t)D);
+    int32_t *row = random_choice(T, T + 2, false);
+    float *there = zeros(n + 2 * (size_t)D), *rstd_there = zeros((size_t)T + 2);
+    for (int t = 0; t < T; t++) {
+      memcpy(there + row[t] * D, x + t * D, (size_t)D * sizeof *x);
+      rstd_there[row[t]] = rstd[t];
+    }
+    memcpy(dx, before, n * sizeof *dx);
+    memcpy(dw, before_dw, (size_t)D * sizeof *dw);
+    o->rmsnorm_backward(o, dx, dw, dy, there, as_operands(m, w, (size_t)D), rstd_there, row, T, D);
+    same_floats(m, "rmsnorm_backward's dx, rows elsewhere", dx, want, n);
+    same_floats(m, "rmsnorm_backward's dw, rows elsewhere", dw, want_dw, (size_t)D);
   }
 }
 
@@ -96,7 +134,8 @@ static void rope_on(const struct machine *m) {
     float *x = random_floats(n, 2.0f), *dy = random_floats(n, 1.0f), *w = random_operands(m, (size_t)E, 2.0f),
           *rope = random_floats((size_t)(positions * E), 1.0f);
     float *rstd = zeros((size_t)(T * H)), *dx = random_floats(n, 1.0f), *want = zeros(n), *plain = zeros(n);
-    float *dw = random_floats((size_t)E, 1.0f), *want_dw = copy_floats(dw, (size_t)E);
+    float *dw = random_floats((size_t)E, 1.0f), *want_dw = copy_floats(dw, (size_t)E),
+          *before_dw = copy_floats(dw, (size_t)E);
     int32_t *position = guarded((size_t)T * sizeof *position);
     for (int t = 0; t < T; t++) position[t] = (int32_t)(random_u32() % (unsigned)positions);
     for (int r = 0; r < T * H; r++) {
@@ -115,10 +154,22 @@ static void rope_on(const struct machine *m) {
         want_dw[e] = want_dw[e] + term * rstd[r];
       }
     }
-    o->head_norm_rope_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)E), rstd, rope, position, T, H, E);
+    o->head_norm_rope_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)E), rstd, rope, position, NULL, T, H, E);
     same_floats(m, "head_norm_rope_backward's dx", dx, want, n);
     same_floats(m, "head_norm_rope_backward's dw", dw, want_dw, (size_t)E);
-    o->head_norm_rope_backward(o, dx, NULL, dy, x, NULL, NULL, rope, position, T, H, E);
+    int32_t *row = random_choice(T, T + 1, false);
+    float *there = zeros(n + (size_t)(H * E)), *rstd_there = zeros((size_t)((T + 1) * H));
+    for (int t = 0; t < T; t++) {
+      memcpy(there + row[t] * H * E, x + t * H * E, (size_t)(H * E) * sizeof *x);
+      memcpy(rstd_there + row[t] * H, rstd + t * H, (size_t)H * sizeof *rstd);
+    }
+    memset(dx, 0, n * sizeof *dx);
+    memcpy(dw, before_dw, (size_t)E * sizeof *dw);
+    o->head_norm_rope_backward(o, dx, dw, dy, there, as_operands(m, w, (size_t)E), rstd_there, rope, position, row, T,
+                               H, E);
+    same_floats(m, "head_norm_rope_backward's dx, rows elsewhere", dx, want, n);
+    same_floats(m, "head_norm_rope_backward's dw, rows elsewhere", dw, want_dw, (size_t)E);
+    o->head_norm_rope_backward(o, dx, NULL, dy, x, NULL, NULL, rope, position, NULL, T, H, E);
     same_floats(m, "head_norm_rope_backward without norm", dx, plain, n);
   }
 }
@@ -126,6 +177,51 @@ static void rope_on(const struct machine *m) {
 static void test_rope(void **state) {
   (void)state;
   every_machine(rope_on);
+}
+
+/* Rows that lie elsewhere, and queries without a gradient: as if their dout were zero. */
+static void attention_rows_on(const struct machine *m, const struct packed *batch, int H, int G, int E, float scale,
+                              const float *q, const float *k, const float *v, const float *out, const float *dout,
+                              const float *lse) {
+  const struct ops *o = m->ops;
+  const int T = batch->start[batch->sequences], queries = T * 3 / 5;
+  const size_t rows = (size_t)T, HE = (size_t)(H * E), GE = (size_t)(G * E), h = (size_t)H;
+  int32_t *active = random_choice(queries, T, true), *row = random_choice(T, T + 2, false),
+          *query_row = random_choice(queries, queries + 3, false), *query = guarded(rows * sizeof *query);
+  float *k2 = zeros((rows + 2) * GE), *v2 = zeros((rows + 2) * GE), *dout2 = zeros((size_t)queries * HE),
+        *q2 = zeros(((size_t)queries + 3) * HE), *out2 = zeros(((size_t)queries + 3) * HE),
+        *lse2 = zeros(((size_t)queries + 3) * h), *masked = zeros(rows * HE);
+  for (size_t t = 0; t < rows; t++) {
+    query[t] = -1;
+    memcpy(k2 + (size_t)row[t] * GE, k + t * GE, GE * sizeof *k);
+    memcpy(v2 + (size_t)row[t] * GE, v + t * GE, GE * sizeof *v);
+  }
+  for (size_t i = 0; i < (size_t)queries; i++) {
+    const size_t t = (size_t)active[i], there = (size_t)query_row[i];
+    query[t] = (int32_t)i;
+    memcpy(masked + t * HE, dout + t * HE, HE * sizeof *dout);
+    memcpy(dout2 + i * HE, dout + t * HE, HE * sizeof *dout);
+    memcpy(q2 + there * HE, q + t * HE, HE * sizeof *q);
+    memcpy(out2 + there * HE, out + t * HE, HE * sizeof *out);
+    memcpy(lse2 + there * h, lse + t * h, h * sizeof *lse);
+  }
+  float *want_dq = random_floats(rows * HE, 1.0f), *want_dk = random_floats(rows * GE, 1.0f),
+        *want_dv = random_floats(rows * GE, 1.0f);
+  float *dq = random_floats((size_t)queries * HE, 1.0f), *dk = random_floats(rows * GE, 1.0f),
+        *dv = random_floats(rows * GE, 1.0f);
+  o->attention_backward(o, want_dq, want_dk, want_dv, as_operands(m, masked, rows * HE), as_operands(m, out, rows * HE),
+                        lse, as_operands(m, q, rows * HE), as_operands(m, k, rows * GE), as_operands(m, v, rows * GE),
+                        batch, H, G, E, scale);
+  const struct packed apart = {
+      .sequences = batch->sequences, .start = batch->start, .row = row, .query = query, .query_row = query_row};
+  const size_t some = ((size_t)queries + 3) * HE;
+  o->attention_backward(o, dq, dk, dv, as_operands(m, dout2, (size_t)queries * HE), as_operands(m, out2, some), lse2,
+                        as_operands(m, q2, some), as_operands(m, k2, (rows + 2) * GE),
+                        as_operands(m, v2, (rows + 2) * GE), &apart, H, G, E, scale);
+  for (size_t i = 0; i < (size_t)queries; i++)
+    same_floats(m, "attention_backward's dq, some queries", dq + i * HE, want_dq + (size_t)active[i] * HE, HE);
+  same_floats(m, "attention_backward's dk, some queries", dk, want_dk, rows * GE);
+  same_floats(m, "attention_backward's dv, some queries", dv, want_dv, rows * GE);
 }
 
 static void attention_case_on(const struct machine *m, int H, int G, int E) {
@@ -161,6 +257,7 @@ static void attention_case_on(const struct machine *m, int H, int G, int E) {
   same_floats(m, "attention_backward's dq", dq, want_dq, T * HE);
   same_floats(m, "attention_backward's dv", dv, want_dv, T * GE);
   same_floats(m, "attention_backward's dk", dk, want_dk, T * GE);
+  attention_rows_on(m, &batch, H, G, E, scale, q, k, v, out, dout, lse);
 }
 
 static void attention_on(const struct machine *m) {
@@ -186,9 +283,27 @@ static void swiglu_on(const struct machine *m) {
       want_up[i] = dh[i] * silu;
       want_gate[i] = (dh[i] * up[i]) * slope;
     }
-    o->swiglu_backward(o, dgate, dup, dh, gate, up, n);
+    o->swiglu_backward(o, dgate, dup, dh, gate, up, NULL, 1, (int)n);
     same_operands(m, "swiglu_backward's dgate", dgate, want_gate, n);
     same_operands(m, "swiglu_backward's dup", dup, want_up, n);
+  }
+  static const int sizes[][2] = {{1, 1}, {9, 17}, {40, 192}};
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    const int T = sizes[s][0], F = sizes[s][1];
+    const size_t n = (size_t)(T * F), width = (size_t)F;
+    int32_t *row = random_choice(T, T + 1, false);
+    float *gate = random_floats(n + width, 9.0f), *up = random_floats(n + width, 2.0f), *dh = random_floats(n, 1.0f),
+          *gate_here = zeros(n), *up_here = zeros(n);
+    for (size_t t = 0; t < (size_t)T; t++) {
+      memcpy(gate_here + t * width, gate + (size_t)row[t] * width, width * sizeof *gate);
+      memcpy(up_here + t * width, up + (size_t)row[t] * width, width * sizeof *up);
+    }
+    void *dgate = new_operands(m, n), *dup = new_operands(m, n), *want_gate = new_operands(m, n),
+         *want_up = new_operands(m, n);
+    o->swiglu_backward(o, want_gate, want_up, dh, gate_here, up_here, NULL, T, F);
+    o->swiglu_backward(o, dgate, dup, dh, gate, up, row, T, F);
+    assert_memory_equal(dgate, want_gate, n * o->operand_bytes);
+    assert_memory_equal(dup, want_up, n * o->operand_bytes);
   }
 }
 
@@ -240,8 +355,14 @@ static void accumulate_on(const struct machine *m) {
     acc[i] = (int64_t)random_u32() - (1LL << 31);
     want[i] = acc[i] + (int64_t)nearbyint((double)g[i] * 0x1p32);
   }
+  int64_t *taken = guarded(N * sizeof *taken);
+  float *given = copy_floats(g, N);
+  memcpy(taken, acc, N * sizeof *acc);
   assert_true(o->accumulate(o, acc, g, N, 32));
   assert_memory_equal(acc, want, N * sizeof *acc);
+  assert_true(o->accumulate_and_clear(o, taken, given, N, 32));
+  assert_memory_equal(taken, want, N * sizeof *acc);
+  for (int i = 0; i < N; i++) assert_int_equal(lit_bits(given[i]), 0);
   o->grad_from_accumulator(o, back, acc, N, 32, 3.0);
   for (int i = 0; i < N; i++) {
     float expected = (float)(((double)acc[i] * 0x1p-32) / 3.0);
@@ -254,6 +375,9 @@ static void accumulate_on(const struct machine *m) {
     g[N - 1] = refused[i];
     assert_false(o->accumulate(o, acc, g, N, 32));
     assert_true(acc[N - 1] == before);
+    given[N - 1] = given[0] = refused[i];
+    assert_false(o->accumulate_and_clear(o, taken, given, N, 32));
+    assert_int_equal(lit_bits(given[N - 1]) | lit_bits(given[0]), 0);
     g[N - 1] = keep;
   }
 }

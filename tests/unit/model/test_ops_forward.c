@@ -41,7 +41,8 @@ static void matrix_on(const struct machine *m) {
     struct matrix W = packed_matrix(m, w, N, K);
     for (int i = 0; i < round_up(N, 16); i++)
       for (int k = 0; k < K32; k++) {
-        size_t at = (size_t)((i / 16 * K32 / 2 + k / 2) * 16 + i % 16) * 2 + (size_t)(k % 2);
+        size_t at = in_links(m) ? (size_t)((i / 16 * K32 / 2 + k / 4 * 2 + k % 2) * 16 + i % 16) * 2 + (k % 4 < 2)
+                                : (size_t)((i / 16 * K32 / 2 + k / 2) * 16 + i % 16) * 2 + (size_t)(k % 2);
         float want = i < N && k < K ? w[i * K + k] : 0.0f;
         if (lit_bits(operand_at(m, W.data, at)) != lit_bits(want))
           FAIL_AT("matrix_pack", m, at, operand_at(m, W.data, at), want);
@@ -102,6 +103,35 @@ static void gemm_on(const struct machine *m) {
 static void test_gemm(void **state) {
   (void)state;
   every_machine(gemm_on);
+}
+
+/* Zeros, subnormals, the largest numbers, infinities and NaNs at random places: results are the literal ones, NaNs for
+ * NaNs. */
+static void gemm_special_on(const struct machine *m) {
+  static const uint32_t special[] = {0,           0x80000000u, 0x00010000u, 0x807f0000u, 0x00800000u, 0x7f7f0000u,
+                                     0xff7f0000u, 0x1f800000u, 0x9f810000u, 0x7f800000u, 0xff800000u, 0x7fc00000u};
+  enum { T = 24, N = 35, K = 75 };
+  const struct ops *o = m->ops;
+  for (int round = 0; round < 4; round++) {
+    const unsigned kinds = round < 2 ? 9 : 12, often = round % 2 ? 3 : 60; /* finite; and the others */
+    float *x = random_operands(m, T * K, 2.0f), *w = random_operands(m, N * K, 1.0f), *y = random_floats(T * N, 1.0f);
+    for (int i = 0; i < T * K; i++)
+      if (random_u32() % often == 0) x[i] = lit_float(special[random_u32() % kinds]);
+    for (int i = 0; i < N * K; i++)
+      if (random_u32() % often == 0) w[i] = lit_float(special[random_u32() % kinds]);
+    struct matrix W = packed_matrix(m, w, N, K);
+    o->gemm(o, y, as_operands(m, x, T * K), &W, T, false);
+    for (int i = 0; i < T * N; i++) {
+      const float want = lit_dot(x + i / N * K, 1, w + i % N * K, 1, K);
+      if (lit_bits(y[i]) != lit_bits(want) && !(isnan(y[i]) && isnan(want)) && !(y[i] == 0 && want == 0))
+        FAIL_AT("gemm of special numbers", m, i, y[i], want);
+    }
+  }
+}
+
+static void test_gemm_special(void **state) {
+  (void)state;
+  every_machine(gemm_special_on);
 }
 
 static void rmsnorm_on(const struct machine *m) {
@@ -236,10 +266,23 @@ static void attention_case_on(const struct machine *m, const struct attention_ca
                       .sequences = SEQUENCES};
   void *out = new_operands(m, T * HE), *q = as_operands(m, d.q, T * HE);
   float *lse = zeros(T * (size_t)c->H);
-  o->kv_write(o, &d.kv, &rows, as_operands(m, d.k, T * GE), as_operands(m, d.v, T * GE));
+  o->kv_write(o, &d.kv, &rows, as_operands(m, d.k, T * GE), as_operands(m, d.v, T * GE), NULL);
   o->attention(o, out, lse, q, &d.kv, &rows, c->H, scale);
   same_operands(m, "attention", out, d.want, T * HE);
   same_floats(m, "attention's lse", lse, d.want_lse, T * (size_t)c->H);
+
+  /* Keys and values that lie in another order. */
+  int32_t *row = random_choice(d.T, d.T + 3, false);
+  float *k = random_operands(m, (T + 3) * GE, 2.0f), *v = random_operands(m, (T + 3) * GE, 1.0f);
+  for (size_t t = 0; t < T; t++) {
+    memcpy(k + (size_t)row[t] * GE, d.k + t * GE, GE * sizeof *k);
+    memcpy(v + (size_t)row[t] * GE, d.v + t * GE, GE * sizeof *v);
+  }
+  memset(out, 0, T * HE * o->operand_bytes);
+  fill_pool(m, d.kv.values, (size_t)c->page_tokens * GE);
+  o->kv_write(o, &d.kv, &rows, as_operands(m, k, (T + 3) * GE), as_operands(m, v, (T + 3) * GE), row);
+  o->attention(o, out, NULL, q, &d.kv, &rows, c->H, scale);
+  same_operands(m, "attention, rows elsewhere", out, d.want, T * HE);
 
   /* A decode step: one row of each sequence, in another order; and each of these rows alone. */
   int pick[SEQUENCES] = {lengths[0] + 20, 40, lengths[0] + lengths[1] + 15};
@@ -367,9 +410,10 @@ static void test_sample(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_convert), cmocka_unit_test(test_matrix),  cmocka_unit_test(test_gemm),
-      cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
-      cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_logprob), cmocka_unit_test(test_sample),
+      cmocka_unit_test(test_convert),      cmocka_unit_test(test_matrix),  cmocka_unit_test(test_gemm),
+      cmocka_unit_test(test_gemm_special), cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),
+      cmocka_unit_test(test_attention),    cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_logprob),
+      cmocka_unit_test(test_sample),
   };
   random_seed(7);
   pool_enter();

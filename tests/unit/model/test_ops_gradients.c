@@ -81,7 +81,7 @@ static void test_rmsnorm(void **state) {
   float *dw = random_floats(D, 1.0f), *dx0 = copy_floats(dx, N), *dw0 = copy_floats(dw, D), *y = zeros(N);
   (void)state;
   m.ops->rmsnorm(m.ops, y, rstd, x, w, 1e-6f, T, D);
-  m.ops->rmsnorm_backward(m.ops, dx, dw, r, x, w, rstd, T, D);
+  m.ops->rmsnorm_backward(m.ops, dx, dw, r, x, w, rstd, NULL, T, D);
   struct norm_case c = {.T = T, .H = 1, .E = D, .x = doubles(x, N), .w = doubles(w, D), .r = r};
   check_gradient("rmsnorm dx", norm_forward, &c, c.x, added(dx, dx0, N), N);
   check_gradient("rmsnorm dw", norm_forward, &c, c.w, added(dw, dw0, D), D);
@@ -100,7 +100,7 @@ static void test_head_norm_rope(void **state) {
     rope[2 * i + 1] = (float)sin(angle);
   }
   m.ops->head_norm_rope(m.ops, y, rstd, x, w, 1e-6f, rope, position, T, H, E);
-  m.ops->head_norm_rope_backward(m.ops, dx, dw, r, x, w, rstd, rope, position, T, H, E);
+  m.ops->head_norm_rope_backward(m.ops, dx, dw, r, x, w, rstd, rope, position, NULL, T, H, E);
   struct norm_case c = {.T = T,
                         .H = H,
                         .E = E,
@@ -166,7 +166,7 @@ static void test_attention(void **state) {
                       .pages_per_sequence = 3,
                       .sequences = SAMPLES};
   struct packed batch = {.sequences = SAMPLES, .start = start};
-  m.ops->kv_write(m.ops, &kv, &rows, k, v);
+  m.ops->kv_write(m.ops, &kv, &rows, k, v, NULL);
   m.ops->attention(m.ops, out, lse, q, &kv, &rows, H, 0.5f);
   m.ops->attention_backward(m.ops, dq, dk, dv, r, out, lse, q, k, v, &batch, H, G, E, 0.5f);
   struct attention_case c = {.H = H,
@@ -202,7 +202,7 @@ static void test_swiglu(void **state) {
   float *gate = random_floats(N, 6.0f), *up = random_floats(N, 2.0f), *r = random_floats(N, 1.0f), *dgate = zeros(N),
         *dup = zeros(N);
   (void)state;
-  m.ops->swiglu_backward(m.ops, dgate, dup, r, gate, up, N);
+  m.ops->swiglu_backward(m.ops, dgate, dup, r, gate, up, NULL, 1, N);
   struct swiglu_case c = {.n = N, .gate = doubles(gate, N), .up = doubles(up, N), .r = r};
   check_gradient("swiglu dgate", swiglu_forward, &c, c.gate, dgate, N);
   check_gradient("swiglu dup", swiglu_forward, &c, c.up, dup, N);
@@ -269,7 +269,7 @@ static void test_gemm(void **state) /* dx through the transposed weights, dW thr
   W.data = guarded(m.ops->matrix_bytes(m.ops, K, N));
   m.ops->matrix_pack_transposed(m.ops, &W, w, N, K);
   m.ops->gemm(m.ops, dx, r, &W, T, false);
-  m.ops->gemm_weight_backward(m.ops, dW, r, x, T, N, K);
+  m.ops->gemm_weight_backward(m.ops, dW, r, x, NULL, NULL, T, N, K);
   struct gemm_case c = {.T = T, .N = N, .K = K, .x = doubles(x, T * K), .w = doubles(w, N * K), .r = r};
   check_gradient("gemm dx", gemm_forward, &c, c.x, dx, T * K);
   check_gradient("gemm dW", gemm_forward, &c, c.w, added(dW, start, N * K), N * K);

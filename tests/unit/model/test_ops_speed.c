@@ -59,7 +59,7 @@ static double weight_rate(int T, int N, int K) {
   double rate;
   float *dW = fill_floats((size_t)N * (size_t)K);
   void *x = fill_operands((size_t)T * (size_t)K), *dy = fill_operands((size_t)T * (size_t)N);
-  RATE(rate, 2.0 * T * N * K, ops->gemm_weight_backward(ops, dW, dy, x, T, N, K));
+  RATE(rate, 2.0 * T * N * K, ops->gemm_weight_backward(ops, dW, dy, x, NULL, NULL, T, N, K));
   print_message("  gemm_weight_backward %dx%dx%d: %.1f GFLOP/s\n", T, N, K, rate);
   ops->release(ops, dW);
   ops->release(ops, x);
@@ -94,7 +94,7 @@ static void attention_rates(int sequences, int length, int H, int G, int E) {
         *dv = fill_floats(T * GE);
   struct packed batch = {.sequences = sequences, .start = start};
   double pairs = 0.5 * sequences * length * (length + 1.0) * H, rate;
-  ops->kv_write(ops, &kv, &rows, k, v);
+  ops->kv_write(ops, &kv, &rows, k, v, NULL);
   RATE(rate, 4.0 * pairs * E, ops->attention(ops, out, lse, q, &kv, &rows, H, 0.25f));
   print_message("  attention, %d sequences of %d, E %d: %.1f GFLOP/s\n", sequences, length, E, rate);
   RATE(rate, 10.0 * pairs * E,
@@ -158,8 +158,14 @@ static void test_v4(void **state) {
   level_on("v4", 3.0);
 }
 
+static void test_v4_bf16(void **state) {
+  (void)state;
+  level_on("v4-bf16", 6.0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_v3), cmocka_unit_test(test_v4)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_v3), cmocka_unit_test(test_v4),
+                                     cmocka_unit_test(test_v4_bf16)};
   random_seed(5);
   pool_enter();
   return cmocka_run_group_tests_name("ops speed", tests, NULL, NULL);

@@ -5,9 +5,10 @@
  * the 16 keys of a tile, values over E. A query's bits depend on its own row, its position and the sequence's keys
  * and values alone.
  */
+#include "common/model/cpu/isa/attention.h"
 #include "common/model/cpu/isa/elementary.h"
 
-enum { QUERIES = 4, BLOCK = 32 };
+enum { QUERIES = 4, BLOCK = 32, MANY = 6 /* queries of a sequence that are worth filling lanes with */ };
 
 struct query {
   int t, h, position;
@@ -22,18 +23,6 @@ struct state {
   float max[QUERIES], sum[QUERIES], correction[QUERIES];
   bool active[QUERIES]; /* the block has a key for this query */
 };
-
-/* Where 16 keys from `position` on lie: element offsets into keys and values. */
-static void locate(const struct attention_args *c, int sequence, int g, int position, size_t *keys, size_t *values) {
-  const struct kv_layer *kv = c->kv;
-  size_t page =
-      (size_t)
-          c->rows->pages[(size_t)sequence * (size_t)c->rows->pages_per_sequence + (size_t)(position / kv->page_tokens)];
-  size_t head = page * (size_t)kv->G + (size_t)g, offset = (size_t)(position % kv->page_tokens),
-         tokens = (size_t)kv->page_tokens;
-  *keys = (head * (tokens / 16) + offset / 16) * (size_t)round_up(kv->E, 32) * 16;
-  *values = (head * tokens + offset) * (size_t)round_up(kv->E, 16);
-}
 
 /* One chain over up to 16 pairs of a tile of keys. */
 INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, const void *keys, size_t tile, int pairs,
@@ -111,7 +100,7 @@ static void soften(struct state *s, int r, int block, bool f32) {
     vstore(raw + 16 + i * VL, vround(b, f32));
   }
   split32(p, p + 16, raw, 0, true);
-  s->correction[r] = exp_one(s->max[r] - max);
+  s->correction[r] = block == 0 ? 0.0f : exp_one(s->max[r] - max);
   s->sum[r] = s->sum[r] * s->correction[r] + tree16(top);
   s->max[r] = max;
 }
@@ -189,7 +178,7 @@ INLINE void attend(const struct attention_args *c, struct state *s, int sequence
     size_t keys[2] = {0, 0}, values[2] = {0, 0};
     int tiles = block + 16 <= last ? 2 : 1;
     for (int j = 0; j < tiles; j++) {
-      locate(c, sequence, g, block + 16 * j, &keys[j], &values[j]);
+      attention_locate(c, sequence, g, block + 16 * j, &keys[j], &values[j]);
       score_tile(s, c->kv->keys, keys[j], j, E, c->scale, R, f32);
     }
     for (int r = 0; r < R; r++) soften(s, r, block, f32);
@@ -244,7 +233,15 @@ void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scrat
   struct state *s = scratch;
   for (int t0 = (int)begin, t1; t0 < (int)end; t0 = t1) {
     for (t1 = t0 + 1; t1 < (int)end && c->rows->sequence[t1] == c->rows->sequence[t0]; t1++) {}
-    for (int g = 0; g < c->kv->G; g++) attend_run(c, s, t0, t1, g);
+    for (int g = 0; g < c->kv->G; g++) {
+#if defined(__AVX512BF16__)
+      if (c->format == FORMAT_BF16 && (t1 - t0) * (c->H / c->kv->G) >= MANY) {
+        ISA_NAME(attend_links)(c, scratch, t0, t1, g);
+        continue;
+      }
+#endif
+      attend_run(c, s, t0, t1, g);
+    }
   }
 }
 

@@ -9,6 +9,7 @@
  * so that dk and dv sum over query blocks, and dq over key blocks, in ascending order.  Blocks are widened to float
  * in scratch, once as rows and once transposed, whichever side the micro kernel broadcasts or loads.
  */
+#include "common/model/cpu/isa/attention.h"
 #include "common/model/cpu/isa/elementary.h"
 #include "common/model/cpu/isa/micro.h"
 
@@ -26,6 +27,7 @@ struct backward_scratch {
   float p[B * B], ds[B * B]; /* operands, [query][key] */
   float ds_t[B * B];         /* [key][query] */
   float D[B], lse[B];
+  bool active[B]; /* the query has a gradient */
   float out[EMAX], dout_row[EMAX];
 };
 
@@ -37,16 +39,31 @@ struct item {
   bool f32;
 };
 
-/* Rows [first, first + count) of head `head` of [T, heads, E]. */
+/* Where row `i` of the sample has its query's gradients, -1: nowhere; and where its q, out and lse are. */
+static int64_t query_of(const struct item *it, int i) {
+  const struct packed *b = it->c->batch;
+  const size_t t = it->start + (size_t)i;
+  return b->query ? b->query[t] : (int64_t)t;
+}
+static int64_t query_row_of(const struct item *it, int i) {
+  const int64_t query = query_of(it, i);
+  return query >= 0 ? (int64_t)row_of(it->c->batch->query_row, (size_t)query) : -1;
+}
+static int64_t key_row_of(const struct item *it, int i) {
+  return (int64_t)row_of(it->c->batch->row, it->start + (size_t)i);
+}
+
+/* Rows [first, first + count) of head `head` of [., heads, E]; those that are nowhere are zero. */
 static void load_side(const struct item *it, struct side *side, const void *x, int heads, int head, int first,
-                      int count) {
+                      int count, int64_t (*where)(const struct item *, int)) {
   int E = it->c->E, E16 = it->E16;
   memset(side->transposed, 0, (size_t)it->E32 * B * sizeof(float));
   for (int i = 0; i < B; i++) {
     float *row = side->rows + i * E16;
     memset(row, 0, (size_t)E16 * sizeof(float));
-    if (i >= count) continue;
-    widen_row(row, x, ((it->start + (size_t)(first + i)) * (size_t)heads + (size_t)head) * (size_t)E, E, it->f32);
+    const int64_t at = i < count ? where(it, first + i) : -1;
+    if (at < 0) continue;
+    widen_row(row, x, ((size_t)at * (size_t)heads + (size_t)head) * (size_t)E, E, it->f32);
     for (int e = 0; e < E; e++) side->transposed[e * B + i] = row[e];
   }
 }
@@ -56,7 +73,10 @@ static void load_rows(const struct item *it, int first, int count) {
   const struct attention_backward_args *c = it->c;
   struct backward_scratch *s = it->s;
   for (int i = 0; i < count; i++) {
-    size_t row = (it->start + (size_t)(first + i)) * (size_t)c->H + (size_t)it->h;
+    const int64_t at = query_row_of(it, first + i);
+    s->active[i] = at >= 0;
+    if (at < 0) continue;
+    size_t row = (size_t)at * (size_t)c->H + (size_t)it->h;
     widen_row(s->out, c->out, row * (size_t)c->E, c->E, it->f32);
     s->D[i] = sum_products(s->dout.rows + i * it->E16, s->out, c->E);
     s->lse[i] = c->lse[row];
@@ -90,7 +110,7 @@ static void soften_block(const struct item *it, int queries, int keys, bool diag
   float scale = it->c->scale;
   for (int i = 0; i < B; i++) {
     float *p = s->p + i * B, *ds = s->ds + i * B;
-    int valid = i >= queries ? 0 : diagonal && i + 1 < keys ? i + 1 : keys;
+    int valid = i >= queries || !s->active[i] ? 0 : diagonal && i + 1 < keys ? i + 1 : keys;
     for (int j = 0; valid > 0 && j < B; j += VL) {
       vf pv = vexp(vload(s->s + i * B + j) * scale - s->lse[i]);
       vf dv = (pv * (vload(s->dp + i * B + j) - s->D[i])) * scale;
@@ -123,13 +143,16 @@ static void products(const struct item *it, float *dst, const float *a, const st
 
 static void query_gradient(const struct item *it, int qb, int queries, int keys, bool first) {
   const struct attention_backward_args *c = it->c;
-  float *sum = it->s->dq;
-  size_t row = (it->start + (size_t)qb) * (size_t)c->H + (size_t)it->h, step = (size_t)c->H * (size_t)c->E,
-         E = (size_t)c->E;
-  for (int i = 0; i < queries && !first; i++)
-    memcpy(sum + i * it->E16, c->dq + row * E + (size_t)i * step, E * sizeof *sum);
+  float *sum = it->s->dq, *dq[B];
+  const size_t bytes = (size_t)c->E * sizeof *sum;
+  for (int i = 0; i < queries; i++) {
+    const int64_t at = query_of(it, qb + i);
+    dq[i] = at >= 0 ? c->dq + ((size_t)at * (size_t)c->H + (size_t)it->h) * (size_t)c->E : NULL;
+    if (!first && dq[i]) memcpy(sum + i * it->E16, dq[i], bytes);
+  }
   products(it, sum, it->s->ds_t, &it->s->k, queries, keys, first);
-  for (int i = 0; i < queries; i++) memcpy(c->dq + row * E + (size_t)i * step, sum + i * it->E16, E * sizeof *sum);
+  for (int i = 0; i < queries; i++)
+    if (dq[i]) memcpy(dq[i], sum + i * it->E16, bytes);
 }
 
 /* One head's dk and dv of the key block at kb, over the query blocks from it on. */
@@ -138,8 +161,8 @@ static void head_block(const struct item *it, int kb, int keys) {
   struct backward_scratch *s = it->s;
   for (int qb = kb; qb < it->length; qb += B) {
     int queries = it->length - qb < B ? it->length - qb : B;
-    load_side(it, &s->q, c->q, c->H, it->h, qb, queries);
-    load_side(it, &s->dout, c->dout, c->H, it->h, qb, queries);
+    load_side(it, &s->q, c->q, c->H, it->h, qb, queries, query_row_of);
+    load_side(it, &s->dout, c->dout, c->H, it->h, qb, queries, query_of);
     load_rows(it, qb, queries);
     scores(it, s->s, &s->q, &s->k, queries);
     scores(it, s->dp, &s->dout, &s->v, queries);
@@ -165,6 +188,12 @@ static void add_head(const struct item *it, float *out, const float *sum, int kb
 void ISA_NAME(attention_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct attention_backward_args *c = args;
   int group = c->H / c->G;
+#if defined(__AVX512BF16__)
+  if (c->format == FORMAT_BF16) {
+    ISA_NAME(attention_backward_links)(c, begin, end, scratch);
+    return;
+  }
+#endif
   for (size_t i = begin; i < end; i++) {
     const int32_t *start = c->batch->start + i / (size_t)c->G;
     struct item it = {.c = c,
@@ -177,8 +206,8 @@ void ISA_NAME(attention_backward)(const void *args, size_t begin, size_t end, vo
                       .f32 = c->format == FORMAT_F32};
     for (int kb = 0; kb < it.length; kb += B) {
       int keys = it.length - kb < B ? it.length - kb : B;
-      load_side(&it, &it.s->k, c->k, c->G, it.g, kb, keys);
-      load_side(&it, &it.s->v, c->v, c->G, it.g, kb, keys);
+      load_side(&it, &it.s->k, c->k, c->G, it.g, kb, keys, key_row_of);
+      load_side(&it, &it.s->v, c->v, c->G, it.g, kb, keys, key_row_of);
       for (int j = 0; j < group; j++) {
         it.h = it.g * group + j;
         head_block(&it, kb, keys);

@@ -1,5 +1,5 @@
 /* exp, log and the 16-lane SUM of NUMERICS.md in fp32: only + - * / and integer operations, so that every level gives
- * the same bits. Row functions work on buffers whose length is rounded up to 16: the tail is computed and ignored.
+ * the same bits.
  */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_ELEMENTARY_H
 #define LEASEHOLD_MODEL_CPU_ISA_ELEMENTARY_H
@@ -13,12 +13,8 @@
 #define EXP_LN2_HIGH 0.693359375f
 #define EXP_LN2_LOW  (-2.12194440e-4f)
 
-INLINE vf vexp(vf x) {
-  vi low = x < EXP_LOW;
-  vf c = vselect(x > EXP_HIGH, vset(EXP_HIGH), x);
-  c = vselect(low, (vf){0}, c);
-  vf t = c * EXP_LOG2E + EXP_MAGIC;
-  vf n = t - EXP_MAGIC;
+/* Polynomial part: e^r for the remainder of c after n ln 2. */
+INLINE vf exp_remainder(vf c, vf n) {
   vf r = (c - n * EXP_LN2_HIGH) - n * EXP_LN2_LOW;
   vf p = vset(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
@@ -27,31 +23,40 @@ INLINE vf vexp(vf x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r;
-  p = p + 1.0f;
-  vf y = (vf)((vu)p + ((vu)t << 23));
+  return p + 1.0f;
+}
+
+INLINE vf vexp(vf x) {
+#if defined(__AVX512F__)
+  /* As below: what is above EXP_LOW has a normal result, so that scaling by 2^n is adding to the exponent field; what
+   * is below it is masked away; a NaN passes through every step. */
+  vf c = (vf)_mm512_min_ps((__m512)vset(EXP_HIGH), (__m512)x); /* the second when one is NaN */
+  vf t = c * EXP_LOG2E + EXP_MAGIC;
+  vf n = t - EXP_MAGIC;
+  __mmask16 high = _mm512_cmp_ps_mask((__m512)x, (__m512)vset(EXP_LOW), _CMP_NLT_UQ);
+  return (vf)_mm512_maskz_scalef_ps(high, (__m512)exp_remainder(c, n), (__m512)n);
+#else
+  vi low = x < EXP_LOW;
+  vf c = vselect(x > EXP_HIGH, vset(EXP_HIGH), x);
+  c = vselect(low, (vf){0}, c);
+  vf t = c * EXP_LOG2E + EXP_MAGIC;
+  vf n = t - EXP_MAGIC;
+  vf y = (vf)((vu)exp_remainder(c, n) + ((vu)t << 23));
   y = vselect(low, (vf){0}, y);
   return vselect(x != x, x, y);
+#endif
 }
 
 INLINE float exp_one(float x) { return vexp(vset(x))[0]; }
 
-INLINE float log_one(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  if (x != x || u == 0x7f800000u) return x;
-  if ((u & 0x7f800000u) == 0) return -HUGE_VALF; /* zero, and what counts as zero */
-  if (u >> 31) return NAN;
-  int e = (int)(u >> 23) - 126;
-  u = (u & 0x007fffffu) | 0x3f000000u; /* [0.5, 1) */
-  float f;
-  memcpy(&f, &u, sizeof f);
-  if (f < 0.707106781f) {
-    e = e - 1;
-    f = f + f;
-  }
-  f = f - 1.0f;
-  float z = f * f, n = (float)e;
-  float p = 7.0376836292e-2f;
+INLINE vf vlog(vf x) {
+  const vu u = (vu)x;
+  vf m = (vf)((u & 0x007fffffu) | 0x3f000000u); /* [0.5, 1) */
+  const vi small = m < 0.707106781f;
+  const vf n = __builtin_convertvector((vi)(u >> 23) - 126 + small, vf); /* small is -1 where it holds */
+  m = vselect(small, m + m, m);
+  const vf f = m - 1.0f, z = f * f;
+  vf p = vset(7.0376836292e-2f);
   p = p * f - 1.1514610310e-1f;
   p = p * f + 1.1676998740e-1f;
   p = p * f - 1.2420140846e-1f;
@@ -63,21 +68,13 @@ INLINE float log_one(float x) {
   p = (p * f) * z;
   p = p + n * EXP_LN2_LOW;
   p = p - 0.5f * z;
-  return (f + p) + n * EXP_LN2_HIGH;
+  vf y = (f + p) + n * EXP_LN2_HIGH;
+  y = vselect((vi)(u >> 31) != 0, vset(NAN), y);
+  y = vselect((u & 0x7f800000u) == 0, vset(-HUGE_VALF), y); /* zero, and what counts as zero */
+  return vselect((x != x) | (vi)(u == 0x7f800000u), x, y);
 }
 
-/* y and x may be the same buffer; both hold n rounded up to 16. */
-INLINE void exp_buffer(float *y, const float *x, int n) {
-  for (int i = 0; i < n; i += VL) vstore(y + i, vexp(vload(x + i)));
-}
-
-INLINE float sum_buffer(const float *x, int n) /* zero padded to a multiple of 16 */
-{
-  struct f16 lanes = {{{0}}};
-  for (int i = 0; i < n; i += 16)
-    for (int p = 0; p < PARTS; p++) lanes.v[p] = lanes.v[p] + vload(x + i + p * VL);
-  return tree16(lanes);
-}
+INLINE float log_one(float x) { return vlog(vset(x))[0]; }
 
 /* SUM of a[i] * b[i]. */
 INLINE float sum_products(const float *a, const float *b, int n) {

@@ -7,6 +7,10 @@
  */
 #include "common/model/cpu/isa/micro.h"
 
+#if defined(__AVX512BF16__)
+cpu_kernel ISA_NAME(gemm_links), ISA_NAME(gemm_weight_backward_links); /* of bf16: gemm_links.c */
+#endif
+
 enum {
   ROW_BLOCK = 48,          /* rows of x in scratch */
   K_CHUNK = 1024,          /* of x in scratch */
@@ -97,6 +101,12 @@ static void gemm_panel(const struct gemm_args *c, struct gemm_scratch *s, size_t
 void ISA_NAME(gemm)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct gemm_args *c = args;
   struct gemm_scratch *s = scratch;
+#if defined(__AVX512BF16__)
+  if (c->format == FORMAT_BF16) {
+    ISA_NAME(gemm_links)(args, begin, end, scratch);
+    return;
+  }
+#endif
   int t0 = c->by_rows ? (int)begin : 0, t1 = c->by_rows ? (int)end : c->T;
   int n0 = c->by_rows ? 0 : (int)begin * PANEL, n1 = c->by_rows ? c->W->N : (int)end * PANEL;
   if (n1 > c->W->N) n1 = c->W->N;
@@ -115,21 +125,35 @@ struct weight_scratch {
   float acc[N_BLOCK * K_BLOCK];
 };
 
-static void weight_chunk(const struct weight_backward_args *c, struct weight_scratch *s, int t0, int n0, int n_count,
-                         int k0, int k_count) {
+/* The rows that stand at places [first, first + T_CHUNK), each at its place, zeros between them, from row *t on;
+ * returns the number of places. */
+static int weight_load(const struct weight_backward_args *c, struct weight_scratch *s, int first, int *t, int n0,
+                       int n_count, int k0, int k_count) {
   bool f32 = c->format == FORMAT_F32;
-  int rows = c->T - t0 < T_CHUNK ? c->T - t0 : T_CHUNK, lanes = round_up(k_count, 16);
-  for (int t = 0; t < rows; t++) {
-    widen_row(s->x + t * K_BLOCK, c->x, (size_t)(t0 + t) * (size_t)c->K + (size_t)k0, k_count, f32);
-    memset(s->x + t * K_BLOCK + k_count, 0, (size_t)(lanes - k_count) * sizeof(float));
-    widen_row(s->dy + t * N_BLOCK, c->dy, (size_t)(t0 + t) * (size_t)c->N + (size_t)n0, n_count, f32);
+  int places = 0;
+  size_t x_bytes = (size_t)round_up(k_count, 16) * sizeof(float), dy_bytes = (size_t)n_count * sizeof(float);
+  for (; *t < c->T; ++*t) {
+    int place = (c->place ? c->place[*t] : *t) - first, row = c->row ? c->row[*t] : *t;
+    if (place >= T_CHUNK) break;
+    for (; places < place; places++) {
+      memset(s->x + places * K_BLOCK, 0, x_bytes);
+      memset(s->dy + places * N_BLOCK, 0, dy_bytes);
+    }
+    widen_row(s->x + place * K_BLOCK, c->x, (size_t)row * (size_t)c->K + (size_t)k0, k_count, f32);
+    memset(s->x + place * K_BLOCK + k_count, 0, x_bytes - (size_t)k_count * sizeof(float));
+    widen_row(s->dy + place * N_BLOCK, c->dy, (size_t)*t * (size_t)c->N + (size_t)n0, n_count, f32);
+    places = place + 1;
   }
-  if (rows % 2) { /* the other half of the last pair */
-    memset(s->x + rows * K_BLOCK, 0, (size_t)lanes * sizeof(float));
-    memset(s->dy + rows * N_BLOCK, 0, (size_t)n_count * sizeof(float));
+  if (places % 2) { /* the other half of the last pair */
+    memset(s->x + places * K_BLOCK, 0, x_bytes);
+    memset(s->dy + places * N_BLOCK, 0, dy_bytes);
   }
+  return places;
+}
+
+static void weight_chunk(struct weight_scratch *s, int places, int n_count, int lanes, bool first) {
   for (int lane = 0; lane < lanes; lane += 32) {
-    for (int t = 0; t < rows; t += 32) {
+    for (int t = 0; t < places; t += 32) {
       const float *dy = s->dy + t * N_BLOCK, *x = s->x + t * K_BLOCK + lane;
       struct block b = {.dst = s->acc + lane,
                         .ldd = K_BLOCK,
@@ -139,10 +163,10 @@ static void weight_chunk(const struct weight_backward_args *c, struct weight_scr
                         .w_even = x,
                         .w_odd = x + K_BLOCK,
                         .step_w = 2 * K_BLOCK,
-                        .steps = rows - t >= 32 ? 16 : (rows - t + 1) / 2,
+                        .steps = places - t >= 32 ? 16 : (places - t + 1) / 2,
                         .rows = n_count,
                         .lanes = lanes - lane < 32 ? lanes - lane : 32,
-                        .first = t0 + t == 0};
+                        .first = first && t == 0};
       block_add(&b, 1);
     }
   }
@@ -151,11 +175,21 @@ static void weight_chunk(const struct weight_backward_args *c, struct weight_scr
 void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct weight_backward_args *c = args;
   struct weight_scratch *s = scratch;
+#if defined(__AVX512BF16__)
+  if (c->format == FORMAT_BF16) {
+    ISA_NAME(gemm_weight_backward_links)(args, begin, end, scratch);
+    return;
+  }
+#endif
   for (int n0 = (int)begin; n0 < (int)end; n0 += N_BLOCK) {
     int n_count = (int)end - n0 < N_BLOCK ? (int)end - n0 : N_BLOCK;
     for (int k0 = 0; k0 < c->K; k0 += K_BLOCK) {
       int k_count = c->K - k0 < K_BLOCK ? c->K - k0 : K_BLOCK;
-      for (int t0 = 0; t0 < c->T; t0 += T_CHUNK) weight_chunk(c, s, t0, n0, n_count, k0, k_count);
+      for (int t = 0, first = 0; t < c->T; first += T_CHUNK) {
+        bool begins = t == 0;
+        int places = weight_load(c, s, first, &t, n0, n_count, k0, k_count);
+        if (places > 0) weight_chunk(s, places, n_count, round_up(k_count, 16), begins);
+      }
       for (int n = 0; n < n_count; n++) {
         float *restrict dW = c->dW + (size_t)(n0 + n) * (size_t)c->K + k0;
         const float *restrict a = s->acc + n * K_BLOCK;

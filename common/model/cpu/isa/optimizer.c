@@ -1,26 +1,50 @@
 /* The order-independent gradient accumulator, the global norm and AdamW: element by element. */
 #include "common/model/cpu/isa/vec.h"
 
-#define ACCUMULATE_MAX 0x1p50
-#define ROUND_MAGIC    0x1.8p52 /* adding it rounds to the nearest integer, which then stands in the low bits */
+#define ACCUMULATE_MAX   0x1p50
+#define ROUND_MAGIC      0x1.8p52 /* adding it rounds to the nearest integer, which then stands in the low bits */
+#define ROUND_MAGIC_BITS 0x4338000000000000u
+
+typedef double vd __attribute__((vector_size(VL * 4))); /* VL / 2 lanes */
+typedef int64_t vl __attribute__((vector_size(VL * 4)));
+typedef uint64_t vul __attribute__((vector_size(VL * 4)));
+typedef float vhalf __attribute__((vector_size(VL * 2)));
+enum { DOUBLES = VL / 2 };
+
+/* VL / 2 elements; returns a mask of those refused. */
+INLINE vl accumulate_lanes(int64_t *acc, const float *g, double scale) {
+  vhalf narrow;
+  vul sum;
+  memcpy(&narrow, g, sizeof narrow);
+  memcpy(&sum, acc, sizeof sum);
+  const vd x = __builtin_convertvector(narrow, vd) * scale;
+  const vd magnitude = (vd)((vl)x & INT64_MAX);
+  const vl good = magnitude <= ACCUMULATE_MAX;
+  sum += ((vul)(x + ROUND_MAGIC) - ROUND_MAGIC_BITS) & (vul)good;
+  memcpy(acc, &sum, sizeof sum);
+  return ~good;
+}
 
 void ISA_NAME(accumulate)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct accumulate_args *c = args;
-  const uint64_t magic = 0x4338000000000000u;
-  const double scale = c->scale;
-  uint64_t bad = 0;
+  vl bad = {0};
+  size_t i = begin;
   (void)scratch;
-  for (size_t i = begin; i < end; i++) {
-    double x = (double)c->g[i] * scale, shifted = x + ROUND_MAGIC;
-    uint64_t bits, sum;
-    memcpy(&bits, &shifted, sizeof bits);
-    uint64_t ok = fabs(x) <= ACCUMULATE_MAX ? ~(uint64_t)0 : 0;
-    memcpy(&sum, c->acc + i, sizeof sum);
-    sum += (bits - magic) & ok;
-    bad |= ~ok;
-    memcpy(c->acc + i, &sum, sizeof sum);
+  for (; i + DOUBLES <= end; i += DOUBLES) {
+    bad |= accumulate_lanes(c->acc + i, c->g + i, c->scale);
+    if (c->clear) memset(c->clear + i, 0, DOUBLES * sizeof(float));
   }
-  if (bad) __atomic_store_n(c->bad, true, __ATOMIC_RELAXED);
+  if (i < end) {
+    int64_t acc[DOUBLES] = {0};
+    float g[DOUBLES] = {0};
+    memcpy(acc, c->acc + i, (end - i) * sizeof *acc);
+    memcpy(g, c->g + i, (end - i) * sizeof *g);
+    bad |= accumulate_lanes(acc, g, c->scale);
+    memcpy(c->acc + i, acc, (end - i) * sizeof *acc);
+    if (c->clear) memset(c->clear + i, 0, (end - i) * sizeof(float));
+  }
+  for (int l = 0; l < DOUBLES; l++)
+    if (bad[l]) __atomic_store_n(c->bad, true, __ATOMIC_RELAXED);
 }
 
 void ISA_NAME(grad_from_accumulator)(const void *args, size_t begin, size_t end, void *scratch) {
@@ -55,7 +79,7 @@ void ISA_NAME(sum_of_squares)(const void *args, size_t begin, size_t end, void *
   }
 }
 
-INLINE v4 vsqrt(v4 x) { return (v4)_mm_sqrt_ps((__m128)x); }
+INLINE v4 sqrt4(v4 x) { return (v4)_mm_sqrt_ps((__m128)x); }
 
 struct factors {
   float scale, decay, beta1, beta2, rest1, rest2, root, eps, rate;
@@ -72,7 +96,7 @@ INLINE void adamw4(const struct factors *f, float *master_at, float *m_at, float
   master = master - master * f->decay;
   m = m * f->beta1 + g * f->rest1;
   v = v * f->beta2 + (g * g) * f->rest2;
-  master = master - f->rate * (m / (vsqrt(v) / f->root + f->eps));
+  master = master - f->rate * (m / (sqrt4(v) / f->root + f->eps));
   memcpy(master_at, &master, bytes);
   memcpy(m_at, &m, bytes);
   memcpy(v_at, &v, bytes);

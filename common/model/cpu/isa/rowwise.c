@@ -1,8 +1,9 @@
 /* Forward kernels that go row by row or element by element: operand conversion, RMS norm, head norm with rotation,
  * SwiGLU. */
 #include "common/model/cpu/isa/elementary.h"
+#include "common/model/cpu/isa/rope.h"
 
-enum { CHUNK = 256 };
+enum { CHUNK = 256, ROWS = 16 /* a multiple of VL: rows whose roots are taken together */ };
 
 void ISA_NAME(to_operand)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct convert_args *c = args;
@@ -18,20 +19,57 @@ void ISA_NAME(from_operand)(const void *args, size_t begin, size_t end, void *sc
     widen_row((float *)c->out + i, c->in, i, end - i < CHUNK ? (int)(end - i) : CHUNK, c->format == FORMAT_F32);
 }
 
+/* 1 / sqrt(sum / n + eps) for some rows at a time: the division and the root cost as much for one. */
+static void reciprocal_roots(float *rstd, const float *sums, int n, float eps) {
+  for (int i = 0; i < ROWS; i += VL) vstore(rstd + i, 1.0f / vsqrt(vload(sums + i) / (float)n + eps));
+}
+
 void ISA_NAME(rmsnorm)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct rmsnorm_args *c = args;
-  bool f32 = c->format == FORMAT_F32;
-  (void)scratch;
-  for (size_t t = begin; t < end; t++) {
-    const float *x = c->x + t * (size_t)c->D;
-    float rstd = 1.0f / sqrtf(sum_products(x, x, c->D) / (float)c->D + c->eps);
-    if (c->rstd) c->rstd[t] = rstd;
-    for (int d = 0; d < c->D; d += CHUNK) {
-      float w[CHUNK], y[CHUNK];
-      int n = c->D - d < CHUNK ? c->D - d : CHUNK;
-      widen_row(w, c->w, (size_t)d, n, f32);
-      for (int i = 0; i < n; i++) y[i] = (x[d + i] * rstd) * w[i];
-      round_row(c->y, t * (size_t)c->D + (size_t)d, y, n, f32);
+  const bool f32 = c->format == FORMAT_F32;
+  const int D = c->D;
+  void *y = c->y;
+  float *w = scratch, sums[ROWS] = {0}, rstd[ROWS];
+  const bool kept = (size_t)D * sizeof *w <= CPU_SCRATCH_BYTES;
+  if (kept) widen_row(w, c->w, 0, D, f32);
+  for (size_t first = begin; first < end; first += ROWS) {
+    const size_t rows = end - first < ROWS ? end - first : ROWS;
+    const float *x = c->x + first * (size_t)D;
+    for (size_t r = 0; r < rows; r++) sums[r] = sum_products(x + r * (size_t)D, x + r * (size_t)D, D);
+    reciprocal_roots(rstd, sums, D, c->eps);
+    if (c->rstd) memcpy(c->rstd + first, rstd, rows * sizeof *rstd);
+    for (size_t r = 0; r < rows; r++, x += D) {
+      for (int d = 0; d < D; d += VL) {
+        const int n = D - d;
+        const vf wide = kept ? load_some(w + d, n) : load_some_operands(c->w, (size_t)d, n, f32);
+        store_some_operands(y, (first + r) * (size_t)D + (size_t)d, (load_some(x + d, n) * rstd[r]) * wide, n, f32);
+      }
+    }
+  }
+}
+
+static void norm_rope_narrow(const struct rope_args *c, size_t begin, size_t end) {
+  const bool f32 = c->format == FORMAT_F32;
+  const size_t H = (size_t)c->H;
+  const vf w = c->w ? load_operands(c->w, 0, f32) : (vf){0};
+  vf cosines = {0}, sines = {0};
+  for (size_t first = begin * H; first < end * H; first += ROWS) {
+    const size_t heads = end * H - first < ROWS ? end * H - first : ROWS;
+    float sums[ROWS] = {0}, rstd[ROWS];
+    if (c->w) {
+      for (size_t r = 0; r < heads; r++) {
+        const float *x = c->x + (first + r) * VL;
+        sums[r] = sum_products(x, x, VL);
+      }
+      reciprocal_roots(rstd, sums, VL, c->eps);
+      if (c->rstd) memcpy(c->rstd + first, rstd, heads * sizeof *rstd);
+    }
+    for (size_t r = 0; r < heads; r++) {
+      const size_t row = first + r;
+      vf y = vload(c->x + row * VL);
+      if (r == 0 || row % H == 0) rotation(&cosines, &sines, c->rope + (size_t)c->position[row / H] * VL, false);
+      if (c->w) y = (y * rstd[r]) * w;
+      store_operands(c->out, row * VL, y * cosines + exchange_halves(y) * sines, f32);
     }
   }
 }
@@ -61,6 +99,10 @@ void ISA_NAME(head_norm_rope)(const void *args, size_t begin, size_t end, void *
   size_t H = (size_t)c->H, E = (size_t)c->E;
   float w[CPU_HEAD_DIM_MAX], out[CPU_HEAD_DIM_MAX];
   (void)scratch;
+  if (c->E == VL && VL == 16) {
+    norm_rope_narrow(c, begin, end);
+    return;
+  }
   if (c->w) widen_row(w, c->w, 0, c->E, f32);
   for (size_t t = begin; t < end; t++) {
     const float *rope = c->rope + (size_t)c->position[t] * E;
@@ -73,17 +115,21 @@ void ISA_NAME(head_norm_rope)(const void *args, size_t begin, size_t end, void *
   }
 }
 
+INLINE void swiglu_lanes(void *h, const float *gates, const float *ups, size_t at, int n, bool f32) {
+  const vf gate = load_some(gates + at, n), sigmoid = 1.0f / (1.0f + vexp(-gate));
+  store_some_operands(h, at, (gate * sigmoid) * load_some(ups + at, n), n, f32);
+}
+
 void ISA_NAME(swiglu)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct swiglu_args *c = args;
+  const bool f32 = c->format == FORMAT_F32;
+  const float *gates = c->gate, *ups = c->up;
+  void *h = c->h;
+  size_t at = begin;
   (void)scratch;
-  for (size_t at = begin; at < end; at += CHUNK) {
-    float gate[CHUNK], y[CHUNK];
-    int n = end - at < CHUNK ? (int)(end - at) : CHUNK;
-    memset(y, 0, sizeof y);
-    memcpy(gate, c->gate + at, (size_t)n * sizeof *gate);
-    for (int i = 0; i < n; i++) y[i] = -gate[i];
-    exp_buffer(y, y, n);
-    for (int i = 0; i < n; i++) y[i] = (gate[i] * (1.0f / (1.0f + y[i]))) * c->up[at + (size_t)i];
-    round_row(c->h, at, y, n, c->format == FORMAT_F32);
+  for (; at + 32 <= end; at += 32) {
+    UNROLL
+    for (size_t i = 0; i < 32; i += VL) swiglu_lanes(h, gates, ups, at + i, VL, f32);
   }
+  for (; at < end; at += VL) swiglu_lanes(h, gates, ups, at, end - at < VL ? (int)(end - at) : VL, f32);
 }

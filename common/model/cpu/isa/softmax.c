@@ -7,35 +7,45 @@
 
 enum { BLOCK = 256, BLOCKS_MAX = 1 << 16 };
 
-/* z of entries [v, v + n), zero padded to 16. */
-INLINE void load_z(float *restrict z, const float *restrict logits, int n, float temperature) {
-  for (int i = n; i < round_up(n, 16); i++) z[i] = 0.0f;
-  if (temperature == 1.0f)
-    memcpy(z, logits, (size_t)n * sizeof *z);
-  else
-    for (int i = 0; i < n; i++) z[i] = logits[i] / temperature;
+/* z of the next VL of n entries; the rest are `rest`. */
+INLINE vf load_z(const float *logits, int n, float temperature, float rest) {
+  if (n >= VL) return temperature == 1.0f ? vload(logits) : vload(logits) / temperature;
+  float z[VL];
+  for (int i = 0; i < VL; i++) z[i] = i >= n ? rest : temperature == 1.0f ? logits[i] : logits[i] / temperature;
+  return vload(z);
 }
 
 static float max_row(const float *logits, float temperature, int V) {
-  float z[BLOCK];
   struct f16 top;
   for (int p = 0; p < PARTS; p++) top.v[p] = vset(-HUGE_VALF);
-  for (int v = 0; v < V; v += BLOCK) {
-    int n = V - v < BLOCK ? V - v : BLOCK;
-    load_z(z, logits + v, n, temperature);
-    for (int i = n; i < round_up(n, 16); i++) z[i] = -HUGE_VALF;
-    for (int i = 0; i < n; i += 16)
-      for (int p = 0; p < PARTS; p++) top.v[p] = vmax(vload(z + i + p * VL), top.v[p]);
-  }
+  for (int v = 0; v < V; v += 16)
+    for (int p = 0; p < PARTS; p++)
+      top.v[p] = vmax(load_z(logits + v + p * VL, V - v - p * VL, temperature, -HUGE_VALF), top.v[p]);
   return max16(top);
 }
 
-/* p = exp(z - max) of a block, zero padded to 16; z too. */
-INLINE void block_exp(float *p, float *z, const float *logits, int n, float temperature, float max) {
-  load_z(z, logits, n, temperature);
-  for (int i = 0; i < round_up(n, 16); i++) p[i] = z[i] - max;
-  exp_buffer(p, p, n);
-  for (int i = n; i < round_up(n, 16); i++) p[i] = 0.0f;
+/* x in the first n lanes, 0 in the others. */
+INLINE vf first_lanes(vf x, int n) {
+  vi lane;
+  for (int i = 0; i < VL; i++) lane[i] = i;
+  return vselect(lane < n, x, (vf){0});
+}
+
+/* SUM of p = exp(z - max) over a block of n entries, and of p * z; p may be kept, zero padded to 16. */
+INLINE float block_sum(const float *logits, int n, float temperature, float max, float *weighted, float *kept) {
+  struct f16 sum = {{{0}}}, products = {{{0}}};
+  for (int i = 0; i < n; i += 16)
+    for (int part = 0; part < PARTS; part++) {
+      const int at = i + part * VL, left = n - at;
+      const vf z = load_z(logits + at, left, temperature, 0.0f);
+      vf p = vexp(z - max);
+      if (left < VL) p = first_lanes(p, left);
+      sum.v[part] = sum.v[part] + p;
+      if (kept) vstore(kept + at, p);
+      if (weighted) products.v[part] = products.v[part] + p * z;
+    }
+  if (weighted) *weighted = tree16(products);
+  return tree16(sum);
 }
 
 void ISA_NAME(logprob)(const void *args, size_t begin, size_t end, void *scratch) {
@@ -48,12 +58,11 @@ void ISA_NAME(logprob)(const void *args, size_t begin, size_t end, void *scratch
       if (c->entropy) c->entropy[t] = 0.0f;
       continue;
     }
-    float max = max_row(logits, c->temperature, c->V), sum = 0.0f, weighted = 0.0f, p[BLOCK], z[BLOCK];
+    float max = max_row(logits, c->temperature, c->V), sum = 0.0f, weighted = 0.0f, part = 0.0f;
     for (int v = 0; v < c->V; v += BLOCK) {
       int n = c->V - v < BLOCK ? c->V - v : BLOCK;
-      block_exp(p, z, logits + v, n, c->temperature, max);
-      sum = sum + sum_buffer(p, n);
-      if (c->entropy) weighted = weighted + sum_products(p, z, round_up(n, 16));
+      sum = sum + block_sum(logits + v, n, c->temperature, max, c->entropy ? &part : NULL, NULL);
+      weighted = weighted + part;
     }
     float lse = max + log_one(sum), target = logits[c->target[t]];
     if (c->temperature != 1.0f) target = target / c->temperature;
@@ -65,24 +74,24 @@ void ISA_NAME(logprob)(const void *args, size_t begin, size_t end, void *scratch
 
 void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct logprob_backward_args *c = args;
+  const bool f32 = c->format == FORMAT_F32, plain = c->temperature == 1.0f;
+  const size_t V = (size_t)c->V, operand_bytes = f32 ? 4 : 2;
   (void)scratch;
   for (size_t t = begin; t < end; t++) {
-    const float *logits = c->logits + t * (size_t)c->V;
-    for (int v = 0; v < c->V; v += BLOCK) {
-      float p[BLOCK], z[BLOCK], d = c->dlogprob[t];
-      int n = c->V - v < BLOCK ? c->V - v : BLOCK;
-      if (c->target[t] < 0) {
-        memset(p, 0, sizeof p);
-      } else {
-        int hot = c->target[t] - v;
-        block_exp(p, z, logits + v, n, c->temperature, c->lse[t]);
-        if (hot >= 0 && hot < n) z[hot] = p[hot];
-        for (int i = 0; i < n; i++) p[i] = d * (0.0f - p[i]);
-        if (hot >= 0 && hot < n) p[hot] = d * (1.0f - z[hot]);
-        if (c->temperature != 1.0f)
-          for (int i = 0; i < n; i++) p[i] = p[i] / c->temperature;
-      }
-      round_row(c->dlogits, t * (size_t)c->V + (size_t)v, p, n, c->format == FORMAT_F32);
+    const float *logits = c->logits + t * V, d = c->dlogprob[t], lse = c->lse[t];
+    if (c->target[t] < 0) {
+      memset((char *)c->dlogits + t * V * operand_bytes, 0, V * operand_bytes);
+      continue;
+    }
+    const size_t hot = (size_t)c->target[t];
+    for (size_t v = 0; v < V; v += VL) {
+      const int n = V - v < VL ? (int)(V - v) : VL;
+      vf z = load_some(logits + v, n);
+      if (!plain) z = z / c->temperature;
+      vf p = vexp(z - lse), x = d * (0.0f - p);
+      if (v <= hot && hot < v + VL) x[hot - v] = d * (1.0f - p[hot - v]);
+      if (!plain) x = x / c->temperature;
+      store_some_operands(c->dlogits, t * V + v, x, n, f32);
     }
   }
 }
@@ -107,7 +116,7 @@ static int32_t walk_block(const float *p, int n, float running, float threshold)
 
 void ISA_NAME(sample)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct sample_args *c = args;
-  float *sums = scratch, p[BLOCK], z[BLOCK];
+  float *sums = scratch, p[BLOCK];
   int blocks = (c->V + BLOCK - 1) / BLOCK;
   (void)begin;
   (void)end;
@@ -119,8 +128,7 @@ void ISA_NAME(sample)(const void *args, size_t begin, size_t end, void *scratch)
   float max = max_row(c->logits, c->temperature, c->V), total = 0.0f;
   for (int b = 0; b < blocks; b++) {
     int n = c->V - b * BLOCK < BLOCK ? c->V - b * BLOCK : BLOCK;
-    block_exp(p, z, c->logits + b * BLOCK, n, c->temperature, max);
-    sums[b] = sum_buffer(p, n);
+    sums[b] = block_sum(c->logits + b * BLOCK, n, c->temperature, max, NULL, NULL);
     total = total + sums[b];
   }
   float threshold = c->u * total, running = 0.0f, before = 0.0f;
@@ -134,7 +142,7 @@ void ISA_NAME(sample)(const void *args, size_t begin, size_t end, void *scratch)
     running = running + sums[b];
   }
   int n = c->V - chosen * BLOCK < BLOCK ? c->V - chosen * BLOCK : BLOCK;
-  block_exp(p, z, c->logits + chosen * BLOCK, n, c->temperature, max);
+  block_sum(c->logits + chosen * BLOCK, n, c->temperature, max, NULL, p);
   *c->token = chosen * BLOCK + walk_block(p, n, before, threshold);
 }
 

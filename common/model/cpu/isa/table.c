@@ -11,6 +11,10 @@ cpu_kernel ISA_NAME(to_operand), ISA_NAME(from_operand), ISA_NAME(rmsnorm), ISA_
     ISA_NAME(swiglu_backward), ISA_NAME(logprob_backward), ISA_NAME(accumulate), ISA_NAME(grad_from_accumulator),
     ISA_NAME(sum_of_squares), ISA_NAME(adamw);
 
+#if defined(__AVX512BF16__)
+bool ISA_NAME(links_hold)(void);
+#endif
+
 static void exp_row(float *y, const float *x, int n) {
   for (int i = 0; i < n; i++) y[i] = exp_one(x[i]);
 }
@@ -41,6 +45,10 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .grad_from_accumulator = ISA_NAME(grad_from_accumulator),
     .sum_of_squares = ISA_NAME(sum_of_squares),
     .adamw = ISA_NAME(adamw),
+#if defined(__AVX512BF16__)
+    .links = true,
+    .holds = ISA_NAME(links_hold),
+#endif
     .exp_row = exp_row,
     .log = log_scalar,
 };

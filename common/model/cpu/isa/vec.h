@@ -60,7 +60,16 @@ INLINE vf vfma(vf a, vf b, vf c) {
 #endif
 }
 
-INLINE vf vselect(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
+/* mask: all bits of a lane or none, as comparisons give. */
+INLINE vf vselect(vi mask, vf yes, vf no) {
+#if defined(__AVX512F__)
+  return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+#elif defined(__AVX2__)
+  return (vf)_mm256_blendv_ps((__m256)no, (__m256)yes, (__m256)mask);
+#else
+  return (vf)_mm_blendv_ps((__m128)no, (__m128)yes, (__m128)mask);
+#endif
+}
 
 INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
 
@@ -166,13 +175,84 @@ INLINE void round_row(void *base, size_t at, const float *restrict in, int n, bo
   }
 }
 
+/* The operand's bits in the high half; the low half is anything. */
+INLINE vu round_bits(vf x) {
+  vu u = (vu)x, rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x00400000u;
+#if defined(__AVX512F__)
+  __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+  return (vu)_mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)quiet);
+#else
+  return (vu)vselect(x != x, (vf)quiet, (vf)rounded);
+#endif
+}
+
 /* The operand's value as a float. */
-INLINE vf vround(vf x, bool f32) {
-  if (f32) return x;
-  vu u = (vu)x;
-  vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
-  vu quiet = (u | 0x00400000u) & 0xffff0000u;
-  return vselect(x != x, (vf)quiet, (vf)rounded);
+INLINE vf vround(vf x, bool f32) { return f32 ? x : (vf)(round_bits(x) & 0xffff0000u); }
+
+typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+
+/* VL numbers as operands from index `at` on.  For results of arithmetic, which is what a row function has: never
+ * subnormal, so that an instruction may be used that flushes them. */
+INLINE void store_operands(void *base, size_t at, vf x, bool f32) {
+  if (f32) {
+    vstore((float *)base + at, x);
+    return;
+  }
+#if defined(__AVX512BF16__)
+  vh h = (vh)_mm512_cvtneps_pbh((__m512)x);
+#elif defined(__AVX512F__)
+  vh h = __builtin_convertvector(round_bits(x) >> 16, vh);
+#elif defined(__AVX2__)
+  __m256i high = (__m256i)(round_bits(x) >> 16);
+  vh h = (vh)_mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+#else
+  __m128i high = (__m128i)(round_bits(x) >> 16);
+  vh h = __extension__(vh) _mm_cvtsi128_si64(_mm_packus_epi32(high, high));
+#endif
+  memcpy((uint16_t *)base + at, &h, sizeof h);
+}
+
+/* The first n of VL. */
+INLINE void store_some_operands(void *base, size_t at, vf x, int n, bool f32) {
+  if (n >= VL) {
+    store_operands(base, at, x, f32);
+    return;
+  }
+  uint32_t out[VL];
+  store_operands(out, 0, x, f32);
+  memcpy((char *)base + at * (f32 ? 4 : 2), out, (size_t)n * (f32 ? 4 : 2));
+}
+
+INLINE vf load_operands(const void *base, size_t at, bool f32) {
+  if (f32) return vload((const float *)base + at);
+  vh h;
+  memcpy(&h, (const uint16_t *)base + at, sizeof h);
+  return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+
+INLINE vf load_some_operands(const void *base, size_t at, int n, bool f32) {
+  if (n >= VL) return load_operands(base, at, f32);
+  uint32_t in[VL] = {0};
+  memcpy(in, (const char *)base + at * (f32 ? 4 : 2), (size_t)n * (f32 ? 4 : 2));
+  return load_operands(in, 0, f32);
+}
+
+/* The first n of VL; the rest are 0 and are not read. */
+INLINE vf load_some(const float *p, int n) {
+  vf v = {0};
+  if (n >= VL) return vload(p);
+  memcpy(&v, p, (size_t)n * sizeof *p);
+  return v;
+}
+
+INLINE vf vsqrt(vf x) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+  return (vf)_mm256_sqrt_ps((__m256)x);
+#else
+  return (vf)_mm_sqrt_ps((__m128)x);
+#endif
 }
 
 INLINE struct f16 load16(const float *p) {
