@@ -23,6 +23,10 @@
  * groups that are still to come into smaller batches. */
 enum { AHEAD = 2 };
 
+/* While the trainer has work, the next batch of an open round waits for this share of the round's groups: smaller ones
+ * would cost more to plan, to build and to compare than they save. */
+enum { BATCHES_OF_ROUND = 12 };
+
 /* ---- commands ---- */
 
 struct plan_message {
@@ -107,7 +111,13 @@ static enum rc sealed_read(struct driver *d, struct store *s, struct plan_messag
   return rc;
 }
 
-/* *groups 0: nothing is trainable just now. */
+/* Is it worth a batch of its own?  A trainer that has nothing takes whatever there is. */
+static bool worth_sending(struct driver *d, const struct active_run *a, int groups) {
+  if (a->round_state != ROUND_OPEN || collector_pending(d->collector) == 0) return true;
+  return groups * BATCHES_OF_ROUND >= d->context->config.groups_per_round;
+}
+
+/* *groups 0: nothing is trainable just now, or not yet enough. */
 static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t number, int *groups, struct err *err) {
   struct command *cmd = command_new(plan_execute, sizeof(struct plan_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
@@ -121,7 +131,7 @@ static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t 
     readers_give(core_readers(d->core), s);
   }
   if (rc == RC_OK) m->groups = batching_select(tokens, m->groups, core_options(d->core)->batch_tokens);
-  *groups = rc == RC_OK ? m->groups : 0;
+  *groups = rc == RC_OK && worth_sending(d, a, m->groups) ? m->groups : 0;
   if (*groups == 0) {
     command_free(cmd);
     return rc;
