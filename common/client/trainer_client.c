@@ -49,10 +49,11 @@ static enum rc decode_batch_status(void *out, const struct json *body, struct ar
   return batch_status_decode(out, body, arena, err);
 }
 
-enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms,
+enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms, bool with_logprobs,
                              struct batch_status *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call =
       status_call(c, "asking for a batch's status", "/v1/batches/", batch_id, wait_ms, deadline_ms);
+  buf_printf(&call.url, "&logprobs=%d", with_logprobs);
   return client_call_json(&call, decode_batch_status, out, arena, err);
 }
 

@@ -142,8 +142,9 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L << 10);
-  curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
+  /* libcurl makes both buffers anew for every call; most calls are a few kilobytes */
+  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, x->bytes_max > LIMIT_BODY_BYTES ? 256L << 10 : 16L << 10);
+  curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, call->body_len > 64u << 10 ? 512L << 10 : 16L << 10);
   curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)call->deadline_ms);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                    (long)(call->connect_ms > 0 ? call->connect_ms : CLIENT_CONNECT_MS));

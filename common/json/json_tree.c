@@ -1,19 +1,108 @@
 /* Parsing and walking: a thin skin over jansson that refuses what Leasehold refuses.
  *
  * Before jansson sees a document, one pass over its bytes bounds the nesting: jansson recurses per level.  Values are
- * immutable after parsing, so any thread may read a tree; the one that parsed frees it. */
+ * immutable after parsing, so any thread may read a tree, and one frees it.
+ *
+ * A document of ten thousand numbers is ten thousand allocations to jansson.  While it parses, its allocator is
+ * therefore a document's own: cells cut from large blocks, never freed one by one, gone together with the root. */
 #include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/limits.h"
 #include "common/json/json_jansson.h"
 
+struct block {
+  struct block *next;
+  size_t used, size; /* bytes of cells */
+  _Alignas(16) unsigned char cells[];
+};
+
+/* All that one json_parse allocated. */
+struct document {
+  struct block *blocks; /* the newest first */
+  size_t block_bytes;   /* of the next block */
+};
+
+/* What stands before every allocation of jansson's: whose it is, NULL for one outside a json_parse. */
+struct cell {
+  struct document *document;
+  _Alignas(16) unsigned char payload[];
+};
+
+enum { BLOCK_BYTES_MIN = 2048, BLOCK_BYTES_MAX = 1 << 20 };
+
+static _Thread_local struct document *parsing;
+
+static void *document_alloc(struct document *d, size_t bytes) {
+  struct block *b = d->blocks;
+  if (!b || b->size - b->used < bytes) {
+    const size_t size = bytes > d->block_bytes ? bytes : d->block_bytes;
+    b = malloc(sizeof *b + size);
+    if (!b) return NULL;
+    *b = (struct block){.next = d->blocks, .size = size};
+    d->blocks = b;
+    if (d->block_bytes < BLOCK_BYTES_MAX) d->block_bytes *= 2;
+  }
+  void *memory = b->cells + b->used;
+  b->used += bytes;
+  return memory;
+}
+
+static void document_free(struct document *d) {
+  for (struct block *b = d->blocks, *next; b; b = next) {
+    next = b->next;
+    free(b);
+  }
+  free(d);
+}
+
+static void *cell_alloc(size_t bytes) {
+  if (bytes > PTRDIFF_MAX - 2 * sizeof(struct cell)) return NULL;
+  bytes = (sizeof(struct cell) + bytes + 15) & ~(size_t)15;
+  struct cell *cell = parsing ? document_alloc(parsing, bytes) : malloc(bytes);
+  if (!cell) return NULL;
+  cell->document = parsing;
+  return cell->payload;
+}
+
+static struct cell *cell_of(void *payload) {
+  return (struct cell *)((unsigned char *)payload - offsetof(struct cell, payload));
+}
+
+static void cell_free(void *payload) {
+  if (payload && !cell_of(payload)->document) free(cell_of(payload));
+}
+
+static void install(void) { json_set_alloc_funcs(cell_alloc, cell_free); }
+
+/* jansson's null, true and false are constants of its own, in no document. */
+static bool is_constant(const json_t *v) {
+  return v->type == JANSSON_NULL || v->type == JANSSON_TRUE || v->type == JANSSON_FALSE;
+}
+
+static json_t *load(const char *bytes, size_t len, json_error_t *fault) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, install);
+  struct document *d = calloc(1, sizeof *d);
+  if (!d) return NULL;
+  d->block_bytes = len < BLOCK_BYTES_MIN ? BLOCK_BYTES_MIN : len < BLOCK_BYTES_MAX ? len : BLOCK_BYTES_MAX;
+  parsing = d;
+  json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, fault);
+  parsing = NULL;
+  if (!root || is_constant(root)) document_free(d);
+  return root;
+}
+
 /* RC_INVALID when brackets outside strings nest deeper than LIMIT_JSON_DEPTH.  Malformed text passes: jansson's to
  * tell. */
 static enum rc check_depth(const char *bytes, size_t len, struct err *err) {
+  static const bool telling[256] = {['"'] = true, ['\n'] = true, ['['] = true, ['{'] = true, [']'] = true, ['}'] = true};
   size_t line = 1, line_start = 0;
   int depth = 0;
   for (size_t i = 0; i < len; i++) {
+    if (!telling[(unsigned char)bytes[i]]) continue;
     switch (bytes[i]) {
       case '"':
         for (i++; i < len && bytes[i] != '"'; i++)
@@ -46,10 +135,10 @@ enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t byte
   if (len == 0) return err_set(err, RC_INVALID, NULL, "expected a JSON value, got nothing (0 bytes)");
   const enum rc rc = check_depth(bytes, len, err);
   if (rc) return rc;
-  json_error_t fault;
-  json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &fault);
+  json_error_t fault = {0};
+  json_t *root = load(bytes, len, &fault);
   if (!root) {
-    if (json_error_code(&fault) == json_error_out_of_memory)
+    if (fault.line == 0 || json_error_code(&fault) == json_error_out_of_memory)
       return err_set(err, RC_NO_MEMORY, NULL, "parsing %zu bytes of JSON was refused memory", len);
     return err_set(err, RC_INVALID, NULL, "expected one well-formed JSON value, got a fault at line %d column %d: %s",
                    fault.line, fault.column, fault.text);
@@ -58,7 +147,9 @@ enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t byte
   return RC_OK;
 }
 
-void json_free(struct json *root) { json_decref((json_t *)root); }
+void json_free(struct json *root) {
+  if (root && !is_constant(json_inner(root))) document_free(cell_of(root)->document);
+}
 
 enum json_type json_type_of(const struct json *v) {
   assert(v);

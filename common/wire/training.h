@@ -70,6 +70,9 @@ struct sample_logprobs {
   const char *id;
   struct json_f32s logprobs;
 }; /* one per trained token */
+/* SHA-256 over every sample's id, count and float32s, in order: what tells in 32 bytes that two sides have the same.
+ * Zero when memory is refused, which equals no digest of any. */
+void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count);
 struct batch_stats {
   double loss, entropy_sum, kl_reference_sum, ratio_sum, ratio_squares;
   int64_t tokens, clipped, samples;
@@ -77,13 +80,14 @@ struct batch_stats {
   int64_t compute_us; /* in the loss (the reference's forward included), the backward pass and the sums */
   bool poisoned;
 };
-/* GET trainer /v1/batches/{id}?wait_ms= : long poll until done or failed. */
+/* GET trainer /v1/batches/{id}?wait_ms=&logprobs= : long poll until done or failed. */
 struct batch_status {
   const char *batch_id;
   enum job_state state;
   struct err error; /* when failed */
   struct sample_logprobs *samples;
-  size_t sample_count; /* when done */
+  size_t sample_count;          /* when done; 0 where the asker is content with their digest (logprobs=0) */
+  struct digest logprobs_sha256; /* when done, else zero: logprobs_digest */
   struct batch_stats stats;
   struct interval *intervals; /* when done: what the engine did since the last answer, until the end of this batch */
   size_t interval_count;

@@ -153,6 +153,18 @@ static enum rc sample_logprobs_read(void *item, const struct json *value, struct
   return rc ? rc : logprobs_read(&s->logprobs, logprobs, arena, err);
 }
 
+void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count) {
+  struct digest_state *state = digest_begin();
+  *out = (struct digest){0};
+  if (!state) return;
+  for (size_t i = 0; i < count; i++) {
+    digest_update_text(state, samples[i].id);
+    digest_update_u64(state, samples[i].logprobs.count);
+    digest_update(state, samples[i].logprobs.items, samples[i].logprobs.count * sizeof(float));
+  }
+  digest_end(out, state);
+}
+
 static void stats_write(const struct batch_stats *s, struct json_writer *w) {
   json_object_begin(w);
   json_kv_f64(w, "loss", s->loss);
@@ -193,7 +205,8 @@ static enum rc stats_read(struct batch_stats *s, const struct json *value, struc
   return rc;
 }
 
-/* Before the batch is done there are no samples and no intervals, and stats is null; only a failed one has an error. */
+/* Before the batch is done there are no samples and no intervals, stats and the digest are null; only a failed one has
+ * an error. */
 void batch_status_encode(const struct batch_status *m, struct buf *out) {
   const bool done = m->state == JOB_DONE;
   struct json_writer w;
@@ -211,6 +224,7 @@ void batch_status_encode(const struct batch_status *m, struct buf *out) {
     json_object_end(&w);
   }
   json_array_end(&w);
+  wire_kv_digest_or_null(&w, "logprobs_sha256", &m->logprobs_sha256);
   json_key(&w, "stats");
   if (done)
     stats_write(&m->stats, &w);
@@ -225,9 +239,11 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
   *m = (struct batch_status){0};
   const char *state = NULL;
   const struct json *error = NULL, *samples = NULL, *stats = NULL, *intervals = NULL;
+  bool has_digest = false;
   const struct json_field fields[] = {
       WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("state", state),  WIRE_VALUE("error", error),
       WIRE_VALUE("samples", samples),     WIRE_VALUE("stats", stats), WIRE_VALUE("intervals", intervals),
+      {.name = "logprobs_sha256", .kind = FIELD_DIGEST, .target = &m->logprobs_sha256, .present = &has_digest},
   };
   const struct wire_list list = {.name = "samples",
                                  .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP,
@@ -247,6 +263,8 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
   if ((m->state == JOB_DONE) == (json_type_of(stats) == JSON_NULL))
     return err_set(err, RC_INVALID, "stats", "expected stats exactly when the state is \"done\", got state \"%s\"",
                    state);
+  if (m->state == JOB_DONE && !has_digest)
+    return err_set(err, RC_INVALID, "logprobs_sha256", "expected the digest of a batch that is done, got none");
   if (m->state == JOB_DONE && (rc = stats_read(&m->stats, stats, arena, err)) != RC_OK) err_in_field(err, "stats");
   return rc;
 }

@@ -220,6 +220,21 @@ enum rc batch_from_rollouts(struct built_batch *out, struct store *s, int64_t ru
 
 /* ---- comparing ---- */
 
+bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, struct arena *arena) {
+  static const struct digest none;
+  struct digest recorded;
+  size_t at = 0;
+  if (!b->behaviour) return true;
+  struct sample_logprobs *samples = arena_alloc(arena, b->sample_count + 1, sizeof *samples);
+  if (!samples || digest_equal(trainers, &none)) return false;
+  for (size_t g = 0; g < b->message.group_count; g++) {
+    for (size_t i = 0; i < b->message.groups[g].sample_count; i++, at++)
+      samples[at] = (struct sample_logprobs){.id = b->message.groups[g].samples[i].id, .logprobs = b->behaviour[at]};
+  }
+  logprobs_digest(&recorded, samples, at);
+  return digest_equal(&recorded, trainers);
+}
+
 static size_t trained_tokens(const struct batch_sample *s) {
   size_t n = 0;
   for (size_t g = 0; g < s->segment_count; g++) n += s->segments[g].loss_mask ? (size_t)s->segments[g].count : 0;

@@ -33,6 +33,8 @@ struct logprob_difference {
   double max_abs;
   int64_t unequal;
 };
+/* Whether the trainer's digest is that of the recorded log-probabilities, or none are recorded. */
+bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, struct arena *arena);
 /* Bit for bit: unequal counts tokens whose float32 bits differ.  RC_CORRUPT when samples or counts do not fit the
  * message. Pure. */
 enum rc logprobs_compare(struct logprob_difference *out, const struct built_batch *b, const struct batch_status *answer,

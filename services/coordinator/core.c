@@ -44,10 +44,11 @@ uint64_t core_epoch(const struct core *c) { return c->epoch; }
 bool core_broken(const struct core *c) { return atomic_load(&c->broken); }
 size_t core_queued(struct core *c) { return queue_length(c->queue); }
 
-void core_set_kick(struct core *c, void (*kick)(void *context), void *context) {
+void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context) {
   c->kick = kick;
   c->kick_context = context;
 }
+void core_await_groups(struct core *c, bool awaited) { atomic_store(&c->groups_awaited, awaited); }
 
 struct command *command_new(command_execute execute, size_t message_bytes) {
   struct command *cmd = calloc(1, sizeof *cmd);
@@ -295,6 +296,12 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
                     BINDS(b_int(ms)));
 }
 
+/* How long the transaction in hand may still wait for another command. */
+static int64_t company_ms(const struct core *c, const struct command *last, int64_t begun_us) {
+  if (!last->patient || c->kick_due || (c->sealed && atomic_load(&c->groups_awaited))) return 0;
+  return (begun_us + GROUP_US - clock_monotonic_us()) / 1000;
+}
+
 /* One transaction: the command in hand, those that wait behind it, what time brings, the polls that can be answered. */
 static void transact(struct core *c, struct command *first) {
   struct command *done = NULL, *cmd = first;
@@ -317,8 +324,8 @@ static void transact(struct core *c, struct command *first) {
     struct command **list = rc == RC_OK && cmd->parked ? &c->parked : &done;
     cmd->next = *list;
     *list = cmd;
-    bool more =
-        n + 1 < GROUP_COMMANDS && clock_monotonic_us() - begun_us < GROUP_US && queue_pop(c->queue, &item, 0) == RC_OK;
+    bool more = n + 1 < GROUP_COMMANDS && clock_monotonic_us() - begun_us < GROUP_US &&
+                queue_pop(c->queue, &item, company_ms(c, cmd, begun_us)) == RC_OK;
     cmd = more ? item : NULL;
   }
   if (rc == RC_OK && !c->store_failed) parked_serve(c, &done);
@@ -337,8 +344,9 @@ static void transact(struct core *c, struct command *first) {
   hub_publish(c->hub, c->events);
   events_free(c->events);
   c->events = NULL;
-  if (c->kick_due && c->kick) c->kick(c->kick_context);
+  if ((c->kick_due || c->sealed) && c->kick) c->kick(c->kick_context, c->kick_due ? 0 : c->sealed);
   c->kick_due = false;
+  c->sealed = 0;
 }
 
 static int64_t next_wait(const struct core *c) {

@@ -1,7 +1,8 @@
 /* The coordinator's one writer: a thread that owns the state and the database connection.
  *
  *   handlers, driver --command--> bounded queue --> writer: BEGIN; (SAVEPOINT; execute; RELEASE | ROLLBACK TO)*; COMMIT --> answers, events, a kick for the driver
- *                                                     |  up to 64 commands or 2 ms a transaction
+ *                                                     |  up to 64 commands or 2 ms a transaction, which waits that long for
+ *                                                     |  company as long as nobody in it is in a hurry
  *                                                     +-> parked lease polls, expiry of workers and leases by time
  *
  * A command's error rolls back only its own savepoint; nobody is answered before the commit.  When a commit fails,
@@ -37,6 +38,7 @@ struct command {
 
   int status; /* answer: 0 means 200 */
   struct buf body;
+  bool patient;        /* nobody stands still until it is answered: see core_await_groups */
   bool refused;        /* answer err, but keep what was written (counters, incidents) */
   int64_t fault_round; /* an accepted result's round, for fault.h */
   bool parked;         /* kept by the writer, answered later */
@@ -62,8 +64,11 @@ struct readers *core_readers(struct core *c);
 struct hub *core_hub(struct core *c);
 uint64_t core_epoch(const struct core *c);
 size_t core_queued(struct core *c);
-/* Called after every commit that the driver may care about. */
-void core_set_kick(struct core *c, void (*kick)(void *context), void *context);
+/* Called after every commit that the driver may care about: with the groups that were sealed in it, or 0 when something
+ * else may be due. */
+void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context);
+/* Whether the trainer stands still until the next group is sealed: then its commit waits for no company. */
+void core_await_groups(struct core *c, bool awaited);
 
 /* NULL when memory is refused.  message_bytes of zeroed memory become cmd->message. */
 struct command *command_new(command_execute execute, size_t message_bytes);

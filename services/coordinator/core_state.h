@@ -57,9 +57,9 @@ struct core {
   struct queue *queue;
   pthread_t thread;
   bool started;
-  atomic_bool stopping, broken;
+  atomic_bool stopping, broken, groups_awaited;
   uint64_t epoch;
-  void (*kick)(void *context);
+  void (*kick)(void *context, int sealed);
   void *kick_context;
 
   /* the writer's */
@@ -70,6 +70,7 @@ struct core {
   struct command *parked;
   bool dispatch_due; /* samples or versions changed: look at the parked polls again */
   bool kick_due;
+  int sealed; /* groups, in the transaction in hand */
   struct event *events, **events_tail; /* of the transaction in hand */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
   int64_t next_expiry_ms, next_keep_alive_ms;

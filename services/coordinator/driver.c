@@ -1,5 +1,6 @@
 /* See driver.h. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,6 +193,7 @@ static bool driver_turn(struct driver *d) {
   struct active_run a;
   struct err err = {0};
   bool progress = false;
+  d->groups_wanted = 1;
   enum rc rc = look(d, &a, &err);
   if (rc == RC_OK && (!a.found || (d->context && d->context->run != a.run))) {
     if (d->stream.run) collector_reset(d->collector);
@@ -212,18 +214,24 @@ static bool driver_turn(struct driver *d) {
 static void wait_for_kick(struct driver *d, int64_t ms) {
   struct timespec deadline = clock_deadline_in(ms);
   pthread_mutex_lock(&d->lock);
-  while (!d->kicked && pthread_cond_timedwait(&d->wake, &d->lock, &deadline) == 0) continue;
+  d->waking = d->groups_wanted;
+  while (!d->kicked && d->sealed < d->waking && pthread_cond_timedwait(&d->wake, &d->lock, &deadline) == 0) continue;
   d->kicked = false;
+  d->sealed = 0;
+  d->waking = INT_MAX;
   pthread_mutex_unlock(&d->lock);
 }
 
-static void kick(void *context) {
+static void kick(void *context, int sealed) {
   struct driver *d = context;
   pthread_mutex_lock(&d->lock);
-  d->kicked = true;
-  pthread_cond_signal(&d->wake);
+  d->sealed += sealed;
+  if (sealed == 0) d->kicked = true;
+  if (d->kicked || d->sealed >= d->waking) pthread_cond_signal(&d->wake);
   pthread_mutex_unlock(&d->lock);
 }
+
+static void kick_for_answer(void *context) { kick(context, 0); }
 
 static void *driver_main(void *context) {
   struct driver *d = context;
@@ -244,8 +252,9 @@ enum rc driver_start(struct driver **out, struct core *core, const struct driver
   d->options = *options;
   pthread_mutex_init(&d->lock, NULL);
   cond_init(&d->wake);
+  d->waking = INT_MAX;
   enum rc rc = http_client_create(&d->http, options->token, &d->stopping, err);
-  if (rc == RC_OK) rc = collector_start(&d->collector, core, options->token, kick, d, err);
+  if (rc == RC_OK) rc = collector_start(&d->collector, core, options->token, kick_for_answer, d, err);
   if (rc == RC_OK) core_set_kick(core, kick, d);
   if (rc == RC_OK && pthread_create(&d->thread, NULL, driver_main, d) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the driver's thread could not be started");
@@ -263,7 +272,7 @@ enum rc driver_start(struct driver **out, struct core *core, const struct driver
 void driver_stop(struct driver *d) {
   if (!d) return;
   atomic_store(&d->stopping, true);
-  kick(d);
+  kick(d, 0);
   pthread_join(d->thread, NULL);
   collector_stop(d->collector);
   context_forget(d);

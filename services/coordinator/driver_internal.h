@@ -6,7 +6,7 @@
  *   driver_train.c  selects and submits the batches of a round, as far as it goes; collector.c takes the answers
  *   driver_step.c   steps a round and publishes what came of it
  *
- * All of it belongs to the driver's thread, but `kicked` (under `lock`) and `stopping`.  The driver writes nothing
+ * All of it belongs to the driver's thread, but `kicked`, `sealed` and `waking` (under `lock`) and `stopping`.  The driver writes nothing
  * itself: every outcome is a command to the writer (core_call). */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_INTERNAL_H
 #define LEASEHOLD_COORDINATOR_DRIVER_INTERNAL_H
@@ -59,9 +59,13 @@ struct driver {
   struct http_client *http;
   pthread_t thread;
   atomic_bool stopping;
-  pthread_mutex_t lock; /* guards kicked */
+  pthread_mutex_t lock; /* guards kicked, sealed and waking */
   pthread_cond_t wake;
   bool kicked;
+  int sealed; /* groups, since it last began to look */
+  int waking; /* so many of them wake it; INT_MAX while it is awake */
+
+  int groups_wanted; /* how many more are worth another pass, as far as the last one could tell; INT_MAX: an answer is */
 
   struct collector *collector;
   struct stream stream;

@@ -9,6 +9,7 @@
  * before it is sent, so that a restart sends the same one; what was submitted in an earlier life is asked for first.
  * Previous hop of a rollout: group_seal.c.  Next: trainer-server/route_submit_batch.c. */
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 #include "common/base/log.h"
@@ -25,7 +26,7 @@ enum { AHEAD = 2 };
 
 /* While the trainer has work, the next batch of an open round waits for this share of the round's groups: smaller ones
  * would cost more to plan, to build and to compare than they save. */
-enum { BATCHES_OF_ROUND = 12 };
+enum { BATCHES_OF_ROUND = 16 };
 
 /* ---- commands ---- */
 
@@ -111,10 +112,10 @@ static enum rc sealed_read(struct driver *d, struct store *s, struct plan_messag
   return rc;
 }
 
-/* Is it worth a batch of its own?  A trainer that has nothing takes whatever there is. */
-static bool worth_sending(struct driver *d, const struct active_run *a, int groups) {
-  if (a->round_state != ROUND_OPEN || collector_pending(d->collector) == 0) return true;
-  return groups * BATCHES_OF_ROUND >= d->context->config.groups_per_round;
+/* How many groups are worth a batch of their own?  A trainer that has nothing takes whatever there is. */
+static int groups_worth_sending(struct driver *d, const struct active_run *a) {
+  if (a->round_state != ROUND_OPEN || collector_pending(d->collector) == 0) return 1;
+  return (d->context->config.groups_per_round + BATCHES_OF_ROUND - 1) / BATCHES_OF_ROUND;
 }
 
 /* *groups 0: nothing is trainable just now, or not yet enough. */
@@ -131,12 +132,15 @@ static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t 
     readers_give(core_readers(d->core), s);
   }
   if (rc == RC_OK) m->groups = batching_select(tokens, m->groups, core_options(d->core)->batch_tokens);
-  *groups = rc == RC_OK && worth_sending(d, a, m->groups) ? m->groups : 0;
+  const int worth = groups_worth_sending(d, a);
+  *groups = rc == RC_OK && m->groups >= worth ? m->groups : 0;
   if (*groups == 0) {
+    d->groups_wanted = worth - m->groups;
     command_free(cmd);
     return rc;
   }
   for (int i = 0; i < m->groups; i++) m->tokens += tokens[i];
+  cmd->patient = collector_pending(d->collector) > 0;
   return core_call(d->core, cmd, err);
 }
 
@@ -180,7 +184,7 @@ enum rc driver_submit(struct driver *d, const struct flight *f, bool asked_first
   if (asked_first) { /* the body that an earlier life sent carried another epoch: a repeat would conflict */
     struct arena arena = ARENA_INIT;
     struct batch_status status;
-    const enum rc rc = trainer_batch_status(&t, f->built.message.batch_id, 0, &status, &arena, CALL_MS, err);
+    const enum rc rc = trainer_batch_status(&t, f->built.message.batch_id, 0, false, &status, &arena, CALL_MS, err);
     arena_free(&arena);
     if (rc != RC_NOT_FOUND) return rc;
   }
@@ -248,6 +252,8 @@ enum rc driver_train(struct driver *d, const struct active_run *a, bool *progres
   stream_begin(d, a);
   enum rc rc = collector_failure(d->collector, err);
   while (rc == RC_OK && sent && collector_pending(d->collector) < AHEAD) rc = send_next(d, a, &sent, err);
+  if (collector_pending(d->collector) >= AHEAD) d->groups_wanted = INT_MAX;
+  core_await_groups(d->core, collector_pending(d->collector) == 0);
   if (rc != RC_OK) {
     d->stream.run = 0; /* the next pass begins anew */
     return rc;

@@ -242,7 +242,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
     rate_note(&c->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
   rate_note(&c->rates.tokens, (double)g.tokens, h->count, c->now_ms);
   if (config->frontier == FRONTIER_GATE) c->dispatch_due = true; /* the frontier has moved on */
-  if (state == GROUP_SEALED && config->mode == MODE_PIPELINED) c->kick_due = true;
+  if (state == GROUP_SEALED && config->mode == MODE_PIPELINED) c->sealed++;
   return RC_OK;
 }
 

@@ -392,6 +392,7 @@ void handle_put_result(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));
   enum rc rc = http_body_json(r, &body, &err);
+  if (cmd) cmd->patient = true;
   if (rc == RC_OK && cmd) rc = lease_result_decode(cmd->message, body, &cmd->arena, &err);
   if (rc == RC_OK) {
     core_submit(context, r, cmd, CORE_ANSWER_MS);

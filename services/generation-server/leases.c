@@ -80,6 +80,21 @@ static void notify(struct leases *l) {
   pthread_cond_broadcast(&l->changed);
 }
 
+/* Asking for single samples would cut groups to pieces and lose the shared prompt: fill slots at once, the prefetched
+ * part by halves. */
+static int samples_wanted(const struct leases *l) {
+  const int room = l->options.slots + l->options.prefetch - l->samples_live;
+  const bool idle_slot = l->samples_live < l->options.slots;
+  const int least = l->options.prefetch / 2 > 1 ? l->options.prefetch / 2 : 1;
+  if (l->held_count >= HELD_MAX) return 0;
+  return room >= least || (idle_slot && room > 0) ? room : 0;
+}
+
+/* There is more room: most samples that end make too little of it to wake anybody for. */
+static void notify_room(struct leases *l) {
+  if (l->draining || samples_wanted(l) > 0) notify(l);
+}
+
 static void forget(struct leases *l, struct held *h) {
   for (struct held **at = &l->held; *at; at = &(*at)->next) {
     if (*at != h) continue;
@@ -88,7 +103,7 @@ static void forget(struct leases *l, struct held *h) {
     free(h);
     break;
   }
-  notify(l);
+  notify_room(l);
 }
 
 /* Until something changes, at most ms. */
@@ -111,7 +126,7 @@ static void on_sample_done(struct job *job, void *context) {
   (void)job;
   pthread_mutex_lock(&l->mutex);
   l->samples_live--;
-  notify(l);
+  notify_room(l);
   pthread_mutex_unlock(&l->mutex);
 }
 
@@ -132,16 +147,6 @@ static void on_done(struct job *job, void *context) {
 }
 
 /* --- the puller --- */
-
-/* Asking for single samples would cut groups to pieces and lose the shared prompt: fill slots at once, the prefetched
- * part by halves. */
-static int samples_wanted(const struct leases *l) {
-  const int room = l->options.slots + l->options.prefetch - l->samples_live;
-  const bool idle_slot = l->samples_live < l->options.slots;
-  const int least = l->options.prefetch / 2 > 1 ? l->options.prefetch / 2 : 1;
-  if (l->held_count >= HELD_MAX) return 0;
-  return room >= least || (idle_slot && room > 0) ? room : 0;
-}
 
 static struct held *hold(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
   struct held *h = calloc(1, sizeof *h);

@@ -141,10 +141,14 @@ void jobs_running(struct jobs *j, struct job *job) {
 }
 
 /* state is the job's when it was looked at: one that had not ended may have by now, and its results are not read. */
-static void status_body(const struct job *job, enum job_state state, struct buf *body) {
+static void status_body(const struct job *job, enum job_state state, bool with_logprobs, struct buf *body) {
   if (job->kind == JOB_BATCH) {
     struct batch_status s = {0};
-    if (state == JOB_DONE) s = job->out.batch;
+    if (state == JOB_DONE) {
+      s = job->out.batch;
+      logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
+      if (!with_logprobs) s.sample_count = 0;
+    }
     if (state == JOB_FAILED) s.error = job->error;
     s.batch_id = job->id;
     s.state = state;
@@ -167,8 +171,9 @@ static void reply_job(struct http_request *r, const struct job *job, enum job_st
     http_fail(r, &job->error);
     return;
   }
+  const char *logprobs = http_query(r, "logprobs");
   struct buf body = BUF_INIT;
-  status_body(job, state, &body);
+  status_body(job, state, !logprobs || strcmp(logprobs, "0") != 0, &body);
   http_reply_json(r, 200, &body);
 }
 

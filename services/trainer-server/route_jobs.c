@@ -1,11 +1,13 @@
-/* GET /v1/batches/{id} and GET /v1/steps/{id}: the job's status, or a long poll (?wait_ms=) until it ends. */
+/* GET /v1/batches/{id} and GET /v1/steps/{id}: the job's status, or a long poll (?wait_ms=) until it ends.  A batch's
+ * log-probabilities are left out where ?logprobs=0 says that their digest is enough. */
 #include "services/trainer-server/routes.h"
 #include "services/trainer-server/trainer.h"
 
 static void answer(struct http_request *r, struct trainer *t, enum job_kind kind) {
   struct err err = {0};
-  int64_t wait_ms;
-  if (http_query_i64(r, "wait_ms", 0, 0, LIMIT_WAIT_MS_MAX, &wait_ms, &err) != RC_OK) {
+  int64_t wait_ms, with_logprobs;
+  if (http_query_i64(r, "wait_ms", 0, 0, LIMIT_WAIT_MS_MAX, &wait_ms, &err) != RC_OK ||
+      (kind == JOB_BATCH && http_query_i64(r, "logprobs", 1, 0, 1, &with_logprobs, &err) != RC_OK)) {
     http_fail(r, &err);
     return;
   }

@@ -354,7 +354,7 @@ def run_through_lying_proxies(tmp_path):
             ("POST /v1/runs", lost_answer),
             ("POST /v1/submit-batch", lost_answer, closes),
             ("GET /v1/batches/r1.2", garbage, oops),
-            ("GET /v1/batches/r1.3", altered(fewer_logprobs)),
+            ("GET /v1/batches/r1.3", altered(lambda answer: {**answer, "logprobs_sha256": "0" * 64}), altered(fewer_logprobs)),
             ("POST /v1/submit-step", closes, lost_answer),
             ("GET /v1/steps/r1.5", closes, garbage),
         ]

@@ -219,7 +219,7 @@ static void a_trainer_is_told_and_asked(void **state) {
   check_ok(trainer_submit_batch(&c, &(struct submit_batch){.batch_id = "b", .run = "r1"}, DEADLINE_MS, &err), &err);
   body_holds("\"batch_id\":\"b\"");
   struct batch_status batch;
-  check_ok(trainer_batch_status(&c, "b", 1234, &batch, &arena, DEADLINE_MS, &err), &err);
+  check_ok(trainer_batch_status(&c, "b", 1234, true, &batch, &arena, DEADLINE_MS, &err), &err);
   assert_int_equal(batch.state, JOB_RUNNING);
   assert_string_equal(seen.path_param, "b");
   assert_string_equal(seen.wait_ms, "1234");

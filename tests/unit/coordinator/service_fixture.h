@@ -123,6 +123,7 @@ static __attribute__((unused)) void fake_submit(struct http_request *r, void *co
     t->last_groups++;
   }
   s.stats.samples = (int64_t)s.sample_count;
+  logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
   s.stats.loss = 1;
   int at = t->batches++ % 256;
   snprintf(t->batch[at].id, sizeof t->batch[at].id, "%s", m.batch_id);

@@ -196,9 +196,16 @@ static void one_flipped_bit_of_a_logprob_is_seen(void **state) {
   struct batch_status status = {.samples = &answered, .sample_count = 1};
   struct built_batch b = {.message = {.groups = &group, .group_count = 1}, .behaviour = &behaviour, .sample_count = 1};
   struct logprob_difference d;
+  struct digest digest;
+  struct arena arena = ARENA_INIT;
   assert_int_equal(logprobs_compare(&d, &b, &status, NULL), RC_OK);
   assert_int_equal(d.unequal, 0);
+  logprobs_digest(&digest, &answered, 1);
+  assert_true(logprobs_agree(&b, &digest, &arena));
   trained[1] = nextafterf(trained[1], 0);
+  logprobs_digest(&digest, &answered, 1);
+  assert_false(logprobs_agree(&b, &digest, &arena));
+  arena_free(&arena);
   assert_int_equal(logprobs_compare(&d, &b, &status, NULL), RC_OK);
   assert_int_equal(d.unequal, 1);
   assert_true(d.max_abs > 0 && d.max_abs < 1e-6);

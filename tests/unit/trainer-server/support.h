@@ -256,7 +256,7 @@ static inline void rig_batch(struct rig *g, const char *run, const char *id, int
   const struct submit_batch m = {
       .batch_id = id, .run = run, .epoch = 3, .fence = 5, .version = version, .groups = groups, .group_count = count};
   assert_rc(RC_OK, trainer_submit_batch(&g->client, &m, WAIT_MS, &err), err);
-  assert_rc(RC_OK, trainer_batch_status(&g->client, id, WAIT_MS / 2, out, arena, WAIT_MS, &err), err);
+  assert_rc(RC_OK, trainer_batch_status(&g->client, id, WAIT_MS / 2, true, out, arena, WAIT_MS, &err), err);
 }
 
 static inline struct submit_step step_request(const char *run, const char *id, int64_t version,

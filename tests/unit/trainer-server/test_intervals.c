@@ -91,7 +91,7 @@ static void every_stretch_has_its_cause(void **state) {
   assert_true(lane.end_us - lane.begin_us >= 230000);
 
   struct err err = {0}; /* a repeated answer repeats them */
-  assert_rc(RC_OK, trainer_batch_status(&g.client, "r1.0.b1", 0, &repeat, &arena, WAIT_MS, &err), err);
+  assert_rc(RC_OK, trainer_batch_status(&g.client, "r1.0.b1", 0, true, &repeat, &arena, WAIT_MS, &err), err);
   assert_int_equal(repeat.interval_count, second.interval_count);
   assert_int_equal(repeat.intervals[0].begin_us, second.intervals[0].begin_us);
   rig_end(&g);

@@ -130,7 +130,7 @@ static void batches_are_idempotent_and_guarded(void **state) {
   assert_string_equal(err.field, "run");
   m.run = "r1"; /* a new id for groups that are in the sums: the job fails */
   assert_rc(RC_OK, trainer_submit_batch(&g.client, &m, WAIT_MS, &err), err);
-  assert_rc(RC_OK, trainer_batch_status(&g.client, "r1.0.b1", 5000, &again, &arena, WAIT_MS, &err), err);
+  assert_rc(RC_OK, trainer_batch_status(&g.client, "r1.0.b1", 5000, true, &again, &arena, WAIT_MS, &err), err);
   assert_true(again.state == JOB_FAILED && again.error.rc == RC_CONFLICT);
   arena_free(&arena);
   rig_end(&g);

@@ -47,7 +47,7 @@ static const struct message batch_done_message = {
     .name = "batch_status done",
     .json =
         "{\"batch_id\":\"r7.12.b0\",\"state\":\"done\",\"error\":null,\"samples\":[{\"id\":\"r7.12.3.0\",\"logprobs\":["
-        "-0.5,null,-1.25]},{\"id\":\"r7.12.3.1\",\"logprobs\":[]}],"
+        "-0.5,null,-1.25]},{\"id\":\"r7.12.3.1\",\"logprobs\":[]}],\"logprobs_sha256\":\"" DIGEST_A "\","
         "\"stats\":{\"loss\":-0.25,\"entropy_sum\":null,\"kl_reference_sum\":0,\"ratio_sum\":4,\"ratio_squares\":4,"
         "\"tokens\":4,\"clipped\":1,\"samples\":2,\"logprob_us\":10,"
         "\"compute_us\":20,\"poisoned\":true},\"intervals\":[[\"fill\",5,7],[\"logprob\",7,17],[\"compute\",17,37]]}",
@@ -58,14 +58,17 @@ static const struct message batch_failed_message = {
     .json =
         "{\"batch_id\":\"r7.12.b0\",\"state\":\"failed\",\"error\":{\"code\":\"too_large\",\"message\":\"expected at "
         "most 4096 rows\",\"field\":\"groups[0]\"},"
-        "\"samples\":[],\"stats\":null,\"intervals\":[]}",
+        "\"samples\":[],\"logprobs_sha256\":null,\"stats\":null,\"intervals\":[]}",
     .again = again_batch_status,
+    .optional = {"logprobs_sha256"},
     .nullable = {"stats"}};
 static const struct message batch_running_message = {.name = "batch_status running",
                                                      .json =
                                                          "{\"batch_id\":\"r7.12.b0\",\"state\":\"running\",\"error\":"
-                                                         "null,\"samples\":[],\"stats\":null,\"intervals\":[]}",
+                                                         "null,\"samples\":[],\"logprobs_sha256\":null,\"stats\":null,"
+                                                         "\"intervals\":[]}",
                                                      .again = again_batch_status,
+                                                     .optional = {"logprobs_sha256"},
                                                      .nullable = {"error", "stats"}};
 static const struct message step_message = {
     .name = "submit_step",
@@ -224,6 +227,7 @@ static void a_batch_must_add_up(void **state) {
 static void states_errors_and_results_belong_together(void **state) {
   (void)state;
   message_check_refused(&batch_running_message, "running", "done", "stats");
+  message_check_refused(&batch_done_message, "\"" DIGEST_A "\"", "null", "logprobs_sha256");
   message_check_refused(&batch_running_message, "running", "failed", "error");
   message_check_refused(&batch_running_message, "running", "lost", "state");
   message_check_refused(&batch_failed_message, "failed", "queued", "error");
@@ -245,6 +249,7 @@ static void what_is_not_finite_arrives_as_nan(void **state) {
                             .state = JOB_DONE,
                             .samples = &sample,
                             .sample_count = 1,
+                            .logprobs_sha256 = {{1}},
                             .stats = {.loss = (double)NAN, .ratio_sum = (double)INFINITY, .poisoned = true}},
                       m;
   struct buf out = BUF_INIT;
