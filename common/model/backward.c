@@ -4,7 +4,7 @@
  *   learner_gradients, per chunk:
  *     forward_run (activations saved) -> per head block: logits, logprob, lse     (pass 1; all log-probabilities of the chunk, then the loss callback)
  *                                     -> per head block: logits, dlogits, dW, dx  (pass 2; logits of a single block are still there and are not recomputed)
- *     final norm, layers from last to first, embedding
+ *     final norm, layers from last to first (each computed again before, where only its input was kept), embedding
  *
  * Letters as in ops.h; T rows of the chunk.  A gradient dx is float32 and is rounded only where it becomes a GEMM
  * operand. The cut into chunks depends on the samples' lengths and chunk_tokens alone: never on memory, time or
@@ -89,19 +89,21 @@ static size_t place_learner(struct learner *l, char *base, const struct model *m
   return layout.used;
 }
 
-size_t learner_bytes(const struct model *m, int chunk_tokens) {
+struct learner_memory learner_memory(const struct model *m, const struct learner_options *options) {
   struct learner measured = {0};
-  const size_t pages = (size_t)chunk_pages_max(chunk_tokens);
-  return place_learner(&measured, NULL, m, chunk_tokens) + workspace_bytes(m, chunk_tokens) +
-         activations_bytes(m, chunk_tokens) + pages * kv_page_bytes(m, CHUNK_PAGE_TOKENS);
+  const int T = options->chunk_tokens;
+  const size_t pages = (size_t)chunk_pages_max(T);
+  return (struct learner_memory){.activations = activations_bytes(m, T, options->recompute_activations),
+                                 .scratch = place_learner(&measured, NULL, m, T) + workspace_bytes(m, T) +
+                                            pages * kv_layer_page_bytes(m, CHUNK_PAGE_TOKENS)};
 }
 
-static enum rc create_parts(struct learner *l, int chunk_tokens, struct err *err) {
+static enum rc create_parts(struct learner *l, const struct learner_options *options, struct err *err) {
   const struct model *m = l->model;
-  const int pages = chunk_pages_max(chunk_tokens);
+  const int chunk_tokens = options->chunk_tokens, pages = chunk_pages_max(chunk_tokens);
   enum rc rc = workspace_create(&l->ws, m, chunk_tokens, err);
-  if (rc == RC_OK) rc = activations_create(&l->activations, m, chunk_tokens, err);
-  if (rc == RC_OK) rc = kv_cache_create(&l->kv, m, pages, CHUNK_PAGE_TOKENS, err);
+  if (rc == RC_OK) rc = activations_create(&l->activations, m, l->ws, options->recompute_activations, err);
+  if (rc == RC_OK) rc = kv_cache_create_single(&l->kv, m, pages, CHUNK_PAGE_TOKENS, err);
   if (rc == RC_OK) rc = kv_sequence_init(&l->all_pages, l->kv, pages * CHUNK_PAGE_TOKENS, err);
   if (rc != RC_OK) return rc;
   rc = kv_reserve(l->kv, &l->all_pages, pages * CHUNK_PAGE_TOKENS);
@@ -116,7 +118,9 @@ static enum rc create_parts(struct learner *l, int chunk_tokens, struct err *err
   return RC_OK;
 }
 
-enum rc learner_create(struct learner **out, const struct model *m, int chunk_tokens, struct err *err) {
+enum rc learner_create(struct learner **out, const struct model *m, const struct learner_options *options,
+                       struct err *err) {
+  const int chunk_tokens = options->chunk_tokens;
   *out = NULL;
   if (chunk_tokens < 2 || chunk_tokens > LIMIT_SEQUENCE_TOKENS)
     return err_set(err, RC_INVALID, "chunk_tokens", "expected 2 to %d tokens per chunk, got %d", LIMIT_SEQUENCE_TOKENS,
@@ -125,11 +129,12 @@ enum rc learner_create(struct learner **out, const struct model *m, int chunk_to
   if (!l) return err_set(err, RC_NO_MEMORY, NULL, "a learner record of %zu bytes was refused", sizeof *l);
   l->model = m;
   struct err cause = {0};
-  const enum rc rc = create_parts(l, chunk_tokens, &cause);
+  const enum rc rc = create_parts(l, options, &cause);
   if (rc != RC_OK) {
+    const struct learner_memory needed = learner_memory(m, options);
     learner_free(l);
     return err_set(err, rc, "chunk_tokens", "a learner with chunks of %d tokens needs %zu bytes in all: %s",
-                   chunk_tokens, learner_bytes(m, chunk_tokens), cause.message);
+                   chunk_tokens, needed.activations + needed.scratch, cause.message);
   }
   *out = l;
   return RC_OK;
@@ -380,6 +385,7 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
                                        .place = c->pick,
                                        .position = c->active_position};
   const struct gradient_rows *last = c->partly ? &active : &all;
+  const struct forward_call call = chunk_call(c);
   memset(l->g.dx, 0, (size_t)last->count * (size_t)D * sizeof(float));
   ops->rmsnorm_backward(ops, l->g.dx, grads + m->params.items[norm].offset, l->g.dnorm, saved->x_out,
                         w->matrices[norm].data, saved->rstd_out, last->row, last->count, D);
@@ -392,6 +398,7 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
                                     .ops = ops,
                                     .all = all,
                                     .queries = layer == m->config.layers - 1 ? *last : all};
+    forward_again(w, &call, l->kv, l->ws, saved, layer);
     mlp_backward(&pass);
     attention_block_backward(&pass);
   }

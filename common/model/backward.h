@@ -5,7 +5,8 @@
  * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Gradients are
  * added to a flat float32 array in parameter-table order.
  *
- * Memory is sized at creation for chunk_tokens rows and refused with numbers when it does not fit.
+ * Memory is sized at creation for chunk_tokens rows and refused with numbers when it does not fit.  It grows with the
+ * rows, never with their square: attention goes through keys in blocks, forward and backward.
  */
 #ifndef LEASEHOLD_MODEL_BACKWARD_H
 #define LEASEHOLD_MODEL_BACKWARD_H
@@ -24,10 +25,23 @@ struct train_sample {
   const uint8_t *scored; /* [length]; scored[0] must be 0 */
 };
 
-/* chunk_tokens bounds rows per chunk; a sample longer than that is refused (RC_TOO_LARGE) by the calls below. */
-enum rc learner_create(struct learner **out, const struct model *m, int chunk_tokens, struct err *err);
+struct learner_options {
+  int chunk_tokens; /* bounds rows per chunk; a sample longer than that is refused (RC_TOO_LARGE) by the calls below */
+  /* Keep only each layer's input and compute the rest again in the backward pass: less memory, more time, the same
+   * bits. */
+  bool recompute_activations;
+};
+
+/* What a learner allocates, by purpose. */
+struct learner_memory {
+  size_t activations; /* what a forward pass keeps for the backward, grows with chunk_tokens * layers */
+  size_t scratch;     /* everything else: grows with chunk_tokens, and with the vocabulary alone */
+};
+
+enum rc learner_create(struct learner **out, const struct model *m, const struct learner_options *options,
+                       struct err *err);
 void learner_free(struct learner *l);
-size_t learner_bytes(const struct model *m, int chunk_tokens);
+struct learner_memory learner_memory(const struct model *m, const struct learner_options *options);
 
 /* Whether what samples of a chunk have in common, and what nobody reads, is computed once and not at all (the default),
  * or everywhere: the same bits, which is what tests compare. */

@@ -1,5 +1,6 @@
 /* The one layer loop.  Sampler and trainer both come through forward_run; the trainer passes `save`, and then the
- * same kernels write into the saved arrays instead of the scratch ones, with the same results.
+ * same kernels write into the saved arrays instead of the scratch ones, with the same results.  Where only each layer's
+ * input was saved, forward_again runs that layer once more, through the very functions of the pass.
  *
  * Letters as in ops.h.  Residual x [T,D] is float32 and updated in place; GEMM operands are rounded where they are
  * made.  Nothing is allocated here but by the two create functions.
@@ -93,28 +94,39 @@ void workspace_free(struct workspace *ws) {
   free(ws);
 }
 
-/* x_out stands first in the allocation, so that activations_free finds it again. */
-static size_t place_activations(struct activations *a, char *base, const struct model *m, int rows_max) {
+/* x_out stands first in the allocation, so that activations_free finds it again.  scratch: of the workspace where all
+ * layers share it; NULL while measuring. */
+static size_t place_activations(struct activations *a, char *base, const struct model *m, int rows_max, bool recompute,
+                                const struct layer_activations *scratch) {
   const struct shape s = shape_make(&m->config, rows_max);
+  const size_t f = sizeof(float);
   struct layout l = {base, 0};
-  a->x_out = layout_take(&l, s.T * s.D, sizeof(float));
-  a->rstd_out = layout_take(&l, s.T, sizeof(float));
-  for (int layer = 0; layer < m->config.layers; layer++) {
-    struct layer_activations unused;
-    place_layer(&l, a->layers ? &a->layers[layer] : &unused, &s, m->ops->operand_bytes, true);
+  a->x_out = layout_take(&l, s.T * s.D, f);
+  a->rstd_out = layout_take(&l, s.T, f);
+  float *x_mid = recompute ? layout_take(&l, s.T * s.D, f) : NULL;
+  for (int i = 0; i < m->config.layers; i++) {
+    struct layer_activations unused, *layer = a->layers ? &a->layers[i] : &unused;
+    if (recompute) {
+      if (scratch) *layer = *scratch;
+      layer->x_in = layout_take(&l, s.T * s.D, f);
+      layer->x_mid = x_mid;
+    } else {
+      place_layer(&l, layer, &s, m->ops->operand_bytes, true);
+    }
   }
   return l.used;
 }
 
-size_t activations_bytes(const struct model *m, int rows_max) {
+size_t activations_bytes(const struct model *m, int rows_max, bool recompute) {
   struct activations measured = {0};
-  return place_activations(&measured, NULL, m, rows_max);
+  return place_activations(&measured, NULL, m, rows_max, recompute, NULL);
 }
 
-enum rc activations_create(struct activations **out, const struct model *m, int rows_max, struct err *err) {
+enum rc activations_create(struct activations **out, const struct model *m, struct workspace *ws, bool recompute,
+                           struct err *err) {
   *out = NULL;
-  if (rows_max < 1) return err_set(err, RC_INVALID, "rows_max", "expected at least one row, got %d", rows_max);
-  const size_t bytes = activations_bytes(m, rows_max);
+  const int rows_max = ws->rows_max;
+  const size_t bytes = activations_bytes(m, rows_max, recompute);
   struct activations *a = calloc(1, sizeof *a);
   struct layer_activations *layers = calloc((size_t)m->config.layers, sizeof *layers);
   void *memory = a && layers ? m->ops->alloc(m->ops, bytes) : NULL;
@@ -124,8 +136,8 @@ enum rc activations_create(struct activations **out, const struct model *m, int 
     return err_set(err, RC_NO_MEMORY, NULL, "activations of %d rows need %zu bytes, which were refused", rows_max,
                    bytes);
   }
-  *a = (struct activations){.rows_max = rows_max, .layers = layers};
-  place_activations(a, memory, m, rows_max);
+  *a = (struct activations){.rows_max = rows_max, .recompute = recompute, .layers = layers};
+  place_activations(a, memory, m, rows_max, recompute, &ws->scratch);
   *out = a;
   return RC_OK;
 }
@@ -188,7 +200,8 @@ static void attention_block(const struct pass *p, int layer, const struct kv_lay
   ops->gemm(ops, p->ws->x, a->attention, weight_of(p->w, PARAM_O, layer), finished->T, true);
 }
 
-static void mlp_block(const struct pass *p, int layer, const struct layer_activations *a, int T) {
+/* All but the way back into x: what the backward reads. */
+static void mlp_inner(const struct pass *p, int layer, const struct layer_activations *a, int T) {
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->m->config;
   ops->rmsnorm(ops, a->norm_mid, a->rstd_mid, p->ws->x, weight_of(p->w, PARAM_POST_NORM, layer)->data, c->rms_eps, T,
@@ -196,7 +209,11 @@ static void mlp_block(const struct pass *p, int layer, const struct layer_activa
   ops->gemm(ops, a->gate, a->norm_mid, weight_of(p->w, PARAM_GATE, layer), T, false);
   ops->gemm(ops, a->up, a->norm_mid, weight_of(p->w, PARAM_UP, layer), T, false);
   ops->swiglu(ops, a->h, a->gate, a->up, (size_t)T * (size_t)c->ffn);
-  ops->gemm(ops, p->ws->x, a->h, weight_of(p->w, PARAM_DOWN, layer), T, true);
+}
+
+static void mlp_block(const struct pass *p, int layer, const struct layer_activations *a, int T) {
+  mlp_inner(p, layer, a, T);
+  p->ops->gemm(p->ops, p->ws->x, a->h, weight_of(p->w, PARAM_DOWN, layer), T, true);
 }
 
 static void check_rows(const struct model *m, const struct rows *rows, const struct workspace *ws,
@@ -208,17 +225,25 @@ static void check_rows(const struct model *m, const struct rows *rows, const str
   }
 }
 
+/* The model is the workspace's, so that weights staged under a twin model run on this engine's pool. */
+static struct pass pass_make(const struct weights *w, const struct forward_call *call, struct workspace *ws) {
+  return (struct pass){.w = w,
+                       .m = ws->model,
+                       .ops = ws->model->ops,
+                       .call = call,
+                       .ws = ws,
+                       .scale = 1.0f / __builtin_sqrtf((float)ws->model->config.head_dim)};
+}
+
 void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
                         struct workspace *ws, struct activations *save, const void **hidden) {
-  const struct model *m =
-      ws->model; /* the workspace's, so that weights staged under a twin model run on this engine's pool */
+  const struct pass pass = pass_make(w, call, ws);
+  const struct model *m = pass.m;
   const struct ops *ops = m->ops;
   const struct model_config *c = &m->config;
   const size_t row_bytes = (size_t)c->hidden * sizeof(float);
   check_rows(m, &call->rows, ws, save);
   check_rows(m, &call->computed, ws, save);
-  const struct pass pass = {
-      .w = w, .m = m, .ops = ops, .call = call, .ws = ws, .scale = 1.0f / __builtin_sqrtf((float)c->head_dim)};
   ops->embed(ops, ws->x, weight_of(w, PARAM_EMBED, -1), call->tokens, call->computed.T);
   int T = call->computed.T;
   for (int layer = 0; layer < c->layers; layer++) {
@@ -236,6 +261,20 @@ void forward_run_shared(const struct weights *w, const struct forward_call *call
   ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(w, PARAM_FINAL_NORM, -1)->data,
                c->rms_eps, T, c->hidden);
   *hidden = ws->hidden;
+}
+
+void forward_again(const struct weights *w, const struct forward_call *call, struct kv_cache *kv, struct workspace *ws,
+                   const struct activations *saved, int layer) {
+  const int T = call->computed.T, last = ws->model->config.layers - 1;
+  if (!saved->recompute || layer == last) return;
+  const struct pass pass = pass_make(w, call, ws);
+  const struct layer_activations *a = &saved->layers[layer];
+  const size_t bytes = (size_t)T * (size_t)pass.m->config.hidden * sizeof(float);
+  const struct kv_layer kv_layer = kv_cache_layer(kv, layer);
+  memcpy(ws->x, a->x_in, bytes);
+  attention_block(&pass, layer, &kv_layer, a, &call->computed, NULL);
+  memcpy(a->x_mid, ws->x, bytes);
+  mlp_inner(&pass, layer, a, T);
 }
 
 void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,

@@ -26,8 +26,11 @@ struct layer_activations {
   void *h;                   /* operand [T,F] */
 };
 
+/* Of every layer either all of it, or x_in alone: then everything else of all layers is one set, which after the pass
+ * holds the last layer's, and forward_again brings back another's. */
 struct activations {
   int rows_max;
+  bool recompute;
   struct layer_activations *layers;
   float *x_out;    /* [T,D] after the last layer */
   float *rstd_out; /* [T] */
@@ -39,9 +42,12 @@ enum rc workspace_create(struct workspace **out, const struct model *m, int rows
 void workspace_free(struct workspace *ws);
 size_t workspace_bytes(const struct model *m, int rows_max);
 
-enum rc activations_create(struct activations **out, const struct model *m, int rows_max, struct err *err);
+/* recompute: only each layer's x_in is kept; the one set of everything else is the scratch of ws, whose rows_max it must
+ * have and which must live as long. */
+enum rc activations_create(struct activations **out, const struct model *m, struct workspace *ws, bool recompute,
+                           struct err *err);
 void activations_free(struct activations *a, const struct model *m);
-size_t activations_bytes(const struct model *m, int rows_max);
+size_t activations_bytes(const struct model *m, int rows_max, bool recompute);
 
 /* hidden: operand [T,D] after the final norm (borrowed from ws, valid until its next use). save may be NULL.
  * tokens [T]; every row's position must be below its sequence's reserved length and below context_max (asserted). */
@@ -62,6 +68,10 @@ struct forward_call {
 /* As forward_run; hidden [finished.T,D]. */
 void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
                         struct workspace *ws, struct activations *save, const void **hidden);
+/* After such a call and before the next: makes saved->layers[layer] what the pass had in it, to the bit.  Keys and values
+ * are written again.  Nothing to do where all of it was kept, and for the last layer before any other. */
+void forward_again(const struct weights *w, const struct forward_call *call, struct kv_cache *kv, struct workspace *ws,
+                   const struct activations *saved, int layer);
 /* Whether sizes and weights leave no room for a value of a forward pass that is not finite, so that a row whose
  * gradient is zero has no part in any gradient: what the last layer leaves out need not be computed for the
  * backward's sake either. */

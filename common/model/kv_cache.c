@@ -15,6 +15,7 @@
 struct kv_cache {
   const struct model *model; /* borrowed */
   int pages, page_tokens;
+  int layers;            /* the model's, or one that all of them share */
   void **keys, **values; /* [layers] */
   int32_t *references;   /* [pages] */
   int32_t *free_pages;   /* stack */
@@ -33,13 +34,16 @@ static size_t value_bytes(const struct model *m, int page_tokens) {
          m->ops->operand_bytes;
 }
 
+size_t kv_layer_page_bytes(const struct model *m, int page_tokens) {
+  return key_bytes(m, page_tokens) + value_bytes(m, page_tokens);
+}
 size_t kv_page_bytes(const struct model *m, int page_tokens) {
-  return (size_t)m->config.layers * (key_bytes(m, page_tokens) + value_bytes(m, page_tokens));
+  return (size_t)m->config.layers * kv_layer_page_bytes(m, page_tokens);
 }
 
 static bool allocate(struct kv_cache *kv) {
   const struct ops *ops = kv->model->ops;
-  const size_t layers = (size_t)kv->model->config.layers, pages = (size_t)kv->pages;
+  const size_t layers = (size_t)kv->layers, pages = (size_t)kv->pages;
   kv->keys = calloc(layers, sizeof *kv->keys);
   kv->values = calloc(layers, sizeof *kv->values);
   kv->references = calloc(pages, sizeof *kv->references);
@@ -53,7 +57,8 @@ static bool allocate(struct kv_cache *kv) {
   return true;
 }
 
-enum rc kv_cache_create(struct kv_cache **out, const struct model *m, int pages, int page_tokens, struct err *err) {
+static enum rc create(struct kv_cache **out, const struct model *m, int layers, int pages, int page_tokens,
+                      struct err *err) {
   *out = NULL;
   if (page_tokens < 16 || page_tokens > 1024 || page_tokens % 16 != 0)
     return err_set(err, RC_INVALID, "page_tokens", "expected a multiple of 16 up to 1024, got %d", page_tokens);
@@ -61,23 +66,32 @@ enum rc kv_cache_create(struct kv_cache **out, const struct model *m, int pages,
   struct kv_cache *kv = calloc(1, sizeof *kv);
   if (kv) {
     kv->model = m;
+    kv->layers = layers;
     kv->pages = pages;
     kv->page_tokens = page_tokens;
   }
   if (!kv || !allocate(kv)) {
     kv_cache_free(kv);
     return err_set(err, RC_NO_MEMORY, NULL, "a KV cache of %d pages of %d tokens needs %zu bytes, which were refused",
-                   pages, page_tokens, (size_t)pages * kv_page_bytes(m, page_tokens));
+                   pages, page_tokens, (size_t)layers * (size_t)pages * kv_layer_page_bytes(m, page_tokens));
   }
   for (int i = 0; i < pages; i++) kv->free_pages[kv->free_count++] = pages - 1 - i; /* page 0 is taken first */
   *out = kv;
   return RC_OK;
 }
 
+enum rc kv_cache_create(struct kv_cache **out, const struct model *m, int pages, int page_tokens, struct err *err) {
+  return create(out, m, m->config.layers, pages, page_tokens, err);
+}
+enum rc kv_cache_create_single(struct kv_cache **out, const struct model *m, int pages, int page_tokens,
+                               struct err *err) {
+  return create(out, m, 1, pages, page_tokens, err);
+}
+
 void kv_cache_free(struct kv_cache *kv) {
   if (!kv) return;
   const struct ops *ops = kv->model->ops;
-  for (int layer = 0; layer < kv->model->config.layers; layer++) {
+  for (int layer = 0; layer < kv->layers; layer++) {
     if (kv->keys && kv->keys[layer]) ops->release(ops, kv->keys[layer]);
     if (kv->values && kv->values[layer]) ops->release(ops, kv->values[layer]);
   }
@@ -94,8 +108,9 @@ int kv_page_tokens(const struct kv_cache *kv) { return kv->page_tokens; }
 
 struct kv_layer kv_cache_layer(const struct kv_cache *kv, int layer) {
   assert(layer >= 0 && layer < kv->model->config.layers);
-  return (struct kv_layer){.keys = kv->keys[layer],
-                           .values = kv->values[layer],
+  const int at = kv->layers == 1 ? 0 : layer;
+  return (struct kv_layer){.keys = kv->keys[at],
+                           .values = kv->values[at],
                            .page_tokens = kv->page_tokens,
                            .G = kv->model->config.kv_heads,
                            .E = kv->model->config.head_dim};
@@ -120,7 +135,7 @@ static void drop_page(struct kv_cache *kv, int32_t page) {
 
 static void copy_page(struct kv_cache *kv, int32_t to, int32_t from) {
   const size_t k = key_bytes(kv->model, kv->page_tokens), v = value_bytes(kv->model, kv->page_tokens);
-  for (int layer = 0; layer < kv->model->config.layers; layer++) {
+  for (int layer = 0; layer < kv->layers; layer++) {
     char *keys = kv->keys[layer], *values = kv->values[layer];
     memcpy(keys + (size_t)to * k, keys + (size_t)from * k, k);
     memcpy(values + (size_t)to * v, values + (size_t)from * v, v);

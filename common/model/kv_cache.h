@@ -21,8 +21,13 @@ struct kv_sequence {
 
 /* page_tokens: a multiple of 16 up to 1024. RC_NO_MEMORY says how much was needed. */
 enum rc kv_cache_create(struct kv_cache **out, const struct model *m, int pages, int page_tokens, struct err *err);
+/* One layer's memory for all layers: enough for calls that compute every sequence from its first position on, as the
+ * trainer's do; a layer's keys and values are those of the layer that was written last. */
+enum rc kv_cache_create_single(struct kv_cache **out, const struct model *m, int pages, int page_tokens,
+                               struct err *err);
 void kv_cache_free(struct kv_cache *kv);
-size_t kv_page_bytes(const struct model *m, int page_tokens); /* all layers, keys and values */
+size_t kv_layer_page_bytes(const struct model *m, int page_tokens); /* one layer, keys and values */
+size_t kv_page_bytes(const struct model *m, int page_tokens);       /* all layers, keys and values */
 int kv_pages_free(const struct kv_cache *kv);
 int kv_pages_total(const struct kv_cache *kv);
 int kv_page_tokens(const struct kv_cache *kv);

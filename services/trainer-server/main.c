@@ -76,11 +76,14 @@ int main(int argc, char **argv) {
       {"threads", OPTION_INT, &s.trainer.threads, "1", 1, LIMIT_THREADS, "computing threads"},
       {"chunk-tokens", OPTION_INT, &s.trainer.chunk_tokens, "4096", 16, LIMIT_SEQUENCE_TOKENS,
        "largest chunk of tokens computed at once; a run's chunk_tokens may not exceed it"},
+      {"recompute-activations", OPTION_BOOL, &s.trainer.recompute_activations, "false", 0, 0,
+       "keep only each layer's input and compute the rest again in the backward pass: less memory, the same weights"},
       {"context-max", OPTION_INT, &s.trainer.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS,
        "longest sample in tokens; 0: the model's"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
-      {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0, "force kernels of v2, v3, v4 or v4-bf16; default: the best this CPU has"},
+      {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0,
+       "force kernels of v2, v3, v4 or v4-bf16; default: the best this CPU has"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif

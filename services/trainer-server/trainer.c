@@ -150,7 +150,10 @@ static void *engine_main(void *context) {
 static enum rc memory_plan(const struct trainer *t, struct err *err) {
   size_t weights = weights_bytes(t->model, true), optimizer = optimizer_bytes(t->model),
          grads = t->model->params.elements * sizeof(float);
-  size_t learner = learner_bytes(t->model, (int)t->options.chunk_tokens);
+  const struct learner_options options = {.chunk_tokens = (int)t->options.chunk_tokens,
+                                          .recompute_activations = t->options.recompute_activations};
+  const struct learner_memory parts = learner_memory(t->model, &options);
+  size_t learner = parts.activations + parts.scratch;
   size_t published = 2 * t->model->params.parameters *
                      sizeof(uint16_t); /* the current version's bytes, and the next one's while the last is pushed */
   size_t need = weights + optimizer + grads + learner + published, have = memory_available_bytes();

@@ -35,7 +35,8 @@ struct publisher;
 struct trainer_options {
   const char *model_dir, *state_dir, *coordinator_url, *token, *isa;
   int64_t threads, chunk_tokens, context_max, keep_checkpoints;
-  int64_t random_init_seed; /* used when model_dir has no model.safetensors; < 0: refuse */
+  int64_t random_init_seed;   /* used when model_dir has no model.safetensors; < 0: refuse */
+  bool recompute_activations; /* see struct learner_options */
 };
 
 /* Serialized weights of one version, shared by pulls and pushes. */

@@ -48,9 +48,8 @@ static void fold(uint64_t *sum, const void *data, size_t bytes) {
 static bool make_group(struct bench *b, struct batch_group *g, uint64_t seed) {
   uint64_t state = seed;
   int32_t prompt[PROMPT];
-  *g = (struct batch_group){.id = "g",
-                            .samples = arena_alloc(&b->arena, SAMPLES, sizeof *g->samples),
-                            .sample_count = SAMPLES};
+  *g = (struct batch_group){
+      .id = "g", .samples = arena_alloc(&b->arena, SAMPLES, sizeof *g->samples), .sample_count = SAMPLES};
   if (!g->samples) return false;
   for (int t = 0; t < PROMPT; t++) prompt[t] = (int32_t)(next_random(&state) % (uint32_t)b->config.vocabulary);
   for (int i = 0; i < SAMPLES; i++) {
@@ -95,7 +94,8 @@ static enum rc make(struct bench *b, const char *dir, const char *level, int thr
   if (rc == RC_OK) rc = pool_create(&b->pool, threads, err);
   if (rc == RC_OK) rc = ops_cpu_create(&b->ops, FORMAT_BF16, level, b->pool, err);
   if (rc == RC_OK) rc = model_create(&b->model, &b->config, b->ops, 0, err);
-  if (rc == RC_OK) rc = learner_create(&b->learner, b->model, CHUNK_TOKENS, err);
+  if (rc == RC_OK)
+    rc = learner_create(&b->learner, b->model, &(struct learner_options){.chunk_tokens = CHUNK_TOKENS}, err);
   if (rc == RC_OK) rc = optimizer_create(&b->optimizer, b->model, &optimizer, err);
   if (rc == RC_OK) rc = make_weights(b, err);
   if (rc != RC_OK) return rc;
@@ -110,8 +110,7 @@ static enum rc make(struct bench *b, const char *dir, const char *level, int thr
 /* What the trainer does with a group. */
 static enum rc one_unit(struct bench *b, const struct batch_group *group, bool check, struct err *err) {
   static const struct unit_config config = {
-      .temperature = 1,
-      .loss = {.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f, .kl_coefficient = 0.05f}};
+      .temperature = 1, .loss = {.kind = LOSS_PPO, .clip_low = 0.2f, .clip_high = 0.2f, .kl_coefficient = 0.05f}};
   const size_t elements = b->model->params.elements;
   struct unit_result result;
   struct arena arena = ARENA_INIT;

@@ -46,12 +46,13 @@ static void some_loss(void *context, int first, int count, const float *logprob,
   for (int i = 0; i < count; i++) dlogprob[i] = (float)((first + i) % 5 - 1) * 0.25f + 0.0625f * logprob[i];
 }
 
-static float *gradients(const struct model *m, const struct unit *u, int chunk_tokens, float *logprob, int *calls) {
+static float *gradients(const struct model *m, const struct unit *u, const struct learner_options *options,
+                        float *logprob, int *calls) {
   struct learner *l = NULL;
   struct recorder r = {0};
   float *grads = calloc(m->params.elements, sizeof *grads);
   struct weights *w = random_weights(m, true, 4);
-  assert_int_equal(learner_create(&l, m, chunk_tokens, NULL), RC_OK);
+  assert_int_equal(learner_create(&l, m, options, NULL), RC_OK);
   assert_int_equal(learner_gradients(l, w, u->samples, u->count, 0.9f, some_loss, &r, grads, logprob, NULL), RC_OK);
   assert_int_equal(r.next, u->scored_count);
   *calls = r.calls;
@@ -75,7 +76,8 @@ static void check_same_bits(enum number_format format, bool tied) {
       struct bench b;
       int calls;
       if (!bench_open(&b, &c, format, LEVELS[level], threads)) continue;
-      float *grads = gradients(b.model, &u, 200, expected ? logprob : expected_logprob, &calls);
+      const struct learner_options options = {.chunk_tokens = 200, .recompute_activations = threads == 2};
+      float *grads = gradients(b.model, &u, &options, expected ? logprob : expected_logprob, &calls);
       if (!expected) {
         expected = grads;
       } else {
@@ -95,6 +97,53 @@ static void test_same_bits_everywhere(void **state) {
   check_same_bits(FORMAT_BF16, true);
   check_same_bits(FORMAT_BF16, false);
   check_same_bits(FORMAT_F32, true);
+}
+
+/* What is computed again is what was thrown away, whether rows are shared, the last layer is cut short, and logits are
+ * those of one head block or of several. */
+static void test_recomputed_activations_give_the_same_bits(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct unit u;
+  struct bench b;
+  float logprob[2][TOTAL_MAX];
+  int calls;
+  make_unit(&u, c.vocabulary);
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  const size_t bytes = b.model->params.elements * sizeof(float);
+  for (int chunk_tokens = 150; chunk_tokens <= 512; chunk_tokens += 362) {
+    struct learner_options options = {.chunk_tokens = chunk_tokens};
+    float *kept = gradients(b.model, &u, &options, logprob[0], &calls);
+    options.recompute_activations = true;
+    float *again = gradients(b.model, &u, &options, logprob[1], &calls);
+    assert_memory_equal(kept, again, bytes);
+    assert_memory_equal(logprob[0], logprob[1], (size_t)u.scored_count * sizeof *logprob[0]);
+    free(kept);
+    free(again);
+  }
+  bench_close(&b);
+}
+
+/* Twice the rows are twice the memory and no more, at the lengths of reasoning traces; and of a layer only its input is
+ * kept where it is computed again. */
+static void test_memory_grows_with_rows_and_not_with_their_square(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct bench b;
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  struct learner_options options = {.chunk_tokens = 16384};
+  const struct learner_memory short_ones = learner_memory(b.model, &options);
+  options.chunk_tokens *= 2;
+  const struct learner_memory kept = learner_memory(b.model, &options);
+  assert_true(kept.activations <= 2 * short_ones.activations);
+  assert_true(kept.scratch <= 2 * short_ones.scratch);
+  options.recompute_activations = true;
+  const struct learner_memory again = learner_memory(b.model, &options);
+  const size_t residual = (size_t)options.chunk_tokens * (size_t)c.hidden * sizeof(float);
+  assert_int_equal(again.scratch, kept.scratch);
+  assert_true(again.activations <= ((size_t)c.layers + 2) * residual + (size_t)options.chunk_tokens * sizeof(float));
+  assert_true(again.activations < kept.activations / 3);
+  bench_close(&b);
 }
 
 static double relative_distance(const float *a, const float *b, size_t n) {
@@ -118,8 +167,8 @@ static void test_chunks_only_change_the_order_of_sums(void **state) {
   make_unit(&u, c.vocabulary);
   assert_true(u.scored_count > HEAD_ROWS);
   assert_true(bench_open(&b, &c, FORMAT_F32, NULL, 2));
-  float *one = gradients(b.model, &u, 512, one_logprob, &one_calls);
-  float *many = gradients(b.model, &u, 150, many_logprob, &many_calls);
+  float *one = gradients(b.model, &u, &(struct learner_options){.chunk_tokens = 512}, one_logprob, &one_calls);
+  float *many = gradients(b.model, &u, &(struct learner_options){.chunk_tokens = 150}, many_logprob, &many_calls);
   assert_int_equal(one_calls, 1);
   assert_int_equal(many_calls, 5); /* 33 | 150 | 1 64 2 | 97 | 120 */
   assert_memory_equal(one_logprob, many_logprob, (size_t)u.scored_count * sizeof *one_logprob);
@@ -156,7 +205,7 @@ static void test_every_tensor_by_difference(void **state) {
   struct weights *w = random_weights(b.model, true, 4);
   const size_t n = b.model->params.elements;
   float *grads = calloc(n, sizeof *grads), *masters = calloc(n, sizeof *masters), *moved = calloc(n, sizeof *moved);
-  assert_int_equal(learner_create(&l, b.model, 512, NULL), RC_OK);
+  assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = 512}, NULL), RC_OK);
   assert_int_equal(learner_gradients(l, w, u.samples, u.count, 1, linear_loss, NULL, grads, NULL, NULL), RC_OK);
   weights_to_masters(w, masters);
   for (int i = 0; i < b.model->params.count; i++) {
@@ -193,7 +242,7 @@ static void test_unscored_tokens_leave_no_gradient(void **state) {
   memset(u.scored, 0, sizeof u.scored);
   u.scored_count = 0;
   assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
-  float *grads = gradients(b.model, &u, 200, NULL, &calls);
+  float *grads = gradients(b.model, &u, &(struct learner_options){.chunk_tokens = 200}, NULL, &calls);
   for (size_t i = 0; i < b.model->params.elements; i++) assert_true(grads[i] == 0);
   assert_int_equal(calls, 0);
   free(grads);
@@ -211,7 +260,7 @@ static void test_a_flipped_weight_bit_is_seen(void **state) {
   assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
   struct weights *w = random_weights(b.model, false, 4);
   float before[TOTAL_MAX], after[TOTAL_MAX];
-  assert_int_equal(learner_create(&l, b.model, 200, NULL), RC_OK);
+  assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = 200}, NULL), RC_OK);
   assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 1, before, NULL, NULL), RC_OK);
   uint16_t *packed = w->matrices[param_table_index(&b.model->params, PARAM_UP, 1)].data;
   packed[0] ^= 1; /* element (0, 0) */
@@ -244,9 +293,8 @@ static void test_refuses_bad_samples(void **state) {
   assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
   struct weights *w = random_weights(b.model, true, 4);
   float *grads = calloc(b.model->params.elements, sizeof *grads), logprob[200];
-  assert_int_equal(learner_create(&l, b.model, 1, &err), RC_INVALID);
-  assert_int_equal(learner_create(&l, b.model, 100, &err), RC_OK);
-  assert_true(learner_bytes(b.model, 100) < learner_bytes(b.model, 200));
+  assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = 1}, &err), RC_INVALID);
+  assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = 100}, &err), RC_OK);
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     assert_int_equal(learner_logprobs(l, w, &cases[i].s, 1, cases[i].temperature, logprob, NULL, &err), cases[i].rc);
     if (cases[i].rc == RC_OK) continue;
@@ -256,7 +304,7 @@ static void test_refuses_bad_samples(void **state) {
   }
   for (size_t i = 0; i < b.model->params.elements; i++) assert_true(grads[i] == 0);
   learner_free(l);
-  learner_create(&l, b.model, 400, NULL);
+  learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = 400}, NULL);
   const struct train_sample beyond_context = {tokens, 161, scored};
   assert_int_equal(learner_logprobs(l, w, &beyond_context, 1, 1, logprob, NULL, &err), RC_TOO_LARGE);
   learner_free(l);
@@ -267,9 +315,14 @@ static void test_refuses_bad_samples(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_same_bits_everywhere),         cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
-      cmocka_unit_test(test_every_tensor_by_difference),   cmocka_unit_test(test_unscored_tokens_leave_no_gradient),
-      cmocka_unit_test(test_a_flipped_weight_bit_is_seen), cmocka_unit_test(test_refuses_bad_samples),
+      cmocka_unit_test(test_same_bits_everywhere),
+      cmocka_unit_test(test_recomputed_activations_give_the_same_bits),
+      cmocka_unit_test(test_memory_grows_with_rows_and_not_with_their_square),
+      cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
+      cmocka_unit_test(test_every_tensor_by_difference),
+      cmocka_unit_test(test_unscored_tokens_leave_no_gradient),
+      cmocka_unit_test(test_a_flipped_weight_bit_is_seen),
+      cmocka_unit_test(test_refuses_bad_samples),
   };
   return cmocka_run_group_tests_name("model/backward", tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static void fixture_open(struct fixture *f, bool tied, enum number_format format
   st_close(file);
   snprintf(path, sizeof path, "%s/reference.safetensors", dir);
   assert_int_equal(st_open_file(&f->reference, path, &err), RC_OK);
-  assert_int_equal(learner_create(&f->learner, f->b.model, 64, &err), RC_OK);
+  assert_int_equal(learner_create(&f->learner, f->b.model, &(struct learner_options){.chunk_tokens = 64}, &err), RC_OK);
   load_samples(f);
 }
 

@@ -16,7 +16,7 @@ static int set_up(void **state) {
   folder_make(dir);
   snprintf(model, sizeof model, "%s/model", dir);
   parts_make(&parts, model);
-  assert_rc(RC_OK, learner_create(&learner, parts.model, CHUNK, &err), err);
+  assert_rc(RC_OK, learner_create(&learner, parts.model, &(struct learner_options){.chunk_tokens = CHUNK}, &err), err);
   timeline_begin(&timeline, clock_monotonic_us());
   return 0;
 }
