@@ -31,9 +31,15 @@ static void rope_part(void *context, int part) {
   }
 }
 
+size_t model_rope_bytes(const struct model *m) {
+  return (size_t)m->context_max * (size_t)(m->config.head_dim / 2) * 2 * sizeof(float);
+}
+
+size_t model_file_bytes(const struct model *m) { return m->params.parameters * m->ops->operand_bytes; }
+
 static enum rc make_rope(struct model *m, struct err *err) {
   const int half = m->config.head_dim / 2;
-  const size_t bytes = (size_t)m->context_max * (size_t)half * 2 * sizeof(float);
+  const size_t bytes = model_rope_bytes(m);
   float *inverse_frequency = calloc((size_t)half, sizeof *inverse_frequency);
   m->rope = m->ops->alloc(m->ops, bytes);
   if (!inverse_frequency || !m->rope) {

@@ -28,6 +28,9 @@ struct model {
 enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max,
                      struct err *err);
 void model_free(struct model *m);
+size_t model_rope_bytes(const struct model *m);
+/* About the bytes of a safetensors file of the weights in the operand format. */
+size_t model_file_bytes(const struct model *m);
 
 struct weights {
   const struct model *model; /* borrowed */

@@ -108,6 +108,7 @@ void optimizer_reset(struct optimizer *o, const struct optimizer_config *config)
 float *optimizer_masters(struct optimizer *o) { return o->masters; }
 float *optimizer_moment1(struct optimizer *o) { return o->moment1; }
 float *optimizer_moment2(struct optimizer *o) { return o->moment2; }
+float *optimizer_gradient(struct optimizer *o) { return o->gradient; }
 int64_t optimizer_step_count(const struct optimizer *o) { return o->step; }
 
 void optimizer_set_step_count(struct optimizer *o, int64_t step) {

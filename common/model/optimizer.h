@@ -39,6 +39,9 @@ void optimizer_reset(struct optimizer *o, const struct optimizer_config *config)
 float *optimizer_masters(struct optimizer *o); /* [params.elements] */
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);
+/* [params.elements] that only optimizer_step uses, which leaves anything in it: between steps the caller's, for a unit's
+ * gradient. */
+float *optimizer_gradient(struct optimizer *o);
 int64_t optimizer_step_count(const struct optimizer *o);
 void optimizer_set_step_count(struct optimizer *o, int64_t step);
 /* Adds one unit's gradient; false when it poisoned the step. */

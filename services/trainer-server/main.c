@@ -80,6 +80,8 @@ int main(int argc, char **argv) {
        "keep only each layer's input and compute the rest again in the backward pass: less memory, the same weights"},
       {"context-max", OPTION_INT, &s.trainer.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS,
        "longest sample in tokens; 0: the model's"},
+      {"memory-max", OPTION_INT, &s.trainer.memory_max, "0", 0, 9e15,
+       "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
       {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0,

@@ -8,7 +8,6 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/memory.h"
 
 enum { QUEUE_JOBS = 1024, POLL_MS = 200 };
 
@@ -147,26 +146,6 @@ static void *engine_main(void *context) {
   return NULL; /* what is queued stays in the job table, which frees it */
 }
 
-static enum rc memory_plan(const struct trainer *t, struct err *err) {
-  size_t weights = weights_bytes(t->model, true), optimizer = optimizer_bytes(t->model),
-         grads = t->model->params.elements * sizeof(float);
-  const struct learner_options options = {.chunk_tokens = (int)t->options.chunk_tokens,
-                                          .recompute_activations = t->options.recompute_activations};
-  const struct learner_memory parts = learner_memory(t->model, &options);
-  size_t learner = parts.activations + parts.scratch;
-  size_t published = 2 * t->model->params.parameters *
-                     sizeof(uint16_t); /* the current version's bytes, and the next one's while the last is pushed */
-  size_t need = weights + optimizer + grads + learner + published, have = memory_available_bytes();
-  log_info(
-      "memory: weights %zu MiB, optimizer %zu MiB, gradients %zu MiB, activations %zu MiB, published versions %zu MiB "
-      "of %zu MiB available",
-      weights >> 20, optimizer >> 20, grads >> 20, learner >> 20, published >> 20, have >> 20);
-  if (have && need > have)
-    return err_set(err, RC_NO_MEMORY, NULL, "the trainer needs %zu MiB, of which %zu MiB are available", need >> 20,
-                   have >> 20);
-  return RC_OK;
-}
-
 static void metrics_make(struct trainer *t) {
   t->metric_tokens =
       metrics_register(METRIC_COUNTER, "leasehold_trainer_tokens_total", "", "Tokens that were trained on");
@@ -195,7 +174,7 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   if (rc == RC_OK) rc = pool_create(&t->pool, (int)options->threads, err);
   if (rc == RC_OK) rc = ops_cpu_create(&t->ops, FORMAT_BF16, options->isa, t->pool, err);
   if (rc == RC_OK) rc = model_create(&t->model, &t->config, t->ops, (int)options->context_max, err);
-  if (rc == RC_OK) rc = memory_plan(t, err);
+  if (rc == RC_OK) rc = trainer_check_memory(t, err);
   if (rc == RC_OK) rc = weights_create(&t->weights, t->model, true, err);
   if (rc == RC_OK) rc = optimizer_create(&t->optimizer, t->model, &idle, err);
   if (rc == RC_OK)
@@ -203,11 +182,11 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   if (rc == RC_OK) rc = jobs_create(&t->jobs, err);
   if (rc == RC_OK) rc = queue_create(&t->queue, QUEUE_JOBS, err);
   if (rc == RC_OK) {
-    t->grads = t->ops->alloc(t->ops, t->model->params.elements * sizeof *t->grads);
+    t->grads = optimizer_gradient(t->optimizer);
     t->accumulated = calloc(1, sizeof *t->accumulated);
-    if (!t->grads || !t->accumulated)
-      rc = err_set(err, RC_NO_MEMORY, NULL, "one unit's gradients need %zu bytes, which were refused",
-                   t->model->params.elements * sizeof *t->grads);
+    if (!t->accumulated)
+      rc = err_set(err, RC_NO_MEMORY, NULL, "the table of a step's groups needs %zu bytes, which were refused",
+                   sizeof *t->accumulated);
   }
   if (rc == RC_OK) rc = trainer_restore(t, err);
   timeline_mark(&t->timeline, CAUSE_LOAD, clock_monotonic_us());
@@ -233,7 +212,6 @@ void trainer_stop(struct trainer *t) {
 void trainer_destroy(struct trainer *t) {
   if (!t) return;
   if (t->thread_runs) trainer_stop(t);
-  if (t->grads) t->ops->release(t->ops, t->grads);
   free(t->accumulated);
   free(t->history);
   weights_blob_release(t->blob);

@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/base/memory_plan.h"
 #include "common/base/queue.h"
 #include "common/model/backward.h"
 #include "common/model/optimizer.h"
@@ -34,7 +35,7 @@ struct publisher;
 
 struct trainer_options {
   const char *model_dir, *state_dir, *coordinator_url, *token, *isa;
-  int64_t threads, chunk_tokens, context_max, keep_checkpoints;
+  int64_t threads, chunk_tokens, context_max, keep_checkpoints, memory_max;
   int64_t random_init_seed;   /* used when model_dir has no model.safetensors; < 0: refuse */
   bool recompute_activations; /* see struct learner_options */
 };
@@ -66,6 +67,9 @@ struct trainer_view {
 static inline bool trainer_view_replaying(const struct trainer_view *v) { return v->version < v->replay_to; }
 
 struct trainer;
+
+/* Everything that a trainer allocates for this model under these options; pure.  The README's formula. */
+void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options);
 
 /* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread. */
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);

@@ -46,14 +46,16 @@ static enum rc batch_check(struct trainer *t, const struct submit_batch *in, str
 static enum rc batch_unit(struct trainer *t, const struct batch_group *group, int64_t version, struct unit_result *unit,
                           bool *poisoned, struct arena *arena, struct err *err) {
   const size_t elements = t->model->params.elements;
-  memset(t->grads, 0, elements * sizeof *t->grads);
+  if (!t->grads_clear) memset(t->grads, 0, elements * sizeof *t->grads);
+  t->grads_clear = false;
   enum rc rc = unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, group, t->grads, unit,
                             &t->timeline, arena, err);
   if (rc != RC_OK) return rc;
   fault_gradient(t->grads, elements, version);
   if (!accumulated_find(t->accumulated, group->id)) {
-    if (!optimizer_add_unit(t->optimizer, t->grads)) *poisoned = true;
     if (fault_add_twice(t->grads, elements, version)) optimizer_add_unit(t->optimizer, t->grads);
+    if (!optimizer_take_unit(t->optimizer, t->grads)) *poisoned = true;
+    t->grads_clear = true;
     accumulated_add(t->accumulated, group->id);
     t->step_loss += unit->stats.loss;
     t->step_tokens += unit->stats.tokens;

@@ -5,10 +5,12 @@
  *   trainer_run.c      opening a run: configuration, reference           trainer_batch.c    log-probabilities and gradients
  *   trainer_step.c     the optimizer step                                trainer_restore.c  a checkpoint, or the model folder, at start
  *   accumulated.c      the groups since the last step                    timeline.c         what the engine did, by cause
+ *   trainer_memory.c   what all of it needs
  */
 #ifndef LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
 #define LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
 
+#include "common/base/memory_plan.h"
 #include "common/base/metrics.h"
 #include "services/trainer-server/accumulated.h"
 #include "services/trainer-server/checkpoint.h"
@@ -37,7 +39,8 @@ struct trainer {
   struct weights *weights, *reference; /* current; frozen for the KL term or NULL */
   struct optimizer *optimizer;
   int learner_chunk; /* tokens per chunk that learner was made for */
-  float *grads;      /* one unit */
+  float *grads;      /* one unit; the optimizer's, see optimizer_gradient */
+  bool grads_clear;  /* they are all zero, as optimizer_take_unit leaves them */
   struct training_config training;
   struct arena run_arena; /* the strings of training */
   struct unit_config unit;
@@ -91,6 +94,12 @@ enum rc trainer_job_batch(struct trainer *t, struct job *job, struct err *err);
 /* Digest -> durable; then the version is ours.  After RC_OK the job has ended (a replayed step) or is the
  * publisher's. */
 enum rc trainer_job_step(struct trainer *t, struct job *job, struct err *err);
+
+/* --- trainer_memory.c --- */
+/* At start: logs the plan, and refuses it with RC_NO_MEMORY when it does not fit. */
+enum rc trainer_check_memory(const struct trainer *t, struct err *err);
+/* The same for the frozen reference of a run with a KL term, which start does not plan for. */
+enum rc trainer_check_reference(const struct trainer *t, struct err *err);
 
 /* --- trainer_restore.c --- */
 /* The newest checkpoint, or the model folder. */

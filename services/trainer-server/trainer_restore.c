@@ -29,7 +29,8 @@ static enum rc weights_initial(struct trainer *t, struct err *err) {
 
 /* The frozen reference of a resumed run: its version 0, which pruning never removes. */
 static enum rc reference_restore(struct trainer *t, const char *run, struct err *err) {
-  enum rc rc = weights_create(&t->reference, t->model, false, err);
+  enum rc rc = trainer_check_reference(t, err);
+  if (rc == RC_OK) rc = weights_create(&t->reference, t->model, false, err);
   if (rc != RC_OK) return rc;
   struct err cause = {0};
   rc = checkpoint_load_weights(t->options.state_dir, run, 0, t->reference, &cause);

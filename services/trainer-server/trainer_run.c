@@ -107,9 +107,11 @@ static enum rc reference_freeze(struct trainer *t, struct err *err) {
   weights_free(t->reference);
   t->reference = NULL;
   if (t->unit.loss.kl_coefficient == 0) return RC_OK;
-  enum rc rc = weights_create(&t->reference, t->model, false, err);
+  enum rc rc = trainer_check_reference(t, err);
+  if (rc == RC_OK) rc = weights_create(&t->reference, t->model, false, err);
   if (rc == RC_OK) {
-    weights_to_masters(t->weights, t->grads); /* grads serve as scratch between units */
+    t->grads_clear = false; /* they serve as scratch between units */
+    weights_to_masters(t->weights, t->grads);
     weights_from_masters(t->reference, t->grads);
   }
   return rc;

@@ -61,6 +61,7 @@ static void step_apply(struct trainer *t, const struct submit_step *in) {
   if (t->step_pending) return;
   fault_die(FAULT_DIE_BEFORE_STEP, in->version);
   struct step_result result = {.skipped = true};
+  t->grads_clear = false; /* the step uses their memory */
   if (in->group_count > 0 && in->denominator > 0)
     optimizer_step(t->optimizer, in->denominator, &result);
   else

@@ -1,0 +1,126 @@
+/* What a machine and its control groups leave, read from folders that stand for /proc and /sys; and plans held against
+ * it: what does not fit is refused with all the numbers. */
+#include "tests/unit/base/cm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/base/limits.h"
+#include "common/base/memory_plan.h"
+
+enum { MIB = 1 << 20 };
+
+static char root[64];
+
+static int make_root(void **state) {
+  (void)state;
+  snprintf(root, sizeof root, "/tmp/leasehold-memory-XXXXXX");
+  return mkdtemp(root) ? 0 : -1;
+}
+static int remove_root(void **state) {
+  (void)state;
+  return file_remove_tree(root, NULL) == RC_OK ? 0 : -1;
+}
+
+static void put(const char *dir, const char *name, const char *text) {
+  char path[LIMIT_PATH_MAX];
+  snprintf(path, sizeof path, "%s%s", root, dir);
+  assert_int_equal(file_make_dirs(path, NULL), RC_OK);
+  snprintf(path, sizeof path, "%s%s/%s", root, dir, name);
+  assert_int_equal(file_write_atomic(path, text, strlen(text), NULL), RC_OK);
+}
+
+static size_t left_with(size_t bound) {
+  struct memory_room room;
+  memory_room_read(&room, root, bound);
+  return memory_room_left(&room);
+}
+
+static void test_nothing_known_bounds_nothing(void **state) {
+  (void)state;
+  assert_true(left_with(0) == SIZE_MAX);
+  assert_int_equal(left_with(7 * MIB), 7 * MIB);
+}
+
+static void test_the_machine(void **state) {
+  (void)state;
+  put("/proc", "meminfo", "MemTotal:  9999999 kB\nMemFree: 5 kB\nMemAvailable:   2048 kB\n");
+  assert_int_equal(left_with(0), 2 * MIB);
+  assert_int_equal(left_with(3 * MIB), 2 * MIB);
+  assert_int_equal(left_with(MIB), MIB);
+}
+
+/* Its own group has no limit, the one above has: what is cached of files does not count. */
+static void test_groups_of_version_2(void **state) {
+  (void)state;
+  put("/proc", "meminfo", "MemAvailable: 1048576 kB\n");
+  put("/proc/self", "cgroup", "0::/pod/box\n");
+  put("/sys/fs/cgroup/pod/box", "memory.max", "max\n");
+  assert_int_equal(left_with(0), 1024 * MIB);
+  put("/sys/fs/cgroup/pod", "memory.max", "104857600\n");
+  put("/sys/fs/cgroup/pod", "memory.current", "52428800\n");
+  assert_int_equal(left_with(0), 50 * MIB);
+  put("/sys/fs/cgroup/pod", "memory.stat", "anon 5\ninactive_file 10485760\nactive_file 7\n");
+  assert_int_equal(left_with(0), 60 * MIB);
+  put("/sys/fs/cgroup/pod/box", "memory.max", "41943040\n");
+  put("/sys/fs/cgroup/pod/box", "memory.current", "41943041\n");
+  assert_int_equal(left_with(0), 0);
+}
+
+/* Seen from inside a container: the path is that of the host, the files are at the root of the mount. */
+static void test_groups_of_version_1(void **state) {
+  (void)state;
+  put("/proc", "meminfo", "MemAvailable: 1048576 kB\n");
+  put("/proc/self", "cgroup", "12:cpu,cpuacct:/docker/0123\n7:memory:/docker/0123\n1:name=systemd:/\n");
+  put("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "9223372036854771712\n");
+  assert_int_equal(left_with(0), 1024 * MIB);
+  put("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "20971520\n");
+  put("/sys/fs/cgroup/memory", "memory.usage_in_bytes", "10485760\n");
+  put("/sys/fs/cgroup/memory", "memory.stat", "inactive_file 1\ntotal_inactive_file 4194304\n");
+  assert_int_equal(left_with(0), 14 * MIB);
+}
+
+static void test_this_machine_says_something(void **state) {
+  (void)state;
+  struct memory_room room;
+  memory_room_read(&room, "", 0);
+  assert_true(room.machine > 0);
+  assert_true(memory_room_left(&room) > 0 && memory_room_left(&room) < SIZE_MAX);
+}
+
+static void test_a_plan_that_does_not_fit_is_refused_with_numbers(void **state) {
+  (void)state;
+  struct memory_plan plan = {0};
+  struct err err = {0};
+  const struct memory_room room = {.machine = 4 * MIB, .group_limit = 9 * MIB, .group_used = 6 * MIB, .bound = 0};
+  memory_plan_add(&plan, "weights", 2 * MIB);
+  memory_plan_add(&plan, "scratch", MIB);
+  assert_int_equal(memory_plan_total(&plan), 3 * MIB);
+  assert_int_equal(memory_plan_check(&plan, &room, "this server", &err), RC_OK);
+  memory_plan_add(&plan, "KV cache", MIB / 2);
+  assert_int_equal(memory_plan_check(&plan, &room, "this server", &err), RC_NO_MEMORY);
+  assert_string_equal(err.message,
+                      "this server needs 3.5 MiB (weights 2.0, scratch 1.0, KV cache 0.5), and the machine has 4.0 MiB "
+                      "available, the control group's limit is 9.0 MiB with 6.0 in use");
+  const struct memory_room bounded = {.machine = 4 * MIB, .bound = MIB};
+  assert_int_equal(memory_plan_check(&plan, &bounded, "this server", &err), RC_NO_MEMORY);
+  assert_string_equal(err.field, "memory-max");
+  assert_non_null(strstr(err.message, "--memory-max is 1.0 MiB"));
+  assert_int_equal(memory_plan_check(&plan, &(struct memory_room){0}, "this server", &err), RC_OK);
+  memory_plan_add(&plan, "too much", SIZE_MAX);
+  assert_true(memory_plan_total(&plan) == SIZE_MAX);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_nothing_known_bounds_nothing, make_root, remove_root),
+      cmocka_unit_test_setup_teardown(test_the_machine, make_root, remove_root),
+      cmocka_unit_test_setup_teardown(test_groups_of_version_2, make_root, remove_root),
+      cmocka_unit_test_setup_teardown(test_groups_of_version_1, make_root, remove_root),
+      cmocka_unit_test(test_this_machine_says_something),
+      cmocka_unit_test(test_a_plan_that_does_not_fit_is_refused_with_numbers),
+  };
+  return cmocka_run_group_tests_name("base/memory_plan", tests, NULL, NULL);
+}
