@@ -65,6 +65,15 @@ struct packed {
   const int32_t *query_row; /* [queries] where a query's q, out and lse lie; NULL: as dout */
 };
 
+/* One token from a row of logits. */
+struct draw {
+  int32_t row;
+  float temperature; /* 0: the likeliest, whose log-probability is that of temperature 1 */
+  float u;           /* uniform in (0,1) */
+  int32_t token;     /* result */
+  float logprob;     /* result: logprob's, bit for bit */
+};
+
 struct adamw {
   float lr, beta1, beta2, eps, weight_decay;
   float bias1, bias2; /* 1 - beta^t */
@@ -76,6 +85,7 @@ struct ops {
   enum number_format format;
   size_t operand_bytes; /* 2 or 4 */
   struct pool *pool;    /* borrowed */
+  size_t scratch_bytes; /* what the table itself holds */
 
   /* --- memory (device memory on a device); alloc zeroes, NULL when refused --- */
   void *(*alloc)(const struct ops *, size_t bytes);
@@ -116,9 +126,9 @@ struct ops {
   void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits,
                   const int32_t *target, float temperature, int T, int V);
 
-  /* The uniform's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md, "Sampling". On one
-   * row. */
-  int32_t (*sample)(const struct ops *, const float *logits, float temperature, float u, int V);
+  /* Each draw's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md, "Sampling"; and its
+   * log-probability.  Neighbours that draw from one row at one temperature share its sums. */
+  void (*sample)(const struct ops *, struct draw *draws, int count, const float *logits, int V);
 
   /* --- backward: names as in forward, gradients d*; parameter gradients are added to ---
    * row[T]: which row of what the forward pass saved (x, gate, up, rstd; not the gradients) is row t's.  NULL: t */

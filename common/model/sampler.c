@@ -1,7 +1,7 @@
 /* From logits to a token.
  *
- * Plain temperature sampling, the only kind that training leases use, is ops->sample and ops->logprob and nothing
- * else. The truncating modes serve clients of the plain API: candidates in order of falling logit (lower id first
+ * Plain temperature sampling, the only kind that training leases use, is ops->sample and nothing else: all draws of a
+ * step in one call, which shares them out over the threads. The truncating modes serve clients of the plain API: candidates in order of falling logit (lower id first
  * among equals) are taken from a heap while they are needed, in this order of cuts, each seeing what the one before
  * left: temperature, top-k, top-p (over the renormalized rest; the entry that crosses top_p stays), min-p (relative
  * to the most likely).  Then inverse CDF over what is left, in that order.  Logits that are NaN are never candidates;
@@ -28,6 +28,11 @@ struct sampler {
   double *weight;           /* [V] exp((logit - largest) / T) of sorted */
   int heap_count;
 };
+
+size_t sampler_bytes(int vocabulary) {
+  const struct sampler *s = NULL;
+  return (size_t)vocabulary * (sizeof *s->heap + sizeof *s->sorted + sizeof *s->weight);
+}
 
 struct sampler *sampler_create(const struct ops *ops, int vocabulary) {
   struct sampler *s = calloc(1, sizeof *s);
@@ -146,15 +151,28 @@ static int32_t choose_truncated(struct sampler *s, const float *logits, const st
 
 /* --- the two calls --- */
 
-void sampler_choose(struct sampler *s, const float *logits, const struct sampling_params *p, float u, int32_t *token,
-                    float *logprob) {
-  const struct ops *ops = s->ops;
-  const bool truncating = (p->top_k > 0 && p->top_k < s->V) || p->top_p < 1 || p->min_p > 0;
-  const bool plain = p->temperature > 0 && !truncating;
+static bool is_truncating(const struct sampler *s, const struct sampling_params *p) {
+  return p->temperature > 0 && ((p->top_k > 0 && p->top_k < s->V) || p->top_p < 1 || p->min_p > 0);
+}
+
+static void draw_truncated(struct sampler *s, const float *logits, const struct sampling_params *p, struct draw *d) {
   float lse;
-  *token = plain || !(p->temperature > 0) ? ops->sample(ops, logits, p->temperature > 0 ? p->temperature : 0, u, s->V)
-                                          : choose_truncated(s, logits, p, u);
-  ops->logprob(ops, logprob, &lse, NULL, logits, token, plain ? p->temperature : 1, 1, s->V);
+  d->token = choose_truncated(s, logits, p, d->u);
+  s->ops->logprob(s->ops, &d->logprob, &lse, NULL, logits, &d->token, 1, 1, s->V);
+}
+
+void sampler_draw(struct sampler *s, const float *logits, const struct sampling_params *const *params,
+                  struct draw *draws, int count) {
+  for (int i = 0; i < count;) {
+    int plain = 0;
+    for (; i + plain < count && !is_truncating(s, params[i + plain]); plain++)
+      draws[i + plain].temperature = params[i + plain]->temperature;
+    if (plain > 0) s->ops->sample(s->ops, draws + i, plain, logits, s->V);
+    i += plain;
+    if (i == count) break;
+    draw_truncated(s, logits + (size_t)draws[i].row * (size_t)s->V, params[i], &draws[i]);
+    i++;
+  }
 }
 
 void sampler_top(struct sampler *s, const float *logits, int count, int32_t *tokens, float *logprobs) {

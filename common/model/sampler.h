@@ -20,10 +20,13 @@ struct sampler;
 struct sampler *sampler_create(const struct ops *ops, int vocabulary); /* NULL when memory is refused */
 void sampler_free(struct sampler *s);
 
-/* Chooses a token with uniform u in (0,1).  logprob: plain temperature sampling (no truncation, T > 0):
- * log-softmax(logits / T)[token] bit for bit as ops->logprob gives it; otherwise log-softmax(logits)[token]. */
-void sampler_choose(struct sampler *s, const float *logits, const struct sampling_params *p, float u, int32_t *token,
-                    float *logprob);
+size_t sampler_bytes(int vocabulary);
+
+/* count tokens: of each draw its row of logits [.,V] and its u in (0,1) are given, params[i] says how; the temperature is
+ * filled in.  logprob: plain temperature sampling (no truncation, T > 0): log-softmax(logits / T)[token] bit for bit as
+ * ops->logprob gives it; otherwise log-softmax(logits)[token]. */
+void sampler_draw(struct sampler *s, const float *logits, const struct sampling_params *const *params,
+                  struct draw *draws, int count);
 /* Of the raw distribution: the `count` largest log-probabilities, for clients that ask (`logprobs: n`). */
 void sampler_top(struct sampler *s, const float *logits, int count, int32_t *tokens, float *logprobs);
 

@@ -30,20 +30,56 @@ struct message {
 
 /* --- creation --- */
 
+static int rows_of(const struct engine_options *o) { return o->slots + o->prefill_chunk; }
+static int pages_per_sequence(const struct engine_options *o) {
+  return (o->model->context_max + o->page_tokens - 1) / o->page_tokens;
+}
+static size_t logits_bytes(const struct engine_options *o) {
+  return (size_t)ENGINE_LOGITS_ROWS * (size_t)o->model->config.vocabulary * sizeof(float);
+}
+
+/* Takes count * size zeroed bytes for *out, unless measuring; what it takes is added up. */
+struct taking {
+  bool measuring, refused;
+  size_t bytes;
+};
+static void *take(struct taking *t, size_t count, size_t size) {
+  t->bytes += count * size;
+  void *memory = t->measuring ? NULL : calloc(count, size);
+  t->refused |= !t->measuring && !memory;
+  return memory;
+}
+
+static void take_lists(struct engine *e, struct taking *t, const struct engine_options *o) {
+  const size_t slots = (size_t)o->slots, rows = (size_t)rows_of(o), samples = (size_t)o->samples_max;
+  e->live = take(t, samples, sizeof *e->live);
+  e->items = take(t, samples, sizeof *e->items);
+  e->take = take(t, samples, sizeof *e->take);
+  e->slot_used = take(t, slots, sizeof *e->slot_used);
+  e->tokens = take(t, rows, sizeof *e->tokens);
+  e->sequence = take(t, rows, sizeof *e->sequence);
+  e->position = take(t, rows, sizeof *e->position);
+  e->pages = take(t, slots * (size_t)pages_per_sequence(o), sizeof *e->pages);
+  e->pick_rows = take(t, ENGINE_LOGITS_ROWS, sizeof *e->pick_rows);
+  e->picks = take(t, rows, sizeof *e->picks);
+}
+
+struct engine_memory engine_memory(const struct engine_options *o) {
+  const struct model *m = o->model;
+  struct taking t = {.measuring = true};
+  struct engine measured = {0};
+  take_lists(&measured, &t, o);
+  return (struct engine_memory){
+      .kv = (size_t)o->pages * kv_page_bytes(m, o->page_tokens),
+      .scratch = workspace_bytes(m, rows_of(o)) + logits_bytes(o) + sampler_bytes(m->config.vocabulary) + t.bytes};
+}
+
 static bool allocate(struct engine *e) {
-  const size_t slots = (size_t)e->options.slots, rows = (size_t)e->rows_max;
-  e->slot_used = calloc(slots, sizeof *e->slot_used);
-  e->tokens = calloc(rows, sizeof *e->tokens);
-  e->sequence = calloc(rows, sizeof *e->sequence);
-  e->position = calloc(rows, sizeof *e->position);
-  e->pages = calloc(slots * (size_t)e->pages_per_sequence, sizeof *e->pages);
-  e->pick_rows = calloc(ENGINE_LOGITS_ROWS, sizeof *e->pick_rows);
-  e->picks = calloc(rows, sizeof *e->picks);
-  e->logits = e->model->ops->alloc(e->model->ops,
-                                   (size_t)ENGINE_LOGITS_ROWS * (size_t)e->model->config.vocabulary * sizeof(float));
+  struct taking t = {0};
+  take_lists(e, &t, &e->options);
+  e->logits = e->model->ops->alloc(e->model->ops, logits_bytes(&e->options));
   e->sampler = sampler_create(e->model->ops, e->model->config.vocabulary);
-  return e->slot_used && e->tokens && e->sequence && e->position && e->pages && e->pick_rows && e->picks && e->logits &&
-         e->sampler;
+  return !t.refused && e->logits && e->sampler;
 }
 
 enum rc engine_create(struct engine **out, const struct engine_options *options, struct err *err) {
@@ -52,16 +88,17 @@ enum rc engine_create(struct engine **out, const struct engine_options *options,
   if (!e) return err_set(err, RC_NO_MEMORY, NULL, "the engine was refused its memory");
   e->options = *options;
   e->model = options->model;
-  e->rows_max = options->slots + options->prefill_chunk;
-  e->pages_per_sequence = (e->model->context_max + options->page_tokens - 1) / options->page_tokens;
+  e->rows_max = rows_of(options);
+  e->pages_per_sequence = pages_per_sequence(options);
   pthread_mutex_init(&e->mutex, NULL);
   enum rc rc = kv_cache_create(&e->kv, e->model, options->pages, options->page_tokens, err);
   if (rc == RC_OK) rc = workspace_create(&e->ws, e->model, e->rows_max, err);
   if (rc == RC_OK) rc = queue_create(&e->inbox, (size_t)options->inbox_max, err);
   if (rc == RC_OK && !allocate(e))
     rc = err_set(err, RC_NO_MEMORY, NULL,
-                 "the engine's buffers for %d rows, %d slots of %d pages and %d x %d logits were refused", e->rows_max,
-                 options->slots, e->pages_per_sequence, ENGINE_LOGITS_ROWS, e->model->config.vocabulary);
+                 "the engine's buffers for %d rows, %d samples, %d slots of %d pages and %d x %d logits were refused",
+                 e->rows_max, options->samples_max, options->slots, e->pages_per_sequence, ENGINE_LOGITS_ROWS,
+                 e->model->config.vocabulary);
   if (rc != RC_OK) {
     engine_free(e);
     return rc;
@@ -202,20 +239,6 @@ static bool lease_fits(const struct engine *e, const struct job *job) {
   return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
 }
 
-static bool make_room(struct engine *e, int more) {
-  if (e->live_count + more <= e->live_cap) return true;
-  const size_t cap = 2 * (size_t)(e->live_count + more);
-  struct sample **live = realloc(e->live, cap * sizeof *live);
-  if (live) e->live = live;
-  struct sched_item *items = realloc(e->items, cap * sizeof *items);
-  if (items) e->items = items;
-  int *take = realloc(e->take, cap * sizeof *take);
-  if (take) e->take = take;
-  if (!live || !items || !take) return false;
-  e->live_cap = (int)cap;
-  return true;
-}
-
 static void take_job(struct engine *e, struct job *job) {
   if (job->done_count == job->sample_count) { /* an earlier holder had finished all of them */
     for (int32_t i = 0; i < job->sample_count; i++)
@@ -228,9 +251,14 @@ static void take_job(struct engine *e, struct job *job) {
   const bool fits = e->active && lease_fits(e, job) &&
                     (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) ||
                      fault_takes_any_lease(e->options.fault));
-  if (!fits || !make_room(e, job->sample_count)) {
-    log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
-             (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
+  const bool room = e->live_count + job->sample_count <= e->options.samples_max;
+  if (!fits || !room) {
+    if (!fits)
+      log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
+               (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
+    else
+      log_warn("%s goes back: it brings %d samples, and %d of at most %d are here", job->id, job->sample_count,
+               e->live_count, e->options.samples_max);
     end_job(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
     return;
   }

@@ -25,6 +25,7 @@ struct engine_options {
   int slots;                 /* samples decoded at once */
   int pages, page_tokens;    /* of the KV pool */
   int prefill_chunk;         /* rows of prompt computed in one step */
+  int samples_max;           /* unfinished samples, running and waiting; a job that brings more goes back */
   int inbox_max;             /* messages waiting */
   enum engine_fault fault;
   struct activity *activity; /* told when decoding of leased samples begins and ends; NULL: nobody asks */
@@ -39,6 +40,13 @@ struct engine_counters {
   int64_t tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
   int slots_busy, samples_waiting, pages_free, pages_total;
 };
+
+/* What an engine allocates; pure. */
+struct engine_memory {
+  size_t kv;      /* the KV pool */
+  size_t scratch; /* rows of a step, logits, sampler, lists */
+};
+struct engine_memory engine_memory(const struct engine_options *options);
 
 /* RC_NO_MEMORY says how much was needed. */
 enum rc engine_create(struct engine **out, const struct engine_options *options, struct err *err);

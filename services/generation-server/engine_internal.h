@@ -12,7 +12,10 @@
 #include "services/generation-server/fault.h"
 #include "services/generation-server/scheduler.h"
 
-enum { ENGINE_LOGITS_ROWS = 64 }; /* rows of logits computed at once: bounds the buffer, V wide */
+enum {
+  ENGINE_LOGITS_ROWS = 64, /* rows of logits computed at once: bounds the buffer, V wide */
+  ENGINE_DRAWS = 256       /* tokens drawn from them at once: several from the last row of a group's prompt */
+};
 
 /* One row of the step whose logits are drawn from. */
 struct pick {
@@ -31,11 +34,11 @@ struct engine {
   struct sampler *sampler;
   struct fault_state fault;
 
-  /* Unfinished samples, oldest first; as many as jobs bring, grown when a job is taken. */
-  struct sample **live;
-  struct sched_item *items; /* [live_cap] */
-  int *take;                /* [live_cap] rows of this step */
-  int live_count, live_cap;
+  /* Unfinished samples, oldest first. */
+  struct sample **live;     /* [samples_max] */
+  struct sched_item *items; /* [samples_max] */
+  int *take;                /* [samples_max] rows of this step */
+  int live_count;
   struct job *ended;           /* their done is called once the step is over */
   const struct follower *told; /* to be woken then; all jobs of a server have the same */
   bool *slot_used;             /* [slots] */
@@ -49,6 +52,10 @@ struct engine {
   struct pick *picks;                    /* [rows_max] */
   int row_count, pick_count;
   float *logits; /* [ENGINE_LOGITS_ROWS, V] */
+  struct draw draws[ENGINE_DRAWS];
+  struct sample *drawn[ENGINE_DRAWS]; /* the sample that each draw is for */
+  const struct sampling_params *params[ENGINE_DRAWS];
+  int draw_count;
 
   struct queue *inbox; /* of struct message */
   pthread_t thread;

@@ -167,36 +167,46 @@ static void keep_raw(struct engine *e, struct sample *s, const float *logits) {
   if (k > 0) sampler_top(e->sampler, logits, (int)k, s->top_tokens + at, s->top_logprobs + at);
 }
 
-static void draw(struct engine *e, struct sample *s, const float *logits) {
+static void take_token(struct engine *e, struct sample *s, const struct draw *d) {
   struct job *job = s->job;
-  struct rng_key key = job->key;
-  uint32_t words[4];
-  key.sample = (uint32_t)s->index;
-  rng_words(words, &key, (uint32_t)sample_length(s));
-  int32_t token;
-  float logprob;
-  sampler_choose(e->sampler, logits, &job->sampling, rng_uniform(words[0]), &token, &logprob);
-  s->tokens[s->count] = token;
-  s->logprobs[s->count] = logprob;
+  s->tokens[s->count] = d->token;
+  s->logprobs[s->count] = d->logprob;
   s->versions[s->count] = e->policy.version;
-  if (job->raw_logprobs) keep_raw(e, s, logits);
+  if (job->raw_logprobs) keep_raw(e, s, e->logits + (size_t)d->row * (size_t)e->model->config.vocabulary);
   s->count++;
   sample_show(e, s);
   atomic_fetch_add(&e->tokens_sampled, 1);
-  if (sample_stops_at(job, token))
+  if (sample_stops_at(job, d->token))
     sample_finish(e, s, FINISH_STOP);
   else if (s->count == job->max_new)
     sample_finish(e, s, FINISH_LENGTH);
 }
 
+static void draw_gathered(struct engine *e) {
+  sampler_draw(e->sampler, e->logits, e->params, e->draws, e->draw_count);
+  for (int i = 0; i < e->draw_count; i++) take_token(e, e->drawn[i], &e->draws[i]);
+  e->draw_count = 0;
+}
+
+/* A sample draws once in a step. */
+static void add_draw(struct engine *e, struct sample *s, int row) {
+  struct rng_key key = s->job->key;
+  uint32_t words[4];
+  key.sample = (uint32_t)s->index;
+  rng_words(words, &key, (uint32_t)sample_length(s));
+  if (e->draw_count == ENGINE_DRAWS) draw_gathered(e);
+  e->drawn[e->draw_count] = s;
+  e->params[e->draw_count] = &s->job->sampling;
+  e->draws[e->draw_count++] = (struct draw){.row = row, .u = rng_uniform(words[0])};
+}
+
 /* All samples of the leader's group without a token draw their first one. */
-static void draw_group(struct engine *e, struct job *job, const float *logits) {
+static void add_group(struct engine *e, struct job *job, int row) {
   for (int32_t i = 0; i < job->sample_count; i++)
-    if (job->samples[i].state != SAMPLE_DONE && job->samples[i].count == 0) draw(e, &job->samples[i], logits);
+    if (job->samples[i].state != SAMPLE_DONE && job->samples[i].count == 0) add_draw(e, &job->samples[i], row);
 }
 
 static void draw_all(struct engine *e, const void *hidden) {
-  const size_t V = (size_t)e->model->config.vocabulary;
   for (int begin = 0; begin < e->pick_count; begin += ENGINE_LOGITS_ROWS) {
     const int n = e->pick_count - begin < ENGINE_LOGITS_ROWS ? e->pick_count - begin : ENGINE_LOGITS_ROWS;
     for (int i = 0; i < n; i++) e->pick_rows[i] = e->picks[begin + i].row;
@@ -204,10 +214,11 @@ static void draw_all(struct engine *e, const void *hidden) {
     for (int i = 0; i < n; i++) {
       const struct pick *pick = &e->picks[begin + i];
       if (pick->for_group)
-        draw_group(e, pick->sample->job, e->logits + (size_t)i * V);
+        add_group(e, pick->sample->job, i);
       else
-        draw(e, pick->sample, e->logits + (size_t)i * V);
+        add_draw(e, pick->sample, i);
     }
+    draw_gathered(e);
   }
 }
 

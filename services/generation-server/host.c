@@ -7,17 +7,19 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/memory.h"
 #include "common/model/forward.h"
 
-enum { INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST, WEIGHTS_HEADER_BYTES = 16 << 20 };
+enum {
+  INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST,
+  SAMPLES_MAX = LIMIT_QUEUED_REQUESTS + 2 * LIMIT_SLOTS, /* of plain requests; leased ones: slots and prefetch */
+  WEIGHTS_HEADER_BYTES = 16 << 20
+};
 
 /* Every slot at full context, but at most a quarter of the memory, and at least one sequence. */
-static int choose_pages(const struct host_options *o, const struct model *m) {
+static int choose_pages(const struct host_options *o, const struct model *m, size_t room) {
   const int64_t per_sequence = (m->context_max + o->page_tokens - 1) / o->page_tokens;
   if (o->pages > 0) return o->pages;
-  const int64_t memory = (int64_t)memory_available_bytes();
-  const int64_t affordable = (memory > 0 ? memory : INT64_MAX) / 4 / (int64_t)kv_page_bytes(m, o->page_tokens);
+  const int64_t affordable = (int64_t)(room / 4 / kv_page_bytes(m, o->page_tokens));
   int64_t pages = per_sequence * o->slots;
   if (pages > affordable) pages = affordable;
   if (pages < per_sequence) pages = per_sequence;
@@ -32,15 +34,39 @@ static enum rc make_backend(struct pool **pool, struct ops **ops, struct model *
   return rc;
 }
 
-/* Memory is handed out lazily: without this a server that is too large would die later, in the middle of something. */
-static enum rc check_memory(const struct host_options *o, const struct model *m, int pages, struct err *err) {
-  const size_t available = memory_available_bytes();
-  const size_t weights = 2 * weights_bytes(m, false), kv = (size_t)pages * kv_page_bytes(m, o->page_tokens);
-  const size_t needed = weights + kv + workspace_bytes(m, o->slots + o->prefill_chunk);
-  if (available == 0 || needed <= available) return RC_OK;
-  return err_set(err, RC_NO_MEMORY, NULL,
-                 "two sets of weights (%zu MiB), %d KV pages (%zu MiB) and scratch need %zu MiB, and there are %zu MiB",
-                 weights >> 20, pages, kv >> 20, needed >> 20, available >> 20);
+static struct engine_options engine_options_of(const struct host_options *o, const struct model *m, int pages) {
+  return (struct engine_options){.model = m,
+                                 .slots = o->slots,
+                                 .pages = pages,
+                                 .page_tokens = o->page_tokens,
+                                 .prefill_chunk = o->prefill_chunk,
+                                 .samples_max = SAMPLES_MAX,
+                                 .inbox_max = INBOX_MAX,
+                                 .fault = o->fault,
+                                 .activity = o->activity};
+}
+
+void host_memory_plan(struct memory_plan *out, const struct model *m, const struct host_options *options, int pages) {
+  const struct engine_options o = engine_options_of(options, m, pages);
+  const struct engine_memory engine = engine_memory(&o);
+  const size_t backend = m->ops->scratch_bytes + model_rope_bytes(m); /* the engine's; the stager has its like */
+  *out = (struct memory_plan){0};
+  memory_plan_add(out, "weights", weights_bytes(m, false));
+  memory_plan_add(out, "staged weights", weights_bytes(m, false));
+  memory_plan_add(out, "incoming weights", model_file_bytes(m)); /* a pushed or pulled file, until it is staged */
+  memory_plan_add(out, "KV cache", engine.kv);
+  memory_plan_add(out, "scratch", engine.scratch + 2 * backend);
+}
+
+/* Sizes the KV pool, and holds everything against the room there is. */
+static enum rc plan_memory(int *pages, const struct host_options *o, const struct model *m, struct err *err) {
+  struct memory_room room;
+  struct memory_plan plan;
+  memory_room_read(&room, "", (size_t)o->memory_max);
+  *pages = choose_pages(o, m, memory_room_left(&room));
+  host_memory_plan(&plan, m, o, *pages);
+  memory_plan_show(&plan);
+  return memory_plan_check(&plan, &room, "the generation-server", err);
 }
 
 enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config,
@@ -52,20 +78,13 @@ enum rc host_open(struct host **out, const struct host_options *options, const s
   h->config = *config;
   enum rc rc = make_backend(&h->pool, &h->ops, &h->model, options, config, err);
   if (rc == RC_OK) rc = make_backend(&h->stage_pool, &h->stage_ops, &h->stage_model, options, config, err);
-  const int pages = rc == RC_OK ? choose_pages(options, h->model) : 0;
-  if (rc == RC_OK) rc = check_memory(options, h->model, pages, err);
+  int pages = 0;
+  if (rc == RC_OK) rc = plan_memory(&pages, options, h->model, err);
   for (int i = 0; i < 2 && rc == RC_OK; i++) rc = weights_create(&h->weights[i], h->stage_model, false, err);
   if (rc == RC_OK) {
-    const struct engine_options engine = {.model = h->model,
-                                          .slots = options->slots,
-                                          .pages = pages,
-                                          .page_tokens = options->page_tokens,
-                                          .prefill_chunk = options->prefill_chunk,
-                                          .inbox_max = INBOX_MAX,
-                                          .fault = options->fault,
-                                          .activity = options->activity,
-                                          .activated = activated,
-                                          .context = context};
+    struct engine_options engine = engine_options_of(options, h->model, pages);
+    engine.activated = activated;
+    engine.context = context;
     rc = engine_create(&h->engine, &engine, err);
     h->weights_file_max = h->model->params.elements * sizeof(float) + WEIGHTS_HEADER_BYTES;
     if (config->tied) h->weights_file_max += (size_t)config->vocabulary * (size_t)config->hidden * sizeof(float);

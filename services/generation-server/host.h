@@ -6,13 +6,15 @@
 #ifndef LEASEHOLD_GENERATION_HOST_H
 #define LEASEHOLD_GENERATION_HOST_H
 
+#include "common/base/memory_plan.h"
 #include "common/model/tokenizer.h"
 #include "services/generation-server/engine.h"
 
 struct host_options {
   int slots, threads, pages, page_tokens, prefill_chunk,
-      context_max; /* pages 0: from slots, context and memory; context_max 0: the model's */
-  const char *isa; /* "" or NULL: by CPUID */
+      context_max;    /* pages 0: from slots, context and memory; context_max 0: the model's */
+  int64_t memory_max; /* bytes to plan for; 0: what the machine and the control group have left */
+  const char *isa;    /* "" or NULL: by CPUID */
   enum engine_fault fault;
   struct activity *activity; /* engine.h */
 };
@@ -27,6 +29,10 @@ struct host {
   struct engine *engine;
   size_t weights_file_max; /* bytes of a safetensors file of this model */
 };
+
+/* Everything that a host allocates for this model under these options, with that many KV pages; pure.  The README's
+ * formula. */
+void host_memory_plan(struct memory_plan *out, const struct model *m, const struct host_options *options, int pages);
 
 /* Takes over the tokenizer on RC_OK. */
 enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config,

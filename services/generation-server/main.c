@@ -13,7 +13,8 @@ enum { TICK_MS = 50 };
 struct settings {
   struct program_settings program;
   const char *coordinator, *advertise_url, *name, *model, *isa, *fault;
-  int64_t slots, threads, kv_pages, page_tokens, prefill_chunk, context_max, prefetch, drain_ms, stream_stall_ms;
+  int64_t slots, threads, kv_pages, page_tokens, prefill_chunk, context_max, memory_max, prefetch, drain_ms,
+      stream_stall_ms;
 };
 
 static enum rc check(const struct settings *s, struct server_options *out, struct err *err) {
@@ -33,10 +34,12 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                           .page_tokens = (int)s->page_tokens,
                                           .prefill_chunk = (int)s->prefill_chunk,
                                           .context_max = (int)s->context_max,
+                                          .memory_max = s->memory_max,
                                           .isa = s->isa}};
 #ifdef LEASEHOLD_FAULTS
   if (!fault_parse(&out->host.fault, s->fault))
-    return err_set(err, RC_INVALID, "fault", "expected none, flip-weight, flip-kv, no-version-check or die-in-lease, got %s", s->fault);
+    return err_set(err, RC_INVALID, "fault",
+                   "expected none, flip-weight, flip-kv, no-version-check or die-in-lease, got %s", s->fault);
 #endif
   if (s->page_tokens % 16 != 0)
     return err_set(err, RC_INVALID, "page-tokens", "expected a multiple of 16, got %lld", (long long)s->page_tokens);
@@ -80,6 +83,8 @@ int main(int argc, char **argv) {
       {"page-tokens", OPTION_INT, &s.page_tokens, "32", 16, 1024, "positions of a page, a multiple of 16"},
       {"prefill-chunk", OPTION_INT, &s.prefill_chunk, "256", 1, 65536, "prompt positions computed in one step"},
       {"context-max", OPTION_INT, &s.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS, "longest sequence; 0: the model's"},
+      {"memory-max", OPTION_INT, &s.memory_max, "0", 0, 9e15,
+       "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
       {"isa", OPTION_STRING, &s.isa, "", 0, 0, "kernels to use: v2, v3, v4 or v4-bf16 (default: by CPU)"},
@@ -87,7 +92,8 @@ int main(int argc, char **argv) {
       {"stream-stall-ms", OPTION_INT, &s.stream_stall_ms, "30000", 100, 600000,
        "a streaming reader that is behind and takes nothing for so long is cut off"},
 #ifdef LEASEHOLD_FAULTS
-      {"fault", OPTION_STRING, &s.fault, "none", 0, 0, "mutants and a sudden death of the exactness tests: see fault.h"},
+      {"fault", OPTION_STRING, &s.fault, "none", 0, 0,
+       "mutants and a sudden death of the exactness tests: see fault.h"},
 #endif
   };
   const struct program program = {

@@ -141,11 +141,10 @@ struct logprob_backward_args { /* rows */
   int V;
 };
 
-struct sample_args { /* one row; begin and end are ignored */
+struct sample_args { /* draws */
+  struct draw *draws;
   const float *logits;
-  float temperature, u;
   int V;
-  int32_t *token;
 };
 
 struct embed_backward_args { /* columns */

@@ -197,11 +197,9 @@ static void ops_logprob(const struct ops *o, float *logprob, float *lse, float *
   split(o, cpu_of(o)->kernels->logprob, &c, (size_t)T, 1, 20.0 * T * V, 1);
 }
 
-static int32_t ops_sample(const struct ops *o, const float *logits, float temperature, float u, int V) {
-  int32_t token = 0;
-  struct sample_args c = {.logits = logits, .temperature = temperature, .u = u, .V = V, .token = &token};
-  cpu_of(o)->kernels->sample(&c, 0, 1, cpu_of(o)->scratch);
-  return token;
+static void ops_sample(const struct ops *o, struct draw *draws, int count, const float *logits, int V) {
+  struct sample_args c = {.draws = draws, .logits = logits, .V = V};
+  split(o, cpu_of(o)->kernels->sample, &c, (size_t)count, 1, 20.0 * count * V, 1);
 }
 
 /* --- backward
@@ -428,6 +426,7 @@ enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *
   cpu->ops.format = format;
   cpu->ops.operand_bytes = format == FORMAT_BF16 ? 2 : 4;
   cpu->ops.pool = pool;
+  cpu->ops.scratch_bytes = (size_t)threads * CPU_SCRATCH_BYTES + SQUARES_STEP * sizeof(double);
   cpu->kernels = chosen->kernels;
   cpu->threads = threads;
   cpu->scratch = ops_alloc(&cpu->ops, (size_t)threads * CPU_SCRATCH_BYTES);

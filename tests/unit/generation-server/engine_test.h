@@ -85,6 +85,7 @@ static inline void rig_open(struct rig *r, int slots, int pages, int page_tokens
                                    .pages = pages,
                                    .page_tokens = page_tokens,
                                    .prefill_chunk = chunk,
+                                   .samples_max = 512,
                                    .inbox_max = 256};
   if (engine_create(&r->engine, &o, &err) != RC_OK) fail_msg("%s", err.message);
   rig_weights(r, 0, 1, 3);

@@ -378,6 +378,33 @@ static void test_logprob(void **state) {
   every_machine(logprob_on);
 }
 
+static int32_t sample_one(const struct ops *o, const float *logits, float temperature, float u, int V) {
+  struct draw d = {.temperature = temperature, .u = u};
+  o->sample(o, &d, 1, logits, V);
+  return d.token;
+}
+
+/* Many draws in one call, from rows in no order, at several temperatures: each as if it were alone, and its
+ * log-probability that of the other kernel. */
+static void draws_together(const struct ops *o, int V) {
+  enum { ROWS = 5, DRAWS = 40 };
+  float *logits = random_floats((size_t)(ROWS * V), 6.0f), logprob, lse;
+  static const float temperatures[] = {1.0f, 0.7f, 0.0f};
+  struct draw draws[DRAWS];
+  for (int i = 0; i < DRAWS; i++)
+    draws[i] = (struct draw){.row = (i / 3 * 7) % ROWS,
+                             .temperature = temperatures[i / 5 % 3],
+                             .u = (float)(random_u32() >> 8) * 0x1p-24f + 0x1p-25f};
+  o->sample(o, draws, DRAWS, logits, V);
+  for (int i = 0; i < DRAWS; i++) {
+    const struct draw *d = &draws[i];
+    const float *row = logits + d->row * V, temperature = d->temperature > 0 ? d->temperature : 1.0f;
+    assert_int_equal(d->token, lit_sample(row, d->temperature, d->u, V));
+    o->logprob(o, &logprob, &lse, NULL, row, &d->token, temperature, 1, V);
+    assert_memory_equal(&d->logprob, &logprob, sizeof logprob);
+  }
+}
+
 static void sample_on(const struct machine *m) {
   static const int widths[] = {1, 2, 17, 272, 1000};
   const struct ops *o = m->ops;
@@ -390,17 +417,26 @@ static void sample_on(const struct machine *m) {
                                                                                              : 1.7f;
       if (i == 0) u = 1.0f;
       if (i == 1) u = 0.0f;
-      assert_int_equal(o->sample(o, logits, temperature, u, V), lit_sample(logits, temperature, u, V));
+      assert_int_equal(sample_one(o, logits, temperature, u, V), lit_sample(logits, temperature, u, V));
     }
-    assert_int_equal(o->sample(o, logits, 0.0f, 0.3f, V), lit_sample(logits, 0.0f, 0.3f, V));
+    assert_int_equal(sample_one(o, logits, 0.0f, 0.3f, V), lit_sample(logits, 0.0f, 0.3f, V));
+    draws_together(o, V);
   }
   float ties[4] = {1.0f, 3.0f, 3.0f, 3.0f}, *cold = zeros(600);
-  assert_int_equal(o->sample(o, ties, 0.0f, 0.9f, 4), 1);
+  assert_int_equal(sample_one(o, ties, 0.0f, 0.9f, 4), 1);
+  float *odd = random_floats(600, 6.0f);
+  odd[300] = odd[559] = 77.0f;
+  odd[1] = odd[299] = NAN;
+  assert_int_equal(sample_one(o, odd, 0.0f, 0.9f, 600), 300);
+  odd[0] = NAN; /* nothing is above what is not a number */
+  assert_int_equal(sample_one(o, odd, 0.0f, 0.9f, 600), 0);
+  for (int v = 0; v < 600; v++) odd[v] = -HUGE_VALF;
+  assert_int_equal(sample_one(o, odd, 0.0f, 0.9f, 600), 0);
   for (int v = 0; v < 600; v++) cold[v] = v == 270 || v == 280 ? 0.0f : -500.0f; /* blocks 0 and 2 are exactly zero */
-  assert_int_equal(o->sample(o, cold, 1.0f, 0.2f, 600), 270);
-  assert_int_equal(o->sample(o, cold, 1.0f, 0.7f, 600), 280);
-  assert_int_equal(o->sample(o, cold, 1.0f, 1.0f, 600), 280);
-  assert_int_equal(o->sample(o, cold, 1.0f, 0.0f, 600), 270);
+  assert_int_equal(sample_one(o, cold, 1.0f, 0.2f, 600), 270);
+  assert_int_equal(sample_one(o, cold, 1.0f, 0.7f, 600), 280);
+  assert_int_equal(sample_one(o, cold, 1.0f, 1.0f, 600), 280);
+  assert_int_equal(sample_one(o, cold, 1.0f, 0.0f, 600), 270);
 }
 
 static void test_sample(void **state) {

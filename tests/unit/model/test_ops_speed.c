@@ -121,7 +121,8 @@ static void row_rates(int T, int V) {
       .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .bias1 = 0.5f, .bias2 = 0.5f, .grad_scale = 1.0f};
   RATE(rate, (double)T * V, ops->logprob(ops, lp, lse, NULL, logits, target, 1.0f, T, V));
   print_message("  logprob: %.2f G entries/s\n", rate);
-  RATE(rate, (double)V, (void)ops->sample(ops, logits, 1.0f, 0.5f, V));
+  struct draw draw = {.temperature = 1.0f, .u = 0.5f};
+  RATE(rate, (double)V, ops->sample(ops, &draw, 1, logits, V));
   print_message("  sample: %.2f G entries/s\n", rate);
   RATE(rate, (double)T * V, ops->swiglu(ops, m, logits, master, (size_t)T * (size_t)V));
   print_message("  swiglu: %.2f G elements/s\n", rate);

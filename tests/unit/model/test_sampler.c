@@ -31,6 +31,13 @@ static void make_logits(float *logits, uint64_t seed) {
   for (int v = 0; v < V; v++) logits[v] = (float)random_below(&rng, 10000) * 1e-3f;
 }
 
+static void choose(const float *logits, const struct sampling_params *p, float u, int32_t *token, float *logprob) {
+  struct draw d = {.u = u};
+  sampler_draw(sampler, logits, &p, &d, 1);
+  *token = d.token;
+  *logprob = d.logprob;
+}
+
 static float raw_logprob(const float *logits, int32_t token) {
   double sum = 0;
   for (int v = 0; v < V; v++) sum += exp((double)logits[v]);
@@ -43,7 +50,7 @@ static void histogram(const float *logits, const struct sampling_params *p, int 
   for (int i = 0; i < 4000; i++) {
     int32_t token;
     float logprob;
-    sampler_choose(sampler, logits, p, ((float)i + 0.5f) / 4000, &token, &logprob);
+    choose(logits, p, ((float)i + 0.5f) / 4000, &token, &logprob);
     assert_true(token >= 0 && token < V);
     assert_true(fabsf(logprob - raw_logprob(logits, token)) < 1e-5f);
     counts[token]++;
@@ -60,10 +67,38 @@ static void test_plain_is_the_kernels(void **state) {
     int32_t token;
     float logprob, expected, lse;
     make_logits(logits, (uint64_t)i);
-    sampler_choose(sampler, logits, &p, u, &token, &logprob);
-    assert_int_equal(token, ops->sample(ops, logits, p.temperature, u, V));
+    choose(logits, &p, u, &token, &logprob);
+    struct draw d = {.temperature = p.temperature, .u = u};
+    ops->sample(ops, &d, 1, logits, V);
+    assert_int_equal(token, d.token);
     ops->logprob(ops, &expected, &lse, NULL, logits, &token, p.temperature, 1, V);
     assert_memory_equal(&logprob, &expected, sizeof logprob);
+  }
+}
+
+/* Plain, greedy and truncating draws in one call are those of calls of their own. */
+static void test_draws_of_all_kinds_together(void **state) {
+  (void)state;
+  enum { ROWS = 4, DRAWS = 24 };
+  static float logits[ROWS * V];
+  const struct sampling_params kinds[] = {{.temperature = 1, .top_p = 1},
+                                          {.temperature = 0, .top_p = 1},
+                                          {.temperature = 0.8f, .top_p = 0.7f},
+                                          {.temperature = 1.5f, .top_p = 1, .top_k = 5}};
+  const struct sampling_params *params[DRAWS];
+  struct draw draws[DRAWS];
+  for (int r = 0; r < ROWS; r++) make_logits(logits + r * V, (uint64_t)r + 90);
+  for (int i = 0; i < DRAWS; i++) {
+    params[i] = &kinds[i * i % 7 % 4];
+    draws[i] = (struct draw){.row = i * 3 % ROWS, .u = ((float)i + 0.5f) / DRAWS};
+  }
+  sampler_draw(sampler, logits, params, draws, DRAWS);
+  for (int i = 0; i < DRAWS; i++) {
+    int32_t token;
+    float logprob;
+    choose(logits + draws[i].row * V, params[i], draws[i].u, &token, &logprob);
+    assert_int_equal(draws[i].token, token);
+    assert_memory_equal(&draws[i].logprob, &logprob, sizeof logprob);
   }
 }
 
@@ -76,10 +111,10 @@ static void test_greedy_takes_the_lowest_of_equals(void **state) {
   float logprob;
   make_logits(logits, 1);
   logits[41] = logits[200] = logits[7] = 12;
-  sampler_choose(sampler, logits, &p, 0.99f, &token, &logprob);
+  choose(logits, &p, 0.99f, &token, &logprob);
   assert_int_equal(token, 7);
   assert_true(fabsf(logprob - raw_logprob(logits, 7)) < 1e-5f);
-  sampler_choose(sampler, logits, &with_k, 0.99f, &token, &logprob);
+  choose(logits, &with_k, 0.99f, &token, &logprob);
   assert_int_equal(token, 7);
 }
 
@@ -172,7 +207,7 @@ static void test_survives_broken_logits(void **state) {
       for (size_t k = 0; k < sizeof modes / sizeof modes[0]; k++) {
         int32_t token = -1, top[4];
         float logprob, tops[4];
-        sampler_choose(sampler, logits, &modes[k], 0.5f, &token, &logprob);
+        choose(logits, &modes[k], 0.5f, &token, &logprob);
         assert_true(token >= 0 && token < V);
         sampler_top(sampler, logits, 4, top, tops);
         for (int j = 0; j < 4; j++) assert_true(top[j] >= 0 && top[j] < V);
@@ -184,6 +219,7 @@ static void test_survives_broken_logits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_plain_is_the_kernels),
+      cmocka_unit_test(test_draws_of_all_kinds_together),
       cmocka_unit_test(test_greedy_takes_the_lowest_of_equals),
       cmocka_unit_test(test_top_k_keeps_lower_ids_of_ties),
       cmocka_unit_test(test_top_p_keeps_the_token_that_crosses),

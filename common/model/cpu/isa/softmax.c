@@ -96,11 +96,19 @@ void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void
   }
 }
 
+/* The lowest index among equals; 0 when that is not a number. */
 static int32_t argmax(const float *logits, int V) {
-  int best = 0;
-  for (int v = 1; v < V; v++)
-    if (logits[v] > logits[best]) best = v;
-  return best;
+  int block = 0;
+  float best = -HUGE_VALF;
+  if (logits[0] != logits[0]) return 0;
+  for (int v = 0; v < V; v += BLOCK) {
+    const float most = max_row(logits + v, 1.0f, V - v < BLOCK ? V - v : BLOCK);
+    if (most <= best) continue;
+    best = most;
+    block = v;
+  }
+  while (logits[block] != best) block++;
+  return block;
 }
 
 /* The first entry of the block whose running sum exceeds the threshold, else the block's last with p > 0. */
@@ -114,36 +122,57 @@ static int32_t walk_block(const float *p, int n, float running, float threshold)
   return last;
 }
 
-void ISA_NAME(sample)(const void *args, size_t begin, size_t end, void *scratch) {
-  const struct sample_args *c = args;
-  float *sums = scratch, p[BLOCK];
-  int blocks = (c->V + BLOCK - 1) / BLOCK;
-  (void)begin;
-  (void)end;
-  assert(blocks <= BLOCKS_MAX);
-  if (!(c->temperature > 0.0f)) {
-    *c->token = argmax(c->logits, c->V);
-    return;
+/* exp(z - max) of a row, summed by blocks: what a draw and its log-probability have in common. */
+struct row_sums {
+  const float *logits;
+  float temperature, max, total;
+  float *blocks; /* [ceil(V / BLOCK)] */
+};
+
+static void sum_row(struct row_sums *r, const float *logits, float temperature, int V) {
+  r->logits = logits;
+  r->temperature = temperature;
+  r->max = max_row(logits, temperature, V);
+  r->total = 0.0f;
+  for (int b = 0; b * BLOCK < V; b++) {
+    const int at = b * BLOCK, n = V - at < BLOCK ? V - at : BLOCK;
+    r->blocks[b] = block_sum(logits + at, n, temperature, r->max, NULL, NULL);
+    r->total = r->total + r->blocks[b];
   }
-  float max = max_row(c->logits, c->temperature, c->V), total = 0.0f;
-  for (int b = 0; b < blocks; b++) {
-    int n = c->V - b * BLOCK < BLOCK ? c->V - b * BLOCK : BLOCK;
-    sums[b] = block_sum(c->logits + b * BLOCK, n, c->temperature, max, NULL, NULL);
-    total = total + sums[b];
-  }
-  float threshold = c->u * total, running = 0.0f, before = 0.0f;
+}
+
+static int32_t draw_token(const struct row_sums *r, float u, int V) {
+  const int blocks = (V + BLOCK - 1) / BLOCK;
+  const float threshold = u * r->total;
+  float running = 0.0f, before = 0.0f, p[BLOCK];
   int chosen = 0;
   for (int b = 0; b < blocks; b++) {
-    if (sums[b] > 0.0f) {
+    if (r->blocks[b] > 0.0f) {
       chosen = b;
       before = running;
     }
-    if (running + sums[b] > threshold) break;
-    running = running + sums[b];
+    if (running + r->blocks[b] > threshold) break;
+    running = running + r->blocks[b];
   }
-  int n = c->V - chosen * BLOCK < BLOCK ? c->V - chosen * BLOCK : BLOCK;
-  block_sum(c->logits + chosen * BLOCK, n, c->temperature, max, NULL, p);
-  *c->token = chosen * BLOCK + walk_block(p, n, before, threshold);
+  const int at = chosen * BLOCK, n = V - at < BLOCK ? V - at : BLOCK;
+  block_sum(r->logits + at, n, r->temperature, r->max, NULL, p);
+  return at + walk_block(p, n, before, threshold);
+}
+
+void ISA_NAME(sample)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct sample_args *c = args;
+  struct row_sums sums = {.blocks = scratch};
+  assert(c->V <= BLOCKS_MAX * BLOCK);
+  for (size_t i = begin; i < end; i++) {
+    struct draw *d = &c->draws[i];
+    const bool greedy = !(d->temperature > 0.0f);
+    const float temperature = greedy ? 1.0f : d->temperature;
+    const float *logits = c->logits + (size_t)d->row * (size_t)c->V;
+    if (sums.logits != logits || sums.temperature != temperature) sum_row(&sums, logits, temperature, c->V);
+    d->token = greedy ? argmax(logits, c->V) : draw_token(&sums, d->u, c->V);
+    const float z = temperature == 1.0f ? logits[d->token] : logits[d->token] / temperature;
+    d->logprob = z - (sums.max + log_one(sums.total));
+  }
 }
 
 _Static_assert(BLOCKS_MAX * sizeof(float) <= CPU_SCRATCH_BYTES, "the sampler's scratch");
