@@ -15,7 +15,7 @@
 
 #include "services/generation-server/engine.h"
 
-enum { RIG_STEPS_MAX = 20000, OUTCOME_TOKENS_MAX = 160, OUTCOME_SAMPLES_MAX = 16 };
+enum { RIG_STEPS_MAX = 20000, RIG_SAMPLES_MAX = 512, OUTCOME_TOKENS_MAX = 160, OUTCOME_SAMPLES_MAX = 16 };
 
 static inline struct model_config tiny_config(void) {
   return (struct model_config){.layers = 2,
@@ -55,11 +55,11 @@ struct outcome {
   } sample[OUTCOME_SAMPLES_MAX];
 };
 
-static inline void rig_backend(struct rig *r) {
+static inline void rig_backend(struct rig *r, int threads) {
   struct err err = {0};
   const struct model_config config = tiny_config();
   *r = (struct rig){0};
-  assert_int_equal(pool_create(&r->pool, 1, &err), RC_OK);
+  assert_int_equal(pool_create(&r->pool, threads, &err), RC_OK);
   assert_int_equal(ops_cpu_create(&r->ops, FORMAT_BF16, NULL, r->pool, &err), RC_OK);
   assert_int_equal(model_create(&r->model, &config, r->ops, 0, &err), RC_OK);
 }
@@ -77,20 +77,24 @@ static inline void rig_weights(struct rig *r, int which, uint64_t seed, int64_t 
   assert_int_equal(weights_digest(&r->policy[which].digest, r->weights[which], &err), RC_OK);
 }
 
-static inline void rig_open(struct rig *r, int slots, int pages, int page_tokens, int chunk) {
+static inline void rig_open_threads(struct rig *r, int threads, int slots, int pages, int page_tokens, int chunk) {
   struct err err = {0};
-  rig_backend(r);
+  rig_backend(r, threads);
   const struct engine_options o = {.model = r->model,
                                    .slots = slots,
                                    .pages = pages,
                                    .page_tokens = page_tokens,
                                    .prefill_chunk = chunk,
-                                   .samples_max = 512,
+                                   .samples_max = RIG_SAMPLES_MAX,
                                    .inbox_max = 256};
   if (engine_create(&r->engine, &o, &err) != RC_OK) fail_msg("%s", err.message);
   rig_weights(r, 0, 1, 3);
   rig_weights(r, 1, 2, 4);
   assert_int_equal(engine_activate(r->engine, r->weights[0], &r->policy[0]), RC_OK);
+}
+
+static inline void rig_open(struct rig *r, int slots, int pages, int page_tokens, int chunk) {
+  rig_open_threads(r, 1, slots, pages, page_tokens, chunk);
 }
 
 static inline void rig_close(struct rig *r) {
@@ -121,6 +125,14 @@ static inline void keep_outcome(struct job *job, void *context) {
     memcpy(o->sample[i].logprobs, s->logprobs, (size_t)s->count * sizeof *s->logprobs);
     memcpy(o->sample[i].versions, s->versions, (size_t)s->count * sizeof *s->versions);
   }
+  job_free(job);
+}
+
+/* For jobs of more samples than an outcome holds. */
+static inline void note_end(struct job *job, void *context) {
+  struct outcome *o = context;
+  o->ended = true;
+  o->end = job->end;
   job_free(job);
 }
 

@@ -8,7 +8,7 @@ static void run_lease(struct outcome *o, enum engine_fault fault, bool leased) {
   struct rig rig;
   struct err err = {0};
   int32_t prompt[24];
-  rig_backend(&rig);
+  rig_backend(&rig, 1);
   const struct engine_options options = {.model = rig.model,
                                          .slots = 4,
                                          .pages = 64,
