@@ -19,6 +19,7 @@ enum {
   LEVELS = 4,
   INLINE_FLOPS = 40000, /* below: not worth waking a thread */
   PARTS_PER_THREAD = 4, /* for work of uneven cost */
+  MANY_ROWS = 192,      /* of a thread: W is read twice or more, and each time for many rows */
   HUGE_PAGE = 2 << 20,
   SQUARES_STEP = 1024 /* blocks of one step of sum_of_squares */
 };
@@ -133,14 +134,14 @@ static void ops_rmsnorm(const struct ops *o, void *y, float *rstd, const float *
   split(o, cpu_of(o)->kernels->rmsnorm, &c, (size_t)T, 1, 4.0 * T * D, 1);
 }
 
-/* Outputs are split by panels of 32 columns, so that a thread reads its share of W alone; by rows when there are too
- * few panels. */
+/* Outputs are split by panels of 32 columns, so that a thread reads its share of W alone; by rows when there are so
+ * many of them that W's passes cost nothing, or too few panels. */
 static void ops_gemm(const struct ops *o, float *y, const void *x, const struct matrix *W, int T, bool accumulate) {
   struct gemm_args c = {.format = o->format, .y = y, .x = x, .W = W, .T = T, .accumulate = accumulate};
   int panels = round_up(W->N, 32) / 32, threads = cpu_of(o)->threads;
   double flops = 2.0 * T * W->N * W->K;
   if (T <= 0) return;
-  c.by_rows = panels < 4 * threads && T >= 24 * threads;
+  c.by_rows = T >= MANY_ROWS * threads || (panels < 4 * threads && T >= 24 * threads);
   if (c.by_rows)
     split(o, cpu_of(o)->kernels->gemm, &c, (size_t)T, 12, flops, 1);
   else

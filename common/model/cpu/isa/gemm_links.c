@@ -1,8 +1,14 @@
 /* gemm and gemm_weight_backward over bf16 operands by links (links.h): the same sums as gemm.c's, bit for bit.
  *
  * gemm: W lies in links already (ops.h), x is laid out so once per block of rows; then LINK_ROWS rows x 32 outputs at
- * a time run along the dot with their sums in registers.  gemm_weight_backward: lanes run over K, rows over N, the dot
- * over tokens, whose rows are interleaved by twos. */
+ * a time run along the dot with their sums in registers.
+ *
+ *   x [rows][K], second-level cache   W [32 outputs][W_BLOCKS * 32 of K], first level   -> sums [rows][32], first level
+ *
+ * While a piece of W is multiplied, the next one is asked for, a share by every group of rows: with few rows (decoding)
+ * the memory has no other time to deliver it.
+ *
+ * gemm_weight_backward: lanes run over K, rows over N, the dot over tokens, whose rows are interleaved by twos. */
 #include "common/model/cpu/isa/links.h"
 
 #if defined(__AVX512BF16__)
@@ -10,28 +16,63 @@
 enum {
   PANEL = 32,
   BLOCK_WORDS = 2 * LINK_STEPS * 16, /* 32 along the dot, of a tile of 16 rows of W */
+  BLOCK_LINES = BLOCK_WORDS / 16,    /* the same in cache lines */
+  W_BLOCKS = 8,                      /* of 32 along the dot, of W at a time: 16 KiB of a panel */
   X_ROWS = 96,
-  X_BLOCKS = 32, /* of 32 along the dot, of x in scratch */
-  X_PAD = 16     /* so that rows do not share cache sets */
+  X_WORDS = 100 << 10, /* of x in scratch */
+  X_PAD = 16           /* so that rows do not share cache sets */
 };
 
 struct gemm_scratch {
-  uint32_t x[X_ROWS * (X_BLOCKS * 2 * LINK_STEPS + X_PAD)];
-  float acc[X_ROWS * PANEL]; /* sums so far, when x is longer than its scratch */
+  uint32_t x[X_WORDS];
+  float acc[X_ROWS * PANEL]; /* sums so far */
 };
 
-static void link_x(uint32_t *out, size_t stride, const struct gemm_args *c, int row, int rows, int block, int blocks) {
-  const int K = c->W->K;
-  for (int r = 0; r < rows; r++) {
-    const uint16_t *in = (const uint16_t *)c->x + (size_t)(row + r) * (size_t)K;
-    for (int b = 0; b < blocks; b++)
-      link_store(out + (size_t)r * stride + b * 2 * LINK_STEPS,
-                 link_block(in + (block + b) * 32, K - (block + b) * 32));
+/* Some rows of a call, and where they lie in scratch. */
+struct pass {
+  const struct gemm_args *c;
+  struct gemm_scratch *s;
+  int row, rows;
+  int blocks, x_blocks; /* of 32 along the dot: all, and of x in scratch at a time */
+  size_t stride;        /* words between rows in scratch */
+};
+
+/* The next of the rows [t, end), in equal shares: a small last one would cost a pass over W of its own. */
+static struct pass pass_of(const struct gemm_args *c, struct gemm_scratch *s, int t, int end) {
+  struct pass p = {.c = c, .s = s, .row = t, .blocks = round_up(c->W->K, 32) / 32};
+  int most = X_WORDS / (p.blocks * 2 * LINK_STEPS + X_PAD) / LINK_ROWS * LINK_ROWS;
+  p.x_blocks = p.blocks;
+  if (most > X_ROWS) most = X_ROWS;
+  if (most < LINK_ROWS) { /* a dot too long for scratch */
+    most = LINK_ROWS;
+    p.x_blocks = (X_WORDS / LINK_ROWS - X_PAD) / (2 * LINK_STEPS) / W_BLOCKS * W_BLOCKS;
+  }
+  p.stride = (size_t)p.x_blocks * 2 * LINK_STEPS + X_PAD;
+  const int left = end - t, passes = (left + most - 1) / most;
+  p.rows = round_up((left + passes - 1) / passes, LINK_ROWS);
+  if (p.rows > left) p.rows = left;
+  return p;
+}
+
+/* x's x_blocks from `block` on. */
+static void link_x(const struct pass *p, int block) {
+  const int K = p->c->W->K, count = p->blocks - block < p->x_blocks ? p->blocks - block : p->x_blocks;
+  for (int r = 0; r < p->rows; r++) {
+    const uint16_t *in = (const uint16_t *)p->c->x + (size_t)(p->row + r) * (size_t)K;
+    uint32_t *out = p->s->x + (size_t)r * p->stride;
+    for (int b = 0; b < count; b++)
+      link_store(out + b * 2 * LINK_STEPS, link_block(in + (block + b) * 32, K - (block + b) * 32));
   }
 }
 
-/* Where the sums of some rows come from and go to. */
-struct sums {
+/* A piece of a panel of outputs, and what is done with its sums. */
+struct piece {
+  const uint32_t *w; /* of the first tile; that of the second lies next_w words further */
+  size_t next_w;
+  const uint32_t *ahead; /* the piece after this one; NULL: none */
+  int blocks;
+  const uint32_t *x;
+  size_t stride;
   float *acc; /* [rows][PANEL]: partial sums, in unless `first`, out unless `last` */
   float *y;   /* [rows][ldy], `lanes` of them */
   size_t ldy;
@@ -39,19 +80,28 @@ struct sums {
   bool first, last, accumulate;
 };
 
-/* w: blocks of one tile; that of the second vector lies next_w words further. */
-INLINE void micro(const struct sums *o, int row, const uint32_t *x, size_t stride, const uint32_t *w, size_t next_w,
-                  int blocks, const int R, const int NV) {
+INLINE void ask_for(const struct piece *o, int block, int from, int to, const int NV) {
+  const char *p = (const char *)(o->ahead + (size_t)block * BLOCK_WORDS);
+  for (int l = from; l < to; l++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) _mm_prefetch(p + (size_t)l * 64 + (size_t)v * o->next_w * 4, _MM_HINT_T1);
+  }
+}
+
+/* Rows row .. row + R, which ask for lines [from, to) of every block of what comes next. */
+INLINE void micro(const struct piece *o, int row, int from, int to, const int R, const int NV) {
+  const uint32_t *x = o->x + (size_t)row * o->stride, *w = o->w;
   vf acc[LINK_ROWS][2];
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
     for (int v = 0; v < NV; v++) acc[r][v] = o->first ? (vf){0} : vload(o->acc + (row + r) * PANEL + v * VL);
   }
-  for (int b = 0; b < blocks; b++, x += 2 * LINK_STEPS, w += BLOCK_WORDS) {
+  for (int b = 0; b < o->blocks; b++, x += 2 * LINK_STEPS, w += BLOCK_WORDS) {
     vf even[LINK_ROWS][2], odd[LINK_ROWS][2];
-    link_chain(even, x, stride, 1, w, 32, next_w, LINK_STEPS, R, NV);
-    link_chain(odd, x + LINK_STEPS, stride, 1, w + 16, 32, next_w, LINK_STEPS, R, NV);
+    ask_for(o, b, from, to, NV);
+    link_chain(even, x, o->stride, 1, w, 32, o->next_w, LINK_STEPS, R, NV);
+    link_chain(odd, x + LINK_STEPS, o->stride, 1, w + 16, 32, o->next_w, LINK_STEPS, R, NV);
     link_sum(acc, even, odd, R, NV);
   }
   UNROLL
@@ -68,35 +118,47 @@ INLINE void micro(const struct sums *o, int row, const uint32_t *x, size_t strid
   }
 }
 
-INLINE void micro_rows(const struct sums *o, int rows, const uint32_t *x, size_t stride, const uint32_t *w,
-                       size_t next_w, int blocks, const int NV) {
-  int r = 0;
-  for (; r + LINK_ROWS <= rows; r += LINK_ROWS, x += LINK_ROWS * stride)
-    micro(o, r, x, stride, w, next_w, blocks, LINK_ROWS, NV);
-  for (; r < rows; r++, x += stride) micro(o, r, x, stride, w, next_w, blocks, 1, NV);
+INLINE void micro_rows(const struct piece *o, int rows, const int NV) {
+  const int groups = (rows + LINK_ROWS - 1) / LINK_ROWS;
+  const bool ahead = o->ahead && groups > 1; /* one group alone goes as the memory does; asking only delays it */
+  for (int g = 0; g < groups; g++) {
+    const int from = ahead ? BLOCK_LINES * g / groups : 0, to = ahead ? BLOCK_LINES * (g + 1) / groups : 0;
+    const int row = g * LINK_ROWS, left = rows - row;
+    if (left >= LINK_ROWS)
+      micro(o, row, from, to, LINK_ROWS, NV);
+    else if (left == 3)
+      micro(o, row, from, to, 3, NV);
+    else if (left == 2)
+      micro(o, row, from, to, 2, NV);
+    else
+      micro(o, row, from, to, 1, NV);
+  }
 }
 
-/* One panel of outputs for a block of rows. */
-static void gemm_panel(const struct gemm_args *c, struct gemm_scratch *s, int row, int rows, int n, bool x_ready) {
-  const int blocks = round_up(c->W->K, 32) / 32;
-  const size_t tile_words = (size_t)blocks * BLOCK_WORDS;
-  const size_t stride = (size_t)(blocks < X_BLOCKS ? blocks : X_BLOCKS) * 2 * LINK_STEPS + X_PAD;
+/* One panel of outputs for the rows of a pass; more: another panel follows. */
+static void gemm_panel(const struct pass *p, int n, bool more) {
+  const struct gemm_args *c = p->c;
+  const size_t tile_words = (size_t)p->blocks * BLOCK_WORDS;
   const uint32_t *tile = (const uint32_t *)c->W->data + (size_t)(n / 16) * tile_words;
-  struct sums o = {.acc = s->acc,
-                   .y = c->y + (size_t)row * (size_t)c->W->N + n,
-                   .ldy = (size_t)c->W->N,
-                   .lanes = c->W->N - n,
-                   .accumulate = c->accumulate};
-  for (int b = 0; b < blocks; b += X_BLOCKS) {
-    const int count = blocks - b < X_BLOCKS ? blocks - b : X_BLOCKS;
-    const uint32_t *w = tile + (size_t)b * BLOCK_WORDS;
-    if (!x_ready) link_x(s->x, stride, c, row, rows, b, count);
+  struct piece o = {.next_w = tile_words,
+                    .stride = p->stride,
+                    .acc = p->s->acc,
+                    .y = c->y + (size_t)p->row * (size_t)c->W->N + n,
+                    .ldy = (size_t)c->W->N,
+                    .lanes = c->W->N - n,
+                    .accumulate = c->accumulate};
+  for (int b = 0; b < p->blocks; b += W_BLOCKS) {
+    if (p->x_blocks < p->blocks && b % p->x_blocks == 0) link_x(p, b);
+    o.x = p->s->x + b % p->x_blocks * 2 * LINK_STEPS;
+    o.w = tile + (size_t)b * BLOCK_WORDS;
+    o.blocks = p->blocks - b < W_BLOCKS ? p->blocks - b : W_BLOCKS;
     o.first = b == 0;
-    o.last = b + count == blocks;
+    o.last = b + o.blocks == p->blocks;
+    o.ahead = !o.last ? o.w + W_BLOCKS * BLOCK_WORDS : more ? tile + 2 * tile_words : NULL;
     if (o.lanes > 16)
-      micro_rows(&o, rows, s->x, stride, w, tile_words, count, 2);
+      micro_rows(&o, p->rows, 2);
     else
-      micro_rows(&o, rows, s->x, stride, w, tile_words, count, 1);
+      micro_rows(&o, p->rows, 1);
   }
 }
 
@@ -105,10 +167,11 @@ void ISA_NAME(gemm_links)(const void *args, size_t begin, size_t end, void *scra
   const int t0 = c->by_rows ? (int)begin : 0, t1 = c->by_rows ? (int)end : c->T;
   const int n0 = c->by_rows ? 0 : (int)begin * PANEL;
   const int n1 = c->by_rows || (int)end * PANEL > c->W->N ? c->W->N : (int)end * PANEL;
-  const bool once = round_up(c->W->K, 32) / 32 <= X_BLOCKS;
-  for (int t = t0; t < t1; t += X_ROWS) {
-    const int rows = t1 - t < X_ROWS ? t1 - t : X_ROWS;
-    for (int n = n0; n < n1; n += PANEL) gemm_panel(c, scratch, t, rows, n, once && n > n0);
+  for (int t = t0; t < t1;) {
+    const struct pass p = pass_of(c, scratch, t, t1);
+    if (p.x_blocks == p.blocks) link_x(&p, 0);
+    for (int n = n0; n < n1; n += PANEL) gemm_panel(&p, n, n + PANEL < n1);
+    t += p.rows;
   }
 }
 
