@@ -68,6 +68,7 @@ static enum rc check_values(const struct model *m, const struct st_file *file, s
     const struct st_tensor *t = st_find(file, m->params.items[i].name);
     if (!all_finite(t, st_data(file, t), m->params.items[i].count))
       return err_set(err, RC_INVALID, t->name, "tensor %s: expected finite numbers, got an infinity or a NaN", t->name);
+    st_drop(file, t);
   }
   return RC_OK;
 }
@@ -120,6 +121,7 @@ enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, 
   for (int i = 0; i < m->params.count; i++) {
     const struct st_tensor *t = st_find(file, m->params.items[i].name);
     stage_bytes(w, t, st_data(file, t), m->params.items[i].count);
+    st_drop(file, t);
     weights_fill_staged(w, i);
   }
   return RC_OK;

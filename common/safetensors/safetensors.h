@@ -37,6 +37,9 @@ void st_close(struct st_file *f); /* NULL is fine */
 size_t st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, size_t index);       /* in header order */
 const struct st_tensor *st_find(const struct st_file *f, const char *name); /* NULL when absent */
+/* Done with a tensor's bytes for now: those of a mapped file leave this process's memory, and come back when they are read
+ * again, so that a file is never held as a whole beside what is made of it. */
+void st_drop(const struct st_file *f, const struct st_tensor *t);
 const void *st_data(const struct st_file *f, const struct st_tensor *t);
 /* A metadata value ("__metadata__"), or NULL. */
 const char *st_metadata(const struct st_file *f, const char *key);

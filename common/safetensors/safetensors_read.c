@@ -312,6 +312,13 @@ const struct st_tensor *st_find(const struct st_file *f, const char *name) {
 
 const void *st_data(const struct st_file *f, const struct st_tensor *t) { return f->data + t->offset; }
 
+void st_drop(const struct st_file *f, const struct st_tensor *t) {
+  if (!f->map) return;
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  const uintptr_t begin = (uintptr_t)st_data(f, t) / page * page, end = (uintptr_t)st_data(f, t) + t->bytes;
+  (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* advice only */
+}
+
 const char *st_metadata(const struct st_file *f, const char *key) {
   const struct json *value = json_get(json_get(f->header, METADATA), key);
   return value ? json_string(value, NULL) : NULL;

@@ -307,6 +307,7 @@ static enum rc read_optimizer(const char *dir, const struct model *m, struct opt
       } else {
         memcpy(arrays[a] + q->offset, st_data(file, t), t->bytes);
         digest_update(sum, arrays[a] + q->offset, t->bytes);
+        st_drop(file, t);
       }
     }
   }

@@ -34,16 +34,18 @@ enum rc trainer_check_memory(const struct trainer *t, struct err *err) {
   return check(t, &plan, "the trainer", err);
 }
 
-/* The bound is one for the whole process, the rest is what the machine has left now. */
 enum rc trainer_check_reference(const struct trainer *t, struct err *err) {
-  struct memory_plan plan = {0};
+  struct memory_plan plan = {0}, all;
   struct memory_room room;
-  memory_plan_add(&plan, "weights", weights_bytes(t->model, false));
-  memory_room_read(&room, "", 0);
-  enum rc rc = memory_plan_check(&plan, &room, "the frozen reference of a run with a KL term", err);
-  if (rc != RC_OK || t->options.memory_max == 0) return rc;
-  trainer_memory_plan(&plan, t->model, &t->options);
   memory_plan_add(&plan, "reference", weights_bytes(t->model, false));
-  room = (struct memory_room){.bound = (size_t)t->options.memory_max};
-  return memory_plan_check(&plan, &room, "the trainer with the frozen reference of a run with a KL term", err);
+  memory_room_read(&room, "", 0); /* what is left now, beside everything else */
+  enum rc rc = memory_plan_check(&plan, &room, "the frozen reference of a run with a KL term", err);
+  if (rc == RC_OK && t->options.memory_max > 0) {
+    trainer_memory_plan(&all, t->model, &t->options);
+    memory_plan_add(&all, "reference", weights_bytes(t->model, false));
+    room = (struct memory_room){.bound = (size_t)t->options.memory_max};
+    rc = memory_plan_check(&all, &room, "the trainer with the frozen reference of a run with a KL term", err);
+  }
+  if (rc == RC_OK) memory_plan_show(&plan);
+  return rc;
 }

@@ -1,0 +1,205 @@
+"""What a server says that it needs is what it takes: VmHWM, less what the same binary takes for a tiny model beside that model's own plan, lies within a
+tenth of the plan that it logged and shows in /metrics; and what does not fit is refused at start, with numbers."""
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from harness import BIN, DATA, Cluster, Deadline, call, exchange
+
+EPOCH = {"epoch": 1, "fence": 1}
+TRAINING = {"objective": "grpo", "lr": 1e-4, "temperature": 1.0}
+CONFIG = {
+    **json.loads((DATA / "model/config.json").read_text()),
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "vocab_size": 16384,
+    "max_position_embeddings": 8192,
+    "initializer_range": 0.02,
+}
+SMALL = {**CONFIG, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512}
+MIB = 1 << 20
+
+
+class Alone(Cluster):
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.services = []
+
+    def trainer(self, name, config, *args):
+        model = self.folder / name
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(config))
+        return self.start(name, "trainer-server", ["--model", model, "--state-dir", self.folder / f"{name}-state", "--random-init", 1, "--log-level", "info", *args])
+
+
+@pytest.fixture
+def alone(tmp_path):
+    with Alone(tmp_path) as made:
+        yield made
+
+
+def peak(service):
+    return int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{service.process.pid}/status").read_text())[1]) * 1024
+
+
+def planned(service):
+    """By part, from /metrics."""
+    text = call("GET", service.url + "/metrics", raw=True).decode()
+    return {part: float(value) for part, value in re.findall(r'^leasehold_memory_planned_bytes\{part="([^"]+)"\} (\S+)', text, re.M)}
+
+
+def sizes(config):
+    """The letters of the README's formula."""
+    D, F, V, E = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size", "head_dim"))
+    HE, GE, L = config["num_attention_heads"] * E, config["num_key_value_heads"] * E, config["num_hidden_layers"]
+    P = V * D + L * (2 * D * HE + 2 * D * GE + 3 * D * F + 2 * D + 2 * E) + D
+    return D, F, V, E, HE, GE, L, P
+
+
+def trainer_formula(config, T, threads=1, recompute=False):
+    D, F, V, E, HE, GE, L, P = sizes(config)
+    return {
+        "weights": 4 * P + 2 * V * D,
+        "optimizer": 24 * P,
+        "activations": T * 4 * D * (L + 2) if recompute else T * (L * (12 * D + 8 * HE + 8 * GE + 10 * F) + 4 * D),
+        "scratch": T * (22 * D + 24 * HE + 36 * GE + 18 * F + 110) + 256 * (6 * V + 4 * D) + threads * MIB + 4 * E * config["max_position_embeddings"],
+        "published versions": 4 * P,
+    }
+
+
+def server_formula(config, rows, pages, page_tokens, context, threads=1):
+    D, F, V, E, HE, GE, L, P = sizes(config)
+    return {
+        "weights": 2 * P + 2 * V * D,
+        "staged weights": 2 * P + 2 * V * D,
+        "incoming weights": 2 * P,
+        "KV cache": pages * page_tokens * L * 4 * GE,
+        "scratch": rows * (12 * D + 8 * HE + 12 * GE + 10 * F) + 280 * V + 2 * threads * MIB + 8 * E * context,
+    }
+
+
+def follows(plan, formula, off=0.03):
+    """The plan's parts are what the README's formula says."""
+    for part, size in formula.items():
+        assert abs(plan[part] - size) <= off * size + MIB / 2, (part, plan[part], size)
+
+
+def held_to_its_plan(service, tiny):
+    """tiny: the same program, its plan small: what is left of its peak is the binary, its libraries and threads."""
+    plan = planned(service)
+    baseline = peak(tiny) - sum(planned(tiny).values())
+    used = peak(service) - baseline
+    print(f"{service.name}: planned {sum(plan.values()) / MIB:.1f} MiB, took {used / MIB:.1f} MiB beside a baseline of {baseline / MIB:.1f} MiB:", {part: round(size / MIB, 1) for part, size in plan.items()})
+    assert 0 < baseline < 64 * MIB
+    assert abs(used - sum(plan.values())) <= 0.1 * sum(plan.values()), (used, plan, baseline)
+
+
+def ended(url, seconds=120):
+    deadline = Deadline(seconds)
+    while not deadline.passed():
+        answer = call("GET", url + "?wait_ms=10000")
+        if answer["state"] in ("done", "failed"):
+            assert answer["state"] == "done", answer
+            return answer
+    raise AssertionError(f"{url} has not ended within {seconds} s")
+
+
+def sample(name, length, vocabulary, prompt=8, salt=0):
+    return {
+        "id": name,
+        "tokens": [(i * i + 31 * i * (salt if i >= prompt else 1)) % vocabulary for i in range(length)],
+        "prompt_length": prompt,
+        "segments": [{"start": 0, "count": length - prompt, "loss_mask": True}],
+        "advantage": 1.0 if salt % 2 else -1.0,
+    }
+
+
+def train(trainer, rounds, config, chunk_tokens, samples, length, kl_coefficient=0.0):
+    """Rounds of one group each; the digest after the last."""
+    call("POST", trainer.url + "/v1/runs", {"run": "r1", **EPOCH, "seed": 1, "current_version": 0, "training": {**TRAINING, "chunk_tokens": chunk_tokens, "kl_coefficient": kl_coefficient}})
+    for v in range(rounds):
+        group = {"id": f"r1.{v}.0", "samples": [sample(f"r1.{v}.0.{i}", length, config["vocab_size"], salt=v + i) for i in range(samples)]}
+        call("POST", trainer.url + "/v1/submit-batch", {"batch_id": f"r1.{v}.b0", "run": "r1", **EPOCH, "version": v, "groups": [group]})
+        ended(f"{trainer.url}/v1/batches/r1.{v}.b0")
+        call(
+            "POST",
+            trainer.url + "/v1/submit-step",
+            {"step_id": f"r1.{v}", "run": "r1", **EPOCH, "version": v, "groups": [group["id"]], "denominator": float(samples * (length - 8)), "last": False, "stage_timeout_ms": 100, "push_to": []},
+        )
+        digest = ended(f"{trainer.url}/v1/steps/r1.{v}")["digest"]
+    return digest
+
+
+@pytest.mark.parametrize("args, kl_coefficient", [((), 0.5), (("--recompute-activations",), 0.0)], ids=["kept, with a reference", "recomputed"])
+def test_a_trainer_takes_what_it_plans(alone, args, kl_coefficient):
+    tiny = alone.trainer("tiny", SMALL, "--chunk-tokens", 64)
+    trainer = alone.trainer("trainer", CONFIG, "--chunk-tokens", 1024, *args)
+    train(trainer, 2, CONFIG, 1024, samples=8, length=120, kl_coefficient=kl_coefficient)
+    assert ("reference" in planned(trainer)) == (kl_coefficient > 0)
+    held_to_its_plan(trainer, tiny)
+    follows(planned(trainer), trainer_formula(CONFIG, 1024, recompute=bool(args)))
+    before = call("GET", trainer.url + "/v1/model")["digest"]
+    trainer.stop()
+    trainer.restart()  # reading a checkpoint takes no more
+    assert call("GET", trainer.url + "/v1/model")["digest"] == before
+    held_to_its_plan(trainer, tiny)
+
+
+def test_eight_thousand_tokens_train_in_bounded_memory(alone):
+    """One sample of 8,192 tokens, in one chunk: 64 times the attention of 1,024, 8 times the memory; recomputed, less, and the same weights."""
+    tiny = alone.trainer("tiny", SMALL, "--chunk-tokens", 64)
+    digests, activations = set(), {}
+    for name, args in (("kept", ()), ("recomputed", ("--recompute-activations",))):
+        trainer = alone.trainer(name, SMALL, "--chunk-tokens", 8192, *args)
+        digests.add(train(trainer, 1, SMALL, 8192, samples=1, length=8192))
+        held_to_its_plan(trainer, tiny)
+        follows(planned(trainer), trainer_formula(SMALL, 8192, recompute=bool(args)))
+        activations[name] = planned(trainer)["activations"]
+        trainer.stop()
+    assert len(digests) == 1
+    assert activations["recomputed"] < activations["kept"] / 3
+    shorter = alone.trainer("shorter", SMALL, "--chunk-tokens", 1024)
+    assert activations["kept"] <= 8.01 * planned(shorter)["activations"]
+
+
+def test_a_generation_server_takes_what_it_plans(alone):
+    trainer = alone.trainer("trainer", CONFIG, "--chunk-tokens", 64)
+    model = alone.folder / "trainer"
+    weights = call("GET", trainer.url + "/v1/weights/0", raw=True)
+    digest = call("GET", trainer.url + "/v1/model")["digest"]
+    (model / "model.safetensors").write_bytes(weights)
+    trainer.stop()
+    small = alone.trainer("small", SMALL, "--chunk-tokens", 64)
+    (alone.folder / "small/model.safetensors").write_bytes(call("GET", small.url + "/v1/weights/0", raw=True))
+    few = ["--slots", 8, "--context-max", 1024, "--kv-pages", 400, "--log-level", "info"]
+    tiny = alone.start("tiny", "generation-server", ["--model", alone.folder / "small", "--context-max", 64, "--slots", 1])
+    server = alone.start("server", "generation-server", ["--model", model, *few])
+    body = {"input_ids": list(range(256)), "sampling_params": {"max_new_tokens": 40, "temperature": 1.0, "ignore_eos": True, "n": 8}}
+    call("POST", server.url + "/v1/generate", body)
+    for version in (1, 2):
+        status, _, answer = exchange("POST", f"{server.url}/v1/push-weights?run=r1&version={version}&epoch=0", weights, {"X-Leasehold-Digest": digest})
+        assert status == 200, answer
+    call("POST", server.url + "/v1/generate", body)
+    held_to_its_plan(server, tiny)
+    follows(planned(server), server_formula(CONFIG, 8 + 256, 400, 32, 1024))
+
+
+@pytest.mark.parametrize("program", ["trainer-server", "generation-server"])
+def test_what_does_not_fit_is_refused_at_start_with_numbers(program, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(DATA / "model", model)
+    args = ["--model", model, "--port", 0, "--memory-max", 3 * MIB]
+    if program == "trainer-server":
+        args += ["--state-dir", tmp_path / "state", "--random-init", 1]
+    ended = subprocess.run([BIN / program, *map(str, args)], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert re.search(r"needs [\d.]+ MiB \(weights [\d.]+, .*scratch [\d.]+.*\), and the machine has [\d.]+ MiB available.*--memory-max is 3\.0 MiB", last), last
