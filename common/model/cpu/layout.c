@@ -1,5 +1,9 @@
 /* Moving operands between row-major arrays and the kernels' layouts: weight tiles and the KV pool (ops.h gives both).
  * Copies only, no arithmetic but widening, so one compilation serves every CPU.
+ *
+ * Every version's weights come through here four times on the trainer (packed, transposed, read back for the digest and
+ * for the file), so bf16 moves by four elements of a row at once: two words of a tile.  What is left of a row, and fp32,
+ * goes one by one.
  */
 #include <assert.h>
 #include <string.h>
@@ -21,33 +25,126 @@ static inline void copy_operand(void *out, size_t to, const void *in, size_t fro
     ((uint32_t *)out)[to] = ((const uint32_t *)in)[from];
 }
 
-static void pack_row(const struct pack_args *c, int n, int K32) {
-  int K = c->W->K;
-  size_t at = tile_row(n, K32), from = c->transposed ? (size_t)n : (size_t)n * (size_t)K,
-         step = c->transposed ? (size_t)c->W->N : 1;
-  for (int k = 0; k < K; k++, from += step)
+enum { ROWS = 16, FOUR = 4, TILES = 4 /* that are filled together from whole cache lines of a transposed matrix */ };
+
+/* Words 2q and 2q + 1 of a row, from elements 4q .. 4q + 3 as they lie in memory; and back. */
+static inline void words_of_four(uint32_t *first, uint32_t *second, uint64_t four, bool links) {
+  const uint32_t low = (uint32_t)four, high = (uint32_t)(four >> 32);
+  *first = links ? (high & 0xffff) | low << 16 : low;
+  *second = links ? high >> 16 | (low & 0xffff0000u) : high;
+}
+static inline uint64_t four_of_words(uint32_t first, uint32_t second, bool links) {
+  const uint32_t low = links ? first >> 16 | (second & 0xffff0000u) : first;
+  const uint32_t high = links ? (first & 0xffff) | second << 16 : second;
+  return (uint64_t)high << 32 | low;
+}
+
+static inline void pack_rows(uint32_t *restrict tile, const uint16_t *restrict w, int K, int rows, bool links) {
+  for (int q = 0; q < K / FOUR; q++) {
+    uint32_t *first = tile + (size_t)q * 2 * ROWS, *second = first + ROWS;
+    for (int i = 0; i < rows; i++) {
+      uint64_t four;
+      memcpy(&four, w + (size_t)i * (size_t)K + (size_t)q * FOUR, sizeof four);
+      words_of_four(first + i, second + i, four, links);
+    }
+  }
+}
+
+static inline void unpack_rows(uint16_t *restrict w, const uint32_t *restrict tile, int K, int rows, bool links) {
+  for (int q = 0; q < K / FOUR; q++) {
+    const uint32_t *first = tile + (size_t)q * 2 * ROWS, *second = first + ROWS;
+    for (int i = 0; i < rows; i++) {
+      const uint64_t four = four_of_words(first[i], second[i], links);
+      memcpy(w + (size_t)i * (size_t)K + (size_t)q * FOUR, &four, sizeof four);
+    }
+  }
+}
+
+static inline void interleave(uint32_t *restrict words, const uint16_t *restrict low, const uint16_t *restrict high) {
+  for (int i = 0; i < ROWS; i++) words[i] = low[i] | (uint32_t)high[i] << 16;
+}
+
+/* Whole tiles whose rows are columns of w [K,N], from column `first` on. */
+static inline void pack_columns(uint32_t *restrict tile, size_t tile_words, const uint16_t *restrict w, int K, int N,
+                                int first, int tiles, bool links) {
+  const size_t row = (size_t)N;
+  for (int q = 0; q < K / FOUR; q++)
+    for (int t = 0; t < tiles; t++) {
+      const uint16_t *from = w + (size_t)q * FOUR * row + (size_t)(first + t * ROWS);
+      uint32_t *to = tile + (size_t)t * tile_words + (size_t)q * 2 * ROWS;
+      interleave(to, from + (links ? 2 : 0) * row, from + (links ? 0 : 1) * row);
+      interleave(to + ROWS, from + (links ? 3 : 2) * row, from + (links ? 1 : 3) * row);
+    }
+}
+
+/* Elements k0 .. K-1 of a row. */
+static void pack_rest(const struct pack_args *c, int n, int K32, int k0) {
+  const int K = c->W->K;
+  const size_t at = tile_row(n, K32);
+  for (int k = k0; k < K; k++) {
+    const size_t from = c->transposed ? (size_t)k * (size_t)c->W->N + (size_t)n : (size_t)n * (size_t)K + (size_t)k;
     copy_operand(c->W->data, at + along(k, c->links), c->w, from, c->operand_bytes);
+  }
+}
+
+/* Of the first K / 4 * 4 elements of the rows of `tiles` tiles. */
+static void pack_fours(const struct pack_args *c, uint32_t *to, size_t tile_words, int first, int tiles) {
+  const int K = c->W->K, N = c->W->N, rows = N - first < ROWS ? N - first : ROWS;
+  const uint16_t *rows_at = (const uint16_t *)c->w + (size_t)first * (size_t)K;
+  if (c->transposed && c->links)
+    pack_columns(to, tile_words, c->w, K, N, first, tiles, true);
+  else if (c->transposed)
+    pack_columns(to, tile_words, c->w, K, N, first, tiles, false);
+  else if (c->links)
+    pack_rows(to, rows_at, K, rows, true);
+  else
+    pack_rows(to, rows_at, K, rows, false);
+}
+
+/* Tiles from `tile` on that are packed by fours at once; 0: this one is not. */
+static size_t tiles_by_fours(const struct pack_args *c, size_t tile, size_t end) {
+  if (c->operand_bytes != 2) return 0;
+  if (!c->transposed) return 1;
+  const size_t whole = (size_t)(c->W->N / ROWS), last = end < whole ? end : whole;
+  return tile >= last ? 0 : last - tile < TILES ? last - tile : TILES;
 }
 
 void cpu_matrix_pack(const void *args, size_t begin, size_t end, void *scratch) {
   const struct pack_args *c = args;
-  int K32 = round_up(c->W->K, 32);
-  size_t tile_bytes = (size_t)K32 * 16 * c->operand_bytes;
+  const int K = c->W->K, K32 = round_up(K, 32);
+  const size_t tile_bytes = (size_t)K32 * ROWS * c->operand_bytes;
   (void)scratch;
-  for (size_t tile = begin; tile < end; tile++) {
-    memset((char *)c->W->data + tile * tile_bytes, 0, tile_bytes);
-    for (int n = (int)tile * 16; n < (int)tile * 16 + 16 && n < c->W->N; n++) pack_row(c, n, K32);
+  for (size_t tile = begin, next; tile < end; tile = next) {
+    const size_t by_fours = tiles_by_fours(c, tile, end), tiles = by_fours > 0 ? by_fours : 1;
+    char *to = (char *)c->W->data + tile * tile_bytes;
+    next = tile + tiles;
+    if (K32 != K || (int)next * ROWS > c->W->N) memset(to, 0, tiles * tile_bytes);
+    if (by_fours > 0)
+      pack_fours(c, (uint32_t *)(void *)to, tile_bytes / sizeof(uint32_t), (int)tile * ROWS, (int)tiles);
+    const int k0 = by_fours > 0 ? K / FOUR * FOUR : 0;
+    for (int n = (int)tile * ROWS; k0 < K && n < (int)next * ROWS && n < c->W->N; n++) pack_rest(c, n, K32, k0);
   }
 }
 
 void cpu_matrix_unpack_rows(const void *args, size_t begin, size_t end, void *scratch) {
   const struct unpack_args *c = args;
-  int K = c->W->K, K32 = round_up(K, 32);
+  const int K = c->W->K, K32 = round_up(K, 32), k0 = c->operand_bytes == 2 ? K / FOUR * FOUR : 0;
   (void)scratch;
-  for (size_t row = begin; row < end; row++) {
-    size_t at = tile_row(c->first + (int)row, K32);
-    for (int k = 0; k < K; k++)
-      copy_operand(c->w, row * (size_t)K + (size_t)k, c->W->data, at + along(k, c->links), c->operand_bytes);
+  for (size_t row = begin; row < end;) {
+    const int n = c->first + (int)row;
+    const size_t in_tile = (size_t)(ROWS - n % ROWS), rows = end - row < in_tile ? end - row : in_tile;
+    const uint32_t *words = (const uint32_t *)c->W->data + tile_row(n, K32) / 2;
+    uint16_t *to = (uint16_t *)c->w + row * (size_t)K;
+    if (k0 > 0 && c->links)
+      unpack_rows(to, words, K, (int)rows, true);
+    else if (k0 > 0)
+      unpack_rows(to, words, K, (int)rows, false);
+    for (size_t i = 0; i < rows; i++) {
+      const size_t at = tile_row(n + (int)i, K32);
+      for (int k = k0; k < K; k++)
+        copy_operand(c->w, (row + i) * (size_t)K + (size_t)k, c->W->data, at + along(k, c->links), c->operand_bytes);
+    }
+    row += rows;
   }
 }
 
