@@ -206,9 +206,9 @@ def references(base_model, tmp_path_factory):
     return made
 
 
-def test_rounds_of_the_reference_differ_in_their_refills(reference):
+def test_rounds_of_the_reference_differ_in_their_refills(references):
     """Or equal digests with refills would prove little."""
-    refilled = [len([g for g in reference["refill"].groups if g[0] == r]) - GROUPS for r in range(ROUNDS)]
+    refilled = [len([g for g in references["refill"].groups if g[0] == r]) - GROUPS for r in range(ROUNDS)]
     assert all(n > 0 for n in refilled) and len(set(refilled)) > 1, refilled
 
 
