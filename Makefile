@@ -116,8 +116,20 @@ $(BUILD)/tests/sim/rounds: $(call OBJ,$(wildcard tests/sim/*.c)) $(call LINK_LIB
 sim: $(BUILD)/tests/sim/rounds ## frontier-group dispatch in virtual time: promises under accidents, and what the policies are worth
 	@$<
 
+# --- benchmarks: the instrument, and the peer where its library is installed -------------------------------------------
+BENCH_PARTS := $(addprefix tests/bench/,instrument.c bench.c bench_peak.c bench_kernels.c bench_model.c bench_train.c)
+$(BUILD)/bench/instrument: $(call OBJ,$(BENCH_PARTS)) $(call LINK_LIBS,model)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
+
+$(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/bench.c) $(call LINK_LIBS,base)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ -ldnnl $(call LINK_SYS,base) $(LDLIBS)
+
+HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
+
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help deps demo check test test-all test-compose bench-pipeline e2e faults layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help deps demo check test test-all test-compose bench bench-pipeline e2e faults layers lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -143,6 +155,10 @@ test: ## everything that must pass before anything is published: check, then rea
 test-all: ## the long tiers too: test, sanitizers, the demo with three seeds and its controls
 	@$(MAKE) --no-print-directory test asan ubsan tsan
 	tests/e2e/demo-seeds
+
+bench: $(BUILD)/bench/instrument ## GEMM, prefill, decode, training, packing, sampling against the machine's limits and peers (QUICK=1, PAIRS=n, NAMES=gemm,decode)
+	@if [ -n "$(HAS_ONEDNN)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/bench/peer_onednn; else rm -f $(BUILD)/bench/peer_onednn; fi
+	@tests/bench/bench
 
 bench-pipeline: all ## what overlap is worth: the demo's RL phase pipelined against sync, five interleaved pairs
 	tests/bench/bench-pipeline
