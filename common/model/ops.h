@@ -162,7 +162,8 @@ struct ops {
   bool (*accumulate)(const struct ops *, int64_t *acc, const float *g, size_t n, int scale_log2);
   /* The same, and g is zero afterwards, whatever was in it. */
   bool (*accumulate_and_clear)(const struct ops *, int64_t *acc, float *g, size_t n, int scale_log2);
-  void (*grad_from_accumulator)(const struct ops *, float *g, const int64_t *acc, size_t n, int scale_log2,
+  /* acc is zero afterwards. */
+  void (*grad_from_accumulator)(const struct ops *, float *g, int64_t *acc, size_t n, int scale_log2,
                                 double denominator);
   double (*sum_of_squares)(const struct ops *, const float *g, size_t n); /* fixed lanes, fixed tree, in double */
   void (*adamw)(const struct ops *, float *master, float *m, float *v, const float *g, const struct adamw *step,

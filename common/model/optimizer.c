@@ -187,5 +187,5 @@ void optimizer_step(struct optimizer *o, double denominator, struct step_result 
   o->beta2_power *= o->config.beta2;
   apply(o, result->lr, (float)coefficient);
   result->step = o->step;
-  optimizer_discard(o);
+  o->units = 0; /* the accumulators are empty since the gradient was taken from them */
 }

@@ -164,7 +164,7 @@ struct accumulate_args { /* elements */
 
 struct grad_args { /* elements */
   float *g;
-  const int64_t *acc;
+  int64_t *acc; /* set to zero afterwards */
   double scale, denominator;
 };
 

@@ -317,7 +317,7 @@ static bool ops_accumulate_and_clear(const struct ops *o, int64_t *acc, float *g
   return accumulate(o, acc, g, g, n, scale_log2);
 }
 
-static void ops_grad_from_accumulator(const struct ops *o, float *g, const int64_t *acc, size_t n, int scale_log2,
+static void ops_grad_from_accumulator(const struct ops *o, float *g, int64_t *acc, size_t n, int scale_log2,
                                       double denominator) {
   struct grad_args c = {.g = g, .acc = acc, .scale = ldexp(1.0, -scale_log2), .denominator = denominator};
   split(o, cpu_of(o)->kernels->grad_from_accumulator, &c, n, 1024, 4.0 * (double)n, 1);

@@ -365,8 +365,9 @@ static void accumulate_on(const struct machine *m) {
   for (int i = 0; i < N; i++) assert_int_equal(lit_bits(given[i]), 0);
   o->grad_from_accumulator(o, back, acc, N, 32, 3.0);
   for (int i = 0; i < N; i++) {
-    float expected = (float)(((double)acc[i] * 0x1p-32) / 3.0);
+    float expected = (float)(((double)want[i] * 0x1p-32) / 3.0);
     same_floats(m, "grad_from_accumulator", back + i, &expected, 1);
+    assert_int_equal(acc[i], 0);
   }
   static const float refused[] = {INFINITY, -INFINITY, NAN, 0x1.000002p18f, -0x1p19f};
   for (int i = 0; i < 5; i++) {

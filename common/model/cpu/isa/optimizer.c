@@ -49,8 +49,14 @@ void ISA_NAME(accumulate)(const void *args, size_t begin, size_t end, void *scra
 
 void ISA_NAME(grad_from_accumulator)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct grad_args *c = args;
+  float *restrict g = c->g;
+  int64_t *restrict acc = c->acc;
+  const double scale = c->scale, denominator = c->denominator;
   (void)scratch;
-  for (size_t i = begin; i < end; i++) c->g[i] = (float)(((double)c->acc[i] * c->scale) / c->denominator);
+  for (size_t i = begin; i < end; i++) {
+    g[i] = (float)(((double)acc[i] * scale) / denominator);
+    acc[i] = 0;
+  }
 }
 
 static double block_squares(const float *g, size_t n) {
@@ -79,15 +85,15 @@ void ISA_NAME(sum_of_squares)(const void *args, size_t begin, size_t end, void *
   }
 }
 
-INLINE v4 sqrt4(v4 x) { return (v4)_mm_sqrt_ps((__m128)x); }
-
 struct factors {
   float scale, decay, beta1, beta2, rest1, rest2, root, eps, rate;
 };
 
-INLINE void adamw4(const struct factors *f, float *master_at, float *m_at, float *v_at, const float *g_at,
-                   const size_t bytes) {
-  v4 g = {0}, master = {0}, m = {0}, v = {0};
+/* The first n of VL elements. */
+INLINE void adamw_lanes(const struct factors *f, float *master_at, float *m_at, float *v_at, const float *g_at,
+                        const int n) {
+  const size_t bytes = (size_t)n * sizeof(float);
+  vf g = {0}, master = {0}, m = {0}, v = {0};
   memcpy(&g, g_at, bytes);
   memcpy(&master, master_at, bytes);
   memcpy(&m, m_at, bytes);
@@ -96,7 +102,7 @@ INLINE void adamw4(const struct factors *f, float *master_at, float *m_at, float
   master = master - master * f->decay;
   m = m * f->beta1 + g * f->rest1;
   v = v * f->beta2 + (g * g) * f->rest2;
-  master = master - f->rate * (m / (sqrt4(v) / f->root + f->eps));
+  master = master - f->rate * (m / (vsqrt(v) / f->root + f->eps));
   memcpy(master_at, &master, bytes);
   memcpy(m_at, &m, bytes);
   memcpy(v_at, &v, bytes);
@@ -116,6 +122,6 @@ void ISA_NAME(adamw)(const void *args, size_t begin, size_t end, void *scratch) 
                             .rate = a->lr / a->bias1};
   size_t i = begin;
   (void)scratch;
-  for (; i + 4 <= end; i += 4) adamw4(&f, c->master + i, c->m + i, c->v + i, c->g + i, 16);
-  if (i < end) adamw4(&f, c->master + i, c->m + i, c->v + i, c->g + i, (end - i) * sizeof(float));
+  for (; i + VL <= end; i += VL) adamw_lanes(&f, c->master + i, c->m + i, c->v + i, c->g + i, VL);
+  if (i < end) adamw_lanes(&f, c->master + i, c->m + i, c->v + i, c->g + i, (int)(end - i));
 }
