@@ -1,5 +1,5 @@
 /* One chunk of a gradient unit as index arrays: which rows there are, which of them are computed, and which need the
- * whole last layer.
+ * whole last layer.  Samples of any lengths stand one behind another: no row is padding, in no kernel.
  *
  *   all rows            [T]         sample after sample; gradients flow through every one of them
  *     --row-->          [computed]  one for each distinct beginning: samples of a group share their prompt, and as much

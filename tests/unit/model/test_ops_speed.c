@@ -111,25 +111,71 @@ static void attention_rates(int sequences, int length, int H, int G, int E) {
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ops->release(ops, all[i]);
 }
 
-static void row_rates(int T, int V) {
+static void vocabulary_rates(int T, int V) {
   double rate;
-  float *logits = fill_floats((size_t)T * (size_t)V), *lp = fill_floats((size_t)T), *lse = fill_floats((size_t)T),
-        *master = fill_floats((size_t)T * (size_t)V);
-  float *m = fill((size_t)T * (size_t)V * 4), *v = fill((size_t)T * (size_t)V * 4);
+  const size_t n = (size_t)T * (size_t)V;
+  float *logits = fill_floats(n), *lp = fill_floats((size_t)T), *lse = fill_floats((size_t)T);
+  void *dlogits = fill(n * ops->operand_bytes);
   int32_t *target = fill((size_t)T * 4);
-  struct adamw a = {
+  struct draw *draws = fill((size_t)T * sizeof *draws);
+  for (int t = 0; t < T; t++) draws[t] = (struct draw){.row = t, .temperature = 1.0f, .u = 0.5f};
+  print_message("  vocabulary %d, G entries/s:", V);
+  RATE(rate, (double)n, ops->logprob(ops, lp, lse, NULL, logits, target, 1.0f, T, V));
+  print_message(" logprob %.2f", rate);
+  RATE(rate, (double)n, ops->logprob_backward(ops, dlogits, lp, logits, lse, target, 1.0f, T, V));
+  print_message(", its backward %.2f", rate);
+  RATE(rate, (double)n, ops->sample(ops, draws, T, logits, V));
+  print_message(", tokens with log-probability %.2f\n", rate);
+  void *all[] = {logits, lp, lse, dlogits, target, draws};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ops->release(ops, all[i]);
+}
+
+/* n elements, more than any cache holds; rates as memory sees them. */
+static void optimizer_rates(size_t n) {
+  double rate;
+  float *g = fill_floats(n), *master = fill_floats(n), *m = fill(n * sizeof *m), *v = fill(n * sizeof *v);
+  int64_t *acc = fill(n * sizeof *acc);
+  const struct adamw a = {
       .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .bias1 = 0.5f, .bias2 = 0.5f, .grad_scale = 1.0f};
-  RATE(rate, (double)T * V, ops->logprob(ops, lp, lse, NULL, logits, target, 1.0f, T, V));
-  print_message("  logprob: %.2f G entries/s\n", rate);
-  struct draw draw = {.temperature = 1.0f, .u = 0.5f};
-  RATE(rate, (double)V, ops->sample(ops, &draw, 1, logits, V));
-  print_message("  sample: %.2f G entries/s\n", rate);
-  RATE(rate, (double)T * V, ops->swiglu(ops, m, logits, master, (size_t)T * (size_t)V));
+  RATE(rate, 8.0 * (double)n, memcpy(master, g, n * sizeof *g));
+  print_message("  GB/s: memcpy %.1f", rate);
+  RATE(rate, 20.0 * (double)n, ops->accumulate(ops, acc, g, n, 32));
+  print_message(", accumulate %.1f", rate);
+  RATE(rate, 20.0 * (double)n, ops->grad_from_accumulator(ops, m, acc, n, 32, 3.0));
+  print_message(", grad_from_accumulator %.1f", rate);
+  RATE(rate, 4.0 * (double)n, (void)ops->sum_of_squares(ops, g, n));
+  print_message(", sum_of_squares %.1f", rate);
+  memset(m, 0, n * sizeof *m);
+  RATE(rate, 28.0 * (double)n, ops->adamw(ops, master, m, v, g, &a, n));
+  print_message(", adamw %.1f\n", rate);
+  void *all[] = {g, master, m, v, acc};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ops->release(ops, all[i]);
+}
+
+static void swiglu_rate(size_t n) {
+  double rate;
+  float *gate = fill_floats(n), *up = fill_floats(n);
+  void *h = fill(n * ops->operand_bytes);
+  RATE(rate, (double)n, ops->swiglu(ops, h, gate, up, n));
   print_message("  swiglu: %.2f G elements/s\n", rate);
-  memset(m, 0, (size_t)T * (size_t)V * 4);
-  RATE(rate, (double)T * V, ops->adamw(ops, master, m, v, logits, &a, (size_t)T * (size_t)V));
-  print_message("  adamw: %.2f G elements/s\n", rate);
-  void *all[] = {logits, lp, lse, master, m, v, target};
+  void *all[] = {gate, up, h};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ops->release(ops, all[i]);
+}
+
+/* A weight matrix [N, K] into tiles, into transposed tiles, and back into rows: once a version. */
+static void layout_rates(int N, int K) {
+  double rate;
+  const double n = (double)N * K;
+  void *w = fill_operands((size_t)N * (size_t)K);
+  struct matrix W = {.data = fill(ops->matrix_bytes(ops, N, K)), .N = N, .K = K},
+                transposed = {.data = fill(ops->matrix_bytes(ops, K, N)), .N = K, .K = N};
+  RATE(rate, n, ops->matrix_pack(ops, &W, w));
+  print_message("  G elements/s: pack %.2f", rate);
+  RATE(rate, n, ops->matrix_pack_transposed(ops, &transposed, w, N, K));
+  print_message(", pack_transposed %.2f", rate);
+  RATE(rate, n, ops->matrix_unpack_rows(ops, w, &W, 0, N));
+  print_message(", unpack_rows %.2f\n", rate);
+  void *all[] = {w, W.data, transposed.data};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ops->release(ops, all[i]);
 }
 
@@ -144,7 +190,11 @@ static void level_on(const char *level, double gemm_floor) {
   weight_rate(2048, 192, 64);
   attention_rates(64, 45, 4, 2, 16);
   attention_rates(1, 600, 4, 2, 64);
-  row_rates(128, 272);
+  swiglu_rate(128 * 272);
+  vocabulary_rates(128, 272);
+  vocabulary_rates(8, 151936);
+  optimizer_rates((size_t)6 << 20);
+  layout_rates(3072, 1024);
   ops_free(ops);
   assert_true(best > gemm_floor);
 }
