@@ -24,7 +24,8 @@ SRC_wire        := $(wildcard common/wire/*.c)
 SRC_http        := $(wildcard common/http/*.c)
 SRC_client      := $(wildcard common/client/*.c)
 SRC_model       := $(wildcard common/model/*.c common/model/cpu/*.c)
-SRC_isa         := $(wildcard common/model/cpu/isa/*.c)
+SRC_isa         := $(filter-out %_amx.c,$(wildcard common/model/cpu/isa/*.c))
+SRC_amx         := $(wildcard common/model/cpu/isa/*_amx.c) common/model/cpu/isa/table.c
 SRC_coordinator := $(filter-out services/coordinator/main.c,$(wildcard services/coordinator/*.c))
 SRC_generation-server := $(filter-out services/generation-server/main.c,$(wildcard services/generation-server/*.c))
 SRC_trainer-server := $(filter-out services/trainer-server/main.c,$(wildcard services/trainer-server/*.c))
@@ -43,15 +44,16 @@ DEP_trainer-server := client http wire model safetensors json base
 
 MODULES  := base json safetensors wire http client model coordinator generation-server trainer-server
 SERVICES := coordinator generation-server trainer-server
-ISAS     := v2 v3 v4 v4_bf16
+ISAS     := v2 v3 v4 v4_bf16 amx
 ISA_v2   := -march=x86-64-v2
 ISA_v3   := -march=x86-64-v3
 ISA_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 ISA_v4_bf16 := $(ISA_v4) -mavx512bf16
+ISA_amx  := $(ISA_v4) -mamx-tile -mamx-bf16
 ISA_OPT  ?= -O3
 
 OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-OBJ_isa := $(foreach isa,$(ISAS),$(patsubst common/model/cpu/isa/%.c,$(BUILD)/obj/common/model/cpu/isa/%.$(isa).o,$(SRC_isa)))
+OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%.$(isa).o,$(SRC_isa))) $(patsubst %.c,$(BUILD)/obj/%.amx.o,$(SRC_amx))
 
 PYTHON  ?= /usr/bin/python3
 PACKAGES := gcc make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev libcmocka-dev \

@@ -170,10 +170,14 @@ struct ops {
                 size_t n);
 };
 
-/* The best kernels for this CPU, or those of LEVEL ("v2", "v3", "v4"; NULL: by CPUID). pool is borrowed.
- * RC_UNSUPPORTED when the CPU lacks them. */
-enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *level, struct pool *pool,
+/* The best kernels that this machine can run, or those of `isa` ("v2", "v3", "v4", "v4-bf16", "amx"; NULL or "": the
+ * best). pool is borrowed.  RC_INVALID for another name, RC_UNSUPPORTED when the machine lacks them; the message lists what
+ * it has.  A level whose instructions do not give NUMERICS.md's bits counts as lacking, and is logged when it would
+ * have been the best. */
+enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *isa, struct pool *pool,
                        struct err *err);
 void ops_free(struct ops *ops); /* NULL is fine */
+/* Whether ops_cpu_create would take `isa`, for who creates its table later: RC_OK, or why not. */
+enum rc ops_cpu_check(const char *isa, struct err *err);
 
 #endif

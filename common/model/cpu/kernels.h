@@ -1,4 +1,5 @@
-/* Between ops_cpu.c and the kernels of isa/: one table of kernels per x86-64 level, compiled from the same C.
+/* Between ops_cpu.c and the kernels of isa/: one table of kernels per instruction set, compiled from the same C but for
+ * the products that an instruction set has instructions of its own for.
  *
  * Every kernel has one signature: it computes the outputs [begin, end) of a call, whose arguments stand in a struct
  * of this file, with `scratch` (CPU_SCRATCH_BYTES, 64-byte aligned) to itself.  What begin and end count is said at
@@ -195,7 +196,11 @@ struct cpu_kernels {
   float (*log)(float x);
 };
 
-extern const struct cpu_kernels cpu_kernels_v2, cpu_kernels_v3, cpu_kernels_v4, cpu_kernels_v4_bf16;
+extern const struct cpu_kernels cpu_kernels_v2, cpu_kernels_v3, cpu_kernels_v4, cpu_kernels_v4_bf16, cpu_kernels_amx;
+
+/* ops_cpu_create over given kernels; `name` is the table's. */
+enum rc cpu_ops_create(struct ops **out, enum number_format format, const struct cpu_kernels *kernels, const char *name,
+                       struct pool *pool, struct err *err);
 
 /* Layout work that needs no particular instruction set: layout.c.  Ranges: rows of the call, or tiles of 16 rows of
  * W. */

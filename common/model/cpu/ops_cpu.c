@@ -1,4 +1,4 @@
-/* The operation table on a CPU: chooses the kernels of one x86-64 level and splits every operation's outputs over the
+/* The operation table on a CPU: chooses the kernels of one instruction set and splits every operation's outputs over the
  * pool.
  *
  *   ops->gemm(...) -> fills gemm_args -> split(): parts of outputs -> pool_run -> kernel(args, begin, end, the thread's scratch)
@@ -9,14 +9,18 @@
  */
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/model/cpu/kernels.h"
 
 enum {
-  LEVELS = 4,
+  LEVELS = 5,
   INLINE_FLOPS = 40000, /* below: not worth waking a thread */
   PARTS_PER_THREAD = 4, /* for work of uneven cost */
   MANY_ROWS = 192,      /* of a thread: W is read twice or more, and each time for many rows */
@@ -377,58 +381,108 @@ static const struct ops operations = {
     .adamw = ops_adamw,
 };
 
+/* Tile data is state that the kernel saves only for who asks; the permission is the process's, all threads included. */
+static bool tiles_permitted(void) {
+  enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
+  return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+}
+
 struct level {
-  const char *name, *ops_name;
+  const char *isa, *ops_name;
   const struct cpu_kernels *kernels;
-  bool present;
+  bool has; /* CPUID says so */
 };
 
 /* Best first. */
 static void find_levels(struct level levels[LEVELS]) {
   __builtin_cpu_init();
-  const bool v4 = __builtin_cpu_supports("x86-64-v4"), bf16 = v4 && __builtin_cpu_supports("avx512bf16");
-  levels[0] = (struct level){"v4-bf16", "cpu-v4-bf16", &cpu_kernels_v4_bf16, bf16 && cpu_kernels_v4_bf16.holds()};
-  levels[1] = (struct level){"v4", "cpu-v4", &cpu_kernels_v4, v4};
-  levels[2] = (struct level){"v3", "cpu-v3", &cpu_kernels_v3, __builtin_cpu_supports("x86-64-v3")};
-  levels[3] = (struct level){"v2", "cpu-v2", &cpu_kernels_v2, __builtin_cpu_supports("x86-64-v2")};
+  const bool v4 = __builtin_cpu_supports("x86-64-v4"), bf16 = v4 && __builtin_cpu_supports("avx512bf16"),
+             amx = v4 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+  levels[0] = (struct level){"amx", "cpu-amx", &cpu_kernels_amx, amx && tiles_permitted()};
+  levels[1] = (struct level){"v4-bf16", "cpu-v4-bf16", &cpu_kernels_v4_bf16, bf16};
+  levels[2] = (struct level){"v4", "cpu-v4", &cpu_kernels_v4, v4};
+  levels[3] = (struct level){"v3", "cpu-v3", &cpu_kernels_v3, __builtin_cpu_supports("x86-64-v3")};
+  levels[4] = (struct level){"v2", "cpu-v2", &cpu_kernels_v2, __builtin_cpu_supports("x86-64-v2")};
 }
 
-static enum rc choose_level(const struct level **out, struct level levels[LEVELS], const char *name, struct err *err) {
-  find_levels(levels);
+static bool usable(const struct level *l) { return l->has && (!l->kernels->holds || l->kernels->holds()); }
+
+/* "v4-bf16, v4, v3, v2" */
+static void list_usable(char *out, size_t size, const struct level levels[LEVELS]) {
+  size_t used = 0;
+  out[0] = '\0';
   for (int i = 0; i < LEVELS; i++) {
-    if (name && strcmp(name, levels[i].name) != 0) continue;
-    if (levels[i].present) {
+    if (!usable(&levels[i])) continue;
+    const int n = snprintf(out + used, size - used, "%s%s", used ? ", " : "", levels[i].isa);
+    assert(n > 0 && (size_t)n < size - used);
+    used += (size_t)n;
+  }
+}
+
+static enum rc choose_best(const struct level **out, const struct level levels[LEVELS], struct err *err) {
+  for (int i = 0; i < LEVELS; i++) {
+    if (!levels[i].has) continue;
+    if (usable(&levels[i])) {
       *out = &levels[i];
       return RC_OK;
     }
-    if (name)
-      return err_set(err, RC_UNSUPPORTED, "level",
-                     "this CPU lacks the instructions of x86-64-%s; leave the level out to have the best it has", name);
+    log_warn(
+        "this CPU has the instructions of the %s kernels, but they do not give the bits of NUMERICS.md; passed over",
+        levels[i].isa);
   }
-  if (name)
-    return err_set(err, RC_INVALID, "level", "expected \"v2\", \"v3\", \"v4\" or \"v4-bf16\", got \"%s\"", name);
-  return err_set(err, RC_UNSUPPORTED, "level",
-                 "expected a CPU of level x86-64-v2 or above (SSE4.2), this one is below");
+  return err_set(err, RC_UNSUPPORTED, "isa", "expected a CPU of level x86-64-v2 or above (SSE4.2), this one is below");
 }
 
-enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *level, struct pool *pool,
-                       struct err *err) {
+static enum rc choose_named(const struct level **out, const struct level levels[LEVELS], const char *isa,
+                            struct err *err) {
+  char list[64];
+  for (int i = 0; i < LEVELS; i++) {
+    if (strcmp(isa, levels[i].isa) != 0) continue;
+    *out = &levels[i];
+    if (usable(&levels[i])) return RC_OK;
+    list_usable(list, sizeof list, levels);
+    return err_set(err, RC_UNSUPPORTED, "isa", "this machine cannot run the %s kernels; it can run %s", isa, list);
+  }
+  list_usable(list, sizeof list, levels);
+  return err_set(err, RC_INVALID, "isa", "expected kernels that this machine can run (%s), got \"%s\"", list, isa);
+}
+
+static enum rc choose(struct level *out, const char *isa, struct err *err) {
   struct level levels[LEVELS];
   const struct level *chosen = NULL;
-  int threads = pool ? pool_threads(pool) : 1;
-  enum rc rc = choose_level(&chosen, levels, level, err);
+  find_levels(levels);
+  const enum rc rc = isa && *isa ? choose_named(&chosen, levels, isa, err) : choose_best(&chosen, levels, err);
+  if (rc == RC_OK) *out = *chosen;
+  return rc;
+}
+
+enum rc ops_cpu_check(const char *isa, struct err *err) {
+  struct level level;
+  return choose(&level, isa, err);
+}
+
+enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *isa, struct pool *pool,
+                       struct err *err) {
+  struct level level;
   *out = NULL;
-  if (rc != RC_OK) return rc;
+  const enum rc rc = choose(&level, isa, err);
+  return rc == RC_OK ? cpu_ops_create(out, format, level.kernels, level.ops_name, pool, err) : rc;
+}
+
+enum rc cpu_ops_create(struct ops **out, enum number_format format, const struct cpu_kernels *kernels, const char *name,
+                       struct pool *pool, struct err *err) {
+  const int threads = pool ? pool_threads(pool) : 1;
+  *out = NULL;
   struct cpu_ops *cpu = calloc(1, sizeof *cpu);
   if (!cpu)
     return err_set(err, RC_NO_MEMORY, NULL, "the operation table needs %zu bytes, which were refused", sizeof *cpu);
   cpu->ops = operations;
-  cpu->ops.name = chosen->ops_name;
+  cpu->ops.name = name;
   cpu->ops.format = format;
   cpu->ops.operand_bytes = format == FORMAT_BF16 ? 2 : 4;
   cpu->ops.pool = pool;
   cpu->ops.scratch_bytes = (size_t)threads * CPU_SCRATCH_BYTES + SQUARES_STEP * sizeof(double);
-  cpu->kernels = chosen->kernels;
+  cpu->kernels = kernels;
   cpu->threads = threads;
   cpu->scratch = ops_alloc(&cpu->ops, (size_t)threads * CPU_SCRATCH_BYTES);
   cpu->squares = ops_alloc(&cpu->ops, SQUARES_STEP * sizeof(double));

@@ -1,5 +1,5 @@
-/* What the tests of the operation table share: every machine (level x format x threads) in turn, arrays that end at a
- * page nobody may touch, seeded random numbers, and comparison by bits. */
+/* What the tests of the operation table share: every machine (instruction set x format x threads) in turn, arrays that
+ * begin or end at a page nobody may touch, seeded random numbers, and comparison by bits. */
 #ifndef LEASEHOLD_TESTS_MODEL_OPS_SUPPORT_H
 #define LEASEHOLD_TESTS_MODEL_OPS_SUPPORT_H
 
@@ -17,6 +17,7 @@
 #include "common/model/cpu/kernels.h"
 #include "common/model/ops.h"
 #include "tests/unit/model/literal.h"
+#include "tests/unit/model/tiles_emulated.h"
 
 #define SUPPORT static inline __attribute__((unused))
 
@@ -25,29 +26,37 @@
 
 enum { GUARDED_MAX = 4096 };
 static struct {
-  char *base;
-  size_t bytes, used;
+  char *map, *canary;
+  size_t map_bytes, canary_bytes;
 } guarded_list[GUARDED_MAX];
 static int guarded_count;
+static uint32_t guarded_state = 1;
 
-/* `bytes` zeroed, the last of them followed by an inaccessible page; before the first a canary. */
+/* `bytes` zeroed, between two inaccessible pages; by chance they begin right behind the first or end right before the
+ * second, and the rest is a canary. */
 SUPPORT void *guarded(size_t bytes) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE), body = (bytes + 64 + page - 1) / page * page;
   assert_true(guarded_count < GUARDED_MAX);
-  char *base = mmap(NULL, body + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  assert_true(base != MAP_FAILED);
-  assert_int_equal(mprotect(base + body, page, PROT_NONE), 0);
-  memset(base, 0xa5, body - bytes);
-  guarded_list[guarded_count].base = base;
-  guarded_list[guarded_count].bytes = body + page;
-  guarded_list[guarded_count++].used = body - bytes;
-  return base + body - bytes;
+  char *map = mmap(NULL, body + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(map != MAP_FAILED);
+  assert_int_equal(mprotect(map, page, PROT_NONE), 0);
+  assert_int_equal(mprotect(map + page + body, page, PROT_NONE), 0);
+  guarded_state = guarded_state * 1664525u + 1013904223u;
+  const bool at_front = guarded_state >> 31;
+  char *canary = map + page + (at_front ? bytes : 0);
+  memset(canary, 0xa5, body - bytes);
+  guarded_list[guarded_count].map = map;
+  guarded_list[guarded_count].map_bytes = body + 2 * page;
+  guarded_list[guarded_count].canary = canary;
+  guarded_list[guarded_count++].canary_bytes = body - bytes;
+  return map + page + (at_front ? 0 : body - bytes);
 }
 
 SUPPORT void guarded_free_all(void) {
   for (int i = 0; i < guarded_count; i++) {
-    for (size_t b = 0; b < guarded_list[i].used; b++) assert_int_equal((uint8_t)guarded_list[i].base[b], 0xa5);
-    munmap(guarded_list[i].base, guarded_list[i].bytes);
+    for (size_t b = 0; b < guarded_list[i].canary_bytes; b++)
+      assert_int_equal((uint8_t)guarded_list[i].canary[b], 0xa5);
+    munmap(guarded_list[i].map, guarded_list[i].map_bytes);
   }
   guarded_count = 0;
 }
@@ -66,13 +75,27 @@ struct machine {
 /* Whether matrices are kept in links (ops.h, struct matrix). */
 SUPPORT bool in_links(const struct machine *m) { return m->bf16 && strcmp(m->ops->name, "cpu-v4-bf16") == 0; }
 
-/* Calls f for every level this CPU has, both formats, 1 to 3 threads. */
+/* The kernels of a CPU with AMX over emulated tiles; what is not theirs is v2's. */
+SUPPORT void emulated_machine(struct machine *m, void (*f)(const struct machine *)) {
+  static struct cpu_kernels kernels;
+  kernels = cpu_kernels_v2;
+  kernels.gemm = gemm_emulated;
+  kernels.gemm_weight_backward = gemm_weight_backward_emulated;
+  m->level = "emulated amx";
+  m->bf16 = true;
+  assert_int_equal(cpu_ops_create(&m->ops, FORMAT_BF16, &kernels, "emulated-amx", m->pool, NULL), RC_OK);
+  f(m);
+  guarded_free_all();
+  ops_free(m->ops);
+}
+
+/* Calls f for every level this CPU has, both formats, 1 to 3 threads; and for emulated AMX. */
 SUPPORT void every_machine(void (*f)(const struct machine *)) {
-  static const char *levels[] = {"v2", "v3", "v4", "v4-bf16"};
+  static const char *levels[] = {"v2", "v3", "v4", "v4-bf16", "amx"};
   for (int threads = 1; threads <= 3; threads++) {
     struct machine m = {.threads = threads};
     assert_int_equal(pool_create(&m.pool, threads, NULL), RC_OK);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
       m.level = levels[i / 2];
       m.bf16 = i % 2 == 0;
       enum rc rc = ops_cpu_create(&m.ops, m.bf16 ? FORMAT_BF16 : FORMAT_F32, m.level, m.pool, NULL);
@@ -82,6 +105,7 @@ SUPPORT void every_machine(void (*f)(const struct machine *)) {
       guarded_free_all();
       ops_free(m.ops);
     }
+    emulated_machine(&m, f);
     pool_destroy(m.pool);
   }
 }

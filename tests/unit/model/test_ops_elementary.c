@@ -1,5 +1,5 @@
 /* exp and log stay within 2 ulp of the double reference and are the literal text's bits on every level;
- * ops_cpu_create says what it cannot do; alloc gives zeroed, aligned memory. */
+ * ops_cpu_create says what it cannot do and what it can; alloc gives zeroed, aligned memory. */
 #include <stdlib.h>
 
 #include "tests/unit/model/ops_support.h"
@@ -91,16 +91,34 @@ static void test_create(void **state) {
   struct err err;
   (void)state;
   assert_int_equal(ops_cpu_create(&ops, FORMAT_BF16, "v9", NULL, &err), RC_INVALID);
-  assert_string_equal(err.field, "level");
+  assert_string_equal(err.field, "isa");
   assert_non_null(strstr(err.message, "v9"));
+  assert_non_null(strstr(err.message, "v2"));
   assert_null(ops);
-  if (!__builtin_cpu_supports("x86-64-v4"))
-    assert_int_equal(ops_cpu_create(&ops, FORMAT_BF16, "v4", NULL, &err), RC_UNSUPPORTED);
+  if (!__builtin_cpu_supports("amx-bf16")) {
+    assert_int_equal(ops_cpu_create(&ops, FORMAT_BF16, "amx", NULL, &err), RC_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "the amx kernels; it can run "));
+    assert_non_null(strstr(err.message, "v2"));
+  }
+  assert_int_equal(ops_cpu_create(&ops, FORMAT_BF16, "v2", NULL, &err), RC_OK);
+  assert_string_equal(ops->name, "cpu-v2");
+  ops_free(ops);
+  assert_int_equal(ops_cpu_create(&ops, FORMAT_BF16, "", NULL, &err), RC_OK); /* as an empty variable */
+  ops_free(ops);
   assert_int_equal(ops_cpu_create(&ops, FORMAT_F32, NULL, NULL, &err), RC_OK);
   assert_int_equal(ops->operand_bytes, 4);
   assert_int_equal(strncmp(ops->name, "cpu-", 4), 0);
   ops_free(ops);
   ops_free(NULL);
+}
+
+/* An instruction that adds in another order is not taken. */
+static void test_trial(void **state) {
+  (void)state;
+  assert_true(tiles_hold_emulated());
+  tiles_swap_chains = true;
+  assert_false(tiles_hold_emulated());
+  tiles_swap_chains = false;
 }
 
 static void test_alloc(void **state) {
@@ -124,7 +142,7 @@ static void test_alloc(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_exp),    cmocka_unit_test(test_exp_edges), cmocka_unit_test(test_log),
-      cmocka_unit_test(test_create), cmocka_unit_test(test_alloc),
+      cmocka_unit_test(test_create), cmocka_unit_test(test_trial),     cmocka_unit_test(test_alloc),
   };
   random_seed(3);
   pool_enter();

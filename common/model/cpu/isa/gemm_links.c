@@ -10,6 +10,7 @@
  *
  * gemm_weight_backward: lanes run over K, rows over N, the dot over tokens, whose rows are interleaved by twos. */
 #include "common/model/cpu/isa/links.h"
+#include "common/model/cpu/isa/trial.h"
 
 #if defined(__AVX512BF16__)
 
@@ -308,29 +309,19 @@ void ISA_NAME(gemm_weight_backward_links)(const void *args, size_t begin, size_t
   }
 }
 
-/* A bf16 for trying the instruction: one that is easy to get wrong, or with an exponent near `around`. */
-static uint32_t link_sample(uint32_t *state, uint32_t around) {
-  static const uint16_t special[] = {0,      0x8000, 1,      0x807f, 0x0080, 0x8080, 0x7f7f,
-                                     0xff7f, 0x7f80, 0xff80, 0x7fc0, 0x7f81, 0x3f80, 0xbf80};
-  *state = *state * 1664525u + 1013904223u;
-  const uint32_t r = *state >> 8;
-  if (r % 16 == 0) return special[r / 16 % (sizeof special / sizeof special[0])];
-  return (r & 0x807fu) | (around + (r >> 16) % 8) << 7;
-}
-
 /* Whether the instruction does what this file says, over some thousand lanes: ordinary numbers, sums that cancel,
  * products around the smallest normal number, zeros, infinities, NaNs. */
 bool ISA_NAME(links_hold)(void) {
   const unsigned saved = _mm_getcsr();
   uint32_t state = 1, wrong = 0;
-  _mm_setcsr(0x9fc0); /* nearest, flush to zero, subnormals are zero, no traps: as pool_enter's threads */
+  _mm_setcsr(TRIAL_MXCSR);
   for (int i = 0; i < 512; i++) {
     const uint32_t tiny = i % 2 ? 0 : 60;
     vu a, w;
     vf acc;
     for (int l = 0; l < VL; l++) {
-      a[l] = link_sample(&state, 123 - tiny) << 16 | link_sample(&state, 123 - tiny);
-      w[l] = link_sample(&state, 123 - tiny) << 16 | link_sample(&state, 123 - tiny);
+      a[l] = trial_operand(&state, 123 - tiny) << 16 | trial_operand(&state, 123 - tiny);
+      w[l] = trial_operand(&state, 123 - tiny) << 16 | trial_operand(&state, 123 - tiny);
       acc[l] = (float)(int32_t)state * (tiny ? 0x1p-125f : 0x1p-31f) * 0x1p-31f;
     }
     const vf one = link_add(acc, a, w);

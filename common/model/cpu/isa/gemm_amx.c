@@ -1,0 +1,412 @@
+/* gemm and gemm_weight_backward over bf16 operands by AMX tiles (tiles.h): DOT's block is one instruction, for 16 rows
+ * against 16 outputs.  Sums of 32 x 32 outputs stay in four tiles:
+ *
+ *                    W tile 6   W tile 7
+ *   rows, tile 4        0          1         along the dot, 32 at a time: two tiles of each side are loaded, and
+ *   rows, tile 5        2          3         each serves two products
+ *
+ * gemm: W lies in tiles already (ops.h); x is copied into tiles once per block of rows, zero padded.  Pieces of W stay in
+ * the first-level cache while all rows pass; sums wait in scratch between pieces.  When 32 rows or fewer are all there
+ * are, the tiles have just these rows, so that a decode step's cost is its rows'.
+ * gemm_weight_backward: "rows" are rows of dW, the dot runs over places: dy is transposed into tiles, x's rows are
+ * interleaved by twos.
+ *
+ * See tiles.h for what has been run and what has not. */
+#include "common/model/cpu/isa/tiles.h"
+#include "common/model/cpu/isa/trial.h"
+#include "common/model/cpu/isa/vec.h"
+
+#if defined(__AMX_BF16__) || defined(TILES_EMULATED)
+
+cpu_kernel TILES_BESIDE(gemm), TILES_BESIDE(gemm_weight_backward); /* of fp32 */
+
+enum {
+  BLOCK = 32,                    /* along the dot */
+  TILE = TILE_ROWS * TILE_BYTES, /* bytes */
+  TILE_WORDS = TILE / 4,         /* pairs of operands, or sums */
+  PANEL = 32,                    /* outputs */
+  PAIR = 2 * TILE_ROWS,          /* rows */
+  W_BLOCKS = 16,                 /* of a panel in the first-level cache: 32 KiB */
+  AHEAD = 8 * TILE,              /* bytes along W that are asked for in advance */
+  X_PAIRS = 4,                   /* pairs of row tiles in scratch */
+  X_TILES = 512                  /* of x in scratch */
+};
+
+struct gemm_scratch {
+  uint32_t x[X_TILES][TILE_WORDS];   /* [row tile][block] */
+  float acc[X_PAIRS][4][TILE_WORDS]; /* sums so far, tile by tile */
+};
+
+/* Four tiles of sums, two of rows of the given numbers, two of the other side. */
+static void configure(int first_rows, int second_rows) {
+  struct tile_config config = {.palette = 1};
+  for (int t = 0; t < TILES; t++) {
+    const int rows = t >= 6 ? TILE_ROWS : t == 2 || t == 3 || t == 5 ? second_rows : first_rows;
+    config.rows[t] = (uint8_t)rows;
+    config.row_bytes[t] = rows > 0 ? TILE_BYTES : 0;
+  }
+  tiles_configure(&config);
+}
+
+INLINE void sums_in(const float *acc, bool first, bool both) {
+  if (first) {
+    tile_zero(0);
+    tile_zero(1);
+    if (!both) return;
+    tile_zero(2);
+    tile_zero(3);
+    return;
+  }
+  tile_load(0, acc, TILE_BYTES);
+  tile_load(1, acc + TILE_WORDS, TILE_BYTES);
+  if (!both) return;
+  tile_load(2, acc + 2 * TILE_WORDS, TILE_BYTES);
+  tile_load(3, acc + 3 * TILE_WORDS, TILE_BYTES);
+}
+
+/* Tiles 0 and 1 side by side, 2 and 3 below them: to out[32][stride / 4], or each to its own place when stride is 0. */
+INLINE void sums_out(float *out, size_t stride, bool both) {
+  const size_t step = stride ? stride : TILE_BYTES, right = stride ? 16 : TILE_WORDS,
+               below = stride ? TILE_ROWS * (stride / 4) : 2 * TILE_WORDS;
+  tile_store(0, out, step);
+  tile_store(1, out + right, step);
+  if (!both) return;
+  tile_store(2, out + below, step);
+  tile_store(3, out + below + right, step);
+}
+
+/* `blocks` along the dot; a and b: tiles of the two row tiles and of the two tiles of the other side.  ask: b comes from
+ * far away. */
+INLINE void multiply(const uint32_t *a0, const uint32_t *a1, const uint32_t *b0, const uint32_t *b1, int blocks,
+                     bool both, bool ask) {
+  for (int i = 0; i < blocks; i++) {
+    if (ask) {
+      for (int l = 0; l < TILE_LINES; l++) {
+        _mm_prefetch((const char *)b0 + AHEAD + l * 64, _MM_HINT_T0);
+        _mm_prefetch((const char *)b1 + AHEAD + l * 64, _MM_HINT_T0);
+      }
+    }
+    tile_load(4, a0, TILE_BYTES);
+    tile_load(6, b0, TILE_BYTES);
+    tile_load(7, b1, TILE_BYTES);
+    tile_dot(0, 4, 6);
+    tile_dot(1, 4, 7);
+    if (both) {
+      tile_load(5, a1, TILE_BYTES);
+      tile_dot(2, 5, 6);
+      tile_dot(3, 5, 7);
+    }
+    a0 += TILE_WORDS;
+    a1 += TILE_WORDS;
+    b0 += TILE_WORDS;
+    b1 += TILE_WORDS;
+  }
+}
+
+/* Some rows of a call, and where they lie in scratch. */
+struct pass {
+  const struct gemm_args *c;
+  struct gemm_scratch *s;
+  int row, rows;
+  int blocks, x_blocks; /* along the dot: all, and of x in scratch at a time */
+};
+
+static struct pass pass_of(const struct gemm_args *c, struct gemm_scratch *s, int t, int end) {
+  struct pass p = {.c = c, .s = s, .row = t, .blocks = round_up(c->W->K, BLOCK) / BLOCK};
+  int pairs = X_TILES / 2 / p.blocks;
+  p.x_blocks = p.blocks;
+  if (pairs > X_PAIRS) pairs = X_PAIRS;
+  if (pairs < 1) {
+    pairs = 1;
+    p.x_blocks = X_TILES / 2 / W_BLOCKS * W_BLOCKS;
+  }
+  const int most = pairs * PAIR, left = end - t, passes = (left + most - 1) / most;
+  p.rows = round_up((left + passes - 1) / passes, PAIR);
+  if (p.rows > left) p.rows = left;
+  return p;
+}
+
+/* x's x_blocks from `block` on, in tiles; rows that are missing to full pairs are zero. */
+static void tile_x(const struct pass *p, int block) {
+  const int K = p->c->W->K, count = p->blocks - block < p->x_blocks ? p->blocks - block : p->x_blocks;
+  for (int r = 0; r < round_up(p->rows, PAIR); r++) {
+    const uint16_t *in = (const uint16_t *)p->c->x + (size_t)(p->row + r) * (size_t)K;
+    uint32_t *out = p->s->x[r / TILE_ROWS * p->x_blocks] + r % TILE_ROWS * (BLOCK / 2);
+    for (int b = 0; b < count; b++, out += TILE_WORDS) {
+      const int from = (block + b) * BLOCK, n = r >= p->rows ? 0 : K - from < BLOCK ? K - from : BLOCK;
+      if (n == BLOCK) {
+        memcpy(out, in + from, BLOCK * sizeof *in);
+        continue;
+      }
+      memset(out, 0, BLOCK * sizeof *in);
+      if (n > 0) memcpy(out, in + from, (size_t)n * sizeof *in);
+    }
+  }
+}
+
+/* From scratch to y: rows of a pair, `lanes` outputs. */
+static void copy_out(const struct gemm_args *c, float *y, const float *acc, int rows, int lanes) {
+  for (int r = 0; r < rows; r++, y += c->W->N) {
+    const float *from = acc + r / TILE_ROWS * 2 * TILE_WORDS + r % TILE_ROWS * 16;
+    for (int n = 0; n < lanes; n++) {
+      const float sum = from[n / 16 * TILE_WORDS + n % 16];
+      y[n] = c->accumulate ? y[n] + sum : sum;
+    }
+  }
+}
+
+/* `count` blocks from b on, for one panel and all rows of the pass. */
+static void gemm_piece(const struct pass *p, const uint32_t *w0, const uint32_t *w1, int n, int b, int count) {
+  const struct gemm_args *c = p->c;
+  const int lanes = c->W->N - n < PANEL ? c->W->N - n : PANEL;
+  const bool last = b + count == p->blocks;
+  for (int r = 0, i = 0; r < p->rows; r += PAIR, i++) {
+    const int rows = p->rows - r < PAIR ? p->rows - r : PAIR;
+    const bool both = rows > TILE_ROWS;
+    const bool direct = last && lanes == PANEL && !c->accumulate && (rows == PAIR || p->rows <= PAIR);
+    const uint32_t *x0 = p->s->x[2 * i * p->x_blocks + b % p->x_blocks], *x1 = x0 + (size_t)p->x_blocks * TILE_WORDS;
+    float *acc = p->s->acc[i][0], *y = c->y + (size_t)(p->row + r) * (size_t)c->W->N + n;
+    sums_in(acc, b == 0, both);
+    multiply(x0, x1, w0, w1, count, both, r == 0);
+    sums_out(direct ? y : acc, direct ? (size_t)c->W->N * sizeof(float) : 0, both);
+    if (last && !direct) copy_out(c, y, acc, rows, lanes);
+  }
+}
+
+void ISA_NAME(gemm)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct gemm_args *c = args;
+  if (c->format == FORMAT_F32) {
+    TILES_BESIDE(gemm)(args, begin, end, scratch);
+    return;
+  }
+  const int t0 = c->by_rows ? (int)begin : 0, t1 = c->by_rows ? (int)end : c->T;
+  const int n0 = c->by_rows ? 0 : (int)begin * PANEL;
+  const int n1 = c->by_rows || (int)end * PANEL > c->W->N ? c->W->N : (int)end * PANEL;
+  for (int t = t0; t < t1;) {
+    const struct pass p = pass_of(c, scratch, t, t1);
+    const bool few = p.rows <= PAIR;
+    configure(few && p.rows < TILE_ROWS ? p.rows : TILE_ROWS, !few                 ? TILE_ROWS
+                                                              : p.rows > TILE_ROWS ? p.rows - TILE_ROWS
+                                                                                   : 0);
+    if (p.x_blocks == p.blocks) tile_x(&p, 0);
+    for (int n = n0; n < n1; n += PANEL) {
+      const uint32_t *w0 = (const uint32_t *)c->W->data + (size_t)(n / 16) * (size_t)p.blocks * TILE_WORDS;
+      const uint32_t *w1 = c->W->N - n > 16 ? w0 + (size_t)p.blocks * TILE_WORDS : w0; /* twice the same: not stored */
+      for (int b = 0; b < p.blocks; b += W_BLOCKS) {
+        const int count = p.blocks - b < W_BLOCKS ? p.blocks - b : W_BLOCKS;
+        if (p.x_blocks < p.blocks && b % p.x_blocks == 0) tile_x(&p, b);
+        gemm_piece(&p, w0 + (size_t)b * TILE_WORDS, w1 + (size_t)b * TILE_WORDS, n, b, count);
+      }
+    }
+    t += p.rows;
+  }
+  tiles_release();
+}
+
+enum {
+  T_BLOCKS = 8, /* of 32 places along the dot, in scratch at a time */
+  N_BLOCK = 128,
+  K_BLOCK = 512 /* each transposed tile of dy serves K_BLOCK / 16 products */
+};
+
+struct weight_scratch {
+  uint32_t dy[N_BLOCK / 16][T_BLOCKS][TILE_WORDS]; /* [n][pairs of places] */
+  uint32_t x[K_BLOCK / 16][T_BLOCKS][TILE_WORDS];  /* [pairs of places][k] */
+  float acc[N_BLOCK / 32][K_BLOCK / 32][4][TILE_WORDS];
+  uint16_t zeros[K_BLOCK];
+};
+
+/* The part of dW that is being computed. */
+struct window {
+  const struct weight_backward_args *c;
+  struct weight_scratch *s;
+  int n0, n_count, k0, k_count;
+};
+
+typedef uint32_t words16 __attribute__((vector_size(64)));
+typedef uint16_t halves16 __attribute__((vector_size(32)));
+
+/* 16 words, of two operands each: those of `first` in the low halves. n <= 16 of them are read; the others are zero. */
+INLINE void interleave(words16 *out, const uint16_t *first, const uint16_t *second, int n) {
+  halves16 a = {0}, b = {0};
+  memcpy(&a, first, n >= 16 ? sizeof a : (size_t)n * sizeof *first);
+  memcpy(&b, second, n >= 16 ? sizeof b : (size_t)n * sizeof *second);
+  *out = __builtin_convertvector(a, words16) | __builtin_convertvector(b, words16) << 16;
+}
+
+/* Exchanges the off-diagonal quarters of squares of 2 * step. */
+#define TRANSPOSE_STEP(v, step)                            \
+  do {                                                     \
+    words16 low_, high_;                                   \
+    for (unsigned l_ = 0; l_ < 16; l_++) {                 \
+      low_[l_] = l_ & (step) ? 16 + l_ - (step) : l_;      \
+      high_[l_] = l_ & (step) ? 16 + l_ : l_ + (step);     \
+    }                                                      \
+    UNROLL                                                 \
+    for (int i_ = 0; i_ < 16; i_++) {                      \
+      if (i_ & (step)) continue;                           \
+      const words16 a_ = (v)[i_], b_ = (v)[i_ + (step)];   \
+      (v)[i_] = __builtin_shuffle(a_, b_, low_);           \
+      (v)[i_ + (step)] = __builtin_shuffle(a_, b_, high_); \
+    }                                                      \
+  } while (0)
+
+/* in: 16 rows of 16 words; out: its columns. */
+static void transpose16(uint32_t *out, const words16 in[16]) {
+  words16 v[16];
+  memcpy(v, in, sizeof v);
+  TRANSPOSE_STEP(v, 8);
+  TRANSPOSE_STEP(v, 4);
+  TRANSPOSE_STEP(v, 2);
+  TRANSPOSE_STEP(v, 1);
+  memcpy(out, v, sizeof v);
+}
+
+/* Which rows of dy stand at the 32 places of a block; -1: none. */
+struct places {
+  int row[BLOCK];
+};
+
+/* Places first .. first + 31, from row *t on. */
+static void places_take(struct places *p, const struct weight_backward_args *c, int first, int *t) {
+  for (int i = 0; i < BLOCK; i++) {
+    const bool here = *t < c->T && (c->place ? c->place[*t] : *t) == first + i;
+    p->row[i] = here ? (*t)++ : -1;
+  }
+}
+
+static void tile_block(const struct window *w, const struct places *p, int block) {
+  const struct weight_backward_args *c = w->c;
+  const uint16_t *dy[BLOCK], *x[BLOCK];
+  for (int i = 0; i < BLOCK; i++) {
+    const int t = p->row[i];
+    dy[i] = t < 0 ? w->s->zeros : (const uint16_t *)c->dy + (size_t)t * (size_t)c->N + w->n0;
+    x[i] = t < 0 ? w->s->zeros : (const uint16_t *)c->x + row_of(c->row, (size_t)t) * (size_t)c->K + w->k0;
+  }
+  for (int n = 0; n < w->n_count; n += 16) {
+    words16 rows[16];
+    for (int i = 0; i < 16; i++) interleave(&rows[i], dy[2 * i] + n, dy[2 * i + 1] + n, w->n_count - n);
+    transpose16(w->s->dy[n / 16][block], rows);
+  }
+  for (int k = 0; k < w->k_count; k += 16) {
+    for (int i = 0; i < 16; i++) {
+      words16 row;
+      interleave(&row, x[2 * i] + k, x[2 * i + 1] + k, w->k_count - k);
+      memcpy(w->s->x[k / 16][block] + 16 * i, &row, sizeof row);
+    }
+  }
+}
+
+/* A tile beyond the window's edge repeats the one before it: its sums are not used. */
+static void window_multiply(const struct window *w, int blocks, bool first) {
+  struct weight_scratch *s = w->s;
+  for (int k = 0; k < w->k_count; k += 32) {
+    const uint32_t *b0 = s->x[k / 16][0], *b1 = k + 16 < w->k_count ? s->x[k / 16 + 1][0] : b0;
+    for (int n = 0; n < w->n_count; n += 32) {
+      const uint32_t *a0 = s->dy[n / 16][0], *a1 = n + 16 < w->n_count ? s->dy[n / 16 + 1][0] : a0;
+      float *acc = s->acc[n / 32][k / 32][0];
+      sums_in(acc, first, true);
+      multiply(a0, a1, b0, b1, blocks, true, false);
+      sums_out(acc, 0, true);
+    }
+  }
+}
+
+static void window_out(const struct window *w) {
+  for (int n = 0; n < w->n_count; n++) {
+    float *restrict dW = w->c->dW + (size_t)(w->n0 + n) * (size_t)w->c->K + w->k0;
+    for (int k = 0; k < w->k_count; k += 16) {
+      const float *restrict sums = w->s->acc[n / 32][k / 32][n / 16 % 2 * 2 + k / 16 % 2] + n % 16 * 16;
+      const int lanes = w->k_count - k < 16 ? w->k_count - k : 16;
+      for (int l = 0; l < lanes; l++) dW[k + l] = dW[k + l] + sums[l];
+    }
+  }
+}
+
+static void window_compute(const struct window *w) {
+  const struct weight_backward_args *c = w->c;
+  bool first = true;
+  for (int t = 0; t < c->T; first = false) {
+    int blocks = 0;
+    for (; t < c->T && blocks < T_BLOCKS; blocks++) {
+      struct places places;
+      places_take(&places, c, (c->place ? c->place[t] : t) / BLOCK * BLOCK, &t);
+      tile_block(w, &places, blocks);
+    }
+    window_multiply(w, blocks, first);
+  }
+  window_out(w);
+}
+
+void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct weight_backward_args *c = args;
+  struct window w = {.c = c, .s = scratch};
+  if (c->format == FORMAT_F32) {
+    TILES_BESIDE(gemm_weight_backward)(args, begin, end, scratch);
+    return;
+  }
+  memset(w.s->zeros, 0, sizeof w.s->zeros);
+  configure(TILE_ROWS, TILE_ROWS);
+  for (w.n0 = (int)begin; w.n0 < (int)end; w.n0 += N_BLOCK) {
+    w.n_count = (int)end - w.n0 < N_BLOCK ? (int)end - w.n0 : N_BLOCK;
+    for (w.k0 = 0; w.k0 < c->K; w.k0 += K_BLOCK) {
+      w.k_count = c->K - w.k0 < K_BLOCK ? c->K - w.k0 : K_BLOCK;
+      window_compute(&w);
+    }
+  }
+  tiles_release();
+}
+
+struct trial {
+  uint32_t a[TILE_WORDS], b[TILE_WORDS];
+  float before[TILE_WORDS], after[TILE_WORDS];
+};
+
+static float trial_dot(const struct trial *t, int m, int n) {
+  float even = 0.0f, odd = 0.0f;
+  for (int i = 0; i < 16; i++) {
+    const uint32_t a[2] = {t->a[m * 16 + i] << 16, t->a[m * 16 + i] & 0xffff0000u};
+    const uint32_t b[2] = {t->b[i * 16 + n] << 16, t->b[i * 16 + n] & 0xffff0000u};
+    float x[2], y[2];
+    memcpy(x, a, sizeof x);
+    memcpy(y, b, sizeof y);
+    even = fmaf(x[0], y[0], even);
+    odd = fmaf(x[1], y[1], odd);
+  }
+  return t->before[m * 16 + n] + (even + odd);
+}
+
+/* Whether the instruction gives DOT's bits, over some thousand sums. */
+bool ISA_NAME(tiles_hold)(void) {
+  const unsigned saved = _mm_getcsr();
+  uint32_t state = 1;
+  int wrong = 0;
+  _mm_setcsr(TRIAL_MXCSR);
+  configure(TILE_ROWS, TILE_ROWS);
+  for (int i = 0; i < 32; i++) {
+    const uint32_t tiny = i % 2 ? 0 : 60;
+    struct trial t;
+    for (int j = 0; j < TILE_WORDS; j++) {
+      t.a[j] = trial_operand(&state, 123 - tiny) << 16 | trial_operand(&state, 123 - tiny);
+      t.b[j] = trial_operand(&state, 123 - tiny) << 16 | trial_operand(&state, 123 - tiny);
+      t.before[j] = (float)(int32_t)state * (tiny ? 0x1p-125f : 0x1p-31f) * 0x1p-31f;
+    }
+    tile_load(0, t.before, TILE_BYTES);
+    tile_load(4, t.a, TILE_BYTES);
+    tile_load(6, t.b, TILE_BYTES);
+    tile_dot(0, 4, 6);
+    tile_store(0, t.after, TILE_BYTES);
+    for (int j = 0; j < TILE_WORDS; j++) {
+      const float want = trial_dot(&t, j / 16, j % 16);
+      wrong += t.after[j] != want && (t.after[j] == t.after[j] || want == want);
+    }
+  }
+  tiles_release();
+  _mm_setcsr(saved);
+  return wrong == 0;
+}
+
+_Static_assert(sizeof(struct gemm_scratch) <= CPU_SCRATCH_BYTES, "gemm's scratch");
+_Static_assert(sizeof(struct weight_scratch) <= CPU_SCRATCH_BYTES, "weight backward's scratch");
+
+#endif

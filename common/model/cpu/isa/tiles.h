@@ -1,0 +1,59 @@
+/* The AMX instructions that gemm_amx.c is written over, eight tiles of 16 rows x 64 bytes.
+ *
+ *   tiles_configure(config)      their shapes; all become zero          tiles_release()  no longer in use: nothing to
+ *   tile_load(t, from, stride)   rows `stride` bytes apart              keep at a context switch
+ *   tile_store(t, to, stride)
+ *   tile_zero(t)
+ *   tile_dot(c, a, b)            c [m][n] += a [m][32] . b [32][n], b's rows in pairs: DOT's block (NUMERICS.md) as
+ *                                TDPBF16PS computes it, whatever MXCSR says: nearest even, subnormals flushed
+ *
+ * t, a, b, c are digits: a tile is part of the instruction.  gcc's intrinsics do not say that loads read memory; the
+ * empty statements do, or stores before them might be left out.
+ *
+ * A unit test compiles the same kernels over an emulation (TILES_EMULATED), which is how their blocking, edges and layouts
+ * are checked where there is no AMX.  The instructions themselves have not been run by these kernels yet; that they
+ * give DOT's bits was measured apart from them, and tiles_hold tries it before they are used. */
+#ifndef LEASEHOLD_MODEL_CPU_ISA_TILES_H
+#define LEASEHOLD_MODEL_CPU_ISA_TILES_H
+
+#include <stdint.h>
+
+enum { TILES = 8, TILE_ROWS = 16, TILE_BYTES = 64, TILE_LINES = 16 /* cache lines of a full tile */ };
+
+struct tile_config {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+};
+_Static_assert(sizeof(struct tile_config) == 64, "as LDTILECFG reads it");
+
+#if defined(__AMX_BF16__)
+
+#include <immintrin.h>
+
+/* The level whose kernels do everything but the matrix products of bf16. */
+#define TILES_BESIDE(name) name##_v4
+
+#define TILES_MEMORY() __asm__ volatile("" ::: "memory")
+
+#define tiles_configure(config) \
+  do {                          \
+    TILES_MEMORY();             \
+    _tile_loadconfig(config);   \
+  } while (0)
+#define tiles_release() _tile_release()
+#define tile_load(t, from, stride) \
+  do {                             \
+    TILES_MEMORY();                \
+    _tile_loadd(t, from, stride);  \
+  } while (0)
+#define tile_store(t, to, stride) \
+  do {                            \
+    _tile_stored(t, to, stride);  \
+    TILES_MEMORY();               \
+  } while (0)
+#define tile_zero(t)      _tile_zero(t)
+#define tile_dot(c, a, b) _tile_dpbf16ps(c, a, b)
+
+#endif
+#endif
