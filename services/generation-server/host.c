@@ -29,7 +29,7 @@ static int choose_pages(const struct host_options *o, const struct model *m, siz
 static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model, const struct host_options *o,
                             const struct model_config *config, struct err *err) {
   enum rc rc = pool_create(pool, o->threads, err);
-  if (rc == RC_OK) rc = ops_cpu_create(ops, FORMAT_BF16, o->isa && *o->isa ? o->isa : NULL, *pool, err);
+  if (rc == RC_OK) rc = ops_cpu_create(ops, FORMAT_BF16, o->isa, *pool, err);
   if (rc == RC_OK) rc = model_create(model, config, *ops, o->context_max, err);
   return rc;
 }
@@ -90,9 +90,9 @@ enum rc host_open(struct host **out, const struct host_options *options, const s
     if (config->tied) h->weights_file_max += (size_t)config->vocabulary * (size_t)config->hidden * sizeof(float);
     if (rc == RC_OK)
       log_info(
-          "model of %zu parameters on %s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x %zu "
+          "model of %zu parameters on %s%s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x %zu "
           "MiB",
-          h->model->params.parameters, h->ops->name, h->model->context_max, options->slots, pages, options->page_tokens,
+          h->model->params.parameters, h->ops->name, options->isa && *options->isa ? " (forced)" : "", h->model->context_max, options->slots, pages, options->page_tokens,
           (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20, weights_bytes(h->model, false) >> 20);
   }
   if (rc != RC_OK) {

@@ -47,7 +47,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
     return err_set(
         err, RC_INVALID, "model",
         "expected --model, --coordinator or both: without a coordinator there is nobody to fetch a model from");
-  return RC_OK;
+  return ops_cpu_check(s->isa, err); /* the model may come later */
 }
 
 static enum rc serve(const struct settings *s, const struct server_options *options, struct err *err) {
@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
        "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
-      {"isa", OPTION_STRING, &s.isa, "", 0, 0, "kernels to use: v2, v3, v4 or v4-bf16 (default: by CPU)"},
+      {"isa", OPTION_STRING, &s.isa, "", 0, 0, "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
       {"drain-ms", OPTION_INT, &s.drain_ms, "2000", 0, 600000, "how long plain requests may finish after SIGTERM"},
       {"stream-stall-ms", OPTION_INT, &s.stream_stall_ms, "30000", 100, 600000,
        "a streaming reader that is behind and takes nothing for so long is cut off"},

@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
       {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0,
-       "force kernels of v2, v3, v4 or v4-bf16; default: the best this CPU has"},
+       "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif
@@ -102,9 +102,6 @@ int main(int argc, char **argv) {
 #ifdef LEASEHOLD_FAULTS
   if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
 #endif
-  if (rc == RC_OK && run) {
-    if (!s.trainer.isa[0]) s.trainer.isa = NULL;
-    rc = serve(&s, &err);
-  }
+  if (rc == RC_OK && run) rc = serve(&s, &err);
   return program_end(&program, rc, &err);
 }

@@ -28,6 +28,7 @@ struct jobs *trainer_jobs(struct trainer *t) {
 }
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
 const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
+const char *trainer_kernels(const struct trainer *t) { return t->ops->name; }
 void trainer_set_publisher(struct trainer *t, struct publisher *p) { t->publisher = p; }
 void trainer_count_push(struct trainer *t, int64_t took_us) {
   metric_add(t->timeline.seconds[CAUSE_PUSH], (double)took_us * 1e-6);
@@ -173,6 +174,7 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   if (rc == RC_OK) rc = model_config_load(&t->config, options->model_dir, err);
   if (rc == RC_OK) rc = pool_create(&t->pool, (int)options->threads, err);
   if (rc == RC_OK) rc = ops_cpu_create(&t->ops, FORMAT_BF16, options->isa, t->pool, err);
+  if (rc == RC_OK) log_info("kernels %s%s", t->ops->name, options->isa && *options->isa ? " (forced)" : "");
   if (rc == RC_OK) rc = model_create(&t->model, &t->config, t->ops, (int)options->context_max, err);
   if (rc == RC_OK) rc = trainer_check_memory(t, err);
   if (rc == RC_OK) rc = weights_create(&t->weights, t->model, true, err);

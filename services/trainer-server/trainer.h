@@ -83,6 +83,7 @@ void trainer_view(struct trainer *t, struct trainer_view *out);
 struct jobs *trainer_jobs(struct trainer *t);
 const struct model_config *trainer_model_config(const struct trainer *t);
 const char *trainer_model_dir(const struct trainer *t);
+const char *trainer_kernels(const struct trainer *t); /* "cpu-v4" */
 /* A reference to the current version's bytes; release it. RC_NOT_FOUND, RC_CONFLICT when version is superseded, or
  * RC_UNAVAILABLE when a replay is to reach it. run "" matches any. */
 enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,

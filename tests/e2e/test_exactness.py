@@ -1,9 +1,12 @@
 """Same seed, same weights, bit for bit: whatever the pool, its slots, pages, chunks, threads and kernels.  And the mutants that must break it."""
+import os
+import pathlib
 import re
+import subprocess
 
 import pytest
 
-from harness import FAULT_BIN, Cluster, call, digests, grpo_config
+from harness import BIN, FAULT_BIN, Cluster, call, digests, grpo_config
 
 ROUNDS = 4
 
@@ -32,6 +35,40 @@ def test_three_unlike_servers_give_the_same_digest_after_every_round(base_model,
     assert status["totals"]["logprob_unequal"] == 0 and status["totals"]["logprob_max_abs_diff"] == 0
     contributed = {w["name"]: w["samples"] for w in status["totals"]["workers"]}
     assert set(contributed) == {"small", "middle", "large"} and all(n > 0 for n in contributed.values()), contributed
+
+
+ISAS = [isa for isa, flag in [("v2", "sse4_2"), ("v3", "avx2"), ("v4", "avx512bw"), ("v4-bf16", "avx512_bf16"), ("amx", "amx_bf16")]
+        if flag in pathlib.Path("/proc/cpuinfo").read_text().split()]
+
+
+def test_a_server_for_every_instruction_set_gives_the_same_digest(base_model, reference, tmp_path, monkeypatch):
+    """LEASEHOLD_ISA forces one on each generation-server and a lower one on the trainer; each samples a part of every round."""
+    trained_by = ISAS[len(ISAS) // 2]
+    monkeypatch.setenv("LEASEHOLD_ISA", trained_by)
+    with Cluster(tmp_path, model=base_model) as cluster:
+        for isa in ISAS:
+            monkeypatch.setenv("LEASEHOLD_ISA", isa)
+            cluster.add_server(isa, "--slots", 2)
+        config = grpo_config(ROUNDS)
+        config["lease_samples_max"] = 1
+        status = cluster.run(config)
+        assert call("GET", cluster.trainer.url + "/v1/model")["kernels"] == f"cpu-{trained_by}"
+        assert f"cpu-{trained_by} (forced)" in cluster.trainer.log_text()
+        for server in cluster.services[2:]:
+            assert call("GET", server.url + "/v1/model")["kernels"] == f"cpu-{server.name}"
+            assert f"cpu-{server.name} (forced)" in server.log_text()
+    assert digests(status) == reference
+    assert status["totals"]["logprob_unequal"] == 0 and status["totals"]["logprob_max_abs_diff"] == 0
+    contributed = {w["name"]: w["samples"] for w in status["totals"]["workers"]}
+    assert set(contributed) == set(ISAS) and all(n > 0 for n in contributed.values()), contributed
+
+
+@pytest.mark.parametrize("program", ["generation-server", "trainer-server"])
+def test_an_unknown_instruction_set_is_refused_with_what_there_is(base_model, tmp_path, program):
+    command = [str(BIN / program), "--model", str(base_model), "--coordinator", "http://127.0.0.1:1", "--port", "0"]
+    ended = subprocess.run(command, env={**os.environ, "LEASEHOLD_ISA": "v9"}, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    assert '"v9"' in ended.stderr and f"({', '.join(reversed(ISAS))})" in ended.stderr, ended.stderr
 
 
 def test_preemption_under_a_tiny_pool_changes_nothing(base_model, reference, tmp_path):
