@@ -1,120 +1,261 @@
 /* y = x W^T and dW += dy^T x by blocks of 32 along the dot (NUMERICS.md, DOT).
  *
- * gemm: for a block of rows, x is widened once into `xs`, each 32-block as 16 even then 16 odd floats; for each panel
- * of 32 outputs W is widened the same way into `panel`; then the micro kernel runs.  A row's bits depend on that row
- * and W alone. gemm_weight_backward: lanes run over K, rows over N, the dot over tokens; sums are kept apart and
- * added to dW once at the end.
- */
+ * gemm: GEMM_ROWS rows x two vectors of outputs at a time run along the dot with their sums in registers.
+ *
+ *   x [rows][K], second-level cache   W [32 outputs][W_BLOCKS * 32 of K], first level   -> sums [rows][32], first level
+ *
+ * x is laid out once per block of rows, each 32 of K as 16 even then 16 odd floats, or as links (links.h); W is read as
+ * it is packed and widened in registers, or lies in links already.  While a piece of W is multiplied, the next one is
+ * asked for, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver it.  A
+ * row's bits depend on that row and W alone.
+ *
+ * gemm_weight_backward: lanes run over K, rows over N, the dot over tokens; sums are kept apart and added to dW once at
+ * the end. */
+#include "common/model/cpu/isa/links.h"
 #include "common/model/cpu/isa/micro.h"
 
 #if defined(__AVX512BF16__)
-cpu_kernel ISA_NAME(gemm_links), ISA_NAME(gemm_weight_backward_links); /* of bf16: gemm_links.c */
+cpu_kernel ISA_NAME(gemm_weight_backward_links); /* of bf16: gemm_links.c */
+#endif
+
+/* What the operands are, and how their products are made; a constant wherever it is passed. */
+enum product { OF_F32, OF_BF16, OF_LINKS };
+
+#if defined(__AVX512F__)
+enum { GEMM_ROWS = 4 }; /* sums and both chains, two vectors each, fill 32 registers */
+#else
+enum { GEMM_ROWS = 3 }; /* both chains fill 16 */
 #endif
 
 enum {
-  ROW_BLOCK = 48,          /* rows of x in scratch */
-  K_CHUNK = 1024,          /* of x in scratch */
-  X_STRIDE = K_CHUNK + 16, /* so that rows do not share cache sets */
-  PANEL_K = 256,           /* of W in scratch: 32 KiB */
-  PANEL = 32
+  PANEL = 32,
+  TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
+  W_BLOCKS = 8,         /* of 32 along the dot, of W at a time: 16 KiB of bf16 */
+  X_ROWS = 96,          /* a multiple of GEMM_ROWS */
+  X_WORDS = 100 << 10,  /* of x in scratch */
+  X_PAD = 16            /* so that rows do not share cache sets */
 };
 
 struct gemm_scratch {
-  float xs[ROW_BLOCK * X_STRIDE];
-  float panel[PANEL_K * PANEL];
-  float acc[ROW_BLOCK * PANEL];
+  union {
+    float floats[X_WORDS];
+    uint32_t links[X_WORDS];
+  } x;
+  float acc[X_ROWS * PANEL]; /* sums so far */
 };
 
-static void widen_x(float *xs, const void *x, size_t row, int rows, int K, int k0, int k1, bool f32) {
-  for (int r = 0; r < rows; r++) {
-    size_t at = (row + (size_t)r) * (size_t)K;
-    float *out = xs + (size_t)r * X_STRIDE;
-    for (int k = k0; k < k1; k += 32, out += 32) {
-      if (k + 32 <= K)
-        split32(out, out + 16, x, at + (size_t)k, f32);
-      else
-        split_tail(out, out + 16, x, at + (size_t)k, K - k, f32);
-    }
+/* Some rows of a call, and where they lie in scratch. */
+struct pass {
+  const struct gemm_args *c;
+  struct gemm_scratch *s;
+  int row, rows;
+  int blocks, x_blocks; /* of 32 along the dot: all, and of x in scratch at a time */
+  int block_words;      /* of a block of x in scratch */
+  size_t stride;        /* words between rows in scratch */
+};
+
+/* The next of the rows [t, end), in equal shares: a small last one would cost a pass over W of its own. */
+static struct pass pass_of(const struct gemm_args *c, struct gemm_scratch *s, int t, int end, enum product of) {
+  struct pass p = {.c = c, .s = s, .row = t, .block_words = of == OF_LINKS ? 16 : 32};
+  p.blocks = round_up(c->W->K, 32) / 32;
+  int most = X_WORDS / (p.blocks * p.block_words + X_PAD) / GEMM_ROWS * GEMM_ROWS;
+  p.x_blocks = p.blocks;
+  if (most > X_ROWS) most = X_ROWS;
+  if (most < GEMM_ROWS) { /* a dot too long for scratch */
+    most = GEMM_ROWS;
+    p.x_blocks = (X_WORDS / GEMM_ROWS - X_PAD) / p.block_words / W_BLOCKS * W_BLOCKS;
   }
+  p.stride = (size_t)(p.x_blocks * p.block_words) + X_PAD;
+  const int left = end - t, passes = (left + most - 1) / most;
+  p.rows = round_up((left + passes - 1) / passes, GEMM_ROWS);
+  if (p.rows > left) p.rows = left;
+  return p;
 }
 
-/* Columns [k0, k1) of `tiles` tiles of W from tile `tile`, as [k'][32]: each 32-block's even k first. */
-static void widen_panel(float *panel, const struct matrix *W, int tile, int tiles, int k0, int k1, bool f32) {
-  size_t pairs = (size_t)round_up(W->K, 32) / 2;
-  for (int j = 0; j < tiles; j++) {
-    size_t at = ((size_t)(tile + j) * pairs + (size_t)k0 / 2) * 32;
-    for (int k = k0; k < k1; k += 32) {
-      float *even = panel + (size_t)(k - k0) * PANEL + j * 16;
-      for (int i = 0; i < 16; i++, at += 32) split32(even + i * PANEL, even + (16 + i) * PANEL, W->data, at, f32);
-    }
-  }
-}
-
-static void store_panel(const struct gemm_args *c, const float *acc, size_t row, int rows, int n0, int count) {
-  for (int r = 0; r < rows; r++) {
-    float *restrict y = c->y + (row + (size_t)r) * (size_t)c->W->N + n0;
-    const float *restrict a = acc + r * PANEL;
-    if (c->accumulate)
-      for (int n = 0; n < count; n++) y[n] = y[n] + a[n];
-    else
-      memcpy(y, a, (size_t)count * sizeof *y);
-  }
-}
-
-/* One panel of outputs for a block of rows, along K. */
-static void gemm_panel(const struct gemm_args *c, struct gemm_scratch *s, size_t row, int rows, int n0, bool x_ready) {
-  bool f32 = c->format == FORMAT_F32;
-  int N = c->W->N, K = c->W->K, K32 = round_up(K, 32);
-  int count = N - n0 < PANEL ? N - n0 : PANEL, tiles = count > 16 ? 2 : 1;
-  bool direct = !c->accumulate && count == PANEL;
-  float *dst = direct ? c->y + row * (size_t)N + n0 : s->acc;
-  size_t ldd = direct ? (size_t)N : PANEL;
-  for (int kc = 0; kc < K32; kc += K_CHUNK) {
-    int kc_end = kc + K_CHUNK < K32 ? kc + K_CHUNK : K32;
-    if (!x_ready) widen_x(s->xs, c->x, row, rows, K, kc, kc_end, f32);
-    for (int kp = kc; kp < kc_end; kp += PANEL_K) {
-      int kp_end = kp + PANEL_K < kc_end ? kp + PANEL_K : kc_end;
-      widen_panel(s->panel, c->W, n0 / 16, tiles, kp, kp_end, f32);
-      for (int r = 0; r < rows; r += MICRO_ROWS) {
-        for (int k = kp; k < kp_end; k += 32) {
-          const float *x = s->xs + (size_t)r * X_STRIDE + (k - kc), *w = s->panel + (size_t)(k - kp) * PANEL;
-          struct block b = {.dst = dst + (size_t)r * ldd,
-                            .ldd = ldd,
-                            .a_even = x,
-                            .a_odd = x + 16,
-                            .step_a = 1,
-                            .w_even = w,
-                            .w_odd = w + 16 * PANEL,
-                            .step_w = PANEL,
-                            .steps = 16,
-                            .rows = rows - r < MICRO_ROWS ? rows - r : MICRO_ROWS,
-                            .lanes = tiles * 16,
-                            .first = k == 0};
-          block_add(&b, X_STRIDE);
-        }
+/* x's x_blocks from `block` on. */
+INLINE void lay_out_x(const struct pass *p, int block, const enum product of) {
+  const int K = p->c->W->K, count = p->blocks - block < p->x_blocks ? p->blocks - block : p->x_blocks;
+  for (int r = 0; r < p->rows; r++) {
+    const size_t row = (size_t)(p->row + r) * (size_t)K, out = (size_t)r * p->stride;
+    for (int b = 0; b < count; b++) {
+      const int k = (block + b) * 32;
+#if defined(__AVX512BF16__)
+      if (of == OF_LINKS) {
+        link_store(p->s->x.links + out + b * 16, link_block((const uint16_t *)p->c->x + row + k, K - k));
+        continue;
       }
+#endif
+      float *even = p->s->x.floats + out + b * 32;
+      if (k + 32 <= K)
+        split32(even, even + 16, p->c->x, row + (size_t)k, of == OF_F32);
+      else
+        split_tail(even, even + 16, p->c->x, row + (size_t)k, K - k, of == OF_F32);
     }
   }
-  if (!direct) store_panel(c, s->acc, row, rows, n0, count);
+}
+
+/* A piece of a panel of outputs, and what is done with its sums. */
+struct piece {
+  const char *w; /* of the first tile; that of the second lies next_w bytes further */
+  size_t next_w;
+  const char *ahead; /* the piece after this one; NULL: none */
+  int blocks;
+  const struct pass *p;
+  size_t x; /* where x's words begin in scratch */
+  float *y; /* [rows][N], `lanes` of them */
+  int lanes;
+  bool first, last;
+};
+
+/* One chain of a block for R rows (x[r * stride + step]) against NV vectors of W. */
+INLINE void widening_chain(vf acc[GEMM_ROWS][2], const float *x, size_t stride, const char *const w[2], bool is_odd,
+                           const int R, const int NV, const bool f32) {
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) acc[r][v] = (vf){0};
+  }
+  UNROLL
+  for (size_t s = 0; s < 16; s++) {
+    vf wv[2];
+    UNROLL
+    for (int v = 0; v < NV; v++) wv[v] = is_odd ? load_odd(w[v], 32 * s, 0, f32) : load_even(w[v], 32 * s, 0, f32);
+    UNROLL
+    for (int r = 0; r < R; r++) {
+      const vf xr = vset(x[(size_t)r * stride + s]);
+      UNROLL
+      for (int v = 0; v < NV; v++) acc[r][v] = vfma(xr, wv[v], acc[r][v]);
+    }
+  }
+}
+
+/* Both chains of block b for rows from `row` on. */
+INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct piece *o, int row, int b,
+                   const char *const w[2], const int R, const int NV, const enum product of) {
+  const size_t stride = o->p->stride, at = o->x + (size_t)row * stride;
+#if defined(__AVX512BF16__)
+  if (of == OF_LINKS) {
+    const uint32_t *x = o->p->s->x.links + at + b * 16, *words = (const uint32_t *)(const void *)w[0];
+    link_chain(even, x, stride, 1, words, 32, o->next_w / 4, LINK_STEPS, R, NV);
+    link_chain(odd, x + LINK_STEPS, stride, 1, words + 16, 32, o->next_w / 4, LINK_STEPS, R, NV);
+    return;
+  }
+#endif
+  const float *x = o->p->s->x.floats + at + b * 32;
+  widening_chain(even, x, stride, w, false, R, NV, of == OF_F32);
+  widening_chain(odd, x + 16, stride, w, true, R, NV, of == OF_F32);
+}
+
+/* R rows from `row` on x NV vectors of outputs from `lane` on; asks for lines [from, to) of every block of what comes
+ * next. */
+INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int to, const int R, const int NV,
+                       const enum product of) {
+  const size_t operand = of == OF_F32 ? 4 : 2, block = TILE_BLOCK * operand;
+  float *sums = o->p->s->acc + row * PANEL + lane;
+  const char *w[2], *ahead = o->ahead;
+  vf acc[GEMM_ROWS][2];
+  for (int v = 0; v < 2; v++) {
+    const size_t at = (size_t)(lane + v * VL);
+    w[v] = o->w + at / 16 * o->next_w + at % 16 * 2 * operand;
+  }
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) acc[r][v] = o->first ? (vf){0} : vload(sums + r * PANEL + v * VL);
+  }
+  for (int b = 0; b < o->blocks; b++) {
+    vf even[GEMM_ROWS][2], odd[GEMM_ROWS][2];
+    for (int l = from; l < to; l++) {
+      _mm_prefetch(ahead + l * 64, _MM_HINT_T1);
+      _mm_prefetch(ahead + o->next_w + l * 64, _MM_HINT_T1);
+    }
+    ahead += block;
+    chains(even, odd, o, row, b, w, R, NV, of);
+    w[0] += block;
+    w[1] += block;
+    UNROLL
+    for (int r = 0; r < R; r++) {
+      UNROLL
+      for (int v = 0; v < NV; v++) acc[r][v] = acc[r][v] + (even[r][v] + odd[r][v]);
+    }
+  }
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) {
+      float *y = o->y + (size_t)(row + r) * (size_t)o->p->c->W->N + lane + v * VL;
+      const int lanes = o->lanes - lane - v * VL;
+      if (!o->last)
+        vstore(sums + r * PANEL + v * VL, acc[r][v]);
+      else if (lanes > 0)
+        store_some(y, o->p->c->accumulate ? load_some(y, lanes) + acc[r][v] : acc[r][v], lanes);
+    }
+  }
+}
+
+INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const enum product of) {
+  const int rows = o->p->rows, groups = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
+  const int lines = TILE_BLOCK * (of == OF_F32 ? 4 : 2) / 64;
+  const bool ahead = o->ahead && lane == 0 && groups > 1; /* one group alone goes as the memory does */
+  for (int g = 0; g < groups; g++) {
+    const int from = ahead ? lines * g / groups : 0, to = ahead ? lines * (g + 1) / groups : 0;
+    const int row = g * GEMM_ROWS, left = rows - row;
+    if (left >= GEMM_ROWS)
+      gemm_micro(o, row, lane, from, to, GEMM_ROWS, NV, of);
+    else if (GEMM_ROWS > 3 && left == 3)
+      gemm_micro(o, row, lane, from, to, GEMM_ROWS > 3 ? 3 : 1, NV, of);
+    else if (left == 2)
+      gemm_micro(o, row, lane, from, to, 2, NV, of);
+    else
+      gemm_micro(o, row, lane, from, to, 1, NV, of);
+  }
+}
+
+/* One panel of outputs for the rows of a pass; more: another panel follows. */
+INLINE void gemm_panel(const struct pass *p, int n, bool more, const enum product of) {
+  const size_t block = TILE_BLOCK * (of == OF_F32 ? 4 : 2), tile = (size_t)p->blocks * block;
+  const char *panel = (const char *)p->c->W->data + (size_t)(n / 16) * tile;
+  struct piece o = {
+      .next_w = tile, .p = p, .y = p->c->y + (size_t)p->row * (size_t)p->c->W->N + n, .lanes = p->c->W->N - n};
+  for (int b = 0; b < p->blocks; b += W_BLOCKS) {
+    if (p->x_blocks < p->blocks && b % p->x_blocks == 0) lay_out_x(p, b, of);
+    o.x = (size_t)(b % p->x_blocks * p->block_words);
+    o.w = panel + (size_t)b * block;
+    o.blocks = p->blocks - b < W_BLOCKS ? p->blocks - b : W_BLOCKS;
+    o.first = b == 0;
+    o.last = b + o.blocks == p->blocks;
+    o.ahead = !o.last ? o.w + W_BLOCKS * block : more ? panel + 2 * tile : NULL;
+    for (int lane = 0; lane < PANEL && lane < o.lanes; lane += 2 * VL) {
+      if (o.lanes - lane > VL)
+        gemm_groups(&o, lane, 2, of);
+      else
+        gemm_groups(&o, lane, 1, of);
+    }
+  }
+}
+
+INLINE void gemm_part(const struct gemm_args *c, size_t begin, size_t end, void *scratch, const enum product of) {
+  const int t0 = c->by_rows ? (int)begin : 0, t1 = c->by_rows ? (int)end : c->T;
+  const int n0 = c->by_rows ? 0 : (int)begin * PANEL;
+  const int n1 = c->by_rows || (int)end * PANEL > c->W->N ? c->W->N : (int)end * PANEL;
+  for (int t = t0; t < t1;) {
+    const struct pass p = pass_of(c, scratch, t, t1, of);
+    if (p.x_blocks == p.blocks) lay_out_x(&p, 0, of);
+    for (int n = n0; n < n1; n += PANEL) gemm_panel(&p, n, n + PANEL < n1, of);
+    t += p.rows;
+  }
 }
 
 void ISA_NAME(gemm)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct gemm_args *c = args;
-  struct gemm_scratch *s = scratch;
+  if (c->format == FORMAT_F32) gemm_part(c, begin, end, scratch, OF_F32);
 #if defined(__AVX512BF16__)
-  if (c->format == FORMAT_BF16) {
-    ISA_NAME(gemm_links)(args, begin, end, scratch);
-    return;
-  }
+  else
+    gemm_part(c, begin, end, scratch, OF_LINKS);
+#else
+  else
+    gemm_part(c, begin, end, scratch, OF_BF16);
 #endif
-  int t0 = c->by_rows ? (int)begin : 0, t1 = c->by_rows ? (int)end : c->T;
-  int n0 = c->by_rows ? 0 : (int)begin * PANEL, n1 = c->by_rows ? c->W->N : (int)end * PANEL;
-  if (n1 > c->W->N) n1 = c->W->N;
-  bool once = round_up(c->W->K, 32) <= K_CHUNK;
-  for (int t = t0; t < t1; t += ROW_BLOCK) {
-    int rows = t1 - t < ROW_BLOCK ? t1 - t : ROW_BLOCK;
-    for (int n = n0; n < n1; n += PANEL) gemm_panel(c, s, (size_t)t, rows, n, once && n > n0);
-  }
 }
 
 enum { T_CHUNK = 128, N_BLOCK = 48, K_BLOCK = 256 };

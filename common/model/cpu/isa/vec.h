@@ -245,6 +245,14 @@ INLINE vf load_some(const float *p, int n) {
   return v;
 }
 
+/* The first n of VL. */
+INLINE void store_some(float *p, vf v, int n) {
+  if (n >= VL)
+    vstore(p, v);
+  else
+    memcpy(p, &v, (size_t)n * sizeof *p);
+}
+
 INLINE vf vsqrt(vf x) {
 #if defined(__AVX512F__)
   return (vf)_mm512_sqrt_ps((__m512)x);
