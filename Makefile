@@ -160,7 +160,7 @@ test-all: ## the long tiers too: test, sanitizers, the demo with three seeds and
 
 bench: $(BUILD)/bench/instrument ## GEMM, prefill, decode, training, packing, sampling against the machine's limits and peers (QUICK=1, PAIRS=n, NAMES=gemm,decode)
 	@if [ -n "$(HAS_ONEDNN)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/bench/peer_onednn; else rm -f $(BUILD)/bench/peer_onednn; fi
-	@tests/bench/bench
+	@$(PYTHON) tests/bench/bench
 
 bench-pipeline: all ## what overlap is worth: the demo's RL phase pipelined against sync, five interleaved pairs
 	tests/bench/bench-pipeline
