@@ -1,0 +1,73 @@
+/* What does not fit is refused where it is asked for, with numbers: a trainer at its start, a frozen reference when a run
+ * that needs one is opened; and the trainer goes on without that run. */
+#include "tests/unit/trainer-server/support.h"
+
+static size_t planned(const struct rig *g) {
+  struct parts parts;
+  struct memory_plan plan;
+  parts_make(&parts, g->model_dir);
+  trainer_memory_plan(&plan, parts.model, &g->options);
+  parts_free(&parts);
+  return memory_plan_total(&plan);
+}
+
+static void test_a_bound_below_the_plan_refuses_the_start(void **state) {
+  (void)state;
+  struct rig g;
+  struct err err = {0};
+  rig_make(&g, "");
+  g.options.memory_max = (int64_t)planned(&g) - 1;
+  assert_int_equal(rig_try_start(&g, &err), RC_NO_MEMORY);
+  assert_string_equal(err.field, "memory-max");
+  assert_non_null(strstr(err.message, "the trainer needs"));
+  assert_non_null(strstr(err.message, "optimizer"));
+  g.trainer = NULL;
+  rig_end(&g);
+}
+
+static void test_a_reference_that_does_not_fit_refuses_the_run(void **state) {
+  (void)state;
+  struct rig g;
+  struct open_run_answer answer;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  rig_make(&g, "");
+  g.options.memory_max = (int64_t)planned(&g);
+  rig_start(&g);
+  struct open_run run = run_request("r1");
+  run.training.kl_coefficient = 0.5;
+  assert_int_equal(trainer_open_run(&g.client, &run, &answer, &arena, WAIT_MS, &err), RC_NO_MEMORY);
+  assert_non_null(strstr(err.message, "reference"));
+  assert_non_null(strstr(err.message, "--memory-max"));
+  run = run_request("r2");
+  rig_open(&g, &run, &answer);
+  assert_int_equal(answer.version, 0);
+  arena_free(&arena);
+  rig_end(&g);
+}
+
+/* Options move the parts that they should, and no other. */
+static void test_parts_follow_the_options(void **state) {
+  (void)state;
+  struct rig g;
+  rig_make(&g, "");
+  const size_t as_it_is = planned(&g);
+  g.options.recompute_activations = true;
+  assert_true(planned(&g) < as_it_is);
+  g.options.recompute_activations = false;
+  g.options.chunk_tokens = 8 * CHUNK;
+  assert_true(planned(&g) > as_it_is);
+  g.options.memory_max = 1;
+  g.options.chunk_tokens = CHUNK;
+  assert_int_equal(planned(&g), as_it_is);
+  rig_end(&g);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_bound_below_the_plan_refuses_the_start),
+      cmocka_unit_test(test_a_reference_that_does_not_fit_refuses_the_run),
+      cmocka_unit_test(test_parts_follow_the_options),
+  };
+  return cmocka_run_group_tests_name("trainer-server/memory", tests, NULL, NULL);
+}
