@@ -8,7 +8,12 @@
 #include "common/model/cpu/isa/attention.h"
 #include "common/model/cpu/isa/elementary.h"
 
-enum { QUERIES = 4, BLOCK = 32, MANY = 6 /* queries of a sequence that are worth filling lanes with */ };
+enum {
+  QUERIES = 4,
+  LANES_MAX = 16,
+  BLOCK = 32,
+  MANY = 6 /* queries of a sequence that are worth filling lanes with */
+};
 
 struct query {
   int t, h, position;
@@ -20,8 +25,8 @@ struct state {
   float q[QUERIES][CPU_HEAD_DIM_MAX]; /* each 32-block: 16 even, 16 odd */
   float acc[QUERIES][CPU_HEAD_DIM_MAX];
   float p[QUERIES][BLOCK]; /* scores, then p as an operand: the block's 16 even keys, then its 16 odd keys */
-  float max[QUERIES], sum[QUERIES], correction[QUERIES];
-  bool active[QUERIES]; /* the block has a key for this query */
+  float max[LANES_MAX], correction[LANES_MAX], sum[QUERIES]; /* one vector's lanes; the first QUERIES are used */
+  bool active[QUERIES];                                      /* the block has a key for this query */
 };
 
 /* One chain over up to 16 pairs of a tile of keys. */
@@ -78,31 +83,54 @@ INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half,
   }
 }
 
-/* From the scores of keys block..block+31 to p, and the running maximum and sum. */
-static void soften(struct state *s, int r, int block, bool f32) {
-  float raw[BLOCK], *p = s->p[r];
-  int valid = s->query[r].position - block + 1;
-  s->active[r] = valid > 0;
-  if (valid <= 0) {
-    memset(p, 0, BLOCK * sizeof *p);
-    return;
-  }
-  for (int j = valid; j < BLOCK; j++) p[j] = -HUGE_VALF;
-  struct f16 low = load16(p), high = load16(p + 16), top;
+/* The scores of 16 keys, -infinity from the valid-th on. */
+INLINE struct f16 seen_scores(const float *p, int valid) {
+  vi lane;
+  struct f16 x = load16(p);
+  for (int l = 0; l < VL; l++) lane[l] = l;
   UNROLL
-  for (int i = 0; i < PARTS; i++) top.v[i] = vmax(low.v[i], high.v[i]);
-  float block_max = max16(top), max = s->max[r] > block_max ? s->max[r] : block_max;
+  for (int i = 0; i < PARTS; i++) x.v[i] = vselect(lane < valid - i * VL, x.v[i], vset(-HUGE_VALF));
+  return x;
+}
+
+/* From the scores of keys block..block+31 to p, and the running maxima and sums.  Stage by stage for all queries, and
+ * without branches on data: a query alone would wait for every result, and for mispredictions.  In the first block the
+ * maximum was -infinity, which makes the correction exactly 0; a query without keys here gets p = 0, the same maximum
+ * and the correction exp(0) = 1. */
+INLINE void soften(struct state *s, int block, const int R, const bool f32) {
+  struct f16 low[QUERIES], high[QUERIES], sum;
+  float tops[LANES_MAX] = {0};
   UNROLL
-  for (int i = 0; i < PARTS; i++) {
-    vf a = vexp(low.v[i] - max), b = vexp(high.v[i] - max);
-    top.v[i] = a + b;
-    vstore(raw + i * VL, vround(a, f32));
-    vstore(raw + 16 + i * VL, vround(b, f32));
+  for (int r = 0; r < R; r++) {
+    struct f16 top;
+    const int valid = s->query[r].position - block + 1;
+    s->active[r] = valid > 0;
+    low[r] = seen_scores(s->p[r], valid);
+    high[r] = seen_scores(s->p[r] + 16, valid - 16);
+    UNROLL
+    for (int i = 0; i < PARTS; i++) top.v[i] = vmax(low[r].v[i], high[r].v[i]);
+    tops[r] = max16(top);
   }
-  split32(p, p + 16, raw, 0, true);
-  s->correction[r] = block == 0 ? 0.0f : exp_one(s->max[r] - max);
-  s->sum[r] = s->sum[r] * s->correction[r] + tree16(top);
-  s->max[r] = max;
+  const vf before = vload(s->max), after = vmax(before, vload(tops));
+  vstore(s->max, after);
+  vstore(s->correction, vexp(before - after));
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    vf rounded[2 * PARTS];
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+      const vf a = vexp(low[r].v[i] - s->max[r]), b = vexp(high[r].v[i] - s->max[r]);
+      sum.v[i] = a + b;
+      rounded[i] = vround(a, f32);
+      rounded[PARTS + i] = vround(b, f32);
+    }
+    UNROLL
+    for (int i = 0; i < PARTS; i++) {
+      vstore(s->p[r] + i * VL, vevens(rounded[2 * i], rounded[2 * i + 1]));
+      vstore(s->p[r] + 16 + i * VL, vodds(rounded[2 * i], rounded[2 * i + 1]));
+    }
+    s->sum[r] = s->sum[r] * s->correction[r] + tree16(sum);
+  }
 }
 
 /* One chain over the block's 16 key pairs for 16 values from e on; pairs 8..15 lie in the second tile, when there is
@@ -181,14 +209,14 @@ INLINE void attend(const struct attention_args *c, struct state *s, int sequence
       attention_locate(c, sequence, g, block + 16 * j, &keys[j], &values[j]);
       score_tile(s, c->kv->keys, keys[j], j, E, c->scale, R, f32);
     }
-    for (int r = 0; r < R; r++) soften(s, r, block, f32);
+    soften(s, block, R, f32);
     add_values(s, c->kv->values, values, tiles, E, R, f32);
   }
   for (int r = 0; r < R; r++) {
     const struct query *q = &s->query[r];
     size_t row = (size_t)q->t * (size_t)c->H + (size_t)q->h;
-    for (int e = 0; e < E; e += VL) vstore(s->acc[r] + e, vload(s->acc[r] + e) / s->sum[r]);
-    round_row(c->out, row * (size_t)E, s->acc[r], E, f32);
+    for (int e = 0; e < E; e += VL)
+      store_some_operands(c->out, row * (size_t)E + (size_t)e, vload(s->acc[r] + e) / s->sum[r], E - e, f32);
     if (c->lse) c->lse[row] = s->max[r] + log_one(s->sum[r]);
   }
 }

@@ -126,6 +126,14 @@ INLINE void split32(float *even, float *odd, const void *base, size_t at, bool f
 
 /* The last n < 32 operands of a row, zero padded. */
 INLINE void split_tail(float *even, float *odd, const void *base, size_t at, int n, bool f32) {
+#if defined(__AVX512F__)
+  if (!f32) {
+    const vu w = (vu)_mm512_maskz_loadu_epi16((1u << n) - 1u, (const uint16_t *)base + at);
+    vstore(even, (vf)(w << 16));
+    vstore(odd, (vf)(w & 0xffff0000u));
+    return;
+  }
+#endif
   for (int i = 0; i < 16; i++) even[i] = odd[i] = 0.0f;
   for (int i = 0; i < n; i++) {
     float x;
