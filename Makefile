@@ -189,7 +189,7 @@ lint: ## shell scripts, long files and functions (warnings to think about)
 
 # Sanitizers, each a build of its own; there are no suppressions.  The instrumentation confuses the compiler's truncation warnings, which stay on everywhere
 # else; instrumented kernels take minutes to compile at -O3; and how fast they are under a sanitizer says nothing.
-SAN_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/$@ CFLAGS="-O1 -g -fno-omit-frame-pointer -Wno-format-truncation"
+SAN_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/$@ CFLAGS="-O1 -g1 -fno-omit-frame-pointer -fno-var-tracking-assignments -Wno-format-truncation"
 SAN_E2E   = LEASEHOLD_TEST_BIN=$(abspath $(BUILD)/$@/bin) LEASEHOLD_TEST_BASE_ROUNDS=4 $(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e -k
 SAN_RUNS := learns or plain_requests or queue or three_unlike or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong
 SAN_JOBS ?= 2

@@ -55,14 +55,16 @@ struct tile_config {
   uint8_t rows[16];
 };
 
-/* Tiles 0..3 take sums, 4 and 5 rows, 6 and 7 columns.  The library has asked the kernel for the tiles. */
+/* Tiles 0..3 take sums, 4 and 5 rows, 6 and 7 columns.  The library has asked the kernel for the tiles, and finds its
+ * own configuration as it left it. */
 __attribute__((target("amx-tile,amx-bf16"))) static void loop_amx(void) {
-  struct tile_config config = {.palette = 1};
+  struct tile_config config = {.palette = 1}, kept = {0};
   for (int tile = 0; tile < 8; tile++) {
     config.row_bytes[tile] = LINE;
     config.rows[tile] = 16;
   }
   __asm__ volatile("" ::"r"(&config) : "memory"); /* gcc 12 drops the stores otherwise */
+  _tile_storeconfig(&kept);
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
@@ -78,7 +80,8 @@ __attribute__((target("amx-tile,amx-bf16"))) static void loop_amx(void) {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_release();
+  __asm__ volatile("" ::"r"(&kept) : "memory");
+  _tile_loadconfig(&kept);
 }
 
 struct peak {
