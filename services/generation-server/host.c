@@ -92,7 +92,8 @@ enum rc host_open(struct host **out, const struct host_options *options, const s
       log_info(
           "model of %zu parameters on %s%s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x %zu "
           "MiB",
-          h->model->params.parameters, h->ops->name, options->isa && *options->isa ? " (forced)" : "", h->model->context_max, options->slots, pages, options->page_tokens,
+          h->model->params.parameters, h->ops->name, options->isa && *options->isa ? " (forced)" : "",
+          h->model->context_max, options->slots, pages, options->page_tokens,
           (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20, weights_bytes(h->model, false) >> 20);
   }
   if (rc != RC_OK) {

@@ -98,7 +98,8 @@ INLINE void lay_out_x(const struct pass *p, int block, const enum product of) {
 struct piece {
   const char *w; /* of the first tile; that of the second lies next_w bytes further */
   size_t next_w;
-  const char *ahead; /* the piece after this one; NULL: none */
+  const char *ahead; /* the piece after this one, if there is one: */
+  bool more;
   int blocks;
   const struct pass *p;
   size_t x; /* where x's words begin in scratch */
@@ -115,7 +116,9 @@ INLINE void widening_chain(vf acc[GEMM_ROWS][2], const float *x, size_t stride, 
     UNROLL
     for (int v = 0; v < NV; v++) acc[r][v] = (vf){0};
   }
+#if defined(__AVX2__) /* x86-64-v2 has no such chains of vectors: nothing to win, much to compile */
   UNROLL
+#endif
   for (size_t s = 0; s < 16; s++) {
     vf wv[2];
     UNROLL
@@ -196,7 +199,7 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int t
 INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const enum product of) {
   const int rows = o->p->rows, groups = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
   const int lines = TILE_BLOCK * (of == OF_F32 ? 4 : 2) / 64;
-  const bool ahead = o->ahead && lane == 0 && groups > 1; /* one group alone goes as the memory does */
+  const bool ahead = o->more && lane == 0 && groups > 1; /* one group alone goes as the memory does */
   for (int g = 0; g < groups; g++) {
     const int from = ahead ? lines * g / groups : 0, to = ahead ? lines * (g + 1) / groups : 0;
     const int row = g * GEMM_ROWS, left = rows - row;
@@ -224,7 +227,8 @@ INLINE void gemm_panel(const struct pass *p, int n, bool more, const enum produc
     o.blocks = p->blocks - b < W_BLOCKS ? p->blocks - b : W_BLOCKS;
     o.first = b == 0;
     o.last = b + o.blocks == p->blocks;
-    o.ahead = !o.last ? o.w + W_BLOCKS * block : more ? panel + 2 * tile : NULL;
+    o.ahead = o.last ? panel + 2 * tile : o.w + W_BLOCKS * block;
+    o.more = !o.last || more;
     for (int lane = 0; lane < PANEL && lane < o.lanes; lane += 2 * VL) {
       if (o.lanes - lane > VL)
         gemm_groups(&o, lane, 2, of);

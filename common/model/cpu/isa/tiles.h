@@ -7,11 +7,11 @@
  *   tile_dot(c, a, b)            c [m][n] += a [m][32] . b [32][n], b's rows in pairs: DOT's block (NUMERICS.md) as
  *                                TDPBF16PS computes it, whatever MXCSR says: nearest even, subnormals flushed
  *
- * t, a, b, c are digits: a tile is part of the instruction.  gcc's intrinsics do not say that loads read memory; the
- * empty statements do, or stores before them might be left out.
+ * t, a, b, c are digits: a tile is part of the instruction.  gcc's intrinsics do not say which memory they read; the
+ * empty statements do, or stores to it might be left out (of a configuration on the stack, say).
  *
- * A unit test compiles the same kernels over an emulation (TILES_EMULATED), which is how their blocking, edges and layouts
- * are checked where there is no AMX.  The instructions themselves have not been run by these kernels yet; that they
+ * The unit tests compile the same kernels over an emulation (TILES_EMULATED), which is how their blocking, edges and
+ * layouts are checked where there is no AMX.  These kernels have not run on the instructions themselves yet; that those
  * give DOT's bits was measured apart from them, and tiles_hold tries it before they are used. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_TILES_H
 #define LEASEHOLD_MODEL_CPU_ISA_TILES_H
@@ -34,23 +34,23 @@ _Static_assert(sizeof(struct tile_config) == 64, "as LDTILECFG reads it");
 /* The level whose kernels do everything but the matrix products of bf16. */
 #define TILES_BESIDE(name) name##_v4
 
-#define TILES_MEMORY() __asm__ volatile("" ::: "memory")
+#define TILES_MEMORY(p) __asm__ volatile("" ::"r"(p) : "memory")
 
 #define tiles_configure(config) \
   do {                          \
-    TILES_MEMORY();             \
+    TILES_MEMORY(config);       \
     _tile_loadconfig(config);   \
   } while (0)
 #define tiles_release() _tile_release()
 #define tile_load(t, from, stride) \
   do {                             \
-    TILES_MEMORY();                \
+    TILES_MEMORY(from);            \
     _tile_loadd(t, from, stride);  \
   } while (0)
 #define tile_store(t, to, stride) \
   do {                            \
     _tile_stored(t, to, stride);  \
-    TILES_MEMORY();               \
+    TILES_MEMORY(to);             \
   } while (0)
 #define tile_zero(t)      _tile_zero(t)
 #define tile_dot(c, a, b) _tile_dpbf16ps(c, a, b)
