@@ -1,4 +1,4 @@
-/* The inner kernel of every matrix product: one block of 32 along the dot, as an even and an odd chain of fused
+/* The inner kernel of the products over tokens and of attention's gradients: one block of 32 along the dot, as an even and an odd chain of fused
  * multiply-adds (NUMERICS.md, DOT), for some rows of `a` (broadcast) against 16-lane tiles of `w`.
  *
  *   dst[r][n] = dst[r][n] + (even + odd)        even: over s < steps of a_even[r * ROW_A + s * step_a] * w_even[s * step_w + n]; odd likewise
