@@ -7,6 +7,7 @@
 #define LEASEHOLD_BENCH_BENCH_H
 
 #include "common/model/model.h"
+#include "common/model/sampler.h"
 
 /* One turn of one figure, by its fastest call. */
 struct reading {
@@ -33,7 +34,9 @@ double bench_matrix_bytes(const struct model *m);
 
 /* bench_kernels.c: y[M,N] = x[M,K] W^T, W packed, warm in whatever cache holds it. */
 enum rc bench_gemm(const struct ops *ops, int M, int N, int K, struct reading *out, struct err *err);
-/* One token and its log-probability from a row of logits. */
+/* As an engine's step does it: a token and its log-probability from each row; tokens NULL: not kept.  count <= 64. */
+void bench_draw(struct sampler *s, const float *logits, int count, uint64_t *random, int32_t *tokens);
+enum { BENCH_SAMPLE_ROWS = 8 };
 enum rc bench_sample(const struct ops *ops, int vocabulary, struct reading *out, struct err *err);
 
 struct served; /* bench_model.c: a model as the generation-server holds it */

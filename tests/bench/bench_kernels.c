@@ -1,7 +1,7 @@
-/* Single operations: a GEMM over packed weights, and the draw of a token. */
+/* Single operations: a GEMM over packed weights, and the draw of a token for each of a few rows. */
+#include <assert.h>
 #include <stdlib.h>
 
-#include "common/model/sampler.h"
 #include "tests/bench/bench.h"
 
 /* Random numbers between -width and width; NULL when refused. */
@@ -55,29 +55,39 @@ enum rc bench_gemm(const struct ops *ops, int M, int N, int K, struct reading *o
   return rc;
 }
 
-struct draw {
+void bench_draw(struct sampler *s, const float *logits, int count, uint64_t *random, int32_t *tokens) {
+  static const struct sampling_params plain = {.temperature = 1, .top_p = 1};
+  struct draw draws[64] = {0};
+  const struct sampling_params *params[64] = {NULL};
+  assert(count <= 64);
+  for (int i = 0; i < count; i++) {
+    params[i] = &plain;
+    draws[i] = (struct draw){.row = i, .u = ((float)bench_random(random, 1 << 23) + 0.5f) * 0x1p-23f};
+  }
+  sampler_draw(s, logits, params, draws, count);
+  for (int i = 0; tokens && i < count; i++) tokens[i] = draws[i].token;
+}
+
+struct drawing {
   struct sampler *sampler;
-  const float *logits;
+  const float *logits; /* [BENCH_SAMPLE_ROWS, V] */
   uint64_t state;
-  int32_t token;
-  float logprob;
 };
 
 static void draw_call(void *context) {
-  static const struct sampling_params plain = {.temperature = 1, .top_p = 1};
-  struct draw *d = context;
-  const float u = ((float)bench_random(&d->state, 1 << 23) + 0.5f) * 0x1p-23f;
-  sampler_choose(d->sampler, d->logits, &plain, u, &d->token, &d->logprob);
+  struct drawing *d = context;
+  bench_draw(d->sampler, d->logits, BENCH_SAMPLE_ROWS, &d->state, NULL);
 }
 
 enum rc bench_sample(const struct ops *ops, int vocabulary, struct reading *out, struct err *err) {
-  float *logits = random_floats(ops, (size_t)vocabulary, 10);
-  struct draw d = {.sampler = sampler_create(ops, vocabulary), .logits = logits};
+  const size_t entries = BENCH_SAMPLE_ROWS * (size_t)vocabulary;
+  float *logits = random_floats(ops, entries, 10);
+  struct drawing d = {.sampler = sampler_create(ops, vocabulary), .logits = logits};
   enum rc rc = RC_OK;
   if (logits && d.sampler)
-    *out = (struct reading){.seconds = bench_repeat(draw_call, &d), .bytes = sizeof *logits * (double)vocabulary};
+    *out = (struct reading){.seconds = bench_repeat(draw_call, &d), .bytes = (double)(sizeof *logits * entries)};
   else
-    rc = err_set(err, RC_NO_MEMORY, NULL, "a row of %d logits was refused memory", vocabulary);
+    rc = err_set(err, RC_NO_MEMORY, NULL, "%zu logits were refused memory", entries);
   ops->release(ops, logits);
   sampler_free(d.sampler);
   return rc;

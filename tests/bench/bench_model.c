@@ -6,7 +6,6 @@
 
 #include "common/base/clock.h"
 #include "common/model/forward.h"
-#include "common/model/sampler.h"
 #include "tests/bench/bench.h"
 
 enum {
@@ -103,14 +102,8 @@ static const void *run(struct served *s, int rows) {
 
 /* Logits of rows pick[count] (NULL: the first ones), and a token of each into tokens. */
 static void draw(struct served *s, const void *hidden, const int32_t *pick, int count) {
-  static const struct sampling_params plain = {.temperature = 1, .top_p = 1};
-  const int V = s->model->config.vocabulary;
   forward_logits(s->weights, hidden, pick, count, s->ws, s->logits);
-  for (int i = 0; i < count; i++) {
-    const float u = ((float)bench_random(&s->random, 1 << 23) + 0.5f) * 0x1p-23f;
-    float logprob;
-    sampler_choose(s->sampler, s->logits + (size_t)i * (size_t)V, &plain, u, &s->tokens[i], &logprob);
-  }
+  bench_draw(s->sampler, s->logits, count, &s->random, s->tokens);
 }
 
 static enum rc reserve(struct served *s, int i, int length, struct err *err) {
