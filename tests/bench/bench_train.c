@@ -59,7 +59,8 @@ enum rc trained_create(struct trained **out, const struct ops *ops, const struct
   t->length = length;
   enum rc rc = model_create(&t->model, config, ops, 0, err);
   if (rc == RC_OK) rc = weights_create(&t->weights, t->model, true, err);
-  if (rc == RC_OK) rc = learner_create(&t->learner, t->model, samples * length, err);
+  const struct learner_options learner = {.chunk_tokens = samples * length};
+  if (rc == RC_OK) rc = learner_create(&t->learner, t->model, &learner, err);
   if (rc == RC_OK) rc = optimizer_create(&t->optimizer, t->model, &adamw, err);
   if (rc == RC_OK) rc = make_samples(t, err);
   if (rc != RC_OK) return rc;
