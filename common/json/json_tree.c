@@ -16,7 +16,7 @@
 struct block {
   struct block *next;
   size_t used, size; /* bytes of cells */
-  _Alignas(16) unsigned char cells[];
+  unsigned char cells[];
 };
 
 /* All that one json_parse allocated. */
@@ -25,10 +25,11 @@ struct document {
   size_t block_bytes;   /* of the next block */
 };
 
-/* What stands before every allocation of jansson's: whose it is, NULL for one outside a json_parse. */
+/* What stands before every allocation of jansson's: whose it is, NULL for one outside a json_parse.  Nothing of jansson's
+ * needs to lie better than a pointer. */
 struct cell {
   struct document *document;
-  _Alignas(16) unsigned char payload[];
+  unsigned char payload[];
 };
 
 enum { BLOCK_BYTES_MIN = 2048, BLOCK_BYTES_MAX = 1 << 20 };
@@ -60,7 +61,7 @@ static void document_free(struct document *d) {
 
 static void *cell_alloc(size_t bytes) {
   if (bytes > PTRDIFF_MAX - 2 * sizeof(struct cell)) return NULL;
-  bytes = (sizeof(struct cell) + bytes + 15) & ~(size_t)15;
+  bytes = (sizeof(struct cell) + bytes + 7) & ~(size_t)7;
   struct cell *cell = parsing ? document_alloc(parsing, bytes) : malloc(bytes);
   if (!cell) return NULL;
   cell->document = parsing;

@@ -101,6 +101,11 @@ static void batches_are_idempotent_and_guarded(void **state) {
     assert_int_equal(first.samples[i].logprobs.count, s->segments[0].count);
     assert_true(first.samples[i].logprobs.items[0] < 0);
   }
+  struct digest digest;
+  logprobs_digest(&digest, first.samples, first.sample_count);
+  assert_true(digest_equal(&digest, &first.logprobs_sha256));
+  assert_rc(RC_OK, trainer_batch_status(&g.client, "r1.0.b0", 0, false, &again, &arena, WAIT_MS, &err), err);
+  assert_true(again.state == JOB_DONE && again.sample_count == 0 && digest_equal(&digest, &again.logprobs_sha256));
   rig_batch(&g, "r1", "r1.0.b0", 0, groups, 2, &again, &arena);
   assert_true(again.state == JOB_DONE &&
               again.stats.compute_us == first.stats.compute_us); /* the very same computation */
