@@ -204,7 +204,7 @@ ubsan: ## unit tests under the undefined-behaviour sanitizer alone (asan has it 
 	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" san-unit
 tsan: export TSAN_OPTIONS = halt_on_error=1 allocator_may_return_null=1
 tsan: ## unit and end-to-end tests under the thread sanitizer
-	@$(SAN_BUILD) ISA_OPT=-O2 SAN_JOBS=1 SAN="-fsanitize=thread" all san-unit
+	@$(SAN_BUILD) ISA_OPT=-O2 SAN="-fsanitize=thread" all san-unit
 	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local
