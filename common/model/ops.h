@@ -49,7 +49,8 @@ struct rows {
  * its page p / page_tokens.
  * keys:   [page][G][page_tokens/16][Epad/2][16][2]  operand, Epad = E rounded up to 32: for a head a tile of 16 keys, E in pairs
  * values: [page][G][page_tokens/2][E16][2]          operand, E16 = E rounded up to 16: keys in pairs
- * Both are zero where nothing was written, and stay finite. */
+ * Both are zero where nothing was written, and stay finite.  Levels that multiply by links keep bf16 with every four of
+ * E (keys), of positions (values), in the order 2 0 3 1, as they keep matrices. */
 struct kv_layer {
   void *keys, *values;
   int page_tokens, G, E;

@@ -39,7 +39,8 @@ static void die_in_lease(const struct sample *s) {
   kill(getpid(), SIGKILL);
 }
 
-/* The value of position 0, head 0, element 0 of layer 0 is the first of its page. */
+/* The value of position 0, head 0, element 0 of layer 0 is one half of the first word of its page: which one depends on
+ * the level (ops.h, struct kv_layer). */
 static void flip_kv(struct fault_state *f, struct sample *const *live, int live_count, struct kv_cache *kv) {
   if (f->steps_left == 0 || (f->steps_left > 1 && --f->steps_left >= 1)) return;
   for (int i = 0; i < live_count; i++) {
@@ -47,8 +48,8 @@ static void flip_kv(struct fault_state *f, struct sample *const *live, int live_
     if (s->job->kind != JOB_OF_LEASE || s->state != SAMPLE_RUNNING || s->kv.length < 1) continue;
     const struct kv_layer layer = kv_cache_layer(kv, 0);
     const size_t E16 = ((size_t)layer.E + 15) / 16 * 16;
-    uint16_t *values = layer.values;
-    values[(size_t)s->kv.pages[0] * (size_t)layer.G * (size_t)layer.page_tokens * E16] ^= (uint16_t)(1u << FAULT_BIT);
+    uint32_t *words = layer.values;
+    words[(size_t)s->kv.pages[0] * (size_t)layer.G * (size_t)layer.page_tokens * E16 / 2] ^= 0x10001u << FAULT_BIT;
     f->steps_left = 0;
     log_warn("fault: flipped bit %d of a KV value of %s sample %d", FAULT_BIT, s->job->id, s->index);
     return;

@@ -183,7 +183,7 @@ struct adamw_args { /* elements */
 
 struct cpu_kernels {
   const char *level;
-  bool links; /* matrices of bf16 are kept in links (ops.h, struct matrix) */
+  bool links; /* matrices, keys and values of bf16 are kept in links (ops.h, struct matrix and kv_layer) */
   cpu_kernel *to_operand, *from_operand;
   cpu_kernel *rmsnorm, *gemm, *head_norm_rope, *attention, *swiglu, *logprob, *sample;
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward,
@@ -227,6 +227,7 @@ struct embed_args { /* rows */
 };
 struct kv_write_args { /* rows */
   size_t operand_bytes;
+  bool links; /* ops.h, struct kv_layer */
   const struct kv_layer *kv;
   const struct rows *rows;
   const void *k, *v;

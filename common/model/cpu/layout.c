@@ -177,12 +177,20 @@ void cpu_embed(const void *args, size_t begin, size_t end, void *scratch) {
   }
 }
 
-/* E operands of a key, by pairs into its column of the tile; of a value, into every other place of its row. */
-static void write_bf16(uint16_t *restrict keys, uint16_t *restrict values, const uint16_t *restrict k,
-                       const uint16_t *restrict v, int E) {
-  for (int e = 0; e + 1 < E; e += 2) memcpy(keys + (size_t)e * 16, k + e, 2 * sizeof *k);
-  if (E % 2) keys[(size_t)(E - 1) * 16] = k[E - 1];
-  for (int e = 0; e < E; e++) values[2 * e] = v[e];
+/* E operands of a key, by words into its column of the tile; of a value, into every other place of its row. */
+static inline void write_bf16(uint16_t *restrict keys, uint16_t *restrict values, const uint16_t *restrict k,
+                              const uint16_t *restrict v, int E, bool links) {
+  int e = 0;
+  for (; e + FOUR <= E; e += FOUR) {
+    uint64_t four;
+    uint32_t words[2];
+    memcpy(&four, k + e, sizeof four);
+    words_of_four(&words[0], &words[1], four, links);
+    memcpy(keys + (size_t)e * ROWS, &words[0], sizeof words[0]);
+    memcpy(keys + (size_t)(e + 2) * ROWS, &words[1], sizeof words[1]);
+  }
+  for (; e < E; e++) keys[along(e, links)] = k[e];
+  for (e = 0; e < E; e++) values[2 * e] = v[e];
 }
 
 static void write_f32(float *restrict keys, float *restrict values, const float *restrict k, const float *restrict v,
@@ -201,10 +209,15 @@ static void write_row(const struct kv_write_args *c, size_t t) {
            from = (row_of(c->row, t) * (size_t)kv->G + (size_t)g) * (size_t)E;
     size_t key =
         (head * (size_t)(pt / 16) + (size_t)(offset / 16)) * (size_t)round_up(E, 32) * 16 + (size_t)(offset % 16) * 2;
-    size_t value = (head * (size_t)pt + (size_t)(offset / 2 * 2)) * (size_t)round_up(E, 16) + (size_t)(offset % 2);
-    if (c->operand_bytes == 2)
+    size_t pair = c->links ? (size_t)(offset / 4 * 2 + offset % 2) : (size_t)(offset / 2),
+           second = c->links ? offset % 4 < 2 : (size_t)(offset % 2);
+    size_t value = (head * (size_t)pt + pair * 2) * (size_t)round_up(E, 16) + second;
+    if (c->links)
       write_bf16((uint16_t *)kv->keys + key, (uint16_t *)kv->values + value, (const uint16_t *)c->k + from,
-                 (const uint16_t *)c->v + from, E);
+                 (const uint16_t *)c->v + from, E, true);
+    else if (c->operand_bytes == 2)
+      write_bf16((uint16_t *)kv->keys + key, (uint16_t *)kv->values + value, (const uint16_t *)c->k + from,
+                 (const uint16_t *)c->v + from, E, false);
     else
       write_f32((float *)kv->keys + key, (float *)kv->values + value, (const float *)c->k + from,
                 (const float *)c->v + from, E);

@@ -170,7 +170,13 @@ static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, cons
 
 static void ops_kv_write(const struct ops *o, const struct kv_layer *kv, const struct rows *rows, const void *k,
                          const void *v, const int32_t *row) {
-  struct kv_write_args c = {.operand_bytes = o->operand_bytes, .kv = kv, .rows = rows, .k = k, .v = v, .row = row};
+  struct kv_write_args c = {.operand_bytes = o->operand_bytes,
+                            .links = in_links(o),
+                            .kv = kv,
+                            .rows = rows,
+                            .k = k,
+                            .v = v,
+                            .row = row};
   assert(kv->page_tokens % 16 == 0);
   split(o, cpu_kv_write, &c, (size_t)rows->T, 1, 2.0 * rows->T * kv->G * kv->E, 1);
 }

@@ -254,6 +254,34 @@ static struct attention_data make_attention(const struct machine *m, const struc
   return d;
 }
 
+/* Every context length, each row alone in its sequence among the call's neighbours, as in a decode step. */
+static void attention_alone_on(const struct machine *m, const struct attention_case *c, const struct attention_data *d,
+                               float scale) {
+  enum { STEP = 2 * LENGTH_MAX };
+  static const int first[SEQUENCES] = {0, LENGTH_MAX, LENGTH_MAX + 33};
+  const size_t HE = (size_t)(c->H * c->E), H = (size_t)c->H;
+  int32_t sequence[STEP], position[STEP];
+  float *q = zeros(STEP * HE), *want = zeros(STEP * HE), *want_lse = zeros(STEP * H), *lse = zeros(STEP * H);
+  for (int i = 0; i < STEP; i++) {
+    sequence[i] = i % 2 == 0 ? 0 : 1 + i / 2 % 2;
+    position[i] = i / 2 % lengths[sequence[i]];
+    const size_t row = (size_t)(first[sequence[i]] + position[i]);
+    memcpy(q + (size_t)i * HE, d->q + row * HE, HE * sizeof *q);
+    memcpy(want + (size_t)i * HE, d->want + row * HE, HE * sizeof *want);
+    memcpy(want_lse + (size_t)i * H, d->want_lse + row * H, H * sizeof *want_lse);
+  }
+  const struct rows rows = {.T = STEP,
+                            .sequence = sequence,
+                            .position = position,
+                            .pages = d->pages,
+                            .pages_per_sequence = d->pages_per_sequence,
+                            .sequences = SEQUENCES};
+  void *out = new_operands(m, STEP * HE);
+  m->ops->attention(m->ops, out, lse, as_operands(m, q, STEP * HE), &d->kv, &rows, c->H, scale);
+  same_operands(m, "attention of lone rows", out, want, STEP * HE);
+  same_floats(m, "attention's lse of lone rows", lse, want_lse, STEP * H);
+}
+
 static void attention_case_on(const struct machine *m, const struct attention_case *c) {
   const struct ops *o = m->ops;
   float scale = 0.37f;
@@ -284,6 +312,7 @@ static void attention_case_on(const struct machine *m, const struct attention_ca
   o->kv_write(o, &d.kv, &rows, as_operands(m, k, (T + 3) * GE), as_operands(m, v, (T + 3) * GE), row);
   o->attention(o, out, NULL, q, &d.kv, &rows, c->H, scale);
   same_operands(m, "attention, rows elsewhere", out, d.want, T * HE);
+  attention_alone_on(m, c, &d, scale);
 
   /* A decode step: one row of each sequence, in another order; and each of these rows alone. */
   int pick[SEQUENCES] = {lengths[0] + 20, 40, lengths[0] + lengths[1] + 15};
@@ -313,8 +342,9 @@ static void attention_case_on(const struct machine *m, const struct attention_ca
 }
 
 static void attention_on(const struct machine *m) {
-  static const struct attention_case cases[] = {
-      {4, 2, 16, 16}, {1, 1, 64, 32}, {3, 1, 8, 48}, {5, 5, 34, 16}, {7, 1, 40, 64}};
+  static const struct attention_case cases[] = {{4, 2, 16, 16}, {1, 1, 64, 32},  {3, 1, 8, 48},
+                                                {5, 5, 34, 16}, {7, 1, 40, 64},  {8, 4, 64, 16},
+                                                {6, 2, 18, 16}, {2, 1, 128, 16}, {18, 3, 20, 32}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) attention_case_on(m, &cases[i]);
 }
 

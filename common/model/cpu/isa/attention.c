@@ -256,20 +256,41 @@ static void attend_run(const struct attention_args *c, struct state *s, int t0, 
   }
 }
 
+/* Where the rows of t0's sequence end. */
+static int end_of_run(const struct attention_args *c, int t0, int end) {
+  int t1 = t0 + 1;
+  while (t1 < end && c->rows->sequence[t1] == c->rows->sequence[t0]) t1++;
+  return t1;
+}
+
+#if defined(__AVX512BF16__)
+/* Runs of many queries by lanes; what lies between them row by row. */
+static void attend_bf16_links(const struct attention_args *c, int begin, int end, void *scratch) {
+  const int group = c->H / c->kv->G;
+  int few = begin; /* rows [few, t0) are not done yet */
+  for (int t0 = begin, t1; t0 < end; t0 = t1) {
+    t1 = end_of_run(c, t0, end);
+    if ((t1 - t0) * group < MANY) continue;
+    ISA_NAME(attend_rows_links)(c, scratch, few, t0);
+    for (int g = 0; g < c->kv->G; g++) ISA_NAME(attend_links)(c, scratch, t0, t1, g);
+    few = t1;
+  }
+  ISA_NAME(attend_rows_links)(c, scratch, few, end);
+}
+#endif
+
 void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct attention_args *c = args;
   struct state *s = scratch;
-  for (int t0 = (int)begin, t1; t0 < (int)end; t0 = t1) {
-    for (t1 = t0 + 1; t1 < (int)end && c->rows->sequence[t1] == c->rows->sequence[t0]; t1++) {}
-    for (int g = 0; g < c->kv->G; g++) {
 #if defined(__AVX512BF16__)
-      if (c->format == FORMAT_BF16 && (t1 - t0) * (c->H / c->kv->G) >= MANY) {
-        ISA_NAME(attend_links)(c, scratch, t0, t1, g);
-        continue;
-      }
+  if (c->format == FORMAT_BF16) {
+    attend_bf16_links(c, (int)begin, (int)end, scratch);
+    return;
+  }
 #endif
-      attend_run(c, s, t0, t1, g);
-    }
+  for (int t0 = (int)begin, t1; t0 < (int)end; t0 = t1) {
+    t1 = end_of_run(c, t0, (int)end);
+    for (int g = 0; g < c->kv->G; g++) attend_run(c, s, t0, t1, g);
   }
 }
 

@@ -18,6 +18,8 @@ INLINE void attention_locate(const struct attention_args *c, int sequence, int g
 #if defined(__AVX512BF16__)
 /* Rows [t0, t1) of one sequence, all heads of kv head g; bf16: attention_links.c. */
 void ISA_NAME(attend_links)(const struct attention_args *c, void *scratch, int t0, int t1, int g);
+/* Rows [t0, t1) of any sequences, all their heads; bf16: attention_rows_links.c. */
+void ISA_NAME(attend_rows_links)(const struct attention_args *c, void *scratch, int t0, int t1);
 void ISA_NAME(attention_backward_links)(const struct attention_backward_args *c, size_t begin, size_t end,
                                         void *scratch);
 #endif

@@ -48,17 +48,15 @@ static void load_block(const struct attention_args *c, struct lanes_state *s, in
     for (int e = 0; e < E; e += 32) {
       const int steps = link_steps(E - e < 32 ? E - e : 32);
       for (int i = 0; i < steps; i++, k += 32) {
-        const vu first = link_load(k), second = link_load(k + 16);
-        link_store(s->k[e / 2 + i] + j, link_even(first, second));
-        link_store(s->k[e / 2 + steps + i] + j, link_odd(first, second));
+        link_store(s->k[e / 2 + i] + j, link_load(k));
+        link_store(s->k[e / 2 + steps + i] + j, link_load(k + 16));
       }
       k += (LINK_STEPS - steps) * 32;
     }
     for (int i = 0; i < 4; i++, v += 2 * E16)
       for (int e = 0; e < E; e += 16) {
-        const vu first = link_load(v + e), second = link_load(v + E16 + e);
-        link_store(s->v + (size_t)(j / 4 + i) * v_stride(E) + e, link_even(first, second));
-        link_store(s->v + (size_t)(LINK_STEPS + j / 4 + i) * v_stride(E) + e, link_odd(first, second));
+        link_store(s->v + (size_t)(j / 4 + i) * v_stride(E) + e, link_load(v + e));
+        link_store(s->v + (size_t)(LINK_STEPS + j / 4 + i) * v_stride(E) + e, link_load(v + E16 + e));
       }
   }
 }
