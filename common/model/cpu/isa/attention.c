@@ -12,7 +12,7 @@ enum {
   QUERIES = 4,
   LANES_MAX = 16,
   BLOCK = 32,
-  MANY = 6 /* queries of a sequence that are worth filling lanes with */
+  MANY = 16 /* queries of a sequence: they fill the lanes of attention_links.c */
 };
 
 struct query {
