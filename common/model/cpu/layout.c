@@ -210,7 +210,7 @@ static void write_row(const struct kv_write_args *c, size_t t) {
     size_t key =
         (head * (size_t)(pt / 16) + (size_t)(offset / 16)) * (size_t)round_up(E, 32) * 16 + (size_t)(offset % 16) * 2;
     size_t pair = c->links ? (size_t)(offset / 4 * 2 + offset % 2) : (size_t)(offset / 2),
-           second = c->links ? offset % 4 < 2 : (size_t)(offset % 2);
+           second = (size_t)(c->links ? offset % 4 < 2 : offset % 2);
     size_t value = (head * (size_t)pt + pair * 2) * (size_t)round_up(E, 16) + second;
     if (c->links)
       write_bf16((uint16_t *)kv->keys + key, (uint16_t *)kv->values + value, (const uint16_t *)c->k + from,
