@@ -4,7 +4,7 @@
  * immutable after parsing, so any thread may read a tree, and one frees it.
  *
  * A document of ten thousand numbers is ten thousand allocations to jansson.  While it parses, its allocator is
- * therefore a document's own: cells cut from large blocks, never freed one by one, gone together with the root. */
+ * therefore a document's own arena: cells that are never freed one by one, gone together with the root. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,56 +13,24 @@
 #include "common/base/limits.h"
 #include "common/json/json_jansson.h"
 
-struct block {
-  struct block *next;
-  size_t used, size; /* bytes of cells */
-  unsigned char cells[];
-};
-
-/* All that one json_parse allocated. */
-struct document {
-  struct block *blocks; /* the newest first */
-  size_t block_bytes;   /* of the next block */
-};
-
-/* What stands before every allocation of jansson's: whose it is, NULL for one outside a json_parse.  Nothing of jansson's
- * needs to lie better than a pointer. */
+/* What stands before every allocation of jansson's: the document (json_parse's arena) that it is in, NULL for one outside
+ * a json_parse.  Nothing of jansson's needs to lie better than a pointer. */
 struct cell {
-  struct document *document;
+  struct arena *document;
   unsigned char payload[];
 };
 
-enum { BLOCK_BYTES_MIN = 2048, BLOCK_BYTES_MAX = 1 << 20 };
+static _Thread_local struct arena *parsing;
 
-static _Thread_local struct document *parsing;
-
-static void *document_alloc(struct document *d, size_t bytes) {
-  struct block *b = d->blocks;
-  if (!b || b->size - b->used < bytes) {
-    const size_t size = bytes > d->block_bytes ? bytes : d->block_bytes;
-    b = malloc(sizeof *b + size);
-    if (!b) return NULL;
-    *b = (struct block){.next = d->blocks, .size = size};
-    d->blocks = b;
-    if (d->block_bytes < BLOCK_BYTES_MAX) d->block_bytes *= 2;
-  }
-  void *memory = b->cells + b->used;
-  b->used += bytes;
-  return memory;
-}
-
-static void document_free(struct document *d) {
-  for (struct block *b = d->blocks, *next; b; b = next) {
-    next = b->next;
-    free(b);
-  }
+static void document_free(struct arena *d) {
+  arena_free(d);
   free(d);
 }
 
 static void *cell_alloc(size_t bytes) {
-  if (bytes > PTRDIFF_MAX - 2 * sizeof(struct cell)) return NULL;
-  bytes = (sizeof(struct cell) + bytes + 7) & ~(size_t)7;
-  struct cell *cell = parsing ? document_alloc(parsing, bytes) : malloc(bytes);
+  if (bytes > PTRDIFF_MAX - sizeof(struct cell)) return NULL;
+  bytes += sizeof(struct cell);
+  struct cell *cell = parsing ? arena_alloc(parsing, 1, bytes) : malloc(bytes);
   if (!cell) return NULL;
   cell->document = parsing;
   return cell->payload;
@@ -86,9 +54,8 @@ static bool is_constant(const json_t *v) {
 static json_t *load(const char *bytes, size_t len, json_error_t *fault) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, install);
-  struct document *d = calloc(1, sizeof *d);
+  struct arena *d = calloc(1, sizeof *d);
   if (!d) return NULL;
-  d->block_bytes = len < BLOCK_BYTES_MIN ? BLOCK_BYTES_MIN : len < BLOCK_BYTES_MAX ? len : BLOCK_BYTES_MAX;
   parsing = d;
   json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, fault);
   parsing = NULL;
