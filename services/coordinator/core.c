@@ -296,9 +296,9 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
                     BINDS(b_int(ms)));
 }
 
-/* How long the transaction in hand may still wait for another command. */
-static int64_t company_ms(const struct core *c, const struct command *last, int64_t begun_us) {
-  if (!last->patient || c->kick_due || (c->sealed && atomic_load(&c->groups_awaited))) return 0;
+/* How long the transaction in hand may still wait for another command; patient: all of its commands are. */
+static int64_t company_ms(const struct core *c, bool patient, int64_t begun_us) {
+  if (!patient || c->kick_due || (c->sealed && atomic_load(&c->groups_awaited))) return 0;
   return (begun_us + GROUP_US - clock_monotonic_us()) / 1000;
 }
 
@@ -307,6 +307,7 @@ static void transact(struct core *c, struct command *first) {
   struct command *done = NULL, *cmd = first;
   struct err err = {0};
   int64_t begun_us = clock_monotonic_us();
+  bool patient = true;
   void *item;
   int64_t last_ms = c->now_ms;
   c->now_ms = clock_monotonic_ms();
@@ -324,8 +325,9 @@ static void transact(struct core *c, struct command *first) {
     struct command **list = rc == RC_OK && cmd->parked ? &c->parked : &done;
     cmd->next = *list;
     *list = cmd;
+    patient &= cmd->patient;
     bool more = n + 1 < GROUP_COMMANDS && clock_monotonic_us() - begun_us < GROUP_US &&
-                queue_pop(c->queue, &item, company_ms(c, cmd, begun_us)) == RC_OK;
+                queue_pop(c->queue, &item, company_ms(c, patient, begun_us)) == RC_OK;
     cmd = more ? item : NULL;
   }
   if (rc == RC_OK && !c->store_failed) parked_serve(c, &done);
