@@ -171,9 +171,10 @@ static void reply_job(struct http_request *r, const struct job *job, enum job_st
     http_fail(r, &job->error);
     return;
   }
-  const char *logprobs = http_query(r, "logprobs");
+  int64_t with_logprobs = 1;
   struct buf body = BUF_INIT;
-  status_body(job, state, !logprobs || strcmp(logprobs, "0") != 0, &body);
+  http_query_i64(r, "logprobs", 1, 0, 1, &with_logprobs, NULL); /* its route has judged it */
+  status_body(job, state, with_logprobs, &body);
   http_reply_json(r, 200, &body);
 }
 
