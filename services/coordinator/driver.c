@@ -1,6 +1,5 @@
 /* See driver.h. */
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,7 +217,6 @@ static void wait_for_kick(struct driver *d, int64_t ms) {
   while (!d->kicked && d->sealed < d->waking && pthread_cond_timedwait(&d->wake, &d->lock, &deadline) == 0) continue;
   d->kicked = false;
   d->sealed = 0;
-  d->waking = INT_MAX;
   pthread_mutex_unlock(&d->lock);
 }
 
@@ -252,7 +250,6 @@ enum rc driver_start(struct driver **out, struct core *core, const struct driver
   d->options = *options;
   pthread_mutex_init(&d->lock, NULL);
   cond_init(&d->wake);
-  d->waking = INT_MAX;
   enum rc rc = http_client_create(&d->http, options->token, &d->stopping, err);
   if (rc == RC_OK) rc = collector_start(&d->collector, core, options->token, kick_for_answer, d, err);
   if (rc == RC_OK) core_set_kick(core, kick, d);

@@ -63,7 +63,7 @@ struct driver {
   pthread_cond_t wake;
   bool kicked;
   int sealed; /* groups, since it last began to look */
-  int waking; /* so many of them wake it; INT_MAX while it is awake */
+  int waking; /* so many of them wake it when it waits */
 
   int groups_wanted; /* how many more are worth another pass, as far as the last one could tell; INT_MAX: an answer is */
 
