@@ -2,14 +2,12 @@
 #include "common/base/memory_plan.h"
 
 #include <assert.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 
+#include "common/base/buf.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
-
-enum { TEXT_MAX = 320 };
 
 void memory_plan_add(struct memory_plan *plan, const char *name, size_t bytes) {
   assert(plan->count < MEMORY_PARTS_MAX);
@@ -26,24 +24,31 @@ size_t memory_plan_total(const struct memory_plan *plan) {
 
 static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
-__attribute__((format(printf, 2, 3))) static void put(char text[TEXT_MAX], const char *format, ...) {
-  size_t len = 0;
-  while (text[len]) len++;
-  va_list args;
-  va_start(args, format);
-  vsnprintf(text + len, TEXT_MAX - len, format, args);
-  va_end(args);
+static void put_parts(struct buf *text, const struct memory_plan *plan) {
+  for (int i = 0; i < plan->count; i++)
+    buf_printf(text, "%s%s %.1f", i ? ", " : "", plan->parts[i].name, mib(plan->parts[i].bytes));
 }
 
-static void put_parts(char text[TEXT_MAX], const struct memory_plan *plan) {
-  for (int i = 0; i < plan->count; i++)
-    put(text, "%s%s %.1f", i ? ", " : "", plan->parts[i].name, mib(plan->parts[i].bytes));
+static void put_bounds(struct buf *text, const struct memory_room *room) {
+  const char *comma = "";
+  if (room->machine) {
+    buf_printf(text, "the machine has %.1f MiB available", mib(room->machine));
+    comma = ", ";
+  }
+  if (room->group_limit) {
+    buf_printf(text, "%sthe control group's limit is %.1f MiB with %.1f in use", comma, mib(room->group_limit),
+               mib(room->group_used));
+    comma = ", ";
+  }
+  if (room->bound) buf_printf(text, "%s--memory-max is %.1f MiB", comma, mib(room->bound));
 }
 
 void memory_plan_show(const struct memory_plan *plan) {
-  char text[TEXT_MAX] = "", labels[64];
-  put_parts(text, plan);
-  log_info("memory planned: %.1f MiB (%s)", mib(memory_plan_total(plan)), text);
+  struct buf text = BUF_INIT;
+  char labels[64];
+  put_parts(&text, plan);
+  log_info("memory planned: %.1f MiB (%s)", mib(memory_plan_total(plan)), text.data ? text.data : "");
+  buf_free(&text);
   for (int i = 0; i < plan->count; i++) {
     snprintf(labels, sizeof labels, "part=\"%s\"", plan->parts[i].name);
     metric_set(metrics_register(METRIC_GAUGE, "leasehold_memory_planned_bytes", labels,
@@ -56,13 +61,13 @@ enum rc memory_plan_check(const struct memory_plan *plan, const struct memory_ro
                           struct err *err) {
   const size_t total = memory_plan_total(plan), left = memory_room_left(room);
   if (total <= left) return RC_OK;
-  char parts[TEXT_MAX] = "", bounds[TEXT_MAX] = "";
-  put_parts(parts, plan);
-  if (room->machine) put(bounds, "the machine has %.1f MiB available", mib(room->machine));
-  if (room->group_limit)
-    put(bounds, "%sthe control group's limit is %.1f MiB with %.1f in use", bounds[0] ? ", " : "",
-        mib(room->group_limit), mib(room->group_used));
-  if (room->bound) put(bounds, "%s--memory-max is %.1f MiB", bounds[0] ? ", " : "", mib(room->bound));
-  return err_set(err, RC_NO_MEMORY, room->bound && left == room->bound ? "memory-max" : NULL,
-                 "%s needs %.1f MiB (%s), and %s", what, mib(total), parts, bounds);
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "%s needs %.1f MiB (", what, mib(total));
+  put_parts(&text, plan);
+  buf_puts(&text, "), and ");
+  put_bounds(&text, room);
+  err_set(err, RC_NO_MEMORY, room->bound && left == room->bound ? "memory-max" : NULL, "%s",
+          text.data ? text.data : what);
+  buf_free(&text);
+  return RC_NO_MEMORY;
 }
