@@ -96,6 +96,8 @@ enum rc trainer_job_batch(struct trainer *t, struct job *job, struct err *err);
 enum rc trainer_job_step(struct trainer *t, struct job *job, struct err *err);
 
 /* --- trainer_memory.c --- */
+/* What is planned for at the largest chunk, and made for a run's. */
+struct learner_options trainer_learner_options(const struct trainer_options *o, int chunk_tokens);
 /* At start: logs the plan, and refuses it with RC_NO_MEMORY when it does not fit. */
 enum rc trainer_check_memory(const struct trainer *t, struct err *err);
 /* The same for the frozen reference of a run with a KL term, which start does not plan for. */

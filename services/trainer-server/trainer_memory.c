@@ -5,13 +5,12 @@
  * their own. */
 #include "services/trainer-server/trainer_internal.h"
 
-static struct learner_options learner_options_of(const struct trainer_options *o) {
-  return (struct learner_options){.chunk_tokens = (int)o->chunk_tokens,
-                                  .recompute_activations = o->recompute_activations};
+struct learner_options trainer_learner_options(const struct trainer_options *o, int chunk_tokens) {
+  return (struct learner_options){.chunk_tokens = chunk_tokens, .recompute_activations = o->recompute_activations};
 }
 
 void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options) {
-  const struct learner_options o = learner_options_of(options);
+  const struct learner_options o = trainer_learner_options(options, (int)options->chunk_tokens);
   const struct learner_memory learner = learner_memory(m, &o);
   *out = (struct memory_plan){0};
   memory_plan_add(out, "weights", weights_bytes(m, true));

@@ -97,8 +97,7 @@ enum rc trainer_learner_for(struct trainer *t, int chunk_tokens, struct err *err
   learner_free(t->learner); /* first: start-up has planned memory for one */
   t->learner = NULL;
   t->learner_chunk = chunk_tokens;
-  const struct learner_options options = {.chunk_tokens = chunk_tokens,
-                                          .recompute_activations = t->options.recompute_activations};
+  const struct learner_options options = trainer_learner_options(&t->options, chunk_tokens);
   return learner_create(&t->learner, t->model, &options, err);
 }
 
