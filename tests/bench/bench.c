@@ -6,27 +6,24 @@
 #include "common/base/clock.h"
 
 enum rc bench_config(struct model_config *out, const char *name, struct err *err) {
-  static const struct model_config common = {
-      .positions_max = 1024, .rms_eps = 1e-6f, .rope_theta = 1e6, .initializer_range = 0.02f, .tied = true};
-  *out = common;
-  if (strcmp(name, "42M") == 0) {
-    out->layers = 12;
-    out->hidden = 512;
-    out->ffn = 1536;
-    out->heads = 8;
-    out->kv_heads = 4;
-    out->head_dim = 64;
-    out->vocabulary = 8192;
-    return RC_OK;
-  }
-  if (strcmp(name, "0.6B") == 0) {
-    out->layers = 28;
-    out->hidden = 1024;
-    out->ffn = 3072;
-    out->heads = 16;
-    out->kv_heads = 8;
-    out->head_dim = 128;
-    out->vocabulary = 151936;
+  static const struct {
+    const char *name;
+    int layers, hidden, ffn, heads, kv_heads, head_dim, vocabulary;
+  } models[] = {{"42M", 12, 512, 1536, 8, 4, 64, 8192}, {"0.6B", 28, 1024, 3072, 16, 8, 128, 151936}};
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    if (strcmp(name, models[i].name) != 0) continue;
+    *out = (struct model_config){.layers = models[i].layers,
+                                 .hidden = models[i].hidden,
+                                 .ffn = models[i].ffn,
+                                 .heads = models[i].heads,
+                                 .kv_heads = models[i].kv_heads,
+                                 .head_dim = models[i].head_dim,
+                                 .vocabulary = models[i].vocabulary,
+                                 .positions_max = 1024,
+                                 .rms_eps = 1e-6f,
+                                 .rope_theta = 1e6,
+                                 .initializer_range = 0.02f,
+                                 .tied = true};
     return RC_OK;
   }
   return err_set(err, RC_INVALID, "model", "expected 42M or 0.6B, got %s", name);
