@@ -34,6 +34,13 @@ enum rc coordinator_heartbeat(const struct coordinator_client *c, const char *wo
   return client_call_json(&call, decode_heartbeat_answer, out, arena, err);
 }
 
+enum rc coordinator_leave(const struct coordinator_client *c, const char *worker_id, int64_t deadline_ms,
+                          struct err *err) {
+  struct client_call call = call_to(c, "leaving", "DELETE", deadline_ms);
+  client_url(&call.url, c->base_url, "/v1/workers/", worker_id, "");
+  return client_call_json(&call, NULL, NULL, NULL, err);
+}
+
 static enum rc decode_lease_answer(void *out, const struct json *body, struct arena *arena, struct err *err) {
   return lease_answer_decode(out, body, arena, err);
 }

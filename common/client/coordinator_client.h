@@ -15,6 +15,9 @@ enum rc coordinator_register(const struct coordinator_client *c, const struct wo
 enum rc coordinator_heartbeat(const struct coordinator_client *c, const char *worker_id,
                               const struct worker_heartbeat *m, struct worker_heartbeat_answer *out,
                               struct arena *arena, int64_t deadline_ms, struct err *err);
+/* The worker leaves: what it still holds is given to others at once. */
+enum rc coordinator_leave(const struct coordinator_client *c, const char *worker_id, int64_t deadline_ms,
+                          struct err *err);
 /* deadline_ms should exceed m->wait_ms. */
 enum rc coordinator_leases(const struct coordinator_client *c, const char *worker_id, const struct lease_request *m,
                            struct lease_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err);

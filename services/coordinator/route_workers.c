@@ -164,6 +164,26 @@ void handle_heartbeat(struct http_request *r, void *context) {
   http_fail(r, &err);
 }
 
+/* ---- DELETE /v1/workers/{id} ---- */
+
+/* Its id is that of one incarnation under one epoch, so nobody else can be meant. */
+static enum rc leave_execute(struct core *c, struct command *cmd, struct err *err) {
+  struct live_worker *w;
+  struct json_writer out;
+  enum rc rc = worker_of(c, cmd->id, c->epoch, false, &w, err);
+  if (rc == RC_OK) rc = worker_end(c, w, "it left", err);
+  if (rc != RC_OK) return rc;
+  json_writer_init(&out, &cmd->body);
+  json_object_begin(&out);
+  json_kv_u64(&out, "epoch", c->epoch);
+  json_object_end(&out);
+  return RC_OK;
+}
+
+void handle_delete_worker(struct http_request *r, void *context) {
+  core_submit(context, r, command_for(r, leave_execute, 0), CORE_ANSWER_MS);
+}
+
 /* ---- GET /v1/workers ---- */
 
 static void worker_write(struct json_writer *w, const struct rows *q) {

@@ -29,6 +29,7 @@ const struct http_route coordinator_routes[] = {
     {.method = "GET", .path = "/v1/runs/{id}/timeline", .handler = handle_get_timeline},
     {.method = "POST", .path = "/v1/workers", .handler = handle_post_worker, .body_bytes_max = SMALL_BODY},
     {.method = "GET", .path = "/v1/workers", .handler = handle_get_workers},
+    {.method = "DELETE", .path = "/v1/workers/{id}", .handler = handle_delete_worker},
     {.method = "POST", .path = "/v1/workers/{id}/heartbeat", .handler = handle_heartbeat, .body_bytes_max = SMALL_BODY},
     {.method = "POST", .path = "/v1/workers/{id}/leases", .handler = handle_lease_poll, .body_bytes_max = SMALL_BODY},
     {.method = "PUT",

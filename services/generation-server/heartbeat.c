@@ -19,7 +19,13 @@
 #include "common/base/queue.h"
 #include "common/client/coordinator_client.h"
 
-enum { REGISTER_DEADLINE_MS = 5000, RETRY_MIN_MS = 200, RETRY_MAX_MS = 2000, BEAT_DEADLINE_MIN_MS = 1000 };
+enum {
+  REGISTER_DEADLINE_MS = 5000,
+  LEAVE_DEADLINE_MS = 1000,
+  RETRY_MIN_MS = 200,
+  RETRY_MAX_MS = 2000,
+  BEAT_DEADLINE_MIN_MS = 1000
+};
 
 struct heartbeat {
   struct heartbeat_options options;
@@ -191,11 +197,25 @@ uint64_t heartbeat_epoch(struct heartbeat *h) {
   return epoch;
 }
 
-void heartbeat_stop(struct heartbeat *h) {
-  if (!h) return;
+static void end_thread(struct heartbeat *h) {
   set(h, &h->stopping);
   atomic_store(&h->cancel, true);
   if (h->started) pthread_join(h->thread, NULL);
+  h->started = false;
+}
+
+void heartbeat_leave(struct heartbeat *h) {
+  struct err err;
+  const struct coordinator_client client = {h->http, h->options.coordinator};
+  end_thread(h);
+  atomic_store(&h->cancel, false);
+  if (h->registered && coordinator_leave(&client, h->worker_id, LEAVE_DEADLINE_MS, &err) != RC_OK)
+    log_warn("leaving: %s", err.message); /* then it misses our heartbeat */
+}
+
+void heartbeat_stop(struct heartbeat *h) {
+  if (!h) return;
+  end_thread(h);
   http_client_destroy(h->http);
   pthread_cond_destroy(&h->changed);
   pthread_mutex_destroy(&h->mutex);

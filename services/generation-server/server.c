@@ -180,6 +180,7 @@ void server_stop(struct server *s) {
   atomic_store(&s->draining, true);
   if (s->heartbeat) heartbeat_drain(s->heartbeat);
   if (s->leases) leases_drain(s->leases, HAND_BACK_MS);
+  if (s->heartbeat) heartbeat_leave(s->heartbeat);
   wait_for_requests(s, s->options.drain_ms);
   http_server_stop(s->http, HTTP_DRAIN_MS);
   atomic_store(&s->beat, NULL);

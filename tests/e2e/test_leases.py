@@ -1,10 +1,13 @@
-"""The life of a lease between real processes: refused, taken up in mid-round (test_overlap.py has it continued by the next server).  What would break: a
-lease that comes back to a server that can never run it; a new server that waits for the next round."""
+"""The life of a lease between real processes: refused, taken up in mid-round, granted to a server that just stops (test_overlap.py has it continued by the next
+server).  What would break: a lease that comes back to a server that can never run it; a new server that waits for the next round; a lease that nobody knows of."""
+import json
+import threading
 import time
 
 import pytest
 
-from harness import Cluster, digests, grpo_config
+from harness import Cluster, call, digests, grpo_config
+from hostile_peer import Proxy, whole
 
 ROUNDS = 3
 
@@ -52,3 +55,33 @@ def test_a_server_that_is_started_in_mid_round_works_at_once(base_model, tmp_pat
         assert cluster.query("SELECT round FROM rounds WHERE state = 0") == [(0,)], "still the round that it found"
         assert took < 3, "a second on an idle machine"
         assert cluster.status(run)["state"] == "running"
+
+
+def test_leases_of_a_poll_that_a_stop_cuts_off_go_to_the_next_server(base_model, reference, tmp_path):
+    """The coordinator has granted them, and the answer never arrives."""
+    granted = threading.Event()
+
+    def withhold(link):
+        status, answer, kind, more = link.honest_answer()
+        if json.loads(answer).get("leases"):
+            granted.set()
+            link.wait()
+        else:
+            link.send(whole(answer, f"{status} x", kind, more))
+
+    proxy = Proxy([(r"POST /v1/workers/w\d+/leases", *[withhold] * 100)])
+    try:
+        with Cluster(tmp_path, model=base_model) as cluster:
+            proxy.target = cluster.coordinator.url
+            cut = cluster.start("cut", "generation-server", ["--coordinator", proxy.url, "--name", "cut", "--slots", 16])
+            run = cluster.create_run(config())
+            assert granted.wait(30)
+            assert cut.stop() == 0
+            assert cluster.query("SELECT count(*) FROM leases WHERE state = 0") == [(0,)]
+            assert [w["name"] for w in call("GET", cluster.coordinator.url + "/v1/workers")["workers"]] == ["trainer"]
+            cluster.add_server("next", "--slots", 16)
+            status = cluster.wait(run)
+            assert digests(status) == reference
+            assert status["totals"]["leases_lost"] > 0
+    finally:
+        proxy.close()

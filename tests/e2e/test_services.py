@@ -94,6 +94,8 @@ def test_unknown_things_are_404(cluster):
     for path in ("/v1/runs/r999", "/v1/runs/r999/rounds", "/v1/nothing"):
         refused(404, "GET", cluster.coordinator.url + path)
     refused(404, "POST", cluster.coordinator.url + "/v1/runs/r999/stop")
+    refused(404, "DELETE", cluster.coordinator.url + "/v1/workers/w999")
+    refused(404, "DELETE", cluster.coordinator.url + "/v1/workers/somebody")
     refused(404, "GET", cluster.trainer.url + "/v1/batches/nope")
     refused(404, "GET", cluster.trainer.url + "/v1/model/files/passwd")
     refused(404, "GET", cluster.trainer.url + "/v1/weights/424242")

@@ -221,6 +221,26 @@ static void a_silent_worker_is_gone(void **state) {
   assert_int_equal(a.leases[0].fence, 2);
 }
 
+/* A server that stops may have been granted leases by a poll whose answer it did not wait for. */
+static void a_worker_that_leaves_holds_nothing_any_more(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s, other;
+  struct lease_answer a;
+  struct err err;
+  struct lease l = begin(f, &s, 4);
+  struct lease_result late = make_result(f, &s, &l);
+  if (coordinator_leave(&f->client, s.is.worker_id, DEADLINE_MS, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM leases WHERE state = 0"), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM workers WHERE live = 1 AND kind = 0"), 0);
+  expect_refused(f, &l, &late, RC_CONFLICT, "fence");
+  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_NOT_FOUND);
+  assert_int_equal(coordinator_leave(&f->client, s.is.worker_id, DEADLINE_MS, &err), RC_NOT_FOUND);
+  register_server(f, &other, "gen-2");
+  poll_leases(f, &other, 4, &a);
+  assert_string_equal(a.leases[0].id, l.id);
+  assert_int_equal(a.leases[0].fence, 2);
+}
+
 static void tokens_handed_back_are_continued(void **state) {
   struct fixture *f = *state;
   struct fake_server s, other;
@@ -475,6 +495,7 @@ int main(void) {
       CASE(an_expired_lease_is_gone),
       CASE(heartbeats_renew_leases_and_name_the_lost),
       CASE(a_silent_worker_is_gone),
+      CASE(a_worker_that_leaves_holds_nothing_any_more),
       CASE(tokens_handed_back_are_continued),
       CASE(a_lease_that_a_server_can_never_run_goes_to_another_and_never_to_it_again),
       CASE(rows_of_an_earlier_holder_do_not_outlive_a_plain_result),

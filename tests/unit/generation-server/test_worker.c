@@ -30,6 +30,7 @@ static struct {
     struct json *body;
   } results[RESULTS_MAX];
   int result_count;
+  int leaves, results_at_leave;
 } play;
 
 static void lock(void) { pthread_mutex_lock(&play.mutex); }
@@ -184,8 +185,20 @@ static void on_weights(struct http_request *r, void *context) {
   http_reply(r, 200, "application/octet-stream", &body);
 }
 
+static void on_leave(struct http_request *r, void *context) {
+  (void)context;
+  struct buf body = BUF_INIT;
+  lock();
+  play.results_at_leave = play.result_count;
+  play.leaves++;
+  unlock();
+  buf_puts(&body, "{}");
+  http_reply_json(r, 200, &body);
+}
+
 static const struct http_route ROUTES[] = {
     {.method = "POST", .path = "/v1/workers", .handler = on_register},
+    {.method = "DELETE", .path = "/v1/workers/{id}", .handler = on_leave},
     {.method = "POST", .path = "/v1/workers/{id}/heartbeat", .handler = on_heartbeat},
     {.method = "POST", .path = "/v1/workers/{id}/leases", .handler = on_poll},
     {.method = "PUT", .path = "/v1/leases/{id}/result", .handler = on_result},
@@ -371,6 +384,8 @@ static void draining_hands_leases_back(void **state) {
     engine_read_counters(atomic_load(&s->host)->engine, &n);
   server_stop(s);
   assert_int_equal(play.result_count, 1);
+  assert_int_equal(play.leaves, 1);
+  assert_int_equal(play.results_at_leave, 1); /* it left when all was handed back */
   const struct lease_result *r = &play.results[0].result;
   if (r->handed_back) { /* a fast machine may have finished it */
     for (size_t i = 0; i < r->sample_count; i++) assert_int_equal(r->samples[i].finish, FINISH_ABORT);
