@@ -62,9 +62,16 @@ enum rc coordinator_put_result(const struct coordinator_client *c, const char *l
                                struct lease_result_answer *out, struct arena *arena, int64_t deadline_ms,
                                struct err *err) {
   struct client_call call = call_to(c, "putting a lease's result", "PUT", deadline_ms);
-  client_url(&call.url, c->base_url, "/v1/leases/", lease_id, "/result");
-  lease_result_encode(m, &call.body);
-  return client_call_json(&call, decode_result_answer, out, arena, err);
+  struct buf body = BUF_INIT;
+  enum rc rc = lease_result_encode_tensors(m, &body, err);
+  if (rc == RC_OK) {
+    client_url(&call.url, c->base_url, "/v1/leases/", lease_id, "/result");
+    call.raw = body.data;
+    call.raw_len = body.len;
+    rc = client_call_json(&call, decode_result_answer, out, arena, err);
+  }
+  buf_free(&body);
+  return rc;
 }
 
 enum rc coordinator_announce_version(const struct coordinator_client *c, const struct version_announce *m,

@@ -234,9 +234,13 @@ enum rc wire_segments_read(struct sample_segment **out, size_t *count, const str
   const enum rc rc = wire_items(&list, &items, count, value, arena, err);
   if (rc) return rc;
   *out = items;
+  return wire_segments_check(*out, *count, tokens, err);
+}
+
+enum rc wire_segments_check(const struct sample_segment *segments, size_t count, size_t tokens, struct err *err) {
   int64_t covered = 0;
-  for (size_t i = 0; i < *count; i++) {
-    const struct sample_segment *s = &(*out)[i];
+  for (size_t i = 0; i < count; i++) {
+    const struct sample_segment *s = &segments[i];
     if (s->start != covered)
       return err_set(err, RC_INVALID, "segments",
                      "expected segment %zu to start at token %lld, where the one before ends, got %d", i,

@@ -90,6 +90,8 @@ enum rc wire_state_read(enum job_state *out, const char *text, struct err *err);
 void wire_kv_segments(struct json_writer *w, const struct sample_segment *segments, size_t count);
 enum rc wire_segments_read(struct sample_segment **out, size_t *count, const struct json *value, size_t tokens,
                            struct arena *arena, struct err *err);
+/* Whether they do cover. */
+enum rc wire_segments_check(const struct sample_segment *segments, size_t count, size_t tokens, struct err *err);
 
 /* The reports of pushes, in a step's status and in an announcement. */
 void wire_kv_pushes(struct json_writer *w, const struct push_report *pushes, size_t count);

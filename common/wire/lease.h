@@ -68,7 +68,7 @@ struct version_span {
 struct sample_result {
   int32_t sample;
   struct json_i32s token_ids; /* the stop token included when it was sampled */
-  struct json_f32s logprobs;  /* behaviour log-probabilities, one per token, 9 significant digits */
+  struct json_f32s logprobs;  /* behaviour log-probabilities, one per token; in JSON 9 significant digits */
   enum finish_reason finish;
   struct sample_segment *segments;
   size_t segment_count; /* cover the tokens exactly */
@@ -102,6 +102,11 @@ void lease_result_encode(const struct lease_result *m, struct buf *out);
 /* Checks bounds, equal lengths, finite log-probabilities <= 0 (a NaN cannot be written in JSON; 1e999 is refused),
  * segments and spans that cover. */
 enum rc lease_result_decode(struct lease_result *m, const struct json *body, struct arena *arena, struct err *err);
+/* The same message as safetensors (lease_result_tensors.c), and the same checks.  *m and what it points to live in the
+ * arena, nothing in bytes. */
+enum rc lease_result_encode_tensors(const struct lease_result *m, struct buf *out, struct err *err);
+enum rc lease_result_decode_tensors(struct lease_result *m, const void *bytes, size_t len, struct arena *arena,
+                                    struct err *err);
 void lease_result_answer_encode(const struct lease_result_answer *m, struct buf *out);
 enum rc lease_result_answer_decode(struct lease_result_answer *m, const struct json *body, struct arena *arena,
                                    struct err *err);

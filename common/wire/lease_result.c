@@ -1,4 +1,4 @@
-/* Codec of a lease's result, and the canonical digest of a sample. Previous hop of a rollout: the generation-server's
+/* Codec of a lease's result as JSON, and the canonical digest of a sample. Previous hop of a rollout: the generation-server's
  * engine.  Next hop: the coordinator, which accepts the result in one transaction or refuses it.
  *
  * The digest hashes what a sample is, not how it was spelled: fixed-width little-endian numbers, adjacent segments of
@@ -7,7 +7,7 @@
 #include <float.h>
 #include <string.h>
 
-#include "common/wire/fields.h"
+#include "common/wire/lease_result_internal.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays are hashed from memory as little-endian bytes");
 
@@ -54,8 +54,12 @@ static enum rc spans_read(struct sample_result *s, const struct json *value, str
       .name = "version_spans", .min = tokens ? 1 : 0, .max = tokens, .item_size = sizeof *s->spans, .read = span_read};
   void *items;
   const enum rc rc = wire_items(&list, &items, &s->span_count, value, arena, err);
-  if (rc) return rc;
-  s->spans = items;
+  if (rc == RC_OK) s->spans = items;
+  return rc;
+}
+
+enum rc version_spans_check(const struct sample_result *s, struct err *err) {
+  const size_t tokens = s->token_ids.count;
   int64_t covered = 0;
   for (size_t i = 0; i < s->span_count; i++) {
     const struct version_span *span = &s->spans[i];
@@ -97,26 +101,37 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   if (rc == RC_OK) rc = wire_choice(&index, "finish_reason", finish, FINISH_NAMES, WIRE_COUNT(FINISH_NAMES), err);
   if (rc) return rc;
   s->finish = (enum finish_reason)index;
+  rc = sample_tokens_check(s, err);
+  if (rc == RC_OK) rc = wire_segments_read(&s->segments, &s->segment_count, segments, s->token_ids.count, arena, err);
+  if (rc == RC_OK) rc = spans_read(s, spans, arena, err);
+  return rc == RC_OK ? version_spans_check(s, err) : rc;
+}
+
+enum rc sample_tokens_check(const struct sample_result *s, struct err *err) {
   if (s->logprobs.count != s->token_ids.count)
     return err_set(err, RC_INVALID, "logprobs", "expected one per token (%zu), got %zu", s->token_ids.count,
                    s->logprobs.count);
   if (s->token_ids.count == 0 && s->finish != FINISH_ABORT)
     return err_set(err, RC_INVALID, "token_ids",
-                   "expected at least one token of a sample that finished by \"%s\", got 0", finish);
-  rc = wire_segments_read(&s->segments, &s->segment_count, segments, s->token_ids.count, arena, err);
-  return rc ? rc : spans_read(s, spans, arena, err);
+                   "expected at least one token of a sample that finished by \"%s\", got 0",
+                   finish_reason_name(s->finish));
+  return RC_OK;
+}
+
+void lease_result_head_write(const struct lease_result *m, struct json_writer *w) {
+  json_kv_string(w, "worker_id", m->worker_id);
+  json_kv_u64(w, "epoch", m->epoch);
+  json_kv_u64(w, "fence", m->fence);
+  wire_kv_digest(w, "loaded_digest", &m->loaded_digest);
+  json_kv_bool(w, "handed_back", m->handed_back);
+  if (m->refused) json_kv_string(w, "refused", m->refused);
 }
 
 void lease_result_encode(const struct lease_result *m, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
   json_object_begin(&w);
-  json_kv_string(&w, "worker_id", m->worker_id);
-  json_kv_u64(&w, "epoch", m->epoch);
-  json_kv_u64(&w, "fence", m->fence);
-  wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
-  json_kv_bool(&w, "handed_back", m->handed_back);
-  if (m->refused) json_kv_string(&w, "refused", m->refused);
+  lease_result_head_write(m, &w);
   json_key(&w, "samples");
   json_array_begin(&w);
   for (size_t i = 0; i < m->sample_count; i++) sample_write(&m->samples[i], &w);
@@ -128,12 +143,7 @@ enum rc lease_result_decode(struct lease_result *m, const struct json *body, str
   *m = (struct lease_result){0};
   const struct json *samples = NULL;
   const struct json_field fields[] = {
-      WIRE_NAME("worker_id", m->worker_id),
-      WIRE_U64("epoch", m->epoch),
-      WIRE_U64("fence", m->fence),
-      WIRE_DIGEST("loaded_digest", m->loaded_digest),
-      WIRE_BOOL("handed_back", m->handed_back),
-      {.name = "refused", .kind = FIELD_STRING, .target = &m->refused, .min = 1, .max = WIRE_REFUSED_BYTES},
+      LEASE_RESULT_HEAD(m),
       WIRE_VALUE("samples", samples),
   };
   const struct wire_list list = {.name = "samples",
@@ -144,8 +154,11 @@ enum rc lease_result_decode(struct lease_result *m, const struct json *body, str
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
-  if (rc) return rc;
   m->samples = items;
+  return rc == RC_OK ? lease_result_check(m, err) : rc;
+}
+
+enum rc lease_result_check(const struct lease_result *m, struct err *err) {
   if (m->refused && !m->handed_back)
     return err_set(err, RC_INVALID, "refused", "expected it only of a lease that is handed back");
   bool seen[LIMIT_SAMPLES_PER_GROUP] = {0};

@@ -387,13 +387,23 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
   return rc;
 }
 
+/* Safetensors from generation-servers, JSON from whoever prefers to read what is sent. */
+static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
+  const char *type = http_header(r, "Content-Type");
+  const struct json *json;
+  size_t len;
+  const char *bytes = http_body(r, &len);
+  if (type && strcmp(type, "application/octet-stream") == 0)
+    return lease_result_decode_tensors(m, bytes, len, arena, err);
+  const enum rc rc = http_body_json(r, &json, err);
+  return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
+}
+
 void handle_put_result(struct http_request *r, void *context) {
-  const struct json *body;
   struct err err = {0};
   struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));
-  enum rc rc = http_body_json(r, &body, &err);
+  enum rc rc = cmd ? decode(r, cmd->message, &cmd->arena, &err) : RC_OK;
   if (cmd) cmd->patient = true;
-  if (rc == RC_OK && cmd) rc = lease_result_decode(cmd->message, body, &cmd->arena, &err);
   if (rc == RC_OK) {
     core_submit(context, r, cmd, CORE_ANSWER_MS);
     return;

@@ -484,6 +484,47 @@ def lying_results(me, lease):
     yield 422, "", whole_body.replace(b"-0.5", b"-0.5" * 1000000, 1)
 
 
+def as_tensors(body):
+    """The same result as safetensors, written from its description in the contract."""
+    samples = body["samples"]
+    columns = {
+        "samples": ("I32", "i", [(s["sample"], ["stop", "length", "abort"].index(s["finish_reason"]), len(s["token_ids"])) for s in samples]),
+        "token_ids": ("I32", "i", [token for s in samples for token in s["token_ids"]]),
+        "logprobs": ("F32", "f", [logprob for s in samples for logprob in s["logprobs"]]),
+        "segments": ("I32", "i", [(part["start"], part["count"], int(part["loss_mask"])) for s in samples for part in s["segments"]]),
+        "version_spans": ("I64", "q", [(span["version"], span["start"], span["count"]) for s in samples for span in s["version_spans"]]),
+    }
+    header, data = {"__metadata__": {"result": json.dumps({k: v for k, v in body.items() if k != "samples"})}}, b""
+    for name, (dtype, code, rows) in columns.items():
+        flat = [number for row in rows for number in row] if rows and isinstance(rows[0], tuple) else rows
+        packed = struct.pack(f"<{len(flat)}{code}", *flat)
+        shape = [len(rows)] if flat is rows else [len(rows), 3]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(packed)]}
+        data += packed
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def test_a_result_is_the_same_as_json_and_as_tensors(cluster, unharmed):
+    run = cluster.create_run(grpo_config(1, groups=1, samples=2))
+    me = register(cluster, "bilingual")
+    lease = poll(cluster, me)[0]
+    url = f"{cluster.coordinator.url}/v1/leases/{lease['id']}/result"
+    good = result_of(me, lease)
+    tensors, kind = as_tensors(good), {"Content-Type": "application/octet-stream"}
+    lies = [b"", tensors[:7], tensors[:-1], tensors + b"x", b"\xff" * 8 + tensors[8:], tensors.replace(b"I64", b"F64"), tensors.replace(b'"logprobs"', b'"rewards_"')]
+    lies += [as_tensors({**good, "samples": good["samples"][:1]}), json.dumps(good).encode()]
+    lies += [as_tensors({**good, "samples": [{**s, "logprobs": [float("nan")] * 2} for s in good["samples"]]})]
+    lies += [as_tensors({**good, "samples": [{**s, "token_ids": [48, 1 << 20]} for s in good["samples"]]})]
+    for lie in lies:
+        assert len(refused(422, "PUT", url, lie, headers=kind)["message"]) > 10
+    refused(422, "PUT", url, tensors)
+    assert call("PUT", url, tensors, headers=kind) == {"repeated": False}
+    assert call("PUT", url, good) == {"repeated": True}
+    until(lambda: cluster.status(run)["version"] == 1, 20, lambda: cluster.status(run))
+    call("DELETE", f"{cluster.coordinator.url}/v1/workers/{me['worker_id']}")
+
+
 def test_a_worker_that_lies_is_refused_and_its_lease_still_counts(cluster, unharmed):
     run = cluster.create_run(grpo_config(2, groups=1, samples=2))
     me = register(cluster, "liar")

@@ -27,7 +27,6 @@ static struct {
     char id[LIMIT_NAME_MAX];
     struct lease_result result;
     struct arena arena;
-    struct json *body;
   } results[RESULTS_MAX];
   int result_count;
   int leaves, results_at_leave;
@@ -151,10 +150,9 @@ static void on_result(struct http_request *r, void *context) {
     return;
   }
   const int i = play.result_count;
-  enum rc rc = i < RESULTS_MAX ? json_parse(&play.results[i].body, bytes, len, 0, &err)
-                               : err_set(&err, RC_FULL, NULL, "too many results");
-  if (rc == RC_OK)
-    rc = lease_result_decode(&play.results[i].result, play.results[i].body, &play.results[i].arena, &err);
+  const enum rc rc =
+      i < RESULTS_MAX ? lease_result_decode_tensors(&play.results[i].result, bytes, len, &play.results[i].arena, &err)
+                      : err_set(&err, RC_FULL, NULL, "too many results");
   if (rc == RC_OK) snprintf(play.results[play.result_count++].id, LIMIT_NAME_MAX, "%s", http_param(r, "id"));
   unlock();
   if (rc != RC_OK) {
@@ -226,10 +224,7 @@ static int teardown(void **state) {
   (void)state;
   http_server_stop(play.http, 500);
   for (int i = 0; i < 2; i++) buf_free(&play.versions[i].bytes);
-  for (int i = 0; i < play.result_count; i++) {
-    json_free(play.results[i].body);
-    arena_free(&play.results[i].arena);
-  }
+  for (int i = 0; i < play.result_count; i++) arena_free(&play.results[i].arena);
   pthread_mutex_destroy(&play.mutex);
   return 0;
 }
