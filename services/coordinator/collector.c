@@ -27,7 +27,8 @@ struct collector {
   pthread_mutex_t lock; /* guards all below */
   pthread_cond_t changed;
   struct flight *head, **tail;
-  bool in_hand, resetting, stopping;
+  bool in_hand, answered; /* answered: what is in hand is being recorded */
+  bool resetting, stopping;
   enum rc failure;
   struct err error;
 };
@@ -147,11 +148,20 @@ static enum rc call_done(struct collector *c, const struct flight *f, const stru
   return core_call(c->core, cmd, err);
 }
 
+/* The trainer has begun its next batch, if it has one: the driver need not wait until this one is recorded. */
+static void note_answered(struct collector *c) {
+  pthread_mutex_lock(&c->lock);
+  c->answered = true;
+  pthread_mutex_unlock(&c->lock);
+  c->kick(c->kick_context);
+}
+
 static enum rc collect(struct collector *c, const struct flight *f, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_status status = {0};
   struct logprob_difference difference;
   enum rc rc = flight_await(f, c->http, &c->cancel, &status, &difference, &arena, err);
+  if (rc == RC_OK) note_answered(c);
   if (rc == RC_OK) rc = call_done(c, f, &status, &difference, err);
   arena_free(&arena);
   return rc;
@@ -185,16 +195,19 @@ static struct flight *take(struct collector *c) {
   return f;
 }
 
-static void put_down(struct collector *c, enum rc rc, const struct err *err) {
+/* Returns whether the driver has something to see: nothing is in flight any more, or something went wrong. */
+static bool put_down(struct collector *c, enum rc rc, const struct err *err) {
   pthread_mutex_lock(&c->lock);
-  c->in_hand = false;
+  c->in_hand = c->answered = false;
   if (rc != RC_OK && !c->resetting && !c->stopping) {
     c->failure = rc;
     c->error = *err;
     drop_all(c);
   }
+  const bool news = !c->head || rc != RC_OK;
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
+  return news;
 }
 
 static void *collector_main(void *context) {
@@ -203,8 +216,7 @@ static void *collector_main(void *context) {
     struct err err = {0};
     const enum rc rc = collect(c, f, &err);
     flight_free(f);
-    put_down(c, rc, &err);
-    c->kick(c->kick_context);
+    if (put_down(c, rc, &err)) c->kick(c->kick_context);
   }
   return NULL;
 }
@@ -261,10 +273,23 @@ void collector_add(struct collector *c, struct flight *f) {
   flight_free(f); /* it would only be dropped */
 }
 
+/* lock held */
+static int queued(const struct collector *c) {
+  int n = 0;
+  for (const struct flight *f = c->head; f; f = f->next) n++;
+  return n;
+}
+
 int collector_pending(struct collector *c) {
   pthread_mutex_lock(&c->lock);
-  int n = c->in_hand;
-  for (const struct flight *f = c->head; f; f = f->next) n++;
+  const int n = queued(c) + c->in_hand;
+  pthread_mutex_unlock(&c->lock);
+  return n;
+}
+
+int collector_at_trainer(struct collector *c) {
+  pthread_mutex_lock(&c->lock);
+  const int n = queued(c) + (c->in_hand && !c->answered);
   pthread_mutex_unlock(&c->lock);
   return n;
 }

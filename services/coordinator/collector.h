@@ -2,6 +2,8 @@
  * ones meanwhile.
  *
  *   driver --flight--> FIFO --long poll--> compare log-probabilities bit for bit --command--> figures of the round --kick--> driver
+ *     ^                                                                        |                 (when it was the last)
+ *     +----------------- a kick: the trainer has room for another ------------+
  *
  * A flight is the driver's until collector_add, the collector's from then on.  The first failure ends the collection:
  * what waits behind it is dropped (the database knows it as not done) and the driver asks for the error.  Every wait has
@@ -38,8 +40,9 @@ enum rc collector_start(struct collector **out, struct core *core, const char *t
 void collector_stop(struct collector *c); /* NULL is fine */
 /* Takes over f. */
 void collector_add(struct collector *c, struct flight *f);
-/* Flights that have not ended. */
+/* Flights that have not ended; of these, the ones that the trainer has not answered. */
 int collector_pending(struct collector *c);
+int collector_at_trainer(struct collector *c);
 /* RC_OK, or what went wrong since the last reset. */
 enum rc collector_failure(struct collector *c, struct err *err);
 /* Drops what is pending and forgets the failure; returns once nothing is in hand. */

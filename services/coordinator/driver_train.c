@@ -114,7 +114,7 @@ static enum rc sealed_read(struct driver *d, struct store *s, struct plan_messag
 
 /* How many groups are worth a batch of their own?  A trainer that has nothing takes whatever there is. */
 static int groups_worth_sending(struct driver *d, const struct active_run *a) {
-  if (a->round_state != ROUND_OPEN || collector_pending(d->collector) == 0) return 1;
+  if (a->round_state != ROUND_OPEN || collector_at_trainer(d->collector) == 0) return 1;
   return (d->context->config.groups_per_round + BATCHES_OF_ROUND - 1) / BATCHES_OF_ROUND;
 }
 
@@ -140,7 +140,7 @@ static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t 
     return rc;
   }
   for (int i = 0; i < m->groups; i++) m->tokens += tokens[i];
-  cmd->patient = collector_pending(d->collector) > 0;
+  cmd->patient = collector_at_trainer(d->collector) > 0;
   return core_call(d->core, cmd, err);
 }
 
@@ -251,9 +251,9 @@ enum rc driver_train(struct driver *d, const struct active_run *a, bool *progres
   *progress = false;
   stream_begin(d, a);
   enum rc rc = collector_failure(d->collector, err);
-  while (rc == RC_OK && sent && collector_pending(d->collector) < AHEAD) rc = send_next(d, a, &sent, err);
-  if (collector_pending(d->collector) >= AHEAD) d->groups_wanted = INT_MAX;
-  core_await_groups(d->core, collector_pending(d->collector) == 0);
+  while (rc == RC_OK && sent && collector_at_trainer(d->collector) < AHEAD) rc = send_next(d, a, &sent, err);
+  if (collector_at_trainer(d->collector) >= AHEAD) d->groups_wanted = INT_MAX;
+  core_await_groups(d->core, collector_at_trainer(d->collector) == 0);
   if (rc != RC_OK) {
     d->stream.run = 0; /* the next pass begins anew */
     return rc;
