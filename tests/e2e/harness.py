@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("LEASEHOLD_TEST_BIN", ROOT / "build/bin"))
 FAULT_BIN = pathlib.Path(os.environ.get("LEASEHOLD_TEST_FAULT_BIN", ROOT / "build/faults/bin"))
 DATA = ROOT / "deploy/demo"
-START_SECONDS = 15
+START_SECONDS = 90  # a loaded machine draws the initial weights of the larger models in 20
 CALL_SECONDS = 70
 STALL_SECONDS = 2
 
@@ -124,7 +124,7 @@ class Service:
     def thaw(self):
         self.process.send_signal(signal.SIGCONT)
 
-    def wait_end(self, seconds=15):
+    def wait_end(self, seconds=45):
         """Its exit status."""
         deadline = Deadline(seconds)
         while self.process.poll() is None:
@@ -155,7 +155,7 @@ class Service:
     def metric(self, name):
         return float(re.search(rf"^{name} (\S+)", call("GET", self.url + "/metrics", raw=True).decode(), re.M)[1])
 
-    def stop(self, how=signal.SIGTERM, seconds=10):
+    def stop(self, how=signal.SIGTERM, seconds=30):
         if self.process.poll() is None:
             self.thaw()
             self.process.send_signal(how)
@@ -249,7 +249,7 @@ class Cluster:
 
     def close(self):
         for service in reversed(self.services):
-            service.stop(seconds=15)
+            service.stop(seconds=30)
 
     def __enter__(self):
         return self

@@ -55,7 +55,7 @@ def gauge(server, name):
     return float(re.search(rf"^leasehold_generation_{name} (\S+)$", text, re.M)[1])
 
 
-def at_rest(server, seconds=10):
+def at_rest(server, seconds=40):
     """No request is open, every slot is free and every page has come home."""
     deadline = time.monotonic() + seconds
     while True:

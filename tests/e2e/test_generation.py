@@ -45,14 +45,14 @@ def still_well(alone):
     wait_until(lambda: gauge(alone.gen, "requests_open") == 0)
 
 
-def wait_until(true, seconds=10):
+def wait_until(true, seconds=40):
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def at_rest(server, seconds=10):
+def at_rest(server, seconds=40):
     def resting():
         model = call("GET", server.url + "/v1/model")
         return model["slots_busy"] == model["samples_waiting"] == 0
@@ -81,7 +81,7 @@ def sampled(**sampling):
 
 def connect(server):
     host, port = server.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection((host, int(port)), timeout=30)
 
 
 def post_bytes(path, body, extra=""):

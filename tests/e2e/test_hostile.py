@@ -24,7 +24,7 @@ from harness import BIN, DATA, Cluster, call, digests, exchange, grpo_config, wa
 from hostile_peer import LIES, FakeCoordinator, Peer, Proxy, altered, lost_answer, says, whole
 
 SERVICES = ["coordinator", "generation-server", "trainer-server"]
-SENTENCE_SECONDS = 15  # the longest deadline that a service keeps here is 5 s
+SENTENCE_SECONDS = 40  # the longest deadline that a service keeps here is 5 s
 SAME = object()
 
 
@@ -198,7 +198,7 @@ def test_a_folder_that_lies_is_refused_in_one_line(lie, tmp_path):
     if file not in ("tokenizer.json",) and "tokenizer" not in lie:
         programs.append(["trainer-server", "--state-dir", tmp_path / "state"])
     for program, *more in programs:
-        ended = subprocess.run([BIN / program, "--port", "0", "--model", tmp_path, "--log-level", "error", *more], capture_output=True, text=True, timeout=10)
+        ended = subprocess.run([BIN / program, "--port", "0", "--model", tmp_path, "--log-level", "error", *more], capture_output=True, text=True, timeout=30)
         assert ended.returncode == 1 and len(ended.stderr.strip().splitlines()) == 1, ended
         assert re.search(said, ended.stderr), ended.stderr
 
@@ -282,12 +282,12 @@ class Stage:
             sentence(service, said)
             healthy(service)
             peer.heal()
-            until(well, 12, lambda: f"not well again: {service.log.read_text()[-1500:]}")
+            until(well, 40, lambda: f"not well again: {service.log.read_text()[-1500:]}")
             healthy(service)
             assert open_files(service) <= before + 16
         finally:
             peer.close()
-        assert service.stop(seconds=8) == 0
+        assert service.stop(seconds=30) == 0
 
     def with_run(self, name, lies, said):
         """A coordinator whose run meets the lying trainer: it says so and can be stopped, or it fails with that sentence."""
@@ -301,12 +301,12 @@ class Stage:
             state = f"{coordinator.url}/v1/runs/{run}"
             if call("GET", state)["state"] not in ("failed", "stopped"):
                 exchange("POST", state + "/stop")
-            ended = until(lambda: (s := call("GET", state))["state"] in ("failed", "stopped") and s, 12, lambda: call("GET", state))
+            ended = until(lambda: (s := call("GET", state))["state"] in ("failed", "stopped") and s, 40, lambda: call("GET", state))
             if ended["state"] == "failed":
                 assert re.search(said, ended["error"]), ended["error"]
         finally:
             peer.close()
-        assert coordinator.stop(seconds=8) == 0
+        assert coordinator.stop(seconds=30) == 0
 
 
 @pytest.fixture(scope="module")
@@ -413,7 +413,7 @@ def unharmed(cluster):
     for service in cluster.services:
         healthy(service)
         # of connections that a generation-server keeps: one for each of its eight posters, as they come to be used
-        until(lambda: open_files(service) <= before.get(service.name, 1000) + 10, 5, f"{service.name} holds files open")
+        until(lambda: open_files(service) <= before.get(service.name, 1000) + 10, 20, f"{service.name} holds files open")
 
 
 def register(cluster, name, kind="generation"):
@@ -521,7 +521,7 @@ def test_a_result_is_the_same_as_json_and_as_tensors(cluster, unharmed):
     refused(422, "PUT", url, tensors)
     assert call("PUT", url, tensors, headers=kind) == {"repeated": False}
     assert call("PUT", url, good) == {"repeated": True}
-    until(lambda: cluster.status(run)["version"] == 1, 20, lambda: cluster.status(run))
+    until(lambda: cluster.status(run)["version"] == 1, 60, lambda: cluster.status(run))
     call("DELETE", f"{cluster.coordinator.url}/v1/workers/{me['worker_id']}")
 
 
@@ -546,7 +546,7 @@ def test_a_worker_that_lies_is_refused_and_its_lease_still_counts(cluster, unhar
     assert call("PUT", url, good) == {"repeated": False}
     assert call("PUT", url, good) == {"repeated": True}
     refused(409, "PUT", url, result_of(me, lease, (49, 256)))
-    until(lambda: cluster.status(run)["version"] == 1, 20, lambda: cluster.status(run))
+    until(lambda: cluster.status(run)["version"] == 1, 60, lambda: cluster.status(run))
     after = poll(cluster, me)[0]
     late = result_of(me, after)
     late["samples"][0]["version_spans"] = good["samples"][0]["version_spans"]
@@ -678,7 +678,7 @@ def test_a_port_in_use_is_said_in_one_line(program, tmp_path):
     more = {"coordinator": ["--db", tmp_path / "x.db", "--data-dir", tmp_path], "generation-server": ["--model", tmp_path], "trainer-server": ["--model", tmp_path, "--state-dir", tmp_path / "state"]}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = subprocess.run([BIN / program, "--port", port, "--log-level", "error", *more[program]], capture_output=True, text=True, timeout=10)
+        ended = subprocess.run([BIN / program, "--port", port, "--log-level", "error", *more[program]], capture_output=True, text=True, timeout=30)
     assert ended.returncode == 1 and ended.stderr.strip().count("\n") == 0 and f"port {port} in use" in ended.stderr, ended
 
 
@@ -703,7 +703,7 @@ def full_disk_under_the_trainer(tmp_path):
         assert held["version"] == stuck["version"] and held["digest"] == digests(stuck)[-1]
         limit_files(one.trainer, None)
         exchange("POST", f"{one.coordinator.url}/v1/runs/{run}/stop")  # if it has not failed for good meanwhile
-        ended = until(lambda: (s := one.status(run))["state"] in ("failed", "stopped") and s, 20)
+        ended = until(lambda: (s := one.status(run))["state"] in ("failed", "stopped") and s, 60)
         assert ended["state"] == "stopped" or "File too large" in ended["error"]
         assert digests(one.status(run))[: len(digests(stuck))] == digests(stuck)
         assert len(one.run(grpo_config(1, groups=2, samples=2))["history"]) == 1  # as good as new

@@ -32,23 +32,23 @@ def refused(status, method, url, body=None, headers=None):
 @pytest.mark.parametrize("program", SERVICES)
 def test_help_version_and_one_line_errors(program):
     path = str(BIN / program)
-    helped = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=10)
+    helped = subprocess.run([path, "--help"], capture_output=True, text=True, timeout=30)
     assert helped.returncode == 0 and "--port" in helped.stdout and "LEASEHOLD_PORT" in helped.stdout
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10)
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
     assert version.returncode == 0 and version.stdout.startswith(program + " ")
     for arguments in (["--no-such-flag"], ["--port", "banana"], ["--port", "99999"]):
-        wrong = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=10)
+        wrong = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=30)
         assert wrong.returncode != 0 and len(wrong.stderr.strip().splitlines()) == 1, wrong.stderr
 
 
 def test_the_environment_sets_what_flags_set():
-    wrong = subprocess.run([str(BIN / "coordinator")], capture_output=True, text=True, timeout=10, env={"LEASEHOLD_PORT": "banana"})
+    wrong = subprocess.run([str(BIN / "coordinator")], capture_output=True, text=True, timeout=30, env={"LEASEHOLD_PORT": "banana"})
     assert wrong.returncode != 0 and "banana" in wrong.stderr
 
 
 def test_a_port_in_use_is_said(cluster, tmp_path):
     port = cluster.coordinator.url.rsplit(":", 1)[1]
-    second = subprocess.run([str(BIN / "coordinator"), "--db", str(tmp_path / "x.db"), "--data-dir", str(DATA), "--port", port], capture_output=True, text=True, timeout=10)
+    second = subprocess.run([str(BIN / "coordinator"), "--db", str(tmp_path / "x.db"), "--data-dir", str(DATA), "--port", port], capture_output=True, text=True, timeout=30)
     assert second.returncode != 0 and port in second.stderr
 
 
@@ -239,6 +239,6 @@ def test_oversized_bodies_are_refused(cluster):
     """Announced sizes are refused before the body is read: what is sent here is the head, and the answer comes at once."""
     for service, path in ((cluster.coordinator, "/v1/workers"), (cluster.trainer, "/v1/submit-step"), (cluster.server, "/v1/generate")):
         host, port = service.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {1 << 40}\r\n\r\n".encode())
             assert b" 413 " in connection.recv(64)
