@@ -41,6 +41,7 @@ struct weights {
   float *largest;
   /* operand [largest tensor]: between row-major bytes and the kernels' layout; one filler or reader at a time */
   void *staging;
+  void *memory; /* holds staging and the data of all matrices */
 };
 
 enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err);

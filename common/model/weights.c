@@ -10,6 +10,7 @@
 
 #include "common/base/philox.h"
 #include "common/model/elementary.h"
+#include "common/model/layout.h"
 #include "common/model/model.h"
 #include "common/model/weights_internal.h"
 
@@ -33,41 +34,44 @@ static size_t tensor_bytes(const struct model *m, const struct param *p) {
   return param_is_vector(p) ? p->count * m->ops->operand_bytes : m->ops->matrix_bytes(m->ops, p->rows, p->cols);
 }
 
-static size_t staging_bytes(const struct model *m) {
+static size_t largest_count(const struct model *m) {
   size_t largest = 0;
   for (int i = 0; i < m->params.count; i++)
     if (m->params.items[i].count > largest) largest = m->params.items[i].count;
-  return largest * m->ops->operand_bytes;
+  return largest;
 }
 
-size_t weights_bytes(const struct model *m, bool for_training) {
-  size_t total = staging_bytes(m);
+/* Everything in one allocation, large enough for huge pages: a decode step reads all of it once, and with small pages
+ * would wait for address translations.  w: NULL while measuring. */
+static size_t place(struct weights *w, char *base, const struct model *m, bool for_training) {
+  struct layout l = {base, 0};
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
-    total += tensor_bytes(m, p);
-    if (for_training && needs_transpose(m, p)) total += m->ops->matrix_bytes(m->ops, p->cols, p->rows);
+    void *matrix = layout_take(&l, tensor_bytes(m, p), 1);
+    if (w) w->matrices[i] = (struct matrix){.data = matrix, .N = p->rows, .K = p->cols};
   }
-  return total;
+  for (int i = 0; for_training && i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    if (!needs_transpose(m, p)) continue;
+    void *matrix = layout_take(&l, m->ops->matrix_bytes(m->ops, p->cols, p->rows), 1);
+    if (w) w->transposed[i] = (struct matrix){.data = matrix, .N = p->cols, .K = p->rows};
+  }
+  void *staging = layout_take(&l, largest_count(m), m->ops->operand_bytes);
+  if (w) w->staging = staging;
+  return l.used;
 }
+
+size_t weights_bytes(const struct model *m, bool for_training) { return place(NULL, NULL, m, for_training); }
 
 static bool allocate(struct weights *w, bool for_training) {
   const struct model *m = w->model;
-  const struct ops *ops = m->ops;
   const size_t count = (size_t)m->params.count;
   w->matrices = calloc(count, sizeof *w->matrices);
   w->transposed = for_training ? calloc(count, sizeof *w->transposed) : NULL;
   w->largest = for_training ? calloc(count, sizeof *w->largest) : NULL;
-  w->staging = ops->alloc(ops, staging_bytes(m));
-  if (!w->matrices || (for_training && (!w->transposed || !w->largest)) || !w->staging) return false;
-  for (int i = 0; i < m->params.count; i++) {
-    const struct param *p = &m->params.items[i];
-    w->matrices[i] = (struct matrix){.data = ops->alloc(ops, tensor_bytes(m, p)), .N = p->rows, .K = p->cols};
-    if (!w->matrices[i].data) return false;
-    if (!for_training || !needs_transpose(m, p)) continue;
-    w->transposed[i] =
-        (struct matrix){.data = ops->alloc(ops, ops->matrix_bytes(ops, p->cols, p->rows)), .N = p->cols, .K = p->rows};
-    if (!w->transposed[i].data) return false;
-  }
+  w->memory = m->ops->alloc(m->ops, weights_bytes(m, for_training));
+  if (!w->matrices || (for_training && (!w->transposed || !w->largest)) || !w->memory) return false;
+  place(w, w->memory, m, for_training);
   return true;
 }
 
@@ -87,11 +91,7 @@ enum rc weights_create(struct weights **out, const struct model *m, bool for_tra
 void weights_free(struct weights *w) {
   if (!w) return;
   const struct ops *ops = w->model->ops;
-  for (int i = 0; i < w->model->params.count; i++) {
-    if (w->matrices && w->matrices[i].data) ops->release(ops, w->matrices[i].data);
-    if (w->transposed && w->transposed[i].data) ops->release(ops, w->transposed[i].data);
-  }
-  if (w->staging) ops->release(ops, w->staging);
+  if (w->memory) ops->release(ops, w->memory);
   free(w->matrices);
   free(w->transposed);
   free(w->largest);
