@@ -1,5 +1,10 @@
 /* gemm_weight_backward over bf16 operands by links (links.h): the same sums as gemm.c's, bit for bit.  Lanes run over K,
- * rows over N, the dot over tokens, whose rows are interleaved by twos. */
+ * rows over N, the dot over tokens, whose rows are interleaved by twos.
+ *
+ *   T_BLOCKS * 32 rows of dy [N_BLOCK] and x [K_BLOCK], far away -> links, second-level cache -> sums [N_BLOCK][K_BLOCK]
+ *
+ * While these are multiplied, the rows that come next are asked for, one after every product of the micro kernel: to
+ * lay them out would otherwise wait for memory a sixth of the time. */
 #include "common/model/cpu/isa/links.h"
 #include "common/model/cpu/isa/trial.h"
 
@@ -17,6 +22,11 @@ struct weight_scratch {
   uint32_t dy[N_BLOCK / 16 * T_STEPS * 16]; /* [16 n][step][16] */
   float acc[N_BLOCK * K_BLOCK];             /* when there are more places than fit */
   uint16_t zeros[K_BLOCK > N_BLOCK ? K_BLOCK : N_BLOCK];
+};
+
+/* The part of dW that is being computed. */
+struct window {
+  int n0, n_count, k0, k_count;
 };
 
 /* The rows of one run of places along the dot, chain by chain. */
@@ -55,28 +65,44 @@ static int course_make(struct course *o, const struct weight_backward_args *c, i
   return t;
 }
 
-static void link_course(struct weight_scratch *s, const struct weight_backward_args *c, const struct course *o, int n0,
-                        int n_count, int k0, int k_count, bool with_dy) {
-  const uint16_t *x = c->x, *dy = c->dy;
+static void link_course(struct weight_scratch *s, const struct weight_backward_args *c, const struct course *o,
+                        const struct window *w) {
+  const uint16_t *x = (const uint16_t *)c->x + w->k0, *dy = (const uint16_t *)c->dy + w->n0;
   for (int i = 0; i < o->steps; i++) {
     const int t = o->first[i], u = o->second[i];
-    const uint16_t *a = x + (size_t)(c->row ? c->row[t] : t) * (size_t)c->K + k0, *b = s->zeros;
-    if (u >= 0) b = x + (size_t)(c->row ? c->row[u] : u) * (size_t)c->K + k0;
-    for (int k = 0; k < k_count; k += 16)
+    const uint16_t *a = x + row_of(c->row, (size_t)t) * (size_t)c->K, *b = s->zeros;
+    if (u >= 0) b = x + row_of(c->row, (size_t)u) * (size_t)c->K;
+    for (int k = 0; k < w->k_count; k += 16)
       link_store(s->x + (k / 32 * T_STEPS + i) * 32 + k % 32,
-                 link_rows(load_h16(a + k, k_count - k), load_h16(b + k, k_count - k)));
-    if (!with_dy) continue;
-    a = dy + (size_t)t * (size_t)c->N + n0;
-    b = u >= 0 ? dy + (size_t)u * (size_t)c->N + n0 : s->zeros;
-    for (int n = 0; n < n_count; n += 16)
+                 link_rows(load_h16(a + k, w->k_count - k), load_h16(b + k, w->k_count - k)));
+    a = dy + (size_t)t * (size_t)c->N;
+    b = u >= 0 ? dy + (size_t)u * (size_t)c->N : s->zeros;
+    for (int n = 0; n < w->n_count; n += 16)
       link_store(s->dy + (n / 16 * T_STEPS + i) * 16,
-                 link_rows(load_h16(a + n, n_count - n), load_h16(b + n, n_count - n)));
+                 link_rows(load_h16(a + n, w->n_count - n), load_h16(b + n, w->n_count - n)));
   }
 }
 
+/* Rows that are laid out next: [t, end) of x and dy, in the columns of their window. */
+struct ahead {
+  struct window window;
+  int t, end;
+};
+
+INLINE void ask_columns(const uint16_t *row, int count) {
+  for (int i = 0; i < count; i += 32) _mm_prefetch((const char *)(row + i), _MM_HINT_T1);
+}
+
+INLINE void ask_row(const struct weight_backward_args *c, struct ahead *a) {
+  if (a->t >= a->end) return;
+  const size_t t = (size_t)a->t++;
+  ask_columns((const uint16_t *)c->x + row_of(c->row, t) * (size_t)c->K + a->window.k0, a->window.k_count);
+  ask_columns((const uint16_t *)c->dy + t * (size_t)c->N + a->window.n0, a->window.n_count);
+}
+
 /* R rows of dW from n on x NV vectors from k on. */
-INLINE void weight_micro(const struct weight_backward_args *c, struct weight_scratch *s, const struct course *o, int n0,
-                         int n, int k0, int k, int k_count, bool first, bool last, const int R, const int NV) {
+INLINE void weight_micro(const struct weight_backward_args *c, struct weight_scratch *s, const struct course *o,
+                         const struct window *w, int n, int k, bool first, bool last, const int R, const int NV) {
   const uint32_t *x = s->x + k / 32 * T_STEPS * 32 + k % 32, *dy = s->dy + n / 16 * T_STEPS * 16 + n % 16;
   vf acc[LINK_ROWS][2];
   UNROLL
@@ -96,8 +122,8 @@ INLINE void weight_micro(const struct weight_backward_args *c, struct weight_scr
   for (int r = 0; r < R; r++) {
     UNROLL
     for (int v = 0; v < NV; v++) {
-      float *dW = c->dW + (size_t)(n0 + n + r) * (size_t)c->K + k0 + k + v * VL;
-      const int lanes = k_count - k - v * VL;
+      float *dW = c->dW + (size_t)(w->n0 + n + r) * (size_t)c->K + w->k0 + k + v * VL;
+      const int lanes = w->k_count - k - v * VL;
       if (last)
         store_lanes(dW, load_lanes(dW, lanes) + acc[r][v], lanes);
       else
@@ -106,35 +132,56 @@ INLINE void weight_micro(const struct weight_backward_args *c, struct weight_scr
   }
 }
 
-INLINE void weight_rows(const struct weight_backward_args *c, struct weight_scratch *s, const struct course *o, int n0,
-                        int n_count, int k0, int k, int k_count, bool first, bool last, const int NV) {
+INLINE void weight_rows(const struct weight_backward_args *c, struct weight_scratch *s, const struct course *o,
+                        const struct window *w, int k, bool first, bool last, struct ahead *ahead, const int NV) {
   int n = 0;
-  for (; n + LINK_ROWS <= n_count; n += LINK_ROWS)
-    weight_micro(c, s, o, n0, n, k0, k, k_count, first, last, LINK_ROWS, NV);
-  for (; n < n_count; n++) weight_micro(c, s, o, n0, n, k0, k, k_count, first, last, 1, NV);
+  for (; n + LINK_ROWS <= w->n_count; n += LINK_ROWS) {
+    weight_micro(c, s, o, w, n, k, first, last, LINK_ROWS, NV);
+    ask_row(c, ahead);
+  }
+  for (; n < w->n_count; n++) weight_micro(c, s, o, w, n, k, first, last, 1, NV);
+}
+
+static struct window window_at(const struct weight_backward_args *c, int end, int n0, int k0) {
+  return (struct window){.n0 = n0,
+                         .n_count = end - n0 < N_BLOCK ? end - n0 : N_BLOCK,
+                         .k0 = k0,
+                         .k_count = c->K - k0 < K_BLOCK ? c->K - k0 : K_BLOCK};
+}
+
+/* The window after w; an empty one behind the last. */
+static struct window window_after(const struct weight_backward_args *c, int end, const struct window *w) {
+  if (w->k0 + w->k_count < c->K) return window_at(c, end, w->n0, w->k0 + w->k_count);
+  return window_at(c, end, w->n0 + w->n_count, 0);
+}
+
+static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
+                           const struct window *next) {
+  struct course course;
+  for (int t = 0; t < c->T;) {
+    const bool first = t == 0;
+    t = course_make(&course, c, t);
+    link_course(s, c, &course, w);
+    const bool last = t == c->T;
+    struct ahead ahead = {.window = last ? *next : *w, .t = last ? 0 : t};
+    const int most = ahead.t + T_BLOCKS * 32;
+    if (ahead.window.n_count > 0) ahead.end = most < c->T ? most : c->T;
+    for (int k = 0; k < w->k_count; k += 32) {
+      if (w->k_count - k > 16)
+        weight_rows(c, s, &course, w, k, first, last, &ahead, 2);
+      else
+        weight_rows(c, s, &course, w, k, first, last, &ahead, 1);
+    }
+  }
 }
 
 void ISA_NAME(gemm_weight_backward_links)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct weight_backward_args *c = args;
   struct weight_scratch *s = scratch;
-  struct course course;
   memset(s->zeros, 0, sizeof s->zeros);
-  for (int n0 = (int)begin; n0 < (int)end; n0 += N_BLOCK) {
-    const int n_count = (int)end - n0 < N_BLOCK ? (int)end - n0 : N_BLOCK;
-    for (int k0 = 0; k0 < c->K; k0 += K_BLOCK) {
-      const int k_count = c->K - k0 < K_BLOCK ? c->K - k0 : K_BLOCK;
-      for (int t = 0; t < c->T;) {
-        const bool first = t == 0;
-        t = course_make(&course, c, t);
-        link_course(s, c, &course, n0, n_count, k0, k_count, true);
-        for (int k = 0; k < k_count; k += 32) {
-          if (k_count - k > 16)
-            weight_rows(c, s, &course, n0, n_count, k0, k, k_count, first, t == c->T, 2);
-          else
-            weight_rows(c, s, &course, n0, n_count, k0, k, k_count, first, t == c->T, 1);
-        }
-      }
-    }
+  for (struct window w = window_at(c, (int)end, (int)begin, 0), next; w.n_count > 0; w = next) {
+    next = window_after(c, (int)end, &w);
+    window_compute(c, s, &w, &next);
   }
 }
 
