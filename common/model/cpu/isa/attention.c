@@ -83,16 +83,6 @@ INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half,
   }
 }
 
-/* The scores of 16 keys, -infinity from the valid-th on. */
-INLINE struct f16 seen_scores(const float *p, int valid) {
-  vi lane;
-  struct f16 x = load16(p);
-  for (int l = 0; l < VL; l++) lane[l] = l;
-  UNROLL
-  for (int i = 0; i < PARTS; i++) x.v[i] = vselect(lane < valid - i * VL, x.v[i], vset(-HUGE_VALF));
-  return x;
-}
-
 /* From the scores of keys block..block+31 to p, and the running maxima and sums.  Stage by stage for all queries, and
  * without branches on data: a query alone would wait for every result, and for mispredictions.  In the first block the
  * maximum was -infinity, which makes the correction exactly 0; a query without keys here gets p = 0, the same maximum
@@ -105,8 +95,8 @@ INLINE void soften(struct state *s, int block, const int R, const bool f32) {
     struct f16 top;
     const int valid = s->query[r].position - block + 1;
     s->active[r] = valid > 0;
-    low[r] = seen_scores(s->p[r], valid);
-    high[r] = seen_scores(s->p[r] + 16, valid - 16);
+    low[r] = attention_seen(load16(s->p[r]), valid);
+    high[r] = attention_seen(load16(s->p[r] + 16), valid - 16);
     UNROLL
     for (int i = 0; i < PARTS; i++) top.v[i] = vmax(low[r].v[i], high[r].v[i]);
     tops[r] = max16(top);
@@ -256,20 +246,13 @@ static void attend_run(const struct attention_args *c, struct state *s, int t0, 
   }
 }
 
-/* Where the rows of t0's sequence end. */
-static int end_of_run(const struct attention_args *c, int t0, int end) {
-  int t1 = t0 + 1;
-  while (t1 < end && c->rows->sequence[t1] == c->rows->sequence[t0]) t1++;
-  return t1;
-}
-
 #if defined(__AVX512BF16__)
 /* Runs of many queries by lanes; what lies between them row by row. */
 static void attend_bf16_links(const struct attention_args *c, int begin, int end, void *scratch) {
   const int group = c->H / c->kv->G;
   int few = begin; /* rows [few, t0) are not done yet */
   for (int t0 = begin, t1; t0 < end; t0 = t1) {
-    t1 = end_of_run(c, t0, end);
+    t1 = attention_run_end(c, t0, end);
     if ((t1 - t0) * group < MANY) continue;
     ISA_NAME(attend_rows_links)(c, scratch, few, t0);
     for (int g = 0; g < c->kv->G; g++) ISA_NAME(attend_links)(c, scratch, t0, t1, g);
@@ -289,7 +272,7 @@ void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scrat
   }
 #endif
   for (int t0 = (int)begin, t1; t0 < (int)end; t0 = t1) {
-    t1 = end_of_run(c, t0, (int)end);
+    t1 = attention_run_end(c, t0, (int)end);
     for (int g = 0; g < c->kv->G; g++) attend_run(c, s, t0, t1, g);
   }
 }

@@ -15,6 +15,22 @@ INLINE void attention_locate(const struct attention_args *c, int sequence, int g
   *values = (head * tokens + offset) * (size_t)round_up(kv->E, 16);
 }
 
+/* Where the rows of t0's sequence end. */
+INLINE int attention_run_end(const struct attention_args *c, int t0, int end) {
+  int t1 = t0 + 1;
+  while (t1 < end && c->rows->sequence[t1] == c->rows->sequence[t0]) t1++;
+  return t1;
+}
+
+/* Scores of 16 keys, -infinity from the valid-th on. */
+INLINE struct f16 attention_seen(struct f16 score, int valid) {
+  vi lane;
+  for (int l = 0; l < VL; l++) lane[l] = l;
+  UNROLL
+  for (int i = 0; i < PARTS; i++) score.v[i] = vselect(lane < valid - i * VL, score.v[i], vset(-HUGE_VALF));
+  return score;
+}
+
 #if defined(__AVX512BF16__)
 /* Rows [t0, t1) of one sequence, all heads of kv head g; bf16: attention_links.c. */
 void ISA_NAME(attend_links)(const struct attention_args *c, void *scratch, int t0, int t1, int g);

@@ -12,6 +12,7 @@
  *   q -> links; per block of 32 keys: scores [lane][key] -> p, rounded, as links [lane][key pairs] -> o [lane][E] */
 #include "common/model/cpu/isa/attention.h"
 #include "common/model/cpu/isa/elementary.h"
+#include "common/model/cpu/isa/fold.h"
 #include "common/model/cpu/isa/links.h"
 
 #if defined(__AVX512BF16__)
@@ -43,34 +44,6 @@ struct rows_state {
 
 /* Into the second cache: a block of all units is more than the first one holds. */
 INLINE void prefetch(const uint32_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
-
-INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
-
-/* Lane r: the tree of NUMERICS.md over x[r], or its largest. */
-INLINE vf fold(float x[LANES][LANES], const bool sum) {
-#define BOTH(a, b) (sum ? (a) + (b) : larger(a, b))
-#define SHUFFLE    __builtin_shufflevector
-  vf a[8], b[4];
-  UNROLL
-  for (int i = 0; i < 8; i++) {
-    const vf u = vload(x[i]), w = vload(x[i + 8]);
-    a[i] = BOTH(SHUFFLE(u, w, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23),
-                SHUFFLE(u, w, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31));
-  }
-  UNROLL
-  for (int i = 0; i < 4; i++)
-    b[i] = BOTH(SHUFFLE(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27),
-                SHUFFLE(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31));
-  UNROLL
-  for (int i = 0; i < 2; i++)
-    a[i] = BOTH(SHUFFLE(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
-                SHUFFLE(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31));
-  b[0] = BOTH(SHUFFLE(a[0], a[1], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30),
-              SHUFFLE(a[0], a[1], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31));
-  return SHUFFLE(b[0], b[0], 0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
-#undef SHUFFLE
-#undef BOTH
-}
 
 /* dot += the 32 (`steps` links of either chain) along E from q and the tiles on; q's lanes are q_stride apart. */
 INLINE void score_links(vf dot[UNIT][2], const uint32_t *q, size_t q_stride, const uint32_t *const keys[2],
@@ -150,7 +123,7 @@ INLINE void score_unit(struct rows_state *s, const struct unit *u, int E, float 
 
 /* The maxima and corrections of all lanes, from their scores. */
 INLINE void raise_maxima(struct rows_state *s, vi active) {
-  const vf before = vload(s->max), after = vselect(active, larger(before, fold(s->fold, false)), before);
+  const vf before = vload(s->max), after = vselect(active, larger(before, fold(s->fold, false).v[0]), before);
   vstore(s->max, after);
   vstore(s->correction, vexp(before - after));
 }
@@ -268,7 +241,7 @@ static void attend_block(const struct attention_args *c, struct rows_state *s, i
     if (u->position >= block) BY_COUNT(soften_unit, u->count, s, u);
   }
   const vf sum = vload(s->sum);
-  vstore(s->sum, vselect(active, sum * vload(s->correction) + fold(s->fold, true), sum));
+  vstore(s->sum, vselect(active, sum * vload(s->correction) + fold(s->fold, true).v[0], sum));
   for (int i = 0; i < s->units; i++) {
     const struct unit *u = &s->unit[i];
     if (u->position >= block) BY_COUNT(add_unit, u->count, s, u, E, u->position - block + 1);

@@ -12,24 +12,20 @@
  * interleaved by twos.
  *
  * See tiles.h for what has been run and what has not. */
-#include "common/model/cpu/isa/tiles.h"
+#include "common/model/cpu/isa/tile_layout.h"
 #include "common/model/cpu/isa/trial.h"
-#include "common/model/cpu/isa/vec.h"
 
 #if defined(__AMX_BF16__) || defined(TILES_EMULATED)
 
 cpu_kernel TILES_BESIDE(gemm), TILES_BESIDE(gemm_weight_backward); /* of fp32 */
 
 enum {
-  BLOCK = 32,                    /* along the dot */
-  TILE = TILE_ROWS * TILE_BYTES, /* bytes */
-  TILE_WORDS = TILE / 4,         /* pairs of operands, or sums */
-  PANEL = 32,                    /* outputs */
-  PAIR = 2 * TILE_ROWS,          /* rows */
-  W_BLOCKS = 16,                 /* of a panel in the first-level cache: 32 KiB */
-  AHEAD = 8 * TILE,              /* bytes along W that are asked for in advance */
-  X_PAIRS = 4,                   /* pairs of row tiles in scratch */
-  X_TILES = 512                  /* of x in scratch */
+  PANEL = 32,                         /* outputs */
+  PAIR = 2 * TILE_ROWS,               /* rows */
+  W_BLOCKS = 16,                      /* of a panel in the first-level cache: 32 KiB */
+  AHEAD = 8 * TILE_ROWS * TILE_BYTES, /* bytes along W that are asked for in advance */
+  X_PAIRS = 4,                        /* pairs of row tiles in scratch */
+  X_TILES = 512                       /* of x in scratch */
 };
 
 struct gemm_scratch {
@@ -39,13 +35,9 @@ struct gemm_scratch {
 
 /* Four tiles of sums, two of rows of the given numbers, two of the other side. */
 static void configure(int first_rows, int second_rows) {
-  struct tile_config config = {.palette = 1};
-  for (int t = 0; t < TILES; t++) {
-    const int rows = t >= 6 ? TILE_ROWS : t == 2 || t == 3 || t == 5 ? second_rows : first_rows;
-    config.rows[t] = (uint8_t)rows;
-    config.row_bytes[t] = rows > 0 ? TILE_BYTES : 0;
-  }
-  tiles_configure(&config);
+  const int rows[TILES] = {first_rows, first_rows,  second_rows, second_rows,
+                           first_rows, second_rows, TILE_ROWS,   TILE_ROWS};
+  configure_tiles(rows);
 }
 
 INLINE void sums_in(const float *acc, bool first, bool both) {
@@ -112,7 +104,7 @@ struct pass {
 };
 
 static struct pass pass_of(const struct gemm_args *c, struct gemm_scratch *s, int t, int end) {
-  struct pass p = {.c = c, .s = s, .row = t, .blocks = round_up(c->W->K, BLOCK) / BLOCK};
+  struct pass p = {.c = c, .s = s, .row = t, .blocks = round_up(c->W->K, TILE_DEPTH) / TILE_DEPTH};
   int pairs = X_TILES / 2 / p.blocks;
   p.x_blocks = p.blocks;
   if (pairs > X_PAIRS) pairs = X_PAIRS;
@@ -131,14 +123,14 @@ static void tile_x(const struct pass *p, int block) {
   const int K = p->c->W->K, count = p->blocks - block < p->x_blocks ? p->blocks - block : p->x_blocks;
   for (int r = 0; r < round_up(p->rows, PAIR); r++) {
     const uint16_t *in = (const uint16_t *)p->c->x + (size_t)(p->row + r) * (size_t)K;
-    uint32_t *out = p->s->x[r / TILE_ROWS * p->x_blocks] + r % TILE_ROWS * (BLOCK / 2);
+    uint32_t *out = p->s->x[r / TILE_ROWS * p->x_blocks] + r % TILE_ROWS * (TILE_DEPTH / 2);
     for (int b = 0; b < count; b++, out += TILE_WORDS) {
-      const int from = (block + b) * BLOCK, n = r >= p->rows ? 0 : K - from < BLOCK ? K - from : BLOCK;
-      if (n == BLOCK) {
-        memcpy(out, in + from, BLOCK * sizeof *in);
+      const int from = (block + b) * TILE_DEPTH, n = r >= p->rows ? 0 : K - from < TILE_DEPTH ? K - from : TILE_DEPTH;
+      if (n == TILE_DEPTH) {
+        memcpy(out, in + from, TILE_DEPTH * sizeof *in);
         continue;
       }
-      memset(out, 0, BLOCK * sizeof *in);
+      memset(out, 0, TILE_DEPTH * sizeof *in);
       if (n > 0) memcpy(out, in + from, (size_t)n * sizeof *in);
     }
   }
@@ -223,53 +215,14 @@ struct window {
   int n0, n_count, k0, k_count;
 };
 
-typedef uint32_t words16 __attribute__((vector_size(64)));
-typedef uint16_t halves16 __attribute__((vector_size(32)));
-
-/* 16 words, of two operands each: those of `first` in the low halves. n <= 16 of them are read; the others are zero. */
-INLINE void interleave(words16 *out, const uint16_t *first, const uint16_t *second, int n) {
-  halves16 a = {0}, b = {0};
-  memcpy(&a, first, n >= 16 ? sizeof a : (size_t)n * sizeof *first);
-  memcpy(&b, second, n >= 16 ? sizeof b : (size_t)n * sizeof *second);
-  *out = __builtin_convertvector(a, words16) | __builtin_convertvector(b, words16) << 16;
-}
-
-/* Exchanges the off-diagonal quarters of squares of 2 * step. */
-#define TRANSPOSE_STEP(v, step)                            \
-  do {                                                     \
-    words16 low_, high_;                                   \
-    for (unsigned l_ = 0; l_ < 16; l_++) {                 \
-      low_[l_] = l_ & (step) ? 16 + l_ - (step) : l_;      \
-      high_[l_] = l_ & (step) ? 16 + l_ : l_ + (step);     \
-    }                                                      \
-    UNROLL                                                 \
-    for (int i_ = 0; i_ < 16; i_++) {                      \
-      if (i_ & (step)) continue;                           \
-      const words16 a_ = (v)[i_], b_ = (v)[i_ + (step)];   \
-      (v)[i_] = __builtin_shuffle(a_, b_, low_);           \
-      (v)[i_ + (step)] = __builtin_shuffle(a_, b_, high_); \
-    }                                                      \
-  } while (0)
-
-/* in: 16 rows of 16 words; out: its columns. */
-static void transpose16(uint32_t *out, const words16 in[16]) {
-  words16 v[16];
-  memcpy(v, in, sizeof v);
-  TRANSPOSE_STEP(v, 8);
-  TRANSPOSE_STEP(v, 4);
-  TRANSPOSE_STEP(v, 2);
-  TRANSPOSE_STEP(v, 1);
-  memcpy(out, v, sizeof v);
-}
-
 /* Which rows of dy stand at the 32 places of a block; -1: none. */
 struct places {
-  int row[BLOCK];
+  int row[TILE_DEPTH];
 };
 
 /* Places first .. first + 31, from row *t on. */
 static void places_take(struct places *p, const struct weight_backward_args *c, int first, int *t) {
-  for (int i = 0; i < BLOCK; i++) {
+  for (int i = 0; i < TILE_DEPTH; i++) {
     const bool here = *t < c->T && (c->place ? c->place[*t] : *t) == first + i;
     p->row[i] = here ? (*t)++ : -1;
   }
@@ -277,8 +230,8 @@ static void places_take(struct places *p, const struct weight_backward_args *c, 
 
 static void tile_block(const struct window *w, const struct places *p, int block) {
   const struct weight_backward_args *c = w->c;
-  const uint16_t *dy[BLOCK], *x[BLOCK];
-  for (int i = 0; i < BLOCK; i++) {
+  const uint16_t *dy[TILE_DEPTH], *x[TILE_DEPTH];
+  for (int i = 0; i < TILE_DEPTH; i++) {
     const int t = p->row[i];
     dy[i] = t < 0 ? w->s->zeros : (const uint16_t *)c->dy + (size_t)t * (size_t)c->N + w->n0;
     x[i] = t < 0 ? w->s->zeros : (const uint16_t *)c->x + row_of(c->row, (size_t)t) * (size_t)c->K + w->k0;
@@ -330,7 +283,7 @@ static void window_compute(const struct window *w) {
     int blocks = 0;
     for (; t < c->T && blocks < T_BLOCKS; blocks++) {
       struct places places;
-      places_take(&places, c, (c->place ? c->place[t] : t) / BLOCK * BLOCK, &t);
+      places_take(&places, c, (c->place ? c->place[t] : t) / TILE_DEPTH * TILE_DEPTH, &t);
       tile_block(w, &places, blocks);
     }
     window_multiply(w, blocks, first);

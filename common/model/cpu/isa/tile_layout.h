@@ -1,0 +1,66 @@
+/* Laying operands out as the tiles that are multiplied (tiles.h): a tile of one side holds 16 rows of 32 operands along
+ * the dot, one of the other side 16 rows of pairs of them.  Words are two operands, the earlier in the low half. */
+#ifndef LEASEHOLD_MODEL_CPU_ISA_TILE_LAYOUT_H
+#define LEASEHOLD_MODEL_CPU_ISA_TILE_LAYOUT_H
+
+#include "common/model/cpu/isa/tiles.h"
+#include "common/model/cpu/isa/vec.h"
+
+#if defined(__AMX_BF16__) || defined(TILES_EMULATED)
+
+enum {
+  TILE_DEPTH = 32,                        /* operands along the dot */
+  TILE_WORDS = TILE_ROWS * TILE_BYTES / 4 /* pairs of operands, or sums */
+};
+
+/* Tiles of full width; rows 0: not used. */
+static inline void configure_tiles(const int rows[TILES]) {
+  struct tile_config config = {.palette = 1};
+  for (int t = 0; t < TILES; t++) {
+    config.rows[t] = (uint8_t)rows[t];
+    config.row_bytes[t] = rows[t] > 0 ? TILE_BYTES : 0;
+  }
+  tiles_configure(&config);
+}
+
+typedef uint32_t words16 __attribute__((vector_size(64)));
+typedef uint16_t halves16 __attribute__((vector_size(32)));
+
+/* 16 words, of two operands each: those of `first` in the low halves.  n <= 16 of them are read; the others are zero. */
+INLINE void interleave(words16 *out, const uint16_t *first, const uint16_t *second, int n) {
+  halves16 a = {0}, b = {0};
+  memcpy(&a, first, n >= 16 ? sizeof a : (size_t)n * sizeof *first);
+  memcpy(&b, second, n >= 16 ? sizeof b : (size_t)n * sizeof *second);
+  *out = __builtin_convertvector(a, words16) | __builtin_convertvector(b, words16) << 16;
+}
+
+/* Exchanges the off-diagonal quarters of squares of 2 * step. */
+#define TRANSPOSE_STEP(v, step)                            \
+  do {                                                     \
+    words16 low_, high_;                                   \
+    for (unsigned l_ = 0; l_ < 16; l_++) {                 \
+      low_[l_] = l_ & (step) ? 16 + l_ - (step) : l_;      \
+      high_[l_] = l_ & (step) ? 16 + l_ : l_ + (step);     \
+    }                                                      \
+    UNROLL                                                 \
+    for (int i_ = 0; i_ < 16; i_++) {                      \
+      if (i_ & (step)) continue;                           \
+      const words16 a_ = (v)[i_], b_ = (v)[i_ + (step)];   \
+      (v)[i_] = __builtin_shuffle(a_, b_, low_);           \
+      (v)[i_ + (step)] = __builtin_shuffle(a_, b_, high_); \
+    }                                                      \
+  } while (0)
+
+/* in: 16 rows of 16 words; out: its columns. */
+static inline void transpose16(uint32_t *out, const words16 in[16]) {
+  words16 v[16];
+  memcpy(v, in, sizeof v);
+  TRANSPOSE_STEP(v, 8);
+  TRANSPOSE_STEP(v, 4);
+  TRANSPOSE_STEP(v, 2);
+  TRANSPOSE_STEP(v, 1);
+  memcpy(out, v, sizeof v);
+}
+
+#endif
+#endif
