@@ -1,5 +1,5 @@
 /* AMX tiles in plain C, after the pseudo code of Intel's manual (LDTILECFG, TILELOADD, TILESTORED, TDPBF16PS), so that
- * gemm_amx.c can be held to literal.h on any machine: its blocking, edges and layouts, not the instructions.  Shapes
+ * the kernels written over them can be held to literal.h on any machine: its blocking, edges and layouts, not the instructions.  Shapes
  * that the instructions would refuse fail an assertion.  The calling thread has FTZ and DAZ set, as the instruction
  * always has. */
 #ifndef LEASEHOLD_TESTS_MODEL_TILES_EMULATED_H
@@ -86,6 +86,7 @@ static inline void tile_dot(int c, int a, int b) {
   }
 }
 
+#include "common/model/cpu/isa/attention_amx.c"
 #include "common/model/cpu/isa/gemm_amx.c"
 
 #endif

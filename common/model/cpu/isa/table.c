@@ -13,7 +13,7 @@
 #define ISA_TEXT(x)  ISA_TEXT2(x)
 
 cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(gemm), BESIDE(head_norm_rope),
-    BESIDE(attention), BESIDE(swiglu), BESIDE(logprob), BESIDE(sample), BESIDE(embed_backward),
+    ISA_NAME(attention), BESIDE(swiglu), BESIDE(logprob), BESIDE(sample), BESIDE(embed_backward),
     BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w), ISA_NAME(gemm_weight_backward),
     BESIDE(head_norm_rope_backward_x), BESIDE(head_norm_rope_backward_w), BESIDE(attention_backward),
     BESIDE(swiglu_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator),
@@ -38,7 +38,7 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .rmsnorm = BESIDE(rmsnorm),
     .gemm = ISA_NAME(gemm),
     .head_norm_rope = BESIDE(head_norm_rope),
-    .attention = BESIDE(attention),
+    .attention = ISA_NAME(attention),
     .swiglu = BESIDE(swiglu),
     .logprob = BESIDE(logprob),
     .sample = BESIDE(sample),

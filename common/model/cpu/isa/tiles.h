@@ -1,4 +1,4 @@
-/* The AMX instructions that gemm_amx.c is written over, eight tiles of 16 rows x 64 bytes.
+/* The AMX instructions that the kernels of *_amx.c are written over, eight tiles of 16 rows x 64 bytes.
  *
  *   tiles_configure(config)      their shapes; all become zero          tiles_release()  no longer in use: nothing to
  *   tile_load(t, from, stride)   rows `stride` bytes apart              keep at a context switch
