@@ -1,9 +1,5 @@
 /* gemm and gemm_weight_backward over bf16 operands by AMX tiles (tiles.h): DOT's block is one instruction, for 16 rows
- * against 16 outputs.  Sums of 32 x 32 outputs stay in four tiles:
- *
- *                    W tile 6   W tile 7
- *   rows, tile 4        0          1         along the dot, 32 at a time: two tiles of each side are loaded, and
- *   rows, tile 5        2          3         each serves two products
+ * against 16 outputs.  Sums of 32 x 32 outputs stay in four tiles (tile_product.h).
  *
  * gemm: W lies in tiles already (ops.h); x is copied into tiles once per block of rows, zero padded.  Pieces of W stay in
  * the first-level cache while all rows pass; sums wait in scratch between pieces.  When 32 rows or fewer are all there
@@ -12,7 +8,7 @@
  * interleaved by twos.
  *
  * See tiles.h for what has been run and what has not. */
-#include "common/model/cpu/isa/tile_layout.h"
+#include "common/model/cpu/isa/tile_product.h"
 #include "common/model/cpu/isa/trial.h"
 
 #if defined(__AMX_BF16__) || defined(TILES_EMULATED)
@@ -20,80 +16,17 @@
 cpu_kernel TILES_BESIDE(gemm), TILES_BESIDE(gemm_weight_backward); /* of fp32 */
 
 enum {
-  PANEL = 32,                         /* outputs */
-  PAIR = 2 * TILE_ROWS,               /* rows */
-  W_BLOCKS = 16,                      /* of a panel in the first-level cache: 32 KiB */
-  AHEAD = 8 * TILE_ROWS * TILE_BYTES, /* bytes along W that are asked for in advance */
-  X_PAIRS = 4,                        /* pairs of row tiles in scratch */
-  X_TILES = 512                       /* of x in scratch */
+  PANEL = 32,           /* outputs */
+  PAIR = 2 * TILE_ROWS, /* rows */
+  W_BLOCKS = 16,        /* of a panel in the first-level cache: 32 KiB */
+  X_PAIRS = 4,          /* pairs of row tiles in scratch */
+  X_TILES = 512         /* of x in scratch */
 };
 
 struct gemm_scratch {
   uint32_t x[X_TILES][TILE_WORDS];   /* [row tile][block] */
   float acc[X_PAIRS][4][TILE_WORDS]; /* sums so far, tile by tile */
 };
-
-/* Four tiles of sums, two of rows of the given numbers, two of the other side. */
-static void configure(int first_rows, int second_rows) {
-  const int rows[TILES] = {first_rows, first_rows,  second_rows, second_rows,
-                           first_rows, second_rows, TILE_ROWS,   TILE_ROWS};
-  configure_tiles(rows);
-}
-
-INLINE void sums_in(const float *acc, bool first, bool both) {
-  if (first) {
-    tile_zero(0);
-    tile_zero(1);
-    if (!both) return;
-    tile_zero(2);
-    tile_zero(3);
-    return;
-  }
-  tile_load(0, acc, TILE_BYTES);
-  tile_load(1, acc + TILE_WORDS, TILE_BYTES);
-  if (!both) return;
-  tile_load(2, acc + 2 * TILE_WORDS, TILE_BYTES);
-  tile_load(3, acc + 3 * TILE_WORDS, TILE_BYTES);
-}
-
-/* Tiles 0 and 1 side by side, 2 and 3 below them: to out[32][stride / 4], or each to its own place when stride is 0. */
-INLINE void sums_out(float *out, size_t stride, bool both) {
-  const size_t step = stride ? stride : TILE_BYTES, right = stride ? 16 : TILE_WORDS,
-               below = stride ? TILE_ROWS * (stride / 4) : 2 * TILE_WORDS;
-  tile_store(0, out, step);
-  tile_store(1, out + right, step);
-  if (!both) return;
-  tile_store(2, out + below, step);
-  tile_store(3, out + below + right, step);
-}
-
-/* `blocks` along the dot; a and b: tiles of the two row tiles and of the two tiles of the other side.  ask: b comes from
- * far away. */
-INLINE void multiply(const uint32_t *a0, const uint32_t *a1, const uint32_t *b0, const uint32_t *b1, int blocks,
-                     bool both, bool ask) {
-  for (int i = 0; i < blocks; i++) {
-    if (ask) {
-      for (int l = 0; l < TILE_LINES; l++) {
-        _mm_prefetch((const char *)b0 + AHEAD + l * 64, _MM_HINT_T0);
-        _mm_prefetch((const char *)b1 + AHEAD + l * 64, _MM_HINT_T0);
-      }
-    }
-    tile_load(4, a0, TILE_BYTES);
-    tile_load(6, b0, TILE_BYTES);
-    tile_load(7, b1, TILE_BYTES);
-    tile_dot(0, 4, 6);
-    tile_dot(1, 4, 7);
-    if (both) {
-      tile_load(5, a1, TILE_BYTES);
-      tile_dot(2, 5, 6);
-      tile_dot(3, 5, 7);
-    }
-    a0 += TILE_WORDS;
-    a1 += TILE_WORDS;
-    b0 += TILE_WORDS;
-    b1 += TILE_WORDS;
-  }
-}
 
 /* Some rows of a call, and where they lie in scratch. */
 struct pass {
@@ -158,9 +91,9 @@ static void gemm_piece(const struct pass *p, const uint32_t *w0, const uint32_t 
     const bool direct = last && lanes == PANEL && !c->accumulate && (rows == PAIR || p->rows <= PAIR);
     const uint32_t *x0 = p->s->x[2 * i * p->x_blocks + b % p->x_blocks], *x1 = x0 + (size_t)p->x_blocks * TILE_WORDS;
     float *acc = p->s->acc[i][0], *y = c->y + (size_t)(p->row + r) * (size_t)c->W->N + n;
-    sums_in(acc, b == 0, both);
-    multiply(x0, x1, w0, w1, count, both, r == 0);
-    sums_out(direct ? y : acc, direct ? (size_t)c->W->N * sizeof(float) : 0, both);
+    product_begin(acc, b == 0, both);
+    product_add(x0, x1, w0, w1, count, both, r == 0);
+    product_end(direct ? y : acc, direct ? (size_t)c->W->N * sizeof(float) : 0, both);
     if (last && !direct) copy_out(c, y, acc, rows, lanes);
   }
 }
@@ -176,10 +109,8 @@ void ISA_NAME(gemm)(const void *args, size_t begin, size_t end, void *scratch) {
   const int n1 = c->by_rows || (int)end * PANEL > c->W->N ? c->W->N : (int)end * PANEL;
   for (int t = t0; t < t1;) {
     const struct pass p = pass_of(c, scratch, t, t1);
-    const bool few = p.rows <= PAIR;
-    configure(few && p.rows < TILE_ROWS ? p.rows : TILE_ROWS, !few                 ? TILE_ROWS
-                                                              : p.rows > TILE_ROWS ? p.rows - TILE_ROWS
-                                                                                   : 0);
+    const int below = p.rows - TILE_ROWS;
+    product_configure(below < 0 ? p.rows : TILE_ROWS, below < 0 ? 0 : below < TILE_ROWS ? below : TILE_ROWS);
     if (p.x_blocks == p.blocks) tile_x(&p, 0);
     for (int n = n0; n < n1; n += PANEL) {
       const uint32_t *w0 = (const uint32_t *)c->W->data + (size_t)(n / 16) * (size_t)p.blocks * TILE_WORDS;
@@ -258,9 +189,9 @@ static void window_multiply(const struct window *w, int blocks, bool first) {
     for (int n = 0; n < w->n_count; n += 32) {
       const uint32_t *a0 = s->dy[n / 16][0], *a1 = n + 16 < w->n_count ? s->dy[n / 16 + 1][0] : a0;
       float *acc = s->acc[n / 32][k / 32][0];
-      sums_in(acc, first, true);
-      multiply(a0, a1, b0, b1, blocks, true, false);
-      sums_out(acc, 0, true);
+      product_begin(acc, first, true);
+      product_add(a0, a1, b0, b1, blocks, true, false);
+      product_end(acc, 0, true);
     }
   }
 }
@@ -299,7 +230,7 @@ void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, 
     return;
   }
   memset(w.s->zeros, 0, sizeof w.s->zeros);
-  configure(TILE_ROWS, TILE_ROWS);
+  product_configure(TILE_ROWS, TILE_ROWS);
   for (w.n0 = (int)begin; w.n0 < (int)end; w.n0 += N_BLOCK) {
     w.n_count = (int)end - w.n0 < N_BLOCK ? (int)end - w.n0 : N_BLOCK;
     for (w.k0 = 0; w.k0 < c->K; w.k0 += K_BLOCK) {
@@ -335,7 +266,7 @@ bool ISA_NAME(tiles_hold)(void) {
   uint32_t state = 1;
   int wrong = 0;
   _mm_setcsr(TRIAL_MXCSR);
-  configure(TILE_ROWS, TILE_ROWS);
+  product_configure(TILE_ROWS, TILE_ROWS);
   for (int i = 0; i < 32; i++) {
     const uint32_t tiny = i % 2 ? 0 : 60;
     struct trial t;
