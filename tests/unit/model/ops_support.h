@@ -81,6 +81,7 @@ SUPPORT void emulated_machine(struct machine *m, void (*f)(const struct machine 
   kernels = cpu_kernels_v2;
   kernels.gemm = gemm_emulated;
   kernels.attention = attention_emulated;
+  kernels.attention_backward = attention_backward_emulated;
   kernels.gemm_weight_backward = gemm_weight_backward_emulated;
   m->level = "emulated amx";
   m->bf16 = true;

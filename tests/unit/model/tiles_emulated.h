@@ -87,6 +87,7 @@ static inline void tile_dot(int c, int a, int b) {
 }
 
 #include "common/model/cpu/isa/attention_amx.c"
+#include "common/model/cpu/isa/attention_backward_amx.c"
 #include "common/model/cpu/isa/gemm_amx.c"
 
 #endif

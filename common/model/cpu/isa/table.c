@@ -15,7 +15,7 @@
 cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(gemm), BESIDE(head_norm_rope),
     ISA_NAME(attention), BESIDE(swiglu), BESIDE(logprob), BESIDE(sample), BESIDE(embed_backward),
     BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w), ISA_NAME(gemm_weight_backward),
-    BESIDE(head_norm_rope_backward_x), BESIDE(head_norm_rope_backward_w), BESIDE(attention_backward),
+    BESIDE(head_norm_rope_backward_x), BESIDE(head_norm_rope_backward_w), ISA_NAME(attention_backward),
     BESIDE(swiglu_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator),
     BESIDE(sum_of_squares), BESIDE(adamw);
 
@@ -48,7 +48,7 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .gemm_weight_backward = ISA_NAME(gemm_weight_backward),
     .head_norm_rope_backward_x = BESIDE(head_norm_rope_backward_x),
     .head_norm_rope_backward_w = BESIDE(head_norm_rope_backward_w),
-    .attention_backward = BESIDE(attention_backward),
+    .attention_backward = ISA_NAME(attention_backward),
     .swiglu_backward = BESIDE(swiglu_backward),
     .logprob_backward = BESIDE(logprob_backward),
     .accumulate = BESIDE(accumulate),
