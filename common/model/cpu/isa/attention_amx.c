@@ -71,12 +71,7 @@ static void load_queries(const struct attention_args *c, struct attention_scratc
   for (int r = 0; r < s->queries; r++) {
     const size_t row = (size_t)s->query[r].t * (size_t)c->H + (size_t)s->query[r].h;
     const uint16_t *q = (const uint16_t *)c->q + row * (size_t)E;
-    for (int e = 0; e < E; e += TILE_DEPTH) {
-      uint32_t *to = s->q[e / TILE_DEPTH] + r * (TILE_DEPTH / 2);
-      const int n = E - e < TILE_DEPTH ? E - e : TILE_DEPTH;
-      if (n < TILE_DEPTH) memset(to, 0, TILE_BYTES);
-      memcpy(to, q + e, (size_t)n * sizeof *q);
-    }
+    for (int e = 0; e < E; e += TILE_DEPTH) tile_row(s->q[e / TILE_DEPTH] + r * (TILE_DEPTH / 2), q + e, E - e);
     s->max[r] = -HUGE_VALF;
     s->sum[r] = 0.0f;
   }

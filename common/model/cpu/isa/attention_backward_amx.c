@@ -50,7 +50,6 @@ struct backward_tiles {
   sum_tiles dq, dk, dv;
   float D[SQUARE], lse[SQUARE];
   bool active[SQUARE]; /* the query has a gradient */
-  float out_row[CPU_HEAD_DIM_MAX], dout_row[CPU_HEAD_DIM_MAX];
   uint16_t zeros[CPU_HEAD_DIM_MAX];
 };
 
@@ -64,21 +63,16 @@ struct backward_item {
 
 static void tile_rows(struct row_tiles *out, const uint16_t *const row[SQUARE], int E) {
   for (int i = 0; i < SQUARE; i++)
-    for (int e = 0, d = 0; e < E; e += TILE_DEPTH, d++) {
-      uint32_t *to = out->rows[i / TILE_ROWS][d] + i % TILE_ROWS * (TILE_DEPTH / 2);
-      const int n = E - e < TILE_DEPTH ? E - e : TILE_DEPTH;
-      if (n < TILE_DEPTH) memset(to, 0, TILE_BYTES);
-      memcpy(to, row[i] + e, (size_t)n * sizeof **row);
-    }
+    for (int e = 0, d = 0; e < E; e += TILE_DEPTH, d++)
+      tile_row(out->rows[i / TILE_ROWS][d] + i % TILE_ROWS * (TILE_DEPTH / 2), row[i] + e, E - e);
 }
 
 static void tile_columns(struct column_tiles *out, const uint16_t *const row[SQUARE], int E) {
   for (int half = 0; half < 2; half++)
     for (int e = 0, d = 0; e < E; e += TILE_DEPTH, d++) {
-      const int n = E - e < TILE_DEPTH ? E - e : TILE_DEPTH;
-      words16 rows[TILE_ROWS] = {{0}};
-      for (int i = 0; i < TILE_ROWS; i++) memcpy(&rows[i], row[half * TILE_ROWS + i] + e, (size_t)n * sizeof **row);
-      transpose16(out->columns[half][d], rows);
+      uint32_t rows[TILE_ROWS][TILE_DEPTH / 2];
+      for (int i = 0; i < TILE_ROWS; i++) tile_row(rows[i], row[half * TILE_ROWS + i] + e, E - e);
+      transpose16(out->columns[half][d], rows[0]);
     }
 }
 
@@ -126,6 +120,17 @@ static int64_t gradient_row(const struct backward_item *it, int i) {
   return it->c->batch->query ? it->c->batch->query[t] : (int64_t)t;
 }
 
+/* SUM of a * b over a row. */
+static float sum_of_products(const uint16_t *a, const uint16_t *b, int E) {
+  struct f16 lanes = {{{0}}};
+  for (int e = 0; e < E; e += VL) {
+    const size_t at = (size_t)e;
+    vf *lane = &lanes.v[e / VL % PARTS];
+    *lane = *lane + load_some_operands(a, at, E - e, false) * load_some_operands(b, at, E - e, false);
+  }
+  return tree16(lanes);
+}
+
 static void load_query_block(const struct backward_item *it, int qb, int queries) {
   const struct attention_backward_args *c = it->c;
   struct backward_tiles *s = it->s;
@@ -139,9 +144,7 @@ static void load_query_block(const struct backward_item *it, int qb, int queries
     const size_t row = row_of(c->batch->query_row, (size_t)at);
     q[i] = operands_at(c->q, row, c->H, it->h, E);
     dout[i] = operands_at(c->dout, (size_t)at, c->H, it->h, E);
-    widen_row(s->dout_row, dout[i], 0, E, false);
-    widen_row(s->out_row, operands_at(c->out, row, c->H, it->h, E), 0, E, false);
-    s->D[i] = sum_products(s->dout_row, s->out_row, E);
+    s->D[i] = sum_of_products(dout[i], operands_at(c->out, row, c->H, it->h, E), E);
     s->lse[i] = c->lse[row * (size_t)c->H + (size_t)it->h];
   }
   tile_rows(&s->q_rows, q, E);
@@ -187,9 +190,9 @@ static void soften_square(const struct backward_item *it, int keys, bool diagona
   tile_transposed(s->ds_transposed, s->ds);
 }
 
-/* Sixteen of E, from e on, of row i. */
-static float *sums_at(sum_tiles sums, int i, int e) {
-  return sums[e / 32][i / TILE_ROWS * 2 + e / 16 % 2] + i % TILE_ROWS * 16;
+/* Element e of row i; up to the next multiple of 16 they lie side by side. */
+INLINE float *sums_at(sum_tiles sums, int i, int e) {
+  return sums[e / 32][i / TILE_ROWS * 2 + e / 16 % 2] + i % TILE_ROWS * 16 + e % 16;
 }
 
 /* dq comes from memory and goes back with every block of keys. */
@@ -201,14 +204,12 @@ static void query_square(const struct backward_item *it, int qb, int queries, bo
   for (int i = 0; i < queries; i++) {
     const int64_t at = gradient_row(it, qb + i);
     dq[i] = at >= 0 ? c->dq + ((size_t)at * (size_t)c->H + (size_t)it->h) * (size_t)E : NULL;
-    for (int e = 0; e < E && !first && dq[i]; e += 16)
-      memcpy(sums_at(s->dq, i, e), dq[i] + e, (size_t)(E - e < 16 ? E - e : 16) * sizeof *dq[i]);
+    for (int e = 0; e < E && !first && dq[i]; e += VL) vstore(sums_at(s->dq, i, e), load_some(dq[i] + e, E - e));
   }
   const uint32_t *ds = (const uint32_t *)(const void *)s->ds;
   add_product(it, s->dq, ds, ds + TILE_WORDS, &s->k_pairs, first);
   for (int i = 0; i < queries; i++)
-    for (int e = 0; e < E && dq[i]; e += 16)
-      memcpy(dq[i] + e, sums_at(s->dq, i, e), (size_t)(E - e < 16 ? E - e : 16) * sizeof *dq[i]);
+    for (int e = 0; e < E && dq[i]; e += VL) store_some(dq[i] + e, vload(sums_at(s->dq, i, e)), E - e);
 }
 
 /* One head's dk and dv of the key block at kb, over the query blocks from it on. */
@@ -231,7 +232,7 @@ static void add_head_sums(const struct backward_item *it, float *out, sum_tiles 
   for (int j = 0; j < keys; j++) {
     float *o = out + ((it->start + (size_t)(kb + j)) * (size_t)c->G + (size_t)it->g) * (size_t)c->E;
     for (int e = 0; e < c->E; e += VL) {
-      const vf sum = vload(sums_at(sums, j, e / 16 * 16) + e % 16);
+      const vf sum = vload(sums_at(sums, j, e));
       store_some(o + e, first ? sum : load_some(o + e, c->E - e) + sum, c->E - e);
     }
   }

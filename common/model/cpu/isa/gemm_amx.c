@@ -58,13 +58,8 @@ static void tile_x(const struct pass *p, int block) {
     const uint16_t *in = (const uint16_t *)p->c->x + (size_t)(p->row + r) * (size_t)K;
     uint32_t *out = p->s->x[r / TILE_ROWS * p->x_blocks] + r % TILE_ROWS * (TILE_DEPTH / 2);
     for (int b = 0; b < count; b++, out += TILE_WORDS) {
-      const int from = (block + b) * TILE_DEPTH, n = r >= p->rows ? 0 : K - from < TILE_DEPTH ? K - from : TILE_DEPTH;
-      if (n == TILE_DEPTH) {
-        memcpy(out, in + from, TILE_DEPTH * sizeof *in);
-        continue;
-      }
-      memset(out, 0, TILE_DEPTH * sizeof *in);
-      if (n > 0) memcpy(out, in + from, (size_t)n * sizeof *in);
+      const int from = (block + b) * TILE_DEPTH;
+      tile_row(out, in + from, r < p->rows ? K - from : 0);
     }
   }
 }
@@ -73,9 +68,9 @@ static void tile_x(const struct pass *p, int block) {
 static void copy_out(const struct gemm_args *c, float *y, const float *acc, int rows, int lanes) {
   for (int r = 0; r < rows; r++, y += c->W->N) {
     const float *from = acc + r / TILE_ROWS * 2 * TILE_WORDS + r % TILE_ROWS * 16;
-    for (int n = 0; n < lanes; n++) {
-      const float sum = from[n / 16 * TILE_WORDS + n % 16];
-      y[n] = c->accumulate ? y[n] + sum : sum;
+    for (int n = 0; n < lanes; n += VL) {
+      const vf sum = vload(from + n / 16 * TILE_WORDS + n % 16);
+      store_some(y + n, c->accumulate ? load_some(y + n, lanes - n) + sum : sum, lanes - n);
     }
   }
 }

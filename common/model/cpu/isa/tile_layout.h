@@ -26,12 +26,31 @@ static inline void configure_tiles(const int rows[TILES]) {
 typedef uint32_t words16 __attribute__((vector_size(64)));
 typedef uint16_t halves16 __attribute__((vector_size(32)));
 
+/* A row's next n operands along the dot into a row of a tile, zero padded; n <= 0: zeros. */
+INLINE void tile_row(uint32_t *to, const uint16_t *row, int n) {
+  if (n >= TILE_DEPTH) {
+    memcpy(to, row, TILE_BYTES);
+    return;
+  }
+  memset(to, 0, TILE_BYTES);
+  if (n > 0) memcpy(to, row, (size_t)n * sizeof *row);
+}
+
+/* n <= 16 operands; the rest are zero and are not read. */
+INLINE void load_halves(halves16 *x, const uint16_t *p, int n) {
+  *x = (halves16){0};
+  if (n >= 16)
+    memcpy(x, p, sizeof *x);
+  else
+    memcpy(x, p, (size_t)n * sizeof *p);
+}
+
 /* 16 words, of two operands each: those of `first` in the low halves.  n <= 16 of them are read; the others are zero. */
 INLINE void interleave(words16 *out, const uint16_t *first, const uint16_t *second, int n) {
-  halves16 a = {0}, b = {0};
-  memcpy(&a, first, n >= 16 ? sizeof a : (size_t)n * sizeof *first);
-  memcpy(&b, second, n >= 16 ? sizeof b : (size_t)n * sizeof *second);
-  *out = __builtin_convertvector(a, words16) | __builtin_convertvector(b, words16) << 16;
+  halves16 low, high;
+  load_halves(&low, first, n);
+  load_halves(&high, second, n);
+  *out = __builtin_convertvector(low, words16) | __builtin_convertvector(high, words16) << 16;
 }
 
 /* Exchanges the off-diagonal quarters of squares of 2 * step. */
@@ -52,7 +71,7 @@ INLINE void interleave(words16 *out, const uint16_t *first, const uint16_t *seco
   } while (0)
 
 /* in: 16 rows of 16 words; out: its columns. */
-static inline void transpose16(uint32_t *out, const words16 in[16]) {
+static inline void transpose16(uint32_t *out, const void *in) {
   words16 v[16];
   memcpy(v, in, sizeof v);
   TRANSPOSE_STEP(v, 8);
