@@ -49,7 +49,7 @@ ISA_v2   := -march=x86-64-v2
 ISA_v3   := -march=x86-64-v3
 ISA_v4   := -march=x86-64-v4 -mprefer-vector-width=512
 ISA_v4_bf16 := $(ISA_v4) -mavx512bf16
-ISA_amx  := $(ISA_v4) -mamx-tile -mamx-bf16
+ISA_amx  := $(ISA_v4_bf16) -mamx-tile -mamx-bf16
 ISA_OPT  ?= -O3
 
 OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))

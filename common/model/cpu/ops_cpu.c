@@ -403,7 +403,7 @@ struct level {
 static void find_levels(struct level levels[LEVELS]) {
   __builtin_cpu_init();
   const bool v4 = __builtin_cpu_supports("x86-64-v4"), bf16 = v4 && __builtin_cpu_supports("avx512bf16"),
-             amx = v4 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+             amx = bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
   levels[0] = (struct level){"amx", "cpu-amx", &cpu_kernels_amx, amx && tiles_permitted()};
   levels[1] = (struct level){"v4-bf16", "cpu-v4-bf16", &cpu_kernels_v4_bf16, bf16};
   levels[2] = (struct level){"v4", "cpu-v4", &cpu_kernels_v4, v4};

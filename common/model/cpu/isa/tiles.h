@@ -31,8 +31,9 @@ _Static_assert(sizeof(struct tile_config) == 64, "as LDTILECFG reads it");
 
 #include <immintrin.h>
 
-/* The level whose kernels do everything but the matrix products of bf16. */
-#define TILES_BESIDE(name) name##_v4
+/* The level whose kernels do everything that has no product of bf16 in it.  Every CPU with these tiles has its
+ * instructions; of those, the products by links would need another layout (ops.h, struct matrix). */
+#define TILES_BESIDE(name) name##_v4_bf16
 
 #define TILES_MEMORY(p) __asm__ volatile("" ::"r"(p) : "memory")
 
