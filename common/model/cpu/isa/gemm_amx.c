@@ -10,6 +10,7 @@
  * See tiles.h for what has been run and what has not. */
 #include "common/model/cpu/isa/tile_product.h"
 #include "common/model/cpu/isa/trial.h"
+#include "common/model/cpu/isa/weight_window.h"
 
 #if defined(__AMX_BF16__) || defined(TILES_EMULATED)
 
@@ -122,9 +123,10 @@ void ISA_NAME(gemm)(const void *args, size_t begin, size_t end, void *scratch) {
 }
 
 enum {
-  T_BLOCKS = 8, /* of 32 places along the dot, in scratch at a time */
-  N_BLOCK = 128,
-  K_BLOCK = 512 /* each transposed tile of dy serves K_BLOCK / 16 products */
+  T_BLOCKS = 8,                                                 /* of 32 places along the dot, in scratch at a time */
+  N_BLOCK = 256,                                                /* each tile of x serves N_BLOCK / 16 products */
+  K_BLOCK = 512,                                                /* each tile of dy, which costs more, K_BLOCK / 16 */
+  ASKED = T_BLOCKS * TILE_DEPTH / (N_BLOCK / 32 * K_BLOCK / 32) /* rows after every 32 x 32 sums: all of them in time */
 };
 
 struct weight_scratch {
@@ -132,13 +134,6 @@ struct weight_scratch {
   uint32_t x[K_BLOCK / 16][T_BLOCKS][TILE_WORDS];  /* [pairs of places][k] */
   float acc[N_BLOCK / 32][K_BLOCK / 32][4][TILE_WORDS];
   uint16_t zeros[K_BLOCK];
-};
-
-/* The part of dW that is being computed. */
-struct window {
-  const struct weight_backward_args *c;
-  struct weight_scratch *s;
-  int n0, n_count, k0, k_count;
 };
 
 /* Which rows of dy stand at the 32 places of a block; -1: none. */
@@ -154,31 +149,31 @@ static void places_take(struct places *p, const struct weight_backward_args *c, 
   }
 }
 
-static void tile_block(const struct window *w, const struct places *p, int block) {
-  const struct weight_backward_args *c = w->c;
+static void tile_block(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
+                       const struct places *p, int block) {
   const uint16_t *dy[TILE_DEPTH], *x[TILE_DEPTH];
   for (int i = 0; i < TILE_DEPTH; i++) {
     const int t = p->row[i];
-    dy[i] = t < 0 ? w->s->zeros : (const uint16_t *)c->dy + (size_t)t * (size_t)c->N + w->n0;
-    x[i] = t < 0 ? w->s->zeros : (const uint16_t *)c->x + row_of(c->row, (size_t)t) * (size_t)c->K + w->k0;
+    dy[i] = t < 0 ? s->zeros : (const uint16_t *)c->dy + (size_t)t * (size_t)c->N + w->n0;
+    x[i] = t < 0 ? s->zeros : (const uint16_t *)c->x + row_of(c->row, (size_t)t) * (size_t)c->K + w->k0;
   }
   for (int n = 0; n < w->n_count; n += 16) {
     words16 rows[16];
     for (int i = 0; i < 16; i++) interleave(&rows[i], dy[2 * i] + n, dy[2 * i + 1] + n, w->n_count - n);
-    transpose16(w->s->dy[n / 16][block], rows);
+    transpose16(s->dy[n / 16][block], rows);
   }
   for (int k = 0; k < w->k_count; k += 16) {
     for (int i = 0; i < 16; i++) {
       words16 row;
       interleave(&row, x[2 * i] + k, x[2 * i + 1] + k, w->k_count - k);
-      memcpy(w->s->x[k / 16][block] + 16 * i, &row, sizeof row);
+      memcpy(s->x[k / 16][block] + 16 * i, &row, sizeof row);
     }
   }
 }
 
 /* A tile beyond the window's edge repeats the one before it: its sums are not used. */
-static void window_multiply(const struct window *w, int blocks, bool first) {
-  struct weight_scratch *s = w->s;
+static void window_multiply(struct weight_scratch *s, const struct window *w, int blocks, bool first,
+                            struct ahead *ahead) {
   for (int k = 0; k < w->k_count; k += 32) {
     const uint32_t *b0 = s->x[k / 16][0], *b1 = k + 16 < w->k_count ? s->x[k / 16 + 1][0] : b0;
     for (int n = 0; n < w->n_count; n += 32) {
@@ -187,52 +182,48 @@ static void window_multiply(const struct window *w, int blocks, bool first) {
       product_begin(acc, first, true);
       product_add(a0, a1, b0, b1, blocks, true, false);
       product_end(acc, 0, true);
+      for (int i = 0; i < ASKED; i++) ahead_ask(ahead);
     }
   }
 }
 
-static void window_out(const struct window *w) {
+static void window_out(const struct weight_backward_args *c, const struct weight_scratch *s, const struct window *w) {
   for (int n = 0; n < w->n_count; n++) {
-    float *restrict dW = w->c->dW + (size_t)(w->n0 + n) * (size_t)w->c->K + w->k0;
-    for (int k = 0; k < w->k_count; k += 16) {
-      const float *restrict sums = w->s->acc[n / 32][k / 32][n / 16 % 2 * 2 + k / 16 % 2] + n % 16 * 16;
-      const int lanes = w->k_count - k < 16 ? w->k_count - k : 16;
-      for (int l = 0; l < lanes; l++) dW[k + l] = dW[k + l] + sums[l];
+    float *dW = c->dW + (size_t)(w->n0 + n) * (size_t)c->K + w->k0;
+    for (int k = 0; k < w->k_count; k += VL) {
+      const float *sums = s->acc[n / 32][k / 32][n / 16 % 2 * 2 + k / 16 % 2] + n % 16 * 16 + k % 16;
+      store_some(dW + k, load_some(dW + k, w->k_count - k) + vload(sums), w->k_count - k);
     }
   }
 }
 
-static void window_compute(const struct window *w) {
-  const struct weight_backward_args *c = w->c;
+static void window_compute(const struct windows *all, struct weight_scratch *s, const struct window *w) {
+  const struct weight_backward_args *c = all->c;
   bool first = true;
   for (int t = 0; t < c->T; first = false) {
     int blocks = 0;
     for (; t < c->T && blocks < T_BLOCKS; blocks++) {
       struct places places;
       places_take(&places, c, (c->place ? c->place[t] : t) / TILE_DEPTH * TILE_DEPTH, &t);
-      tile_block(w, &places, blocks);
+      tile_block(c, s, w, &places, blocks);
     }
-    window_multiply(w, blocks, first);
+    struct ahead ahead = ahead_of(all, w, t, T_BLOCKS * TILE_DEPTH);
+    window_multiply(s, w, blocks, first, &ahead);
   }
-  window_out(w);
+  window_out(c, s, w);
 }
 
 void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
-  const struct weight_backward_args *c = args;
-  struct window w = {.c = c, .s = scratch};
-  if (c->format == FORMAT_F32) {
+  const struct windows all = {.c = args, .end = (int)end, .rows = N_BLOCK, .columns = K_BLOCK};
+  struct weight_scratch *s = scratch;
+  if (all.c->format == FORMAT_F32) {
     TILES_BESIDE(gemm_weight_backward)(args, begin, end, scratch);
     return;
   }
-  memset(w.s->zeros, 0, sizeof w.s->zeros);
+  memset(s->zeros, 0, sizeof s->zeros);
   product_configure(TILE_ROWS, TILE_ROWS);
-  for (w.n0 = (int)begin; w.n0 < (int)end; w.n0 += N_BLOCK) {
-    w.n_count = (int)end - w.n0 < N_BLOCK ? (int)end - w.n0 : N_BLOCK;
-    for (w.k0 = 0; w.k0 < c->K; w.k0 += K_BLOCK) {
-      w.k_count = c->K - w.k0 < K_BLOCK ? c->K - w.k0 : K_BLOCK;
-      window_compute(&w);
-    }
-  }
+  for (struct window w = window_at(&all, (int)begin, 0); w.n_count > 0; w = window_after(&all, &w))
+    window_compute(&all, s, &w);
   tiles_release();
 }
 

@@ -3,10 +3,10 @@
  *
  *   T_BLOCKS * 32 rows of dy [N_BLOCK] and x [K_BLOCK], far away -> links, second-level cache -> sums [N_BLOCK][K_BLOCK]
  *
- * While these are multiplied, the rows that come next are asked for, one after every product of the micro kernel: to
- * lay them out would otherwise wait for memory a sixth of the time. */
+ * One of the rows that come next is asked for after every product of the micro kernel (weight_window.h). */
 #include "common/model/cpu/isa/links.h"
 #include "common/model/cpu/isa/trial.h"
+#include "common/model/cpu/isa/weight_window.h"
 
 #if defined(__AVX512BF16__)
 
@@ -22,11 +22,6 @@ struct weight_scratch {
   uint32_t dy[N_BLOCK / 16 * T_STEPS * 16]; /* [16 n][step][16] */
   float acc[N_BLOCK * K_BLOCK];             /* when there are more places than fit */
   uint16_t zeros[K_BLOCK > N_BLOCK ? K_BLOCK : N_BLOCK];
-};
-
-/* The part of dW that is being computed. */
-struct window {
-  int n0, n_count, k0, k_count;
 };
 
 /* The rows of one run of places along the dot, chain by chain. */
@@ -83,23 +78,6 @@ static void link_course(struct weight_scratch *s, const struct weight_backward_a
   }
 }
 
-/* Rows that are laid out next: [t, end) of x and dy, in the columns of their window. */
-struct ahead {
-  struct window window;
-  int t, end;
-};
-
-INLINE void ask_columns(const uint16_t *row, int count) {
-  for (int i = 0; i < count; i += 32) _mm_prefetch((const char *)(row + i), _MM_HINT_T1);
-}
-
-INLINE void ask_row(const struct weight_backward_args *c, struct ahead *a) {
-  if (a->t >= a->end) return;
-  const size_t t = (size_t)a->t++;
-  ask_columns((const uint16_t *)c->x + row_of(c->row, t) * (size_t)c->K + a->window.k0, a->window.k_count);
-  ask_columns((const uint16_t *)c->dy + t * (size_t)c->N + a->window.n0, a->window.n_count);
-}
-
 /* R rows of dW from n on x NV vectors from k on. */
 INLINE void weight_micro(const struct weight_backward_args *c, struct weight_scratch *s, const struct course *o,
                          const struct window *w, int n, int k, bool first, bool last, const int R, const int NV) {
@@ -137,52 +115,34 @@ INLINE void weight_rows(const struct weight_backward_args *c, struct weight_scra
   int n = 0;
   for (; n + LINK_ROWS <= w->n_count; n += LINK_ROWS) {
     weight_micro(c, s, o, w, n, k, first, last, LINK_ROWS, NV);
-    ask_row(c, ahead);
+    ahead_ask(ahead);
   }
   for (; n < w->n_count; n++) weight_micro(c, s, o, w, n, k, first, last, 1, NV);
 }
 
-static struct window window_at(const struct weight_backward_args *c, int end, int n0, int k0) {
-  return (struct window){.n0 = n0,
-                         .n_count = end - n0 < N_BLOCK ? end - n0 : N_BLOCK,
-                         .k0 = k0,
-                         .k_count = c->K - k0 < K_BLOCK ? c->K - k0 : K_BLOCK};
-}
-
-/* The window after w; an empty one behind the last. */
-static struct window window_after(const struct weight_backward_args *c, int end, const struct window *w) {
-  if (w->k0 + w->k_count < c->K) return window_at(c, end, w->n0, w->k0 + w->k_count);
-  return window_at(c, end, w->n0 + w->n_count, 0);
-}
-
-static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
-                           const struct window *next) {
+static void window_compute(const struct windows *all, struct weight_scratch *s, const struct window *w) {
+  const struct weight_backward_args *c = all->c;
   struct course course;
   for (int t = 0; t < c->T;) {
     const bool first = t == 0;
     t = course_make(&course, c, t);
     link_course(s, c, &course, w);
-    const bool last = t == c->T;
-    struct ahead ahead = {.window = last ? *next : *w, .t = last ? 0 : t};
-    const int most = ahead.t + T_BLOCKS * 32;
-    if (ahead.window.n_count > 0) ahead.end = most < c->T ? most : c->T;
+    struct ahead ahead = ahead_of(all, w, t, T_BLOCKS * 32);
     for (int k = 0; k < w->k_count; k += 32) {
       if (w->k_count - k > 16)
-        weight_rows(c, s, &course, w, k, first, last, &ahead, 2);
+        weight_rows(c, s, &course, w, k, first, t == c->T, &ahead, 2);
       else
-        weight_rows(c, s, &course, w, k, first, last, &ahead, 1);
+        weight_rows(c, s, &course, w, k, first, t == c->T, &ahead, 1);
     }
   }
 }
 
 void ISA_NAME(gemm_weight_backward_links)(const void *args, size_t begin, size_t end, void *scratch) {
-  const struct weight_backward_args *c = args;
+  const struct windows all = {.c = args, .end = (int)end, .rows = N_BLOCK, .columns = K_BLOCK};
   struct weight_scratch *s = scratch;
   memset(s->zeros, 0, sizeof s->zeros);
-  for (struct window w = window_at(c, (int)end, (int)begin, 0), next; w.n_count > 0; w = next) {
-    next = window_after(c, (int)end, &w);
-    window_compute(c, s, &w, &next);
-  }
+  for (struct window w = window_at(&all, (int)begin, 0); w.n_count > 0; w = window_after(&all, &w))
+    window_compute(&all, s, &w);
 }
 
 /* Whether the instruction does what this file says, over some thousand lanes: ordinary numbers, sums that cancel,
