@@ -44,6 +44,32 @@ static void test_masters_survive_packing(void **state) {
   }
 }
 
+/* Wherever in a tensor it stands, whatever its sign, and NaNs before all. */
+static void test_largest_magnitude(void **state) {
+  (void)state;
+  for (int format = FORMAT_BF16; format <= FORMAT_F32; format++) {
+    const struct model_config c = tiny_config(false);
+    struct bench b;
+    assert_true(bench_open(&b, &c, (enum number_format)format, NULL, 2));
+    struct weights *w = make(&b, true);
+    float *masters = masters_of(b.model, 5);
+    for (size_t place = 0; place < 70; place++) {
+      for (int i = 0; i < b.model->params.count; i++) {
+        const struct param *p = &b.model->params.items[i];
+        float *at = &masters[p->offset + place % p->count], kept = *at;
+        *at = place % 2 ? -7.5f : 7.5f;
+        if (place == 69) *at = NAN;
+        weights_from_masters(w, masters);
+        assert_true(place == 69 ? isinf(w->largest[i]) : w->largest[i] == 7.5f);
+        *at = kept;
+      }
+    }
+    weights_free(w);
+    free(masters);
+    bench_close(&b);
+  }
+}
+
 static void test_random_masters(void **state) {
   (void)state;
   const struct model_config c = tiny_config(true);
@@ -352,6 +378,7 @@ static void test_elementary_functions(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_masters_survive_packing),
+      cmocka_unit_test(test_largest_magnitude),
       cmocka_unit_test(test_random_masters),
       cmocka_unit_test(test_digest_sees_every_tensor),
       cmocka_unit_test(test_safetensors_round_trip),
