@@ -157,42 +157,54 @@ static void tile_block(const struct weight_backward_args *c, struct weight_scrat
     dy[i] = t < 0 ? s->zeros : (const uint16_t *)c->dy + (size_t)t * (size_t)c->N + w->n0;
     x[i] = t < 0 ? s->zeros : (const uint16_t *)c->x + row_of(c->row, (size_t)t) * (size_t)c->K + w->k0;
   }
-  for (int n = 0; n < w->n_count; n += 16) {
-    words16 rows[16];
-    for (int i = 0; i < 16; i++) interleave(&rows[i], dy[2 * i] + n, dy[2 * i + 1] + n, w->n_count - n);
-    transpose16(s->dy[n / 16][block], rows);
+  for (int n = 0; n < w->n_count; n += 32) {
+    words16 rows[2][16];
+    for (int i = 0; i < 16; i++)
+      interleave_fours(&rows[0][i], &rows[1][i], dy[2 * i] + n, dy[2 * i + 1] + n, w->n_count - n);
+    transpose16(s->dy[n / 16][block], rows[0]);
+    transpose16(s->dy[n / 16 + 1][block], rows[1]);
   }
-  for (int k = 0; k < w->k_count; k += 16) {
+  for (int k = 0; k < w->k_count; k += 32) {
+    uint32_t *one = s->x[k / 16][block], *other = s->x[k / 16 + 1][block];
     for (int i = 0; i < 16; i++) {
-      words16 row;
-      interleave(&row, x[2 * i] + k, x[2 * i + 1] + k, w->k_count - k);
-      memcpy(s->x[k / 16][block] + 16 * i, &row, sizeof row);
+      words16 row[2];
+      interleave_fours(&row[0], &row[1], x[2 * i] + k, x[2 * i + 1] + k, w->k_count - k);
+      memcpy(one + 16 * i, &row[0], sizeof row[0]);
+      memcpy(other + 16 * i, &row[1], sizeof row[1]);
     }
   }
 }
 
-/* A tile beyond the window's edge repeats the one before it: its sums are not used. */
 static void window_multiply(struct weight_scratch *s, const struct window *w, int blocks, bool first,
                             struct ahead *ahead) {
   for (int k = 0; k < w->k_count; k += 32) {
-    const uint32_t *b0 = s->x[k / 16][0], *b1 = k + 16 < w->k_count ? s->x[k / 16 + 1][0] : b0;
     for (int n = 0; n < w->n_count; n += 32) {
-      const uint32_t *a0 = s->dy[n / 16][0], *a1 = n + 16 < w->n_count ? s->dy[n / 16 + 1][0] : a0;
       float *acc = s->acc[n / 32][k / 32][0];
       product_begin(acc, first, true);
-      product_add(a0, a1, b0, b1, blocks, true, false);
+      product_add(s->dy[n / 16][0], s->dy[n / 16 + 1][0], s->x[k / 16][0], s->x[k / 16 + 1][0], blocks, true, false);
       product_end(acc, 0, true);
       for (int i = 0; i < ASKED; i++) ahead_ask(ahead);
     }
   }
 }
 
+/* Fours of rows and of columns lie in two tiles in turn. */
 static void window_out(const struct weight_backward_args *c, const struct weight_scratch *s, const struct window *w) {
   for (int n = 0; n < w->n_count; n++) {
     float *dW = c->dW + (size_t)(w->n0 + n) * (size_t)c->K + w->k0;
-    for (int k = 0; k < w->k_count; k += VL) {
-      const float *sums = s->acc[n / 32][k / 32][n / 16 % 2 * 2 + k / 16 % 2] + n % 16 * 16 + k % 16;
-      store_some(dW + k, load_some(dW + k, w->k_count - k) + vload(sums), w->k_count - k);
+    for (int k = 0; k < w->k_count; k += 4) {
+      const float *sums =
+          s->acc[n / 32][k / 32][n / 4 % 2 * 2 + k / 4 % 2] + (n % 32 / 8 * 4 + n % 4) * 16 + k % 32 / 8 * 4;
+      const int lanes = w->k_count - k < 4 ? w->k_count - k : 4;
+      v4 sum, before = {0};
+      memcpy(&sum, sums, sizeof sum);
+      if (lanes == 4) {
+        memcpy(&before, dW + k, sizeof before);
+        sum = before + sum;
+        memcpy(dW + k, &sum, sizeof sum);
+        continue;
+      }
+      for (int l = 0; l < lanes; l++) dW[k + l] = dW[k + l] + sums[l];
     }
   }
 }

@@ -25,6 +25,7 @@ static inline void configure_tiles(const int rows[TILES]) {
 
 typedef uint32_t words16 __attribute__((vector_size(64)));
 typedef uint16_t halves16 __attribute__((vector_size(32)));
+typedef uint16_t halves32 __attribute__((vector_size(64)));
 
 /* A row's next n operands along the dot into a row of a tile, zero padded; n <= 0: zeros. */
 INLINE void tile_row(uint32_t *to, const uint16_t *row, int n) {
@@ -51,6 +52,23 @@ INLINE void interleave(words16 *out, const uint16_t *first, const uint16_t *seco
   load_halves(&low, first, n);
   load_halves(&high, second, n);
   *out = __builtin_convertvector(low, words16) | __builtin_convertvector(high, words16) << 16;
+}
+
+/* Of 32 columns of two rows, as above: the columns go by fours to the one and to the other tile in turn, which is what
+ * the instructions do.  n <= 32 of them are read. */
+INLINE void interleave_fours(words16 *one, words16 *other, const uint16_t *first, const uint16_t *second, int n) {
+  halves32 a = {0}, b = {0};
+  if (n >= 32) {
+    memcpy(&a, first, sizeof a);
+    memcpy(&b, second, sizeof b);
+  } else {
+    memcpy(&a, first, (size_t)n * sizeof *first);
+    memcpy(&b, second, (size_t)n * sizeof *second);
+  }
+  *one = (words16)__builtin_shuffle(a, b, (halves32){0,  32, 1,  33, 2,  34, 3,  35, 8,  40, 9,  41, 10, 42, 11, 43,
+                                                     16, 48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59});
+  *other = (words16)__builtin_shuffle(a, b, (halves32){4,  36, 5,  37, 6,  38, 7,  39, 12, 44, 13, 45, 14, 46, 15, 47,
+                                                       20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63});
 }
 
 /* Exchanges the off-diagonal quarters of squares of 2 * step. */
