@@ -53,6 +53,10 @@ size_t weights_bytes(const struct model *m, bool for_training);
 enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err);
 /* Fills from fp32 masters [params.elements], rounded to the operand format. */
 void weights_from_masters(struct weights *w, const float *masters);
+/* From and to row-major operands [params.elements] in parameter-table order, as ranks hand weights to each other; what
+ * pads the parameters is not looked at, and not written. */
+void weights_from_operands(struct weights *w, const void *operands);
+void weights_to_operands(const struct weights *w, void *operands);
 /* The widened values into masters [params.elements]. */
 void weights_to_masters(const struct weights *w, float *masters);
 /* normal(0, initializer_range) for matrices (norms 1), by Philox (RNG_INIT, seed): masters [params.elements]. */

@@ -3,6 +3,8 @@
  *   optimizer_add_unit   acc += round(grads * 2^scale)        any order, same sums; a value that is not finite or too large poisons the step
  *   optimizer_step       g = acc * 2^-scale / denominator -> global norm -> clip -> AdamW per tensor -> acc = 0
  *
+ * Several ranks take the second in three parts, with what they tell each other in between: see optimizer.h.
+ *
  * A poisoned step changes nothing but empties the accumulators: masters, moments and the step count stay.  At most
  * UNITS_MAX units fit between two steps, so that int64 sums of values up to 2^50 cannot overflow; one more poisons
  * the step. beta^t is kept by repeated multiplication in double, so that a restored step count gives the same bits as
@@ -22,8 +24,10 @@ struct optimizer {
   const struct model *model; /* borrowed */
   struct optimizer_config config;
   void *memory;
-  float *masters, *moment1, *moment2, *gradient; /* [params.elements] */
-  int64_t *accumulator;                          /* [params.elements] */
+  struct shard shard;
+  float *masters, *moment1, *moment2; /* [shard_count(shard)] */
+  float *gradient;                    /* [params.elements] */
+  int64_t *accumulator;               /* [params.elements] */
   int64_t step;
   double beta1_power, beta2_power; /* beta^step */
   int units;
@@ -32,17 +36,17 @@ struct optimizer {
 
 static size_t place(struct optimizer *o, char *base, const struct model *m) {
   struct layout l = {base, 0};
-  const size_t n = m->params.elements;
-  o->masters = layout_take(&l, n, sizeof(float));
-  o->moment1 = layout_take(&l, n, sizeof(float));
-  o->moment2 = layout_take(&l, n, sizeof(float));
+  const size_t n = m->params.elements, kept = shard_count(o->shard);
+  o->masters = layout_take(&l, kept, sizeof(float));
+  o->moment1 = layout_take(&l, kept, sizeof(float));
+  o->moment2 = layout_take(&l, kept, sizeof(float));
   o->gradient = layout_take(&l, n, sizeof(float));
   o->accumulator = layout_take(&l, n, sizeof(int64_t));
   return l.used;
 }
 
-size_t optimizer_bytes(const struct model *m) {
-  struct optimizer measured = {0};
+size_t optimizer_bytes(const struct model *m, struct shard shard) {
+  struct optimizer measured = {.shard = shard};
   return place(&measured, NULL, m);
 }
 
@@ -68,17 +72,23 @@ enum rc optimizer_config_check(const struct optimizer_config *c, struct err *err
 
 enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config,
                          struct err *err) {
+  return optimizer_create_shard(out, m, shard_of(m->params.elements, 0, 1), config, err);
+}
+
+enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, struct shard shard,
+                               const struct optimizer_config *config, struct err *err) {
   *out = NULL;
   const enum rc rc = optimizer_config_check(config, err);
   if (rc != RC_OK) return rc;
   struct optimizer *o = calloc(1, sizeof *o);
-  void *memory = o ? m->ops->alloc(m->ops, optimizer_bytes(m)) : NULL;
+  void *memory = o ? m->ops->alloc(m->ops, optimizer_bytes(m, shard)) : NULL;
   if (!memory) {
     free(o);
     return err_set(err, RC_NO_MEMORY, NULL, "the optimizer of %zu parameters needs %zu bytes, which were refused",
-                   m->params.parameters, optimizer_bytes(m));
+                   m->params.parameters, optimizer_bytes(m, shard));
   }
   o->model = m;
+  o->shard = shard;
   o->memory = memory;
   place(o, memory, m);
   optimizer_reset(o, config);
@@ -100,15 +110,21 @@ void optimizer_configure(struct optimizer *o, const struct optimizer_config *con
 
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config) {
   optimizer_configure(o, config);
-  memset(o->moment1, 0, o->model->params.elements * sizeof *o->moment1);
-  memset(o->moment2, 0, o->model->params.elements * sizeof *o->moment2);
+  memset(o->moment1, 0, shard_count(o->shard) * sizeof *o->moment1);
+  memset(o->moment2, 0, shard_count(o->shard) * sizeof *o->moment2);
   optimizer_set_step_count(o, 0);
 }
 
+struct shard optimizer_shard(const struct optimizer *o) {
+  return o->shard;
+}
 float *optimizer_masters(struct optimizer *o) { return o->masters; }
 float *optimizer_moment1(struct optimizer *o) { return o->moment1; }
 float *optimizer_moment2(struct optimizer *o) { return o->moment2; }
 float *optimizer_gradient(struct optimizer *o) { return o->gradient; }
+int64_t *optimizer_sums(struct optimizer *o) { return o->accumulator; }
+bool optimizer_poisoned(const struct optimizer *o) { return o->poisoned; }
+void optimizer_poison(struct optimizer *o) { o->poisoned = true; }
 int64_t optimizer_step_count(const struct optimizer *o) { return o->step; }
 
 void optimizer_set_step_count(struct optimizer *o, int64_t step) {
@@ -149,6 +165,7 @@ void optimizer_discard(struct optimizer *o) {
   o->poisoned = false;
 }
 
+/* AdamW on what the shard holds of every parameter. */
 static void apply(struct optimizer *o, double lr, float grad_scale) {
   const struct ops *ops = o->model->ops;
   const struct optimizer_config *c = &o->config;
@@ -161,24 +178,18 @@ static void apply(struct optimizer *o, double lr, float grad_scale) {
                        .grad_scale = grad_scale};
   for (int i = 0; i < o->model->params.count; i++) {
     const struct param *p = &o->model->params.items[i];
+    const size_t begin = p->offset > o->shard.begin ? p->offset : o->shard.begin;
+    const size_t end = p->offset + p->count < o->shard.end ? p->offset + p->count : o->shard.end;
+    if (begin >= end) continue;
+    const size_t at = begin - o->shard.begin;
     step.weight_decay = param_is_vector(p) ? 0 : (float)c->weight_decay;
-    ops->adamw(ops, o->masters + p->offset, o->moment1 + p->offset, o->moment2 + p->offset, o->gradient + p->offset,
-               &step, p->count);
+    ops->adamw(ops, o->masters + at, o->moment1 + at, o->moment2 + at, o->gradient + begin, &step, end - begin);
   }
 }
 
-void optimizer_step(struct optimizer *o, double denominator, struct step_result *result) {
-  const struct ops *ops = o->model->ops;
-  const size_t n = o->model->params.elements;
-  assert(denominator > 0);
-  *result = (struct step_result){.lr = schedule_lr(&o->config, o->step + 1), .step = o->step};
-  if (o->poisoned) {
-    result->skipped = true;
-    optimizer_discard(o);
-    return;
-  }
-  ops->grad_from_accumulator(ops, o->gradient, o->accumulator, n, o->config.grad_scale_log2, denominator);
-  result->grad_norm = __builtin_sqrt(ops->sum_of_squares(ops, o->gradient, n));
+/* The gradient stands, and this is the sum of its squares. */
+static void finish(struct optimizer *o, double squares, struct step_result *result) {
+  *result = (struct step_result){.lr = schedule_lr(&o->config, o->step + 1), .grad_norm = __builtin_sqrt(squares)};
   double coefficient = 1;
   if (o->config.clip_norm > 0) coefficient = o->config.clip_norm / (result->grad_norm + 1e-6);
   if (coefficient > 1) coefficient = 1;
@@ -188,4 +199,45 @@ void optimizer_step(struct optimizer *o, double denominator, struct step_result 
   apply(o, result->lr, (float)coefficient);
   result->step = o->step;
   o->units = 0; /* the accumulators are empty since the gradient was taken from them */
+}
+
+void optimizer_step(struct optimizer *o, double denominator, struct step_result *result) {
+  const struct ops *ops = o->model->ops;
+  const size_t n = o->model->params.elements;
+  assert(denominator > 0);
+  if (o->poisoned) {
+    *result = (struct step_result){.lr = schedule_lr(&o->config, o->step + 1), .step = o->step, .skipped = true};
+    optimizer_discard(o);
+    return;
+  }
+  assert(shard_count(o->shard) == n);
+  ops->grad_from_accumulator(ops, o->gradient, o->accumulator, n, o->config.grad_scale_log2, denominator);
+  finish(o, ops->sum_of_squares(ops, o->gradient, n), result);
+}
+
+void optimizer_shard_gradient(struct optimizer *o, double denominator, double *squares) {
+  const struct ops *ops = o->model->ops;
+  const size_t n = o->model->params.elements;
+  const struct shard s = o->shard;
+  assert(denominator > 0 && !o->poisoned);
+  ops->grad_from_accumulator(ops, o->gradient + s.begin, o->accumulator + s.begin, shard_count(s),
+                             o->config.grad_scale_log2, denominator);
+  for (size_t at = s.begin; at < s.end; at += SHARD_BLOCK) {
+    const size_t count = s.end - at < SHARD_BLOCK ? s.end - at : SHARD_BLOCK;
+    squares[at / SHARD_BLOCK] = ops->sum_of_squares(ops, o->gradient + at, count);
+  }
+  memset(o->accumulator, 0, s.begin * sizeof *o->accumulator);
+  memset(o->accumulator + s.end, 0, (n - s.end) * sizeof *o->accumulator);
+}
+
+/* The blocks in order from +0: as sum_of_squares adds them. */
+void optimizer_shard_step(struct optimizer *o, const double *squares, struct step_result *result) {
+  double sum = 0;
+  for (size_t b = 0; b < shard_blocks(o->model->params.elements); b++) sum = sum + squares[b];
+  finish(o, sum, result);
+}
+
+void optimizer_shard_operands(const struct optimizer *o, void *operands) {
+  const struct ops *ops = o->model->ops;
+  ops->to_operand(ops, (char *)operands + o->shard.begin * ops->operand_bytes, o->masters, shard_count(o->shard));
 }

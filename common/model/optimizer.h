@@ -1,10 +1,21 @@
 /* AdamW over order-independent gradients: units are scaled by a run-constant power of two, rounded to int64 and
  * summed, so that the order in which groups arrive leaves no trace. A non-finite or overflowing unit poisons the
- * step: it is skipped, recorded, and deterministic. */
+ * step: it is skipped, recorded, and deterministic.
+ *
+ * Several ranks that train one model keep a shard of masters and moments each, and sums over all parameters; they take a
+ * step together, to the bits of one rank alone (the exchanges are the caller's):
+ *
+ *   optimizer_poisoned        -> any rank's: optimizer_poison everywhere, and the step is optimizer_step's, which skips it
+ *   optimizer_sums            -> every rank's shard of them becomes the sum over all ranks
+ *   optimizer_shard_gradient  -> the squares of every rank's blocks to all
+ *   optimizer_shard_step
+ *   optimizer_shard_operands  -> every rank's part to all; then weights_from_operands
+ */
 #ifndef LEASEHOLD_MODEL_OPTIMIZER_H
 #define LEASEHOLD_MODEL_OPTIMIZER_H
 
 #include "common/model/model.h"
+#include "common/model/shard.h"
 
 enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE };
 
@@ -26,17 +37,23 @@ struct step_result {
   int64_t step; /* optimizer steps done, this one included */
 };
 
+/* Of all parameters. */
 enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config,
                          struct err *err);
+/* Of a shard that shard_of gave. */
+enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, struct shard shard,
+                               const struct optimizer_config *config, struct err *err);
 void optimizer_free(struct optimizer *o);
-size_t optimizer_bytes(const struct model *m);
+size_t optimizer_bytes(const struct model *m, struct shard shard);
+struct shard optimizer_shard(const struct optimizer *o);
 /* RC_INVALID names the field; pure.  The calls below assert a valid configuration. */
 enum rc optimizer_config_check(const struct optimizer_config *config, struct err *err);
 /* A resumed run's hyperparameters: moments and masters are kept; set the step count afterwards. */
 void optimizer_configure(struct optimizer *o, const struct optimizer_config *config);
 /* A new run's hyperparameters; moments and step count to zero; masters kept. */
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config);
-float *optimizer_masters(struct optimizer *o); /* [params.elements] */
+/* [shard_count(shard)] each; the first is element shard.begin of the parameters. */
+float *optimizer_masters(struct optimizer *o);
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);
 /* [params.elements] that only optimizer_step uses, which leaves anything in it: between steps the caller's, for a unit's
@@ -51,8 +68,21 @@ bool optimizer_take_unit(struct optimizer *o, float *grads);
 /* Forgets the units added since the last step. */
 void optimizer_discard(struct optimizer *o);
 /* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights
- * from the masters. */
+ * from the masters.  With a shard only to skip a poisoned step. */
 void optimizer_step(struct optimizer *o, double denominator, struct step_result *result);
+
+/* --- a step of several ranks: see above --- */
+bool optimizer_poisoned(const struct optimizer *o);
+void optimizer_poison(struct optimizer *o);
+int64_t *optimizer_sums(struct optimizer *o); /* [params.elements] */
+/* The shard's gradient from its sums, and the sums of squares of its blocks into their places in squares
+ * [shard_blocks(params.elements)]; all sums become zero. */
+void optimizer_shard_gradient(struct optimizer *o, double denominator, double *squares);
+/* The norm from the squares of all blocks, clip, AdamW on the shard. */
+void optimizer_shard_step(struct optimizer *o, const double *squares, struct step_result *result);
+/* The shard's masters, rounded, at their place in operands [params.elements], which may be optimizer_gradient's memory. */
+void optimizer_shard_operands(const struct optimizer *o, void *operands);
+
 /* The learning rate of step (1-based); pure. Warm-up is linear from lr/warmup. */
 double schedule_lr(const struct optimizer_config *config, int64_t step);
 enum rc schedule_kind_parse(enum schedule_kind *out, const char *name, struct err *err);

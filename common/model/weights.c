@@ -176,6 +176,25 @@ void weights_from_masters(struct weights *w, const float *masters) {
   }
 }
 
+void weights_from_operands(struct weights *w, const void *operands) {
+  const struct model *m = w->model;
+  const size_t bytes = m->ops->operand_bytes;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    memcpy(w->staging, (const char *)operands + p->offset * bytes, p->count * bytes);
+    weights_fill_staged(w, i);
+  }
+}
+
+void weights_to_operands(const struct weights *w, void *operands) {
+  const struct model *m = w->model;
+  const size_t bytes = m->ops->operand_bytes;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    memcpy((char *)operands + p->offset * bytes, weights_stage(w, i), p->count * bytes);
+  }
+}
+
 void weights_to_masters(const struct weights *w, float *masters) {
   const struct model *m = w->model;
   for (int i = 0; i < m->params.count; i++) {

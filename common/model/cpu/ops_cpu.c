@@ -18,6 +18,7 @@
 
 #include "common/base/log.h"
 #include "common/model/cpu/kernels.h"
+#include "common/model/shard.h"
 
 enum {
   LEVELS = 5,
@@ -332,6 +333,8 @@ static void ops_grad_from_accumulator(const struct ops *o, float *g, int64_t *ac
   struct grad_args c = {.g = g, .acc = acc, .scale = ldexp(1.0, -scale_log2), .denominator = denominator};
   split(o, cpu_of(o)->kernels->grad_from_accumulator, &c, n, 1024, 4.0 * (double)n, 1);
 }
+
+_Static_assert((int)CPU_SQUARES_BLOCK == (int)SHARD_BLOCK, "shards hold whole blocks of the norm");
 
 static double ops_sum_of_squares(const struct ops *o, const float *g, size_t n) {
   const struct cpu_ops *cpu = cpu_of(o);
