@@ -15,6 +15,8 @@ LIB_json        := -ljansson
 LIB_http        := -lmicrohttpd -lcurl
 LIB_model       := -lpcre2-8 -lutf8proc
 LIB_coordinator := -lsqlite3
+MPI_CFLAGS      = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags ompi-c))
+MPI_LIBS        = $(shell pkg-config --libs ompi-c)
 
 # --- modules: name, folder(s), modules below --------------------------------------------------------------------------
 SRC_base        := $(wildcard common/base/*.c)
@@ -23,6 +25,7 @@ SRC_safetensors := $(wildcard common/safetensors/*.c)
 SRC_wire        := $(wildcard common/wire/*.c)
 SRC_http        := $(wildcard common/http/*.c)
 SRC_client      := $(wildcard common/client/*.c)
+SRC_comm        := common/comm/comm_self.c
 SRC_model       := $(wildcard common/model/*.c common/model/cpu/*.c)
 SRC_isa         := $(filter-out %_amx.c,$(wildcard common/model/cpu/isa/*.c))
 SRC_amx         := $(wildcard common/model/cpu/isa/*_amx.c) common/model/cpu/isa/table.c
@@ -37,12 +40,13 @@ DEP_safetensors := json base
 DEP_wire        := safetensors json base
 DEP_http        := wire safetensors json base
 DEP_client      := http wire safetensors json base
+DEP_comm        := base
 DEP_model       := safetensors json base
 DEP_coordinator := client http wire model safetensors json base
 DEP_generation-server := client http wire model safetensors json base
 DEP_trainer-server := client http wire model safetensors json base
 
-MODULES  := base json safetensors wire http client model coordinator generation-server trainer-server
+MODULES  := base json safetensors wire http client comm model coordinator generation-server trainer-server
 SERVICES := coordinator generation-server trainer-server
 ISAS     := v2 v3 v4 v4_bf16 amx
 ISA_v2   := -march=x86-64-v2
@@ -58,6 +62,7 @@ OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%
 PYTHON  ?= /usr/bin/python3
 PACKAGES := gcc make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev libcmocka-dev \
             curl jq python3 python3-pytest python3-yaml python3-jsonschema
+MPI_PACKAGES := libopenmpi-dev openmpi-bin
 
 .PHONY: all
 all: $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) ## the three services, in build/bin
@@ -91,6 +96,12 @@ $(BUILD)/bin/$(1): $(call OBJ,services/$(1)/main.c) $(call LINK_LIBS,$(1))
 	$(CC) $(ALL_CFLAGS) $$^ -o $$@ $(call LINK_SYS,$(1)) $(LDLIBS)
 endef
 $(foreach s,$(SERVICES),$(eval $(call SERVICE_RULE,$(s))))
+
+# --- several processes under mpirun ------------------------------------------------------------------------------------
+$(BUILD)/obj/common/comm/comm_mpi.o: ALL_CFLAGS += $(MPI_CFLAGS)
+$(BUILD)/tests/ranks/check_comm: $(call OBJ,tests/ranks/check_comm.c common/comm/comm_mpi.c) $(call LINK_LIBS,model) $(BUILD)/lib/libcomm.a
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(MPI_LIBS) $(LDLIBS)
 
 # --- unit tests: tests/unit/<module>/test_*.c links <module> and what is below it, and cmocka ---------------------------
 define UNIT_RULE
@@ -131,16 +142,17 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help deps demo check test test-all test-compose bench bench-pipeline e2e faults layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help deps demo check test test-all test-compose bench bench-pipeline e2e faults mpi layers lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 deps: ## install what is missing (Debian packages, by name)
-	@missing=; for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	@missing=; for p in $(PACKAGES) $(MPI_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
 	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
 	  $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
 
+demo: MPI_PACKAGES = # not needed for one trainer
 demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, CONTROL=shuffled|lr0)
 	@mkdir -p $(BUILD); $(MAKE) --no-print-directory -j2 all >$(BUILD)/build.log 2>&1 || { tail -20 $(BUILD)/build.log; exit 1; }
 	@deploy/demo/demo.sh
@@ -151,7 +163,7 @@ check: ## quick, for every commit: builds, layers, contract, demo data, unit tes
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory -j2 -s faults
+	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
 test-all: ## the long tiers too: test, sanitizers, the demo with three seeds and its controls
@@ -168,11 +180,13 @@ bench-pipeline: all ## what overlap is worth: the demo's RL phase pipelined agai
 test-compose: ## the containers on a real docker engine (without one it says so and skips)
 	@tests/e2e/compose-test || [ $$? = 77 ]
 
-e2e: ## end-to-end tests over real processes (needs `make all faults`)
+e2e: ## end-to-end tests over real processes (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
 
 faults: ## the services with fault injection compiled in (the exactness tests' mutants), in build/faults
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all
+
+mpi: $(BUILD)/tests/ranks/check_comm ## what the comm between processes is tested with, under mpirun
 
 layers: ## who may include whom
 	@$(PYTHON) tests/tools/check-layers

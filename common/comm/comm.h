@@ -1,0 +1,62 @@
+/* The seam between the ranks of one trainer: a table of collective calls over whatever carries the bytes.
+ *
+ *   comm_self.c   one rank: nothing to carry                          always built
+ *   comm_mpi.c    processes under mpirun                              built where MPI is (make mpi)
+ *
+ * A call is collective: every rank makes the same calls in the same order with the same sizes, and gets RC_OK once its
+ * part is done.  What is computed does not depend on the carrier: bytes are copied, integers are added, and floating
+ * point numbers are never added here.
+ *
+ * Failure.  No call waits without bound: it ends with RC_UNAVAILABLE when wait_ms are over, when a rank has been silent
+ * for the comm's own silence_ms (ranks tell each other that they live while they compute as well), when a rank gave
+ * up (give_up), or when this one did.  Then the comm is lost for good: every later call fails at once with the same
+ * message, and what is left to do is to end the process.  Buffers of a failed call hold anything, and belong to the
+ * comm until it is freed.
+ *
+ * Threading: one thread (the engine's) makes collective calls at a time; give_up may come from any thread.
+ */
+#ifndef LEASEHOLD_COMM_COMM_H
+#define LEASEHOLD_COMM_COMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/rc.h"
+
+enum comm_reduction { COMM_SUM, COMM_MIN, COMM_MAX };
+
+struct comm {
+  const char *name; /* "self", "mpi" */
+  int rank, size;   /* 0 <= rank < size */
+
+  /* bytes[count] of rank `root` to all. */
+  enum rc (*broadcast)(struct comm *, void *bytes, size_t count, int root, int64_t wait_ms, struct err *);
+  /* Rank r's part is bytes[begin[r] .. begin[r + 1]), and stands there in its own buffer; afterwards all parts stand in
+   * all buffers.  begin[size + 1] ascends from 0; parts may be empty. */
+  enum rc (*all_gather)(struct comm *, void *bytes, const size_t *begin, int64_t wait_ms, struct err *);
+  /* sums[begin[r] .. begin[r + 1]) of rank r becomes the sum over all ranks of what stands there, in 64-bit integers; the
+   * other parts of its buffer hold anything afterwards.  begin[size + 1] as above, in elements. */
+  enum rc (*reduce_scatter)(struct comm *, int64_t *sums, const size_t *begin, int64_t wait_ms, struct err *);
+  /* values[count] become the sum, least or largest over all ranks, the same on each. */
+  enum rc (*all_reduce)(struct comm *, int64_t *values, size_t count, enum comm_reduction how, int64_t wait_ms,
+                        struct err *);
+  enum rc (*barrier)(struct comm *, int64_t wait_ms, struct err *);
+
+  /* Gives up: tells the other ranks as far as they can be told, and ends the call in hand.  Any thread. */
+  void (*give_up)(struct comm *);
+  /* After the last call.  Collective while the comm is whole: the ranks part when all have come here, within silence_ms. */
+  void (*free)(struct comm *);
+};
+
+/* Rank 0 of 1.  Static: free does nothing. */
+struct comm *comm_self(void);
+
+struct comm_mpi_options {
+  int64_t start_ms;   /* how long the ranks may take to find each other */
+  int64_t silence_ms; /* a rank that has not been heard of for so long is dead */
+};
+/* The process's place among those that mpirun started; once in a process, for MPI starts once.  RC_UNAVAILABLE when
+ * the ranks did not find each other. */
+enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *options, struct err *err);
+
+#endif

@@ -1,0 +1,37 @@
+"""Programs of several ranks under mpirun: how they are started, and which process is which rank."""
+import os
+import pathlib
+
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+# The launcher as somebody who does nothing about a lost process, so that the ranks must find out for themselves.
+MPIRUN_BLIND = [*MPIRUN, "--enable-recovery"]
+ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container
+
+
+def descendants(pid):
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+        except (OSError, IndexError):
+            pass  # ended meanwhile
+    return found + [p for child in found for p in descendants(child)]
+
+
+def rank_pids(launcher):
+    """{rank: pid} of the processes that this mpirun has started."""
+    ranks = {}
+    for pid in descendants(launcher):
+        try:
+            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for entry in environment:
+            if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
+                ranks[int(entry.partition(b"=")[2])] = pid
+    return ranks
+
+
+def environment():
+    return {**os.environ, **ENVIRONMENT}
