@@ -109,12 +109,33 @@ static enum rc optimizer_header(struct buf *out, const struct model *m, struct e
   return rc;
 }
 
+float *checkpoint_array(struct optimizer *o, int which) {
+  if (which == CHECKPOINT_MASTERS) return optimizer_masters(o);
+  return which == CHECKPOINT_MOMENT1 ? optimizer_moment1(o) : optimizer_moment2(o);
+}
+
+static enum rc whole_collect(void *context, int which, const float **out, struct err *err) {
+  (void)err;
+  *out = checkpoint_array(context, which);
+  return RC_OK;
+}
+
+static float *whole_room(void *context, int which) { return checkpoint_array(context, which); }
+
+static enum rc whole_spread(void *context, int which, struct err *err) {
+  (void)context, (void)which, (void)err; /* it was read to where it belongs */
+  return RC_OK;
+}
+
+struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o) {
+  return (struct checkpoint_arrays){.context = o, .collect = whole_collect, .room = whole_room, .spread = whole_spread};
+}
+
 /* Not atomic by itself: the folder that it lies in is renamed once it is whole.  digest: SHA-256 of the tensors'
  * bytes. */
-static enum rc write_optimizer(const char *path, const struct model *m, struct optimizer *o, struct digest *digest,
-                               struct err *err) {
+static enum rc write_optimizer(const char *path, const struct model *m, const struct checkpoint_arrays *arrays,
+                               struct digest *digest, struct err *err) {
   const struct param_table *p = &m->params;
-  const float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
   struct buf header = BUF_INIT;
   FILE *file = NULL;
   struct digest_state *sum = NULL;
@@ -129,11 +150,13 @@ static enum rc write_optimizer(const char *path, const struct model *m, struct o
     goto out;
   }
   bool good = fwrite(header.data, 1, header.len, file) == header.len;
-  for (int a = 0; a < 3; a++) {
+  for (int a = 0; good && a < CHECKPOINT_ARRAYS; a++) {
+    const float *array;
+    if ((rc = arrays->collect(arrays->context, a, &array, err)) != RC_OK) goto out;
     for (int i = 0; good && i < p->count; i++) {
       const struct param *q = &p->items[i];
-      good = fwrite(arrays[a] + q->offset, sizeof(float), q->count, file) == q->count;
-      digest_update(sum, arrays[a] + q->offset, q->count * sizeof(float));
+      good = fwrite(array + q->offset, sizeof(float), q->count, file) == q->count;
+      digest_update(sum, array + q->offset, q->count * sizeof(float));
     }
   }
   if (!good || fflush(file) != 0 || fsync(fileno(file)) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
@@ -172,7 +195,8 @@ static enum rc put_in_place(const char *partial, const char *final, struct err *
 }
 
 enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
-                         const struct model *m, struct optimizer *o, const struct buf *weights_bytes, struct err *err) {
+                         const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
+                         struct err *err) {
   char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
   struct buf state = BUF_INIT;
   struct digest optimizer;
@@ -185,7 +209,7 @@ enum rc checkpoint_write(const char *state_dir, const char *model_dir, const str
   if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
   fault_die(FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
-  if (rc == RC_OK) rc = write_optimizer(path, m, o, &optimizer, err);
+  if (rc == RC_OK) rc = write_optimizer(path, m, arrays, &optimizer, err);
   if (rc != RC_OK) goto out;
   write_state(meta, &optimizer, &state);
   if ((rc = buf_check(&state, err)) != RC_OK) goto out;
@@ -286,18 +310,18 @@ static enum rc check_digest(const char *what, const struct digest *have, const s
   return err_set(err, RC_CORRUPT, NULL, "%s: expected digest %s, found %s", what, want_hex, have_hex);
 }
 
-static enum rc read_optimizer(const char *dir, const struct model *m, struct optimizer *o,
+static enum rc read_optimizer(const char *dir, const struct model *m, const struct checkpoint_arrays *arrays,
                               const struct digest *recorded, struct err *err) {
   char path[LIMIT_PATH_MAX], name[ST_NAME_MAX];
   struct st_file *file = NULL;
   struct digest_state *sum = NULL;
   struct digest digest = {{0}};
-  float *const arrays[] = {optimizer_masters(o), optimizer_moment1(o), optimizer_moment2(o)};
   enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
   if (rc == RC_OK && !(sum = digest_begin()))
     rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
-  for (int a = 0; rc == RC_OK && a < 3; a++) {
+  for (int a = 0; rc == RC_OK && a < CHECKPOINT_ARRAYS; a++) {
+    float *array = arrays->room(arrays->context, a);
     for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
       const struct param *q = &m->params.items[i];
       snprintf(name, sizeof name, "%s%s", moment_prefixes[a], q->name);
@@ -305,11 +329,12 @@ static enum rc read_optimizer(const char *dir, const struct model *m, struct opt
       if (!t || t->dtype != ST_F32 || t->bytes != q->count * sizeof(float)) {
         rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
       } else {
-        memcpy(arrays[a] + q->offset, st_data(file, t), t->bytes);
-        digest_update(sum, arrays[a] + q->offset, t->bytes);
+        memcpy(array + q->offset, st_data(file, t), t->bytes);
+        digest_update(sum, array + q->offset, t->bytes);
         st_drop(file, t);
       }
     }
+    if (rc == RC_OK) rc = arrays->spread(arrays->context, a, err);
   }
   if (sum) digest_end(&digest, sum);
   st_close(file);
@@ -354,16 +379,17 @@ static enum rc check_identity(const struct checkpoint *c, const char *run, int64
                  c->meta.version);
 }
 
-/* What is wrong with a stored checkpoint is never a caller's input: only refused memory and failed reading keep their
- * codes. */
+/* What is wrong with a stored checkpoint is never a caller's input: only refused memory, failed reading and lost ranks
+ * keep their codes. */
 static enum rc damage_of(enum rc rc, const char *dir, const struct err *cause, struct err *err) {
-  if (rc != RC_NO_MEMORY && rc != RC_IO) rc = RC_CORRUPT;
+  if (rc != RC_NO_MEMORY && rc != RC_IO && rc != RC_UNAVAILABLE) rc = RC_CORRUPT;
   return err_set(err, rc, NULL, "checkpoint %s %s: %.380s", dir, rc == RC_CORRUPT ? "is damaged" : "cannot be read",
                  cause->message);
 }
 
 static enum rc load_version(struct checkpoint *c, const char *state_dir, const char *run, int64_t version,
-                            const struct model *m, struct weights *w, struct optimizer *o, struct err *err) {
+                            const struct model *m, struct weights *w, const struct checkpoint_arrays *arrays,
+                            struct err *err) {
   struct digest optimizer;
   struct err cause = {0};
   memset(c, 0, sizeof *c);
@@ -372,7 +398,7 @@ static enum rc load_version(struct checkpoint *c, const char *state_dir, const c
   rc = read_state(c, &optimizer, &cause);
   if (rc == RC_OK) rc = check_identity(c, run, version, &cause);
   if (rc == RC_OK) rc = read_weights(c, w, &cause);
-  if (rc == RC_OK) rc = read_optimizer(c->dir, m, o, &optimizer, &cause);
+  if (rc == RC_OK) rc = read_optimizer(c->dir, m, arrays, &optimizer, &cause);
   if (rc == RC_OK) return RC_OK;
   rc = damage_of(rc, c->dir, &cause, err);
   checkpoint_free(c);
@@ -404,7 +430,7 @@ static enum rc version_below(const char *state_dir, const char *run, int64_t bel
 }
 
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
-                        struct optimizer *o, struct err *err) {
+                        const struct checkpoint_arrays *arrays, struct err *err) {
   char run[LIMIT_NAME_MAX];
   int64_t version;
   struct err damage = {0};
@@ -413,7 +439,7 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
   if (rc != RC_OK) return rc;
   for (const int64_t newest = version;;) {
     struct err cause = {0};
-    rc = load_version(out, state_dir, run, version, m, w, o, &cause);
+    rc = load_version(out, state_dir, run, version, m, w, arrays, &cause);
     if (version == newest) damage = cause;
     if (rc == RC_OK) break;
     if (rc != RC_CORRUPT) {

@@ -41,10 +41,28 @@ struct checkpoint_meta {
   size_t history_count;
 };
 
+/* The optimizer's arrays of all parameters, [params.elements] each, one at a time: where a checkpoint's come from and go
+ * to.  One rank has them in its optimizer; of several each has a shard, and trainer_ranks.c puts them together.  The
+ * files are the same, byte for byte. */
+enum { CHECKPOINT_MASTERS, CHECKPOINT_MOMENT1, CHECKPOINT_MOMENT2, CHECKPOINT_ARRAYS };
+struct checkpoint_arrays {
+  void *context;
+  /* The whole array, borrowed until the next call. */
+  enum rc (*collect)(void *context, int which, const float **out, struct err *err);
+  /* Where to read the whole array to; then spread it. */
+  float *(*room)(void *context, int which);
+  enum rc (*spread)(void *context, int which, struct err *err);
+};
+/* Array `which` as the optimizer keeps it: its shard. */
+float *checkpoint_array(struct optimizer *o, int which);
+/* In the memory of an optimizer of all parameters, borrowed. */
+struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o);
+
 /* weights_bytes: the serialized bf16 weights (the very bytes that are pushed). model_dir: where the tokenizer and
  * config files are copied from. */
 enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
-                         const struct model *m, struct optimizer *o, const struct buf *weights_bytes, struct err *err);
+                         const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
+                         struct err *err);
 
 struct checkpoint {
   struct checkpoint_meta meta;
@@ -54,11 +72,11 @@ struct checkpoint {
   struct arena arena;
 };
 /* The checkpoint that STATE/latest names, or the newest older one of its run that is whole: RC_NOT_FOUND when there is
- * no STATE/latest; RC_CORRUPT when none is whole, or `latest` does not say which run.  RC_IO and RC_NO_MEMORY are not
- * damage: nothing older is tried. Fills weights, masters and moments, also when it fails; the caller configures the
+ * no STATE/latest; RC_CORRUPT when none is whole, or `latest` does not say which run.  RC_IO, RC_NO_MEMORY and
+ * RC_UNAVAILABLE (another rank is lost) are not damage: nothing older is tried. Fills weights, masters and moments, also when it fails; the caller configures the
  * optimizer and its step count from meta. */
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
-                        struct optimizer *o, struct err *err);
+                        const struct checkpoint_arrays *arrays, struct err *err);
 void checkpoint_free(struct checkpoint *c);
 /* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);

@@ -87,7 +87,8 @@ static enum rc checkpoint_adopt(struct trainer *t, struct checkpoint *c, struct 
 
 enum rc trainer_restore(struct trainer *t, struct err *err) {
   struct checkpoint c;
-  enum rc rc = checkpoint_load(&c, t->options.state_dir, t->model, t->weights, t->optimizer, err);
+  const struct checkpoint_arrays arrays = checkpoint_arrays_of(t->optimizer);
+  enum rc rc = checkpoint_load(&c, t->options.state_dir, t->model, t->weights, &arrays, err);
   if (rc == RC_NOT_FOUND) {
     struct weights_blob *b = NULL;
     rc = weights_initial(t, err);

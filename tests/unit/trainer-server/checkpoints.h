@@ -85,12 +85,14 @@ static inline void write_version(int64_t version) {
       {.version = version, .digest = {{2}}, .loss = -0.25, .grad_norm = 0, .lr = 0, .tokens = 0, .skipped = true}};
   const struct checkpoint_meta meta = meta_of(version, history, 2);
   assert_rc(RC_OK, weights_to_safetensors(&bytes, parts.weights, NULL, &err), err);
-  assert_rc(RC_OK, checkpoint_write(state_dir, model_dir, &meta, parts.model, optimizer, &bytes, &err), err);
+  const struct checkpoint_arrays arrays = checkpoint_arrays_of(optimizer);
+  assert_rc(RC_OK, checkpoint_write(state_dir, model_dir, &meta, parts.model, &arrays, &bytes, &err), err);
   buf_free(&bytes);
 }
 
 static inline enum rc load(struct checkpoint *c, struct err *err) {
-  return checkpoint_load(c, state_dir, parts.model, parts.weights, optimizer, err);
+  const struct checkpoint_arrays arrays = checkpoint_arrays_of(optimizer);
+  return checkpoint_load(c, state_dir, parts.model, parts.weights, &arrays, err);
 }
 
 static inline void path_of(char out[LIMIT_PATH_MAX], const char *name) {

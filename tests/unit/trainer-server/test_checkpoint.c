@@ -67,7 +67,8 @@ static void training_goes_on_bit_for_bit(void **state) {
   struct optimizer *fresh;
   parts_make(&other, model_dir);
   assert_rc(RC_OK, optimizer_create(&fresh, other.model, &config, &err), err);
-  assert_rc(RC_OK, checkpoint_load(&c, state_dir, other.model, other.weights, fresh, &err), err);
+  const struct checkpoint_arrays arrays = checkpoint_arrays_of(fresh);
+  assert_rc(RC_OK, checkpoint_load(&c, state_dir, other.model, other.weights, &arrays, &err), err);
   optimizer_configure(fresh, &config);
   optimizer_set_step_count(fresh, c.meta.optimizer_steps);
   for (int i = K + 1; i <= N; i++) train_step(fresh, other.weights, i);
