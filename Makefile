@@ -44,7 +44,7 @@ DEP_comm        := base
 DEP_model       := safetensors json base
 DEP_coordinator := client http wire model safetensors json base
 DEP_generation-server := client http wire model safetensors json base
-DEP_trainer-server := client http wire model safetensors json base
+DEP_trainer-server := client http wire model comm safetensors json base
 
 MODULES  := base json safetensors wire http client comm model coordinator generation-server trainer-server
 SERVICES := coordinator generation-server trainer-server
@@ -97,8 +97,16 @@ $(BUILD)/bin/$(1): $(call OBJ,services/$(1)/main.c) $(call LINK_LIBS,$(1))
 endef
 $(foreach s,$(SERVICES),$(eval $(call SERVICE_RULE,$(s))))
 
-# --- several processes under mpirun ------------------------------------------------------------------------------------
+# --- the trainer over several processes: the same objects, another main, and the one user of MPI --------------------------
 $(BUILD)/obj/common/comm/comm_mpi.o: ALL_CFLAGS += $(MPI_CFLAGS)
+$(BUILD)/obj/services/trainer-server/main.mpi.o: services/trainer-server/main.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_MPI -c $< -o $@
+
+$(BUILD)/bin/trainer-server-mpi: $(BUILD)/obj/services/trainer-server/main.mpi.o $(BUILD)/obj/common/comm/comm_mpi.o $(call LINK_LIBS,trainer-server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,trainer-server) $(MPI_LIBS) $(LDLIBS)
+
 $(BUILD)/tests/ranks/check_comm: $(call OBJ,tests/ranks/check_comm.c common/comm/comm_mpi.c) $(call LINK_LIBS,model) $(BUILD)/lib/libcomm.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(MPI_LIBS) $(LDLIBS)
@@ -184,9 +192,9 @@ e2e: ## end-to-end tests over real processes (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
 
 faults: ## the services with fault injection compiled in (the exactness tests' mutants), in build/faults
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi
 
-mpi: $(BUILD)/tests/ranks/check_comm ## what the comm between processes is tested with, under mpirun
+mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/tests/ranks/check_comm ## the trainer for several processes under mpirun, and what its comm is tested with
 
 layers: ## who may include whom
 	@$(PYTHON) tests/tools/check-layers

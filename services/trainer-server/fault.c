@@ -12,10 +12,12 @@
 static const char *const names[] = {[FAULT_NONE] = "",
                                     [FAULT_FLIP_GRADIENT] = "flip-gradient",
                                     [FAULT_DOUBLE_BATCH] = "double-batch",
+                                    [FAULT_FLIP_WEIGHT] = "flip-weight",
                                     [FAULT_DIE_IN_BATCH] = "die-in-batch",
                                     [FAULT_DIE_BEFORE_STEP] = "die-before-step",
                                     [FAULT_DIE_IN_CHECKPOINT] = "die-in-checkpoint",
-                                    [FAULT_DIE_BEFORE_PUBLISH] = "die-before-publish"};
+                                    [FAULT_DIE_BEFORE_PUBLISH] = "die-before-publish",
+                                    [FAULT_SHORT_SHARD] = "short-shard"};
 static enum trainer_fault chosen;
 static bool struck;    /* what strikes once has */
 static bool in_strike; /* the batch at hand is the one that is doubled */
@@ -65,4 +67,15 @@ bool fault_add_twice(const float *gradient, size_t n, int64_t version) {
 }
 
 void fault_batch_begin(void) { in_strike = false; }
+
+void fault_weights(struct weights *w, int64_t version) {
+  if (struck || !is_time(FAULT_FLIP_WEIGHT, version)) return;
+  *(uint8_t *)w->matrices[0].data ^= 1;
+  struck = true;
+  log_warn("fault: flip-weight at version %" PRId64, version);
+}
+
+void fault_shard(struct shard *shard) {
+  if (chosen == FAULT_SHORT_SHARD && shard_count(*shard) > 0) shard->end = (shard_blocks(shard->end) - 1) * SHARD_BLOCK;
+}
 #endif

@@ -1,13 +1,16 @@
 /* Faults on purpose, for the tests that must notice them or survive them.  Compiled only with -DLEASEHOLD_FAULTS
- * (--fault NAME); otherwise these are empty.  Each strikes in the second round or a later one (version 1 and up), and
- * says so in one line of the log first.
+ * (--fault NAME); otherwise these are empty.  Each but the last strikes in the second round or a later one (version 1 and
+ * up), and says so in one line of the log first.  Of several ranks only those strike that were given the flag.
  *
  *   flip-gradient       once: the sign bit of the largest element of one unit's gradient
  *   double-batch        once: the units of one batch are added to the sums twice
+ *   flip-weight         once: a bit of the first tensor, after a step
  *   die-in-batch        SIGKILL after about half of a batch's units are accumulated
  *   die-before-step     SIGKILL when a step is about to be applied, all its units accumulated
  *   die-in-checkpoint   SIGKILL with the checkpoint's folder half written, before it gets its name
  *   die-before-publish  SIGKILL after the version is durable, before it is pushed or announced
+ *
+ *   short-shard         from the start: this rank's shard ends a block of the norm before its bound
  *
  * One trainer a process, so what was chosen is the module's.  The engine's thread, but for fault_set. */
 #ifndef LEASEHOLD_TRAINER_FAULT_H
@@ -18,15 +21,19 @@
 #include <stdint.h>
 
 #include "common/base/rc.h"
+#include "common/model/model.h"
+#include "common/model/shard.h"
 
 enum trainer_fault {
   FAULT_NONE,
   FAULT_FLIP_GRADIENT,
   FAULT_DOUBLE_BATCH,
+  FAULT_FLIP_WEIGHT,
   FAULT_DIE_IN_BATCH,
   FAULT_DIE_BEFORE_STEP,
   FAULT_DIE_IN_CHECKPOINT,
-  FAULT_DIE_BEFORE_PUBLISH
+  FAULT_DIE_BEFORE_PUBLISH,
+  FAULT_SHORT_SHARD
 };
 
 #ifdef LEASEHOLD_FAULTS
@@ -40,6 +47,9 @@ void fault_gradient(float *gradient, size_t n, int64_t version);
 bool fault_add_twice(const float *gradient, size_t n, int64_t version);
 /* Before a batch's first unit. */
 void fault_batch_begin(void);
+void fault_shard(struct shard *shard);
+/* After a step from `version`. */
+void fault_weights(struct weights *w, int64_t version);
 #else
 static inline void fault_die(enum trainer_fault fault, int64_t version) { (void)fault, (void)version; }
 static inline void fault_gradient(float *gradient, size_t n, int64_t version) {
@@ -49,6 +59,8 @@ static inline bool fault_add_twice(const float *gradient, size_t n, int64_t vers
   return (void)gradient, (void)n, (void)version, false;
 }
 static inline void fault_batch_begin(void) {}
+static inline void fault_shard(struct shard *shard) { (void)shard; }
+static inline void fault_weights(struct weights *w, int64_t version) { (void)w, (void)version; }
 #endif
 
 #endif

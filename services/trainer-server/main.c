@@ -1,5 +1,8 @@
 /* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer*.c (engine), jobs.c, unit.c,
- * checkpoint.c, publisher.c, registration.c, route_*.c. */
+ * checkpoint.c, publisher.c, registration.c, route_*.c.
+ *
+ * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of what mpirun starts is the server, the others follow it.
+ * Any rank that ends ends all of them; whoever supervises mpirun starts it again. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
@@ -9,13 +12,38 @@
 #include "services/trainer-server/registration.h"
 #include "services/trainer-server/routes.h"
 
-enum { DRAIN_MS = 2000, TICK_MS = 100 };
+#ifdef LEASEHOLD_MPI
+#define PROGRAM_NAME "trainer-server-mpi"
+#define PROGRAM_SUMMARY \
+  "The trainer-server as several processes under mpirun: rank 0 serves, the others compute with it."
+#else
+#define PROGRAM_NAME    "trainer-server"
+#define PROGRAM_SUMMARY "Learns: log-probabilities, gradients, AdamW steps, checkpoints, published weights."
+#endif
+
+enum { DRAIN_MS = 2000, TICK_MS = 100, START_MS = 60000 };
 
 struct settings {
   struct program_settings program;
   const char *coordinator, *advertise_url, *name, *fault;
+  int64_t rank_silence_ms;
   struct trainer_options trainer;
 };
+
+/* Until a signal, or until the ranks end by themselves: then RC_OK when one of them got the signal, else why. */
+static enum rc wait_for_end(struct trainer *t, struct err *err) {
+  struct err why = {0};
+  while (!signals_stop_requested() && !trainer_ended(t, &why)) clock_sleep_ms(TICK_MS);
+  if (why.rc != RC_OK) *err = why;
+  log_info("stopping");
+  return why.rc;
+}
+
+/* The engine first: its last step goes to the publisher.  Then the ranks part: no other thread uses the comm. */
+static void stop(struct settings *s, struct trainer *t) {
+  if (t) trainer_stop(t);
+  if (s->trainer.comm) s->trainer.comm->free(s->trainer.comm);
+}
 
 static enum rc serve(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
@@ -47,16 +75,37 @@ static enum rc serve(struct settings *s, struct err *err) {
                                              .advertise_url = s->advertise_url};
     if ((rc = registration_start(&registration, &tie, trainer, publisher, err)) != RC_OK) goto out;
   }
-  while (!signals_stop_requested()) clock_sleep_ms(TICK_MS);
-  log_info("stopping");
+  rc = wait_for_end(trainer, err);
 out:
   registration_stop(registration);
-  if (trainer) trainer_stop(trainer); /* the engine first: its last step goes to the publisher */
+  if (rc != RC_OK && s->trainer.comm) s->trainer.comm->give_up(s->trainer.comm);
+  stop(s, trainer);
   publisher_destroy(publisher);
   http_server_stop(server, DRAIN_MS);
   trainer_destroy(trainer);
   return rc;
 }
+
+#ifdef LEASEHOLD_MPI
+static enum rc follow(struct settings *s, struct err *err) {
+  struct trainer *trainer = NULL;
+  enum rc rc = trainer_create(&trainer, &s->trainer, err);
+  if (rc == RC_OK) rc = wait_for_end(trainer, err);
+  if (rc != RC_OK) s->trainer.comm->give_up(s->trainer.comm);
+  stop(s, trainer);
+  trainer_destroy(trainer);
+  return rc;
+}
+
+static enum rc run_rank(struct settings *s, struct err *err) {
+  const struct comm_mpi_options options = {.start_ms = START_MS, .silence_ms = s->rank_silence_ms};
+  const enum rc rc = comm_mpi_create(&s->trainer.comm, &options, err);
+  if (rc != RC_OK) return rc;
+  return s->trainer.comm->rank == 0 ? serve(s, err) : follow(s, err);
+}
+#else
+static enum rc run_rank(struct settings *s, struct err *err) { return serve(s, err); }
+#endif
 
 int main(int argc, char **argv) {
   struct settings s = {0};
@@ -86,22 +135,27 @@ int main(int argc, char **argv) {
        "checkpoints kept of a run, besides version 0"},
       {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0,
        "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
+#ifdef LEASEHOLD_MPI
+      {"rank-silence-ms", OPTION_INT, &s.rank_silence_ms, "5000", 500, 600000,
+       "a rank that the others have not heard of for so long is dead, and the job ends"},
+      {"rank-wait-ms", OPTION_INT, &s.trainer.rank_wait_ms, "600000", 1000, 86400000,
+       "the longest that ranks wait for each other's work: the slowest group of a batch, a checkpoint"},
+#endif
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif
   };
-  const struct program program = {
-      .name = "trainer-server",
-      .summary = "Learns: log-probabilities, gradients, AdamW steps, checkpoints, published weights.",
-      .options = options,
-      .option_count = sizeof options / sizeof options[0],
-      .settings = &s.program};
+  const struct program program = {.name = PROGRAM_NAME,
+                                  .summary = PROGRAM_SUMMARY,
+                                  .options = options,
+                                  .option_count = sizeof options / sizeof options[0],
+                                  .settings = &s.program};
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
 #ifdef LEASEHOLD_FAULTS
   if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
 #endif
-  if (rc == RC_OK && run) rc = serve(&s, &err);
+  if (rc == RC_OK && run) rc = run_rank(&s, &err);
   return program_end(&program, rc, &err);
 }

@@ -29,6 +29,7 @@ struct jobs *trainer_jobs(struct trainer *t) {
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
 const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
 const char *trainer_kernels(const struct trainer *t) { return t->ops->name; }
+int trainer_ranks(const struct trainer *t) { return t->ranks.comm->size; }
 void trainer_set_publisher(struct trainer *t, struct publisher *p) { t->publisher = p; }
 void trainer_count_push(struct trainer *t, int64_t took_us) {
   metric_add(t->timeline.seconds[CAUSE_PUSH], (double)took_us * 1e-6);
@@ -98,7 +99,7 @@ enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err) {
 
 static void engine_job(struct trainer *t, struct job *job) {
   const enum job_kind kind = job->kind;
-  struct err err = {0};
+  struct err err = {0}, lost;
   enum rc rc;
   jobs_running(t->jobs, job);
   switch (kind) {
@@ -109,6 +110,7 @@ static void engine_job(struct trainer *t, struct job *job) {
   if (kind == JOB_OPEN_RUN) timeline_mark(&t->timeline, CAUSE_LOAD, clock_monotonic_us());
   if (rc == RC_OK && kind == JOB_STEP) return; /* ended, or the publisher's since: maybe dropped already */
   if (rc == RC_UNAVAILABLE && atomic_load(&t->stopping)) return;
+  if (rc != RC_OK && trainer_lost(t, &lost)) return;
   if (rc != RC_OK) log_warn("job %s failed: %s", job->id, err.message);
   jobs_finish(t->jobs, job, rc == RC_OK ? NULL : &err);
 }
@@ -137,14 +139,30 @@ static void *engine_main(void *context) {
   void *item;
   pool_enter();
   while (!atomic_load(&t->stopping)) {
+    struct err err = {0};
     const enum rc rc = queue_pop(t->queue, &item, POLL_MS);
     engine_waited(t);
-    if (rc != RC_OK) continue;
+    if (ranks_tick(t, &err) != RC_OK || rc != RC_OK) continue;
     engine_busy(t, true);
     engine_job(t, item);
     engine_busy(t, false);
   }
+  struct err why;
+  if (!trainer_lost(t, &why)) ranks_tell(t, &(struct command){.order = ORDER_END}, NULL, &why);
+  atomic_store(&t->ended, true);
   return NULL; /* what is queued stays in the job table, which frees it */
+}
+
+bool trainer_lost(struct trainer *t, struct err *why) {
+  pthread_mutex_lock(&t->lock);
+  *why = t->why;
+  pthread_mutex_unlock(&t->lock);
+  return why->rc != RC_OK;
+}
+
+bool trainer_ended(struct trainer *t, struct err *why) {
+  trainer_lost(t, why);
+  return atomic_load(&t->ended);
 }
 
 static void metrics_make(struct trainer *t) {
@@ -156,6 +174,8 @@ static void metrics_make(struct trainer *t) {
   t->metric_skipped = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_skipped_total", "",
                                        "Steps skipped: poisoned or without units");
   t->metric_version = metrics_register(METRIC_GAUGE, "leasehold_trainer_version", "", "The current policy version");
+  metric_set(metrics_register(METRIC_GAUGE, "leasehold_trainer_ranks", "", "Processes that are this trainer"),
+             trainer_ranks(t));
   t->metric_replaying = metrics_register(METRIC_GAUGE, "leasehold_trainer_replaying", "",
                                          "1 while the logged rounds of a recovery are replayed");
 }
@@ -166,11 +186,13 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   struct trainer *t = calloc(1, sizeof *t);
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "the trainer's state was refused memory");
   t->options = *options;
+  t->ranks.comm = options->comm ? options->comm : comm_self();
   pthread_mutex_init(&t->lock, NULL);
   training_config_defaults(&t->training);
   metrics_make(t);
   timeline_begin(&t->timeline, clock_monotonic_us());
-  enum rc rc = file_make_dirs(options->state_dir, err);
+  const bool first = t->ranks.comm->rank == 0;
+  enum rc rc = first ? file_make_dirs(options->state_dir, err) : RC_OK;
   if (rc == RC_OK) rc = model_config_load(&t->config, options->model_dir, err);
   if (rc == RC_OK) rc = pool_create(&t->pool, (int)options->threads, err);
   if (rc == RC_OK) rc = ops_cpu_create(&t->ops, FORMAT_BF16, options->isa, t->pool, err);
@@ -178,7 +200,9 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   if (rc == RC_OK) rc = model_create(&t->model, &t->config, t->ops, (int)options->context_max, err);
   if (rc == RC_OK) rc = trainer_check_memory(t, err);
   if (rc == RC_OK) rc = weights_create(&t->weights, t->model, true, err);
-  if (rc == RC_OK) rc = optimizer_create(&t->optimizer, t->model, &idle, err);
+  if (rc == RC_OK)
+    rc = optimizer_create_shard(&t->optimizer, t->model, ranks_shard(options, t->model->params.elements), &idle, err);
+  if (rc == RC_OK) rc = ranks_make(t, err);
   if (rc == RC_OK)
     rc = trainer_learner_for(t, (int)options->chunk_tokens, err); /* the largest that a run may ask for */
   if (rc == RC_OK) rc = jobs_create(&t->jobs, err);
@@ -190,10 +214,11 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
       rc = err_set(err, RC_NO_MEMORY, NULL, "the table of a step's groups needs %zu bytes, which were refused",
                    sizeof *t->accumulated);
   }
-  if (rc == RC_OK) rc = trainer_restore(t, err);
+  if (rc == RC_OK) rc = ranks_compare(t, err);
+  if (rc == RC_OK && first) rc = trainer_restore(t, err);
   timeline_mark(&t->timeline, CAUSE_LOAD, clock_monotonic_us());
   if (rc == RC_OK) {
-    t->thread_runs = pthread_create(&t->thread, NULL, engine_main, t) == 0;
+    t->thread_runs = pthread_create(&t->thread, NULL, first ? engine_main : follow_main, t) == 0;
     if (!t->thread_runs) rc = err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be started");
   }
   if (rc != RC_OK) {
@@ -214,6 +239,7 @@ void trainer_stop(struct trainer *t) {
 void trainer_destroy(struct trainer *t) {
   if (!t) return;
   if (t->thread_runs) trainer_stop(t);
+  ranks_free(t);
   free(t->accumulated);
   free(t->history);
   weights_blob_release(t->blob);

@@ -16,6 +16,11 @@
  * stays pending: its weights are the engine's already, so nothing but the same step, submitted again, or another run
  * may follow.
  *
+ * Several processes can be one trainer, one rank each: rank 0 is the trainer-server that the coordinator knows, and its
+ * engine tells the others' what to do next (trainer_ranks.c); they compute their share of every batch and of every step
+ * (trainer_follow.c), and serve nobody.  The bits are those of one rank.  A rank that is lost ends the others: the job
+ * is started again, and replayed.
+ *
  * Previous hop of a rollout: the coordinator's driver.c (submit-batch).  Next hop: checkpoint.c and publisher.c.
  */
 #ifndef LEASEHOLD_TRAINER_TRAINER_H
@@ -26,6 +31,7 @@
 
 #include "common/base/memory_plan.h"
 #include "common/base/queue.h"
+#include "common/comm/comm.h"
 #include "common/model/backward.h"
 #include "common/model/optimizer.h"
 #include "common/wire/training.h"
@@ -38,6 +44,8 @@ struct trainer_options {
   int64_t threads, chunk_tokens, context_max, keep_checkpoints, memory_max;
   int64_t random_init_seed;   /* used when model_dir has no model.safetensors; < 0: refuse */
   bool recompute_activations; /* see struct learner_options */
+  struct comm *comm;          /* the ranks of this trainer, borrowed until trainer_stop; NULL: this process alone */
+  int64_t rank_wait_ms;       /* the longest that ranks wait for each other's work, e.g. a large group's */
 };
 
 /* Serialized weights of one version, shared by pulls and pushes. */
@@ -71,7 +79,8 @@ struct trainer;
 /* Everything that a trainer allocates for this model under these options; pure.  The README's formula. */
 void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options);
 
-/* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread. */
+/* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread.  Of several ranks all must
+ * come here; rank 0 loads, and the others need no state_dir and of model_dir only config.json. */
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);
 /* Ends the engine after the step or the gradient unit in hand.  Jobs that did not end stay as they are, and nothing
  * of theirs is durable: the coordinator finds the trainer gone, not the job failed, and submits it again to the next
@@ -79,11 +88,16 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
 void trainer_stop(struct trainer *t);
 void trainer_destroy(struct trainer *t); /* NULL is fine */
 
+/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else what became of one of
+ * them. */
+bool trainer_ended(struct trainer *t, struct err *why);
+
 void trainer_view(struct trainer *t, struct trainer_view *out);
 struct jobs *trainer_jobs(struct trainer *t);
 const struct model_config *trainer_model_config(const struct trainer *t);
 const char *trainer_model_dir(const struct trainer *t);
 const char *trainer_kernels(const struct trainer *t); /* "cpu-v4" */
+int trainer_ranks(const struct trainer *t);           /* 1: this process alone */
 /* A reference to the current version's bytes; release it. RC_NOT_FOUND, RC_CONFLICT when version is superseded, or
  * RC_UNAVAILABLE when a replay is to reach it. run "" matches any. */
 enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,

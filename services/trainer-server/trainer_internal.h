@@ -5,7 +5,8 @@
  *   trainer_run.c      opening a run: configuration, reference           trainer_batch.c    log-probabilities and gradients
  *   trainer_step.c     the optimizer step                                trainer_restore.c  a checkpoint, or the model folder, at start
  *   accumulated.c      the groups since the last step                    timeline.c         what the engine did, by cause
- *   trainer_memory.c   what all of it needs
+ *   trainer_memory.c   what all of it needs                              unit_report.c      a unit's results from rank to rank
+ *   trainer_ranks.c    what ranks tell each other, and rank 0 the others  trainer_follow.c   the engine of every other rank
  */
 #ifndef LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
 #define LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
@@ -17,8 +18,21 @@
 #include "services/trainer-server/timeline.h"
 #include "services/trainer-server/trainer.h"
 #include "services/trainer-server/unit.h"
+#include "services/trainer-server/unit_report.h"
 
 enum { CHUNK_TOKENS_MIN = 2 };
+
+/* The ranks of this trainer, and where each one's share of what they have in common begins: [size + 1] each. */
+struct ranks {
+  struct comm *comm; /* borrowed */
+  size_t *elements;  /* of the parameters: the shards' bounds */
+  size_t *floats, *operands, *squares,
+      *verdicts;         /* bytes of arrays: of an optimizer's, of weights, of the norm's blocks, of verdict */
+  double *block_squares; /* [shard_blocks(params.elements)] */
+  struct err *verdict;   /* [size] */
+  int64_t told_us;       /* rank 0: when it last told the others something */
+  struct digest digest;  /* the others: of the weights that they hold */
+};
 
 struct trainer {
   /* set by trainer_create, constant afterwards */
@@ -34,6 +48,8 @@ struct trainer {
   pthread_t thread;
   bool thread_runs;
   atomic_bool stopping;
+  struct ranks ranks;
+  atomic_bool ended; /* the engine's thread is through, and `why` is final */
 
   /* the engine thread's */
   struct weights *weights, *reference; /* current; frozen for the KL term or NULL */
@@ -55,12 +71,17 @@ struct trainer {
   double step_loss; /* of the units since the last step */
   int64_t step_tokens;
 
-  pthread_mutex_t lock; /* guards view and blob */
+  pthread_mutex_t lock; /* guards view, blob and why */
+  struct err why;       /* RC_OK unless a rank is lost */
   struct trainer_view view;
   struct weights_blob *blob; /* the current version's bytes */
 
   struct metric *metric_tokens, *metric_steps, *metric_skipped, *metric_version, *metric_units, *metric_replaying;
 };
+
+/* --- trainer.c --- */
+/* Is a rank lost?  *why is RC_OK when not. */
+bool trainer_lost(struct trainer *t, struct err *why);
 
 /* --- trainer_version.c --- */
 void trainer_run_set(struct trainer *t, const struct digest *run_digest, int chunk_tokens);
@@ -87,10 +108,26 @@ enum rc trainer_keep_config(struct trainer *t, const struct training_config *c, 
 enum rc trainer_learner_for(struct trainer *t, int chunk_tokens, struct err *err);
 enum rc trainer_job_open_run(struct trainer *t, struct job *job, struct err *err);
 
+/* The rest of opening a training run, on every rank: learner and reference, which may be refused; then, when no rank
+ * refused, the optimizer. */
+enum rc training_prepare(struct trainer *t, struct err *err);
+void training_begin(struct trainer *t, const struct optimizer_config *o);
+
 /* --- trainer_batch.c --- */
+/* The units of a batch that this rank has to compute, into the sums where adds[g]; stops at the first that fails. */
+struct batch_work {
+  const struct submit_batch *in;
+  const uint8_t *adds;         /* [group_count] 0: its gradient is in the sums already */
+  size_t first;                /* units of earlier batches since the last step: see unit_rank */
+  struct unit_report *reports; /* [group_count] zeroed by the caller; the own ones are filled */
+};
+enum rc batch_units(struct trainer *t, const struct batch_work *work, struct arena *arena, struct err *err);
 enum rc trainer_job_batch(struct trainer *t, struct job *job, struct err *err);
 
 /* --- trainer_step.c --- */
+/* Sums -> masters -> weights of every rank, on every rank; denominator 0: the sums are forgotten, and the step is
+ * skipped. */
+enum rc step_take(struct trainer *t, int64_t version, double denominator, struct step_result *result, struct err *err);
 /* Digest -> durable; then the version is ours.  After RC_OK the job has ended (a replayed step) or is the
  * publisher's. */
 enum rc trainer_job_step(struct trainer *t, struct job *job, struct err *err);
@@ -102,6 +139,64 @@ struct learner_options trainer_learner_options(const struct trainer_options *o, 
 enum rc trainer_check_memory(const struct trainer *t, struct err *err);
 /* The same for the frozen reference of a run with a KL term, which start does not plan for. */
 enum rc trainer_check_reference(const struct trainer *t, struct err *err);
+
+/* --- trainer_ranks.c: with one rank none of it does anything, nor costs anything --- */
+/* What rank 0 tells the others: what all of them do next, together.  Sent as it lies in memory. */
+enum order {
+  ORDER_MEET,    /* nothing: who is asked to stop? */
+  ORDER_OPEN,    /* payload: struct open_run */
+  ORDER_RESUME,  /* payload: the run as it was opened; steps */
+  ORDER_WEIGHTS, /* which: rank 0's current weights, or its frozen reference, to all */
+  ORDER_SPREAD,  /* which: the optimizer's array from rank 0's gradient memory into the shards */
+  ORDER_COLLECT, /* which: the shards of the optimizer's array into everybody's gradient memory */
+  ORDER_BATCH,   /* payload: adds[groups], then struct submit_batch; first */
+  ORDER_STEP,    /* denominator, version */
+  ORDER_CHECK,   /* everybody's digest of the weights must be rank 0's */
+  ORDER_END
+};
+enum { WEIGHTS_CURRENT, WEIGHTS_REFERENCE };
+struct command {
+  enum order order;
+  int which;
+  int64_t version, steps;
+  double denominator;
+  uint64_t groups, first, payload_bytes;
+};
+
+enum rc ranks_make(struct trainer *t, struct err *err);
+void ranks_free(struct trainer *t);
+static inline bool ranks_alone(const struct trainer *t) { return t->ranks.comm->size == 1; }
+struct shard ranks_shard(const struct trainer_options *options, size_t elements);
+/* All ranks, at start: do they hold one model, under the same options? */
+enum rc ranks_compare(struct trainer *t, struct err *err);
+/* A rank is lost, or this one cannot go on: the engine ends, and so do the other ranks.  Returns why->rc. */
+enum rc ranks_lose(struct trainer *t, const struct err *why);
+/* Rank 0 tells; payload may be NULL.  What follows is the order's: each is carried out by all, rank 0 included. */
+enum rc ranks_tell(struct trainer *t, const struct command *c, const struct buf *payload, struct err *err);
+/* The others are told; payload is overwritten. */
+enum rc ranks_hear(struct trainer *t, struct command *c, struct buf *payload, struct err *err);
+/* Rank 0, between jobs: now and then an ORDER_MEET, which also finds the lost. */
+enum rc ranks_tick(struct trainer *t, struct err *err);
+
+/* What the orders have in common on all ranks: */
+enum rc ranks_meet(struct trainer *t, struct err *err); /* sets stopping where a rank is asked to stop */
+enum rc ranks_share_weights(struct trainer *t, struct weights *w, struct err *err);
+enum rc ranks_spread(struct trainer *t, int which, struct err *err);
+enum rc ranks_collect(struct trainer *t, int which, struct err *err);
+enum rc ranks_step(struct trainer *t, double denominator, struct step_result *result, struct err *err);
+/* RC_CORRUPT, and the comm is lost, when a rank's weights are not rank 0's. */
+enum rc ranks_check_digest(struct trainer *t, const struct digest *mine, struct err *err);
+/* The first failure of all ranks' rc, on every rank. */
+enum rc ranks_agree(struct trainer *t, enum rc rc, struct err *err);
+/* Every rank's bytes to all, rank after rank: begin[size + 1] says where each one's are in *all. */
+enum rc ranks_exchange(struct trainer *t, const struct buf *mine, struct buf *all, size_t *begin, struct err *err);
+/* Orders that rank 0 gives and takes part in at once. */
+enum rc ranks_tell_weights(struct trainer *t, struct weights *w, int which, struct err *err);
+struct checkpoint_arrays ranks_arrays(struct trainer *t);
+
+/* --- trainer_follow.c --- */
+/* The engine's thread of every rank but 0. */
+void *follow_main(void *trainer);
 
 /* --- trainer_restore.c --- */
 /* The newest checkpoint, or the model folder. */

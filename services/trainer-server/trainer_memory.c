@@ -14,7 +14,7 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
   const struct learner_memory learner = learner_memory(m, &o);
   *out = (struct memory_plan){0};
   memory_plan_add(out, "weights", weights_bytes(m, true));
-  memory_plan_add(out, "optimizer", optimizer_bytes(m, shard_of(m->params.elements, 0, 1)));
+  memory_plan_add(out, "optimizer", optimizer_bytes(m, ranks_shard(options, m->params.elements)));
   memory_plan_add(out, "activations", learner.activations);
   memory_plan_add(out, "scratch", learner.scratch + m->ops->scratch_bytes + model_rope_bytes(m));
   memory_plan_add(out, "published versions", 2 * model_file_bytes(m)); /* the current one's bytes, and the next one's */

@@ -27,6 +27,26 @@ static enum rc weights_initial(struct trainer *t, struct err *err) {
   return RC_OK;
 }
 
+/* The other ranks take up the run that the checkpoint is of: its configuration, then its reference and weights.  The
+ * optimizer's arrays have been spread while they were read. */
+static enum rc ranks_resume(struct trainer *t, const struct open_run *opened, int64_t steps, struct err *err) {
+  struct buf payload = BUF_INIT;
+  if (ranks_alone(t)) return RC_OK;
+  open_run_encode(opened, &payload);
+  enum rc rc = buf_check(&payload, err);
+  if (rc == RC_OK) rc = ranks_tell(t, &(struct command){.order = ORDER_RESUME, .steps = steps}, &payload, err);
+  buf_free(&payload);
+  if (rc == RC_OK && t->reference) rc = ranks_tell_weights(t, t->reference, WEIGHTS_REFERENCE, err);
+  return rc;
+}
+
+/* The current weights to all ranks, which must then hold the same. */
+static enum rc ranks_begin(struct trainer *t, const struct digest *digest, struct err *err) {
+  enum rc rc = ranks_tell_weights(t, t->weights, WEIGHTS_CURRENT, err);
+  if (rc == RC_OK) rc = ranks_tell(t, &(struct command){.order = ORDER_CHECK}, NULL, err);
+  return rc == RC_OK ? ranks_check_digest(t, digest, err) : rc;
+}
+
 /* The frozen reference of a resumed run: its version 0, which pruning never removes. */
 static enum rc reference_restore(struct trainer *t, const char *run, struct err *err) {
   enum rc rc = trainer_check_reference(t, err);
@@ -70,9 +90,14 @@ static enum rc checkpoint_adopt(struct trainer *t, struct checkpoint *c, struct 
   if (rc == RC_OK) rc = trainer_run_digest(&run_digest, &opened, err);
   if (rc == RC_OK) rc = trainer_learner_for(t, c->meta.training.chunk_tokens, err);
   if (rc == RC_OK && t->unit.loss.kl_coefficient != 0) rc = reference_restore(t, c->meta.run, err);
+  if (rc == RC_OK) rc = ranks_resume(t, &opened, c->meta.optimizer_steps, err);
   if (rc == RC_OK) rc = step_restore(t, &c->meta, err);
   if (rc == RC_OK) rc = trainer_blob_make(t, c->meta.run, c->meta.version, &b, err);
-  if (rc != RC_OK) return rc;
+  if (rc == RC_OK) rc = ranks_begin(t, &b->digest, err);
+  if (rc != RC_OK) {
+    weights_blob_release(b);
+    return rc;
+  }
   optimizer_configure(t->optimizer, &o);
   optimizer_set_step_count(t->optimizer, c->meta.optimizer_steps);
   t->seed = c->meta.seed;
@@ -87,13 +112,17 @@ static enum rc checkpoint_adopt(struct trainer *t, struct checkpoint *c, struct 
 
 enum rc trainer_restore(struct trainer *t, struct err *err) {
   struct checkpoint c;
-  const struct checkpoint_arrays arrays = checkpoint_arrays_of(t->optimizer);
+  const struct checkpoint_arrays arrays = ranks_arrays(t);
   enum rc rc = checkpoint_load(&c, t->options.state_dir, t->model, t->weights, &arrays, err);
   if (rc == RC_NOT_FOUND) {
     struct weights_blob *b = NULL;
     rc = weights_initial(t, err);
     if (rc == RC_OK) rc = trainer_blob_make(t, "", 0, &b, err);
-    if (rc == RC_OK) trainer_version_set(t, b);
+    if (rc == RC_OK) rc = ranks_begin(t, &b->digest, err);
+    if (rc == RC_OK)
+      trainer_version_set(t, b);
+    else
+      weights_blob_release(b);
     return rc;
   }
   if (rc != RC_OK) return rc;

@@ -116,17 +116,33 @@ static enum rc reference_freeze(struct trainer *t, struct err *err) {
   return rc;
 }
 
-/* What a training run starts with: weights as they are, everything else fresh. */
-static enum rc training_begin(struct trainer *t, const struct optimizer_config *o, const struct weights_blob *b,
-                              struct err *err) {
-  enum rc rc = trainer_learner_for(t, t->training.chunk_tokens, err);
-  if (rc == RC_OK) rc = reference_freeze(t, err);
-  if (rc != RC_OK) return rc;
+enum rc training_prepare(struct trainer *t, struct err *err) {
+  const enum rc rc = trainer_learner_for(t, t->training.chunk_tokens, err);
+  return rc == RC_OK ? reference_freeze(t, err) : rc;
+}
+
+/* A run depends on the weights it starts from, and on nothing older. */
+void training_begin(struct trainer *t, const struct optimizer_config *o) {
+  const struct shard s = optimizer_shard(t->optimizer);
   optimizer_reset(t->optimizer, o);
-  weights_to_masters(
-      t->weights,
-      optimizer_masters(t->optimizer)); /* a run depends on the weights it starts from, and on nothing older */
-  return trainer_write_checkpoint(t, b, NULL, err);
+  t->grads_clear = false; /* they serve as scratch between units */
+  weights_to_masters(t->weights, t->grads);
+  memcpy(optimizer_masters(t->optimizer), t->grads + s.begin, shard_count(s) * sizeof *t->grads);
+}
+
+/* On all ranks, or on none when one refuses. */
+static enum rc training_open(struct trainer *t, const struct open_run *in, const struct optimizer_config *o,
+                             struct err *err) {
+  struct buf payload = BUF_INIT;
+  if (!ranks_alone(t)) open_run_encode(in, &payload);
+  enum rc rc = buf_check(&payload, err);
+  if (rc == RC_OK) rc = ranks_tell(t, &(struct command){.order = ORDER_OPEN}, &payload, err);
+  buf_free(&payload);
+  if (rc != RC_OK) return rc;
+  rc = training_prepare(t, err);
+  rc = ranks_agree(t, rc, err);
+  if (rc == RC_OK) training_begin(t, o);
+  return rc;
 }
 
 static enum rc open_answer(struct trainer *t, struct job *job) {
@@ -152,7 +168,10 @@ enum rc trainer_job_open_run(struct trainer *t, struct job *job, struct err *err
   t->unit = unit;
   t->seed = in->seed;
   rc = trainer_keep_config(t, &in->training, err);
-  if (rc == RC_OK && trainer_trains(&t->training)) rc = training_begin(t, &o, b, err);
+  if (rc == RC_OK && trainer_trains(&t->training)) {
+    rc = training_open(t, in, &o, err);
+    if (rc == RC_OK) rc = trainer_write_checkpoint(t, b, NULL, err);
+  }
   if (rc != RC_OK) {
     weights_blob_release(b);
     return rc;

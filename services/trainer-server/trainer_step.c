@@ -56,21 +56,38 @@ static enum rc step_check(struct trainer *t, const struct submit_step *in, struc
   return RC_OK;
 }
 
-/* Accumulators -> masters -> bf16, once: a step that is submitted again because its checkpoint failed finds it done. */
-static void step_apply(struct trainer *t, const struct submit_step *in) {
-  if (t->step_pending) return;
-  fault_die(FAULT_DIE_BEFORE_STEP, in->version);
-  struct step_result result = {.skipped = true};
+enum rc step_take(struct trainer *t, int64_t version, double denominator, struct step_result *result, struct err *err) {
+  fault_die(FAULT_DIE_BEFORE_STEP, version);
+  *result = (struct step_result){.skipped = true};
   t->grads_clear = false; /* the step uses their memory */
-  if (in->group_count > 0 && in->denominator > 0)
-    optimizer_step(t->optimizer, in->denominator, &result);
-  else
+  if (denominator == 0) {
     optimizer_discard(t->optimizer);
-  if (!result.skipped) weights_from_masters(t->weights, optimizer_masters(t->optimizer));
+    return RC_OK;
+  }
+  enum rc rc = RC_OK;
+  if (!ranks_alone(t)) {
+    rc = ranks_step(t, denominator, result, err);
+  } else {
+    optimizer_step(t->optimizer, denominator, result);
+    if (!result->skipped) weights_from_masters(t->weights, optimizer_masters(t->optimizer));
+  }
+  fault_weights(t->weights, version);
+  return rc;
+}
+
+/* Accumulators -> masters -> bf16, once: a step that is submitted again because its checkpoint failed finds it done. */
+static enum rc step_apply(struct trainer *t, const struct submit_step *in, struct err *err) {
+  if (t->step_pending) return RC_OK;
+  const struct command step = {.order = ORDER_STEP,
+                               .version = in->version,
+                               .denominator = in->group_count > 0 && in->denominator > 0 ? in->denominator : 0};
+  enum rc rc = ranks_tell(t, &step, NULL, err);
+  if (rc == RC_OK) rc = step_take(t, step.version, step.denominator, &t->pending, err);
+  if (rc != RC_OK) return rc;
   accumulated_clear(t->accumulated);
   t->step_pending = true;
-  t->pending = result;
   snprintf(t->pending_step, sizeof t->pending_step, "%s", in->step_id);
+  return RC_OK;
 }
 
 /* The step's checkpoint, when one is due: a replay that has reached what is recorded must not have to be replayed
@@ -116,14 +133,17 @@ enum rc trainer_job_step(struct trainer *t, struct job *job, struct err *err) {
   const int64_t begun_us = clock_monotonic_us();
   enum rc rc = step_check(t, in, err);
   if (rc != RC_OK) return rc;
-  step_apply(t, in);
+  if ((rc = step_apply(t, in, err)) != RC_OK) return rc;
   if ((rc = trainer_blob_make(t, in->run, in->version + 1, &b, err)) != RC_OK) return rc;
   *out = (struct step_status){.version = b->version,
                               .digest = b->digest,
                               .grad_norm = t->pending.grad_norm,
                               .lr = t->pending.lr,
                               .skipped = t->pending.skipped};
-  if ((rc = history_add(t, out, in->denominator, err)) != RC_OK) goto out;
+  rc = ranks_tell(t, &(struct command){.order = ORDER_CHECK}, NULL, err);
+  if (rc == RC_OK) rc = ranks_check_digest(t, &b->digest, err);
+  if (rc == RC_OK) rc = history_add(t, out, in->denominator, err);
+  if (rc != RC_OK) goto out;
   const int64_t stepped_us = clock_monotonic_us();
   out->step_us = stepped_us - begun_us;
   timeline_mark(&t->timeline, CAUSE_STEP, stepped_us);

@@ -115,9 +115,8 @@ enum rc trainer_write_checkpoint(struct trainer *t, const struct weights_blob *b
   }
   meta.epoch = v.epoch;
   meta.fence = v.fence;
-  const struct checkpoint_arrays arrays = checkpoint_arrays_of(t->optimizer);
-  enum rc rc =
-      checkpoint_write(t->options.state_dir, t->options.model_dir, &meta, t->model, &arrays, &b->bytes, err);
+  const struct checkpoint_arrays arrays = ranks_arrays(t);
+  enum rc rc = checkpoint_write(t->options.state_dir, t->options.model_dir, &meta, t->model, &arrays, &b->bytes, err);
   if (rc != RC_OK) return rc;
   struct err kept = {0};
   rc = checkpoint_prune(t->options.state_dir, b->run, b->version, t->options.keep_checkpoints, &kept);

@@ -80,11 +80,14 @@ def call(method, url, body=None, headers=None, raw=False):
 
 
 class Service:
-    """One process.  It can be killed, frozen and started again: with the same name, data and port, with other flags or another binary."""
+    """One process.  It can be killed, frozen and started again: with the same name, data and port, with other flags or another binary.
 
-    def __init__(self, cluster, name, program, args, bin_dir):
+    launcher: how the service is started when it is several processes: see ranks.py.  Then `process` is the launcher."""
+
+    def __init__(self, cluster, name, program, args, bin_dir, launcher=None):
         self.name = name
         self.program = program
+        self.launcher = launcher
         self.args = list(args)
         self.cluster_folder = cluster.folder
         self.log = cluster.folder / f"{name}.log"
@@ -93,10 +96,12 @@ class Service:
     def launch(self, args, bin_dir, port):
         port_file = self.cluster_folder / f"{self.name}.port"
         port_file.unlink(missing_ok=True)
-        command = [str(bin_dir / self.program), "--port", str(port), "--port-file", str(port_file), *map(str, args)]
+        flags = ["--port", str(port), "--port-file", str(port_file), *map(str, args)]
+        command = self.launcher.command(flags) if self.launcher else [str(bin_dir / self.program), *flags]
+        environment = self.launcher.environment() if self.launcher else None
         self.log_from = self.log.stat().st_size if self.log.exists() else 0
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.cluster_folder)
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.cluster_folder, env=environment)
         deadline = Deadline(START_SECONDS)
         while not port_file.exists() or not port_file.read_text().strip():
             if self.process.poll() is not None:
@@ -178,7 +183,7 @@ def without_fault(args):
 class Cluster:
     """A coordinator, a trainer-server and any number of generation-servers."""
 
-    def __init__(self, folder, model=DATA / "model", trainer=(), coordinator=(), trainer_bin=None, coordinator_bin=None):
+    def __init__(self, folder, model=DATA / "model", trainer=(), coordinator=(), trainer_bin=None, coordinator_bin=None, launcher=None):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.services = []
@@ -192,13 +197,14 @@ class Cluster:
                 "trainer-server",
                 ["--coordinator", self.coordinator.url, "--model", model, "--state-dir", self.folder / "state", "--name", "trainer", *trainer],
                 trainer_bin,
+                launcher,
             )
         except Exception:
             self.close()
             raise
 
-    def start(self, name, program, args, bin_dir=None):
-        service = Service(self, name, program, args, bin_dir or BIN)
+    def start(self, name, program, args, bin_dir=None, launcher=None):
+        service = Service(self, name, program, args, bin_dir or BIN, launcher)
         self.services.append(service)
         return service
 

@@ -2,10 +2,38 @@
 import os
 import pathlib
 
+from harness import BIN, FAULT_BIN
+
 MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
 # The launcher as somebody who does nothing about a lost process, so that the ranks must find out for themselves.
 MPIRUN_BLIND = [*MPIRUN, "--enable-recovery"]
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container
+
+
+def environment():
+    return {**os.environ, **ENVIRONMENT}
+
+
+class Ranks:
+    """Starts the trainer as so many ranks; faults: {rank: the fault that strikes it, in the faulty binary}."""
+
+    def __init__(self, count, faults=None, blind=False, flags=()):
+        self.count = count
+        self.faults = faults or {}
+        self.mpirun = MPIRUN_BLIND if blind else MPIRUN
+        self.flags = [*map(str, flags)]
+
+    def command(self, flags):
+        """One program for each rank, in order: ranks are counted through."""
+        command = [*self.mpirun]
+        for rank in range(self.count):
+            fault = self.faults.get(rank)
+            program = (FAULT_BIN if fault else BIN) / "trainer-server-mpi"
+            command += [":"] if rank else []
+            command += ["-n", "1", str(program), *flags, *self.flags, *(["--fault", fault] if fault else [])]
+        return command
+
+    environment = staticmethod(environment)
 
 
 def descendants(pid):
@@ -31,7 +59,3 @@ def rank_pids(launcher):
             if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
                 ranks[int(entry.partition(b"=")[2])] = pid
     return ranks
-
-
-def environment():
-    return {**os.environ, **ENVIRONMENT}

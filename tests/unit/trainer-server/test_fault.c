@@ -26,6 +26,20 @@ static const bool EFFECT = false;
 static void choose(const char *name) { (void)name; }
 #endif
 
+/* What spoils one rank of several. */
+static void a_rank_is_spoilt_only_when_chosen(void **state) {
+  (void)state;
+  struct shard shard = shard_of(3 * SHARD_BLOCK + 5, 1, 2), none = shard_of(1, 0, 2);
+  choose("short-shard");
+  fault_shard(&shard);
+  fault_shard(&none);
+  choose("");
+  assert_int_equal(shard.end, EFFECT ? 3 * SHARD_BLOCK : 3 * SHARD_BLOCK + 5);
+  assert_int_equal(none.end, 0);
+  fault_shard(&shard);
+  assert_int_equal(shard.end, EFFECT ? 3 * SHARD_BLOCK : 3 * SHARD_BLOCK + 5);
+}
+
 /* Whether a process of its own is killed by it. */
 static bool dies(const char *chosen, enum trainer_fault at, int64_t version) {
   const pid_t child = fork();
@@ -96,6 +110,7 @@ int main(void) {
       cmocka_unit_test(death_comes_in_the_second_round_and_at_its_place),
       cmocka_unit_test(one_gradient_is_flipped_once),
       cmocka_unit_test(one_batch_is_added_twice),
+      cmocka_unit_test(a_rank_is_spoilt_only_when_chosen),
   };
   log_init("test", LOG_ERROR);
   return cmocka_run_group_tests_name("trainer-server/fault", tests, NULL, NULL);

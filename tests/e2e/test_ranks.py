@@ -1,0 +1,261 @@
+"""One trainer of several processes: the bits of one, whatever the number of ranks, whoever of them dies, and however many go on from a checkpoint.
+
+The ranks are real processes under mpirun.  What must not depend on them is compared with a plain trainer-server: digests, norms and rates after every
+round, and the checkpoint's files byte for byte.  Mutants spoil one rank.
+"""
+import contextlib
+import json
+import os
+import re
+import signal
+
+import pytest
+
+from harness import DATA, Cluster, HttpError, call, digests, grpo_config, warmup_config
+from ranks import Ranks, rank_pids
+
+ROUNDS = 4
+SUPERVISED_ROUNDS = 6
+SILENCE = ["--rank-silence-ms", 2000]
+
+
+def history(status):
+    return [(row["digest"], row["grad_norm"], row["lr"], row["tokens"]) for row in status["history"]]
+
+
+def checkpoint(cluster, run, version):
+    folder = cluster.folder / "state" / run / f"v{version}"
+    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+
+
+class Played:
+    def __init__(self, cluster, run, status):
+        self.history = history(status)
+        self.digests = digests(status)
+        self.unequal = status["totals"]["logprob_unequal"]
+        self.exact = all(row["exact"] for row in status["history"])
+        self.checkpoint = checkpoint(cluster, run, len(self.digests))
+
+
+def assert_same(played, reference):
+    assert played.digests == reference.digests
+    assert played.history == reference.history
+    assert played.unequal == 0 and played.exact
+    assert played.checkpoint == reference.checkpoint
+
+
+def grpo():
+    """With a reference for the KL term, and a checkpoint every other round."""
+    made = grpo_config(ROUNDS)
+    made["training"]["checkpoint_every"] = 2
+    assert made["training"]["kl_coefficient"] > 0
+    return made
+
+
+def play_grpo(folder, model, launcher=None):
+    with Cluster(folder, model=model, launcher=launcher) as cluster:
+        cluster.add_server("alone", "--slots", 16)
+        run = cluster.create_run(grpo())
+        return Played(cluster, run, cluster.wait(run))
+
+
+@pytest.fixture(scope="module")
+def reference(base_model, tmp_path_factory):
+    played = play_grpo(tmp_path_factory.mktemp("one"), base_model)
+    assert len(set(played.digests)) == ROUNDS, "every round must change the weights, or equal digests would prove nothing"
+    return played
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_so_many_ranks_give_the_same_bits_after_every_round(base_model, reference, tmp_path, count):
+    with Cluster(tmp_path, model=base_model, launcher=Ranks(count)) as cluster:
+        cluster.add_server("alone", "--slots", 16)
+        assert call("GET", cluster.trainer.url + "/v1/model")["ranks"] == count
+        assert cluster.trainer.metric("leasehold_trainer_ranks") == count
+        assert len(rank_pids(cluster.trainer.process.pid)) == count
+        run = cluster.create_run(grpo())
+        played = Played(cluster, run, cluster.wait(run))
+    assert_same(played, reference)
+
+
+@pytest.mark.parametrize("faults", [{1: "double-batch"}, {1: "flip-gradient"}, {3: "short-shard"}], ids=lambda f: next(iter(f.values())))
+def test_a_spoilt_rank_is_seen(base_model, reference, tmp_path, faults):
+    """One rank's units count twice, one bit of one rank's gradient is flipped, one rank's shard ends a block early."""
+    played = play_grpo(tmp_path, base_model, Ranks(2 if 1 in faults else 4, faults))
+    assert len(played.digests) == ROUNDS and played.digests != reference.digests
+
+
+def test_a_rank_with_other_weights_ends_the_job(base_model, reference, tmp_path):
+    """One bit of one weight of one rank: the ranks compare digests before a version is anybody's.  The next life ends with the right bits."""
+    with Cluster(tmp_path, model=base_model, launcher=Ranks(2, {1: "flip-weight"})) as cluster:
+        cluster.add_server("alone", "--slots", 16)
+        run = cluster.create_run(grpo())
+        assert cluster.trainer.wait_end(60) != 0
+        assert "the weights of rank 1 have digest " in cluster.trainer.log_text()
+        cluster.trainer.launcher = Ranks(2)
+        cluster.trainer.restart()
+        played = Played(cluster, run, cluster.wait(run))
+    assert_same(played, reference)
+
+
+# ---- a rank dies ----
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [{1: "die-in-batch"}, {1: "die-before-step"}, {0: "die-before-step"}, {0: "die-in-checkpoint"}, {0: "die-before-publish"}],
+    ids=lambda f: "-".join(map(str, *f.items())),
+)
+def test_a_rank_killed_at_the_worst_moment(base_model, reference, tmp_path, faults):
+    """The rank dies by SIGKILL; the launcher ends the others; started again, the job replays what is logged, and ends with the same bits."""
+    with Cluster(tmp_path, model=base_model, launcher=Ranks(2, faults)) as cluster:
+        cluster.add_server("alone", "--slots", 16)
+        run = cluster.create_run(grpo())
+        assert cluster.trainer.wait_end(60) != 0
+        (fault,) = faults.values()
+        assert "fault: " + fault in cluster.trainer.log_text()
+        status = cluster.status(run)
+        assert status["state"] == "running" and 0 < status["round"] < ROUNDS
+        cluster.trainer.launcher = Ranks(2)
+        cluster.trainer.restart()
+        played = Played(cluster, run, cluster.wait(run))
+    assert_same(played, reference)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_ranks_find_a_lost_one_by_themselves(tmp_path, victim, how):
+    """The launcher looks away.  Dead or frozen, in the middle of a run or between runs: the others end, and say who is silent, within
+    --rank-silence-ms and a pulse."""
+    with Cluster(tmp_path, trainer=["--random-init", 1], launcher=Ranks(3, blind=True, flags=SILENCE)) as cluster:
+        cluster.run(warmup_config(2))
+        pids = rank_pids(cluster.trainer.process.pid)
+        os.kill(pids[victim], how)
+        for rank in {0, 1, 2} - {victim}:
+            cluster.wait_until(f"rank {rank} ends", lambda: not alive(pids[rank]), seconds=5)
+        assert f"rank {victim} of 3 has been silent for 2000 ms" in cluster.trainer.log_text()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[victim], signal.SIGKILL)
+        cluster.trainer.wait_end()
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_launcher_killed(tmp_path):
+    with Cluster(tmp_path, trainer=["--random-init", 1], launcher=Ranks(2)) as cluster:
+        cluster.run(warmup_config(1))
+        pids = rank_pids(cluster.trainer.process.pid)
+        cluster.trainer.kill()
+        cluster.wait_until("no rank is left", lambda: not any(map(alive, pids.values())), seconds=20)
+        cluster.trainer.restart()
+        cluster.run(warmup_config(1))
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_rank_that_is_asked_to_stop_ends_the_job_in_order(tmp_path, asked):
+    with Cluster(tmp_path, trainer=["--random-init", 1], launcher=Ranks(2)) as cluster:
+        cluster.run(warmup_config(1))
+        os.kill(rank_pids(cluster.trainer.process.pid)[asked], signal.SIGTERM)
+        assert cluster.trainer.wait_end() == 0, cluster.trainer.log_text()
+        assert "silent" not in cluster.trainer.log_text() and "gave up" not in cluster.trainer.log_text()
+
+
+# ---- a larger model: every rank has a shard ----
+
+
+def wide_model(folder):
+    """Eight blocks of the norm, the last one short, and tensors that lie across their bounds."""
+    target = folder / "model"
+    target.mkdir()
+    for name in ("tokenizer.json", "generation_config.json"):
+        (target / name).write_bytes((DATA / "model" / name).read_bytes())
+    sizes = json.loads((DATA / "model/config.json").read_text())
+    sizes.update(hidden_size=120, intermediate_size=360)
+    (target / "config.json").write_text(json.dumps(sizes))
+    return target
+
+
+def supervised():
+    made = warmup_config(SUPERVISED_ROUNDS)
+    made.update(groups_per_round=5, samples_per_group=4)
+    made["training"]["checkpoint_every"] = 1
+    return made
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    return wide_model(tmp_path_factory.mktemp("wide"))
+
+
+@pytest.fixture(scope="module")
+def supervised_reference(wide, tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("wide-one"), model=wide, trainer=["--random-init", 1]) as cluster:
+        run = cluster.create_run(supervised())
+        return Played(cluster, run, cluster.wait(run))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_every_rank_has_a_shard(wide, supervised_reference, tmp_path, count):
+    with Cluster(tmp_path, model=wide, trainer=["--random-init", 1], launcher=Ranks(count)) as cluster:
+        run = cluster.create_run(supervised())
+        played = Played(cluster, run, cluster.wait(run))
+    assert_same(played, supervised_reference)
+
+
+def test_a_checkpoint_of_so_many_ranks_goes_on_with_others(wide, supervised_reference, tmp_path):
+    """Killed in every second round, and started with another number of ranks: four, one, three, and a plain trainer-server at the end."""
+    with Cluster(tmp_path, model=wide, trainer=["--random-init", 1], launcher=Ranks(4)) as cluster:
+        made = supervised()
+        run = cluster.create_run(made)
+        for number, launcher in enumerate([Ranks(1), Ranks(3), None]):
+            cluster.wait_until("a round further", lambda: (cluster.status(run)["round"] or 0) >= 2 * number + 1)
+            kill_ranks(cluster.trainer)
+            cluster.trainer.launcher = launcher
+            cluster.trainer.restart()
+        played = Played(cluster, run, cluster.wait(run))
+    assert_same(played, supervised_reference)
+
+
+def kill_ranks(trainer):
+    for pid in rank_pids(trainer.process.pid).values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert trainer.wait_end() != 0
+
+
+# ---- what is refused ----
+
+
+def test_unlike_ranks_are_refused(tmp_path):
+    class Unlike(Ranks):
+        def command(self, flags):
+            return [*super().command(flags), "--chunk-tokens", "512"]
+
+    with pytest.raises(RuntimeError, match="the ranks differ in --chunk-tokens: .* here, 512 to 4096 in all"):
+        Cluster(tmp_path, trainer=["--random-init", 1], launcher=Unlike(2))
+
+
+def test_a_rank_that_cannot_keep_the_reference_refuses_the_run_for_all(base_model, tmp_path):
+    """Memory of rank 1 is bounded to what its plan needs without a reference; the ranks go on, and take a run without one."""
+
+    class Tight(Ranks):
+        def command(self, flags):
+            return [*super().command(flags), "--memory-max", str(int((needs + 0.1) * 2**20))]
+
+    with Cluster(tmp_path, model=base_model, launcher=Ranks(2)) as cluster:
+        needs = min(float(planned) for planned in re.findall(r"memory planned: (\S+) MiB", cluster.trainer.log_text()))  # the smaller shard is rank 1's
+        cluster.trainer.stop()
+        cluster.trainer.launcher = Tight(2)
+        cluster.trainer.restart()
+        request = {"run": "r1", "epoch": 9, "fence": 9, "seed": 1, "training": {"kl_coefficient": 0.5}}
+        with pytest.raises(HttpError) as refused:
+            call("POST", cluster.trainer.url + "/v1/runs", request)
+        assert refused.value.status == 503 and "rank 1 of 2: the trainer with the frozen reference" in refused.value.json()["error"]["message"]
+        request.update(run="r2", training={"kl_coefficient": 0})
+        assert call("POST", cluster.trainer.url + "/v1/runs", request)["version"] == 0
