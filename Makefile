@@ -111,6 +111,15 @@ $(BUILD)/tests/ranks/check_comm: $(call OBJ,tests/ranks/check_comm.c common/comm
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(MPI_LIBS) $(LDLIBS)
 
+# NCCL_FLAGS and NCCL_LIBS say where the headers and libraries are when they are not where the compiler looks
+NCCL_LIBS ?= -lnccl -lcudart
+HAS_NCCL   = $(shell $(CC) $(NCCL_FLAGS) -E -include nccl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
+NCCL_OBJ  := $(call OBJ,common/comm/comm_nccl.c tests/ranks/check_nccl.c)
+$(NCCL_OBJ): ALL_CFLAGS += $(NCCL_FLAGS)
+$(BUILD)/tests/ranks/check_nccl: $(NCCL_OBJ) $(call OBJ,common/comm/comm_mpi.c) $(BUILD)/lib/libcomm.a $(call LINK_LIBS,base)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,base) $(MPI_LIBS) $(NCCL_LIBS) $(LDLIBS)
+
 # --- unit tests: tests/unit/<module>/test_*.c links <module> and what is below it, and cmocka ---------------------------
 define UNIT_RULE
 UNIT_$(1) := $$(patsubst tests/unit/$(1)/%.c,$(BUILD)/tests/$(1)/%,$$(wildcard tests/unit/$(1)/test_*.c))
@@ -150,7 +159,7 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help deps demo check test test-all test-compose bench bench-pipeline e2e faults mpi layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help deps demo check test test-all test-compose bench bench-pipeline e2e faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -195,6 +204,9 @@ faults: ## the services with fault injection compiled in (the exactness tests' m
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi
 
 mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/tests/ranks/check_comm ## the trainer for several processes under mpirun, and what its comm is tested with
+
+nccl: ## the comm between GPUs, and what it is to be tested with on a machine that has several; where NCCL is not, it says so
+	@if [ -n "$(HAS_NCCL)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/tests/ranks/check_nccl; else echo "nccl: no nccl.h here, nothing was built"; fi
 
 layers: ## who may include whom
 	@$(PYTHON) tests/tools/check-layers

@@ -2,6 +2,7 @@
  *
  *   comm_self.c   one rank: nothing to carry                          always built
  *   comm_mpi.c    processes under mpirun                              built where MPI is (make mpi)
+ *   comm_nccl.c   device memory by NCCL, all else by another comm     built where NCCL is (make nccl); never run yet
  *
  * A call is collective: every rank makes the same calls in the same order with the same sizes, and gets RC_OK once its
  * part is done.  What is computed does not depend on the carrier: bytes are copied, integers are added, and floating
@@ -13,7 +14,7 @@
  * message, and what is left to do is to end the process.  Buffers of a failed call hold anything, and belong to the
  * comm until it is freed.
  *
- * Threading: one thread (the engine's) makes collective calls at a time; give_up may come from any thread.
+ * Threading: one thread (the engine's) makes collective calls at a time; check and give_up may come from any thread.
  */
 #ifndef LEASEHOLD_COMM_COMM_H
 #define LEASEHOLD_COMM_COMM_H
@@ -26,7 +27,7 @@
 enum comm_reduction { COMM_SUM, COMM_MIN, COMM_MAX };
 
 struct comm {
-  const char *name; /* "self", "mpi" */
+  const char *name; /* "self", "mpi", "nccl" */
   int rank, size;   /* 0 <= rank < size */
 
   /* bytes[count] of rank `root` to all. */
@@ -42,6 +43,8 @@ struct comm {
                         struct err *);
   enum rc (*barrier)(struct comm *, int64_t wait_ms, struct err *);
 
+  /* Is the comm whole?  RC_OK, or the loss as a call would report it; at once, from any thread. */
+  enum rc (*check)(struct comm *, struct err *);
   /* Gives up: tells the other ranks as far as they can be told, and ends the call in hand.  Any thread. */
   void (*give_up)(struct comm *);
   /* After the last call.  Collective while the comm is whole: the ranks part when all have come here, within silence_ms. */
@@ -58,5 +61,10 @@ struct comm_mpi_options {
 /* The process's place among those that mpirun started; once in a process, for MPI starts once.  RC_UNAVAILABLE when
  * the ranks did not find each other. */
 enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *options, struct err *err);
+
+/* Over the ranks of `host`, which stays the caller's, must outlive this, and is called by this comm alone meanwhile.
+ * What lies in memory of the calling thread's CUDA device travels by NCCL, once its writers are done; everything else by
+ * `host`, which also finds the lost.  RC_UNSUPPORTED on all ranks when one has no device. */
+enum rc comm_nccl_create(struct comm **out, struct comm *host, int64_t start_ms, struct err *err);
 
 #endif

@@ -100,7 +100,10 @@ static void lose(struct comm_mpi *c, const char *format, ...) {
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
   pthread_mutex_lock(&c->lock);
-  if (c->life != LIFE_LOST) err_set(&c->why, RC_UNAVAILABLE, NULL, "%s", text);
+  if (c->life != LIFE_LOST) {
+    log_warn("%s", text);
+    err_set(&c->why, RC_UNAVAILABLE, NULL, "%s", text);
+  }
   c->life = LIFE_LOST;
   c->operation = NULL;
   pthread_cond_broadcast(&c->done);
@@ -386,6 +389,15 @@ static enum rc mpi_barrier(struct comm *c, int64_t wait_ms, struct err *err) {
   return carry(c, &o, wait_ms, err);
 }
 
+static enum rc mpi_check(struct comm *comm, struct err *err) {
+  struct comm_mpi *c = mpi_of(comm);
+  pthread_mutex_lock(&c->lock);
+  const enum rc rc = c->life == LIFE_LOST ? RC_UNAVAILABLE : RC_OK;
+  if (rc != RC_OK && err) *err = c->why;
+  pthread_mutex_unlock(&c->lock);
+  return rc;
+}
+
 static void mpi_give_up(struct comm *comm) {
   struct comm_mpi *c = mpi_of(comm);
   pthread_mutex_lock(&c->lock);
@@ -440,6 +452,7 @@ enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *option
                           .reduce_scatter = mpi_reduce_scatter,
                           .all_reduce = mpi_all_reduce,
                           .barrier = mpi_barrier,
+                          .check = mpi_check,
                           .give_up = mpi_give_up,
                           .free = mpi_free};
   c->options = *options;

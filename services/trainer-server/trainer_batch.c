@@ -88,6 +88,7 @@ enum rc batch_units(struct trainer *t, const struct batch_work *work, struct are
   for (size_t g = 0; g < in->group_count; g++) {
     struct unit_report *report = &work->reports[g];
     if (atomic_load(&t->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
+    if (t->ranks.comm->check(t->ranks.comm, err) != RC_OK) return ranks_lose(t, err);
     if (unit_rank(work->first + g, t->ranks.comm->size) == t->ranks.comm->rank) {
       const enum rc rc = batch_unit(t, &in->groups[g], in->version, work->adds[g], report, arena, err);
       if (rc != RC_OK) {

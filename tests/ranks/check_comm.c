@@ -228,6 +228,7 @@ static enum rc meet_until_lost(void) {
     const enum rc rc = comm->barrier(comm, WAIT_MS, &err);
     if (rc != RC_OK) {
       report(begun_ms, &err);
+      check(comm->check(comm, &err) == RC_UNAVAILABLE, "a lost comm calls itself whole");
       check(comm->barrier(comm, WAIT_MS, &err) == RC_UNAVAILABLE, "a lost comm carried on");
       return rc;
     }

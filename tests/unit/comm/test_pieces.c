@@ -70,6 +70,7 @@ static void test_one_rank_has_what_all_have(void **state) {
   assert_int_equal(c->all_reduce(c, values, 3, COMM_SUM, 1, &err), RC_OK);
   assert_int_equal(c->barrier(c, 1, &err), RC_OK);
   assert_true(values[0] == 5 && values[1] == -6 && values[2] == 7);
+  assert_int_equal(c->check(c, &err), RC_OK);
   c->give_up(c);
   c->free(c);
 }
