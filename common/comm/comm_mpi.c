@@ -32,13 +32,15 @@ enum {
   PULSE_MS = 200,
   PULSE_TAG = 1,
   PIECE_BYTES = 4 << 20,
-  WINDOW = 4,       /* pieces on their way at once */
-  IDLE_MS = 20,     /* the carrier's rest without an operation */
-  EAGER_US = 2000,  /* so long an operation is polled without rest */
-  REST_NS = 100000, /* and then with one between two polls */
-  FAREWELL_MS = 50  /* for the last pulses to leave */
+  WINDOW = 4,        /* pieces on their way at once */
+  IDLE_MS = 20,      /* the carrier's rest without an operation */
+  EAGER_US = 2000,   /* so long an operation that does not move is polled without rest, */
+  SOON_US = 1000000, /* and so long with short rests: soon there will be something */
+  SHORT_REST_NS = 100000,
+  LONG_REST_NS = 1000000,
+  FAREWELL_MS = 50 /* for the last pulses to leave */
 };
-enum pulse { PULSE_GONE, PULSE_ALIVE };
+enum pulse { PULSE_NONE, PULSE_ALIVE, PULSE_GONE };
 
 enum operation_kind { OP_BROADCAST, OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE, OP_BARRIER };
 static const char *const operation_names[] = {"broadcast", "all_gather", "reduce_scatter", "all_reduce", "barrier"};
@@ -184,14 +186,14 @@ static bool operation_drive(struct comm_mpi *c, struct operation *o, int64_t now
   return true;
 }
 
-/* One byte to every rank whose last one has left. */
+/* One byte to every rank whose last one has left; none after PULSE_GONE. */
 static void pulses_send(struct comm_mpi *c, enum pulse pulse) {
   for (int r = 0; r < c->comm.size; r++) {
     struct peer *p = &c->peers[r];
     int left = 1;
     if (r == c->comm.rank) continue;
     if (p->sending != MPI_REQUEST_NULL) MPI_Test(&p->sending, &left, MPI_STATUS_IGNORE);
-    if (!left) continue;
+    if (!left || p->pulse == PULSE_GONE) continue;
     p->pulse = (char)pulse;
     MPI_Isend(&p->pulse, 1, MPI_BYTE, r, PULSE_TAG, c->pulse_comm, &p->sending);
   }
@@ -225,11 +227,11 @@ static void pulses_hear(struct comm_mpi *c, int64_t now_us) {
 /* The operation in hand, after a rest: NULL without one, and *end when the carrier is to stop. */
 static struct operation *carrier_rest(struct comm_mpi *c, struct operation *was, int64_t now_us, bool *end) {
   bool giving_up;
-  if (was && now_us - was->moved_us < EAGER_US) {
+  const int64_t still_us = was ? now_us - was->moved_us : 0;
+  if (was && still_us < EAGER_US)
     sched_yield();
-  } else if (was) {
-    nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
-  }
+  else if (was)
+    nanosleep(&(struct timespec){.tv_nsec = still_us < SOON_US ? SHORT_REST_NS : LONG_REST_NS}, NULL);
   pthread_mutex_lock(&c->lock);
   if (!c->operation && !c->giving_up && !c->closing) {
     const struct timespec until = clock_deadline_in(IDLE_MS);

@@ -161,8 +161,9 @@ bool trainer_lost(struct trainer *t, struct err *why) {
 }
 
 bool trainer_ended(struct trainer *t, struct err *why) {
+  const bool ended = atomic_load(&t->ended); /* first: then `why` is final */
   trainer_lost(t, why);
-  return atomic_load(&t->ended);
+  return ended;
 }
 
 static void metrics_make(struct trainer *t) {

@@ -43,10 +43,9 @@ def test_steps_by_shards_give_the_weights_of_one_rank(alone, ranks):
     assert digest_of(ranks) == alone
 
 
-@pytest.mark.parametrize("ranks", RANKS[1:])
 @pytest.mark.parametrize("mutant", ["doubled", "boundary"])
-def test_a_spoilt_rank_is_seen(alone, ranks, mutant):
-    assert digest_of(ranks, mutant) != alone
+def test_a_spoilt_rank_is_seen(alone, mutant):
+    assert digest_of(4, mutant) != alone
 
 
 def lost(output):

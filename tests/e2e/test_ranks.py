@@ -103,7 +103,7 @@ def test_a_rank_with_other_weights_ends_the_job(base_model, reference, tmp_path)
 
 @pytest.mark.parametrize(
     "faults",
-    [{1: "die-in-batch"}, {1: "die-before-step"}, {0: "die-before-step"}, {0: "die-in-checkpoint"}, {0: "die-before-publish"}],
+    [{1: "die-in-batch"}, {1: "die-before-step"}, {0: "die-in-checkpoint"}],
     ids=lambda f: "-".join(map(str, *f.items())),
 )
 def test_a_rank_killed_at_the_worst_moment(base_model, reference, tmp_path, faults):
@@ -122,11 +122,9 @@ def test_a_rank_killed_at_the_worst_moment(base_model, reference, tmp_path, faul
     assert_same(played, reference)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(("victim", "how"), [(1, signal.SIGKILL), (0, signal.SIGSTOP)], ids=["dead", "frozen"])
 def test_ranks_find_a_lost_one_by_themselves(tmp_path, victim, how):
-    """The launcher looks away.  Dead or frozen, in the middle of a run or between runs: the others end, and say who is silent, within
-    --rank-silence-ms and a pulse."""
+    """The launcher looks away.  The others end, and say who is silent, within --rank-silence-ms and a pulse."""
     with Cluster(tmp_path, trainer=["--random-init", 1], launcher=Ranks(3, blind=True, flags=SILENCE)) as cluster:
         cluster.run(warmup_config(2))
         pids = rank_pids(cluster.trainer.process.pid)
@@ -200,7 +198,7 @@ def supervised_reference(wide, tmp_path_factory):
         return Played(cluster, run, cluster.wait(run))
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [2, 4])
 def test_every_rank_has_a_shard(wide, supervised_reference, tmp_path, count):
     with Cluster(tmp_path, model=wide, trainer=["--random-init", 1], launcher=Ranks(count)) as cluster:
         run = cluster.create_run(supervised())
