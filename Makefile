@@ -242,9 +242,9 @@ tsan: ## unit and end-to-end tests under the thread sanitizer
 	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local
-install: all ## copy the three binaries to PREFIX/bin
+install: all ## copy the three binaries to PREFIX/bin, and trainer-server-mpi where `make mpi` has built it
 	install -d $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/trainer-server-mpi) $(DESTDIR)$(PREFIX)/bin
 
 clean: ## remove build/
 	rm -rf $(BUILD)

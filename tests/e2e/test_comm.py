@@ -64,7 +64,7 @@ def test_a_dead_or_frozen_rank_is_found_in_time(tmp_path, how):
         wait_for(log, lambda text: text.count("met") >= 3)
         victim = rank_pids(launcher.pid)[1]
         os.kill(victim, how)
-        wait_for(log, lambda text: set(lost(text)) == {0, 2}, seconds=5)
+        wait_for(log, lambda text: set(lost(text)) == {0, 2}, seconds=20)
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
         launcher.wait(timeout=20)
