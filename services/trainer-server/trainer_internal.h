@@ -22,14 +22,17 @@
 
 enum { CHUNK_TOKENS_MIN = 2 };
 
-/* The ranks of this trainer, and where each one's share of what they have in common begins: [size + 1] each. */
+/* The ranks of this trainer.  Where each one's part of an array begins, [size + 1] each: in elements of the parameters,
+ * which bound the shards, and in bytes of what is exchanged.  Alone there are none of these arrays. */
 struct ranks {
   struct comm *comm; /* borrowed */
-  size_t *elements;  /* of the parameters: the shards' bounds */
-  size_t *floats, *operands, *squares,
-      *verdicts;         /* bytes of arrays: of an optimizer's, of weights, of the norm's blocks, of verdict */
+  size_t *elements;
+  size_t *floats;        /* of an optimizer's array */
+  size_t *operands;      /* of the weights in the kernels' format, row-major */
+  size_t *squares;       /* of block_squares */
+  size_t *verdicts;      /* of verdict */
   double *block_squares; /* [shard_blocks(params.elements)] */
-  struct err *verdict;   /* [size] */
+  struct err *verdict;   /* [size + 1] a short word of every rank's: what failed, or the digest of its weights */
   int64_t told_us;       /* rank 0: when it last told the others something */
   struct digest digest;  /* the others: of the weights that they hold */
 };

@@ -46,6 +46,25 @@ static void test_a_reference_that_does_not_fit_refuses_the_run(void **state) {
   rig_end(&g);
 }
 
+/* Each of several ranks plans for its own shard of masters and moments.  This model is one block of the norm: the second of
+ * two ranks has it all, the first nothing. */
+static void test_ranks_share_the_optimizer(void **state) {
+  (void)state;
+  struct rig g;
+  struct comm first = {.rank = 0, .size = 2}, second = {.rank = 1, .size = 2};
+  struct parts parts;
+  rig_make(&g, "");
+  parts_make(&parts, g.model_dir);
+  const size_t n = parts.model->params.elements, alone = planned(&g);
+  assert_true(n < SHARD_BLOCK);
+  g.options.comm = &second;
+  assert_int_equal(planned(&g), alone);
+  g.options.comm = &first;
+  assert_true(planned(&g) <= alone - n * 12 && planned(&g) >= alone - n * 12 - 3 * 64);
+  parts_free(&parts);
+  folder_remove(g.dir);
+}
+
 /* Options move the parts that they should, and no other. */
 static void test_parts_follow_the_options(void **state) {
   (void)state;
@@ -67,6 +86,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_bound_below_the_plan_refuses_the_start),
       cmocka_unit_test(test_a_reference_that_does_not_fit_refuses_the_run),
+      cmocka_unit_test(test_ranks_share_the_optimizer),
       cmocka_unit_test(test_parts_follow_the_options),
   };
   return cmocka_run_group_tests_name("trainer-server/memory", tests, NULL, NULL);
