@@ -98,6 +98,41 @@ def test_a_rank_with_other_weights_ends_the_job(base_model, reference, tmp_path)
     assert_same(played, reference)
 
 
+# ---- straight to the trainer ----
+
+
+def poisoned_rounds(folder, launcher=None):
+    """Three rounds by hand; in the second one, one group's gradient overflows: of two ranks it is the other one's.  What the trainer says of each."""
+    with Cluster(folder, trainer=["--random-init", 1], launcher=launcher) as cluster:
+        url = cluster.trainer.url + "/v1"
+        authority = {"run": "r1", "epoch": 9, "fence": 9}
+        call("POST", url + "/runs", {**authority, "seed": 1, "training": {"lr": 0.01, "kl_coefficient": 0}})
+        said = []
+        for version in range(3):
+            groups = [group(f"r1.{version}.{g}", 1e30 if (version, g) == (1, 1) else 1 - g) for g in range(3)]
+            call("POST", url + "/submit-batch", {**authority, "batch_id": f"r1.{version}.b0", "version": version, "groups": groups})
+            batch = call("GET", f"{url}/batches/r1.{version}.b0?wait_ms=60000")
+            step = {"step_id": f"r1.{version}", "version": version, "groups": [g["id"] for g in groups], "denominator": 12.0, "push_to": []}
+            call("POST", url + "/submit-step", {**authority, **step, "last": False, "stage_timeout_ms": 1000})
+            step = call("GET", f"{url}/steps/r1.{version}?wait_ms=60000")
+            stats = {name: value for name, value in batch["stats"].items() if not name.endswith("_us")}
+            said.append((stats, batch["logprobs_sha256"], step["digest"], step["grad_norm"], step["skipped"]))
+        return said
+
+
+def group(name, advantage):
+    tokens = list(range(len(name), len(name) + 6 + int(name[-1])))
+    sample = {"tokens": tokens, "prompt_length": 2, "segments": [{"start": 0, "count": len(tokens) - 2, "loss_mask": True}]}
+    return {"id": name, "samples": [{**sample, "id": f"{name}.{i}", "advantage": advantage * (-1) ** i} for i in range(2)]}
+
+
+def test_one_ranks_poison_skips_the_step_on_all(tmp_path):
+    alone, shared = poisoned_rounds(tmp_path / "one"), poisoned_rounds(tmp_path / "two", Ranks(2))
+    assert [skipped for *_, skipped in alone] == [False, True, False]
+    assert [stats["poisoned"] for stats, *_ in alone] == [False, True, False]
+    assert shared == alone
+
+
 # ---- a rank dies ----
 
 
