@@ -149,6 +149,19 @@ INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct pie
   widening_chain(odd, x + 16, stride, w, true, R, NV, of == OF_F32);
 }
 
+/* Where the sums go once they are complete.  With many rows no near cache holds it, and to write there, or to add to
+ * it, would wait. */
+INLINE void ask_outputs(const struct piece *o, int row, int lane, const int R, const int NV) {
+  const struct gemm_args *c = o->p->c;
+  if (!o->last || c->T <= X_ROWS) return;
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++)
+      _mm_prefetch((const char *)(o->y + (size_t)(row + r) * (size_t)c->W->N + lane + v * VL), _MM_HINT_T0);
+  }
+}
+
 /* R rows from `row` on x NV vectors of outputs from `lane` on; asks for lines [from, to) of every block of what comes
  * next. */
 INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int to, const int R, const int NV,
@@ -166,6 +179,7 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int t
     UNROLL
     for (int v = 0; v < NV; v++) acc[r][v] = o->first ? (vf){0} : vload(sums + r * PANEL + v * VL);
   }
+  ask_outputs(o, row, lane, R, NV);
   for (int b = 0; b < o->blocks; b++) {
     vf even[GEMM_ROWS][2], odd[GEMM_ROWS][2];
     for (int l = from; l < to; l++) {

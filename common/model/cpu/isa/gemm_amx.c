@@ -76,6 +76,15 @@ static void copy_out(const struct gemm_args *c, float *y, const float *acc, int 
   }
 }
 
+/* Where the sums of a pair go once they are complete, when no near cache holds it. */
+static void ask_outputs(const struct gemm_args *c, const float *y, int rows) {
+  if (c->T <= X_PAIRS * PAIR) return;
+  for (int r = 0; r < rows; r++, y += c->W->N) {
+    _mm_prefetch((const char *)y, _MM_HINT_T0);
+    _mm_prefetch((const char *)(y + 16), _MM_HINT_T0);
+  }
+}
+
 /* `count` blocks from b on, for one panel and all rows of the pass. */
 static void gemm_piece(const struct pass *p, const uint32_t *w0, const uint32_t *w1, int n, int b, int count) {
   const struct gemm_args *c = p->c;
@@ -87,6 +96,7 @@ static void gemm_piece(const struct pass *p, const uint32_t *w0, const uint32_t 
     const bool direct = last && lanes == PANEL && !c->accumulate && (rows == PAIR || p->rows <= PAIR);
     const uint32_t *x0 = p->s->x[2 * i * p->x_blocks + b % p->x_blocks], *x1 = x0 + (size_t)p->x_blocks * TILE_WORDS;
     float *acc = p->s->acc[i][0], *y = c->y + (size_t)(p->row + r) * (size_t)c->W->N + n;
+    if (last) ask_outputs(c, y, rows);
     product_begin(acc, b == 0, both);
     product_add(x0, x1, w0, w1, count, both, r == 0);
     product_end(direct ? y : acc, direct ? (size_t)c->W->N * sizeof(float) : 0, both);
