@@ -55,11 +55,11 @@ static struct block_tiles find_block(const struct attention_args *c, int sequenc
   return b;
 }
 
-static void ask_lines(const uint32_t *words, size_t count) {
+INLINE void ask_lines(const uint32_t *words, size_t count) {
   for (size_t i = 0; i < count; i += TILE_BYTES / sizeof *words) _mm_prefetch((const char *)(words + i), _MM_HINT_T1);
 }
 
-static void ask_block(const struct block_tiles *b, int E) {
+INLINE void ask_block(const struct block_tiles *b, int E) {
   for (int j = 0; j <= b->both; j++) {
     ask_lines(b->keys[j], (size_t)(round_up(E, TILE_DEPTH) / 2 * KEY_TILE));
     ask_lines(b->values[j], (size_t)(round_up(E, 16) * KEY_TILE / 2));

@@ -149,19 +149,6 @@ INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct pie
   widening_chain(odd, x + 16, stride, w, true, R, NV, of == OF_F32);
 }
 
-/* Where the sums go once they are complete.  With many rows no near cache holds it, and to write there, or to add to
- * it, would wait. */
-INLINE void ask_outputs(const struct piece *o, int row, int lane, const int R, const int NV) {
-  const struct gemm_args *c = o->p->c;
-  if (!o->last || c->T <= X_ROWS) return;
-  UNROLL
-  for (int r = 0; r < R; r++) {
-    UNROLL
-    for (int v = 0; v < NV; v++)
-      _mm_prefetch((const char *)(o->y + (size_t)(row + r) * (size_t)c->W->N + lane + v * VL), _MM_HINT_T0);
-  }
-}
-
 /* R rows from `row` on x NV vectors of outputs from `lane` on; asks for lines [from, to) of every block of what comes
  * next. */
 INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int to, const int R, const int NV,
@@ -179,7 +166,6 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int t
     UNROLL
     for (int v = 0; v < NV; v++) acc[r][v] = o->first ? (vf){0} : vload(sums + r * PANEL + v * VL);
   }
-  ask_outputs(o, row, lane, R, NV);
   for (int b = 0; b < o->blocks; b++) {
     vf even[GEMM_ROWS][2], odd[GEMM_ROWS][2];
     for (int l = from; l < to; l++) {
@@ -210,13 +196,26 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int t
   }
 }
 
+/* Where the sums of a group of rows go once they are complete.  With many rows no near cache holds it, and to write
+ * there, or to add to it, would wait.  (Inline: gcc leaves out calls of a function that only prefetches.) */
+INLINE void ask_outputs(const struct piece *o, int row) {
+  const struct gemm_args *c = o->p->c;
+  const float *y = o->y + (size_t)row * (size_t)c->W->N;
+  for (int r = row; r < row + GEMM_ROWS && r < o->p->rows; r++, y += c->W->N) {
+    _mm_prefetch((const char *)y, _MM_HINT_T0);
+    _mm_prefetch((const char *)(y + 16), _MM_HINT_T0);
+  }
+}
+
 INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const enum product of) {
   const int rows = o->p->rows, groups = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
   const int lines = TILE_BLOCK * (of == OF_F32 ? 4 : 2) / 64;
   const bool ahead = o->more && lane == 0 && groups > 1; /* one group alone goes as the memory does */
+  const bool far = o->last && lane == 0 && o->p->c->T > X_ROWS;
   for (int g = 0; g < groups; g++) {
     const int from = ahead ? lines * g / groups : 0, to = ahead ? lines * (g + 1) / groups : 0;
     const int row = g * GEMM_ROWS, left = rows - row;
+    if (far) ask_outputs(o, row);
     if (left >= GEMM_ROWS)
       gemm_micro(o, row, lane, from, to, GEMM_ROWS, NV, of);
     else if (GEMM_ROWS > 3 && left == 3)

@@ -77,7 +77,7 @@ static void copy_out(const struct gemm_args *c, float *y, const float *acc, int 
 }
 
 /* Where the sums of a pair go once they are complete, when no near cache holds it. */
-static void ask_outputs(const struct gemm_args *c, const float *y, int rows) {
+INLINE void ask_outputs(const struct gemm_args *c, const float *y, int rows) {
   if (c->T <= X_PAIRS * PAIR) return;
   for (int r = 0; r < rows; r++, y += c->W->N) {
     _mm_prefetch((const char *)y, _MM_HINT_T0);
