@@ -7,10 +7,6 @@ from harness import make_base_model
 BASE_ROUNDS = int(os.environ.get("LEASEHOLD_TEST_BASE_ROUNDS", 120))
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "long: runs in `make test-all` only")
-
-
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory):
     """A base that writes digits now and then, so that rewards differ within groups and every round has a gradient.  (The sanitizers, under which 120 rounds

@@ -243,7 +243,7 @@ def test_pipelined_with_three_unlike_servers(base_model, references, tmp_path, f
 
 @pytest.mark.parametrize(
     ("frontier", "samples_max"),
-    [("priority", 1), ("gate", 1), ("off", 4), pytest.param("gate", 0, marks=pytest.mark.long), pytest.param("off", 0, marks=pytest.mark.long)],
+    [("priority", 1), ("gate", 1), ("off", 4), ("gate", 0), ("off", 0)],
 )
 def test_dispatch_changes_nothing(base_model, reference, tmp_path, frontier, samples_max):
     with start(tmp_path, base_model) as cluster:
@@ -279,7 +279,6 @@ def test_a_server_killed_with_a_half_decoded_lease(base_model, reference, tmp_pa
     assert played.status["totals"]["leases_lost"] >= 1
 
 
-@pytest.mark.long
 def test_a_frozen_server_comes_back_to_lost_leases(base_model, reference, tmp_path):
     """It was stopped, not killed: what it decoded meanwhile belongs to others, and it must not do harm with it."""
     with start(tmp_path, base_model, coordinator=[*QUICK, "--lease-ttl-ms", 400]) as cluster:
@@ -398,7 +397,7 @@ def replays(cluster, run):
     return [json.loads(data) for (data,) in cluster.query("SELECT data FROM events WHERE run = ? AND type = 'replay' ORDER BY id", number(run))]
 
 
-@pytest.mark.parametrize("lost", ["nothing", "state", pytest.param("again", marks=pytest.mark.long), pytest.param("coordinator", marks=pytest.mark.long)])
+@pytest.mark.parametrize("lost", ["nothing", "state", "again", "coordinator"])
 def test_a_lost_version_is_replayed(base_model, reference, tmp_path, lost):
     with start(tmp_path, base_model) as cluster:
         run = kill_trainer_in_last_round(cluster)
@@ -471,7 +470,6 @@ def test_everything_stops_in_the_middle_and_goes_on(base_model, reference, tmp_p
     assert_same(played, reference)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_everybody_is_killed_again_and_again(base_model, reference, tmp_path, seed):
     """Anybody, at any moment, alone or together, by any signal; sparse checkpoints, so that most of the trainer's deaths need a replay."""
