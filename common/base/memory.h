@@ -12,11 +12,12 @@ struct memory_room {
   size_t machine;                 /* MemAvailable */
   size_t group_limit, group_used; /* of the control group that leaves least */
   size_t bound;                   /* --memory-max */
+  size_t device; /* free on the device that computes; its parts of a plan are held against this alone */
 };
 
 /* root: where /proc and /sys are found, "" but in tests. */
 void memory_room_read(struct memory_room *out, const char *root, size_t bound);
-/* SIZE_MAX when nothing is known to bound. */
+/* Of the host's; SIZE_MAX when nothing is known to bound. */
 size_t memory_room_left(const struct memory_room *room);
 
 #endif

@@ -9,24 +9,40 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 
-void memory_plan_add(struct memory_plan *plan, const char *name, size_t bytes) {
+void memory_plan_add_where(struct memory_plan *plan, const char *name, size_t bytes, bool on_device) {
   assert(plan->count < MEMORY_PARTS_MAX);
   plan->parts[plan->count].name = name;
-  plan->parts[plan->count++].bytes = bytes;
+  plan->parts[plan->count].bytes = bytes;
+  plan->parts[plan->count++].on_device = on_device;
+}
+
+void memory_plan_add(struct memory_plan *plan, const char *name, size_t bytes) {
+  memory_plan_add_where(plan, name, bytes, false);
+}
+
+static size_t total_where(const struct memory_plan *plan, bool on_device) {
+  size_t total = 0;
+  for (int i = 0; i < plan->count; i++) {
+    if (plan->parts[i].on_device != on_device) continue;
+    total = total > SIZE_MAX - plan->parts[i].bytes ? SIZE_MAX : total + plan->parts[i].bytes;
+  }
+  return total;
 }
 
 size_t memory_plan_total(const struct memory_plan *plan) {
-  size_t total = 0;
-  for (int i = 0; i < plan->count; i++)
-    total = total > SIZE_MAX - plan->parts[i].bytes ? SIZE_MAX : total + plan->parts[i].bytes;
-  return total;
+  const size_t host = total_where(plan, false), device = total_where(plan, true);
+  return host > SIZE_MAX - device ? SIZE_MAX : host + device;
 }
 
 static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
-static void put_parts(struct buf *text, const struct memory_plan *plan) {
-  for (int i = 0; i < plan->count; i++)
-    buf_printf(text, "%s%s %.1f", i ? ", " : "", plan->parts[i].name, mib(plan->parts[i].bytes));
+static void put_parts(struct buf *text, const struct memory_plan *plan, bool on_device) {
+  const char *comma = "";
+  for (int i = 0; i < plan->count; i++) {
+    if (plan->parts[i].on_device != on_device) continue;
+    buf_printf(text, "%s%s %.1f", comma, plan->parts[i].name, mib(plan->parts[i].bytes));
+    comma = ", ";
+  }
 }
 
 static void put_bounds(struct buf *text, const struct memory_room *room) {
@@ -44,11 +60,15 @@ static void put_bounds(struct buf *text, const struct memory_room *room) {
 }
 
 void memory_plan_show(const struct memory_plan *plan) {
-  struct buf text = BUF_INIT;
   char labels[64];
-  put_parts(&text, plan);
-  log_info("memory planned: %.1f MiB (%s)", mib(memory_plan_total(plan)), text.data ? text.data : "");
-  buf_free(&text);
+  for (int where = 0; where < 2; where++) {
+    struct buf text = BUF_INIT;
+    put_parts(&text, plan, where == 1);
+    if (text.data)
+      log_info("memory planned%s: %.1f MiB (%s)", where ? " on the device" : "", mib(total_where(plan, where == 1)),
+               text.data);
+    buf_free(&text);
+  }
   for (int i = 0; i < plan->count; i++) {
     snprintf(labels, sizeof labels, "part=\"%s\"", plan->parts[i].name);
     metric_set(metrics_register(METRIC_GAUGE, "leasehold_memory_planned_bytes", labels,
@@ -57,13 +77,25 @@ void memory_plan_show(const struct memory_plan *plan) {
   }
 }
 
+static enum rc check_device(const struct memory_plan *plan, const struct memory_room *room, const char *what,
+                            struct err *err) {
+  const size_t total = total_where(plan, true);
+  if (total <= room->device) return RC_OK;
+  struct buf text = BUF_INIT;
+  put_parts(&text, plan, true);
+  err_set(err, RC_NO_MEMORY, NULL, "%s needs %.1f MiB on the device (%s), and the device has %.1f MiB free", what,
+          mib(total), text.data ? text.data : "", mib(room->device));
+  buf_free(&text);
+  return RC_NO_MEMORY;
+}
+
 enum rc memory_plan_check(const struct memory_plan *plan, const struct memory_room *room, const char *what,
                           struct err *err) {
-  const size_t total = memory_plan_total(plan), left = memory_room_left(room);
-  if (total <= left) return RC_OK;
+  const size_t total = total_where(plan, false), left = memory_room_left(room);
+  if (total <= left) return check_device(plan, room, what, err);
   struct buf text = BUF_INIT;
   buf_printf(&text, "%s needs %.1f MiB (", what, mib(total));
-  put_parts(&text, plan);
+  put_parts(&text, plan, false);
   buf_puts(&text, "), and ");
   put_bounds(&text, room);
   err_set(err, RC_NO_MEMORY, room->bound && left == room->bound ? "memory-max" : NULL, "%s",

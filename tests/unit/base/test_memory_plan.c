@@ -113,6 +113,27 @@ static void test_a_plan_that_does_not_fit_is_refused_with_numbers(void **state) 
   assert_true(memory_plan_total(&plan) == SIZE_MAX);
 }
 
+static void test_a_device_has_a_room_of_its_own(void **state) {
+  (void)state;
+  struct memory_plan plan = {0};
+  struct err err = {0};
+  struct memory_room room = {.machine = 4 * MIB, .device = 10 * MIB};
+  memory_plan_add_where(&plan, "weights", 7 * MIB, true);
+  memory_plan_add(&plan, "published versions", 3 * MIB);
+  memory_plan_add_where(&plan, "optimizer", 3 * MIB, true);
+  assert_int_equal(memory_plan_check(&plan, &room, "the trainer", &err), RC_OK);
+  assert_int_equal(memory_plan_total(&plan), 13 * MIB);
+  room.device--;
+  assert_int_equal(memory_plan_check(&plan, &room, "the trainer", &err), RC_NO_MEMORY);
+  assert_string_equal(err.message,
+                      "the trainer needs 10.0 MiB on the device (weights 7.0, optimizer 3.0), and the device has 10.0 "
+                      "MiB free");
+  room.machine = 2 * MIB;
+  assert_int_equal(memory_plan_check(&plan, &room, "the trainer", &err), RC_NO_MEMORY);
+  assert_string_equal(err.message,
+                      "the trainer needs 3.0 MiB (published versions 3.0), and the machine has 2.0 MiB available");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_nothing_known_bounds_nothing, make_root, remove_root),
@@ -121,6 +142,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_groups_of_version_1, make_root, remove_root),
       cmocka_unit_test(test_this_machine_says_something),
       cmocka_unit_test(test_a_plan_that_does_not_fit_is_refused_with_numbers),
+      cmocka_unit_test(test_a_device_has_a_room_of_its_own),
   };
   return cmocka_run_group_tests_name("base/memory_plan", tests, NULL, NULL);
 }
