@@ -40,6 +40,7 @@ struct head_block {
   float *logits;  /* f [HEAD_ROWS,V] */
   void *dlogits;  /* o [HEAD_ROWS,V] */
   float *dhidden; /* f [HEAD_ROWS,D] */
+  int32_t *where; /* [HEAD_ROWS], a place for a device's list */
 };
 
 struct learner {
@@ -52,6 +53,8 @@ struct learner {
   struct gradients g;
   struct head_block head;
   struct chunk chunk;
+  void *lists, *lists_place; /* the chunk's arrays: the host's, and a device's copy of them all */
+  size_t lists_bytes;
   double entropy_sum; /* of the last learner_gradients */
 };
 
@@ -85,8 +88,13 @@ static size_t place_learner(struct learner *l, char *base, const struct model *m
   l->head.logits = layout_take(&layout, HEAD_ROWS * s.V, sizeof(float));
   l->head.dlogits = layout_take(&layout, HEAD_ROWS * s.V, o);
   l->head.dhidden = layout_take(&layout, HEAD_ROWS * s.D, sizeof(float));
-  chunk_place(&layout, &l->chunk, chunk_tokens);
+  l->head.where = layout_take(&layout, ops_place_bytes(m->ops, HEAD_ROWS * sizeof(int32_t)), 1);
+  l->lists_place = layout_take(&layout, ops_place_bytes(m->ops, chunk_bytes(chunk_tokens)), 1);
   return layout.used;
+}
+
+static int page_table_max(int chunk_tokens) {
+  return chunk_sequences_max(chunk_tokens) * chunk_pages_max(chunk_tokens);
 }
 
 struct learner_memory learner_memory(const struct model *m, const struct learner_options *options) {
@@ -94,14 +102,15 @@ struct learner_memory learner_memory(const struct model *m, const struct learner
   const int T = options->chunk_tokens;
   const size_t pages = (size_t)chunk_pages_max(T);
   return (struct learner_memory){.activations = activations_bytes(m, T, options->recompute_activations),
-                                 .scratch = place_learner(&measured, NULL, m, T) + workspace_bytes(m, T) +
+                                 .scratch = place_learner(&measured, NULL, m, T) + chunk_bytes(T) +
+                                            workspace_bytes(m, T, page_table_max(T)) +
                                             pages * kv_layer_page_bytes(m, CHUNK_PAGE_TOKENS)};
 }
 
 static enum rc create_parts(struct learner *l, const struct learner_options *options, struct err *err) {
   const struct model *m = l->model;
   const int chunk_tokens = options->chunk_tokens, pages = chunk_pages_max(chunk_tokens);
-  enum rc rc = workspace_create(&l->ws, m, chunk_tokens, err);
+  enum rc rc = workspace_create(&l->ws, m, chunk_tokens, page_table_max(chunk_tokens), err);
   if (rc == RC_OK) rc = activations_create(&l->activations, m, l->ws, options->recompute_activations, err);
   if (rc == RC_OK) rc = kv_cache_create_single(&l->kv, m, pages, CHUNK_PAGE_TOKENS, err);
   if (rc == RC_OK) rc = kv_sequence_init(&l->all_pages, l->kv, pages * CHUNK_PAGE_TOKENS, err);
@@ -110,11 +119,13 @@ static enum rc create_parts(struct learner *l, const struct learner_options *opt
   assert(rc == RC_OK);
   const size_t bytes = place_learner(l, NULL, m, chunk_tokens);
   l->memory = m->ops->alloc(m->ops, bytes);
-  if (!l->memory)
+  l->lists_bytes = chunk_bytes(chunk_tokens);
+  l->lists = aligned_alloc(64, l->lists_bytes);
+  if (!l->memory || !l->lists)
     return err_set(err, RC_NO_MEMORY, NULL, "gradients of %d rows need %zu bytes, which were refused", chunk_tokens,
-                   bytes);
+                   bytes + l->lists_bytes);
   place_learner(l, l->memory, m, chunk_tokens);
-  chunk_init(&l->chunk);
+  chunk_init(&l->chunk, l->lists, chunk_tokens);
   return RC_OK;
 }
 
@@ -143,6 +154,7 @@ enum rc learner_create(struct learner **out, const struct model *m, const struct
 void learner_free(struct learner *l) {
   if (!l) return;
   if (l->memory) l->model->ops->release(l->model->ops, l->memory);
+  free(l->lists);
   if (l->kv) kv_sequence_release(l->kv, &l->all_pages);
   kv_cache_free(l->kv);
   activations_free(l->activations, l->model);
@@ -151,6 +163,12 @@ void learner_free(struct learner *l) {
 }
 
 /* --- samples and chunks --- */
+
+/* One of the chunk's arrays as operations take it; NULL stays NULL. */
+static void *listed(const struct learner *l, const void *array) {
+  if (!array || l->model->ops->host_memory) return (void *)array;
+  return (char *)l->lists_place + ((const char *)array - (const char *)l->lists);
+}
 
 static enum rc check_sample(const struct learner *l, const struct train_sample *s, int index, struct err *err) {
   const struct model *m = l->model;
@@ -191,6 +209,7 @@ static int run_chunk(struct learner *l, const struct weights *w, const struct tr
   *hidden = NULL;
   if (c->scored == 0) return taken;
   chunk_finish(c, c->shares && (!save || forward_stays_finite(w)));
+  ops_stage(l->model->ops, l->lists_place, l->lists, l->lists_bytes);
   const struct forward_call call = chunk_call(c);
   forward_run_shared(w, &call, l->kv, l->ws, save ? l->activations : NULL, hidden);
   return taken;
@@ -206,14 +225,14 @@ static int block_rows(const struct chunk *c, int first) {
 
 /* Logits of one block of scored tokens; equal hidden rows are multiplied once. */
 static void head_logits(struct learner *l, const struct weights *w, const void *hidden, int first, int rows) {
+  const struct ops *ops = l->model->ops;
   const size_t bytes = (size_t)l->model->config.vocabulary * sizeof(float);
   int32_t ask[HEAD_ROWS], where[HEAD_ROWS];
   const int distinct = chunk_distinct(&l->chunk, first, rows, ask, where);
   forward_logits(w, hidden, ask, distinct, l->ws, l->head.logits);
-  for (int i = rows - 1; i >= 0; i--) { /* where[i] <= i: nothing is overwritten before it is copied */
-    char *logits = (char *)l->head.logits;
-    if (where[i] != i) memcpy(logits + (size_t)i * bytes, logits + (size_t)where[i] * bytes, bytes);
-  }
+  if (distinct == rows) return;
+  const int32_t *staged = ops_stage(ops, l->head.where, where, (size_t)rows * sizeof *where);
+  ops->move_rows(ops, l->head.logits, l->head.logits, staged, rows, bytes); /* where[i] <= i */
 }
 
 /* Log-probabilities of the whole chunk; the last block's logits stay in l->head.logits. */
@@ -224,9 +243,13 @@ static void head_forward(struct learner *l, const struct weights *w, const void 
   for (int first = 0; first < c->scored; first += HEAD_ROWS) {
     const int rows = block_rows(c, first);
     head_logits(l, w, hidden, first, rows);
-    ops->logprob(ops, c->logprob + first, c->lse + first, entropy ? c->entropy + first : NULL, l->head.logits,
-                 c->target + first, temperature, rows, l->model->config.vocabulary);
+    ops->logprob(ops, listed(l, c->logprob + first), listed(l, c->lse + first),
+                 entropy ? listed(l, c->entropy + first) : NULL, l->head.logits, listed(l, c->target + first),
+                 temperature, rows, l->model->config.vocabulary);
   }
+  const size_t bytes = (size_t)c->scored * sizeof(float);
+  ops_fetch(ops, c->logprob, listed(l, c->logprob), bytes);
+  if (entropy) ops_fetch(ops, c->entropy, listed(l, c->entropy), bytes);
 }
 
 static int head_index(const struct model *m) {
@@ -241,25 +264,26 @@ static void head_backward(struct learner *l, const struct weights *w, const void
   const struct ops *ops = m->ops;
   const struct chunk *c = &l->chunk;
   const int D = m->config.hidden, V = m->config.vocabulary, head = head_index(m);
-  if (!c->partly) memset(l->g.dnorm, 0, (size_t)c->T * (size_t)D * sizeof(float));
+  const size_t row_bytes = (size_t)D * sizeof(float);
+  ops_stage(ops, listed(l, c->dlogprob), c->dlogprob, (size_t)c->scored * sizeof *c->dlogprob);
+  if (!c->partly) ops->clear(ops, l->g.dnorm, (size_t)c->T * row_bytes);
   for (int first = 0; first < c->scored; first += HEAD_ROWS) {
     const int rows = block_rows(c, first);
     float *dhidden = c->partly ? l->g.dnorm + (size_t)first * (size_t)D : l->head.dhidden;
     if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, first, rows);
-    ops->logprob_backward(ops, l->head.dlogits, c->dlogprob + first, l->head.logits, c->lse + first, c->target + first,
-                          temperature, rows, V);
-    ops->gemm_weight_backward(ops, grads + m->params.items[head].offset, l->head.dlogits, hidden, c->hidden_row + first,
-                              NULL, rows, V, D);
+    ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), l->head.logits,
+                          listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
+    ops->gemm_weight_backward(ops, grads + m->params.items[head].offset, l->head.dlogits, hidden,
+                              listed(l, c->hidden_row + first), NULL, rows, V, D);
     ops->gemm(ops, dhidden, l->head.dlogits, &w->transposed[head], rows, false);
     for (int i = 0; i < rows && !c->partly; i++)
-      memcpy(l->g.dnorm + (size_t)c->pick[first + i] * (size_t)D, dhidden + (size_t)i * (size_t)D,
-             (size_t)D * sizeof(float));
+      ops->copy(ops, l->g.dnorm + (size_t)c->pick[first + i] * (size_t)D, dhidden + (size_t)i * (size_t)D, row_bytes);
   }
 }
 
 /* --- the layers --- */
 
-/* Rows that carry gradients, as the kernels see them; NULL lists: see ops.h. */
+/* Rows that carry gradients, as the kernels see them (listed); NULL lists: see ops.h. */
 struct gradient_rows {
   int count;
   const int32_t *row;      /* of what the forward pass saved for them */
@@ -311,18 +335,6 @@ static void mlp_backward(const struct layer_pass *p) {
                         p->a->rstd_mid, rows->row, rows->count, c->hidden);
 }
 
-/* x [count,D] -> [T,D] in place: row i goes to place[i] (>= i, ascending), zeros between. */
-static void spread(float *x, const struct gradient_rows *rows, int T, int D) {
-  const size_t bytes = (size_t)D * sizeof *x;
-  int end = T;
-  for (int i = rows->count - 1; i >= -1; i--) {
-    const int place = i >= 0 ? rows->place[i] : -1;
-    memset(x + (size_t)(place + 1) * (size_t)D, 0, (size_t)(end - place - 1) * bytes);
-    if (i >= 0 && place != i) memcpy(x + (size_t)place * (size_t)D, x + (size_t)i * (size_t)D, bytes);
-    end = place;
-  }
-}
-
 /* From g.dx to the gradients of q, k and v, rounded. */
 static void attention_core_backward(const struct layer_pass *p) {
   const struct ops *ops = p->ops;
@@ -334,10 +346,11 @@ static void attention_core_backward(const struct layer_pass *p) {
   struct gradients *g = &p->l->g;
   const int H = c->heads, G = c->kv_heads, E = c->head_dim;
   const size_t TQ = (size_t)q->count * (size_t)(H * E), TK = (size_t)kv->count * (size_t)(G * E);
-  const struct packed batch = {.sequences = chunk->sequences,
-                               .start = chunk->start,
+  const struct packed batch = {.T = kv->count,
+                               .sequences = chunk->sequences,
+                               .start = listed(p->l, chunk->start),
                                .row = kv->row,
-                               .query = q->place ? chunk->query : NULL,
+                               .query = q->place ? listed(p->l, chunk->query) : NULL,
                                .query_row = q->row};
   ops->to_operand(ops, g->dx_operand, g->dx, (size_t)q->count * (size_t)c->hidden);
   linear_backward(p, PARAM_O, q, q->row, g->dx_operand, a->attention, g->dattention, false);
@@ -361,9 +374,10 @@ static void attention_block_backward(const struct layer_pass *p) {
   struct gradients *g = &p->l->g;
   attention_core_backward(p);
   linear_backward(p, PARAM_Q, q, q->norm_row, g->dq_operand, a->norm_in, g->dnorm, false);
-  if (q->place) { /* from here on all rows have a gradient */
-    spread(g->dnorm, q, kv->count, D);
-    spread(g->dx, q, kv->count, D);
+  if (q->place) { /* from here on all rows have a gradient: row t is query[t] <= t, or zero */
+    const int32_t *query = listed(p->l, p->l->chunk.query);
+    ops->move_rows(ops, g->dnorm, g->dnorm, query, kv->count, (size_t)D * sizeof(float));
+    ops->move_rows(ops, g->dx, g->dx, query, kv->count, (size_t)D * sizeof(float));
   }
   linear_backward(p, PARAM_K, kv, kv->norm_row, g->dk_operand, a->norm_in, g->dnorm, true);
   linear_backward(p, PARAM_V, kv, kv->norm_row, g->dv_operand, a->norm_in, g->dnorm, true);
@@ -378,15 +392,15 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
   const struct chunk *c = &l->chunk;
   const struct activations *saved = l->activations;
   const int D = m->config.hidden, norm = param_table_index(&m->params, PARAM_FINAL_NORM, -1);
-  const struct gradient_rows all = {.count = c->T, .row = c->row, .norm_row = c->row, .position = c->position};
+  const int32_t *own = listed(l, c->row);
+  const struct gradient_rows all = {.count = c->T, .row = own, .norm_row = own, .position = listed(l, c->position)};
   const struct gradient_rows active = {.count = c->active,
-                                       .row = c->active_row,
-                                       .norm_row = c->active_own,
-                                       .place = c->pick,
-                                       .position = c->active_position};
+                                       .row = listed(l, c->active_row),
+                                       .norm_row = listed(l, c->active_own),
+                                       .place = listed(l, c->pick),
+                                       .position = listed(l, c->active_position)};
   const struct gradient_rows *last = c->partly ? &active : &all;
-  const struct forward_call call = chunk_call(c);
-  memset(l->g.dx, 0, (size_t)last->count * (size_t)D * sizeof(float));
+  ops->clear(ops, l->g.dx, (size_t)last->count * (size_t)D * sizeof(float));
   ops->rmsnorm_backward(ops, l->g.dx, grads + m->params.items[norm].offset, l->g.dnorm, saved->x_out,
                         w->matrices[norm].data, saved->rstd_out, last->row, last->count, D);
   for (int layer = m->config.layers - 1; layer >= 0; layer--) {
@@ -398,12 +412,13 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
                                     .ops = ops,
                                     .all = all,
                                     .queries = layer == m->config.layers - 1 ? *last : all};
-    forward_again(w, &call, l->kv, l->ws, saved, layer);
+    forward_again(w, l->kv, l->ws, saved, layer);
     mlp_backward(&pass);
     attention_block_backward(&pass);
   }
   const int embed = param_table_index(&m->params, PARAM_EMBED, -1);
-  ops->embed_backward(ops, grads + m->params.items[embed].offset, l->g.dx, c->tokens, c->T, m->config.vocabulary, D);
+  ops->embed_backward(ops, grads + m->params.items[embed].offset, l->g.dx, listed(l, c->tokens), c->T,
+                      m->config.vocabulary, D);
 }
 
 /* --- the two calls --- */
@@ -423,7 +438,7 @@ enum rc learner_logprobs(struct learner *l, const struct weights *w, const struc
     if (entropy) memcpy(entropy + first, c->entropy, (size_t)c->scored * sizeof *entropy);
     first += (size_t)c->scored;
   }
-  return RC_OK;
+  return l->model->ops->status(l->model->ops, err);
 }
 
 enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
@@ -447,7 +462,7 @@ enum rc learner_gradients(struct learner *l, const struct weights *w, const stru
     head_backward(l, w, hidden, temperature, grads);
     layers_backward(l, w, grads);
   }
-  return RC_OK;
+  return l->model->ops->status(l->model->ops, err);
 }
 
 double learner_entropy_sum(const struct learner *l) { return l->entropy_sum; }

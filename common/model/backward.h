@@ -3,7 +3,7 @@
  * A gradient unit (one group) is a list of samples in order, cut into chunks of whole samples by a configured token
  * budget (a longer sample is a chunk by itself). For each chunk: forward with activations, then the head in row
  * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Gradients are
- * added to a flat float32 array in parameter-table order.
+ * added to a flat float32 array in parameter-table order, in the memory of the model's table.
  *
  * Memory is sized at creation for chunk_tokens rows and refused with numbers when it does not fit.  It grows with the
  * rows, never with their square: attention goes through keys in blocks, forward and backward.
@@ -47,8 +47,8 @@ struct learner_memory learner_memory(const struct model *m, const struct learner
  * or everywhere: the same bits, which is what tests compare. */
 void learner_share_rows(struct learner *l, bool share);
 
-/* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL) have one value per scored token,
- * samples in order. */
+/* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL), the host's, have one value per
+ * scored token, samples in order.  This and learner_gradients fail as ops->status does, too. */
 enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                          float temperature, float *logprob, float *entropy, struct err *err);
 

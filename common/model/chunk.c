@@ -22,7 +22,7 @@ static size_t table_size(int rows) {
   return size;
 }
 
-void chunk_place(struct layout *l, struct chunk *c, int chunk_tokens) {
+static void chunk_place(struct layout *l, struct chunk *c, int chunk_tokens) {
   const size_t T = (size_t)chunk_tokens, i = sizeof(int32_t), f = sizeof(float);
   const size_t sequences = (size_t)chunk_sequences_max(chunk_tokens);
   int32_t **const rows[] = {&c->tokens,
@@ -55,7 +55,17 @@ void chunk_place(struct layout *l, struct chunk *c, int chunk_tokens) {
   c->table = layout_take(l, table_size(chunk_tokens), i);
 }
 
-void chunk_init(struct chunk *c) {
+size_t chunk_bytes(int chunk_tokens) {
+  struct chunk measured;
+  struct layout l = {NULL, 0};
+  chunk_place(&l, &measured, chunk_tokens);
+  return l.used;
+}
+
+void chunk_init(struct chunk *c, void *memory, int chunk_tokens) {
+  struct layout l = {memory, 0};
+  memset(memory, 0, chunk_bytes(chunk_tokens));
+  chunk_place(&l, c, chunk_tokens);
   c->shares = true;
   memset(c->mark, 0xff, (size_t)c->chunk_tokens * sizeof *c->mark);
 }

@@ -11,7 +11,7 @@
  * The cut into chunks depends on the samples' lengths and chunk_tokens alone: never on memory, time or threads, because
  * it is part of the arithmetic (NUMERICS.md).  What is computed once or not at all changes no bit.
  *
- * Memory belongs to the learner, which places the arrays.  Not for use outside common/model. */
+ * Memory belongs to the learner, which gives a device its copy.  Not for use outside common/model. */
 #ifndef LEASEHOLD_MODEL_CHUNK_H
 #define LEASEHOLD_MODEL_CHUNK_H
 
@@ -47,9 +47,9 @@ struct chunk {
   int32_t *mark;                                           /* [T] scratch, -1 between calls */
 };
 
-void chunk_place(struct layout *l, struct chunk *c, int chunk_tokens);
-/* After placing; sizes are those of chunk_place. */
-void chunk_init(struct chunk *c);
+/* All arrays stand one behind another in memory [chunk_bytes], which is the host's and aligned to 64. */
+void chunk_init(struct chunk *c, void *memory, int chunk_tokens);
+size_t chunk_bytes(int chunk_tokens);
 int chunk_sequences_max(int chunk_tokens);
 int chunk_pages_max(int chunk_tokens);
 /* Fills the chunk with whole samples from samples[0] on, dealing out pages[pages_max]; returns how many. */

@@ -16,9 +16,19 @@
 #include "common/model/layout.h"
 #include "common/model/shape.h"
 
+/* Where a call's lists are kept for a device, by the names of struct forward_call; all NULL where memory is the host's. */
+struct list_places {
+  int32_t *tokens, *row, *finish, *pick, *pages;
+  struct row_places {
+    int32_t *sequence, *position;
+  } rows, computed, finished;
+};
+
 struct workspace {
   const struct model *model; /* borrowed */
-  int rows_max;
+  int rows_max, pages_max;
+  struct list_places places;
+  struct forward_call staged; /* the last call, as operations take it */
   void *memory;
   struct layer_activations scratch; /* used for every layer of a call that saves nothing; x_in, x_mid unused */
   float *x;                         /* [T,D] */
@@ -55,10 +65,26 @@ static void place_layer(struct layout *l, struct layer_activations *a, const str
   a->h = layout_take(l, T * F, operand);
 }
 
-static size_t place_workspace(struct workspace *ws, char *base, const struct model *m, int rows_max) {
+static void place_lists(struct layout *l, struct list_places *p, size_t rows_max, size_t pages_max) {
+  int32_t **const rows[] = {&p->tokens,
+                            &p->row,
+                            &p->finish,
+                            &p->pick,
+                            &p->rows.sequence,
+                            &p->rows.position,
+                            &p->computed.sequence,
+                            &p->computed.position,
+                            &p->finished.sequence,
+                            &p->finished.position};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) *rows[i] = layout_take(l, rows_max, sizeof(int32_t));
+  p->pages = layout_take(l, pages_max, sizeof(int32_t));
+}
+
+static size_t place_workspace(struct workspace *ws, char *base, const struct model *m, int rows_max, int pages_max) {
   const struct shape s = shape_make(&m->config, rows_max);
   const size_t operand = m->ops->operand_bytes;
   struct layout l = {base, 0};
+  if (!m->ops->host_memory) place_lists(&l, &ws->places, (size_t)rows_max, (size_t)pages_max);
   place_layer(&l, &ws->scratch, &s, operand, false);
   ws->x = layout_take(&l, s.T * s.D, sizeof(float));
   ws->v_raw = layout_take(&l, s.T * s.GE, sizeof(float));
@@ -67,23 +93,23 @@ static size_t place_workspace(struct workspace *ws, char *base, const struct mod
   return l.used;
 }
 
-size_t workspace_bytes(const struct model *m, int rows_max) {
+size_t workspace_bytes(const struct model *m, int rows_max, int pages_max) {
   struct workspace measured = {0};
-  return place_workspace(&measured, NULL, m, rows_max);
+  return place_workspace(&measured, NULL, m, rows_max, pages_max);
 }
 
-enum rc workspace_create(struct workspace **out, const struct model *m, int rows_max, struct err *err) {
+enum rc workspace_create(struct workspace **out, const struct model *m, int rows_max, int pages_max, struct err *err) {
   *out = NULL;
   if (rows_max < 1) return err_set(err, RC_INVALID, "rows_max", "expected at least one row, got %d", rows_max);
-  const size_t bytes = workspace_bytes(m, rows_max);
+  const size_t bytes = workspace_bytes(m, rows_max, pages_max);
   struct workspace *ws = calloc(1, sizeof *ws);
   void *memory = ws ? m->ops->alloc(m->ops, bytes) : NULL;
   if (!memory) {
     free(ws);
     return err_set(err, RC_NO_MEMORY, NULL, "scratch for %d rows needs %zu bytes, which were refused", rows_max, bytes);
   }
-  *ws = (struct workspace){.model = m, .rows_max = rows_max, .memory = memory};
-  place_workspace(ws, memory, m, rows_max);
+  *ws = (struct workspace){.model = m, .rows_max = rows_max, .pages_max = pages_max, .memory = memory};
+  place_workspace(ws, memory, m, rows_max, pages_max);
   *out = ws;
   return RC_OK;
 }
@@ -164,15 +190,6 @@ static const struct matrix *weight_of(const struct weights *w, enum param_kind k
   return &w->matrices[param_table_index(&w->model->params, kind, layer)];
 }
 
-/* out[i] = in[pick[i]], rows of `bytes`; may be the same array, as pick[i] >= i. */
-static void gather(void *out, const void *in, const int32_t *pick, int count, size_t bytes) {
-  for (int i = 0; i < count; i++) {
-    char *to = (char *)out + (size_t)i * bytes;
-    const char *from = (const char *)in + (size_t)pick[i] * bytes;
-    if (to != from) memcpy(to, from, bytes);
-  }
-}
-
 /* Keys and values of the computed rows, then the attention of those rows that are finished here; x keeps these. */
 static void attention_block(const struct pass *p, int layer, const struct kv_layer *kv,
                             const struct layer_activations *a, const struct rows *finished, const int32_t *finish) {
@@ -189,8 +206,8 @@ static void attention_block(const struct pass *p, int layer, const struct kv_lay
   ops->to_operand(ops, a->v, p->ws->v_raw, (size_t)T * (size_t)(G * E));
   ops->kv_write(ops, kv, &p->call->rows, a->k, a->v, p->call->row);
   if (finish) {
-    gather(p->ws->x, p->ws->x, finish, finished->T, (size_t)D * sizeof(float));
-    gather(p->ws->picked, a->norm_in, finish, finished->T, (size_t)D * ops->operand_bytes);
+    ops->move_rows(ops, p->ws->x, p->ws->x, finish, finished->T, (size_t)D * sizeof(float));
+    ops->move_rows(ops, p->ws->picked, a->norm_in, finish, finished->T, (size_t)D * ops->operand_bytes);
     norm = p->ws->picked;
   }
   ops->gemm(ops, a->q_raw, norm, weight_of(p->w, PARAM_Q, layer), finished->T, false);
@@ -216,64 +233,101 @@ static void mlp_block(const struct pass *p, int layer, const struct layer_activa
   p->ops->gemm(p->ops, p->ws->x, a->h, weight_of(p->w, PARAM_DOWN, layer), T, true);
 }
 
-static void check_rows(const struct model *m, const struct rows *rows, const struct workspace *ws,
-                       const struct activations *save) {
+/* Returns the largest position, plus 1. */
+static int check_rows(const struct model *m, const struct rows *rows, const struct workspace *ws,
+                      const struct activations *save) {
+  int longest = 0;
   assert(rows->T >= 1 && rows->T <= ws->rows_max && (!save || rows->T <= save->rows_max));
   for (int t = 0; t < rows->T; t++) {
     assert(rows->position[t] >= 0 && rows->position[t] < m->context_max);
     assert(rows->sequence[t] >= 0 && rows->sequence[t] < rows->sequences);
+    if (rows->position[t] >= longest) longest = rows->position[t] + 1;
   }
+  return longest;
+}
+
+/* like: rows whose lists may be the same ones. */
+static void stage_rows(const struct ops *ops, struct rows *out, const struct rows *rows,
+                       const struct row_places *places, const struct rows *like, const struct rows *like_staged) {
+  const size_t bytes = (size_t)rows->T * sizeof(int32_t);
+  const bool same = rows->sequence == like->sequence && rows->position == like->position && rows->T == like->T;
+  out->sequence = same ? like_staged->sequence : ops_stage(ops, places->sequence, rows->sequence, bytes);
+  out->position = same ? like_staged->position : ops_stage(ops, places->position, rows->position, bytes);
+}
+
+/* The call with its lists where operations can read them, in ws->staged. */
+static void stage_call(struct workspace *ws, const struct forward_call *call, int longest) {
+  const struct ops *ops = ws->model->ops;
+  const struct list_places *p = &ws->places;
+  const struct rows none = {0}, *rows = &call->rows;
+  const size_t word = sizeof(int32_t), pages = (size_t)rows->sequences * (size_t)rows->pages_per_sequence;
+  struct forward_call *s = &ws->staged;
+  assert(ops->host_memory || pages <= (size_t)ws->pages_max);
+  *s = *call;
+  stage_rows(ops, &s->rows, rows, &p->rows, &none, &none);
+  stage_rows(ops, &s->computed, &call->computed, &p->computed, rows, &s->rows);
+  if (call->finish) stage_rows(ops, &s->finished, &call->finished, &p->finished, rows, &s->rows);
+  s->tokens = ops_stage(ops, p->tokens, call->tokens, (size_t)call->computed.T * word);
+  s->row = ops_stage(ops, p->row, call->row, (size_t)rows->T * word);
+  s->finish = ops_stage(ops, p->finish, call->finish, (size_t)call->finished.T * word);
+  s->rows.pages = ops_stage(ops, p->pages, rows->pages, pages * word);
+  s->computed.pages = s->finished.pages = s->rows.pages;
+  s->rows.longest = s->computed.longest = s->finished.longest = longest;
 }
 
 /* The model is the workspace's, so that weights staged under a twin model run on this engine's pool. */
-static struct pass pass_make(const struct weights *w, const struct forward_call *call, struct workspace *ws) {
+static struct pass pass_make(const struct weights *w, struct workspace *ws) {
   return (struct pass){.w = w,
                        .m = ws->model,
                        .ops = ws->model->ops,
-                       .call = call,
+                       .call = &ws->staged,
                        .ws = ws,
                        .scale = 1.0f / __builtin_sqrtf((float)ws->model->config.head_dim)};
 }
 
 void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
                         struct workspace *ws, struct activations *save, const void **hidden) {
-  const struct pass pass = pass_make(w, call, ws);
+  const int longest = check_rows(ws->model, &call->rows, ws, save);
+  check_rows(ws->model, &call->computed, ws, save);
+  stage_call(ws, call, longest);
+  const struct pass pass = pass_make(w, ws);
   const struct model *m = pass.m;
   const struct ops *ops = m->ops;
   const struct model_config *c = &m->config;
+  const struct forward_call *staged = &ws->staged;
   const size_t row_bytes = (size_t)c->hidden * sizeof(float);
-  check_rows(m, &call->rows, ws, save);
-  check_rows(m, &call->computed, ws, save);
-  ops->embed(ops, ws->x, weight_of(w, PARAM_EMBED, -1), call->tokens, call->computed.T);
-  int T = call->computed.T;
+  ops->embed(ops, ws->x, weight_of(w, PARAM_EMBED, -1), staged->tokens, staged->computed.T);
+  int T = staged->computed.T;
   for (int layer = 0; layer < c->layers; layer++) {
     const struct layer_activations *a = save ? &save->layers[layer] : &ws->scratch;
     const struct kv_layer kv_layer = kv_cache_layer(kv, layer);
-    const bool partly = layer == c->layers - 1 && call->finish;
-    if (save) memcpy(a->x_in, ws->x, (size_t)T * row_bytes);
-    attention_block(&pass, layer, &kv_layer, a, partly ? &call->finished : &call->computed,
-                    partly ? call->finish : NULL);
-    if (partly) T = call->finished.T;
-    if (save) memcpy(a->x_mid, ws->x, (size_t)T * row_bytes);
+    const bool partly = layer == c->layers - 1 && staged->finish;
+    if (save) ops->copy(ops, a->x_in, ws->x, (size_t)T * row_bytes);
+    attention_block(&pass, layer, &kv_layer, a, partly ? &staged->finished : &staged->computed,
+                    partly ? staged->finish : NULL);
+    if (partly) T = staged->finished.T;
+    if (save) ops->copy(ops, a->x_mid, ws->x, (size_t)T * row_bytes);
     mlp_block(&pass, layer, a, T);
   }
-  if (save) memcpy(save->x_out, ws->x, (size_t)T * row_bytes);
+  if (save) ops->copy(ops, save->x_out, ws->x, (size_t)T * row_bytes);
   ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(w, PARAM_FINAL_NORM, -1)->data,
                c->rms_eps, T, c->hidden);
   *hidden = ws->hidden;
 }
 
-void forward_again(const struct weights *w, const struct forward_call *call, struct kv_cache *kv, struct workspace *ws,
-                   const struct activations *saved, int layer) {
+void forward_again(const struct weights *w, struct kv_cache *kv, struct workspace *ws, const struct activations *saved,
+                   int layer) {
+  const struct forward_call *call = &ws->staged;
   const int T = call->computed.T, last = ws->model->config.layers - 1;
   if (!saved->recompute || layer == last) return;
-  const struct pass pass = pass_make(w, call, ws);
+  const struct pass pass = pass_make(w, ws);
+  const struct ops *ops = pass.ops;
   const struct layer_activations *a = &saved->layers[layer];
   const size_t bytes = (size_t)T * (size_t)pass.m->config.hidden * sizeof(float);
   const struct kv_layer kv_layer = kv_cache_layer(kv, layer);
-  memcpy(ws->x, a->x_in, bytes);
+  ops->copy(ops, ws->x, a->x_in, bytes);
   attention_block(&pass, layer, &kv_layer, a, &call->computed, NULL);
-  memcpy(a->x_mid, ws->x, bytes);
+  ops->copy(ops, a->x_mid, ws->x, bytes);
   mlp_inner(&pass, layer, a, T);
 }
 
@@ -320,10 +374,9 @@ void forward_logits(const struct weights *w, const void *hidden, const int32_t *
   const size_t row_bytes = (size_t)ws->model->config.hidden * ops->operand_bytes;
   assert(count >= 1 && count <= ws->rows_max);
   if (pick) {
-    for (int i = 0; i < count; i++) {
-      assert(pick[i] >= 0 && pick[i] < ws->rows_max);
-      memcpy((char *)ws->picked + (size_t)i * row_bytes, (const char *)hidden + (size_t)pick[i] * row_bytes, row_bytes);
-    }
+    for (int i = 0; i < count; i++) assert(pick[i] >= 0 && pick[i] < ws->rows_max);
+    const int32_t *rows = ops_stage(ops, ws->places.pick, pick, (size_t)count * sizeof *pick);
+    ops->move_rows(ops, ws->picked, hidden, rows, count, row_bytes);
     hidden = ws->picked;
   }
   ops->gemm(ops, logits, hidden, weight_of(w, ws->model->config.tied ? PARAM_EMBED : PARAM_HEAD, -1), count, false);

@@ -36,11 +36,12 @@ struct activations {
   float *rstd_out; /* [T] */
 };
 
-/* Scratch for calls of up to rows_max rows. */
+/* Scratch for calls of up to rows_max rows, whose page table has up to pages_max numbers (sequences times
+ * pages_per_sequence).  A call's lists are the host's; a device has its copies of them here. */
 struct workspace; /* opaque */
-enum rc workspace_create(struct workspace **out, const struct model *m, int rows_max, struct err *err);
+enum rc workspace_create(struct workspace **out, const struct model *m, int rows_max, int pages_max, struct err *err);
 void workspace_free(struct workspace *ws);
-size_t workspace_bytes(const struct model *m, int rows_max);
+size_t workspace_bytes(const struct model *m, int rows_max, int pages_max);
 
 /* recompute: only each layer's x_in is kept; the one set of everything else is the scratch of ws, whose rows_max it must
  * have and which must live as long. */
@@ -68,10 +69,10 @@ struct forward_call {
 /* As forward_run; hidden [finished.T,D]. */
 void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
                         struct workspace *ws, struct activations *save, const void **hidden);
-/* After such a call and before the next: makes saved->layers[layer] what the pass had in it, to the bit.  Keys and values
+/* After forward_run or forward_run_shared and before the next such call: makes saved->layers[layer] what the pass had in it, to the bit.  Keys and values
  * are written again.  Nothing to do where all of it was kept, and for the last layer before any other. */
-void forward_again(const struct weights *w, const struct forward_call *call, struct kv_cache *kv, struct workspace *ws,
-                   const struct activations *saved, int layer);
+void forward_again(const struct weights *w, struct kv_cache *kv, struct workspace *ws, const struct activations *saved,
+                   int layer);
 /* Whether sizes and weights leave no room for a value of a forward pass that is not finite, so that a row whose
  * gradient is zero has no part in any gradient: what the last layer leaves out need not be computed for the
  * backward's sake either. */

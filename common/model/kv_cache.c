@@ -3,9 +3,7 @@
  *
  * A page number means the same page in every layer.  page_count of a sequence is always ceil(length / page_tokens),
  * so the last page is the only one that can be partly filled, and the only one that a writer may have to copy.  Freed
- * pages keep their old, finite contents: attention gives positions beyond a row's own a weight of exactly zero.
- *
- * Copies are made by the host (memcpy): the memory of the CPU backend. */
+ * pages keep their old, finite contents: attention gives positions beyond a row's own a weight of exactly zero. */
 #include "common/model/kv_cache.h"
 
 #include <assert.h>
@@ -134,11 +132,12 @@ static void drop_page(struct kv_cache *kv, int32_t page) {
 }
 
 static void copy_page(struct kv_cache *kv, int32_t to, int32_t from) {
+  const struct ops *ops = kv->model->ops;
   const size_t k = key_bytes(kv->model, kv->page_tokens), v = value_bytes(kv->model, kv->page_tokens);
   for (int layer = 0; layer < kv->layers; layer++) {
     char *keys = kv->keys[layer], *values = kv->values[layer];
-    memcpy(keys + (size_t)to * k, keys + (size_t)from * k, k);
-    memcpy(values + (size_t)to * v, values + (size_t)from * v, v);
+    ops->copy(ops, keys + (size_t)to * k, keys + (size_t)from * k, k);
+    ops->copy(ops, values + (size_t)to * v, values + (size_t)from * v, v);
   }
 }
 

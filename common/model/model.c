@@ -39,11 +39,13 @@ size_t model_file_bytes(const struct model *m) { return m->params.parameters * m
 
 static enum rc make_rope(struct model *m, struct err *err) {
   const int half = m->config.head_dim / 2;
-  const size_t bytes = model_rope_bytes(m);
+  const size_t bytes = model_rope_bytes(m), place_bytes = ops_place_bytes(m->ops, bytes);
   float *inverse_frequency = calloc((size_t)half, sizeof *inverse_frequency);
+  float *place = place_bytes ? malloc(place_bytes) : NULL;
   m->rope = m->ops->alloc(m->ops, bytes);
-  if (!inverse_frequency || !m->rope) {
+  if (!inverse_frequency || !m->rope || (place_bytes && !place)) {
     free(inverse_frequency);
+    free(place);
     return err_set(err, RC_NO_MEMORY, NULL, "the rope table of %d positions needs %zu bytes, which were refused",
                    m->context_max, bytes);
   }
@@ -51,10 +53,12 @@ static enum rc make_rope(struct model *m, struct err *err) {
     const float exponent = (float)(2 * i) / (float)m->config.head_dim;
     inverse_frequency[i] = 1.0f / (float)elementary_pow(m->config.rope_theta, (double)exponent);
   }
-  struct rope_job job = {m->rope, inverse_frequency, m->context_max, half};
+  struct rope_job job = {place ? place : m->rope, inverse_frequency, m->context_max, half};
   pool_run(m->ops->pool, rope_part, &job, (m->context_max + 255) / 256);
+  if (place) m->ops->upload(m->ops, m->rope, place, bytes);
   free(inverse_frequency);
-  return RC_OK;
+  free(place);
+  return m->ops->status(m->ops, err);
 }
 
 enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max,
@@ -63,6 +67,9 @@ enum rc model_create(struct model **out, const struct model_config *config, cons
   assert(config->layers > 0 && config->heads % config->kv_heads == 0 && config->head_dim % 2 == 0);
   if (context_max < 0)
     return err_set(err, RC_INVALID, "context_max", "expected a positive number of tokens, got %d", context_max);
+  if (config->head_dim > ops->head_dim_max)
+    return err_set(err, RC_UNSUPPORTED, "head_dim", "the kernels on %s take heads of up to %d, this model has %d",
+                   ops->device, ops->head_dim_max, config->head_dim);
   struct model *m = calloc(1, sizeof *m);
   if (!m) return err_set(err, RC_NO_MEMORY, NULL, "a model record of %zu bytes was refused", sizeof *m);
   m->config = *config;

@@ -42,12 +42,16 @@ struct weights {
   /* operand [largest tensor]: between row-major bytes and the kernels' layout; one filler or reader at a time */
   void *staging;
   void *memory; /* holds staging and the data of all matrices */
+  /* Where memory is not the host's: staging as the host reads it, and a place for numbers to be rounded (in memory) */
+  void *host, *converting;
 };
 
 enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err);
 void weights_free(struct weights *w);
 /* Bytes that weights_create allocates. */
 size_t weights_bytes(const struct model *m, bool for_training);
+/* And of the host's memory, where that is another. */
+size_t weights_host_bytes(const struct model *m);
 /* Fills from a safetensors file whose tensors must be exactly the table's (BF16, or F32 rounded to the operand
  * format); RC_INVALID names the tensor. */
 enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err);
@@ -59,9 +63,11 @@ void weights_from_operands(struct weights *w, const void *operands);
 void weights_to_operands(const struct weights *w, void *operands);
 /* The widened values into masters [params.elements]. */
 void weights_to_masters(const struct weights *w, float *masters);
-/* normal(0, initializer_range) for matrices (norms 1), by Philox (RNG_INIT, seed): masters [params.elements]. */
-void masters_random(const struct model *m, float *masters, uint64_t seed);
-/* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory. */
+/* normal(0, initializer_range) for matrices (norms 1), by Philox (RNG_INIT, seed): masters [params.elements].
+ * RC_NO_MEMORY where memory is not the host's and the buffer between is refused. */
+enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err);
+/* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory.  Also fails where the device
+ * has (ops->status), so that no set of weights is taken for good that was not filled. */
 enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err);
 /* Appends the whole safetensors file (BF16; F32 in fp32 mode), metadata {"format":"pt"} plus the given pairs. */
 enum rc weights_to_safetensors(struct buf *out, const struct weights *w, const char *const *metadata, struct err *err);

@@ -1,6 +1,5 @@
 /* The seam between the model and the machine: a table of operations with shapes.  The model is written once, over
- * this table; cpu/ implements it (reference kernels compiled per x86-64 level), and a CUDA backend can stand beside
- * it.
+ * this table; cpu/ implements it (reference kernels compiled per x86-64 level), cuda/ for NVIDIA's GPUs.
  *
  * Letters, used in every kernel:  T rows (tokens) of the call   K, N  inner and outer width of a matrix   D hidden   F ffn
  *   H query heads   G key/value heads   E head dimension (head_dim)   V vocabulary
@@ -9,10 +8,17 @@
  * ops->format says which. Everything else is float32.  All arrays are dense, row-major and 64-byte aligned
  * (ops->alloc gives such memory).
  *
+ * Memory.  Every array that an operation takes is the table's memory (ops->alloc), on a device the device's, and the host
+ * reads or writes it by upload and download alone.  Lists that the host makes (tokens, rows, positions, pages, targets)
+ * become such memory by ops_stage, which copies nothing where alloc's memory is the host's own.  What is the host's stands
+ * with the operation: draws, results that are returned, and the structs themselves.  Operations and copies take effect in
+ * the order of the calls.
+ *
  * The arithmetic of every operation is fixed in NUMERICS.md; a row's result never depends on the other rows of the
- * call, nor on threads. Operations cannot fail: sizes are checked where buffers are made.  (A backend that can fail
- * asynchronously reports through ops->status.) Threading: one thread (the engine's) calls a table at a time; the
- * table splits outputs over its pool.
+ * call, nor on threads. Operations cannot fail: sizes are checked where buffers are made.  A device that fails does
+ * so later than the call: from then on operations do nothing, results are zero, and ops->status says what happened; who
+ * uses results asks it before.  Threading: one thread (the engine's) calls a table at a time; the table splits outputs
+ * over its pool.
  */
 #ifndef LEASEHOLD_MODEL_OPS_H
 #define LEASEHOLD_MODEL_OPS_H
@@ -29,7 +35,7 @@ enum number_format { FORMAT_BF16, FORMAT_F32 };
 /* A weight matrix [N, K] (y = x W^T) in the backend's own layout: CPU: tiles of 16 rows of W, K in pairs (AMX's), zero
  * padded: element (n, k) lies at ((n/16 * Kpad/2 + k/2) * 16 + n%16) * 2 + k%2, Kpad = K rounded up to 32.  Levels
  * that multiply by links (cpu/isa/links.h) keep bf16 with every four of K in the order 2 0 3 1:
- * ((n/16 * Kpad/2 + k/4*2 + k%2) * 16 + n%16) * 2 + (k%4 < 2). */
+ * ((n/16 * Kpad/2 + k/4*2 + k%2) * 16 + n%16) * 2 + (k%4 < 2).  CUDA: row-major. */
 struct matrix {
   void *data;
   int N, K;
@@ -43,6 +49,7 @@ struct rows {
   const int32_t *pages;    /* [sequences, pages_per_sequence] page numbers of the KV pool */
   int pages_per_sequence;
   int sequences;
+  int longest; /* the largest position, plus 1 (forward.c fills it in) */
 };
 
 /* The KV pool of one layer.  A page holds page_tokens (a multiple of 16) positions; position p of a sequence is in
@@ -50,7 +57,8 @@ struct rows {
  * keys:   [page][G][page_tokens/16][Epad/2][16][2]  operand, Epad = E rounded up to 32: for a head a tile of 16 keys, E in pairs
  * values: [page][G][page_tokens/2][E16][2]          operand, E16 = E rounded up to 16: keys in pairs
  * Both are zero where nothing was written, and stay finite.  Levels that multiply by links keep bf16 with every four of
- * E (keys), of positions (values), in the order 2 0 3 1, as they keep matrices. */
+ * E (keys), of positions (values), in the order 2 0 3 1, as they keep matrices.  CUDA: [page][G][page_tokens][Epad] and
+ * [page][G][page_tokens][E16]. */
 struct kv_layer {
   void *keys, *values;
   int page_tokens, G, E;
@@ -58,7 +66,7 @@ struct kv_layer {
 
 /* A packed training batch: sequences one after another, sequence s in rows [start[s], start[s+1]). */
 struct packed {
-  int sequences;
+  int T, sequences;
   const int32_t *start; /* [sequences + 1] */
   const int32_t *row;   /* [T] where a row's key and value lie; NULL: t */
   /* [T] where a row's dout and dq lie; -1: its dout is zero, its q and out finite, and it has no dq.  NULL: t */
@@ -82,15 +90,31 @@ struct adamw {
 };
 
 struct ops {
-  const char *name; /* "cpu-v4" */
+  const char *name;   /* of the kernels: "cpu-v4", "cuda-invariant" */
+  const char *device; /* "cpu", "cuda:0" */
   enum number_format format;
   size_t operand_bytes; /* 2 or 4 */
   struct pool *pool;    /* borrowed */
   size_t scratch_bytes; /* what the table itself holds */
+  bool host_memory;     /* alloc's memory is the host's own */
+  int head_dim_max;     /* E that the kernels take; model_create refuses more */
+
+  /* RC_OK, or what failed since the table was made: RC_INTERNAL, with a sentence, for good.  Waits until everything that
+   * was asked for is done. */
+  enum rc (*status)(const struct ops *, struct err *err);
+  void (*destroy)(struct ops *); /* ops_free calls it */
 
   /* --- memory (device memory on a device); alloc zeroes, NULL when refused --- */
   void *(*alloc)(const struct ops *, size_t bytes);
   void (*release)(const struct ops *, void *memory);
+  size_t (*room)(const struct ops *); /* bytes that alloc may still give; SIZE_MAX: what the host has left */
+  void (*upload)(const struct ops *, void *memory, const void *host, size_t bytes);   /* host is free again on return */
+  void (*download)(const struct ops *, void *host, const void *memory, size_t bytes); /* host is filled on return */
+  void (*copy)(const struct ops *, void *to, const void *from, size_t bytes);         /* both the table's, apart */
+  void (*clear)(const struct ops *, void *memory, size_t bytes);                      /* to zero */
+  /* Row i of out = row from[i] of in, rows of `bytes` (a multiple of 2); zero where from[i] < 0.  out may be in when every
+   * from[i] >= i, or every from[i] <= i: every row is read before it is overwritten.  from: a list */
+  void (*move_rows)(const struct ops *, void *out, const void *in, const int32_t *from, int count, size_t bytes);
 
   /* --- weights --- */
   size_t (*matrix_bytes)(const struct ops *, int N, int K);
@@ -101,6 +125,8 @@ struct ops {
   void (*matrix_unpack_rows)(const struct ops *, void *w_operand, const struct matrix *W, int first, int count);
   void (*to_operand)(const struct ops *, void *out, const float *in, size_t n); /* round to nearest even */
   void (*from_operand)(const struct ops *, float *out, const void *in, size_t n);
+  /* The largest magnitude; infinite when one is not a number. */
+  float (*largest)(const struct ops *, const void *operands, size_t n);
 
   /* --- forward --- */
   /* x[T,K] = table[token] */
@@ -127,7 +153,7 @@ struct ops {
   void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits,
                   const int32_t *target, float temperature, int T, int V);
 
-  /* Each draw's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md, "Sampling"; and its
+  /* draws are the host's.  Each draw's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md, "Sampling"; and its
    * log-probability.  Neighbours that draw from one row at one temperature share its sums. */
   void (*sample)(const struct ops *, struct draw *draws, int count, const float *logits, int V);
 
@@ -177,8 +203,30 @@ struct ops {
  * have been the best. */
 enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *isa, struct pool *pool,
                        struct err *err);
-void ops_free(struct ops *ops); /* NULL is fine */
+static inline void ops_free(struct ops *ops) /* NULL is fine */
+{
+  if (ops) ops->destroy(ops);
+}
 /* Whether ops_cpu_create would take `isa`, for who creates its table later: RC_OK, or why not. */
 enum rc ops_cpu_check(const char *isa, struct err *err);
+
+/* --- between the host and the table's memory --- */
+
+/* Bytes that a place below needs: none where memory is the host's. */
+static inline size_t ops_place_bytes(const struct ops *ops, size_t bytes) { return ops->host_memory ? 0 : bytes; }
+
+/* A list of the host's as operations take it: itself, or a copy in `place` (the table's memory, ops_place_bytes). */
+static inline const void *ops_stage(const struct ops *ops, void *place, const void *list, size_t bytes) {
+  if (ops->host_memory || !list) return list;
+  ops->upload(ops, place, list, bytes);
+  return place;
+}
+
+/* The table's memory as the host reads it: itself, or a copy in `place` (the host's, ops_place_bytes). */
+static inline const void *ops_fetch(const struct ops *ops, void *place, const void *memory, size_t bytes) {
+  if (ops->host_memory) return memory;
+  ops->download(ops, place, memory, bytes);
+  return place;
+}
 
 #endif

@@ -110,8 +110,10 @@ void optimizer_configure(struct optimizer *o, const struct optimizer_config *con
 
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config) {
   optimizer_configure(o, config);
-  memset(o->moment1, 0, shard_count(o->shard) * sizeof *o->moment1);
-  memset(o->moment2, 0, shard_count(o->shard) * sizeof *o->moment2);
+  const struct ops *ops = o->model->ops;
+  const size_t bytes = shard_count(o->shard) * sizeof *o->moment1;
+  ops->clear(ops, o->moment1, bytes);
+  ops->clear(ops, o->moment2, bytes);
   optimizer_set_step_count(o, 0);
 }
 
@@ -155,12 +157,13 @@ bool optimizer_take_unit(struct optimizer *o, float *grads) {
   const size_t n = o->model->params.elements;
   if (o->units < UNITS_MAX)
     return count_unit(o, ops->accumulate_and_clear(ops, o->accumulator, grads, n, o->config.grad_scale_log2));
-  memset(grads, 0, n * sizeof *grads);
+  ops->clear(ops, grads, n * sizeof *grads);
   return count_unit(o, false);
 }
 
 void optimizer_discard(struct optimizer *o) {
-  memset(o->accumulator, 0, o->model->params.elements * sizeof *o->accumulator);
+  const struct ops *ops = o->model->ops;
+  ops->clear(ops, o->accumulator, o->model->params.elements * sizeof *o->accumulator);
   o->units = 0;
   o->poisoned = false;
 }
@@ -226,8 +229,8 @@ void optimizer_shard_gradient(struct optimizer *o, double denominator, double *s
     const size_t count = s.end - at < SHARD_BLOCK ? s.end - at : SHARD_BLOCK;
     squares[at / SHARD_BLOCK] = ops->sum_of_squares(ops, o->gradient + at, count);
   }
-  memset(o->accumulator, 0, s.begin * sizeof *o->accumulator);
-  memset(o->accumulator + s.end, 0, (n - s.end) * sizeof *o->accumulator);
+  ops->clear(ops, o->accumulator, s.begin * sizeof *o->accumulator);
+  ops->clear(ops, o->accumulator + s.end, (n - s.end) * sizeof *o->accumulator);
 }
 
 /* The blocks in order from +0: as sum_of_squares adds them. */

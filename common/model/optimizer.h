@@ -52,7 +52,7 @@ enum rc optimizer_config_check(const struct optimizer_config *config, struct err
 void optimizer_configure(struct optimizer *o, const struct optimizer_config *config);
 /* A new run's hyperparameters; moments and step count to zero; masters kept. */
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config);
-/* [shard_count(shard)] each; the first is element shard.begin of the parameters. */
+/* [shard_count(shard)] each, in the memory of the model's table; the first is element shard.begin of the parameters. */
 float *optimizer_masters(struct optimizer *o);
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);

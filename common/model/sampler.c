@@ -27,11 +27,17 @@ struct sampler {
   struct candidate *sorted; /* [V] taken from the heap, in order */
   double *weight;           /* [V] exp((logit - largest) / T) of sorted */
   int heap_count;
+  struct lone {
+    int32_t target;
+    float logprob, lse;
+  } * lone;   /* of sampler_logprob, the table's memory */
+  float *row; /* [V] of logits where the table's memory is not the host's */
 };
 
-size_t sampler_bytes(int vocabulary) {
+size_t sampler_bytes(const struct ops *ops, int vocabulary) {
   const struct sampler *s = NULL;
-  return (size_t)vocabulary * (sizeof *s->heap + sizeof *s->sorted + sizeof *s->weight);
+  const size_t V = (size_t)vocabulary;
+  return V * (sizeof *s->heap + sizeof *s->sorted + sizeof *s->weight) + ops_place_bytes(ops, V * sizeof *s->row);
 }
 
 struct sampler *sampler_create(const struct ops *ops, int vocabulary) {
@@ -42,7 +48,9 @@ struct sampler *sampler_create(const struct ops *ops, int vocabulary) {
   s->heap = calloc((size_t)vocabulary, sizeof *s->heap);
   s->sorted = calloc((size_t)vocabulary, sizeof *s->sorted);
   s->weight = calloc((size_t)vocabulary, sizeof *s->weight);
-  if (s->heap && s->sorted && s->weight) return s;
+  s->lone = ops->alloc(ops, sizeof *s->lone);
+  if (!ops->host_memory) s->row = calloc((size_t)vocabulary, sizeof *s->row);
+  if (s->heap && s->sorted && s->weight && s->lone && (s->row || ops->host_memory)) return s;
   sampler_free(s);
   return NULL;
 }
@@ -52,6 +60,8 @@ void sampler_free(struct sampler *s) {
   free(s->heap);
   free(s->sorted);
   free(s->weight);
+  if (s->lone) s->ops->release(s->ops, s->lone);
+  free(s->row);
   free(s);
 }
 
@@ -155,10 +165,27 @@ static bool is_truncating(const struct sampler *s, const struct sampling_params 
   return p->temperature > 0 && ((p->top_k > 0 && p->top_k < s->V) || p->top_p < 1 || p->min_p > 0);
 }
 
+/* A row of logits as the host reads it. */
+static const float *read_row(struct sampler *s, const float *logits) {
+  return ops_fetch(s->ops, s->row, logits, (size_t)s->V * sizeof *logits);
+}
+
+static struct lone lone_logprob(struct sampler *s, const float *logits, int32_t token) {
+  const struct ops *ops = s->ops;
+  struct lone *at = s->lone, result;
+  ops->upload(ops, &at->target, &token, sizeof token);
+  ops->logprob(ops, &at->logprob, &at->lse, NULL, logits, &at->target, 1, 1, s->V);
+  ops->download(ops, &result, at, sizeof result);
+  return result;
+}
+
+float sampler_logprob(struct sampler *s, const float *logits, int32_t token) {
+  return lone_logprob(s, logits, token).logprob;
+}
+
 static void draw_truncated(struct sampler *s, const float *logits, const struct sampling_params *p, struct draw *d) {
-  float lse;
-  d->token = choose_truncated(s, logits, p, d->u);
-  s->ops->logprob(s->ops, &d->logprob, &lse, NULL, logits, &d->token, 1, 1, s->V);
+  d->token = choose_truncated(s, read_row(s, logits), p, d->u);
+  d->logprob = sampler_logprob(s, logits, d->token);
 }
 
 void sampler_draw(struct sampler *s, const float *logits, const struct sampling_params *const *params,
@@ -176,15 +203,12 @@ void sampler_draw(struct sampler *s, const float *logits, const struct sampling_
 }
 
 void sampler_top(struct sampler *s, const float *logits, int count, int32_t *tokens, float *logprobs) {
-  const struct ops *ops = s->ops;
-  const int32_t first = 0;
-  float unused, lse;
+  const float *row = read_row(s, logits), lse = lone_logprob(s, logits, 0).lse;
   assert(count <= s->V);
-  heap_make(s, logits);
-  ops->logprob(ops, &unused, &lse, NULL, logits, &first, 1, 1, s->V);
+  heap_make(s, row);
   for (int i = 0; i < count; i++) {
     const bool any = s->heap_count > 0; /* fewer numbers than asked for: NaN logits; the rest repeats token 0 */
-    const struct candidate c = any ? heap_take(s) : (struct candidate){logits[0], 0};
+    const struct candidate c = any ? heap_take(s) : (struct candidate){row[0], 0};
     tokens[i] = c.token;
     logprobs[i] = c.logit - lse;
   }

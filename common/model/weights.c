@@ -2,9 +2,8 @@
  * digest.
  *
  * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
- * never allocates and cannot fail. Staging belongs to the weights: a set that is being staged and a set that decodes
- * do not meet there. */
-#include <math.h>
+ * never allocates and cannot fail (a device's failure waits in ops->status). Staging belongs to the weights: a set that
+ * is being staged and a set that decodes do not meet there. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +33,7 @@ static size_t tensor_bytes(const struct model *m, const struct param *p) {
   return param_is_vector(p) ? p->count * m->ops->operand_bytes : m->ops->matrix_bytes(m->ops, p->rows, p->cols);
 }
 
+/* Elements of the largest tensor. */
 static size_t largest_count(const struct model *m) {
   size_t largest = 0;
   for (int i = 0; i < m->params.count; i++)
@@ -57,8 +57,14 @@ static size_t place(struct weights *w, char *base, const struct model *m, bool f
     if (w) w->transposed[i] = (struct matrix){.data = matrix, .N = p->cols, .K = p->rows};
   }
   void *staging = layout_take(&l, largest_count(m), m->ops->operand_bytes);
+  void *converting = layout_take(&l, ops_place_bytes(m->ops, WEIGHTS_CONVERTED_AT_ONCE * sizeof(float)), 1);
   if (w) w->staging = staging;
+  if (w) w->converting = converting;
   return l.used;
+}
+
+size_t weights_host_bytes(const struct model *m) {
+  return ops_place_bytes(m->ops, largest_count(m) * m->ops->operand_bytes);
 }
 
 size_t weights_bytes(const struct model *m, bool for_training) { return place(NULL, NULL, m, for_training); }
@@ -72,7 +78,8 @@ static bool allocate(struct weights *w, bool for_training) {
   w->memory = m->ops->alloc(m->ops, weights_bytes(m, for_training));
   if (!w->matrices || (for_training && (!w->transposed || !w->largest)) || !w->memory) return false;
   place(w, w->memory, m, for_training);
-  return true;
+  w->host = m->ops->host_memory ? NULL : malloc(weights_host_bytes(m));
+  return w->host || m->ops->host_memory;
 }
 
 enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err) {
@@ -92,66 +99,19 @@ void weights_free(struct weights *w) {
   if (!w) return;
   const struct ops *ops = w->model->ops;
   if (w->memory) ops->release(ops, w->memory);
+  free(w->host);
   free(w->matrices);
   free(w->transposed);
   free(w->largest);
   free(w);
 }
 
-/* --- the largest magnitude of a tensor --- */
-
-struct largest_job {
-  const void *operands;
-  size_t count, operand_bytes;
-  uint32_t bits; /* of |x| as float32, which order as the numbers do; NaNs come last.  Atomic */
-};
-
-enum { LARGEST_PER_PART = 1 << 18, LANES = 32 };
-
-/* In lanes of a constant number, which compile to vectors; one running maximum would not. */
-static uint16_t largest_of_halves(const uint16_t *x, size_t n) {
-  uint16_t lane[LANES] = {0}, most = 0;
-  size_t i = 0;
-  for (; i + LANES <= n; i += LANES)
-    for (int l = 0; l < LANES; l++) {
-      const uint16_t magnitude = x[i + (size_t)l] & 0x7fff;
-      lane[l] = magnitude > lane[l] ? magnitude : lane[l];
-    }
-  for (; i < n; i++) most = (x[i] & 0x7fff) > most ? x[i] & 0x7fff : most;
-  for (int l = 0; l < LANES; l++) most = lane[l] > most ? lane[l] : most;
-  return most;
-}
-
-static void largest_part(void *context, int part) {
-  struct largest_job *job = context;
-  const size_t first = (size_t)part * LARGEST_PER_PART;
-  const size_t end = first + LARGEST_PER_PART < job->count ? first + LARGEST_PER_PART : job->count;
-  uint32_t most = 0;
-  if (job->operand_bytes == 2) {
-    most = (uint32_t)largest_of_halves((const uint16_t *)job->operands + first, end - first) << 16;
-  } else {
-    const uint32_t *x = job->operands;
-    for (size_t i = first; i < end; i++) most = (x[i] & 0x7fffffff) > most ? x[i] & 0x7fffffff : most;
-  }
-  uint32_t seen = __atomic_load_n(&job->bits, __ATOMIC_RELAXED);
-  while (seen < most &&
-         !__atomic_compare_exchange_n(&job->bits, &seen, most, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-}
-
-static float largest_of(const struct model *m, const void *operands, size_t count) {
-  struct largest_job job = {.operands = operands, .count = count, .operand_bytes = m->ops->operand_bytes};
-  float largest;
-  pool_run(m->ops->pool, largest_part, &job, (int)((count + LARGEST_PER_PART - 1) / LARGEST_PER_PART));
-  memcpy(&largest, &job.bits, sizeof largest);
-  return largest == largest ? largest : (float)INFINITY;
-}
-
 void weights_fill_staged(struct weights *w, int index) {
   const struct ops *ops = w->model->ops;
   const struct param *p = &w->model->params.items[index];
-  if (w->largest) w->largest[index] = largest_of(w->model, w->staging, p->count);
+  if (w->largest) w->largest[index] = ops->largest(ops, w->staging, p->count);
   if (param_is_vector(p)) {
-    memcpy(w->matrices[index].data, w->staging, p->count * ops->operand_bytes);
+    ops->copy(ops, w->matrices[index].data, w->staging, p->count * ops->operand_bytes);
     return;
   }
   ops->matrix_pack(ops, &w->matrices[index], w->staging);
@@ -165,6 +125,11 @@ const void *weights_stage(const struct weights *w, int index) {
   if (param_is_vector(p)) return w->matrices[index].data;
   ops->matrix_unpack_rows(ops, w->staging, &w->matrices[index], 0, p->rows);
   return w->staging;
+}
+
+const void *weights_read(const struct weights *w, int index) {
+  const struct ops *ops = w->model->ops;
+  return ops_fetch(ops, w->host, weights_stage(w, index), w->model->params.items[index].count * ops->operand_bytes);
 }
 
 void weights_from_masters(struct weights *w, const float *masters) {
@@ -220,11 +185,11 @@ enum rc weights_digest(struct digest *out, const struct weights *w, struct err *
   for (int i = 0; i < m->params.count; i++) {
     struct st_entry entry;
     weights_entry(&entry, m, i);
-    st_tensor_digest(&leaves[i], &entry, weights_stage(w, i));
+    st_tensor_digest(&leaves[i], &entry, weights_read(w, i));
   }
   st_combine_digests(out, leaves, count);
   free(leaves);
-  return RC_OK;
+  return m->ops->status(m->ops, err);
 }
 
 /* --- random masters --- */
@@ -262,19 +227,30 @@ static void random_part(void *context, int part) {
   }
 }
 
-void masters_random(const struct model *m, float *masters, uint64_t seed) {
-  memset(masters, 0, m->params.elements * sizeof *masters);
+static void random_tensor(struct random_job *job, struct pool *pool) {
+  const struct param *p = job->param;
+  if (param_is_vector(p))
+    for (size_t k = 0; k < p->count; k++) job->values[k] = 1;
+  else
+    pool_run(pool, random_part, job, (int)((p->count + RANDOM_PER_PART - 1) / RANDOM_PER_PART));
+}
+
+enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err) {
+  const struct ops *ops = m->ops;
+  const size_t bytes = ops_place_bytes(ops, largest_count(m) * sizeof *masters);
+  float *between = bytes ? malloc(bytes) : NULL;
+  if (bytes && !between)
+    return err_set(err, RC_NO_MEMORY, NULL, "random weights need a buffer of %zu bytes, which were refused", bytes);
+  ops->clear(ops, masters, m->params.elements * sizeof *masters);
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
-    float *values = masters + p->offset;
-    if (param_is_vector(p)) {
-      for (size_t k = 0; k < p->count; k++) values[k] = 1;
-      continue;
-    }
     struct random_job job = {.param = p,
-                             .values = values,
+                             .values = between ? between : masters + p->offset,
                              .deviation = (double)m->config.initializer_range,
                              .key = {.seed = seed, .purpose = RNG_INIT, .round = 0, .group = (uint32_t)i, .sample = 0}};
-    pool_run(m->ops->pool, random_part, &job, (int)((p->count + RANDOM_PER_PART - 1) / RANDOM_PER_PART));
+    random_tensor(&job, ops->pool);
+    if (between) ops->upload(ops, masters + p->offset, between, p->count * sizeof *between);
   }
+  free(between);
+  return RC_OK;
 }

@@ -91,27 +91,39 @@ static enum rc check_file(const struct model *m, const struct st_file *file, str
   return check_values(m, file, err);
 }
 
+/* F32 -> bf16. */
+static void stage_rounded(struct weights *w, const unsigned char *bytes, size_t count) {
+  const struct ops *ops = w->model->ops;
+  _Alignas(64) float part[WEIGHTS_CONVERTED_AT_ONCE];
+  for (size_t i = 0; i < count; i += WEIGHTS_CONVERTED_AT_ONCE) {
+    const size_t n = count - i < WEIGHTS_CONVERTED_AT_ONCE ? count - i : WEIGHTS_CONVERTED_AT_ONCE;
+    memcpy(part, bytes + i * sizeof *part, n * sizeof *part);
+    const float *staged = ops_stage(ops, w->converting, part, n * sizeof *part);
+    ops->to_operand(ops, (char *)w->staging + i * ops->operand_bytes, staged, n);
+  }
+}
+
+/* BF16 -> float. */
+static void stage_widened(struct weights *w, const unsigned char *bytes, size_t count) {
+  const struct ops *ops = w->model->ops;
+  uint32_t part[WEIGHTS_CONVERTED_AT_ONCE];
+  for (size_t i = 0; i < count; i += WEIGHTS_CONVERTED_AT_ONCE) {
+    const size_t n = count - i < WEIGHTS_CONVERTED_AT_ONCE ? count - i : WEIGHTS_CONVERTED_AT_ONCE;
+    for (size_t k = 0; k < n; k++)
+      part[k] = (uint32_t)bytes[2 * (i + k)] << 16 | (uint32_t)bytes[2 * (i + k) + 1] << 24;
+    ops->upload(ops, (float *)w->staging + i, part, n * sizeof *part);
+  }
+}
+
 /* Row-major bytes of any alignment -> staging, in the operand format. */
 static void stage_bytes(struct weights *w, const struct st_tensor *t, const unsigned char *bytes, size_t count) {
   const struct ops *ops = w->model->ops;
-  const bool same = (t->dtype == ST_BF16) == (ops->format == FORMAT_BF16);
-  if (same) {
-    memcpy(w->staging, bytes, count * ops->operand_bytes);
-  } else if (t->dtype == ST_BF16) {
-    float *out = w->staging;
-    for (size_t i = 0; i < count; i++) {
-      const uint32_t bits = (uint32_t)bytes[2 * i] << 16 | (uint32_t)bytes[2 * i + 1] << 24;
-      memcpy(&out[i], &bits, sizeof bits);
-    }
-  } else {
-    enum { CHUNK = 4096 };
-    _Alignas(64) float part[CHUNK];
-    for (size_t i = 0; i < count; i += CHUNK) {
-      const size_t n = count - i < CHUNK ? count - i : CHUNK;
-      memcpy(part, bytes + i * sizeof *part, n * sizeof *part);
-      ops->to_operand(ops, (char *)w->staging + i * ops->operand_bytes, part, n);
-    }
-  }
+  if ((t->dtype == ST_BF16) == (ops->format == FORMAT_BF16))
+    ops->upload(ops, w->staging, bytes, count * ops->operand_bytes);
+  else if (t->dtype == ST_BF16)
+    stage_widened(w, bytes, count);
+  else
+    stage_rounded(w, bytes, count);
 }
 
 enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err) {
@@ -124,7 +136,7 @@ enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, 
     st_drop(file, t);
     weights_fill_staged(w, i);
   }
-  return RC_OK;
+  return m->ops->status(m->ops, err);
 }
 
 static enum rc write_header(struct buf *out, const struct model *m, const char *const *metadata, size_t *data_bytes,
@@ -159,9 +171,9 @@ enum rc weights_to_safetensors(struct buf *out, const struct weights *w, const c
   if (rc != RC_OK) return rc;
   buf_reserve(out, data_bytes);
   for (int i = 0; i < m->params.count && !out->failed; i++)
-    buf_append(out, weights_stage(w, i), m->params.items[i].count * m->ops->operand_bytes);
+    buf_append(out, weights_read(w, i), m->params.items[i].count * m->ops->operand_bytes);
   if (out->failed)
     return err_set(err, RC_NO_MEMORY, NULL, "a safetensors file of %zu bytes of tensors was refused its memory",
                    data_bytes);
-  return RC_OK;
+  return m->ops->status(m->ops, err);
 }

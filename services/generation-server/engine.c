@@ -69,9 +69,9 @@ struct engine_memory engine_memory(const struct engine_options *o) {
   struct taking t = {.measuring = true};
   struct engine measured = {0};
   take_lists(&measured, &t, o);
-  return (struct engine_memory){
-      .kv = (size_t)o->pages * kv_page_bytes(m, o->page_tokens),
-      .scratch = workspace_bytes(m, rows_of(o)) + logits_bytes(o) + sampler_bytes(m->config.vocabulary) + t.bytes};
+  return (struct engine_memory){.kv = (size_t)o->pages * kv_page_bytes(m, o->page_tokens),
+                                .scratch = workspace_bytes(m, rows_of(o), o->slots * pages_per_sequence(o)) +
+                                           logits_bytes(o) + sampler_bytes(m->ops, m->config.vocabulary) + t.bytes};
 }
 
 static bool allocate(struct engine *e) {
@@ -92,7 +92,7 @@ enum rc engine_create(struct engine **out, const struct engine_options *options,
   e->pages_per_sequence = pages_per_sequence(options);
   pthread_mutex_init(&e->mutex, NULL);
   enum rc rc = kv_cache_create(&e->kv, e->model, options->pages, options->page_tokens, err);
-  if (rc == RC_OK) rc = workspace_create(&e->ws, e->model, e->rows_max, err);
+  if (rc == RC_OK) rc = workspace_create(&e->ws, e->model, e->rows_max, options->slots * e->pages_per_sequence, err);
   if (rc == RC_OK) rc = queue_create(&e->inbox, (size_t)options->inbox_max, err);
   if (rc == RC_OK && !allocate(e))
     rc = err_set(err, RC_NO_MEMORY, NULL,
@@ -252,8 +252,10 @@ static void take_job(struct engine *e, struct job *job) {
                     (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) ||
                      fault_takes_any_lease(e->options.fault));
   const bool room = e->live_count + job->sample_count <= e->options.samples_max;
-  if (!fits || !room) {
-    if (!fits)
+  if (e->failed || !fits || !room) {
+    if (e->failed)
+      log_info("%s goes back: the device has failed", job->id);
+    else if (!fits)
       log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
                (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
     else
@@ -348,13 +350,22 @@ static void show_state(struct engine *e) {
   atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
 }
 
+/* What was computed since the device failed is worth nothing; the tokens from before are. */
+static void give_up(struct engine *e) {
+  end_jobs(e, is_lease, NULL, JOB_HANDED_BACK);
+  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  settle(e);
+}
+
 bool engine_step(struct engine *e) {
   const bool told = take_messages(e, 0);
   end_jobs(e, is_abandoned, NULL, JOB_DROPPED);
   finish_texts(e);
   settle(e);
-  const bool computed = e->active && step_run(e);
-  if (computed) {
+  const bool computed = e->active && !e->failed && step_run(e);
+  if (e->failed) {
+    give_up(e);
+  } else if (computed) {
     settle(e);
     fault_after_step(&e->fault, e->options.fault, e->live, e->live_count, e->kv);
   }
@@ -403,7 +414,28 @@ void engine_stop(struct engine *e) {
   refuse_messages(e);
 }
 
+bool engine_device_holds(struct engine *e) {
+  struct err err;
+  if (e->failed) return false;
+  const enum rc rc = e->model->ops->status(e->model->ops, &err);
+  if (rc == RC_OK) return true;
+  e->failed = true;
+  pthread_mutex_lock(&e->mutex);
+  e->failure = err;
+  pthread_mutex_unlock(&e->mutex);
+  log_error("the engine stops: %s", err.message);
+  return false;
+}
+
 /* --- reading, from any thread --- */
+
+enum rc engine_failure(struct engine *e, struct err *err) {
+  pthread_mutex_lock(&e->mutex);
+  const struct err failure = e->failure;
+  pthread_mutex_unlock(&e->mutex);
+  if (failure.rc != RC_OK && err) *err = failure;
+  return failure.rc;
+}
 
 bool engine_policy(struct engine *e, struct policy *out) {
   pthread_mutex_lock(&e->mutex);

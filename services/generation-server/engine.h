@@ -73,6 +73,9 @@ enum rc engine_hand_back(struct engine *e);
 /* False before the first activation. */
 bool engine_policy(struct engine *e, struct policy *out);
 void engine_read_counters(struct engine *e, struct engine_counters *out);
+/* RC_OK, or what the device that computes failed with (ops->status): then no job is taken any more and every job that
+ * was here has gone back with the tokens from before.  Any thread. */
+enum rc engine_failure(struct engine *e, struct err *err);
 const struct kv_cache *engine_kv(const struct engine *e); /* for job_create: its constant sizes only */
 
 #endif

@@ -62,9 +62,13 @@ struct engine {
   bool started;
   atomic_bool stop;
 
-  pthread_mutex_t mutex; /* guards `shown` and `shown_valid`, read by other threads */
+  bool failed; /* the device did */
+
+  pthread_mutex_t mutex; /* guards what follows, read by other threads */
   struct policy shown;
   bool shown_valid;
+  struct err failure; /* rc RC_OK: none */
+
   atomic_llong tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
   atomic_int shown_slots_busy, shown_waiting, shown_pages_free;
 };
@@ -73,6 +77,8 @@ struct engine {
 bool step_run(struct engine *e);
 /* Pages and slot back; tokens stay. */
 void sample_evict(struct engine *e, struct sample *s);
+/* engine.c: whether the device has done what it was asked for; when not, the engine has failed. */
+bool engine_device_holds(struct engine *e);
 /* engine.c: what has been written to the sample is the follower's to read from here on. */
 void sample_show(struct engine *e, struct sample *s);
 /* engine.c: a sample has its last token; its job ends with its last sample. */

@@ -159,11 +159,8 @@ static void gather(struct engine *e) {
 
 /* For clients that ask: the usual log-probabilities, before temperature, of the token and of the likeliest ones. */
 static void keep_raw(struct engine *e, struct sample *s, const float *logits) {
-  const struct ops *ops = e->model->ops;
   const size_t k = (size_t)s->job->top_count, at = (size_t)s->count * k;
-  float lse;
-  ops->logprob(ops, &s->logprobs[s->count], &lse, NULL, logits, &s->tokens[s->count], 1, 1,
-               e->model->config.vocabulary);
+  s->logprobs[s->count] = sampler_logprob(e->sampler, logits, s->tokens[s->count]);
   if (k > 0) sampler_top(e->sampler, logits, (int)k, s->top_tokens + at, s->top_logprobs + at);
 }
 
@@ -184,7 +181,8 @@ static void take_token(struct engine *e, struct sample *s, const struct draw *d)
 
 static void draw_gathered(struct engine *e) {
   sampler_draw(e->sampler, e->logits, e->params, e->draws, e->draw_count);
-  for (int i = 0; i < e->draw_count; i++) take_token(e, e->drawn[i], &e->draws[i]);
+  const int drawn = engine_device_holds(e) ? e->draw_count : 0; /* a device that failed has drawn nothing */
+  for (int i = 0; i < drawn; i++) take_token(e, e->drawn[i], &e->draws[i]);
   e->draw_count = 0;
 }
 
@@ -252,6 +250,7 @@ bool step_run(struct engine *e) {
                             .sequences = e->options.slots};
   const void *hidden;
   forward_run(e->active, &rows, e->tokens, e->kv, e->ws, NULL, &hidden);
+  if (e->pick_count == 0 && !engine_device_holds(e)) return true;
   share_prompts(e);
   draw_all(e, hidden);
   atomic_fetch_add(&e->steps, 1);

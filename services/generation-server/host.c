@@ -29,7 +29,7 @@ static int choose_pages(const struct host_options *o, const struct model *m, siz
 static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model, const struct host_options *o,
                             const struct model_config *config, struct err *err) {
   enum rc rc = pool_create(pool, o->threads, err);
-  if (rc == RC_OK) rc = ops_cpu_create(ops, FORMAT_BF16, o->isa, *pool, err);
+  if (rc == RC_OK) rc = ops_create(ops, FORMAT_BF16, &o->device, *pool, err);
   if (rc == RC_OK) rc = model_create(model, config, *ops, o->context_max, err);
   return rc;
 }
@@ -50,12 +50,14 @@ void host_memory_plan(struct memory_plan *out, const struct model *m, const stru
   const struct engine_options o = engine_options_of(options, m, pages);
   const struct engine_memory engine = engine_memory(&o);
   const size_t backend = m->ops->scratch_bytes + model_rope_bytes(m); /* the engine's; the stager has its like */
+  const bool device = !m->ops->host_memory;
   *out = (struct memory_plan){0};
-  memory_plan_add(out, "weights", weights_bytes(m, false));
-  memory_plan_add(out, "staged weights", weights_bytes(m, false));
+  memory_plan_add_where(out, "weights", weights_bytes(m, false), device);
+  memory_plan_add_where(out, "staged weights", weights_bytes(m, false), device);
   memory_plan_add(out, "incoming weights", model_file_bytes(m)); /* a pushed or pulled file, until it is staged */
-  memory_plan_add(out, "KV cache", engine.kv);
-  memory_plan_add(out, "scratch", engine.scratch + 2 * backend);
+  memory_plan_add_where(out, "KV cache", engine.kv, device);
+  memory_plan_add_where(out, "scratch", engine.scratch + 2 * backend, device);
+  if (device) memory_plan_add(out, "buffers between host and device", 2 * weights_host_bytes(m));
 }
 
 /* Sizes the KV pool, and holds everything against the room there is. */
@@ -63,7 +65,8 @@ static enum rc plan_memory(int *pages, const struct host_options *o, const struc
   struct memory_room room;
   struct memory_plan plan;
   memory_room_read(&room, "", (size_t)o->memory_max);
-  *pages = choose_pages(o, m, memory_room_left(&room));
+  room.device = m->ops->room(m->ops);
+  *pages = choose_pages(o, m, m->ops->host_memory ? memory_room_left(&room) : room.device);
   host_memory_plan(&plan, m, o, *pages);
   memory_plan_show(&plan);
   return memory_plan_check(&plan, &room, "the generation-server", err);
@@ -90,11 +93,12 @@ enum rc host_open(struct host **out, const struct host_options *options, const s
     if (config->tied) h->weights_file_max += (size_t)config->vocabulary * (size_t)config->hidden * sizeof(float);
     if (rc == RC_OK)
       log_info(
-          "model of %zu parameters on %s%s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x %zu "
-          "MiB",
-          h->model->params.parameters, h->ops->name, options->isa && *options->isa ? " (forced)" : "",
-          h->model->context_max, options->slots, pages, options->page_tokens,
-          (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20, weights_bytes(h->model, false) >> 20);
+          "model of %zu parameters on %s, %s%s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x "
+          "%zu MiB",
+          h->model->params.parameters, h->ops->device, h->ops->name,
+          options->device.isa && *options->device.isa ? " (forced)" : "", h->model->context_max, options->slots, pages,
+          options->page_tokens, (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20,
+          weights_bytes(h->model, false) >> 20);
   }
   if (rc != RC_OK) {
     host_close(h);

@@ -7,6 +7,7 @@
 #define LEASEHOLD_GENERATION_HOST_H
 
 #include "common/base/memory_plan.h"
+#include "common/model/device.h"
 #include "common/model/tokenizer.h"
 #include "services/generation-server/engine.h"
 
@@ -14,7 +15,7 @@ struct host_options {
   int slots, threads, pages, page_tokens, prefill_chunk,
       context_max;    /* pages 0: from slots, context and memory; context_max 0: the model's */
   int64_t memory_max; /* bytes to plan for; 0: what the machine and the control group have left */
-  const char *isa;    /* "" or NULL: by CPUID */
+  struct device device;
   enum engine_fault fault;
   struct activity *activity; /* engine.h */
 };

@@ -1,6 +1,7 @@
 /* generation-server: samples from a policy.  Flags here; the parts are tied together in server.c.
  *
- * Exit status: 0 after a drain (SIGTERM, SIGINT), 1 when it cannot start. */
+ * Exit status: 0 after a drain (SIGTERM, SIGINT), 1 when it cannot start, or after a drain because its device failed:
+ * whoever starts it anew gives it a fresh one. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
@@ -12,7 +13,7 @@ enum { TICK_MS = 50 };
 
 struct settings {
   struct program_settings program;
-  const char *coordinator, *advertise_url, *name, *model, *isa, *fault;
+  const char *coordinator, *advertise_url, *name, *model, *device, *exactness, *isa, *fault;
   int64_t slots, threads, kv_pages, page_tokens, prefill_chunk, context_max, memory_max, prefetch, drain_ms,
       stream_stall_ms;
 };
@@ -34,8 +35,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                           .page_tokens = (int)s->page_tokens,
                                           .prefill_chunk = (int)s->prefill_chunk,
                                           .context_max = (int)s->context_max,
-                                          .memory_max = s->memory_max,
-                                          .isa = s->isa}};
+                                          .memory_max = s->memory_max}};
 #ifdef LEASEHOLD_FAULTS
   if (!fault_parse(&out->host.fault, s->fault))
     return err_set(err, RC_INVALID, "fault",
@@ -47,7 +47,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
     return err_set(
         err, RC_INVALID, "model",
         "expected --model, --coordinator or both: without a coordinator there is nobody to fetch a model from");
-  return ops_cpu_check(s->isa, err); /* the model may come later */
+  return device_parse(&out->host.device, s->device, s->exactness, s->isa, err); /* the model may come later */
 }
 
 static enum rc serve(const struct settings *s, const struct server_options *options, struct err *err) {
@@ -57,7 +57,10 @@ static enum rc serve(const struct settings *s, const struct server_options *opti
   rc = program_write_port(&s->program, server_port(server), err);
   if (rc == RC_OK) {
     log_info("listening on %s:%d", s->program.bind, server_port(server));
-    while (!signals_stop_requested()) clock_sleep_ms(TICK_MS);
+    while (rc == RC_OK && !signals_stop_requested()) {
+      clock_sleep_ms(TICK_MS);
+      rc = server_failure(server, err);
+    }
     log_info("draining");
   }
   server_stop(server);
@@ -87,6 +90,9 @@ int main(int argc, char **argv) {
        "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
+      {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},
+      {"exactness", OPTION_STRING, &s.exactness, "invariant", 0, 0,
+       "of a device: invariant (a row's bits depend on no other row) or fastest (the vendor's kernels)"},
       {"isa", OPTION_STRING, &s.isa, "", 0, 0,
        "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
       {"drain-ms", OPTION_INT, &s.drain_ms, "2000", 0, 600000, "how long plain requests may finish after SIGTERM"},

@@ -51,6 +51,7 @@ void handle_model(struct http_request *r, void *context) {
   json_object_begin(&w);
   write_config(h, &w);
   write_loaded(h, &w);
+  json_kv_string(&w, "device", h->ops->device);
   json_kv_string(&w, "kernels", h->ops->name);
   json_kv_int(&w, "slots", s->options.host.slots);
   json_kv_int(&w, "slots_busy", n.slots_busy);

@@ -31,6 +31,10 @@ struct host *server_host(struct server *s, bool ready, struct err *err) {
     err_set(err, RC_UNAVAILABLE, NULL, "the server is draining");
     return NULL;
   }
+  if (engine_failure(h->engine, err) != RC_OK) {
+    err->rc = RC_UNAVAILABLE;
+    return NULL;
+  }
   if (!engine_policy(h->engine, &active)) {
     err_set(err, RC_UNAVAILABLE, NULL, "no weights are loaded yet");
     return NULL;
@@ -167,6 +171,11 @@ enum rc server_start(struct server **out, const struct server_options *options, 
 }
 
 int server_port(const struct server *s) { return http_server_port(s->http); }
+
+enum rc server_failure(struct server *s, struct err *err) {
+  const struct host *h = atomic_load(&s->host);
+  return h ? engine_failure(h->engine, err) : RC_OK;
+}
 
 /* --- stop --- */
 

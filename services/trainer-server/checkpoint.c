@@ -109,6 +109,22 @@ static enum rc optimizer_header(struct buf *out, const struct model *m, struct e
   return rc;
 }
 
+/* One array of floats of the optimizer's into the file, and into the digest. */
+static bool write_floats(FILE *file, struct digest_state *sum, const struct ops *ops, const float *values,
+                         size_t count) {
+  enum { AT_ONCE = 1 << 14 };
+  float place[AT_ONCE]; /* of a device's values */
+  bool good = true;
+  for (size_t i = 0; good && i < count;) {
+    const size_t n = ops->host_memory || count - i < AT_ONCE ? count - i : AT_ONCE;
+    const float *part = ops_fetch(ops, place, values + i, n * sizeof *part);
+    good = fwrite(part, sizeof *part, n, file) == n;
+    digest_update(sum, part, n * sizeof *part);
+    i += n;
+  }
+  return good;
+}
+
 float *checkpoint_array(struct optimizer *o, int which) {
   if (which == CHECKPOINT_MASTERS) return optimizer_masters(o);
   return which == CHECKPOINT_MOMENT1 ? optimizer_moment1(o) : optimizer_moment2(o);
@@ -155,11 +171,11 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
     if ((rc = arrays->collect(arrays->context, a, &array, err)) != RC_OK) goto out;
     for (int i = 0; good && i < p->count; i++) {
       const struct param *q = &p->items[i];
-      good = fwrite(array + q->offset, sizeof(float), q->count, file) == q->count;
-      digest_update(sum, array + q->offset, q->count * sizeof(float));
+      good = write_floats(file, sum, m->ops, array + q->offset, q->count);
     }
   }
   if (!good || fflush(file) != 0 || fsync(fileno(file)) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
+  if (rc == RC_OK) rc = m->ops->status(m->ops, err);
 out:
   if (file && fclose(file) != 0 && rc == RC_OK) rc = err_set_errno(err, RC_IO, "closing %s", path);
   struct digest result = {{0}};
@@ -329,8 +345,8 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
       if (!t || t->dtype != ST_F32 || t->bytes != q->count * sizeof(float)) {
         rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
       } else {
-        memcpy(array + q->offset, st_data(file, t), t->bytes);
-        digest_update(sum, array + q->offset, t->bytes);
+        m->ops->upload(m->ops, array + q->offset, st_data(file, t), t->bytes);
+        digest_update(sum, st_data(file, t), t->bytes);
         st_drop(file, t);
       }
     }

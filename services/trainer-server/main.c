@@ -25,7 +25,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 100, START_MS = 60000 };
 
 struct settings {
   struct program_settings program;
-  const char *coordinator, *advertise_url, *name, *fault;
+  const char *coordinator, *advertise_url, *name, *device, *exactness, *isa, *fault;
   int64_t rank_silence_ms;
   struct trainer_options trainer;
 };
@@ -133,7 +133,10 @@ int main(int argc, char **argv) {
        "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
-      {"isa", OPTION_STRING, &s.trainer.isa, "", 0, 0,
+      {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},
+      {"exactness", OPTION_STRING, &s.exactness, "invariant", 0, 0,
+       "of a device: invariant (a row's bits depend on no other row) or fastest (the vendor's kernels)"},
+      {"isa", OPTION_STRING, &s.isa, "", 0, 0,
        "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
 #ifdef LEASEHOLD_MPI
       {"rank-silence-ms", OPTION_INT, &s.rank_silence_ms, "5000", 500, 600000,
@@ -153,6 +156,7 @@ int main(int argc, char **argv) {
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
+  if (rc == RC_OK && run) rc = device_parse(&s.trainer.device, s.device, s.exactness, s.isa, &err);
 #ifdef LEASEHOLD_FAULTS
   if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
 #endif

@@ -58,6 +58,7 @@ void handle_get_model(struct http_request *r, void *context) {
   json_key(&w, "replay");
   write_replay(&w, &v);
   json_kv_bool(&w, "busy", v.busy);
+  json_kv_string(&w, "device", trainer_device(t));
   json_kv_string(&w, "kernels", trainer_kernels(t));
   json_kv_int(&w, "ranks", trainer_ranks(t));
   json_key(&w, "sizes");

@@ -30,6 +30,7 @@ const struct model_config *trainer_model_config(const struct trainer *t) { retur
 const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
 const char *trainer_kernels(const struct trainer *t) { return t->ops->name; }
 int trainer_ranks(const struct trainer *t) { return t->ranks.comm->size; }
+const char *trainer_device(const struct trainer *t) { return t->ops->device; }
 void trainer_set_publisher(struct trainer *t, struct publisher *p) { t->publisher = p; }
 void trainer_count_push(struct trainer *t, int64_t took_us) {
   metric_add(t->timeline.seconds[CAUSE_PUSH], (double)took_us * 1e-6);
@@ -97,6 +98,14 @@ enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err) {
   return rc;
 }
 
+/* After a job that failed: where the device has, no other will fare better, and the trainer ends. */
+static void engine_look_at_device(struct trainer *t) {
+  struct err err;
+  if (t->ops->status(t->ops, &err) == RC_OK) return;
+  log_error("the engine stops: %s", err.message);
+  ranks_lose(t, &err);
+}
+
 static void engine_job(struct trainer *t, struct job *job) {
   const enum job_kind kind = job->kind;
   struct err err = {0}, lost;
@@ -111,7 +120,10 @@ static void engine_job(struct trainer *t, struct job *job) {
   if (rc == RC_OK && kind == JOB_STEP) return; /* ended, or the publisher's since: maybe dropped already */
   if (rc == RC_UNAVAILABLE && atomic_load(&t->stopping)) return;
   if (rc != RC_OK && trainer_lost(t, &lost)) return;
-  if (rc != RC_OK) log_warn("job %s failed: %s", job->id, err.message);
+  if (rc != RC_OK) {
+    log_warn("job %s failed: %s", job->id, err.message);
+    engine_look_at_device(t);
+  }
   jobs_finish(t->jobs, job, rc == RC_OK ? NULL : &err);
 }
 
@@ -196,8 +208,14 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   enum rc rc = first ? file_make_dirs(options->state_dir, err) : RC_OK;
   if (rc == RC_OK) rc = model_config_load(&t->config, options->model_dir, err);
   if (rc == RC_OK) rc = pool_create(&t->pool, (int)options->threads, err);
-  if (rc == RC_OK) rc = ops_cpu_create(&t->ops, FORMAT_BF16, options->isa, t->pool, err);
-  if (rc == RC_OK) log_info("kernels %s%s", t->ops->name, options->isa && *options->isa ? " (forced)" : "");
+  if (rc == RC_OK) rc = ops_create(&t->ops, FORMAT_BF16, &options->device, t->pool, err);
+  if (rc == RC_OK)
+    log_info("on %s, kernels %s%s", t->ops->device, t->ops->name,
+             options->device.isa && *options->device.isa ? " (forced)" : "");
+  if (rc == RC_OK && !t->ops->host_memory && t->ranks.comm->size > 1)
+    rc = err_set(err, RC_UNSUPPORTED, "device",
+                 "several ranks compute on CPUs so far; --device %s takes one process, got %d", t->ops->device,
+                 t->ranks.comm->size);
   if (rc == RC_OK) rc = model_create(&t->model, &t->config, t->ops, (int)options->context_max, err);
   if (rc == RC_OK) rc = trainer_check_memory(t, err);
   if (rc == RC_OK) rc = weights_create(&t->weights, t->model, true, err);

@@ -33,6 +33,7 @@
 #include "common/base/queue.h"
 #include "common/comm/comm.h"
 #include "common/model/backward.h"
+#include "common/model/device.h"
 #include "common/model/optimizer.h"
 #include "common/wire/training.h"
 #include "services/trainer-server/jobs.h"
@@ -40,7 +41,8 @@
 struct publisher;
 
 struct trainer_options {
-  const char *model_dir, *state_dir, *coordinator_url, *token, *isa;
+  const char *model_dir, *state_dir, *coordinator_url, *token;
+  struct device device;
   int64_t threads, chunk_tokens, context_max, keep_checkpoints, memory_max;
   int64_t random_init_seed;   /* used when model_dir has no model.safetensors; < 0: refuse */
   bool recompute_activations; /* see struct learner_options */
@@ -98,6 +100,7 @@ const struct model_config *trainer_model_config(const struct trainer *t);
 const char *trainer_model_dir(const struct trainer *t);
 const char *trainer_kernels(const struct trainer *t); /* "cpu-v4" */
 int trainer_ranks(const struct trainer *t);           /* 1: this process alone */
+const char *trainer_device(const struct trainer *t);  /* "cpu", "cuda:0" */
 /* A reference to the current version's bytes; release it. RC_NOT_FOUND, RC_CONFLICT when version is superseded, or
  * RC_UNAVAILABLE when a replay is to reach it. run "" matches any. */
 enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,

@@ -66,7 +66,7 @@ static enum rc batch_unit(struct trainer *t, const struct batch_group *group, in
   const size_t elements = t->model->params.elements;
   struct unit_result unit;
   bool poisoned = false;
-  if (!t->grads_clear) memset(t->grads, 0, elements * sizeof *t->grads);
+  if (!t->grads_clear) t->ops->clear(t->ops, t->grads, elements * sizeof *t->grads);
   t->grads_clear = false;
   enum rc rc = unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, group, t->grads, &unit,
                             &t->timeline, arena, err);

@@ -75,7 +75,7 @@ struct trainer {
   int64_t step_tokens;
 
   pthread_mutex_t lock; /* guards view, blob and why */
-  struct err why;       /* RC_OK unless a rank is lost */
+  struct err why;       /* RC_OK unless a rank is lost, or the device */
   struct trainer_view view;
   struct weights_blob *blob; /* the current version's bytes */
 

@@ -21,7 +21,8 @@ static enum rc weights_initial(struct trainer *t, struct err *err) {
     return err_set(err, RC_NOT_FOUND, NULL,
                    "%s does not exist, and --random-init gives no seed to start from random weights", path);
   }
-  masters_random(t->model, t->grads, (uint64_t)t->options.random_init_seed);
+  rc = masters_random(t->model, t->grads, (uint64_t)t->options.random_init_seed, err);
+  if (rc != RC_OK) return rc;
   weights_from_masters(t->weights, t->grads);
   log_info("random initial weights, seed %" PRId64, t->options.random_init_seed);
   return RC_OK;

@@ -127,7 +127,7 @@ void training_begin(struct trainer *t, const struct optimizer_config *o) {
   optimizer_reset(t->optimizer, o);
   t->grads_clear = false; /* they serve as scratch between units */
   weights_to_masters(t->weights, t->grads);
-  memcpy(optimizer_masters(t->optimizer), t->grads + s.begin, shard_count(s) * sizeof *t->grads);
+  t->ops->copy(t->ops, optimizer_masters(t->optimizer), t->grads + s.begin, shard_count(s) * sizeof *t->grads);
 }
 
 /* On all ranks, or on none when one refuses. */

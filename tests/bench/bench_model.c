@@ -52,7 +52,7 @@ enum rc served_create(struct served **out, const struct ops *ops, const struct m
   if (rc == RC_OK) rc = weights_create(&s->weights, s->model, false, err);
   if (rc == RC_OK) rc = fill_weights(s, err);
   if (rc == RC_OK) rc = kv_cache_create(&s->kv, s->model, SEQUENCES_MAX * PAGES_EACH, PAGE_TOKENS, err);
-  if (rc == RC_OK) rc = workspace_create(&s->ws, s->model, ROWS_MAX, err);
+  if (rc == RC_OK) rc = workspace_create(&s->ws, s->model, ROWS_MAX, 0, err);
   for (int i = 0; i < SEQUENCES_MAX && rc == RC_OK; i++) rc = kv_sequence_init(&s->sequences[i], s->kv, ROWS_MAX, err);
   if (rc != RC_OK) return rc;
   s->sampler = sampler_create(ops, config->vocabulary);

@@ -41,6 +41,14 @@ def test_help_version_and_one_line_errors(program):
         assert wrong.returncode != 0 and len(wrong.stderr.strip().splitlines()) == 1, wrong.stderr
 
 
+@pytest.mark.parametrize("program", ["generation-server", "trainer-server"])
+def test_a_device_that_cannot_compute_is_refused_at_once(program, tmp_path):
+    arguments = ["--model", str(DATA / "model"), "--port", "0"] + (["--state-dir", str(tmp_path)] if program == "trainer-server" else [])
+    for device, words in (("cuda:63", "cuda"), ("gpu", "expected cpu, cuda or cuda:N")):
+        wrong = subprocess.run([str(BIN / program), *arguments, "--device", device], capture_output=True, text=True, timeout=20)
+        assert wrong.returncode == 1 and words in wrong.stderr and wrong.stderr.count("\n") == 1, wrong.stderr
+
+
 def test_the_environment_sets_what_flags_set():
     wrong = subprocess.run([str(BIN / "coordinator")], capture_output=True, text=True, timeout=30, env={"LEASEHOLD_PORT": "banana"})
     assert wrong.returncode != 0 and "banana" in wrong.stderr

@@ -89,6 +89,49 @@ static void ops_release(const struct ops *o, void *memory) {
   free(memory);
 }
 
+static enum rc ops_status(const struct ops *o, struct err *err) {
+  (void)o, (void)err;
+  return RC_OK;
+}
+
+static size_t ops_room(const struct ops *o) {
+  (void)o;
+  return SIZE_MAX;
+}
+
+/* upload, download and copy are one thing here. */
+static void ops_copy(const struct ops *o, void *to, const void *from, size_t bytes) {
+  (void)o;
+  memcpy(to, from, bytes);
+}
+
+static void ops_clear(const struct ops *o, void *memory, size_t bytes) {
+  (void)o;
+  memset(memory, 0, bytes);
+}
+
+static void move_row(char *out, const char *in, int32_t from, int i, size_t bytes) {
+  char *to = out + (size_t)i * bytes;
+  const char *row = in + (size_t)from * bytes;
+  if (from < 0)
+    memset(to, 0, bytes);
+  else if (to != row)
+    memcpy(to, row, bytes);
+}
+
+/* Within one array: rows that come from below are moved from the last on, the others from the first on. */
+static void ops_move_rows(const struct ops *o, void *out, const void *in, const int32_t *from, int count,
+                          size_t bytes) {
+  bool up = false;
+  (void)o;
+  for (int i = 0; i < count && out == in; i++) up |= from[i] < i;
+  for (int i = 0; i < count; i++) {
+    const int row = up ? count - 1 - i : i;
+    assert(out != in || from[row] < 0 || (up ? from[row] <= row : from[row] >= row));
+    move_row(out, in, from[row], row, bytes);
+  }
+}
+
 static bool in_links(const struct ops *o) { return cpu_of(o)->kernels->links && o->format == FORMAT_BF16; }
 
 static size_t ops_matrix_bytes(const struct ops *o, int N, int K) {
@@ -123,6 +166,56 @@ static void ops_to_operand(const struct ops *o, void *out, const float *in, size
 static void ops_from_operand(const struct ops *o, float *out, const void *in, size_t n) {
   struct convert_args c = {.format = o->format, .out = out, .in = in};
   split(o, cpu_of(o)->kernels->from_operand, &c, n, 1024, (double)n, 1);
+}
+
+struct largest_job {
+  const void *operands;
+  size_t count, operand_bytes;
+  uint32_t bits; /* of |x| as float32, which order as the numbers do; NaNs come last.  Atomic */
+};
+
+enum { LARGEST_PER_PART = 1 << 18, LARGEST_LANES = 32 };
+
+/* In lanes of a constant number, which compile to vectors; one running maximum would not. */
+static uint16_t largest_of_halves(const uint16_t *x, size_t n) {
+  uint16_t lane[LARGEST_LANES] = {0}, most = 0;
+  size_t i = 0;
+  for (; i + LARGEST_LANES <= n; i += LARGEST_LANES)
+    for (int l = 0; l < LARGEST_LANES; l++) {
+      const uint16_t magnitude = x[i + (size_t)l] & 0x7fff;
+      lane[l] = magnitude > lane[l] ? magnitude : lane[l];
+    }
+  for (; i < n; i++) most = (x[i] & 0x7fff) > most ? x[i] & 0x7fff : most;
+  for (int l = 0; l < LARGEST_LANES; l++) most = lane[l] > most ? lane[l] : most;
+  return most;
+}
+
+static void largest_part(void *context, int part) {
+  struct largest_job *job = context;
+  const size_t first = (size_t)part * LARGEST_PER_PART;
+  const size_t end = first + LARGEST_PER_PART < job->count ? first + LARGEST_PER_PART : job->count;
+  uint32_t most = 0;
+  if (job->operand_bytes == 2) {
+    most = (uint32_t)largest_of_halves((const uint16_t *)job->operands + first, end - first) << 16;
+  } else {
+    const uint32_t *x = job->operands;
+    for (size_t i = first; i < end; i++) most = (x[i] & 0x7fffffff) > most ? x[i] & 0x7fffffff : most;
+  }
+  uint32_t seen = __atomic_load_n(&job->bits, __ATOMIC_RELAXED);
+  while (seen < most &&
+         !__atomic_compare_exchange_n(&job->bits, &seen, most, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+
+static float ops_largest(const struct ops *o, const void *operands, size_t n) {
+  struct largest_job job = {.operands = operands, .count = n, .operand_bytes = o->operand_bytes};
+  const int parts = (int)((n + LARGEST_PER_PART - 1) / LARGEST_PER_PART);
+  float largest;
+  if (o->pool)
+    pool_run(o->pool, largest_part, &job, parts);
+  else
+    for (int part = 0; part < parts; part++) largest_part(&job, part);
+  memcpy(&largest, &job.bits, sizeof largest);
+  return largest == largest ? largest : HUGE_VALF;
 }
 
 /* --- forward
@@ -171,13 +264,8 @@ static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, cons
 
 static void ops_kv_write(const struct ops *o, const struct kv_layer *kv, const struct rows *rows, const void *k,
                          const void *v, const int32_t *row) {
-  struct kv_write_args c = {.operand_bytes = o->operand_bytes,
-                            .links = in_links(o),
-                            .kv = kv,
-                            .rows = rows,
-                            .k = k,
-                            .v = v,
-                            .row = row};
+  struct kv_write_args c = {
+      .operand_bytes = o->operand_bytes, .links = in_links(o), .kv = kv, .rows = rows, .k = k, .v = v, .row = row};
   assert(kv->page_tokens % 16 == 0);
   split(o, cpu_kv_write, &c, (size_t)rows->T, 1, 2.0 * rows->T * kv->G * kv->E, 1);
 }
@@ -358,15 +446,34 @@ static void ops_adamw(const struct ops *o, float *master, float *m, float *v, co
 /* --- creation
  * --------------------------------------------------------------------------------------------------------- */
 
+static void ops_destroy(struct ops *o) {
+  struct cpu_ops *cpu = (struct cpu_ops *)(void *)o;
+  ops_release(o, cpu->scratch);
+  ops_release(o, cpu->squares);
+  free(cpu);
+}
+
 static const struct ops operations = {
+    .device = "cpu",
+    .host_memory = true,
+    .head_dim_max = CPU_HEAD_DIM_MAX,
+    .status = ops_status,
+    .destroy = ops_destroy,
     .alloc = ops_alloc,
     .release = ops_release,
+    .room = ops_room,
+    .upload = ops_copy,
+    .download = ops_copy,
+    .copy = ops_copy,
+    .clear = ops_clear,
+    .move_rows = ops_move_rows,
     .matrix_bytes = ops_matrix_bytes,
     .matrix_pack = ops_matrix_pack,
     .matrix_pack_transposed = ops_matrix_pack_transposed,
     .matrix_unpack_rows = ops_matrix_unpack_rows,
     .to_operand = ops_to_operand,
     .from_operand = ops_from_operand,
+    .largest = ops_largest,
     .embed = ops_embed,
     .rmsnorm = ops_rmsnorm,
     .gemm = ops_gemm,
@@ -502,12 +609,4 @@ enum rc cpu_ops_create(struct ops **out, enum number_format format, const struct
   }
   *out = &cpu->ops;
   return RC_OK;
-}
-
-void ops_free(struct ops *ops) {
-  if (!ops) return;
-  struct cpu_ops *cpu = (struct cpu_ops *)(void *)ops;
-  ops_release(ops, cpu->scratch);
-  ops_release(ops, cpu->squares);
-  free(cpu);
 }

@@ -15,6 +15,10 @@
 
 #include "services/generation-server/engine.h"
 
+#ifndef RIG_TABLE /* what computes: tests/cuda has another */
+#define RIG_TABLE(ops, pool, err) ops_cpu_create(ops, FORMAT_BF16, NULL, pool, err)
+#endif
+
 enum { RIG_STEPS_MAX = 20000, RIG_SAMPLES_MAX = 512, OUTCOME_TOKENS_MAX = 160, OUTCOME_SAMPLES_MAX = 16 };
 
 static inline struct model_config tiny_config(void) {
@@ -60,18 +64,18 @@ static inline void rig_backend(struct rig *r, int threads) {
   const struct model_config config = tiny_config();
   *r = (struct rig){0};
   assert_int_equal(pool_create(&r->pool, threads, &err), RC_OK);
-  assert_int_equal(ops_cpu_create(&r->ops, FORMAT_BF16, NULL, r->pool, &err), RC_OK);
+  assert_int_equal(RIG_TABLE(&r->ops, r->pool, &err), RC_OK);
   assert_int_equal(model_create(&r->model, &config, r->ops, 0, &err), RC_OK);
 }
 
 static inline void rig_weights(struct rig *r, int which, uint64_t seed, int64_t version) {
   struct err err = {0};
-  float *masters = calloc(r->model->params.elements, sizeof *masters);
+  float *masters = r->ops->alloc(r->ops, r->model->params.elements * sizeof *masters);
   assert_non_null(masters);
-  masters_random(r->model, masters, seed);
+  assert_int_equal(masters_random(r->model, masters, seed, &err), RC_OK);
   assert_int_equal(weights_create(&r->weights[which], r->model, false, &err), RC_OK);
   weights_from_masters(r->weights[which], masters);
-  free(masters);
+  r->ops->release(r->ops, masters);
   r->policy[which].version = version;
   snprintf(r->policy[which].run, sizeof r->policy[which].run, "r1");
   assert_int_equal(weights_digest(&r->policy[which].digest, r->weights[which], &err), RC_OK);

@@ -37,7 +37,7 @@ static inline void make_version(struct version_bytes *out, uint64_t seed) {
     assert_int_equal(model_weights_load(w, &out->digest, MODEL_DIR, &err), RC_OK);
   } else {
     float *masters = calloc(model->params.elements, sizeof *masters);
-    masters_random(model, masters, seed);
+    masters_random(model, masters, seed, NULL);
     weights_from_masters(w, masters);
     free(masters);
     assert_int_equal(weights_digest(&out->digest, w, &err), RC_OK);

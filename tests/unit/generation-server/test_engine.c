@@ -455,6 +455,51 @@ static void stopping_ends_every_job(void **state) {
   rig_close(&rig);
 }
 
+static int holds_left; /* questions after which the device has failed */
+
+static enum rc failing_status(const struct ops *ops, struct err *err) {
+  (void)ops;
+  if (holds_left-- > 0) return RC_OK;
+  return err_set(err, RC_INTERNAL, NULL, "cuda:0: lost while attending");
+}
+
+/* What was drawn since is not taken; leases go back with the tokens from before, requests are dropped, and nothing is
+ * taken any more. */
+static void a_failed_device_ends_everything(void **state) {
+  (void)state;
+  static struct outcome request, leased, later;
+  struct engine_counters before, after;
+  struct rig rig;
+  struct err err = {0};
+  int32_t prompt[40];
+  rig_open(&rig, 8, 100, 16, 64);
+  const struct job_spec spec = spec_of(prompt, 20, 1, 2, MAX_NEW);
+  submit(&rig, &spec, &request);
+  const struct lease lease = lease_of(&rig, prompt, 2);
+  submit_lease(&rig, &lease, &leased);
+  holds_left = 5;
+  rig.ops->status = failing_status;
+  assert_int_equal(engine_failure(rig.engine, &err), RC_OK);
+  run_until_idle(&rig);
+  assert_int_equal(engine_failure(rig.engine, &err), RC_INTERNAL);
+  assert_string_equal(err.message, "cuda:0: lost while attending");
+  assert_int_equal(request.end, JOB_DROPPED);
+  assert_int_equal(leased.end, JOB_HANDED_BACK);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(leased.sample[i].count, 5); /* one for each time that the device held */
+    assert_int_equal(request.sample[i].count, 5);
+  }
+  assert_pages_home(&rig);
+  engine_read_counters(rig.engine, &before);
+  assert_int_equal(before.tokens_sampled, 20);
+  submit_lease(&rig, &lease, &later);
+  run_until_idle(&rig);
+  assert_int_equal(later.end, JOB_HANDED_BACK);
+  engine_read_counters(rig.engine, &after);
+  assert_int_equal(after.steps, before.steps);
+  rig_close(&rig);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shapes_do_not_matter),
@@ -474,6 +519,7 @@ int main(void) {
       cmocka_unit_test(cancelling_gives_everything_back),
       cmocka_unit_test(what_can_never_fit_is_refused_with_numbers),
       cmocka_unit_test(stopping_ends_every_job),
+      cmocka_unit_test(a_failed_device_ends_everything),
   };
   return cmocka_run_group_tests_name("generation engine", tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static inline void bench_close(struct bench *b) {
 static inline float *masters_of(const struct model *m, uint64_t seed) {
   float *masters = calloc(m->params.elements, sizeof *masters);
   assert_non_null(masters);
-  masters_random(m, masters, seed);
+  masters_random(m, masters, seed, NULL);
   return masters;
 }
 

@@ -94,7 +94,7 @@ static double logits_distance(struct fixture *f) {
       position[T] = t;
     }
   assert_int_equal(kv_cache_create(&kv, m, 6, 16, NULL), RC_OK);
-  assert_int_equal(workspace_create(&ws, m, TOKENS, NULL), RC_OK);
+  assert_int_equal(workspace_create(&ws, m, TOKENS, 0, NULL), RC_OK);
   const struct rows rows = {
       .T = T, .sequence = which, .position = position, .pages = pages, .pages_per_sequence = 3, .sequences = SEQUENCES};
   const void *hidden = NULL;

@@ -38,7 +38,7 @@ struct run {
 static void run_open(struct run *r, const struct model *m, const struct weights *w, int page_tokens) {
   *r = (struct run){.w = w};
   assert_int_equal(kv_cache_create(&r->kv, m, PAGES, page_tokens, NULL), RC_OK);
-  assert_int_equal(workspace_create(&r->ws, m, ROWS_MAX, NULL), RC_OK);
+  assert_int_equal(workspace_create(&r->ws, m, ROWS_MAX, 0, NULL), RC_OK);
   for (int s = 0; s < SEQUENCES; s++)
     assert_int_equal(kv_sequence_init(&r->sequences[s], r->kv, LENGTH_MAX, NULL), RC_OK);
   r->logits = calloc((size_t)ROWS_MAX * (size_t)m->config.vocabulary, sizeof *r->logits);
@@ -267,9 +267,9 @@ static void test_picked_rows_and_sizes(void **state) {
   free(picked);
   run_close(&r);
   struct workspace *none = NULL;
-  assert_int_equal(workspace_create(&none, b.model, 0, NULL), RC_INVALID);
-  assert_true(workspace_bytes(b.model, 64) > workspace_bytes(b.model, 32) &&
-              activations_bytes(b.model, 32, false) > workspace_bytes(b.model, 32));
+  assert_int_equal(workspace_create(&none, b.model, 0, 0, NULL), RC_INVALID);
+  assert_true(workspace_bytes(b.model, 64, 0) > workspace_bytes(b.model, 32, 0) &&
+              activations_bytes(b.model, 32, false) > workspace_bytes(b.model, 32, 0));
   weights_free(w);
   bench_close(&b);
 }

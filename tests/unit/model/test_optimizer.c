@@ -28,7 +28,7 @@ static int teardown(void **state) {
 static struct optimizer *make(const struct optimizer_config *c) {
   struct optimizer *o = NULL;
   assert_int_equal(optimizer_create(&o, b.model, c, NULL), RC_OK);
-  masters_random(b.model, optimizer_masters(o), 1);
+  masters_random(b.model, optimizer_masters(o), 1, NULL);
   return o;
 }
 

@@ -90,7 +90,7 @@ static inline void parts_make(struct parts *p, const char *model_dir) {
   assert_rc(RC_OK, weights_create(&p->weights, p->model, true, &err), err);
   p->masters = calloc(p->model->params.elements, sizeof *p->masters);
   assert_non_null(p->masters);
-  masters_random(p->model, p->masters, 7);
+  masters_random(p->model, p->masters, 7, NULL);
   weights_from_masters(p->weights, p->masters);
 }
 

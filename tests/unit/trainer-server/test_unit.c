@@ -159,7 +159,7 @@ static void reference_enters_the_loss(void **state) {
   struct weights *reference;
   float *masters = calloc(elements, sizeof *masters);
   assert_rc(RC_OK, weights_create(&reference, parts.model, false, &err), err);
-  masters_random(parts.model, masters, 8);
+  masters_random(parts.model, masters, 8, NULL);
   weights_from_masters(reference, masters);
   assert_rc(
       RC_OK,

@@ -1,0 +1,29 @@
+/* Which table of operations computes: read from a service's flags once, checked before anything is loaded.
+ *
+ * CUDA is compiled in by `make cuda` alone; other builds refuse it here, with a sentence. */
+#ifndef LEASEHOLD_MODEL_DEVICE_H
+#define LEASEHOLD_MODEL_DEVICE_H
+
+#include "common/model/ops.h"
+
+/* Of a device's products of matrices; the CPU's are the former always. */
+enum exactness {
+  EXACTNESS_INVARIANT, /* a row's bits do not depend on the other rows: log-probabilities equal the trainer's */
+  EXACTNESS_FASTEST    /* the vendor's kernels, chosen by the number of rows: sampler and trainer differ by roundings */
+};
+
+struct device {
+  bool cuda;
+  int index; /* of the CUDA device */
+  enum exactness exactness;
+  const char *isa; /* of the CPU's kernels: see ops_cpu_create; borrowed */
+};
+
+/* name: "cpu", "cuda" (the first device) or "cuda:N"; exactness: "invariant" or "fastest"; isa: see ops_cpu_create.
+ * RC_INVALID, or RC_UNSUPPORTED for what this build or this machine lacks; the field is the flag's name. */
+enum rc device_parse(struct device *out, const char *name, const char *exactness, const char *isa, struct err *err);
+/* A table on a parsed device; pool is borrowed.  Errors: ops_cpu_create, ops_cuda_create. */
+enum rc ops_create(struct ops **out, enum number_format format, const struct device *device, struct pool *pool,
+                   struct err *err);
+
+#endif
