@@ -56,11 +56,27 @@ ISA_v4_bf16 := $(ISA_v4) -mavx512bf16
 ISA_amx  := $(ISA_v4_bf16) -mamx-tile -mamx-bf16
 ISA_OPT  ?= -O3
 
+# --- CUDA: compiled in where CUDA=1 (`make cuda`), by nvcc; and by g++ over an emulated device for the tests -------------------
+CXX       ?= g++
+NVCC      ?= $(or $(shell command -v nvcc 2>/dev/null),/usr/local/cuda/bin/nvcc)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_ARCHS ?= 80 90
+SRC_cuda  := $(wildcard common/model/cuda/*.cu)
+CU_FLAGS  := -std=c++17 -I. -MMD -MP
+# No contraction, subnormals to zero, division and square root to nearest: what NUMERICS.md's expressions need.
+NVCC_FLAGS := $(CU_FLAGS) -O3 -lineinfo -fmad=false -ftz=true -prec-div=true -prec-sqrt=true -Werror all-warnings -Xcompiler -Wall,-Wextra,-ffp-contract=off \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+ifdef CUDA
+OBJ_cuda  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(SRC_cuda))
+LIB_model += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -ldl -lrt -lstdc++
+BASE_CFLAGS += -DLEASEHOLD_CUDA
+endif
+
 OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%.$(isa).o,$(SRC_isa))) $(patsubst %.c,$(BUILD)/obj/%.amx.o,$(SRC_amx))
 
 PYTHON  ?= /usr/bin/python3
-PACKAGES := gcc make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev libcmocka-dev \
+PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev libcmocka-dev \
             curl jq python3 python3-pytest python3-yaml python3-jsonschema
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 
@@ -71,6 +87,10 @@ $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -c $< -o $@
 
+$(BUILD)/obj/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -c $< -o $@ 2>$@.resources || { cat $@.resources; exit 1; } # tests/cuda/resources reads them
+
 define ISA_RULE
 $(BUILD)/obj/common/model/cpu/isa/%.$(1).o: common/model/cpu/isa/%.c
 	@mkdir -p $$(@D)
@@ -79,7 +99,7 @@ endef
 $(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
 
 define LIB_RULE
-$(BUILD)/lib/lib$(1).a: $(call OBJ,$(SRC_$(1))) $(if $(filter model,$(1)),$(OBJ_isa))
+$(BUILD)/lib/lib$(1).a: $(call OBJ,$(SRC_$(1))) $(if $(filter model,$(1)),$(OBJ_isa) $(OBJ_cuda))
 	@mkdir -p $$(@D)
 	@rm -f $$@
 	ar rcs $$@ $$^
@@ -130,6 +150,33 @@ endef
 $(foreach m,$(MODULES),$(eval $(call UNIT_RULE,$(m))))
 UNIT_TESTS := $(foreach m,$(MODULES),$(UNIT_$(m)))
 
+# --- the CUDA table's tests: tests/cuda/test_*.c over an emulated device here, over a real one with CUDA=1 --------------------
+EMULATED_FLAGS := $(CFLAGS) $(CU_FLAGS) -march=x86-64-v2 -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -Werror -Itests/cuda/emulated
+OBJ_emulated := $(patsubst %,$(BUILD)/emulated/%.o,$(filter-out %/gemm_vendor.cu,$(SRC_cuda)) $(wildcard tests/cuda/emulated/*.cc))
+CUDA_TESTS := $(patsubst tests/cuda/%.c,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.c))
+$(BUILD)/emulated/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(CXX) -x c++ $(EMULATED_FLAGS) -c $< -o $@
+$(BUILD)/emulated/%.cc.o: %.cc
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) -c $< -o $@
+$(BUILD)/emulated/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_CUDA_EMULATED -c $< -o $@
+ifdef CUDA
+$(BUILD)/tests/cuda/%: $(BUILD)/obj/tests/cuda/%.o $(call LINK_LIBS,generation-server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ -lcmocka $(call LINK_SYS,generation-server) $(LDLIBS)
+else
+$(BUILD)/tests/cuda/%: $(BUILD)/emulated/tests/cuda/%.c.o $(OBJ_emulated) $(call LINK_LIBS,generation-server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ -lcmocka $(call LINK_SYS,generation-server) $(LDLIBS) -lstdc++
+endif
+
+.PHONY: unit-cuda
+unit-cuda: $(CUDA_TESTS) ## the CUDA table's tests over an emulated device: no GPU, no nvcc
+	@tests/tools/run-unit $(CUDA_TESTS)
+
 .PHONY: unit $(addprefix unit-,$(MODULES))
 unit: $(UNIT_TESTS) ## unit tests of all modules (unit-base, unit-model, ... for one)
 	@tests/tools/run-unit $(UNIT_TESTS)
@@ -159,7 +206,7 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help deps demo check test test-all test-compose bench bench-pipeline e2e faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all test-compose bench bench-pipeline e2e faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -180,6 +227,7 @@ check: ## quick, for every commit: builds, layers, contract, demo data, unit tes
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j2 -s unit-cuda
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
@@ -208,6 +256,12 @@ mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/tests/ranks/check_comm ## the trai
 nccl: ## the comm between GPUs, and what it is to be tested with on a machine that has several; where NCCL is not, it says so
 	@if [ -n "$(HAS_NCCL)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/tests/ranks/check_nccl; else echo "nccl: no nccl.h here, nothing was built"; fi
 
+cuda: ## the services with CUDA compiled in, and its tests and timings for a real device, in build/cuda (needs nvcc)
+	@if [ ! -x "$(NVCC)" ]; then echo "make cuda: there is no nvcc ($(NVCC)); NVCC=/path/to/nvcc names one"; exit 1; fi
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda CUDA=1 cuda-programs
+.PHONY: cuda-programs
+cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench
+
 layers: ## who may include whom
 	@$(PYTHON) tests/tools/check-layers
 
@@ -218,8 +272,8 @@ demo-data: ## the demo's data files are what their script makes; train, validati
 	@$(PYTHON) tests/tools/check-demo-data
 
 lint: ## shell scripts, long files and functions (warnings to think about)
-	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test deploy/docker/healthcheck; fi
-	@wc -l $$(git ls-files '*.c' '*.h') | awk '$$1 > 800 && $$2 != "total" { print "long file:", $$0 }'
+	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh deploy/docker/healthcheck; fi
+	@wc -l $$(git ls-files '*.c' '*.h' '*.cu' '*.cc') | awk '$$1 > 800 && $$2 != "total" { print "long file:", $$0 }'
 
 # Sanitizers, each a build of its own; there are no suppressions.  The instrumentation confuses the compiler's truncation warnings, which stay on everywhere
 # else; instrumented kernels take minutes to compile at -O3; and how fast they are under a sanitizer says nothing.
@@ -249,5 +303,5 @@ install: all ## copy the three binaries to PREFIX/bin, and trainer-server-mpi wh
 clean: ## remove build/
 	rm -rf $(BUILD)
 
-.PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/common/model/cpu/isa/%.o
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+.PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/%.cu.o $(BUILD)/emulated/%.c.o $(BUILD)/obj/common/model/cpu/isa/%.o
+-include $(shell find $(BUILD)/obj $(BUILD)/emulated -name '*.d' 2>/dev/null)

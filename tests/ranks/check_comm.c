@@ -190,7 +190,7 @@ static void steps(const char *mutant) {
   float *grads = calloc(n, sizeof *grads);
   double *squares = calloc(shard_blocks(n), sizeof *squares);
   check(grads && squares, "no memory");
-  masters_random(m, grads, 1);
+  masters_random(m, grads, 1, NULL);
   memcpy(optimizer_masters(o), grads + shard.begin, shard_count(shard) * sizeof *grads);
   for (uint32_t step = 0; step < STEPS; step++) {
     for (uint32_t u = 0; u < UNITS; u++) {

@@ -123,7 +123,7 @@ static void test_shards_step_as_one(void **state) {
     struct optimizer *whole = NULL, *o[RANKS_MAX] = {NULL};
     struct step_result expected, results[RANKS_MAX];
     assert_int_equal(optimizer_create(&whole, b.model, &CONFIG, NULL), RC_OK);
-    masters_random(b.model, optimizer_masters(whole), 1);
+    masters_random(b.model, optimizer_masters(whole), 1, NULL);
     for (int r = 0; r < ranks; r++) {
       const struct shard s = shard_of(n, r, ranks);
       assert_int_equal(optimizer_create_shard(&o[r], b.model, s, &CONFIG, NULL), RC_OK);

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Builds, checks and times the CUDA backend on a machine that has a GPU, in one call of under ten minutes, and prints what it
+# saw: tests/cuda/check.sh [device].  Exit status 0 when every check passed.
+#
+#   tests/cuda/check.sh pack     on a machine without a GPU: builds, and puts the shared libraries beside the programs
+#                                (build/cuda/lib), so that build/cuda can be carried to one without compilers
+#
+# Steps, each with a bound of its own: build where nvcc is and build/cuda was not carried; the table's operations, the model
+# and the engine against the CPU's; compute-sanitizer; timings; PyTorch's, where it is installed; a run of both services on
+# the GPU, where python3 has pytest.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+out=build/cuda
+failed=
+
+say() { printf '\n== %s (at %d s)\n' "$1" "$SECONDS"; }
+
+# What the programs link but a bare machine with a driver and CUDA lacks.
+pack() {
+  make cuda || return 1
+  mkdir -p $out/lib
+  for program in $out/bin/* $out/tests/cuda/*; do
+    ldd "$program" | awk '$3 ~ /^\// { print $3 }'
+  done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda|libcublasLt)\.so' | xargs -I{} cp -L {} $out/lib/
+  du -sh $out/bin $out/tests $out/lib
+}
+
+# step NAME SECONDS COMMAND...: runs it; what fails is remembered, and the next step begins.
+step() {
+  local name=$1 bound=$2 status
+  shift 2
+  say "$name"
+  timeout "$bound" "$@"
+  status=$?
+  [ $status = 0 ] && return 0
+  if [ $status = 124 ]; then echo "$name: not done within $bound s"; else echo "$name: exit status $status"; fi
+  failed="$failed, $name"
+  return $status
+}
+
+if [ "${1:-}" = pack ]; then pack; exit; fi
+device=${1:-0}
+say "the machine"
+if ! nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader; then
+  echo "there is no GPU here: nothing is checked"
+  exit 1
+fi
+export CUDA_VISIBLE_DEVICES=$device
+if [ -d $out/lib ]; then
+  cublas=$(find /usr/local/cuda*/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/python3* /usr/local/lib/python3* /opt -name 'libcublasLt.so.13*' 2>/dev/null | head -1)
+  export LD_LIBRARY_PATH="$PWD/$out/lib${cublas:+:$(dirname "$cublas")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  echo "build/cuda was carried here; cuBLASLt: ${cublas:-not found}"
+else
+  step build 240 make -s -j"$(nproc)" cuda || exit 1
+fi
+
+for program in test_ops test_model test_engine; do step $program 60 $out/tests/cuda/$program; done
+step timings 200 $out/tests/cuda/bench 0
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
+if [ -n "$sanitizer" ]; then
+  step "memcheck of test_model" 60 "$sanitizer" --tool memcheck --error-exitcode 9 --print-limit 5 $out/tests/cuda/test_model
+  LEASEHOLD_TEST_ONLY=test_gemm step "racecheck of the products" 60 "$sanitizer" --tool racecheck --error-exitcode 9 --print-limit 5 $out/tests/cuda/test_ops
+else
+  say "compute-sanitizer is not installed: no memory or race check"
+fi
+
+if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+  step "the peer, PyTorch" 90 python3 tests/cuda/peer_torch.py
+else
+  say "PyTorch is not installed: no peer"
+fi
+if [ -x $out/bin/coordinator ] && python3 -c 'import pytest, yaml, jsonschema' 2>/dev/null; then
+  step "both services on the GPU" 90 env LEASEHOLD_TEST_BIN="$PWD/$out/bin" LEASEHOLD_DEVICE=cuda \
+    python3 -m pytest -q -p no:cacheprovider tests/e2e/test_services.py -k 'learns or plain_generation or gives_the_same_weights'
+else
+  say "no coordinator or no pytest: the services were not run"
+fi
+
+say "result"
+if [ -n "$failed" ]; then echo "failed: ${failed#, }"; exit 1; fi
+echo "every check passed"
