@@ -162,7 +162,7 @@ $(BUILD)/emulated/%.cc.o: %.cc
 	$(CXX) $(EMULATED_FLAGS) -c $< -o $@
 $(BUILD)/emulated/%.c.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_CUDA_EMULATED -c $< -o $@
+	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_CUDA -DLEASEHOLD_CUDA_EMULATED -c $< -o $@
 ifdef CUDA
 $(BUILD)/tests/cuda/%: $(BUILD)/obj/tests/cuda/%.o $(call LINK_LIBS,generation-server)
 	@mkdir -p $(@D)
@@ -173,8 +173,17 @@ $(BUILD)/tests/cuda/%: $(BUILD)/emulated/tests/cuda/%.c.o $(OBJ_emulated) $(call
 	$(CC) $(ALL_CFLAGS) $^ -o $@ -lcmocka $(call LINK_SYS,generation-server) $(LDLIBS) -lstdc++
 endif
 
+# Both services that compute, over the emulated device: for tests/e2e/test_device.py.
+define EMULATED_RULE
+$(BUILD)/emulated/bin/$(1): $(call OBJ,services/$(1)/main.c) $(BUILD)/emulated/common/model/device.c.o $(OBJ_emulated) $(call LINK_LIBS,$(1))
+	@mkdir -p $$(@D)
+	$(CC) $(ALL_CFLAGS) $$^ -o $$@ $(call LINK_SYS,$(1)) $(LDLIBS) -lstdc++
+endef
+EMULATED_SERVICES := $(addprefix $(BUILD)/emulated/bin/,generation-server trainer-server)
+$(foreach s,generation-server trainer-server,$(eval $(call EMULATED_RULE,$(s))))
+
 .PHONY: unit-cuda
-unit-cuda: $(CUDA_TESTS) ## the CUDA table's tests over an emulated device: no GPU, no nvcc
+unit-cuda: $(CUDA_TESTS) $(EMULATED_SERVICES) ## the CUDA table's tests over an emulated device: no GPU, no nvcc
 	@tests/tools/run-unit $(CUDA_TESTS)
 
 .PHONY: unit $(addprefix unit-,$(MODULES))

@@ -15,6 +15,7 @@
 #include "common/model/backward.h"
 
 #include <assert.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -256,6 +257,15 @@ static int head_index(const struct model *m) {
   return param_table_index(&m->params, m->config.tied ? PARAM_EMBED : PARAM_HEAD, -1);
 }
 
+#define NOT_BEHIND SIZE_MAX
+
+/* The first of rows that stand one behind another, so that no list of them is needed; else NOT_BEHIND. */
+static size_t rows_behind_each_other(const int32_t *row, int count) {
+  for (int i = 1; i < count; i++)
+    if (row[i] != row[0] + i) return NOT_BEHIND;
+  return (size_t)row[0];
+}
+
 /* dlogprob -> the head's gradient, and that of hidden into g.dnorm [active,D] (zero where a row predicts no scored
  * token). */
 static void head_backward(struct learner *l, const struct weights *w, const void *hidden, float temperature,
@@ -273,8 +283,10 @@ static void head_backward(struct learner *l, const struct weights *w, const void
     if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, first, rows);
     ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), l->head.logits,
                           listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
-    ops->gemm_weight_backward(ops, grads + m->params.items[head].offset, l->head.dlogits, hidden,
-                              listed(l, c->hidden_row + first), NULL, rows, V, D);
+    const size_t behind = rows_behind_each_other(c->hidden_row + first, rows);
+    const void *x = behind == NOT_BEHIND ? hidden : (const char *)hidden + behind * (size_t)D * ops->operand_bytes;
+    ops->gemm_weight_backward(ops, grads + m->params.items[head].offset, l->head.dlogits, x,
+                              behind == NOT_BEHIND ? listed(l, c->hidden_row + first) : NULL, NULL, rows, V, D);
     ops->gemm(ops, dhidden, l->head.dlogits, &w->transposed[head], rows, false);
     for (int i = 0; i < rows && !c->partly; i++)
       ops->copy(ops, l->g.dnorm + (size_t)c->pick[first + i] * (size_t)D, dhidden + (size_t)i * (size_t)D, row_bytes);
@@ -392,7 +404,7 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
   const struct chunk *c = &l->chunk;
   const struct activations *saved = l->activations;
   const int D = m->config.hidden, norm = param_table_index(&m->params, PARAM_FINAL_NORM, -1);
-  const int32_t *own = listed(l, c->row);
+  const int32_t *own = c->computed < c->T ? listed(l, c->row) : NULL; /* else every row is its own */
   const struct gradient_rows all = {.count = c->T, .row = own, .norm_row = own, .position = listed(l, c->position)};
   const struct gradient_rows active = {.count = c->active,
                                        .row = listed(l, c->active_row),

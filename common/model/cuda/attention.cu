@@ -222,7 +222,6 @@ static __global__ void attend_kernel(bf16 *out, float *lse, struct attention_cal
     }
     struct state<dim> span;
     state_clear(&span);
-    __syncthreads(); /* nobody reads the last run's keys any more */
     fill_keys<dim>(&c, stages, stages + tile_bytes, sequence, g, 0, end, THREADS);
     cp_async_commit();
     for (int first = 0; first < end; first += KEYS) {

@@ -121,10 +121,10 @@ void cuda_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, c
 /* --- gemm_vendor.cu --- */
 enum rc vendor_open(struct cuda_ops *c, struct err *err);
 void vendor_close(struct vendor *v); /* NULL is fine */
-/* y [T,N] = x [T,K] W^T, or y +=. */
-void vendor_gemm(struct cuda_ops *c, float *y, const void *x, const struct matrix *W, int T, bool accumulate);
-/* dW [N,K] += dy^T x over T rows one behind another. */
-void vendor_gemm_weight_backward(struct cuda_ops *c, float *dW, const void *dy, const void *x, int T, int N, int K);
+/* y [T,N] = x [T,K] W^T, or y +=.  False, and nothing done, where the library has no kernel for the shape. */
+bool vendor_gemm(struct cuda_ops *c, float *y, const void *x, const struct matrix *W, int T, bool accumulate);
+/* dW [N,K] += dy^T x over T rows one behind another.  False: as above. */
+bool vendor_gemm_weight_backward(struct cuda_ops *c, float *dW, const void *dy, const void *x, int T, int N, int K);
 
 /* --- attention.cu, attention_backward.cu --- */
 void cuda_attention(const struct ops *o, void *out, float *lse, const void *q, const struct kv_layer *kv,

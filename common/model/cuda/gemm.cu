@@ -132,9 +132,8 @@ static void run_gemm(struct cuda_ops *c, float *y, const void *x, const struct m
 void cuda_gemm(const struct ops *o, float *y, const void *x, const struct matrix *W, int T, bool accumulate) {
   struct cuda_ops *c = cuda_of(o);
   if (T <= 0) return;
-  if (c->exactness == EXACTNESS_FASTEST)
-    vendor_gemm(c, y, x, W, T, accumulate);
-  else if (T <= tile_few::T)
+  if (c->exactness == EXACTNESS_FASTEST && vendor_gemm(c, y, x, W, T, accumulate)) return;
+  if (T <= tile_few::T)
     run_gemm<tile_few>(c, y, x, W, T, accumulate);
   else if (T <= tile_some::T)
     run_gemm<tile_some>(c, y, x, W, T, accumulate);
@@ -226,10 +225,7 @@ void cuda_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, c
   struct cuda_ops *c = cuda_of(o);
   (void)place;
   if (T <= 0) return;
-  if (c->exactness == EXACTNESS_FASTEST && !row) {
-    vendor_gemm_weight_backward(c, dW, dy, x, T, N, K);
-    return;
-  }
+  if (c->exactness == EXACTNESS_FASTEST && !row && vendor_gemm_weight_backward(c, dW, dy, x, T, N, K)) return;
   cuda_launch(c, "the weights' gradient", weight_backward_kernel,
               dim3((unsigned)((N + SIDE - 1) / SIDE), (unsigned)((K + SIDE - 1) / SIDE)), SIDE_THREADS,
               (size_t)SIDE_STAGES * SIDE_STAGE_BYTES, dW, (const bf16 *)dy, (const bf16 *)x, row, T, N, K);

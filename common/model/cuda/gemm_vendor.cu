@@ -1,6 +1,7 @@
 /* EXACTNESS_FASTEST: products of matrices by cuBLASLt, whose kernels differ with the number of rows.
  *
- * What the library would choose is asked once for each shape and kept; its workspace is fixed.  Row-major arrays are the
+ * What the library would choose is asked once for each shape and kept; its workspace is fixed.  A shape that it has no kernel
+ * for (rows that are no multiple of 16 bytes, say) is gemm.cu's.  Row-major arrays are the
  * library's column-major transposes: y^T [N,T] = (W^T)^T x^T. Letters as in ops.h. */
 #include <cublasLt.h>
 #include <stdio.h>
@@ -18,7 +19,7 @@ struct shape {
 };
 
 struct plan {
-  bool made;
+  bool made, has_kernel;
   struct shape shape;
   cublasLtMatmulDesc_t operation;
   cublasLtMatrixLayout_t a, b, d;
@@ -81,14 +82,15 @@ static bool choose(struct cuda_ops *c, struct plan *p) {
                        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                             &workspace, sizeof workspace),
                        "choosing a product's kernel");
-  good = good && holds(c,
-                       cublasLtMatmulAlgoGetHeuristic(c->vendor->handle, p->operation, p->a, p->b, p->d, p->d,
-                                                      preference, 1, &result, &found),
-                       "choosing a product's kernel");
-  if (good && found == 0) cuda_fail(c, RC_INTERNAL, "choosing a product's kernel", "cuBLASLt has none for this shape");
-  if (good && found > 0) p->algorithm = result.algo;
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  if (good)
+    status = cublasLtMatmulAlgoGetHeuristic(c->vendor->handle, p->operation, p->a, p->b, p->d, p->d, preference, 1,
+                                            &result, &found);
+  good = good && (status == CUBLAS_STATUS_NOT_SUPPORTED || holds(c, status, "choosing a product's kernel"));
+  p->has_kernel = good && status == CUBLAS_STATUS_SUCCESS && found > 0;
+  if (p->has_kernel) p->algorithm = result.algo;
   if (preference) (void)cublasLtMatmulPreferenceDestroy(preference);
-  return good && found > 0;
+  return good;
 }
 
 static bool make(struct cuda_ops *c, struct plan *p, const struct shape *s) {
@@ -134,23 +136,25 @@ static struct plan *plan_for(struct cuda_ops *c, const struct shape *s) {
   return make(c, at, s) ? at : NULL;
 }
 
-static void multiply(struct cuda_ops *c, const struct shape *s, float *d, const void *a, const void *b) {
+static bool multiply(struct cuda_ops *c, const struct shape *s, float *d, const void *a, const void *b) {
   const float one = 1.0f, beta = s->accumulate ? 1.0f : 0.0f;
-  if (!cuda_enter(c)) return;
+  if (!cuda_enter(c)) return true;
   const struct plan *p = plan_for(c, s);
-  if (!p) return;
-  holds(c,
-        cublasLtMatmul(c->vendor->handle, p->operation, &one, a, p->a, b, p->b, &beta, d, p->d, d, p->d, &p->algorithm,
-                       c->vendor->workspace, WORKSPACE_BYTES, c->stream),
-        "multiplying matrices");
+  if (p && !p->has_kernel) return false;
+  if (p)
+    holds(c,
+          cublasLtMatmul(c->vendor->handle, p->operation, &one, a, p->a, b, p->b, &beta, d, p->d, d, p->d,
+                         &p->algorithm, c->vendor->workspace, WORKSPACE_BYTES, c->stream),
+          "multiplying matrices");
+  return true;
 }
 
-void vendor_gemm(struct cuda_ops *c, float *y, const void *x, const struct matrix *W, int T, bool accumulate) {
+bool vendor_gemm(struct cuda_ops *c, float *y, const void *x, const struct matrix *W, int T, bool accumulate) {
   const struct shape s = {W->N, T, W->K, false, accumulate};
-  multiply(c, &s, y, W->data, x);
+  return multiply(c, &s, y, W->data, x);
 }
 
-void vendor_gemm_weight_backward(struct cuda_ops *c, float *dW, const void *dy, const void *x, int T, int N, int K) {
+bool vendor_gemm_weight_backward(struct cuda_ops *c, float *dW, const void *dy, const void *x, int T, int N, int K) {
   const struct shape s = {K, N, T, true, true};
-  multiply(c, &s, dW, x, dy);
+  return multiply(c, &s, dW, x, dy);
 }
