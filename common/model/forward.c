@@ -285,34 +285,53 @@ static struct pass pass_make(const struct weights *w, struct workspace *ws) {
                        .scale = 1.0f / __builtin_sqrtf((float)ws->model->config.head_dim)};
 }
 
-void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
-                        struct workspace *ws, struct activations *save, const void **hidden) {
-  const int longest = check_rows(ws->model, &call->rows, ws, save);
-  check_rows(ws->model, &call->computed, ws, save);
-  stage_call(ws, call, longest);
-  const struct pass pass = pass_make(w, ws);
-  const struct model *m = pass.m;
-  const struct ops *ops = m->ops;
-  const struct model_config *c = &m->config;
-  const struct forward_call *staged = &ws->staged;
+/* The staged call, from tokens to ws->hidden. */
+static void run_layers(const struct pass *pass, struct kv_cache *kv, struct activations *save) {
+  const struct ops *ops = pass->ops;
+  const struct model_config *c = &pass->m->config;
+  const struct forward_call *call = pass->call;
+  struct workspace *ws = pass->ws;
   const size_t row_bytes = (size_t)c->hidden * sizeof(float);
-  ops->embed(ops, ws->x, weight_of(w, PARAM_EMBED, -1), staged->tokens, staged->computed.T);
-  int T = staged->computed.T;
+  int T = call->computed.T;
+  ops->embed(ops, ws->x, weight_of(pass->w, PARAM_EMBED, -1), call->tokens, T);
   for (int layer = 0; layer < c->layers; layer++) {
     const struct layer_activations *a = save ? &save->layers[layer] : &ws->scratch;
     const struct kv_layer kv_layer = kv_cache_layer(kv, layer);
-    const bool partly = layer == c->layers - 1 && staged->finish;
+    const bool partly = layer == c->layers - 1 && call->finish;
     if (save) ops->copy(ops, a->x_in, ws->x, (size_t)T * row_bytes);
-    attention_block(&pass, layer, &kv_layer, a, partly ? &staged->finished : &staged->computed,
-                    partly ? staged->finish : NULL);
-    if (partly) T = staged->finished.T;
+    attention_block(pass, layer, &kv_layer, a, partly ? &call->finished : &call->computed,
+                    partly ? call->finish : NULL);
+    if (partly) T = call->finished.T;
     if (save) ops->copy(ops, a->x_mid, ws->x, (size_t)T * row_bytes);
-    mlp_block(&pass, layer, a, T);
+    mlp_block(pass, layer, a, T);
   }
   if (save) ops->copy(ops, save->x_out, ws->x, (size_t)T * row_bytes);
-  ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(w, PARAM_FINAL_NORM, -1)->data,
+  ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(pass->w, PARAM_FINAL_NORM, -1)->data,
                c->rms_eps, T, c->hidden);
+}
+
+/* A decode step's like comes again: `longest` rises by whole steps, so that few of them differ. */
+enum { REPEATED_ROWS_MAX = 256, REPEATED_LONGEST_STEP = 256 };
+
+static bool is_repeated(const struct forward_call *call, const struct activations *save) {
+  return !save && !call->row && !call->finish && call->computed.T <= REPEATED_ROWS_MAX;
+}
+
+void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
+                        struct workspace *ws, struct activations *save, const void **hidden) {
+  const bool repeated = is_repeated(call, save);
+  int longest = check_rows(ws->model, &call->rows, ws, save);
+  check_rows(ws->model, &call->computed, ws, save);
+  if (repeated) longest = (longest + REPEATED_LONGEST_STEP - 1) / REPEATED_LONGEST_STEP * REPEATED_LONGEST_STEP;
+  stage_call(ws, call, longest);
+  const struct pass pass = pass_make(w, ws);
+  const struct ops *ops = pass.ops;
+  const struct repeat_key key = {{w->memory, ws->memory, kv_cache_layer(kv, 0).keys},
+                                 {call->rows.T, longest, call->rows.pages_per_sequence}};
   *hidden = ws->hidden;
+  if (repeated && !ops->repeat_begin(ops, &key)) return;
+  run_layers(&pass, kv, save);
+  if (repeated) ops->repeat_end(ops);
 }
 
 void forward_again(const struct weights *w, struct kv_cache *kv, struct workspace *ws, const struct activations *saved,

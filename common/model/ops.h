@@ -89,6 +89,12 @@ struct adamw {
   float grad_scale;   /* the clip coefficient, multiplied into every gradient */
 };
 
+/* What a sequence of operations depends on beside what its arrays hold; see repeat_begin. */
+struct repeat_key {
+  const void *arrays[3];
+  int numbers[3];
+};
+
 struct ops {
   const char *name;   /* of the kernels: "cpu-v4", "cuda-invariant" */
   const char *device; /* "cpu", "cuda:0" */
@@ -103,6 +109,13 @@ struct ops {
    * was asked for is done. */
   enum rc (*status)(const struct ops *, struct err *err);
   void (*destroy)(struct ops *); /* ops_free calls it */
+
+  /* Operations that come again and again with the same arguments, as a decode step's: true, and the caller calls them and
+   * then repeat_end; or false, and the table has queued them from what it kept when they came before under this key.  Which
+   * arguments they get must follow from the key, as long as the table releases no memory; what the arrays hold may change.
+   * Between the two: neither copies from or to the host, nor status. */
+  bool (*repeat_begin)(const struct ops *, const struct repeat_key *key);
+  void (*repeat_end)(const struct ops *);
 
   /* --- memory (device memory on a device); alloc zeroes, NULL when refused --- */
   void *(*alloc)(const struct ops *, size_t bytes);

@@ -537,6 +537,7 @@ static void test_accumulate(void **state) {
   float *g = random_floats(n, 1000.0f);
   int64_t *acc = host_array(n * sizeof *acc), *got = host_array(n * sizeof *got);
   (void)state;
+  for (size_t i = 0; i < n; i += 2) g[i] = random_float(3e-9f); /* a few units, and their fractions */
   for (size_t i = 0; i < n; i++) acc[i] = (int64_t)random_u32() * 1000 - 5000;
   int64_t *acc_there = put(acc, n * sizeof *acc);
   float *g_there = put_floats(g, n), *out = floats(n), *out_there = device_array(n * sizeof *out);
@@ -585,6 +586,32 @@ static void test_step(void **state) {
   same_floats("adamw's master", master_there, master, n);
   same_floats("adamw's m", m_there, m, n);
   same_floats("adamw's v", v_there, v, n);
+  arrays_free();
+}
+
+/* Called twice, then repeated from what was kept, over what the arrays hold by then; until memory is released. */
+static void test_repeat(void **state) {
+  enum { N = 1000 };
+  float *x = device_array(N * sizeof *x);
+  void *y = device_array(N * 2), *z = device_array(N * 2);
+  (void)state;
+  for (int i = 0; i < 8; i++) {
+    const struct repeat_key key = {{x, i % 2 ? y : z}, {N}};
+    const float *now = random_floats(N, 1.0f);
+    uint16_t *want = host_array(N * sizeof *want);
+    if (i == 6) gpu->release(gpu, gpu->alloc(gpu, 64));
+    gpu->upload(gpu, x, now, N * sizeof *x);
+    const bool call = gpu->repeat_begin(gpu, &key);
+    assert_int_equal(call, i < 4 || i >= 6);
+    if (call) {
+      gpu->to_operand(gpu, i % 2 ? y : z, x, N);
+      gpu->repeat_end(gpu);
+    }
+    cpu->to_operand(cpu, want, now, N);
+    same_operands("repeated operations", i % 2 ? y : z, want, N);
+  }
+  assert_true(cpu->repeat_begin(cpu, &(struct repeat_key){{x}, {1}}));
+  cpu->repeat_end(cpu);
   arrays_free();
 }
 
@@ -652,6 +679,7 @@ int main(void) {
       cmocka_unit_test(test_vocabulary),
       cmocka_unit_test(test_accumulate),
       cmocka_unit_test(test_step),
+      cmocka_unit_test(test_repeat),
 #ifdef LEASEHOLD_CUDA_EMULATED
       cmocka_unit_test(test_failure),
       cmocka_unit_test(test_backwards),

@@ -94,6 +94,13 @@ static enum rc ops_status(const struct ops *o, struct err *err) {
   return RC_OK;
 }
 
+/* Nothing is worth keeping: a call is a call. */
+static bool ops_repeat_begin(const struct ops *o, const struct repeat_key *key) {
+  (void)o, (void)key;
+  return true;
+}
+static void ops_repeat_end(const struct ops *o) { (void)o; }
+
 static size_t ops_room(const struct ops *o) {
   (void)o;
   return SIZE_MAX;
@@ -458,6 +465,8 @@ static const struct ops operations = {
     .host_memory = true,
     .head_dim_max = CPU_HEAD_DIM_MAX,
     .status = ops_status,
+    .repeat_begin = ops_repeat_begin,
+    .repeat_end = ops_repeat_end,
     .destroy = ops_destroy,
     .alloc = ops_alloc,
     .release = ops_release,

@@ -21,7 +21,8 @@ enum {
   CUDA_BLOCKS_MAX = 4096         /* of a grid that loops over elements */
 };
 
-struct vendor; /* gemm_vendor.cu: cuBLASLt's handle and the algorithms that were chosen */
+struct repeats; /* repeat.cu: graphs of what came before */
+struct vendor;  /* gemm_vendor.cu: cuBLASLt's handle and the algorithms that were chosen */
 
 struct cuda_ops {
   struct ops ops; /* first: a struct ops * is a struct cuda_ops * */
@@ -35,7 +36,8 @@ struct cuda_ops {
   int bounce_half;
   cudaEvent_t bounce_sent[2]; /* what was copied from a half has left it */
   struct vendor *vendor;      /* EXACTNESS_FASTEST only */
-  struct err failure;         /* rc RC_OK: none so far */
+  struct repeats *repeats;
+  struct err failure; /* rc RC_OK: none so far */
 };
 
 static inline struct cuda_ops *cuda_of(const struct ops *o) { return (struct cuda_ops *)(void *)o; }
@@ -67,10 +69,17 @@ static void cuda_launch(struct cuda_ops *c, const char *what, void (*kernel)(par
 #ifdef __CUDACC__
   kernel<<<grid, block, shared_bytes, c->stream>>>(static_cast<parameters>(given)...);
 #else
-  emulated_launch(grid, block, shared_bytes, [=] { kernel(static_cast<parameters>(given)...); });
+  emulated_launch(c->stream, grid, block, shared_bytes, [=] { kernel(static_cast<parameters>(given)...); });
 #endif
   cuda_check(c, cudaGetLastError(), what);
 }
+
+/* --- repeat.cu --- */
+enum rc repeats_open(struct cuda_ops *c, struct err *err);
+void repeats_forget(struct cuda_ops *c); /* memory is released: what was kept may name it */
+void repeats_close(struct cuda_ops *c);
+bool cuda_repeat_begin(const struct ops *o, const struct repeat_key *key);
+void cuda_repeat_end(const struct ops *o);
 
 /* --- memory.cu --- */
 enum rc cuda_memory_open(struct cuda_ops *c, struct err *err);

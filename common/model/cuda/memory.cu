@@ -44,7 +44,9 @@ void *cuda_alloc(const struct ops *o, size_t bytes) {
 
 void cuda_release(const struct ops *o, void *memory) {
   struct cuda_ops *c = cuda_of(o);
-  if (memory && cuda_enter(c)) cuda_check(c, cudaFree(memory), "releasing memory");
+  if (!memory || !cuda_enter(c)) return;
+  repeats_forget(c);
+  cuda_check(c, cudaFree(memory), "releasing memory");
 }
 
 size_t cuda_room(const struct ops *o) {

@@ -32,6 +32,7 @@ static enum rc cuda_status(const struct ops *o, struct err *err) {
 static void cuda_destroy(struct ops *o) {
   struct cuda_ops *c = cuda_of(o);
   (void)cudaSetDevice(c->device);
+  repeats_close(c);
   vendor_close(c->vendor);
   cuda_memory_close(c);
   if (c->stream) (void)cudaStreamDestroy(c->stream);
@@ -40,6 +41,8 @@ static void cuda_destroy(struct ops *o) {
 
 static void fill_table(struct ops *o) {
   o->status = cuda_status;
+  o->repeat_begin = cuda_repeat_begin;
+  o->repeat_end = cuda_repeat_end;
   o->destroy = cuda_destroy;
   o->alloc = cuda_alloc;
   o->release = cuda_release;
@@ -116,6 +119,7 @@ enum rc ops_cuda_create(struct ops **out, enum number_format format, int device,
   c->ops.head_dim_max = CUDA_HEAD_DIM_MAX;
   c->ops.scratch_bytes = CUDA_SCRATCH_BYTES;
   rc = cuda_memory_open(c, err);
+  if (rc == RC_OK) rc = repeats_open(c, err);
   if (rc == RC_OK && exactness == EXACTNESS_FASTEST) rc = vendor_open(c, err);
   if (rc != RC_OK) {
     cuda_destroy(&c->ops);

@@ -31,7 +31,9 @@ struct uint4 {
 /* Of the fiber that runs. */
 extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-void emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &kernel);
+/* On a stream that is being recorded it is kept for later. */
+void emulated_launch(struct emulated_stream *stream, dim3 grid, dim3 block, size_t shared_bytes,
+                     const std::function<void()> &kernel);
 void emulated_block_barrier(void);
 void emulated_warp_barrier(void);
 int emulated_block_or(int value);
@@ -82,6 +84,9 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
+typedef struct emulated_graph *cudaGraph_t;
+typedef struct emulated_graph *cudaGraphExec_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 struct cudaDeviceProp {
   char name[256];
   int major, minor;
@@ -104,6 +109,12 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorName(cudaError_t error);

@@ -193,9 +193,16 @@ void run_block() {
 
 } /* namespace */
 
-void emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &kernel) {
+/* A stream holds nothing but what is recorded on it; graphs hold launches. */
+struct emulated_graph {
+  std::vector<std::function<void()>> launches;
+};
+struct emulated_stream {
+  emulated_graph *recorded = NULL;
+};
+
+static void run_launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &kernel) {
   static block_state *state = new block_state();
-  if (fails()) return;
   entered here;
   running = state;
   running->kernel = &kernel;
@@ -212,6 +219,15 @@ void emulated_launch(dim3 grid, dim3 block, size_t shared_bytes, const std::func
         run_block();
       }
   running = NULL;
+}
+
+void emulated_launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes,
+                     const std::function<void()> &kernel) {
+  if (fails()) return;
+  if (stream->recorded)
+    stream->recorded->launches.push_back([=] { run_launch(grid, block, shared_bytes, kernel); });
+  else
+    run_launch(grid, block, shared_bytes, kernel);
 }
 
 void emulated_block_barrier(void) { wait_at(&running->all); }
@@ -322,8 +338,9 @@ static bool on_device(const void *p) {
   return (const char *)p >= memory().base && (const char *)p < memory().base + ARENA_BYTES;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (fails()) return cudaErrorLaunchFailure;
+  if (stream->recorded) die("a copy is recorded, which this emulation has no need of");
   entered here;
   if (on_device(to) != (kind != cudaMemcpyDeviceToHost) || on_device(from) != (kind != cudaMemcpyHostToDevice))
     die("a copy whose direction is not what it says");
@@ -339,11 +356,44 @@ cudaError_t cudaMemsetAsync(void *what, int value, size_t bytes, cudaStream_t) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
-  *stream = (cudaStream_t)(void *)stream;
+  *stream = new emulated_stream();
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return lost ? cudaErrorLaunchFailure : cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (fails()) return cudaErrorLaunchFailure;
+  stream->recorded = new emulated_graph();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+  *graph = stream->recorded;
+  stream->recorded = NULL;
+  return lost ? cudaErrorLaunchFailure : cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long) {
+  *ready = new emulated_graph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  if (fails()) return cudaErrorLaunchFailure;
+  for (const std::function<void()> &launch : graph->launches) launch();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream->recorded) die("a stream is waited for while it is recorded");
+  return lost ? cudaErrorLaunchFailure : cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
   *event = (cudaEvent_t)(void *)event;
   return cudaSuccess;
