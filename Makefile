@@ -64,7 +64,7 @@ CUDA_ARCHS ?= 80 90
 SRC_cuda  := $(wildcard common/model/cuda/*.cu)
 CU_FLAGS  := -std=c++17 -I. -MMD -MP
 # No contraction, subnormals to zero, division and square root to nearest: what NUMERICS.md's expressions need.
-NVCC_FLAGS := $(CU_FLAGS) -O3 -lineinfo -fmad=false -ftz=true -prec-div=true -prec-sqrt=true -Werror all-warnings -Xcompiler -Wall,-Wextra,-ffp-contract=off \
+NVCC_FLAGS := $(CU_FLAGS) -O3 -lineinfo -Xfatbin -compress-all -fmad=false -ftz=true -prec-div=true -prec-sqrt=true -Werror all-warnings -Xcompiler -Wall,-Wextra,-ffp-contract=off \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 ifdef CUDA
 OBJ_cuda  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(SRC_cuda))

@@ -2,27 +2,30 @@
 # Builds, checks and times the CUDA backend on a machine that has a GPU, in one call of under ten minutes, and prints what it
 # saw: tests/cuda/check.sh [device].  Exit status 0 when every check passed.
 #
-#   tests/cuda/check.sh pack     on a machine without a GPU: builds, and puts the shared libraries beside the programs
-#                                (build/cuda/lib), so that build/cuda can be carried to one without compilers
+#   tests/cuda/check.sh pack     on a machine without a GPU: builds, and puts the programs and the shared libraries that they
+#                                need into build/carried, which can travel with the sources to one without compilers
 #
-# Steps, each with a bound of its own: build where nvcc is and build/cuda was not carried; the table's operations, the model
+# Steps, each with a bound of its own: build, unless build/carried is there; the table's operations, the model
 # and the engine against the CPU's; compute-sanitizer; timings; PyTorch's, where it is installed; a run of both services on
 # the GPU, where python3 has pytest.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 out=build/cuda
+carried=build/carried
 failed=
 
 say() { printf '\n== %s (at %d s)\n' "$1" "$SECONDS"; }
 
-# What the programs link but a bare machine with a driver and CUDA lacks.
+# The libraries: what a bare machine with a driver and CUDA lacks.
 pack() {
-  make cuda || return 1
-  mkdir -p $out/lib
+  make -s -j"$(nproc)" cuda || return 1
+  rm -rf $carried
+  mkdir -p $carried/bin $carried/tests/cuda $carried/libraries
   for program in $out/bin/* $out/tests/cuda/*; do
+    strip -o "$carried/${program#"$out/"}" "$program"
     ldd "$program" | awk '$3 ~ /^\// { print $3 }'
-  done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda|libcublasLt)\.so' | xargs -I{} cp -L {} $out/lib/
-  du -sh $out/bin $out/tests $out/lib
+  done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda|libcublasLt)\.so' | xargs -I{} cp -L {} $carried/libraries/
+  du -sh $carried
 }
 
 # step NAME SECONDS COMMAND...: runs it; what fails is remembered, and the next step begins.
@@ -46,10 +49,11 @@ if ! nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,
   exit 1
 fi
 export CUDA_VISIBLE_DEVICES=$device
-if [ -d $out/lib ]; then
+if [ -d $carried ]; then
+  out=$carried
   cublas=$(find /usr/local/cuda*/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/python3* /usr/local/lib/python3* /opt -name 'libcublasLt.so.13*' 2>/dev/null | head -1)
-  export LD_LIBRARY_PATH="$PWD/$out/lib${cublas:+:$(dirname "$cublas")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-  echo "build/cuda was carried here; cuBLASLt: ${cublas:-not found}"
+  export LD_LIBRARY_PATH="$PWD/$out/libraries${cublas:+:$(dirname "$cublas")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  echo "$out is used as it was carried here; cuBLASLt: ${cublas:-not found}"
 else
   step build 240 make -s -j"$(nproc)" cuda || exit 1
 fi

@@ -289,22 +289,25 @@ static void test_sampler(void **state) {
   pair_close(pair);
 }
 
-/* Copy on write: a forked sequence goes its own way, and the first keeps its keys. */
+/* Copy on write: the first sequence goes on in a copy of the page that both have, the forked one in the page itself. */
 static void test_fork(void **state) {
+  enum { SHARED = 12, LENGTH = 17, REST = LENGTH - SHARED };
   static struct text texts[SAMPLES];
   struct side pair[2];
   struct engine e;
   (void)state;
   make_texts(texts);
-  memcpy(texts[1].tokens, texts[0].tokens, 12 * sizeof(int32_t));
+  texts[0].length = texts[1].length = LENGTH;
+  memcpy(texts[1].tokens, texts[0].tokens, SHARED * sizeof(int32_t));
   pair_open(pair, false);
-  const float *own = logits_of(&pair[1], texts, 1, 17, true);
+  const float *own[2] = {logits_of(&pair[1], texts, 0, LENGTH, true), logits_of(&pair[1], texts, 1, LENGTH, true)};
   engine_open(&e, &pair[1]);
-  engine_step(&e, texts, (int[]){12, 0, 0, 0, 0});
-  kv_fork(e.kv, &e.sequences[1], &e.sequences[0], 12);
-  engine_step(&e, texts, (int[]){5, 0, 0, 0, 0});
-  engine_step(&e, texts, (int[]){0, 5, 0, 0, 0});
-  same_bits("logits behind a fork", got_floats(e.logits, 5 * V), own + 12 * V, 5 * V);
+  engine_step(&e, texts, (int[]){SHARED, 0, 0, 0, 0});
+  kv_fork(e.kv, &e.sequences[1], &e.sequences[0], SHARED);
+  for (int s = 0; s < 2; s++) {
+    engine_step(&e, texts, (int[]){s == 0 ? REST : 0, s == 1 ? REST : 0, 0, 0, 0});
+    same_bits("logits behind a fork", got_floats(e.logits, REST * V), own[s] + SHARED * V, REST * V);
+  }
   engine_close(&e);
   pair_close(pair);
 }

@@ -474,6 +474,7 @@ static void attention_backward_of(int H, int G, int E, const int *lengths, int s
 static void test_attention_backward(void **state) {
   (void)state;
   attention_backward_of(1, 1, 2, (int[]){1}, 1, false);
+  attention_backward_of(1, 1, 16, (int[]){32, 1}, 2, false); /* a tile's last row begins a sequence */
   attention_backward_of(6, 2, 12, (int[]){33, 1, 70}, 3, false);
   attention_backward_of(6, 2, 12, (int[]){33, 1, 70}, 3, true);
   attention_backward_of(2, 2, 64, (int[]){20, 90}, 2, true);
@@ -518,6 +519,21 @@ static void vocabulary_of(int T, int V, float temperature) {
   for (int i = 0; i < 64; i++) {
     assert_int_equal(draws[i].token, want[i].token);
     assert_int_equal(lit_bits(draws[i].logprob), lit_bits(want[i].logprob));
+  }
+  arrays_free();
+}
+
+/* Equal logits, and a threshold that a block's sum meets exactly: it must be exceeded. */
+static void test_threshold(void **state) {
+  enum { ENTRIES = 1024 };
+  const float *logits = floats(ENTRIES);
+  (void)state;
+  for (int i = 0; i <= 8; i++) {
+    struct draw draw = {.temperature = 1, .u = (float)i / 8}, want = draw;
+    gpu->sample(gpu, &draw, 1, put_floats(logits, ENTRIES), ENTRIES);
+    cpu->sample(cpu, &want, 1, logits, ENTRIES);
+    assert_int_equal(draw.token, want.token);
+    assert_int_equal(want.token, i < 8 ? i * ENTRIES / 8 : ENTRIES - 1);
   }
   arrays_free();
 }
@@ -677,6 +693,7 @@ int main(void) {
       cmocka_unit_test(test_attention_of_many_rows),
       cmocka_unit_test(test_attention_backward),
       cmocka_unit_test(test_vocabulary),
+      cmocka_unit_test(test_threshold),
       cmocka_unit_test(test_accumulate),
       cmocka_unit_test(test_step),
       cmocka_unit_test(test_repeat),
