@@ -57,7 +57,7 @@ size_t weights_host_bytes(const struct model *m);
 enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err);
 /* Fills from fp32 masters [params.elements], rounded to the operand format. */
 void weights_from_masters(struct weights *w, const float *masters);
-/* From and to row-major operands [params.elements] in parameter-table order, as ranks hand weights to each other; what
+/* From and to row-major operands [params.elements] (the table's memory) in parameter-table order, as ranks hand weights to each other; what
  * pads the parameters is not looked at, and not written. */
 void weights_from_operands(struct weights *w, const void *operands);
 void weights_to_operands(const struct weights *w, void *operands);

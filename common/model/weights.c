@@ -146,7 +146,7 @@ void weights_from_operands(struct weights *w, const void *operands) {
   const size_t bytes = m->ops->operand_bytes;
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
-    memcpy(w->staging, (const char *)operands + p->offset * bytes, p->count * bytes);
+    m->ops->copy(m->ops, w->staging, (const char *)operands + p->offset * bytes, p->count * bytes);
     weights_fill_staged(w, i);
   }
 }
@@ -156,7 +156,7 @@ void weights_to_operands(const struct weights *w, void *operands) {
   const size_t bytes = m->ops->operand_bytes;
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
-    memcpy((char *)operands + p->offset * bytes, weights_stage(w, i), p->count * bytes);
+    m->ops->copy(m->ops, (char *)operands + p->offset * bytes, weights_stage(w, i), p->count * bytes);
   }
 }
 

@@ -151,14 +151,15 @@ enum rc ranks_spread(struct trainer *t, int which, struct err *err) {
   const struct shard s = optimizer_shard(t->optimizer);
   t->grads_clear = false;
   const enum rc rc = broadcast(t, t->grads, t->model->params.elements * sizeof *t->grads, err);
-  if (rc == RC_OK) memcpy(checkpoint_array(t->optimizer, which), t->grads + s.begin, shard_count(s) * sizeof *t->grads);
+  if (rc == RC_OK)
+    t->ops->copy(t->ops, checkpoint_array(t->optimizer, which), t->grads + s.begin, shard_count(s) * sizeof *t->grads);
   return rc;
 }
 
 enum rc ranks_collect(struct trainer *t, int which, struct err *err) {
   const struct shard s = optimizer_shard(t->optimizer);
   t->grads_clear = false;
-  memcpy(t->grads + s.begin, checkpoint_array(t->optimizer, which), shard_count(s) * sizeof *t->grads);
+  t->ops->copy(t->ops, t->grads + s.begin, checkpoint_array(t->optimizer, which), shard_count(s) * sizeof *t->grads);
   return all_gather(t, t->grads, t->ranks.floats, err);
 }
 
