@@ -200,9 +200,19 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
                    RC_CONFLICT);
 }
 
+/* To another server, with a higher fence. */
+static void expect_issued_again(struct fixture *f, const struct lease *l) {
+  struct fake_server other;
+  struct lease_answer a;
+  register_server(f, &other, "gen-2");
+  poll_leases(f, &other, 4, &a);
+  assert_string_equal(a.leases[0].id, l->id);
+  assert_int_equal(a.leases[0].fence, 2);
+}
+
 static void a_silent_worker_is_gone(void **state) {
   struct fixture *f = *state;
-  struct fake_server s, other;
+  struct fake_server s;
   struct lease_answer a;
   struct err err;
   coordinator_down(f);
@@ -215,16 +225,13 @@ static void a_silent_worker_is_gone(void **state) {
   expect_refused(f, &l, &late, RC_CONFLICT, "fence");
   assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_NOT_FOUND);
   register_trainer(f); /* it went silent, too */
-  register_server(f, &other, "gen-2");
-  poll_leases(f, &other, 4, &a);
-  assert_string_equal(a.leases[0].id, l.id);
-  assert_int_equal(a.leases[0].fence, 2);
+  expect_issued_again(f, &l);
 }
 
 /* A server that stops may have been granted leases by a poll whose answer it did not wait for. */
 static void a_worker_that_leaves_holds_nothing_any_more(void **state) {
   struct fixture *f = *state;
-  struct fake_server s, other;
+  struct fake_server s;
   struct lease_answer a;
   struct err err;
   struct lease l = begin(f, &s, 4);
@@ -235,10 +242,7 @@ static void a_worker_that_leaves_holds_nothing_any_more(void **state) {
   expect_refused(f, &l, &late, RC_CONFLICT, "fence");
   assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_NOT_FOUND);
   assert_int_equal(coordinator_leave(&f->client, s.is.worker_id, DEADLINE_MS, &err), RC_NOT_FOUND);
-  register_server(f, &other, "gen-2");
-  poll_leases(f, &other, 4, &a);
-  assert_string_equal(a.leases[0].id, l.id);
-  assert_int_equal(a.leases[0].fence, 2);
+  expect_issued_again(f, &l);
 }
 
 static void tokens_handed_back_are_continued(void **state) {
@@ -283,7 +287,7 @@ static struct lease_result refusal(struct fixture *f, const struct fake_server *
 
 static void a_lease_that_a_server_can_never_run_goes_to_another_and_never_to_it_again(void **state) {
   struct fixture *f = *state;
-  struct fake_server s, other, again;
+  struct fake_server s, again;
   struct lease_answer a;
   struct err err = {0};
   struct lease l = begin(f, &s, 4);
@@ -300,10 +304,7 @@ static void a_lease_that_a_server_can_never_run_goes_to_another_and_never_to_it_
                             "SELECT count(*) FROM incidents WHERE kind = 'lease_refused' AND subject = 'r1.0.0.0-3' "
                             "AND detail LIKE '%12 positions or more: 4 prompt%'"),
                    1);
-  register_server(f, &other, "gen-2");
-  poll_leases(f, &other, 4, &a);
-  assert_string_equal(a.leases[0].id, l.id);
-  assert_int_equal(a.leases[0].fence, 2);
+  expect_issued_again(f, &l);
   register_server(f, &again, "gen-1"); /* another incarnation may have a larger pool */
   poll_leases(f, &again, 64, &a);
   assert_true(a.lease_count > 0);

@@ -93,4 +93,16 @@ static inline uint32_t next_random(uint64_t *state) {
 }
 static inline int random_below(uint64_t *state, int bound) { return (int)(next_random(state) % (uint32_t)bound); }
 
+/* Gradient unit `index` [params.elements], zero in the padding as units are; freed by the caller. */
+static inline float *gradient_unit(const struct model *m, uint64_t index) {
+  float *g = calloc(m->params.elements, sizeof *g);
+  uint64_t rng = index * 1000003 + 1;
+  assert_non_null(g);
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    for (size_t k = 0; k < p->count; k++) g[p->offset + k] = ((float)random_below(&rng, 2001) - 1000) * 1.234567e-4f;
+  }
+  return g;
+}
+
 #endif

@@ -32,19 +32,8 @@ static struct optimizer *make(const struct optimizer_config *c) {
   return o;
 }
 
-/* Gradient unit `index`, zero in the padding as units are. */
-static float *unit(uint64_t index) {
-  float *g = calloc(n, sizeof *g);
-  uint64_t rng = index * 1000003 + 1;
-  for (int i = 0; i < b.model->params.count; i++) {
-    const struct param *p = &b.model->params.items[i];
-    for (size_t k = 0; k < p->count; k++) g[p->offset + k] = ((float)random_below(&rng, 2001) - 1000) * 1.234567e-4f;
-  }
-  return g;
-}
-
 static void add(struct optimizer *o, uint64_t index) {
-  float *g = unit(index);
+  float *g = gradient_unit(b.model, index);
   assert_true(optimizer_add_unit(o, g));
   free(g);
 }
@@ -79,7 +68,7 @@ static void test_matches_plain_adamw(void **state) {
   double *w = calloc(n, sizeof *w), *m = calloc(n, sizeof *m), *v = calloc(n, sizeof *v);
   for (size_t i = 0; i < n; i++) w[i] = (double)optimizer_masters(o)[i];
   for (int step = 1; step <= 3; step++) {
-    float *g = unit((uint64_t)step);
+    float *g = gradient_unit(b.model, (uint64_t)step);
     struct step_result r;
     double norm = 0;
     for (size_t i = 0; i < n; i++) norm += pow((double)g[i] / 2, 2);
@@ -113,7 +102,7 @@ static void test_poison_skips_the_step_and_nothing_else(void **state) {
   for (size_t k = 0; k < sizeof poisons / sizeof poisons[0]; k++) {
     struct optimizer *o = make(&CONFIG), *clean = make(&CONFIG);
     struct step_result r;
-    float *g = unit(2);
+    float *g = gradient_unit(b.model, 2);
     add(o, 1);
     g[n / 2] = poisons[k];
     assert_false(optimizer_add_unit(o, g));

@@ -50,19 +50,8 @@ static void test_shards_are_whole_blocks_in_order(void **state) {
   }
 }
 
-static float *unit(uint64_t index) {
-  float *g = calloc(n, sizeof *g);
-  uint64_t rng = index * 1000003 + 1;
-  assert_non_null(g);
-  for (int i = 0; i < b.model->params.count; i++) {
-    const struct param *p = &b.model->params.items[i];
-    for (size_t k = 0; k < p->count; k++) g[p->offset + k] = ((float)random_below(&rng, 2001) - 1000) * 1.234567e-4f;
-  }
-  return g;
-}
-
 static void add(struct optimizer *o, uint64_t index) {
-  float *g = unit(index);
+  float *g = gradient_unit(b.model, index);
   assert_true(optimizer_add_unit(o, g));
   free(g);
 }
