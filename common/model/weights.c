@@ -4,6 +4,7 @@
  * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
  * never allocates and cannot fail (a device's failure waits in ops->status). Staging belongs to the weights: a set that
  * is being staged and a set that decodes do not meet there. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,8 @@
 #include "common/model/layout.h"
 #include "common/model/model.h"
 #include "common/model/weights_internal.h"
+
+enum { DIGEST_ALIGN = 64 /* elements: where tensors begin that lie in staging together */ };
 
 bool param_is_vector(const struct param *p) {
   switch (p->kind) {
@@ -119,18 +122,25 @@ void weights_fill_staged(struct weights *w, int index) {
     ops->matrix_pack_transposed(ops, &w->transposed[index], w->staging, p->rows, p->cols);
 }
 
-const void *weights_stage(const struct weights *w, int index) {
+/* Into staging from its element `at` on, where the tensor has room; a vector is where it is. */
+static const void *stage_at(const struct weights *w, int index, size_t at) {
   const struct ops *ops = w->model->ops;
   const struct param *p = &w->model->params.items[index];
   if (param_is_vector(p)) return w->matrices[index].data;
-  ops->matrix_unpack_rows(ops, w->staging, &w->matrices[index], 0, p->rows);
-  return w->staging;
+  void *to = (char *)w->staging + at * ops->operand_bytes;
+  ops->matrix_unpack_rows(ops, to, &w->matrices[index], 0, p->rows);
+  return to;
 }
 
-const void *weights_read(const struct weights *w, int index) {
+static const void *read_at(const struct weights *w, int index, size_t at) {
   const struct ops *ops = w->model->ops;
-  return ops_fetch(ops, w->host, weights_stage(w, index), w->model->params.items[index].count * ops->operand_bytes);
+  void *to = w->host ? (char *)w->host + at * ops->operand_bytes : NULL;
+  return ops_fetch(ops, to, stage_at(w, index, at), w->model->params.items[index].count * ops->operand_bytes);
 }
+
+const void *weights_stage(const struct weights *w, int index) { return stage_at(w, index, 0); }
+
+const void *weights_read(const struct weights *w, int index) { return read_at(w, index, 0); }
 
 void weights_from_masters(struct weights *w, const float *masters) {
   const struct model *m = w->model;
@@ -175,21 +185,55 @@ void weights_entry(struct st_entry *out, const struct model *m, int index) {
   out->shape[out->dims++] = p->cols;
 }
 
+/* --- digest --- */
+
+/* Tensors [first, end), which staging holds together: read one after another by all threads, then digested by a thread
+ * each, whoever is free, for a digest's bytes cannot be shared out. */
+struct digest_job {
+  const struct weights *w;
+  const void **bytes; /* [params.count] */
+  struct digest *leaves;
+  int first, end;
+  atomic_int next;
+};
+
+static void digest_part(void *context, int part) {
+  struct digest_job *job = context;
+  (void)part;
+  for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->end;) {
+    struct st_entry entry;
+    weights_entry(&entry, job->w->model, i);
+    st_tensor_digest(&job->leaves[i], &entry, job->bytes[i]);
+  }
+}
+
+static void digest_together(struct digest_job *job) {
+  const struct model *m = job->w->model;
+  const size_t room = largest_count(m);
+  size_t at = 0;
+  for (job->end = job->first; job->end < m->params.count; job->end++) {
+    const size_t count = m->params.items[job->end].count;
+    if (at > 0 && at + count > room) break;
+    job->bytes[job->end] = read_at(job->w, job->end, at);
+    at += (count + DIGEST_ALIGN - 1) / DIGEST_ALIGN * DIGEST_ALIGN;
+  }
+  atomic_store(&job->next, job->first);
+  pool_run(m->ops->pool, digest_part, job, pool_threads(m->ops->pool));
+}
+
 enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err) {
   const struct model *m = w->model;
-  const size_t count = (size_t)m->params.count;
-  struct digest *leaves = calloc(count, sizeof *leaves);
-  if (!leaves)
-    return err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors need %zu bytes, which were refused", count,
-                   count * sizeof *leaves);
-  for (int i = 0; i < m->params.count; i++) {
-    struct st_entry entry;
-    weights_entry(&entry, m, i);
-    st_tensor_digest(&leaves[i], &entry, weights_read(w, i));
-  }
-  st_combine_digests(out, leaves, count);
-  free(leaves);
-  return m->ops->status(m->ops, err);
+  const size_t count = (size_t)m->params.count, bytes = count * (sizeof(struct digest) + sizeof(void *));
+  struct digest_job job = {
+      .w = w, .leaves = calloc(count, sizeof *job.leaves), .bytes = calloc(count, sizeof *job.bytes)};
+  enum rc rc = RC_OK;
+  if (!job.leaves || !job.bytes)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors need %zu bytes, which were refused", count, bytes);
+  for (; rc == RC_OK && job.first < m->params.count; job.first = job.end) digest_together(&job);
+  if (rc == RC_OK) st_combine_digests(out, job.leaves, count);
+  free(job.leaves);
+  free(job.bytes);
+  return rc == RC_OK ? m->ops->status(m->ops, err) : rc;
 }
 
 /* --- random masters --- */

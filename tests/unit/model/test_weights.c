@@ -103,6 +103,34 @@ static void test_random_masters(void **state) {
   bench_close(&other);
 }
 
+/* By its definition, from tensors read one at a time, whatever is digested together and by how many threads. */
+static void test_digest_is_that_of_tensors_one_by_one(void **state) {
+  (void)state;
+  struct digest by_threads[3];
+  for (int threads = 1; threads <= 3; threads++) {
+    const struct model_config c = tiny_config(false);
+    struct bench b;
+    assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, threads));
+    struct weights *w = make(&b, false);
+    float *masters = masters_of(b.model, 11);
+    weights_from_masters(w, masters);
+    struct digest *leaves = calloc((size_t)b.model->params.count, sizeof *leaves), whole;
+    for (int i = 0; i < b.model->params.count; i++) {
+      struct st_entry entry;
+      weights_entry(&entry, b.model, i);
+      st_tensor_digest(&leaves[i], &entry, weights_read(w, i));
+    }
+    st_combine_digests(&whole, leaves, (size_t)b.model->params.count);
+    by_threads[threads - 1] = digest_of_weights(w);
+    assert_true(digest_equal(&whole, &by_threads[threads - 1]));
+    assert_true(digest_equal(&by_threads[0], &by_threads[threads - 1]));
+    weights_free(w);
+    free(masters);
+    free(leaves);
+    bench_close(&b);
+  }
+}
+
 static void test_digest_sees_every_tensor(void **state) {
   (void)state;
   const struct model_config c = tiny_config(false);
@@ -380,6 +408,7 @@ int main(void) {
       cmocka_unit_test(test_masters_survive_packing),
       cmocka_unit_test(test_largest_magnitude),
       cmocka_unit_test(test_random_masters),
+      cmocka_unit_test(test_digest_is_that_of_tensors_one_by_one),
       cmocka_unit_test(test_digest_sees_every_tensor),
       cmocka_unit_test(test_safetensors_round_trip),
       cmocka_unit_test(test_formats_convert),
