@@ -6,8 +6,9 @@
  *
  * x is laid out once per block of rows, each 32 of K as 16 even then 16 odd floats, or as links (links.h); W is read as
  * it is packed and widened in registers, or lies in links already.  While a piece of W is multiplied, the next one is
- * asked for, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver it.  A
- * row's bits depend on that row and W alone.
+ * asked for, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver it.  What
+ * comes from far away is read and asked for in the order in which it lies: another order costs up to a third.  A row's
+ * bits depend on that row and W alone.
  *
  * gemm_weight_backward: lanes run over K, rows over N, the dot over tokens; sums are kept apart and added to dW once at
  * the end. */
@@ -29,11 +30,14 @@ enum { GEMM_ROWS = 3 }; /* both chains fill 16 */
 
 enum {
   PANEL = 32,
-  TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
-  W_BLOCKS = 8,         /* of 32 along the dot, of W at a time: 16 KiB of bf16 */
-  X_ROWS = 96,          /* a multiple of GEMM_ROWS */
-  X_WORDS = 100 << 10,  /* of x in scratch */
-  X_PAD = 16            /* so that rows do not share cache sets */
+  LINE = 64,             /* bytes of the caches */
+  NEAR_BYTES = 24 << 10, /* of the first level, beside what passes through */
+  TILE_BLOCK = 16 * 32,  /* operands of a tile of W along 32 of the dot */
+  W_BLOCKS = 8,          /* of 32 along the dot, of W at a time: 16 KiB of bf16 */
+  FEW_ROWS = 16,         /* so few wait for W more than W for them */
+  X_ROWS = 96,           /* a multiple of GEMM_ROWS */
+  X_WORDS = 100 << 10,   /* of x in scratch */
+  X_PAD = 16             /* so that rows do not share cache sets */
 };
 
 struct gemm_scratch {
@@ -134,13 +138,18 @@ INLINE void widening_chain(vf acc[GEMM_ROWS][2], const float *x, size_t stride, 
 
 /* Both chains of block b for rows from `row` on. */
 INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct piece *o, int row, int b,
-                   const char *const w[2], const int R, const int NV, const enum product of) {
+                   const char *const w[2], const int R, const int NV, const bool in_order, const enum product of) {
   const size_t stride = o->p->stride, at = o->x + (size_t)row * stride;
+  (void)in_order; /* of links: the others are slower than the memory */
 #if defined(__AVX512BF16__)
   if (of == OF_LINKS) {
     const uint32_t *x = o->p->s->x.links + at + b * 16, *words = (const uint32_t *)(const void *)w[0];
-    link_chain(even, x, stride, 1, words, 32, o->next_w / 4, LINK_STEPS, R, NV);
-    link_chain(odd, x + LINK_STEPS, stride, 1, words + 16, 32, o->next_w / 4, LINK_STEPS, R, NV);
+    if (in_order) {
+      link_chains(even, odd, x, stride, words, o->next_w / 4, R, NV);
+    } else {
+      link_chain(even, x, stride, 1, words, 32, o->next_w / 4, LINK_STEPS, R, NV);
+      link_chain(odd, x + LINK_STEPS, stride, 1, words + 16, 32, o->next_w / 4, LINK_STEPS, R, NV);
+    }
     return;
   }
 #endif
@@ -149,13 +158,27 @@ INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct pie
   widening_chain(odd, x + 16, stride, w, true, R, NV, of == OF_F32);
 }
 
-/* R rows from `row` on x NV vectors of outputs from `lane` on; asks for lines [from, to) of every block of what comes
- * next. */
-INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int to, const int R, const int NV,
-                       const enum product of) {
+/* What comes next of both tiles, line after line in the order in which it lies, as the memory likes it best: each of
+ * the full groups of rows asks for as much. */
+struct coming {
+  const char *at;
+  int groups, due; /* groups 0: nothing comes, or there is nobody to wait for it */
+};
+
+INLINE void coming_ask(struct coming *a, size_t next_w, int lines) {
+  if (a->groups == 0) return;
+  for (a->due += lines; a->due >= a->groups; a->due -= a->groups, a->at += LINE) {
+    _mm_prefetch(a->at, _MM_HINT_T1);
+    _mm_prefetch(a->at + next_w, _MM_HINT_T1);
+  }
+}
+
+/* R rows from `row` on x NV vectors of outputs from `lane` on; a: what comes next, and is asked for meanwhile. */
+INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *a, const int R, const int NV,
+                       const bool in_order, const enum product of) {
   const size_t operand = of == OF_F32 ? 4 : 2, block = TILE_BLOCK * operand;
   float *sums = o->p->s->acc + row * PANEL + lane;
-  const char *w[2], *ahead = o->ahead;
+  const char *w[2];
   vf acc[GEMM_ROWS][2];
   for (int v = 0; v < 2; v++) {
     const size_t at = (size_t)(lane + v * VL);
@@ -168,12 +191,8 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, int from, int t
   }
   for (int b = 0; b < o->blocks; b++) {
     vf even[GEMM_ROWS][2], odd[GEMM_ROWS][2];
-    for (int l = from; l < to; l++) {
-      _mm_prefetch(ahead + l * 64, _MM_HINT_T1);
-      _mm_prefetch(ahead + o->next_w + l * 64, _MM_HINT_T1);
-    }
-    ahead += block;
-    chains(even, odd, o, row, b, w, R, NV, of);
+    if (R == GEMM_ROWS) coming_ask(a, o->next_w, (int)(block / LINE));
+    chains(even, odd, o, row, b, w, R, NV, in_order, of);
     w[0] += block;
     w[1] += block;
     UNROLL
@@ -207,24 +226,31 @@ INLINE void ask_outputs(const struct piece *o, int row) {
   }
 }
 
-INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const enum product of) {
+INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const bool in_order, const enum product of) {
   const int rows = o->p->rows, groups = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
-  const int lines = TILE_BLOCK * (of == OF_F32 ? 4 : 2) / 64;
-  const bool ahead = o->more && lane == 0 && groups > 1; /* one group alone goes as the memory does */
+  const bool waits = o->more && lane == 0 && groups > 1; /* one group alone goes as the memory does */
+  struct coming a = {.at = o->ahead, .groups = waits ? rows / GEMM_ROWS : 0};
   const bool far = o->last && lane == 0 && o->p->c->T > X_ROWS;
   for (int g = 0; g < groups; g++) {
-    const int from = ahead ? lines * g / groups : 0, to = ahead ? lines * (g + 1) / groups : 0;
     const int row = g * GEMM_ROWS, left = rows - row;
     if (far) ask_outputs(o, row);
     if (left >= GEMM_ROWS)
-      gemm_micro(o, row, lane, from, to, GEMM_ROWS, NV, of);
+      gemm_micro(o, row, lane, &a, GEMM_ROWS, NV, in_order, of);
     else if (GEMM_ROWS > 3 && left == 3)
-      gemm_micro(o, row, lane, from, to, GEMM_ROWS > 3 ? 3 : 1, NV, of);
+      gemm_micro(o, row, lane, &a, GEMM_ROWS > 3 ? 3 : 1, NV, in_order, of);
     else if (left == 2)
-      gemm_micro(o, row, lane, from, to, 2, NV, of);
+      gemm_micro(o, row, lane, &a, 2, NV, in_order, of);
     else
-      gemm_micro(o, row, lane, from, to, 1, NV, of);
+      gemm_micro(o, row, lane, &a, 1, NV, in_order, of);
   }
+}
+
+/* Few rows take W as fast as the memory gives it, and that is fastest when W is read in the order in which it lies: a
+ * tile, then the next.  A full group of rows does not where that drives x out of the first level: then each line of x
+ * serves both tiles of the panel. */
+INLINE bool tile_by_tile(const struct pass *p, const enum product of) {
+  const size_t tile = (size_t)p->blocks * TILE_BLOCK * (of == OF_F32 ? 4 : 2), x = (size_t)p->rows * p->stride * 4;
+  return p->rows < GEMM_ROWS || (p->rows == GEMM_ROWS && tile + x <= NEAR_BYTES);
 }
 
 /* One panel of outputs for the rows of a pass; more: another panel follows. */
@@ -233,20 +259,25 @@ INLINE void gemm_panel(const struct pass *p, int n, bool more, const enum produc
   const char *panel = (const char *)p->c->W->data + (size_t)(n / 16) * tile;
   struct piece o = {
       .next_w = tile, .p = p, .y = p->c->y + (size_t)p->row * (size_t)p->c->W->N + n, .lanes = p->c->W->N - n};
-  for (int b = 0; b < p->blocks; b += W_BLOCKS) {
+  const bool single = tile_by_tile(p, of);
+  const int at_once = single ? p->x_blocks : W_BLOCKS, step = single && VL == 16 ? VL : 2 * VL;
+  for (int b = 0; b < p->blocks; b += at_once) {
     if (p->x_blocks < p->blocks && b % p->x_blocks == 0) lay_out_x(p, b, of);
     o.x = (size_t)(b % p->x_blocks * p->block_words);
     o.w = panel + (size_t)b * block;
-    o.blocks = p->blocks - b < W_BLOCKS ? p->blocks - b : W_BLOCKS;
+    o.blocks = p->blocks - b < at_once ? p->blocks - b : at_once;
     o.first = b == 0;
     o.last = b + o.blocks == p->blocks;
     o.ahead = o.last ? panel + 2 * tile : o.w + W_BLOCKS * block;
     o.more = !o.last || more;
-    for (int lane = 0; lane < PANEL && lane < o.lanes; lane += 2 * VL) {
-      if (o.lanes - lane > VL)
-        gemm_groups(&o, lane, 2, of);
+    for (int lane = 0; lane < PANEL && lane < o.lanes; lane += step) {
+      const bool two = step == 2 * VL && o.lanes - lane > VL;
+      if (two && of == OF_LINKS && p->rows <= FEW_ROWS)
+        gemm_groups(&o, lane, 2, true, of);
+      else if (two)
+        gemm_groups(&o, lane, 2, false, of);
       else
-        gemm_groups(&o, lane, 1, of);
+        gemm_groups(&o, lane, 1, true, of);
     }
   }
 }

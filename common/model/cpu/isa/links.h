@@ -155,6 +155,36 @@ INLINE void link_chain(vf acc[LINK_ROWS][2], const uint32_t *a, size_t row_a, si
   }
 }
 
+/* Both chains of a whole block, side by side, from +0: R rows (x[r * stride], the even links before the odd ones)
+ * against NV tiles, which are read line by line as they lie.  The loop stays one: unrolled, its loads would be put in
+ * another order, in which memory delivers a fifth less. */
+INLINE void link_chains(vf even[LINK_ROWS][2], vf odd[LINK_ROWS][2], const uint32_t *x, size_t stride,
+                        const uint32_t *w, size_t next_w, const int R, const int NV) {
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) even[r][v] = odd[r][v] = (vf){0};
+  }
+#pragma GCC unroll 1
+  for (int s = 0; s < LINK_STEPS; s++, x++, w += 32) {
+    vu we[2], wo[2];
+    UNROLL
+    for (int v = 0; v < NV; v++) {
+      we[v] = link_load(w + (size_t)v * next_w);
+      wo[v] = link_load(w + (size_t)v * next_w + 16);
+    }
+    UNROLL
+    for (int r = 0; r < R; r++) {
+      const vu xe = link_set(x[(size_t)r * stride]), xo = link_set(x[(size_t)r * stride + LINK_STEPS]);
+      UNROLL
+      for (int v = 0; v < NV; v++) {
+        even[r][v] = link_add(even[r][v], xe, we[v]);
+        odd[r][v] = link_add(odd[r][v], xo, wo[v]);
+      }
+    }
+  }
+}
+
 /* acc += even + odd. */
 INLINE void link_sum(vf acc[LINK_ROWS][2], vf even[LINK_ROWS][2], vf odd[LINK_ROWS][2], const int R, const int NV) {
   UNROLL
