@@ -1,5 +1,6 @@
 /* Is a round exact, and if not, why?  Exact: the trainer's log-probabilities equal the samplers' bit for bit, no group
- * was left out for want of time, and every kernel that had a part in it promises the same bits whatever is beside a row.
+ * was left out for want of time, and all kernels that had a part in it promise a row the same bits whatever is beside
+ * it.
  *
  * Writer's thread only, inside the caller's savepoint; no memory of its own.  Called by round.c when a round's training
  * has ended (again where its batches had to be sent to another trainer), and when an evaluation's samples are all in.

@@ -8,10 +8,10 @@
  * From J. Schulman, "Approximating KL Divergence" (2020): q is the sampler, p the trainer, r = p/q = exp(-d), and k3 is
  * (r - 1) - log r.
  *
- * Pure, any thread, no memory: batch_build.c adds samples in the order of the message, the rows of a round's batches are
- * added in the order of their numbers (exactness.c), those of rounds by theirs (run_view.c).  So a figure depends on
- * which groups shared a batch in its last bits at most, and never on what came first.  Previous hop: trainer's answer
- * (collector.c). */
+ * Pure, any thread, no memory.  batch_build.c adds samples in the order of the message; the rows of a round's batches
+ * are added in the order of their numbers (exactness.c), those of rounds by theirs (run_view.c).  So a figure depends
+ * on which groups shared a batch in its last bits at most, and never on what came first.  Previous hop: the trainer's
+ * answer (collector.c). */
 #ifndef LEASEHOLD_COORDINATOR_MISMATCH_H
 #define LEASEHOLD_COORDINATOR_MISMATCH_H
 

@@ -1,5 +1,5 @@
-/* In the place of gemm_vendor.cu: what cuBLASLt's kernels are to EXACTNESS_FASTEST, an order of sums that depends on the
- * number of rows, so that sampler and trainer differ by roundings over the emulated device too.
+/* In the place of gemm_vendor.cu: what cuBLASLt's kernels are to EXACTNESS_FASTEST, an order of sums that depends on
+ * the number of rows, so that sampler and trainer differ by roundings over the emulated device too.
  *
  * A sum is cut into as many parts as few rows leave idle, as a library does that splits along the depth; the parts are
  * added at the end.  As with the library, some shapes have no kernel and are gemm.cu's. */

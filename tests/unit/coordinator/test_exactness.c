@@ -1,6 +1,6 @@
-/* What a round says of its exactness, over real HTTP with a fake trainer and fake servers.  What would break: a mismatch
- * that is measured and not shown, a NaN that looks like agreement, kernels that promise nothing and are not named, a
- * replay that ends in other weights without saying whose kernels may be why. */
+/* What a round says of its exactness, over real HTTP with a fake trainer and fake servers.  What would break: a
+ * mismatch that is measured and not shown, a NaN that looks like agreement, kernels that promise nothing and are not
+ * named, a replay that ends in other weights without saying whose kernels may be why. */
 #include "service_fixture.h"
 
 static const struct json *first_round(const struct json *run) { return json_at(json_get(run, "history"), 0); }
