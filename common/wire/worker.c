@@ -6,8 +6,14 @@
 
 static const char *const KIND_NAMES[] = {[WORKER_GENERATION] = "generation", [WORKER_TRAINER] = "trainer"};
 
+static const char *const EXACTNESS_NAMES[] = {[WORKER_INVARIANT] = "invariant", [WORKER_FASTEST] = "fastest"};
+
 const char *worker_kind_name(enum worker_kind k) {
   return (size_t)k < WIRE_COUNT(KIND_NAMES) ? KIND_NAMES[k] : "unknown";
+}
+
+const char *worker_exactness_name(enum worker_exactness e) {
+  return (size_t)e < WIRE_COUNT(EXACTNESS_NAMES) ? EXACTNESS_NAMES[e] : "unknown";
 }
 
 void worker_register_encode(const struct worker_register *m, struct buf *out) {
@@ -18,24 +24,27 @@ void worker_register_encode(const struct worker_register *m, struct buf *out) {
   json_kv_string(&w, "kind", worker_kind_name(m->kind));
   json_kv_string(&w, "url", m->url);
   json_kv_int(&w, "slots", m->slots);
+  json_kv_string(&w, "exactness", worker_exactness_name(m->exactness));
   json_object_end(&w);
 }
 
 enum rc worker_register_decode(struct worker_register *m, const struct json *body, struct arena *arena,
                                struct err *err) {
   *m = (struct worker_register){0};
-  const char *kind = NULL;
+  const char *kind = NULL, *exactness = NULL;
   const struct json_field fields[] = {
-      WIRE_NAME("name", m->name),
-      WIRE_NAME("kind", kind),
-      WIRE_URL("url", m->url),
-      WIRE_I32("slots", m->slots, 0, LIMIT_SLOTS),
+      WIRE_NAME("name", m->name),        WIRE_NAME("kind", kind),
+      WIRE_URL("url", m->url),           WIRE_I32("slots", m->slots, 0, LIMIT_SLOTS),
+      WIRE_NAME("exactness", exactness),
   };
-  int index = 0;
+  int kind_at = 0, exactness_at = 0;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
-  if (rc == RC_OK) rc = wire_choice(&index, "kind", kind, KIND_NAMES, WIRE_COUNT(KIND_NAMES), err);
+  if (rc == RC_OK) rc = wire_choice(&kind_at, "kind", kind, KIND_NAMES, WIRE_COUNT(KIND_NAMES), err);
+  if (rc == RC_OK)
+    rc = wire_choice(&exactness_at, "exactness", exactness, EXACTNESS_NAMES, WIRE_COUNT(EXACTNESS_NAMES), err);
   if (rc) return rc;
-  m->kind = (enum worker_kind)index;
+  m->kind = (enum worker_kind)kind_at;
+  m->exactness = (enum worker_exactness)exactness_at;
   if (m->kind == WORKER_TRAINER && m->slots != 0)
     return err_set(err, RC_INVALID, "slots", "expected 0 slots of a trainer, got %d", m->slots);
   if (m->kind == WORKER_GENERATION && m->slots == 0)

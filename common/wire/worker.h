@@ -18,6 +18,9 @@
 
 enum worker_kind { WORKER_GENERATION, WORKER_TRAINER };
 
+/* What a worker's kernels promise: "invariant": a row's bits do not depend on the rows beside it; "fastest": they may. */
+enum worker_exactness { WORKER_INVARIANT, WORKER_FASTEST };
+
 /* POST /v1/workers. A name that registers again is a new incarnation: it gets a new id, the old one's leases are
  * re-issued. */
 struct worker_register {
@@ -25,6 +28,7 @@ struct worker_register {
   enum worker_kind kind; /* "generation" | "trainer" */
   const char *url;       /* where its own API answers: "http://host:port" */
   int32_t slots;         /* decode slots; 0 for a trainer */
+  enum worker_exactness exactness;
 };
 
 struct worker_registered {
@@ -92,5 +96,6 @@ void current_version_write(const struct current_version *m, struct json_writer *
 enum rc current_version_read(struct current_version *m, const struct json *value, struct arena *arena, struct err *err);
 
 const char *worker_kind_name(enum worker_kind k);
+const char *worker_exactness_name(enum worker_exactness e);
 
 #endif

@@ -147,7 +147,8 @@ jq -n --argjson run "$grpo" --argjson seed "$SEED" --arg control "$CONTROL" --ar
     trainer_waiting_ratio: $run.totals.trainer_waiting_ratio, trainer_first_dispatch_ratio: $run.totals.trainer_first_dispatch_ratio,
     generation_idle_ratio: $run.totals.generation_idle_ratio, window_ms: $run.totals.window_ms, window_without_publish_ms: $run.totals.window_without_publish_ms,
     tokens_per_second: $run.totals.tokens_per_second, sampled_tokens: $run.totals.sampled_tokens, rl_wall_ms: $run.totals.rl_wall_ms,
-    logprob_max_abs_diff: $run.totals.logprob_max_abs_diff, stale_results_trained_on: $run.totals.stale_results_trained_on,
+    logprob_max_abs_diff: $run.totals.logprob_max_abs_diff, logprob_mean_abs_diff: $run.totals.logprob_mean_abs_diff,
+    logprob_kl_k1: $run.totals.logprob_kl_k1, logprob_kl_k3: $run.totals.logprob_kl_k3, stale_results_trained_on: $run.totals.stale_results_trained_on,
     contributions: $run.totals.workers, model: $model}' >"$OUT/summary.json"
 
 say "Result"
@@ -164,6 +165,7 @@ jq -r '
   ["mean round, ms, with and without publishing", (.window_ms / .rounds | round), (.window_without_publish_ms / .rounds | round)],
   ["sampled tokens per second", "", (.tokens_per_second | round)],
   ["largest |trainer - sampler| log-probability", "", .logprob_max_abs_diff],
+  ["  mean; KL(sampler || trainer) by k3", .logprob_mean_abs_diff, .logprob_kl_k3],
   ["stale results trained on", "", .stale_results_trained_on] | @tsv' "$OUT/summary.json" |
   awk -F'\t' 'BEGIN { printf "  %-46s %10s %10s\n", "", "before", "after" } { printf "  %-46s %10s %10s\n", $1, $2, $3 }'
 echo "  weights sha256  $(jq -r .weights_sha256 "$OUT/summary.json")"

@@ -2,7 +2,6 @@
 #include "services/coordinator/batch_build.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "services/coordinator/ids.h"
@@ -241,19 +240,10 @@ static size_t trained_tokens(const struct batch_sample *s) {
   return n;
 }
 
-static void compare_sample(struct logprob_difference *out, const struct json_f32s *a, const struct json_f32s *b) {
-  for (size_t i = 0; i < a->count; i++) {
-    if (memcmp(&a->items[i], &b->items[i], sizeof a->items[i]) == 0) continue;
-    double difference = fabs((double)a->items[i] - (double)b->items[i]);
-    out->unequal++;
-    if (!(difference <= out->max_abs)) out->max_abs = difference; /* a NaN counts */
-  }
-}
-
-enum rc logprobs_compare(struct logprob_difference *out, const struct built_batch *b, const struct batch_status *answer,
+enum rc logprobs_compare(struct mismatch *out, const struct built_batch *b, const struct batch_status *answer,
                          struct err *err) {
   size_t at = 0;
-  *out = (struct logprob_difference){0};
+  *out = (struct mismatch){0};
   if (answer->sample_count != b->sample_count)
     return err_set(err, RC_CORRUPT, "samples", "the trainer answered for %zu samples, the batch has %zu",
                    answer->sample_count, b->sample_count);
@@ -269,7 +259,7 @@ enum rc logprobs_compare(struct logprob_difference *out, const struct built_batc
                        "the trainer answered %zu log-probabilities for sample %s, which has %zu trained tokens",
                        got->logprobs.count, sent->id, trained_tokens(sent));
       }
-      if (b->behaviour) compare_sample(out, &got->logprobs, &b->behaviour[at]);
+      if (b->behaviour) mismatch_add(out, b->behaviour[at].items, got->logprobs.items, got->logprobs.count);
     }
   }
   return RC_OK;

@@ -11,6 +11,7 @@
 #define LEASEHOLD_COORDINATOR_BATCH_BUILD_H
 
 #include "common/wire/training.h"
+#include "services/coordinator/mismatch.h"
 #include "services/coordinator/run_context.h"
 #include "services/coordinator/store.h"
 
@@ -29,15 +30,10 @@ enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_
 /* Tokens of the cross-entropy unit `ordinal` of a round, prompts included. */
 int64_t dataset_unit_tokens(struct run_context *context, int64_t round, int64_t ordinal);
 
-struct logprob_difference {
-  double max_abs;
-  int64_t unequal;
-};
 /* Whether the trainer's digest is that of the recorded log-probabilities, or none are recorded. */
 bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, struct arena *arena);
-/* Bit for bit: unequal counts tokens whose float32 bits differ.  RC_CORRUPT when samples or counts do not fit the
- * message. Pure. */
-enum rc logprobs_compare(struct logprob_difference *out, const struct built_batch *b, const struct batch_status *answer,
+/* The trained tokens' log-probabilities, bit for bit.  RC_CORRUPT when samples or counts do not fit the message. Pure. */
+enum rc logprobs_compare(struct mismatch *out, const struct built_batch *b, const struct batch_status *answer,
                          struct err *err);
 
 #endif

@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/client/trainer_client.h"
 #include "services/coordinator/core_state.h"
+#include "services/coordinator/exactness.h"
 #include "services/coordinator/ids.h"
 #include "services/coordinator/intervals.h"
 #include "services/coordinator/round.h"
@@ -49,7 +50,7 @@ struct done_message {
   int64_t run, round, number, trainer_worker;
   bool by_tokens;
   struct batch_stats stats;
-  struct logprob_difference difference;
+  struct mismatch mismatch;
   struct interval *intervals; /* what the trainer did since its last answer */
   size_t interval_count;
 };
@@ -61,32 +62,54 @@ static void note_drain(struct core *c, const struct done_message *m, int64_t gro
   if (c->context && c->context->config.frontier == FRONTIER_GATE) c->dispatch_due = true; /* it may reach further now */
 }
 
+static enum rc batch_note(struct core *c, const struct done_message *m, struct err *err) {
+  const struct batch_stats *stats = &m->stats;
+  const struct mismatch *d = &m->mismatch;
+  return store_exec(
+      c->store, err,
+      "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, "
+      "poisoned = ?9, logprob_us = ?10, worker = ?11, logprob_max_abs_diff = ?12, logprob_unequal = ?13, "
+      "logprob_nonfinite = ?14, logprob_abs_sum = ?15, logprob_k1_sum = ?16, logprob_k3_sum = ?17"
+      " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
+      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(stats->loss),
+            b_real(stats->entropy_sum), b_int(stats->tokens), b_int(stats->compute_us + stats->logprob_us),
+            b_int(stats->poisoned), b_int(stats->logprob_us), b_int(m->trainer_worker), b_real(d->max_abs),
+            b_int(d->unequal), b_int(d->nonfinite), b_real(d->abs_sum), b_real(d->k1_sum), b_real(d->k3_sum)));
+}
+
+/* The mismatch's sums are added in the batches' order, once all are done: exactness.c. */
+static enum rc round_add(struct core *c, const struct done_message *m, struct err *err) {
+  return store_exec(
+      c->store, err,
+      "UPDATE rounds SET loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, 0), "
+      "trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6, logprob_us = logprob_us + ?7, "
+      "logprob_max_abs_diff = max(logprob_max_abs_diff, ?8), logprob_unequal = logprob_unequal + ?9, "
+      "logprob_nonfinite = logprob_nonfinite + ?10 WHERE run = ?1 AND round = ?2",
+      BINDS(b_int(m->run), b_int(m->round), b_real(m->stats.loss), b_real(m->stats.entropy_sum), b_int(m->stats.tokens),
+            b_int(m->stats.compute_us + m->stats.logprob_us), b_int(m->stats.logprob_us), b_real(m->mismatch.max_abs),
+            b_int(m->mismatch.unequal), b_int(m->mismatch.nonfinite)));
+}
+
+/* Where every kernel promises the same bits a difference is trouble, told at once; else the round tells of it. */
+static enum rc mismatch_warn(struct core *c, const struct done_message *m, struct err *err) {
+  bool promised = true;
+  if (m->mismatch.unequal == 0) return RC_OK;
+  metric_add(c->m_unequal, (double)m->mismatch.unequal);
+  const enum rc rc = exactness_promised(c->store, m->run, m->round, &promised, err);
+  if (rc == RC_OK && promised)
+    log_warn("batch %s: %" PRId64 " log-probabilities differ from the sampler's, by %.3g at most",
+             id_batch(m->run, m->round, m->number).text, m->mismatch.unequal, m->mismatch.max_abs);
+  return rc;
+}
+
 /* A repeat changes nothing.  The round's last batch begins the step. */
 static enum rc done_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct done_message *m = cmd->message;
   int64_t groups = 0;
-  enum rc rc = store_exec(
-      c->store, err,
-      "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, "
-      "poisoned = ?9, logprob_max_abs_diff = ?10, logprob_unequal = ?11, logprob_us = ?12"
-      " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
-      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(m->stats.loss),
-            b_real(m->stats.entropy_sum), b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
-            b_int(m->stats.poisoned), b_real(m->difference.max_abs), b_int(m->difference.unequal),
-            b_int(m->stats.logprob_us)));
+  enum rc rc = batch_note(c, m, err);
   if (rc != RC_OK || store_changes(c->store) == 0) return rc;
-  if (m->difference.unequal)
-    log_warn("batch %s: %" PRId64 " log-probabilities differ from the sampler's",
-             id_batch(m->run, m->round, m->number).text, m->difference.unequal);
-  rc = store_exec(c->store, err,
-                  "UPDATE rounds SET loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, "
-                  "0), trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6,"
-                  " logprob_max_abs_diff = max(logprob_max_abs_diff, coalesce(?7, 9e999)), logprob_unequal = "
-                  "logprob_unequal + ?8, exact = exact AND ?8 = 0, logprob_us = logprob_us + ?9 WHERE run = ?1 AND "
-                  "round = ?2",
-                  BINDS(b_int(m->run), b_int(m->round), b_real(m->stats.loss), b_real(m->stats.entropy_sum),
-                        b_int(m->stats.tokens), b_int(m->stats.compute_us + m->stats.logprob_us),
-                        b_real(m->difference.max_abs), b_int(m->difference.unequal), b_int(m->stats.logprob_us)));
+  rc = round_add(c, m, err);
+  if (rc == RC_OK) rc = mismatch_warn(c, m, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &groups, err, "SELECT groups FROM batches WHERE run = ?1 AND round = ?2 AND number = ?3",
                    BINDS(b_int(m->run), b_int(m->round), b_int(m->number)));
@@ -108,25 +131,24 @@ static enum rc ask(const struct trainer_client *t, const char *id, bool with_log
 }
 
 enum rc flight_await(const struct flight *f, struct http_client *http, const atomic_bool *cancel,
-                     struct batch_status *status, struct logprob_difference *difference, struct arena *arena,
-                     struct err *err) {
+                     struct batch_status *status, struct mismatch *mismatch, struct arena *arena, struct err *err) {
   const struct trainer_client t = {.http = http, .base_url = f->url};
   const char *id = f->built.message.batch_id;
   bool whole = false;
-  *difference = (struct logprob_difference){0};
+  *mismatch = (struct mismatch){0};
   for (;;) {
     if (atomic_load(cancel)) return err_set(err, RC_UNAVAILABLE, NULL, "waiting for batch %s was given up", id);
     const enum rc rc = ask(&t, id, whole, status, arena, err);
     if (rc != RC_OK) return rc;
     if (status->state != JOB_DONE) continue;
-    if (whole) return logprobs_compare(difference, &f->built, status, err);
+    if (whole) return logprobs_compare(mismatch, &f->built, status, err);
     if (logprobs_agree(&f->built, &status->logprobs_sha256, arena)) return RC_OK;
     whole = true;
   }
 }
 
 static enum rc call_done(struct collector *c, const struct flight *f, const struct batch_status *status,
-                         const struct logprob_difference *difference, struct err *err) {
+                         const struct mismatch *mismatch, struct err *err) {
   struct command *cmd = command_new(done_execute, sizeof(struct done_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct interval *intervals = arena_alloc(&cmd->arena, status->interval_count + 1, sizeof *intervals);
@@ -141,7 +163,7 @@ static enum rc call_done(struct collector *c, const struct flight *f, const stru
                                                                .trainer_worker = f->trainer_worker,
                                                                .by_tokens = f->by_tokens,
                                                                .stats = status->stats,
-                                                               .difference = *difference,
+                                                               .mismatch = *mismatch,
                                                                .intervals = intervals,
                                                                .interval_count = status->interval_count};
   cmd->patient = collector_pending(c) > 1;
@@ -159,10 +181,10 @@ static void note_answered(struct collector *c) {
 static enum rc collect(struct collector *c, const struct flight *f, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_status status = {0};
-  struct logprob_difference difference;
-  enum rc rc = flight_await(f, c->http, &c->cancel, &status, &difference, &arena, err);
+  struct mismatch mismatch;
+  enum rc rc = flight_await(f, c->http, &c->cancel, &status, &mismatch, &arena, err);
   if (rc == RC_OK) note_answered(c);
-  if (rc == RC_OK) rc = call_done(c, f, &status, &difference, err);
+  if (rc == RC_OK) rc = call_done(c, f, &status, &mismatch, err);
   arena_free(&arena);
   return rc;
 }

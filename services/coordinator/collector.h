@@ -31,8 +31,7 @@ void flight_free(struct flight *f); /* NULL is fine */
 /* Waits until the batch is done at the trainer, at most until *cancel.  *status lives in the arena.  RC_CONFLICT when the
  * trainer failed it; RC_UNAVAILABLE when cancelled. */
 enum rc flight_await(const struct flight *f, struct http_client *http, const atomic_bool *cancel,
-                     struct batch_status *status, struct logprob_difference *difference, struct arena *arena,
-                     struct err *err);
+                     struct batch_status *status, struct mismatch *mismatch, struct arena *arena, struct err *err);
 
 struct collector;
 enum rc collector_start(struct collector **out, struct core *core, const char *token, void (*kick)(void *context),

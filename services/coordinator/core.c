@@ -420,6 +420,8 @@ static void metrics_make(struct core *c) {
   c->m_rounds = metrics_register(METRIC_COUNTER, "leasehold_rounds_total", "", "Rounds done");
   c->m_incidents =
       metrics_register(METRIC_COUNTER, "leasehold_incidents_total", "", "Nondeterminism and other incidents");
+  c->m_unequal = metrics_register(METRIC_COUNTER, "leasehold_logprob_unequal_tokens_total", "",
+                                  "Trained tokens whose log-probability differs between sampler and trainer");
   c->m_parked = metrics_register(METRIC_GAUGE, "leasehold_waiting_polls", "", "Lease polls that wait");
   c->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
 }

@@ -27,6 +27,7 @@ struct live_worker {
   char name[LIMIT_NAME_MAX];
   enum worker_kind kind;
   int32_t slots;
+  enum worker_exactness exactness;
   bool ready;
   int64_t seen_ms;           /* monotonic */
   int64_t busy_slot_us;      /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
@@ -85,7 +86,7 @@ struct core {
   pthread_cond_t called; /* a waited command is done */
 
   struct metric *m_commands, *m_commits, *m_refused, *m_granted, *m_lost, *m_samples, *m_tokens, *m_rounds, *m_parked,
-      *m_workers, *m_incidents, *m_stale;
+      *m_workers, *m_incidents, *m_stale, *m_unequal;
 };
 
 /* Registered as an event of the transaction in hand; takes over text's memory. */

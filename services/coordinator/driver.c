@@ -18,15 +18,18 @@ static enum rc read_trainer(struct store *s, struct trainer_target *out, struct 
   struct rows q;
   bool row = false;
   *out = (struct trainer_target){0};
-  enum rc rc = store_query(
-      s, &q, err, "SELECT id, url, epoch, fence FROM workers WHERE live = 1 AND kind = ?1 ORDER BY id DESC LIMIT 1",
-      BINDS(b_int(WORKER_TRAINER)));
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT id, url, epoch, fence, name, exactness FROM workers WHERE live = 1 AND kind = ?1 "
+                           "ORDER BY id DESC LIMIT 1",
+                           BINDS(b_int(WORKER_TRAINER)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     *out = (struct trainer_target){.found = true,
                                    .worker = rows_int(&q, 0),
                                    .epoch = (uint64_t)rows_int(&q, 2),
-                                   .fence = (uint64_t)rows_int(&q, 3)};
+                                   .fence = (uint64_t)rows_int(&q, 3),
+                                   .fastest = rows_int(&q, 5) == WORKER_FASTEST};
+    snprintf(out->name, sizeof out->name, "%s", rows_text(&q, 4, NULL));
     snprintf(out->url, sizeof out->url, "%s", rows_text(&q, 1, NULL));
   }
   rows_end(&q);

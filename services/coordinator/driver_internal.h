@@ -28,6 +28,8 @@ struct trainer_target {
   int64_t worker;
   char url[LIMIT_URL_MAX];
   uint64_t epoch, fence;
+  char name[LIMIT_NAME_MAX];
+  bool fastest; /* its kernels are not batch-invariant */
 };
 
 /* The run that is to be moved on, and its current round. */

@@ -5,7 +5,9 @@
  *
  * Each round is what the log says: its batches as they were planned, its groups, its denominator.  Nothing is written
  * to the round but incidents and events; servers go on sampling meanwhile, because the current version stands.  A round
- * is fed and awaited in this thread: nothing else is to be done for the trainer then. */
+ * is fed and awaited in this thread: nothing else is to be done for the trainer then.  Another digest than the recorded
+ * one ends the run, even where a trainer's kernels are not batch-invariant and it may be nobody's fault: what was sampled
+ * of the round in progress is the recorded version's. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -56,6 +58,8 @@ struct logged_round {
   int64_t round, version, batches;
   double denominator;
   struct digest digest; /* of the version that it made */
+  int64_t unequal;      /* log-probabilities that differed from the samplers' then */
+  bool fastest;         /* it was trained by kernels that are not batch-invariant */
 };
 
 static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct logged_round *out, struct err *err) {
@@ -64,15 +68,21 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
   bool row = false;
   enum rc rc = readers_take(core_readers(d->core), &s, err);
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err,
-                   "SELECT r.round, r.denominator, v.digest, (SELECT count(*) FROM batches b WHERE b.run = r.run AND "
-                   "b.round = r.round) FROM rounds r JOIN versions v ON v.run = r.run AND v.version = r.version + 1 "
-                   "WHERE r.run = ?1 AND r.version = ?2 AND r.state = ?3",
-                   BINDS(b_int(run), b_int(version), b_int(ROUND_DONE)));
+  rc = store_query(
+      s, &q, err,
+      "SELECT r.round, r.denominator, v.digest, (SELECT count(*) FROM batches b WHERE b.run = r.run AND "
+      "b.round = r.round), r.logprob_unequal, (SELECT count(*) FROM batches b JOIN workers w ON w.id = "
+      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4) FROM rounds r JOIN versions "
+      "v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state = ?3",
+      BINDS(b_int(run), b_int(version), b_int(ROUND_DONE), b_int(WORKER_FASTEST)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
-    *out = (struct logged_round){
-        .round = rows_int(&q, 0), .version = version, .denominator = rows_real(&q, 1), .batches = rows_int(&q, 3)};
+    *out = (struct logged_round){.round = rows_int(&q, 0),
+                                 .version = version,
+                                 .denominator = rows_real(&q, 1),
+                                 .batches = rows_int(&q, 3),
+                                 .unequal = rows_int(&q, 4),
+                                 .fastest = rows_int(&q, 5) > 0};
     rows_digest(&q, 2, &out->digest);
   }
   rows_end(&q);
@@ -91,13 +101,14 @@ static enum rc interrupted(struct driver *d, int64_t run, struct err *err) {
   return RC_OK;
 }
 
-static enum rc await_batch(struct driver *d, const struct flight *f, struct err *err) {
+/* Where they differed when the round was trained it is no news. */
+static enum rc await_batch(struct driver *d, const struct logged_round *r, const struct flight *f, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_status status = {0};
-  struct logprob_difference difference = {0};
+  struct mismatch difference = {0};
   enum rc rc = flight_await(f, d->http, &d->stopping, &status, &difference, &arena, err);
   arena_free(&arena);
-  if (rc != RC_OK || difference.unequal == 0) return rc;
+  if (rc != RC_OK || difference.unequal == 0 || r->unequal > 0) return rc;
   char text[200];
   snprintf(text, sizeof text, "replaying batch %s: %" PRId64 " log-probabilities differ from the recorded ones",
            id_batch(f->run, f->round, f->number).text, difference.unequal);
@@ -110,7 +121,7 @@ static enum rc replay_batches(struct driver *d, int64_t run, const struct logged
   for (int64_t n = 0; n < r->batches + AHEAD && rc == RC_OK; n++) {
     struct flight **slot = &window[n % AHEAD];
     if (*slot) {
-      rc = await_batch(d, *slot, err);
+      rc = await_batch(d, r, *slot, err);
       flight_free(*slot);
       *slot = NULL;
     }
@@ -148,15 +159,17 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
 static enum rc replay_round(struct driver *d, int64_t run, int64_t version, struct err *err) {
   struct logged_round r;
   struct digest digest = {0};
-  char recorded[DIGEST_HEX_MAX], reached[DIGEST_HEX_MAX], text[320];
+  char recorded[DIGEST_HEX_MAX], reached[DIGEST_HEX_MAX], text[400 + LIMIT_NAME_MAX];
   enum rc rc = round_read(d, run, version, &r, err);
   if (rc == RC_OK) rc = replay_batches(d, run, &r, err);
   if (rc == RC_OK) rc = replay_step(d, run, &r, &digest, err);
   if (rc != RC_OK || digest_equal(&digest, &r.digest)) return rc;
   digest_hex(recorded, &r.digest);
   digest_hex(reached, &digest);
-  snprintf(text, sizeof text, "replaying round %s gave digest %.12s, the recorded one is %.12s",
-           id_round(run, r.round).text, reached, recorded);
+  const char *const by = d->trainer.fastest ? d->trainer.name : r.fastest ? "the trainer of that time" : NULL;
+  snprintf(text, sizeof text, "replaying round %s gave digest %.12s, the recorded one is %.12s%s%s%s",
+           id_round(run, r.round).text, reached, recorded, by ? ": the kernels of " : "", by ? by : "",
+           by ? " are not batch-invariant, and a run cannot go on from weights that were never recorded" : "");
   rc = note(d, &(struct note_message){.run = run, .incident = text}, err);
   return rc == RC_OK ? err_set(err, RC_CORRUPT, NULL, "%s", text) : rc;
 }

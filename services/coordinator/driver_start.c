@@ -59,7 +59,8 @@ static enum rc batches_again(struct core *c, int64_t run, int64_t round, struct 
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "UPDATE rounds SET trained_tokens = 0, loss_sum = 0, entropy_sum = 0, compute_us = 0, "
-                    "logprob_unequal = 0, logprob_max_abs_diff = 0 WHERE run = ?1 AND round = ?2",
+                    "logprob_us = 0, logprob_unequal = 0, logprob_nonfinite = 0, logprob_max_abs_diff = 0 WHERE run = "
+                    "?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
   }
   return rc;

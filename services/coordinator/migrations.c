@@ -192,6 +192,22 @@ static const char *const steps[] = {
     "  PRIMARY KEY (run, round, actor), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
     "CREATE INDEX rounds_opened ON rounds (opened_ms, run, round);"
     "ALTER TABLE workers ADD COLUMN clock_skew_ms INTEGER;",
+    /* 5: how far trainer and samplers differ (mismatch.h) and why a round is not exact (exactness.h).  Sums are over
+     * tokens with a finite difference; batches.worker is the trainer that computed it. */
+    "ALTER TABLE workers ADD COLUMN exactness INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE batches ADD COLUMN worker INTEGER;"
+    "ALTER TABLE batches ADD COLUMN logprob_nonfinite INTEGER;"
+    "ALTER TABLE batches ADD COLUMN logprob_abs_sum REAL;"
+    "ALTER TABLE batches ADD COLUMN logprob_k1_sum REAL;"
+    "ALTER TABLE batches ADD COLUMN logprob_k3_sum REAL;"
+    "ALTER TABLE rounds ADD COLUMN inexact_reason TEXT;"
+    "ALTER TABLE rounds ADD COLUMN logprob_nonfinite INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN logprob_abs_sum REAL NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN logprob_k1_sum REAL NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN logprob_k3_sum REAL NOT NULL DEFAULT 0;"
+    "UPDATE rounds SET inexact_reason = 'not recorded' WHERE exact = 0;"
+    "UPDATE rounds SET logprob_abs_sum = 9e999, logprob_k1_sum = 9e999, logprob_k3_sum = 9e999 WHERE logprob_unequal > "
+    "0;", /* not recorded either */
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

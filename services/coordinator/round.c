@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "services/coordinator/exactness.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/ids.h"
 #include "services/coordinator/round_view.h"
@@ -192,7 +193,8 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
   if (rc != RC_OK) return rc;
   c->kick_due = true;
   if (!run_evaluates(&c->context->config)) return round_move(c, run, round, ROUND_TRAINING, err);
-  rc = round_move(c, run, round, ROUND_DONE, err);
+  rc = exactness_note(c, run, round, err);
+  if (rc == RC_OK) rc = round_move(c, run, round, ROUND_DONE, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err, "UPDATE rounds SET published_ms = ?3, finished = 1 WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
@@ -208,13 +210,15 @@ enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool
   int64_t state = -1, left = 0;
   enum rc rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
                          BINDS(b_int(run), b_int(round)));
-  if (rc != RC_OK || state != ROUND_TRAINING) return rc;
+  if (rc != RC_OK || (state != ROUND_TRAINING && state != ROUND_STEPPING)) return rc;
   rc = store_int(c->store, &left, err,
                  "SELECT (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
                  "FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND round = ?2 AND state = 1)",
                  BINDS(b_int(run), b_int(round)));
   if (rc != RC_OK || left) return rc;
-  rc = round_move(c, run, round, ROUND_STEPPING, err);
+  rc = exactness_note(c, run, round, err);
+  if (rc == RC_OK && state == ROUND_STEPPING) return rc; /* another trainer has computed the batches again */
+  if (rc == RC_OK) rc = round_move(c, run, round, ROUND_STEPPING, err);
   if (rc != RC_OK) return rc;
   c->kick_due = true;
   return store_exec(c->store, err,

@@ -5,12 +5,13 @@
 
 #include "services/coordinator/ids.h"
 
-#define ROUND_COLUMNS                                                                                              \
-  "r.round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, "     \
-  "completion_tokens_mean, loss_sum, denominator, entropy_sum, grad_norm, "                                        \
-  "lr, skipped, exact, logprob_max_abs_diff, logprob_unequal, opened_ms, generated_ms, submitted_ms, trained_ms, " \
-  "r.step_us, r.checkpoint_us, r.push_us, published_ms, sampled_tokens, t.fill_us + t.starved_us, t.logprob_us + " \
-  "t.compute_us, p.slot_busy_us, nullif(p.slot_window_us, 0), iif(groups_trained > 0, submitted_ms, NULL), "       \
+#define ROUND_COLUMNS                                                                                               \
+  "r.round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, "      \
+  "completion_tokens_mean, loss_sum, denominator, entropy_sum, grad_norm, "                                         \
+  "lr, skipped, exact, inexact_reason, logprob_max_abs_diff, logprob_unequal, logprob_nonfinite, logprob_abs_sum, " \
+  "logprob_k1_sum, logprob_k3_sum, opened_ms, generated_ms, submitted_ms, trained_ms, "                             \
+  "r.step_us, r.checkpoint_us, r.push_us, published_ms, sampled_tokens, t.fill_us + t.starved_us, t.logprob_us + "  \
+  "t.compute_us, p.slot_busy_us, nullif(p.slot_window_us, 0), iif(groups_trained > 0, submitted_ms, NULL), "        \
   "iif(groups_trained > 0, trained_ms, NULL)"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
 #define ROUND_TABLES                                                                                         \
@@ -34,8 +35,13 @@ enum {
   C_LR,
   C_SKIPPED,
   C_EXACT,
+  C_REASON,
   C_DIFF,
   C_UNEQUAL,
+  C_NONFINITE,
+  C_ABS_SUM,
+  C_K1_SUM,
+  C_K3_SUM,
   C_OPENED,
   C_GENERATED,
   C_SUBMITTED,
@@ -96,6 +102,15 @@ static void ratios_write(struct json_writer *w, const struct rows *q) {
               rows_null(q, C_SLOT_WINDOW) ? NAN : fmax(0, 1 - rows_real(q, C_SLOT_BUSY) / rows_real(q, C_SLOT_WINDOW)));
 }
 
+void mismatch_write(struct json_writer *w, const struct mismatch *m, int64_t tokens) {
+  json_kv_f64(w, "logprob_max_abs_diff", m->max_abs);
+  json_kv_f64(w, "logprob_mean_abs_diff", mismatch_mean(m->abs_sum, m->nonfinite, tokens));
+  json_kv_f64(w, "logprob_kl_k1", mismatch_mean(m->k1_sum, m->nonfinite, tokens));
+  json_kv_f64(w, "logprob_kl_k3", mismatch_mean(m->k3_sum, m->nonfinite, tokens));
+  json_kv_int(w, "logprob_unequal", m->unequal);
+  json_kv_int(w, "logprob_nonfinite", m->nonfinite);
+}
+
 static void round_write(struct json_writer *w, const struct rows *q) {
   struct digest digest;
   char hex[DIGEST_HEX_MAX];
@@ -118,8 +133,14 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   json_kv_column_real(w, "lr", q, C_LR);
   json_kv_bool(w, "skipped", rows_int(q, C_SKIPPED) != 0);
   json_kv_bool(w, "exact", rows_int(q, C_EXACT) != 0);
-  json_kv_f64(w, "logprob_max_abs_diff", rows_real(q, C_DIFF));
-  json_kv_int(w, "logprob_unequal", rows_int(q, C_UNEQUAL));
+  json_kv_string(w, "inexact_reason", rows_null(q, C_REASON) ? NULL : rows_text(q, C_REASON, NULL));
+  const struct mismatch d = {.unequal = rows_int(q, C_UNEQUAL),
+                             .nonfinite = rows_int(q, C_NONFINITE),
+                             .max_abs = rows_real(q, C_DIFF),
+                             .abs_sum = rows_real(q, C_ABS_SUM),
+                             .k1_sum = rows_real(q, C_K1_SUM),
+                             .k3_sum = rows_real(q, C_K3_SUM)};
+  mismatch_write(w, &d, rows_int(q, C_TOKENS));
   kv_difference(w, "generate_ms", q, C_GENERATED, C_OPENED);
   kv_difference(w, "train_ms", q, C_TRAINED, C_SUBMITTED);
   kv_ms(w, "step_ms", q, C_STEP, rows_int(q, C_CHECKPOINT));

@@ -7,6 +7,7 @@
 #define LEASEHOLD_COORDINATOR_ROUND_VIEW_H
 
 #include "common/json/json.h"
+#include "services/coordinator/mismatch.h"
 #include "services/coordinator/store.h"
 
 /* The items of an array: up to `limit` done rounds from round `from` on (newest false), or the last `limit` ones
@@ -19,6 +20,8 @@ enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, s
 enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
 /* "workers": who sampled how much of a round, or of the whole run (round < 0). */
 enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err);
+/* "logprob_*": how far trainer and samplers differ over so many trained tokens. */
+void mismatch_write(struct json_writer *w, const struct mismatch *m, int64_t tokens);
 /* NaN (null in JSON) when the whole is not above zero or either is NaN. */
 double ratio_of(double part, double whole);
 /* Shorthands for columns that may be null. */

@@ -256,6 +256,15 @@ static enum rc count_contribution(struct core *c, const struct lease_row *l, int
       BINDS(b_int(l->run), b_int(l->round), b_int(l->worker), b_int(samples), b_int(tokens)));
 }
 
+/* Tokens that are only handed back count with the sample, at whoever ends it; but a worker whose kernels promise nothing
+ * has had its part in the round. */
+static bool has_a_part(struct core *c, const struct lease_row *l, const struct lease_result *m, int accepted) {
+  const struct live_worker *w = worker_live(c, l->worker);
+  bool tokens = false;
+  for (size_t i = 0; i < m->sample_count; i++) tokens |= m->samples[i].token_ids.count > 0;
+  return accepted > 0 || (tokens && w && w->exactness == WORKER_FASTEST);
+}
+
 /* The mutant: whatever is not done is this lease's again, and what is done already is only written over. */
 static enum rc take_by_force(struct core *c, const struct lease_row *l, struct done_sample *done, int *count,
                              struct err *err) {
@@ -313,7 +322,7 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
   if (rc == RC_OK) rc = store_samples(c, l, m, &g, done, &count, err);
   if (rc == RC_OK && fault_is(FAULT_NO_FENCE_CHECK)) rc = take_by_force(c, l, done, &count, err);
   for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
-  if (rc == RC_OK && count) rc = count_contribution(c, l, count, tokens, err);
+  if (rc == RC_OK && has_a_part(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
   if (rc == RC_OK) rc = group_accept(c, &g, l->fence, done, count, arena, err);
   /* last: what a lease that is handed back still holds then waits again, and finished samples are not to */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);

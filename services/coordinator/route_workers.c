@@ -47,17 +47,19 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
   if (rc == RC_OK)
     rc = store_int(c->store, &fence, err, "SELECT value FROM meta WHERE key = 'trainer_fence'", NO_BINDS);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms) VALUES "
-                    "(?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7)",
-                    BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots),
-                          b_int((int64_t)c->epoch), b_int(fence), b_int(c->wall_ms)));
+    rc = store_exec(
+        c->store, err,
+        "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness) "
+        "VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8)",
+        BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
+              b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness)));
   }
   if (rc != RC_OK) return rc;
   struct live_worker *w = &c->workers[c->worker_count++];
   *w = (struct live_worker){.id = store_last_id(c->store),
                             .kind = m->kind,
                             .slots = m->slots,
+                            .exactness = m->exactness,
                             .seen_ms = c->now_ms,
                             .accounted_ms = c->now_ms};
   snprintf(w->name, sizeof w->name, "%s", m->name);
@@ -71,7 +73,8 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
                                            .worker_ttl_ms = (int32_t)c->options.worker_ttl_ms};
   worker_registered_encode(&answer, &cmd->body);
   cmd->status = 201;
-  log_info("worker %s registered: %s '%s' at %s", id.text, worker_kind_name(m->kind), m->name, m->url);
+  log_info("worker %s registered: %s '%s' at %s%s", id.text, worker_kind_name(m->kind), m->name, m->url,
+           m->exactness == WORKER_FASTEST ? ", its kernels are not batch-invariant" : "");
   return RC_OK;
 }
 
@@ -208,6 +211,7 @@ static void worker_write(struct json_writer *w, const struct rows *q) {
   json_kv_bool(w, "live", rows_int(q, 13) != 0);
   json_kv_int(w, "leases", rows_int(q, 14));
   json_kv_column_int(w, "clock_skew_ms", q, 15);
+  json_kv_string(w, "exactness", worker_exactness_name((enum worker_exactness)rows_int(q, 16)));
   json_object_end(w);
 }
 
@@ -228,13 +232,14 @@ void handle_get_workers(struct http_request *r, void *context) {
   enum rc rc = http_query_i64(r, "all", 0, 0, 1, &all, &err);
   if (rc == RC_OK) rc = readers_take(core_readers(c), &s, &err);
   if (rc == RC_OK) {
-    rc = store_query(s, &q, &err,
-                     "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
-                     "tokens_sampled, registered_ms, seen_ms, live,"
-                     " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms FROM "
-                     "workers WHERE live = "
-                     "1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
-                     BINDS(b_int(all)));
+    rc = store_query(
+        s, &q, &err,
+        "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
+        "tokens_sampled, registered_ms, seen_ms, live,"
+        " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms, exactness FROM "
+        "workers WHERE live = "
+        "1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
+        BINDS(b_int(all)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);
   rows_end(&q);

@@ -102,8 +102,8 @@ enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limi
 /* ---- totals ---- */
 
 struct sums {
-  int64_t done, sampled, trained, round_ms, opened_ms, published_ms, unequal, stale;
-  double max_diff;
+  int64_t done, sampled, trained, round_ms, opened_ms, published_ms, stale;
+  struct mismatch mismatch; /* sums: of the done rounds; the rest: of all that was compared */
   /* over the done rounds; NaN when no trainer told of any, or no batch was dispatched */
   double wait_us, work_us, dispatch_ms, dispatch_window_ms, training_ms;
 };
@@ -119,7 +119,9 @@ static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct er
       s, &q, err,
       "SELECT count(*) FILTER (WHERE state = 4), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = 4), "
       "sum(published_ms - opened_ms) FILTER (WHERE state = 4), min(opened_ms), max(published_ms), "
-      "sum(logprob_unequal), max(logprob_max_abs_diff), sum(stale_groups) FROM rounds WHERE run = ?1",
+      "sum(stale_groups), sum(logprob_unequal), sum(logprob_nonfinite), max(logprob_max_abs_diff), "
+      "sum(logprob_abs_sum) FILTER (WHERE state = 4), sum(logprob_k1_sum) FILTER (WHERE state = 4), "
+      "sum(logprob_k3_sum) FILTER (WHERE state = 4) FROM (SELECT * FROM rounds WHERE run = ?1 ORDER BY round)",
       BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -129,9 +131,13 @@ static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct er
                        .round_ms = rows_int(&q, 3),
                        .opened_ms = rows_int(&q, 4),
                        .published_ms = rows_int(&q, 5),
-                       .unequal = rows_int(&q, 6),
-                       .max_diff = rows_real(&q, 7),
-                       .stale = rows_int(&q, 8)};
+                       .stale = rows_int(&q, 6),
+                       .mismatch = {.unequal = rows_int(&q, 7),
+                                    .nonfinite = rows_int(&q, 8),
+                                    .max_abs = rows_real(&q, 9),
+                                    .abs_sum = rows_real(&q, 10),
+                                    .k1_sum = rows_real(&q, 11),
+                                    .k3_sum = rows_real(&q, 12)}};
   }
   rows_end(&q);
   if (rc != RC_OK) return rc;
@@ -179,8 +185,7 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
   json_kv_f64(w, "trainer_first_dispatch_ratio", ratio_of(t->dispatch_ms, t->dispatch_window_ms));
   json_kv_f64(w, "generation_idle_ratio", idle_ratio(rows_real(q, R_BUSY), rows_real(q, R_WINDOW)));
   json_kv_f64(w, "tokens_per_second", wall_ms > 0 ? 1000.0 * (double)t->sampled / (double)wall_ms : NAN);
-  json_kv_f64(w, "logprob_max_abs_diff", t->max_diff);
-  json_kv_int(w, "logprob_unequal", t->unequal);
+  mismatch_write(w, &t->mismatch, t->trained);
   json_kv_int(w, "stale_results_trained_on", t->stale);
   json_kv_int(w, "leases_granted", rows_int(q, R_GRANTED));
   json_kv_int(w, "leases_lost", rows_int(q, R_LOST));
@@ -276,20 +281,43 @@ static void gauge(const char *name, const char *help, double value) {
   metric_set(metrics_register(METRIC_GAUGE, name, "", help), value);
 }
 
+/* q NULL: there is no such round.  Columns from 2 on. */
+static void mismatch_gauges(const struct rows *q) {
+  const int64_t tokens = q ? rows_int(q, 2) : 0, nonfinite = q ? rows_int(q, 5) : 0;
+  gauge("leasehold_round_logprob_max_abs_diff",
+        "Newest done round: largest |sampler's - trainer's| log-probability of a trained token.",
+        q ? rows_real(q, 3) : NAN);
+  gauge("leasehold_round_logprob_unequal_tokens",
+        "Newest done round: trained tokens whose log-probability differs between sampler and trainer.",
+        q ? rows_real(q, 4) : NAN);
+  gauge("leasehold_round_logprob_nonfinite_tokens",
+        "Newest done round: of these, tokens whose difference is no finite number.", q ? (double)nonfinite : NAN);
+  gauge("leasehold_round_logprob_mean_abs_diff",
+        "Newest done round: mean |sampler's - trainer's| log-probability of the trained tokens.",
+        q ? mismatch_mean(rows_real(q, 6), nonfinite, tokens) : NAN);
+  gauge("leasehold_round_logprob_kl_k1", "Newest done round: KL(sampler || trainer), estimated by the mean difference.",
+        q ? mismatch_mean(rows_real(q, 7), nonfinite, tokens) : NAN);
+  gauge("leasehold_round_logprob_kl_k3",
+        "Newest done round: KL(sampler || trainer), estimated by the mean of exp(-d) - 1 + d.",
+        q ? mismatch_mean(rows_real(q, 8), nonfinite, tokens) : NAN);
+}
+
 static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
   struct rows q;
   bool row = false;
   enum rc rc =
       store_query(s, &q, err,
-                  "SELECT published_ms - opened_ms, iif(groups_trained > 0, trained_ms, NULL) - opened_ms FROM "
-                  "rounds WHERE run = ?1 AND state = 4 ORDER BY round DESC LIMIT 1",
+                  "SELECT published_ms - opened_ms, iif(groups_trained > 0, trained_ms, NULL) - opened_ms, "
+                  "trained_tokens, logprob_max_abs_diff, logprob_unequal, logprob_nonfinite, logprob_abs_sum, "
+                  "logprob_k1_sum, logprob_k3_sum FROM rounds WHERE run = ?1 AND state = 4 ORDER BY round DESC LIMIT 1",
                   BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  row = rc == RC_OK && row;
   gauge("leasehold_round_window_seconds", "Newest done round: from its opening to its publication.",
-        rc == RC_OK && row ? real_or_nan(&q, 0) / 1000 : NAN);
+        row ? real_or_nan(&q, 0) / 1000 : NAN);
   gauge("leasehold_round_window_without_publish_seconds",
-        "Newest done round: from its opening to the end of its training.",
-        rc == RC_OK && row ? real_or_nan(&q, 1) / 1000 : NAN);
+        "Newest done round: from its opening to the end of its training.", row ? real_or_nan(&q, 1) / 1000 : NAN);
+  mismatch_gauges(row ? &q : NULL);
   rows_end(&q);
   return rc;
 }

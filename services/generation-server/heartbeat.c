@@ -72,8 +72,11 @@ static enum rc register_once(struct heartbeat *h, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct worker_registered answer;
   const struct coordinator_client client = {h->http, h->options.coordinator};
-  const struct worker_register m = {
-      .name = h->options.name, .kind = WORKER_GENERATION, .url = h->options.advertise_url, .slots = h->options.slots};
+  const struct worker_register m = {.name = h->options.name,
+                                    .kind = WORKER_GENERATION,
+                                    .url = h->options.advertise_url,
+                                    .slots = h->options.slots,
+                                    .exactness = h->options.exactness};
   const enum rc rc = coordinator_register(&client, &m, &answer, &arena, REGISTER_DEADLINE_MS, err);
   if (rc == RC_OK) {
     snprintf(h->worker_id, sizeof h->worker_id, "%s", answer.worker_id);

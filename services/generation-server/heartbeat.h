@@ -16,6 +16,7 @@ struct heartbeat;
 struct heartbeat_options {
   const char *coordinator, *token, *name, *advertise_url; /* borrowed */
   int slots;
+  enum worker_exactness exactness; /* what the kernels promise */
   struct leases *leases;
   struct staging *staging;
   struct activity *activity; /* told with every beat */

@@ -117,11 +117,13 @@ static enum rc start_http(struct server *s, struct err *err) {
 }
 
 static enum rc start_worker(struct server *s, struct err *err) {
+  const bool fastest = s->options.host.device.exactness == EXACTNESS_FASTEST;
   const struct heartbeat_options beat = {.coordinator = s->options.coordinator,
                                          .token = s->options.token,
                                          .name = s->name,
                                          .advertise_url = s->url,
                                          .slots = s->options.host.slots,
+                                         .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                          .leases = s->leases,
                                          .staging = s->staging,
                                          .activity = s->activity};

@@ -69,7 +69,9 @@ static enum rc serve(struct settings *s, struct err *err) {
   log_info("listening on %s:%d", s->program.bind, http_server_port(server));
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   if (s->coordinator[0]) {
+    const bool fastest = s->trainer.device.exactness == EXACTNESS_FASTEST;
     const struct registration_options tie = {.coordinator_url = s->coordinator,
+                                             .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                              .token = s->program.token,
                                              .name = s->name,
                                              .advertise_url = s->advertise_url};

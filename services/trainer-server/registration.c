@@ -26,7 +26,10 @@ struct registration {
 static enum rc do_register(struct registration *r, const struct coordinator_client *c, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct worker_registered answer;
-  const struct worker_register m = {.name = r->options.name, .kind = WORKER_TRAINER, .url = r->options.advertise_url};
+  const struct worker_register m = {.name = r->options.name,
+                                    .kind = WORKER_TRAINER,
+                                    .url = r->options.advertise_url,
+                                    .exactness = r->options.exactness};
   enum rc rc = coordinator_register(c, &m, &answer, &arena, CALL_MS, err);
   if (rc == RC_OK) {
     snprintf(r->worker_id, sizeof r->worker_id, "%s", answer.worker_id);

@@ -6,8 +6,8 @@
 #                                need into build/carried, which can travel with the sources to one without compilers
 #
 # Steps, each with a bound of its own: build, unless build/carried is there; the table's operations, the model
-# and the engine against the CPU's; compute-sanitizer; timings; PyTorch's, where it is installed; a run of both services on
-# the GPU, where python3 has pytest.
+# and the engine against the CPU's; compute-sanitizer; timings; PyTorch's, where it is installed; runs of both services on
+# the GPU, where python3 has pytest: with invariant kernels, then with the fastest, whose mismatch is printed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 out=build/cuda
@@ -77,6 +77,8 @@ fi
 if [ -x $out/bin/coordinator ] && python3 -c 'import pytest, yaml, jsonschema' 2>/dev/null; then
   step "both services on the GPU" 90 env LEASEHOLD_TEST_BIN="$PWD/$out/bin" LEASEHOLD_DEVICE=cuda \
     python3 -m pytest -q -p no:cacheprovider tests/e2e/test_services.py -k 'learns or plain_generation or gives_the_same_weights'
+  step "the mismatch of the fastest kernels" 60 env LEASEHOLD_TEST_BIN="$PWD/$out/bin" LEASEHOLD_TEST_DEVICE_BIN="$PWD/$out/bin" \
+    python3 -m pytest -q -s -p no:cacheprovider tests/e2e/test_device.py -k fastest
 else
   say "no coordinator or no pytest: the services were not run"
 fi

@@ -1,4 +1,5 @@
 """Same seed, same weights, bit for bit: whatever the pool, its slots, pages, chunks, threads and kernels.  And the mutants that must break it."""
+import json
 import os
 import pathlib
 import re
@@ -7,6 +8,7 @@ import subprocess
 import pytest
 
 from harness import BIN, FAULT_BIN, Cluster, call, digests, grpo_config
+from mismatch import assert_metrics, assert_shown, assert_zero, differences
 
 ROUNDS = 4
 
@@ -17,7 +19,10 @@ def reference(base_model, tmp_path_factory):
     with Cluster(tmp_path_factory.mktemp("one"), model=base_model) as cluster:
         cluster.add_server("alone", "--slots", 16)
         status = cluster.run(grpo_config(ROUNDS))
-    assert status["totals"]["logprob_unequal"] == 0 and status["totals"]["logprob_max_abs_diff"] == 0
+        assert_metrics(cluster, status["history"][-1], 0)
+    for shown in [status["totals"], *status["history"]]:
+        assert_zero(shown)
+    assert all(row["exact"] and row["inexact_reason"] is None for row in status["history"])
     assert len(set(digests(status))) == ROUNDS, "every round must change the weights, or equal digests would prove nothing"
     return digests(status)
 
@@ -112,6 +117,23 @@ def test_one_flipped_bit_in_one_server_is_seen(base_model, reference, tmp_path, 
     assert contributed.get("broken", 0) > 0
     assert status["totals"]["logprob_unequal"] > 0 and status["totals"]["logprob_max_abs_diff"] > 0
     assert not all(row["exact"] for row in status["history"])
+
+
+def test_what_a_flipped_bit_changes_is_told_in_figures(base_model, tmp_path):
+    with Cluster(tmp_path, model=base_model) as cluster:
+        cluster.add_server("broken", "--slots", 8, "--fault", "flip-weight", bin_dir=FAULT_BIN)
+        run = cluster.create_run(grpo_config(1))
+        status = cluster.wait(run)
+        d = differences(cluster, run, 0)
+        row = status["history"][0]
+        assert_metrics(cluster, row, row["logprob_unequal"])
+        events = [json.loads(data) for (data,) in cluster.query("SELECT data FROM events WHERE type = 'round'")]
+        assert "log-probabilities differ from the sampler's, by" in cluster.coordinator.log_text(), "all kernels promise the same bits, so each batch warns"
+    assert len(d) == row["tokens"] and row["logprob_unequal"] > 0
+    assert events == [row]
+    assert_shown(row, d)
+    assert_shown(status["totals"], d)
+    assert not row["exact"] and row["inexact_reason"] == f"{row['logprob_unequal']} log-probabilities of the trainer's differ from the samplers'"
 
 
 def test_one_flipped_bit_in_one_gradient_is_seen(base_model, reference, tmp_path):

@@ -294,7 +294,7 @@ class Stage:
         peer = Peer(lambda method, path, *_: (200, HONEST[path.rsplit("/", 1)[1]]) if path.rsplit("/", 1)[1] in HONEST else (503, b""), lies)
         try:
             coordinator = self.alone.start(name, "coordinator", ["--db", self.alone.folder / f"{name}.db", "--data-dir", DATA, "--worker-ttl-ms", 60000])
-            call("POST", coordinator.url + "/v1/workers", {"name": "liar", "kind": "trainer", "url": peer.url, "slots": 0})
+            call("POST", coordinator.url + "/v1/workers", {"name": "liar", "kind": "trainer", "url": peer.url, "slots": 0, "exactness": "invariant"})
             run = call("POST", coordinator.url + "/v1/runs", warmup_config(1))["id"]
             sentence(coordinator, f"run {run}: .*({said})")
             healthy(coordinator)
@@ -418,7 +418,7 @@ def unharmed(cluster):
 
 def register(cluster, name, kind="generation"):
     slots = 4 if kind == "generation" else 0
-    return call("POST", cluster.coordinator.url + "/v1/workers", {"name": name, "kind": kind, "url": "http://127.0.0.1:9", "slots": slots})
+    return call("POST", cluster.coordinator.url + "/v1/workers", {"name": name, "kind": kind, "url": "http://127.0.0.1:9", "slots": slots, "exactness": "invariant"})
 
 
 def poll(cluster, me, slots=4):
@@ -621,7 +621,7 @@ def requests(cluster, server):
     head = {"run": "r1", "epoch": 1, "fence": 1}
     coordinator, trainer = cluster.coordinator.url, cluster.trainer.url
     yield coordinator + "/v1/runs", config
-    yield coordinator + "/v1/workers", {"name": "x", "kind": "generation", "url": "http://127.0.0.1:9", "slots": 4}
+    yield coordinator + "/v1/workers", {"name": "x", "kind": "generation", "url": "http://127.0.0.1:9", "slots": 4, "exactness": "invariant"}
     yield coordinator + "/v1/workers/w1/heartbeat", {"epoch": 1, "ready": True, "draining": False, "loaded_digest": "0" * 64, "slots_busy": 1, "leases": [{"id": "r1.0.0.0-1", "fence": 1}]}
     yield coordinator + "/v1/workers/w1/leases", {"epoch": 1, "slots_free": 1, "wait_ms": 0, "loaded_digest": "0" * 64}
     yield coordinator + "/v1/versions", {**head, "step_id": "r1.0", "worker_id": "w1", "version": 1, "digest": "0" * 64, "pushes": [{"worker_id": "w2", "staged": True, "digest": "0" * 64}]}

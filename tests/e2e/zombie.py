@@ -20,7 +20,7 @@ class Zombie:
         self.register()
 
     def register(self):
-        answer = call("POST", self.coordinator.url + "/v1/workers", {"name": self.name, "kind": "generation", "url": URL, "slots": self.slots})
+        answer = call("POST", self.coordinator.url + "/v1/workers", {"name": self.name, "kind": "generation", "url": URL, "slots": self.slots, "exactness": "invariant"})
         self.id, self.epoch, self.loaded = answer["worker_id"], answer["epoch"], None
 
     def beat(self, leases=()):

@@ -166,7 +166,7 @@ static void a_worker_registers_and_beats(void **state) {
   assert_string_equal(registered.worker_id, "w3");
   assert_true(registered.epoch == 4 && registered.fence == UINT64_MAX && registered.heartbeat_ms == 500);
   assert_string_equal(seen.body.data,
-                      "{\"name\":\"gen-1\",\"kind\":\"generation\",\"url\":\"http://g:1\",\"slots\":4}");
+                      "{\"name\":\"gen-1\",\"kind\":\"generation\",\"url\":\"http://g:1\",\"slots\":4,\"exactness\":\"invariant\"}");
   assert_string_equal(seen.content_type, "application/json");
 
   struct worker_heartbeat_answer beat;

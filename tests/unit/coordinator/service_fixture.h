@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -38,7 +39,8 @@ struct fake_trainer {
   pthread_mutex_t lock; /* guards all below */
   char run[32];
   int64_t version;
-  bool wrong_logprobs;    /* one bit off in the first token of every sample */
+  bool wrong_logprobs;    /* a little off in the first token of every sample */
+  bool nan_logprobs;      /* none for it, as of a poisoned batch */
   atomic_bool slow_steps; /* steps stay queued until this is cleared */
   bool other_weights;     /* version 0 is of other weights than the first time */
   bool refuse_step;       /* the next submit-step is answered 409, as of a version that is superseded */
@@ -117,6 +119,7 @@ static __attribute__((unused)) void fake_submit(struct http_request *r, void *co
       const struct batch_sample *in = &m.groups[g].samples[i];
       const struct json_f32s lp = fake_logprobs(in, http_arena(r));
       if (t->wrong_logprobs) lp.items[0] = lp.items[0] * (1 + 1e-6f);
+      if (t->nan_logprobs) lp.items[0] = NAN;
       s.samples[s.sample_count++] = (struct sample_logprobs){.id = in->id, .logprobs = lp};
       s.stats.tokens += (int64_t)lp.count;
     }
@@ -269,18 +272,30 @@ static __attribute__((unused)) void coordinator_down(struct fixture *f) {
   f->core = NULL;
 }
 
-static __attribute__((unused)) void register_trainer(struct fixture *f) {
+static __attribute__((unused)) void register_trainer_as(struct fixture *f, enum worker_exactness exactness) {
   struct err err = {0};
-  const struct worker_register m = {.name = "trainer", .kind = WORKER_TRAINER, .url = f->trainer.url};
+  const struct worker_register m = {
+      .name = "trainer", .kind = WORKER_TRAINER, .url = f->trainer.url, .exactness = exactness};
   if (coordinator_register(&f->client, &m, &f->trainer_is, &f->arena, DEADLINE_MS, &err) != RC_OK)
     fail_msg("%s", err.message);
 }
 
-static __attribute__((unused)) void register_server(struct fixture *f, struct fake_server *s, const char *name) {
+static __attribute__((unused)) void register_trainer(struct fixture *f) { register_trainer_as(f, WORKER_INVARIANT); }
+
+static __attribute__((unused)) void register_server_as(struct fixture *f, struct fake_server *s, const char *name,
+                                                       enum worker_exactness exactness) {
   struct err err = {0};
-  const struct worker_register m = {.name = name, .kind = WORKER_GENERATION, .url = "http://127.0.0.1:9", .slots = 64};
+  const struct worker_register m = {.name = name,
+                                    .kind = WORKER_GENERATION,
+                                    .url = "http://127.0.0.1:9",
+                                    .slots = 64,
+                                    .exactness = exactness};
   *s = (struct fake_server){0};
   if (coordinator_register(&f->client, &m, &s->is, &f->arena, DEADLINE_MS, &err) != RC_OK) fail_msg("%s", err.message);
+}
+
+static __attribute__((unused)) void register_server(struct fixture *f, struct fake_server *s, const char *name) {
+  register_server_as(f, s, name, WORKER_INVARIANT);
 }
 
 /* Says that it is ready: versions are pushed to it from now on. */

@@ -195,7 +195,7 @@ static void one_flipped_bit_of_a_logprob_is_seen(void **state) {
   struct sample_logprobs answered = {.id = "r1.0.0.0", .logprobs = {trained, 2}};
   struct batch_status status = {.samples = &answered, .sample_count = 1};
   struct built_batch b = {.message = {.groups = &group, .group_count = 1}, .behaviour = &behaviour, .sample_count = 1};
-  struct logprob_difference d;
+  struct mismatch d;
   struct digest digest;
   struct arena arena = ARENA_INIT;
   assert_int_equal(logprobs_compare(&d, &b, &status, NULL), RC_OK);
@@ -209,6 +209,7 @@ static void one_flipped_bit_of_a_logprob_is_seen(void **state) {
   assert_int_equal(logprobs_compare(&d, &b, &status, NULL), RC_OK);
   assert_int_equal(d.unequal, 1);
   assert_true(d.max_abs > 0 && d.max_abs < 1e-6);
+  assert_true(d.k1_sum == -d.max_abs); /* the sampler's less the trainer's */
   answered.logprobs.count = 1; /* one token short */
   assert_int_equal(logprobs_compare(&d, &b, &status, NULL), RC_CORRUPT);
   answered.logprobs.count = 2;

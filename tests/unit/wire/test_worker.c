@@ -6,10 +6,11 @@ MESSAGE_AGAIN(worker_registered)
 MESSAGE_AGAIN(worker_heartbeat)
 MESSAGE_AGAIN(worker_heartbeat_answer)
 
-static const struct message register_message = {
-    .name = "worker_register",
-    .json = "{\"name\":\"gen-1.a_B\",\"kind\":\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8}",
-    .again = again_worker_register};
+static const struct message register_message = {.name = "worker_register",
+                                                .json =
+                                                    "{\"name\":\"gen-1.a_B\",\"kind\":\"generation\",\"url\":\"http://"
+                                                    "10.0.0.7:8081\",\"slots\":8,\"exactness\":\"fastest\"}",
+                                                .again = again_worker_register};
 static const struct message registered_message = {
     .name = "worker_registered",
     .json =
@@ -110,6 +111,7 @@ static void slots_belong_to_the_kind_of_worker(void **state) {
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":8.0", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"trainer\"", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"Generation\"", "kind");
+  message_check_refused(&register_message, "\"fastest\"", "\"exact\"", "exactness");
   message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8",
                          "\"trainer\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
 }
