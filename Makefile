@@ -17,6 +17,7 @@ LIB_model       := -lpcre2-8 -lutf8proc
 LIB_coordinator := -lsqlite3
 MPI_CFLAGS      = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags ompi-c))
 MPI_LIBS        = $(shell pkg-config --libs ompi-c)
+HAS_MPI         = $(shell pkg-config --exists ompi-c && echo yes)
 
 # --- modules: name, folder(s), modules below --------------------------------------------------------------------------
 SRC_base        := $(wildcard common/base/*.c)
@@ -25,7 +26,7 @@ SRC_safetensors := $(wildcard common/safetensors/*.c)
 SRC_wire        := $(wildcard common/wire/*.c)
 SRC_http        := $(wildcard common/http/*.c)
 SRC_client      := $(wildcard common/client/*.c)
-SRC_comm        := common/comm/comm_self.c
+SRC_comm        := common/comm/comm_self.c common/comm/comm_staged.c
 SRC_model       := $(wildcard common/model/*.c common/model/cpu/*.c)
 SRC_isa         := $(filter-out %_amx.c,$(wildcard common/model/cpu/isa/*.c))
 SRC_amx         := $(wildcard common/model/cpu/isa/*_amx.c) common/model/cpu/isa/table.c
@@ -66,10 +67,20 @@ CU_FLAGS  := -std=c++17 -I. -MMD -MP
 # No contraction, subnormals to zero, division and square root to nearest: what NUMERICS.md's expressions need.
 NVCC_FLAGS := $(CU_FLAGS) -O3 -lineinfo -Xfatbin -compress-all -fmad=false -ftz=true -prec-div=true -prec-sqrt=true -Werror all-warnings -Xcompiler -Wall,-Wextra,-ffp-contract=off \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+# NCCL_FLAGS and NCCL_LIBS say where its header and library are when neither the compiler nor CUDA has them.
+NCCL_LIBS ?= -lnccl
+NCCL_ALL_FLAGS = $(NCCL_FLAGS) -isystem $(CUDA_HOME)/include
+NCCL_ALL_LIBS  = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 $(NCCL_LIBS)
+HAS_NCCL  = $(shell echo 'int main(void) { return 0; }' | $(CC) $(NCCL_ALL_FLAGS) -include nccl.h -x c - -o /dev/null $(NCCL_ALL_LIBS) >/dev/null 2>&1 && echo yes)
 ifdef CUDA
 OBJ_cuda  := $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(SRC_cuda))
 LIB_model += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -ldl -lrt -lstdc++
 BASE_CFLAGS += -DLEASEHOLD_CUDA
+ifeq ($(HAS_NCCL),yes)
+OBJ_link  := $(BUILD)/obj/common/comm/comm_nccl.o
+LIB_link  := $(NCCL_ALL_LIBS)
+LINK_FLAG := -DLEASEHOLD_NCCL
+endif
 endif
 
 OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -121,24 +132,21 @@ $(foreach s,$(SERVICES),$(eval $(call SERVICE_RULE,$(s))))
 $(BUILD)/obj/common/comm/comm_mpi.o: ALL_CFLAGS += $(MPI_CFLAGS)
 $(BUILD)/obj/services/trainer-server/main.mpi.o: services/trainer-server/main.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_MPI -c $< -o $@
+	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_MPI $(LINK_FLAG) -c $< -o $@
 
-$(BUILD)/bin/trainer-server-mpi: $(BUILD)/obj/services/trainer-server/main.mpi.o $(BUILD)/obj/common/comm/comm_mpi.o $(call LINK_LIBS,trainer-server)
+$(BUILD)/bin/trainer-server-mpi: $(BUILD)/obj/services/trainer-server/main.mpi.o $(BUILD)/obj/common/comm/comm_mpi.o $(OBJ_link) $(call LINK_LIBS,trainer-server)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,trainer-server) $(MPI_LIBS) $(LDLIBS)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,trainer-server) $(LIB_link) $(MPI_LIBS) $(LDLIBS)
 
 $(BUILD)/tests/ranks/check_comm: $(call OBJ,tests/ranks/check_comm.c common/comm/comm_mpi.c) $(call LINK_LIBS,model) $(BUILD)/lib/libcomm.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(MPI_LIBS) $(LDLIBS)
 
-# NCCL_FLAGS and NCCL_LIBS say where the headers and libraries are when they are not where the compiler looks
-NCCL_LIBS ?= -lnccl -lcudart
-HAS_NCCL   = $(shell $(CC) $(NCCL_FLAGS) -E -include nccl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 NCCL_OBJ  := $(call OBJ,common/comm/comm_nccl.c tests/ranks/check_nccl.c)
-$(NCCL_OBJ): ALL_CFLAGS += $(NCCL_FLAGS)
+$(NCCL_OBJ): ALL_CFLAGS += $(NCCL_ALL_FLAGS)
 $(BUILD)/tests/ranks/check_nccl: $(NCCL_OBJ) $(call OBJ,common/comm/comm_mpi.c) $(BUILD)/lib/libcomm.a $(call LINK_LIBS,base)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,base) $(MPI_LIBS) $(NCCL_LIBS) $(LDLIBS)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,base) $(MPI_LIBS) $(NCCL_ALL_LIBS) -lcudart $(LDLIBS)
 
 # --- unit tests: tests/unit/<module>/test_*.c links <module> and what is below it, and cmocka ---------------------------
 define UNIT_RULE
@@ -173,14 +181,21 @@ $(BUILD)/tests/cuda/%: $(BUILD)/emulated/tests/cuda/%.c.o $(OBJ_emulated) $(call
 	$(CC) $(ALL_CFLAGS) $^ -o $@ -lcmocka $(call LINK_SYS,generation-server) $(LDLIBS) -lstdc++
 endif
 
-# Both services that compute, over the emulated device: for tests/e2e/test_device.py.
+# The services that compute, over the emulated device: for tests/e2e/test_device.py and test_device_ranks.py.
 define EMULATED_RULE
 $(BUILD)/emulated/bin/$(1): $(call OBJ,services/$(1)/main.c) $(BUILD)/emulated/common/model/device.c.o $(OBJ_emulated) $(call LINK_LIBS,$(1))
 	@mkdir -p $$(@D)
 	$(CC) $(ALL_CFLAGS) $$^ -o $$@ $(call LINK_SYS,$(1)) $(LDLIBS) -lstdc++
 endef
-EMULATED_SERVICES := $(addprefix $(BUILD)/emulated/bin/,generation-server trainer-server)
 $(foreach s,generation-server trainer-server,$(eval $(call EMULATED_RULE,$(s))))
+$(BUILD)/emulated/services/trainer-server/main.mpi.o: services/trainer-server/main.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_MPI -DLEASEHOLD_NCCL -c $< -o $@
+EMULATED_RANK := $(addprefix $(BUILD)/,emulated/services/trainer-server/main.mpi.o emulated/tests/ranks/emulated_nccl.cc.o obj/common/comm/comm_mpi.o)
+$(BUILD)/emulated/bin/trainer-server-mpi: $(EMULATED_RANK) $(BUILD)/emulated/common/model/device.c.o $(OBJ_emulated) $(call LINK_LIBS,trainer-server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,trainer-server) $(MPI_LIBS) $(LDLIBS) -lstdc++
+EMULATED_SERVICES := $(addprefix $(BUILD)/emulated/bin/,generation-server trainer-server $(if $(HAS_MPI),trainer-server-mpi))
 
 .PHONY: unit-cuda
 unit-cuda: $(CUDA_TESTS) $(EMULATED_SERVICES) ## the CUDA table's tests over an emulated device: no GPU, no nvcc
@@ -265,11 +280,12 @@ mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/tests/ranks/check_comm ## the trai
 nccl: ## the comm between GPUs, and what it is to be tested with on a machine that has several; where NCCL is not, it says so
 	@if [ -n "$(HAS_NCCL)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/tests/ranks/check_nccl; else echo "nccl: no nccl.h here, nothing was built"; fi
 
-cuda: ## the services with CUDA compiled in, and its tests and timings for a real device, in build/cuda (needs nvcc)
+cuda: ## the services with CUDA compiled in (and trainer-server-mpi where MPI is, NCCL where that is), tests and timings for a real device, in build/cuda (needs nvcc)
 	@if [ ! -x "$(NVCC)" ]; then echo "make cuda: there is no nvcc ($(NVCC)); NVCC=/path/to/nvcc names one"; exit 1; fi
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda CUDA=1 cuda-programs
 .PHONY: cuda-programs
-cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench
+CUDA_RANKS = $(BUILD)/bin/trainer-server-mpi $(if $(OBJ_link),$(BUILD)/tests/ranks/check_nccl)
+cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench $(if $(HAS_MPI),$(CUDA_RANKS)) # with MPI and NCCL where they are
 
 layers: ## who may include whom
 	@$(PYTHON) tests/tools/check-layers

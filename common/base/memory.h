@@ -12,7 +12,8 @@ struct memory_room {
   size_t machine;                 /* MemAvailable */
   size_t group_limit, group_used; /* of the control group that leaves least */
   size_t bound;                   /* --memory-max */
-  size_t device; /* free on the device that computes; its parts of a plan are held against this alone */
+  size_t device;        /* free on the device that computes; its parts of a plan are held against this alone, */
+  size_t device_others; /* less what other processes plan to take of it */
 };
 
 /* root: where /proc and /sys are found, "" but in tests. */

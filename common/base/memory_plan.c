@@ -34,6 +34,8 @@ size_t memory_plan_total(const struct memory_plan *plan) {
   return host > SIZE_MAX - device ? SIZE_MAX : host + device;
 }
 
+size_t memory_plan_device(const struct memory_plan *plan) { return total_where(plan, true); }
+
 static double mib(size_t bytes) { return (double)bytes / (1 << 20); }
 
 static void put_parts(struct buf *text, const struct memory_plan *plan, bool on_device) {
@@ -80,11 +82,14 @@ void memory_plan_show(const struct memory_plan *plan) {
 static enum rc check_device(const struct memory_plan *plan, const struct memory_room *room, const char *what,
                             struct err *err) {
   const size_t total = total_where(plan, true);
-  if (total <= room->device) return RC_OK;
-  struct buf text = BUF_INIT;
+  if (room->device_others <= room->device && total <= room->device - room->device_others) return RC_OK;
+  struct buf text = BUF_INIT, others = BUF_INIT;
   put_parts(&text, plan, true);
-  err_set(err, RC_NO_MEMORY, NULL, "%s needs %.1f MiB on the device (%s), and the device has %.1f MiB free", what,
-          mib(total), text.data ? text.data : "", mib(room->device));
+  if (room->device_others > 0)
+    buf_printf(&others, ", of which other processes plan to take %.1f", mib(room->device_others));
+  err_set(err, RC_NO_MEMORY, NULL, "%s needs %.1f MiB on the device (%s), and the device has %.1f MiB free%s", what,
+          mib(total), text.data ? text.data : "", mib(room->device), others.data ? others.data : "");
+  buf_free(&others);
   buf_free(&text);
   return RC_NO_MEMORY;
 }

@@ -27,6 +27,8 @@ void memory_plan_add(struct memory_plan *plan, const char *name, size_t bytes);
 void memory_plan_add_where(struct memory_plan *plan, const char *name, size_t bytes, bool on_device);
 /* Device included; SIZE_MAX when it is more than that. */
 size_t memory_plan_total(const struct memory_plan *plan);
+/* On the device alone. */
+size_t memory_plan_device(const struct memory_plan *plan);
 /* Logs it, and registers leasehold_memory_planned_bytes{part="..."}. */
 void memory_plan_show(const struct memory_plan *plan);
 /* RC_NO_MEMORY, with every part and all that bounds, when `what` needs more than is left, of the host's memory or of the

@@ -2,7 +2,8 @@
  *
  *   comm_self.c   one rank: nothing to carry                          always built
  *   comm_mpi.c    processes under mpirun                              built where MPI is (make mpi)
- *   comm_nccl.c   device memory by NCCL, all else by another comm     built where NCCL is (make nccl); never run yet
+ *   comm_staged.c device memory by way of another comm, in pieces     always built
+ *   comm_nccl.c   device memory by NCCL, all else by another comm     built where NCCL is (make nccl, cuda); never run yet
  *
  * A call is collective: every rank makes the same calls in the same order with the same sizes, and gets RC_OK once its
  * part is done.  What is computed does not depend on the carrier: bytes are copied, integers are added, and floating
@@ -27,8 +28,9 @@
 enum comm_reduction { COMM_SUM, COMM_MIN, COMM_MAX };
 
 struct comm {
-  const char *name; /* "self", "mpi", "nccl" */
+  const char *name; /* "self", "mpi", "staged", "nccl" */
   int rank, size;   /* 0 <= rank < size */
+  int local;        /* its place among the ranks on its machine, from 0 */
 
   /* bytes[count] of rank `root` to all. */
   enum rc (*broadcast)(struct comm *, void *bytes, size_t count, int root, int64_t wait_ms, struct err *);
@@ -62,7 +64,21 @@ struct comm_mpi_options {
  * the ranks did not find each other. */
 enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *options, struct err *err);
 
-/* Over the ranks of `host`, which stays the caller's, must outlive this, and is called by this comm alone meanwhile.
+/* How a comm reaches memory that is not the host's.  A copy is done on return, as far as the host's side of it goes, and
+ * behind whatever was to be written there before. */
+struct comm_copies {
+  void *context;
+  enum rc (*to_host)(void *context, void *host, const void *device, size_t bytes, struct err *err);
+  enum rc (*to_device)(void *context, void *device, const void *host, size_t bytes, struct err *err);
+};
+/* Over the ranks of `host`, which stays the caller's, must outlive this, and is called by the same thread.  What is
+ * broadcast, gathered and scattered lies in memory that `copies` reaches, and passes through a buffer of bounce_bytes, the
+ * same on all ranks; values of all_reduce are the host's.  A copy that fails ends the call with its own error, and this
+ * rank gives up. */
+enum rc comm_staged_create(struct comm **out, struct comm *host, const struct comm_copies *copies, size_t bounce_bytes,
+                           struct err *err);
+
+/* Over the ranks of `host`, which stays the caller's, must outlive this, and is called by the same thread.
  * What lies in memory of the calling thread's CUDA device travels by NCCL, once its writers are done; everything else by
  * `host`, which also finds the lost.  RC_UNSUPPORTED on all ranks when one has no device. */
 enum rc comm_nccl_create(struct comm **out, struct comm *host, int64_t start_ms, struct err *err);

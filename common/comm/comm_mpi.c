@@ -248,6 +248,16 @@ static struct operation *carrier_rest(struct comm_mpi *c, struct operation *was,
   return o;
 }
 
+/* Its place among the ranks that share a memory, which are those of one machine. */
+static bool find_local(struct comm_mpi *c) {
+  MPI_Comm machine;
+  if (!went_well(c, MPI_Comm_split_type(c->work, MPI_COMM_TYPE_SHARED, c->comm.rank, MPI_INFO_NULL, &machine),
+                 "starting MPI"))
+    return false;
+  MPI_Comm_rank(machine, &c->comm.local);
+  return went_well(c, MPI_Comm_free(&machine), "starting MPI");
+}
+
 static bool carrier_start(struct comm_mpi *c) {
   int provided;
   if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED) {
@@ -258,7 +268,7 @@ static bool carrier_start(struct comm_mpi *c) {
   MPI_Comm_size(MPI_COMM_WORLD, &c->comm.size);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* and so of its duplicates */
   if (!went_well(c, MPI_Comm_dup(MPI_COMM_WORLD, &c->work), "starting MPI") ||
-      !went_well(c, MPI_Comm_dup(MPI_COMM_WORLD, &c->pulse_comm), "starting MPI"))
+      !went_well(c, MPI_Comm_dup(MPI_COMM_WORLD, &c->pulse_comm), "starting MPI") || !find_local(c))
     return false;
   if (!(c->peers = calloc((size_t)c->comm.size, sizeof *c->peers))) {
     lose(c, "the pulses of %d ranks were refused memory", c->comm.size);

@@ -32,6 +32,7 @@ static enum rc parse_exactness(struct device *out, const char *exactness, struct
 enum rc device_parse(struct device *out, const char *name, const char *exactness, const char *isa, struct err *err) {
   *out = (struct device){.index = cuda_index(name), .isa = isa};
   out->cuda = out->index >= 0;
+  out->pinned = out->cuda && strcmp(name, "cuda") != 0;
   if (!out->cuda && strcmp(name, "cpu") != 0)
     return err_set(err, RC_INVALID, "device", "expected cpu, cuda or cuda:N, got \"%.40s\"", name);
   const enum rc rc = parse_exactness(out, exactness, err);
@@ -45,6 +46,29 @@ enum rc device_parse(struct device *out, const char *name, const char *exactness
   return err_set(err, RC_UNSUPPORTED, "device",
                  "this build has no CUDA, so it cannot compute on %.40s; `make cuda` builds one that has", name);
 #endif
+}
+
+enum rc device_take_turn(struct device *device, int local, struct err *err) {
+  if (!device->cuda || device->pinned) return RC_OK;
+#ifdef LEASEHOLD_CUDA
+  int count;
+  const enum rc rc = ops_cuda_count(&count, err);
+  if (rc != RC_OK) return rc;
+  device->index = local % count;
+  return ops_cuda_check(device->index, err);
+#else
+  (void)local;
+  return err_set(err, RC_UNSUPPORTED, "device", "this build has no CUDA");
+#endif
+}
+
+enum rc device_identity(unsigned char out[DEVICE_IDENTITY_BYTES], const struct device *device, struct err *err) {
+  memset(out, 0, DEVICE_IDENTITY_BYTES);
+#ifdef LEASEHOLD_CUDA
+  if (device->cuda) return ops_cuda_identity(out, device->index, err);
+#endif
+  (void)device, (void)err;
+  return RC_OK;
 }
 
 enum rc ops_create(struct ops **out, enum number_format format, const struct device *device, struct pool *pool,

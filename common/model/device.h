@@ -12,9 +12,12 @@ enum exactness {
   EXACTNESS_FASTEST    /* the vendor's kernels, chosen by the number of rows: sampler and trainer differ by roundings */
 };
 
+enum { DEVICE_IDENTITY_BYTES = 16 };
+
 struct device {
   bool cuda;
-  int index; /* of the CUDA device */
+  bool pinned; /* index was named: "cuda:N" */
+  int index;   /* of the CUDA device */
   enum exactness exactness;
   const char *isa; /* of the CPU's kernels: see ops_cpu_create; borrowed */
 };
@@ -22,6 +25,11 @@ struct device {
 /* name: "cpu", "cuda" (the first device) or "cuda:N"; exactness: "invariant" or "fastest"; isa: see ops_cpu_create.
  * RC_INVALID, or RC_UNSUPPORTED for what this build or this machine lacks; the field is the flag's name. */
 enum rc device_parse(struct device *out, const char *name, const char *exactness, const char *isa, struct err *err);
+/* The device of the process that is the local-th of those on this machine that share a task: where none was named, the
+ * machine's devices in turns.  RC_UNSUPPORTED when that one is none to compute on. */
+enum rc device_take_turn(struct device *device, int local, struct err *err);
+/* Equal for two processes, on whatever machines, that compute on one GPU; zero for the CPU. */
+enum rc device_identity(unsigned char out[DEVICE_IDENTITY_BYTES], const struct device *device, struct err *err);
 /* A table on a parsed device; pool is borrowed.  Errors: ops_cpu_create, ops_cuda_create. */
 enum rc ops_create(struct ops **out, enum number_format format, const struct device *device, struct pool *pool,
                    struct err *err);

@@ -101,6 +101,9 @@ static enum rc follow(struct settings *s, struct err *err) {
 
 static enum rc run_rank(struct settings *s, struct err *err) {
   const struct comm_mpi_options options = {.start_ms = START_MS, .silence_ms = s->rank_silence_ms};
+#ifdef LEASEHOLD_NCCL
+  s->trainer.link_devices = comm_nccl_create;
+#endif
   const enum rc rc = comm_mpi_create(&s->trainer.comm, &options, err);
   if (rc != RC_OK) return rc;
   return s->trainer.comm->rank == 0 ? serve(s, err) : follow(s, err);

@@ -29,7 +29,8 @@ struct jobs *trainer_jobs(struct trainer *t) {
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
 const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
 const char *trainer_kernels(const struct trainer *t) { return t->ops->name; }
-int trainer_ranks(const struct trainer *t) { return t->ranks.comm->size; }
+int trainer_ranks(const struct trainer *t) { return t->ranks.count; }
+const char *trainer_ranks_over(const struct trainer *t) { return t->ranks.over; }
 const char *trainer_device(const struct trainer *t) { return t->ops->device; }
 void trainer_set_publisher(struct trainer *t, struct publisher *p) { t->publisher = p; }
 void trainer_count_push(struct trainer *t, int64_t took_us) {
@@ -199,7 +200,9 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   struct trainer *t = calloc(1, sizeof *t);
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "the trainer's state was refused memory");
   t->options = *options;
-  t->ranks.comm = options->comm ? options->comm : comm_self();
+  t->ranks.comm = t->ranks.arrays = options->comm ? options->comm : comm_self();
+  t->ranks.count = t->ranks.comm->size;
+  t->ranks.over = t->ranks.comm->name;
   pthread_mutex_init(&t->lock, NULL);
   training_config_defaults(&t->training);
   metrics_make(t);
@@ -208,20 +211,19 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   enum rc rc = first ? file_make_dirs(options->state_dir, err) : RC_OK;
   if (rc == RC_OK) rc = model_config_load(&t->config, options->model_dir, err);
   if (rc == RC_OK) rc = pool_create(&t->pool, (int)options->threads, err);
-  if (rc == RC_OK) rc = ops_create(&t->ops, FORMAT_BF16, &options->device, t->pool, err);
+  if (rc == RC_OK) rc = device_take_turn(&t->options.device, t->ranks.comm->local, err);
+  if (rc == RC_OK) rc = ops_create(&t->ops, FORMAT_BF16, &t->options.device, t->pool, err);
   if (rc == RC_OK)
     log_info("on %s, kernels %s%s", t->ops->device, t->ops->name,
              options->device.isa && *options->device.isa ? " (forced)" : "");
-  if (rc == RC_OK && !t->ops->host_memory && t->ranks.comm->size > 1)
-    rc = err_set(err, RC_UNSUPPORTED, "device",
-                 "several ranks compute on CPUs so far; --device %s takes one process, got %d", t->ops->device,
-                 t->ranks.comm->size);
   if (rc == RC_OK) rc = model_create(&t->model, &t->config, t->ops, (int)options->context_max, err);
+  if (rc == RC_OK) rc = ranks_make(t, err);
+  if (rc == RC_OK) rc = ranks_compare(t, err);
+  if (rc == RC_OK) rc = devices_join(t, err);
   if (rc == RC_OK) rc = trainer_check_memory(t, err);
   if (rc == RC_OK) rc = weights_create(&t->weights, t->model, true, err);
   if (rc == RC_OK)
     rc = optimizer_create_shard(&t->optimizer, t->model, ranks_shard(options, t->model->params.elements), &idle, err);
-  if (rc == RC_OK) rc = ranks_make(t, err);
   if (rc == RC_OK)
     rc = trainer_learner_for(t, (int)options->chunk_tokens, err); /* the largest that a run may ask for */
   if (rc == RC_OK) rc = jobs_create(&t->jobs, err);
@@ -233,7 +235,6 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
       rc = err_set(err, RC_NO_MEMORY, NULL, "the table of a step's groups needs %zu bytes, which were refused",
                    sizeof *t->accumulated);
   }
-  if (rc == RC_OK) rc = ranks_compare(t, err);
   if (rc == RC_OK && first) rc = trainer_restore(t, err);
   timeline_mark(&t->timeline, CAUSE_LOAD, clock_monotonic_us());
   if (rc == RC_OK) {
@@ -253,11 +254,13 @@ void trainer_stop(struct trainer *t) {
   queue_close(t->queue);
   if (t->thread_runs) pthread_join(t->thread, NULL);
   t->thread_runs = false;
+  devices_part(t);
 }
 
 void trainer_destroy(struct trainer *t) {
   if (!t) return;
   if (t->thread_runs) trainer_stop(t);
+  devices_part(t);
   ranks_free(t);
   free(t->accumulated);
   free(t->history);

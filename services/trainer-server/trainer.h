@@ -47,7 +47,9 @@ struct trainer_options {
   int64_t random_init_seed;   /* used when model_dir has no model.safetensors; < 0: refuse */
   bool recompute_activations; /* see struct learner_options */
   struct comm *comm;          /* the ranks of this trainer, borrowed until trainer_stop; NULL: this process alone */
-  int64_t rank_wait_ms;       /* the longest that ranks wait for each other's work, e.g. a large group's */
+  /* Joins ranks that have a device each, as comm_nccl_create; NULL: this build has nothing that does. */
+  enum rc (*link_devices)(struct comm **out, struct comm *host, int64_t start_ms, struct err *err);
+  int64_t rank_wait_ms; /* the longest that ranks wait for each other's work, e.g. a large group's */
 };
 
 /* Serialized weights of one version, shared by pulls and pushes. */
@@ -98,9 +100,10 @@ void trainer_view(struct trainer *t, struct trainer_view *out);
 struct jobs *trainer_jobs(struct trainer *t);
 const struct model_config *trainer_model_config(const struct trainer *t);
 const char *trainer_model_dir(const struct trainer *t);
-const char *trainer_kernels(const struct trainer *t); /* "cpu-v4" */
-int trainer_ranks(const struct trainer *t);           /* 1: this process alone */
-const char *trainer_device(const struct trainer *t);  /* "cpu", "cuda:0" */
+const char *trainer_kernels(const struct trainer *t);    /* "cpu-v4" */
+int trainer_ranks(const struct trainer *t);              /* 1: this process alone */
+const char *trainer_ranks_over(const struct trainer *t); /* what carries their arrays: the name of a comm */
+const char *trainer_device(const struct trainer *t);     /* "cpu", "cuda:0" */
 /* A reference to the current version's bytes; release it. RC_NOT_FOUND, RC_CONFLICT when version is superseded, or
  * RC_UNAVAILABLE when a replay is to reach it. run "" matches any. */
 enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,

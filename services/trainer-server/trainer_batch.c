@@ -93,7 +93,7 @@ enum rc batch_units(struct trainer *t, const struct batch_work *work, struct are
       const enum rc rc = batch_unit(t, &in->groups[g], in->version, work->adds[g], report, arena, err);
       if (rc != RC_OK) {
         *report = (struct unit_report){.state = UNIT_FAILED, .error = *err};
-        return rc;
+        return ranks_look_at_device(t, rc, err);
       }
     }
     if (g + 1 == (in->group_count + 1) / 2) fault_die(FAULT_DIE_IN_BATCH, in->version);

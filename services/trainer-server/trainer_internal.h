@@ -7,6 +7,7 @@
  *   accumulated.c      the groups since the last step                    timeline.c         what the engine did, by cause
  *   trainer_memory.c   what all of it needs                              unit_report.c      a unit's results from rank to rank
  *   trainer_ranks.c    what ranks tell each other, and rank 0 the others  trainer_follow.c   the engine of every other rank
+ *   trainer_devices.c  the devices of several ranks: who shares one, and what carries arrays between them
  */
 #ifndef LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
 #define LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
@@ -22,19 +23,31 @@
 
 enum { CHUNK_TOKENS_MIN = 2 };
 
+/* What a rank tells the others of its device, as it lies in memory. */
+struct rank_place {
+  unsigned char device[DEVICE_IDENTITY_BYTES];
+  uint64_t links;         /* 1: its build can join devices */
+  uint64_t planned, room; /* bytes of the device: what this rank is going to take, and what it found free */
+};
+
 /* The ranks of this trainer.  Where each one's part of an array begins, [size + 1] each: in elements of the parameters,
  * which bound the shards, and in bytes of what is exchanged.  Alone there are none of these arrays. */
 struct ranks {
-  struct comm *comm; /* borrowed */
+  struct comm *comm;   /* borrowed; takes what is the host's */
+  struct comm *arrays; /* takes what is the table's: comm where that is the host's own memory, else devices_join's */
+  int count;           /* of ranks, and */
+  const char *over;    /* the name of `arrays`: for handlers, which may ask when the comms are gone */
   size_t *elements;
-  size_t *floats;        /* of an optimizer's array */
-  size_t *operands;      /* of the weights in the kernels' format, row-major */
-  size_t *squares;       /* of block_squares */
-  size_t *verdicts;      /* of verdict */
-  double *block_squares; /* [shard_blocks(params.elements)] */
-  struct err *verdict;   /* [size + 1] a short word of every rank's: what failed, or the digest of its weights */
-  int64_t told_us;       /* rank 0: when it last told the others something */
-  struct digest digest;  /* the others: of the weights that they hold */
+  size_t *floats;           /* of an optimizer's array */
+  size_t *operands;         /* of the weights in the kernels' format, row-major */
+  size_t *squares;          /* of block_squares */
+  size_t *verdicts;         /* of verdict */
+  size_t *places;           /* of place */
+  double *block_squares;    /* [shard_blocks(params.elements)] */
+  struct err *verdict;      /* [size + 1] a short word of every rank's: what failed, or the digest of its weights */
+  struct rank_place *place; /* [size] */
+  int64_t told_us;          /* rank 0: when it last told the others something */
+  struct digest digest;     /* the others: of the weights that they hold */
 };
 
 struct trainer {
@@ -138,10 +151,22 @@ enum rc trainer_job_step(struct trainer *t, struct job *job, struct err *err);
 /* --- trainer_memory.c --- */
 /* What is planned for at the largest chunk, and made for a run's. */
 struct learner_options trainer_learner_options(const struct trainer_options *o, int chunk_tokens);
-/* At start: logs the plan, and refuses it with RC_NO_MEMORY when it does not fit. */
-enum rc trainer_check_memory(const struct trainer *t, struct err *err);
+/* At start, on all ranks: logs the plan, and refuses it with RC_NO_MEMORY when it does not fit, on a device beside what
+ * the other ranks plan there. */
+enum rc trainer_check_memory(struct trainer *t, struct err *err);
 /* The same for the frozen reference of a run with a KL term, which start does not plan for. */
 enum rc trainer_check_reference(const struct trainer *t, struct err *err);
+
+/* --- trainer_devices.c: all ranks together, at start; with one rank, or on CPUs, nothing --- */
+/* Bytes of the host's memory between devices that are not joined. */
+size_t devices_bounce_bytes(const struct trainer_options *options, const struct ops *ops);
+/* Chooses what carries the table's arrays, the same on all ranks: once every rank has its table. */
+enum rc devices_join(struct trainer *t, struct err *err);
+/* Of room->device, which this rank has found: the least that any rank on the same device found, and what the others there
+ * plan to take. */
+enum rc devices_share_room(struct trainer *t, size_t planned, struct memory_room *room, struct err *err);
+/* Gives back what carried the arrays, while the ranks' own comm is there still. */
+void devices_part(struct trainer *t);
 
 /* --- trainer_ranks.c: with one rank none of it does anything, nor costs anything --- */
 /* What rank 0 tells the others: what all of them do next, together.  Sent as it lies in memory. */
@@ -174,6 +199,9 @@ struct shard ranks_shard(const struct trainer_options *options, size_t elements)
 enum rc ranks_compare(struct trainer *t, struct err *err);
 /* A rank is lost, or this one cannot go on: the engine ends, and so do the other ranks.  Returns why->rc. */
 enum rc ranks_lose(struct trainer *t, const struct err *why);
+/* After a failure of one of several ranks, rc: where its device has failed that rank is lost, and with it the job, which is
+ * then nobody's to answer.  Returns rc, or the device's. */
+enum rc ranks_look_at_device(struct trainer *t, enum rc rc, struct err *err);
 /* Rank 0 tells; payload may be NULL.  What follows is the order's: each is carried out by all, rank 0 included. */
 enum rc ranks_tell(struct trainer *t, const struct command *c, const struct buf *payload, struct err *err);
 /* The others are told; payload is overwritten. */
@@ -189,6 +217,8 @@ enum rc ranks_collect(struct trainer *t, int which, struct err *err);
 enum rc ranks_step(struct trainer *t, double denominator, struct step_result *result, struct err *err);
 /* RC_CORRUPT, and the comm is lost, when a rank's weights are not rank 0's. */
 enum rc ranks_check_digest(struct trainer *t, const struct digest *mine, struct err *err);
+/* The host's memory: see struct comm.  What fails has lost the comm, and ends the engine. */
+enum rc ranks_all_gather(struct trainer *t, void *bytes, const size_t *begin, struct err *err);
 /* The first failure of all ranks' rc, on every rank. */
 enum rc ranks_agree(struct trainer *t, enum rc rc, struct err *err);
 /* Every rank's bytes to all, rank after rank: begin[size + 1] says where each one's are in *all. */

@@ -20,7 +20,9 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
   memory_plan_add_where(out, "optimizer", optimizer_bytes(m, ranks_shard(options, m->params.elements)), device);
   memory_plan_add_where(out, "activations", learner.activations, device);
   memory_plan_add_where(out, "scratch", learner.scratch + m->ops->scratch_bytes + model_rope_bytes(m), device);
-  if (device) memory_plan_add(out, "buffers between host and device", weights_host_bytes(m));
+  if (device)
+    memory_plan_add(out, "buffers between host and device",
+                    weights_host_bytes(m) + devices_bounce_bytes(options, m->ops));
   memory_plan_add(out, "published versions", 2 * model_file_bytes(m)); /* the current one's bytes, and the next one's */
 }
 
@@ -29,17 +31,14 @@ static void read_room(struct memory_room *out, const struct trainer *t, size_t b
   out->device = t->ops->room(t->ops);
 }
 
-static enum rc check(const struct trainer *t, const struct memory_plan *plan, const char *what, struct err *err) {
-  struct memory_room room;
-  read_room(&room, t, (size_t)t->options.memory_max);
-  return memory_plan_check(plan, &room, what, err);
-}
-
-enum rc trainer_check_memory(const struct trainer *t, struct err *err) {
+enum rc trainer_check_memory(struct trainer *t, struct err *err) {
   struct memory_plan plan;
+  struct memory_room room;
   trainer_memory_plan(&plan, t->model, &t->options);
   memory_plan_show(&plan);
-  return check(t, &plan, "the trainer", err);
+  read_room(&room, t, (size_t)t->options.memory_max);
+  const enum rc rc = devices_share_room(t, memory_plan_device(&plan), &room, err);
+  return rc == RC_OK ? memory_plan_check(&plan, &room, "the trainer", err) : rc;
 }
 
 enum rc trainer_check_reference(const struct trainer *t, struct err *err) {

@@ -5,7 +5,8 @@
  *   other ranks:          ranks_hear        --> the order's part --> ranks_hear ..      (trainer_follow.c)
  *
  * Large arrays go through the memory of a unit's gradient, which is free between units: whole optimizer arrays of fp32
- * numbers, and weights.  A failed call has lost the comm for good, so it ends the engine. */
+ * numbers, and weights.  That memory is the table's, a device's maybe: array_* hand it to the comm that takes such.  A failed
+ * call has lost the comm for good, so it ends the engine. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,13 +28,14 @@ enum rc ranks_make(struct trainer *t, struct err *err) {
   struct ranks *r = &t->ranks;
   const size_t n = t->model->params.elements, bounds = (size_t)r->comm->size + 1;
   if (ranks_alone(t)) return RC_OK;
-  size_t **const arrays[] = {&r->elements, &r->floats, &r->operands, &r->squares, &r->verdicts};
+  size_t **const arrays[] = {&r->elements, &r->floats, &r->operands, &r->squares, &r->verdicts, &r->places};
   bool good = true;
   for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
     good = (*arrays[i] = calloc(bounds, sizeof **arrays[i])) && good;
   r->block_squares = calloc(shard_blocks(n), sizeof *r->block_squares);
   r->verdict = calloc(bounds, sizeof *r->verdict);
-  if (!good || !r->block_squares || !r->verdict)
+  r->place = calloc(bounds, sizeof *r->place);
+  if (!good || !r->block_squares || !r->verdict || !r->place)
     return err_set(err, RC_NO_MEMORY, NULL, "the bounds of %d ranks were refused memory", r->comm->size);
   for (int i = 0; i <= r->comm->size; i++) {
     r->elements[i] = shard_begin(n, i, r->comm->size);
@@ -41,6 +43,7 @@ enum rc ranks_make(struct trainer *t, struct err *err) {
     r->operands[i] = r->elements[i] * t->ops->operand_bytes;
     r->squares[i] = shard_blocks(r->elements[i]) * sizeof *r->block_squares;
     r->verdicts[i] = (size_t)i * sizeof *r->verdict;
+    r->places[i] = (size_t)i * sizeof *r->place;
   }
   return RC_OK;
 }
@@ -52,8 +55,10 @@ void ranks_free(struct trainer *t) {
   free(r->operands);
   free(r->squares);
   free(r->verdicts);
+  free(r->places);
   free(r->block_squares);
   free(r->verdict);
+  free(r->place);
 }
 
 enum rc ranks_lose(struct trainer *t, const struct err *why) {
@@ -74,7 +79,7 @@ static enum rc broadcast(struct trainer *t, void *bytes, size_t count, struct er
   return carried(t, c->broadcast(c, bytes, count, 0, t->options.rank_wait_ms, err), err);
 }
 
-static enum rc all_gather(struct trainer *t, void *bytes, const size_t *begin, struct err *err) {
+enum rc ranks_all_gather(struct trainer *t, void *bytes, const size_t *begin, struct err *err) {
   struct comm *c = t->ranks.comm;
   return carried(t, c->all_gather(c, bytes, begin, t->options.rank_wait_ms, err), err);
 }
@@ -84,12 +89,46 @@ static enum rc all_reduce(struct trainer *t, int64_t *values, size_t count, enum
   return carried(t, c->all_reduce(c, values, count, how, t->options.rank_wait_ms, err), err);
 }
 
+enum rc ranks_look_at_device(struct trainer *t, enum rc rc, struct err *err) {
+  struct err device;
+  if (ranks_alone(t) || t->ops->status(t->ops, &device) == RC_OK) return rc;
+  *err = device;
+  return ranks_lose(t, err);
+}
+
+/* The table's memory, as the comm for arrays takes it: what was to be written there has been, or the device's failure is
+ * this rank's and nothing is sent. */
+
+static enum rc array_broadcast(struct trainer *t, void *array, size_t bytes, struct err *err) {
+  struct comm *c = t->ranks.arrays;
+  enum rc rc = t->ops->status(t->ops, err);
+  if (rc == RC_OK) rc = c->broadcast(c, array, bytes, 0, t->options.rank_wait_ms, err);
+  return carried(t, rc, err);
+}
+
+static enum rc array_gather(struct trainer *t, void *array, const size_t *begin, struct err *err) {
+  struct comm *c = t->ranks.arrays;
+  enum rc rc = t->ops->status(t->ops, err);
+  if (rc == RC_OK) rc = c->all_gather(c, array, begin, t->options.rank_wait_ms, err);
+  return carried(t, rc, err);
+}
+
+static enum rc array_add_up(struct trainer *t, int64_t *sums, const size_t *begin, struct err *err) {
+  struct comm *c = t->ranks.arrays;
+  enum rc rc = t->ops->status(t->ops, err);
+  if (rc == RC_OK) rc = c->reduce_scatter(c, sums, begin, t->options.rank_wait_ms, err);
+  return carried(t, rc, err);
+}
+
 enum rc ranks_compare(struct trainer *t, struct err *err) {
-  enum { ELEMENTS, CHUNK, CONTEXT, COUNT };
-  static const char *const names[COUNT] = {"parameters", "--chunk-tokens", "--context-max"};
+  enum { ELEMENTS, CHUNK, CONTEXT, DEVICE, COUNT };
+  static const char *const names[COUNT] = {"parameters", "--chunk-tokens", "--context-max",
+                                           "--device and --exactness (0 cpu, 1 cuda, 2 cuda and fastest)"};
   if (ranks_alone(t)) return RC_OK;
+  const struct device *device = &t->options.device;
   const int64_t mine[COUNT] = {(int64_t)t->model->params.elements, t->options.chunk_tokens,
-                               (int64_t)t->model->context_max};
+                               (int64_t)t->model->context_max,
+                               device->cuda ? 1 + (device->exactness == EXACTNESS_FASTEST) : 0};
   int64_t least[COUNT], most[COUNT];
   memcpy(least, mine, sizeof least);
   memcpy(most, mine, sizeof most);
@@ -141,7 +180,7 @@ enum rc ranks_share_weights(struct trainer *t, struct weights *w, struct err *er
   const bool mine = t->ranks.comm->rank == 0;
   t->grads_clear = false;
   if (mine) weights_to_operands(w, t->grads);
-  const enum rc rc = broadcast(t, t->grads, t->model->params.elements * t->ops->operand_bytes, err);
+  const enum rc rc = array_broadcast(t, t->grads, t->model->params.elements * t->ops->operand_bytes, err);
   if (rc != RC_OK || mine) return rc;
   weights_from_operands(w, t->grads);
   return w == t->weights ? weights_digest(&t->ranks.digest, w, err) : RC_OK;
@@ -150,7 +189,7 @@ enum rc ranks_share_weights(struct trainer *t, struct weights *w, struct err *er
 enum rc ranks_spread(struct trainer *t, int which, struct err *err) {
   const struct shard s = optimizer_shard(t->optimizer);
   t->grads_clear = false;
-  const enum rc rc = broadcast(t, t->grads, t->model->params.elements * sizeof *t->grads, err);
+  const enum rc rc = array_broadcast(t, t->grads, t->model->params.elements * sizeof *t->grads, err);
   if (rc == RC_OK)
     t->ops->copy(t->ops, checkpoint_array(t->optimizer, which), t->grads + s.begin, shard_count(s) * sizeof *t->grads);
   return rc;
@@ -160,21 +199,19 @@ enum rc ranks_collect(struct trainer *t, int which, struct err *err) {
   const struct shard s = optimizer_shard(t->optimizer);
   t->grads_clear = false;
   t->ops->copy(t->ops, t->grads + s.begin, checkpoint_array(t->optimizer, which), shard_count(s) * sizeof *t->grads);
-  return all_gather(t, t->grads, t->ranks.floats, err);
+  return array_gather(t, t->grads, t->ranks.floats, err);
 }
 
 /* NUMERICS.md's step, each rank on its shard: see optimizer.h. */
 static enum rc step_shard(struct trainer *t, double denominator, struct step_result *result, struct err *err) {
-  struct comm *c = t->ranks.comm;
   struct optimizer *o = t->optimizer;
-  enum rc rc =
-      carried(t, c->reduce_scatter(c, optimizer_sums(o), t->ranks.elements, t->options.rank_wait_ms, err), err);
+  enum rc rc = array_add_up(t, optimizer_sums(o), t->ranks.elements, err);
   if (rc != RC_OK) return rc;
   optimizer_shard_gradient(o, denominator, t->ranks.block_squares);
-  if ((rc = all_gather(t, t->ranks.block_squares, t->ranks.squares, err)) != RC_OK) return rc;
+  if ((rc = ranks_all_gather(t, t->ranks.block_squares, t->ranks.squares, err)) != RC_OK) return rc;
   optimizer_shard_step(o, t->ranks.block_squares, result);
   optimizer_shard_operands(o, t->grads);
-  if ((rc = all_gather(t, t->grads, t->ranks.operands, err)) != RC_OK) return rc;
+  if ((rc = array_gather(t, t->grads, t->ranks.operands, err)) != RC_OK) return rc;
   weights_from_operands(t->weights, t->grads);
   return RC_OK;
 }
@@ -197,7 +234,7 @@ enum rc ranks_check_digest(struct trainer *t, const struct digest *mine, struct 
   const int rank = t->ranks.comm->rank;
   all[rank] = (struct err){0};
   digest_hex(all[rank].message, mine);
-  const enum rc rc = all_gather(t, all, t->ranks.verdicts, err);
+  const enum rc rc = ranks_all_gather(t, all, t->ranks.verdicts, err);
   for (int r = 1; rc == RC_OK && r < t->ranks.comm->size; r++) {
     if (strcmp(all[r].message, all[0].message) == 0) continue;
     err_set(err, RC_CORRUPT, NULL, "the weights of rank %d have digest %s, those of rank 0 %s", r, all[r].message,
@@ -213,7 +250,7 @@ enum rc ranks_agree(struct trainer *t, enum rc rc, struct err *err) {
   if (ranks_alone(t)) return rc;
   const int rank = t->ranks.comm->rank;
   all[rank] = rc == RC_OK ? (struct err){0} : *err;
-  if ((rc = all_gather(t, all, t->ranks.verdicts, &lost)) != RC_OK) {
+  if ((rc = ranks_all_gather(t, all, t->ranks.verdicts, &lost)) != RC_OK) {
     *err = lost;
     return rc;
   }
@@ -238,7 +275,7 @@ enum rc ranks_exchange(struct trainer *t, const struct buf *mine, struct buf *al
   if ((rc = buf_check(all, err)) != RC_OK) return ranks_lose(t, err);
   all->len = begin[size];
   if (mine->len) memcpy(all->data + begin[rank], mine->data, mine->len);
-  return all_gather(t, all->data, begin, err);
+  return ranks_all_gather(t, all->data, begin, err);
 }
 
 enum rc ranks_tell_weights(struct trainer *t, struct weights *w, int which, struct err *err) {

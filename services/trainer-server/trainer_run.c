@@ -117,8 +117,9 @@ static enum rc reference_freeze(struct trainer *t, struct err *err) {
 }
 
 enum rc training_prepare(struct trainer *t, struct err *err) {
-  const enum rc rc = trainer_learner_for(t, t->training.chunk_tokens, err);
-  return rc == RC_OK ? reference_freeze(t, err) : rc;
+  enum rc rc = trainer_learner_for(t, t->training.chunk_tokens, err);
+  if (rc == RC_OK) rc = reference_freeze(t, err);
+  return rc == RC_OK ? RC_OK : ranks_look_at_device(t, rc, err);
 }
 
 /* A run depends on the weights it starts from, and on nothing older. */

@@ -7,7 +7,9 @@
 #
 # Steps, each with a bound of its own: build, unless build/carried is there; the table's operations, the model
 # and the engine against the CPU's; compute-sanitizer; timings; PyTorch's, where it is installed; runs of both services on
-# the GPU, where python3 has pytest: with invariant kernels, then with the fastest, whose mismatch is printed.
+# the GPU, where python3 has pytest: with invariant kernels, then with the fastest, whose mismatch is printed; and where
+# mpirun is, a trainer of several ranks: on the one GPU, whose arrays are copied through the host, and on two by NCCL,
+# where there are two.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 out=build/cuda
@@ -16,12 +18,12 @@ failed=
 
 say() { printf '\n== %s (at %d s)\n' "$1" "$SECONDS"; }
 
-# The libraries: what a bare machine with a driver and CUDA lacks.
+# The libraries: what a bare machine with a driver and CUDA lacks.  Not the ranks' programs: they want mpirun, and NCCL is large.
 pack() {
   make -s -j"$(nproc)" cuda || return 1
   rm -rf $carried
   mkdir -p $carried/bin $carried/tests/cuda $carried/libraries
-  for program in $out/bin/* $out/tests/cuda/*; do
+  for program in $out/bin/*r $out/tests/cuda/*; do
     strip -o "$carried/${program#"$out/"}" "$program"
     ldd "$program" | awk '$3 ~ /^\// { print $3 }'
   done | sort -u | grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda|libcublasLt)\.so' | xargs -I{} cp -L {} $carried/libraries/
@@ -81,6 +83,24 @@ if [ -x $out/bin/coordinator ] && python3 -c 'import pytest, yaml, jsonschema' 2
     python3 -m pytest -q -s -p no:cacheprovider tests/e2e/test_device.py -k fastest
 else
   say "no coordinator or no pytest: the services were not run"
+fi
+ranks() {
+  env LEASEHOLD_TEST_BIN="$PWD/$out/bin" LEASEHOLD_TEST_DEVICE_BIN="$PWD/$out/bin" LEASEHOLD_TEST_RANKS_OVER="$1" \
+    python3 -m pytest -q -p no:cacheprovider tests/e2e/test_device_ranks.py -k "$2"
+}
+if [ -x $out/bin/trainer-server-mpi ] && command -v mpirun >/dev/null && python3 -c 'import pytest, yaml, jsonschema' 2>/dev/null; then
+  step "ranks that share the GPU" 120 ranks staged ""
+  if [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ]; then
+    say "one GPU: nothing went by NCCL"
+  elif [ ! -x $out/tests/ranks/check_nccl ]; then
+    say "built without NCCL: two GPUs were not tried"
+  else
+    export CUDA_VISIBLE_DEVICES=0,1
+    step "the comm over NCCL, two GPUs" 60 mpirun --allow-run-as-root -n 2 $out/tests/ranks/check_nccl
+    step "two ranks over NCCL" 90 ranks nccl "process and 2 or killed"
+  fi
+else
+  say "no trainer-server-mpi, no mpirun or no pytest: no ranks were run"
 fi
 
 say "result"

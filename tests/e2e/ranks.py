@@ -15,22 +15,25 @@ def environment():
 
 
 class Ranks:
-    """Starts the trainer as so many ranks; faults: {rank: the fault that strikes it, in the faulty binary}."""
+    """Starts the trainer as so many ranks; faults: {rank: the fault that strikes it, in the faulty binary}; settings: {rank: its environment's beside}."""
 
-    def __init__(self, count, faults=None, blind=False, flags=()):
+    def __init__(self, count, faults=None, blind=False, flags=(), bin_dir=BIN, settings=None):
         self.count = count
         self.faults = faults or {}
         self.mpirun = MPIRUN_BLIND if blind else MPIRUN
         self.flags = [*map(str, flags)]
+        self.bin_dir = bin_dir
+        self.settings = settings or {}
 
     def command(self, flags):
         """One program for each rank, in order: ranks are counted through."""
         command = [*self.mpirun]
         for rank in range(self.count):
             fault = self.faults.get(rank)
-            program = (FAULT_BIN if fault else BIN) / "trainer-server-mpi"
+            program = (FAULT_BIN if fault else self.bin_dir) / "trainer-server-mpi"
+            settings = [f"{name}={value}" for name, value in self.settings.get(rank, {}).items()]
             command += [":"] if rank else []
-            command += ["-n", "1", str(program), *flags, *self.flags, *(["--fault", fault] if fault else [])]
+            command += ["-n", "1", *(["env", *settings] if settings else []), str(program), *flags, *self.flags, *(["--fault", fault] if fault else [])]
         return command
 
     environment = staticmethod(environment)

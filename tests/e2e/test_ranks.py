@@ -202,14 +202,14 @@ def test_a_rank_that_is_asked_to_stop_ends_the_job_in_order(tmp_path, asked):
 # ---- a larger model: every rank has a shard ----
 
 
-def wide_model(folder):
-    """Eight blocks of the norm, the last one short, and tensors that lie across their bounds."""
+def wide_model(folder, hidden=120, ffn=360):
+    """Six blocks of the norm, the last one short, and tensors that lie across their bounds."""
     target = folder / "model"
     target.mkdir()
     for name in ("tokenizer.json", "generation_config.json"):
         (target / name).write_bytes((DATA / "model" / name).read_bytes())
     sizes = json.loads((DATA / "model/config.json").read_text())
-    sizes.update(hidden_size=120, intermediate_size=360)
+    sizes.update(hidden_size=hidden, intermediate_size=ffn)
     (target / "config.json").write_text(json.dumps(sizes))
     return target
 

@@ -1,6 +1,7 @@
 /* The table: creation, status, and which function is which operation.  See ops_cuda.h and cuda_table.h. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/model/cuda/cuda_table.h"
 
@@ -82,16 +83,35 @@ static void fill_table(struct ops *o) {
   o->adamw = cuda_adamw;
 }
 
-enum rc ops_cuda_check(int device, struct err *err) {
-  int count = 0;
+static enum rc no_device(cudaError_t error, struct err *err) {
+  return err_set(err, RC_UNSUPPORTED, "device", "CUDA finds no device here: %s", cudaGetErrorString(error));
+}
+
+enum rc ops_cuda_count(int *count, struct err *err) {
+  *count = 0;
+  const cudaError_t error = cudaGetDeviceCount(count);
+  return error == cudaSuccess && *count > 0 ? RC_OK : no_device(error == cudaSuccess ? cudaErrorNoDevice : error, err);
+}
+
+enum rc ops_cuda_identity(unsigned char out[DEVICE_IDENTITY_BYTES], int device, struct err *err) {
   cudaDeviceProp properties;
-  cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && device < count) error = cudaGetDeviceProperties(&properties, device);
-  if (error != cudaSuccess)
-    return err_set(err, RC_UNSUPPORTED, "device", "CUDA finds no device here: %s", cudaGetErrorString(error));
+  const cudaError_t error = cudaGetDeviceProperties(&properties, device);
+  if (error != cudaSuccess) return no_device(error, err);
+  static_assert(sizeof properties.uuid == DEVICE_IDENTITY_BYTES, "a UUID has 16 bytes");
+  memcpy(out, &properties.uuid, sizeof properties.uuid);
+  return RC_OK;
+}
+
+enum rc ops_cuda_check(int device, struct err *err) {
+  int count;
+  cudaDeviceProp properties;
+  const enum rc rc = ops_cuda_count(&count, err);
+  if (rc != RC_OK) return rc;
   if (device >= count)
     return err_set(err, RC_UNSUPPORTED, "device",
                    "expected a device below %d, the machine's number of them, got cuda:%d", count, device);
+  const cudaError_t error = cudaGetDeviceProperties(&properties, device);
+  if (error != cudaSuccess) return no_device(error, err);
   if (properties.major < CAPABILITY_MIN)
     return err_set(err, RC_UNSUPPORTED, "device", "cuda:%d, %s, has compute capability %d.%d; expected %d.0 or above",
                    device, properties.name, properties.major, properties.minor, CAPABILITY_MIN);

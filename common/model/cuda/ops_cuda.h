@@ -14,6 +14,10 @@
  * and what one has filled the other may read once the first's status was asked for. */
 enum rc ops_cuda_create(struct ops **out, enum number_format format, int device, enum exactness exactness,
                         struct pool *pool, struct err *err);
+/* How many devices this process sees, one at least: RC_OK or RC_UNSUPPORTED. */
+enum rc ops_cuda_count(int *count, struct err *err);
+/* The UUID of a device that ops_cuda_check has taken. */
+enum rc ops_cuda_identity(unsigned char out[DEVICE_IDENTITY_BYTES], int device, struct err *err);
 /* Whether there is such a device, and one that the kernels run on: RC_OK or RC_UNSUPPORTED. */
 enum rc ops_cuda_check(int device, struct err *err);
 

@@ -35,7 +35,15 @@ namespace {
 
 /* --- memory --- */
 
-const size_t ARENA_BYTES = (size_t)4 << 30, CANARY = 64, GRAIN = 256;
+const size_t CANARY = 64, GRAIN = 256;
+
+/* What a process under test is told of its device: see emulated.h. */
+long setting(const char *name, long otherwise) {
+  const char *text = getenv(name);
+  return text ? atol(text) : otherwise;
+}
+const size_t ARENA_BYTES = (size_t)setting("EMULATED_MEMORY_MIB", 4096) << 20;
+const int DEVICES = (int)setting("EMULATED_DEVICES", 1);
 
 struct arena {
   char *base;
@@ -68,7 +76,7 @@ struct entered {
 };
 int entered::depth = 0;
 
-int calls_left = -1;
+int calls_left = (int)setting("EMULATED_FAIL_AFTER", -1);
 bool lost = false;
 
 /* A call that may fail for good. */
@@ -273,11 +281,12 @@ void emulated_copy_wait(int left) {
 /* --- the runtime's calls --- */
 
 cudaError_t cudaGetDeviceCount(int *count) {
-  *count = 1;
+  *count = DEVICES;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int which) {
   *properties = cudaDeviceProp();
+  snprintf(properties->uuid.bytes, sizeof properties->uuid.bytes, "emulated %d", which);
   snprintf(properties->name, sizeof properties->name, "emulated");
   properties->major = 8;
   return cudaSuccess;

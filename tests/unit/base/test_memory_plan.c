@@ -134,6 +134,25 @@ static void test_a_device_has_a_room_of_its_own(void **state) {
                       "the trainer needs 3.0 MiB (published versions 3.0), and the machine has 2.0 MiB available");
 }
 
+/* What other processes are about to take of it counts; also when they alone would take more than there is. */
+static void test_a_shared_device_must_hold_all_plans(void **state) {
+  (void)state;
+  struct memory_plan plan = {0};
+  struct err err = {0};
+  struct memory_room room = {.machine = 4 * MIB, .device = 10 * MIB, .device_others = 6 * MIB};
+  memory_plan_add(&plan, "published versions", 3 * MIB);
+  memory_plan_add_where(&plan, "weights", 4 * MIB, true);
+  assert_int_equal(memory_plan_device(&plan), 4 * MIB);
+  assert_int_equal(memory_plan_check(&plan, &room, "the trainer", &err), RC_OK);
+  room.device_others++;
+  assert_int_equal(memory_plan_check(&plan, &room, "the trainer", &err), RC_NO_MEMORY);
+  assert_string_equal(err.message,
+                      "the trainer needs 4.0 MiB on the device (weights 4.0), and the device has 10.0 MiB free, of "
+                      "which other processes plan to take 6.0");
+  room.device_others = 11 * MIB;
+  assert_int_equal(memory_plan_check(&plan, &room, "the trainer", &err), RC_NO_MEMORY);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_nothing_known_bounds_nothing, make_root, remove_root),
@@ -143,6 +162,7 @@ int main(void) {
       cmocka_unit_test(test_this_machine_says_something),
       cmocka_unit_test(test_a_plan_that_does_not_fit_is_refused_with_numbers),
       cmocka_unit_test(test_a_device_has_a_room_of_its_own),
+      cmocka_unit_test(test_a_shared_device_must_hold_all_plans),
   };
   return cmocka_run_group_tests_name("base/memory_plan", tests, NULL, NULL);
 }

@@ -28,6 +28,21 @@ static void test_the_cpu(void **state) {
   ops_free(ops);
 }
 
+/* There is nothing to take in turns, and no two processes are told that they share something. */
+static void test_ranks_on_the_cpu(void **state) {
+  struct device device;
+  unsigned char identity[DEVICE_IDENTITY_BYTES], nobody[DEVICE_IDENTITY_BYTES] = {0};
+  (void)state;
+  memset(identity, 1, sizeof identity);
+  assert_int_equal(device_parse(&device, "cpu", "invariant", "", NULL), RC_OK);
+  const struct device before = device;
+  assert_int_equal(device_take_turn(&device, 3, NULL), RC_OK);
+  assert_int_equal(device.cuda, before.cuda);
+  assert_int_equal(device.index, before.index);
+  assert_int_equal(device_identity(identity, &device, NULL), RC_OK);
+  assert_memory_equal(identity, nobody, sizeof identity);
+}
+
 static void test_what_is_refused(void **state) {
   static const char *const names[] = {"", "gpu", "cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:64", "cuda1", "CPU"};
   (void)state;
@@ -51,7 +66,8 @@ static void test_a_build_without_cuda(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_cpu), cmocka_unit_test(test_what_is_refused),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_cpu), cmocka_unit_test(test_ranks_on_the_cpu),
+                                     cmocka_unit_test(test_what_is_refused),
                                      cmocka_unit_test(test_a_build_without_cuda)};
   return cmocka_run_group_tests_name("model/device", tests, NULL, NULL);
 }
