@@ -317,7 +317,34 @@ static void test_wrong_files_are_refused_whole(void **state) {
   bench_close(&b);
 }
 
-/* Weights that are no numbers pass every check of form, and their digest is right: still nothing can be sampled. */
+/* Weights that are no numbers pass every check of form, and their digest is right: still nothing can be sampled.  `back`:
+ * of how many elements from the file's end on the value is the first. */
+static void check_value(struct bench *b, uint32_t f32, bool fine, bool as_f32, size_t back) {
+  struct buf bytes = BUF_INIT;
+  struct st_file *file = NULL;
+  struct err err = {0};
+  struct weights *w = random_weights(b->model, false, 1);
+  const struct digest before = digest_of_weights(w);
+  const struct param *last = &b->model->params.items[b->model->params.count - 1];
+  const uint16_t bf16 = (uint16_t)(f32 >> 16);
+  const size_t size = as_f32 ? sizeof f32 : sizeof bf16;
+  write_zeros(&bytes, b->model, as_f32);
+  memcpy(bytes.data + bytes.len - back * size, as_f32 ? (const void *)&f32 : (const void *)&bf16, size);
+  assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, &err), RC_OK);
+  const enum rc rc = weights_from_safetensors(w, file, &err);
+  if ((rc == RC_OK) != fine)
+    fail_msg("%08x as_f32 %d, %zu from the end: %s %s", f32, as_f32, back, rc_name(rc), err.message);
+  if (!fine) {
+    const struct digest after = digest_of_weights(w);
+    assert_int_equal(rc, RC_INVALID);
+    assert_string_equal(err.field, last->name);
+    assert_true(digest_equal(&before, &after));
+  }
+  st_close(file);
+  buf_free(&bytes);
+  weights_free(w);
+}
+
 static void test_weights_that_are_not_finite(void **state) {
   (void)state;
   static const struct {
@@ -325,40 +352,20 @@ static void test_weights_that_are_not_finite(void **state) {
     bool fine;
   } cases[] = {{0x7F800000, false}, {0xFF800000, false}, {0x7FC00000, false}, {0xFF800001, false}, {0x7F7F8000, false},
                {0xFF7FFFFF, false}, {0x7F7F7FFF, true},  {0xFF7F0000, true},  {0x00000001, true}};
-  const struct model_config c = tiny_config(true);
-  struct bench b;
-  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
-  struct weights *w = random_weights(b.model, false, 1);
-  const struct digest before = digest_of_weights(w);
-  const struct param *last = &b.model->params.items[b.model->params.count - 1];
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    for (int as_f32 = 0; as_f32 < 2; as_f32++) {
-      struct buf bytes = BUF_INIT;
-      struct st_file *file = NULL;
-      struct err err = {0};
-      const uint16_t bf16 = (uint16_t)(cases[i].f32 >> 16);
-      const bool fine = as_f32 ? cases[i].fine : (bf16 & 0x7F80) != 0x7F80;
-      write_zeros(&bytes, b.model, as_f32);
-      const size_t size = as_f32 ? sizeof cases[i].f32 : sizeof bf16;
-      memcpy(bytes.data + bytes.len - size, as_f32 ? (const void *)&cases[i].f32 : (const void *)&bf16, size);
-      assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, &err), RC_OK);
-      const enum rc rc = weights_from_safetensors(w, file, &err);
-      if ((rc == RC_OK) != fine) fail_msg("%08x as_f32 %d: %s %s", cases[i].f32, as_f32, rc_name(rc), err.message);
-      if (!fine) {
-        const struct digest after = digest_of_weights(w);
-        assert_int_equal(rc, RC_INVALID);
-        assert_string_equal(err.field, last->name);
-        assert_true(digest_equal(&before, &after));
-      } else {
-        weights_free(w);
-        w = random_weights(b.model, false, 1);
+  struct model_config c = tiny_config(true);
+  for (int hidden = 40; hidden <= 43; hidden++) { /* the last tensor has as many elements */
+    struct bench b;
+    c.hidden = hidden;
+    assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+      const bool fine_bf16 = (cases[i].f32 >> 16 & 0x7F80) != 0x7F80;
+      for (size_t back = 1; back <= 8; back++) {
+        check_value(&b, cases[i].f32, cases[i].fine, true, back);
+        check_value(&b, cases[i].f32, fine_bf16, false, back);
       }
-      st_close(file);
-      buf_free(&bytes);
     }
+    bench_close(&b);
   }
-  weights_free(w);
-  bench_close(&b);
 }
 
 static void test_rope_table(void **state) {
