@@ -26,7 +26,7 @@ SRC_safetensors := $(wildcard common/safetensors/*.c)
 SRC_wire        := $(wildcard common/wire/*.c)
 SRC_http        := $(wildcard common/http/*.c)
 SRC_client      := $(wildcard common/client/*.c)
-SRC_comm        := common/comm/comm_self.c common/comm/comm_staged.c
+SRC_comm        := common/comm/comm_self.c common/comm/comm_staged.c common/comm/fabric_token.c
 SRC_model       := $(wildcard common/model/*.c common/model/cpu/*.c)
 SRC_isa         := $(filter-out %_amx.c,$(wildcard common/model/cpu/isa/*.c))
 SRC_amx         := $(wildcard common/model/cpu/isa/*_amx.c) common/model/cpu/isa/table.c
@@ -44,7 +44,7 @@ DEP_client      := http wire safetensors json base
 DEP_comm        := base
 DEP_model       := safetensors json base
 DEP_coordinator := client http wire model safetensors json base
-DEP_generation-server := client http wire model safetensors json base
+DEP_generation-server := client http wire model comm safetensors json base
 DEP_trainer-server := client http wire model comm safetensors json base
 
 MODULES  := base json safetensors wire http client comm model coordinator generation-server trainer-server
@@ -121,30 +121,46 @@ $(foreach m,$(MODULES),$(eval $(call LIB_RULE,$(m))))
 LINK_LIBS = $(foreach m,$(1) $(DEP_$(1)),$(BUILD)/lib/lib$(m).a)
 LINK_SYS  = $(foreach m,$(1) $(DEP_$(1)),$(LIB_$(m)))
 
+# --- NCCL between the pool's GPUs (make cuda NCCL=1): what the services link for it ---------------------------------------
+NCCL_OBJ := $(call OBJ,common/comm/comm_nccl.c common/comm/fabric_nccl.c tests/ranks/check_nccl.c)
+$(NCCL_OBJ): ALL_CFLAGS += $(NCCL_ALL_FLAGS)
+ifdef NCCL
+BASE_CFLAGS += -DLEASEHOLD_FABRIC_NCCL
+OBJ_fabric  := $(call OBJ,common/comm/fabric_nccl.c)
+LIB_fabric  := $(NCCL_ALL_LIBS)
+endif
+OBJ_fabric_generation-server := $(OBJ_fabric)
+OBJ_fabric_trainer-server    := $(OBJ_fabric)
+LIB_fabric_generation-server := $(LIB_fabric)
+LIB_fabric_trainer-server    := $(LIB_fabric)
+
 define SERVICE_RULE
-$(BUILD)/bin/$(1): $(call OBJ,services/$(1)/main.c) $(call LINK_LIBS,$(1))
+$(BUILD)/bin/$(1): $(call OBJ,services/$(1)/main.c) $(OBJ_fabric_$(1)) $(call LINK_LIBS,$(1))
 	@mkdir -p $$(@D)
-	$(CC) $(ALL_CFLAGS) $$^ -o $$@ $(call LINK_SYS,$(1)) $(LDLIBS)
+	$(CC) $(ALL_CFLAGS) $$^ -o $$@ $(call LINK_SYS,$(1)) $(LIB_fabric_$(1)) $(LDLIBS)
 endef
 $(foreach s,$(SERVICES),$(eval $(call SERVICE_RULE,$(s))))
 
-# --- the trainer over several processes: the same objects, another main, and the one user of MPI --------------------------
-$(BUILD)/obj/common/comm/comm_mpi.o: ALL_CFLAGS += $(MPI_CFLAGS)
-$(BUILD)/obj/services/trainer-server/main.mpi.o: services/trainer-server/main.c
-	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_MPI $(LINK_FLAG) -c $< -o $@
+# --- what mpirun starts, the trainer over several processes and servers beside them: the same objects, other mains, and the users of MPI --------
+OBJ_mpi := $(call OBJ,common/comm/comm_mpi.c common/comm/fabric_mpi.c common/comm/mpi_world.c)
+$(OBJ_mpi): ALL_CFLAGS += $(MPI_CFLAGS)
+OBJ_link_trainer-server := $(OBJ_link)
+LIB_link_trainer-server := $(LIB_link)
+define MPI_RULE
+$(BUILD)/obj/services/$(1)/main.mpi.o: services/$(1)/main.c
+	@mkdir -p $$(@D)
+	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_MPI $(LINK_FLAG) -c $$< -o $$@
+$(BUILD)/bin/$(1)-mpi: $(BUILD)/obj/services/$(1)/main.mpi.o $(OBJ_mpi) $(OBJ_link_$(1)) $(OBJ_fabric_$(1)) $(call LINK_LIBS,$(1))
+	@mkdir -p $$(@D)
+	$(CC) $(ALL_CFLAGS) $$^ -o $$@ $(call LINK_SYS,$(1)) $(or $(LIB_link_$(1)),$(LIB_fabric_$(1))) $$(MPI_LIBS) $(LDLIBS)
+endef
+$(foreach s,trainer-server generation-server,$(eval $(call MPI_RULE,$(s))))
 
-$(BUILD)/bin/trainer-server-mpi: $(BUILD)/obj/services/trainer-server/main.mpi.o $(BUILD)/obj/common/comm/comm_mpi.o $(OBJ_link) $(call LINK_LIBS,trainer-server)
-	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,trainer-server) $(LIB_link) $(MPI_LIBS) $(LDLIBS)
-
-$(BUILD)/tests/ranks/check_comm: $(call OBJ,tests/ranks/check_comm.c common/comm/comm_mpi.c) $(call LINK_LIBS,model) $(BUILD)/lib/libcomm.a
+$(BUILD)/tests/ranks/check_comm: $(call OBJ,tests/ranks/check_comm.c) $(OBJ_mpi) $(call LINK_LIBS,model) $(BUILD)/lib/libcomm.a
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(MPI_LIBS) $(LDLIBS)
 
-NCCL_OBJ  := $(call OBJ,common/comm/comm_nccl.c tests/ranks/check_nccl.c)
-$(NCCL_OBJ): ALL_CFLAGS += $(NCCL_ALL_FLAGS)
-$(BUILD)/tests/ranks/check_nccl: $(NCCL_OBJ) $(call OBJ,common/comm/comm_mpi.c) $(BUILD)/lib/libcomm.a $(call LINK_LIBS,base)
+$(BUILD)/tests/ranks/check_nccl: $(NCCL_OBJ) $(call OBJ,common/comm/comm_mpi.c common/comm/mpi_world.c) $(BUILD)/lib/libcomm.a $(call LINK_LIBS,base)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,base) $(MPI_LIBS) $(NCCL_ALL_LIBS) -lcudart $(LDLIBS)
 
@@ -191,7 +207,7 @@ $(foreach s,generation-server trainer-server,$(eval $(call EMULATED_RULE,$(s))))
 $(BUILD)/emulated/services/trainer-server/main.mpi.o: services/trainer-server/main.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -DLEASEHOLD_MPI -DLEASEHOLD_NCCL -c $< -o $@
-EMULATED_RANK := $(addprefix $(BUILD)/,emulated/services/trainer-server/main.mpi.o emulated/tests/ranks/emulated_nccl.cc.o obj/common/comm/comm_mpi.o)
+EMULATED_RANK := $(addprefix $(BUILD)/,emulated/services/trainer-server/main.mpi.o emulated/tests/ranks/emulated_nccl.cc.o) $(OBJ_mpi)
 $(BUILD)/emulated/bin/trainer-server-mpi: $(EMULATED_RANK) $(BUILD)/emulated/common/model/device.c.o $(OBJ_emulated) $(call LINK_LIBS,trainer-server)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,trainer-server) $(MPI_LIBS) $(LDLIBS) -lstdc++
@@ -275,14 +291,14 @@ e2e: ## end-to-end tests over real processes (needs `make all faults mpi`)
 faults: ## the services with fault injection compiled in (the exactness tests' mutants), in build/faults
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi
 
-mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/tests/ranks/check_comm ## the trainer for several processes under mpirun, and what its comm is tested with
+mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/bin/generation-server-mpi $(BUILD)/tests/ranks/check_comm ## the trainer for several processes under mpirun, servers beside it, and what its comm is tested with
 
 nccl: ## the comm between GPUs, and what it is to be tested with on a machine that has several; where NCCL is not, it says so
 	@if [ -n "$(HAS_NCCL)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/tests/ranks/check_nccl; else echo "nccl: no nccl.h here, nothing was built"; fi
 
-cuda: ## the services with CUDA compiled in (and trainer-server-mpi where MPI is, NCCL where that is), tests and timings for a real device, in build/cuda (needs nvcc)
+cuda: ## the services with CUDA compiled in (and trainer-server-mpi where MPI is, NCCL where that is), tests and timings for a real device, in build/cuda (needs nvcc; NCCL=1: with pushes over NCCL, in build/cuda-nccl)
 	@if [ ! -x "$(NVCC)" ]; then echo "make cuda: there is no nvcc ($(NVCC)); NVCC=/path/to/nvcc names one"; exit 1; fi
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda CUDA=1 cuda-programs
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda$(if $(NCCL),-nccl) CUDA=1 cuda-programs
 .PHONY: cuda-programs
 CUDA_RANKS = $(BUILD)/bin/trainer-server-mpi $(if $(OBJ_link),$(BUILD)/tests/ranks/check_nccl)
 cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench $(if $(HAS_MPI),$(CUDA_RANKS)) # with MPI and NCCL where they are
@@ -321,9 +337,9 @@ tsan: ## unit and end-to-end tests under the thread sanitizer
 	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local
-install: all ## copy the three binaries to PREFIX/bin, and trainer-server-mpi where `make mpi` has built it
+install: all ## copy the three binaries to PREFIX/bin, and those for mpirun where `make mpi` has built them
 	install -d $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/trainer-server-mpi) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/*-mpi) $(DESTDIR)$(PREFIX)/bin
 
 clean: ## remove build/
 	rm -rf $(BUILD)

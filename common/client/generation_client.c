@@ -10,18 +10,35 @@ static enum rc decode_push_answer(void *out, const struct json *body, struct are
   return push_answer_decode(out, body, arena, err);
 }
 
-enum rc generation_push_weights(const struct generation_client *c, const char *run, int64_t version, uint64_t epoch,
-                                const struct digest *digest, const void *bytes, size_t len, struct push_answer *out,
-                                struct arena *arena, int64_t deadline_ms, struct err *err) {
+static enum rc push(struct client_call *call, const struct generation_client *c, const struct pushed_version *v,
+                    const struct push_broadcast *broadcast, struct push_answer *out, struct arena *arena,
+                    struct err *err) {
   char hex[DIGEST_HEX_MAX], line[DIGEST_HEX_MAX + 32];
-  digest_hex(hex, digest);
+  digest_hex(hex, &v->digest);
   snprintf(line, sizeof line, "X-Leasehold-Digest: %s", hex);
   const char *const headers[] = {line, NULL};
-  struct client_call call = {
-      .http = c->http, .what = "pushing weights", .method = "POST", .headers = headers, .deadline_ms = deadline_ms};
-  call.raw = bytes;
-  call.raw_len = len;
-  client_url(&call.url, c->base_url, "/v1/push-weights?run=", run, "");
-  buf_printf(&call.url, "&version=%" PRId64 "&epoch=%" PRIu64, version, epoch);
-  return client_call_json(&call, decode_push_answer, out, arena, err);
+  call->http = c->http;
+  call->what = "pushing weights";
+  call->method = "POST";
+  call->headers = headers;
+  client_url(&call->url, c->base_url, "/v1/push-weights?run=", v->run, "");
+  buf_printf(&call->url, "&version=%" PRId64 "&epoch=%" PRIu64, v->version, v->epoch);
+  if (broadcast)
+    buf_printf(&call->url, "&token=%s&rank=%d&size=%d&bytes=%zu&wait_ms=%" PRId64, broadcast->token, broadcast->rank,
+               broadcast->size, broadcast->bytes, broadcast->wait_ms);
+  return client_call_json(call, decode_push_answer, out, arena, err);
+}
+
+enum rc generation_push_weights(const struct generation_client *c, const struct pushed_version *v, const void *bytes,
+                                size_t len, struct push_answer *out, struct arena *arena, int64_t deadline_ms,
+                                struct err *err) {
+  struct client_call call = {.raw = bytes, .raw_len = len, .deadline_ms = deadline_ms};
+  return push(&call, c, v, NULL, out, arena, err);
+}
+
+enum rc generation_push_by_broadcast(const struct generation_client *c, const struct pushed_version *v,
+                                     const struct push_broadcast *broadcast, struct push_answer *out,
+                                     struct arena *arena, int64_t deadline_ms, struct err *err) {
+  struct client_call call = {.deadline_ms = deadline_ms};
+  return push(&call, c, v, broadcast, out, arena, err);
 }

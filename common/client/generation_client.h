@@ -10,8 +10,19 @@ struct generation_client {
   const char *base_url;
 };
 
-enum rc generation_push_weights(const struct generation_client *c, const char *run, int64_t version, uint64_t epoch,
-                                const struct digest *digest, const void *bytes, size_t len, struct push_answer *out,
-                                struct arena *arena, int64_t deadline_ms, struct err *err);
+struct pushed_version {
+  const char *run;
+  int64_t version;
+  uint64_t epoch;
+  struct digest digest;
+};
+
+enum rc generation_push_weights(const struct generation_client *c, const struct pushed_version *v, const void *bytes,
+                                size_t len, struct push_answer *out, struct arena *arena, int64_t deadline_ms,
+                                struct err *err);
+/* The same without the bytes, which come by broadcast. */
+enum rc generation_push_by_broadcast(const struct generation_client *c, const struct pushed_version *v,
+                                     const struct push_broadcast *broadcast, struct push_answer *out,
+                                     struct arena *arena, int64_t deadline_ms, struct err *err);
 
 #endif

@@ -20,6 +20,7 @@
 #ifndef LEASEHOLD_COMM_COMM_H
 #define LEASEHOLD_COMM_COMM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -57,11 +58,12 @@ struct comm {
 struct comm *comm_self(void);
 
 struct comm_mpi_options {
-  int64_t start_ms;   /* how long the ranks may take to find each other */
-  int64_t silence_ms; /* a rank that has not been heard of for so long is dead */
+  int64_t start_ms;     /* how long the ranks may take to find each other */
+  int64_t silence_ms;   /* a rank that has not been heard of for so long is dead */
+  bool several_threads; /* another thread of this process will call MPI as well: see fabric.h */
 };
-/* The process's place among those that mpirun started; once in a process, for MPI starts once.  RC_UNAVAILABLE when
- * the ranks did not find each other. */
+/* The process's place among the ranks that mpirun started, who may have started processes of other services beside; once in
+ * a process, for MPI starts once.  RC_UNAVAILABLE when the processes did not find each other. */
 enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *options, struct err *err);
 
 /* How a comm reaches memory that is not the host's.  A copy is done on return, as far as the host's side of it goes, and

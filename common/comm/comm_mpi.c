@@ -2,8 +2,8 @@
  *
  *   engine's thread --operation--> carrier thread --nonblocking MPI calls, polled--> other ranks' carrier threads
  *
- * All MPI calls are made by one thread of our own, the carrier (MPI_THREAD_FUNNELED): it starts MPI, carries out one
- * operation at a time, and meanwhile exchanges pulses, one byte to and from every other rank each PULSE_MS, while its
+ * All of its MPI calls are made by one thread of our own, the carrier: it carries out one operation at a time, and meanwhile
+ * exchanges pulses, one byte to and from every other rank each PULSE_MS, while its
  * engine computes as well as while it waits.  So a rank that died or froze is found within silence_ms + PULSE_MS,
  * whatever the others are doing; MPI's own launcher finds the dead sooner, but not the frozen.  A rank that gives up says so
  * by its last pulse, and the others need not wait.
@@ -14,7 +14,6 @@
  * `lock` guards what the threads share; MPI's objects are the carrier's.  After a loss MPI is left as it is: to end it in
  * order would be to wait for the dead. */
 #include <assert.h>
-#include <mpi.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -25,19 +24,17 @@
 #include "common/base/log.h"
 #include "common/base/queue.h"
 #include "common/comm/comm.h"
+#include "common/comm/mpi_world.h"
 #include "common/comm/patience.h"
 #include "common/comm/pieces.h"
+#include "common/comm/polling.h"
 
 enum {
   PULSE_MS = 200,
   PULSE_TAG = 1,
   PIECE_BYTES = 4 << 20,
-  WINDOW = 4,        /* pieces on their way at once */
-  IDLE_MS = 20,      /* the carrier's rest without an operation */
-  EAGER_US = 2000,   /* so long an operation that does not move is polled without rest, */
-  SOON_US = 1000000, /* and so long with short rests: soon there will be something */
-  SHORT_REST_NS = 100000,
-  LONG_REST_NS = 1000000,
+  WINDOW = 4,      /* pieces on their way at once */
+  IDLE_MS = 20,    /* the carrier's rest without an operation */
   FAREWELL_MS = 50 /* for the last pulses to leave */
 };
 enum pulse { PULSE_NONE, PULSE_ALIVE, PULSE_GONE };
@@ -84,6 +81,7 @@ struct comm_mpi {
   struct operation slot; /* the caller's while `operation` is NULL */
 
   /* the carrier's */
+  struct mpi_world *world;
   MPI_Comm work, pulse_comm;
   struct peer *peers; /* [size]; the own one unused */
   struct patience next_pulse;
@@ -114,11 +112,9 @@ static void lose(struct comm_mpi *c, const char *format, ...) {
 
 /* What MPI answered; false, and the comm is lost, when that was an error. */
 static bool went_well(struct comm_mpi *c, int answer, const char *what) {
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length;
-  if (answer == MPI_SUCCESS) return true;
-  MPI_Error_string(answer, text, &length);
-  lose(c, "%s failed on rank %d of %d: %.300s", what, c->comm.rank, c->comm.size, text);
+  struct err err;
+  if (mpi_answer(answer, what, &err) == RC_OK) return true;
+  lose(c, "rank %d of %d: %s", c->comm.rank, c->comm.size, err.message);
   return false;
 }
 
@@ -227,11 +223,7 @@ static void pulses_hear(struct comm_mpi *c, int64_t now_us) {
 /* The operation in hand, after a rest: NULL without one, and *end when the carrier is to stop. */
 static struct operation *carrier_rest(struct comm_mpi *c, struct operation *was, int64_t now_us, bool *end) {
   bool giving_up;
-  const int64_t still_us = was ? now_us - was->moved_us : 0;
-  if (was && still_us < EAGER_US)
-    sched_yield();
-  else if (was)
-    nanosleep(&(struct timespec){.tv_nsec = still_us < SOON_US ? SHORT_REST_NS : LONG_REST_NS}, NULL);
+  if (was) polling_rest(now_us - was->moved_us);
   pthread_mutex_lock(&c->lock);
   if (!c->operation && !c->giving_up && !c->closing) {
     const struct timespec until = clock_deadline_in(IDLE_MS);
@@ -259,16 +251,10 @@ static bool find_local(struct comm_mpi *c) {
 }
 
 static bool carrier_start(struct comm_mpi *c) {
-  int provided;
-  if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS || provided < MPI_THREAD_FUNNELED) {
-    lose(c, "MPI could not be started");
-    return false;
-  }
-  MPI_Comm_rank(MPI_COMM_WORLD, &c->comm.rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &c->comm.size);
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* and so of its duplicates */
-  if (!went_well(c, MPI_Comm_dup(MPI_COMM_WORLD, &c->work), "starting MPI") ||
-      !went_well(c, MPI_Comm_dup(MPI_COMM_WORLD, &c->pulse_comm), "starting MPI") || !find_local(c))
+  MPI_Comm_rank(c->world->peers, &c->comm.rank);
+  MPI_Comm_size(c->world->peers, &c->comm.size);
+  if (!went_well(c, MPI_Comm_dup(c->world->peers, &c->work), "starting MPI") ||
+      !went_well(c, MPI_Comm_dup(c->world->peers, &c->pulse_comm), "starting MPI") || !find_local(c))
     return false;
   if (!(c->peers = calloc((size_t)c->comm.size, sizeof *c->peers))) {
     lose(c, "the pulses of %d ranks were refused memory", c->comm.size);
@@ -296,7 +282,6 @@ static void carrier_finish(struct comm_mpi *c) {
     MPI_Cancel(&c->peers[r].receiving);
     MPI_Wait(&c->peers[r].receiving, MPI_STATUS_IGNORE);
   }
-  MPI_Finalize();
 }
 
 static void carrier_farewell(struct comm_mpi *c) {
@@ -432,9 +417,10 @@ static bool await(struct comm_mpi *c, enum life from, int64_t ms) {
 }
 
 /* The carrier has ended, or is about to; one that hangs keeps what it uses, until the process ends. */
-static void release(struct comm_mpi *c) {
+static void release(struct comm_mpi *c, bool lost) {
+  if (!c->stuck) pthread_join(c->thread, NULL);
+  mpi_world_give(c->world, lost || c->stuck, c->options.silence_ms);
   if (c->stuck) return;
-  pthread_join(c->thread, NULL);
   pthread_cond_destroy(&c->wake);
   pthread_cond_destroy(&c->done);
   pthread_mutex_destroy(&c->lock);
@@ -444,7 +430,8 @@ static void release(struct comm_mpi *c) {
 
 static void mpi_free(struct comm *comm) {
   struct comm_mpi *c = mpi_of(comm);
-  if (mpi_barrier(comm, c->options.silence_ms, NULL) == RC_OK) {
+  const bool whole = mpi_barrier(comm, c->options.silence_ms, NULL) == RC_OK;
+  if (whole) {
     pthread_mutex_lock(&c->lock);
     c->closing = true;
     pthread_cond_signal(&c->wake);
@@ -452,7 +439,7 @@ static void mpi_free(struct comm *comm) {
     c->stuck = !await(c, LIFE_OPEN, c->options.silence_ms);
     if (c->stuck) log_warn("MPI did not end within %lld ms; it is left behind", (long long)c->options.silence_ms);
   }
-  release(c);
+  release(c, !whole);
 }
 
 enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *options, struct err *err) {
@@ -471,11 +458,16 @@ enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *option
   pthread_mutex_init(&c->lock, NULL);
   cond_init(&c->wake);
   cond_init(&c->done);
-  if (pthread_create(&c->thread, NULL, carrier_main, c) != 0) {
-    free(c);
-    return err_set(err, RC_NO_MEMORY, NULL, "the comm's thread could not be started");
+  enum rc rc = mpi_world_take(&c->world, MPI_ROLE_TRAINER, options->several_threads, options->start_ms, err);
+  if (rc == RC_OK && pthread_create(&c->thread, NULL, carrier_main, c) != 0) {
+    mpi_world_give(c->world, true, 0);
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the comm's thread could not be started");
   }
-  if (!await(c, LIFE_STARTING, options->start_ms)) /* the carrier hangs in MPI_Init, and keeps its memory */
+  if (rc != RC_OK) {
+    free(c);
+    return rc;
+  }
+  if (!await(c, LIFE_STARTING, options->start_ms)) /* the carrier hangs in MPI, and keeps its memory */
     return err_set(err, RC_UNAVAILABLE, NULL, "the ranks did not find each other within %lld ms",
                    (long long)options->start_ms);
   pthread_mutex_lock(&c->lock);
@@ -483,7 +475,7 @@ enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *option
   if (lost && err) *err = c->why;
   pthread_mutex_unlock(&c->lock);
   if (lost) {
-    release(c);
+    release(c, true);
     return RC_UNAVAILABLE;
   }
   *out = &c->comm;

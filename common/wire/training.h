@@ -86,7 +86,7 @@ struct batch_status {
   enum job_state state;
   struct err error; /* when failed */
   struct sample_logprobs *samples;
-  size_t sample_count;          /* when done; 0 where the asker is content with their digest (logprobs=0) */
+  size_t sample_count;           /* when done; 0 where the asker is content with their digest (logprobs=0) */
   struct digest logprobs_sha256; /* when done, else zero: logprobs_digest */
   struct batch_stats stats;
   struct interval *intervals; /* when done: what the engine did since the last answer, until the end of this batch */
@@ -98,6 +98,8 @@ struct batch_status {
 struct push_target {
   const char *worker_id;
   const char *url;
+  bool shares_fabric;   /* with the trainer: the bytes may go by broadcast */
+  int64_t fabric_place; /* then: where in it */
 };
 struct submit_step {
   const char *step_id; /* the round: "r7.12" */
@@ -112,9 +114,11 @@ struct submit_step {
   size_t push_count;
   int32_t stage_timeout_ms;
 };
+enum push_way { PUSH_NONE, PUSH_HTTP, PUSH_FABRIC };
 struct push_report {
   const char *worker_id;
   bool staged;
+  enum push_way way; /* by which it was reached: "http", "fabric", or null */
   struct digest digest;
   const char *error;
 };
@@ -144,7 +148,13 @@ struct version_announce {
 };
 
 /* POST generation-server /v1/push-weights: a safetensors body; query run, version, epoch; header X-Leasehold-Digest
- * with the digest the trainer computed. */
+ * with the digest the trainer computed.  Or, in the place of a body, where the server finds a broadcast of its bytes: */
+struct push_broadcast {
+  const char *token; /* of the communicator: see common/comm/fabric.h */
+  int rank, size;    /* the server's */
+  size_t bytes;      /* of the file */
+  int64_t wait_ms;   /* for it, from when it is begun to be waited for */
+};
 struct push_answer {
   bool staged;
   struct digest digest;
@@ -169,5 +179,6 @@ enum rc version_announce_decode(struct version_announce *m, const struct json *b
 void push_answer_encode(const struct push_answer *m, struct buf *out);
 enum rc push_answer_decode(struct push_answer *m, const struct json *body, struct arena *arena, struct err *err);
 const char *job_state_name(enum job_state s);
+const char *push_way_name(enum push_way way); /* NULL for PUSH_NONE */
 
 #endif

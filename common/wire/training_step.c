@@ -9,7 +9,15 @@ enum { PUSH_ERROR_BYTES = 4 * ERR_MESSAGE_MAX }; /* invalid UTF-8 grows on the w
 
 static enum rc target_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
   struct push_target *t = item;
-  const struct json_field fields[] = {WIRE_NAME("worker_id", t->worker_id), WIRE_URL("url", t->url)};
+  const struct json_field fields[] = {
+      WIRE_NAME("worker_id", t->worker_id),
+      WIRE_URL("url", t->url),
+      {.name = "fabric_place",
+       .kind = FIELD_I64,
+       .target = &t->fabric_place,
+       .max = WIRE_EXACT_MAX,
+       .present = &t->shares_fabric},
+  };
   return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
 }
 
@@ -31,6 +39,7 @@ void submit_step_encode(const struct submit_step *m, struct buf *out) {
     json_object_begin(&w);
     json_kv_string(&w, "worker_id", m->push_to[i].worker_id);
     json_kv_string(&w, "url", m->push_to[i].url);
+    if (m->push_to[i].shares_fabric) json_kv_int(&w, "fabric_place", m->push_to[i].fabric_place);
     json_object_end(&w);
   }
   json_array_end(&w);
@@ -70,6 +79,10 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
   return wire_distinct("groups", m->groups, m->group_count, arena, err);
 }
 
+static const char *const WAY_NAMES[] = {[PUSH_HTTP] = "http", [PUSH_FABRIC] = "fabric"};
+
+const char *push_way_name(enum push_way way) { return (size_t)way < WIRE_COUNT(WAY_NAMES) ? WAY_NAMES[way] : NULL; }
+
 void wire_kv_pushes(struct json_writer *w, const struct push_report *pushes, size_t count) {
   json_key(w, "pushes");
   json_array_begin(w);
@@ -77,6 +90,7 @@ void wire_kv_pushes(struct json_writer *w, const struct push_report *pushes, siz
     json_object_begin(w);
     json_kv_string(w, "worker_id", pushes[i].worker_id);
     json_kv_bool(w, "staged", pushes[i].staged);
+    json_kv_string(w, "way", push_way_name(pushes[i].way));
     wire_kv_digest_or_null(w, "digest", &pushes[i].digest);
     json_kv_string(w, "error", pushes[i].error);
     json_object_end(w);
@@ -86,14 +100,20 @@ void wire_kv_pushes(struct json_writer *w, const struct push_report *pushes, siz
 
 static enum rc push_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
   struct push_report *p = item;
+  const char *way = NULL;
+  int index = 0;
   const struct json_field fields[] = {
       WIRE_NAME("worker_id", p->worker_id),
       WIRE_BOOL("staged", p->staged),
+      {.name = "way", .kind = FIELD_STRING, .target = &way, .min = 1, .max = WIRE_NAME_BYTES},
       {.name = "digest", .kind = FIELD_DIGEST, .target = &p->digest},
       {.name = "error", .kind = FIELD_STRING, .target = &p->error, .min = 0, .max = PUSH_ERROR_BYTES},
   };
-  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK && way)
+    rc = wire_choice(&index, "way", way, &WAY_NAMES[PUSH_HTTP], WIRE_COUNT(WAY_NAMES) - PUSH_HTTP, err);
   if (rc) return rc;
+  if (way) p->way = (enum push_way)(PUSH_HTTP + index);
   if (p->staged && wire_digest_is_zero(&p->digest))
     return err_set(err, RC_INVALID, "digest", "expected the digest of the staged weights, got none");
   return RC_OK;

@@ -25,23 +25,50 @@ void worker_register_encode(const struct worker_register *m, struct buf *out) {
   json_kv_string(&w, "url", m->url);
   json_kv_int(&w, "slots", m->slots);
   json_kv_string(&w, "exactness", worker_exactness_name(m->exactness));
+  if (m->fabric.name) {
+    json_key(&w, "fabric");
+    worker_fabric_write(&m->fabric, &w);
+  }
   json_object_end(&w);
+}
+
+void worker_fabric_write(const struct worker_fabric *m, struct json_writer *w) {
+  if (!m->name) {
+    json_write_null(w);
+    return;
+  }
+  json_object_begin(w);
+  json_kv_string(w, "name", m->name);
+  json_kv_string(w, "kind", m->kind);
+  json_kv_int(w, "place", m->place);
+  json_object_end(w);
+}
+
+static enum rc fabric_read(struct worker_fabric *m, const struct json *value, struct arena *arena, struct err *err) {
+  const struct json_field fields[] = {WIRE_NAME("name", m->name), WIRE_NAME("kind", m->kind),
+                                      WIRE_I64("place", m->place)};
+  if (!value || json_type_of(value) == JSON_NULL) return RC_OK;
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc != RC_OK) err_in_field(err, "fabric");
+  return rc;
 }
 
 enum rc worker_register_decode(struct worker_register *m, const struct json *body, struct arena *arena,
                                struct err *err) {
   *m = (struct worker_register){0};
   const char *kind = NULL, *exactness = NULL;
+  const struct json *fabric = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("name", m->name),        WIRE_NAME("kind", kind),
       WIRE_URL("url", m->url),           WIRE_I32("slots", m->slots, 0, LIMIT_SLOTS),
-      WIRE_NAME("exactness", exactness),
+      WIRE_NAME("exactness", exactness), {.name = "fabric", .kind = FIELD_VALUE, .target = &fabric},
   };
   int kind_at = 0, exactness_at = 0;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_choice(&kind_at, "kind", kind, KIND_NAMES, WIRE_COUNT(KIND_NAMES), err);
   if (rc == RC_OK)
     rc = wire_choice(&exactness_at, "exactness", exactness, EXACTNESS_NAMES, WIRE_COUNT(EXACTNESS_NAMES), err);
+  if (rc == RC_OK) rc = fabric_read(&m->fabric, fabric, arena, err);
   if (rc) return rc;
   m->kind = (enum worker_kind)kind_at;
   m->exactness = (enum worker_exactness)exactness_at;

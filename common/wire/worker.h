@@ -21,6 +21,13 @@ enum worker_kind { WORKER_GENERATION, WORKER_TRAINER };
 /* What a worker's kernels promise: "invariant": a row's bits do not depend on the rows beside it; "fastest": they may. */
 enum worker_exactness { WORKER_INVARIANT, WORKER_FASTEST };
 
+/* What a process can be reached by beside HTTP.  Those with one name and one kind reach each other. */
+struct worker_fabric {
+  const char *name; /* NULL: nothing; like a worker's name */
+  const char *kind; /* "mpi", "nccl" */
+  int64_t place;    /* where in it; 0 where the kind has no places */
+};
+
 /* POST /v1/workers. A name that registers again is a new incarnation: it gets a new id, the old one's leases are
  * re-issued. */
 struct worker_register {
@@ -29,6 +36,7 @@ struct worker_register {
   const char *url;       /* where its own API answers: "http://host:port" */
   int32_t slots;         /* decode slots; 0 for a trainer */
   enum worker_exactness exactness;
+  struct worker_fabric fabric;
 };
 
 struct worker_registered {
@@ -91,6 +99,8 @@ void worker_heartbeat_answer_encode(const struct worker_heartbeat_answer *m, str
 enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const struct json *body, struct arena *arena,
                                        struct err *err);
 
+/* {"name","kind","place"} or null; used in the list of workers too. */
+void worker_fabric_write(const struct worker_fabric *m, struct json_writer *w);
 /* {"run","version","digest","trainer_url"} or null; used inside other messages. */
 void current_version_write(const struct current_version *m, struct json_writer *w);
 enum rc current_version_read(struct current_version *m, const struct json *value, struct arena *arena, struct err *err);

@@ -78,13 +78,14 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
 }
 
 static enum rc copy_lists(struct step_done_message *m, const struct step_status *status, struct arena *arena,
-                           struct err *err) {
+                          struct err *err) {
   m->pushes = arena_alloc(arena, status->push_count + 1, sizeof *m->pushes);
   if (!m->pushes) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
   for (size_t i = 0; i < status->push_count; i++) {
     const struct push_report *from = &status->pushes[i];
     m->pushes[i] = (struct push_report){.worker_id = arena_strdup(arena, from->worker_id),
                                         .staged = from->staged,
+                                        .way = from->way,
                                         .digest = from->digest,
                                         .error = from->error ? arena_strdup(arena, from->error) : NULL};
     if (!m->pushes[i].worker_id) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
@@ -92,8 +93,7 @@ static enum rc copy_lists(struct step_done_message *m, const struct step_status 
   m->push_count = status->push_count;
   m->intervals = arena_alloc(arena, status->interval_count + 1, sizeof *m->intervals);
   if (!m->intervals) return err_set(err, RC_NO_MEMORY, NULL, "a step's intervals were refused memory");
-  if (status->interval_count)
-    memcpy(m->intervals, status->intervals, status->interval_count * sizeof *m->intervals);
+  if (status->interval_count) memcpy(m->intervals, status->intervals, status->interval_count * sizeof *m->intervals);
   m->interval_count = status->interval_count;
   return RC_OK;
 }
@@ -151,19 +151,25 @@ static enum rc read_groups(struct store *s, struct submit_step *m, int64_t run, 
   return rc;
 }
 
-static enum rc read_targets(struct store *s, struct submit_step *m, struct arena *arena, struct err *err) {
+/* A server shares the trainer's fabric when both registered one of the same name and kind: then its weights may come by
+ * broadcast, and the trainer's communicator is of all such servers. */
+static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trainer, struct arena *arena,
+                            struct err *err) {
   struct rows q;
   bool row;
   m->push_to = arena_alloc(arena, LIMIT_WORKERS, sizeof *m->push_to);
   if (!m->push_to) return err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT id, url FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 ORDER BY id LIMIT ?2",
-      BINDS(b_int(WORKER_GENERATION), b_int(LIMIT_WORKERS)));
+      "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place "
+      "FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 ORDER BY id LIMIT ?2",
+      BINDS(b_int(WORKER_GENERATION), b_int(LIMIT_WORKERS), b_int(trainer)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     struct push_target *to = &m->push_to[m->push_count++];
     *to = (struct push_target){.worker_id = arena_strdup(arena, id_worker(rows_int(&q, 0)).text),
-                               .url = arena_strdup(arena, rows_text(&q, 1, NULL))};
+                               .url = arena_strdup(arena, rows_text(&q, 1, NULL)),
+                               .shares_fabric = rows_int(&q, 2) == 1,
+                               .fabric_place = rows_int(&q, 3)};
     if (!to->worker_id || !to->url) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
   }
   rows_end(&q);
@@ -200,7 +206,7 @@ enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct
   if (rc != RC_OK) return rc;
   rc = read_denominator(s, m, run, round, err);
   if (rc == RC_OK) rc = read_groups(s, m, run, round, arena, err);
-  if (rc == RC_OK && run_publishes(config, round)) rc = read_targets(s, m, arena, err);
+  if (rc == RC_OK && run_publishes(config, round)) rc = read_targets(s, m, d->trainer.worker, arena, err);
   readers_give(readers, s);
   return rc;
 }

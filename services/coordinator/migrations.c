@@ -208,6 +208,11 @@ static const char *const steps[] = {
     "UPDATE rounds SET inexact_reason = 'not recorded' WHERE exact = 0;"
     "UPDATE rounds SET logprob_abs_sum = 9e999, logprob_k1_sum = 9e999, logprob_k3_sum = 9e999 WHERE logprob_unequal > "
     "0;", /* not recorded either */
+    /* 6: fabrics (null: none), and the way of a push: enum push_way */
+    "ALTER TABLE workers ADD COLUMN fabric TEXT;"
+    "ALTER TABLE workers ADD COLUMN fabric_kind TEXT;"
+    "ALTER TABLE workers ADD COLUMN fabric_place INTEGER;"
+    "ALTER TABLE pushes ADD COLUMN way INTEGER NOT NULL DEFAULT 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -59,9 +59,10 @@ static enum rc version_insert(struct core *c, const struct publication *p, const
     const bool staged = report->staged && digest_equal(&report->digest, &p->digest);
     rc = store_exec(
         c->store, err,
-        "INSERT OR REPLACE INTO pushes (run, version, worker, staged, digest, error) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT OR REPLACE INTO pushes (run, version, worker, staged, digest, error, way) VALUES (?1, ?2, ?3, ?4, ?5, "
+        "?6, ?7)",
         BINDS(b_int(p->run), b_int(p->version), b_text(report->worker_id), b_int(staged), b_digest(&report->digest),
-              b_text(report->error)));
+              b_text(report->error), b_int(report->way)));
     if (rc == RC_OK && !staged) rc = server_unready(c, report->worker_id, err);
   }
   return rc;

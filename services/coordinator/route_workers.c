@@ -49,10 +49,11 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
   if (rc == RC_OK) {
     rc = store_exec(
         c->store, err,
-        "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness) "
-        "VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8)",
+        "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness, fabric, "
+        "fabric_kind, fabric_place) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, ?11)",
         BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
-              b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness)));
+              b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness), b_text(m->fabric.name),
+              b_text(m->fabric.kind), b_int(m->fabric.place)));
   }
   if (rc != RC_OK) return rc;
   struct live_worker *w = &c->workers[c->worker_count++];
@@ -212,6 +213,11 @@ static void worker_write(struct json_writer *w, const struct rows *q) {
   json_kv_int(w, "leases", rows_int(q, 14));
   json_kv_column_int(w, "clock_skew_ms", q, 15);
   json_kv_string(w, "exactness", worker_exactness_name((enum worker_exactness)rows_int(q, 16)));
+  const char *name = rows_text(q, 17, NULL);
+  const struct worker_fabric fabric = {
+      .name = *name ? name : NULL, .kind = rows_text(q, 18, NULL), .place = rows_int(q, 19)};
+  json_key(w, "fabric");
+  worker_fabric_write(&fabric, w);
   json_object_end(w);
 }
 
@@ -236,9 +242,8 @@ void handle_get_workers(struct http_request *r, void *context) {
         s, &q, &err,
         "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
         "tokens_sampled, registered_ms, seen_ms, live,"
-        " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms, exactness FROM "
-        "workers WHERE live = "
-        "1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
+        " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms, exactness, fabric, "
+        "fabric_kind, fabric_place FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
         BINDS(b_int(all)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);

@@ -18,7 +18,14 @@
 struct engine;
 
 /* For the mutant tests; a build without -DLEASEHOLD_FAULTS refuses everything but FAULT_NONE. */
-enum engine_fault { FAULT_NONE, FAULT_FLIP_WEIGHT, FAULT_FLIP_KV, FAULT_NO_VERSION_CHECK, FAULT_DIE_IN_LEASE };
+enum engine_fault {
+  FAULT_NONE,
+  FAULT_FLIP_WEIGHT,
+  FAULT_FLIP_KV,
+  FAULT_NO_VERSION_CHECK,
+  FAULT_FLIP_INCOMING,
+  FAULT_DIE_IN_LEASE
+};
 
 struct engine_options {
   const struct model *model; /* borrowed; its ops and pool are the engine thread's from now on */

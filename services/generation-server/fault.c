@@ -12,6 +12,7 @@ static const char *const names[] = {[FAULT_NONE] = "none",
                                     [FAULT_FLIP_WEIGHT] = "flip-weight",
                                     [FAULT_FLIP_KV] = "flip-kv",
                                     [FAULT_NO_VERSION_CHECK] = "no-version-check",
+                                    [FAULT_FLIP_INCOMING] = "flip-incoming",
                                     [FAULT_DIE_IN_LEASE] = "die-in-lease"};
 
 bool fault_parse(enum engine_fault *out, const char *name) {
@@ -68,5 +69,11 @@ bool fault_is_deaf(enum engine_fault fault, struct engine *engine) {
   struct engine_counters n;
   engine_read_counters(engine, &n);
   return fault == FAULT_NO_VERSION_CHECK && n.activations >= FAULT_VERSIONS_HEARD;
+}
+
+void fault_incoming(enum engine_fault fault, char *bytes, size_t len) {
+  if (fault != FAULT_FLIP_INCOMING || len < 2) return;
+  bytes[len - 2] ^= 1 << FAULT_BIT;
+  log_warn("fault: flipped bit %d of the last weight of %zu incoming bytes", FAULT_BIT, len);
 }
 #endif

@@ -4,10 +4,11 @@
  *   flip-weight        a bit of a weight is flipped after its digest was computed
  *   flip-kv            a bit of a KV entry of a leased sample is flipped, once after each activation
  *   no-version-check   from its second version on the server is deaf to newer ones, and takes any lease all the same
+ *   flip-incoming      a bit of every version that comes by broadcast is flipped before it is staged
  *   die-in-lease       SIGKILL, once a leased sample of the second round or a later one has between a third and two
  *                      thirds of the tokens that it may have
  *
- * On the engine's thread, but for fault_is_deaf (any). */
+ * On the engine's thread, but for fault_is_deaf (any) and fault_incoming (the stager's). */
 #ifndef LEASEHOLD_GENERATION_FAULT_H
 #define LEASEHOLD_GENERATION_FAULT_H
 
@@ -31,6 +32,7 @@ void fault_after_step(struct fault_state *f, enum engine_fault fault, struct sam
                       struct kv_cache *kv);
 bool fault_takes_any_lease(enum engine_fault fault);
 bool fault_is_deaf(enum engine_fault fault, struct engine *engine);
+void fault_incoming(enum engine_fault fault, char *bytes, size_t len);
 #else
 static inline void fault_after_activation(struct fault_state *f, enum engine_fault fault, struct weights *w) {
   (void)f, (void)fault, (void)w;
@@ -42,6 +44,9 @@ static inline void fault_after_step(struct fault_state *f, enum engine_fault fau
 static inline bool fault_takes_any_lease(enum engine_fault fault) { return (void)fault, false; }
 static inline bool fault_is_deaf(enum engine_fault fault, struct engine *engine) {
   return (void)fault, (void)engine, false;
+}
+static inline void fault_incoming(enum engine_fault fault, char *bytes, size_t len) {
+  (void)fault, (void)bytes, (void)len;
 }
 #endif
 

@@ -76,7 +76,8 @@ static enum rc register_once(struct heartbeat *h, struct err *err) {
                                     .kind = WORKER_GENERATION,
                                     .url = h->options.advertise_url,
                                     .slots = h->options.slots,
-                                    .exactness = h->options.exactness};
+                                    .exactness = h->options.exactness,
+                                    .fabric = h->options.fabric};
   const enum rc rc = coordinator_register(&client, &m, &answer, &arena, REGISTER_DEADLINE_MS, err);
   if (rc == RC_OK) {
     snprintf(h->worker_id, sizeof h->worker_id, "%s", answer.worker_id);

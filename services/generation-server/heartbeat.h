@@ -17,6 +17,7 @@ struct heartbeat_options {
   const char *coordinator, *token, *name, *advertise_url; /* borrowed */
   int slots;
   enum worker_exactness exactness; /* what the kernels promise */
+  struct worker_fabric fabric;
   struct leases *leases;
   struct staging *staging;
   struct activity *activity; /* told with every beat */

@@ -1,19 +1,31 @@
 /* generation-server: samples from a policy.  Flags here; the parts are tied together in server.c.
  *
+ * Compiled with LEASEHOLD_MPI it is generation-server-mpi: the same server, which mpirun has started with the trainer, so
+ * that weights may come by broadcast.
+ *
  * Exit status: 0 after a drain (SIGTERM, SIGINT), 1 when it cannot start, or after a drain because its device failed:
  * whoever starts it anew gives it a fresh one. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/comm/fabric_open.h"
 #include "services/generation-server/fault.h"
 #include "services/generation-server/server.h"
+
+#ifdef LEASEHOLD_MPI
+#define PROGRAM_NAME    "generation-server-mpi"
+#define PROGRAM_SUMMARY "The generation-server as one of the processes of an mpirun that has started its trainer too."
+#else
+#define PROGRAM_NAME    "generation-server"
+#define PROGRAM_SUMMARY "Samples from a policy: continuous batching over leases and plain requests."
+#endif
 
 enum { TICK_MS = 50 };
 
 struct settings {
   struct program_settings program;
-  const char *coordinator, *advertise_url, *name, *model, *device, *exactness, *isa, *fault;
+  const char *coordinator, *advertise_url, *name, *fabric, *model, *device, *exactness, *isa, *fault;
   int64_t slots, threads, kv_pages, page_tokens, prefill_chunk, context_max, memory_max, prefetch, drain_ms,
       stream_stall_ms;
 };
@@ -39,7 +51,8 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
 #ifdef LEASEHOLD_FAULTS
   if (!fault_parse(&out->host.fault, s->fault))
     return err_set(err, RC_INVALID, "fault",
-                   "expected none, flip-weight, flip-kv, no-version-check or die-in-lease, got %s", s->fault);
+                   "expected none, flip-weight, flip-kv, no-version-check, flip-incoming or die-in-lease, got %s",
+                   s->fault);
 #endif
   if (s->page_tokens % 16 != 0)
     return err_set(err, RC_INVALID, "page-tokens", "expected a multiple of 16, got %lld", (long long)s->page_tokens);
@@ -67,6 +80,18 @@ static enum rc serve(const struct settings *s, const struct server_options *opti
   return rc;
 }
 
+static enum rc serve_in_fabric(const struct settings *s, struct server_options *options, struct err *err) {
+  struct fabric *fabric;
+  const struct device *device = &options->host.device;
+  enum rc rc = fabric_open(&fabric, s->fabric, false, device->cuda ? device->index : -1, err);
+  if (rc != RC_OK) return rc;
+  options->fabric = s->fabric[0] ? fabric : NULL;
+  options->fabric_name = s->fabric;
+  rc = serve(s, options, err);
+  if (fabric) fabric->free(fabric);
+  return rc;
+}
+
 int main(int argc, char **argv) {
   struct settings s = {.fault = "none"};
   struct server_options server;
@@ -78,6 +103,9 @@ int main(int argc, char **argv) {
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
        "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default gen-HOST-PORT)"},
+      {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
+       "what connects this process with its trainer beside HTTP, by a name that all of them are given: weights go by "
+       "broadcast"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
        "Hugging Face folder; without it files and weights come from the trainer"},
       {"slots", OPTION_INT, &s.slots, "32", 1, LIMIT_SLOTS, "samples decoded at once"},
@@ -103,14 +131,13 @@ int main(int argc, char **argv) {
        "mutants and a sudden death of the exactness tests: see fault.h"},
 #endif
   };
-  const struct program program = {
-      .name = "generation-server",
-      .summary = "Samples from a policy: continuous batching over leases and plain requests.",
-      .options = options,
-      .option_count = sizeof options / sizeof options[0],
-      .settings = &s.program};
+  const struct program program = {.name = PROGRAM_NAME,
+                                  .summary = PROGRAM_SUMMARY,
+                                  .options = options,
+                                  .option_count = sizeof options / sizeof options[0],
+                                  .settings = &s.program};
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run) rc = check(&s, &server, &err);
-  if (rc == RC_OK && run) rc = serve(&s, &server, &err);
+  if (rc == RC_OK && run) rc = serve_in_fabric(&s, &server, &err);
   return program_end(&program, rc, &err);
 }

@@ -116,6 +116,11 @@ static enum rc start_http(struct server *s, struct err *err) {
   return RC_OK;
 }
 
+static struct worker_fabric told_of(const struct fabric *fabric, const char *name) {
+  if (!fabric) return (struct worker_fabric){0};
+  return (struct worker_fabric){.name = name, .kind = fabric->kind, .place = fabric->place};
+}
+
 static enum rc start_worker(struct server *s, struct err *err) {
   const bool fastest = s->options.host.device.exactness == EXACTNESS_FASTEST;
   const struct heartbeat_options beat = {.coordinator = s->options.coordinator,
@@ -124,6 +129,7 @@ static enum rc start_worker(struct server *s, struct err *err) {
                                          .advertise_url = s->url,
                                          .slots = s->options.host.slots,
                                          .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
+                                         .fabric = told_of(s->options.fabric, s->options.fabric_name),
                                          .leases = s->leases,
                                          .staging = s->staging,
                                          .activity = s->activity};
@@ -142,6 +148,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   enum rc rc = activity_create(&s->activity, err);
   s->options.host.activity = s->activity;
   const struct staging_options staging = {.token = options->token,
+                                          .fabric = options->fabric,
                                           .standalone = !worker,
                                           .host = s->options.host,
                                           .opened = on_opened,

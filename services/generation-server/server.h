@@ -18,6 +18,8 @@
 struct server_options {
   const char *bind, *coordinator, *advertise_url, *name, *model_dir, *token;
   int port, prefetch, drain_ms, stream_stall_ms;
+  struct fabric *fabric; /* borrowed; NULL: none */
+  const char *fabric_name;
   struct host_options host;
 };
 

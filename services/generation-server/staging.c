@@ -12,6 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/metrics.h"
 #include "common/base/queue.h"
 #include "common/client/trainer_client.h"
 #include "services/generation-server/fault.h"
@@ -41,6 +42,9 @@ struct staging {
   atomic_bool cancel;
   pthread_t thread;
   bool started;
+  struct intake intake;         /* the thread's */
+  atomic_bool end_of_broadcast; /* ends the wait for it; set under the mutex */
+  struct metric *metric_body, *metric_broadcast, *metric_pulled;
 
   pthread_mutex_t mutex; /* guards everything below */
   pthread_cond_t changed;
@@ -52,6 +56,7 @@ struct staging {
   int older_words; /* in a row */
   struct staging_push pushes[PUSHES_MAX];
   int push_count;
+  const struct http_request *receiving; /* whose broadcast is waited for; NULL: none */
   int64_t retry_at_ms, retry_ms;
   bool stopping;
 };
@@ -205,21 +210,43 @@ static enum rc fill(struct staging *s, const void *bytes, size_t len, const stru
   return rc;
 }
 
+/* Into memory of its own, the caller's to free. */
+static enum rc receive(struct staging *s, const struct staging_push *push, char **out, struct err *err) {
+  *out = malloc(push->offer.bytes);
+  const enum rc rc =
+      *out ? intake_receive(&s->intake, &push->offer, *out, &s->end_of_broadcast, err)
+           : err_set(err, RC_NO_MEMORY, NULL, "a broadcast of %zu bytes was refused memory", push->offer.bytes);
+  pthread_mutex_lock(&s->mutex);
+  s->receiving = NULL;
+  pthread_mutex_unlock(&s->mutex);
+  if (rc == RC_OK) fault_incoming(s->options.host.fault, *out, push->offer.bytes);
+  return rc;
+}
+
 static void do_push(struct staging *s, const struct staging_push *push) {
   struct err err;
   struct policy policy = {.version = push->version, .digest = push->digest};
   snprintf(policy.run, sizeof policy.run, "%s", push->run);
   size_t len;
+  char *received = NULL;
   const char *bytes = http_body(push->request, &len);
   struct push_answer answer = {.staged = true};
   const int64_t begin_ms = clock_monotonic_ms();
-  if (fill(s, bytes, len, &policy, &answer.digest, &err) != RC_OK) {
+  enum rc rc = push->by_broadcast ? receive(s, push, &received, &err) : RC_OK;
+  if (rc == RC_OK && push->by_broadcast) {
+    bytes = received;
+    len = push->offer.bytes;
+  }
+  if (rc == RC_OK) rc = fill(s, bytes, len, &policy, &answer.digest, &err);
+  free(received);
+  if (rc != RC_OK) {
     log_warn("pushed version %lld of run %s is not staged: %s", (long long)push->version, push->run, err.message);
     http_fail(push->request, &err);
     return;
   }
-  log_info("version %lld of run %s is staged, %zu bytes in %lld ms", (long long)push->version, push->run, len,
-           (long long)(clock_monotonic_ms() - begin_ms));
+  metric_add(push->by_broadcast ? s->metric_broadcast : s->metric_body, 1);
+  log_info("version %lld of run %s is staged, %zu bytes%s in %lld ms", (long long)push->version, push->run, len,
+           push->by_broadcast ? " by broadcast" : "", (long long)(clock_monotonic_ms() - begin_ms));
   struct buf body = BUF_INIT;
   push_answer_encode(&answer, &body);
   http_reply_json(push->request, 200, &body);
@@ -278,9 +305,11 @@ static enum rc pull(struct staging *s, const struct word *word, struct err *err)
   rc = trainer_weights(&client, word->policy.run, word->policy.version, staging_host(s)->weights_file_max, &bytes,
                        PULL_DEADLINE_MS, err);
   if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &word->policy, &computed, err);
-  if (rc == RC_OK)
+  if (rc == RC_OK) {
+    metric_add(s->metric_pulled, 1);
     log_info("version %lld of run %s was pulled, %zu bytes", (long long)word->policy.version, word->policy.run,
              bytes.len);
+  }
   buf_free(&bytes);
   return rc;
 }
@@ -313,6 +342,8 @@ static void *stager_main(void *argument) {
     if (s->push_count > 0) {
       const struct staging_push push = s->pushes[0];
       memmove(&s->pushes[0], &s->pushes[1], (size_t)--s->push_count * sizeof s->pushes[0]);
+      s->receiving = push.by_broadcast ? push.request : NULL;
+      atomic_store(&s->end_of_broadcast, s->push_count > 0); /* what came after it is nearer to what is wanted */
       pthread_mutex_unlock(&s->mutex);
       activity_set(s->options.host.activity, ACTIVITY_LOADING, true);
       do_push(s, &push);
@@ -334,11 +365,20 @@ static void *stager_main(void *argument) {
   return NULL;
 }
 
+static struct metric *count_by(const char *labels) {
+  return metrics_register(METRIC_COUNTER, "leasehold_generation_versions_staged_total", labels,
+                          "Versions filled into the spare weights, by the way that their bytes came.");
+}
+
 enum rc staging_start(struct staging **out, const struct staging_options *options, struct err *err) {
   *out = NULL;
   struct staging *s = calloc(1, sizeof *s);
   if (!s) return err_set(err, RC_NO_MEMORY, NULL, "the stager was refused its memory");
   s->options = *options;
+  s->intake.fabric = options->fabric;
+  s->metric_body = count_by("way=\"http\"");
+  s->metric_broadcast = count_by("way=\"fabric\"");
+  s->metric_pulled = count_by("way=\"pull\"");
   s->retry_ms = RETRY_MIN_MS;
   pthread_mutex_init(&s->mutex, NULL);
   cond_init(&s->changed);
@@ -396,16 +436,27 @@ enum rc staging_push(struct staging *s, const struct staging_push *push, struct 
                  push->run, (long long)s->word.policy.version);
   } else {
     s->pushes[s->push_count++] = *push;
+    if (s->receiving) atomic_store(&s->end_of_broadcast, true); /* the trainer has turned to another way */
     pthread_cond_broadcast(&s->changed);
   }
   pthread_mutex_unlock(&s->mutex);
   return rc;
 }
 
+void staging_push_abandoned(struct staging *s, const struct http_request *request) {
+  pthread_mutex_lock(&s->mutex);
+  if (s->receiving == request) atomic_store(&s->end_of_broadcast, true);
+  for (int i = 0; i < s->push_count; i++) {
+    if (s->pushes[i].request == request) s->pushes[i].offer.wait_ms = 0;
+  }
+  pthread_mutex_unlock(&s->mutex);
+}
+
 void staging_stop(struct staging *s) {
   struct err err;
   pthread_mutex_lock(&s->mutex);
   s->stopping = true;
+  atomic_store(&s->end_of_broadcast, true);
   pthread_cond_broadcast(&s->changed);
   pthread_mutex_unlock(&s->mutex);
   atomic_store(&s->cancel, true);
@@ -419,6 +470,7 @@ void staging_stop(struct staging *s) {
 
 void staging_free(struct staging *s) {
   if (!s) return;
+  intake_leave(&s->intake);
   host_close(s->host);
   http_client_destroy(s->http);
   pthread_cond_destroy(&s->changed);

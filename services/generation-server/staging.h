@@ -1,7 +1,7 @@
 /* The stager: one thread that fills the spare set of weights while the engine decodes with the other, and keeps the
  * coordinator's word about which version is current.
  *
- *            push (trainer) or pull (late joiner)         the word names its digest
+ *   push (trainer: a body or a broadcast) or pull (late joiner)  the word names its digest
  *     EMPTY ------------------> FILLING --------> STAGED --------------------> ACTIVATING --engine swapped--> EMPTY (the set that decoded before)
  *       ^                          |                 |
  *       +--- refused, mismatch ----+                 +--> FILLING (another push or pull)
@@ -15,12 +15,14 @@
 #include "common/http/server.h"
 #include "common/wire/training.h"
 #include "services/generation-server/host.h"
+#include "services/generation-server/intake.h"
 
 struct staging;
 
 struct staging_options {
-  const char *token; /* for the trainer */
-  bool standalone;   /* no coordinator: a staged push is activated at once */
+  const char *token;     /* for the trainer */
+  struct fabric *fabric; /* borrowed; NULL: none */
+  bool standalone;       /* no coordinator: a staged push is activated at once */
   struct host_options host;
   void (*opened)(void *context, struct host *host); /* the model is known, the engine runs */
   void (*activated)(void *context);                 /* other weights decode now; any thread, must not block */
@@ -38,13 +40,17 @@ void staging_word(struct staging *s, const struct current_version *current);
 void staging_forget_word(struct staging *s);
 
 struct staging_push {
-  struct http_request *request; /* suspended; its body is the file; the stager replies */
+  struct http_request *request; /* suspended; its body is the file, unless it comes by broadcast; the stager replies */
   char run[LIMIT_NAME_MAX];
   int64_t version;
   struct digest digest;
+  bool by_broadcast;
+  struct intake_offer offer;
 };
 /* RC_FULL when pushes wait already; RC_UNAVAILABLE while the model is unknown. */
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err);
+/* Nobody waits for this push any more: what is waited for by broadcast will not come.  Any thread. */
+void staging_push_abandoned(struct staging *s, const struct http_request *request);
 /* Ends the thread, refuses waiting pushes, stops the engine. */
 void staging_stop(struct staging *s);
 /* Frees everything, the host included. NULL is fine. */

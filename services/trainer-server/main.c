@@ -1,12 +1,13 @@
 /* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer*.c (engine), jobs.c, unit.c,
- * checkpoint.c, publisher.c, registration.c, route_*.c.
+ * checkpoint.c, publisher.c, pool_*.c (weights by broadcast), registration.c, route_*.c.
  *
- * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of what mpirun starts is the server, the others follow it.
+ * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others follow it.
  * Any rank that ends ends all of them; whoever supervises mpirun starts it again. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/comm/fabric_open.h"
 #include "services/trainer-server/fault.h"
 #include "services/trainer-server/publisher.h"
 #include "services/trainer-server/registration.h"
@@ -25,7 +26,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 100, START_MS = 60000 };
 
 struct settings {
   struct program_settings program;
-  const char *coordinator, *advertise_url, *name, *device, *exactness, *isa, *fault;
+  const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault;
   int64_t rank_silence_ms;
   struct trainer_options trainer;
 };
@@ -50,9 +51,12 @@ static enum rc serve(struct settings *s, struct err *err) {
   struct publisher *publisher = NULL;
   struct registration *registration = NULL;
   struct http_server *server = NULL;
+  struct fabric *fabric = NULL;
   char url[LIMIT_URL_MAX];
-  enum rc rc = trainer_create(&trainer, &s->trainer, err);
-  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, err);
+  const struct device *device = &s->trainer.device;
+  enum rc rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
+  if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
+  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, fabric, err);
   if (rc != RC_OK) goto out;
   trainer_set_publisher(trainer, publisher); /* before the first job */
   const struct http_server_options options = {.bind_address = s->program.bind,
@@ -74,7 +78,10 @@ static enum rc serve(struct settings *s, struct err *err) {
                                              .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                              .token = s->program.token,
                                              .name = s->name,
-                                             .advertise_url = s->advertise_url};
+                                             .advertise_url = s->advertise_url,
+                                             .fabric = {.name = fabric ? s->fabric : NULL,
+                                                        .kind = fabric ? fabric->kind : NULL,
+                                                        .place = fabric ? fabric->place : 0}};
     if ((rc = registration_start(&registration, &tie, trainer, publisher, err)) != RC_OK) goto out;
   }
   rc = wait_for_end(trainer, err);
@@ -83,6 +90,7 @@ out:
   if (rc != RC_OK && s->trainer.comm) s->trainer.comm->give_up(s->trainer.comm);
   stop(s, trainer);
   publisher_destroy(publisher);
+  if (fabric) fabric->free(fabric);
   http_server_stop(server, DRAIN_MS);
   trainer_destroy(trainer);
   return rc;
@@ -100,7 +108,8 @@ static enum rc follow(struct settings *s, struct err *err) {
 }
 
 static enum rc run_rank(struct settings *s, struct err *err) {
-  const struct comm_mpi_options options = {.start_ms = START_MS, .silence_ms = s->rank_silence_ms};
+  const struct comm_mpi_options options = {
+      .start_ms = START_MS, .silence_ms = s->rank_silence_ms, .several_threads = s->fabric[0] != 0};
 #ifdef LEASEHOLD_NCCL
   s->trainer.link_devices = comm_nccl_create;
 #endif
@@ -122,6 +131,10 @@ int main(int argc, char **argv) {
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
        "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "trainer", 0, 0, "this worker's name"},
+      {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
+       "what connects this process with generation-servers beside HTTP, by a name that all of them are given: weights "
+       "go by "
+       "broadcast"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,
        "Hugging Face folder: config.json, tokenizer.json, model.safetensors"},
       {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0, "folder for checkpoints"},

@@ -29,7 +29,8 @@ static enum rc do_register(struct registration *r, const struct coordinator_clie
   const struct worker_register m = {.name = r->options.name,
                                     .kind = WORKER_TRAINER,
                                     .url = r->options.advertise_url,
-                                    .exactness = r->options.exactness};
+                                    .exactness = r->options.exactness,
+                                    .fabric = r->options.fabric};
   enum rc rc = coordinator_register(c, &m, &answer, &arena, CALL_MS, err);
   if (rc == RC_OK) {
     snprintf(r->worker_id, sizeof r->worker_id, "%s", answer.worker_id);

@@ -10,6 +10,7 @@ struct registration;
 struct registration_options {
   const char *coordinator_url, *token, *name, *advertise_url;
   enum worker_exactness exactness; /* what the kernels promise */
+  struct worker_fabric fabric;
 };
 /* Options' strings are borrowed. */
 enum rc registration_start(struct registration **out, const struct registration_options *options, struct trainer *t,

@@ -39,6 +39,27 @@ class Ranks:
     environment = staticmethod(environment)
 
 
+class Pool(Ranks):
+    """One mpirun for the trainer and, behind its ranks, generation-servers: {name: its flags}.  `sick`: {name: the fault that strikes it}.
+
+    The launcher does nothing about a lost process, so that the pool may lose some."""
+
+    def __init__(self, servers, count=1, sick=None, fabric="rack"):
+        super().__init__(count, blind=True, flags=["--fabric", fabric])
+        self.servers = {name: ["--fabric", fabric, *map(str, flags)] for name, flags in servers.items()}
+        self.sick = sick or {}
+
+    def command(self, flags):
+        coordinator = flags[flags.index("--coordinator") + 1]
+        command = super().command(flags)
+        for name, own in self.servers.items():
+            fault = self.sick.get(name)
+            program = (FAULT_BIN if fault else BIN) / "generation-server-mpi"
+            command += [":", "-n", "1", str(program), "--coordinator", coordinator, "--name", name, "--port", "0", "--port-file", f"{name}.port"]
+            command += [*own, *(["--fault", fault] if fault else [])]
+        return command
+
+
 def descendants(pid):
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):

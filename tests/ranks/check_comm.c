@@ -3,6 +3,7 @@
  *   collectives          every call against what it must give, with empty parts and with arrays of many pieces
  *   steps [MUTANT]       optimizer steps by shards; rank 0 prints the digest of the weights, which is that of one rank
  *                        unless MUTANT spoils the last rank: `doubled`, its sums count twice; `boundary`, its shard ends a block early
+ *   fabric               communicators of the fabric over MPI, beside the comm (check_fabric.h)
  *   silence MS           meets the others at barriers until one has been silent for MS
  *   late MS              rank 0 stays away from a barrier that the others wait MS for
  *   give-up              rank 0 gives up while the others wait
@@ -19,6 +20,7 @@
 #include "common/base/pool.h"
 #include "common/comm/comm.h"
 #include "common/model/optimizer.h"
+#include "tests/ranks/check_fabric.h"
 
 enum { WAIT_MS = 60000, RANKS_MAX = 64, LOST = 3 };
 
@@ -213,6 +215,15 @@ static void steps(const char *mutant) {
   pool_destroy(pool);
 }
 
+static void fabric(void) {
+  struct fabric *over_mpi;
+  struct err err;
+  must(fabric_mpi_create(&over_mpi, true, WAIT_MS, &err), &err);
+  fabric_check(comm, over_mpi, fail);
+  over_mpi->free(over_mpi);
+  if (comm->rank == 0) printf("a fabric of %d ranks over mpi carries right\n", comm->size);
+}
+
 /* --- losses --- */
 
 static void report(int64_t begun_ms, const struct err *err) {
@@ -260,7 +271,9 @@ static enum rc give_up(void) {
 int main(int argc, char **argv) {
   const char *mode = argc > 1 ? argv[1] : "", *detail = argc > 2 ? argv[2] : "";
   const bool silence = strcmp(mode, "silence") == 0;
-  const struct comm_mpi_options options = {.start_ms = WAIT_MS, .silence_ms = silence ? atoi(detail) : 20000};
+  const struct comm_mpi_options options = {.start_ms = WAIT_MS,
+                                           .silence_ms = silence ? atoi(detail) : 20000,
+                                           .several_threads = strcmp(mode, "fabric") == 0};
   struct err err;
   enum rc rc = RC_OK;
   must(comm_mpi_create(&comm, &options, &err), &err);
@@ -269,6 +282,8 @@ int main(int argc, char **argv) {
     collectives();
   else if (strcmp(mode, "steps") == 0)
     steps(detail);
+  else if (strcmp(mode, "fabric") == 0)
+    fabric();
   else if (silence)
     rc = meet_until_lost();
   else if (strcmp(mode, "late") == 0)
@@ -276,7 +291,7 @@ int main(int argc, char **argv) {
   else if (strcmp(mode, "give-up") == 0)
     rc = give_up();
   else
-    fail("expected collectives, steps [MUTANT], silence MS, late MS or give-up");
+    fail("expected collectives, steps [MUTANT], fabric, silence MS, late MS or give-up");
   comm->free(comm);
   return rc == RC_OK ? 0 : LOST;
 }

@@ -1,5 +1,5 @@
 /* One rank of the comm over NCCL, with a GPU each: `mpirun -n GPUS build/tests/ranks/check_nccl`.  Broadcast, all_gather and
- * reduce_scatter of device memory against what they must give.  It has been compiled and linked, and not run yet: only a
+ * reduce_scatter of device memory against what they must give; then the fabric over NCCL (check_fabric.h).  It has been compiled and linked, and not run yet: only a
  * machine with several GPUs can. */
 #include <cuda_runtime.h>
 #include <stdbool.h>
@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "common/comm/comm.h"
+#include "tests/ranks/check_fabric.h"
 
 enum { WAIT_MS = 60000, COUNT = 3000017 };
 
@@ -31,12 +32,14 @@ static void fetch(enum rc rc, const struct err *err) {
   must(cudaMemcpy(here, there, COUNT * sizeof *here, cudaMemcpyDeviceToHost) == cudaSuccess, "copying from the device");
 }
 
+static void fail(const char *what) { must(false, what); }
+
 int main(void) {
   const struct comm_mpi_options options = {.start_ms = WAIT_MS, .silence_ms = 10000};
   struct err err;
-  int devices = 0;
+  int devices = 0, device = 0;
   must(comm_mpi_create(&host, &options, &err) == RC_OK, err.message);
-  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) cudaSetDevice(host->rank % devices);
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) cudaSetDevice(device = host->rank % devices);
   must(comm_nccl_create(&comm, host, WAIT_MS, &err) == RC_OK, err.message);
   here = malloc(COUNT * sizeof *here);
   must(here && cudaMalloc((void **)&there, COUNT * sizeof *there) == cudaSuccess, "no memory");
@@ -63,6 +66,10 @@ int main(void) {
     for (int r = 0; r < comm->size; r++) sum += value_at(r, i);
     must(here[i] == sum, "reduce_scatter brought another sum");
   }
+  struct fabric *fabric;
+  must(fabric_nccl_create(&fabric, device, &err) == RC_OK, err.message);
+  fabric_check(host, fabric, fail);
+  fabric->free(fabric);
   if (comm->rank == 0) printf("device memory of %d ranks over %s is carried right\n", comm->size, comm->name);
   cudaFree(there);
   free(here);

@@ -80,14 +80,12 @@ HANDLER(on_result, "id", 200, "{\"repeated\":true}")
 HANDLER(on_versions, NULL, 200, "{}")
 HANDLER(on_runs, NULL, 200, "{\"run\":\"r1\",\"version\":0,\"digest\":" DIGEST_A ",\"state\":\"ready\"}")
 HANDLER(on_submit, NULL, 202, "{\"accepted\":true}")
-HANDLER(
-    on_batch, "id", 200,
-    "{\"batch_id\":\"b\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null,\"intervals\":[]}")
-HANDLER(
-    on_step, "id", 200,
-    "{\"step_id\":\"r1.1\",\"state\":\"done\",\"error\":null,\"version\":3,\"digest\":" DIGEST_A
-    ",\"grad_norm\":1.5,\"lr\":0.1,\"skipped\":false,\"step_us\":1,\"checkpoint_us\":2,\"push_us\":3,"
-    "\"pushes\":[],\"intervals\":[]}")
+HANDLER(on_batch, "id", 200,
+        "{\"batch_id\":\"b\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null,\"intervals\":[]}")
+HANDLER(on_step, "id", 200,
+        "{\"step_id\":\"r1.1\",\"state\":\"done\",\"error\":null,\"version\":3,\"digest\":" DIGEST_A
+        ",\"grad_norm\":1.5,\"lr\":0.1,\"skipped\":false,\"step_us\":1,\"checkpoint_us\":2,\"push_us\":3,"
+        "\"pushes\":[],\"intervals\":[]}")
 HANDLER(on_weights, "version", 200, "the weights")
 HANDLER(on_file, "name", 200, "{\"a\":1}")
 HANDLER(on_push, NULL, 200, "{\"staged\":true,\"digest\":" DIGEST_A "}")
@@ -165,8 +163,9 @@ static void a_worker_registers_and_beats(void **state) {
   check_ok(coordinator_register(&c, &m, &registered, &arena, DEADLINE_MS, &err), &err);
   assert_string_equal(registered.worker_id, "w3");
   assert_true(registered.epoch == 4 && registered.fence == UINT64_MAX && registered.heartbeat_ms == 500);
-  assert_string_equal(seen.body.data,
-                      "{\"name\":\"gen-1\",\"kind\":\"generation\",\"url\":\"http://g:1\",\"slots\":4,\"exactness\":\"invariant\"}");
+  assert_string_equal(
+      seen.body.data,
+      "{\"name\":\"gen-1\",\"kind\":\"generation\",\"url\":\"http://g:1\",\"slots\":4,\"exactness\":\"invariant\"}");
   assert_string_equal(seen.content_type, "application/json");
 
   struct worker_heartbeat_answer beat;
@@ -261,8 +260,8 @@ static void weights_are_pushed_with_their_digest(void **state) {
   struct err err = {0};
   struct push_answer pushed;
   const char bytes[] = {0, 1, 2, 0, 3};
-  check_ok(generation_push_weights(&c, "r1", 3, 4, &digest_a, bytes, sizeof bytes, &pushed, &arena, DEADLINE_MS, &err),
-           &err);
+  const struct pushed_version version = {"r1", 3, 4, digest_a};
+  check_ok(generation_push_weights(&c, &version, bytes, sizeof bytes, &pushed, &arena, DEADLINE_MS, &err), &err);
   assert_true(pushed.staged && digest_equal(&pushed.digest, &digest_a));
   assert_string_equal(seen.run, "r1");
   assert_string_equal(seen.version, "3");

@@ -191,7 +191,7 @@ static void a_lost_state_folder_is_replayed_in_silence(void **state) {
   pthread_mutex_unlock(&coordinator.lock);
   assert_int_equal(announced, 3);
   open_at(&g, &run, 3, 0, true);
-  struct push_target target = {"w1", server.url};
+  struct push_target target = {.worker_id = "w1", .url = server.url};
   for (int v = 0; v < ROUNDS; v++) {
     struct batch_status batch;
     struct step_status step;

@@ -255,7 +255,9 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
   groups_make(&arena, groups, 2, 4);
   rig_batch(&g, "r1", "r1.0.b0", 0, groups, 2, &batch, &arena);
   struct submit_step m = step_request("r1", "r1.0", 0, groups, 2, &arena);
-  struct push_target targets[] = {{"w7", good.url}, {"w8", liar.url}, {"w9", "http://127.0.0.1:1"}};
+  struct push_target targets[] = {{.worker_id = "w7", .url = good.url},
+                                  {.worker_id = "w8", .url = liar.url},
+                                  {.worker_id = "w9", .url = "http://127.0.0.1:1"}};
   m.push_to = targets;
   m.push_count = 3;
   pthread_mutex_lock(&coordinator.lock);

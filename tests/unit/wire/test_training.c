@@ -47,7 +47,8 @@ static const struct message batch_done_message = {
     .name = "batch_status done",
     .json =
         "{\"batch_id\":\"r7.12.b0\",\"state\":\"done\",\"error\":null,\"samples\":[{\"id\":\"r7.12.3.0\",\"logprobs\":["
-        "-0.5,null,-1.25]},{\"id\":\"r7.12.3.1\",\"logprobs\":[]}],\"logprobs_sha256\":\"" DIGEST_A "\","
+        "-0.5,null,-1.25]},{\"id\":\"r7.12.3.1\",\"logprobs\":[]}],\"logprobs_sha256\":\"" DIGEST_A
+        "\","
         "\"stats\":{\"loss\":-0.25,\"entropy_sum\":null,\"kl_reference_sum\":0,\"ratio_sum\":4,\"ratio_squares\":4,"
         "\"tokens\":4,\"clipped\":1,\"samples\":2,\"logprob_us\":10,"
         "\"compute_us\":20,\"poisoned\":true},\"intervals\":[[\"fill\",5,7],[\"logprob\",7,17],[\"compute\",17,37]]}",
@@ -75,16 +76,21 @@ static const struct message step_message = {
     .json =
         "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[\"r7.12.3\",\"r7.12."
         "4\"],\"denominator\":37,\"last\":true,"
-        "\"push_to\":[{\"worker_id\":\"w3\",\"url\":\"http://gen-1:8081\"}],\"stage_timeout_ms\":60000}",
-    .again = again_submit_step};
+        "\"push_to\":[{\"worker_id\":\"w3\",\"url\":\"http://gen-1:8081\"},{\"worker_id\":\"w4\",\"url\":\"http://"
+        "gen-2:8081\","
+        "\"fabric_place\":2}],\"stage_timeout_ms\":60000}",
+    .again = again_submit_step,
+    .optional = {"fabric_place"}};
 static const struct message step_done_message = {
     .name = "step_status done",
-    .json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
-            "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
-            "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B
-            "\",\"error\":null},"
-            "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":null,\"error\":\"no answer within 60000 ms\"}],"
-            "\"intervals\":[[\"step\",1,2],[\"push\",2,5]]}",
+    .json =
+        "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
+        "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
+        "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"way\":\"fabric\","
+        "\"digest\":\"" DIGEST_B
+        "\",\"error\":null},"
+        "{\"worker_id\":\"w4\",\"staged\":false,\"way\":null,\"digest\":null,\"error\":\"no answer within 60000 ms\"}],"
+        "\"intervals\":[[\"step\",1,2],[\"push\",2,5]]}",
     .again = again_step_status,
     .nullable = {"error", "grad_norm"}};
 static const struct message step_queued_message = {
@@ -96,15 +102,16 @@ static const struct message step_queued_message = {
     .again = again_step_status,
     .optional = {"version", "digest"},
     .nullable = {"error", "grad_norm"}};
-static const struct message announce_message = {.name = "version_announce",
-                                                .json =
-                                                    "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\","
-                                                    "\"epoch\":3,\"fence\":2,\"version\":13,\"digest\":\"" DIGEST_B
-                                                    "\",\"pushes\":["
-                                                    "{\"worker_id\":\"w4\",\"staged\":false,\"digest\":\"" DIGEST_A
-                                                    "\",\"error\":\"digests differ\"}]}",
-                                                .again = again_version_announce,
-                                                .optional = {"error"}};
+static const struct message announce_message = {
+    .name = "version_announce",
+    .json =
+        "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\","
+        "\"epoch\":3,\"fence\":2,\"version\":13,\"digest\":\"" DIGEST_B
+        "\",\"pushes\":["
+        "{\"worker_id\":\"w4\",\"staged\":false,\"way\":\"http\",\"digest\":\"" DIGEST_A
+        "\",\"error\":\"digests differ\"}]}",
+    .again = again_version_announce,
+    .optional = {"error", "way"}};
 static const struct message push_message = {
     .name = "push_answer", .json = "{\"staged\":true,\"digest\":\"" DIGEST_A "\"}", .again = again_push_answer};
 
@@ -234,8 +241,10 @@ static void states_errors_and_results_belong_together(void **state) {
   message_check_refused(&batch_failed_message, "too_large", "ok", "error.code");
   message_check_refused(&step_queued_message, "queued", "done", "version");
   message_check_refused(&step_done_message, "done", "failed", "error");
-  message_check_refused(&step_done_message, "true,\"digest\":\"" DIGEST_B "\"", "true,\"digest\":null",
+  message_check_refused(&step_done_message, "\"fabric\",\"digest\":\"" DIGEST_B "\"", "\"fabric\",\"digest\":null",
                         "pushes[0].digest");
+  message_check_refused(&step_done_message, "\"way\":\"fabric\"", "\"way\":\"pigeon\"", "pushes[0].way");
+  message_check_refused(&step_done_message, "\"way\":\"fabric\"", "\"way\":\"\"", "pushes[0].way");
   message_check_refused(&step_done_message, "[\"push\",2,5]", "[\"push\",2]", "intervals[1]");
   message_check_refused(&batch_done_message, "[\"fill\",5,7]", "[\"fill\",5,4]", "intervals[0]");
   message_check_refused(&push_message, "\"" DIGEST_A "\"", "null", "digest");
@@ -288,6 +297,7 @@ static void a_step_names_its_groups_once_and_divides_by_something(void **state) 
   message_check_refused(m, "\"denominator\":37", "\"denominator\":0", "denominator");
   message_check_refused(m, "\"denominator\":37", "\"denominator\":-1", "denominator");
   message_check_refused(m, "\"stage_timeout_ms\":60000", "\"stage_timeout_ms\":0", "stage_timeout_ms");
+  message_check_refused(m, "\"fabric_place\":2", "\"fabric_place\":-2", "push_to[1].fabric_place");
   message_check_refused(m, "http://gen-1:8081", "gen-1", "push_to[0].url");
   struct message empty = *m;
   empty.json =

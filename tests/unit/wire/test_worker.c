@@ -11,6 +11,13 @@ static const struct message register_message = {.name = "worker_register",
                                                     "{\"name\":\"gen-1.a_B\",\"kind\":\"generation\",\"url\":\"http://"
                                                     "10.0.0.7:8081\",\"slots\":8,\"exactness\":\"fastest\"}",
                                                 .again = again_worker_register};
+static const struct message fabric_message = {.name = "worker_register with a fabric",
+                                              .json =
+                                                  "{\"name\":\"trainer\",\"kind\":\"trainer\",\"url\":\"http://"
+                                                  "10.0.0.7:8082\",\"slots\":0,\"exactness\":\"invariant\","
+                                                  "\"fabric\":{\"name\":\"rack-7\",\"kind\":\"mpi\",\"place\":12}}",
+                                              .again = again_worker_register,
+                                              .optional = {"fabric"}};
 static const struct message registered_message = {
     .name = "worker_registered",
     .json =
@@ -35,7 +42,7 @@ static const struct message answer_message = {.name = "worker_heartbeat_answer",
                                               .again = again_worker_heartbeat_answer,
                                               .nullable = {"current"}};
 
-static const struct message *const all[] = {&register_message, &registered_message, &heartbeat_message,
+static const struct message *const all[] = {&register_message, &fabric_message, &registered_message, &heartbeat_message,
                                             &answer_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
@@ -116,6 +123,16 @@ static void slots_belong_to_the_kind_of_worker(void **state) {
                          "\"trainer\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
 }
 
+static void a_fabric_has_a_name_a_kind_and_a_place(void **state) {
+  (void)state;
+  message_check_refused(&fabric_message, "\"rack-7\"", "\"rack 7\"", "fabric.name");
+  message_check_refused(&fabric_message, "\"rack-7\"", "\"\"", "fabric.name");
+  message_check_refused(&fabric_message, "\"mpi\"", "\"m/i\"", "fabric.kind");
+  message_check_refused(&fabric_message, ":12}", ":-1}", "fabric.place");
+  message_check_refused(&fabric_message, ":12}", ":9007199254740992}", "fabric.place");
+  message_check_accepted(&fabric_message, ":12}", ":0}");
+}
+
 static void numbers_and_digests_keep_their_bounds(void **state) {
   (void)state;
   message_check_refused(&registered_message, "\"heartbeat_ms\":1000", "\"heartbeat_ms\":0", "heartbeat_ms");
@@ -152,6 +169,7 @@ static void too_many_leases_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_fabric_has_a_name_a_kind_and_a_place),
       cmocka_unit_test(every_message_reads_back_as_it_was_written),
       cmocka_unit_test(every_spoilt_member_is_refused),
       cmocka_unit_test(the_fields_arrive_where_they_belong),

@@ -1,0 +1,249 @@
+/* The fabric over NCCL, of GPUs that reach each other: see fabric.h.
+ *
+ * Compiled and linked where nccl.h is; it has not run yet, for only a machine with several GPUs can show that it does.
+ *
+ *   root:    bytes --> pinned piece --> device piece --NCCL--> device piece --> pinned piece --> bytes   :members
+ *
+ * What is pushed is a file in the host's memory, and staged from there; so bytes pass through a window of WINDOW pieces, in
+ * pinned memory and on the device, on a stream of its own: copies of one piece go beside the broadcast of another.
+ *
+ * NCCL itself neither bounds a wait nor finds a lost member.  So the communicator is nonblocking, every call is polled with
+ * a deadline and with `cancel`, and a lost communicator is aborted, which ends the kernels that wait for the dead.  The
+ * window is the fabric's, which has one communicator at a time. */
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/comm/fabric.h"
+#include "common/comm/patience.h"
+#include "common/comm/polling.h"
+
+enum { PIECE_BYTES = 4 << 20, WINDOW = 4, END_MS = 1000 };
+
+struct fabric_nccl {
+  struct fabric fabric; /* first: the table */
+  int device;
+  cudaStream_t stream;
+  cudaEvent_t through[WINDOW]; /* a slot's piece is where it is to go */
+  char *pinned, *on_device;    /* [WINDOW * PIECE_BYTES] */
+  bool made;
+};
+
+struct group {
+  struct comm comm; /* first: the table */
+  struct fabric_nccl *fabric;
+  ncclComm_t nccl; /* NULL: aborted */
+  const atomic_bool *cancel;
+  atomic_bool given_up, lost;
+};
+
+static struct group *group_of(struct comm *c) { return (struct group *)c; }
+static struct fabric_nccl *fabric_of(struct fabric *f) { return (struct fabric_nccl *)f; }
+
+static enum rc cuda_answer(cudaError_t answer, const char *what, struct err *err) {
+  if (answer == cudaSuccess) return RC_OK;
+  return err_set(err, RC_UNAVAILABLE, NULL, "%s by CUDA failed: %s", what, cudaGetErrorString(answer));
+}
+
+static enum rc nccl_answer(ncclResult_t answer, const char *what, struct err *err) {
+  if (answer == ncclSuccess || answer == ncclInProgress) return RC_OK;
+  return err_set(err, RC_UNAVAILABLE, NULL, "%s by NCCL failed: %s", what, ncclGetErrorString(answer));
+}
+
+static void lose(struct group *g) {
+  atomic_store(&g->lost, true);
+  if (g->nccl) ncclCommAbort(g->nccl);
+  g->nccl = NULL;
+}
+
+struct wait {
+  struct patience patience;
+  int64_t wait_ms, begun_us;
+};
+
+static struct wait wait_of(int64_t wait_ms) {
+  const int64_t now_us = clock_monotonic_us();
+  return (struct wait){.patience = patience_of(wait_ms, now_us), .wait_ms = wait_ms, .begun_us = now_us};
+}
+
+/* Until NCCL has taken the last call in and, unless `event` is NULL, the stream has come to it. */
+static enum rc settle(struct group *g, struct wait *w, cudaEvent_t event, const char *what, struct err *err) {
+  for (w->begun_us = clock_monotonic_us();;) {
+    ncclResult_t state = ncclInternalError;
+    enum rc rc = nccl_answer(ncclCommGetAsyncError(g->nccl, &state), what, err);
+    if (rc == RC_OK) rc = nccl_answer(state, what, err);
+    if (rc != RC_OK) return rc;
+    if (state == ncclSuccess) {
+      const cudaError_t reached = event ? cudaEventQuery(event) : cudaSuccess;
+      if (reached != cudaErrorNotReady) return cuda_answer(reached, what, err);
+    }
+    const int64_t now_us = clock_monotonic_us();
+    if (atomic_load(&g->given_up) || atomic_load(g->cancel))
+      return err_set(err, RC_UNAVAILABLE, NULL, "%s was given up by member %d of %d", what, g->comm.rank, g->comm.size);
+    if (patience_over(&w->patience, now_us))
+      return err_set(err, RC_UNAVAILABLE, NULL, "%s by member %d of %d did not end within %lld ms", what, g->comm.rank,
+                     g->comm.size, (long long)w->wait_ms);
+    polling_rest(now_us - w->begun_us);
+  }
+}
+
+static size_t piece_bytes(size_t count, size_t piece) {
+  const size_t left = count - piece * PIECE_BYTES;
+  return left < PIECE_BYTES ? left : PIECE_BYTES;
+}
+
+/* Sets a piece on its way, its slot being free. */
+static enum rc piece_begin(struct group *g, char *bytes, size_t count, size_t piece, struct wait *w, struct err *err) {
+  struct fabric_nccl *f = g->fabric;
+  const size_t slot = piece % WINDOW, n = piece_bytes(count, piece);
+  char *pinned = f->pinned + slot * PIECE_BYTES, *there = f->on_device + slot * PIECE_BYTES;
+  const bool root = g->comm.rank == 0;
+  enum rc rc = RC_OK;
+  if (root) {
+    memcpy(pinned, bytes + piece * PIECE_BYTES, n);
+    rc = cuda_answer(cudaMemcpyAsync(there, pinned, n, cudaMemcpyHostToDevice, f->stream), "broadcast", err);
+  }
+  if (rc == RC_OK) rc = nccl_answer(ncclBroadcast(there, there, n, ncclUint8, 0, g->nccl, f->stream), "broadcast", err);
+  if (rc == RC_OK) rc = settle(g, w, NULL, "broadcast", err); /* only then is it on the stream */
+  if (rc == RC_OK && !root)
+    rc = cuda_answer(cudaMemcpyAsync(pinned, there, n, cudaMemcpyDeviceToHost, f->stream), "broadcast", err);
+  return rc == RC_OK ? cuda_answer(cudaEventRecord(f->through[slot], f->stream), "broadcast", err) : rc;
+}
+
+static enum rc piece_end(struct group *g, char *bytes, size_t count, size_t piece, struct wait *w, struct err *err) {
+  const size_t slot = piece % WINDOW;
+  const enum rc rc = settle(g, w, g->fabric->through[slot], "broadcast", err);
+  if (rc == RC_OK && g->comm.rank > 0)
+    memcpy(bytes + piece * PIECE_BYTES, g->fabric->pinned + slot * PIECE_BYTES, piece_bytes(count, piece));
+  return rc;
+}
+
+static enum rc group_check(struct comm *comm, struct err *err) {
+  struct group *g = group_of(comm);
+  if (!atomic_load(&g->lost) && !atomic_load(&g->given_up)) return RC_OK;
+  return err_set(err, RC_UNAVAILABLE, NULL, "the communicator of member %d of %d is lost", comm->rank, comm->size);
+}
+
+static enum rc group_broadcast(struct comm *comm, void *bytes, size_t count, int root, int64_t wait_ms,
+                               struct err *err) {
+  struct group *g = group_of(comm);
+  const size_t pieces = (count + PIECE_BYTES - 1) / PIECE_BYTES;
+  struct wait w = wait_of(wait_ms);
+  size_t begun = 0;
+  enum rc rc = group_check(comm, err);
+  if (rc == RC_OK && root != 0)
+    rc = err_set(err, RC_UNSUPPORTED, NULL, "a group broadcasts from rank 0, not from %d", root);
+  if (rc == RC_OK) rc = cuda_answer(cudaSetDevice(g->fabric->device), "broadcast", err);
+  for (size_t done = 0; done < pieces && rc == RC_OK;) {
+    if (begun < pieces && begun < done + WINDOW)
+      rc = piece_begin(g, bytes, count, begun++, &w, err);
+    else
+      rc = piece_end(g, bytes, count, done++, &w, err);
+  }
+  if (rc != RC_OK) lose(g);
+  return rc;
+}
+
+static void group_give_up(struct comm *comm) { atomic_store(&group_of(comm)->given_up, true); }
+
+static void group_free(struct comm *comm) {
+  lose(group_of(comm)); /* what it carried is through, or lost: nobody is waited for */
+  free(comm);
+}
+
+/* --- the fabric --- */
+
+static void window_free(struct fabric_nccl *f) {
+  for (int s = 0; s < WINDOW; s++) {
+    if (f->through[s]) cudaEventDestroy(f->through[s]);
+    f->through[s] = NULL;
+  }
+  if (f->stream) cudaStreamDestroy(f->stream);
+  cudaFreeHost(f->pinned);
+  cudaFree(f->on_device);
+  f->stream = NULL;
+  f->pinned = f->on_device = NULL;
+}
+
+/* At the first joining: a service that never pushes needs no window. */
+static enum rc window_make(struct fabric_nccl *f, struct err *err) {
+  enum rc rc = cuda_answer(cudaSetDevice(f->device), "joining", err);
+  if (f->made || rc != RC_OK) return rc;
+  rc = cuda_answer(cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking), "joining", err);
+  for (int s = 0; s < WINDOW && rc == RC_OK; s++)
+    rc = cuda_answer(cudaEventCreateWithFlags(&f->through[s], cudaEventDisableTiming), "joining", err);
+  if (rc == RC_OK)
+    rc = cuda_answer(cudaHostAlloc((void **)&f->pinned, WINDOW * PIECE_BYTES, cudaHostAllocDefault), "joining", err);
+  if (rc == RC_OK) rc = cuda_answer(cudaMalloc((void **)&f->on_device, WINDOW * PIECE_BYTES), "joining", err);
+  f->made = rc == RC_OK;
+  if (rc != RC_OK) window_free(f);
+  return rc;
+}
+
+/* What a lost communicator had set on its way has come to its end. */
+static enum rc window_drain(struct fabric_nccl *f, struct err *err) {
+  struct patience patience = patience_of(END_MS, clock_monotonic_us());
+  cudaError_t state;
+  while ((state = cudaStreamQuery(f->stream)) == cudaErrorNotReady && !patience_over(&patience, clock_monotonic_us()))
+    polling_rest(POLLING_EAGER_US);
+  return cuda_answer(state, "joining", err);
+}
+
+static enum rc nccl_join(struct fabric *fabric, struct comm **out, const struct fabric_seat *seat, int64_t wait_ms,
+                         struct err *err) {
+  struct fabric_nccl *f = fabric_of(fabric);
+  ncclUniqueId id;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  struct wait w = wait_of(wait_ms);
+  config.blocking = 0;
+  enum rc rc = fabric_seat_check(seat->token, seat->rank, seat->size, err);
+  if (rc == RC_OK) rc = fabric_token_read_bytes(seat->token, &id, sizeof id, err);
+  if (rc == RC_OK) rc = window_make(f, err);
+  if (rc == RC_OK) rc = window_drain(f, err);
+  if (rc != RC_OK) return rc;
+  struct group *g = calloc(1, sizeof *g);
+  if (!g) return err_set(err, RC_NO_MEMORY, NULL, "a communicator's state was refused memory");
+  g->comm = (struct comm){.name = f->fabric.kind,
+                          .rank = seat->rank,
+                          .size = seat->size,
+                          .broadcast = group_broadcast,
+                          .check = group_check,
+                          .give_up = group_give_up,
+                          .free = group_free};
+  g->fabric = f;
+  g->cancel = seat->cancel;
+  rc = nccl_answer(ncclCommInitRankConfig(&g->nccl, seat->size, id, seat->rank, &config), "joining", err);
+  if (rc == RC_OK) rc = settle(g, &w, NULL, "joining", err);
+  if (rc != RC_OK) {
+    group_free(&g->comm);
+    return rc;
+  }
+  *out = &g->comm;
+  return RC_OK;
+}
+
+static enum rc nccl_token(struct fabric *fabric, char out[FABRIC_TOKEN_MAX], struct err *err) {
+  ncclUniqueId id;
+  (void)fabric;
+  _Static_assert(2 * sizeof id < FABRIC_TOKEN_MAX, "room for an id in hexadecimal");
+  const enum rc rc = nccl_answer(ncclGetUniqueId(&id), "a token", err);
+  if (rc == RC_OK) fabric_token_write_bytes(out, &id, sizeof id);
+  return rc;
+}
+
+static void nccl_free(struct fabric *fabric) {
+  struct fabric_nccl *f = fabric_of(fabric);
+  if (f->made && cudaSetDevice(f->device) == cudaSuccess) window_free(f);
+  free(f);
+}
+
+enum rc fabric_nccl_create(struct fabric **out, int device, struct err *err) {
+  struct fabric_nccl *f = calloc(1, sizeof *f);
+  if (!f) return err_set(err, RC_NO_MEMORY, NULL, "the fabric's state was refused memory");
+  f->fabric = (struct fabric){.kind = "nccl", .token = nccl_token, .join = nccl_join, .free = nccl_free};
+  f->device = device;
+  *out = &f->fabric;
+  return RC_OK;
+}

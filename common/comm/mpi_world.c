@@ -1,0 +1,130 @@
+/* See mpi_world.h. */
+#include "common/comm/mpi_world.h"
+
+#include <pthread.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/queue.h"
+#include "common/comm/patience.h"
+
+enum { LOOK_MS = 20 };
+
+enum keeping { KEEPING_NOTHING, KEEPING_STARTING, KEEPING_WORLD, KEEPING_ENDING, KEEPING_ENDED, KEEPING_FAILED };
+
+static struct {
+  pthread_mutex_t lock; /* guards everything here but `world`, which is constant from KEEPING_WORLD on */
+  pthread_cond_t changed;
+  pthread_t thread;
+  enum keeping state;
+  int users;
+  bool lost;
+  enum mpi_role role;
+  struct err why; /* of KEEPING_FAILED */
+  struct mpi_world world;
+} keeper = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+enum rc mpi_answer(int answer, const char *what, struct err *err) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length;
+  if (answer == MPI_SUCCESS) return RC_OK;
+  MPI_Error_string(answer, text, &length);
+  return err_set(err, RC_UNAVAILABLE, NULL, "%s by MPI failed: %.300s", what, text);
+}
+
+/* Every process of every role does the same, in this order. */
+static enum rc divide(struct mpi_world *w, enum mpi_role role, struct err *err) {
+  MPI_Comm_rank(MPI_COMM_WORLD, &w->place);
+  MPI_Comm_size(MPI_COMM_WORLD, &w->places);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  const enum rc rc =
+      mpi_answer(MPI_Comm_split(MPI_COMM_WORLD, (int)role, w->place, &w->peers), "dividing the processes", err);
+  return rc == RC_OK ? mpi_answer(MPI_Comm_dup(MPI_COMM_WORLD, &w->all), "dividing the processes", err) : rc;
+}
+
+static enum rc start(struct mpi_world *w, enum mpi_role role, struct err *err) {
+  const int wanted = w->several_threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED;
+  int provided = MPI_THREAD_SINGLE;
+  if (MPI_Init_thread(NULL, NULL, wanted, &provided) != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED)
+    return err_set(err, RC_UNAVAILABLE, NULL, "MPI could not be started");
+  w->several_threads = provided == MPI_THREAD_MULTIPLE;
+  return divide(w, role, err);
+}
+
+static void become(enum keeping state) {
+  pthread_mutex_lock(&keeper.lock);
+  keeper.state = state;
+  pthread_cond_broadcast(&keeper.changed);
+  pthread_mutex_unlock(&keeper.lock);
+}
+
+static void *keeper_main(void *unused) {
+  (void)unused;
+  const enum rc rc = start(&keeper.world, keeper.role, &keeper.why);
+  become(rc == RC_OK ? KEEPING_WORLD : KEEPING_FAILED);
+  if (rc != RC_OK) return NULL;
+  pthread_mutex_lock(&keeper.lock);
+  while (keeper.state != KEEPING_ENDING) {
+    const struct timespec look = clock_deadline_in(PATIENCE_LOOK_MS);
+    pthread_cond_timedwait(&keeper.changed, &keeper.lock, &look);
+  }
+  pthread_mutex_unlock(&keeper.lock);
+  MPI_Finalize();
+  become(KEEPING_ENDED);
+  return NULL;
+}
+
+/* Until the keeper has left `from`; false when it has not within ms.  Lock held. */
+static bool await(enum keeping from, int64_t ms) {
+  struct patience patience = patience_of(ms, clock_monotonic_us());
+  while (keeper.state == from && !patience_over(&patience, clock_monotonic_us())) {
+    const struct timespec look = clock_deadline_in(LOOK_MS);
+    pthread_cond_timedwait(&keeper.changed, &keeper.lock, &look);
+  }
+  return keeper.state != from;
+}
+
+enum rc mpi_world_take(struct mpi_world **out, enum mpi_role role, bool several_threads, int64_t start_ms,
+                       struct err *err) {
+  enum rc rc = RC_OK;
+  pthread_mutex_lock(&keeper.lock);
+  if (keeper.state == KEEPING_NOTHING) {
+    cond_init(&keeper.changed);
+    keeper.role = role;
+    keeper.world.several_threads = several_threads;
+    keeper.state = KEEPING_STARTING;
+    if (pthread_create(&keeper.thread, NULL, keeper_main, NULL) != 0) {
+      keeper.state = KEEPING_NOTHING;
+      rc = err_set(err, RC_NO_MEMORY, NULL, "MPI's thread could not be started");
+    }
+  }
+  if (rc == RC_OK && !await(KEEPING_STARTING, start_ms)) /* the keeper hangs in MPI_Init, and is left behind */
+    rc = err_set(err, RC_UNAVAILABLE, NULL, "the processes that mpirun started did not find each other within %lld ms",
+                 (long long)start_ms);
+  if (rc == RC_OK && keeper.state == KEEPING_FAILED) {
+    rc = keeper.why.rc;
+    if (err) *err = keeper.why;
+  } else if (rc == RC_OK && (keeper.state != KEEPING_WORLD || keeper.lost)) {
+    rc = err_set(err, RC_UNAVAILABLE, NULL, "MPI cannot be started twice in a process");
+  }
+  if (rc == RC_OK) keeper.users++;
+  pthread_mutex_unlock(&keeper.lock);
+  *out = &keeper.world;
+  return rc;
+}
+
+void mpi_world_give(struct mpi_world *world, bool lost, int64_t end_ms) {
+  if (!world) return;
+  pthread_mutex_lock(&keeper.lock);
+  keeper.lost |= lost;
+  const bool end = --keeper.users == 0 && !keeper.lost;
+  bool ended = false;
+  if (end) {
+    keeper.state = KEEPING_ENDING;
+    pthread_cond_broadcast(&keeper.changed);
+    ended = await(KEEPING_ENDING, end_ms);
+  }
+  pthread_mutex_unlock(&keeper.lock);
+  if (ended) pthread_join(keeper.thread, NULL);
+  if (end && !ended) log_warn("MPI did not end within %lld ms; it is left behind", (long long)end_ms);
+}
