@@ -245,8 +245,13 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
+# --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
+$(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call LINK_LIBS,model)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
+
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all test-compose bench bench-pipeline e2e faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all test-compose test-bochs bench bench-pipeline e2e faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -285,6 +290,9 @@ bench-pipeline: all ## what overlap is worth: the demo's RL phase pipelined agai
 test-compose: ## the containers on a real docker engine (without one it says so and skips)
 	@tests/e2e/compose-test || [ $$? = 77 ]
 
+test-bochs: ## the AMX kernels on real tile instructions inside an emulated CPU, about an hour (BOCHS=/path/to/bochs; without it, it says what it needs and skips)
+	@tests/bochs/run || [ $$? = 77 ]
+
 e2e: ## end-to-end tests over real processes (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
 
@@ -313,7 +321,7 @@ demo-data: ## the demo's data files are what their script makes; train, validati
 	@$(PYTHON) tests/tools/check-demo-data
 
 lint: ## shell scripts, long files and functions (warnings to think about)
-	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh deploy/docker/healthcheck; fi
+	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh tests/bochs/run tests/bochs/services tests/bochs/init deploy/docker/healthcheck; fi
 	@wc -l $$(git ls-files '*.c' '*.h' '*.cu' '*.cc') | awk '$$1 > 800 && $$2 != "total" { print "long file:", $$0 }'
 
 # Sanitizers, each a build of its own; there are no suppressions.  The instrumentation confuses the compiler's truncation warnings, which stay on everywhere
