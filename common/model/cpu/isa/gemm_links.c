@@ -145,8 +145,23 @@ void ISA_NAME(gemm_weight_backward_links)(const void *args, size_t begin, size_t
     window_compute(&all, s, &w);
 }
 
-/* Whether the instruction does what this file says, over some thousand lanes: ordinary numbers, sums that cancel,
- * products around the smallest normal number, zeros, infinities, NaNs. */
+/* Lanes whose bf16, made by the conversions from high and low, is not the nearest one, ties to even; normal numbers. */
+static uint32_t badly_rounded(vu high, vu low) {
+  const vu wide[2] = {low, high};
+  const h32 both = (h32)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  uint32_t wrong = 0;
+  for (int i = 0; i < 2; i++) {
+    const h16 one = round16((vf)wide[i]);
+    for (int l = 0; l < VL; l++) {
+      const uint32_t bits = wide[i][l], nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+      wrong |= (one[l] ^ nearest) | (both[i * VL + l] ^ nearest);
+    }
+  }
+  return wrong;
+}
+
+/* Whether the instructions do what this file says, over some thousand lanes: ordinary numbers, sums that cancel,
+ * products around the smallest normal number, zeros, infinities, NaNs; and numbers halfway between two bf16. */
 bool ISA_NAME(links_hold)(void) {
   const unsigned saved = _mm_getcsr();
   uint32_t state = 1, wrong = 0;
@@ -164,6 +179,9 @@ bool ISA_NAME(links_hold)(void) {
     const vf two = vfma((vf)(a << 16), (vf)(w << 16), vfma((vf)(a & 0xffff0000u), (vf)(w & 0xffff0000u), acc));
     const vi same = ((vi)one == (vi)two) | ((one != one) & (two != two));
     for (int l = 0; l < VL; l++) wrong |= (uint32_t)~same[l];
+    /* the exponent of 1 instead of the operands', which may be anything */
+    const vu x = (a & 0x807fffffu) | 0x3f800000u, y = (w & 0x807f0000u) | 0x3f808000u;
+    wrong |= badly_rounded(x, y) | badly_rounded(y, x);
   }
   _mm_setcsr(saved);
   return wrong == 0;
