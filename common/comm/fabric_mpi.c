@@ -17,11 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/clock.h"
-#include "common/comm/fabric.h"
+#include "common/comm/membership.h"
 #include "common/comm/mpi_world.h"
-#include "common/comm/patience.h"
-#include "common/comm/polling.h"
 
 enum { PIECE_BYTES = 1 << 20, WINDOW = 4, CHILDREN = 2, TAG_FIRST = 1024, TAGS = 30000, END_MS = 5000, NOBODY = -1 };
 
@@ -63,42 +60,17 @@ struct fabric_mpi {
 };
 
 struct group {
-  struct comm comm; /* first: the table */
+  struct membership member; /* first */
   struct fabric_mpi *fabric;
   struct window *window;
   uint64_t serial;
   int tag, parent, children[CHILDREN];
-  const atomic_bool *cancel;
-  atomic_bool given_up, lost;
 };
 
 static struct group *group_of(struct comm *c) { return (struct group *)c; }
 static struct fabric_mpi *fabric_of(struct fabric *f) { return (struct fabric_mpi *)f; }
 
-/* --- waiting --- */
-
-struct wait {
-  struct patience patience;
-  int64_t wait_ms, moved_us;
-};
-
-static struct wait wait_of(int64_t wait_ms) {
-  const int64_t now_us = clock_monotonic_us();
-  return (struct wait){.patience = patience_of(wait_ms, now_us), .wait_ms = wait_ms, .moved_us = now_us};
-}
-
-/* Before another look: RC_OK, or why there is to be none. */
-static enum rc wait_on(struct wait *w, const struct group *g, bool moved, const char *what, struct err *err) {
-  const int64_t now_us = clock_monotonic_us();
-  if (moved) w->moved_us = now_us;
-  if (atomic_load(&g->given_up) || atomic_load(g->cancel))
-    return err_set(err, RC_UNAVAILABLE, NULL, "%s was given up by member %d of %d", what, g->comm.rank, g->comm.size);
-  if (patience_over(&w->patience, now_us))
-    return err_set(err, RC_UNAVAILABLE, NULL, "%s by member %d of %d did not end within %lld ms", what, g->comm.rank,
-                   g->comm.size, (long long)w->wait_ms);
-  polling_rest(now_us - w->moved_us);
-  return RC_OK;
-}
+/* --- messages --- */
 
 /* *done when the message is through; *bytes, unless NULL, is how long a received one was. */
 static enum rc look(MPI_Request *request, bool *done, int *bytes, const char *what, struct err *err) {
@@ -214,7 +186,7 @@ static enum rc piece_begin(struct group *g, struct transfer *t, bool *moved, str
   struct slot *slot = &g->window->slots[t->begun % WINDOW];
   const size_t bytes = piece_bytes(t, t->begun);
   *moved = true;
-  if (g->comm.rank > 0) {
+  if (g->member.comm.rank > 0) {
     t->begun++;
     return receive_from(g, g->parent, slot->bytes, PIECE_BYTES, &slot->receiving, "broadcast", err);
   }
@@ -255,32 +227,22 @@ static enum rc piece_end(struct group *g, struct transfer *t, bool *moved, struc
   return RC_OK;
 }
 
-static enum rc group_check(struct comm *comm, struct err *err) {
-  struct group *g = group_of(comm);
-  if (!atomic_load(&g->lost) && !atomic_load(&g->given_up)) return RC_OK;
-  return err_set(err, RC_UNAVAILABLE, NULL, "the communicator of member %d of %d is lost", comm->rank, comm->size);
-}
-
 static enum rc group_broadcast(struct comm *comm, void *bytes, size_t count, int root, int64_t wait_ms,
                                struct err *err) {
   struct group *g = group_of(comm);
   struct transfer t = {.bytes = bytes, .count = count, .pieces = (count + PIECE_BYTES - 1) / PIECE_BYTES};
   struct wait wait = wait_of(wait_ms);
-  enum rc rc = group_check(comm, err);
-  if (rc == RC_OK && root != 0)
-    rc = err_set(err, RC_UNSUPPORTED, NULL, "a group broadcasts from rank 0, not from %d", root);
+  enum rc rc = membership_broadcasts(comm, root, err);
   while (rc == RC_OK && t.done < t.pieces) {
     bool moved = false;
     rc = piece_begin(g, &t, &moved, err);
     if (rc == RC_OK) rc = piece_receive(g, &t, &moved, err);
     if (rc == RC_OK) rc = piece_end(g, &t, &moved, err);
-    if (rc == RC_OK && t.done < t.pieces) rc = wait_on(&wait, g, moved, "broadcast", err);
+    if (rc == RC_OK && t.done < t.pieces) rc = wait_on(&wait, &g->member, moved, "broadcast", err);
   }
-  if (rc != RC_OK) atomic_store(&g->lost, true);
+  if (rc != RC_OK) atomic_store(&g->member.lost, true);
   return rc;
 }
-
-static void group_give_up(struct comm *comm) { atomic_store(&group_of(comm)->given_up, true); }
 
 static void group_free(struct comm *comm) {
   struct group *g = group_of(comm);
@@ -343,7 +305,7 @@ static enum rc seat_all(struct group *g, const struct fabric_seat *seat, struct 
     bool left = false;
     rc = look(&to[m].request, &left, NULL, "joining", err);
     if (left) m++;
-    if (rc == RC_OK && !left) rc = wait_on(wait, g, false, "joining", err);
+    if (rc == RC_OK && !left) rc = wait_on(wait, &g->member, false, "joining", err);
   }
   const struct seating own = seating_of(g->serial, 0, seat->size, seat->places);
   sit(g, &own);
@@ -359,7 +321,7 @@ static enum rc join_as_root(struct group *g, const struct fabric_seat *seat, int
   while (rc == RC_OK && missing > 0) {
     bool moved = false;
     rc = hellos_look(g, seat, &missing, &moved, err);
-    if (rc == RC_OK && missing > 0) rc = wait_on(&wait, g, moved, "joining", err);
+    if (rc == RC_OK && missing > 0) rc = wait_on(&wait, &g->member, moved, "joining", err);
   }
   if (rc == RC_OK) return seat_all(g, seat, &wait, err);
   while (g->window->greetings[first].came) first++;
@@ -371,7 +333,7 @@ static enum rc join_as_member(struct group *g, int64_t root, int64_t wait_ms, st
   struct greeting *mine = &g->window->greetings[0], *answer = &g->window->greetings[1];
   struct wait wait = wait_of(wait_ms);
   bool came = false;
-  mine->hello = (struct hello){.serial = g->serial, .rank = g->comm.rank, .size = g->comm.size};
+  mine->hello = (struct hello){.serial = g->serial, .rank = g->member.comm.rank, .size = g->member.comm.size};
   answer->receiving = true;
   enum rc rc = receive_from(g, (int)root, &answer->seating, sizeof answer->seating, &answer->request, "joining", err);
   if (rc == RC_OK) rc = send_to(g, (int)root, &mine->hello, sizeof mine->hello, &mine->request, "joining", err);
@@ -380,7 +342,7 @@ static enum rc join_as_member(struct group *g, int64_t root, int64_t wait_ms, st
     rc = look(&answer->request, &came, &bytes, "joining", err);
     if (came && (bytes != (int)sizeof answer->seating || answer->seating.serial != g->serial))
       rc = err_set(err, RC_UNAVAILABLE, NULL, "joining: the root answered %d bytes of another group", bytes);
-    if (rc == RC_OK && !came) rc = wait_on(&wait, g, false, "joining", err);
+    if (rc == RC_OK && !came) rc = wait_on(&wait, &g->member, false, "joining", err);
   }
   if (rc == RC_OK) sit(g, &answer->seating);
   return rc;
@@ -393,17 +355,17 @@ static struct group *group_new(struct fabric_mpi *f, const struct fabric_seat *s
     free(g);
     return NULL;
   }
-  g->comm = (struct comm){.name = f->fabric.kind,
-                          .rank = seat->rank,
-                          .size = seat->size,
-                          .broadcast = group_broadcast,
-                          .check = group_check,
-                          .give_up = group_give_up,
-                          .free = group_free};
+  g->member.comm = (struct comm){.name = f->fabric.kind,
+                                 .rank = seat->rank,
+                                 .size = seat->size,
+                                 .broadcast = group_broadcast,
+                                 .check = membership_check,
+                                 .give_up = membership_give_up,
+                                 .free = group_free};
   g->fabric = f;
   g->serial = serial;
   g->tag = TAG_FIRST + (int)(serial % TAGS);
-  g->cancel = seat->cancel;
+  g->member.cancel = seat->cancel;
   return g;
 }
 
@@ -430,10 +392,10 @@ static enum rc mpi_join(struct fabric *fabric, struct comm **out, const struct f
                    sizeof(struct window));
   rc = seat->rank == 0 ? join_as_root(g, seat, wait_ms, err) : join_as_member(g, root, wait_ms, err);
   if (rc != RC_OK) {
-    group_free(&g->comm);
+    group_free(&g->member.comm);
     return rc;
   }
-  *out = &g->comm;
+  *out = &g->member.comm;
   return RC_OK;
 }
 

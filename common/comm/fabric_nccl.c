@@ -15,10 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/clock.h"
-#include "common/comm/fabric.h"
-#include "common/comm/patience.h"
-#include "common/comm/polling.h"
+#include "common/comm/membership.h"
 
 enum { PIECE_BYTES = 4 << 20, WINDOW = 4, END_MS = 1000 };
 
@@ -32,11 +29,9 @@ struct fabric_nccl {
 };
 
 struct group {
-  struct comm comm; /* first: the table */
+  struct membership member; /* first */
   struct fabric_nccl *fabric;
   ncclComm_t nccl; /* NULL: aborted */
-  const atomic_bool *cancel;
-  atomic_bool given_up, lost;
 };
 
 static struct group *group_of(struct comm *c) { return (struct group *)c; }
@@ -53,24 +48,14 @@ static enum rc nccl_answer(ncclResult_t answer, const char *what, struct err *er
 }
 
 static void lose(struct group *g) {
-  atomic_store(&g->lost, true);
+  atomic_store(&g->member.lost, true);
   if (g->nccl) ncclCommAbort(g->nccl);
   g->nccl = NULL;
 }
 
-struct wait {
-  struct patience patience;
-  int64_t wait_ms, begun_us;
-};
-
-static struct wait wait_of(int64_t wait_ms) {
-  const int64_t now_us = clock_monotonic_us();
-  return (struct wait){.patience = patience_of(wait_ms, now_us), .wait_ms = wait_ms, .begun_us = now_us};
-}
-
 /* Until NCCL has taken the last call in and, unless `event` is NULL, the stream has come to it. */
 static enum rc settle(struct group *g, struct wait *w, cudaEvent_t event, const char *what, struct err *err) {
-  for (w->begun_us = clock_monotonic_us();;) {
+  for (w->moved_us = clock_monotonic_us();;) {
     ncclResult_t state = ncclInternalError;
     enum rc rc = nccl_answer(ncclCommGetAsyncError(g->nccl, &state), what, err);
     if (rc == RC_OK) rc = nccl_answer(state, what, err);
@@ -79,13 +64,7 @@ static enum rc settle(struct group *g, struct wait *w, cudaEvent_t event, const 
       const cudaError_t reached = event ? cudaEventQuery(event) : cudaSuccess;
       if (reached != cudaErrorNotReady) return cuda_answer(reached, what, err);
     }
-    const int64_t now_us = clock_monotonic_us();
-    if (atomic_load(&g->given_up) || atomic_load(g->cancel))
-      return err_set(err, RC_UNAVAILABLE, NULL, "%s was given up by member %d of %d", what, g->comm.rank, g->comm.size);
-    if (patience_over(&w->patience, now_us))
-      return err_set(err, RC_UNAVAILABLE, NULL, "%s by member %d of %d did not end within %lld ms", what, g->comm.rank,
-                     g->comm.size, (long long)w->wait_ms);
-    polling_rest(now_us - w->begun_us);
+    if ((rc = wait_on(w, &g->member, false, what, err)) != RC_OK) return rc;
   }
 }
 
@@ -99,7 +78,7 @@ static enum rc piece_begin(struct group *g, char *bytes, size_t count, size_t pi
   struct fabric_nccl *f = g->fabric;
   const size_t slot = piece % WINDOW, n = piece_bytes(count, piece);
   char *pinned = f->pinned + slot * PIECE_BYTES, *there = f->on_device + slot * PIECE_BYTES;
-  const bool root = g->comm.rank == 0;
+  const bool root = g->member.comm.rank == 0;
   enum rc rc = RC_OK;
   if (root) {
     memcpy(pinned, bytes + piece * PIECE_BYTES, n);
@@ -115,15 +94,9 @@ static enum rc piece_begin(struct group *g, char *bytes, size_t count, size_t pi
 static enum rc piece_end(struct group *g, char *bytes, size_t count, size_t piece, struct wait *w, struct err *err) {
   const size_t slot = piece % WINDOW;
   const enum rc rc = settle(g, w, g->fabric->through[slot], "broadcast", err);
-  if (rc == RC_OK && g->comm.rank > 0)
+  if (rc == RC_OK && g->member.comm.rank > 0)
     memcpy(bytes + piece * PIECE_BYTES, g->fabric->pinned + slot * PIECE_BYTES, piece_bytes(count, piece));
   return rc;
-}
-
-static enum rc group_check(struct comm *comm, struct err *err) {
-  struct group *g = group_of(comm);
-  if (!atomic_load(&g->lost) && !atomic_load(&g->given_up)) return RC_OK;
-  return err_set(err, RC_UNAVAILABLE, NULL, "the communicator of member %d of %d is lost", comm->rank, comm->size);
 }
 
 static enum rc group_broadcast(struct comm *comm, void *bytes, size_t count, int root, int64_t wait_ms,
@@ -132,9 +105,7 @@ static enum rc group_broadcast(struct comm *comm, void *bytes, size_t count, int
   const size_t pieces = (count + PIECE_BYTES - 1) / PIECE_BYTES;
   struct wait w = wait_of(wait_ms);
   size_t begun = 0;
-  enum rc rc = group_check(comm, err);
-  if (rc == RC_OK && root != 0)
-    rc = err_set(err, RC_UNSUPPORTED, NULL, "a group broadcasts from rank 0, not from %d", root);
+  enum rc rc = membership_broadcasts(comm, root, err);
   if (rc == RC_OK) rc = cuda_answer(cudaSetDevice(g->fabric->device), "broadcast", err);
   for (size_t done = 0; done < pieces && rc == RC_OK;) {
     if (begun < pieces && begun < done + WINDOW)
@@ -145,8 +116,6 @@ static enum rc group_broadcast(struct comm *comm, void *bytes, size_t count, int
   if (rc != RC_OK) lose(g);
   return rc;
 }
-
-static void group_give_up(struct comm *comm) { atomic_store(&group_of(comm)->given_up, true); }
 
 static void group_free(struct comm *comm) {
   lose(group_of(comm)); /* what it carried is through, or lost: nobody is waited for */
@@ -205,22 +174,22 @@ static enum rc nccl_join(struct fabric *fabric, struct comm **out, const struct 
   if (rc != RC_OK) return rc;
   struct group *g = calloc(1, sizeof *g);
   if (!g) return err_set(err, RC_NO_MEMORY, NULL, "a communicator's state was refused memory");
-  g->comm = (struct comm){.name = f->fabric.kind,
-                          .rank = seat->rank,
-                          .size = seat->size,
-                          .broadcast = group_broadcast,
-                          .check = group_check,
-                          .give_up = group_give_up,
-                          .free = group_free};
+  g->member.comm = (struct comm){.name = f->fabric.kind,
+                                 .rank = seat->rank,
+                                 .size = seat->size,
+                                 .broadcast = group_broadcast,
+                                 .check = membership_check,
+                                 .give_up = membership_give_up,
+                                 .free = group_free};
   g->fabric = f;
-  g->cancel = seat->cancel;
+  g->member.cancel = seat->cancel;
   rc = nccl_answer(ncclCommInitRankConfig(&g->nccl, seat->size, id, seat->rank, &config), "joining", err);
   if (rc == RC_OK) rc = settle(g, &w, NULL, "joining", err);
   if (rc != RC_OK) {
-    group_free(&g->comm);
+    group_free(&g->member.comm);
     return rc;
   }
-  *out = &g->comm;
+  *out = &g->member.comm;
   return RC_OK;
 }
 
