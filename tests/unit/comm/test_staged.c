@@ -38,12 +38,12 @@ struct host_comm {
 
 static enum rc lost(struct err *err) { return err_set(err, RC_UNAVAILABLE, NULL, "a rank gave up"); }
 
-/* All ranks are here; each has said where its data is. */
+/* All ranks are here; each has said where its data is.  NULL: that it is done with the others'. */
 static enum rc meet(struct comm *comm, void *data, struct err *err) {
   struct meeting *m = ((struct host_comm *)comm)->meeting;
   pthread_mutex_lock(&m->lock);
   const int generation = m->generation;
-  m->data[comm->rank] = data;
+  if (data) m->data[comm->rank] = data;
   if (++m->arrived == m->size) {
     m->arrived = 0;
     m->generation++;
@@ -61,7 +61,7 @@ static enum rc host_broadcast(struct comm *c, void *bytes, size_t count, int roo
   (void)wait_ms;
   enum rc rc = meet(c, bytes, err);
   if (rc == RC_OK && root != c->rank) memcpy(bytes, ((struct host_comm *)c)->meeting->data[root], count);
-  return rc == RC_OK ? meet(c, bytes, err) : rc;
+  return rc == RC_OK ? meet(c, NULL, err) : rc;
 }
 
 static enum rc host_reduce_scatter(struct comm *c, int64_t *sums, const size_t *begin, int64_t wait_ms,
@@ -74,7 +74,7 @@ static enum rc host_reduce_scatter(struct comm *c, int64_t *sums, const size_t *
     for (int r = 0; r < c->size; r++) sum += ((int64_t *)m->data[r])[i];
     sums[i] = sum;
   }
-  return rc == RC_OK ? meet(c, sums, err) : rc;
+  return rc == RC_OK ? meet(c, NULL, err) : rc;
 }
 
 static enum rc host_all_reduce(struct comm *c, int64_t *values, size_t count, enum comm_reduction how, int64_t wait_ms,
