@@ -54,13 +54,14 @@ void digest_of(struct digest *out, const void *bytes, size_t len) {
   SHA256_Final(out->bytes, &s.sha);
 }
 
-void digest_hex(char out[DIGEST_HEX_MAX], const struct digest *d) {
+void hex_write(char *out, const void *bytes, size_t count) {
   static const char digits[] = "0123456789abcdef";
-  for (int i = 0; i < DIGEST_BYTES; i++) {
-    out[2 * i] = digits[d->bytes[i] >> 4];
-    out[2 * i + 1] = digits[d->bytes[i] & 15];
+  const unsigned char *from = bytes;
+  for (size_t i = 0; i < count; i++) {
+    out[2 * i] = digits[from[i] >> 4];
+    out[2 * i + 1] = digits[from[i] & 15];
   }
-  out[2 * DIGEST_BYTES] = '\0';
+  out[2 * count] = '\0';
 }
 
 static int hex_value(char c) {
@@ -70,16 +71,23 @@ static int hex_value(char c) {
   return -1;
 }
 
-bool digest_from_hex(struct digest *out, const char *text) {
-  struct digest d;
-  for (int i = 0; i < DIGEST_BYTES; i++) {
+bool hex_read(void *bytes, size_t count, const char *text) {
+  unsigned char *to = bytes;
+  for (size_t i = 0; i < count; i++) {
     const int high = hex_value(text[2 * i]);
     if (high < 0) return false; /* also at the NUL, before the next byte is read */
     const int low = hex_value(text[2 * i + 1]);
     if (low < 0) return false;
-    d.bytes[i] = (uint8_t)(high << 4 | low);
+    to[i] = (unsigned char)(high << 4 | low);
   }
-  if (text[2 * DIGEST_BYTES] != '\0') return false;
+  return text[2 * count] == '\0';
+}
+
+void digest_hex(char out[DIGEST_HEX_MAX], const struct digest *d) { hex_write(out, d->bytes, DIGEST_BYTES); }
+
+bool digest_from_hex(struct digest *out, const char *text) {
+  struct digest d;
+  if (!hex_read(d.bytes, DIGEST_BYTES, text)) return false;
   *out = d;
   return true;
 }

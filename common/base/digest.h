@@ -25,6 +25,10 @@ void digest_update_text(struct digest_state *s, const char *text);
 void digest_end(struct digest *out, struct digest_state *s);
 void digest_of(struct digest *out, const void *bytes, size_t len);
 
+/* 2 * count lower-case hexadecimal digits and NUL; and back: false unless text is exactly so many digits, of either case. */
+void hex_write(char *out, const void *bytes, size_t count);
+bool hex_read(void *bytes, size_t count, const char *text);
+
 /* 64 lower-case hexadecimal digits and NUL. */
 void digest_hex(char out[DIGEST_HEX_MAX], const struct digest *d);
 /* false unless text is exactly 64 hexadecimal digits. */

@@ -3,10 +3,10 @@
  *   engine's thread --operation--> carrier thread --nonblocking MPI calls, polled--> other ranks' carrier threads
  *
  * All of its MPI calls are made by one thread of our own, the carrier: it carries out one operation at a time, and meanwhile
- * exchanges pulses, one byte to and from every other rank each PULSE_MS, while its
- * engine computes as well as while it waits.  So a rank that died or froze is found within silence_ms + PULSE_MS,
- * whatever the others are doing; MPI's own launcher finds the dead sooner, but not the frozen.  A rank that gives up says so
- * by its last pulse, and the others need not wait.
+ * exchanges pulses, one byte to and from every other rank each PULSE_MS, while its engine computes as well as while it
+ * waits.  So a rank that died or froze is found within silence_ms + PULSE_MS, whatever the others are doing; MPI's own
+ * launcher finds the dead sooner, but not the frozen.  A rank that gives up says so by its last pulse, and the others need
+ * not wait.
  *
  * Large arrays travel in pieces, so that MPI's own buffers stay small and counts fit an int.  Sums go by a reduction to
  * each part's owner, in place: there is no second copy of an accumulator.

@@ -15,12 +15,11 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
-#include "common/comm/comm.h"
+#include "common/comm/over_host.h"
 #include "common/comm/patience.h"
 
 struct comm_nccl {
-  struct comm comm;  /* first: the table */
-  struct comm *host; /* borrowed */
+  struct over_host over; /* first */
   ncclComm_t nccl;
   cudaStream_t stream;
 };
@@ -38,13 +37,14 @@ static bool on_device(const void *memory) {
 static enum rc lose(struct comm_nccl *c, struct err *err) {
   if (c->nccl) ncclCommAbort(c->nccl);
   c->nccl = NULL;
-  c->host->give_up(c->host);
+  c->over.host->give_up(c->over.host);
   return err ? err->rc : RC_UNAVAILABLE;
 }
 
 /* The loss by what NCCL or CUDA answered. */
 static enum rc lose_by(struct comm_nccl *c, const char *what, const char *why, struct err *err) {
-  err_set(err, RC_UNAVAILABLE, NULL, "%s by NCCL on rank %d of %d: %s", what, c->comm.rank, c->comm.size, why);
+  err_set(err, RC_UNAVAILABLE, NULL, "%s by NCCL on rank %d of %d: %s", what, c->over.comm.rank, c->over.comm.size,
+          why);
   return lose(c, err);
 }
 
@@ -60,7 +60,7 @@ static enum rc settle(struct comm_nccl *c, const char *what, bool drained, int64
       if (stream == cudaSuccess) return RC_OK;
       if (stream != cudaErrorNotReady) return lose_by(c, what, cudaGetErrorString(stream), err);
     }
-    if (c->host->check(c->host, err) != RC_OK) return lose(c, err);
+    if (c->over.host->check(c->over.host, err) != RC_OK) return lose(c, err);
     if (patience_over(&patience, clock_monotonic_us())) return lose_by(c, what, "it did not end in time", err);
     sched_yield();
   }
@@ -69,14 +69,14 @@ static enum rc settle(struct comm_nccl *c, const char *what, bool drained, int64
 /* RC_OK when there is a communicator to call. */
 static enum rc begin(struct comm_nccl *c, struct err *err) {
   if (c->nccl) return RC_OK;
-  const enum rc rc = c->host->check(c->host, err);
+  const enum rc rc = c->over.host->check(c->over.host, err);
   return rc != RC_OK ? rc : err_set(err, RC_UNAVAILABLE, NULL, "the communicator was aborted");
 }
 
 static enum rc nccl_broadcast(struct comm *comm, void *bytes, size_t count, int root, int64_t wait_ms,
                               struct err *err) {
   struct comm_nccl *c = nccl_of(comm);
-  if (!on_device(bytes)) return c->host->broadcast(c->host, bytes, count, root, wait_ms, err);
+  if (!on_device(bytes)) return c->over.host->broadcast(c->over.host, bytes, count, root, wait_ms, err);
   const enum rc rc = begin(c, err);
   if (rc != RC_OK || count == 0) return rc;
   const ncclResult_t answer = ncclBroadcast(bytes, bytes, count, ncclUint8, root, c->nccl, c->stream);
@@ -91,7 +91,7 @@ static enum rc by_parts(struct comm_nccl *c, const char *what, void *data, const
   const enum rc rc = begin(c, err);
   if (rc != RC_OK) return rc;
   ncclResult_t answer = ncclGroupStart();
-  for (int r = 0; answer == ncclSuccess && r < c->comm.size; r++) {
+  for (int r = 0; answer == ncclSuccess && r < c->over.comm.size; r++) {
     const size_t count = begins[r + 1] - begins[r];
     char *part = (char *)data + begins[r] * (add ? sizeof(int64_t) : 1);
     if (count == 0) continue;
@@ -107,41 +107,20 @@ static enum rc by_parts(struct comm_nccl *c, const char *what, void *data, const
 
 static enum rc nccl_all_gather(struct comm *comm, void *bytes, const size_t *begins, int64_t wait_ms, struct err *err) {
   struct comm_nccl *c = nccl_of(comm);
-  if (!on_device(bytes)) return c->host->all_gather(c->host, bytes, begins, wait_ms, err);
+  if (!on_device(bytes)) return c->over.host->all_gather(c->over.host, bytes, begins, wait_ms, err);
   return by_parts(c, "all_gather", bytes, begins, false, wait_ms, err);
 }
 
 static enum rc nccl_reduce_scatter(struct comm *comm, int64_t *sums, const size_t *begins, int64_t wait_ms,
                                    struct err *err) {
   struct comm_nccl *c = nccl_of(comm);
-  if (!on_device(sums)) return c->host->reduce_scatter(c->host, sums, begins, wait_ms, err);
+  if (!on_device(sums)) return c->over.host->reduce_scatter(c->over.host, sums, begins, wait_ms, err);
   return by_parts(c, "reduce_scatter", sums, begins, true, wait_ms, err);
-}
-
-static enum rc nccl_all_reduce(struct comm *comm, int64_t *values, size_t count, enum comm_reduction how,
-                               int64_t wait_ms, struct err *err) {
-  struct comm *host = nccl_of(comm)->host;
-  return host->all_reduce(host, values, count, how, wait_ms, err);
-}
-
-static enum rc nccl_barrier(struct comm *comm, int64_t wait_ms, struct err *err) {
-  struct comm *host = nccl_of(comm)->host;
-  return host->barrier(host, wait_ms, err);
-}
-
-static enum rc nccl_check(struct comm *comm, struct err *err) {
-  struct comm *host = nccl_of(comm)->host;
-  return host->check(host, err);
-}
-
-static void nccl_give_up(struct comm *comm) {
-  struct comm *host = nccl_of(comm)->host;
-  host->give_up(host); /* the call in hand sees it, and aborts */
 }
 
 static void nccl_free(struct comm *comm) {
   struct comm_nccl *c = nccl_of(comm);
-  if (c->nccl && c->host->check(c->host, NULL) == RC_OK && ncclCommFinalize(c->nccl) != ncclInvalidArgument &&
+  if (c->nccl && c->over.host->check(c->over.host, NULL) == RC_OK && ncclCommFinalize(c->nccl) != ncclInvalidArgument &&
       settle(c, "the end", false, PATIENCE_LOOK_MS, NULL) == RC_OK)
     ncclCommDestroy(c->nccl);
   else if (c->nccl)
@@ -155,14 +134,14 @@ static enum rc join(struct comm_nccl *c, int64_t start_ms, struct err *err) {
   ncclUniqueId id = {{0}};
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  int64_t ready = c->comm.rank != 0 || ncclGetUniqueId(&id) == ncclSuccess;
+  int64_t ready = c->over.comm.rank != 0 || ncclGetUniqueId(&id) == ncclSuccess;
   ready = ready && cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking) == cudaSuccess;
-  enum rc rc = c->host->all_reduce(c->host, &ready, 1, COMM_MIN, start_ms, err);
+  enum rc rc = c->over.host->all_reduce(c->over.host, &ready, 1, COMM_MIN, start_ms, err);
   if (rc == RC_OK && !ready)
     rc = err_set(err, RC_UNSUPPORTED, NULL, "a rank has no CUDA device that can be used, or no NCCL");
-  if (rc == RC_OK) rc = c->host->broadcast(c->host, &id, sizeof id, 0, start_ms, err);
+  if (rc == RC_OK) rc = c->over.host->broadcast(c->over.host, &id, sizeof id, 0, start_ms, err);
   if (rc != RC_OK) return rc;
-  const ncclResult_t answer = ncclCommInitRankConfig(&c->nccl, c->comm.size, id, c->comm.rank, &config);
+  const ncclResult_t answer = ncclCommInitRankConfig(&c->nccl, c->over.comm.size, id, c->over.comm.rank, &config);
   if (answer != ncclSuccess && answer != ncclInProgress)
     return lose_by(c, "the start", ncclGetErrorString(answer), err);
   return settle(c, "the start", false, start_ms, err);
@@ -171,24 +150,16 @@ static enum rc join(struct comm_nccl *c, int64_t start_ms, struct err *err) {
 enum rc comm_nccl_create(struct comm **out, struct comm *host, int64_t start_ms, struct err *err) {
   struct comm_nccl *c = calloc(1, sizeof *c);
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "the comm's state was refused memory");
-  c->comm = (struct comm){.name = "nccl",
-                          .rank = host->rank,
-                          .size = host->size,
-                          .local = host->local,
-                          .broadcast = nccl_broadcast,
-                          .all_gather = nccl_all_gather,
-                          .reduce_scatter = nccl_reduce_scatter,
-                          .all_reduce = nccl_all_reduce,
-                          .barrier = nccl_barrier,
-                          .check = nccl_check,
-                          .give_up = nccl_give_up,
-                          .free = nccl_free};
-  c->host = host;
+  c->over = over_host_begin("nccl", host);
+  c->over.comm.broadcast = nccl_broadcast;
+  c->over.comm.all_gather = nccl_all_gather;
+  c->over.comm.reduce_scatter = nccl_reduce_scatter;
+  c->over.comm.free = nccl_free;
   const enum rc rc = join(c, start_ms, err);
   if (rc != RC_OK) {
-    nccl_free(&c->comm);
+    nccl_free(&c->over.comm);
     return rc;
   }
-  *out = &c->comm;
+  *out = &c->over.comm;
   return RC_OK;
 }

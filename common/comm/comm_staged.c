@@ -14,13 +14,12 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
-#include "common/comm/comm.h"
+#include "common/comm/over_host.h"
 #include "common/comm/patience.h"
 #include "common/comm/pieces.h"
 
 struct comm_staged {
-  struct comm comm;  /* first: the table */
-  struct comm *host; /* borrowed */
+  struct over_host over; /* first */
   struct comm_copies copies;
   size_t bounce_bytes;
   void *bounce;  /* [bounce_bytes] of the host's memory */
@@ -30,7 +29,7 @@ struct comm_staged {
 static struct comm_staged *staged_of(struct comm *c) { return (struct comm_staged *)c; }
 
 static enum rc copied(struct comm_staged *c, enum rc rc) {
-  if (rc != RC_OK) c->host->give_up(c->host);
+  if (rc != RC_OK) c->over.host->give_up(c->over.host);
   return rc;
 }
 
@@ -45,9 +44,9 @@ static enum rc from_bounce(struct comm_staged *c, void *device, size_t bytes, st
 /* Bytes of rank `owner` to all. */
 static enum rc piece_hand_out(struct comm_staged *c, void *bytes, size_t count, int owner, int64_t wait_ms,
                               struct err *err) {
-  const bool mine = owner == c->comm.rank;
+  const bool mine = owner == c->over.comm.rank;
   enum rc rc = mine ? to_bounce(c, bytes, count, err) : RC_OK;
-  if (rc == RC_OK) rc = c->host->broadcast(c->host, c->bounce, count, owner, wait_ms, err);
+  if (rc == RC_OK) rc = c->over.host->broadcast(c->over.host, c->bounce, count, owner, wait_ms, err);
   if (rc == RC_OK && !mine) rc = from_bounce(c, bytes, count, err);
   return rc;
 }
@@ -56,10 +55,10 @@ static enum rc piece_hand_out(struct comm_staged *c, void *bytes, size_t count, 
 static enum rc piece_add_up(struct comm_staged *c, void *sums, size_t count, int owner, int64_t wait_ms,
                             struct err *err) {
   const size_t bytes = count * sizeof(int64_t);
-  for (int r = 0; r <= c->comm.size; r++) c->begin[r] = r > owner ? count : 0;
+  for (int r = 0; r <= c->over.comm.size; r++) c->begin[r] = r > owner ? count : 0;
   enum rc rc = to_bounce(c, sums, bytes, err);
-  if (rc == RC_OK) rc = c->host->reduce_scatter(c->host, c->bounce, c->begin, wait_ms, err);
-  if (rc == RC_OK && owner == c->comm.rank) rc = from_bounce(c, sums, bytes, err);
+  if (rc == RC_OK) rc = c->over.host->reduce_scatter(c->over.host, c->bounce, c->begin, wait_ms, err);
+  if (rc == RC_OK && owner == c->over.comm.rank) rc = from_bounce(c, sums, bytes, err);
   return rc;
 }
 
@@ -70,13 +69,13 @@ static enum rc by_pieces(struct comm_staged *c, char *array, size_t width, struc
                          int64_t wait_ms, struct err *err) {
   struct patience patience = patience_of(wait_ms, clock_monotonic_us());
   struct piece piece;
-  enum rc rc = c->host->check(c->host, err); /* an array without a piece does not ask the host comm */
+  enum rc rc = c->over.host->check(c->over.host, err); /* an array without a piece does not ask the host comm */
   pieces->most = c->bounce_bytes / width;
   while (rc == RC_OK && pieces_next(pieces, &piece)) {
     if (patience_over(&patience, clock_monotonic_us())) {
-      c->host->give_up(c->host);
+      c->over.host->give_up(c->over.host);
       return err_set(err, RC_UNAVAILABLE, NULL, "an array's exchange on rank %d of %d did not end within %lld ms",
-                     c->comm.rank, c->comm.size, (long long)wait_ms);
+                     c->over.comm.rank, c->over.comm.size, (long long)wait_ms);
     }
     rc = carry(c, array + piece.begin * width, piece.count, root < 0 ? piece.part : root, patience.left_us / 1000 + 1,
                err);
@@ -103,27 +102,6 @@ static enum rc staged_reduce_scatter(struct comm *comm, int64_t *sums, const siz
   return by_pieces(staged_of(comm), (char *)sums, sizeof *sums, &pieces, -1, piece_add_up, wait_ms, err);
 }
 
-static enum rc staged_all_reduce(struct comm *comm, int64_t *values, size_t count, enum comm_reduction how,
-                                 int64_t wait_ms, struct err *err) {
-  struct comm *host = staged_of(comm)->host;
-  return host->all_reduce(host, values, count, how, wait_ms, err);
-}
-
-static enum rc staged_barrier(struct comm *comm, int64_t wait_ms, struct err *err) {
-  struct comm *host = staged_of(comm)->host;
-  return host->barrier(host, wait_ms, err);
-}
-
-static enum rc staged_check(struct comm *comm, struct err *err) {
-  struct comm *host = staged_of(comm)->host;
-  return host->check(host, err);
-}
-
-static void staged_give_up(struct comm *comm) {
-  struct comm *host = staged_of(comm)->host;
-  host->give_up(host);
-}
-
 static void staged_free(struct comm *comm) {
   struct comm_staged *c = staged_of(comm);
   free(c->bounce);
@@ -144,23 +122,15 @@ enum rc comm_staged_create(struct comm **out, struct comm *host, const struct co
     return err_set(err, RC_NO_MEMORY, NULL, "a buffer of %zu bytes between the device and the ranks was refused",
                    bounce_bytes);
   }
-  c->comm = (struct comm){.name = "staged",
-                          .rank = host->rank,
-                          .size = host->size,
-                          .local = host->local,
-                          .broadcast = staged_broadcast,
-                          .all_gather = staged_all_gather,
-                          .reduce_scatter = staged_reduce_scatter,
-                          .all_reduce = staged_all_reduce,
-                          .barrier = staged_barrier,
-                          .check = staged_check,
-                          .give_up = staged_give_up,
-                          .free = staged_free};
-  c->host = host;
+  c->over = over_host_begin("staged", host);
+  c->over.comm.broadcast = staged_broadcast;
+  c->over.comm.all_gather = staged_all_gather;
+  c->over.comm.reduce_scatter = staged_reduce_scatter;
+  c->over.comm.free = staged_free;
   c->copies = *copies;
   c->bounce_bytes = bounce_bytes;
   c->bounce = bounce;
   c->begin = begin;
-  *out = &c->comm;
+  *out = &c->over.comm;
   return RC_OK;
 }

@@ -355,17 +355,12 @@ static struct group *group_new(struct fabric_mpi *f, const struct fabric_seat *s
     free(g);
     return NULL;
   }
-  g->member.comm = (struct comm){.name = f->fabric.kind,
-                                 .rank = seat->rank,
-                                 .size = seat->size,
-                                 .broadcast = group_broadcast,
-                                 .check = membership_check,
-                                 .give_up = membership_give_up,
-                                 .free = group_free};
+  membership_begin(&g->member, f->fabric.kind, seat);
+  g->member.comm.broadcast = group_broadcast;
+  g->member.comm.free = group_free;
   g->fabric = f;
   g->serial = serial;
   g->tag = TAG_FIRST + (int)(serial % TAGS);
-  g->member.cancel = seat->cancel;
   return g;
 }
 

@@ -174,15 +174,10 @@ static enum rc nccl_join(struct fabric *fabric, struct comm **out, const struct 
   if (rc != RC_OK) return rc;
   struct group *g = calloc(1, sizeof *g);
   if (!g) return err_set(err, RC_NO_MEMORY, NULL, "a communicator's state was refused memory");
-  g->member.comm = (struct comm){.name = f->fabric.kind,
-                                 .rank = seat->rank,
-                                 .size = seat->size,
-                                 .broadcast = group_broadcast,
-                                 .check = membership_check,
-                                 .give_up = membership_give_up,
-                                 .free = group_free};
+  membership_begin(&g->member, f->fabric.kind, seat);
+  g->member.comm.broadcast = group_broadcast;
+  g->member.comm.free = group_free;
   g->fabric = f;
-  g->member.cancel = seat->cancel;
   rc = nccl_answer(ncclCommInitRankConfig(&g->nccl, seat->size, id, seat->rank, &config), "joining", err);
   if (rc == RC_OK) rc = settle(g, &w, NULL, "joining", err);
   if (rc != RC_OK) {

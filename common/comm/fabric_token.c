@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/digest.h"
 #include "common/comm/fabric.h"
 
 enum { SERIAL_DIGITS = 19, PLACE_DIGITS = 10 };
@@ -31,25 +32,13 @@ enum rc fabric_token_read_place(const char *token, uint64_t *serial, int64_t *pl
                  *place);
 }
 
-static int value_of(char digit) {
-  if (digit >= '0' && digit <= '9') return digit - '0';
-  return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
-}
-
 void fabric_token_write_bytes(char out[FABRIC_TOKEN_MAX], const void *bytes, size_t count) {
-  const unsigned char *b = bytes;
-  for (size_t i = 0; i < count; i++) snprintf(out + 2 * i, 3, "%02x", b[i]);
+  hex_write(out, bytes, count);
 }
 
 enum rc fabric_token_read_bytes(const char *token, void *bytes, size_t count, struct err *err) {
-  unsigned char *b = bytes;
-  bool good = strlen(token) == 2 * count;
-  for (size_t i = 0; i < count && good; i++) {
-    const int high = value_of(token[2 * i]), low = value_of(token[2 * i + 1]);
-    good = high >= 0 && low >= 0;
-    b[i] = (unsigned char)(high * 16 + low);
-  }
-  if (good) return RC_OK;
+  const bool as_written = strspn(token, "0123456789abcdef") == 2 * count;
+  if (as_written && hex_read(bytes, count, token)) return RC_OK;
   return err_set(err, RC_INVALID, "token", "expected %zu hexadecimal digits, got '%.40s'", 2 * count, token);
 }
 

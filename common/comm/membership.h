@@ -31,6 +31,13 @@ static inline enum rc membership_broadcasts(struct comm *comm, int root, struct 
 /* struct comm's give_up: the call in hand sees it. */
 static inline void membership_give_up(struct comm *comm) { atomic_store(&membership_of(comm)->given_up, true); }
 
+/* Of a seat, in a fabric of this kind; without broadcast and free. */
+static inline void membership_begin(struct membership *m, const char *kind, const struct fabric_seat *seat) {
+  m->comm = (struct comm){
+      .name = kind, .rank = seat->rank, .size = seat->size, .check = membership_check, .give_up = membership_give_up};
+  m->cancel = seat->cancel;
+}
+
 struct wait {
   struct patience patience;
   int64_t wait_ms, moved_us; /* moved_us: when something last went ahead */

@@ -132,8 +132,7 @@ int main(int argc, char **argv) {
        "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "trainer", 0, 0, "this worker's name"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
-       "what connects this process with generation-servers beside HTTP, by a name that all of them are given: weights "
-       "go by "
+       "what connects this process with generation-servers beside HTTP, by a name that all are given: weights go by "
        "broadcast"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,
        "Hugging Face folder: config.json, tokenizer.json, model.safetensors"},

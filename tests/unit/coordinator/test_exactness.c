@@ -51,17 +51,22 @@ static void agreement_is_exactly_zero(void **state) {
   json_free(run);
 }
 
-/* The first of the three tokens of each of the twelve samples. */
-static void a_difference_is_told_in_figures(void **state) {
-  struct fixture *f = *state;
+/* To its end, with a trainer that is told to differ by the first of the three tokens of each of the twelve samples. */
+static struct json *run_that_differs(struct fixture *f) {
   struct fake_server s;
-  const float theirs = fake_logprob('#');
-  const double d = (double)theirs - (double)(theirs * (1 + 1e-6f));
-  f->trainer.wrong_logprobs = true;
   register_server(f, &s, "gen-1");
   post_run(f, GRPO(1, "}"));
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_string_equal(reason_of(run), "12 log-probabilities of the trainer's differ from the samplers'");
+  return run;
+}
+
+static void a_difference_is_told_in_figures(void **state) {
+  struct fixture *f = *state;
+  const float theirs = fake_logprob('#');
+  const double d = (double)theirs - (double)(theirs * (1 + 1e-6f));
+  f->trainer.wrong_logprobs = true;
+  struct json *run = run_that_differs(f);
   const struct json *shown[] = {first_round(run), json_get(run, "totals")};
   for (int i = 0; i < 2; i++) {
     assert_true(figure(shown[i], "logprob_max_abs_diff") == d);
@@ -79,13 +84,9 @@ static void a_difference_is_told_in_figures(void **state) {
 
 static void a_nan_is_shown_and_counted(void **state) {
   struct fixture *f = *state;
-  struct fake_server s;
   const double before = metric(f, "leasehold_logprob_unequal_tokens_total"); /* of this process, other tests included */
   f->trainer.nan_logprobs = true;
-  register_server(f, &s, "gen-1");
-  post_run(f, GRPO(1, "}"));
-  struct json *run = serve_run(f, &s, "r1", "completed");
-  assert_string_equal(reason_of(run), "12 log-probabilities of the trainer's differ from the samplers'");
+  struct json *run = run_that_differs(f);
   const struct json *shown[] = {first_round(run), json_get(run, "totals")};
   for (int i = 0; i < 2; i++) {
     for (int k = 0; k < 4; k++) assert_true(isnan(figure(shown[i], FIGURES[k])));
