@@ -7,7 +7,10 @@
 #ifndef LEASEHOLD_WIRE_FIELDS_H
 #define LEASEHOLD_WIRE_FIELDS_H
 
-#include "common/wire/training.h"
+#include "common/base/arena.h"
+#include "common/base/digest.h"
+#include "common/base/limits.h"
+#include "common/json/json.h"
 
 #define WIRE_COUNT(array) (sizeof(array) / sizeof *(array))
 #define WIRE_EXACT_MAX    9007199254740991.0 /* 2^53 - 1 */
@@ -83,19 +86,5 @@ bool wire_digest_is_zero(const struct digest *d);
 void wire_kv_error(struct json_writer *w, const char *key, const struct err *error, bool has);
 /* value NULL or null leaves *out empty (RC_OK inside). */
 enum rc wire_error_read(struct err *out, const struct json *value, struct arena *arena, struct err *err);
-
-enum rc wire_state_read(enum job_state *out, const char *text, struct err *err);
-
-/* Segments: [{"start","count","loss_mask"}] that cover exactly `tokens` tokens, ascending, without gaps. */
-void wire_kv_segments(struct json_writer *w, const struct sample_segment *segments, size_t count);
-enum rc wire_segments_read(struct sample_segment **out, size_t *count, const struct json *value, size_t tokens,
-                           struct arena *arena, struct err *err);
-/* Whether they do cover. */
-enum rc wire_segments_check(const struct sample_segment *segments, size_t count, size_t tokens, struct err *err);
-
-/* The reports of pushes, in a step's status and in an announcement. */
-void wire_kv_pushes(struct json_writer *w, const struct push_report *pushes, size_t count);
-enum rc wire_pushes_read(struct push_report **out, size_t *count, const struct json *value, struct arena *arena,
-                         struct err *err);
 
 #endif

@@ -7,6 +7,7 @@
 #ifndef LEASEHOLD_WIRE_LEASE_H
 #define LEASEHOLD_WIRE_LEASE_H
 
+#include "common/wire/segments.h"
 #include "common/wire/worker.h"
 
 /* POST /v1/workers/{id}/leases: a long poll. */
@@ -56,10 +57,6 @@ struct lease_answer {
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT }; /* "stop" | "length" | "abort" */
 
-struct sample_segment {
-  int32_t start, count;
-  bool loss_mask;
-}; /* over the sample's own tokens; loss_mask true: trained on */
 struct version_span {
   int64_t version;
   int32_t start, count;

@@ -4,6 +4,7 @@
 #define LEASEHOLD_WIRE_LEASE_RESULT_INTERNAL_H
 
 #include "common/wire/fields.h"
+#include "common/wire/lease.h"
 
 /* The members beside `samples`, as entries of a field table. */
 #define LEASE_RESULT_HEAD(m)                                                                              \

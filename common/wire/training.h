@@ -179,6 +179,8 @@ enum rc version_announce_decode(struct version_announce *m, const struct json *b
 void push_answer_encode(const struct push_answer *m, struct buf *out);
 enum rc push_answer_decode(struct push_answer *m, const struct json *body, struct arena *arena, struct err *err);
 const char *job_state_name(enum job_state s);
+/* RC_INVALID naming the states. */
+enum rc job_state_read(enum job_state *out, const char *text, struct err *err);
 const char *push_way_name(enum push_way way); /* NULL for PUSH_NONE */
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "common/wire/fields.h"
+#include "common/wire/training.h"
 
 static const char *const STATE_NAMES[] = {
     [JOB_QUEUED] = "queued", [JOB_RUNNING] = "running", [JOB_DONE] = "done", [JOB_FAILED] = "failed"};
@@ -15,7 +16,7 @@ const char *job_state_name(enum job_state s) {
   return (size_t)s < WIRE_COUNT(STATE_NAMES) ? STATE_NAMES[s] : "unknown";
 }
 
-enum rc wire_state_read(enum job_state *out, const char *text, struct err *err) {
+enum rc job_state_read(enum job_state *out, const char *text, struct err *err) {
   int index = 0;
   const enum rc rc = wire_choice(&index, "state", text, STATE_NAMES, WIRE_COUNT(STATE_NAMES), err);
   *out = (enum job_state)index;
@@ -241,8 +242,12 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
   const struct json *error = NULL, *samples = NULL, *stats = NULL, *intervals = NULL;
   bool has_digest = false;
   const struct json_field fields[] = {
-      WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("state", state),  WIRE_VALUE("error", error),
-      WIRE_VALUE("samples", samples),     WIRE_VALUE("stats", stats), WIRE_VALUE("intervals", intervals),
+      WIRE_NAME("batch_id", m->batch_id),
+      WIRE_NAME("state", state),
+      WIRE_VALUE("error", error),
+      WIRE_VALUE("samples", samples),
+      WIRE_VALUE("stats", stats),
+      WIRE_VALUE("intervals", intervals),
       {.name = "logprobs_sha256", .kind = FIELD_DIGEST, .target = &m->logprobs_sha256, .present = &has_digest},
   };
   const struct wire_list list = {.name = "samples",
@@ -251,7 +256,7 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
                                  .read = sample_logprobs_read};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
-  if (rc == RC_OK) rc = wire_state_read(&m->state, state, err);
+  if (rc == RC_OK) rc = job_state_read(&m->state, state, err);
   if (rc == RC_OK) rc = wire_error_read(&m->error, error, arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
   if (rc == RC_OK) rc = intervals_read(&m->intervals, &m->interval_count, intervals, arena, err);

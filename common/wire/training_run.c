@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/wire/fields.h"
+#include "common/wire/training.h"
 
 static const char *const OBJECTIVES[] = {"grpo", "reinforce", "ppo", "gspo", "cross_entropy", "evaluate"};
 static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences"};

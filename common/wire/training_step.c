@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "common/wire/fields.h"
+#include "common/wire/training.h"
 
 enum { PUSH_ERROR_BYTES = 4 * ERR_MESSAGE_MAX }; /* invalid UTF-8 grows on the wire */
 
@@ -83,7 +84,7 @@ static const char *const WAY_NAMES[] = {[PUSH_HTTP] = "http", [PUSH_FABRIC] = "f
 
 const char *push_way_name(enum push_way way) { return (size_t)way < WIRE_COUNT(WAY_NAMES) ? WAY_NAMES[way] : NULL; }
 
-void wire_kv_pushes(struct json_writer *w, const struct push_report *pushes, size_t count) {
+static void write_pushes(struct json_writer *w, const struct push_report *pushes, size_t count) {
   json_key(w, "pushes");
   json_array_begin(w);
   for (size_t i = 0; i < count; i++) {
@@ -119,8 +120,8 @@ static enum rc push_read(void *item, const struct json *value, struct arena *are
   return RC_OK;
 }
 
-enum rc wire_pushes_read(struct push_report **out, size_t *count, const struct json *value, struct arena *arena,
-                         struct err *err) {
+static enum rc pushes_read(struct push_report **out, size_t *count, const struct json *value, struct arena *arena,
+                           struct err *err) {
   const struct wire_list list = {.name = "pushes", .max = LIMIT_WORKERS, .item_size = sizeof **out, .read = push_read};
   void *items = NULL;
   const enum rc rc = wire_items(&list, &items, count, value, arena, err);
@@ -150,7 +151,7 @@ void step_status_encode(const struct step_status *m, struct buf *out) {
   json_kv_int(&w, "step_us", m->step_us);
   json_kv_int(&w, "checkpoint_us", m->checkpoint_us);
   json_kv_int(&w, "push_us", m->push_us);
-  wire_kv_pushes(&w, m->pushes, m->push_count);
+  write_pushes(&w, m->pushes, m->push_count);
   json_key(&w, "intervals");
   intervals_write(&w, m->intervals, done ? m->interval_count : 0);
   json_object_end(&w);
@@ -182,10 +183,10 @@ enum rc step_status_decode(struct step_status *m, const struct json *body, struc
       WIRE_VALUE("intervals", intervals),
   };
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
-  if (rc == RC_OK) rc = wire_state_read(&m->state, state, err);
+  if (rc == RC_OK) rc = job_state_read(&m->state, state, err);
   if (rc == RC_OK) rc = wire_error_read(&m->error, error, arena, err);
   if (rc == RC_OK) rc = wire_number_or_nan(&m->grad_norm, "grad_norm", grad_norm, err);
-  if (rc == RC_OK) rc = wire_pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
+  if (rc == RC_OK) rc = pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
   if (rc == RC_OK) rc = intervals_read(&m->intervals, &m->interval_count, intervals, arena, err);
   if (rc) return rc;
   if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))
@@ -209,7 +210,7 @@ void version_announce_encode(const struct version_announce *m, struct buf *out) 
   json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "version", m->version);
   wire_kv_digest(&w, "digest", &m->digest);
-  wire_kv_pushes(&w, m->pushes, m->push_count);
+  write_pushes(&w, m->pushes, m->push_count);
   json_object_end(&w);
 }
 
@@ -223,7 +224,7 @@ enum rc version_announce_decode(struct version_announce *m, const struct json *b
       WIRE_DIGEST("digest", m->digest), WIRE_VALUE("pushes", pushes),
   };
   const enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
-  return rc ? rc : wire_pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
+  return rc ? rc : pushes_read(&m->pushes, &m->push_count, pushes, arena, err);
 }
 
 void push_answer_encode(const struct push_answer *m, struct buf *out) {
