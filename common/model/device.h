@@ -4,15 +4,8 @@
 #ifndef LEASEHOLD_MODEL_DEVICE_H
 #define LEASEHOLD_MODEL_DEVICE_H
 
+#include "common/model/exactness.h"
 #include "common/model/ops.h"
-
-/* Of a device's products of matrices; the CPU's are the former always. */
-enum exactness {
-  EXACTNESS_INVARIANT, /* a row's bits do not depend on the other rows: log-probabilities equal the trainer's */
-  EXACTNESS_FASTEST    /* the vendor's kernels, chosen by the number of rows: sampler and trainer differ by roundings */
-};
-
-enum { DEVICE_IDENTITY_BYTES = 16 };
 
 struct device {
   bool cuda;

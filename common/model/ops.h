@@ -34,7 +34,7 @@ enum number_format { FORMAT_BF16, FORMAT_F32 };
 
 /* A weight matrix [N, K] (y = x W^T) in the backend's own layout: CPU: tiles of 16 rows of W, K in pairs (AMX's), zero
  * padded: element (n, k) lies at ((n/16 * Kpad/2 + k/2) * 16 + n%16) * 2 + k%2, Kpad = K rounded up to 32.  Levels
- * that multiply by links (cpu/isa/links.h) keep bf16 with every four of K in the order 2 0 3 1:
+ * that multiply by links (cpu/isa/bf16_chain.h) keep bf16 with every four of K in the order 2 0 3 1:
  * ((n/16 * Kpad/2 + k/4*2 + k%2) * 16 + n%16) * 2 + (k%4 < 2).  CUDA: row-major. */
 struct matrix {
   void *data;

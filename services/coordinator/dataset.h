@@ -9,7 +9,7 @@
 #define LEASEHOLD_COORDINATOR_DATASET_H
 
 #include "common/base/rc.h"
-#include "common/model/tokenizer.h"
+#include "common/model/tokenizer/tokenizer.h"
 
 struct dataset_item {
   const char *prompt; /* text as encoded (chat template applied) */

@@ -9,7 +9,7 @@
 
 #include "common/base/digest.h"
 #include "common/json/json.h"
-#include "common/model/loss.h"
+#include "common/model/learning/loss.h"
 #include "common/wire/training.h"
 #include "services/coordinator/frontier.h"
 

@@ -14,7 +14,7 @@
 #ifndef LEASEHOLD_GENERATION_CHOICE_H
 #define LEASEHOLD_GENERATION_CHOICE_H
 
-#include "common/model/tokenizer.h"
+#include "common/model/tokenizer/tokenizer.h"
 #include "services/generation-server/job.h"
 #include "services/generation-server/stop_text.h"
 

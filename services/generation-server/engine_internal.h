@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "common/base/queue.h"
-#include "common/model/forward.h"
+#include "common/model/network/forward.h"
 #include "services/generation-server/engine.h"
 #include "services/generation-server/fault.h"
 #include "services/generation-server/scheduler.h"

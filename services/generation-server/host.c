@@ -7,7 +7,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/model/forward.h"
+#include "common/model/network/forward.h"
 
 enum {
   INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST,

@@ -8,7 +8,7 @@
 
 #include "common/base/memory_plan.h"
 #include "common/model/device.h"
-#include "common/model/tokenizer.h"
+#include "common/model/tokenizer/tokenizer.h"
 #include "services/generation-server/engine.h"
 
 struct host_options {

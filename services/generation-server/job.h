@@ -17,8 +17,8 @@
 #include <stdatomic.h>
 
 #include "common/base/philox.h"
-#include "common/model/kv_cache.h"
-#include "common/model/sampler.h"
+#include "common/model/network/kv_cache.h"
+#include "common/model/network/sampler.h"
 #include "common/wire/lease.h"
 
 /* Which weights something was computed with. */

@@ -16,8 +16,8 @@
 #ifndef LEASEHOLD_TRAINER_CHECKPOINT_H
 #define LEASEHOLD_TRAINER_CHECKPOINT_H
 
-#include "common/model/model.h"
-#include "common/model/optimizer.h"
+#include "common/model/learning/optimizer.h"
+#include "common/model/network/model.h"
 #include "common/wire/training.h"
 
 struct round_record {

@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #include "common/base/rc.h"
-#include "common/model/model.h"
+#include "common/model/network/model.h"
 #include "common/model/shard.h"
 
 enum trainer_fault {

@@ -32,9 +32,9 @@
 #include "common/base/memory_plan.h"
 #include "common/base/queue.h"
 #include "common/comm/comm.h"
-#include "common/model/backward.h"
 #include "common/model/device.h"
-#include "common/model/optimizer.h"
+#include "common/model/learning/backward.h"
+#include "common/model/learning/optimizer.h"
 #include "common/wire/training.h"
 #include "services/trainer-server/jobs.h"
 

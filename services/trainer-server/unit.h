@@ -5,8 +5,8 @@
 #ifndef LEASEHOLD_TRAINER_UNIT_H
 #define LEASEHOLD_TRAINER_UNIT_H
 
-#include "common/model/backward.h"
-#include "common/model/loss.h"
+#include "common/model/learning/backward.h"
+#include "common/model/learning/loss.h"
 #include "common/wire/training.h"
 #include "services/trainer-server/timeline.h"
 

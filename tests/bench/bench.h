@@ -6,8 +6,8 @@
 #ifndef LEASEHOLD_BENCH_BENCH_H
 #define LEASEHOLD_BENCH_BENCH_H
 
-#include "common/model/model.h"
-#include "common/model/sampler.h"
+#include "common/model/network/model.h"
+#include "common/model/network/sampler.h"
 
 /* One turn of one figure, by its fastest call. */
 struct reading {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
-#include "common/model/forward.h"
+#include "common/model/network/forward.h"
 #include "tests/bench/bench.h"
 
 enum {

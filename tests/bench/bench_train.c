@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/model/backward.h"
-#include "common/model/loss.h"
-#include "common/model/optimizer.h"
+#include "common/model/learning/backward.h"
+#include "common/model/learning/loss.h"
+#include "common/model/learning/optimizer.h"
 #include "tests/bench/bench.h"
 
 struct trained {

@@ -12,10 +12,10 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/model/backward.h"
 #include "common/model/cuda/ops_cuda.h"
-#include "common/model/optimizer.h"
-#include "common/model/sampler.h"
+#include "common/model/learning/backward.h"
+#include "common/model/learning/optimizer.h"
+#include "common/model/network/sampler.h"
 
 enum { CONTEXT = 1024, BATCH_MAX = 64, PAGE_TOKENS = 32, SAMPLES = 16, LENGTH = 2048, REPEATS = 9, HOST_THREADS = 16 };
 

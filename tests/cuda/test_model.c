@@ -5,9 +5,9 @@
 
 #include <math.h>
 
-#include "common/model/backward.h"
-#include "common/model/optimizer.h"
-#include "common/model/sampler.h"
+#include "common/model/learning/backward.h"
+#include "common/model/learning/optimizer.h"
+#include "common/model/network/sampler.h"
 
 enum { V = 257, PAGES = 60, ROWS_MAX = 310, SAMPLES = 5 };
 

@@ -19,7 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/pool.h"
 #include "common/comm/comm.h"
-#include "common/model/optimizer.h"
+#include "common/model/learning/optimizer.h"
 #include "tests/ranks/check_fabric.h"
 
 enum { WAIT_MS = 60000, RANKS_MAX = 64, LOST = 3 };

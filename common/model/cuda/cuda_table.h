@@ -10,7 +10,8 @@
 #include <cuda_runtime.h>
 
 extern "C" {
-#include "common/model/cuda/ops_cuda.h"
+#include "common/model/exactness.h"
+#include "common/model/ops.h"
 }
 
 enum {
@@ -21,7 +22,7 @@ enum {
   CUDA_BLOCKS_MAX = 4096         /* of a grid that loops over elements */
 };
 
-struct repeats; /* repeat.cu: graphs of what came before */
+struct repeats; /* graph_cache.cu: graphs of what came before */
 struct vendor;  /* gemm_vendor.cu: cuBLASLt's handle and the algorithms that were chosen */
 
 struct cuda_ops {
@@ -74,7 +75,7 @@ static void cuda_launch(struct cuda_ops *c, const char *what, void (*kernel)(par
   cuda_check(c, cudaGetLastError(), what);
 }
 
-/* --- repeat.cu --- */
+/* --- graph_cache.cu --- */
 enum rc repeats_open(struct cuda_ops *c, struct err *err);
 void repeats_forget(struct cuda_ops *c); /* memory is released: what was kept may name it */
 void repeats_close(struct cuda_ops *c);

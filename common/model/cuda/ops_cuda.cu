@@ -5,6 +5,10 @@
 
 #include "common/model/cuda/cuda_table.h"
 
+extern "C" {
+#include "common/model/cuda/ops_cuda.h"
+}
+
 enum { CAPABILITY_MIN = 8 }; /* sm_80: bf16 products, asynchronous copies to shared memory */
 
 void cuda_fail(struct cuda_ops *c, enum rc rc, const char *what, const char *why) {

@@ -7,7 +7,8 @@
 #ifndef LEASEHOLD_MODEL_CUDA_OPS_CUDA_H
 #define LEASEHOLD_MODEL_CUDA_OPS_CUDA_H
 
-#include "common/model/device.h"
+#include "common/model/exactness.h"
+#include "common/model/ops.h"
 
 /* device: CUDA's number; pool: the host's threads, borrowed.  RC_UNSUPPORTED for FORMAT_F32 and for what the machine
  * lacks, RC_NO_MEMORY, RC_INTERNAL with CUDA's own words.  A table has a stream of its own: two tables work side by side,

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "common/model/backward.h"
+#include "common/model/learning/backward.h"
 
 enum { SAMPLES = 7, LENGTH_MAX = 150, TOTAL_MAX = SAMPLES * LENGTH_MAX };
 

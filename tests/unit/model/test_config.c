@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "common/model/config.h"
+#include "common/model/network/config.h"
 
 #define BASE                                                                                                       \
   "\"model_type\":\"qwen3\",\"num_hidden_layers\":2,\"hidden_size\":40,\"num_attention_heads\":6,\"num_key_value_" \

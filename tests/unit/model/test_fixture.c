@@ -5,9 +5,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "common/model/backward.h"
-#include "common/model/loss.h"
-#include "common/model/optimizer.h"
+#include "common/model/learning/backward.h"
+#include "common/model/learning/loss.h"
+#include "common/model/learning/optimizer.h"
 
 enum { TOKENS = 50, SEQUENCES = 2, SCORED_MAX = 48, STEPS = 10 };
 

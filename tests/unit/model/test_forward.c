@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "common/model/backward.h"
+#include "common/model/learning/backward.h"
 
 enum { SEQUENCES = 4, ROWS_MAX = 44, LENGTH_MAX = 80, PAGES = 40 };
 

@@ -2,7 +2,7 @@
  * other's tokens, or pages would leak. */
 #include "tests/unit/model/support.h"
 
-#include "common/model/kv_cache.h"
+#include "common/model/network/kv_cache.h"
 
 enum { SEQUENCES = 6, TOKENS_MAX = 100, PAGES = 12 };
 

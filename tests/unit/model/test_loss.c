@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "common/model/loss.h"
+#include "common/model/learning/loss.h"
 
 static const float NEW[5] = {-1, -0.5f, -2, -0.3f, -1}, OLD[5] = {-1.2f, -0.5f, -1.5f, -0.9f, -0.8f},
                    REFERENCE[5] = {-1.1f, -0.6f, -1.8f, -0.4f, -1};

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "common/model/optimizer.h"
+#include "common/model/learning/optimizer.h"
 
 static struct bench b;
 static size_t n;

@@ -2,7 +2,7 @@
  * changes every recorded digest. */
 #include "tests/unit/model/support.h"
 
-#include "common/model/params.h"
+#include "common/model/network/params.h"
 
 static void check_table(bool tied) {
   const struct model_config c = tiny_config(tied);

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "common/model/sampler.h"
+#include "common/model/network/sampler.h"
 
 enum { V = 300 };
 

@@ -2,7 +2,7 @@
  * is copied by hand here; tests/ranks/ has them tell it. */
 #include "tests/unit/model/support.h"
 
-#include "common/model/optimizer.h"
+#include "common/model/learning/optimizer.h"
 
 enum { RANKS_MAX = 9, UNITS = 11, STEPS = 3 };
 

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/base/limits.h"
 #include "common/base/file.h"
+#include "common/base/limits.h"
 #include "common/json/json.h"
-#include "common/model/tokenizer.h"
+#include "common/model/tokenizer/tokenizer.h"
 
 #define GOLDEN "tests/golden/tokenizer/"
 enum { TOKENS_MAX = 1 << 22 };

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-#include "common/model/elementary.h"
-#include "common/model/weights_internal.h"
+#include "common/model/network/elementary.h"
+#include "common/model/network/weights_internal.h"
 
 static struct weights *make(const struct bench *b, bool for_training) {
   struct weights *w = NULL;

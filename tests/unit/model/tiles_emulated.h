@@ -16,7 +16,7 @@
 #define TILES_BESIDE(name) name##_v2
 #define CPU_ISA            emulated
 
-#include "common/model/cpu/isa/tiles.h"
+#include "common/model/cpu/isa/amx_tiles.h"
 
 static _Thread_local struct {
   bool configured;
@@ -86,8 +86,8 @@ static inline void tile_dot(int c, int a, int b) {
   }
 }
 
-#include "common/model/cpu/isa/attention_amx.c"
-#include "common/model/cpu/isa/attention_backward_amx.c"
-#include "common/model/cpu/isa/gemm_amx.c"
+#include "common/model/cpu/isa/attention/attention_amx.c"
+#include "common/model/cpu/isa/attention/attention_backward_amx.c"
+#include "common/model/cpu/isa/gemm/gemm_amx.c"
 
 #endif

@@ -1,7 +1,7 @@
 /* The table of this level's kernels.  The AMX level has matrix products of its own and takes the rest from the level
  * beside it. */
+#include "common/model/cpu/isa/amx_tiles.h"
 #include "common/model/cpu/isa/elementary.h"
-#include "common/model/cpu/isa/tiles.h"
 
 #if defined(__AMX_BF16__)
 #define BESIDE(name) TILES_BESIDE(name)

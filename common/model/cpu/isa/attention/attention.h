@@ -1,0 +1,43 @@
+/* What the attention kernels of one level share. */
+#ifndef LEASEHOLD_MODEL_CPU_ISA_ATTENTION_ATTENTION_H
+#define LEASEHOLD_MODEL_CPU_ISA_ATTENTION_ATTENTION_H
+
+#include "common/model/cpu/isa/vec.h"
+
+/* Where 16 keys from `position` (a multiple of 16) on lie: element offsets into keys and values. */
+INLINE void attention_locate(const struct attention_args *c, int sequence, int g, int position, size_t *keys,
+                             size_t *values) {
+  const struct kv_layer *kv = c->kv;
+  const int32_t *pages = c->rows->pages + (size_t)sequence * (size_t)c->rows->pages_per_sequence;
+  const size_t page = (size_t)pages[position / kv->page_tokens], head = page * (size_t)kv->G + (size_t)g;
+  const size_t offset = (size_t)(position % kv->page_tokens), tokens = (size_t)kv->page_tokens;
+  *keys = (head * (tokens / 16) + offset / 16) * (size_t)round_up(kv->E, 32) * 16;
+  *values = (head * tokens + offset) * (size_t)round_up(kv->E, 16);
+}
+
+/* Where the rows of t0's sequence end. */
+INLINE int attention_run_end(const struct attention_args *c, int t0, int end) {
+  int t1 = t0 + 1;
+  while (t1 < end && c->rows->sequence[t1] == c->rows->sequence[t0]) t1++;
+  return t1;
+}
+
+/* Scores of 16 keys, -infinity from the valid-th on. */
+INLINE struct f16 attention_seen(struct f16 score, int valid) {
+  vi lane;
+  for (int l = 0; l < VL; l++) lane[l] = l;
+  UNROLL
+  for (int i = 0; i < PARTS; i++) score.v[i] = vselect(lane < valid - i * VL, score.v[i], vset(-HUGE_VALF));
+  return score;
+}
+
+#if defined(__AVX512BF16__)
+/* Rows [t0, t1) of one sequence, all heads of kv head g; bf16: attention_bf16.c. */
+void ISA_NAME(attend_bf16)(const struct attention_args *c, void *scratch, int t0, int t1, int g);
+/* Rows [t0, t1) of any sequences, all their heads; bf16: attention_rows_bf16.c. */
+void ISA_NAME(attend_rows_bf16)(const struct attention_args *c, void *scratch, int t0, int t1);
+void ISA_NAME(attention_backward_bf16)(const struct attention_backward_args *c, size_t begin, size_t end,
+                                       void *scratch);
+#endif
+
+#endif

@@ -1,0 +1,221 @@
+/* Attention's gradients for packed samples (NUMERICS.md, "Attention backward").
+ *
+ * A work item is one sample and one kv head: it alone writes that head's dk and dv, and the dq of its query heads.
+ * Keys go in blocks of 32 (outer loop), queries in blocks of 32 from the diagonal on (inner loop), both aligned at
+ * the sample's start:
+ *
+ *   S, dP [32 queries, 32 keys] -> P, dS rounded to operands -> dq += dS K (along keys), dv += P^T dO, dk += dS^T Q (along queries)
+ *
+ * so that dk and dv sum over query blocks, and dq over key blocks, in ascending order.  Blocks are widened to float
+ * in scratch, once as rows and once transposed, whichever side the micro kernel broadcasts or loads.
+ */
+#include "common/model/cpu/isa/attention/attention.h"
+#include "common/model/cpu/isa/elementary.h"
+#include "common/model/cpu/isa/micro.h"
+
+enum { B = 32, EMAX = CPU_HEAD_DIM_MAX };
+
+struct side {
+  float rows[B * EMAX];       /* [32][E16], zero padded */
+  float transposed[EMAX * B]; /* [Epad][32], zero padded */
+};
+
+struct backward_scratch {
+  struct side k, v, q, dout;
+  float dq[B * EMAX], dk[B * EMAX], dv[B * EMAX];
+  float s[B * B], dp[B * B]; /* [query][key] */
+  float p[B * B], ds[B * B]; /* operands, [query][key] */
+  float ds_t[B * B];         /* [key][query] */
+  float D[B], lse[B];
+  bool active[B]; /* the query has a gradient */
+  float out[EMAX], dout_row[EMAX];
+};
+
+struct item {
+  const struct attention_backward_args *c;
+  struct backward_scratch *s;
+  size_t start; /* first row of the sample */
+  int length, g, h, E16, E32;
+  bool f32;
+};
+
+/* Where row `i` of the sample has its query's gradients, -1: nowhere; and where its q, out and lse are. */
+static int64_t query_of(const struct item *it, int i) {
+  const struct packed *b = it->c->batch;
+  const size_t t = it->start + (size_t)i;
+  return b->query ? b->query[t] : (int64_t)t;
+}
+static int64_t query_row_of(const struct item *it, int i) {
+  const int64_t query = query_of(it, i);
+  return query >= 0 ? (int64_t)row_of(it->c->batch->query_row, (size_t)query) : -1;
+}
+static int64_t key_row_of(const struct item *it, int i) {
+  return (int64_t)row_of(it->c->batch->row, it->start + (size_t)i);
+}
+
+/* Rows [first, first + count) of head `head` of [., heads, E]; those that are nowhere are zero. */
+static void load_side(const struct item *it, struct side *side, const void *x, int heads, int head, int first,
+                      int count, int64_t (*where)(const struct item *, int)) {
+  int E = it->c->E, E16 = it->E16;
+  memset(side->transposed, 0, (size_t)it->E32 * B * sizeof(float));
+  for (int i = 0; i < B; i++) {
+    float *row = side->rows + i * E16;
+    memset(row, 0, (size_t)E16 * sizeof(float));
+    const int64_t at = i < count ? where(it, first + i) : -1;
+    if (at < 0) continue;
+    widen_row(row, x, ((size_t)at * (size_t)heads + (size_t)head) * (size_t)E, E, it->f32);
+    for (int e = 0; e < E; e++) side->transposed[e * B + i] = row[e];
+  }
+}
+
+/* D = SUM(dout * out) and lse of a query block. */
+static void load_rows(const struct item *it, int first, int count) {
+  const struct attention_backward_args *c = it->c;
+  struct backward_scratch *s = it->s;
+  for (int i = 0; i < count; i++) {
+    const int64_t at = query_row_of(it, first + i);
+    s->active[i] = at >= 0;
+    if (at < 0) continue;
+    size_t row = (size_t)at * (size_t)c->H + (size_t)it->h;
+    widen_row(s->out, c->out, row * (size_t)c->E, c->E, it->f32);
+    s->D[i] = sum_products(s->dout.rows + i * it->E16, s->out, c->E);
+    s->lse[i] = c->lse[row];
+  }
+}
+
+/* out [rows][32] = DOT over E of a's rows and w's rows. */
+static void scores(const struct item *it, float *out, const struct side *a, const struct side *w, int rows) {
+  int E = it->c->E;
+  for (int e = 0; e < E; e += 32) {
+    struct block b = {.dst = out,
+                      .ldd = B,
+                      .a_even = a->transposed + e * B,
+                      .a_odd = a->transposed + (e + 1) * B,
+                      .step_a = 2 * B,
+                      .w_even = w->transposed + e * B,
+                      .w_odd = w->transposed + (e + 1) * B,
+                      .step_w = 2 * B,
+                      .steps = E - e < 32 ? (E - e + 1) / 2 : 16,
+                      .rows = rows,
+                      .lanes = B,
+                      .first = e == 0};
+    block_add(&b, 1);
+  }
+}
+
+/* P and dS of a block pair as operands; `diagonal` masks keys after the query; keys at and beyond `keys` do not
+ * exist. */
+static void soften_block(const struct item *it, int queries, int keys, bool diagonal) {
+  struct backward_scratch *s = it->s;
+  float scale = it->c->scale;
+  for (int i = 0; i < B; i++) {
+    float *p = s->p + i * B, *ds = s->ds + i * B;
+    int valid = i >= queries || !s->active[i] ? 0 : diagonal && i + 1 < keys ? i + 1 : keys;
+    for (int j = 0; valid > 0 && j < B; j += VL) {
+      vf pv = vexp(vload(s->s + i * B + j) * scale - s->lse[i]);
+      vf dv = (pv * (vload(s->dp + i * B + j) - s->D[i])) * scale;
+      vstore(p + j, vround(pv, it->f32));
+      vstore(ds + j, vround(dv, it->f32));
+    }
+    for (int j = valid; j < B; j++) p[j] = ds[j] = 0.0f;
+  }
+  for (int i = 0; i < B; i++)
+    for (int j = 0; j < B; j++) s->ds_t[j * B + i] = s->ds[i * B + j];
+}
+
+/* dst [rows][E] += the 32-block of a [32 along the dot][rows at stride 32] against w's rows. */
+static void products(const struct item *it, float *dst, const float *a, const struct side *w, int rows, int along,
+                     bool first) {
+  struct block b = {.dst = dst,
+                    .ldd = (size_t)it->E16,
+                    .a_even = a,
+                    .a_odd = a + B,
+                    .step_a = 2 * B,
+                    .w_even = w->rows,
+                    .w_odd = w->rows + it->E16,
+                    .step_w = 2 * (size_t)it->E16,
+                    .steps = (along + 1) / 2,
+                    .rows = rows,
+                    .lanes = it->E16,
+                    .first = first};
+  block_add(&b, 1);
+}
+
+static void query_gradient(const struct item *it, int qb, int queries, int keys, bool first) {
+  const struct attention_backward_args *c = it->c;
+  float *sum = it->s->dq, *dq[B];
+  const size_t bytes = (size_t)c->E * sizeof *sum;
+  for (int i = 0; i < queries; i++) {
+    const int64_t at = query_of(it, qb + i);
+    dq[i] = at >= 0 ? c->dq + ((size_t)at * (size_t)c->H + (size_t)it->h) * (size_t)c->E : NULL;
+    if (!first && dq[i]) memcpy(sum + i * it->E16, dq[i], bytes);
+  }
+  products(it, sum, it->s->ds_t, &it->s->k, queries, keys, first);
+  for (int i = 0; i < queries; i++)
+    if (dq[i]) memcpy(dq[i], sum + i * it->E16, bytes);
+}
+
+/* One head's dk and dv of the key block at kb, over the query blocks from it on. */
+static void head_block(const struct item *it, int kb, int keys) {
+  const struct attention_backward_args *c = it->c;
+  struct backward_scratch *s = it->s;
+  for (int qb = kb; qb < it->length; qb += B) {
+    int queries = it->length - qb < B ? it->length - qb : B;
+    load_side(it, &s->q, c->q, c->H, it->h, qb, queries, query_row_of);
+    load_side(it, &s->dout, c->dout, c->H, it->h, qb, queries, query_of);
+    load_rows(it, qb, queries);
+    scores(it, s->s, &s->q, &s->k, queries);
+    scores(it, s->dp, &s->dout, &s->v, queries);
+    soften_block(it, queries, keys, qb == kb);
+    products(it, s->dv, s->p, &s->dout, keys, queries, qb == kb);
+    products(it, s->dk, s->ds, &s->q, keys, queries, qb == kb);
+    query_gradient(it, qb, queries, keys, kb == 0);
+  }
+}
+
+static void add_head(const struct item *it, float *out, const float *sum, int kb, int keys, bool first) {
+  const struct attention_backward_args *c = it->c;
+  for (int j = 0; j < keys; j++) {
+    float *restrict o = out + ((it->start + (size_t)(kb + j)) * (size_t)c->G + (size_t)it->g) * (size_t)c->E;
+    const float *restrict a = sum + j * it->E16;
+    if (first)
+      memcpy(o, a, (size_t)c->E * sizeof *o);
+    else
+      for (int e = 0; e < c->E; e++) o[e] = o[e] + a[e];
+  }
+}
+
+void ISA_NAME(attention_backward)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct attention_backward_args *c = args;
+  int group = c->H / c->G;
+#if defined(__AVX512BF16__)
+  if (c->format == FORMAT_BF16) {
+    ISA_NAME(attention_backward_bf16)(c, begin, end, scratch);
+    return;
+  }
+#endif
+  for (size_t i = begin; i < end; i++) {
+    const int32_t *start = c->batch->start + i / (size_t)c->G;
+    struct item it = {.c = c,
+                      .s = scratch,
+                      .start = (size_t)start[0],
+                      .length = start[1] - start[0],
+                      .g = (int)(i % (size_t)c->G),
+                      .E16 = round_up(c->E, 16),
+                      .E32 = round_up(c->E, 32),
+                      .f32 = c->format == FORMAT_F32};
+    for (int kb = 0; kb < it.length; kb += B) {
+      int keys = it.length - kb < B ? it.length - kb : B;
+      load_side(&it, &it.s->k, c->k, c->G, it.g, kb, keys, key_row_of);
+      load_side(&it, &it.s->v, c->v, c->G, it.g, kb, keys, key_row_of);
+      for (int j = 0; j < group; j++) {
+        it.h = it.g * group + j;
+        head_block(&it, kb, keys);
+        add_head(&it, c->dk, it.s->dk, kb, keys, j == 0);
+        add_head(&it, c->dv, it.s->dv, kb, keys, j == 0);
+      }
+    }
+  }
+}
+
+_Static_assert(sizeof(struct backward_scratch) <= CPU_SCRATCH_BYTES, "attention backward's scratch");

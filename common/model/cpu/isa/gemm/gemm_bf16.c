@@ -1,0 +1,192 @@
+/* gemm_weight_backward over bf16 operands by links (bf16_chain.h): the same sums as gemm.c's, bit for bit.  Lanes run over K,
+ * rows over N, the dot over tokens, whose rows are interleaved by twos.
+ *
+ *   T_BLOCKS * 32 rows of dy [N_BLOCK] and x [K_BLOCK], far away -> links, second-level cache -> sums [N_BLOCK][K_BLOCK]
+ *
+ * One of the rows that come next is asked for after every product of the micro kernel (weight_window.h). */
+#include "common/model/cpu/isa/bf16_chain.h"
+#include "common/model/cpu/isa/gemm/weight_window.h"
+#include "common/model/cpu/isa/instruction_trial.h"
+
+#if defined(__AVX512BF16__)
+
+enum {
+  T_BLOCKS = 8, /* of 32 places along the dot, in scratch at a time */
+  T_STEPS = T_BLOCKS * 2 * LINK_STEPS,
+  N_BLOCK = 256,
+  K_BLOCK = 256
+};
+
+struct weight_scratch {
+  uint32_t x[K_BLOCK / 32 * T_STEPS * 32];  /* [32 k][step][32] */
+  uint32_t dy[N_BLOCK / 16 * T_STEPS * 16]; /* [16 n][step][16] */
+  float acc[N_BLOCK * K_BLOCK];             /* when there are more places than fit */
+  uint16_t zeros[K_BLOCK > N_BLOCK ? K_BLOCK : N_BLOCK];
+};
+
+/* The rows of one run of places along the dot, chain by chain. */
+struct course {
+  int steps;
+  int even_steps[T_BLOCKS], odd_steps[T_BLOCKS], blocks;
+  int first[T_STEPS], second[T_STEPS]; /* rows of dy; second -1: zero padding */
+};
+
+/* Appends a chain's links for its `count` rows. */
+static int course_chain(struct course *o, const int *rows, int count) {
+  for (int i = 0; i < count; i += 2, o->steps++) {
+    o->first[o->steps] = rows[i];
+    o->second[o->steps] = i + 1 < count ? rows[i + 1] : -1;
+  }
+  return (count + 1) / 2;
+}
+
+/* From row t on, as many blocks of 32 places as fit; returns the row after them. */
+static int course_make(struct course *o, const struct weight_backward_args *c, int t) {
+  o->steps = o->blocks = 0;
+  while (t < c->T && o->blocks < T_BLOCKS) {
+    int even[16], odd[16], evens = 0, odds = 0;
+    const int block = (c->place ? c->place[t] : t) / 32;
+    for (; t < c->T; t++) {
+      const int place = c->place ? c->place[t] : t;
+      if (place / 32 != block) break;
+      if (place % 2 == 0)
+        even[evens++] = t;
+      else
+        odd[odds++] = t;
+    }
+    o->even_steps[o->blocks] = course_chain(o, even, evens);
+    o->odd_steps[o->blocks++] = course_chain(o, odd, odds);
+  }
+  return t;
+}
+
+static void link_course(struct weight_scratch *s, const struct weight_backward_args *c, const struct course *o,
+                        const struct window *w) {
+  const uint16_t *x = (const uint16_t *)c->x + w->k0, *dy = (const uint16_t *)c->dy + w->n0;
+  for (int i = 0; i < o->steps; i++) {
+    const int t = o->first[i], u = o->second[i];
+    const uint16_t *a = x + row_of(c->row, (size_t)t) * (size_t)c->K, *b = s->zeros;
+    if (u >= 0) b = x + row_of(c->row, (size_t)u) * (size_t)c->K;
+    for (int k = 0; k < w->k_count; k += 16)
+      link_store(s->x + (k / 32 * T_STEPS + i) * 32 + k % 32,
+                 link_rows(load_h16(a + k, w->k_count - k), load_h16(b + k, w->k_count - k)));
+    a = dy + (size_t)t * (size_t)c->N;
+    b = u >= 0 ? dy + (size_t)u * (size_t)c->N : s->zeros;
+    for (int n = 0; n < w->n_count; n += 16)
+      link_store(s->dy + (n / 16 * T_STEPS + i) * 16,
+                 link_rows(load_h16(a + n, w->n_count - n), load_h16(b + n, w->n_count - n)));
+  }
+}
+
+/* R rows of dW from n on x NV vectors from k on. */
+INLINE void weight_micro(const struct weight_backward_args *c, struct weight_scratch *s, const struct course *o,
+                         const struct window *w, int n, int k, bool first, bool last, const int R, const int NV) {
+  const uint32_t *x = s->x + k / 32 * T_STEPS * 32 + k % 32, *dy = s->dy + n / 16 * T_STEPS * 16 + n % 16;
+  vf acc[LINK_ROWS][2];
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) acc[r][v] = first ? (vf){0} : vload(s->acc + (n + r) * K_BLOCK + k + v * VL);
+  }
+  for (int b = 0; b < o->blocks; b++) {
+    if (o->even_steps[b] == LINK_STEPS && o->odd_steps[b] == LINK_STEPS)
+      link_dot(acc, dy, 1, 16, x, 32, LINK_STEPS, LINK_STEPS, R, NV);
+    else
+      link_dot(acc, dy, 1, 16, x, 32, o->even_steps[b], o->odd_steps[b], R, NV);
+    x += (o->even_steps[b] + o->odd_steps[b]) * 32;
+    dy += (o->even_steps[b] + o->odd_steps[b]) * 16;
+  }
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) {
+      float *dW = c->dW + (size_t)(w->n0 + n + r) * (size_t)c->K + w->k0 + k + v * VL;
+      const int lanes = w->k_count - k - v * VL;
+      if (last)
+        store_lanes(dW, load_lanes(dW, lanes) + acc[r][v], lanes);
+      else
+        vstore(s->acc + (n + r) * K_BLOCK + k + v * VL, acc[r][v]);
+    }
+  }
+}
+
+INLINE void weight_rows(const struct weight_backward_args *c, struct weight_scratch *s, const struct course *o,
+                        const struct window *w, int k, bool first, bool last, struct ahead *ahead, const int NV) {
+  int n = 0;
+  for (; n + LINK_ROWS <= w->n_count; n += LINK_ROWS) {
+    weight_micro(c, s, o, w, n, k, first, last, LINK_ROWS, NV);
+    ahead_ask(ahead);
+  }
+  for (; n < w->n_count; n++) weight_micro(c, s, o, w, n, k, first, last, 1, NV);
+}
+
+static void window_compute(const struct windows *all, struct weight_scratch *s, const struct window *w) {
+  const struct weight_backward_args *c = all->c;
+  struct course course;
+  for (int t = 0; t < c->T;) {
+    const bool first = t == 0;
+    t = course_make(&course, c, t);
+    link_course(s, c, &course, w);
+    struct ahead ahead = ahead_of(all, w, t, T_BLOCKS * 32);
+    for (int k = 0; k < w->k_count; k += 32) {
+      if (w->k_count - k > 16)
+        weight_rows(c, s, &course, w, k, first, t == c->T, &ahead, 2);
+      else
+        weight_rows(c, s, &course, w, k, first, t == c->T, &ahead, 1);
+    }
+  }
+}
+
+void ISA_NAME(gemm_weight_backward_bf16)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct windows all = {.c = args, .end = (int)end, .rows = N_BLOCK, .columns = K_BLOCK};
+  struct weight_scratch *s = scratch;
+  memset(s->zeros, 0, sizeof s->zeros);
+  for (struct window w = window_at(&all, (int)begin, 0); w.n_count > 0; w = window_after(&all, &w))
+    window_compute(&all, s, &w);
+}
+
+/* Lanes whose bf16, made by the conversions from high and low, is not the nearest one, ties to even; normal numbers. */
+static uint32_t badly_rounded(vu high, vu low) {
+  const vu wide[2] = {low, high};
+  const h32 both = (h32)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  uint32_t wrong = 0;
+  for (int i = 0; i < 2; i++) {
+    const h16 one = round16((vf)wide[i]);
+    for (int l = 0; l < VL; l++) {
+      const uint32_t bits = wide[i][l], nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+      wrong |= (one[l] ^ nearest) | (both[i * VL + l] ^ nearest);
+    }
+  }
+  return wrong;
+}
+
+/* Whether the instructions do what this file says, over some thousand lanes: ordinary numbers, sums that cancel,
+ * products around the smallest normal number, zeros, infinities, NaNs; and numbers halfway between two bf16. */
+bool ISA_NAME(links_hold)(void) {
+  const unsigned saved = _mm_getcsr();
+  uint32_t state = 1, wrong = 0;
+  _mm_setcsr(TRIAL_MXCSR);
+  for (int i = 0; i < 512; i++) {
+    const uint32_t tiny = i % 2 ? 0 : 60;
+    vu a, w;
+    vf acc;
+    for (int l = 0; l < VL; l++) {
+      a[l] = trial_operand(&state, 123 - tiny) << 16 | trial_operand(&state, 123 - tiny);
+      w[l] = trial_operand(&state, 123 - tiny) << 16 | trial_operand(&state, 123 - tiny);
+      acc[l] = (float)(int32_t)state * (tiny ? 0x1p-125f : 0x1p-31f) * 0x1p-31f;
+    }
+    const vf one = link_add(acc, a, w);
+    const vf two = vfma((vf)(a << 16), (vf)(w << 16), vfma((vf)(a & 0xffff0000u), (vf)(w & 0xffff0000u), acc));
+    const vi same = ((vi)one == (vi)two) | ((one != one) & (two != two));
+    for (int l = 0; l < VL; l++) wrong |= (uint32_t)~same[l];
+    /* the exponent of 1 instead of the operands', which may be anything */
+    const vu x = (a & 0x807fffffu) | 0x3f800000u, y = (w & 0x807f0000u) | 0x3f808000u;
+    wrong |= badly_rounded(x, y) | badly_rounded(y, x);
+  }
+  _mm_setcsr(saved);
+  return wrong == 0;
+}
+
+_Static_assert(sizeof(struct weight_scratch) <= CPU_SCRATCH_BYTES, "weight backward's scratch");
+
+#endif

@@ -1,0 +1,480 @@
+/* The trainer's side of the one forward pass: samples -> chunks -> forward -> head in row blocks -> loss -> layers
+ * backwards.
+ *
+ *   learner_gradients, per chunk:
+ *     forward_run (activations saved) -> per head block: logits, logprob, lse     (pass 1; all log-probabilities of the chunk, then the loss callback)
+ *                                     -> per head block: logits, dlogits, dW, dx  (pass 2; logits of a single block are still there and are not recomputed)
+ *     final norm, layers from last to first (each computed again before, where only its input was kept), embedding
+ *
+ * Letters as in ops.h; T rows of the chunk.  A gradient dx is float32 and is rounded only where it becomes a GEMM
+ * operand. The cut into chunks depends on the samples' lengths and chunk_tokens alone: never on memory, time or
+ * threads, because it is part of the arithmetic (weight gradients are dot products over the rows of a chunk, added
+ * chunk by chunk).
+ *
+ * Owned by the engine's thread.  Previous hop: the trainer's unit of work (a group).  Next hop: optimizer_add_unit. */
+#include "common/model/learning/backward.h"
+
+#include <assert.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/learning/chunk.h"
+#include "common/model/network/shape.h"
+
+/* Gradients in flight; f: float32, o: operand. */
+struct gradients {
+  float *dx;                                  /* f [T,D] of the residual */
+  float *dnorm;                               /* f [T,D] of a norm's output; before the layers: of hidden */
+  void *dx_operand;                           /* o [T,D] */
+  float *dh;                                  /* f [T,F] */
+  void *dgate, *dup;                          /* o [T,F] */
+  float *dattention;                          /* f [T,H*E] */
+  void *dattention_operand;                   /* o [T,H*E] */
+  float *dq, *dk, *dv;                        /* f [T,H*E], [T,G*E], [T,G*E] */
+  float *dq_raw, *dk_raw;                     /* f, before norm and rope */
+  void *dq_operand, *dk_operand, *dv_operand; /* o */
+};
+
+/* One row block of the head. */
+struct head_block {
+  float *logits;  /* f [HEAD_ROWS,V] */
+  void *dlogits;  /* o [HEAD_ROWS,V] */
+  float *dhidden; /* f [HEAD_ROWS,D] */
+  int32_t *where; /* [HEAD_ROWS], a place for a device's list */
+};
+
+struct learner {
+  const struct model *model; /* borrowed */
+  struct workspace *ws;
+  struct activations *activations;
+  struct kv_cache *kv;
+  struct kv_sequence all_pages; /* holds every page of kv; chunks deal them out */
+  void *memory;
+  struct gradients g;
+  struct head_block head;
+  struct chunk chunk;
+  void *lists, *lists_place; /* the chunk's arrays: the host's, and a device's copy of them all */
+  size_t lists_bytes;
+  double entropy_sum; /* of the last learner_gradients */
+};
+
+/* --- memory --- */
+
+static void place_gradients(struct layout *l, struct gradients *g, const struct shape *s, size_t o) {
+  const size_t T = s->T, f = sizeof(float);
+  g->dx = layout_take(l, T * s->D, f);
+  g->dnorm = layout_take(l, T * s->D, f);
+  g->dx_operand = layout_take(l, T * s->D, o);
+  g->dh = layout_take(l, T * s->F, f);
+  g->dgate = layout_take(l, T * s->F, o);
+  g->dup = layout_take(l, T * s->F, o);
+  g->dattention = layout_take(l, T * s->HE, f);
+  g->dattention_operand = layout_take(l, T * s->HE, o);
+  g->dq = layout_take(l, T * s->HE, f);
+  g->dk = layout_take(l, T * s->GE, f);
+  g->dv = layout_take(l, T * s->GE, f);
+  g->dq_raw = layout_take(l, T * s->HE, f);
+  g->dk_raw = layout_take(l, T * s->GE, f);
+  g->dq_operand = layout_take(l, T * s->HE, o);
+  g->dk_operand = layout_take(l, T * s->GE, o);
+  g->dv_operand = layout_take(l, T * s->GE, o);
+}
+
+static size_t place_learner(struct learner *l, char *base, const struct model *m, int chunk_tokens) {
+  const struct shape s = shape_make(&m->config, chunk_tokens);
+  const size_t o = m->ops->operand_bytes;
+  struct layout layout = {base, 0};
+  place_gradients(&layout, &l->g, &s, o);
+  l->head.logits = layout_take(&layout, HEAD_ROWS * s.V, sizeof(float));
+  l->head.dlogits = layout_take(&layout, HEAD_ROWS * s.V, o);
+  l->head.dhidden = layout_take(&layout, HEAD_ROWS * s.D, sizeof(float));
+  l->head.where = layout_take(&layout, ops_place_bytes(m->ops, HEAD_ROWS * sizeof(int32_t)), 1);
+  l->lists_place = layout_take(&layout, ops_place_bytes(m->ops, chunk_bytes(chunk_tokens)), 1);
+  return layout.used;
+}
+
+static int page_table_max(int chunk_tokens) {
+  return chunk_sequences_max(chunk_tokens) * chunk_pages_max(chunk_tokens);
+}
+
+struct learner_memory learner_memory(const struct model *m, const struct learner_options *options) {
+  struct learner measured = {0};
+  const int T = options->chunk_tokens;
+  const size_t pages = (size_t)chunk_pages_max(T);
+  return (struct learner_memory){.activations = activations_bytes(m, T, options->recompute_activations),
+                                 .scratch = place_learner(&measured, NULL, m, T) + chunk_bytes(T) +
+                                            workspace_bytes(m, T, page_table_max(T)) +
+                                            pages * kv_layer_page_bytes(m, CHUNK_PAGE_TOKENS)};
+}
+
+static enum rc create_parts(struct learner *l, const struct learner_options *options, struct err *err) {
+  const struct model *m = l->model;
+  const int chunk_tokens = options->chunk_tokens, pages = chunk_pages_max(chunk_tokens);
+  enum rc rc = workspace_create(&l->ws, m, chunk_tokens, page_table_max(chunk_tokens), err);
+  if (rc == RC_OK) rc = activations_create(&l->activations, m, l->ws, options->recompute_activations, err);
+  if (rc == RC_OK) rc = kv_cache_create_single(&l->kv, m, pages, CHUNK_PAGE_TOKENS, err);
+  if (rc == RC_OK) rc = kv_sequence_init(&l->all_pages, l->kv, pages * CHUNK_PAGE_TOKENS, err);
+  if (rc != RC_OK) return rc;
+  rc = kv_reserve(l->kv, &l->all_pages, pages * CHUNK_PAGE_TOKENS);
+  assert(rc == RC_OK);
+  const size_t bytes = place_learner(l, NULL, m, chunk_tokens);
+  l->memory = m->ops->alloc(m->ops, bytes);
+  l->lists_bytes = chunk_bytes(chunk_tokens);
+  l->lists = aligned_alloc(64, l->lists_bytes);
+  if (!l->memory || !l->lists)
+    return err_set(err, RC_NO_MEMORY, NULL, "gradients of %d rows need %zu bytes, which were refused", chunk_tokens,
+                   bytes + l->lists_bytes);
+  place_learner(l, l->memory, m, chunk_tokens);
+  chunk_init(&l->chunk, l->lists, chunk_tokens);
+  return RC_OK;
+}
+
+enum rc learner_create(struct learner **out, const struct model *m, const struct learner_options *options,
+                       struct err *err) {
+  const int chunk_tokens = options->chunk_tokens;
+  *out = NULL;
+  if (chunk_tokens < 2 || chunk_tokens > LIMIT_SEQUENCE_TOKENS)
+    return err_set(err, RC_INVALID, "chunk_tokens", "expected 2 to %d tokens per chunk, got %d", LIMIT_SEQUENCE_TOKENS,
+                   chunk_tokens);
+  struct learner *l = calloc(1, sizeof *l);
+  if (!l) return err_set(err, RC_NO_MEMORY, NULL, "a learner record of %zu bytes was refused", sizeof *l);
+  l->model = m;
+  struct err cause = {0};
+  const enum rc rc = create_parts(l, options, &cause);
+  if (rc != RC_OK) {
+    const struct learner_memory needed = learner_memory(m, options);
+    learner_free(l);
+    return err_set(err, rc, "chunk_tokens", "a learner with chunks of %d tokens needs %zu bytes in all: %s",
+                   chunk_tokens, needed.activations + needed.scratch, cause.message);
+  }
+  *out = l;
+  return RC_OK;
+}
+
+void learner_free(struct learner *l) {
+  if (!l) return;
+  if (l->memory) l->model->ops->release(l->model->ops, l->memory);
+  free(l->lists);
+  if (l->kv) kv_sequence_release(l->kv, &l->all_pages);
+  kv_cache_free(l->kv);
+  activations_free(l->activations, l->model);
+  workspace_free(l->ws);
+  free(l);
+}
+
+/* --- samples and chunks --- */
+
+/* One of the chunk's arrays as operations take it; NULL stays NULL. */
+static void *listed(const struct learner *l, const void *array) {
+  if (!array || l->model->ops->host_memory) return (void *)array;
+  return (char *)l->lists_place + ((const char *)array - (const char *)l->lists);
+}
+
+static enum rc check_sample(const struct learner *l, const struct train_sample *s, int index, struct err *err) {
+  const struct model *m = l->model;
+  const int chunk_tokens = l->chunk.chunk_tokens;
+  const int longest = chunk_tokens < m->context_max ? chunk_tokens : m->context_max;
+  if (s->length < 1)
+    return err_set(err, RC_INVALID, "samples", "sample %d: expected at least one token, got %d", index, s->length);
+  if (s->length > longest)
+    return err_set(err, RC_TOO_LARGE, "samples", "sample %d has %d tokens; chunks hold %d and the context %d", index,
+                   s->length, chunk_tokens, m->context_max);
+  if (s->scored[0])
+    return err_set(err, RC_INVALID, "samples", "sample %d: its first token has no predecessor and cannot be scored",
+                   index);
+  for (int t = 0; t < s->length; t++)
+    if (s->tokens[t] < 0 || s->tokens[t] >= m->config.vocabulary)
+      return err_set(err, RC_INVALID, "samples", "sample %d, token %d: expected an id below %d, got %d", index, t,
+                     m->config.vocabulary, s->tokens[t]);
+  return RC_OK;
+}
+
+static enum rc check_samples(const struct learner *l, const struct train_sample *samples, int count, float temperature,
+                             struct err *err) {
+  if (!(temperature > 0) || temperature > 1e6f)
+    return err_set(err, RC_INVALID, "temperature", "expected a positive number up to 1e6, got %g", (double)temperature);
+  for (int i = 0; i < count; i++) {
+    const enum rc rc = check_sample(l, &samples[i], i, err);
+    if (rc != RC_OK) return rc;
+  }
+  return RC_OK;
+}
+
+/* Fills the chunk from the first of the samples and runs it forward; returns how many samples that took.  hidden is
+ * NULL when nothing of them is scored: no gradient flows from rows that nobody scores. */
+static int run_chunk(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                     bool save, const void **hidden) {
+  struct chunk *c = &l->chunk;
+  const int taken = chunk_fill(c, samples, count, l->all_pages.pages);
+  *hidden = NULL;
+  if (c->scored == 0) return taken;
+  chunk_finish(c, c->shares && (!save || forward_stays_finite(w)));
+  ops_stage(l->model->ops, l->lists_place, l->lists, l->lists_bytes);
+  const struct forward_call call = chunk_call(c);
+  forward_run_shared(w, &call, l->kv, l->ws, save ? l->activations : NULL, hidden);
+  return taken;
+}
+
+void learner_share_rows(struct learner *l, bool share) { l->chunk.shares = share; }
+
+/* --- the head --- */
+
+static int block_rows(const struct chunk *c, int first) {
+  return c->scored - first < HEAD_ROWS ? c->scored - first : HEAD_ROWS;
+}
+
+/* Logits of one block of scored tokens; equal hidden rows are multiplied once. */
+static void head_logits(struct learner *l, const struct weights *w, const void *hidden, int first, int rows) {
+  const struct ops *ops = l->model->ops;
+  const size_t bytes = (size_t)l->model->config.vocabulary * sizeof(float);
+  int32_t ask[HEAD_ROWS], where[HEAD_ROWS];
+  const int distinct = chunk_distinct(&l->chunk, first, rows, ask, where);
+  forward_logits(w, hidden, ask, distinct, l->ws, l->head.logits);
+  if (distinct == rows) return;
+  const int32_t *staged = ops_stage(ops, l->head.where, where, (size_t)rows * sizeof *where);
+  ops->move_rows(ops, l->head.logits, l->head.logits, staged, rows, bytes); /* where[i] <= i */
+}
+
+/* Log-probabilities of the whole chunk; the last block's logits stay in l->head.logits. */
+static void head_forward(struct learner *l, const struct weights *w, const void *hidden, float temperature,
+                         bool entropy) {
+  const struct ops *ops = l->model->ops;
+  struct chunk *c = &l->chunk;
+  for (int first = 0; first < c->scored; first += HEAD_ROWS) {
+    const int rows = block_rows(c, first);
+    head_logits(l, w, hidden, first, rows);
+    ops->logprob(ops, listed(l, c->logprob + first), listed(l, c->lse + first),
+                 entropy ? listed(l, c->entropy + first) : NULL, l->head.logits, listed(l, c->target + first),
+                 temperature, rows, l->model->config.vocabulary);
+  }
+  const size_t bytes = (size_t)c->scored * sizeof(float);
+  ops_fetch(ops, c->logprob, listed(l, c->logprob), bytes);
+  if (entropy) ops_fetch(ops, c->entropy, listed(l, c->entropy), bytes);
+}
+
+static int head_index(const struct model *m) {
+  return param_table_index(&m->params, m->config.tied ? PARAM_EMBED : PARAM_HEAD, -1);
+}
+
+#define NOT_BEHIND SIZE_MAX
+
+/* The first of rows that stand one behind another, so that no list of them is needed; else NOT_BEHIND. */
+static size_t rows_behind_each_other(const int32_t *row, int count) {
+  for (int i = 1; i < count; i++)
+    if (row[i] != row[0] + i) return NOT_BEHIND;
+  return (size_t)row[0];
+}
+
+/* dlogprob -> the head's gradient, and that of hidden into g.dnorm [active,D] (zero where a row predicts no scored
+ * token). */
+static void head_backward(struct learner *l, const struct weights *w, const void *hidden, float temperature,
+                          float *grads) {
+  const struct model *m = l->model;
+  const struct ops *ops = m->ops;
+  const struct chunk *c = &l->chunk;
+  const int D = m->config.hidden, V = m->config.vocabulary, head = head_index(m);
+  const size_t row_bytes = (size_t)D * sizeof(float);
+  ops_stage(ops, listed(l, c->dlogprob), c->dlogprob, (size_t)c->scored * sizeof *c->dlogprob);
+  if (!c->partly) ops->clear(ops, l->g.dnorm, (size_t)c->T * row_bytes);
+  for (int first = 0; first < c->scored; first += HEAD_ROWS) {
+    const int rows = block_rows(c, first);
+    float *dhidden = c->partly ? l->g.dnorm + (size_t)first * (size_t)D : l->head.dhidden;
+    if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, first, rows);
+    ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), l->head.logits,
+                          listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
+    const size_t behind = rows_behind_each_other(c->hidden_row + first, rows);
+    const void *x = behind == NOT_BEHIND ? hidden : (const char *)hidden + behind * (size_t)D * ops->operand_bytes;
+    ops->gemm_weight_backward(ops, grads + m->params.items[head].offset, l->head.dlogits, x,
+                              behind == NOT_BEHIND ? listed(l, c->hidden_row + first) : NULL, NULL, rows, V, D);
+    ops->gemm(ops, dhidden, l->head.dlogits, &w->transposed[head], rows, false);
+    for (int i = 0; i < rows && !c->partly; i++)
+      ops->copy(ops, l->g.dnorm + (size_t)c->pick[first + i] * (size_t)D, dhidden + (size_t)i * (size_t)D, row_bytes);
+  }
+}
+
+/* --- the layers --- */
+
+/* Rows that carry gradients, as the kernels see them (listed); NULL lists: see ops.h. */
+struct gradient_rows {
+  int count;
+  const int32_t *row;      /* of what the forward pass saved for them */
+  const int32_t *norm_row; /* of what it saved before the queries: norm_in */
+  const int32_t *place;    /* among all rows */
+  const int32_t *position;
+};
+
+/* One layer's backward, as the kernels see it. */
+struct layer_pass {
+  struct learner *l;
+  const struct weights *w;
+  const struct layer_activations *a;
+  float *grads;
+  int layer;
+  const struct ops *ops;
+  struct gradient_rows all;     /* keys and values, and what comes before them */
+  struct gradient_rows queries; /* and what comes after them */
+};
+
+static float *grad_of(const struct layer_pass *p, enum param_kind kind) {
+  const struct param_table *t = &p->l->model->params;
+  return p->grads + t->items[param_table_index(t, kind, p->layer)].offset;
+}
+static const void *vector_of(const struct layer_pass *p, enum param_kind kind) {
+  return p->w->matrices[param_table_index(&p->l->model->params, kind, p->layer)].data;
+}
+
+/* y = x W^T backwards: dW += dy^T x, and dx = dy W (added when accumulate); row: of x. */
+static void linear_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows,
+                            const int32_t *row, const void *dy, const void *x, float *dx, bool accumulate) {
+  const struct matrix *transposed = &p->w->transposed[param_table_index(&p->l->model->params, kind, p->layer)];
+  p->ops->gemm_weight_backward(p->ops, grad_of(p, kind), dy, x, row, rows->place, rows->count, transposed->K,
+                               transposed->N);
+  p->ops->gemm(p->ops, dx, dy, transposed, rows->count, accumulate);
+}
+
+static void mlp_backward(const struct layer_pass *p) {
+  const struct ops *ops = p->ops;
+  const struct model_config *c = &p->l->model->config;
+  const struct gradient_rows *rows = &p->queries;
+  struct gradients *g = &p->l->g;
+  ops->to_operand(ops, g->dx_operand, g->dx, (size_t)rows->count * (size_t)c->hidden);
+  linear_backward(p, PARAM_DOWN, rows, rows->row, g->dx_operand, p->a->h, g->dh, false);
+  ops->swiglu_backward(ops, g->dgate, g->dup, g->dh, p->a->gate, p->a->up, rows->row, rows->count, c->ffn);
+  linear_backward(p, PARAM_GATE, rows, rows->row, g->dgate, p->a->norm_mid, g->dnorm, false);
+  linear_backward(p, PARAM_UP, rows, rows->row, g->dup, p->a->norm_mid, g->dnorm, true);
+  ops->rmsnorm_backward(ops, g->dx, grad_of(p, PARAM_POST_NORM), g->dnorm, p->a->x_mid, vector_of(p, PARAM_POST_NORM),
+                        p->a->rstd_mid, rows->row, rows->count, c->hidden);
+}
+
+/* From g.dx to the gradients of q, k and v, rounded. */
+static void attention_core_backward(const struct layer_pass *p) {
+  const struct ops *ops = p->ops;
+  const struct model *m = p->l->model;
+  const struct model_config *c = &m->config;
+  const struct chunk *chunk = &p->l->chunk;
+  const struct gradient_rows *q = &p->queries, *kv = &p->all;
+  const struct layer_activations *a = p->a;
+  struct gradients *g = &p->l->g;
+  const int H = c->heads, G = c->kv_heads, E = c->head_dim;
+  const size_t TQ = (size_t)q->count * (size_t)(H * E), TK = (size_t)kv->count * (size_t)(G * E);
+  const struct packed batch = {.T = kv->count,
+                               .sequences = chunk->sequences,
+                               .start = listed(p->l, chunk->start),
+                               .row = kv->row,
+                               .query = q->place ? listed(p->l, chunk->query) : NULL,
+                               .query_row = q->row};
+  ops->to_operand(ops, g->dx_operand, g->dx, (size_t)q->count * (size_t)c->hidden);
+  linear_backward(p, PARAM_O, q, q->row, g->dx_operand, a->attention, g->dattention, false);
+  ops->to_operand(ops, g->dattention_operand, g->dattention, TQ);
+  ops->attention_backward(ops, g->dq, g->dk, g->dv, g->dattention_operand, a->attention, a->lse, a->q, a->k, a->v,
+                          &batch, H, G, E, 1.0f / __builtin_sqrtf((float)E));
+  ops->head_norm_rope_backward(ops, g->dq_raw, grad_of(p, PARAM_Q_NORM), g->dq, a->q_raw, vector_of(p, PARAM_Q_NORM),
+                               a->rstd_q, m->rope, q->position, q->row, q->count, H, E);
+  ops->head_norm_rope_backward(ops, g->dk_raw, grad_of(p, PARAM_K_NORM), g->dk, a->k_raw, vector_of(p, PARAM_K_NORM),
+                               a->rstd_k, m->rope, kv->position, kv->row, kv->count, G, E);
+  ops->to_operand(ops, g->dq_operand, g->dq_raw, TQ);
+  ops->to_operand(ops, g->dk_operand, g->dk_raw, TK);
+  ops->to_operand(ops, g->dv_operand, g->dv, TK);
+}
+
+static void attention_block_backward(const struct layer_pass *p) {
+  const struct ops *ops = p->ops;
+  const int D = p->l->model->config.hidden;
+  const struct gradient_rows *q = &p->queries, *kv = &p->all;
+  const struct layer_activations *a = p->a;
+  struct gradients *g = &p->l->g;
+  attention_core_backward(p);
+  linear_backward(p, PARAM_Q, q, q->norm_row, g->dq_operand, a->norm_in, g->dnorm, false);
+  if (q->place) { /* from here on all rows have a gradient: row t is query[t] <= t, or zero */
+    const int32_t *query = listed(p->l, p->l->chunk.query);
+    ops->move_rows(ops, g->dnorm, g->dnorm, query, kv->count, (size_t)D * sizeof(float));
+    ops->move_rows(ops, g->dx, g->dx, query, kv->count, (size_t)D * sizeof(float));
+  }
+  linear_backward(p, PARAM_K, kv, kv->norm_row, g->dk_operand, a->norm_in, g->dnorm, true);
+  linear_backward(p, PARAM_V, kv, kv->norm_row, g->dv_operand, a->norm_in, g->dnorm, true);
+  ops->rmsnorm_backward(ops, g->dx, grad_of(p, PARAM_INPUT_NORM), g->dnorm, a->x_in, vector_of(p, PARAM_INPUT_NORM),
+                        a->rstd_in, kv->row, kv->count, D);
+}
+
+/* From g.dnorm, the gradient of hidden, down to the embedding. */
+static void layers_backward(struct learner *l, const struct weights *w, float *grads) {
+  const struct model *m = l->model;
+  const struct ops *ops = m->ops;
+  const struct chunk *c = &l->chunk;
+  const struct activations *saved = l->activations;
+  const int D = m->config.hidden, norm = param_table_index(&m->params, PARAM_FINAL_NORM, -1);
+  const int32_t *own = c->computed < c->T ? listed(l, c->row) : NULL; /* else every row is its own */
+  const struct gradient_rows all = {.count = c->T, .row = own, .norm_row = own, .position = listed(l, c->position)};
+  const struct gradient_rows active = {.count = c->active,
+                                       .row = listed(l, c->active_row),
+                                       .norm_row = listed(l, c->active_own),
+                                       .place = listed(l, c->pick),
+                                       .position = listed(l, c->active_position)};
+  const struct gradient_rows *last = c->partly ? &active : &all;
+  ops->clear(ops, l->g.dx, (size_t)last->count * (size_t)D * sizeof(float));
+  ops->rmsnorm_backward(ops, l->g.dx, grads + m->params.items[norm].offset, l->g.dnorm, saved->x_out,
+                        w->matrices[norm].data, saved->rstd_out, last->row, last->count, D);
+  for (int layer = m->config.layers - 1; layer >= 0; layer--) {
+    const struct layer_pass pass = {.l = l,
+                                    .w = w,
+                                    .a = &saved->layers[layer],
+                                    .grads = grads,
+                                    .layer = layer,
+                                    .ops = ops,
+                                    .all = all,
+                                    .queries = layer == m->config.layers - 1 ? *last : all};
+    forward_again(w, l->kv, l->ws, saved, layer);
+    mlp_backward(&pass);
+    attention_block_backward(&pass);
+  }
+  const int embed = param_table_index(&m->params, PARAM_EMBED, -1);
+  ops->embed_backward(ops, grads + m->params.items[embed].offset, l->g.dx, listed(l, c->tokens), c->T,
+                      m->config.vocabulary, D);
+}
+
+/* --- the two calls --- */
+
+enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                         float temperature, float *logprob, float *entropy, struct err *err) {
+  const enum rc rc = check_samples(l, samples, count, temperature, err);
+  if (rc != RC_OK) return rc;
+  size_t first = 0;
+  for (int done = 0; done < count;) {
+    const void *hidden;
+    const struct chunk *c = &l->chunk;
+    done += run_chunk(l, w, samples + done, count - done, false, &hidden);
+    if (!hidden) continue;
+    head_forward(l, w, hidden, temperature, entropy != NULL);
+    memcpy(logprob + first, c->logprob, (size_t)c->scored * sizeof *logprob);
+    if (entropy) memcpy(entropy + first, c->entropy, (size_t)c->scored * sizeof *entropy);
+    first += (size_t)c->scored;
+  }
+  return l->model->ops->status(l->model->ops, err);
+}
+
+enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                          float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,
+                          struct err *err) {
+  assert(w->transposed);
+  const enum rc rc = check_samples(l, samples, count, temperature, err);
+  if (rc != RC_OK) return rc;
+  int first = 0;
+  l->entropy_sum = 0;
+  for (int done = 0; done < count;) {
+    const void *hidden;
+    struct chunk *c = &l->chunk;
+    done += run_chunk(l, w, samples + done, count - done, true, &hidden);
+    if (!hidden) continue;
+    head_forward(l, w, hidden, temperature, true);
+    for (int i = 0; i < c->scored; i++) l->entropy_sum += (double)c->entropy[i];
+    loss(loss_context, first, c->scored, c->logprob, c->dlogprob);
+    if (logprob) memcpy(logprob + first, c->logprob, (size_t)c->scored * sizeof *logprob);
+    first += c->scored;
+    head_backward(l, w, hidden, temperature, grads);
+    layers_backward(l, w, grads);
+  }
+  return l->model->ops->status(l->model->ops, err);
+}
+
+double learner_entropy_sum(const struct learner *l) { return l->entropy_sum; }

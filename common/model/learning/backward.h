@@ -1,0 +1,59 @@
+/* Log-probabilities and gradients of packed samples: the trainer's side of the one forward pass.
+ *
+ * A gradient unit (one group) is a list of samples in order, cut into chunks of whole samples by a configured token
+ * budget (a longer sample is a chunk by itself). For each chunk: forward with activations, then the head in row
+ * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Gradients are
+ * added to a flat float32 array in parameter-table order, in the memory of the model's table.
+ *
+ * Memory is sized at creation for chunk_tokens rows and refused with numbers when it does not fit.  It grows with the
+ * rows, never with their square: attention goes through keys in blocks, forward and backward.
+ */
+#ifndef LEASEHOLD_MODEL_LEARNING_BACKWARD_H
+#define LEASEHOLD_MODEL_LEARNING_BACKWARD_H
+
+#include "common/model/learning/train_sample.h"
+#include "common/model/network/forward.h"
+
+enum { HEAD_ROWS = 256 };
+
+struct learner; /* opaque: workspace, activations, KV pool of one chunk */
+
+struct learner_options {
+  int chunk_tokens; /* bounds rows per chunk; a sample longer than that is refused (RC_TOO_LARGE) by the calls below */
+  /* Keep only each layer's input and compute the rest again in the backward pass: less memory, more time, the same
+   * bits. */
+  bool recompute_activations;
+};
+
+/* What a learner allocates, by purpose. */
+struct learner_memory {
+  size_t activations; /* what a forward pass keeps for the backward, grows with chunk_tokens * layers */
+  size_t scratch;     /* everything else: grows with chunk_tokens, and with the vocabulary alone */
+};
+
+enum rc learner_create(struct learner **out, const struct model *m, const struct learner_options *options,
+                       struct err *err);
+void learner_free(struct learner *l);
+struct learner_memory learner_memory(const struct model *m, const struct learner_options *options);
+
+/* Whether what samples of a chunk have in common, and what nobody reads, is computed once and not at all (the default),
+ * or everywhere: the same bits, which is what tests compare. */
+void learner_share_rows(struct learner *l, bool share);
+
+/* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL), the host's, have one value per
+ * scored token, samples in order.  This and learner_gradients fail as ops->status does, too. */
+enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                         float temperature, float *logprob, float *entropy, struct err *err);
+
+/* Called per chunk between the forward and the backward, in order: given the chunk's log-probabilities (scored tokens
+ * from index `first` on, `count` of them), writes dloss/dlogprob. */
+typedef void (*loss_gradient)(void *context, int first, int count, const float *logprob, float *dlogprob);
+
+/* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL). */
+enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                          float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,
+                          struct err *err);
+/* Sum of the entropies behind the scored tokens of the last learner_gradients, in order, in double. */
+double learner_entropy_sum(const struct learner *l);
+
+#endif

@@ -1,0 +1,185 @@
+/* Chunks: see chunk.h. */
+#include "common/model/learning/chunk.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { SAMPLES_MIN = 16, SAMPLES_MAX = 512 };
+
+static int pages_of(int length) { return length / CHUNK_PAGE_TOKENS + (length % CHUNK_PAGE_TOKENS != 0); }
+
+int chunk_sequences_max(int chunk_tokens) {
+  const int n = pages_of(chunk_tokens);
+  return n < SAMPLES_MIN ? SAMPLES_MIN : n > SAMPLES_MAX ? SAMPLES_MAX : n;
+}
+
+/* The sum of ceil(length / 32) over the samples of a chunk is at most this. */
+int chunk_pages_max(int chunk_tokens) { return pages_of(chunk_tokens) + chunk_sequences_max(chunk_tokens); }
+
+static size_t table_size(int rows) {
+  size_t size = 2;
+  while (size < 2 * (size_t)rows) size *= 2;
+  return size;
+}
+
+static void chunk_place(struct layout *l, struct chunk *c, int chunk_tokens) {
+  const size_t T = (size_t)chunk_tokens, i = sizeof(int32_t), f = sizeof(float);
+  const size_t sequences = (size_t)chunk_sequences_max(chunk_tokens);
+  int32_t **const rows[] = {&c->tokens,
+                            &c->sequence,
+                            &c->position,
+                            &c->pick,
+                            &c->target,
+                            &c->row,
+                            &c->own_tokens,
+                            &c->own_sequence,
+                            &c->own_position,
+                            &c->own_parent,
+                            &c->finish,
+                            &c->finished_sequence,
+                            &c->finished_position,
+                            &c->hidden_row,
+                            &c->active_row,
+                            &c->active_own,
+                            &c->active_position,
+                            &c->query,
+                            &c->mark};
+  float **const numbers[] = {&c->logprob, &c->lse, &c->entropy, &c->dlogprob};
+  c->chunk_tokens = chunk_tokens;
+  c->sequences_max = chunk_sequences_max(chunk_tokens);
+  c->pages_max = chunk_pages_max(chunk_tokens);
+  for (size_t a = 0; a < sizeof rows / sizeof rows[0]; a++) *rows[a] = layout_take(l, T, i);
+  for (size_t a = 0; a < sizeof numbers / sizeof numbers[0]; a++) *numbers[a] = layout_take(l, T, f);
+  c->start = layout_take(l, sequences + 1, i);
+  c->pages = layout_take(l, sequences * (size_t)pages_of(chunk_tokens), i);
+  c->table = layout_take(l, table_size(chunk_tokens), i);
+}
+
+size_t chunk_bytes(int chunk_tokens) {
+  struct chunk measured;
+  struct layout l = {NULL, 0};
+  chunk_place(&l, &measured, chunk_tokens);
+  return l.used;
+}
+
+void chunk_init(struct chunk *c, void *memory, int chunk_tokens) {
+  struct layout l = {memory, 0};
+  memset(memory, 0, chunk_bytes(chunk_tokens));
+  chunk_place(&l, c, chunk_tokens);
+  c->shares = true;
+  memset(c->mark, 0xff, (size_t)c->chunk_tokens * sizeof *c->mark);
+}
+
+/* The computed row of `token` after computed row `parent` (-1: at the start), made when it is new. */
+static int32_t computed_row(struct chunk *c, size_t size, int32_t parent, int32_t token, int32_t position) {
+  size_t slot = 0;
+  if (c->shares) {
+    const uint64_t key = (uint64_t)(uint32_t)(parent + 1) << 32 | (uint32_t)token;
+    slot = (size_t)((key * 0x9e3779b97f4a7c15u) >> 32) & (size - 1);
+    for (; c->table[slot] >= 0; slot = (slot + 1) & (size - 1)) {
+      const int32_t known = c->table[slot];
+      if (c->own_parent[known] == parent && c->own_tokens[known] == token) return known;
+    }
+  }
+  const int32_t row = c->computed++;
+  c->own_tokens[row] = token;
+  c->own_sequence[row] = c->sequences;
+  c->own_position[row] = position;
+  c->own_parent[row] = parent;
+  if (c->shares) c->table[slot] = row;
+  return row;
+}
+
+static void add_sample(struct chunk *c, const struct train_sample *s, size_t size) {
+  int32_t parent = -1;
+  for (int t = 0; t < s->length; t++) {
+    const int row = c->T + t;
+    c->tokens[row] = s->tokens[t];
+    c->sequence[row] = c->sequences;
+    c->position[row] = t;
+    c->row[row] = parent = computed_row(c, size, parent, s->tokens[t], t);
+    if (!s->scored[t]) continue;
+    c->pick[c->scored] = row - 1;
+    c->target[c->scored++] = s->tokens[t];
+  }
+  c->T += s->length;
+  c->start[++c->sequences] = c->T;
+}
+
+int chunk_fill(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages) {
+  int taken = 0, T = 0, next = 0;
+  c->T = c->sequences = c->scored = c->computed = c->pages_per_sequence = 0;
+  c->start[0] = 0;
+  while (taken < count && taken < c->sequences_max && T + samples[taken].length <= c->chunk_tokens) {
+    const int n = pages_of(samples[taken].length);
+    if (n > c->pages_per_sequence) c->pages_per_sequence = n;
+    T += samples[taken++].length;
+  }
+  const size_t size = table_size(T);
+  if (c->shares) memset(c->table, 0xff, size * sizeof *c->table);
+  for (int s = 0; s < taken; s++) {
+    int32_t *row = c->pages + (size_t)s * (size_t)c->pages_per_sequence;
+    add_sample(c, &samples[s], size);
+    for (int i = 0; i < c->pages_per_sequence; i++) row[i] = i < pages_of(samples[s].length) ? pages[next++] : 0;
+  }
+  assert(taken > 0 && next <= c->pages_max);
+  return taken;
+}
+
+void chunk_finish(struct chunk *c, bool partly) {
+  c->partly = partly;
+  c->finished = partly ? 0 : c->computed;
+  c->active = partly ? c->scored : c->T;
+  for (int i = 0; i < c->scored; i++) c->hidden_row[i] = c->row[c->pick[i]];
+  if (!partly) return;
+  for (int i = 0; i < c->scored; i++) c->mark[c->hidden_row[i]] = 0;
+  for (int32_t u = 0; u < c->computed; u++) {
+    if (c->mark[u] < 0) continue;
+    c->mark[u] = c->finished;
+    c->finish[c->finished] = u;
+    c->finished_sequence[c->finished] = c->own_sequence[u];
+    c->finished_position[c->finished++] = c->own_position[u];
+  }
+  memset(c->query, 0xff, (size_t)c->T * sizeof *c->query);
+  for (int i = 0; i < c->scored; i++) {
+    c->query[c->pick[i]] = i;
+    c->active_own[i] = c->hidden_row[i];
+    c->active_position[i] = c->position[c->pick[i]];
+    c->active_row[i] = c->hidden_row[i] = c->mark[c->hidden_row[i]];
+  }
+  for (int i = 0; i < c->finished; i++) c->mark[c->finish[i]] = -1;
+}
+
+struct forward_call chunk_call(const struct chunk *c) {
+  struct forward_call call = {.rows = {.T = c->T,
+                                       .sequence = c->sequence,
+                                       .position = c->position,
+                                       .pages = c->pages,
+                                       .pages_per_sequence = c->pages_per_sequence,
+                                       .sequences = c->sequences},
+                              .row = c->row,
+                              .tokens = c->own_tokens,
+                              .finish = c->partly ? c->finish : NULL};
+  call.computed = call.finished = call.rows;
+  call.computed.T = c->computed;
+  call.computed.sequence = c->own_sequence;
+  call.computed.position = c->own_position;
+  call.finished.T = c->finished;
+  call.finished.sequence = c->finished_sequence;
+  call.finished.position = c->finished_position;
+  return call;
+}
+
+int chunk_distinct(struct chunk *c, int first, int count, int32_t *ask, int32_t *where) {
+  int n = 0;
+  for (int i = 0; i < count; i++) {
+    const int32_t row = c->hidden_row[first + i];
+    if (c->mark[row] < 0) {
+      c->mark[row] = n;
+      ask[n++] = row;
+    }
+    where[i] = c->mark[row];
+  }
+  for (int i = 0; i < n; i++) c->mark[ask[i]] = -1;
+  return n;
+}

@@ -1,0 +1,76 @@
+/* AdamW over order-independent gradients: units are scaled by a run-constant power of two, rounded to int64 and
+ * summed, so that the order in which groups arrive leaves no trace. A non-finite or overflowing unit poisons the
+ * step: it is skipped, recorded, and deterministic.
+ *
+ * Several ranks that train one model keep a shard of masters and moments each, and sums over all parameters; they take a
+ * step together, to the bits of one rank alone (the exchanges are the caller's):
+ *
+ *   optimizer_poisoned        -> any rank's: optimizer_poison everywhere, and the step is optimizer_step's, which skips it
+ *   optimizer_sums            -> every rank's shard of them becomes the sum over all ranks
+ *   optimizer_shard_gradient  -> the squares of every rank's blocks to all
+ *   optimizer_shard_step
+ *   optimizer_shard_operands  -> every rank's part to all; then weights_from_operands
+ */
+#ifndef LEASEHOLD_MODEL_LEARNING_OPTIMIZER_H
+#define LEASEHOLD_MODEL_LEARNING_OPTIMIZER_H
+
+#include "common/model/learning/schedule.h"
+#include "common/model/network/model.h"
+#include "common/model/shard.h"
+
+struct optimizer; /* opaque: masters, first and second moments, int64 accumulators, the step count */
+
+struct step_result {
+  bool skipped;     /* poisoned */
+  double grad_norm; /* before clipping */
+  double lr;
+  int64_t step; /* optimizer steps done, this one included */
+};
+
+/* Of all parameters. */
+enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config,
+                         struct err *err);
+/* Of a shard that shard_of gave. */
+enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, struct shard shard,
+                               const struct optimizer_config *config, struct err *err);
+void optimizer_free(struct optimizer *o);
+size_t optimizer_bytes(const struct model *m, struct shard shard);
+struct shard optimizer_shard(const struct optimizer *o);
+/* RC_INVALID names the field; pure.  The calls below assert a valid configuration. */
+enum rc optimizer_config_check(const struct optimizer_config *config, struct err *err);
+/* A resumed run's hyperparameters: moments and masters are kept; set the step count afterwards. */
+void optimizer_configure(struct optimizer *o, const struct optimizer_config *config);
+/* A new run's hyperparameters; moments and step count to zero; masters kept. */
+void optimizer_reset(struct optimizer *o, const struct optimizer_config *config);
+/* [shard_count(shard)] each, in the memory of the model's table; the first is element shard.begin of the parameters. */
+float *optimizer_masters(struct optimizer *o);
+float *optimizer_moment1(struct optimizer *o);
+float *optimizer_moment2(struct optimizer *o);
+/* [params.elements] that only optimizer_step uses, which leaves anything in it: between steps the caller's, for a unit's
+ * gradient. */
+float *optimizer_gradient(struct optimizer *o);
+int64_t optimizer_step_count(const struct optimizer *o);
+void optimizer_set_step_count(struct optimizer *o, int64_t step);
+/* Adds one unit's gradient; false when it poisoned the step. */
+bool optimizer_add_unit(struct optimizer *o, const float *grads);
+/* The same, and grads are zero afterwards: ready for the next unit. */
+bool optimizer_take_unit(struct optimizer *o, float *grads);
+/* Forgets the units added since the last step. */
+void optimizer_discard(struct optimizer *o);
+/* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights
+ * from the masters.  With a shard only to skip a poisoned step. */
+void optimizer_step(struct optimizer *o, double denominator, struct step_result *result);
+
+/* --- a step of several ranks: see above --- */
+bool optimizer_poisoned(const struct optimizer *o);
+void optimizer_poison(struct optimizer *o);
+int64_t *optimizer_sums(struct optimizer *o); /* [params.elements] */
+/* The shard's gradient from its sums, and the sums of squares of its blocks into their places in squares
+ * [shard_blocks(params.elements)]; all sums become zero. */
+void optimizer_shard_gradient(struct optimizer *o, double denominator, double *squares);
+/* The norm from the squares of all blocks, clip, AdamW on the shard. */
+void optimizer_shard_step(struct optimizer *o, const double *squares, struct step_result *result);
+/* The shard's masters, rounded, at their place in operands [params.elements], which may be optimizer_gradient's memory. */
+void optimizer_shard_operands(const struct optimizer *o, void *operands);
+
+#endif

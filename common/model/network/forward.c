@@ -1,0 +1,402 @@
+/* The one layer loop.  Sampler and trainer both come through forward_run; the trainer passes `save`, and then the
+ * same kernels write into the saved arrays instead of the scratch ones, with the same results.  Where only each layer's
+ * input was saved, forward_again runs that layer once more, through the very functions of the pass.
+ *
+ * Letters as in ops.h.  Residual x [T,D] is float32 and updated in place; GEMM operands are rounded where they are
+ * made.  Nothing is allocated here but by the two create functions.
+ *
+ * Previous hop: the engine's batch of rows (generation-server) or a chunk (backward.c).  Next hop: forward_logits,
+ * then sampler.c or the loss. */
+#include "common/model/network/forward.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/network/layout.h"
+#include "common/model/network/shape.h"
+
+/* Where a call's lists are kept for a device, by the names of struct forward_call; all NULL where memory is the host's. */
+struct list_places {
+  int32_t *tokens, *row, *finish, *pick, *pages;
+  struct row_places {
+    int32_t *sequence, *position;
+  } rows, computed, finished;
+};
+
+struct workspace {
+  const struct model *model; /* borrowed */
+  int rows_max, pages_max;
+  struct list_places places;
+  struct forward_call staged; /* the last call, as operations take it */
+  void *memory;
+  struct layer_activations scratch; /* used for every layer of a call that saves nothing; x_in, x_mid unused */
+  float *x;                         /* [T,D] */
+  float *v_raw;                     /* [T,G*E] */
+  void *hidden;                     /* operand [T,D] */
+  void *picked;                     /* operand [T,D] */
+};
+
+/* --- memory --- */
+
+static void place_layer(struct layout *l, struct layer_activations *a, const struct shape *s, size_t operand,
+                        bool save) {
+  const size_t T = s->T, D = s->D, F = s->F, HE = s->HE, GE = s->GE, H = s->H, G = s->G;
+  const size_t f = sizeof(float);
+  if (save) {
+    a->x_in = layout_take(l, T * D, f);
+    a->x_mid = layout_take(l, T * D, f);
+  }
+  a->rstd_in = layout_take(l, T, f);
+  a->rstd_mid = layout_take(l, T, f);
+  a->norm_in = layout_take(l, T * D, operand);
+  a->norm_mid = layout_take(l, T * D, operand);
+  a->q_raw = layout_take(l, T * HE, f);
+  a->k_raw = layout_take(l, T * GE, f);
+  a->rstd_q = layout_take(l, T * H, f);
+  a->rstd_k = layout_take(l, T * G, f);
+  a->q = layout_take(l, T * HE, operand);
+  a->k = layout_take(l, T * GE, operand);
+  a->v = layout_take(l, T * GE, operand);
+  a->attention = layout_take(l, T * HE, operand);
+  a->lse = layout_take(l, T * H, f);
+  a->gate = layout_take(l, T * F, f);
+  a->up = layout_take(l, T * F, f);
+  a->h = layout_take(l, T * F, operand);
+}
+
+static void place_lists(struct layout *l, struct list_places *p, size_t rows_max, size_t pages_max) {
+  int32_t **const rows[] = {&p->tokens,
+                            &p->row,
+                            &p->finish,
+                            &p->pick,
+                            &p->rows.sequence,
+                            &p->rows.position,
+                            &p->computed.sequence,
+                            &p->computed.position,
+                            &p->finished.sequence,
+                            &p->finished.position};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) *rows[i] = layout_take(l, rows_max, sizeof(int32_t));
+  p->pages = layout_take(l, pages_max, sizeof(int32_t));
+}
+
+static size_t place_workspace(struct workspace *ws, char *base, const struct model *m, int rows_max, int pages_max) {
+  const struct shape s = shape_make(&m->config, rows_max);
+  const size_t operand = m->ops->operand_bytes;
+  struct layout l = {base, 0};
+  if (!m->ops->host_memory) place_lists(&l, &ws->places, (size_t)rows_max, (size_t)pages_max);
+  place_layer(&l, &ws->scratch, &s, operand, false);
+  ws->x = layout_take(&l, s.T * s.D, sizeof(float));
+  ws->v_raw = layout_take(&l, s.T * s.GE, sizeof(float));
+  ws->hidden = layout_take(&l, s.T * s.D, operand);
+  ws->picked = layout_take(&l, s.T * s.D, operand);
+  return l.used;
+}
+
+size_t workspace_bytes(const struct model *m, int rows_max, int pages_max) {
+  struct workspace measured = {0};
+  return place_workspace(&measured, NULL, m, rows_max, pages_max);
+}
+
+enum rc workspace_create(struct workspace **out, const struct model *m, int rows_max, int pages_max, struct err *err) {
+  *out = NULL;
+  if (rows_max < 1) return err_set(err, RC_INVALID, "rows_max", "expected at least one row, got %d", rows_max);
+  const size_t bytes = workspace_bytes(m, rows_max, pages_max);
+  struct workspace *ws = calloc(1, sizeof *ws);
+  void *memory = ws ? m->ops->alloc(m->ops, bytes) : NULL;
+  if (!memory) {
+    free(ws);
+    return err_set(err, RC_NO_MEMORY, NULL, "scratch for %d rows needs %zu bytes, which were refused", rows_max, bytes);
+  }
+  *ws = (struct workspace){.model = m, .rows_max = rows_max, .pages_max = pages_max, .memory = memory};
+  place_workspace(ws, memory, m, rows_max, pages_max);
+  *out = ws;
+  return RC_OK;
+}
+
+void workspace_free(struct workspace *ws) {
+  if (!ws) return;
+  ws->model->ops->release(ws->model->ops, ws->memory);
+  free(ws);
+}
+
+/* x_out stands first in the allocation, so that activations_free finds it again.  scratch: of the workspace where all
+ * layers share it; NULL while measuring. */
+static size_t place_activations(struct activations *a, char *base, const struct model *m, int rows_max, bool recompute,
+                                const struct layer_activations *scratch) {
+  const struct shape s = shape_make(&m->config, rows_max);
+  const size_t f = sizeof(float);
+  struct layout l = {base, 0};
+  a->x_out = layout_take(&l, s.T * s.D, f);
+  a->rstd_out = layout_take(&l, s.T, f);
+  float *x_mid = recompute ? layout_take(&l, s.T * s.D, f) : NULL;
+  for (int i = 0; i < m->config.layers; i++) {
+    struct layer_activations unused, *layer = a->layers ? &a->layers[i] : &unused;
+    if (recompute) {
+      if (scratch) *layer = *scratch;
+      layer->x_in = layout_take(&l, s.T * s.D, f);
+      layer->x_mid = x_mid;
+    } else {
+      place_layer(&l, layer, &s, m->ops->operand_bytes, true);
+    }
+  }
+  return l.used;
+}
+
+size_t activations_bytes(const struct model *m, int rows_max, bool recompute) {
+  struct activations measured = {0};
+  return place_activations(&measured, NULL, m, rows_max, recompute, NULL);
+}
+
+enum rc activations_create(struct activations **out, const struct model *m, struct workspace *ws, bool recompute,
+                           struct err *err) {
+  *out = NULL;
+  const int rows_max = ws->rows_max;
+  const size_t bytes = activations_bytes(m, rows_max, recompute);
+  struct activations *a = calloc(1, sizeof *a);
+  struct layer_activations *layers = calloc((size_t)m->config.layers, sizeof *layers);
+  void *memory = a && layers ? m->ops->alloc(m->ops, bytes) : NULL;
+  if (!memory) {
+    free(a);
+    free(layers);
+    return err_set(err, RC_NO_MEMORY, NULL, "activations of %d rows need %zu bytes, which were refused", rows_max,
+                   bytes);
+  }
+  *a = (struct activations){.rows_max = rows_max, .recompute = recompute, .layers = layers};
+  place_activations(a, memory, m, rows_max, recompute, &ws->scratch);
+  *out = a;
+  return RC_OK;
+}
+
+void activations_free(struct activations *a, const struct model *m) {
+  if (!a) return;
+  m->ops->release(m->ops, a->x_out);
+  free(a->layers);
+  free(a);
+}
+
+/* --- the pass --- */
+
+struct pass {
+  const struct weights *w;
+  const struct model *m;
+  const struct ops *ops;
+  const struct forward_call *call;
+  struct workspace *ws;
+  float scale; /* 1 / sqrt(E) */
+};
+
+static const struct matrix *weight_of(const struct weights *w, enum param_kind kind, int layer) {
+  return &w->matrices[param_table_index(&w->model->params, kind, layer)];
+}
+
+/* Keys and values of the computed rows, then the attention of those rows that are finished here; x keeps these. */
+static void attention_block(const struct pass *p, int layer, const struct kv_layer *kv,
+                            const struct layer_activations *a, const struct rows *finished, const int32_t *finish) {
+  const struct ops *ops = p->ops;
+  const struct model_config *c = &p->m->config;
+  const struct rows *computed = &p->call->computed;
+  const int T = computed->T, D = c->hidden, H = c->heads, G = c->kv_heads, E = c->head_dim;
+  const void *norm = a->norm_in;
+  ops->rmsnorm(ops, a->norm_in, a->rstd_in, p->ws->x, weight_of(p->w, PARAM_INPUT_NORM, layer)->data, c->rms_eps, T, D);
+  ops->gemm(ops, a->k_raw, a->norm_in, weight_of(p->w, PARAM_K, layer), T, false);
+  ops->gemm(ops, p->ws->v_raw, a->norm_in, weight_of(p->w, PARAM_V, layer), T, false);
+  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, weight_of(p->w, PARAM_K_NORM, layer)->data, c->rms_eps,
+                      p->m->rope, computed->position, T, G, E);
+  ops->to_operand(ops, a->v, p->ws->v_raw, (size_t)T * (size_t)(G * E));
+  ops->kv_write(ops, kv, &p->call->rows, a->k, a->v, p->call->row);
+  if (finish) {
+    ops->move_rows(ops, p->ws->x, p->ws->x, finish, finished->T, (size_t)D * sizeof(float));
+    ops->move_rows(ops, p->ws->picked, a->norm_in, finish, finished->T, (size_t)D * ops->operand_bytes);
+    norm = p->ws->picked;
+  }
+  ops->gemm(ops, a->q_raw, norm, weight_of(p->w, PARAM_Q, layer), finished->T, false);
+  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, weight_of(p->w, PARAM_Q_NORM, layer)->data, c->rms_eps,
+                      p->m->rope, finished->position, finished->T, H, E);
+  ops->attention(ops, a->attention, a->lse, a->q, kv, finished, H, p->scale);
+  ops->gemm(ops, p->ws->x, a->attention, weight_of(p->w, PARAM_O, layer), finished->T, true);
+}
+
+/* All but the way back into x: what the backward reads. */
+static void mlp_inner(const struct pass *p, int layer, const struct layer_activations *a, int T) {
+  const struct ops *ops = p->ops;
+  const struct model_config *c = &p->m->config;
+  ops->rmsnorm(ops, a->norm_mid, a->rstd_mid, p->ws->x, weight_of(p->w, PARAM_POST_NORM, layer)->data, c->rms_eps, T,
+               c->hidden);
+  ops->gemm(ops, a->gate, a->norm_mid, weight_of(p->w, PARAM_GATE, layer), T, false);
+  ops->gemm(ops, a->up, a->norm_mid, weight_of(p->w, PARAM_UP, layer), T, false);
+  ops->swiglu(ops, a->h, a->gate, a->up, (size_t)T * (size_t)c->ffn);
+}
+
+static void mlp_block(const struct pass *p, int layer, const struct layer_activations *a, int T) {
+  mlp_inner(p, layer, a, T);
+  p->ops->gemm(p->ops, p->ws->x, a->h, weight_of(p->w, PARAM_DOWN, layer), T, true);
+}
+
+/* Returns the largest position, plus 1. */
+static int check_rows(const struct model *m, const struct rows *rows, const struct workspace *ws,
+                      const struct activations *save) {
+  int longest = 0;
+  assert(rows->T >= 1 && rows->T <= ws->rows_max && (!save || rows->T <= save->rows_max));
+  for (int t = 0; t < rows->T; t++) {
+    assert(rows->position[t] >= 0 && rows->position[t] < m->context_max);
+    assert(rows->sequence[t] >= 0 && rows->sequence[t] < rows->sequences);
+    if (rows->position[t] >= longest) longest = rows->position[t] + 1;
+  }
+  return longest;
+}
+
+/* like: rows whose lists may be the same ones. */
+static void stage_rows(const struct ops *ops, struct rows *out, const struct rows *rows,
+                       const struct row_places *places, const struct rows *like, const struct rows *like_staged) {
+  const size_t bytes = (size_t)rows->T * sizeof(int32_t);
+  const bool same = rows->sequence == like->sequence && rows->position == like->position && rows->T == like->T;
+  out->sequence = same ? like_staged->sequence : ops_stage(ops, places->sequence, rows->sequence, bytes);
+  out->position = same ? like_staged->position : ops_stage(ops, places->position, rows->position, bytes);
+}
+
+/* The call with its lists where operations can read them, in ws->staged. */
+static void stage_call(struct workspace *ws, const struct forward_call *call, int longest) {
+  const struct ops *ops = ws->model->ops;
+  const struct list_places *p = &ws->places;
+  const struct rows none = {0}, *rows = &call->rows;
+  const size_t word = sizeof(int32_t), pages = (size_t)rows->sequences * (size_t)rows->pages_per_sequence;
+  struct forward_call *s = &ws->staged;
+  assert(ops->host_memory || pages <= (size_t)ws->pages_max);
+  *s = *call;
+  stage_rows(ops, &s->rows, rows, &p->rows, &none, &none);
+  stage_rows(ops, &s->computed, &call->computed, &p->computed, rows, &s->rows);
+  if (call->finish) stage_rows(ops, &s->finished, &call->finished, &p->finished, rows, &s->rows);
+  s->tokens = ops_stage(ops, p->tokens, call->tokens, (size_t)call->computed.T * word);
+  s->row = ops_stage(ops, p->row, call->row, (size_t)rows->T * word);
+  s->finish = ops_stage(ops, p->finish, call->finish, (size_t)call->finished.T * word);
+  s->rows.pages = ops_stage(ops, p->pages, rows->pages, pages * word);
+  s->computed.pages = s->finished.pages = s->rows.pages;
+  s->rows.longest = s->computed.longest = s->finished.longest = longest;
+}
+
+/* The model is the workspace's, so that weights staged under a twin model run on this engine's pool. */
+static struct pass pass_make(const struct weights *w, struct workspace *ws) {
+  return (struct pass){.w = w,
+                       .m = ws->model,
+                       .ops = ws->model->ops,
+                       .call = &ws->staged,
+                       .ws = ws,
+                       .scale = 1.0f / __builtin_sqrtf((float)ws->model->config.head_dim)};
+}
+
+/* The staged call, from tokens to ws->hidden. */
+static void run_layers(const struct pass *pass, struct kv_cache *kv, struct activations *save) {
+  const struct ops *ops = pass->ops;
+  const struct model_config *c = &pass->m->config;
+  const struct forward_call *call = pass->call;
+  struct workspace *ws = pass->ws;
+  const size_t row_bytes = (size_t)c->hidden * sizeof(float);
+  int T = call->computed.T;
+  ops->embed(ops, ws->x, weight_of(pass->w, PARAM_EMBED, -1), call->tokens, T);
+  for (int layer = 0; layer < c->layers; layer++) {
+    const struct layer_activations *a = save ? &save->layers[layer] : &ws->scratch;
+    const struct kv_layer kv_layer = kv_cache_layer(kv, layer);
+    const bool partly = layer == c->layers - 1 && call->finish;
+    if (save) ops->copy(ops, a->x_in, ws->x, (size_t)T * row_bytes);
+    attention_block(pass, layer, &kv_layer, a, partly ? &call->finished : &call->computed,
+                    partly ? call->finish : NULL);
+    if (partly) T = call->finished.T;
+    if (save) ops->copy(ops, a->x_mid, ws->x, (size_t)T * row_bytes);
+    mlp_block(pass, layer, a, T);
+  }
+  if (save) ops->copy(ops, save->x_out, ws->x, (size_t)T * row_bytes);
+  ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(pass->w, PARAM_FINAL_NORM, -1)->data,
+               c->rms_eps, T, c->hidden);
+}
+
+/* A decode step's like comes again: `longest` rises by whole steps, so that few of them differ. */
+enum { REPEATED_ROWS_MAX = 256, REPEATED_LONGEST_STEP = 256 };
+
+static bool is_repeated(const struct forward_call *call, const struct activations *save) {
+  return !save && !call->row && !call->finish && call->computed.T <= REPEATED_ROWS_MAX;
+}
+
+void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
+                        struct workspace *ws, struct activations *save, const void **hidden) {
+  const bool repeated = is_repeated(call, save);
+  int longest = check_rows(ws->model, &call->rows, ws, save);
+  check_rows(ws->model, &call->computed, ws, save);
+  if (repeated) longest = (longest + REPEATED_LONGEST_STEP - 1) / REPEATED_LONGEST_STEP * REPEATED_LONGEST_STEP;
+  stage_call(ws, call, longest);
+  const struct pass pass = pass_make(w, ws);
+  const struct ops *ops = pass.ops;
+  const struct repeat_key key = {{w->memory, ws->memory, kv_cache_layer(kv, 0).keys},
+                                 {call->rows.T, longest, call->rows.pages_per_sequence}};
+  *hidden = ws->hidden;
+  if (repeated && !ops->repeat_begin(ops, &key)) return;
+  run_layers(&pass, kv, save);
+  if (repeated) ops->repeat_end(ops);
+}
+
+void forward_again(const struct weights *w, struct kv_cache *kv, struct workspace *ws, const struct activations *saved,
+                   int layer) {
+  const struct forward_call *call = &ws->staged;
+  const int T = call->computed.T, last = ws->model->config.layers - 1;
+  if (!saved->recompute || layer == last) return;
+  const struct pass pass = pass_make(w, ws);
+  const struct ops *ops = pass.ops;
+  const struct layer_activations *a = &saved->layers[layer];
+  const size_t bytes = (size_t)T * (size_t)pass.m->config.hidden * sizeof(float);
+  const struct kv_layer kv_layer = kv_cache_layer(kv, layer);
+  ops->copy(ops, ws->x, a->x_in, bytes);
+  attention_block(&pass, layer, &kv_layer, a, &call->computed, NULL);
+  ops->copy(ops, a->x_mid, ws->x, bytes);
+  mlp_inner(&pass, layer, a, T);
+}
+
+void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,
+                 struct workspace *ws, struct activations *save, const void **hidden) {
+  const struct forward_call call = {.rows = *rows, .computed = *rows, .tokens = tokens};
+  forward_run_shared(w, &call, kv, ws, save, hidden);
+}
+
+/* --- how large values can get --- */
+
+/* |DOT(x, w)| <= |x| |w| in Euclidean length; an RMS-normed row of n has at most sqrt(n) times its largest weight.
+ * SLACK covers the roundings on the way, BOUND leaves room below float32's (and bf16's) 3.4e38.  The norms' 1/sqrt
+ * needs an epsilon worth the name: with squares that flush to zero it alone keeps x * rstd small. */
+bool forward_stays_finite(const struct weights *w) {
+  static const double SLACK = 1.1, BOUND = 1e30, EPSILON_MIN = 1e-20;
+  const struct model *m = w->model;
+  const struct model_config *c = &m->config;
+  const double D = c->hidden, E = c->head_dim, HE = E * c->heads, F = c->ffn, eps = (double)c->rms_eps;
+  const float *largest = w->largest;
+  const struct param_table *t = &m->params;
+#define LARGEST(kind, layer) ((double)largest[param_table_index(t, kind, layer)])
+  double x = LARGEST(PARAM_EMBED, -1);
+  for (int layer = 0; layer < c->layers; layer++) {
+    const double in = SLACK * D * LARGEST(PARAM_INPUT_NORM, layer);
+    const double q_raw = in * LARGEST(PARAM_Q, layer), k_raw = in * LARGEST(PARAM_K, layer);
+    const double v = SLACK * in * LARGEST(PARAM_V, layer);
+    const double score = SLACK * E * LARGEST(PARAM_Q_NORM, layer) * LARGEST(PARAM_K_NORM, layer);
+    x += SLACK * HE * SLACK * v * LARGEST(PARAM_O, layer);
+    const double mid = SLACK * D * LARGEST(PARAM_POST_NORM, layer);
+    const double gate = mid * LARGEST(PARAM_GATE, layer), up = mid * LARGEST(PARAM_UP, layer), h = SLACK * gate * up;
+    if (!(q_raw < BOUND && k_raw < BOUND && v < BOUND && score < BOUND && x < BOUND)) return false;
+    if (!(gate < BOUND && up < BOUND && h < BOUND)) return false;
+    x += SLACK * F * h * LARGEST(PARAM_DOWN, layer);
+  }
+#undef LARGEST
+  const double hidden = D * (double)largest[param_table_index(t, PARAM_FINAL_NORM, -1)];
+  return x < BOUND && hidden < BOUND && eps >= EPSILON_MIN;
+}
+
+void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,
+                    float *logits) {
+  const struct ops *ops = ws->model->ops;
+  const size_t row_bytes = (size_t)ws->model->config.hidden * ops->operand_bytes;
+  assert(count >= 1 && count <= ws->rows_max);
+  if (pick) {
+    for (int i = 0; i < count; i++) assert(pick[i] >= 0 && pick[i] < ws->rows_max);
+    const int32_t *rows = ops_stage(ops, ws->places.pick, pick, (size_t)count * sizeof *pick);
+    ops->move_rows(ops, ws->picked, hidden, rows, count, row_bytes);
+    hidden = ws->picked;
+  }
+  ops->gemm(ops, logits, hidden, weight_of(w, ws->model->config.tied ? PARAM_EMBED : PARAM_HEAD, -1), count, false);
+}

@@ -1,0 +1,84 @@
+/* The one forward pass: sampler and trainer run this very layer loop over the same kernels.
+ *
+ * forward_run writes the call's keys and values into the KV pool, then attends from it, in the sampler and in the
+ * trainer alike; the trainer additionally asks for the activations that its backward needs.  Rows may belong to any
+ * mixture of sequences, prefill chunks and decode steps.
+ */
+#ifndef LEASEHOLD_MODEL_NETWORK_FORWARD_H
+#define LEASEHOLD_MODEL_NETWORK_FORWARD_H
+
+#include "common/model/network/kv_cache.h"
+#include "common/model/network/model.h"
+
+/* What one layer keeps for the backward; T = rows that are computed (see struct forward_call; of the last layer all but
+ * x_in, rstd_in, norm_in, k_raw, rstd_k, k and v has a row for each that is finished). */
+struct layer_activations {
+  float *x_in;               /* [T,D] residual before attention */
+  float *x_mid;              /* [T,D] residual after attention */
+  float *rstd_in, *rstd_mid; /* [T] */
+  void *norm_in, *norm_mid;  /* operand [T,D] */
+  float *q_raw, *k_raw;      /* [T,H*E], [T,G*E] before norm and rope */
+  float *rstd_q, *rstd_k;    /* [T,H], [T,G] */
+  void *q, *k, *v;           /* operand */
+  void *attention;           /* operand [T,H*E] */
+  float *lse;                /* [T,H] */
+  float *gate, *up;          /* [T,F] */
+  void *h;                   /* operand [T,F] */
+};
+
+/* Of every layer either all of it, or x_in alone: then everything else of all layers is one set, which after the pass
+ * holds the last layer's, and forward_again brings back another's. */
+struct activations {
+  int rows_max;
+  bool recompute;
+  struct layer_activations *layers;
+  float *x_out;    /* [T,D] after the last layer */
+  float *rstd_out; /* [T] */
+};
+
+/* Scratch for calls of up to rows_max rows, whose page table has up to pages_max numbers (sequences times
+ * pages_per_sequence).  A call's lists are the host's; a device has its copies of them here. */
+struct workspace; /* opaque */
+enum rc workspace_create(struct workspace **out, const struct model *m, int rows_max, int pages_max, struct err *err);
+void workspace_free(struct workspace *ws);
+size_t workspace_bytes(const struct model *m, int rows_max, int pages_max);
+
+/* recompute: only each layer's x_in is kept; the one set of everything else is the scratch of ws, whose rows_max it must
+ * have and which must live as long. */
+enum rc activations_create(struct activations **out, const struct model *m, struct workspace *ws, bool recompute,
+                           struct err *err);
+void activations_free(struct activations *a, const struct model *m);
+size_t activations_bytes(const struct model *m, int rows_max, bool recompute);
+
+/* hidden: operand [T,D] after the final norm (borrowed from ws, valid until its next use). save may be NULL.
+ * tokens [T]; every row's position must be below its sequence's reserved length and below context_max (asserted). */
+void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,
+                 struct workspace *ws, struct activations *save, const void **hidden);
+
+/* A call that leaves out what need not be computed.  A row's bits are its tokens', from position 0 on, and nobody
+ * else's: where sequences begin alike their rows are computed once; and of a row whose hidden state nobody reads the
+ * last layer computes the key and the value alone. */
+struct forward_call {
+  struct rows rows;      /* all: their keys and values are written */
+  const int32_t *row;    /* [rows.T] which of the computed rows each is */
+  struct rows computed;  /* one row for each distinct beginning */
+  const int32_t *tokens; /* [computed.T] */
+  struct rows finished;  /* those that go through the whole last layer.. */
+  const int32_t *finish; /* [finished.T] ..as computed rows, ascending; NULL: all of them */
+};
+/* As forward_run; hidden [finished.T,D]. */
+void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
+                        struct workspace *ws, struct activations *save, const void **hidden);
+/* After forward_run or forward_run_shared and before the next such call: makes saved->layers[layer] what the pass had in it, to the bit.  Keys and values
+ * are written again.  Nothing to do where all of it was kept, and for the last layer before any other. */
+void forward_again(const struct weights *w, struct kv_cache *kv, struct workspace *ws, const struct activations *saved,
+                   int layer);
+/* Whether sizes and weights leave no room for a value of a forward pass that is not finite, so that a row whose
+ * gradient is zero has no part in any gradient: what the last layer leaves out need not be computed for the
+ * backward's sake either. */
+bool forward_stays_finite(const struct weights *w);
+/* logits [count,V] of chosen rows of hidden (row indices pick[count]; NULL: rows 0..count-1). */
+void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,
+                    float *logits);
+
+#endif

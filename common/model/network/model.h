@@ -1,0 +1,75 @@
+/* A model on a backend: config, parameter table, rope table; and weights: one policy version in the memory that the
+ * kernels use.
+ *
+ * Weights are created once and filled many times (double buffering: one set decodes, the other is staged), from
+ * safetensors bytes, from random numbers, or from the trainer's fp32 masters.  Their digest is always computed from
+ * the kernels' memory, never echoed. Owners: an engine owns its model and its weights; a staged set belongs to the
+ * stager until it is swapped in.
+ */
+#ifndef LEASEHOLD_MODEL_NETWORK_MODEL_H
+#define LEASEHOLD_MODEL_NETWORK_MODEL_H
+
+#include "common/base/buf.h"
+#include "common/base/digest.h"
+#include "common/model/network/config.h"
+#include "common/model/network/params.h"
+#include "common/model/ops.h"
+#include "common/safetensors/safetensors.h"
+
+struct model {
+  struct model_config config;
+  struct param_table params;
+  const struct ops *ops; /* borrowed */
+  float *rope;           /* [positions][head_dim/2][2]; positions = context_max */
+  int context_max;       /* longest sequence served: min(positions_max, asked for) */
+};
+
+/* context_max 0: positions_max. */
+enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max,
+                     struct err *err);
+void model_free(struct model *m);
+size_t model_rope_bytes(const struct model *m);
+/* About the bytes of a safetensors file of the weights in the operand format. */
+size_t model_file_bytes(const struct model *m);
+
+struct weights {
+  const struct model *model; /* borrowed */
+  struct matrix *matrices;   /* [params.count]; vectors: N = 1, data = plain operand[cols] */
+  /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model: data NULL */
+  struct matrix *transposed;
+  /* [params.count] with transposed: the largest magnitude in each tensor, infinite when one is not a number */
+  float *largest;
+  /* operand [largest tensor]: between row-major bytes and the kernels' layout; one filler or reader at a time */
+  void *staging;
+  void *memory; /* holds staging and the data of all matrices */
+  /* Where memory is not the host's: staging as the host reads it, and a place for numbers to be rounded (in memory) */
+  void *host, *converting;
+};
+
+enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err);
+void weights_free(struct weights *w);
+/* Bytes that weights_create allocates. */
+size_t weights_bytes(const struct model *m, bool for_training);
+/* And of the host's memory, where that is another. */
+size_t weights_host_bytes(const struct model *m);
+/* Fills from a safetensors file whose tensors must be exactly the table's (BF16, or F32 rounded to the operand
+ * format); RC_INVALID names the tensor. */
+enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err);
+/* Fills from fp32 masters [params.elements], rounded to the operand format. */
+void weights_from_masters(struct weights *w, const float *masters);
+/* From and to row-major operands [params.elements] (the table's memory) in parameter-table order, as ranks hand weights to each other; what
+ * pads the parameters is not looked at, and not written. */
+void weights_from_operands(struct weights *w, const void *operands);
+void weights_to_operands(const struct weights *w, void *operands);
+/* The widened values into masters [params.elements]. */
+void weights_to_masters(const struct weights *w, float *masters);
+/* normal(0, initializer_range) for matrices (norms 1), by Philox (RNG_INIT, seed): masters [params.elements].
+ * RC_NO_MEMORY where memory is not the host's and the buffer between is refused. */
+enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err);
+/* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory.  Also fails where the device
+ * has (ops->status), so that no set of weights is taken for good that was not filled. */
+enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err);
+/* Appends the whole safetensors file (BF16; F32 in fp32 mode), metadata {"format":"pt"} plus the given pairs. */
+enum rc weights_to_safetensors(struct buf *out, const struct weights *w, const char *const *metadata, struct err *err);
+
+#endif

@@ -1,0 +1,35 @@
+/* From logits to a token: softmax in fp32, inverse CDF in vocabulary order (NUMERICS.md, "Sampling"), on the engine's
+ * thread.  Logits are in the memory of the table; what depends on a failed device is zero (ops->status). */
+#ifndef LEASEHOLD_MODEL_NETWORK_SAMPLER_H
+#define LEASEHOLD_MODEL_NETWORK_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/model/ops.h"
+
+struct sampling_params {
+  float temperature; /* 0: greedy (lowest id among equals) */
+  int top_k;         /* 0: off */
+  float top_p;       /* 1: off */
+  float min_p;       /* 0: off */
+};
+
+/* Scratch of V entries for the truncating modes; made once per engine. */
+struct sampler;
+struct sampler *sampler_create(const struct ops *ops, int vocabulary); /* NULL when memory is refused */
+void sampler_free(struct sampler *s);
+
+size_t sampler_bytes(const struct ops *ops, int vocabulary);
+
+/* count tokens: of each draw its row of logits [.,V] and its u in (0,1) are given, params[i] says how; the temperature is
+ * filled in.  logprob: plain temperature sampling (no truncation, T > 0): log-softmax(logits / T)[token] bit for bit as
+ * ops->logprob gives it; otherwise log-softmax(logits)[token]. */
+void sampler_draw(struct sampler *s, const float *logits, const struct sampling_params *const *params,
+                  struct draw *draws, int count);
+/* log-softmax(logits)[token]. */
+float sampler_logprob(struct sampler *s, const float *logits, int32_t token);
+/* Of the raw distribution: the `count` largest log-probabilities, for clients that ask (`logprobs: n`). */
+void sampler_top(struct sampler *s, const float *logits, int count, int32_t *tokens, float *logprobs);
+
+#endif

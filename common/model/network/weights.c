@@ -1,0 +1,300 @@
+/* One policy version in the kernels' memory: creation, filling from fp32 masters, reading back, random masters,
+ * digest.
+ *
+ * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
+ * never allocates and cannot fail (a device's failure waits in ops->status). Staging belongs to the weights: a set that
+ * is being staged and a set that decodes do not meet there. */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/philox.h"
+#include "common/model/network/elementary.h"
+#include "common/model/network/layout.h"
+#include "common/model/network/model.h"
+#include "common/model/network/weights_internal.h"
+
+enum { DIGEST_ALIGN = 64 /* elements: where tensors begin that lie in staging together */ };
+
+bool param_is_vector(const struct param *p) {
+  switch (p->kind) {
+    case PARAM_INPUT_NORM:
+    case PARAM_Q_NORM:
+    case PARAM_K_NORM:
+    case PARAM_POST_NORM:
+    case PARAM_FINAL_NORM: return true;
+    default: return false;
+  }
+}
+
+/* The backward multiplies by every matrix's transpose, but by the embedding's only where it is the head. */
+static bool needs_transpose(const struct model *m, const struct param *p) {
+  return !param_is_vector(p) && (p->kind != PARAM_EMBED || m->config.tied);
+}
+
+static size_t tensor_bytes(const struct model *m, const struct param *p) {
+  return param_is_vector(p) ? p->count * m->ops->operand_bytes : m->ops->matrix_bytes(m->ops, p->rows, p->cols);
+}
+
+/* Elements of the largest tensor. */
+static size_t largest_count(const struct model *m) {
+  size_t largest = 0;
+  for (int i = 0; i < m->params.count; i++)
+    if (m->params.items[i].count > largest) largest = m->params.items[i].count;
+  return largest;
+}
+
+/* Everything in one allocation, large enough for huge pages: a decode step reads all of it once, and with small pages
+ * would wait for address translations.  w: NULL while measuring. */
+static size_t place(struct weights *w, char *base, const struct model *m, bool for_training) {
+  struct layout l = {base, 0};
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    void *matrix = layout_take(&l, tensor_bytes(m, p), 1);
+    if (w) w->matrices[i] = (struct matrix){.data = matrix, .N = p->rows, .K = p->cols};
+  }
+  for (int i = 0; for_training && i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    if (!needs_transpose(m, p)) continue;
+    void *matrix = layout_take(&l, m->ops->matrix_bytes(m->ops, p->cols, p->rows), 1);
+    if (w) w->transposed[i] = (struct matrix){.data = matrix, .N = p->cols, .K = p->rows};
+  }
+  void *staging = layout_take(&l, largest_count(m), m->ops->operand_bytes);
+  void *converting = layout_take(&l, ops_place_bytes(m->ops, WEIGHTS_CONVERTED_AT_ONCE * sizeof(float)), 1);
+  if (w) w->staging = staging;
+  if (w) w->converting = converting;
+  return l.used;
+}
+
+size_t weights_host_bytes(const struct model *m) {
+  return ops_place_bytes(m->ops, largest_count(m) * m->ops->operand_bytes);
+}
+
+size_t weights_bytes(const struct model *m, bool for_training) { return place(NULL, NULL, m, for_training); }
+
+static bool allocate(struct weights *w, bool for_training) {
+  const struct model *m = w->model;
+  const size_t count = (size_t)m->params.count;
+  w->matrices = calloc(count, sizeof *w->matrices);
+  w->transposed = for_training ? calloc(count, sizeof *w->transposed) : NULL;
+  w->largest = for_training ? calloc(count, sizeof *w->largest) : NULL;
+  w->memory = m->ops->alloc(m->ops, weights_bytes(m, for_training));
+  if (!w->matrices || (for_training && (!w->transposed || !w->largest)) || !w->memory) return false;
+  place(w, w->memory, m, for_training);
+  w->host = m->ops->host_memory ? NULL : malloc(weights_host_bytes(m));
+  return w->host || m->ops->host_memory;
+}
+
+enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err) {
+  *out = NULL;
+  struct weights *w = calloc(1, sizeof *w);
+  if (w) w->model = m;
+  if (!w || !allocate(w, for_training)) {
+    weights_free(w);
+    return err_set(err, RC_NO_MEMORY, NULL, "weights of %zu parameters%s need %zu bytes, which were refused",
+                   m->params.parameters, for_training ? " and their transposes" : "", weights_bytes(m, for_training));
+  }
+  *out = w;
+  return RC_OK;
+}
+
+void weights_free(struct weights *w) {
+  if (!w) return;
+  const struct ops *ops = w->model->ops;
+  if (w->memory) ops->release(ops, w->memory);
+  free(w->host);
+  free(w->matrices);
+  free(w->transposed);
+  free(w->largest);
+  free(w);
+}
+
+void weights_fill_staged(struct weights *w, int index) {
+  const struct ops *ops = w->model->ops;
+  const struct param *p = &w->model->params.items[index];
+  if (w->largest) w->largest[index] = ops->largest(ops, w->staging, p->count);
+  if (param_is_vector(p)) {
+    ops->copy(ops, w->matrices[index].data, w->staging, p->count * ops->operand_bytes);
+    return;
+  }
+  ops->matrix_pack(ops, &w->matrices[index], w->staging);
+  if (w->transposed && w->transposed[index].data)
+    ops->matrix_pack_transposed(ops, &w->transposed[index], w->staging, p->rows, p->cols);
+}
+
+/* Into staging from its element `at` on, where the tensor has room; a vector is where it is. */
+static const void *stage_at(const struct weights *w, int index, size_t at) {
+  const struct ops *ops = w->model->ops;
+  const struct param *p = &w->model->params.items[index];
+  if (param_is_vector(p)) return w->matrices[index].data;
+  void *to = (char *)w->staging + at * ops->operand_bytes;
+  ops->matrix_unpack_rows(ops, to, &w->matrices[index], 0, p->rows);
+  return to;
+}
+
+static const void *read_at(const struct weights *w, int index, size_t at) {
+  const struct ops *ops = w->model->ops;
+  void *to = w->host ? (char *)w->host + at * ops->operand_bytes : NULL;
+  return ops_fetch(ops, to, stage_at(w, index, at), w->model->params.items[index].count * ops->operand_bytes);
+}
+
+const void *weights_stage(const struct weights *w, int index) { return stage_at(w, index, 0); }
+
+const void *weights_read(const struct weights *w, int index) { return read_at(w, index, 0); }
+
+void weights_from_masters(struct weights *w, const float *masters) {
+  const struct model *m = w->model;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    m->ops->to_operand(m->ops, w->staging, masters + p->offset, p->count);
+    weights_fill_staged(w, i);
+  }
+}
+
+void weights_from_operands(struct weights *w, const void *operands) {
+  const struct model *m = w->model;
+  const size_t bytes = m->ops->operand_bytes;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    m->ops->copy(m->ops, w->staging, (const char *)operands + p->offset * bytes, p->count * bytes);
+    weights_fill_staged(w, i);
+  }
+}
+
+void weights_to_operands(const struct weights *w, void *operands) {
+  const struct model *m = w->model;
+  const size_t bytes = m->ops->operand_bytes;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    m->ops->copy(m->ops, (char *)operands + p->offset * bytes, weights_stage(w, i), p->count * bytes);
+  }
+}
+
+void weights_to_masters(const struct weights *w, float *masters) {
+  const struct model *m = w->model;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    m->ops->from_operand(m->ops, masters + p->offset, weights_stage(w, i), p->count);
+  }
+}
+
+void weights_entry(struct st_entry *out, const struct model *m, int index) {
+  const struct param *p = &m->params.items[index];
+  *out = (struct st_entry){.name = p->name, .dtype = m->ops->format == FORMAT_BF16 ? ST_BF16 : ST_F32};
+  if (!param_is_vector(p)) out->shape[out->dims++] = p->rows;
+  out->shape[out->dims++] = p->cols;
+}
+
+/* --- digest --- */
+
+/* Tensors [first, end), which staging holds together: read one after another by all threads, then digested by a thread
+ * each, whoever is free, for a digest's bytes cannot be shared out. */
+struct digest_job {
+  const struct weights *w;
+  const void **bytes; /* [params.count] */
+  struct digest *leaves;
+  int first, end;
+  atomic_int next;
+};
+
+static void digest_part(void *context, int part) {
+  struct digest_job *job = context;
+  (void)part;
+  for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->end;) {
+    struct st_entry entry;
+    weights_entry(&entry, job->w->model, i);
+    st_tensor_digest(&job->leaves[i], &entry, job->bytes[i]);
+  }
+}
+
+static void digest_together(struct digest_job *job) {
+  const struct model *m = job->w->model;
+  const size_t room = largest_count(m);
+  size_t at = 0;
+  for (job->end = job->first; job->end < m->params.count; job->end++) {
+    const size_t count = m->params.items[job->end].count;
+    if (at > 0 && at + count > room) break;
+    job->bytes[job->end] = read_at(job->w, job->end, at);
+    at += (count + DIGEST_ALIGN - 1) / DIGEST_ALIGN * DIGEST_ALIGN;
+  }
+  atomic_store(&job->next, job->first);
+  pool_run(m->ops->pool, digest_part, job, pool_threads(m->ops->pool));
+}
+
+enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err) {
+  const struct model *m = w->model;
+  const size_t count = (size_t)m->params.count, bytes = count * (sizeof(struct digest) + sizeof(void *));
+  struct digest_job job = {
+      .w = w, .leaves = calloc(count, sizeof *job.leaves), .bytes = calloc(count, sizeof *job.bytes)};
+  enum rc rc = RC_OK;
+  if (!job.leaves || !job.bytes)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors need %zu bytes, which were refused", count, bytes);
+  for (; rc == RC_OK && job.first < m->params.count; job.first = job.end) digest_together(&job);
+  if (rc == RC_OK) st_combine_digests(out, job.leaves, count);
+  free(job.leaves);
+  free(job.bytes);
+  return rc == RC_OK ? m->ops->status(m->ops, err) : rc;
+}
+
+/* --- random masters --- */
+
+struct random_job {
+  const struct param *param;
+  float *values;
+  double deviation;
+  struct rng_key key;
+};
+
+enum { RANDOM_PER_PART = 1 << 16 };
+
+/* A uniform strictly between 0 and 1 from one word, in double. */
+static double uniform_of(uint32_t word) { return ((double)word + 0.5) * 0x1p-32; }
+
+/* Box-Muller: four words make the four normals of elements 4i .. 4i+3. */
+static void random_part(void *context, int part) {
+  const struct random_job *job = context;
+  const double two_pi = 0x1.921fb54442d18p+2;
+  const size_t first = (size_t)part * RANDOM_PER_PART;
+  const size_t end = first + RANDOM_PER_PART < job->param->count ? first + RANDOM_PER_PART : job->param->count;
+  for (size_t i = first; i < end; i += 4) {
+    struct rng_key key = job->key;
+    key.sample = (uint32_t)((i / 4) >> 32);
+    uint32_t words[4];
+    rng_words(words, &key, (uint32_t)(i / 4));
+    for (size_t pair = 0; pair < 2; pair++) {
+      const double radius = __builtin_sqrt(-2 * elementary_log(uniform_of(words[2 * pair]))) * job->deviation;
+      const double angle = two_pi * uniform_of(words[2 * pair + 1]);
+      const size_t at = i + 2 * pair;
+      if (at < end) job->values[at] = (float)(radius * elementary_cos(angle));
+      if (at + 1 < end) job->values[at + 1] = (float)(radius * elementary_sin(angle));
+    }
+  }
+}
+
+static void random_tensor(struct random_job *job, struct pool *pool) {
+  const struct param *p = job->param;
+  if (param_is_vector(p))
+    for (size_t k = 0; k < p->count; k++) job->values[k] = 1;
+  else
+    pool_run(pool, random_part, job, (int)((p->count + RANDOM_PER_PART - 1) / RANDOM_PER_PART));
+}
+
+enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err) {
+  const struct ops *ops = m->ops;
+  const size_t bytes = ops_place_bytes(ops, largest_count(m) * sizeof *masters);
+  float *between = bytes ? malloc(bytes) : NULL;
+  if (bytes && !between)
+    return err_set(err, RC_NO_MEMORY, NULL, "random weights need a buffer of %zu bytes, which were refused", bytes);
+  ops->clear(ops, masters, m->params.elements * sizeof *masters);
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    struct random_job job = {.param = p,
+                             .values = between ? between : masters + p->offset,
+                             .deviation = (double)m->config.initializer_range,
+                             .key = {.seed = seed, .purpose = RNG_INIT, .round = 0, .group = (uint32_t)i, .sample = 0}};
+    random_tensor(&job, ops->pool);
+    if (between) ops->upload(ops, masters + p->offset, between, p->count * sizeof *between);
+  }
+  free(between);
+  return RC_OK;
+}

@@ -1,0 +1,20 @@
+/* What weights.c, weights_io.c and the optimizer share about tensors; not for use outside common/model. */
+#ifndef LEASEHOLD_MODEL_NETWORK_WEIGHTS_INTERNAL_H
+#define LEASEHOLD_MODEL_NETWORK_WEIGHTS_INTERNAL_H
+
+#include "common/model/network/model.h"
+
+enum { WEIGHTS_CONVERTED_AT_ONCE = 4096 }; /* elements, between a file's format and another operand format */
+
+/* Norm weights: kept as plain operand arrays, and not decayed. */
+bool param_is_vector(const struct param *p);
+/* The tensor's safetensors entry (name borrowed from the table) in the operand format. */
+void weights_entry(struct st_entry *out, const struct model *m, int index);
+/* staging -> the kernels' layout, transposed copy included. */
+void weights_fill_staged(struct weights *w, int index);
+/* The kernels' layout -> row-major operands in the table's memory, borrowed until the next use of staging. */
+const void *weights_stage(const struct weights *w, int index);
+/* The same where the host can read them. */
+const void *weights_read(const struct weights *w, int index);
+
+#endif

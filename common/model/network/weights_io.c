@@ -1,0 +1,189 @@
+/* Weights from and to safetensors.
+ *
+ * Reading checks the whole file against the parameter table before the first byte is written, so that a wrong file
+ * leaves the weights as they were; weights that are infinite or no numbers are refused with it: nothing can be sampled
+ * from them, and no digest would tell. BF16 and F32 are read; F32 is rounded to the operand format, BF16 widened where
+ * operands are F32.  A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
+ * the embedding, byte for byte. */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/network/model.h"
+#include "common/model/network/weights_internal.h"
+
+static const char TIED_HEAD[] = "lm_head.weight";
+
+static void describe_shape(char *out, size_t size, int dims, const int64_t *shape) {
+  size_t used = 0;
+  out[0] = '\0';
+  for (int i = 0; i < dims && used < size; i++) {
+    const int n = snprintf(out + used, size - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    used += n > 0 ? (size_t)n : 0;
+  }
+}
+
+static enum rc check_tensor(const struct st_tensor *t, const struct st_entry *expected, struct err *err) {
+  char want[64], got[256];
+  if (!t) return err_set(err, RC_INVALID, expected->name, "the file lacks tensor %s", expected->name);
+  describe_shape(want, sizeof want, expected->dims, expected->shape);
+  describe_shape(got, sizeof got, t->dims, t->shape);
+  if (t->dtype != ST_BF16 && t->dtype != ST_F32)
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected BF16 or F32, got %s", t->name,
+                   st_dtype_name(t->dtype));
+  if (t->dims != expected->dims || memcmp(t->shape, expected->shape, (size_t)t->dims * sizeof t->shape[0]) != 0)
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected shape [%s], got [%s]", t->name, want, got);
+  return RC_OK;
+}
+
+static enum rc check_tied_head(const struct st_file *file, struct err *err) {
+  const struct st_tensor *head = st_find(file, TIED_HEAD), *embedding = st_find(file, "model.embed_tokens.weight");
+  assert(head && embedding);
+  if (head->dtype != embedding->dtype || head->bytes != embedding->bytes ||
+      memcmp(st_data(file, head), st_data(file, embedding), head->bytes) != 0)
+    return err_set(err, RC_INVALID, TIED_HEAD,
+                   "tensor %s: the model is tied, so it must equal model.embed_tokens.weight, and does not", TIED_HEAD);
+  return RC_OK;
+}
+
+/* Four BF16 at a time: adding to an exponent of all ones carries into the place of the sign. */
+static bool all_finite_bf16(const unsigned char *bytes, size_t count) {
+  const uint64_t exponents = 0x7F807F807F807F80, one = 0x0080008000800080, signs = 0x8000800080008000;
+  uint64_t wrong = 0, four, rest = 0;
+  size_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    memcpy(&four, bytes + i * sizeof(uint16_t), sizeof four);
+    wrong |= ((four & exponents) + one) & signs;
+  }
+  memcpy(&rest, bytes + i * sizeof(uint16_t), (count - i) * sizeof(uint16_t));
+  wrong |= ((rest & exponents) + one) & signs;
+  return wrong == 0;
+}
+
+/* Also after rounding to BF16, which takes an F32 from 0x7F7F8000 on to infinity.  Bytes of any alignment. */
+static bool all_finite(const struct st_tensor *t, const unsigned char *bytes, size_t count) {
+  uint32_t wrong = 0;
+  if (t->dtype == ST_BF16) return all_finite_bf16(bytes, count);
+  for (size_t i = 0; i < count; i++) {
+    uint32_t bits;
+    memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+    wrong |= (bits & 0x7FFFFFFF) >= 0x7F7F8000;
+  }
+  return wrong == 0;
+}
+
+static enum rc check_values(const struct model *m, const struct st_file *file, struct err *err) {
+  for (int i = 0; i < m->params.count; i++) {
+    const struct st_tensor *t = st_find(file, m->params.items[i].name);
+    if (!all_finite(t, st_data(file, t), m->params.items[i].count))
+      return err_set(err, RC_INVALID, t->name, "tensor %s: expected finite numbers, got an infinity or a NaN", t->name);
+    st_drop(file, t);
+  }
+  return RC_OK;
+}
+
+static enum rc check_file(const struct model *m, const struct st_file *file, struct err *err) {
+  for (int i = 0; i < m->params.count; i++) {
+    struct st_entry expected;
+    weights_entry(&expected, m, i);
+    const enum rc rc = check_tensor(st_find(file, expected.name), &expected, err);
+    if (rc != RC_OK) return rc;
+  }
+  for (size_t i = 0; i < st_count(file); i++) {
+    const char *name = st_at(file, i)->name;
+    if (param_table_find(&m->params, name) >= 0) continue;
+    if (!m->config.tied || strcmp(name, TIED_HEAD) != 0)
+      return err_set(err, RC_INVALID, name, "tensor %s is not one of this model's %d", name, m->params.count);
+    const enum rc rc = check_tied_head(file, err);
+    if (rc != RC_OK) return rc;
+  }
+  return check_values(m, file, err);
+}
+
+/* F32 -> bf16. */
+static void stage_rounded(struct weights *w, const unsigned char *bytes, size_t count) {
+  const struct ops *ops = w->model->ops;
+  _Alignas(64) float part[WEIGHTS_CONVERTED_AT_ONCE];
+  for (size_t i = 0; i < count; i += WEIGHTS_CONVERTED_AT_ONCE) {
+    const size_t n = count - i < WEIGHTS_CONVERTED_AT_ONCE ? count - i : WEIGHTS_CONVERTED_AT_ONCE;
+    memcpy(part, bytes + i * sizeof *part, n * sizeof *part);
+    const float *staged = ops_stage(ops, w->converting, part, n * sizeof *part);
+    ops->to_operand(ops, (char *)w->staging + i * ops->operand_bytes, staged, n);
+  }
+}
+
+/* BF16 -> float. */
+static void stage_widened(struct weights *w, const unsigned char *bytes, size_t count) {
+  const struct ops *ops = w->model->ops;
+  uint32_t part[WEIGHTS_CONVERTED_AT_ONCE];
+  for (size_t i = 0; i < count; i += WEIGHTS_CONVERTED_AT_ONCE) {
+    const size_t n = count - i < WEIGHTS_CONVERTED_AT_ONCE ? count - i : WEIGHTS_CONVERTED_AT_ONCE;
+    for (size_t k = 0; k < n; k++)
+      part[k] = (uint32_t)bytes[2 * (i + k)] << 16 | (uint32_t)bytes[2 * (i + k) + 1] << 24;
+    ops->upload(ops, (float *)w->staging + i, part, n * sizeof *part);
+  }
+}
+
+/* Row-major bytes of any alignment -> staging, in the operand format. */
+static void stage_bytes(struct weights *w, const struct st_tensor *t, const unsigned char *bytes, size_t count) {
+  const struct ops *ops = w->model->ops;
+  if ((t->dtype == ST_BF16) == (ops->format == FORMAT_BF16))
+    ops->upload(ops, w->staging, bytes, count * ops->operand_bytes);
+  else if (t->dtype == ST_BF16)
+    stage_widened(w, bytes, count);
+  else
+    stage_rounded(w, bytes, count);
+}
+
+enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err) {
+  const struct model *m = w->model;
+  const enum rc rc = check_file(m, file, err);
+  if (rc != RC_OK) return rc;
+  for (int i = 0; i < m->params.count; i++) {
+    const struct st_tensor *t = st_find(file, m->params.items[i].name);
+    stage_bytes(w, t, st_data(file, t), m->params.items[i].count);
+    st_drop(file, t);
+    weights_fill_staged(w, i);
+  }
+  return m->ops->status(m->ops, err);
+}
+
+static enum rc write_header(struct buf *out, const struct model *m, const char *const *metadata, size_t *data_bytes,
+                            struct err *err) {
+  size_t pairs = 0;
+  while (metadata && metadata[pairs]) pairs++;
+  const char **all = calloc(pairs + 3, sizeof *all);
+  struct st_entry *entries = calloc((size_t)m->params.count, sizeof *entries);
+  enum rc rc = RC_OK;
+  if (!all || !entries) {
+    rc = err_set(err, RC_NO_MEMORY, NULL, "a header of %d tensors was refused its memory", m->params.count);
+    goto out;
+  }
+  all[0] = "format";
+  all[1] = "pt";
+  for (size_t i = 0; i < pairs; i++) all[i + 2] = metadata[i];
+  for (int i = 0; i < m->params.count; i++) {
+    weights_entry(&entries[i], m, i);
+    *data_bytes += m->params.items[i].count * m->ops->operand_bytes;
+  }
+  rc = st_write_header(out, entries, (size_t)m->params.count, all, err);
+out:
+  free(all);
+  free(entries);
+  return rc;
+}
+
+enum rc weights_to_safetensors(struct buf *out, const struct weights *w, const char *const *metadata, struct err *err) {
+  const struct model *m = w->model;
+  size_t data_bytes = 0;
+  const enum rc rc = write_header(out, m, metadata, &data_bytes, err);
+  if (rc != RC_OK) return rc;
+  buf_reserve(out, data_bytes);
+  for (int i = 0; i < m->params.count && !out->failed; i++)
+    buf_append(out, weights_read(w, i), m->params.items[i].count * m->ops->operand_bytes);
+  if (out->failed)
+    return err_set(err, RC_NO_MEMORY, NULL, "a safetensors file of %zu bytes of tensors was refused its memory",
+                   data_bytes);
+  return m->ops->status(m->ops, err);
+}

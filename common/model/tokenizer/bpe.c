@@ -1,0 +1,171 @@
+/* Byte pair encoding of one word: start from its bytes' tokens, and merge the neighbours of the lowest rank, leftmost
+ * first, until no merge applies.
+ *
+ * The word is a doubly linked list of symbols in an array; a heap of candidates, ordered by rank and then by place,
+ * gives the next merge.  A candidate that an earlier merge has changed is recognized when it comes up (its pair no
+ * longer makes its id) and dropped.  So a word of n bytes costs n log n; rescanning for the lowest rank would cost
+ * n^2, which one long word without a space turns into minutes.  Memory belongs to the call's encoder and is reused
+ * from word to word. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/model/tokenizer/tokenizer_state.h"
+
+static size_t pair_hash(int32_t left, int32_t right) {
+  uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
+  return (size_t)(h ^ h >> 29);
+}
+
+enum rc merge_map_make(struct merge_map *map, size_t count, struct err *err) {
+  size_t slots = 16;
+  while (slots < count * 2) slots *= 2;
+  map->slots = malloc(slots * sizeof *map->slots);
+  if (!map->slots)
+    return err_set(err, RC_NO_MEMORY, NULL, "a map of %zu merges was refused %zu bytes", count,
+                   slots * sizeof *map->slots);
+  for (size_t i = 0; i < slots; i++) map->slots[i].id = -1;
+  map->mask = slots - 1;
+  map->count = 0;
+  return RC_OK;
+}
+
+/* The pair's slot, or the free one where it belongs. */
+static struct merge *slot_of(const struct merge_map *map, int32_t left, int32_t right) {
+  size_t slot = pair_hash(left, right) & map->mask;
+  for (;; slot = (slot + 1) & map->mask) {
+    struct merge *m = &map->slots[slot];
+    if (m->id < 0 || (m->left == left && m->right == right)) return m;
+  }
+}
+
+bool merge_map_insert(struct merge_map *map, struct merge m) {
+  struct merge *slot = slot_of(map, m.left, m.right);
+  if (slot->id >= 0) return false;
+  *slot = m;
+  map->count++;
+  return true;
+}
+
+enum rc encoder_push(struct encoder *e, int32_t id, struct err *err) {
+  struct token_ids *out = e->out;
+  if (out->count - e->count_before >= e->tokens_max)
+    return err_set(err, RC_TOO_LARGE, NULL, "expected a text of at most %zu tokens, got more", e->tokens_max);
+  if (out->count == out->cap) {
+    const size_t cap = out->cap ? out->cap * 2 : 64;
+    int32_t *items = realloc(out->items, cap * sizeof *items);
+    if (!items)
+      return err_set(err, RC_NO_MEMORY, NULL, "%zu token ids were refused %zu bytes", cap, cap * sizeof *items);
+    out->items = items;
+    out->cap = cap;
+  }
+  out->items[out->count++] = id;
+  return RC_OK;
+}
+
+static bool comes_first(const struct bpe_candidate *a, const struct bpe_candidate *b) {
+  return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static enum rc heap_push(struct encoder *e, struct bpe_candidate c, struct err *err) {
+  if (e->heap_count == e->heap_cap) {
+    const size_t cap = e->heap_cap ? e->heap_cap * 2 : 64;
+    struct bpe_candidate *heap = realloc(e->heap, cap * sizeof *heap);
+    if (!heap)
+      return err_set(err, RC_NO_MEMORY, NULL, "%zu merge candidates were refused %zu bytes", cap, cap * sizeof *heap);
+    e->heap = heap;
+    e->heap_cap = cap;
+  }
+  size_t i = e->heap_count++;
+  for (; i > 0 && comes_first(&c, &e->heap[(i - 1) / 2]); i = (i - 1) / 2) e->heap[i] = e->heap[(i - 1) / 2];
+  e->heap[i] = c;
+  return RC_OK;
+}
+
+static struct bpe_candidate heap_pop(struct encoder *e) {
+  const struct bpe_candidate top = e->heap[0], last = e->heap[--e->heap_count];
+  size_t i = 0;
+  for (;;) {
+    size_t child = 2 * i + 1;
+    if (child >= e->heap_count) break;
+    if (child + 1 < e->heap_count && comes_first(&e->heap[child + 1], &e->heap[child])) child++;
+    if (!comes_first(&e->heap[child], &last)) break;
+    e->heap[i] = e->heap[child];
+    i = child;
+  }
+  e->heap[i] = last;
+  return top;
+}
+
+/* Puts the pair that begins at symbol `at` on the heap when it has a merge. */
+static enum rc consider(struct encoder *e, int32_t at, struct err *err) {
+  if (at < 0 || e->symbols[at].next < 0) return RC_OK;
+  const struct merge *m = slot_of(&e->t->merges, e->symbols[at].id, e->symbols[e->symbols[at].next].id);
+  if (m->id < 0) return RC_OK;
+  return heap_push(e, (struct bpe_candidate){.rank = m->rank, .at = at, .id = m->id}, err);
+}
+
+/* One symbol per byte. */
+static enum rc start_symbols(struct encoder *e, const char *word, size_t len, struct err *err) {
+  if (len > e->symbols_cap) {
+    struct bpe_symbol *symbols = realloc(e->symbols, len * sizeof *symbols);
+    if (!symbols)
+      return err_set(err, RC_NO_MEMORY, NULL, "a word of %zu bytes was refused %zu bytes", len, len * sizeof *symbols);
+    e->symbols = symbols;
+    e->symbols_cap = len;
+  }
+  for (size_t i = 0; i < len; i++) {
+    const uint8_t byte = (uint8_t)word[i];
+    const int32_t id = e->t->byte_id[byte];
+    if (id < 0)
+      return err_set(err, RC_INVALID, NULL, "expected text that the vocabulary can spell, byte 0x%02x has no token",
+                     byte);
+    e->symbols[i] = (struct bpe_symbol){.id = id, .prev = (int32_t)i - 1, .next = i + 1 < len ? (int32_t)i + 1 : -1};
+  }
+  return RC_OK;
+}
+
+static enum rc merge_symbols(struct encoder *e, size_t len, struct err *err) {
+  e->heap_count = 0;
+  enum rc rc = RC_OK;
+  for (size_t i = 0; i + 1 < len && rc == RC_OK; i++) rc = consider(e, (int32_t)i, err);
+  while (rc == RC_OK && e->heap_count > 0) {
+    const struct bpe_candidate c = heap_pop(e);
+    struct bpe_symbol *left = &e->symbols[c.at];
+    if (left->id < 0 || left->next < 0) continue; /* merged away, or the last by now */
+    struct bpe_symbol *right = &e->symbols[left->next];
+    if (slot_of(&e->t->merges, left->id, right->id)->id != c.id) continue; /* another pair by now */
+    left->id = c.id;
+    left->next = right->next;
+    right->id = -1;
+    if (left->next >= 0) e->symbols[left->next].prev = c.at;
+    rc = consider(e, left->prev, err);
+    if (rc == RC_OK) rc = consider(e, c.at, err);
+  }
+  return rc;
+}
+
+/* The token that is the whole word, or -1. */
+static int32_t whole_word(struct encoder *e, const char *word, size_t len) {
+  const struct tokenizer *t = e->t;
+  if (len > t->bytes_longest) return -1;
+  buf_clear(&e->spelled);
+  alphabet_spell(&e->spelled, word, len);
+  if (e->spelled.failed) return -1;
+  const int32_t id = token_map_find(&t->map, t->tokens, e->spelled.data, e->spelled.len);
+  return id >= 0 && !t->tokens[id].added ? id : -1; /* text never spells an added token by chance */
+}
+
+enum rc bpe_encode_word(struct encoder *e, const char *word, size_t len, struct err *err) {
+  if (e->t->ignore_merges) {
+    const int32_t id = whole_word(e, word, len);
+    if (e->spelled.failed) return buf_check(&e->spelled, err);
+    if (id >= 0) return encoder_push(e, id, err);
+  }
+  if (len / e->t->bytes_longest > e->tokens_max) /* no need to try */
+    return err_set(err, RC_TOO_LARGE, NULL, "expected a text of at most %zu tokens, got a word of %zu bytes",
+                   e->tokens_max, len);
+  enum rc rc = start_symbols(e, word, len, err);
+  if (rc == RC_OK) rc = merge_symbols(e, len, err);
+  for (int32_t i = 0; rc == RC_OK && i >= 0; i = e->symbols[i].next) rc = encoder_push(e, e->symbols[i].id, err);
+  return rc;
+}

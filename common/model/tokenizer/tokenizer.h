@@ -1,0 +1,54 @@
+/* Byte-level BPE from a Hugging Face tokenizer.json (GPT-2, Qwen2/3 style): added tokens, NFC normalizer (or none),
+ * the pre-tokenizer's split regex (PCRE2, Unicode), byte alphabet, merges by rank.  Immutable after loading, so any
+ * thread may use it.
+ *
+ * Ids travel end to end: the text of sampled ids is for people and verifiers, and is never encoded again.
+ */
+#ifndef LEASEHOLD_MODEL_TOKENIZER_TOKENIZER_H
+#define LEASEHOLD_MODEL_TOKENIZER_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/buf.h"
+#include "common/base/rc.h"
+#include "common/model/tokenizer/token_ids.h"
+
+struct tokenizer;
+
+/* json: the bytes of tokenizer.json.  RC_INVALID for unsupported models (the message says which), cycles, gaps or
+ * duplicate ids. */
+enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, struct err *err);
+enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err);
+void tokenizer_free(struct tokenizer *t);
+int32_t tokenizer_vocabulary(const struct tokenizer *t); /* largest id + 1, added tokens included */
+/* RC_INVALID when an id is beyond a model's vocab_size: its texts would have no row in the embedding. */
+enum rc tokenizer_check_fits(const struct tokenizer *t, int32_t vocab_size, struct err *err);
+
+/* Appends ids; out is as before on failure.  RC_INVALID when the text is not UTF-8 or a byte has no token;
+ * RC_TOO_LARGE when this text alone has more than tokens_max tokens.  parse_special: special tokens in the text
+ * become their ids; without it they are plain text.  Added tokens that are not special ("<think>") become their ids
+ * either way.  No first token is added (Hugging Face: add_special_tokens=False). */
+enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool parse_special, size_t tokens_max,
+                         struct token_ids *out, struct err *err);
+/* Appends bytes (possibly an incomplete UTF-8 sequence at the end). Ids above the vocabulary, which only pad the
+ * model's embedding, have no text, as in Hugging Face; negative ones and those above LIMIT_VOCABULARY are RC_INVALID. */
+enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
+                         struct buf *out, struct err *err);
+/* The id of an added or vocabulary token by its exact content, -1 when there is none. */
+int32_t tokenizer_id_of(const struct tokenizer *t, const char *content);
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+
+/* Chat messages to text in the ChatML form that Qwen models are trained on:
+ * "<|im_start|>role\ncontent<|im_end|>\n"... and a final "<|im_start|>assistant\n".  RC_UNSUPPORTED when the
+ * vocabulary lacks the two markers, RC_INVALID for a role that is empty or has line ends or any of <>|, or a content
+ * that holds a marker.  Encode the text with parse_special. */
+struct chat_message {
+  const char *role;
+  const char *content;
+};
+enum rc tokenizer_chat_text(const struct tokenizer *t, const struct chat_message *messages, size_t count,
+                            struct buf *out, struct err *err);
+
+#endif
