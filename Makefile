@@ -31,9 +31,9 @@ SRC_model       := $(wildcard $(addprefix common/model/,*.c tokenizer/*.c networ
 SRC_kernels     := $(wildcard common/model/cpu/isa/*.c common/model/cpu/isa/*/*.c)
 SRC_isa         := $(filter-out %_amx.c,$(SRC_kernels))
 SRC_amx         := $(filter %_amx.c,$(SRC_kernels)) common/model/cpu/isa/table.c
-SRC_coordinator := $(filter-out services/coordinator/main.c,$(wildcard services/coordinator/*.c))
-SRC_generation-server := $(filter-out services/generation-server/main.c,$(wildcard services/generation-server/*.c))
-SRC_trainer-server := $(filter-out services/trainer-server/main.c,$(wildcard services/trainer-server/*.c))
+SRC_coordinator := $(filter-out %/main.c,$(wildcard services/coordinator/*.c services/coordinator/*/*.c))
+SRC_generation-server := $(filter-out %/main.c,$(wildcard services/generation-server/*.c services/generation-server/*/*.c))
+SRC_trainer-server := $(filter-out %/main.c,$(wildcard services/trainer-server/*.c services/trainer-server/*/*.c))
 
 # Modules that a module links, nearest first.
 DEP_base        :=

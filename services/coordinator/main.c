@@ -4,9 +4,9 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
-#include "services/coordinator/driver.h"
+#include "services/coordinator/driver/driver.h"
 #include "services/coordinator/fault.h"
-#include "services/coordinator/routes.h"
+#include "services/coordinator/api/routes.h"
 
 enum { DRAIN_MS = 2000, TICK_MS = 50 };
 

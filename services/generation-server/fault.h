@@ -12,7 +12,7 @@
 #ifndef LEASEHOLD_GENERATION_FAULT_H
 #define LEASEHOLD_GENERATION_FAULT_H
 
-#include "services/generation-server/engine.h"
+#include "services/generation-server/engine/engine.h"
 
 enum {
   FAULT_KV_STEPS = 5,

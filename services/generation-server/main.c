@@ -11,7 +11,7 @@
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
 #include "services/generation-server/fault.h"
-#include "services/generation-server/server.h"
+#include "services/generation-server/api/server.h"
 
 #ifdef LEASEHOLD_MPI
 #define PROGRAM_NAME    "generation-server-mpi"

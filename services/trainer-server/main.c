@@ -1,4 +1,4 @@
-/* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer*.c (engine), jobs.c, unit.c,
+/* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer*.c (engine), jobs.c, gradient_unit.c,
  * checkpoint.c, publisher.c, pool_*.c (weights by broadcast), registration.c, route_*.c.
  *
  * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others follow it.
@@ -9,9 +9,9 @@
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
 #include "services/trainer-server/fault.h"
-#include "services/trainer-server/publisher.h"
-#include "services/trainer-server/registration.h"
-#include "services/trainer-server/routes.h"
+#include "services/trainer-server/publish/publisher.h"
+#include "services/trainer-server/publish/registration.h"
+#include "services/trainer-server/api/routes.h"
 
 #ifdef LEASEHOLD_MPI
 #define PROGRAM_NAME "trainer-server-mpi"

@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "services/coordinator/frontier.h"
+#include "services/coordinator/decide/frontier.h"
 
 enum { WORLD_GROUPS = 256, WORLD_SAMPLES = 16, WORLD_SERVERS = 64, WORLD_ACCIDENTS = 32 };
 

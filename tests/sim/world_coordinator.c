@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "common/base/limits.h"
-#include "services/coordinator/batching.h"
-#include "services/coordinator/dispatch.h"
-#include "services/coordinator/expiry.h"
+#include "services/coordinator/decide/batching.h"
+#include "services/coordinator/decide/dispatch.h"
+#include "services/coordinator/decide/expiry.h"
 #include "tests/sim/world_state.h"
 
 enum { AHEAD = 4, POLL_WAIT_MS = 15000, EVALUATION_FIRST = 2 * LIMIT_GROUPS_PER_ROUND };

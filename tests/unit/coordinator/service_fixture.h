@@ -19,8 +19,8 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/client/coordinator_client.h"
-#include "services/coordinator/driver.h"
-#include "services/coordinator/routes.h"
+#include "services/coordinator/driver/driver.h"
+#include "services/coordinator/api/routes.h"
 
 enum { EOS = 256, DEADLINE_MS = 20000 };
 
@@ -285,11 +285,8 @@ static __attribute__((unused)) void register_trainer(struct fixture *f) { regist
 static __attribute__((unused)) void register_server_as(struct fixture *f, struct fake_server *s, const char *name,
                                                        enum worker_exactness exactness) {
   struct err err = {0};
-  const struct worker_register m = {.name = name,
-                                    .kind = WORKER_GENERATION,
-                                    .url = "http://127.0.0.1:9",
-                                    .slots = 64,
-                                    .exactness = exactness};
+  const struct worker_register m = {
+      .name = name, .kind = WORKER_GENERATION, .url = "http://127.0.0.1:9", .slots = 64, .exactness = exactness};
   *s = (struct fake_server){0};
   if (coordinator_register(&f->client, &m, &s->is, &f->arena, DEADLINE_MS, &err) != RC_OK) fail_msg("%s", err.message);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "services/coordinator/dataset.h"
+#include "services/coordinator/run/dataset.h"
 
 enum { EOS = 256 };
 

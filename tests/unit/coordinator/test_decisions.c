@@ -13,14 +13,14 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "services/coordinator/batch_build.h"
-#include "services/coordinator/batching.h"
-#include "services/coordinator/dispatch.h"
-#include "services/coordinator/expiry.h"
-#include "services/coordinator/group_seal.h"
-#include "services/coordinator/ids.h"
-#include "services/coordinator/round.h"
-#include "services/coordinator/run_view.h"
+#include "services/coordinator/driver/batch_build.h"
+#include "services/coordinator/decide/batching.h"
+#include "services/coordinator/decide/dispatch.h"
+#include "services/coordinator/decide/expiry.h"
+#include "services/coordinator/rounds/group_seal.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/round.h"
+#include "services/coordinator/views/run_view.h"
 
 static void plan_takes_lowest_groups_first_and_never_mixes_them(void **state) {
   (void)state;
@@ -210,7 +210,7 @@ static void one_flipped_bit_of_a_logprob_is_seen(void **state) {
   assert_int_equal(d.unequal, 1);
   assert_true(d.max_abs > 0 && d.max_abs < 1e-6);
   assert_true(d.k1_sum == -d.max_abs); /* the sampler's less the trainer's */
-  answered.logprobs.count = 1; /* one token short */
+  answered.logprobs.count = 1;         /* one token short */
   assert_int_equal(logprobs_compare(&d, &b, &status, NULL), RC_CORRUPT);
   answered.logprobs.count = 2;
   answered.id = "r1.0.0.1";

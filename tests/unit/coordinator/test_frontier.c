@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 #include "common/base/limits.h"
-#include "services/coordinator/dispatch.h"
-#include "services/coordinator/frontier.h"
+#include "services/coordinator/decide/dispatch.h"
+#include "services/coordinator/decide/frontier.h"
 
 /* A test program links its module only. */
 #include "tests/sim/world.c"

@@ -3,7 +3,7 @@
  * refilled, or twice; counts that dispatch orders by and that drift from the truth; masked segments trained on; a
  * latency that dispatch is not told. */
 #include "service_fixture.h"
-#include "services/coordinator/core_state.h"
+#include "services/coordinator/writer/core_state.h"
 
 #define TIMED(ms)                                                                                             \
   "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3," \

@@ -3,8 +3,8 @@
 #include <math.h>
 
 #include "service_fixture.h"
-#include "services/coordinator/core_state.h"
-#include "services/coordinator/route_timeline.h"
+#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/api/route_timeline.h"
 
 enum { SECOND = 1000000 };
 

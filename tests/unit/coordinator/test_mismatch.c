@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "services/coordinator/mismatch.h"
+#include "services/coordinator/decide/mismatch.h"
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
@@ -91,12 +91,9 @@ static void samples_add_up(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(equal_bits_are_exactly_zero),
-      cmocka_unit_test(one_unequal_token_is_seen_with_its_sign),
-      cmocka_unit_test(a_rounding_is_not_lost),
-      cmocka_unit_test(a_zero_of_the_other_sign_counts),
-      cmocka_unit_test(what_is_not_finite_stays_seen),
-      cmocka_unit_test(samples_add_up),
+      cmocka_unit_test(equal_bits_are_exactly_zero),   cmocka_unit_test(one_unequal_token_is_seen_with_its_sign),
+      cmocka_unit_test(a_rounding_is_not_lost),        cmocka_unit_test(a_zero_of_the_other_sign_counts),
+      cmocka_unit_test(what_is_not_finite_stays_seen), cmocka_unit_test(samples_add_up),
   };
   return cmocka_run_group_tests_name("coordinator/mismatch", tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
  * hangs on filtered groups; the next round beginning on prompts that a refill has used. */
 #include "service_fixture.h"
 
-#include "services/coordinator/states.h"
+#include "services/coordinator/decide/states.h"
 
 /* 3 groups x 4 samples of ten prompts in file order. */
 #define RUN(rest)                                                                                                      \

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "services/coordinator/run_config.h"
+#include "services/coordinator/run/run_config.h"
 
 struct parsed {
   struct run_config config;

@@ -1,5 +1,5 @@
 /* The state tables: what may follow what, by name, and that nothing leaves an end state. */
-#include "services/coordinator/states.h"
+#include "services/coordinator/decide/states.h"
 #include "tests/unit/base/cm.h"
 
 static void drawn_transitions_are_allowed(void **state) {

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "services/coordinator/migrations.h"
-#include "services/coordinator/readers.h"
+#include "services/coordinator/store/migrations.h"
+#include "services/coordinator/store/readers.h"
 
 struct fixture {
   char dir[40], path[64];

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "service_fixture.h"
-#include "services/coordinator/core_state.h"
+#include "services/coordinator/writer/core_state.h"
 
 static struct lease begin(struct fixture *f, struct fake_server *s, const char *config) {
   struct lease_answer a;

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "services/coordinator/verify.h"
+#include "services/coordinator/decide/verify.h"
 #include "tests/unit/base/cm.h"
 
 static double numeric(const char *completion, const char *answer, bool *well_formed) {

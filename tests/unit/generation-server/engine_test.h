@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "services/generation-server/engine.h"
+#include "services/generation-server/engine/engine.h"
 
 #ifndef RIG_TABLE /* what computes: tests/cuda has another */
 #define RIG_TABLE(ops, pool, err) ops_cpu_create(ops, FORMAT_BF16, NULL, pool, err)

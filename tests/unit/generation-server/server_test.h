@@ -7,7 +7,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/http/client.h"
-#include "services/generation-server/server.h"
+#include "services/generation-server/api/server.h"
 #include "tests/unit/generation-server/engine_test.h"
 
 #define MODEL_DIR "tests/golden/qwen3_tied"

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "services/generation-server/activity.h"
+#include "services/generation-server/engine/activity.h"
 
 enum { MS = 1000 };
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/json/json.h"
-#include "services/generation-server/choice.h"
+#include "services/generation-server/requests/choice_text.h"
 
 enum { TOKENS_MAX = 48, TRIALS = 6000 };
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "services/generation-server/scheduler.h"
+#include "services/generation-server/engine/scheduler.h"
 
 enum { SAMPLES = 12, LOADS = 3000, STEPS_MAX = 20000, PAGE = 16 };
 

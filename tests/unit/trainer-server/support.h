@@ -20,11 +20,11 @@
 #include "common/base/pool.h"
 #include "common/client/trainer_client.h"
 #include "common/model/ops.h"
-#include "services/trainer-server/checkpoint.h"
-#include "services/trainer-server/publisher.h"
-#include "services/trainer-server/registration.h"
-#include "services/trainer-server/routes.h"
-#include "services/trainer-server/trainer.h"
+#include "services/trainer-server/engine/checkpoint.h"
+#include "services/trainer-server/publish/publisher.h"
+#include "services/trainer-server/publish/registration.h"
+#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/engine/trainer.h"
 
 enum { VOCABULARY = 48, CONTEXT = 32, CHUNK = 40, WAIT_MS = 20000, PATH = 256 };
 

@@ -1,7 +1,7 @@
 /* The set of accumulated groups: a full round of them is found again, each once, and none that is not there. */
 #include "tests/unit/trainer-server/support.h"
 
-#include "services/trainer-server/accumulated.h"
+#include "services/trainer-server/engine/accumulated_groups.h"
 
 static void a_full_round_is_found_again(void **state) {
   (void)state;

@@ -1,6 +1,6 @@
 /* A device that fails fails the batch it was asked for, with its sentence, before anything of it is answered; then the trainer
  * ends, with that sentence, which main exits with. */
-#include "services/trainer-server/trainer_internal.h"
+#include "services/trainer-server/engine/trainer_state.h"
 #include "tests/unit/trainer-server/support.h"
 
 static enum rc failing_status(const struct ops *ops, struct err *err) {

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "services/trainer-server/pool_members.h"
+#include "services/trainer-server/publish/pool_members.h"
 
 static struct pool_members *members;
 

@@ -1,7 +1,7 @@
 /* The engine's record: no gap, no overlap, and every microsecond under its cause, however much of it there is. */
 #include "tests/unit/trainer-server/support.h"
 
-#include "services/trainer-server/timeline.h"
+#include "services/trainer-server/engine/timeline.h"
 
 static struct timeline timeline;
 static struct interval *taken;

@@ -2,7 +2,7 @@
  * reaches it. */
 #include "tests/unit/trainer-server/support.h"
 
-#include "services/trainer-server/unit.h"
+#include "services/trainer-server/engine/gradient_unit.h"
 
 static char dir[PATH];
 static struct parts parts;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "services/trainer-server/unit_report.h"
+#include "services/trainer-server/ranks/unit_report.h"
 
 enum { GROUPS = 4 };
 

@@ -1,0 +1,63 @@
+/* See route_leases.h.
+ *
+ *   poll --> a digest other than the current: told `current` at once, loads it, polls again
+ *        --> samples wait: leases at once
+ *        --> else parked by the writer; looked at again whenever samples or versions change, answered empty when wait_ms is over
+ *
+ * Next hop of a rollout: generation-server; it comes back through route_results.c. */
+#include "services/coordinator/api/route_leases.h"
+
+#include "services/coordinator/fault.h"
+#include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/workers.h"
+
+static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct lease_request *m = cmd->message;
+  struct live_worker *w;
+  struct lease leases[LIMIT_LEASES_PER_REQUEST];
+  struct lease_answer answer = {.epoch = c->epoch, .leases = leases};
+  struct arena arena = ARENA_INIT;
+  bool first = cmd->due_ms == 0;
+  if (first) cmd->due_ms = c->now_ms + m->wait_ms;
+  enum rc rc = worker_of(c, cmd->id, m->epoch, first, &w, err); /* being parked is no sign of life */
+  if (rc != RC_OK) return rc;
+  if (w->kind != WORKER_GENERATION)
+    return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
+  w->ready = true;
+  if (m->slots_free >= w->slots) cmd->patient = false; /* it has next to nothing to do */
+  rc = current_version_now(c, &answer.current, &arena, err);
+  const bool loaded =
+      m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) || fault_is(FAULT_NO_VERSION_CHECK));
+  const bool told = rc == RC_OK && answer.current.has && !loaded;
+  if (rc == RC_OK && !told && !command_orphaned(c, cmd)) /* nobody would work on what is granted to one that hung up */
+    rc = leases_grant(c, w, m->slots_free, &answer.current, leases, &answer.lease_count, &arena, err);
+  if (rc == RC_OK) {
+    if (told || answer.lease_count || c->now_ms >= cmd->due_ms)
+      lease_answer_encode(&answer, &cmd->body);
+    else
+      cmd->parked = true;
+  }
+  arena_free(&arena);
+  return rc;
+}
+
+void handle_lease_poll(struct http_request *r, void *context) {
+  const struct json *body;
+  struct err err = {0};
+  struct command *cmd = command_for(r, poll_execute, sizeof(struct lease_request));
+  struct lease_request *p = cmd ? cmd->message : NULL;
+  if (cmd) cmd->patient = true; /* servers ask ahead of their slots; but see poll_execute */
+  enum rc rc = http_body_json(r, &body, &err);
+  if (rc == RC_OK && p) rc = lease_request_decode(p, body, &cmd->arena, &err);
+  if (rc == RC_OK && p && (p->wait_ms < 0 || p->wait_ms > LIMIT_WAIT_MS_MAX)) {
+    rc = err_set(&err, RC_INVALID, "wait_ms", "expected 0 to %d, got %d", LIMIT_WAIT_MS_MAX, p->wait_ms);
+  }
+  if (rc == RC_OK && p && p->slots_free < 1)
+    rc = err_set(&err, RC_INVALID, "slots_free", "expected at least 1, got %d", p->slots_free);
+  if (rc == RC_OK) {
+    core_submit(context, r, cmd, (p ? p->wait_ms : 0) + 8000);
+    return;
+  }
+  command_free(cmd);
+  http_fail(r, &err);
+}

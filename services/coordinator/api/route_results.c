@@ -1,0 +1,422 @@
+/* See route_results.h.
+ *
+ * Order of the checks: the lease exists (404); the worker is the lease's (403); a repeat of accepted content is 200,
+ * other content 409 and an incident; the epoch (409); the lease still stands (410 expired, 409 lost or superseded);
+ * digest, samples, tokens fit (409, 422).  Everything accepted is one transaction: tokens, the lease's end, and with a
+ * group's last sample its sealing.
+ *
+ * Rows of segments and spans are written only for a sample that is not the plain case: one segment over all its tokens,
+ * to be trained on, and one span of the lease's version.  Readers take "no rows" for that; samples.version_first and
+ * version_last say it of every sample.
+ *
+ * Previous hop of a rollout: generation-server.  Next: group_seal.c. */
+#include "services/coordinator/api/route_results.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "services/coordinator/fault.h"
+#include "services/coordinator/rounds/group_seal.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/workers.h"
+
+/* ---- checks: nothing is written ---- */
+
+/* Over what was sent, sample by sample; says whether a repeat is one. */
+static enum rc content_digest(struct digest *out, const struct lease_result *m, struct err *err) {
+  struct digest_state *d = digest_begin();
+  if (!d) return err_set(err, RC_NO_MEMORY, NULL, "a result's digest was refused memory");
+  digest_update_u32(d, m->handed_back);
+  digest_update_u32(d, (uint32_t)m->sample_count);
+  for (size_t i = 0; i < m->sample_count; i++) {
+    struct digest sample;
+    sample_result_digest(&sample, &m->samples[i]);
+    digest_update_u32(d, (uint32_t)m->samples[i].sample);
+    digest_update(d, sample.bytes, DIGEST_BYTES);
+  }
+  digest_end(out, d);
+  return RC_OK;
+}
+
+/* For the tests' mutants: see fault.h. */
+static bool stands_anyway(const struct lease_row *l) {
+  if (l->state == LEASE_SUPERSEDED) return fault_is(FAULT_NO_VERSION_CHECK);
+  return fault_is(FAULT_NO_FENCE_CHECK);
+}
+
+static enum rc check_standing(const struct lease_row *l, struct err *err) {
+  if (stands_anyway(l)) return RC_OK;
+  switch (l->state) {
+    case LEASE_GRANTED: return RC_OK;
+    case LEASE_EXPIRED:
+      return err_set(err, RC_GONE, "id",
+                     "lease %s with fence %" PRId64 " expired: its samples were given to somebody else", l->id,
+                     l->fence);
+    case LEASE_HANDED_BACK:
+      return err_set(err, RC_CONFLICT, "id", "lease %s with fence %" PRId64 " was handed back", l->id, l->fence);
+    case LEASE_SUPERSEDED:
+      return err_set(err, RC_CONFLICT, "id",
+                     "lease %s is superseded: its policy version is not current any more, its run ended or its group "
+                     "failed",
+                     l->id);
+    case LEASE_LOST:
+      return err_set(err, RC_CONFLICT, "fence",
+                     "lease %s with fence %" PRId64 " was lost when its worker went silent or registered again", l->id,
+                     l->fence);
+    case LEASE_DONE: break;
+  }
+  return err_set(err, RC_CONFLICT, "id", "lease %s has its result already", l->id);
+}
+
+static bool is_stop(const struct run_context *x, int32_t id) {
+  for (size_t i = 0; i < x->stop_token_ids.count; i++) {
+    if (x->stop_token_ids.items[i] == id) return true;
+  }
+  return false;
+}
+
+static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct sample_result *s,
+                            bool handed_back, struct err *err) {
+  size_t n = s->token_ids.count;
+  if (s->sample < l->first || s->sample >= l->first + l->count) {
+    return err_set(err, RC_INVALID, "samples.sample", "lease %s holds samples %" PRId64 " to %" PRId64 ", got %d",
+                   l->id, l->first, l->first + l->count - 1, s->sample);
+  }
+  if (s->logprobs.count != n)
+    return err_set(err, RC_INVALID, "samples.logprobs", "sample %d has %zu tokens and %zu log-probabilities", s->sample,
+                   n, s->logprobs.count);
+  if (n > (size_t)x->config.sampling.max_new_tokens) {
+    return err_set(err, RC_INVALID, "samples.token_ids", "sample %d has %zu tokens, at most %d were asked for",
+                   s->sample, n, x->config.sampling.max_new_tokens);
+  }
+  for (size_t i = 0; i < n; i++) {
+    int32_t id = s->token_ids.items[i];
+    if (id < 0 || id >= x->vocabulary)
+      return err_set(err, RC_INVALID, "samples.token_ids", "sample %d: token %zu is %d, outside the vocabulary of %d",
+                     s->sample, i, id, x->vocabulary);
+    if (i + 1 < n && is_stop(x, id))
+      return err_set(err, RC_INVALID, "samples.token_ids", "sample %d goes on after stop token %d at position %zu",
+                     s->sample, id, i);
+  }
+  if (s->finish == FINISH_ABORT && !handed_back)
+    return err_set(err, RC_INVALID, "samples.finish", "sample %d is aborted, but the lease is not handed back",
+                   s->sample);
+  if (s->finish == FINISH_STOP && (n == 0 || !is_stop(x, s->token_ids.items[n - 1]))) {
+    return err_set(err, RC_INVALID, "samples.finish", "sample %d stopped, so its last token must be a stop token",
+                   s->sample);
+  }
+  if (s->finish == FINISH_LENGTH && n != (size_t)x->config.sampling.max_new_tokens) {
+    return err_set(err, RC_INVALID, "samples.finish",
+                   "sample %d ended by length after %zu tokens, but %d were asked for", s->sample, n,
+                   x->config.sampling.max_new_tokens);
+  }
+  for (size_t i = 0; i < s->span_count && !fault_is(FAULT_NO_VERSION_CHECK); i++) {
+    if (s->spans[i].version < l->version_min || s->spans[i].version > l->version_max) {
+      return err_set(err, RC_CONFLICT, "samples.spans",
+                     "sample %d has tokens of version %" PRId64 ", the lease is valid for %" PRId64 " to %" PRId64,
+                     s->sample, s->spans[i].version, l->version_min, l->version_max);
+    }
+  }
+  return RC_OK;
+}
+
+static enum rc check_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
+                            struct arena *arena, struct err *err) {
+  enum rc rc = core_check_epoch(c, m->epoch, err);
+  if (rc == RC_OK) rc = check_standing(l, err);
+  if (rc != RC_OK) return rc;
+  if (!c->context || c->context->run != l->run)
+    return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
+  if (!digest_equal(&m->loaded_digest, &l->digest) && !fault_is(FAULT_NO_VERSION_CHECK))
+    return err_set(err, RC_CONFLICT, "loaded_digest", "lease %s is for other weights than those that were loaded",
+                   l->id);
+  if (!m->handed_back && m->sample_count != (size_t)l->count) {
+    return err_set(err, RC_INVALID, "samples", "lease %s has %" PRId64 " samples, the result has %zu", l->id, l->count,
+                   m->sample_count);
+  }
+  bool *seen = arena_alloc(arena, (size_t)l->count, sizeof *seen);
+  if (!seen) return err_set(err, RC_NO_MEMORY, NULL, "a result was refused memory");
+  for (size_t i = 0; i < m->sample_count; i++) {
+    rc = check_sample(c->context, l, &m->samples[i], m->handed_back, err);
+    if (rc != RC_OK) return rc;
+    bool *one = &seen[m->samples[i].sample - l->first];
+    if (*one) return err_set(err, RC_INVALID, "samples.sample", "sample %d comes twice", m->samples[i].sample);
+    *one = true;
+  }
+  return RC_OK;
+}
+
+/* ---- accepting ---- */
+
+/* A lease is handed back whole, samples that had ended before included: their tokens say how they ended, and they are
+ * accepted as what they are. */
+static void finish_complete(const struct run_context *x, struct lease_result *m) {
+  for (size_t i = 0; i < m->sample_count; i++) {
+    struct sample_result *s = &m->samples[i];
+    size_t n = s->token_ids.count;
+    if (s->finish != FINISH_ABORT || n == 0) continue;
+    if (is_stop(x, s->token_ids.items[n - 1]))
+      s->finish = FINISH_STOP;
+    else if (n == (size_t)x->config.sampling.max_new_tokens)
+      s->finish = FINISH_LENGTH;
+  }
+}
+
+/* Tokens that were handed back earlier must be the beginning of what comes now: else somebody computes differently.
+ * *shorter: this holder hands back fewer of them than were kept, because it never came to the sample. */
+static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, bool *shorter,
+                               struct err *err) {
+  struct rows q;
+  bool row = false, differs = false;
+  size_t kept = 0, came = s->token_ids.count * sizeof(int32_t);
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT token_ids FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
+                           "sample = ?4 AND partial = 1",
+                           BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
+  *shorter = false;
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    const void *bytes = rows_blob(&q, 0, &kept);
+    *shorter = came < kept && s->finish == FINISH_ABORT;
+    size_t common = *shorter ? came : kept;
+    differs = common > came || (common && memcmp(bytes, s->token_ids.items, common) != 0);
+  }
+  rows_end(&q);
+  if (rc != RC_OK || !differs) return rc;
+  return core_incident(c, l->run, "nondeterminism", id_sample(l->run, l->round, l->group, s->sample).text,
+                       "the tokens do not continue those that an earlier holder handed back", err);
+}
+
+static bool has_plain_segments(const struct sample_result *s) {
+  return s->segment_count == 0 || (s->segment_count == 1 && s->segments[0].loss_mask);
+}
+
+static bool has_plain_spans(const struct lease_row *l, const struct sample_result *s) {
+  return s->span_count == 0 || (s->span_count == 1 && s->spans[0].version == l->version_min);
+}
+
+/* again: an earlier holder may have left rows. */
+static enum rc store_parts(struct core *c, const struct lease_row *l, const struct sample_result *s, bool again,
+                           struct err *err) {
+  enum rc rc = RC_OK;
+  if (again) {
+    rc = store_exec(c->store, err,
+                    "DELETE FROM segments WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
+    if (rc == RC_OK)
+      rc = store_exec(c->store, err,
+                      "DELETE FROM spans WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+                      BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
+  }
+  for (size_t i = 0; i < s->segment_count && rc == RC_OK && !has_plain_segments(s); i++) {
+    rc = store_exec(c->store, err,
+                    "INSERT INTO segments (run, round, group_ordinal, sample, start, count, loss_mask) VALUES (?1, ?2, "
+                    "?3, ?4, ?5, ?6, ?7)",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample),
+                          b_int(s->segments[i].start), b_int(s->segments[i].count), b_int(s->segments[i].loss_mask)));
+  }
+  for (size_t i = 0; i < s->span_count && rc == RC_OK && !has_plain_spans(l, s); i++) {
+    rc = store_exec(c->store, err,
+                    "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version) VALUES (?1, ?2, ?3, "
+                    "?4, ?5, ?6, ?7)",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(s->spans[i].start),
+                          b_int(s->spans[i].count), b_int(s->spans[i].version)));
+  }
+  return rc;
+}
+
+/* text NULL: the sample is not finished. */
+static enum rc store_rollout(struct core *c, const struct lease_row *l, const struct sample_result *s,
+                             const struct buf *text, struct err *err) {
+  const bool again = l->fence > FENCE_FIRST || fault_is(FAULT_NO_FENCE_CHECK);
+  bool shorter = false;
+  enum rc rc = again ? compare_partial(c, l, s, &shorter, err) : RC_OK;
+  if (rc != RC_OK || shorter) return rc; /* what was kept is worth more */
+  rc = store_exec(c->store, err,
+                  "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, "
+                  "text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(text == NULL),
+                        b_blob(s->token_ids.items, s->token_ids.count * sizeof(int32_t)),
+                        b_blob(s->logprobs.items, s->logprobs.count * sizeof(float)),
+                        text ? b_blob(text->data, text->len) : b_null()));
+  return rc == RC_OK ? store_parts(c, l, s, again, err) : rc;
+}
+
+static enum rc count_contribution(struct core *c, const struct lease_row *l, int64_t samples, int64_t tokens,
+                                  struct err *err) {
+  metric_add(c->m_samples, (double)samples);
+  metric_add(c->m_tokens, (double)tokens);
+  return store_exec(
+      c->store, err,
+      "INSERT INTO contributions (run, round, worker, samples, tokens) VALUES (?1, ?2, ?3, ?4, ?5)"
+      " ON CONFLICT DO UPDATE SET samples = samples + excluded.samples, tokens = tokens + excluded.tokens",
+      BINDS(b_int(l->run), b_int(l->round), b_int(l->worker), b_int(samples), b_int(tokens)));
+}
+
+/* Tokens that are only handed back count with the sample, at whoever ends it; but a worker whose kernels promise nothing
+ * has had its part in the round. */
+static bool has_a_part(struct core *c, const struct lease_row *l, const struct lease_result *m, int accepted) {
+  const struct live_worker *w = worker_live(c, l->worker);
+  bool tokens = false;
+  for (size_t i = 0; i < m->sample_count; i++) tokens |= m->samples[i].token_ids.count > 0;
+  return accepted > 0 || (tokens && w && w->exactness == WORKER_FASTEST);
+}
+
+/* The mutant: whatever is not done is this lease's again, and what is done already is only written over. */
+static enum rc take_by_force(struct core *c, const struct lease_row *l, struct done_sample *done, int *count,
+                             struct err *err) {
+  int kept = 0;
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE samples SET state = 1, fence = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = "
+                          "?3 AND sample BETWEEN ?4 AND ?5 AND state IN (0, 1)",
+                          BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(l->first),
+                                b_int(l->first + l->count - 1), b_int(l->fence)));
+  for (int i = 0; i < *count && rc == RC_OK; i++) {
+    int64_t state = SAMPLE_VOID;
+    rc = store_int(c->store, &state, err,
+                   "SELECT state FROM samples WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
+                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(done[i].result->sample)));
+    if (rc == RC_OK && state == SAMPLE_LEASED)
+      done[kept++] = done[i];
+    else
+      buf_free(&done[i].text);
+  }
+  *count = kept;
+  return rc;
+}
+
+static enum rc lease_close(struct core *c, const struct lease_row *l, bool whole, const struct digest *content,
+                           struct err *err) {
+  if (l->state != LEASE_GRANTED && stands_anyway(l)) return RC_OK;
+  return lease_end(c, l, whole ? LEASE_DONE : LEASE_HANDED_BACK, content, err);
+}
+
+static enum rc store_samples(struct core *c, const struct lease_row *l, const struct lease_result *m,
+                             const struct group_head *g, struct done_sample *done, int *count, struct err *err) {
+  enum rc rc = RC_OK;
+  for (size_t i = 0; i < m->sample_count && rc == RC_OK; i++) {
+    if (m->samples[i].finish == FINISH_ABORT) {
+      rc = store_rollout(c, l, &m->samples[i], NULL, err);
+      continue;
+    }
+    struct done_sample *s = &done[(*count)++];
+    s->result = &m->samples[i];
+    group_verify(c->context, g, s);
+    rc = store_rollout(c, l, s->result, &s->text, err);
+  }
+  return rc;
+}
+
+static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
+                             const struct digest *content, struct arena *arena, struct err *err) {
+  const int64_t begin_us = clock_wall_us();
+  struct group_head g;
+  int64_t tokens = 0;
+  int count = 0;
+  struct done_sample *done = arena_alloc(arena, m->sample_count, sizeof *done);
+  if (!done) return err_set(err, RC_NO_MEMORY, NULL, "a result of %zu samples was refused memory", m->sample_count);
+  enum rc rc = group_read(c, l->run, l->round, l->group, &g, arena, err);
+  if (rc == RC_OK) rc = store_samples(c, l, m, &g, done, &count, err);
+  if (rc == RC_OK && fault_is(FAULT_NO_FENCE_CHECK)) rc = take_by_force(c, l, done, &count, err);
+  for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
+  if (rc == RC_OK && has_a_part(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
+  if (rc == RC_OK) rc = group_accept(c, &g, l->fence, done, count, arena, err);
+  /* last: what a lease that is handed back still holds then waits again, and finished samples are not to */
+  if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
+  for (int i = 0; i < count; i++) buf_free(&done[i].text);
+  if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, clock_wall_us());
+  return rc;
+}
+
+/* The worker told that it can never run so long a lease: as long as it lives it gets no such lease again. */
+static enum rc note_refused(struct core *c, const struct lease_row *l, const char *why, struct err *err) {
+  struct live_worker *w = worker_live(c, l->worker);
+  int64_t prompt = 0;
+  char detail[WIRE_REFUSED_BYTES + 2 * LIMIT_NAME_MAX];
+  enum rc rc = store_int(c->store, &prompt, err,
+                         "SELECT length(prompt_ids) / 4 FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                         BINDS(b_int(l->run), b_int(l->round), b_int(l->group)));
+  if (rc != RC_OK || !w) return rc;
+  const int64_t positions = prompt + c->context->config.sampling.max_new_tokens;
+  snprintf(detail, sizeof detail, "%s (%s) gets no leases of %" PRId64 " positions or more: %s", id_worker(w->id).text,
+           w->name, positions, why);
+  rc = core_incident(c, l->run, "lease_refused", l->id, detail, err);
+  if (rc == RC_OK && (!w->positions_refused || positions < w->positions_refused)) w->positions_refused = positions;
+  return rc;
+}
+
+/* A refusal is counted, so it is kept though the result is not. */
+static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc why, struct err *err) {
+  if (why == RC_NO_MEMORY || why == RC_IO || why == RC_CORRUPT || why == RC_INTERNAL) return why;
+  cmd->refused = true;
+  cmd->err = *err;
+  metric_add(c->m_refused, 1);
+  return store_exec(c->store, err, "UPDATE runs SET results_refused = results_refused + 1 WHERE id = ?1",
+                    BINDS(b_int(run)));
+}
+
+static enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
+  struct lease_result *m = cmd->message;
+  struct lease_row l;
+  struct digest content;
+  struct lease_result_answer answer = {.repeated = false};
+  enum rc rc = lease_find(c, cmd->id, m->fence, &l, err);
+  if (rc == RC_NOT_FOUND && (rc = lease_newest(c, cmd->id, &l, err)) == RC_OK) {
+    err_set(err, RC_CONFLICT, "fence", "lease %s has fence %" PRId64 " now, the result carries %" PRIu64, l.id, l.fence,
+            m->fence);
+    return refuse(c, cmd, l.run, RC_CONFLICT, err);
+  }
+  if (rc == RC_OK && strcmp(id_worker(l.worker).text, m->worker_id) != 0) {
+    rc = err_set(err, RC_FORBIDDEN, "worker_id", "lease %s belongs to %s, not to %.100s", l.id,
+                 id_worker(l.worker).text, m->worker_id);
+    return refuse(c, cmd, l.run, rc, err);
+  }
+  if (rc == RC_OK) rc = content_digest(&content, m, err);
+  if (rc != RC_OK) return rc;
+  answer.repeated = l.has_content && digest_equal(&content, &l.content);
+  if (l.has_content && !answer.repeated) {
+    rc = core_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one",
+                       err);
+    if (rc != RC_OK) return rc;
+    err_set(err, RC_CONFLICT, "samples", "lease %s has an accepted result with other content", l.id);
+    return refuse(c, cmd, l.run, RC_CONFLICT, err);
+  }
+  if (!answer.repeated) {
+    rc = check_result(c, &l, m, &cmd->arena, err);
+    if (rc != RC_OK) return refuse(c, cmd, l.run, rc, err);
+    finish_complete(c->context, m);
+    rc = accept_result(c, &l, m, &content, &cmd->arena, err);
+    cmd->fault_round = l.round;
+    if (rc == RC_OK && m->refused) rc = note_refused(c, &l, m->refused, err);
+  }
+  if (rc == RC_OK) lease_result_answer_encode(&answer, &cmd->body);
+  return rc;
+}
+
+/* Safetensors from generation-servers, JSON from whoever prefers to read what is sent. */
+static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
+  const char *type = http_header(r, "Content-Type");
+  const struct json *json;
+  size_t len;
+  const char *bytes = http_body(r, &len);
+  if (type && strcmp(type, "application/octet-stream") == 0)
+    return lease_result_decode_tensors(m, bytes, len, arena, err);
+  const enum rc rc = http_body_json(r, &json, err);
+  return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
+}
+
+void handle_put_result(struct http_request *r, void *context) {
+  struct err err = {0};
+  struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));
+  enum rc rc = cmd ? decode(r, cmd->message, &cmd->arena, &err) : RC_OK;
+  if (cmd) cmd->patient = true;
+  if (rc == RC_OK) {
+    core_submit(context, r, cmd, CORE_ANSWER_MS);
+    return;
+  }
+  command_free(cmd);
+  http_fail(r, &err);
+}

@@ -1,0 +1,14 @@
+/* PUT /v1/leases/{id}/result: accepted in one transaction, or refused (I3).
+ *
+ * Decoded on an HTTP thread into the command's arena, checked and stored by the writer.  A refusal is counted, a
+ * repeat with other content is an incident; nothing else of a refused result is kept.
+ *
+ * Previous hop of a rollout: the generation-server's leases.  Next: group_seal.c. */
+#ifndef LEASEHOLD_COORDINATOR_API_ROUTE_RESULTS_H
+#define LEASEHOLD_COORDINATOR_API_ROUTE_RESULTS_H
+
+#include "common/http/server.h"
+
+void handle_put_result(struct http_request *r, void *context);
+
+#endif

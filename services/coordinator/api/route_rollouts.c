@@ -1,0 +1,143 @@
+/* See route_rollouts.h. */
+#include "services/coordinator/api/route_rollouts.h"
+
+#include <string.h>
+
+#include "common/base/limits.h"
+#include "common/wire/lease.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/views/round_view.h"
+#include "services/coordinator/rounds/run_life.h"
+
+enum { ROLLOUTS_BYTES_MAX = 64 << 20 };
+
+enum {
+  V_GROUP,
+  V_SAMPLE,
+  V_PURPOSE,
+  V_PROMPT,
+  V_ANSWER,
+  V_TEXT,
+  V_IDS,
+  V_PROMPT_IDS,
+  V_REWARD,
+  V_ADVANTAGE,
+  V_FORMED,
+  V_DETAIL,
+  V_WORKER,
+  V_VERSION,
+  V_FENCE,
+  V_FINISH,
+  V_STATE,
+  V_LOGPROBS
+};
+
+static enum rc ids_write(struct json_writer *w, const char *key, const struct rows *q, int column, struct arena *arena,
+                         struct err *err) {
+  size_t len;
+  const void *bytes = rows_blob(q, column, &len);
+  int32_t *ids = arena_alloc(arena, len + 1, 1); /* SQLite's blobs are not aligned */
+  if (!ids) return err_set(err, RC_NO_MEMORY, NULL, "the rollouts were refused memory");
+  memcpy(ids, bytes, len);
+  json_kv_i32s(w, key, ids, len / sizeof *ids);
+  return RC_OK;
+}
+
+static enum rc logprobs_write(struct json_writer *w, const struct rows *q, struct arena *arena, struct err *err) {
+  size_t len;
+  const void *bytes = rows_blob(q, V_LOGPROBS, &len);
+  float *values = arena_alloc(arena, len + 1, 1);
+  if (!values) return err_set(err, RC_NO_MEMORY, NULL, "the rollouts were refused memory");
+  memcpy(values, bytes, len);
+  json_kv_f32s(w, "logprobs", values, len / sizeof *values);
+  return RC_OK;
+}
+
+static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_t run, int64_t round, struct err *err) {
+  struct arena arena = ARENA_INIT;
+  size_t len;
+  json_object_begin(w);
+  json_kv_string(w, "id", id_sample(run, round, rows_int(q, V_GROUP), rows_int(q, V_SAMPLE)).text);
+  json_kv_string(w, "group", id_group(run, round, rows_int(q, V_GROUP)).text);
+  json_kv_int(w, "sample", rows_int(q, V_SAMPLE));
+  json_kv_string(w, "purpose", lease_purpose_name((enum lease_purpose)rows_int(q, V_PURPOSE)));
+  json_kv_string(w, "group_state", state_name(MACHINE_GROUP, (int)rows_int(q, V_STATE)));
+  json_kv_string(w, "prompt", rows_text(q, V_PROMPT, NULL));
+  json_kv_string(w, "answer", rows_text(q, V_ANSWER, NULL));
+  const char *text = rows_text(q, V_TEXT, &len);
+  json_key(w, "text");
+  json_write_string_len(w, text, len);
+  enum rc rc = ids_write(w, "prompt_ids", q, V_PROMPT_IDS, &arena, err);
+  if (rc == RC_OK) rc = ids_write(w, "token_ids", q, V_IDS, &arena, err);
+  if (rc == RC_OK) rc = logprobs_write(w, q, &arena, err);
+  json_kv_column_real(w, "reward", q, V_REWARD);
+  json_kv_column_real(w, "advantage", q, V_ADVANTAGE);
+  json_kv_bool(w, "well_formed", rows_int(q, V_FORMED) != 0);
+  json_kv_string(w, "detail", rows_null(q, V_DETAIL) ? NULL : rows_text(q, V_DETAIL, NULL));
+  json_kv_string(w, "worker", id_worker(rows_int(q, V_WORKER)).text);
+  json_kv_column_int(w, "version", q, V_VERSION);
+  json_kv_int(w, "fence", rows_int(q, V_FENCE));
+  json_kv_string(w, "finish", finish_reason_name((enum finish_reason)rows_int(q, V_FINISH)));
+  json_object_end(w);
+  arena_free(&arena);
+  return rc;
+}
+
+static enum rc rollouts_write(struct store *s, struct json_writer *w, const struct buf *body, int64_t run,
+                              int64_t round, int64_t limit, struct err *err) {
+  struct rows q;
+  bool row;
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT s.group_ordinal, s.sample, g.purpose, g.prompt, g.answer, o.text, o.token_ids, g.prompt_ids, "
+                  "s.reward, s.advantage, s.well_formed, s.detail, s.worker, s.version_first,"
+                  " s.fence, s.finish, g.state, o.logprobs FROM samples s JOIN groups g ON g.run = s.run AND g.round = "
+                  "s.round AND g.ordinal = s.group_ordinal"
+                  " JOIN rollouts o ON o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND "
+                  "o.sample = s.sample"
+                  " WHERE s.run = ?1 AND s.round = ?2 AND s.state = ?3 ORDER BY s.group_ordinal, s.sample LIMIT ?4",
+                  BINDS(b_int(run), b_int(round), b_int(SAMPLE_DONE), b_int(limit)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    rc = rollout_write(w, &q, run, round, err);
+    if (rc == RC_OK && body->len > ROLLOUTS_BYTES_MAX)
+      rc = err_set(err, RC_TOO_LARGE, "limit", "the answer is larger than %d bytes: ask for fewer rollouts",
+                   ROLLOUTS_BYTES_MAX);
+  }
+  rows_end(&q);
+  return rc;
+}
+
+/* Without ?round=, the newest round that has a finished sample. */
+static enum rc choose_round(struct store *s, int64_t run, int64_t *round, struct err *err) {
+  enum run_state state;
+  enum rc rc = run_state_of(s, run, &state, err);
+  if (rc != RC_OK || *round >= 0) return rc;
+  rc = store_int(s, round, err, "SELECT coalesce(max(round), 0) FROM contributions WHERE run = ?1", BINDS(b_int(run)));
+  return rc;
+}
+
+void handle_get_rollouts(struct http_request *r, void *context) {
+  struct readers *readers = core_readers(context);
+  struct store *s = NULL;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  int64_t run = 0, round = 0, limit;
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  enum rc rc = id_parse_run(&run, http_param(r, "id"), &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "round", -1, 0, LIMIT_ROUNDS, &round, &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "limit", 64, 1, 4096, &limit, &err);
+  if (rc == RC_OK) rc = readers_take(readers, &s, &err);
+  if (rc == RC_OK) rc = choose_round(s, run, &round, &err);
+  json_kv_string(&w, "run", id_run(run).text);
+  json_kv_int(&w, "round", round);
+  json_key(&w, "rollouts");
+  json_array_begin(&w);
+  if (rc == RC_OK) rc = rollouts_write(s, &w, &body, run, round, limit, &err);
+  readers_give(readers, s);
+  json_array_end(&w);
+  json_object_end(&w);
+  http_reply_json_or_fail(r, rc, &body, &err);
+}

@@ -1,0 +1,169 @@
+/* See route_runs.h. */
+#include "services/coordinator/api/route_runs.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/base/clock.h"
+#include "common/base/limits.h"
+#include "common/base/log.h"
+#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/views/round_view.h"
+#include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/views/run_view.h"
+
+/* ---- POST /v1/runs ---- */
+
+struct post_run {
+  struct run_config config;
+  char *text;
+  struct digest hash;
+};
+
+static void created_write(struct command *cmd, int64_t run, const struct post_run *m) {
+  struct json_writer w;
+  char hex[DIGEST_HEX_MAX];
+  digest_hex(hex, &m->hash);
+  json_writer_init(&w, &cmd->body);
+  json_object_begin(&w);
+  json_kv_string(&w, "id", id_run(run).text);
+  json_kv_string(&w, "state", state_name(MACHINE_RUN, RUN_QUEUED));
+  json_key(&w, "config");
+  run_config_write(&m->config, &w);
+  json_kv_string(&w, "config_hash", hex);
+  json_object_end(&w);
+  cmd->status = 201;
+}
+
+static enum rc post_run_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct post_run *m = cmd->message;
+  char seed[24];
+  int64_t queued = 0;
+  enum rc rc = store_int(c->store, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2)",
+                         BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING)));
+  if (rc == RC_OK && queued >= LIMIT_QUEUED_RUNS)
+    rc = err_set(err, RC_FULL, NULL, "%d runs are queued already; try again", LIMIT_QUEUED_RUNS);
+  snprintf(seed, sizeof seed, "%" PRIu64, m->config.seed);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "INSERT INTO runs (name, state, mode, objective, config, config_hash, rounds, seed, created_ms) "
+                    "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                    BINDS(b_text(m->config.name), b_int(RUN_QUEUED), b_int((int64_t)m->config.mode),
+                          b_text(m->config.training.objective), b_text(m->text), b_digest(&m->hash),
+                          b_int(m->config.rounds), b_text(seed), b_int(c->wall_ms)));
+  }
+  if (rc != RC_OK) return rc;
+  int64_t run = store_last_id(c->store);
+  created_write(cmd, run, m);
+  c->kick_due = true;
+  log_info("run %s queued: %s, %d rounds", id_run(run).text, m->config.training.objective, m->config.rounds);
+  struct buf event = BUF_INIT;
+  buf_puts(&event, "{\"state\":\"queued\",\"error\":null}");
+  return core_event(c, run, "state", &event, false, err);
+}
+
+static enum rc post_run_decode(struct post_run *m, const struct json *body, const char *data_dir, struct arena *arena,
+                               struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  enum rc rc = run_config_parse(&m->config, body, arena, err);
+  if (rc == RC_OK) rc = data_path_resolve(path, sizeof path, data_dir, m->config.dataset_path, "dataset.path", err);
+  if (rc == RC_OK && m->config.evaluation_every > 0)
+    rc = data_path_resolve(path, sizeof path, data_dir, m->config.evaluation_path, "evaluation.path", err);
+  if (rc != RC_OK) return rc;
+  json_writer_init(&w, &text);
+  run_config_write(&m->config, &w);
+  rc = buf_check(&text, err);
+  if (rc == RC_OK && !(m->text = arena_strndup(arena, text.data, text.len)))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "a run's configuration was refused memory");
+  buf_free(&text);
+  run_config_hash(&m->config, &m->hash);
+  return rc;
+}
+
+void handle_post_run(struct http_request *r, void *context) {
+  struct core *c = context;
+  const struct json *body;
+  struct err err = {0};
+  struct command *cmd = command_new(post_run_execute, sizeof(struct post_run));
+  enum rc rc = http_body_json(r, &body, &err);
+  if (rc == RC_OK && cmd) rc = post_run_decode(cmd->message, body, core_options(c)->data_dir, &cmd->arena, &err);
+  if (rc == RC_OK) {
+    core_submit(c, r, cmd, CORE_ANSWER_MS);
+    return;
+  }
+  command_free(cmd);
+  http_fail(r, &err);
+}
+
+/* ---- reading ---- */
+
+static void reply(struct http_request *r, enum rc rc, struct buf *body, const struct err *err) {
+  if (rc == RC_OK) {
+    http_reply_json(r, 200, body);
+    return;
+  }
+  buf_free(body);
+  http_fail(r, err);
+}
+
+void handle_get_runs(struct http_request *r, void *context) {
+  struct readers *readers = core_readers(context);
+  struct store *s = NULL;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  int64_t limit;
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  json_key(&w, "runs");
+  json_array_begin(&w);
+  enum rc rc = http_query_i64(r, "limit", 100, 1, 1000, &limit, &err);
+  if (rc == RC_OK) rc = readers_take(readers, &s, &err);
+  if (rc == RC_OK) rc = run_summaries_write(s, &w, limit, &err);
+  readers_give(readers, s);
+  json_array_end(&w);
+  json_object_end(&w);
+  reply(r, rc, &body, &err);
+}
+
+void handle_get_run(struct http_request *r, void *context) {
+  struct readers *readers = core_readers(context);
+  struct store *s = NULL;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  int64_t run;
+  json_writer_init(&w, &body);
+  enum rc rc = id_parse_run(&run, http_param(r, "id"), &err);
+  if (rc == RC_OK) rc = readers_take(readers, &s, &err);
+  if (rc == RC_OK) rc = run_write(s, &w, run, clock_wall_ms(), &err);
+  readers_give(readers, s);
+  reply(r, rc, &body, &err);
+}
+
+void handle_get_rounds(struct http_request *r, void *context) {
+  struct readers *readers = core_readers(context);
+  struct store *s = NULL;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  enum run_state state;
+  int64_t run, from, limit;
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  json_key(&w, "rounds");
+  json_array_begin(&w);
+  enum rc rc = id_parse_run(&run, http_param(r, "id"), &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "from", 0, 0, LIMIT_ROUNDS, &from, &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "limit", RUN_HISTORY_ROUNDS, 1, 10000, &limit, &err);
+  if (rc == RC_OK) rc = readers_take(readers, &s, &err);
+  if (rc == RC_OK) rc = run_state_of(s, run, &state, &err);
+  if (rc == RC_OK) rc = rounds_write(s, &w, run, from, limit, false, &err);
+  readers_give(readers, s);
+  json_array_end(&w);
+  json_object_end(&w);
+  reply(r, rc, &body, &err);
+}

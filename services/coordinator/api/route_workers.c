@@ -1,0 +1,256 @@
+/* See route_workers.h. */
+#include "services/coordinator/api/route_workers.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/intervals.h"
+#include "services/coordinator/pool/leases.h"
+#include "services/coordinator/views/round_view.h"
+#include "services/coordinator/pool/workers.h"
+
+/* ---- POST /v1/workers ---- */
+
+static enum rc check_registration(const struct worker_register *m, struct err *err) {
+  size_t len = strlen(m->name);
+  if (len == 0 || len >= LIMIT_NAME_MAX)
+    return err_set(err, RC_INVALID, "name", "expected 1 to %d characters, got %zu", LIMIT_NAME_MAX - 1, len);
+  for (size_t i = 0; i < len; i++) {
+    char ch = m->name[i];
+    if (!isalnum((unsigned char)ch) && ch != '.' && ch != '_' && ch != '-')
+      return err_set(err, RC_INVALID, "name", "expected letters, digits, '.', '_' and '-', got '%.100s'", m->name);
+  }
+  if (strncmp(m->url, "http://", 7) != 0 && strncmp(m->url, "https://", 8) != 0)
+    return err_set(err, RC_INVALID, "url", "expected http://host:port, got '%.100s'", m->url);
+  if (strlen(m->url) >= LIMIT_URL_MAX)
+    return err_set(err, RC_INVALID, "url", "expected at most %d bytes", LIMIT_URL_MAX - 1);
+  if (m->slots < 0 || m->slots > LIMIT_SLOTS || (m->kind == WORKER_GENERATION && m->slots == 0)) {
+    return err_set(err, RC_INVALID, "slots", "expected 1 to %d for a generation-server and 0 for a trainer, got %d",
+                   LIMIT_SLOTS, m->slots);
+  }
+  return RC_OK;
+}
+
+static enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct worker_register *m = cmd->message;
+  int64_t fence = 0;
+  struct live_worker *old = worker_named(c, m->name);
+  enum rc rc = old ? worker_end(c, old, "its name was registered again", err) : RC_OK;
+  if (rc == RC_OK && c->worker_count == LIMIT_WORKERS)
+    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already", LIMIT_WORKERS);
+  if (rc == RC_OK && m->kind == WORKER_TRAINER)
+    rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'trainer_fence'", NO_BINDS);
+  if (rc == RC_OK)
+    rc = store_int(c->store, &fence, err, "SELECT value FROM meta WHERE key = 'trainer_fence'", NO_BINDS);
+  if (rc == RC_OK) {
+    rc = store_exec(
+        c->store, err,
+        "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness, fabric, "
+        "fabric_kind, fabric_place) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, ?11)",
+        BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
+              b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness), b_text(m->fabric.name),
+              b_text(m->fabric.kind), b_int(m->fabric.place)));
+  }
+  if (rc != RC_OK) return rc;
+  struct live_worker *w = &c->workers[c->worker_count++];
+  *w = (struct live_worker){.id = store_last_id(c->store),
+                            .kind = m->kind,
+                            .slots = m->slots,
+                            .exactness = m->exactness,
+                            .seen_ms = c->now_ms,
+                            .accounted_ms = c->now_ms};
+  snprintf(w->name, sizeof w->name, "%s", m->name);
+  metric_set(c->m_workers, c->worker_count);
+  c->kick_due = true;
+  struct id_text id = id_worker(w->id);
+  const struct worker_registered answer = {.worker_id = id.text,
+                                           .epoch = c->epoch,
+                                           .fence = (uint64_t)fence,
+                                           .heartbeat_ms = (int32_t)c->options.heartbeat_ms,
+                                           .worker_ttl_ms = (int32_t)c->options.worker_ttl_ms};
+  worker_registered_encode(&answer, &cmd->body);
+  cmd->status = 201;
+  log_info("worker %s registered: %s '%s' at %s%s", id.text, worker_kind_name(m->kind), m->name, m->url,
+           m->exactness == WORKER_FASTEST ? ", its kernels are not batch-invariant" : "");
+  return RC_OK;
+}
+
+void handle_post_worker(struct http_request *r, void *context) {
+  const struct json *body;
+  struct err err = {0};
+  struct command *cmd = command_new(register_execute, sizeof(struct worker_register));
+  enum rc rc = http_body_json(r, &body, &err);
+  if (rc == RC_OK && cmd) rc = worker_register_decode(cmd->message, body, &cmd->arena, &err);
+  if (rc == RC_OK && cmd) rc = check_registration(cmd->message, &err);
+  if (rc == RC_OK) {
+    core_submit(context, r, cmd, CORE_ANSWER_MS);
+    return;
+  }
+  command_free(cmd);
+  http_fail(r, &err);
+}
+
+/* ---- POST /v1/workers/{id}/heartbeat ---- */
+
+/* Clocks that differ by no more are not worth a warning: a heartbeat takes its time too. */
+enum { SKEW_SHOWN_MS = 1000 };
+
+static struct bind clock_skew(const struct core *c, const struct worker_heartbeat *m) {
+  const int64_t skew_ms = m->sent_us / 1000 - c->wall_ms;
+  return m->sent_us > 0 && (skew_ms > SKEW_SHOWN_MS || skew_ms < -SKEW_SHOWN_MS) ? b_int(skew_ms) : b_null();
+}
+
+/* Generation idle time: see slot_time.h. */
+static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy_slot_us,
+                             struct slot_account accounts[SLOT_WINDOWS], struct err *err) {
+  int64_t carry =
+      slot_time_share(c->windows, w->slots, w->accounted_ms, c->now_ms, busy_slot_us - w->busy_slot_us, accounts);
+  enum rc rc = RC_OK;
+  w->busy_slot_us = busy_slot_us - carry;
+  w->accounted_ms = c->now_ms;
+  for (int i = 0; i < SLOT_WINDOWS && rc == RC_OK; i++) {
+    if (!accounts[i].run) continue;
+    rc = store_exec(
+        c->store, err,
+        "UPDATE runs SET busy_slot_us = busy_slot_us + ?2, slot_window_us = slot_window_us + ?3 WHERE id = ?1",
+        BINDS(b_int(accounts[i].run), b_int(accounts[i].busy_us), b_int(accounts[i].window_us)));
+  }
+  return rc;
+}
+
+static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct worker_heartbeat *m = cmd->message;
+  struct live_worker *w;
+  struct slot_account accounts[SLOT_WINDOWS];
+  struct worker_heartbeat_answer answer = {.epoch = c->epoch, .run_active = c->context != NULL};
+  enum rc rc = worker_of(c, cmd->id, m->epoch, true, &w, err);
+  if (rc != RC_OK) return rc;
+  if (w->ready != (m->ready && !m->draining)) c->kick_due = true;
+  w->ready = m->ready && !m->draining;
+  rc = store_exec(
+      c->store, err,
+      "UPDATE workers SET ready = ?2, draining = ?3, loaded_digest = ?4, slots_busy = ?5, busy_slot_us = ?6, "
+      "tokens_sampled = ?7, seen_ms = ?8, clock_skew_ms = ?9 WHERE id = ?1",
+      BINDS(b_int(w->id), b_int(m->ready), b_int(m->draining), m->has_loaded ? b_digest(&m->loaded_digest) : b_null(),
+            b_int(m->slots_busy), b_int(m->busy_slot_us), b_int(m->tokens_sampled), b_int(c->wall_ms),
+            clock_skew(c, m)));
+  if (rc == RC_OK && w->kind == WORKER_GENERATION) {
+    rc = account_slots(c, w, m->busy_slot_us, accounts, err);
+    if (rc == RC_OK) rc = intervals_beat(c, w->id, m->intervals, m->interval_count, accounts, err);
+  }
+  answer.lost = arena_alloc(&cmd->arena, m->lease_count + 1, sizeof *answer.lost);
+  if (rc == RC_OK && !answer.lost) rc = err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
+  for (size_t i = 0; i < m->lease_count && rc == RC_OK; i++) {
+    bool held;
+    rc = lease_renew(c, m->leases[i].id, (int64_t)m->leases[i].fence, w->id, &held, err);
+    if (rc == RC_OK && !held) answer.lost[answer.lost_count++] = m->leases[i].id;
+  }
+  if (rc == RC_OK) rc = current_version_now(c, &answer.current, &cmd->arena, err);
+  if (rc == RC_OK) worker_heartbeat_answer_encode(&answer, &cmd->body);
+  return rc;
+}
+
+void handle_heartbeat(struct http_request *r, void *context) {
+  const struct json *body;
+  struct err err = {0};
+  struct command *cmd = command_for(r, heartbeat_execute, sizeof(struct worker_heartbeat));
+  enum rc rc = http_body_json(r, &body, &err);
+  if (rc == RC_OK && cmd) rc = worker_heartbeat_decode(cmd->message, body, &cmd->arena, &err);
+  if (rc == RC_OK) {
+    core_submit(context, r, cmd, CORE_ANSWER_MS);
+    return;
+  }
+  command_free(cmd);
+  http_fail(r, &err);
+}
+
+/* ---- DELETE /v1/workers/{id} ---- */
+
+/* Its id is that of one incarnation under one epoch, so nobody else can be meant. */
+static enum rc leave_execute(struct core *c, struct command *cmd, struct err *err) {
+  struct live_worker *w;
+  struct json_writer out;
+  enum rc rc = worker_of(c, cmd->id, c->epoch, false, &w, err);
+  if (rc == RC_OK) rc = worker_end(c, w, "it left", err);
+  if (rc != RC_OK) return rc;
+  json_writer_init(&out, &cmd->body);
+  json_object_begin(&out);
+  json_kv_u64(&out, "epoch", c->epoch);
+  json_object_end(&out);
+  return RC_OK;
+}
+
+void handle_delete_worker(struct http_request *r, void *context) {
+  core_submit(context, r, command_for(r, leave_execute, 0), CORE_ANSWER_MS);
+}
+
+/* ---- GET /v1/workers ---- */
+
+static void worker_write(struct json_writer *w, const struct rows *q) {
+  struct digest digest;
+  char hex[DIGEST_HEX_MAX];
+  bool loaded = rows_digest(q, 7, &digest);
+  digest_hex(hex, &digest);
+  json_object_begin(w);
+  json_kv_string(w, "id", id_worker(rows_int(q, 0)).text);
+  json_kv_string(w, "name", rows_text(q, 1, NULL));
+  json_kv_string(w, "kind", worker_kind_name((enum worker_kind)rows_int(q, 2)));
+  json_kv_string(w, "url", rows_text(q, 3, NULL));
+  json_kv_int(w, "slots", rows_int(q, 4));
+  json_kv_bool(w, "ready", rows_int(q, 5) != 0);
+  json_kv_bool(w, "draining", rows_int(q, 6) != 0);
+  json_kv_string(w, "loaded_digest", loaded ? hex : NULL);
+  json_kv_int(w, "slots_busy", rows_int(q, 8));
+  json_kv_int(w, "busy_slot_us", rows_int(q, 9));
+  json_kv_int(w, "tokens_sampled", rows_int(q, 10));
+  json_kv_int(w, "registered_ms", rows_int(q, 11));
+  json_kv_int(w, "seen_ms", rows_int(q, 12));
+  json_kv_bool(w, "live", rows_int(q, 13) != 0);
+  json_kv_int(w, "leases", rows_int(q, 14));
+  json_kv_column_int(w, "clock_skew_ms", q, 15);
+  json_kv_string(w, "exactness", worker_exactness_name((enum worker_exactness)rows_int(q, 16)));
+  const char *name = rows_text(q, 17, NULL);
+  const struct worker_fabric fabric = {
+      .name = *name ? name : NULL, .kind = rows_text(q, 18, NULL), .place = rows_int(q, 19)};
+  json_key(w, "fabric");
+  worker_fabric_write(&fabric, w);
+  json_object_end(w);
+}
+
+/* Live workers; ?all=1: the last 1000 incarnations. */
+void handle_get_workers(struct http_request *r, void *context) {
+  struct core *c = context;
+  struct store *s = NULL;
+  struct rows q = {0};
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  int64_t all;
+  bool row;
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  json_key(&w, "workers");
+  json_array_begin(&w);
+  enum rc rc = http_query_i64(r, "all", 0, 0, 1, &all, &err);
+  if (rc == RC_OK) rc = readers_take(core_readers(c), &s, &err);
+  if (rc == RC_OK) {
+    rc = store_query(
+        s, &q, &err,
+        "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
+        "tokens_sampled, registered_ms, seen_ms, live,"
+        " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms, exactness, fabric, "
+        "fabric_kind, fabric_place FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
+        BINDS(b_int(all)));
+  }
+  while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);
+  rows_end(&q);
+  readers_give(core_readers(c), s);
+  json_array_end(&w);
+  json_kv_u64(&w, "epoch", core_epoch(c));
+  json_object_end(&w);
+  http_reply_json_or_fail(r, rc, &body, &err);
+}

@@ -1,0 +1,16 @@
+/* POST /v1/workers, GET /v1/workers, POST /v1/workers/{id}/heartbeat, DELETE /v1/workers/{id}.
+ *
+ * Decoded and checked on an HTTP thread, carried out by the writer: a new incarnation, a sign of life, leases
+ * renewed, slot time accounted (slot_time.h), a leave.  Answers carry the epoch and the current version, so that a
+ * worker that lost touch finds back. */
+#ifndef LEASEHOLD_COORDINATOR_API_ROUTE_WORKERS_H
+#define LEASEHOLD_COORDINATOR_API_ROUTE_WORKERS_H
+
+#include "common/http/server.h"
+
+void handle_post_worker(struct http_request *r, void *context);
+void handle_get_workers(struct http_request *r, void *context);
+void handle_heartbeat(struct http_request *r, void *context);
+void handle_delete_worker(struct http_request *r, void *context);
+
+#endif

@@ -1,0 +1,44 @@
+/* See routes.h. */
+#include "services/coordinator/api/routes.h"
+
+#include "common/base/limits.h"
+#include "services/coordinator/api/route_events.h"
+#include "services/coordinator/api/route_health.h"
+#include "services/coordinator/api/route_leases.h"
+#include "services/coordinator/api/route_metrics.h"
+#include "services/coordinator/api/route_results.h"
+#include "services/coordinator/api/route_rollouts.h"
+#include "services/coordinator/api/route_run_control.h"
+#include "services/coordinator/api/route_runs.h"
+#include "services/coordinator/api/route_timeline.h"
+#include "services/coordinator/api/route_versions.h"
+#include "services/coordinator/api/route_workers.h"
+
+enum { SMALL_BODY = 1 << 20 };
+
+const struct http_route coordinator_routes[] = {
+    {.method = "POST", .path = "/v1/runs", .handler = handle_post_run, .body_bytes_max = SMALL_BODY},
+    {.method = "GET", .path = "/v1/runs", .handler = handle_get_runs},
+    {.method = "GET", .path = "/v1/runs/{id}", .handler = handle_get_run},
+    {.method = "POST", .path = "/v1/runs/{id}/pause", .handler = handle_pause_run, .body_bytes_max = SMALL_BODY},
+    {.method = "POST", .path = "/v1/runs/{id}/resume", .handler = handle_resume_run, .body_bytes_max = SMALL_BODY},
+    {.method = "POST", .path = "/v1/runs/{id}/stop", .handler = handle_stop_run, .body_bytes_max = SMALL_BODY},
+    {.method = "GET", .path = "/v1/runs/{id}/events", .handler = handle_get_events},
+    {.method = "GET", .path = "/v1/runs/{id}/rounds", .handler = handle_get_rounds},
+    {.method = "GET", .path = "/v1/runs/{id}/rollouts", .handler = handle_get_rollouts},
+    {.method = "GET", .path = "/v1/runs/{id}/timeline", .handler = handle_get_timeline},
+    {.method = "POST", .path = "/v1/workers", .handler = handle_post_worker, .body_bytes_max = SMALL_BODY},
+    {.method = "GET", .path = "/v1/workers", .handler = handle_get_workers},
+    {.method = "DELETE", .path = "/v1/workers/{id}", .handler = handle_delete_worker},
+    {.method = "POST", .path = "/v1/workers/{id}/heartbeat", .handler = handle_heartbeat, .body_bytes_max = SMALL_BODY},
+    {.method = "POST", .path = "/v1/workers/{id}/leases", .handler = handle_lease_poll, .body_bytes_max = SMALL_BODY},
+    {.method = "PUT",
+     .path = "/v1/leases/{id}/result",
+     .handler = handle_put_result,
+     .body_bytes_max = LIMIT_BATCH_BODY_BYTES},
+    {.method = "POST", .path = "/v1/versions", .handler = handle_post_version},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
+    {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
+    {.method = "GET", .path = "/metrics", .handler = handle_get_metrics},
+};
+const size_t coordinator_route_count = sizeof coordinator_routes / sizeof coordinator_routes[0];

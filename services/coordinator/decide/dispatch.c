@@ -1,0 +1,26 @@
+/* See dispatch.h. */
+#include "services/coordinator/decide/dispatch.h"
+
+int dispatch_share(int waiting, int servers_ready, int slots_free) {
+  if (servers_ready < 1) servers_ready = 1;
+  int share = (waiting + servers_ready - 1) / servers_ready;
+  return slots_free < share ? slots_free : share;
+}
+
+int dispatch_plan(const struct waiting_sample *waiting, int n, int samples_max, int lease_samples_max,
+                  struct planned_lease *out, int leases_max) {
+  int leases = 0;
+  for (int i = 0; i < n && i < samples_max; i++) {
+    const struct waiting_sample *w = &waiting[i];
+    struct planned_lease *last = leases ? &out[leases - 1] : 0;
+    if (last && last->group == w->group && last->first + last->count == w->sample &&
+        (lease_samples_max == 0 || last->count < lease_samples_max)) {
+      last->count++;
+      if (w->fence + 1 > last->fence) last->fence = w->fence + 1;
+      continue;
+    }
+    if (leases == leases_max) break;
+    out[leases++] = (struct planned_lease){.group = w->group, .first = w->sample, .count = 1, .fence = w->fence + 1};
+  }
+  return leases;
+}

@@ -1,0 +1,32 @@
+/* Who gets how many samples, and how they are cut into leases: pure decisions.  Which groups go first is frontier.c's;
+ * here samples are taken in the order in which they are given, whatever worker asks.
+ *
+ * Called by leases.c on the writer's thread; no database, no clock, no memory of its own.  What a sample becomes must
+ * not depend on these decisions (randomness is keyed by position), only how long the round takes.  Simulated by the
+ * thousand in tests/sim. */
+#ifndef LEASEHOLD_COORDINATOR_DECIDE_DISPATCH_H
+#define LEASEHOLD_COORDINATOR_DECIDE_DISPATCH_H
+
+#include <stdint.h>
+
+/* Given in the order of service, a group's samples together and in order of their index. */
+struct waiting_sample {
+  int32_t group, sample;
+  int64_t fence;
+};
+/* A run of consecutive samples of one group. */
+struct planned_lease {
+  int32_t group, first, count;
+  int64_t fence;
+}; /* fence: above every fence that its samples had */
+
+/* How many samples one poll may take, so that the last samples of a round are spread over the ready servers: its
+ * slots, but no more than its share of what waits, rounded up. */
+int dispatch_share(int waiting, int servers_ready, int slots_free);
+
+/* Cuts the first `samples_max` of n waiting samples into leases of one group each, of at most lease_samples_max (0:
+ * no bound), at most leases_max of them.  Returns how many. */
+int dispatch_plan(const struct waiting_sample *waiting, int n, int samples_max, int lease_samples_max,
+                  struct planned_lease *out, int leases_max);
+
+#endif

@@ -1,0 +1,23 @@
+/* See expiry.h. */
+#include "services/coordinator/decide/expiry.h"
+
+bool expiry_worker_lost(int64_t seen_ms, int64_t ttl_ms, int64_t now_ms) { return now_ms - seen_ms > ttl_ms; }
+
+int64_t expiry_lease_deadline(int64_t now_ms, int64_t ttl_ms) { return now_ms + ttl_ms; }
+
+bool expiry_passed(int64_t deadline_ms, int64_t now_ms) { return now_ms >= deadline_ms; }
+
+int64_t expiry_sleep(int64_t earliest_ms, int64_t now_ms, int64_t nap_ms) {
+  if (earliest_ms <= now_ms) return 0;
+  if (earliest_ms - now_ms < nap_ms) return earliest_ms - now_ms;
+  return nap_ms;
+}
+
+int64_t expiry_stall(int64_t last_ms, int64_t now_ms, int64_t nap_ms) {
+  int64_t late_ms = now_ms - last_ms - nap_ms;
+  return late_ms > 2 * nap_ms ? late_ms : 0;
+}
+
+int64_t expiry_uncounted(int64_t passed_ms, int64_t passed_wall_ms, bool counting, int64_t nap_ms) {
+  return counting ? passed_wall_ms - (passed_ms - expiry_stall(0, passed_ms, nap_ms)) : passed_wall_ms;
+}

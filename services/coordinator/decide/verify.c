@@ -1,0 +1,240 @@
+/* The built-in verifiers: see verify.h.  Work is counted against LIMIT_VERIFIER_STEPS, never timed, so that a verdict
+ * is the same on every machine. */
+#include "services/coordinator/decide/verify.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/limits.h"
+#include "common/json/json.h"
+#include "services/coordinator/decide/rational.h"
+
+enum { NUMBERS_MAX = 64, DEPTH_MAX = 64 };
+
+/* The last \boxed{...} with balanced braces, or false. */
+static bool boxed_find(const char *text, size_t len, const char **inner, size_t *inner_len) {
+  static const char marker[] = "\\boxed{";
+  const size_t marker_len = sizeof marker - 1;
+  bool found = false;
+  size_t steps = 0;
+  for (size_t at = 0; at + marker_len <= len && steps < LIMIT_VERIFIER_STEPS; at++) {
+    if (memcmp(text + at, marker, marker_len) != 0) continue;
+    int depth = 1;
+    for (size_t end = at + marker_len; end < len && steps < LIMIT_VERIFIER_STEPS; end++, steps++) {
+      depth += text[end] == '{' ? 1 : text[end] == '}' ? -1 : 0;
+      if (depth) continue;
+      *inner = text + at + marker_len;
+      *inner_len = end - at - marker_len;
+      found = true;
+      break;
+    }
+  }
+  return found;
+}
+
+struct number {
+  struct rational value;
+  bool exact;
+  double approximate;
+};
+
+/* A sign belongs to the number unless something that ends an operand stands before it ("3-4" ends in 4). */
+static bool sign_is_operator(const char *text, size_t at) {
+  return at > 0 && (isalnum((unsigned char)text[at - 1]) || text[at - 1] == ')' || text[at - 1] == '.');
+}
+
+static bool last_number(const char *text, size_t len, struct number *out) {
+  bool found = false;
+  for (size_t at = 0; at < len;) {
+    size_t from = at;
+    if ((text[at] == '-' || text[at] == '+') && sign_is_operator(text, at)) {
+      at++;
+      continue;
+    }
+    struct number n = {.exact = false};
+    size_t used = number_scan(text + from, len - from, &n.value, &n.exact, &n.approximate);
+    if (used) {
+      *out = n;
+      found = true;
+      at = from + used;
+    } else {
+      at++;
+    }
+  }
+  return found;
+}
+
+static bool numbers_equal(const struct number *a, const struct number *b) {
+  if (a->exact && b->exact) return rational_equal(a->value, b->value);
+  double difference = a->approximate - b->approximate, size = b->approximate < 0 ? -b->approximate : b->approximate;
+  if (difference < 0) difference = -difference;
+  return difference <= 1e-9 * (size > 1 ? size : 1);
+}
+
+static void verify_numeric(const char *text, size_t len, const char *answer, struct verdict *out) {
+  const char *inner = text;
+  size_t inner_len = len;
+  struct number got, expected;
+  if (!last_number(answer, strlen(answer), &expected)) {
+    snprintf(out->detail, sizeof out->detail, "the dataset's answer '%.40s' is no number", answer);
+    return;
+  }
+  boxed_find(text, len, &inner, &inner_len);
+  if (!last_number(inner, inner_len, &got)) {
+    snprintf(out->detail, sizeof out->detail, "no number in the completion");
+    return;
+  }
+  out->well_formed = true;
+  out->reward = numbers_equal(&got, &expected) ? 1 : 0;
+  snprintf(out->detail, sizeof out->detail, "answer %g, expected %g", got.approximate, expected.approximate);
+}
+
+/* --- countdown: an arithmetic expression over given numbers --- */
+
+struct expression {
+  const char *text;
+  size_t len, at;
+  int64_t used[NUMBERS_MAX];
+  int used_count, depth, steps;
+  const char *fault;
+};
+
+static void skip_spaces(struct expression *e) {
+  while (e->at < e->len && isspace((unsigned char)e->text[e->at])) e->at++;
+}
+
+static char peek(struct expression *e) {
+  skip_spaces(e);
+  return e->at < e->len ? e->text[e->at] : 0;
+}
+
+static bool fail(struct expression *e, const char *fault) {
+  if (!e->fault) e->fault = fault;
+  return false;
+}
+
+static bool parse_sum(struct expression *e, struct rational *out);
+
+static bool parse_atom(struct expression *e, struct rational *out) {
+  if (++e->steps > LIMIT_VERIFIER_STEPS) return fail(e, "the expression takes too many steps");
+  char c = peek(e);
+  if (c == '(') {
+    if (++e->depth > DEPTH_MAX) return fail(e, "parentheses nest too deep");
+    e->at++;
+    if (!parse_sum(e, out)) return false;
+    if (peek(e) != ')') return fail(e, "a parenthesis is not closed");
+    e->at++;
+    e->depth--;
+    return true;
+  }
+  if (!isdigit((unsigned char)c)) return fail(e, "expected a number or a parenthesis");
+  int64_t value = 0;
+  while (e->at < e->len && isdigit((unsigned char)e->text[e->at])) {
+    if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, e->text[e->at] - '0', &value))
+      return fail(e, "a number is too large");
+    e->at++;
+  }
+  if (e->used_count == NUMBERS_MAX) return fail(e, "too many numbers");
+  e->used[e->used_count++] = value;
+  return rational_make(out, value, 1);
+}
+
+static bool parse_product(struct expression *e, struct rational *out) {
+  if (!parse_atom(e, out)) return false;
+  for (char c; (c = peek(e)) == '*' || c == '/';) {
+    struct rational right;
+    e->at++;
+    if (!parse_atom(e, &right)) return false;
+    if (!(c == '*' ? rational_mul(out, *out, right) : rational_div(out, *out, right)))
+      return fail(e, "division by zero or overflow");
+  }
+  return true;
+}
+
+static bool parse_sum(struct expression *e, struct rational *out) {
+  if (!parse_product(e, out)) return false;
+  for (char c; (c = peek(e)) == '+' || c == '-';) {
+    struct rational right;
+    e->at++;
+    if (!parse_product(e, &right)) return false;
+    if (!(c == '+' ? rational_add(out, *out, right) : rational_sub(out, *out, right))) return fail(e, "overflow");
+  }
+  return true;
+}
+
+/* The expression text: inside \boxed{}, else the last line that holds a digit; what follows "=" is cut, what precedes
+ * the first digit or "(" too. */
+static void expression_find(const char *text, size_t len, struct expression *e) {
+  const char *inner;
+  size_t inner_len;
+  if (!boxed_find(text, len, &inner, &inner_len)) {
+    size_t end = len;
+    while (end > 0 && !isdigit((unsigned char)text[end - 1])) end--;
+    size_t begin = end;
+    while (begin > 0 && text[begin - 1] != '\n') begin--;
+    while (end < len && text[end] != '\n') end++;
+    inner = text + begin;
+    inner_len = end - begin;
+  }
+  const char *equals = memchr(inner, '=', inner_len);
+  if (equals) inner_len = (size_t)(equals - inner);
+  while (inner_len && !isdigit((unsigned char)*inner) && *inner != '(') {
+    inner++;
+    inner_len--;
+  }
+  e->text = inner;
+  e->len = inner_len;
+}
+
+/* Every used number takes one of the given ones away. */
+static bool numbers_allowed(const struct expression *e, const struct json *numbers) {
+  bool taken[NUMBERS_MAX] = {false};
+  size_t n = json_length(numbers);
+  for (int u = 0; u < e->used_count; u++) {
+    bool found = false;
+    for (size_t i = 0; i < n && i < NUMBERS_MAX && !found; i++) {
+      const struct json *v = json_at(numbers, i);
+      if (taken[i] || json_type_of(v) != JSON_INT || json_int(v) != e->used[u]) continue;
+      taken[i] = found = true;
+    }
+    if (!found) return false;
+  }
+  return true;
+}
+
+static void verify_countdown(const char *text, size_t len, const char *extra, struct verdict *out) {
+  struct json *given = NULL;
+  struct expression e = {0};
+  struct rational value;
+  const struct json *numbers = NULL, *target = NULL;
+  if (json_parse(&given, extra, strlen(extra), 0, NULL) == RC_OK) {
+    numbers = json_get(given, "numbers");
+    target = json_get(given, "target");
+  }
+  expression_find(text, len, &e);
+  if (!numbers || json_type_of(numbers) != JSON_ARRAY || !target || json_type_of(target) != JSON_INT) {
+    snprintf(out->detail, sizeof out->detail, "the dataset's line lacks `numbers` (integers) or `target` (an integer)");
+  } else if (!parse_sum(&e, &value) || peek(&e) != 0) {
+    snprintf(out->detail, sizeof out->detail, "no expression: %s", e.fault ? e.fault : "something follows it");
+  } else {
+    out->well_formed = true;
+    bool allowed = numbers_allowed(&e, numbers), equal = value.den == 1 && value.num == json_int(target);
+    out->reward = allowed && equal ? 1 : 0;
+    snprintf(out->detail, sizeof out->detail, "%s, value %lld/%lld, target %lld",
+             allowed ? "numbers used as given" : "uses a number that was not given", (long long)value.num,
+             (long long)value.den, (long long)json_int(target));
+  }
+  json_free(given);
+}
+
+void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,
+            struct verdict *out) {
+  memset(out, 0, sizeof *out);
+  switch (kind) {
+    case VERIFIER_NUMERIC: verify_numeric(completion, len, answer, out); break;
+    case VERIFIER_COUNTDOWN: verify_countdown(completion, len, extra, out); break;
+    case VERIFIER_NONE: out->well_formed = true; break;
+  }
+}

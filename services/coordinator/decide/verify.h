@@ -1,0 +1,24 @@
+/* Built-in verifiers: text in, reward out.
+ *
+ * Pure; called by group_seal.c on the writer's thread, no memory but the stack (countdown parses the dataset's
+ * numbers). Bounded by step counts, never by time, so that a verdict is the same on every machine; completions are
+ * hostile input. */
+#ifndef LEASEHOLD_COORDINATOR_DECIDE_VERIFY_H
+#define LEASEHOLD_COORDINATOR_DECIDE_VERIFY_H
+
+#include "services/coordinator/run/run_config.h"
+
+struct verdict {
+  double reward;    /* 0 or 1 */
+  bool well_formed; /* an answer could be read at all */
+  char detail[96];  /* "answer 7, expected 8" */
+};
+
+/* completion need not be valid UTF-8.  numeric: the number in the last \boxed{...}, else the last number of the text
+ * (sign, decimals, thousands commas, exponent, fractions a/b), equal to answer as an exact rational or within 1e-9
+ * relative.  countdown: the last expression (after "=" is cut, or in \boxed{}) over + - * / and parentheses uses each
+ * of extra.numbers at most once and equals extra.target exactly (rational arithmetic with overflow checks). */
+void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,
+            struct verdict *out);
+
+#endif

@@ -1,0 +1,39 @@
+/* The message of one submit-batch, built from the database (groups that were sampled) or from the dataset
+ * (cross-entropy), and the comparison of its answer with the behaviour log-probabilities that were recorded.
+ *
+ * Called by driver/train.c, on the driver's thread, with a reader's connection.  Everything built lives in the
+ * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message: the trainer is never
+ * told them, or the comparison would prove nothing.  It decides nothing either: which groups are in a batch is
+ * batching.c's plan.
+ *
+ * Previous hop of a rollout: group_seal.c.  Next: trainer-server/route_submit_batch.c. */
+#ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
+#define LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
+
+#include "common/wire/training.h"
+#include "services/coordinator/decide/mismatch.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/store/store.h"
+
+struct built_batch {
+  struct submit_batch message; /* groups, ids; the caller fills batch_id, run, epoch, fence, version */
+  struct json_f32s
+      *behaviour; /* per sample, in message order: log-probabilities of the trained tokens; NULL for cross-entropy */
+  size_t sample_count;
+};
+
+/* Groups of round `round` whose batch number is `number`, in order. */
+enum rc batch_from_rollouts(struct built_batch *out, struct store *s, int64_t run, int64_t round, int64_t number,
+                            struct arena *arena, struct err *err);
+enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_context *context, int64_t round,
+                           int64_t number, struct arena *arena, struct err *err);
+/* Tokens of the cross-entropy unit `ordinal` of a round, prompts included. */
+int64_t dataset_unit_tokens(struct run_context *context, int64_t round, int64_t ordinal);
+
+/* Whether the trainer's digest is that of the recorded log-probabilities, or none are recorded. */
+bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, struct arena *arena);
+/* The trained tokens' log-probabilities, bit for bit.  RC_CORRUPT when samples or counts do not fit the message. Pure. */
+enum rc logprobs_compare(struct mismatch *out, const struct built_batch *b, const struct batch_status *answer,
+                         struct err *err);
+
+#endif

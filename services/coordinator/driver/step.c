@@ -1,0 +1,285 @@
+/* A round in step: name its groups and its denominator, wait for the version, publish it if the trainer has not, and
+ * note the step's figures.  See driver.h. Next hop: trainer-server/route_submit_step.c; the version comes back by
+ * POST /v1/versions (route_versions.c) and by the step's own status, whichever is first. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/driver/driver_state.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/intervals.h"
+#include "services/coordinator/rounds/publish.h"
+#include "services/coordinator/views/round_view.h"
+#include "services/coordinator/rounds/run_life.h"
+
+/* ---- the command ---- */
+
+struct step_done_message {
+  int64_t run, round, rounds;
+  bool has_figures; /* false: the trainer was lost after it had announced the version */
+  int64_t version;
+  struct digest digest;
+  double grad_norm, lr;
+  bool skipped;
+  int64_t step_us, checkpoint_us, push_us;
+  struct push_report *pushes;
+  size_t push_count;
+  int64_t trainer_worker;
+  struct interval *intervals;
+  size_t interval_count;
+};
+
+static enum rc note_figures(struct core *c, const struct step_done_message *m, struct err *err) {
+  struct buf text = BUF_INIT;
+  bool found = false;
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE rounds SET grad_norm = ?3, lr = ?4, skipped = ?5, step_us = ?6, checkpoint_us = ?7, "
+                          "push_us = ?8, finished = 1 WHERE run = ?1 AND round = ?2",
+                          BINDS(b_int(m->run), b_int(m->round), b_real(m->has_figures ? m->grad_norm : NAN),
+                                b_real(m->has_figures ? m->lr : NAN), b_int(m->skipped), b_int(m->step_us),
+                                b_int(m->checkpoint_us), b_int(m->push_us)));
+  if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
+  if (rc == RC_OK) rc = round_text(c->store, m->run, m->round, &text, &found, err);
+  if (rc == RC_OK && found) return core_event(c, m->run, "round", &text, false, err);
+  buf_free(&text);
+  return rc;
+}
+
+static enum rc step_done_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct step_done_message *m = cmd->message;
+  const struct publication p = {.run = m->run,
+                                .round = m->round,
+                                .version = m->version,
+                                .digest = m->digest,
+                                .pushes = m->pushes,
+                                .push_count = m->push_count};
+  enum run_state state = RUN_QUEUED;
+  int64_t finished = 0;
+  bool refused = false;
+  enum rc rc = m->has_figures ? publish_version(c, &p, &refused, err) : RC_OK;
+  if (rc == RC_OK && refused) { /* keep the incident; the driver reads the error */
+    cmd->refused = true;
+    cmd->err = *err;
+    return RC_OK;
+  }
+  if (rc == RC_OK)
+    rc = store_int(c->store, &finished, err, "SELECT finished FROM rounds WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(m->run), b_int(m->round)));
+  if (rc == RC_OK && !finished) rc = note_figures(c, m, err);
+  if (rc == RC_OK) rc = run_state_of(c->store, m->run, &state, err);
+  if (rc != RC_OK || state == RUN_STOPPED || state == RUN_FAILED || state == RUN_COMPLETED) return rc;
+  if (state == RUN_STOPPING) return run_end(c, m->run, RUN_STOPPED, NULL, err);
+  if (m->round + 1 < m->rounds) return RC_OK;
+  if (state == RUN_PAUSED) rc = run_move(c, m->run, RUN_RUNNING, NULL, err); /* nothing is left to be paused */
+  return rc == RC_OK ? run_end(c, m->run, RUN_COMPLETED, NULL, err) : rc;
+}
+
+static enum rc copy_lists(struct step_done_message *m, const struct step_status *status, struct arena *arena,
+                          struct err *err) {
+  m->pushes = arena_alloc(arena, status->push_count + 1, sizeof *m->pushes);
+  if (!m->pushes) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
+  for (size_t i = 0; i < status->push_count; i++) {
+    const struct push_report *from = &status->pushes[i];
+    m->pushes[i] = (struct push_report){.worker_id = arena_strdup(arena, from->worker_id),
+                                        .staged = from->staged,
+                                        .way = from->way,
+                                        .digest = from->digest,
+                                        .error = from->error ? arena_strdup(arena, from->error) : NULL};
+    if (!m->pushes[i].worker_id) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
+  }
+  m->push_count = status->push_count;
+  m->intervals = arena_alloc(arena, status->interval_count + 1, sizeof *m->intervals);
+  if (!m->intervals) return err_set(err, RC_NO_MEMORY, NULL, "a step's intervals were refused memory");
+  if (status->interval_count) memcpy(m->intervals, status->intervals, status->interval_count * sizeof *m->intervals);
+  m->interval_count = status->interval_count;
+  return RC_OK;
+}
+
+/* status NULL: no figures are to be had. */
+static enum rc call_done(struct driver *d, const struct active_run *a, int64_t round, const struct step_status *status,
+                         struct err *err) {
+  struct command *cmd = command_new(step_done_execute, sizeof(struct step_done_message));
+  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
+  struct step_done_message *m = cmd->message;
+  *m = (struct step_done_message){.run = a->run,
+                                  .round = round,
+                                  .rounds = a->rounds,
+                                  .has_figures = status != NULL,
+                                  .trainer_worker = d->trainer.worker};
+  enum rc rc = RC_OK;
+  if (status) {
+    m->version = status->version;
+    m->digest = status->digest;
+    m->grad_norm = status->grad_norm;
+    m->lr = status->lr;
+    m->skipped = status->skipped;
+    m->step_us = status->step_us;
+    m->checkpoint_us = status->checkpoint_us;
+    m->push_us = status->push_us;
+    rc = copy_lists(m, status, &cmd->arena, err);
+  }
+  if (rc == RC_OK) return core_call(d->core, cmd, err);
+  command_free(cmd);
+  return rc;
+}
+
+/* ---- the message ---- */
+
+static enum rc read_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena,
+                           struct err *err) {
+  struct rows q;
+  bool row;
+  int64_t count = 0;
+  enum rc rc =
+      store_int(s, &count, err, "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL",
+                BINDS(b_int(run), b_int(round)));
+  if (rc != RC_OK) return rc;
+  m->groups = arena_alloc(arena, (size_t)count + 1, sizeof *m->groups);
+  if (!m->groups) return err_set(err, RC_NO_MEMORY, NULL, "a step's groups were refused memory");
+  rc = store_query(s, &q, err,
+                   "SELECT ordinal FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL ORDER BY ordinal",
+                   BINDS(b_int(run), b_int(round)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && (int64_t)m->group_count < count) {
+    const char *id = arena_strdup(arena, id_group(run, round, rows_int(&q, 0)).text);
+    if (!id) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's groups were refused memory");
+    m->groups[m->group_count++] = id;
+  }
+  rows_end(&q);
+  return rc;
+}
+
+/* A server shares the trainer's fabric when both registered one of the same name and kind: then its weights may come by
+ * broadcast, and the trainer's communicator is of all such servers. */
+static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trainer, struct arena *arena,
+                            struct err *err) {
+  struct rows q;
+  bool row;
+  m->push_to = arena_alloc(arena, LIMIT_WORKERS, sizeof *m->push_to);
+  if (!m->push_to) return err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place "
+      "FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 ORDER BY id LIMIT ?2",
+      BINDS(b_int(WORKER_GENERATION), b_int(LIMIT_WORKERS), b_int(trainer)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    struct push_target *to = &m->push_to[m->push_count++];
+    *to = (struct push_target){.worker_id = arena_strdup(arena, id_worker(rows_int(&q, 0)).text),
+                               .url = arena_strdup(arena, rows_text(&q, 1, NULL)),
+                               .shares_fabric = rows_int(&q, 2) == 1,
+                               .fabric_place = rows_int(&q, 3)};
+    if (!to->worker_id || !to->url) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
+  }
+  rows_end(&q);
+  return rc;
+}
+
+static enum rc read_denominator(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc = store_query(s, &q, err, "SELECT version, denominator FROM rounds WHERE run = ?1 AND round = ?2",
+                           BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    m->version = rows_int(&q, 0);
+    m->denominator = rows_real(&q, 1);
+  }
+  rows_end(&q);
+  return rc;
+}
+
+enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct submit_step *m, struct arena *arena,
+                            struct err *err) {
+  struct readers *readers = core_readers(d->core);
+  const struct run_config *config = &d->context->config;
+  struct store *s;
+  *m = (struct submit_step){.step_id = arena_strdup(arena, id_round(run, round).text),
+                            .run = arena_strdup(arena, id_run(run).text),
+                            .epoch = d->trainer.epoch,
+                            .fence = d->trainer.fence,
+                            .last = round == config->rounds - 1,
+                            .stage_timeout_ms = config->stage_timeout_ms};
+  if (!m->step_id || !m->run) return err_set(err, RC_NO_MEMORY, NULL, "a step was refused memory");
+  enum rc rc = readers_take(readers, &s, err);
+  if (rc != RC_OK) return rc;
+  rc = read_denominator(s, m, run, round, err);
+  if (rc == RC_OK) rc = read_groups(s, m, run, round, arena, err);
+  if (rc == RC_OK && run_publishes(config, round)) rc = read_targets(s, m, d->trainer.worker, arena, err);
+  readers_give(readers, s);
+  return rc;
+}
+
+/* ---- waiting ---- */
+
+static enum rc step_await(struct driver *d, const struct active_run *a, int64_t round, const char *step_id,
+                          struct err *err) {
+  struct trainer_client t = driver_trainer(d);
+  for (;;) {
+    struct arena arena = ARENA_INIT;
+    struct step_status status = {0};
+    enum rc rc = trainer_step_status(&t, step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
+    bool done = rc == RC_OK && status.state == JOB_DONE;
+    if (rc == RC_OK && status.state == JOB_FAILED)
+      rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed step %s: %.300s", step_id, status.error.message);
+    if (done) rc = call_done(d, a, round, &status, err);
+    arena_free(&arena);
+    if (rc != RC_OK || done) return rc;
+    if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
+    if (driver_run_over(d, a->run)) return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(a->run).text);
+  }
+}
+
+/* The trainer may have made the version durable and then have been lost with the step's figures: what it holds tells. */
+static enum rc step_held(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
+                         struct arena *arena, struct err *err) {
+  struct trainer_client t = driver_trainer(d);
+  struct open_run_answer answer;
+  struct err ignored;
+  const struct open_run open = {.run = m->run,
+                                .epoch = m->epoch,
+                                .fence = m->fence,
+                                .seed = d->context->config.seed,
+                                .current_version = a->version,
+                                .training = d->context->config.training};
+  if (trainer_open_run(&t, &open, &answer, arena, CALL_MS, &ignored) != RC_OK || answer.version != m->version + 1)
+    return RC_CONFLICT; /* err says what the step was refused for */
+  const struct step_status status = {.step_id = m->step_id,
+                                     .state = JOB_DONE,
+                                     .version = answer.version,
+                                     .digest = answer.digest,
+                                     .grad_norm = NAN,
+                                     .lr = NAN};
+  log_info("step %s had been taken before the trainer was lost", m->step_id);
+  return call_done(d, a, round, &status, err);
+}
+
+/* Asked first: after a restart the step may have been taken.  An unknown one is submitted, and anew one that failed: a
+ * trainer that had just come back may have been asked for it before it was sent the batches again (driver.c). */
+static enum rc step_submit(struct driver *d, const struct active_run *a, const struct submit_step *m,
+                           struct arena *arena, struct err *err) {
+  struct trainer_client t = driver_trainer(d);
+  struct step_status status;
+  enum rc rc = trainer_step_status(&t, m->step_id, 0, &status, arena, CALL_MS, err);
+  const bool failed = rc == RC_OK && status.state == JOB_FAILED;
+  if ((rc != RC_NOT_FOUND && !failed) || a->unfinished >= 0) return rc;
+  return trainer_submit_step(&t, m, SUBMIT_MS, err);
+}
+
+enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round, struct err *err) {
+  struct arena arena = ARENA_INIT;
+  struct submit_step m;
+  enum rc rc = driver_step_message(d, a->run, round, &m, &arena, err);
+  if (rc != RC_OK) goto out;
+  rc = step_submit(d, a, &m, &arena, err);
+  if (rc == RC_OK)
+    rc = step_await(d, a, round, m.step_id, err);
+  else if (rc == RC_NOT_FOUND && a->unfinished == round)
+    rc = call_done(d, a, round, NULL, err);
+  else if (rc == RC_CONFLICT)
+    rc = step_held(d, a, round, &m, &arena, err);
+out:
+  arena_free(&arena);
+  return rc;
+}

@@ -1,0 +1,450 @@
+/* See leases.h. */
+#include "services/coordinator/pool/leases.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "services/coordinator/decide/dispatch.h"
+#include "services/coordinator/decide/expiry.h"
+#include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/round.h"
+#include "services/coordinator/pool/workers.h"
+
+enum { BEHIND_FRONTIER = 64 }; /* groups looked at behind the frontier at least: some of it may be leased already */
+
+/* ---- granting ---- */
+
+struct open_round {
+  int64_t run, round, version;
+};
+
+/* The active run's round whose samples may be leased; *found false while there is none. */
+static enum rc open_round_now(struct core *c, struct open_round *out, bool *found, struct err *err) {
+  struct rows q;
+  *found = false;
+  if (!c->context) return RC_OK;
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT rounds.run, round, version FROM rounds INDEXED BY rounds_open JOIN runs ON runs.id = "
+                  "rounds.run WHERE rounds.run = ?1 AND rounds.state = 0 AND runs.state = ?2 ORDER BY round LIMIT 1",
+                  BINDS(b_int(c->context->run), b_int(RUN_RUNNING)));
+  if (rc == RC_OK) rc = rows_next(&q, found, err);
+  if (rc == RC_OK && *found)
+    *out = (struct open_round){.run = rows_int(&q, 0), .round = rows_int(&q, 1), .version = rows_int(&q, 2)};
+  rows_end(&q);
+  return rc;
+}
+
+/* What one poll looks at: groups of the open round that have waiting samples, beside what is decided about them. */
+struct candidates {
+  struct waiting_group groups[FRONTIER_CANDIDATES_MAX];
+  bool fresh[FRONTIER_CANDIDATES_MAX]; /* none of its samples was ever leased: all wait, with fence 0 */
+  int32_t order[FRONTIER_CANDIDATES_MAX], granted[FRONTIER_CANDIDATES_MAX];
+  int count, ordered; /* of groups, of order */
+};
+
+/* Those that this worker can run, `most` at most: in order of their ordinals, or of arrival when nothing is preferred. */
+static enum rc groups_waiting(struct core *c, const struct open_round *r, const struct live_worker *w, int most,
+                              struct candidates *out, struct err *err) {
+#define WAITING_COLUMNS                                                                                                \
+  "SELECT ordinal, samples_waiting, done_samples, done_tokens, waiting_ms, sample_count, leased_ms IS NULL, purpose, " \
+  "overtaken_ms FROM groups INDEXED BY "
+#define WAITING_WHERE                                                                                                 \
+  " WHERE run = ?1 AND round = ?2 AND state = 0 AND samples_waiting > 0 AND (?3 IS NULL OR length(prompt_ids) < ?3) " \
+  "ORDER BY "
+  static const char by_ordinal[] = WAITING_COLUMNS "groups_waiting" WAITING_WHERE "ordinal LIMIT ?4";
+  static const char by_arrival[] =
+      WAITING_COLUMNS "groups_arrived" WAITING_WHERE "purpose, waiting_ms, ordinal LIMIT ?4";
+  const int64_t prompt_refused = w->positions_refused - c->context->config.sampling.max_new_tokens;
+  struct rows q;
+  bool row;
+  out->count = 0;
+  enum rc rc = store_query(
+      c->store, &q, err, c->context->config.frontier == FRONTIER_OFF ? by_arrival : by_ordinal,
+      BINDS(b_int(r->run), b_int(r->round),
+            w->positions_refused ? b_int(prompt_refused * (int64_t)sizeof(int32_t)) : b_null(), b_int(most)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && out->count < most) {
+    const int32_t waiting = (int32_t)rows_int(&q, 1), done = (int32_t)rows_int(&q, 2);
+    out->groups[out->count] = (struct waiting_group){.ordinal = (int32_t)rows_int(&q, 0),
+                                                     .waiting = waiting,
+                                                     .leased = (int32_t)rows_int(&q, 5) - waiting - done,
+                                                     .done = done,
+                                                     .done_tokens = rows_int(&q, 3),
+                                                     .waiting_since_ms = rows_int(&q, 4),
+                                                     .overtaken_since_ms = rows_int(&q, 8),
+                                                     .evaluation = rows_int(&q, 7) == LEASE_EVALUATION};
+    out->fresh[out->count++] = rows_int(&q, 6) != 0;
+  }
+  rows_end(&q);
+  return rc;
+}
+
+/* The ordinal of the first open training group behind a frontier of so many. */
+static enum rc frontier_end(struct core *c, const struct open_round *r, int size, int32_t *end, struct err *err) {
+  int64_t ordinal = INT32_MAX;
+  enum rc rc =
+      store_int(c->store, &ordinal, err,
+                "SELECT ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state = 0 "
+                "AND ordinal < ?3 ORDER BY ordinal LIMIT 1 OFFSET ?4",
+                BINDS(b_int(r->run), b_int(r->round), b_int(ROUND_EVALUATION_FIRST), b_int(size)));
+  *end = rc == RC_OK ? (int32_t)ordinal : INT32_MAX;
+  return rc == RC_NOT_FOUND ? RC_OK : rc;
+}
+
+/* The group's waiting samples, at most max more. */
+static enum rc group_samples(struct core *c, const struct open_round *r, const struct waiting_group *g, bool fresh,
+                             int max, struct waiting_sample *out, int *count, struct err *err) {
+  struct rows q;
+  bool row;
+  if (fresh) {
+    for (int i = 0; i < g->waiting && i < max; i++)
+      out[(*count)++] = (struct waiting_sample){.group = g->ordinal, .sample = i};
+    return RC_OK;
+  }
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT sample, fence FROM samples INDEXED BY samples_waiting WHERE run = ?1 AND round = ?2 "
+                           "AND group_ordinal = ?3 AND state = 0 ORDER BY sample LIMIT ?4",
+                           BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal), b_int(max)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    out[(*count)++] =
+        (struct waiting_sample){.group = g->ordinal, .sample = (int32_t)rows_int(&q, 0), .fence = rows_int(&q, 1)};
+  }
+  rows_end(&q);
+  return rc;
+}
+
+static void *copy(struct arena *arena, const void *bytes, size_t len) {
+  void *out = arena_alloc(arena, len + 1, 1);
+  if (out) memcpy(out, bytes, len);
+  return out;
+}
+
+/* Tokens that earlier holders handed back. */
+static enum rc lease_partials(struct core *c, const struct open_round *r, const struct planned_lease *p,
+                              struct lease *l, struct arena *arena, struct err *err) {
+  struct rows q;
+  bool row;
+  size_t ids_len, logprobs_len;
+  l->partials = arena_alloc(arena, (size_t)p->count, sizeof *l->partials);
+  if (!l->partials) return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT sample, token_ids, logprobs FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
+      "sample BETWEEN ?4 AND ?5 AND partial = 1 ORDER BY sample",
+      BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first), b_int(p->first + p->count - 1)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    const void *ids = rows_blob(&q, 1, &ids_len), *logprobs = rows_blob(&q, 2, &logprobs_len);
+    struct partial_sample *s = &l->partials[l->partial_count++];
+    *s = (struct partial_sample){.sample = (int32_t)rows_int(&q, 0),
+                                 .token_ids = {copy(arena, ids, ids_len), ids_len / sizeof(int32_t)},
+                                 .logprobs = {copy(arena, logprobs, logprobs_len), logprobs_len / sizeof(float)}};
+    if (!s->token_ids.items || !s->logprobs.items) rc = err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
+  }
+  rows_end(&q);
+  return rc;
+}
+
+/* A group that was cut into several leases has one prompt. */
+static enum rc lease_prompt(struct core *c, const struct open_round *r, int64_t group, const struct lease *before,
+                            struct lease *l, struct arena *arena, struct err *err) {
+  struct rows q;
+  bool row = false;
+  size_t len = 0;
+  if (before && before->group_ordinal == group) {
+    l->purpose = before->purpose;
+    l->group = before->group;
+    l->prompt_ids = before->prompt_ids;
+    return RC_OK;
+  }
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT purpose, prompt_ids FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           BINDS(b_int(r->run), b_int(r->round), b_int(group)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && !row)
+    rc = err_set(err, RC_CORRUPT, NULL, "group %s has samples but no row", id_group(r->run, r->round, group).text);
+  if (rc == RC_OK) {
+    const void *ids = rows_blob(&q, 1, &len);
+    l->purpose = (enum lease_purpose)rows_int(&q, 0);
+    l->group = arena_strdup(arena, id_group(r->run, r->round, group).text);
+    l->prompt_ids = (struct json_i32s){copy(arena, ids, len), len / sizeof(int32_t)};
+  }
+  rows_end(&q);
+  return rc;
+}
+
+static enum rc lease_describe(struct core *c, const struct open_round *r, const struct planned_lease *p,
+                              const struct lease *before, struct lease *l, struct arena *arena, struct err *err) {
+  const struct run_config *config = &c->context->config;
+  enum rc rc = lease_prompt(c, r, p->group, before, l, arena, err);
+  if (rc != RC_OK) return rc;
+  l->id = arena_strdup(arena, id_lease(r->run, r->round, p->group, p->first, p->count).text);
+  l->run = before ? before->run : arena_strdup(arena, id_run(r->run).text);
+  if (!l->id || !l->run || !l->group || !l->prompt_ids.items)
+    return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
+  bool within_training = l->purpose == LEASE_EVALUATION && run_trains_on_rollouts(config);
+  l->fence = (uint64_t)p->fence;
+  l->round = r->round;
+  l->group_ordinal = p->group;
+  l->sample_first = p->first;
+  l->sample_count = p->count;
+  l->version_min = l->version_max = r->version;
+  l->temperature = (float)(within_training ? config->evaluation_temperature : config->sampling.temperature);
+  l->max_new_tokens = config->sampling.max_new_tokens;
+  l->stop_token_ids = c->context->stop_token_ids;
+  l->seed = config->seed;
+  l->ttl_ms = (int32_t)c->options.lease_ttl_ms;
+  return p->fence == FENCE_FIRST ? RC_OK : lease_partials(c, r, p, l, arena, err);
+}
+
+static enum rc lease_store(struct core *c, const struct live_worker *w, const struct open_round *r,
+                           const struct planned_lease *p, const struct lease *l, struct err *err) {
+  enum rc rc =
+      store_exec(c->store, err,
+                 "INSERT INTO leases (id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, "
+                 "epoch, version_min, version_max, digest, granted_ms, deadline_ms)"
+                 " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+                 BINDS(b_text(l->id), b_int(p->fence), b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first),
+                       b_int(p->count), b_int(w->id), b_int(LEASE_GRANTED), b_int((int64_t)c->epoch),
+                       b_int(l->version_min), b_int(l->version_max), b_digest(&l->weights_digest), b_int(c->wall_ms),
+                       b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET state = ?6, fence = ?7, worker = ?8 WHERE run = ?1 AND round = ?2 AND "
+                    "group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND +state = 0",
+                    BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first),
+                          b_int(p->first + p->count - 1), b_int(SAMPLE_LEASED), b_int(p->fence), b_int(w->id)));
+  }
+  if (rc == RC_OK && store_changes(c->store) != p->count)
+    rc = err_set(err, RC_CORRUPT, NULL, "lease %s was planned over samples that do not wait", l->id);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET samples_waiting = samples_waiting - ?4, leased_ms = coalesce(leased_ms, ?5), "
+                    "waiting_ms = CASE WHEN samples_waiting > ?4 THEN waiting_ms END, overtaken_ms = CASE WHEN "
+                    "samples_waiting > ?4 THEN overtaken_ms END WHERE run = ?1 AND round = ?2 AND "
+                    "ordinal = ?3",
+                    BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->count), b_int(c->wall_ms)));
+  }
+  return rc;
+}
+
+/* Who goes first, as far as this poll can reach. */
+static enum rc candidates_order(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
+                                int servers, struct candidates *out, struct err *err) {
+  const struct run_config *config = &c->context->config;
+  const int measured =
+      frontier_size(rate_value(&c->rates.drain), rate_value(&c->rates.latency), config->groups_per_round);
+  const int wanted = config->frontier_groups ? config->frontier_groups : measured;
+  const int size = wanted < FRONTIER_CANDIDATES_MAX ? wanted : FRONTIER_CANDIDATES_MAX;
+  /* no further than the share can tell: a round may have thousands of groups, and many polls look */
+  const int reach = slots < FRONTIER_CANDIDATES_MAX / servers ? slots * servers : FRONTIER_CANDIDATES_MAX;
+  const int most = reach > size + BEHIND_FRONTIER ? reach : size + BEHIND_FRONTIER;
+  struct frontier_policy policy = {.kind = config->frontier,
+                                   .end = INT32_MAX,
+                                   .aging_ms = config->aging_ms,
+                                   .now_ms = c->wall_ms,
+                                   .tokens_prior = (int64_t)rate_value(&c->rates.tokens)};
+  enum rc rc = groups_waiting(c, r, w, most < FRONTIER_CANDIDATES_MAX ? most : FRONTIER_CANDIDATES_MAX, out, err);
+  if (rc == RC_OK && out->count && config->frontier != FRONTIER_OFF) rc = frontier_end(c, r, size, &policy.end, err);
+  out->ordered = rc == RC_OK ? frontier_order(out->groups, out->count, &policy, out->order) : 0;
+  return rc;
+}
+
+/* Groups that a later one went before: their age counts from now on. */
+static enum rc note_overtaken(struct core *c, const struct open_round *r, struct candidates *all,
+                              const struct planned_lease *plan, int planned, struct err *err) {
+  int32_t overtaken[FRONTIER_CANDIDATES_MAX];
+  if (c->context->config.frontier == FRONTIER_OFF) return RC_OK;
+  for (int g = 0; g < all->count; g++) {
+    all->granted[g] = 0;
+    for (int i = 0; i < planned; i++) all->granted[g] += plan[i].group == all->groups[g].ordinal ? plan[i].count : 0;
+  }
+  const int n = frontier_overtaken(all->groups, all->count, all->granted, overtaken);
+  enum rc rc = RC_OK;
+  for (int i = 0; i < n && rc == RC_OK; i++)
+    rc = store_exec(c->store, err, "UPDATE groups SET overtaken_ms = ?4 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(r->run), b_int(r->round), b_int(all->groups[overtaken[i]].ordinal), b_int(c->wall_ms)));
+  return rc;
+}
+
+/* What this poll gets; nothing is stored but who was overtaken. */
+static enum rc grant_plan(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
+                          struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
+  const int servers = workers_generating(c) > 0 ? workers_generating(c) : 1;
+  int samples = 0, waiting = 0;
+  struct candidates *all = arena_alloc(arena, 1, sizeof *all);
+  *planned = 0;
+  if (!all)
+    return err_set(err, RC_NO_MEMORY, NULL, "a plan over %d groups was refused memory", FRONTIER_CANDIDATES_MAX);
+  enum rc rc = candidates_order(c, r, w, slots, servers, all, err);
+  for (int i = 0; i < all->ordered; i++) waiting += all->groups[all->order[i]].waiting;
+  if (rc != RC_OK || waiting == 0) return rc;
+  const int take = dispatch_share(waiting, servers, slots);
+  struct waiting_sample *chosen = arena_alloc(arena, (size_t)take + 1, sizeof *chosen);
+  if (!chosen) return err_set(err, RC_NO_MEMORY, NULL, "a plan of %d samples was refused memory", take);
+  for (int i = 0; i < all->ordered && samples < take && rc == RC_OK; i++) {
+    const int g = all->order[i];
+    rc = group_samples(c, r, &all->groups[g], all->fresh[g], take - samples, chosen, &samples, err);
+  }
+  if (rc != RC_OK) return rc;
+  *planned = dispatch_plan(chosen, samples, take, c->context->config.lease_samples_max, plan, LIMIT_LEASES_PER_REQUEST);
+  return note_overtaken(c, r, all, plan, *planned, err);
+}
+
+enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, const struct current_version *current,
+                     struct lease *leases, size_t *count, struct arena *arena, struct err *err) {
+  struct open_round r = {0};
+  struct planned_lease plan[LIMIT_LEASES_PER_REQUEST];
+  bool found;
+  int planned = 0;
+  *count = 0;
+  enum rc rc = open_round_now(c, &r, &found, err);
+  if (rc != RC_OK || !found || !current->has || current->version != r.version ||
+      strcmp(current->run, id_run(r.run).text) != 0)
+    return rc; /* I2 */
+  rc = grant_plan(c, &r, w, slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS, plan, &planned, arena, err);
+  for (int i = 0; i < planned && rc == RC_OK; i++) {
+    struct lease *l = &leases[i];
+    *l = (struct lease){.weights_digest = current->digest};
+    rc = lease_describe(c, &r, &plan[i], i ? &leases[i - 1] : NULL, l, arena, err);
+    if (rc == RC_OK) rc = lease_store(c, w, &r, &plan[i], l, err);
+  }
+  if (rc == RC_OK && planned)
+    rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
+                    BINDS(b_int(r.run), b_int(planned)));
+  if (rc != RC_OK) return rc;
+  metric_add(c->m_granted, planned);
+  *count = (size_t)planned;
+  return RC_OK;
+}
+
+/* ---- looking up, renewing, ending ---- */
+
+static void lease_read(const struct rows *q, struct lease_row *l) {
+  *l = (struct lease_row){.fence = rows_int(q, 1),
+                          .run = rows_int(q, 2),
+                          .round = rows_int(q, 3),
+                          .group = rows_int(q, 4),
+                          .first = rows_int(q, 5),
+                          .count = rows_int(q, 6),
+                          .worker = rows_int(q, 7),
+                          .state = (enum lease_state)rows_int(q, 8),
+                          .epoch = (uint64_t)rows_int(q, 9),
+                          .version_min = rows_int(q, 10),
+                          .version_max = rows_int(q, 11)};
+  snprintf(l->id, sizeof l->id, "%s", rows_text(q, 0, NULL));
+  rows_digest(q, 12, &l->digest);
+  l->has_content = rows_digest(q, 13, &l->content);
+}
+
+#define LEASE_COLUMNS                                                                                                  \
+  "id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, version_min, version_max, " \
+  "digest, content"
+
+enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc = store_query(c->store, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 AND fence = ?2",
+                           BINDS(b_text(id), b_int(fence <= INT64_MAX ? (int64_t)fence : -1)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) lease_read(&q, out);
+  rows_end(&q);
+  if (rc == RC_OK && !row)
+    return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s' with fence %" PRIu64, id, fence);
+  return rc;
+}
+
+enum rc lease_newest(struct core *c, const char *id, struct lease_row *out, struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc =
+      store_query(c->store, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 ORDER BY fence DESC LIMIT 1",
+                  BINDS(b_text(id)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) lease_read(&q, out);
+  rows_end(&q);
+  if (rc == RC_OK && !row) return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
+  return rc;
+}
+
+enum rc lease_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err) {
+  enum rc rc = store_exec(
+      c->store, err, "UPDATE leases SET deadline_ms = ?5 WHERE id = ?1 AND fence = ?2 AND worker = ?3 AND state = ?4",
+      BINDS(b_text(id), b_int(fence), b_int(worker), b_int(LEASE_GRANTED),
+            b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
+  *held = rc == RC_OK && store_changes(c->store) == 1;
+  return rc;
+}
+
+/* What the lease held and nobody finished waits for the next. */
+static enum rc samples_return(struct core *c, const struct lease_row *l, struct err *err) {
+  enum rc rc =
+      store_exec(c->store, err,
+                 "UPDATE samples SET state = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample "
+                 "BETWEEN ?4 AND ?5 AND state = ?7 AND fence <= ?8",
+                 BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(l->first), b_int(l->first + l->count - 1),
+                       b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED), b_int(l->fence)));
+  const int64_t returned = rc == RC_OK ? store_changes(c->store) : 0;
+  if (returned > 0) {
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET samples_waiting = samples_waiting + ?4, waiting_ms = coalesce(waiting_ms, ?5) "
+                    "WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(returned), b_int(c->wall_ms)));
+  }
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE runs SET leases_lost = leases_lost + 1 WHERE id = ?1", BINDS(b_int(l->run)));
+  metric_add(c->m_lost, 1);
+  c->dispatch_due = true;
+  return rc;
+}
+
+enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state state, const struct digest *content,
+                  struct err *err) {
+  enum rc rc = state_check(MACHINE_LEASE, (int)l->state, (int)state, l->id, err);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "UPDATE leases SET state = ?3, ended_ms = ?4, content = ?5 WHERE id = ?1 AND fence = ?2",
+                    BINDS(b_text(l->id), b_int(l->fence), b_int((int64_t)state), b_int(c->wall_ms), b_digest(content)));
+  }
+  if (rc != RC_OK || state == LEASE_DONE || state == LEASE_SUPERSEDED) return rc;
+  return samples_return(c, l, err);
+}
+
+/* Ends the granted leases that the query finds, a few at a time: ending one changes what is queried. */
+static enum rc end_found(struct core *c, const char *sql, const struct bind *binds, size_t bind_count,
+                         enum lease_state state, struct err *err) {
+  enum { AT_ONCE = 64 };
+  struct lease_row found[AT_ONCE];
+  int n;
+  enum rc rc;
+  do {
+    struct rows q;
+    bool row;
+    n = 0;
+    rc = store_query(c->store, &q, err, sql, binds, bind_count);
+    while (rc == RC_OK && n < AT_ONCE && (rc = rows_next(&q, &row, err)) == RC_OK && row) lease_read(&q, &found[n++]);
+    rows_end(&q);
+    for (int i = 0; i < n && rc == RC_OK; i++) rc = lease_end(c, &found[i], state, NULL, err);
+  } while (rc == RC_OK && n == AT_ONCE);
+  return rc;
+}
+
+#define GRANTED_LEASES "SELECT " LEASE_COLUMNS " FROM leases INDEXED BY leases_granted WHERE state = 0 AND "
+
+enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err) {
+  return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(worker)), LEASE_LOST, err);
+}
+
+enum rc leases_expire(struct core *c, struct err *err) {
+  return end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, err);
+}
+
+enum rc leases_supersede(struct core *c, int64_t run, struct err *err) {
+  return end_found(c, GRANTED_LEASES "run = ?1", BINDS(b_int(run)), LEASE_SUPERSEDED, err);
+}
+
+enum rc leases_supersede_group(struct core *c, int64_t run, int64_t round, int64_t group, struct err *err) {
+  return end_found(c, GRANTED_LEASES "run = ?1 AND round = ?2 AND group_ordinal = ?3",
+                   BINDS(b_int(run), b_int(round), b_int(group)), LEASE_SUPERSEDED, err);
+}

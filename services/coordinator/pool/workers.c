@@ -1,0 +1,121 @@
+/* See workers.h. */
+#include "services/coordinator/pool/workers.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "services/coordinator/decide/expiry.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/pool/leases.h"
+#include "services/coordinator/decide/states.h"
+
+enum rc workers_forget_all(struct core *c, struct err *err) {
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE workers SET live = 0, ready = 0, gone_ms = ?1, gone_reason = 'the coordinator was "
+                          "started again' WHERE live = 1",
+                          BINDS(b_int(c->wall_ms)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE runs SET leases_lost = leases_lost + (SELECT count(*) FROM leases WHERE leases.run = "
+                    "runs.id AND leases.state = 0) WHERE ended_ms IS NULL",
+                    NO_BINDS);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = 0",
+                    BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms)));
+  if (rc == RC_OK)
+    rc = store_exec(
+        c->store, err,
+        "UPDATE samples SET state = ?1 WHERE (run, round) IN (SELECT run, round FROM rounds WHERE state = 0) AND "
+        "state = ?2",
+        BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE groups INDEXED BY groups_open SET samples_waiting = samples_open, waiting_ms = ?1 WHERE "
+                    "state = 0",
+                    BINDS(b_int(c->wall_ms)));
+  c->worker_count = 0;
+  return rc;
+}
+
+enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err) {
+  enum rc rc = leases_lose_all(c, w->id, err);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "UPDATE workers SET live = 0, ready = 0, gone_ms = ?2, gone_reason = ?3 WHERE id = ?1",
+                    BINDS(b_int(w->id), b_int(c->wall_ms), b_text(reason)));
+  }
+  if (rc != RC_OK) return rc;
+  log_info("worker %s (%s) is gone: %s", id_worker(w->id).text, w->name, reason);
+  *w = c->workers[--c->worker_count];
+  c->dispatch_due = c->kick_due = true;
+  metric_set(c->m_workers, c->worker_count);
+  return RC_OK;
+}
+
+enum rc workers_expire(struct core *c, struct err *err) {
+  for (int i = c->worker_count - 1; i >= 0; i--) {
+    if (!expiry_worker_lost(c->workers[i].seen_ms, c->options.worker_ttl_ms, c->now_ms)) continue;
+    enum rc rc = worker_end(c, &c->workers[i], "no heartbeat within its time to live", err);
+    if (rc != RC_OK) return rc;
+  }
+  return RC_OK;
+}
+
+struct live_worker *worker_named(struct core *c, const char *name) {
+  for (int i = 0; i < c->worker_count; i++) {
+    if (strcmp(c->workers[i].name, name) == 0) return &c->workers[i];
+  }
+  return NULL;
+}
+
+struct live_worker *worker_live(struct core *c, int64_t id) {
+  for (int i = 0; i < c->worker_count; i++) {
+    if (c->workers[i].id == id) return &c->workers[i];
+  }
+  return NULL;
+}
+
+enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
+                  struct err *err) {
+  int64_t number;
+  enum rc rc = id_parse_worker(&number, id, err);
+  if (rc == RC_OK) rc = core_check_epoch(c, epoch, err);
+  if (rc != RC_OK) return rc;
+  *out = worker_live(c, number);
+  if (*out && alive) (*out)->seen_ms = c->now_ms;
+  if (*out) return RC_OK;
+  return err_set(err, RC_NOT_FOUND, "id", "worker %s is not registered (any more): register again", id);
+}
+
+int workers_generating(const struct core *c) {
+  int n = 0;
+  for (int i = 0; i < c->worker_count; i++) n += c->workers[i].kind == WORKER_GENERATION && c->workers[i].ready;
+  return n;
+}
+
+enum rc current_version_now(struct core *c, struct current_version *out, struct arena *arena, struct err *err) {
+  struct rows q;
+  bool row = false, published = false;
+  *out = (struct current_version){0};
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT run, version, digest, published FROM versions WHERE state = 1 ORDER BY run DESC LIMIT 1", NO_BINDS);
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row && (published = rows_int(&q, 3) != 0)) {
+    out->run = arena_strdup(arena, id_run(rows_int(&q, 0)).text);
+    out->version = rows_int(&q, 1);
+    rows_digest(&q, 2, &out->digest);
+  }
+  rows_end(&q);
+  if (rc != RC_OK || !published) return rc;
+  rc = store_query(c->store, &q, err, "SELECT url FROM workers WHERE kind = ?1 ORDER BY id DESC LIMIT 1",
+                   BINDS(b_int(WORKER_TRAINER)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) out->trainer_url = arena_strdup(arena, rows_text(&q, 0, NULL));
+  rows_end(&q);
+  if (rc == RC_OK && row && (!out->run || !out->trainer_url))
+    return err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
+  out->has = rc == RC_OK && row;
+  return rc;
+}

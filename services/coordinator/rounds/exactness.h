@@ -1,0 +1,18 @@
+/* Is a round exact, and if not, why?  Exact: the trainer's log-probabilities equal the samplers' bit for bit, no group
+ * was left out for want of time, and all kernels that had a part in it promise a row the same bits whatever is beside
+ * it.
+ *
+ * Writer's thread only, inside the caller's savepoint; no memory of its own.  Called by round.c when a round's training
+ * has ended (again where its batches had to be sent to another trainer), and when an evaluation's samples are all in.
+ * It decides from what is stored: the rows of the batches, the workers that had a part. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_EXACTNESS_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_EXACTNESS_H
+
+#include "services/coordinator/writer/core_state.h"
+
+/* Writes the round's sums over its batches, `exact` and `inexact_reason`, and logs the reason: once a round. */
+enum rc exactness_note(struct core *c, int64_t run, int64_t round, struct err *err);
+/* Do all workers that sampled or trained of the round so far promise invariant kernels? */
+enum rc exactness_promised(struct store *s, int64_t run, int64_t round, bool *out, struct err *err);
+
+#endif

@@ -1,0 +1,264 @@
+/* See group_seal.h. */
+#include "services/coordinator/rounds/group_seal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/base/philox.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/round.h"
+
+void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group) {
+  const struct rng_key key = {.seed = seed, .purpose = RNG_REWARD, .round = round, .group = group};
+  for (int i = n - 1; i > 0; i--) {
+    uint64_t j = rng_below(&key, (uint32_t)i, (uint64_t)i + 1);
+    double held = rewards[i];
+    rewards[i] = rewards[j];
+    rewards[j] = held;
+  }
+}
+
+const char *group_filter_reason(const struct run_config *config, const float *advantages, int n) {
+  if (config->zero_advantage == FILTER_KEEP) return NULL;
+  for (int i = 0; i < n; i++) {
+    if (advantages[i] != 0) return NULL;
+  }
+  return "all advantages are zero";
+}
+
+/* ---- one sample ---- */
+
+/* Ids that the tokenizer does not know (padding of the model's vocabulary) have no text. */
+static void text_of(const struct tokenizer *t, const int32_t *ids, size_t count, struct buf *out) {
+  if (tokenizer_decode(t, ids, count, true, out, NULL) == RC_OK) return;
+  buf_clear(out);
+  for (size_t i = 0; i < count; i++) tokenizer_decode(t, &ids[i], 1, true, out, NULL);
+}
+
+void group_verify(const struct run_context *x, const struct group_head *g, struct done_sample *s) {
+  const struct sample_result *r = s->result;
+  sample_result_digest(&s->digest, r);
+  for (size_t i = 0; i < r->span_count; i++) {
+    if (i == 0 || r->spans[i].version < s->version_first) s->version_first = r->spans[i].version;
+    if (i == 0 || r->spans[i].version > s->version_last) s->version_last = r->spans[i].version;
+  }
+  text_of(x->tokenizer, r->token_ids.items, r->token_ids.count, &s->text);
+  verify(x->config.verifier, s->text.data ? s->text.data : "", s->text.len, g->answer, g->extra, &s->verdict);
+}
+
+/* advantage NULL: the group is not complete. */
+static enum rc sample_store(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *s,
+                            double reward, const float *advantage, struct err *err) {
+  enum rc rc = store_exec(
+      c->store, err,
+      "UPDATE samples SET state = ?5, tokens = ?6, finish = ?7, digest = ?8, version_first = ?9, version_last = ?10, "
+      "reward = ?11, advantage = ?12, well_formed = ?13, detail = ?14"
+      " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4 AND state = ?15 AND fence = ?16",
+      BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(s->result->sample), b_int(SAMPLE_DONE),
+            b_int((int64_t)s->result->token_ids.count), b_int((int64_t)s->result->finish), b_digest(&s->digest),
+            b_int(s->version_first), b_int(s->version_last), b_real(reward),
+            advantage ? b_real((double)*advantage) : b_null(), b_int(s->verdict.well_formed), b_text(s->verdict.detail),
+            b_int(SAMPLE_LEASED), b_int(fence)));
+  if (rc == RC_OK && store_changes(c->store) != 1) {
+    rc = err_set(err, RC_CONFLICT, "fence", "sample %s is not leased with fence %" PRId64,
+                 id_sample(g->run, g->round, g->ordinal, s->result->sample).text, fence);
+  }
+  return rc;
+}
+
+/* ---- the group ---- */
+
+enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct group_head *out,
+                   struct arena *arena, struct err *err) {
+  struct rows q;
+  bool row = false;
+  *out = (struct group_head){.run = run, .round = round, .ordinal = ordinal};
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra FROM groups "
+                           "WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           BINDS(b_int(run), b_int(round), b_int(ordinal)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    out->state = (enum group_state)rows_int(&q, 0);
+    out->purpose = (enum lease_purpose)rows_int(&q, 1);
+    out->count = (int)rows_int(&q, 2);
+    out->open = (int)rows_int(&q, 3);
+    out->leased_ms = rows_int(&q, 4);
+    out->answer = arena_strdup(arena, rows_text(&q, 5, NULL));
+    out->extra = arena_strdup(arena, rows_text(&q, 6, NULL));
+  }
+  rows_end(&q);
+  if (rc != RC_OK) return rc;
+  if (!row) return err_set(err, RC_CORRUPT, NULL, "group %s does not exist", id_group(run, round, ordinal).text);
+  return out->answer && out->extra ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a group was refused memory");
+}
+
+/* All samples of a complete group, in order. */
+struct sealing {
+  const struct group_head *head;
+  int64_t tokens;
+  double *rewards;        /* [count] */
+  float *advantages;      /* [count] */
+  struct digest *digests; /* [count] of what was accepted */
+  bool *has;              /* [count] */
+};
+
+static enum rc sealing_missing(const struct sealing *g, int found, struct err *err) {
+  return err_set(err, RC_CORRUPT, NULL, "group %s has %d of %d rollouts",
+                 id_group(g->head->run, g->head->round, g->head->ordinal).text, found, g->head->count);
+}
+
+/* Those that came with earlier leases. */
+static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struct err *err) {
+  const struct group_head *h = g->head;
+  struct rows q;
+  bool row;
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT sample, reward, digest, tokens FROM samples WHERE run = ?1 AND round = ?2 AND "
+                           "group_ordinal = ?3 AND state = ?4 ORDER BY sample",
+                           BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(SAMPLE_DONE)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    const int64_t i = rows_int(&q, 0);
+    if (i < 0 || i >= h->count || g->has[i]) continue; /* the caller counts */
+    g->has[i] = true;
+    g->rewards[i] = rows_real(&q, 1);
+    rows_digest(&q, 2, &g->digests[i]);
+    g->tokens += rows_int(&q, 3);
+    ++*found;
+  }
+  rows_end(&q);
+  return rc;
+}
+
+static enum rc sealing_gather(struct core *c, struct sealing *g, const struct done_sample *done, int count,
+                              struct arena *arena, struct err *err) {
+  const size_t n = (size_t)g->head->count;
+  int found = 0;
+  g->rewards = arena_alloc(arena, n, sizeof *g->rewards);
+  g->advantages = arena_alloc(arena, n, sizeof *g->advantages);
+  g->digests = arena_alloc(arena, n, sizeof *g->digests);
+  g->has = arena_alloc(arena, n, sizeof *g->has);
+  if (!g->rewards || !g->advantages || !g->digests || !g->has)
+    return err_set(err, RC_NO_MEMORY, NULL, "a group of %zu samples was refused memory", n);
+  for (int i = 0; i < count; i++) {
+    const int32_t at = done[i].result->sample;
+    if (at < 0 || at >= g->head->count || g->has[at]) return sealing_missing(g, found, err);
+    g->has[at] = true;
+    g->rewards[at] = done[i].verdict.reward;
+    g->digests[at] = done[i].digest;
+    g->tokens += (int64_t)done[i].result->token_ids.count;
+    found++;
+  }
+  enum rc rc = found < g->head->count ? sealing_read(c, g, &found, err) : RC_OK;
+  return rc == RC_OK && found != g->head->count ? sealing_missing(g, found, err) : rc;
+}
+
+/* Over tokens and log-probabilities (through the samples' digests) and rewards. */
+static enum rc group_digest(struct digest *out, const struct sealing *g, struct err *err) {
+  const struct group_head *h = g->head;
+  struct digest_state *d = digest_begin();
+  if (!d) return err_set(err, RC_NO_MEMORY, NULL, "a group's digest was refused memory");
+  digest_update_text(d, id_group(h->run, h->round, h->ordinal).text);
+  digest_update_u32(d, (uint32_t)h->count);
+  for (int i = 0; i < h->count; i++) {
+    uint64_t bits;
+    memcpy(&bits, &g->rewards[i], sizeof bits);
+    digest_update(d, g->digests[i].bytes, DIGEST_BYTES);
+    digest_update_u64(d, bits);
+  }
+  digest_end(out, d);
+  return RC_OK;
+}
+
+static enum rc samples_store(struct core *c, const struct sealing *g, int64_t fence, const struct done_sample *done,
+                             int count, struct err *err) {
+  const struct group_head *h = g->head;
+  enum rc rc = RC_OK;
+  for (int i = 0; i < count && rc == RC_OK; i++) {
+    const int32_t at = done[i].result->sample;
+    rc = sample_store(c, h, fence, &done[i], g->rewards[at], &g->advantages[at], err);
+    g->has[at] = false; /* stored */
+  }
+  for (int i = 0; i < h->count && rc == RC_OK; i++) {
+    if (!g->has[i]) continue;
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET reward = ?5, advantage = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = "
+                    "?3 AND sample = ?4",
+                    BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(i), b_real(g->rewards[i]),
+                          b_real((double)g->advantages[i])));
+  }
+  return rc;
+}
+
+/* *open: groups of the round that still are. */
+static enum rc group_close(struct core *c, const struct sealing *g, enum group_state state, const char *reason,
+                           const struct digest *digest, int64_t *open, struct err *err) {
+  const struct group_head *h = g->head;
+  enum rc rc = state_check(MACHINE_GROUP, (int)h->state, (int)state, id_group(h->run, h->round, h->ordinal).text, err);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET state = ?4, reason = ?5, digest = ?6, tokens = ?7, sealed_ms = ?8, samples_open "
+                    "= 0, done_samples = sample_count, done_tokens = ?7 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int((int64_t)state), b_text(reason),
+                          b_digest(digest), b_int(g->tokens), b_int(c->wall_ms)));
+  }
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET groups_open = groups_open - 1, groups_trained = groups_trained + ?3, "
+                    "groups_filtered = groups_filtered + ?4, sampled_tokens = sampled_tokens + ?5"
+                    " WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(h->run), b_int(h->round), b_int(state == GROUP_SEALED), b_int(state == GROUP_FILTERED),
+                          b_int(g->tokens)));
+  }
+  if (rc == RC_OK && state == GROUP_FILTERED && c->context->config.zero_advantage == FILTER_REFILL)
+    rc = round_refill(c, h->run, h->round, h->ordinal, err); /* opens a group, so before the round's are counted */
+  if (rc == RC_OK)
+    rc = store_int(c->store, open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(h->run), b_int(h->round)));
+  return rc;
+}
+static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
+                          int count, struct arena *arena, struct err *err) {
+  const struct run_config *config = &c->context->config;
+  struct sealing g = {.head = h};
+  struct digest digest;
+  enum group_state state = GROUP_EVALUATED;
+  const char *reason = NULL;
+  int64_t open = -1;
+  enum rc rc = sealing_gather(c, &g, done, count, arena, err);
+  if (rc == RC_OK && h->purpose == LEASE_TRAINING) {
+    if (config->shuffle_rewards)
+      rewards_shuffle(g.rewards, h->count, config->seed, (uint32_t)h->round, (uint32_t)h->ordinal);
+    advantages_of(config->advantage, g.rewards, h->count, config->advantage_epsilon, g.advantages);
+    reason = group_filter_reason(config, g.advantages, h->count);
+    state = reason ? GROUP_FILTERED : GROUP_SEALED;
+  }
+  if (rc == RC_OK) rc = group_digest(&digest, &g, err);
+  if (rc == RC_OK) rc = samples_store(c, &g, fence, done, count, err);
+  if (rc == RC_OK) rc = group_close(c, &g, state, reason, &digest, &open, err);
+  if (rc == RC_OK && open == 0) rc = round_generated(c, h->run, h->round, err);
+  if (rc != RC_OK) return rc;
+  if (h->leased_ms && c->wall_ms > h->leased_ms)
+    rate_note(&c->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
+  rate_note(&c->rates.tokens, (double)g.tokens, h->count, c->now_ms);
+  if (config->frontier == FRONTIER_GATE) c->dispatch_due = true; /* the frontier has moved on */
+  if (state == GROUP_SEALED && config->mode == MODE_PIPELINED) c->sealed++;
+  return RC_OK;
+}
+
+enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
+                     int count, struct arena *arena, struct err *err) {
+  int64_t tokens = 0;
+  enum rc rc = RC_OK;
+  if (count == 0) return RC_OK;
+  if (count == g->open) return group_seal(c, g, fence, done, count, arena, err);
+  for (int i = 0; i < count && rc == RC_OK; i++) {
+    rc = sample_store(c, g, fence, &done[i], done[i].verdict.reward, NULL, err);
+    tokens += (int64_t)done[i].result->token_ids.count;
+  }
+  if (rc != RC_OK) return rc;
+  return store_exec(c->store, err,
+                    "UPDATE groups SET samples_open = samples_open - ?4, done_samples = done_samples + ?4, done_tokens "
+                    "= done_tokens + ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(count), b_int(tokens)));
+}

@@ -1,0 +1,55 @@
+/* A group takes finished samples: each is decoded and verified as it comes, and with the last one the group gets its
+ * (shuffled) rewards, advantages and filter, and is sealed, filtered or evaluated in the same transaction (I4).
+ *
+ *   result --group_read--> head --group_verify, one sample--> done_sample --group_accept--> samples: done
+ *                                                                               +-- the last one --> sealed | filtered (refilled) | evaluated
+ *
+ * Writer's thread only, but for the pure parts; memory of one result is the caller's arena, but for the texts.  It must
+ * not look at time, worker or order of arrival: the digest and the advantages are functions of tokens,
+ * log-probabilities and the dataset.  A sample's row is written once when its lease completes the group, which is the
+ * plain case, and a second time, with its advantage, when others came later.  With the round's last group it hands over to
+ * round_generated.
+ *
+ * Previous hop: route_results.c.  Next: the driver's submit-batch (driver/train.c). */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_GROUP_SEAL_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_GROUP_SEAL_H
+
+#include "common/wire/lease.h"
+#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/decide/states.h"
+#include "services/coordinator/decide/verify.h"
+
+/* A group before the result in hand. */
+struct group_head {
+  int64_t run, round, ordinal;
+  int64_t leased_ms; /* 0: never */
+  enum group_state state;
+  enum lease_purpose purpose;
+  int count, open; /* its samples; those that are not done */
+  const char *answer, *extra;
+};
+
+/* A finished sample of the result in hand. */
+struct done_sample {
+  const struct sample_result *result;
+  struct digest digest;
+  int64_t version_first, version_last;
+  struct buf text; /* to be freed by the caller */
+  struct verdict verdict;
+};
+
+/* Strings live in the arena. */
+enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct group_head *out,
+                   struct arena *arena, struct err *err);
+/* Fills everything but `result`, which is set. */
+void group_verify(const struct run_context *x, const struct group_head *g, struct done_sample *s);
+/* Samples leased under `fence` become done.  RC_CONFLICT when one of them is not. */
+enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
+                     int count, struct arena *arena, struct err *err);
+
+/* Pure: permutes rewards[n] by Philox (RNG_REWARD), the control that must not learn. */
+void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group);
+/* Pure: NULL when the group is to be trained on, else the reason why it is filtered. */
+const char *group_filter_reason(const struct run_config *config, const float *advantages, int n);
+
+#endif

@@ -1,0 +1,127 @@
+/* See group_timeout.h. */
+#include "services/coordinator/rounds/group_timeout.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "services/coordinator/decide/expiry.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/pool/leases.h"
+#include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/pool/workers.h"
+
+enum {
+  LOOK_MS = 100,       /* core.c looks at the time at least so often */
+  OWED_MS_MAX = 1000,  /* put on the notes at once while time counts */
+  FAILED_AT_ONCE = 16, /* of one look */
+  DETAIL_MAX = 200
+};
+
+/* ---- one group ---- */
+
+static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct err *err) {
+  const struct id_text id = id_group(run, round, ordinal);
+  char reason[DETAIL_MAX];
+  int64_t open = -1;
+  snprintf(reason, sizeof reason, "not complete within %d ms of its first lease", c->context->config.group_timeout_ms);
+  enum rc rc = state_check(MACHINE_GROUP, GROUP_OPEN, GROUP_FAILED, id.text, err);
+  if (rc == RC_OK) rc = leases_supersede_group(c, run, round, ordinal, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET state = ?4 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND state IN "
+                    "(?5, ?6)",
+                    BINDS(b_int(run), b_int(round), b_int(ordinal), b_int(SAMPLE_VOID), b_int(SAMPLE_WAITING),
+                          b_int(SAMPLE_LEASED)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET state = ?4, reason = ?5, samples_waiting = 0, waiting_ms = NULL WHERE run = ?1 "
+                    "AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(run), b_int(round), b_int(ordinal), b_int(GROUP_FAILED), b_text(reason)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET groups_open = groups_open - 1, groups_failed = groups_failed + 1, exact = 0 "
+                    "WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) rc = core_incident(c, run, "group_timeout", id.text, reason, err);
+  if (rc == RC_OK)
+    rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(run), b_int(round)));
+  return rc == RC_OK && open == 0 ? round_generated(c, run, round, err) : rc;
+}
+
+static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_ms, struct err *err) {
+  struct rows q;
+  bool row;
+  int n = 0;
+  struct {
+    int64_t round, ordinal;
+  } due[FAILED_AT_ONCE];
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT round, ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = 0 AND leased_ms "
+                  "<= ?2 ORDER BY round, ordinal LIMIT ?3",
+                  BINDS(b_int(run), b_int(leased_until_ms), b_int(FAILED_AT_ONCE)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    due[n].round = rows_int(&q, 0);
+    due[n++].ordinal = rows_int(&q, 1);
+  }
+  rows_end(&q);
+  for (int i = 0; i < n && rc == RC_OK; i++) rc = group_fail(c, run, due[i].round, due[i].ordinal, err);
+  return rc;
+}
+
+/* ---- the clock ---- */
+
+/* What passed since the look before: of wall-clock time, and of that what counts; before the first look, nothing did. */
+struct passed {
+  int64_t since_wall_ms, counted_ms;
+};
+
+static struct passed clock_look(struct group_clock *k, const struct core *c, bool counting) {
+  struct passed p = {.since_wall_ms = k->at_wall_ms};
+  const int64_t passed_wall_ms = c->wall_ms - k->at_wall_ms;
+  const int64_t uncounted_ms = expiry_uncounted(c->now_ms - k->at_ms, passed_wall_ms, k->counting, LOOK_MS);
+  p.counted_ms = passed_wall_ms - uncounted_ms;
+  k->owed_ms += uncounted_ms;
+  k->at_ms = c->now_ms;
+  k->at_wall_ms = c->wall_ms;
+  k->counting = counting;
+  return p;
+}
+
+/* What was leased since the look before is owed nothing; the rest is at most as young as that look. */
+static enum rc put_off(struct core *c, int64_t run, int64_t ms, const struct passed *p, struct err *err) {
+  return store_exec(c->store, err,
+                    "UPDATE groups INDEXED BY groups_open SET leased_ms = min(leased_ms + ?2, ?3) WHERE run = ?1 AND "
+                    "state = 0 AND leased_ms <= ?4",
+                    BINDS(b_int(run), b_int(ms), b_int(c->wall_ms - p->counted_ms), b_int(p->since_wall_ms)));
+}
+
+enum rc groups_expire(struct core *c, struct err *err) {
+  struct group_clock *k = &c->group_clock;
+  enum run_state state = RUN_QUEUED;
+  int64_t earliest_ms = 0;
+  const int64_t run = c->context ? c->context->run : 0;
+  enum rc rc = run ? run_state_of(c->store, run, &state, err) : RC_OK;
+  if (rc != RC_OK) return rc;
+  const struct passed passed = clock_look(k, c, state == RUN_RUNNING && workers_generating(c) > 0);
+  const bool known = k->run == run && c->now_ms < k->due_ms && llabs(k->owed_ms) < OWED_MS_MAX;
+  if (!k->counting || known) return RC_OK;
+  if (k->owed_ms) rc = put_off(c, run, k->owed_ms, &passed, err);
+  if (rc == RC_OK)
+    rc =
+        store_int(c->store, &earliest_ms, err,
+                  "SELECT coalesce(min(leased_ms), ?2) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = 0",
+                  BINDS(b_int(run), b_int(c->wall_ms)));
+  if (rc != RC_OK) return rc;
+  const int64_t timeout_ms = c->context->config.group_timeout_ms;
+  const bool due = earliest_ms + timeout_ms <= c->wall_ms;
+  if (due) rc = fail_those_due(c, run, c->wall_ms - timeout_ms, err);
+  if (rc != RC_OK) return rc;
+  k->run = run;
+  k->owed_ms = 0;
+  k->due_ms = due ? c->now_ms : c->now_ms + (earliest_ms + timeout_ms - c->wall_ms);
+  return RC_OK;
+}

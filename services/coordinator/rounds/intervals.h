@@ -1,0 +1,53 @@
+/* Bubble accounting: what every worker did when, kept in two forms.
+ *
+ *   trainer's batch and step answers --intervals_store(round)--+--> intervals: the picture, packed, oldest rows pruned
+ *   servers' heartbeats              --intervals_beat----------+--> cause_times: the sums, kept with the rounds
+ *   sealing on the writer's thread   --verifying_note----------> rounds.verify_us, and one interval a round
+ *
+ * Writer's thread only, inside the caller's savepoint; the database is the state, but for the notes of rounds that are
+ * still sealing.  The trainer says which round it tells of.  A heartbeat's intervals are given to rounds by time, cut
+ * where one round ends and the next begins; what lies in no round is dropped.  Nothing here decides anything, and
+ * clocks of other machines are not corrected: workers.clock_skew_ms tells who is off.  Read by route_timeline.c,
+ * round_view.c and run_view.c. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H
+
+#include "common/wire/interval.h"
+#include "services/coordinator/decide/slot_time.h"
+
+struct core;
+
+/* Rows of packed intervals: at most INTERVAL_ROW_ITEMS of one worker within INTERVAL_ROW_SPAN_US each. */
+enum {
+  INTERVAL_ROWS_MAX = 200000,
+  INTERVAL_ROW_ITEMS = 64,
+  INTERVAL_ROW_SPAN_US = 600000000,
+  INTERVAL_PACKED_BYTES = 17
+};
+
+/* cause_times.actor */
+enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
+
+/* What a worker told of a round; round -1: found by time.  Lanes may overlap.  The caller sees to it that nothing is
+ * told twice. */
+enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t worker, const struct interval *items,
+                        size_t count, struct err *err);
+/* What a generation-server's heartbeat told, in order of time; what was stored before is left out.  accounts: its
+ * slots' time of this heartbeat, shared out among the rounds as its computing was. */
+enum rc intervals_beat(struct core *c, int64_t worker, const struct interval *items, size_t count,
+                       const struct slot_account accounts[SLOT_WINDOWS], struct err *err);
+
+/* Groups of the round were verified and sealed from begin to end (wall clock). */
+struct verifying_notes {
+  int64_t run, round, first_us, last_us, sum_us;
+};
+enum { VERIFYING_ROUNDS = 2 }; /* the one that seals, and one that is not flushed yet */
+void verifying_note(struct core *c, int64_t run, int64_t round, int64_t begin_us, int64_t end_us);
+/* The round's notes are stored and forgotten: when it is published; of other rounds that are sealed, with the next
+ * heartbeat. */
+enum rc verifying_flush(struct core *c, int64_t run, int64_t round, struct err *err);
+
+/* The n-th of a row's intervals; false behind the last. */
+bool interval_unpack(struct interval *out, const void *packed, size_t bytes, size_t n);
+
+#endif

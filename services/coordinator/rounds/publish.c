@@ -1,0 +1,137 @@
+/* See publish.h.  Previous hop: trainer-server/publisher.c and driver/train.c.  Next: workers are told by their polls
+ * and heartbeats; round.c opened what comes next. */
+#include "services/coordinator/rounds/publish.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/pool/leases.h"
+#include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/run_life.h"
+
+/* Was this version made before? */
+static enum rc repeat_check(struct core *c, const struct publication *p, bool *repeat, bool *refused, struct err *err) {
+  struct rows q;
+  struct digest digest = {0};
+  char detail[200], a[DIGEST_HEX_MAX], b[DIGEST_HEX_MAX];
+  *repeat = false;
+  enum rc rc = store_query(c->store, &q, err, "SELECT digest FROM versions WHERE run = ?1 AND version = ?2",
+                           BINDS(b_int(p->run), b_int(p->version)));
+  if (rc == RC_OK) rc = rows_next(&q, repeat, err);
+  if (rc == RC_OK && *repeat) rows_digest(&q, 0, &digest);
+  rows_end(&q);
+  if (rc != RC_OK || !*repeat || digest_equal(&digest, &p->digest)) return rc;
+  digest_hex(a, &digest);
+  digest_hex(b, &p->digest);
+  snprintf(detail, sizeof detail, "version %" PRId64 " has digest %s, announced again with %s", p->version, a, b);
+  rc = core_incident(c, p->run, "nondeterminism", id_round(p->run, p->round).text, detail, err);
+  if (rc == RC_OK) *refused = true;
+  if (rc == RC_OK) err_set(err, RC_CONFLICT, "digest", "%s", detail);
+  return rc;
+}
+
+/* A server that did not stage the version must pull it; until it is heard of again nothing is pushed to it, or every
+ * round would wait for one that is gone. */
+static enum rc server_unready(struct core *c, const char *worker_id, struct err *err) {
+  int64_t id;
+  if (id_parse_worker(&id, worker_id, err) != RC_OK) return RC_OK; /* of no incarnation that we know */
+  for (int i = 0; i < c->worker_count; i++) {
+    if (c->workers[i].id == id) c->workers[i].ready = false;
+  }
+  return store_exec(c->store, err, "UPDATE workers SET ready = 0 WHERE id = ?1", BINDS(b_int(id)));
+}
+
+static enum rc version_insert(struct core *c, const struct publication *p, const struct run_config *config,
+                              struct err *err) {
+  struct id_text step = id_round(p->run, p->round);
+  enum rc rc = store_exec(c->store, err, "UPDATE versions SET state = ?2 WHERE run = ?1 AND state = ?3",
+                          BINDS(b_int(p->run), b_int(VERSION_SUPERSEDED), b_int(VERSION_CURRENT)));
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (?1, ?2, "
+                    "?3, ?4, ?5, ?6, ?7)",
+                    BINDS(b_int(p->run), b_int(p->version), b_int(VERSION_CURRENT), b_digest(&p->digest),
+                          b_int(run_publishes(config, p->round)), b_text(step.text), b_int(c->wall_ms)));
+  }
+  for (size_t i = 0; i < p->push_count && rc == RC_OK; i++) {
+    const struct push_report *report = &p->pushes[i];
+    const bool staged = report->staged && digest_equal(&report->digest, &p->digest);
+    rc = store_exec(
+        c->store, err,
+        "INSERT OR REPLACE INTO pushes (run, version, worker, staged, digest, error, way) VALUES (?1, ?2, ?3, ?4, ?5, "
+        "?6, ?7)",
+        BINDS(b_int(p->run), b_int(p->version), b_text(report->worker_id), b_int(staged), b_digest(&report->digest),
+              b_text(report->error), b_int(report->way)));
+    if (rc == RC_OK && !staged) rc = server_unready(c, report->worker_id, err);
+  }
+  return rc;
+}
+
+/* Groups that were trained on with a sample or a span of another version than the round's: the promise of `sync` is
+ * that there are none.  Counted over what is stored, once, when the round's groups are consumed. */
+static const char stale_sql[] =
+    "UPDATE rounds SET stale_groups = (SELECT count(*) FROM groups g WHERE g.run = ?1 AND g.round = ?2 AND g.state = 3 "
+    "AND g.purpose = 0 AND (EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND "
+    "s.group_ordinal = g.ordinal AND (s.version_first <> rounds.version OR s.version_last <> rounds.version))"
+    " OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal AND "
+    "p.version <> rounds.version))) WHERE run = ?1 AND round = ?2";
+
+static enum rc round_close(struct core *c, const struct publication *p, struct err *err) {
+  enum rc rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND round = ?2 AND state = ?4",
+                          BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
+  if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
+  if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_DONE, err);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err, "UPDATE rounds SET digest = ?3, published_ms = ?4 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms)));
+  }
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err, stale_sql, BINDS(b_int(p->run), b_int(p->round)));
+  }
+  return rc;
+}
+
+static enum rc version_check(struct core *c, const struct publication *p, struct err *err) {
+  int64_t version = -1;
+  enum rc rc =
+      store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2 AND state = ?3",
+                BINDS(b_int(p->run), b_int(p->round), b_int(ROUND_STEPPING)));
+  if (rc == RC_NOT_FOUND)
+    return err_set(err, RC_CONFLICT, "step_id", "round %s is not being stepped", id_round(p->run, p->round).text);
+  if (rc == RC_OK && p->version != version + 1) {
+    return err_set(err, RC_CONFLICT, "version",
+                   "round %s was sampled at version %" PRId64 ", so it makes version %" PRId64 ", not %" PRId64,
+                   id_round(p->run, p->round).text, version, version + 1, p->version);
+  }
+  return rc;
+}
+
+enum rc publish_version(struct core *c, const struct publication *p, bool *refused, struct err *err) {
+  enum run_state state;
+  bool repeat = false;
+  *refused = false;
+  enum rc rc = run_state_of(c->store, p->run, &state, err);
+  if (rc == RC_OK) rc = repeat_check(c, p, &repeat, refused, err);
+  if (rc != RC_OK || repeat) return rc;
+  if (state != RUN_RUNNING && state != RUN_PAUSED && state != RUN_STOPPING) {
+    return err_set(err, RC_CONFLICT, "run", "run %s is %s and takes no versions", id_run(p->run).text,
+                   state_name(MACHINE_RUN, (int)state));
+  }
+  if (!c->context || c->context->run != p->run)
+    return err_set(err, RC_UNAVAILABLE, "run", "run %s is being restored after a restart; announce again",
+                   id_run(p->run).text);
+  const struct run_config *config = &c->context->config;
+  rc = version_check(c, p, err);
+  if (rc == RC_OK) rc = version_insert(c, p, config, err);
+  if (rc == RC_OK) rc = leases_supersede(c, p->run, err);
+  if (rc == RC_OK) rc = round_close(c, p, err);
+  if (rc == RC_OK) rc = verifying_flush(c, p->run, p->round, err);
+  if (rc == RC_OK && state != RUN_STOPPING && p->round + 1 < config->rounds)
+    rc = round_open(c, p->round + 1, p->version, err);
+  else if (rc == RC_OK)
+    slot_windows_end(c->windows, p->run, c->now_ms); /* nothing more is sampled */
+  if (rc == RC_OK) metric_add(c->m_rounds, 1);
+  c->dispatch_due = c->kick_due = true;
+  return rc;
+}

@@ -1,0 +1,26 @@
+/* A version becomes current: one transaction (I6).  Reached from POST /v1/versions (route_versions.c) and from the
+ * driver (driver/step.c), whichever is first; the other is a repeat.
+ *
+ * Writer's thread only, inside the caller's savepoint; no memory of its own.  It must not be called before the
+ * version is durable at the trainer, and never makes a version current that the round in step does not make.
+ *
+ * Previous hop: trainer-server/publisher.c.  Next: workers are told by their polls and heartbeats; round.c opens the
+ * next. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_PUBLISH_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_PUBLISH_H
+
+#include "services/coordinator/writer/core_state.h"
+
+struct publication {
+  int64_t run, round, version; /* the version that the round made */
+  struct digest digest;
+  const struct push_report *pushes;
+  size_t push_count;
+};
+
+/* v+1 current, v superseded, leases void, groups consumed, the round done, the next one opened.  A repeat with the
+ * same digest changes nothing; with another digest it is RC_CONFLICT and an incident (*refused true: the incident is
+ * to be kept, err says why). */
+enum rc publish_version(struct core *c, const struct publication *p, bool *refused, struct err *err);
+
+#endif

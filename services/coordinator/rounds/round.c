@@ -1,0 +1,229 @@
+/* See round.h. */
+#include "services/coordinator/rounds/round.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "services/coordinator/rounds/exactness.h"
+#include "services/coordinator/fault.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/views/round_view.h"
+#include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/decide/states.h"
+
+bool round_evaluates(const struct run_config *config, int64_t round) {
+  if (!run_trains_on_rollouts(config) || config->evaluation_every <= 0) return false;
+  return round % config->evaluation_every == 0 || round == config->rounds - 1;
+}
+
+enum rc round_move(struct core *c, int64_t run, int64_t round, int to, struct err *err) {
+  int64_t from = 0;
+  enum rc rc = store_int(c->store, &from, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
+                         BINDS(b_int(run), b_int(round)));
+  if (rc == RC_NOT_FOUND) return err_set(err, rc, "step_id", "there is no round %s", id_round(run, round).text);
+  if (rc == RC_OK) rc = state_check(MACHINE_ROUND, (int)from, to, id_round(run, round).text, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE rounds SET state = ?3 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(to)));
+  return rc;
+}
+
+struct new_group {
+  int64_t round, ordinal;
+  int index, samples;
+  enum lease_purpose purpose;
+  enum group_state state;
+};
+
+static enum rc group_insert(struct core *c, const struct dataset *d, const struct new_group *g, struct err *err) {
+  const struct dataset_item *item = dataset_at(d, g->index);
+  int64_t run = c->context->run;
+  enum rc rc = store_exec(
+      c->store, err,
+      "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, prompt_ids, "
+      "prompt, answer, extra, samples_waiting, waiting_ms)"
+      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?8, ?13)",
+      BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int((int64_t)g->state), b_int((int64_t)g->purpose),
+            b_int(g->index), b_int(g->samples), b_int(g->state == GROUP_OPEN ? g->samples : 0),
+            b_blob(item->prompt_ids, (size_t)item->prompt_length * sizeof(int32_t)), b_text(item->prompt),
+            b_text(item->answer), b_text(item->extra), b_int(c->wall_ms)));
+  for (int s = 0; s < g->samples && rc == RC_OK && g->state == GROUP_OPEN; s++) {
+    rc = store_exec(c->store, err,
+                    "INSERT INTO samples (run, round, group_ordinal, sample, state) VALUES (?1, ?2, ?3, ?4, ?5)",
+                    BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int(s), b_int(SAMPLE_WAITING)));
+  }
+  return rc;
+}
+
+/* Behind the last prompt, refills included, of the round before. */
+static enum rc dataset_first(struct core *c, int64_t round, int64_t *out, struct err *err) {
+  const int64_t groups = c->context->config.groups_per_round;
+  *out = round * groups;
+  if (round == 0) return RC_OK;
+  return store_int(c->store, out, err,
+                   "SELECT coalesce(dataset_first, round * ?3) + ?3 + groups_refilled FROM rounds WHERE run = ?1 AND "
+                   "round = ?2 - 1",
+                   BINDS(b_int(c->context->run), b_int(round), b_int(groups)));
+}
+
+enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err) {
+  struct run_context *x = c->context;
+  const struct run_config *config = &x->config;
+  bool supervised = run_is_supervised(config), evaluates = run_evaluates(config);
+  int count = dataset_count(x->dataset), groups = config->groups_per_round, evaluation = 0;
+  if (evaluates && (groups == 0 || groups > count)) groups = count;
+  if (groups > LIMIT_GROUPS_PER_ROUND)
+    return err_set(err, RC_TOO_LARGE, "groups_per_round",
+                   "a round has at most %d groups, the dataset has %d: set groups_per_round", LIMIT_GROUPS_PER_ROUND,
+                   groups);
+  if (round_evaluates(config, round)) {
+    evaluation = dataset_count(x->evaluation);
+    if (evaluation > config->evaluation_problems) evaluation = config->evaluation_problems;
+  }
+  int64_t first = 0;
+  enum rc rc = dataset_first(c, round, &first, err);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, "
+                    "groups_trained, dataset_first) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                    BINDS(b_int(x->run), b_int(round), b_int(supervised ? ROUND_TRAINING : ROUND_OPEN), b_int(version),
+                          b_int(c->wall_ms), b_int(supervised ? 0 : groups + evaluation),
+                          supervised ? b_int(c->wall_ms) : b_null(), b_int(supervised ? groups : 0), b_int(first)));
+  }
+  for (int g = 0; g < groups && rc == RC_OK; g++) {
+    struct new_group group = {.round = round,
+                              .ordinal = g,
+                              .samples = config->samples_per_group,
+                              .purpose = evaluates ? LEASE_EVALUATION : LEASE_TRAINING,
+                              .state = supervised ? GROUP_SEALED : GROUP_OPEN};
+    int64_t ordinal = first + g;
+    if (supervised) ordinal *= config->samples_per_group;
+    group.index = evaluates && !config->dataset_shuffle
+                      ? g
+                      : dataset_index(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, ordinal);
+    rc = group_insert(c, x->dataset, &group, err);
+  }
+  for (int g = 0; g < evaluation && rc == RC_OK; g++) {
+    struct new_group group = {.round = round,
+                              .ordinal = ROUND_EVALUATION_FIRST + g,
+                              .index = g,
+                              .samples = config->evaluation_samples,
+                              .purpose = LEASE_EVALUATION,
+                              .state = GROUP_OPEN};
+    rc = group_insert(c, x->evaluation, &group, err);
+  }
+  c->dispatch_due = c->kick_due = true;
+  return rc;
+}
+
+enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtered, struct err *err) {
+  struct run_context *x = c->context;
+  const struct run_config *config = &x->config;
+  struct rows q;
+  bool row = false;
+  int64_t first = 0, refilled = 0, filtered_count = 0;
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT dataset_first, groups_refilled, groups_filtered FROM rounds WHERE run = ?1 AND "
+                           "round = ?2",
+                           BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    first = rows_int(&q, 0);
+    refilled = rows_int(&q, 1);
+    filtered_count = rows_int(&q, 2);
+  }
+  rows_end(&q);
+  if (rc != RC_OK || refilled >= config->refill_max) return rc;
+  if (fault_is(FAULT_DROP_REFILL) && filtered_count == 1) return RC_OK;
+  const int64_t place = first + config->groups_per_round + refilled;
+  const struct new_group group = {
+      .round = round,
+      .ordinal = config->groups_per_round + refilled,
+      .index = dataset_index(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, place),
+      .samples = config->samples_per_group,
+      .purpose = LEASE_TRAINING,
+      .state = GROUP_OPEN};
+  rc = group_insert(c, x->dataset, &group, err);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "INSERT INTO refills (run, round, ordinal, replaces, dataset_ordinal) VALUES (?1, ?2, ?3, ?4, ?5)",
+                    BINDS(b_int(run), b_int(round), b_int(group.ordinal), b_int(filtered), b_int(place)));
+  }
+  if (rc == RC_OK)
+    rc =
+        store_exec(c->store, err,
+                   "UPDATE rounds SET groups_open = groups_open + 1, groups_refilled = groups_refilled + 1 WHERE run = "
+                   "?1 AND round = ?2",
+                   BINDS(b_int(run), b_int(round)));
+  c->dispatch_due = true;
+  return rc;
+}
+
+/* The evaluation groups' outcome, as a row and an event. */
+static enum rc evaluation_record(struct core *c, int64_t run, int64_t round, struct err *err) {
+  struct buf text = BUF_INIT;
+  bool found = false;
+  enum rc rc =
+      store_exec(c->store, err,
+                 "INSERT INTO evaluations (run, round, version, problems, samples, accuracy, well_formed, at_ms)"
+                 " SELECT g.run, g.round, r.version, count(DISTINCT g.ordinal), count(*), avg(s.reward), "
+                 "avg(s.well_formed), ?3 FROM groups g"
+                 " JOIN rounds r ON r.run = g.run AND r.round = g.round JOIN samples s ON s.run = g.run AND s.round = "
+                 "g.round AND s.group_ordinal = g.ordinal"
+                 " WHERE g.run = ?1 AND g.round = ?2 AND g.purpose = 1 AND g.state = ?4 GROUP BY g.run, g.round, "
+                 "r.version",
+                 BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(GROUP_EVALUATED)));
+  if (rc == RC_OK) rc = evaluation_text(c->store, run, round, &text, &found, err);
+  if (rc == RC_OK && found) return core_event(c, run, "eval", &text, false, err);
+  buf_free(&text);
+  return rc;
+}
+
+enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err) {
+  enum rc rc =
+      store_exec(c->store, err,
+                 "UPDATE rounds SET generated_ms = ?3, (reward_mean, well_formed_mean, completion_tokens_mean) = "
+                 "(SELECT avg(s.reward), avg(s.well_formed), avg(s.tokens)"
+                 "  FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = "
+                 "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND (g.purpose = 0 OR ?4) AND g.state "
+                 "<> ?5) WHERE run = ?1 AND round = ?2",
+                 BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(run_evaluates(&c->context->config)),
+                       b_int(GROUP_FAILED)));
+  if (rc == RC_OK) rc = evaluation_record(c, run, round, err);
+  if (rc != RC_OK) return rc;
+  c->kick_due = true;
+  if (!run_evaluates(&c->context->config)) return round_move(c, run, round, ROUND_TRAINING, err);
+  rc = exactness_note(c, run, round, err);
+  if (rc == RC_OK) rc = round_move(c, run, round, ROUND_DONE, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE rounds SET published_ms = ?3, finished = 1 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
+  enum run_state state = RUN_RUNNING;
+  if (rc == RC_OK) rc = run_state_of(c->store, run, &state, err);
+  if (rc == RC_OK && state == RUN_PAUSED)
+    rc = run_move(c, run, RUN_RUNNING, NULL, err); /* nothing is left to be paused */
+  if (rc == RC_OK) rc = run_end(c, run, RUN_COMPLETED, NULL, err);
+  return rc;
+}
+
+enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool by_tokens, struct err *err) {
+  int64_t state = -1, left = 0;
+  enum rc rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
+                         BINDS(b_int(run), b_int(round)));
+  if (rc != RC_OK || (state != ROUND_TRAINING && state != ROUND_STEPPING)) return rc;
+  rc = store_int(c->store, &left, err,
+                 "SELECT (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
+                 "FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND round = ?2 AND state = 1)",
+                 BINDS(b_int(run), b_int(round)));
+  if (rc != RC_OK || left) return rc;
+  rc = exactness_note(c, run, round, err);
+  if (rc == RC_OK && state == ROUND_STEPPING) return rc; /* another trainer has computed the batches again */
+  if (rc == RC_OK) rc = round_move(c, run, round, ROUND_STEPPING, err);
+  if (rc != RC_OK) return rc;
+  c->kick_due = true;
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET trained_ms = ?3, step_begun_ms = ?3, submitted_ms = coalesce(submitted_ms, ?3), "
+                    "denominator = CASE WHEN ?4 THEN trained_tokens ELSE (SELECT coalesce(sum(sample_count), 0) FROM "
+                    "groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL) END WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(by_tokens)));
+}

@@ -1,0 +1,72 @@
+/* See run_life.h. */
+#include "services/coordinator/rounds/run_life.h"
+
+#include "common/base/log.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/pool/leases.h"
+
+enum rc run_state_of(struct store *s, int64_t run, enum run_state *out, struct err *err) {
+  int64_t state = 0;
+  enum rc rc = store_int(s, &state, err, "SELECT state FROM runs WHERE id = ?1", BINDS(b_int(run)));
+  if (rc == RC_NOT_FOUND) return err_set(err, rc, "id", "there is no run %s", id_run(run).text);
+  *out = (enum run_state)state;
+  return rc;
+}
+
+static bool is_end(enum run_state s) { return s == RUN_STOPPED || s == RUN_COMPLETED || s == RUN_FAILED; }
+
+enum rc run_move(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
+  enum run_state from = RUN_QUEUED;
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  enum rc rc = run_state_of(c->store, run, &from, err);
+  if (rc == RC_OK) rc = state_check(MACHINE_RUN, (int)from, (int)to, id_run(run).text, err);
+  if (rc == RC_OK) {
+    rc = store_exec(
+        c->store, err,
+        "UPDATE runs SET state = ?2, error = ?3, ended_ms = ?4, started_ms = coalesce(started_ms, ?5) WHERE id = ?1",
+        BINDS(b_int(run), b_int((int64_t)to), b_text(error), is_end(to) ? b_int(c->wall_ms) : b_null(),
+              to == RUN_RUNNING ? b_int(c->wall_ms) : b_null()));
+  }
+  if (rc != RC_OK) return rc;
+  log_info("run %s is %s%s%s", id_run(run).text, state_name(MACHINE_RUN, (int)to), error ? ": " : "",
+           error ? error : "");
+  c->dispatch_due = c->kick_due = true;
+  json_writer_init(&w, &text);
+  json_object_begin(&w);
+  json_kv_string(&w, "state", state_name(MACHINE_RUN, (int)to));
+  json_kv_string(&w, "error", error);
+  json_object_end(&w);
+  return core_event(c, run, "state", &text, is_end(to), err);
+}
+
+enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
+  enum rc rc = run_move(c, run, to, error, err);
+  if (rc == RC_OK) rc = leases_supersede(c, run, err);
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET state = ?2 WHERE run = ?1 AND round >= (SELECT max(round) FROM rounds WHERE "
+                    "run = ?1) AND state IN (?3, ?4)",
+                    BINDS(b_int(run), b_int(SAMPLE_VOID), b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+  }
+  if (rc == RC_OK) {
+    rc = store_exec(
+        c->store, err,
+        "UPDATE groups SET state = ?2, reason = 'the run ended' WHERE run = ?1 AND round >= (SELECT max(round) FROM "
+        "rounds WHERE run = ?1) AND state IN (?3, ?4, ?5)",
+        BINDS(b_int(run), b_int(GROUP_ABANDONED), b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
+  }
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err, "UPDATE rounds SET state = ?2 WHERE run = ?1 AND state <> ?3 AND state <> ?2",
+                    BINDS(b_int(run), b_int(ROUND_ABANDONED), b_int(ROUND_DONE)));
+  }
+  /* after a failure the trainer may not hold these weights any more: servers are not sent to fetch them */
+  if (rc == RC_OK && to == RUN_FAILED)
+    rc = store_exec(c->store, err, "UPDATE versions SET published = 0 WHERE run = ?1 AND state = 1", BINDS(b_int(run)));
+  if (rc == RC_OK) slot_windows_end(c->windows, run, c->now_ms);
+  if (rc == RC_OK && c->context && c->context->run == run) {
+    run_context_release(c->context);
+    c->context = NULL;
+  }
+  return rc;
+}

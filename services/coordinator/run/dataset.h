@@ -1,0 +1,48 @@
+/* JSONL datasets: one object a line with `prompt` (text) or `messages` (chat), `answer` (text or number; optional)
+ * and `completion` (text; cross-entropy only); other keys are kept. Loaded whole, tokenized once; a bad line is
+ * refused with its number.  Order: line order, or shuffled by (seed, epoch).
+ *
+ * Made by run_context.c on the driver's thread, immutable afterwards and read by the writer too; text and ids live in
+ * the dataset's arena.  It must not read the file again during a run, nor order by anything but seed and ordinal: the
+ * same seed gives the same prompts.  First hop of a rollout; next: round.c. */
+#ifndef LEASEHOLD_COORDINATOR_RUN_DATASET_H
+#define LEASEHOLD_COORDINATOR_RUN_DATASET_H
+
+#include "common/base/rc.h"
+#include "common/model/tokenizer/tokenizer.h"
+
+struct dataset_item {
+  const char *prompt; /* text as encoded (chat template applied) */
+  const char *answer; /* "" when absent; numbers as their decimal text */
+  const char
+      *extra; /* the other keys as a JSON object text ("{}"), for verifiers: countdown reads "numbers" and "target" */
+  const int32_t *prompt_ids;
+  int prompt_length;
+  const int32_t *completion_ids;
+  int completion_length; /* eos appended; 0 when absent */
+  int line;              /* 1-based */
+};
+
+struct dataset;
+
+struct dataset_options {
+  int prompt_tokens_max, completion_tokens_max;
+  bool need_completion, need_answer;
+  int32_t eos; /* appended to completions */
+};
+
+enum rc dataset_load(struct dataset **out, const char *path, const struct tokenizer *t,
+                     const struct dataset_options *options, struct err *err);
+void dataset_free(struct dataset *d);
+int dataset_count(const struct dataset *d);
+const struct dataset_item *dataset_at(const struct dataset *d, int index);
+/* Index of the item at `ordinal` (0, 1, 2, ... through any number of epochs); epoch e is a fresh shuffle by (seed,
+ * e), or line order. Thread-safe: pure but for a cache of one epoch's order owned by the caller. */
+struct dataset_order {
+  uint32_t *items;
+  int epoch;
+};
+int dataset_index(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed, int64_t ordinal);
+void dataset_order_free(struct dataset_order *cache);
+
+#endif

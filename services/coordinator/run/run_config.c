@@ -1,0 +1,345 @@
+/* A run's configuration: see run_config.h.  One reader and one writer per nested object; the writer's fixed order is
+ * what the hash covers. */
+#include "services/coordinator/run/run_config.h"
+
+#include <string.h>
+
+#include "common/base/buf.h"
+#include "common/base/limits.h"
+
+#define FIELDS(...) \
+  (const struct json_field[]){__VA_ARGS__}, sizeof((const struct json_field[]){__VA_ARGS__}) / sizeof(struct json_field)
+
+static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
+static const char *const filter_names[] = {
+    [FILTER_KEEP] = "keep", [FILTER_SHRINK] = "shrink", [FILTER_REFILL] = "refill"};
+static const char *const frontier_names[] = {
+    [FRONTIER_PRIORITY] = "priority", [FRONTIER_GATE] = "gate", [FRONTIER_OFF] = "off"};
+static const char *const verifier_names[] = {"numeric", "countdown", "none"};
+static const char *const advantage_names[] = {[ADVANTAGE_GROUP] = "group",
+                                              [ADVANTAGE_GROUP_CENTERED] = "group_centered",
+                                              [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out",
+                                              [ADVANTAGE_LEAVE_ONE_OUT_SCALED] = "leave_one_out_scaled"};
+
+static enum rc in_field(enum rc rc, const char *name, struct err *err) {
+  if (rc != RC_OK) err_in_field(err, name);
+  return rc;
+}
+
+static enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field,
+                          struct err *err) {
+  char expected[160] = "";
+  for (int i = 0; i < count; i++) {
+    if (strcmp(name, names[i]) == 0) {
+      *out = i;
+      return RC_OK;
+    }
+    strncat(expected, i ? ", " : "", sizeof expected - strlen(expected) - 1);
+    strncat(expected, names[i], sizeof expected - strlen(expected) - 1);
+  }
+  return err_set(err, RC_INVALID, field, "expected one of %s, got '%.40s'", expected, name);
+}
+
+static enum rc read_dataset(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  enum rc rc = json_fields(v,
+                           FIELDS({.name = "path",
+                                   .kind = FIELD_STRING,
+                                   .target = &c->dataset_path,
+                                   .required = true,
+                                   .min = 1,
+                                   .max = LIMIT_PATH_MAX - 1},
+                                  {.name = "shuffle", .kind = FIELD_BOOL, .target = &c->dataset_shuffle}),
+                           UNKNOWN_REFUSED, arena, err);
+  return in_field(rc, "dataset", err);
+}
+
+static enum rc read_sampling(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  struct sampling_config *s = &c->sampling;
+  enum rc rc =
+      json_fields(v,
+                  FIELDS({.name = "temperature", .kind = FIELD_F64, .target = &s->temperature, .min = 0, .max = 100},
+                         {.name = "max_new_tokens",
+                          .kind = FIELD_I32,
+                          .target = &s->max_new_tokens,
+                          .min = 1,
+                          .max = LIMIT_NEW_TOKENS},
+                         {.name = "stop_token_ids",
+                          .kind = FIELD_I32_ARRAY,
+                          .target = &s->stop_token_ids,
+                          .min = 0,
+                          .max = LIMIT_VOCABULARY,
+                          .count_max = LIMIT_STOP_TOKENS}),
+                  UNKNOWN_REFUSED, arena, err);
+  return in_field(rc, "sampling", err);
+}
+
+static enum rc read_verifier(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  const char *kind = verifier_names[c->verifier];
+  int index = 0;
+  enum rc rc = json_fields(v,
+                           FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32},
+                                  {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = &c->shuffle_rewards}),
+                           UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = name_index(&index, kind, verifier_names, 3, "kind", err);
+  if (rc == RC_OK) c->verifier = (enum verifier_kind)index;
+  return in_field(rc, "verifier", err);
+}
+
+static enum rc read_advantage(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  const char *kind = advantage_names[c->advantage];
+  int index = 0;
+  enum rc rc =
+      json_fields(v,
+                  FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32},
+                         {.name = "epsilon", .kind = FIELD_F64, .target = &c->advantage_epsilon, .min = 0, .max = 1}),
+                  UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = name_index(&index, kind, advantage_names, 4, "kind", err);
+  if (rc == RC_OK) c->advantage = (enum advantage_kind)index;
+  return in_field(rc, "advantage", err);
+}
+
+static enum rc read_filter(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  const char *name = filter_names[c->zero_advantage];
+  int index = 0;
+  enum rc rc = json_fields(
+      v,
+      FIELDS(
+          {.name = "zero_advantage", .kind = FIELD_STRING, .target = &name, .min = 1, .max = 32},
+          {.name = "refill_max", .kind = FIELD_I32, .target = &c->refill_max, .min = 0, .max = LIMIT_GROUPS_PER_ROUND}),
+      UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = name_index(&index, name, filter_names, 3, "zero_advantage", err);
+  if (rc == RC_OK) c->zero_advantage = (enum filter_kind)index;
+  return in_field(rc, "filter", err);
+}
+
+static enum rc read_evaluation(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  enum rc rc = json_fields(
+      v,
+      FIELDS({.name = "path",
+              .kind = FIELD_STRING,
+              .target = &c->evaluation_path,
+              .required = true,
+              .min = 1,
+              .max = LIMIT_PATH_MAX - 1},
+             {.name = "every_rounds", .kind = FIELD_I32, .target = &c->evaluation_every, .min = 0, .max = LIMIT_ROUNDS},
+             {.name = "samples",
+              .kind = FIELD_I32,
+              .target = &c->evaluation_samples,
+              .min = 1,
+              .max = LIMIT_SAMPLES_PER_GROUP},
+             {.name = "temperature", .kind = FIELD_F64, .target = &c->evaluation_temperature, .min = 0, .max = 100},
+             {.name = "problems",
+              .kind = FIELD_I32,
+              .target = &c->evaluation_problems,
+              .min = 1,
+              .max = LIMIT_GROUPS_PER_ROUND}),
+      UNKNOWN_REFUSED, arena, err);
+  return in_field(rc, "evaluation", err);
+}
+
+static void set_defaults(struct run_config *c) {
+  *c = (struct run_config){.name = "",
+                           .mode = MODE_PIPELINED,
+                           .rounds = 100,
+                           .dataset_path = "",
+                           .dataset_shuffle = true,
+                           .groups_per_round = 64,
+                           .samples_per_group = 8,
+                           .sampling = {.temperature = 1.0, .max_new_tokens = 256},
+                           .verifier = VERIFIER_NUMERIC,
+                           .advantage = ADVANTAGE_GROUP,
+                           .advantage_epsilon = 1e-4,
+                           .evaluation_path = "",
+                           .evaluation_every = 0,
+                           .evaluation_samples = 1,
+                           .evaluation_problems = 64,
+                           .evaluation_temperature = 1.0,
+                           .frontier = FRONTIER_PRIORITY,
+                           .aging_ms = 30000,
+                           .group_timeout_ms = 1800000,
+                           .stage_timeout_ms = 10000,
+                           .publish_every = 1};
+  training_config_defaults(&c->training);
+}
+
+static bool is_objective(const struct run_config *c, const char *objective) {
+  return strcmp(c->training.objective, objective) == 0;
+}
+
+/* The fields that are one of a few words. */
+struct words {
+  const char *mode, *update, *frontier;
+};
+
+static enum rc read_words(struct run_config *c, const struct words *given, struct err *err) {
+  static const char *const update_names[] = {"strict", "minibatch"};
+  int mode = 0, update = 0, frontier = 0;
+  enum rc rc = name_index(&mode, given->mode, mode_names, 3, "mode", err);
+  if (rc == RC_OK) rc = name_index(&update, given->update, update_names, 2, "update", err);
+  if (rc == RC_OK) rc = name_index(&frontier, given->frontier, frontier_names, 3, "frontier", err);
+  if (rc == RC_OK && update != 0)
+    rc = err_set(err, RC_UNSUPPORTED, "update", "update 'minibatch' is not offered by this version; 'strict' is");
+  c->mode = (enum run_mode)mode;
+  c->frontier = (enum frontier_kind)frontier;
+  return rc;
+}
+
+/* What depends on more than one field. */
+static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *err) {
+  if (c->mode == MODE_INFLIGHT)
+    return err_set(err, RC_UNSUPPORTED, "mode",
+                   "mode 'inflight' is not offered by this version; 'sync' and 'pipelined' are");
+  bool evaluates = is_objective(c, "evaluate"), supervised = is_objective(c, "cross_entropy");
+  if (evaluates) c->rounds = 1;
+  if (evaluates || supervised) c->mode = MODE_SYNC; /* nothing to overlap */
+  if (c->refill_max == 0) c->refill_max = c->groups_per_round;
+  if (!evaluates && c->groups_per_round < 1)
+    return err_set(err, RC_INVALID, "groups_per_round",
+                   "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'",
+                   c->groups_per_round);
+  if (!evaluates && !supervised && !(c->sampling.temperature > 0)) {
+    return err_set(err, RC_INVALID, "sampling.temperature",
+                   "training needs a temperature above 0, so that log-probabilities can be repeated; got %g",
+                   c->sampling.temperature);
+  }
+  if (supervised) {
+    c->verifier = VERIFIER_NONE;
+    c->training.temperature = 1.0;
+  } else {
+    c->publish_every = 1;
+    c->training.temperature = c->sampling.temperature > 0 ? c->sampling.temperature : 1.0;
+  }
+  if (!evaluates && !supervised && c->verifier == VERIFIER_NONE)
+    return err_set(err, RC_INVALID, "verifier.kind", "reinforcement learning needs a verifier");
+  if (!c->evaluation_path[0]) c->evaluation_every = 0;
+  if (supervised && c->evaluation_every)
+    return err_set(err, RC_INVALID, "evaluation",
+                   "objective 'cross_entropy' has no evaluation; start a run with objective 'evaluate' afterwards");
+  if (!has_total_steps) c->training.total_steps = c->rounds;
+  return RC_OK;
+}
+
+enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
+  const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *filter = NULL,
+                    *training = NULL, *evaluation = NULL;
+  struct words words = {.mode = mode_names[MODE_PIPELINED], .update = "strict", .frontier = "priority"};
+  struct run_config *c = out;
+  set_defaults(c);
+  enum rc rc = json_fields(
+      body,
+      FIELDS(
+          {.name = "name", .kind = FIELD_STRING, .target = &c->name, .min = 0, .max = LIMIT_NAME_MAX - 1},
+          {.name = "mode", .kind = FIELD_STRING, .target = &words.mode, .min = 1, .max = 32},
+          {.name = "update", .kind = FIELD_STRING, .target = &words.update, .min = 1, .max = 32},
+          {.name = "frontier", .kind = FIELD_STRING, .target = &words.frontier, .min = 1, .max = 32},
+          {.name = "frontier_groups",
+           .kind = FIELD_I32,
+           .target = &c->frontier_groups,
+           .min = 0,
+           .max = LIMIT_GROUPS_PER_ROUND},
+          {.name = "aging_ms", .kind = FIELD_I32, .target = &c->aging_ms, .min = 1, .max = 86400000},
+          {.name = "group_timeout_ms", .kind = FIELD_I32, .target = &c->group_timeout_ms, .min = 100, .max = 86400000},
+          {.name = "seed", .kind = FIELD_U64, .target = &c->seed},
+          {.name = "rounds", .kind = FIELD_I32, .target = &c->rounds, .min = 1, .max = LIMIT_ROUNDS},
+          {.name = "dataset", .kind = FIELD_VALUE, .target = &dataset, .required = true},
+          {.name = "groups_per_round",
+           .kind = FIELD_I32,
+           .target = &c->groups_per_round,
+           .min = 0,
+           .max = LIMIT_GROUPS_PER_ROUND},
+          {.name = "samples_per_group",
+           .kind = FIELD_I32,
+           .target = &c->samples_per_group,
+           .min = 1,
+           .max = LIMIT_SAMPLES_PER_GROUP},
+          {.name = "lease_samples_max",
+           .kind = FIELD_I32,
+           .target = &c->lease_samples_max,
+           .min = 0,
+           .max = LIMIT_SAMPLES_PER_GROUP},
+          {.name = "sampling", .kind = FIELD_VALUE, .target = &sampling},
+          {.name = "verifier", .kind = FIELD_VALUE, .target = &verifier},
+          {.name = "advantage", .kind = FIELD_VALUE, .target = &advantage},
+          {.name = "filter", .kind = FIELD_VALUE, .target = &filter},
+          {.name = "training", .kind = FIELD_VALUE, .target = &training},
+          {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
+          {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
+          {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS}),
+      UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = read_words(c, &words, err);
+  if (rc == RC_OK) rc = read_dataset(c, dataset, arena, err);
+  if (rc == RC_OK && sampling) rc = read_sampling(c, sampling, arena, err);
+  if (rc == RC_OK && verifier) rc = read_verifier(c, verifier, arena, err);
+  if (rc == RC_OK && advantage) rc = read_advantage(c, advantage, arena, err);
+  if (rc == RC_OK && filter) rc = read_filter(c, filter, arena, err);
+  if (rc == RC_OK && training) rc = in_field(training_config_read(&c->training, training, arena, err), "training", err);
+  if (rc == RC_OK && evaluation) rc = read_evaluation(c, evaluation, arena, err);
+  if (rc == RC_OK) rc = resolve(c, training && json_get(training, "total_steps"), err);
+  return rc;
+}
+
+void run_config_write(const struct run_config *c, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "name", c->name);
+  json_kv_string(w, "mode", mode_names[c->mode]);
+  json_kv_string(w, "update", "strict");
+  json_kv_string(w, "frontier", frontier_names[c->frontier]);
+  json_kv_int(w, "frontier_groups", c->frontier_groups);
+  json_kv_int(w, "aging_ms", c->aging_ms);
+  json_kv_int(w, "group_timeout_ms", c->group_timeout_ms);
+  json_kv_u64(w, "seed", c->seed);
+  json_kv_int(w, "rounds", c->rounds);
+  json_key(w, "dataset");
+  json_object_begin(w);
+  json_kv_string(w, "path", c->dataset_path);
+  json_kv_bool(w, "shuffle", c->dataset_shuffle);
+  json_object_end(w);
+  json_kv_int(w, "groups_per_round", c->groups_per_round);
+  json_kv_int(w, "samples_per_group", c->samples_per_group);
+  json_kv_int(w, "lease_samples_max", c->lease_samples_max);
+  json_key(w, "sampling");
+  json_object_begin(w);
+  json_kv_f64(w, "temperature", c->sampling.temperature);
+  json_kv_int(w, "max_new_tokens", c->sampling.max_new_tokens);
+  json_kv_i32s(w, "stop_token_ids", c->sampling.stop_token_ids.items, c->sampling.stop_token_ids.count);
+  json_object_end(w);
+  json_key(w, "verifier");
+  json_object_begin(w);
+  json_kv_string(w, "kind", verifier_names[c->verifier]);
+  json_kv_bool(w, "shuffle_rewards", c->shuffle_rewards);
+  json_object_end(w);
+  json_key(w, "advantage");
+  json_object_begin(w);
+  json_kv_string(w, "kind", advantage_names[c->advantage]);
+  json_kv_f64(w, "epsilon", c->advantage_epsilon);
+  json_object_end(w);
+  json_key(w, "filter");
+  json_object_begin(w);
+  json_kv_string(w, "zero_advantage", filter_names[c->zero_advantage]);
+  json_kv_int(w, "refill_max", c->refill_max);
+  json_object_end(w);
+  json_key(w, "training");
+  training_config_write(&c->training, w);
+  if (c->evaluation_path[0]) {
+    json_key(w, "evaluation");
+    json_object_begin(w);
+    json_kv_string(w, "path", c->evaluation_path);
+    json_kv_int(w, "every_rounds", c->evaluation_every);
+    json_kv_int(w, "samples", c->evaluation_samples);
+    json_kv_f64(w, "temperature", c->evaluation_temperature);
+    json_kv_int(w, "problems", c->evaluation_problems);
+    json_object_end(w);
+  }
+  json_kv_int(w, "stage_timeout_ms", c->stage_timeout_ms);
+  json_kv_int(w, "publish_every", c->publish_every);
+  json_object_end(w);
+}
+
+void run_config_hash(const struct run_config *c, struct digest *out) {
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  json_writer_init(&w, &text);
+  run_config_write(c, &w);
+  digest_of(out, text.data, text.len);
+  buf_free(&text);
+}

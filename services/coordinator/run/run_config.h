@@ -1,0 +1,70 @@
+/* A run's configuration: JSON in, defaults resolved, every field bounded, unknown keys refused; stored resolved, and
+ * hashed.
+ *
+ * Called by route_runs.c (an HTTP thread) and, on the stored text, by run_context.c: what was written must be read
+ * back to the same hash.  Strings live in the caller's arena.  It knows no database and no files; whether the dataset
+ * exists is run_context.c's question. */
+#ifndef LEASEHOLD_COORDINATOR_RUN_RUN_CONFIG_H
+#define LEASEHOLD_COORDINATOR_RUN_RUN_CONFIG_H
+
+#include "common/base/digest.h"
+#include "common/json/json.h"
+#include "common/model/learning/loss.h"
+#include "common/wire/training.h"
+#include "services/coordinator/decide/frontier.h"
+
+enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT }; /* inflight is refused with 501 */
+enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
+enum verifier_kind { VERIFIER_NUMERIC, VERIFIER_COUNTDOWN, VERIFIER_NONE };
+
+struct sampling_config {
+  double temperature; /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */
+  int32_t max_new_tokens;
+  struct json_i32s stop_token_ids; /* empty: the model's eos ids */
+};
+
+struct run_config {
+  const char *name;   /* free text, "" */
+  enum run_mode mode; /* "pipelined"; cross_entropy and evaluate runs are "sync" */
+  /* "update": "strict", one optimizer step a round over all its groups; "minibatch" is refused with 501 */
+  uint64_t seed;
+  int32_t rounds;           /* "evaluate": 1 */
+  const char *dataset_path; /* "dataset": {"path", "shuffle"}; relative to the coordinator's data directory */
+  bool dataset_shuffle;
+  int32_t groups_per_round;  /* R; cross_entropy: gradient units per step; evaluate: 0 means the whole dataset */
+  int32_t samples_per_group; /* G; cross_entropy: sequences per unit */
+  int32_t lease_samples_max; /* a lease holds at most this many samples; 0: a whole group */
+  struct sampling_config sampling;
+  enum verifier_kind verifier;   /* "verifier": {"kind": "numeric"|"countdown"|"none", "shuffle_rewards": false} */
+  bool shuffle_rewards;          /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
+  enum advantage_kind advantage; /* "advantage": {"kind", "epsilon"} */
+  double advantage_epsilon;
+  /* "filter": {"zero_advantage": "keep"|"shrink"|"refill", "refill_max"}: what becomes of a group whose advantages are
+   * all zero.  keep: trained on, with a gradient of zero; shrink: left out of the step and its denominator; refill: left
+   * out, and the next prompt in dataset order is added to the round, refill_max times at most (0: groups_per_round). */
+  enum filter_kind zero_advantage;
+  int32_t refill_max;
+  struct training_config training; /* "training": {...}; its objective decides what the run is */
+  /* "evaluation": {"path", "every_rounds", "samples", "temperature", "problems"}: extra groups, sampled and verified,
+   * never trained on. absent: evaluation_every 0 */
+  const char *evaluation_path;
+  int32_t evaluation_every, evaluation_samples, evaluation_problems;
+  double evaluation_temperature;
+  /* dispatch: order only, never membership.  "frontier": "priority"|"gate"|"off"; "frontier_groups": its size, 0: from
+   * the trainer's measured drain rate; "aging_ms": a group that waits longer goes first */
+  enum frontier_kind frontier;
+  int32_t frontier_groups, aging_ms;
+  int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */
+  int32_t stage_timeout_ms; /* pushing a version to one server */
+  /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
+  int32_t publish_every;
+};
+
+/* Strings and arrays live in the arena. */
+enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err);
+/* The resolved configuration, every key present, in a fixed order. */
+void run_config_write(const struct run_config *c, struct json_writer *w);
+/* SHA-256 of run_config_write's bytes. */
+void run_config_hash(const struct run_config *c, struct digest *out);
+
+#endif

@@ -1,0 +1,49 @@
+/* What a run needs besides the database: its parsed configuration, the tokenizer, the datasets.
+ *
+ * Made by the driver's thread, then immutable but for the two caches of dataset order, one per thread; shared by the
+ * driver and the writer by counting references, freed by whoever lets go last.  Made again from the stored
+ * configuration after a restart, so it must not hold anything that the database, the trainer's files and the data
+ * directory do not. */
+#ifndef LEASEHOLD_COORDINATOR_RUN_RUN_CONTEXT_H
+#define LEASEHOLD_COORDINATOR_RUN_RUN_CONTEXT_H
+
+#include <stdatomic.h>
+
+#include "common/base/arena.h"
+#include "services/coordinator/run/dataset.h"
+#include "services/coordinator/run/run_config.h"
+
+struct run_context {
+  atomic_int users;
+  int64_t run;
+  struct arena arena; /* config and stop ids */
+  struct run_config config;
+  struct tokenizer *tokenizer;
+  struct dataset *dataset, *evaluation; /* evaluation NULL: none */
+  int32_t vocabulary;                   /* the model's: sampled ids lie below */
+  struct json_i32s stop_token_ids;
+  struct dataset_order writer_order, driver_order;
+};
+
+/* The model's files, as the trainer serves them; generation_config may be empty. */
+struct model_files {
+  struct buf config, tokenizer, generation_config;
+};
+
+/* config_text: the stored, resolved configuration. Dataset paths are resolved inside data_dir. */
+enum rc run_context_create(struct run_context **out, int64_t run, const char *config_text,
+                           const struct model_files *files, const char *data_dir, struct err *err);
+struct run_context *run_context_keep(struct run_context *c);
+void run_context_release(struct run_context *c); /* NULL is fine */
+
+bool run_trains_on_rollouts(const struct run_config *c); /* grpo, reinforce, ppo, gspo */
+bool run_is_supervised(const struct run_config *c);      /* cross_entropy */
+bool run_evaluates(const struct run_config *c);          /* evaluate */
+/* Are the weights that round makes pushed to the servers? */
+bool run_publishes(const struct run_config *c, int64_t round);
+
+/* data_dir/path into out: RC_INVALID unless it is an existing regular file that lies inside data_dir. */
+enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const char *path, const char *field,
+                          struct err *err);
+
+#endif

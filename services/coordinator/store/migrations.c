@@ -1,0 +1,242 @@
+/* The schema: see migrations.h.
+ *
+ *   runs -< rounds -< groups -< samples -1- rollouts (tokens, log-probabilities, text)
+ *     |       |          |         +-< segments, spans
+ *     |       |          +-< refills
+ *     |       +-< batches, contributions, evaluations
+ *     |       +-< cause_times
+ *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
+ *
+ * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds, but leases.deadline_ms, which
+ * is monotonic and means something only within its epoch. leases.version_min and version_max, spans, segments and
+ * refills are what the pipelined and inflight modes need. */
+#include "services/coordinator/store/migrations.h"
+
+#include <inttypes.h>
+
+static const char *const steps[] = {
+    /* 1 */
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;"
+    "INSERT INTO meta VALUES ('epoch', 0), ('trainer_fence', 0);"
+
+    "CREATE TABLE workers ("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, kind INTEGER NOT NULL, url TEXT NOT NULL, slots "
+    "INTEGER NOT NULL, epoch INTEGER NOT NULL, fence INTEGER NOT NULL,"
+    "  live INTEGER NOT NULL, ready INTEGER NOT NULL DEFAULT 0, draining INTEGER NOT NULL DEFAULT 0, loaded_digest "
+    "BLOB, slots_busy INTEGER NOT NULL DEFAULT 0,"
+    "  busy_slot_us INTEGER NOT NULL DEFAULT 0, tokens_sampled INTEGER NOT NULL DEFAULT 0, registered_ms INTEGER NOT "
+    "NULL, seen_ms INTEGER NOT NULL, gone_ms INTEGER, gone_reason TEXT) STRICT;"
+    "CREATE INDEX workers_live ON workers (live, kind, id);"
+
+    "CREATE TABLE runs ("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, state INTEGER NOT NULL, error TEXT, mode INTEGER NOT "
+    "NULL, objective TEXT NOT NULL, config TEXT NOT NULL,"
+    "  config_hash BLOB NOT NULL, rounds INTEGER NOT NULL, seed TEXT NOT NULL, created_ms INTEGER NOT NULL, started_ms "
+    "INTEGER, ended_ms INTEGER,"
+    "  busy_slot_us INTEGER NOT NULL DEFAULT 0, slot_window_us INTEGER NOT NULL DEFAULT 0, leases_granted INTEGER NOT "
+    "NULL DEFAULT 0, leases_lost INTEGER NOT NULL DEFAULT 0,"
+    "  results_refused INTEGER NOT NULL DEFAULT 0) STRICT;"
+    "CREATE INDEX runs_state ON runs (state, id);"
+
+    "CREATE TABLE versions ("
+    "  run INTEGER NOT NULL REFERENCES runs (id), version INTEGER NOT NULL, state INTEGER NOT NULL, digest BLOB NOT "
+    "NULL, published INTEGER NOT NULL, step TEXT, created_ms INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, version)) STRICT, WITHOUT ROWID;"
+    "CREATE UNIQUE INDEX versions_one_current ON versions (run) WHERE state = 1;"
+
+    "CREATE TABLE pushes ("
+    "  run INTEGER NOT NULL, version INTEGER NOT NULL, worker TEXT NOT NULL, staged INTEGER NOT NULL, digest BLOB, "
+    "error TEXT,"
+    "  PRIMARY KEY (run, version, worker), FOREIGN KEY (run, version) REFERENCES versions (run, version)) STRICT, "
+    "WITHOUT ROWID;"
+
+    "CREATE TABLE rounds ("
+    "  run INTEGER NOT NULL REFERENCES runs (id), round INTEGER NOT NULL, state INTEGER NOT NULL, version INTEGER NOT "
+    "NULL, exact INTEGER NOT NULL DEFAULT 1,"
+    "  opened_ms INTEGER NOT NULL, generated_ms INTEGER, submitted_ms INTEGER, trained_ms INTEGER, step_begun_ms "
+    "INTEGER, published_ms INTEGER,"
+    "  groups_open INTEGER NOT NULL, groups_trained INTEGER NOT NULL DEFAULT 0, groups_filtered INTEGER NOT NULL "
+    "DEFAULT 0, sampled_tokens INTEGER NOT NULL DEFAULT 0,"
+    "  reward_mean REAL, well_formed_mean REAL, completion_tokens_mean REAL, denominator REAL,"
+    "  trained_tokens INTEGER NOT NULL DEFAULT 0, loss_sum REAL NOT NULL DEFAULT 0, entropy_sum REAL NOT NULL DEFAULT "
+    "0, compute_us INTEGER NOT NULL DEFAULT 0,"
+    "  logprob_max_abs_diff REAL NOT NULL DEFAULT 0, logprob_unequal INTEGER NOT NULL DEFAULT 0,"
+    "  digest BLOB, grad_norm REAL, lr REAL, skipped INTEGER, step_us INTEGER, checkpoint_us INTEGER, push_us INTEGER, "
+    "finished INTEGER NOT NULL DEFAULT 0,"
+    "  PRIMARY KEY (run, round), FOREIGN KEY (run, version) REFERENCES versions (run, version)) STRICT, WITHOUT ROWID;"
+
+    "CREATE TABLE groups ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, ordinal INTEGER NOT NULL, state INTEGER NOT NULL, purpose INTEGER "
+    "NOT NULL, reason TEXT, dataset_index INTEGER NOT NULL,"
+    "  sample_count INTEGER NOT NULL, samples_open INTEGER NOT NULL, batch INTEGER, tokens INTEGER NOT NULL DEFAULT 0, "
+    "digest BLOB, sealed_ms INTEGER,"
+    "  prompt_ids BLOB NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, extra TEXT NOT NULL,"
+    "  PRIMARY KEY (run, round, ordinal), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT;"
+
+    "CREATE TABLE refills ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, ordinal INTEGER NOT NULL, replaces INTEGER NOT NULL, "
+    "dataset_ordinal INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, ordinal), FOREIGN KEY (run, round, ordinal) REFERENCES groups (run, round, ordinal)) "
+    "STRICT, WITHOUT ROWID;"
+
+    "CREATE TABLE samples ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, state "
+    "INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0,"
+    "  worker INTEGER, tokens INTEGER NOT NULL DEFAULT 0, finish INTEGER, reward REAL, advantage REAL, well_formed "
+    "INTEGER, version_first INTEGER, version_last INTEGER, digest BLOB, detail TEXT,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups "
+    "(run, round, ordinal)) STRICT, WITHOUT ROWID;"
+    "CREATE INDEX samples_waiting ON samples (run, round, group_ordinal, sample) WHERE state = 0;"
+
+    "CREATE TABLE rollouts ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, partial "
+    "INTEGER NOT NULL, token_ids BLOB NOT NULL, logprobs BLOB NOT NULL, text BLOB,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample), FOREIGN KEY (run, round, group_ordinal, sample) REFERENCES "
+    "samples (run, round, group_ordinal, sample)) STRICT;"
+
+    "CREATE TABLE segments ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, start "
+    "INTEGER NOT NULL, count INTEGER NOT NULL, loss_mask INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample, start), FOREIGN KEY (run, round, group_ordinal, sample) "
+    "REFERENCES samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE spans ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, start "
+    "INTEGER NOT NULL, count INTEGER NOT NULL, version INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample, start), FOREIGN KEY (run, round, group_ordinal, sample) "
+    "REFERENCES samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
+
+    "CREATE TABLE leases ("
+    "  id TEXT NOT NULL, fence INTEGER NOT NULL, run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER "
+    "NOT NULL, sample_first INTEGER NOT NULL, sample_count INTEGER NOT NULL,"
+    "  worker INTEGER NOT NULL REFERENCES workers (id), state INTEGER NOT NULL, epoch INTEGER NOT NULL, version_min "
+    "INTEGER NOT NULL, version_max INTEGER NOT NULL, digest BLOB NOT NULL,"
+    "  granted_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, ended_ms INTEGER, content BLOB,"
+    "  PRIMARY KEY (id, fence), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, ordinal)) "
+    "STRICT, WITHOUT ROWID;"
+    "CREATE INDEX leases_granted ON leases (worker, deadline_ms) WHERE state = 0;"
+
+    "CREATE TABLE batches ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0, groups "
+    "INTEGER NOT NULL, tokens INTEGER NOT NULL, submitted_ms INTEGER, done_ms INTEGER,"
+    "  loss REAL, entropy_sum REAL, trained_tokens INTEGER, compute_us INTEGER, poisoned INTEGER, logprob_max_abs_diff "
+    "REAL, logprob_unequal INTEGER,"
+    "  PRIMARY KEY (run, round, number), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
+    "ROWID;"
+
+    "CREATE TABLE contributions ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, worker INTEGER NOT NULL REFERENCES workers (id), samples INTEGER "
+    "NOT NULL, tokens INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, worker), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
+    "ROWID;"
+
+    "CREATE TABLE evaluations ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, version INTEGER NOT NULL, problems INTEGER NOT NULL, samples "
+    "INTEGER NOT NULL, accuracy REAL NOT NULL, well_formed REAL NOT NULL, at_ms INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
+
+    "CREATE TABLE incidents ("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, run INTEGER REFERENCES runs (id), kind TEXT NOT "
+    "NULL, subject TEXT NOT NULL, detail TEXT NOT NULL) STRICT;"
+
+    "CREATE TABLE events ("
+    "  id INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL REFERENCES runs (id), type TEXT NOT NULL, data TEXT "
+    "NOT NULL, at_ms INTEGER NOT NULL) STRICT;"
+    "CREATE INDEX events_run ON events (run, id);",
+    /* 2: what GET /v1/runs/{id} would otherwise count over all samples of a run, each time; and the newest trainer */
+    "ALTER TABLE rounds ADD COLUMN stale_groups INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE rounds SET stale_groups = (SELECT count(*) FROM groups g WHERE g.run = rounds.run AND g.round = "
+    "rounds.round AND g.state = 3 AND g.purpose = 0 AND (EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND "
+    "s.round = g.round AND s.group_ordinal = g.ordinal AND (s.version_first <> rounds.version OR s.version_last <> "
+    "rounds.version)) OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = "
+    "g.ordinal AND p.version <> rounds.version))) WHERE state = 4;"
+    "CREATE INDEX workers_kind ON workers (kind, id);"
+    "CREATE INDEX rounds_open ON rounds (run, round) WHERE state = 0;"
+    "CREATE INDEX rounds_unfinished ON rounds (run, round) WHERE finished = 0;",
+    /* 3: pipelined rounds.  dataset_first: where in dataset order the round begins (null: round * groups, from before
+     * refills); leased_ms: first grant, from which a group's time-out counts; waiting_ms: since when it has had waiting
+     * samples; overtaken_ms: since when others go before it (frontier.h; all wall-clock); samples_waiting, done_samples, done_tokens: what dispatch orders by. */
+    "ALTER TABLE rounds ADD COLUMN dataset_first INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN groups_refilled INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN groups_failed INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN verify_us INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN logprob_us INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE batches ADD COLUMN logprob_us INTEGER;"
+    "ALTER TABLE groups ADD COLUMN samples_waiting INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE groups ADD COLUMN done_samples INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE groups ADD COLUMN done_tokens INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE groups ADD COLUMN leased_ms INTEGER;"
+    "ALTER TABLE groups ADD COLUMN waiting_ms INTEGER;"
+    "ALTER TABLE groups ADD COLUMN overtaken_ms INTEGER;"
+    "UPDATE groups SET samples_waiting = (SELECT count(*) FROM samples s WHERE s.run = groups.run AND s.round = "
+    "groups.round AND s.group_ordinal = groups.ordinal AND s.state = 0), done_samples = sample_count - samples_open, "
+    "leased_ms = unixepoch() * 1000, waiting_ms = unixepoch() * 1000 WHERE state = 0;"
+    "CREATE INDEX groups_open ON groups (run, round, ordinal) WHERE state = 0;"
+    "CREATE INDEX groups_waiting ON groups (run, round, ordinal) WHERE state = 0 AND samples_waiting > 0;"
+    "CREATE INDEX groups_arrived ON groups (run, round, purpose, waiting_ms, ordinal) WHERE state = 0 AND "
+    "samples_waiting > 0;"
+    "CREATE INDEX groups_sealed ON groups (run, round, sealed_ms, ordinal) WHERE state = 1;"
+    "CREATE INDEX groups_batch ON groups (run, round, batch, ordinal) WHERE batch IS NOT NULL;",
+    /* 4: bubble accounting (intervals.h).  intervals.items: INTERVAL_PACKED_BYTES each; worker 0: the coordinator.
+     * cause_times.actor: 0 the trainer, 1 all generation-servers together. */
+    "CREATE TABLE intervals (id INTEGER PRIMARY KEY, worker INTEGER NOT NULL, begin_us INTEGER NOT NULL, end_us "
+    "INTEGER "
+    "NOT NULL, items BLOB NOT NULL) STRICT;"
+    "CREATE INDEX intervals_worker ON intervals (worker, end_us);"
+    "CREATE TABLE cause_times ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, actor INTEGER NOT NULL, fill_us INTEGER NOT NULL, starved_us "
+    "INTEGER "
+    "NOT NULL, logprob_us INTEGER NOT NULL, compute_us INTEGER NOT NULL, step_us INTEGER NOT NULL, checkpoint_us "
+    "INTEGER "
+    "NOT NULL, push_us INTEGER NOT NULL, load_us INTEGER NOT NULL, idle_us INTEGER NOT NULL, slot_busy_us INTEGER NOT "
+    "NULL, slot_window_us INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, actor), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
+    "CREATE INDEX rounds_opened ON rounds (opened_ms, run, round);"
+    "ALTER TABLE workers ADD COLUMN clock_skew_ms INTEGER;",
+    /* 5: how far trainer and samplers differ (mismatch.h) and why a round is not exact (exactness.h).  Sums are over
+     * tokens with a finite difference; batches.worker is the trainer that computed it. */
+    "ALTER TABLE workers ADD COLUMN exactness INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE batches ADD COLUMN worker INTEGER;"
+    "ALTER TABLE batches ADD COLUMN logprob_nonfinite INTEGER;"
+    "ALTER TABLE batches ADD COLUMN logprob_abs_sum REAL;"
+    "ALTER TABLE batches ADD COLUMN logprob_k1_sum REAL;"
+    "ALTER TABLE batches ADD COLUMN logprob_k3_sum REAL;"
+    "ALTER TABLE rounds ADD COLUMN inexact_reason TEXT;"
+    "ALTER TABLE rounds ADD COLUMN logprob_nonfinite INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN logprob_abs_sum REAL NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN logprob_k1_sum REAL NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN logprob_k3_sum REAL NOT NULL DEFAULT 0;"
+    "UPDATE rounds SET inexact_reason = 'not recorded' WHERE exact = 0;"
+    "UPDATE rounds SET logprob_abs_sum = 9e999, logprob_k1_sum = 9e999, logprob_k3_sum = 9e999 WHERE logprob_unequal > "
+    "0;", /* not recorded either */
+    /* 6: fabrics (null: none), and the way of a push: enum push_way */
+    "ALTER TABLE workers ADD COLUMN fabric TEXT;"
+    "ALTER TABLE workers ADD COLUMN fabric_kind TEXT;"
+    "ALTER TABLE workers ADD COLUMN fabric_place INTEGER;"
+    "ALTER TABLE pushes ADD COLUMN way INTEGER NOT NULL DEFAULT 0;",
+};
+
+int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }
+
+enum rc migrations_apply(struct store *s, struct err *err) {
+  int64_t at = 0;
+  enum rc rc = store_script(
+      s, "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied_ms INTEGER NOT NULL) STRICT",
+      err);
+  if (rc == RC_OK) rc = store_int(s, &at, err, "SELECT max(version) FROM schema_version", NO_BINDS);
+  if (rc != RC_OK) return rc;
+  if (at > migrations_newest()) {
+    return err_set(err, RC_UNSUPPORTED, NULL,
+                   "the database has schema version %" PRId64
+                   ", this coordinator knows up to %d: it was made by a newer one",
+                   at, migrations_newest());
+  }
+  for (int step = (int)at + 1; step <= migrations_newest() && rc == RC_OK; step++) {
+    rc = store_script(s, "BEGIN IMMEDIATE", err);
+    if (rc == RC_OK) rc = store_script(s, steps[step - 1], err);
+    if (rc == RC_OK)
+      rc = store_exec(s, err, "INSERT INTO schema_version VALUES (?1, unixepoch() * 1000)", BINDS(b_int(step)));
+    if (rc == RC_OK) rc = store_script(s, "COMMIT", err);
+    if (rc != RC_OK && store_in_transaction(s)) store_script(s, "ROLLBACK", NULL);
+  }
+  return rc;
+}

@@ -1,0 +1,19 @@
+/* Read-only connections for GET handlers and the driver: a handler takes one, reads in one snapshot, gives it back.
+ *
+ * Any thread; the pool's lock is held for list operations only.  Connections are opened when first needed and kept,
+ * 32 at most, beyond that 429.  A reader never blocks the writer (WAL) but keeps its log from being cut, so a
+ * snapshot must not be held across a wait or a call to the trainer. */
+#ifndef LEASEHOLD_COORDINATOR_STORE_READERS_H
+#define LEASEHOLD_COORDINATOR_STORE_READERS_H
+
+#include "services/coordinator/store/store.h"
+
+struct readers;
+enum rc readers_create(struct readers **out, const char *db_path, struct err *err);
+void readers_destroy(struct readers *r); /* all given back; NULL is fine */
+/* Begins a snapshot.  At most 32 at once: RC_FULL beyond. */
+enum rc readers_take(struct readers *r, struct store **out, struct err *err);
+/* Ends it. */
+void readers_give(struct readers *r, struct store *s); /* NULL is fine */
+
+#endif

@@ -1,0 +1,249 @@
+/* See round_view.h. */
+#include "services/coordinator/views/round_view.h"
+
+#include <math.h>
+
+#include "services/coordinator/store/ids.h"
+
+#define ROUND_COLUMNS                                                                                               \
+  "r.round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, "      \
+  "completion_tokens_mean, loss_sum, denominator, entropy_sum, grad_norm, "                                         \
+  "lr, skipped, exact, inexact_reason, logprob_max_abs_diff, logprob_unequal, logprob_nonfinite, logprob_abs_sum, " \
+  "logprob_k1_sum, logprob_k3_sum, opened_ms, generated_ms, submitted_ms, trained_ms, "                             \
+  "r.step_us, r.checkpoint_us, r.push_us, published_ms, sampled_tokens, t.fill_us + t.starved_us, t.logprob_us + "  \
+  "t.compute_us, p.slot_busy_us, nullif(p.slot_window_us, 0), iif(groups_trained > 0, submitted_ms, NULL), "        \
+  "iif(groups_trained > 0, trained_ms, NULL)"
+/* t: the trainer's times, p: the pool's; null when they were not told. */
+#define ROUND_TABLES                                                                                         \
+  " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = 0 LEFT JOIN " \
+  "cause_times p ON p.run = r.run AND p.round = r.round AND p.actor = 1 "
+
+enum {
+  C_ROUND,
+  C_VERSION,
+  C_DIGEST,
+  C_REWARD,
+  C_FORMED,
+  C_GROUPS,
+  C_FILTERED,
+  C_TOKENS,
+  C_COMPLETION,
+  C_LOSS,
+  C_DENOMINATOR,
+  C_ENTROPY,
+  C_GRAD,
+  C_LR,
+  C_SKIPPED,
+  C_EXACT,
+  C_REASON,
+  C_DIFF,
+  C_UNEQUAL,
+  C_NONFINITE,
+  C_ABS_SUM,
+  C_K1_SUM,
+  C_K3_SUM,
+  C_OPENED,
+  C_GENERATED,
+  C_SUBMITTED,
+  C_TRAINED,
+  C_STEP,
+  C_CHECKPOINT,
+  C_PUSH,
+  C_PUBLISHED,
+  C_SAMPLED,
+  C_WAIT,
+  C_WORK,
+  C_SLOT_BUSY,
+  C_SLOT_WINDOW,
+  C_DISPATCHED,
+  C_TRAINING_END
+};
+
+void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) {
+  json_kv_f64(w, key, rows_null(q, column) ? NAN : rows_real(q, column));
+}
+
+void json_kv_column_int(struct json_writer *w, const char *key, const struct rows *q, int column) {
+  if (!rows_null(q, column)) {
+    json_kv_int(w, key, rows_int(q, column));
+    return;
+  }
+  json_key(w, key);
+  json_write_null(w);
+}
+
+static void kv_difference(struct json_writer *w, const char *key, const struct rows *q, int later, int earlier) {
+  json_key(w, key);
+  if (rows_null(q, later) || rows_null(q, earlier))
+    json_write_null(w);
+  else
+    json_write_int(w, rows_int(q, later) - rows_int(q, earlier));
+}
+
+static void kv_ms(struct json_writer *w, const char *key, const struct rows *q, int column, int64_t more_us) {
+  json_kv_f64(w, key, rows_null(q, column) ? NAN : (double)(rows_int(q, column) + more_us) / 1000);
+}
+
+double ratio_of(double part, double whole) { return whole > 0 ? part / whole : NAN; }
+
+static double difference(const struct rows *q, int later, int earlier) {
+  return rows_null(q, later) || rows_null(q, earlier) ? NAN : (double)(rows_int(q, later) - rows_int(q, earlier));
+}
+
+/* Defined in openapi/coordinator.yaml. */
+static void ratios_write(struct json_writer *w, const struct rows *q) {
+  const double wait = rows_null(q, C_WAIT) ? NAN : rows_real(q, C_WAIT), work = rows_real(q, C_WORK);
+  kv_difference(w, "window_ms", q, C_PUBLISHED, C_OPENED);
+  kv_difference(w, "window_without_publish_ms", q, C_TRAINING_END, C_OPENED);
+  json_kv_f64(w, "trainer_waiting_ratio", ratio_of(wait, wait + work));
+  json_kv_f64(w, "trainer_first_dispatch_ratio",
+              ratio_of(difference(q, C_DISPATCHED, C_OPENED), difference(q, C_PUBLISHED, C_OPENED)));
+  json_kv_f64(w, "generation_idle_ratio",
+              rows_null(q, C_SLOT_WINDOW) ? NAN : fmax(0, 1 - rows_real(q, C_SLOT_BUSY) / rows_real(q, C_SLOT_WINDOW)));
+}
+
+void mismatch_write(struct json_writer *w, const struct mismatch *m, int64_t tokens) {
+  json_kv_f64(w, "logprob_max_abs_diff", m->max_abs);
+  json_kv_f64(w, "logprob_mean_abs_diff", mismatch_mean(m->abs_sum, m->nonfinite, tokens));
+  json_kv_f64(w, "logprob_kl_k1", mismatch_mean(m->k1_sum, m->nonfinite, tokens));
+  json_kv_f64(w, "logprob_kl_k3", mismatch_mean(m->k3_sum, m->nonfinite, tokens));
+  json_kv_int(w, "logprob_unequal", m->unequal);
+  json_kv_int(w, "logprob_nonfinite", m->nonfinite);
+}
+
+static void round_write(struct json_writer *w, const struct rows *q) {
+  struct digest digest;
+  char hex[DIGEST_HEX_MAX];
+  bool has = rows_digest(q, C_DIGEST, &digest);
+  digest_hex(hex, &digest);
+  json_object_begin(w);
+  json_kv_int(w, "round", rows_int(q, C_ROUND));
+  json_kv_int(w, "version", rows_int(q, C_VERSION));
+  json_kv_string(w, "digest", has ? hex : NULL);
+  json_kv_column_real(w, "reward_mean", q, C_REWARD);
+  json_kv_column_real(w, "well_formed_mean", q, C_FORMED);
+  json_kv_int(w, "groups", rows_int(q, C_GROUPS));
+  json_kv_int(w, "filtered", rows_int(q, C_FILTERED));
+  json_kv_int(w, "tokens", rows_int(q, C_TOKENS));
+  json_kv_int(w, "sampled_tokens", rows_int(q, C_SAMPLED));
+  json_kv_column_real(w, "completion_tokens_mean", q, C_COMPLETION);
+  json_kv_f64(w, "loss", ratio_of(rows_real(q, C_LOSS), rows_real(q, C_DENOMINATOR)));
+  json_kv_f64(w, "entropy", ratio_of(rows_real(q, C_ENTROPY), rows_real(q, C_TOKENS)));
+  json_kv_column_real(w, "grad_norm", q, C_GRAD);
+  json_kv_column_real(w, "lr", q, C_LR);
+  json_kv_bool(w, "skipped", rows_int(q, C_SKIPPED) != 0);
+  json_kv_bool(w, "exact", rows_int(q, C_EXACT) != 0);
+  json_kv_string(w, "inexact_reason", rows_null(q, C_REASON) ? NULL : rows_text(q, C_REASON, NULL));
+  const struct mismatch d = {.unequal = rows_int(q, C_UNEQUAL),
+                             .nonfinite = rows_int(q, C_NONFINITE),
+                             .max_abs = rows_real(q, C_DIFF),
+                             .abs_sum = rows_real(q, C_ABS_SUM),
+                             .k1_sum = rows_real(q, C_K1_SUM),
+                             .k3_sum = rows_real(q, C_K3_SUM)};
+  mismatch_write(w, &d, rows_int(q, C_TOKENS));
+  kv_difference(w, "generate_ms", q, C_GENERATED, C_OPENED);
+  kv_difference(w, "train_ms", q, C_TRAINED, C_SUBMITTED);
+  kv_ms(w, "step_ms", q, C_STEP, rows_int(q, C_CHECKPOINT));
+  kv_ms(w, "publish_ms", q, C_PUSH, 0);
+  kv_difference(w, "round_ms", q, C_PUBLISHED, C_OPENED);
+  ratios_write(w, q);
+  json_object_end(w);
+}
+
+enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_t from, int64_t limit, bool newest,
+                     struct err *err) {
+  struct rows q;
+  bool row;
+  enum rc rc;
+  if (newest) {
+    rc = store_query(s, &q, err,
+                     "SELECT * FROM (SELECT " ROUND_COLUMNS ROUND_TABLES
+                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = 4 ORDER BY r.round DESC LIMIT ?3) ORDER BY 1",
+                     BINDS(b_int(run), b_int(from), b_int(limit)));
+  } else {
+    rc = store_query(s, &q, err,
+                     "SELECT " ROUND_COLUMNS ROUND_TABLES
+                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = 4 ORDER BY r.round LIMIT ?3",
+                     BINDS(b_int(run), b_int(from), b_int(limit)));
+  }
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) round_write(w, &q);
+  rows_end(&q);
+  return rc;
+}
+
+enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err) {
+  struct rows q;
+  struct json_writer w;
+  *found = false;
+  json_writer_init(&w, out);
+  enum rc rc = store_query(s, &q, err, "SELECT " ROUND_COLUMNS ROUND_TABLES "WHERE r.run = ?1 AND r.round = ?2",
+                           BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) rc = rows_next(&q, found, err);
+  if (rc == RC_OK && *found) round_write(&w, &q);
+  rows_end(&q);
+  return rc;
+}
+
+static void evaluation_write(struct json_writer *w, const struct rows *q) {
+  json_object_begin(w);
+  json_kv_int(w, "round", rows_int(q, 0));
+  json_kv_int(w, "version", rows_int(q, 1));
+  json_kv_int(w, "problems", rows_int(q, 2));
+  json_kv_int(w, "samples", rows_int(q, 3));
+  json_kv_f64(w, "accuracy", rows_real(q, 4));
+  json_kv_f64(w, "well_formed", rows_real(q, 5));
+  json_object_end(w);
+}
+
+enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
+  struct rows q;
+  bool row;
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 ORDER BY round",
+      BINDS(b_int(run)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) evaluation_write(w, &q);
+  rows_end(&q);
+  return rc;
+}
+
+enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err) {
+  struct rows q;
+  struct json_writer w;
+  *found = false;
+  json_writer_init(&w, out);
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 AND round = ?2",
+      BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) rc = rows_next(&q, found, err);
+  if (rc == RC_OK && *found) evaluation_write(&w, &q);
+  rows_end(&q);
+  return rc;
+}
+
+enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err) {
+  static const char of_run[] =
+      "SELECT worker, name, sum(samples), sum(tokens) FROM contributions JOIN workers ON workers.id = worker WHERE run "
+      "= ?1 GROUP BY worker ORDER BY worker";
+  static const char of_round[] =
+      "SELECT worker, name, samples, tokens FROM contributions JOIN workers ON workers.id = worker WHERE run = ?1 AND "
+      "round = ?2 ORDER BY worker";
+  struct rows q;
+  bool row;
+  json_key(w, "workers");
+  json_array_begin(w);
+  enum rc rc = round < 0 ? store_query(s, &q, err, of_run, BINDS(b_int(run)))
+                         : store_query(s, &q, err, of_round, BINDS(b_int(run), b_int(round)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    json_object_begin(w);
+    json_kv_string(w, "id", id_worker(rows_int(&q, 0)).text);
+    json_kv_string(w, "name", rows_text(&q, 1, NULL));
+    json_kv_int(w, "samples", rows_int(&q, 2));
+    json_kv_int(w, "tokens", rows_int(&q, 3));
+    json_object_end(w);
+  }
+  rows_end(&q);
+  json_array_end(w);
+  return rc;
+}

@@ -1,0 +1,90 @@
+/* POST /v1/push-weights?run=&version=&epoch=: a version's safetensors bytes, staged beside the weights that decode;
+ * X-Leasehold-Digest says what must come out.  With &token=&rank=&size=&bytes=&wait_ms= the bytes are no body, but come by
+ * broadcast over the communicator of that token (broadcast_intake.h). 409 under a stale epoch or a superseded version, 422 when the file is
+ * wrong or its digest differs, 503 while the model is unknown. The work is the stager's: the request is suspended,
+ * its body is filled from in place. */
+#include <stdio.h>
+#include <string.h>
+
+#include "services/generation-server/api/routes.h"
+
+enum { PUSH_DEADLINE_MS = 600000 };
+
+/* While the model is unknown any file is refused: the size of a JSON body is enough to say so. */
+size_t push_weights_limit(void *context) {
+  const struct host *h = atomic_load(&((struct server *)context)->host);
+  return h ? h->weights_file_max : LIMIT_BODY_BYTES;
+}
+
+/* The stager replies in any case; a body that nobody waits for any more is staged all the same. */
+static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
+  (void)why;
+  staging_push_abandoned(context, r);
+}
+
+static enum rc read_offer(struct staging_push *push, struct http_request *r, const struct server *s, size_t bytes_max,
+                          struct err *err) {
+  const char *token = http_query(r, "token");
+  int64_t rank = 0, size = 0, bytes = 0;
+  size_t len;
+  push->by_broadcast = token != NULL;
+  if (!token) return RC_OK;
+  http_body(r, &len);
+  if (len > 0)
+    return err_set(err, RC_INVALID, "token", "expected no body where the bytes come by broadcast, got %zu bytes", len);
+  if (strlen(token) >= sizeof push->offer.token)
+    return err_set(err, RC_INVALID, "token", "expected at most %zu characters, got %zu", sizeof push->offer.token - 1,
+                   strlen(token));
+  snprintf(push->offer.token, sizeof push->offer.token, "%s", token);
+  enum rc rc = http_query_i64(r, "rank", -1, -1, FABRIC_GROUP_MAX, &rank, err);
+  if (rc == RC_OK) rc = http_query_i64(r, "size", 0, 0, FABRIC_GROUP_MAX, &size, err);
+  if (rc == RC_OK) rc = http_query_i64(r, "bytes", 0, 0, INT64_MAX, &bytes, err);
+  if (rc == RC_OK) rc = http_query_i64(r, "wait_ms", 0, 1, PUSH_DEADLINE_MS, &push->offer.wait_ms, err);
+  if (rc != RC_OK) return rc;
+  push->offer.rank = (int)rank;
+  push->offer.size = (int)size;
+  push->offer.bytes = (size_t)bytes;
+  if (push->offer.wait_ms == 0) return err_set(err, RC_INVALID, "wait_ms", "expected how long to wait, got none");
+  return intake_check(s->options.fabric, &push->offer, bytes_max, err);
+}
+
+static enum rc read_push(struct staging_push *push, struct http_request *r, uint64_t our_epoch, struct err *err) {
+  const char *run = http_query(r, "run"), *digest = http_header(r, "X-Leasehold-Digest");
+  int64_t epoch;
+  *push = (struct staging_push){.request = r};
+  if (!run || !*run || strlen(run) >= sizeof push->run)
+    return err_set(err, RC_INVALID, "run", "expected a run's name of up to %zu bytes, got %s", sizeof push->run - 1,
+                   !run || !*run ? "none" : "a longer one");
+  snprintf(push->run, sizeof push->run, "%s", run);
+  enum rc rc = http_query_i64(r, "version", -1, 0, INT64_MAX, &push->version, err);
+  if (rc == RC_OK) rc = http_query_i64(r, "epoch", 0, 0, INT64_MAX, &epoch, err);
+  if (rc != RC_OK) return rc;
+  if (push->version < 0) return err_set(err, RC_INVALID, "version", "expected a version number, got none");
+  if (!digest || !digest_from_hex(&push->digest, digest))
+    return err_set(err, RC_INVALID, "digest", "expected header X-Leasehold-Digest with 64 hexadecimal digits, got %s",
+                   digest ? digest : "none");
+  if ((uint64_t)epoch < our_epoch)
+    return err_set(err, RC_CONFLICT, "epoch", "epoch %lld is stale, the coordinator's is %llu", (long long)epoch,
+                   (unsigned long long)our_epoch);
+  return RC_OK;
+}
+
+void handle_push_weights(struct http_request *r, void *context) {
+  struct server *s = context;
+  struct staging_push push;
+  struct err err;
+  struct heartbeat *beat = atomic_load(&s->beat);
+  const struct host *h = server_host(s, false, &err);
+  enum rc rc = h ? read_push(&push, r, beat ? heartbeat_epoch(beat) : 0, &err) : err.rc;
+  size_t len = 0;
+  if (rc == RC_OK) rc = read_offer(&push, r, s, h->weights_file_max, &err);
+  if (rc == RC_OK) http_body(r, &len);
+  if (rc == RC_OK && len > h->weights_file_max)
+    rc = err_set(&err, RC_TOO_LARGE, NULL, "%zu bytes are more than any file of this model, whose limit is %zu", len,
+                 h->weights_file_max);
+  if (rc == RC_OK) {
+    http_suspend(r, PUSH_DEADLINE_MS, on_cancelled, s->staging);
+    rc = staging_push(s->staging, &push, &err);
+  }
+  if (rc != RC_OK) http_fail(r, &err);
+}

@@ -1,0 +1,15 @@
+/* The server's endpoints, one file each; context is struct server *. */
+#ifndef LEASEHOLD_GENERATION_SERVER_API_ROUTES_H
+#define LEASEHOLD_GENERATION_SERVER_API_ROUTES_H
+
+#include "services/generation-server/api/server.h"
+
+void handle_generate(struct http_request *r, void *context);     /* POST /v1/generate */
+void handle_completions(struct http_request *r, void *context);  /* POST /v1/completions */
+void handle_push_weights(struct http_request *r, void *context); /* POST /v1/push-weights */
+size_t push_weights_limit(void *context);                        /* its body's limit, by the loaded model */
+void handle_model(struct http_request *r, void *context);        /* GET /v1/model */
+void handle_readyz(struct http_request *r, void *context);       /* GET /readyz */
+void handle_metrics(struct http_request *r, void *context);      /* GET /metrics */
+
+#endif

@@ -1,0 +1,462 @@
+/* The engine's thread: messages, activation, the life of jobs.  The forward pass itself is in engine_step.c.
+ *
+ *   submit, cancel, activate, relabel, hand back --inbox--> handle --> live samples --> settle --> job->done
+ *
+ * Previous hop of a rollout: leases.c, of a plain request: generate_call.c.  Next: their done callbacks, which only queue.
+ *
+ * Live samples are kept in order of arrival.  A finished or dropped job's samples leave the list between steps
+ * (sweep), and then its done callback runs. */
+#include <assert.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/generation-server/engine/engine_internal.h"
+
+enum { ENGINE_IDLE_MS = 200 };
+
+enum message_kind { MESSAGE_SUBMIT, MESSAGE_CANCEL, MESSAGE_ACTIVATE, MESSAGE_RELABEL, MESSAGE_HAND_BACK };
+
+struct message {
+  enum message_kind kind;
+  struct job *job;
+  struct weights *weights;
+  struct policy policy;
+  char id[LIMIT_NAME_MAX];
+  uint64_t fence;
+};
+
+/* --- creation --- */
+
+static int rows_of(const struct engine_options *o) { return o->slots + o->prefill_chunk; }
+static int pages_per_sequence(const struct engine_options *o) {
+  return (o->model->context_max + o->page_tokens - 1) / o->page_tokens;
+}
+static size_t logits_bytes(const struct engine_options *o) {
+  return (size_t)ENGINE_LOGITS_ROWS * (size_t)o->model->config.vocabulary * sizeof(float);
+}
+
+/* Takes count * size zeroed bytes for *out, unless measuring; what it takes is added up. */
+struct taking {
+  bool measuring, refused;
+  size_t bytes;
+};
+static void *take(struct taking *t, size_t count, size_t size) {
+  t->bytes += count * size;
+  void *memory = t->measuring ? NULL : calloc(count, size);
+  t->refused |= !t->measuring && !memory;
+  return memory;
+}
+
+static void take_lists(struct engine *e, struct taking *t, const struct engine_options *o) {
+  const size_t slots = (size_t)o->slots, rows = (size_t)rows_of(o), samples = (size_t)o->samples_max;
+  e->live = take(t, samples, sizeof *e->live);
+  e->items = take(t, samples, sizeof *e->items);
+  e->take = take(t, samples, sizeof *e->take);
+  e->slot_used = take(t, slots, sizeof *e->slot_used);
+  e->tokens = take(t, rows, sizeof *e->tokens);
+  e->sequence = take(t, rows, sizeof *e->sequence);
+  e->position = take(t, rows, sizeof *e->position);
+  e->pages = take(t, slots * (size_t)pages_per_sequence(o), sizeof *e->pages);
+  e->pick_rows = take(t, ENGINE_LOGITS_ROWS, sizeof *e->pick_rows);
+  e->picks = take(t, rows, sizeof *e->picks);
+}
+
+struct engine_memory engine_memory(const struct engine_options *o) {
+  const struct model *m = o->model;
+  struct taking t = {.measuring = true};
+  struct engine measured = {0};
+  take_lists(&measured, &t, o);
+  return (struct engine_memory){.kv = (size_t)o->pages * kv_page_bytes(m, o->page_tokens),
+                                .scratch = workspace_bytes(m, rows_of(o), o->slots * pages_per_sequence(o)) +
+                                           logits_bytes(o) + sampler_bytes(m->ops, m->config.vocabulary) + t.bytes};
+}
+
+static bool allocate(struct engine *e) {
+  struct taking t = {0};
+  take_lists(e, &t, &e->options);
+  e->logits = e->model->ops->alloc(e->model->ops, logits_bytes(&e->options));
+  e->sampler = sampler_create(e->model->ops, e->model->config.vocabulary);
+  return !t.refused && e->logits && e->sampler;
+}
+
+enum rc engine_create(struct engine **out, const struct engine_options *options, struct err *err) {
+  *out = NULL;
+  struct engine *e = calloc(1, sizeof *e);
+  if (!e) return err_set(err, RC_NO_MEMORY, NULL, "the engine was refused its memory");
+  e->options = *options;
+  e->model = options->model;
+  e->rows_max = rows_of(options);
+  e->pages_per_sequence = pages_per_sequence(options);
+  pthread_mutex_init(&e->mutex, NULL);
+  enum rc rc = kv_cache_create(&e->kv, e->model, options->pages, options->page_tokens, err);
+  if (rc == RC_OK) rc = workspace_create(&e->ws, e->model, e->rows_max, options->slots * e->pages_per_sequence, err);
+  if (rc == RC_OK) rc = queue_create(&e->inbox, (size_t)options->inbox_max, err);
+  if (rc == RC_OK && !allocate(e))
+    rc = err_set(err, RC_NO_MEMORY, NULL,
+                 "the engine's buffers for %d rows, %d samples, %d slots of %d pages and %d x %d logits were refused",
+                 e->rows_max, options->samples_max, options->slots, e->pages_per_sequence, ENGINE_LOGITS_ROWS,
+                 e->model->config.vocabulary);
+  if (rc != RC_OK) {
+    engine_free(e);
+    return rc;
+  }
+  atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
+  *out = e;
+  return RC_OK;
+}
+
+struct weights *engine_free(struct engine *e) {
+  if (!e) return NULL;
+  struct weights *active = e->active;
+  assert(e->live_count == 0);
+  queue_destroy(e->inbox);
+  sampler_free(e->sampler);
+  if (e->logits) e->model->ops->release(e->model->ops, e->logits);
+  workspace_free(e->ws);
+  kv_cache_free(e->kv);
+  free(e->slot_used);
+  free(e->tokens);
+  free(e->sequence);
+  free(e->position);
+  free(e->pages);
+  free(e->pick_rows);
+  free(e->picks);
+  free(e->live);
+  free(e->items);
+  free(e->take);
+  pthread_mutex_destroy(&e->mutex);
+  free(e);
+  return active;
+}
+
+/* --- messages, from any thread --- */
+
+static enum rc post(struct engine *e, const struct message *m, struct err *err) {
+  struct message *copy = malloc(sizeof *copy);
+  if (!copy) return err_set(err, RC_NO_MEMORY, NULL, "a message to the engine was refused its memory");
+  *copy = *m;
+  const enum rc rc = queue_push(e->inbox, copy);
+  if (rc == RC_OK) return RC_OK;
+  free(copy);
+  if (rc == RC_FULL)
+    return err_set(err, RC_FULL, NULL, "the engine's inbox holds %d messages already", e->options.inbox_max);
+  return err_set(err, rc, NULL, "the engine has stopped");
+}
+
+enum rc engine_submit(struct engine *e, struct job *job, struct err *err) {
+  return post(e, &(struct message){.kind = MESSAGE_SUBMIT, .job = job}, err);
+}
+
+enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence) {
+  struct message m = {.kind = MESSAGE_CANCEL, .fence = fence};
+  snprintf(m.id, sizeof m.id, "%s", id);
+  return post(e, &m, NULL);
+}
+
+enum rc engine_activate(struct engine *e, struct weights *weights, const struct policy *policy) {
+  return post(e, &(struct message){.kind = MESSAGE_ACTIVATE, .weights = weights, .policy = *policy}, NULL);
+}
+
+enum rc engine_relabel(struct engine *e, const struct policy *policy) {
+  return post(e, &(struct message){.kind = MESSAGE_RELABEL, .policy = *policy}, NULL);
+}
+
+enum rc engine_hand_back(struct engine *e) { return post(e, &(struct message){.kind = MESSAGE_HAND_BACK}, NULL); }
+
+/* --- jobs --- */
+
+static void queue_ended(struct engine *e, struct job *job, enum job_end end) {
+  job->end = end;
+  job->policy = e->policy;
+  job->next_ended = e->ended;
+  e->ended = job;
+}
+
+void sample_show(struct engine *e, struct sample *s) {
+  atomic_store_explicit(&s->shown, s->count, memory_order_release);
+  if (s->state == SAMPLE_DONE) atomic_store_explicit(&s->over, true, memory_order_release);
+  if (s->job->follower) e->told = s->job->follower;
+}
+
+void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish) {
+  struct job *job = s->job;
+  assert(s->state != SAMPLE_DONE);
+  sample_evict(e, s);
+  s->state = SAMPLE_DONE;
+  s->finish = finish;
+  s->digest = e->policy.digest;
+  sample_show(e, s);
+  if (job->sample_done) job->sample_done(job, job->context);
+  if (++job->done_count == job->sample_count) queue_ended(e, job, JOB_COMPLETE);
+}
+
+/* Ends a job before its samples are finished. */
+static void end_job(struct engine *e, struct job *job, enum job_end end) {
+  for (int32_t i = 0; i < job->sample_count; i++) {
+    struct sample *s = &job->samples[i];
+    if (s->state == SAMPLE_DONE) continue;
+    sample_evict(e, s);
+    s->state = SAMPLE_DONE;
+    s->finish = FINISH_ABORT;
+    s->digest = e->policy.digest;
+    sample_show(e, s);
+    job->done_count++;
+    if (job->sample_done) job->sample_done(job, job->context);
+  }
+  queue_ended(e, job, end);
+}
+
+/* Samples whose text has met a stop text: whatever would come now is not asked for. */
+static void finish_texts(struct engine *e) {
+  for (int i = 0; i < e->live_count; i++)
+    if (e->live[i]->state != SAMPLE_DONE && atomic_load_explicit(&e->live[i]->text_over, memory_order_relaxed))
+      sample_finish(e, e->live[i], FINISH_STOP);
+}
+
+/* After a step or messages: finished samples leave the list, followers hear of it, then ended jobs leave the engine
+ * (done may free them). */
+static void settle(struct engine *e) {
+  int kept = 0;
+  for (int i = 0; i < e->live_count; i++)
+    if (e->live[i]->state != SAMPLE_DONE) e->live[kept++] = e->live[i];
+  e->live_count = kept;
+  if (e->told) e->told->wake(e->told->context);
+  e->told = NULL;
+  while (e->ended) {
+    struct job *job = e->ended;
+    e->ended = job->next_ended;
+    job->done(job, job->context);
+  }
+}
+
+/* Two runs may number different weights alike, so a lease of one version is held to its digest as well. */
+static bool lease_fits(const struct engine *e, const struct job *job) {
+  if (job->kind != JOB_OF_LEASE || fault_takes_any_lease(e->options.fault)) return true;
+  if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
+  return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
+}
+
+static void take_job(struct engine *e, struct job *job) {
+  if (job->done_count == job->sample_count) { /* an earlier holder had finished all of them */
+    for (int32_t i = 0; i < job->sample_count; i++)
+      if (job->sample_done) job->sample_done(job, job->context);
+    queue_ended(e, job, JOB_COMPLETE);
+    return;
+  }
+  for (int32_t i = 0; i < job->done_count; i++)
+    if (job->sample_done) job->sample_done(job, job->context);
+  const bool fits = e->active && lease_fits(e, job) &&
+                    (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) ||
+                     fault_takes_any_lease(e->options.fault));
+  const bool room = e->live_count + job->sample_count <= e->options.samples_max;
+  if (e->failed || !fits || !room) {
+    if (e->failed)
+      log_info("%s goes back: the device has failed", job->id);
+    else if (!fits)
+      log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
+               (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
+    else
+      log_warn("%s goes back: it brings %d samples, and %d of at most %d are here", job->id, job->sample_count,
+               e->live_count, e->options.samples_max);
+    end_job(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
+    return;
+  }
+  for (int32_t i = 0; i < job->sample_count; i++)
+    if (job->samples[i].state != SAMPLE_DONE) e->live[e->live_count++] = &job->samples[i];
+}
+
+/* Ends every live job for which `which` holds, e.g. those that the new policy voids. */
+static void end_jobs(struct engine *e, bool (*which)(const struct engine *, const struct job *, const struct message *),
+                     const struct message *m, enum job_end end) {
+  for (int i = 0; i < e->live_count; i++)
+    if (e->live[i]->state != SAMPLE_DONE && which(e, e->live[i]->job, m)) end_job(e, e->live[i]->job, end);
+}
+
+static bool is_void(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)m, !lease_fits(e, job);
+}
+static bool is_lease(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)e, (void)m, job->kind == JOB_OF_LEASE;
+}
+static bool is_named(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)e, m->fence == job->fence && strcmp(job->id, m->id) == 0;
+}
+static bool is_abandoned(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)e, (void)m, job->abandoned && atomic_load_explicit(job->abandoned, memory_order_relaxed);
+}
+static bool is_any(const struct engine *e, const struct job *job, const struct message *m) {
+  return (void)e, (void)job, (void)m, true;
+}
+
+/* --- activation --- */
+
+static void show_policy(struct engine *e, const struct policy *policy) {
+  e->policy = *policy;
+  pthread_mutex_lock(&e->mutex);
+  e->shown = *policy;
+  e->shown_valid = true;
+  pthread_mutex_unlock(&e->mutex);
+}
+
+/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights.  Leases that do not are
+ * offered back: the coordinator has voided them, or, if it has not, gives them to somebody else. */
+static void activate(struct engine *e, const struct message *m) {
+  const int64_t begin_us = clock_monotonic_us();
+  struct weights *previous = e->active;
+  e->active = m->weights;
+  show_policy(e, &m->policy);
+  fault_after_activation(&e->fault, e->options.fault, e->active);
+  end_jobs(e, is_void, m, JOB_HANDED_BACK);
+  atomic_fetch_add(&e->activations, 1);
+  atomic_fetch_add(&e->activation_us, clock_monotonic_us() - begin_us);
+  if (e->options.activated) e->options.activated(e->options.context, previous, &e->policy);
+}
+
+static void handle(struct engine *e, const struct message *m) {
+  switch (m->kind) {
+    case MESSAGE_SUBMIT: take_job(e, m->job); break;
+    case MESSAGE_CANCEL: end_jobs(e, is_named, m, JOB_DROPPED); break;
+    case MESSAGE_ACTIVATE: activate(e, m); break;
+    case MESSAGE_RELABEL:
+      if (!e->active || !digest_equal(&m->policy.digest, &e->policy.digest)) break; /* swapped since */
+      show_policy(e, &m->policy);
+      end_jobs(e, is_void, m, JOB_HANDED_BACK);
+      break;
+    case MESSAGE_HAND_BACK: end_jobs(e, is_lease, m, JOB_HANDED_BACK); break;
+  }
+}
+
+/* All that wait; while nothing is decoded, for the first one a while. */
+static bool take_messages(struct engine *e, int64_t wait_ms) {
+  bool any = false;
+  void *item;
+  while (queue_pop(e->inbox, &item, any ? 0 : wait_ms) == RC_OK) {
+    handle(e, item);
+    free(item);
+    settle(e);
+    any = true;
+  }
+  return any;
+}
+
+/* --- the thread --- */
+
+static void show_state(struct engine *e) {
+  atomic_store(&e->shown_slots_busy, e->slots_busy);
+  atomic_store(&e->shown_waiting, e->live_count - e->slots_busy);
+  atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
+}
+
+/* What was computed since the device failed is worth nothing; the tokens from before are. */
+static void give_up(struct engine *e) {
+  end_jobs(e, is_lease, NULL, JOB_HANDED_BACK);
+  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  settle(e);
+}
+
+bool engine_step(struct engine *e) {
+  const bool told = take_messages(e, 0);
+  end_jobs(e, is_abandoned, NULL, JOB_DROPPED);
+  finish_texts(e);
+  settle(e);
+  const bool computed = e->active && !e->failed && step_run(e);
+  if (e->failed) {
+    give_up(e);
+  } else if (computed) {
+    settle(e);
+    fault_after_step(&e->fault, e->options.fault, e->live, e->live_count, e->kv);
+  }
+  show_state(e);
+  return told || computed;
+}
+
+static void *engine_main(void *argument) {
+  struct engine *e = argument;
+  pool_enter();
+  while (!atomic_load(&e->stop))
+    if (!engine_step(e)) take_messages(e, ENGINE_IDLE_MS);
+  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  settle(e);
+  show_state(e);
+  return NULL;
+}
+
+enum rc engine_start(struct engine *e, struct err *err) {
+  const int failed = pthread_create(&e->thread, NULL, engine_main, e);
+  if (failed != 0)
+    return err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be made: %s", strerror(failed));
+  e->started = true;
+  return RC_OK;
+}
+
+/* Messages that nobody will read any more. */
+static void refuse_messages(struct engine *e) {
+  void *item;
+  while (queue_pop(e->inbox, &item, 0) == RC_OK) {
+    struct message *m = item;
+    if (m->kind == MESSAGE_SUBMIT) end_job(e, m->job, JOB_DROPPED);
+    if (m->kind == MESSAGE_ACTIVATE) activate(e, m); /* so that no set of weights is lost */
+    free(m);
+    settle(e);
+  }
+}
+
+void engine_stop(struct engine *e) {
+  queue_close(e->inbox);
+  atomic_store(&e->stop, true);
+  if (e->started) pthread_join(e->thread, NULL);
+  e->started = false;
+  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  settle(e);
+  refuse_messages(e);
+}
+
+bool engine_device_holds(struct engine *e) {
+  struct err err;
+  if (e->failed) return false;
+  const enum rc rc = e->model->ops->status(e->model->ops, &err);
+  if (rc == RC_OK) return true;
+  e->failed = true;
+  pthread_mutex_lock(&e->mutex);
+  e->failure = err;
+  pthread_mutex_unlock(&e->mutex);
+  log_error("the engine stops: %s", err.message);
+  return false;
+}
+
+/* --- reading, from any thread --- */
+
+enum rc engine_failure(struct engine *e, struct err *err) {
+  pthread_mutex_lock(&e->mutex);
+  const struct err failure = e->failure;
+  pthread_mutex_unlock(&e->mutex);
+  if (failure.rc != RC_OK && err) *err = failure;
+  return failure.rc;
+}
+
+bool engine_policy(struct engine *e, struct policy *out) {
+  pthread_mutex_lock(&e->mutex);
+  const bool valid = e->shown_valid;
+  *out = e->shown;
+  pthread_mutex_unlock(&e->mutex);
+  return valid;
+}
+
+void engine_read_counters(struct engine *e, struct engine_counters *out) {
+  *out = (struct engine_counters){.tokens_sampled = atomic_load(&e->tokens_sampled),
+                                  .steps = atomic_load(&e->steps),
+                                  .rows = atomic_load(&e->rows),
+                                  .preemptions = atomic_load(&e->preemptions),
+                                  .activations = atomic_load(&e->activations),
+                                  .activation_us = atomic_load(&e->activation_us),
+                                  .busy_slot_us = atomic_load(&e->busy_slot_us),
+                                  .slots_busy = atomic_load(&e->shown_slots_busy),
+                                  .samples_waiting = atomic_load(&e->shown_waiting),
+                                  .pages_free = atomic_load(&e->shown_pages_free),
+                                  .pages_total = kv_pages_total(e->kv)};
+}
+
+const struct kv_cache *engine_kv(const struct engine *e) { return e->kv; }

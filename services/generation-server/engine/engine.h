@@ -1,0 +1,88 @@
+/* The engine: one thread that owns the active weights, the KV pool, the slots and the sampler, and does nothing but
+ * decode.
+ *
+ *   HTTP threads, lease puller, stager --messages--> inbox --> [ take messages | admit | one forward_run | sample | finish ] --> job->done
+ *
+ * Each step is one forward pass over decode rows and prefill chunks of all running samples (continuous batching).
+ * Between two steps it may swap the weights pointer (activation), drop or hand back jobs.  The loop allocates
+ * nothing: buffers are made here, jobs bring theirs.
+ *
+ * What a sample gets does not depend on the step it was computed in, on its slot or its neighbours; preempting it and
+ * computing it again gives the same bits. */
+#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
+#define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
+
+#include "services/generation-server/engine/activity.h"
+#include "services/generation-server/engine/job.h"
+
+struct engine;
+
+/* For the mutant tests; a build without -DLEASEHOLD_FAULTS refuses everything but FAULT_NONE. */
+enum engine_fault {
+  FAULT_NONE,
+  FAULT_FLIP_WEIGHT,
+  FAULT_FLIP_KV,
+  FAULT_NO_VERSION_CHECK,
+  FAULT_FLIP_INCOMING,
+  FAULT_DIE_IN_LEASE
+};
+
+struct engine_options {
+  const struct model *model; /* borrowed; its ops and pool are the engine thread's from now on */
+  int slots;                 /* samples decoded at once */
+  int pages, page_tokens;    /* of the KV pool */
+  int prefill_chunk;         /* rows of prompt computed in one step */
+  int samples_max;           /* unfinished samples, running and waiting; a job that brings more goes back */
+  int inbox_max;             /* messages waiting */
+  enum engine_fault fault;
+  struct activity *activity; /* told when decoding of leased samples begins and ends; NULL: nobody asks */
+  /* On the engine's thread after the weights were swapped: the set that decoded before (NULL the first time) is the
+   * callee's. */
+  void (*activated)(void *context, struct weights *previous, const struct policy *now);
+  void *context;
+};
+
+/* Read from any thread. */
+struct engine_counters {
+  int64_t tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
+  int slots_busy, samples_waiting, pages_free, pages_total;
+};
+
+/* What an engine allocates; pure. */
+struct engine_memory {
+  size_t kv;      /* the KV pool */
+  size_t scratch; /* rows of a step, logits, sampler, lists */
+};
+struct engine_memory engine_memory(const struct engine_options *options);
+
+/* RC_NO_MEMORY says how much was needed. */
+enum rc engine_create(struct engine **out, const struct engine_options *options, struct err *err);
+enum rc engine_start(struct engine *e, struct err *err);
+/* Drops every job (their done is called), ends the thread. */
+void engine_stop(struct engine *e);
+/* Hands the active weights back to the caller. NULL is fine. */
+struct weights *engine_free(struct engine *e);
+/* Instead of engine_start, for tests: takes messages and computes one step in the caller's thread; false when there
+ * was nothing to do. */
+bool engine_step(struct engine *e);
+
+/* The job is the engine's on RC_OK. RC_FULL, RC_UNAVAILABLE. */
+enum rc engine_submit(struct engine *e, struct job *job, struct err *err);
+/* Drops a lease's job if it is still there; requests are dropped by their `abandoned` mark. */
+enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence);
+/* The engine takes over the weights, which answer to `policy` (its digest was computed from them). */
+enum rc engine_activate(struct engine *e, struct weights *weights, const struct policy *policy);
+/* The active weights are this version too (the same digest, another run or a skipped step). */
+enum rc engine_relabel(struct engine *e, const struct policy *policy);
+/* All leases go back with what they have. */
+enum rc engine_hand_back(struct engine *e);
+
+/* False before the first activation. */
+bool engine_policy(struct engine *e, struct policy *out);
+void engine_read_counters(struct engine *e, struct engine_counters *out);
+/* RC_OK, or what the device that computes failed with (ops->status): then no job is taken any more and every job that
+ * was here has gone back with the tokens from before.  Any thread. */
+enum rc engine_failure(struct engine *e, struct err *err);
+const struct kv_cache *engine_kv(const struct engine *e); /* for job_create: its constant sizes only */
+
+#endif

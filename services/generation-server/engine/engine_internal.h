@@ -1,0 +1,87 @@
+/* What engine.c (thread, messages, life of jobs) and engine_step.c (one forward pass) share.  Everything is the
+ * engine thread's, but for the fields that say otherwise. */
+#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_INTERNAL_H
+#define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/base/queue.h"
+#include "common/model/network/forward.h"
+#include "services/generation-server/engine/engine.h"
+#include "services/generation-server/fault.h"
+#include "services/generation-server/engine/scheduler.h"
+
+enum {
+  ENGINE_LOGITS_ROWS = 64, /* rows of logits computed at once: bounds the buffer, V wide */
+  ENGINE_DRAWS = 256       /* tokens drawn from them at once: several from the last row of a group's prompt */
+};
+
+/* One row of the step whose logits are drawn from. */
+struct pick {
+  int32_t row;
+  struct sample *sample; /* draws its next token */
+  bool for_group;        /* the prompt's last position: every sample of the job without a token draws */
+};
+
+struct engine {
+  struct engine_options options;
+  const struct model *model;
+  struct weights *active; /* NULL before the first activation */
+  struct policy policy;
+  struct kv_cache *kv;
+  struct workspace *ws;
+  struct sampler *sampler;
+  struct fault_state fault;
+
+  /* Unfinished samples, oldest first. */
+  struct sample **live;     /* [samples_max] */
+  struct sched_item *items; /* [samples_max] */
+  int *take;                /* [samples_max] rows of this step */
+  int live_count;
+  struct job *ended;           /* their done is called once the step is over */
+  const struct follower *told; /* to be woken then; all jobs of a server have the same */
+  bool *slot_used;             /* [slots] */
+  int slots_busy, leased_busy;
+
+  /* One step. */
+  int rows_max, pages_per_sequence;
+  int32_t *tokens, *sequence, *position; /* [rows_max] */
+  int32_t *pages;                        /* [slots, pages_per_sequence] */
+  int32_t *pick_rows;                    /* [ENGINE_LOGITS_ROWS] */
+  struct pick *picks;                    /* [rows_max] */
+  int row_count, pick_count;
+  float *logits; /* [ENGINE_LOGITS_ROWS, V] */
+  struct draw draws[ENGINE_DRAWS];
+  struct sample *drawn[ENGINE_DRAWS]; /* the sample that each draw is for */
+  const struct sampling_params *params[ENGINE_DRAWS];
+  int draw_count;
+
+  struct queue *inbox; /* of struct message */
+  pthread_t thread;
+  bool started;
+  atomic_bool stop;
+
+  bool failed; /* the device did */
+
+  pthread_mutex_t mutex; /* guards what follows, read by other threads */
+  struct policy shown;
+  bool shown_valid;
+  struct err failure; /* rc RC_OK: none */
+
+  atomic_llong tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
+  atomic_int shown_slots_busy, shown_waiting, shown_pages_free;
+};
+
+/* engine_step.c: one forward pass; false when no sample runs. */
+bool step_run(struct engine *e);
+/* Pages and slot back; tokens stay. */
+void sample_evict(struct engine *e, struct sample *s);
+/* engine.c: whether the device has done what it was asked for; when not, the engine has failed. */
+bool engine_device_holds(struct engine *e);
+/* engine.c: what has been written to the sample is the follower's to read from here on. */
+void sample_show(struct engine *e, struct sample *s);
+/* engine.c: a sample has its last token; its job ends with its last sample. */
+void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish);
+
+#endif

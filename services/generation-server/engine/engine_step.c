@@ -1,0 +1,260 @@
+/* One step: admit, gather rows (decode and prefill together), one forward pass, draw tokens.
+ *
+ * Rows are gathered oldest sample first.  A sample that lacks pages takes those of the youngest holder; a preempted
+ * sample keeps its tokens and computes prompt and tokens again later, to the same bits.  Since victims are younger
+ * than the needy, none of them has rows in this step yet.
+ *
+ * Letters: P positions of a prompt, V vocabulary.
+ * Previous hop: leases.c or generate_call.c (engine_submit).  Next hop: job->done (the poster, the streamer or the
+ * replier). */
+#include <assert.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "services/generation-server/engine/engine_internal.h"
+
+/* --- slots and pages --- */
+
+static bool is_leased(const struct sample *s) { return s->job->kind == JOB_OF_LEASE; }
+
+static void leave_slot(struct engine *e, struct sample *s) {
+  if (s->slot < 0) return;
+  assert(e->slot_used[s->slot]);
+  e->slot_used[s->slot] = false;
+  e->slots_busy--;
+  e->leased_busy -= is_leased(s);
+  s->slot = -1;
+  if (s->state == SAMPLE_RUNNING) s->state = SAMPLE_WAITING;
+}
+
+static void enter_slot(struct engine *e, struct sample *s) {
+  int slot = 0;
+  while (e->slot_used[slot]) slot++;
+  assert(slot < e->options.slots && s->state == SAMPLE_WAITING);
+  e->slot_used[slot] = true;
+  e->slots_busy++;
+  e->leased_busy += is_leased(s);
+  s->slot = slot;
+  s->state = SAMPLE_RUNNING;
+}
+
+void sample_evict(struct engine *e, struct sample *s) {
+  leave_slot(e, s);
+  kv_truncate(e->kv, &s->kv, 0);
+  if (s->job->leader == s && !s->job->prompt_ready) s->job->leader = NULL;
+}
+
+/* --- what the scheduler sees --- */
+
+static struct sched_item picture(const struct engine *e, const struct sample *s) {
+  const int32_t length = sample_length(s);
+  return (struct sched_item){
+      .running = s->state == SAMPLE_RUNNING,
+      .blocked = s->kv.length == 0 && s->job->leader && s->job->leader != s && !s->job->prompt_ready,
+      .pending = length - s->kv.length,
+      .pages_held = s->kv.page_count,
+      .pages_needed = kv_pages_needed(e->kv, &s->kv, length)};
+}
+
+static void picture_all(struct engine *e) {
+  for (int i = 0; i < e->live_count; i++) e->items[i] = picture(e, e->live[i]);
+}
+
+/* The prompt's pages from a sample of the same group that still has them. */
+static void share_prompt(struct engine *e, struct sample *s) {
+  const struct job *job = s->job;
+  if (!job->prompt_ready || s->kv.length > 0) return;
+  const int32_t shared = s->count > 0
+                             ? job->prompt_count
+                             : job->prompt_count - 1; /* without a token, the last position's logits are needed */
+  for (int32_t i = 0; i < job->sample_count && shared > 0; i++) {
+    const struct sample *other = &job->samples[i];
+    if (other == s || other->kv.length < shared) continue;
+    kv_fork(e->kv, &s->kv, &other->kv, shared);
+    return;
+  }
+}
+
+static void admit(struct engine *e) {
+  picture_all(e);
+  for (;;) {
+    const int chosen = scheduler_admit(e->items, e->live_count, e->options.slots - e->slots_busy, kv_pages_free(e->kv));
+    if (chosen < 0) return;
+    struct sample *s = e->live[chosen];
+    enter_slot(e, s);
+    share_prompt(e, s);
+    if (s->kv.length == 0 && !s->job->prompt_ready) {
+      assert(!s->job->leader);
+      s->job->leader = s;
+      for (int i = chosen + 1; i < e->live_count && e->live[i]->job == s->job; i++)
+        e->items[i] = picture(e, e->live[i]); /* now blocked */
+    }
+    e->items[chosen] = picture(e, s);
+  }
+}
+
+/* --- rows --- */
+
+/* Makes live[at]'s next positions writable; false when it had to give up its own pages. */
+static bool reserve(struct engine *e, int at, int32_t length) {
+  struct sample *s = e->live[at];
+  while (kv_reserve(e->kv, &s->kv, length) != RC_OK) {
+    const int victim = scheduler_victim(e->items, e->live_count, at);
+    struct sample *v = e->live[victim];
+    sample_evict(e, v);
+    atomic_fetch_add(&e->preemptions, 1);
+    e->items[victim] = picture(e, v);
+    e->take[victim] = 0;
+    if (victim == at) return false;
+  }
+  return true;
+}
+
+static void add_rows(struct engine *e, struct sample *s, int32_t first, int32_t count) {
+  memcpy(e->pages + (size_t)s->slot * (size_t)e->pages_per_sequence, s->kv.pages,
+         (size_t)s->kv.page_count * sizeof *s->kv.pages);
+  for (int32_t i = 0; i < count; i++) {
+    const int row = e->row_count++;
+    assert(row < e->rows_max);
+    e->tokens[row] = sample_token_at(s, first + i);
+    e->sequence[row] = s->slot;
+    e->position[row] = first + i;
+  }
+}
+
+static bool group_needs_first(const struct job *job) {
+  for (int32_t i = 0; i < job->sample_count; i++)
+    if (job->samples[i].state != SAMPLE_DONE && job->samples[i].count == 0) return true;
+  return false;
+}
+
+/* Rows [first, first + count) of s start at `row` of the step: which of them are drawn from? */
+static void add_picks(struct engine *e, struct sample *s, int row, int32_t first, int32_t count) {
+  const struct job *job = s->job;
+  const int32_t P = job->prompt_count, end = first + count;
+  const bool leads = job->leader == s && !job->prompt_ready && end >= P;
+  if (leads && group_needs_first(job))
+    e->picks[e->pick_count++] = (struct pick){.row = row + P - 1 - first, .sample = s, .for_group = true};
+  const bool drawn_with_group = leads && s->count == 0;
+  if (end == sample_length(s) && !drawn_with_group)
+    e->picks[e->pick_count++] = (struct pick){.row = row + count - 1, .sample = s};
+}
+
+static void gather(struct engine *e) {
+  e->row_count = e->pick_count = 0;
+  scheduler_rows(e->items, e->live_count, e->options.prefill_chunk, e->take);
+  for (int i = 0; i < e->live_count; i++) {
+    struct sample *s = e->live[i];
+    if (e->take[i] == 0) continue;
+    const int32_t first = s->kv.length, count = e->take[i];
+    const int row = e->row_count;
+    if (!reserve(e, i, first + count)) continue;
+    e->items[i] = picture(e, s);
+    add_rows(e, s, first, count);
+    add_picks(e, s, row, first, count);
+  }
+}
+
+/* --- tokens --- */
+
+/* For clients that ask: the usual log-probabilities, before temperature, of the token and of the likeliest ones. */
+static void keep_raw(struct engine *e, struct sample *s, const float *logits) {
+  const size_t k = (size_t)s->job->top_count, at = (size_t)s->count * k;
+  s->logprobs[s->count] = sampler_logprob(e->sampler, logits, s->tokens[s->count]);
+  if (k > 0) sampler_top(e->sampler, logits, (int)k, s->top_tokens + at, s->top_logprobs + at);
+}
+
+static void take_token(struct engine *e, struct sample *s, const struct draw *d) {
+  struct job *job = s->job;
+  s->tokens[s->count] = d->token;
+  s->logprobs[s->count] = d->logprob;
+  s->versions[s->count] = e->policy.version;
+  if (job->raw_logprobs) keep_raw(e, s, e->logits + (size_t)d->row * (size_t)e->model->config.vocabulary);
+  s->count++;
+  sample_show(e, s);
+  atomic_fetch_add(&e->tokens_sampled, 1);
+  if (sample_stops_at(job, d->token))
+    sample_finish(e, s, FINISH_STOP);
+  else if (s->count == job->max_new)
+    sample_finish(e, s, FINISH_LENGTH);
+}
+
+static void draw_gathered(struct engine *e) {
+  sampler_draw(e->sampler, e->logits, e->params, e->draws, e->draw_count);
+  const int drawn = engine_device_holds(e) ? e->draw_count : 0; /* a device that failed has drawn nothing */
+  for (int i = 0; i < drawn; i++) take_token(e, e->drawn[i], &e->draws[i]);
+  e->draw_count = 0;
+}
+
+/* A sample draws once in a step. */
+static void add_draw(struct engine *e, struct sample *s, int row) {
+  struct rng_key key = s->job->key;
+  uint32_t words[4];
+  key.sample = (uint32_t)s->index;
+  rng_words(words, &key, (uint32_t)sample_length(s));
+  if (e->draw_count == ENGINE_DRAWS) draw_gathered(e);
+  e->drawn[e->draw_count] = s;
+  e->params[e->draw_count] = &s->job->sampling;
+  e->draws[e->draw_count++] = (struct draw){.row = row, .u = rng_uniform(words[0])};
+}
+
+/* All samples of the leader's group without a token draw their first one. */
+static void add_group(struct engine *e, struct job *job, int row) {
+  for (int32_t i = 0; i < job->sample_count; i++)
+    if (job->samples[i].state != SAMPLE_DONE && job->samples[i].count == 0) add_draw(e, &job->samples[i], row);
+}
+
+static void draw_all(struct engine *e, const void *hidden) {
+  for (int begin = 0; begin < e->pick_count; begin += ENGINE_LOGITS_ROWS) {
+    const int n = e->pick_count - begin < ENGINE_LOGITS_ROWS ? e->pick_count - begin : ENGINE_LOGITS_ROWS;
+    for (int i = 0; i < n; i++) e->pick_rows[i] = e->picks[begin + i].row;
+    forward_logits(e->active, hidden, e->pick_rows, n, e->ws, e->logits);
+    for (int i = 0; i < n; i++) {
+      const struct pick *pick = &e->picks[begin + i];
+      if (pick->for_group)
+        add_group(e, pick->sample->job, i);
+      else
+        add_draw(e, pick->sample, i);
+    }
+    draw_gathered(e);
+  }
+}
+
+/* Leaders whose chunk reached the prompt's end give the prompt to the others; before anybody is drawn for, since a
+ * finished leader gives up its pages. */
+static void share_prompts(struct engine *e) {
+  for (int i = 0; i < e->live_count; i++) {
+    struct sample *leader = e->live[i];
+    struct job *job = leader->job;
+    if (job->leader != leader || job->prompt_ready || leader->kv.length < job->prompt_count) continue;
+    job->prompt_ready = true;
+    for (int32_t k = 0; k < job->sample_count; k++) {
+      struct sample *s = &job->samples[k];
+      if (s->state != SAMPLE_DONE && s->kv.length == 0) kv_fork(e->kv, &s->kv, &leader->kv, job->prompt_count);
+    }
+  }
+}
+
+bool step_run(struct engine *e) {
+  const int64_t begin_us = clock_monotonic_us();
+  admit(e);
+  gather(e);
+  const int leased = e->row_count > 0 ? e->leased_busy : 0;
+  activity_set(e->options.activity, ACTIVITY_COMPUTING, leased > 0);
+  if (e->row_count == 0) return false;
+  const struct rows rows = {.T = e->row_count,
+                            .sequence = e->sequence,
+                            .position = e->position,
+                            .pages = e->pages,
+                            .pages_per_sequence = e->pages_per_sequence,
+                            .sequences = e->options.slots};
+  const void *hidden;
+  forward_run(e->active, &rows, e->tokens, e->kv, e->ws, NULL, &hidden);
+  if (e->pick_count == 0 && !engine_device_holds(e)) return true;
+  share_prompts(e);
+  draw_all(e, hidden);
+  atomic_fetch_add(&e->steps, 1);
+  atomic_fetch_add(&e->rows, rows.T);
+  atomic_fetch_add(&e->busy_slot_us, leased * (clock_monotonic_us() - begin_us));
+  return true;
+}

@@ -1,0 +1,261 @@
+/* Making, reading out and freeing jobs; see job.h.  Nothing here knows the engine.
+ *
+ * Everything that comes from outside is checked here, before the engine sees it: ids against the vocabulary, lengths
+ * against the context and the KV pool, an earlier holder's partial samples against their lease.  A job's memory is
+ * one arena, sized by its worst case (every sample up to max_new tokens), so that the token loop allocates nothing.
+ * No threads, no clock; called by HTTP threads, the puller, the posters, the streamer and the replier, each with its
+ * own job.
+ *
+ * Previous hop of a rollout: leases.c, of a plain request: generate_call.c.  Next: engine.c. */
+#include "services/generation-server/engine/job.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- checks --- */
+
+static enum rc check_ids(const char *field, const int32_t *ids, int32_t count, int vocabulary, struct err *err) {
+  for (int32_t i = 0; i < count; i++)
+    if (ids[i] < 0 || ids[i] >= vocabulary)
+      return err_set(err, RC_INVALID, field, "expected ids from 0 to %d, got %d at index %d", vocabulary - 1, ids[i],
+                     i);
+  return RC_OK;
+}
+
+static enum rc check_fits(const struct job_spec *spec, const struct model *m, const struct kv_cache *kv,
+                          struct err *err) {
+  if (spec->prompt_count < 1 || spec->prompt_count > LIMIT_PROMPT_TOKENS)
+    return err_set(err, RC_INVALID, "input_ids", "expected a prompt of 1 to %d tokens, got %d", LIMIT_PROMPT_TOKENS,
+                   spec->prompt_count);
+  if (spec->max_new < 1 || spec->max_new > LIMIT_NEW_TOKENS)
+    return err_set(err, RC_INVALID, "max_new_tokens", "expected 1 to %d new tokens, got %d", LIMIT_NEW_TOKENS,
+                   spec->max_new);
+  const int64_t length = (int64_t)spec->prompt_count + spec->max_new;
+  if (length > m->context_max)
+    return err_set(err, RC_INVALID, "max_new_tokens",
+                   "%d prompt tokens and %d new tokens exceed this server's context of %d tokens", spec->prompt_count,
+                   spec->max_new, m->context_max);
+  const int page = kv_page_tokens(kv);
+  const int64_t pages = (length + page - 1) / page;
+  if (pages > kv_pages_total(kv))
+    return err_set(err, RC_INVALID, "max_new_tokens",
+                   "%d prompt tokens and %d new tokens need %lld KV pages of %d tokens, and the whole pool has %d",
+                   spec->prompt_count, spec->max_new, (long long)pages, page, kv_pages_total(kv));
+  return RC_OK;
+}
+
+/* --- creation --- */
+
+static enum rc make_samples(struct job *job, int32_t first, const struct kv_cache *kv, struct err *err) {
+  for (int32_t i = 0; i < job->sample_count; i++) {
+    struct sample *s = &job->samples[i];
+    *s = (struct sample){.job = job, .index = first + i, .slot = -1};
+    s->tokens = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->tokens);
+    s->logprobs = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->logprobs);
+    s->versions = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->versions);
+    if (job->top_count > 0) {
+      const size_t top = (size_t)job->max_new * (size_t)job->top_count;
+      s->top_tokens = arena_alloc(&job->arena, top, sizeof *s->top_tokens);
+      s->top_logprobs = arena_alloc(&job->arena, top, sizeof *s->top_logprobs);
+    }
+    if (!s->tokens || !s->logprobs || !s->versions || (job->top_count > 0 && (!s->top_tokens || !s->top_logprobs)))
+      return err_set(err, RC_NO_MEMORY, NULL, "%d samples of up to %d tokens were refused their memory",
+                     job->sample_count, job->max_new);
+    const enum rc rc = kv_sequence_init(&s->kv, kv, job->prompt_count + job->max_new, err);
+    if (rc != RC_OK) return rc;
+  }
+  return RC_OK;
+}
+
+enum rc job_create(struct job **out, const struct job_spec *spec, const struct model *m, const struct kv_cache *kv,
+                   struct err *err) {
+  *out = NULL;
+  enum rc rc = check_fits(spec, m, kv, err);
+  if (rc == RC_OK) rc = check_ids("input_ids", spec->prompt, spec->prompt_count, m->config.vocabulary, err);
+  if (rc == RC_OK) rc = check_ids("stop_token_ids", spec->stop, spec->stop_count, m->config.vocabulary, err);
+  if (rc != RC_OK) return rc;
+  if (spec->stop_count > 2 * LIMIT_STOP_TOKENS)
+    return err_set(err, RC_INVALID, "stop_token_ids", "expected at most %d stop ids, got %d", 2 * LIMIT_STOP_TOKENS,
+                   spec->stop_count);
+  if (spec->sample_count < 1 || spec->sample_count > LIMIT_SAMPLES_PER_GROUP || spec->sample_first < 0 ||
+      spec->sample_first >= 1 << 24)
+    return err_set(err, RC_INVALID, "n", "expected 1 to %d samples, got %d from %d", LIMIT_SAMPLES_PER_GROUP,
+                   spec->sample_count, spec->sample_first);
+  struct job *job = calloc(1, sizeof *job);
+  if (!job) return err_set(err, RC_NO_MEMORY, NULL, "a job was refused its memory");
+  job->kind = spec->kind;
+  snprintf(job->id, sizeof job->id, "%s", spec->id);
+  job->fence = spec->fence;
+  job->prompt_count = spec->prompt_count;
+  job->max_new = spec->max_new;
+  job->sampling = spec->sampling;
+  job->stop_count = spec->stop_count;
+  if (spec->stop_count > 0) memcpy(job->stop, spec->stop, (size_t)spec->stop_count * sizeof *job->stop);
+  job->key = spec->key;
+  job->raw_logprobs = spec->raw_logprobs;
+  job->top_count = spec->top_count < m->config.vocabulary ? spec->top_count : m->config.vocabulary;
+  job->sample_count = spec->sample_count;
+  job->prompt = arena_alloc(&job->arena, (size_t)spec->prompt_count, sizeof *job->prompt);
+  job->samples = arena_alloc(&job->arena, (size_t)spec->sample_count, sizeof *job->samples);
+  if (!job->prompt || !job->samples) {
+    rc = err_set(err, RC_NO_MEMORY, NULL, "a prompt of %d tokens was refused its memory", spec->prompt_count);
+    job->sample_count = 0;
+  } else {
+    memcpy(job->prompt, spec->prompt, (size_t)spec->prompt_count * sizeof *job->prompt);
+    rc = make_samples(job, spec->sample_first, kv, err);
+  }
+  if (rc != RC_OK) {
+    job_free(job);
+    return rc;
+  }
+  *out = job;
+  return RC_OK;
+}
+
+void job_free(struct job *job) {
+  if (!job) return;
+  for (int32_t i = 0; i < job->sample_count; i++)
+    free(job->samples[i].kv.pages); /* the pages themselves went back to the pool with kv_truncate */
+  arena_free(&job->arena);
+  free(job);
+}
+
+/* --- leases --- */
+
+/* A sample that had finished before its lease was handed back comes as a partial like any other; its last token
+ * tells. */
+static void finish_if_ended(struct job *job, struct sample *s) {
+  if (s->count == 0) return;
+  if (sample_stops_at(job, s->tokens[s->count - 1]))
+    s->finish = FINISH_STOP;
+  else if (s->count == job->max_new)
+    s->finish = FINISH_LENGTH;
+  else
+    return;
+  s->state = SAMPLE_DONE;
+  job->done_count++;
+}
+
+static enum rc take_partial(struct job *job, const struct lease *lease, const struct partial_sample *p,
+                            const struct model *m, struct err *err) {
+  const int64_t at = (int64_t)p->sample - lease->sample_first;
+  if (at < 0 || at >= lease->sample_count || p->token_ids.count != p->logprobs.count ||
+      p->token_ids.count > (size_t)lease->max_new_tokens)
+    return err_set(
+        err, RC_INVALID, "partials",
+        "lease %s: sample %d with %zu tokens and %zu log-probabilities is not one of samples %d-%d of up to %d tokens",
+        lease->id, p->sample, p->token_ids.count, p->logprobs.count, lease->sample_first,
+        lease->sample_first + lease->sample_count - 1, lease->max_new_tokens);
+  const enum rc rc =
+      check_ids("partials.token_ids", p->token_ids.items, (int32_t)p->token_ids.count, m->config.vocabulary, err);
+  if (rc != RC_OK) return rc;
+  struct sample *s = &job->samples[at];
+  if (s->count > 0) return err_set(err, RC_INVALID, "partials", "lease %s: sample %d came twice", lease->id, p->sample);
+  s->count = (int32_t)p->token_ids.count;
+  for (int32_t i = 0; i < s->count; i++) {
+    s->tokens[i] = p->token_ids.items[i];
+    s->logprobs[i] = p->logprobs.items[i];
+    s->versions[i] = lease->version_min;
+  }
+  finish_if_ended(job, s);
+  return RC_OK;
+}
+
+enum rc job_of_lease(struct job **out, const struct lease *lease, const struct model *m, const struct kv_cache *kv,
+                     struct err *err) {
+  *out = NULL;
+  if (lease->stop_token_ids.count > LIMIT_STOP_TOKENS || lease->prompt_ids.count > LIMIT_PROMPT_TOKENS)
+    return err_set(err, RC_INVALID, NULL, "lease %s has %zu stop ids and %zu prompt ids; the limits are %d and %d",
+                   lease->id, lease->stop_token_ids.count, lease->prompt_ids.count, LIMIT_STOP_TOKENS,
+                   LIMIT_PROMPT_TOKENS);
+  const struct job_spec spec = {
+      .kind = JOB_OF_LEASE,
+      .id = lease->id,
+      .fence = lease->fence,
+      .prompt = lease->prompt_ids.items,
+      .prompt_count = (int32_t)lease->prompt_ids.count,
+      .max_new = lease->max_new_tokens,
+      .sampling = {.temperature = lease->temperature, .top_p = 1},
+      .stop = lease->stop_token_ids.items,
+      .stop_count = (int)lease->stop_token_ids.count,
+      .key = {.seed = lease->seed,
+              .purpose = lease->purpose == LEASE_TRAINING ? RNG_SAMPLE : RNG_EVALUATION,
+              .round = (uint32_t)lease->round,
+              .group = (uint32_t)lease->group_ordinal},
+      .sample_first = lease->sample_first,
+      .sample_count = lease->sample_count,
+  };
+  struct job *job;
+  enum rc rc = job_create(&job, &spec, m, kv, err);
+  if (rc != RC_OK) return rc;
+  job->version_min = lease->version_min;
+  job->version_max = lease->version_max;
+  job->weights_digest = lease->weights_digest;
+  for (size_t i = 0; i < lease->partial_count && rc == RC_OK; i++)
+    rc = take_partial(job, lease, &lease->partials[i], m, err);
+  if (rc != RC_OK) {
+    job_free(job);
+    return rc;
+  }
+  *out = job;
+  return RC_OK;
+}
+
+/* --- reading --- */
+
+bool sample_stops_at(const struct job *job, int32_t token) {
+  for (int i = 0; i < job->stop_count; i++)
+    if (job->stop[i] == token) return true;
+  return false;
+}
+
+int32_t sample_length(const struct sample *s) { return s->job->prompt_count + s->count; }
+
+int32_t sample_token_at(const struct sample *s, int32_t position) {
+  const int32_t P = s->job->prompt_count;
+  return position < P ? s->job->prompt[position] : s->tokens[position - P];
+}
+
+struct version_span *sample_spans(const struct sample *s, size_t *count, struct arena *arena) {
+  size_t n = 0;
+  for (int32_t i = 0; i < s->count; i++) n += i == 0 || s->versions[i] != s->versions[i - 1];
+  struct version_span *spans = arena_alloc(arena, n + 1, sizeof *spans);
+  if (!spans) return NULL;
+  *count = n;
+  n = 0;
+  for (int32_t i = 0; i < s->count; i++) {
+    if (i == 0 || s->versions[i] != s->versions[i - 1])
+      spans[n++] = (struct version_span){.version = s->versions[i], .start = i};
+    spans[n - 1].count++;
+  }
+  return spans;
+}
+
+enum rc job_result(struct lease_result *out, const struct job *job, struct arena *arena, struct err *err) {
+  *out = (struct lease_result){
+      .fence = job->fence, .loaded_digest = job->policy.digest, .handed_back = job->end == JOB_HANDED_BACK};
+  if (out->handed_back)
+    out->loaded_digest = job->weights_digest; /* what its tokens, if any, were drawn from: others may be active since */
+  out->samples = arena_alloc(arena, (size_t)job->sample_count, sizeof *out->samples);
+  if (!out->samples) goto refused;
+  out->sample_count = (size_t)job->sample_count;
+  for (int32_t i = 0; i < job->sample_count; i++) {
+    const struct sample *s = &job->samples[i];
+    struct sample_result *r = &out->samples[i];
+    r->sample = s->index;
+    r->token_ids = (struct json_i32s){s->tokens, (size_t)s->count};
+    r->logprobs = (struct json_f32s){s->logprobs, (size_t)s->count};
+    r->finish =
+        out->handed_back ? FINISH_ABORT : s->finish; /* the next holder sees from the tokens that a sample had ended */
+    r->segments = arena_alloc(arena, 1, sizeof *r->segments);
+    r->spans = sample_spans(s, &r->span_count, arena);
+    if (!r->segments || !r->spans) goto refused;
+    r->segment_count = s->count > 0 ? 1 : 0;
+    r->segments[0] = (struct sample_segment){.start = 0, .count = s->count, .loss_mask = true};
+  }
+  return RC_OK;
+refused:
+  return err_set(err, RC_NO_MEMORY, NULL, "the result of lease %s with %d samples was refused its memory", job->id,
+                 job->sample_count);
+}

@@ -1,0 +1,139 @@
+/* A job: one prompt and the samples to be drawn from it.  A lease is a job (samples of one group), a plain
+ * request is one for each of its prompts (n choices).
+ *
+ * Life:  made by an HTTP thread or the lease puller, all its memory at once, so that the token loop allocates nothing
+ *        -> engine_submit: owned by the engine's thread
+ *        -> job->done: owned by whoever set the callback (poster, streamer or replier), who calls job_free.
+ *
+ * While the engine owns it one other thread, its follower, may read tokens as they come: the engine counts them up in
+ * sample->shown after each is written, sets sample->over when no more will come, and wakes the follower once a step.
+ * Nothing is copied and nothing waits; a slow follower finds more tokens at once.
+ *
+ * The samples of a job share the prompt's pages: one of them, the leader, computes the prompt; at its last position
+ * all are forked and each draws its first token from the same row of logits. */
+#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_JOB_H
+#define LEASEHOLD_GENERATION_SERVER_ENGINE_JOB_H
+
+#include <stdatomic.h>
+
+#include "common/base/philox.h"
+#include "common/model/network/kv_cache.h"
+#include "common/model/network/sampler.h"
+#include "common/wire/lease.h"
+
+/* Which weights something was computed with. */
+struct policy {
+  char run[LIMIT_NAME_MAX];
+  int64_t version;
+  struct digest digest;
+};
+
+enum sample_state { SAMPLE_WAITING, SAMPLE_RUNNING, SAMPLE_DONE };
+
+struct job;
+
+struct sample {
+  struct job *job;
+  int32_t index; /* within the group; the choice of a plain request */
+  enum sample_state state;
+  enum finish_reason finish; /* when done */
+  int slot;                  /* -1: none */
+  int32_t count;             /* tokens so far */
+  int32_t *tokens;           /* [max_new] */
+  float *logprobs;           /* [max_new] */
+  int64_t *versions;         /* [max_new] of the weights that each token was drawn from */
+  int32_t *top_tokens;       /* [max_new, job->top_count] */
+  float *top_logprobs;       /* [max_new, job->top_count] */
+  struct digest digest;      /* of the weights active when it ended */
+  struct kv_sequence kv;     /* kv.length: positions computed (between steps) */
+
+  atomic_int shown; /* the arrays above are final up to here: a follower may read so far */
+  atomic_bool over; /* so are finish and digest */
+  atomic_bool
+      text_over; /* set by the follower: a stop text has come, the engine ends the sample before its next step */
+};
+
+/* Who is woken after steps that gave tokens to its jobs; outlives the engine. */
+struct follower {
+  void (*wake)(void *context); /* on the engine's thread; must not block */
+  void *context;
+};
+
+enum job_kind { JOB_OF_LEASE, JOB_OF_REQUEST };
+enum job_end {
+  JOB_COMPLETE,    /* every sample finished */
+  JOB_HANDED_BACK, /* draining, or the lease is not valid for the active weights: partial samples go back */
+  JOB_DROPPED      /* cancelled: nobody wants it */
+};
+
+struct job {
+  struct arena arena; /* everything below lies in it, but the page lists */
+  enum job_kind kind;
+  char id[LIMIT_NAME_MAX];
+  uint64_t fence; /* of a lease; else 0 */
+  int32_t *prompt;
+  int32_t prompt_count, max_new;
+  struct sampling_params sampling;
+  int32_t stop[2 * LIMIT_STOP_TOKENS];
+  int stop_count;
+  struct rng_key key;               /* .sample is filled in per sample */
+  int64_t version_min, version_max; /* a lease's */
+  struct digest weights_digest;     /* a lease's */
+  struct sample *samples;
+  int32_t sample_count, done_count;
+  bool raw_logprobs;               /* of the distribution before temperature, whatever was sampled from */
+  int32_t top_count;               /* likeliest tokens kept beside each one, raw too; 0: none */
+  const struct follower *follower; /* NULL: nobody reads before the end */
+
+  /* The engine's. */
+  struct sample *leader; /* computes the prompt; NULL: nobody yet */
+  bool prompt_ready;
+  enum job_end end;
+  struct policy policy; /* active when the job ended */
+  struct job *next_ended;
+
+  /* Called on the engine's thread; must not block. */
+  void (*sample_done)(struct job *job,
+                      void *context);           /* a sample finished, whatever else happens to the job; may be NULL */
+  void (*done)(struct job *job, void *context); /* the job is the callee's again */
+  void *context, *owner;
+  /* Set by another thread when nobody waits for the job any more; the engine looks between two steps.  NULL: never. */
+  const atomic_bool *abandoned;
+};
+
+struct job_spec {
+  enum job_kind kind;
+  const char *id;
+  uint64_t fence;
+  const int32_t *prompt;
+  int32_t prompt_count, max_new;
+  struct sampling_params sampling;
+  const int32_t *stop;
+  int stop_count;
+  struct rng_key key;
+  int32_t sample_first, sample_count;
+  bool raw_logprobs;
+  int32_t top_count; /* cut to the vocabulary */
+};
+
+/* Checks against the model and the pool: prompt ids within the vocabulary, prompt + max_new within context and pages
+ * (RC_INVALID, with the numbers). */
+enum rc job_create(struct job **out, const struct job_spec *spec, const struct model *m, const struct kv_cache *kv,
+                   struct err *err);
+/* A lease, with the tokens that an earlier holder handed back. */
+enum rc job_of_lease(struct job **out, const struct lease *lease, const struct model *m, const struct kv_cache *kv,
+                     struct err *err);
+/* The samples' pages must have been given back. NULL is fine. */
+void job_free(struct job *job);
+
+bool sample_stops_at(const struct job *job, int32_t token);
+/* Positions of a sample: prompt and tokens. */
+int32_t sample_length(const struct sample *s);
+int32_t sample_token_at(const struct sample *s, int32_t position);
+
+/* The result message of a lease's job; memory in the arena. */
+enum rc job_result(struct lease_result *out, const struct job *job, struct arena *arena, struct err *err);
+/* Version spans of a sample's tokens. NULL when memory is refused. */
+struct version_span *sample_spans(const struct sample *s, size_t *count, struct arena *arena);
+
+#endif

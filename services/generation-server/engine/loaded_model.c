@@ -1,0 +1,182 @@
+/* See loaded_model.h: sizes first, then allocation, then the engine. */
+#include "services/generation-server/engine/loaded_model.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/model/network/forward.h"
+
+enum {
+  INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST,
+  SAMPLES_MAX = LIMIT_QUEUED_REQUESTS + 2 * LIMIT_SLOTS, /* of plain requests; leased ones: slots and prefetch */
+  WEIGHTS_HEADER_BYTES = 16 << 20
+};
+
+/* Every slot at full context, but at most a quarter of the memory, and at least one sequence. */
+static int choose_pages(const struct host_options *o, const struct model *m, size_t room) {
+  const int64_t per_sequence = (m->context_max + o->page_tokens - 1) / o->page_tokens;
+  if (o->pages > 0) return o->pages;
+  const int64_t affordable = (int64_t)(room / 4 / kv_page_bytes(m, o->page_tokens));
+  int64_t pages = per_sequence * o->slots;
+  if (pages > affordable) pages = affordable;
+  if (pages < per_sequence) pages = per_sequence;
+  return pages > INT32_MAX ? INT32_MAX : (int)pages;
+}
+
+static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model, const struct host_options *o,
+                            const struct model_config *config, struct err *err) {
+  enum rc rc = pool_create(pool, o->threads, err);
+  if (rc == RC_OK) rc = ops_create(ops, FORMAT_BF16, &o->device, *pool, err);
+  if (rc == RC_OK) rc = model_create(model, config, *ops, o->context_max, err);
+  return rc;
+}
+
+static struct engine_options engine_options_of(const struct host_options *o, const struct model *m, int pages) {
+  return (struct engine_options){.model = m,
+                                 .slots = o->slots,
+                                 .pages = pages,
+                                 .page_tokens = o->page_tokens,
+                                 .prefill_chunk = o->prefill_chunk,
+                                 .samples_max = SAMPLES_MAX,
+                                 .inbox_max = INBOX_MAX,
+                                 .fault = o->fault,
+                                 .activity = o->activity};
+}
+
+void host_memory_plan(struct memory_plan *out, const struct model *m, const struct host_options *options, int pages) {
+  const struct engine_options o = engine_options_of(options, m, pages);
+  const struct engine_memory engine = engine_memory(&o);
+  const size_t backend = m->ops->scratch_bytes + model_rope_bytes(m); /* the engine's; the stager has its like */
+  const bool device = !m->ops->host_memory;
+  *out = (struct memory_plan){0};
+  memory_plan_add_where(out, "weights", weights_bytes(m, false), device);
+  memory_plan_add_where(out, "staged weights", weights_bytes(m, false), device);
+  memory_plan_add(out, "incoming weights", model_file_bytes(m)); /* a pushed or pulled file, until it is staged */
+  memory_plan_add_where(out, "KV cache", engine.kv, device);
+  memory_plan_add_where(out, "scratch", engine.scratch + 2 * backend, device);
+  if (device) memory_plan_add(out, "buffers between host and device", 2 * weights_host_bytes(m));
+}
+
+/* Sizes the KV pool, and holds everything against the room there is. */
+static enum rc plan_memory(int *pages, const struct host_options *o, const struct model *m, struct err *err) {
+  struct memory_room room;
+  struct memory_plan plan;
+  memory_room_read(&room, "", (size_t)o->memory_max);
+  room.device = m->ops->room(m->ops);
+  *pages = choose_pages(o, m, m->ops->host_memory ? memory_room_left(&room) : room.device);
+  host_memory_plan(&plan, m, o, *pages);
+  memory_plan_show(&plan);
+  return memory_plan_check(&plan, &room, "the generation-server", err);
+}
+
+enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config,
+                  struct tokenizer *tokenizer, void (*activated)(void *, struct weights *, const struct policy *),
+                  void *context, struct err *err) {
+  *out = NULL;
+  struct host *h = calloc(1, sizeof *h);
+  if (!h) return err_set(err, RC_NO_MEMORY, NULL, "the model's host was refused its memory");
+  h->config = *config;
+  enum rc rc = make_backend(&h->pool, &h->ops, &h->model, options, config, err);
+  if (rc == RC_OK) rc = make_backend(&h->stage_pool, &h->stage_ops, &h->stage_model, options, config, err);
+  int pages = 0;
+  if (rc == RC_OK) rc = plan_memory(&pages, options, h->model, err);
+  for (int i = 0; i < 2 && rc == RC_OK; i++) rc = weights_create(&h->weights[i], h->stage_model, false, err);
+  if (rc == RC_OK) {
+    struct engine_options engine = engine_options_of(options, h->model, pages);
+    engine.activated = activated;
+    engine.context = context;
+    rc = engine_create(&h->engine, &engine, err);
+    h->weights_file_max = h->model->params.elements * sizeof(float) + WEIGHTS_HEADER_BYTES;
+    if (config->tied) h->weights_file_max += (size_t)config->vocabulary * (size_t)config->hidden * sizeof(float);
+    if (rc == RC_OK)
+      log_info(
+          "model of %zu parameters on %s, %s%s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x "
+          "%zu MiB",
+          h->model->params.parameters, h->ops->device, h->ops->name,
+          options->device.isa && *options->device.isa ? " (forced)" : "", h->model->context_max, options->slots, pages,
+          options->page_tokens, (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20,
+          weights_bytes(h->model, false) >> 20);
+  }
+  if (rc != RC_OK) {
+    host_close(h);
+    return rc;
+  }
+  h->tokenizer = tokenizer;
+  *out = h;
+  return RC_OK;
+}
+
+void host_close(struct host *h) {
+  if (!h) return;
+  engine_free(h->engine);
+  for (int i = 0; i < 2; i++) weights_free(h->weights[i]);
+  model_free(h->model);
+  model_free(h->stage_model);
+  ops_free(h->ops);
+  ops_free(h->stage_ops);
+  pool_destroy(h->pool);
+  pool_destroy(h->stage_pool);
+  tokenizer_free(h->tokenizer);
+  free(h);
+}
+
+/* --- files --- */
+
+/* A tokenizer that does not fit its model is freed. */
+static enum rc check_tokenizer(struct tokenizer **tokenizer, const struct model_config *config, struct err *err) {
+  const enum rc rc = *tokenizer ? tokenizer_check_fits(*tokenizer, config->vocabulary, err) : RC_OK;
+  if (rc == RC_OK) return rc;
+  tokenizer_free(*tokenizer);
+  *tokenizer = NULL;
+  return rc;
+}
+
+enum rc model_files_load(struct model_config *config, struct tokenizer **tokenizer, const char *dir, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  *tokenizer = NULL;
+  const enum rc rc = model_config_load(config, dir, err);
+  if (rc != RC_OK) return rc;
+  if (snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= (int)sizeof path)
+    return err_set(err, RC_INVALID, "model", "expected a path of fewer than %d bytes", LIMIT_PATH_MAX);
+  const enum rc loaded = file_exists(path) ? tokenizer_load(tokenizer, path, err) : RC_OK;
+  return loaded == RC_OK ? check_tokenizer(tokenizer, config, err) : loaded;
+}
+
+enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json,
+                          const struct buf *generation_json, const struct buf *tokenizer_json, struct err *err) {
+  *tokenizer = NULL;
+  const char *file = "config.json";
+  enum rc rc = model_config_parse(config, config_json->data ? config_json->data : "", config_json->len, err);
+  if (rc == RC_OK && generation_json->len > 0) {
+    file = "generation_config.json";
+    rc = model_config_add_generation(config, generation_json->data, generation_json->len, err);
+  }
+  if (rc == RC_OK && tokenizer_json->len > 0) {
+    file = "tokenizer.json";
+    rc = tokenizer_parse(tokenizer, tokenizer_json->data, tokenizer_json->len, err);
+  }
+  if (rc == RC_OK) return check_tokenizer(tokenizer, config, err);
+  err_in_file(err, file);
+  return rc;
+}
+
+enum rc model_weights_load(struct weights *w, struct digest *digest, const char *dir, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  if (snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir) >= (int)sizeof path)
+    return err_set(err, RC_INVALID, "model", "expected a path of fewer than %d bytes", LIMIT_PATH_MAX);
+  const bool sharded = file_exists(path);
+  snprintf(path, sizeof path, "%s/model.safetensors", dir);
+  if (sharded && !file_exists(path))
+    return err_set(err, RC_UNSUPPORTED, "model", "%s is sharded; expected one model.safetensors", dir);
+  struct st_file *file;
+  enum rc rc = st_open_file(&file, path, err);
+  if (rc != RC_OK) return rc;
+  rc = weights_from_safetensors(w, file, err);
+  if (rc == RC_OK) rc = weights_digest(digest, w, err);
+  if (rc != RC_OK) err_in_file(err, path);
+  st_close(file);
+  return rc;
+}

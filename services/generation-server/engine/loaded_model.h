@@ -1,0 +1,53 @@
+/* The model side of the server, made once when the model's files are known: two thread pools, two tables of
+ * operations, the model twice (one for the engine, one for the stager, since a table serves one thread at a time),
+ * two sets of weights, the KV pool and the engine.
+ *
+ * Everything big is allocated here, and refused with a message that says how much was needed. */
+#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_LOADED_MODEL_H
+#define LEASEHOLD_GENERATION_SERVER_ENGINE_LOADED_MODEL_H
+
+#include "common/base/memory_plan.h"
+#include "common/model/device.h"
+#include "common/model/tokenizer/tokenizer.h"
+#include "services/generation-server/engine/engine.h"
+
+struct host_options {
+  int slots, threads, pages, page_tokens, prefill_chunk,
+      context_max;    /* pages 0: from slots, context and memory; context_max 0: the model's */
+  int64_t memory_max; /* bytes to plan for; 0: what the machine and the control group have left */
+  struct device device;
+  enum engine_fault fault;
+  struct activity *activity; /* engine.h */
+};
+
+struct host {
+  struct model_config config;
+  struct tokenizer *tokenizer; /* NULL: only ids are served */
+  struct pool *pool, *stage_pool;
+  struct ops *ops, *stage_ops;
+  struct model *model, *stage_model;
+  struct weights *weights[2]; /* where they were made; who holds them now is staging.c's and the engine's business */
+  struct engine *engine;
+  size_t weights_file_max; /* bytes of a safetensors file of this model */
+};
+
+/* Everything that a host allocates for this model under these options, with that many KV pages; pure.  The README's
+ * formula. */
+void host_memory_plan(struct memory_plan *out, const struct model *m, const struct host_options *options, int pages);
+
+/* Takes over the tokenizer on RC_OK. */
+enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config,
+                  struct tokenizer *tokenizer, void (*activated)(void *, struct weights *, const struct policy *),
+                  void *context, struct err *err);
+/* The engine must have been stopped. NULL is fine. */
+void host_close(struct host *h);
+
+/* A model's files, read from a Hugging Face folder. */
+enum rc model_files_load(struct model_config *config, struct tokenizer **tokenizer, const char *dir, struct err *err);
+/* From their bytes; generation may be empty; an empty tokenizer gives NULL. */
+enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json,
+                          const struct buf *generation_json, const struct buf *tokenizer_json, struct err *err);
+/* dir/model.safetensors into w, and its digest. */
+enum rc model_weights_load(struct weights *w, struct digest *digest, const char *dir, struct err *err);
+
+#endif

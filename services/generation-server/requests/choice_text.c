@@ -1,0 +1,205 @@
+/* See choice_text.h.  Places in the text are counted in bytes from the first byte of the prefix. */
+#include "services/generation-server/requests/choice_text.h"
+
+#include <assert.h>
+
+enum { UTF8_BYTES_MAX = 4 };
+
+void choice_scratch_free(struct choice_scratch *m) {
+  buf_free(&m->text);
+  buf_free(&m->ends);
+  buf_free(&m->offsets);
+}
+
+void choice_init(struct choice *c, struct sample *s, int32_t index, const struct tokenizer *tokenizer,
+                 const struct stop_texts *stops, const char *prefix, size_t prefix_len) {
+  *c = (struct choice){.sample = s,
+                       .index = index,
+                       .tokenizer = tokenizer,
+                       .stops = stops,
+                       .prefix = prefix,
+                       .prefix_len = prefix_len,
+                       .scanned_end = prefix_len,
+                       .told_end = prefix_len};
+}
+
+/* --- looking through --- */
+
+static enum rc decode(const struct choice *c, int32_t at, struct buf *out, struct err *err) {
+  return c->tokenizer ? tokenizer_decode(c->tokenizer, &c->sample->tokens[at], 1, true, out, err) : RC_OK;
+}
+
+enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err) {
+  const bool over = atomic_load_explicit(&c->sample->over, memory_order_acquire); /* before shown: then that is final */
+  const int32_t shown = atomic_load_explicit(&c->sample->shown, memory_order_acquire);
+  for (; c->scanned < shown && !c->stopped; c->scanned++) {
+    size_t used;
+    buf_clear(&m->text);
+    const enum rc rc = decode(c, c->scanned, &m->text, err);
+    if (rc != RC_OK) return rc;
+    const size_t found = stop_texts_feed(c->stops, &c->matching, m->text.data, m->text.len, &used);
+    if (found > 0) {
+      c->stopped = true;
+      c->cut = c->scanned_end + used - found;
+      atomic_store_explicit(&c->sample->text_over, true, memory_order_relaxed);
+    }
+    c->scanned_end += m->text.len;
+  }
+  c->ended = c->stopped || over;
+  return RC_OK;
+}
+
+enum finish_reason choice_finish(const struct choice *c) { return c->stopped ? FINISH_STOP : c->sample->finish; }
+
+/* --- characters --- */
+
+/* Bytes of the well-formed UTF-8 sequence at s (Unicode, table 3-7), 0 when there is none and s[0] stands alone, -1
+ * when more bytes must come to tell. */
+static int utf8_length(const unsigned char *s, size_t len) {
+  unsigned char low = 0x80, high = 0xBF; /* of the second byte */
+  int n;
+  if (s[0] < 0x80) return 1;
+  if (s[0] >= 0xC2 && s[0] <= 0xDF)
+    n = 2;
+  else if (s[0] >= 0xE0 && s[0] <= 0xEF)
+    n = 3;
+  else if (s[0] >= 0xF0 && s[0] <= 0xF4)
+    n = 4;
+  else
+    return 0;
+  if (s[0] == 0xE0) low = 0xA0;
+  if (s[0] == 0xED) high = 0x9F;
+  if (s[0] == 0xF0) low = 0x90;
+  if (s[0] == 0xF4) high = 0x8F;
+  for (int i = 1; i < n; i++) {
+    if ((size_t)i == len) return -1;
+    if (s[i] < low || s[i] > high) return 0;
+    low = 0x80;
+    high = 0xBF;
+  }
+  return n;
+}
+
+/* Bytes of the character at s; one that is cut off or malformed counts byte by byte, as the JSON writer shows it. */
+static size_t char_length(const char *s, size_t len) {
+  const int n = utf8_length((const unsigned char *)s, len);
+  return n > 0 ? (size_t)n : 1;
+}
+
+/* Bytes of s before a sequence at its end that may still become whole. */
+static size_t whole_length(const char *s, size_t len) {
+  size_t at = len > UTF8_BYTES_MAX - 1 ? len - (UTF8_BYTES_MAX - 1) : 0;
+  for (; at < len; at++) /* only a lead byte gives -1, and what precedes it cannot reach over it */
+    if (utf8_length((const unsigned char *)s + at, len - at) < 0) return at;
+  return len;
+}
+
+bool choice_is_text(const char *bytes, size_t len) {
+  for (size_t at = 0; at < len;) {
+    const int n = utf8_length((const unsigned char *)bytes + at, len - at);
+    if (n <= 0) return false;
+    at += (size_t)n;
+  }
+  return true;
+}
+
+/* --- telling --- */
+
+/* What comes next: what is left of the prefix, then tokens from c->told on. */
+struct window {
+  size_t base;        /* place of its first byte: c->sent, or where the token begins that was told in part */
+  size_t skip;        /* bytes of it that were sent */
+  const size_t *ends; /* [filled] places where its tokens end */
+  int32_t filled;
+};
+
+/* Always enough for one whole character, whatever the limits say. */
+static enum rc fill_window(struct window *w, const struct choice *c, size_t bytes_max, int32_t tokens_max,
+                           struct choice_scratch *m, struct err *err) {
+  const size_t prefix_left = c->sent < c->prefix_len ? c->prefix_len - c->sent : 0;
+  buf_clear(&m->text);
+  buf_clear(&m->ends);
+  *w = (struct window){.base = prefix_left > 0 ? c->sent : c->told_end};
+  if (w->base < c->sent) w->skip = c->sent - w->base; /* it lies beyond when tokens after the cut have been told */
+  const size_t enough_bytes = w->skip + bytes_max;
+  if (prefix_left > 0) buf_append(&m->text, c->prefix + c->sent, prefix_left < bytes_max ? prefix_left : bytes_max);
+  for (int32_t at = c->told; at < c->scanned && prefix_left <= bytes_max; at++) {
+    const bool enough = at - c->told >= tokens_max || m->text.len >= enough_bytes;
+    if (enough && m->text.len >= w->skip + UTF8_BYTES_MAX) break;
+    const enum rc rc = decode(c, at, &m->text, err);
+    if (rc != RC_OK) return rc;
+    const size_t end = w->base + m->text.len;
+    buf_append(&m->ends, &end, sizeof end);
+    w->filled++;
+  }
+  w->ends = (const size_t *)(void *)m->ends.data; /* malloc'ed, and appended to by whole items */
+  const enum rc rc = buf_check(&m->text, err);
+  return rc == RC_OK ? buf_check(&m->ends, err) : rc;
+}
+
+/* Counts characters that begin before places of a piece, which are asked for in rising order. */
+struct walk {
+  const char *text;
+  size_t len, at;
+  int64_t chars;
+};
+
+static int64_t walk_to(struct walk *w, size_t place) {
+  while (w->at < place && w->at < w->len) {
+    w->at += char_length(w->text + w->at, w->len - w->at);
+    w->chars++;
+  }
+  return w->chars;
+}
+
+/* Characters before each of the piece's tokens; c's counts go on to the piece's end. */
+static enum rc count_offsets(struct choice *c, struct choice_piece *piece, const size_t *ends, struct buf *offsets,
+                             struct err *err) {
+  struct walk w = {.text = piece->text, .len = piece->len, .chars = c->chars};
+  size_t begin = c->told_end;
+  int64_t before = c->told_chars;
+  buf_clear(offsets);
+  for (int32_t i = 0; i <= piece->count; i++) {
+    if (begin >= c->sent) before = walk_to(&w, begin - c->sent); /* else it began in an earlier piece */
+    if (i == piece->count) break;
+    buf_append(offsets, &before, sizeof before);
+    begin = ends[i];
+  }
+  const enum rc rc = buf_check(offsets, err);
+  if (rc != RC_OK) return rc;
+  piece->offsets = (const int64_t *)(void *)offsets->data;
+  c->told_chars = before;
+  c->chars = walk_to(&w, piece->len);
+  return RC_OK;
+}
+
+enum rc choice_take(struct choice_piece *piece, struct choice *c, size_t bytes_max, int32_t tokens_max,
+                    struct choice_scratch *m, struct err *err) {
+  struct window w;
+  *piece = (struct choice_piece){.first = c->told, .begins = c->sent == 0 && c->told == 0};
+  if (c->closed) return RC_OK;
+  if (bytes_max == 0) bytes_max = SIZE_MAX / 2;
+  if (bytes_max < UTF8_BYTES_MAX) bytes_max = UTF8_BYTES_MAX;
+  enum rc rc = fill_window(&w, c, bytes_max, tokens_max > 0 ? tokens_max : INT32_MAX, m, err);
+  if (rc != RC_OK) return rc;
+  const size_t unsafe = c->ended ? 0 : stop_texts_held(c->stops, &c->matching);
+  const size_t limit = c->stopped ? c->cut : c->scanned_end - unsafe;
+  size_t end = w.base + m->text.len < limit ? w.base + m->text.len : limit;
+  assert(end >= c->sent); /* what is held back never begins before what was safe */
+  if (end - c->sent > bytes_max) end = c->sent + bytes_max;
+  const char *text = m->text.data ? m->text.data + w.skip : "";
+  const bool complete = c->ended && end == limit;
+  if (!complete) end = c->sent + whole_length(text, end - c->sent);
+  while (piece->count < w.filled && (complete || w.ends[piece->count] <= end)) piece->count++;
+  piece->text = c->tokenizer || c->prefix_len > 0 ? text : NULL;
+  piece->len = end - c->sent;
+  piece->last = complete && c->told + piece->count == c->scanned;
+  piece->any = piece->len > 0 || piece->count > 0 || piece->last;
+  if (c->wants_offsets) rc = count_offsets(c, piece, w.ends, &m->offsets, err);
+  if (rc != RC_OK) return rc;
+  if (piece->count > 0) c->told_end = w.ends[piece->count - 1];
+  c->told += piece->count;
+  c->sent = end;
+  c->closed = piece->last;
+  return RC_OK;
+}

@@ -1,0 +1,18 @@
+/* The body of POST /v1/completions: its fields, their bounds, and which of OpenAI's are refused.  On an HTTP thread;
+ * memory in the request's arena, prompts may lie in its body. */
+#ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_COMPLETION_REQUEST_H
+#define LEASEHOLD_GENERATION_SERVER_REQUESTS_COMPLETION_REQUEST_H
+
+#include "services/generation-server/requests/generate_call.h"
+
+/* What its answers want to know beside the call. */
+struct completion_details {
+  bool logprobs, return_token_ids, include_usage;
+};
+
+/* p has its defaults, the shape among them.  RC_INVALID, RC_UNSUPPORTED. */
+enum rc completion_request_read(struct generate_params *p, struct http_request *r, struct err *err);
+/* Faults found later name fields as jobs do; puts this API's names in their place. */
+void completion_request_name_field(struct err *err);
+
+#endif

@@ -1,0 +1,34 @@
+/* The server's end of the fabric: takes a pushed version's bytes by broadcast.  The stager's thread alone; it never holds
+ * the stager's mutex meanwhile.  A push brings the communicator's token: one that is known is received from again, under
+ * another one the old communicator is left and the new one joined.  A communicator that failed is not used again.
+ *
+ * Previous hop: trainer-server/pool_fabric.c.  Next: staging.c fills weights from the bytes as from a body's. */
+#ifndef LEASEHOLD_GENERATION_SERVER_WEIGHTS_BROADCAST_INTAKE_H
+#define LEASEHOLD_GENERATION_SERVER_WEIGHTS_BROADCAST_INTAKE_H
+
+#include "common/comm/fabric.h"
+#include "common/wire/training.h"
+
+struct intake {
+  struct fabric *fabric; /* borrowed; NULL: none */
+  struct comm *comm;     /* NULL: none is joined */
+  char token[FABRIC_TOKEN_MAX];
+};
+
+/* A push's query, copied. */
+struct intake_offer {
+  char token[FABRIC_TOKEN_MAX];
+  int rank, size;
+  size_t bytes;
+  int64_t wait_ms;
+};
+
+/* RC_INVALID for an offer that no server could take up: the field is its name. */
+enum rc intake_check(const struct fabric *fabric, const struct intake_offer *offer, size_t bytes_max, struct err *err);
+/* offer->bytes of the broadcast into bytes, within offer->wait_ms, or until *cancel. */
+enum rc intake_receive(struct intake *i, const struct intake_offer *offer, void *bytes, const atomic_bool *cancel,
+                       struct err *err);
+/* Leaves the communicator. */
+void intake_leave(struct intake *i);
+
+#endif

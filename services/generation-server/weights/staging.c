@@ -1,0 +1,479 @@
+/* See staging.h.
+ *
+ * The mutex guards the state and the word; a set of weights is touched by whoever the state says: the stager when
+ * FILLING, the engine from ACTIVATING on. Lock order: this mutex, then the engine's inbox. */
+#include "services/generation-server/weights/staging.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/metrics.h"
+#include "common/base/queue.h"
+#include "common/client/trainer_client.h"
+#include "services/generation-server/fault.h"
+
+enum {
+  PUSHES_MAX = 4,
+  ACTIVATION_WAIT_MS = 10000, /* for the engine to swap before the spare set can be filled again */
+  FILE_DEADLINE_MS = 30000,
+  PULL_DEADLINE_MS = 600000,
+  RETRY_MIN_MS = 200,
+  RETRY_MAX_MS = 5000,
+  NAP_MS = 500,
+  OLDER_WORDS_BELIEVED = 3 /* in a row */
+};
+
+enum stage_state { STAGE_EMPTY, STAGE_FILLING, STAGE_STAGED, STAGE_ACTIVATING };
+
+struct word {
+  bool has;
+  struct policy policy;
+  char trainer_url[LIMIT_URL_MAX];
+};
+
+struct staging {
+  struct staging_options options;
+  struct http_client *http;
+  atomic_bool cancel;
+  pthread_t thread;
+  bool started;
+  struct intake intake;         /* the thread's */
+  atomic_bool end_of_broadcast; /* ends the wait for it; set under the mutex */
+  struct metric *metric_body, *metric_broadcast, *metric_pulled;
+
+  pthread_mutex_t mutex; /* guards everything below */
+  pthread_cond_t changed;
+  struct host *host;
+  enum stage_state state;
+  struct weights *spare; /* the set that is not the engine's; NULL while ACTIVATING */
+  struct policy staged;
+  struct word word;
+  int older_words; /* in a row */
+  struct staging_push pushes[PUSHES_MAX];
+  int push_count;
+  const struct http_request *receiving; /* whose broadcast is waited for; NULL: none */
+  int64_t retry_at_ms, retry_ms;
+  bool stopping;
+};
+
+/* --- the word --- */
+
+static bool run_number(const char *run, unsigned long long *out) {
+  char *end;
+  if (run[0] != 'r' || run[1] < '0' || run[1] > '9') return false;
+  *out = strtoull(run + 1, &end, 10);
+  return *end == '\0';
+}
+
+bool word_supersedes(const char *known_run, int64_t known_version, const char *run, int64_t version) {
+  unsigned long long known_number, number;
+  if (strcmp(known_run, run) == 0) return version >= known_version;
+  if (!run_number(known_run, &known_number) || !run_number(run, &number)) return true;
+  return number > known_number;
+}
+
+/* Brings the engine to the word, as far as the staged weights allow. Mutex held. */
+static void follow_word(struct staging *s) {
+  struct policy active;
+  if (!s->word.has || !s->host || s->state == STAGE_ACTIVATING) return;
+  const struct policy *wanted = &s->word.policy;
+  if (engine_policy(s->host->engine, &active) && digest_equal(&active.digest, &wanted->digest)) {
+    if (active.version != wanted->version || strcmp(active.run, wanted->run) != 0)
+      engine_relabel(s->host->engine, wanted);
+    return;
+  }
+  if (s->state != STAGE_STAGED || !digest_equal(&s->staged.digest, &wanted->digest)) return;
+  if (engine_activate(s->host->engine, s->spare, wanted) != RC_OK)
+    return; /* the inbox is full: the next word tries again */
+  s->spare = NULL;
+  s->state = STAGE_ACTIVATING;
+}
+
+/* Must the word's weights be fetched? Mutex held. */
+static bool must_pull(struct staging *s) {
+  struct policy active;
+  if (!s->word.has || s->word.trainer_url[0] == '\0') return false;
+  if (!s->host) return true;
+  if (s->state == STAGE_ACTIVATING) return false;
+  if (s->state == STAGE_STAGED && digest_equal(&s->staged.digest, &s->word.policy.digest)) return false;
+  return !engine_policy(s->host->engine, &active) || !digest_equal(&active.digest, &s->word.policy.digest);
+}
+
+/* Words come by two ways, heartbeats and polls, and may overtake each other, so an older one is not believed; unless
+ * nothing else comes, because an earlier run was resumed. Mutex held. */
+static bool is_news(struct staging *s, const struct current_version *current) {
+  const bool newer =
+      !s->word.has || word_supersedes(s->word.policy.run, s->word.policy.version, current->run, current->version);
+  s->older_words = newer ? 0 : s->older_words + 1;
+  if (s->older_words < OLDER_WORDS_BELIEVED) return newer;
+  s->older_words = 0;
+  return true;
+}
+
+void staging_word(struct staging *s, const struct current_version *current) {
+  if (!current->has) return; /* no run: keep what is loaded */
+  pthread_mutex_lock(&s->mutex);
+  if (s->host && fault_is_deaf(s->options.host.fault, s->host->engine)) {
+    pthread_mutex_unlock(&s->mutex);
+    return;
+  }
+  if (is_news(s, current)) {
+    if (!s->word.has || !digest_equal(&s->word.policy.digest, &current->digest)) {
+      s->retry_at_ms = 0;
+      s->retry_ms = RETRY_MIN_MS;
+    }
+    s->word = (struct word){.has = true, .policy = {.version = current->version, .digest = current->digest}};
+    snprintf(s->word.policy.run, sizeof s->word.policy.run, "%s", current->run);
+    snprintf(s->word.trainer_url, sizeof s->word.trainer_url, "%s", current->trainer_url ? current->trainer_url : "");
+    follow_word(s);
+    pthread_cond_broadcast(&s->changed);
+  }
+  pthread_mutex_unlock(&s->mutex);
+}
+
+void staging_forget_word(struct staging *s) {
+  pthread_mutex_lock(&s->mutex);
+  s->word.has = false;
+  pthread_mutex_unlock(&s->mutex);
+}
+
+/* The engine swapped; `previous` is the stager's now (the first time, the second set is). On the engine's thread. */
+static void on_activated(void *context, struct weights *previous, const struct policy *now) {
+  struct staging *s = context;
+  pthread_mutex_lock(&s->mutex);
+  s->spare = previous ? previous : s->host->weights[1];
+  s->state = STAGE_EMPTY;
+  follow_word(s);
+  pthread_cond_broadcast(&s->changed);
+  pthread_mutex_unlock(&s->mutex);
+  char hex[DIGEST_HEX_MAX];
+  digest_hex(hex, &now->digest);
+  log_info("version %lld of run %s is active, digest %.12s", (long long)now->version, now->run[0] ? now->run : "-",
+           hex);
+  s->options.activated(s->options.context);
+}
+
+/* --- filling --- */
+
+/* Takes the spare set for filling. RC_TIMEOUT when the engine does not give it back. */
+static enum rc begin_filling(struct staging *s, struct weights **out, struct err *err) {
+  const struct timespec until = clock_deadline_in(ACTIVATION_WAIT_MS);
+  enum rc rc = RC_OK;
+  pthread_mutex_lock(&s->mutex);
+  while (s->state == STAGE_ACTIVATING && !s->stopping)
+    if (pthread_cond_timedwait(&s->changed, &s->mutex, &until) != 0) break;
+  if (s->state == STAGE_ACTIVATING) {
+    rc = err_set(err, RC_TIMEOUT, NULL, "the engine has not swapped its weights within %d ms", ACTIVATION_WAIT_MS);
+  } else {
+    s->state = STAGE_FILLING;
+    *out = s->spare;
+  }
+  pthread_mutex_unlock(&s->mutex);
+  return rc;
+}
+
+static void end_filling(struct staging *s, const struct policy *staged) {
+  pthread_mutex_lock(&s->mutex);
+  s->state = staged ? STAGE_STAGED : STAGE_EMPTY;
+  if (staged) {
+    s->staged = *staged;
+    if (s->options.standalone) s->word = (struct word){.has = true, .policy = *staged};
+    follow_word(s);
+  }
+  pthread_mutex_unlock(&s->mutex);
+}
+
+/* Bytes into the spare set; `expected` must come out as their digest. */
+static enum rc fill(struct staging *s, const void *bytes, size_t len, const struct policy *expected,
+                    struct digest *computed, struct err *err) {
+  struct weights *w;
+  struct st_file *file = NULL;
+  enum rc rc = begin_filling(s, &w, err);
+  if (rc != RC_OK) return rc;
+  rc = st_open_memory(&file, bytes, len, err);
+  if (rc == RC_OK) rc = weights_from_safetensors(w, file, err);
+  if (rc == RC_OK) rc = weights_digest(computed, w, err);
+  if (rc == RC_OK && !digest_equal(computed, &expected->digest)) {
+    char want[DIGEST_HEX_MAX], got[DIGEST_HEX_MAX];
+    digest_hex(want, &expected->digest);
+    digest_hex(got, computed);
+    rc = err_set(err, RC_INVALID, "digest", "version %lld of run %s was announced with digest %s, its weights have %s",
+                 (long long)expected->version, expected->run, want, got);
+  }
+  st_close(file);
+  end_filling(s, rc == RC_OK ? expected : NULL);
+  return rc;
+}
+
+/* Into memory of its own, the caller's to free. */
+static enum rc receive(struct staging *s, const struct staging_push *push, char **out, struct err *err) {
+  *out = malloc(push->offer.bytes);
+  const enum rc rc =
+      *out ? intake_receive(&s->intake, &push->offer, *out, &s->end_of_broadcast, err)
+           : err_set(err, RC_NO_MEMORY, NULL, "a broadcast of %zu bytes was refused memory", push->offer.bytes);
+  pthread_mutex_lock(&s->mutex);
+  s->receiving = NULL;
+  pthread_mutex_unlock(&s->mutex);
+  if (rc == RC_OK) fault_incoming(s->options.host.fault, *out, push->offer.bytes);
+  return rc;
+}
+
+static void do_push(struct staging *s, const struct staging_push *push) {
+  struct err err;
+  struct policy policy = {.version = push->version, .digest = push->digest};
+  snprintf(policy.run, sizeof policy.run, "%s", push->run);
+  size_t len;
+  char *received = NULL;
+  const char *bytes = http_body(push->request, &len);
+  struct push_answer answer = {.staged = true};
+  const int64_t begin_ms = clock_monotonic_ms();
+  enum rc rc = push->by_broadcast ? receive(s, push, &received, &err) : RC_OK;
+  if (rc == RC_OK && push->by_broadcast) {
+    bytes = received;
+    len = push->offer.bytes;
+  }
+  if (rc == RC_OK) rc = fill(s, bytes, len, &policy, &answer.digest, &err);
+  free(received);
+  if (rc != RC_OK) {
+    log_warn("pushed version %lld of run %s is not staged: %s", (long long)push->version, push->run, err.message);
+    http_fail(push->request, &err);
+    return;
+  }
+  metric_add(push->by_broadcast ? s->metric_broadcast : s->metric_body, 1);
+  log_info("version %lld of run %s is staged, %zu bytes%s in %lld ms", (long long)push->version, push->run, len,
+           push->by_broadcast ? " by broadcast" : "", (long long)(clock_monotonic_ms() - begin_ms));
+  struct buf body = BUF_INIT;
+  push_answer_encode(&answer, &body);
+  http_reply_json(push->request, 200, &body);
+}
+
+/* --- pulling --- */
+
+static enum rc fetch_file(const struct trainer_client *client, const char *name, bool required, struct buf *out,
+                          struct err *err) {
+  const enum rc rc = trainer_model_file(client, name, out, FILE_DEADLINE_MS, err);
+  return rc == RC_NOT_FOUND && !required ? RC_OK : rc;
+}
+
+static enum rc open_host(struct staging *s, const struct model_config *config, struct tokenizer *tokenizer,
+                         struct err *err) {
+  struct host *host;
+  enum rc rc = host_open(&host, &s->options.host, config, tokenizer, on_activated, s, err);
+  if (rc != RC_OK) {
+    tokenizer_free(tokenizer);
+    return rc;
+  }
+  rc = engine_start(host->engine, err);
+  if (rc != RC_OK) {
+    host_close(host);
+    return rc;
+  }
+  pthread_mutex_lock(&s->mutex);
+  s->host = host;
+  s->spare = host->weights[0];
+  s->state = STAGE_EMPTY;
+  pthread_mutex_unlock(&s->mutex);
+  s->options.opened(s->options.context, host);
+  return RC_OK;
+}
+
+static enum rc fetch_model(struct staging *s, const struct trainer_client *client, struct err *err) {
+  struct buf config_json = BUF_INIT, generation = BUF_INIT, tokens = BUF_INIT;
+  struct model_config config;
+  struct tokenizer *tokenizer = NULL;
+  enum rc rc = fetch_file(client, "config.json", true, &config_json, err);
+  if (rc == RC_OK) rc = fetch_file(client, "generation_config.json", false, &generation, err);
+  if (rc == RC_OK) rc = fetch_file(client, "tokenizer.json", false, &tokens, err);
+  if (rc == RC_OK) rc = model_files_parse(&config, &tokenizer, &config_json, &generation, &tokens, err);
+  buf_free(&config_json);
+  buf_free(&generation);
+  buf_free(&tokens);
+  return rc == RC_OK ? open_host(s, &config, tokenizer, err) : rc;
+}
+
+static enum rc pull(struct staging *s, const struct word *word, struct err *err) {
+  const struct trainer_client client = {s->http, word->trainer_url};
+  enum rc rc = staging_host(s) ? RC_OK : fetch_model(s, &client, err);
+  if (rc != RC_OK) return rc;
+  struct buf bytes = BUF_INIT;
+  struct digest computed;
+  rc = trainer_weights(&client, word->policy.run, word->policy.version, staging_host(s)->weights_file_max, &bytes,
+                       PULL_DEADLINE_MS, err);
+  if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &word->policy, &computed, err);
+  if (rc == RC_OK) {
+    metric_add(s->metric_pulled, 1);
+    log_info("version %lld of run %s was pulled, %zu bytes", (long long)word->policy.version, word->policy.run,
+             bytes.len);
+  }
+  buf_free(&bytes);
+  return rc;
+}
+
+static void do_pull(struct staging *s, const struct word *word) {
+  struct err err;
+  const enum rc rc = pull(s, word, &err);
+  pthread_mutex_lock(&s->mutex);
+  if (rc == RC_OK) {
+    s->retry_at_ms = 0;
+    s->retry_ms = RETRY_MIN_MS;
+  } else if (!s->stopping) {
+    log_warn("pulling version %lld of run %s from %s: %s", (long long)word->policy.version, word->policy.run,
+             word->trainer_url, err.message);
+    if (digest_equal(&word->policy.digest, &s->word.policy.digest)) {
+      s->retry_at_ms = clock_monotonic_ms() + s->retry_ms;
+      s->retry_ms = s->retry_ms * 2 < RETRY_MAX_MS ? s->retry_ms * 2 : RETRY_MAX_MS;
+    }
+  }
+  pthread_mutex_unlock(&s->mutex);
+}
+
+/* --- the thread --- */
+
+static void *stager_main(void *argument) {
+  struct staging *s = argument;
+  pool_enter();
+  pthread_mutex_lock(&s->mutex);
+  while (!s->stopping) {
+    if (s->push_count > 0) {
+      const struct staging_push push = s->pushes[0];
+      memmove(&s->pushes[0], &s->pushes[1], (size_t)--s->push_count * sizeof s->pushes[0]);
+      s->receiving = push.by_broadcast ? push.request : NULL;
+      atomic_store(&s->end_of_broadcast, s->push_count > 0); /* what came after it is nearer to what is wanted */
+      pthread_mutex_unlock(&s->mutex);
+      activity_set(s->options.host.activity, ACTIVITY_LOADING, true);
+      do_push(s, &push);
+      activity_set(s->options.host.activity, ACTIVITY_LOADING, false);
+      pthread_mutex_lock(&s->mutex);
+    } else if (must_pull(s) && clock_monotonic_ms() >= s->retry_at_ms) {
+      const struct word word = s->word;
+      pthread_mutex_unlock(&s->mutex);
+      activity_set(s->options.host.activity, ACTIVITY_LOADING, true);
+      do_pull(s, &word);
+      activity_set(s->options.host.activity, ACTIVITY_LOADING, false);
+      pthread_mutex_lock(&s->mutex);
+    } else {
+      const struct timespec until = clock_deadline_in(must_pull(s) ? RETRY_MIN_MS : NAP_MS);
+      pthread_cond_timedwait(&s->changed, &s->mutex, &until);
+    }
+  }
+  pthread_mutex_unlock(&s->mutex);
+  return NULL;
+}
+
+static struct metric *count_by(const char *labels) {
+  return metrics_register(METRIC_COUNTER, "leasehold_generation_versions_staged_total", labels,
+                          "Versions filled into the spare weights, by the way that their bytes came.");
+}
+
+enum rc staging_start(struct staging **out, const struct staging_options *options, struct err *err) {
+  *out = NULL;
+  struct staging *s = calloc(1, sizeof *s);
+  if (!s) return err_set(err, RC_NO_MEMORY, NULL, "the stager was refused its memory");
+  s->options = *options;
+  s->intake.fabric = options->fabric;
+  s->metric_body = count_by("way=\"http\"");
+  s->metric_broadcast = count_by("way=\"fabric\"");
+  s->metric_pulled = count_by("way=\"pull\"");
+  s->retry_ms = RETRY_MIN_MS;
+  pthread_mutex_init(&s->mutex, NULL);
+  cond_init(&s->changed);
+  enum rc rc = http_client_create(&s->http, options->token, &s->cancel, err);
+  if (rc == RC_OK && pthread_create(&s->thread, NULL, stager_main, s) != 0)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the stager's thread could not be made");
+  s->started = rc == RC_OK;
+  if (rc != RC_OK) {
+    staging_free(s);
+    return rc;
+  }
+  *out = s;
+  return RC_OK;
+}
+
+enum rc staging_load(struct staging *s, const char *dir, struct err *err) {
+  struct model_config config;
+  struct tokenizer *tokenizer;
+  struct policy policy = {.version = 0};
+  enum rc rc = model_files_load(&config, &tokenizer, dir, err);
+  if (rc == RC_OK) rc = open_host(s, &config, tokenizer, err);
+  if (rc != RC_OK) return rc;
+  struct weights *w;
+  rc = begin_filling(s, &w, err);
+  if (rc == RC_OK) rc = model_weights_load(w, &policy.digest, dir, err);
+  if (rc != RC_OK) return rc;
+  pthread_mutex_lock(&s->mutex);
+  s->state = STAGE_ACTIVATING;
+  s->spare = NULL;
+  pthread_mutex_unlock(&s->mutex);
+  rc = engine_activate(s->host->engine, w, &policy);
+  if (rc != RC_OK) return err_set(err, rc, NULL, "the engine takes no weights");
+  const int64_t until_ms = clock_monotonic_ms() + ACTIVATION_WAIT_MS;
+  while (!engine_policy(s->host->engine, &policy) && clock_monotonic_ms() < until_ms) clock_sleep_ms(1);
+  return RC_OK;
+}
+
+struct host *staging_host(struct staging *s) {
+  pthread_mutex_lock(&s->mutex);
+  struct host *host = s->host;
+  pthread_mutex_unlock(&s->mutex);
+  return host;
+}
+
+enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err) {
+  enum rc rc = RC_OK;
+  pthread_mutex_lock(&s->mutex);
+  if (s->stopping || !s->host) {
+    rc = err_set(err, RC_UNAVAILABLE, NULL,
+                 s->stopping ? "the server is stopping" : "the model's files are not known yet");
+  } else if (s->push_count == PUSHES_MAX) {
+    rc = err_set(err, RC_FULL, NULL, "%d pushes wait already", PUSHES_MAX);
+  } else if (s->word.has && strcmp(s->word.policy.run, push->run) == 0 && push->version < s->word.policy.version) {
+    rc = err_set(err, RC_CONFLICT, "version", "version %lld of run %s is superseded by %lld", (long long)push->version,
+                 push->run, (long long)s->word.policy.version);
+  } else {
+    s->pushes[s->push_count++] = *push;
+    if (s->receiving) atomic_store(&s->end_of_broadcast, true); /* the trainer has turned to another way */
+    pthread_cond_broadcast(&s->changed);
+  }
+  pthread_mutex_unlock(&s->mutex);
+  return rc;
+}
+
+void staging_push_abandoned(struct staging *s, const struct http_request *request) {
+  pthread_mutex_lock(&s->mutex);
+  if (s->receiving == request) atomic_store(&s->end_of_broadcast, true);
+  for (int i = 0; i < s->push_count; i++) {
+    if (s->pushes[i].request == request) s->pushes[i].offer.wait_ms = 0;
+  }
+  pthread_mutex_unlock(&s->mutex);
+}
+
+void staging_stop(struct staging *s) {
+  struct err err;
+  pthread_mutex_lock(&s->mutex);
+  s->stopping = true;
+  atomic_store(&s->end_of_broadcast, true);
+  pthread_cond_broadcast(&s->changed);
+  pthread_mutex_unlock(&s->mutex);
+  atomic_store(&s->cancel, true);
+  if (s->started) pthread_join(s->thread, NULL);
+  s->started = false;
+  err_set(&err, RC_UNAVAILABLE, NULL, "the server is stopping");
+  for (int i = 0; i < s->push_count; i++) http_fail(s->pushes[i].request, &err);
+  s->push_count = 0;
+  if (s->host) engine_stop(s->host->engine);
+}
+
+void staging_free(struct staging *s) {
+  if (!s) return;
+  intake_leave(&s->intake);
+  host_close(s->host);
+  http_client_destroy(s->http);
+  pthread_cond_destroy(&s->changed);
+  pthread_mutex_destroy(&s->mutex);
+  free(s);
+}

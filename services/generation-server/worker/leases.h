@@ -1,0 +1,54 @@
+/* The leases that this server holds: pulled from the coordinator, run by the engine, posted back.
+ *
+ *   puller --long poll--> coordinator          engine --job->done--> queue --> posters --PUT result--> coordinator
+ *      +--engine_submit--> engine
+ *
+ * The puller asks for as many samples as there are slots, and `prefetch` more, so that no slot waits for a round
+ * trip.  Results are posted by POSTERS threads with retries; a lease that is not ours any more (404, 409, 410) is
+ * dropped, its samples are somebody else's.
+ *
+ *   held ---> running ---> posting ---> gone
+ *     +-- cannot be run here --^   (handed back as it came, with the reason)
+ *     +----------+------------+--> lost (heartbeat's answer, new registration): cancelled in the engine, dropped by the poster
+ *
+ * Thread-safe throughout; one mutex. */
+#ifndef LEASEHOLD_GENERATION_SERVER_WORKER_LEASES_H
+#define LEASEHOLD_GENERATION_SERVER_WORKER_LEASES_H
+
+#include "services/generation-server/engine/engine.h"
+
+struct leases;
+
+struct leases_options {
+  const char *coordinator; /* base URL, borrowed */
+  const char *token;
+  int slots, prefetch;
+  void (*word)(void *context, const struct current_version
+                                  *current); /* what the coordinator said is current, before its leases are submitted */
+  void (*stale)(void *context);              /* the coordinator does not know us (any more): register again */
+  void *context;
+};
+
+enum rc leases_start(struct leases **out, const struct leases_options *options, struct err *err);
+/* From now on leases can be pulled. */
+void leases_set_engine(struct leases *l, struct engine *engine, const struct model *model);
+/* A new registration voids everything that was held. */
+void leases_registered(struct leases *l, const char *worker_id, uint64_t epoch);
+/* The heartbeat that listed `sent` was answered that ids are lost; a lease of the same name granted since is not
+ * meant. */
+void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent,
+                 size_t sent_count);
+/* What a heartbeat renews. RC_NO_MEMORY. */
+enum rc leases_list(struct leases *l, struct lease_ref **out, size_t *count, struct arena *arena, struct err *err);
+/* Something changed that the puller should look at: other weights are active. */
+void leases_wake(struct leases *l);
+int leases_held(struct leases *l);
+int64_t leases_posted(struct leases *l);
+/* Tokens that earlier holders had sampled and that are continued here. */
+int64_t leases_tokens_resumed(struct leases *l);
+/* Pulls no more; what runs goes back; waits until everything is posted, at most until deadline_ms from now. */
+void leases_drain(struct leases *l, int64_t deadline_ms);
+/* Ends the threads; the engine must have been stopped. NULL is fine. */
+void leases_stop(struct leases *l);
+
+#endif

@@ -1,0 +1,18 @@
+/* GET /v1/batches/{id} and GET /v1/steps/{id}: the job's status, or a long poll (?wait_ms=) until it ends.  A batch's
+ * log-probabilities are left out where ?logprobs=0 says that their digest is enough. */
+#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/engine/trainer.h"
+
+static void answer(struct http_request *r, struct trainer *t, enum job_kind kind) {
+  struct err err = {0};
+  int64_t wait_ms, with_logprobs;
+  if (http_query_i64(r, "wait_ms", 0, 0, LIMIT_WAIT_MS_MAX, &wait_ms, &err) != RC_OK ||
+      (kind == JOB_BATCH && http_query_i64(r, "logprobs", 1, 0, 1, &with_logprobs, &err) != RC_OK)) {
+    http_fail(r, &err);
+    return;
+  }
+  jobs_answer(trainer_jobs(t), http_param(r, "id"), kind, r, wait_ms);
+}
+
+void handle_get_batch(struct http_request *r, void *context) { answer(r, context, JOB_BATCH); }
+void handle_get_step(struct http_request *r, void *context) { answer(r, context, JOB_STEP); }

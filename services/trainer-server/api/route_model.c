@@ -1,0 +1,107 @@
+/* GET /v1/model, GET /v1/model/files/{name}, GET /readyz: what this trainer trains. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/engine/trainer.h"
+
+static const char *const served_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                           "generation_config.json"};
+enum { SERVED = sizeof served_files / sizeof served_files[0] };
+
+static void file_path(char *out, size_t size, const struct trainer *t, const char *name) {
+  snprintf(out, size, "%s/%s", trainer_model_dir(t), name);
+}
+
+static void write_sizes(struct json_writer *w, const struct model_config *c) {
+  json_object_begin(w);
+  json_kv_int(w, "layers", c->layers);
+  json_kv_int(w, "hidden", c->hidden);
+  json_kv_int(w, "heads", c->heads);
+  json_kv_int(w, "kv_heads", c->kv_heads);
+  json_kv_int(w, "head_dim", c->head_dim);
+  json_kv_int(w, "ffn", c->ffn);
+  json_kv_int(w, "vocabulary", c->vocabulary);
+  json_kv_int(w, "positions_max", c->positions_max);
+  json_kv_bool(w, "tied", c->tied);
+  json_object_end(w);
+}
+
+static void write_replay(struct json_writer *w, const struct trainer_view *v) {
+  if (!trainer_view_replaying(v)) {
+    json_write_null(w);
+    return;
+  }
+  json_object_begin(w);
+  json_kv_int(w, "from", v->replay_from);
+  json_kv_int(w, "at", v->version);
+  json_kv_int(w, "to", v->replay_to);
+  json_object_end(w);
+}
+
+void handle_get_model(struct http_request *r, void *context) {
+  struct trainer *t = context;
+  struct trainer_view v;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  char hex[DIGEST_HEX_MAX], path[LIMIT_PATH_MAX];
+  trainer_view(t, &v);
+  digest_hex(hex, &v.digest);
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  json_kv_string(&w, "run", v.run[0] ? v.run : NULL);
+  json_kv_int(&w, "version", v.version);
+  json_kv_string(&w, "digest", hex);
+  json_kv_string(&w, "state", trainer_view_replaying(&v) ? "replaying" : "ready");
+  json_key(&w, "replay");
+  write_replay(&w, &v);
+  json_kv_bool(&w, "busy", v.busy);
+  json_kv_string(&w, "device", trainer_device(t));
+  json_kv_string(&w, "kernels", trainer_kernels(t));
+  json_kv_int(&w, "ranks", trainer_ranks(t));
+  json_kv_string(&w, "ranks_over", trainer_ranks_over(t));
+  json_key(&w, "sizes");
+  write_sizes(&w, trainer_model_config(t));
+  json_key(&w, "files");
+  json_array_begin(&w);
+  for (int i = 0; i < SERVED; i++) {
+    file_path(path, sizeof path, t, served_files[i]);
+    if (file_exists(path)) json_write_string(&w, served_files[i]);
+  }
+  json_array_end(&w);
+  json_object_end(&w);
+  http_reply_json(r, 200, &body);
+}
+
+void handle_get_model_file(struct http_request *r, void *context) {
+  char path[LIMIT_PATH_MAX];
+  const char *name = http_param(r, "name");
+  for (int i = 0; i < SERVED; i++) {
+    if (strcmp(served_files[i], name) != 0) continue;
+    file_path(path, sizeof path, context, name);
+    http_reply_file(r, "application/json", path);
+    return;
+  }
+  struct err err;
+  err_set(&err, RC_NOT_FOUND, "name", "no model file '%.80s' is served", name);
+  http_fail(r, &err);
+}
+
+/* Weights are loaded before the server listens; but while a run is replayed they are not those that it has reached. */
+void handle_readyz(struct http_request *r, void *context) {
+  struct trainer_view v;
+  struct err err;
+  struct buf body = BUF_INIT;
+  trainer_view(context, &v);
+  if (trainer_view_replaying(&v)) {
+    err_set(&err, RC_UNAVAILABLE, NULL,
+            "run %s is being replayed: version %" PRId64 " is reached, %" PRId64 " is recorded", v.run, v.version,
+            v.replay_to);
+    http_fail(r, &err);
+    return;
+  }
+  buf_puts(&body, "{\"status\":\"ready\"}");
+  http_reply_json(r, 200, &body);
+}

@@ -1,0 +1,36 @@
+/* See submission.h.  Any handler thread. */
+#include "services/trainer-server/api/submission.h"
+
+enum rc submission_digest(struct digest *out, struct buf *canonical, struct err *err) {
+  enum rc rc = buf_check(canonical, err);
+  if (rc == RC_OK) digest_of(out, canonical->data, canonical->len);
+  buf_free(canonical);
+  return rc;
+}
+
+enum rc submission_queue(struct trainer *t, const char *id, enum job_kind kind, const struct digest *digest,
+                         int64_t version, struct arena *arena, void (*fill)(struct job *job, const void *request),
+                         const void *request, struct err *err) {
+  struct job *job;
+  bool fresh;
+  enum rc rc = jobs_begin(trainer_jobs(t), id, kind, digest, version, &job, &fresh, err);
+  if (rc != RC_OK || !fresh) return rc;
+  job->arena = *arena; /* until it is queued the job is this thread's: others see its id and state only */
+  *arena = (struct arena)ARENA_INIT;
+  fill(job, request);
+  rc = trainer_enqueue(t, job, err);
+  if (rc != RC_OK) jobs_cancel(trainer_jobs(t), job);
+  return rc;
+}
+
+void submission_accepted(struct http_request *r, struct trainer *t, enum job_kind kind, const char *id_key,
+                         const char *id) {
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  json_kv_string(&w, id_key, id);
+  json_kv_string(&w, "state", job_state_name(jobs_state(trainer_jobs(t), id, kind)));
+  json_object_end(&w);
+  http_reply_json(r, 202, &body);
+}

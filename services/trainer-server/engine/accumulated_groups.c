@@ -1,0 +1,40 @@
+/* See accumulated_groups.h. */
+#include "services/trainer-server/engine/accumulated_groups.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert(LIMIT_GROUPS_PER_ROUND < UINT16_MAX, "an index plus 1 fits a slot");
+
+static size_t slot_of(const char *id) {
+  uint32_t h = 2166136261u;
+  for (; *id; id++) h = (h ^ (uint8_t)*id) * 16777619u;
+  return h % ACCUMULATED_SLOTS;
+}
+
+/* The group's slot, or the free one where it belongs. */
+static uint16_t *probe(struct accumulated *a, const char *id) {
+  size_t at = slot_of(id);
+  while (a->slots[at] && strcmp(a->groups[a->slots[at] - 1].id, id) != 0) at = (at + 1) % ACCUMULATED_SLOTS;
+  return &a->slots[at];
+}
+
+struct accumulated_group *accumulated_find(struct accumulated *a, const char *id) {
+  const uint16_t slot = *probe(a, id);
+  return slot ? &a->groups[slot - 1] : NULL;
+}
+
+void accumulated_add(struct accumulated *a, const char *id) {
+  uint16_t *slot = probe(a, id);
+  assert(a->count < LIMIT_GROUPS_PER_ROUND && *slot == 0);
+  struct accumulated_group *g = &a->groups[a->count++];
+  snprintf(g->id, sizeof g->id, "%s", id);
+  g->answered = false;
+  *slot = (uint16_t)a->count;
+}
+
+void accumulated_clear(struct accumulated *a) {
+  if (a->count) memset(a->slots, 0, sizeof a->slots);
+  a->count = 0;
+}

@@ -1,0 +1,201 @@
+/* Batches: unit by unit, own log-probabilities and gradient, summed without order.  Engine's thread.
+ * Previous hop of a rollout: route_submit_batch.c.  Next: gradient_unit.c, then engine/step.c. */
+#include "services/trainer-server/engine/trainer_state.h"
+
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "services/trainer-server/fault.h"
+
+static void stats_add(struct batch_stats *s, const struct batch_stats *u) {
+  s->loss += u->loss;
+  s->entropy_sum += u->entropy_sum;
+  s->kl_reference_sum += u->kl_reference_sum;
+  s->ratio_sum += u->ratio_sum;
+  s->ratio_squares += u->ratio_squares;
+  s->tokens += u->tokens;
+  s->clipped += u->clipped;
+  s->samples += u->samples;
+  s->logprob_us += u->logprob_us;
+  s->compute_us += u->compute_us;
+  s->poisoned |= u->poisoned;
+}
+
+static struct unit_report report_of(const struct unit_result *u, size_t samples, bool poisoned) {
+  return (struct unit_report){.state = UNIT_DONE,
+                              .samples = u->samples,
+                              .sample_count = samples,
+                              .stats = {.loss = u->stats.loss,
+                                        .entropy_sum = u->entropy_sum,
+                                        .kl_reference_sum = u->stats.kl_reference,
+                                        .ratio_sum = u->stats.ratio_sum,
+                                        .ratio_squares = u->stats.ratio_squares,
+                                        .tokens = u->stats.tokens,
+                                        .clipped = u->stats.clipped,
+                                        .samples = (int64_t)samples,
+                                        .logprob_us = u->logprob_us,
+                                        .compute_us = u->compute_us,
+                                        .poisoned = poisoned}};
+}
+
+/* Everything that can be wrong with a batch, before its first unit is accumulated.  Its tokens were looked at by the
+ * handler, under the version that is asked for again here; unit_compute looks at each unit before it touches it. */
+static enum rc batch_check(struct trainer *t, const struct submit_batch *in, struct err *err) {
+  enum rc rc = trainer_check_version(t, in->run, in->version, err);
+  if (rc != RC_OK) return rc;
+  if (!trainer_trains(&t->training))
+    return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no batches", in->run);
+  if (t->step_pending)
+    return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first",
+                   t->pending_step);
+  for (size_t g = 0; g < in->group_count; g++) {
+    const struct accumulated_group *known = accumulated_find(t->accumulated, in->groups[g].id);
+    if (known && known->answered)
+      return err_set(err, RC_CONFLICT, "groups", "group %s has been accumulated since the last step", in->groups[g].id);
+  }
+  if (t->accumulated->count + in->group_count > LIMIT_GROUPS_PER_ROUND) {
+    return err_set(err, RC_TOO_LARGE, "groups", "a step takes at most %d groups, %zu were accumulated and %zu came",
+                   LIMIT_GROUPS_PER_ROUND, t->accumulated->count, in->group_count);
+  }
+  return RC_OK;
+}
+
+/* One group: log-probabilities and gradient, and the gradient into the sums. */
+static enum rc batch_unit(struct trainer *t, const struct batch_group *group, int64_t version, bool add,
+                          struct unit_report *report, struct arena *arena, struct err *err) {
+  const size_t elements = t->model->params.elements;
+  struct unit_result unit;
+  bool poisoned = false;
+  if (!t->grads_clear) t->ops->clear(t->ops, t->grads, elements * sizeof *t->grads);
+  t->grads_clear = false;
+  enum rc rc = unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, group, t->grads, &unit,
+                            &t->timeline, arena, err);
+  if (rc != RC_OK) return rc;
+  fault_gradient(t->grads, elements, version);
+  if (add) {
+    if (fault_add_twice(t->grads, elements, version)) optimizer_add_unit(t->optimizer, t->grads);
+    poisoned = !optimizer_take_unit(t->optimizer, t->grads);
+    t->grads_clear = true;
+  }
+  unit.compute_us += timeline_mark(&t->timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  *report = report_of(&unit, group->sample_count, poisoned);
+  return RC_OK;
+}
+
+enum rc batch_units(struct trainer *t, const struct batch_work *work, struct arena *arena, struct err *err) {
+  const struct submit_batch *in = work->in;
+  fault_batch_begin();
+  for (size_t g = 0; g < in->group_count; g++) {
+    struct unit_report *report = &work->reports[g];
+    if (atomic_load(&t->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
+    if (t->ranks.comm->check(t->ranks.comm, err) != RC_OK) return ranks_lose(t, err);
+    if (unit_rank(work->first + g, t->ranks.comm->size) == t->ranks.comm->rank) {
+      const enum rc rc = batch_unit(t, &in->groups[g], in->version, work->adds[g], report, arena, err);
+      if (rc != RC_OK) {
+        *report = (struct unit_report){.state = UNIT_FAILED, .error = *err};
+        return ranks_look_at_device(t, rc, err);
+      }
+    }
+    if (g + 1 == (in->group_count + 1) / 2) fault_die(FAULT_DIE_IN_BATCH, in->version);
+  }
+  return RC_OK;
+}
+
+/* The other ranks are told of the batch, and compute their units while this one does. */
+static enum rc batch_tell(struct trainer *t, const struct batch_work *work, struct err *err) {
+  struct buf payload = BUF_INIT;
+  if (ranks_alone(t)) return RC_OK;
+  buf_append(&payload, work->adds, work->in->group_count);
+  submit_batch_encode(work->in, &payload);
+  const struct command c = {.order = ORDER_BATCH, .groups = work->in->group_count, .first = work->first};
+  enum rc rc = buf_check(&payload, err);
+  if (rc == RC_OK) rc = ranks_tell(t, &c, &payload, err);
+  buf_free(&payload);
+  return rc;
+}
+
+/* What came of the other ranks' units.  Their time is not this engine's: its own is what it waits for them. */
+static enum rc batch_gather(struct trainer *t, const struct batch_work *work, int64_t *waited_us, struct arena *arena,
+                            struct err *err) {
+  const struct submit_batch *in = work->in;
+  struct buf mine = BUF_INIT, all = BUF_INIT;
+  const int size = t->ranks.comm->size;
+  if (ranks_alone(t)) return RC_OK;
+  size_t *begin = arena_alloc(arena, (size_t)size + 1, sizeof *begin);
+  enum rc rc = begin ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "the bounds of %d ranks were refused memory", size);
+  rc = rc == RC_OK ? ranks_exchange(t, &mine, &all, begin, err) : ranks_lose(t, err);
+  for (int r = 1; rc == RC_OK && r < size; r++) {
+    rc = unit_reports_decode(work->reports, in->groups, in->group_count, all.data + begin[r], begin[r + 1] - begin[r],
+                             arena, err);
+    if (rc != RC_OK) ranks_lose(t, err);
+  }
+  buf_free(&all);
+  *waited_us = timeline_mark(&t->timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  for (size_t g = 0; g < in->group_count; g++) {
+    struct batch_stats *s = &work->reports[g].stats;
+    if (unit_rank(work->first + g, size) != 0) s->logprob_us = s->compute_us = 0;
+  }
+  return rc;
+}
+
+/* In the order of the groups, whoever computed them: what is in the sums, also when the batch fails. */
+static enum rc batch_settle(struct trainer *t, const struct batch_work *work, struct err *err) {
+  const struct submit_batch *in = work->in;
+  enum rc rc = RC_OK;
+  for (size_t g = 0; g < in->group_count; g++) {
+    const struct unit_report *r = &work->reports[g];
+    if (r->state == UNIT_FAILED && rc == RC_OK) rc = err_set(err, r->error.rc, r->error.field, "%s", r->error.message);
+    if (r->state != UNIT_DONE) continue;
+    metric_add(t->metric_units, 1);
+    if (!work->adds[g]) continue;
+    accumulated_add(t->accumulated, in->groups[g].id);
+    t->step_loss += r->stats.loss;
+    t->step_tokens += r->stats.tokens;
+  }
+  for (size_t g = 0; rc == RC_OK && g < in->group_count; g++) {
+    if (work->reports[g].state != UNIT_ABSENT) continue;
+    atomic_store(&t->stopping, true); /* a rank that is asked to stop leaves its units; so all do */
+    rc = err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
+  }
+  return rc;
+}
+
+static enum rc batch_compute(struct trainer *t, const struct batch_work *work, int64_t *waited_us, struct arena *arena,
+                             struct err *err) {
+  struct err own; /* told by the report of the unit */
+  enum rc rc = batch_tell(t, work, err);
+  if (rc != RC_OK) return rc;
+  batch_units(t, work, arena, &own);
+  if ((rc = batch_gather(t, work, waited_us, arena, err)) != RC_OK) return rc;
+  return batch_settle(t, work, err);
+}
+
+enum rc trainer_job_batch(struct trainer *t, struct job *job, struct err *err) {
+  const struct submit_batch *in = &job->in.batch;
+  struct batch_status *out = &job->out.batch;
+  enum rc rc = batch_check(t, in, err);
+  if (rc != RC_OK) return rc;
+  size_t samples = 0, at = 0;
+  int64_t waited_us = 0;
+  for (size_t g = 0; g < in->group_count; g++) samples += in->groups[g].sample_count;
+  memset(out, 0, sizeof *out);
+  out->samples = arena_alloc(&job->arena, samples + 1, sizeof *out->samples);
+  uint8_t *adds = arena_alloc(&job->arena, in->group_count + 1, sizeof *adds);
+  struct unit_report *reports = arena_alloc(&job->arena, in->group_count + 1, sizeof *reports);
+  if (!out->samples || !adds || !reports)
+    return err_set(err, RC_NO_MEMORY, NULL, "the results of %zu samples were refused memory", samples);
+  for (size_t g = 0; g < in->group_count; g++) adds[g] = !accumulated_find(t->accumulated, in->groups[g].id);
+  const struct batch_work work = {.in = in, .adds = adds, .first = t->accumulated->count, .reports = reports};
+  if ((rc = batch_compute(t, &work, &waited_us, &job->arena, err)) != RC_OK) return rc;
+  out->sample_count = samples;
+  out->stats.compute_us = waited_us;
+  for (size_t g = 0; g < in->group_count; g++) {
+    memcpy(out->samples + at, reports[g].samples, reports[g].sample_count * sizeof *out->samples);
+    at += reports[g].sample_count;
+    stats_add(&out->stats, &reports[g].stats);
+    accumulated_find(t->accumulated, in->groups[g].id)->answered = true;
+  }
+  metric_add(t->metric_tokens, (double)out->stats.tokens);
+  timeline_take(&t->timeline, &out->intervals, &out->interval_count, 0, timeline_wall_offset_us(), &job->arena);
+  return RC_OK;
+}

@@ -1,0 +1,529 @@
+/* Checkpoints: see checkpoint.h.
+ * The optimizer's file is streamed from the engine's memory: a copy would need as much again as masters and moments. */
+#include "services/trainer-server/engine/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "common/json/json.h"
+#include "services/trainer-server/fault.h"
+
+enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096, SEAL_MAX = 96 };
+static const int64_t VERSION_MAX = 1000000000000000;
+
+static const char *const model_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                          "generation_config.json"};
+static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
+static const char partial_prefix[] = ".partial-";
+static const char seal_format[] =
+    ",\"state_digest\":\"%s\"}"; /* the end of trainer_state.json: over all bytes before it */
+
+static enum rc copy_model_files(const char *from_dir, const char *to_dir, struct err *err) {
+  for (size_t i = 0; i < sizeof model_files / sizeof model_files[0]; i++) {
+    char from[LIMIT_PATH_MAX], to[LIMIT_PATH_MAX];
+    enum rc rc = path_format(from, err, "%s/%s", from_dir, model_files[i]);
+    if (rc == RC_OK) rc = path_format(to, err, "%s/%s", to_dir, model_files[i]);
+    if (rc != RC_OK) return rc;
+    if (!file_exists(from)) continue;
+    struct buf bytes = BUF_INIT;
+    rc = file_read(&bytes, from, STATE_FILE_MAX, err);
+    if (rc == RC_OK) rc = file_write_atomic(to, bytes.data, bytes.len, err);
+    buf_free(&bytes);
+    if (rc != RC_OK) return rc;
+  }
+  return RC_OK;
+}
+
+/* As text: a JSON integer ends at 2^63. */
+static void write_u64(struct json_writer *w, const char *key, uint64_t value) {
+  char text[24];
+  snprintf(text, sizeof text, "%" PRIu64, value);
+  json_kv_string(w, key, text);
+}
+
+static void write_state(const struct checkpoint_meta *meta, const struct digest *optimizer, struct buf *out) {
+  struct json_writer w;
+  char hex[DIGEST_HEX_MAX];
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_string(&w, "run", meta->run);
+  json_kv_int(&w, "version", meta->version);
+  digest_hex(hex, &meta->digest);
+  json_kv_string(&w, "digest", hex);
+  digest_hex(hex, optimizer);
+  json_kv_string(&w, "optimizer_digest", hex);
+  json_kv_string(&w, "step_id", meta->step_id);
+  digest_hex(hex, &meta->step_request);
+  json_kv_string(&w, "step_request", hex);
+  write_u64(&w, "seed", meta->seed);
+  write_u64(&w, "epoch", meta->epoch);
+  write_u64(&w, "fence", meta->fence);
+  json_kv_int(&w, "optimizer_steps", meta->optimizer_steps);
+  json_key(&w, "training");
+  training_config_write(&meta->training, &w);
+  json_key(&w, "history");
+  json_array_begin(&w);
+  for (size_t i = 0; i < meta->history_count; i++) {
+    const struct round_record *h = &meta->history[i];
+    json_object_begin(&w);
+    json_kv_int(&w, "version", h->version);
+    digest_hex(hex, &h->digest);
+    json_kv_string(&w, "digest", hex);
+    json_kv_f64(&w, "loss", h->loss);
+    json_kv_f64(&w, "grad_norm", h->grad_norm);
+    json_kv_f64(&w, "lr", h->lr);
+    json_kv_int(&w, "tokens", h->tokens);
+    json_kv_bool(&w, "skipped", h->skipped);
+    json_object_end(&w);
+  }
+  json_array_end(&w);
+  struct digest seal;
+  digest_of(&seal, out->data, out->len);
+  digest_hex(hex, &seal);
+  buf_printf(out, seal_format, hex);
+}
+
+/* The index of optimizer.safetensors: masters, first and second moments of every parameter, in table order. */
+static enum rc optimizer_header(struct buf *out, const struct model *m, struct err *err) {
+  const struct param_table *p = &m->params;
+  size_t n = (size_t)p->count * 3;
+  struct st_entry *entries = calloc(n, sizeof *entries);
+  char(*names)[ST_NAME_MAX] = calloc(n, sizeof *names);
+  enum rc rc = RC_OK;
+  if (!entries || !names)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the optimizer's index of %zu tensors was refused memory", n);
+  for (size_t i = 0; rc == RC_OK && i < n; i++) {
+    const struct param *q = &p->items[i % (size_t)p->count];
+    snprintf(names[i], sizeof names[i], "%s%s", moment_prefixes[i / (size_t)p->count], q->name);
+    entries[i] = (struct st_entry){.name = names[i], .dtype = ST_F32, .dims = 2, .shape = {q->rows, q->cols}};
+  }
+  if (rc == RC_OK) rc = st_write_header(out, entries, n, NULL, err);
+  free(names);
+  free(entries);
+  return rc;
+}
+
+/* One array of floats of the optimizer's into the file, and into the digest. */
+static bool write_floats(FILE *file, struct digest_state *sum, const struct ops *ops, const float *values,
+                         size_t count) {
+  enum { AT_ONCE = 1 << 14 };
+  float place[AT_ONCE]; /* of a device's values */
+  bool good = true;
+  for (size_t i = 0; good && i < count;) {
+    const size_t n = ops->host_memory || count - i < AT_ONCE ? count - i : AT_ONCE;
+    const float *part = ops_fetch(ops, place, values + i, n * sizeof *part);
+    good = fwrite(part, sizeof *part, n, file) == n;
+    digest_update(sum, part, n * sizeof *part);
+    i += n;
+  }
+  return good;
+}
+
+float *checkpoint_array(struct optimizer *o, int which) {
+  if (which == CHECKPOINT_MASTERS) return optimizer_masters(o);
+  return which == CHECKPOINT_MOMENT1 ? optimizer_moment1(o) : optimizer_moment2(o);
+}
+
+static enum rc whole_collect(void *context, int which, const float **out, struct err *err) {
+  (void)err;
+  *out = checkpoint_array(context, which);
+  return RC_OK;
+}
+
+static float *whole_room(void *context, int which) { return checkpoint_array(context, which); }
+
+static enum rc whole_spread(void *context, int which, struct err *err) {
+  (void)context, (void)which, (void)err; /* it was read to where it belongs */
+  return RC_OK;
+}
+
+struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o) {
+  return (struct checkpoint_arrays){.context = o, .collect = whole_collect, .room = whole_room, .spread = whole_spread};
+}
+
+/* Not atomic by itself: the folder that it lies in is renamed once it is whole.  digest: SHA-256 of the tensors'
+ * bytes. */
+static enum rc write_optimizer(const char *path, const struct model *m, const struct checkpoint_arrays *arrays,
+                               struct digest *digest, struct err *err) {
+  const struct param_table *p = &m->params;
+  struct buf header = BUF_INIT;
+  FILE *file = NULL;
+  struct digest_state *sum = NULL;
+  enum rc rc = optimizer_header(&header, m, err);
+  if (rc != RC_OK) goto out;
+  if (!(sum = digest_begin())) {
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
+    goto out;
+  }
+  if (!(file = fopen(path, "wbe"))) {
+    rc = err_set_errno(err, RC_IO, "creating %s", path);
+    goto out;
+  }
+  bool good = fwrite(header.data, 1, header.len, file) == header.len;
+  for (int a = 0; good && a < CHECKPOINT_ARRAYS; a++) {
+    const float *array;
+    if ((rc = arrays->collect(arrays->context, a, &array, err)) != RC_OK) goto out;
+    for (int i = 0; good && i < p->count; i++) {
+      const struct param *q = &p->items[i];
+      good = write_floats(file, sum, m->ops, array + q->offset, q->count);
+    }
+  }
+  if (!good || fflush(file) != 0 || fsync(fileno(file)) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
+  if (rc == RC_OK) rc = m->ops->status(m->ops, err);
+out:
+  if (file && fclose(file) != 0 && rc == RC_OK) rc = err_set_errno(err, RC_IO, "closing %s", path);
+  struct digest result = {{0}};
+  if (sum) digest_end(&result, sum);
+  *digest = result;
+  buf_free(&header);
+  return rc;
+}
+
+static enum rc write_named(const char *dir, const char *name, const void *bytes, size_t len, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  enum rc rc = path_format(path, err, "%s/%s", dir, name);
+  return rc == RC_OK ? file_write_atomic(path, bytes, len, err) : rc;
+}
+
+static enum rc write_latest(const char *state_dir, const char *run, int64_t version, struct err *err) {
+  char latest[LATEST_MAX];
+  snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", run, version);
+  return write_named(state_dir, "latest", latest, strlen(latest), err);
+}
+
+/* The same version may be there: a step replayed, or taken again after a crash that came before `latest` named it.  It
+ * is moved aside, for removing it takes its time, in which there would be neither. */
+static enum rc put_in_place(const char *partial, const char *final, struct err *err) {
+  char aside[LIMIT_PATH_MAX];
+  if (!file_exists(final)) return file_rename_durable(partial, final, err);
+  enum rc rc = path_format(aside, err, "%s-replaced", partial);
+  if (rc == RC_OK) rc = file_remove_tree(aside, err);
+  if (rc == RC_OK) rc = file_rename_durable(final, aside, err);
+  if (rc == RC_OK) rc = file_rename_durable(partial, final, err);
+  if (rc == RC_OK) rc = file_remove_tree(aside, err);
+  return rc;
+}
+
+enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
+                         const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
+                         struct err *err) {
+  char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
+  struct buf state = BUF_INIT;
+  struct digest optimizer;
+  enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
+  if (rc == RC_OK)
+    rc = path_format(partial, err, "%s/%s/%sv%" PRId64, state_dir, meta->run, partial_prefix, meta->version);
+  if (rc == RC_OK) rc = file_remove_tree(partial, err);
+  if (rc == RC_OK) rc = file_make_dirs(partial, err);
+  if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
+  if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
+  if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
+  fault_die(FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
+  if (rc == RC_OK) rc = write_optimizer(path, m, arrays, &optimizer, err);
+  if (rc != RC_OK) goto out;
+  write_state(meta, &optimizer, &state);
+  if ((rc = buf_check(&state, err)) != RC_OK) goto out;
+  if ((rc = write_named(partial, "trainer_state.json", state.data, state.len, err)) != RC_OK) goto out;
+  if ((rc = file_sync_dir(partial, err)) != RC_OK) goto out;
+  rc = put_in_place(partial, final, err);
+  if (rc == RC_OK) rc = write_latest(state_dir, meta->run, meta->version, err);
+out:
+  buf_free(&state);
+  return rc;
+}
+
+static enum rc read_history(struct checkpoint *c, const struct json *value, struct err *err) {
+  size_t n = json_length(value);
+  c->history = calloc(n ? n : 1, sizeof *c->history);
+  if (!c->history) return err_set(err, RC_NO_MEMORY, NULL, "a history of %zu rounds was refused memory", n);
+  for (size_t i = 0; i < n; i++) {
+    struct round_record *h = &c->history[i];
+    const struct json_field fields[] = {
+        {.name = "version", .kind = FIELD_I64, .target = &h->version, .required = true},
+        {.name = "digest", .kind = FIELD_DIGEST, .target = &h->digest, .required = true},
+        {.name = "loss", .kind = FIELD_F64, .target = &h->loss},
+        {.name = "grad_norm", .kind = FIELD_F64, .target = &h->grad_norm},
+        {.name = "lr", .kind = FIELD_F64, .target = &h->lr},
+        {.name = "tokens", .kind = FIELD_I64, .target = &h->tokens},
+        {.name = "skipped", .kind = FIELD_BOOL, .target = &h->skipped},
+    };
+    enum rc rc =
+        json_fields(json_at(value, i), fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
+    if (rc != RC_OK) return rc;
+  }
+  c->meta.history = c->history;
+  c->meta.history_count = n;
+  return RC_OK;
+}
+
+/* Every bit of the file counts: a step count that is off by one loads as well as the right one. */
+static enum rc check_seal(const struct buf *bytes, const char *path, struct err *err) {
+  char hex[DIGEST_HEX_MAX], seal[SEAL_MAX];
+  struct digest digest;
+  const size_t length = (size_t)snprintf(seal, sizeof seal, seal_format, "") + 2 * sizeof digest.bytes;
+  const size_t covered = bytes->len >= length ? bytes->len - length : 0;
+  digest_of(&digest, bytes->data, covered);
+  digest_hex(hex, &digest);
+  snprintf(seal, sizeof seal, seal_format, hex);
+  if (bytes->len > length && memcmp(bytes->data + covered, seal, length) == 0) return RC_OK;
+  return err_set(err, RC_CORRUPT, NULL, "%s: expected it to end with the digest of its %zu bytes, %s", path, covered,
+                 hex);
+}
+
+static enum rc read_fields(struct checkpoint *c, const struct json *root, struct digest *optimizer, struct err *err) {
+  const char *run = "", *step_id = "";
+  const struct json *training = NULL, *history = NULL, *seal = NULL;
+  const struct json_field fields[] = {
+      {.name = "run", .kind = FIELD_STRING, .target = &run, .required = true, .min = 1, .max = LIMIT_NAME_MAX - 1},
+      {.name = "version", .kind = FIELD_I64, .target = &c->meta.version, .required = true, .min = 0, .max = 1e15},
+      {.name = "digest", .kind = FIELD_DIGEST, .target = &c->meta.digest, .required = true},
+      {.name = "optimizer_digest", .kind = FIELD_DIGEST, .target = optimizer, .required = true},
+      {.name = "step_id", .kind = FIELD_STRING, .target = &step_id, .required = true, .max = LIMIT_NAME_MAX - 1},
+      {.name = "step_request", .kind = FIELD_DIGEST, .target = &c->meta.step_request, .required = true},
+      {.name = "seed", .kind = FIELD_U64, .target = &c->meta.seed, .required = true},
+      {.name = "epoch", .kind = FIELD_U64, .target = &c->meta.epoch, .required = true},
+      {.name = "fence", .kind = FIELD_U64, .target = &c->meta.fence, .required = true},
+      {.name = "optimizer_steps", .kind = FIELD_I64, .target = &c->meta.optimizer_steps, .required = true, .max = 1e15},
+      {.name = "training", .kind = FIELD_VALUE, .target = &training, .required = true},
+      {.name = "history", .kind = FIELD_VALUE, .target = &history, .required = true},
+      {.name = "state_digest", .kind = FIELD_VALUE, .target = &seal, .required = true},
+  };
+  enum rc rc = json_fields(root, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &c->arena, err);
+  if (rc != RC_OK) return rc;
+  snprintf(c->meta.run, sizeof c->meta.run, "%s", run);
+  snprintf(c->meta.step_id, sizeof c->meta.step_id, "%s", step_id);
+  training_config_defaults(&c->meta.training);
+  rc = training_config_read(&c->meta.training, training, &c->arena, err);
+  return rc == RC_OK ? read_history(c, history, err) : rc;
+}
+
+static enum rc read_state(struct checkpoint *c, struct digest *optimizer, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct buf bytes = BUF_INIT;
+  struct json *root = NULL;
+  enum rc rc = path_format(path, err, "%s/trainer_state.json", c->dir);
+  if (rc == RC_OK) rc = file_read(&bytes, path, STATE_FILE_MAX, err);
+  if (rc == RC_OK) rc = check_seal(&bytes, path, err);
+  if (rc == RC_OK) rc = json_parse(&root, bytes.data, bytes.len, STATE_FILE_MAX, err);
+  if (rc == RC_OK) rc = read_fields(c, root, optimizer, err);
+  json_free(root);
+  buf_free(&bytes);
+  return rc;
+}
+
+/* what: the file; have was computed from what was read, want was recorded. */
+static enum rc check_digest(const char *what, const struct digest *have, const struct digest *want, struct err *err) {
+  char have_hex[DIGEST_HEX_MAX], want_hex[DIGEST_HEX_MAX];
+  if (digest_equal(have, want)) return RC_OK;
+  digest_hex(have_hex, have);
+  digest_hex(want_hex, want);
+  return err_set(err, RC_CORRUPT, NULL, "%s: expected digest %s, found %s", what, want_hex, have_hex);
+}
+
+static enum rc read_optimizer(const char *dir, const struct model *m, const struct checkpoint_arrays *arrays,
+                              const struct digest *recorded, struct err *err) {
+  char path[LIMIT_PATH_MAX], name[ST_NAME_MAX];
+  struct st_file *file = NULL;
+  struct digest_state *sum = NULL;
+  struct digest digest = {{0}};
+  enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
+  if (rc == RC_OK) rc = st_open_file(&file, path, err);
+  if (rc == RC_OK && !(sum = digest_begin()))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
+  for (int a = 0; rc == RC_OK && a < CHECKPOINT_ARRAYS; a++) {
+    float *array = arrays->room(arrays->context, a);
+    for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
+      const struct param *q = &m->params.items[i];
+      snprintf(name, sizeof name, "%s%s", moment_prefixes[a], q->name);
+      const struct st_tensor *t = st_find(file, name);
+      if (!t || t->dtype != ST_F32 || t->bytes != q->count * sizeof(float)) {
+        rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
+      } else {
+        m->ops->upload(m->ops, array + q->offset, st_data(file, t), t->bytes);
+        digest_update(sum, st_data(file, t), t->bytes);
+        st_drop(file, t);
+      }
+    }
+    if (rc == RC_OK) rc = arrays->spread(arrays->context, a, err);
+  }
+  if (sum) digest_end(&digest, sum);
+  st_close(file);
+  return rc == RC_OK ? check_digest(path, &digest, recorded, err) : rc;
+}
+
+static enum rc read_weights(const struct checkpoint *c, struct weights *w, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct st_file *file = NULL;
+  struct digest digest;
+  enum rc rc = path_format(path, err, "%s/model.safetensors", c->dir);
+  if (rc == RC_OK) rc = st_open_file(&file, path, err);
+  if (rc == RC_OK) rc = weights_from_safetensors(w, file, err);
+  st_close(file);
+  if (rc == RC_OK) rc = weights_digest(&digest, w, err);
+  return rc == RC_OK ? check_digest(path, &digest, &c->meta.digest, err) : rc;
+}
+
+/* "<run>/v<version>\n", and nothing else. */
+static bool latest_parse(const char *text, char run[LIMIT_NAME_MAX], int64_t *version) {
+  int end = 0;
+  _Static_assert(LIMIT_NAME_MAX == 128, "the width in the format below");
+  return sscanf(text, "%127[^/\n]/v%" SCNd64 "%n", run, version, &end) == 2 && strcmp(text + end, "\n") == 0 &&
+         *version >= 0 && *version <= VERSION_MAX;
+}
+
+static enum rc read_latest(const char *state_dir, char run[LIMIT_NAME_MAX], int64_t *version, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct buf text = BUF_INIT;
+  enum rc rc = path_format(path, err, "%s/latest", state_dir);
+  if (rc == RC_OK) rc = file_read(&text, path, LATEST_MAX, err);
+  if (rc == RC_TOO_LARGE || (rc == RC_OK && !latest_parse(text.data, run, version)))
+    rc = err_set(err, RC_CORRUPT, NULL, "%s: expected \"<run>/v<version>\", got \"%.80s\"", path,
+                 text.data ? text.data : "something longer");
+  buf_free(&text);
+  return rc;
+}
+
+static enum rc check_identity(const struct checkpoint *c, const char *run, int64_t version, struct err *err) {
+  if (strcmp(c->meta.run, run) == 0 && c->meta.version == version) return RC_OK;
+  return err_set(err, RC_CORRUPT, NULL, "trainer_state.json is of run %s, version %" PRId64, c->meta.run,
+                 c->meta.version);
+}
+
+/* What is wrong with a stored checkpoint is never a caller's input: only refused memory, failed reading and lost ranks
+ * keep their codes. */
+static enum rc damage_of(enum rc rc, const char *dir, const struct err *cause, struct err *err) {
+  if (rc != RC_NO_MEMORY && rc != RC_IO && rc != RC_UNAVAILABLE) rc = RC_CORRUPT;
+  return err_set(err, rc, NULL, "checkpoint %s %s: %.380s", dir, rc == RC_CORRUPT ? "is damaged" : "cannot be read",
+                 cause->message);
+}
+
+static enum rc load_version(struct checkpoint *c, const char *state_dir, const char *run, int64_t version,
+                            const struct model *m, struct weights *w, const struct checkpoint_arrays *arrays,
+                            struct err *err) {
+  struct digest optimizer;
+  struct err cause = {0};
+  memset(c, 0, sizeof *c);
+  enum rc rc = path_format(c->dir, err, "%s/%s/v%" PRId64, state_dir, run, version);
+  if (rc != RC_OK) return rc;
+  rc = read_state(c, &optimizer, &cause);
+  if (rc == RC_OK) rc = check_identity(c, run, version, &cause);
+  if (rc == RC_OK) rc = read_weights(c, w, &cause);
+  if (rc == RC_OK) rc = read_optimizer(c->dir, m, arrays, &optimizer, &cause);
+  if (rc == RC_OK) return RC_OK;
+  rc = damage_of(rc, c->dir, &cause, err);
+  checkpoint_free(c);
+  return rc;
+}
+
+/* Is it the name of a version's folder, as we write it? */
+static bool version_of(const char *name, int64_t *version) {
+  char again[32];
+  if (sscanf(name, "v%" SCNd64, version) != 1 || *version < 0) return false;
+  snprintf(again, sizeof again, "v%" PRId64, *version);
+  return strcmp(again, name) == 0;
+}
+
+/* The newest version of the run below `below` that has a folder; -1: none. */
+static enum rc version_below(const char *state_dir, const char *run, int64_t below, int64_t *out, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  *out = -1;
+  enum rc rc = path_format(path, err, "%s/%s", state_dir, run);
+  if (rc != RC_OK) return rc;
+  DIR *dir = opendir(path);
+  if (!dir) return errno == ENOENT ? RC_OK : err_set_errno(err, RC_IO, "listing %s", path);
+  for (struct dirent *e; (e = readdir(dir));) {
+    int64_t version;
+    if (version_of(e->d_name, &version) && version < below && version > *out) *out = version;
+  }
+  closedir(dir);
+  return RC_OK;
+}
+
+enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
+                        const struct checkpoint_arrays *arrays, struct err *err) {
+  char run[LIMIT_NAME_MAX];
+  int64_t version;
+  struct err damage = {0};
+  memset(out, 0, sizeof *out);
+  enum rc rc = read_latest(state_dir, run, &version, err);
+  if (rc != RC_OK) return rc;
+  for (const int64_t newest = version;;) {
+    struct err cause = {0};
+    rc = load_version(out, state_dir, run, version, m, w, arrays, &cause);
+    if (version == newest) damage = cause;
+    if (rc == RC_OK) break;
+    if (rc != RC_CORRUPT) {
+      if (err) *err = cause;
+      return rc;
+    }
+    if ((rc = version_below(state_dir, run, version, &version, err)) != RC_OK) return rc;
+    if (version < 0)
+      return err_set(err, RC_CORRUPT, NULL,
+                     "no checkpoint of run %s is whole: %.300s; with a new --state-dir a run that began with the model "
+                     "folder's weights is replayed",
+                     run, damage.message);
+  }
+  snprintf(out->damage, sizeof out->damage, "%s", damage.message);
+  return RC_OK;
+}
+
+enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err) {
+  enum rc rc = c->damage[0] ? write_latest(state_dir, c->meta.run, c->meta.version, err) : RC_OK;
+  return rc == RC_OK ? checkpoint_prune(state_dir, c->meta.run, c->meta.version, keep, err) : rc;
+}
+
+enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
+                                struct err *err) {
+  struct checkpoint c = {0};
+  struct digest optimizer;
+  struct err cause = {0};
+  enum rc rc = path_format(c.dir, err, "%s/%s/v%" PRId64, state_dir, run, version);
+  if (rc != RC_OK) return rc;
+  rc = read_state(&c, &optimizer, &cause);
+  if (rc == RC_OK) rc = check_identity(&c, run, version, &cause);
+  if (rc == RC_OK) rc = read_weights(&c, w, &cause);
+  if (rc != RC_OK) rc = damage_of(rc, c.dir, &cause, err);
+  checkpoint_free(&c);
+  return rc;
+}
+
+void checkpoint_free(struct checkpoint *c) {
+  arena_free(&c->arena);
+  free(c->history);
+  memset(c, 0, sizeof *c);
+}
+
+enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err) {
+  char run_dir[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
+  enum rc rc = path_format(run_dir, err, "%s/%s", state_dir, run);
+  if (rc != RC_OK) return rc;
+  DIR *dir = opendir(run_dir);
+  if (!dir) return err_set_errno(err, RC_IO, "listing %s", run_dir);
+  int64_t versions[PRUNE_MAX]; /* what does not fit is left to the next call */
+  int count = 0;
+  for (struct dirent *e; rc == RC_OK && (e = readdir(dir));) {
+    int64_t version;
+    const bool is_version = version_of(e->d_name, &version);
+    if (strncmp(e->d_name, partial_prefix, sizeof partial_prefix - 1) == 0 || (is_version && version > newest)) {
+      rc = path_format(path, err, "%s/%s", run_dir, e->d_name);
+      if (rc == RC_OK) rc = file_remove_tree(path, err);
+    } else if (is_version && version > 0 && version < newest && count < PRUNE_MAX) {
+      versions[count++] = version;
+    }
+  }
+  closedir(dir);
+  for (int i = 0; rc == RC_OK && i < count; i++) {
+    int64_t newer = 1; /* the newest itself, and those listed */
+    for (int k = 0; k < count; k++) newer += versions[k] > versions[i];
+    if (newer < keep) continue;
+    rc = path_format(path, err, "%s/v%" PRId64, run_dir, versions[i]);
+    if (rc == RC_OK) rc = file_remove_tree(path, err);
+  }
+  return rc;
+}

@@ -1,0 +1,90 @@
+/* Checkpoints: a Hugging Face folder that transformers can load, plus what training needs to go on.
+ *
+ *   STATE/<run>/v<version>/  config.json tokenizer.json generation_config.json model.safetensors (bf16)
+ *                            optimizer.safetensors (masters, moments, fp32)  trainer_state.json (run, version, digests, steps, config, history)
+ *   STATE/latest             "<run>/v<version>": replaced atomically, after the folder is durable
+ *
+ * Written to STATE/<run>/.partial-v<version>, every file fsynced, then renamed: a half-written checkpoint is never
+ * loaded, and is swept away by the next pruning. Loading checks everything that is loaded against a digest:
+ * trainer_state.json carries its own, and those of the weights and of the optimizer's bytes.
+ *
+ * When the newest checkpoint is damaged the newest whole older one of its run is loaded: the coordinator has the rounds
+ * since replayed.  So the folder of the run that `latest` names must hold no version of another run of that name, and
+ * none newer than `latest` that could become an older one: pruning removes whatever is newer than the version at hand,
+ * when a run is opened and when it is restored.  Called by the engine's thread only, before it runs by trainer_create.
+ */
+#ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H
+#define LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H
+
+#include "common/model/learning/optimizer.h"
+#include "common/model/network/model.h"
+#include "common/wire/training.h"
+
+struct round_record {
+  int64_t version;
+  struct digest digest;
+  double loss, grad_norm, lr;
+  int64_t tokens;
+  bool skipped;
+};
+
+struct checkpoint_meta {
+  char run[LIMIT_NAME_MAX];
+  int64_t version;
+  struct digest digest;
+  uint64_t seed, epoch, fence;
+  int64_t optimizer_steps;
+  char step_id[LIMIT_NAME_MAX];    /* the step that led to this version, "" for version 0 */
+  struct digest step_request;      /* its request's content */
+  struct training_config training; /* strings borrowed */
+  const struct round_record *history;
+  size_t history_count;
+};
+
+/* The optimizer's arrays of all parameters, [params.elements] each, one at a time: where a checkpoint's come from and go
+ * to.  One rank has them in its optimizer; of several each has a shard, and ranks/ranks.c puts them together.  The
+ * files are the same, byte for byte. */
+enum { CHECKPOINT_MASTERS, CHECKPOINT_MOMENT1, CHECKPOINT_MOMENT2, CHECKPOINT_ARRAYS };
+struct checkpoint_arrays {
+  void *context;
+  /* The whole array, borrowed until the next call. */
+  enum rc (*collect)(void *context, int which, const float **out, struct err *err);
+  /* Where to read the whole array to; then spread it. */
+  float *(*room)(void *context, int which);
+  enum rc (*spread)(void *context, int which, struct err *err);
+};
+/* Array `which` as the optimizer keeps it: its shard. */
+float *checkpoint_array(struct optimizer *o, int which);
+/* In the memory of an optimizer of all parameters, borrowed. */
+struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o);
+
+/* weights_bytes: the serialized bf16 weights (the very bytes that are pushed). model_dir: where the tokenizer and
+ * config files are copied from. */
+enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
+                         const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
+                         struct err *err);
+
+struct checkpoint {
+  struct checkpoint_meta meta;
+  char dir[LIMIT_PATH_MAX];
+  char damage[ERR_MESSAGE_MAX]; /* what is wrong with the newest one, when this is an older one; else "" */
+  struct round_record *history;
+  struct arena arena;
+};
+/* The checkpoint that STATE/latest names, or the newest older one of its run that is whole: RC_NOT_FOUND when there is
+ * no STATE/latest; RC_CORRUPT when none is whole, or `latest` does not say which run.  RC_IO, RC_NO_MEMORY and
+ * RC_UNAVAILABLE (another rank is lost) are not damage: nothing older is tried. Fills weights, masters and moments, also when it fails; the caller configures the
+ * optimizer and its step count from meta. */
+enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
+                        const struct checkpoint_arrays *arrays, struct err *err);
+void checkpoint_free(struct checkpoint *c);
+/* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
+enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);
+/* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
+enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
+                                struct err *err);
+/* Keeps v0 and the newest `keep` of the run up to version `newest`; removes the rest, newer ones too, and what
+ * half-written ones left. */
+enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err);
+
+#endif

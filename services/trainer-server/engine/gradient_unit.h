@@ -1,0 +1,37 @@
+/* One gradient unit: a group of the batch as training samples, and its loss.  Pure but for the learner's memory: the
+ * engine's thread runs it. Own log-probabilities first: they come out of the same forward pass whose gradient
+ * follows, and are what the coordinator compares with the sampler's. As this trainer steps once a round, its own
+ * log-probabilities are those of the behaviour policy, and every importance ratio is exactly 1. */
+#ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_GRADIENT_UNIT_H
+#define LEASEHOLD_TRAINER_SERVER_ENGINE_GRADIENT_UNIT_H
+
+#include "common/model/learning/backward.h"
+#include "common/model/learning/loss.h"
+#include "common/wire/training.h"
+#include "services/trainer-server/engine/timeline.h"
+
+struct unit_config {
+  struct loss_config loss;
+  float temperature;
+};
+
+struct unit_result {
+  struct sample_logprobs *samples; /* in the group's order; arena memory */
+  struct loss_stats stats;
+  double entropy_sum;
+  int64_t logprob_us, compute_us; /* forward; all else, the reference's forward included */
+};
+
+/* RC_INVALID for ids outside the vocabulary or segments that do not fit, RC_TOO_LARGE for a sample above the context
+ * or chunk_tokens; the field is "samples[i].tokens" or the like. Pure. */
+enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_group *group, struct err *err);
+
+/* Adds the unit's gradient to grads (zeroed by the caller). reference: frozen weights for the KL term, or NULL.
+ * Marks the time on the timeline: `logprob` for the forward pass, `compute` for the rest, from the last mark on.  The
+ * learner says when a chunk's forward has ended, not when it began: the first chunk's is measured, those of later
+ * chunks are taken in proportion to their tokens. Errors of unit_check, and RC_NO_MEMORY; grads are untouched then. */
+enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference,
+                     const struct unit_config *config, const struct batch_group *group, float *grads,
+                     struct unit_result *out, struct timeline *timeline, struct arena *arena, struct err *err);
+
+#endif
