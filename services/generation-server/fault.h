@@ -9,8 +9,8 @@
  *                      thirds of the tokens that it may have
  *
  * On the engine's thread, but for fault_is_deaf (any) and fault_incoming (the stager's). */
-#ifndef LEASEHOLD_GENERATION_FAULT_H
-#define LEASEHOLD_GENERATION_FAULT_H
+#ifndef LEASEHOLD_GENERATION_SERVER_FAULT_H
+#define LEASEHOLD_GENERATION_SERVER_FAULT_H
 
 #include "services/generation-server/engine/engine.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "services/generation-server/requests/completion_request.h"
-#include "services/generation-server/api/routes.h"
+#include "services/generation-server/api/handlers.h"
 
 /* --- log-probabilities --- */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "services/generation-server/requests/generate_call.h"
-#include "services/generation-server/api/routes.h"
+#include "services/generation-server/api/handlers.h"
 
 enum { CHOICES_MAX = 256, TEXT_BYTES_MAX = 4 << 20 };
 

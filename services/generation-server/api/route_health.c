@@ -4,7 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/metrics.h"
-#include "services/generation-server/api/routes.h"
+#include "services/generation-server/api/handlers.h"
 
 void handle_readyz(struct http_request *r, void *context) {
   struct server *s = context;

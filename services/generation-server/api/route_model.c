@@ -1,5 +1,5 @@
 /* GET /v1/model: what is loaded and how much room there is. */
-#include "services/generation-server/api/routes.h"
+#include "services/generation-server/api/handlers.h"
 
 static void write_config(const struct host *h, struct json_writer *w) {
   const struct model_config *c = &h->config;

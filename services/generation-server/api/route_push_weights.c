@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "services/generation-server/api/routes.h"
+#include "services/generation-server/api/handlers.h"
 
 enum { PUSH_DEADLINE_MS = 600000 };
 

@@ -13,8 +13,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "services/generation-server/api/routes.h"
-#include "services/generation-server/requests/stream.h"
+#include "services/generation-server/api/handlers.h"
+#include "services/generation-server/requests/streamer.h"
 
 enum { HTTP_THREADS = 2, HTTP_DRAIN_MS = 2000, HAND_BACK_MS = 3000 };
 

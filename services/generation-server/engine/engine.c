@@ -13,7 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/generation-server/engine/engine_internal.h"
+#include "services/generation-server/engine/engine_state.h"
 
 enum { ENGINE_IDLE_MS = 200 };
 

@@ -13,7 +13,7 @@
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 
 #include "services/generation-server/engine/activity.h"
-#include "services/generation-server/engine/job.h"
+#include "services/generation-server/engine/decode_job.h"
 
 struct engine;
 

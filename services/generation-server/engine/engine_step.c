@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "services/generation-server/engine/engine_internal.h"
+#include "services/generation-server/engine/engine_state.h"
 
 /* --- slots and pages --- */
 

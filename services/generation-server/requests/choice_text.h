@@ -15,7 +15,7 @@
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_CHOICE_TEXT_H
 
 #include "common/model/tokenizer/tokenizer.h"
-#include "services/generation-server/engine/job.h"
+#include "services/generation-server/engine/decode_job.h"
 #include "services/generation-server/requests/stop_text.h"
 
 struct choice {

@@ -1,6 +1,6 @@
 /* See generate_call.h: from parameters to jobs, and from ended jobs to the reply.
  *
- * Previous hop of a plain request: route_generate.c or route_completions.c.  Next: engine.c, stream.c. */
+ * Previous hop of a plain request: route_generate.c or route_completions.c.  Next: engine.c, streamer.c. */
 #include "services/generation-server/requests/generate_call.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/generation-server/requests/stream.h"
+#include "services/generation-server/requests/streamer.h"
 
 enum {
   WHOLE_DEADLINE_MS = 600000,

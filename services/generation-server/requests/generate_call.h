@@ -5,7 +5,7 @@
  *    (HTTP thread)                                                 |  |                       ^
  *                                                   a token was drawn |                       | no stream
  *                                                                  v  v                       |
- *                                                            streamer (stream.c): pieces, stop texts, the stream's end
+ *                                                            streamer (streamer.c): pieces, stop texts, the stream's end
  *
  * The streamer follows the calls that stream, and those with stop texts, so that nothing is decoded beyond one; of the
  * latter the replier gets the call once it is over.  One owner at a time replies and frees: HTTP thread, then streamer

@@ -1,7 +1,7 @@
 /* What engine.c (thread, messages, life of jobs) and engine_step.c (one forward pass) share.  Everything is the
  * engine thread's, but for the fields that say otherwise. */
-#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_INTERNAL_H
-#define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_INTERNAL_H
+#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
+#define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
 
 #include <pthread.h>
 #include <stdatomic.h>

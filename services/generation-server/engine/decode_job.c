@@ -1,4 +1,4 @@
-/* Making, reading out and freeing jobs; see job.h.  Nothing here knows the engine.
+/* Making, reading out and freeing jobs; see decode_job.h.  Nothing here knows the engine.
  *
  * Everything that comes from outside is checked here, before the engine sees it: ids against the vocabulary, lengths
  * against the context and the KV pool, an earlier holder's partial samples against their lease.  A job's memory is
@@ -7,7 +7,7 @@
  * own job.
  *
  * Previous hop of a rollout: leases.c, of a plain request: generate_call.c.  Next: engine.c. */
-#include "services/generation-server/engine/job.h"
+#include "services/generation-server/engine/decode_job.h"
 
 #include <stdlib.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* The server's endpoints, one file each; context is struct server *. */
-#ifndef LEASEHOLD_GENERATION_SERVER_API_ROUTES_H
-#define LEASEHOLD_GENERATION_SERVER_API_ROUTES_H
+#ifndef LEASEHOLD_GENERATION_SERVER_API_HANDLERS_H
+#define LEASEHOLD_GENERATION_SERVER_API_HANDLERS_H
 
 #include "services/generation-server/api/server.h"
 

@@ -1,11 +1,11 @@
-/* See stream.h.
+/* See streamer.h.
  *
  * `pending` is the engine's side of the hand-over: whoever raises it wakes the thread, so that a step costs the engine
  * one atomic exchange, and a signal only when the streamer had time to sleep since.  The thread lowers it before it
  * looks, so that nothing is missed.  The mutex is held for moments only, never while something is written.
  *
  * Previous hop: generate_call.c (followed calls), engine.c (wake).  Next: common/http/stream.c, or the replier. */
-#include "services/generation-server/requests/stream.h"
+#include "services/generation-server/requests/streamer.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
  * The engine never waits for it: it counts tokens up and sets a flag; what the streamer has not told yet lies in the
  * job, which has room for all of it.  The streamer never waits for a reader: who leaves more than STREAM_UNSENT_MAX
  * bytes unread gets nothing new, later more at once, and is cut off when it takes nothing for too long. */
-#ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_STREAM_H
-#define LEASEHOLD_GENERATION_SERVER_REQUESTS_STREAM_H
+#ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_STREAMER_H
+#define LEASEHOLD_GENERATION_SERVER_REQUESTS_STREAMER_H
 
 #include "common/base/queue.h"
 #include "services/generation-server/requests/generate_call.h"

@@ -11,8 +11,8 @@
  *
  * The samples of a job share the prompt's pages: one of them, the leader, computes the prompt; at its last position
  * all are forked and each draws its first token from the same row of logits. */
-#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_JOB_H
-#define LEASEHOLD_GENERATION_SERVER_ENGINE_JOB_H
+#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_DECODE_JOB_H
+#define LEASEHOLD_GENERATION_SERVER_ENGINE_DECODE_JOB_H
 
 #include <stdatomic.h>
 
