@@ -12,7 +12,17 @@
 #ifndef LEASEHOLD_GENERATION_SERVER_FAULT_H
 #define LEASEHOLD_GENERATION_SERVER_FAULT_H
 
-#include "services/generation-server/engine/engine.h"
+#include "services/generation-server/engine/decode_job.h"
+
+/* For the mutant tests; a build without -DLEASEHOLD_FAULTS refuses everything but FAULT_NONE. */
+enum engine_fault {
+  FAULT_NONE,
+  FAULT_FLIP_WEIGHT,
+  FAULT_FLIP_KV,
+  FAULT_NO_VERSION_CHECK,
+  FAULT_FLIP_INCOMING,
+  FAULT_DIE_IN_LEASE
+};
 
 enum {
   FAULT_KV_STEPS = 5,
@@ -31,7 +41,8 @@ void fault_after_activation(struct fault_state *f, enum engine_fault fault, stru
 void fault_after_step(struct fault_state *f, enum engine_fault fault, struct sample *const *live, int live_count,
                       struct kv_cache *kv);
 bool fault_takes_any_lease(enum engine_fault fault);
-bool fault_is_deaf(enum engine_fault fault, struct engine *engine);
+/* activations: how many versions the engine has decoded with so far. */
+bool fault_is_deaf(enum engine_fault fault, int64_t activations);
 void fault_incoming(enum engine_fault fault, char *bytes, size_t len);
 #else
 static inline void fault_after_activation(struct fault_state *f, enum engine_fault fault, struct weights *w) {
@@ -42,8 +53,8 @@ static inline void fault_after_step(struct fault_state *f, enum engine_fault fau
   (void)f, (void)fault, (void)live, (void)live_count, (void)kv;
 }
 static inline bool fault_takes_any_lease(enum engine_fault fault) { return (void)fault, false; }
-static inline bool fault_is_deaf(enum engine_fault fault, struct engine *engine) {
-  return (void)fault, (void)engine, false;
+static inline bool fault_is_deaf(enum engine_fault fault, int64_t activations) {
+  return (void)fault, (void)activations, false;
 }
 static inline void fault_incoming(enum engine_fault fault, char *bytes, size_t len) {
   (void)fault, (void)bytes, (void)len;

@@ -6,6 +6,8 @@
  *
  * Live samples are kept in order of arrival.  A finished or dropped job's samples leave the list between steps
  * (sweep), and then its done callback runs. */
+#include "services/generation-server/engine/engine.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <stdio.h>
@@ -14,6 +16,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/generation-server/engine/engine_state.h"
+#include "services/generation-server/engine/engine_step.h"
+#include "services/generation-server/engine/sample_life.h"
 
 enum { ENGINE_IDLE_MS = 200 };
 
@@ -168,47 +172,6 @@ enum rc engine_hand_back(struct engine *e) { return post(e, &(struct message){.k
 
 /* --- jobs --- */
 
-static void queue_ended(struct engine *e, struct job *job, enum job_end end) {
-  job->end = end;
-  job->policy = e->policy;
-  job->next_ended = e->ended;
-  e->ended = job;
-}
-
-void sample_show(struct engine *e, struct sample *s) {
-  atomic_store_explicit(&s->shown, s->count, memory_order_release);
-  if (s->state == SAMPLE_DONE) atomic_store_explicit(&s->over, true, memory_order_release);
-  if (s->job->follower) e->told = s->job->follower;
-}
-
-void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish) {
-  struct job *job = s->job;
-  assert(s->state != SAMPLE_DONE);
-  sample_evict(e, s);
-  s->state = SAMPLE_DONE;
-  s->finish = finish;
-  s->digest = e->policy.digest;
-  sample_show(e, s);
-  if (job->sample_done) job->sample_done(job, job->context);
-  if (++job->done_count == job->sample_count) queue_ended(e, job, JOB_COMPLETE);
-}
-
-/* Ends a job before its samples are finished. */
-static void end_job(struct engine *e, struct job *job, enum job_end end) {
-  for (int32_t i = 0; i < job->sample_count; i++) {
-    struct sample *s = &job->samples[i];
-    if (s->state == SAMPLE_DONE) continue;
-    sample_evict(e, s);
-    s->state = SAMPLE_DONE;
-    s->finish = FINISH_ABORT;
-    s->digest = e->policy.digest;
-    sample_show(e, s);
-    job->done_count++;
-    if (job->sample_done) job->sample_done(job, job->context);
-  }
-  queue_ended(e, job, end);
-}
-
 /* Samples whose text has met a stop text: whatever would come now is not asked for. */
 static void finish_texts(struct engine *e) {
   for (int i = 0; i < e->live_count; i++)
@@ -243,7 +206,7 @@ static void take_job(struct engine *e, struct job *job) {
   if (job->done_count == job->sample_count) { /* an earlier holder had finished all of them */
     for (int32_t i = 0; i < job->sample_count; i++)
       if (job->sample_done) job->sample_done(job, job->context);
-    queue_ended(e, job, JOB_COMPLETE);
+    job_ended(e, job, JOB_COMPLETE);
     return;
   }
   for (int32_t i = 0; i < job->done_count; i++)
@@ -261,7 +224,7 @@ static void take_job(struct engine *e, struct job *job) {
     else
       log_warn("%s goes back: it brings %d samples, and %d of at most %d are here", job->id, job->sample_count,
                e->live_count, e->options.samples_max);
-    end_job(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
+    job_break_off(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
     return;
   }
   for (int32_t i = 0; i < job->sample_count; i++)
@@ -272,7 +235,7 @@ static void take_job(struct engine *e, struct job *job) {
 static void end_jobs(struct engine *e, bool (*which)(const struct engine *, const struct job *, const struct message *),
                      const struct message *m, enum job_end end) {
   for (int i = 0; i < e->live_count; i++)
-    if (e->live[i]->state != SAMPLE_DONE && which(e, e->live[i]->job, m)) end_job(e, e->live[i]->job, end);
+    if (e->live[i]->state != SAMPLE_DONE && which(e, e->live[i]->job, m)) job_break_off(e, e->live[i]->job, end);
 }
 
 static bool is_void(const struct engine *e, const struct job *job, const struct message *m) {
@@ -397,7 +360,7 @@ static void refuse_messages(struct engine *e) {
   void *item;
   while (queue_pop(e->inbox, &item, 0) == RC_OK) {
     struct message *m = item;
-    if (m->kind == MESSAGE_SUBMIT) end_job(e, m->job, JOB_DROPPED);
+    if (m->kind == MESSAGE_SUBMIT) job_break_off(e, m->job, JOB_DROPPED);
     if (m->kind == MESSAGE_ACTIVATE) activate(e, m); /* so that no set of weights is lost */
     free(m);
     settle(e);
@@ -412,19 +375,6 @@ void engine_stop(struct engine *e) {
   end_jobs(e, is_any, NULL, JOB_DROPPED);
   settle(e);
   refuse_messages(e);
-}
-
-bool engine_device_holds(struct engine *e) {
-  struct err err;
-  if (e->failed) return false;
-  const enum rc rc = e->model->ops->status(e->model->ops, &err);
-  if (rc == RC_OK) return true;
-  e->failed = true;
-  pthread_mutex_lock(&e->mutex);
-  e->failure = err;
-  pthread_mutex_unlock(&e->mutex);
-  log_error("the engine stops: %s", err.message);
-  return false;
 }
 
 /* --- reading, from any thread --- */

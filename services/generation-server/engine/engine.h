@@ -12,35 +12,9 @@
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 
-#include "services/generation-server/engine/activity.h"
-#include "services/generation-server/engine/decode_job.h"
+#include "services/generation-server/engine/engine_options.h"
 
 struct engine;
-
-/* For the mutant tests; a build without -DLEASEHOLD_FAULTS refuses everything but FAULT_NONE. */
-enum engine_fault {
-  FAULT_NONE,
-  FAULT_FLIP_WEIGHT,
-  FAULT_FLIP_KV,
-  FAULT_NO_VERSION_CHECK,
-  FAULT_FLIP_INCOMING,
-  FAULT_DIE_IN_LEASE
-};
-
-struct engine_options {
-  const struct model *model; /* borrowed; its ops and pool are the engine thread's from now on */
-  int slots;                 /* samples decoded at once */
-  int pages, page_tokens;    /* of the KV pool */
-  int prefill_chunk;         /* rows of prompt computed in one step */
-  int samples_max;           /* unfinished samples, running and waiting; a job that brings more goes back */
-  int inbox_max;             /* messages waiting */
-  enum engine_fault fault;
-  struct activity *activity; /* told when decoding of leased samples begins and ends; NULL: nobody asks */
-  /* On the engine's thread after the weights were swapped: the set that decoded before (NULL the first time) is the
-   * callee's. */
-  void (*activated)(void *context, struct weights *previous, const struct policy *now);
-  void *context;
-};
 
 /* Read from any thread. */
 struct engine_counters {

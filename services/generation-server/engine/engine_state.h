@@ -1,5 +1,6 @@
-/* What engine.c (thread, messages, life of jobs) and engine_step.c (one forward pass) share.  Everything is the
- * engine thread's, but for the fields that say otherwise. */
+/* The engine's memory, which engine.c (thread, messages), engine_step.c (one forward pass) and sample_life.c (slots,
+ * pages, endings) work on.  Nobody else includes this.  Everything is the engine thread's, but for the fields that say
+ * otherwise. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
 
@@ -8,8 +9,7 @@
 
 #include "common/base/queue.h"
 #include "common/model/network/forward.h"
-#include "services/generation-server/engine/engine.h"
-#include "services/generation-server/fault.h"
+#include "services/generation-server/engine/engine_options.h"
 #include "services/generation-server/engine/scheduler.h"
 
 enum {
@@ -72,16 +72,5 @@ struct engine {
   atomic_llong tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
   atomic_int shown_slots_busy, shown_waiting, shown_pages_free;
 };
-
-/* engine_step.c: one forward pass; false when no sample runs. */
-bool step_run(struct engine *e);
-/* Pages and slot back; tokens stay. */
-void sample_evict(struct engine *e, struct sample *s);
-/* engine.c: whether the device has done what it was asked for; when not, the engine has failed. */
-bool engine_device_holds(struct engine *e);
-/* engine.c: what has been written to the sample is the follower's to read from here on. */
-void sample_show(struct engine *e, struct sample *s);
-/* engine.c: a sample has its last token; its job ends with its last sample. */
-void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish);
 
 #endif

@@ -7,42 +7,15 @@
  * Letters: P positions of a prompt, V vocabulary.
  * Previous hop: leases.c or generate_call.c (engine_submit).  Next hop: job->done (the poster, the streamer or the
  * replier). */
+#include "services/generation-server/engine/engine_step.h"
+
 #include <assert.h>
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "services/generation-server/engine/engine_state.h"
-
-/* --- slots and pages --- */
-
-static bool is_leased(const struct sample *s) { return s->job->kind == JOB_OF_LEASE; }
-
-static void leave_slot(struct engine *e, struct sample *s) {
-  if (s->slot < 0) return;
-  assert(e->slot_used[s->slot]);
-  e->slot_used[s->slot] = false;
-  e->slots_busy--;
-  e->leased_busy -= is_leased(s);
-  s->slot = -1;
-  if (s->state == SAMPLE_RUNNING) s->state = SAMPLE_WAITING;
-}
-
-static void enter_slot(struct engine *e, struct sample *s) {
-  int slot = 0;
-  while (e->slot_used[slot]) slot++;
-  assert(slot < e->options.slots && s->state == SAMPLE_WAITING);
-  e->slot_used[slot] = true;
-  e->slots_busy++;
-  e->leased_busy += is_leased(s);
-  s->slot = slot;
-  s->state = SAMPLE_RUNNING;
-}
-
-void sample_evict(struct engine *e, struct sample *s) {
-  leave_slot(e, s);
-  kv_truncate(e->kv, &s->kv, 0);
-  if (s->job->leader == s && !s->job->prompt_ready) s->job->leader = NULL;
-}
+#include "services/generation-server/engine/sample_life.h"
 
 /* --- what the scheduler sees --- */
 
@@ -81,7 +54,7 @@ static void admit(struct engine *e) {
     const int chosen = scheduler_admit(e->items, e->live_count, e->options.slots - e->slots_busy, kv_pages_free(e->kv));
     if (chosen < 0) return;
     struct sample *s = e->live[chosen];
-    enter_slot(e, s);
+    sample_enter_slot(e, s);
     share_prompt(e, s);
     if (s->kv.length == 0 && !s->job->prompt_ready) {
       assert(!s->job->leader);
@@ -179,9 +152,23 @@ static void take_token(struct engine *e, struct sample *s, const struct draw *d)
     sample_finish(e, s, FINISH_LENGTH);
 }
 
+/* Has the device done what it was asked for?  When not, the engine has failed. */
+static bool device_holds(struct engine *e) {
+  struct err err;
+  if (e->failed) return false;
+  const enum rc rc = e->model->ops->status(e->model->ops, &err);
+  if (rc == RC_OK) return true;
+  e->failed = true;
+  pthread_mutex_lock(&e->mutex);
+  e->failure = err;
+  pthread_mutex_unlock(&e->mutex);
+  log_error("the engine stops: %s", err.message);
+  return false;
+}
+
 static void draw_gathered(struct engine *e) {
   sampler_draw(e->sampler, e->logits, e->params, e->draws, e->draw_count);
-  const int drawn = engine_device_holds(e) ? e->draw_count : 0; /* a device that failed has drawn nothing */
+  const int drawn = device_holds(e) ? e->draw_count : 0; /* a device that failed has drawn nothing */
   for (int i = 0; i < drawn; i++) take_token(e, e->drawn[i], &e->draws[i]);
   e->draw_count = 0;
 }
@@ -250,7 +237,7 @@ bool step_run(struct engine *e) {
                             .sequences = e->options.slots};
   const void *hidden;
   forward_run(e->active, &rows, e->tokens, e->kv, e->ws, NULL, &hidden);
-  if (e->pick_count == 0 && !engine_device_holds(e)) return true;
+  if (e->pick_count == 0 && !device_holds(e)) return true;
   share_prompts(e);
   draw_all(e, hidden);
   atomic_fetch_add(&e->steps, 1);

@@ -118,7 +118,9 @@ static bool is_news(struct staging *s, const struct current_version *current) {
 void staging_word(struct staging *s, const struct current_version *current) {
   if (!current->has) return; /* no run: keep what is loaded */
   pthread_mutex_lock(&s->mutex);
-  if (s->host && fault_is_deaf(s->options.host.fault, s->host->engine)) {
+  struct engine_counters n = {0};
+  if (s->host) engine_read_counters(s->host->engine, &n);
+  if (fault_is_deaf(s->options.host.fault, n.activations)) {
     pthread_mutex_unlock(&s->mutex);
     return;
   }

@@ -1,0 +1,24 @@
+/* What an engine is made with: how much it may hold at once, and who hears of its activations.  Declarations only. */
+#ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_OPTIONS_H
+#define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_OPTIONS_H
+
+#include "services/generation-server/engine/activity.h"
+#include "services/generation-server/engine/decode_job.h"
+#include "services/generation-server/fault.h"
+
+struct engine_options {
+  const struct model *model; /* borrowed; its ops and pool are the engine thread's from now on */
+  int slots;                 /* samples decoded at once */
+  int pages, page_tokens;    /* of the KV pool */
+  int prefill_chunk;         /* rows of prompt computed in one step */
+  int samples_max;           /* unfinished samples, running and waiting; a job that brings more goes back */
+  int inbox_max;             /* messages waiting */
+  enum engine_fault fault;
+  struct activity *activity; /* told when decoding of leased samples begins and ends; NULL: nobody asks */
+  /* On the engine's thread after the weights were swapped: the set that decoded before (NULL the first time) is the
+   * callee's. */
+  void (*activated)(void *context, struct weights *previous, const struct policy *now);
+  void *context;
+};
+
+#endif

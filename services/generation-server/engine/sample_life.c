@@ -1,0 +1,87 @@
+/* A sample's way through the engine: into a slot, out of it, and to its end, with which its job may end.
+ *
+ *   WAITING --sample_enter_slot--> RUNNING --sample_finish, job_break_off--> DONE
+ *      ^                              |
+ *      +-------- sample_evict --------+
+ *
+ * Nothing here decides: the step picks who enters and who is evicted, the engine which jobs are broken off.  Ended jobs
+ * wait in engine->ended until the engine has swept the live list, since their callbacks may free them.  On the engine's
+ * thread; nothing allocates. */
+#include "services/generation-server/engine/sample_life.h"
+
+#include <assert.h>
+
+#include "services/generation-server/engine/engine_state.h"
+
+/* --- slots and pages --- */
+
+static bool is_leased(const struct sample *s) { return s->job->kind == JOB_OF_LEASE; }
+
+static void leave_slot(struct engine *e, struct sample *s) {
+  if (s->slot < 0) return;
+  assert(e->slot_used[s->slot]);
+  e->slot_used[s->slot] = false;
+  e->slots_busy--;
+  e->leased_busy -= is_leased(s);
+  s->slot = -1;
+  if (s->state == SAMPLE_RUNNING) s->state = SAMPLE_WAITING;
+}
+
+void sample_enter_slot(struct engine *e, struct sample *s) {
+  int slot = 0;
+  while (e->slot_used[slot]) slot++;
+  assert(slot < e->options.slots && s->state == SAMPLE_WAITING);
+  e->slot_used[slot] = true;
+  e->slots_busy++;
+  e->leased_busy += is_leased(s);
+  s->slot = slot;
+  s->state = SAMPLE_RUNNING;
+}
+
+void sample_evict(struct engine *e, struct sample *s) {
+  leave_slot(e, s);
+  kv_truncate(e->kv, &s->kv, 0);
+  if (s->job->leader == s && !s->job->prompt_ready) s->job->leader = NULL;
+}
+
+/* --- endings --- */
+
+void job_ended(struct engine *e, struct job *job, enum job_end end) {
+  job->end = end;
+  job->policy = e->policy;
+  job->next_ended = e->ended;
+  e->ended = job;
+}
+
+void sample_show(struct engine *e, struct sample *s) {
+  atomic_store_explicit(&s->shown, s->count, memory_order_release);
+  if (s->state == SAMPLE_DONE) atomic_store_explicit(&s->over, true, memory_order_release);
+  if (s->job->follower) e->told = s->job->follower;
+}
+
+void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish) {
+  struct job *job = s->job;
+  assert(s->state != SAMPLE_DONE);
+  sample_evict(e, s);
+  s->state = SAMPLE_DONE;
+  s->finish = finish;
+  s->digest = e->policy.digest;
+  sample_show(e, s);
+  if (job->sample_done) job->sample_done(job, job->context);
+  if (++job->done_count == job->sample_count) job_ended(e, job, JOB_COMPLETE);
+}
+
+void job_break_off(struct engine *e, struct job *job, enum job_end end) {
+  for (int32_t i = 0; i < job->sample_count; i++) {
+    struct sample *s = &job->samples[i];
+    if (s->state == SAMPLE_DONE) continue;
+    sample_evict(e, s);
+    s->state = SAMPLE_DONE;
+    s->finish = FINISH_ABORT;
+    s->digest = e->policy.digest;
+    sample_show(e, s);
+    job->done_count++;
+    if (job->sample_done) job->sample_done(job, job->context);
+  }
+  job_ended(e, job, end);
+}
