@@ -1,8 +1,8 @@
-/* The server's endpoints, one file each; context is struct server *. */
+/* The handlers of the server's endpoints, one route_*.c each; their context is struct server (server_state.h). */
 #ifndef LEASEHOLD_GENERATION_SERVER_API_HANDLERS_H
 #define LEASEHOLD_GENERATION_SERVER_API_HANDLERS_H
 
-#include "services/generation-server/api/server.h"
+#include "common/http/server.h"
 
 void handle_generate(struct http_request *r, void *context);     /* POST /v1/generate */
 void handle_completions(struct http_request *r, void *context);  /* POST /v1/completions */

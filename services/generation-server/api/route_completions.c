@@ -11,6 +11,7 @@
 
 #include "services/generation-server/requests/completion_request.h"
 #include "services/generation-server/api/handlers.h"
+#include "services/generation-server/api/server_state.h"
 
 /* --- log-probabilities --- */
 
@@ -168,7 +169,7 @@ void handle_completions(struct http_request *r, void *context) {
   struct err err;
   generate_params_defaults(&p, &shape);
   enum rc rc = completion_request_read(&p, r, &err);
-  if (rc == RC_OK) rc = generate_submit(context, r, &p, &err);
+  if (rc == RC_OK) rc = requests_submit(((struct server *)context)->requests, r, &p, &err);
   if (rc == RC_OK) return;
   completion_request_name_field(&err);
   http_fail(r, &err);

@@ -4,8 +4,8 @@
  * between is generate_call.c's. */
 #include <string.h>
 
-#include "services/generation-server/requests/generate_call.h"
 #include "services/generation-server/api/handlers.h"
+#include "services/generation-server/api/server_state.h"
 
 enum { CHOICES_MAX = 256, TEXT_BYTES_MAX = 4 << 20 };
 
@@ -112,7 +112,7 @@ static void write_choice(const struct generate_call *call, const struct job *job
   digest_hex(hex, &s->digest);
   json_object_begin(w);
   json_key(w, "text");
-  generate_write_text(call, s->tokens, (size_t)s->count, w);
+  generate_call_write_text(call, s->tokens, (size_t)s->count, w);
   json_kv_i32s(w, "output_ids", s->tokens, (size_t)s->count);
   json_key(w, "meta_info");
   json_object_begin(w);
@@ -151,6 +151,6 @@ void handle_generate(struct http_request *r, void *context) {
   p.details = details;
   enum rc rc = details ? RC_OK : err_set(&err, RC_NO_MEMORY, NULL, "the request was refused its memory");
   if (rc == RC_OK) rc = read_request(&p, &prompt, details, r, &err);
-  if (rc == RC_OK) rc = generate_submit(context, r, &p, &err);
+  if (rc == RC_OK) rc = requests_submit(((struct server *)context)->requests, r, &p, &err);
   if (rc != RC_OK) http_fail(r, &err);
 }

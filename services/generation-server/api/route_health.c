@@ -5,11 +5,12 @@
 #include "common/base/clock.h"
 #include "common/base/metrics.h"
 #include "services/generation-server/api/handlers.h"
+#include "services/generation-server/api/server_state.h"
 
 void handle_readyz(struct http_request *r, void *context) {
   struct server *s = context;
   struct err err;
-  if (!server_host(s, true, &err)) {
+  if (!admission_host(&s->admission, true, &err)) {
     http_fail(r, &err);
     return;
   }
@@ -42,7 +43,7 @@ void handle_metrics(struct http_request *r, void *context) {
   struct engine_counters n = {0};
   struct policy active = {0};
   struct err err;
-  struct host *h = server_host(s, false, &err);
+  struct host *h = admission_host(&s->admission, false, &err);
   if (h) {
     engine_read_counters(h->engine, &n);
     engine_policy(h->engine, &active);
@@ -72,7 +73,7 @@ void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_GAUGE, "leasehold_generation_leases_held", "Leases held, those being posted included.",
        s->leases ? leases_held(s->leases) : 0);
   show(METRIC_GAUGE, "leasehold_generation_requests_open", "Plain requests not answered yet.",
-       atomic_load(&s->requests_open));
+       atomic_load(&s->admission.requests_open));
   show(METRIC_GAUGE, "leasehold_generation_policy_version", "The active policy version.", (double)active.version);
   http_handle_metrics(r, context);
 }

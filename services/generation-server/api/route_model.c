@@ -1,5 +1,6 @@
 /* GET /v1/model: what is loaded and how much room there is. */
 #include "services/generation-server/api/handlers.h"
+#include "services/generation-server/api/server_state.h"
 
 static void write_config(const struct host *h, struct json_writer *w) {
   const struct model_config *c = &h->config;
@@ -38,7 +39,7 @@ static void write_loaded(const struct host *h, struct json_writer *w) {
 void handle_model(struct http_request *r, void *context) {
   struct server *s = context;
   struct err err;
-  const struct host *h = server_host(s, false, &err);
+  const struct host *h = admission_host(&s->admission, false, &err);
   if (!h) {
     http_fail(r, &err);
     return;

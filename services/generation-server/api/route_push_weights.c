@@ -7,12 +7,13 @@
 #include <string.h>
 
 #include "services/generation-server/api/handlers.h"
+#include "services/generation-server/api/server_state.h"
 
 enum { PUSH_DEADLINE_MS = 600000 };
 
 /* While the model is unknown any file is refused: the size of a JSON body is enough to say so. */
 size_t push_weights_limit(void *context) {
-  const struct host *h = atomic_load(&((struct server *)context)->host);
+  const struct host *h = atomic_load(&((struct server *)context)->admission.host);
   return h ? h->weights_file_max : LIMIT_BODY_BYTES;
 }
 
@@ -74,7 +75,7 @@ void handle_push_weights(struct http_request *r, void *context) {
   struct staging_push push;
   struct err err;
   struct heartbeat *beat = atomic_load(&s->beat);
-  const struct host *h = server_host(s, false, &err);
+  const struct host *h = admission_host(&s->admission, false, &err);
   enum rc rc = h ? read_push(&push, r, beat ? heartbeat_epoch(beat) : 0, &err) : err.rc;
   size_t len = 0;
   if (rc == RC_OK) rc = read_offer(&push, r, s, h->weights_file_max, &err);

@@ -13,40 +13,16 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "services/generation-server/api/handlers.h"
-#include "services/generation-server/requests/streamer.h"
+#include "services/generation-server/api/routes.h"
+#include "services/generation-server/api/server_state.h"
 
 enum { HTTP_THREADS = 2, HTTP_DRAIN_MS = 2000, HAND_BACK_MS = 3000 };
-
-struct host *server_host(struct server *s, bool ready, struct err *err) {
-  struct policy active;
-  struct host *h = atomic_load(&s->host);
-  if (!h) {
-    err_set(err, RC_UNAVAILABLE, NULL,
-            "the model is not loaded yet: no run of the coordinator has named a trainer to fetch it from");
-    return NULL;
-  }
-  if (!ready) return h;
-  if (atomic_load(&s->draining)) {
-    err_set(err, RC_UNAVAILABLE, NULL, "the server is draining");
-    return NULL;
-  }
-  if (engine_failure(h->engine, err) != RC_OK) {
-    err->rc = RC_UNAVAILABLE;
-    return NULL;
-  }
-  if (!engine_policy(h->engine, &active)) {
-    err_set(err, RC_UNAVAILABLE, NULL, "no weights are loaded yet");
-    return NULL;
-  }
-  return h;
-}
 
 /* --- callbacks between the parts --- */
 
 static void on_opened(void *context, struct host *host) {
   struct server *s = context;
-  atomic_store(&s->host, host);
+  atomic_store(&s->admission.host, host);
   if (s->leases) leases_set_engine(s->leases, host->engine, host->model);
 }
 
@@ -68,21 +44,6 @@ static void on_stale(void *context) {
 
 /* --- start --- */
 
-static void make_routes(struct server *s) {
-  const struct http_route routes[] = {
-      {.method = "POST", .path = "/v1/generate", .handler = handle_generate},
-      {.method = "POST", .path = "/v1/completions", .handler = handle_completions},
-      {.method = "POST", .path = "/v1/push-weights", .handler = handle_push_weights, .body_limit = push_weights_limit},
-      {.method = "GET", .path = "/v1/model", .handler = handle_model},
-      {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
-      {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
-      {.method = "GET", .path = "/metrics", .handler = handle_metrics},
-  };
-  _Static_assert(sizeof routes <= sizeof s->routes, "room for all routes");
-  memcpy(s->routes, routes, sizeof routes);
-  s->route_count = sizeof routes / sizeof routes[0];
-}
-
 /* "gen-<host>-<port>": two servers with one name would take each other's leases. */
 static void make_name(struct server *s) {
   if (s->options.name && *s->options.name) {
@@ -98,13 +59,14 @@ static void make_name(struct server *s) {
 }
 
 static enum rc start_http(struct server *s, struct err *err) {
-  make_routes(s);
+  size_t route_count;
+  const struct http_route *routes = routes_all(&route_count);
   const struct http_server_options http = {.bind_address = s->options.bind,
                                            .port = s->options.port,
                                            .token = s->options.token,
                                            .threads = HTTP_THREADS,
-                                           .routes = s->routes,
-                                           .route_count = s->route_count,
+                                           .routes = routes,
+                                           .route_count = route_count,
                                            .context = s};
   const enum rc rc = http_server_start(&s->http, &http, err);
   if (rc != RC_OK) return rc;
@@ -143,7 +105,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   struct server *s = calloc(1, sizeof *s);
   if (!s) return err_set(err, RC_NO_MEMORY, NULL, "the server was refused its memory");
   s->options = *options;
-  s->start_seed = (uint64_t)clock_wall_ms() << 20 ^ (uint64_t)clock_monotonic_us();
+  s->admission.start_seed = (uint64_t)clock_wall_ms() << 20 ^ (uint64_t)clock_monotonic_us();
   const bool worker = options->coordinator && *options->coordinator;
   enum rc rc = activity_create(&s->activity, err);
   s->options.host.activity = s->activity;
@@ -161,11 +123,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
                                         .word = on_word,
                                         .stale = on_stale,
                                         .context = s};
-  if (rc == RC_OK) rc = queue_create(&s->finished, LIMIT_QUEUED_REQUESTS + 1, err);
-  if (rc == RC_OK && pthread_create(&s->replier, NULL, replier_main, s) != 0)
-    rc = err_set(err, RC_NO_MEMORY, NULL, "the replier's thread could not be made");
-  s->replier_started = rc == RC_OK;
-  if (rc == RC_OK) rc = streamer_start(&s->streamer, s->finished, options->stream_stall_ms, err);
+  if (rc == RC_OK) rc = requests_start(&s->requests, &s->admission, options->stream_stall_ms, err);
   if (rc == RC_OK && worker) rc = leases_start(&s->leases, &leases, err);
   if (rc == RC_OK) rc = staging_start(&s->staging, &staging, err);
   if (rc == RC_OK && options->model_dir && *options->model_dir) rc = staging_load(s->staging, options->model_dir, err);
@@ -182,34 +140,26 @@ enum rc server_start(struct server **out, const struct server_options *options, 
 int server_port(const struct server *s) { return http_server_port(s->http); }
 
 enum rc server_failure(struct server *s, struct err *err) {
-  const struct host *h = atomic_load(&s->host);
+  const struct host *h = atomic_load(&s->admission.host);
   return h ? engine_failure(h->engine, err) : RC_OK;
 }
 
 /* --- stop --- */
 
-static void wait_for_requests(struct server *s, int64_t ms) {
-  const int64_t until_ms = clock_monotonic_ms() + ms;
-  while (atomic_load(&s->requests_open) > 0 && clock_monotonic_ms() < until_ms) clock_sleep_ms(5);
-}
-
 void server_stop(struct server *s) {
   if (!s) return;
-  atomic_store(&s->draining, true);
+  atomic_store(&s->admission.draining, true);
   if (s->heartbeat) heartbeat_drain(s->heartbeat);
   if (s->leases) leases_drain(s->leases, HAND_BACK_MS);
   if (s->heartbeat) heartbeat_leave(s->heartbeat);
-  wait_for_requests(s, s->options.drain_ms);
+  admission_wait_empty(&s->admission, s->options.drain_ms);
   http_server_stop(s->http, HTTP_DRAIN_MS);
   atomic_store(&s->beat, NULL);
   if (s->staging) staging_stop(s->staging); /* with it the engine: its jobs end, their callbacks run */
   heartbeat_stop(s->heartbeat);
   leases_stop(s->leases);
-  streamer_stop(s->streamer);
-  if (s->finished) queue_close(s->finished);
-  if (s->replier_started) pthread_join(s->replier, NULL);
+  requests_stop(s->requests);
   staging_free(s->staging);
   activity_free(s->activity);
-  queue_destroy(s->finished);
   free(s);
 }

@@ -1,6 +1,7 @@
-/* See generate_call.h: from parameters to jobs, and from ended jobs to the reply.
+/* Makes a call of a request's parameters: encodes its prompts, makes their jobs and choices, takes its share of the
+ * budget.  On an HTTP thread; freed by the thread that replies.
  *
- * Previous hop of a plain request: route_generate.c or route_completions.c.  Next: engine.c, streamer.c. */
+ * Previous hop of a plain request: route_generate.c or route_completions.c.  Next: requests.c submits the jobs. */
 #include "services/generation-server/requests/generate_call.h"
 
 #include <stdio.h>
@@ -8,43 +9,11 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
-#include "services/generation-server/requests/streamer.h"
 
-enum {
-  WHOLE_DEADLINE_MS = 600000,
-  STREAM_DEADLINE_MS = 3600000,
-  REPLIER_NAP_MS = 500,
-  STOP_IDS_MAX = 2 * LIMIT_STOP_TOKENS + LIMIT_STOP_TEXTS
-};
+enum { STOP_IDS_MAX = 2 * LIMIT_STOP_TOKENS + LIMIT_STOP_TEXTS };
 
 void generate_params_defaults(struct generate_params *p, const struct generate_shape *shape) {
   *p = (struct generate_params){.max_new_tokens = 128, .n = 1, .temperature = 1, .top_p = 1, .shape = shape};
-}
-
-/* --- the budget --- */
-
-/* Open requests are bounded by what they hold: samples that the scheduler walks over, positions that have memory.
- * Alternatives of a token take half as much as a position each. */
-static int64_t positions_of(const struct job *job) {
-  return job->sample_count * (job->prompt_count + job->max_new * (1 + (int64_t)job->top_count / 2));
-}
-
-static void budget_give_back(const struct generate_call *call) {
-  atomic_fetch_sub(&call->server->samples_open, call->samples);
-  atomic_fetch_sub(&call->server->positions_open, call->positions);
-}
-
-static enum rc budget_take(struct generate_call *call, struct err *err) {
-  struct server *s = call->server;
-  const int samples_before = atomic_fetch_add(&s->samples_open, call->samples);
-  const int64_t positions_before = atomic_fetch_add(&s->positions_open, call->positions);
-  if (samples_before + call->samples <= LIMIT_QUEUED_REQUESTS &&
-      positions_before + call->positions <= LIMIT_OPEN_POSITIONS)
-    return RC_OK;
-  budget_give_back(call);
-  return err_set(err, RC_FULL, NULL, "%d samples of %lld positions are open already; the limits are %d and %d",
-                 samples_before, (long long)positions_before, LIMIT_QUEUED_REQUESTS, LIMIT_OPEN_POSITIONS);
 }
 
 /* --- jobs --- */
@@ -70,8 +39,6 @@ static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *
   }
   return count;
 }
-
-static void on_done(struct job *job, void *context);
 
 static enum rc make_job(struct job **out, const struct generate_call *call, const struct generate_params *p, size_t at,
                         uint64_t seed, struct err *err) {
@@ -119,6 +86,11 @@ static enum rc echo_of(const char **text, size_t *len, const struct generate_pro
   return rc;
 }
 
+/* What a job takes of the budget.  Alternatives of a token take half as much as a position each. */
+static int64_t positions_of(const struct job *job) {
+  return job->sample_count * (job->prompt_count + job->max_new * (1 + (int64_t)job->top_count / 2));
+}
+
 static enum rc add_prompt(struct generate_call *call, const struct generate_params *p, size_t at, uint64_t seed,
                           struct err *err) {
   const char *echo = "";
@@ -127,10 +99,6 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
   enum rc rc = make_job(&job, call, p, at, seed, err);
   if (rc != RC_OK) return rc;
   call->jobs[call->job_count++] = job;
-  job->context = call;
-  job->done = on_done;
-  job->abandoned = &call->abandoned;
-  if (call->followed) job->follower = streamer_follower(call->server->streamer);
   call->samples += job->sample_count;
   call->positions += positions_of(job);
   if (call->positions > LIMIT_OPEN_POSITIONS)
@@ -151,8 +119,8 @@ static void free_jobs(struct generate_call *call) {
   call->job_count = 0;
 }
 
-static enum rc make_call(struct generate_call **out, struct server *s, struct host *h, struct http_request *r,
-                         const struct generate_params *p, struct err *err) {
+enum rc generate_call_make(struct generate_call **out, struct admission *a, struct host *h, struct http_request *r,
+                           const struct generate_params *p, struct err *err) {
   struct arena *arena = http_arena(r);
   const size_t choices = p->prompt_count * (size_t)p->n;
   struct generate_call *call = *out = arena_alloc(arena, 1, sizeof *call);
@@ -161,14 +129,14 @@ static enum rc make_call(struct generate_call **out, struct server *s, struct ho
                    p->prompt_count, p->n);
   if (p->stops.count > 0 && !h->tokenizer)
     return err_set(err, RC_UNSUPPORTED, "stop", "this model came without a tokenizer.json: expected stop token ids");
-  if (atomic_load(&s->samples_open) >= LIMIT_QUEUED_REQUESTS) /* before the work of making the jobs */
-    return err_set(err, RC_FULL, NULL, "%d samples are open already", LIMIT_QUEUED_REQUESTS);
+  enum rc rc = admission_check(a, err);
+  if (rc != RC_OK) return rc;
   struct job **jobs = arena_alloc(arena, p->prompt_count, sizeof *jobs);
   struct choice *choice = arena_alloc(arena, choices, sizeof *choice);
   if (!call || !jobs || !choice)
     return err_set(err, RC_NO_MEMORY, NULL, "a request for %zu samples was refused its memory", choices);
-  const uint64_t number = atomic_fetch_add(&s->request_number, 1);
-  *call = (struct generate_call){.server = s,
+  const uint64_t number = admission_number(a);
+  *call = (struct generate_call){.admission = a,
                                  .host = h,
                                  .request = r,
                                  .shape = p->shape,
@@ -184,77 +152,22 @@ static enum rc make_call(struct generate_call **out, struct server *s, struct ho
   engine_policy(h->engine, &active);
   memcpy(call->run, active.run, sizeof call->run);
   snprintf(call->id, sizeof call->id, "%s%llu", p->shape->id_prefix, (unsigned long long)number);
-  const uint64_t seed = p->has_seed ? p->seed : s->start_seed + number;
-  enum rc rc = RC_OK;
+  const uint64_t seed = p->has_seed ? p->seed : a->start_seed + number;
   for (size_t i = 0; i < p->prompt_count && rc == RC_OK; i++) rc = add_prompt(call, p, i, seed, err);
-  if (rc == RC_OK) rc = budget_take(call, err);
+  if (rc == RC_OK) rc = admission_take(a, call->samples, call->positions, err);
   if (rc != RC_OK) free_jobs(call);
   return rc;
 }
 
-/* --- submission --- */
-
-/* Whoever gives up the last share hands the call on, and touches it no more. */
-static void give_up_shares(struct generate_call *call, int count) {
-  struct server *s = call->server;
-  const bool followed = call->followed;
-  if (count == 0 || atomic_fetch_sub(&call->shares, count) != count) return;
-  if (followed)
-    streamer_over(s->streamer, call);
-  else if (queue_push(s->finished, call) != RC_OK) /* it has room for every open sample until the server has stopped */
-    log_error("a request gets no answer: the replier's queue is full or closed");
-}
-
-/* On the engine's thread. */
-static void on_done(struct job *job, void *context) {
-  (void)job;
-  give_up_shares(context, 1);
-}
-
-static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
-  struct generate_call *call = context;
-  (void)r;
-  atomic_store(&call->hung_up, why == HTTP_CANCEL_HANGUP);
-  atomic_store(&call->abandoned, true); /* the engine then ends the jobs, and whoever owns the call replies */
-}
-
-/* From here on whoever gets the call replies, also when not all jobs find a place in the engine's inbox. */
-static void submit_jobs(struct generate_call *call, struct engine *engine) {
-  int submitted = 0;
-  struct err refusal = {0};
-  while (submitted < call->job_count && engine_submit(engine, call->jobs[submitted], &refusal) == RC_OK) submitted++;
-  if (submitted < call->job_count) {
-    call->refusal = refusal;
-    atomic_store(&call->abandoned, true);
-  }
-  give_up_shares(call, 1 + call->job_count - submitted);
-}
-
-enum rc generate_submit(struct server *s, struct http_request *r, const struct generate_params *p, struct err *err) {
-  struct generate_call *call;
-  struct host *h = server_host(s, true, err);
-  if (!h) return err->rc;
-  const enum rc rc = make_call(&call, s, h, r, p, err);
-  if (rc != RC_OK) return rc;
-  atomic_store(&call->shares, call->job_count + 1);
-  atomic_fetch_add(&s->requests_open, 1);
-  http_release_body(r); /* the jobs have their own copies, and may wait for long */
-  http_suspend(r, call->stream ? STREAM_DEADLINE_MS : WHOLE_DEADLINE_MS, on_cancelled, call);
-  if (call->followed) streamer_follow(s->streamer, call);
-  submit_jobs(call, h->engine);
-  return RC_OK;
-}
-
 /* --- answer --- */
 
-void generate_release(struct generate_call *call) {
+void generate_call_release(struct generate_call *call) {
   free_jobs(call);
-  budget_give_back(call);
+  admission_give_back(call->admission, call->samples, call->positions);
 }
 
-void generate_replied(struct server *s) { atomic_fetch_sub(&s->requests_open, 1); }
-
-void generate_write_text(const struct generate_call *call, const int32_t *ids, size_t count, struct json_writer *w) {
+void generate_call_write_text(const struct generate_call *call, const int32_t *ids, size_t count,
+                              struct json_writer *w) {
   struct buf text = BUF_INIT;
   if (!call->host->tokenizer || tokenizer_decode(call->host->tokenizer, ids, count, true, &text, NULL) != RC_OK ||
       text.failed)
@@ -262,33 +175,4 @@ void generate_write_text(const struct generate_call *call, const int32_t *ids, s
   else
     json_write_string_len(w, text.data ? text.data : "", text.len);
   buf_free(&text);
-}
-
-static void reply(struct server *s, struct generate_call *call) {
-  struct http_request *request = call->request;
-  struct choice_scratch scratch = {0};
-  struct buf body = BUF_INIT;
-  struct json_writer w;
-  struct err err = call->refusal;
-  if (atomic_load(&call->hung_up)) err_set(&err, RC_GONE, NULL, "the client has hung up");
-  enum rc rc = err.rc;
-  json_writer_init(&w, &body);
-  for (int i = 0; i < call->choice_count && rc == RC_OK; i++) rc = choice_scan(&call->choices[i], &scratch, &err);
-  if (rc == RC_OK) rc = call->shape->whole(call, &scratch, &w, &err);
-  choice_scratch_free(&scratch);
-  generate_release(call);
-  http_reply_json_or_fail(request, rc, &body, &err);
-  generate_replied(s);
-}
-
-void *replier_main(void *server) {
-  struct server *s = server;
-  for (;;) {
-    void *item;
-    const enum rc rc = queue_pop(s->finished, &item, REPLIER_NAP_MS);
-    if (rc == RC_OK)
-      reply(s, item);
-    else if (rc != RC_TIMEOUT)
-      return NULL; /* closed and empty */
-  }
 }

@@ -1,28 +1,17 @@
-/* A plain request on its way through the engine, whatever its shape on the wire: the jobs of its prompts, what is told
- * of their samples, and the reply.
- *
- *   route_*.c: parse --generate_submit: jobs, budget, suspend--> engine --last job done--> replier: the whole answer
- *    (HTTP thread)                                                 |  |                       ^
- *                                                   a token was drawn |                       | no stream
- *                                                                  v  v                       |
- *                                                            streamer (streamer.c): pieces, stop texts, the stream's end
- *
- * The streamer follows the calls that stream, and those with stop texts, so that nothing is decoded beyond one; of the
- * latter the replier gets the call once it is over.  One owner at a time replies and frees: HTTP thread, then streamer
- * or replier.
- *
- * A client that hangs up marks its call as abandoned, the engine drops the jobs between two steps; the reply is then
- * made without an answer, and discarded by the HTTP layer.  At a deadline, what there is is the answer.
+/* A plain request on its way through the engine, whatever its shape on the wire: what its client asked for, the jobs of
+ * its prompts, and what is told of their samples.  Who has it when: requests.h.
  *
  * Memory: the call lives in the request's arena, each job has its own; the body is given up before the wait.  Open
  * requests are bounded by their samples and positions together (429), each alone too (422). */
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_GENERATE_CALL_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_GENERATE_CALL_H
 
+#include "common/http/server.h"
+#include "services/generation-server/requests/admission.h"
 #include "services/generation-server/requests/choice_text.h"
-#include "services/generation-server/api/server.h"
 
 struct generate_call;
+struct requests;
 
 /* How answers are written. */
 struct generate_shape {
@@ -59,7 +48,8 @@ struct generate_params {
 };
 
 struct generate_call {
-  struct server *server;
+  struct requests *requests; /* whose streamer or replier answers it */
+  struct admission *admission;
   struct host *host;
   struct http_request *request;
   const struct generate_shape *shape;
@@ -88,15 +78,15 @@ struct generate_call {
 };
 
 void generate_params_defaults(struct generate_params *p, const struct generate_shape *shape);
-/* RC_OK: the request will be answered.  Else the caller answers it with err. */
-enum rc generate_submit(struct server *s, struct http_request *r, const struct generate_params *p, struct err *err);
+/* Jobs, choices and a share of the budget; nothing is submitted yet.  RC_INVALID, RC_UNSUPPORTED, RC_FULL, RC_NO_MEMORY:
+ * then nothing is left of it. */
+enum rc generate_call_make(struct generate_call **out, struct admission *a, struct host *h, struct http_request *r,
+                           const struct generate_params *p, struct err *err);
 /* Frees the jobs and gives the budget back; then exactly one reply is due, after which the call is gone, and
- * generate_replied. */
-void generate_release(struct generate_call *call);
-void generate_replied(struct server *s);
+ * admission_leave. */
+void generate_call_release(struct generate_call *call);
 /* The text of ids as a JSON string, or null when there is no tokenizer. */
-void generate_write_text(const struct generate_call *call, const int32_t *ids, size_t count, struct json_writer *w);
-/* The replier's thread. */
-void *replier_main(void *server);
+void generate_call_write_text(const struct generate_call *call, const int32_t *ids, size_t count,
+                              struct json_writer *w);
 
 #endif

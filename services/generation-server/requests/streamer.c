@@ -4,7 +4,7 @@
  * one atomic exchange, and a signal only when the streamer had time to sleep since.  The thread lowers it before it
  * looks, so that nothing is missed.  The mutex is held for moments only, never while something is written.
  *
- * Previous hop: generate_call.c (followed calls), engine.c (wake).  Next: common/http/stream.c, or the replier. */
+ * Previous hop: requests.c (followed calls), engine.c (wake).  Next: common/http/stream.c, or the replier. */
 #include "services/generation-server/requests/streamer.h"
 
 #include <pthread.h>
@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
+#include "common/base/queue.h"
 #include "common/http/status.h"
 
 enum {
@@ -25,7 +26,7 @@ enum {
 };
 
 struct streamer {
-  struct queue *finished;
+  struct replier *replier;
   int stall_ms;
   struct follower follower;
   struct metric *cut;
@@ -169,7 +170,7 @@ static bool tell(struct streamer *t, struct generate_call *call, bool news) {
 
 /* What comes after the last piece; the reply. */
 static void end_stream(struct streamer *t, struct generate_call *call) {
-  struct server *s = call->server;
+  struct admission *admission = call->admission;
   struct http_request *request = call->request;
   struct err err = call->refusal;
   struct json_writer w;
@@ -185,12 +186,12 @@ static void end_stream(struct streamer *t, struct generate_call *call) {
   if (call->begun) send_out(t, call);
   const bool begun = call->begun;
   if (err.rc == RC_OK) err_set(&err, RC_NO_MEMORY, NULL, "%s was refused memory for its events", call->id);
-  generate_release(call);
+  generate_call_release(call);
   if (begun)
     http_stream_end(request);
   else
     http_fail(request, &err);
-  generate_replied(s);
+  admission_leave(admission);
 }
 
 /* False: the call is not the streamer's any more. */
@@ -206,8 +207,8 @@ static bool attend(struct streamer *t, struct generate_call *call) {
   if (!over || !(done || call->broken)) return true;
   if (call->stream)
     end_stream(t, call);
-  else if (queue_push(t->finished, call) != RC_OK)
-    log_error("a request gets no answer: the replier's queue is full or closed");
+  else
+    replier_take(t->replier, call);
   return false;
 }
 
@@ -249,11 +250,11 @@ static void *streamer_main(void *argument) {
 
 /* --- life --- */
 
-enum rc streamer_start(struct streamer **out, struct queue *finished, int stall_ms, struct err *err) {
+enum rc streamer_start(struct streamer **out, struct replier *replier, int stall_ms, struct err *err) {
   *out = NULL;
   struct streamer *t = calloc(1, sizeof *t);
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "the streamer was refused its memory");
-  t->finished = finished;
+  t->replier = replier;
   t->stall_ms = stall_ms;
   t->follower = (struct follower){wake, t};
   t->cut = metrics_register(METRIC_COUNTER, "leasehold_generation_streams_cut_total", "",

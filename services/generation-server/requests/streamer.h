@@ -11,13 +11,12 @@
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_STREAMER_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_STREAMER_H
 
-#include "common/base/queue.h"
-#include "services/generation-server/requests/generate_call.h"
+#include "services/generation-server/requests/replier.h"
 
 struct streamer;
 
-/* finished: where calls go that are answered whole.  stall_ms: after so long a reader that takes nothing is cut off. */
-enum rc streamer_start(struct streamer **out, struct queue *finished, int stall_ms, struct err *err);
+/* replier: gets the calls that are answered whole.  stall_ms: after so long a reader that takes nothing is cut off. */
+enum rc streamer_start(struct streamer **out, struct replier *replier, int stall_ms, struct err *err);
 /* Tells what is left and ends the thread; every call that it follows must be over.  NULL is fine. */
 void streamer_stop(struct streamer *t);
 

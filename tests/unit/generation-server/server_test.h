@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/http/client.h"
 #include "services/generation-server/api/server.h"
+#include "services/generation-server/api/server_state.h"
 #include "tests/unit/generation-server/engine_test.h"
 
 #define MODEL_DIR "tests/golden/qwen3_tied"
@@ -104,11 +105,14 @@ static inline void assert_says(const char *text, const char *part) {
   if (!text || !strstr(text, part)) fail_msg("expected '%s' in: %s", part, text ? text : "nothing");
 }
 
+/* Once the model is known. */
+static inline struct engine *engine_of(struct server *s) { return atomic_load(&s->admission.host)->engine; }
+
 static inline void wait_for_version(struct server *s, int64_t version) {
   struct policy active;
   const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
   for (;;) {
-    struct host *h = atomic_load(&s->host);
+    const struct host *h = atomic_load(&s->admission.host);
     if (h && engine_policy(h->engine, &active) && active.version == version) return;
     if (clock_monotonic_ms() > until_ms)
       fail_msg("version %lld was not activated within %d ms", (long long)version, WAIT_MS);

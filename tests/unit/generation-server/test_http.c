@@ -162,7 +162,7 @@ static void a_wrong_push_changes_nothing(void **state) {
   struct policy before, after;
   make_version(&v, 21);
   make_version(&other, 22);
-  engine_policy(atomic_load(&server->host)->engine, &before);
+  engine_policy(engine_of(server), &before);
   assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", other.hex, v.bytes.data, v.bytes.len),
                    422); /* another digest than the bytes' */
   assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", v.hex, v.bytes.data, v.bytes.len - 2),
@@ -171,7 +171,7 @@ static void a_wrong_push_changes_nothing(void **state) {
   assert_int_equal(push("/v1/push-weights?run=r1&version=5&epoch=1", "abc", v.bytes.data, v.bytes.len), 422);
   assert_int_equal(push("/v1/push-weights?run=r1&epoch=1", v.hex, v.bytes.data, v.bytes.len), 422);
   assert_int_equal(push("/v1/push-weights?version=5&epoch=1", v.hex, v.bytes.data, v.bytes.len), 422);
-  engine_policy(atomic_load(&server->host)->engine, &after);
+  engine_policy(engine_of(server), &after);
   assert_memory_equal(&before.digest, &after.digest, sizeof before.digest);
   assert_int_equal(before.version, after.version);
   buf_free(&v.bytes);

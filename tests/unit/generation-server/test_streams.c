@@ -227,14 +227,14 @@ static void wait_for_rest(struct server *s) {
   const int64_t until_ms = clock_monotonic_ms() + PATIENCE_MS;
   for (;;) {
     struct engine_counters n;
-    engine_read_counters(atomic_load(&s->host)->engine, &n);
+    engine_read_counters(engine_of(s), &n);
     if (n.slots_busy == 0 && n.samples_waiting == 0 && n.pages_free == n.pages_total &&
-        atomic_load(&s->requests_open) == 0 && atomic_load(&s->samples_open) == 0 &&
-        atomic_load(&s->positions_open) == 0)
+        atomic_load(&s->admission.requests_open) == 0 && atomic_load(&s->admission.samples_open) == 0 &&
+        atomic_load(&s->admission.positions_open) == 0)
       return;
     if (clock_monotonic_ms() > until_ms)
-      fail_msg("%d requests, %d samples still open after %d ms", atomic_load(&s->requests_open),
-               atomic_load(&s->samples_open), PATIENCE_MS);
+      fail_msg("%d requests, %d samples still open after %d ms", atomic_load(&s->admission.requests_open),
+               atomic_load(&s->admission.samples_open), PATIENCE_MS);
     clock_sleep_ms(2);
   }
 }
@@ -375,9 +375,9 @@ static void a_reader_that_hangs_up_frees_what_it_held(void **state) {
     buf_free(&answer);
   }
   struct engine_counters before, after;
-  engine_read_counters(atomic_load(&server->host)->engine, &before);
+  engine_read_counters(engine_of(server), &before);
   wait_for_rest(server);
-  engine_read_counters(atomic_load(&server->host)->engine, &after);
+  engine_read_counters(engine_of(server), &after);
   assert_true(after.tokens_sampled - before.tokens_sampled < 6 * 96 * 120 / 4);
 }
 
@@ -395,14 +395,14 @@ static void a_slow_reader_gets_all_and_holds_up_nobody(void **state) {
   while (n.tokens_sampled < 96 * 120) { /* the engine goes on to the end although nobody reads */
     assert_true(clock_monotonic_ms() < until_ms);
     clock_sleep_ms(5);
-    engine_read_counters(atomic_load(&patient->host)->engine, &n);
+    engine_read_counters(engine_of(patient), &n);
   }
   body_of(small, "[1],\"max_tokens\":5", true);
   read_stream(open_stream(patient, small, 0), &other);
   assert_true(other.done);
-  while (atomic_load(&patient->requests_open) > 1 && clock_monotonic_ms() < until_ms) clock_sleep_ms(5);
+  while (atomic_load(&patient->admission.requests_open) > 1 && clock_monotonic_ms() < until_ms) clock_sleep_ms(5);
   clock_sleep_ms(100);
-  assert_int_equal(atomic_load(&patient->requests_open), 1); /* the slow one is behind */
+  assert_int_equal(atomic_load(&patient->admission.requests_open), 1); /* the slow one is behind */
   read_stream(fd, &stream);
   assert_true(stream.done);
   read_stream(open_stream(patient, body, 0), &fast);
@@ -448,7 +448,7 @@ static void stopping_the_server_ends_streams_in_their_middle(void **state) {
     if (i < 2) read_until(fds[i], &answers[i], "data: ");
   }
   const int64_t until_ms = clock_monotonic_ms() + PATIENCE_MS;
-  while (atomic_load(&victim->requests_open) < 3) { /* at least those whose readers are behind */
+  while (atomic_load(&victim->admission.requests_open) < 3) { /* at least those whose readers are behind */
     assert_true(clock_monotonic_ms() < until_ms);
     clock_sleep_ms(1);
   }

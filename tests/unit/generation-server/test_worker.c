@@ -323,7 +323,7 @@ static void a_push_waits_for_the_word(void **state) {
   assert_says(answer, play.versions[1].hex);
   free(answer);
   wait_count(&play.heartbeats, play.heartbeats + 3, "heartbeats");
-  engine_policy(atomic_load(&s->host)->engine, &active);
+  engine_policy(engine_of(s), &active);
   assert_int_equal(active.version, 0);
   announce(1);
   wait_for_version(s, 1);
@@ -359,7 +359,7 @@ static void weights_with_another_digest_are_not_activated(void **state) {
   memset(&play.current.digest, 7, sizeof play.current.digest); /* ... which is not what this says */
   unlock();
   wait_count(&play.pulls, 3, "pulls");
-  engine_policy(atomic_load(&s->host)->engine, &active);
+  engine_policy(engine_of(s), &active);
   assert_int_equal(active.version, 0);
   server_stop(s);
 }
@@ -376,8 +376,7 @@ static void draining_hands_leases_back(void **state) {
   announce(0);
   wait_for_version(s, 0);
   const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  while (n.tokens_sampled < 3 && clock_monotonic_ms() < until_ms)
-    engine_read_counters(atomic_load(&s->host)->engine, &n);
+  while (n.tokens_sampled < 3 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
   server_stop(s);
   assert_int_equal(play.result_count, 1);
   assert_int_equal(play.leaves, 1);
@@ -442,13 +441,12 @@ static void a_lost_lease_is_not_decoded_any_more(void **state) {
   announce(0);
   wait_for_version(s, 0);
   const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  while (n.tokens_sampled == 0 && clock_monotonic_ms() < until_ms)
-    engine_read_counters(atomic_load(&s->host)->engine, &n);
+  while (n.tokens_sampled == 0 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
   lock();
   play.lost = "r1.0.2.0-2";
   unlock();
   while ((leases_held(s->leases) > 0 || n.slots_busy > 0 || n.samples_waiting > 0) && clock_monotonic_ms() < until_ms)
-    engine_read_counters(atomic_load(&s->host)->engine, &n);
+    engine_read_counters(engine_of(s), &n);
   assert_int_equal(leases_held(s->leases), 0);
   assert_int_equal(n.slots_busy, 0);
   assert_int_equal(n.samples_waiting, 0);
@@ -501,7 +499,7 @@ static void tokens_of_an_earlier_holder_are_continued_not_sampled_again(void **s
   announce(0);
   wait_count(&play.result_count, 1, "results");
   assert_int_equal(leases_tokens_resumed(s->leases), 4);
-  engine_read_counters(atomic_load(&s->host)->engine, &n);
+  engine_read_counters(engine_of(s), &n);
   assert_int_equal(n.tokens_sampled, 3 * LEASE_TOKENS - 4);
   lock();
   const struct sample_result *one = &play.results[0].result.samples[1];
@@ -547,7 +545,7 @@ static void an_earlier_run_that_is_resumed_is_followed(void **state) {
   staging_word(s->staging, &older); /* overtaken */
   clock_sleep_ms(150);
   struct policy active;
-  engine_policy(atomic_load(&s->host)->engine, &active);
+  engine_policy(engine_of(s), &active);
   assert_int_equal(active.version, 1);
   lock();
   play.current = older;

@@ -1,0 +1,17 @@
+/* What a generation-server is started with.  Declarations only; main.c fills them from flags. */
+#ifndef LEASEHOLD_GENERATION_SERVER_API_SERVER_OPTIONS_H
+#define LEASEHOLD_GENERATION_SERVER_API_SERVER_OPTIONS_H
+
+#include "services/generation-server/engine/loaded_model.h"
+
+struct fabric;
+
+struct server_options {
+  const char *bind, *coordinator, *advertise_url, *name, *model_dir, *token;
+  int port, prefetch, drain_ms, stream_stall_ms;
+  struct fabric *fabric; /* borrowed; NULL: none */
+  const char *fabric_name;
+  struct host_options host;
+};
+
+#endif

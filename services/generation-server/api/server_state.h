@@ -1,0 +1,25 @@
+/* The parts of a running generation-server: the context of every route.  server.c makes and frees them, handlers only
+ * use them; nobody else includes this but tests. */
+#ifndef LEASEHOLD_GENERATION_SERVER_API_SERVER_STATE_H
+#define LEASEHOLD_GENERATION_SERVER_API_SERVER_STATE_H
+
+#include <stdatomic.h>
+
+#include "services/generation-server/api/server_options.h"
+#include "services/generation-server/requests/requests.h"
+#include "services/generation-server/worker/heartbeat.h"
+
+struct server {
+  struct server_options options;
+  char url[LIMIT_URL_MAX], name[LIMIT_NAME_MAX];
+  struct activity *activity;
+  struct staging *staging;
+  struct leases *leases; /* NULL without a coordinator, as is heartbeat */
+  struct heartbeat *heartbeat;
+  struct http_server *http;
+  struct admission admission;
+  _Atomic(struct heartbeat *) beat; /* for callbacks that may come before server_start has returned */
+  struct requests *requests;
+};
+
+#endif

@@ -1,0 +1,44 @@
+/* Admission of plain requests: the model they run on, whether more are let in, and how much the open ones hold.
+ *
+ *   server.c:  host (the model is known), draining
+ *   a request: admission_host --> admission_take --> admission_enter --> answered: admission_give_back, admission_leave
+ *
+ * Open requests are bounded by what they hold: samples that the scheduler walks over, positions that have memory.
+ * Everything is atomic, so any thread may call anything at any time.  The server owns it; it outlives every request. */
+#ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_ADMISSION_H
+#define LEASEHOLD_GENERATION_SERVER_REQUESTS_ADMISSION_H
+
+#include <stdatomic.h>
+
+#include "services/generation-server/engine/loaded_model.h"
+
+struct admission {
+  _Atomic(struct host *) host; /* NULL while the model is unknown */
+  atomic_bool draining;
+  atomic_int requests_open; /* plain requests with the engine, the streamer or the replier */
+  atomic_int samples_open;  /* of them */
+  atomic_llong positions_open;
+  atomic_ullong request_number;
+  uint64_t start_seed; /* of requests that bring none */
+};
+
+/* The loaded model, or NULL and a reason (RC_UNAVAILABLE). With `ready`, weights must be active and the server not
+ * draining. */
+struct host *admission_host(struct admission *a, bool ready, struct err *err);
+
+/* A number of its own for each request: it names the request, and seeds one that brings no seed. */
+uint64_t admission_number(struct admission *a);
+
+/* Before the work of making jobs: RC_FULL when no sample would fit. */
+enum rc admission_check(const struct admission *a, struct err *err);
+/* RC_FULL when so many more would exceed the budget. */
+enum rc admission_take(struct admission *a, int samples, int64_t positions, struct err *err);
+void admission_give_back(struct admission *a, int samples, int64_t positions);
+
+/* Counts the requests that wait for their answer. */
+void admission_enter(struct admission *a);
+void admission_leave(struct admission *a);
+/* Until no request is open, for at most so long. */
+void admission_wait_empty(const struct admission *a, int64_t ms);
+
+#endif

@@ -1,0 +1,30 @@
+/* Plain requests from the door to the reply: made into calls, submitted to the engine, answered by two threads.
+ *
+ *   route_*.c: parse --requests_submit: jobs, budget, suspend--> engine --last job done--> replier: the whole answer
+ *    (HTTP thread)                                                  |  |                       ^
+ *                                                    a token was drawn |                       | no stream
+ *                                                                   v  v                       |
+ *                                                             streamer: pieces, stop texts, the stream's end
+ *
+ * The streamer follows the calls that stream, and those with stop texts, so that nothing is decoded beyond one; of the
+ * latter the replier gets the call once it is over.  One owner at a time replies and frees: HTTP thread, then streamer
+ * or replier.
+ *
+ * A client that hangs up marks its call as abandoned, the engine drops the jobs between two steps; the reply is then
+ * made without an answer, and discarded by the HTTP layer.  At a deadline, what there is is the answer. */
+#ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_REQUESTS_H
+#define LEASEHOLD_GENERATION_SERVER_REQUESTS_REQUESTS_H
+
+#include "services/generation-server/requests/generate_call.h"
+
+struct requests;
+
+/* Starts replier and streamer.  The admission is borrowed.  stream_stall_ms: after so long a reader that takes nothing
+ * is cut off. */
+enum rc requests_start(struct requests **out, struct admission *admission, int stream_stall_ms, struct err *err);
+/* RC_OK: the request will be answered.  Else the caller answers it with err. */
+enum rc requests_submit(struct requests *q, struct http_request *r, const struct generate_params *p, struct err *err);
+/* Answers what is open and ends the threads.  The engine must have been stopped.  NULL is fine. */
+void requests_stop(struct requests *q);
+
+#endif
