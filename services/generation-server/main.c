@@ -41,15 +41,15 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                  .prefetch = (int)(s->prefetch < 0 ? (s->slots + 1) / 2 : s->prefetch),
                                  .drain_ms = (int)s->drain_ms,
                                  .stream_stall_ms = (int)s->stream_stall_ms,
-                                 .host = {.slots = (int)s->slots,
-                                          .threads = (int)s->threads,
-                                          .pages = (int)s->kv_pages,
-                                          .page_tokens = (int)s->page_tokens,
-                                          .prefill_chunk = (int)s->prefill_chunk,
-                                          .context_max = (int)s->context_max,
-                                          .memory_max = s->memory_max}};
+                                 .model = {.slots = (int)s->slots,
+                                           .threads = (int)s->threads,
+                                           .pages = (int)s->kv_pages,
+                                           .page_tokens = (int)s->page_tokens,
+                                           .prefill_chunk = (int)s->prefill_chunk,
+                                           .context_max = (int)s->context_max,
+                                           .memory_max = s->memory_max}};
 #ifdef LEASEHOLD_FAULTS
-  if (!fault_parse(&out->host.fault, s->fault))
+  if (!fault_parse(&out->model.fault, s->fault))
     return err_set(err, RC_INVALID, "fault",
                    "expected none, flip-weight, flip-kv, no-version-check, flip-incoming or die-in-lease, got %s",
                    s->fault);
@@ -60,7 +60,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
     return err_set(
         err, RC_INVALID, "model",
         "expected --model, --coordinator or both: without a coordinator there is nobody to fetch a model from");
-  return device_parse(&out->host.device, s->device, s->exactness, s->isa, err); /* the model may come later */
+  return device_parse(&out->model.device, s->device, s->exactness, s->isa, err); /* the model may come later */
 }
 
 static enum rc serve(const struct settings *s, const struct server_options *options, struct err *err) {
@@ -82,7 +82,7 @@ static enum rc serve(const struct settings *s, const struct server_options *opti
 
 static enum rc serve_in_fabric(const struct settings *s, struct server_options *options, struct err *err) {
   struct fabric *fabric;
-  const struct device *device = &options->host.device;
+  const struct device *device = &options->model.device;
   enum rc rc = fabric_open(&fabric, s->fabric, false, device->cuda ? device->index : -1, err);
   if (rc != RC_OK) return rc;
   options->fabric = s->fabric[0] ? fabric : NULL;

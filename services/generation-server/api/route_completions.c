@@ -17,7 +17,7 @@
 
 static void show_token(const struct generate_call *call, int32_t id, struct buf *out) {
   struct buf bytes = BUF_INIT;
-  const struct tokenizer *t = call->host->tokenizer;
+  const struct tokenizer *t = call->loaded->tokenizer;
   buf_clear(out);
   if (!t || tokenizer_decode(t, &id, 1, false, &bytes, NULL) != RC_OK || bytes.len == 0) {
     buf_printf(out, "token_id:%d", id);

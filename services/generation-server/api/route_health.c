@@ -10,7 +10,7 @@
 void handle_readyz(struct http_request *r, void *context) {
   struct server *s = context;
   struct err err;
-  if (!admission_host(&s->admission, true, &err)) {
+  if (!admission_model(&s->admission, true, &err)) {
     http_fail(r, &err);
     return;
   }
@@ -43,10 +43,10 @@ void handle_metrics(struct http_request *r, void *context) {
   struct engine_counters n = {0};
   struct policy active = {0};
   struct err err;
-  struct host *h = admission_host(&s->admission, false, &err);
-  if (h) {
-    engine_read_counters(h->engine, &n);
-    engine_policy(h->engine, &active);
+  struct loaded_model *loaded = admission_model(&s->admission, false, &err);
+  if (loaded) {
+    engine_read_counters(loaded->engine, &n);
+    engine_policy(loaded->engine, &active);
   }
   show(METRIC_COUNTER, "leasehold_generation_tokens_sampled_total", "Tokens sampled.", (double)n.tokens_sampled);
   show(METRIC_COUNTER, "leasehold_generation_steps_total", "Forward passes.", (double)n.steps);
@@ -65,7 +65,7 @@ void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_COUNTER, "leasehold_generation_tokens_resumed_total",
        "Tokens of earlier holders' leases that were continued here, not sampled again.",
        s->leases ? (double)leases_tokens_resumed(s->leases) : 0);
-  show(METRIC_GAUGE, "leasehold_generation_slots", "Decode slots.", s->options.host.slots);
+  show(METRIC_GAUGE, "leasehold_generation_slots", "Decode slots.", s->options.model.slots);
   show(METRIC_GAUGE, "leasehold_generation_slots_busy", "Decode slots in use.", n.slots_busy);
   show(METRIC_GAUGE, "leasehold_generation_queue_depth", "Samples that wait for a slot.", n.samples_waiting);
   show(METRIC_GAUGE, "leasehold_generation_kv_pages_total", "Pages of the KV pool.", n.pages_total);

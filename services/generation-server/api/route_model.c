@@ -2,8 +2,8 @@
 #include "services/generation-server/api/handlers.h"
 #include "services/generation-server/api/server_state.h"
 
-static void write_config(const struct host *h, struct json_writer *w) {
-  const struct model_config *c = &h->config;
+static void write_config(const struct loaded_model *loaded, struct json_writer *w) {
+  const struct model_config *c = &loaded->config;
   json_key(w, "config");
   json_object_begin(w);
   json_kv_int(w, "layers", c->layers);
@@ -13,17 +13,17 @@ static void write_config(const struct host *h, struct json_writer *w) {
   json_kv_int(w, "head_dim", c->head_dim);
   json_kv_int(w, "ffn", c->ffn);
   json_kv_int(w, "vocabulary", c->vocabulary);
-  json_kv_int(w, "context_max", h->model->context_max);
+  json_kv_int(w, "context_max", loaded->model->context_max);
   json_kv_bool(w, "tied", c->tied);
   json_kv_i32s(w, "eos_token_ids", c->eos, (size_t)c->eos_count);
-  json_kv_int(w, "parameters", (int64_t)h->model->params.parameters);
+  json_kv_int(w, "parameters", (int64_t)loaded->model->params.parameters);
   json_object_end(w);
 }
 
-static void write_loaded(const struct host *h, struct json_writer *w) {
+static void write_loaded(const struct loaded_model *loaded, struct json_writer *w) {
   struct policy active;
   json_key(w, "loaded");
-  if (!engine_policy(h->engine, &active)) {
+  if (!engine_policy(loaded->engine, &active)) {
     json_write_null(w);
     return;
   }
@@ -39,25 +39,25 @@ static void write_loaded(const struct host *h, struct json_writer *w) {
 void handle_model(struct http_request *r, void *context) {
   struct server *s = context;
   struct err err;
-  const struct host *h = admission_host(&s->admission, false, &err);
-  if (!h) {
+  const struct loaded_model *loaded = admission_model(&s->admission, false, &err);
+  if (!loaded) {
     http_fail(r, &err);
     return;
   }
   struct engine_counters n;
-  engine_read_counters(h->engine, &n);
+  engine_read_counters(loaded->engine, &n);
   struct buf body = BUF_INIT;
   struct json_writer w;
   json_writer_init(&w, &body);
   json_object_begin(&w);
-  write_config(h, &w);
-  write_loaded(h, &w);
-  json_kv_string(&w, "device", h->ops->device);
-  json_kv_string(&w, "kernels", h->ops->name);
-  json_kv_int(&w, "slots", s->options.host.slots);
+  write_config(loaded, &w);
+  write_loaded(loaded, &w);
+  json_kv_string(&w, "device", loaded->ops->device);
+  json_kv_string(&w, "kernels", loaded->ops->name);
+  json_kv_int(&w, "slots", s->options.model.slots);
   json_kv_int(&w, "slots_busy", n.slots_busy);
   json_kv_int(&w, "samples_waiting", n.samples_waiting);
-  json_kv_int(&w, "page_tokens", kv_page_tokens(engine_kv(h->engine)));
+  json_kv_int(&w, "page_tokens", kv_page_tokens(engine_kv(loaded->engine)));
   json_kv_int(&w, "kv_pages_total", n.pages_total);
   json_kv_int(&w, "kv_pages_free", n.pages_free);
   json_object_end(&w);

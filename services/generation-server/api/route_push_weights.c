@@ -13,8 +13,8 @@ enum { PUSH_DEADLINE_MS = 600000 };
 
 /* While the model is unknown any file is refused: the size of a JSON body is enough to say so. */
 size_t push_weights_limit(void *context) {
-  const struct host *h = atomic_load(&((struct server *)context)->admission.host);
-  return h ? h->weights_file_max : LIMIT_BODY_BYTES;
+  const struct loaded_model *loaded = atomic_load(&((struct server *)context)->admission.loaded);
+  return loaded ? loaded->weights_file_max : LIMIT_BODY_BYTES;
 }
 
 /* The stager replies in any case; a body that nobody waits for any more is staged all the same. */
@@ -75,14 +75,14 @@ void handle_push_weights(struct http_request *r, void *context) {
   struct staging_push push;
   struct err err;
   struct heartbeat *beat = atomic_load(&s->beat);
-  const struct host *h = admission_host(&s->admission, false, &err);
-  enum rc rc = h ? read_push(&push, r, beat ? heartbeat_epoch(beat) : 0, &err) : err.rc;
+  const struct loaded_model *loaded = admission_model(&s->admission, false, &err);
+  enum rc rc = loaded ? read_push(&push, r, beat ? heartbeat_epoch(beat) : 0, &err) : err.rc;
   size_t len = 0;
-  if (rc == RC_OK) rc = read_offer(&push, r, s, h->weights_file_max, &err);
+  if (rc == RC_OK) rc = read_offer(&push, r, s, loaded->weights_file_max, &err);
   if (rc == RC_OK) http_body(r, &len);
-  if (rc == RC_OK && len > h->weights_file_max)
+  if (rc == RC_OK && len > loaded->weights_file_max)
     rc = err_set(&err, RC_TOO_LARGE, NULL, "%zu bytes are more than any file of this model, whose limit is %zu", len,
-                 h->weights_file_max);
+                 loaded->weights_file_max);
   if (rc == RC_OK) {
     http_suspend(r, PUSH_DEADLINE_MS, on_cancelled, s->staging);
     rc = staging_push(s->staging, &push, &err);

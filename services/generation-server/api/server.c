@@ -20,10 +20,10 @@ enum { HTTP_THREADS = 2, HTTP_DRAIN_MS = 2000, HAND_BACK_MS = 3000 };
 
 /* --- callbacks between the parts --- */
 
-static void on_opened(void *context, struct host *host) {
+static void on_opened(void *context, struct loaded_model *loaded) {
   struct server *s = context;
-  atomic_store(&s->admission.host, host);
-  if (s->leases) leases_set_engine(s->leases, host->engine, host->model);
+  atomic_store(&s->admission.loaded, loaded);
+  if (s->leases) leases_set_engine(s->leases, loaded->engine, loaded->model);
 }
 
 static void on_activated(void *context) {
@@ -84,12 +84,12 @@ static struct worker_fabric told_of(const struct fabric *fabric, const char *nam
 }
 
 static enum rc start_worker(struct server *s, struct err *err) {
-  const bool fastest = s->options.host.device.exactness == EXACTNESS_FASTEST;
+  const bool fastest = s->options.model.device.exactness == EXACTNESS_FASTEST;
   const struct heartbeat_options beat = {.coordinator = s->options.coordinator,
                                          .token = s->options.token,
                                          .name = s->name,
                                          .advertise_url = s->url,
-                                         .slots = s->options.host.slots,
+                                         .slots = s->options.model.slots,
                                          .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                          .fabric = told_of(s->options.fabric, s->options.fabric_name),
                                          .leases = s->leases,
@@ -108,17 +108,17 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   s->admission.start_seed = (uint64_t)clock_wall_ms() << 20 ^ (uint64_t)clock_monotonic_us();
   const bool worker = options->coordinator && *options->coordinator;
   enum rc rc = activity_create(&s->activity, err);
-  s->options.host.activity = s->activity;
+  s->options.model.activity = s->activity;
   const struct staging_options staging = {.token = options->token,
                                           .fabric = options->fabric,
                                           .standalone = !worker,
-                                          .host = s->options.host,
+                                          .model = s->options.model,
                                           .opened = on_opened,
                                           .activated = on_activated,
                                           .context = s};
   const struct leases_options leases = {.coordinator = options->coordinator,
                                         .token = options->token,
-                                        .slots = options->host.slots,
+                                        .slots = options->model.slots,
                                         .prefetch = options->prefetch,
                                         .word = on_word,
                                         .stale = on_stale,
@@ -140,8 +140,8 @@ enum rc server_start(struct server **out, const struct server_options *options, 
 int server_port(const struct server *s) { return http_server_port(s->http); }
 
 enum rc server_failure(struct server *s, struct err *err) {
-  const struct host *h = atomic_load(&s->admission.host);
-  return h ? engine_failure(h->engine, err) : RC_OK;
+  const struct loaded_model *loaded = atomic_load(&s->admission.loaded);
+  return loaded ? engine_failure(loaded->engine, err) : RC_OK;
 }
 
 /* --- stop --- */

@@ -11,7 +11,7 @@ struct server_options {
   int port, prefetch, drain_ms, stream_stall_ms;
   struct fabric *fabric; /* borrowed; NULL: none */
   const char *fabric_name;
-  struct host_options host;
+  struct loaded_model_options model;
 };
 
 #endif

@@ -16,7 +16,7 @@ enum {
 };
 
 /* Every slot at full context, but at most a quarter of the memory, and at least one sequence. */
-static int choose_pages(const struct host_options *o, const struct model *m, size_t room) {
+static int choose_pages(const struct loaded_model_options *o, const struct model *m, size_t room) {
   const int64_t per_sequence = (m->context_max + o->page_tokens - 1) / o->page_tokens;
   if (o->pages > 0) return o->pages;
   const int64_t affordable = (int64_t)(room / 4 / kv_page_bytes(m, o->page_tokens));
@@ -26,15 +26,15 @@ static int choose_pages(const struct host_options *o, const struct model *m, siz
   return pages > INT32_MAX ? INT32_MAX : (int)pages;
 }
 
-static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model, const struct host_options *o,
-                            const struct model_config *config, struct err *err) {
+static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model,
+                            const struct loaded_model_options *o, const struct model_config *config, struct err *err) {
   enum rc rc = pool_create(pool, o->threads, err);
   if (rc == RC_OK) rc = ops_create(ops, FORMAT_BF16, &o->device, *pool, err);
   if (rc == RC_OK) rc = model_create(model, config, *ops, o->context_max, err);
   return rc;
 }
 
-static struct engine_options engine_options_of(const struct host_options *o, const struct model *m, int pages) {
+static struct engine_options engine_options_of(const struct loaded_model_options *o, const struct model *m, int pages) {
   return (struct engine_options){.model = m,
                                  .slots = o->slots,
                                  .pages = pages,
@@ -46,7 +46,8 @@ static struct engine_options engine_options_of(const struct host_options *o, con
                                  .activity = o->activity};
 }
 
-void host_memory_plan(struct memory_plan *out, const struct model *m, const struct host_options *options, int pages) {
+void loaded_model_memory_plan(struct memory_plan *out, const struct model *m,
+                              const struct loaded_model_options *options, int pages) {
   const struct engine_options o = engine_options_of(options, m, pages);
   const struct engine_memory engine = engine_memory(&o);
   const size_t backend = m->ops->scratch_bytes + model_rope_bytes(m); /* the engine's; the stager has its like */
@@ -61,66 +62,68 @@ void host_memory_plan(struct memory_plan *out, const struct model *m, const stru
 }
 
 /* Sizes the KV pool, and holds everything against the room there is. */
-static enum rc plan_memory(int *pages, const struct host_options *o, const struct model *m, struct err *err) {
+static enum rc plan_memory(int *pages, const struct loaded_model_options *o, const struct model *m, struct err *err) {
   struct memory_room room;
   struct memory_plan plan;
   memory_room_read(&room, "", (size_t)o->memory_max);
   room.device = m->ops->room(m->ops);
   *pages = choose_pages(o, m, m->ops->host_memory ? memory_room_left(&room) : room.device);
-  host_memory_plan(&plan, m, o, *pages);
+  loaded_model_memory_plan(&plan, m, o, *pages);
   memory_plan_show(&plan);
   return memory_plan_check(&plan, &room, "the generation-server", err);
 }
 
-enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config,
-                  struct tokenizer *tokenizer, void (*activated)(void *, struct weights *, const struct policy *),
-                  void *context, struct err *err) {
+enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
+                          const struct model_config *config, struct tokenizer *tokenizer,
+                          void (*activated)(void *, struct weights *, const struct policy *), void *context,
+                          struct err *err) {
   *out = NULL;
-  struct host *h = calloc(1, sizeof *h);
-  if (!h) return err_set(err, RC_NO_MEMORY, NULL, "the model's host was refused its memory");
-  h->config = *config;
-  enum rc rc = make_backend(&h->pool, &h->ops, &h->model, options, config, err);
-  if (rc == RC_OK) rc = make_backend(&h->stage_pool, &h->stage_ops, &h->stage_model, options, config, err);
+  struct loaded_model *loaded = calloc(1, sizeof *loaded);
+  if (!loaded) return err_set(err, RC_NO_MEMORY, NULL, "the loaded model was refused its memory");
+  loaded->config = *config;
+  enum rc rc = make_backend(&loaded->pool, &loaded->ops, &loaded->model, options, config, err);
+  if (rc == RC_OK)
+    rc = make_backend(&loaded->stage_pool, &loaded->stage_ops, &loaded->stage_model, options, config, err);
   int pages = 0;
-  if (rc == RC_OK) rc = plan_memory(&pages, options, h->model, err);
-  for (int i = 0; i < 2 && rc == RC_OK; i++) rc = weights_create(&h->weights[i], h->stage_model, false, err);
+  if (rc == RC_OK) rc = plan_memory(&pages, options, loaded->model, err);
+  for (int i = 0; i < 2 && rc == RC_OK; i++) rc = weights_create(&loaded->weights[i], loaded->stage_model, false, err);
   if (rc == RC_OK) {
-    struct engine_options engine = engine_options_of(options, h->model, pages);
+    struct engine_options engine = engine_options_of(options, loaded->model, pages);
     engine.activated = activated;
     engine.context = context;
-    rc = engine_create(&h->engine, &engine, err);
-    h->weights_file_max = h->model->params.elements * sizeof(float) + WEIGHTS_HEADER_BYTES;
-    if (config->tied) h->weights_file_max += (size_t)config->vocabulary * (size_t)config->hidden * sizeof(float);
+    rc = engine_create(&loaded->engine, &engine, err);
+    loaded->weights_file_max = loaded->model->params.elements * sizeof(float) + WEIGHTS_HEADER_BYTES;
+    if (config->tied) loaded->weights_file_max += (size_t)config->vocabulary * (size_t)config->hidden * sizeof(float);
     if (rc == RC_OK)
       log_info(
           "model of %zu parameters on %s, %s%s: context %d, %d slots, %d KV pages of %d tokens (%zu MiB), weights 2 x "
           "%zu MiB",
-          h->model->params.parameters, h->ops->device, h->ops->name,
-          options->device.isa && *options->device.isa ? " (forced)" : "", h->model->context_max, options->slots, pages,
-          options->page_tokens, (size_t)pages * kv_page_bytes(h->model, options->page_tokens) >> 20,
-          weights_bytes(h->model, false) >> 20);
+          loaded->model->params.parameters, loaded->ops->device, loaded->ops->name,
+          options->device.isa && *options->device.isa ? " (forced)" : "", loaded->model->context_max, options->slots,
+          pages, options->page_tokens, (size_t)pages * kv_page_bytes(loaded->model, options->page_tokens) >> 20,
+          weights_bytes(loaded->model, false) >> 20);
   }
   if (rc != RC_OK) {
-    host_close(h);
+    loaded_model_close(loaded);
     return rc;
   }
-  h->tokenizer = tokenizer;
-  *out = h;
+  loaded->tokenizer = tokenizer;
+  *out = loaded;
   return RC_OK;
 }
 
-void host_close(struct host *h) {
-  if (!h) return;
-  engine_free(h->engine);
-  for (int i = 0; i < 2; i++) weights_free(h->weights[i]);
-  model_free(h->model);
-  model_free(h->stage_model);
-  ops_free(h->ops);
-  ops_free(h->stage_ops);
-  pool_destroy(h->pool);
-  pool_destroy(h->stage_pool);
-  tokenizer_free(h->tokenizer);
-  free(h);
+void loaded_model_close(struct loaded_model *loaded) {
+  if (!loaded) return;
+  engine_free(loaded->engine);
+  for (int i = 0; i < 2; i++) weights_free(loaded->weights[i]);
+  model_free(loaded->model);
+  model_free(loaded->stage_model);
+  ops_free(loaded->ops);
+  ops_free(loaded->stage_ops);
+  pool_destroy(loaded->pool);
+  pool_destroy(loaded->stage_pool);
+  tokenizer_free(loaded->tokenizer);
+  free(loaded);
 }
 
 /* --- files --- */

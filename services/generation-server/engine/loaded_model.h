@@ -11,7 +11,7 @@
 #include "common/model/tokenizer/tokenizer.h"
 #include "services/generation-server/engine/engine.h"
 
-struct host_options {
+struct loaded_model_options {
   int slots, threads, pages, page_tokens, prefill_chunk,
       context_max;    /* pages 0: from slots, context and memory; context_max 0: the model's */
   int64_t memory_max; /* bytes to plan for; 0: what the machine and the control group have left */
@@ -20,7 +20,7 @@ struct host_options {
   struct activity *activity; /* engine.h */
 };
 
-struct host {
+struct loaded_model {
   struct model_config config;
   struct tokenizer *tokenizer; /* NULL: only ids are served */
   struct pool *pool, *stage_pool;
@@ -31,16 +31,18 @@ struct host {
   size_t weights_file_max; /* bytes of a safetensors file of this model */
 };
 
-/* Everything that a host allocates for this model under these options, with that many KV pages; pure.  The README's
+/* Everything that loading this model allocates under these options, with that many KV pages; pure.  The README's
  * formula. */
-void host_memory_plan(struct memory_plan *out, const struct model *m, const struct host_options *options, int pages);
+void loaded_model_memory_plan(struct memory_plan *out, const struct model *m,
+                              const struct loaded_model_options *options, int pages);
 
 /* Takes over the tokenizer on RC_OK. */
-enum rc host_open(struct host **out, const struct host_options *options, const struct model_config *config,
-                  struct tokenizer *tokenizer, void (*activated)(void *, struct weights *, const struct policy *),
-                  void *context, struct err *err);
+enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
+                          const struct model_config *config, struct tokenizer *tokenizer,
+                          void (*activated)(void *, struct weights *, const struct policy *), void *context,
+                          struct err *err);
 /* The engine must have been stopped. NULL is fine. */
-void host_close(struct host *h);
+void loaded_model_close(struct loaded_model *loaded);
 
 /* A model's files, read from a Hugging Face folder. */
 enum rc model_files_load(struct model_config *config, struct tokenizer **tokenizer, const char *dir, struct err *err);

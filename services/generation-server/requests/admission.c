@@ -3,28 +3,28 @@
 
 #include "common/base/clock.h"
 
-struct host *admission_host(struct admission *a, bool ready, struct err *err) {
+struct loaded_model *admission_model(struct admission *a, bool ready, struct err *err) {
   struct policy active;
-  struct host *h = atomic_load(&a->host);
-  if (!h) {
+  struct loaded_model *loaded = atomic_load(&a->loaded);
+  if (!loaded) {
     err_set(err, RC_UNAVAILABLE, NULL,
             "the model is not loaded yet: no run of the coordinator has named a trainer to fetch it from");
     return NULL;
   }
-  if (!ready) return h;
+  if (!ready) return loaded;
   if (atomic_load(&a->draining)) {
     err_set(err, RC_UNAVAILABLE, NULL, "the server is draining");
     return NULL;
   }
-  if (engine_failure(h->engine, err) != RC_OK) {
+  if (engine_failure(loaded->engine, err) != RC_OK) {
     err->rc = RC_UNAVAILABLE;
     return NULL;
   }
-  if (!engine_policy(h->engine, &active)) {
+  if (!engine_policy(loaded->engine, &active)) {
     err_set(err, RC_UNAVAILABLE, NULL, "no weights are loaded yet");
     return NULL;
   }
-  return h;
+  return loaded;
 }
 
 uint64_t admission_number(struct admission *a) { return atomic_fetch_add(&a->request_number, 1); }

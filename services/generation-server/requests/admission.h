@@ -1,7 +1,7 @@
 /* Admission of plain requests: the model they run on, whether more are let in, and how much the open ones hold.
  *
- *   server.c:  host (the model is known), draining
- *   a request: admission_host --> admission_take --> admission_enter --> answered: admission_give_back, admission_leave
+ *   server.c:  loaded (the model is known), draining
+ *   a request: admission_model --> admission_take --> admission_enter --> answered: admission_give_back, admission_leave
  *
  * Open requests are bounded by what they hold: samples that the scheduler walks over, positions that have memory.
  * Everything is atomic, so any thread may call anything at any time.  The server owns it; it outlives every request. */
@@ -13,7 +13,7 @@
 #include "services/generation-server/engine/loaded_model.h"
 
 struct admission {
-  _Atomic(struct host *) host; /* NULL while the model is unknown */
+  _Atomic(struct loaded_model *) loaded; /* NULL while the model is unknown */
   atomic_bool draining;
   atomic_int requests_open; /* plain requests with the engine, the streamer or the replier */
   atomic_int samples_open;  /* of them */
@@ -24,7 +24,7 @@ struct admission {
 
 /* The loaded model, or NULL and a reason (RC_UNAVAILABLE). With `ready`, weights must be active and the server not
  * draining. */
-struct host *admission_host(struct admission *a, bool ready, struct err *err);
+struct loaded_model *admission_model(struct admission *a, bool ready, struct err *err);
 
 /* A number of its own for each request: it names the request, and seeds one that brings no seed. */
 uint64_t admission_number(struct admission *a);

@@ -18,36 +18,36 @@ void generate_params_defaults(struct generate_params *p, const struct generate_s
 
 /* --- jobs --- */
 
-static enum rc encode_prompt(const struct generate_prompt *prompt, const struct host *h, struct token_ids *encoded,
-                             struct err *err) {
+static enum rc encode_prompt(const struct generate_prompt *prompt, const struct loaded_model *loaded,
+                             struct token_ids *encoded, struct err *err) {
   if (!prompt->text) return RC_OK;
-  if (!h->tokenizer)
+  if (!loaded->tokenizer)
     return err_set(err, RC_UNSUPPORTED, "text", "this model came without a tokenizer.json: expected token ids");
-  return tokenizer_encode(h->tokenizer, prompt->text, prompt->text_len, true, LIMIT_PROMPT_TOKENS, encoded, err);
+  return tokenizer_encode(loaded->tokenizer, prompt->text, prompt->text_len, true, LIMIT_PROMPT_TOKENS, encoded, err);
 }
 
 /* A stop text that is a special token would never be met in the text, which does not show those: its id is. */
-static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *p, const struct host *h) {
+static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *p, const struct loaded_model *loaded) {
   int count = 0;
   for (size_t i = 0; i < p->stop_token_ids.count && i < LIMIT_STOP_TOKENS; i++)
     ids[count++] = p->stop_token_ids.items[i];
-  for (int i = 0; i < h->config.eos_count && i < LIMIT_STOP_TOKENS && !p->ignore_eos; i++)
-    ids[count++] = h->config.eos[i];
-  for (int i = 0; i < p->stops.count && h->tokenizer; i++) {
-    const int32_t id = tokenizer_id_of(h->tokenizer, p->stops.items[i].text);
-    if (id >= 0 && tokenizer_is_special(h->tokenizer, id)) ids[count++] = id;
+  for (int i = 0; i < loaded->config.eos_count && i < LIMIT_STOP_TOKENS && !p->ignore_eos; i++)
+    ids[count++] = loaded->config.eos[i];
+  for (int i = 0; i < p->stops.count && loaded->tokenizer; i++) {
+    const int32_t id = tokenizer_id_of(loaded->tokenizer, p->stops.items[i].text);
+    if (id >= 0 && tokenizer_is_special(loaded->tokenizer, id)) ids[count++] = id;
   }
   return count;
 }
 
 static enum rc make_job(struct job **out, const struct generate_call *call, const struct generate_params *p, size_t at,
                         uint64_t seed, struct err *err) {
-  const struct host *h = call->host;
+  const struct loaded_model *loaded = call->loaded;
   const struct generate_prompt *prompt = &p->prompts[at];
   struct token_ids encoded = {0};
   int32_t stop[STOP_IDS_MAX];
-  const int stop_count = stop_ids_of(stop, p, h);
-  enum rc rc = encode_prompt(prompt, h, &encoded, err);
+  const int stop_count = stop_ids_of(stop, p, loaded);
+  enum rc rc = encode_prompt(prompt, loaded, &encoded, err);
   if (rc == RC_OK) {
     const struct job_spec spec = {.kind = JOB_OF_REQUEST,
                                   .id = call->id,
@@ -64,20 +64,21 @@ static enum rc make_job(struct job **out, const struct generate_call *call, cons
                                   .sample_count = p->n,
                                   .raw_logprobs = p->raw_logprobs,
                                   .top_count = p->top_logprobs};
-    rc = job_create(out, &spec, h->model, engine_kv(h->engine), err);
+    rc = job_create(out, &spec, loaded->model, engine_kv(loaded->engine), err);
   }
   token_ids_free(&encoded);
   return rc;
 }
 
 /* The prompt as it came, or the text of its ids, special ones included. */
-static enum rc echo_of(const char **text, size_t *len, const struct generate_prompt *prompt, const struct host *h,
-                       struct arena *arena, struct err *err) {
+static enum rc echo_of(const char **text, size_t *len, const struct generate_prompt *prompt,
+                       const struct loaded_model *loaded, struct arena *arena, struct err *err) {
   struct buf decoded = BUF_INIT;
-  if (!prompt->text && !h->tokenizer)
+  if (!prompt->text && !loaded->tokenizer)
     return err_set(err, RC_UNSUPPORTED, "echo", "this model came without a tokenizer.json: its prompts have no text");
   enum rc rc = RC_OK;
-  if (!prompt->text) rc = tokenizer_decode(h->tokenizer, prompt->ids.items, prompt->ids.count, false, &decoded, err);
+  if (!prompt->text)
+    rc = tokenizer_decode(loaded->tokenizer, prompt->ids.items, prompt->ids.count, false, &decoded, err);
   *len = prompt->text ? prompt->text_len : decoded.len;
   *text = arena_strndup(arena, prompt->text ? prompt->text : decoded.data ? decoded.data : "", *len);
   if (rc == RC_OK && !*text)
@@ -105,10 +106,10 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
     return err_set(err, RC_INVALID, "n",
                    "%d samples of up to %d prompt tokens and %d new tokens are %lld, the limit is %d", call->samples,
                    job->prompt_count, job->max_new, (long long)call->positions, LIMIT_OPEN_POSITIONS);
-  if (p->echo) rc = echo_of(&echo, &echo_len, &p->prompts[at], call->host, http_arena(call->request), err);
+  if (p->echo) rc = echo_of(&echo, &echo_len, &p->prompts[at], call->loaded, http_arena(call->request), err);
   for (int32_t i = 0; i < job->sample_count && rc == RC_OK; i++) {
     struct choice *c = &call->choices[call->choice_count];
-    choice_init(c, &job->samples[i], call->choice_count++, call->host->tokenizer, &call->stops, echo, echo_len);
+    choice_init(c, &job->samples[i], call->choice_count++, call->loaded->tokenizer, &call->stops, echo, echo_len);
     c->wants_offsets = p->raw_logprobs;
   }
   return rc;
@@ -119,15 +120,15 @@ static void free_jobs(struct generate_call *call) {
   call->job_count = 0;
 }
 
-enum rc generate_call_make(struct generate_call **out, struct admission *a, struct host *h, struct http_request *r,
-                           const struct generate_params *p, struct err *err) {
+enum rc generate_call_make(struct generate_call **out, struct admission *a, struct loaded_model *loaded,
+                           struct http_request *r, const struct generate_params *p, struct err *err) {
   struct arena *arena = http_arena(r);
   const size_t choices = p->prompt_count * (size_t)p->n;
   struct generate_call *call = *out = arena_alloc(arena, 1, sizeof *call);
   if (choices > LIMIT_QUEUED_REQUESTS)
     return err_set(err, RC_INVALID, "n", "expected at most %d samples, got %zu prompts of %d", LIMIT_QUEUED_REQUESTS,
                    p->prompt_count, p->n);
-  if (p->stops.count > 0 && !h->tokenizer)
+  if (p->stops.count > 0 && !loaded->tokenizer)
     return err_set(err, RC_UNSUPPORTED, "stop", "this model came without a tokenizer.json: expected stop token ids");
   enum rc rc = admission_check(a, err);
   if (rc != RC_OK) return rc;
@@ -137,7 +138,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
     return err_set(err, RC_NO_MEMORY, NULL, "a request for %zu samples was refused its memory", choices);
   const uint64_t number = admission_number(a);
   *call = (struct generate_call){.admission = a,
-                                 .host = h,
+                                 .loaded = loaded,
                                  .request = r,
                                  .shape = p->shape,
                                  .details = p->details,
@@ -149,7 +150,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
                                  .jobs = jobs,
                                  .choices = choice};
   struct policy active = {0};
-  engine_policy(h->engine, &active);
+  engine_policy(loaded->engine, &active);
   memcpy(call->run, active.run, sizeof call->run);
   snprintf(call->id, sizeof call->id, "%s%llu", p->shape->id_prefix, (unsigned long long)number);
   const uint64_t seed = p->has_seed ? p->seed : a->start_seed + number;
@@ -169,7 +170,7 @@ void generate_call_release(struct generate_call *call) {
 void generate_call_write_text(const struct generate_call *call, const int32_t *ids, size_t count,
                               struct json_writer *w) {
   struct buf text = BUF_INIT;
-  if (!call->host->tokenizer || tokenizer_decode(call->host->tokenizer, ids, count, true, &text, NULL) != RC_OK ||
+  if (!call->loaded->tokenizer || tokenizer_decode(call->loaded->tokenizer, ids, count, true, &text, NULL) != RC_OK ||
       text.failed)
     json_write_null(w);
   else

@@ -50,7 +50,7 @@ struct generate_params {
 struct generate_call {
   struct requests *requests; /* whose streamer or replier answers it */
   struct admission *admission;
-  struct host *host;
+  struct loaded_model *loaded;
   struct http_request *request;
   const struct generate_shape *shape;
   const void *details;
@@ -80,8 +80,8 @@ struct generate_call {
 void generate_params_defaults(struct generate_params *p, const struct generate_shape *shape);
 /* Jobs, choices and a share of the budget; nothing is submitted yet.  RC_INVALID, RC_UNSUPPORTED, RC_FULL, RC_NO_MEMORY:
  * then nothing is left of it. */
-enum rc generate_call_make(struct generate_call **out, struct admission *a, struct host *h, struct http_request *r,
-                           const struct generate_params *p, struct err *err);
+enum rc generate_call_make(struct generate_call **out, struct admission *a, struct loaded_model *loaded,
+                           struct http_request *r, const struct generate_params *p, struct err *err);
 /* Frees the jobs and gives the budget back; then exactly one reply is due, after which the call is gone, and
  * admission_leave. */
 void generate_call_release(struct generate_call *call);

@@ -69,9 +69,9 @@ static void submit_jobs(struct generate_call *call, struct engine *engine) {
 
 enum rc requests_submit(struct requests *q, struct http_request *r, const struct generate_params *p, struct err *err) {
   struct generate_call *call;
-  struct host *h = admission_host(q->admission, true, err);
-  if (!h) return err->rc;
-  const enum rc rc = generate_call_make(&call, q->admission, h, r, p, err);
+  struct loaded_model *loaded = admission_model(q->admission, true, err);
+  if (!loaded) return err->rc;
+  const enum rc rc = generate_call_make(&call, q->admission, loaded, r, p, err);
   if (rc != RC_OK) return rc;
   tie_jobs(q, call);
   atomic_store(&call->shares, call->job_count + 1);
@@ -79,7 +79,7 @@ enum rc requests_submit(struct requests *q, struct http_request *r, const struct
   http_release_body(r); /* the jobs have their own copies, and may wait for long */
   http_suspend(r, call->stream ? STREAM_DEADLINE_MS : WHOLE_DEADLINE_MS, on_cancelled, call);
   if (call->followed) streamer_follow(q->streamer, call);
-  submit_jobs(call, h->engine);
+  submit_jobs(call, loaded->engine);
   return RC_OK;
 }
 

@@ -48,7 +48,7 @@ struct staging {
 
   pthread_mutex_t mutex; /* guards everything below */
   pthread_cond_t changed;
-  struct host *host;
+  struct loaded_model *loaded;
   enum stage_state state;
   struct weights *spare; /* the set that is not the engine's; NULL while ACTIVATING */
   struct policy staged;
@@ -80,15 +80,15 @@ bool word_supersedes(const char *known_run, int64_t known_version, const char *r
 /* Brings the engine to the word, as far as the staged weights allow. Mutex held. */
 static void follow_word(struct staging *s) {
   struct policy active;
-  if (!s->word.has || !s->host || s->state == STAGE_ACTIVATING) return;
+  if (!s->word.has || !s->loaded || s->state == STAGE_ACTIVATING) return;
   const struct policy *wanted = &s->word.policy;
-  if (engine_policy(s->host->engine, &active) && digest_equal(&active.digest, &wanted->digest)) {
+  if (engine_policy(s->loaded->engine, &active) && digest_equal(&active.digest, &wanted->digest)) {
     if (active.version != wanted->version || strcmp(active.run, wanted->run) != 0)
-      engine_relabel(s->host->engine, wanted);
+      engine_relabel(s->loaded->engine, wanted);
     return;
   }
   if (s->state != STAGE_STAGED || !digest_equal(&s->staged.digest, &wanted->digest)) return;
-  if (engine_activate(s->host->engine, s->spare, wanted) != RC_OK)
+  if (engine_activate(s->loaded->engine, s->spare, wanted) != RC_OK)
     return; /* the inbox is full: the next word tries again */
   s->spare = NULL;
   s->state = STAGE_ACTIVATING;
@@ -98,10 +98,10 @@ static void follow_word(struct staging *s) {
 static bool must_pull(struct staging *s) {
   struct policy active;
   if (!s->word.has || s->word.trainer_url[0] == '\0') return false;
-  if (!s->host) return true;
+  if (!s->loaded) return true;
   if (s->state == STAGE_ACTIVATING) return false;
   if (s->state == STAGE_STAGED && digest_equal(&s->staged.digest, &s->word.policy.digest)) return false;
-  return !engine_policy(s->host->engine, &active) || !digest_equal(&active.digest, &s->word.policy.digest);
+  return !engine_policy(s->loaded->engine, &active) || !digest_equal(&active.digest, &s->word.policy.digest);
 }
 
 /* Words come by two ways, heartbeats and polls, and may overtake each other, so an older one is not believed; unless
@@ -119,8 +119,8 @@ void staging_word(struct staging *s, const struct current_version *current) {
   if (!current->has) return; /* no run: keep what is loaded */
   pthread_mutex_lock(&s->mutex);
   struct engine_counters n = {0};
-  if (s->host) engine_read_counters(s->host->engine, &n);
-  if (fault_is_deaf(s->options.host.fault, n.activations)) {
+  if (s->loaded) engine_read_counters(s->loaded->engine, &n);
+  if (fault_is_deaf(s->options.model.fault, n.activations)) {
     pthread_mutex_unlock(&s->mutex);
     return;
   }
@@ -148,7 +148,7 @@ void staging_forget_word(struct staging *s) {
 static void on_activated(void *context, struct weights *previous, const struct policy *now) {
   struct staging *s = context;
   pthread_mutex_lock(&s->mutex);
-  s->spare = previous ? previous : s->host->weights[1];
+  s->spare = previous ? previous : s->loaded->weights[1];
   s->state = STAGE_EMPTY;
   follow_word(s);
   pthread_cond_broadcast(&s->changed);
@@ -221,7 +221,7 @@ static enum rc receive(struct staging *s, const struct staging_push *push, char 
   pthread_mutex_lock(&s->mutex);
   s->receiving = NULL;
   pthread_mutex_unlock(&s->mutex);
-  if (rc == RC_OK) fault_incoming(s->options.host.fault, *out, push->offer.bytes);
+  if (rc == RC_OK) fault_incoming(s->options.model.fault, *out, push->offer.bytes);
   return rc;
 }
 
@@ -262,25 +262,25 @@ static enum rc fetch_file(const struct trainer_client *client, const char *name,
   return rc == RC_NOT_FOUND && !required ? RC_OK : rc;
 }
 
-static enum rc open_host(struct staging *s, const struct model_config *config, struct tokenizer *tokenizer,
-                         struct err *err) {
-  struct host *host;
-  enum rc rc = host_open(&host, &s->options.host, config, tokenizer, on_activated, s, err);
+static enum rc open_model(struct staging *s, const struct model_config *config, struct tokenizer *tokenizer,
+                          struct err *err) {
+  struct loaded_model *loaded;
+  enum rc rc = loaded_model_open(&loaded, &s->options.model, config, tokenizer, on_activated, s, err);
   if (rc != RC_OK) {
     tokenizer_free(tokenizer);
     return rc;
   }
-  rc = engine_start(host->engine, err);
+  rc = engine_start(loaded->engine, err);
   if (rc != RC_OK) {
-    host_close(host);
+    loaded_model_close(loaded);
     return rc;
   }
   pthread_mutex_lock(&s->mutex);
-  s->host = host;
-  s->spare = host->weights[0];
+  s->loaded = loaded;
+  s->spare = loaded->weights[0];
   s->state = STAGE_EMPTY;
   pthread_mutex_unlock(&s->mutex);
-  s->options.opened(s->options.context, host);
+  s->options.opened(s->options.context, loaded);
   return RC_OK;
 }
 
@@ -295,16 +295,16 @@ static enum rc fetch_model(struct staging *s, const struct trainer_client *clien
   buf_free(&config_json);
   buf_free(&generation);
   buf_free(&tokens);
-  return rc == RC_OK ? open_host(s, &config, tokenizer, err) : rc;
+  return rc == RC_OK ? open_model(s, &config, tokenizer, err) : rc;
 }
 
 static enum rc pull(struct staging *s, const struct word *word, struct err *err) {
   const struct trainer_client client = {s->http, word->trainer_url};
-  enum rc rc = staging_host(s) ? RC_OK : fetch_model(s, &client, err);
+  enum rc rc = staging_model(s) ? RC_OK : fetch_model(s, &client, err);
   if (rc != RC_OK) return rc;
   struct buf bytes = BUF_INIT;
   struct digest computed;
-  rc = trainer_weights(&client, word->policy.run, word->policy.version, staging_host(s)->weights_file_max, &bytes,
+  rc = trainer_weights(&client, word->policy.run, word->policy.version, staging_model(s)->weights_file_max, &bytes,
                        PULL_DEADLINE_MS, err);
   if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &word->policy, &computed, err);
   if (rc == RC_OK) {
@@ -347,16 +347,16 @@ static void *stager_main(void *argument) {
       s->receiving = push.by_broadcast ? push.request : NULL;
       atomic_store(&s->end_of_broadcast, s->push_count > 0); /* what came after it is nearer to what is wanted */
       pthread_mutex_unlock(&s->mutex);
-      activity_set(s->options.host.activity, ACTIVITY_LOADING, true);
+      activity_set(s->options.model.activity, ACTIVITY_LOADING, true);
       do_push(s, &push);
-      activity_set(s->options.host.activity, ACTIVITY_LOADING, false);
+      activity_set(s->options.model.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else if (must_pull(s) && clock_monotonic_ms() >= s->retry_at_ms) {
       const struct word word = s->word;
       pthread_mutex_unlock(&s->mutex);
-      activity_set(s->options.host.activity, ACTIVITY_LOADING, true);
+      activity_set(s->options.model.activity, ACTIVITY_LOADING, true);
       do_pull(s, &word);
-      activity_set(s->options.host.activity, ACTIVITY_LOADING, false);
+      activity_set(s->options.model.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else {
       const struct timespec until = clock_deadline_in(must_pull(s) ? RETRY_MIN_MS : NAP_MS);
@@ -401,7 +401,7 @@ enum rc staging_load(struct staging *s, const char *dir, struct err *err) {
   struct tokenizer *tokenizer;
   struct policy policy = {.version = 0};
   enum rc rc = model_files_load(&config, &tokenizer, dir, err);
-  if (rc == RC_OK) rc = open_host(s, &config, tokenizer, err);
+  if (rc == RC_OK) rc = open_model(s, &config, tokenizer, err);
   if (rc != RC_OK) return rc;
   struct weights *w;
   rc = begin_filling(s, &w, err);
@@ -411,24 +411,24 @@ enum rc staging_load(struct staging *s, const char *dir, struct err *err) {
   s->state = STAGE_ACTIVATING;
   s->spare = NULL;
   pthread_mutex_unlock(&s->mutex);
-  rc = engine_activate(s->host->engine, w, &policy);
+  rc = engine_activate(s->loaded->engine, w, &policy);
   if (rc != RC_OK) return err_set(err, rc, NULL, "the engine takes no weights");
   const int64_t until_ms = clock_monotonic_ms() + ACTIVATION_WAIT_MS;
-  while (!engine_policy(s->host->engine, &policy) && clock_monotonic_ms() < until_ms) clock_sleep_ms(1);
+  while (!engine_policy(s->loaded->engine, &policy) && clock_monotonic_ms() < until_ms) clock_sleep_ms(1);
   return RC_OK;
 }
 
-struct host *staging_host(struct staging *s) {
+struct loaded_model *staging_model(struct staging *s) {
   pthread_mutex_lock(&s->mutex);
-  struct host *host = s->host;
+  struct loaded_model *loaded = s->loaded;
   pthread_mutex_unlock(&s->mutex);
-  return host;
+  return loaded;
 }
 
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err) {
   enum rc rc = RC_OK;
   pthread_mutex_lock(&s->mutex);
-  if (s->stopping || !s->host) {
+  if (s->stopping || !s->loaded) {
     rc = err_set(err, RC_UNAVAILABLE, NULL,
                  s->stopping ? "the server is stopping" : "the model's files are not known yet");
   } else if (s->push_count == PUSHES_MAX) {
@@ -467,13 +467,13 @@ void staging_stop(struct staging *s) {
   err_set(&err, RC_UNAVAILABLE, NULL, "the server is stopping");
   for (int i = 0; i < s->push_count; i++) http_fail(s->pushes[i].request, &err);
   s->push_count = 0;
-  if (s->host) engine_stop(s->host->engine);
+  if (s->loaded) engine_stop(s->loaded->engine);
 }
 
 void staging_free(struct staging *s) {
   if (!s) return;
   intake_leave(&s->intake);
-  host_close(s->host);
+  loaded_model_close(s->loaded);
   http_client_destroy(s->http);
   pthread_cond_destroy(&s->changed);
   pthread_mutex_destroy(&s->mutex);

@@ -23,9 +23,9 @@ struct staging_options {
   const char *token;     /* for the trainer */
   struct fabric *fabric; /* borrowed; NULL: none */
   bool standalone;       /* no coordinator: a staged push is activated at once */
-  struct host_options host;
-  void (*opened)(void *context, struct host *host); /* the model is known, the engine runs */
-  void (*activated)(void *context);                 /* other weights decode now; any thread, must not block */
+  struct loaded_model_options model;
+  void (*opened)(void *context, struct loaded_model *loaded); /* the model is known, the engine runs */
+  void (*activated)(void *context);                           /* other weights decode now; any thread, must not block */
   void *context;
 };
 
@@ -33,7 +33,7 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
 /* The model of a folder and its weights, activated as version 0; before anything else, in the caller's thread. */
 enum rc staging_load(struct staging *s, const char *dir, struct err *err);
 /* NULL while the model is unknown. */
-struct host *staging_host(struct staging *s);
+struct loaded_model *staging_model(struct staging *s);
 /* What the coordinator says is current; an older word than the one known is ignored, unless it is repeated. */
 void staging_word(struct staging *s, const struct current_version *current);
 /* After a registration: the coordinator may have begun anew, so the next word counts whatever it says. */
@@ -53,7 +53,7 @@ enum rc staging_push(struct staging *s, const struct staging_push *push, struct 
 void staging_push_abandoned(struct staging *s, const struct http_request *request);
 /* Ends the thread, refuses waiting pushes, stops the engine. */
 void staging_stop(struct staging *s);
-/* Frees everything, the host included. NULL is fine. */
+/* Frees everything, the loaded model included. NULL is fine. */
 void staging_free(struct staging *s);
 
 /* Does a word about (run, version) come after the one about (known_run, known_version)?  Runs are numbered "r7";

@@ -62,10 +62,10 @@ static void pause_for(struct heartbeat *h, int64_t ms) {
 }
 
 static bool counters(struct heartbeat *h, struct engine_counters *out) {
-  struct host *host = staging_host(h->options.staging);
+  struct loaded_model *loaded = staging_model(h->options.staging);
   *out = (struct engine_counters){0};
-  if (host) engine_read_counters(host->engine, out);
-  return host != NULL;
+  if (loaded) engine_read_counters(loaded->engine, out);
+  return loaded != NULL;
 }
 
 static enum rc register_once(struct heartbeat *h, struct err *err) {
@@ -109,7 +109,7 @@ static enum rc beat_once(struct heartbeat *h, uint64_t epoch, bool draining, str
                                .intervals = did.items,
                                .interval_count = did.count};
   if (counters(h, &now)) {
-    m.has_loaded = engine_policy(staging_host(h->options.staging)->engine, &active);
+    m.has_loaded = engine_policy(staging_model(h->options.staging)->engine, &active);
     if (m.has_loaded) m.loaded_digest = active.digest;
     m.ready = m.has_loaded && !draining;
     m.slots_busy = now.slots_busy;

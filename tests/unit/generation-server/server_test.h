@@ -60,7 +60,7 @@ static inline struct server_options server_options_of(const char *model_dir, con
                                  .prefetch = 4,
                                  .drain_ms = 500,
                                  .stream_stall_ms = 30000,
-                                 .host = {.slots = 4, .threads = 1, .page_tokens = 16, .prefill_chunk = 32}};
+                                 .model = {.slots = 4, .threads = 1, .page_tokens = 16, .prefill_chunk = 32}};
 }
 
 static inline struct server *start_server(const struct server_options *options) {
@@ -106,14 +106,14 @@ static inline void assert_says(const char *text, const char *part) {
 }
 
 /* Once the model is known. */
-static inline struct engine *engine_of(struct server *s) { return atomic_load(&s->admission.host)->engine; }
+static inline struct engine *engine_of(struct server *s) { return atomic_load(&s->admission.loaded)->engine; }
 
 static inline void wait_for_version(struct server *s, int64_t version) {
   struct policy active;
   const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
   for (;;) {
-    const struct host *h = atomic_load(&s->admission.host);
-    if (h && engine_policy(h->engine, &active) && active.version == version) return;
+    const struct loaded_model *loaded = atomic_load(&s->admission.loaded);
+    if (loaded && engine_policy(loaded->engine, &active) && active.version == version) return;
     if (clock_monotonic_ms() > until_ms)
       fail_msg("version %lld was not activated within %d ms", (long long)version, WAIT_MS);
     clock_sleep_ms(2);

@@ -32,7 +32,7 @@ static void put_file(const char *name, const void *bytes, size_t len) {
 /* Slots enough for the large requests to be decoded soon, under the thread sanitizer too. */
 static struct server_options options_with_slots(void) {
   struct server_options options = server_options_of(model_dir, "");
-  options.host.slots = 16;
+  options.model.slots = 16;
   return options;
 }
 
