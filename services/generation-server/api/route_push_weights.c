@@ -46,7 +46,7 @@ static enum rc read_offer(struct staging_push *push, struct http_request *r, con
   push->offer.size = (int)size;
   push->offer.bytes = (size_t)bytes;
   if (push->offer.wait_ms == 0) return err_set(err, RC_INVALID, "wait_ms", "expected how long to wait, got none");
-  return intake_check(s->options.fabric, &push->offer, bytes_max, err);
+  return broadcast_intake_check(s->options.fabric, &push->offer, bytes_max, err);
 }
 
 static enum rc read_push(struct staging_push *push, struct http_request *r, uint64_t our_epoch, struct err *err) {

@@ -33,8 +33,8 @@ static void on_activated(void *context) {
   if (beat) heartbeat_poke(beat);
 }
 
-static void on_word(void *context, const struct current_version *current) {
-  staging_word(((struct server *)context)->staging, current);
+static void on_told_current(void *context, const struct current_version *told) {
+  staging_follow_current(((struct server *)context)->staging, told);
 }
 
 static void on_stale(void *context) {
@@ -120,7 +120,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
                                         .token = options->token,
                                         .slots = options->model.slots,
                                         .prefetch = options->prefetch,
-                                        .word = on_word,
+                                        .told_current = on_told_current,
                                         .stale = on_stale,
                                         .context = s};
   if (rc == RC_OK) rc = requests_start(&s->requests, &s->admission, options->stream_stall_ms, err);

@@ -7,7 +7,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-enum rc intake_check(const struct fabric *fabric, const struct intake_offer *offer, size_t bytes_max, struct err *err) {
+enum rc broadcast_intake_check(const struct fabric *fabric, const struct broadcast_offer *offer, size_t bytes_max,
+                               struct err *err) {
   if (!fabric) return err_set(err, RC_INVALID, "token", "expected a body: this server shares no fabric (--fabric)");
   const enum rc rc = fabric_seat_check(offer->token, offer->rank, offer->size, err);
   if (rc != RC_OK) return rc;
@@ -19,14 +20,15 @@ enum rc intake_check(const struct fabric *fabric, const struct intake_offer *off
   return RC_OK;
 }
 
-void intake_leave(struct intake *i) {
+void broadcast_intake_leave(struct broadcast_intake *i) {
   if (i->comm) i->comm->free(i->comm);
   i->comm = NULL;
 }
 
-static enum rc join(struct intake *i, const struct intake_offer *offer, const atomic_bool *cancel, struct err *err) {
+static enum rc join(struct broadcast_intake *i, const struct broadcast_offer *offer, const atomic_bool *cancel,
+                    struct err *err) {
   const struct fabric_seat seat = {.token = offer->token, .rank = offer->rank, .size = offer->size, .cancel = cancel};
-  intake_leave(i);
+  broadcast_intake_leave(i);
   if (strcmp(i->token, offer->token) == 0)
     return err_set(err, RC_UNAVAILABLE, "token", "the communicator under this token was lost");
   const enum rc rc = i->fabric->join(i->fabric, &i->comm, &seat, offer->wait_ms, err);
@@ -35,8 +37,8 @@ static enum rc join(struct intake *i, const struct intake_offer *offer, const at
   return rc;
 }
 
-enum rc intake_receive(struct intake *i, const struct intake_offer *offer, void *bytes, const atomic_bool *cancel,
-                       struct err *err) {
+enum rc broadcast_intake_receive(struct broadcast_intake *i, const struct broadcast_offer *offer, void *bytes,
+                                 const atomic_bool *cancel, struct err *err) {
   const int64_t until_ms = clock_monotonic_ms() + offer->wait_ms;
   const bool joined = i->comm && strcmp(i->token, offer->token) == 0;
   if (joined && (i->comm->rank != offer->rank || i->comm->size != offer->size))
@@ -45,6 +47,6 @@ enum rc intake_receive(struct intake *i, const struct intake_offer *offer, void 
   enum rc rc = joined ? RC_OK : join(i, offer, cancel, err);
   const int64_t left_ms = until_ms - clock_monotonic_ms();
   if (rc == RC_OK) rc = i->comm->broadcast(i->comm, bytes, offer->bytes, 0, left_ms > 0 ? left_ms : 0, err);
-  if (rc != RC_OK) intake_leave(i);
+  if (rc != RC_OK) broadcast_intake_leave(i);
   return rc;
 }

@@ -9,14 +9,14 @@
 #include "common/comm/fabric.h"
 #include "common/wire/training.h"
 
-struct intake {
+struct broadcast_intake {
   struct fabric *fabric; /* borrowed; NULL: none */
   struct comm *comm;     /* NULL: none is joined */
   char token[FABRIC_TOKEN_MAX];
 };
 
 /* A push's query, copied. */
-struct intake_offer {
+struct broadcast_offer {
   char token[FABRIC_TOKEN_MAX];
   int rank, size;
   size_t bytes;
@@ -24,11 +24,12 @@ struct intake_offer {
 };
 
 /* RC_INVALID for an offer that no server could take up: the field is its name. */
-enum rc intake_check(const struct fabric *fabric, const struct intake_offer *offer, size_t bytes_max, struct err *err);
+enum rc broadcast_intake_check(const struct fabric *fabric, const struct broadcast_offer *offer, size_t bytes_max,
+                               struct err *err);
 /* offer->bytes of the broadcast into bytes, within offer->wait_ms, or until *cancel. */
-enum rc intake_receive(struct intake *i, const struct intake_offer *offer, void *bytes, const atomic_bool *cancel,
-                       struct err *err);
+enum rc broadcast_intake_receive(struct broadcast_intake *i, const struct broadcast_offer *offer, void *bytes,
+                                 const atomic_bool *cancel, struct err *err);
 /* Leaves the communicator. */
-void intake_leave(struct intake *i);
+void broadcast_intake_leave(struct broadcast_intake *i);
 
 #endif

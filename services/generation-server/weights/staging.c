@@ -24,17 +24,10 @@ enum {
   PULL_DEADLINE_MS = 600000,
   RETRY_MIN_MS = 200,
   RETRY_MAX_MS = 5000,
-  NAP_MS = 500,
-  OLDER_WORDS_BELIEVED = 3 /* in a row */
+  NAP_MS = 500
 };
 
 enum stage_state { STAGE_EMPTY, STAGE_FILLING, STAGE_STAGED, STAGE_ACTIVATING };
-
-struct word {
-  bool has;
-  struct policy policy;
-  char trainer_url[LIMIT_URL_MAX];
-};
 
 struct staging {
   struct staging_options options;
@@ -42,8 +35,8 @@ struct staging {
   atomic_bool cancel;
   pthread_t thread;
   bool started;
-  struct intake intake;         /* the thread's */
-  atomic_bool end_of_broadcast; /* ends the wait for it; set under the mutex */
+  struct broadcast_intake intake; /* the thread's */
+  atomic_bool end_of_broadcast;   /* ends the wait for it; set under the mutex */
   struct metric *metric_body, *metric_broadcast, *metric_pulled;
 
   pthread_mutex_t mutex; /* guards everything below */
@@ -52,8 +45,7 @@ struct staging {
   enum stage_state state;
   struct weights *spare; /* the set that is not the engine's; NULL while ACTIVATING */
   struct policy staged;
-  struct word word;
-  int older_words; /* in a row */
+  struct current_policy current;
   struct staging_push pushes[PUSHES_MAX];
   int push_count;
   const struct http_request *receiving; /* whose broadcast is waited for; NULL: none */
@@ -61,27 +53,13 @@ struct staging {
   bool stopping;
 };
 
-/* --- the word --- */
+/* --- the current version --- */
 
-static bool run_number(const char *run, unsigned long long *out) {
-  char *end;
-  if (run[0] != 'r' || run[1] < '0' || run[1] > '9') return false;
-  *out = strtoull(run + 1, &end, 10);
-  return *end == '\0';
-}
-
-bool word_supersedes(const char *known_run, int64_t known_version, const char *run, int64_t version) {
-  unsigned long long known_number, number;
-  if (strcmp(known_run, run) == 0) return version >= known_version;
-  if (!run_number(known_run, &known_number) || !run_number(run, &number)) return true;
-  return number > known_number;
-}
-
-/* Brings the engine to the word, as far as the staged weights allow. Mutex held. */
-static void follow_word(struct staging *s) {
+/* Brings the engine to the current version, as far as the staged weights allow. Mutex held. */
+static void follow_current(struct staging *s) {
   struct policy active;
-  if (!s->word.has || !s->loaded || s->state == STAGE_ACTIVATING) return;
-  const struct policy *wanted = &s->word.policy;
+  if (!s->current.known || !s->loaded || s->state == STAGE_ACTIVATING) return;
+  const struct policy *wanted = &s->current.policy;
   if (engine_policy(s->loaded->engine, &active) && digest_equal(&active.digest, &wanted->digest)) {
     if (active.version != wanted->version || strcmp(active.run, wanted->run) != 0)
       engine_relabel(s->loaded->engine, wanted);
@@ -89,34 +67,23 @@ static void follow_word(struct staging *s) {
   }
   if (s->state != STAGE_STAGED || !digest_equal(&s->staged.digest, &wanted->digest)) return;
   if (engine_activate(s->loaded->engine, s->spare, wanted) != RC_OK)
-    return; /* the inbox is full: the next word tries again */
+    return; /* the inbox is full: the next answer of the coordinator tries again */
   s->spare = NULL;
   s->state = STAGE_ACTIVATING;
 }
 
-/* Must the word's weights be fetched? Mutex held. */
+/* Must the current version's weights be fetched? Mutex held. */
 static bool must_pull(struct staging *s) {
   struct policy active;
-  if (!s->word.has || s->word.trainer_url[0] == '\0') return false;
+  if (!s->current.known || s->current.trainer_url[0] == '\0') return false;
   if (!s->loaded) return true;
   if (s->state == STAGE_ACTIVATING) return false;
-  if (s->state == STAGE_STAGED && digest_equal(&s->staged.digest, &s->word.policy.digest)) return false;
-  return !engine_policy(s->loaded->engine, &active) || !digest_equal(&active.digest, &s->word.policy.digest);
+  if (s->state == STAGE_STAGED && digest_equal(&s->staged.digest, &s->current.policy.digest)) return false;
+  return !engine_policy(s->loaded->engine, &active) || !digest_equal(&active.digest, &s->current.policy.digest);
 }
 
-/* Words come by two ways, heartbeats and polls, and may overtake each other, so an older one is not believed; unless
- * nothing else comes, because an earlier run was resumed. Mutex held. */
-static bool is_news(struct staging *s, const struct current_version *current) {
-  const bool newer =
-      !s->word.has || word_supersedes(s->word.policy.run, s->word.policy.version, current->run, current->version);
-  s->older_words = newer ? 0 : s->older_words + 1;
-  if (s->older_words < OLDER_WORDS_BELIEVED) return newer;
-  s->older_words = 0;
-  return true;
-}
-
-void staging_word(struct staging *s, const struct current_version *current) {
-  if (!current->has) return; /* no run: keep what is loaded */
+void staging_follow_current(struct staging *s, const struct current_version *told) {
+  if (!told->has) return; /* no run: keep what is loaded */
   pthread_mutex_lock(&s->mutex);
   struct engine_counters n = {0};
   if (s->loaded) engine_read_counters(s->loaded->engine, &n);
@@ -124,23 +91,21 @@ void staging_word(struct staging *s, const struct current_version *current) {
     pthread_mutex_unlock(&s->mutex);
     return;
   }
-  if (is_news(s, current)) {
-    if (!s->word.has || !digest_equal(&s->word.policy.digest, &current->digest)) {
+  if (current_policy_is_news(&s->current, told)) {
+    if (!s->current.known || !digest_equal(&s->current.policy.digest, &told->digest)) {
       s->retry_at_ms = 0;
       s->retry_ms = RETRY_MIN_MS;
     }
-    s->word = (struct word){.has = true, .policy = {.version = current->version, .digest = current->digest}};
-    snprintf(s->word.policy.run, sizeof s->word.policy.run, "%s", current->run);
-    snprintf(s->word.trainer_url, sizeof s->word.trainer_url, "%s", current->trainer_url ? current->trainer_url : "");
-    follow_word(s);
+    current_policy_set(&s->current, told);
+    follow_current(s);
     pthread_cond_broadcast(&s->changed);
   }
   pthread_mutex_unlock(&s->mutex);
 }
 
-void staging_forget_word(struct staging *s) {
+void staging_forget_current(struct staging *s) {
   pthread_mutex_lock(&s->mutex);
-  s->word.has = false;
+  s->current.known = false;
   pthread_mutex_unlock(&s->mutex);
 }
 
@@ -150,7 +115,7 @@ static void on_activated(void *context, struct weights *previous, const struct p
   pthread_mutex_lock(&s->mutex);
   s->spare = previous ? previous : s->loaded->weights[1];
   s->state = STAGE_EMPTY;
-  follow_word(s);
+  follow_current(s);
   pthread_cond_broadcast(&s->changed);
   pthread_mutex_unlock(&s->mutex);
   char hex[DIGEST_HEX_MAX];
@@ -184,8 +149,8 @@ static void end_filling(struct staging *s, const struct policy *staged) {
   s->state = staged ? STAGE_STAGED : STAGE_EMPTY;
   if (staged) {
     s->staged = *staged;
-    if (s->options.standalone) s->word = (struct word){.has = true, .policy = *staged};
-    follow_word(s);
+    if (s->options.standalone) s->current = (struct current_policy){.known = true, .policy = *staged};
+    follow_current(s);
   }
   pthread_mutex_unlock(&s->mutex);
 }
@@ -216,7 +181,7 @@ static enum rc fill(struct staging *s, const void *bytes, size_t len, const stru
 static enum rc receive(struct staging *s, const struct staging_push *push, char **out, struct err *err) {
   *out = malloc(push->offer.bytes);
   const enum rc rc =
-      *out ? intake_receive(&s->intake, &push->offer, *out, &s->end_of_broadcast, err)
+      *out ? broadcast_intake_receive(&s->intake, &push->offer, *out, &s->end_of_broadcast, err)
            : err_set(err, RC_NO_MEMORY, NULL, "a broadcast of %zu bytes was refused memory", push->offer.bytes);
   pthread_mutex_lock(&s->mutex);
   s->receiving = NULL;
@@ -298,35 +263,35 @@ static enum rc fetch_model(struct staging *s, const struct trainer_client *clien
   return rc == RC_OK ? open_model(s, &config, tokenizer, err) : rc;
 }
 
-static enum rc pull(struct staging *s, const struct word *word, struct err *err) {
-  const struct trainer_client client = {s->http, word->trainer_url};
+static enum rc pull(struct staging *s, const struct current_policy *wanted, struct err *err) {
+  const struct trainer_client client = {s->http, wanted->trainer_url};
   enum rc rc = staging_model(s) ? RC_OK : fetch_model(s, &client, err);
   if (rc != RC_OK) return rc;
   struct buf bytes = BUF_INIT;
   struct digest computed;
-  rc = trainer_weights(&client, word->policy.run, word->policy.version, staging_model(s)->weights_file_max, &bytes,
+  rc = trainer_weights(&client, wanted->policy.run, wanted->policy.version, staging_model(s)->weights_file_max, &bytes,
                        PULL_DEADLINE_MS, err);
-  if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &word->policy, &computed, err);
+  if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &wanted->policy, &computed, err);
   if (rc == RC_OK) {
     metric_add(s->metric_pulled, 1);
-    log_info("version %lld of run %s was pulled, %zu bytes", (long long)word->policy.version, word->policy.run,
+    log_info("version %lld of run %s was pulled, %zu bytes", (long long)wanted->policy.version, wanted->policy.run,
              bytes.len);
   }
   buf_free(&bytes);
   return rc;
 }
 
-static void do_pull(struct staging *s, const struct word *word) {
+static void do_pull(struct staging *s, const struct current_policy *wanted) {
   struct err err;
-  const enum rc rc = pull(s, word, &err);
+  const enum rc rc = pull(s, wanted, &err);
   pthread_mutex_lock(&s->mutex);
   if (rc == RC_OK) {
     s->retry_at_ms = 0;
     s->retry_ms = RETRY_MIN_MS;
   } else if (!s->stopping) {
-    log_warn("pulling version %lld of run %s from %s: %s", (long long)word->policy.version, word->policy.run,
-             word->trainer_url, err.message);
-    if (digest_equal(&word->policy.digest, &s->word.policy.digest)) {
+    log_warn("pulling version %lld of run %s from %s: %s", (long long)wanted->policy.version, wanted->policy.run,
+             wanted->trainer_url, err.message);
+    if (digest_equal(&wanted->policy.digest, &s->current.policy.digest)) {
       s->retry_at_ms = clock_monotonic_ms() + s->retry_ms;
       s->retry_ms = s->retry_ms * 2 < RETRY_MAX_MS ? s->retry_ms * 2 : RETRY_MAX_MS;
     }
@@ -352,10 +317,10 @@ static void *stager_main(void *argument) {
       activity_set(s->options.model.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else if (must_pull(s) && clock_monotonic_ms() >= s->retry_at_ms) {
-      const struct word word = s->word;
+      const struct current_policy wanted = s->current;
       pthread_mutex_unlock(&s->mutex);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, true);
-      do_pull(s, &word);
+      do_pull(s, &wanted);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else {
@@ -433,9 +398,10 @@ enum rc staging_push(struct staging *s, const struct staging_push *push, struct 
                  s->stopping ? "the server is stopping" : "the model's files are not known yet");
   } else if (s->push_count == PUSHES_MAX) {
     rc = err_set(err, RC_FULL, NULL, "%d pushes wait already", PUSHES_MAX);
-  } else if (s->word.has && strcmp(s->word.policy.run, push->run) == 0 && push->version < s->word.policy.version) {
+  } else if (s->current.known && strcmp(s->current.policy.run, push->run) == 0 &&
+             push->version < s->current.policy.version) {
     rc = err_set(err, RC_CONFLICT, "version", "version %lld of run %s is superseded by %lld", (long long)push->version,
-                 push->run, (long long)s->word.policy.version);
+                 push->run, (long long)s->current.policy.version);
   } else {
     s->pushes[s->push_count++] = *push;
     if (s->receiving) atomic_store(&s->end_of_broadcast, true); /* the trainer has turned to another way */
@@ -472,7 +438,7 @@ void staging_stop(struct staging *s) {
 
 void staging_free(struct staging *s) {
   if (!s) return;
-  intake_leave(&s->intake);
+  broadcast_intake_leave(&s->intake);
   loaded_model_close(s->loaded);
   http_client_destroy(s->http);
   pthread_cond_destroy(&s->changed);

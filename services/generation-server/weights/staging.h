@@ -16,6 +16,7 @@
 #include "common/wire/training.h"
 #include "services/generation-server/engine/loaded_model.h"
 #include "services/generation-server/weights/broadcast_intake.h"
+#include "services/generation-server/weights/current_policy.h"
 
 struct staging;
 
@@ -34,10 +35,11 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
 enum rc staging_load(struct staging *s, const char *dir, struct err *err);
 /* NULL while the model is unknown. */
 struct loaded_model *staging_model(struct staging *s);
-/* What the coordinator says is current; an older word than the one known is ignored, unless it is repeated. */
-void staging_word(struct staging *s, const struct current_version *current);
-/* After a registration: the coordinator may have begun anew, so the next word counts whatever it says. */
-void staging_forget_word(struct staging *s);
+/* The coordinator says which version is current: activates it when it is staged, has it pulled when it is not.  Older
+ * versions than the one known are ignored, unless they are repeated (current_policy.h). */
+void staging_follow_current(struct staging *s, const struct current_version *told);
+/* After a registration: the coordinator may have begun anew, so whatever it says next is current. */
+void staging_forget_current(struct staging *s);
 
 struct staging_push {
   struct http_request *request; /* suspended; its body is the file, unless it comes by broadcast; the stager replies */
@@ -45,7 +47,7 @@ struct staging_push {
   int64_t version;
   struct digest digest;
   bool by_broadcast;
-  struct intake_offer offer;
+  struct broadcast_offer offer;
 };
 /* RC_FULL when pushes wait already; RC_UNAVAILABLE while the model is unknown. */
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err);
@@ -55,9 +57,5 @@ void staging_push_abandoned(struct staging *s, const struct http_request *reques
 void staging_stop(struct staging *s);
 /* Frees everything, the loaded model included. NULL is fine. */
 void staging_free(struct staging *s);
-
-/* Does a word about (run, version) come after the one about (known_run, known_version)?  Runs are numbered "r7";
- * within a run versions rise. */
-bool word_supersedes(const char *known_run, int64_t known_version, const char *run, int64_t version);
 
 #endif

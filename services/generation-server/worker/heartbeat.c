@@ -88,7 +88,7 @@ static enum rc register_once(struct heartbeat *h, struct err *err) {
     h->epoch = answer.epoch;
     h->registered = true;
     pthread_mutex_unlock(&h->mutex);
-    staging_forget_word(h->options.staging);
+    staging_forget_current(h->options.staging);
     leases_registered(h->options.leases, answer.worker_id, answer.epoch);
     log_info("registered as %s under epoch %llu", answer.worker_id, (unsigned long long)answer.epoch);
   }
@@ -122,7 +122,7 @@ static enum rc beat_once(struct heartbeat *h, uint64_t epoch, bool draining, str
   if (rc == RC_OK) rc = coordinator_heartbeat(&client, h->worker_id, &m, &answer, &arena, deadline_ms, err);
   if (rc == RC_OK) {
     leases_lost(h->options.leases, answer.lost, answer.lost_count, m.leases, m.lease_count);
-    staging_word(h->options.staging, &answer.current);
+    staging_follow_current(h->options.staging, &answer.current);
     activity_told(h->options.activity, did.until_us);
     activity_set(h->options.activity, ACTIVITY_ACTIVE, answer.run_active);
   }

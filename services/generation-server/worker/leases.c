@@ -218,7 +218,7 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, const 
   const enum rc rc =
       coordinator_leases(&client, worker_id, request, &answer, &arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
   if (rc == RC_OK && still_registered(l, worker_id, request->epoch)) {
-    l->options.word(l->options.context, &answer.current);
+    l->options.told_current(l->options.context, &answer.current);
     bool all = answer.lease_count > 0 || clock_monotonic_ms() - begin_ms >= PAUSE_MS;
     for (size_t i = 0; i < answer.lease_count; i++) all &= take_lease(l, &answer.leases[i], worker_id, request->epoch);
     if (!all) pause_ms = PAUSE_MS;

@@ -23,9 +23,9 @@ struct leases_options {
   const char *coordinator; /* base URL, borrowed */
   const char *token;
   int slots, prefetch;
-  void (*word)(void *context, const struct current_version
-                                  *current); /* what the coordinator said is current, before its leases are submitted */
-  void (*stale)(void *context);              /* the coordinator does not know us (any more): register again */
+  /* The coordinator said which version is current; comes before the leases of the same answer are submitted. */
+  void (*told_current)(void *context, const struct current_version *told);
+  void (*stale)(void *context); /* the coordinator does not know us (any more): register again */
   void *context;
 };
 

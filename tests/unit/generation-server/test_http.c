@@ -199,12 +199,12 @@ static void a_push_is_activated_and_superseded(void **state) {
 
 static void words_are_ordered_by_run_and_version(void **state) {
   (void)state;
-  assert_true(word_supersedes("r1", 3, "r1", 3));
-  assert_true(word_supersedes("r1", 3, "r1", 4));
-  assert_false(word_supersedes("r1", 3, "r1", 2));
-  assert_true(word_supersedes("r9", 3, "r10", 0));
-  assert_false(word_supersedes("r10", 0, "r9", 7));
-  assert_true(word_supersedes("mine", 7, "r1", 0));
+  assert_true(version_supersedes("r1", 3, "r1", 3));
+  assert_true(version_supersedes("r1", 3, "r1", 4));
+  assert_false(version_supersedes("r1", 3, "r1", 2));
+  assert_true(version_supersedes("r9", 3, "r10", 0));
+  assert_false(version_supersedes("r10", 0, "r9", 7));
+  assert_true(version_supersedes("mine", 7, "r1", 0));
 }
 
 int main(void) {

@@ -542,7 +542,7 @@ static void an_earlier_run_that_is_resumed_is_followed(void **state) {
   wait_for_version(s, 1);
   const struct current_version older = {
       .has = true, .run = "r0", .version = 0, .digest = play.versions[0].digest, .trainer_url = play.url};
-  staging_word(s->staging, &older); /* overtaken */
+  staging_follow_current(s->staging, &older); /* overtaken */
   clock_sleep_ms(150);
   struct policy active;
   engine_policy(engine_of(s), &active);
