@@ -33,7 +33,7 @@ void fault_after_activation(struct fault_state *f, enum engine_fault fault, stru
 }
 
 static void die_in_lease(const struct sample *s) {
-  const struct job *job = s->job;
+  const struct decode_job *job = s->job;
   if (job->kind != JOB_OF_LEASE || s->state != SAMPLE_RUNNING || job->key.round < 1) return;
   if (3 * s->count < job->max_new || 3 * s->count > 2 * job->max_new) return;
   log_warn("fault: die-in-lease %s sample %d has %d tokens", job->id, s->index, s->count);

@@ -83,7 +83,7 @@ static const struct completion_details *details_of(const struct generate_call *c
 
 static void write_choice(const struct generate_call *call, const struct choice *c, const struct choice_piece *piece,
                          struct json_writer *w) {
-  const struct job *job = c->sample->job;
+  const struct decode_job *job = c->sample->job;
   json_object_begin(w);
   json_kv_int(w, "index", c->index);
   json_key(w, "text");

@@ -68,7 +68,7 @@ static enum rc read_request(struct generate_params *p, struct generate_prompt *p
 
 /* --- answer --- */
 
-static void write_finish(const struct job *job, const struct sample *s, struct json_writer *w) {
+static void write_finish(const struct decode_job *job, const struct sample *s, struct json_writer *w) {
   json_key(w, "finish_reason");
   json_object_begin(w);
   json_kv_string(w, "type", finish_reason_name(s->finish));
@@ -105,7 +105,7 @@ static void write_spans(const struct sample *s, struct arena *arena, struct json
   json_array_end(w);
 }
 
-static void write_choice(const struct generate_call *call, const struct job *job, const struct sample *s,
+static void write_choice(const struct generate_call *call, const struct decode_job *job, const struct sample *s,
                          struct json_writer *w) {
   char hex[DIGEST_HEX_MAX];
   struct arena arena = ARENA_INIT;
@@ -131,7 +131,7 @@ static void write_choice(const struct generate_call *call, const struct job *job
 
 static enum rc write_answer(struct generate_call *call, struct choice_scratch *m, struct json_writer *w,
                             struct err *err) {
-  const struct job *job = call->jobs[0];
+  const struct decode_job *job = call->jobs[0];
   (void)m, (void)err;
   if (job->sample_count > 1) json_array_begin(w);
   for (int32_t i = 0; i < job->sample_count; i++) write_choice(call, job, &job->samples[i], w);

@@ -23,7 +23,7 @@ static enum rc check_ids(const char *field, const int32_t *ids, int32_t count, i
   return RC_OK;
 }
 
-static enum rc check_fits(const struct job_spec *spec, const struct model *m, const struct kv_cache *kv,
+static enum rc check_fits(const struct decode_job_spec *spec, const struct model *m, const struct kv_cache *kv,
                           struct err *err) {
   if (spec->prompt_count < 1 || spec->prompt_count > LIMIT_PROMPT_TOKENS)
     return err_set(err, RC_INVALID, "input_ids", "expected a prompt of 1 to %d tokens, got %d", LIMIT_PROMPT_TOKENS,
@@ -47,7 +47,7 @@ static enum rc check_fits(const struct job_spec *spec, const struct model *m, co
 
 /* --- creation --- */
 
-static enum rc make_samples(struct job *job, int32_t first, const struct kv_cache *kv, struct err *err) {
+static enum rc make_samples(struct decode_job *job, int32_t first, const struct kv_cache *kv, struct err *err) {
   for (int32_t i = 0; i < job->sample_count; i++) {
     struct sample *s = &job->samples[i];
     *s = (struct sample){.job = job, .index = first + i, .slot = -1};
@@ -68,8 +68,8 @@ static enum rc make_samples(struct job *job, int32_t first, const struct kv_cach
   return RC_OK;
 }
 
-enum rc job_create(struct job **out, const struct job_spec *spec, const struct model *m, const struct kv_cache *kv,
-                   struct err *err) {
+enum rc decode_job_create(struct decode_job **out, const struct decode_job_spec *spec, const struct model *m,
+                          const struct kv_cache *kv, struct err *err) {
   *out = NULL;
   enum rc rc = check_fits(spec, m, kv, err);
   if (rc == RC_OK) rc = check_ids("input_ids", spec->prompt, spec->prompt_count, m->config.vocabulary, err);
@@ -82,7 +82,7 @@ enum rc job_create(struct job **out, const struct job_spec *spec, const struct m
       spec->sample_first >= 1 << 24)
     return err_set(err, RC_INVALID, "n", "expected 1 to %d samples, got %d from %d", LIMIT_SAMPLES_PER_GROUP,
                    spec->sample_count, spec->sample_first);
-  struct job *job = calloc(1, sizeof *job);
+  struct decode_job *job = calloc(1, sizeof *job);
   if (!job) return err_set(err, RC_NO_MEMORY, NULL, "a job was refused its memory");
   job->kind = spec->kind;
   snprintf(job->id, sizeof job->id, "%s", spec->id);
@@ -106,14 +106,14 @@ enum rc job_create(struct job **out, const struct job_spec *spec, const struct m
     rc = make_samples(job, spec->sample_first, kv, err);
   }
   if (rc != RC_OK) {
-    job_free(job);
+    decode_job_free(job);
     return rc;
   }
   *out = job;
   return RC_OK;
 }
 
-void job_free(struct job *job) {
+void decode_job_free(struct decode_job *job) {
   if (!job) return;
   for (int32_t i = 0; i < job->sample_count; i++)
     free(job->samples[i].kv.pages); /* the pages themselves went back to the pool with kv_truncate */
@@ -125,7 +125,7 @@ void job_free(struct job *job) {
 
 /* A sample that had finished before its lease was handed back comes as a partial like any other; its last token
  * tells. */
-static void finish_if_ended(struct job *job, struct sample *s) {
+static void finish_if_ended(struct decode_job *job, struct sample *s) {
   if (s->count == 0) return;
   if (sample_stops_at(job, s->tokens[s->count - 1]))
     s->finish = FINISH_STOP;
@@ -137,7 +137,7 @@ static void finish_if_ended(struct job *job, struct sample *s) {
   job->done_count++;
 }
 
-static enum rc take_partial(struct job *job, const struct lease *lease, const struct partial_sample *p,
+static enum rc take_partial(struct decode_job *job, const struct lease *lease, const struct partial_sample *p,
                             const struct model *m, struct err *err) {
   const int64_t at = (int64_t)p->sample - lease->sample_first;
   if (at < 0 || at >= lease->sample_count || p->token_ids.count != p->logprobs.count ||
@@ -162,14 +162,14 @@ static enum rc take_partial(struct job *job, const struct lease *lease, const st
   return RC_OK;
 }
 
-enum rc job_of_lease(struct job **out, const struct lease *lease, const struct model *m, const struct kv_cache *kv,
-                     struct err *err) {
+enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, const struct model *m,
+                            const struct kv_cache *kv, struct err *err) {
   *out = NULL;
   if (lease->stop_token_ids.count > LIMIT_STOP_TOKENS || lease->prompt_ids.count > LIMIT_PROMPT_TOKENS)
     return err_set(err, RC_INVALID, NULL, "lease %s has %zu stop ids and %zu prompt ids; the limits are %d and %d",
                    lease->id, lease->stop_token_ids.count, lease->prompt_ids.count, LIMIT_STOP_TOKENS,
                    LIMIT_PROMPT_TOKENS);
-  const struct job_spec spec = {
+  const struct decode_job_spec spec = {
       .kind = JOB_OF_LEASE,
       .id = lease->id,
       .fence = lease->fence,
@@ -186,8 +186,8 @@ enum rc job_of_lease(struct job **out, const struct lease *lease, const struct m
       .sample_first = lease->sample_first,
       .sample_count = lease->sample_count,
   };
-  struct job *job;
-  enum rc rc = job_create(&job, &spec, m, kv, err);
+  struct decode_job *job;
+  enum rc rc = decode_job_create(&job, &spec, m, kv, err);
   if (rc != RC_OK) return rc;
   job->version_min = lease->version_min;
   job->version_max = lease->version_max;
@@ -195,7 +195,7 @@ enum rc job_of_lease(struct job **out, const struct lease *lease, const struct m
   for (size_t i = 0; i < lease->partial_count && rc == RC_OK; i++)
     rc = take_partial(job, lease, &lease->partials[i], m, err);
   if (rc != RC_OK) {
-    job_free(job);
+    decode_job_free(job);
     return rc;
   }
   *out = job;
@@ -204,7 +204,7 @@ enum rc job_of_lease(struct job **out, const struct lease *lease, const struct m
 
 /* --- reading --- */
 
-bool sample_stops_at(const struct job *job, int32_t token) {
+bool sample_stops_at(const struct decode_job *job, int32_t token) {
   for (int i = 0; i < job->stop_count; i++)
     if (job->stop[i] == token) return true;
   return false;
@@ -232,7 +232,8 @@ struct version_span *sample_spans(const struct sample *s, size_t *count, struct 
   return spans;
 }
 
-enum rc job_result(struct lease_result *out, const struct job *job, struct arena *arena, struct err *err) {
+enum rc decode_job_result(struct lease_result *out, const struct decode_job *job, struct arena *arena,
+                          struct err *err) {
   *out = (struct lease_result){
       .fence = job->fence, .loaded_digest = job->policy.digest, .handed_back = job->end == JOB_HANDED_BACK};
   if (out->handed_back)

@@ -3,7 +3,7 @@
  *
  * Life:  made by an HTTP thread or the lease puller, all its memory at once, so that the token loop allocates nothing
  *        -> engine_submit: owned by the engine's thread
- *        -> job->done: owned by whoever set the callback (poster, streamer or replier), who calls job_free.
+ *        -> job->done: owned by whoever set the callback (poster, streamer or replier), who calls decode_job_free.
  *
  * While the engine owns it one other thread, its follower, may read tokens as they come: the engine counts them up in
  * sample->shown after each is written, sets sample->over when no more will come, and wakes the follower once a step.
@@ -30,10 +30,10 @@ struct policy {
 
 enum sample_state { SAMPLE_WAITING, SAMPLE_RUNNING, SAMPLE_DONE };
 
-struct job;
+struct decode_job;
 
 struct sample {
-  struct job *job;
+  struct decode_job *job;
   int32_t index; /* within the group; the choice of a plain request */
   enum sample_state state;
   enum finish_reason finish; /* when done */
@@ -59,16 +59,16 @@ struct follower {
   void *context;
 };
 
-enum job_kind { JOB_OF_LEASE, JOB_OF_REQUEST };
-enum job_end {
+enum decode_job_kind { JOB_OF_LEASE, JOB_OF_REQUEST };
+enum decode_job_end {
   JOB_COMPLETE,    /* every sample finished */
   JOB_HANDED_BACK, /* draining, or the lease is not valid for the active weights: partial samples go back */
   JOB_DROPPED      /* cancelled: nobody wants it */
 };
 
-struct job {
+struct decode_job {
   struct arena arena; /* everything below lies in it, but the page lists */
-  enum job_kind kind;
+  enum decode_job_kind kind;
   char id[LIMIT_NAME_MAX];
   uint64_t fence; /* of a lease; else 0 */
   int32_t *prompt;
@@ -88,21 +88,21 @@ struct job {
   /* The engine's. */
   struct sample *leader; /* computes the prompt; NULL: nobody yet */
   bool prompt_ready;
-  enum job_end end;
+  enum decode_job_end end;
   struct policy policy; /* active when the job ended */
-  struct job *next_ended;
+  struct decode_job *next_ended;
 
   /* Called on the engine's thread; must not block. */
-  void (*sample_done)(struct job *job,
-                      void *context);           /* a sample finished, whatever else happens to the job; may be NULL */
-  void (*done)(struct job *job, void *context); /* the job is the callee's again */
+  void (*sample_done)(struct decode_job *job,
+                      void *context); /* a sample finished, whatever else happens to the job; may be NULL */
+  void (*done)(struct decode_job *job, void *context); /* the job is the callee's again */
   void *context, *owner;
   /* Set by another thread when nobody waits for the job any more; the engine looks between two steps.  NULL: never. */
   const atomic_bool *abandoned;
 };
 
-struct job_spec {
-  enum job_kind kind;
+struct decode_job_spec {
+  enum decode_job_kind kind;
   const char *id;
   uint64_t fence;
   const int32_t *prompt;
@@ -118,21 +118,21 @@ struct job_spec {
 
 /* Checks against the model and the pool: prompt ids within the vocabulary, prompt + max_new within context and pages
  * (RC_INVALID, with the numbers). */
-enum rc job_create(struct job **out, const struct job_spec *spec, const struct model *m, const struct kv_cache *kv,
-                   struct err *err);
+enum rc decode_job_create(struct decode_job **out, const struct decode_job_spec *spec, const struct model *m,
+                          const struct kv_cache *kv, struct err *err);
 /* A lease, with the tokens that an earlier holder handed back. */
-enum rc job_of_lease(struct job **out, const struct lease *lease, const struct model *m, const struct kv_cache *kv,
-                     struct err *err);
+enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, const struct model *m,
+                            const struct kv_cache *kv, struct err *err);
 /* The samples' pages must have been given back. NULL is fine. */
-void job_free(struct job *job);
+void decode_job_free(struct decode_job *job);
 
-bool sample_stops_at(const struct job *job, int32_t token);
+bool sample_stops_at(const struct decode_job *job, int32_t token);
 /* Positions of a sample: prompt and tokens. */
 int32_t sample_length(const struct sample *s);
 int32_t sample_token_at(const struct sample *s, int32_t position);
 
 /* The result message of a lease's job; memory in the arena. */
-enum rc job_result(struct lease_result *out, const struct job *job, struct arena *arena, struct err *err);
+enum rc decode_job_result(struct lease_result *out, const struct decode_job *job, struct arena *arena, struct err *err);
 /* Version spans of a sample's tokens. NULL when memory is refused. */
 struct version_span *sample_spans(const struct sample *s, size_t *count, struct arena *arena);
 

@@ -25,7 +25,7 @@ enum message_kind { MESSAGE_SUBMIT, MESSAGE_CANCEL, MESSAGE_ACTIVATE, MESSAGE_RE
 
 struct message {
   enum message_kind kind;
-  struct job *job;
+  struct decode_job *job;
   struct weights *weights;
   struct policy policy;
   char id[LIMIT_NAME_MAX];
@@ -150,7 +150,7 @@ static enum rc post(struct engine *e, const struct message *m, struct err *err) 
   return err_set(err, rc, NULL, "the engine has stopped");
 }
 
-enum rc engine_submit(struct engine *e, struct job *job, struct err *err) {
+enum rc engine_submit(struct engine *e, struct decode_job *job, struct err *err) {
   return post(e, &(struct message){.kind = MESSAGE_SUBMIT, .job = job}, err);
 }
 
@@ -189,24 +189,24 @@ static void settle(struct engine *e) {
   if (e->told) e->told->wake(e->told->context);
   e->told = NULL;
   while (e->ended) {
-    struct job *job = e->ended;
+    struct decode_job *job = e->ended;
     e->ended = job->next_ended;
     job->done(job, job->context);
   }
 }
 
 /* Two runs may number different weights alike, so a lease of one version is held to its digest as well. */
-static bool lease_fits(const struct engine *e, const struct job *job) {
+static bool lease_fits(const struct engine *e, const struct decode_job *job) {
   if (job->kind != JOB_OF_LEASE || fault_takes_any_lease(e->options.fault)) return true;
   if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
   return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
 }
 
-static void take_job(struct engine *e, struct job *job) {
+static void take_job(struct engine *e, struct decode_job *job) {
   if (job->done_count == job->sample_count) { /* an earlier holder had finished all of them */
     for (int32_t i = 0; i < job->sample_count; i++)
       if (job->sample_done) job->sample_done(job, job->context);
-    job_ended(e, job, JOB_COMPLETE);
+    decode_job_ended(e, job, JOB_COMPLETE);
     return;
   }
   for (int32_t i = 0; i < job->done_count; i++)
@@ -224,7 +224,7 @@ static void take_job(struct engine *e, struct job *job) {
     else
       log_warn("%s goes back: it brings %d samples, and %d of at most %d are here", job->id, job->sample_count,
                e->live_count, e->options.samples_max);
-    job_break_off(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
+    decode_job_break_off(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
     return;
   }
   for (int32_t i = 0; i < job->sample_count; i++)
@@ -232,25 +232,26 @@ static void take_job(struct engine *e, struct job *job) {
 }
 
 /* Ends every live job for which `which` holds, e.g. those that the new policy voids. */
-static void end_jobs(struct engine *e, bool (*which)(const struct engine *, const struct job *, const struct message *),
-                     const struct message *m, enum job_end end) {
+static void end_jobs(struct engine *e,
+                     bool (*which)(const struct engine *, const struct decode_job *, const struct message *),
+                     const struct message *m, enum decode_job_end end) {
   for (int i = 0; i < e->live_count; i++)
-    if (e->live[i]->state != SAMPLE_DONE && which(e, e->live[i]->job, m)) job_break_off(e, e->live[i]->job, end);
+    if (e->live[i]->state != SAMPLE_DONE && which(e, e->live[i]->job, m)) decode_job_break_off(e, e->live[i]->job, end);
 }
 
-static bool is_void(const struct engine *e, const struct job *job, const struct message *m) {
+static bool is_void(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)m, !lease_fits(e, job);
 }
-static bool is_lease(const struct engine *e, const struct job *job, const struct message *m) {
+static bool is_lease(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)e, (void)m, job->kind == JOB_OF_LEASE;
 }
-static bool is_named(const struct engine *e, const struct job *job, const struct message *m) {
+static bool is_named(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)e, m->fence == job->fence && strcmp(job->id, m->id) == 0;
 }
-static bool is_abandoned(const struct engine *e, const struct job *job, const struct message *m) {
+static bool is_abandoned(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)e, (void)m, job->abandoned && atomic_load_explicit(job->abandoned, memory_order_relaxed);
 }
-static bool is_any(const struct engine *e, const struct job *job, const struct message *m) {
+static bool is_any(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)e, (void)job, (void)m, true;
 }
 
@@ -360,7 +361,7 @@ static void refuse_messages(struct engine *e) {
   void *item;
   while (queue_pop(e->inbox, &item, 0) == RC_OK) {
     struct message *m = item;
-    if (m->kind == MESSAGE_SUBMIT) job_break_off(e, m->job, JOB_DROPPED);
+    if (m->kind == MESSAGE_SUBMIT) decode_job_break_off(e, m->job, JOB_DROPPED);
     if (m->kind == MESSAGE_ACTIVATE) activate(e, m); /* so that no set of weights is lost */
     free(m);
     settle(e);

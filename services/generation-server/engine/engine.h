@@ -41,7 +41,7 @@ struct weights *engine_free(struct engine *e);
 bool engine_step(struct engine *e);
 
 /* The job is the engine's on RC_OK. RC_FULL, RC_UNAVAILABLE. */
-enum rc engine_submit(struct engine *e, struct job *job, struct err *err);
+enum rc engine_submit(struct engine *e, struct decode_job *job, struct err *err);
 /* Drops a lease's job if it is still there; requests are dropped by their `abandoned` mark. */
 enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence);
 /* The engine takes over the weights, which answer to `policy` (its digest was computed from them). */
@@ -57,6 +57,6 @@ void engine_read_counters(struct engine *e, struct engine_counters *out);
 /* RC_OK, or what the device that computes failed with (ops->status): then no job is taken any more and every job that
  * was here has gone back with the tokens from before.  Any thread. */
 enum rc engine_failure(struct engine *e, struct err *err);
-const struct kv_cache *engine_kv(const struct engine *e); /* for job_create: its constant sizes only */
+const struct kv_cache *engine_kv(const struct engine *e); /* for decode_job_create: its constant sizes only */
 
 #endif

@@ -39,7 +39,7 @@ struct engine {
   struct sched_item *items; /* [samples_max] */
   int *take;                /* [samples_max] rows of this step */
   int live_count;
-  struct job *ended;           /* their done is called once the step is over */
+  struct decode_job *ended;    /* their done is called once the step is over */
   const struct follower *told; /* to be woken then; all jobs of a server have the same */
   bool *slot_used;             /* [slots] */
   int slots_busy, leased_busy;

@@ -35,7 +35,7 @@ static void picture_all(struct engine *e) {
 
 /* The prompt's pages from a sample of the same group that still has them. */
 static void share_prompt(struct engine *e, struct sample *s) {
-  const struct job *job = s->job;
+  const struct decode_job *job = s->job;
   if (!job->prompt_ready || s->kv.length > 0) return;
   const int32_t shared = s->count > 0
                              ? job->prompt_count
@@ -95,7 +95,7 @@ static void add_rows(struct engine *e, struct sample *s, int32_t first, int32_t 
   }
 }
 
-static bool group_needs_first(const struct job *job) {
+static bool group_needs_first(const struct decode_job *job) {
   for (int32_t i = 0; i < job->sample_count; i++)
     if (job->samples[i].state != SAMPLE_DONE && job->samples[i].count == 0) return true;
   return false;
@@ -103,7 +103,7 @@ static bool group_needs_first(const struct job *job) {
 
 /* Rows [first, first + count) of s start at `row` of the step: which of them are drawn from? */
 static void add_picks(struct engine *e, struct sample *s, int row, int32_t first, int32_t count) {
-  const struct job *job = s->job;
+  const struct decode_job *job = s->job;
   const int32_t P = job->prompt_count, end = first + count;
   const bool leads = job->leader == s && !job->prompt_ready && end >= P;
   if (leads && group_needs_first(job))
@@ -138,7 +138,7 @@ static void keep_raw(struct engine *e, struct sample *s, const float *logits) {
 }
 
 static void take_token(struct engine *e, struct sample *s, const struct draw *d) {
-  struct job *job = s->job;
+  struct decode_job *job = s->job;
   s->tokens[s->count] = d->token;
   s->logprobs[s->count] = d->logprob;
   s->versions[s->count] = e->policy.version;
@@ -186,7 +186,7 @@ static void add_draw(struct engine *e, struct sample *s, int row) {
 }
 
 /* All samples of the leader's group without a token draw their first one. */
-static void add_group(struct engine *e, struct job *job, int row) {
+static void add_group(struct engine *e, struct decode_job *job, int row) {
   for (int32_t i = 0; i < job->sample_count; i++)
     if (job->samples[i].state != SAMPLE_DONE && job->samples[i].count == 0) add_draw(e, &job->samples[i], row);
 }
@@ -212,7 +212,7 @@ static void draw_all(struct engine *e, const void *hidden) {
 static void share_prompts(struct engine *e) {
   for (int i = 0; i < e->live_count; i++) {
     struct sample *leader = e->live[i];
-    struct job *job = leader->job;
+    struct decode_job *job = leader->job;
     if (job->leader != leader || job->prompt_ready || leader->kv.length < job->prompt_count) continue;
     job->prompt_ready = true;
     for (int32_t k = 0; k < job->sample_count; k++) {

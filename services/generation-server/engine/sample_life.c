@@ -1,6 +1,6 @@
 /* A sample's way through the engine: into a slot, out of it, and to its end, with which its job may end.
  *
- *   WAITING --sample_enter_slot--> RUNNING --sample_finish, job_break_off--> DONE
+ *   WAITING --sample_enter_slot--> RUNNING --sample_finish, decode_job_break_off--> DONE
  *      ^                              |
  *      +-------- sample_evict --------+
  *
@@ -46,7 +46,7 @@ void sample_evict(struct engine *e, struct sample *s) {
 
 /* --- endings --- */
 
-void job_ended(struct engine *e, struct job *job, enum job_end end) {
+void decode_job_ended(struct engine *e, struct decode_job *job, enum decode_job_end end) {
   job->end = end;
   job->policy = e->policy;
   job->next_ended = e->ended;
@@ -60,7 +60,7 @@ void sample_show(struct engine *e, struct sample *s) {
 }
 
 void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish) {
-  struct job *job = s->job;
+  struct decode_job *job = s->job;
   assert(s->state != SAMPLE_DONE);
   sample_evict(e, s);
   s->state = SAMPLE_DONE;
@@ -68,10 +68,10 @@ void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish
   s->digest = e->policy.digest;
   sample_show(e, s);
   if (job->sample_done) job->sample_done(job, job->context);
-  if (++job->done_count == job->sample_count) job_ended(e, job, JOB_COMPLETE);
+  if (++job->done_count == job->sample_count) decode_job_ended(e, job, JOB_COMPLETE);
 }
 
-void job_break_off(struct engine *e, struct job *job, enum job_end end) {
+void decode_job_break_off(struct engine *e, struct decode_job *job, enum decode_job_end end) {
   for (int32_t i = 0; i < job->sample_count; i++) {
     struct sample *s = &job->samples[i];
     if (s->state == SAMPLE_DONE) continue;
@@ -83,5 +83,5 @@ void job_break_off(struct engine *e, struct job *job, enum job_end end) {
     job->done_count++;
     if (job->sample_done) job->sample_done(job, job->context);
   }
-  job_ended(e, job, end);
+  decode_job_ended(e, job, end);
 }

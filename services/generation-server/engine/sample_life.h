@@ -16,8 +16,8 @@ void sample_show(struct engine *e, struct sample *s);
 void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish);
 
 /* Ends a job before its samples are finished: those get FINISH_ABORT and keep their tokens. */
-void job_break_off(struct engine *e, struct job *job, enum job_end end);
+void decode_job_break_off(struct engine *e, struct decode_job *job, enum decode_job_end end);
 /* The job's done callback runs once the step is over. */
-void job_ended(struct engine *e, struct job *job, enum job_end end);
+void decode_job_ended(struct engine *e, struct decode_job *job, enum decode_job_end end);
 
 #endif

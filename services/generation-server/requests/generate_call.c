@@ -40,8 +40,8 @@ static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *
   return count;
 }
 
-static enum rc make_job(struct job **out, const struct generate_call *call, const struct generate_params *p, size_t at,
-                        uint64_t seed, struct err *err) {
+static enum rc make_job(struct decode_job **out, const struct generate_call *call, const struct generate_params *p,
+                        size_t at, uint64_t seed, struct err *err) {
   const struct loaded_model *loaded = call->loaded;
   const struct generate_prompt *prompt = &p->prompts[at];
   struct token_ids encoded = {0};
@@ -49,22 +49,22 @@ static enum rc make_job(struct job **out, const struct generate_call *call, cons
   const int stop_count = stop_ids_of(stop, p, loaded);
   enum rc rc = encode_prompt(prompt, loaded, &encoded, err);
   if (rc == RC_OK) {
-    const struct job_spec spec = {.kind = JOB_OF_REQUEST,
-                                  .id = call->id,
-                                  .prompt = prompt->text ? encoded.items : prompt->ids.items,
-                                  .prompt_count = (int32_t)(prompt->text ? encoded.count : prompt->ids.count),
-                                  .max_new = p->max_new_tokens,
-                                  .sampling = {.temperature = (float)p->temperature,
-                                               .top_k = p->top_k > 0 ? p->top_k : 0,
-                                               .top_p = (float)p->top_p,
-                                               .min_p = (float)p->min_p},
-                                  .stop = stop,
-                                  .stop_count = stop_count,
-                                  .key = {.seed = seed, .purpose = RNG_REQUEST, .group = (uint32_t)at},
-                                  .sample_count = p->n,
-                                  .raw_logprobs = p->raw_logprobs,
-                                  .top_count = p->top_logprobs};
-    rc = job_create(out, &spec, loaded->model, engine_kv(loaded->engine), err);
+    const struct decode_job_spec spec = {.kind = JOB_OF_REQUEST,
+                                         .id = call->id,
+                                         .prompt = prompt->text ? encoded.items : prompt->ids.items,
+                                         .prompt_count = (int32_t)(prompt->text ? encoded.count : prompt->ids.count),
+                                         .max_new = p->max_new_tokens,
+                                         .sampling = {.temperature = (float)p->temperature,
+                                                      .top_k = p->top_k > 0 ? p->top_k : 0,
+                                                      .top_p = (float)p->top_p,
+                                                      .min_p = (float)p->min_p},
+                                         .stop = stop,
+                                         .stop_count = stop_count,
+                                         .key = {.seed = seed, .purpose = RNG_REQUEST, .group = (uint32_t)at},
+                                         .sample_count = p->n,
+                                         .raw_logprobs = p->raw_logprobs,
+                                         .top_count = p->top_logprobs};
+    rc = decode_job_create(out, &spec, loaded->model, engine_kv(loaded->engine), err);
   }
   token_ids_free(&encoded);
   return rc;
@@ -88,7 +88,7 @@ static enum rc echo_of(const char **text, size_t *len, const struct generate_pro
 }
 
 /* What a job takes of the budget.  Alternatives of a token take half as much as a position each. */
-static int64_t positions_of(const struct job *job) {
+static int64_t positions_of(const struct decode_job *job) {
   return job->sample_count * (job->prompt_count + job->max_new * (1 + (int64_t)job->top_count / 2));
 }
 
@@ -96,7 +96,7 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
                           struct err *err) {
   const char *echo = "";
   size_t echo_len = 0;
-  struct job *job = NULL;
+  struct decode_job *job = NULL;
   enum rc rc = make_job(&job, call, p, at, seed, err);
   if (rc != RC_OK) return rc;
   call->jobs[call->job_count++] = job;
@@ -116,7 +116,7 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
 }
 
 static void free_jobs(struct generate_call *call) {
-  for (int i = 0; i < call->job_count; i++) job_free(call->jobs[i]);
+  for (int i = 0; i < call->job_count; i++) decode_job_free(call->jobs[i]);
   call->job_count = 0;
 }
 
@@ -132,7 +132,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
     return err_set(err, RC_UNSUPPORTED, "stop", "this model came without a tokenizer.json: expected stop token ids");
   enum rc rc = admission_check(a, err);
   if (rc != RC_OK) return rc;
-  struct job **jobs = arena_alloc(arena, p->prompt_count, sizeof *jobs);
+  struct decode_job **jobs = arena_alloc(arena, p->prompt_count, sizeof *jobs);
   struct choice *choice = arena_alloc(arena, choices, sizeof *choice);
   if (!call || !jobs || !choice)
     return err_set(err, RC_NO_MEMORY, NULL, "a request for %zu samples was refused its memory", choices);

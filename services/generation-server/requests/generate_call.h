@@ -58,7 +58,7 @@ struct generate_call {
   int64_t created_ms;
   bool stream, followed, tells_tokens;
   struct stop_texts stops;
-  struct job **jobs;
+  struct decode_job **jobs;
   struct choice *choices; /* [job_count, n] */
   int job_count, choice_count;
   int samples; /* what it takes of the server's budget, given back before the reply */

@@ -32,7 +32,7 @@ static void give_up_shares(struct generate_call *call, int count) {
 }
 
 /* On the engine's thread. */
-static void on_done(struct job *job, void *context) {
+static void on_done(struct decode_job *job, void *context) {
   (void)job;
   give_up_shares(context, 1);
 }
@@ -47,7 +47,7 @@ static void on_cancelled(struct http_request *r, enum http_cancel why, void *con
 static void tie_jobs(struct requests *q, struct generate_call *call) {
   call->requests = q;
   for (int i = 0; i < call->job_count; i++) {
-    struct job *job = call->jobs[i];
+    struct decode_job *job = call->jobs[i];
     job->context = call;
     job->done = on_done;
     job->abandoned = &call->abandoned;

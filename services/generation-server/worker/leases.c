@@ -41,7 +41,7 @@ struct held {
   struct held *next;
   char id[LIMIT_NAME_MAX], worker_id[LIMIT_NAME_MAX];
   uint64_t epoch, fence;
-  struct job *job; /* while posting; NULL: it could not be taken, and goes back as it came */
+  struct decode_job *job; /* while posting; NULL: it could not be taken, and goes back as it came */
   bool lost;
 
   /* Of a lease that could not be taken. */
@@ -121,7 +121,7 @@ static void lose(struct leases *l, struct held *h) {
 
 /* --- the engine's callbacks --- */
 
-static void on_sample_done(struct job *job, void *context) {
+static void on_sample_done(struct decode_job *job, void *context) {
   struct leases *l = context;
   (void)job;
   pthread_mutex_lock(&l->mutex);
@@ -130,7 +130,7 @@ static void on_sample_done(struct job *job, void *context) {
   pthread_mutex_unlock(&l->mutex);
 }
 
-static void on_done(struct job *job, void *context) {
+static void on_done(struct decode_job *job, void *context) {
   struct leases *l = context;
   struct held *h = job->owner;
   pthread_mutex_lock(&l->mutex);
@@ -143,7 +143,7 @@ static void on_done(struct job *job, void *context) {
   if (post) log_warn("lease %s is dropped: its result found no place in the queue", h->id);
   forget(l, h);
   pthread_mutex_unlock(&l->mutex);
-  job_free(job);
+  decode_job_free(job);
 }
 
 /* --- the puller --- */
@@ -175,8 +175,8 @@ static void give_back(struct leases *l, struct held *h, const struct err *why) {
 /* False when it goes back. */
 static bool take_lease(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
   struct err err;
-  struct job *job = NULL;
-  enum rc rc = job_of_lease(&job, lease, l->model, engine_kv(l->engine), &err);
+  struct decode_job *job = NULL;
+  enum rc rc = decode_job_of_lease(&job, lease, l->model, engine_kv(l->engine), &err);
   pthread_mutex_lock(&l->mutex);
   struct held *h = hold(l, lease, worker_id, epoch);
   if (h && rc == RC_OK) {
@@ -192,7 +192,7 @@ static bool take_lease(struct leases *l, const struct lease *lease, const char *
   }
   if (h && rc != RC_OK) give_back(l, h, &err);
   pthread_mutex_unlock(&l->mutex);
-  job_free(job);
+  decode_job_free(job);
   return h && rc == RC_OK;
 }
 
@@ -297,7 +297,7 @@ static void post(struct leases *l, struct http_client *http, struct held *h) {
   struct arena arena = ARENA_INIT;
   struct err err;
   struct lease_result result;
-  enum rc rc = h->job ? job_result(&result, h->job, &arena, &err) : nothing_done(&result, h, &arena, &err);
+  enum rc rc = h->job ? decode_job_result(&result, h->job, &arena, &err) : nothing_done(&result, h, &arena, &err);
   result.worker_id = h->worker_id;
   result.epoch = h->epoch;
   int64_t wait_ms = BACKOFF_MIN_MS;
@@ -339,11 +339,11 @@ static void *poster_main(void *argument) {
     if (rc != RC_OK) return NULL; /* closed and empty */
     struct held *h = item;
     post(l, p.http, h);
-    struct job *job = h->job;
+    struct decode_job *job = h->job;
     pthread_mutex_lock(&l->mutex);
     forget(l, h);
     pthread_mutex_unlock(&l->mutex);
-    job_free(job);
+    decode_job_free(job);
   }
 }
 

@@ -48,7 +48,7 @@ struct rig {
 /* What is left of a job after it ended. */
 struct outcome {
   bool ended;
-  enum job_end end;
+  enum decode_job_end end;
   struct policy policy;
   int samples;
   struct {
@@ -111,7 +111,7 @@ static inline void rig_close(struct rig *r) {
   pool_destroy(r->pool);
 }
 
-static inline void keep_outcome(struct job *job, void *context) {
+static inline void keep_outcome(struct decode_job *job, void *context) {
   struct outcome *o = context;
   assert_false(o->ended);
   o->ended = true;
@@ -129,35 +129,35 @@ static inline void keep_outcome(struct job *job, void *context) {
     memcpy(o->sample[i].logprobs, s->logprobs, (size_t)s->count * sizeof *s->logprobs);
     memcpy(o->sample[i].versions, s->versions, (size_t)s->count * sizeof *s->versions);
   }
-  job_free(job);
+  decode_job_free(job);
 }
 
 /* For jobs of more samples than an outcome holds. */
-static inline void note_end(struct job *job, void *context) {
+static inline void note_end(struct decode_job *job, void *context) {
   struct outcome *o = context;
   o->ended = true;
   o->end = job->end;
-  job_free(job);
+  decode_job_free(job);
 }
 
 /* A prompt of `length` ids that depends on `salt`. */
-static inline struct job_spec spec_of(int32_t *prompt, int length, int salt, int samples, int max_new) {
+static inline struct decode_job_spec spec_of(int32_t *prompt, int length, int salt, int samples, int max_new) {
   for (int i = 0; i < length; i++) prompt[i] = (int32_t)((i * 17 + salt * 29 + i * i % 7) % 61);
-  return (struct job_spec){.kind = JOB_OF_REQUEST,
-                           .id = "gen",
-                           .prompt = prompt,
-                           .prompt_count = length,
-                           .max_new = max_new,
-                           .sampling = {.temperature = 1, .top_p = 1},
-                           .key = {.seed = 42, .purpose = RNG_REQUEST, .group = (uint32_t)salt},
-                           .sample_count = samples};
+  return (struct decode_job_spec){.kind = JOB_OF_REQUEST,
+                                  .id = "gen",
+                                  .prompt = prompt,
+                                  .prompt_count = length,
+                                  .max_new = max_new,
+                                  .sampling = {.temperature = 1, .top_p = 1},
+                                  .key = {.seed = 42, .purpose = RNG_REQUEST, .group = (uint32_t)salt},
+                                  .sample_count = samples};
 }
 
-static inline struct job *submit(struct rig *r, const struct job_spec *spec, struct outcome *o) {
+static inline struct decode_job *submit(struct rig *r, const struct decode_job_spec *spec, struct outcome *o) {
   struct err err = {0};
-  struct job *job;
+  struct decode_job *job;
   memset(o, 0, sizeof *o);
-  if (job_create(&job, spec, r->model, engine_kv(r->engine), &err) != RC_OK) fail_msg("%s", err.message);
+  if (decode_job_create(&job, spec, r->model, engine_kv(r->engine), &err) != RC_OK) fail_msg("%s", err.message);
   job->context = o;
   job->done = keep_outcome;
   assert_int_equal(engine_submit(r->engine, job, &err), RC_OK);

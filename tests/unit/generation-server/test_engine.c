@@ -12,7 +12,7 @@ static int64_t run_load(struct outcome *outcomes, int slots, int pages, int page
   int32_t prompt[LIMIT_SLOTS];
   rig_open(&rig, slots, pages, page_tokens, chunk);
   for (int j = 0; j < JOBS; j++) {
-    const struct job_spec spec = spec_of(prompt, PROMPTS[j], j, SAMPLES, MAX_NEW);
+    const struct decode_job_spec spec = spec_of(prompt, PROMPTS[j], j, SAMPLES, MAX_NEW);
     submit(&rig, &spec, &outcomes[j]);
   }
   run_until_idle(&rig);
@@ -67,7 +67,7 @@ static void forks_equal_separate_samples(void **state) {
   int32_t prompt[64];
   for (int length = 15; length <= 33; length += 9) {
     rig_open(&rig, 8, 64, 16, 20);
-    struct job_spec spec = spec_of(prompt, length, 7, SAMPLES, MAX_NEW);
+    struct decode_job_spec spec = spec_of(prompt, length, 7, SAMPLES, MAX_NEW);
     submit(&rig, &spec, &group);
     run_until_idle(&rig);
     for (int i = 0; i < SAMPLES; i++) {
@@ -97,7 +97,7 @@ static void a_group_computes_its_prompt_once(void **state) {
   int32_t prompt[64];
   struct engine_counters n;
   rig_open(&rig, 8, 64, 16, 256);
-  const struct job_spec spec = spec_of(prompt, 50, 1, 8, 2);
+  const struct decode_job_spec spec = spec_of(prompt, 50, 1, 8, 2);
   submit(&rig, &spec, &o);
   run_until_idle(&rig);
   engine_read_counters(rig.engine, &n);
@@ -111,7 +111,7 @@ static void stop_tokens_end_a_sample(void **state) {
   struct rig rig;
   int32_t prompt[8];
   rig_open(&rig, 4, 64, 16, 64);
-  struct job_spec spec = spec_of(prompt, 8, 3, 2, MAX_NEW);
+  struct decode_job_spec spec = spec_of(prompt, 8, 3, 2, MAX_NEW);
   submit(&rig, &spec, &full);
   run_until_idle(&rig);
   const int32_t stop = full.sample[0].tokens[5];
@@ -133,7 +133,7 @@ static void greedy_takes_the_likeliest_and_ignores_the_seed(void **state) {
   struct rig rig;
   int32_t prompt[8];
   rig_open(&rig, 4, 64, 16, 64);
-  struct job_spec spec = spec_of(prompt, 8, 3, 1, MAX_NEW);
+  struct decode_job_spec spec = spec_of(prompt, 8, 3, 1, MAX_NEW);
   spec.sampling.temperature = 0;
   submit(&rig, &spec, &a);
   spec.key.seed = 43;
@@ -146,7 +146,7 @@ static void greedy_takes_the_likeliest_and_ignores_the_seed(void **state) {
 /* --- leases --- */
 
 static struct lease lease_of(const struct rig *r, int32_t *prompt, int samples) {
-  const struct job_spec spec = spec_of(prompt, 20, 9, samples, MAX_NEW);
+  const struct decode_job_spec spec = spec_of(prompt, 20, 9, samples, MAX_NEW);
   return (struct lease){.id = "r1.0.9.0-3",
                         .fence = 5,
                         .run = "r1",
@@ -166,9 +166,9 @@ static struct lease lease_of(const struct rig *r, int32_t *prompt, int samples) 
 
 static void submit_lease(struct rig *r, const struct lease *lease, struct outcome *o) {
   struct err err = {0};
-  struct job *job;
+  struct decode_job *job;
   memset(o, 0, sizeof *o);
-  if (job_of_lease(&job, lease, r->model, engine_kv(r->engine), &err) != RC_OK) fail_msg("%s", err.message);
+  if (decode_job_of_lease(&job, lease, r->model, engine_kv(r->engine), &err) != RC_OK) fail_msg("%s", err.message);
   job->context = o;
   job->done = keep_outcome;
   assert_int_equal(engine_submit(r->engine, job, &err), RC_OK);
@@ -236,7 +236,7 @@ static void lying_partials_are_refused(void **state) {
   (void)state;
   struct rig rig;
   struct err err;
-  struct job *job;
+  struct decode_job *job;
   int32_t prompt[32], ids[] = {1, 61};
   float logprobs[] = {-1, -1};
   rig_open(&rig, 8, 64, 16, 8);
@@ -244,19 +244,19 @@ static void lying_partials_are_refused(void **state) {
   struct partial_sample partials[2] = {{.sample = 2, .token_ids = {ids, 1}, .logprobs = {logprobs, 1}}};
   lease.partials = partials;
   lease.partial_count = 1;
-  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
                    RC_INVALID); /* not one of the lease's */
   partials[0].sample = 1;
   partials[0].token_ids.count = 2;
-  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
                    RC_INVALID); /* one log-probability too few */
   partials[0].logprobs.count = 2;
-  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
                    RC_INVALID); /* id outside the vocabulary */
   partials[0].token_ids.count = partials[0].logprobs.count = 1;
   partials[1] = partials[0];
   lease.partial_count = 2;
-  assert_int_equal(job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err), RC_INVALID); /* twice */
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err), RC_INVALID); /* twice */
   rig_close(&rig);
 }
 
@@ -288,7 +288,7 @@ static void activation_voids_leases_and_lets_requests_run_through(void **state) 
   struct rig rig;
   int32_t prompt[32], plain_prompt[32];
   rig_open(&rig, 16, 64, 16, 64);
-  const struct job_spec spec = spec_of(plain_prompt, 12, 2, 2, MAX_NEW);
+  const struct decode_job_spec spec = spec_of(plain_prompt, 12, 2, 2, MAX_NEW);
   submit(&rig, &spec, &old_only);
   run_until_idle(&rig);
   struct lease lease = lease_of(&rig, prompt, 2);
@@ -369,7 +369,7 @@ static void abandoned_requests_are_dropped_whenever_they_are_marked(void **state
   struct rig rig;
   int32_t prompt[32];
   rig_open(&rig, 2, 64, 16, 8);
-  const struct job_spec spec = spec_of(prompt, 12, 1, 3, MAX_NEW);
+  const struct decode_job_spec spec = spec_of(prompt, 12, 1, 3, MAX_NEW);
   submit(&rig, &spec, &early)->abandoned = &gone_early;
   submit(&rig, &spec, &late)->abandoned = &gone_late;
   for (int i = 0; i < 5; i++) engine_step(rig.engine);
@@ -413,24 +413,25 @@ static void what_can_never_fit_is_refused_with_numbers(void **state) {
   (void)state;
   struct rig rig;
   struct err err;
-  struct job *job;
+  struct decode_job *job;
   int32_t prompt[200];
   rig_open(&rig, 2, 4, 16, 8);
-  struct job_spec spec = spec_of(prompt, 40, 1, 1, 24);
-  assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK); /* 64 positions, 4 pages */
-  job_free(job);
+  struct decode_job_spec spec = spec_of(prompt, 40, 1, 1, 24);
+  assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err),
+                   RC_OK); /* 64 positions, 4 pages */
+  decode_job_free(job);
   spec.max_new = 25;
-  assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_INVALID);
+  assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_INVALID);
   assert_non_null(strstr(err.message, "5 KV pages"));
   spec.max_new = 121;
-  assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_INVALID);
+  assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_INVALID);
   assert_non_null(strstr(err.message, "160"));
   prompt[3] = 61;
   spec.max_new = 2;
-  assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_INVALID);
+  assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_INVALID);
   assert_non_null(strstr(err.message, "61"));
   spec.prompt_count = 0;
-  assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_INVALID);
+  assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_INVALID);
   rig_close(&rig);
 }
 
@@ -441,17 +442,17 @@ static void stopping_ends_every_job(void **state) {
   struct err err;
   int32_t prompt[32];
   rig_open(&rig, 2, 64, 16, 8);
-  const struct job_spec spec = spec_of(prompt, 30, 1, 3, 100);
+  const struct decode_job_spec spec = spec_of(prompt, 30, 1, 3, 100);
   submit(&rig, &spec, &running);
   for (int i = 0; i < 8; i++) engine_step(rig.engine);
   submit(&rig, &spec, &unread);
   engine_stop(rig.engine);
   assert_int_equal(running.end, JOB_DROPPED);
   assert_int_equal(unread.end, JOB_DROPPED);
-  struct job *job;
-  assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
+  struct decode_job *job;
+  assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
   assert_int_equal(engine_submit(rig.engine, job, &err), RC_UNAVAILABLE);
-  job_free(job);
+  decode_job_free(job);
   rig_close(&rig);
 }
 
@@ -473,7 +474,7 @@ static void a_failed_device_ends_everything(void **state) {
   struct err err = {0};
   int32_t prompt[40];
   rig_open(&rig, 8, 100, 16, 64);
-  const struct job_spec spec = spec_of(prompt, 20, 1, 2, MAX_NEW);
+  const struct decode_job_spec spec = spec_of(prompt, 20, 1, 2, MAX_NEW);
   submit(&rig, &spec, &request);
   const struct lease lease = lease_of(&rig, prompt, 2);
   submit_lease(&rig, &lease, &leased);

@@ -20,11 +20,11 @@ static void run_lease(struct outcome *o, enum engine_fault fault, bool leased) {
   rig_weights(&rig, 0, 1, 3);
   rig_weights(&rig, 1, 2, 4);
   assert_int_equal(engine_activate(rig.engine, rig.weights[0], &rig.policy[0]), RC_OK);
-  struct job_spec spec = spec_of(prompt, 20, 9, 2, MAX_NEW);
-  struct job *job;
+  struct decode_job_spec spec = spec_of(prompt, 20, 9, 2, MAX_NEW);
+  struct decode_job *job;
   memset(o, 0, sizeof *o);
   spec.kind = leased ? JOB_OF_LEASE : JOB_OF_REQUEST;
-  assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
+  assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
   job->version_min = job->version_max = 3;
   job->weights_digest = rig.policy[0].digest;
   job->context = o;

@@ -13,8 +13,8 @@ static void tokens_are_shown_as_they_are_drawn(void **state) {
   int wakes = 0, shown_before = 0;
   const struct follower follower = {count_wakes, &wakes};
   rig_open(&rig, 8, 64, 16, 64);
-  const struct job_spec spec = spec_of(prompt, PROMPT, 1, 2, MAX_NEW);
-  struct job *job = submit(&rig, &spec, &o);
+  const struct decode_job_spec spec = spec_of(prompt, PROMPT, 1, 2, MAX_NEW);
+  struct decode_job *job = submit(&rig, &spec, &o);
   job->follower = &follower;
   for (int step = 1; step < MAX_NEW; step++) {
     assert_true(engine_step(rig.engine));
@@ -34,7 +34,7 @@ static void tokens_are_shown_as_they_are_drawn(void **state) {
 }
 
 /* What the follower sees once the job is over; the job is kept until the test has looked. */
-static void keep_job(struct job *job, void *context) { *(struct job **)context = job; }
+static void keep_job(struct decode_job *job, void *context) { *(struct decode_job **)context = job; }
 
 static void an_end_is_shown_whatever_its_reason(void **state) {
   (void)state;
@@ -45,10 +45,10 @@ static void an_end_is_shown_whatever_its_reason(void **state) {
   const struct follower follower = {count_wakes, &wakes};
   rig_open(&rig, 8, 64, 16, 64);
   for (int abandoned = 0; abandoned < 2; abandoned++) {
-    const struct job_spec spec = spec_of(prompt, PROMPT, 1, 2, 4);
+    const struct decode_job_spec spec = spec_of(prompt, PROMPT, 1, 2, 4);
     atomic_bool gone = false;
-    struct job *job, *ended = NULL;
-    assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
+    struct decode_job *job, *ended = NULL;
+    assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
     job->context = &ended;
     job->done = keep_job;
     job->follower = &follower;
@@ -66,7 +66,7 @@ static void an_end_is_shown_whatever_its_reason(void **state) {
       assert_int_equal(atomic_load(&job->samples[i].shown), abandoned ? 2 : 4);
       assert_int_equal(job->samples[i].finish, abandoned ? FINISH_ABORT : FINISH_LENGTH);
     }
-    job_free(job);
+    decode_job_free(job);
   }
   assert_pages_home(&rig);
   rig_close(&rig);
@@ -80,10 +80,10 @@ static void a_text_that_is_over_ends_its_sample_alone(void **state) {
   struct engine_counters before, after;
   int32_t prompt[PROMPT];
   rig_open(&rig, 8, 64, 16, 64);
-  const struct job_spec spec = spec_of(prompt, PROMPT, 4, 3, MAX_NEW);
+  const struct decode_job_spec spec = spec_of(prompt, PROMPT, 4, 3, MAX_NEW);
   submit(&rig, &spec, &whole);
   run_until_idle(&rig);
-  struct job *job = submit(&rig, &spec, &cut);
+  struct decode_job *job = submit(&rig, &spec, &cut);
   for (int i = 0; i < 6; i++) engine_step(rig.engine);
   atomic_store(&job->samples[1].text_over, true);
   engine_read_counters(rig.engine, &before);
@@ -115,14 +115,14 @@ static void raw_log_probabilities_are_kept_beside_the_tokens(void **state) {
   rig_open(&rig, 8, 64, 16, 64);
   for (int is_warm = 0; is_warm < 2; is_warm++) {
     struct outcome *plain = is_warm ? &warm : &greedy;
-    struct job_spec spec = spec_of(prompt, PROMPT, 2, 1, MAX_NEW);
+    struct decode_job_spec spec = spec_of(prompt, PROMPT, 2, 1, MAX_NEW);
     spec.sampling.temperature = is_warm ? 0.5f : 0;
     submit(&rig, &spec, plain);
     run_until_idle(&rig);
     spec.raw_logprobs = true;
     spec.top_count = TOP;
-    struct job *job, *ended = NULL;
-    assert_int_equal(job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
+    struct decode_job *job, *ended = NULL;
+    assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
     job->context = &ended;
     job->done = keep_job;
     assert_int_equal(engine_submit(rig.engine, job, &err), RC_OK);
@@ -141,7 +141,7 @@ static void raw_log_probabilities_are_kept_beside_the_tokens(void **state) {
     /* greedy already gives the raw one; at a temperature plain sampling gives another */
     const bool same = memcmp(s->logprobs, plain->sample[0].logprobs, MAX_NEW * sizeof(float)) == 0;
     assert_true(same != (is_warm == 1));
-    job_free(job);
+    decode_job_free(job);
   }
   rig_close(&rig);
 }

@@ -83,7 +83,7 @@ static void submit_mixture(struct rig *r, struct outcome *outcomes) {
   static const int32_t stop = 17;
   for (int j = 0; j < JOBS; j++) {
     int32_t prompt[64];
-    struct job_spec spec = spec_of(prompt, 5 + 7 * j, j, SAMPLES, MAX_NEW - 3 * j);
+    struct decode_job_spec spec = spec_of(prompt, 5 + 7 * j, j, SAMPLES, MAX_NEW - 3 * j);
     spec.sampling = kinds[j];
     spec.raw_logprobs = j % 2 == 1;
     spec.top_count = j == 3 ? 4 : 0;
@@ -147,7 +147,7 @@ static void test_more_samples_than_there_is_room_for(void **state) {
   struct rig rig;
   int32_t prompt[8];
   rig_open(&rig, 4, 64, 16, 64);
-  struct job_spec spec = spec_of(prompt, 8, 1, 8, 4);
+  struct decode_job_spec spec = spec_of(prompt, 8, 1, 8, 4);
   submit(&rig, &spec, &kept);
   spec.sample_count = RIG_SAMPLES_MAX - 7;
   submit(&rig, &spec, &refused)->done = note_end;
