@@ -1,4 +1,4 @@
-/* See fault.h.  An empty translation unit in normal builds. */
+/* Injects the faults of the exactness tests.  An empty translation unit in normal builds. */
 #include "services/generation-server/fault.h"
 
 #ifdef LEASEHOLD_FAULTS
@@ -40,8 +40,8 @@ static void die_in_lease(const struct sample *s) {
   kill(getpid(), SIGKILL);
 }
 
-/* The value of position 0, head 0, element 0 of layer 0 is one half of the first word of its page: which one depends on
- * the level (ops.h, struct kv_layer). */
+/* The value of position 0, head 0, element 0 of layer 0 is one half of the first word of its page; the instruction set
+ * decides which half (ops.h, struct kv_layer), so the bit is flipped in both. */
 static void flip_kv(struct fault_state *f, struct sample *const *live, int live_count, struct kv_cache *kv) {
   if (f->steps_left == 0 || (f->steps_left > 1 && --f->steps_left >= 1)) return;
   for (int i = 0; i < live_count; i++) {

@@ -1,10 +1,10 @@
-/* generation-server: samples from a policy.  Flags here; the parts are tied together in server.c.
+/* generation-server: samples from a policy.  Flags are read here; server.c ties the parts together.
  *
- * Compiled with LEASEHOLD_MPI it is generation-server-mpi: the same server, which mpirun has started with the trainer, so
- * that weights may come by broadcast.
+ * Compiled with LEASEHOLD_MPI it is generation-server-mpi: the same server, which mpirun has started with the trainer,
+ * so that weights may come by broadcast.
  *
- * Exit status: 0 after a drain (SIGTERM, SIGINT), 1 when it cannot start, or after a drain because its device failed:
- * whoever starts it anew gives it a fresh one. */
+ * Exit status: 0 after a drain (SIGTERM, SIGINT); 1 when it cannot start, or after a drain because its device failed: a
+ * supervisor that starts it anew gives it a fresh one. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"

@@ -1,12 +1,14 @@
 /* POST /v1/completions: the OpenAI shape over the same engine, whole or streamed.  Unknown keys are ignored, as clients
- * of that API expect; what would change the result and is not offered (penalties, biases, suffixes) is refused.  Of
- * vLLM's additions: top_k, min_p, ignore_eos, stop_token_ids, return_token_ids.
+ * of that API expect; fields that would change the result and are not offered (penalties, biases, suffixes) are
+ * refused.  Of vLLM's additions it takes top_k, min_p, ignore_eos, stop_token_ids, return_token_ids.
  *
  * Log-probabilities are the usual raw ones, before temperature and cuts.  Tokens are shown as their text; one that is
  * no text by itself (part of a character) as bytes:\xNN..., one without any as token_id:N.
  *
- * Only the shape is here: reading its fields (completion_request.c) and writing its answers.  The handler runs on an
- * HTTP thread, what writes on the replier's or the streamer's. */
+ * This file knows the shape only: it reads fields (with completion_request.c) and writes answers.  The handler runs on
+ * an HTTP thread, the writers on the replier's or the streamer's.
+ *
+ * Previous hop of a plain request: the HTTP layer.  Next: requests.c. */
 #include <string.h>
 
 #include "services/generation-server/requests/completion_request.h"
@@ -30,7 +32,8 @@ static void show_token(const struct generate_call *call, int32_t id, struct buf 
   buf_free(&bytes);
 }
 
-/* {text: log-probability} of the likeliest tokens and the chosen one; of those that look alike the likeliest. */
+/* {text: log-probability} of the likeliest tokens and the chosen one; of tokens with the same text only the likeliest
+ * is shown. */
 static void write_top(const struct generate_call *call, const struct sample *s, int32_t at, struct json_writer *w) {
   const int32_t k = s->job->top_count;
   struct buf shown[LIMIT_TOP_LOGPROBS + 1] = {0};
@@ -116,7 +119,7 @@ static void write_usage(const struct generate_call *call, struct json_writer *w)
   json_object_end(w);
 }
 
-/* What whole answers and events have in common; the array of choices is open afterwards. */
+/* The fields that whole answers and events share; the array of choices is open afterwards. */
 static void begin_completion(const struct generate_call *call, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "id", call->id);

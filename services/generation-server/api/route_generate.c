@@ -1,7 +1,8 @@
 /* POST /v1/generate: text or ids in, samples out, in the shape that SGLang's clients know; unknown keys are refused.
  *
- * Only the shape is here: reading its fields on an HTTP thread, writing its answer on the replier's.  What happens
- * between is generate_call.c's. */
+ * This file knows the shape only: it reads fields on an HTTP thread and writes answers on the replier's.
+ *
+ * Previous hop of a plain request: the HTTP layer.  Next: requests.c. */
 #include <string.h>
 
 #include "services/generation-server/api/handlers.h"
@@ -9,7 +10,7 @@
 
 enum { CHOICES_MAX = 256, TEXT_BYTES_MAX = 4 << 20 };
 
-/* What the answer wants to know beside the call. */
+/* What the answer depends on beside the call. */
 struct generate_details {
   bool return_logprob;
 };

@@ -1,8 +1,11 @@
-/* POST /v1/push-weights?run=&version=&epoch=: a version's safetensors bytes, staged beside the weights that decode;
- * X-Leasehold-Digest says what must come out.  With &token=&rank=&size=&bytes=&wait_ms= the bytes are no body, but come by
- * broadcast over the communicator of that token (broadcast_intake.h). 409 under a stale epoch or a superseded version, 422 when the file is
- * wrong or its digest differs, 503 while the model is unknown. The work is the stager's: the request is suspended,
- * its body is filled from in place. */
+/* POST /v1/push-weights?run=&version=&epoch=: takes a version's safetensors bytes, to be staged beside the weights that
+ * decode, and checks them against X-Leasehold-Digest.  With &token=&rank=&size=&bytes=&wait_ms= the request has no
+ * body: the bytes come by broadcast over the communicator of that token (broadcast_intake.h).
+ *
+ * 409 under a stale epoch or a superseded version, 422 when the file is wrong or its digest differs, 503 while the
+ * model is unknown.  The stager does the work: the request is suspended, the weights are filled from its body in place.
+ *
+ * Previous hop of a version: the trainer's publisher.  Next: staging.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,13 +14,13 @@
 
 enum { PUSH_DEADLINE_MS = 600000 };
 
-/* While the model is unknown any file is refused: the size of a JSON body is enough to say so. */
+/* While the model is unknown every file is refused, so the limit of a JSON body will do. */
 size_t push_weights_limit(void *context) {
   const struct loaded_model *loaded = atomic_load(&((struct server *)context)->admission.loaded);
   return loaded ? loaded->weights_file_max : LIMIT_BODY_BYTES;
 }
 
-/* The stager replies in any case; a body that nobody waits for any more is staged all the same. */
+/* The stager replies in any case; it stages a body even when its sender has hung up. */
 static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   (void)why;
   staging_push_abandoned(context, r);

@@ -1,8 +1,8 @@
-/* See server.h: ties the parts together.
+/* Ties the parts of the server together: starts them, passes on what one tells the other, drains and stops them.
  *
- * Order of starting: stager (and model, when a folder was named), HTTP, leases, heartbeat.  Of stopping: leases are
- * handed back, plain requests finish, HTTP closes, then the stager and the engine, heartbeat and leases, the streamer,
- * last the replier: whoever hands work on outlives nobody that it hands to. */
+ * Order of starting: replier and streamer, leases, stager (and model, when a folder was named), HTTP, heartbeat.  Of
+ * stopping: leases are handed back, plain requests finish, HTTP closes, then the stager and the engine stop, heartbeat
+ * and leases, the streamer, and last the replier.  Producers stop before their consumers. */
 #include "services/generation-server/api/server.h"
 
 #include <stdlib.h>
@@ -155,7 +155,7 @@ void server_stop(struct server *s) {
   admission_wait_empty(&s->admission, s->options.drain_ms);
   http_server_stop(s->http, HTTP_DRAIN_MS);
   atomic_store(&s->beat, NULL);
-  if (s->staging) staging_stop(s->staging); /* with it the engine: its jobs end, their callbacks run */
+  if (s->staging) staging_stop(s->staging); /* stops the engine too: its jobs end, their callbacks run */
   heartbeat_stop(s->heartbeat);
   leases_stop(s->leases);
   requests_stop(s->requests);

@@ -12,7 +12,7 @@ struct server;
 
 enum rc server_start(struct server **out, const struct server_options *options, struct err *err);
 int server_port(const struct server *s);
-/* RC_OK, or why the engine computes no more (engine_failure). */
+/* RC_OK, or why the engine has stopped computing (engine_failure). */
 enum rc server_failure(struct server *s, struct err *err);
 /* Hands leases back, lets plain requests finish up to drain_ms, stops everything and frees it. NULL is fine. */
 void server_stop(struct server *s);

@@ -1,5 +1,5 @@
 /* The parts of a running generation-server: the context of every route.  server.c makes and frees them, handlers only
- * use them; nobody else includes this but tests. */
+ * use them; no other file includes this but tests. */
 #ifndef LEASEHOLD_GENERATION_SERVER_API_SERVER_STATE_H
 #define LEASEHOLD_GENERATION_SERVER_API_SERVER_STATE_H
 
@@ -18,7 +18,7 @@ struct server {
   struct heartbeat *heartbeat;
   struct http_server *http;
   struct admission admission;
-  _Atomic(struct heartbeat *) beat; /* for callbacks that may come before server_start has returned */
+  _Atomic(struct heartbeat *) beat; /* the same, for callbacks that may come before server_start has returned */
   struct requests *requests;
 };
 

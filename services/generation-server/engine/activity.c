@@ -1,4 +1,4 @@
-/* See activity.h. */
+/* Records what the server does as intervals of one cause each, and merges short ones while they wait to be told. */
 #include "services/generation-server/engine/activity.h"
 
 #include <assert.h>
@@ -13,7 +13,7 @@
 
 static int64_t length(const struct interval *i) { return i->end_us - i->begin_us; }
 
-/* Moves items[j], of items[i]'s cause, to directly behind items[i]; what lay between follows.  No sum changes. */
+/* Moves items[j], of items[i]'s cause, to directly behind items[i]; the items between follow.  No sum changes. */
 static void gather(struct interval_log *log, size_t i, size_t j) {
   const int64_t moved = length(&log->items[j]);
   log->items[i].end_us += moved;
@@ -37,7 +37,7 @@ static size_t next_alike(const struct interval_log *log, size_t i) {
   return j;
 }
 
-/* What ends before told_us stays where it is.  False when nothing can be merged. */
+/* Items that end before told_us stay where they are.  False when nothing can be merged. */
 static bool merge_shortest(struct interval_log *log, int64_t told_us) {
   size_t best = log->count, best_to = 0;
   int64_t best_us = INT64_MAX;
@@ -121,9 +121,9 @@ void activity_free(struct activity *a) {
   free(a);
 }
 
-/* The interval in hand goes to the log as far as it goes.  Mutex held. */
+/* Logs the current interval up to now_us.  Mutex held. */
 static void cut(struct activity *a, int64_t now_us) {
-  if (now_us <= a->since_us) return; /* another thread read the clock first and came later */
+  if (now_us <= a->since_us) return; /* another thread read the clock later and came first */
   interval_log_add(&a->log, a->cause, a->since_us, now_us);
   a->sums_us[a->cause] += now_us - a->since_us;
   a->since_us = now_us;

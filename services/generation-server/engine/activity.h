@@ -1,17 +1,17 @@
-/* What this server does, and why it does not decode: the generation side of bubble accounting.
+/* The server's activity as intervals of one cause each: the generation side of bubble accounting.
  *
  *   engine (a step with a leased sample) --COMPUTING--+
  *   stager (a push or pull in hand)      --LOADING----+--> one cause at a time --> intervals --> heartbeat
  *   heartbeat (a run is active)          --ACTIVE-----+    compute | load | starved | idle, in this order
  *
- * Every moment has exactly one cause, so the sums by cause are the server's time: staging beside decoding is compute,
- * `load` is weights that nobody decodes beside.  Each flag has one setter, on any thread; the mutex is taken only when
- * a flag changes, and nothing allocates.
+ * Every moment has exactly one cause, so the sums by cause are the server's time: staging while samples are decoded is
+ * compute, staging while none are is `load`.  Each flag has one setter, on any thread; the mutex is taken only when a
+ * flag changes, and nothing allocates.
  *
  * Gaps below ACTIVITY_GAP_US are gathered behind the longer neighbour until they are worth showing, and when
  * ACTIVITY_KEPT intervals wait for the coordinator the shortest neighbours are merged: both move borders by a little,
- * and change no sum.  Wall-clock times, by the clock as it stood when the server started; a clock that is set by more than
- * ACTIVITY_CLOCK_SET_US is followed. */
+ * and change no sum.  Times are told by the wall clock as it stood when the server started; when that is set by more than
+ * ACTIVITY_CLOCK_SET_US they follow it. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVITY_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVITY_H
 
@@ -30,7 +30,7 @@ _Static_assert((int)ACTIVITY_KEPT <= (int)LIMIT_INTERVALS, "one heartbeat takes 
 struct interval_log {
   struct interval items[ACTIVITY_KEPT];
   size_t count;
-  int64_t told_us; /* what ends by then was told at least once: its borders stay where they are */
+  int64_t told_us; /* intervals that end by then were told at least once, so their borders stay */
 };
 /* begin_us is where the last one ended. */
 void interval_log_add(struct interval_log *log, enum interval_cause cause, int64_t begin_us, int64_t end_us);
@@ -51,10 +51,10 @@ void activity_set_at(struct activity *a, enum activity_flag flag, bool on, int64
 struct activity_report {
   struct interval items[ACTIVITY_KEPT]; /* wall clock */
   size_t count;
-  int64_t until_us; /* monotonic: what activity_told is given back */
+  int64_t until_us; /* monotonic: to be given to activity_told */
   int64_t sent_us;  /* wall clock */
 };
-/* What was not told yet, the interval in hand included as far as it goes.  now_us: monotonic. */
+/* The intervals that were not told yet, the current one up to now_us (monotonic). */
 void activity_take(struct activity *a, struct activity_report *out, int64_t now_us);
 /* The coordinator has it. */
 void activity_told(struct activity *a, int64_t until_us);

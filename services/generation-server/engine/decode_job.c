@@ -1,10 +1,9 @@
-/* Making, reading out and freeing jobs; see decode_job.h.  Nothing here knows the engine.
+/* Makes, reads out and frees decode jobs, and checks them before the engine sees them.  Nothing here knows the engine.
  *
- * Everything that comes from outside is checked here, before the engine sees it: ids against the vocabulary, lengths
- * against the context and the KV pool, an earlier holder's partial samples against their lease.  A job's memory is
- * one arena, sized by its worst case (every sample up to max_new tokens), so that the token loop allocates nothing.
- * No threads, no clock; called by HTTP threads, the puller, the posters, the streamer and the replier, each with its
- * own job.
+ * Input from outside is checked here: ids against the vocabulary, lengths against the context and the KV pool, an
+ * earlier holder's partial samples against their lease.  A job's memory is one arena, sized by its worst case (every
+ * sample up to max_new tokens), so that the token loop allocates nothing.  No threads, no clock; called by HTTP
+ * threads, the puller, the posters, the streamer and the replier, each with its own job.
  *
  * Previous hop of a rollout: leases.c, of a plain request: generate_call.c.  Next: engine.c. */
 #include "services/generation-server/engine/decode_job.h"
@@ -123,8 +122,8 @@ void decode_job_free(struct decode_job *job) {
 
 /* --- leases --- */
 
-/* A sample that had finished before its lease was handed back comes as a partial like any other; its last token
- * tells. */
+/* A sample that had finished before its lease was handed back comes as a partial like any other: its last token shows
+ * that it had. */
 static void finish_if_ended(struct decode_job *job, struct sample *s) {
   if (s->count == 0) return;
   if (sample_stops_at(job, s->tokens[s->count - 1]))
@@ -237,7 +236,7 @@ enum rc decode_job_result(struct lease_result *out, const struct decode_job *job
   *out = (struct lease_result){
       .fence = job->fence, .loaded_digest = job->policy.digest, .handed_back = job->end == JOB_HANDED_BACK};
   if (out->handed_back)
-    out->loaded_digest = job->weights_digest; /* what its tokens, if any, were drawn from: others may be active since */
+    out->loaded_digest = job->weights_digest; /* its tokens were drawn from these, whatever is active now */
   out->samples = arena_alloc(arena, (size_t)job->sample_count, sizeof *out->samples);
   if (!out->samples) goto refused;
   out->sample_count = (size_t)job->sample_count;

@@ -1,13 +1,13 @@
-/* A job: one prompt and the samples to be drawn from it.  A lease is a job (samples of one group), a plain
- * request is one for each of its prompts (n choices).
+/* A decode job: one prompt and the samples to be drawn from it.  A lease is one decode job (samples of one group), a
+ * plain request is one for each of its prompts (n choices).
  *
  * Life:  made by an HTTP thread or the lease puller, all its memory at once, so that the token loop allocates nothing
  *        -> engine_submit: owned by the engine's thread
- *        -> job->done: owned by whoever set the callback (poster, streamer or replier), who calls decode_job_free.
+ *        -> job->done: owned by the callee (poster, streamer or replier), who calls decode_job_free.
  *
  * While the engine owns it one other thread, its follower, may read tokens as they come: the engine counts them up in
  * sample->shown after each is written, sets sample->over when no more will come, and wakes the follower once a step.
- * Nothing is copied and nothing waits; a slow follower finds more tokens at once.
+ * Nothing is copied and neither waits for the other; a slow follower finds more tokens at once.
  *
  * The samples of a job share the prompt's pages: one of them, the leader, computes the prompt; at its last position
  * all are forked and each draws its first token from the same row of logits. */
@@ -47,13 +47,12 @@ struct sample {
   struct digest digest;      /* of the weights active when it ended */
   struct kv_sequence kv;     /* kv.length: positions computed (between steps) */
 
-  atomic_int shown; /* the arrays above are final up to here: a follower may read so far */
-  atomic_bool over; /* so are finish and digest */
-  atomic_bool
-      text_over; /* set by the follower: a stop text has come, the engine ends the sample before its next step */
+  atomic_int shown;      /* the arrays above are final up to here: a follower may read so far */
+  atomic_bool over;      /* so are finish and digest */
+  atomic_bool text_over; /* set by the follower: a stop text has come, so the engine ends the sample */
 };
 
-/* Who is woken after steps that gave tokens to its jobs; outlives the engine. */
+/* Is woken after each step that gave tokens to its jobs.  Outlives the engine. */
 struct follower {
   void (*wake)(void *context); /* on the engine's thread; must not block */
   void *context;
@@ -63,11 +62,11 @@ enum decode_job_kind { JOB_OF_LEASE, JOB_OF_REQUEST };
 enum decode_job_end {
   JOB_COMPLETE,    /* every sample finished */
   JOB_HANDED_BACK, /* draining, or the lease is not valid for the active weights: partial samples go back */
-  JOB_DROPPED      /* cancelled: nobody wants it */
+  JOB_DROPPED      /* cancelled: its result is not wanted */
 };
 
 struct decode_job {
-  struct arena arena; /* everything below lies in it, but the page lists */
+  struct arena arena; /* holds everything below but the page lists */
   enum decode_job_kind kind;
   char id[LIMIT_NAME_MAX];
   uint64_t fence; /* of a lease; else 0 */
@@ -81,23 +80,23 @@ struct decode_job {
   struct digest weights_digest;     /* a lease's */
   struct sample *samples;
   int32_t sample_count, done_count;
-  bool raw_logprobs;               /* of the distribution before temperature, whatever was sampled from */
+  bool raw_logprobs;               /* log-probabilities are those of the distribution before temperature and cuts */
   int32_t top_count;               /* likeliest tokens kept beside each one, raw too; 0: none */
-  const struct follower *follower; /* NULL: nobody reads before the end */
+  const struct follower *follower; /* NULL: tokens are read at the end only */
 
   /* The engine's. */
-  struct sample *leader; /* computes the prompt; NULL: nobody yet */
+  struct sample *leader; /* computes the prompt; NULL: none was chosen yet */
   bool prompt_ready;
   enum decode_job_end end;
   struct policy policy; /* active when the job ended */
   struct decode_job *next_ended;
 
   /* Called on the engine's thread; must not block. */
-  void (*sample_done)(struct decode_job *job,
-                      void *context); /* a sample finished, whatever else happens to the job; may be NULL */
-  void (*done)(struct decode_job *job, void *context); /* the job is the callee's again */
+  void (*sample_done)(struct decode_job *job, void *context); /* a sample has ended, in whichever way; may be NULL */
+  void (*done)(struct decode_job *job, void *context);        /* the job is the callee's again */
   void *context, *owner;
-  /* Set by another thread when nobody waits for the job any more; the engine looks between two steps.  NULL: never. */
+  /* Set by another thread when the job's result is not wanted any more; the engine looks between two steps.  NULL:
+   * never. */
   const atomic_bool *abandoned;
 };
 

@@ -1,11 +1,12 @@
-/* The engine's thread: messages, activation, the life of jobs.  The forward pass itself is in engine_step.c.
+/* Runs the engine's thread: takes messages, swaps weights, starts and ends jobs.  engine_step.c has the forward pass.
  *
  *   submit, cancel, activate, relabel, hand back --inbox--> handle --> live samples --> settle --> job->done
  *
- * Previous hop of a rollout: leases.c, of a plain request: generate_call.c.  Next: their done callbacks, which only queue.
+ * Live samples are kept in order of arrival.  The samples of a finished or dropped job leave the list between steps
+ * (settle), and then its done callback runs.
  *
- * Live samples are kept in order of arrival.  A finished or dropped job's samples leave the list between steps
- * (sweep), and then its done callback runs. */
+ * Previous hop of a rollout: leases.c, of a plain request: requests.c.  Next: their done callbacks, which only
+ * queue. */
 #include "services/generation-server/engine/engine.h"
 
 #include <assert.h>
@@ -172,14 +173,14 @@ enum rc engine_hand_back(struct engine *e) { return post(e, &(struct message){.k
 
 /* --- jobs --- */
 
-/* Samples whose text has met a stop text: whatever would come now is not asked for. */
+/* Ends samples whose text has met a stop text: further tokens are not wanted. */
 static void finish_texts(struct engine *e) {
   for (int i = 0; i < e->live_count; i++)
     if (e->live[i]->state != SAMPLE_DONE && atomic_load_explicit(&e->live[i]->text_over, memory_order_relaxed))
       sample_finish(e, e->live[i], FINISH_STOP);
 }
 
-/* After a step or messages: finished samples leave the list, followers hear of it, then ended jobs leave the engine
+/* After a step or a message: finished samples leave the list, the follower is woken, then ended jobs leave the engine
  * (done may free them). */
 static void settle(struct engine *e) {
   int kept = 0;
@@ -195,7 +196,7 @@ static void settle(struct engine *e) {
   }
 }
 
-/* Two runs may number different weights alike, so a lease of one version is held to its digest as well. */
+/* Two runs may give different weights the same number, so a lease of one version is checked against its digest too. */
 static bool lease_fits(const struct engine *e, const struct decode_job *job) {
   if (job->kind != JOB_OF_LEASE || fault_takes_any_lease(e->options.fault)) return true;
   if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
@@ -265,8 +266,8 @@ static void show_policy(struct engine *e, const struct policy *policy) {
   pthread_mutex_unlock(&e->mutex);
 }
 
-/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights.  Leases that do not are
- * offered back: the coordinator has voided them, or, if it has not, gives them to somebody else. */
+/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights.  Leases that are not
+ * valid under them go back: the coordinator has voided them, or else grants them to another server. */
 static void activate(struct engine *e, const struct message *m) {
   const int64_t begin_us = clock_monotonic_us();
   struct weights *previous = e->active;
@@ -293,7 +294,7 @@ static void handle(struct engine *e, const struct message *m) {
   }
 }
 
-/* All that wait; while nothing is decoded, for the first one a while. */
+/* Handles all messages that wait; waits up to wait_ms for the first one. */
 static bool take_messages(struct engine *e, int64_t wait_ms) {
   bool any = false;
   void *item;
@@ -314,7 +315,7 @@ static void show_state(struct engine *e) {
   atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
 }
 
-/* What was computed since the device failed is worth nothing; the tokens from before are. */
+/* Results since the device failed are worthless; tokens from before it are kept. */
 static void give_up(struct engine *e) {
   end_jobs(e, is_lease, NULL, JOB_HANDED_BACK);
   end_jobs(e, is_any, NULL, JOB_DROPPED);
@@ -356,7 +357,7 @@ enum rc engine_start(struct engine *e, struct err *err) {
   return RC_OK;
 }
 
-/* Messages that nobody will read any more. */
+/* Handles the messages that came too late for the thread, so that no job and no set of weights is lost. */
 static void refuse_messages(struct engine *e) {
   void *item;
   while (queue_pop(e->inbox, &item, 0) == RC_OK) {

@@ -32,7 +32,7 @@ struct engine_memory engine_memory(const struct engine_options *options);
 /* RC_NO_MEMORY says how much was needed. */
 enum rc engine_create(struct engine **out, const struct engine_options *options, struct err *err);
 enum rc engine_start(struct engine *e, struct err *err);
-/* Drops every job (their done is called), ends the thread. */
+/* Drops every job (done is called for each) and ends the thread. */
 void engine_stop(struct engine *e);
 /* Hands the active weights back to the caller. NULL is fine. */
 struct weights *engine_free(struct engine *e);
@@ -48,14 +48,14 @@ enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence);
 enum rc engine_activate(struct engine *e, struct weights *weights, const struct policy *policy);
 /* The active weights are this version too (the same digest, another run or a skipped step). */
 enum rc engine_relabel(struct engine *e, const struct policy *policy);
-/* All leases go back with what they have. */
+/* All leases go back with the tokens that they have. */
 enum rc engine_hand_back(struct engine *e);
 
 /* False before the first activation. */
 bool engine_policy(struct engine *e, struct policy *out);
 void engine_read_counters(struct engine *e, struct engine_counters *out);
-/* RC_OK, or what the device that computes failed with (ops->status): then no job is taken any more and every job that
- * was here has gone back with the tokens from before.  Any thread. */
+/* RC_OK, or the error of a device that failed (ops->status): from then on the engine takes no job, and every job that
+ * it had has gone back with its tokens from before.  Any thread. */
 enum rc engine_failure(struct engine *e, struct err *err);
 const struct kv_cache *engine_kv(const struct engine *e); /* for decode_job_create: its constant sizes only */
 

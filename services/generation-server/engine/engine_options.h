@@ -1,4 +1,4 @@
-/* What an engine is made with: how much it may hold at once, and who hears of its activations.  Declarations only. */
+/* The options of an engine: its sizes, and the callback for activations.  Declarations only. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_OPTIONS_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_OPTIONS_H
 
@@ -14,9 +14,9 @@ struct engine_options {
   int samples_max;           /* unfinished samples, running and waiting; a job that brings more goes back */
   int inbox_max;             /* messages waiting */
   enum engine_fault fault;
-  struct activity *activity; /* told when decoding of leased samples begins and ends; NULL: nobody asks */
-  /* On the engine's thread after the weights were swapped: the set that decoded before (NULL the first time) is the
-   * callee's. */
+  struct activity *activity; /* told when decoding of leased samples begins and ends; NULL: no record */
+  /* Called on the engine's thread after the weights were swapped; hands over the set that decoded before (NULL the
+   * first time). */
   void (*activated)(void *context, struct weights *previous, const struct policy *now);
   void *context;
 };

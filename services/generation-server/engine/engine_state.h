@@ -1,5 +1,5 @@
-/* The engine's memory, which engine.c (thread, messages), engine_step.c (one forward pass) and sample_life.c (slots,
- * pages, endings) work on.  Nobody else includes this.  Everything is the engine thread's, but for the fields that say
+/* The engine's memory, shared by engine.c (thread, messages), engine_step.c (one forward pass) and sample_life.c
+ * (slots, pages, endings); no other file includes it.  The engine's thread owns everything but the fields that say
  * otherwise. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
@@ -40,7 +40,7 @@ struct engine {
   int *take;                /* [samples_max] rows of this step */
   int live_count;
   struct decode_job *ended;    /* their done is called once the step is over */
-  const struct follower *told; /* to be woken then; all jobs of a server have the same */
+  const struct follower *told; /* is woken then; all jobs of a server have the same one */
   bool *slot_used;             /* [slots] */
   int slots_busy, leased_busy;
 
@@ -64,7 +64,7 @@ struct engine {
 
   bool failed; /* the device did */
 
-  pthread_mutex_t mutex; /* guards what follows, read by other threads */
+  pthread_mutex_t mutex; /* guards shown, shown_valid and failure, which other threads read */
   struct policy shown;
   bool shown_valid;
   struct err failure; /* rc RC_OK: none */

@@ -1,11 +1,11 @@
-/* One step: admit, gather rows (decode and prefill together), one forward pass, draw tokens.
+/* Computes one step: admits samples, gathers rows (decode and prefill together), runs one forward pass, draws tokens.
  *
  * Rows are gathered oldest sample first.  A sample that lacks pages takes those of the youngest holder; a preempted
  * sample keeps its tokens and computes prompt and tokens again later, to the same bits.  Since victims are younger
  * than the needy, none of them has rows in this step yet.
  *
  * Letters: P positions of a prompt, V vocabulary.
- * Previous hop: leases.c or generate_call.c (engine_submit).  Next hop: job->done (the poster, the streamer or the
+ * Previous hop: leases.c or requests.c (engine_submit).  Next hop: job->done (the poster, the streamer or the
  * replier). */
 #include "services/generation-server/engine/engine_step.h"
 
@@ -101,7 +101,7 @@ static bool group_needs_first(const struct decode_job *job) {
   return false;
 }
 
-/* Rows [first, first + count) of s start at `row` of the step: which of them are drawn from? */
+/* Rows [first, first + count) of s start at `row` of the step: notes those from whose logits a token is drawn. */
 static void add_picks(struct engine *e, struct sample *s, int row, int32_t first, int32_t count) {
   const struct decode_job *job = s->job;
   const int32_t P = job->prompt_count, end = first + count;
@@ -207,8 +207,8 @@ static void draw_all(struct engine *e, const void *hidden) {
   }
 }
 
-/* Leaders whose chunk reached the prompt's end give the prompt to the others; before anybody is drawn for, since a
- * finished leader gives up its pages. */
+/* Leaders whose chunk reached the prompt's end share its pages with the others.  This comes before any draw, since a
+ * leader that finishes gives up its pages. */
 static void share_prompts(struct engine *e) {
   for (int i = 0; i < e->live_count; i++) {
     struct sample *leader = e->live[i];

@@ -1,4 +1,4 @@
-/* See loaded_model.h: sizes first, then allocation, then the engine. */
+/* Opens a model: plans its memory first, then allocates, then makes the engine.  Reads a model's files, too. */
 #include "services/generation-server/engine/loaded_model.h"
 
 #include <stdlib.h>
@@ -50,7 +50,7 @@ void loaded_model_memory_plan(struct memory_plan *out, const struct model *m,
                               const struct loaded_model_options *options, int pages) {
   const struct engine_options o = engine_options_of(options, m, pages);
   const struct engine_memory engine = engine_memory(&o);
-  const size_t backend = m->ops->scratch_bytes + model_rope_bytes(m); /* the engine's; the stager has its like */
+  const size_t backend = m->ops->scratch_bytes + model_rope_bytes(m); /* the engine's; the stager has as much */
   const bool device = !m->ops->host_memory;
   *out = (struct memory_plan){0};
   memory_plan_add_where(out, "weights", weights_bytes(m, false), device);
@@ -61,7 +61,7 @@ void loaded_model_memory_plan(struct memory_plan *out, const struct model *m,
   if (device) memory_plan_add(out, "buffers between host and device", 2 * weights_host_bytes(m));
 }
 
-/* Sizes the KV pool, and holds everything against the room there is. */
+/* Sizes the KV pool and checks the whole plan against the memory that is there. */
 static enum rc plan_memory(int *pages, const struct loaded_model_options *o, const struct model *m, struct err *err) {
   struct memory_room room;
   struct memory_plan plan;

@@ -1,6 +1,6 @@
-/* The model side of the server, made once when the model's files are known: two thread pools, two tables of
- * operations, the model twice (one for the engine, one for the stager, since a table serves one thread at a time),
- * two sets of weights, the KV pool and the engine.
+/* The loaded model, made once when the model's files are known: two thread pools, two tables of operations, the model
+ * twice (one for the engine, one for the stager, since a table serves one thread at a time), two sets of weights, the
+ * KV pool and the engine.
  *
  * Everything big is allocated here, and refused with a message that says how much was needed. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_LOADED_MODEL_H
@@ -26,7 +26,7 @@ struct loaded_model {
   struct pool *pool, *stage_pool;
   struct ops *ops, *stage_ops;
   struct model *model, *stage_model;
-  struct weights *weights[2]; /* where they were made; who holds them now is staging.c's and the engine's business */
+  struct weights *weights[2]; /* both sets as made, to be freed; staging.c and the engine pass them to each other */
   struct engine *engine;
   size_t weights_file_max; /* bytes of a safetensors file of this model */
 };

@@ -1,4 +1,4 @@
-/* Slots, pages and endings of samples: what the engine and its step do to one.  On the engine's thread. */
+/* A sample's slot, pages and end, as the engine and its step change them.  On the engine's thread. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_SAMPLE_LIFE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_SAMPLE_LIFE_H
 

@@ -1,4 +1,5 @@
-/* See scheduler.h.  No clock, no pool, no state: everything is in the arguments. */
+/* Decides by age who enters a slot, how many rows each sample gets and who is preempted.  No clock, no pool, no state:
+ * everything is in the arguments. */
 #include "services/generation-server/engine/scheduler.h"
 
 #include <stdint.h>
@@ -15,7 +16,7 @@ int scheduler_admit(const struct sched_item *items, int count, int slots_free, i
   for (int i = 0; i < count; i++) {
     if (items[i].running || items[i].blocked) continue;
     const bool fits = promised + items[i].pages_needed + 1 <= pages_free;
-    return fits || running == 0 ? i : -1; /* nobody overtakes: a younger, smaller one would starve this one */
+    return fits || running == 0 ? i : -1; /* no overtaking: younger, smaller ones would starve this one */
   }
   return -1;
 }

@@ -1,4 +1,5 @@
-/* Lets plain requests in: checks that a model is there and ready, and keeps the budget of open samples and positions. */
+/* Lets plain requests in: checks that a model is there and ready, and keeps the budget of open samples and
+ * positions. */
 #include "services/generation-server/requests/admission.h"
 
 #include "common/base/clock.h"

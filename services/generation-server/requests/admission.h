@@ -1,10 +1,11 @@
 /* Admission of plain requests: the model they run on, whether more are let in, and how much the open ones hold.
  *
- *   server.c:  loaded (the model is known), draining
+ *   server.c:  sets `loaded` when the model is known, `draining` when it stops
  *   a request: admission_model --> admission_take --> admission_enter --> answered: admission_give_back, admission_leave
  *
- * Open requests are bounded by what they hold: samples that the scheduler walks over, positions that have memory.
- * Everything is atomic, so any thread may call anything at any time.  The server owns it; it outlives every request. */
+ * Open requests are bounded by their samples, which the scheduler walks over, and by their positions, which have
+ * memory. Everything is atomic, so any thread may call anything at any time.  The server owns it; it outlives every
+ * request. */
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_ADMISSION_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_ADMISSION_H
 

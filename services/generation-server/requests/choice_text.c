@@ -1,4 +1,5 @@
-/* See choice_text.h.  Places in the text are counted in bytes from the first byte of the prefix. */
+/* Scans a sample's tokens for stop texts and cuts its text into pieces of whole characters.  Places in the text are
+ * counted in bytes from the first byte of the prefix. */
 #include "services/generation-server/requests/choice_text.h"
 
 #include <assert.h>
@@ -53,8 +54,8 @@ enum finish_reason choice_finish(const struct choice *c) { return c->stopped ? F
 
 /* --- characters --- */
 
-/* Bytes of the well-formed UTF-8 sequence at s (Unicode, table 3-7), 0 when there is none and s[0] stands alone, -1
- * when more bytes must come to tell. */
+/* Bytes of the well-formed UTF-8 sequence at s (Unicode, table 3-7); 0: there is none, s[0] stands alone; -1: it takes
+ * more bytes to tell. */
 static int utf8_length(const unsigned char *s, size_t len) {
   unsigned char low = 0x80, high = 0xBF; /* of the second byte */
   int n;
@@ -89,7 +90,7 @@ static size_t char_length(const char *s, size_t len) {
 /* Bytes of s before a sequence at its end that may still become whole. */
 static size_t whole_length(const char *s, size_t len) {
   size_t at = len > UTF8_BYTES_MAX - 1 ? len - (UTF8_BYTES_MAX - 1) : 0;
-  for (; at < len; at++) /* only a lead byte gives -1, and what precedes it cannot reach over it */
+  for (; at < len; at++) /* only a lead byte gives -1, and no sequence before it reaches over it */
     if (utf8_length((const unsigned char *)s + at, len - at) < 0) return at;
   return len;
 }
@@ -105,22 +106,22 @@ bool choice_is_text(const char *bytes, size_t len) {
 
 /* --- telling --- */
 
-/* What comes next: what is left of the prefix, then tokens from c->told on. */
+/* The text that is told next: the rest of the prefix, then tokens from c->told on. */
 struct window {
-  size_t base;        /* place of its first byte: c->sent, or where the token begins that was told in part */
+  size_t base;        /* place of its first byte: c->sent, or the beginning of a token that was told in part */
   size_t skip;        /* bytes of it that were sent */
   const size_t *ends; /* [filled] places where its tokens end */
   int32_t filled;
 };
 
-/* Always enough for one whole character, whatever the limits say. */
+/* Fills the window up to the limits, but always with enough for one whole character. */
 static enum rc fill_window(struct window *w, const struct choice *c, size_t bytes_max, int32_t tokens_max,
                            struct choice_scratch *m, struct err *err) {
   const size_t prefix_left = c->sent < c->prefix_len ? c->prefix_len - c->sent : 0;
   buf_clear(&m->text);
   buf_clear(&m->ends);
   *w = (struct window){.base = prefix_left > 0 ? c->sent : c->told_end};
-  if (w->base < c->sent) w->skip = c->sent - w->base; /* it lies beyond when tokens after the cut have been told */
+  if (w->base < c->sent) w->skip = c->sent - w->base; /* else tokens after the cut have been told */
   const size_t enough_bytes = w->skip + bytes_max;
   if (prefix_left > 0) buf_append(&m->text, c->prefix + c->sent, prefix_left < bytes_max ? prefix_left : bytes_max);
   for (int32_t at = c->told; at < c->scanned && prefix_left <= bytes_max; at++) {
@@ -185,7 +186,7 @@ enum rc choice_take(struct choice_piece *piece, struct choice *c, size_t bytes_m
   const size_t unsafe = c->ended ? 0 : stop_texts_held(c->stops, &c->matching);
   const size_t limit = c->stopped ? c->cut : c->scanned_end - unsafe;
   size_t end = w.base + m->text.len < limit ? w.base + m->text.len : limit;
-  assert(end >= c->sent); /* what is held back never begins before what was safe */
+  assert(end >= c->sent); /* held-back bytes never begin before bytes that were safe to send */
   if (end - c->sent > bytes_max) end = c->sent + bytes_max;
   const char *text = m->text.data ? m->text.data + w.skip : "";
   const bool complete = c->ended && end == limit;

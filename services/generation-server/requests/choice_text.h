@@ -1,15 +1,15 @@
-/* A choice: what of one sample is told to a client, at once or piece by piece while it is decoded.
+/* A choice: the part of one sample that a client is told, at once or piece by piece while it is decoded.
  *
  *   sample->tokens --choice_scan--> looked through for stop texts --choice_take--> whole characters and their tokens
  *
  * The text is the prefix (the prompt, when it is echoed) and the bytes of the tokens.  It ends before the first stop
- * text; the tokens end with the one that completed it, whatever was sampled after.  What is told depends on the tokens
- * alone, never on when one looked: the pieces put together are the whole.
+ * text; the tokens end with the one that completed it, even if more were sampled.  The pieces depend on the tokens
+ * alone, never on the moment of looking: put together they are the whole.
  *
- * A piece never ends inside a UTF-8 sequence that may still become whole, nor with what may still become a stop text.
- * Bytes that are no UTF-8 go out as they are; the JSON writer makes U+FFFD of each, in a piece as in the whole.
+ * A piece never ends inside a UTF-8 sequence that may still become whole, nor with bytes that may still become a stop
+ * text.  Bytes that are no UTF-8 go out as they are; the JSON writer makes U+FFFD of each, in a piece as in the whole.
  *
- * One thread at a time: the streamer, or the replier once the job has ended.  Nothing is kept but places: the bytes are
+ * One thread at a time: the streamer, or the replier once the job has ended.  A choice keeps places only: the bytes are
  * made again from the tokens when they are told. */
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_CHOICE_TEXT_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_CHOICE_TEXT_H
@@ -60,7 +60,8 @@ void choice_scratch_free(struct choice_scratch *m);
 
 void choice_init(struct choice *c, struct sample *s, int32_t index, const struct tokenizer *tokenizer,
                  const struct stop_texts *stops, const char *prefix, size_t prefix_len);
-/* Looks through the tokens that came since; marks the sample when its text has met a stop text.  RC_NO_MEMORY. */
+/* Looks through the tokens that came since the last scan; marks the sample when its text has met a stop text.
+ * RC_NO_MEMORY. */
 enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err);
 /* The next piece, of about so many bytes and tokens at most (0: all there is).  RC_NO_MEMORY. */
 enum rc choice_take(struct choice_piece *piece, struct choice *c, size_t bytes_max, int32_t tokens_max,

@@ -1,4 +1,4 @@
-/* See completion_request.h. */
+/* Reads the body of POST /v1/completions into the parameters that both APIs share. */
 #include "services/generation-server/requests/completion_request.h"
 
 #include <stdio.h>
@@ -87,7 +87,7 @@ static enum rc read_stop(struct generate_params *p, const struct json *v, struct
 
 /* --- the rest --- */
 
-/* What would change the result and is not offered; their neutral values are fine. */
+/* Refuses fields that would change the result and are not offered; their neutral values are fine. */
 static enum rc refuse_others(const struct json *body, int32_t n, struct arena *arena, struct err *err) {
   double presence = 0, frequency = 0, repetition = 1;
   int32_t best_of = n;

@@ -1,5 +1,5 @@
-/* Makes a call of a request's parameters: encodes its prompts, makes their jobs and choices, takes its share of the
- * budget.  On an HTTP thread; freed by the thread that replies.
+/* Makes a call from a request's parameters: encodes prompts, makes decode jobs and choices, takes a share of the
+ * budget. Runs on an HTTP thread; the thread that replies releases the call.
  *
  * Previous hop of a plain request: route_generate.c or route_completions.c.  Next: requests.c submits the jobs. */
 #include "services/generation-server/requests/generate_call.h"
@@ -26,7 +26,7 @@ static enum rc encode_prompt(const struct generate_prompt *prompt, const struct 
   return tokenizer_encode(loaded->tokenizer, prompt->text, prompt->text_len, true, LIMIT_PROMPT_TOKENS, encoded, err);
 }
 
-/* A stop text that is a special token would never be met in the text, which does not show those: its id is. */
+/* A text does not show special tokens, so a stop text that names one is looked for by its id. */
 static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *p, const struct loaded_model *loaded) {
   int count = 0;
   for (size_t i = 0; i < p->stop_token_ids.count && i < LIMIT_STOP_TOKENS; i++)

@@ -1,5 +1,6 @@
-/* A plain request on its way through the engine, whatever its shape on the wire: what its client asked for, the jobs of
- * its prompts, and what is told of their samples.  Who has it when: requests.h.
+/* A call: a plain request on its way through the engine.  It holds what the client asked for, the decode jobs of its
+ * prompts and the choices told of their samples, and is the same for every shape of the API.  requests.h says which
+ * thread owns it when.
  *
  * Memory: the call lives in the request's arena, each job has its own; the body is given up before the wait.  Open
  * requests are bounded by their samples and positions together (429), each alone too (422). */
@@ -21,7 +22,7 @@ struct generate_shape {
   /* One event of a stream: a piece of a choice; on the streamer's thread, as is tail. NULL: there are no streams. */
   void (*event)(const struct generate_call *call, const struct choice *choice, const struct choice_piece *piece,
                 struct json_writer *w);
-  /* One more event after the last piece of all choices; nothing when it writes nothing. */
+  /* One more event after the last piece of all choices; when it writes nothing there is none. */
   void (*tail)(const struct generate_call *call, struct json_writer *w);
 };
 
@@ -54,20 +55,20 @@ struct generate_call {
   struct http_request *request;
   const struct generate_shape *shape;
   const void *details;
-  char id[LIMIT_NAME_MAX], run[LIMIT_NAME_MAX]; /* run: whose weights were active when it came, or "" */
+  char id[LIMIT_NAME_MAX], run[LIMIT_NAME_MAX]; /* run: of the weights that were active when it came, or "" */
   int64_t created_ms;
   bool stream, followed, tells_tokens;
   struct stop_texts stops;
   struct decode_job **jobs;
   struct choice *choices; /* [job_count, n] */
   int job_count, choice_count;
-  int samples; /* what it takes of the server's budget, given back before the reply */
+  int samples; /* its share of the budget, given back before the reply */
   int64_t positions;
 
-  atomic_bool abandoned; /* set by the HTTP watcher, read by the engine: no message that a full inbox could refuse */
-  atomic_bool hung_up;   /* likewise; nobody will read the answer */
-  atomic_int shares;     /* jobs with the engine, and one of the thread that submits them */
-  struct err refusal;    /* rc not RC_OK: not all jobs could be submitted; read once the shares are gone */
+  atomic_bool abandoned; /* set by the HTTP watcher, read by the engine: a full inbox cannot refuse a mark */
+  atomic_bool hung_up;   /* likewise: no client is left to read the answer */
+  atomic_int shares;     /* one for each job with the engine, and one for the thread that submits them */
+  struct err refusal;    /* why not all jobs could be submitted, or RC_OK; read once the shares are gone */
   atomic_bool over;      /* of a followed call: the shares are gone */
 
   /* The streamer's. */
@@ -78,12 +79,12 @@ struct generate_call {
 };
 
 void generate_params_defaults(struct generate_params *p, const struct generate_shape *shape);
-/* Jobs, choices and a share of the budget; nothing is submitted yet.  RC_INVALID, RC_UNSUPPORTED, RC_FULL, RC_NO_MEMORY:
- * then nothing is left of it. */
+/* Makes jobs and choices and takes a share of the budget; submits nothing.  RC_INVALID, RC_UNSUPPORTED, RC_FULL,
+ * RC_NO_MEMORY: then nothing is left to release. */
 enum rc generate_call_make(struct generate_call **out, struct admission *a, struct loaded_model *loaded,
                            struct http_request *r, const struct generate_params *p, struct err *err);
-/* Frees the jobs and gives the budget back; then exactly one reply is due, after which the call is gone, and
- * admission_leave. */
+/* Frees the jobs and gives the budget back.  Exactly one reply is due then; the call is gone with it, so
+ * admission_leave comes last. */
 void generate_call_release(struct generate_call *call);
 /* The text of ids as a JSON string, or null when there is no tokenizer. */
 void generate_call_write_text(const struct generate_call *call, const int32_t *ids, size_t count,

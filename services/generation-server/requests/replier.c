@@ -1,6 +1,6 @@
-/* Answers calls that are told whole: looks through their texts, writes them in their shape, replies, frees.
+/* Answers calls that are told whole: scans their texts, writes them in their shape, releases them, replies.
  *
- * Previous hop: requests.c (the last job has ended) or streamer.c (likewise, of a call with stop texts).  Next: the
+ * Previous hop: requests.c (the last job has ended) or streamer.c (the same, of a call with stop texts).  Next: the
  * HTTP layer. */
 #include "services/generation-server/requests/replier.h"
 

@@ -20,7 +20,7 @@ struct requests {
   struct replier *replier;
 };
 
-/* Whoever gives up the last share hands the call on, and touches it no more. */
+/* The thread that gives up the last share hands the call on and touches it no more. */
 static void give_up_shares(struct generate_call *call, int count) {
   struct requests *q = call->requests;
   const bool followed = call->followed;
@@ -41,7 +41,7 @@ static void on_cancelled(struct http_request *r, enum http_cancel why, void *con
   struct generate_call *call = context;
   (void)r;
   atomic_store(&call->hung_up, why == HTTP_CANCEL_HANGUP);
-  atomic_store(&call->abandoned, true); /* the engine then ends the jobs, and whoever owns the call replies */
+  atomic_store(&call->abandoned, true); /* the engine then ends the jobs, and the owner of the call replies */
 }
 
 static void tie_jobs(struct requests *q, struct generate_call *call) {
@@ -55,7 +55,7 @@ static void tie_jobs(struct requests *q, struct generate_call *call) {
   }
 }
 
-/* From here on whoever gets the call replies, also when not all jobs find a place in the engine's inbox. */
+/* From here on the next owner of the call replies, even when not all jobs found a place in the engine's inbox. */
 static void submit_jobs(struct generate_call *call, struct engine *engine) {
   int submitted = 0;
   struct err refusal = {0};
@@ -76,7 +76,7 @@ enum rc requests_submit(struct requests *q, struct http_request *r, const struct
   tie_jobs(q, call);
   atomic_store(&call->shares, call->job_count + 1);
   admission_enter(q->admission);
-  http_release_body(r); /* the jobs have their own copies, and may wait for long */
+  http_release_body(r); /* the jobs have their own copies, and may wait long */
   http_suspend(r, call->stream ? STREAM_DEADLINE_MS : WHOLE_DEADLINE_MS, on_cancelled, call);
   if (call->followed) streamer_follow(q->streamer, call);
   submit_jobs(call, loaded->engine);

@@ -1,4 +1,4 @@
-/* Plain requests from the door to the reply: made into calls, submitted to the engine, answered by two threads.
+/* Plain requests from the handler to the reply: made into calls, submitted to the engine, answered by two threads.
  *
  *   route_*.c: parse --requests_submit: jobs, budget, suspend--> engine --last job done--> replier: the whole answer
  *    (HTTP thread)                                                  |  |                       ^
@@ -6,12 +6,13 @@
  *                                                                   v  v                       |
  *                                                             streamer: pieces, stop texts, the stream's end
  *
- * The streamer follows the calls that stream, and those with stop texts, so that nothing is decoded beyond one; of the
- * latter the replier gets the call once it is over.  One owner at a time replies and frees: HTTP thread, then streamer
- * or replier.
+ * The streamer follows the calls that stream, and those with stop texts, so that nothing is decoded beyond one; the
+ * replier gets the latter once they are over.  A call has one owner at a time, who replies and frees it: the HTTP
+ * thread, then the streamer or the replier.
  *
- * A client that hangs up marks its call as abandoned, the engine drops the jobs between two steps; the reply is then
- * made without an answer, and discarded by the HTTP layer.  At a deadline, what there is is the answer. */
+ * When a client hangs up its call is marked as abandoned, and the engine drops the jobs between two steps; the reply is
+ * then made without an answer, and the HTTP layer discards it.  At a deadline the answer is whatever has been
+ * decoded. */
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_REQUESTS_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_REQUESTS_H
 

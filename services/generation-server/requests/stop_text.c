@@ -1,4 +1,4 @@
-/* See stop_text.h: the automata. */
+/* Matches stop texts byte by byte, each with its own automaton (Knuth, Morris, Pratt). */
 #include "services/generation-server/requests/stop_text.h"
 
 _Static_assert(LIMIT_STOP_TEXT_BYTES <= UINT16_MAX, "positions in a stop text fit 16 bits");

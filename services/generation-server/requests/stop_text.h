@@ -1,10 +1,11 @@
 /* Stop texts: strings at which an answer ends, wherever tokens happen to cut them.
  *
- * Matching is by byte and incremental (Knuth, Morris, Pratt; one automaton a text), so that what is found does not
+ * Matching is by byte and incremental (Knuth, Morris, Pratt; one automaton for each text), so the result does not
  * depend on how many bytes come at once: the text that is complete first wins, of several at one byte the longest.
  * Bytes that may still become a stop text are held back (stop_texts_held), which a streaming answer needs.
  *
- * Immutable once added to, so any thread may match; the state is the caller's.  No allocation but in the arena. */
+ * Immutable once all texts were added, so any thread may match; the state is the caller's.  Allocates in the arena
+ * only. */
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_STOP_TEXT_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_STOP_TEXT_H
 

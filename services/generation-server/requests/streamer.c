@@ -1,8 +1,8 @@
-/* See streamer.h.
+/* Writes the events of streaming calls while they are decoded, and looks through the texts of all followed calls.
  *
- * `pending` is the engine's side of the hand-over: whoever raises it wakes the thread, so that a step costs the engine
- * one atomic exchange, and a signal only when the streamer had time to sleep since.  The thread lowers it before it
- * looks, so that nothing is missed.  The mutex is held for moments only, never while something is written.
+ * The engine raises `pending` after a step; the first to raise it wakes the thread.  So a step costs the engine one
+ * atomic exchange, and a signal only when the streamer had time to sleep since.  The thread lowers it before it looks,
+ * so that it misses nothing.  The mutex is held for moments only, never while events are written.
  *
  * Previous hop: requests.c (followed calls), engine.c (wake).  Next: common/http/stream.c, or the replier. */
 #include "services/generation-server/requests/streamer.h"
@@ -19,7 +19,7 @@
 enum {
   STREAM_NAP_MS = 1000,
   STREAM_LAG_NAP_MS = 20,        /* while a reader is behind */
-  STREAM_KEEP_ALIVE_MS = 15000,  /* a comment, when there is nothing to tell for so long */
+  STREAM_KEEP_ALIVE_MS = 15000,  /* after so long without an event a comment is sent */
   STREAM_UNSENT_MAX = 128 << 10, /* bytes of a stream that wait for its reader */
   STREAM_PIECE_BYTES_MAX = 8 << 10,
   STREAM_PIECE_TOKENS_MAX = 64
@@ -99,7 +99,7 @@ static bool has_room(struct streamer *t, struct generate_call *call) {
   call->unsent = unsent;
   if (unsent <= STREAM_UNSENT_MAX || unsent < before) call->moved_ms = t->now_ms;
   if (unsent <= STREAM_UNSENT_MAX) return true;
-  if (atomic_load(&call->abandoned)) { /* hung up: what waits for it will never go out */
+  if (atomic_load(&call->abandoned)) { /* hung up: the bytes that wait for it will never go out */
     break_off(call);
   } else if (t->now_ms - call->moved_ms > t->stall_ms) {
     log_warn("%s is cut off: its reader took nothing for %d ms, %zu bytes wait for it", call->id, t->stall_ms, unsent);
@@ -109,7 +109,7 @@ static bool has_room(struct streamer *t, struct generate_call *call) {
   return false;
 }
 
-/* What came since; true when there is something new. */
+/* Scans the tokens that came since the last look; true when there is something new. */
 static bool look_through(struct streamer *t, struct generate_call *call, bool *ended) {
   bool news = false;
   *ended = true;
@@ -127,7 +127,7 @@ static bool look_through(struct streamer *t, struct generate_call *call, bool *e
   return news;
 }
 
-/* Events for all pieces that are ready, as far as the buffer reaches; false when there are more. */
+/* Writes events for all pieces that are ready, as far as the buffer reaches; false when there are more. */
 static bool write_events(struct streamer *t, struct generate_call *call) {
   for (int i = 0; i < call->choice_count; i++) {
     for (;;) {
@@ -168,7 +168,7 @@ static bool tell(struct streamer *t, struct generate_call *call, bool news) {
   return all_closed(call);
 }
 
-/* What comes after the last piece; the reply. */
+/* Writes what comes after the last piece, and ends the reply. */
 static void end_stream(struct streamer *t, struct generate_call *call) {
   struct admission *admission = call->admission;
   struct http_request *request = call->request;
@@ -196,7 +196,7 @@ static void end_stream(struct streamer *t, struct generate_call *call) {
 
 /* False: the call is not the streamer's any more. */
 static bool attend(struct streamer *t, struct generate_call *call) {
-  const bool over = atomic_load(&call->over); /* before looking: then nothing comes after what is seen */
+  const bool over = atomic_load(&call->over); /* read before looking: then no token comes after those seen */
   bool done = over && call->refusal.rc != RC_OK;
   if (!done) {
     bool ended;
@@ -214,7 +214,7 @@ static bool attend(struct streamer *t, struct generate_call *call) {
 
 /* --- the thread --- */
 
-/* Until there is something to do; the calls that arrived become the thread's. */
+/* Waits until there is something to do; the calls that arrived become the thread's. */
 static void wait_for_news(struct streamer *t) {
   const struct timespec until = clock_deadline_in(t->lagging ? STREAM_LAG_NAP_MS : STREAM_NAP_MS);
   pthread_mutex_lock(&t->mutex);

@@ -1,4 +1,4 @@
-/* See broadcast_intake.h. */
+/* Checks a broadcast that a trainer offers, joins its communicator and receives the bytes. */
 #include "services/generation-server/weights/broadcast_intake.h"
 
 #include <stdio.h>

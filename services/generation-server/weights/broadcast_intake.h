@@ -1,8 +1,10 @@
-/* The server's end of the fabric: takes a pushed version's bytes by broadcast.  The stager's thread alone; it never holds
- * the stager's mutex meanwhile.  A push brings the communicator's token: one that is known is received from again, under
- * another one the old communicator is left and the new one joined.  A communicator that failed is not used again.
+/* The server's end of the fabric: receives a pushed version's bytes by broadcast.  Only the stager's thread comes here,
+ * and it does not hold its mutex meanwhile.  A push brings its communicator's token: over a known one the server
+ * receives again, for another one it leaves the old communicator and joins the new one.  A communicator that failed is
+ * not used again.
  *
- * Previous hop: trainer-server/pool_fabric.c.  Next: staging.c fills weights from the bytes as from a body's. */
+ * Previous hop: trainer-server/publish/pool_fabric.c.  Next: staging.c fills weights from the bytes as from a
+ * body's. */
 #ifndef LEASEHOLD_GENERATION_SERVER_WEIGHTS_BROADCAST_INTAKE_H
 #define LEASEHOLD_GENERATION_SERVER_WEIGHTS_BROADCAST_INTAKE_H
 
@@ -23,10 +25,10 @@ struct broadcast_offer {
   int64_t wait_ms;
 };
 
-/* RC_INVALID for an offer that no server could take up: the field is its name. */
+/* RC_INVALID for an offer that no server could accept; names the field. */
 enum rc broadcast_intake_check(const struct fabric *fabric, const struct broadcast_offer *offer, size_t bytes_max,
                                struct err *err);
-/* offer->bytes of the broadcast into bytes, within offer->wait_ms, or until *cancel. */
+/* Receives offer->bytes of the broadcast into bytes, within offer->wait_ms or until *cancel. */
 enum rc broadcast_intake_receive(struct broadcast_intake *i, const struct broadcast_offer *offer, void *bytes,
                                  const atomic_bool *cancel, struct err *err);
 /* Leaves the communicator. */

@@ -17,7 +17,7 @@ struct current_policy {
   int older_in_a_row;              /* how often an older version was told last */
 };
 
-/* Should what was told replace what is known?  Counts older versions. */
+/* Should the version that was told replace the known one?  Counts older versions. */
 bool current_policy_is_news(struct current_policy *c, const struct current_version *told);
 void current_policy_set(struct current_policy *c, const struct current_version *told);
 

@@ -1,7 +1,9 @@
-/* See staging.h.
+/* Stages versions: takes pushes, pulls the current version when none came, and activates the one that is current.
  *
- * The mutex guards the state and the word; a set of weights is touched by whoever the state says: the stager when
- * FILLING, the engine from ACTIVATING on. Lock order: this mutex, then the engine's inbox. */
+ * The mutex guards the state and the current version.  The state says who may touch the spare set of weights: the
+ * stager while FILLING, the engine from ACTIVATING on.  Lock order: this mutex, then the engine's inbox.
+ *
+ * Previous hop of a version: route_push_weights.c, or the trainer (pull).  Next: engine.c (activate). */
 #include "services/generation-server/weights/staging.h"
 
 #include <pthread.h>
@@ -19,7 +21,7 @@
 
 enum {
   PUSHES_MAX = 4,
-  ACTIVATION_WAIT_MS = 10000, /* for the engine to swap before the spare set can be filled again */
+  ACTIVATION_WAIT_MS = 10000, /* the engine must swap within it, before the spare set can be filled again */
   FILE_DEADLINE_MS = 30000,
   PULL_DEADLINE_MS = 600000,
   RETRY_MIN_MS = 200,
@@ -48,7 +50,7 @@ struct staging {
   struct current_policy current;
   struct staging_push pushes[PUSHES_MAX];
   int push_count;
-  const struct http_request *receiving; /* whose broadcast is waited for; NULL: none */
+  const struct http_request *receiving; /* the push whose broadcast is waited for; NULL: none */
   int64_t retry_at_ms, retry_ms;
   bool stopping;
 };
@@ -109,7 +111,7 @@ void staging_forget_current(struct staging *s) {
   pthread_mutex_unlock(&s->mutex);
 }
 
-/* The engine swapped; `previous` is the stager's now (the first time, the second set is). On the engine's thread. */
+/* The engine has swapped: `previous` is the spare set now, the second set the first time.  On the engine's thread. */
 static void on_activated(void *context, struct weights *previous, const struct policy *now) {
   struct staging *s = context;
   pthread_mutex_lock(&s->mutex);
@@ -177,7 +179,7 @@ static enum rc fill(struct staging *s, const void *bytes, size_t len, const stru
   return rc;
 }
 
-/* Into memory of its own, the caller's to free. */
+/* Receives into memory that the caller frees. */
 static enum rc receive(struct staging *s, const struct staging_push *push, char **out, struct err *err) {
   *out = malloc(push->offer.bytes);
   const enum rc rc =
@@ -310,7 +312,7 @@ static void *stager_main(void *argument) {
       const struct staging_push push = s->pushes[0];
       memmove(&s->pushes[0], &s->pushes[1], (size_t)--s->push_count * sizeof s->pushes[0]);
       s->receiving = push.by_broadcast ? push.request : NULL;
-      atomic_store(&s->end_of_broadcast, s->push_count > 0); /* what came after it is nearer to what is wanted */
+      atomic_store(&s->end_of_broadcast, s->push_count > 0); /* a later push is nearer to the current version */
       pthread_mutex_unlock(&s->mutex);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, true);
       do_push(s, &push);

@@ -1,14 +1,14 @@
-/* The stager: one thread that fills the spare set of weights while the engine decodes with the other, and keeps the
- * coordinator's word about which version is current.
+/* The stager: one thread that fills the spare set of weights while the engine decodes with the other, and activates
+ * the version that the coordinator says is current.
  *
- *   push (trainer: a body or a broadcast) or pull (late joiner)  the word names its digest
+ *   push (trainer: a body or a broadcast) or pull (late joiner)  the current version has its digest
  *     EMPTY ------------------> FILLING --------> STAGED --------------------> ACTIVATING --engine swapped--> EMPTY (the set that decoded before)
  *       ^                          |                 |
  *       +--- refused, mismatch ----+                 +--> FILLING (another push or pull)
  *
- * A version is activated only on the coordinator's word; without a coordinator a push is its own word.  The digest is
- * computed from the memory that the kernels will read, never echoed.  When the model itself is unknown, its files are
- * fetched first, from the trainer that the word names. */
+ * A version is activated only when the coordinator says that it is current; without a coordinator every push is.  The
+ * digest is computed from the memory that the kernels will read, never echoed.  When the model itself is unknown, its
+ * files are fetched first, from the trainer of the current version. */
 #ifndef LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 #define LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 
@@ -31,7 +31,7 @@ struct staging_options {
 };
 
 enum rc staging_start(struct staging **out, const struct staging_options *options, struct err *err);
-/* The model of a folder and its weights, activated as version 0; before anything else, in the caller's thread. */
+/* Loads a folder's model and weights and activates them as version 0.  In the caller's thread, before anything else. */
 enum rc staging_load(struct staging *s, const char *dir, struct err *err);
 /* NULL while the model is unknown. */
 struct loaded_model *staging_model(struct staging *s);
@@ -51,7 +51,7 @@ struct staging_push {
 };
 /* RC_FULL when pushes wait already; RC_UNAVAILABLE while the model is unknown. */
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err);
-/* Nobody waits for this push any more: what is waited for by broadcast will not come.  Any thread. */
+/* The sender of this push has hung up: ends the wait for its broadcast, which will not come.  Any thread. */
 void staging_push_abandoned(struct staging *s, const struct http_request *request);
 /* Ends the thread, refuses waiting pushes, stops the engine. */
 void staging_stop(struct staging *s);

@@ -1,11 +1,11 @@
-/* See heartbeat.h.
+/* Registers this server with the coordinator and beats until it is told to leave.
  *
- * Owns the registration (worker id, epoch) and its thread; started and stopped by server.c.  Others only set flags
+ * Owns the registration (worker id, epoch) and its thread; server.c starts and stops it.  Other threads only set flags
  * under the mutex (poke, stale, drain), or read the epoch.  Every call has a deadline, every failure a pause that
  * grows to RETRY_MAX_MS; a coordinator that forgets us at every beat (two servers under one name) is asked no faster.
  *
- * It never touches weights or jobs: it carries the coordinator's words to staging.c, its losses to leases.c, and what
- * activity.c recorded to the coordinator. */
+ * It never touches weights or jobs: it tells staging.c which version is current, leases.c which leases are lost, and
+ * the coordinator what activity.c recorded. */
 #include "services/generation-server/worker/heartbeat.h"
 
 #include <pthread.h>
@@ -150,7 +150,7 @@ static void *heartbeat_main(void *argument) {
     const bool forgotten = registered && (rc == RC_CONFLICT || rc == RC_NOT_FOUND);
     if (forgotten) heartbeat_stale(h);
     if (!forgotten || retry_ms > RETRY_MIN_MS)
-      pause_for(h, retry_ms); /* forgotten again and again: not in a hot loop */
+      pause_for(h, retry_ms); /* forgotten again and again: do not register in a hot loop */
     retry_ms = retry_ms * 2 < RETRY_MAX_MS ? retry_ms * 2 : RETRY_MAX_MS;
   }
   return NULL;

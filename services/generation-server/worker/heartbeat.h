@@ -26,12 +26,12 @@ struct heartbeat_options {
 enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *options, struct err *err);
 /* Beat now: something changed that the coordinator should know. */
 void heartbeat_poke(struct heartbeat *h);
-/* The coordinator answered somebody else that it does not know us: register again. */
+/* The coordinator answered another caller that it does not know us: register again. */
 void heartbeat_stale(struct heartbeat *h);
 /* Beat now, and from now on as one that takes no more leases. */
 void heartbeat_drain(struct heartbeat *h);
-/* Ends the beat and takes leave of the coordinator, which then gives to others what it granted to a poll that was cut
- * off: nobody else knows of it. */
+/* Ends the beat and takes leave of the coordinator, which then grants to others the leases of a poll that was cut off:
+ * this server never heard of those. */
 void heartbeat_leave(struct heartbeat *h);
 /* 0 before the first registration. */
 uint64_t heartbeat_epoch(struct heartbeat *h);

@@ -1,14 +1,14 @@
-/* See leases.h.
+/* Pulls leases, submits them to the engine as decode jobs, and posts their results.
  *
  * Owns the table of held leases, one puller thread, POSTERS poster threads and their HTTP clients.  Called by
- * heartbeat.c (what is held, what is lost, a new registration), staging.c by way of server.c (other weights), and the
+ * heartbeat.c (leases held, leases lost, a new registration), by server.c (other weights are active), and by the
  * engine's thread (job callbacks, which only queue).
  *
  * The mutex is never held across a call to the coordinator; it is held across engine_submit and engine_cancel, which
  * never wait, so that the two cannot overtake each other.  Lock order: this mutex, then the engine's inbox.
  *
- * Memory: a lease's job is made at the pull and freed after its post; HELD_MAX leases bound them all.  A result that
- * the coordinator refuses is dropped here, never changed and never sent under another fence.
+ * Memory: a lease's decode job is made at the pull and freed after its post; HELD_MAX leases bound them all.  A result
+ * that the coordinator refuses is dropped here, never changed and never sent under another fence.
  *
  * Previous hop of a rollout: the coordinator's route_leases.c.  Next: engine.c, then the coordinator's
  * route_results.c. */
@@ -26,11 +26,11 @@
 #include "common/client/coordinator_client.h"
 
 enum {
-  POSTERS = 8, /* so many results share one commit of the coordinator */
+  POSTERS = 8, /* results posted at once: they share a commit of the coordinator */
   POLL_WAIT_MS = 15000,
   POLL_SLACK_MS = 5000,
   POST_DEADLINE_MS = 20000,
-  PAUSE_MS = 100, /* between polls that brought nothing at once */
+  PAUSE_MS = 100, /* between polls that returned early with nothing */
   BACKOFF_MIN_MS = 100,
   BACKOFF_MAX_MS = 3000,
   FAILURES_MAX = 8, /* answers 500 to one result */
@@ -80,8 +80,8 @@ static void notify(struct leases *l) {
   pthread_cond_broadcast(&l->changed);
 }
 
-/* Asking for single samples would cut groups to pieces and lose the shared prompt: fill slots at once, the prefetched
- * part by halves. */
+/* Fills idle slots at once, the prefetched part by halves: asking for single samples would cut groups to pieces and
+ * lose the shared prompt. */
 static int samples_wanted(const struct leases *l) {
   const int room = l->options.slots + l->options.prefetch - l->samples_live;
   const bool idle_slot = l->samples_live < l->options.slots;
@@ -90,7 +90,7 @@ static int samples_wanted(const struct leases *l) {
   return room >= least || (idle_slot && room > 0) ? room : 0;
 }
 
-/* There is more room: most samples that end make too little of it to wake anybody for. */
+/* There is more room.  Most samples that end make too little of it to wake the puller for. */
 static void notify_room(struct leases *l) {
   if (l->draining || samples_wanted(l) > 0) notify(l);
 }
@@ -106,7 +106,7 @@ static void forget(struct leases *l, struct held *h) {
   notify_room(l);
 }
 
-/* Until something changes, at most ms. */
+/* Waits until something changes, at most ms. */
 static void wait_change(struct leases *l, uint64_t seen, int64_t ms) {
   const struct timespec until = clock_deadline_in(ms);
   while (l->activity == seen && !l->stopping && !l->draining)
@@ -164,12 +164,12 @@ static struct held *hold(struct leases *l, const struct lease *lease, const char
   return h;
 }
 
-/* What cannot be run here goes back at once, and says so when it never can, so that the coordinator gives it to somebody
- * else and not to us again.  Mutex held. */
+/* A lease that cannot be run here goes back at once.  When it never can be, the answer says so, and the coordinator
+ * grants it to another server.  Mutex held. */
 static void give_back(struct leases *l, struct held *h, const struct err *why) {
   log_error("lease %s cannot be run here: %s", h->id, why->message);
   if (why->rc == RC_INVALID) snprintf(h->refused, sizeof h->refused, "%.*s", WIRE_REFUSED_BYTES, why->message);
-  if (queue_push(l->results, h) != RC_OK) forget(l, h); /* then its time to live gives it to another */
+  if (queue_push(l->results, h) != RC_OK) forget(l, h); /* it expires, then another server gets it */
 }
 
 /* False when it goes back. */
@@ -250,7 +250,7 @@ static void *puller_main(void *argument) {
     const int64_t pause_ms = poll_once(l, &request, worker_id);
     pthread_mutex_lock(&l->mutex);
     if (pause_ms > 0)
-      wait_change(l, seen, pause_ms); /* not when something changed meanwhile, such as the active weights */
+      wait_change(l, seen, pause_ms); /* returns at once when something changed meanwhile, such as the active weights */
   }
   pthread_mutex_unlock(&l->mutex);
   return NULL;
@@ -258,7 +258,8 @@ static void *puller_main(void *argument) {
 
 /* --- the posters --- */
 
-/* A coordinator that is away is waited for; one that answers with its own faults is not, for ever. */
+/* Waits without end for a coordinator that is away, but only FAILURES_MAX times for one that answers with its own
+ * faults. */
 static bool worth_retrying(enum rc rc, int failures) {
   if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL) return true;
   return (rc == RC_INTERNAL || rc == RC_IO || rc == RC_NO_MEMORY) && failures < FAILURES_MAX;
@@ -279,7 +280,7 @@ static void backoff(struct leases *l, const struct held *h, int64_t ms) {
   pthread_mutex_unlock(&l->mutex);
 }
 
-/* A lease that could not be taken: nothing was added to what it came with. */
+/* The result of a lease that could not be taken: it goes back as it came. */
 static enum rc nothing_done(struct lease_result *out, const struct held *h, struct arena *arena, struct err *err) {
   *out = (struct lease_result){.fence = h->fence,
                                .loaded_digest = h->weights_digest,

@@ -5,7 +5,7 @@
  *
  * The puller asks for as many samples as there are slots, and `prefetch` more, so that no slot waits for a round
  * trip.  Results are posted by POSTERS threads with retries; a lease that is not ours any more (404, 409, 410) is
- * dropped, its samples are somebody else's.
+ * dropped, since its samples were granted to another server.
  *
  *   held ---> running ---> posting ---> gone
  *     +-- cannot be run here --^   (handed back as it came, with the reason)
@@ -34,11 +34,11 @@ enum rc leases_start(struct leases **out, const struct leases_options *options, 
 void leases_set_engine(struct leases *l, struct engine *engine, const struct model *model);
 /* A new registration voids everything that was held. */
 void leases_registered(struct leases *l, const char *worker_id, uint64_t epoch);
-/* The heartbeat that listed `sent` was answered that ids are lost; a lease of the same name granted since is not
+/* The answer to the heartbeat that listed `sent` says that ids are lost; leases of the same names granted since are not
  * meant. */
 void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent,
                  size_t sent_count);
-/* What a heartbeat renews. RC_NO_MEMORY. */
+/* The leases that a heartbeat renews.  RC_NO_MEMORY. */
 enum rc leases_list(struct leases *l, struct lease_ref **out, size_t *count, struct arena *arena, struct err *err);
 /* Something changed that the puller should look at: other weights are active. */
 void leases_wake(struct leases *l);
@@ -46,7 +46,7 @@ int leases_held(struct leases *l);
 int64_t leases_posted(struct leases *l);
 /* Tokens that earlier holders had sampled and that are continued here. */
 int64_t leases_tokens_resumed(struct leases *l);
-/* Pulls no more; what runs goes back; waits until everything is posted, at most until deadline_ms from now. */
+/* Stops pulling, hands running leases back, and waits until all are posted, for at most deadline_ms. */
 void leases_drain(struct leases *l, int64_t deadline_ms);
 /* Ends the threads; the engine must have been stopped. NULL is fine. */
 void leases_stop(struct leases *l);
