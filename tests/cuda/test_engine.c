@@ -13,7 +13,7 @@ static int64_t run_load(struct outcome *outcomes, int slots, int pages, int page
   int32_t prompt[64];
   rig_open(&rig, slots, pages, page_tokens, chunk);
   for (int j = 0; j < JOBS; j++) {
-    struct job_spec spec = spec_of(prompt, PROMPTS[j], j, SAMPLES, MAX_NEW);
+    struct decode_job_spec spec = spec_of(prompt, PROMPTS[j], j, SAMPLES, MAX_NEW);
     spec.raw_logprobs = j == 1;
     spec.top_count = j == 1 ? 2 : 0;
     if (j == 2) spec.sampling.top_k = 7;
@@ -47,7 +47,7 @@ static void activation_swaps_the_weights(void **state) {
   int32_t prompt[16];
   (void)state;
   rig_open(&rig, 4, 20, 16, 64);
-  const struct job_spec spec = spec_of(prompt, 9, 1, 2, MAX_NEW);
+  const struct decode_job_spec spec = spec_of(prompt, 9, 1, 2, MAX_NEW);
   submit(&rig, &spec, &before);
   run_until_idle(&rig);
   submit(&rig, &spec, &through);

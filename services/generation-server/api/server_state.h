@@ -7,6 +7,7 @@
 
 #include "services/generation-server/api/server_options.h"
 #include "services/generation-server/requests/requests.h"
+#include "services/generation-server/weights/staging.h"
 #include "services/generation-server/worker/heartbeat.h"
 
 struct server {
