@@ -18,10 +18,10 @@ BUDGET = 1024 * MIB  # LIMIT_HTTP_BODIES_BYTES
 SHAPES = {
     "objects": b"[" + b"{}," * (BODY // 3) + b"0]",
     "arrays": b"[" + b"[]," * (BODY // 3) + b"0]",
-    "nested objects": b"[" + b'{"a":{"a":{"a":{}}}},' * (BODY // 21) + b"0]",
-    "numbers": b"[" + b"0," * (BODY // 2) + b"0]",
+    "nested objects": b"[" + b'{"a":{"a":{"a":{}}}},' * (BODY // 63) + b"0]",
+    "numbers": b"[" + b"0," * (BODY // 4) + b"0]",
     "short keys": b"{" + b",".join(b'"%x":0' % i for i in range(BODY // 30)) + b"}",
-    "empty strings": b"[" + b'"",' * (BODY // 3) + b"0]",
+    "empty strings": b"[" + b'"",' * (BODY // 9) + b"0]",
 }
 
 

@@ -142,7 +142,7 @@ static void test_malformed_text_takes_no_more_either(void **state) {
 static void test_refused_memory_is_no_fault_of_the_text(void **state) {
   (void)state;
   struct json *root;
-  const struct json_size size = {.nodes = 1, .memory = SIZE_MAX / 4};
+  const struct json_size size = {.nodes = 1, .memory = SIZE_MAX};
   assert_int_equal(json_parse_measured(&root, "[]", 2, &size, &err), RC_NO_MEMORY);
   assert_null(root);
 }
