@@ -45,6 +45,10 @@ struct http_route {
   bool open;             /* answered without a token even when one is configured (/healthz, /readyz) */
   /* NULL, or body_bytes_max of a service that learns it late; called when the header has come, must not wait */
   size_t (*body_limit)(void *context);
+  size_t json_nodes_max; /* of a JSON body; 0: LIMIT_JSON_NODES */
+  /* NULL, or looks up what the path names when the header has come: with another rc than RC_OK the request is refused
+   * before its body is collected.  Runs on a server thread; must not wait. */
+  enum rc (*admit)(struct http_request *request, void *context, struct err *err);
 };
 
 struct http_server_options {
@@ -73,10 +77,12 @@ enum rc http_query_i64(const struct http_request *r, const char *name, int64_t d
                        int64_t *out, struct err *err);
 const char *http_header(const struct http_request *r, const char *name); /* case-insensitive; NULL when absent */
 const char *http_body(const struct http_request *r, size_t *len);
-/* The body as JSON, parsed once; freed with the request. RC_INVALID when it is not an acceptable document. */
+/* The body as JSON, parsed once, when this is called; freed with the request.  What its tree takes is charged to the
+ * service's bodies first.  RC_INVALID when it is not an acceptable document, RC_TOO_LARGE (of too many nodes, or there
+ * would never be room), RC_FULL (there is none now), RC_NO_MEMORY. */
 enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err);
 struct arena *http_arena(struct http_request *r);
-/* Frees the body and its JSON early, in the handler: nothing that was read from them may be used any more. */
+/* Frees the body and its JSON, and takes back their charge, early, in the handler: nothing that was read from them may be used any more. */
 void http_release_body(struct http_request *r);
 
 /* --- replying: exactly one of these per request, from any thread --- */

@@ -54,7 +54,7 @@ struct http_request {
   bool begun;
   const struct http_route *route;
   const char *params[HTTP_PARAMS_MAX];
-  size_t body_max, discarded, body_charged; /* charged: to server->bodies_bytes */
+  size_t body_max, discarded, body_charged; /* charged: to server->bodies_bytes, with what JSON takes */
   struct buf body;
   struct json *json;
   int refused_status; /* not 0: the handler is not called, `refused` is the answer */
@@ -100,7 +100,7 @@ struct http_server {
   char *token;
   int port;
   struct metric *responses[6]; /* by hundreds of the status */
-  atomic_size_t bodies_bytes;  /* request bodies in memory */
+  atomic_size_t bodies_bytes;  /* request bodies in memory, and their JSON */
 
   pthread_mutex_t lock;   /* guards every [lock] field of every request, and all below */
   pthread_cond_t drained; /* open_replies became 0 */

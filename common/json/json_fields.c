@@ -23,7 +23,7 @@ static const char *shown(char out[TEXT_MAX], const struct json *v) {
     case JSON_STRING: {
       size_t len;
       const char *text = json_string(v, &len);
-      size_t cut = len;
+      size_t cut = strlen(text);
       if (cut > SHOWN_BYTES)
         for (cut = SHOWN_BYTES; cut > 0 && ((unsigned char)text[cut] & 0xC0) == 0x80;) cut--;
       snprintf(out, TEXT_MAX, "the string \"%.*s\"%s", (int)cut, text, cut < len ? "..." : "");
@@ -52,7 +52,8 @@ static enum rc out_of_memory(const struct json_field *f, size_t count, size_t si
   return err_set(err, RC_NO_MEMORY, f->name, "%zu items of %zu bytes were refused memory", count, size);
 }
 
-static enum rc read_string(const struct json_field *f, const struct json *v, struct arena *arena, struct err *err) {
+static enum rc read_text(struct json_text *out, const struct json_field *f, const struct json *v, struct arena *arena,
+                         struct err *err) {
   if (json_type_of(v) != JSON_STRING) return refuse(f, "a string", false, v, err);
   size_t len;
   const char *text = json_string(v, &len);
@@ -60,7 +61,18 @@ static enum rc read_string(const struct json_field *f, const struct json *v, str
     return err_set(err, RC_INVALID, f->name, "expected a string of %.15g to %.15g bytes, got %zu", f->min, f->max, len);
   char *copy = arena_strndup(arena, text, len);
   if (!copy) return out_of_memory(f, len, 1, err);
-  *(const char **)f->target = copy;
+  *out = (struct json_text){copy, len};
+  return RC_OK;
+}
+
+static enum rc read_string(const struct json_field *f, const struct json *v, struct arena *arena, struct err *err) {
+  struct json_text text;
+  const enum rc rc = read_text(&text, f, v, arena, err);
+  if (rc != RC_OK) return rc;
+  if (strlen(text.bytes) < text.len)
+    return err_set(err, RC_INVALID, f->name, "expected a string without NUL characters, got one at byte %zu of %zu",
+                   strlen(text.bytes), text.len);
+  *(const char **)f->target = text.bytes;
   return RC_OK;
 }
 
@@ -132,8 +144,8 @@ static enum rc read_bool(const struct json_field *f, const struct json *v, struc
 }
 
 static enum rc read_digest(const struct json_field *f, const struct json *v, struct err *err) {
-  if (json_type_of(v) != JSON_STRING || !digest_from_hex(f->target, json_string(v, NULL)))
-    return refuse(f, "64 hexadecimal digits", false, v, err);
+  const char *hex = json_word(v);
+  if (!hex || !digest_from_hex(f->target, hex)) return refuse(f, "64 hexadecimal digits", false, v, err);
   return RC_OK;
 }
 
@@ -194,6 +206,7 @@ static enum rc read_f32s(const struct json_field *f, const struct json *v, struc
 static enum rc read_field(const struct json_field *f, const struct json *v, struct arena *arena, struct err *err) {
   switch (f->kind) {
     case FIELD_STRING: return read_string(f, v, arena, err);
+    case FIELD_TEXT: return read_text(f->target, f, v, arena, err);
     case FIELD_I64: return read_i64(f, v, err);
     case FIELD_I32: return read_i32(f, v, err);
     case FIELD_U64: return read_u64(f, v, err);

@@ -45,11 +45,10 @@ void intervals_write(struct json_writer *w, const struct interval *items, size_t
 static enum rc interval_read(void *target, const struct json *item, struct arena *arena, struct err *err) {
   struct interval *out = target;
   (void)arena;
-  const bool shaped = json_type_of(item) == JSON_ARRAY && json_length(item) == 3 &&
-                      json_type_of(json_at(item, 0)) == JSON_STRING && json_type_of(json_at(item, 1)) == JSON_INT &&
+  const char *name = json_type_of(item) == JSON_ARRAY ? json_word(json_at(item, 0)) : NULL;
+  const bool shaped = name && json_length(item) == 3 && json_type_of(json_at(item, 1)) == JSON_INT &&
                       json_type_of(json_at(item, 2)) == JSON_INT;
   if (!shaped) return err_set(err, RC_INVALID, NULL, "expected [cause, begin_us, end_us]");
-  const char *name = json_string(json_at(item, 0), NULL);
   const int cause = interval_cause_parse(name);
   if (cause < 0) return err_set(err, RC_INVALID, NULL, "there is no cause '%.40s'", name);
   *out = (struct interval){(enum interval_cause)cause, json_int(json_at(item, 1)), json_int(json_at(item, 2))};

@@ -50,6 +50,7 @@ static enum rc read_prompt(struct loader *l, const struct json *object, struct d
       return err_set(err, RC_INVALID, "prompt", "expected a string, got %s", json_type_name(json_type_of(prompt)));
     const char *text = json_string(prompt, &len);
     item->prompt = arena_strndup(&l->d->arena, text, len);
+    item->prompt_bytes = len;
     return item->prompt ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a prompt of %zu bytes was refused memory", len);
   }
   struct chat_message turns[MESSAGES_MAX];
@@ -59,16 +60,18 @@ static enum rc read_prompt(struct loader *l, const struct json *object, struct d
   for (size_t i = 0; i < n; i++) {
     const struct json *role = json_get(json_at(messages, i), "role"),
                       *content = json_get(json_at(messages, i), "content");
-    if (!role || !content || json_type_of(role) != JSON_STRING || json_type_of(content) != JSON_STRING) {
+    if (!json_word(role) || !content || json_type_of(content) != JSON_STRING) {
       return err_set(err, RC_INVALID, "messages", "message %zu: expected strings `role` and `content`", i);
     }
-    turns[i] = (struct chat_message){.role = json_string(role, NULL), .content = json_string(content, NULL)};
+    turns[i].role = json_word(role);
+    turns[i].content = json_string(content, &turns[i].content_len);
   }
   struct buf text = BUF_INIT;
   enum rc rc = tokenizer_chat_text(l->tokenizer, turns, n, &text, err);
   if (rc == RC_OK) rc = buf_check(&text, err);
   if (rc == RC_OK && !(item->prompt = arena_strndup(&l->d->arena, text.data, text.len)))
     rc = err_set(err, RC_NO_MEMORY, NULL, "a prompt of %zu bytes was refused memory", text.len);
+  item->prompt_bytes = text.len;
   buf_free(&text);
   return rc;
 }
@@ -81,7 +84,9 @@ static enum rc read_answer(struct loader *l, const struct json *object, struct d
     if (l->options->need_answer)
       return err_set(err, RC_INVALID, "answer", "expected a string or a number, the key is missing");
   } else if (json_type_of(answer) == JSON_STRING) {
-    text = json_string(answer, NULL);
+    text = json_word(answer);
+    if (!text) /* verifiers compare C strings */
+      return err_set(err, RC_INVALID, "answer", "expected a string without NUL characters, got one that has some");
   } else if (json_type_of(answer) == JSON_INT) {
     snprintf(number, sizeof number, "%lld", (long long)json_int(answer));
     text = number;
@@ -121,7 +126,7 @@ static enum rc read_extra(struct loader *l, const struct json *object, struct da
 
 static enum rc encode_prompt(struct loader *l, struct dataset_item *item, struct err *err) {
   l->scratch.count = 0;
-  enum rc rc = tokenizer_encode(l->tokenizer, item->prompt, strlen(item->prompt), true,
+  enum rc rc = tokenizer_encode(l->tokenizer, item->prompt, item->prompt_bytes, true,
                                 (size_t)l->options->prompt_tokens_max, &l->scratch, err);
   if (rc == RC_OK && l->scratch.count == 0)
     rc = err_set(err, RC_INVALID, "prompt", "expected at least one token, the prompt is empty");

@@ -12,7 +12,8 @@
 #include "common/model/tokenizer.h"
 
 struct dataset_item {
-  const char *prompt; /* text as encoded (chat template applied) */
+  const char *prompt; /* text as encoded (chat template applied); it may hold NULs */
+  size_t prompt_bytes;
   const char *answer; /* "" when absent; numbers as their decimal text */
   const char
       *extra; /* the other keys as a JSON object text ("{}"), for verifiers: countdown reads "numbers" and "target" */

@@ -408,6 +408,13 @@ static enum rc decode(struct http_request *r, struct lease_result *m, struct are
   return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
 }
 
+enum rc admit_result(struct http_request *r, void *context, struct err *err) {
+  const char *id = http_param(r, "id");
+  if (readers_find(core_readers(context), "SELECT 1 FROM leases WHERE id = ?1 LIMIT 1", BINDS(b_text(id))))
+    return RC_OK;
+  return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
+}
+
 void handle_put_result(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));

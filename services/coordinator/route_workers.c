@@ -94,6 +94,17 @@ void handle_post_worker(struct http_request *r, void *context) {
   http_fail(r, &err);
 }
 
+/* ---- POST /v1/workers/{id}/... ---- */
+
+enum rc admit_worker(struct http_request *r, void *context, struct err *err) {
+  const char *id = http_param(r, "id");
+  int64_t number;
+  enum rc rc = id_parse_worker(&number, id, err);
+  if (rc == RC_OK && !readers_find(core_readers(context), "SELECT 1 FROM workers WHERE id = ?1", BINDS(b_int(number))))
+    rc = err_set(err, RC_NOT_FOUND, "id", "worker %s is not registered: register first", id);
+  return rc;
+}
+
 /* ---- POST /v1/workers/{id}/heartbeat ---- */
 
 /* Clocks that differ by no more are not worth a warning: a heartbeat takes its time too. */

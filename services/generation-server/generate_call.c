@@ -65,7 +65,8 @@ static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *
   for (int i = 0; i < h->config.eos_count && i < LIMIT_STOP_TOKENS && !p->ignore_eos; i++)
     ids[count++] = h->config.eos[i];
   for (int i = 0; i < p->stops.count && h->tokenizer; i++) {
-    const int32_t id = tokenizer_id_of(h->tokenizer, p->stops.items[i].text);
+    const char *text = p->stops.items[i].text;
+    const int32_t id = strlen(text) == p->stops.items[i].len ? tokenizer_id_of(h->tokenizer, text) : -1;
     if (id >= 0 && tokenizer_is_special(h->tokenizer, id)) ids[count++] = id;
   }
   return count;

@@ -2,8 +2,6 @@
  *
  * Only the shape is here: reading its fields on an HTTP thread, writing its answer on the replier's.  What happens
  * between is generate_call.c's. */
-#include <string.h>
-
 #include "services/generation-server/generate_call.h"
 #include "services/generation-server/routes.h"
 
@@ -43,10 +41,11 @@ static enum rc read_sampling(struct generate_params *p, const struct json *value
 static enum rc read_request(struct generate_params *p, struct generate_prompt *prompt, struct generate_details *details,
                             struct http_request *r, struct err *err) {
   const struct json *body, *sampling = NULL;
+  struct json_text text = {NULL, 0};
   enum rc rc = http_body_json(r, &body, err);
   if (rc != RC_OK) return rc;
   const struct json_field fields[] = {
-      {.name = "text", .kind = FIELD_STRING, .target = &prompt->text, .min = 1, .max = TEXT_BYTES_MAX},
+      {.name = "text", .kind = FIELD_TEXT, .target = &text, .min = 1, .max = TEXT_BYTES_MAX},
       {.name = "input_ids",
        .kind = FIELD_I32_ARRAY,
        .target = &prompt->ids,
@@ -59,7 +58,8 @@ static enum rc read_request(struct generate_params *p, struct generate_prompt *p
   rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, http_arena(r), err);
   if (rc == RC_OK) rc = read_sampling(p, sampling, http_arena(r), err);
   if (rc != RC_OK) return rc;
-  if (prompt->text) prompt->text_len = strlen(prompt->text);
+  prompt->text = text.bytes;
+  prompt->text_len = text.len;
   if ((prompt->ids.count > 0) == (prompt->text != NULL))
     return err_set(err, RC_INVALID, "text", "expected either text or input_ids, got %s",
                    prompt->text ? "both" : "neither");

@@ -70,8 +70,11 @@ static void on_stale(void *context) {
 
 static void make_routes(struct server *s) {
   const struct http_route routes[] = {
-      {.method = "POST", .path = "/v1/generate", .handler = handle_generate},
-      {.method = "POST", .path = "/v1/completions", .handler = handle_completions},
+      {.method = "POST", .path = "/v1/generate", .handler = handle_generate, .json_nodes_max = LIMIT_JSON_NODES_TOKENS},
+      {.method = "POST",
+       .path = "/v1/completions",
+       .handler = handle_completions,
+       .json_nodes_max = LIMIT_JSON_NODES_TOKENS},
       {.method = "POST", .path = "/v1/push-weights", .handler = handle_push_weights, .body_limit = push_weights_limit},
       {.method = "GET", .path = "/v1/model", .handler = handle_model},
       {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},

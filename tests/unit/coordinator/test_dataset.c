@@ -90,6 +90,38 @@ static void messages_take_the_chat_template(void **state) {
   assert_int_equal(load(*state, "{\"messages\":[]}\n", false, false, &d, &err), RC_INVALID);
 }
 
+/* A tokenizer of bytes has a token for it. */
+static void byte_0_is_a_character_of_prompts_and_completions(void **state) {
+  struct dataset *d;
+  struct err err;
+  assert_int_equal(load(*state,
+                        "{\"prompt\":\"a\\u0000b\",\"completion\":\"\\u0000c\"}\n"
+                        "{\"messages\":[{\"role\":\"user\",\"content\":\"\\u0000\"}],\"completion\":\"\"}\n",
+                        true, false, &d, &err),
+                   RC_OK);
+  const struct dataset_item *item = dataset_at(d, 0);
+  assert_int_equal(item->prompt_bytes, 3);
+  assert_memory_equal(item->prompt, "a\0b", 4);
+  assert_int_equal(item->prompt_length, 3);
+  assert_int_equal(item->prompt_ids[1], 0);
+  assert_int_equal(item->prompt_ids[2], 'b');
+  assert_int_equal(item->completion_length, 3);
+  assert_int_equal(item->completion_ids[0], 0);
+  item = dataset_at(d, 1);
+  static const char chat[] = "<|im_start|>user\n\0<|im_end|>\n<|im_start|>assistant\n";
+  assert_int_equal(item->prompt_bytes, sizeof chat - 1);
+  assert_memory_equal(item->prompt, chat, sizeof chat);
+  dataset_free(d);
+  /* verifiers compare answers, and none of theirs has one */
+  assert_int_equal(load(*state, "{\"prompt\":\"a\",\"answer\":\"1\"}\n{\"prompt\":\"a\",\"answer\":\"1\\u0000\"}\n",
+                        false, true, &d, &err),
+                   RC_INVALID);
+  assert_non_null(strstr(err.message, "line 2: answer: expected a string without NUL"));
+  assert_int_equal(
+      load(*state, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"a\"}]}\n", false, false, &d, &err),
+      RC_INVALID);
+}
+
 static void a_bad_line_is_refused_with_its_number(void **state) {
   const char *bad[] = {"{\"prompt\":\"a\"",
                        "[1]",
@@ -153,6 +185,7 @@ int main(void) {
       cmocka_unit_test(lines_become_items),
       cmocka_unit_test(completions_end_with_eos),
       cmocka_unit_test(messages_take_the_chat_template),
+      cmocka_unit_test(byte_0_is_a_character_of_prompts_and_completions),
       cmocka_unit_test(a_bad_line_is_refused_with_its_number),
       cmocka_unit_test(an_empty_or_absent_file_is_refused),
       cmocka_unit_test(the_order_depends_on_the_seed_alone),

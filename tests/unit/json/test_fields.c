@@ -54,6 +54,28 @@ static void test_presence(void **state) {
   refused(READ("[]", .kind = FIELD_I64, .target = &x), "", "expected a JSON object, got an array of 0");
 }
 
+/* Else "worker\0x" would be taken for "worker". */
+static void test_nul_is_refused_where_a_c_string_is_handed_out(void **state) {
+  (void)state;
+  const char *name = NULL;
+  struct digest digest;
+  struct json_text text = {NULL, 0};
+  uint64_t number = 7;
+  refused(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_STRING, .target = &name), "x",
+          "without NUL characters, got one at byte 2 of 4");
+  refused(READ("{\"x\":\"\\u0000\"}", .kind = FIELD_STRING, .target = &name), "x", "at byte 0 of 1");
+  assert_null(name);
+  refused(READ("{\"x\":\"0000000000000000000000000000000000000000000000000000000000000000\\u0000\"}",
+               .kind = FIELD_DIGEST, .target = &digest),
+          "x", "64 hexadecimal digits");
+  refused(READ("{\"x\":\"12\\u0000\"}", .kind = FIELD_U64, .target = &number), "x", "got the string \"12\"...");
+  assert_int_equal(number, 7);
+  assert_int_equal(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_TEXT, .target = &text, .max = 4), RC_OK);
+  assert_int_equal(text.len, 4);
+  assert_memory_equal(text.bytes, "ab\0c", 5);
+  refused(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_TEXT, .target = &text, .max = 3), "x", "of 0 to 3 bytes, got 4");
+}
+
 static void test_unknown_fields(void **state) {
   (void)state;
   int64_t x = 0;
@@ -185,6 +207,7 @@ static void test_digests_and_values(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_presence, tear_down),
+      cmocka_unit_test_teardown(test_nul_is_refused_where_a_c_string_is_handed_out, tear_down),
       cmocka_unit_test_teardown(test_unknown_fields, tear_down),
       cmocka_unit_test_teardown(test_integers, tear_down),
       cmocka_unit_test_teardown(test_numbers_and_booleans, tear_down),
