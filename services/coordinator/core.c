@@ -1,15 +1,13 @@
 /* See core.h. */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/coordinator/core_state.h"
+#include "services/coordinator/database_lock.h"
 #include "services/coordinator/expiry.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/group_timeout.h"
@@ -426,18 +424,6 @@ static void metrics_make(struct core *c) {
   c->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
 }
 
-/* Two coordinators on one database would both believe that their epoch is the newest. */
-static enum rc database_lock(struct core *c, const char *db_path, struct err *err) {
-  char path[LIMIT_PATH_MAX];
-  if (snprintf(path, sizeof path, "%s.lock", db_path) >= (int)sizeof path)
-    return err_set(err, RC_TOO_LARGE, "db", "the database's path is longer than %d bytes", LIMIT_PATH_MAX);
-  c->lock_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (c->lock_file < 0) return err_set_errno(err, RC_IO, "the lock file %s cannot be opened", path);
-  if (flock(c->lock_file, LOCK_EX | LOCK_NB) != 0)
-    return err_set_errno(err, RC_IO, "another coordinator has the database %s open", db_path);
-  return RC_OK;
-}
-
 enum rc core_create(struct core **out, const struct core_options *options, struct err *err) {
   struct core *c = calloc(1, sizeof *c);
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "the coordinator's state of %zu bytes was refused", sizeof *c);
@@ -446,14 +432,14 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
   pthread_mutex_init(&c->lock, NULL);
   cond_init(&c->called);
   metrics_make(c);
-  c->lock_file = -1;
-  enum rc rc = database_lock(c, options->db_path, err);
+  enum rc rc = database_lock_take(&c->lock_file, options->db_path, err);
   if (rc == RC_OK) rc = store_open(&c->store, options->db_path, false, err);
   if (rc == RC_OK) rc = migrations_apply(c->store, err);
   c->now_ms = clock_monotonic_ms();
   c->wall_ms = clock_wall_ms();
   if (rc == RC_OK) rc = epoch_begin(c, err);
   if (rc == RC_OK) rc = readers_create(&c->readers, options->db_path, err);
+  if (rc == RC_OK) database_lock_sign(c->lock_file);
   if (rc == RC_OK) rc = hub_create(&c->hub, c->readers, err);
   if (rc == RC_OK) rc = queue_create(&c->queue, QUEUE_COMMANDS, err);
   if (rc != RC_OK) {
@@ -486,7 +472,7 @@ void core_destroy(struct core *c) {
   hub_destroy(c->hub);
   readers_destroy(c->readers);
   store_close(c->store);
-  if (c->lock_file >= 0) close(c->lock_file);
+  database_lock_release(c->lock_file);
   pthread_cond_destroy(&c->called);
   pthread_mutex_destroy(&c->lock);
   free(c);
