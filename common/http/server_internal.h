@@ -97,6 +97,7 @@ struct http_server {
   const struct http_route *routes;
   size_t route_count;
   void *context;
+  _Atomic(const char *) closed; /* why no handler is called yet; NULL: they are, with the context that is now set */
   char *token;
   int port;
   struct metric *responses[6]; /* by hundreds of the status */

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-
 /* A block of 16 neighbours has at most CAUSE_COUNT causes: merging it always makes room. */
 enum { BLOCK_MIN = 4, BLOCK_ENOUGH = 16, COUNT_ENOUGH = TIMELINE_MAX / 4 * 3 };
 _Static_assert(CAUSE_COUNT * 4 <= BLOCK_ENOUGH * 3, "merging blocks of this size makes enough room");
