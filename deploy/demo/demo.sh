@@ -171,8 +171,8 @@ jq -r '
 echo "  weights sha256  $(jq -r .weights_sha256 "$OUT/summary.json")"
 echo "  the model lies in $checkpoint (a Hugging Face folder), the summary in $OUT/summary.json"
 echo "  talk to it:"
-echo "    $BIN/generation-server --model $checkpoint --port 8300 &"
-echo "    curl -s http://127.0.0.1:8300/v1/generate -d '{\"text\":\"7+5*3+4=\",\"sampling_params\":{\"max_new_tokens\":32,\"temperature\":0}}'"
+echo "    $BIN/generation-server --model $checkpoint &"
+echo "    curl -s http://127.0.0.1:8100/v1/generate -d '{\"text\":\"7+5*3+4=\",\"sampling_params\":{\"max_new_tokens\":32,\"temperature\":0}}'"
 if [ "$KEEP" = 1 ]; then
   echo "  the services keep running (KEEP=1); Ctrl-C stops them"
   wait
