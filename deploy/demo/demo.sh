@@ -48,7 +48,7 @@ start() {
   PORT=$(cat "$OUT/ports/$name")
 }
 
-say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+say() { if [ -t 1 ]; then printf '\n\033[1m%s\033[0m\n' "$*"; else printf '\n%s\n' "$*"; fi; }
 
 say "Starting coordinator, trainer-server and two generation-servers (seed $SEED, mode $MODE${CONTROL:+, control $CONTROL})"
 start coordinator "$BIN/coordinator" --db "$OUT/coordinator.db" --data-dir "$DATA"
