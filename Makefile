@@ -256,14 +256,11 @@ help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 deps: ## install what is missing (Debian packages, by name)
-	@missing=; for p in $(PACKAGES) $(MPI_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
-	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
-	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
-	  $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(MPI_PACKAGES)
 
 demo: MPI_PACKAGES = # not needed for one trainer
 demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, CONTROL=shuffled|lr0)
-	@mkdir -p $(BUILD); $(MAKE) --no-print-directory -j2 all >$(BUILD)/build.log 2>&1 || { tail -20 $(BUILD)/build.log; exit 1; }
+	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
 check: ## quick, for every commit: builds, layers, contract, demo data, unit tests
@@ -321,7 +318,7 @@ demo-data: ## the demo's data files are what their script makes; train, validati
 	@$(PYTHON) tests/tools/check-demo-data
 
 lint: ## shell scripts, long files and functions (warnings to think about)
-	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh tests/bochs/run tests/bochs/services tests/bochs/init deploy/docker/healthcheck; fi
+	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh deploy/demo/prepare tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh tests/bochs/run tests/bochs/services tests/bochs/init deploy/docker/healthcheck; fi
 	@wc -l $$(git ls-files '*.c' '*.h' '*.cu' '*.cc') | awk '$$1 > 800 && $$2 != "total" { print "long file:", $$0 }'
 
 # Sanitizers, each a build of its own; there are no suppressions.  The instrumentation confuses the compiler's truncation warnings, which stay on everywhere

@@ -21,7 +21,7 @@ struct program_settings {
 #define PROGRAM_OPTIONS(settings, default_port)                                                                 \
   {"bind", OPTION_STRING, &(settings)->bind, "127.0.0.1", 0, 0, "address to listen on"},                        \
       {"port", OPTION_INT, &(settings)->port, default_port, 0, 65535, "port to listen on; 0 picks a free one"}, \
-      {"port-file", OPTION_STRING, &(settings)->port_file, "", 0, 0, "write the port here once listening"},     \
+      {"port-file", OPTION_STRING, &(settings)->port_file, "", 0, 0, "write the port here once ready"},         \
       {"auth-token",                                                                                            \
        OPTION_STRING,                                                                                           \
        &(settings)->token,                                                                                      \

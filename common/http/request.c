@@ -174,11 +174,17 @@ static uint64_t announced_length(const struct http_request *r) {
   return header == NULL ? 0 : strtoull(header, NULL, 10);
 }
 
+/* Of handlers that need no context. */
+static bool is_standard(const struct http_route *route) {
+  return route->handler == http_handle_healthz || route->handler == http_handle_metrics;
+}
+
 static void check_route(struct http_request *r, const char *method) {
   struct err err;
   char allow[ROUTE_ALLOW_MAX];
   int status = route_match(r, method, allow);
   bool open = r->route != NULL && r->route->open;
+  const char *closed = atomic_load(&r->server->closed);
   if (!open && !authorized(r)) {
     err_set(&err, RC_FORBIDDEN, NULL, "a valid bearer token was expected in the Authorization header");
     http_set_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
@@ -190,6 +196,9 @@ static void check_route(struct http_request *r, const char *method) {
   } else if (status == 404) {
     err_set(&err, RC_NOT_FOUND, NULL, "no such path");
     request_refuse(r, status, &err);
+  } else if (closed != NULL && !is_standard(r->route)) {
+    err_set(&err, RC_UNAVAILABLE, NULL, "%s", closed);
+    request_refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE, &err);
   }
 }
 

@@ -223,6 +223,7 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   s->routes = options->routes;
   s->route_count = options->route_count;
   s->context = options->context;
+  atomic_init(&s->closed, options->closed);
   int listen_fd = -1;
   bool watching = false;
   if (options->token != NULL && options->token[0] != '\0' && (s->token = strdup(options->token)) == NULL) {
@@ -251,6 +252,11 @@ out:
 }
 
 int http_server_port(const struct http_server *server) { return server->port; }
+
+void http_server_open(struct http_server *server, void *context) {
+  server->context = context;
+  atomic_store(&server->closed, NULL);
+}
 
 /* --- stopping --- */
 

@@ -60,11 +60,15 @@ struct http_server_options {
   const struct http_route *routes;
   size_t route_count;
   void *context; /* handed to every handler */
+  /* NULL, or why the service is not there yet: until http_server_open all but this module's own handlers answer 503 with it. */
+  const char *closed;
 };
 
 /* RC_IO with "port N in use" when the port is taken. */
 enum rc http_server_start(struct http_server **out, const struct http_server_options *options, struct err *err);
 int http_server_port(const struct http_server *server);
+/* The service is there: handlers are called from now on, with this context. */
+void http_server_open(struct http_server *server, void *context);
 /* Refuses new requests with 503, cancels the suspended, waits up to drain_ms for open replies, stops. NULL is fine. */
 void http_server_stop(struct http_server *server, int drain_ms);
 

@@ -96,7 +96,8 @@ struct http_server {
   struct MHD_Daemon *daemon;
   const struct http_route *routes;
   size_t route_count;
-  void *context;
+  _Atomic(void *) context;      /* health is answered while it is being set */
+  _Atomic(const char *) closed; /* why no handler is called yet; NULL: they are, with the context that is now set */
   char *token;
   int port;
   struct metric *responses[6]; /* by hundreds of the status */

@@ -15,6 +15,7 @@
 #include "common/base/metrics.h"
 #include "common/base/queue.h"
 #include "common/wire/training.h"
+#include "services/coordinator/clock_skew.h"
 #include "services/coordinator/core.h"
 #include "services/coordinator/frontier.h"
 #include "services/coordinator/intervals.h"
@@ -32,6 +33,7 @@ struct live_worker {
   int64_t seen_ms;           /* monotonic */
   int64_t busy_slot_us;      /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
   int64_t accounted_ms;      /* until when its slots' time was accounted for: monotonic */
+  int64_t skew_us;           /* its clock less ours (clock_skew.h) */
   int64_t positions_refused; /* it cannot run leases of so many positions or more; 0: none were refused */
 };
 
@@ -44,11 +46,11 @@ struct dispatch_rates {
 
 /* How the time-outs of open groups are counted: see group_timeout.h. */
 struct group_clock {
-  int64_t run;              /* whose; 0: none yet */
-  int64_t at_ms, at_wall_ms; /* the last look: monotonic, wall */
-  bool counting;            /* since then */
-  int64_t owed_ms;          /* time that does not count and is not yet taken off */
-  int64_t due_ms;           /* nothing fails before: monotonic */
+  int64_t run;     /* whose; 0: none yet */
+  int64_t at_ms;   /* the last look; 0: none yet */
+  bool counting;   /* since then */
+  int64_t owed_ms; /* time that does not count and is not yet taken off */
+  int64_t due_ms;  /* nothing fails before: monotonic */
 };
 
 struct core {
@@ -65,7 +67,8 @@ struct core {
 
   /* the writer's */
   struct store *store;
-  int64_t now_ms, wall_ms; /* of the transaction in hand: monotonic, wall */
+  int64_t now_ms, wall_ms; /* of the transaction in hand: monotonic, and what is stored (clock_wall_ms: it never steps) */
+  int64_t clock_off_ms;    /* the machine's clock less wall_ms, as last warned of */
   struct live_worker workers[LIMIT_WORKERS];
   int worker_count;
   struct command *parked;

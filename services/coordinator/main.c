@@ -22,20 +22,23 @@ static enum rc serve(const struct settings *s, struct err *err) {
   struct core *core = NULL;
   struct driver *driver = NULL;
   struct http_server *server = NULL;
-  enum rc rc = core_create(&core, &s->core, err);
-  if (rc == RC_OK) rc = core_start(core, err);
-  if (rc != RC_OK) goto out;
-  const struct driver_options driver_options = {.token = s->program.token};
-  if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
                                               .routes = coordinator_routes,
                                               .route_count = coordinator_route_count,
-                                              .context = core};
-  if ((rc = http_server_start(&server, &options, err)) != RC_OK) goto out;
-  log_info("listening on %s:%d, epoch %llu", s->program.bind, http_server_port(server),
-           (unsigned long long)core_epoch(core));
+                                              .closed = "the database is being opened"};
+  enum rc rc = http_server_start(&server, &options, err);
+  if (rc != RC_OK) goto out;
+  log_info("listening on %s:%d", s->program.bind, http_server_port(server));
+  rc = core_create(&core, &s->core, err);
+  if (rc == RC_OK) rc = core_start(core, err);
+  if (rc != RC_OK) goto out;
+  signals_stop_in_order();
+  const struct driver_options driver_options = {.token = s->program.token};
+  if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
+  http_server_open(server, core);
+  log_info("ready, epoch %llu", (unsigned long long)core_epoch(core));
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   while (!signals_stop_requested() && !core_broken(core)) clock_sleep_ms(TICK_MS);
   if (core_broken(core))

@@ -7,7 +7,7 @@
  *     |       +-< cause_times
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
- * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds, but leases.deadline_ms, which
+ * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds that go evenly (common/base/clock.h), but leases.deadline_ms, which
  * is monotonic and means something only within its epoch. leases.version_min and version_max, spans, segments and
  * refills are what the pipelined and inflight modes need. */
 #include "services/coordinator/migrations.h"

@@ -62,6 +62,7 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
                             .slots = m->slots,
                             .exactness = m->exactness,
                             .seen_ms = c->now_ms,
+                            .skew_us = CLOCK_SKEW_UNKNOWN,
                             .accounted_ms = c->now_ms};
   snprintf(w->name, sizeof w->name, "%s", m->name);
   metric_set(c->m_workers, c->worker_count);
@@ -107,14 +108,6 @@ enum rc admit_worker(struct http_request *r, void *context, struct err *err) {
 
 /* ---- POST /v1/workers/{id}/heartbeat ---- */
 
-/* Clocks that differ by no more are not worth a warning: a heartbeat takes its time too. */
-enum { SKEW_SHOWN_MS = 1000 };
-
-static struct bind clock_skew(const struct core *c, const struct worker_heartbeat *m) {
-  const int64_t skew_ms = m->sent_us / 1000 - c->wall_ms;
-  return m->sent_us > 0 && (skew_ms > SKEW_SHOWN_MS || skew_ms < -SKEW_SHOWN_MS) ? b_int(skew_ms) : b_null();
-}
-
 /* Generation idle time: see slot_time.h. */
 static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy_slot_us,
                              struct slot_account accounts[SLOT_WINDOWS], struct err *err) {
@@ -142,13 +135,15 @@ static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err
   if (rc != RC_OK) return rc;
   if (w->ready != (m->ready && !m->draining)) c->kick_due = true;
   w->ready = m->ready && !m->draining;
+  w->skew_us = clock_skew_learn(w->skew_us, m->sent_us, c->wall_ms * 1000);
+  const int64_t skew_us = clock_skew_us(w->skew_us);
   rc = store_exec(
       c->store, err,
       "UPDATE workers SET ready = ?2, draining = ?3, loaded_digest = ?4, slots_busy = ?5, busy_slot_us = ?6, "
       "tokens_sampled = ?7, seen_ms = ?8, clock_skew_ms = ?9 WHERE id = ?1",
       BINDS(b_int(w->id), b_int(m->ready), b_int(m->draining), m->has_loaded ? b_digest(&m->loaded_digest) : b_null(),
             b_int(m->slots_busy), b_int(m->busy_slot_us), b_int(m->tokens_sampled), b_int(c->wall_ms),
-            clock_skew(c, m)));
+            skew_us ? b_int(skew_us / 1000) : b_null()));
   if (rc == RC_OK && w->kind == WORKER_GENERATION) {
     rc = account_slots(c, w, m->busy_slot_us, accounts, err);
     if (rc == RC_OK) rc = intervals_beat(c, w->id, m->intervals, m->interval_count, accounts, err);

@@ -174,7 +174,7 @@ static enum rc make_call(struct generate_call **out, struct server *s, struct ho
                                  .request = r,
                                  .shape = p->shape,
                                  .details = p->details,
-                                 .created_ms = clock_wall_ms(),
+                                 .created_ms = clock_real_ms(),
                                  .stream = p->stream,
                                  .tells_tokens = p->tells_tokens,
                                  .followed = p->stream || p->stops.count > 0,

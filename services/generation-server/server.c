@@ -1,6 +1,7 @@
 /* See server.h: ties the parts together.
  *
- * Order of starting: stager (and model, when a folder was named), HTTP, leases, heartbeat.  Of stopping: leases are
+ * Order of starting: HTTP, which answers for its health only; leases, stager (and model, when a folder was named); then HTTP
+ * opens, and the heartbeat begins.  Of stopping: leases are
  * handed back, plain requests finish, HTTP closes, then the stager and the engine, heartbeat and leases, the streamer,
  * last the replier: whoever hands work on outlives nobody that it hands to. */
 #include "services/generation-server/server.h"
@@ -108,9 +109,10 @@ static enum rc start_http(struct server *s, struct err *err) {
                                            .threads = HTTP_THREADS,
                                            .routes = s->routes,
                                            .route_count = s->route_count,
-                                           .context = s};
+                                           .closed = "the model is being loaded"};
   const enum rc rc = http_server_start(&s->http, &http, err);
   if (rc != RC_OK) return rc;
+  log_info("listening on %s:%d", s->options.bind, server_port(s));
   make_name(s);
   if (s->options.advertise_url && *s->options.advertise_url)
     snprintf(s->url, sizeof s->url, "%s", s->options.advertise_url);
@@ -164,6 +166,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
                                         .word = on_word,
                                         .stale = on_stale,
                                         .context = s};
+  if (rc == RC_OK) rc = start_http(s, err);
   if (rc == RC_OK) rc = queue_create(&s->finished, LIMIT_QUEUED_REQUESTS + 1, err);
   if (rc == RC_OK && pthread_create(&s->replier, NULL, replier_main, s) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the replier's thread could not be made");
@@ -172,7 +175,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   if (rc == RC_OK && worker) rc = leases_start(&s->leases, &leases, err);
   if (rc == RC_OK) rc = staging_start(&s->staging, &staging, err);
   if (rc == RC_OK && options->model_dir && *options->model_dir) rc = staging_load(s->staging, options->model_dir, err);
-  if (rc == RC_OK) rc = start_http(s, err);
+  if (rc == RC_OK) http_server_open(s->http, s);
   if (rc == RC_OK && worker) rc = start_worker(s, err);
   if (rc != RC_OK) {
     server_stop(s);

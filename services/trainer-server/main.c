@@ -54,23 +54,27 @@ static enum rc serve(struct settings *s, struct err *err) {
   struct fabric *fabric = NULL;
   char url[LIMIT_URL_MAX];
   const struct device *device = &s->trainer.device;
-  enum rc rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
-  if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
-  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, fabric, err);
-  if (rc != RC_OK) goto out;
-  trainer_set_publisher(trainer, publisher); /* before the first job */
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
                                               .routes = trainer_routes,
                                               .route_count = trainer_route_count,
-                                              .context = trainer};
-  if ((rc = http_server_start(&server, &options, err)) != RC_OK) goto out;
+                                              .closed = "the model and its state are being loaded"};
+  enum rc rc = http_server_start(&server, &options, err);
+  if (rc != RC_OK) goto out;
+  log_info("listening on %s:%d", s->program.bind, http_server_port(server));
+  rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
+  if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
+  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, fabric, err);
+  if (rc != RC_OK) goto out;
+  signals_stop_in_order();
+  trainer_set_publisher(trainer, publisher); /* before the first job */
+  http_server_open(server, trainer);
   if (!s->advertise_url[0]) {
     program_default_url(url, sizeof url, s->program.bind, http_server_port(server), s->coordinator);
     s->advertise_url = url;
   }
-  log_info("listening on %s:%d", s->program.bind, http_server_port(server));
+  log_info("ready");
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   if (s->coordinator[0]) {
     const bool fastest = s->trainer.device.exactness == EXACTNESS_FASTEST;
@@ -99,7 +103,10 @@ out:
 #ifdef LEASEHOLD_MPI
 static enum rc follow(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
+  struct err why;
   enum rc rc = trainer_create(&trainer, &s->trainer, err);
+  while (rc == RC_OK && !trainer_led(trainer) && !trainer_ended(trainer, &why)) clock_sleep_ms(TICK_MS);
+  signals_stop_in_order();
   if (rc == RC_OK) rc = wait_for_end(trainer, err);
   if (rc != RC_OK) s->trainer.comm->give_up(s->trainer.comm);
   stop(s, trainer);

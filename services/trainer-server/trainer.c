@@ -173,6 +173,8 @@ bool trainer_lost(struct trainer *t, struct err *why) {
   return why->rc != RC_OK;
 }
 
+bool trainer_led(const struct trainer *t) { return atomic_load(&t->led); }
+
 bool trainer_ended(struct trainer *t, struct err *why) {
   const bool ended = atomic_load(&t->ended); /* first: then `why` is final */
   trainer_lost(t, why);

@@ -92,6 +92,8 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
 void trainer_stop(struct trainer *t);
 void trainer_destroy(struct trainer *t); /* NULL is fine */
 
+/* Of a rank but 0: has rank 0 come through its own start, and leads? */
+bool trainer_led(const struct trainer *t);
 /* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else what became of one of
  * them. */
 bool trainer_ended(struct trainer *t, struct err *why);

@@ -65,6 +65,7 @@ struct trainer {
   bool thread_runs;
   atomic_bool stopping;
   struct ranks ranks;
+  atomic_bool led;   /* see trainer_led */
   atomic_bool ended; /* the engine's thread is through, and `why` is final */
 
   /* the engine thread's */

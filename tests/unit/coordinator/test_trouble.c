@@ -160,7 +160,7 @@ static void a_database_has_one_coordinator(void **state) {
   struct fixture *f = *state;
   struct core *second = NULL;
   struct err err = {0};
-  assert_int_equal(core_create(&second, &f->options, &err), RC_IO);
+  assert_int_equal(core_create(&second, &f->options, &err), RC_CONFLICT);
   assert_non_null(strstr(err.message, "another coordinator"));
 }
 
