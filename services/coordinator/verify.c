@@ -9,11 +9,11 @@
 
 #include "common/base/limits.h"
 #include "common/json/json.h"
-#include "services/coordinator/rational.h"
+#include "services/coordinator/lone_number.h"
 
 enum { NUMBERS_MAX = 64, DEPTH_MAX = 64 };
 
-/* The last \boxed{...} with balanced braces, or false. */
+/* The last \boxed{...} with balanced braces that is in no other, or false. */
 static bool boxed_find(const char *text, size_t len, const char **inner, size_t *inner_len) {
   static const char marker[] = "\\boxed{";
   const size_t marker_len = sizeof marker - 1;
@@ -28,39 +28,8 @@ static bool boxed_find(const char *text, size_t len, const char **inner, size_t 
       *inner = text + at + marker_len;
       *inner_len = end - at - marker_len;
       found = true;
+      at = end;
       break;
-    }
-  }
-  return found;
-}
-
-struct number {
-  struct rational value;
-  bool exact;
-  double approximate;
-};
-
-/* A sign belongs to the number unless something that ends an operand stands before it ("3-4" ends in 4). */
-static bool sign_is_operator(const char *text, size_t at) {
-  return at > 0 && (isalnum((unsigned char)text[at - 1]) || text[at - 1] == ')' || text[at - 1] == '.');
-}
-
-static bool last_number(const char *text, size_t len, struct number *out) {
-  bool found = false;
-  for (size_t at = 0; at < len;) {
-    size_t from = at;
-    if ((text[at] == '-' || text[at] == '+') && sign_is_operator(text, at)) {
-      at++;
-      continue;
-    }
-    struct number n = {.exact = false};
-    size_t used = number_scan(text + from, len - from, &n.value, &n.exact, &n.approximate);
-    if (used) {
-      *out = n;
-      found = true;
-      at = from + used;
-    } else {
-      at++;
     }
   }
   return found;
@@ -73,19 +42,34 @@ static bool numbers_equal(const struct number *a, const struct number *b) {
   return difference <= 1e-9 * (size > 1 ? size : 1);
 }
 
+/* Which number is the answer: false, and what is wrong in out->detail, when there is none. */
+static bool answer_read(const char *text, size_t len, struct number *got, struct verdict *out) {
+  const char *inner;
+  size_t inner_len;
+  if (boxed_find(text, len, &inner, &inner_len)) {
+    if (number_whole(inner, inner_len, got)) return true;
+    snprintf(out->detail, sizeof out->detail, "what stands in \\boxed{} is not one number");
+    return false;
+  }
+  switch (number_last(text, len, got)) {
+    case NUMBER_ALONE: return true;
+    case NUMBER_IN_LARGER:
+      snprintf(out->detail, sizeof out->detail, "the completion's last number, %g, is part of something larger",
+               got->approximate);
+      return false;
+    case NUMBER_NONE: break;
+  }
+  snprintf(out->detail, sizeof out->detail, "no number in the completion");
+  return false;
+}
+
 static void verify_numeric(const char *text, size_t len, const char *answer, struct verdict *out) {
-  const char *inner = text;
-  size_t inner_len = len;
   struct number got, expected;
-  if (!last_number(answer, strlen(answer), &expected)) {
-    snprintf(out->detail, sizeof out->detail, "the dataset's answer '%.40s' is no number", answer);
+  if (!number_gold(answer, &expected)) {
+    snprintf(out->detail, sizeof out->detail, "the dataset's answer is not one number");
     return;
   }
-  boxed_find(text, len, &inner, &inner_len);
-  if (!last_number(inner, inner_len, &got)) {
-    snprintf(out->detail, sizeof out->detail, "no number in the completion");
-    return;
-  }
+  if (!answer_read(text, len, &got, out)) return;
   out->well_formed = true;
   out->reward = numbers_equal(&got, &expected) ? 1 : 0;
   snprintf(out->detail, sizeof out->detail, "answer %g, expected %g", got.approximate, expected.approximate);
