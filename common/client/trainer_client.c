@@ -33,7 +33,7 @@ static enum rc decode_check_run_answer(void *out, const struct json *body, struc
 
 enum rc trainer_ask_run(const struct trainer_client *c, const struct check_run *m, struct check_run_answer *out,
                         struct arena *arena, int64_t deadline_ms, struct err *err) {
-  struct client_call call = call_to(c, "checking a run", "POST", deadline_ms);
+  struct client_call call = call_to(c, "asking the trainer", "POST", deadline_ms);
   client_url(&call.url, c->base_url, "/v1/check-run", NULL, "");
   check_run_encode(m, &call.body);
   return client_call_json(&call, decode_check_run_answer, out, arena, err);

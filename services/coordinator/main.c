@@ -22,7 +22,9 @@ static enum rc serve(const struct settings *s, struct err *err) {
   struct core *core = NULL;
   struct driver *driver = NULL;
   struct http_server *server = NULL;
-  enum rc rc = core_create(&core, &s->core, err);
+  struct core_options core_options = s->core;
+  core_options.token = s->program.token;
+  enum rc rc = core_create(&core, &core_options, err);
   if (rc == RC_OK) rc = core_start(core, err);
   if (rc != RC_OK) goto out;
   const struct driver_options driver_options = {.token = s->program.token};

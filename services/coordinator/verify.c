@@ -188,29 +188,54 @@ static bool numbers_allowed(const struct expression *e, const struct json *numbe
   return true;
 }
 
+struct puzzle {
+  struct json *given; /* to be freed */
+  const struct json *numbers, *target;
+};
+
+static bool puzzle_read(struct puzzle *p, const char *extra) {
+  *p = (struct puzzle){0};
+  if (json_parse(&p->given, extra, strlen(extra), 0, NULL) != RC_OK) return false;
+  p->numbers = json_get(p->given, "numbers");
+  p->target = json_get(p->given, "target");
+  return p->numbers && json_type_of(p->numbers) == JSON_ARRAY && p->target && json_type_of(p->target) == JSON_INT;
+}
+
 static void verify_countdown(const char *text, size_t len, const char *extra, struct verdict *out) {
-  struct json *given = NULL;
+  struct puzzle p;
   struct expression e = {0};
   struct rational value;
-  const struct json *numbers = NULL, *target = NULL;
-  if (json_parse(&given, extra, strlen(extra), 0, NULL) == RC_OK) {
-    numbers = json_get(given, "numbers");
-    target = json_get(given, "target");
-  }
+  const bool whole = puzzle_read(&p, extra);
   expression_find(text, len, &e);
-  if (!numbers || json_type_of(numbers) != JSON_ARRAY || !target || json_type_of(target) != JSON_INT) {
+  if (!whole) {
     snprintf(out->detail, sizeof out->detail, "the dataset's line lacks `numbers` (integers) or `target` (an integer)");
   } else if (!parse_sum(&e, &value) || peek(&e) != 0) {
     snprintf(out->detail, sizeof out->detail, "no expression: %s", e.fault ? e.fault : "something follows it");
   } else {
     out->well_formed = true;
-    bool allowed = numbers_allowed(&e, numbers), equal = value.den == 1 && value.num == json_int(target);
+    bool allowed = numbers_allowed(&e, p.numbers), equal = value.den == 1 && value.num == json_int(p.target);
     out->reward = allowed && equal ? 1 : 0;
     snprintf(out->detail, sizeof out->detail, "%s, value %lld/%lld, target %lld",
              allowed ? "numbers used as given" : "uses a number that was not given", (long long)value.num,
-             (long long)value.den, (long long)json_int(target));
+             (long long)value.den, (long long)json_int(p.target));
   }
-  json_free(given);
+  json_free(p.given);
+}
+
+static enum rc puzzle_check(const char *extra, struct err *err) {
+  struct puzzle p;
+  bool good = puzzle_read(&p, extra) && json_length(p.numbers) > 0 && json_length(p.numbers) <= NUMBERS_MAX;
+  for (size_t i = 0; good && i < json_length(p.numbers); i++) good = json_type_of(json_at(p.numbers, i)) == JSON_INT;
+  json_free(p.given);
+  if (good) return RC_OK;
+  return err_set(err, RC_INVALID, NULL, "expected `numbers`, 1 to %d integers, and `target`, an integer", NUMBERS_MAX);
+}
+
+enum rc verify_line_check(enum verifier_kind kind, const char *answer, const char *extra, struct err *err) {
+  struct number gold;
+  if (kind == VERIFIER_COUNTDOWN) return puzzle_check(extra, err);
+  if (kind == VERIFIER_NONE || number_gold(answer, &gold)) return RC_OK;
+  return err_set(err, RC_INVALID, "answer", "expected one number, as \"-1,234.5\" or \"3/4\", got \"%.80s\"", answer);
 }
 
 void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,
