@@ -40,11 +40,7 @@ static void created_write(struct command *cmd, int64_t run, const struct post_ru
 static enum rc post_run_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct post_run *m = cmd->message;
   char seed[24];
-  int64_t queued = 0;
-  enum rc rc = store_int(c->store, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2)",
-                         BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING)));
-  if (rc == RC_OK && queued >= LIMIT_QUEUED_RUNS)
-    rc = err_set(err, RC_FULL, NULL, "%d runs are queued already; try again", LIMIT_QUEUED_RUNS);
+  enum rc rc = run_queue_check(c->store, err); /* again: others may have been faster */
   snprintf(seed, sizeof seed, "%" PRIu64, m->config.seed);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,

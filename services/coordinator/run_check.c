@@ -10,7 +10,16 @@
 
 enum { ASK_MS = 5000 };
 
-/* What the database says: the run and version to start from, and the trainer. */
+enum rc run_queue_check(struct store *s, struct err *err) {
+  int64_t queued = 0;
+  enum rc rc = store_int(s, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2)",
+                         BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING)));
+  if (rc == RC_OK && queued >= LIMIT_QUEUED_RUNS)
+    rc = err_set(err, RC_FULL, NULL, "%d runs are queued already; try again", LIMIT_QUEUED_RUNS);
+  return rc;
+}
+
+/* Are the run and the version there that it is to start from? */
 static enum rc start_known(struct store *s, const struct run_start *start, struct err *err) {
   int64_t run = 0, evaluates = 0, versions = 0;
   if (start->from != START_CHECKPOINT) return RC_OK;
@@ -29,12 +38,14 @@ static enum rc start_known(struct store *s, const struct run_start *start, struc
   return rc;
 }
 
+/* What the database says; *trainer is the one there is. */
 static enum rc database_look(struct core *c, const struct run_start *start, struct trainer_target *trainer,
                              struct err *err) {
   struct store *s;
   enum rc rc = readers_take(core_readers(c), &s, err);
   if (rc != RC_OK) return rc;
-  rc = start_known(s, start, err);
+  rc = run_queue_check(s, err);
+  if (rc == RC_OK) rc = start_known(s, start, err);
   if (rc == RC_OK) rc = driver_read_trainer(s, trainer, err);
   readers_give(core_readers(c), s);
   return rc;
@@ -50,7 +61,10 @@ static enum rc trainer_look(const struct trainer_client *t, const struct run_con
   enum rc rc = trainer_ask_run(t, &m, &answer, &arena, ASK_MS, &cause);
   arena_free(&arena);
   if (rc == RC_INVALID || rc == RC_UNSUPPORTED) return err_set(err, RC_INVALID, cause.field, "%s", cause.message);
-  if (rc == RC_OK) rc = driver_model_files(t, files, &cause);
+  if (rc == RC_OK) {
+    rc = driver_model_files(t, files, &cause);
+    if (rc == RC_NOT_FOUND) return err_set(err, RC_INVALID, NULL, "%s", cause.message);
+  }
   *answered = rc == RC_OK;
   if (rc == RC_OK)
     *context_max = answer.context_max;

@@ -12,7 +12,10 @@
 #include "services/coordinator/core.h"
 #include "services/coordinator/run_config.h"
 
-/* RC_INVALID, with the field, and for a dataset its file and line; RC_NO_MEMORY or RC_FULL when it could not be found out. */
+/* RC_FULL while as many runs wait as may. */
+enum rc run_queue_check(struct store *s, struct err *err);
+/* RC_INVALID, with the field, and for a dataset its file and line; RC_FULL as above, before anything
+ * costly; RC_NO_MEMORY when it could not be found out. */
 enum rc run_check(struct core *c, const struct run_config *config, struct err *err);
 
 #endif
