@@ -23,6 +23,7 @@ struct command;
 
 struct core_options {
   const char *db_path, *data_dir;
+  const char *token; /* for calls to workers; NULL or "": none */
   int64_t lease_ttl_ms, heartbeat_ms, worker_ttl_ms, batch_tokens;
 };
 

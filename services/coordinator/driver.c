@@ -14,7 +14,7 @@ enum { IDLE_MS = 200, RETRY_MS = 200, TRAINER_LOST_MS = 120000 };
 
 /* ---- looking ---- */
 
-static enum rc read_trainer(struct store *s, struct trainer_target *out, struct err *err) {
+enum rc driver_read_trainer(struct store *s, struct trainer_target *out, struct err *err) {
   struct rows q;
   bool row = false;
   *out = (struct trainer_target){0};
@@ -40,7 +40,7 @@ enum rc driver_trainer_now(struct driver *d, struct trainer_target *out, struct 
   struct store *s;
   enum rc rc = readers_take(core_readers(d->core), &s, err);
   if (rc != RC_OK) return rc;
-  rc = read_trainer(s, out, err);
+  rc = driver_read_trainer(s, out, err);
   readers_give(core_readers(d->core), s);
   return rc;
 }
@@ -113,7 +113,7 @@ static enum rc look(struct driver *d, struct active_run *a, struct err *err) {
   *a = (struct active_run){0};
   enum rc rc = readers_take(core_readers(d->core), &s, err);
   if (rc != RC_OK) return rc;
-  rc = read_trainer(s, &d->trainer, err);
+  rc = driver_read_trainer(s, &d->trainer, err);
   if (rc == RC_OK) rc = read_run(s, a, err);
   if (rc == RC_OK && a->found) rc = read_progress(s, a, err);
   readers_give(core_readers(d->core), s);

@@ -82,7 +82,10 @@ static inline struct trainer_client driver_trainer(const struct driver *d) {
   return (struct trainer_client){.http = d->http, .base_url = d->trainer.url};
 }
 
-/* driver_start.c: RC_OK, an error that ends the run, or a transient one. */
+/* driver_start.c: the files of the trainer's model; the caller frees them. */
+enum rc driver_model_files(const struct trainer_client *t, struct model_files *files, struct err *err);
+void driver_model_files_free(struct model_files *files);
+/* RC_OK, an error that ends the run, or a transient one. */
 enum rc driver_open(struct driver *d, const struct active_run *a, struct err *err);
 enum rc driver_move_run(struct driver *d, int64_t run, enum run_state to, struct err *err);
 enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct err *err);
@@ -108,6 +111,7 @@ enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct
 enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round, struct err *err);
 
 /* driver.c */
+enum rc driver_read_trainer(struct store *s, struct trainer_target *out, struct err *err);
 enum rc driver_trainer_now(struct driver *d, struct trainer_target *out, struct err *err);
 /* Has the run left the states in which it is worked on? */
 bool driver_run_over(struct driver *d, int64_t run);

@@ -22,6 +22,8 @@ static enum rc serve(const struct settings *s, struct err *err) {
   struct core *core = NULL;
   struct driver *driver = NULL;
   struct http_server *server = NULL;
+  struct core_options core_options = s->core;
+  core_options.token = s->program.token;
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
@@ -31,7 +33,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   enum rc rc = http_server_start(&server, &options, err);
   if (rc != RC_OK) goto out;
   log_info("listening on %s:%d", s->program.bind, http_server_port(server));
-  rc = core_create(&core, &s->core, err);
+  rc = core_create(&core, &core_options, err);
   if (rc == RC_OK) rc = core_start(core, err);
   if (rc != RC_OK) goto out;
   signals_stop_in_order();

@@ -65,6 +65,10 @@ static void write_state(const struct checkpoint_meta *meta, const struct digest 
   write_u64(&w, "epoch", meta->epoch);
   write_u64(&w, "fence", meta->fence);
   json_kv_int(&w, "optimizer_steps", meta->optimizer_steps);
+  if (meta->start.from != START_UNNAMED) {
+    json_key(&w, "start");
+    run_start_write(&meta->start, &w);
+  }
   json_key(&w, "training");
   training_config_write(&meta->training, &w);
   json_key(&w, "history");
@@ -278,7 +282,7 @@ static enum rc check_seal(const struct buf *bytes, const char *path, struct err 
 
 static enum rc read_fields(struct checkpoint *c, const struct json *root, struct digest *optimizer, struct err *err) {
   const char *run = "", *step_id = "";
-  const struct json *training = NULL, *history = NULL, *seal = NULL;
+  const struct json *start = NULL, *training = NULL, *history = NULL, *seal = NULL;
   const struct json_field fields[] = {
       {.name = "run", .kind = FIELD_STRING, .target = &run, .required = true, .min = 1, .max = LIMIT_NAME_MAX - 1},
       {.name = "version", .kind = FIELD_I64, .target = &c->meta.version, .required = true, .min = 0, .max = 1e15},
@@ -290,6 +294,7 @@ static enum rc read_fields(struct checkpoint *c, const struct json *root, struct
       {.name = "epoch", .kind = FIELD_U64, .target = &c->meta.epoch, .required = true},
       {.name = "fence", .kind = FIELD_U64, .target = &c->meta.fence, .required = true},
       {.name = "optimizer_steps", .kind = FIELD_I64, .target = &c->meta.optimizer_steps, .required = true, .max = 1e15},
+      {.name = "start", .kind = FIELD_VALUE, .target = &start},
       {.name = "training", .kind = FIELD_VALUE, .target = &training, .required = true},
       {.name = "history", .kind = FIELD_VALUE, .target = &history, .required = true},
       {.name = "state_digest", .kind = FIELD_VALUE, .target = &seal, .required = true},
@@ -298,6 +303,7 @@ static enum rc read_fields(struct checkpoint *c, const struct json *root, struct
   if (rc != RC_OK) return rc;
   snprintf(c->meta.run, sizeof c->meta.run, "%s", run);
   snprintf(c->meta.step_id, sizeof c->meta.step_id, "%s", step_id);
+  if (start && (rc = run_start_read(&c->meta.start, start, &c->arena, err)) != RC_OK) return rc;
   training_config_defaults(&c->meta.training);
   rc = training_config_read(&c->meta.training, training, &c->arena, err);
   return rc == RC_OK ? read_history(c, history, err) : rc;
@@ -476,6 +482,12 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err) {
   enum rc rc = c->damage[0] ? write_latest(state_dir, c->meta.run, c->meta.version, err) : RC_OK;
   return rc == RC_OK ? checkpoint_prune(state_dir, c->meta.run, c->meta.version, keep, err) : rc;
+}
+
+bool checkpoint_exists(const char *state_dir, const char *run, int64_t version) {
+  char path[LIMIT_PATH_MAX];
+  return path_format(path, NULL, "%s/%s/v%" PRId64 "/trainer_state.json", state_dir, run, version) == RC_OK &&
+         file_exists(path);
 }
 
 enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,

@@ -36,7 +36,8 @@ struct checkpoint_meta {
   int64_t optimizer_steps;
   char step_id[LIMIT_NAME_MAX];    /* the step that led to this version, "" for version 0 */
   struct digest step_request;      /* its request's content */
-  struct training_config training; /* strings borrowed */
+  struct run_start start;          /* strings borrowed, here */
+  struct training_config training; /* and here */
   const struct round_record *history;
   size_t history_count;
 };
@@ -80,6 +81,8 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
 void checkpoint_free(struct checkpoint *c);
 /* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);
+/* Is there a checkpoint of that version?  Any thread. */
+bool checkpoint_exists(const char *state_dir, const char *run, int64_t version);
 /* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
 enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
                                 struct err *err);

@@ -5,6 +5,7 @@
 
 const struct http_route trainer_routes[] = {
     {.method = "POST", .path = "/v1/runs", .handler = handle_open_run},
+    {.method = "POST", .path = "/v1/check-run", .handler = handle_check_run},
     {.method = "POST",
      .path = "/v1/submit-batch",
      .handler = handle_submit_batch,

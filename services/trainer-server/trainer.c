@@ -28,6 +28,7 @@ struct jobs *trainer_jobs(struct trainer *t) {
 }
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
 const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
+int trainer_context_max(const struct trainer *t) { return t->model->context_max; }
 const char *trainer_kernels(const struct trainer *t) { return t->ops->name; }
 int trainer_ranks(const struct trainer *t) { return t->ranks.count; }
 const char *trainer_ranks_over(const struct trainer *t) { return t->ranks.over; }

@@ -71,6 +71,7 @@ struct trainer_view {
   bool busy;
   struct digest run_digest; /* of the run's seed and training: see trainer_run_digest */
   int chunk_tokens;         /* the run's: the longest sample it takes */
+  bool has_reference;       /* of a run with a KL term */
   /* Replaying from replay_from on while version < replay_to, the version that the coordinator recorded. */
   int64_t replay_from, replay_to;
   int64_t
@@ -119,10 +120,16 @@ enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fenc
 enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err);
 /* A run that this trainer can carry out; pure. */
 enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, struct err *err);
+/* The longest sequence that it takes. */
+int trainer_context_max(const struct trainer *t);
+/* Is the checkpoint there that a run is to start from? */
+enum rc trainer_check_start(const struct trainer *t, const struct run_start *start, struct err *err);
+/* Whether a run could be opened, as far as that can be told beforehand: all of the above, and room for the reference. */
+enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err);
 /* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks.
  * RC_INVALID or RC_TOO_LARGE with the field's path. */
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err);
-/* What makes a run the same run when it is opened again: its id, seed and training configuration, not epoch,
+/* What makes a run the same run when it is opened again: its id, seed, start and training configuration, not epoch,
  * fence and recorded version; pure. */
 enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
 /* The coordinator has opened `run` here, and has recorded current_version of it: replaying begins, or its end moves up,

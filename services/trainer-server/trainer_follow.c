@@ -38,7 +38,7 @@ static enum rc run_keep(struct trainer *t, const struct buf *payload, struct opt
   struct open_run run;
   enum rc rc = payload_decode(payload->data, payload->len, &run, decode_run, &arena, err);
   if (rc == RC_OK) rc = trainer_map_config(&run.training, &t->unit, o, err);
-  if (rc == RC_OK) rc = trainer_keep_config(t, &run.training, err);
+  if (rc == RC_OK) rc = trainer_keep_config(t, &run, err);
   arena_free(&arena);
   return rc;
 }

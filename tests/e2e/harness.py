@@ -280,6 +280,7 @@ def warmup_config(rounds, seed=1):
 def grpo_config(rounds, seed=1, groups=8, samples=4, evaluation=False):
     config = json.loads((DATA / "runs/grpo.json").read_text())
     config.update(rounds=rounds, seed=seed, groups_per_round=groups, samples_per_group=samples)
+    config.pop("start")  # "model", a base that is trained already: not what the run before has left
     config["training"]["lr"] = 0.004  # steps well above the spacing of bf16, so that no difference hides in rounding
     if not evaluation:
         config.pop("evaluation")

@@ -45,6 +45,9 @@ struct fake_trainer {
   bool other_weights;     /* version 0 is of other weights than the first time */
   bool refuse_step;       /* the next submit-step is answered 409, as of a version that is superseded */
   bool failed_step;       /* step_id is remembered as failed, until it is submitted again */
+  bool refuse_run;        /* check-run is answered 422 */
+  int32_t context_max;    /* and else with this; 0: 512 */
+  struct run_start start; /* of the last opening; its run is not kept */
   int opens, batches, steps;
   int last_groups;
   double last_denominator;
@@ -67,6 +70,27 @@ static __attribute__((unused)) void fake_file(struct http_request *r, void *cont
   http_reply_file(r, "application/json", path);
 }
 
+static __attribute__((unused)) void fake_check_run(struct http_request *r, void *context) {
+  struct fake_trainer *t = context;
+  const struct json *body;
+  struct check_run m;
+  struct err err;
+  struct buf out = BUF_INIT;
+  enum rc rc = http_body_json(r, &body, &err);
+  if (rc == RC_OK) rc = check_run_decode(&m, body, http_arena(r), &err);
+  pthread_mutex_lock(&t->lock);
+  if (rc == RC_OK && t->refuse_run)
+    rc = err_set(&err, RC_INVALID, "training.chunk_tokens", "more than the trainer takes");
+  const struct check_run_answer answer = {.context_max = t->context_max ? t->context_max : 512};
+  pthread_mutex_unlock(&t->lock);
+  if (rc != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  check_run_answer_encode(&answer, &out);
+  reply_buf(r, 200, &out);
+}
+
 static __attribute__((unused)) void fake_open(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
   const struct json *body;
@@ -79,6 +103,7 @@ static __attribute__((unused)) void fake_open(struct http_request *r, void *cont
   }
   pthread_mutex_lock(&t->lock);
   t->opens++;
+  t->start = m.start;
   if (strcmp(t->run, m.run) != 0) {
     snprintf(t->run, sizeof t->run, "%s", m.run);
     t->version = 0;
@@ -216,6 +241,7 @@ static __attribute__((unused)) void fake_step_status(struct http_request *r, voi
 
 static const struct http_route fake_routes[] = {
     {.method = "GET", .path = "/v1/model/files/{name}", .handler = fake_file},
+    {.method = "POST", .path = "/v1/check-run", .handler = fake_check_run},
     {.method = "POST", .path = "/v1/runs", .handler = fake_open},
     {.method = "POST", .path = "/v1/submit-batch", .handler = fake_submit},
     {.method = "GET", .path = "/v1/batches/{id}", .handler = fake_batch},
@@ -331,7 +357,6 @@ static __attribute__((unused)) int fixture_setup(void **state) {
   for (int i = 0; i < 10; i++) buf_printf(&text, "{\"prompt\":\"%d+0=\",\"completion\":\"%d\"}\n", i, i);
   write_data(f, "warm.jsonl", text.data);
   buf_free(&text);
-  write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"answer\":\"2\"}\n{\"prompt\":7}\n");
   pthread_mutex_init(&f->trainer.lock, NULL);
   const struct http_server_options options = {.bind_address = "127.0.0.1",
                                               .threads = 2,

@@ -153,25 +153,6 @@ static void a_supervised_run_needs_no_servers(void **state) {
   json_free(run);
 }
 
-static void a_bad_dataset_fails_the_run_with_a_sentence(void **state) {
-  struct fixture *f = *state;
-  post_run(f, "{\"dataset\":{\"path\":\"bad.jsonl\"},\"training\":{\"objective\":\"grpo\"}}");
-  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  struct json *run = get_run(f, "r1");
-  while (strcmp(json_string(json_get(run, "state"), NULL), "failed") != 0 && clock_monotonic_ms() < until_ms) {
-    json_free(run);
-    clock_sleep_ms(5);
-    run = get_run(f, "r1");
-  }
-  assert_string_equal(json_string(json_get(run, "state"), NULL), "failed");
-  assert_non_null(strstr(json_string(json_get(run, "error"), NULL), "2")); /* the line */
-  json_free(run);
-  post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
-           "\"training\":{\"objective\":\"cross_entropy\"}}");
-  json_free(wait_state(f, "r2", "completed")); /* the next one runs */
-}
-
 static void configurations_that_cannot_be_are_refused(void **state) {
   struct fixture *f = *state;
   struct json *answer;
@@ -542,7 +523,6 @@ int main(void) {
       CASE(a_round_with_evaluations_trains_only_on_its_own_groups),
       CASE(an_evaluate_run_trains_nothing),
       CASE(a_supervised_run_needs_no_servers),
-      CASE(a_bad_dataset_fails_the_run_with_a_sentence),
       CASE(configurations_that_cannot_be_are_refused),
       CASE(a_run_is_paused_resumed_and_stopped),
       CASE(runs_wait_for_each_other),

@@ -7,6 +7,8 @@
 
 MESSAGE_AGAIN(open_run)
 MESSAGE_AGAIN(open_run_answer)
+MESSAGE_AGAIN(check_run)
+MESSAGE_AGAIN(check_run_answer)
 MESSAGE_AGAIN(submit_batch)
 MESSAGE_AGAIN(batch_status)
 MESSAGE_AGAIN(submit_step)
@@ -18,14 +20,27 @@ static const struct message open_run_message = {
     .name = "open_run",
     .json =
         "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":\"12345678901234567890\",\"current_version\":12,"
-        "\"training\":{\"objective\":"
+        "\"start\":{\"run\":\"r3\",\"version\":600},\"training\":{\"objective\":"
         "\"gspo\",\"clip_low\":0.1,\"clip_high\":0.28,"
         "\"kl_coefficient\":0.001,\"normalization\":\"sequences\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-"
         "08,\"weight_decay\":0.01,\"clip_norm\":0.3,"
         "\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,\"total_steps\":200,\"temperature\":1.5,"
         "\"chunk_tokens\":8192,\"checkpoint_every\":10}}",
     .again = again_open_run,
-    .optional = {"current_version"}};
+    .optional = {"current_version", "start"}};
+static const struct message check_run_message = {
+    .name = "check_run",
+    .json =
+        "{\"start\":{\"run\":\"r3\",\"version\":600},\"training\":{\"objective\":\"grpo\",\"clip_low\":0.1,\"clip_"
+        "high\":0."
+        "28,\"kl_coefficient\":0.001,\"normalization\":\"tokens\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-"
+        "08,"
+        "\"weight_decay\":0.01,\"clip_norm\":0.3,\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,"
+        "\"total_steps\":200,\"temperature\":1.5,\"chunk_tokens\":8192,\"checkpoint_every\":10}}",
+    .again = again_check_run,
+    .optional = {"start"}};
+static const struct message check_run_answer_message = {
+    .name = "check_run_answer", .json = "{\"context_max\":512}", .again = again_check_run_answer};
 static const struct message open_run_answer_message = {
     .name = "open_run_answer",
     .json = "{\"run\":\"r7\",\"version\":0,\"digest\":\"" DIGEST_A "\",\"state\":\"replaying\"}",
@@ -116,9 +131,10 @@ static const struct message push_message = {
     .name = "push_answer", .json = "{\"staged\":true,\"digest\":\"" DIGEST_A "\"}", .again = again_push_answer};
 
 static const struct message *const all[] = {
-    &open_run_message,     &open_run_answer_message, &batch_message, &batch_done_message,
-    &batch_failed_message, &batch_running_message,   &step_message,  &step_done_message,
-    &step_queued_message,  &announce_message,        &push_message};
+    &open_run_message, &open_run_answer_message, &check_run_message,    &check_run_answer_message,
+    &batch_message,    &batch_done_message,      &batch_failed_message, &batch_running_message,
+    &step_message,     &step_done_message,       &step_queued_message,  &announce_message,
+    &push_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -134,6 +150,10 @@ static void every_spoilt_member_is_refused(void **state) {
           "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"lr\":0.5,\"chunk_tokens\":64,"
           "\"objective\":\"ppo\"}}"; /* no current_version: 0 */
       m.optional[0] = "lr", m.optional[1] = "chunk_tokens", m.optional[2] = "objective";
+    }
+    if (all[i] == &check_run_message) {
+      m.json = "{\"start\":{\"run\":\"r3\",\"version\":600},\"training\":{\"lr\":0.5}}";
+      m.optional[1] = "lr";
     }
     if (all[i] == &step_done_message) { /* one report, staged */
       m.json =
@@ -205,6 +225,28 @@ static void the_recorded_version_is_optional(void **state) {
   message_check_refused(&open_run_message, "\"current_version\":12", "\"current_version\":1.5", "current_version");
   message_check_accepted(&open_run_answer_message, "replaying", "ready");
   message_check_refused(&open_run_answer_message, "replaying", "restoring", "state");
+}
+
+/* An opening from before there was `start` is written as it came: its digest is what makes it the same run. */
+static void a_start_is_a_word_or_a_checkpoint_or_left_out(void **state) {
+  (void)state;
+  const struct message *m = &open_run_message;
+  const char *given = "{\"run\":\"r3\",\"version\":600}";
+  message_check_accepted(m, given, "\"model\"");
+  message_check_accepted(m, given, "\"current\"");
+  message_check_refused(m, given, "\"r3\"", "start");
+  message_check_refused(m, given, "[]", "start");
+  message_check_refused(m, given, "{\"run\":\"r3\"}", "start.version");
+  message_check_refused(m, given, "{\"run\":\"..\",\"version\":1}", "start.run");
+  message_check_refused(m, given, "{\"run\":\"a/b\",\"version\":1}", "start.run");
+  message_check_refused(m, given, "{\"run\":\"r3\",\"version\":1,\"digest\":\"\"}", "start.digest");
+  struct message bare = open_run_message;
+  struct buf out = BUF_INIT;
+  struct err err = {0};
+  bare.json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{}}";
+  assert_int_equal(message_try(&bare, bare.json, strlen(bare.json), &out, &err), RC_OK);
+  assert_null(strstr(out.data, "start"));
+  buf_free(&out);
 }
 
 static void an_evaluating_run_may_be_greedy(void **state) {
@@ -354,6 +396,7 @@ int main(void) {
       cmocka_unit_test(a_training_configuration_is_read_over_defaults),
       cmocka_unit_test(a_training_configuration_is_bounded),
       cmocka_unit_test(the_recorded_version_is_optional),
+      cmocka_unit_test(a_start_is_a_word_or_a_checkpoint_or_left_out),
       cmocka_unit_test(an_evaluating_run_may_be_greedy),
       cmocka_unit_test(a_batch_must_add_up),
       cmocka_unit_test(states_errors_and_results_belong_together),
