@@ -447,7 +447,7 @@ static void a_restart_changes_nothing(void **state) {
       struct open_run_answer other;
       assert_rc(RC_CONFLICT, trainer_open_run(&g.client, &run, &other, &arena, WAIT_MS, &err), err);
       run.training.lr /= 2;
-      run.epoch = 2; /* the epoch came back too */
+      run.epoch = 2; /* older than what it has taken since it came back */
       assert_rc(RC_CONFLICT, trainer_open_run(&g.client, &run, &other, &arena, WAIT_MS, &err), err);
       run.epoch = 3;
     }
