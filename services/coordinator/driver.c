@@ -20,7 +20,7 @@ static enum rc read_trainer(struct store *s, struct trainer_target *out, struct 
   *out = (struct trainer_target){0};
   enum rc rc = store_query(s, &q, err,
                            "SELECT id, url, epoch, fence, name, exactness FROM workers WHERE live = 1 AND kind = ?1 "
-                           "ORDER BY id DESC LIMIT 1",
+                           "AND holder = 1",
                            BINDS(b_int(WORKER_TRAINER)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {

@@ -22,7 +22,7 @@
 
 enum { CALL_MS = 10000, OPEN_MS = 120000, POLL_MS = 2000, FILE_MS = 30000, SUBMIT_MS = 120000 };
 
-/* The newest live trainer. */
+/* The live trainer that holds the place. */
 struct trainer_target {
   bool found;
   int64_t worker;
