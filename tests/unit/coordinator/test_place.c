@@ -162,6 +162,30 @@ static void a_coordinator_that_is_started_again_keeps_the_place_for_its_holder(v
   assert_int_equal(answer.role, ROLE_HOLDER);
 }
 
+/* It takes the place when the holder leaves, and is checked before anything is trained on it. */
+static void a_standby_that_answers_garbage_pauses_the_run_and_the_right_one_goes_on(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct worker_registered garbage;
+  register_server(f, &s, "gen-1");
+  post_run(f, GRPO(2, "}"));
+  struct lease_answer a;
+  poll_leases(f, &s, 4, &a);
+  enter(f, "garbage", f->url, OTHERS, &garbage); /* the coordinator itself: it opens no runs for anybody */
+  empty(f);
+  json_free(wait_held(f, "r1", "run"));
+  leave(f, &garbage);
+  register_trainer(f);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  struct lease_result r = make_result(f, &s, &a.leases[0]);
+  struct err err;
+  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
+  json_free(run);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
 
 int main(void) {
@@ -173,6 +197,7 @@ int main(void) {
       CASE(the_place_of_one_that_is_gone_goes_to_who_has_waited_longest_under_a_higher_fence),
       CASE(a_holder_that_falls_silent_loses_the_place),
       CASE(a_coordinator_that_is_started_again_keeps_the_place_for_its_holder),
+      CASE(a_standby_that_answers_garbage_pauses_the_run_and_the_right_one_goes_on),
   };
   return cmocka_run_group_tests_name("coordinator/place", tests, NULL, NULL);
 }
