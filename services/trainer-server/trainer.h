@@ -14,7 +14,7 @@
  * Recovery is replay: a trainer that came back from an older checkpoint is fed the logged rounds like any others, but
  * what they make is old news, so it is neither pushed nor announced.  A step whose checkpoint could not be written
  * stays pending: its weights are the engine's already, so nothing but the same step, submitted again, or another run
- * may follow.
+ * may follow.  When the disk is full the coordinator submits it again and again, until there is room.
  *
  * Several processes can be one trainer, one rank each: rank 0 is the trainer-server that the coordinator knows, and its
  * engine tells the others' what to do next (trainer_ranks.c); they compute their share of every batch and of every step
