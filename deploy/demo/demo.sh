@@ -98,6 +98,7 @@ run_wait() {
     case $state in
       completed) break ;;
       failed | stopped) fail "run $run ended as $state: $(jq -r '.error // ""' <<<"$status")" ;;
+      paused) fail "run $run is paused: $(jq -r '.error // ""' <<<"$status")" ;;
     esac
     check_alive
     sleep "$([ "$kind" = quiet ] && echo 0.1 || echo 0.5)"

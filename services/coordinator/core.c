@@ -13,6 +13,7 @@
 #include "services/coordinator/group_timeout.h"
 #include "services/coordinator/leases.h"
 #include "services/coordinator/migrations.h"
+#include "services/coordinator/trainer_place.h"
 #include "services/coordinator/workers.h"
 
 enum {
@@ -246,6 +247,7 @@ static void command_finish(struct core *c, struct command *cmd) {
 static enum rc expire_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
   enum rc rc = workers_expire(c, err);
+  if (rc == RC_OK) rc = place_fill(c, err);
   if (rc == RC_OK) rc = leases_expire(c, err);
   return rc == RC_OK ? groups_expire(c, err) : rc;
 }
@@ -428,6 +430,7 @@ static enum rc epoch_begin(struct core *c, struct err *err) {
   enum rc rc = store_script(c->store, "BEGIN IMMEDIATE", err);
   if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'epoch'", NO_BINDS);
   if (rc == RC_OK) rc = store_int(c->store, &epoch, err, "SELECT value FROM meta WHERE key = 'epoch'", NO_BINDS);
+  if (rc == RC_OK) rc = place_begin(c, err);
   if (rc == RC_OK) rc = workers_forget_all(c, err);
   if (rc == RC_OK) rc = store_script(c->store, "COMMIT", err);
   c->epoch = (uint64_t)epoch;

@@ -29,6 +29,9 @@ struct live_worker {
   enum worker_kind kind;
   int32_t slots;
   enum worker_exactness exactness;
+  char identity[LIMIT_NAME_MAX]; /* a trainer's; "": none */
+  bool holder;                   /* of the trainer's place: trainer_place.h */
+  int64_t fence;                 /* the holder's */
   bool ready;
   int64_t seen_ms;           /* monotonic */
   int64_t busy_slot_us;      /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
@@ -71,6 +74,8 @@ struct core {
   int64_t clock_off_ms;    /* the machine's clock less wall_ms, as last warned of */
   struct live_worker workers[LIMIT_WORKERS];
   int worker_count;
+  char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
+  int64_t place_kept_until_ms;    /* monotonic */
   struct command *parked;
   bool dispatch_due; /* samples or versions changed: look at the parked polls again */
   bool kick_due;

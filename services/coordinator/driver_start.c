@@ -15,7 +15,6 @@
 struct move_message {
   int64_t run;
   enum run_state to;
-  const char *why;
 };
 
 static enum rc move_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -26,22 +25,6 @@ static enum rc move_execute(struct core *c, struct command *cmd, struct err *err
 enum rc driver_move_run(struct driver *d, int64_t run, enum run_state to, struct err *err) {
   struct command *cmd = command_new(move_execute, sizeof(struct move_message));
   if (cmd) *(struct move_message *)cmd->message = (struct move_message){.run = run, .to = to};
-  return core_call(d->core, cmd, err);
-}
-
-/* A run that was asked to stop has stopped, whatever the trouble. */
-static enum rc end_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct move_message *m = cmd->message;
-  enum run_state state = RUN_QUEUED;
-  enum rc rc = run_state_of(c->store, m->run, &state, err);
-  if (rc != RC_OK) return rc;
-  return run_end(c, m->run, state == RUN_STOPPING ? RUN_STOPPED : RUN_FAILED, m->why, err);
-}
-
-enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct err *err) {
-  struct command *cmd = command_new(end_execute, sizeof(struct move_message));
-  if (cmd)
-    *(struct move_message *)cmd->message = (struct move_message){.run = run, .why = arena_strdup(&cmd->arena, why)};
   return core_call(d->core, cmd, err);
 }
 
@@ -125,13 +108,15 @@ static enum rc make_context(struct driver *d, const struct active_run *a, struct
   const struct trainer_client t = driver_trainer(d);
   struct model_files files = {0};
   struct run_context *context = NULL;
-  if (d->context && d->context->run == a->run) return RC_OK;
+  const bool known = d->context_from == 0 || d->context_from == d->trainer.worker;
+  if (d->context && d->context->run == a->run && known) return RC_OK;
   enum rc rc = driver_model_files(&t, &files, err);
   if (rc == RC_OK) rc = run_context_create(&context, a->run, a->config, &files, core_options(d->core)->data_dir, err);
   driver_model_files_free(&files);
   if (rc != RC_OK) return rc;
   run_context_release(d->context);
   d->context = context;
+  d->context_from = d->trainer.worker;
   return RC_OK;
 }
 
@@ -241,6 +226,7 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
   if (rc == RC_OK && behind) rc = driver_replay(d, a, answer.version, err);
   if (rc == RC_OK) {
     d->verified_trainer = d->trainer.worker;
+    d->context_from = 0;
     log_info("run %s: the trainer holds version %" PRId64, id.text, behind ? a->version : answer.version);
   }
   arena_free(&arena);

@@ -222,7 +222,8 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
     enum rc rc = trainer_step_status(&t, step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
     bool done = rc == RC_OK && status.state == JOB_DONE;
     if (rc == RC_OK && status.state == JOB_FAILED)
-      rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed step %s: %.300s", step_id, status.error.message);
+      rc = err_set(err, driver_failure(&status.error), NULL, "the trainer failed step %s: %.300s", step_id,
+                   status.error.message);
     if (done) rc = call_done(d, a, round, &status, err);
     arena_free(&arena);
     if (rc != RC_OK || done) return rc;

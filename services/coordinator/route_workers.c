@@ -11,6 +11,7 @@
 #include "services/coordinator/intervals.h"
 #include "services/coordinator/leases.h"
 #include "services/coordinator/round_view.h"
+#include "services/coordinator/trainer_place.h"
 #include "services/coordinator/workers.h"
 
 /* ---- POST /v1/workers ---- */
@@ -37,46 +38,55 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
 
 static enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_register *m = cmd->message;
-  int64_t fence = 0;
-  struct live_worker *old = worker_named(c, m->name);
-  enum rc rc = old ? worker_end(c, old, "its name was registered again", err) : RC_OK;
+  const bool trains = m->kind == WORKER_TRAINER;
+  int64_t fence = 0, id = 0;
+  struct live_worker *old = trains ? place_same_trainer(c, m) : worker_named(c, m->kind, m->name);
+  bool holds = old && old->holder;
+  enum rc rc = old ? worker_end(c, old, trains ? "it registered again" : "its name was registered again", err) : RC_OK;
   if (rc == RC_OK && c->worker_count == LIMIT_WORKERS)
     rc = err_set(err, RC_FULL, NULL, "%d workers are registered already", LIMIT_WORKERS);
-  if (rc == RC_OK && m->kind == WORKER_TRAINER)
-    rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'trainer_fence'", NO_BINDS);
-  if (rc == RC_OK)
+  if (rc == RC_OK && trains && !holds) rc = place_fill(c, err); /* those who stand by come first */
+  if (rc == RC_OK && trains && !holds) holds = place_is_free(c, m->identity);
+  if (rc == RC_OK && !trains)
     rc = store_int(c->store, &fence, err, "SELECT value FROM meta WHERE key = 'trainer_fence'", NO_BINDS);
   if (rc == RC_OK) {
     rc = store_exec(
         c->store, err,
         "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness, fabric, "
-        "fabric_kind, fabric_place) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, ?11)",
+        "fabric_kind, fabric_place, identity) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, ?11, ?12)",
         BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
               b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness), b_text(m->fabric.name),
-              b_text(m->fabric.kind), b_int(m->fabric.place)));
+              b_text(m->fabric.kind), b_int(m->fabric.place), b_text(m->identity)));
   }
+  if (rc == RC_OK) id = store_last_id(c->store);
+  if (rc == RC_OK && holds) rc = place_take(c, id, &fence, err);
   if (rc != RC_OK) return rc;
   struct live_worker *w = &c->workers[c->worker_count++];
-  *w = (struct live_worker){.id = store_last_id(c->store),
+  *w = (struct live_worker){.id = id,
                             .kind = m->kind,
                             .slots = m->slots,
                             .exactness = m->exactness,
+                            .holder = holds,
+                            .fence = fence,
                             .seen_ms = c->now_ms,
                             .skew_us = CLOCK_SKEW_UNKNOWN,
                             .accounted_ms = c->now_ms};
   snprintf(w->name, sizeof w->name, "%s", m->name);
+  snprintf(w->identity, sizeof w->identity, "%s", trains && m->identity ? m->identity : "");
   metric_set(c->m_workers, c->worker_count);
   c->kick_due = true;
-  struct id_text id = id_worker(w->id);
-  const struct worker_registered answer = {.worker_id = id.text,
+  const struct id_text text = id_worker(id);
+  const struct worker_registered answer = {.worker_id = text.text,
                                            .epoch = c->epoch,
                                            .fence = (uint64_t)fence,
                                            .heartbeat_ms = (int32_t)c->options.heartbeat_ms,
-                                           .worker_ttl_ms = (int32_t)c->options.worker_ttl_ms};
+                                           .worker_ttl_ms = (int32_t)c->options.worker_ttl_ms,
+                                           .role = place_role(w)};
   worker_registered_encode(&answer, &cmd->body);
   cmd->status = 201;
-  log_info("worker %s registered: %s '%s' at %s%s", id.text, worker_kind_name(m->kind), m->name, m->url,
-           m->exactness == WORKER_FASTEST ? ", its kernels are not batch-invariant" : "");
+  log_info("worker %s registered: %s '%s' at %s%s%s", text.text, worker_kind_name(m->kind), m->name, m->url,
+           m->exactness == WORKER_FASTEST ? ", its kernels are not batch-invariant" : "",
+           answer.role == ROLE_STANDBY ? ", stands by: another trainer holds the place" : "");
   return RC_OK;
 }
 
@@ -156,6 +166,8 @@ static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err
     if (rc == RC_OK && !held) answer.lost[answer.lost_count++] = m->leases[i].id;
   }
   if (rc == RC_OK) rc = current_version_now(c, &answer.current, &cmd->arena, err);
+  answer.role = place_role(w);
+  answer.fence = (uint64_t)w->fence;
   if (rc == RC_OK) worker_heartbeat_answer_encode(&answer, &cmd->body);
   return rc;
 }
@@ -182,6 +194,7 @@ static enum rc leave_execute(struct core *c, struct command *cmd, struct err *er
   struct json_writer out;
   enum rc rc = worker_of(c, cmd->id, c->epoch, false, &w, err);
   if (rc == RC_OK) rc = worker_end(c, w, "it left", err);
+  if (rc == RC_OK) rc = place_fill(c, err);
   if (rc != RC_OK) return rc;
   json_writer_init(&out, &cmd->body);
   json_object_begin(&out);
@@ -224,6 +237,8 @@ static void worker_write(struct json_writer *w, const struct rows *q) {
       .name = *name ? name : NULL, .kind = rows_text(q, 18, NULL), .place = rows_int(q, 19)};
   json_key(w, "fabric");
   worker_fabric_write(&fabric, w);
+  const bool trains = rows_int(q, 2) == WORKER_TRAINER && rows_int(q, 13) != 0;
+  json_kv_string(w, "role", worker_role_name(!trains ? ROLE_NONE : rows_int(q, 20) ? ROLE_HOLDER : ROLE_STANDBY));
   json_object_end(w);
 }
 
@@ -249,7 +264,7 @@ void handle_get_workers(struct http_request *r, void *context) {
         "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
         "tokens_sampled, registered_ms, seen_ms, live,"
         " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms, exactness, fabric, "
-        "fabric_kind, fabric_place FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
+        "fabric_kind, fabric_place, holder FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
         BINDS(b_int(all)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);

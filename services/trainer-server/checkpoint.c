@@ -214,32 +214,44 @@ static enum rc put_in_place(const char *partial, const char *final, struct err *
   return rc;
 }
 
-enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
-                         const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
-                         struct err *err) {
-  char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
+/* Everything that a checkpoint holds, in a folder that has not got its name yet. */
+static enum rc write_partial(const char *partial, const char *model_dir, const struct checkpoint_meta *meta,
+                             const struct model *m, const struct checkpoint_arrays *arrays,
+                             const struct buf *weights_bytes, struct err *err) {
+  char path[LIMIT_PATH_MAX];
   struct buf state = BUF_INIT;
   struct digest optimizer;
-  enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
-  if (rc == RC_OK)
-    rc = path_format(partial, err, "%s/%s/%sv%" PRId64, state_dir, meta->run, partial_prefix, meta->version);
-  if (rc == RC_OK) rc = file_remove_tree(partial, err);
-  if (rc == RC_OK) rc = file_make_dirs(partial, err);
+  enum rc rc = file_make_dirs(partial, err);
   if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
   if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
   fault_die(FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
   if (rc == RC_OK) rc = write_optimizer(path, m, arrays, &optimizer, err);
-  if (rc != RC_OK) goto out;
+  if (rc != RC_OK) return rc;
   write_state(meta, &optimizer, &state);
-  if ((rc = buf_check(&state, err)) != RC_OK) goto out;
-  if ((rc = write_named(partial, "trainer_state.json", state.data, state.len, err)) != RC_OK) goto out;
-  if ((rc = file_sync_dir(partial, err)) != RC_OK) goto out;
-  rc = put_in_place(partial, final, err);
-  if (rc == RC_OK) rc = write_latest(state_dir, meta->run, meta->version, err);
-out:
+  rc = buf_check(&state, err);
+  if (rc == RC_OK) rc = write_named(partial, "trainer_state.json", state.data, state.len, err);
+  if (rc == RC_OK) rc = file_sync_dir(partial, err);
   buf_free(&state);
   return rc;
+}
+
+enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
+                         const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
+                         struct err *err) {
+  char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX];
+  enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
+  if (rc == RC_OK)
+    rc = path_format(partial, err, "%s/%s/%sv%" PRId64, state_dir, meta->run, partial_prefix, meta->version);
+  if (rc == RC_OK) rc = file_remove_tree(partial, err);
+  if (rc != RC_OK) return rc;
+  rc = write_partial(partial, model_dir, meta, m, arrays, weights_bytes, err);
+  if (rc != RC_OK) {
+    file_remove_tree(partial, NULL); /* on a full disk it would be in its own way */
+    return rc;
+  }
+  rc = put_in_place(partial, final, err);
+  return rc == RC_OK ? write_latest(state_dir, meta->run, meta->version, err) : rc;
 }
 
 static enum rc read_history(struct checkpoint *c, const struct json *value, struct err *err) {

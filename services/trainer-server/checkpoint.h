@@ -32,7 +32,8 @@ struct checkpoint_meta {
   char run[LIMIT_NAME_MAX];
   int64_t version;
   struct digest digest;
-  uint64_t seed, epoch, fence;
+  uint64_t seed;
+  uint64_t epoch, fence; /* under which it was written: for people to read, nobody believes them */
   int64_t optimizer_steps;
   char step_id[LIMIT_NAME_MAX];    /* the step that led to this version, "" for version 0 */
   struct digest step_request;      /* its request's content */

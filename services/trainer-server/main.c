@@ -9,6 +9,7 @@
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
 #include "services/trainer-server/fault.h"
+#include "services/trainer-server/identity.h"
 #include "services/trainer-server/publisher.h"
 #include "services/trainer-server/registration.h"
 #include "services/trainer-server/routes.h"
@@ -52,7 +53,7 @@ static enum rc serve(struct settings *s, struct err *err) {
   struct registration *registration = NULL;
   struct http_server *server = NULL;
   struct fabric *fabric = NULL;
-  char url[LIMIT_URL_MAX];
+  char url[LIMIT_URL_MAX], identity[IDENTITY_MAX];
   const struct device *device = &s->trainer.device;
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
@@ -63,6 +64,7 @@ static enum rc serve(struct settings *s, struct err *err) {
   enum rc rc = http_server_start(&server, &options, err);
   if (rc != RC_OK) goto out;
   log_info("listening on %s:%d", s->program.bind, http_server_port(server));
+  s->trainer.coordinator_url = s->coordinator;
   rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
   if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
   if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, fabric, err);
@@ -77,11 +79,13 @@ static enum rc serve(struct settings *s, struct err *err) {
   log_info("ready");
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   if (s->coordinator[0]) {
+    if ((rc = identity_read(identity, s->trainer.state_dir, err)) != RC_OK) goto out;
     const bool fastest = s->trainer.device.exactness == EXACTNESS_FASTEST;
     const struct registration_options tie = {.coordinator_url = s->coordinator,
                                              .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                              .token = s->program.token,
                                              .name = s->name,
+                                             .identity = identity,
                                              .advertise_url = s->advertise_url,
                                              .fabric = {.name = fabric ? s->fabric : NULL,
                                                         .kind = fabric ? fabric->kind : NULL,

@@ -58,30 +58,6 @@ enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version
   return rc;
 }
 
-void trainer_learn_epoch(struct trainer *t, uint64_t epoch, uint64_t fence) {
-  pthread_mutex_lock(&t->lock);
-  if (epoch > t->view.epoch) t->view.epoch = epoch;
-  if (fence > t->view.fence) t->view.fence = fence;
-  pthread_mutex_unlock(&t->lock);
-}
-
-enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fence, struct err *err) {
-  enum rc rc = RC_OK;
-  pthread_mutex_lock(&t->lock);
-  if (epoch < t->view.epoch) {
-    rc = err_set(err, RC_CONFLICT, "epoch", "epoch %" PRIu64 " is stale, the newest seen is %" PRIu64, epoch,
-                 t->view.epoch);
-  } else if (fence < t->view.fence) {
-    rc = err_set(err, RC_CONFLICT, "fence", "fence %" PRIu64 " is stale, the newest seen is %" PRIu64, fence,
-                 t->view.fence);
-  } else {
-    t->view.epoch = epoch;
-    t->view.fence = fence;
-  }
-  pthread_mutex_unlock(&t->lock);
-  return rc;
-}
-
 enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err) {
   struct trainer_view v;
   trainer_view(t, &v);

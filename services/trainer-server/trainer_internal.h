@@ -7,6 +7,7 @@
  *   accumulated.c      the groups since the last step                    timeline.c         what the engine did, by cause
  *   trainer_memory.c   what all of it needs                              unit_report.c      a unit's results from rank to rank
  *   trainer_ranks.c    what ranks tell each other, and rank 0 the others  trainer_follow.c   the engine of every other rank
+ *   trainer_authority.c  whose messages are taken
  *   trainer_devices.c  the devices of several ranks: who shares one, and what carries arrays between them
  */
 #ifndef LEASEHOLD_TRAINER_TRAINER_INTERNAL_H
@@ -65,8 +66,9 @@ struct trainer {
   bool thread_runs;
   atomic_bool stopping;
   struct ranks ranks;
-  atomic_bool led;   /* see trainer_led */
-  atomic_bool ended; /* the engine's thread is through, and `why` is final */
+  atomic_bool led;      /* see trainer_led */
+  atomic_bool ended;    /* the engine's thread is through, and `why` is final */
+  atomic_bool in_doubt; /* see trainer_take_doubt */
 
   /* the engine thread's */
   struct weights *weights, *reference; /* current; frozen for the KL term or NULL */

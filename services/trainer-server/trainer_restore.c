@@ -130,7 +130,6 @@ static enum rc checkpoint_adopt(struct trainer *t, struct checkpoint *c, struct 
   t->history = c->history;
   t->history_count = t->history_cap = c->meta.history_count;
   c->history = NULL;
-  trainer_learn_epoch(t, c->meta.epoch, c->meta.fence);
   trainer_run_set(t, &run_digest, t->training.chunk_tokens);
   trainer_version_set(t, b);
   return RC_OK;

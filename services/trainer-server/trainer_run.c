@@ -166,6 +166,7 @@ static enum rc training_open(struct trainer *t, const struct open_run *in, const
 static enum rc open_answer(struct trainer *t, struct job *job) {
   struct trainer_view v;
   trainer_attach(t, job->id, job->in.open.current_version, &v);
+  trainer_accepted(t, job->in.open.epoch, job->in.open.fence);
   job->out.open = (struct open_run_answer){
       .run = job->id, .version = v.version, .digest = v.digest, .replaying = trainer_view_replaying(&v)};
   return RC_OK;

@@ -100,23 +100,30 @@ static void a_paused_evaluation_ends_with_its_last_result(void **state) {
   json_free(wait_state(f, "r1", "completed"));
 }
 
-static void an_older_trainer_that_still_lives_publishes_nothing(void **state) {
+static enum rc announce_as(struct fixture *f, const struct worker_registered *who, uint64_t fence, struct err *err) {
+  const struct version_announce m = {
+      .run = "r1", .step_id = "r1.0", .worker_id = who->worker_id, .epoch = who->epoch, .fence = fence, .version = 1};
+  return coordinator_announce_version(&f->client, &m, DEADLINE_MS, err);
+}
+
+static void only_the_holder_of_the_trainers_place_publishes(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
-  struct worker_registered newer;
+  struct worker_registered other;
   f->trainer.slow_steps = true;
   begin(f, &s, GRPO(1, "}"));
   const struct worker_register m = {.name = "trainer-2", .kind = WORKER_TRAINER, .url = f->trainer.url};
-  assert_int_equal(coordinator_register(&f->client, &m, &newer, &f->arena, DEADLINE_MS, &err), RC_OK);
-  const struct version_announce old = {.run = "r1",
-                                       .step_id = "r1.0",
-                                       .worker_id = f->trainer_is.worker_id,
-                                       .epoch = f->trainer_is.epoch,
-                                       .fence = f->trainer_is.fence,
-                                       .version = 1};
-  assert_int_equal(coordinator_announce_version(&f->client, &old, DEADLINE_MS, &err), RC_CONFLICT);
+  assert_int_equal(coordinator_register(&f->client, &m, &other, &f->arena, DEADLINE_MS, &err), RC_OK);
+  assert_int_equal(announce_as(f, &other, f->trainer_is.fence, &err), RC_CONFLICT);
   assert_string_equal(err.field, "fence");
+  const struct worker_registered before = f->trainer_is;
+  register_trainer(f);
+  assert_true(f->trainer_is.fence > before.fence);
+  assert_int_equal(announce_as(f, &f->trainer_is, before.fence, &err), RC_CONFLICT);
+  assert_string_equal(err.field, "fence");
+  assert_int_equal(announce_as(f, &before, before.fence, &err), RC_CONFLICT); /* an older one that still lives */
+  assert_string_equal(err.field, "worker_id");
 }
 
 /* A trainer that comes back under the same address may be asked for the step before it is sent the batches again. */
@@ -288,7 +295,7 @@ int main(void) {
       CASE(samples_that_had_ended_before_a_hand_back_are_kept),
       CASE(a_hand_back_of_fewer_tokens_keeps_the_more),
       CASE(a_paused_evaluation_ends_with_its_last_result),
-      CASE(an_older_trainer_that_still_lives_publishes_nothing),
+      CASE(only_the_holder_of_the_trainers_place_publishes),
       CASE(a_step_that_failed_is_submitted_anew),
       CASE(nobody_is_lost_while_the_writer_was_away),
       CASE(a_database_has_one_coordinator),
