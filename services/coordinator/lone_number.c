@@ -189,14 +189,22 @@ static bool macro_after(const struct line *l, size_t at) {
   return l->text[at] == '\\' && !(at + 1 < l->end && is_one_of(l->text[at + 1], ")]\\%$"));
 }
 
+/* An operator behind a number makes it an operand when there is another one: a text may be cut off behind it. */
+static bool operator_after(const struct line *l, size_t at) {
+  if (!is_one_of(l->text[at], "^_*/+-")) return false;
+  while (at < l->end && (is_one_of(l->text[at], "^_*/+-") || is_blank(l->text[at]))) at++;
+  return at < l->end;
+}
+
 static bool glued_after(const struct line *l, size_t at) {
   at = emphasis_after(l, at);
   if (at == l->end) return false;
   if (!is_blank(l->text[at]))
-    return is_word(l->text[at]) || is_one_of(l->text[at], "^_*/+-([{}") || macro_after(l, at) || math_follows(l, at);
+    return is_word(l->text[at]) || is_one_of(l->text[at], "([{}") || operator_after(l, at) || macro_after(l, at) ||
+           math_follows(l, at);
   at = blanks_after(l, at);
   if (at == l->end || emphasis_after(l, at) > at) return false;
-  return is_one_of(l->text[at], "^*/+-}") || macro_after(l, at) || math_follows(l, at);
+  return l->text[at] == '}' || operator_after(l, at) || macro_after(l, at) || math_follows(l, at);
 }
 
 /* Brackets around the number and nothing else are taken off. */
