@@ -30,6 +30,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
+                                              .limits = s->program.limits,
                                               .routes = coordinator_routes,
                                               .route_count = coordinator_route_count,
                                               .context = core};
