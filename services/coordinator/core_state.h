@@ -2,7 +2,7 @@
  * publish.c, run_life.c, workers.c and the routes' execute functions.
  *
  * Owned by the one writer thread; the members under `lock`, the atomics, and what core.h offers are all that others
- * may touch.  Sized at start: LIMIT_WORKERS workers, a bounded queue.  What must survive is in the database, and what
+ * may touch.  Sized at start: workers_max workers, a bounded queue.  What must survive is in the database, and what
  * is here is either derived from it or means nothing after a restart.  An execute function that fails has its rows
  * undone but not what it changed here: change memory last. */
 #ifndef LEASEHOLD_COORDINATOR_CORE_STATE_H
@@ -66,7 +66,7 @@ struct core {
   /* the writer's */
   struct store *store;
   int64_t now_ms, wall_ms; /* of the transaction in hand: monotonic, wall */
-  struct live_worker workers[LIMIT_WORKERS];
+  struct live_worker *workers; /* [options.workers_max] */
   int worker_count;
   struct command *parked;
   bool dispatch_due; /* samples or versions changed: look at the parked polls again */

@@ -40,8 +40,9 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
   int64_t fence = 0;
   struct live_worker *old = worker_named(c, m->name);
   enum rc rc = old ? worker_end(c, old, "its name was registered again", err) : RC_OK;
-  if (rc == RC_OK && c->worker_count == LIMIT_WORKERS)
-    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already", LIMIT_WORKERS);
+  if (rc == RC_OK && c->worker_count == c->options.workers_max)
+    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, and --workers-max is no more",
+                 c->worker_count);
   if (rc == RC_OK && m->kind == WORKER_TRAINER)
     rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'trainer_fence'", NO_BINDS);
   if (rc == RC_OK)
