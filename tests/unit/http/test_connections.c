@@ -81,6 +81,8 @@ static int peer_from(struct fixture *f, int host, const char *text) {
   assert_true(fd >= 0 && f->peer_count < PEERS_MAX);
   assert_int_equal(bind(fd, (struct sockaddr *)&here, sizeof here), 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&there, sizeof there), 0);
+  const struct timeval wait = {.tv_sec = PEER_WAIT_MS / 1000};
+  assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait), 0);
   peer_send(fd, text);
   f->peers[f->peer_count++] = fd;
   return fd;
@@ -273,6 +275,10 @@ static void test_parked_and_idle_connections_do_not_count_against_their_address(
     expect_soon(&f->parked, i + 1);
   }
   for (int i = 0; i < 40; i++) free(peer_read(peer_from(f, 1, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n"), "len=0"));
+  int body = peer_from(f, 1, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nab");
+  clock_sleep_ms(20);
+  peer_send(body, "cd");
+  free(peer_read(body, "len=4"));
   for (int i = 0; i < f->peer_count; i++) assert_false(is_closed(f->peers[i], 0));
 }
 
