@@ -251,7 +251,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call L
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all test-compose test-bochs bench bench-pipeline e2e faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -274,7 +274,7 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory e2e
 
 test-all: ## the long tiers too: test, sanitizers, the demo with three seeds and its controls
-	@$(MAKE) --no-print-directory test asan ubsan tsan
+	@$(MAKE) --no-print-directory test load asan ubsan tsan
 	tests/e2e/demo-seeds
 
 bench: $(BUILD)/bench/instrument ## GEMM, prefill, decode, training, packing, sampling against the machine's limits and peers (QUICK=1, PAIRS=n, NAMES=gemm,decode)
@@ -292,6 +292,9 @@ test-bochs: ## the AMX kernels on real tile instructions inside an emulated CPU,
 
 e2e: ## end-to-end tests over real processes (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
+
+load: ## how long health checks take under load, on a machine with nothing else to do (needs `make all`)
+	$(PYTHON) -m pytest -q -p no:cacheprovider -m load -rP tests/e2e/test_load.py
 
 faults: ## the services with fault injection compiled in (the exactness tests' mutants), in build/faults
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi

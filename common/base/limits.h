@@ -13,7 +13,7 @@
 #define LIMIT_BODY_BYTES         (16u << 20)   /* a JSON request body, unless the route says otherwise */
 #define LIMIT_BATCH_BODY_BYTES   (256u << 20)  /* a submit-batch body or a batch result */
 #define LIMIT_WEIGHTS_BODY_BYTES (64ull << 30) /* a safetensors body */
-#define LIMIT_HTTP_CONNECTIONS   4096          /* open connections of one service */
+#define LIMIT_HTTP_RESERVE       64            /* connections beyond --connections-max, for the health routes only */
 #define LIMIT_HTTP_URL_BYTES     2048
 #define LIMIT_WAIT_MS_MAX        60000 /* the longest long poll */
 #define LIMIT_PROMPT_TOKENS      131072
@@ -26,7 +26,7 @@
 #define LIMIT_GROUPS_PER_ROUND   4096
 #define LIMIT_SAMPLES_PER_GROUP  1024
 #define LIMIT_ROUNDS             1000000
-#define LIMIT_WORKERS            1024
+#define LIMIT_WORKERS            16384 /* the most that --workers-max of a coordinator may be */
 #define LIMIT_LEASES_PER_REQUEST 64 /* leases granted in one answer */
 #define LIMIT_QUEUED_RUNS        64
 #define LIMIT_DATASET_LINES      50000000

@@ -54,9 +54,10 @@ void server_unref_unlock(struct http_server *s) {
   bool last = --s->refs == 0;
   pthread_mutex_unlock(&s->lock);
   if (!last) return;
+  pthread_cond_destroy(&s->queued);
   pthread_cond_destroy(&s->drained);
   pthread_mutex_destroy(&s->lock);
-  free(s->slots);
+  connections_free(s);
   free(s->token);
   free(s);
 }
@@ -122,7 +123,6 @@ struct http_request *request_create(struct http_server *s, const char *target) {
   if (r == NULL) return NULL;
   r->server = s;
   r->refs = 1;
-  r->slot = -1;
 
   struct err err;
   size_t len = strlen(target), path_len = strcspn(target, "?");
@@ -172,6 +172,10 @@ static bool authorized(const struct http_request *r) {
 static uint64_t announced_length(const struct http_request *r) {
   const char *header = http_header(r, MHD_HTTP_HEADER_CONTENT_LENGTH);
   return header == NULL ? 0 : strtoull(header, NULL, 10);
+}
+
+bool request_has_body(const struct http_request *r) {
+  return announced_length(r) > 0 || http_header(r, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL;
 }
 
 /* Of handlers that need no context. */

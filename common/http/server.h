@@ -1,12 +1,23 @@
 /* The HTTP server of all three services, and the only user of libmicrohttpd.
  *
- * A service declares a table of routes.  libmicrohttpd's threads (epoll, a small pool) collect the request's body
+ * A service declares a table of routes.  libmicrohttpd's threads (epoll, two of them) collect the request's body
  * under the route's limit, check the bearer token, match the route and call its handler.  A handler either replies at
  * once (http_reply*, http_fail) or keeps the request (http_suspend) and lets any thread reply later, exactly once:
  *
- *     COLLECTING -> HANDLING -> REPLIED
- *                      |           ^
- *                      +-> SUSPENDED (reply later, hang-up, or deadline)
+ *     COLLECTING ---> HANDLING ----------------------> REPLIED
+ *                      |  ^  |                            ^
+ *                 [queued]|  +-> SUSPENDED ---------------+
+ *                      |  |      (reply later, hang-up, or deadline)
+ *                      v  |
+ *                   the pool
+ *
+ * What takes long must not hold up a health check that waits for the same thread, so handlers of routes marked
+ * `offload`, and of any request with a body of more than 64 KiB, run on a bounded pool of threads.  On its way there
+ * the request is SUSPENDED with the pool in the application's part: a hang-up, 30 s or the server's end take it out of
+ * the queue, and a full queue is 503.  Then it is HANDLING again, and all that a handler may call does the same as on
+ * libmicrohttpd's threads; its connection is parked already, which http_suspend and the replies know.
+ *
+ * Connections are bounded, and so is the time that a request may take to come: connections.c.
  *
  * A suspended connection neither times out nor notices a hang-up by itself, so one watcher thread epolls the sockets
  * of the suspended and keeps their deadlines: at hang-up or deadline it calls the `cancelled` callback given to
@@ -27,6 +38,7 @@
 #include "common/base/arena.h"
 #include "common/base/buf.h"
 #include "common/base/rc.h"
+#include "common/base/service_limits.h"
 #include "common/json/json.h"
 
 struct http_server;
@@ -40,7 +52,7 @@ typedef void (*http_handler)(struct http_request *request, void *context);
 struct http_route {
   const char *method;    /* "GET" */
   const char *path;      /* "/v1/runs/{id}/pause": a {name} matches one segment */
-  http_handler handler;  /* runs on a server thread; must not block on anything without a deadline */
+  http_handler handler;  /* must not block on anything without a deadline */
   size_t body_bytes_max; /* 0: LIMIT_BODY_BYTES */
   bool open;             /* answered without a token even when one is configured (/healthz, /readyz) */
   /* NULL, or body_bytes_max of a service that learns it late; called when the header has come, must not wait */
@@ -49,14 +61,16 @@ struct http_route {
   /* NULL, or looks up what the path names when the header has come: with another rc than RC_OK the request is refused
    * before its body is collected.  Runs on a server thread; must not wait. */
   enum rc (*admit)(struct http_request *request, void *context, struct err *err);
+  bool offload; /* the handler takes longer than some hundred microseconds: it runs on a thread of the pool */
+  bool health;  /* answered also when all connections are taken: quick, small, without a body; never offloaded */
 };
 
 struct http_server_options {
   const char *bind_address; /* "127.0.0.1" */
   int port;                 /* 0 picks a free one: see http_server_port */
   const char *token;        /* NULL or "": no authentication; else `Authorization: Bearer <token>` is required */
-  int threads;              /* libmicrohttpd's pool; 0 means 2 */
-  int connections_max;      /* 0 means LIMIT_HTTP_CONNECTIONS */
+  int threads;              /* libmicrohttpd's; 0 means 2 */
+  struct service_limits limits;
   const struct http_route *routes;
   size_t route_count;
   void *context; /* handed to every handler */

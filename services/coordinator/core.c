@@ -24,7 +24,8 @@ enum {
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
   CLOCK_SET_MS = 1000,
-  INCIDENTS_KEPT = 10000
+  INCIDENTS_KEPT = 10000,
+  WORKERS_MAX_DEFAULT = 1024
 };
 
 /* In the request's arena, which is kept while a cancellation callback runs. */
@@ -463,11 +464,16 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
   struct core *c = calloc(1, sizeof *c);
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "the coordinator's state of %zu bytes was refused", sizeof *c);
   c->options = *options;
+  if (c->options.workers_max == 0) c->options.workers_max = WORKERS_MAX_DEFAULT;
   c->events_tail = &c->events;
   pthread_mutex_init(&c->lock, NULL);
   cond_init(&c->called);
   metrics_make(c);
-  enum rc rc = database_lock_take(&c->lock_file, options->db_path, err);
+  c->lock_file = -1;
+  c->workers = calloc((size_t)c->options.workers_max, sizeof *c->workers);
+  enum rc rc = c->workers ? database_lock_take(&c->lock_file, options->db_path, err)
+                          : err_set(err, RC_NO_MEMORY, NULL, "memory for %lld workers was refused",
+                                    (long long)c->options.workers_max);
   if (rc == RC_OK) rc = store_open(&c->store, options->db_path, false, err);
   if (rc == RC_OK) rc = migrations_apply(c->store, err);
   if (rc == RC_OK) rc = clock_go_on(c, err);
@@ -509,5 +515,6 @@ void core_destroy(struct core *c) {
   database_lock_release(c->lock_file);
   pthread_cond_destroy(&c->called);
   pthread_mutex_destroy(&c->lock);
+  free(c->workers);
   free(c);
 }

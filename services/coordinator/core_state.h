@@ -2,7 +2,7 @@
  * publish.c, run_life.c, workers.c and the routes' execute functions.
  *
  * Owned by the one writer thread; the members under `lock`, the atomics, and what core.h offers are all that others
- * may touch.  Sized at start: LIMIT_WORKERS workers, a bounded queue.  What must survive is in the database, and what
+ * may touch.  Sized at start: workers_max workers, a bounded queue.  What must survive is in the database, and what
  * is here is either derived from it or means nothing after a restart.  An execute function that fails has its rows
  * undone but not what it changed here: change memory last. */
 #ifndef LEASEHOLD_COORDINATOR_CORE_STATE_H
@@ -70,16 +70,17 @@ struct core {
 
   /* the writer's */
   struct store *store;
-  int64_t now_ms, wall_ms; /* of the transaction in hand: monotonic, and what is stored (clock_wall_ms: it never steps) */
-  int64_t clock_off_ms;    /* the machine's clock less wall_ms, as last warned of */
-  struct live_worker workers[LIMIT_WORKERS];
+  int64_t now_ms,
+      wall_ms;          /* of the transaction in hand: monotonic, and what is stored (clock_wall_ms: it never steps) */
+  int64_t clock_off_ms; /* the machine's clock less wall_ms, as last warned of */
+  struct live_worker *workers; /* [options.workers_max] */
   int worker_count;
   char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
   int64_t place_kept_until_ms;    /* monotonic */
   struct command *parked;
   bool dispatch_due; /* samples or versions changed: look at the parked polls again */
   bool kick_due;
-  int sealed; /* groups, in the transaction in hand */
+  int sealed;                          /* groups, in the transaction in hand */
   struct event *events, **events_tail; /* of the transaction in hand */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
   int64_t next_expiry_ms, next_keep_alive_ms;

@@ -1,6 +1,7 @@
 /* coordinator: flags, start, wait for a signal, stop.  The parts: core.c (the writer), driver.c (the trainer's side),
  * routes.c (the API). */
 #include "common/base/clock.h"
+#include "common/base/limits.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
@@ -27,6 +28,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
+                                              .limits = s->program.limits,
                                               .routes = coordinator_routes,
                                               .route_count = coordinator_route_count,
                                               .closed = "the database is being opened"};
@@ -69,6 +71,8 @@ int main(int argc, char **argv) {
        "a lease lapses so long after its last renewal"},
       {"heartbeat-ms", OPTION_INT, &s.core.heartbeat_ms, "1000", 10, 60000, "how often workers are to report"},
       {"worker-ttl-ms", OPTION_INT, &s.core.worker_ttl_ms, "10000", 50, 3600000, "a worker silent for so long is gone"},
+      {"workers-max", OPTION_INT, &s.core.workers_max, "1024", 1, LIMIT_WORKERS,
+       "workers registered at once; see --connections-max too: each has a connection or two"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "mutants and sudden deaths of the exactness tests: see fault.h"},

@@ -43,8 +43,9 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
   struct live_worker *old = trains ? place_same_trainer(c, m) : worker_named(c, m->kind, m->name);
   bool holds = old && old->holder;
   enum rc rc = old ? worker_end(c, old, trains ? "it registered again" : "its name was registered again", err) : RC_OK;
-  if (rc == RC_OK && c->worker_count == LIMIT_WORKERS)
-    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already", LIMIT_WORKERS);
+  if (rc == RC_OK && c->worker_count == c->options.workers_max)
+    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, and --workers-max is no more",
+                 c->worker_count);
   if (rc == RC_OK && trains && !holds) rc = place_fill(c, err); /* those who stand by come first */
   if (rc == RC_OK && trains && !holds) holds = place_is_free(c, m->identity);
   if (rc == RC_OK && !trains)

@@ -16,19 +16,21 @@
 
 enum { SMALL_BODY = 1 << 20 };
 
+/* Offloaded: what reads the database or a dataset.  What only hands a command to the writer, as workers do all the time,
+ * is not. */
 const struct http_route coordinator_routes[] = {
-    {.method = "POST", .path = "/v1/runs", .handler = handle_post_run, .body_bytes_max = SMALL_BODY},
-    {.method = "GET", .path = "/v1/runs", .handler = handle_get_runs},
-    {.method = "GET", .path = "/v1/runs/{id}", .handler = handle_get_run},
+    {.method = "POST", .path = "/v1/runs", .handler = handle_post_run, .body_bytes_max = SMALL_BODY, .offload = true},
+    {.method = "GET", .path = "/v1/runs", .handler = handle_get_runs, .offload = true},
+    {.method = "GET", .path = "/v1/runs/{id}", .handler = handle_get_run, .offload = true},
     {.method = "POST", .path = "/v1/runs/{id}/pause", .handler = handle_pause_run, .body_bytes_max = SMALL_BODY},
     {.method = "POST", .path = "/v1/runs/{id}/resume", .handler = handle_resume_run, .body_bytes_max = SMALL_BODY},
     {.method = "POST", .path = "/v1/runs/{id}/stop", .handler = handle_stop_run, .body_bytes_max = SMALL_BODY},
-    {.method = "GET", .path = "/v1/runs/{id}/events", .handler = handle_get_events},
-    {.method = "GET", .path = "/v1/runs/{id}/rounds", .handler = handle_get_rounds},
-    {.method = "GET", .path = "/v1/runs/{id}/rollouts", .handler = handle_get_rollouts},
-    {.method = "GET", .path = "/v1/runs/{id}/timeline", .handler = handle_get_timeline},
+    {.method = "GET", .path = "/v1/runs/{id}/events", .handler = handle_get_events, .offload = true},
+    {.method = "GET", .path = "/v1/runs/{id}/rounds", .handler = handle_get_rounds, .offload = true},
+    {.method = "GET", .path = "/v1/runs/{id}/rollouts", .handler = handle_get_rollouts, .offload = true},
+    {.method = "GET", .path = "/v1/runs/{id}/timeline", .handler = handle_get_timeline, .offload = true},
     {.method = "POST", .path = "/v1/workers", .handler = handle_post_worker, .body_bytes_max = SMALL_BODY},
-    {.method = "GET", .path = "/v1/workers", .handler = handle_get_workers},
+    {.method = "GET", .path = "/v1/workers", .handler = handle_get_workers, .offload = true},
     {.method = "DELETE", .path = "/v1/workers/{id}", .handler = handle_delete_worker},
     {.method = "POST",
      .path = "/v1/workers/{id}/heartbeat",
@@ -47,8 +49,8 @@ const struct http_route coordinator_routes[] = {
      .json_nodes_max = LIMIT_JSON_NODES_TOKENS,
      .admit = admit_result},
     {.method = "POST", .path = "/v1/versions", .handler = handle_post_version},
-    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
-    {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
-    {.method = "GET", .path = "/metrics", .handler = handle_get_metrics},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
+    {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},
+    {.method = "GET", .path = "/metrics", .handler = handle_get_metrics, .health = true},
 };
 const size_t coordinator_route_count = sizeof coordinator_routes / sizeof coordinator_routes[0];

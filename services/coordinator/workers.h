@@ -1,7 +1,7 @@
 /* The registry of workers: incarnations in the database, liveness in memory.  A generation-server's name that registers
  * again is a new incarnation; the old one's leases are lost.  For trainers see trainer_place.h.
  *
- * Writer's thread only, inside the caller's savepoint; LIMIT_WORKERS at once.  Called by route_workers.c,
+ * Writer's thread only, inside the caller's savepoint; workers_max at once.  Called by route_workers.c,
  * route_leases.c, route_versions.c and, as time passes, core.c.  A worker of another epoch, or one that is gone, is
  * never believed (I9): it is told to register again. */
 #ifndef LEASEHOLD_COORDINATOR_WORKERS_H

@@ -38,6 +38,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                  .name = s->name,
                                  .model_dir = s->model,
                                  .token = s->program.token,
+                                 .limits = s->program.limits,
                                  .prefetch = (int)(s->prefetch < 0 ? (s->slots + 1) / 2 : s->prefetch),
                                  .drain_ms = (int)s->drain_ms,
                                  .stream_stall_ms = (int)s->stream_stall_ms,

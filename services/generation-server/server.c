@@ -71,16 +71,21 @@ static void on_stale(void *context) {
 
 static void make_routes(struct server *s) {
   const struct http_route routes[] = {
-      {.method = "POST", .path = "/v1/generate", .handler = handle_generate, .json_nodes_max = LIMIT_JSON_NODES_TOKENS},
+      {.method = "POST",
+       .path = "/v1/generate",
+       .handler = handle_generate,
+       .json_nodes_max = LIMIT_JSON_NODES_TOKENS,
+       .offload = true},
       {.method = "POST",
        .path = "/v1/completions",
        .handler = handle_completions,
-       .json_nodes_max = LIMIT_JSON_NODES_TOKENS},
+       .json_nodes_max = LIMIT_JSON_NODES_TOKENS,
+       .offload = true},
       {.method = "POST", .path = "/v1/push-weights", .handler = handle_push_weights, .body_limit = push_weights_limit},
       {.method = "GET", .path = "/v1/model", .handler = handle_model},
-      {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
-      {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
-      {.method = "GET", .path = "/metrics", .handler = handle_metrics},
+      {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
+      {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},
+      {.method = "GET", .path = "/metrics", .handler = handle_metrics, .health = true},
   };
   _Static_assert(sizeof routes <= sizeof s->routes, "room for all routes");
   memcpy(s->routes, routes, sizeof routes);
@@ -107,6 +112,7 @@ static enum rc start_http(struct server *s, struct err *err) {
                                            .port = s->options.port,
                                            .token = s->options.token,
                                            .threads = HTTP_THREADS,
+                                           .limits = s->options.limits,
                                            .routes = s->routes,
                                            .route_count = s->route_count,
                                            .closed = "the model is being loaded"};

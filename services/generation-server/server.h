@@ -17,6 +17,7 @@
 
 struct server_options {
   const char *bind, *coordinator, *advertise_url, *name, *model_dir, *token;
+  struct service_limits limits;
   int port, prefetch, drain_ms, stream_stall_ms;
   struct fabric *fabric; /* borrowed; NULL: none */
   const char *fabric_name;

@@ -58,6 +58,7 @@ static enum rc serve(struct settings *s, struct err *err) {
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
+                                              .limits = s->program.limits,
                                               .routes = trainer_routes,
                                               .route_count = trainer_route_count,
                                               .closed = "the model and its state are being loaded"};

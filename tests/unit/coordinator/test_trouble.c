@@ -269,6 +269,24 @@ static void slot_time_is_shared_between_runs_and_carried_over_jitter(void **stat
   assert_int_equal(a[1].busy_us, 200000);
 }
 
+static void more_workers_than_its_flag_allows_are_refused(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct worker_registered is;
+  struct err err = {0};
+  const struct worker_register one_more = {
+      .name = "gen-3", .kind = WORKER_GENERATION, .url = "http://127.0.0.1:9", .slots = 64};
+  coordinator_down(f);
+  f->options.workers_max = 3;
+  coordinator_up(f);
+  register_trainer(f);
+  register_server(f, &s, "gen-1");
+  register_server(f, &s, "gen-2");
+  assert_int_equal(coordinator_register(&f->client, &one_more, &is, &f->arena, DEADLINE_MS, &err), RC_FULL);
+  assert_non_null(strstr(err.message, "3 workers are registered already"));
+  register_server(f, &s, "gen-2"); /* in the place of its former self */
+}
+
 static void a_round_of_a_thousand_samples_is_quick(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -302,6 +320,7 @@ int main(void) {
       CASE(a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged),
       CASE(idle_time_of_a_short_run_is_over_its_wall_time),
       cmocka_unit_test(slot_time_is_shared_between_runs_and_carried_over_jitter),
+      CASE(more_workers_than_its_flag_allows_are_refused),
       CASE(a_round_of_a_thousand_samples_is_quick),
   };
   return cmocka_run_group_tests_name("coordinator/trouble", tests, NULL, NULL);
