@@ -12,8 +12,16 @@ SERVICE = os.environ["CONTRACT_SERVICE"]
 USED = pathlib.Path(os.environ["CONTRACT_USED"])
 used = set()
 
-# What the contract allows may take minutes, or more than the server was started with.  Valid values are brought down to these.
-SHORT = {"wait_ms": 20, "max_new_tokens": 8, "max_tokens": 8, "n": 2, "chunk_tokens": 4096}
+# What the contract allows may take minutes, or more than the server was started with, or leave the trainer waiting for a replay that nobody feeds it.  Values
+# up to the contract's maximum, the second number, are brought down to the first.
+SHORT = {
+    "wait_ms": (20, 60000),
+    "max_new_tokens": (8, 131072),
+    "max_tokens": (8, 131072),
+    "n": (2, 256),
+    "chunk_tokens": (4096, 262144),
+    "current_version": (0, 2**53 - 1),
+}
 
 
 def tamed(value, name=None):
@@ -24,8 +32,9 @@ def tamed(value, name=None):
         return [tamed(item) for item in value]
     if isinstance(value, float) and 2**53 <= abs(value) < 2**63:
         return int(value)
-    if name in SHORT and type(value) in (int, float) and SHORT[name] < value <= 262144 and value == int(value):
-        return SHORT[name]
+    if name in SHORT and type(value) in (int, float):
+        low, high = SHORT[name]
+        return low if low < value <= high and value == int(value) else value
     return value
 
 
