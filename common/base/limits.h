@@ -20,7 +20,8 @@
 #define LIMIT_NEW_TOKENS         131072
 #define LIMIT_STOP_TOKENS        16
 #define LIMIT_STOP_TEXTS         4 /* stop strings of a request */
-#define LIMIT_STOP_TEXT_BYTES    1024
+#define LIMIT_STOP_TEXT_CHARS    1024
+#define LIMIT_STOP_TEXT_BYTES    (4 * LIMIT_STOP_TEXT_CHARS)
 #define LIMIT_TOP_LOGPROBS       20  /* alternatives shown for a token */
 #define LIMIT_PROMPTS            256 /* of one request */
 #define LIMIT_GROUPS_PER_ROUND   4096

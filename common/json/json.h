@@ -56,12 +56,16 @@ const char *json_word(const struct json *v);
 int64_t json_int(const struct json *v);
 double json_number(const struct json *v); /* JSON_INT or JSON_REAL */
 bool json_bool(const struct json *v);
+/* Whether v is an integer as JSON Schema has it: a number without a fraction, so 1722.0 and 17e2 are.  One that is
+ * written so counts below 2^53 only: beyond, it may be what another number was rounded to.  *out is set when it is. */
+bool json_as_int(const struct json *v, int64_t *out);
+size_t json_characters(const struct json *string); /* Unicode's, as JSON Schema counts maxLength */
 
 /* --- declarative reading --- */
 enum json_kind {
-  FIELD_STRING, /* target const char **: copied into the arena; NUL is refused.  min/max: length in bytes */
+  FIELD_STRING, /* target const char **: copied into the arena; NUL is refused.  min/max: length in characters */
   FIELD_TEXT,   /* target struct json_text *: as FIELD_STRING, but NUL is a character like any other */
-  FIELD_I64,    /* target int64_t *: an integer (1.0 is refused).  min/max inclusive */
+  FIELD_I64,    /* target int64_t *: an integer (json_as_int).  min/max inclusive */
   FIELD_I32,    /* target int32_t * */
   FIELD_U64,    /* target uint64_t *: a non-negative integer, or a decimal string (JavaScript loses bits above 2^53) */
   FIELD_F64,    /* target double *: any finite number.  min/max inclusive */

@@ -2,6 +2,7 @@
  * read over defaults (those of PipelineRL's published setup, with a constant learning rate and PPO's clip range);
  * every number is bounded here, names are checked here too, so that the coordinator refuses what the trainer could
  * not run. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -54,7 +55,8 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_object_end(w);
 }
 
-/* What bounds of a field table cannot say: open ends, names, and what goes together. */
+/* What bounds of a field table cannot say: open ends, names, and what goes together.  Positive is what stays so where
+ * subnormal numbers are flushed to zero. */
 static enum rc training_config_check(const struct training_config *c, struct err *err) {
   int index;
   enum rc rc = wire_choice(&index, "objective", c->objective, OBJECTIVES, WIRE_COUNT(OBJECTIVES), err);
@@ -64,10 +66,12 @@ static enum rc training_config_check(const struct training_config *c, struct err
   if (rc) return rc;
   if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
   if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
-  if (!(c->eps > 0)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
-  if (strcmp(c->objective, "evaluate") != 0 && !((float)c->temperature > 0))
+  if (!(c->eps >= DBL_MIN)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
+  if (strcmp(c->objective, "evaluate") != 0 && !((float)c->temperature >= FLT_MIN))
     return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %g",
                    c->temperature);
+  if (strcmp(c->objective, "evaluate") != 0 && c->chunk_tokens < 2)
+    return err_set(err, RC_INVALID, "chunk_tokens", "expected at least 2 for training, got %d", c->chunk_tokens);
   return RC_OK;
 }
 

@@ -67,7 +67,7 @@ static enum rc read_sampling(struct run_config *c, const struct json *v, struct 
                           .kind = FIELD_I32_ARRAY,
                           .target = &s->stop_token_ids,
                           .min = 0,
-                          .max = LIMIT_VOCABULARY,
+                          .max = LIMIT_VOCABULARY - 1,
                           .count_max = LIMIT_STOP_TOKENS}),
                   UNKNOWN_REFUSED, arena, err);
   return in_field(rc, "sampling", err);
@@ -282,8 +282,9 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
   if (rc == RC_OK && filter) rc = read_filter(c, filter, arena, err);
   if (rc == RC_OK && training) rc = in_field(training_config_read(&c->training, training, arena, err), "training", err);
   if (rc == RC_OK && evaluation) rc = read_evaluation(c, evaluation, arena, err);
+  const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
   if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
-  if (rc == RC_OK) rc = resolve(c, training && json_get(training, "total_steps"), err);
+  if (rc == RC_OK) rc = resolve(c, total_steps && json_type_of(total_steps) != JSON_NULL, err);
   return rc;
 }
 

@@ -21,7 +21,7 @@ bool run_publishes(const struct run_config *c, int64_t round) {
 
 enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const char *path, const char *field,
                           struct err *err) {
-  char joined[LIMIT_PATH_MAX * 2], root[PATH_MAX], real[PATH_MAX];
+  char joined[LIMIT_PATH_MAX * 5], root[PATH_MAX], real[PATH_MAX];
   struct stat st;
   if (path[0] == 0 || path[0] == '/')
     return err_set(err, RC_INVALID, field, "expected a path relative to the data directory, got '%.200s'", path);

@@ -99,7 +99,7 @@ def post_bytes(path, body, extra=""):
         ({"input_ids": [48] * 600}, "max_new_tokens", "600 prompt tokens"),
         ({"text": "1" * 3000}, "max_new_tokens", "context of 96"),
         ({"text": ""}, "text", ""),
-        ({"input_ids": []}, "text", "neither"),
+        ({"input_ids": []}, "input_ids", "got 0"),
         ({}, "text", "neither"),
         ({"text": "1", "input_ids": [1]}, "text", "both"),
         ({"input_ids": [2**31]}, "input_ids", ""),

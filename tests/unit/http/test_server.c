@@ -129,6 +129,10 @@ static void test_wrong_method(void **state) {
   (void)state;
   expect_answer(port, "DELETE /v1/echo", "", 405, "Allow: POST, PUT\r\n");
   expect_answer(port, "POST /v1/runs/r7", "Content-Length: 0\r\n", 405, "Allow: GET\r\n");
+  expect_answer(port, "HEAD /v1/runs/r7", "", 405, "Allow: GET\r\n");
+  expect_answer(port, "OPTIONS /v1/runs/r7", "", 405, "Allow: GET\r\n");
+  expect_answer(port, "TRACE /v1/echo", "", 405, "Allow: POST, PUT\r\n");
+  expect_answer(port, "BREW /v1/nothing", "", 404, "not_found");
 }
 
 static void test_malformed_targets(void **state) {

@@ -199,13 +199,16 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"beta1\":0.9", "\"beta1\":1", "training.beta1");
   message_check_refused(m, "\"beta2\":0.95", "\"beta2\":1.0", "training.beta2");
   message_check_refused(m, "\"eps\":1e-08", "\"eps\":0", "training.eps");
+  message_check_refused(m, "\"eps\":1e-08", "\"eps\":5e-324", "training.eps"); /* 0 where subnormals are flushed */
   message_check_refused(m, "\"lr\":1e-06", "\"lr\":-1e-06", "training.lr");
   message_check_refused(m, "\"lr\":1e-06", "\"lr\":\"1e-06\"", "training.lr");
   message_check_refused(m, "\"temperature\":1.5", "\"temperature\":0", "training.temperature");
+  message_check_refused(m, "\"temperature\":1.5", "\"temperature\":1e-45", "training.temperature");
   message_check_refused(m, "\"checkpoint_every\":10", "\"checkpoint_every\":0",
                         "training.checkpoint_every"); /* the trainer divides by it */
   message_check_refused(m, "\"chunk_tokens\":8192", "\"chunk_tokens\":262145", "training.chunk_tokens");
-  message_check_refused(m, "\"warmup_steps\":50", "\"warmup_steps\":50.0", "training.warmup_steps");
+  message_check_refused(m, "\"chunk_tokens\":8192", "\"chunk_tokens\":1", "training.chunk_tokens");
+  message_check_refused(m, "\"warmup_steps\":50", "\"warmup_steps\":50.5", "training.warmup_steps");
   message_check_refused(m, "\"warmup_steps\":50", "\"warmup\":50", "training.warmup");
   message_check_accepted(m, "\"seed\":\"12345678901234567890\"", "\"seed\":0");
   message_check_refused(m, "\"seed\":\"12345678901234567890\"", "\"seed\":\"0x1\"", "seed");
@@ -267,10 +270,11 @@ static void a_batch_must_add_up(void **state) {
   message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":3",
                         "groups[0].samples[0].segments"); /* they cover the completion, no more */
   message_check_refused(m, "[1,2,3,4]", "[1,2,3,-4]", "groups[0].samples[0].tokens[3]");
+  message_check_refused(m, "[1,2,3,4]", "[1]", "groups[0].samples[0].tokens");
   message_check_refused(m, "-0.707106769", "1e39", "groups[0].samples[0].advantage"); /* infinite as a float32 */
   message_check_refused(m, "\"id\":\"r7.12.3.1\"", "\"id\":\"r7.12.3.0\"", "groups[0].samples");
   message_check_refused(m, "\"id\":\"r7.12.4\"", "\"id\":\"r7.12.3\"", "groups");
-  message_check_refused(m, "\"version\":12", "\"version\":12.0", "version");
+  message_check_refused(m, "\"version\":12", "\"version\":12.5", "version");
 }
 
 static void states_errors_and_results_belong_together(void **state) {

@@ -130,7 +130,7 @@ static void slots_belong_to_the_kind_of_worker(void **state) {
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":0", "slots");
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":4097", "slots");
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":-1", "slots");
-  message_check_refused(&register_message, "\"slots\":8", "\"slots\":8.0", "slots");
+  message_check_refused(&register_message, "\"slots\":8", "\"slots\":8.5", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"trainer\"", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"Generation\"", "kind");
   message_check_refused(&register_message, "\"fastest\"", "\"exact\"", "exactness");
