@@ -252,19 +252,16 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call L
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all test-compose test-bochs bench bench-pipeline e2e faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 deps: ## install what is missing (Debian packages, by name)
-	@missing=; for p in $(PACKAGES) $(MPI_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
-	if [ -n "$$missing" ]; then echo "installing:$$missing"; \
-	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
-	  $$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi
+	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(MPI_PACKAGES)
 
 demo: MPI_PACKAGES = # not needed for one trainer
 demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, CONTROL=shuffled|lr0)
-	@mkdir -p $(BUILD); $(MAKE) --no-print-directory -j2 all >$(BUILD)/build.log 2>&1 || { tail -20 $(BUILD)/build.log; exit 1; }
+	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
 check: ## quick, for every commit: builds, layers, contract, demo data, unit tests
@@ -277,9 +274,12 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: test, sanitizers, the demo with three seeds and its controls
-	@$(MAKE) --no-print-directory test asan ubsan tsan
+test-all: ## the long tiers too: test, health under load, sanitizers, the contract by schemathesis, the demo with three seeds and its controls
+	@$(MAKE) --no-print-directory test load asan ubsan tsan contract
 	tests/e2e/demo-seeds
+
+contract: all ## openapi/*.yaml against real services by schemathesis (installed into build/ with pip), all checks, two seeds: minutes
+	@$(PYTHON) tests/contract/run
 
 bench: $(BUILD)/bench/instrument ## GEMM, prefill, decode, training, packing, sampling against the machine's limits and peers (QUICK=1, PAIRS=n, NAMES=gemm,decode)
 	@if [ -n "$(HAS_ONEDNN)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/bench/peer_onednn; else rm -f $(BUILD)/bench/peer_onednn; fi
@@ -296,6 +296,9 @@ test-bochs: ## the AMX kernels on real tile instructions inside an emulated CPU,
 
 e2e: ## end-to-end tests over real processes (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
+
+load: ## how long health checks take under load, on a machine with nothing else to do (needs `make all`)
+	$(PYTHON) -m pytest -q -p no:cacheprovider -m load -rP tests/e2e/test_load.py
 
 faults: ## the services with fault injection compiled in (the exactness tests' mutants), in build/faults
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi
@@ -322,7 +325,7 @@ demo-data: ## the demo's data files are what their script makes; train, validati
 	@$(PYTHON) tests/tools/check-demo-data
 
 lint: ## shell scripts, long files and functions (warnings to think about)
-	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh tests/bochs/run tests/bochs/services tests/bochs/init deploy/docker/healthcheck; fi
+	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh deploy/demo/prepare tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh tests/bochs/run tests/bochs/services tests/bochs/init deploy/docker/healthcheck; fi
 	@wc -l $$(git ls-files '*.c' '*.h' '*.cu' '*.cc') | awk '$$1 > 800 && $$2 != "total" { print "long file:", $$0 }'
 
 # Sanitizers, each a build of its own; there are no suppressions.  The instrumentation confuses the compiler's truncation warnings, which stay on everywhere

@@ -2,6 +2,7 @@
 #include "common/base/clock.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 
 static struct timespec now_of(clockid_t id) {
   struct timespec t;
@@ -19,15 +20,31 @@ int64_t clock_monotonic_ms(void) {
   return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-int64_t clock_wall_ms(void) {
-  const struct timespec t = now_of(CLOCK_REALTIME);
-  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-int64_t clock_wall_us(void) {
+static int64_t real_us(void) {
   const struct timespec t = now_of(CLOCK_REALTIME);
   return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
+
+int64_t clock_real_ms(void) { return real_us() / 1000; }
+
+static const int64_t UNKNOWN = INT64_MIN;
+static _Atomic int64_t wall_offset_us = UNKNOWN;
+
+int64_t clock_wall_offset_us(void) {
+  int64_t offset_us = atomic_load(&wall_offset_us);
+  if (offset_us != UNKNOWN) return offset_us;
+  const int64_t first_us = real_us() - clock_monotonic_us();
+  return atomic_compare_exchange_strong(&wall_offset_us, &offset_us, first_us) ? first_us : offset_us;
+}
+
+void clock_wall_not_before(int64_t us) {
+  const int64_t needed_us = us - clock_monotonic_us();
+  int64_t offset_us = clock_wall_offset_us();
+  while (offset_us < needed_us && !atomic_compare_exchange_weak(&wall_offset_us, &offset_us, needed_us)) {}
+}
+
+int64_t clock_wall_us(void) { return clock_monotonic_us() + clock_wall_offset_us(); }
+int64_t clock_wall_ms(void) { return clock_wall_us() / 1000; }
 
 struct timespec clock_deadline_in(int64_t ms) {
   struct timespec t = now_of(CLOCK_MONOTONIC);

@@ -45,7 +45,7 @@ void log_write(enum log_level level, const char *format, ...) {
   if (level < log_least) return;
   const int saved = errno;
   char line[LOG_LINE_MAX];
-  const int64_t now = clock_wall_ms();
+  const int64_t now = clock_real_ms();
   const time_t seconds = (time_t)(now / 1000);
   struct tm utc;
   gmtime_r(&seconds, &utc);

@@ -11,17 +11,19 @@
 
 #include "common/base/options.h"
 #include "common/base/rc.h"
+#include "common/base/service_limits.h"
 
 /* The flags that every service has. */
 struct program_settings {
   const char *bind, *port_file, *token, *log_level;
   int64_t port;
+  struct service_limits limits;
 };
 
 #define PROGRAM_OPTIONS(settings, default_port)                                                                 \
   {"bind", OPTION_STRING, &(settings)->bind, "127.0.0.1", 0, 0, "address to listen on"},                        \
       {"port", OPTION_INT, &(settings)->port, default_port, 0, 65535, "port to listen on; 0 picks a free one"}, \
-      {"port-file", OPTION_STRING, &(settings)->port_file, "", 0, 0, "write the port here once listening"},     \
+      {"port-file", OPTION_STRING, &(settings)->port_file, "", 0, 0, "write the port here once ready"},         \
       {"auth-token",                                                                                            \
        OPTION_STRING,                                                                                           \
        &(settings)->token,                                                                                      \
@@ -29,9 +31,8 @@ struct program_settings {
        0,                                                                                                       \
        0,                                                                                                       \
        "bearer token that callers must show, and that is shown to the other services"},                         \
-  {                                                                                                             \
-    "log-level", OPTION_STRING, &(settings)->log_level, "info", 0, 0, "debug, info, warn or error"              \
-  }
+      {"log-level", OPTION_STRING, &(settings)->log_level, "info", 0, 0, "debug, info, warn or error"},         \
+      SERVICE_LIMIT_OPTIONS(&(settings)->limits)
 
 struct program {
   const char *name;    /* "trainer-server" */

@@ -27,6 +27,18 @@ enum rc trainer_open_run(const struct trainer_client *c, const struct open_run *
   return client_call_json(&call, decode_open_run_answer, out, arena, err);
 }
 
+static enum rc decode_check_run_answer(void *out, const struct json *body, struct arena *arena, struct err *err) {
+  return check_run_answer_decode(out, body, arena, err);
+}
+
+enum rc trainer_ask_run(const struct trainer_client *c, const struct check_run *m, struct check_run_answer *out,
+                        struct arena *arena, int64_t deadline_ms, struct err *err) {
+  struct client_call call = call_to(c, "asking the trainer", "POST", deadline_ms);
+  client_url(&call.url, c->base_url, "/v1/check-run", NULL, "");
+  check_run_encode(m, &call.body);
+  return client_call_json(&call, decode_check_run_answer, out, arena, err);
+}
+
 enum rc trainer_submit_batch(const struct trainer_client *c, const struct submit_batch *m, int64_t deadline_ms,
                              struct err *err) {
   struct client_call call = call_to(c, "submitting a batch", "POST", deadline_ms);

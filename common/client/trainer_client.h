@@ -12,6 +12,8 @@ struct trainer_client {
 
 enum rc trainer_open_run(const struct trainer_client *c, const struct open_run *m, struct open_run_answer *out,
                          struct arena *arena, int64_t deadline_ms, struct err *err);
+enum rc trainer_ask_run(const struct trainer_client *c, const struct check_run *m, struct check_run_answer *out,
+                        struct arena *arena, int64_t deadline_ms, struct err *err);
 enum rc trainer_submit_batch(const struct trainer_client *c, const struct submit_batch *m, int64_t deadline_ms,
                              struct err *err);
 enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms, bool with_logprobs,

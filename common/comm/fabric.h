@@ -26,7 +26,7 @@
 
 enum {
   FABRIC_TOKEN_MAX = 264, /* bytes of a token's text, NUL included */
-  FABRIC_GROUP_MAX = 1025 /* a trainer and all workers that a coordinator takes (LIMIT_WORKERS) */
+  FABRIC_GROUP_MAX = 1025 /* a trainer and so many generation-servers */
 };
 
 /* A member's part in a group. */

@@ -257,8 +257,7 @@ void http_answer_free(struct http_answer *a) {
 }
 
 static const char *string_member(const struct json *object, const char *key) {
-  const struct json *value = object == NULL ? NULL : json_get(object, key);
-  return value != NULL && json_type_of(value) == JSON_STRING ? json_string(value, NULL) : NULL;
+  return object == NULL ? NULL : json_word(json_get(object, key));
 }
 
 enum rc http_answer_error(const struct http_answer *a, const char *what, struct err *err) {

@@ -1,9 +1,10 @@
 /* Replies: once per request, from any thread.
  *
  * The response is made on the caller's thread, without the lock, and put into the request.  A request still in its
- * handler is answered when the handler returns; a suspended one leaves the watcher's table and is resumed, and
- * libmicrohttpd's thread queues the response.  After that the caller must not touch the request: it may already be
- * freed. A reply that comes second (only possible from the cancelled callback, whose request is kept) is dropped. */
+ * handler is answered when the handler returns; one that is parked in libmicrohttpd, because it is suspended or its
+ * handler runs on a thread of the pool, leaves the watcher's table and is resumed, and libmicrohttpd's thread queues
+ * the response.  After that the caller must not touch the request: it may already be freed. A reply that comes second
+ * (only possible from the cancelled callback, whose request is kept) is dropped. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -40,30 +41,24 @@ struct MHD_Response *reply_headers(struct http_request *r, struct MHD_Response *
 /* Takes over the response; NULL closes the connection without an answer. */
 static void reply_give(struct http_request *r, int status, struct MHD_Response *response) {
   struct http_server *s = r->server;
-  struct MHD_Response *dropped = NULL;
   pthread_mutex_lock(&s->lock);
-  if (r->state == HTTP_HANDLING) {
-    r->state = HTTP_REPLIED;
+  const bool handling = r->state == HTTP_HANDLING, suspended = r->state == HTTP_SUSPENDED;
+  if (handling || (suspended && r->parked)) {
     r->status = status;
     r->response = response;
-    pthread_mutex_unlock(&s->lock);
-  } else if (r->state == HTTP_SUSPENDED) {
+    response = NULL;
+  }
+  if (handling || suspended) {
     watcher_remove(r);
     r->state = HTTP_REPLIED;
-    if (r->parked) {
-      r->status = status;
-      r->response = response;
-      r->parked = false;
-      MHD_resume_connection(r->connection);
-    } else {
-      dropped = response;
-    }
-    request_unref_unlock(r);
-  } else {
-    dropped = response;
-    pthread_mutex_unlock(&s->lock);
+    if (r->parked) MHD_resume_connection(r->connection);
+    r->parked = false;
   }
-  if (dropped != NULL) MHD_destroy_response(dropped);
+  if (suspended)
+    request_unref_unlock(r);
+  else
+    pthread_mutex_unlock(&s->lock);
+  if (response != NULL) MHD_destroy_response(response); /* too late, or nobody is there any more */
 }
 
 void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body) {

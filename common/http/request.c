@@ -16,21 +16,30 @@
 
 /* --- memory of bodies --- */
 
+static size_t bodies_limit(const struct http_request *r) {
+  const size_t twice = r->body_max > SIZE_MAX / 2 ? SIZE_MAX : 2 * r->body_max;
+  return twice > LIMIT_HTTP_BODIES_BYTES ? twice : LIMIT_HTTP_BODIES_BYTES;
+}
+
 /* So many peers, each within its route's limit, could still fill the memory together. */
 static enum rc body_charge(struct http_request *r, size_t len, struct err *err) {
-  const size_t twice = r->body_max > SIZE_MAX / 2 ? SIZE_MAX : 2 * r->body_max;
-  const size_t limit = twice > LIMIT_HTTP_BODIES_BYTES ? twice : LIMIT_HTTP_BODIES_BYTES;
+  const size_t limit = bodies_limit(r);
   const size_t before = atomic_fetch_add(&r->server->bodies_bytes, len);
   r->body_charged += len;
   if (before <= limit && len <= limit - before) return RC_OK;
-  return err_set(err, RC_FULL, NULL, "request bodies of %zu bytes are held already, at most %zu were expected", before,
-                 limit);
+  return err_set(err, RC_FULL, NULL,
+                 "request bodies take %zu bytes already, parsed ones with their JSON, at most %zu were expected",
+                 before, limit);
+}
+
+static void body_uncharge(struct http_request *r, size_t len) {
+  atomic_fetch_sub(&r->server->bodies_bytes, len);
+  r->body_charged -= len;
 }
 
 static void body_free(struct http_request *r) {
-  atomic_fetch_sub(&r->server->bodies_bytes, r->body_charged);
-  r->body_charged = 0;
   buf_free(&r->body);
+  body_uncharge(r, r->body_charged);
 }
 
 void http_release_body(struct http_request *r) {
@@ -45,9 +54,10 @@ void server_unref_unlock(struct http_server *s) {
   bool last = --s->refs == 0;
   pthread_mutex_unlock(&s->lock);
   if (!last) return;
+  pthread_cond_destroy(&s->queued);
   pthread_cond_destroy(&s->drained);
   pthread_mutex_destroy(&s->lock);
-  free(s->slots);
+  connections_free(s);
   free(s->token);
   free(s);
 }
@@ -60,11 +70,11 @@ void request_unref_unlock(struct http_request *r) {
   }
   *r->link = r->next;
   if (r->next != NULL) r->next->link = r->link;
-  atomic_fetch_sub(&s->bodies_bytes, r->body_charged);
+  pthread_mutex_unlock(&s->lock); /* freeing what is large takes a while */
+  http_release_body(r);
+  pthread_mutex_lock(&s->lock);
   server_unref_unlock(s);
   if (r->response != NULL) MHD_destroy_response(r->response);
-  json_free(r->json);
-  buf_free(&r->body);
   buf_free(&r->unsent);
   arena_free(&r->arena);
   free(r);
@@ -113,7 +123,6 @@ struct http_request *request_create(struct http_server *s, const char *target) {
   if (r == NULL) return NULL;
   r->server = s;
   r->refs = 1;
-  r->slot = -1;
 
   struct err err;
   size_t len = strlen(target), path_len = strcspn(target, "?");
@@ -165,11 +174,21 @@ static uint64_t announced_length(const struct http_request *r) {
   return header == NULL ? 0 : strtoull(header, NULL, 10);
 }
 
+bool request_has_body(const struct http_request *r) {
+  return announced_length(r) > 0 || http_header(r, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL;
+}
+
+/* Of handlers that need no context. */
+static bool is_standard(const struct http_route *route) {
+  return route->handler == http_handle_healthz || route->handler == http_handle_metrics;
+}
+
 static void check_route(struct http_request *r, const char *method) {
   struct err err;
   char allow[ROUTE_ALLOW_MAX];
   int status = route_match(r, method, allow);
   bool open = r->route != NULL && r->route->open;
+  const char *closed = atomic_load(&r->server->closed);
   if (!open && !authorized(r)) {
     err_set(&err, RC_FORBIDDEN, NULL, "a valid bearer token was expected in the Authorization header");
     http_set_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
@@ -181,6 +200,9 @@ static void check_route(struct http_request *r, const char *method) {
   } else if (status == 404) {
     err_set(&err, RC_NOT_FOUND, NULL, "no such path");
     request_refuse(r, status, &err);
+  } else if (closed != NULL && !is_standard(r->route)) {
+    err_set(&err, RC_UNAVAILABLE, NULL, "%s", closed);
+    request_refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE, &err);
   }
 }
 
@@ -199,8 +221,11 @@ void request_begin(struct http_request *r, struct MHD_Connection *connection, co
 
   r->body_max = r->route->body_limit != NULL ? r->route->body_limit(r->server->context) : r->route->body_bytes_max;
   if (r->body_max == 0) r->body_max = LIMIT_BODY_BYTES;
+  struct err err;
   uint64_t len = announced_length(r);
-  if (len > r->body_max)
+  if (r->route->admit != NULL && r->route->admit(r, r->server->context, &err) != RC_OK)
+    request_refuse(r, http_status_of(err.rc), &err);
+  else if (len > r->body_max)
     refuse_body(r, "", len);
   else if (len > 0)
     buf_reserve(&r->body, len < (1u << 20) ? (size_t)len : 1u << 20); /* never much on the peer's word alone */
@@ -264,16 +289,29 @@ const char *http_body(const struct http_request *r, size_t *len) {
   return r->body.data == NULL ? "" : r->body.data;
 }
 
+static enum rc parse_json(struct http_request *r, struct err *err) {
+  struct json_size size;
+  size_t len;
+  const size_t nodes_max = r->route->json_nodes_max == 0 ? LIMIT_JSON_NODES : r->route->json_nodes_max;
+  const char *bytes = http_body(r, &len);
+  if (len == 0) return err_set(err, RC_INVALID, NULL, "a JSON body was expected, but none came");
+  enum rc rc = json_measure(&size, bytes, len, r->body_max, nodes_max, err);
+  if (rc != RC_OK) return rc;
+  if (size.memory > bodies_limit(r) - r->body_charged)
+    return err_set(err, RC_TOO_LARGE, NULL,
+                   "a body of %zu bytes with %zu JSON values and members takes up to %zu bytes more, at most %zu were "
+                   "expected of all bodies together",
+                   len, size.nodes, size.memory, bodies_limit(r));
+  rc = body_charge(r, size.memory, err);
+  if (rc == RC_OK) rc = json_parse_measured(&r->json, bytes, len, &size, err);
+  if (rc != RC_OK) body_uncharge(r, size.memory);
+  return rc;
+}
+
 enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err) {
-  if (r->json == NULL) {
-    size_t len;
-    const char *bytes = http_body(r, &len);
-    if (len == 0) return err_set(err, RC_INVALID, NULL, "a JSON body was expected, but none came");
-    enum rc rc = json_parse(&r->json, bytes, len, r->body_max, err);
-    if (rc != RC_OK) return rc;
-  }
-  *out = r->json;
-  return RC_OK;
+  const enum rc rc = r->json == NULL ? parse_json(r, err) : RC_OK;
+  if (rc == RC_OK) *out = r->json;
+  return rc;
 }
 
 struct arena *http_arena(struct http_request *r) {

@@ -98,9 +98,10 @@ enum rc route_check(const struct http_route *routes, size_t count, struct err *e
       pattern_segment(rest + 1, &rest);
     }
     if (routes[i].method == NULL || routes[i].handler == NULL || *rest != '\0' || segments == 0 ||
-        segments > HTTP_SEGMENTS_MAX || params > HTTP_PARAMS_MAX)
+        segments > HTTP_SEGMENTS_MAX || params > HTTP_PARAMS_MAX || (routes[i].health && routes[i].offload))
       return err_set(err, RC_INTERNAL, NULL,
-                     "route \"%s\": a method, a handler, 1 to %d segments and at most %d parameters were expected",
+                     "route \"%s\": a method, a handler, 1 to %d segments, at most %d parameters, and not offload "
+                     "and health at once were expected",
                      routes[i].path, HTTP_SEGMENTS_MAX, HTTP_PARAMS_MAX);
   }
   return RC_OK;

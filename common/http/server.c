@@ -2,16 +2,19 @@
  *
  * One exchange, as libmicrohttpd's threads see it:
  *
+ *   on_connection  accepted: it gets its place in the table, or one in the reserve (connections.c)
  *   on_target      request line read: the request is made
  *   on_request #1  header read: route, token, announced size (request_begin)
  *   on_request     a piece of the body (request_collect), as often as it takes
- *   on_request     body complete: the handler is called; it replies, or suspends the connection
+ *   on_request     body complete: the handler is called; it replies, or suspends the connection; or the request is
+ *                  suspended for the handlers' threads (offload.c), and the same happens there
  *   on_request     only after a suspension, resumed by the reply: the response is queued
  *   on_completed   sent, or the connection died: libmicrohttpd's reference is dropped
  *
  * Stopping: new requests get 503; all suspended are cancelled and have drain_ms to be answered; then whatever is
  * still parked is resumed without an answer (libmicrohttpd aborts the process when stopped with suspended
- * connections), the daemon's threads are joined, and last the watcher's. */
+ * connections), but for what handlers of the pool work on: they are waited for. Then the daemon's threads are joined,
+ * and last the watcher's. */
 #include <assert.h>
 #include <errno.h>
 #include <netdb.h>
@@ -29,14 +32,28 @@
 #include "common/base/metrics.h"
 #include "common/base/queue.h"
 #include "common/http/server_internal.h"
+#include "common/http/status.h"
 
 enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256 };
 
 /* --- libmicrohttpd's callbacks --- */
 
+static void on_connection(void *context, struct MHD_Connection *connection, void **place,
+                          enum MHD_ConnectionNotificationCode what) {
+  struct http_server *s = context;
+  pthread_mutex_lock(&s->lock);
+  if (what == MHD_CONNECTION_NOTIFY_STARTED)
+    *place = connection_open(s, MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+                             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
+  else
+    connection_close(s, *place);
+  pthread_mutex_unlock(&s->lock);
+}
+
 static void *on_target(void *context, const char *target, struct MHD_Connection *connection) {
-  (void)connection;
-  return request_create(context, target);
+  struct http_request *r = request_create(context, target);
+  if (r != NULL) r->place = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+  return r;
 }
 
 static void on_log(void *context, const char *format, va_list args) {
@@ -54,6 +71,7 @@ static enum MHD_Result queue_response(struct http_request *r, struct MHD_Connect
   struct MHD_Response *response = r->response;
   int status = r->status;
   r->response = NULL;
+  if (r->state == HTTP_REPLIED) connection_sending(s, r->place);
   pthread_mutex_unlock(&s->lock);
   if (response == NULL) return MHD_NO;
   enum MHD_Result result = MHD_queue_response(connection, (unsigned)status, response);
@@ -62,31 +80,64 @@ static enum MHD_Result queue_response(struct http_request *r, struct MHD_Connect
   return result;
 }
 
+void request_run(struct http_request *r) {
+  struct http_server *s = r->server;
+  r->route->handler(r, s->context);
+  pthread_mutex_lock(&s->lock);
+  const bool unanswered = r->state == HTTP_HANDLING;
+  pthread_mutex_unlock(&s->lock);
+  if (!unanswered) return;
+  struct err err;
+  err_set(&err, RC_INTERNAL, NULL, "the handler of %s %s neither replied nor suspended", r->route->method,
+          r->route->path);
+  http_fail(r, &err);
+}
+
+static bool takes_long(const struct http_request *r) {
+  return !r->route->health && (r->route->offload || r->body.len > HTTP_OFFLOAD_BODY_BYTES);
+}
+
 static enum MHD_Result handle(struct http_request *r, struct MHD_Connection *connection) {
   struct http_server *s = r->server;
   pthread_mutex_lock(&s->lock);
   r->state = HTTP_HANDLING;
   if (!r->counted) s->open_replies++;
   r->counted = true;
+  connection_busy(s, r->place);
   pthread_mutex_unlock(&s->lock);
 
   if (r->refused_status != 0) {
     reply_error(r, r->refused_status, &r->refused);
     return queue_response(r, connection);
   }
-  r->route->handler(r, s->context);
-
+  if (takes_long(r)) return offload_submit(r) ? MHD_YES : queue_response(r, connection);
+  request_run(r);
   pthread_mutex_lock(&s->lock);
-  bool called_again = r->was_suspended, unanswered = r->state == HTTP_HANDLING;
+  const bool called_again = r->was_suspended;
   pthread_mutex_unlock(&s->lock);
-  if (called_again) return MHD_YES;
-  if (unanswered) {
-    struct err err;
-    err_set(&err, RC_INTERNAL, NULL, "the handler of %s %s neither replied nor suspended", r->route->method,
-            r->route->path);
-    http_fail(r, &err);
+  return called_again ? MHD_YES : queue_response(r, connection);
+}
+
+/* The header has come. */
+static enum MHD_Result begin(struct http_request *r, struct MHD_Connection *connection, const char *method) {
+  struct http_server *s = r->server;
+  struct err err;
+  pthread_mutex_lock(&s->lock);
+  const bool stopping = s->stopping;
+  pthread_mutex_unlock(&s->lock);
+  if (stopping) {
+    err_set(&err, RC_UNAVAILABLE, NULL, "the service is stopping");
+    http_set_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+    request_refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE, &err);
   }
-  return queue_response(r, connection);
+  request_begin(r, connection, method);
+  const bool health = r->route != NULL && r->route->health, body = request_has_body(r);
+  pthread_mutex_lock(&s->lock);
+  const enum rc rc = connection_admit(s, r->place, body, &err);
+  pthread_mutex_unlock(&s->lock);
+  if (rc != RC_OK) http_set_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+  if (rc != RC_OK && !health) request_refuse(r, http_status_of(rc), &err);
+  return request_answer_early(r) ? handle(r, connection) : MHD_YES;
 }
 
 static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *url, const char *method,
@@ -99,21 +150,10 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
     log_error("http: no memory for a request, its connection is closed");
     return MHD_NO;
   }
-  if (!r->begun) {
-    pthread_mutex_lock(&s->lock);
-    bool stopping = s->stopping;
-    pthread_mutex_unlock(&s->lock);
-    if (stopping) {
-      struct err err;
-      err_set(&err, RC_UNAVAILABLE, NULL, "the service is stopping");
-      http_set_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
-      request_refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE, &err);
-    }
-    request_begin(r, connection, method);
-    return request_answer_early(r) ? handle(r, connection) : MHD_YES;
-  }
+  if (!r->begun) return begin(r, connection, method);
   pthread_mutex_lock(&s->lock);
   bool collecting = r->state == HTTP_COLLECTING;
+  if (collecting) connection_received(s, r->place, *upload_len);
   pthread_mutex_unlock(&s->lock);
   if (!collecting) return queue_response(r, connection);
   if (*upload_len == 0) return handle(r, connection);
@@ -132,6 +172,8 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
   *request = NULL;
   pthread_mutex_lock(&s->lock);
   watcher_cancel(r, HTTP_CANCEL_HANGUP); /* watched still: a stream that its writer has not ended */
+  connection_idle(s, r->place);
+  r->place = NULL;
   r->connection = NULL;
   r->parked = false;
   if (r->counted && --s->open_replies == 0) pthread_cond_broadcast(&s->drained);
@@ -169,27 +211,59 @@ static enum rc listen_on(const char *address, int port, int *out_fd, int *out_po
   return RC_OK;
 }
 
-/* The usual soft limit of 1,024 files is below our connection limit. */
-static void raise_file_limit(int connections) {
-  struct rlimit limit;
-  rlim_t wanted = (rlim_t)(connections + HTTP_SPARE_FILES);
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
-    log_warn("http: %llu open files are allowed, %llu are needed for %d connections",
-             (unsigned long long)limit.rlim_cur, (unsigned long long)wanted, connections);
+/* The usual soft limit of 1,024 files is below our connection limit.  Where the hard limit is too, fewer connections are
+ * served: beyond it none could be accepted, those of the reserve neither. */
+static void fit_files(struct service_limits *limits) {
+  const rlim_t others = LIMIT_HTTP_RESERVE + HTTP_SPARE_FILES, wanted = (rlim_t)limits->connections_max + others;
+  struct rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= wanted) return;
+  files.rlim_cur = files.rlim_max < wanted ? files.rlim_max : wanted;
+  if (setrlimit(RLIMIT_NOFILE, &files) != 0) getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur >= wanted) return;
+  const rlim_t left = files.rlim_cur > 2 * others ? files.rlim_cur - others : files.rlim_cur / 2;
+  log_warn("http: %llu open files are allowed and %llu needed for %lld connections; %llu are served",
+           (unsigned long long)files.rlim_cur, (unsigned long long)wanted, (long long)limits->connections_max,
+           (unsigned long long)left);
+  limits->connections_max = (int64_t)left;
 }
 
-static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int threads, int connections) {
+/* What is left 0 is the default. */
+static struct service_limits limits_of(const struct service_limits *given) {
+  struct service_limits l = *given;
+  const struct {
+    int64_t *value, unless_given;
+  } defaults[] = {
+      {&l.connections_max, SERVICE_CONNECTIONS_MAX},
+      {&l.incomplete_per_address_max, SERVICE_INCOMPLETE_PER_ADDRESS_MAX},
+      {&l.head_timeout_ms, SERVICE_HEAD_TIMEOUT_MS},
+      {&l.body_timeout_ms, SERVICE_BODY_TIMEOUT_MS},
+      {&l.pace_bytes, SERVICE_PACE_BYTES},
+      {&l.idle_timeout_ms, SERVICE_IDLE_TIMEOUT_MS},
+      {&l.handler_threads, SERVICE_HANDLER_THREADS},
+      {&l.handler_queue_max, SERVICE_HANDLER_QUEUE_MAX},
+  };
+  for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
+    if (*defaults[i].value == 0) *defaults[i].value = defaults[i].unless_given;
+  return l;
+}
+
+/* libmicrohttpd's own time-out is what remains for answers that are streamed. */
+static int inactivity_seconds(const struct service_limits *l) {
+  const int64_t longest_ms = l->body_timeout_ms > l->idle_timeout_ms ? l->body_timeout_ms : l->idle_timeout_ms;
+  return (int)((longest_ms + 999) / 1000);
+}
+
+static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int threads) {
   struct MHD_OptionItem options[] = {
       {MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)on_log, NULL}, /* first: it also hears about the options after it */
       {MHD_OPTION_LISTEN_SOCKET, listen_fd, NULL},
-      {MHD_OPTION_CONNECTION_LIMIT, connections, NULL},
-      {MHD_OPTION_CONNECTION_TIMEOUT, HTTP_IDLE_SECONDS, NULL},
+      {MHD_OPTION_CONNECTION_LIMIT, s->connection_count, NULL},
+      {MHD_OPTION_CONNECTION_TIMEOUT, inactivity_seconds(&s->limits), NULL},
       {MHD_OPTION_CONNECTION_MEMORY_LIMIT, HTTP_CONNECTION_BYTES, NULL},
       {MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL},
       {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)on_target, s},
       {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)on_completed, s},
+      {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)on_connection, s},
       {threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, NULL},
       {MHD_OPTION_END, 0, NULL},
   };
@@ -207,42 +281,49 @@ static void register_metrics(struct http_server *s) {
 }
 
 enum rc http_server_start(struct http_server **out, const struct http_server_options *options, struct err *err) {
-  int connections = options->connections_max == 0 ? LIMIT_HTTP_CONNECTIONS : options->connections_max;
+  struct service_limits limits = limits_of(&options->limits);
   int threads = options->threads == 0 ? 2 : options->threads;
-  if (connections < threads || threads < 1 || threads > LIMIT_THREADS)
+  if (limits.connections_max < threads || threads < 1 || threads > LIMIT_THREADS)
     return err_set(err, RC_INVALID, NULL,
-                   "1 to %d http threads and no fewer connections were expected, but %d and %d came", LIMIT_THREADS,
-                   threads, connections);
+                   "1 to %d http threads and no fewer connections were expected, but %d and %lld came", LIMIT_THREADS,
+                   threads, (long long)limits.connections_max);
   enum rc rc = route_check(options->routes, options->route_count, err);
   if (rc != RC_OK) return rc;
   struct http_server *s = calloc(1, sizeof *s);
   if (s == NULL) return err_set(err, RC_NO_MEMORY, NULL, "no memory for the http server");
   pthread_mutex_init(&s->lock, NULL);
   cond_init(&s->drained);
+  cond_init(&s->queued);
   s->refs = 1;
   s->routes = options->routes;
   s->route_count = options->route_count;
   s->context = options->context;
+  atomic_init(&s->closed, options->closed);
   int listen_fd = -1;
   bool watching = false;
   if (options->token != NULL && options->token[0] != '\0' && (s->token = strdup(options->token)) == NULL) {
     rc = err_set(err, RC_NO_MEMORY, NULL, "no memory for the http token");
     goto out;
   }
-  raise_file_limit(connections);
+  fit_files(&limits);
+  s->limits = limits;
   register_metrics(s);
+  if ((rc = connections_create(s, err)) != RC_OK) goto out;
   if ((rc = listen_on(options->bind_address, options->port, &listen_fd, &s->port, err)) != RC_OK) goto out;
-  if ((rc = watcher_start(s, connections, err)) != RC_OK) goto out;
+  if ((rc = watcher_start(s, err)) != RC_OK) goto out;
   watching = true;
-  s->daemon = start_daemon(s, listen_fd, threads, connections);
+  if ((rc = offload_start(s, err)) != RC_OK) goto out;
+  s->daemon = start_daemon(s, listen_fd, threads);
   if (s->daemon == NULL)
-    rc = err_set_errno(err, RC_IO, "starting libmicrohttpd with %d threads and %d connections", threads, connections);
+    rc = err_set_errno(err, RC_IO, "starting libmicrohttpd with %d threads and %d connections", threads,
+                       s->connection_count);
   listen_fd = -1; /* libmicrohttpd's, also when it failed */
 out:
   if (rc == RC_OK) {
     *out = s;
     return RC_OK;
   }
+  offload_stop(s);
   if (watching) watcher_stop(s);
   if (listen_fd >= 0) close(listen_fd);
   pthread_mutex_lock(&s->lock);
@@ -251,6 +332,11 @@ out:
 }
 
 int http_server_port(const struct http_server *server) { return server->port; }
+
+void http_server_open(struct http_server *server, void *context) {
+  server->context = context;
+  atomic_store(&server->closed, NULL);
+}
 
 /* --- stopping --- */
 
@@ -272,6 +358,7 @@ void http_server_stop(struct http_server *s, int drain_ms) {
   }
   pthread_mutex_unlock(&s->lock);
 
+  offload_stop(s);
   MHD_stop_daemon(s->daemon);
   watcher_stop(s);
   pthread_mutex_lock(&s->lock);

@@ -1,12 +1,23 @@
 /* The HTTP server of all three services, and the only user of libmicrohttpd.
  *
- * A service declares a table of routes.  libmicrohttpd's threads (epoll, a small pool) collect the request's body
+ * A service declares a table of routes.  libmicrohttpd's threads (epoll, two of them) collect the request's body
  * under the route's limit, check the bearer token, match the route and call its handler.  A handler either replies at
  * once (http_reply*, http_fail) or keeps the request (http_suspend) and lets any thread reply later, exactly once:
  *
- *     COLLECTING -> HANDLING -> REPLIED
- *                      |           ^
- *                      +-> SUSPENDED (reply later, hang-up, or deadline)
+ *     COLLECTING ---> HANDLING ----------------------> REPLIED
+ *                      |  ^  |                            ^
+ *                 [queued]|  +-> SUSPENDED ---------------+
+ *                      |  |      (reply later, hang-up, or deadline)
+ *                      v  |
+ *                   the pool
+ *
+ * What takes long must not hold up a health check that waits for the same thread, so handlers of routes marked
+ * `offload`, and of any request with a body of more than 64 KiB, run on a bounded pool of threads.  On its way there
+ * the request is SUSPENDED with the pool in the application's part: a hang-up, 30 s or the server's end take it out of
+ * the queue, and a full queue is 503.  Then it is HANDLING again, and all that a handler may call does the same as on
+ * libmicrohttpd's threads; its connection is parked already, which http_suspend and the replies know.
+ *
+ * Connections are bounded, and so is the time that a request may take to come: connections.c.
  *
  * A suspended connection neither times out nor notices a hang-up by itself, so one watcher thread epolls the sockets
  * of the suspended and keeps their deadlines: at hang-up or deadline it calls the `cancelled` callback given to
@@ -27,6 +38,7 @@
 #include "common/base/arena.h"
 #include "common/base/buf.h"
 #include "common/base/rc.h"
+#include "common/base/service_limits.h"
 #include "common/json/json.h"
 
 struct http_server;
@@ -40,27 +52,37 @@ typedef void (*http_handler)(struct http_request *request, void *context);
 struct http_route {
   const char *method;    /* "GET" */
   const char *path;      /* "/v1/runs/{id}/pause": a {name} matches one segment */
-  http_handler handler;  /* runs on a server thread; must not block on anything without a deadline */
+  http_handler handler;  /* must not block on anything without a deadline */
   size_t body_bytes_max; /* 0: LIMIT_BODY_BYTES */
   bool open;             /* answered without a token even when one is configured (/healthz, /readyz) */
   /* NULL, or body_bytes_max of a service that learns it late; called when the header has come, must not wait */
   size_t (*body_limit)(void *context);
+  size_t json_nodes_max; /* of a JSON body; 0: LIMIT_JSON_NODES */
+  /* NULL, or looks up what the path names when the header has come: with another rc than RC_OK the request is refused
+   * before its body is collected.  Runs on a server thread; must not wait. */
+  enum rc (*admit)(struct http_request *request, void *context, struct err *err);
+  bool offload; /* the handler takes longer than some hundred microseconds: it runs on a thread of the pool */
+  bool health;  /* answered also when all connections are taken: quick, small, without a body; never offloaded */
 };
 
 struct http_server_options {
   const char *bind_address; /* "127.0.0.1" */
   int port;                 /* 0 picks a free one: see http_server_port */
   const char *token;        /* NULL or "": no authentication; else `Authorization: Bearer <token>` is required */
-  int threads;              /* libmicrohttpd's pool; 0 means 2 */
-  int connections_max;      /* 0 means LIMIT_HTTP_CONNECTIONS */
+  int threads;              /* libmicrohttpd's; 0 means 2 */
+  struct service_limits limits;
   const struct http_route *routes;
   size_t route_count;
   void *context; /* handed to every handler */
+  /* NULL, or why the service is not there yet: until http_server_open all but this module's own handlers answer 503 with it. */
+  const char *closed;
 };
 
 /* RC_IO with "port N in use" when the port is taken. */
 enum rc http_server_start(struct http_server **out, const struct http_server_options *options, struct err *err);
 int http_server_port(const struct http_server *server);
+/* The service is there: handlers are called from now on, with this context. */
+void http_server_open(struct http_server *server, void *context);
 /* Refuses new requests with 503, cancels the suspended, waits up to drain_ms for open replies, stops. NULL is fine. */
 void http_server_stop(struct http_server *server, int drain_ms);
 
@@ -73,10 +95,12 @@ enum rc http_query_i64(const struct http_request *r, const char *name, int64_t d
                        int64_t *out, struct err *err);
 const char *http_header(const struct http_request *r, const char *name); /* case-insensitive; NULL when absent */
 const char *http_body(const struct http_request *r, size_t *len);
-/* The body as JSON, parsed once; freed with the request. RC_INVALID when it is not an acceptable document. */
+/* The body as JSON, parsed once, when this is called; freed with the request.  What its tree takes is charged to the
+ * service's bodies first.  RC_INVALID when it is not an acceptable document, RC_TOO_LARGE (of too many nodes, or there
+ * would never be room), RC_FULL (there is none now), RC_NO_MEMORY. */
 enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err);
 struct arena *http_arena(struct http_request *r);
-/* Frees the body and its JSON early, in the handler: nothing that was read from them may be used any more. */
+/* Frees the body and its JSON, and takes back their charge, early, in the handler: nothing that was read from them may be used any more. */
 void http_release_body(struct http_request *r);
 
 /* --- replying: exactly one of these per request, from any thread --- */

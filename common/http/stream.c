@@ -67,8 +67,8 @@ void http_stream_begin(struct http_request *r, int status, const char *content_t
     r->status = status;
     r->response = response;
     response = NULL;
-    unpark(r);
   }
+  unpark(r);
   pthread_mutex_unlock(&s->lock);
   if (response != NULL) MHD_destroy_response(response);
 }

@@ -1,19 +1,18 @@
 /* The watcher: what libmicrohttpd does not do for a suspended connection.
  *
- * One thread epolls the sockets of all suspended requests for hang-ups and keeps their deadlines.  A request is in
- * its table from http_suspend (or http_stream_begin) until it is replied to or cancelled, whichever comes first under
+ * One thread epolls the sockets of all suspended requests for hang-ups and keeps their deadlines.  A request is
+ * watched, by way of its connection's entry (connections.c), from http_suspend (or http_stream_begin) until it is replied to or cancelled, whichever comes first under
  * the lock:
  *
  *     watched --reply--> gone from the table                    (no callback will start)
  *        +--hang-up, deadline, shutdown--> due --> callback     (at most once; the request is kept while it runs)
  *
  * The sockets are libmicrohttpd's, which closes them only after its `completed` callback, and that takes the request
- * out of the table: no dup() is needed.  An event may outlive its registration, so it carries a slot and the slot's
- * generation, never a pointer. The table is scanned for deadlines: 4,096 entries are some microseconds, and the
- * thread wakes only when one is due. */
+ * out of the table: no dup() is needed.  An event may outlive its registration, so it carries the connection's index
+ * and a generation, never a pointer. The table is scanned for deadlines: 4,096 entries are some microseconds, and the
+ * thread wakes only when one is due, or the sweep of connections.c, which is its work too. */
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -32,6 +31,12 @@ static void watcher_wake(struct http_server *s) {
     log_error("http: waking the watcher: %s", strerror(errno));
 }
 
+void watcher_wake_by(struct http_server *s, int64_t at_ms) {
+  if (at_ms >= s->next_wake_ms) return;
+  s->next_wake_ms = at_ms;
+  watcher_wake(s);
+}
+
 static void make_due(struct http_request *r, enum http_cancel why) {
   struct http_server *s = r->server;
   r->cancel_why = why;
@@ -44,36 +49,27 @@ static void make_due(struct http_request *r, enum http_cancel why) {
 
 void watcher_add(struct http_request *r, int64_t deadline_ms) {
   struct http_server *s = r->server;
-  int index = 0;
-  while (index < s->slots_used && s->slots[index].request != NULL) index++;
-  assert(index < s->slot_count); /* one per connection, and there are no more connections than slots */
-  if (index == s->slots_used) s->slots_used++;
-
-  struct http_slot *slot = &s->slots[index];
-  slot->request = r;
-  slot->generation++;
-  slot->fd = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-  r->slot = index;
+  struct http_connection *c = r->place;
+  c->watched = r;
+  c->generation++;
   r->deadline_ms = clock_monotonic_ms() + deadline_ms;
   struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR,
-                              .data.u64 = (uint64_t)slot->generation << 32 | (uint32_t)index};
-  if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, slot->fd, &event) != 0)
+                              .data.u64 = (uint64_t)c->generation << 32 | (uint32_t)(c - s->connections)};
+  if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0)
     log_warn("http: a hang-up will go unnoticed until the deadline: %s", strerror(errno));
-  if (r->deadline_ms < s->next_wake_ms) watcher_wake(s);
+  watcher_wake_by(s, r->deadline_ms);
 }
 
+bool watcher_watches(const struct http_request *r) { return r->place != NULL && r->place->watched == r; }
+
 void watcher_remove(struct http_request *r) {
-  if (r->slot < 0) return;
-  struct http_server *s = r->server;
-  struct http_slot *slot = &s->slots[r->slot];
-  epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, slot->fd, NULL);
-  slot->request = NULL;
-  r->slot = -1;
-  while (s->slots_used > 0 && s->slots[s->slots_used - 1].request == NULL) s->slots_used--;
+  if (!watcher_watches(r)) return;
+  epoll_ctl(r->server->epoll_fd, EPOLL_CTL_DEL, r->place->fd, NULL);
+  r->place->watched = NULL;
 }
 
 void watcher_cancel(struct http_request *r, enum http_cancel why) {
-  if (r->slot < 0) return;
+  if (!watcher_watches(r)) return;
   watcher_remove(r);
   if (why == HTTP_CANCEL_HANGUP || r->cancelled == NULL) r->gone = true;
   if (r->cancelled != NULL) make_due(r, why);
@@ -102,8 +98,10 @@ static void run_due(struct http_server *s) {
 static void scan_deadlines(struct http_server *s) {
   int64_t now_ms = clock_monotonic_ms();
   s->next_wake_ms = now_ms + WATCHER_NAP_MS;
-  for (int i = s->slots_used - 1; i >= 0; i--) { /* downwards: cancelling may lower slots_used */
-    struct http_request *r = i < s->slots_used ? s->slots[i].request : NULL;
+  connections_sweep(s, now_ms);
+  if (s->connections_top > 0 && s->next_sweep_ms < s->next_wake_ms) s->next_wake_ms = s->next_sweep_ms;
+  for (int i = 0; i < s->connections_top; i++) {
+    struct http_request *r = s->connections[i].watched;
     if (r == NULL) continue;
     if (r->deadline_ms <= now_ms)
       watcher_cancel(r, HTTP_CANCEL_DEADLINE);
@@ -119,8 +117,8 @@ static void handle_event(struct http_server *s, uint64_t data) {
       log_error("http: the watcher's wake-up: %s", strerror(errno));
     return;
   }
-  struct http_slot *slot = &s->slots[data & UINT32_MAX];
-  if (slot->request != NULL && slot->generation == data >> 32) watcher_cancel(slot->request, HTTP_CANCEL_HANGUP);
+  struct http_connection *c = &s->connections[data & UINT32_MAX];
+  if (c->watched != NULL && c->generation == data >> 32) watcher_cancel(c->watched, HTTP_CANCEL_HANGUP);
 }
 
 static void *watcher_main(void *argument) {
@@ -142,11 +140,8 @@ static void *watcher_main(void *argument) {
   return NULL;
 }
 
-enum rc watcher_start(struct http_server *s, int slots, struct err *err) {
+enum rc watcher_start(struct http_server *s, struct err *err) {
   s->due_tail = &s->due_head;
-  s->slot_count = slots;
-  s->slots = calloc((size_t)slots, sizeof *s->slots);
-  if (s->slots == NULL) return err_set(err, RC_NO_MEMORY, NULL, "no memory for %d watched connections", slots);
   s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct epoll_event event = {.events = EPOLLIN, .data.u64 = WAKE};
@@ -174,11 +169,10 @@ void watcher_stop(struct http_server *s) {
   close(s->wake_fd);
 }
 
-void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context) {
+void request_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context) {
   struct http_server *s = r->server;
   if (deadline_ms < 1) deadline_ms = 1;
   if (deadline_ms > HTTP_SUSPEND_MS_MAX) deadline_ms = HTTP_SUSPEND_MS_MAX;
-  pthread_mutex_lock(&s->lock);
   assert(r->state == HTTP_HANDLING && cancelled != NULL);
   r->state = HTTP_SUSPENDED;
   r->refs++;
@@ -186,13 +180,21 @@ void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled ca
   r->cancel_context = cancel_context;
   if (s->closing) { /* libmicrohttpd must have nothing suspended now: the connection is closed, the application told */
     r->abandoned = true;
+    if (r->parked) MHD_resume_connection(r->connection);
+    r->parked = false;
     make_due(r, HTTP_CANCEL_SHUTDOWN);
-  } else {
-    MHD_suspend_connection(r->connection);
-    r->parked = true;
-    r->was_suspended = true;
-    watcher_add(r, deadline_ms);
-    if (s->stopping) watcher_cancel(r, HTTP_CANCEL_SHUTDOWN);
+    return;
   }
+  if (!r->parked) MHD_suspend_connection(r->connection); /* the pool's handlers find it parked */
+  r->parked = true;
+  r->was_suspended = true;
+  watcher_add(r, deadline_ms);
+  if (s->stopping) watcher_cancel(r, HTTP_CANCEL_SHUTDOWN);
+}
+
+void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context) {
+  struct http_server *s = r->server;
+  pthread_mutex_lock(&s->lock);
+  request_suspend(r, deadline_ms, cancelled, cancel_context);
   pthread_mutex_unlock(&s->lock);
 }

@@ -1,6 +1,7 @@
 /* JSON in and out.  This module is the only user of jansson.
  *
- * Reading: json_parse refuses duplicate keys, too deep or too large documents, trailing bytes and NUL in strings.
+ * Reading: json_parse refuses duplicate keys, too deep or too large documents, trailing bytes and NUL in keys; what a
+ * document's tree will take is bounded before anything is allocated.
  * Objects are then read by declarative field tables (json_fields), each field with its type and bounds, so that every
  * handler's error is the same kind of sentence with the same kind of field path.
  * Writing: a streaming writer into a buf; no tree is built.
@@ -20,9 +21,22 @@ struct json; /* opaque: one parsed value; children are borrowed from the root */
 
 enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
 
-/* Parses exactly one value.  bytes_max 0 means LIMIT_BODY_BYTES.  Errors: RC_INVALID (with line and column),
- * RC_TOO_LARGE. */
+/* Parses exactly one value.  bytes_max 0 means LIMIT_BODY_BYTES; a caller who expects more bytes than that expects
+ * LIMIT_JSON_NODES_TOKENS nodes too, any other LIMIT_JSON_NODES.  Errors: RC_INVALID (with line and column),
+ * RC_TOO_LARGE, RC_NO_MEMORY. */
 enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err);
+
+/* The same in two steps, for whoever must find room for the tree first. */
+struct json_size {
+  size_t nodes;  /* values, and members of objects */
+  size_t memory; /* bytes that are allocated from before parsing until json_free; an upper bound of the tree's */
+};
+/* Allocates nothing.  RC_TOO_LARGE (bytes, nodes, LIMIT_JSON_MEMORY), RC_INVALID (empty, nested too deep). */
+enum rc json_measure(struct json_size *out, const char *bytes, size_t len, size_t bytes_max, size_t nodes_max,
+                     struct err *err);
+/* size: what json_measure said of these bytes. */
+enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, const struct json_size *size,
+                            struct err *err);
 void json_free(struct json *root); /* roots only; NULL is fine */
 
 enum json_type json_type_of(const struct json *v);
@@ -34,17 +48,24 @@ const struct json *json_at(const struct json *array, size_t index);
 /* Walks members in document order: start with *cursor = NULL; false at the end. */
 bool json_next(const struct json *object, void **cursor, const char **key, const struct json **value);
 /* Plain accessors; calling them on another type is our own mistake (asserted). */
-/* len may be NULL; valid while the root lives.  The link name differs because jansson exports a json_string of its
- * own. */
+/* Valid while the root lives; it may hold NULs, so *len is its length.  The link name differs because jansson exports
+ * a json_string of its own. */
 const char *json_string(const struct json *v, size_t *len) __asm__("leasehold_json_string");
+/* NULL when v is not a string, or one that holds a NUL; v may be NULL.  For names and other words, not for text. */
+const char *json_word(const struct json *v);
 int64_t json_int(const struct json *v);
 double json_number(const struct json *v); /* JSON_INT or JSON_REAL */
 bool json_bool(const struct json *v);
+/* Whether v is an integer as JSON Schema has it: a number without a fraction, so 1722.0 and 17e2 are.  One that is
+ * written so counts below 2^53 only: beyond, it may be what another number was rounded to.  *out is set when it is. */
+bool json_as_int(const struct json *v, int64_t *out);
+size_t json_characters(const struct json *string); /* Unicode's, as JSON Schema counts maxLength */
 
 /* --- declarative reading --- */
 enum json_kind {
-  FIELD_STRING, /* target const char **: copied into the arena.  min/max: length in bytes */
-  FIELD_I64,    /* target int64_t *: an integer (1.0 is refused).  min/max inclusive */
+  FIELD_STRING, /* target const char **: copied into the arena; NUL is refused.  min/max: length in characters */
+  FIELD_TEXT,   /* target struct json_text *: as FIELD_STRING, but NUL is a character like any other */
+  FIELD_I64,    /* target int64_t *: an integer (json_as_int).  min/max inclusive */
   FIELD_I32,    /* target int32_t * */
   FIELD_U64,    /* target uint64_t *: a non-negative integer, or a decimal string (JavaScript loses bits above 2^53) */
   FIELD_F64,    /* target double *: any finite number.  min/max inclusive */
@@ -56,6 +77,10 @@ enum json_kind {
   FIELD_VALUE   /* target const struct json **: any value, borrowed */
 };
 
+struct json_text {
+  const char *bytes; /* a NUL follows the last */
+  size_t len;
+};
 struct json_i32s {
   int32_t *items;
   size_t count;

@@ -23,7 +23,7 @@ static const char *shown(char out[TEXT_MAX], const struct json *v) {
     case JSON_STRING: {
       size_t len;
       const char *text = json_string(v, &len);
-      size_t cut = len;
+      size_t cut = strlen(text);
       if (cut > SHOWN_BYTES)
         for (cut = SHOWN_BYTES; cut > 0 && ((unsigned char)text[cut] & 0xC0) == 0x80;) cut--;
       snprintf(out, TEXT_MAX, "the string \"%.*s\"%s", (int)cut, text, cut < len ? "..." : "");
@@ -33,6 +33,25 @@ static const char *shown(char out[TEXT_MAX], const struct json *v) {
     case JSON_OBJECT: return "an object";
   }
   return "something else";
+}
+
+bool json_as_int(const struct json *v, int64_t *out) {
+  if (json_type_of(v) == JSON_INT) {
+    *out = json_int(v);
+    return true;
+  }
+  if (json_type_of(v) != JSON_REAL) return false;
+  const double value = json_number(v);
+  if (!(fabs(value) <= (double)JSON_EXACT_MAX) || value != trunc(value)) return false;
+  *out = (int64_t)value;
+  return true;
+}
+
+size_t json_characters(const struct json *string) {
+  size_t len, count = 0;
+  const char *text = json_string(string, &len);
+  for (size_t i = 0; i < len; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80; /* not what continues one */
+  return count;
 }
 
 static bool has_bounds(const struct json_field *f) { return f->min != 0 || f->max != 0; }
@@ -52,36 +71,50 @@ static enum rc out_of_memory(const struct json_field *f, size_t count, size_t si
   return err_set(err, RC_NO_MEMORY, f->name, "%zu items of %zu bytes were refused memory", count, size);
 }
 
-static enum rc read_string(const struct json_field *f, const struct json *v, struct arena *arena, struct err *err) {
+static enum rc read_text(struct json_text *out, const struct json_field *f, const struct json *v, struct arena *arena,
+                         struct err *err) {
   if (json_type_of(v) != JSON_STRING) return refuse(f, "a string", false, v, err);
+  const size_t characters = json_characters(v);
+  if (!within(f, (double)characters))
+    return err_set(err, RC_INVALID, f->name, "expected a string of %.15g to %.15g characters, got %zu", f->min, f->max,
+                   characters);
   size_t len;
   const char *text = json_string(v, &len);
-  if (!within(f, (double)len))
-    return err_set(err, RC_INVALID, f->name, "expected a string of %.15g to %.15g bytes, got %zu", f->min, f->max, len);
   char *copy = arena_strndup(arena, text, len);
   if (!copy) return out_of_memory(f, len, 1, err);
-  *(const char **)f->target = copy;
+  *out = (struct json_text){copy, len};
+  return RC_OK;
+}
+
+static enum rc read_string(const struct json_field *f, const struct json *v, struct arena *arena, struct err *err) {
+  struct json_text text;
+  const enum rc rc = read_text(&text, f, v, arena, err);
+  if (rc != RC_OK) return rc;
+  if (strlen(text.bytes) < text.len)
+    return err_set(err, RC_INVALID, f->name, "expected a string without NUL characters, got one at byte %zu of %zu",
+                   strlen(text.bytes), text.len);
+  *(const char **)f->target = text.bytes;
   return RC_OK;
 }
 
 static enum rc read_i64(const struct json_field *f, const struct json *v, struct err *err) {
-  if (json_type_of(v) != JSON_INT || !within(f, (double)json_int(v))) return refuse(f, "an integer", true, v, err);
-  *(int64_t *)f->target = json_int(v);
+  int64_t value;
+  if (!json_as_int(v, &value) || !within(f, (double)value)) return refuse(f, "an integer", true, v, err);
+  *(int64_t *)f->target = value;
   return RC_OK;
 }
 
-static bool is_i32(const struct json_field *f, const struct json *v) {
-  if (json_type_of(v) != JSON_INT) return false;
-  const int64_t value = json_int(v);
-  return value >= INT32_MIN && value <= INT32_MAX && within(f, (double)value);
+static bool is_i32(const struct json_field *f, const struct json *v, int32_t *out) {
+  int64_t value;
+  if (!json_as_int(v, &value) || value < INT32_MIN || value > INT32_MAX || !within(f, (double)value)) return false;
+  *out = (int32_t)value;
+  return true;
 }
 
 static const char i32_expected[] = "a 32-bit integer";
 
 static enum rc read_i32(const struct json_field *f, const struct json *v, struct err *err) {
-  if (!is_i32(f, v)) return refuse(f, i32_expected, true, v, err);
-  *(int32_t *)f->target = (int32_t)json_int(v);
-  return RC_OK;
+  return is_i32(f, v, f->target) ? RC_OK : refuse(f, i32_expected, true, v, err);
 }
 
 /* Digits only, no sign, no leading zero, at most UINT64_MAX. */
@@ -99,10 +132,11 @@ static bool decimal_u64(uint64_t *out, const char *text, size_t len) {
 
 static enum rc read_u64(const struct json_field *f, const struct json *v, struct err *err) {
   uint64_t value = 0;
+  int64_t number;
   bool ok = false;
-  if (json_type_of(v) == JSON_INT) {
-    ok = json_int(v) >= 0;
-    value = (uint64_t)json_int(v);
+  if (json_as_int(v, &number)) {
+    ok = number >= 0;
+    value = (uint64_t)number;
   } else if (json_type_of(v) == JSON_STRING) {
     size_t len;
     const char *text = json_string(v, &len);
@@ -132,8 +166,8 @@ static enum rc read_bool(const struct json_field *f, const struct json *v, struc
 }
 
 static enum rc read_digest(const struct json_field *f, const struct json *v, struct err *err) {
-  if (json_type_of(v) != JSON_STRING || !digest_from_hex(f->target, json_string(v, NULL)))
-    return refuse(f, "64 hexadecimal digits", false, v, err);
+  const char *hex = json_word(v);
+  if (!hex || !digest_from_hex(f->target, hex)) return refuse(f, "64 hexadecimal digits", false, v, err);
   return RC_OK;
 }
 
@@ -166,8 +200,7 @@ static enum rc read_i32s(const struct json_field *f, const struct json *v, struc
   int32_t *items = memory;
   for (size_t i = 0; i < count; i++) {
     const struct json *item = json_at(v, i);
-    if (!is_i32(f, item)) return refuse_item(f, i, i32_expected, item, err);
-    items[i] = (int32_t)json_int(item);
+    if (!is_i32(f, item, &items[i])) return refuse_item(f, i, i32_expected, item, err);
   }
   *(struct json_i32s *)f->target = (struct json_i32s){items, count};
   return RC_OK;
@@ -194,6 +227,7 @@ static enum rc read_f32s(const struct json_field *f, const struct json *v, struc
 static enum rc read_field(const struct json_field *f, const struct json *v, struct arena *arena, struct err *err) {
   switch (f->kind) {
     case FIELD_STRING: return read_string(f, v, arena, err);
+    case FIELD_TEXT: return read_text(f->target, f, v, arena, err);
     case FIELD_I64: return read_i64(f, v, err);
     case FIELD_I32: return read_i32(f, v, err);
     case FIELD_U64: return read_u64(f, v, err);

@@ -1,10 +1,12 @@
 /* Parsing and walking: a thin skin over jansson that refuses what Leasehold refuses.
  *
- * Before jansson sees a document, one pass over its bytes bounds the nesting: jansson recurses per level.  Values are
- * immutable after parsing, so any thread may read a tree, and one frees it.
+ * Before jansson sees a document, one pass over its bytes bounds the nesting (jansson recurses per level) and the memory
+ * of its tree: json_measure.c.  Values are immutable after parsing, so any thread may read a tree, and one frees it.
  *
- * A document of ten thousand numbers is ten thousand allocations to jansson.  While it parses, its allocator is
- * therefore a document's own arena: cells that are never freed one by one, gone together with the root. */
+ * A document of ten thousand numbers is ten thousand allocations to jansson, and its lexer does not look whether one
+ * was refused: it goes on and writes behind its buffer.  So the whole bound is allocated before jansson is called, its
+ * allocator cuts cells from that block, and none is ever refused.  They are never freed one by one, and gone together
+ * with the root. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,24 +15,40 @@
 #include "common/base/limits.h"
 #include "common/json/json_jansson.h"
 
-/* What stands before every allocation of jansson's: the document (json_parse's arena) that it is in, NULL for one outside
- * a json_parse.  Nothing of jansson's needs to lie better than a pointer. */
+struct document {
+  size_t left; /* bytes from `next` on */
+  unsigned char *next;
+  unsigned char cells[];
+};
+
+/* What stands before every allocation of jansson's: the document that it is in, NULL for one outside a parse.  Nothing
+ * of jansson's needs to lie better than a pointer. */
 struct cell {
-  struct arena *document;
+  struct document *document;
   unsigned char payload[];
 };
 
-static _Thread_local struct arena *parsing;
+static _Thread_local struct document *parsing;
 
-static void document_free(struct arena *d) {
-  arena_free(d);
-  free(d);
+static struct document *document_new(size_t memory) {
+  struct document *d = memory <= PTRDIFF_MAX - sizeof *d ? malloc(sizeof *d + memory) : NULL;
+  if (d) *d = (struct document){.left = memory, .next = d->cells};
+  return d;
 }
 
-static void *cell_alloc(size_t bytes) {
-  if (bytes > PTRDIFF_MAX - sizeof(struct cell)) return NULL;
-  bytes += sizeof(struct cell);
-  struct cell *cell = parsing ? arena_alloc(parsing, 1, bytes) : malloc(bytes);
+static struct cell *document_cut(struct document *d, size_t bytes) {
+  assert(bytes <= d->left); /* json_measure's sum is an upper bound */
+  struct cell *cell = (struct cell *)(void *)d->next;
+  d->next += bytes;
+  d->left -= bytes;
+  return cell;
+}
+
+static void *cell_alloc(size_t payload) {
+  if (payload > PTRDIFF_MAX - 2 * sizeof(struct cell)) return NULL;
+  const size_t bytes =
+      (sizeof(struct cell) + payload + sizeof(struct cell) - 1) / sizeof(struct cell) * sizeof(struct cell);
+  struct cell *cell = parsing ? document_cut(parsing, bytes) : malloc(bytes);
   if (!cell) return NULL;
   cell->document = parsing;
   return cell->payload;
@@ -51,72 +69,37 @@ static bool is_constant(const json_t *v) {
   return v->type == JANSSON_NULL || v->type == JANSSON_TRUE || v->type == JANSSON_FALSE;
 }
 
-static json_t *load(const char *bytes, size_t len, json_error_t *fault) {
+enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, const struct json_size *size,
+                            struct err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, install);
-  struct arena *d = calloc(1, sizeof *d);
-  if (!d) return NULL;
+  *out = NULL;
+  json_error_t fault = {0};
+  struct document *d = document_new(size->memory);
+  if (!d)
+    return err_set(err, RC_NO_MEMORY, NULL, "parsing %zu bytes of JSON was refused %zu bytes of memory", len,
+                   size->memory);
   parsing = d;
-  json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, fault);
+  json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &fault);
   parsing = NULL;
-  if (!root || is_constant(root)) document_free(d);
-  return root;
-}
-
-/* RC_INVALID when brackets outside strings nest deeper than LIMIT_JSON_DEPTH.  Malformed text passes: jansson's to
- * tell. */
-static enum rc check_depth(const char *bytes, size_t len, struct err *err) {
-  static const bool telling[256] = {['"'] = true, ['\n'] = true, ['['] = true, ['{'] = true, [']'] = true, ['}'] = true};
-  size_t line = 1, line_start = 0;
-  int depth = 0;
-  for (size_t i = 0; i < len; i++) {
-    if (!telling[(unsigned char)bytes[i]]) continue;
-    switch (bytes[i]) {
-      case '"':
-        for (i++; i < len && bytes[i] != '"'; i++)
-          if (bytes[i] == '\\') i++;
-        break;
-      case '\n':
-        line++;
-        line_start = i + 1;
-        break;
-      case '[':
-      case '{':
-        if (++depth > LIMIT_JSON_DEPTH)
-          return err_set(err, RC_INVALID, NULL,
-                         "expected JSON nested at most %d levels, got deeper at line %zu column %zu", LIMIT_JSON_DEPTH,
-                         line, i - line_start + 1);
-        break;
-      case ']':
-      case '}': depth--; break;
-      default: break;
-    }
-  }
-  return RC_OK;
+  if (!root || is_constant(root)) free(d);
+  *out = (struct json *)root;
+  if (root) return RC_OK;
+  return err_set(err, RC_INVALID, NULL, "expected one well-formed JSON value, got a fault at line %d column %d: %s",
+                 fault.line, fault.column, fault.text);
 }
 
 enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err) {
+  struct json_size size;
   *out = NULL;
   if (bytes_max == 0) bytes_max = LIMIT_BODY_BYTES;
-  if (len > bytes_max)
-    return err_set(err, RC_TOO_LARGE, NULL, "expected at most %zu bytes of JSON, got %zu", bytes_max, len);
-  if (len == 0) return err_set(err, RC_INVALID, NULL, "expected a JSON value, got nothing (0 bytes)");
-  const enum rc rc = check_depth(bytes, len, err);
-  if (rc) return rc;
-  json_error_t fault = {0};
-  json_t *root = load(bytes, len, &fault);
-  if (!root) {
-    if (fault.line == 0 || json_error_code(&fault) == json_error_out_of_memory)
-      return err_set(err, RC_NO_MEMORY, NULL, "parsing %zu bytes of JSON was refused memory", len);
-    return err_set(err, RC_INVALID, NULL, "expected one well-formed JSON value, got a fault at line %d column %d: %s",
-                   fault.line, fault.column, fault.text);
-  }
-  *out = (struct json *)root;
-  return RC_OK;
+  const size_t nodes_max = bytes_max > LIMIT_BODY_BYTES ? LIMIT_JSON_NODES_TOKENS : LIMIT_JSON_NODES;
+  const enum rc rc = json_measure(&size, bytes, len, bytes_max, nodes_max, err);
+  return rc == RC_OK ? json_parse_measured(out, bytes, len, &size, err) : rc;
 }
 
 void json_free(struct json *root) {
-  if (root && !is_constant(json_inner(root))) document_free(cell_of(root)->document);
+  if (root && !is_constant(json_inner(root))) free(cell_of(root)->document);
 }
 
 enum json_type json_type_of(const struct json *v) {
@@ -175,6 +158,12 @@ const char *json_string(const struct json *v, size_t *len) {
   assert(json_type_of(v) == JSON_STRING);
   if (len) *len = json_string_length(json_inner(v));
   return json_string_value(json_inner(v));
+}
+
+const char *json_word(const struct json *v) {
+  if (!v || json_type_of(v) != JSON_STRING) return NULL;
+  const char *text = json_string_value(json_inner(v));
+  return strlen(text) == json_string_length(json_inner(v)) ? text : NULL;
 }
 
 int64_t json_int(const struct json *v) {

@@ -320,6 +320,5 @@ void st_drop(const struct st_file *f, const struct st_tensor *t) {
 }
 
 const char *st_metadata(const struct st_file *f, const char *key) {
-  const struct json *value = json_get(json_get(f->header, METADATA), key);
-  return value ? json_string(value, NULL) : NULL;
+  return json_word(json_get(json_get(f->header, METADATA), key));
 }

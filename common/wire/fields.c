@@ -101,8 +101,9 @@ enum rc wire_read_name(void *item, const struct json *value, struct arena *arena
     return err_set(err, RC_INVALID, NULL, "expected a string, got %s", json_type_name(json_type_of(value)));
   size_t len;
   const char *text = json_string(value, &len);
-  if (len == 0 || len > WIRE_NAME_BYTES)
-    return err_set(err, RC_INVALID, NULL, "expected a string of 1 to %d bytes, got %zu", WIRE_NAME_BYTES, len);
+  if (len == 0 || len > WIRE_NAME_BYTES || !json_word(value))
+    return err_set(err, RC_INVALID, NULL, "expected a string of 1 to %d bytes without NUL, got %zu", WIRE_NAME_BYTES,
+                   len);
   const char *copy = arena_strndup(arena, text, len);
   if (!copy) return err_set(err, RC_NO_MEMORY, NULL, "%zu bytes of a name were refused memory", len);
   *(const char **)item = copy;

@@ -26,6 +26,8 @@ enum {
 /* Entries of a field table; the target is an lvalue of the kind's type. */
 #define WIRE_NAME(key, lvalue) \
   { .name = (key), .kind = FIELD_STRING, .target = &(lvalue), .required = true, .min = 1, .max = WIRE_NAME_BYTES }
+#define WIRE_OPTIONAL_NAME(key, lvalue) \
+  { .name = (key), .kind = FIELD_STRING, .target = &(lvalue), .min = 1, .max = WIRE_NAME_BYTES }
 #define WIRE_URL(key, lvalue) \
   { .name = (key), .kind = FIELD_STRING, .target = &(lvalue), .required = true, .min = 1, .max = WIRE_URL_BYTES }
 #define WIRE_U64(key, lvalue) \

@@ -45,14 +45,14 @@ void intervals_write(struct json_writer *w, const struct interval *items, size_t
 static enum rc interval_read(void *target, const struct json *item, struct arena *arena, struct err *err) {
   struct interval *out = target;
   (void)arena;
-  const bool shaped = json_type_of(item) == JSON_ARRAY && json_length(item) == 3 &&
-                      json_type_of(json_at(item, 0)) == JSON_STRING && json_type_of(json_at(item, 1)) == JSON_INT &&
-                      json_type_of(json_at(item, 2)) == JSON_INT;
+  const char *name = json_type_of(item) == JSON_ARRAY ? json_word(json_at(item, 0)) : NULL;
+  int64_t begin_us = 0, end_us = 0;
+  const bool shaped = name && json_length(item) == 3 && json_as_int(json_at(item, 1), &begin_us) &&
+                      json_as_int(json_at(item, 2), &end_us);
   if (!shaped) return err_set(err, RC_INVALID, NULL, "expected [cause, begin_us, end_us]");
-  const char *name = json_string(json_at(item, 0), NULL);
   const int cause = interval_cause_parse(name);
   if (cause < 0) return err_set(err, RC_INVALID, NULL, "there is no cause '%.40s'", name);
-  *out = (struct interval){(enum interval_cause)cause, json_int(json_at(item, 1)), json_int(json_at(item, 2))};
+  *out = (struct interval){(enum interval_cause)cause, begin_us, end_us};
   if (out->begin_us < 0 || out->end_us < out->begin_us || out->end_us > INTERVAL_US_MAX)
     return err_set(err, RC_INVALID, NULL, "expected 0 <= begin <= end <= %" PRId64 " us, got %" PRId64 " to %" PRId64,
                    INTERVAL_US_MAX, out->begin_us, out->end_us);

@@ -24,13 +24,30 @@ void training_config_write(const struct training_config *c, struct json_writer *
 /* Over defaults */
 enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena, struct err *err);
 
-/* POST trainer /v1/runs: idempotent by run.  The run starts from the weights that the trainer holds; optimizer state
+/* Where the weights of a run's version 0 come from. */
+enum start_from {
+  START_UNNAMED,   /* left out: as START_CURRENT.  Messages and configurations from before there was a choice */
+  START_MODEL,     /* "model": the trainer's model folder, or its seed */
+  START_CURRENT,   /* "current": what the trainer holds */
+  START_CHECKPOINT /* {"run", "version"}: a checkpoint of the trainer's */
+};
+struct run_start {
+  enum start_from from;
+  const char *run;
+  int64_t version;
+};
+/* A value; not for START_UNNAMED. */
+void run_start_write(const struct run_start *s, struct json_writer *w);
+enum rc run_start_read(struct run_start *s, const struct json *value, struct arena *arena, struct err *err);
+
+/* POST trainer /v1/runs: idempotent by run.  The run starts from the weights that `start` says; optimizer state
  * is fresh (kept for "evaluate").  A trainer that holds an older version than current_version is replaying until the
  * logged rounds, submitted again, have made it reach that version. */
 struct open_run {
   const char *run;
   uint64_t epoch, fence, seed;
   int64_t current_version; /* the coordinator's recorded version; absent: 0.  Not part of what makes the run the same */
+  struct run_start start;
   struct training_config training;
 };
 struct open_run_answer {
@@ -38,6 +55,15 @@ struct open_run_answer {
   int64_t version;
   struct digest digest;
   bool replaying; /* "state": "ready" | "replaying" */
+};
+
+/* POST trainer /v1/check-run: could such a run be opened?  Nothing changes. */
+struct check_run {
+  struct run_start start;
+  struct training_config training;
+};
+struct check_run_answer {
+  int32_t context_max; /* the longest sequence that the trainer takes */
 };
 
 /* POST trainer /v1/submit-batch: idempotent by batch id. 409 when version is not the trainer's, or epoch or fence is
@@ -165,6 +191,11 @@ enum rc open_run_decode(struct open_run *m, const struct json *body, struct aren
 void open_run_answer_encode(const struct open_run_answer *m, struct buf *out);
 enum rc open_run_answer_decode(struct open_run_answer *m, const struct json *body, struct arena *arena,
                                struct err *err);
+void check_run_encode(const struct check_run *m, struct buf *out);
+enum rc check_run_decode(struct check_run *m, const struct json *body, struct arena *arena, struct err *err);
+void check_run_answer_encode(const struct check_run_answer *m, struct buf *out);
+enum rc check_run_answer_decode(struct check_run_answer *m, const struct json *body, struct arena *arena,
+                                struct err *err);
 void submit_batch_encode(const struct submit_batch *m, struct buf *out);
 enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, struct arena *arena, struct err *err);
 void batch_status_encode(const struct batch_status *m, struct buf *out);

@@ -47,6 +47,9 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_float(&s->advantage, "advantage", advantage, err);
   if (rc) return rc;
+  if (s->tokens.count < 2)
+    return err_set(err, RC_INVALID, "tokens", "expected at least 2: a prompt's and one that was sampled, got %zu",
+                   s->tokens.count);
   if ((size_t)s->prompt_length >= s->tokens.count)
     return err_set(err, RC_INVALID, "prompt_length", "expected a prompt shorter than the %zu tokens, got %d",
                    s->tokens.count, s->prompt_length);

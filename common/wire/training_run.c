@@ -1,7 +1,8 @@
-/* Codecs of a run's training configuration and of its opening at the trainer; see training.h. The configuration is
+/* Codecs of a run's training configuration, of where it starts, and of its opening at the trainer; see training.h. The configuration is
  * read over defaults (those of PipelineRL's published setup, with a constant learning rate and PPO's clip range);
  * every number is bounded here, names are checked here too, so that the coordinator refuses what the trainer could
  * not run. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -55,7 +56,8 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_object_end(w);
 }
 
-/* What bounds of a field table cannot say: open ends, names, and what goes together. */
+/* What bounds of a field table cannot say: open ends, names, and what goes together.  Positive is what stays so where
+ * subnormal numbers are flushed to zero. */
 static enum rc training_config_check(const struct training_config *c, struct err *err) {
   int index;
   enum rc rc = wire_choice(&index, "objective", c->objective, OBJECTIVES, WIRE_COUNT(OBJECTIVES), err);
@@ -65,10 +67,12 @@ static enum rc training_config_check(const struct training_config *c, struct err
   if (rc) return rc;
   if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
   if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
-  if (!(c->eps > 0)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
-  if (strcmp(c->objective, "evaluate") != 0 && !((float)c->temperature > 0))
+  if (!(c->eps >= DBL_MIN)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
+  if (strcmp(c->objective, "evaluate") != 0 && !((float)c->temperature >= FLT_MIN))
     return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %g",
                    c->temperature);
+  if (strcmp(c->objective, "evaluate") != 0 && c->chunk_tokens < 2)
+    return err_set(err, RC_INVALID, "chunk_tokens", "expected at least 2 for training, got %d", c->chunk_tokens);
   return RC_OK;
 }
 
@@ -107,6 +111,54 @@ enum rc training_config_read(struct training_config *c, const struct json *value
   return rc ? rc : training_config_check(c, err);
 }
 
+void run_start_write(const struct run_start *s, struct json_writer *w) {
+  if (s->from != START_CHECKPOINT) {
+    json_write_string(w, s->from == START_MODEL ? "model" : "current");
+    return;
+  }
+  json_object_begin(w);
+  json_kv_string(w, "run", s->run);
+  json_kv_int(w, "version", s->version);
+  json_object_end(w);
+}
+
+enum rc run_start_read(struct run_start *s, const struct json *value, struct arena *arena, struct err *err) {
+  static const char *const words[] = {"model", "current"};
+  int index;
+  *s = (struct run_start){.from = START_CHECKPOINT};
+  if (json_type_of(value) == JSON_OBJECT) {
+    const struct json_field fields[] = {WIRE_NAME("run", s->run), WIRE_I64("version", s->version)};
+    return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  }
+  if (json_type_of(value) != JSON_STRING)
+    return err_set(err, RC_INVALID, NULL, "expected \"model\", \"current\" or {\"run\", \"version\"}, got %s",
+                   json_type_name(json_type_of(value)));
+  const enum rc rc = wire_choice(&index, NULL, json_string(value, NULL), words, WIRE_COUNT(words), err);
+  if (rc == RC_OK) s->from = index == 0 ? START_MODEL : START_CURRENT;
+  return rc;
+}
+
+static void kv_start(struct json_writer *w, const struct run_start *s) {
+  if (s->from == START_UNNAMED) return;
+  json_key(w, "start");
+  run_start_write(s, w);
+}
+
+/* value NULL: it was left out. */
+static enum rc read_start(struct run_start *s, const struct json *value, struct arena *arena, struct err *err) {
+  const enum rc rc = value ? run_start_read(s, value, arena, err) : RC_OK;
+  if (rc != RC_OK) err_in_field(err, "start");
+  return rc;
+}
+
+static enum rc read_training(struct training_config *c, const struct json *value, struct arena *arena,
+                             struct err *err) {
+  training_config_defaults(c);
+  const enum rc rc = training_config_read(c, value, arena, err);
+  if (rc != RC_OK) err_in_field(err, "training");
+  return rc;
+}
+
 void open_run_encode(const struct open_run *m, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
@@ -116,6 +168,7 @@ void open_run_encode(const struct open_run *m, struct buf *out) {
   json_kv_u64(&w, "fence", m->fence);
   json_kv_u64(&w, "seed", m->seed);
   json_kv_int(&w, "current_version", m->current_version);
+  kv_start(&w, &m->start);
   json_key(&w, "training");
   training_config_write(&m->training, &w);
   json_object_end(&w);
@@ -123,20 +176,56 @@ void open_run_encode(const struct open_run *m, struct buf *out) {
 
 enum rc open_run_decode(struct open_run *m, const struct json *body, struct arena *arena, struct err *err) {
   *m = (struct open_run){0};
-  training_config_defaults(&m->training);
-  const struct json *training = NULL;
+  const struct json *start = NULL, *training = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("run", m->run),
       WIRE_U64("epoch", m->epoch),
       WIRE_U64("fence", m->fence),
       WIRE_U64("seed", m->seed),
       {.name = "current_version", .kind = FIELD_I64, .target = &m->current_version, .min = 0, .max = WIRE_EXACT_MAX},
+      {.name = "start", .kind = FIELD_VALUE, .target = &start},
       WIRE_VALUE("training", training),
   };
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
-  if (rc == RC_OK && (rc = training_config_read(&m->training, training, arena, err)) != RC_OK)
-    err_in_field(err, "training");
+  if (rc == RC_OK) rc = read_start(&m->start, start, arena, err);
+  if (rc == RC_OK) rc = read_training(&m->training, training, arena, err);
   return rc;
+}
+
+void check_run_encode(const struct check_run *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  kv_start(&w, &m->start);
+  json_key(&w, "training");
+  training_config_write(&m->training, &w);
+  json_object_end(&w);
+}
+
+enum rc check_run_decode(struct check_run *m, const struct json *body, struct arena *arena, struct err *err) {
+  *m = (struct check_run){0};
+  const struct json *start = NULL, *training = NULL;
+  const struct json_field fields[] = {{.name = "start", .kind = FIELD_VALUE, .target = &start},
+                                      WIRE_VALUE("training", training)};
+  enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = read_start(&m->start, start, arena, err);
+  if (rc == RC_OK) rc = read_training(&m->training, training, arena, err);
+  return rc;
+}
+
+void check_run_answer_encode(const struct check_run_answer *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  json_kv_int(&w, "context_max", m->context_max);
+  json_object_end(&w);
+}
+
+enum rc check_run_answer_decode(struct check_run_answer *m, const struct json *body, struct arena *arena,
+                                struct err *err) {
+  *m = (struct check_run_answer){0};
+  const struct json_field fields[] = {WIRE_I32("context_max", m->context_max, 1, INT32_MAX)};
+  return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
 }
 
 void open_run_answer_encode(const struct open_run_answer *m, struct buf *out) {

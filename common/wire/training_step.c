@@ -1,6 +1,7 @@
 /* Codecs of a step, its status, the announcement of the version that it made, and the answer to pushed weights; see
  * training.h. Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's
  * publisher, the generation-servers, and the coordinator again. */
+#include <float.h>
 #include <math.h>
 
 #include "common/wire/fields.h"
@@ -74,7 +75,7 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
   if (rc) return rc;
   m->groups = group_items;
   m->push_to = target_items;
-  if (m->group_count > 0 && !(m->denominator > 0))
+  if (m->group_count > 0 && !(m->denominator >= DBL_MIN)) /* a smaller one may be flushed to zero */
     return err_set(err, RC_INVALID, "denominator", "expected a positive number for a step over %zu groups, got %g",
                    m->group_count, m->denominator);
   return wire_distinct("groups", m->groups, m->group_count, arena, err);

@@ -8,12 +8,27 @@ static const char *const KIND_NAMES[] = {[WORKER_GENERATION] = "generation", [WO
 
 static const char *const EXACTNESS_NAMES[] = {[WORKER_INVARIANT] = "invariant", [WORKER_FASTEST] = "fastest"};
 
+static const char *const ROLE_NAMES[] = {[ROLE_HOLDER] = "holder", [ROLE_STANDBY] = "standby"};
+
 const char *worker_kind_name(enum worker_kind k) {
   return (size_t)k < WIRE_COUNT(KIND_NAMES) ? KIND_NAMES[k] : "unknown";
 }
 
 const char *worker_exactness_name(enum worker_exactness e) {
   return (size_t)e < WIRE_COUNT(EXACTNESS_NAMES) ? EXACTNESS_NAMES[e] : "unknown";
+}
+
+const char *worker_role_name(enum worker_role r) { return (size_t)r < WIRE_COUNT(ROLE_NAMES) ? ROLE_NAMES[r] : NULL; }
+
+/* text NULL: it did not come. */
+static enum rc role_read(enum worker_role *out, const char *text, struct err *err) {
+  int at = 0;
+  *out = ROLE_NONE;
+  if (!text) return RC_OK;
+  const enum rc rc =
+      wire_choice(&at, "role", text, ROLE_NAMES + ROLE_HOLDER, WIRE_COUNT(ROLE_NAMES) - ROLE_HOLDER, err);
+  if (rc == RC_OK) *out = (enum worker_role)(at + ROLE_HOLDER);
+  return rc;
 }
 
 void worker_register_encode(const struct worker_register *m, struct buf *out) {
@@ -29,6 +44,7 @@ void worker_register_encode(const struct worker_register *m, struct buf *out) {
     json_key(&w, "fabric");
     worker_fabric_write(&m->fabric, &w);
   }
+  if (m->identity) json_kv_string(&w, "identity", m->identity);
   json_object_end(&w);
 }
 
@@ -59,9 +75,13 @@ enum rc worker_register_decode(struct worker_register *m, const struct json *bod
   const char *kind = NULL, *exactness = NULL;
   const struct json *fabric = NULL;
   const struct json_field fields[] = {
-      WIRE_NAME("name", m->name),        WIRE_NAME("kind", kind),
-      WIRE_URL("url", m->url),           WIRE_I32("slots", m->slots, 0, LIMIT_SLOTS),
-      WIRE_NAME("exactness", exactness), {.name = "fabric", .kind = FIELD_VALUE, .target = &fabric},
+      WIRE_NAME("name", m->name),
+      WIRE_NAME("kind", kind),
+      WIRE_URL("url", m->url),
+      WIRE_I32("slots", m->slots, 0, LIMIT_SLOTS),
+      WIRE_NAME("exactness", exactness),
+      {.name = "fabric", .kind = FIELD_VALUE, .target = &fabric},
+      WIRE_OPTIONAL_NAME("identity", m->identity),
   };
   int kind_at = 0, exactness_at = 0;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
@@ -88,20 +108,24 @@ void worker_registered_encode(const struct worker_registered *m, struct buf *out
   json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "heartbeat_ms", m->heartbeat_ms);
   json_kv_int(&w, "worker_ttl_ms", m->worker_ttl_ms);
+  if (m->role != ROLE_NONE) json_kv_string(&w, "role", worker_role_name(m->role));
   json_object_end(&w);
 }
 
 enum rc worker_registered_decode(struct worker_registered *m, const struct json *body, struct arena *arena,
                                  struct err *err) {
   *m = (struct worker_registered){0};
+  const char *role = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("worker_id", m->worker_id),
       WIRE_U64("epoch", m->epoch),
       WIRE_U64("fence", m->fence),
       WIRE_I32("heartbeat_ms", m->heartbeat_ms, 1, WIRE_MS_MAX),
       WIRE_I32("worker_ttl_ms", m->worker_ttl_ms, 1, WIRE_MS_MAX),
+      WIRE_OPTIONAL_NAME("role", role),
   };
-  return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  const enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  return rc == RC_OK ? role_read(&m->role, role, err) : rc;
 }
 
 static enum rc lease_ref_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
@@ -174,6 +198,10 @@ void worker_heartbeat_answer_encode(const struct worker_heartbeat_answer *m, str
   json_kv_bool(&w, "run_active", m->run_active);
   json_key(&w, "current");
   current_version_write(&m->current, &w);
+  if (m->role != ROLE_NONE) {
+    json_kv_string(&w, "role", worker_role_name(m->role));
+    json_kv_u64(&w, "fence", m->fence);
+  }
   json_object_end(&w);
 }
 
@@ -181,8 +209,13 @@ enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const 
                                        struct err *err) {
   *m = (struct worker_heartbeat_answer){0};
   const struct json *lost = NULL, *current = NULL;
-  const struct json_field fields[] = {WIRE_U64("epoch", m->epoch), WIRE_VALUE("lost", lost),
-                                      WIRE_BOOL("run_active", m->run_active), WIRE_VALUE("current", current)};
+  const char *role = NULL;
+  const struct json_field fields[] = {WIRE_U64("epoch", m->epoch),
+                                      WIRE_VALUE("lost", lost),
+                                      WIRE_BOOL("run_active", m->run_active),
+                                      WIRE_VALUE("current", current),
+                                      WIRE_OPTIONAL_NAME("role", role),
+                                      {.name = "fence", .kind = FIELD_U64, .target = &m->fence}};
   const struct wire_list list = {
       .name = "lost", .max = WIRE_HELD_MAX, .item_size = sizeof *m->lost, .read = wire_read_name};
   void *items = NULL;
@@ -191,7 +224,7 @@ enum rc worker_heartbeat_answer_decode(struct worker_heartbeat_answer *m, const 
   m->lost = items;
   if (rc == RC_OK && (rc = current_version_read(&m->current, current, arena, err)) != RC_OK)
     err_in_field(err, "current");
-  return rc;
+  return rc == RC_OK ? role_read(&m->role, role, err) : rc;
 }
 
 void current_version_write(const struct current_version *m, struct json_writer *w) {

@@ -28,8 +28,11 @@ struct worker_fabric {
   int64_t place;    /* where in it; 0 where the kind has no places */
 };
 
-/* POST /v1/workers. A name that registers again is a new incarnation: it gets a new id, the old one's leases are
- * re-issued. */
+/* Whether a trainer is the one that is given work, or stands by until the holder of the place is gone. */
+enum worker_role { ROLE_NONE, ROLE_HOLDER, ROLE_STANDBY }; /* absent | "holder" | "standby" */
+
+/* POST /v1/workers. A generation-server's name that registers again is a new incarnation: it gets a new id, the old one's
+ * leases are re-issued.  A trainer is known by its identity; one without is known by its name. */
 struct worker_register {
   const char *name;      /* "gen-1": letters, digits, '.', '_', '-' */
   enum worker_kind kind; /* "generation" | "trainer" */
@@ -37,12 +40,14 @@ struct worker_register {
   int32_t slots;         /* decode slots; 0 for a trainer */
   enum worker_exactness exactness;
   struct worker_fabric fabric;
+  const char *identity; /* what a trainer keeps in its state directory, in the characters of a name; NULL: none */
 };
 
 struct worker_registered {
   const char *worker_id; /* "w3" */
   uint64_t epoch;        /* the coordinator's; every later message carries it */
-  uint64_t fence;        /* a trainer's fence: it refuses messages with an older one */
+  uint64_t fence;        /* a trainer's fence: it refuses messages with another one */
+  enum worker_role role; /* a trainer's */
   int32_t heartbeat_ms, worker_ttl_ms;
 };
 
@@ -84,6 +89,8 @@ struct worker_heartbeat_answer {
   size_t lost_count;
   bool run_active; /* a run samples or trains; current may be what the last one left */
   struct current_version current;
+  enum worker_role role; /* a trainer's; with it comes its fence, which grows when the place becomes its own */
+  uint64_t fence;
 };
 
 void worker_register_encode(const struct worker_register *m, struct buf *out);
@@ -107,5 +114,6 @@ enum rc current_version_read(struct current_version *m, const struct json *value
 
 const char *worker_kind_name(enum worker_kind k);
 const char *worker_exactness_name(enum worker_exactness e);
+const char *worker_role_name(enum worker_role r); /* NULL for ROLE_NONE */
 
 #endif

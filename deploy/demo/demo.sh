@@ -48,7 +48,7 @@ start() {
   PORT=$(cat "$OUT/ports/$name")
 }
 
-say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+say() { if [ -t 1 ]; then printf '\n\033[1m%s\033[0m\n' "$*"; else printf '\n%s\n' "$*"; fi; }
 
 say "Starting coordinator, trainer-server and two generation-servers (seed $SEED, mode $MODE${CONTROL:+, control $CONTROL})"
 start coordinator "$BIN/coordinator" --db "$OUT/coordinator.db" --data-dir "$DATA"
@@ -98,6 +98,7 @@ run_wait() {
     case $state in
       completed) break ;;
       failed | stopped) fail "run $run ended as $state: $(jq -r '.error // ""' <<<"$status")" ;;
+      paused) fail "run $run is paused: $(jq -r '.error // ""' <<<"$status")" ;;
     esac
     check_alive
     sleep "$([ "$kind" = quiet ] && echo 0.1 || echo 0.5)"
@@ -171,8 +172,8 @@ jq -r '
 echo "  weights sha256  $(jq -r .weights_sha256 "$OUT/summary.json")"
 echo "  the model lies in $checkpoint (a Hugging Face folder), the summary in $OUT/summary.json"
 echo "  talk to it:"
-echo "    $BIN/generation-server --model $checkpoint --port 8300 &"
-echo "    curl -s http://127.0.0.1:8300/v1/generate -d '{\"text\":\"7+5*3+4=\",\"sampling_params\":{\"max_new_tokens\":32,\"temperature\":0}}'"
+echo "    $BIN/generation-server --model $checkpoint &"
+echo "    curl -s http://127.0.0.1:8100/v1/generate -d '{\"text\":\"7+5*3+4=\",\"sampling_params\":{\"max_new_tokens\":32,\"temperature\":0}}'"
 if [ "$KEEP" = 1 ]; then
   echo "  the services keep running (KEEP=1); Ctrl-C stops them"
   wait

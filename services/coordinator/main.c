@@ -1,6 +1,7 @@
 /* coordinator: flags, start, wait for a signal, stop.  The parts: core.c (the writer), driver.c (the trainer's side),
  * routes.c (the API). */
 #include "common/base/clock.h"
+#include "common/base/limits.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
@@ -22,20 +23,26 @@ static enum rc serve(const struct settings *s, struct err *err) {
   struct core *core = NULL;
   struct driver *driver = NULL;
   struct http_server *server = NULL;
-  enum rc rc = core_create(&core, &s->core, err);
-  if (rc == RC_OK) rc = core_start(core, err);
-  if (rc != RC_OK) goto out;
-  const struct driver_options driver_options = {.token = s->program.token};
-  if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
+  struct core_options core_options = s->core;
+  core_options.token = s->program.token;
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
+                                              .limits = s->program.limits,
                                               .routes = coordinator_routes,
                                               .route_count = coordinator_route_count,
-                                              .context = core};
-  if ((rc = http_server_start(&server, &options, err)) != RC_OK) goto out;
-  log_info("listening on %s:%d, epoch %llu", s->program.bind, http_server_port(server),
-           (unsigned long long)core_epoch(core));
+                                              .closed = "the database is being opened"};
+  enum rc rc = http_server_start(&server, &options, err);
+  if (rc != RC_OK) goto out;
+  log_info("listening on %s:%d", s->program.bind, http_server_port(server));
+  rc = core_create(&core, &core_options, err);
+  if (rc == RC_OK) rc = core_start(core, err);
+  if (rc != RC_OK) goto out;
+  signals_stop_in_order();
+  const struct driver_options driver_options = {.token = s->program.token};
+  if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
+  http_server_open(server, core);
+  log_info("ready, epoch %llu", (unsigned long long)core_epoch(core));
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   while (!signals_stop_requested() && !core_broken(core)) clock_sleep_ms(TICK_MS);
   if (core_broken(core))
@@ -64,6 +71,8 @@ int main(int argc, char **argv) {
        "a lease lapses so long after its last renewal"},
       {"heartbeat-ms", OPTION_INT, &s.core.heartbeat_ms, "1000", 10, 60000, "how often workers are to report"},
       {"worker-ttl-ms", OPTION_INT, &s.core.worker_ttl_ms, "10000", 50, 3600000, "a worker silent for so long is gone"},
+      {"workers-max", OPTION_INT, &s.core.workers_max, "1024", 1, LIMIT_WORKERS,
+       "workers registered at once; see --connections-max too: each has a connection or two"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "mutants and sudden deaths of the exactness tests: see fault.h"},

@@ -38,6 +38,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                  .name = s->name,
                                  .model_dir = s->model,
                                  .token = s->program.token,
+                                 .limits = s->program.limits,
                                  .prefetch = (int)(s->prefetch < 0 ? (s->slots + 1) / 2 : s->prefetch),
                                  .drain_ms = (int)s->drain_ms,
                                  .stream_stall_ms = (int)s->stream_stall_ms,
@@ -67,9 +68,10 @@ static enum rc serve(const struct settings *s, const struct server_options *opti
   struct server *server;
   enum rc rc = server_start(&server, options, err);
   if (rc != RC_OK) return rc;
+  signals_stop_in_order();
   rc = program_write_port(&s->program, server_port(server), err);
   if (rc == RC_OK) {
-    log_info("listening on %s:%d", s->program.bind, server_port(server));
+    log_info("ready");
     while (rc == RC_OK && !signals_stop_requested()) {
       clock_sleep_ms(TICK_MS);
       rc = server_failure(server, err);

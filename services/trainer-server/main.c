@@ -9,9 +9,10 @@
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
 #include "services/trainer-server/fault.h"
+#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/publish/identity.h"
 #include "services/trainer-server/publish/publisher.h"
 #include "services/trainer-server/publish/registration.h"
-#include "services/trainer-server/api/routes.h"
 
 #ifdef LEASEHOLD_MPI
 #define PROGRAM_NAME "trainer-server-mpi"
@@ -52,32 +53,40 @@ static enum rc serve(struct settings *s, struct err *err) {
   struct registration *registration = NULL;
   struct http_server *server = NULL;
   struct fabric *fabric = NULL;
-  char url[LIMIT_URL_MAX];
+  char url[LIMIT_URL_MAX], identity[IDENTITY_MAX];
   const struct device *device = &s->trainer.device;
-  enum rc rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
-  if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
-  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, fabric, err);
-  if (rc != RC_OK) goto out;
-  trainer_set_publisher(trainer, publisher); /* before the first job */
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
+                                              .limits = s->program.limits,
                                               .routes = trainer_routes,
                                               .route_count = trainer_route_count,
-                                              .context = trainer};
-  if ((rc = http_server_start(&server, &options, err)) != RC_OK) goto out;
+                                              .closed = "the model and its state are being loaded"};
+  enum rc rc = http_server_start(&server, &options, err);
+  if (rc != RC_OK) goto out;
+  log_info("listening on %s:%d", s->program.bind, http_server_port(server));
+  s->trainer.coordinator_url = s->coordinator;
+  rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
+  if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
+  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, fabric, err);
+  if (rc != RC_OK) goto out;
+  signals_stop_in_order();
+  trainer_set_publisher(trainer, publisher); /* before the first job */
+  http_server_open(server, trainer);
   if (!s->advertise_url[0]) {
     program_default_url(url, sizeof url, s->program.bind, http_server_port(server), s->coordinator);
     s->advertise_url = url;
   }
-  log_info("listening on %s:%d", s->program.bind, http_server_port(server));
+  log_info("ready");
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   if (s->coordinator[0]) {
+    if ((rc = identity_read(identity, s->trainer.state_dir, err)) != RC_OK) goto out;
     const bool fastest = s->trainer.device.exactness == EXACTNESS_FASTEST;
     const struct registration_options tie = {.coordinator_url = s->coordinator,
                                              .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                              .token = s->program.token,
                                              .name = s->name,
+                                             .identity = identity,
                                              .advertise_url = s->advertise_url,
                                              .fabric = {.name = fabric ? s->fabric : NULL,
                                                         .kind = fabric ? fabric->kind : NULL,
@@ -99,7 +108,10 @@ out:
 #ifdef LEASEHOLD_MPI
 static enum rc follow(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
+  struct err why;
   enum rc rc = trainer_create(&trainer, &s->trainer, err);
+  while (rc == RC_OK && !trainer_led(trainer) && !trainer_ended(trainer, &why)) clock_sleep_ms(TICK_MS);
+  signals_stop_in_order();
   if (rc == RC_OK) rc = wait_for_end(trainer, err);
   if (rc != RC_OK) s->trainer.comm->give_up(s->trainer.comm);
   stop(s, trainer);

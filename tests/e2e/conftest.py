@@ -7,6 +7,18 @@ from harness import make_base_model
 BASE_ROUNDS = int(os.environ.get("LEASEHOLD_TEST_BASE_ROUNDS", 120))
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "load: timed under load, on a quiet machine (make load)")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Timings wait for somebody who asks for them: `pytest -m load`."""
+    if config.option.markexpr:
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("load")])
+    items[:] = [item for item in items if not item.get_closest_marker("load")]
+
+
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory):
     """A base that writes digits now and then, so that rewards differ within groups and every round has a gradient.  (The sanitizers, under which 120 rounds

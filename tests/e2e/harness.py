@@ -211,6 +211,11 @@ class Cluster:
     def add_server(self, name, *args, bin_dir=None):
         return self.start(name, "generation-server", ["--coordinator", self.coordinator.url, "--name", name, *args], bin_dir)
 
+    def authority(self):
+        """What the trainer's registration brought: whoever plays the coordinator towards it must know."""
+        match = self.trainer.wait_log(r"registered as w\d+, epoch (\d+), fence (\d+)")
+        return {"epoch": int(match[1]), "fence": int(match[2])}
+
     def create_run(self, config):
         return call("POST", f"{self.coordinator.url}/v1/runs", config)["id"]
 
@@ -225,8 +230,10 @@ class Cluster:
                 return status
             if status["state"] in ("failed", "stopped", "completed"):
                 raise AssertionError(f"run {run} ended as {status['state']}: {status.get('error')}\n{self.logs()}")
+            if status["state"] == "paused" and status["error"]:
+                raise AssertionError(f"trouble has paused run {run}: {status['error']}\n{self.logs()}")
             if deadline.passed():
-                raise AssertionError(f"run {run} is still {status['state']} in round {status.get('round')} after {seconds} s\n{self.logs()}")
+                raise AssertionError(f"run {run} is still {status['state']} in round {status.get('round')} after {seconds} s, waiting for {status['waiting_for']}\n{self.logs()}")
             time.sleep(0.1)
 
     def wait_until(self, what, condition, seconds=60):
@@ -280,6 +287,7 @@ def warmup_config(rounds, seed=1):
 def grpo_config(rounds, seed=1, groups=8, samples=4, evaluation=False):
     config = json.loads((DATA / "runs/grpo.json").read_text())
     config.update(rounds=rounds, seed=seed, groups_per_round=groups, samples_per_group=samples)
+    config.pop("start")  # "model", a base that is trained already: not what the run before has left
     config["training"]["lr"] = 0.004  # steps well above the spacing of bf16, so that no difference hides in rounding
     if not evaluation:
         config.pop("evaluation")

@@ -158,7 +158,7 @@ class Hand:
         self.url = cluster.trainer.url + "/v1"
         self.pool = pool
         self.trainer = cluster.trainer
-        self.authority = {"run": "r1", "epoch": 9, "fence": 9}
+        self.authority = {"run": "r1", **cluster.authority()}
         self.workers = pool.workers()
         self.version = 0
         call("POST", self.url + "/runs", {**self.authority, "seed": 1, "training": {"lr": 0.01, "kl_coefficient": 0}})

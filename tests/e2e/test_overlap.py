@@ -423,7 +423,7 @@ def test_a_replay_that_ends_in_other_weights_is_no_old_version(base_model, refer
         recorded = cluster.query("SELECT version, digest FROM versions WHERE run = ? ORDER BY version", number(run))
         shutil.rmtree(cluster.folder / "state")
         cluster.trainer.restart(args=[*cluster.trainer.args, "--fault", "flip-gradient"], bin_dir=FAULT_BIN)
-        cluster.wait(run, state="failed")
+        cluster.wait(run, state="paused")
         status = cluster.status(run)
         assert cluster.query("SELECT version, digest FROM versions WHERE run = ? ORDER BY version", number(run)) == recorded
         incidents = cluster.query("SELECT detail FROM incidents WHERE kind = 'nondeterminism'")

@@ -105,7 +105,7 @@ def poisoned_rounds(folder, launcher=None):
     """Three rounds by hand; in the second one, one group's gradient overflows: of two ranks it is the other one's.  What the trainer says of each."""
     with Cluster(folder, trainer=["--random-init", 1], launcher=launcher) as cluster:
         url = cluster.trainer.url + "/v1"
-        authority = {"run": "r1", "epoch": 9, "fence": 9}
+        authority = {"run": "r1", **cluster.authority()}
         call("POST", url + "/runs", {**authority, "seed": 1, "training": {"lr": 0.01, "kl_coefficient": 0}})
         said = []
         for version in range(3):
@@ -286,7 +286,7 @@ def test_a_rank_that_cannot_keep_the_reference_refuses_the_run_for_all(base_mode
         cluster.trainer.stop()
         cluster.trainer.launcher = Tight(2)
         cluster.trainer.restart()
-        request = {"run": "r1", "epoch": 9, "fence": 9, "seed": 1, "training": {"kl_coefficient": 0.5}}
+        request = {"run": "r1", **cluster.authority(), "seed": 1, "training": {"kl_coefficient": 0.5}}
         with pytest.raises(HttpError) as refused:
             call("POST", cluster.trainer.url + "/v1/runs", request)
         assert refused.value.status == 503 and "rank 1 of 2: the trainer with the frozen reference" in refused.value.json()["error"]["message"]

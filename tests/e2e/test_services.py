@@ -172,19 +172,6 @@ def test_the_same_config_gives_the_same_weights_again(base_model, tmp_path):
     assert seen[0] == seen[1]
 
 
-def test_a_bad_dataset_line_is_named(base_model, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "bad.jsonl").write_text('{"prompt":"1+1=","answer":"2"}\n{"prompt":"1+2=","answer":"3"}\n{"prompt":1}\n')
-    with Cluster(tmp_path / "cluster", model=base_model, coordinator=["--data-dir", data]) as one:
-        run = one.create_run({**grpo_config(1), "dataset": {"path": "bad.jsonl"}})
-        deadline = time.monotonic() + 20
-        while (status := one.status(run))["state"] != "failed":
-            assert time.monotonic() < deadline, status
-            time.sleep(0.05)
-        assert "line 3" in json.dumps(status["error"])
-
-
 def test_plain_generation(cluster):
     url = cluster.server.url + "/v1/generate"
     greedy = {"text": "7+5*3-4=", "sampling_params": {"max_new_tokens": 24, "temperature": 0}, "return_logprob": True}

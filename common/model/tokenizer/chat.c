@@ -29,7 +29,7 @@ static enum rc check_message(const struct chat_message *m, size_t index, struct 
                    ROLE_BYTES_MAX, index, m->role);
   for (int i = 0; i < 2; i++) {
     const char *marker = i ? end_marker : start_marker;
-    if (strstr(m->content, marker))
+    if (memmem(m->content, m->content_len, marker, strlen(marker)))
       return err_set(err, RC_INVALID, "messages",
                      "expected a content without %s in message %zu: it would forge another turn", marker, index);
   }
@@ -50,7 +50,7 @@ enum rc tokenizer_chat_text(const struct tokenizer *t, const struct chat_message
     buf_puts(out, start_marker);
     buf_puts(out, messages[i].role);
     buf_puts(out, "\n");
-    buf_puts(out, messages[i].content);
+    buf_append(out, messages[i].content, messages[i].content_len);
     buf_puts(out, end_marker);
     buf_puts(out, "\n");
   }

@@ -27,8 +27,8 @@ static enum rc check_options(const struct json *model, struct err *err) {
     const struct json *v = json_get(model, off[i]);
     if (!v) continue;
     const enum json_type type = json_type_of(v);
-    const bool is_off = type == JSON_NULL || (type == JSON_BOOL && !json_bool(v)) ||
-                        (type == JSON_STRING && !json_string(v, NULL)[0]) ||
+    const char *word = json_word(v);
+    const bool is_off = type == JSON_NULL || (type == JSON_BOOL && !json_bool(v)) || (word && !word[0]) ||
                         ((type == JSON_INT || type == JSON_REAL) && json_number(v) == 0);
     if (!is_off)
       return err_set(err, RC_INVALID, "model", "expected byte-level BPE without %s, the model asks for it", off[i]);
@@ -39,12 +39,12 @@ static enum rc check_options(const struct json *model, struct err *err) {
 /* Old files lack the type; then the tables tell: only BPE has both a vocabulary object and merges. */
 static enum rc check_type(const struct json *model, struct err *err) {
   const struct json *type = json_get(model, "type");
-  if (type && json_type_of(type) != JSON_STRING)
+  const char *name = json_word(type);
+  if (type && !name)
     return err_set(err, RC_INVALID, "model.type", "expected \"BPE\", got %s", json_type_name(json_type_of(type)));
-  if (type && strcmp(json_string(type, NULL), "BPE") != 0)
+  if (name && strcmp(name, "BPE") != 0)
     return err_set(err, RC_INVALID, "model.type",
-                   "expected \"BPE\", got \"%.64s\": only byte-level BPE tokenizers are supported",
-                   json_string(type, NULL));
+                   "expected \"BPE\", got \"%.64s\": only byte-level BPE tokenizers are supported", name);
   if (!member(model, "vocab", JSON_OBJECT))
     return err_set(err, RC_INVALID, "model.vocab", "expected an object of token: id");
   if (!member(model, "merges", JSON_ARRAY))

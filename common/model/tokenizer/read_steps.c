@@ -17,10 +17,10 @@ static bool is_null(const struct json *v) { return !v || json_type_of(v) == JSON
 /* The "type" of a section's object. */
 static enum rc read_type(const char **out, const struct json *v, const char *field, struct err *err) {
   const struct json *type = json_get(v, "type");
-  if (!type || json_type_of(type) != JSON_STRING)
+  *out = json_word(type);
+  if (!*out)
     return err_set(err, RC_INVALID, field, "expected an object with a type, got %s%s", json_type_name(json_type_of(v)),
                    type ? " with another type" : "");
-  *out = json_string(type, NULL);
   return RC_OK;
 }
 
@@ -70,17 +70,15 @@ static enum rc read_split(struct tokenizer *t, const struct json *v, struct err 
   bool invert;
   const enum rc rc = read_flag(&invert, v, "invert", false, field, err);
   if (rc != RC_OK) return rc;
-  const struct json *text = regex ? regex : string;
-  if (!text || json_type_of(text) != JSON_STRING)
+  const char *text = json_word(regex ? regex : string), *how = json_word(behavior);
+  if (!text)
     return err_set(err, RC_INVALID, field,
                    "expected a Split with a pattern {\"Regex\": text} or {\"String\": text}, got another pattern");
-  if (!behavior || json_type_of(behavior) != JSON_STRING || strcmp(json_string(behavior, NULL), "Isolated") != 0 ||
-      invert)
+  if (!how || strcmp(how, "Isolated") != 0 || invert)
     return err_set(err, RC_INVALID, field,
                    "expected a Split with behavior Isolated that is not inverted, got behavior \"%.32s\"%s",
-                   behavior && json_type_of(behavior) == JSON_STRING ? json_string(behavior, NULL) : "(none)",
-                   invert ? ", inverted" : "");
-  return add_step(t, json_string(text, NULL), text == string, false, err);
+                   how ? how : "(none)", invert ? ", inverted" : "");
+  return add_step(t, text, !regex, false, err);
 }
 
 /* bytes: set by ByteLevel, after which no step may follow, because later steps would see the byte alphabet and not

@@ -47,6 +47,7 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 struct chat_message {
   const char *role;
   const char *content;
+  size_t content_len; /* it may hold NULs */
 };
 enum rc tokenizer_chat_text(const struct tokenizer *t, const struct chat_message *messages, size_t count,
                             struct buf *out, struct err *err);

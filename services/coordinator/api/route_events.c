@@ -2,6 +2,7 @@
 #include "services/coordinator/api/route_events.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/store/ids.h"
@@ -9,13 +10,13 @@
 /* Where a client left off: the header that browsers send, or ?after=. */
 static enum rc last_seen(const struct http_request *r, int64_t *after, struct err *err) {
   const char *header = http_header(r, "Last-Event-ID");
-  char *end;
-  if (!header) return http_query_i64(r, "after", 0, 0, INT64_C(1) << 53, after, err);
-  long long value = strtoll(header, &end, 10);
-  if (end == header || *end || value < 0)
-    return err_set(err, RC_INVALID, "Last-Event-ID", "expected a non-negative integer, got '%.40s'", header);
-  *after = value;
-  return RC_OK;
+  const enum rc rc = http_query_i64(r, "after", 0, 0, JSON_EXACT_MAX, after, err);
+  if (rc != RC_OK || !header) return rc;
+  const size_t digits = strspn(header, "0123456789");
+  *after = strtoll(header, NULL, 10); /* LLONG_MAX when it is larger */
+  if (digits > 0 && !header[digits] && *after <= (int64_t)JSON_EXACT_MAX) return RC_OK;
+  return err_set(err, RC_INVALID, "Last-Event-ID", "expected an event's number from 0 to %llu, got '%.40s'",
+                 (unsigned long long)JSON_EXACT_MAX, header);
 }
 
 void handle_get_events(struct http_request *r, void *context) {

@@ -1,17 +1,35 @@
 /* See route_metrics.h. */
 #include "services/coordinator/api/route_metrics.h"
 
+#include <stdatomic.h>
+
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/views/run_view.h"
 
-void handle_get_metrics(struct http_request *r, void *context) {
-  struct readers *readers = core_readers(context);
+/* The gauges of a run cost more the more rounds it has, and this route is answered on the threads that health checks
+ * wait for: they are read again after so many times as long as reading took. */
+enum { GAUGES_REST = 20 };
+
+static void refresh_gauges(struct core *c) {
+  static atomic_llong due_us; /* process-wide, as the gauges are */
+  static atomic_flag refreshing = ATOMIC_FLAG_INIT;
+  const int64_t begin_us = clock_monotonic_us();
+  if (begin_us < atomic_load(&due_us) || atomic_flag_test_and_set(&refreshing)) return;
+  struct readers *readers = core_readers(c);
   struct store *s = NULL;
   struct err err = {0};
   enum rc rc = readers_take(readers, &s, &err);
   if (rc == RC_OK) rc = run_gauges_set(s, &err);
   readers_give(readers, s);
   if (rc != RC_OK) log_warn("the run's gauges are not refreshed: %s", err.message);
+  const int64_t end_us = clock_monotonic_us();
+  atomic_store(&due_us, end_us + GAUGES_REST * (end_us - begin_us));
+  atomic_flag_clear(&refreshing);
+}
+
+void handle_get_metrics(struct http_request *r, void *context) {
+  refresh_gauges(context);
   http_handle_metrics(r, context);
 }

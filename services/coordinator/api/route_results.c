@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/base/clock.h"
 #include "services/coordinator/fault.h"
@@ -335,7 +336,7 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
 static enum rc note_refused(struct core *c, const struct lease_row *l, const char *why, struct err *err) {
   struct live_worker *w = worker_live(c, l->worker);
   int64_t prompt = 0;
-  char detail[WIRE_REFUSED_BYTES + 2 * LIMIT_NAME_MAX];
+  char detail[4 * WIRE_REFUSED_BYTES + 2 * LIMIT_NAME_MAX]; /* characters have up to four bytes */
   enum rc rc = store_int(c->store, &prompt, err,
                          "SELECT length(prompt_ids) / 4 FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                          BINDS(b_int(l->run), b_int(l->round), b_int(l->group)));
@@ -396,16 +397,28 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
   return rc;
 }
 
+/* Media types have no case and may have parameters. */
+static bool is_octet_stream(const char *type) {
+  static const char name[] = "application/octet-stream";
+  const size_t len = sizeof name - 1;
+  return type && strncasecmp(type, name, len) == 0 && strchr(" \t;", type[len]) != NULL;
+}
+
 /* Safetensors from generation-servers, JSON from whoever prefers to read what is sent. */
 static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
-  const char *type = http_header(r, "Content-Type");
   const struct json *json;
   size_t len;
   const char *bytes = http_body(r, &len);
-  if (type && strcmp(type, "application/octet-stream") == 0)
-    return lease_result_decode_tensors(m, bytes, len, arena, err);
+  if (is_octet_stream(http_header(r, "Content-Type"))) return lease_result_decode_tensors(m, bytes, len, arena, err);
   const enum rc rc = http_body_json(r, &json, err);
   return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
+}
+
+enum rc admit_result(struct http_request *r, void *context, struct err *err) {
+  const char *id = http_param(r, "id");
+  if (readers_find(core_readers(context), "SELECT 1 FROM leases WHERE id = ?1 LIMIT 1", BINDS(b_text(id))))
+    return RC_OK;
+  return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
 }
 
 void handle_put_result(struct http_request *r, void *context) {

@@ -9,6 +9,8 @@
 
 #include "common/http/server.h"
 
+/* 404 for a lease that never was: nothing its result says could be accepted.  http_route.admit */
+enum rc admit_result(struct http_request *r, void *context, struct err *err);
 void handle_put_result(struct http_request *r, void *context);
 
 #endif

@@ -63,9 +63,11 @@ static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_
   json_kv_int(w, "sample", rows_int(q, V_SAMPLE));
   json_kv_string(w, "purpose", lease_purpose_name((enum lease_purpose)rows_int(q, V_PURPOSE)));
   json_kv_string(w, "group_state", state_name(MACHINE_GROUP, (int)rows_int(q, V_STATE)));
-  json_kv_string(w, "prompt", rows_text(q, V_PROMPT, NULL));
+  const char *text = rows_text(q, V_PROMPT, &len);
+  json_key(w, "prompt");
+  json_write_string_len(w, text, len);
   json_kv_string(w, "answer", rows_text(q, V_ANSWER, NULL));
-  const char *text = rows_text(q, V_TEXT, &len);
+  text = rows_text(q, V_TEXT, &len);
   json_key(w, "text");
   json_write_string_len(w, text, len);
   enum rc rc = ids_write(w, "prompt_ids", q, V_PROMPT_IDS, &arena, err);

@@ -1,7 +1,8 @@
 /* See route_run_control.h.
  *
  * pause: no more leases are granted; what is leased finishes, a round in training is trained and published, then
- * everything waits.  resume undoes it. stop: at once, unless the trainer is in the middle of a step: then the run is
+ * everything waits.  resume undoes it, and tries again what trouble has paused: then the driver verifies the trainer
+ * anew, and opens the run when it never was. stop: at once, unless the trainer is in the middle of a step: then the run is
  * `stopping` until that version is published, so that coordinator and trainer agree on the weights. Each is
  * idempotent: asking for what is already so is 200. */
 #include "services/coordinator/api/route_run_control.h"
@@ -21,26 +22,28 @@ static enum rc answer_state(struct core *c, struct command *cmd, int64_t run, st
   return rc;
 }
 
-static enum rc move_unless(struct core *c, struct command *cmd, enum run_state to, struct err *err) {
+static enum rc pause_execute(struct core *c, struct command *cmd, struct err *err) {
   int64_t run;
   enum run_state state = RUN_QUEUED;
   enum rc rc = id_parse_run(&run, cmd->id, err);
   if (rc == RC_OK) rc = run_state_of(c->store, run, &state, err);
-  if (rc == RC_OK && state != to) {
-    if (to == RUN_RUNNING && state != RUN_PAUSED)
-      rc = err_set(err, RC_CONFLICT, "state", "run %s is %s, only a paused run can be resumed", cmd->id,
-                   state_name(MACHINE_RUN, (int)state));
-    else
-      rc = run_move(c, run, to, NULL, err);
-  }
+  if (rc == RC_OK && state != RUN_PAUSED) rc = run_move(c, run, RUN_PAUSED, NULL, err);
   return rc == RC_OK ? answer_state(c, cmd, run, err) : rc;
 }
 
-static enum rc pause_execute(struct core *c, struct command *cmd, struct err *err) {
-  return move_unless(c, cmd, RUN_PAUSED, err);
-}
 static enum rc resume_execute(struct core *c, struct command *cmd, struct err *err) {
-  return move_unless(c, cmd, RUN_RUNNING, err);
+  int64_t run, versions = 0;
+  enum run_state state = RUN_QUEUED;
+  enum rc rc = id_parse_run(&run, cmd->id, err);
+  if (rc == RC_OK) rc = run_state_of(c->store, run, &state, err);
+  if (rc == RC_OK && state != RUN_PAUSED && state != RUN_RUNNING && state != RUN_STARTING)
+    rc = err_set(err, RC_CONFLICT, "state", "run %s is %s, only a paused run can be resumed", cmd->id,
+                 state_name(MACHINE_RUN, (int)state));
+  if (rc == RC_OK && state == RUN_PAUSED) {
+    rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
+    if (rc == RC_OK) rc = run_move(c, run, versions ? RUN_RUNNING : RUN_STARTING, NULL, err);
+  }
+  return rc == RC_OK ? answer_state(c, cmd, run, err) : rc;
 }
 
 static enum rc stop_execute(struct core *c, struct command *cmd, struct err *err) {

@@ -7,11 +7,12 @@
 #include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/driver/run_check.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
-#include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/views/run_view.h"
+#include "services/coordinator/writer/core_state.h"
 
 /* ---- POST /v1/runs ---- */
 
@@ -39,11 +40,7 @@ static void created_write(struct command *cmd, int64_t run, const struct post_ru
 static enum rc post_run_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct post_run *m = cmd->message;
   char seed[24];
-  int64_t queued = 0;
-  enum rc rc = store_int(c->store, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2)",
-                         BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING)));
-  if (rc == RC_OK && queued >= LIMIT_QUEUED_RUNS)
-    rc = err_set(err, RC_FULL, NULL, "%d runs are queued already; try again", LIMIT_QUEUED_RUNS);
+  enum rc rc = run_queue_check(c->store, err); /* again: others may have been faster */
   snprintf(seed, sizeof seed, "%" PRIu64, m->config.seed);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
@@ -63,15 +60,10 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   return core_event(c, run, "state", &event, false, err);
 }
 
-static enum rc post_run_decode(struct post_run *m, const struct json *body, const char *data_dir, struct arena *arena,
-                               struct err *err) {
-  char path[LIMIT_PATH_MAX];
+static enum rc post_run_decode(struct post_run *m, const struct json *body, struct arena *arena, struct err *err) {
   struct buf text = BUF_INIT;
   struct json_writer w;
   enum rc rc = run_config_parse(&m->config, body, arena, err);
-  if (rc == RC_OK) rc = data_path_resolve(path, sizeof path, data_dir, m->config.dataset_path, "dataset.path", err);
-  if (rc == RC_OK && m->config.evaluation_every > 0)
-    rc = data_path_resolve(path, sizeof path, data_dir, m->config.evaluation_path, "evaluation.path", err);
   if (rc != RC_OK) return rc;
   json_writer_init(&w, &text);
   run_config_write(&m->config, &w);
@@ -89,7 +81,8 @@ void handle_post_run(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_new(post_run_execute, sizeof(struct post_run));
   enum rc rc = http_body_json(r, &body, &err);
-  if (rc == RC_OK && cmd) rc = post_run_decode(cmd->message, body, core_options(c)->data_dir, &cmd->arena, &err);
+  if (rc == RC_OK && cmd) rc = post_run_decode(cmd->message, body, &cmd->arena, &err);
+  if (rc == RC_OK && cmd) rc = run_check(c, &((const struct post_run *)cmd->message)->config, &err);
   if (rc == RC_OK) {
     core_submit(c, r, cmd, CORE_ANSWER_MS);
     return;

@@ -7,22 +7,21 @@
 #include "services/coordinator/rounds/publish.h"
 #include "services/coordinator/pool/workers.h"
 
-/* The announcement must come from the live trainer with the newest fence: an old incarnation's is a zombie's (I9). */
+/* The announcement must come from the live trainer that holds the place, under its fence: any other's is a zombie's (I9). */
 static enum rc check_announcer(struct core *c, const struct version_announce *m, struct err *err) {
   struct live_worker *w;
-  int64_t fence = 0;
   enum rc rc = worker_of(c, m->worker_id, m->epoch, true, &w, err);
   if (rc == RC_NOT_FOUND)
     return err_set(err, RC_CONFLICT, "worker_id", "worker '%.100s' is not registered (any more)", m->worker_id);
   if (rc != RC_OK) return rc;
   if (w->kind != WORKER_TRAINER)
     return err_set(err, RC_FORBIDDEN, "worker_id", "worker %s is no trainer", m->worker_id);
-  rc = store_int(c->store, &fence, err, "SELECT max(fence) FROM workers WHERE live = 1 AND kind = ?1",
-                 BINDS(b_int(WORKER_TRAINER)));
-  if (rc == RC_OK && m->fence != (uint64_t)fence)
-    return err_set(err, RC_CONFLICT, "fence", "the newest trainer has fence %lld, the message of %s carries %llu",
-                   (long long)fence, m->worker_id, (unsigned long long)m->fence);
-  return rc;
+  if (!w->holder)
+    return err_set(err, RC_CONFLICT, "fence", "worker %s stands by: another trainer holds the place", m->worker_id);
+  if (m->fence != (uint64_t)w->fence)
+    return err_set(err, RC_CONFLICT, "fence", "the trainer's fence is %lld, the message of %s carries %llu",
+                   (long long)w->fence, m->worker_id, (unsigned long long)m->fence);
+  return RC_OK;
 }
 
 static enum rc version_execute(struct core *c, struct command *cmd, struct err *err) {

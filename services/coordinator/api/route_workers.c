@@ -7,11 +7,12 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/store/ids.h"
-#include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/pool/leases.h"
-#include "services/coordinator/views/round_view.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/intervals.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/pool/trainer_place.h"
+#include "services/coordinator/views/round_view.h"
 
 /* ---- POST /v1/workers ---- */
 
@@ -37,45 +38,56 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
 
 static enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_register *m = cmd->message;
-  int64_t fence = 0;
-  struct live_worker *old = worker_named(c, m->name);
-  enum rc rc = old ? worker_end(c, old, "its name was registered again", err) : RC_OK;
-  if (rc == RC_OK && c->worker_count == LIMIT_WORKERS)
-    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already", LIMIT_WORKERS);
-  if (rc == RC_OK && m->kind == WORKER_TRAINER)
-    rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'trainer_fence'", NO_BINDS);
-  if (rc == RC_OK)
+  const bool trains = m->kind == WORKER_TRAINER;
+  int64_t fence = 0, id = 0;
+  struct live_worker *old = trains ? place_same_trainer(c, m) : worker_named(c, m->kind, m->name);
+  bool holds = old && old->holder;
+  enum rc rc = old ? worker_end(c, old, trains ? "it registered again" : "its name was registered again", err) : RC_OK;
+  if (rc == RC_OK && c->worker_count == c->options.workers_max)
+    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, and --workers-max is no more",
+                 c->worker_count);
+  if (rc == RC_OK && trains && !holds) rc = place_fill(c, err); /* those who stand by come first */
+  if (rc == RC_OK && trains && !holds) holds = place_is_free(c, m->identity);
+  if (rc == RC_OK && !trains)
     rc = store_int(c->store, &fence, err, "SELECT value FROM meta WHERE key = 'trainer_fence'", NO_BINDS);
   if (rc == RC_OK) {
     rc = store_exec(
         c->store, err,
         "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness, fabric, "
-        "fabric_kind, fabric_place) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, ?11)",
+        "fabric_kind, fabric_place, identity) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, ?11, ?12)",
         BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
               b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness), b_text(m->fabric.name),
-              b_text(m->fabric.kind), b_int(m->fabric.place)));
+              b_text(m->fabric.kind), b_int(m->fabric.place), b_text(m->identity)));
   }
+  if (rc == RC_OK) id = store_last_id(c->store);
+  if (rc == RC_OK && holds) rc = place_take(c, id, &fence, err);
   if (rc != RC_OK) return rc;
   struct live_worker *w = &c->workers[c->worker_count++];
-  *w = (struct live_worker){.id = store_last_id(c->store),
+  *w = (struct live_worker){.id = id,
                             .kind = m->kind,
                             .slots = m->slots,
                             .exactness = m->exactness,
+                            .holder = holds,
+                            .fence = fence,
                             .seen_ms = c->now_ms,
+                            .skew_us = CLOCK_SKEW_UNKNOWN,
                             .accounted_ms = c->now_ms};
   snprintf(w->name, sizeof w->name, "%s", m->name);
+  snprintf(w->identity, sizeof w->identity, "%s", trains && m->identity ? m->identity : "");
   metric_set(c->m_workers, c->worker_count);
   c->kick_due = true;
-  struct id_text id = id_worker(w->id);
-  const struct worker_registered answer = {.worker_id = id.text,
+  const struct id_text text = id_worker(id);
+  const struct worker_registered answer = {.worker_id = text.text,
                                            .epoch = c->epoch,
                                            .fence = (uint64_t)fence,
                                            .heartbeat_ms = (int32_t)c->options.heartbeat_ms,
-                                           .worker_ttl_ms = (int32_t)c->options.worker_ttl_ms};
+                                           .worker_ttl_ms = (int32_t)c->options.worker_ttl_ms,
+                                           .role = place_role(w)};
   worker_registered_encode(&answer, &cmd->body);
   cmd->status = 201;
-  log_info("worker %s registered: %s '%s' at %s%s", id.text, worker_kind_name(m->kind), m->name, m->url,
-           m->exactness == WORKER_FASTEST ? ", its kernels are not batch-invariant" : "");
+  log_info("worker %s registered: %s '%s' at %s%s%s", text.text, worker_kind_name(m->kind), m->name, m->url,
+           m->exactness == WORKER_FASTEST ? ", its kernels are not batch-invariant" : "",
+           answer.role == ROLE_STANDBY ? ", stands by: another trainer holds the place" : "");
   return RC_OK;
 }
 
@@ -94,15 +106,18 @@ void handle_post_worker(struct http_request *r, void *context) {
   http_fail(r, &err);
 }
 
-/* ---- POST /v1/workers/{id}/heartbeat ---- */
+/* ---- POST /v1/workers/{id}/... ---- */
 
-/* Clocks that differ by no more are not worth a warning: a heartbeat takes its time too. */
-enum { SKEW_SHOWN_MS = 1000 };
-
-static struct bind clock_skew(const struct core *c, const struct worker_heartbeat *m) {
-  const int64_t skew_ms = m->sent_us / 1000 - c->wall_ms;
-  return m->sent_us > 0 && (skew_ms > SKEW_SHOWN_MS || skew_ms < -SKEW_SHOWN_MS) ? b_int(skew_ms) : b_null();
+enum rc admit_worker(struct http_request *r, void *context, struct err *err) {
+  const char *id = http_param(r, "id");
+  int64_t number;
+  enum rc rc = id_parse_worker(&number, id, err);
+  if (rc == RC_OK && !readers_find(core_readers(context), "SELECT 1 FROM workers WHERE id = ?1", BINDS(b_int(number))))
+    rc = err_set(err, RC_NOT_FOUND, "id", "worker %s is not registered: register first", id);
+  return rc;
 }
+
+/* ---- POST /v1/workers/{id}/heartbeat ---- */
 
 /* Generation idle time: see slot_time.h. */
 static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy_slot_us,
@@ -131,13 +146,15 @@ static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err
   if (rc != RC_OK) return rc;
   if (w->ready != (m->ready && !m->draining)) c->kick_due = true;
   w->ready = m->ready && !m->draining;
+  w->skew_us = clock_skew_learn(w->skew_us, m->sent_us, c->wall_ms * 1000);
+  const int64_t skew_us = clock_skew_us(w->skew_us);
   rc = store_exec(
       c->store, err,
       "UPDATE workers SET ready = ?2, draining = ?3, loaded_digest = ?4, slots_busy = ?5, busy_slot_us = ?6, "
       "tokens_sampled = ?7, seen_ms = ?8, clock_skew_ms = ?9 WHERE id = ?1",
       BINDS(b_int(w->id), b_int(m->ready), b_int(m->draining), m->has_loaded ? b_digest(&m->loaded_digest) : b_null(),
             b_int(m->slots_busy), b_int(m->busy_slot_us), b_int(m->tokens_sampled), b_int(c->wall_ms),
-            clock_skew(c, m)));
+            skew_us ? b_int(skew_us / 1000) : b_null()));
   if (rc == RC_OK && w->kind == WORKER_GENERATION) {
     rc = account_slots(c, w, m->busy_slot_us, accounts, err);
     if (rc == RC_OK) rc = intervals_beat(c, w->id, m->intervals, m->interval_count, accounts, err);
@@ -150,6 +167,8 @@ static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err
     if (rc == RC_OK && !held) answer.lost[answer.lost_count++] = m->leases[i].id;
   }
   if (rc == RC_OK) rc = current_version_now(c, &answer.current, &cmd->arena, err);
+  answer.role = place_role(w);
+  answer.fence = (uint64_t)w->fence;
   if (rc == RC_OK) worker_heartbeat_answer_encode(&answer, &cmd->body);
   return rc;
 }
@@ -176,6 +195,7 @@ static enum rc leave_execute(struct core *c, struct command *cmd, struct err *er
   struct json_writer out;
   enum rc rc = worker_of(c, cmd->id, c->epoch, false, &w, err);
   if (rc == RC_OK) rc = worker_end(c, w, "it left", err);
+  if (rc == RC_OK) rc = place_fill(c, err);
   if (rc != RC_OK) return rc;
   json_writer_init(&out, &cmd->body);
   json_object_begin(&out);
@@ -218,6 +238,8 @@ static void worker_write(struct json_writer *w, const struct rows *q) {
       .name = *name ? name : NULL, .kind = rows_text(q, 18, NULL), .place = rows_int(q, 19)};
   json_key(w, "fabric");
   worker_fabric_write(&fabric, w);
+  const bool trains = rows_int(q, 2) == WORKER_TRAINER && rows_int(q, 13) != 0;
+  json_kv_string(w, "role", worker_role_name(!trains ? ROLE_NONE : rows_int(q, 20) ? ROLE_HOLDER : ROLE_STANDBY));
   json_object_end(w);
 }
 
@@ -243,7 +265,7 @@ void handle_get_workers(struct http_request *r, void *context) {
         "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
         "tokens_sampled, registered_ms, seen_ms, live,"
         " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms, exactness, fabric, "
-        "fabric_kind, fabric_place FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
+        "fabric_kind, fabric_place, holder FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
         BINDS(b_int(all)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);

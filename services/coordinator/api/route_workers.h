@@ -8,6 +8,8 @@
 
 #include "common/http/server.h"
 
+/* 404 for a worker that never registered.  http_route.admit of what workers post */
+enum rc admit_worker(struct http_request *r, void *context, struct err *err);
 void handle_post_worker(struct http_request *r, void *context);
 void handle_get_workers(struct http_request *r, void *context);
 void handle_heartbeat(struct http_request *r, void *context);

@@ -18,6 +18,6 @@ int64_t expiry_stall(int64_t last_ms, int64_t now_ms, int64_t nap_ms) {
   return late_ms > 2 * nap_ms ? late_ms : 0;
 }
 
-int64_t expiry_uncounted(int64_t passed_ms, int64_t passed_wall_ms, bool counting, int64_t nap_ms) {
-  return counting ? passed_wall_ms - (passed_ms - expiry_stall(0, passed_ms, nap_ms)) : passed_wall_ms;
+int64_t expiry_uncounted(int64_t passed_ms, bool counting, int64_t nap_ms) {
+  return counting ? expiry_stall(0, passed_ms, nap_ms) : passed_ms;
 }

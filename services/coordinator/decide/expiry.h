@@ -1,7 +1,7 @@
 /* When things lapse: pure decisions over times that are passed in (monotonic milliseconds).
  *
  * Called by the writer's thread: core.c (workers, leases, parked polls), leases.c (deadlines of new leases) and group_timeout.c.  No
- * clock is read here, so that tests can pass any time.  Wall-clock time comes in only to be corrected for its jumps. */
+ * clock is read here, so that tests can pass any time. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_EXPIRY_H
 #define LEASEHOLD_COORDINATOR_DECIDE_EXPIRY_H
 
@@ -20,9 +20,8 @@ int64_t expiry_sleep(int64_t earliest_ms, int64_t now_ms, int64_t nap_ms);
  * process), nobody could be heard meanwhile: returns by how much to put deadlines off, or 0. */
 int64_t expiry_stall(int64_t last_ms, int64_t now_ms, int64_t nap_ms);
 
-/* A group's first lease is noted in wall-clock time, which outlives a restart but jumps; and only time in which somebody
- * could have worked is to count.  How much of the wall-clock time between two looks, about nap_ms apart, does not?
- * Negative after the clock was set back. */
-int64_t expiry_uncounted(int64_t passed_ms, int64_t passed_wall_ms, bool counting, int64_t nap_ms);
+/* Only time in which somebody could have worked counts against a group.  How much of the time between two looks, about
+ * nap_ms apart, does not? */
+int64_t expiry_uncounted(int64_t passed_ms, bool counting, int64_t nap_ms);
 
 #endif

@@ -56,9 +56,10 @@ bool rational_div(struct rational *out, struct rational a, struct rational b) {
 
 static bool digit_at(const char *text, size_t len, size_t at) { return at < len && isdigit((unsigned char)text[at]); }
 
-/* Thousands commas count only in well-formed groups of three ("1,234", not "1,2" or "1,2345"). */
-static bool comma_group_at(const char *text, size_t len, size_t at) {
-  return at < len && text[at] == ',' && digit_at(text, len, at + 1) && digit_at(text, len, at + 2) &&
+/* Thousands commas count only in well-formed groups of three behind one to three digits ("1,234", not "1,2", "1,2345" or
+ * "1234,567"). */
+static bool comma_group_at(const char *text, size_t len, size_t at, size_t leading) {
+  return leading <= 3 && at < len && text[at] == ',' && digit_at(text, len, at + 1) && digit_at(text, len, at + 2) &&
          digit_at(text, len, at + 3) && !digit_at(text, len, at + 4);
 }
 
@@ -72,13 +73,14 @@ static bool scale_ten(int64_t *value, int64_t times) {
 /* Sign, digits, commas, decimals, exponent. */
 static size_t decimal_scan(const char *text, size_t len, struct rational *value, bool *exact, double *approximate) {
   char plain[DIGITS_MAX + 32];
-  size_t at = 0, kept = 0;
+  size_t at = 0, kept = 0, leading = 0; /* leading: digits before the first comma */
   int64_t digits = 0, decimals = 0, exponent = 0;
-  bool negative = false, fits = true, any = false;
+  bool negative = false, fits = true, any = false, commas = false;
   if (at < len && (text[at] == '-' || text[at] == '+')) negative = text[at++] == '-';
   for (bool point = false; at < len; at++) {
     if (digit_at(text, len, at)) {
       any = true;
+      leading += !commas;
       if (kept < DIGITS_MAX) plain[kept++] = text[at];
       fits = fits && !__builtin_mul_overflow(digits, 10, &digits) &&
              !__builtin_add_overflow(digits, text[at] - '0', &digits);
@@ -86,7 +88,9 @@ static size_t decimal_scan(const char *text, size_t len, struct rational *value,
     } else if (text[at] == '.' && !point && digit_at(text, len, at + 1)) {
       point = true;
       if (kept < DIGITS_MAX) plain[kept++] = '.';
-    } else if (!(any && !point && comma_group_at(text, len, at))) {
+    } else if (any && !point && comma_group_at(text, len, at, leading)) {
+      commas = true;
+    } else {
       break;
     }
   }

@@ -1,8 +1,9 @@
 /* The states of runs, rounds, groups, samples, leases and versions, as tables that the code checks before every
  * transition.  They already hold what pipelined and inflight need.
  *
- *   run      queued -> starting -> running <-> paused; running|paused|queued|starting -> stopping -> stopped; running -> completed; any live -> failed
- *   round    open -> training -> stepping -> publishing -> done; open|training|stepping|publishing -> abandoned (the run stopped or failed)
+ *   run      queued -> starting -> running <-> paused <-> starting; running|paused|queued|starting -> stopping -> stopped; running -> completed
+ *            failed: runs of earlier versions only; what cannot go on now is paused with a reason, for as long as the ledger is whole it can be resumed
+ *   round    open -> training -> stepping -> publishing -> done; open|training|stepping|publishing -> abandoned (the run stopped)
  *   group    open -> sealed -> submitted -> consumed; open -> filtered | failed | abandoned; sealed -> filtered | abandoned; submitted -> sealed (a trainer was lost)
  *            evaluation groups: open -> evaluated
  *   sample   waiting -> leased -> done; leased -> waiting (lost, expired, handed back); waiting|leased -> void

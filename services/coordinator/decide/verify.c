@@ -10,10 +10,11 @@
 #include "common/base/limits.h"
 #include "common/json/json.h"
 #include "services/coordinator/decide/rational.h"
+#include "services/coordinator/decide/lone_number.h"
 
 enum { NUMBERS_MAX = 64, DEPTH_MAX = 64 };
 
-/* The last \boxed{...} with balanced braces, or false. */
+/* The last \boxed{...} with balanced braces that is in no other, or false. */
 static bool boxed_find(const char *text, size_t len, const char **inner, size_t *inner_len) {
   static const char marker[] = "\\boxed{";
   const size_t marker_len = sizeof marker - 1;
@@ -28,39 +29,8 @@ static bool boxed_find(const char *text, size_t len, const char **inner, size_t 
       *inner = text + at + marker_len;
       *inner_len = end - at - marker_len;
       found = true;
+      at = end;
       break;
-    }
-  }
-  return found;
-}
-
-struct number {
-  struct rational value;
-  bool exact;
-  double approximate;
-};
-
-/* A sign belongs to the number unless something that ends an operand stands before it ("3-4" ends in 4). */
-static bool sign_is_operator(const char *text, size_t at) {
-  return at > 0 && (isalnum((unsigned char)text[at - 1]) || text[at - 1] == ')' || text[at - 1] == '.');
-}
-
-static bool last_number(const char *text, size_t len, struct number *out) {
-  bool found = false;
-  for (size_t at = 0; at < len;) {
-    size_t from = at;
-    if ((text[at] == '-' || text[at] == '+') && sign_is_operator(text, at)) {
-      at++;
-      continue;
-    }
-    struct number n = {.exact = false};
-    size_t used = number_scan(text + from, len - from, &n.value, &n.exact, &n.approximate);
-    if (used) {
-      *out = n;
-      found = true;
-      at = from + used;
-    } else {
-      at++;
     }
   }
   return found;
@@ -73,19 +43,34 @@ static bool numbers_equal(const struct number *a, const struct number *b) {
   return difference <= 1e-9 * (size > 1 ? size : 1);
 }
 
+/* Which number is the answer: false, and what is wrong in out->detail, when there is none. */
+static bool answer_read(const char *text, size_t len, struct number *got, struct verdict *out) {
+  const char *inner;
+  size_t inner_len;
+  if (boxed_find(text, len, &inner, &inner_len)) {
+    if (number_whole(inner, inner_len, got)) return true;
+    snprintf(out->detail, sizeof out->detail, "what stands in \\boxed{} is not one number");
+    return false;
+  }
+  switch (number_last(text, len, got)) {
+    case NUMBER_ALONE: return true;
+    case NUMBER_IN_LARGER:
+      snprintf(out->detail, sizeof out->detail, "the completion's last number, %g, is part of something larger",
+               got->approximate);
+      return false;
+    case NUMBER_NONE: break;
+  }
+  snprintf(out->detail, sizeof out->detail, "no number in the completion");
+  return false;
+}
+
 static void verify_numeric(const char *text, size_t len, const char *answer, struct verdict *out) {
-  const char *inner = text;
-  size_t inner_len = len;
   struct number got, expected;
-  if (!last_number(answer, strlen(answer), &expected)) {
-    snprintf(out->detail, sizeof out->detail, "the dataset's answer '%.40s' is no number", answer);
+  if (!number_gold(answer, &expected)) {
+    snprintf(out->detail, sizeof out->detail, "the dataset's answer is not one number");
     return;
   }
-  boxed_find(text, len, &inner, &inner_len);
-  if (!last_number(inner, inner_len, &got)) {
-    snprintf(out->detail, sizeof out->detail, "no number in the completion");
-    return;
-  }
+  if (!answer_read(text, len, &got, out)) return;
   out->well_formed = true;
   out->reward = numbers_equal(&got, &expected) ? 1 : 0;
   snprintf(out->detail, sizeof out->detail, "answer %g, expected %g", got.approximate, expected.approximate);
@@ -204,29 +189,54 @@ static bool numbers_allowed(const struct expression *e, const struct json *numbe
   return true;
 }
 
+struct puzzle {
+  struct json *given; /* to be freed */
+  const struct json *numbers, *target;
+};
+
+static bool puzzle_read(struct puzzle *p, const char *extra) {
+  *p = (struct puzzle){0};
+  if (json_parse(&p->given, extra, strlen(extra), 0, NULL) != RC_OK) return false;
+  p->numbers = json_get(p->given, "numbers");
+  p->target = json_get(p->given, "target");
+  return p->numbers && json_type_of(p->numbers) == JSON_ARRAY && p->target && json_type_of(p->target) == JSON_INT;
+}
+
 static void verify_countdown(const char *text, size_t len, const char *extra, struct verdict *out) {
-  struct json *given = NULL;
+  struct puzzle p;
   struct expression e = {0};
   struct rational value;
-  const struct json *numbers = NULL, *target = NULL;
-  if (json_parse(&given, extra, strlen(extra), 0, NULL) == RC_OK) {
-    numbers = json_get(given, "numbers");
-    target = json_get(given, "target");
-  }
+  const bool whole = puzzle_read(&p, extra);
   expression_find(text, len, &e);
-  if (!numbers || json_type_of(numbers) != JSON_ARRAY || !target || json_type_of(target) != JSON_INT) {
+  if (!whole) {
     snprintf(out->detail, sizeof out->detail, "the dataset's line lacks `numbers` (integers) or `target` (an integer)");
   } else if (!parse_sum(&e, &value) || peek(&e) != 0) {
     snprintf(out->detail, sizeof out->detail, "no expression: %s", e.fault ? e.fault : "something follows it");
   } else {
     out->well_formed = true;
-    bool allowed = numbers_allowed(&e, numbers), equal = value.den == 1 && value.num == json_int(target);
+    bool allowed = numbers_allowed(&e, p.numbers), equal = value.den == 1 && value.num == json_int(p.target);
     out->reward = allowed && equal ? 1 : 0;
     snprintf(out->detail, sizeof out->detail, "%s, value %lld/%lld, target %lld",
              allowed ? "numbers used as given" : "uses a number that was not given", (long long)value.num,
-             (long long)value.den, (long long)json_int(target));
+             (long long)value.den, (long long)json_int(p.target));
   }
-  json_free(given);
+  json_free(p.given);
+}
+
+static enum rc puzzle_check(const char *extra, struct err *err) {
+  struct puzzle p;
+  bool good = puzzle_read(&p, extra) && json_length(p.numbers) > 0 && json_length(p.numbers) <= NUMBERS_MAX;
+  for (size_t i = 0; good && i < json_length(p.numbers); i++) good = json_type_of(json_at(p.numbers, i)) == JSON_INT;
+  json_free(p.given);
+  if (good) return RC_OK;
+  return err_set(err, RC_INVALID, NULL, "expected `numbers`, 1 to %d integers, and `target`, an integer", NUMBERS_MAX);
+}
+
+enum rc verify_line_check(enum verifier_kind kind, const char *answer, const char *extra, struct err *err) {
+  struct number gold;
+  if (kind == VERIFIER_COUNTDOWN) return puzzle_check(extra, err);
+  if (kind == VERIFIER_NONE || number_gold(answer, &gold)) return RC_OK;
+  return err_set(err, RC_INVALID, "answer", "expected one number, as \"-1,234.5\" or \"3/4\", got \"%.80s\"", answer);
 }
 
 void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,

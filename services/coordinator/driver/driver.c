@@ -10,17 +10,17 @@
 #include "services/coordinator/driver/driver_state.h"
 #include "services/coordinator/store/ids.h"
 
-enum { IDLE_MS = 200, RETRY_MS = 200, TRAINER_LOST_MS = 120000 };
+enum { IDLE_MS = 200, TICK_MS = 50 };
 
 /* ---- looking ---- */
 
-static enum rc read_trainer(struct store *s, struct trainer_target *out, struct err *err) {
+enum rc driver_read_trainer(struct store *s, struct trainer_target *out, struct err *err) {
   struct rows q;
   bool row = false;
   *out = (struct trainer_target){0};
   enum rc rc = store_query(s, &q, err,
                            "SELECT id, url, epoch, fence, name, exactness FROM workers WHERE live = 1 AND kind = ?1 "
-                           "ORDER BY id DESC LIMIT 1",
+                           "AND holder = 1",
                            BINDS(b_int(WORKER_TRAINER)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -40,7 +40,7 @@ enum rc driver_trainer_now(struct driver *d, struct trainer_target *out, struct 
   struct store *s;
   enum rc rc = readers_take(core_readers(d->core), &s, err);
   if (rc != RC_OK) return rc;
-  rc = read_trainer(s, out, err);
+  rc = driver_read_trainer(s, out, err);
   readers_give(core_readers(d->core), s);
   return rc;
 }
@@ -59,13 +59,16 @@ static enum rc read_run(struct store *s, struct active_run *a, struct err *err) 
   struct rows q;
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT id, state, rounds, config FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5) ORDER BY state = ?1, id LIMIT 1",
+      "SELECT id, state, rounds, config, error IS NOT NULL, waiting_for FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5) "
+      "ORDER BY state = ?1, id LIMIT 1",
       BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED), b_int(RUN_STOPPING)));
   if (rc == RC_OK) rc = rows_next(&q, &a->found, err);
   if (rc == RC_OK && a->found) {
     a->run = rows_int(&q, 0);
     a->state = (enum run_state)rows_int(&q, 1);
     a->rounds = rows_int(&q, 2);
+    a->held = a->state == RUN_PAUSED && rows_int(&q, 4) != 0;
+    snprintf(a->waiting_for, sizeof a->waiting_for, "%s", rows_text(&q, 5, NULL));
     a->config = strdup(rows_text(&q, 3, NULL));
     if (!a->config) rc = err_set(err, RC_NO_MEMORY, NULL, "a run's configuration was refused memory");
   }
@@ -113,7 +116,7 @@ static enum rc look(struct driver *d, struct active_run *a, struct err *err) {
   *a = (struct active_run){0};
   enum rc rc = readers_take(core_readers(d->core), &s, err);
   if (rc != RC_OK) return rc;
-  rc = read_trainer(s, &d->trainer, err);
+  rc = driver_read_trainer(s, &d->trainer, err);
   if (rc == RC_OK) rc = read_run(s, a, err);
   if (rc == RC_OK && a->found) rc = read_progress(s, a, err);
   readers_give(core_readers(d->core), s);
@@ -121,17 +124,6 @@ static enum rc look(struct driver *d, struct active_run *a, struct err *err) {
 }
 
 /* ---- working ---- */
-
-static bool is_transient(enum rc rc) {
-  return rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL || rc == RC_NO_MEMORY;
-}
-
-/* An error of the trainer that a newer incarnation of it explains is none of the run's. */
-static bool trainer_changed(struct driver *d) {
-  struct trainer_target now;
-  if (driver_trainer_now(d, &now, NULL) != RC_OK) return true;
-  return !now.found || now.worker != d->trainer.worker;
-}
 
 /* Are batches of the round to be sent, or waited for? */
 static bool trains(const struct driver *d, const struct active_run *a) {
@@ -143,7 +135,8 @@ static bool trains(const struct driver *d, const struct active_run *a) {
 }
 
 static enum rc work(struct driver *d, const struct active_run *a, bool *progress, struct err *err) {
-  *progress = true;
+  *progress = !a->held;
+  if (a->held) return RC_OK; /* until it is resumed */
   if (!d->trainer.found) {
     *progress = false;
     if (a->state == RUN_QUEUED) return RC_OK;
@@ -158,36 +151,16 @@ static enum rc work(struct driver *d, const struct active_run *a, bool *progress
   return RC_OK;
 }
 
-/* A trainer that was started again under the same address refuses what its predecessor had taken, before its
- * registration is seen.  So a refusal leads, once a round, to verifying what the trainer holds; the next one is final. */
-static bool doubt(struct driver *d, const struct active_run *a) {
-  if (d->verified_trainer == 0 || (d->doubted_run == a->run && d->doubted_round == a->round)) return false;
-  d->doubted_run = a->run;
-  d->doubted_round = a->round;
-  d->verified_trainer = 0;
-  return true;
-}
-
-/* Ends the run when its trouble is final or has lasted too long. */
-static void trouble(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {
-  int64_t now_ms = clock_monotonic_ms();
-  struct err end_err = {0};
-  bool transient = is_transient(rc) || trainer_changed(d) || doubt(d, a);
-  if (d->trouble_since_ms == 0) {
-    d->trouble_since_ms = now_ms;
-    log_warn("run %s: %s%s", id_run(a->run).text, err->message, transient ? " (trying again)" : "");
-  }
-  int64_t lost_ms = d->options.trainer_lost_ms ? d->options.trainer_lost_ms : TRAINER_LOST_MS;
-  if (transient && now_ms - d->trouble_since_ms < lost_ms) return;
-  if (driver_end_run(d, a->run, err->message, &end_err) != RC_OK)
-    log_error("run %s could not be ended: %s", id_run(a->run).text, end_err.message);
-  d->trouble_since_ms = 0;
-}
-
 static void context_forget(struct driver *d) {
   run_context_release(d->context);
   d->context = NULL;
   d->verified_trainer = 0;
+}
+
+void driver_forget_run(struct driver *d) {
+  collector_reset(d->collector);
+  d->stream.run = 0;
+  context_forget(d);
 }
 
 /* Returns whether there may be more to do at once. */
@@ -196,18 +169,15 @@ static bool driver_turn(struct driver *d) {
   struct err err = {0};
   bool progress = false;
   d->groups_wanted = 1;
+  d->retry_ms = 0;
   enum rc rc = look(d, &a, &err);
-  if (rc == RC_OK && (!a.found || (d->context && d->context->run != a.run))) {
-    if (d->stream.run) collector_reset(d->collector);
-    d->stream.run = 0;
-    context_forget(d);
-  }
+  if (rc == RC_OK && (!a.found || (d->context && d->context->run != a.run))) driver_forget_run(d);
   if (rc == RC_OK && a.found) {
     rc = work(d, &a, &progress, &err);
     if (rc == RC_OK)
-      d->trouble_since_ms = 0;
+      driver_trouble_over(d, &a);
     else if (!atomic_load(&d->stopping) && !driver_run_over(d, a.run))
-      trouble(d, &a, rc, &err);
+      d->retry_ms = driver_trouble(d, &a, rc, &err);
   }
   free(a.config);
   return rc == RC_OK && progress;
@@ -221,6 +191,11 @@ static void wait_for_kick(struct driver *d, int64_t ms) {
   d->kicked = false;
   d->sealed = 0;
   pthread_mutex_unlock(&d->lock);
+}
+
+/* Kicks do not shorten it: trouble is not over sooner for them. */
+static void pause_ms(const struct driver *d, int64_t ms) {
+  for (int64_t slept = 0; slept < ms && !atomic_load(&d->stopping); slept += TICK_MS) clock_sleep_ms(TICK_MS);
 }
 
 static void kick(void *context, int sealed) {
@@ -238,8 +213,8 @@ static void *driver_main(void *context) {
   struct driver *d = context;
   while (!atomic_load(&d->stopping)) {
     if (driver_turn(d)) continue;
-    if (d->trouble_since_ms)
-      clock_sleep_ms(RETRY_MS);
+    if (d->retry_ms)
+      pause_ms(d, d->retry_ms);
     else
       wait_for_kick(d, IDLE_MS);
   }

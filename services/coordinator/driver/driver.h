@@ -4,8 +4,8 @@
  *                                     --> train: submit-batch (whole groups, in order, under a token budget), wait, compare log-probabilities bit for bit, submit-step, wait
  *
  * It keeps nothing that the database does not hold, but the run's context: every step can be taken again after a
- * restart, because batches and steps are idempotent by id. Trouble with the trainer is tried again for two minutes,
- * then the run fails with a sentence.  Previous hop of a rollout: group_seal.c.  Next:
+ * restart, because batches and steps are idempotent by id. Trouble that passes is waited out, any other pauses the run
+ * with a sentence (driver/trouble.c).  Previous hop of a rollout: group_seal.c.  Next:
  * trainer-server/route_submit_batch.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_DRIVER_H
 #define LEASEHOLD_COORDINATOR_DRIVER_DRIVER_H
@@ -16,7 +16,7 @@ struct driver;
 
 struct driver_options {
   const char *token;
-  int64_t trainer_lost_ms; /* 0: two minutes */
+  int64_t trainer_lost_ms; /* how long a run that is to stop waits for its step's trainer; 0: two minutes */
 };
 
 enum rc driver_start(struct driver **out, struct core *core, const struct driver_options *options, struct err *err);

@@ -1,10 +1,11 @@
 /* What the driver's files share: its state, what it saw of the database in this turn, and the parts' entry points.
  *
- *   driver.c        looks, chooses what to do, judges trouble
- *   driver/start.c  opens a run, or takes it up again
- *   driver/replay.c brings a trainer that lost rounds back to the recorded version
- *   driver/train.c  selects and submits the batches of a round, as far as it goes; batch_answers.c takes the answers
- *   driver/step.c   steps a round and publishes what came of it
+ *   driver.c        looks, chooses what to do
+ *   trouble.c       judges trouble: it is waited out, or the run is paused
+ *   start.c         opens a run, or takes it up again
+ *   replay.c        brings a trainer that lost rounds back to the recorded version
+ *   train.c         selects and submits the batches of a round, as far as it goes; batch_answers.c takes the answers
+ *   step.c          steps a round and publishes what came of it
  *
  * All of it belongs to the driver's thread, but `kicked`, `sealed` and `waking` (under `lock`) and `stopping`.  The driver writes nothing
  * itself: every outcome is a command to the writer (core_call). */
@@ -22,7 +23,7 @@
 
 enum { CALL_MS = 10000, OPEN_MS = 120000, POLL_MS = 2000, FILE_MS = 30000, SUBMIT_MS = 120000 };
 
-/* The newest live trainer. */
+/* The live trainer that holds the place. */
 struct trainer_target {
   bool found;
   int64_t worker;
@@ -37,6 +38,8 @@ struct active_run {
   bool found;
   int64_t run;
   enum run_state state;
+  bool held;                         /* trouble has paused it: nothing is tried until somebody resumes it */
+  char waiting_for[ERR_MESSAGE_MAX]; /* as it is shown; "": nothing */
   int64_t rounds;
   char *config;     /* owned by the driver: freed by look_free */
   bool has_version; /* it was opened before */
@@ -72,8 +75,11 @@ struct driver {
   struct collector *collector;
   struct stream stream;
   struct run_context *context;        /* of the active run */
+  int64_t context_from;               /* the incarnation whose model files it was made of, until that was verified */
   int64_t verified_trainer;           /* the incarnation that was seen to hold the run's version */
   int64_t trouble_since_ms;           /* 0: none */
+  int64_t retry_ms;                   /* after this turn; 0: no trouble, or none that waiting ends */
+  int64_t shown_ms;                   /* when what the run waits for was last stored */
   int64_t doubted_run, doubted_round; /* where a refusal last led to verifying the trainer anew */
   struct trainer_target trainer;
 };
@@ -82,10 +88,11 @@ static inline struct trainer_client driver_trainer(const struct driver *d) {
   return (struct trainer_client){.http = d->http, .base_url = d->trainer.url};
 }
 
-/* driver/start.c: RC_OK, an error that ends the run, or a transient one. */
+/* start.c: the files of the trainer's model; the caller frees them. */
+enum rc driver_model_files(const struct trainer_client *t, struct model_files *files, struct err *err);
+void driver_model_files_free(struct model_files *files);
 enum rc driver_open(struct driver *d, const struct active_run *a, struct err *err);
 enum rc driver_move_run(struct driver *d, int64_t run, enum run_state to, struct err *err);
-enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct err *err);
 
 /* driver/replay.c: submits the recorded rounds from version `from` on, one after the other, until the trainer holds the
  * recorded current version; every digest on the way must be the recorded one. */
@@ -107,7 +114,17 @@ enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct
 /* Steps a round, or fetches the figures of a step that is published already; then the next round, or the run's end. */
 enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round, struct err *err);
 
+/* driver/trouble.c */
+/* What work on the run met with, rc not RC_OK: it is to be tried again after so many ms, or 0: the run is paused, or has
+ * stopped. */
+int64_t driver_trouble(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err);
+void driver_trouble_over(struct driver *d, const struct active_run *a);
+/* Of a job that the trainer failed: RC_IO when its disk is to blame, so that the same job is tried again. */
+static inline enum rc driver_failure(const struct err *of_job) { return of_job->rc == RC_IO ? RC_IO : RC_CONFLICT; }
+
 /* driver.c */
+enum rc driver_read_trainer(struct store *s, struct trainer_target *out, struct err *err);
+void driver_forget_run(struct driver *d); /* nothing is in flight, and the trainer is not verified any more */
 enum rc driver_trainer_now(struct driver *d, struct trainer_target *out, struct err *err);
 /* Has the run left the states in which it is worked on? */
 bool driver_run_over(struct driver *d, int64_t run);

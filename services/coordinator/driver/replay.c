@@ -6,7 +6,7 @@
  * Each round is what the log says: its batches as they were planned, its groups, its denominator.  Nothing is written
  * to the round but incidents and events; servers go on sampling meanwhile, because the current version stands.  A round
  * is fed and awaited in this thread: nothing else is to be done for the trainer then.  Another digest than the recorded
- * one ends the run, even where a trainer's kernels are not batch-invariant and it may be nobody's fault: what was sampled
+ * one pauses the run, even where a trainer's kernels are not batch-invariant and it may be nobody's fault: what was sampled
  * of the round in progress is the recorded version's. */
 #include <inttypes.h>
 #include <math.h>
@@ -147,8 +147,8 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
   while (rc == RC_OK && status.state != JOB_DONE) {
     rc = trainer_step_status(&t, m.step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
     if (rc == RC_OK && status.state == JOB_FAILED)
-      rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed step %s when it was replayed: %.300s", m.step_id,
-                   status.error.message);
+      rc = err_set(err, driver_failure(&status.error), NULL, "the trainer failed step %s when it was replayed: %.300s",
+                   m.step_id, status.error.message);
     if (rc == RC_OK && status.state != JOB_DONE) rc = interrupted(d, run, err);
   }
   if (rc == RC_OK) *digest = status.digest;

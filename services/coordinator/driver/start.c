@@ -15,7 +15,6 @@
 struct move_message {
   int64_t run;
   enum run_state to;
-  const char *why;
 };
 
 static enum rc move_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -26,22 +25,6 @@ static enum rc move_execute(struct core *c, struct command *cmd, struct err *err
 enum rc driver_move_run(struct driver *d, int64_t run, enum run_state to, struct err *err) {
   struct command *cmd = command_new(move_execute, sizeof(struct move_message));
   if (cmd) *(struct move_message *)cmd->message = (struct move_message){.run = run, .to = to};
-  return core_call(d->core, cmd, err);
-}
-
-/* A run that was asked to stop has stopped, whatever the trouble. */
-static enum rc end_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct move_message *m = cmd->message;
-  enum run_state state = RUN_QUEUED;
-  enum rc rc = run_state_of(c->store, m->run, &state, err);
-  if (rc != RC_OK) return rc;
-  return run_end(c, m->run, state == RUN_STOPPING ? RUN_STOPPED : RUN_FAILED, m->why, err);
-}
-
-enum rc driver_end_run(struct driver *d, int64_t run, const char *why, struct err *err) {
-  struct command *cmd = command_new(end_execute, sizeof(struct move_message));
-  if (cmd)
-    *(struct move_message *)cmd->message = (struct move_message){.run = run, .why = arena_strdup(&cmd->arena, why)};
   return core_call(d->core, cmd, err);
 }
 
@@ -105,29 +88,35 @@ static enum rc attach_execute(struct core *c, struct command *cmd, struct err *e
 
 /* ---- the trainer ---- */
 
-static enum rc fetch_files(struct driver *d, struct model_files *files, struct err *err) {
-  struct trainer_client t = driver_trainer(d);
-  enum rc rc = trainer_model_file(&t, "config.json", &files->config, FILE_MS, err);
-  if (rc == RC_OK) rc = trainer_model_file(&t, "tokenizer.json", &files->tokenizer, FILE_MS, err);
+enum rc driver_model_files(const struct trainer_client *t, struct model_files *files, struct err *err) {
+  enum rc rc = trainer_model_file(t, "config.json", &files->config, FILE_MS, err);
+  if (rc == RC_OK) rc = trainer_model_file(t, "tokenizer.json", &files->tokenizer, FILE_MS, err);
   if (rc == RC_OK) {
-    rc = trainer_model_file(&t, "generation_config.json", &files->generation_config, FILE_MS, err);
+    rc = trainer_model_file(t, "generation_config.json", &files->generation_config, FILE_MS, err);
     if (rc == RC_NOT_FOUND) rc = RC_OK; /* optional */
   }
   return rc;
 }
 
+void driver_model_files_free(struct model_files *files) {
+  buf_free(&files->config);
+  buf_free(&files->tokenizer);
+  buf_free(&files->generation_config);
+}
+
 static enum rc make_context(struct driver *d, const struct active_run *a, struct err *err) {
+  const struct trainer_client t = driver_trainer(d);
   struct model_files files = {0};
   struct run_context *context = NULL;
-  if (d->context && d->context->run == a->run) return RC_OK;
-  enum rc rc = fetch_files(d, &files, err);
+  const bool known = d->context_from == 0 || d->context_from == d->trainer.worker;
+  if (d->context && d->context->run == a->run && known) return RC_OK;
+  enum rc rc = driver_model_files(&t, &files, err);
   if (rc == RC_OK) rc = run_context_create(&context, a->run, a->config, &files, core_options(d->core)->data_dir, err);
-  buf_free(&files.config);
-  buf_free(&files.tokenizer);
-  buf_free(&files.generation_config);
+  driver_model_files_free(&files);
   if (rc != RC_OK) return rc;
   run_context_release(d->context);
   d->context = context;
+  d->context_from = d->trainer.worker;
   return RC_OK;
 }
 
@@ -178,6 +167,26 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
                  answer->version, id_run(a->run).text, theirs, recorded);
 }
 
+/* A checkpoint by that name may be another lineage's: the state directory is the trainer's, the digest ours. */
+static enum rc check_start(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
+                           struct err *err) {
+  const struct run_start *s = &d->context->config.start;
+  char recorded[DIGEST_HEX_MAX], theirs[DIGEST_HEX_MAX];
+  struct digest digest;
+  int64_t run = 0;
+  if (s->from != START_CHECKPOINT || a->has_version) return RC_OK;
+  enum rc rc = id_parse_run(&run, s->run, err);
+  if (rc == RC_OK) rc = recorded_digest(d, run, s->version, &digest, err);
+  if (rc == RC_NOT_FOUND)
+    return err_set(err, rc, "start", "there is no version %" PRId64 " of run %s", s->version, s->run);
+  if (rc != RC_OK || digest_equal(&answer->digest, &digest)) return rc;
+  digest_hex(recorded, &digest);
+  digest_hex(theirs, &answer->digest);
+  return err_set(err, RC_CONFLICT, "start",
+                 "the trainer's checkpoint of run %s, version %" PRId64 " has digest %.12s, the recorded one is %.12s",
+                 s->run, s->version, theirs, recorded);
+}
+
 /* The writer gets the context, so that samples can be leased and results taken again. */
 static enum rc attach(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                       struct err *err) {
@@ -208,13 +217,16 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
                              .fence = d->trainer.fence,
                              .seed = d->context->config.seed,
                              .current_version = a->has_version ? a->version : 0,
+                             .start = d->context->config.start,
                              .training = d->context->config.training};
   rc = trainer_open_run(&t, &m, &answer, &arena, OPEN_MS, err);
   if (rc == RC_OK) rc = check_held(d, a, &answer, &behind, err);
+  if (rc == RC_OK) rc = check_start(d, a, &answer, err);
   if (rc == RC_OK) rc = attach(d, a, &answer, err);
   if (rc == RC_OK && behind) rc = driver_replay(d, a, answer.version, err);
   if (rc == RC_OK) {
     d->verified_trainer = d->trainer.worker;
+    d->context_from = 0;
     log_info("run %s: the trainer holds version %" PRId64, id.text, behind ? a->version : answer.version);
   }
   arena_free(&arena);

@@ -153,17 +153,17 @@ static enum rc read_groups(struct store *s, struct submit_step *m, int64_t run, 
 
 /* A server shares the trainer's fabric when both registered one of the same name and kind: then its weights may come by
  * broadcast, and the trainer's communicator is of all such servers. */
-static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trainer, struct arena *arena,
-                            struct err *err) {
+static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trainer, int64_t workers_max,
+                            struct arena *arena, struct err *err) {
   struct rows q;
   bool row;
-  m->push_to = arena_alloc(arena, LIMIT_WORKERS, sizeof *m->push_to);
+  m->push_to = arena_alloc(arena, (size_t)workers_max, sizeof *m->push_to);
   if (!m->push_to) return err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
   enum rc rc = store_query(
       s, &q, err,
       "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place "
       "FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 ORDER BY id LIMIT ?2",
-      BINDS(b_int(WORKER_GENERATION), b_int(LIMIT_WORKERS), b_int(trainer)));
+      BINDS(b_int(WORKER_GENERATION), b_int(workers_max), b_int(trainer)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     struct push_target *to = &m->push_to[m->push_count++];
     *to = (struct push_target){.worker_id = arena_strdup(arena, id_worker(rows_int(&q, 0)).text),
@@ -206,7 +206,7 @@ enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct
   if (rc != RC_OK) return rc;
   rc = read_denominator(s, m, run, round, err);
   if (rc == RC_OK) rc = read_groups(s, m, run, round, arena, err);
-  if (rc == RC_OK && run_publishes(config, round)) rc = read_targets(s, m, d->trainer.worker, arena, err);
+  if (rc == RC_OK && run_publishes(config, round)) rc = read_targets(s, m, d->trainer.worker, core_options(d->core)->workers_max, arena, err);
   readers_give(readers, s);
   return rc;
 }
@@ -222,7 +222,8 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
     enum rc rc = trainer_step_status(&t, step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
     bool done = rc == RC_OK && status.state == JOB_DONE;
     if (rc == RC_OK && status.state == JOB_FAILED)
-      rc = err_set(err, RC_CONFLICT, NULL, "the trainer failed step %s: %.300s", step_id, status.error.message);
+      rc = err_set(err, driver_failure(&status.error), NULL, "the trainer failed step %s: %.300s", step_id,
+                   status.error.message);
     if (done) rc = call_done(d, a, round, &status, err);
     arena_free(&arena);
     if (rc != RC_OK || done) return rc;

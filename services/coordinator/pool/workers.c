@@ -62,9 +62,9 @@ enum rc workers_expire(struct core *c, struct err *err) {
   return RC_OK;
 }
 
-struct live_worker *worker_named(struct core *c, const char *name) {
+struct live_worker *worker_named(struct core *c, enum worker_kind kind, const char *name) {
   for (int i = 0; i < c->worker_count; i++) {
-    if (strcmp(c->workers[i].name, name) == 0) return &c->workers[i];
+    if (c->workers[i].kind == kind && strcmp(c->workers[i].name, name) == 0) return &c->workers[i];
   }
   return NULL;
 }
@@ -100,7 +100,9 @@ enum rc current_version_now(struct core *c, struct current_version *out, struct 
   *out = (struct current_version){0};
   enum rc rc = store_query(
       c->store, &q, err,
-      "SELECT run, version, digest, published FROM versions WHERE state = 1 ORDER BY run DESC LIMIT 1", NO_BINDS);
+      "SELECT run, version, digest, published AND (SELECT error IS NULL FROM runs WHERE id = run) FROM versions WHERE "
+      "state = 1 ORDER BY run DESC LIMIT 1",
+      NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row && (published = rows_int(&q, 3) != 0)) {
     out->run = arena_strdup(arena, id_run(rows_int(&q, 0)).text);
@@ -109,8 +111,9 @@ enum rc current_version_now(struct core *c, struct current_version *out, struct 
   }
   rows_end(&q);
   if (rc != RC_OK || !published) return rc;
-  rc = store_query(c->store, &q, err, "SELECT url FROM workers WHERE kind = ?1 ORDER BY id DESC LIMIT 1",
-                   BINDS(b_int(WORKER_TRAINER)));
+  rc = store_query(c->store, &q, err,
+                   "SELECT url FROM workers INDEXED BY workers_holder WHERE holder = 1 ORDER BY fence DESC LIMIT 1",
+                   NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) out->trainer_url = arena_strdup(arena, rows_text(&q, 0, NULL));
   rows_end(&q);

@@ -1,7 +1,7 @@
-/* The registry of workers: incarnations in the database, liveness in memory.  A name that registers again is a new
- * incarnation; the old one's leases are lost.
+/* The registry of workers: incarnations in the database, liveness in memory.  A generation-server's name that registers
+ * again is a new incarnation; the old one's leases are lost.  For trainers see trainer_place.h.
  *
- * Writer's thread only, inside the caller's savepoint; LIMIT_WORKERS at once.  Called by route_workers.c,
+ * Writer's thread only, inside the caller's savepoint; workers_max at once.  Called by route_workers.c,
  * route_leases.c, route_versions.c and, as time passes, core.c.  A worker of another epoch, or one that is gone, is
  * never believed (I9): it is told to register again. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_WORKERS_H
@@ -15,14 +15,15 @@ enum rc workers_forget_all(struct core *c, struct err *err);
 enum rc workers_expire(struct core *c, struct err *err);
 /* Ends one: its leases are lost. */
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err);
-struct live_worker *worker_named(struct core *c, const char *name); /* NULL: none live */
-struct live_worker *worker_live(struct core *c, int64_t id);        /* NULL: it is gone */
+struct live_worker *worker_named(struct core *c, enum worker_kind kind, const char *name); /* NULL: none live */
+struct live_worker *worker_live(struct core *c, int64_t id);                               /* NULL: it is gone */
 /* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch. alive: counts as a sign of life. */
 enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
                   struct err *err);
 int workers_generating(const struct core *c); /* live generation-servers that are ready */
 
-/* The word that workers are given: the last run's current version, if servers are meant to have it.  Strings live in
+/* The word that workers are given: the last run's current version, if servers are meant to have it: not while trouble
+ * has paused the run, because the trainer may not hold these weights any more.  Strings live in
  * the arena. */
 enum rc current_version_now(struct core *c, struct current_version *out, struct arena *arena, struct err *err);
 

@@ -74,29 +74,32 @@ static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_
 
 /* ---- the clock ---- */
 
-/* What passed since the look before: of wall-clock time, and of that what counts; before the first look, nothing did. */
+/* Between the look before and this one: how much counts against a group, and how long nobody looked (expiry_stall).  Before
+ * the first look, nothing counts. */
 struct passed {
-  int64_t since_wall_ms, counted_ms;
+  int64_t since_ms, counted_ms, stalled_ms;
 };
 
 static struct passed clock_look(struct group_clock *k, const struct core *c, bool counting) {
-  struct passed p = {.since_wall_ms = k->at_wall_ms};
-  const int64_t passed_wall_ms = c->wall_ms - k->at_wall_ms;
-  const int64_t uncounted_ms = expiry_uncounted(c->now_ms - k->at_ms, passed_wall_ms, k->counting, LOOK_MS);
-  p.counted_ms = passed_wall_ms - uncounted_ms;
+  const int64_t passed_ms = c->wall_ms - k->at_ms;
+  const int64_t uncounted_ms = expiry_uncounted(passed_ms, k->counting, LOOK_MS);
+  const struct passed p = {.since_ms = k->at_ms,
+                           .counted_ms = passed_ms - uncounted_ms,
+                           .stalled_ms = expiry_stall(k->at_ms, c->wall_ms, LOOK_MS)};
   k->owed_ms += uncounted_ms;
-  k->at_ms = c->now_ms;
-  k->at_wall_ms = c->wall_ms;
+  k->at_ms = c->wall_ms;
   k->counting = counting;
   return p;
 }
 
-/* What was leased since the look before is owed nothing; the rest is at most as young as that look. */
-static enum rc put_off(struct core *c, int64_t run, int64_t ms, const struct passed *p, struct err *err) {
-  return store_exec(c->store, err,
-                    "UPDATE groups INDEXED BY groups_open SET leased_ms = min(leased_ms + ?2, ?3) WHERE run = ?1 AND "
-                    "state = 0 AND leased_ms <= ?4",
-                    BINDS(b_int(run), b_int(ms), b_int(c->wall_ms - p->counted_ms), b_int(p->since_wall_ms)));
+/* Groups leased by the look before are owed all of it, and are at most as young as that look.  Those leased since then were
+ * leased before nobody looked any more. */
+static enum rc put_off(struct core *c, int64_t run, int64_t owed_ms, const struct passed *p, struct err *err) {
+  return store_exec(
+      c->store, err,
+      "UPDATE groups INDEXED BY groups_open SET leased_ms = CASE WHEN leased_ms <= ?4 THEN min(leased_ms "
+      "+ ?2, ?3) ELSE max(leased_ms, ?4 + ?5) END WHERE run = ?1 AND state = 0 AND leased_ms NOT NULL",
+      BINDS(b_int(run), b_int(owed_ms), b_int(c->wall_ms - p->counted_ms), b_int(p->since_ms), b_int(p->stalled_ms)));
 }
 
 enum rc groups_expire(struct core *c, struct err *err) {

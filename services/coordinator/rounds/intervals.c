@@ -3,12 +3,13 @@
 
 #include <string.h>
 
-#include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/decide/states.h"
+#include "services/coordinator/pool/workers.h"
+#include "services/coordinator/writer/core_state.h"
 
 enum { COORDINATOR_WORKER = 0, BEAT_ROUNDS_MAX = 512, MS = 1000 };
 
-/* A message's times are held to these around the time it came: whatever a sender's clock says, sums stay in bounds. */
+/* A message's times are held to these around the time it came: whatever a sender says, sums stay in bounds. */
 static const int64_t PAST_US = (int64_t)30 * 24 * 3600 * 1000000, FUTURE_US = (int64_t)24 * 3600 * 1000000;
 /* What begins so long before the end of what is stored is no repeat: the sender's clock was set back. */
 static const int64_t REPEAT_US = 60000000;
@@ -219,13 +220,15 @@ static enum rc sums_by_time(struct core *c, enum time_actor actor, const struct 
 
 /* ---- what is told ---- */
 
-/* Times within bounds.  At most LIMIT_INTERVALS. */
-static size_t held_to_bounds(const struct core *c, struct interval *out, const struct interval *items, size_t count) {
-  const int64_t now_us = c->wall_ms * MS;
+/* By our clock, and within bounds.  At most LIMIT_INTERVALS. */
+static size_t in_our_time(struct core *c, int64_t worker, struct interval *out, const struct interval *items,
+                          size_t count) {
+  const struct live_worker *w = worker_live(c, worker);
+  const int64_t now_us = c->wall_ms * MS, skew_us = w ? clock_skew_us(w->skew_us) : 0;
   size_t kept = 0;
   for (size_t i = 0; i < count && kept < LIMIT_INTERVALS; i++) {
-    const struct interval in = {items[i].cause, most(items[i].begin_us, now_us - PAST_US),
-                                least(items[i].end_us, now_us + FUTURE_US)};
+    const struct interval in = {items[i].cause, most(items[i].begin_us - skew_us, now_us - PAST_US),
+                                least(items[i].end_us - skew_us, now_us + FUTURE_US)};
     if (in.end_us > in.begin_us) out[kept++] = in;
   }
   return kept;
@@ -273,7 +276,7 @@ enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t work
   struct row row;
   enum time_actor actor = ACTOR_TRAINER;
   bool any = true;
-  size_t n = held_to_bounds(c, kept, items, count);
+  size_t n = in_our_time(c, worker, kept, items, count);
   if (n == 0) return RC_OK;
   enum rc rc = actor_of(c, worker, &actor, err);
   if (rc == RC_OK) rc = row_read(c, worker, &row, err);
@@ -348,7 +351,7 @@ enum rc intervals_beat(struct core *c, int64_t worker, const struct interval *it
   struct row row;
   bool any = false;
   enum rc rc = flush_sealed(c, err);
-  size_t n = held_to_bounds(c, kept, items, count);
+  size_t n = in_our_time(c, worker, kept, items, count);
   if (rc != RC_OK || n == 0) return rc;
   rc = row_read(c, worker, &row, err);
   if (rc == RC_OK) n = what_is_new(kept, n, row.id ? row.end_us : 0);

@@ -6,8 +6,8 @@
  *
  * Writer's thread only, inside the caller's savepoint; the database is the state, but for the notes of rounds that are
  * still sealing.  The trainer says which round it tells of.  A heartbeat's intervals are given to rounds by time, cut
- * where one round ends and the next begins; what lies in no round is dropped.  Nothing here decides anything, and
- * clocks of other machines are not corrected: workers.clock_skew_ms tells who is off.  Read by route_timeline.c,
+ * where one round ends and the next begins; what lies in no round is dropped.  Times of a worker whose clock is off are
+ * corrected by what is known of it (clock_skew.h).  Nothing here decides anything.  Read by route_timeline.c,
  * round_view.c and run_view.c. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H

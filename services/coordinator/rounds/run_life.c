@@ -1,6 +1,8 @@
 /* See run_life.h. */
 #include "services/coordinator/rounds/run_life.h"
 
+#include <stdio.h>
+
 #include "common/base/log.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
@@ -13,21 +15,19 @@ enum rc run_state_of(struct store *s, int64_t run, enum run_state *out, struct e
   return rc;
 }
 
-static bool is_end(enum run_state s) { return s == RUN_STOPPED || s == RUN_COMPLETED || s == RUN_FAILED; }
+static bool is_end(enum run_state s) { return s == RUN_STOPPED || s == RUN_COMPLETED; }
 
-enum rc run_move(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
-  enum run_state from = RUN_QUEUED;
+/* A state with its reason, and the event. */
+static enum rc state_write(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
   struct buf text = BUF_INIT;
   struct json_writer w;
-  enum rc rc = run_state_of(c->store, run, &from, err);
-  if (rc == RC_OK) rc = state_check(MACHINE_RUN, (int)from, (int)to, id_run(run).text, err);
-  if (rc == RC_OK) {
-    rc = store_exec(
-        c->store, err,
-        "UPDATE runs SET state = ?2, error = ?3, ended_ms = ?4, started_ms = coalesce(started_ms, ?5) WHERE id = ?1",
-        BINDS(b_int(run), b_int((int64_t)to), b_text(error), is_end(to) ? b_int(c->wall_ms) : b_null(),
-              to == RUN_RUNNING ? b_int(c->wall_ms) : b_null()));
-  }
+  enum rc rc =
+      store_exec(c->store, err,
+                 "UPDATE runs SET state = ?2, error = ?3, waiting_for = NULL, ended_ms = ?4, started_ms = "
+                 "coalesce(started_ms, ?5) "
+                 "WHERE id = ?1",
+                 BINDS(b_int(run), b_int((int64_t)to), b_text(error), is_end(to) ? b_int(c->wall_ms) : b_null(),
+                       to == RUN_RUNNING ? b_int(c->wall_ms) : b_null()));
   if (rc != RC_OK) return rc;
   log_info("run %s is %s%s%s", id_run(run).text, state_name(MACHINE_RUN, (int)to), error ? ": " : "",
            error ? error : "");
@@ -38,6 +38,41 @@ enum rc run_move(struct core *c, int64_t run, enum run_state to, const char *err
   json_kv_string(&w, "error", error);
   json_object_end(&w);
   return core_event(c, run, "state", &text, is_end(to), err);
+}
+
+enum rc run_move(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
+  enum run_state from = RUN_QUEUED;
+  enum rc rc = run_state_of(c->store, run, &from, err);
+  if (rc == RC_OK) rc = state_check(MACHINE_RUN, (int)from, (int)to, id_run(run).text, err);
+  return rc == RC_OK ? state_write(c, run, to, error, err) : rc;
+}
+
+enum rc run_hold(struct core *c, int64_t run, const char *why, struct err *err) {
+  enum run_state state = RUN_QUEUED;
+  char reason[ERR_MESSAGE_MAX + 100];
+  enum rc rc = run_state_of(c->store, run, &state, err);
+  if (rc != RC_OK) return rc;
+  if (state == RUN_STOPPING) return run_end(c, run, RUN_STOPPED, why, err);
+  snprintf(reason, sizeof reason,
+           "%s (resume the run to try again, or stop it: it keeps the trainer from those behind it)", why);
+  return state == RUN_PAUSED ? state_write(c, run, RUN_PAUSED, reason, err) : run_move(c, run, RUN_PAUSED, reason, err);
+}
+
+enum rc run_waits(struct core *c, int64_t run, const char *what, struct err *err) {
+  int64_t waited = 0;
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  enum rc rc =
+      store_int(c->store, &waited, err, "SELECT waiting_for IS NOT NULL FROM runs WHERE id = ?1", BINDS(b_int(run)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE runs SET waiting_for = ?2 WHERE id = ?1 AND ended_ms IS NULL",
+                    BINDS(b_int(run), b_text(what)));
+  if (rc != RC_OK || store_changes(c->store) == 0 || (waited != 0) == (what != NULL)) return rc;
+  json_writer_init(&w, &text);
+  json_object_begin(&w);
+  json_kv_string(&w, "waiting_for", what);
+  json_object_end(&w);
+  return core_event(c, run, "waiting", &text, false, err);
 }
 
 enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
@@ -60,9 +95,6 @@ enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *erro
     rc = store_exec(c->store, err, "UPDATE rounds SET state = ?2 WHERE run = ?1 AND state <> ?3 AND state <> ?2",
                     BINDS(b_int(run), b_int(ROUND_ABANDONED), b_int(ROUND_DONE)));
   }
-  /* after a failure the trainer may not hold these weights any more: servers are not sent to fetch them */
-  if (rc == RC_OK && to == RUN_FAILED)
-    rc = store_exec(c->store, err, "UPDATE versions SET published = 0 WHERE run = ?1 AND state = 1", BINDS(b_int(run)));
   if (rc == RC_OK) slot_windows_end(c->windows, run, c->now_ms);
   if (rc == RC_OK && c->context && c->context->run == run) {
     run_context_release(c->context);

@@ -12,6 +12,7 @@
 #include "common/base/limits.h"
 #include "common/base/philox.h"
 #include "common/json/json.h"
+#include "services/coordinator/decide/verify.h"
 
 enum { MESSAGES_MAX = 256 };
 #define DATASET_BYTES_MAX ((size_t)8 << 30)
@@ -26,6 +27,7 @@ struct loader {
   struct dataset *d;
   const struct tokenizer *tokenizer;
   const struct dataset_options *options;
+  bool keeps; /* else only checks */
   struct token_ids scratch;
   int line;
 };
@@ -50,6 +52,7 @@ static enum rc read_prompt(struct loader *l, const struct json *object, struct d
       return err_set(err, RC_INVALID, "prompt", "expected a string, got %s", json_type_name(json_type_of(prompt)));
     const char *text = json_string(prompt, &len);
     item->prompt = arena_strndup(&l->d->arena, text, len);
+    item->prompt_bytes = len;
     return item->prompt ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a prompt of %zu bytes was refused memory", len);
   }
   struct chat_message turns[MESSAGES_MAX];
@@ -59,16 +62,19 @@ static enum rc read_prompt(struct loader *l, const struct json *object, struct d
   for (size_t i = 0; i < n; i++) {
     const struct json *role = json_get(json_at(messages, i), "role"),
                       *content = json_get(json_at(messages, i), "content");
-    if (!role || !content || json_type_of(role) != JSON_STRING || json_type_of(content) != JSON_STRING) {
+    if (!json_word(role) || !content || json_type_of(content) != JSON_STRING) {
       return err_set(err, RC_INVALID, "messages", "message %zu: expected strings `role` and `content`", i);
     }
-    turns[i] = (struct chat_message){.role = json_string(role, NULL), .content = json_string(content, NULL)};
+    turns[i].role = json_word(role);
+    turns[i].content = json_string(content, &turns[i].content_len);
   }
+  if (!l->tokenizer) return RC_OK;
   struct buf text = BUF_INIT;
   enum rc rc = tokenizer_chat_text(l->tokenizer, turns, n, &text, err);
   if (rc == RC_OK) rc = buf_check(&text, err);
   if (rc == RC_OK && !(item->prompt = arena_strndup(&l->d->arena, text.data, text.len)))
     rc = err_set(err, RC_NO_MEMORY, NULL, "a prompt of %zu bytes was refused memory", text.len);
+  item->prompt_bytes = text.len;
   buf_free(&text);
   return rc;
 }
@@ -81,7 +87,9 @@ static enum rc read_answer(struct loader *l, const struct json *object, struct d
     if (l->options->need_answer)
       return err_set(err, RC_INVALID, "answer", "expected a string or a number, the key is missing");
   } else if (json_type_of(answer) == JSON_STRING) {
-    text = json_string(answer, NULL);
+    text = json_word(answer);
+    if (!text) /* verifiers compare C strings */
+      return err_set(err, RC_INVALID, "answer", "expected a string without NUL characters, got one that has some");
   } else if (json_type_of(answer) == JSON_INT) {
     snprintf(number, sizeof number, "%lld", (long long)json_int(answer));
     text = number;
@@ -120,12 +128,14 @@ static enum rc read_extra(struct loader *l, const struct json *object, struct da
 }
 
 static enum rc encode_prompt(struct loader *l, struct dataset_item *item, struct err *err) {
+  if (!l->tokenizer) return RC_OK;
   l->scratch.count = 0;
-  enum rc rc = tokenizer_encode(l->tokenizer, item->prompt, strlen(item->prompt), true,
+  enum rc rc = tokenizer_encode(l->tokenizer, item->prompt, item->prompt_bytes, true,
                                 (size_t)l->options->prompt_tokens_max, &l->scratch, err);
   if (rc == RC_OK && l->scratch.count == 0)
     rc = err_set(err, RC_INVALID, "prompt", "expected at least one token, the prompt is empty");
   if (rc == RC_OK) rc = keep_ids(l, &item->prompt_ids, &item->prompt_length, err);
+  if (rc != RC_OK && err && !err->field[0]) err_in_field(err, "prompt");
   return rc;
 }
 
@@ -138,22 +148,32 @@ static enum rc encode_completion(struct loader *l, const struct json *object, st
   if (json_type_of(completion) != JSON_STRING)
     return err_set(err, RC_INVALID, "completion", "expected a string, got %s",
                    json_type_name(json_type_of(completion)));
-  if (!l->options->need_completion) return RC_OK;
+  if (!l->options->need_completion || !l->tokenizer) return RC_OK;
   size_t len;
   const char *text = json_string(completion, &len);
   l->scratch.count = 0;
   enum rc rc =
       tokenizer_encode(l->tokenizer, text, len, false, (size_t)l->options->completion_tokens_max, &l->scratch, err);
-  if (rc != RC_OK) return rc;
-  if (l->options->eos >= 0) {
-    rc = keep_ids(l, &item->completion_ids, &item->completion_length, err); /* keeps one spare place for eos */
-    if (rc == RC_OK) ((int32_t *)item->completion_ids)[item->completion_length++] = l->options->eos;
-    return rc;
-  }
-  return keep_ids(l, &item->completion_ids, &item->completion_length, err);
+  if (rc == RC_OK) rc = keep_ids(l, &item->completion_ids, &item->completion_length, err); /* one place to spare */
+  if (rc == RC_OK && l->options->eos >= 0)
+    ((int32_t *)item->completion_ids)[item->completion_length++] = l->options->eos;
+  if (rc != RC_OK && err && !err->field[0]) err_in_field(err, "completion");
+  return rc;
 }
 
-static enum rc add_item(struct dataset *d, const struct dataset_item *item, struct err *err) {
+static enum rc check_length(const struct loader *l, const struct dataset_item *item, struct err *err) {
+  const int most = l->options->sequence_tokens_max, length = item->prompt_length + item->completion_length;
+  if (!most || !l->options->need_completion || length <= most) return RC_OK;
+  return err_set(err, RC_TOO_LARGE, "completion", "expected at most %d tokens with the prompt, got %d", most, length);
+}
+
+static enum rc add_item(struct loader *l, const struct dataset_item *item, struct err *err) {
+  struct dataset *d = l->d;
+  if (!l->keeps) {
+    arena_free(&d->arena);
+    d->count++;
+    return RC_OK;
+  }
   if (d->count == d->cap) {
     int cap = d->cap ? d->cap * 2 : 1024;
     struct dataset_item *grown = realloc(d->items, (size_t)cap * sizeof *grown);
@@ -176,16 +196,19 @@ static enum rc load_line(struct loader *l, const char *text, size_t len, struct 
   if (rc == RC_OK) rc = read_prompt(l, object, &item, err);
   if (rc == RC_OK) rc = read_answer(l, object, &item, err);
   if (rc == RC_OK) rc = read_extra(l, object, &item, err);
+  if (rc == RC_OK) rc = verify_line_check(l->options->verifier, item.answer, item.extra, err);
   if (rc == RC_OK) rc = encode_prompt(l, &item, err);
   if (rc == RC_OK) rc = encode_completion(l, object, &item, err);
-  if (rc == RC_OK) rc = add_item(l->d, &item, err);
+  if (rc == RC_OK) rc = check_length(l, &item, err);
+  if (rc == RC_OK) rc = add_item(l, &item, err);
   json_free(object);
   return rc;
 }
 
 static bool is_blank(const char *text, size_t len) { return strspn(text, " \t\r") >= len; }
 
-static enum rc load_lines(struct loader *l, const struct buf *file, const char *path, struct err *err) {
+static enum rc load_lines(struct loader *l, const struct buf *file, struct err *err) {
+  const char *name = l->options->name, *field = l->options->field;
   for (size_t at = 0; at < file->len;) {
     const char *begin = file->data + at, *newline = memchr(begin, '\n', file->len - at);
     size_t len = newline ? (size_t)(newline - begin) : file->len - at;
@@ -193,34 +216,48 @@ static enum rc load_lines(struct loader *l, const struct buf *file, const char *
     l->line++;
     if (is_blank(begin, len)) continue;
     if (l->d->count >= LIMIT_DATASET_LINES)
-      return err_set(err, RC_TOO_LARGE, "dataset.path", "%s: expected at most %d lines", path, LIMIT_DATASET_LINES);
+      return err_set(err, RC_TOO_LARGE, field, "%s: expected at most %d lines", name, LIMIT_DATASET_LINES);
     struct err inner = {0};
     enum rc rc = load_line(l, begin, len, &inner);
     if (rc != RC_OK) {
-      return err_set(err, rc, "dataset.path", "%s line %d: %s%s%s", path, l->line, inner.field,
-                     inner.field[0] ? ": " : "", inner.message);
+      return err_set(err, rc, field, "%s line %d: %s%s%s", name, l->line, inner.field, inner.field[0] ? ": " : "",
+                     inner.message);
     }
   }
   if (l->d->count == 0)
-    return err_set(err, RC_INVALID, "dataset.path", "%s: expected at least one line, the file is empty", path);
+    return err_set(err, RC_INVALID, field, "%s: expected at least one line, the file is empty", name);
   return RC_OK;
+}
+
+static enum rc read_file(struct loader *l, const char *path, struct err *err) {
+  struct buf file = BUF_INIT;
+  enum rc rc = file_read(&file, path, DATASET_BYTES_MAX, err);
+  if (rc != RC_OK && err && !err->field[0]) err_in_field(err, l->options->field);
+  if (rc == RC_OK) rc = load_lines(l, &file, err);
+  buf_free(&file);
+  token_ids_free(&l->scratch);
+  return rc;
 }
 
 enum rc dataset_load(struct dataset **out, const char *path, const struct tokenizer *t,
                      const struct dataset_options *options, struct err *err) {
-  struct buf file = BUF_INIT;
   struct dataset *d = calloc(1, sizeof *d);
   if (!d) return err_set(err, RC_NO_MEMORY, NULL, "a dataset was refused memory");
-  struct loader l = {.d = d, .tokenizer = t, .options = options};
-  enum rc rc = file_read(&file, path, DATASET_BYTES_MAX, err);
-  if (rc != RC_OK && err && !err->field[0]) err_in_field(err, "dataset.path");
-  if (rc == RC_OK) rc = load_lines(&l, &file, path, err);
-  buf_free(&file);
-  token_ids_free(&l.scratch);
+  struct loader l = {.d = d, .tokenizer = t, .options = options, .keeps = true};
+  const enum rc rc = read_file(&l, path, err);
   if (rc != RC_OK)
     dataset_free(d);
   else
     *out = d;
+  return rc;
+}
+
+enum rc dataset_check(const char *path, const struct tokenizer *t, const struct dataset_options *options,
+                      struct err *err) {
+  struct dataset d = {0};
+  struct loader l = {.d = &d, .tokenizer = t, .options = options};
+  const enum rc rc = read_file(&l, path, err);
+  arena_free(&d.arena);
   return rc;
 }
 

@@ -2,7 +2,7 @@
  * and `completion` (text; cross-entropy only); other keys are kept. Loaded whole, tokenized once; a bad line is
  * refused with its number.  Order: line order, or shuffled by (seed, epoch).
  *
- * Made by run_context.c on the driver's thread, immutable afterwards and read by the writer too; text and ids live in
+ * Made by run_context.c on the driver's thread (and, to check it, on the thread that answers POST /v1/runs), immutable afterwards and read by the writer too; text and ids live in
  * the dataset's arena.  It must not read the file again during a run, nor order by anything but seed and ordinal: the
  * same seed gives the same prompts.  First hop of a rollout; next: round.c. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_DATASET_H
@@ -10,9 +10,11 @@
 
 #include "common/base/rc.h"
 #include "common/model/tokenizer/tokenizer.h"
+#include "services/coordinator/run/run_config.h"
 
 struct dataset_item {
-  const char *prompt; /* text as encoded (chat template applied) */
+  const char *prompt; /* text as encoded (chat template applied); it may hold NULs */
+  size_t prompt_bytes;
   const char *answer; /* "" when absent; numbers as their decimal text */
   const char
       *extra; /* the other keys as a JSON object text ("{}"), for verifiers: countdown reads "numbers" and "target" */
@@ -26,13 +28,21 @@ struct dataset_item {
 struct dataset;
 
 struct dataset_options {
+  const char *field; /* of the run's configuration, that faults are reported under: "dataset.path" */
+  const char *name;  /* of the file, in their message */
   int prompt_tokens_max, completion_tokens_max;
+  int sequence_tokens_max; /* prompt and completion together; 0: not bounded */
   bool need_completion, need_answer;
-  int32_t eos; /* appended to completions */
+  enum verifier_kind verifier; /* must be able to judge by every line; VERIFIER_NONE: not asked */
+  int32_t eos;                 /* appended to completions */
 };
 
 enum rc dataset_load(struct dataset **out, const char *path, const struct tokenizer *t,
                      const struct dataset_options *options, struct err *err);
+/* Would it load?  Line by line, keeping nothing.  t NULL: no tokenizer is at hand, and what needs one is not looked at:
+ * chat templates, and how many tokens a text has. */
+enum rc dataset_check(const char *path, const struct tokenizer *t, const struct dataset_options *options,
+                      struct err *err);
 void dataset_free(struct dataset *d);
 int dataset_count(const struct dataset *d);
 const struct dataset_item *dataset_at(const struct dataset *d, int index);

@@ -67,7 +67,7 @@ static enum rc read_sampling(struct run_config *c, const struct json *v, struct 
                           .kind = FIELD_I32_ARRAY,
                           .target = &s->stop_token_ids,
                           .min = 0,
-                          .max = LIMIT_VOCABULARY,
+                          .max = LIMIT_VOCABULARY - 1,
                           .count_max = LIMIT_STOP_TOKENS}),
                   UNKNOWN_REFUSED, arena, err);
   return in_field(rc, "sampling", err);
@@ -135,6 +135,10 @@ static enum rc read_evaluation(struct run_config *c, const struct json *v, struc
               .max = LIMIT_GROUPS_PER_ROUND}),
       UNKNOWN_REFUSED, arena, err);
   return in_field(rc, "evaluation", err);
+}
+
+static enum rc read_start(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  return in_field(run_start_read(&c->start, v, arena, err), "start", err);
 }
 
 static void set_defaults(struct run_config *c) {
@@ -215,13 +219,16 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *e
   if (supervised && c->evaluation_every)
     return err_set(err, RC_INVALID, "evaluation",
                    "objective 'cross_entropy' has no evaluation; start a run with objective 'evaluate' afterwards");
+  if (evaluates && (c->start.from == START_MODEL || c->start.from == START_CHECKPOINT))
+    return err_set(err, RC_INVALID, "start",
+                   "expected \"current\": objective 'evaluate' samples from the weights that the trainer holds");
   if (!has_total_steps) c->training.total_steps = c->rounds;
   return RC_OK;
 }
 
-enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
+enum rc run_config_parse_stored(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
   const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *filter = NULL,
-                    *training = NULL, *evaluation = NULL;
+                    *training = NULL, *evaluation = NULL, *start = NULL;
   struct words words = {.mode = mode_names[MODE_PIPELINED], .update = "strict", .frontier = "priority"};
   struct run_config *c = out;
   set_defaults(c);
@@ -264,7 +271,8 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
           {.name = "training", .kind = FIELD_VALUE, .target = &training},
           {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
           {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
-          {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS}),
+          {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS},
+          {.name = "start", .kind = FIELD_VALUE, .target = &start}),
       UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = read_words(c, &words, err);
   if (rc == RC_OK) rc = read_dataset(c, dataset, arena, err);
@@ -274,7 +282,16 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
   if (rc == RC_OK && filter) rc = read_filter(c, filter, arena, err);
   if (rc == RC_OK && training) rc = in_field(training_config_read(&c->training, training, arena, err), "training", err);
   if (rc == RC_OK && evaluation) rc = read_evaluation(c, evaluation, arena, err);
-  if (rc == RC_OK) rc = resolve(c, training && json_get(training, "total_steps"), err);
+  const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
+  if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
+  if (rc == RC_OK) rc = resolve(c, total_steps && json_type_of(total_steps) != JSON_NULL, err);
+  return rc;
+}
+
+enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
+  const enum rc rc = run_config_parse_stored(out, body, arena, err);
+  if (rc == RC_OK && out->start.from == START_UNNAMED)
+    out->start.from = is_objective(out, "evaluate") ? START_CURRENT : START_MODEL;
   return rc;
 }
 
@@ -332,6 +349,10 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   }
   json_kv_int(w, "stage_timeout_ms", c->stage_timeout_ms);
   json_kv_int(w, "publish_every", c->publish_every);
+  if (c->start.from != START_UNNAMED) {
+    json_key(w, "start");
+    run_start_write(&c->start, w);
+  }
   json_object_end(w);
 }
 

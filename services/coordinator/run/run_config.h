@@ -58,10 +58,15 @@ struct run_config {
   int32_t stage_timeout_ms; /* pushing a version to one server */
   /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
   int32_t publish_every;
+  /* Where version 0's weights come from.  "model" for what trains; "current", and nothing else, for evaluate. */
+  struct run_start start;
 };
 
-/* Strings and arrays live in the arena. */
+/* What is posted.  Strings and arrays live in the arena. */
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err);
+/* What was stored: from before there was `start` it stays START_UNNAMED, and is written as it came. */
+enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
+                                struct err *err);
 /* The resolved configuration, every key present, in a fixed order. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */

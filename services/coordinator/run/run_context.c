@@ -21,7 +21,7 @@ bool run_publishes(const struct run_config *c, int64_t round) {
 
 enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const char *path, const char *field,
                           struct err *err) {
-  char joined[LIMIT_PATH_MAX * 2], root[PATH_MAX], real[PATH_MAX];
+  char joined[LIMIT_PATH_MAX * 5], root[PATH_MAX], real[PATH_MAX];
   struct stat st;
   if (path[0] == 0 || path[0] == '/')
     return err_set(err, RC_INVALID, field, "expected a path relative to the data directory, got '%.200s'", path);
@@ -66,6 +66,7 @@ static enum rc eos_ids(struct json_i32s *out, const struct json *root, struct ar
 
 struct model_facts {
   int64_t vocabulary, positions;
+  int64_t trained_max; /* the longest sequence that the trainer takes */
   struct json_i32s eos;
 };
 
@@ -109,57 +110,80 @@ static enum rc tokenizer_read(struct tokenizer **out, const struct model_facts *
   return rc;
 }
 
-static enum rc datasets_load(struct run_context *c, const struct model_facts *m, const char *data_dir,
-                             struct err *err) {
-  char path[LIMIT_PATH_MAX];
-  const struct run_config *config = &c->config;
-  bool supervised = run_is_supervised(config);
-  if (m->eos.count == 0 && supervised)
-    return err_set(err, RC_INVALID, NULL, "the model names no eos_token_id, which completions must end with");
-  int64_t room = m->positions - (supervised ? 1 : config->sampling.max_new_tokens);
+/* How long a sequence may be that the run makes or trains on; what the trainer would refuse later is refused with the line.
+ * Runs from before such lines were refused go on as they began: they may never come to one. */
+static int64_t sequence_max(const struct run_config *c, const struct model_facts *m, bool trained) {
+  int64_t most = m->positions;
+  if (!trained || run_evaluates(c) || c->start.from == START_UNNAMED) return most;
+  if (m->trained_max < most) most = m->trained_max;
+  return c->training.chunk_tokens < most ? c->training.chunk_tokens : most;
+}
+
+/* trained: of the run's own dataset, not of its evaluations. */
+static enum rc dataset_rules(struct dataset_options *out, const struct run_config *c, const struct model_facts *m,
+                             bool trained, struct err *err) {
+  const bool supervised = run_is_supervised(c), old = c->start.from == START_UNNAMED;
+  const int64_t most = sequence_max(c, m, trained);
+  int64_t room = most - (supervised ? 1 : c->sampling.max_new_tokens);
   if (room < 1) {
     return err_set(err, RC_INVALID, "sampling.max_new_tokens",
-                   "%d new tokens leave no room for a prompt in the model's %lld positions",
-                   config->sampling.max_new_tokens, (long long)m->positions);
+                   "%d new tokens leave no room for a prompt in the %lld that a sequence may have: the least of the "
+                   "model's positions, the trainer's --context-max and, for training, `chunk_tokens`",
+                   c->sampling.max_new_tokens, (long long)most);
   }
   if (room > LIMIT_PROMPT_TOKENS) room = LIMIT_PROMPT_TOKENS;
-  struct dataset_options options = {.prompt_tokens_max = (int)room,
-                                    .completion_tokens_max = (int)room,
-                                    .need_completion = supervised,
-                                    .need_answer = config->verifier == VERIFIER_NUMERIC,
-                                    .eos = m->eos.count ? m->eos.items[0] : -1};
-  enum rc rc = data_path_resolve(path, sizeof path, data_dir, config->dataset_path, "dataset.path", err);
-  if (rc == RC_OK) rc = dataset_load(&c->dataset, path, c->tokenizer, &options, err);
-  if (rc == RC_OK && dataset_count(c->dataset) < 1)
-    rc = err_set(err, RC_INVALID, "dataset.path", "the dataset '%.200s' is empty", config->dataset_path);
-  if (rc == RC_OK && config->evaluation_every > 0) {
-    rc = data_path_resolve(path, sizeof path, data_dir, config->evaluation_path, "evaluation.path", err);
-    if (rc == RC_OK) rc = dataset_load(&c->evaluation, path, c->tokenizer, &options, err);
-    if (rc == RC_OK && dataset_count(c->evaluation) < 1)
-      rc = err_set(err, RC_INVALID, "evaluation.path", "the dataset '%.200s' is empty", config->evaluation_path);
-  }
-  return rc;
+  *out = (struct dataset_options){.field = trained ? "dataset.path" : "evaluation.path",
+                                  .name = trained ? c->dataset_path : c->evaluation_path,
+                                  .prompt_tokens_max = (int)room,
+                                  .completion_tokens_max = (int)room,
+                                  .sequence_tokens_max = old ? 0 : (int)most,
+                                  .need_completion = supervised,
+                                  .need_answer = c->verifier == VERIFIER_NUMERIC,
+                                  .verifier = old ? VERIFIER_NONE : c->verifier,
+                                  .eos = m->eos.count ? m->eos.items[0] : -1};
+  return RC_OK;
+}
+
+/* keep NULL: only checked. */
+static enum rc dataset_take(struct dataset **keep, const struct run_config *c, const struct model_facts *m,
+                            const struct tokenizer *t, bool trained, const char *data_dir, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct dataset_options options;
+  enum rc rc = dataset_rules(&options, c, m, trained, err);
+  if (rc == RC_OK) rc = data_path_resolve(path, sizeof path, data_dir, options.name, options.field, err);
+  if (rc != RC_OK) return rc;
+  return keep ? dataset_load(keep, path, t, &options, err) : dataset_check(path, t, &options, err);
+}
+
+/* What a run needs the model to name. */
+static enum rc ends_check(const struct run_config *c, const struct model_facts *m, struct err *err) {
+  if (m->eos.count) return RC_OK;
+  if (run_is_supervised(c))
+    return err_set(err, RC_INVALID, NULL, "the model names no eos_token_id, which completions must end with");
+  if (c->sampling.stop_token_ids.count) return RC_OK;
+  return err_set(err, RC_INVALID, "sampling.stop_token_ids", "the model names no eos_token_id: name the stop tokens");
 }
 
 enum rc run_context_create(struct run_context **out, int64_t run, const char *config_text,
                            const struct model_files *files, const char *data_dir, struct err *err) {
   struct run_context *c = calloc(1, sizeof *c);
   struct json *config = NULL;
-  struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS};
+  struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS, .trained_max = LIMIT_SEQUENCE_TOKENS};
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "a run's context was refused memory");
   atomic_init(&c->users, 1);
   c->run = run;
   c->writer_order.epoch = c->driver_order.epoch = -1;
   enum rc rc = json_parse(&config, config_text, strlen(config_text), 0, err);
-  if (rc == RC_OK) rc = run_config_parse(&c->config, config, &c->arena, err);
+  if (rc == RC_OK) rc = run_config_parse_stored(&c->config, config, &c->arena, err);
   if (rc == RC_OK) rc = model_read(&m, files, &c->arena, err);
+  if (rc == RC_OK) rc = ends_check(&c->config, &m, err);
   if (rc == RC_OK) rc = tokenizer_read(&c->tokenizer, &m, &files->tokenizer, err);
-  if (rc == RC_OK) rc = datasets_load(c, &m, data_dir, err);
+  if (rc == RC_OK) rc = dataset_take(&c->dataset, &c->config, &m, c->tokenizer, true, data_dir, err);
+  if (rc == RC_OK && c->config.evaluation_every > 0)
+    rc = dataset_take(&c->evaluation, &c->config, &m, c->tokenizer, false, data_dir, err);
   if (rc == RC_OK) {
     c->vocabulary = (int32_t)m.vocabulary;
     c->stop_token_ids = c->config.sampling.stop_token_ids.count ? c->config.sampling.stop_token_ids : m.eos;
-    if (c->stop_token_ids.count == 0 && !run_is_supervised(&c->config))
-      rc = err_set(err, RC_INVALID, "sampling.stop_token_ids", "the model names no eos_token_id: name the stop tokens");
   }
   json_free(config);
   if (rc != RC_OK) {
@@ -168,6 +192,21 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
   }
   *out = c;
   return RC_OK;
+}
+
+enum rc run_context_check(const struct run_config *config, const struct model_files *files, int64_t context_max,
+                          const char *data_dir, struct err *err) {
+  struct arena arena = ARENA_INIT;
+  struct tokenizer *tokenizer = NULL;
+  struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS, .trained_max = context_max};
+  enum rc rc = files ? model_read(&m, files, &arena, err) : RC_OK;
+  if (rc == RC_OK && files) rc = ends_check(config, &m, err);
+  if (rc == RC_OK && files) rc = tokenizer_read(&tokenizer, &m, &files->tokenizer, err);
+  if (rc == RC_OK) rc = dataset_take(NULL, config, &m, tokenizer, true, data_dir, err);
+  if (rc == RC_OK && config->evaluation_every > 0) rc = dataset_take(NULL, config, &m, tokenizer, false, data_dir, err);
+  tokenizer_free(tokenizer);
+  arena_free(&arena);
+  return rc;
 }
 
 struct run_context *run_context_keep(struct run_context *c) {

@@ -30,6 +30,11 @@ struct model_files {
   struct buf config, tokenizer, generation_config;
 };
 
+/* Could the run be opened, as far as its configuration, its datasets and the model say?  Keeps nothing.  files NULL: there
+ * is no trainer to have them from, and only what needs no model is looked at; context_max: the longest sequence that the
+ * trainer trains on. */
+enum rc run_context_check(const struct run_config *config, const struct model_files *files, int64_t context_max,
+                          const char *data_dir, struct err *err);
 /* config_text: the stored, resolved configuration. Dataset paths are resolved inside data_dir. */
 enum rc run_context_create(struct run_context **out, int64_t run, const char *config_text,
                            const struct model_files *files, const char *data_dir, struct err *err);

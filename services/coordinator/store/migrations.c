@@ -7,7 +7,7 @@
  *     |       +-< cause_times
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
- * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds, but leases.deadline_ms, which
+ * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds that go evenly (common/base/clock.h), but leases.deadline_ms, which
  * is monotonic and means something only within its epoch. leases.version_min and version_max, spans, segments and
  * refills are what the pipelined and inflight modes need. */
 #include "services/coordinator/store/migrations.h"
@@ -213,6 +213,13 @@ static const char *const steps[] = {
     "ALTER TABLE workers ADD COLUMN fabric_kind TEXT;"
     "ALTER TABLE workers ADD COLUMN fabric_place INTEGER;"
     "ALTER TABLE pushes ADD COLUMN way INTEGER NOT NULL DEFAULT 0;",
+    /* 7: the trainer's place (trainer_place.h): holder 1 for who holds it, or held it when it was live; what a run waits
+     * for just now (null: nothing) */
+    "ALTER TABLE workers ADD COLUMN identity TEXT;"
+    "ALTER TABLE workers ADD COLUMN holder INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE workers SET holder = 1 WHERE kind = 1;"
+    "CREATE INDEX workers_holder ON workers (fence) WHERE holder = 1;"
+    "ALTER TABLE runs ADD COLUMN waiting_for TEXT;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -69,3 +69,12 @@ void readers_give(struct readers *r, struct store *s) {
   if (store_in_transaction(s)) store_script(s, "COMMIT", NULL);
   give(r, s);
 }
+
+bool readers_find(struct readers *r, const char *sql, const struct bind *binds, size_t count) {
+  struct store *s;
+  int64_t found;
+  if (readers_take(r, &s, NULL) != RC_OK) return true;
+  const enum rc rc = store_int(s, &found, NULL, sql, binds, count);
+  readers_give(r, s);
+  return rc != RC_NOT_FOUND;
+}

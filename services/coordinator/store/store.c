@@ -110,7 +110,7 @@ static int bind_one(sqlite3_stmt *statement, int at, const struct bind *b) {
     case BIND_REAL:
       return isnan(b->real) ? sqlite3_bind_null(statement, at) : sqlite3_bind_double(statement, at, b->real);
     case BIND_TEXT:
-      return b->bytes ? sqlite3_bind_text(statement, at, b->bytes, -1, SQLITE_STATIC)
+      return b->bytes ? sqlite3_bind_text64(statement, at, b->bytes, b->len, SQLITE_STATIC, SQLITE_UTF8)
                       : sqlite3_bind_null(statement, at);
     case BIND_BLOB:
       return b->bytes ? sqlite3_bind_blob64(statement, at, b->bytes, b->len, SQLITE_STATIC)

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "common/base/digest.h"
 #include "common/base/rc.h"
@@ -28,7 +29,10 @@ static inline struct bind b_int(int64_t v) { return (struct bind){.kind = BIND_I
 static inline struct bind b_real(double v) {
   return (struct bind){.kind = BIND_REAL, .real = v};
 } /* a NaN becomes null */
-static inline struct bind b_text(const char *v) { return (struct bind){.kind = BIND_TEXT, .bytes = v}; }
+static inline struct bind b_chars(const char *v, size_t len) { /* may hold NULs */
+  return (struct bind){.kind = BIND_TEXT, .bytes = v, .len = len};
+}
+static inline struct bind b_text(const char *v) { return b_chars(v, v ? strlen(v) : 0); }
 static inline struct bind b_blob(const void *v, size_t len) {
   return (struct bind){.kind = BIND_BLOB, .bytes = v ? v : "", .len = len};
 }

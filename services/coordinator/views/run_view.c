@@ -17,7 +17,8 @@ int64_t run_eta_ms(int64_t rounds, int64_t done, int64_t round_ms_sum) {
 }
 
 #define RUN_COLUMNS                                                                                          \
-  "id, name, state, error, mode, objective, rounds, created_ms, started_ms, ended_ms, config, config_hash, " \
+  "id, name, state, error, waiting_for, mode, objective, rounds, created_ms, started_ms, ended_ms, config, " \
+  "config_hash, "                                                                                            \
   "busy_slot_us, slot_window_us, leases_granted, leases_lost, "                                              \
   "results_refused, (SELECT max(round) FROM rounds WHERE rounds.run = runs.id)"
 enum {
@@ -25,6 +26,7 @@ enum {
   R_NAME,
   R_STATE,
   R_ERROR,
+  R_WAITING,
   R_MODE,
   R_OBJECTIVE,
   R_ROUNDS,
@@ -52,6 +54,7 @@ static enum rc run_head(struct store *s, struct json_writer *w, const struct row
   json_kv_string(w, "name", rows_text(q, R_NAME, NULL));
   json_kv_string(w, "state", state_name(MACHINE_RUN, (int)rows_int(q, R_STATE)));
   json_kv_string(w, "error", rows_null(q, R_ERROR) ? NULL : rows_text(q, R_ERROR, NULL));
+  json_kv_string(w, "waiting_for", rows_null(q, R_WAITING) ? NULL : rows_text(q, R_WAITING, NULL));
   json_kv_string(w, "mode", mode_names[rows_int(q, R_MODE) % 3]);
   json_kv_string(w, "objective", rows_text(q, R_OBJECTIVE, NULL));
   json_kv_column_int(w, "round", q, R_ROUND);

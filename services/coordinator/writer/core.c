@@ -1,21 +1,20 @@
 /* See core.h. */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/store/database_lock.h"
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/fault.h"
-#include "services/coordinator/rounds/group_timeout.h"
 #include "services/coordinator/pool/leases.h"
-#include "services/coordinator/store/migrations.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/group_timeout.h"
+#include "services/coordinator/store/migrations.h"
+#include "services/coordinator/pool/trainer_place.h"
+#include "services/coordinator/writer/core_state.h"
 
 enum {
   QUEUE_COMMANDS = 4096,
@@ -24,7 +23,9 @@ enum {
   NAP_MS = 100,
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
-  INCIDENTS_KEPT = 10000
+  CLOCK_SET_MS = 1000,
+  INCIDENTS_KEPT = 10000,
+  WORKERS_MAX_DEFAULT = 1024
 };
 
 /* In the request's arena, which is kept while a cancellation callback runs. */
@@ -247,6 +248,7 @@ static void command_finish(struct core *c, struct command *cmd) {
 static enum rc expire_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
   enum rc rc = workers_expire(c, err);
+  if (rc == RC_OK) rc = place_fill(c, err);
   if (rc == RC_OK) rc = leases_expire(c, err);
   return rc == RC_OK ? groups_expire(c, err) : rc;
 }
@@ -359,9 +361,21 @@ static int64_t next_wait(const struct core *c) {
   return expiry_sleep(earliest, clock_monotonic_ms(), NAP_MS);
 }
 
+/* People compare the times that they are shown with their logs'. */
+static void clock_compare(struct core *c) {
+  const int64_t off_ms = clock_real_ms() - clock_wall_ms();
+  if (llabs(off_ms - c->clock_off_ms) < CLOCK_SET_MS) return;
+  c->clock_off_ms = off_ms;
+  log_warn("this machine's clock is %" PRId64
+           " ms %s the times that are stored; these go on evenly, and follow it when "
+           "the coordinator is started again and no stored time lies ahead of it",
+           (int64_t)llabs(off_ms), off_ms > 0 ? "ahead of" : "behind");
+}
+
 static void *writer_main(void *context) {
   struct core *c = context;
   c->now_ms = clock_monotonic_ms();
+  clock_compare(c);
   while (!atomic_load(&c->broken)) {
     void *item = NULL;
     enum rc rc = queue_pop(c->queue, &item, next_wait(c));
@@ -370,6 +384,7 @@ static void *writer_main(void *context) {
     if (expiry_passed(c->next_keep_alive_ms, c->now_ms)) {
       c->next_keep_alive_ms = c->now_ms + KEEP_ALIVE_MS;
       hub_keep_alive(c->hub);
+      clock_compare(c);
     }
   }
   struct command *rest = c->parked;
@@ -392,12 +407,31 @@ static void *writer_main(void *context) {
 
 /* ---- start ---- */
 
+/* Stored times go on from the newest, so that none that is to be subtracted lies ahead of the clock. */
+static enum rc clock_go_on(struct core *c, struct err *err) {
+  int64_t newest_ms = 0;
+  enum rc rc = store_int(
+      c->store, &newest_ms, err,
+      "SELECT max(coalesce((SELECT max(seen_ms) FROM workers), 0), coalesce((SELECT max(max(created_ms, "
+      "coalesce(started_ms, 0), coalesce(ended_ms, 0))) FROM runs), 0), coalesce((SELECT at_ms FROM events ORDER BY id "
+      "DESC LIMIT 1), 0), coalesce((SELECT at_ms FROM incidents ORDER BY id DESC LIMIT 1), 0), coalesce((SELECT "
+      "max(opened_ms, coalesce(generated_ms, 0), coalesce(trained_ms, 0), coalesce(published_ms, 0)) FROM rounds ORDER "
+      "BY opened_ms DESC LIMIT 1), 0), coalesce((SELECT max(max(coalesce(leased_ms, 0), coalesce(waiting_ms, 0), "
+      "coalesce(overtaken_ms, 0))) FROM groups INDEXED BY groups_open WHERE state = 0), 0))",
+      NO_BINDS);
+  if (rc == RC_OK) clock_wall_not_before(newest_ms * 1000);
+  c->now_ms = clock_monotonic_ms();
+  c->wall_ms = clock_wall_ms();
+  return rc;
+}
+
 /* A new epoch: nobody that registered before is believed any more, what was leased waits again. */
 static enum rc epoch_begin(struct core *c, struct err *err) {
   int64_t epoch = 0;
   enum rc rc = store_script(c->store, "BEGIN IMMEDIATE", err);
   if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'epoch'", NO_BINDS);
   if (rc == RC_OK) rc = store_int(c->store, &epoch, err, "SELECT value FROM meta WHERE key = 'epoch'", NO_BINDS);
+  if (rc == RC_OK) rc = place_begin(c, err);
   if (rc == RC_OK) rc = workers_forget_all(c, err);
   if (rc == RC_OK) rc = store_script(c->store, "COMMIT", err);
   c->epoch = (uint64_t)epoch;
@@ -426,34 +460,26 @@ static void metrics_make(struct core *c) {
   c->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
 }
 
-/* Two coordinators on one database would both believe that their epoch is the newest. */
-static enum rc database_lock(struct core *c, const char *db_path, struct err *err) {
-  char path[LIMIT_PATH_MAX];
-  if (snprintf(path, sizeof path, "%s.lock", db_path) >= (int)sizeof path)
-    return err_set(err, RC_TOO_LARGE, "db", "the database's path is longer than %d bytes", LIMIT_PATH_MAX);
-  c->lock_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (c->lock_file < 0) return err_set_errno(err, RC_IO, "the lock file %s cannot be opened", path);
-  if (flock(c->lock_file, LOCK_EX | LOCK_NB) != 0)
-    return err_set_errno(err, RC_IO, "another coordinator has the database %s open", db_path);
-  return RC_OK;
-}
-
 enum rc core_create(struct core **out, const struct core_options *options, struct err *err) {
   struct core *c = calloc(1, sizeof *c);
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "the coordinator's state of %zu bytes was refused", sizeof *c);
   c->options = *options;
+  if (c->options.workers_max == 0) c->options.workers_max = WORKERS_MAX_DEFAULT;
   c->events_tail = &c->events;
   pthread_mutex_init(&c->lock, NULL);
   cond_init(&c->called);
   metrics_make(c);
   c->lock_file = -1;
-  enum rc rc = database_lock(c, options->db_path, err);
+  c->workers = calloc((size_t)c->options.workers_max, sizeof *c->workers);
+  enum rc rc = c->workers ? database_lock_take(&c->lock_file, options->db_path, err)
+                          : err_set(err, RC_NO_MEMORY, NULL, "memory for %lld workers was refused",
+                                    (long long)c->options.workers_max);
   if (rc == RC_OK) rc = store_open(&c->store, options->db_path, false, err);
   if (rc == RC_OK) rc = migrations_apply(c->store, err);
-  c->now_ms = clock_monotonic_ms();
-  c->wall_ms = clock_wall_ms();
+  if (rc == RC_OK) rc = clock_go_on(c, err);
   if (rc == RC_OK) rc = epoch_begin(c, err);
   if (rc == RC_OK) rc = readers_create(&c->readers, options->db_path, err);
+  if (rc == RC_OK) database_lock_sign(c->lock_file);
   if (rc == RC_OK) rc = hub_create(&c->hub, c->readers, err);
   if (rc == RC_OK) rc = queue_create(&c->queue, QUEUE_COMMANDS, err);
   if (rc != RC_OK) {
@@ -486,8 +512,9 @@ void core_destroy(struct core *c) {
   hub_destroy(c->hub);
   readers_destroy(c->readers);
   store_close(c->store);
-  if (c->lock_file >= 0) close(c->lock_file);
+  database_lock_release(c->lock_file);
   pthread_cond_destroy(&c->called);
   pthread_mutex_destroy(&c->lock);
+  free(c->workers);
   free(c);
 }

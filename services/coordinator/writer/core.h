@@ -23,7 +23,9 @@ struct command;
 
 struct core_options {
   const char *db_path, *data_dir;
+  const char *token; /* for calls to workers; NULL or "": none */
   int64_t lease_ttl_ms, heartbeat_ms, worker_ttl_ms, batch_tokens;
+  int64_t workers_max; /* 0: 1024 */
 };
 
 /* Runs on the writer's thread, inside a savepoint.  Fills cmd->status and cmd->body, or parks, or fails: then what it

@@ -2,7 +2,7 @@
  * publish.c, run_life.c, workers.c and the routes' execute functions.
  *
  * Owned by the one writer thread; the members under `lock`, the atomics, and what core.h offers are all that others
- * may touch.  Sized at start: LIMIT_WORKERS workers, a bounded queue.  What must survive is in the database, and what
+ * may touch.  Sized at start: workers_max workers, a bounded queue.  What must survive is in the database, and what
  * is here is either derived from it or means nothing after a restart.  An execute function that fails has its rows
  * undone but not what it changed here: change memory last. */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_CORE_STATE_H
@@ -15,11 +15,12 @@
 #include "common/base/metrics.h"
 #include "common/base/queue.h"
 #include "common/wire/training.h"
-#include "services/coordinator/writer/core.h"
+#include "services/coordinator/decide/clock_skew.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/decide/slot_time.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/run/run_context.h"
-#include "services/coordinator/decide/slot_time.h"
+#include "services/coordinator/writer/core.h"
 
 /* What of a live worker changes too often, or means too little after a restart, to be read back from the database. */
 struct live_worker {
@@ -28,10 +29,14 @@ struct live_worker {
   enum worker_kind kind;
   int32_t slots;
   enum worker_exactness exactness;
+  char identity[LIMIT_NAME_MAX]; /* a trainer's; "": none */
+  bool holder;                   /* of the trainer's place: trainer_place.h */
+  int64_t fence;                 /* the holder's */
   bool ready;
   int64_t seen_ms;           /* monotonic */
   int64_t busy_slot_us;      /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
   int64_t accounted_ms;      /* until when its slots' time was accounted for: monotonic */
+  int64_t skew_us;           /* its clock less ours (clock_skew.h) */
   int64_t positions_refused; /* it cannot run leases of so many positions or more; 0: none were refused */
 };
 
@@ -44,11 +49,11 @@ struct dispatch_rates {
 
 /* How the time-outs of open groups are counted: see group_timeout.h. */
 struct group_clock {
-  int64_t run;               /* whose; 0: none yet */
-  int64_t at_ms, at_wall_ms; /* the last look: monotonic, wall */
-  bool counting;             /* since then */
-  int64_t owed_ms;           /* time that does not count and is not yet taken off */
-  int64_t due_ms;            /* nothing fails before: monotonic */
+  int64_t run;     /* whose; 0: none yet */
+  int64_t at_ms;   /* the last look; 0: none yet */
+  bool counting;   /* since then */
+  int64_t owed_ms; /* time that does not count and is not yet taken off */
+  int64_t due_ms;  /* nothing fails before: monotonic */
 };
 
 struct core {
@@ -65,9 +70,13 @@ struct core {
 
   /* the writer's */
   struct store *store;
-  int64_t now_ms, wall_ms; /* of the transaction in hand: monotonic, wall */
-  struct live_worker workers[LIMIT_WORKERS];
+  int64_t now_ms,
+      wall_ms;          /* of the transaction in hand: monotonic, and what is stored (clock_wall_ms: it never steps) */
+  int64_t clock_off_ms; /* the machine's clock less wall_ms, as last warned of */
+  struct live_worker *workers; /* [options.workers_max] */
   int worker_count;
+  char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
+  int64_t place_kept_until_ms;    /* monotonic */
   struct command *parked;
   bool dispatch_due; /* samples or versions changed: look at the parked polls again */
   bool kick_due;

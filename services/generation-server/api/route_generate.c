@@ -8,7 +8,7 @@
 #include "services/generation-server/api/handlers.h"
 #include "services/generation-server/api/server_state.h"
 
-enum { CHOICES_MAX = 256, TEXT_BYTES_MAX = 4 << 20 };
+enum { CHOICES_MAX = 256, TEXT_CHARACTERS_MAX = 4 << 20 };
 
 /* What the answer depends on beside the call. */
 struct generate_details {
@@ -30,7 +30,7 @@ static enum rc read_sampling(struct generate_params *p, const struct json *value
        .kind = FIELD_I32_ARRAY,
        .target = &p->stop_token_ids,
        .min = 0,
-       .max = LIMIT_VOCABULARY,
+       .max = LIMIT_VOCABULARY - 1,
        .count_max = LIMIT_STOP_TOKENS},
       {.name = "seed", .kind = FIELD_U64, .target = &p->seed, .present = &p->has_seed},
       {.name = "n", .kind = FIELD_I32, .target = &p->n, .min = 1, .max = CHOICES_MAX},
@@ -44,24 +44,30 @@ static enum rc read_sampling(struct generate_params *p, const struct json *value
 static enum rc read_request(struct generate_params *p, struct generate_prompt *prompt, struct generate_details *details,
                             struct http_request *r, struct err *err) {
   const struct json *body, *sampling = NULL;
+  struct json_text text = {NULL, 0};
+  bool by_ids = false;
   enum rc rc = http_body_json(r, &body, err);
   if (rc != RC_OK) return rc;
   const struct json_field fields[] = {
-      {.name = "text", .kind = FIELD_STRING, .target = &prompt->text, .min = 1, .max = TEXT_BYTES_MAX},
+      {.name = "text", .kind = FIELD_TEXT, .target = &text, .min = 1, .max = TEXT_CHARACTERS_MAX},
       {.name = "input_ids",
        .kind = FIELD_I32_ARRAY,
        .target = &prompt->ids,
        .min = 0,
-       .max = LIMIT_VOCABULARY,
-       .count_max = LIMIT_PROMPT_TOKENS},
+       .max = LIMIT_VOCABULARY - 1,
+       .count_max = LIMIT_PROMPT_TOKENS,
+       .present = &by_ids},
       {.name = "sampling_params", .kind = FIELD_VALUE, .target = &sampling},
       {.name = "return_logprob", .kind = FIELD_BOOL, .target = &details->return_logprob},
   };
   rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, http_arena(r), err);
   if (rc == RC_OK) rc = read_sampling(p, sampling, http_arena(r), err);
   if (rc != RC_OK) return rc;
-  if (prompt->text) prompt->text_len = strlen(prompt->text);
-  if ((prompt->ids.count > 0) == (prompt->text != NULL))
+  prompt->text = text.bytes;
+  prompt->text_len = text.len;
+  if (by_ids && prompt->ids.count == 0)
+    return err_set(err, RC_INVALID, "input_ids", "expected 1 to %d token ids, got 0", LIMIT_PROMPT_TOKENS);
+  if (by_ids == (prompt->text != NULL))
     return err_set(err, RC_INVALID, "text", "expected either text or input_ids, got %s",
                    prompt->text ? "both" : "neither");
   return RC_OK;

@@ -1,17 +1,26 @@
 /* The table of the server's endpoints: which handler answers which method and path. */
 #include "services/generation-server/api/routes.h"
 
+#include "common/base/limits.h"
 #include "services/generation-server/api/handlers.h"
 
 const struct http_route *routes_all(size_t *count) {
   static const struct http_route routes[] = {
-      {.method = "POST", .path = "/v1/generate", .handler = handle_generate},
-      {.method = "POST", .path = "/v1/completions", .handler = handle_completions},
+      {.method = "POST",
+       .path = "/v1/generate",
+       .handler = handle_generate,
+       .json_nodes_max = LIMIT_JSON_NODES_TOKENS,
+       .offload = true},
+      {.method = "POST",
+       .path = "/v1/completions",
+       .handler = handle_completions,
+       .json_nodes_max = LIMIT_JSON_NODES_TOKENS,
+       .offload = true},
       {.method = "POST", .path = "/v1/push-weights", .handler = handle_push_weights, .body_limit = push_weights_limit},
       {.method = "GET", .path = "/v1/model", .handler = handle_model},
-      {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
-      {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
-      {.method = "GET", .path = "/metrics", .handler = handle_metrics},
+      {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
+      {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},
+      {.method = "GET", .path = "/metrics", .handler = handle_metrics, .health = true},
   };
   *count = sizeof routes / sizeof routes[0];
   return routes;

@@ -1,8 +1,9 @@
 /* Ties the parts of the server together: starts them, passes on what one tells the other, drains and stops them.
  *
- * Order of starting: replier and streamer, leases, stager (and model, when a folder was named), HTTP, heartbeat.  Of
- * stopping: leases are handed back, plain requests finish, HTTP closes, then the stager and the engine stop, heartbeat
- * and leases, the streamer, and last the replier.  Producers stop before their consumers. */
+ * Order of starting: HTTP, which answers for its health only; replier and streamer, leases, stager (and model, when a
+ * folder was named); then HTTP opens, and the heartbeat begins.  Of stopping: leases are handed back, plain requests
+ * finish, HTTP closes, then the stager and the engine stop, heartbeat and leases, the streamer, and last the replier.
+ * Producers stop before their consumers. */
 #include "services/generation-server/api/server.h"
 
 #include <stdlib.h>
@@ -65,11 +66,13 @@ static enum rc start_http(struct server *s, struct err *err) {
                                            .port = s->options.port,
                                            .token = s->options.token,
                                            .threads = HTTP_THREADS,
+                                           .limits = s->options.limits,
                                            .routes = routes,
                                            .route_count = route_count,
-                                           .context = s};
+                                           .closed = "the model is being loaded"};
   const enum rc rc = http_server_start(&s->http, &http, err);
   if (rc != RC_OK) return rc;
+  log_info("listening on %s:%d", s->options.bind, server_port(s));
   make_name(s);
   if (s->options.advertise_url && *s->options.advertise_url)
     snprintf(s->url, sizeof s->url, "%s", s->options.advertise_url);
@@ -123,11 +126,12 @@ enum rc server_start(struct server **out, const struct server_options *options, 
                                         .told_current = on_told_current,
                                         .stale = on_stale,
                                         .context = s};
+  if (rc == RC_OK) rc = start_http(s, err);
   if (rc == RC_OK) rc = requests_start(&s->requests, &s->admission, options->stream_stall_ms, err);
   if (rc == RC_OK && worker) rc = leases_start(&s->leases, &leases, err);
   if (rc == RC_OK) rc = staging_start(&s->staging, &staging, err);
   if (rc == RC_OK && options->model_dir && *options->model_dir) rc = staging_load(s->staging, options->model_dir, err);
-  if (rc == RC_OK) rc = start_http(s, err);
+  if (rc == RC_OK) http_server_open(s->http, s);
   if (rc == RC_OK && worker) rc = start_worker(s, err);
   if (rc != RC_OK) {
     server_stop(s);

@@ -2,6 +2,7 @@
 #ifndef LEASEHOLD_GENERATION_SERVER_API_SERVER_OPTIONS_H
 #define LEASEHOLD_GENERATION_SERVER_API_SERVER_OPTIONS_H
 
+#include "common/base/service_limits.h"
 #include "services/generation-server/engine/loaded_model.h"
 
 struct fabric;
@@ -11,6 +12,7 @@ struct server_options {
   int port, prefetch, drain_ms, stream_stall_ms;
   struct fabric *fabric; /* borrowed; NULL: none */
   const char *fabric_name;
+  struct service_limits limits;
   struct loaded_model_options model;
 };
 

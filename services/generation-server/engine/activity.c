@@ -94,7 +94,6 @@ struct activity {
   pthread_mutex_t mutex; /* guards everything below */
   enum interval_cause cause;
   int64_t since_us; /* monotonic, as are the log's times */
-  int64_t wall_offset_us;
   int64_t sums_us[CAUSE_COUNT];
   struct interval_log log;
 };
@@ -111,7 +110,6 @@ enum rc activity_create(struct activity **out, struct err *err) {
   pthread_mutex_init(&a->mutex, NULL);
   a->cause = CAUSE_IDLE;
   a->since_us = clock_monotonic_us();
-  a->wall_offset_us = clock_wall_us() - a->since_us;
   return RC_OK;
 }
 
@@ -148,18 +146,16 @@ void activity_set(struct activity *a, enum activity_flag flag, bool on) {
 }
 
 void activity_take(struct activity *a, struct activity_report *out, int64_t now_us) {
-  const int64_t offset_us = clock_wall_us() - clock_monotonic_us();
+  const int64_t offset_us = clock_wall_offset_us();
   pthread_mutex_lock(&a->mutex);
   cut(a, now_us);
-  if (llabs(offset_us - a->wall_offset_us) > ACTIVITY_CLOCK_SET_US) a->wall_offset_us = offset_us;
   a->log.told_us = a->since_us;
   out->count = a->log.count;
   out->until_us = a->since_us;
-  out->sent_us = a->since_us + a->wall_offset_us;
+  out->sent_us = a->since_us + offset_us;
   for (size_t i = 0; i < a->log.count; i++) {
     const struct interval *from = &a->log.items[i];
-    out->items[i] =
-        (struct interval){from->cause, from->begin_us + a->wall_offset_us, from->end_us + a->wall_offset_us};
+    out->items[i] = (struct interval){from->cause, from->begin_us + offset_us, from->end_us + offset_us};
   }
   pthread_mutex_unlock(&a->mutex);
 }

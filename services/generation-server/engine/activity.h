@@ -10,8 +10,7 @@
  *
  * Gaps below ACTIVITY_GAP_US are gathered behind the longer neighbour until they are worth showing, and when
  * ACTIVITY_KEPT intervals wait for the coordinator the shortest neighbours are merged: both move borders by a little,
- * and change no sum.  Times are told by the wall clock as it stood when the server started; when that is set by more than
- * ACTIVITY_CLOCK_SET_US they follow it. */
+ * and change no sum.  Told in wall-clock times (common/base/clock.h). */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVITY_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVITY_H
 
@@ -21,8 +20,7 @@
 
 enum {
   ACTIVITY_KEPT = 256, /* intervals that wait to be told */
-  ACTIVITY_GAP_US = 2000,
-  ACTIVITY_CLOCK_SET_US = 1000000
+  ACTIVITY_GAP_US = 2000
 };
 _Static_assert((int)ACTIVITY_KEPT <= (int)LIMIT_INTERVALS, "one heartbeat takes them all");
 

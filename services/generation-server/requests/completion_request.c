@@ -4,14 +4,16 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { COMPLETION_TOKENS_DEFAULT = 16, CHOICES_MAX = 128, TEXT_BYTES_MAX = 4 << 20 };
+enum { COMPLETION_TOKENS_DEFAULT = 16, CHOICES_MAX = 128, TEXT_CHARACTERS_MAX = 4 << 20 };
 
 /* --- prompts --- */
 
 static enum rc read_text(struct generate_prompt *p, const struct json *v, struct err *err) {
+  const size_t characters = json_characters(v);
   p->text = json_string(v, &p->text_len);
-  if (p->text_len < 1 || p->text_len > TEXT_BYTES_MAX)
-    return err_set(err, RC_INVALID, "prompt", "expected texts of 1 to %d bytes, got %zu", TEXT_BYTES_MAX, p->text_len);
+  if (characters < 1 || characters > TEXT_CHARACTERS_MAX)
+    return err_set(err, RC_INVALID, "prompt", "expected texts of 1 to %d characters, got %zu", TEXT_CHARACTERS_MAX,
+                   characters);
   return RC_OK;
 }
 
@@ -24,9 +26,10 @@ static enum rc read_ids(struct generate_prompt *p, const struct json *v, struct 
     return err_set(err, RC_NO_MEMORY, "prompt", "a prompt of %zu ids was refused its memory", p->ids.count);
   for (size_t i = 0; i < p->ids.count; i++) {
     const struct json *item = json_at(v, i);
-    const bool is_id = json_type_of(item) == JSON_INT && json_int(item) >= 0 && json_int(item) < LIMIT_VOCABULARY;
-    if (!is_id) return err_set(err, RC_INVALID, "prompt", "expected token ids, and item %zu is none", i);
-    p->ids.items[i] = (int32_t)json_int(item);
+    int64_t id;
+    if (!json_as_int(item, &id) || id < 0 || id >= LIMIT_VOCABULARY)
+      return err_set(err, RC_INVALID, "prompt", "expected token ids, and item %zu is none", i);
+    p->ids.items[i] = (int32_t)id;
   }
   return RC_OK;
 }
@@ -66,10 +69,14 @@ static enum rc read_prompts(struct generate_params *p, const struct json *v, str
 /* --- where to stop --- */
 
 static enum rc add_stop(struct generate_params *p, const struct json *v, struct arena *arena, struct err *err) {
-  size_t len;
   if (json_type_of(v) != JSON_STRING)
     return err_set(err, RC_INVALID, "stop", "expected a text or an array of up to %d texts, got %s in it",
                    LIMIT_STOP_TEXTS, json_type_name(json_type_of(v)));
+  const size_t characters = json_characters(v);
+  if (characters < 1 || characters > LIMIT_STOP_TEXT_CHARS)
+    return err_set(err, RC_INVALID, "stop", "expected texts of 1 to %d characters, got %zu", LIMIT_STOP_TEXT_CHARS,
+                   characters);
+  size_t len;
   const char *text = json_string(v, &len);
   return stop_texts_add(&p->stops, text, len, arena, err);
 }
@@ -97,7 +104,7 @@ static enum rc refuse_others(const struct json *body, int32_t n, struct arena *a
       {.name = "presence_penalty", .kind = FIELD_F64, .target = &presence},
       {.name = "frequency_penalty", .kind = FIELD_F64, .target = &frequency},
       {.name = "repetition_penalty", .kind = FIELD_F64, .target = &repetition},
-      {.name = "best_of", .kind = FIELD_I32, .target = &best_of},
+      {.name = "best_of", .kind = FIELD_I32, .target = &best_of, .min = 1, .max = CHOICES_MAX},
       {.name = "suffix", .kind = FIELD_STRING, .target = &suffix},
       {.name = "logit_bias", .kind = FIELD_VALUE, .target = &bias},
   };
@@ -151,7 +158,7 @@ static enum rc read_fields(struct generate_params *p, struct completion_details 
        .kind = FIELD_I32_ARRAY,
        .target = &p->stop_token_ids,
        .min = 0,
-       .max = LIMIT_VOCABULARY,
+       .max = LIMIT_VOCABULARY - 1,
        .count_max = LIMIT_STOP_TOKENS},
       {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &p->ignore_eos},
       {.name = "logprobs",

@@ -34,7 +34,8 @@ static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *
   for (int i = 0; i < loaded->config.eos_count && i < LIMIT_STOP_TOKENS && !p->ignore_eos; i++)
     ids[count++] = loaded->config.eos[i];
   for (int i = 0; i < p->stops.count && loaded->tokenizer; i++) {
-    const int32_t id = tokenizer_id_of(loaded->tokenizer, p->stops.items[i].text);
+    const char *text = p->stops.items[i].text;
+    const int32_t id = strlen(text) == p->stops.items[i].len ? tokenizer_id_of(loaded->tokenizer, text) : -1;
     if (id >= 0 && tokenizer_is_special(loaded->tokenizer, id)) ids[count++] = id;
   }
   return count;
@@ -142,7 +143,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
                                  .request = r,
                                  .shape = p->shape,
                                  .details = p->details,
-                                 .created_ms = clock_wall_ms(),
+                                 .created_ms = clock_real_ms(),
                                  .stream = p->stream,
                                  .tells_tokens = p->tells_tokens,
                                  .followed = p->stream || p->stops.count > 0,

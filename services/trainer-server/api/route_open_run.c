@@ -30,6 +30,7 @@ static void answer_current(struct http_request *r, struct trainer *t, const stru
     http_fail(r, &err);
     return;
   }
+  trainer_accepted(t, request->epoch, request->fence);
   const struct open_run_answer answer = {
       .run = v.run, .version = v.version, .digest = v.digest, .replaying = trainer_view_replaying(&v)};
   open_run_answer_encode(&answer, &body);

@@ -35,9 +35,11 @@ void handle_submit_batch(struct http_request *r, void *context) {
     snprintf(id, sizeof id, "%s", request.batch_id);
     rc = submission_queue(t, id, JOB_BATCH, &digest, request.version, &arena, fill, &request, &err);
   }
-  if (rc == RC_OK)
+  if (rc == RC_OK) {
+    trainer_accepted(t, request.epoch, request.fence);
     submission_accepted(r, t, JOB_BATCH, "batch_id", id);
-  else
+  } else {
     http_fail(r, &err);
+  }
   arena_free(&arena);
 }

@@ -47,9 +47,11 @@ void handle_submit_step(struct http_request *r, void *context) {
     snprintf(id, sizeof id, "%s", request.step_id);
     rc = submission_queue(t, id, JOB_STEP, &digest, request.version, &arena, fill, &request, &err);
   }
-  if (rc == RC_OK)
+  if (rc == RC_OK) {
+    trainer_accepted(t, request.epoch, request.fence);
     submission_accepted(r, t, JOB_STEP, "step_id", id);
-  else
+  } else {
     http_fail(r, &err);
+  }
   arena_free(&arena);
 }

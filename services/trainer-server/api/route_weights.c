@@ -24,6 +24,7 @@ void handle_get_weights(struct http_request *r, void *context) {
   int64_t version = 0;
   const char *run = http_query(r, "run");
   enum rc rc = version_parse(http_param(r, "version"), &version, &err);
+  if (rc == RC_OK && run && !*run) rc = err_set(&err, RC_INVALID, "run", "expected a run's name, got an empty one");
   if (rc == RC_OK) rc = trainer_weights_blob(t, run ? run : "", version, &blob, &err);
   struct buf body = BUF_INIT;
   if (rc == RC_OK) {

@@ -5,18 +5,20 @@
 
 const struct http_route trainer_routes[] = {
     {.method = "POST", .path = "/v1/runs", .handler = handle_open_run},
+    {.method = "POST", .path = "/v1/check-run", .handler = handle_check_run, .offload = true},
     {.method = "POST",
      .path = "/v1/submit-batch",
      .handler = handle_submit_batch,
-     .body_bytes_max = LIMIT_BATCH_BODY_BYTES},
-    {.method = "GET", .path = "/v1/batches/{id}", .handler = handle_get_batch},
+     .body_bytes_max = LIMIT_BATCH_BODY_BYTES,
+     .json_nodes_max = LIMIT_JSON_NODES_TOKENS},
+    {.method = "GET", .path = "/v1/batches/{id}", .handler = handle_get_batch, .offload = true},
     {.method = "POST", .path = "/v1/submit-step", .handler = handle_submit_step},
     {.method = "GET", .path = "/v1/steps/{id}", .handler = handle_get_step},
-    {.method = "GET", .path = "/v1/weights/{version}", .handler = handle_get_weights},
+    {.method = "GET", .path = "/v1/weights/{version}", .handler = handle_get_weights, .offload = true},
     {.method = "GET", .path = "/v1/model", .handler = handle_get_model},
-    {.method = "GET", .path = "/v1/model/files/{name}", .handler = handle_get_model_file},
-    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
-    {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true},
-    {.method = "GET", .path = "/metrics", .handler = http_handle_metrics},
+    {.method = "GET", .path = "/v1/model/files/{name}", .handler = handle_get_model_file, .offload = true},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
+    {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},
+    {.method = "GET", .path = "/metrics", .handler = http_handle_metrics, .health = true},
 };
 const size_t trainer_route_count = sizeof trainer_routes / sizeof trainer_routes[0];

@@ -196,6 +196,6 @@ enum rc trainer_job_batch(struct trainer *t, struct job *job, struct err *err) {
     accumulated_find(t->accumulated, in->groups[g].id)->answered = true;
   }
   metric_add(t->metric_tokens, (double)out->stats.tokens);
-  timeline_take(&t->timeline, &out->intervals, &out->interval_count, 0, timeline_wall_offset_us(), &job->arena);
+  timeline_take(&t->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);
   return RC_OK;
 }

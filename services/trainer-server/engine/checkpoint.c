@@ -65,6 +65,10 @@ static void write_state(const struct checkpoint_meta *meta, const struct digest 
   write_u64(&w, "epoch", meta->epoch);
   write_u64(&w, "fence", meta->fence);
   json_kv_int(&w, "optimizer_steps", meta->optimizer_steps);
+  if (meta->start.from != START_UNNAMED) {
+    json_key(&w, "start");
+    run_start_write(&meta->start, &w);
+  }
   json_key(&w, "training");
   training_config_write(&meta->training, &w);
   json_key(&w, "history");
@@ -210,32 +214,44 @@ static enum rc put_in_place(const char *partial, const char *final, struct err *
   return rc;
 }
 
-enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
-                         const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
-                         struct err *err) {
-  char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
+/* Everything that a checkpoint holds, in a folder that has not got its name yet. */
+static enum rc write_partial(const char *partial, const char *model_dir, const struct checkpoint_meta *meta,
+                             const struct model *m, const struct checkpoint_arrays *arrays,
+                             const struct buf *weights_bytes, struct err *err) {
+  char path[LIMIT_PATH_MAX];
   struct buf state = BUF_INIT;
   struct digest optimizer;
-  enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
-  if (rc == RC_OK)
-    rc = path_format(partial, err, "%s/%s/%sv%" PRId64, state_dir, meta->run, partial_prefix, meta->version);
-  if (rc == RC_OK) rc = file_remove_tree(partial, err);
-  if (rc == RC_OK) rc = file_make_dirs(partial, err);
+  enum rc rc = file_make_dirs(partial, err);
   if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
   if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
   fault_die(FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
   if (rc == RC_OK) rc = write_optimizer(path, m, arrays, &optimizer, err);
-  if (rc != RC_OK) goto out;
+  if (rc != RC_OK) return rc;
   write_state(meta, &optimizer, &state);
-  if ((rc = buf_check(&state, err)) != RC_OK) goto out;
-  if ((rc = write_named(partial, "trainer_state.json", state.data, state.len, err)) != RC_OK) goto out;
-  if ((rc = file_sync_dir(partial, err)) != RC_OK) goto out;
-  rc = put_in_place(partial, final, err);
-  if (rc == RC_OK) rc = write_latest(state_dir, meta->run, meta->version, err);
-out:
+  rc = buf_check(&state, err);
+  if (rc == RC_OK) rc = write_named(partial, "trainer_state.json", state.data, state.len, err);
+  if (rc == RC_OK) rc = file_sync_dir(partial, err);
   buf_free(&state);
   return rc;
+}
+
+enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
+                         const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
+                         struct err *err) {
+  char final[LIMIT_PATH_MAX], partial[LIMIT_PATH_MAX];
+  enum rc rc = path_format(final, err, "%s/%s/v%" PRId64, state_dir, meta->run, meta->version);
+  if (rc == RC_OK)
+    rc = path_format(partial, err, "%s/%s/%sv%" PRId64, state_dir, meta->run, partial_prefix, meta->version);
+  if (rc == RC_OK) rc = file_remove_tree(partial, err);
+  if (rc != RC_OK) return rc;
+  rc = write_partial(partial, model_dir, meta, m, arrays, weights_bytes, err);
+  if (rc != RC_OK) {
+    file_remove_tree(partial, NULL); /* on a full disk it would be in its own way */
+    return rc;
+  }
+  rc = put_in_place(partial, final, err);
+  return rc == RC_OK ? write_latest(state_dir, meta->run, meta->version, err) : rc;
 }
 
 static enum rc read_history(struct checkpoint *c, const struct json *value, struct err *err) {
@@ -278,7 +294,7 @@ static enum rc check_seal(const struct buf *bytes, const char *path, struct err 
 
 static enum rc read_fields(struct checkpoint *c, const struct json *root, struct digest *optimizer, struct err *err) {
   const char *run = "", *step_id = "";
-  const struct json *training = NULL, *history = NULL, *seal = NULL;
+  const struct json *start = NULL, *training = NULL, *history = NULL, *seal = NULL;
   const struct json_field fields[] = {
       {.name = "run", .kind = FIELD_STRING, .target = &run, .required = true, .min = 1, .max = LIMIT_NAME_MAX - 1},
       {.name = "version", .kind = FIELD_I64, .target = &c->meta.version, .required = true, .min = 0, .max = 1e15},
@@ -290,6 +306,7 @@ static enum rc read_fields(struct checkpoint *c, const struct json *root, struct
       {.name = "epoch", .kind = FIELD_U64, .target = &c->meta.epoch, .required = true},
       {.name = "fence", .kind = FIELD_U64, .target = &c->meta.fence, .required = true},
       {.name = "optimizer_steps", .kind = FIELD_I64, .target = &c->meta.optimizer_steps, .required = true, .max = 1e15},
+      {.name = "start", .kind = FIELD_VALUE, .target = &start},
       {.name = "training", .kind = FIELD_VALUE, .target = &training, .required = true},
       {.name = "history", .kind = FIELD_VALUE, .target = &history, .required = true},
       {.name = "state_digest", .kind = FIELD_VALUE, .target = &seal, .required = true},
@@ -298,6 +315,7 @@ static enum rc read_fields(struct checkpoint *c, const struct json *root, struct
   if (rc != RC_OK) return rc;
   snprintf(c->meta.run, sizeof c->meta.run, "%s", run);
   snprintf(c->meta.step_id, sizeof c->meta.step_id, "%s", step_id);
+  if (start && (rc = run_start_read(&c->meta.start, start, &c->arena, err)) != RC_OK) return rc;
   training_config_defaults(&c->meta.training);
   rc = training_config_read(&c->meta.training, training, &c->arena, err);
   return rc == RC_OK ? read_history(c, history, err) : rc;
@@ -476,6 +494,12 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err) {
   enum rc rc = c->damage[0] ? write_latest(state_dir, c->meta.run, c->meta.version, err) : RC_OK;
   return rc == RC_OK ? checkpoint_prune(state_dir, c->meta.run, c->meta.version, keep, err) : rc;
+}
+
+bool checkpoint_exists(const char *state_dir, const char *run, int64_t version) {
+  char path[LIMIT_PATH_MAX];
+  return path_format(path, NULL, "%s/%s/v%" PRId64 "/trainer_state.json", state_dir, run, version) == RC_OK &&
+         file_exists(path);
 }
 
 enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,

@@ -32,11 +32,13 @@ struct checkpoint_meta {
   char run[LIMIT_NAME_MAX];
   int64_t version;
   struct digest digest;
-  uint64_t seed, epoch, fence;
+  uint64_t seed;
+  uint64_t epoch, fence; /* under which it was written: for people to read, nobody believes them */
   int64_t optimizer_steps;
   char step_id[LIMIT_NAME_MAX];    /* the step that led to this version, "" for version 0 */
   struct digest step_request;      /* its request's content */
-  struct training_config training; /* strings borrowed */
+  struct run_start start;          /* strings borrowed, here */
+  struct training_config training; /* and here */
   const struct round_record *history;
   size_t history_count;
 };
@@ -80,6 +82,8 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
 void checkpoint_free(struct checkpoint *c);
 /* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);
+/* Is there a checkpoint of that version?  Any thread. */
+bool checkpoint_exists(const char *state_dir, const char *run, int64_t version);
 /* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
 enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
                                 struct err *err);

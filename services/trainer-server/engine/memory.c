@@ -41,18 +41,33 @@ enum rc trainer_check_memory(struct trainer *t, struct err *err) {
   return rc == RC_OK ? memory_plan_check(&plan, &room, "the trainer", err) : rc;
 }
 
-enum rc trainer_check_reference(const struct trainer *t, struct err *err) {
+/* left: beside everything else. */
+static enum rc reference_fits(const struct trainer *t, const struct memory_room *left, struct err *err) {
   struct memory_plan plan = {0}, all;
-  struct memory_room room;
   memory_plan_add_where(&plan, "reference", weights_bytes(t->model, false), !t->ops->host_memory);
-  read_room(&room, t, 0); /* what is left now, beside everything else */
-  enum rc rc = memory_plan_check(&plan, &room, "the frozen reference of a run with a KL term", err);
+  enum rc rc = memory_plan_check(&plan, left, "the frozen reference of a run with a KL term", err);
   if (rc == RC_OK && t->options.memory_max > 0) {
     trainer_memory_plan(&all, t->model, &t->options);
     memory_plan_add_where(&all, "reference", weights_bytes(t->model, false), !t->ops->host_memory);
-    room = (struct memory_room){.bound = (size_t)t->options.memory_max, .device = SIZE_MAX};
+    const struct memory_room room = {.bound = (size_t)t->options.memory_max, .device = SIZE_MAX};
     rc = memory_plan_check(&all, &room, "the trainer with the frozen reference of a run with a KL term", err);
   }
+  return rc;
+}
+
+enum rc trainer_check_reference(const struct trainer *t, struct err *err) {
+  struct memory_plan plan = {0};
+  struct memory_room room;
+  memory_plan_add_where(&plan, "reference", weights_bytes(t->model, false), !t->ops->host_memory);
+  read_room(&room, t, 0);
+  const enum rc rc = reference_fits(t, &room, err);
   if (rc == RC_OK) memory_plan_show(&plan);
   return rc;
+}
+
+enum rc trainer_foresee_reference(const struct trainer *t, bool held, struct err *err) {
+  struct memory_room room = {0};
+  if (!held) memory_room_read(&room, "", 0);
+  room.device = SIZE_MAX;
+  return reference_fits(t, &room, err);
 }

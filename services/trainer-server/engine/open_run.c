@@ -45,9 +45,22 @@ enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, str
   if (!trainer_trains(c) && m->current_version > 0)
     return err_set(err, RC_INVALID, "current_version", "run %s evaluates, it has no version but 0, got %" PRId64,
                    m->run, m->current_version);
+  if (!trainer_trains(c) && (m->start.from == START_MODEL || m->start.from == START_CHECKPOINT))
+    return err_set(err, RC_INVALID, "start", "expected \"current\": a run that evaluates changes no weights");
   enum rc rc = trainer_map_config(c, &unit, &o, err);
   if (rc != RC_OK) err_in_field(err, "training");
   return rc;
+}
+
+enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err) {
+  struct trainer_view v;
+  trainer_view(t, &v);
+  enum rc rc = trainer_check_run(t, m, err);
+  if (rc == RC_OK) rc = trainer_check_start(t, &m->start, err);
+  if (rc != RC_OK || !trainer_trains(&m->training) || m->training.kl_coefficient == 0) return rc;
+  struct err cause = {0};
+  if (trainer_foresee_reference(t, v.has_reference, &cause) == RC_OK) return RC_OK;
+  return err_set(err, RC_INVALID, "training.kl_coefficient", "%s", cause.message);
 }
 
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err) {
@@ -76,19 +89,22 @@ enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct 
   return rc;
 }
 
-enum rc trainer_keep_config(struct trainer *t, const struct training_config *c, struct err *err) {
+enum rc trainer_keep_config(struct trainer *t, const struct open_run *m, struct err *err) {
   struct arena arena = ARENA_INIT;
-  struct training_config kept = *c;
-  kept.objective = arena_strdup(&arena, c->objective);
-  kept.normalization = arena_strdup(&arena, c->normalization);
-  kept.schedule = arena_strdup(&arena, c->schedule);
-  if (!kept.objective || !kept.normalization || !kept.schedule) {
+  struct training_config kept = m->training;
+  struct run_start start = m->start;
+  kept.objective = arena_strdup(&arena, kept.objective);
+  kept.normalization = arena_strdup(&arena, kept.normalization);
+  kept.schedule = arena_strdup(&arena, kept.schedule);
+  start.run = arena_strdup(&arena, start.run ? start.run : "");
+  if (!kept.objective || !kept.normalization || !kept.schedule || !start.run) {
     arena_free(&arena);
     return err_set(err, RC_NO_MEMORY, NULL, "a run's configuration was refused memory");
   }
   arena_free(&t->run_arena);
   t->run_arena = arena;
   t->training = kept;
+  t->start = start;
   return RC_OK;
 }
 
@@ -133,10 +149,11 @@ void training_begin(struct trainer *t, const struct optimizer_config *o) {
 
 /* On all ranks, or on none when one refuses. */
 static enum rc training_open(struct trainer *t, const struct open_run *in, const struct optimizer_config *o,
-                             struct err *err) {
+                             const struct digest *digest, struct err *err) {
   struct buf payload = BUF_INIT;
   if (!ranks_alone(t)) open_run_encode(in, &payload);
   enum rc rc = buf_check(&payload, err);
+  if (rc == RC_OK) rc = ranks_begin(t, digest, err);
   if (rc == RC_OK) rc = ranks_tell(t, &(struct command){.order = ORDER_OPEN}, &payload, err);
   buf_free(&payload);
   if (rc != RC_OK) return rc;
@@ -149,6 +166,7 @@ static enum rc training_open(struct trainer *t, const struct open_run *in, const
 static enum rc open_answer(struct trainer *t, struct job *job) {
   struct trainer_view v;
   trainer_attach(t, job->id, job->in.open.current_version, &v);
+  trainer_accepted(t, job->in.open.epoch, job->in.open.fence);
   job->out.open = (struct open_run_answer){
       .run = job->id, .version = v.version, .digest = v.digest, .replaying = trainer_view_replaying(&v)};
   return RC_OK;
@@ -163,18 +181,20 @@ enum rc trainer_job_open_run(struct trainer *t, struct job *job, struct err *err
   trainer_view(t, &v);
   if (strcmp(v.run, in->run) == 0) return open_answer(t, job); /* opened since the handler looked */
   enum rc rc = trainer_map_config(&in->training, &unit, &o, err);
-  if (rc == RC_OK) rc = trainer_blob_make(t, in->run, 0, &b, err);
   if (rc != RC_OK) return rc;
   trainer_run_end(t);
   t->unit = unit;
   t->seed = in->seed;
-  rc = trainer_keep_config(t, &in->training, err);
+  rc = trainer_start_weights(t, &in->start, err);
+  if (rc == RC_OK) rc = trainer_blob_make(t, in->run, 0, &b, err);
+  if (rc == RC_OK) rc = trainer_keep_config(t, in, err);
   if (rc == RC_OK && trainer_trains(&t->training)) {
-    rc = training_open(t, in, &o, err);
+    rc = training_open(t, in, &o, &b->digest, err);
     if (rc == RC_OK) rc = trainer_write_checkpoint(t, b, NULL, err);
   }
   if (rc != RC_OK) {
     weights_blob_release(b);
+    trainer_weights_back(t);
     return rc;
   }
   trainer_run_set(t, &job->request, t->training.chunk_tokens);

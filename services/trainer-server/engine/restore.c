@@ -1,4 +1,5 @@
-/* What the trainer starts from: the newest whole checkpoint, or the model folder.  Before the engine's thread runs. */
+/* What the trainer starts from: the newest whole checkpoint, or the model folder, before the engine's thread runs; and what
+ * a run starts from, on that thread. */
 #include "services/trainer-server/engine/trainer_state.h"
 
 #include <inttypes.h>
@@ -28,6 +29,36 @@ static enum rc weights_initial(struct trainer *t, struct err *err) {
   return RC_OK;
 }
 
+enum rc trainer_check_start(const struct trainer *t, const struct run_start *start, struct err *err) {
+  if (start->from != START_CHECKPOINT || checkpoint_exists(t->options.state_dir, start->run, start->version))
+    return RC_OK;
+  return err_set(
+      err, RC_INVALID, "start",
+      "the trainer keeps no checkpoint of run %s, version %" PRId64
+      ": of a run's checkpoints, one every `checkpoint_every` rounds, it keeps version 0 and the newest %" PRId64
+      " (--keep-checkpoints)",
+      start->run, start->version, t->options.keep_checkpoints);
+}
+
+enum rc trainer_start_weights(struct trainer *t, const struct run_start *start, struct err *err) {
+  t->grads_clear = false;                                               /* scratch for random weights */
+  if (start->from == START_MODEL && t->blob->run[0] == 0) return RC_OK; /* nothing was done to them yet */
+  if (start->from == START_MODEL) return weights_initial(t, err);
+  if (start->from != START_CHECKPOINT) return RC_OK;
+  const enum rc rc = trainer_check_start(t, start, err);
+  if (rc != RC_OK) return rc;
+  return checkpoint_load_weights(t->options.state_dir, start->run, start->version, t->weights, err);
+}
+
+void trainer_weights_back(struct trainer *t) {
+  struct st_file *file = NULL;
+  struct err err = {0};
+  enum rc rc = st_open_memory(&file, t->blob->bytes.data, t->blob->bytes.len, &err);
+  if (rc == RC_OK) rc = weights_from_safetensors(t->weights, file, &err);
+  st_close(file);
+  if (rc != RC_OK) ranks_lose(t, &err); /* they are nobody's */
+}
+
 /* The other ranks take up the run that the checkpoint is of: its configuration, then its reference and weights.  The
  * optimizer's arrays have been spread while they were read. */
 static enum rc ranks_resume(struct trainer *t, const struct open_run *opened, int64_t steps, struct err *err) {
@@ -39,13 +70,6 @@ static enum rc ranks_resume(struct trainer *t, const struct open_run *opened, in
   buf_free(&payload);
   if (rc == RC_OK && t->reference) rc = ranks_tell_weights(t, t->reference, WEIGHTS_REFERENCE, err);
   return rc;
-}
-
-/* The current weights to all ranks, which must then hold the same. */
-static enum rc ranks_begin(struct trainer *t, const struct digest *digest, struct err *err) {
-  enum rc rc = ranks_tell_weights(t, t->weights, WEIGHTS_CURRENT, err);
-  if (rc == RC_OK) rc = ranks_tell(t, &(struct command){.order = ORDER_CHECK}, NULL, err);
-  return rc == RC_OK ? ranks_check_digest(t, digest, err) : rc;
 }
 
 /* The frozen reference of a resumed run: its version 0, which pruning never removes. */
@@ -85,9 +109,10 @@ static enum rc checkpoint_adopt(struct trainer *t, struct checkpoint *c, struct 
   struct optimizer_config o;
   struct weights_blob *b = NULL;
   struct digest run_digest;
-  const struct open_run opened = {.run = c->meta.run, .seed = c->meta.seed, .training = c->meta.training};
+  const struct open_run opened = {
+      .run = c->meta.run, .seed = c->meta.seed, .start = c->meta.start, .training = c->meta.training};
   enum rc rc = trainer_map_config(&c->meta.training, &t->unit, &o, err);
-  if (rc == RC_OK) rc = trainer_keep_config(t, &c->meta.training, err);
+  if (rc == RC_OK) rc = trainer_keep_config(t, &opened, err);
   if (rc == RC_OK) rc = trainer_run_digest(&run_digest, &opened, err);
   if (rc == RC_OK) rc = trainer_learner_for(t, c->meta.training.chunk_tokens, err);
   if (rc == RC_OK && t->unit.loss.kl_coefficient != 0) rc = reference_restore(t, c->meta.run, err);
@@ -105,7 +130,6 @@ static enum rc checkpoint_adopt(struct trainer *t, struct checkpoint *c, struct 
   t->history = c->history;
   t->history_count = t->history_cap = c->meta.history_count;
   c->history = NULL;
-  trainer_learn_epoch(t, c->meta.epoch, c->meta.fence);
   trainer_run_set(t, &run_digest, t->training.chunk_tokens);
   trainer_version_set(t, b);
   return RC_OK;

@@ -117,7 +117,7 @@ static void step_finish(struct trainer *t, struct job *job, struct weights_blob 
   if (in->last) trainer_detach(t);
   metric_add(out->skipped ? t->metric_skipped : t->metric_steps, 1);
   jobs_forget_before(t->jobs, in->version);
-  timeline_take(&t->timeline, &out->intervals, &out->interval_count, 1, timeline_wall_offset_us(), &job->arena);
+  timeline_take(&t->timeline, &out->intervals, &out->interval_count, 1, clock_wall_offset_us(), &job->arena);
   if (replayed) {
     jobs_finish(t->jobs, job, NULL);
     return;

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/clock.h"
-
 /* A block of 16 neighbours has at most CAUSE_COUNT causes: merging it always makes room. */
 enum { BLOCK_MIN = 4, BLOCK_ENOUGH = 16, COUNT_ENOUGH = TIMELINE_MAX / 4 * 3 };
 _Static_assert(CAUSE_COUNT * 4 <= BLOCK_ENOUGH * 3, "merging blocks of this size makes enough room");
@@ -74,5 +72,3 @@ void timeline_take(struct timeline *t, struct interval **out, size_t *count, siz
   *count = t->count;
   t->count = 0;
 }
-
-int64_t timeline_wall_offset_us(void) { return clock_wall_us() - clock_monotonic_us(); }

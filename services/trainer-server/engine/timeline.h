@@ -30,7 +30,5 @@ int64_t timeline_mark(struct timeline *t, enum interval_cause cause, int64_t unt
  * `extra` more.  When memory is refused *out is NULL and the record is kept for the next time. */
 void timeline_take(struct timeline *t, struct interval **out, size_t *count, size_t extra, int64_t offset_us,
                    struct arena *arena);
-/* Wall clock minus monotonic clock, now. */
-int64_t timeline_wall_offset_us(void);
 
 #endif

@@ -28,6 +28,7 @@ struct jobs *trainer_jobs(struct trainer *t) {
 }
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
 const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
+int trainer_context_max(const struct trainer *t) { return t->model->context_max; }
 const char *trainer_kernels(const struct trainer *t) { return t->ops->name; }
 int trainer_ranks(const struct trainer *t) { return t->ranks.count; }
 const char *trainer_ranks_over(const struct trainer *t) { return t->ranks.over; }
@@ -52,30 +53,6 @@ enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version
   } else {
     atomic_fetch_add(&t->blob->users, 1);
     *out = t->blob;
-  }
-  pthread_mutex_unlock(&t->lock);
-  return rc;
-}
-
-void trainer_learn_epoch(struct trainer *t, uint64_t epoch, uint64_t fence) {
-  pthread_mutex_lock(&t->lock);
-  if (epoch > t->view.epoch) t->view.epoch = epoch;
-  if (fence > t->view.fence) t->view.fence = fence;
-  pthread_mutex_unlock(&t->lock);
-}
-
-enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fence, struct err *err) {
-  enum rc rc = RC_OK;
-  pthread_mutex_lock(&t->lock);
-  if (epoch < t->view.epoch) {
-    rc = err_set(err, RC_CONFLICT, "epoch", "epoch %" PRIu64 " is stale, the newest seen is %" PRIu64, epoch,
-                 t->view.epoch);
-  } else if (fence < t->view.fence) {
-    rc = err_set(err, RC_CONFLICT, "fence", "fence %" PRIu64 " is stale, the newest seen is %" PRIu64, fence,
-                 t->view.fence);
-  } else {
-    t->view.epoch = epoch;
-    t->view.fence = fence;
   }
   pthread_mutex_unlock(&t->lock);
   return rc;
@@ -172,6 +149,8 @@ bool trainer_lost(struct trainer *t, struct err *why) {
   pthread_mutex_unlock(&t->lock);
   return why->rc != RC_OK;
 }
+
+bool trainer_led(const struct trainer *t) { return atomic_load(&t->led); }
 
 bool trainer_ended(struct trainer *t, struct err *why) {
   const bool ended = atomic_load(&t->ended); /* first: then `why` is final */

@@ -14,7 +14,7 @@
  * Recovery is replay: a trainer that came back from an older checkpoint is fed the logged rounds like any others, but
  * what they make is old news, so it is neither pushed nor announced.  A step whose checkpoint could not be written
  * stays pending: its weights are the engine's already, so nothing but the same step, submitted again, or another run
- * may follow.
+ * may follow.  When the disk is full the coordinator submits it again and again, until there is room.
  *
  * Several processes can be one trainer, one rank each: rank 0 is the trainer-server that the coordinator knows, and its
  * engine tells the others' what to do next (ranks/ranks.c); they compute their share of every batch and of every step
@@ -41,7 +41,8 @@
 struct publisher;
 
 struct trainer_options {
-  const char *model_dir, *state_dir, *coordinator_url, *token;
+  const char *model_dir, *state_dir;
+  const char *coordinator_url; /* NULL or "": none; messages are taken from anybody */
   struct device device;
   int64_t threads, chunk_tokens, context_max, keep_checkpoints, memory_max;
   int64_t random_init_seed;   /* used when model_dir has no model.safetensors; < 0: refuse */
@@ -67,10 +68,13 @@ struct trainer_view {
   char run[LIMIT_NAME_MAX]; /* "" before the first run */
   int64_t version;
   struct digest digest;
-  uint64_t epoch, fence; /* the newest seen: older messages are refused */
+  uint64_t epoch, fence; /* what messages must carry: see engine/authority.c */
+  bool registered;       /* the coordinator gave them; false: they are the newest that were accepted */
+  bool stands_by;        /* registered, but another trainer holds the place */
   bool busy;
   struct digest run_digest; /* of the run's seed and training: see trainer_run_digest */
   int chunk_tokens;         /* the run's: the longest sample it takes */
+  bool has_reference;       /* of a run with a KL term */
   /* Replaying from replay_from on while version < replay_to, the version that the coordinator recorded. */
   int64_t replay_from, replay_to;
   int64_t
@@ -92,6 +96,8 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
 void trainer_stop(struct trainer *t);
 void trainer_destroy(struct trainer *t); /* NULL is fine */
 
+/* Of a rank but 0: has rank 0 come through its own start, and leads? */
+bool trainer_led(const struct trainer *t);
 /* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else what became of one of
  * them. */
 bool trainer_ended(struct trainer *t, struct err *why);
@@ -109,18 +115,30 @@ const char *trainer_device(const struct trainer *t);     /* "cpu", "cuda:0" */
 enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,
                              struct err *err);
 
-/* The epoch and fence that registration brought: raises what is accepted. */
-void trainer_learn_epoch(struct trainer *t, uint64_t epoch, uint64_t fence);
-/* RC_CONFLICT for an older epoch or fence than the newest seen, or another run or version than the current. Newer
- * ones are learnt. */
+/* The coordinator's word, by registration or heartbeat: messages must carry this epoch and this fence from now on,
+ * whatever was known before.  stands_by: none are taken. */
+void trainer_registered(struct trainer *t, uint64_t epoch, uint64_t fence, bool stands_by);
+/* RC_CONFLICT for an epoch or fence that is not the trainer's; only looks.  A trainer without a coordinator takes newer
+ * ones. */
 enum rc trainer_check_authority(struct trainer *t, uint64_t epoch, uint64_t fence, struct err *err);
+/* A message was accepted: a trainer without a coordinator learns its epoch and fence. */
+void trainer_accepted(struct trainer *t, uint64_t epoch, uint64_t fence);
+/* Has a message been refused, since the last call, for what the coordinator may have said meanwhile? */
+bool trainer_take_doubt(struct trainer *t);
+/* RC_CONFLICT for another run or version than the current. */
 enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err);
 /* A run that this trainer can carry out; pure. */
 enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, struct err *err);
+/* The longest sequence that it takes. */
+int trainer_context_max(const struct trainer *t);
+/* Is the checkpoint there that a run is to start from? */
+enum rc trainer_check_start(const struct trainer *t, const struct run_start *start, struct err *err);
+/* Whether a run could be opened, as far as that can be told beforehand: all of the above, and room for the reference. */
+enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err);
 /* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks.
  * RC_INVALID or RC_TOO_LARGE with the field's path. */
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err);
-/* What makes a run the same run when it is opened again: its id, seed and training configuration, not epoch,
+/* What makes a run the same run when it is opened again: its id, seed, start and training configuration, not epoch,
  * fence and recorded version; pure. */
 enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
 /* The coordinator has opened `run` here, and has recorded current_version of it: replaying begins, or its end moves up,

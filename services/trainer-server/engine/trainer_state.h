@@ -1,13 +1,12 @@
 /* What the trainer's files share: the engine's state and the functions that cross files.  Everything but what `lock`
  * guards belongs to the engine's thread once it runs, and to trainer_create before.
  *
- *   trainer.c          start, the engine's loop, what handlers ask       engine/version.c  versions and checkpoints
- *   engine/open_run.c      opening a run: configuration, reference           engine/batch.c    log-probabilities and gradients
- *   engine/step.c     the optimizer step                                engine/restore.c  a checkpoint, or the model folder, at start
- *   accumulated_groups.c      the groups since the last step                    timeline.c         what the engine did, by cause
- *   engine/memory.c   what all of it needs                              unit_report.c      a unit's results from rank to rank
- *   ranks/ranks.c    what ranks tell each other, and rank 0 the others  ranks/follow.c   the engine of every other rank
- *   ranks/devices.c  the devices of several ranks: who shares one, and what carries arrays between them
+ *   trainer.c       start, the engine's loop, what handlers ask   version.c           versions and checkpoints
+ *   open_run.c      opening a run: configuration, reference       batch.c             log-probabilities and gradients
+ *   step.c          the optimizer step                            restore.c           a checkpoint, or the model folder
+ *   accumulated_groups.c  the groups since the last step          timeline.c          what the engine did, by cause
+ *   memory.c        what all of it needs                          authority.c         whose messages are taken
+ *   ../ranks/       what ranks tell each other, and the engine of every rank but the first
  */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_TRAINER_STATE_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_TRAINER_STATE_H
@@ -65,7 +64,9 @@ struct trainer {
   bool thread_runs;
   atomic_bool stopping;
   struct ranks ranks;
-  atomic_bool ended; /* the engine's thread is through, and `why` is final */
+  atomic_bool led;      /* see trainer_led */
+  atomic_bool ended;    /* the engine's thread is through, and `why` is final */
+  atomic_bool in_doubt; /* see trainer_take_doubt */
 
   /* the engine thread's */
   struct weights *weights, *reference; /* current; frozen for the KL term or NULL */
@@ -73,8 +74,9 @@ struct trainer {
   int learner_chunk; /* tokens per chunk that learner was made for */
   float *grads;      /* one unit; the optimizer's, see optimizer_gradient */
   bool grads_clear;  /* they are all zero, as optimizer_take_unit leaves them */
+  struct run_start start;
   struct training_config training;
-  struct arena run_arena; /* the strings of training */
+  struct arena run_arena; /* the strings of both */
   struct unit_config unit;
   uint64_t seed;
   struct accumulated *accumulated; /* groups since the last step */
@@ -119,8 +121,8 @@ bool trainer_trains(const struct training_config *c);
 /* The wire's names and numbers as the model module's configurations; pure. */
 enum rc trainer_map_config(const struct training_config *c, struct unit_config *unit, struct optimizer_config *o,
                            struct err *err);
-/* Keeps a copy of the training config whose strings outlive the request. */
-enum rc trainer_keep_config(struct trainer *t, const struct training_config *c, struct err *err);
+/* Keeps a copy of the run's configuration whose strings outlive the request. */
+enum rc trainer_keep_config(struct trainer *t, const struct open_run *m, struct err *err);
 enum rc trainer_learner_for(struct trainer *t, int chunk_tokens, struct err *err);
 enum rc trainer_job_open_run(struct trainer *t, struct job *job, struct err *err);
 
@@ -156,6 +158,9 @@ struct learner_options trainer_learner_options(const struct trainer_options *o, 
 enum rc trainer_check_memory(struct trainer *t, struct err *err);
 /* The same for the frozen reference of a run with a KL term, which start does not plan for. */
 enum rc trainer_check_reference(const struct trainer *t, struct err *err);
+/* As far as it can be told beforehand, from any thread: what a device has left is the engine's to ask.  held: a reference is
+ * there now, and will have made room. */
+enum rc trainer_foresee_reference(const struct trainer *t, bool held, struct err *err);
 
 /* --- ranks/devices.c: all ranks together, at start; with one rank, or on CPUs, nothing --- */
 /* Bytes of the host's memory between devices that are not joined. */
@@ -225,6 +230,8 @@ enum rc ranks_agree(struct trainer *t, enum rc rc, struct err *err);
 enum rc ranks_exchange(struct trainer *t, const struct buf *mine, struct buf *all, size_t *begin, struct err *err);
 /* Orders that rank 0 gives and takes part in at once. */
 enum rc ranks_tell_weights(struct trainer *t, struct weights *w, int which, struct err *err);
+/* The current weights to all ranks, which must then hold those of this digest. */
+enum rc ranks_begin(struct trainer *t, const struct digest *digest, struct err *err);
 struct checkpoint_arrays ranks_arrays(struct trainer *t);
 
 /* --- ranks/follow.c --- */
@@ -234,5 +241,9 @@ void *follow_main(void *trainer);
 /* --- engine/restore.c --- */
 /* The newest checkpoint, or the model folder. */
 enum rc trainer_restore(struct trainer *t, struct err *err);
+/* The weights that a run starts from, here and not yet on other ranks.  Whoever fails then or later goes back to those of
+ * the version that handlers see. */
+enum rc trainer_start_weights(struct trainer *t, const struct run_start *start, struct err *err);
+void trainer_weights_back(struct trainer *t);
 
 #endif

@@ -13,6 +13,7 @@ void trainer_run_set(struct trainer *t, const struct digest *run_digest, int chu
   pthread_mutex_lock(&t->lock);
   t->view.run_digest = *run_digest;
   t->view.chunk_tokens = chunk_tokens;
+  t->view.has_reference = t->reference != NULL;
   pthread_mutex_unlock(&t->lock);
 }
 
@@ -103,6 +104,7 @@ enum rc trainer_write_checkpoint(struct trainer *t, const struct weights_blob *b
                                  .digest = b->digest,
                                  .seed = t->seed,
                                  .optimizer_steps = optimizer_step_count(t->optimizer),
+                                 .start = t->start,
                                  .training = t->training,
                                  .history = t->history,
                                  .history_count = t->history_count};

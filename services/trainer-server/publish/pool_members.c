@@ -32,7 +32,7 @@ bool members_choose(struct pool_members *m, const struct push_target *targets, s
   size_t chosen = 0;
   bool same = true;
   doubts_prune(m, targets, count);
-  for (size_t i = 0; i < count && chosen < LIMIT_WORKERS; i++) {
+  for (size_t i = 0; i < count && chosen < MEMBERS_MAX; i++) {
     const struct push_target *t = &targets[i];
     if (!t->shares_fabric || is_doubted(m, t->worker_id)) continue;
     struct pool_member *to = &m->members[chosen];
@@ -62,7 +62,7 @@ int members_index(const struct pool_members *m, const char *worker_id) {
 }
 
 void members_doubt(struct pool_members *m, const char *worker_id) {
-  if (m->doubted_count == LIMIT_WORKERS || is_doubted(m, worker_id)) return;
+  if (m->doubted_count == MEMBERS_MAX || is_doubted(m, worker_id)) return;
   snprintf(m->doubted[m->doubted_count++], LIMIT_NAME_MAX, "%s", worker_id);
 }
 

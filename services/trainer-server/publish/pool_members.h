@@ -9,9 +9,13 @@
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_MEMBERS_H
 
 #include "common/base/limits.h"
+#include "common/comm/fabric.h"
 #include "common/wire/training.h"
 
-enum { MEMBERS_REST_MAX = 64 /* rounds */ };
+enum {
+  MEMBERS_MAX = FABRIC_GROUP_MAX - 1, /* servers beyond get a version over HTTP */
+  MEMBERS_REST_MAX = 64               /* rounds */
+};
 
 struct pool_member {
   char worker_id[LIMIT_NAME_MAX];
@@ -19,9 +23,9 @@ struct pool_member {
 };
 
 struct pool_members {
-  struct pool_member members[LIMIT_WORKERS]; /* in the order of the coordinator's list; rank = index + 1 */
+  struct pool_member members[MEMBERS_MAX]; /* in the order of the coordinator's list; rank = index + 1 */
   size_t count;
-  char doubted[LIMIT_WORKERS][LIMIT_NAME_MAX];
+  char doubted[MEMBERS_MAX][LIMIT_NAME_MAX];
   size_t doubted_count;
   int rest, resting; /* rounds: of the last rest, and what is left of it */
 };

@@ -201,7 +201,7 @@ static void announce(struct publisher *p, const struct job *job, const struct we
 
 /* Beside the engine's stretches, which have room for it: see timeline_take. */
 static void push_note(struct publisher *p, struct step_status *out, int64_t begun_us, int64_t ended_us) {
-  const int64_t offset_us = timeline_wall_offset_us();
+  const int64_t offset_us = clock_wall_offset_us();
   trainer_count_push(p->trainer, ended_us - begun_us);
   if (!out->intervals) return;
   out->intervals[out->interval_count++] = (struct interval){CAUSE_PUSH, begun_us + offset_us, ended_us + offset_us};

@@ -9,7 +9,8 @@
 #include "common/base/log.h"
 #include "common/client/coordinator_client.h"
 
-enum { CALL_MS = 5000, RETRY_MS = 500, TICK_MS = 50 };
+/* DOUBT_MS: messages that nobody believes do not make it ask more often. */
+enum { CALL_MS = 5000, RETRY_MS = 500, DOUBT_MS = 200, TICK_MS = 50 };
 
 struct registration {
   struct registration_options options;
@@ -20,8 +21,17 @@ struct registration {
   atomic_bool stopping;
   char worker_id[LIMIT_NAME_MAX]; /* "" while not registered; the thread's */
   uint64_t epoch;
+  enum worker_role role;
   int64_t heartbeat_ms;
 };
+
+/* What the coordinator says of this trainer's place. */
+static void take_word(struct registration *r, enum worker_role role, uint64_t fence) {
+  if (role == ROLE_STANDBY && r->role != role) log_info("another trainer holds the place: this one stands by");
+  if (role == ROLE_HOLDER && r->role == ROLE_STANDBY) log_info("this trainer takes the place, fence %" PRIu64, fence);
+  r->role = role;
+  trainer_registered(r->trainer, r->epoch, fence, role == ROLE_STANDBY);
+}
 
 static enum rc do_register(struct registration *r, const struct coordinator_client *c, struct err *err) {
   struct arena arena = ARENA_INIT;
@@ -30,24 +40,19 @@ static enum rc do_register(struct registration *r, const struct coordinator_clie
                                     .kind = WORKER_TRAINER,
                                     .url = r->options.advertise_url,
                                     .exactness = r->options.exactness,
-                                    .fabric = r->options.fabric};
+                                    .fabric = r->options.fabric,
+                                    .identity = r->options.identity};
   enum rc rc = coordinator_register(c, &m, &answer, &arena, CALL_MS, err);
   if (rc == RC_OK) {
     snprintf(r->worker_id, sizeof r->worker_id, "%s", answer.worker_id);
+    if (answer.epoch < r->epoch)
+      log_warn("the coordinator's epoch is %" PRIu64 " and was %" PRIu64 ": it has another database now", answer.epoch,
+               r->epoch);
     r->epoch = answer.epoch;
     r->heartbeat_ms = answer.heartbeat_ms;
-    trainer_learn_epoch(r->trainer, answer.epoch, answer.fence);
-    struct trainer_view v;
-    trainer_view(r->trainer, &v);
-    if (answer.epoch < v.epoch) {
-      log_warn("the coordinator's epoch %" PRIu64 " is older than %" PRIu64
-               ", which this trainer has seen: its messages will be refused; a coordinator with a new database needs a "
-               "trainer "
-               "with a new --state-dir",
-               answer.epoch, v.epoch);
-    }
     publisher_set_worker(r->publisher, r->worker_id);
     log_info("registered as %s, epoch %" PRIu64 ", fence %" PRIu64, r->worker_id, answer.epoch, answer.fence);
+    take_word(r, answer.role, answer.fence);
   }
   arena_free(&arena);
   return rc;
@@ -61,12 +66,17 @@ static enum rc do_heartbeat(struct registration *r, const struct coordinator_cli
   const struct worker_heartbeat m = {
       .epoch = r->epoch, .ready = true, .has_loaded = true, .loaded_digest = v.digest, .sent_us = clock_wall_us()};
   enum rc rc = coordinator_heartbeat(c, r->worker_id, &m, &answer, &arena, CALL_MS, err);
+  if (rc == RC_OK && answer.role != ROLE_NONE) take_word(r, answer.role, answer.fence);
   arena_free(&arena);
   return rc;
 }
 
-static void sleep_unless_stopping(struct registration *r, int64_t ms) {
-  for (int64_t slept = 0; slept < ms && !atomic_load(&r->stopping); slept += TICK_MS) clock_sleep_ms(TICK_MS);
+/* Shorter when a message claims to know more than the last answer. */
+static void sleep_until_due(struct registration *r, int64_t ms) {
+  for (int64_t slept = 0; slept < ms && !atomic_load(&r->stopping); slept += TICK_MS) {
+    if (slept >= DOUBT_MS && trainer_take_doubt(r->trainer)) return;
+    clock_sleep_ms(TICK_MS);
+  }
 }
 
 static void *registration_main(void *context) {
@@ -85,7 +95,7 @@ static void *registration_main(void *context) {
     }
     if (rc != RC_OK && !complained) log_warn("coordinator: %s", err.message);
     complained = rc != RC_OK;
-    sleep_unless_stopping(r, rc == RC_OK ? r->heartbeat_ms : RETRY_MS);
+    sleep_until_due(r, rc == RC_OK ? r->heartbeat_ms : RETRY_MS);
   }
   return NULL;
 }

@@ -1,6 +1,7 @@
 /* The trainer's tie to the coordinator: one thread that registers, beats, and registers again when the coordinator
- * has forgotten it or has a new epoch. What it learns (epoch, fence, worker id) it gives to the trainer and the
- * publisher; every call has a deadline, and stopping cuts them short. */
+ * has forgotten it or has a new epoch. What it learns (epoch, fence, role, worker id) it gives to the trainer and the
+ * publisher; every call has a deadline, and stopping cuts them short.  A message that the trainer could not place brings
+ * the next heartbeat forward. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_REGISTRATION_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_REGISTRATION_H
 
@@ -9,6 +10,7 @@
 struct registration;
 struct registration_options {
   const char *coordinator_url, *token, *name, *advertise_url;
+  const char *identity;            /* see identity.h; NULL: none */
   enum worker_exactness exactness; /* what the kernels promise */
   struct worker_fabric fabric;
 };

@@ -38,7 +38,7 @@ static enum rc run_keep(struct trainer *t, const struct buf *payload, struct opt
   struct open_run run;
   enum rc rc = payload_decode(payload->data, payload->len, &run, decode_run, &arena, err);
   if (rc == RC_OK) rc = trainer_map_config(&run.training, &t->unit, o, err);
-  if (rc == RC_OK) rc = trainer_keep_config(t, &run.training, err);
+  if (rc == RC_OK) rc = trainer_keep_config(t, &run, err);
   arena_free(&arena);
   return rc;
 }
@@ -112,6 +112,11 @@ static enum rc follow(struct trainer *t, const struct command *c, const struct b
   return RC_OK;
 }
 
+/* All others are told in the start of rank 0 as well; and an idle engine tells ORDER_MEET every half second. */
+static bool is_of_engine(enum order order) {
+  return order == ORDER_MEET || order == ORDER_OPEN || order == ORDER_BATCH || order == ORDER_STEP;
+}
+
 void *follow_main(void *trainer) {
   struct trainer *t = trainer;
   struct buf payload = BUF_INIT;
@@ -121,6 +126,7 @@ void *follow_main(void *trainer) {
   for (;;) {
     struct command c;
     if ((rc = ranks_hear(t, &c, &payload, &err)) != RC_OK || c.order == ORDER_END) break;
+    if (is_of_engine(c.order)) atomic_store(&t->led, true);
     if ((rc = follow(t, &c, &payload, &err)) != RC_OK) break;
     timeline_mark(&t->timeline, CAUSE_COMPUTE, clock_monotonic_us());
   }

@@ -284,6 +284,12 @@ enum rc ranks_tell_weights(struct trainer *t, struct weights *w, int which, stru
   return rc == RC_OK ? ranks_share_weights(t, w, err) : rc;
 }
 
+enum rc ranks_begin(struct trainer *t, const struct digest *digest, struct err *err) {
+  enum rc rc = ranks_tell_weights(t, t->weights, WEIGHTS_CURRENT, err);
+  if (rc == RC_OK) rc = ranks_tell(t, &(struct command){.order = ORDER_CHECK}, NULL, err);
+  return rc == RC_OK ? ranks_check_digest(t, digest, err) : rc;
+}
+
 /* --- an optimizer that several ranks hold, as a checkpoint sees it --- */
 
 static enum rc shared_collect(void *context, int which, const float **out, struct err *err) {

@@ -45,6 +45,12 @@ struct fake_trainer {
   bool other_weights;     /* version 0 is of other weights than the first time */
   bool refuse_step;       /* the next submit-step is answered 409, as of a version that is superseded */
   bool failed_step;       /* step_id is remembered as failed, until it is submitted again */
+  bool refuse_run;        /* check-run is answered 422 */
+  int32_t context_max;    /* and else with this; 0: 512 */
+  struct run_start start; /* of the last opening; its run is not kept */
+  bool disk_full;         /* steps fail for want of room until this is cleared */
+  bool full_then;         /* when the step was submitted */
+  int strange;            /* so many openings are refused: this trainer has not heard of the epoch */
   int opens, batches, steps;
   int last_groups;
   double last_denominator;
@@ -67,6 +73,27 @@ static __attribute__((unused)) void fake_file(struct http_request *r, void *cont
   http_reply_file(r, "application/json", path);
 }
 
+static __attribute__((unused)) void fake_check_run(struct http_request *r, void *context) {
+  struct fake_trainer *t = context;
+  const struct json *body;
+  struct check_run m;
+  struct err err;
+  struct buf out = BUF_INIT;
+  enum rc rc = http_body_json(r, &body, &err);
+  if (rc == RC_OK) rc = check_run_decode(&m, body, http_arena(r), &err);
+  pthread_mutex_lock(&t->lock);
+  if (rc == RC_OK && t->refuse_run)
+    rc = err_set(&err, RC_INVALID, "training.chunk_tokens", "more than the trainer takes");
+  const struct check_run_answer answer = {.context_max = t->context_max ? t->context_max : 512};
+  pthread_mutex_unlock(&t->lock);
+  if (rc != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  check_run_answer_encode(&answer, &out);
+  reply_buf(r, 200, &out);
+}
+
 static __attribute__((unused)) void fake_open(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
   const struct json *body;
@@ -78,7 +105,15 @@ static __attribute__((unused)) void fake_open(struct http_request *r, void *cont
     return;
   }
   pthread_mutex_lock(&t->lock);
+  if (t->strange > 0) {
+    t->strange--;
+    pthread_mutex_unlock(&t->lock);
+    err_set(&err, RC_CONFLICT, "epoch", "this trainer is not yet registered under it");
+    http_fail(r, &err);
+    return;
+  }
   t->opens++;
+  t->start = m.start;
   if (strcmp(t->run, m.run) != 0) {
     snprintf(t->run, sizeof t->run, "%s", m.run);
     t->version = 0;
@@ -175,8 +210,8 @@ static __attribute__((unused)) void fake_step(struct http_request *r, void *cont
     return;
   }
   t->steps++;
-  t->failed_step = false;
-  t->version = m.version + 1;
+  t->failed_step = t->full_then = t->disk_full;
+  t->version = m.version + !t->failed_step;
   t->last_groups = (int)m.group_count;
   t->last_denominator = m.denominator;
   t->last_pushes = m.push_count;
@@ -200,7 +235,10 @@ static __attribute__((unused)) void fake_step_status(struct http_request *r, voi
   fake_digest(&s.digest, t->run, t->version);
   if (t->failed_step) {
     s.state = JOB_FAILED;
-    err_set(&s.error, RC_CONFLICT, NULL, "the step names groups that were not accumulated");
+    if (t->full_then)
+      err_set(&s.error, RC_IO, NULL, "writing optimizer.safetensors: No space left on device");
+    else
+      err_set(&s.error, RC_CONFLICT, NULL, "the step names groups that were not accumulated");
   }
   if (known) step_status_encode(&s, &out);
   bool slow = t->slow_steps;
@@ -216,6 +254,7 @@ static __attribute__((unused)) void fake_step_status(struct http_request *r, voi
 
 static const struct http_route fake_routes[] = {
     {.method = "GET", .path = "/v1/model/files/{name}", .handler = fake_file},
+    {.method = "POST", .path = "/v1/check-run", .handler = fake_check_run},
     {.method = "POST", .path = "/v1/runs", .handler = fake_open},
     {.method = "POST", .path = "/v1/submit-batch", .handler = fake_submit},
     {.method = "GET", .path = "/v1/batches/{id}", .handler = fake_batch},
@@ -328,7 +367,6 @@ static __attribute__((unused)) int fixture_setup(void **state) {
   for (int i = 0; i < 10; i++) buf_printf(&text, "{\"prompt\":\"%d+0=\",\"completion\":\"%d\"}\n", i, i);
   write_data(f, "warm.jsonl", text.data);
   buf_free(&text);
-  write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"answer\":\"2\"}\n{\"prompt\":7}\n");
   pthread_mutex_init(&f->trainer.lock, NULL);
   const struct http_server_options options = {.bind_address = "127.0.0.1",
                                               .threads = 2,
@@ -350,7 +388,7 @@ static __attribute__((unused)) int fixture_setup(void **state) {
 static __attribute__((unused)) int fixture_teardown(void **state) {
   struct fixture *f = *state;
   if (f->core) coordinator_down(f);
-  http_server_stop(f->trainer.server, 500);
+  if (f->trainer.server) http_server_stop(f->trainer.server, 500);
   http_client_destroy(f->http);
   for (int i = 0; i < 256; i++) buf_free(&f->trainer.batch[i].answer);
   arena_free(&f->arena);
@@ -400,7 +438,8 @@ static __attribute__((unused)) struct json *wait_state(struct fixture *f, const 
     const char *now = json_string(json_get(r, "state"), NULL);
     if (strcmp(now, wanted) == 0) return r;
     const struct json *error = json_get(r, "error");
-    if (clock_monotonic_ms() > until_ms || strcmp(now, "failed") == 0) {
+    const bool held = strcmp(now, "paused") == 0 && json_type_of(error) == JSON_STRING;
+    if (clock_monotonic_ms() > until_ms || held) {
       fail_msg("run %s is %s, not %s (%s)", run, now, wanted,
                error && json_type_of(error) == JSON_STRING ? json_string(error, NULL) : "");
     }
@@ -413,6 +452,29 @@ static __attribute__((unused)) int64_t get_int(const struct json *object, const 
   const struct json *v = json_get(object, a);
   if (b) v = json_get(v, b);
   return json_type_of(v) == JSON_INT ? json_int(v) : (int64_t)json_number(v);
+}
+
+/* Waits until trouble has paused the run; its JSON, to be freed. */
+static __attribute__((unused)) struct json *wait_held(struct fixture *f, const char *run, const char *why) {
+  struct json *r = wait_state(f, run, "paused");
+  const struct json *error = json_get(r, "error");
+  if (json_type_of(error) != JSON_STRING || !strstr(json_string(error, NULL), why))
+    fail_msg("run %s is paused without saying '%s'", run, why);
+  return r;
+}
+
+/* Waits until the run, running, says that it waits for something of which `part` is told; NULL: for nothing. */
+static __attribute__((unused)) void wait_waiting(struct fixture *f, const char *run, const char *part) {
+  const int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
+  for (bool found = false; !found;) {
+    struct json *r = get_run(f, run);
+    const struct json *what = json_get(r, "waiting_for");
+    found = json_type_of(what) == JSON_STRING ? part && strstr(json_string(what, NULL), part) : !part;
+    if (strcmp(json_string(json_get(r, "state"), NULL), "running") != 0) fail_msg("run %s does not run", run);
+    json_free(r);
+    if (clock_monotonic_ms() > until_ms) fail_msg("run %s does not wait for %s", run, part ? part : "nothing");
+    clock_sleep_ms(5);
+  }
 }
 
 /* A number from the database, read as everybody may. */

@@ -40,10 +40,13 @@ static enum rc load(struct fixture *f, const char *text, bool completion, bool a
   assert_non_null(file);
   fputs(text, file);
   fclose(file);
-  const struct dataset_options options = {.prompt_tokens_max = 20,
+  const struct dataset_options options = {.field = "dataset.path",
+                                          .name = "x.jsonl",
+                                          .prompt_tokens_max = 20,
                                           .completion_tokens_max = 20,
                                           .need_completion = completion,
                                           .need_answer = answer,
+                                          .verifier = VERIFIER_NONE,
                                           .eos = EOS};
   *out = NULL;
   return dataset_load(out, f->path, f->tokenizer, &options, err);
@@ -90,6 +93,38 @@ static void messages_take_the_chat_template(void **state) {
   assert_int_equal(load(*state, "{\"messages\":[]}\n", false, false, &d, &err), RC_INVALID);
 }
 
+/* A tokenizer of bytes has a token for it. */
+static void byte_0_is_a_character_of_prompts_and_completions(void **state) {
+  struct dataset *d;
+  struct err err;
+  assert_int_equal(load(*state,
+                        "{\"prompt\":\"a\\u0000b\",\"completion\":\"\\u0000c\"}\n"
+                        "{\"messages\":[{\"role\":\"user\",\"content\":\"\\u0000\"}],\"completion\":\"\"}\n",
+                        true, false, &d, &err),
+                   RC_OK);
+  const struct dataset_item *item = dataset_at(d, 0);
+  assert_int_equal(item->prompt_bytes, 3);
+  assert_memory_equal(item->prompt, "a\0b", 4);
+  assert_int_equal(item->prompt_length, 3);
+  assert_int_equal(item->prompt_ids[1], 0);
+  assert_int_equal(item->prompt_ids[2], 'b');
+  assert_int_equal(item->completion_length, 3);
+  assert_int_equal(item->completion_ids[0], 0);
+  item = dataset_at(d, 1);
+  static const char chat[] = "<|im_start|>user\n\0<|im_end|>\n<|im_start|>assistant\n";
+  assert_int_equal(item->prompt_bytes, sizeof chat - 1);
+  assert_memory_equal(item->prompt, chat, sizeof chat);
+  dataset_free(d);
+  /* verifiers compare answers, and none of theirs has one */
+  assert_int_equal(load(*state, "{\"prompt\":\"a\",\"answer\":\"1\"}\n{\"prompt\":\"a\",\"answer\":\"1\\u0000\"}\n",
+                        false, true, &d, &err),
+                   RC_INVALID);
+  assert_non_null(strstr(err.message, "line 2: answer: expected a string without NUL"));
+  assert_int_equal(
+      load(*state, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"a\"}]}\n", false, false, &d, &err),
+      RC_INVALID);
+}
+
 static void a_bad_line_is_refused_with_its_number(void **state) {
   const char *bad[] = {"{\"prompt\":\"a\"",
                        "[1]",
@@ -111,11 +146,58 @@ static void a_bad_line_is_refused_with_its_number(void **state) {
   }
 }
 
+/* A verdict against what is no number, or a puzzle without a target, would be the same for every answer. */
+static void a_line_that_the_verifier_cannot_judge_by_is_refused(void **state) {
+  struct fixture *f = *state;
+  struct dataset_options options = {
+      .field = "evaluation.path", .name = "x.jsonl", .prompt_tokens_max = 20, .completion_tokens_max = 20, .eos = EOS};
+  static const struct {
+    enum verifier_kind verifier;
+    const char *line;
+    bool good;
+  } cases[] = {
+      {VERIFIER_NUMERIC, "\"answer\":\"1,080\"", true},
+      {VERIFIER_NUMERIC, "\"answer\":1e300", true},
+      {VERIFIER_NUMERIC, "\"answer\":\"by <<2*3=6>>6\\n#### 6\"", true},
+      {VERIFIER_NUMERIC, "\"answer\":\"(3,4)\"", false},
+      {VERIFIER_NUMERIC, "\"answer\":\"\"", false},
+      {VERIFIER_COUNTDOWN, "\"numbers\":[1,2],\"target\":3", true},
+      {VERIFIER_COUNTDOWN, "\"numbers\":[1,2]", false},
+      {VERIFIER_COUNTDOWN, "\"numbers\":[1,2.5],\"target\":3", false},
+      {VERIFIER_COUNTDOWN, "\"numbers\":[],\"target\":3", false},
+      {VERIFIER_COUNTDOWN, "\"numbers\":3,\"target\":3", false},
+      {VERIFIER_COUNTDOWN, "\"numbers\":[1,2],\"target\":\"3\"", false},
+      {VERIFIER_NONE, "\"answer\":\"(3,4)\"", true},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[256];
+    struct dataset *d = NULL;
+    struct err err = {0};
+    snprintf(text, sizeof text, "\n{\"prompt\":\"a\",%s}\n", cases[i].line);
+    FILE *file = fopen(f->path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    options.verifier = cases[i].verifier;
+    const enum rc rc = cases[i].good ? RC_OK : RC_INVALID;
+    if (dataset_load(&d, f->path, f->tokenizer, &options, &err) != rc ||
+        dataset_check(f->path, NULL, &options, &err) != rc ||
+        (!cases[i].good && (!strstr(err.message, "x.jsonl line 2") || strcmp(err.field, "evaluation.path") != 0)))
+      fail_msg("%s: %s", text, err.message);
+    dataset_free(d);
+  }
+}
+
 static void an_empty_or_absent_file_is_refused(void **state) {
   struct dataset *d;
   struct err err;
   assert_int_equal(load(*state, "\n \n", false, false, &d, &err), RC_INVALID);
-  const struct dataset_options options = {.prompt_tokens_max = 20, .completion_tokens_max = 20, .eos = EOS};
+  const struct dataset_options options = {.field = "dataset.path",
+                                          .name = "x.jsonl",
+                                          .prompt_tokens_max = 20,
+                                          .completion_tokens_max = 20,
+                                          .verifier = VERIFIER_NONE,
+                                          .eos = EOS};
   assert_int_equal(dataset_load(&d, "/nonexistent/x.jsonl", ((struct fixture *)*state)->tokenizer, &options, &err),
                    RC_NOT_FOUND);
 }
@@ -153,7 +235,9 @@ int main(void) {
       cmocka_unit_test(lines_become_items),
       cmocka_unit_test(completions_end_with_eos),
       cmocka_unit_test(messages_take_the_chat_template),
+      cmocka_unit_test(byte_0_is_a_character_of_prompts_and_completions),
       cmocka_unit_test(a_bad_line_is_refused_with_its_number),
+      cmocka_unit_test(a_line_that_the_verifier_cannot_judge_by_is_refused),
       cmocka_unit_test(an_empty_or_absent_file_is_refused),
       cmocka_unit_test(the_order_depends_on_the_seed_alone),
   };

@@ -13,13 +13,14 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "services/coordinator/driver/batch_build.h"
+#include "services/coordinator/decide/clock_skew.h"
 #include "services/coordinator/decide/batching.h"
 #include "services/coordinator/decide/dispatch.h"
 #include "services/coordinator/decide/expiry.h"
+#include "services/coordinator/driver/batch_build.h"
 #include "services/coordinator/rounds/group_seal.h"
-#include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/run_view.h"
 
 static void plan_takes_lowest_groups_first_and_never_mixes_them(void **state) {
@@ -79,6 +80,24 @@ static void things_lapse_by_the_time_passed_in(void **state) {
   assert_int_equal(expiry_sleep(5, 10, 100), 0);
   assert_int_equal(expiry_sleep(50, 10, 100), 40);
   assert_int_equal(expiry_sleep(INT64_MAX, 10, 100), 100);
+  assert_int_equal(expiry_uncounted(150, true, 100), 0);
+  assert_int_equal(expiry_uncounted(150, false, 100), 150);  /* nobody could work */
+  assert_int_equal(expiry_uncounted(5100, true, 100), 5000); /* nobody could be heard */
+}
+
+static void a_workers_clock_is_known_by_its_quickest_message(void **state) {
+  (void)state;
+  const int64_t second = 1000000, hour = 3600 * second;
+  int64_t known = clock_skew_learn(CLOCK_SKEW_UNKNOWN, 0, 50 * second);
+  assert_int_equal(clock_skew_us(known), 0);             /* not told */
+  known = clock_skew_learn(known, 2 * hour, 5 * second); /* three seconds on the way */
+  known = clock_skew_learn(known, 2 * hour + 9 * second, 9 * second);
+  known = clock_skew_learn(known, 2 * hour + 10 * second, 14 * second);
+  assert_int_equal(clock_skew_us(known), 2 * hour);
+  known = clock_skew_learn(known, 20 * second, 20 * second); /* it was set back */
+  assert_int_equal(clock_skew_us(known), 0);
+  known = clock_skew_learn(CLOCK_SKEW_UNKNOWN, 7 * second, 7 * second + 300000);
+  assert_int_equal(clock_skew_us(known), 0); /* that is the way it took */
 }
 
 static void shuffled_rewards_are_a_permutation_that_depends_on_the_group(void **state) {
@@ -226,6 +245,7 @@ int main(void) {
       cmocka_unit_test(share_spreads_the_tail),
       cmocka_unit_test(batches_hold_whole_groups_under_the_budget),
       cmocka_unit_test(things_lapse_by_the_time_passed_in),
+      cmocka_unit_test(a_workers_clock_is_known_by_its_quickest_message),
       cmocka_unit_test(shuffled_rewards_are_a_permutation_that_depends_on_the_group),
       cmocka_unit_test(zero_advantages_are_filtered_only_on_request),
       cmocka_unit_test(evaluations_are_due_every_so_many_rounds_and_last),

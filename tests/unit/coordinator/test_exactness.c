@@ -168,12 +168,7 @@ static void a_replay_to_other_weights_says_whose_kernels_they_are(void **state) 
   f->trainer.version = 0; /* and r1.0's step is said to have made these weights */
   pthread_mutex_unlock(&f->trainer.lock);
   register_trainer_as(f, WORKER_FASTEST);
-  for (int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-       read_int(f, "SELECT count(*) FROM runs WHERE state = 7") == 0;) {
-    if (clock_monotonic_ms() > until_ms) fail_msg("the run did not fail");
-    clock_sleep_ms(10);
-  }
-  struct json *run = get_run(f, "r1");
+  struct json *run = wait_held(f, "r1", "");
   const char *error = json_string(json_get(run, "error"), NULL);
   if (!strstr(error, "replaying round r1.0") || !strstr(error, "the kernels of trainer are not batch-invariant"))
     fail_msg("%s", error);

@@ -533,6 +533,25 @@ static void a_clock_that_is_off_is_told(void **state) {
   json_free(workers);
 }
 
+/* As where the clock of a machine was set after the coordinator was started and before the server was. */
+static void intervals_of_a_clock_that_is_off_are_told_in_our_time(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  const int64_t ahead = (int64_t)7200 * SECOND;
+  register_server(f, &s, "gen-1");
+  const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
+  struct interval items[] = {{CAUSE_STARVED, t + 1 * SECOND + ahead, t + 8 * SECOND + ahead},
+                             {CAUSE_COMPUTE, t + 8 * SECOND + ahead, t + 12 * SECOND + ahead}};
+  beat(f, &s, clock_wall_us() + ahead, items, 2);
+  struct json *line = timeline(f, "/v1/runs/r1/timeline");
+  assert_true(llabs(sum_of(line, 0, "generation", "starved_us") - 7 * SECOND) < SECOND / 2);
+  assert_true(llabs(sum_of(line, 0, "generation", "compute_us") - 2 * SECOND) < SECOND / 2);
+  assert_true(llabs(sum_of(line, 1, "generation", "compute_us") - 2 * SECOND) < SECOND / 2);
+  const struct json *shown = json_at(intervals_of(line, "gen-1"), 0);
+  assert_true(llabs(json_int(json_at(shown, 1)) - (t + 1 * SECOND)) < SECOND / 2);
+  json_free(line);
+}
+
 static void a_long_timeline_says_that_it_is_cut(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -575,6 +594,7 @@ int main(void) {
       ON_A_COORDINATOR(verifying_is_one_interval_and_a_sum),
       ON_A_COORDINATOR(a_heartbeat_brings_intervals_and_learns_of_the_run),
       ON_A_COORDINATOR(a_clock_that_is_off_is_told),
+      ON_A_COORDINATOR(intervals_of_a_clock_that_is_off_are_told_in_our_time),
       ON_A_COORDINATOR(a_long_timeline_says_that_it_is_cut),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

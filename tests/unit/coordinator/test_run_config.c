@@ -102,7 +102,7 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
       "\"verifier\":{\"kind\":\"countdown\",\"shuffle_rewards\":true},\"filter\":{\"zero_advantage\":\"refill\","
       "\"refill_max\":3},"
       "\"mode\":\"pipelined\",\"frontier\":\"gate\",\"frontier_groups\":4,\"aging_ms\":77,\"group_timeout_ms\":500,"
-      "\"evaluation\":{\"path\":\"v\",\"every_rounds\":2},"
+      "\"evaluation\":{\"path\":\"v\",\"every_rounds\":2},\"start\":{\"run\":\"r3\",\"version\":600},"
       "\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
   struct parsed first, second;
   struct digest a, b;
@@ -124,11 +124,78 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   parsed_free(&second);
 }
 
+static void a_start_is_resolved_by_the_objective(void **state) {
+  (void)state;
+  static const struct {
+    const char *more;
+    enum start_from from;
+    enum rc rc;
+  } cases[] = {
+      {"", START_MODEL, RC_OK},
+      {",\"training\":{\"objective\":\"cross_entropy\"}", START_MODEL, RC_OK},
+      {",\"training\":{\"objective\":\"evaluate\"}", START_CURRENT, RC_OK},
+      {",\"start\":\"model\"", START_MODEL, RC_OK},
+      {",\"start\":\"current\"", START_CURRENT, RC_OK},
+      {",\"start\":{\"run\":\"r3\",\"version\":600}", START_CHECKPOINT, RC_OK},
+      {",\"start\":\"current\",\"training\":{\"objective\":\"evaluate\"}", START_CURRENT, RC_OK},
+      {",\"start\":\"model\",\"training\":{\"objective\":\"evaluate\"}", START_MODEL, RC_INVALID},
+      {",\"start\":{\"run\":\"r3\",\"version\":6},\"training\":{\"objective\":\"evaluate\"}", START_CHECKPOINT,
+       RC_INVALID},
+      {",\"start\":\"r3\"", START_UNNAMED, RC_INVALID},
+      {",\"start\":{\"run\":\"../r3\",\"version\":6}", START_UNNAMED, RC_INVALID},
+      {",\"start\":{\"run\":\"r3\",\"version\":-1}", START_UNNAMED, RC_INVALID},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct parsed p;
+    char text[256];
+    snprintf(text, sizeof text, "{\"dataset\":{\"path\":\"a\"}%s}", cases[i].more);
+    parse(&p, text);
+    if (p.rc != cases[i].rc || (p.rc == RC_OK && p.config.start.from != cases[i].from) ||
+        (p.rc != RC_OK && strncmp(p.err.field, "start", 5) != 0))
+      fail_msg("%s: %s, start %d, field %s: %s", text, rc_name(p.rc), (int)p.config.start.from, p.err.field,
+               p.err.message);
+    parsed_free(&p);
+  }
+}
+
+/* What a coordinator stored before there was `start` means the weights that the trainer holds, and is hashed as it was. */
+static void a_stored_configuration_without_a_start_keeps_its_meaning_and_hash(void **state) {
+  (void)state;
+  static const char stored[] =
+      "{\"name\":\"x\",\"mode\":\"pipelined\",\"update\":\"strict\",\"frontier\":\"priority\",\"frontier_groups\":0,"
+      "\"aging_ms\":30000,\"group_timeout_ms\":1800000,\"seed\":7,\"rounds\":3,\"dataset\":{\"path\":\"a\",\"shuffle\":"
+      "true},\"groups_per_round\":64,\"samples_per_group\":8,\"lease_samples_max\":0,\"sampling\":{\"temperature\":1,"
+      "\"max_new_tokens\":256,\"stop_token_ids\":[]},\"verifier\":{\"kind\":\"numeric\",\"shuffle_rewards\":false},"
+      "\"advantage\":{\"kind\":\"group\",\"epsilon\":0.0001},\"filter\":{\"zero_advantage\":\"keep\",\"refill_max\":64}"
+      ","
+      "\"training\":{\"objective\":\"grpo\",\"clip_low\":0.2,\"clip_high\":0.2,\"kl_coefficient\":0,\"normalization\":"
+      "\"tokens\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.999,\"eps\":1e-08,\"weight_decay\":0.01,\"clip_norm\":0.3,"
+      "\"lr_min_ratio\":0,\"schedule\":\"constant\",\"warmup_steps\":0,\"total_steps\":3,\"temperature\":1,"
+      "\"chunk_tokens\":4096,\"checkpoint_every\":1},\"stage_timeout_ms\":10000,\"publish_every\":1}";
+  struct parsed p = {0};
+  struct buf out = BUF_INIT;
+  struct json_writer w;
+  struct digest before, after;
+  assert_int_equal(json_parse(&p.body, stored, strlen(stored), 0, &p.err), RC_OK);
+  assert_int_equal(run_config_parse_stored(&p.config, p.body, &p.arena, &p.err), RC_OK);
+  assert_int_equal(p.config.start.from, START_UNNAMED);
+  json_writer_init(&w, &out);
+  run_config_write(&p.config, &w);
+  assert_string_equal(out.data, stored);
+  digest_of(&before, stored, strlen(stored));
+  run_config_hash(&p.config, &after);
+  assert_true(digest_equal(&before, &after));
+  buf_free(&out);
+  parsed_free(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(defaults_are_resolved),
       cmocka_unit_test(the_trainer_gets_the_sampling_temperature),
       cmocka_unit_test(faults_name_their_field),
+      cmocka_unit_test(a_start_is_resolved_by_the_objective),
+      cmocka_unit_test(a_stored_configuration_without_a_start_keeps_its_meaning_and_hash),
       cmocka_unit_test(what_is_written_reads_back_to_the_same_hash),
   };
   return cmocka_run_group_tests_name("run_config", tests, NULL, NULL);

@@ -153,23 +153,50 @@ static void a_supervised_run_needs_no_servers(void **state) {
   json_free(run);
 }
 
-static void a_bad_dataset_fails_the_run_with_a_sentence(void **state) {
+/* As r1 and r2: one that runs until it is stopped, and one whose dataset was sound when it was posted and is not any more
+ * when its turn comes. */
+static void post_one_that_goes_bad_behind_another(struct fixture *f) {
+  write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
+  post_run(f,
+           "{\"rounds\":1000000,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "\"training\":{\"objective\":\"cross_entropy\"}}");
+  post_run(f,
+           "{\"rounds\":1,\"dataset\":{\"path\":\"bad.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "\"training\":{\"objective\":\"cross_entropy\"}}");
+  json_free(wait_state(f, "r1", "running"));
+  write_data(f, "bad.jsonl", "{\"prompt\":1}\n");
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+}
+
+static void a_dataset_that_went_bad_pauses_the_run_until_it_is_mended(void **state) {
   struct fixture *f = *state;
-  post_run(f, "{\"dataset\":{\"path\":\"bad.jsonl\"},\"training\":{\"objective\":\"grpo\"}}");
-  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  struct json *run = get_run(f, "r1");
-  while (strcmp(json_string(json_get(run, "state"), NULL), "failed") != 0 && clock_monotonic_ms() < until_ms) {
-    json_free(run);
-    clock_sleep_ms(5);
-    run = get_run(f, "r1");
-  }
-  assert_string_equal(json_string(json_get(run, "state"), NULL), "failed");
-  assert_non_null(strstr(json_string(json_get(run, "error"), NULL), "2")); /* the line */
+  struct json *answer;
+  post_one_that_goes_bad_behind_another(f);
+  json_free(wait_held(f, "r2", "line 1"));
+  assert_int_equal(call(f, "POST", "/v1/runs/r2/resume", NULL, NULL), 200);
+  json_free(wait_held(f, "r2", "line 1")); /* still */
+  write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
+  assert_int_equal(call(f, "POST", "/v1/runs/r2/resume", NULL, &answer), 200);
+  assert_string_equal(json_string(json_get(answer, "state"), NULL), "starting");
+  json_free(answer);
+  struct json *run = wait_state(f, "r2", "completed");
+  assert_int_equal(json_type_of(json_get(run, "error")), JSON_NULL);
   json_free(run);
+}
+
+static void a_run_that_trouble_has_paused_can_be_stopped_and_the_next_one_runs(void **state) {
+  struct fixture *f = *state;
+  struct json *answer;
+  post_one_that_goes_bad_behind_another(f);
   post_run(f,
            "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
-  json_free(wait_state(f, "r2", "completed")); /* the next one runs */
+  json_free(wait_held(f, "r2", "stop it")); /* it was never opened, and r3 waits for it */
+  json_free(wait_state(f, "r3", "queued"));
+  assert_int_equal(call(f, "POST", "/v1/runs/r2/stop", NULL, &answer), 200);
+  assert_string_equal(json_string(json_get(answer, "state"), NULL), "stopped");
+  json_free(answer);
+  json_free(wait_state(f, "r3", "completed"));
 }
 
 static void configurations_that_cannot_be_are_refused(void **state) {
@@ -353,18 +380,6 @@ static void a_restart_in_the_middle_of_a_step_finds_the_version(void **state) {
   json_free(run);
 }
 
-static struct json *wait_failed(struct fixture *f, const char *run) {
-  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  for (;;) {
-    struct json *r = get_run(f, run);
-    if (strcmp(json_string(json_get(r, "state"), NULL), "failed") == 0) return r;
-    if (clock_monotonic_ms() > until_ms)
-      fail_msg("run %s is %s, not failed", run, json_string(json_get(r, "state"), NULL));
-    json_free(r);
-    clock_sleep_ms(10);
-  }
-}
-
 /* It starts again from version 0 of the same weights: the first round is fed again, the second one goes on. */
 static void a_trainer_that_lost_rounds_is_brought_back_by_replay(void **state) {
   struct fixture *f = *state;
@@ -387,26 +402,59 @@ static void a_trainer_that_lost_rounds_is_brought_back_by_replay(void **state) {
   json_free(run);
 }
 
-/* Nothing that the trainer could do brings it back to the recorded weights. */
-static void a_trainer_with_other_weights_fails_the_run(void **state) {
-  struct fixture *f = *state;
-  struct fake_server s;
-  struct lease_answer a;
-  until_stepping(f, &s);
-  f->trainer.slow_steps = false;
-  poll_leases(f, &s, 4, &a); /* of round 1, at version 1 */
+/* As of one that was started again with another model, or another run's state. */
+static void trainer_forgets(struct fixture *f, bool other_weights) {
   pthread_mutex_lock(&f->trainer.lock);
   f->trainer.run[0] = 0;
   f->trainer.step_id[0] = 0;
-  f->trainer.other_weights = true;
+  f->trainer.other_weights = other_weights;
+  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
   pthread_mutex_unlock(&f->trainer.lock);
-  register_trainer(f);
-  struct json *run = wait_failed(f, "r1");
-  assert_non_null(strstr(json_string(json_get(run, "error"), NULL), "other weights"));
-  json_free(run);
+}
+
+static void a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
   struct err err;
+  until_stepping(f, &s);
+  f->trainer.slow_steps = false;
+  poll_leases(f, &s, 4, &a); /* of round 1, at version 1 */
+  struct lease_result r = make_result(f, &s, &a.leases[0]);
+  trainer_forgets(f, true);
+  register_trainer(f);
+  json_free(wait_held(f, "r1", "other weights"));
+  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK); /* what was leased counts */
   assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_OK);
-  assert_false(a.current.has); /* nobody is sent to fetch what is lost */
+  assert_false(a.current.has); /* nobody is sent to fetch what may be lost */
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  json_free(wait_held(f, "r1", "other weights"));
+  trainer_forgets(f, false);
+  register_trainer(f);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
+  json_free(run);
+}
+
+static void a_run_that_trouble_has_paused_is_still_so_after_a_restart(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  until_stepping(f, &s);
+  f->trainer.slow_steps = false;
+  trainer_forgets(f, true);
+  register_trainer(f);
+  json_free(wait_held(f, "r1", "other weights"));
+  coordinator_down(f);
+  trainer_forgets(f, false);
+  coordinator_up(f);
+  register_trainer(f);
+  clock_sleep_ms(300);
+  json_free(wait_held(f, "r1", "other weights"));
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  register_server(f, &s, "gen-1");
+  json_free(serve_run(f, &s, "r1", "completed"));
 }
 
 /* The round's gradient is gone, the version is not: its batches are sent again, and no figure counts twice. */
@@ -451,14 +499,73 @@ static void a_step_that_was_durable_before_the_trainer_was_lost_counts(void **st
   json_free(run);
 }
 
-static void a_trainer_that_stays_away_fails_the_run(void **state) {
+/* Longer than the time after which a run that is to stop gives up its step. */
+static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void **state) {
   struct fixture *f = *state;
   coordinator_down(f);
   f->options.worker_ttl_ms = 300;
   coordinator_up(f);
   register_trainer(f);
-  post_run(f, GRPO(2, "}"));
-  json_free(wait_failed(f, "r1")); /* no heartbeat, then a second and a half of grace */
+  post_run(f,
+           "{\"rounds\":2000,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "\"training\":{\"objective\":\"cross_entropy\"}}");
+  json_free(wait_state(f, "r1", "running"));
+  wait_waiting(f, "r1", "no trainer is registered"); /* no heartbeat */
+  clock_sleep_ms(1600);
+  wait_waiting(f, "r1", "no trainer is registered");
+  register_trainer(f);
+  wait_waiting(f, "r1", NULL);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM events WHERE type = 'waiting'"), 2); /* it begins, it is over */
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+}
+
+static void a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for_ever(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  until_stepping(f, &s);
+  http_server_stop(f->trainer.server, 100);
+  f->trainer.server = NULL;
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+  json_free(wait_state(f, "r1", "stopped")); /* a second and a half */
+}
+
+static void a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  f->trainer.disk_full = true;
+  until_stepping(f, &s);
+  f->trainer.slow_steps = false;
+  wait_waiting(f, "r1", "No space left on device");
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'storage'"), 1);
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.disk_full = false;
+  pthread_mutex_unlock(&f->trainer.lock);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  assert_int_equal(get_int(run, "totals", "trained_tokens"), 72); /* nothing was lost, nothing counts twice */
+  json_free(run);
+}
+
+static void a_run_that_waits_for_room_can_be_stopped(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  f->trainer.disk_full = true;
+  until_stepping(f, &s);
+  f->trainer.slow_steps = false;
+  wait_waiting(f, "r1", "No space left on device");
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+  json_free(wait_state(f, "r1", "stopped"));
+}
+
+static void a_trainer_that_has_not_heard_of_us_yet_is_asked_again(void **state) {
+  struct fixture *f = *state;
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.strange = 3;
+  pthread_mutex_unlock(&f->trainer.lock);
+  post_run(f,
+           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "\"training\":{\"objective\":\"cross_entropy\"}}");
+  json_free(wait_state(f, "r1", "completed"));
 }
 
 static void events_tell_the_whole_story(void **state) {
@@ -542,7 +649,8 @@ int main(void) {
       CASE(a_round_with_evaluations_trains_only_on_its_own_groups),
       CASE(an_evaluate_run_trains_nothing),
       CASE(a_supervised_run_needs_no_servers),
-      CASE(a_bad_dataset_fails_the_run_with_a_sentence),
+      CASE(a_dataset_that_went_bad_pauses_the_run_until_it_is_mended),
+      CASE(a_run_that_trouble_has_paused_can_be_stopped_and_the_next_one_runs),
       CASE(configurations_that_cannot_be_are_refused),
       CASE(a_run_is_paused_resumed_and_stopped),
       CASE(runs_wait_for_each_other),
@@ -551,10 +659,15 @@ int main(void) {
       CASE(a_run_survives_a_restart_of_the_coordinator),
       CASE(a_restart_in_the_middle_of_a_step_finds_the_version),
       CASE(a_trainer_that_lost_rounds_is_brought_back_by_replay),
-      CASE(a_trainer_with_other_weights_fails_the_run),
+      CASE(a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on),
+      CASE(a_run_that_trouble_has_paused_is_still_so_after_a_restart),
       CASE(a_trainer_that_lost_its_gradients_is_sent_them_again),
       CASE(a_step_that_was_durable_before_the_trainer_was_lost_counts),
-      CASE(a_trainer_that_stays_away_fails_the_run),
+      CASE(a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it),
+      CASE(a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for_ever),
+      CASE(a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
+      CASE(a_run_that_waits_for_room_can_be_stopped),
+      CASE(a_trainer_that_has_not_heard_of_us_yet_is_asked_again),
       CASE(events_tell_the_whole_story),
       CASE(two_orders_of_completion_give_the_same_groups),
   };

@@ -7,6 +7,8 @@ static void drawn_transitions_are_allowed(void **state) {
   assert_true(state_may(MACHINE_RUN, RUN_QUEUED, RUN_STARTING));
   assert_true(state_may(MACHINE_RUN, RUN_RUNNING, RUN_PAUSED));
   assert_true(state_may(MACHINE_RUN, RUN_PAUSED, RUN_RUNNING));
+  assert_true(state_may(MACHINE_RUN, RUN_STARTING, RUN_PAUSED));
+  assert_true(state_may(MACHINE_RUN, RUN_PAUSED, RUN_STARTING));
   assert_true(state_may(MACHINE_GROUP, GROUP_SUBMITTED, GROUP_SEALED));
   assert_true(state_may(MACHINE_SAMPLE, SAMPLE_LEASED, SAMPLE_WAITING));
   assert_true(state_may(MACHINE_VERSION, VERSION_CURRENT, VERSION_SUPERSEDED));
@@ -29,6 +31,12 @@ static void nothing_leaves_an_end_state(void **state) {
   for (int to = SAMPLE_WAITING; to <= SAMPLE_VOID; to++) assert_false(state_may(MACHINE_SAMPLE, SAMPLE_DONE, to));
 }
 
+/* What cannot go on is paused, and can be resumed. */
+static void no_run_fails(void **state) {
+  (void)state;
+  for (int from = RUN_QUEUED; from <= RUN_FAILED; from++) assert_false(state_may(MACHINE_RUN, from, RUN_FAILED));
+}
+
 static void a_refused_transition_names_thing_and_states(void **state) {
   (void)state;
   struct err err;
@@ -49,6 +57,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(drawn_transitions_are_allowed),
       cmocka_unit_test(nothing_leaves_an_end_state),
+      cmocka_unit_test(no_run_fails),
       cmocka_unit_test(a_refused_transition_names_thing_and_states),
       cmocka_unit_test(names_and_states_match_both_ways),
   };

@@ -67,6 +67,23 @@ static void values_come_back_as_they_went(void **state) {
   rows_end(&q);
 }
 
+/* A prompt may hold byte 0, and people see the whole prompt in their rollouts. */
+static void a_text_with_byte_0_comes_back_whole(void **state) {
+  struct fixture *f = *state;
+  struct err err;
+  struct rows q;
+  bool row;
+  size_t len;
+  assert_int_equal(store_script(f->store, "CREATE TABLE u (t TEXT) STRICT", &err), RC_OK);
+  assert_int_equal(store_exec(f->store, &err, "INSERT INTO u VALUES (?1)", BINDS(b_chars("a\0b", 3))), RC_OK);
+  assert_int_equal(store_query(f->store, &q, &err, "SELECT t FROM u", NO_BINDS), RC_OK);
+  assert_int_equal(rows_next(&q, &row, &err), RC_OK);
+  assert_true(row);
+  assert_memory_equal(rows_text(&q, 0, &len), "a\0b", 3);
+  assert_int_equal(len, 3);
+  rows_end(&q);
+}
+
 static enum rc count_in(struct store *s, int64_t depth, int64_t *rows) {
   struct rows q;
   bool row;
@@ -182,6 +199,7 @@ static void readers_see_one_snapshot_and_write_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(values_come_back_as_they_went, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_text_with_byte_0_comes_back_whole, setup, teardown),
       cmocka_unit_test_setup_teardown(a_query_may_be_nested_in_itself, setup, teardown),
       cmocka_unit_test_setup_teardown(errors_are_told_apart, setup, teardown),
       cmocka_unit_test_setup_teardown(the_schema_is_made_once_and_guards_itself, setup, teardown),

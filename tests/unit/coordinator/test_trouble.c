@@ -100,23 +100,30 @@ static void a_paused_evaluation_ends_with_its_last_result(void **state) {
   json_free(wait_state(f, "r1", "completed"));
 }
 
-static void an_older_trainer_that_still_lives_publishes_nothing(void **state) {
+static enum rc announce_as(struct fixture *f, const struct worker_registered *who, uint64_t fence, struct err *err) {
+  const struct version_announce m = {
+      .run = "r1", .step_id = "r1.0", .worker_id = who->worker_id, .epoch = who->epoch, .fence = fence, .version = 1};
+  return coordinator_announce_version(&f->client, &m, DEADLINE_MS, err);
+}
+
+static void only_the_holder_of_the_trainers_place_publishes(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
-  struct worker_registered newer;
+  struct worker_registered other;
   f->trainer.slow_steps = true;
   begin(f, &s, GRPO(1, "}"));
   const struct worker_register m = {.name = "trainer-2", .kind = WORKER_TRAINER, .url = f->trainer.url};
-  assert_int_equal(coordinator_register(&f->client, &m, &newer, &f->arena, DEADLINE_MS, &err), RC_OK);
-  const struct version_announce old = {.run = "r1",
-                                       .step_id = "r1.0",
-                                       .worker_id = f->trainer_is.worker_id,
-                                       .epoch = f->trainer_is.epoch,
-                                       .fence = f->trainer_is.fence,
-                                       .version = 1};
-  assert_int_equal(coordinator_announce_version(&f->client, &old, DEADLINE_MS, &err), RC_CONFLICT);
+  assert_int_equal(coordinator_register(&f->client, &m, &other, &f->arena, DEADLINE_MS, &err), RC_OK);
+  assert_int_equal(announce_as(f, &other, f->trainer_is.fence, &err), RC_CONFLICT);
   assert_string_equal(err.field, "fence");
+  const struct worker_registered before = f->trainer_is;
+  register_trainer(f);
+  assert_true(f->trainer_is.fence > before.fence);
+  assert_int_equal(announce_as(f, &f->trainer_is, before.fence, &err), RC_CONFLICT);
+  assert_string_equal(err.field, "fence");
+  assert_int_equal(announce_as(f, &before, before.fence, &err), RC_CONFLICT); /* an older one that still lives */
+  assert_string_equal(err.field, "worker_id");
 }
 
 /* A trainer that comes back under the same address may be asked for the step before it is sent the batches again. */
@@ -160,7 +167,7 @@ static void a_database_has_one_coordinator(void **state) {
   struct fixture *f = *state;
   struct core *second = NULL;
   struct err err = {0};
-  assert_int_equal(core_create(&second, &f->options, &err), RC_IO);
+  assert_int_equal(core_create(&second, &f->options, &err), RC_CONFLICT);
   assert_non_null(strstr(err.message, "another coordinator"));
 }
 
@@ -262,6 +269,24 @@ static void slot_time_is_shared_between_runs_and_carried_over_jitter(void **stat
   assert_int_equal(a[1].busy_us, 200000);
 }
 
+static void more_workers_than_its_flag_allows_are_refused(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct worker_registered is;
+  struct err err = {0};
+  const struct worker_register one_more = {
+      .name = "gen-3", .kind = WORKER_GENERATION, .url = "http://127.0.0.1:9", .slots = 64};
+  coordinator_down(f);
+  f->options.workers_max = 3;
+  coordinator_up(f);
+  register_trainer(f);
+  register_server(f, &s, "gen-1");
+  register_server(f, &s, "gen-2");
+  assert_int_equal(coordinator_register(&f->client, &one_more, &is, &f->arena, DEADLINE_MS, &err), RC_FULL);
+  assert_non_null(strstr(err.message, "3 workers are registered already"));
+  register_server(f, &s, "gen-2"); /* in the place of its former self */
+}
+
 static void a_round_of_a_thousand_samples_is_quick(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -288,13 +313,14 @@ int main(void) {
       CASE(samples_that_had_ended_before_a_hand_back_are_kept),
       CASE(a_hand_back_of_fewer_tokens_keeps_the_more),
       CASE(a_paused_evaluation_ends_with_its_last_result),
-      CASE(an_older_trainer_that_still_lives_publishes_nothing),
+      CASE(only_the_holder_of_the_trainers_place_publishes),
       CASE(a_step_that_failed_is_submitted_anew),
       CASE(nobody_is_lost_while_the_writer_was_away),
       CASE(a_database_has_one_coordinator),
       CASE(a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged),
       CASE(idle_time_of_a_short_run_is_over_its_wall_time),
       cmocka_unit_test(slot_time_is_shared_between_runs_and_carried_over_jitter),
+      CASE(more_workers_than_its_flag_allows_are_refused),
       CASE(a_round_of_a_thousand_samples_is_quick),
   };
   return cmocka_run_group_tests_name("coordinator/trouble", tests, NULL, NULL);

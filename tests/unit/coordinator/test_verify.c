@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "services/coordinator/decide/verify.h"
+#include "services/coordinator/decide/lone_number.h"
 #include "tests/unit/base/cm.h"
 
 static double numeric(const char *completion, const char *answer, bool *well_formed) {
@@ -18,40 +19,247 @@ static double countdown(const char *completion, const char *extra) {
   return v.reward;
 }
 
+struct numeric_case {
+  const char *text, *answer;
+  double reward;
+  bool well_formed;
+};
+
+static void numeric_table(const struct numeric_case *cases, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    bool well_formed;
+    const double reward = numeric(cases[i].text, cases[i].answer, &well_formed);
+    if (reward != cases[i].reward || well_formed != cases[i].well_formed)
+      fail_msg("'%s' against %s: expected reward %g, well formed %d; got %g, %d", cases[i].text, cases[i].answer,
+               cases[i].reward, cases[i].well_formed, reward, well_formed);
+  }
+}
+
 static void the_last_number_counts(void **state) {
   (void)state;
-  const struct {
-    const char *text, *answer;
-    double reward;
-  } cases[] = {
-      {"7+5=2;2*3=6;6-4=2;#2", "2", 1},
-      {"it is 3, no, 4", "4", 1},
-      {"it is 3, no, 4", "3", 0},
-      {"1,234.50", "1234.5", 1},
-      {"-7", "-7", 1},
-      {"so 3-7", "7", 1},
-      {"x = -7", "-7", 1},
-      {"1/2", "0.5", 1},
-      {"50e-2", "1/2", 1},
-      {"2.", "2", 1},
-      {"0.1", "1e-1", 1},
-      {"9007199254740993", "9007199254740992", 0},
-      {"9007199254740993", "9007199254740993", 1},
-      {"12,34", "34", 1},
-      {"answer: 8/0", "0", 1},
-      {"1234567890123456789012345", "1234567890123456789012345", 1},
+  static const struct numeric_case cases[] = {
+      {"7+5=2;2*3=6;6-4=2;#2", "2", 1, true},
+      {"7+5=2;2*3=6;6-4=2;", "2", 1, true},
+      {"it is 3, no, 4", "4", 1, true},
+      {"it is 3, no, 4", "3", 0, true},
+      {"1,234.50", "1234.5", 1, true},
+      {"-7", "-7", 1, true},
+      {"x = -7", "-7", 1, true},
+      {"so -7", "7", 0, true},
+      {"1/2", "0.5", 1, true},
+      {"x = 3/4", "0.75", 1, true},
+      {"50e-2", "1/2", 1, true},
+      {"2.", "2", 1, true},
+      {"0.1", "1e-1", 1, true},
+      {"9007199254740993", "9007199254740992", 0, true},
+      {"9007199254740993", "9007199254740993", 1, true},
+      {"1234567890123456789012345", "1234567890123456789012345", 1, true},
   };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    if (numeric(cases[i].text, cases[i].answer, NULL) != cases[i].reward)
-      fail_msg("'%s' against %s: expected reward %g", cases[i].text, cases[i].answer, cases[i].reward);
-  }
+  numeric_table(cases, sizeof cases / sizeof cases[0]);
+}
+
+/* What prose, Markdown and TeX put around a number is no part of it. */
+static void a_number_in_prose_stands_alone(void **state) {
+  (void)state;
+  static const struct numeric_case cases[] = {
+      {"#### 18", "18", 1, true},
+      {"The answer is $18.", "18", 1, true},
+      {"The answer is \\$1,800", "1800", 1, true},
+      {"is $18$.", "18", 1, true},
+      {"is $$x = 18$$", "18", 1, true},
+      {"is \\(x = 18\\).", "18", 1, true},
+      {"\\[ 18 \\]", "18", 1, true},
+      {"x=18\\\\", "18", 1, true},
+      {"**18**", "18", 1, true},
+      {"**Answer: 18**", "18", 1, true},
+      {"**Answer:** 18", "18", 1, true},
+      {"__Answer__ `18`", "18", 1, true},
+      {"there are 18 *apples* left", "18", 1, true},
+      {"two lines\n- 18", "18", 1, true},
+      {"* 18", "18", 1, true},
+      {"Step 2: 18", "18", 1, true},
+      {"in all (18)", "18", 1, true},
+      {"(see above) 18", "18", 1, true},
+      {"18 (dollars)", "18", 1, true},
+      {"(5\n18", "18", 1, true},
+      {"2*3*4\n18", "18", 1, true},
+      {"\"18\"", "18", 1, true},
+      {"18%", "18", 1, true},
+      {"18!", "18", 1, true},
+      {"5+5=0;5+", "5", 1, true}, /* cut off: nothing is added to it yet */
+      {"it is 18 -", "18", 1, true},
+      {"| total | 18 |", "18", 1, true},
+      {"it is 3 and 4", "4", 1, true},
+      {"\xE7\xAD\x94\xE6\xA1\x88\xE6\x98\xAF"
+       "18\xE3\x80\x82",
+       "18", 1, true},
+  };
+  numeric_table(cases, sizeof cases / sizeof cases[0]);
+}
+
+/* The last number of 1/4, (3,4), 2*4 or 7 times the root of 3 is not their value: whoever takes it rewards wrong answers. */
+static void a_number_in_something_larger_is_no_answer(void **state) {
+  (void)state;
+  static const struct numeric_case cases[] = {
+      {"answer is (9,4)", "4", 0, false},
+      {"answer is (9, 4)", "4", 0, false},
+      {"answer is [9; 4]", "4", 0, false},
+      {"{1, 2, 4}", "4", 0, false},
+      {"\\{2, 4\\}", "4", 0, false},
+      {"\\left(9, 4\\right)", "4", 0, false},
+      {"(4, x)", "4", 0, false},
+      {"x = 3, 4", "4", 0, false},
+      {"12,34", "34", 0, false},
+      {"1234,567", "1234567", 0, false},
+      {"\\frac{1}{4}", "4", 0, false},
+      {"$\\frac{1}{4}$", "4", 0, false},
+      {"\\frac14", "14", 0, false},
+      {"2\\sqrt{3}", "3", 0, false},
+      {"\\sqrt 3", "3", 0, false},
+      {"2 \\cdot 4", "4", 0, false},
+      {"4\\pi", "4", 0, false},
+      {"4 \\pi", "4", 0, false},
+      {"4\\sqrt{x}", "4", 0, false},
+      {"\\text{it is 4}", "4", 0, false},
+      {"\\text{about }4", "4", 0, false},
+      {"x^4", "4", 0, false},
+      {"x^{4}", "4", 0, false},
+      {"x_4", "4", 0, false},
+      {"4^x", "4", 0, false},
+      {"2*4", "4", 0, false},
+      {"2 * 4", "4", 0, false},
+      {"2**4", "4", 0, false},
+      {"2 ** 4", "4", 0, false},
+      {"2* 3* 4", "4", 0, false},
+      {"4*x", "4", 0, false},
+      {"4 + x", "4", 0, false},
+      {"4-x", "4", 0, false},
+      {"4 ** x", "4", 0, false},
+      {"3-7", "7", 0, false},
+      {"3 - 7", "7", 0, false},
+      {"3+7", "7", 0, false},
+      {"8/0", "0", 0, false},
+      {"3 / 4", "4", 0, false},
+      {"3/4/5", "5", 0, false},
+      {"9%4", "4", 0, false},
+      {"1 1/2", "1/2", 0, false},
+      {"10 000", "0", 0, false},
+      {"3:4", "4", 0, false},
+      {"f(4)", "4", 0, false},
+      {"2(4)", "4", 0, false},
+      {"4(x)", "4", 0, false},
+      {"4x", "4", 0, false},
+      {"x4", "4", 0, false},
+      {"the 4th", "4", 0, false},
+      {"10:30", "30", 0, false},
+      {"1.2.3", "3", 0, false},
+      {"2\xC3\x97"
+       "4",
+       "4", 0, false},
+      {"2 \xC3\x97 4", "4", 0, false},
+      {"\xE2\x88\x9A"
+       "4",
+       "4", 0, false},
+      {"\xE2\x88\x92"
+       "4",
+       "4", 0, false},
+      {"4\xCF\x80", "4", 0, false},
+      {"4\xC2\xB2", "4", 0, false},
+      {"it is 4, not x^9", "4", 0, false}, /* nor is an earlier one taken */
+      {"\\boxed{5 is open, 6", "6", 0, false},
+  };
+  numeric_table(cases, sizeof cases / sizeof cases[0]);
 }
 
 static void a_box_goes_before_later_numbers(void **state) {
   (void)state;
-  assert_true(numeric("\\boxed{42} as in step 7", "42", NULL) == 1);
-  assert_true(numeric("\\boxed{1} then \\boxed{{2}}", "2", NULL) == 1);
-  assert_true(numeric("\\boxed{5 is open, 6", "6", NULL) == 1);
+  static const struct numeric_case cases[] = {
+      {"\\boxed{42} as in step 7", "42", 1, true},
+      {"\\boxed{1} then \\boxed{{2}}", "2", 1, true},
+      {"\\boxed{x} is not 7", "7", 0, false},
+      {"\\boxed{}7", "7", 0, false},
+  };
+  numeric_table(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void a_box_holds_one_number_and_nothing_else(void **state) {
+  (void)state;
+  static const struct numeric_case cases[] = {
+      {"\\boxed{ 3/4 }", "0.75", 1, true},
+      {"\\boxed{-1,234.5}", "-1234.5", 1, true},
+      {"\\boxed{$18}", "18", 1, true},
+      {"\\boxed{\\$ 18.00}", "18", 1, true},
+      {"\\boxed{$18$}", "18", 1, true},
+      {"\\boxed{\xE2\x82\xAC"
+       "18}",
+       "18", 1, true},
+      {"\\boxed{18.}", "18", 1, true},
+      {"\\boxed{+18}", "18", 1, true},
+      {"\\boxed{1.8e1}", "18", 1, true},
+      {"\\boxed{\\frac{1}{4}}", "3/4", 0, false},
+      {"\\boxed{\\frac{1}{4}}", "4", 0, false},
+      {"\\boxed{(9,4)}", "4", 0, false},
+      {"\\boxed{(4)}", "4", 0, false},
+      {"\\boxed{7\\sqrt{3}}", "3", 0, false},
+      {"\\boxed{3, 4}", "4", 0, false},
+      {"\\boxed{12,34}", "34", 0, false},
+      {"\\boxed{1234,567}", "1234567", 0, false},
+      {"\\boxed{3 4}", "4", 0, false},
+      {"\\boxed{1 1/2}", "1/2", 0, false},
+      {"\\boxed{x=4}", "4", 0, false},
+      {"\\boxed{2*4}", "4", 0, false},
+      {"\\boxed{8/0}", "8", 0, false},
+      {"\\boxed{2^4}", "4", 0, false},
+      {"\\boxed{4 apples}", "4", 0, false},
+      {"\\boxed{50\\%}", "50", 0, false},
+      {"\\boxed{50%}", "50", 0, false},
+      {"\\boxed{4..}", "4", 0, false},
+      {"\\boxed{$}", "4", 0, false},
+      {"\\boxed{.}", "4", 0, false},
+      {"\\boxed{{1}{4}}", "4", 0, false},
+      {"\\boxed{9\\boxed{4}}", "4", 0, false},
+      {"4 \\boxed{\\text{no}}", "4", 0, false},
+  };
+  numeric_table(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void a_gold_is_one_number(void **state) {
+  (void)state;
+  static const struct {
+    const char *gold, *value; /* value NULL: it is none */
+  } cases[] = {
+      {"18", "18"},
+      {" 1,080 ", "1080"},
+      {"-3.50", "-3.5"},
+      {"3/4", "0.75"},
+      {"5e-2", "0.05"},
+      {"$18", "18"},
+      {"18.", "18"},
+      {"Natalia sold 48/2 = <<48/2=24>>24 clips in May.\n#### 72", "72"},
+      {"", NULL},
+      {"####", NULL},
+      {"4 #### (3,4)", NULL},
+      {"\\frac{3}{4}", NULL},
+      {"(3,4)", NULL},
+      {"2\\sqrt{3}", NULL},
+      {"x=4", NULL},
+      {"50%", NULL},
+      {"4 apples", NULL},
+      {"3 or 4", NULL},
+      {"nan", NULL},
+      {"inf", NULL},
+      {"0x10", NULL},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct number gold, value;
+    if (number_gold(cases[i].gold, &gold) != (cases[i].value != NULL)) fail_msg("gold '%s'", cases[i].gold);
+    if (!cases[i].value) continue;
+    assert_true(number_whole(cases[i].value, strlen(cases[i].value), &value));
+    assert_true(gold.exact && value.exact && rational_equal(gold.value, value.value));
+  }
+  bool well_formed;
+  assert_true(numeric("4", "(3,4)", &well_formed) == 0);
+  assert_false(well_formed);
 }
 
 static void text_without_a_number_is_malformed(void **state) {
@@ -92,13 +300,24 @@ static void hostile_text_is_bounded(void **state) {
   assert_true(numeric(text, "1", NULL) == 0);
   memset(text, '9', len);
   numeric(text, "1", NULL);
+  for (size_t c = 0; c < 3; c++) {
+    memset(text, "*({"[c], len);
+    text[len - 1] = '1';
+    numeric(text, "1", NULL);
+    for (size_t i = 1; i < len; i += 2) text[i] = '1';
+    numeric(text, "1", NULL);
+  }
   free(text);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_last_number_counts),
+      cmocka_unit_test(a_number_in_prose_stands_alone),
+      cmocka_unit_test(a_number_in_something_larger_is_no_answer),
       cmocka_unit_test(a_box_goes_before_later_numbers),
+      cmocka_unit_test(a_box_holds_one_number_and_nothing_else),
+      cmocka_unit_test(a_gold_is_one_number),
       cmocka_unit_test(text_without_a_number_is_malformed),
       cmocka_unit_test(countdown_uses_given_numbers_once_and_exactly),
       cmocka_unit_test(hostile_text_is_bounded),

@@ -29,18 +29,23 @@
 enum { PEER_WAIT_MS = 5000 };
 #define ROUTE_COUNT(routes) (sizeof(routes) / sizeof((routes)[0]))
 
-static inline struct http_server *serve(const struct http_route *routes, size_t count, void *context,
-                                        const char *token) {
+static inline struct http_server *serve_within(const struct http_route *routes, size_t count, void *context,
+                                               const char *token, struct service_limits limits) {
   struct http_server *server = NULL;
   struct err err = {0};
   struct http_server_options options = {.bind_address = "127.0.0.1",
                                         .token = token,
-                                        .connections_max = 512,
+                                        .limits = limits,
                                         .routes = routes,
                                         .route_count = count,
                                         .context = context};
   if (http_server_start(&server, &options, &err) != RC_OK) fail_msg("%s", err.message);
   return server;
+}
+
+static inline struct http_server *serve(const struct http_route *routes, size_t count, void *context,
+                                        const char *token) {
+  return serve_within(routes, count, context, token, (struct service_limits){.connections_max = 512});
 }
 
 static inline int peer_connect(int port) {

@@ -85,18 +85,18 @@ static void handle_file(struct http_request *r, void *context) {
 }
 
 static const struct http_route routes[] = {
-    {"GET", "/v1/runs/latest", handle_query, 0, false, NULL},
-    {"GET", "/v1/runs/{id}", handle_run, 0, false, NULL},
-    {"GET", "/v1/runs/{id}/groups/{group}", handle_run, 0, false, NULL},
-    {"POST", "/v1/echo", handle_echo, 1024, false, NULL},
-    {"PUT", "/v1/echo", handle_echo, 64u << 20, false, NULL},
-    {"POST", "/v1/json", handle_json, 0, false, NULL},
-    {"GET", "/v1/full", handle_full, 0, false, NULL},
-    {"GET", "/v1/silent", handle_silent, 0, false, NULL},
-    {"GET", "/v1/file", handle_file, 0, false, NULL},
-    {"POST", "/v1/released", handle_released, 0, false, limit_by_now},
-    {"GET", "/healthz", http_handle_healthz, 0, true, NULL},
-    {"GET", "/metrics", http_handle_metrics, 0, false, NULL},
+    {.method = "GET", .path = "/v1/runs/latest", .handler = handle_query},
+    {.method = "GET", .path = "/v1/runs/{id}", .handler = handle_run},
+    {.method = "GET", .path = "/v1/runs/{id}/groups/{group}", .handler = handle_run},
+    {.method = "POST", .path = "/v1/echo", .handler = handle_echo, .body_bytes_max = 1024},
+    {.method = "PUT", .path = "/v1/echo", .handler = handle_echo, .body_bytes_max = 64u << 20},
+    {.method = "POST", .path = "/v1/json", .handler = handle_json},
+    {.method = "GET", .path = "/v1/full", .handler = handle_full},
+    {.method = "GET", .path = "/v1/silent", .handler = handle_silent},
+    {.method = "GET", .path = "/v1/file", .handler = handle_file},
+    {.method = "POST", .path = "/v1/released", .handler = handle_released, .body_limit = limit_by_now},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
+    {.method = "GET", .path = "/metrics", .handler = http_handle_metrics},
 };
 
 static struct http_server *server;
@@ -129,6 +129,10 @@ static void test_wrong_method(void **state) {
   (void)state;
   expect_answer(port, "DELETE /v1/echo", "", 405, "Allow: POST, PUT\r\n");
   expect_answer(port, "POST /v1/runs/r7", "Content-Length: 0\r\n", 405, "Allow: GET\r\n");
+  expect_answer(port, "HEAD /v1/runs/r7", "", 405, "Allow: GET\r\n");
+  expect_answer(port, "OPTIONS /v1/runs/r7", "", 405, "Allow: GET\r\n");
+  expect_answer(port, "TRACE /v1/echo", "", 405, "Allow: POST, PUT\r\n");
+  expect_answer(port, "BREW /v1/nothing", "", 404, "not_found");
 }
 
 static void test_malformed_targets(void **state) {
@@ -379,7 +383,7 @@ static void test_refused_starts(void **state) {
   options.port = 0;
   options.route_count = 0;
   assert_int_equal(http_server_start(&second, &options, &err), RC_INTERNAL);
-  static const struct http_route wild[] = {{"GET", "/{a}/{b}/{c}/{d}/{e}", handle_run, 0, false, NULL}};
+  static const struct http_route wild[] = {{.method = "GET", .path = "/{a}/{b}/{c}/{d}/{e}", .handler = handle_run}};
   options.routes = wild;
   options.route_count = 1;
   assert_int_equal(http_server_start(&second, &options, &err), RC_INTERNAL);

@@ -25,7 +25,7 @@ static void handle_events(struct http_request *r, void *context) {
   atomic_fetch_add(&studio->begun, 1);
 }
 
-static const struct http_route routes[] = {{"GET", "/events", handle_events, 0, false, NULL}};
+static const struct http_route routes[] = {{.method = "GET", .path = "/events", .handler = handle_events}};
 
 struct fixture {
   struct studio studio;

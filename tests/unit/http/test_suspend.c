@@ -69,9 +69,9 @@ static struct http_request *desk_take(struct desk *desk) {
 }
 
 static const struct http_route routes[] = {
-    {"GET", "/wait/{id}", handle_wait, 0, false, NULL},
-    {"POST", "/wait/{id}", handle_wait, 0, false, NULL},
-    {"GET", "/now", handle_at_once, 0, false, NULL},
+    {.method = "GET", .path = "/wait/{id}", .handler = handle_wait},
+    {.method = "POST", .path = "/wait/{id}", .handler = handle_wait},
+    {.method = "GET", .path = "/now", .handler = handle_at_once},
 };
 
 struct fixture {

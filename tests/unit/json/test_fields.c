@@ -1,6 +1,7 @@
 /* Field tables: each kind with its right and wrong inputs; the sentence names field, expectation and what came. */
 #include "tests/unit/base/cm.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/digest.h"
@@ -54,6 +55,28 @@ static void test_presence(void **state) {
   refused(READ("[]", .kind = FIELD_I64, .target = &x), "", "expected a JSON object, got an array of 0");
 }
 
+/* Else "worker\0x" would be taken for "worker". */
+static void test_nul_is_refused_where_a_c_string_is_handed_out(void **state) {
+  (void)state;
+  const char *name = NULL;
+  struct digest digest;
+  struct json_text text = {NULL, 0};
+  uint64_t number = 7;
+  refused(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_STRING, .target = &name), "x",
+          "without NUL characters, got one at byte 2 of 4");
+  refused(READ("{\"x\":\"\\u0000\"}", .kind = FIELD_STRING, .target = &name), "x", "at byte 0 of 1");
+  assert_null(name);
+  refused(READ("{\"x\":\"0000000000000000000000000000000000000000000000000000000000000000\\u0000\"}",
+               .kind = FIELD_DIGEST, .target = &digest),
+          "x", "64 hexadecimal digits");
+  refused(READ("{\"x\":\"12\\u0000\"}", .kind = FIELD_U64, .target = &number), "x", "got the string \"12\"...");
+  assert_int_equal(number, 7);
+  assert_int_equal(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_TEXT, .target = &text, .max = 4), RC_OK);
+  assert_int_equal(text.len, 4);
+  assert_memory_equal(text.bytes, "ab\0c", 5);
+  refused(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_TEXT, .target = &text, .max = 3), "x", "of 0 to 3 characters, got 4");
+}
+
 static void test_unknown_fields(void **state) {
   (void)state;
   int64_t x = 0;
@@ -69,7 +92,7 @@ static void test_integers(void **state) {
   uint64_t u64 = 0;
   assert_int_equal(READ("{\"x\":-9223372036854775808}", .kind = FIELD_I64, .target = &i64), RC_OK);
   assert_true(i64 == INT64_MIN);
-  refused(READ("{\"x\":1.0}", .kind = FIELD_I64, .target = &i64), "x", "expected an integer, got 1");
+  refused(READ("{\"x\":1.5}", .kind = FIELD_I64, .target = &i64), "x", "expected an integer, got 1.5");
   refused(READ("{\"x\":\"1\"}", .kind = FIELD_I64, .target = &i64), "x", "got the string \"1\"");
   refused(READ("{\"x\":65}", .kind = FIELD_I64, .target = &i64, .min = 1, .max = 64), "x", "from 1 to 64, got 65");
   refused(READ("{\"x\":0}", .kind = FIELD_I64, .target = &i64, .min = 1, .max = 64), "x", "got 0");
@@ -105,6 +128,43 @@ static void test_integers(void **state) {
   }
 }
 
+/* JSON Schema: 1722.0 and 17e2 are integers.  From 2^53 on such a number may be what another one was rounded to. */
+static void an_integer_may_be_written_with_a_fraction_or_an_exponent(void **state) {
+  (void)state;
+  int64_t i64 = 0;
+  int32_t i32 = 0;
+  uint64_t u64 = 0;
+  struct json_i32s is = {NULL, 9};
+  assert_int_equal(READ("{\"x\":1722.0}", .kind = FIELD_I64, .target = &i64), RC_OK);
+  assert_int_equal(i64, 1722);
+  assert_int_equal(READ("{\"x\":-9007199254740991.0}", .kind = FIELD_I64, .target = &i64), RC_OK);
+  assert_true(i64 == -9007199254740991);
+  assert_int_equal(READ("{\"x\":-17e2}", .kind = FIELD_I32, .target = &i32), RC_OK);
+  assert_int_equal(i32, -1700);
+  assert_int_equal(READ("{\"x\":9007199254740991.0}", .kind = FIELD_U64, .target = &u64), RC_OK);
+  assert_true(u64 == JSON_EXACT_MAX);
+  assert_int_equal(READ("{\"x\":-0.0}", .kind = FIELD_U64, .target = &u64), RC_OK);
+  assert_true(u64 == 0);
+  assert_int_equal(READ("{\"x\":[1,2.0,3e0]}", .kind = FIELD_I32_ARRAY, .target = &is), RC_OK);
+  assert_int_equal(is.count, 3);
+  assert_true(is.items[1] == 2 && is.items[2] == 3);
+  i64 = i32 = 5;
+  u64 = 5;
+  static const char *const bad[] = {
+      "{\"x\":1722.5}", "{\"x\":9007199254740992.0}", "{\"x\":-9007199254740993.0}", "{\"x\":1e300}", "{\"x\":-1e300}",
+      "{\"x\":1e-300}"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    refused(READ(bad[i], .kind = FIELD_I64, .target = &i64), "x", "expected an integer");
+    refused(READ(bad[i], .kind = FIELD_I32, .target = &i32), "x", "expected a 32-bit integer");
+    refused(READ(bad[i], .kind = FIELD_U64, .target = &u64), "x", "expected a non-negative integer");
+  }
+  refused(READ("{\"x\":-1.0}", .kind = FIELD_U64, .target = &u64), "x", "got -1");
+  refused(READ("{\"x\":2147483648.0}", .kind = FIELD_I32, .target = &i32), "x", "32-bit");
+  refused(READ("{\"x\":65.0}", .kind = FIELD_I32, .target = &i32, .min = 1, .max = 64), "x", "from 1 to 64");
+  refused(READ("{\"x\":[0,0.5]}", .kind = FIELD_I32_ARRAY, .target = &is), "x[1]", "got 0.5");
+  assert_true(i64 == 5 && i32 == 5 && u64 == 5 && is.count == 3);
+}
+
 static void test_numbers_and_booleans(void **state) {
   (void)state;
   double d = 0;
@@ -127,9 +187,22 @@ static void test_strings_live_in_the_arena(void **state) {
   json_free(root);
   root = NULL;
   assert_string_equal(s, "r7.12");
-  refused(READ("{\"x\":\"\"}", .kind = FIELD_STRING, .target = &s, .min = 1, .max = 5), "x", "1 to 5 bytes, got 0");
+  refused(READ("{\"x\":\"\"}", .kind = FIELD_STRING, .target = &s, .min = 1, .max = 5), "x",
+          "1 to 5 characters, got 0");
   refused(READ("{\"x\":\"123456\"}", .kind = FIELD_STRING, .target = &s, .min = 1, .max = 5), "x", "got 6");
   refused(READ("{\"x\":{}}", .kind = FIELD_STRING, .target = &s), "x", "expected a string, got an object");
+}
+
+static void lengths_count_characters_as_the_contract_does(void **state) {
+  (void)state;
+  const char *s = NULL;
+  static const char five[] = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x90\xA2z"; /* of one to four bytes */
+  char text[64];
+  snprintf(text, sizeof text, "{\"x\":\"%s\"}", five);
+  assert_int_equal(READ(text, .kind = FIELD_STRING, .target = &s, .min = 5, .max = 5), RC_OK);
+  assert_string_equal(s, five);
+  snprintf(text, sizeof text, "{\"x\":\"%s!\"}", five);
+  refused(READ(text, .kind = FIELD_STRING, .target = &s, .min = 1, .max = 5), "x", "1 to 5 characters, got 6");
 }
 
 static void test_long_values_are_shortened_in_the_sentence(void **state) {
@@ -156,7 +229,7 @@ static void test_arrays(void **state) {
           "at most 2 items, got 3");
   refused(READ("{\"x\":[0,10]}", .kind = FIELD_I32_ARRAY, .target = &is, .min = 0, .max = 9), "x[1]",
           "from 0 to 9, got 10");
-  refused(READ("{\"x\":[0,1.0]}", .kind = FIELD_I32_ARRAY, .target = &is), "x[1]", "32-bit integer");
+  refused(READ("{\"x\":[0,1.5]}", .kind = FIELD_I32_ARRAY, .target = &is), "x[1]", "32-bit integer");
   refused(READ("{\"x\":7}", .kind = FIELD_I32_ARRAY, .target = &is), "x", "expected an array, got 7");
   assert_int_equal(READ("{\"x\":[1,-0.5,1e-45,3.40282347e+38]}", .kind = FIELD_F32_ARRAY, .target = &fs), RC_OK);
   assert_int_equal(fs.count, 4);
@@ -185,8 +258,11 @@ static void test_digests_and_values(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_presence, tear_down),
+      cmocka_unit_test_teardown(test_nul_is_refused_where_a_c_string_is_handed_out, tear_down),
       cmocka_unit_test_teardown(test_unknown_fields, tear_down),
       cmocka_unit_test_teardown(test_integers, tear_down),
+      cmocka_unit_test_teardown(an_integer_may_be_written_with_a_fraction_or_an_exponent, tear_down),
+      cmocka_unit_test_teardown(lengths_count_characters_as_the_contract_does, tear_down),
       cmocka_unit_test_teardown(test_numbers_and_booleans, tear_down),
       cmocka_unit_test_teardown(test_strings_live_in_the_arena, tear_down),
       cmocka_unit_test_teardown(test_long_values_are_shortened_in_the_sentence, tear_down),

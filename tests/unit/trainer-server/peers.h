@@ -13,9 +13,11 @@ struct fake_coordinator {
   struct http_server *server;
   char url[64];
   pthread_mutex_t lock; /* guards all below */
-  int registrations, heartbeats, announcements, refuse_announcements;
+  int heartbeat_ms, registrations, heartbeats, announcements, refuse_announcements;
   bool forget; /* the next heartbeat is 404 */
   uint64_t epoch, fence;
+  enum worker_role role; /* what trainers are told */
+  char identity[LIMIT_NAME_MAX];
   struct digest loaded;
   char run[LIMIT_NAME_MAX], step_id[LIMIT_NAME_MAX], worker_id[LIMIT_NAME_MAX];
   uint64_t announced_epoch, announced_fence;
@@ -37,8 +39,13 @@ static inline void fake_workers(struct http_request *r, void *context) {
   pthread_mutex_lock(&c->lock);
   char id[32];
   snprintf(id, sizeof id, "w%d", ++c->registrations);
-  struct worker_registered answer = {
-      .worker_id = id, .epoch = c->epoch, .fence = ++c->fence, .heartbeat_ms = 20, .worker_ttl_ms = 1000};
+  struct worker_registered answer = {.worker_id = id,
+                                     .epoch = c->epoch,
+                                     .fence = ++c->fence,
+                                     .heartbeat_ms = c->heartbeat_ms,
+                                     .worker_ttl_ms = 1000,
+                                     .role = c->role};
+  snprintf(c->identity, sizeof c->identity, "%s", m.identity ? m.identity : "");
   pthread_mutex_unlock(&c->lock);
   struct buf out = BUF_INIT;
   worker_registered_encode(&answer, &out);
@@ -59,7 +66,8 @@ static inline void fake_heartbeat(struct http_request *r, void *context) {
     c->heartbeats++;
     c->loaded = m.loaded_digest;
   }
-  struct worker_heartbeat_answer answer = {.epoch = c->epoch};
+  if (rc == RC_OK && m.epoch != c->epoch) rc = err_set(&err, RC_CONFLICT, "epoch", "another epoch");
+  struct worker_heartbeat_answer answer = {.epoch = c->epoch, .role = c->role, .fence = c->fence};
   pthread_mutex_unlock(&c->lock);
   struct buf out = BUF_INIT;
   if (rc != RC_OK) {
@@ -111,6 +119,7 @@ static inline void fake_coordinator_start(struct fake_coordinator *c) {
   struct err err = {0};
   memset(c, 0, sizeof *c);
   pthread_mutex_init(&c->lock, NULL);
+  c->heartbeat_ms = 20;
   c->epoch = 3;
   c->fence = 4;
   const struct http_server_options options = {

@@ -100,18 +100,18 @@ static void a_lost_broadcast_rests_ever_longer(void **state) {
 
 static void as_many_as_there_may_be(void **state) {
   (void)state;
-  static struct push_target targets[LIMIT_WORKERS];
-  static char ids[LIMIT_WORKERS][16];
-  for (int i = 0; i < LIMIT_WORKERS; i++) {
+  static struct push_target targets[MEMBERS_MAX];
+  static char ids[MEMBERS_MAX][16];
+  for (int i = 0; i < MEMBERS_MAX; i++) {
     snprintf(ids[i], sizeof ids[i], "w%d", i);
     targets[i] = (struct push_target)TARGET(ids[i], i);
   }
-  assert_false(members_choose(members, targets, LIMIT_WORKERS));
-  assert_true(members_choose(members, targets, LIMIT_WORKERS));
-  for (int i = 0; i < LIMIT_WORKERS; i++) members_doubt(members, ids[i]);
+  assert_false(members_choose(members, targets, MEMBERS_MAX));
+  assert_true(members_choose(members, targets, MEMBERS_MAX));
+  for (int i = 0; i < MEMBERS_MAX; i++) members_doubt(members, ids[i]);
   members_doubt(members, "one more");
-  assert_int_equal(members->doubted_count, LIMIT_WORKERS);
-  assert_false(members_choose(members, targets, LIMIT_WORKERS));
+  assert_int_equal(members->doubted_count, MEMBERS_MAX);
+  assert_false(members_choose(members, targets, MEMBERS_MAX));
   assert_int_equal(members->count, 0);
 }
 

@@ -1,5 +1,8 @@
 /* The whole trainer-server over HTTP, with a faked coordinator and faked generation-servers: what it takes, refuses,
  * makes durable, pushes, announces and serves. */
+#include <signal.h>
+#include <sys/resource.h>
+
 #include "tests/unit/trainer-server/peers.h"
 
 /* Opening is idempotent by run; another configuration, an older epoch or fence, or what this trainer cannot do are
@@ -447,7 +450,7 @@ static void a_restart_changes_nothing(void **state) {
       struct open_run_answer other;
       assert_rc(RC_CONFLICT, trainer_open_run(&g.client, &run, &other, &arena, WAIT_MS, &err), err);
       run.training.lr /= 2;
-      run.epoch = 2; /* the epoch came back too */
+      run.epoch = 2; /* older than what it has taken since it came back */
       assert_rc(RC_CONFLICT, trainer_open_run(&g.client, &run, &other, &arena, WAIT_MS, &err), err);
       run.epoch = 3;
     }
@@ -539,6 +542,44 @@ static void a_step_that_cannot_be_made_durable_is_finished_later(void **state) {
   arena_free(&arena);
   rig_end(&g);
   rig_end(&clean);
+}
+
+/* No file may grow beyond so many bytes; RLIM_INFINITY: all may. */
+static void limit_files(rlim_t bytes) {
+  struct rlimit limit;
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* It would stand in its own way when the step is tried again. */
+static void a_checkpoint_that_finds_the_disk_full_leaves_nothing_behind(void **state) {
+  (void)state;
+  struct rig g;
+  struct open_run_answer opened;
+  struct arena arena = ARENA_INIT;
+  struct batch_group groups[1];
+  struct batch_status batch;
+  struct step_status step;
+  char partial[PATH + 64];
+  rig_make(&g, "");
+  rig_start(&g);
+  const struct open_run run = run_request("r1");
+  rig_open(&g, &run, &opened);
+  groups_make(&arena, groups, 1, 9);
+  rig_batch(&g, "r1", "r1.0.b0", 0, groups, 1, &batch, &arena);
+  const struct submit_step m = step_request("r1", "r1.0", 0, groups, 1, &arena);
+  signal(SIGXFSZ, SIG_IGN);
+  limit_files(20000); /* the weights have room, the optimizer has not */
+  rig_step(&g, &m, &step, &arena);
+  limit_files(RLIM_INFINITY);
+  assert_true(step.state == JOB_FAILED && step.error.rc == RC_IO && strstr(step.error.message, "optimizer"));
+  snprintf(partial, sizeof partial, "%s/r1/.partial-v1", g.state_dir);
+  assert_false(file_exists(partial));
+  rig_step(&g, &m, &step, &arena);
+  assert_int_equal(step.state, JOB_DONE);
+  arena_free(&arena);
+  rig_end(&g);
 }
 
 /* A failed opening ends the old run and starts none; the trainer goes on to the next opening. */
@@ -724,6 +765,7 @@ int main(void) {
       cmocka_unit_test(a_restart_changes_nothing),
       cmocka_unit_test(checkpoints_are_written_when_due),
       cmocka_unit_test(a_step_that_cannot_be_made_durable_is_finished_later),
+      cmocka_unit_test(a_checkpoint_that_finds_the_disk_full_leaves_nothing_behind),
       cmocka_unit_test(a_failed_opening_leaves_no_run),
       cmocka_unit_test(malformed_bodies_are_refused),
       cmocka_unit_test(the_model_is_served),

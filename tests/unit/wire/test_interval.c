@@ -61,7 +61,7 @@ static void what_is_no_interval_is_refused(void **state) {
   message_check_refused(m, "[\"starved\",1,1]", "[\"starved\",1,1,1]", "intervals[1]");
   message_check_refused(m, "[\"starved\",1,1]", "[\"starved\",1,0]", "intervals[1]");
   message_check_refused(m, "[\"starved\",1,1]", "[\"starved\",-1,1]", "intervals[1]");
-  message_check_refused(m, "[\"starved\",1,1]", "[\"starved\",1,1.0]", "intervals[1]");
+  message_check_refused(m, "[\"starved\",1,1]", "[\"starved\",1,1.5]", "intervals[1]");
   message_check_refused(m, "[\"starved\",1,1]", "[\"starved\",\"1\",1]", "intervals[1]");
   message_check_refused(m, "[\"starved\",1,1]", "[1,1,1]", "intervals[1]");
   message_check_refused(m, "[\"starved\",1,1]", "[]", "intervals[1]");

@@ -7,6 +7,8 @@
 
 MESSAGE_AGAIN(open_run)
 MESSAGE_AGAIN(open_run_answer)
+MESSAGE_AGAIN(check_run)
+MESSAGE_AGAIN(check_run_answer)
 MESSAGE_AGAIN(submit_batch)
 MESSAGE_AGAIN(batch_status)
 MESSAGE_AGAIN(submit_step)
@@ -18,14 +20,27 @@ static const struct message open_run_message = {
     .name = "open_run",
     .json =
         "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":\"12345678901234567890\",\"current_version\":12,"
-        "\"training\":{\"objective\":"
+        "\"start\":{\"run\":\"r3\",\"version\":600},\"training\":{\"objective\":"
         "\"gspo\",\"clip_low\":0.1,\"clip_high\":0.28,"
         "\"kl_coefficient\":0.001,\"normalization\":\"sequences\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-"
         "08,\"weight_decay\":0.01,\"clip_norm\":0.3,"
         "\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,\"total_steps\":200,\"temperature\":1.5,"
         "\"chunk_tokens\":8192,\"checkpoint_every\":10}}",
     .again = again_open_run,
-    .optional = {"current_version"}};
+    .optional = {"current_version", "start"}};
+static const struct message check_run_message = {
+    .name = "check_run",
+    .json =
+        "{\"start\":{\"run\":\"r3\",\"version\":600},\"training\":{\"objective\":\"grpo\",\"clip_low\":0.1,\"clip_"
+        "high\":0."
+        "28,\"kl_coefficient\":0.001,\"normalization\":\"tokens\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-"
+        "08,"
+        "\"weight_decay\":0.01,\"clip_norm\":0.3,\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,"
+        "\"total_steps\":200,\"temperature\":1.5,\"chunk_tokens\":8192,\"checkpoint_every\":10}}",
+    .again = again_check_run,
+    .optional = {"start"}};
+static const struct message check_run_answer_message = {
+    .name = "check_run_answer", .json = "{\"context_max\":512}", .again = again_check_run_answer};
 static const struct message open_run_answer_message = {
     .name = "open_run_answer",
     .json = "{\"run\":\"r7\",\"version\":0,\"digest\":\"" DIGEST_A "\",\"state\":\"replaying\"}",
@@ -116,9 +131,10 @@ static const struct message push_message = {
     .name = "push_answer", .json = "{\"staged\":true,\"digest\":\"" DIGEST_A "\"}", .again = again_push_answer};
 
 static const struct message *const all[] = {
-    &open_run_message,     &open_run_answer_message, &batch_message, &batch_done_message,
-    &batch_failed_message, &batch_running_message,   &step_message,  &step_done_message,
-    &step_queued_message,  &announce_message,        &push_message};
+    &open_run_message, &open_run_answer_message, &check_run_message,    &check_run_answer_message,
+    &batch_message,    &batch_done_message,      &batch_failed_message, &batch_running_message,
+    &step_message,     &step_done_message,       &step_queued_message,  &announce_message,
+    &push_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -134,6 +150,10 @@ static void every_spoilt_member_is_refused(void **state) {
           "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"lr\":0.5,\"chunk_tokens\":64,"
           "\"objective\":\"ppo\"}}"; /* no current_version: 0 */
       m.optional[0] = "lr", m.optional[1] = "chunk_tokens", m.optional[2] = "objective";
+    }
+    if (all[i] == &check_run_message) {
+      m.json = "{\"start\":{\"run\":\"r3\",\"version\":600},\"training\":{\"lr\":0.5}}";
+      m.optional[1] = "lr";
     }
     if (all[i] == &step_done_message) { /* one report, staged */
       m.json =
@@ -179,13 +199,16 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"beta1\":0.9", "\"beta1\":1", "training.beta1");
   message_check_refused(m, "\"beta2\":0.95", "\"beta2\":1.0", "training.beta2");
   message_check_refused(m, "\"eps\":1e-08", "\"eps\":0", "training.eps");
+  message_check_refused(m, "\"eps\":1e-08", "\"eps\":5e-324", "training.eps"); /* 0 where subnormals are flushed */
   message_check_refused(m, "\"lr\":1e-06", "\"lr\":-1e-06", "training.lr");
   message_check_refused(m, "\"lr\":1e-06", "\"lr\":\"1e-06\"", "training.lr");
   message_check_refused(m, "\"temperature\":1.5", "\"temperature\":0", "training.temperature");
+  message_check_refused(m, "\"temperature\":1.5", "\"temperature\":1e-45", "training.temperature");
   message_check_refused(m, "\"checkpoint_every\":10", "\"checkpoint_every\":0",
                         "training.checkpoint_every"); /* the trainer divides by it */
   message_check_refused(m, "\"chunk_tokens\":8192", "\"chunk_tokens\":262145", "training.chunk_tokens");
-  message_check_refused(m, "\"warmup_steps\":50", "\"warmup_steps\":50.0", "training.warmup_steps");
+  message_check_refused(m, "\"chunk_tokens\":8192", "\"chunk_tokens\":1", "training.chunk_tokens");
+  message_check_refused(m, "\"warmup_steps\":50", "\"warmup_steps\":50.5", "training.warmup_steps");
   message_check_refused(m, "\"warmup_steps\":50", "\"warmup\":50", "training.warmup");
   message_check_accepted(m, "\"seed\":\"12345678901234567890\"", "\"seed\":0");
   message_check_refused(m, "\"seed\":\"12345678901234567890\"", "\"seed\":\"0x1\"", "seed");
@@ -207,6 +230,28 @@ static void the_recorded_version_is_optional(void **state) {
   message_check_refused(&open_run_answer_message, "replaying", "restoring", "state");
 }
 
+/* An opening from before there was `start` is written as it came: its digest is what makes it the same run. */
+static void a_start_is_a_word_or_a_checkpoint_or_left_out(void **state) {
+  (void)state;
+  const struct message *m = &open_run_message;
+  const char *given = "{\"run\":\"r3\",\"version\":600}";
+  message_check_accepted(m, given, "\"model\"");
+  message_check_accepted(m, given, "\"current\"");
+  message_check_refused(m, given, "\"r3\"", "start");
+  message_check_refused(m, given, "[]", "start");
+  message_check_refused(m, given, "{\"run\":\"r3\"}", "start.version");
+  message_check_refused(m, given, "{\"run\":\"..\",\"version\":1}", "start.run");
+  message_check_refused(m, given, "{\"run\":\"a/b\",\"version\":1}", "start.run");
+  message_check_refused(m, given, "{\"run\":\"r3\",\"version\":1,\"digest\":\"\"}", "start.digest");
+  struct message bare = open_run_message;
+  struct buf out = BUF_INIT;
+  struct err err = {0};
+  bare.json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{}}";
+  assert_int_equal(message_try(&bare, bare.json, strlen(bare.json), &out, &err), RC_OK);
+  assert_null(strstr(out.data, "start"));
+  buf_free(&out);
+}
+
 static void an_evaluating_run_may_be_greedy(void **state) {
   (void)state;
   struct message m = open_run_message;
@@ -225,10 +270,11 @@ static void a_batch_must_add_up(void **state) {
   message_check_refused(m, "\"prompt_length\":2", "\"prompt_length\":3",
                         "groups[0].samples[0].segments"); /* they cover the completion, no more */
   message_check_refused(m, "[1,2,3,4]", "[1,2,3,-4]", "groups[0].samples[0].tokens[3]");
+  message_check_refused(m, "[1,2,3,4]", "[1]", "groups[0].samples[0].tokens");
   message_check_refused(m, "-0.707106769", "1e39", "groups[0].samples[0].advantage"); /* infinite as a float32 */
   message_check_refused(m, "\"id\":\"r7.12.3.1\"", "\"id\":\"r7.12.3.0\"", "groups[0].samples");
   message_check_refused(m, "\"id\":\"r7.12.4\"", "\"id\":\"r7.12.3\"", "groups");
-  message_check_refused(m, "\"version\":12", "\"version\":12.0", "version");
+  message_check_refused(m, "\"version\":12", "\"version\":12.5", "version");
 }
 
 static void states_errors_and_results_belong_together(void **state) {
@@ -354,6 +400,7 @@ int main(void) {
       cmocka_unit_test(a_training_configuration_is_read_over_defaults),
       cmocka_unit_test(a_training_configuration_is_bounded),
       cmocka_unit_test(the_recorded_version_is_optional),
+      cmocka_unit_test(a_start_is_a_word_or_a_checkpoint_or_left_out),
       cmocka_unit_test(an_evaluating_run_may_be_greedy),
       cmocka_unit_test(a_batch_must_add_up),
       cmocka_unit_test(states_errors_and_results_belong_together),

@@ -18,12 +18,20 @@ static const struct message fabric_message = {.name = "worker_register with a fa
                                                   "\"fabric\":{\"name\":\"rack-7\",\"kind\":\"mpi\",\"place\":12}}",
                                               .again = again_worker_register,
                                               .optional = {"fabric"}};
+static const struct message trainer_message = {.name = "worker_register of a trainer with an identity",
+                                               .json =
+                                                   "{\"name\":\"trainer\",\"kind\":\"trainer\",\"url\":\"http://"
+                                                   "10.0.0.7:8082\",\"slots\":0,\"exactness\":\"invariant\","
+                                                   "\"identity\":\"00112233445566778899aabbccddeeff\"}",
+                                               .again = again_worker_register,
+                                               .optional = {"identity"}};
 static const struct message registered_message = {
     .name = "worker_registered",
     .json =
         "{\"worker_id\":\"w3\",\"epoch\":9007199254740991,\"fence\":\"18446744073709551615\",\"heartbeat_ms\":1000,"
-        "\"worker_ttl_ms\":5000}",
-    .again = again_worker_registered};
+        "\"worker_ttl_ms\":5000,\"role\":\"standby\"}",
+    .again = again_worker_registered,
+    .optional = {"role"}};
 static const struct message heartbeat_message = {
     .name = "worker_heartbeat",
     .json = "{\"epoch\":3,\"ready\":true,\"draining\":false,\"loaded_digest\":\"" DIGEST_A
@@ -41,9 +49,16 @@ static const struct message answer_message = {.name = "worker_heartbeat_answer",
                                                   "\",\"trainer_url\":\"http://trainer:8082\"}}",
                                               .again = again_worker_heartbeat_answer,
                                               .nullable = {"current"}};
+static const struct message role_message = {.name = "worker_heartbeat_answer to a trainer",
+                                            .json =
+                                                "{\"epoch\":3,\"lost\":[],\"run_active\":false,\"current\":null,"
+                                                "\"role\":\"holder\",\"fence\":\"18446744073709551615\"}",
+                                            .again = again_worker_heartbeat_answer,
+                                            .optional = {"role", "fence"},
+                                            .nullable = {"current"}};
 
-static const struct message *const all[] = {&register_message, &fabric_message, &registered_message, &heartbeat_message,
-                                            &answer_message};
+static const struct message *const all[] = {&register_message,  &fabric_message, &trainer_message, &registered_message,
+                                            &heartbeat_message, &answer_message, &role_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -115,12 +130,21 @@ static void slots_belong_to_the_kind_of_worker(void **state) {
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":0", "slots");
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":4097", "slots");
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":-1", "slots");
-  message_check_refused(&register_message, "\"slots\":8", "\"slots\":8.0", "slots");
+  message_check_refused(&register_message, "\"slots\":8", "\"slots\":8.5", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"trainer\"", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"Generation\"", "kind");
   message_check_refused(&register_message, "\"fastest\"", "\"exact\"", "exactness");
   message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8",
                          "\"trainer\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
+}
+
+static void an_identity_is_written_like_a_name_and_a_role_is_holder_or_standby(void **state) {
+  (void)state;
+  message_check_refused(&trainer_message, "00112233445566778899aabbccddeeff", "", "identity");
+  message_check_refused(&trainer_message, "00112233445566778899aabbccddeeff", "a b", "identity");
+  message_check_refused(&registered_message, "standby", "guest", "role");
+  message_check_accepted(&registered_message, "standby", "holder");
+  message_check_refused(&role_message, "holder", "none", "role");
 }
 
 static void a_fabric_has_a_name_a_kind_and_a_place(void **state) {
@@ -169,6 +193,7 @@ static void too_many_leases_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(an_identity_is_written_like_a_name_and_a_role_is_holder_or_standby),
       cmocka_unit_test(a_fabric_has_a_name_a_kind_and_a_place),
       cmocka_unit_test(every_message_reads_back_as_it_was_written),
       cmocka_unit_test(every_spoilt_member_is_refused),

@@ -1,0 +1,18 @@
+/* How far a worker's clock is from ours, so that its intervals are told in our time (intervals.c): pure.
+ *
+ * Every process's clock goes evenly from where the wall clock stood when it was started (common/base/clock.h).  So two are
+ * apart by a constant: nothing on machines whose clocks are right, hours where somebody set the clock in between.
+ * Heartbeats carry the sender's time; none comes before it was sent, so the largest difference is the nearest to the truth. */
+#ifndef LEASEHOLD_COORDINATOR_DECIDE_CLOCK_SKEW_H
+#define LEASEHOLD_COORDINATOR_DECIDE_CLOCK_SKEW_H
+
+#include <stdint.h>
+
+#define CLOCK_SKEW_UNKNOWN INT64_MIN
+
+/* What is known after one message more: sent_us by the sender's clock (0: not told), came_us by ours. */
+int64_t clock_skew_learn(int64_t known_us, int64_t sent_us, int64_t came_us);
+/* By how much the sender's times are to be corrected; 0 for clocks that agree within what messages may take. */
+int64_t clock_skew_us(int64_t known_us);
+
+#endif

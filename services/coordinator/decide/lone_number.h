@@ -1,0 +1,40 @@
+/* One number, and nothing but it: what an answer must be before it is compared.
+ *
+ * "\frac{1}{4}", "(9,4)" and "7\sqrt{3}" end in a number and are none; whoever compared their last one would reward 1/4
+ * for 3/4.  So there are two readers.  number_whole takes a text that claims to be an answer (what stands in \boxed{},
+ * a dataset's gold), and every character of it has to be accounted for.  number_last takes prose, where the last number
+ * is the answer as far as it stands alone; a number that is part of something larger is told as such, and the caller
+ * must not go back to an earlier one.  Both would rather read nothing than guess: no reward is better than a wrong one.
+ *
+ * Pure, any thread, no memory, one pass or two over the text; text need not be valid UTF-8.  Called by verify.c on
+ * completions and by dataset.c on golds. */
+#ifndef LEASEHOLD_COORDINATOR_DECIDE_LONE_NUMBER_H
+#define LEASEHOLD_COORDINATOR_DECIDE_LONE_NUMBER_H
+
+#include "services/coordinator/decide/rational.h"
+
+struct number {
+  struct rational value;
+  bool exact; /* value holds it; approximate always does */
+  double approximate;
+};
+
+/* The whole text is one number as number_scan reads it: "-1,234.5", "3/4", "50e-2".  Around it may stand blanks, TeX's
+ * "$...$", "{...}", a currency sign before it and one full stop after it.  A percent sign or a unit makes it another
+ * quantity ("50%" is 50 to some and 0.5 to others), a formula ("x=5", "\frac{3}{4}", "2^5") is no number yet. */
+bool number_whole(const char *text, size_t len, struct number *out);
+
+/* The same for a dataset's gold, of which only what follows the last "####" counts, as GSM8K writes it. */
+bool number_gold(const char *text, struct number *out);
+
+/* The last number of a text, and whether it stands alone.  It does not when on its line it
+ *   - is an operand ("2*3", "3-7", "8/0", "x^5", "2 + 3", "9%4") or touches a letter ("2x", "5km", "4th"),
+ *   - is a macro's argument, or a macro follows ("\frac{1}{4}", "\cdot 4", "7\sqrt{3}"),
+ *   - is in brackets with anything else ("(9, 4)", "f(x, 4)"); alone in them it counts, "(4)", but not as "f(4)",
+ *   - follows a number, be it by blanks, a comma or a colon ("3, 4", "1 1/2", "3:4").
+ * What prose does around numbers is no part of them: "=", "#", ";", quotes, Markdown's emphasis and bullets, "$", a
+ * percent sign or punctuation behind. */
+enum number_found { NUMBER_NONE, NUMBER_IN_LARGER, NUMBER_ALONE };
+enum number_found number_last(const char *text, size_t len, struct number *out);
+
+#endif

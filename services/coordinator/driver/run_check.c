@@ -1,0 +1,96 @@
+/* Whether a posted run can work: see run_check.h. */
+#include "services/coordinator/driver/run_check.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/base/log.h"
+#include "services/coordinator/driver/driver_state.h"
+#include "services/coordinator/store/ids.h"
+
+enum { ASK_MS = 5000 };
+
+enum rc run_queue_check(struct store *s, struct err *err) {
+  int64_t queued = 0;
+  enum rc rc = store_int(s, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2)",
+                         BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING)));
+  if (rc == RC_OK && queued >= LIMIT_QUEUED_RUNS)
+    rc = err_set(err, RC_FULL, NULL, "%d runs are queued already; try again", LIMIT_QUEUED_RUNS);
+  return rc;
+}
+
+/* Are the run and the version there that it is to start from? */
+static enum rc start_known(struct store *s, const struct run_start *start, struct err *err) {
+  int64_t run = 0, evaluates = 0, versions = 0;
+  if (start->from != START_CHECKPOINT) return RC_OK;
+  enum rc rc = id_parse_run(&run, start->run, NULL);
+  if (rc == RC_OK)
+    rc = store_int(s, &evaluates, err, "SELECT objective = 'evaluate' FROM runs WHERE id = ?1", BINDS(b_int(run)));
+  if (rc == RC_NOT_FOUND) return err_set(err, RC_INVALID, "start.run", "there is no run '%.100s'", start->run);
+  if (rc == RC_OK && evaluates)
+    return err_set(err, RC_INVALID, "start.run", "run %s evaluates: it has made no weights", start->run);
+  if (rc == RC_OK)
+    rc = store_int(s, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1 AND version = ?2",
+                   BINDS(b_int(run), b_int(start->version)));
+  if (rc == RC_OK && versions == 0)
+    rc = err_set(err, RC_INVALID, "start.version", "there is no version %" PRId64 " of run %s", start->version,
+                 start->run);
+  return rc;
+}
+
+/* What the database says; *trainer is the one there is. */
+static enum rc database_look(struct core *c, const struct run_start *start, struct trainer_target *trainer,
+                             struct err *err) {
+  struct store *s;
+  enum rc rc = readers_take(core_readers(c), &s, err);
+  if (rc != RC_OK) return rc;
+  rc = run_queue_check(s, err);
+  if (rc == RC_OK) rc = start_known(s, start, err);
+  if (rc == RC_OK) rc = driver_read_trainer(s, trainer, err);
+  readers_give(core_readers(c), s);
+  return rc;
+}
+
+/* What the trainer says, and its model's files; *answered is false when it says nothing. */
+static enum rc trainer_look(const struct trainer_client *t, const struct run_config *config, struct model_files *files,
+                            int64_t *context_max, bool *answered, struct err *err) {
+  const struct check_run m = {.start = config->start, .training = config->training};
+  struct check_run_answer answer;
+  struct arena arena = ARENA_INIT;
+  struct err cause = {0};
+  enum rc rc = trainer_ask_run(t, &m, &answer, &arena, ASK_MS, &cause);
+  arena_free(&arena);
+  if (rc == RC_INVALID || rc == RC_UNSUPPORTED) return err_set(err, RC_INVALID, cause.field, "%s", cause.message);
+  if (rc == RC_OK) {
+    rc = driver_model_files(t, files, &cause);
+    if (rc == RC_NOT_FOUND) return err_set(err, RC_INVALID, NULL, "%s", cause.message);
+  }
+  *answered = rc == RC_OK;
+  if (rc == RC_OK)
+    *context_max = answer.context_max;
+  else
+    log_warn("a run is taken without asking the trainer: %s", cause.message);
+  return RC_OK;
+}
+
+enum rc run_check(struct core *c, const struct run_config *config, struct err *err) {
+  struct trainer_target trainer;
+  struct http_client *http = NULL;
+  struct model_files files = {0};
+  int64_t context_max = LIMIT_SEQUENCE_TOKENS;
+  bool answered = false;
+  enum rc rc = database_look(c, &config->start, &trainer, err);
+  if (rc == RC_OK && trainer.found) {
+    rc = http_client_create(&http, core_options(c)->token, NULL, err);
+    const struct trainer_client t = {.http = http, .base_url = trainer.url};
+    if (rc == RC_OK) rc = trainer_look(&t, config, &files, &context_max, &answered, err);
+    http_client_destroy(http);
+  }
+  if (rc == RC_OK) {
+    rc = run_context_check(config, answered ? &files : NULL, context_max, core_options(c)->data_dir, err);
+    if (rc != RC_OK && rc != RC_NO_MEMORY && err->field[0])
+      rc = err->rc = RC_INVALID; /* whatever is wrong with what it names */
+  }
+  driver_model_files_free(&files);
+  return rc;
+}

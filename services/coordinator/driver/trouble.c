@@ -1,0 +1,130 @@
+/* What becomes of a run that cannot go on just now: see driver.h.
+ *
+ *   passes by itself    no trainer, one that is silent, full or not yet registered with us, a full disk:
+ *                       the run stays as it is and waits, for as long as it takes; `waiting_for` says for what
+ *   may be the trainer's restart, seen too late:   verified once a round, and tried again
+ *   anything else       other weights, garbage, a configuration that this trainer refuses, a replay that ends elsewhere,
+ *                       memory that stays refused: the run is paused with the reason until somebody resumes or stops it
+ *
+ * Nothing ends a run that was not asked to stop: what was accepted is in the ledger, and another trainer, another state
+ * directory or a mended file can take it up from there.  A run that was asked to stop does not wait for a trainer that is
+ * lost, nor for room on its disk. */
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/driver/driver_state.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/run_life.h"
+
+/* SHOWN_MS: what is over sooner is nobody's concern.  RENEWED_MS: how often a reason that keeps changing is stored. */
+enum { RETRY_MS = 200, STORAGE_RETRY_MS = 1000, SHOWN_MS = 1000, RENEWED_MS = 1000, LOST_MS = 120000 };
+
+/* ---- commands ---- */
+
+struct trouble_message {
+  int64_t run;
+  bool storage;    /* an incident too, when it begins */
+  const char *why; /* NULL: it is over */
+};
+
+static enum rc hold_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct trouble_message *m = cmd->message;
+  return run_hold(c, m->run, m->why, err);
+}
+
+static enum rc wait_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct trouble_message *m = cmd->message;
+  enum rc rc = RC_OK;
+  if (m->storage) rc = core_incident(c, m->run, "storage", id_run(m->run).text, m->why, err);
+  return rc == RC_OK ? run_waits(c, m->run, m->why, err) : rc;
+}
+
+static enum rc tell(struct driver *d, command_execute execute, const struct trouble_message *m, struct err *err) {
+  struct command *cmd = command_new(execute, sizeof *m);
+  if (cmd) {
+    struct trouble_message *copy = cmd->message;
+    *copy = *m;
+    copy->why = m->why ? arena_strdup(&cmd->arena, m->why) : NULL;
+    if (m->why && !copy->why) {
+      command_free(cmd);
+      cmd = NULL;
+    }
+  }
+  return core_call(d->core, cmd, err);
+}
+
+/* ---- judging ---- */
+
+/* A trainer that refuses our epoch or fence has not heard of us yet, or has heard of another coordinator since: its next
+ * heartbeat tells which. */
+static bool passes(enum rc rc, const struct err *err) {
+  if (rc == RC_CONFLICT) return strcmp(err->field, "epoch") == 0 || strcmp(err->field, "fence") == 0;
+  return rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL || rc == RC_NO_MEMORY || rc == RC_IO;
+}
+
+/* An error of the trainer that a newer incarnation of it explains is none of the run's. */
+static bool trainer_changed(struct driver *d) {
+  struct trainer_target now;
+  if (driver_trainer_now(d, &now, NULL) != RC_OK) return true;
+  return !now.found || now.worker != d->trainer.worker;
+}
+
+/* A trainer that was started again under the same address refuses what its predecessor had taken, before its
+ * registration is seen.  So a refusal leads, once a round, to verifying what the trainer holds; the next one is believed. */
+static bool doubt(struct driver *d, const struct active_run *a) {
+  if (d->verified_trainer == 0 || (d->doubted_run == a->run && d->doubted_round == a->round)) return false;
+  d->doubted_run = a->run;
+  d->doubted_round = a->round;
+  d->verified_trainer = 0;
+  return true;
+}
+
+static void show_waiting(struct driver *d, const struct active_run *a, bool storage, const char *what) {
+  const int64_t now_ms = clock_monotonic_ms();
+  struct err err = {0};
+  const bool begins = !a->waiting_for[0];
+  if (strcmp(a->waiting_for, what) == 0 || (!begins && now_ms - d->shown_ms < RENEWED_MS)) return;
+  const struct trouble_message m = {.run = a->run, .storage = storage && begins, .why = what};
+  if (tell(d, wait_execute, &m, &err) != RC_OK)
+    log_warn("what run %s waits for could not be stored: %s", id_run(a->run).text, err.message);
+  d->shown_ms = now_ms;
+}
+
+static void hold(struct driver *d, const struct active_run *a, const char *why) {
+  struct err err = {0};
+  if (tell(d, hold_execute, &(struct trouble_message){.run = a->run, .why = why}, &err) != RC_OK)
+    log_error("run %s could not be paused: %s", id_run(a->run).text, err.message);
+  d->trouble_since_ms = 0;
+  d->doubted_run = 0;
+  driver_forget_run(d); /* whoever resumes it may have changed the trainer, its model, or the data */
+}
+
+int64_t driver_trouble(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {
+  const int64_t now_ms = clock_monotonic_ms();
+  const int64_t lost_ms = d->options.trainer_lost_ms ? d->options.trainer_lost_ms : LOST_MS;
+  const bool waits = passes(rc, err) || trainer_changed(d) || doubt(d, a);
+  if (d->trouble_since_ms == 0) {
+    d->trouble_since_ms = now_ms;
+    log_warn("run %s: %s%s", id_run(a->run).text, err->message, waits ? " (trying again)" : "");
+  }
+  const int64_t lasts_ms = now_ms - d->trouble_since_ms;
+  const bool stopping = a->state == RUN_STOPPING;
+  const bool enough = (stopping && rc == RC_IO) || (lasts_ms >= lost_ms && (stopping || rc == RC_NO_MEMORY));
+  if (!waits || enough) {
+    hold(d, a, err->message);
+    return 0;
+  }
+  if (lasts_ms >= SHOWN_MS) show_waiting(d, a, rc == RC_IO, err->message);
+  return rc == RC_IO ? STORAGE_RETRY_MS : RETRY_MS;
+}
+
+void driver_trouble_over(struct driver *d, const struct active_run *a) {
+  struct err err = {0};
+  d->trouble_since_ms = 0;
+  if (!a->waiting_for[0]) return;
+  log_info("run %s goes on", id_run(a->run).text);
+  if (tell(d, wait_execute, &(struct trouble_message){.run = a->run}, &err) != RC_OK)
+    log_warn("run %s goes on, and could not be shown to: %s", id_run(a->run).text, err.message);
+}

@@ -1,0 +1,24 @@
+/* POST /v1/check-run: could such a run be opened here?  Nothing changes, and nothing is promised: the coordinator asks before
+ * it takes a run, so that what this trainer would refuse at the opening is refused to the one who posts it. */
+#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/engine/trainer.h"
+
+void handle_check_run(struct http_request *r, void *context) {
+  struct trainer *t = context;
+  const struct json *body = NULL;
+  struct check_run request;
+  struct err err = {0};
+  struct buf out = BUF_INIT;
+  enum rc rc = http_body_json(r, &body, &err);
+  if (rc == RC_OK) rc = check_run_decode(&request, body, http_arena(r), &err);
+  if (rc == RC_OK) {
+    const struct open_run run = {.run = "", .start = request.start, .training = request.training};
+    rc = trainer_foresee_run(t, &run, &err);
+  }
+  if (rc != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  check_run_answer_encode(&(struct check_run_answer){.context_max = trainer_context_max(t)}, &out);
+  http_reply_json(r, 200, &out);
+}

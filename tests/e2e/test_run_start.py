@@ -1,0 +1,129 @@
+"""Where a run's weights come from: the model, what the trainer holds, or a checkpoint that is named; never, by accident, from what ran before."""
+import json
+import shutil
+
+import pytest
+
+from harness import DATA, Cluster, HttpError, call, digests, grpo_config, warmup_config
+from ranks import Ranks
+
+ROUNDS = 2
+
+
+def grpo(**changes):
+    return {**grpo_config(ROUNDS, groups=4, samples=4), **changes}
+
+
+def begun_with(cluster, run):
+    """The digest of the run's version 0."""
+    ((digest,),) = cluster.query("SELECT hex(digest) FROM versions WHERE run = ? AND version = 0", int(run[1:]))
+    return digest.lower()
+
+
+def refused(cluster, config):
+    with pytest.raises(HttpError) as caught:
+        cluster.create_run(config)
+    assert caught.value.status == 422, caught.value
+    return caught.value.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def alone(base_model, tmp_path_factory):
+    """The digests of a run that nothing ran before."""
+    with Cluster(tmp_path_factory.mktemp("alone"), model=base_model) as cluster:
+        cluster.add_server("gen", "--slots", 16)
+        status = cluster.run(grpo())
+        assert len(set(digests(status))) == ROUNDS
+        return begun_with(cluster, "r1"), digests(status)
+
+
+@pytest.fixture(scope="module")
+def cluster(base_model, tmp_path_factory):
+    """Two runs have ended here: some supervised rounds, then the run that `alone` is."""
+    with Cluster(tmp_path_factory.mktemp("start"), model=base_model, trainer=["--keep-checkpoints", 1]) as made:
+        made.add_server("gen", "--slots", 16)
+        made.first, made.second = made.run(warmup_config(3)), made.run(grpo())
+        yield made
+
+
+def test_a_second_run_is_the_run_that_it_would_have_been_alone(cluster, alone):
+    assert (begun_with(cluster, "r2"), digests(cluster.second)) == alone
+    assert cluster.second["config"]["start"] == "model" == cluster.first["config"]["start"]
+
+
+def test_an_evaluation_changes_nothing_and_current_goes_on(cluster):
+    latest = cluster.folder / "state/latest"
+    before = latest.read_text()
+    evaluation = json.loads((DATA / "runs/evaluate.json").read_text())
+    evaluation.update(groups_per_round=4, samples_per_group=1)
+    assert "current" in refused(cluster, {**evaluation, "start": "model"})["message"]
+    assert refused(cluster, {**evaluation, "start": {"run": "r2", "version": 1}})["field"] == "start"
+    status = cluster.run(evaluation)
+    held = begun_with(cluster, status["id"])
+    assert status["config"]["start"] == "current"
+    assert latest.read_text() == before and not (cluster.folder / "state" / status["id"]).exists()
+    following = cluster.run(grpo(start="current"))
+    assert begun_with(cluster, following["id"]) == held
+    assert digests(following) != digests(cluster.second)
+
+
+def test_a_run_begins_with_the_checkpoint_that_it_names(cluster, alone):
+    again = [cluster.run(grpo(start={"run": "r1", "version": 3})) for _ in range(2)]
+    assert again[0]["config"]["start"] == {"run": "r1", "version": 3}
+    assert {begun_with(cluster, status["id"]) for status in again} == {digests(cluster.first)[-1]}
+    assert digests(again[0]) == digests(again[1]) != alone[1]
+    zero = cluster.run(grpo(start={"run": "r2", "version": 0}))
+    assert (begun_with(cluster, zero["id"]), digests(zero)) == alone
+
+
+@pytest.mark.parametrize(
+    ("start", "field", "part"),
+    [
+        ("r1", "start", "expected one of"),
+        ({"run": "r1"}, "start.version", "expected this field"),
+        ({"run": "r999", "version": 0}, "start.run", "there is no run 'r999'"),
+        ({"run": "base", "version": 0}, "start.run", "there is no run 'base'"),
+        ({"run": "r1", "version": 4}, "start.version", "there is no version 4 of run r1"),
+        ({"run": "r1", "version": 1}, "start", "keeps no checkpoint of run r1, version 1"),
+    ],
+    ids=json.dumps,
+)
+def test_a_start_that_cannot_be_is_refused(cluster, start, field, part):
+    error = refused(cluster, grpo(start=start))
+    assert error["field"] == field and part in error["message"], error
+
+
+def test_a_trainer_killed_in_mid_run_takes_up_the_run_with_its_start(base_model, alone, tmp_path):
+    """With its checkpoints, and with nothing but the model: both reach the bits of the run alone, though another run went before it."""
+    with Cluster(tmp_path, model=base_model) as cluster:
+        cluster.add_server("gen", "--slots", 16)
+        cluster.run(warmup_config(1))
+        run = cluster.create_run({**grpo(), "rounds": ROUNDS + 2})
+        for lost in (False, True):
+            cluster.wait_until("a round further", lambda: len(cluster.status(run)["history"]) > lost)
+            cluster.trainer.kill()
+            if lost:
+                shutil.rmtree(tmp_path / "state")
+            cluster.trainer.restart()
+        assert digests(cluster.wait(run))[:ROUNDS] == alone[1]
+        assert begun_with(cluster, run) == alone[0]
+
+
+def test_three_ranks_start_where_one_does(tmp_path):
+    """Followers hold weights too; with a KL term a reference as well."""
+    seen = []
+    for name, launcher in (("one", None), ("three", Ranks(3))):
+        with Cluster(tmp_path / name, trainer=["--random-init", 1], launcher=launcher) as cluster:
+            assert call("GET", cluster.trainer.url + "/v1/model")["ranks"] == (3 if launcher else 1)
+            made = warmup_config(2)
+            made["training"]["kl_coefficient"] = 0.5
+            first = warmup_config(3)
+            first["training"]["checkpoint_every"] = 1
+            cluster.run(first)
+            cluster.run(made)
+            cluster.run({**made, "start": {"run": "r1", "version": 2}})
+            cluster.run({**made, "start": "current"})
+            seen.append([(begun_with(cluster, f"r{n}"), digests(cluster.status(f"r{n}"))) for n in range(1, 5)])
+    one, three = seen
+    assert three == one
+    assert one[1][0] == one[0][0] and one[2][0] == one[0][1][1] and one[3][0] == one[2][1][-1]

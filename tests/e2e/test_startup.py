@@ -1,0 +1,248 @@
+"""How services start: a database has one coordinator, whatever path leads to it; what takes long is heard and can be stopped.
+
+A model folder whose config.json is a pipe loads for as long as nobody writes into it.
+"""
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+
+import pytest
+
+from contract import contract
+from harness import BIN, DATA, SERVICE_OF, Service, call, exchange
+from ranks import MPIRUN, environment
+
+STOP_SECONDS = 2
+
+
+class Folder:
+    """What a Service needs of a cluster, for services that are started one by one; leaving the `with` block stops them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.services = []
+
+    def start(self, name, program, *args, **more):
+        service = Service(self, name, program, args, more.pop("bin_dir", BIN), **more)
+        self.services.append(service)
+        return service
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for service in self.services:
+            service.stop()
+
+
+def coordinator(folder, name, database):
+    return folder.start(name, "coordinator", "--db", database, "--data-dir", DATA)
+
+
+def refusal(database, cwd="/"):
+    """What a second coordinator says before it ends."""
+    ended = subprocess.run([BIN / "coordinator", "--port", "0", "--db", database], cwd=cwd, capture_output=True, text=True, timeout=20)
+    assert ended.returncode == 1, ended
+    said = [line for line in ended.stderr.splitlines() if line.startswith("coordinator: ")]
+    assert len(said) == 1, ended.stderr
+    return said[0]
+
+
+def symbolic(real, alias):
+    alias.symlink_to(real.name)
+
+
+def hard(real, alias):
+    os.link(real, alias)
+
+
+@pytest.mark.parametrize("link", [symbolic, hard])
+@pytest.mark.parametrize("first_by_its_own_name", [True, False])
+def test_no_link_lets_a_second_coordinator_into_a_database(tmp_path, link, first_by_its_own_name):
+    real, alias = tmp_path / "coordinator.db", tmp_path / "elsewhere" / ".." / "alias.db"
+    (tmp_path / "elsewhere").mkdir()
+    with Folder(tmp_path) as folder:
+        coordinator(folder, "before", real).stop()  # a database that was closed in good order, so that a hard link is the whole of it
+        link(real, alias)
+        first, second = (real, alias) if first_by_its_own_name else (alias, real)
+        holder = coordinator(folder, "holder", first)
+        said = refusal(second)
+        assert re.search(rf"another coordinator \(process {holder.process.pid}\) has the database {re.escape(str(second))} open", said), said
+        assert call("GET", holder.url + "/readyz")["epoch"] == 2
+        run = {"dataset": {"path": "warmup.jsonl"}, "rounds": 1, "training": {"objective": "cross_entropy"}}
+        assert call("POST", holder.url + "/v1/runs", run)["id"] == "r1"  # the refused one left the holder's locks alone
+
+
+def test_a_database_that_does_not_exist_yet_has_one_coordinator_by_either_spelling(tmp_path):
+    with Folder(tmp_path) as folder:
+        coordinator(folder, "holder", "coordinator.db")  # relative to the folder that it is started in
+        assert "another coordinator" in refusal(tmp_path / "coordinator.db")
+        assert "another coordinator" in refusal("coordinator.db", cwd=tmp_path)
+    with Folder(tmp_path) as folder:
+        coordinator(folder, "next", tmp_path / "coordinator.db")  # it is free once the holder has ended
+        folder.services[0].kill()
+        coordinator(folder, "after a kill", tmp_path / "coordinator.db")
+
+
+def test_a_dangling_link_makes_the_database_that_it_names(tmp_path):
+    (tmp_path / "alias.db").symlink_to(tmp_path / "real.db")
+    with Folder(tmp_path) as folder:
+        coordinator(folder, "holder", tmp_path / "alias.db")
+        assert "another coordinator" in refusal(tmp_path / "real.db")
+
+
+# ---- what takes long ----
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Starting:
+    """A service that is not ready yet.  launcher: mpirun and its flags."""
+
+    def __init__(self, folder, program, *args, launcher=(), judge=None):
+        self.port_file = folder / f"{program}.port"
+        self.port_file.unlink(missing_ok=True)
+        self.log = folder / f"{program}.log"
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        SERVICE_OF[self.url] = self.service = judge or program
+        command = [*launcher, BIN / program, "--port", str(port), "--port-file", self.port_file, *map(str, args)]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment())
+
+    def until(self, what, condition, seconds=30):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if condition():
+                    return
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.01)
+        raise AssertionError(f"not within {seconds} s: {what}\n{self.log.read_text()}")
+
+    def get(self, path):
+        return exchange("GET", self.url + path)
+
+    def is_heard(self):
+        """It lives, is not ready, and says why, on every route."""
+        self.until("it answers for its health", lambda: self.get("/healthz")[0] == 200)
+        for method, path, _, _ in contract(self.service).operations:
+            status, headers, content = exchange(method, self.url + re.sub(r"{[^}]+}", "x1", path), b"{}" if method in ("POST", "PUT") else None)
+            if path == "/healthz" or (path == "/metrics" and self.service == "trainer-server"):
+                assert status == 200, (path, content)
+                continue
+            assert status == 503 and headers["Retry-After"] == "1", (path, status, content)
+            assert re.search("being (loaded|opened)", json.loads(content)["error"]["message"]), content
+        assert not self.port_file.exists()
+
+    def becomes_ready(self):
+        self.until("it is ready", self.port_file.exists)
+        assert self.get("/readyz")[0] == 200  # the port file is the word: no other wait is needed
+
+    def stops(self, how=signal.SIGTERM):
+        begin = time.monotonic()
+        self.process.send_signal(how)
+        assert self.process.wait(20) == 0, self.log.read_text()
+        assert time.monotonic() - begin < STOP_SECONDS
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+def slow_model(folder, **sizes):
+    """sizes: of a model that takes long by itself; without, its configuration is a pipe."""
+    model = folder / "model"
+    model.mkdir()
+    for name in ("tokenizer.json", "generation_config.json", "config.json"):
+        (model / name).write_bytes((DATA / "model" / name).read_bytes())
+    if sizes:
+        (model / "config.json").write_text(json.dumps({**json.loads((model / "config.json").read_text()), **sizes}))
+    else:
+        (model / "config.json").unlink()
+        os.mkfifo(model / "config.json")
+    return model
+
+
+def loading(folder, program):
+    args = {"trainer-server": ["--random-init", 1, "--state-dir", folder / "state"], "generation-server": []}[program]
+    return Starting(folder, program, "--model", slow_model(folder), *args)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("program", ["trainer-server", "generation-server"])
+def test_a_service_that_loads_is_heard_and_stops_when_it_is_asked_to(tmp_path, program, how):
+    with loading(tmp_path, program) as service:
+        service.is_heard()
+        service.stops(how)
+    assert not service.port_file.exists()
+
+
+def test_a_trainer_that_loads_becomes_ready_and_its_port_file_says_when(tmp_path):
+    with loading(tmp_path, "trainer-server") as trainer:
+        trainer.is_heard()
+        (tmp_path / "model/config.json").write_bytes((DATA / "model/config.json").read_bytes())
+        trainer.becomes_ready()
+        assert trainer.get("/v1/model")[0] == 200
+        trainer.stops()
+
+
+def test_a_coordinator_that_waits_for_its_database_is_heard_and_stops_when_it_is_asked_to(tmp_path):
+    """Somebody writes to the database meanwhile."""
+    database = tmp_path / "coordinator.db"
+    with Folder(tmp_path) as folder:
+        coordinator(folder, "before", database).stop()
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+        for last in (False, True):
+            other.execute("BEGIN IMMEDIATE")
+            with Starting(tmp_path, "coordinator", "--db", database, "--data-dir", DATA) as service:
+                service.is_heard()
+                if last:
+                    other.execute("ROLLBACK")
+                    service.becomes_ready()
+                service.stops()
+            if not last:
+                other.execute("ROLLBACK")
+
+
+BIG = {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 5, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64}
+DRAWING = ["--random-init", 1, "--state-dir", "state", "--chunk-tokens", 64]
+
+
+def test_a_trainer_that_draws_its_first_weights_stops_when_it_is_asked_to(tmp_path):
+    """Seconds of computing, in which no file is waited for."""
+    model = slow_model(tmp_path, **BIG)
+    with Starting(tmp_path, "trainer-server", "--model", model, *DRAWING) as trainer:
+        trainer.until("memory is planned", lambda: "memory planned" in trainer.log.read_text())
+        trainer.is_heard()
+        trainer.stops()
+    with Starting(tmp_path, "trainer-server", "--model", DATA / "model", *DRAWING) as trainer:
+        trainer.becomes_ready()  # nothing that is half written is in its way
+        trainer.stops()
+
+
+def test_ranks_that_draw_their_first_weights_stop_when_mpirun_is_asked_to(tmp_path):
+    model = slow_model(tmp_path, **BIG)
+    with Starting(
+        tmp_path, "trainer-server-mpi", "--model", model, *DRAWING, launcher=[*MPIRUN, "-n", "2"], judge="trainer-server"
+    ) as ranks:
+        ranks.until("memory is planned", lambda: ranks.log.read_text().count("memory planned") == 2)
+        ranks.is_heard()
+        begin = time.monotonic()
+        ranks.process.terminate()
+        ranks.process.wait(20)
+        assert time.monotonic() - begin < 2 * STOP_SECONDS  # mpirun's own pace, and its own status
+        assert "silent" not in ranks.log.read_text()

@@ -1,0 +1,49 @@
+/* The clock that stored times are taken from.  What would break: durations that jump, or turn negative, when somebody sets
+ * the machine's clock; logs that do not say what the machine's clock says. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "clock_virtual.h"
+#include "common/base/clock.h"
+
+enum { MS = 1000, SECOND = 1000000 };
+
+static void a_step_of_the_wall_clock_is_no_duration(void **state) {
+  (void)state;
+  uint32_t dice = 5;
+  const int64_t begin_us = clock_wall_us(), offset_us = clock_wall_offset_us();
+  assert_int_equal(begin_us, WALL_AT_START_US + virtual_us);
+  int64_t passed_us = 0;
+  for (int i = 0; i < 1000; i++) {
+    dice = dice * 1664525u + 1013904223u;
+    clock_set_us += ((int64_t)(dice >> 8) % 7200 - 3600) * SECOND; /* an hour ahead, an hour back */
+    virtual_us += 7 * MS;
+    passed_us += 7 * MS;
+    assert_int_equal(clock_wall_us() - begin_us, passed_us);
+    assert_int_equal(clock_wall_ms(), clock_wall_us() / 1000);
+  }
+  assert_int_equal(clock_wall_offset_us(), offset_us);
+  assert_int_equal(clock_real_ms(), (WALL_AT_START_US + virtual_us + clock_set_us) / 1000);
+}
+
+static void times_of_another_process_are_gone_on_from(void **state) {
+  (void)state;
+  const int64_t now_us = clock_wall_us();
+  clock_wall_not_before(now_us - SECOND);
+  assert_int_equal(clock_wall_us(), now_us);
+  clock_wall_not_before(now_us + SECOND);
+  assert_int_equal(clock_wall_us(), now_us + SECOND);
+  virtual_us += 5;
+  assert_int_equal(clock_wall_us(), now_us + SECOND + 5);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_step_of_the_wall_clock_is_no_duration),
+      cmocka_unit_test(times_of_another_process_are_gone_on_from),
+  };
+  return cmocka_run_group_tests_name("base/clock", tests, NULL, NULL);
+}

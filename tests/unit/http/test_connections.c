@@ -1,0 +1,374 @@
+/* Who may hold a connection, and for how long: heads and bodies that trickle, idle connections, answers that nobody
+ * takes, many from one address, and health when every place is taken. */
+#include "http_test.h"
+
+/* LATE_MS: how much later than it should a loaded machine may do a thing. */
+enum { HEAD_MS = 300, BODY_MS = 500, IDLE_MS = 1200, LATE_MS = 3000, PACE = 4000, PEERS_MAX = 128 };
+
+struct fixture {
+  struct http_server *server;
+  int port;
+  atomic_int parked, hung_up;
+  int peers[PEERS_MAX];
+  int peer_count;
+};
+
+static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
+  struct fixture *f = context;
+  if (why == HTTP_CANCEL_HANGUP) atomic_fetch_add(&f->hung_up, 1);
+  http_reply_text(r, 200, "cancelled");
+}
+
+static void handle_wait(struct http_request *r, void *context) {
+  struct fixture *f = context;
+  http_suspend(r, 60000, on_cancelled, f);
+  atomic_fetch_add(&f->parked, 1);
+}
+
+static void handle_length(struct http_request *r, void *context) {
+  (void)context;
+  struct buf body = BUF_INIT;
+  size_t len;
+  http_body(r, &len);
+  buf_printf(&body, "len=%zu", len);
+  http_reply(r, 200, "text/plain", &body);
+}
+
+enum { LARGE = 32 << 20 };
+
+static void handle_large(struct http_request *r, void *context) {
+  (void)context;
+  struct buf body = BUF_INIT;
+  buf_reserve(&body, LARGE);
+  memset(body.data, 'x', LARGE);
+  body.len = LARGE;
+  http_reply(r, 200, "text/plain", &body);
+}
+
+static const struct http_route routes[] = {
+    {.method = "GET", .path = "/wait", .handler = handle_wait},
+    {.method = "GET", .path = "/now", .handler = handle_length},
+    {.method = "POST", .path = "/now", .handler = handle_length},
+    {.method = "GET", .path = "/large", .handler = handle_large},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
+    {.method = "GET", .path = "/metrics", .handler = http_handle_metrics, .health = true},
+};
+
+static struct fixture *start(void **state, struct service_limits limits) {
+  struct fixture *f = calloc(1, sizeof *f);
+  assert_non_null(f);
+  log_init("test", LOG_ERROR + 1);
+  if (limits.head_timeout_ms == 0) limits.head_timeout_ms = 60000;
+  f->server = serve_within(routes, ROUTE_COUNT(routes), f, NULL, limits);
+  f->port = http_server_port(f->server);
+  *state = f;
+  return f;
+}
+
+static int teardown(void **state) {
+  struct fixture *f = *state;
+  for (int i = 0; i < f->peer_count; i++) close(f->peers[i]);
+  http_server_stop(f->server, 1000);
+  free(f);
+  return 0;
+}
+
+/* A peer from its own place in 127.0.0.0/8, which has sent `text`. */
+static int peer_from(struct fixture *f, int host, const char *text) {
+  struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + (in_addr_t)host)};
+  struct sockaddr_in there = {
+      .sin_family = AF_INET, .sin_port = htons((uint16_t)f->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_true(fd >= 0 && f->peer_count < PEERS_MAX);
+  assert_int_equal(bind(fd, (struct sockaddr *)&here, sizeof here), 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&there, sizeof there), 0);
+  const struct timeval wait = {.tv_sec = PEER_WAIT_MS / 1000};
+  assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait), 0);
+  peer_send(fd, text);
+  f->peers[f->peer_count++] = fd;
+  return fd;
+}
+
+/* Sends `byte` every `every_ms` until the server closes: after how long; what it said by then is in *said (free it). */
+static int64_t trickle(int fd, char byte, int every_ms, char **said) {
+  const int64_t begin_ms = clock_monotonic_ms();
+  size_t len = 0, cap = 4096;
+  *said = calloc(1, cap);
+  assert_non_null(*said);
+  while (clock_monotonic_ms() - begin_ms < PEER_WAIT_MS) {
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    if (poll(&wait, 1, every_ms) > 0) {
+      ssize_t n = recv(fd, *said + len, cap - len - 1, 0);
+      if (n <= 0) return clock_monotonic_ms() - begin_ms;
+      len += (size_t)n;
+      continue;
+    }
+    if (send(fd, &byte, 1, MSG_NOSIGNAL) < 0) return clock_monotonic_ms() - begin_ms;
+  }
+  fail_msg("a peer that trickles was not cut off within %d ms", PEER_WAIT_MS);
+  return 0;
+}
+
+static bool is_closed(int fd, int within_ms) {
+  struct pollfd wait = {.fd = fd, .events = POLLIN};
+  char byte;
+  const int64_t end_ms = clock_monotonic_ms() + within_ms;
+  do {
+    const int64_t left_ms = end_ms - clock_monotonic_ms();
+    if (poll(&wait, 1, left_ms < 0 ? 0 : (int)left_ms) <= 0) return false;
+  } while (recv(fd, &byte, 1, 0) > 0);
+  return true;
+}
+
+static void expect_between(int64_t ms, int64_t least, int64_t most) {
+  if (ms < least || ms > most)
+    fail_msg("cut off after %lld ms, expected %lld to %lld", (long long)ms, (long long)least, (long long)most);
+}
+
+static void expect_408(char *said) {
+  assert_int_equal(status_of(said), 408);
+  assert_non_null(strstr(said, "{\"error\":{\"code\":\"timeout\""));
+  free(said);
+}
+
+/* --- deadlines --- */
+
+static void test_a_trickled_head_is_closed_by_its_deadline(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS});
+  char *said;
+  expect_between(trickle(peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\nX-Long: "), 'a', 20, &said), HEAD_MS - 50,
+                 HEAD_MS + LATE_MS);
+  expect_408(said);
+  assert_true(is_closed(peer_from(f, 0, ""), HEAD_MS + LATE_MS)); /* and one that says nothing at all */
+  expect_answer(f->port, "GET /now", "", 200, "len=0");
+}
+
+static void test_a_trickled_body_is_closed_by_its_deadline(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = BODY_MS, .pace_bytes = PACE});
+  char *said;
+  int fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+  expect_between(trickle(fd, 'a', 20, &said), BODY_MS - 50, BODY_MS + LATE_MS);
+  expect_408(said);
+  fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n");
+  expect_between(trickle(fd, 'a', 20, &said), BODY_MS - 50, BODY_MS + LATE_MS);
+  expect_408(said);
+}
+
+/* Bytes that came fast do not buy time to stall in afterwards. */
+static void test_a_body_cannot_save_up_time(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = BODY_MS, .pace_bytes = PACE});
+  char *said, block[PACE + 1];
+  memset(block, 'a', PACE);
+  block[PACE] = '\0';
+  int fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+  for (int i = 0; i < 20; i++) peer_send(fd, block); /* 20 s worth of the slowest pace */
+  expect_between(trickle(fd, 'a', 20, &said), BODY_MS - 50, BODY_MS + LATE_MS);
+  expect_408(said);
+}
+
+static void test_a_slow_but_steady_body_is_not_cut(void **state) {
+  enum { STALL_MS = 1500, PIECE = 200, PIECES = 90, EVERY_MS = 20 }; /* 10,000 bytes a second, for 1.8 s */
+  struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = STALL_MS, .pace_bytes = PACE});
+  char head[128], piece[PIECE + 1];
+  memset(piece, 'a', PIECE);
+  piece[PIECE] = '\0';
+  snprintf(head, sizeof head, "POST /now HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: %d\r\n\r\n",
+           PIECE * PIECES);
+  int fd = peer_from(f, 0, head);
+  for (int i = 0; i < PIECES; i++) {
+    clock_sleep_ms(EVERY_MS);
+    peer_send(fd, piece);
+  }
+  char *said = peer_read(fd, "");
+  assert_non_null(strstr(said, "len=18000"));
+  free(said);
+}
+
+static void test_an_idle_connection_outlives_the_head_deadline(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS, .idle_timeout_ms = IDLE_MS});
+  int fd = peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
+  free(peer_read(fd, "len=0"));
+  clock_sleep_ms(2 * HEAD_MS);
+  peer_send(fd, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
+  free(peer_read(fd, "len=0"));
+  const int64_t begin_ms = clock_monotonic_ms();
+  char *said = peer_read(fd, ""); /* it is closed without a word: words would answer the next request */
+  assert_string_equal(said, "");
+  free(said);
+  expect_between(clock_monotonic_ms() - begin_ms, IDLE_MS - 100, IDLE_MS + LATE_MS);
+}
+
+static void test_the_head_of_a_later_request_has_a_deadline_too(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS, .idle_timeout_ms = 60000});
+  char *said;
+  int fd = peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
+  free(peer_read(fd, "len=0"));
+  clock_sleep_ms(HEAD_MS / 2);
+  expect_between(trickle(fd, 'G', 20, &said), HEAD_MS - 50, HEAD_MS + LATE_MS);
+  expect_408(said);
+}
+
+static void test_a_peer_that_does_not_take_its_answer_is_closed(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = BODY_MS, .pace_bytes = PACE});
+  int fd = peer_from(f, 0, "GET /large HTTP/1.1\r\nHost: t\r\n\r\n");
+  clock_sleep_ms(3 * BODY_MS);
+  size_t got = 0;
+  char block[65536];
+  for (ssize_t n; (n = recv(fd, block, sizeof block, 0)) > 0;) got += (size_t)n;
+  assert_true(got < LARGE);
+  fd = peer_from(f, 0, "GET /large HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+  got = 0;
+  for (ssize_t n; (n = recv(fd, block, sizeof block, 0)) > 0;) {
+    if (got == 0) clock_sleep_ms(BODY_MS / 10);
+    got += (size_t)n;
+  }
+  assert_true(got > LARGE);
+}
+
+static void test_a_long_poll_outlives_every_deadline(void **state) {
+  struct fixture *f =
+      start(state, (struct service_limits){.head_timeout_ms = 50, .body_timeout_ms = 50, .idle_timeout_ms = 50});
+  int fd = peer_from(f, 0, "GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  assert_false(is_closed(fd, 700));
+  assert_int_equal(atomic_load(&f->hung_up), 0);
+}
+
+/* --- addresses --- */
+
+static void test_incomplete_connections_of_one_address_are_bounded(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.incomplete_per_address_max = 8});
+  int first = peer_from(f, 1, "GET /now HTTP/1.1\r\nHost: ");
+  clock_sleep_ms(20);
+  for (int i = 1; i < 8; i++) peer_from(f, 1, "GET /now HTTP/1.1\r\nHost: ");
+  int other = peer_from(f, 2, "GET /now HTTP/1.1\r\nHost: ");
+  assert_false(is_closed(first, 100));
+  int ninth = peer_from(f, 1, "GET /now HTTP/1.1\r\nHost: ");
+  assert_true(is_closed(first, LATE_MS)); /* the oldest gives way, not the newcomer */
+  assert_false(is_closed(other, 50));
+  peer_send(ninth, "t\r\n\r\n");
+  free(peer_read(ninth, "len=0"));
+}
+
+/* Bodies that keep their pace stay; the request that would be one too many is told so. */
+static void test_bodies_that_keep_pace_do_not_give_way(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.incomplete_per_address_max = 4});
+  int bodies[4];
+  for (int i = 0; i < 4; i++)
+    bodies[i] = peer_from(f, 1, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nab");
+  clock_sleep_ms(50);
+  int fifth = peer_from(f, 1, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nabcd");
+  char *said = peer_read(fifth, "");
+  assert_int_equal(status_of(said), 429);
+  assert_non_null(strstr(said, "Retry-After: 1"));
+  free(said);
+  int get = peer_from(f, 1, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n"); /* complete at once: it counts for nothing */
+  free(peer_read(get, "len=0"));
+  for (int i = 0; i < 4; i++) {
+    peer_send(bodies[i], "cd");
+    free(peer_read(bodies[i], "len=4"));
+  }
+}
+
+static void test_parked_and_idle_connections_do_not_count_against_their_address(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.incomplete_per_address_max = 4});
+  for (int i = 0; i < 40; i++) {
+    peer_from(f, 1, "GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+    expect_soon(&f->parked, i + 1);
+  }
+  for (int i = 0; i < 40; i++) free(peer_read(peer_from(f, 1, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n"), "len=0"));
+  int body = peer_from(f, 1, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nab");
+  clock_sleep_ms(20);
+  peer_send(body, "cd");
+  free(peer_read(body, "len=4"));
+  for (int i = 0; i < f->peer_count; i++) assert_false(is_closed(f->peers[i], 0));
+}
+
+/* --- the ceiling and the reserve --- */
+
+static void test_health_is_answered_when_long_polls_hold_every_connection(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.connections_max = 16});
+  for (int i = 0; i < 16; i++) {
+    peer_from(f, i, "GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+    expect_soon(&f->parked, i + 1);
+  }
+  for (int i = 0; i < 200; i++) { /* more than the reserve has: each gives its place back */
+    int fd = peer_connect(f->port);
+    peer_send(fd, i % 2 == 0 ? "GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n" : "GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n");
+    char *said = peer_read(fd, ""); /* and is closed, although it may live on */
+    assert_int_equal(status_of(said), 200);
+    assert_non_null(strstr(said, "Connection: close"));
+    free(said);
+    close(fd);
+  }
+  expect_answer(f->port, "GET /now", "", 503, "all 16 connections are taken");
+  expect_answer(f->port, "GET /now", "", 503, "Retry-After: 1");
+  char *said = ask(f->port, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nabcd");
+  assert_int_equal(status_of(said), 503);
+  free(said);
+  close(f->peers[--f->peer_count]);
+  int status = 503; /* until its connection is gone */
+  for (const int64_t end_ms = clock_monotonic_ms() + PEER_WAIT_MS; status == 503 && clock_monotonic_ms() < end_ms;) {
+    said = ask_line(f->port, "GET /now", "");
+    status = status_of(said);
+    free(said);
+  }
+  assert_int_equal(status, 200);
+}
+
+/* Neither the connections nor the reserve can be held by requests that never become complete. */
+static void test_health_is_answered_when_tricklers_hold_every_connection(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.connections_max = 32});
+  for (int i = 0; i < 32 + 64; i++) peer_from(f, i, "GET /now HTTP/1.1\r\nHost: ");
+  expect_answer(f->port, "GET /healthz", "", 200, "ok");
+  expect_answer(f->port, "GET /now", "", 200, "len=0");
+  int alive = 0;
+  for (int i = 0; i < f->peer_count; i++) alive += !is_closed(f->peers[i], 0);
+  assert_true(alive <= 32);
+}
+
+static void test_the_reserve_cannot_be_held_by_tricklers(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.connections_max = 8});
+  for (int i = 0; i < 8; i++) {
+    peer_from(f, i, "GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+    expect_soon(&f->parked, i + 1);
+  }
+  for (int i = 0; i < 110; i++) peer_from(f, i, "GET /healthz HTTP/1.1\r\nHost: ");
+  const int64_t begin_ms = clock_monotonic_ms();
+  expect_answer(f->port, "GET /healthz", "", 200, "ok");
+  assert_true(clock_monotonic_ms() - begin_ms < 500);
+  for (int i = 0; i < 8; i++) assert_false(is_closed(f->peers[i], 0));
+  for (int i = 8; i < f->peer_count; i++) assert_true(is_closed(f->peers[i], LATE_MS)); /* a second is all they get */
+}
+
+static void test_an_idle_connection_gives_way_at_the_ceiling(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.connections_max = 8});
+  for (int i = 0; i < 8; i++) free(peer_read(peer_from(f, i, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n"), "len=0"));
+  clock_sleep_ms(20);
+  expect_answer(f->port, "GET /now", "", 200, "len=0");
+  int closed = 0;
+  for (int i = 0; i < 8; i++) closed += is_closed(f->peers[i], 0);
+  assert_int_equal(closed, 1);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(test_a_trickled_head_is_closed_by_its_deadline),
+      TEST(test_a_trickled_body_is_closed_by_its_deadline),
+      TEST(test_a_body_cannot_save_up_time),
+      TEST(test_a_slow_but_steady_body_is_not_cut),
+      TEST(test_an_idle_connection_outlives_the_head_deadline),
+      TEST(test_the_head_of_a_later_request_has_a_deadline_too),
+      TEST(test_a_peer_that_does_not_take_its_answer_is_closed),
+      TEST(test_a_long_poll_outlives_every_deadline),
+      TEST(test_incomplete_connections_of_one_address_are_bounded),
+      TEST(test_bodies_that_keep_pace_do_not_give_way),
+      TEST(test_parked_and_idle_connections_do_not_count_against_their_address),
+      TEST(test_health_is_answered_when_long_polls_hold_every_connection),
+      TEST(test_health_is_answered_when_tricklers_hold_every_connection),
+      TEST(test_the_reserve_cannot_be_held_by_tricklers),
+      TEST(test_an_idle_connection_gives_way_at_the_ceiling),
+  };
+  return cmocka_run_group_tests_name("http/connections", tests, NULL, NULL);
+}
