@@ -173,6 +173,9 @@ $(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $(call LINK_LIBS,$(1))
 	$(CC) $(ALL_CFLAGS) $$^ -o $$@ -lcmocka $(call LINK_SYS,$(1)) $(LDLIBS)
 endef
 $(foreach m,$(MODULES),$(eval $(call UNIT_RULE,$(m))))
+# Judged by a wall clock: make speed.
+SPEED_TEST := $(BUILD)/tests/model/test_ops_speed
+UNIT_model := $(filter-out $(SPEED_TEST),$(UNIT_model))
 UNIT_TESTS := $(foreach m,$(MODULES),$(UNIT_$(m)))
 
 # --- the CUDA table's tests: tests/cuda/test_*.c over an emulated device here, over a real one with CUDA=1 --------------------
@@ -224,6 +227,10 @@ unit: $(UNIT_TESTS) ## unit tests of all modules (unit-base, unit-model, ... for
 $(addprefix unit-,$(MODULES)): unit-%:
 	@$(MAKE) --no-print-directory $(UNIT_$*)
 	@tests/tools/run-unit $(UNIT_$*)
+
+.PHONY: speed
+speed: $(SPEED_TEST) ## what the kernels reach on one core, and that no level fell to a small part of it (on an otherwise idle machine)
+	@tests/tools/run-unit $<
 
 # --- simulation: the coordinator's decisions in virtual time -----------------------------------------------------------
 $(BUILD)/tests/sim/rounds: $(call OBJ,$(wildcard tests/sim/*.c)) $(call LINK_LIBS,coordinator)
@@ -277,8 +284,8 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: test, sanitizers, the demo with three seeds and its controls
-	@$(MAKE) --no-print-directory test asan ubsan tsan
+test-all: ## the long tiers too: test, speed, sanitizers, the demo with three seeds and its controls
+	@$(MAKE) --no-print-directory test speed asan ubsan tsan
 	tests/e2e/demo-seeds
 
 bench: $(BUILD)/bench/instrument ## GEMM, prefill, decode, training, packing, sampling against the machine's limits and peers (QUICK=1, PAIRS=n, NAMES=gemm,decode)
@@ -332,7 +339,7 @@ SAN_E2E   = LEASEHOLD_TEST_BIN=$(abspath $(BUILD)/$@/bin) LEASEHOLD_TEST_BASE_RO
 SAN_RUNS := learns or plain_requests or queue or three_unlike or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong
 SAN_JOBS ?= 2
 .PHONY: san-unit
-san-unit: $(filter-out %/test_ops_speed,$(UNIT_TESTS)) # SAN_JOBS at once
+san-unit: $(UNIT_TESTS) # SAN_JOBS at once
 	@printf '%s\n' $^ | xargs -P$(SAN_JOBS) -n1 tests/tools/run-unit
 asan: export ASAN_OPTIONS = allocator_may_return_null=1 quarantine_size_mb=16
 asan: ## unit and end-to-end tests, bad input above all, under the address, leak and undefined-behaviour sanitizers
