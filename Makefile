@@ -259,7 +259,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call L
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all test-compose test-bochs bench bench-pipeline e2e faults mpi nccl layers length lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all test-compose test-bochs bench bench-pipeline e2e faults mpi nccl layers length dead lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -274,9 +274,9 @@ demo: deps ## install, build, train a small base and run GRPO until it has learn
 	@mkdir -p $(BUILD); $(MAKE) --no-print-directory -j2 all >$(BUILD)/build.log 2>&1 || { tail -20 $(BUILD)/build.log; exit 1; }
 	@deploy/demo/demo.sh
 
-check: ## quick, for every commit: builds, layers, lengths, contract, demo data, unit tests
+check: ## quick, for every commit: builds, layers, lengths, dead code, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
-	@$(MAKE) --no-print-directory layers length api-check demo-data unit
+	@$(MAKE) --no-print-directory layers length dead api-check demo-data unit
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
@@ -330,6 +330,8 @@ demo-data: ## the demo's data files are what their script makes; train, validati
 
 length: ## functions over 120 lines and files over 900 are refused; over 70 and 800 they are listed, to think about
 	@$(PYTHON) tests/tools/check-length
+dead: ## what services/ and common/ define and only tests name
+	@$(PYTHON) tests/tools/check-dead
 
 lint: length ## shell scripts, and length
 	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh tests/bochs/run tests/bochs/services tests/bochs/init deploy/docker/healthcheck; fi

@@ -9,7 +9,6 @@
 #define LIMIT_JSON_DEPTH         32            /* nesting of a JSON body */
 #define LIMIT_BODY_BYTES         (16u << 20)   /* a JSON request body, unless the route says otherwise */
 #define LIMIT_BATCH_BODY_BYTES   (256u << 20)  /* a submit-batch body or a batch result */
-#define LIMIT_WEIGHTS_BODY_BYTES (64ull << 30) /* a safetensors body */
 #define LIMIT_HTTP_CONNECTIONS   4096          /* open connections of one service */
 #define LIMIT_HTTP_URL_BYTES     2048
 #define LIMIT_WAIT_MS_MAX        60000 /* the longest long poll */
