@@ -1,9 +1,11 @@
 /* The verifiers: which number counts, exact comparison, countdown's rules, and bounded work on hostile text. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "services/coordinator/decide/verify.h"
 #include "tests/unit/base/cm.h"
+#include "tests/unit/base/guarded.h"
 
 static double numeric(const char *completion, const char *answer, bool *well_formed) {
   struct verdict v;
@@ -45,6 +47,37 @@ static void the_last_number_counts(void **state) {
     if (numeric(cases[i].text, cases[i].answer, NULL) != cases[i].reward)
       fail_msg("'%s' against %s: expected reward %g", cases[i].text, cases[i].answer, cases[i].reward);
   }
+}
+
+/* A sign belongs to the number unless an operand ends before it; nothing is read beyond the text. */
+static void a_sign_behind_an_operand_is_an_operator(void **state) {
+  (void)state;
+  const struct {
+    const char *text;
+    int value;
+  } cases[] = {{"-7", -7},  {"+7", 7},    {"3-7", 7},   {"x-7", 7},   {")-7", 7}, {".-7", 7}, {" -7", -7},
+               {"(-7", -7}, {") -7", -7}, {". -7", -7}, {"x -7", -7}, {"a7", 7},  {"7-", 7},  {"so 7", 7}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const size_t len = strlen(cases[i].text);
+    struct guarded text = guarded_copy(cases[i].text, len);
+    for (int expected = -7; expected <= 7; expected += 14) {
+      char answer[8];
+      struct verdict v;
+      snprintf(answer, sizeof answer, "%d", expected);
+      verify(VERIFIER_NUMERIC, text.at, len, answer, "{}", &v);
+      if (v.reward != (cases[i].value == expected)) fail_msg("'%s' against %d: %s", cases[i].text, expected, v.detail);
+    }
+    guarded_free(&text);
+  }
+}
+
+static void an_answer_that_is_no_number_says_so(void **state) {
+  (void)state;
+  struct verdict v;
+  verify(VERIFIER_NUMERIC, "7", 1, "seven", "{}", &v);
+  assert_false(v.well_formed);
+  assert_true(v.reward == 0);
+  assert_string_equal(v.detail, "the dataset's answer 'seven' is no number");
 }
 
 static void a_box_goes_before_later_numbers(void **state) {
@@ -98,6 +131,8 @@ static void hostile_text_is_bounded(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_last_number_counts),
+      cmocka_unit_test(a_sign_behind_an_operand_is_an_operator),
+      cmocka_unit_test(an_answer_that_is_no_number_says_so),
       cmocka_unit_test(a_box_goes_before_later_numbers),
       cmocka_unit_test(text_without_a_number_is_malformed),
       cmocka_unit_test(countdown_uses_given_numbers_once_and_exactly),
