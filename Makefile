@@ -259,7 +259,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call L
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all test-compose test-bochs bench bench-pipeline e2e faults mpi nccl layers length dead lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all test-compose test-bochs bench bench-pipeline e2e faults mpi nccl layers length dead mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -280,12 +280,13 @@ check: ## quick, for every commit: builds, layers, lengths, dead code, contract,
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory mutants-sample
 	@$(MAKE) --no-print-directory -j2 -s unit-cuda
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: test, speed, sanitizers, the demo with three seeds and its controls
-	@$(MAKE) --no-print-directory test speed asan ubsan tsan
+test-all: ## the long tiers too: test, mutants, speed, sanitizers, the demo with three seeds and its controls
+	@$(MAKE) --no-print-directory test mutants speed asan ubsan tsan
 	tests/e2e/demo-seeds
 
 bench: $(BUILD)/bench/instrument ## GEMM, prefill, decode, training, packing, sampling against the machine's limits and peers (QUICK=1, PAIRS=n, NAMES=gemm,decode)
@@ -327,6 +328,11 @@ api-check: ## openapi/*.yaml against the route tables (real answers are judged i
 
 demo-data: ## the demo's data files are what their script makes; train, validation and test are disjoint
 	@$(PYTHON) tests/tools/check-demo-data
+
+mutants: ## do the unit tests see it when a decision is wrong?  every mutant of services/coordinator/decide, a few minutes
+	@$(PYTHON) tests/tools/mutants
+mutants-sample: ## the same for one mutant in fifteen, always the same ones
+	@$(PYTHON) tests/tools/mutants --sample
 
 length: ## functions over 120 lines and files over 900 are refused; over 70 and 800 they are listed, to think about
 	@$(PYTHON) tests/tools/check-length
