@@ -173,6 +173,9 @@ $(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $(call LINK_LIBS,$(1))
 	$(CC) $(ALL_CFLAGS) $$^ -o $$@ -lcmocka $(call LINK_SYS,$(1)) $(LDLIBS)
 endef
 $(foreach m,$(MODULES),$(eval $(call UNIT_RULE,$(m))))
+# Judged by a wall clock: make speed.
+SPEED_TEST := $(BUILD)/tests/model/test_ops_speed
+UNIT_model := $(filter-out $(SPEED_TEST),$(UNIT_model))
 UNIT_TESTS := $(foreach m,$(MODULES),$(UNIT_$(m)))
 
 # --- the CUDA table's tests: tests/cuda/test_*.c over an emulated device here, over a real one with CUDA=1 --------------------
@@ -225,6 +228,10 @@ $(addprefix unit-,$(MODULES)): unit-%:
 	@$(MAKE) --no-print-directory $(UNIT_$*)
 	@tests/tools/run-unit $(UNIT_$*)
 
+.PHONY: speed
+speed: $(SPEED_TEST) ## what the kernels reach on one core, and that no level fell to a small part of it (on an otherwise idle machine)
+	@tests/tools/run-unit $<
+
 # --- simulation: the coordinator's decisions in virtual time -----------------------------------------------------------
 $(BUILD)/tests/sim/rounds: $(call OBJ,$(wildcard tests/sim/*.c)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
@@ -252,7 +259,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call L
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers length dead mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -264,18 +271,19 @@ demo: deps ## install, build, train a small base and run GRPO until it has learn
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
-check: ## quick, for every commit: builds, layers, contract, demo data, unit tests
+check: ## quick, for every commit: builds, layers, lengths, dead code, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
-	@$(MAKE) --no-print-directory layers api-check demo-data unit
+	@$(MAKE) --no-print-directory layers length dead api-check demo-data unit
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory mutants-sample
 	@$(MAKE) --no-print-directory -j2 -s unit-cuda
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: test, health under load, sanitizers, the contract by schemathesis, the demo with three seeds and its controls
-	@$(MAKE) --no-print-directory test load asan ubsan tsan contract
+test-all: ## the long tiers too: test, mutants, speed, health under load, sanitizers, the contract by schemathesis, the demo with three seeds and its controls
+	@$(MAKE) --no-print-directory test mutants speed load asan ubsan tsan contract
 	tests/e2e/demo-seeds
 
 contract: all ## openapi/*.yaml against real services by schemathesis (installed into build/ with pip), all checks, two seeds: minutes
@@ -324,9 +332,18 @@ api-check: ## openapi/*.yaml against the route tables (real answers are judged i
 demo-data: ## the demo's data files are what their script makes; train, validation and test are disjoint
 	@$(PYTHON) tests/tools/check-demo-data
 
-lint: ## shell scripts, long files and functions (warnings to think about)
+mutants: ## do the unit tests see it when a decision is wrong?  every mutant of services/coordinator/decide, a few minutes
+	@$(PYTHON) tests/tools/mutants
+mutants-sample: ## the same for one mutant in fifteen, always the same ones
+	@$(PYTHON) tests/tools/mutants --sample
+
+length: ## functions over 120 lines and files over 900 are refused; over 70 and 800 they are listed, to think about
+	@$(PYTHON) tests/tools/check-length
+dead: ## what services/ and common/ define and only tests name
+	@$(PYTHON) tests/tools/check-dead
+
+lint: length ## shell scripts, and length
 	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh deploy/demo/prepare tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh tests/bochs/run tests/bochs/services tests/bochs/init deploy/docker/healthcheck; fi
-	@wc -l $$(git ls-files '*.c' '*.h' '*.cu' '*.cc') | awk '$$1 > 800 && $$2 != "total" { print "long file:", $$0 }'
 
 # Sanitizers, each a build of its own; there are no suppressions.  The instrumentation confuses the compiler's truncation warnings, which stay on everywhere
 # else; instrumented kernels take minutes to compile at -O3; and how fast they are under a sanitizer says nothing.
@@ -335,7 +352,7 @@ SAN_E2E   = LEASEHOLD_TEST_BIN=$(abspath $(BUILD)/$@/bin) LEASEHOLD_TEST_BASE_RO
 SAN_RUNS := learns or plain_requests or queue or three_unlike or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong
 SAN_JOBS ?= 2
 .PHONY: san-unit
-san-unit: $(filter-out %/test_ops_speed,$(UNIT_TESTS)) # SAN_JOBS at once
+san-unit: $(UNIT_TESTS) # SAN_JOBS at once
 	@printf '%s\n' $^ | xargs -P$(SAN_JOBS) -n1 tests/tools/run-unit
 asan: export ASAN_OPTIONS = allocator_may_return_null=1 quarantine_size_mb=16
 asan: ## unit and end-to-end tests, bad input above all, under the address, leak and undefined-behaviour sanitizers

@@ -3,17 +3,16 @@
 #ifndef LEASEHOLD_BASE_LIMITS_H
 #define LEASEHOLD_BASE_LIMITS_H
 
-#define LIMIT_NAME_MAX           128           /* bytes of a worker, run, lease or batch name, NUL included */
-#define LIMIT_URL_MAX            512           /* bytes of a worker's URL */
-#define LIMIT_PATH_MAX           1024          /* bytes of a file path */
-#define LIMIT_JSON_DEPTH         32            /* nesting of a JSON body */
-#define LIMIT_JSON_NODES         (1u << 20)    /* values and members of a JSON document */
-#define LIMIT_JSON_NODES_TOKENS  (16u << 20)   /* where arrays of tokens are a message's business, and of large files */
-#define LIMIT_JSON_MEMORY        (1u << 30)    /* bytes that a parsed document may take */
-#define LIMIT_BODY_BYTES         (16u << 20)   /* a JSON request body, unless the route says otherwise */
-#define LIMIT_BATCH_BODY_BYTES   (256u << 20)  /* a submit-batch body or a batch result */
-#define LIMIT_WEIGHTS_BODY_BYTES (64ull << 30) /* a safetensors body */
-#define LIMIT_HTTP_RESERVE       64            /* connections beyond --connections-max, for the health routes only */
+#define LIMIT_NAME_MAX           128          /* bytes of a worker, run, lease or batch name, NUL included */
+#define LIMIT_URL_MAX            512          /* bytes of a worker's URL */
+#define LIMIT_PATH_MAX           1024         /* bytes of a file path */
+#define LIMIT_JSON_DEPTH         32           /* nesting of a JSON body */
+#define LIMIT_JSON_NODES         (1u << 20)   /* values and members of a JSON document */
+#define LIMIT_JSON_NODES_TOKENS  (16u << 20)  /* where arrays of tokens are a message's business, and of large files */
+#define LIMIT_JSON_MEMORY        (1u << 30)   /* bytes that a parsed document may take */
+#define LIMIT_BODY_BYTES         (16u << 20)  /* a JSON request body, unless the route says otherwise */
+#define LIMIT_BATCH_BODY_BYTES   (256u << 20) /* a submit-batch body or a batch result */
+#define LIMIT_HTTP_RESERVE       64           /* connections beyond --connections-max, for the health routes only */
 #define LIMIT_HTTP_URL_BYTES     2048
 #define LIMIT_WAIT_MS_MAX        60000 /* the longest long poll */
 #define LIMIT_PROMPT_TOKENS      131072
@@ -28,7 +27,7 @@
 #define LIMIT_SAMPLES_PER_GROUP  1024
 #define LIMIT_ROUNDS             1000000
 #define LIMIT_WORKERS            16384 /* the most that --workers-max of a coordinator may be */
-#define LIMIT_LEASES_PER_REQUEST 64 /* leases granted in one answer */
+#define LIMIT_LEASES_PER_REQUEST 64    /* leases granted in one answer */
 #define LIMIT_QUEUED_RUNS        64
 #define LIMIT_DATASET_LINES      50000000
 #define LIMIT_DATASET_LINE_BYTES (4u << 20)

@@ -201,12 +201,3 @@ void pool_run(struct pool *p, void (*f)(void *ctx, int part), void *ctx, int par
   for (int part = 0; part < parts; part += p->threads) f(ctx, part);
   waiter_wait(&p->caller, p->spin_us, none_pending, p);
 }
-
-void pool_slice(int *begin, int *end, int n, int grain, int part, int parts) {
-  assert(n >= 0 && grain > 0 && parts > 0 && part >= 0 && part < parts);
-  const int64_t units = ((int64_t)n + grain - 1) / grain;
-  const int64_t first = units * part / parts * grain;
-  const int64_t last = units * (part + 1) / parts * grain;
-  *begin = (int)(first < n ? first : n);
-  *end = (int)(last < n ? last : n);
-}

@@ -19,7 +19,5 @@ int pool_threads(const struct pool *p);
 void pool_run(struct pool *p, void (*f)(void *ctx, int part), void *ctx, int parts);
 /* Sets FTZ, DAZ and nearest rounding in the calling thread. */
 void pool_enter(void);
-/* [begin, end) of part `part` of `parts` over n items in units of `grain` items. */
-void pool_slice(int *begin, int *end, int n, int grain, int part, int parts);
 
 #endif

@@ -13,7 +13,7 @@
  * may be granted; nothing behind the frontier goes before it, evaluation never before training; nobody is overtaken for
  * longer than the aging bound.
  *
- * Called by sim_rounds.c (make sim) and by tests/unit/coordinator/test_frontier.c (a slice).  One thread; the
+ * Called by sim_rounds.c (make sim) and by tests/unit/coordinator/test_simulation.c (a slice).  One thread; the
  * only memory is the caller's struct world.  A broken promise ends the round with a sentence in result.fault. */
 #ifndef LEASEHOLD_TESTS_SIM_WORLD_H
 #define LEASEHOLD_TESTS_SIM_WORLD_H

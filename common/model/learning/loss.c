@@ -104,14 +104,3 @@ enum rc loss_normalization_parse(enum loss_normalization *out, const char *name,
   if (rc == RC_OK) *out = (enum loss_normalization)index;
   return rc;
 }
-
-enum rc advantage_kind_parse(enum advantage_kind *out, const char *name, struct err *err) {
-  static const char *const NAMES[] = {[ADVANTAGE_GROUP] = "group",
-                                      [ADVANTAGE_GROUP_CENTERED] = "group_centered",
-                                      [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out",
-                                      [ADVANTAGE_LEAVE_ONE_OUT_SCALED] = "leave_one_out_scaled"};
-  int index = 0;
-  const enum rc rc = parse_name(&index, NAMES, 4, "advantage", name, err);
-  if (rc == RC_OK) *out = (enum advantage_kind)index;
-  return rc;
-}

@@ -50,8 +50,6 @@ void advantages_of(enum advantage_kind kind, const double *rewards, int n, doubl
 
 /* "grpo", "ppo", "reinforce", "gspo", "cross_entropy" */
 enum rc loss_kind_parse(enum loss_kind *out, const char *name, struct err *err);
-/* "group", "group_centered", "leave_one_out", "leave_one_out_scaled" */
-enum rc advantage_kind_parse(enum advantage_kind *out, const char *name, struct err *err);
 /* "tokens", "samples", "sequences" */
 enum rc loss_normalization_parse(enum loss_normalization *out, const char *name, struct err *err);
 

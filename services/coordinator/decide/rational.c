@@ -23,8 +23,7 @@ bool rational_make(struct rational *out, int64_t num, int64_t den) {
     num = -num;
     den = -den;
   }
-  int64_t g = gcd(num < 0 ? -num : num, den);
-  if (g == 0) g = 1;
+  int64_t g = gcd(num < 0 ? -num : num, den); /* not 0, since den is not */
   *out = (struct rational){num / g, den / g};
   return true;
 }
@@ -63,6 +62,7 @@ static bool comma_group_at(const char *text, size_t len, size_t at, size_t leadi
          digit_at(text, len, at + 3) && !digit_at(text, len, at + 4);
 }
 
+/* value: not 0, so that it is over after 19 times at most. */
 static bool scale_ten(int64_t *value, int64_t times) {
   for (; times > 0; times--) {
     if (__builtin_mul_overflow(*value, 10, value)) return false;
@@ -106,19 +106,17 @@ static size_t decimal_scan(const char *text, size_t len, struct rational *value,
       at = e;
     }
   }
-  kept += (size_t)snprintf(plain + kept, sizeof plain - kept, "e%lld", (long long)exponent);
-  plain[kept] = 0;
+  snprintf(plain + kept, sizeof plain - kept, "e%lld", (long long)exponent);
   *approximate = (negative ? -1 : 1) * strtod(plain, NULL);
   int64_t den = 1, shift = exponent - decimals;
-  fits = fits && (shift >= 0 ? digits == 0 || (shift < 20 && scale_ten(&digits, shift))
-                             : -shift < 20 && scale_ten(&den, -shift));
+  fits = fits && (shift >= 0 ? digits == 0 || scale_ten(&digits, shift) : scale_ten(&den, -shift));
   *exact = fits && rational_make(value, negative ? -digits : digits, den);
   return at;
 }
 
 size_t number_scan(const char *text, size_t len, struct rational *value, bool *exact, double *approximate) {
   size_t used = decimal_scan(text, len, value, exact, approximate);
-  if (!used || used + 1 >= len || text[used] != '/' || !digit_at(text, len, used + 1)) return used;
+  if (!used || !digit_at(text, len, used + 1) || text[used] != '/') return used;
   struct rational below;
   bool below_exact;
   double below_approximate;

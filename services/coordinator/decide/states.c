@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 enum { STATES_MAX = 8 };
 #define TO(state) (1u << (state))
@@ -77,12 +76,4 @@ enum rc state_check(enum state_machine machine, int from, int to, const char *id
   if (state_may(machine, from, to)) return RC_OK;
   return err_set(err, RC_CONFLICT, "state", "%s %s is %s and cannot become %s", machine_of(machine)->name, id,
                  state_name(machine, from), state_name(machine, to));
-}
-
-int state_parse(enum state_machine machine, const char *name) {
-  const struct machine *m = machine_of(machine);
-  for (int s = 0; s < m->count; s++) {
-    if (strcmp(m->names[s], name) == 0) return s;
-  }
-  return -1;
 }

@@ -48,7 +48,5 @@ bool state_may(enum state_machine machine, int from, int to);
 /* RC_CONFLICT naming machine, both states and the thing's id. */
 enum rc state_check(enum state_machine machine, int from, int to, const char *id, struct err *err);
 const char *state_name(enum state_machine machine, int state); /* "queued"; asserted in range */
-/* -1 when there is none. */
-int state_parse(enum state_machine machine, const char *name);
 
 #endif

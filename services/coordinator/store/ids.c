@@ -78,9 +78,3 @@ enum rc id_parse_round(int64_t *run, int64_t *round, const char *text, struct er
     return err_set(err, RC_NOT_FOUND, "step_id", "there is no round '%.100s'; rounds are named like r7.12", text);
   return RC_OK;
 }
-
-enum rc id_parse_lease_run(int64_t *run, const char *text, struct err *err) {
-  const char *at = text[0] == 'r' ? number(run, text + 1) : NULL;
-  if (!at || *at != '.') return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", text);
-  return RC_OK;
-}

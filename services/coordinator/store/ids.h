@@ -28,7 +28,5 @@ enum rc id_parse_run(int64_t *run, const char *text, struct err *err);
 enum rc id_parse_worker(int64_t *worker, const char *text, struct err *err);
 /* "r7.12" */
 enum rc id_parse_round(int64_t *run, int64_t *round, const char *text, struct err *err);
-/* "r7.12.3.0-3": the run only; the rest is looked up by the whole text. */
-enum rc id_parse_lease_run(int64_t *run, const char *text, struct err *err);
 
 #endif

@@ -87,35 +87,12 @@ static void test_wrong_sizes_are_refused(void **state) {
   assert_null(p);
 }
 
-static void test_slices_tile(void **state) {
-  (void)state;
-  static const int grains[] = {1, 3, 16, 64};
-  for (size_t g = 0; g < 4; g++)
-    for (int n = 0; n < 200; n++)
-      for (int parts = 1; parts < 9; parts++) {
-        int at = 0;
-        for (int part = 0; part < parts; part++) {
-          int begin, end;
-          pool_slice(&begin, &end, n, grains[g], part, parts);
-          assert_int_equal(begin, at);
-          assert_true(end >= begin && end <= n);
-          assert_true(end == n || end % grains[g] == 0);
-          at = end;
-        }
-        assert_int_equal(at, n);
-      }
-  int begin, end;
-  pool_slice(&begin, &end, INT32_MAX, 64, 6, 7);
-  assert_int_equal(end, INT32_MAX);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_part_once_on_its_thread),
       cmocka_unit_test(test_many_jobs_with_sleeps),
       cmocka_unit_test(test_more_threads_than_cpus),
       cmocka_unit_test(test_wrong_sizes_are_refused),
-      cmocka_unit_test(test_slices_tile),
   };
   return cmocka_run_group_tests_name("base/pool", tests, NULL, NULL);
 }

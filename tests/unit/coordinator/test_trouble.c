@@ -241,34 +241,6 @@ static void idle_time_of_a_short_run_is_over_its_wall_time(void **state) {
   json_free(run);
 }
 
-static void slot_time_is_shared_between_runs_and_carried_over_jitter(void **state) {
-  (void)state;
-  struct slot_window w[SLOT_WINDOWS] = {0};
-  struct slot_account a[SLOT_WINDOWS];
-  assert_int_equal(slot_time_share(w, 8, 0, 1000, 5000, a), 0); /* no run */
-  assert_int_equal(a[0].run, 0);
-  slot_windows_begin(w, 1, 1000);
-  slot_windows_begin(w, 1, 1500); /* a repeat */
-  assert_int_equal(slot_time_share(w, 2, 0, 3000, 1000000, a), 0);
-  assert_int_equal(a[0].window_us, 4000000);
-  assert_int_equal(a[0].busy_us, 1000000);
-  assert_int_equal(slot_time_share(w, 2, 3000, 4000, 2050000, a), 50000); /* busier than time allows */
-  assert_int_equal(a[0].busy_us, 2000000);
-  assert_int_equal(slot_time_share(w, 2, 4000, 5000, INT64_MAX, a), 200000); /* a lie is bounded */
-  assert_int_equal(slot_time_share(w, 2, 4000, 5000, -5, a), 0);             /* a counter that fell */
-  assert_int_equal(a[0].busy_us, 0);
-  slot_windows_end(w, 1, 5500);
-  slot_windows_end(w, 1, 9000);
-  slot_windows_begin(w, 2, 5750);
-  slot_time_share(w, 1, 5000, 6000, 300000, a);
-  assert_int_equal(a[0].run, 2);
-  assert_int_equal(a[0].window_us, 250000);
-  assert_int_equal(a[0].busy_us, 100000);
-  assert_int_equal(a[1].run, 1);
-  assert_int_equal(a[1].window_us, 500000);
-  assert_int_equal(a[1].busy_us, 200000);
-}
-
 static void more_workers_than_its_flag_allows_are_refused(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -319,7 +291,6 @@ int main(void) {
       CASE(a_database_has_one_coordinator),
       CASE(a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged),
       CASE(idle_time_of_a_short_run_is_over_its_wall_time),
-      cmocka_unit_test(slot_time_is_shared_between_runs_and_carried_over_jitter),
       CASE(more_workers_than_its_flag_allows_are_refused),
       CASE(a_round_of_a_thousand_samples_is_quick),
   };

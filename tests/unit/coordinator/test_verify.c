@@ -1,10 +1,12 @@
 /* The verifiers: which number counts, exact comparison, countdown's rules, and bounded work on hostile text. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "services/coordinator/decide/verify.h"
 #include "services/coordinator/decide/lone_number.h"
 #include "tests/unit/base/cm.h"
+#include "tests/unit/base/guarded.h"
 
 static double numeric(const char *completion, const char *answer, bool *well_formed) {
   struct verdict v;

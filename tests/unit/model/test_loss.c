@@ -161,7 +161,6 @@ static void test_names(void **state) {
   (void)state;
   struct err err = {0};
   enum loss_kind kind;
-  enum advantage_kind advantage;
   enum loss_normalization normalization;
   assert_int_equal(loss_kind_parse(&kind, "grpo", &err), RC_OK);
   assert_int_equal(kind, LOSS_PPO);
@@ -169,9 +168,6 @@ static void test_names(void **state) {
   assert_int_equal(kind, LOSS_GSPO);
   assert_int_equal(loss_kind_parse(&kind, "GRPO", &err), RC_INVALID);
   assert_non_null(strstr(err.message, "cross_entropy"));
-  assert_int_equal(advantage_kind_parse(&advantage, "leave_one_out_scaled", &err), RC_OK);
-  assert_int_equal(advantage, ADVANTAGE_LEAVE_ONE_OUT_SCALED);
-  assert_int_equal(advantage_kind_parse(&advantage, "", &err), RC_INVALID);
   assert_int_equal(loss_normalization_parse(&normalization, "sequences", &err), RC_OK);
   assert_int_equal(normalization, NORMALIZE_SEQUENCES);
   assert_int_equal(loss_normalization_parse(&normalization, "token", &err), RC_INVALID);

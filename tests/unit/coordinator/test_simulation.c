@@ -1,0 +1,32 @@
+/* A slice of the simulation of frontier-group dispatch (all of it: make sim).  What would break: a promise that holds
+ * in each decision alone and not in whole rounds with lost servers, late messages and trainers that die. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+/* A test program links its module only. */
+#include "tests/sim/world.c"
+#include "tests/sim/world_coordinator.c"
+#include "tests/sim/world_pool.c"
+
+enum { CHAOS_SEEDS = 120 };
+
+static void hundreds_of_rounds_keep_the_promises(void **state) {
+  (void)state;
+  struct world *w = malloc(world_bytes());
+  struct world_result sum = {0};
+  assert_non_null(w);
+  for (uint64_t seed = 1000001; seed <= 1000000 + CHAOS_SEEDS && !sum.fault[0]; seed++) world_chaos(w, seed, &sum);
+  free(w);
+  assert_string_equal(sum.fault, "");
+  assert_true(sum.regranted > 100 && sum.refused > 10 && sum.overtaken > 10 && sum.aged > 5); /* it was put to it */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(hundreds_of_rounds_keep_the_promises),
+  };
+  return cmocka_run_group_tests_name("coordinator/simulation", tests, NULL, NULL);
+}
