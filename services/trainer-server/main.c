@@ -23,7 +23,7 @@
 #define PROGRAM_SUMMARY "Learns: log-probabilities, gradients, AdamW steps, checkpoints, published weights."
 #endif
 
-enum { DRAIN_MS = 2000, TICK_MS = 100, START_MS = 60000 };
+enum { DRAIN_MS = 2000, TICK_MS = 100, LED_TICK_MS = 5, START_MS = 60000 };
 
 struct settings {
   struct program_settings program;
@@ -110,7 +110,7 @@ static enum rc follow(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
   struct err why;
   enum rc rc = trainer_create(&trainer, &s->trainer, err);
-  while (rc == RC_OK && !trainer_led(trainer) && !trainer_ended(trainer, &why)) clock_sleep_ms(TICK_MS);
+  while (rc == RC_OK && !trainer_led(trainer) && !trainer_ended(trainer, &why)) clock_sleep_ms(LED_TICK_MS);
   signals_stop_in_order();
   if (rc == RC_OK) rc = wait_for_end(trainer, err);
   if (rc != RC_OK) s->trainer.comm->give_up(s->trainer.comm);

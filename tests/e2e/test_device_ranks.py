@@ -94,7 +94,7 @@ def test_a_killed_rank_is_found(wide, tmp_path):
 
 
 @emulated_only
-@pytest.mark.parametrize("calls", [400, 700])
+@pytest.mark.parametrize("calls", [550, 850])
 def test_a_rank_whose_device_fails_ends_the_job(wide, reference, tmp_path, calls):
     """After so many calls, as it happens in the first step and in a unit of the second round: what it computed is not used, the run goes on in the next life,
     and ends with the right bits."""
