@@ -259,7 +259,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call L
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers length dead mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers length dead docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -273,7 +273,7 @@ demo: deps ## install, build, train a small base and run GRPO until it has learn
 
 check: ## quick, for every commit: builds, layers, lengths, dead code, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
-	@$(MAKE) --no-print-directory layers length dead api-check demo-data unit
+	@$(MAKE) --no-print-directory layers length dead docs api-check demo-data unit
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
@@ -325,6 +325,9 @@ cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench $(if $(HAS_MPI),$(CUD
 
 layers: ## who may include whom
 	@$(PYTHON) tests/tools/check-layers
+
+docs: ## what the READMEs name exists, and their tables of limits, flags and routes are the code's (needs `make all`)
+	@$(PYTHON) tests/tools/check-docs
 
 api-check: ## openapi/*.yaml against the route tables (real answers are judged in the end-to-end tests)
 	@$(PYTHON) tests/tools/check-api

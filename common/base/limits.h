@@ -1,4 +1,4 @@
-/* Every limit of the system that is not a configuration flag, in one place; the README's table is made from it.
+/* Every limit of the system that is not a configuration flag, in one place; README.md beside it lists them, and `make docs` holds the two together.
  * A limit is checked where input enters, and the error names the limit and the value that came. */
 #ifndef LEASEHOLD_BASE_LIMITS_H
 #define LEASEHOLD_BASE_LIMITS_H

@@ -11,9 +11,8 @@
  * empty statements do, or stores to it might be left out (of a configuration on the stack, say).
  *
  * The unit tests compile the same kernels over an emulation (TILES_EMULATED), which is how their blocking, edges and
- * layouts are checked where there is no AMX.  On the instructions they have run in an emulated CPU (tests/bochs/run), on
- * a real one not yet; that those give DOT's bits was measured apart from them, and tiles_hold tries it before they are
- * used. */
+ * layouts are checked where there is no AMX.  On the instructions they have run in an emulated CPU (tests/bochs/run)
+ * and on a real one; that they give DOT's bits is tried by tiles_hold before they are used. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_AMX_TILES_H
 #define LEASEHOLD_MODEL_CPU_ISA_AMX_TILES_H
 
