@@ -163,9 +163,9 @@ static bool list_before(const struct line *l, size_t comma) {
   return at > l->begin && (is_digit(l->text[at - 1]) || is_one_of(l->text[at - 1], ")]}"));
 }
 
+/* What touches a number; an open bracket is in_brackets's. */
 static bool touches_before(const struct line *l, size_t at) {
   const char c = l->text[at - 1];
-  if (c == '(' || c == '[') return !is_escaped(l, at - 1);
   if (c == ':') return at - 1 > l->begin && is_digit(l->text[at - 2]);
   if (c == ',') return list_before(l, at - 1);
   return is_word(c) || is_one_of(c, ")]}{\\^_*/+-%|@&") || math_precedes(l, at);
@@ -176,7 +176,6 @@ static bool glued_before(const struct line *l, size_t at) {
   while (at > l->begin && l->text[at - 1] == '$') at -= is_escaped(l, at - 1) ? 2 : 1;
   if (at > l->begin && !is_blank(l->text[at - 1])) return touches_before(l, at);
   at = emphasis_before(l, blanks_before(l, at));
-  at = blanks_before(l, at);
   if (at == l->begin) return false;
   const char c = l->text[at - 1];
   if (is_one_of(c, "*+-") && blanks_before(l, at - 1) == l->begin) return false; /* a bullet */
