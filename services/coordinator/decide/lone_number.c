@@ -150,11 +150,11 @@ static size_t emphasis_after(const struct line *l, size_t at) {
   return is_emphasis(l, at, to) ? to : at;
 }
 
-/* The last of a macro's name ends before `at`: "\cdot". */
+/* A macro's name, or at least its backslash, ends before `at`: "\cdot". */
 static bool macro_before(const struct line *l, size_t at) {
   size_t from = at;
   while (from > l->begin && isalpha((unsigned char)l->text[from - 1])) from--;
-  return from < at && is_escaped(l, from);
+  return is_escaped(l, from);
 }
 
 /* A comma between two numbers makes a list of them, or a tuple. */

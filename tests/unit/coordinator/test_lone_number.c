@@ -103,8 +103,8 @@ static void an_operand_is_in_something_larger(void **state) {
   IN_LARGER({"5*x", 5}, {"5/x", 5}, {"5^x", 5}, {"5_x", 5}, {"5+x", 5}, {"5-x", 5}, {"5*-x", 5});
   IN_LARGER({"5 * x", 5}, {"5 / x", 5}, {"5 ^ x", 5}, {"5 + x", 5}, {"5 - x", 5}, {"5 + - x", 5}, {"5+\tx", 5});
   /* cut off before the other one, or ended by something else */
-  ALONE({"5*", 5}, {"5 +", 5}, {"5 - ", 5}, {"5^_*/+-", 5}, {"5%", 5}, {"5!", 5}, {"5.", 5}, {"5, x", 5}, {"5: x", 5},
-        {"5;x", 5}, {"5=x", 5}, {"5 = x", 5});
+  ALONE({"5*", 5}, {"5 *", 5}, {"5 +", 5}, {"5 - ", 5}, {"5^_*/+-", 5}, {"5%", 5}, {"5!", 5}, {"5.", 5}, {"5, x", 5},
+        {"5: x", 5}, {"5;x", 5}, {"5=x", 5}, {"5 = x", 5});
 }
 
 static void a_bullet_is_no_operator(void **state) {
