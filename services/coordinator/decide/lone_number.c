@@ -150,11 +150,11 @@ static size_t emphasis_after(const struct line *l, size_t at) {
   return is_emphasis(l, at, to) ? to : at;
 }
 
-/* The last of a macro's name ends before `at`: "\cdot". */
+/* A macro's name, or at least its backslash, ends before `at`: "\cdot". */
 static bool macro_before(const struct line *l, size_t at) {
   size_t from = at;
   while (from > l->begin && isalpha((unsigned char)l->text[from - 1])) from--;
-  return from < at && is_escaped(l, from);
+  return is_escaped(l, from);
 }
 
 /* A comma between two numbers makes a list of them, or a tuple. */
@@ -163,9 +163,9 @@ static bool list_before(const struct line *l, size_t comma) {
   return at > l->begin && (is_digit(l->text[at - 1]) || is_one_of(l->text[at - 1], ")]}"));
 }
 
+/* What touches a number; an open bracket is in_brackets's. */
 static bool touches_before(const struct line *l, size_t at) {
   const char c = l->text[at - 1];
-  if (c == '(' || c == '[') return !is_escaped(l, at - 1);
   if (c == ':') return at - 1 > l->begin && is_digit(l->text[at - 2]);
   if (c == ',') return list_before(l, at - 1);
   return is_word(c) || is_one_of(c, ")]}{\\^_*/+-%|@&") || math_precedes(l, at);
@@ -176,7 +176,6 @@ static bool glued_before(const struct line *l, size_t at) {
   while (at > l->begin && l->text[at - 1] == '$') at -= is_escaped(l, at - 1) ? 2 : 1;
   if (at > l->begin && !is_blank(l->text[at - 1])) return touches_before(l, at);
   at = emphasis_before(l, blanks_before(l, at));
-  at = blanks_before(l, at);
   if (at == l->begin) return false;
   const char c = l->text[at - 1];
   if (is_one_of(c, "*+-") && blanks_before(l, at - 1) == l->begin) return false; /* a bullet */

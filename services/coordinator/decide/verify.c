@@ -195,7 +195,6 @@ struct puzzle {
 };
 
 static bool puzzle_read(struct puzzle *p, const char *extra) {
-  *p = (struct puzzle){0};
   if (json_parse(&p->given, extra, strlen(extra), 0, NULL) != RC_OK) return false;
   p->numbers = json_get(p->given, "numbers");
   p->target = json_get(p->given, "target");

@@ -1,4 +1,4 @@
-/* A copy of some bytes that ends where memory ends: whoever reads behind it crashes, without any sanitizer. */
+/* A copy of some bytes that ends, or begins, where memory does: whoever reads beyond it crashes, without any sanitizer. */
 #ifndef LEASEHOLD_TESTS_UNIT_BASE_GUARDED_H
 #define LEASEHOLD_TESTS_UNIT_BASE_GUARDED_H
 
@@ -20,6 +20,18 @@ static inline struct guarded guarded_copy(const void *data, size_t bytes) {
   assert_true(g.map != MAP_FAILED);
   assert_int_equal(mprotect(g.map + held, page, PROT_NONE), 0);
   g.at = g.map + held - bytes;
+  if (data) memcpy(g.at, data, bytes);
+  return g;
+}
+
+/* The same the other way round: whoever reads before the copy crashes. */
+static inline struct guarded guarded_begin(const void *data, size_t bytes) {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE), held = (bytes + page - 1) / page * page;
+  struct guarded g = {.mapped = held + page};
+  g.map = mmap(NULL, g.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(g.map != MAP_FAILED);
+  assert_int_equal(mprotect(g.map, page, PROT_NONE), 0);
+  g.at = g.map + page;
   if (data) memcpy(g.at, data, bytes);
   return g;
 }

@@ -53,6 +53,11 @@ static void a_verdict_says_what_was_read(void **state) {
   check(judged(VERIFIER_NUMERIC, "none", 4, "8", ""), "none", 0, false, "no number in the completion");
   check(judged(VERIFIER_NUMERIC, "", 0, "8", ""), "", 0, false, "no number in the completion");
   check(judged(VERIFIER_NONE, "none", 4, "", ""), "none", 0, true, "");
+  check(judged(VERIFIER_NUMERIC, "(3, 4)", 6, "4", ""), "(3, 4)", 0, false,
+        "the completion's last number, 4, is part of something larger");
+  check(judged(VERIFIER_NUMERIC, "\\boxed{x} 8", 10, "8", ""), "\\boxed{x} 8", 0, false,
+        "what stands in \\boxed{} is not one number");
+  check(judged(VERIFIER_NUMERIC, "8", 1, "x=8", ""), "8", 0, false, "the dataset's answer is not one number");
 }
 
 /* ---- equal or not ---- */
@@ -274,11 +279,60 @@ static void a_line_without_a_puzzle_says_so(void **state) {
           "the dataset's line lacks `numbers` (integers) or `target` (an integer)");
 }
 
+/* ---- lines of a dataset ---- */
+
+static void check_line(enum verifier_kind kind, const char *answer, const char *extra, const char *wrong) {
+  struct err err = {.rc = RC_OK};
+  const enum rc rc = verify_line_check(kind, answer, extra, &err);
+  if (rc != (wrong ? RC_INVALID : RC_OK)) fail_msg("'%s' %s: %d, %s", answer, extra, rc, err.message);
+  if (wrong) assert_string_equal(err.message, wrong);
+}
+
+static void a_line_is_good_when_its_gold_is_a_number(void **state) {
+  (void)state;
+  const char *wrong = "expected one number, as \"-1,234.5\" or \"3/4\", got \"(3,4)\"";
+  check_line(VERIFIER_NUMERIC, "18", "{}", NULL);
+  check_line(VERIFIER_NUMERIC, "so 9 twice\n#### 18", "", NULL);
+  check_line(VERIFIER_NUMERIC, "(3,4)", PUZZLE("1,2", 3), wrong);
+  check_line(VERIFIER_NONE, "(3,4)", "no json", NULL); /* nobody looks at it */
+  check_line(VERIFIER_NONE, "18", "", NULL);
+}
+
+static void a_line_is_good_when_its_puzzle_is_whole(void **state) {
+  (void)state;
+  const char *wrong = "expected `numbers`, 1 to 64 integers, and `target`, an integer";
+  check_line(VERIFIER_COUNTDOWN, "", PUZZLE("1", 1), NULL);
+  check_line(VERIFIER_COUNTDOWN, "no number", PUZZLE("1,2,3", -6), NULL);
+  static const char *const lines[] = {"",
+                                      "no json",
+                                      "[]",
+                                      "{}",
+                                      PUZZLE("", 1),
+                                      PUZZLE("1", 1.5),
+                                      PUZZLE("1", "1"),
+                                      PUZZLE("1.5", 1),
+                                      PUZZLE("\"1\",2", 1),
+                                      PUZZLE("1,null", 1),
+                                      PUZZLE("1,2.0,3", 1),
+                                      "{\"numbers\":[1]}",
+                                      "{\"target\":1}",
+                                      "{\"numbers\":{\"a\":1},\"target\":1}"};
+  for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) check_line(VERIFIER_COUNTDOWN, "18", lines[i], wrong);
+  char *most = ones(63, 64), *more = ones(64, 64);
+  check_line(VERIFIER_COUNTDOWN, "", most, NULL);
+  check_line(VERIFIER_COUNTDOWN, "", more, wrong);
+  free(more);
+  free(most);
+}
+
 static void a_verdict_keeps_no_memory(void **state) {
   (void)state;
   (void)judged(VERIFIER_COUNTDOWN, "1", 1, "", PUZZLE("1", 1));
   const size_t before = mallinfo2().uordblks;
-  for (int i = 0; i < 8; i++) (void)judged(VERIFIER_COUNTDOWN, "1", 1, "", PUZZLE("1", 1));
+  for (int i = 0; i < 8; i++) {
+    (void)judged(VERIFIER_COUNTDOWN, "1", 1, "", PUZZLE("1", 1));
+    check_line(VERIFIER_COUNTDOWN, "", PUZZLE("1", 1), NULL);
+  }
   assert_int_equal(mallinfo2().uordblks, before);
 }
 
@@ -297,6 +351,8 @@ int main(void) {
       cmocka_unit_test(of_the_given_numbers_each_is_used_once),
       cmocka_unit_test(a_fraction_is_no_target),
       cmocka_unit_test(a_line_without_a_puzzle_says_so),
+      cmocka_unit_test(a_line_is_good_when_its_gold_is_a_number),
+      cmocka_unit_test(a_line_is_good_when_its_puzzle_is_whole),
       cmocka_unit_test(a_verdict_keeps_no_memory),
   };
   return cmocka_run_group_tests_name("coordinator/verdicts", tests, NULL, NULL);
