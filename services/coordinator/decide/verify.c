@@ -202,7 +202,7 @@ static bool puzzle_read(struct puzzle *p, const char *extra) {
 }
 
 static void verify_countdown(const char *text, size_t len, const char *extra, struct verdict *out) {
-  struct puzzle p;
+  struct puzzle p = {0};
   struct expression e = {0};
   struct rational value;
   const bool whole = puzzle_read(&p, extra);
@@ -223,7 +223,7 @@ static void verify_countdown(const char *text, size_t len, const char *extra, st
 }
 
 static enum rc puzzle_check(const char *extra, struct err *err) {
-  struct puzzle p;
+  struct puzzle p = {0};
   bool good = puzzle_read(&p, extra) && json_length(p.numbers) > 0 && json_length(p.numbers) <= NUMBERS_MAX;
   for (size_t i = 0; good && i < json_length(p.numbers); i++) good = json_type_of(json_at(p.numbers, i)) == JSON_INT;
   json_free(p.given);
