@@ -9,8 +9,8 @@
 #include "services/coordinator/views/run_view.h"
 
 /* The gauges of a run cost more the more rounds it has, and this route is answered on the threads that health checks
- * wait for: they are read again after so many times as long as reading took. */
-enum { GAUGES_REST = 20 };
+ * wait for: they are read again after so many times as long as reading took, and at the latest after a second. */
+enum { GAUGES_REST = 20, GAUGES_REST_US_MAX = 1000000 };
 
 static void refresh_gauges(struct core *c) {
   static atomic_llong due_us; /* process-wide, as the gauges are */
@@ -25,7 +25,8 @@ static void refresh_gauges(struct core *c) {
   readers_give(readers, s);
   if (rc != RC_OK) log_warn("the run's gauges are not refreshed: %s", err.message);
   const int64_t end_us = clock_monotonic_us();
-  atomic_store(&due_us, end_us + GAUGES_REST * (end_us - begin_us));
+  const int64_t rest_us = GAUGES_REST * (end_us - begin_us);
+  atomic_store(&due_us, end_us + (rest_us < GAUGES_REST_US_MAX ? rest_us : GAUGES_REST_US_MAX));
   atomic_flag_clear(&refreshing);
 }
 

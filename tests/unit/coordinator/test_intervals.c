@@ -417,15 +417,26 @@ static void a_trainer_may_be_told_by_time_too(void **state) {
   json_free(line);
 }
 
+/* The gauges rest between two readings: they are asked for until one is as expected, for DEADLINE_MS at most. */
+static void await_gauge(struct fixture *f, const struct http_call *get, const char *line, struct http_answer *answer) {
+  struct err err;
+  const int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
+  for (;;) {
+    assert_int_equal(http_client_call(f->http, get, answer, &err), RC_OK);
+    if (strstr(answer->body.data, line)) return;
+    if (clock_monotonic_ms() > until_ms) fail_msg("expected \"%s\" in: %s", line, answer->body.data);
+    http_answer_free(answer);
+    clock_sleep_ms(5);
+  }
+}
+
 static void gauges_show_the_newest_run(void **state) {
   struct fixture *f = *state;
   char url[160];
   struct http_answer answer = {0};
-  struct err err;
   snprintf(url, sizeof url, "%s/metrics", f->url);
   const struct http_call get = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
-  assert_int_equal(http_client_call(f->http, &get, &answer, &err), RC_OK);
-  assert_non_null(strstr(answer.body.data, "\nleasehold_run_trainer_waiting_ratio NaN\n"));
+  await_gauge(f, &get, "\nleasehold_run_trainer_waiting_ratio NaN\n", &answer);
   http_answer_free(&answer);
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 1, .ago_s = 100});
   carry_out(f, round_trained, &t, sizeof t);
@@ -434,8 +445,7 @@ static void gauges_show_the_newest_run(void **state) {
                            .worker = atoll(f->trainer_is.worker_id + 1),
                            .items = {{CAUSE_FILL, t, t + 3 * SECOND}, {CAUSE_COMPUTE, t + 3 * SECOND, t + 4 * SECOND}},
                            .count = 2});
-  assert_int_equal(http_client_call(f->http, &get, &answer, &err), RC_OK);
-  assert_non_null(strstr(answer.body.data, "\nleasehold_run_trainer_waiting_ratio 0.75\n"));
+  await_gauge(f, &get, "\nleasehold_run_trainer_waiting_ratio 0.75\n", &answer);
   assert_non_null(strstr(answer.body.data, "\nleasehold_run_trainer_first_dispatch_ratio 0.4"));
   assert_non_null(strstr(answer.body.data, "\nleasehold_run_generation_idle_ratio NaN\n"));
   assert_non_null(strstr(answer.body.data, "\nleasehold_round_window_seconds 10\n"));
