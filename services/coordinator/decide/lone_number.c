@@ -163,12 +163,18 @@ static bool list_before(const struct line *l, size_t comma) {
   return at > l->begin && (is_digit(l->text[at - 1]) || is_one_of(l->text[at - 1], ")]}"));
 }
 
+/* The sign before `at` stands in a working of digits and plain signs, whose last number is read (lone_number.h). */
+static bool working_before(const struct line *l, size_t at) {
+  return at - 1 > l->begin && (is_digit(l->text[at - 2]) || is_one_of(l->text[at - 2], "*+-=;#"));
+}
+
 /* What touches a number; an open bracket is in_brackets's. */
 static bool touches_before(const struct line *l, size_t at) {
   const char c = l->text[at - 1];
+  if (is_one_of(c, "*+-")) return !working_before(l, at);
   if (c == ':') return at - 1 > l->begin && is_digit(l->text[at - 2]);
   if (c == ',') return list_before(l, at - 1);
-  return is_word(c) || is_one_of(c, ")]}{\\^_*/+-%|@&") || math_precedes(l, at);
+  return is_word(c) || is_one_of(c, ")]}{\\^_/%|@&") || math_precedes(l, at);
 }
 
 static bool glued_before(const struct line *l, size_t at) {
@@ -188,11 +194,12 @@ static bool macro_after(const struct line *l, size_t at) {
   return l->text[at] == '\\' && !(at + 1 < l->end && is_one_of(l->text[at + 1], ")]\\%$"));
 }
 
-/* An operator behind a number makes it an operand when there is another one: a text may be cut off behind it. */
+/* An operator behind a number makes it an operand when there is another one: a text may be cut off behind it, or its
+ * working break off ("7+="). */
 static bool operator_after(const struct line *l, size_t at) {
   if (!is_one_of(l->text[at], "^_*/+-")) return false;
   while (at < l->end && (is_one_of(l->text[at], "^_*/+-") || is_blank(l->text[at]))) at++;
-  return at < l->end;
+  return at < l->end && !is_one_of(l->text[at], "=;#");
 }
 
 static bool glued_after(const struct line *l, size_t at) {

@@ -76,9 +76,17 @@ static void the_last_number_is_the_one(void **state) {
 
 static void a_sign_behind_an_operand_is_an_operator(void **state) {
   (void)state;
-  IN_LARGER({"3-5", 5}, {"3+5", 5}, {"x-5", 5}, {"(x)-5", 5}, {"3.-5", 5}, {"2.-5", 5}, {"so.+5", 5}, {"*-5", -5},
-            {")-5", 5}, {".-5", 5});
+  IN_LARGER({"x-5", 5}, {"(x)-5", 5}, {"3.-5", 5}, {"2.-5", 5}, {"so.+5", 5}, {")-5", 5}, {".-5", 5});
   ALONE({":-5", -5}, {". -5", -5}, {"= -5", -5}, {"\n-5", -5}, {"a -5", -5});
+}
+
+/* Digits and plain signs without blanks, as the demo's model writes them: read to the last number, wherever they break off. */
+static void a_working_is_read_to_its_last_number(void **state) {
+  (void)state;
+  ALONE({"3-5", 5}, {"3+5", 5}, {"3*5", 5}, {"2+2=", 2}, {"2+7=", 7}, {"3*6=8;8+1=#1+1=2;2+6", 6}, {"1+4=5;#*9", 9});
+  ALONE({"8+7=*7+5", 5}, {"2*5*", 5}, {"*3*5", 5}, {"3=;*5", 5}, {"3**5", 5}, {"3+*5", 5}, {"3-*5", 5}, {"5+=", 5},
+        {"5*;", 5}, {"5-#", 5});
+  IN_LARGER({"x*5", 5}, {"x+5", 5}, {"3/4/5", 5}, {"3 *5", 5}, {")*5", 5}, {"*-5", -5}, {"5+=x5", 5});
 }
 
 /* Of a text with bytes 0, which end nothing. */
@@ -182,7 +190,7 @@ static void dollars_are_a_currency_or_delimit_a_formula(void **state) {
   (void)state;
   ALONE({"$5", 5}, {"$$5$$", 5}, {"$5$", 5}, {"is $5", 5}, {"\\$5", 5}, {"is \\$5", 5}, {"=$5", 5}, {"$ 5 $", 5},
         {"$-5", -5}, {"$\\$5$", 5}, {"\\$\\$5", 5}, {"\"$5", 5}, {"- $5", 5}, {"* \\$5", 5});
-  IN_LARGER({"2$5", 5}, {"2\\$5", 5}, {"x$5", 5}, {"2 $5", 5}, {"2*$5", 5}, {"(2)$$5", 5}, {"2 + $5", 5}, {"\\\\$5", 5},
+  IN_LARGER({"2$5", 5}, {"2\\$5", 5}, {"x$5", 5}, {"2 $5", 5}, {"(2)$$5", 5}, {"2 + $5", 5}, {"\\\\$5", 5},
             {"2 \\$5", 5}, {"x - \\$5", 5});
 }
 
@@ -199,13 +207,13 @@ static void emphasis_is_no_operator(void **state) {
 /* Each run needs one of its own kind and length at the other end, and either touches what it emphasizes. */
 static void a_mark_that_emphasizes_nothing_is_an_operator(void **state) {
   (void)state;
-  IN_LARGER({"x *5", 5}, {"x *5 y", 5}, {"*5 x", 5}, {"x* 5", 5}, {"5* x", 5}, {"5 *x", 5}, {"2*5*", 5}, {"2*5*x", 5},
-            {"*5*x", 5}, {"x*5*", 5}, {"**5* x", 5}, {"*5** x", 5}, {"_5* x", 5}, {"*5_ x", 5}, {"**x* 5", 5},
-            {"*x** 5", 5}, {"_x* 5", 5}, {"2* 3* 5", 5}, {"2 *3 *5", 5});
+  IN_LARGER({"x *5", 5}, {"x *5 y", 5}, {"*5 x", 5}, {"x* 5", 5}, {"5* x", 5}, {"5 *x", 5}, {"2*5*x", 5}, {"*5*x", 5},
+            {"x*5*", 5}, {"**5* x", 5}, {"*5** x", 5}, {"_5* x", 5}, {"*5_ x", 5}, {"**x* 5", 5}, {"*x** 5", 5},
+            {"_x* 5", 5}, {"2* 3* 5", 5}, {"2 *3 *5", 5});
   IN_LARGER({"* x* 5", 5}, {"y*x* 5", 5}, {")*x* 5", 5}, {"]*x* 5", 5}, {"}*x* 5", 5}, {"3*x* 5", 5});
   IN_LARGER({"*5 x *", 5}, {"*5 x*y", 5}, {"*5 x*(", 5}, {"*5 x*[", 5}, {"*5 x*{", 5}, {"*5 x*\\", 5}, {"5 *x *", 5},
             {"5 *x*y", 5});
-  IN_LARGER({"*x* *5", 5}, {"*3* 5", 5}, {"*3*5", 5}, {"*x*5", 5}, {"(x)*5*", 5}, {"x *-* 5", 5});
+  IN_LARGER({"*x* *5", 5}, {"*3* 5", 5}, {"*x*5", 5}, {"(x)*5*", 5}, {"x *-* 5", 5});
 }
 
 /* ---- beyond ASCII ---- */
@@ -411,6 +419,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_last_number_is_the_one),
       cmocka_unit_test(a_sign_behind_an_operand_is_an_operator),
+      cmocka_unit_test(a_working_is_read_to_its_last_number),
       cmocka_unit_test(a_zero_byte_is_a_character_like_others),
       cmocka_unit_test(a_letter_or_a_digit_beside_makes_it_another_word),
       cmocka_unit_test(an_operand_is_in_something_larger),
