@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/utf8.h"
 #include "common/json/json_jansson.h"
 
 enum { NUMBER_MAX = 40 };
@@ -40,29 +41,6 @@ void json_object_end(struct json_writer *w) { close_with(w, "}"); }
 void json_array_begin(struct json_writer *w) { open_with(w, "["); }
 void json_array_end(struct json_writer *w) { close_with(w, "]"); }
 
-/* Bytes of the well-formed UTF-8 character at text, 0 when there is none (Unicode, table 3-7). */
-static size_t utf8_length(const unsigned char *s, size_t len) {
-  if (s[0] < 0x80) return 1;
-  size_t n;
-  unsigned char low = 0x80, high = 0xBF; /* of the second byte */
-  if (s[0] >= 0xC2 && s[0] <= 0xDF)
-    n = 2;
-  else if (s[0] >= 0xE0 && s[0] <= 0xEF)
-    n = 3;
-  else if (s[0] >= 0xF0 && s[0] <= 0xF4)
-    n = 4;
-  else
-    return 0;
-  if (s[0] == 0xE0) low = 0xA0;
-  if (s[0] == 0xED) high = 0x9F;
-  if (s[0] == 0xF0) low = 0x90;
-  if (s[0] == 0xF4) high = 0x8F;
-  if (len < n || s[1] < low || s[1] > high) return 0;
-  for (size_t i = 2; i < n; i++)
-    if ((s[i] & 0xC0) != 0x80) return 0;
-  return n;
-}
-
 static void append_escape(struct buf *out, unsigned char c) {
   switch (c) {
     case '"': buf_append(out, "\\\"", 2); return;
@@ -80,9 +58,9 @@ static void append_string(struct buf *out, const char *text, size_t len) {
   size_t run = 0; /* start of the bytes that can be copied as they are */
   for (size_t i = 0; i < len;) {
     if (s[i] >= 0x20 && s[i] != '"' && s[i] != '\\') {
-      const size_t n = utf8_length(s + i, len - i);
-      if (n) {
-        i += n;
+      const int n = utf8_length(text + i, len - i);
+      if (n > 0) {
+        i += (size_t)n;
         continue;
       }
     }

@@ -4,6 +4,8 @@
 
 #include <assert.h>
 
+#include "common/base/utf8.h"
+
 enum { UTF8_BYTES_MAX = 4 };
 
 void choice_scratch_free(struct choice_scratch *m) {
@@ -54,36 +56,9 @@ enum finish_reason choice_finish(const struct choice *c) { return c->stopped ? F
 
 /* --- characters --- */
 
-/* Bytes of the well-formed UTF-8 sequence at s (Unicode, table 3-7); 0: there is none, s[0] stands alone; -1: it takes
- * more bytes to tell. */
-static int utf8_length(const unsigned char *s, size_t len) {
-  unsigned char low = 0x80, high = 0xBF; /* of the second byte */
-  int n;
-  if (s[0] < 0x80) return 1;
-  if (s[0] >= 0xC2 && s[0] <= 0xDF)
-    n = 2;
-  else if (s[0] >= 0xE0 && s[0] <= 0xEF)
-    n = 3;
-  else if (s[0] >= 0xF0 && s[0] <= 0xF4)
-    n = 4;
-  else
-    return 0;
-  if (s[0] == 0xE0) low = 0xA0;
-  if (s[0] == 0xED) high = 0x9F;
-  if (s[0] == 0xF0) low = 0x90;
-  if (s[0] == 0xF4) high = 0x8F;
-  for (int i = 1; i < n; i++) {
-    if ((size_t)i == len) return -1;
-    if (s[i] < low || s[i] > high) return 0;
-    low = 0x80;
-    high = 0xBF;
-  }
-  return n;
-}
-
 /* Bytes of the character at s; one that is cut off or malformed counts byte by byte, as the JSON writer shows it. */
 static size_t char_length(const char *s, size_t len) {
-  const int n = utf8_length((const unsigned char *)s, len);
+  const int n = utf8_length(s, len);
   return n > 0 ? (size_t)n : 1;
 }
 
@@ -91,13 +66,13 @@ static size_t char_length(const char *s, size_t len) {
 static size_t whole_length(const char *s, size_t len) {
   size_t at = len > UTF8_BYTES_MAX - 1 ? len - (UTF8_BYTES_MAX - 1) : 0;
   for (; at < len; at++) /* only a lead byte gives -1, and no sequence before it reaches over it */
-    if (utf8_length((const unsigned char *)s + at, len - at) < 0) return at;
+    if (utf8_length(s + at, len - at) < 0) return at;
   return len;
 }
 
 bool choice_is_text(const char *bytes, size_t len) {
   for (size_t at = 0; at < len;) {
-    const int n = utf8_length((const unsigned char *)bytes + at, len - at);
+    const int n = utf8_length(bytes + at, len - at);
     if (n <= 0) return false;
     at += (size_t)n;
   }

@@ -1,0 +1,35 @@
+/* UTF-8, as far as texts of any bytes must be cut where characters end: in answers, in streams, in JSON. */
+#ifndef LEASEHOLD_BASE_UTF8_H
+#define LEASEHOLD_BASE_UTF8_H
+
+#include <stddef.h>
+
+/* Bytes of the well-formed sequence at text, of which len > 0 bytes are there (Unicode, table 3-7); 0: there is none, the
+ * first byte stands alone; -1: it takes more bytes to tell. */
+static inline int utf8_length(const char *text, size_t len) {
+  const unsigned char *s = (const unsigned char *)text;
+  unsigned char low = 0x80, high = 0xBF; /* of the second byte */
+  int n;
+  if (s[0] < 0x80) return 1;
+  if (s[0] >= 0xC2 && s[0] <= 0xDF)
+    n = 2;
+  else if (s[0] >= 0xE0 && s[0] <= 0xEF)
+    n = 3;
+  else if (s[0] >= 0xF0 && s[0] <= 0xF4)
+    n = 4;
+  else
+    return 0;
+  if (s[0] == 0xE0) low = 0xA0;
+  if (s[0] == 0xED) high = 0x9F;
+  if (s[0] == 0xF0) low = 0x90;
+  if (s[0] == 0xF4) high = 0x8F;
+  for (int i = 1; i < n; i++) {
+    if ((size_t)i == len) return -1;
+    if (s[i] < low || s[i] > high) return 0;
+    low = 0x80;
+    high = 0xBF;
+  }
+  return n;
+}
+
+#endif
