@@ -308,8 +308,12 @@ e2e: ## end-to-end tests over real processes (needs `make all faults mpi`)
 load: ## how long health checks take under load, on a machine with nothing else to do (needs `make all`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider -m load -rP tests/e2e/test_load.py
 
-faults: ## the services with fault injection compiled in (the exactness tests' mutants), in build/faults
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi
+faults: ## the services with fault injection compiled in, in build/faults, and the unit tests of the faults
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi unit-faults
+.PHONY: unit-faults
+FAULT_TESTS := $(addprefix $(BUILD)/tests/,base/test_fault coordinator/test_lease_life generation-server/test_fault trainer-server/test_fault)
+unit-faults: $(FAULT_TESTS) # a normal build can only test that the faults are absent
+	@tests/tools/run-unit $^
 
 mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/bin/generation-server-mpi $(BUILD)/tests/ranks/check_comm ## the trainer for several processes under mpirun, servers beside it, and what its comm is tested with
 

@@ -187,7 +187,7 @@ int main(int argc, char **argv) {
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
   if (rc == RC_OK && run) rc = device_parse(&s.trainer.device, s.device, s.exactness, s.isa, &err);
 #ifdef LEASEHOLD_FAULTS
-  if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
+  if (rc == RC_OK && run) rc = fault_set(trainer_faults, s.fault, &err);
 #endif
   if (rc == RC_OK && run) rc = run_rank(&s, &err);
   return program_end(&program, rc, &err);
