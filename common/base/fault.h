@@ -1,11 +1,11 @@
-/* Faults on purpose, for the tests that must notice them or survive them: which one this process has (--fault NAME), and
- * when it strikes.  What a fault does is each service's own: services/<service>/fault.h lists its faults.
+/* Faults on purpose, for the tests that must notice or survive them: which fault the process was started with
+ * (--fault NAME), and when it strikes.  services/<service>/fault.h lists a service's faults and implements them.
  *
- * Compiled only with -DLEASEHOLD_FAULTS; otherwise nothing is ever chosen, and the calls below cost nothing.  One fault a
- * process.  It is chosen before any thread starts and asked for from any thread.
+ * Compiled only with -DLEASEHOLD_FAULTS; otherwise no fault exists and the calls below cost nothing.  A process has one
+ * fault, chosen before any thread starts; any thread may ask for it.
  *
- * Most faults strike in the second round or later (round 1 and up): by then there is something to lose and to compare.
- * Rounds and the versions that they are sampled at are counted alike, so a trainer gives the version. */
+ * Most faults strike in the second round or later (round 1 and up), when there is something to lose and to compare.
+ * Round n is sampled at version n, so a trainer passes the version. */
 #ifndef LEASEHOLD_BASE_FAULT_H
 #define LEASEHOLD_BASE_FAULT_H
 

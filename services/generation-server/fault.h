@@ -1,4 +1,4 @@
-/* The generation-server's faults on purpose: what common/base/fault.h says of all of them holds here too.
+/* The generation-server's faults on purpose.  common/base/fault.h chooses one and says when it strikes.
  *
  *   flip-weight        a bit of a weight is flipped after its digest was computed
  *   flip-kv            a bit of a KV entry of a leased sample is flipped, once after each activation
@@ -7,8 +7,8 @@
  *   die-in-lease       SIGKILL, once a leased sample of the second round or a later one has between a third and two
  *                      thirds of the tokens that it may have
  *
- * On the engine's thread, but for fault_ignores_newer_versions (any) and fault_incoming (the stager's).  One engine a
- * process: when the KV entry is due is the module's. */
+ * On the engine's thread, but for fault_ignores_newer_versions (any) and fault_incoming (the stager's).  The
+ * module keeps the count of steps until the KV entry is flipped, since a process has one engine. */
 #ifndef LEASEHOLD_GENERATION_SERVER_FAULT_H
 #define LEASEHOLD_GENERATION_SERVER_FAULT_H
 

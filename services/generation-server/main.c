@@ -58,7 +58,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
   if (!*s->model && !*s->coordinator)
     return err_set(
         err, RC_INVALID, "model",
-        "expected --model, --coordinator or both: without a coordinator there is nobody to fetch a model from");
+        "expected --model, --coordinator or both: without a coordinator there is no trainer to fetch a model from");
   return device_parse(&out->model.device, s->device, s->exactness, s->isa, err); /* the model may come later */
 }
 

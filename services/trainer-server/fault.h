@@ -1,4 +1,4 @@
-/* The trainer's faults on purpose: what common/base/fault.h says of all of them holds here too.  Each but the last
+/* The trainer's faults on purpose.  common/base/fault.h chooses one and says when it strikes.  Each but the last
  * strikes in the second round or a later one (version 1 and up), and says so in one line of the log first.  Of several
  * ranks only those strike that were given the flag.
  *
@@ -12,7 +12,7 @@
  *
  *   short-shard         from the start: this rank's shard ends a block of the norm before its bound
  *
- * The engine's thread, but for what chooses. */
+ * On the engine's thread. */
 #ifndef LEASEHOLD_TRAINER_FAULT_H
 #define LEASEHOLD_TRAINER_FAULT_H
 

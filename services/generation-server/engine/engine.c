@@ -224,7 +224,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
       log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
                (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
     else
-      log_warn("%s goes back: it brings %d samples, and %d of at most %d are here", job->id, job->sample_count,
+      log_warn("%s goes back: it has %d samples, and %d of at most %d are open here", job->id, job->sample_count,
                e->live_count, e->options.samples_max);
     decode_job_break_off(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
     return;
@@ -316,7 +316,7 @@ static void show_state(struct engine *e) {
   atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
 }
 
-/* Results since the device failed are worthless; tokens from before it are kept. */
+/* What was computed since the device failed is dropped; tokens from before are kept. */
 static void give_up(struct engine *e) {
   end_jobs(e, is_lease, NULL, JOB_HANDED_BACK);
   end_jobs(e, is_any, NULL, JOB_DROPPED);
@@ -358,13 +358,13 @@ enum rc engine_start(struct engine *e, struct err *err) {
   return RC_OK;
 }
 
-/* Handles the messages that came too late for the thread, so that no job and no set of weights is lost. */
+/* Handles the messages that came after the thread had ended, so that no job and no set of weights is lost. */
 static void refuse_messages(struct engine *e) {
   void *item;
   while (queue_pop(e->inbox, &item, 0) == RC_OK) {
     struct message *m = item;
     if (m->kind == MESSAGE_SUBMIT) decode_job_break_off(e, m->job, JOB_DROPPED);
-    if (m->kind == MESSAGE_ACTIVATE) activate(e, m); /* so that no set of weights is lost */
+    if (m->kind == MESSAGE_ACTIVATE) activate(e, m);
     free(m);
     settle(e);
   }

@@ -25,7 +25,7 @@ struct loaded_model {
   struct pool *pool, *stage_pool;
   struct ops *ops, *stage_ops;
   struct model *model, *stage_model;
-  struct weights *weights[2]; /* both sets as made, to be freed; staging.c and the engine pass them to each other */
+  struct weights *weights[2]; /* both sets, kept here to be freed; staging.c and the engine pass them to each other */
   struct engine *engine;
   size_t weights_file_max; /* bytes of a safetensors file of this model */
 };

@@ -1,5 +1,5 @@
-/* What this server tells the coordinator with every heartbeat, and what it does with the answers.  When it registers and
- * when it beats is common/client/registration.h's.
+/* What this server tells the coordinator with every heartbeat, and what it does with the answers.
+ * common/client/registration.h decides when to register and when to send one.
  *
  * A heartbeat renews the leases held; its answer names those that are lost, and the current version. */
 #ifndef LEASEHOLD_GENERATION_SERVER_WORKER_HEARTBEAT_H

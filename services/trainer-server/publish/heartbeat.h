@@ -1,6 +1,6 @@
 /* What the trainer tells the coordinator with every heartbeat, and what it does with the answers: epoch, fence, role and
- * worker id go to the trainer and the publisher.  When it registers and when it beats is common/client/registration.h's.
- * A message that the trainer could not place brings the next heartbeat forward. */
+ * worker id go to the trainer and the publisher.  common/client/registration.h decides when to register and when to
+ * send a heartbeat.  A message that the trainer could not place brings the next heartbeat forward. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_HEARTBEAT_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_HEARTBEAT_H
 
