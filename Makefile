@@ -275,7 +275,7 @@ demo: deps ## install, build, train a small base and run GRPO until it has learn
 
 check: ## quick, for every commit: builds, layers, lint, dead code, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
-	@$(MAKE) --no-print-directory layers circles lint dead docs api-check demo-data unit
+	@$(MAKE) --no-print-directory layers lint dead docs api-check demo-data unit
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
@@ -329,7 +329,7 @@ cuda: ## build everything with CUDA, in build/cuda (needs nvcc; NCCL=1: with pus
 CUDA_RANKS = $(BUILD)/bin/trainer-server-mpi $(if $(OBJ_link),$(BUILD)/tests/ranks/check_nccl)
 cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench $(if $(HAS_MPI),$(CUDA_RANKS)) # with MPI and NCCL where they are
 
-layers: ## check who may include whom: modules, rooms, libraries with one user
+layers: circles ## check who may include whom: modules, rooms, libraries with one user; and circles (needs `make all`)
 	@$(PYTHON) tests/tools/check-layers
 
 docs: ## check that what the READMEs name exists and that their tables are the code's (needs `make all`)

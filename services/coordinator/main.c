@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
        "workers registered at once; see --connections-max too: each has a connection or two"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
-      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "mutants and sudden deaths of the exactness tests: see fault.h"},
+      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif
   };
   const struct program program = {.name = "coordinator",

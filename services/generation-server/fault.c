@@ -12,14 +12,20 @@ const char *const generation_faults[] = {[FAULT_NONE] = "",
                                          [GENERATION_FAULT_DIE_IN_LEASE] = "die-in-lease",
                                          NULL};
 
+enum {
+  KV_STEPS = 5,
+  FLIPPED_BIT = 6, /* of a bf16: the highest bit of the mantissa */
+  VERSIONS_TAKEN = 2
+};
+
 static int steps_left; /* until the KV entry is flipped; 0: not armed */
 
 void fault_after_activation(struct weights *w) {
-  steps_left = fault_is(GENERATION_FAULT_FLIP_KV) ? FAULT_KV_STEPS : 0;
+  steps_left = fault_is(GENERATION_FAULT_FLIP_KV) ? KV_STEPS : 0;
   if (!fault_is(GENERATION_FAULT_FLIP_WEIGHT)) return;
   uint16_t *first = w->matrices[param_table_index(&w->model->params, PARAM_Q, 0)].data;
-  *first ^= (uint16_t)(1u << FAULT_BIT);
-  log_warn("fault: flipped bit %d of layer 0's first q_proj weight", FAULT_BIT);
+  *first ^= (uint16_t)(1u << FLIPPED_BIT);
+  log_warn("fault: flipped bit %d of layer 0's first q_proj weight", FLIPPED_BIT);
 }
 
 static void die_in_lease(const struct sample *s) {
@@ -41,9 +47,9 @@ static void flip_kv(struct sample *const *live, int live_count, struct kv_cache 
     const struct kv_layer layer = kv_cache_layer(kv, 0);
     const size_t E16 = ((size_t)layer.E + 15) / 16 * 16;
     uint32_t *words = layer.values;
-    words[(size_t)s->kv.pages[0] * (size_t)layer.G * (size_t)layer.page_tokens * E16 / 2] ^= 0x10001u << FAULT_BIT;
+    words[(size_t)s->kv.pages[0] * (size_t)layer.G * (size_t)layer.page_tokens * E16 / 2] ^= 0x10001u << FLIPPED_BIT;
     steps_left = 0;
-    log_warn("fault: flipped bit %d of a KV value of %s sample %d", FAULT_BIT, s->job->id, s->index);
+    log_warn("fault: flipped bit %d of a KV value of %s sample %d", FLIPPED_BIT, s->job->id, s->index);
     return;
   }
 }
@@ -56,12 +62,12 @@ void fault_after_step(struct sample *const *live, int live_count, struct kv_cach
 bool fault_takes_any_lease(void) { return fault_is(GENERATION_FAULT_NO_VERSION_CHECK); }
 
 bool fault_ignores_newer_versions(int64_t activations) {
-  return fault_is(GENERATION_FAULT_NO_VERSION_CHECK) && activations >= FAULT_VERSIONS_TAKEN;
+  return fault_is(GENERATION_FAULT_NO_VERSION_CHECK) && activations >= VERSIONS_TAKEN;
 }
 
 void fault_incoming(char *bytes, size_t len) {
   if (!fault_is(GENERATION_FAULT_FLIP_INCOMING) || len < 2) return;
-  bytes[len - 2] ^= 1 << FAULT_BIT;
-  log_warn("fault: flipped bit %d of the last weight of %zu incoming bytes", FAULT_BIT, len);
+  bytes[len - 2] ^= 1 << FLIPPED_BIT;
+  log_warn("fault: flipped bit %d of the last weight of %zu incoming bytes", FLIPPED_BIT, len);
 }
 #endif

@@ -23,12 +23,6 @@ enum generation_fault {
   GENERATION_FAULT_DIE_IN_LEASE
 };
 
-enum {
-  FAULT_KV_STEPS = 5,
-  FAULT_BIT = 6, /* of a bf16: the highest bit of the mantissa */
-  FAULT_VERSIONS_TAKEN = 2
-};
-
 #ifdef LEASEHOLD_FAULTS
 extern const char *const generation_faults[]; /* for fault_set */
 void fault_after_activation(struct weights *w);
