@@ -2,6 +2,7 @@
 #include "services/trainer-server/api/routes.h"
 
 #include "common/base/limits.h"
+#include "services/trainer-server/api/handlers.h"
 
 const struct http_route trainer_routes[] = {
     {.method = "POST", .path = "/v1/runs", .handler = handle_open_run},

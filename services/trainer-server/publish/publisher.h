@@ -7,12 +7,13 @@
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_PUBLISHER_H
 
 #include "common/comm/fabric.h"
-#include "services/trainer-server/engine/trainer.h"
+#include "services/trainer-server/board/board.h"
+#include "services/trainer-server/jobs/jobs.h"
 
 struct publisher;
 /* URL, token and fabric are borrowed; coordinator_url "": no announcements; fabric NULL: HTTP alone. */
-enum rc publisher_create(struct publisher **out, struct trainer *t, const char *coordinator_url, const char *token,
-                         struct fabric *fabric, struct err *err);
+enum rc publisher_create(struct publisher **out, struct board *board, struct jobs *jobs, const char *coordinator_url,
+                         const char *token, struct fabric *fabric, struct err *err);
 /* After the engine stopped: running pushes and announcements are cut short. NULL is fine. */
 void publisher_destroy(struct publisher *p);
 /* Takes over the reference to blob, and the job, which may be ended and dropped before this returns. */

@@ -8,13 +8,14 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/client/coordinator_client.h"
+#include "services/trainer-server/board/authority.h"
 
 /* DOUBT_MS: messages that nobody believes do not make it ask more often. */
 enum { CALL_MS = 5000, RETRY_MS = 500, DOUBT_MS = 200, TICK_MS = 50 };
 
 struct registration {
   struct registration_options options;
-  struct trainer *trainer;
+  struct board *board;
   struct publisher *publisher;
   struct http_client *http;
   pthread_t thread;
@@ -30,7 +31,7 @@ static void take_word(struct registration *r, enum worker_role role, uint64_t fe
   if (role == ROLE_STANDBY && r->role != role) log_info("another trainer holds the place: this one stands by");
   if (role == ROLE_HOLDER && r->role == ROLE_STANDBY) log_info("this trainer takes the place, fence %" PRIu64, fence);
   r->role = role;
-  trainer_registered(r->trainer, r->epoch, fence, role == ROLE_STANDBY);
+  authority_learn(r->board, r->epoch, fence, role == ROLE_STANDBY);
 }
 
 static enum rc do_register(struct registration *r, const struct coordinator_client *c, struct err *err) {
@@ -61,8 +62,8 @@ static enum rc do_register(struct registration *r, const struct coordinator_clie
 static enum rc do_heartbeat(struct registration *r, const struct coordinator_client *c, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct worker_heartbeat_answer answer;
-  struct trainer_view v;
-  trainer_view(r->trainer, &v);
+  struct board_view v;
+  board_view(r->board, &v);
   const struct worker_heartbeat m = {
       .epoch = r->epoch, .ready = true, .has_loaded = true, .loaded_digest = v.digest, .sent_us = clock_wall_us()};
   enum rc rc = coordinator_heartbeat(c, r->worker_id, &m, &answer, &arena, CALL_MS, err);
@@ -74,7 +75,7 @@ static enum rc do_heartbeat(struct registration *r, const struct coordinator_cli
 /* Shorter when a message claims to know more than the last answer. */
 static void sleep_until_due(struct registration *r, int64_t ms) {
   for (int64_t slept = 0; slept < ms && !atomic_load(&r->stopping); slept += TICK_MS) {
-    if (slept >= DOUBT_MS && trainer_take_doubt(r->trainer)) return;
+    if (slept >= DOUBT_MS && authority_take_doubt(r->board)) return;
     clock_sleep_ms(TICK_MS);
   }
 }
@@ -100,12 +101,12 @@ static void *registration_main(void *context) {
   return NULL;
 }
 
-enum rc registration_start(struct registration **out, const struct registration_options *options, struct trainer *t,
+enum rc registration_start(struct registration **out, const struct registration_options *options, struct board *board,
                            struct publisher *p, struct err *err) {
   struct registration *r = calloc(1, sizeof *r);
   if (!r) return err_set(err, RC_NO_MEMORY, NULL, "the registration's state was refused memory");
   r->options = *options;
-  r->trainer = t;
+  r->board = board;
   r->publisher = p;
   enum rc rc = http_client_create(&r->http, options->token, &r->stopping, err);
   if (rc == RC_OK && pthread_create(&r->thread, NULL, registration_main, r) != 0)

@@ -15,7 +15,7 @@ struct registration_options {
   struct worker_fabric fabric;
 };
 /* Options' strings are borrowed. */
-enum rc registration_start(struct registration **out, const struct registration_options *options, struct trainer *t,
+enum rc registration_start(struct registration **out, const struct registration_options *options, struct board *board,
                            struct publisher *p, struct err *err);
 void registration_stop(struct registration *r); /* NULL is fine */
 

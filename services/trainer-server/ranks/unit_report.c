@@ -1,4 +1,4 @@
-/* See unit_report.h. */
+/* Encodes and decodes the reports of gradient units, one line of JSON each. */
 #include "services/trainer-server/ranks/unit_report.h"
 
 #include <string.h>
