@@ -1,8 +1,8 @@
-/* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer*.c (engine), jobs.c, gradient_unit.c,
- * checkpoint.c, publisher.c, pool_*.c (weights by broadcast), registration.c, route_*.c.
+/* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the registration, waits for a signal,
+ * and stops them so that producers stop before their consumers.
  *
  * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others follow it.
- * Any rank that ends ends all of them; whoever supervises mpirun starts it again. */
+ * When one rank ends, all end, and the supervisor of mpirun starts them again. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
@@ -42,7 +42,7 @@ static enum rc wait_for_end(struct trainer *t, struct err *err) {
   return why.rc;
 }
 
-/* The engine first: its last step goes to the publisher.  Then the ranks part: no other thread uses the comm. */
+/* The engine first: its last step goes to the publisher.  Then the ranks part: by now no other thread uses the comm. */
 static void stop(struct settings *s, struct trainer *t) {
   if (t) trainer_stop(t);
   if (s->trainer.ranks.comm) s->trainer.ranks.comm->free(s->trainer.ranks.comm);
@@ -69,7 +69,9 @@ static enum rc serve(struct settings *s, struct err *err) {
   s->trainer.coordinator_url = s->coordinator;
   rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
   if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
-  if (rc == RC_OK) rc = publisher_create(&publisher, trainer_board(trainer), trainer_jobs(trainer), s->coordinator, s->program.token, fabric, err);
+  if (rc == RC_OK)
+    rc = publisher_create(&publisher, trainer_board(trainer), trainer_jobs(trainer), s->coordinator, s->program.token,
+                          fabric, err);
   if (rc != RC_OK) goto out;
   signals_stop_in_order();
   trainer_set_publisher(trainer, publisher); /* before the first job */

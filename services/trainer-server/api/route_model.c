@@ -90,7 +90,7 @@ void handle_get_model_file(struct http_request *r, void *context) {
   http_fail(r, &err);
 }
 
-/* Weights are loaded before the server listens; but while a run is replayed they are not those that it has reached. */
+/* Weights are loaded before any handler is called; but while a run is replayed they are older than what it has reached. */
 void handle_readyz(struct http_request *r, void *context) {
   struct board_view v;
   struct err err;

@@ -1,5 +1,5 @@
 /* POST /v1/runs: the run that this trainer works on from now. Idempotent: a run that is current answers with its
- * version, whatever the trainer lived through; under another configuration it is a conflict. A version older than the
+ * version, also after restarts; under another configuration it is a conflict. A version older than the
  * one that the coordinator has recorded makes the trainer replay.  The answer waits for the engine, which freezes the
  * reference and writes the checkpoint of version 0. */
 #include <stdio.h>
@@ -13,7 +13,7 @@ enum { OPEN_WAIT_MS = 60000 };
 
 static void fill(struct job *job, const void *request) { job->in.open = *(const struct open_run *)request; }
 
-/* The run was the trainer's when the view was taken. */
+/* The run was current when the view was taken. */
 static void answer_current(struct http_request *r, struct trainer *t, const struct board_view *seen,
                            const struct open_run *request, const struct digest *digest) {
   struct board_view v;

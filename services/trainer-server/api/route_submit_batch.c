@@ -1,6 +1,6 @@
 /* POST /v1/submit-batch: groups whose log-probabilities and gradients the engine computes next.  Idempotent by batch
- * id; refused under any other version. What the engine could not compute is refused here, with the field's path,
- * before any group of the batch is accumulated. Previous hop of a rollout: coordinator/driver.c.  Next:
+ * id; refused under any other version. A batch that the engine could not compute is refused here, with the field's path,
+ * before any of its groups is accumulated. Previous hop of a rollout: coordinator/driver/train.c.  Next:
  * engine/batch.c. */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* POST /v1/submit-step: one optimizer step over exactly the groups named. Idempotent by step id: a repeat after the
  * step was taken is answered from the job, not by a second step, even when the trainer restarted in between (the
- * checkpoint remembers which step made it). Previous hop: coordinator/driver.c, when every batch of the round is
- * done.  Next: engine/step.c. */
+ * checkpoint remembers which step made it). Previous hop: coordinator/driver/step.c, when every batch of the round
+ * is done.  Next: engine/step.c. */
 #include <stdio.h>
 #include <string.h>
 

@@ -2,8 +2,8 @@
  * superseded version is 409: ask the coordinator which is current; one that a replay has yet to reach is 503.  For
  * servers that join late or missed a push.
  *
- * The answer is read out of the published bytes as its peer takes it, however many servers ask.  A peer that is still reading
- * when the version after the next is about to be serialized loses its connection: see board/weights_blob.h. */
+ * The answer is read out of the published bytes as its peer takes it, however many servers ask.  A peer that is still
+ * reading when the version after the next one is about to be serialized loses its connection: see board/weights_blob.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

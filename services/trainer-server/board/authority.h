@@ -12,7 +12,7 @@
 #include "services/trainer-server/board/board.h"
 
 /* From the coordinator itself: messages must carry this epoch and this fence from now on, whatever was known before.
- * stands_by: none are taken. */
+ * stands_by: no message is taken. */
 void authority_learn(struct board *b, uint64_t epoch, uint64_t fence, bool stands_by);
 /* RC_CONFLICT for an epoch or fence that is not the trainer's; only looks.  A trainer without a coordinator takes newer
  * ones. */

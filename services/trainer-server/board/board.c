@@ -1,6 +1,7 @@
 /* Keeps the view that handlers copy, and the published weights, under one lock. */
 #include "services/trainer-server/board/board.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@ void board_init(struct board *b, bool has_coordinator) {
 }
 
 void board_free(struct board *b) {
-  weights_blob_shut(b->superseded);
+  if (b->superseded) weights_blob_forget(b->superseded);
   weights_blob_release(b->current);
   pthread_mutex_destroy(&b->lock);
 }
@@ -107,16 +108,19 @@ void board_detach(struct board *b) {
   pthread_mutex_unlock(&b->lock);
 }
 
-void board_make_room(struct board *b) {
-  pthread_mutex_lock(&b->lock);
+enum rc board_make_room(struct board *b, struct err *err) {
   struct weights_blob *old = b->superseded;
+  if (!old) return RC_OK;
+  if (!weights_blob_shut(old))
+    return err_set(err, RC_UNAVAILABLE, NULL, "version %" PRId64 " of run %s is still being pushed; try again",
+                   old->version, old->run);
   b->superseded = NULL;
-  pthread_mutex_unlock(&b->lock);
-  weights_blob_shut(old);
+  weights_blob_forget(old);
+  return RC_OK;
 }
 
 void board_publish(struct board *b, struct weights_blob *blob) {
-  board_make_room(b);
+  assert(!b->superseded);
   pthread_mutex_lock(&b->lock);
   struct board_view *v = &b->view;
   const bool was_replaying = board_replaying(v);

@@ -43,7 +43,9 @@ struct board { /* the fields are board.c's and authority.c's */
 
   pthread_mutex_t lock; /* guards all below */
   struct board_view view;
-  struct weights_blob *current, *superseded;
+  struct weights_blob *current;
+
+  struct weights_blob *superseded; /* the engine's thread's: the one before, until another is serialized */
 };
 
 /* has_coordinator: false, messages are taken from anybody. */
@@ -70,9 +72,10 @@ void board_run_end(struct board *b);
 void board_attach(struct board *b, const char *run, int64_t current_version, struct board_view *out);
 /* The run took its last step: the engine waits for another run. */
 void board_detach(struct board *b);
-/* Ends the answers that still read a superseded version.  Before another version is serialized. */
-void board_make_room(struct board *b);
-/* Makes it the version that everybody sees, and takes over the caller's hold. */
+/* Before another version is serialized: ends the answers that still read a superseded one.  RC_UNAVAILABLE while one is still
+ * being pushed; a coordinator takes no step before it has heard of the last one's pushes, so this passes. */
+enum rc board_make_room(struct board *b, struct err *err);
+/* Makes it the version that everybody sees, and takes over the caller's hold.  Room has been made for it. */
 void board_publish(struct board *b, struct weights_blob *blob);
 /* The current version: only the engine replaces it, so it stays while the engine's thread looks at it. */
 const struct weights_blob *board_current(const struct board *b);

@@ -47,10 +47,16 @@ void weights_blob_keep(struct weights_blob *b) {
   settle_unlock(b);
 }
 
-void weights_blob_shut(struct weights_blob *b) {
-  if (!b) return;
+bool weights_blob_shut(struct weights_blob *b) {
   pthread_mutex_lock(&b->lock);
   b->shut = true;
+  const bool gone = b->holders == 0;
+  settle_unlock(b); /* which does not free b: it is kept */
+  return gone;
+}
+
+void weights_blob_forget(struct weights_blob *b) {
+  pthread_mutex_lock(&b->lock);
   b->kept = false;
   settle_unlock(b);
 }

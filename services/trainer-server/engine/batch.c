@@ -38,8 +38,8 @@ static struct unit_report report_of(const struct unit_result *u, size_t samples,
                                         .poisoned = poisoned}};
 }
 
-/* Everything that can be wrong with a batch, before its first unit is accumulated.  Its tokens were looked at by the
- * handler, under the version that is asked for again here; unit_compute looks at each unit before it touches it. */
+/* Refuses a batch before its first unit is accumulated.  The handler has checked its tokens, under the version that is checked
+ * again here; unit_compute checks each unit before it computes. */
 static enum rc batch_check(struct engine *e, const struct submit_batch *in, struct err *err) {
   enum rc rc = board_check_version(e->board, in->run, in->version, err);
   if (rc != RC_OK) return rc;
@@ -115,7 +115,7 @@ static enum rc batch_tell(struct engine *e, const struct batch_work *work, struc
   return rc;
 }
 
-/* What came of the other ranks' units.  Their time is not this engine's: its own is what it waits for them. */
+/* Collects the results of the other ranks' units.  Of their time only what this engine waits for them is counted. */
 static enum rc batch_gather(struct engine *e, const struct batch_work *work, int64_t *waited_us, struct arena *arena,
                             struct err *err) {
   const struct submit_batch *in = work->in;
@@ -139,7 +139,7 @@ static enum rc batch_gather(struct engine *e, const struct batch_work *work, int
   return rc;
 }
 
-/* In the order of the groups, whoever computed them: what is in the sums, also when the batch fails. */
+/* Notes which groups are in the sums, in their order whichever rank computed them; also when the batch fails. */
 static enum rc batch_settle(struct engine *e, const struct batch_work *work, struct err *err) {
   const struct submit_batch *in = work->in;
   enum rc rc = RC_OK;
@@ -155,7 +155,7 @@ static enum rc batch_settle(struct engine *e, const struct batch_work *work, str
   }
   for (size_t g = 0; rc == RC_OK && g < in->group_count; g++) {
     if (work->reports[g].state != UNIT_ABSENT) continue;
-    ranks_stop(&e->ranks); /* a rank that is asked to stop leaves its units; so all do */
+    ranks_stop(&e->ranks); /* a rank that was asked to stop leaves its units undone; so all stop */
     rc = err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
   }
   return rc;
@@ -163,7 +163,7 @@ static enum rc batch_settle(struct engine *e, const struct batch_work *work, str
 
 static enum rc batch_compute(struct engine *e, const struct batch_work *work, int64_t *waited_us, struct arena *arena,
                              struct err *err) {
-  struct err own; /* told by the report of the unit */
+  struct err own; /* the report of the unit has it too */
   enum rc rc = batch_tell(e, work, err);
   if (rc != RC_OK) return rc;
   batch_units(e, work, arena, &own);

@@ -5,7 +5,7 @@
 
 #include "services/trainer-server/engine/engine.h"
 
-/* The memory of a unit's gradient as scratch, [parameters] fp32 numbers; whatever gradient was there is gone. */
+/* The memory of a unit's gradient as scratch, [parameters] fp32 numbers; the gradient that was there is gone. */
 float *learning_scratch(struct learning *l);
 enum rc learning_set_chunk(struct engine *e, int chunk_tokens, struct err *err);
 /* The rest of opening a training run, on every rank: learner and reference, which may be refused; then, when no rank

@@ -3,7 +3,7 @@
  *
  * Everything is allocated at start but three things: the published versions, which come with the first step; the frozen
  * reference of a run with a KL term, checked when such a run is opened; and the bodies of requests, which have limits of
- * their own.  How many versions can be published at once, however many servers pull them: weights_blob.h. */
+ * their own.  How many versions are in memory, however many servers pull them: board/weights_blob.h. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_MEMORY_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_MEMORY_H
 

@@ -14,7 +14,7 @@
 
 enum { HISTORY_STEP = 256, HISTORY_MAX = 65536 };
 
-/* The checkpoint's file would grow without end: past HISTORY_MAX the older half goes. */
+/* A checkpoint holds the history, so it is bounded: past HISTORY_MAX the older half goes. */
 static enum rc history_add(struct engine *e, const struct step_status *s, double denominator, struct err *err) {
   if (e->run.history_count == HISTORY_MAX) {
     e->run.history_count = HISTORY_MAX / 2;
@@ -95,8 +95,7 @@ static enum rc step_apply(struct engine *e, const struct submit_step *in, struct
   return RC_OK;
 }
 
-/* The step's checkpoint, when one is due: a replay that has reached what is recorded must not have to be replayed
- * again. */
+/* The step's checkpoint, when one is due: also at the end of a replay, so that it need not be replayed again. */
 static enum rc step_make_durable(struct engine *e, struct job *job, const struct weights_blob *b, struct err *err) {
   const struct submit_step *in = &job->in.step;
   struct board_view v;
@@ -107,7 +106,7 @@ static enum rc step_make_durable(struct engine *e, struct job *job, const struct
   return rc;
 }
 
-/* The version is ours from here on, and the job ends: now when it was replayed, else when it has been published. */
+/* From here on the version is current.  The job ends now if the step was replayed, else when it has been published. */
 static void step_finish(struct engine *e, struct job *job, struct weights_blob *b) {
   const struct submit_step *in = &job->in.step;
   struct step_status *out = &job->out.step;

@@ -94,7 +94,7 @@ enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err) {
   return rc;
 }
 
-/* After a job that failed: where the device has, no other will fare better, and the trainer ends. */
+/* After a job that failed: if the device has failed, no other job can succeed, and the trainer ends. */
 static void engine_look_at_device(struct engine *e) {
   struct err err;
   if (e->ops->status(e->ops, &err) == RC_OK) return;

@@ -9,14 +9,14 @@
  * publisher.  What jobs may touch is in engine.h, and what handlers see of it in board/board.h.
  *
  * Recovery is replay: a trainer that came back from an older checkpoint is fed the logged rounds like any others, but
- * what they make is old news, so it is neither pushed nor announced.  A step whose checkpoint could not be written
- * stays pending: the engine's weights hold it already, so only the same step, submitted again, or another run may
- * follow.  When the disk is full the coordinator submits it again and again, until there is room.
+ * the versions that they make are known already, so they are neither pushed nor announced.  A step whose checkpoint
+ * could not be written stays pending: the engine's weights hold it already, so only the same step, submitted again, or
+ * another run may follow.  When the disk is full the coordinator submits it again and again, until there is room.
  *
  * Several processes can be one trainer, one rank each: rank 0 is the trainer-server that the coordinator knows, and its
  * engine tells the others' what to do next (ranks/ranks.h); they compute their share of every batch and of every step
- * (follow.c), and answer no requests.  The bits are those of one rank.  A rank that is lost ends the others: the job
- * is started again, and replayed.
+ * (follow.c), and answer no requests.  The bits are those of one rank.  A rank that is lost ends the others; all
+ * are started again, and the run is replayed.
  *
  * Previous hop of a rollout: the coordinator's driver/train.c (submit-batch).  Next hop: batch.c.
  */
@@ -35,15 +35,14 @@ struct trainer;
  * come here; rank 0 loads, and the others need no state_dir and of model_dir only config.json. */
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);
 /* Ends the engine after the step or the gradient unit in hand.  Jobs that did not end stay as they are, and nothing
- * of theirs is durable: the coordinator finds the trainer gone, not the job failed, and submits it again to the next
- * incarnation. */
+ * of theirs is durable: the coordinator finds the trainer gone, not the job failed, and submits it again when
+ * the trainer is back. */
 void trainer_stop(struct trainer *t);
 void trainer_destroy(struct trainer *t); /* NULL is fine */
 
-/* Of a rank but 0: has rank 0 come through its own start, and leads? */
+/* On a rank but 0: has rank 0 finished its start, and begun to give orders? */
 bool trainer_led(const struct trainer *t);
-/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else what became of one of
- * them. */
+/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else why one of them is lost. */
 bool trainer_ended(struct trainer *t, struct err *why);
 
 /* What handlers look at; each has a lock of its own. */

@@ -10,8 +10,8 @@
 enum rc version_serialize(struct engine *e, const char *run, int64_t version, struct weights_blob **out,
                           struct err *err) {
   struct weights_blob *b = NULL;
-  board_make_room(e->board); /* for the bytes of this one */
-  enum rc rc = weights_blob_create(&b, run, version, err);
+  enum rc rc = board_make_room(e->board, err);
+  if (rc == RC_OK) rc = weights_blob_create(&b, run, version, err);
   if (rc != RC_OK) return rc;
   rc = weights_digest(&b->digest, e->learning.weights, err);
   char hex[DIGEST_HEX_MAX], number[32];

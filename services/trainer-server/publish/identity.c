@@ -1,4 +1,4 @@
-/* See identity.h. */
+/* Reads this trainer's identity from the state directory, or makes one and keeps it there. */
 #include "services/trainer-server/publish/identity.h"
 
 #include <stdio.h>
@@ -48,6 +48,6 @@ enum rc identity_read(char out[IDENTITY_MAX], const char *state_dir, struct err 
     log_warn("%s: expected %d hexadecimal digits, got %s; this trainer gets a new identity", path, IDENTITY_MAX - 1,
              found == RC_OK ? "something else" : why.message);
   rc = make(out, err);
-  if (rc == RC_OK && found != RC_IO) keep(path, out); /* what cannot be read just now is not overwritten */
+  if (rc == RC_OK && found != RC_IO) keep(path, out); /* a file that cannot be read just now is not overwritten */
   return rc;
 }

@@ -1,5 +1,5 @@
-/* The publisher: see publisher.h.  Next hop of a version: generation-server/route_push_weights.c and
- * coordinator/route_versions.c. */
+/* Pushes and announces durable versions, one at a time.  Next hops of a version: generation-server/api/route_push_weights.c
+ * and coordinator/api/route_versions.c. */
 #include "services/trainer-server/publish/publisher.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 #include "services/trainer-server/publish/pool_fabric.h"
 
 enum {
-  PUBLISH_QUEUE = 1, /* see struct publisher, holds */
+  PUBLISH_QUEUE = 64,
   POLL_MS = 200,
   ANNOUNCE_MS = 10000,
   ANNOUNCE_TRIES = 5,
@@ -39,7 +39,6 @@ struct publisher {
   struct metric *metric_by_fabric, *metric_by_http, *metric_seconds;
   pthread_t thread;
   atomic_bool stopping;
-  atomic_bool holds;    /* a version, queued or being pushed; never two, as memory.h plans */
   pthread_mutex_t lock; /* guards worker_id */
   char worker_id[LIMIT_NAME_MAX];
 };
@@ -53,7 +52,7 @@ struct push {
   uint64_t epoch;
   int64_t until_ms;
   struct push_report *report;
-  enum rc broadcast; /* what that came to */
+  enum rc broadcast; /* its outcome */
   struct err err;
   bool started;
 };
@@ -100,7 +99,7 @@ static void *push_main(void *context) {
   return NULL;
 }
 
-/* What became of the pushes, and what that says of the fabric. */
+/* Reports the outcome of every push, and tells the fabric which of its members were reached. */
 static void pushes_judge(struct publisher *p, struct job *job, const struct push *pushes, size_t n, bool broadcast) {
   struct step_status *out = &job->out.step;
   struct pool_outcome *outcomes = arena_alloc(&job->arena, n + 1, sizeof *outcomes);
@@ -220,7 +219,6 @@ static void publish(struct publisher *p, struct queued_version *version) {
     log_warn("version %" PRId64 " was not pushed: %s", version->blob->version, err.message);
   job->out.step.push_us = clock_monotonic_us() - begun_us;
   weights_blob_release(version->blob);
-  atomic_store(&p->holds, false);
   announce(p, job);
   push_note(p, &job->out.step, begun_us, clock_monotonic_us());
   jobs_finish(p->jobs, job, NULL);
@@ -284,26 +282,19 @@ void publisher_destroy(struct publisher *p) {
   free(p);
 }
 
-static enum rc version_queue(struct publisher *p, struct job *step, struct weights_blob *blob, struct err *err) {
-  if (atomic_exchange(&p->holds, true)) return err_set(err, RC_FULL, NULL, "the one before is still being pushed");
+void publisher_submit(struct publisher *p, struct job *step, struct weights_blob *blob) {
   struct queued_version *version = malloc(sizeof *version);
-  enum rc rc = version ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "its place in the queue was refused memory");
+  struct err err;
+  enum rc rc = version ? RC_OK : err_set(&err, RC_NO_MEMORY, NULL, "its place in the queue was refused memory");
   if (rc == RC_OK) {
     *version = (struct queued_version){.step = step, .blob = blob};
     rc = queue_push(p->queue, version);
-    if (rc != RC_OK) err_set(err, rc, NULL, "the publisher takes no more versions");
+    if (rc != RC_OK) err_set(&err, rc, NULL, "the publisher takes no more versions");
   }
-  if (rc == RC_OK) return RC_OK;
-  free(version);
-  atomic_store(&p->holds, false);
-  return rc;
-}
-
-void publisher_submit(struct publisher *p, struct job *step, struct weights_blob *blob) {
-  struct err err;
-  if (version_queue(p, step, blob, &err) == RC_OK) return;
+  if (rc == RC_OK) return;
   log_warn("version %" PRId64 " is neither pushed nor announced, the answer to its step tells of it: %s", blob->version,
            err.message);
+  free(version);
   weights_blob_release(blob);
   jobs_finish(p->jobs, step, NULL);
 }

@@ -1,4 +1,5 @@
-/* See registration.h.  Next hop of its messages: the coordinator's workers.c. */
+/* Registers this trainer with the coordinator, and keeps it registered by heartbeats.  Next hop of its messages: the
+ * coordinator's pool/workers.c. */
 #include "services/trainer-server/publish/registration.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* The trainer's tie to the coordinator: one thread that registers, beats, and registers again when the coordinator
  * has forgotten it or has a new epoch. What it learns (epoch, fence, role, worker id) it gives to the trainer and the
- * publisher; every call has a deadline, and stopping cuts them short.  A message that the trainer could not place brings
- * the next heartbeat forward. */
+ * publisher; every call has a deadline, and stopping cuts them short.  A message with an unknown
+ * epoch or fence brings the next heartbeat forward. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_REGISTRATION_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_REGISTRATION_H
 

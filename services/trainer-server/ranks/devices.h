@@ -1,10 +1,10 @@
-/* The devices that several ranks compute on: who shares one with whom, what carries arrays between them, and whether what
- * they plan fits together.  Chosen once, when the trainer starts, from what all ranks tell: so it is the same on all.
+/* The devices that several ranks compute on: which ranks share one, what carries arrays between them, and whether what
+ * they plan fits together.  Chosen once, when the trainer starts, from what all ranks report, and so the same on all.
  *
  *   every rank has a device of its own, and every build can join them   NCCL (options.link_devices)
  *   else                                                                comm_staged.c over the ranks' own comm
  *
- * NCCL refuses two ranks on one GPU; and what one rank finds free there the other is about to take.  trainer_create calls
+ * NCCL refuses two ranks on one GPU; and memory that one rank finds free there may be what the other is about to take.  trainer_create calls
  * these on all ranks, in this order; trainer_stop calls devices_part.  With one rank, or on CPUs, nothing happens. */
 #ifndef LEASEHOLD_TRAINER_SERVER_RANKS_DEVICES_H
 #define LEASEHOLD_TRAINER_SERVER_RANKS_DEVICES_H

@@ -1,4 +1,4 @@
-/* Tells the other ranks what to do, hears what came of it, and ends all of them when one is lost. */
+/* Tells the other ranks what to do, hears their reports, and ends all of them when one is lost. */
 #include "services/trainer-server/ranks/ranks.h"
 
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 /* The ranks of one trainer: several processes of which rank 0 is the trainer-server that the coordinator knows, and the others
- * compute what it tells them.  What follows here is how they talk, and how they end.
+ * compute what it tells them.  This module is how they talk to each other, and how they end together.
  *
  *   rank 0:       job --> ranks_tell(order) --> the order's part --> the rest of the job     (engine/trainer.c)
  *   other ranks:          ranks_hear        --> the order's part --> ranks_hear ..           (engine/follow.c)
  *
- * A process alone is one rank: then nothing here does anything, nor costs anything, but to keep why the engine ended.  A call
- * that failed has lost the comm for good, so it ends the engine, and with it the other ranks: the job is started again.
+ * A process alone is one rank: then orders go nowhere and cost nothing, and only the end is kept here.  A call that failed has
+ * lost the comm for good, so it ends the engine, and with it the other ranks; mpirun's supervisor starts all of them again.
  *
  * The engine's thread calls all of it, before it runs trainer_create's; ranks_stop, ranks_stopping and ranks_lost are any
  * thread's.  The arrays of bounds are allocated at start. */
@@ -36,8 +36,6 @@ struct rank_place {
   uint64_t planned, room; /* bytes of the device: what this rank is going to take, and what it found free */
 };
 
-/* Where each one's part of an array begins, [size + 1] each: in elements of the parameters, which bound the shards, and in
- * bytes of what is exchanged.  Alone there are none of these arrays. */
 struct ranks {
   struct ranks_options options;
   struct comm *comm;   /* takes what is the host's */
@@ -46,7 +44,9 @@ struct ranks {
   const char *over;    /* the name of `arrays`: for handlers, which may ask when the comms are gone */
   struct ops *ops;
   size_t parameters; /* elements of the model's */
-  size_t *elements;
+
+  /* Where each rank's part of an array begins, [size + 1] each; NULL for a process alone. */
+  size_t *elements;         /* of the parameters: these bound the shards.  The others are in bytes: */
   size_t *floats;           /* of an optimizer's array */
   size_t *operands;         /* of the weights in the kernels' format, row-major */
   size_t *squares;          /* of block_squares */
@@ -64,7 +64,7 @@ struct ranks {
 
 /* The orders: what all ranks do next, together.  Sent as they lie in memory. */
 enum order_kind {
-  ORDER_MEET,    /* nothing: who is asked to stop? */
+  ORDER_MEET,    /* nothing but: is any rank asked to stop? */
   ORDER_OPEN,    /* payload: struct open_run */
   ORDER_RESUME,  /* payload: the run as it was opened; steps */
   ORDER_WEIGHTS, /* which: rank 0's current weights, or its frozen reference, to all */
