@@ -64,19 +64,19 @@ static enum rc batch_check(struct engine *e, const struct submit_batch *in, stru
 static enum rc batch_unit(struct engine *e, const struct batch_group *group, int64_t version, bool add,
                           struct unit_report *report, struct arena *arena, struct err *err) {
   const size_t elements = e->model->params.elements;
+  struct learning *l = &e->learning;
   struct unit_result unit;
   bool poisoned = false;
-  if (!e->learning.clear) e->ops->clear(e->ops, e->learning.gradient, elements * sizeof *e->learning.gradient);
-  e->learning.clear = false;
-  enum rc rc = unit_compute(e->learning.learner, e->model, e->learning.weights, e->learning.reference, &e->run.unit,
-                            group, e->learning.gradient, &unit, &e->timeline, arena, err);
+  if (!l->clear) e->ops->clear(e->ops, l->gradient, elements * sizeof *l->gradient);
+  l->clear = false;
+  enum rc rc = unit_compute(l->learner, e->model, l->weights, l->reference, &e->run.unit, group, l->gradient, &unit,
+                            &e->timeline, arena, err);
   if (rc != RC_OK) return rc;
-  fault_gradient(e->learning.gradient, elements, version);
+  fault_gradient(l->gradient, elements, version);
   if (add) {
-    if (fault_add_twice(e->learning.gradient, elements, version))
-      optimizer_add_unit(e->learning.optimizer, e->learning.gradient);
-    poisoned = !optimizer_take_unit(e->learning.optimizer, e->learning.gradient);
-    e->learning.clear = true;
+    if (fault_add_twice(l->gradient, elements, version)) optimizer_add_unit(l->optimizer, l->gradient);
+    poisoned = !optimizer_take_unit(l->optimizer, l->gradient);
+    l->clear = true;
   }
   unit.compute_us += timeline_mark(&e->timeline, CAUSE_COMPUTE, clock_monotonic_us());
   *report = report_of(&unit, group->sample_count, poisoned);
