@@ -99,7 +99,7 @@ void board_attach(struct board *b, const char *run, int64_t current_version, str
   *out = *v;
   pthread_mutex_unlock(&b->lock);
   if (begun >= 0)
-    log_info("run %s stands at version %" PRId64 ", recorded is %" PRId64 ": replaying", run, begun, current_version);
+    log_info("run %s is at version %" PRId64 ", recorded is %" PRId64 ": replaying", run, begun, current_version);
 }
 
 void board_detach(struct board *b) {

@@ -57,6 +57,6 @@ enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const
     if (err) *err = kept;
     return rc;
   }
-  log_warn("an old checkpoint stays: %s", kept.message);
+  log_warn("an old checkpoint could not be removed: %s", kept.message);
   return RC_OK;
 }

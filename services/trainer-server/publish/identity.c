@@ -30,7 +30,8 @@ static void keep(const char *path, const char *identity) {
   struct err err = {0};
   const int len = snprintf(line, sizeof line, "%s\n", identity);
   if (file_write_atomic(path, line, (size_t)len, &err) != RC_OK)
-    log_warn("this trainer's identity is not kept, so that after a restart it is a stranger: %s", err.message);
+    log_warn("this trainer's identity could not be stored, so the coordinator will not know it after a restart: %s",
+             err.message);
 }
 
 enum rc identity_read(char out[IDENTITY_MAX], const char *state_dir, struct err *err) {

@@ -66,7 +66,7 @@ static enum rc push_by(struct push *p, enum push_way way, struct err *err) {
   struct http_client *http = NULL;
   struct arena arena = ARENA_INIT;
   struct push_answer answer;
-  if (left_ms <= 0) return err_set(err, RC_TIMEOUT, NULL, "nothing is left of the time for staging");
+  if (left_ms <= 0) return err_set(err, RC_TIMEOUT, NULL, "no time is left for staging");
   enum rc rc = http_client_create(&http, p->publisher->token,
                                   by_fabric ? pool_fabric_over(p->publisher->pool) : &p->publisher->stopping, err);
   const struct generation_client client = {.http = http, .base_url = p->target->url};
@@ -120,8 +120,8 @@ static void pushes_judge(struct publisher *p, struct job *job, const struct push
   metric_add(p->metric_by_fabric, (double)ways[PUSH_FABRIC]);
   metric_add(p->metric_by_http, (double)ways[PUSH_HTTP]);
   if (broadcast)
-    log_info("version %" PRId64 " went to %zu servers by the fabric, to %zu by HTTP, to %zu not", out->version,
-             ways[PUSH_FABRIC], ways[PUSH_HTTP], ways[PUSH_NONE]);
+    log_info("version %" PRId64 " reached %zu servers by the fabric and %zu by HTTP, and did not reach %zu",
+             out->version, ways[PUSH_FABRIC], ways[PUSH_HTTP], ways[PUSH_NONE]);
 }
 
 /* One thread per server; each push has a deadline, so the joins end.  A server without a report is one that must
