@@ -76,6 +76,32 @@ void http_reply(struct http_request *r, int status, const char *content_type, st
   reply_give(r, status, reply_headers(r, response, content_type));
 }
 
+static ssize_t source_read(void *context, uint64_t at, char *out, size_t max) {
+  const struct http_source *source = context;
+  const size_t count = source->read(source->context, (size_t)at, out, max);
+  return count > 0 ? (ssize_t)count : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+static void source_end(void *context) {
+  struct http_source *source = context;
+  source->end(source->context);
+  free(source);
+}
+
+void http_reply_source(struct http_request *r, int status, const char *content_type, const struct http_source *source) {
+  struct MHD_Response *response = NULL;
+  struct http_source *kept = malloc(sizeof *kept);
+  if (kept != NULL) {
+    *kept = *source;
+    response = MHD_create_response_from_callback(kept->len, HTTP_SOURCE_BLOCK, source_read, kept, source_end);
+  }
+  if (response == NULL) { /* then source_end is not called */
+    free(kept);
+    source->end(source->context);
+  }
+  reply_give(r, status, reply_headers(r, response, content_type));
+}
+
 void http_reply_json(struct http_request *r, int status, struct buf *body) {
   http_reply(r, status, "application/json", body);
 }

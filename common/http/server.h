@@ -107,6 +107,15 @@ void http_release_body(struct http_request *r);
 /* Takes over body's memory (body is empty afterwards). */
 void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body);
 void http_reply_json(struct http_request *r, int status, struct buf *body);
+/* Bytes that stay where they are: read piece by piece as the peer takes them. */
+struct http_source {
+  void *context;
+  size_t len; /* the body's */
+  /* Copies up to max bytes from `at` on, on a server thread, and must not wait; 0: they are gone, the connection is closed. */
+  size_t (*read)(void *context, size_t at, char *out, size_t max);
+  void (*end)(void *context); /* called once, after the last read */
+};
+void http_reply_source(struct http_request *r, int status, const char *content_type, const struct http_source *source);
 /* 200 with the body, or the error when rc is one or the body ran out of memory; body is empty afterwards either way. */
 void http_reply_json_or_fail(struct http_request *r, enum rc rc, struct buf *body, struct err *err);
 /* A constant or caller-owned text, copied. */

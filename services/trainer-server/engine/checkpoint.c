@@ -1,4 +1,4 @@
-/* Checkpoints: see checkpoint.h.
+/* Writes, reads, checks and prunes checkpoints.
  * The optimizer's file is streamed from the engine's memory: a copy would need as much again as masters and moments. */
 #include "services/trainer-server/engine/checkpoint.h"
 
@@ -201,8 +201,8 @@ static enum rc write_latest(const char *state_dir, const char *run, int64_t vers
   return write_named(state_dir, "latest", latest, strlen(latest), err);
 }
 
-/* The same version may be there: a step replayed, or taken again after a crash that came before `latest` named it.  It
- * is moved aside, for removing it takes its time, in which there would be neither. */
+/* The same version may be there: a step that was replayed, or taken again after a crash before `latest` named it.  It is
+ * moved aside first: removing it takes a while, in which there would be neither. */
 static enum rc put_in_place(const char *partial, const char *final, struct err *err) {
   char aside[LIMIT_PATH_MAX];
   if (!file_exists(final)) return file_rename_durable(partial, final, err);
@@ -413,8 +413,8 @@ static enum rc check_identity(const struct checkpoint *c, const char *run, int64
                  c->meta.version);
 }
 
-/* What is wrong with a stored checkpoint is never a caller's input: only refused memory, failed reading and lost ranks
- * keep their codes. */
+/* A fault of a stored checkpoint is never the caller's input, so it becomes RC_CORRUPT: only refused memory, failed reading and
+ * lost ranks keep their codes. */
 static enum rc damage_of(enum rc rc, const char *dir, const struct err *cause, struct err *err) {
   if (rc != RC_NO_MEMORY && rc != RC_IO && rc != RC_UNAVAILABLE) rc = RC_CORRUPT;
   return err_set(err, rc, NULL, "checkpoint %s %s: %.380s", dir, rc == RC_CORRUPT ? "is damaged" : "cannot be read",

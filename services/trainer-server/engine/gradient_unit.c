@@ -1,4 +1,4 @@
-/* One gradient unit: see gradient_unit.h. */
+/* Turns a group into training samples, and computes their log-probabilities, loss and gradient. */
 #include "services/trainer-server/engine/gradient_unit.h"
 
 #include <inttypes.h>

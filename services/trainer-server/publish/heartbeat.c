@@ -10,11 +10,12 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/client/registration.h"
+#include "services/trainer-server/board/authority.h"
 
 enum { RETRY_MAX_MS = 500 };
 
 struct heartbeat {
-  struct trainer *trainer;
+  struct board *board;
   struct publisher *publisher;
   struct registration *registration;
 
@@ -28,7 +29,7 @@ static void take_role(struct heartbeat *h, enum worker_role role, uint64_t fence
   if (role == ROLE_STANDBY && h->role != role) log_info("another trainer holds the place: this one stands by");
   if (role == ROLE_HOLDER && h->role == ROLE_STANDBY) log_info("this trainer takes the place, fence %" PRIu64, fence);
   h->role = role;
-  trainer_registered(h->trainer, h->epoch, fence, role == ROLE_STANDBY);
+  authority_learn(h->board, h->epoch, fence, role == ROLE_STANDBY);
 }
 
 static void on_registered(void *context, const struct worker_registered *answer) {
@@ -41,8 +42,8 @@ static void on_registered(void *context, const struct worker_registered *answer)
 
 static enum rc tell(void *context, struct worker_heartbeat *m, struct arena *arena, struct err *err) {
   (void)arena, (void)err;
-  struct trainer_view v;
-  trainer_view(((struct heartbeat *)context)->trainer, &v);
+  struct board_view v;
+  board_view(((struct heartbeat *)context)->board, &v);
   m->ready = m->has_loaded = true;
   m->loaded_digest = v.digest;
   m->sent_us = clock_wall_us();
@@ -55,14 +56,14 @@ static void on_answer(void *context, const struct worker_heartbeat *m, const str
 }
 
 /* A message claims to know more than the last answer. */
-static bool in_doubt(void *context) { return trainer_take_doubt(((struct heartbeat *)context)->trainer); }
+static bool in_doubt(void *context) { return authority_take_doubt(((struct heartbeat *)context)->board); }
 
-enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *options, struct trainer *t,
+enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *options, struct board *board,
                         struct publisher *p, struct err *err) {
   *out = NULL;
   struct heartbeat *h = calloc(1, sizeof *h);
   if (!h) return err_set(err, RC_NO_MEMORY, NULL, "the heartbeat was refused its memory");
-  h->trainer = t;
+  h->board = board;
   h->publisher = p;
   const struct registration_options registration = {.coordinator = options->coordinator_url,
                                                     .token = options->token,

@@ -1,6 +1,6 @@
 /* What the trainer tells the coordinator with every heartbeat, and what it does with the answers: epoch, fence, role and
  * worker id go to the trainer and the publisher.  common/client/registration.h decides when to register and when to
- * send a heartbeat.  A message that the trainer could not place brings the next heartbeat forward. */
+ * send a heartbeat.  A message with an unknown epoch or fence brings the next heartbeat forward. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_HEARTBEAT_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_HEARTBEAT_H
 
@@ -14,7 +14,7 @@ struct heartbeat_options {
   struct worker_fabric fabric;
 };
 /* Options' strings are borrowed. */
-enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *options, struct trainer *t,
+enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *options, struct board *board,
                         struct publisher *p, struct err *err);
 void heartbeat_stop(struct heartbeat *h); /* NULL is fine */
 

@@ -1,6 +1,7 @@
 /* Whose messages a trainer takes (I9).  What would break: a refused message, or a checkpoint, that teaches an epoch which the
  * real coordinator will never reach; a zombie's message that is taken; a trainer that stands by and trains all the same;
  * a restarted trainer that is a stranger. */
+#include "services/trainer-server/board/authority.h"
 #include "services/trainer-server/publish/identity.h"
 #include "tests/unit/trainer-server/peers.h"
 
@@ -68,11 +69,11 @@ static void heartbeat_up(struct tied *t) {
                                         .name = "trainer",
                                         .advertise_url = t->g.url,
                                         .identity = "0123456789abcdef0123456789abcdef"};
-  struct trainer_view v = {0};
-  assert_rc(RC_OK, heartbeat_start(&t->heartbeat, &tie, t->g.trainer, t->g.publisher, &err), err);
+  struct board_view v = {0};
+  assert_rc(RC_OK, heartbeat_start(&t->heartbeat, &tie, trainer_board(t->g.trainer), t->g.publisher, &err), err);
   for (int i = 0; i < 500 && !v.registered; i++) {
     clock_sleep_ms(10);
-    trainer_view(t->g.trainer, &v);
+    board_view(trainer_board(t->g.trainer), &v);
   }
   assert_true(v.registered);
 }
@@ -145,7 +146,7 @@ static void a_checkpoint_with_a_huge_epoch_locks_no_state_directory(void **state
   struct batch_group groups[1];
   struct arena arena = ARENA_INIT;
   tied_make(&t);
-  trainer_registered(t.g.trainer, HUGE_EPOCH, HUGE_EPOCH, false);
+  authority_learn(trainer_board(t.g.trainer), HUGE_EPOCH, HUGE_EPOCH, false);
   assert_int_equal(open_under(&t, HUGE_EPOCH, HUGE_EPOCH, NULL), RC_OK);
   rig_stop(&t.g);
   rig_start(&t.g);

@@ -1,6 +1,6 @@
 /* A device that fails fails the batch it was asked for, with its sentence, before anything of it is answered; then the trainer
  * ends, with that sentence, which main exits with. */
-#include "services/trainer-server/engine/trainer_state.h"
+#include "services/trainer-server/engine/engine.h"
 #include "tests/unit/trainer-server/support.h"
 
 static enum rc failing_status(const struct ops *ops, struct err *err) {
@@ -20,8 +20,8 @@ static void a_failed_device_fails_the_batch_and_the_trainer(void **state) {
   rig_make(&g, "");
   rig_start(&g);
   rig_open(&g, &run, &opened);
-  assert_false(trainer_lost(g.trainer, &why));
-  g.trainer->ops->status = failing_status; /* the engine waits for jobs */
+  assert_false(trainer_ended(g.trainer, &why));
+  ((struct engine *)(void *)g.trainer)->ops->status = failing_status; /* the engine waits for jobs */
   groups_make(&arena, &group, 1, 3);
   rig_batch(&g, "r1", "r1.0.b0", 0, &group, 1, &batch, &arena);
   assert_int_equal(batch.state, JOB_FAILED);

@@ -245,7 +245,7 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
   fake_generation_start(&liar, g.model_dir, true);
   const struct heartbeat_options tie = {
       .coordinator_url = coordinator.url, .token = "", .name = "trainer", .advertise_url = g.url};
-  assert_rc(RC_OK, heartbeat_start(&heartbeat, &tie, g.trainer, g.publisher, &err), err);
+  assert_rc(RC_OK, heartbeat_start(&heartbeat, &tie, trainer_board(g.trainer), g.publisher, &err), err);
   for (int i = 0; i < 500; i++) {
     pthread_mutex_lock(&coordinator.lock);
     const int beats = coordinator.heartbeats;
