@@ -110,7 +110,8 @@ static enum rc rounds_write_times(struct store *s, struct json_writer *w, int64_
   rc = store_query(
       s, &q, err,
       "SELECT round, state, version, opened_ms, generated_ms, submitted_ms, trained_ms, step_begun_ms, published_ms,"
-      " (SELECT min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = rounds.round), verify_us, "
+      " coalesce(first_sealed_ms, (SELECT min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = "
+      "rounds.round)), verify_us, "
       "logprob_us, compute_us, step_us, checkpoint_us, push_us, coalesce(published_ms, (SELECT ended_ms FROM runs "
       "WHERE id = run)) FROM rounds WHERE run = ?1 AND round >= ?2 ORDER BY round LIMIT ?3",
       BINDS(b_int(run), b_int(from), b_int(limit)));

@@ -51,6 +51,7 @@ struct logged_round {
   struct digest digest; /* of the version that it made */
   int64_t unequal;      /* log-probabilities that differed from the samplers' then */
   bool fastest;         /* it was trained by kernels that are not batch-invariant */
+  bool dropped;         /* its rollouts are */
 };
 
 static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct logged_round *out, struct err *err) {
@@ -63,8 +64,9 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
       s, &q, err,
       "SELECT r.round, r.denominator, v.digest, (SELECT count(*) FROM batches b WHERE b.run = r.run AND "
       "b.round = r.round), r.logprob_unequal, (SELECT count(*) FROM batches b JOIN workers w ON w.id = "
-      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4) FROM rounds r JOIN versions "
-      "v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state = ?3",
+      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4), r.rollouts_state <> 0 FROM rounds r "
+      "JOIN versions v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state "
+      "= ?3",
       BINDS(b_int(run), b_int(version), b_int(ROUND_DONE), b_int(WORKER_FASTEST)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -73,7 +75,8 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
                                  .denominator = rows_real(&q, 1),
                                  .batches = rows_int(&q, 3),
                                  .unequal = rows_int(&q, 4),
-                                 .fastest = rows_int(&q, 5) > 0};
+                                 .fastest = rows_int(&q, 5) > 0,
+                                 .dropped = rows_int(&q, 6) != 0};
     rows_digest(&q, 2, &out->digest);
   }
   rows_end(&q);
@@ -81,6 +84,13 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
   if (rc == RC_OK && !row)
     return err_set(err, RC_CORRUPT, NULL, "run %s has no finished round that was sampled at version %" PRId64,
                    id_run(run).text, version);
+  if (rc == RC_OK && out->dropped)
+    return err_set(err, RC_GONE, "keep_rounds",
+                   "the trainer holds version %" PRId64
+                   ", but the rollouts of round %s, which it must be fed next, were dropped (keep_rounds): start it "
+                   "with the newer "
+                   "checkpoints that it had",
+                   version, id_round(run, out->round).text);
   return rc;
 }
 

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/publish.h"
+#include "services/coordinator/rounds/retention.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
@@ -26,6 +27,7 @@ struct step_done_message {
   struct push_report *pushes;
   size_t push_count;
   int64_t trainer_worker;
+  int64_t oldest_checkpoint; /* 0: not known, or only version 0's */
   struct interval *intervals;
   size_t interval_count;
 };
@@ -67,6 +69,8 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
     rc = store_int(c->store, &finished, err, "SELECT finished FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(m->run), b_int(m->round)));
   if (rc == RC_OK && !finished) rc = note_figures(c, m, err);
+  if (rc == RC_OK && c->context && c->context->run == m->run)
+    rc = retention_mark(c->store, m->run, c->context->config.keep_rounds, m->oldest_checkpoint, err);
   if (rc == RC_OK) rc = run_state_of(c->store, m->run, &state, err);
   if (rc != RC_OK || state == RUN_STOPPED || state == RUN_FAILED || state == RUN_COMPLETED) return rc;
   if (state == RUN_STOPPING) return run_end(c, m->run, RUN_STOPPED, NULL, err);
@@ -117,6 +121,7 @@ static enum rc step_store(struct driver *d, const struct active_run *a, int64_t 
     m->step_us = status->step_us;
     m->checkpoint_us = status->checkpoint_us;
     m->push_us = status->push_us;
+    m->oldest_checkpoint = status->oldest_checkpoint;
     rc = copy_lists(m, status, &cmd->arena, err);
   }
   if (rc == RC_OK) return core_call(d->core, cmd, err);

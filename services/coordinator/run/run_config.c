@@ -272,6 +272,7 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
           {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
           {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
           {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS},
+          {.name = "keep_rounds", .kind = FIELD_I32, .target = &c->keep_rounds, .min = 0, .max = LIMIT_ROUNDS},
           {.name = "start", .kind = FIELD_VALUE, .target = &start}),
       UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = read_words(c, &words, err);
@@ -349,6 +350,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   }
   json_kv_int(w, "stage_timeout_ms", c->stage_timeout_ms);
   json_kv_int(w, "publish_every", c->publish_every);
+  if (c->keep_rounds) json_kv_int(w, "keep_rounds", c->keep_rounds);
   if (c->start.from != START_UNNAMED) {
     json_key(w, "start");
     run_start_write(&c->start, w);

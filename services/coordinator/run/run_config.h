@@ -58,6 +58,8 @@ struct run_config {
   int32_t stage_timeout_ms; /* pushing a version to one server */
   /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
   int32_t publish_every;
+  /* The rollouts of so many of the newest consumed rounds are kept, and those that a replay may need; 0: of all rounds. */
+  int32_t keep_rounds;
   /* Where version 0's weights come from.  "model" for what trains; "current", and nothing else, for evaluate. */
   struct run_start start;
 };
