@@ -1,4 +1,4 @@
-/* See route_rollouts.h. */
+/* Answers GET /v1/runs/{id}/rollouts: the samples of one round, or 410 when they were dropped. */
 #include "services/coordinator/api/route_rollouts.h"
 
 #include <string.h>
@@ -111,7 +111,7 @@ static enum rc rollouts_write(struct store *s, struct json_writer *w, const stru
   return rc;
 }
 
-/* Without ?round=, the newest round that has a finished sample. */
+/* Without ?round= it is the newest round that has a finished sample. */
 static enum rc choose_round(struct store *s, int64_t run, int64_t *round, struct err *err) {
   enum run_state state;
   enum rc rc = run_state_of(s, run, &state, err);

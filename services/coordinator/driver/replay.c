@@ -12,7 +12,7 @@
 
 enum { AHEAD = 2 };
 
-/* ---- what is told ---- */
+/* ---- events and incidents ---- */
 
 struct note_message {
   int64_t run, from, at, to;
@@ -43,13 +43,13 @@ static enum rc note(struct driver *d, const struct note_message *m, struct err *
   return core_call(d->core, cmd, err);
 }
 
-/* ---- what is read ---- */
+/* ---- a recorded round ---- */
 
 struct logged_round {
   int64_t round, version, batches;
   double denominator;
   struct digest digest; /* of the version that it made */
-  int64_t unequal;      /* log-probabilities that differed from the samplers' then */
+  int64_t unequal;      /* log-probabilities that differed when the round was first trained */
   bool fastest;         /* it was trained by kernels that are not batch-invariant */
   bool dropped;         /* its rollouts are */
 };
@@ -94,7 +94,7 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
   return rc;
 }
 
-/* ---- a round ---- */
+/* ---- replaying it ---- */
 
 static enum rc interrupted(struct driver *d, int64_t run, struct err *err) {
   if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
@@ -145,7 +145,7 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
   struct submit_step m;
   struct step_status status = {0};
   enum rc rc = step_message(d, run, r->round, &m, &arena, err);
-  m.push_count = 0; /* nobody wants an old version */
+  m.push_count = 0; /* servers have the current version already */
   if (rc == RC_OK) rc = trainer_step_status(&t, m.step_id, 0, &status, &arena, CALL_MS, err);
   const bool failed = rc == RC_OK && status.state == JOB_FAILED; /* before its batches were sent again */
   if (rc == RC_NOT_FOUND || failed) rc = trainer_submit_step(&t, &m, SUBMIT_MS, err);

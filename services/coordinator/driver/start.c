@@ -37,8 +37,8 @@ struct attach_message {
   int64_t again; /* a round whose batches are to be sent again, or -1 */
 };
 
-/* A new incarnation of the trainer has lost what it accumulated: the round's batches are asked for, and sent again
- * where they are unknown. */
+/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches of the round are undone
+ * again, and those that the trainer does not know are sent again. */
 static enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err) {
   enum rc rc = store_exec(c->store, err, "UPDATE batches SET done = 0 WHERE run = ?1 AND round = ?2",
                           BINDS(b_int(run), b_int(round)));
@@ -107,8 +107,8 @@ static enum rc make_context(struct driver *d, const struct active_run *a, struct
   return RC_OK;
 }
 
-/* The trainer must hold the version that we recorded, or the one that the round in step makes, or an older one that was
- * ours: then *behind, and the rounds since are replayed. */
+/* The trainer must hold the recorded current version, the version that the round in step makes, or an older recorded one.
+ * In the last case *behind is true, and the rounds since are replayed. */
 static enum rc check_held(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                           bool *behind, struct err *err) {
   char recorded[DIGEST_HEX_MAX], theirs[DIGEST_HEX_MAX];
@@ -139,7 +139,8 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
                  answer->version, id_run(a->run).text, theirs, recorded);
 }
 
-/* A checkpoint by that name may be another lineage's: the state directory is the trainer's, the digest ours. */
+/* The trainer's checkpoint of that name may be of other weights, since its state directory may have been used with another
+ * database: the digest tells. */
 static enum rc check_start(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                            struct err *err) {
   const struct run_start *s = &d->context->config.start;
@@ -159,7 +160,7 @@ static enum rc check_start(struct driver *d, const struct active_run *a, const s
                  s->run, s->version, theirs, recorded);
 }
 
-/* The writer gets the context, so that samples can be leased and results taken again. */
+/* Gives the writer the context, so that samples can be leased and results accepted again. */
 static enum rc attach(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                       struct err *err) {
   struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
@@ -167,7 +168,7 @@ static enum rc attach(struct driver *d, const struct active_run *a, const struct
   if (cmd)
     *(struct attach_message *)cmd->message =
         (struct attach_message){.context = d->context, .digest = answer->digest, .again = again ? a->round : -1};
-  run_context_keep(d->context); /* for the command: it may outlive this call, and then keeps it for good */
+  run_context_keep(d->context); /* for the command, which may outlive this call; then the reference is never released */
   const enum rc rc = core_call(d->core, cmd, err);
   if (rc != RC_TIMEOUT) run_context_release(d->context);
   return rc;

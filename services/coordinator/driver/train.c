@@ -1,4 +1,4 @@
-/* Plans the batches of a round, submits them as long as the trainer has room, and begins the step behind the last one. */
+/* Plans the batches of a round, submits them while the trainer has room, and begins the step after the last one. */
 #include "services/coordinator/driver/train.h"
 
 #include <limits.h>
@@ -9,8 +9,8 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core_state.h"
 
-/* Batches at the trainer at once: one is computed, the next waits, so that it never waits for us.  More would cut the
- * groups that are still to come into smaller batches. */
+/* Batches at the trainer at once: while one is computed the next waits, so that the trainer never stands still.  With more,
+ * the groups that are still to come would be cut into smaller batches. */
 enum { AHEAD = 2 };
 
 /* While the trainer has work, the next batch of an open round waits for this share of the round's groups: smaller ones
@@ -25,7 +25,7 @@ struct plan_message {
   int64_t *ordinals, tokens;
 };
 
-/* The batch is submitted from now on, as far as a restart is concerned. */
+/* From this commit on, a restart takes the batch as submitted. */
 static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct plan_message *m = cmd->message;
   enum rc rc = store_exec(
@@ -97,7 +97,7 @@ static enum rc sealed_read(struct driver *d, struct store *s, struct plan_messag
   return rc;
 }
 
-/* How many groups are worth a batch of their own?  A trainer that has nothing takes whatever there is. */
+/* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough. */
 static int groups_worth_sending(struct driver *d, const struct active_run *a) {
   if (a->round_state != ROUND_OPEN || batch_answers_at_trainer(d->answers) == 0) return 1;
   return (d->context->config.groups_per_round + BATCHES_OF_ROUND - 1) / BATCHES_OF_ROUND;
@@ -173,7 +173,7 @@ static enum rc batches_look(struct driver *d, int64_t *next, int64_t *fresh, str
   return rc;
 }
 
-/* *sent: something was. */
+/* *sent: a batch was sent. */
 static enum rc send_next(struct driver *d, const struct active_run *a, bool *sent, struct err *err) {
   int64_t next = -1, fresh = 0;
   int groups = 0;
@@ -195,9 +195,10 @@ enum rc train_round(struct driver *d, const struct active_run *a, struct err *er
   if (batch_answers_at_trainer(d->answers) >= AHEAD) d->groups_wanted = INT_MAX;
   core_await_groups(d->core, batch_answers_at_trainer(d->answers) == 0);
   if (rc != RC_OK) {
-    d->sent.run = 0; /* the next pass begins anew */
+    d->sent.run = 0; /* the next pass asks for all batches again */
     return rc;
   }
   if (a->round_state != ROUND_TRAINING || batch_answers_pending(d->answers)) return RC_OK;
-  return step_begin(d, a, err); /* a round without batches, or whose last group was filtered after its last batch */
+  return step_begin(
+      d, a, err); /* no batch is left whose answer would begin it: there was none, or the last group was filtered */
 }
