@@ -12,6 +12,7 @@
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/group_timeout.h"
+#include "services/coordinator/rounds/retention.h"
 #include "services/coordinator/store/migrations.h"
 #include "services/coordinator/pool/trainer_place.h"
 #include "services/coordinator/writer/core_state.h"
@@ -23,6 +24,7 @@ enum {
   NAP_MS = 100,
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
+  RETENTION_MS = 20, /* between two pieces of a round that is dropped */
   CLOCK_SET_MS = 1000,
   INCIDENTS_KEPT = 10000,
   WORKERS_MAX_DEFAULT = 1024
@@ -247,10 +249,14 @@ static void command_finish(struct core *c, struct command *cmd) {
 /* The end of time for what waits: workers, leases, groups, polls. */
 static enum rc expire_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
+  bool more = false;
   enum rc rc = workers_expire(c, err);
   if (rc == RC_OK) rc = place_fill(c, err);
   if (rc == RC_OK) rc = leases_expire(c, err);
-  return rc == RC_OK ? groups_expire(c, err) : rc;
+  if (rc == RC_OK) rc = groups_expire(c, err);
+  if (rc == RC_OK) rc = retention_drop(c->store, &more, err);
+  if (more) c->next_expiry_ms = c->now_ms + RETENTION_MS;
+  return rc;
 }
 
 /* Answers the parked polls that can be, moving them from the list to *done. */

@@ -119,6 +119,7 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   if (!replayed) weights_blob_hold(b); /* for the publisher */
   board_publish(e->board, b);
   if (in->last) board_detach(e->board);
+  out->oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run);
   metric_add(out->skipped ? e->metric_skipped : e->metric_steps, 1);
   jobs_forget_before(e->jobs, in->version);
   timeline_take(&e->timeline, &out->intervals, &out->interval_count, 1, clock_wall_offset_us(), &job->arena);
