@@ -23,6 +23,7 @@ enum rc trainer_map_config(const struct training_config *c, struct unit_config *
   *unit = (struct unit_config){.temperature = (float)c->temperature,
                                .loss = {.clip_low = (float)c->clip_low,
                                         .clip_high = (float)c->clip_high,
+                                        .importance_cap = (float)c->importance_cap,
                                         .kl_coefficient = (float)c->kl_coefficient}};
   enum rc rc = trainer_trains(c) ? loss_kind_parse(&unit->loss.kind, c->objective, err) : RC_OK;
   if (rc == RC_OK) rc = loss_normalization_parse(&unit->loss.normalization, c->normalization, err);
