@@ -9,8 +9,12 @@
 
 /* Names are those of the model module's parsers ("grpo", "tokens", "cosine"); the trainer maps and checks them. */
 struct training_config {
-  const char *objective; /* "grpo" | "reinforce" | "ppo" | "gspo" | "cross_entropy" | "evaluate" (no training) */
-  double clip_low, clip_high, kl_coefficient;
+  /* "grpo" | "reinforce" | "ppo" | "gspo" | "cispo" | "decoupled_ppo" | "tis" | "cross_entropy" | "evaluate" (no
+   * training) */
+  const char *objective;
+  double clip_low, clip_high;
+  double importance_cap; /* of "tis", at least 1; 0 for the others, and then left out of messages */
+  double kl_coefficient;
   const char *normalization; /* "tokens" | "samples" | "sequences" */
   double lr, beta1, beta2, eps, weight_decay, clip_norm, lr_min_ratio;
   const char *schedule; /* "constant" | "linear" | "cosine" */

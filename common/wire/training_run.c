@@ -9,7 +9,8 @@
 #include "common/wire/fields.h"
 #include "common/wire/training.h"
 
-static const char *const OBJECTIVES[] = {"grpo", "reinforce", "ppo", "gspo", "cross_entropy", "evaluate"};
+static const char *const OBJECTIVES[] = {"grpo",          "reinforce", "ppo",           "gspo",    "cispo",
+                                         "decoupled_ppo", "tis",       "cross_entropy", "evaluate"};
 static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences"};
 static const char *const SCHEDULES[] = {"constant", "linear", "cosine"};
 static const char *const OPEN_STATES[] = {"ready", "replaying"};
@@ -38,6 +39,7 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_kv_string(w, "objective", c->objective);
   json_kv_f64(w, "clip_low", c->clip_low);
   json_kv_f64(w, "clip_high", c->clip_high);
+  if (c->importance_cap != 0) json_kv_f64(w, "importance_cap", c->importance_cap);
   json_kv_f64(w, "kl_coefficient", c->kl_coefficient);
   json_kv_string(w, "normalization", c->normalization);
   json_kv_f64(w, "lr", c->lr);
@@ -65,6 +67,13 @@ static enum rc training_config_check(const struct training_config *c, struct err
     rc = wire_choice(&index, "normalization", c->normalization, NORMALIZATIONS, WIRE_COUNT(NORMALIZATIONS), err);
   if (rc == RC_OK) rc = wire_choice(&index, "schedule", c->schedule, SCHEDULES, WIRE_COUNT(SCHEDULES), err);
   if (rc) return rc;
+  if (strcmp(c->objective, "tis") == 0 && !(c->importance_cap >= 1))
+    return err_set(err, RC_INVALID, "importance_cap",
+                   "objective 'tis' needs the most that an importance weight counts, at least 1 (2 is usual), got %g",
+                   c->importance_cap);
+  if (strcmp(c->objective, "tis") != 0 && c->importance_cap != 0)
+    return err_set(err, RC_INVALID, "importance_cap", "objective '%s' caps no importance weight, 'tis' does; got %g",
+                   c->objective, c->importance_cap);
   if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
   if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
   if (!(c->eps >= DBL_MIN)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
@@ -88,6 +97,7 @@ enum rc training_config_read(struct training_config *c, const struct json *value
       OPTIONAL_NAME("objective", c->objective),
       OPTIONAL_F64("clip_low", c->clip_low, 1),
       OPTIONAL_F64("clip_high", c->clip_high, 1e6),
+      OPTIONAL_F64("importance_cap", c->importance_cap, 1e6),
       OPTIONAL_F64("kl_coefficient", c->kl_coefficient, 1e6),
       OPTIONAL_NAME("normalization", c->normalization),
       OPTIONAL_F64("lr", c->lr, 1000),

@@ -41,7 +41,7 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
 struct run_context *run_context_keep(struct run_context *c);
 void run_context_release(struct run_context *c); /* NULL is fine */
 
-bool run_trains_on_rollouts(const struct run_config *c); /* grpo, reinforce, ppo, gspo */
+bool run_trains_on_rollouts(const struct run_config *c); /* every other objective */
 bool run_is_supervised(const struct run_config *c);      /* cross_entropy */
 bool run_evaluates(const struct run_config *c);          /* evaluate */
 /* Is a step's loss divided by the round's trained tokens, rather than by its samples? */

@@ -21,6 +21,7 @@ enum rc run_config_map(const struct training_config *c, struct unit_config *unit
   *unit = (struct unit_config){.temperature = (float)c->temperature,
                                .loss = {.clip_low = (float)c->clip_low,
                                         .clip_high = (float)c->clip_high,
+                                        .importance_cap = (float)c->importance_cap,
                                         .kl_coefficient = (float)c->kl_coefficient}};
   enum rc rc = run_config_trains(c) ? loss_kind_parse(&unit->loss.kind, c->objective, err) : RC_OK;
   if (rc == RC_OK) rc = loss_normalization_parse(&unit->loss.normalization, c->normalization, err);

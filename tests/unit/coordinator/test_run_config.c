@@ -83,6 +83,8 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"zero_advantage\":\"drop\"}}", "filter.zero_advantage", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"advantage\":{\"kind\":\"best\"}}", "advantage.kind", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"dance\"}}", "training.objective", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"tis\"}}", "training.importance_cap", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"importance_cap\":2}}", "training.importance_cap", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2}}", "evaluation.path", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"cross_entropy\"},\"evaluation\":{\"path\":\"b\","
        "\"every_rounds\":2}}",

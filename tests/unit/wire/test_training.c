@@ -215,6 +215,39 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"seed\":\"12345678901234567890\"", "\"seed\":\"0x1\"", "seed");
 }
 
+/* Configurations from before there was a cap are written as they came: their hashes stay. */
+static void a_cap_goes_with_tis_alone(void **state) {
+  (void)state;
+  struct message m = open_run_message;
+  struct buf out = BUF_INIT;
+  struct err err = {0};
+  m.json =
+      "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"objective\":\"tis\",\"importance_cap\":2.5}}";
+  assert_int_equal(message_try(&m, m.json, strlen(m.json), &out, &err), RC_OK);
+  assert_non_null(strstr(out.data, "\"clip_high\":0.2,\"importance_cap\":2.5,\"kl_coefficient\":0,"));
+  message_check_accepted(&m, "2.5", "1");
+  message_check_refused(&m, "2.5", "0.999", "training.importance_cap");
+  message_check_refused(&m, "2.5", "0", "training.importance_cap");
+  message_check_refused(&m, "2.5", "null", "training.importance_cap");
+  message_check_refused(&m, "2.5", "1e7", "training.importance_cap");
+  message_check_refused(&m, ",\"importance_cap\":2.5", "", "training.importance_cap");
+  message_check_refused(&m, "\"tis\"", "\"decoupled_ppo\"", "training.importance_cap");
+  message_check_refused(&m, "\"tis\"", "\"evaluate\"", "training.importance_cap");
+  static const char *const others[] = {"grpo",  "ppo",           "reinforce",     "gspo",
+                                       "cispo", "decoupled_ppo", "cross_entropy", "evaluate"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    char text[160];
+    snprintf(
+        text, sizeof text,
+        "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"objective\":\"%s\",\"importance_cap\":0}}",
+        others[i]);
+    buf_clear(&out);
+    if (message_try(&m, text, strlen(text), &out, &err) != RC_OK) fail_msg("%s: %s", others[i], err.message);
+    assert_null(strstr(out.data, "importance_cap"));
+  }
+  buf_free(&out);
+}
+
 /* A coordinator that records no version yet, or knows nothing of replay, opens at 0; a trainer's state is one of two. */
 static void the_recorded_version_is_optional(void **state) {
   (void)state;
@@ -400,6 +433,7 @@ int main(void) {
       cmocka_unit_test(every_spoilt_member_is_refused),
       cmocka_unit_test(a_training_configuration_is_read_over_defaults),
       cmocka_unit_test(a_training_configuration_is_bounded),
+      cmocka_unit_test(a_cap_goes_with_tis_alone),
       cmocka_unit_test(the_recorded_version_is_optional),
       cmocka_unit_test(a_start_is_a_word_or_a_checkpoint_or_left_out),
       cmocka_unit_test(an_evaluating_run_may_be_greedy),
