@@ -103,6 +103,6 @@ enum rc trainer_weights(const struct trainer_client *c, const char *run, int64_t
   call.stall_ms = TRANSFER_STALL_MS;
   client_url(&call.url, c->base_url, "/v1/weights/", NULL, "");
   buf_printf(&call.url, "%" PRId64 "?run=", version);
-  client_url_encoded(&call.url, run);
+  http_url_escape(&call.url, run);
   return client_call_bytes(&call, out, err);
 }

@@ -158,15 +158,14 @@ static enum rc sample_logprobs_read(void *item, const struct json *value, struct
 }
 
 void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count) {
-  struct digest_state *state = digest_begin();
-  *out = (struct digest){0};
-  if (!state) return;
+  struct digest_state state;
+  digest_begin(&state);
   for (size_t i = 0; i < count; i++) {
-    digest_update_text(state, samples[i].id);
-    digest_update_u64(state, samples[i].logprobs.count);
-    digest_update(state, samples[i].logprobs.items, samples[i].logprobs.count * sizeof(float));
+    digest_update_text(&state, samples[i].id);
+    digest_update_u64(&state, samples[i].logprobs.count);
+    digest_update(&state, samples[i].logprobs.items, samples[i].logprobs.count * sizeof(float));
   }
-  digest_end(out, state);
+  digest_end(out, &state);
 }
 
 static void stats_write(const struct batch_stats *s, struct json_writer *w) {
