@@ -1,6 +1,6 @@
 /* SHA-256 through OpenSSL's libcrypto, and hexadecimal.
  *
- * Called from every thread, the token loop's and the decoders' too, hence without an allocation and without an error. */
+ * Called from every thread, also from the token loop, so nothing here allocates or fails. */
 #ifndef LEASEHOLD_BASE_DIGEST_H
 #define LEASEHOLD_BASE_DIGEST_H
 
@@ -31,7 +31,8 @@ void digest_update_text(struct digest_state *s, const char *text);
 void digest_end(struct digest *out, struct digest_state *s);
 void digest_of(struct digest *out, const void *bytes, size_t len);
 
-/* 2 * count lower-case hexadecimal digits and NUL; and back: false unless text is exactly so many digits, of either case. */
+/* Writes 2 * count lower-case hexadecimal digits and NUL.  Reads them back: false unless text is exactly so many
+ * digits, of either case. */
 void hex_write(char *out, const void *bytes, size_t count);
 bool hex_read(void *bytes, size_t count, const char *text);
 

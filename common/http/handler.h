@@ -1,4 +1,4 @@
-/* What a handler may do with a request, and the table of routes that names the handlers.
+/* The functions that a handler may call on its request, and the table of routes that names the handlers.
  *
  * A handler either replies at once (http_reply*, http_fail) or keeps the request (http_suspend) and lets any thread
  * reply later, exactly once:
@@ -52,8 +52,8 @@ struct http_route {
   /* NULL, or body_bytes_max of a service that learns it late; called when the header has come, must not wait */
   size_t (*body_limit)(void *context);
   size_t json_nodes_max; /* of a JSON body; 0: LIMIT_JSON_NODES */
-  /* NULL, or looks up what the path names when the header has come: with another rc than RC_OK the request is refused
-   * before its body is collected.  Runs on a server thread; must not wait. */
+  /* NULL, or checks the object that the path names when the header has come: with another rc than RC_OK the request is
+   * refused before its body is collected.  Runs on a server thread; must not wait. */
   enum rc (*admit)(struct http_request *request, void *context, struct err *err);
   bool offload; /* the handler takes longer than some hundred microseconds: it runs on a thread of the pool */
   bool health;  /* answered also when all connections are taken: quick, small, without a body; never offloaded */

@@ -1,4 +1,4 @@
-/* What answers of all kinds share: headers and the error body (reply.c). */
+/* The common parts of all kinds of answers: headers and the error body (reply.c). */
 #ifndef LEASEHOLD_HTTP_REPLY_H
 #define LEASEHOLD_HTTP_REPLY_H
 

@@ -16,7 +16,7 @@
 #include "common/http/route.h"
 #include "common/http/status.h"
 
-/* The time depends on the length of what came, not on its content. */
+/* The time depends on the length of the given token, not on its content. */
 static bool same_secret(const char *given, const char *secret) {
   size_t given_len = strlen(given), secret_len = strlen(secret);
   volatile unsigned char diff = given_len != secret_len;

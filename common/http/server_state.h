@@ -65,7 +65,7 @@ struct http_request {
   bool begun;
   const struct http_route *route;
   const char *params[HTTP_PARAMS_MAX];
-  size_t body_max, discarded, body_charged; /* charged: to server->bodies_bytes, with what JSON takes */
+  size_t body_max, discarded, body_charged; /* charged: to server->bodies_bytes, with the JSON's memory */
   struct buf body;
   struct json *json;
   int refused_status; /* not 0: the handler is not called, `refused` is the answer */

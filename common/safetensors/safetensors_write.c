@@ -1,8 +1,8 @@
-/* Writing safetensors headers, the element types, and the digests of tensors.
+/* Writes safetensors headers, names element types, and computes the digests of tensors.
  *
  * Only the header is made here: the tensors' bytes go from the memory that the kernels use straight to a file, a
- * socket or a digest.  Reading back what is written is the reader's business (safetensors_read.c), and the header is
- * held to the reader's limits, so that what we write we can read.  Stateless; any thread.
+ * socket or a digest.  The header is checked against the limits of the reader (safetensors_read.c), so that we can read
+ * every file that we write.  Stateless; any thread.
  *
  * The digest is over a canonical byte string of our own and not over the file, because a file's header may be spelled
  * in many ways. */
@@ -37,7 +37,7 @@ const char *st_dtype_name(enum st_dtype d) {
   return dtypes[d].name;
 }
 
-/* The tensor's size in bytes, after checks of all that its entry says. */
+/* The tensor's size in bytes, after every member of its entry has been checked. */
 static enum rc entry_bytes(size_t *out, const struct st_entry *e, struct err *err) {
   const size_t name_len = strlen(e->name);
   if (name_len >= ST_NAME_MAX || strcmp(e->name, METADATA) == 0)

@@ -5,8 +5,8 @@
 
 #include "http_test.h"
 
-/* Sends `bytes` after the request has been read to its empty line, then `rest` again and again, then waits hold_ms before
- * closing. */
+/* Sends `bytes` after the request has been read to its empty line, then `rest` again and again, then waits hold_ms
+ * before closing. */
 struct peer {
   const char *bytes;
   size_t bytes_len;
@@ -249,7 +249,7 @@ static void test_stalled_transfers_are_given_up(void **state) {
   }
 }
 
-/* The announced length is believed neither way: what comes after it belongs to no later answer. */
+/* An answer shorter or longer than announced: surplus bytes never become part of a later answer. */
 static void test_wrong_lengths(void **state) {
   (void)state;
   static const char *const lies[] = {"Content-Length: 99999999999999999999999", "Content-Length: -1",

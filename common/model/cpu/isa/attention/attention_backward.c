@@ -1,4 +1,4 @@
-/* Attention's gradients for packed samples (NUMERICS.md, "Attention backward").
+/* Computes attention's gradients for packed samples (NUMERICS.md, "Attention backward").
  *
  * A work item is one sample and one kv head: it alone writes that head's dk and dv, and the dq of its query heads.
  * Keys go in blocks of 32 (outer loop), queries in blocks of 32 from the diagonal on (inner loop), both aligned at
