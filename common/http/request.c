@@ -140,10 +140,11 @@ static enum rc parse_query(struct http_request *r, const char *query, struct err
   return RC_OK;
 }
 
-struct http_request *request_create(struct http_server *s, const char *target) {
+struct http_request *request_create(struct http_server *s, const char *target, struct http_connection *place) {
   struct http_request *r = calloc(1, sizeof *r);
   if (r == NULL) return NULL;
   r->server = s;
+  r->place = place;
   r->refs = 1;
 
   struct err err;

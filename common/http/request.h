@@ -4,8 +4,8 @@
 
 #include "common/http/server_state.h"
 
-/* NULL when there is no memory.  A target that cannot be read makes a refused request. */
-struct http_request *request_create(struct http_server *s, const char *target);
+/* NULL when there is no memory.  A target that cannot be read makes a refused request.  place: of its connection. */
+struct http_request *request_create(struct http_server *s, const char *target, struct http_connection *place);
 /* The handler is not going to be called; the first refusal is answered instead. */
 void request_refuse(struct http_request *r, int status, const struct err *err);
 /* Gives `len` of the request's charge back to server->bodies_bytes. */

@@ -63,9 +63,8 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
 }
 
 static void *on_target(void *context, const char *target, struct MHD_Connection *connection) {
-  struct http_request *r = request_create(context, target);
-  if (r != NULL) r->place = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
-  return r;
+  return request_create(context, target,
+                        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context);
 }
 
 static void on_log(void *context, const char *format, va_list args) {
