@@ -11,7 +11,7 @@
  */
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/elementary.h"
-#include "common/model/cpu/isa/micro.h"
+#include "common/model/cpu/isa/micro_kernel.h"
 
 enum { B = 32, EMAX = CPU_HEAD_DIM_MAX };
 

@@ -13,7 +13,7 @@
  * gemm_weight_backward: lanes run over K, rows over N, the dot over tokens; sums are kept apart and added to dW once at
  * the end. */
 #include "common/model/cpu/isa/bf16_chain.h"
-#include "common/model/cpu/isa/micro.h"
+#include "common/model/cpu/isa/micro_kernel.h"
 
 #if defined(__AVX512BF16__)
 cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */

@@ -7,8 +7,8 @@
  * Everything is already float; rows and lanes are blocked so that the accumulators of one chain fill the registers.
  * Even and odd chains are computed one after the other: they share no values, so half the registers suffice.
  */
-#ifndef LEASEHOLD_MODEL_CPU_ISA_MICRO_H
-#define LEASEHOLD_MODEL_CPU_ISA_MICRO_H
+#ifndef LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
+#define LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
 
 #include "common/model/cpu/isa/vec.h"
 
