@@ -1,5 +1,5 @@
-/* Losses over log-probabilities, one sequence at a time, and their derivatives; pure functions in double precision,
- * rounded once.
+/* Computes losses over log-probabilities, one sequence at a time, and their derivatives: pure functions in double
+ * precision, rounded once.
  *
  * n new, o old (behaviour), p proximal, r reference log-probability of a token; A the sequence's advantage;
  * w = exp(n - o); clip(x) = min(max(x, 1 - low), 1 + high).  Loss of a token, its derivative, the source:

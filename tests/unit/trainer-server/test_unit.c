@@ -3,7 +3,7 @@
 #include "tests/unit/trainer-server/support.h"
 
 #include "services/trainer-server/engine/gradient_unit.h"
-#include "services/trainer-server/engine/trainer_state.h"
+#include "services/trainer-server/engine/run_config.h"
 
 static char dir[PATH];
 static struct parts parts;
@@ -243,7 +243,7 @@ static void a_configuration_becomes_its_loss(void **state) {
     c.objective = cases[i].objective;
     c.clip_low = 0.25, c.clip_high = 4, c.importance_cap = 2.5, c.kl_coefficient = 0.5;
     c.normalization = "sequences";
-    assert_rc(RC_OK, trainer_map_config(&c, &unit, &optimizer, &err), err);
+    assert_rc(RC_OK, run_config_map(&c, &unit, &optimizer, &err), err);
     assert_int_equal(unit.loss.kind, cases[i].kind);
     assert_true(unit.loss.clip_low == 0.25f && unit.loss.clip_high == 4 && unit.loss.importance_cap == 2.5f &&
                 unit.loss.kl_coefficient == 0.5f && unit.loss.normalization == NORMALIZE_SEQUENCES);
