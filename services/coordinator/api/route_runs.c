@@ -12,6 +12,8 @@
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/views/run_view.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
 
 /* ---- POST /v1/runs ---- */
 
@@ -56,7 +58,7 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   log_info("run %s queued: %s, %d rounds", id_run(run).text, m->config.training.objective, m->config.rounds);
   struct buf event = BUF_INIT;
   buf_puts(&event, "{\"state\":\"queued\",\"error\":null}");
-  return core_event(c, run, "state", &event, false, err);
+  return journal_event(c, run, "state", &event, false, err);
 }
 
 static enum rc post_run_decode(struct post_run *m, const struct json *body, struct arena *arena, struct err *err) {

@@ -3,9 +3,11 @@
 
 #include <string.h>
 
+#include "common/wire/training.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/publish.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/writer/core.h"
 
 /* The announcement must come from the live trainer that holds the place, under its fence: any other's is a zombie's (I9). */
 static enum rc check_announcer(struct core *c, const struct version_announce *m, struct err *err) {

@@ -5,7 +5,7 @@
  *
  * Between two heartbeats only the part that lies in the window counts; a run that ended between them gets its share
  * at the next one, so a run's figures are whole one heartbeat after its end.  Pure; the writer's thread keeps the
- * state (core_state.h) and stores the outcome (route_workers.c). */
+ * state (rounds.h) and stores the outcome (route_workers.c). */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_SLOT_TIME_H
 #define LEASEHOLD_COORDINATOR_DECIDE_SLOT_TIME_H
 

@@ -8,12 +8,16 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/queue.h"
 #include "common/client/trainer_client.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/rounds/exactness.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/pool/pool.h"
 
 enum { POLL_MS = 2000, CALL_MS = 10000, IDLE_MS = 1000 };
 
@@ -58,7 +62,7 @@ struct done_message {
 /* How fast the trainer takes groups while it has some: what the frontier is sized by. */
 static void note_drain(struct core *c, const struct done_message *m, int64_t groups) {
   const int64_t us = m->stats.compute_us + m->stats.logprob_us;
-  if (us > 0) rate_note(&c->rates.drain, (double)groups, (double)us / 1e6, c->now_ms);
+  if (us > 0) rate_note(&c->pool->rates.drain, (double)groups, (double)us / 1e6, c->now_ms);
   if (c->context && c->context->config.frontier == FRONTIER_GATE) c->dispatch_due = true; /* it may reach further now */
 }
 
@@ -94,7 +98,7 @@ static enum rc round_add(struct core *c, const struct done_message *m, struct er
 static enum rc mismatch_warn(struct core *c, const struct done_message *m, struct err *err) {
   bool promised = true;
   if (m->mismatch.unequal == 0) return RC_OK;
-  metric_add(c->m_unequal, (double)m->mismatch.unequal);
+  metric_add(c->rounds->m_unequal, (double)m->mismatch.unequal);
   const enum rc rc = exactness_promised(c->store, m->run, m->round, &promised, err);
   if (rc == RC_OK && promised)
     log_warn("batch %s: %" PRId64 " log-probabilities differ from the sampler's, by %.3g at most",

@@ -9,6 +9,9 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/pool/pool.h"
 
 /* ---- commands ---- */
 
@@ -73,13 +76,13 @@ static enum rc attach_execute(struct core *c, struct command *cmd, struct err *e
               b_int(c->wall_ms)));
     if (rc == RC_OK) rc = round_open(c, 0, 0, err);
   }
-  if (rc == RC_OK && !run_is_supervised(&m->context->config)) slot_windows_begin(c->windows, run, c->now_ms);
+  if (rc == RC_OK && !run_is_supervised(&m->context->config)) slot_windows_begin(c->rounds->windows, run, c->now_ms);
   if (rc == RC_OK && m->again >= 0) rc = batches_again(c, run, m->again, err);
   if (rc != RC_OK) {
     c->context = before;
     return rc;
   }
-  if (!before || before->run != run) c->rates = (struct dispatch_rates){0};
+  if (!before || before->run != run) c->pool->rates = (struct dispatch_rates){0};
   run_context_keep(m->context);
   run_context_release(before);
   c->dispatch_due = c->kick_due = true;

@@ -14,6 +14,8 @@
 #include "services/coordinator/rounds/publish.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
 
 /* ---- the command ---- */
 
@@ -43,7 +45,7 @@ static enum rc note_figures(struct core *c, const struct step_done_message *m, s
                                 b_int(m->checkpoint_us), b_int(m->push_us)));
   if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
   if (rc == RC_OK) rc = round_text(c->store, m->run, m->round, &text, &found, err);
-  if (rc == RC_OK && found) return core_event(c, m->run, "round", &text, false, err);
+  if (rc == RC_OK && found) return journal_event(c, m->run, "round", &text, false, err);
   buf_free(&text);
   return rc;
 }

@@ -19,6 +19,7 @@
 #include "services/coordinator/fault.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/writer/core.h"
 
 /* Batches at the trainer at once: one is computed, the next waits, so that it never waits for us.  More would cut the
  * groups that are still to come into smaller batches. */

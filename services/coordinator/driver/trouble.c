@@ -16,6 +16,8 @@
 #include "services/coordinator/driver/driver_state.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
 
 /* SHOWN_MS: what is over sooner is nobody's concern.  RENEWED_MS: how often a reason that keeps changing is stored. */
 enum { RETRY_MS = 200, STORAGE_RETRY_MS = 1000, SHOWN_MS = 1000, RENEWED_MS = 1000, LOST_MS = 120000 };
@@ -36,7 +38,7 @@ static enum rc hold_execute(struct core *c, struct command *cmd, struct err *err
 static enum rc wait_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct trouble_message *m = cmd->message;
   enum rc rc = RC_OK;
-  if (m->storage) rc = core_incident(c, m->run, "storage", id_run(m->run).text, m->why, err);
+  if (m->storage) rc = journal_incident(c, m->run, "storage", id_run(m->run).text, m->why, err);
   return rc == RC_OK ? run_waits(c, m->run, m->why, err) : rc;
 }
 

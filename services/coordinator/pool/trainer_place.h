@@ -10,13 +10,13 @@
  * harms no run.  The fence grows whenever the place changes hands, and with every incarnation of its holder.  A
  * coordinator that is started again keeps the place for the holder of before for one time to live.
  *
- * Writer's thread only, inside the caller's savepoint.  Called by route_workers.c and, as time passes, core.c.  The driver
+ * Writer's thread only, inside the caller's savepoint.  Called by route_workers.c and, as time passes, tick.c.  The driver
  * reads the holder from the database. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_TRAINER_PLACE_H
 #define LEASEHOLD_COORDINATOR_POOL_TRAINER_PLACE_H
 
 #include "common/wire/worker.h"
-#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/pool/pool.h"
 
 /* At the start of an epoch, while the database still tells who was live. */
 enum rc place_begin(struct core *c, struct err *err);

@@ -2,17 +2,22 @@
  * again is a new incarnation; the old one's leases are lost.  For trainers see trainer_place.h.
  *
  * Writer's thread only, inside the caller's savepoint; workers_max at once.  Called by route_workers.c,
- * route_leases.c, route_versions.c and, as time passes, core.c.  A worker of another epoch, or one that is gone, is
+ * route_leases.c, route_versions.c and, as time passes, tick.c.  A worker of another epoch, or one that is gone, is
  * never believed (I9): it is told to register again. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_WORKERS_H
 #define LEASEHOLD_COORDINATOR_POOL_WORKERS_H
 
-#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/pool/pool.h"
 
 /* At the start of an epoch: nobody is live, granted leases are expired. */
 enum rc workers_forget_all(struct core *c, struct err *err);
 /* Ends workers that were silent too long. */
 enum rc workers_expire(struct core *c, struct err *err);
+/* They were last heard so much later. */
+void workers_put_off(struct core *c, int64_t ms);
+/* One more, whose row is stored; there must be room (workers_full). */
+struct live_worker *worker_add(struct core *c, const struct live_worker *w);
+bool workers_full(const struct core *c);
 /* Ends one: its leases are lost. */
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err);
 struct live_worker *worker_named(struct core *c, enum worker_kind kind, const char *name); /* NULL: none live */

@@ -11,6 +11,9 @@
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/writer/journal.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/rounds/rounds.h"
 
 enum {
   OWED_MS_MAX = 1000,  /* put on the notes at once while time counts */
@@ -43,7 +46,7 @@ static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t or
                     "UPDATE rounds SET groups_open = groups_open - 1, groups_failed = groups_failed + 1, exact = 0 "
                     "WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
-  if (rc == RC_OK) rc = core_incident(c, run, "group_timeout", id.text, reason, err);
+  if (rc == RC_OK) rc = journal_incident(c, run, "group_timeout", id.text, reason, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));
@@ -102,7 +105,7 @@ static enum rc put_off(struct core *c, int64_t run, int64_t owed_ms, const struc
 }
 
 enum rc groups_expire(struct core *c, struct err *err) {
-  struct group_clock *k = &c->group_clock;
+  struct group_clock *k = &c->rounds->group_clock;
   enum run_state state = RUN_QUEUED;
   int64_t earliest_ms = 0;
   const int64_t run = c->context ? c->context->run : 0;

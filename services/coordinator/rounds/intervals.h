@@ -38,10 +38,6 @@ enum rc intervals_beat(struct core *c, int64_t worker, const struct interval *it
                        const struct slot_account accounts[SLOT_WINDOWS], struct err *err);
 
 /* Groups of the round were verified and sealed from begin to end (wall clock). */
-struct verifying_notes {
-  int64_t run, round, first_us, last_us, sum_us;
-};
-enum { VERIFYING_ROUNDS = 2 }; /* the one that seals, and one that is not flushed yet */
 void verifying_note(struct core *c, int64_t run, int64_t round, int64_t begin_us, int64_t end_us);
 /* The round's notes are stored and forgotten: when it is published; of other rounds that are sealed, with the next
  * heartbeat. */

@@ -9,6 +9,11 @@
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/writer/journal.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/intervals.h"
+#include "services/coordinator/rounds/rounds.h"
 
 /* Was this version made before? */
 static enum rc repeat_check(struct core *c, const struct publication *p, bool *repeat, bool *refused, struct err *err) {
@@ -25,7 +30,7 @@ static enum rc repeat_check(struct core *c, const struct publication *p, bool *r
   digest_hex(a, &digest);
   digest_hex(b, &p->digest);
   snprintf(detail, sizeof detail, "version %" PRId64 " has digest %s, announced again with %s", p->version, a, b);
-  rc = core_incident(c, p->run, "nondeterminism", id_round(p->run, p->round).text, detail, err);
+  rc = journal_incident(c, p->run, "nondeterminism", id_round(p->run, p->round).text, detail, err);
   if (rc == RC_OK) *refused = true;
   if (rc == RC_OK) err_set(err, RC_CONFLICT, "digest", "%s", detail);
   return rc;
@@ -36,9 +41,8 @@ static enum rc repeat_check(struct core *c, const struct publication *p, bool *r
 static enum rc server_unready(struct core *c, const char *worker_id, struct err *err) {
   int64_t id;
   if (id_parse_worker(&id, worker_id, err) != RC_OK) return RC_OK; /* of no incarnation that we know */
-  for (int i = 0; i < c->worker_count; i++) {
-    if (c->workers[i].id == id) c->workers[i].ready = false;
-  }
+  struct live_worker *w = worker_live(c, id);
+  if (w) w->ready = false;
   return store_exec(c->store, err, "UPDATE workers SET ready = 0 WHERE id = ?1", BINDS(b_int(id)));
 }
 
@@ -130,8 +134,8 @@ enum rc publish_version(struct core *c, const struct publication *p, bool *refus
   if (rc == RC_OK && state != RUN_STOPPING && p->round + 1 < config->rounds)
     rc = round_open(c, p->round + 1, p->version, err);
   else if (rc == RC_OK)
-    slot_windows_end(c->windows, p->run, c->now_ms); /* nothing more is sampled */
-  if (rc == RC_OK) metric_add(c->m_rounds, 1);
+    slot_windows_end(c->rounds->windows, p->run, c->now_ms); /* nothing more is sampled */
+  if (rc == RC_OK) metric_add(c->rounds->m_rounds, 1);
   c->dispatch_due = c->kick_due = true;
   return rc;
 }

@@ -9,6 +9,7 @@
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_PUBLISH_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_PUBLISH_H
 
+#include "common/wire/training.h"
 #include "services/coordinator/writer/core_state.h"
 
 struct publication {

@@ -9,7 +9,10 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/decide/states.h"
+#include "services/coordinator/writer/journal.h"
+#include "services/coordinator/run/run_context.h"
 
 bool round_evaluates(const struct run_config *config, int64_t round) {
   if (!run_trains_on_rollouts(config) || config->evaluation_every <= 0) return false;
@@ -105,7 +108,7 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
   }
   for (int g = 0; g < evaluation && rc == RC_OK; g++) {
     struct new_group group = {.round = round,
-                              .ordinal = ROUND_EVALUATION_FIRST + g,
+                              .ordinal = ORDINAL_EVALUATION_FIRST + g,
                               .index = g,
                               .samples = config->evaluation_samples,
                               .purpose = LEASE_EVALUATION,
@@ -174,7 +177,7 @@ static enum rc evaluation_record(struct core *c, int64_t run, int64_t round, str
                  "r.version",
                  BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(GROUP_EVALUATED)));
   if (rc == RC_OK) rc = evaluation_text(c->store, run, round, &text, &found, err);
-  if (rc == RC_OK && found) return core_event(c, run, "eval", &text, false, err);
+  if (rc == RC_OK && found) return journal_event(c, run, "eval", &text, false, err);
   buf_free(&text);
   return rc;
 }

@@ -1,7 +1,7 @@
 /* The life of a round in the database: opening it with its groups and samples, refilling it, and what happens once all
  * groups are in.
  *
- *   group ordinals   0 .. R-1 the round's prompts | R .. R+refills-1 refills | ROUND_EVALUATION_FIRST .. evaluation
+ *   group ordinals   0 .. R-1 the round's prompts | R .. R+refills-1 refills | evaluation (decide/ordinals.h)
  *   dataset order    dataset_first .. +R-1        | + R .. the next round begins behind the last refill
  *
  * Writer's thread only, inside the caller's savepoint.  Which prompts a round has is a function of the seed and of the
@@ -12,10 +12,8 @@
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_ROUND_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_ROUND_H
 
+#include "services/coordinator/run/run_config.h"
 #include "services/coordinator/writer/core_state.h"
-
-/* Above every training group's ordinal, so that a round's evaluation does not move the randomness of its refills. */
-enum { ROUND_EVALUATION_FIRST = 2 * LIMIT_GROUPS_PER_ROUND };
 
 /* Opens round `round` of the active run at `version`: R groups in dataset order, then evaluation groups when due. */
 enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err);

@@ -10,7 +10,10 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/pool/pool.h"
+#include "services/coordinator/rounds/tick.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
 
 enum { MS = 1000, TTL_MS = 5000, START_MS = 7000 };
 
@@ -28,6 +31,7 @@ struct fixture {
 static void up(struct fixture *f) {
   struct err err = {0};
   const struct core_options options = {
+      .callbacks = &tick_callbacks,
       .db_path = f->db,
       .data_dir = f->dir,
       .lease_ttl_ms = TTL_MS,
@@ -61,18 +65,19 @@ static void do_in(struct core *c, command_execute execute) {
 
 static enum rc worker_comes(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
-  c->workers[c->worker_count++] = (struct live_worker){.id = 1, .kind = WORKER_GENERATION, .seen_ms = c->now_ms};
-  return core_incident(c, 0, "test", "the worker", "has come", err);
+  c->pool->workers[c->pool->worker_count++] =
+      (struct live_worker){.id = 1, .kind = WORKER_GENERATION, .seen_ms = c->now_ms};
+  return journal_incident(c, 0, "test", "the worker", "has come", err);
 }
 
 static enum rc worker_is_there(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
-  return c->worker_count == 1 ? RC_OK : err_set(err, RC_NOT_FOUND, NULL, "it is gone");
+  return c->pool->worker_count == 1 ? RC_OK : err_set(err, RC_NOT_FOUND, NULL, "it is gone");
 }
 
 static enum rc worker_is_gone(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
-  return c->worker_count == 0 ? RC_OK : err_set(err, RC_CONFLICT, NULL, "it is there");
+  return c->pool->worker_count == 0 ? RC_OK : err_set(err, RC_CONFLICT, NULL, "it is there");
 }
 
 static void time_passes(struct fixture *f, int64_t ms) {
