@@ -32,7 +32,8 @@ static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err
       m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) || fault_is(FAULT_NO_VERSION_CHECK));
   const bool told = rc == RC_OK && answer.current.has && !loaded;
   if (rc == RC_OK && !told && !core_orphaned(c, cmd)) /* nobody would work on what is granted to one that hung up */
-    rc = leases_grant(c, w, m->slots_free, workers_generating(c), &answer.current, leases, &answer.lease_count, &arena, err);
+    rc = leases_grant(c, w, m->slots_free, workers_generating(c), &answer.current, leases, &answer.lease_count, &arena,
+                      err);
   if (rc == RC_OK) {
     if (told || answer.lease_count || c->now_ms >= cmd->due_ms)
       lease_answer_encode(&answer, &cmd->body);

@@ -28,6 +28,7 @@
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/rounds/intervals.h"
+#include "services/coordinator/decide/stored.h"
 
 /* ---- checks: nothing is written ---- */
 
@@ -276,8 +277,8 @@ static enum rc take_by_force(struct core *c, const struct lease_row *l, struct d
                              struct err *err) {
   int kept = 0;
   enum rc rc = store_exec(c->store, err,
-                          "UPDATE samples SET state = 1, fence = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = "
-                          "?3 AND sample BETWEEN ?4 AND ?5 AND state IN (0, 1)",
+                          "UPDATE samples SET state = " SQL_SAMPLE_LEASED
+                          ", fence = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND state IN (" SQL_SAMPLE_WAITING ", " SQL_SAMPLE_LEASED ")",
                           BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(l->first),
                                 b_int(l->first + l->count - 1), b_int(l->fence)));
   for (int i = 0; i < *count && rc == RC_OK; i++) {

@@ -18,6 +18,7 @@
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/decide/stored.h"
 
 /* ---- POST /v1/workers ---- */
 
@@ -267,7 +268,8 @@ void handle_get_workers(struct http_request *r, void *context) {
         s, &q, &err,
         "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
         "tokens_sampled, registered_ms, seen_ms, live,"
-        " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms, exactness, fabric, "
+        " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = " SQL_LEASE_GRANTED
+        "), clock_skew_ms, exactness, fabric, "
         "fabric_kind, fabric_place, holder FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
         BINDS(b_int(all)));
   }

@@ -9,6 +9,7 @@
 #include "common/base/queue.h"
 #include "services/coordinator/driver/driver_state.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/decide/stored.h"
 
 enum { IDLE_MS = 200, TICK_MS = 50 };
 
@@ -78,7 +79,8 @@ static enum rc read_run(struct store *s, struct active_run *a, struct err *err) 
 
 static enum rc read_progress(struct store *s, struct active_run *a, struct err *err) {
   struct rows q;
-  enum rc rc = store_query(s, &q, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = 1",
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT version, digest FROM versions WHERE run = ?1 AND state = " SQL_VERSION_CURRENT,
                            BINDS(b_int(a->run)));
   if (rc == RC_OK) rc = rows_next(&q, &a->has_version, err);
   if (rc == RC_OK && a->has_version) {

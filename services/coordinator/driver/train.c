@@ -20,6 +20,7 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/writer/core.h"
+#include "services/coordinator/decide/stored.h"
 
 /* Batches at the trainer at once: one is computed, the next waits, so that it never waits for us.  More would cut the
  * groups that are still to come into smaller batches. */
@@ -99,7 +100,8 @@ static enum rc sealed_read(struct driver *d, struct store *s, struct plan_messag
   enum rc rc =
       store_query(s, &q, err,
                   "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups INDEXED BY "
-                  "groups_sealed WHERE run = ?1 AND round = ?2 AND state = 1 ORDER BY sealed_ms, ordinal LIMIT "
+                  "groups_sealed WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_SEALED
+                  " ORDER BY sealed_ms, ordinal LIMIT "
                   "?3",
                   BINDS(b_int(m->run), b_int(m->round), b_int(LIMIT_GROUPS_PER_ROUND)));
   while (rc == RC_OK && sum <= budget && (rc = rows_next(&q, &row, err)) == RC_OK && row) {

@@ -12,6 +12,7 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/run/run_context.h"
+#include "services/coordinator/decide/stored.h"
 
 enum { BEHIND_FRONTIER = 64 }; /* groups looked at behind the frontier at least: some of it may be leased already */
 
@@ -29,7 +30,8 @@ static enum rc open_round_now(struct core *c, struct open_round *out, bool *foun
   enum rc rc =
       store_query(c->store, &q, err,
                   "SELECT rounds.run, round, version FROM rounds INDEXED BY rounds_open JOIN runs ON runs.id = "
-                  "rounds.run WHERE rounds.run = ?1 AND rounds.state = 0 AND runs.state = ?2 ORDER BY round LIMIT 1",
+                  "rounds.run WHERE rounds.run = ?1 AND rounds.state = " SQL_ROUND_OPEN
+                  " AND runs.state = ?2 ORDER BY round LIMIT 1",
                   BINDS(b_int(c->context->run), b_int(RUN_RUNNING)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found)
@@ -52,8 +54,9 @@ static enum rc groups_waiting(struct core *c, const struct open_round *r, const 
 #define WAITING_COLUMNS                                                                                                \
   "SELECT ordinal, samples_waiting, done_samples, done_tokens, waiting_ms, sample_count, leased_ms IS NULL, purpose, " \
   "overtaken_ms FROM groups INDEXED BY "
-#define WAITING_WHERE                                                                                                 \
-  " WHERE run = ?1 AND round = ?2 AND state = 0 AND samples_waiting > 0 AND (?3 IS NULL OR length(prompt_ids) < ?3) " \
+#define WAITING_WHERE                                                     \
+  " WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN            \
+  " AND samples_waiting > 0 AND (?3 IS NULL OR length(prompt_ids) < ?3) " \
   "ORDER BY "
   static const char by_ordinal[] = WAITING_COLUMNS "groups_waiting" WAITING_WHERE "ordinal LIMIT ?4";
   static const char by_arrival[] =
@@ -85,11 +88,12 @@ static enum rc groups_waiting(struct core *c, const struct open_round *r, const 
 /* The ordinal of the first open training group behind a frontier of so many. */
 static enum rc frontier_end(struct core *c, const struct open_round *r, int size, int32_t *end, struct err *err) {
   int64_t ordinal = INT32_MAX;
-  enum rc rc =
-      store_int(c->store, &ordinal, err,
-                "SELECT ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state = 0 "
-                "AND ordinal < ?3 ORDER BY ordinal LIMIT 1 OFFSET ?4",
-                BINDS(b_int(r->run), b_int(r->round), b_int(ORDINAL_EVALUATION_FIRST), b_int(size)));
+  enum rc rc = store_int(
+      c->store, &ordinal, err,
+      "SELECT ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN
+      " "
+      "AND ordinal < ?3 ORDER BY ordinal LIMIT 1 OFFSET ?4",
+      BINDS(b_int(r->run), b_int(r->round), b_int(ORDINAL_EVALUATION_FIRST), b_int(size)));
   *end = rc == RC_OK ? (int32_t)ordinal : INT32_MAX;
   return rc == RC_NOT_FOUND ? RC_OK : rc;
 }
@@ -106,7 +110,7 @@ static enum rc group_samples(struct core *c, const struct open_round *r, const s
   }
   enum rc rc = store_query(c->store, &q, err,
                            "SELECT sample, fence FROM samples INDEXED BY samples_waiting WHERE run = ?1 AND round = ?2 "
-                           "AND group_ordinal = ?3 AND state = 0 ORDER BY sample LIMIT ?4",
+                           "AND group_ordinal = ?3 AND state = " SQL_SAMPLE_WAITING " ORDER BY sample LIMIT ?4",
                            BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal), b_int(max)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     out[(*count)++] =
@@ -213,7 +217,7 @@ static enum rc lease_store(struct core *c, const struct live_worker *w, const st
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "UPDATE samples SET state = ?6, fence = ?7, worker = ?8 WHERE run = ?1 AND round = ?2 AND "
-                    "group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND +state = 0",
+                    "group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND +state = " SQL_SAMPLE_WAITING,
                     BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first),
                           b_int(p->first + p->count - 1), b_int(SAMPLE_LEASED), b_int(p->fence), b_int(w->id)));
   }
@@ -432,7 +436,8 @@ static enum rc end_found(struct core *c, const char *sql, const struct bind *bin
   return rc;
 }
 
-#define GRANTED_LEASES "SELECT " LEASE_COLUMNS " FROM leases INDEXED BY leases_granted WHERE state = 0 AND "
+#define GRANTED_LEASES \
+  "SELECT " LEASE_COLUMNS " FROM leases INDEXED BY leases_granted WHERE state = " SQL_LEASE_GRANTED " AND "
 
 enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err) {
   return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(worker)), LEASE_LOST, err);
@@ -443,7 +448,7 @@ enum rc leases_expire(struct core *c, struct err *err) {
 }
 
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err) {
-  return store_exec(c->store, err, "UPDATE leases SET deadline_ms = deadline_ms + ?1 WHERE state = 0",
+  return store_exec(c->store, err, "UPDATE leases SET deadline_ms = deadline_ms + ?1 WHERE state = " SQL_LEASE_GRANTED,
                     BINDS(b_int(ms)));
 }
 

@@ -8,7 +8,7 @@
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
-#include "services/coordinator/decide/states.h"
+#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/writer/journal.h"
 
 enum rc workers_forget_all(struct core *c, struct err *err) {
@@ -19,21 +19,22 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE runs SET leases_lost = leases_lost + (SELECT count(*) FROM leases WHERE leases.run = "
-                    "runs.id AND leases.state = 0) WHERE ended_ms IS NULL",
+                    "runs.id AND leases.state = " SQL_LEASE_GRANTED ") WHERE ended_ms IS NULL",
                     NO_BINDS);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = 0",
+    rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = " SQL_LEASE_GRANTED,
                     BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms)));
   if (rc == RC_OK)
-    rc = store_exec(
-        c->store, err,
-        "UPDATE samples SET state = ?1 WHERE (run, round) IN (SELECT run, round FROM rounds WHERE state = 0) AND "
-        "state = ?2",
-        BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET state = ?1 WHERE (run, round) IN (SELECT run, round FROM rounds WHERE state "
+                    "= " SQL_ROUND_OPEN
+                    ") AND "
+                    "state = ?2",
+                    BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE groups INDEXED BY groups_open SET samples_waiting = samples_open, waiting_ms = ?1 WHERE "
-                    "state = 0",
+                    "state = " SQL_GROUP_OPEN,
                     BINDS(b_int(c->wall_ms)));
   c->pool->worker_count = 0;
   return rc;
@@ -117,7 +118,7 @@ enum rc current_version_now(struct core *c, struct current_version *out, struct 
   enum rc rc = store_query(
       c->store, &q, err,
       "SELECT run, version, digest, published AND (SELECT error IS NULL FROM runs WHERE id = run) FROM versions WHERE "
-      "state = 1 ORDER BY run DESC LIMIT 1",
+      "state = " SQL_VERSION_CURRENT " ORDER BY run DESC LIMIT 1",
       NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row && (published = rows_int(&q, 3) != 0)) {

@@ -14,6 +14,7 @@
 #include "services/coordinator/writer/journal.h"
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/decide/stored.h"
 
 enum {
   OWED_MS_MAX = 1000,  /* put on the notes at once while time counts */
@@ -62,7 +63,8 @@ static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_
   } due[FAILED_AT_ONCE];
   enum rc rc =
       store_query(c->store, &q, err,
-                  "SELECT round, ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = 0 AND leased_ms "
+                  "SELECT round, ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
+                  " AND leased_ms "
                   "<= ?2 ORDER BY round, ordinal LIMIT ?3",
                   BINDS(b_int(run), b_int(leased_until_ms), b_int(FAILED_AT_ONCE)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
@@ -100,7 +102,7 @@ static enum rc put_off(struct core *c, int64_t run, int64_t owed_ms, const struc
   return store_exec(
       c->store, err,
       "UPDATE groups INDEXED BY groups_open SET leased_ms = CASE WHEN leased_ms <= ?4 THEN min(leased_ms "
-      "+ ?2, ?3) ELSE max(leased_ms, ?4 + ?5) END WHERE run = ?1 AND state = 0 AND leased_ms NOT NULL",
+      "+ ?2, ?3) ELSE max(leased_ms, ?4 + ?5) END WHERE run = ?1 AND state = " SQL_GROUP_OPEN " AND leased_ms NOT NULL",
       BINDS(b_int(run), b_int(owed_ms), b_int(c->wall_ms - p->counted_ms), b_int(p->since_ms), b_int(p->stalled_ms)));
 }
 
@@ -116,10 +118,10 @@ enum rc groups_expire(struct core *c, struct err *err) {
   if (!k->counting || known) return RC_OK;
   if (k->owed_ms) rc = put_off(c, run, k->owed_ms, &passed, err);
   if (rc == RC_OK)
-    rc =
-        store_int(c->store, &earliest_ms, err,
-                  "SELECT coalesce(min(leased_ms), ?2) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = 0",
-                  BINDS(b_int(run), b_int(c->wall_ms)));
+    rc = store_int(c->store, &earliest_ms, err,
+                   "SELECT coalesce(min(leased_ms), ?2) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state "
+                   "= " SQL_GROUP_OPEN,
+                   BINDS(b_int(run), b_int(c->wall_ms)));
   if (rc != RC_OK) return rc;
   const int64_t timeout_ms = c->context->config.group_timeout_ms;
   const bool due = earliest_ms + timeout_ms <= c->wall_ms;

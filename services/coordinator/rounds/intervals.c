@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "services/coordinator/decide/clock_skew.h"
-#include "services/coordinator/decide/states.h"
+#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/rounds/rounds.h"

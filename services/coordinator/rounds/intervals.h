@@ -25,9 +25,6 @@ enum {
   INTERVAL_PACKED_BYTES = 17
 };
 
-/* cause_times.actor */
-enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
-
 /* What a worker told of a round; round -1: found by time.  Lanes may overlap.  The caller sees to it that nothing is
  * told twice. */
 enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t worker, const struct interval *items,

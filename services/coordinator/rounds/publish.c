@@ -14,6 +14,7 @@
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/decide/stored.h"
 
 /* Was this version made before? */
 static enum rc repeat_check(struct core *c, const struct publication *p, bool *repeat, bool *refused, struct err *err) {
@@ -75,8 +76,11 @@ static enum rc version_insert(struct core *c, const struct publication *p, const
 /* Groups that were trained on with a sample or a span of another version than the round's: the promise of `sync` is
  * that there are none.  Counted over what is stored, once, when the round's groups are consumed. */
 static const char stale_sql[] =
-    "UPDATE rounds SET stale_groups = (SELECT count(*) FROM groups g WHERE g.run = ?1 AND g.round = ?2 AND g.state = 3 "
-    "AND g.purpose = 0 AND (EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND "
+    "UPDATE rounds SET stale_groups = (SELECT count(*) FROM groups g WHERE g.run = ?1 AND g.round = ?2 AND g.state "
+    "= " SQL_GROUP_CONSUMED
+    " "
+    "AND g.purpose = " SQL_LEASE_TRAINING
+    " AND (EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND "
     "s.group_ordinal = g.ordinal AND (s.version_first <> rounds.version OR s.version_last <> rounds.version))"
     " OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal AND "
     "p.version <> rounds.version))) WHERE run = ?1 AND round = ?2";

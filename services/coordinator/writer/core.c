@@ -18,6 +18,7 @@
 #include "services/coordinator/store/database_lock.h"
 #include "services/coordinator/store/migrations.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/decide/stored.h"
 
 enum {
   QUEUE_COMMANDS = 4096,
@@ -423,7 +424,7 @@ static enum rc clock_go_on(struct core *c, struct err *err) {
       "DESC LIMIT 1), 0), coalesce((SELECT at_ms FROM incidents ORDER BY id DESC LIMIT 1), 0), coalesce((SELECT "
       "max(opened_ms, coalesce(generated_ms, 0), coalesce(trained_ms, 0), coalesce(published_ms, 0)) FROM rounds ORDER "
       "BY opened_ms DESC LIMIT 1), 0), coalesce((SELECT max(max(coalesce(leased_ms, 0), coalesce(waiting_ms, 0), "
-      "coalesce(overtaken_ms, 0))) FROM groups INDEXED BY groups_open WHERE state = 0), 0))",
+      "coalesce(overtaken_ms, 0))) FROM groups INDEXED BY groups_open WHERE state = " SQL_GROUP_OPEN "), 0))",
       NO_BINDS);
   const int64_t behind_us = newest_ms * 1000 - core_wall_us(c);
   if (behind_us > 0) writer_of(c)->wall_ahead_us = behind_us;
