@@ -1,4 +1,4 @@
-/* See batch_build.h. */
+/* Builds the message of a batch from stored rollouts or from the dataset, and compares the log-probabilities of its answer. */
 #include "services/coordinator/driver/batch_build.h"
 
 #include <inttypes.h>

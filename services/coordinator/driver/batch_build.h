@@ -1,7 +1,7 @@
 /* The message of one submit-batch, built from the database (groups that were sampled) or from the dataset
  * (cross-entropy), and the comparison of its answer with the behaviour log-probabilities that were recorded.
  *
- * Called by driver/train.c, on the driver's thread, with a reader's connection.  Everything built lives in the
+ * Called by batch.c, on the driver's thread, with a connection for readers.  Everything built lives in the
  * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message: the trainer is never
  * told them, or the comparison would prove nothing.  It decides nothing either: which groups are in a batch is
  * batching.c's plan.

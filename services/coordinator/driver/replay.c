@@ -1,23 +1,14 @@
-/* Recovery is replay: a trainer that came back with an older version is fed the recorded rounds again and must reach
- * the recorded digests.  See driver.h.
- *
- *   versions   v (held) --round of v--> v+1 --round of v+1--> ... --> the recorded current one
- *
- * Each round is what the log says: its batches as they were planned, its groups, its denominator.  Nothing is written
- * to the round but incidents and events; servers go on sampling meanwhile, because the current version stands.  A round
- * is fed and awaited in this thread: nothing else is to be done for the trainer then.  Another digest than the recorded
- * one pauses the run, even where a trainer's kernels are not batch-invariant and it may be nobody's fault: what was sampled
- * of the round in progress is the recorded version's. */
+/* Replays recorded rounds at a trainer that holds an older version, and compares the digests that it reaches. */
+#include "services/coordinator/driver/replay.h"
+
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
-#include "services/coordinator/driver/driver_state.h"
+#include "services/coordinator/driver/step.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
 
@@ -68,7 +59,7 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
   struct store *s;
   struct rows q;
   bool row = false;
-  enum rc rc = readers_take(core_readers(d->core), &s, err);
+  enum rc rc = readers_take(driver_readers(d), &s, err);
   if (rc != RC_OK) return rc;
   rc = store_query(
       s, &q, err,
@@ -88,7 +79,7 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
     rows_digest(&q, 2, &out->digest);
   }
   rows_end(&q);
-  readers_give(core_readers(d->core), s);
+  readers_give(driver_readers(d), s);
   if (rc == RC_OK && !row)
     return err_set(err, RC_CORRUPT, NULL, "run %s has no finished round that was sampled at version %" PRId64,
                    id_run(run).text, version);
@@ -99,39 +90,43 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
 
 static enum rc interrupted(struct driver *d, int64_t run, struct err *err) {
   if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
-  if (driver_run_over(d, run)) return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(run).text);
+  if (look_run_over(driver_readers(d), run))
+    return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(run).text);
   return RC_OK;
 }
 
-/* Where they differed when the round was trained it is no news. */
-static enum rc await_batch(struct driver *d, const struct logged_round *r, const struct flight *f, struct err *err) {
+/* A difference that was there when the round was first trained is not told again. */
+static enum rc await_batch(struct driver *d, const struct logged_round *r, const struct batch *b, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_status status = {0};
   struct mismatch difference = {0};
-  enum rc rc = flight_await(f, d->http, &d->stopping, &status, &difference, &arena, err);
+  enum rc rc = batch_await(b, d->http, &d->stopping, &status, &difference, &arena, err);
   arena_free(&arena);
   if (rc != RC_OK || difference.unequal == 0 || r->unequal > 0) return rc;
   char text[200];
   snprintf(text, sizeof text, "replaying batch %s: %" PRId64 " log-probabilities differ from the recorded ones",
-           id_batch(f->run, f->round, f->number).text, difference.unequal);
-  return note(d, &(struct note_message){.run = f->run, .incident = text}, err);
+           id_batch(b->run, b->round, b->number).text, difference.unequal);
+  return note(d, &(struct note_message){.run = b->run, .incident = text}, err);
 }
 
 static enum rc replay_batches(struct driver *d, int64_t run, const struct logged_round *r, struct err *err) {
-  struct flight *window[AHEAD] = {NULL};
+  struct batch *window[AHEAD] = {NULL};
   enum rc rc = RC_OK;
   for (int64_t n = 0; n < r->batches + AHEAD && rc == RC_OK; n++) {
-    struct flight **slot = &window[n % AHEAD];
+    struct batch **slot = &window[n % AHEAD];
     if (*slot) {
       rc = await_batch(d, r, *slot, err);
-      flight_free(*slot);
+      batch_free(*slot);
       *slot = NULL;
     }
     if (rc == RC_OK) rc = interrupted(d, run, err);
-    if (rc == RC_OK && n < r->batches) rc = driver_flight(d, run, r->round, r->version, n, slot, err);
-    if (rc == RC_OK && *slot) rc = driver_submit(d, *slot, true, err);
+    if (rc == RC_OK && n < r->batches) {
+      const struct batch_place place = {.round = r->round, .number = n, .version = r->version};
+      rc = batch_make(slot, driver_readers(d), d->context, &d->trainer, &place, err);
+    }
+    if (rc == RC_OK && *slot) rc = batch_submit(*slot, d->http, true, err);
   }
-  for (int i = 0; i < AHEAD; i++) flight_free(window[i]);
+  for (int i = 0; i < AHEAD; i++) batch_free(window[i]);
   return rc;
 }
 
@@ -141,16 +136,14 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
   struct arena arena = ARENA_INIT;
   struct submit_step m;
   struct step_status status = {0};
-  enum rc rc = driver_step_message(d, run, r->round, &m, &arena, err);
+  enum rc rc = step_message(d, run, r->round, &m, &arena, err);
   m.push_count = 0; /* nobody wants an old version */
   if (rc == RC_OK) rc = trainer_step_status(&t, m.step_id, 0, &status, &arena, CALL_MS, err);
   const bool failed = rc == RC_OK && status.state == JOB_FAILED; /* before its batches were sent again */
   if (rc == RC_NOT_FOUND || failed) rc = trainer_submit_step(&t, &m, SUBMIT_MS, err);
   while (rc == RC_OK && status.state != JOB_DONE) {
     rc = trainer_step_status(&t, m.step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
-    if (rc == RC_OK && status.state == JOB_FAILED)
-      rc = err_set(err, driver_failure(&status.error), NULL, "the trainer failed step %s when it was replayed: %.300s",
-                   m.step_id, status.error.message);
+    if (rc == RC_OK && status.state == JOB_FAILED) rc = step_failed(&status, m.step_id, true, err);
     if (rc == RC_OK && status.state != JOB_DONE) rc = interrupted(d, run, err);
   }
   if (rc == RC_OK) *digest = status.digest;
@@ -176,7 +169,7 @@ static enum rc replay_round(struct driver *d, int64_t run, int64_t version, stru
   return rc == RC_OK ? err_set(err, RC_CORRUPT, NULL, "%s", text) : rc;
 }
 
-enum rc driver_replay(struct driver *d, const struct active_run *a, int64_t from, struct err *err) {
+enum rc replay_run(struct driver *d, const struct active_run *a, int64_t from, struct err *err) {
   log_info("run %s: the trainer holds version %" PRId64 ", replaying up to version %" PRId64, id_run(a->run).text, from,
            a->version);
   enum rc rc = RC_OK;

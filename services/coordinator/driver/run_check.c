@@ -1,11 +1,12 @@
-/* Whether a posted run can work: see run_check.h. */
+/* Checks a posted run against the database, the trainer and the datasets before it is queued. */
 #include "services/coordinator/driver/run_check.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/driver/driver_state.h"
+#include "services/coordinator/driver/look.h"
+#include "services/coordinator/driver/model_files.h"
 #include "services/coordinator/store/ids.h"
 
 enum { ASK_MS = 5000 };
@@ -46,7 +47,7 @@ static enum rc database_look(struct core *c, const struct run_start *start, stru
   if (rc != RC_OK) return rc;
   rc = run_queue_check(s, err);
   if (rc == RC_OK) rc = start_known(s, start, err);
-  if (rc == RC_OK) rc = driver_read_trainer(s, trainer, err);
+  if (rc == RC_OK) rc = look_trainer(s, trainer, err);
   readers_give(core_readers(c), s);
   return rc;
 }
@@ -62,7 +63,7 @@ static enum rc trainer_look(const struct trainer_client *t, const struct run_con
   arena_free(&arena);
   if (rc == RC_INVALID || rc == RC_UNSUPPORTED) return err_set(err, RC_INVALID, cause.field, "%s", cause.message);
   if (rc == RC_OK) {
-    rc = driver_model_files(t, files, &cause);
+    rc = model_files_fetch(files, t, &cause);
     if (rc == RC_NOT_FOUND) return err_set(err, RC_INVALID, NULL, "%s", cause.message);
   }
   *answered = rc == RC_OK;
@@ -91,6 +92,6 @@ enum rc run_check(struct core *c, const struct run_config *config, struct err *e
     if (rc != RC_OK && rc != RC_NO_MEMORY && err->field[0])
       rc = err->rc = RC_INVALID; /* whatever is wrong with what it names */
   }
-  driver_model_files_free(&files);
+  model_files_free(&files);
   return rc;
 }

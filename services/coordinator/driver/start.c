@@ -1,17 +1,20 @@
-/* Opening a run, or taking it up again after a restart of this process or of the trainer: see driver.h. */
+/* Opens a run at the trainer, verifies what the trainer holds, and gives the writer the run's context. */
+#include "services/coordinator/driver/start.h"
+
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
-#include "services/coordinator/driver/driver_state.h"
-#include "services/coordinator/store/ids.h"
+#include "services/coordinator/driver/model_files.h"
+#include "services/coordinator/driver/replay.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/pool/pool.h"
+
+enum { OPEN_MS = 120000 };
 
 /* ---- commands ---- */
 
@@ -25,7 +28,7 @@ static enum rc move_execute(struct core *c, struct command *cmd, struct err *err
   return run_move(c, m->run, m->to, NULL, err);
 }
 
-enum rc driver_move_run(struct driver *d, int64_t run, enum run_state to, struct err *err) {
+static enum rc move_run(struct driver *d, int64_t run, enum run_state to, struct err *err) {
   struct command *cmd = command_new(move_execute, sizeof(struct move_message));
   if (cmd) *(struct move_message *)cmd->message = (struct move_message){.run = run, .to = to};
   return core_call(d->core, cmd, err);
@@ -91,52 +94,20 @@ static enum rc attach_execute(struct core *c, struct command *cmd, struct err *e
 
 /* ---- the trainer ---- */
 
-enum rc driver_model_files(const struct trainer_client *t, struct model_files *files, struct err *err) {
-  enum rc rc = trainer_model_file(t, "config.json", &files->config, FILE_MS, err);
-  if (rc == RC_OK) rc = trainer_model_file(t, "tokenizer.json", &files->tokenizer, FILE_MS, err);
-  if (rc == RC_OK) {
-    rc = trainer_model_file(t, "generation_config.json", &files->generation_config, FILE_MS, err);
-    if (rc == RC_NOT_FOUND) rc = RC_OK; /* optional */
-  }
-  return rc;
-}
-
-void driver_model_files_free(struct model_files *files) {
-  buf_free(&files->config);
-  buf_free(&files->tokenizer);
-  buf_free(&files->generation_config);
-}
-
 static enum rc make_context(struct driver *d, const struct active_run *a, struct err *err) {
   const struct trainer_client t = driver_trainer(d);
   struct model_files files = {0};
   struct run_context *context = NULL;
   const bool known = d->context_from == 0 || d->context_from == d->trainer.worker;
   if (d->context && d->context->run == a->run && known) return RC_OK;
-  enum rc rc = driver_model_files(&t, &files, err);
+  enum rc rc = model_files_fetch(&files, &t, err);
   if (rc == RC_OK) rc = run_context_create(&context, a->run, a->config, &files, core_options(d->core)->data_dir, err);
-  driver_model_files_free(&files);
+  model_files_free(&files);
   if (rc != RC_OK) return rc;
   run_context_release(d->context);
   d->context = context;
   d->context_from = d->trainer.worker;
   return RC_OK;
-}
-
-/* The digest that is recorded for a version of the run. */
-static enum rc recorded_digest(struct driver *d, int64_t run, int64_t version, struct digest *out, struct err *err) {
-  struct store *s;
-  struct rows q;
-  bool row = false;
-  enum rc rc = readers_take(core_readers(d->core), &s, err);
-  if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err, "SELECT digest FROM versions WHERE run = ?1 AND version = ?2",
-                   BINDS(b_int(run), b_int(version)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) rows_digest(&q, 0, out);
-  rows_end(&q);
-  readers_give(core_readers(d->core), s);
-  return rc == RC_OK && !row ? RC_NOT_FOUND : rc;
 }
 
 /* The trainer must hold the version that we recorded, or the one that the round in step makes, or an older one that was
@@ -153,7 +124,8 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
                    answer->version, id_run(a->run).text);
   }
   if (answer->version == a->version + 1 && a->has_round && a->round_state == ROUND_STEPPING) return RC_OK;
-  enum rc rc = answer->version == a->version ? RC_OK : recorded_digest(d, a->run, answer->version, &digest, err);
+  enum rc rc =
+      answer->version == a->version ? RC_OK : look_digest(driver_readers(d), a->run, answer->version, &digest, err);
   if (rc == RC_NOT_FOUND)
     return err_set(err, RC_CONFLICT, "version",
                    "the trainer holds version %" PRId64 " of run %s, the coordinator recorded versions up to %" PRId64,
@@ -179,7 +151,7 @@ static enum rc check_start(struct driver *d, const struct active_run *a, const s
   int64_t run = 0;
   if (s->from != START_CHECKPOINT || a->has_version) return RC_OK;
   enum rc rc = id_parse_run(&run, s->run, err);
-  if (rc == RC_OK) rc = recorded_digest(d, run, s->version, &digest, err);
+  if (rc == RC_OK) rc = look_digest(driver_readers(d), run, s->version, &digest, err);
   if (rc == RC_NOT_FOUND)
     return err_set(err, rc, "start", "there is no version %" PRId64 " of run %s", s->version, s->run);
   if (rc != RC_OK || digest_equal(&answer->digest, &digest)) return rc;
@@ -204,13 +176,12 @@ static enum rc attach(struct driver *d, const struct active_run *a, const struct
   return rc;
 }
 
-enum rc driver_open(struct driver *d, const struct active_run *a, struct err *err) {
+enum rc start_run(struct driver *d, const struct active_run *a, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct open_run_answer answer;
   bool behind = false;
-  collector_reset(d->collector);
-  d->stream.run = 0;
-  enum rc rc = a->state == RUN_QUEUED ? driver_move_run(d, a->run, RUN_STARTING, err) : RC_OK;
+  driver_drop_sent(d);
+  enum rc rc = a->state == RUN_QUEUED ? move_run(d, a->run, RUN_STARTING, err) : RC_OK;
   if (rc == RC_OK) rc = make_context(d, a, err);
   if (rc != RC_OK) return rc;
   struct trainer_client t = driver_trainer(d);
@@ -226,7 +197,7 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
   if (rc == RC_OK) rc = check_held(d, a, &answer, &behind, err);
   if (rc == RC_OK) rc = check_start(d, a, &answer, err);
   if (rc == RC_OK) rc = attach(d, a, &answer, err);
-  if (rc == RC_OK && behind) rc = driver_replay(d, a, answer.version, err);
+  if (rc == RC_OK && behind) rc = replay_run(d, a, answer.version, err);
   if (rc == RC_OK) {
     d->verified_trainer = d->trainer.worker;
     d->context_from = 0;
