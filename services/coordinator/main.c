@@ -91,7 +91,7 @@ int main(int argc, char **argv) {
                  "--worker-ttl-ms must be at least twice --heartbeat-ms, or live workers would be lost");
   }
 #ifdef LEASEHOLD_FAULTS
-  if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
+  if (rc == RC_OK && run) rc = fault_set(coordinator_faults, s.fault, &err);
 #endif
   if (rc == RC_OK && run) rc = serve(&s, &err);
   return program_end(&program, rc, &err);

@@ -50,10 +50,8 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                            .context_max = (int)s->context_max,
                                            .memory_max = s->memory_max}};
 #ifdef LEASEHOLD_FAULTS
-  if (!fault_parse(&out->model.fault, s->fault))
-    return err_set(err, RC_INVALID, "fault",
-                   "expected none, flip-weight, flip-kv, no-version-check, flip-incoming or die-in-lease, got %s",
-                   s->fault);
+  const enum rc rc = fault_set(generation_faults, s->fault, err);
+  if (rc != RC_OK) return rc;
 #endif
   if (s->page_tokens % 16 != 0)
     return err_set(err, RC_INVALID, "page-tokens", "expected a multiple of 16, got %lld", (long long)s->page_tokens);
@@ -95,7 +93,7 @@ static enum rc serve_in_fabric(const struct settings *s, struct server_options *
 }
 
 int main(int argc, char **argv) {
-  struct settings s = {.fault = "none"};
+  struct settings s = {0};
   struct server_options server;
   struct err err = {0};
   bool run;
@@ -129,8 +127,7 @@ int main(int argc, char **argv) {
       {"stream-stall-ms", OPTION_INT, &s.stream_stall_ms, "30000", 100, 600000,
        "a streaming reader that is behind and takes nothing for so long is cut off"},
 #ifdef LEASEHOLD_FAULTS
-      {"fault", OPTION_STRING, &s.fault, "none", 0, 0,
-       "mutants and a sudden death of the exactness tests: see fault.h"},
+      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "mutants and a sudden death of the exactness tests: see fault.h"},
 #endif
   };
   const struct program program = {.name = PROGRAM_NAME,

@@ -7,7 +7,6 @@
 #include "common/base/philox.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
-#include "services/coordinator/run/run_context.h"
 #include "services/coordinator/pool/pool.h"
 
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group) {

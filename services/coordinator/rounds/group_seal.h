@@ -18,6 +18,7 @@
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/decide/verify.h"
+#include "services/coordinator/run/run_context.h"
 
 /* A group before the result in hand. */
 struct group_head {

@@ -186,7 +186,7 @@ static void command_run(struct writer *w, struct command *cmd) {
 }
 
 static void command_finish(struct writer *w, struct command *cmd) {
-  fault_die(FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
+  fault_die(COORDINATOR_FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
   struct http_request *r = request_take(w, cmd);
   if (r) {
     if (cmd->rc != RC_OK || cmd->refused)

@@ -19,6 +19,7 @@
 #include "services/generation-server/engine/engine_state.h"
 #include "services/generation-server/engine/engine_step.h"
 #include "services/generation-server/engine/sample_life.h"
+#include "services/generation-server/fault.h"
 
 enum { ENGINE_IDLE_MS = 200 };
 
@@ -198,7 +199,7 @@ static void settle(struct engine *e) {
 
 /* Two runs may give different weights the same number, so a lease of one version is checked against its digest too. */
 static bool lease_fits(const struct engine *e, const struct decode_job *job) {
-  if (job->kind != JOB_OF_LEASE || fault_takes_any_lease(e->options.fault)) return true;
+  if (job->kind != JOB_OF_LEASE || fault_takes_any_lease()) return true;
   if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
   return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
 }
@@ -212,9 +213,9 @@ static void take_job(struct engine *e, struct decode_job *job) {
   }
   for (int32_t i = 0; i < job->done_count; i++)
     if (job->sample_done) job->sample_done(job, job->context);
-  const bool fits = e->active && lease_fits(e, job) &&
-                    (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) ||
-                     fault_takes_any_lease(e->options.fault));
+  const bool fits =
+      e->active && lease_fits(e, job) &&
+      (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) || fault_takes_any_lease());
   const bool room = e->live_count + job->sample_count <= e->options.samples_max;
   if (e->failed || !fits || !room) {
     if (e->failed)
@@ -273,7 +274,7 @@ static void activate(struct engine *e, const struct message *m) {
   struct weights *previous = e->active;
   e->active = m->weights;
   show_policy(e, &m->policy);
-  fault_after_activation(&e->fault, e->options.fault, e->active);
+  fault_after_activation(e->active);
   end_jobs(e, is_void, m, JOB_HANDED_BACK);
   atomic_fetch_add(&e->activations, 1);
   atomic_fetch_add(&e->activation_us, clock_monotonic_us() - begin_us);
@@ -332,7 +333,7 @@ bool engine_step(struct engine *e) {
     give_up(e);
   } else if (computed) {
     settle(e);
-    fault_after_step(&e->fault, e->options.fault, e->live, e->live_count, e->kv);
+    fault_after_step(e->live, e->live_count, e->kv);
   }
   show_state(e);
   return told || computed;

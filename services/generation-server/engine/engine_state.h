@@ -32,7 +32,6 @@ struct engine {
   struct kv_cache *kv;
   struct workspace *ws;
   struct sampler *sampler;
-  struct fault_state fault;
 
   /* Unfinished samples, oldest first. */
   struct sample **live;     /* [samples_max] */

@@ -16,7 +16,6 @@ struct loaded_model_options {
       context_max;    /* pages 0: from slots, context and memory; context_max 0: the model's */
   int64_t memory_max; /* bytes to plan for; 0: what the machine and the control group have left */
   struct device device;
-  enum engine_fault fault;
   struct activity *activity; /* engine.h */
 };
 

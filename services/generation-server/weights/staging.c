@@ -89,7 +89,7 @@ void staging_follow_current(struct staging *s, const struct current_version *tol
   pthread_mutex_lock(&s->mutex);
   struct engine_counters n = {0};
   if (s->loaded) engine_read_counters(s->loaded->engine, &n);
-  if (fault_is_deaf(s->options.model.fault, n.activations)) {
+  if (fault_ignores_newer_versions(n.activations)) {
     pthread_mutex_unlock(&s->mutex);
     return;
   }
@@ -188,7 +188,7 @@ static enum rc receive(struct staging *s, const struct staging_push *push, char 
   pthread_mutex_lock(&s->mutex);
   s->receiving = NULL;
   pthread_mutex_unlock(&s->mutex);
-  if (rc == RC_OK) fault_incoming(s->options.model.fault, *out, push->offer.bytes);
+  if (rc == RC_OK) fault_incoming(*out, push->offer.bytes);
   return rc;
 }
 

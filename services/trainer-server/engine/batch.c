@@ -96,7 +96,7 @@ enum rc batch_units(struct trainer *t, const struct batch_work *work, struct are
         return ranks_look_at_device(t, rc, err);
       }
     }
-    if (g + 1 == (in->group_count + 1) / 2) fault_die(FAULT_DIE_IN_BATCH, in->version);
+    if (g + 1 == (in->group_count + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
   }
   return RC_OK;
 }

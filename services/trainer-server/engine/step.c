@@ -57,7 +57,7 @@ static enum rc step_check(struct trainer *t, const struct submit_step *in, struc
 }
 
 enum rc step_take(struct trainer *t, int64_t version, double denominator, struct step_result *result, struct err *err) {
-  fault_die(FAULT_DIE_BEFORE_STEP, version);
+  fault_die(TRAINER_FAULT_DIE_BEFORE_STEP, version);
   *result = (struct step_result){.skipped = true};
   t->grads_clear = false; /* the step uses their memory */
   if (denominator == 0) {
@@ -122,7 +122,7 @@ static void step_finish(struct trainer *t, struct job *job, struct weights_blob 
     jobs_finish(t->jobs, job, NULL);
     return;
   }
-  fault_die(FAULT_DIE_BEFORE_PUBLISH, in->version);
+  fault_die(TRAINER_FAULT_DIE_BEFORE_PUBLISH, in->version);
   publisher_submit(t->publisher, job, b);
 }
 
