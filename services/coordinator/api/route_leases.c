@@ -13,7 +13,7 @@
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/core_state.h"
 
-static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct lease_request *m = cmd->message;
   struct live_worker *w;
   struct lease leases[LIMIT_LEASES_PER_REQUEST];

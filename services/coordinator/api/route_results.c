@@ -338,7 +338,7 @@ static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc 
                     BINDS(b_int(run)));
 }
 
-static enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   struct lease_result *m = cmd->message;
   struct lease_row l;
   struct digest content;

@@ -42,7 +42,7 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
   return RC_OK;
 }
 
-static enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_register *m = cmd->message;
   const bool trains = m->kind == WORKER_TRAINER;
   int64_t fence = 0, id = 0;
@@ -141,7 +141,7 @@ static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy
   return rc;
 }
 
-static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_heartbeat *m = cmd->message;
   struct live_worker *w;
   struct slot_account accounts[SLOT_WINDOWS];
