@@ -2,9 +2,9 @@
  *
  *   "... WHERE state = " SQL_GROUP_OPEN " AND ..."
  *
- * Most states are bound as parameters.  These stand in the text of statements: a partial index is only used where its
- * condition is a constant there, and some statements have no parameters.  The numbers are in databases, so they must not
- * change; the assertions tie them to the enumerations. */
+ * Most states are bound as parameters.  These stand in the text of statements: a partial index is only used where
+ * its condition is a constant there, and some statements have no parameters.  The numbers are in databases, so they
+ * must not change; the assertions tie them to the enumerations. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_STORED_H
 #define LEASEHOLD_COORDINATOR_DECIDE_STORED_H
 

@@ -22,12 +22,12 @@ struct verdict {
 
 /* completion need not be valid UTF-8.
  *
- * numeric: an answer, or a gold, that is more than one number is no number.  With \boxed{} the answer is all of the last
- * box's content, else the last number of the text, which must stand alone: lone_number.h says what either may look like.
- * What is no number is not well formed and earns nothing.  Equal to the gold is equal as an exact rational, or within
- * 1e-9 relative where 64 bits do not hold them.  countdown: the last expression (after "=" is cut, or in \boxed{}) over
- * + - * / and parentheses uses each of extra.numbers at most once and equals extra.target exactly (rational arithmetic
- * with overflow checks). */
+ * numeric: an answer, or a gold, that is more than one number is no number.  With \boxed{} the answer is all of the
+ * last box's content, else the last number of the text, which must stand alone: lone_number.h says what either may
+ * look like. What is no number is not well formed and earns nothing.  Equal to the gold is equal as an exact
+ * rational, or within 1e-9 relative where 64 bits do not hold them.  countdown: the last expression (after "=" is
+ * cut, or in \boxed{}) over + - * / and parentheses uses each of extra.numbers at most once and equals extra.target
+ * exactly (rational arithmetic with overflow checks). */
 void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,
             struct verdict *out);
 /* Can completions be judged by this line of a dataset?  RC_INVALID when not: its gold is no number, or the puzzle is

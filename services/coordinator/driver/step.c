@@ -50,7 +50,7 @@ static enum rc note_figures(struct core *c, const struct step_done_message *m, s
 
 static enum rc step_done_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct step_done_message *m = cmd->message;
-  const struct publication p = {.run = m->run,
+  const struct announced_version p = {.run = m->run,
                                 .round = m->round,
                                 .version = m->version,
                                 .digest = m->digest,

@@ -1,4 +1,4 @@
-/* See leases.h. */
+/* Grants leases (whose turn it is, which samples, what the lease says), renews them and ends them in the database. */
 #include "services/coordinator/pool/leases.h"
 
 #include <inttypes.h>
@@ -48,7 +48,8 @@ struct candidates {
   int count, ordered; /* of groups, of order */
 };
 
-/* Those that this worker can run, `most` at most: in order of their ordinals, or of arrival when nothing is preferred. */
+/* Those that this worker can run, `most` at most: in order of their ordinals, or of arrival when nothing is
+ * preferred. */
 static enum rc groups_waiting(struct core *c, const struct open_round *r, const struct live_worker *w, int most,
                               struct candidates *out, struct err *err) {
 #define WAITING_COLUMNS                                                                                                \

@@ -3,8 +3,8 @@
  *   groups sealed --batches_select--> a plan --batches_plan--> submitted ... at the trainer ... --batches_answered-->
  *   figures are added; with the round's last batch the step begins (round_step_when_trained)
  *
- * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  A plan is stored
- * before anything is sent, so that a restart sends the same batch.  A group is in one batch only (I5).
+ * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  A plan is
+ * stored before anything is sent, so that a restart sends the same batch.  A group is in one batch only (I5).
  *
  * Previous hop of a rollout: group_seal.c.  Next: driver/batch_build.c makes the message. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_BATCHES_H
@@ -39,8 +39,8 @@ enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_cont
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
 /* A repeat changes nothing.  The round's last batch begins the step. */
 enum rc batches_answered(struct core *c, const struct batch_answer *m, struct err *err);
-/* A new incarnation of the trainer has lost what it accumulated: the round's batches are asked for, and sent again where
- * they are unknown. */
+/* A new incarnation of the trainer has lost what it accumulated: the round's batches are asked for, and sent again
+ * where they are unknown. */
 enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* See group_seal.h. */
+/* Verifies finished samples, and with a group's last one computes advantages and digest and closes the group. */
 #include "services/coordinator/rounds/group_seal.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* See round.h. */
+/* Opens rounds with their groups and samples, refills them, and moves them on once all groups are in. */
 #include "services/coordinator/rounds/round.h"
 
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* The writer is given a run's context; a fresh run's version 0 becomes current and its round 0 opens.  See run_attach.h. */
+/* The writer is given a run's context; a fresh run's version 0 becomes current and its round 0 opens.  See
+ * run_attach.h. */
 #include "services/coordinator/rounds/run_attach.h"
 
 #include "services/coordinator/decide/states.h"

@@ -3,8 +3,8 @@
  *   starting --first time--> running: version 0 is current, round 0 is open     one transaction
  *   opened before ---------> as it was: only the context comes back, and the batches that a lost trainer held
  *
- * Writer's thread only, inside the caller's savepoint.  Called by driver/start.c once the trainer is seen to hold what is
- * recorded.  The context is kept (counted) until the run ends or another is attached. */
+ * Writer's thread only, inside the caller's savepoint.  Called by driver/start.c once the trainer is seen to hold
+ * what is recorded.  The context is kept (counted) until the run ends or another is attached. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_RUN_ATTACH_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_RUN_ATTACH_H
 

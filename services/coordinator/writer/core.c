@@ -1,4 +1,5 @@
-/* The writer: its queue, its transactions, parked polls, the requests that wait for answers, start and end.  See core.h. */
+/* The writer: its queue, its transactions, parked polls, the requests that wait for answers, start and end.  See
+ * core.h. */
 #include "services/coordinator/writer/core.h"
 
 #include <assert.h>

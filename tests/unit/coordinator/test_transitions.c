@@ -382,7 +382,7 @@ static void trainer_is_lost(void) {
 /* The round in step makes the next version; any other is refused. */
 static void version_is_announced(void) {
   struct err err = {0};
-  struct publication p = {.run = 1, .round = w.round, .version = w.round + 1};
+  struct announced_version p = {.run = 1, .round = w.round, .version = w.round + 1};
   version_digest(&p.digest, w.round + 1);
   const int64_t state = NUMBER("SELECT state FROM rounds WHERE run = 1 AND round = ?1", b_int(w.round));
   const enum rc rc = call(publish_execute, &p, NULL, NULL, &err);
