@@ -25,4 +25,13 @@ struct timespec clock_deadline_in(int64_t ms);
 /* Sleeps at least ms milliseconds, through interruptions. */
 void clock_sleep_ms(int64_t ms);
 
+/* A clock that is handed to a module which decides by time, so that a test can move it.  Any thread may ask. */
+struct clock {
+  int64_t (*monotonic_us)(void *context);
+  int64_t (*wall_us)(void *context); /* like clock_wall_us, it goes evenly */
+  void *context;
+};
+/* clock_monotonic_us and clock_wall_us. */
+extern const struct clock clock_machine;
+
 #endif

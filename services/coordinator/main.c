@@ -11,6 +11,7 @@
 #include "services/coordinator/driver/driver.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/api/routes.h"
+#include "services/coordinator/rounds/tick.h"
 
 enum { DRAIN_MS = 2000, TICK_MS = 50 };
 
@@ -28,6 +29,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   struct http_server *server = NULL;
   struct core_options core_options = s->core;
   core_options.token = s->program.token;
+  core_options.callbacks = &tick_callbacks;
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,

@@ -10,8 +10,10 @@
 #include "services/coordinator/fault.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/core_state.h"
 
-static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct lease_request *m = cmd->message;
   struct live_worker *w;
   struct lease leases[LIMIT_LEASES_PER_REQUEST];
@@ -29,8 +31,9 @@ static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err
   const bool loaded = m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) ||
                                         fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK));
   const bool told = rc == RC_OK && answer.current.has && !loaded;
-  if (rc == RC_OK && !told && !command_orphaned(c, cmd)) /* a lease of a caller that hung up would only lapse */
-    rc = leases_grant(c, w, m->slots_free, &answer.current, leases, &answer.lease_count, &arena, err);
+  if (rc == RC_OK && !told && !core_orphaned(c, cmd)) /* a lease of a caller that hung up would only lapse */
+    rc = leases_grant(c, w, m->slots_free, workers_generating(c), &answer.current, leases, &answer.lease_count, &arena,
+                      err);
   if (rc == RC_OK) {
     if (told || answer.lease_count || c->now_ms >= cmd->due_ms)
       lease_answer_encode(&answer, &cmd->body);

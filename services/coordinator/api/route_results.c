@@ -17,12 +17,17 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/base/clock.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/rounds/group_seal.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/rounds/intervals.h"
 
 /* ---- checks: nothing is written ---- */
 
@@ -119,7 +124,7 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
 
 static enum rc check_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
                             struct arena *arena, struct err *err) {
-  enum rc rc = core_check_epoch(c, m->epoch, err);
+  enum rc rc = journal_check_epoch(c, m->epoch, err);
   if (rc == RC_OK) rc = check_lease_state(l, err);
   if (rc != RC_OK) return rc;
   if (!c->context || c->context->run != l->run)
@@ -180,7 +185,7 @@ static enum rc compare_partial(struct core *c, const struct lease_row *l, const 
   }
   rows_end(&q);
   if (rc != RC_OK || !differs) return rc;
-  return core_incident(c, l->run, "nondeterminism", id_sample(l->run, l->round, l->group, s->sample).text,
+  return journal_incident(c, l->run, "nondeterminism", id_sample(l->run, l->round, l->group, s->sample).text,
                        "the tokens do not continue those that an earlier holder handed back", err);
 }
 
@@ -241,8 +246,8 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
 
 static enum rc count_contribution(struct core *c, const struct lease_row *l, int64_t samples, int64_t tokens,
                                   struct err *err) {
-  metric_add(c->m_samples, (double)samples);
-  metric_add(c->m_tokens, (double)tokens);
+  metric_add(c->rounds->m_samples, (double)samples);
+  metric_add(c->rounds->m_tokens, (double)tokens);
   return store_exec(
       c->store, err,
       "INSERT INTO contributions (run, round, worker, samples, tokens) VALUES (?1, ?2, ?3, ?4, ?5)"
@@ -287,7 +292,7 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
 
 static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
                              const struct digest *content, struct arena *arena, struct err *err) {
-  const int64_t begin_us = clock_wall_us();
+  const int64_t begin_us = core_wall_us(c);
   struct group_head g;
   int64_t tokens = 0;
   int count = 0;
@@ -301,7 +306,7 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
   /* last, because closing a lease that was handed back makes its unfinished samples wait again */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
   for (int i = 0; i < count; i++) buf_free(&done[i].text);
-  if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, clock_wall_us());
+  if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, core_wall_us(c));
   return rc;
 }
 
@@ -317,7 +322,7 @@ static enum rc note_refused(struct core *c, const struct lease_row *l, const cha
   const int64_t positions = prompt + c->context->config.sampling.max_new_tokens;
   snprintf(detail, sizeof detail, "%s (%s) gets no leases of %" PRId64 " positions or more: %s", id_worker(w->id).text,
            w->name, positions, why);
-  rc = core_incident(c, l->run, "lease_refused", l->id, detail, err);
+  rc = journal_incident(c, l->run, "lease_refused", l->id, detail, err);
   if (rc == RC_OK && (!w->positions_refused || positions < w->positions_refused)) w->positions_refused = positions;
   return rc;
 }
@@ -327,12 +332,12 @@ static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc 
   if (why == RC_NO_MEMORY || why == RC_IO || why == RC_CORRUPT || why == RC_INTERNAL) return why;
   cmd->refused = true;
   cmd->err = *err;
-  metric_add(c->m_refused, 1);
+  metric_add(c->rounds->m_refused, 1);
   return store_exec(c->store, err, "UPDATE runs SET results_refused = results_refused + 1 WHERE id = ?1",
                     BINDS(b_int(run)));
 }
 
-static enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   struct lease_result *m = cmd->message;
   struct lease_row l;
   struct digest content;
@@ -352,7 +357,7 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
   content_digest(&content, m);
   answer.repeated = l.has_content && digest_equal(&content, &l.content);
   if (l.has_content && !answer.repeated) {
-    rc = core_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one",
+    rc = journal_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one",
                        err);
     if (rc != RC_OK) return rc;
     err_set(err, RC_CONFLICT, "samples", "lease %s has an accepted result with other content", l.id);

@@ -7,10 +7,13 @@
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_RESULTS_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_RESULTS_H
 
-#include "common/http/server.h"
+#include "services/coordinator/writer/command.h"
 
 /* 404 for a lease that does not exist, before its body is read.  For http_route.admit. */
 enum rc admit_result(struct http_request *r, void *context, struct err *err);
 void handle_put_result(struct http_request *r, void *context);
+
+/* On the writer's thread; without HTTP for tests and the simulation. */
+enum rc result_execute(struct core *c, struct command *cmd, struct err *err); /* cmd->message: struct lease_result */
 
 #endif

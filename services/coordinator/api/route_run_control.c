@@ -9,6 +9,8 @@
 
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/core_state.h"
 
 static enum rc answer_state(struct core *c, struct command *cmd, int64_t run, struct err *err) {
   enum run_state state = RUN_QUEUED;

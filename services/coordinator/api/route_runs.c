@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/log.h"
 #include "services/coordinator/rounds/run_life.h"
@@ -13,6 +12,8 @@
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/views/run_view.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
 
 /* ---- POST /v1/runs ---- */
 
@@ -57,7 +58,7 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   log_info("run %s queued: %s, %d rounds", id_run(run).text, m->config.training.objective, m->config.rounds);
   struct buf event = BUF_INIT;
   buf_puts(&event, "{\"state\":\"queued\",\"error\":null}");
-  return core_event(c, run, "state", &event, false, err);
+  return journal_event(c, run, "state", &event, false, err);
 }
 
 static enum rc post_run_decode(struct post_run *m, const struct json *body, struct arena *arena, struct err *err) {
@@ -123,7 +124,7 @@ void handle_get_run(struct http_request *r, void *context) {
   json_writer_init(&w, &body);
   enum rc rc = id_parse_run(&run, http_param(r, "id"), &err);
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
-  if (rc == RC_OK) rc = run_write(s, &w, run, clock_wall_ms(), &err);
+  if (rc == RC_OK) rc = run_write(s, &w, run, core_wall_us(context) / 1000, &err);
   readers_give(readers, s);
   http_reply_json_or_fail(r, rc, &body, &err);
 }

@@ -5,6 +5,7 @@
 #include "common/wire/worker.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/rounds/run_life.h"

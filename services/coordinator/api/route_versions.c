@@ -4,9 +4,11 @@
 
 #include <string.h>
 
+#include "common/wire/training.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/publish.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/writer/core.h"
 
 /* The announcement must come from the live trainer that holds the place, under its fence: any other's is a zombie's (I9). */
 static enum rc check_announcer(struct core *c, const struct version_announce *m, struct err *err) {
@@ -27,7 +29,7 @@ static enum rc check_announcer(struct core *c, const struct version_announce *m,
 
 static enum rc version_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct version_announce *m = cmd->message;
-  struct publication p = {.version = m->version, .digest = m->digest, .pushes = m->pushes, .push_count = m->push_count};
+  struct announced_version p = {.version = m->version, .digest = m->digest, .pushes = m->pushes, .push_count = m->push_count};
   int64_t run;
   bool refused = false;
   enum rc rc = check_announcer(c, m, err);

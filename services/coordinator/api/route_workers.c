@@ -13,6 +13,12 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/trainer_place.h"
 #include "services/coordinator/views/round_view.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/decide/clock_skew.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/pool/pool.h"
+#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/decide/stored.h"
 
 /* ---- POST /v1/workers ---- */
 
@@ -36,16 +42,16 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
   return RC_OK;
 }
 
-static enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_register *m = cmd->message;
   const bool trains = m->kind == WORKER_TRAINER;
   int64_t fence = 0, id = 0;
   struct live_worker *old = trains ? place_same_trainer(c, m) : worker_named(c, m->kind, m->name);
   bool holds = old && old->holder;
   enum rc rc = old ? worker_end(c, old, trains ? "it registered again" : "its name was registered again", err) : RC_OK;
-  if (rc == RC_OK && c->worker_count == c->options.workers_max)
-    rc =
-        err_set(err, RC_FULL, NULL, "%d workers are registered already, and --workers-max is no more", c->worker_count);
+  if (rc == RC_OK && workers_full(c))
+    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, and --workers-max is no more",
+                 c->pool->worker_count);
   if (rc == RC_OK && trains && !holds) rc = place_fill(c, err); /* a trainer that stands by goes first */
   if (rc == RC_OK && trains && !holds) holds = place_is_free(c, m->identity);
   if (rc == RC_OK && !trains)
@@ -62,19 +68,17 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
   if (rc == RC_OK) id = store_last_id(c->store);
   if (rc == RC_OK && holds) rc = place_take(c, id, &fence, err);
   if (rc != RC_OK) return rc;
-  struct live_worker *w = &c->workers[c->worker_count++];
-  *w = (struct live_worker){.id = id,
-                            .kind = m->kind,
-                            .slots = m->slots,
-                            .exactness = m->exactness,
-                            .holder = holds,
-                            .fence = fence,
-                            .seen_ms = c->now_ms,
-                            .skew_us = CLOCK_SKEW_UNKNOWN,
-                            .accounted_ms = c->now_ms};
+  struct live_worker *w = worker_add(c, &(struct live_worker){.id = id,
+                                                              .kind = m->kind,
+                                                              .slots = m->slots,
+                                                              .exactness = m->exactness,
+                                                              .holder = holds,
+                                                              .fence = fence,
+                                                              .seen_ms = c->now_ms,
+                                                              .skew_us = CLOCK_SKEW_UNKNOWN,
+                                                              .accounted_ms = c->now_ms});
   snprintf(w->name, sizeof w->name, "%s", m->name);
   snprintf(w->identity, sizeof w->identity, "%s", trains && m->identity ? m->identity : "");
-  metric_set(c->m_workers, c->worker_count);
   c->kick_due = true;
   const struct id_text text = id_worker(id);
   const struct worker_registered answer = {.worker_id = text.text,
@@ -122,8 +126,8 @@ enum rc admit_worker(struct http_request *r, void *context, struct err *err) {
 /* Generation idle time: see slot_time.h. */
 static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy_slot_us,
                              struct slot_account accounts[SLOT_WINDOWS], struct err *err) {
-  int64_t carry =
-      slot_time_share(c->windows, w->slots, w->accounted_ms, c->now_ms, busy_slot_us - w->busy_slot_us, accounts);
+  int64_t carry = slot_time_share(c->rounds->windows, w->slots, w->accounted_ms, c->now_ms,
+                                  busy_slot_us - w->busy_slot_us, accounts);
   enum rc rc = RC_OK;
   w->busy_slot_us = busy_slot_us - carry;
   w->accounted_ms = c->now_ms;
@@ -137,7 +141,7 @@ static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy
   return rc;
 }
 
-static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_heartbeat *m = cmd->message;
   struct live_worker *w;
   struct slot_account accounts[SLOT_WINDOWS];
@@ -264,7 +268,8 @@ void handle_get_workers(struct http_request *r, void *context) {
         s, &q, &err,
         "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
         "tokens_sampled, registered_ms, seen_ms, live,"
-        " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = 0), clock_skew_ms, exactness, fabric, "
+        " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = " SQL_LEASE_GRANTED
+        "), clock_skew_ms, exactness, fabric, "
         "fabric_kind, fabric_place, holder FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
         BINDS(b_int(all)));
   }

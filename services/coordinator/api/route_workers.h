@@ -6,7 +6,7 @@
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_WORKERS_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_WORKERS_H
 
-#include "common/http/server.h"
+#include "services/coordinator/writer/command.h"
 
 /* 404 for a worker that never registered, before its body is read.  For http_route.admit. */
 enum rc admit_worker(struct http_request *r, void *context, struct err *err);
@@ -14,5 +14,11 @@ void handle_post_worker(struct http_request *r, void *context);
 void handle_get_workers(struct http_request *r, void *context);
 void handle_heartbeat(struct http_request *r, void *context);
 void handle_delete_worker(struct http_request *r, void *context);
+
+/* On the writer's thread; without HTTP for tests and the simulation. */
+enum rc register_execute(struct core *c, struct command *cmd,
+                         struct err *err); /* cmd->message: struct worker_register */
+enum rc heartbeat_execute(struct core *c, struct command *cmd,
+                          struct err *err); /* cmd->message: struct worker_heartbeat */
 
 #endif

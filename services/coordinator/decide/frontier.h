@@ -66,6 +66,12 @@ struct rate {
   double amount, per;
   int64_t at_ms;
 };
+/* What dispatch is told of the run's pace.  Order only depends on it. */
+struct dispatch_rates {
+  struct rate drain;   /* groups per second of the trainer's, while it has work */
+  struct rate latency; /* seconds per group, from its first lease to its sealing */
+  struct rate tokens;  /* per finished sample */
+};
 /* per: > 0 */
 void rate_note(struct rate *r, double amount, double per, int64_t now_ms);
 /* 0: nothing is known. */

@@ -2,18 +2,13 @@
  * thread touches the batch in hand. */
 #include "services/coordinator/driver/batch_answers.h"
 
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
-#include "services/coordinator/rounds/exactness.h"
-#include "services/coordinator/store/ids.h"
-#include "services/coordinator/rounds/intervals.h"
-#include "services/coordinator/rounds/round.h"
+#include "common/base/queue.h"
+#include "services/coordinator/rounds/batches.h"
 
 enum { IDLE_MS = 1000 };
 
@@ -34,85 +29,15 @@ struct batch_answers {
   struct err error;
 };
 
-/* ---- what the writer stores ---- */
-
-struct answer_message {
-  int64_t run, round, number, trainer_worker;
-  bool by_tokens;
-  struct batch_stats stats;
-  struct mismatch mismatch;
-  struct interval *intervals; /* what the trainer did since its last answer */
-  size_t interval_count;
-};
-
-/* How fast the trainer takes groups while it has some.  The frontier is sized by it. */
-static void note_drain(struct core *c, const struct answer_message *m, int64_t groups) {
-  const int64_t us = m->stats.compute_us + m->stats.logprob_us;
-  if (us > 0) rate_note(&c->rates.drain, (double)groups, (double)us / 1e6, c->now_ms);
-  if (c->context && c->context->config.frontier == FRONTIER_GATE) c->dispatch_due = true; /* it may reach further now */
-}
-
-static enum rc batch_note(struct core *c, const struct answer_message *m, struct err *err) {
-  const struct batch_stats *stats = &m->stats;
-  const struct mismatch *d = &m->mismatch;
-  return store_exec(
-      c->store, err,
-      "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, "
-      "poisoned = ?9, logprob_us = ?10, worker = ?11, logprob_max_abs_diff = ?12, logprob_unequal = ?13, "
-      "logprob_nonfinite = ?14, logprob_abs_sum = ?15, logprob_k1_sum = ?16, logprob_k3_sum = ?17"
-      " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
-      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(stats->loss),
-            b_real(stats->entropy_sum), b_int(stats->tokens), b_int(stats->compute_us + stats->logprob_us),
-            b_int(stats->poisoned), b_int(stats->logprob_us), b_int(m->trainer_worker), b_real(d->max_abs),
-            b_int(d->unequal), b_int(d->nonfinite), b_real(d->abs_sum), b_real(d->k1_sum), b_real(d->k3_sum)));
-}
-
-/* The mismatch's sums are added in the batches' order, once all are done: exactness.c. */
-static enum rc round_add(struct core *c, const struct answer_message *m, struct err *err) {
-  return store_exec(
-      c->store, err,
-      "UPDATE rounds SET loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, 0), "
-      "trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6, logprob_us = logprob_us + ?7, "
-      "logprob_max_abs_diff = max(logprob_max_abs_diff, ?8), logprob_unequal = logprob_unequal + ?9, "
-      "logprob_nonfinite = logprob_nonfinite + ?10 WHERE run = ?1 AND round = ?2",
-      BINDS(b_int(m->run), b_int(m->round), b_real(m->stats.loss), b_real(m->stats.entropy_sum), b_int(m->stats.tokens),
-            b_int(m->stats.compute_us + m->stats.logprob_us), b_int(m->stats.logprob_us), b_real(m->mismatch.max_abs),
-            b_int(m->mismatch.unequal), b_int(m->mismatch.nonfinite)));
-}
-
-/* Where every kernel promises the same bits a difference is trouble, told at once; else the round tells of it. */
-static enum rc mismatch_warn(struct core *c, const struct answer_message *m, struct err *err) {
-  bool promised = true;
-  if (m->mismatch.unequal == 0) return RC_OK;
-  metric_add(c->m_unequal, (double)m->mismatch.unequal);
-  const enum rc rc = exactness_promised(c->store, m->run, m->round, &promised, err);
-  if (rc == RC_OK && promised)
-    log_warn("batch %s: %" PRId64 " log-probabilities differ from the sampler's, by %.3g at most",
-             id_batch(m->run, m->round, m->number).text, m->mismatch.unequal, m->mismatch.max_abs);
-  return rc;
-}
-
-/* A repeat changes nothing.  The round's last batch begins the step. */
 static enum rc answer_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct answer_message *m = cmd->message;
-  int64_t groups = 0;
-  enum rc rc = batch_note(c, m, err);
-  if (rc != RC_OK || store_changes(c->store) == 0) return rc;
-  rc = round_add(c, m, err);
-  if (rc == RC_OK) rc = mismatch_warn(c, m, err);
-  if (rc == RC_OK)
-    rc = store_int(c->store, &groups, err, "SELECT groups FROM batches WHERE run = ?1 AND round = ?2 AND number = ?3",
-                   BINDS(b_int(m->run), b_int(m->round), b_int(m->number)));
-  if (rc == RC_OK) note_drain(c, m, groups);
-  if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
-  return rc == RC_OK ? round_step_when_trained(c, m->run, m->round, m->by_tokens, err) : rc;
+  return batches_answered(c, cmd->message, err);
 }
 
 /* ---- an answer ---- */
 
 static enum rc answer_store(struct batch_answers *w, const struct batch *b, const struct batch_status *status,
                             const struct mismatch *mismatch, struct err *err) {
-  struct command *cmd = command_new(answer_execute, sizeof(struct answer_message));
+  struct command *cmd = command_new(answer_execute, sizeof(struct batch_answer));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct interval *intervals = arena_alloc(&cmd->arena, status->interval_count + 1, sizeof *intervals);
   if (!intervals) {
@@ -120,15 +45,15 @@ static enum rc answer_store(struct batch_answers *w, const struct batch *b, cons
     return err_set(err, RC_NO_MEMORY, NULL, "%zu intervals were refused memory", status->interval_count);
   }
   if (status->interval_count) memcpy(intervals, status->intervals, status->interval_count * sizeof *intervals);
-  *(struct answer_message *)cmd->message = (struct answer_message){.run = b->run,
-                                                                   .round = b->round,
-                                                                   .number = b->number,
-                                                                   .trainer_worker = b->trainer_worker,
-                                                                   .by_tokens = b->by_tokens,
-                                                                   .stats = status->stats,
-                                                                   .mismatch = *mismatch,
-                                                                   .intervals = intervals,
-                                                                   .interval_count = status->interval_count};
+  *(struct batch_answer *)cmd->message = (struct batch_answer){.run = b->run,
+                                                               .round = b->round,
+                                                               .number = b->number,
+                                                               .trainer_worker = b->trainer_worker,
+                                                               .by_tokens = b->by_tokens,
+                                                               .stats = status->stats,
+                                                               .mismatch = *mismatch,
+                                                               .intervals = intervals,
+                                                               .interval_count = status->interval_count};
   cmd->patient = batch_answers_pending(w) > 1;
   return core_call(w->core, cmd, err);
 }

@@ -26,8 +26,6 @@ enum rc batch_from_rollouts(struct built_batch *out, struct store *s, int64_t ru
                             struct arena *arena, struct err *err);
 enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_context *context, int64_t round,
                            int64_t number, struct arena *arena, struct err *err);
-/* Tokens of the cross-entropy unit `ordinal` of a round, prompts included. */
-int64_t dataset_unit_tokens(struct run_context *context, int64_t round, int64_t ordinal);
 
 /* Whether the trainer's digest is that of the recorded log-probabilities, or none are recorded. */
 bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, struct arena *arena);

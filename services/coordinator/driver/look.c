@@ -1,5 +1,6 @@
 /* The driver's queries: the trainer's place, the active run and its newest round, recorded digests. */
 #include "services/coordinator/driver/look.h"
+#include "services/coordinator/decide/stored.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,7 +87,8 @@ static enum rc read_run(struct store *s, struct active_run *a, struct err *err) 
 
 static enum rc read_progress(struct store *s, struct active_run *a, struct err *err) {
   struct rows q;
-  enum rc rc = store_query(s, &q, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = 1",
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT version, digest FROM versions WHERE run = ?1 AND state = " SQL_VERSION_CURRENT,
                            BINDS(b_int(a->run)));
   if (rc == RC_OK) rc = rows_next(&q, &a->has_version, err);
   if (rc == RC_OK && a->has_version) {

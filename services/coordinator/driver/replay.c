@@ -9,6 +9,8 @@
 #include "services/coordinator/driver/step.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
 
 enum { AHEAD = 2 };
 
@@ -23,14 +25,14 @@ static enum rc note_execute(struct core *c, struct command *cmd, struct err *err
   const struct note_message *m = cmd->message;
   struct buf text = BUF_INIT;
   struct json_writer w;
-  if (m->incident) return core_incident(c, m->run, "nondeterminism", id_run(m->run).text, m->incident, err);
+  if (m->incident) return journal_incident(c, m->run, "nondeterminism", id_run(m->run).text, m->incident, err);
   json_writer_init(&w, &text);
   json_object_begin(&w);
   json_kv_int(&w, "from", m->from);
   json_kv_int(&w, "at", m->at);
   json_kv_int(&w, "to", m->to);
   json_object_end(&w);
-  return core_event(c, m->run, "replay", &text, false, err);
+  return journal_event(c, m->run, "replay", &text, false, err);
 }
 
 static enum rc note(struct driver *d, const struct note_message *m, struct err *err) {

@@ -6,10 +6,10 @@
 #include "common/base/log.h"
 #include "services/coordinator/driver/model_files.h"
 #include "services/coordinator/driver/replay.h"
-#include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/run_attach.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
-#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/writer/core.h"
 
 enum { OPEN_MS = 120000 };
 
@@ -37,56 +37,11 @@ struct attach_message {
   int64_t again; /* a round whose batches are to be sent again, or -1 */
 };
 
-/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches of the round are undone
- * again, and those that the trainer does not know are sent again. */
-static enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err) {
-  enum rc rc = store_exec(c->store, err, "UPDATE batches SET done = 0 WHERE run = ?1 AND round = ?2",
-                          BINDS(b_int(run), b_int(round)));
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET trained_tokens = 0, loss_sum = 0, entropy_sum = 0, compute_us = 0, "
-                    "logprob_us = 0, logprob_unequal = 0, logprob_nonfinite = 0, logprob_max_abs_diff = 0 WHERE run = "
-                    "?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(round)));
-  }
-  return rc;
-}
-
 /* A fresh run: version 0 is current, round 0 opens, all in one transaction.  One that was opened before: only the
  * context comes back. */
 static enum rc attach_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct attach_message *m = cmd->message;
-  struct run_context *before = c->context;
-  int64_t run = m->context->run, versions = 0;
-  enum run_state state = RUN_QUEUED;
-  enum rc rc = run_state_of(c->store, run, &state, err);
-  if (rc == RC_OK && state != RUN_STARTING && state != RUN_RUNNING && state != RUN_PAUSED && state != RUN_STOPPING) {
-    rc = err_set(err, RC_CONFLICT, "state", "run %s is %s", id_run(run).text, state_name(MACHINE_RUN, (int)state));
-  }
-  if (rc == RC_OK)
-    rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
-  if (rc != RC_OK) return rc;
-  c->context = m->context; /* round_open reads it */
-  if (state == RUN_STARTING) rc = run_move(c, run, RUN_RUNNING, NULL, err);
-  if (rc == RC_OK && versions == 0) {
-    rc = store_exec(
-        c->store, err,
-        "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (?1, 0, ?2, ?3, ?4, ?5)",
-        BINDS(b_int(run), b_int(VERSION_CURRENT), b_digest(&m->digest), b_int(!run_is_supervised(&m->context->config)),
-              b_int(c->wall_ms)));
-    if (rc == RC_OK) rc = round_open(c, 0, 0, err);
-  }
-  if (rc == RC_OK && !run_is_supervised(&m->context->config)) slot_windows_begin(c->windows, run, c->now_ms);
-  if (rc == RC_OK && m->again >= 0) rc = batches_again(c, run, m->again, err);
-  if (rc != RC_OK) {
-    c->context = before;
-    return rc;
-  }
-  if (!before || before->run != run) c->rates = (struct dispatch_rates){0};
-  run_context_keep(m->context);
-  run_context_release(before);
-  c->dispatch_due = c->kick_due = true;
-  return RC_OK;
+  return run_attach(c, m->context, &m->digest, m->again, err);
 }
 
 /* ---- the trainer ---- */

@@ -13,6 +13,8 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
 
 /* ---- the command ---- */
 
@@ -43,14 +45,14 @@ static enum rc note_figures(struct core *c, const struct step_done_message *m, s
                                 b_int(m->checkpoint_us), b_int(m->push_us)));
   if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
   if (rc == RC_OK) rc = round_text(c->store, m->run, m->round, &text, &found, err);
-  if (rc == RC_OK && found) return core_event(c, m->run, "round", &text, false, err);
+  if (rc == RC_OK && found) return journal_event(c, m->run, "round", &text, false, err);
   buf_free(&text);
   return rc;
 }
 
 static enum rc step_done_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct step_done_message *m = cmd->message;
-  const struct publication p = {.run = m->run,
+  const struct announced_version p = {.run = m->run,
                                 .round = m->round,
                                 .version = m->version,
                                 .digest = m->digest,

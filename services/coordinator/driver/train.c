@@ -3,11 +3,12 @@
 
 #include <limits.h>
 
-#include "services/coordinator/decide/batching.h"
 #include "services/coordinator/fault.h"
+#include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/writer/core.h"
 
 /* Batches at the trainer at once: while one is computed the next waits, so that the trainer never stands still.  With more,
  * the groups that are still to come would be cut into smaller batches. */
@@ -19,34 +20,9 @@ enum { BATCHES_OF_ROUND = 16 };
 
 /* ---- commands ---- */
 
-struct plan_message {
-  int64_t run, round, number; /* number: of the new batch */
-  int groups;
-  int64_t *ordinals, tokens;
-};
-
 /* From this commit on, a restart takes the batch as submitted. */
 static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct plan_message *m = cmd->message;
-  enum rc rc = store_exec(
-      c->store, err,
-      "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens), b_int(c->wall_ms)));
-  for (int i = 0; i < m->groups && rc == RC_OK; i++) {
-    rc = store_exec(c->store, err,
-                    "UPDATE groups SET batch = ?4, state = ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3 AND state "
-                    "= ?6",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->ordinals[i]), b_int(m->number),
-                          b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
-    if (rc == RC_OK && store_changes(c->store) != 1)
-      rc = err_set(err, RC_CONFLICT, "state", "group %s is not sealed any more",
-                   id_group(m->run, m->round, m->ordinals[i]).text);
-  }
-  if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3) WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms)));
-  return rc;
+  return batches_plan(c, cmd->message, err);
 }
 
 struct step_begin_message {
@@ -69,34 +45,6 @@ static enum rc step_begin(struct driver *d, const struct active_run *a, struct e
 
 /* ---- the next batch ---- */
 
-/* Trainable groups in FIFO order: as many as a batch could hold. */
-static enum rc sealed_read(struct driver *d, struct store *s, struct plan_message *m, int64_t **tokens,
-                           struct arena *arena, struct err *err) {
-  const bool supervised = run_is_supervised(&d->context->config);
-  const int64_t budget = core_options(d->core)->batch_tokens;
-  int64_t sum = 0;
-  struct rows q;
-  bool row;
-  m->ordinals = arena_alloc(arena, LIMIT_GROUPS_PER_ROUND, sizeof *m->ordinals);
-  *tokens = arena_alloc(arena, LIMIT_GROUPS_PER_ROUND, sizeof **tokens);
-  if (!m->ordinals || !*tokens) return err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
-  enum rc rc =
-      store_query(s, &q, err,
-                  "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups INDEXED BY "
-                  "groups_sealed WHERE run = ?1 AND round = ?2 AND state = 1 ORDER BY sealed_ms, ordinal LIMIT "
-                  "?3",
-                  BINDS(b_int(m->run), b_int(m->round), b_int(LIMIT_GROUPS_PER_ROUND)));
-  while (rc == RC_OK && sum <= budget && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    int64_t *n = &(*tokens)[m->groups];
-    m->ordinals[m->groups] = rows_int(&q, 0);
-    *n = supervised ? dataset_unit_tokens(d->context, m->round, rows_int(&q, 0)) : rows_int(&q, 1);
-    sum += *n;
-    m->groups++;
-  }
-  rows_end(&q);
-  return rc;
-}
-
 /* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough. */
 static int groups_worth_sending(struct driver *d, const struct active_run *a) {
   if (a->round_state != ROUND_OPEN || batch_answers_at_trainer(d->answers) == 0) return 1;
@@ -105,18 +53,16 @@ static int groups_worth_sending(struct driver *d, const struct active_run *a) {
 
 /* *groups 0: nothing is trainable just now, or not yet enough. */
 static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t number, int *groups, struct err *err) {
-  struct command *cmd = command_new(plan_execute, sizeof(struct plan_message));
+  struct command *cmd = command_new(plan_execute, sizeof(struct batch_plan));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
-  struct plan_message *m = cmd->message;
+  struct batch_plan *m = cmd->message;
   struct store *s;
-  int64_t *tokens = NULL;
-  *m = (struct plan_message){.run = a->run, .round = a->round, .number = number};
+  *m = (struct batch_plan){.run = a->run, .round = a->round, .number = number};
   enum rc rc = readers_take(driver_readers(d), &s, err);
   if (rc == RC_OK) {
-    rc = sealed_read(d, s, m, &tokens, &cmd->arena, err);
+    rc = batches_select(m, s, d->context, core_options(d->core)->batch_tokens, &cmd->arena, err);
     readers_give(driver_readers(d), s);
   }
-  if (rc == RC_OK) m->groups = batching_select(tokens, m->groups, core_options(d->core)->batch_tokens);
   const int worth = groups_worth_sending(d, a);
   *groups = rc == RC_OK && m->groups >= worth ? m->groups : 0;
   if (*groups == 0) {
@@ -124,7 +70,6 @@ static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t 
     command_free(cmd);
     return rc;
   }
-  for (int i = 0; i < m->groups; i++) m->tokens += tokens[i];
   cmd->patient = batch_answers_at_trainer(d->answers) > 0;
   return core_call(d->core, cmd, err);
 }

@@ -3,11 +3,12 @@
 
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/journal.h"
 
 /* SHOWN_MS: shorter trouble is not shown.  RENEWED_MS: how often a reason that keeps changing is stored. */
 enum { RETRY_MS = 200, STORAGE_RETRY_MS = 1000, SHOWN_MS = 1000, RENEWED_MS = 1000 };
@@ -28,7 +29,7 @@ static enum rc hold_execute(struct core *c, struct command *cmd, struct err *err
 static enum rc wait_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct trouble_message *m = cmd->message;
   enum rc rc = RC_OK;
-  if (m->storage) rc = core_incident(c, m->run, "storage", id_run(m->run).text, m->why, err);
+  if (m->storage) rc = journal_incident(c, m->run, "storage", id_run(m->run).text, m->why, err);
   return rc == RC_OK ? run_waits(c, m->run, m->why, err) : rc;
 }
 
@@ -73,7 +74,7 @@ static bool doubt(struct driver *d, const struct active_run *a) {
 }
 
 static void show_waiting(struct driver *d, const struct active_run *a, bool storage, const char *what) {
-  const int64_t now_ms = clock_monotonic_ms();
+  const int64_t now_ms = core_monotonic_ms(d->core);
   struct err err = {0};
   const bool begins = !a->waiting_for[0];
   if (strcmp(a->waiting_for, what) == 0 || (!begins && now_ms - d->shown_ms < RENEWED_MS)) return;
@@ -93,7 +94,7 @@ static void hold(struct driver *d, const struct active_run *a, const char *why) 
 }
 
 int64_t trouble_meet(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {
-  const int64_t now_ms = clock_monotonic_ms();
+  const int64_t now_ms = core_monotonic_ms(d->core);
   const bool waits = passes(rc, err) || trainer_changed(d) || doubt(d, a);
   if (d->trouble_since_ms == 0) {
     d->trouble_since_ms = now_ms;

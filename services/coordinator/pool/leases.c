@@ -1,4 +1,4 @@
-/* See leases.h. */
+/* Grants leases (whose turn it is, which samples, what the lease says), renews them and ends them in the database. */
 #include "services/coordinator/pool/leases.h"
 
 #include <inttypes.h>
@@ -8,9 +8,11 @@
 #include "services/coordinator/decide/dispatch.h"
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/store/ids.h"
-#include "services/coordinator/rounds/round.h"
-#include "services/coordinator/pool/workers.h"
+#include "services/coordinator/pool/pool.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/decide/stored.h"
 
 enum { BEHIND_FRONTIER = 64 }; /* groups looked at behind the frontier at least: some of it may be leased already */
 
@@ -28,7 +30,8 @@ static enum rc open_round_now(struct core *c, struct open_round *out, bool *foun
   enum rc rc =
       store_query(c->store, &q, err,
                   "SELECT rounds.run, round, version FROM rounds INDEXED BY rounds_open JOIN runs ON runs.id = "
-                  "rounds.run WHERE rounds.run = ?1 AND rounds.state = 0 AND runs.state = ?2 ORDER BY round LIMIT 1",
+                  "rounds.run WHERE rounds.run = ?1 AND rounds.state = " SQL_ROUND_OPEN
+                  " AND runs.state = ?2 ORDER BY round LIMIT 1",
                   BINDS(b_int(c->context->run), b_int(RUN_RUNNING)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found)
@@ -45,14 +48,16 @@ struct candidates {
   int count, ordered; /* of groups, of order */
 };
 
-/* Those that this worker can run, `most` at most: in order of their ordinals, or of arrival when nothing is preferred. */
+/* Those that this worker can run, `most` at most: in order of their ordinals, or of arrival when nothing is
+ * preferred. */
 static enum rc groups_waiting(struct core *c, const struct open_round *r, const struct live_worker *w, int most,
                               struct candidates *out, struct err *err) {
 #define WAITING_COLUMNS                                                                                                \
   "SELECT ordinal, samples_waiting, done_samples, done_tokens, waiting_ms, sample_count, leased_ms IS NULL, purpose, " \
   "overtaken_ms FROM groups INDEXED BY "
-#define WAITING_WHERE                                                                                                 \
-  " WHERE run = ?1 AND round = ?2 AND state = 0 AND samples_waiting > 0 AND (?3 IS NULL OR length(prompt_ids) < ?3) " \
+#define WAITING_WHERE                                                     \
+  " WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN            \
+  " AND samples_waiting > 0 AND (?3 IS NULL OR length(prompt_ids) < ?3) " \
   "ORDER BY "
   static const char by_ordinal[] = WAITING_COLUMNS "groups_waiting" WAITING_WHERE "ordinal LIMIT ?4";
   static const char by_arrival[] =
@@ -84,11 +89,12 @@ static enum rc groups_waiting(struct core *c, const struct open_round *r, const 
 /* The ordinal of the first open training group behind a frontier of so many. */
 static enum rc frontier_end(struct core *c, const struct open_round *r, int size, int32_t *end, struct err *err) {
   int64_t ordinal = INT32_MAX;
-  enum rc rc =
-      store_int(c->store, &ordinal, err,
-                "SELECT ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state = 0 "
-                "AND ordinal < ?3 ORDER BY ordinal LIMIT 1 OFFSET ?4",
-                BINDS(b_int(r->run), b_int(r->round), b_int(ROUND_EVALUATION_FIRST), b_int(size)));
+  enum rc rc = store_int(
+      c->store, &ordinal, err,
+      "SELECT ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN
+      " "
+      "AND ordinal < ?3 ORDER BY ordinal LIMIT 1 OFFSET ?4",
+      BINDS(b_int(r->run), b_int(r->round), b_int(ORDINAL_EVALUATION_FIRST), b_int(size)));
   *end = rc == RC_OK ? (int32_t)ordinal : INT32_MAX;
   return rc == RC_NOT_FOUND ? RC_OK : rc;
 }
@@ -105,7 +111,7 @@ static enum rc group_samples(struct core *c, const struct open_round *r, const s
   }
   enum rc rc = store_query(c->store, &q, err,
                            "SELECT sample, fence FROM samples INDEXED BY samples_waiting WHERE run = ?1 AND round = ?2 "
-                           "AND group_ordinal = ?3 AND state = 0 ORDER BY sample LIMIT ?4",
+                           "AND group_ordinal = ?3 AND state = " SQL_SAMPLE_WAITING " ORDER BY sample LIMIT ?4",
                            BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal), b_int(max)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     out[(*count)++] =
@@ -212,7 +218,7 @@ static enum rc lease_store(struct core *c, const struct live_worker *w, const st
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "UPDATE samples SET state = ?6, fence = ?7, worker = ?8 WHERE run = ?1 AND round = ?2 AND "
-                    "group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND +state = 0",
+                    "group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND +state = " SQL_SAMPLE_WAITING,
                     BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first),
                           b_int(p->first + p->count - 1), b_int(SAMPLE_LEASED), b_int(p->fence), b_int(w->id)));
   }
@@ -234,7 +240,7 @@ static enum rc candidates_order(struct core *c, const struct open_round *r, cons
                                 int servers, struct candidates *out, struct err *err) {
   const struct run_config *config = &c->context->config;
   const int measured =
-      frontier_size(rate_value(&c->rates.drain), rate_value(&c->rates.latency), config->groups_per_round);
+      frontier_size(rate_value(&c->pool->rates.drain), rate_value(&c->pool->rates.latency), config->groups_per_round);
   const int wanted = config->frontier_groups ? config->frontier_groups : measured;
   const int size = wanted < FRONTIER_CANDIDATES_MAX ? wanted : FRONTIER_CANDIDATES_MAX;
   /* no further than the share can tell: a round may have thousands of groups, and many polls look */
@@ -244,7 +250,7 @@ static enum rc candidates_order(struct core *c, const struct open_round *r, cons
                                    .end = INT32_MAX,
                                    .aging_ms = config->aging_ms,
                                    .now_ms = c->wall_ms,
-                                   .tokens_prior = (int64_t)rate_value(&c->rates.tokens)};
+                                   .tokens_prior = (int64_t)rate_value(&c->pool->rates.tokens)};
   enum rc rc = groups_waiting(c, r, w, most < FRONTIER_CANDIDATES_MAX ? most : FRONTIER_CANDIDATES_MAX, out, err);
   if (rc == RC_OK && out->count && config->frontier != FRONTIER_OFF) rc = frontier_end(c, r, size, &policy.end, err);
   out->ordered = rc == RC_OK ? frontier_order(out->groups, out->count, &policy, out->order) : 0;
@@ -270,8 +276,7 @@ static enum rc note_overtaken(struct core *c, const struct open_round *r, struct
 
 /* What this poll gets; nothing is stored but who was overtaken. */
 static enum rc grant_plan(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
-                          struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
-  const int servers = workers_generating(c) > 0 ? workers_generating(c) : 1;
+                          int servers, struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
   int samples = 0, waiting = 0;
   struct candidates *all = arena_alloc(arena, 1, sizeof *all);
   *planned = 0;
@@ -292,8 +297,9 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, const stru
   return note_overtaken(c, r, all, plan, *planned, err);
 }
 
-enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, const struct current_version *current,
-                     struct lease *leases, size_t *count, struct arena *arena, struct err *err) {
+enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, int servers,
+                     const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
+                     struct err *err) {
   struct open_round r = {0};
   struct planned_lease plan[LIMIT_LEASES_PER_REQUEST];
   bool found;
@@ -303,7 +309,8 @@ enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free
   if (rc != RC_OK || !found || !current->has || current->version != r.version ||
       strcmp(current->run, id_run(r.run).text) != 0)
     return rc; /* I2 */
-  rc = grant_plan(c, &r, w, slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS, plan, &planned, arena, err);
+  rc = grant_plan(c, &r, w, slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS, servers > 0 ? servers : 1, plan,
+                  &planned, arena, err);
   for (int i = 0; i < planned && rc == RC_OK; i++) {
     struct lease *l = &leases[i];
     *l = (struct lease){.weights_digest = current->digest};
@@ -314,7 +321,7 @@ enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free
     rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
-  metric_add(c->m_granted, planned);
+  metric_add(c->pool->m_granted, planned);
   *count = (size_t)planned;
   return RC_OK;
 }
@@ -394,7 +401,7 @@ static enum rc samples_return(struct core *c, const struct lease_row *l, struct 
   }
   if (rc == RC_OK)
     rc = store_exec(c->store, err, "UPDATE runs SET leases_lost = leases_lost + 1 WHERE id = ?1", BINDS(b_int(l->run)));
-  metric_add(c->m_lost, 1);
+  metric_add(c->pool->m_lost, 1);
   c->dispatch_due = true;
   return rc;
 }
@@ -430,7 +437,8 @@ static enum rc end_found(struct core *c, const char *sql, const struct bind *bin
   return rc;
 }
 
-#define GRANTED_LEASES "SELECT " LEASE_COLUMNS " FROM leases INDEXED BY leases_granted WHERE state = 0 AND "
+#define GRANTED_LEASES \
+  "SELECT " LEASE_COLUMNS " FROM leases INDEXED BY leases_granted WHERE state = " SQL_LEASE_GRANTED " AND "
 
 enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err) {
   return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(worker)), LEASE_LOST, err);
@@ -438,6 +446,11 @@ enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err) {
 
 enum rc leases_expire(struct core *c, struct err *err) {
   return end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, err);
+}
+
+enum rc leases_put_off(struct core *c, int64_t ms, struct err *err) {
+  return store_exec(c->store, err, "UPDATE leases SET deadline_ms = deadline_ms + ?1 WHERE state = " SQL_LEASE_GRANTED,
+                    BINDS(b_int(ms)));
 }
 
 enum rc leases_supersede(struct core *c, int64_t run, struct err *err) {

@@ -1,16 +1,20 @@
-/* Leases in the database: granting what dispatch.c planned, renewing, ending.  A lease binds samples of one group to
- * a worker, a version range and a digest; ending it without a result puts its samples back to waiting, and the next
- * grant carries a higher fence.
+/* Leases in the database: they are granted, renewed and ended here.  A lease binds samples of one group to a worker,
+ * a version range and a digest of weights.  When it ends without a result its samples wait again, and the next grant
+ * carries a higher fence.
  *
- * Writer's thread only, inside the caller's savepoint; what is granted lives in the caller's arena.  It must not
- * grant under any version but the current one (I2), nor end a lease twice (states.c).
+ * Writer's thread only, inside the caller's savepoint; what is granted lives in the caller's arena.  Nothing is
+ * granted under any version but the current one (I2), and no lease ends twice (states.c).
  *
  * Previous hop of a rollout: round.c.  Next: the poll's answer (route_leases.c), then the generation-server. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_LEASES_H
 #define LEASEHOLD_COORDINATOR_POOL_LEASES_H
 
-#include "services/coordinator/writer/core_state.h"
+#include "common/wire/lease.h"
+#include "common/wire/worker.h"
 #include "services/coordinator/decide/states.h"
+#include "services/coordinator/writer/core_state.h"
+
+struct live_worker;
 
 enum { FENCE_FIRST = 1 }; /* of a lease whose samples nobody held before */
 
@@ -24,10 +28,11 @@ struct lease_row {
   struct digest content; /* of the accepted result */
 };
 
-/* Grants the worker up to slots_free samples of the active run's open round under `current`. leases: arena memory,
- * room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
-enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, const struct current_version *current,
-                     struct lease *leases, size_t *count, struct arena *arena, struct err *err);
+/* Grants the worker, one of so many ready servers, up to slots_free samples of the active run's open round under
+ * `current`. leases: arena memory, room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
+enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, int servers,
+                     const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
+                     struct err *err);
 /* The lease with this id and fence; RC_NOT_FOUND. */
 enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err);
 /* The one with the highest fence. */
@@ -39,6 +44,8 @@ enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state st
                   struct err *err);
 enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err);
 enum rc leases_expire(struct core *c, struct err *err);
+/* Every granted lease lapses so much later. */
+enum rc leases_put_off(struct core *c, int64_t ms, struct err *err);
 /* Every granted lease of a run becomes superseded (its version is not current any more, or the run ended). */
 enum rc leases_supersede(struct core *c, int64_t run, struct err *err);
 /* The same of one group, which has failed. */

@@ -1,10 +1,9 @@
-/* See trainer_place.h. */
+/* Decides which registered trainer holds the place, and hands it to a standby when it is free. */
 #include "services/coordinator/pool/trainer_place.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/store/ids.h"
@@ -16,15 +15,15 @@ enum rc place_begin(struct core *c, struct err *err) {
       store_query(c->store, &q, err, "SELECT identity FROM workers WHERE live = 1 AND kind = ?1 AND holder = 1",
                   BINDS(b_int(WORKER_TRAINER)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) snprintf(c->place_for, sizeof c->place_for, "%s", rows_text(&q, 0, NULL));
+  if (rc == RC_OK && row) snprintf(c->pool->place_for, sizeof c->pool->place_for, "%s", rows_text(&q, 0, NULL));
   rows_end(&q);
-  c->place_kept_until_ms = clock_monotonic_ms() + c->options.worker_ttl_ms;
+  c->pool->place_kept_until_ms = c->now_ms + c->options.worker_ttl_ms;
   return rc;
 }
 
 struct live_worker *place_same_trainer(struct core *c, const struct worker_register *m) {
-  for (int i = 0; i < c->worker_count; i++) {
-    struct live_worker *w = &c->workers[i];
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    struct live_worker *w = &c->pool->workers[i];
     if (w->kind != WORKER_TRAINER) continue;
     if (m->identity ? strcmp(w->identity, m->identity) == 0 : !w->identity[0] && strcmp(w->name, m->name) == 0)
       return w;
@@ -33,11 +32,11 @@ struct live_worker *place_same_trainer(struct core *c, const struct worker_regis
 }
 
 bool place_is_free(struct core *c, const char *identity) {
-  for (int i = 0; i < c->worker_count; i++) {
-    if (c->workers[i].holder) return false;
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    if (c->pool->workers[i].holder) return false;
   }
-  if (expiry_passed(c->place_kept_until_ms, c->now_ms)) c->place_for[0] = 0;
-  return !c->place_for[0] || (identity && strcmp(c->place_for, identity) == 0);
+  if (expiry_passed(c->pool->place_kept_until_ms, c->now_ms)) c->pool->place_for[0] = 0;
+  return !c->pool->place_for[0] || (identity && strcmp(c->pool->place_for, identity) == 0);
 }
 
 enum rc place_take(struct core *c, int64_t worker, int64_t *fence, struct err *err) {
@@ -46,14 +45,14 @@ enum rc place_take(struct core *c, int64_t worker, int64_t *fence, struct err *e
   if (rc == RC_OK)
     rc = store_exec(c->store, err, "UPDATE workers SET holder = 1, fence = ?2 WHERE id = ?1",
                     BINDS(b_int(worker), b_int(*fence)));
-  if (rc == RC_OK) c->place_for[0] = 0;
+  if (rc == RC_OK) c->pool->place_for[0] = 0;
   return rc;
 }
 
 enum rc place_fill(struct core *c, struct err *err) {
   struct live_worker *next = NULL;
-  for (int i = 0; i < c->worker_count; i++) {
-    struct live_worker *w = &c->workers[i];
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    struct live_worker *w = &c->pool->workers[i];
     if (w->kind == WORKER_TRAINER && !w->holder && (!next || w->id < next->id)) next = w;
   }
   if (!next || !place_is_free(c, NULL)) return RC_OK;

@@ -1,4 +1,4 @@
-/* See workers.h. */
+/* Keeps the registry of workers: who is live, who has gone silent, which weights they are told to hold. */
 #include "services/coordinator/pool/workers.h"
 
 #include <inttypes.h>
@@ -8,7 +8,8 @@
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
-#include "services/coordinator/decide/states.h"
+#include "services/coordinator/decide/stored.h"
+#include "services/coordinator/writer/journal.h"
 
 enum rc workers_forget_all(struct core *c, struct err *err) {
   enum rc rc = store_exec(c->store, err,
@@ -18,23 +19,24 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE runs SET leases_lost = leases_lost + (SELECT count(*) FROM leases WHERE leases.run = "
-                    "runs.id AND leases.state = 0) WHERE ended_ms IS NULL",
+                    "runs.id AND leases.state = " SQL_LEASE_GRANTED ") WHERE ended_ms IS NULL",
                     NO_BINDS);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = 0",
+    rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = " SQL_LEASE_GRANTED,
                     BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms)));
   if (rc == RC_OK)
-    rc = store_exec(
-        c->store, err,
-        "UPDATE samples SET state = ?1 WHERE (run, round) IN (SELECT run, round FROM rounds WHERE state = 0) AND "
-        "state = ?2",
-        BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET state = ?1 WHERE (run, round) IN (SELECT run, round FROM rounds WHERE state "
+                    "= " SQL_ROUND_OPEN
+                    ") AND "
+                    "state = ?2",
+                    BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE groups INDEXED BY groups_open SET samples_waiting = samples_open, waiting_ms = ?1 WHERE "
-                    "state = 0",
+                    "state = " SQL_GROUP_OPEN,
                     BINDS(b_int(c->wall_ms)));
-  c->worker_count = 0;
+  c->pool->worker_count = 0;
   return rc;
 }
 
@@ -47,31 +49,45 @@ enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, st
   }
   if (rc != RC_OK) return rc;
   log_info("worker %s (%s) is gone: %s", id_worker(w->id).text, w->name, reason);
-  *w = c->workers[--c->worker_count];
+  *w = c->pool->workers[--c->pool->worker_count];
   c->dispatch_due = c->kick_due = true;
-  metric_set(c->m_workers, c->worker_count);
+  metric_set(c->pool->m_workers, c->pool->worker_count);
   return RC_OK;
 }
 
 enum rc workers_expire(struct core *c, struct err *err) {
-  for (int i = c->worker_count - 1; i >= 0; i--) {
-    if (!expiry_worker_lost(c->workers[i].seen_ms, c->options.worker_ttl_ms, c->now_ms)) continue;
-    enum rc rc = worker_end(c, &c->workers[i], "no heartbeat within its time to live", err);
+  for (int i = c->pool->worker_count - 1; i >= 0; i--) {
+    if (!expiry_worker_lost(c->pool->workers[i].seen_ms, c->options.worker_ttl_ms, c->now_ms)) continue;
+    enum rc rc = worker_end(c, &c->pool->workers[i], "no heartbeat within its time to live", err);
     if (rc != RC_OK) return rc;
   }
   return RC_OK;
 }
 
+void workers_put_off(struct core *c, int64_t ms) {
+  for (int i = 0; i < c->pool->worker_count; i++) c->pool->workers[i].seen_ms += ms;
+}
+
+bool workers_full(const struct core *c) { return c->pool->worker_count == c->options.workers_max; }
+
+struct live_worker *worker_add(struct core *c, const struct live_worker *w) {
+  struct pool *p = c->pool;
+  struct live_worker *added = &p->workers[p->worker_count++];
+  *added = *w;
+  metric_set(p->m_workers, p->worker_count);
+  return added;
+}
+
 struct live_worker *worker_named(struct core *c, enum worker_kind kind, const char *name) {
-  for (int i = 0; i < c->worker_count; i++) {
-    if (c->workers[i].kind == kind && strcmp(c->workers[i].name, name) == 0) return &c->workers[i];
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    if (c->pool->workers[i].kind == kind && strcmp(c->pool->workers[i].name, name) == 0) return &c->pool->workers[i];
   }
   return NULL;
 }
 
 struct live_worker *worker_live(struct core *c, int64_t id) {
-  for (int i = 0; i < c->worker_count; i++) {
-    if (c->workers[i].id == id) return &c->workers[i];
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    if (c->pool->workers[i].id == id) return &c->pool->workers[i];
   }
   return NULL;
 }
@@ -80,7 +96,7 @@ enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, st
                   struct err *err) {
   int64_t number;
   enum rc rc = id_parse_worker(&number, id, err);
-  if (rc == RC_OK) rc = core_check_epoch(c, epoch, err);
+  if (rc == RC_OK) rc = journal_check_epoch(c, epoch, err);
   if (rc != RC_OK) return rc;
   *out = worker_live(c, number);
   if (*out && alive) (*out)->seen_ms = c->now_ms;
@@ -90,7 +106,8 @@ enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, st
 
 int workers_generating(const struct core *c) {
   int n = 0;
-  for (int i = 0; i < c->worker_count; i++) n += c->workers[i].kind == WORKER_GENERATION && c->workers[i].ready;
+  for (int i = 0; i < c->pool->worker_count; i++)
+    n += c->pool->workers[i].kind == WORKER_GENERATION && c->pool->workers[i].ready;
   return n;
 }
 
@@ -101,7 +118,7 @@ enum rc current_version_now(struct core *c, struct current_version *out, struct 
   enum rc rc = store_query(
       c->store, &q, err,
       "SELECT run, version, digest, published AND (SELECT error IS NULL FROM runs WHERE id = run) FROM versions WHERE "
-      "state = 1 ORDER BY run DESC LIMIT 1",
+      "state = " SQL_VERSION_CURRENT " ORDER BY run DESC LIMIT 1",
       NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row && (published = rows_int(&q, 3) != 0)) {

@@ -1,4 +1,4 @@
-/* See group_seal.h. */
+/* Verifies finished samples, and with a group's last one computes advantages and digest and closes the group. */
 #include "services/coordinator/rounds/group_seal.h"
 
 #include <inttypes.h>
@@ -7,6 +7,7 @@
 #include "common/base/philox.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/pool/pool.h"
 
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group) {
   const struct rng_key key = {.seed = seed, .purpose = RNG_REWARD, .round = round, .group = group};
@@ -238,8 +239,8 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (rc == RC_OK && open == 0) rc = round_generated(c, h->run, h->round, err);
   if (rc != RC_OK) return rc;
   if (h->leased_ms && c->wall_ms > h->leased_ms)
-    rate_note(&c->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
-  rate_note(&c->rates.tokens, (double)g.tokens, h->count, c->now_ms);
+    rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
+  rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
   if (config->frontier == FRONTIER_GATE) c->dispatch_due = true; /* the frontier has moved on */
   if (state == GROUP_SEALED && config->mode == MODE_PIPELINED) c->sealed++;
   return RC_OK;

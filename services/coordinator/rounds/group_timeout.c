@@ -1,4 +1,4 @@
-/* See group_timeout.h. */
+/* Fails groups that have been open for too long; time in which nobody could have worked does not count. */
 #include "services/coordinator/rounds/group_timeout.h"
 
 #include <inttypes.h>
@@ -11,9 +11,12 @@
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/writer/journal.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/decide/stored.h"
 
 enum {
-  LOOK_MS = 100,       /* core.c looks at the time at least so often */
   OWED_MS_MAX = 1000,  /* put on the notes at once while time counts */
   FAILED_AT_ONCE = 16, /* of one look */
   DETAIL_MAX = 200
@@ -44,7 +47,7 @@ static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t or
                     "UPDATE rounds SET groups_open = groups_open - 1, groups_failed = groups_failed + 1, exact = 0 "
                     "WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
-  if (rc == RC_OK) rc = core_incident(c, run, "group_timeout", id.text, reason, err);
+  if (rc == RC_OK) rc = journal_incident(c, run, "group_timeout", id.text, reason, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));
@@ -60,7 +63,8 @@ static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_
   } due[FAILED_AT_ONCE];
   enum rc rc =
       store_query(c->store, &q, err,
-                  "SELECT round, ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = 0 AND leased_ms "
+                  "SELECT round, ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
+                  " AND leased_ms "
                   "<= ?2 ORDER BY round, ordinal LIMIT ?3",
                   BINDS(b_int(run), b_int(leased_until_ms), b_int(FAILED_AT_ONCE)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
@@ -74,36 +78,36 @@ static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_
 
 /* ---- the clock ---- */
 
-/* Between the look before and this one: how much counts against a group, and how long nobody looked (expiry_stall).  Before
- * the first look, nothing counts. */
+/* Between the look before and this one: how much counts against a group, and how long nobody looked (expiry_stall).
+ * Before the first look, nothing counts. */
 struct passed {
   int64_t since_ms, counted_ms, stalled_ms;
 };
 
 static struct passed clock_look(struct group_clock *k, const struct core *c, bool counting) {
   const int64_t passed_ms = c->wall_ms - k->at_ms;
-  const int64_t uncounted_ms = expiry_uncounted(passed_ms, k->counting, LOOK_MS);
+  const int64_t uncounted_ms = expiry_uncounted(passed_ms, k->counting, CORE_LOOK_MS);
   const struct passed p = {.since_ms = k->at_ms,
                            .counted_ms = passed_ms - uncounted_ms,
-                           .stalled_ms = expiry_stall(k->at_ms, c->wall_ms, LOOK_MS)};
+                           .stalled_ms = expiry_stall(k->at_ms, c->wall_ms, CORE_LOOK_MS)};
   k->owed_ms += uncounted_ms;
   k->at_ms = c->wall_ms;
   k->counting = counting;
   return p;
 }
 
-/* Groups leased by the look before are owed all of it, and are at most as young as that look.  Those leased since then were
- * leased before nobody looked any more. */
+/* Groups leased by the look before are owed all of it, and are at most as young as that look.  Those leased since
+ * then were leased before nobody looked any more. */
 static enum rc put_off(struct core *c, int64_t run, int64_t owed_ms, const struct passed *p, struct err *err) {
   return store_exec(
       c->store, err,
       "UPDATE groups INDEXED BY groups_open SET leased_ms = CASE WHEN leased_ms <= ?4 THEN min(leased_ms "
-      "+ ?2, ?3) ELSE max(leased_ms, ?4 + ?5) END WHERE run = ?1 AND state = 0 AND leased_ms NOT NULL",
+      "+ ?2, ?3) ELSE max(leased_ms, ?4 + ?5) END WHERE run = ?1 AND state = " SQL_GROUP_OPEN " AND leased_ms NOT NULL",
       BINDS(b_int(run), b_int(owed_ms), b_int(c->wall_ms - p->counted_ms), b_int(p->since_ms), b_int(p->stalled_ms)));
 }
 
 enum rc groups_expire(struct core *c, struct err *err) {
-  struct group_clock *k = &c->group_clock;
+  struct group_clock *k = &c->rounds->group_clock;
   enum run_state state = RUN_QUEUED;
   int64_t earliest_ms = 0;
   const int64_t run = c->context ? c->context->run : 0;
@@ -114,10 +118,10 @@ enum rc groups_expire(struct core *c, struct err *err) {
   if (!k->counting || known) return RC_OK;
   if (k->owed_ms) rc = put_off(c, run, k->owed_ms, &passed, err);
   if (rc == RC_OK)
-    rc =
-        store_int(c->store, &earliest_ms, err,
-                  "SELECT coalesce(min(leased_ms), ?2) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = 0",
-                  BINDS(b_int(run), b_int(c->wall_ms)));
+    rc = store_int(c->store, &earliest_ms, err,
+                   "SELECT coalesce(min(leased_ms), ?2) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state "
+                   "= " SQL_GROUP_OPEN,
+                   BINDS(b_int(run), b_int(c->wall_ms)));
   if (rc != RC_OK) return rc;
   const int64_t timeout_ms = c->context->config.group_timeout_ms;
   const bool due = earliest_ms + timeout_ms <= c->wall_ms;

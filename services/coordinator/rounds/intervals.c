@@ -1,11 +1,13 @@
-/* See intervals.h. */
+/* Stores what workers did when: packed intervals for the timeline, and sums by cause and round. */
 #include "services/coordinator/rounds/intervals.h"
 
 #include <string.h>
 
-#include "services/coordinator/decide/states.h"
+#include "services/coordinator/decide/clock_skew.h"
+#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/rounds/rounds.h"
 
 enum { COORDINATOR_WORKER = 0, BEAT_ROUNDS_MAX = 512, MS = 1000 };
 
@@ -296,13 +298,15 @@ enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t work
 
 void verifying_note(struct core *c, int64_t run, int64_t round, int64_t begin_us, int64_t end_us) {
   int at = 0;
-  while (at < VERIFYING_ROUNDS && (c->verifying[at].run != run || c->verifying[at].round != round)) at++;
+  while (at < VERIFYING_ROUNDS && (c->rounds->verifying[at].run != run || c->rounds->verifying[at].round != round))
+    at++;
   if (at == VERIFYING_ROUNDS) { /* the oldest was flushed, or never will be */
-    memmove(&c->verifying[1], &c->verifying[0], (VERIFYING_ROUNDS - 1) * sizeof c->verifying[0]);
-    c->verifying[at = 0] =
+    memmove(&c->rounds->verifying[1], &c->rounds->verifying[0],
+            (VERIFYING_ROUNDS - 1) * sizeof c->rounds->verifying[0]);
+    c->rounds->verifying[at = 0] =
         (struct verifying_notes){.run = run, .round = round, .first_us = begin_us, .last_us = begin_us};
   }
-  struct verifying_notes *n = &c->verifying[at];
+  struct verifying_notes *n = &c->rounds->verifying[at];
   if (end_us < begin_us) end_us = begin_us;
   n->first_us = least(n->first_us, begin_us);
   n->last_us = most(n->last_us, end_us);
@@ -323,7 +327,7 @@ static enum rc notes_store(struct core *c, struct verifying_notes *n, struct err
 enum rc verifying_flush(struct core *c, int64_t run, int64_t round, struct err *err) {
   enum rc rc = RC_OK;
   for (int i = 0; i < VERIFYING_ROUNDS && rc == RC_OK; i++) {
-    struct verifying_notes *n = &c->verifying[i];
+    struct verifying_notes *n = &c->rounds->verifying[i];
     if (n->run && n->run == run && n->round == round) rc = notes_store(c, n, err);
   }
   return rc;
@@ -333,7 +337,7 @@ enum rc verifying_flush(struct core *c, int64_t run, int64_t round, struct err *
 static enum rc flush_sealed(struct core *c, struct err *err) {
   enum rc rc = RC_OK;
   for (int i = 0; i < VERIFYING_ROUNDS && rc == RC_OK; i++) {
-    struct verifying_notes *n = &c->verifying[i];
+    struct verifying_notes *n = &c->rounds->verifying[i];
     int64_t state = ROUND_OPEN;
     if (!n->run) continue;
     rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",

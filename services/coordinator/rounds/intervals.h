@@ -4,11 +4,11 @@
  *   servers' heartbeats              --intervals_beat----------+--> cause_times: the sums, kept with the rounds
  *   sealing on the writer's thread   --verifying_note----------> rounds.verify_us, and one interval a round
  *
- * Writer's thread only, inside the caller's savepoint; the database is the state, but for the notes of rounds that are
- * still sealing.  The trainer says which round it tells of.  A heartbeat's intervals are given to rounds by time, cut
- * where one round ends and the next begins; what lies in no round is dropped.  Times of a worker whose clock is off are
- * corrected by what is known of it (clock_skew.h).  Nothing here decides anything.  Read by route_timeline.c,
- * round_view.c and run_view.c. */
+ * Writer's thread only, inside the caller's savepoint.  The database is the state, except for the notes of rounds
+ * that are still sealing (rounds.h).  The trainer names the round.  A heartbeat's intervals are given to rounds by
+ * time and cut where a round ends; what lies in no round is dropped.  Times of a worker whose clock is off are
+ * corrected (clock_skew.h). Nothing is decided by any of this.  Read by route_timeline.c, round_view.c and
+ * run_view.c. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H
 
@@ -25,9 +25,6 @@ enum {
   INTERVAL_PACKED_BYTES = 17
 };
 
-/* cause_times.actor */
-enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
-
 /* What a worker told of a round; round -1: found by time.  Lanes may overlap.  The caller sees to it that nothing is
  * told twice. */
 enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t worker, const struct interval *items,
@@ -38,10 +35,6 @@ enum rc intervals_beat(struct core *c, int64_t worker, const struct interval *it
                        const struct slot_account accounts[SLOT_WINDOWS], struct err *err);
 
 /* Groups of the round were verified and sealed from begin to end (wall clock). */
-struct verifying_notes {
-  int64_t run, round, first_us, last_us, sum_us;
-};
-enum { VERIFYING_ROUNDS = 2 }; /* the one that seals, and one that is not flushed yet */
 void verifying_note(struct core *c, int64_t run, int64_t round, int64_t begin_us, int64_t end_us);
 /* The round's notes are stored and forgotten: when it is published; of other rounds that are sealed, with the next
  * heartbeat. */

@@ -1,5 +1,5 @@
-/* See publish.h.  Previous hop: trainer-server/publisher.c and driver/train.c.  Next: workers are told by their polls
- * and heartbeats; round.c opened what comes next. */
+/* Makes an announced version current: the old one is superseded, its leases are void, the round is done, the next one
+ * opens. */
 #include "services/coordinator/rounds/publish.h"
 
 #include <inttypes.h>
@@ -9,9 +9,16 @@
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/writer/journal.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/intervals.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/decide/stored.h"
 
 /* Was this version made before? */
-static enum rc repeat_check(struct core *c, const struct publication *p, bool *repeat, bool *refused, struct err *err) {
+static enum rc repeat_check(struct core *c, const struct announced_version *p, bool *repeat, bool *refused,
+                            struct err *err) {
   struct rows q;
   struct digest digest = {0};
   char detail[200], a[DIGEST_HEX_MAX], b[DIGEST_HEX_MAX];
@@ -25,7 +32,7 @@ static enum rc repeat_check(struct core *c, const struct publication *p, bool *r
   digest_hex(a, &digest);
   digest_hex(b, &p->digest);
   snprintf(detail, sizeof detail, "version %" PRId64 " has digest %s, announced again with %s", p->version, a, b);
-  rc = core_incident(c, p->run, "nondeterminism", id_round(p->run, p->round).text, detail, err);
+  rc = journal_incident(c, p->run, "nondeterminism", id_round(p->run, p->round).text, detail, err);
   if (rc == RC_OK) *refused = true;
   if (rc == RC_OK) err_set(err, RC_CONFLICT, "digest", "%s", detail);
   return rc;
@@ -36,13 +43,12 @@ static enum rc repeat_check(struct core *c, const struct publication *p, bool *r
 static enum rc server_unready(struct core *c, const char *worker_id, struct err *err) {
   int64_t id;
   if (id_parse_worker(&id, worker_id, err) != RC_OK) return RC_OK; /* of no incarnation that we know */
-  for (int i = 0; i < c->worker_count; i++) {
-    if (c->workers[i].id == id) c->workers[i].ready = false;
-  }
+  struct live_worker *w = worker_live(c, id);
+  if (w) w->ready = false;
   return store_exec(c->store, err, "UPDATE workers SET ready = 0 WHERE id = ?1", BINDS(b_int(id)));
 }
 
-static enum rc version_insert(struct core *c, const struct publication *p, const struct run_config *config,
+static enum rc version_insert(struct core *c, const struct announced_version *p, const struct run_config *config,
                               struct err *err) {
   struct id_text step = id_round(p->run, p->round);
   enum rc rc = store_exec(c->store, err, "UPDATE versions SET state = ?2 WHERE run = ?1 AND state = ?3",
@@ -71,13 +77,16 @@ static enum rc version_insert(struct core *c, const struct publication *p, const
 /* Groups that were trained on with a sample or a span of another version than the round's: the promise of `sync` is
  * that there are none.  Counted over what is stored, once, when the round's groups are consumed. */
 static const char stale_sql[] =
-    "UPDATE rounds SET stale_groups = (SELECT count(*) FROM groups g WHERE g.run = ?1 AND g.round = ?2 AND g.state = 3 "
-    "AND g.purpose = 0 AND (EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND "
+    "UPDATE rounds SET stale_groups = (SELECT count(*) FROM groups g WHERE g.run = ?1 AND g.round = ?2 AND g.state "
+    "= " SQL_GROUP_CONSUMED
+    " "
+    "AND g.purpose = " SQL_LEASE_TRAINING
+    " AND (EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND "
     "s.group_ordinal = g.ordinal AND (s.version_first <> rounds.version OR s.version_last <> rounds.version))"
     " OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal AND "
     "p.version <> rounds.version))) WHERE run = ?1 AND round = ?2";
 
-static enum rc round_close(struct core *c, const struct publication *p, struct err *err) {
+static enum rc round_close(struct core *c, const struct announced_version *p, struct err *err) {
   enum rc rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND round = ?2 AND state = ?4",
                           BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
@@ -92,7 +101,7 @@ static enum rc round_close(struct core *c, const struct publication *p, struct e
   return rc;
 }
 
-static enum rc version_check(struct core *c, const struct publication *p, struct err *err) {
+static enum rc version_check(struct core *c, const struct announced_version *p, struct err *err) {
   int64_t version = -1;
   enum rc rc =
       store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2 AND state = ?3",
@@ -107,7 +116,7 @@ static enum rc version_check(struct core *c, const struct publication *p, struct
   return rc;
 }
 
-enum rc publish_version(struct core *c, const struct publication *p, bool *refused, struct err *err) {
+enum rc publish_version(struct core *c, const struct announced_version *p, bool *refused, struct err *err) {
   enum run_state state;
   bool repeat = false;
   *refused = false;
@@ -130,8 +139,8 @@ enum rc publish_version(struct core *c, const struct publication *p, bool *refus
   if (rc == RC_OK && state != RUN_STOPPING && p->round + 1 < config->rounds)
     rc = round_open(c, p->round + 1, p->version, err);
   else if (rc == RC_OK)
-    slot_windows_end(c->windows, p->run, c->now_ms); /* nothing more is sampled */
-  if (rc == RC_OK) metric_add(c->m_rounds, 1);
+    slot_windows_end(c->rounds->windows, p->run, c->now_ms); /* nothing more is sampled */
+  if (rc == RC_OK) metric_add(c->rounds->m_rounds, 1);
   c->dispatch_due = c->kick_due = true;
   return rc;
 }

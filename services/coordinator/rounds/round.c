@@ -1,4 +1,4 @@
-/* See round.h. */
+/* Opens rounds with their groups and samples, refills them, and moves them on once all groups are in. */
 #include "services/coordinator/rounds/round.h"
 
 #include <inttypes.h>
@@ -9,7 +9,10 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/rounds/run_life.h"
-#include "services/coordinator/decide/states.h"
+#include "services/coordinator/decide/ordinals.h"
+#include "services/coordinator/decide/stored.h"
+#include "services/coordinator/writer/journal.h"
+#include "services/coordinator/run/run_context.h"
 
 bool round_evaluates(const struct run_config *config, int64_t round) {
   if (!run_trains_on_rollouts(config) || config->evaluation_every <= 0) return false;
@@ -105,7 +108,7 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
   }
   for (int g = 0; g < evaluation && rc == RC_OK; g++) {
     struct new_group group = {.round = round,
-                              .ordinal = ROUND_EVALUATION_FIRST + g,
+                              .ordinal = ORDINAL_EVALUATION_FIRST + g,
                               .index = g,
                               .samples = config->evaluation_samples,
                               .purpose = LEASE_EVALUATION,
@@ -170,11 +173,12 @@ static enum rc evaluation_record(struct core *c, int64_t run, int64_t round, str
                  "avg(s.well_formed), ?3 FROM groups g"
                  " JOIN rounds r ON r.run = g.run AND r.round = g.round JOIN samples s ON s.run = g.run AND s.round = "
                  "g.round AND s.group_ordinal = g.ordinal"
-                 " WHERE g.run = ?1 AND g.round = ?2 AND g.purpose = 1 AND g.state = ?4 GROUP BY g.run, g.round, "
+                 " WHERE g.run = ?1 AND g.round = ?2 AND g.purpose = " SQL_LEASE_EVALUATION
+                 " AND g.state = ?4 GROUP BY g.run, g.round, "
                  "r.version",
                  BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(GROUP_EVALUATED)));
   if (rc == RC_OK) rc = evaluation_text(c->store, run, round, &text, &found, err);
-  if (rc == RC_OK && found) return core_event(c, run, "eval", &text, false, err);
+  if (rc == RC_OK && found) return journal_event(c, run, "eval", &text, false, err);
   buf_free(&text);
   return rc;
 }
@@ -185,7 +189,8 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
                  "UPDATE rounds SET generated_ms = ?3, (reward_mean, well_formed_mean, completion_tokens_mean) = "
                  "(SELECT avg(s.reward), avg(s.well_formed), avg(s.tokens)"
                  "  FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = "
-                 "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND (g.purpose = 0 OR ?4) AND g.state "
+                 "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND (g.purpose = " SQL_LEASE_TRAINING
+                 " OR ?4) AND g.state "
                  "<> ?5) WHERE run = ?1 AND round = ?2",
                  BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(run_evaluates(&c->context->config)),
                        b_int(GROUP_FAILED)));
@@ -213,7 +218,7 @@ enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool
   if (rc != RC_OK || (state != ROUND_TRAINING && state != ROUND_STEPPING)) return rc;
   rc = store_int(c->store, &left, err,
                  "SELECT (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
-                 "FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND round = ?2 AND state = 1)",
+                 "FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_SEALED ")",
                  BINDS(b_int(run), b_int(round)));
   if (rc != RC_OK || left) return rc;
   rc = exactness_note(c, run, round, err);

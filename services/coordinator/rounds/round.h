@@ -1,7 +1,7 @@
 /* The life of a round in the database: opening it with its groups and samples, refilling it, and what happens once all
  * groups are in.
  *
- *   group ordinals   0 .. R-1 the round's prompts | R .. R+refills-1 refills | ROUND_EVALUATION_FIRST .. evaluation
+ *   group ordinals   0 .. R-1 the round's prompts | R .. R+refills-1 refills | evaluation (decide/ordinals.h)
  *   dataset order    dataset_first .. +R-1        | + R .. the next round begins behind the last refill
  *
  * Writer's thread only, inside the caller's savepoint.  Which prompts a round has is a function of the seed and of the
@@ -12,10 +12,8 @@
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_ROUND_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_ROUND_H
 
+#include "services/coordinator/run/run_config.h"
 #include "services/coordinator/writer/core_state.h"
-
-/* Above every training group's ordinal, so that a round's evaluation does not move the randomness of its refills. */
-enum { ROUND_EVALUATION_FIRST = 2 * LIMIT_GROUPS_PER_ROUND };
 
 /* Opens round `round` of the active run at `version`: R groups in dataset order, then evaluation groups when due. */
 enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err);
@@ -26,9 +24,9 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
 /* All groups are sealed, filtered or evaluated: aggregates, then the round waits for training (or, in an evaluate
  * run, is done and the run completed). */
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err);
-/* When the round is `training` and every member group is in a batch that is done, it is `stepping` from now on and its
- * denominator is fixed: trained tokens, or samples, of its member groups; and it is known whether it is exact, anew when
- * batches of a `stepping` round had to be computed again.  Otherwise nothing happens. */
+/* When the round is `training` and every member group is in a batch that is done, it is `stepping` from now on and
+ * its denominator is fixed: trained tokens, or samples, of its member groups; and it is known whether it is exact,
+ * anew when batches of a `stepping` round had to be computed again.  Otherwise nothing happens. */
 enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool by_tokens, struct err *err);
 /* Pure: is an evaluation due in this round?  Every so many rounds from the first on, and in the last. */
 bool round_evaluates(const struct run_config *config, int64_t round);

@@ -1,4 +1,4 @@
-/* See run_life.h. */
+/* Moves a run from state to state, with the event that tells of it, and clears up behind a run that ends. */
 #include "services/coordinator/rounds/run_life.h"
 
 #include <stdio.h>
@@ -6,6 +6,9 @@
 #include "common/base/log.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/writer/journal.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/rounds/rounds.h"
 
 enum rc run_state_of(struct store *s, int64_t run, enum run_state *out, struct err *err) {
   int64_t state = 0;
@@ -37,7 +40,7 @@ static enum rc state_write(struct core *c, int64_t run, enum run_state to, const
   json_kv_string(&w, "state", state_name(MACHINE_RUN, (int)to));
   json_kv_string(&w, "error", error);
   json_object_end(&w);
-  return core_event(c, run, "state", &text, is_end(to), err);
+  return journal_event(c, run, "state", &text, is_end(to), err);
 }
 
 enum rc run_move(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
@@ -72,7 +75,7 @@ enum rc run_waits(struct core *c, int64_t run, const char *what, struct err *err
   json_object_begin(&w);
   json_kv_string(&w, "waiting_for", what);
   json_object_end(&w);
-  return core_event(c, run, "waiting", &text, false, err);
+  return journal_event(c, run, "waiting", &text, false, err);
 }
 
 enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
@@ -95,7 +98,7 @@ enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *erro
     rc = store_exec(c->store, err, "UPDATE rounds SET state = ?2 WHERE run = ?1 AND state <> ?3 AND state <> ?2",
                     BINDS(b_int(run), b_int(ROUND_ABANDONED), b_int(ROUND_DONE)));
   }
-  if (rc == RC_OK) slot_windows_end(c->windows, run, c->now_ms);
+  if (rc == RC_OK) slot_windows_end(c->rounds->windows, run, c->now_ms);
   if (rc == RC_OK && c->context && c->context->run == run) {
     run_context_release(c->context);
     c->context = NULL;

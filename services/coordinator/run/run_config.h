@@ -12,10 +12,10 @@
 #include "common/model/learning/loss.h"
 #include "common/wire/training.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/decide/verify.h"
 
 enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT }; /* inflight is refused with 501 */
 enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
-enum verifier_kind { VERIFIER_NUMERIC, VERIFIER_COUNTDOWN, VERIFIER_NONE };
 
 struct sampling_config {
   double temperature; /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */

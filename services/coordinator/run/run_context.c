@@ -225,3 +225,18 @@ void run_context_release(struct run_context *c) {
   arena_free(&c->arena);
   free(c);
 }
+
+const struct dataset_item *run_unit_item(struct run_context *x, int64_t round, int64_t unit, int sample) {
+  int64_t ordinal = (round * x->config.groups_per_round + unit) * x->config.samples_per_group + sample;
+  return dataset_at(x->dataset,
+                    dataset_index(x->dataset, &x->driver_order, x->config.dataset_shuffle, x->config.seed, ordinal));
+}
+
+int64_t run_unit_tokens(struct run_context *x, int64_t round, int64_t unit) {
+  int64_t tokens = 0;
+  for (int s = 0; s < x->config.samples_per_group; s++) {
+    const struct dataset_item *item = run_unit_item(x, round, unit, s);
+    tokens += item->prompt_length + item->completion_length;
+  }
+  return tokens;
+}

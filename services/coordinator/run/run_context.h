@@ -49,6 +49,10 @@ bool run_counts_tokens(const struct run_config *c);
 /* Are the weights that round makes pushed to the servers? */
 bool run_publishes(const struct run_config *c, int64_t round);
 
+/* The dataset's item of a cross-entropy unit's sample, and the unit's tokens, prompts included.  Driver's thread. */
+const struct dataset_item *run_unit_item(struct run_context *x, int64_t round, int64_t unit, int sample);
+int64_t run_unit_tokens(struct run_context *x, int64_t round, int64_t unit);
+
 /* data_dir/path into out: RC_INVALID unless it is an existing regular file that lies inside data_dir. */
 enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const char *path, const char *field,
                           struct err *err);

@@ -1,4 +1,4 @@
-/* The schema: see migrations.h.
+/* The schema, step by step, and the code that applies the steps that a database lacks.
  *
  *   runs -< rounds -< groups -< samples -1- rollouts (tokens, log-probabilities, text)
  *     |       |          |         +-< segments, spans
@@ -7,9 +7,9 @@
  *     |       +-< cause_times
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
- * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds that go evenly (common/base/clock.h), but leases.deadline_ms, which
- * is monotonic and means something only within its epoch. leases.version_min and version_max, spans, segments and
- * refills are what the pipelined and inflight modes need. */
+ * States are the numbers of states.h.  *_ms columns are wall-clock milliseconds that go evenly (core_wall_us),
+ * except for leases.deadline_ms, which is monotonic and means something only within its epoch.  leases.version_min
+ * and version_max, spans, segments and refills are there for the pipelined and inflight modes. */
 #include "services/coordinator/store/migrations.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* The only user of SQLite: see store.h. */
+/* Opens SQLite connections, caches statements, binds and reads values; the only file that includes sqlite3.h. */
 #include "services/coordinator/store/store.h"
 
 #include <assert.h>

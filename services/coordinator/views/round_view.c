@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/decide/stored.h"
 
 #define ROUND_COLUMNS                                                                                               \
   "r.round, version, digest, reward_mean, well_formed_mean, groups_trained, groups_filtered, trained_tokens, "      \
@@ -14,9 +15,10 @@
   "t.compute_us, p.slot_busy_us, nullif(p.slot_window_us, 0), iif(groups_trained > 0, submitted_ms, NULL), "        \
   "iif(groups_trained > 0, trained_ms, NULL)"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
-#define ROUND_TABLES                                                                                         \
-  " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = 0 LEFT JOIN " \
-  "cause_times p ON p.run = r.run AND p.round = r.round AND p.actor = 1 "
+#define ROUND_TABLES                                                                                               \
+  " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = " SQL_ACTOR_TRAINER \
+  " LEFT JOIN "                                                                                                    \
+  "cause_times p ON p.run = r.run AND p.round = r.round AND p.actor = " SQL_ACTOR_POOL " "
 
 enum {
   C_ROUND,
@@ -158,12 +160,13 @@ enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_
   if (newest) {
     rc = store_query(s, &q, err,
                      "SELECT * FROM (SELECT " ROUND_COLUMNS ROUND_TABLES
-                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = 4 ORDER BY r.round DESC LIMIT ?3) ORDER BY 1",
+                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = " SQL_ROUND_DONE
+                     " ORDER BY r.round DESC LIMIT ?3) ORDER BY 1",
                      BINDS(b_int(run), b_int(from), b_int(limit)));
   } else {
     rc = store_query(s, &q, err,
                      "SELECT " ROUND_COLUMNS ROUND_TABLES
-                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = 4 ORDER BY r.round LIMIT ?3",
+                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = " SQL_ROUND_DONE " ORDER BY r.round LIMIT ?3",
                      BINDS(b_int(run), b_int(from), b_int(limit)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) round_write(w, &q);

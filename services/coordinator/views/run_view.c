@@ -7,7 +7,7 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/run/run_config.h"
-#include "services/coordinator/decide/states.h"
+#include "services/coordinator/decide/stored.h"
 
 static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
 
@@ -63,7 +63,8 @@ static enum rc run_head(struct store *s, struct json_writer *w, const struct row
   json_kv_column_int(w, "started_ms", q, R_STARTED);
   json_kv_column_int(w, "ended_ms", q, R_ENDED);
   enum rc rc =
-      store_query(s, &v, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = 1", BINDS(b_int(run)));
+      store_query(s, &v, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = " SQL_VERSION_CURRENT,
+                  BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&v, &row, err);
   if (rc == RC_OK && row) {
     rows_digest(&v, 1, &digest);
@@ -118,14 +119,18 @@ static double real_or_nan(const struct rows *q, int column) {
 static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(
-      s, &q, err,
-      "SELECT count(*) FILTER (WHERE state = 4), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = 4), "
-      "sum(published_ms - opened_ms) FILTER (WHERE state = 4), min(opened_ms), max(published_ms), "
-      "sum(stale_groups), sum(logprob_unequal), sum(logprob_nonfinite), max(logprob_max_abs_diff), "
-      "sum(logprob_abs_sum) FILTER (WHERE state = 4), sum(logprob_k1_sum) FILTER (WHERE state = 4), "
-      "sum(logprob_k3_sum) FILTER (WHERE state = 4) FROM (SELECT * FROM rounds WHERE run = ?1 ORDER BY round)",
-      BINDS(b_int(run)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT count(*) FILTER (WHERE state = " SQL_ROUND_DONE
+                  "), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = " SQL_ROUND_DONE
+                  "), sum(published_ms - opened_ms) FILTER (WHERE state = " SQL_ROUND_DONE
+                  "), min(opened_ms), max(published_ms), "
+                  "sum(stale_groups), sum(logprob_unequal), sum(logprob_nonfinite), max(logprob_max_abs_diff), "
+                  "sum(logprob_abs_sum) FILTER (WHERE state = " SQL_ROUND_DONE
+                  "), sum(logprob_k1_sum) FILTER (WHERE state = " SQL_ROUND_DONE
+                  "), sum(logprob_k3_sum) FILTER (WHERE state = " SQL_ROUND_DONE
+                  ") FROM (SELECT * FROM rounds WHERE run = ?1 ORDER BY round)",
+                  BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     *t = (struct sums){.done = rows_int(&q, 0),
@@ -149,7 +154,7 @@ static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct er
       "SELECT sum(t.fill_us + t.starved_us), sum(t.logprob_us + t.compute_us), sum(submitted_ms - opened_ms) FILTER "
       "(WHERE groups_trained > 0), sum(published_ms - opened_ms) FILTER (WHERE groups_trained > 0), sum(trained_ms - "
       "opened_ms) FILTER (WHERE groups_trained > 0) FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round "
-      "= r.round AND t.actor = 0 WHERE r.run = ?1 AND state = 4",
+      "= r.round AND t.actor = " SQL_ACTOR_TRAINER " WHERE r.run = ?1 AND state = " SQL_ROUND_DONE,
       BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -308,12 +313,12 @@ static void mismatch_gauges(const struct rows *q) {
 static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc =
-      store_query(s, &q, err,
-                  "SELECT published_ms - opened_ms, iif(groups_trained > 0, trained_ms, NULL) - opened_ms, "
-                  "trained_tokens, logprob_max_abs_diff, logprob_unequal, logprob_nonfinite, logprob_abs_sum, "
-                  "logprob_k1_sum, logprob_k3_sum FROM rounds WHERE run = ?1 AND state = 4 ORDER BY round DESC LIMIT 1",
-                  BINDS(b_int(run)));
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT published_ms - opened_ms, iif(groups_trained > 0, trained_ms, NULL) - opened_ms, "
+                           "trained_tokens, logprob_max_abs_diff, logprob_unequal, logprob_nonfinite, logprob_abs_sum, "
+                           "logprob_k1_sum, logprob_k3_sum FROM rounds WHERE run = ?1 AND state = " SQL_ROUND_DONE
+                           " ORDER BY round DESC LIMIT 1",
+                           BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   row = rc == RC_OK && row;
   gauge("leasehold_round_window_seconds", "Newest done round: from its opening to its publication.",

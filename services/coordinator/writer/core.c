@@ -1,110 +1,119 @@
-/* See core.h. */
+/* The writer: its queue, its transactions, parked polls, the requests that wait for answers, start and end.  See
+ * core.h. */
+#include "services/coordinator/writer/core.h"
+
+#include <assert.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/coordinator/store/database_lock.h"
+#include "common/base/metrics.h"
+#include "common/base/queue.h"
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/fault.h"
-#include "services/coordinator/pool/leases.h"
-#include "services/coordinator/pool/workers.h"
-#include "services/coordinator/rounds/group_timeout.h"
-#include "services/coordinator/rounds/retention.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/store/database_lock.h"
 #include "services/coordinator/store/migrations.h"
-#include "services/coordinator/pool/trainer_place.h"
 #include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/decide/stored.h"
 
 enum {
   QUEUE_COMMANDS = 4096,
   GROUP_COMMANDS = 64,
   GROUP_US = 2000,
-  NAP_MS = 100,
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
-  RETENTION_MS = 20, /* between two pieces of a round that is dropped */
+  TICK_SOON_MS = 20, /* between two ticks when the first has left work over */
   CLOCK_SET_MS = 1000,
-  INCIDENTS_KEPT = 10000,
   WORKERS_MAX_DEFAULT = 1024
 };
 
+/* What only the writer sees. */
+struct writer {
+  struct core core; /* first, so that a core is known by its writer and the other way round */
+  struct readers *readers;
+  struct hub *hub;
+  struct queue *queue;
+  pthread_t thread;
+  bool started, threaded; /* threaded: it was started once */
+  atomic_bool broken, groups_awaited;
+  void (*kick)(void *context, int sealed);
+  void *kick_context;
+  struct command *parked;
+  int64_t next_tick_ms, next_keep_alive_ms;
+  int64_t wall_ahead_us; /* of the clock's wall time: the newest stored time lay ahead of it at the start */
+  int64_t clock_off_ms;  /* the machine's clock less the wall time, as last warned of */
+  bool store_failed;     /* in the transaction in hand: it is not to be committed */
+  int lock_file;         /* held exclusively: one coordinator a database; -1: none */
+
+  pthread_mutex_t lock;  /* guards request, ticket, waited and done of every command */
+  pthread_cond_t called; /* a waited command is done */
+
+  struct metric *m_commands, *m_commits, *m_parked, *m_stale;
+};
+
+static struct writer *writer_of(struct core *c) { return (struct writer *)c; }
+static const struct writer *writer_of_const(const struct core *c) { return (const struct writer *)c; }
+
 /* In the request's arena, which is kept while a cancellation callback runs. */
 struct ticket {
-  struct core *core;
+  struct writer *writer;
   struct command *command;
 };
 
 const struct core_options *core_options(const struct core *c) { return &c->options; }
 struct readers *core_readers(struct core *c) {
-  return c->readers;
+  return writer_of(c)->readers;
 }
 struct hub *core_hub(struct core *c) {
-  return c->hub;
+  return writer_of(c)->hub;
 }
 uint64_t core_epoch(const struct core *c) { return c->epoch; }
-bool core_broken(const struct core *c) { return atomic_load(&c->broken); }
-size_t core_queued(struct core *c) { return queue_length(c->queue); }
+bool core_broken(const struct core *c) { return atomic_load(&writer_of_const(c)->broken); }
+size_t core_queued(struct core *c) { return queue_length(writer_of(c)->queue); }
+
+static int64_t monotonic_us(const struct core *c) { return c->options.clock.monotonic_us(c->options.clock.context); }
+int64_t core_monotonic_ms(const struct core *c) { return monotonic_us(c) / 1000; }
+int64_t core_wall_us(const struct core *c) {
+  return c->options.clock.wall_us(c->options.clock.context) + writer_of_const(c)->wall_ahead_us;
+}
 
 void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context) {
-  c->kick = kick;
-  c->kick_context = context;
+  struct writer *w = writer_of(c);
+  w->kick = kick;
+  w->kick_context = context;
 }
-void core_await_groups(struct core *c, bool awaited) { atomic_store(&c->groups_awaited, awaited); }
-
-struct command *command_new(command_execute execute, size_t message_bytes) {
-  struct command *cmd = calloc(1, sizeof *cmd);
-  if (!cmd) return NULL;
-  cmd->execute = execute;
-  cmd->message = arena_alloc(&cmd->arena, 1, message_bytes ? message_bytes : 1);
-  if (!cmd->message) {
-    free(cmd);
-    return NULL;
-  }
-  return cmd;
-}
-
-struct command *command_for(struct http_request *r, command_execute execute, size_t message_bytes) {
-  struct command *cmd = command_new(execute, message_bytes);
-  if (cmd) cmd->id = arena_strdup(&cmd->arena, http_param(r, "id"));
-  if (!cmd || cmd->id) return cmd;
-  command_free(cmd);
-  return NULL;
-}
-
-void command_free(struct command *cmd) {
-  if (!cmd) return;
-  buf_free(&cmd->body);
-  arena_free(&cmd->arena);
-  free(cmd);
-}
+void core_await_groups(struct core *c, bool awaited) { atomic_store(&writer_of(c)->groups_awaited, awaited); }
 
 /* ---- requests come and go ---- */
 
 /* Takes the request away from its command; NULL when the other side was first. */
-static struct http_request *request_take(struct core *c, struct command *cmd) {
-  pthread_mutex_lock(&c->lock);
+static struct http_request *request_take(struct writer *w, struct command *cmd) {
+  pthread_mutex_lock(&w->lock);
   struct http_request *r = cmd->request;
   if (r) {
     cmd->ticket->command = NULL;
     cmd->request = NULL;
   }
-  pthread_mutex_unlock(&c->lock);
+  pthread_mutex_unlock(&w->lock);
   return r;
 }
 
 static void request_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   struct ticket *ticket = context;
-  struct core *c = ticket->core;
+  struct writer *w = ticket->writer;
   struct err err;
-  pthread_mutex_lock(&c->lock);
+  pthread_mutex_lock(&w->lock);
   struct command *cmd = ticket->command;
   if (cmd) {
     cmd->request = NULL;
     ticket->command = NULL;
   }
-  pthread_mutex_unlock(&c->lock);
+  pthread_mutex_unlock(&w->lock);
   if (!cmd) return;
   if (why == HTTP_CANCEL_DEADLINE)
     err_set(&err, RC_TIMEOUT, NULL,
@@ -114,14 +123,16 @@ static void request_cancelled(struct http_request *r, enum http_cancel why, void
   http_fail(r, &err);
 }
 
-bool command_orphaned(struct core *c, struct command *cmd) {
-  pthread_mutex_lock(&c->lock);
-  bool orphaned = !cmd->request;
-  pthread_mutex_unlock(&c->lock);
+bool core_orphaned(struct core *c, struct command *cmd) {
+  struct writer *w = writer_of(c);
+  pthread_mutex_lock(&w->lock);
+  const bool orphaned = !cmd->request && !cmd->waited;
+  pthread_mutex_unlock(&w->lock);
   return orphaned;
 }
 
 void core_submit(struct core *c, struct http_request *r, struct command *cmd, int64_t deadline_ms) {
+  struct writer *w = writer_of(c);
   struct err err;
   struct ticket *ticket = cmd ? arena_alloc(http_arena(r), 1, sizeof *ticket) : NULL;
   if (!ticket) {
@@ -130,15 +141,15 @@ void core_submit(struct core *c, struct http_request *r, struct command *cmd, in
     http_fail(r, &err);
     return;
   }
-  *ticket = (struct ticket){.core = c, .command = cmd};
-  pthread_mutex_lock(&c->lock); /* a hang-up's callback waits until the command is whole */
+  *ticket = (struct ticket){.writer = w, .command = cmd};
+  pthread_mutex_lock(&w->lock); /* a hang-up's callback waits until the command is whole */
   http_suspend(r, deadline_ms, request_cancelled, ticket);
   cmd->request = r;
   cmd->ticket = ticket;
-  pthread_mutex_unlock(&c->lock);
-  enum rc rc = queue_push(c->queue, cmd);
+  pthread_mutex_unlock(&w->lock);
+  enum rc rc = queue_push(w->queue, cmd);
   if (rc == RC_OK) return;
-  r = request_take(c, cmd);
+  r = request_take(w, cmd);
   command_free(cmd);
   if (rc == RC_FULL)
     err_set(&err, rc, NULL, "%d commands are queued already; try again", QUEUE_COMMANDS);
@@ -147,60 +158,7 @@ void core_submit(struct core *c, struct http_request *r, struct command *cmd, in
   if (r) http_fail(r, &err);
 }
 
-enum rc core_call(struct core *c, struct command *cmd, struct err *err) {
-  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
-  cmd->waited = true;
-  enum rc rc = queue_push(c->queue, cmd);
-  if (rc != RC_OK) {
-    command_free(cmd);
-    return err_set(err, rc, NULL,
-                   rc == RC_FULL ? "the coordinator's queue of commands is full" : "the coordinator is stopping");
-  }
-  struct timespec deadline = clock_deadline_in(CALL_MS);
-  pthread_mutex_lock(&c->lock);
-  while (!cmd->done && pthread_cond_timedwait(&c->called, &c->lock, &deadline) == 0) continue;
-  bool done = cmd->done;
-  cmd->waited = done; /* an unanswered command is freed by the writer */
-  pthread_mutex_unlock(&c->lock);
-  if (!done) return err_set(err, RC_TIMEOUT, NULL, "the writer did not come to a command within %d ms", CALL_MS);
-  rc = cmd->rc == RC_OK && cmd->refused ? cmd->err.rc : cmd->rc;
-  if (rc != RC_OK && err) *err = cmd->err;
-  command_free(cmd);
-  return rc;
-}
-
-/* ---- for execute functions ---- */
-
-enum rc core_event(struct core *c, int64_t run, const char *type, struct buf *text, bool last, struct err *err) {
-  enum rc rc = buf_check(text, err);
-  if (rc != RC_OK) {
-    buf_free(text);
-    return rc;
-  }
-  size_t len;
-  return event_add(c->store, &c->events_tail, run, type, buf_take(text, &len), last, c->wall_ms, err);
-}
-
-enum rc core_incident(struct core *c, int64_t run, const char *kind, const char *subject, const char *detail,
-                      struct err *err) {
-  log_warn("incident: %s %s: %s", kind, subject, detail);
-  metric_add(c->m_incidents, 1);
-  enum rc rc =
-      store_exec(c->store, err, "INSERT INTO incidents (at_ms, run, kind, subject, detail) VALUES (?1, ?2, ?3, ?4, ?5)",
-                 BINDS(b_int(c->wall_ms), run ? b_int(run) : b_null(), b_text(kind), b_text(subject), b_text(detail)));
-  if (rc != RC_OK) return rc;
-  return store_exec(c->store, err, "DELETE FROM incidents WHERE id <= ?1",
-                    BINDS(b_int(store_last_id(c->store) - INCIDENTS_KEPT)));
-}
-
-enum rc core_check_epoch(const struct core *c, uint64_t epoch, struct err *err) {
-  if (epoch == c->epoch) return RC_OK;
-  return err_set(err, RC_CONFLICT, "epoch",
-                 "the coordinator's epoch is %" PRIu64 ", the message carries %" PRIu64 ": register again", c->epoch,
-                 epoch);
-}
-
-/* ---- the writer ---- */
+/* ---- a transaction ---- */
 
 static enum rc in_savepoint(struct core *c, command_execute execute, struct command *cmd, struct err *err) {
   struct event **mark = c->events_tail;
@@ -217,59 +175,58 @@ static enum rc in_savepoint(struct core *c, command_execute execute, struct comm
   return rc;
 }
 
-static void command_run(struct core *c, struct command *cmd) {
-  cmd->rc = in_savepoint(c, cmd->execute, cmd, &cmd->err);
-  metric_add(c->m_commands, 1);
+static void command_run(struct writer *w, struct command *cmd) {
+  cmd->rc = in_savepoint(&w->core, cmd->execute, cmd, &cmd->err);
+  metric_add(w->m_commands, 1);
   if (cmd->rc != RC_OK) {
     cmd->parked = false;
     buf_clear(&cmd->body);
     /* the disk is full or broken: what this command did to the state in memory cannot be undone like its rows */
-    if (cmd->rc == RC_IO) c->store_failed = true;
-    if (cmd->rc == RC_CONFLICT || cmd->rc == RC_GONE) metric_add(c->m_stale, 1);
+    if (cmd->rc == RC_IO) w->store_failed = true;
+    if (cmd->rc == RC_CONFLICT || cmd->rc == RC_GONE) metric_add(w->m_stale, 1);
   }
 }
 
-static void command_finish(struct core *c, struct command *cmd) {
+static void command_finish(struct writer *w, struct command *cmd) {
   fault_die(COORDINATOR_FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
-  struct http_request *r = request_take(c, cmd);
+  struct http_request *r = request_take(w, cmd);
   if (r) {
     if (cmd->rc != RC_OK || cmd->refused)
       http_fail(r, &cmd->err);
     else
       http_reply_json(r, cmd->status ? cmd->status : 200, &cmd->body);
   }
-  pthread_mutex_lock(&c->lock);
+  pthread_mutex_lock(&w->lock);
   cmd->done = true;
   bool waited = cmd->waited;
-  if (waited) pthread_cond_broadcast(&c->called);
-  pthread_mutex_unlock(&c->lock);
+  if (waited) pthread_cond_broadcast(&w->called);
+  pthread_mutex_unlock(&w->lock);
   if (!waited) command_free(cmd);
 }
 
-/* The end of time for what waits: workers, leases, groups, polls. */
-static enum rc expire_execute(struct core *c, struct command *cmd, struct err *err) {
+static void clocks_read(struct core *c) {
+  c->now_ms = core_monotonic_ms(c);
+  c->wall_ms = core_wall_us(c) / 1000;
+}
+
+static enum rc tick_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
-  bool more = false;
-  enum rc rc = workers_expire(c, err);
-  if (rc == RC_OK) rc = place_fill(c, err);
-  if (rc == RC_OK) rc = leases_expire(c, err);
-  if (rc == RC_OK) rc = groups_expire(c, err);
-  if (rc == RC_OK) rc = retention_drop(c->store, &more, err);
-  if (more) c->next_expiry_ms = c->now_ms + RETENTION_MS;
-  return rc;
+  c->tick_soon = false;
+  return c->options.callbacks->tick(c, err);
 }
 
 /* Answers the parked polls that can be, moving them from the list to *done. */
-static void parked_serve(struct core *c, struct command **done) {
+static void parked_serve(struct writer *w, struct command **done) {
+  struct core *c = &w->core;
   bool look = c->dispatch_due;
   int kept = 0;
   c->dispatch_due = false;
-  for (struct command **link = &c->parked; *link;) {
+  for (struct command **link = &w->parked; *link;) {
     struct command *cmd = *link;
-    bool due = expiry_passed(cmd->due_ms, c->now_ms), orphaned = command_orphaned(c, cmd);
+    bool due = expiry_passed(cmd->due_ms, c->now_ms), orphaned = core_orphaned(c, cmd);
     if ((look || due) && !orphaned) {
       cmd->parked = false;
-      command_run(c, cmd);
+      command_run(w, cmd);
     }
     if (cmd->parked && !orphaned) {
       link = &cmd->next;
@@ -280,13 +237,14 @@ static void parked_serve(struct core *c, struct command **done) {
     cmd->next = *done;
     *done = cmd;
   }
-  metric_set(c->m_parked, kept);
+  metric_set(w->m_parked, kept);
 }
 
-static void commit_failed(struct core *c, struct command *done, const struct err *err) {
+static void commit_failed(struct writer *w, struct command *done, const struct err *err) {
+  struct core *c = &w->core;
   log_error("the transaction could not be committed, the coordinator ends: %s", err->message);
   if (store_in_transaction(c->store)) store_script(c->store, "ROLLBACK", NULL);
-  atomic_store(&c->broken, true);
+  atomic_store(&w->broken, true);
   for (struct command *cmd = done; cmd; cmd = cmd->next) {
     cmd->rc = RC_UNAVAILABLE;
     err_set(&cmd->err, RC_UNAVAILABLE, NULL, "the coordinator could not store this: %s", err->message);
@@ -299,79 +257,124 @@ static void commit_failed(struct core *c, struct command *done, const struct err
 static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
   if (ms == 0) return RC_OK;
   log_warn("the writer was away for %" PRId64 " ms; deadlines are put off by it", ms);
-  for (int i = 0; i < c->worker_count; i++) c->workers[i].seen_ms += ms;
-  return store_exec(c->store, err, "UPDATE leases SET deadline_ms = deadline_ms + ?1 WHERE state = 0",
-                    BINDS(b_int(ms)));
+  return c->options.callbacks->put_off(c, ms, err);
 }
 
 /* How long the transaction in hand may still wait for another command; patient: all of its commands are. */
-static int64_t company_ms(const struct core *c, bool patient, int64_t begun_us) {
-  if (!patient || c->kick_due || (c->sealed && atomic_load(&c->groups_awaited))) return 0;
-  return (begun_us + GROUP_US - clock_monotonic_us()) / 1000;
+static int64_t company_ms(const struct writer *w, bool patient, int64_t begun_us) {
+  const struct core *c = &w->core;
+  if (!patient || c->kick_due || (c->sealed && atomic_load(&w->groups_awaited))) return 0;
+  return (begun_us + GROUP_US - monotonic_us(c)) / 1000;
 }
 
 /* One transaction: the command in hand, those that wait behind it, what time brings, the polls that can be answered. */
-static void transact(struct core *c, struct command *first) {
+static void transact(struct writer *w, struct command *first) {
+  struct core *c = &w->core;
   struct command *done = NULL, *cmd = first;
   struct err err = {0};
-  int64_t begun_us = clock_monotonic_us();
+  int64_t begun_us = monotonic_us(c);
   bool patient = true;
   void *item;
   int64_t last_ms = c->now_ms;
-  c->now_ms = clock_monotonic_ms();
-  c->wall_ms = clock_wall_ms();
+  clocks_read(c);
   c->events = NULL;
   c->events_tail = &c->events;
   enum rc rc = store_exec(c->store, &err, "BEGIN IMMEDIATE", NO_BINDS);
-  if (rc == RC_OK) rc = put_off(c, expiry_stall(last_ms, c->now_ms, NAP_MS), &err);
-  if (rc == RC_OK && expiry_passed(c->next_expiry_ms, c->now_ms)) {
-    c->next_expiry_ms = c->now_ms + NAP_MS;
-    rc = in_savepoint(c, expire_execute, NULL, &err);
+  if (rc == RC_OK) rc = put_off(c, expiry_stall(last_ms, c->now_ms, CORE_LOOK_MS), &err);
+  if (rc == RC_OK && expiry_passed(w->next_tick_ms, c->now_ms)) {
+    rc = in_savepoint(c, tick_execute, NULL, &err);
+    w->next_tick_ms = c->now_ms + (c->tick_soon ? TICK_SOON_MS : CORE_LOOK_MS);
   }
   for (int n = 0; cmd; n++) {
-    if (rc == RC_OK && !c->store_failed) command_run(c, cmd);
-    struct command **list = rc == RC_OK && cmd->parked ? &c->parked : &done;
+    if (rc == RC_OK && !w->store_failed) command_run(w, cmd);
+    struct command **list = rc == RC_OK && cmd->parked ? &w->parked : &done;
     cmd->next = *list;
     *list = cmd;
     patient &= cmd->patient;
-    bool more = n + 1 < GROUP_COMMANDS && clock_monotonic_us() - begun_us < GROUP_US &&
-                queue_pop(c->queue, &item, company_ms(c, patient, begun_us)) == RC_OK;
+    bool more = n + 1 < GROUP_COMMANDS && monotonic_us(c) - begun_us < GROUP_US &&
+                queue_pop(w->queue, &item, company_ms(w, patient, begun_us)) == RC_OK;
     cmd = more ? item : NULL;
   }
-  if (rc == RC_OK && !c->store_failed) parked_serve(c, &done);
-  if (rc == RC_OK && c->store_failed)
+  if (rc == RC_OK && !w->store_failed) parked_serve(w, &done);
+  if (rc == RC_OK && w->store_failed)
     rc = err_set(&err, RC_IO, NULL, "the database could not be written (is the disk full?)");
   if (rc == RC_OK && !store_in_transaction(c->store))
     rc = err_set(&err, RC_IO, NULL, "SQLite gave up the transaction (is the disk full?)");
   if (rc == RC_OK) rc = store_exec(c->store, &err, "COMMIT", NO_BINDS);
-  if (rc != RC_OK) commit_failed(c, done, &err);
-  metric_add(c->m_commits, 1);
+  if (rc != RC_OK) commit_failed(w, done, &err);
+  metric_add(w->m_commits, 1);
   while (done) {
     struct command *next = done->next;
-    command_finish(c, done);
+    command_finish(w, done);
     done = next;
   }
-  hub_publish(c->hub, c->events);
+  hub_publish(w->hub, c->events);
   events_free(c->events);
   c->events = NULL;
-  if ((c->kick_due || c->sealed) && c->kick) c->kick(c->kick_context, c->kick_due ? 0 : c->sealed);
+  if ((c->kick_due || c->sealed) && w->kick) w->kick(w->kick_context, c->kick_due ? 0 : c->sealed);
   c->kick_due = false;
   c->sealed = 0;
 }
 
-static int64_t next_wait(const struct core *c) {
-  int64_t earliest = c->next_expiry_ms;
-  for (const struct command *cmd = c->parked; cmd; cmd = cmd->next) {
+/* ---- calls ---- */
+
+/* The command's outcome; frees it. */
+static enum rc call_end(struct command *cmd, struct err *err) {
+  const enum rc rc = cmd->rc == RC_OK && cmd->refused ? cmd->err.rc : cmd->rc;
+  if (rc != RC_OK && err) *err = cmd->err;
+  command_free(cmd);
+  return rc;
+}
+
+enum rc core_call(struct core *c, struct command *cmd, struct err *err) {
+  struct writer *w = writer_of(c);
+  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
+  cmd->waited = true;
+  if (!w->threaded) {
+    transact(w, cmd);
+    assert(cmd->done); /* nobody would come back to a parked one */
+    return call_end(cmd, err);
+  }
+  enum rc rc = queue_push(w->queue, cmd);
+  if (rc != RC_OK) {
+    command_free(cmd);
+    return err_set(err, rc, NULL,
+                   rc == RC_FULL ? "the coordinator's queue of commands is full" : "the coordinator is stopping");
+  }
+  struct timespec deadline = clock_deadline_in(CALL_MS);
+  pthread_mutex_lock(&w->lock);
+  while (!cmd->done && pthread_cond_timedwait(&w->called, &w->lock, &deadline) == 0) continue;
+  bool done = cmd->done;
+  cmd->waited = done; /* an unanswered command is freed by the writer */
+  pthread_mutex_unlock(&w->lock);
+  if (!done) return err_set(err, RC_TIMEOUT, NULL, "the writer did not come to a command within %d ms", CALL_MS);
+  return call_end(cmd, err);
+}
+
+/* It may run behind other commands of a transaction that began before the clock was moved. */
+static enum rc wake_execute(struct core *c, struct command *cmd, struct err *err) {
+  clocks_read(c);
+  c->kick_due = true;
+  return tick_execute(c, cmd, err);
+}
+
+enum rc core_wake(struct core *c, struct err *err) { return core_call(c, command_new(wake_execute, 0), err); }
+
+/* ---- the thread ---- */
+
+static int64_t next_wait(const struct writer *w) {
+  int64_t earliest = w->next_tick_ms;
+  for (const struct command *cmd = w->parked; cmd; cmd = cmd->next) {
     if (cmd->due_ms < earliest) earliest = cmd->due_ms;
   }
-  return expiry_sleep(earliest, clock_monotonic_ms(), NAP_MS);
+  return expiry_sleep(earliest, core_monotonic_ms(&w->core), CORE_LOOK_MS);
 }
 
 /* People compare the times that they are shown with their logs'. */
-static void clock_compare(struct core *c) {
-  const int64_t off_ms = clock_real_ms() - clock_wall_ms();
-  if (llabs(off_ms - c->clock_off_ms) < CLOCK_SET_MS) return;
-  c->clock_off_ms = off_ms;
+static void clock_compare(struct writer *w) {
+  const int64_t off_ms = clock_real_ms() - core_wall_us(&w->core) / 1000;
+  if (llabs(off_ms - w->clock_off_ms) < CLOCK_SET_MS) return;
+  w->clock_off_ms = off_ms;
   log_warn("this machine's clock is %" PRId64
            " ms %s the times that are stored; these go on evenly, and follow it when "
            "the coordinator is started again and no stored time lies ahead of it",
@@ -379,25 +382,26 @@ static void clock_compare(struct core *c) {
 }
 
 static void *writer_main(void *context) {
-  struct core *c = context;
-  c->now_ms = clock_monotonic_ms();
-  clock_compare(c);
-  while (!atomic_load(&c->broken)) {
+  struct writer *w = context;
+  struct core *c = &w->core;
+  c->now_ms = core_monotonic_ms(c);
+  clock_compare(w);
+  while (!atomic_load(&w->broken)) {
     void *item = NULL;
-    enum rc rc = queue_pop(c->queue, &item, next_wait(c));
+    enum rc rc = queue_pop(w->queue, &item, next_wait(w));
     if (rc == RC_UNAVAILABLE) break; /* closed and empty */
-    transact(c, rc == RC_OK ? item : NULL);
-    if (expiry_passed(c->next_keep_alive_ms, c->now_ms)) {
-      c->next_keep_alive_ms = c->now_ms + KEEP_ALIVE_MS;
-      hub_keep_alive(c->hub);
-      clock_compare(c);
+    transact(w, rc == RC_OK ? item : NULL);
+    if (expiry_passed(w->next_keep_alive_ms, c->now_ms)) {
+      w->next_keep_alive_ms = c->now_ms + KEEP_ALIVE_MS;
+      hub_keep_alive(w->hub);
+      clock_compare(w);
     }
   }
-  struct command *rest = c->parked;
+  struct command *rest = w->parked;
   void *item;
-  c->parked = NULL;
-  queue_close(c->queue);
-  while (queue_pop(c->queue, &item, 0) == RC_OK) {
+  w->parked = NULL;
+  queue_close(w->queue);
+  while (queue_pop(w->queue, &item, 0) == RC_OK) {
     struct command *cmd = item;
     cmd->next = rest;
     rest = cmd;
@@ -405,7 +409,7 @@ static void *writer_main(void *context) {
   while (rest) {
     struct command *next = rest->next;
     rest->rc = err_set(&rest->err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
-    command_finish(c, rest);
+    command_finish(w, rest);
     rest = next;
   }
   return NULL;
@@ -423,71 +427,68 @@ static enum rc clock_go_on(struct core *c, struct err *err) {
       "DESC LIMIT 1), 0), coalesce((SELECT at_ms FROM incidents ORDER BY id DESC LIMIT 1), 0), coalesce((SELECT "
       "max(opened_ms, coalesce(generated_ms, 0), coalesce(trained_ms, 0), coalesce(published_ms, 0)) FROM rounds ORDER "
       "BY opened_ms DESC LIMIT 1), 0), coalesce((SELECT max(max(coalesce(leased_ms, 0), coalesce(waiting_ms, 0), "
-      "coalesce(overtaken_ms, 0))) FROM groups INDEXED BY groups_open WHERE state = 0), 0))",
+      "coalesce(overtaken_ms, 0))) FROM groups INDEXED BY groups_open WHERE state = " SQL_GROUP_OPEN "), 0))",
       NO_BINDS);
-  if (rc == RC_OK) clock_wall_not_before(newest_ms * 1000);
-  c->now_ms = clock_monotonic_ms();
-  c->wall_ms = clock_wall_ms();
+  const int64_t behind_us = newest_ms * 1000 - core_wall_us(c);
+  if (behind_us > 0) writer_of(c)->wall_ahead_us = behind_us;
+  clocks_read(c);
   return rc;
 }
 
-/* A new epoch: nobody that registered before is believed any more, what was leased waits again. */
 static enum rc epoch_begin(struct core *c, struct err *err) {
   int64_t epoch = 0;
   enum rc rc = store_script(c->store, "BEGIN IMMEDIATE", err);
   if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE meta SET value = value + 1 WHERE key = 'epoch'", NO_BINDS);
   if (rc == RC_OK) rc = store_int(c->store, &epoch, err, "SELECT value FROM meta WHERE key = 'epoch'", NO_BINDS);
-  if (rc == RC_OK) rc = place_begin(c, err);
-  if (rc == RC_OK) rc = workers_forget_all(c, err);
+  if (rc == RC_OK) rc = c->options.callbacks->begin(c, err);
   if (rc == RC_OK) rc = store_script(c->store, "COMMIT", err);
   c->epoch = (uint64_t)epoch;
   return rc;
 }
 
-static void metrics_make(struct core *c) {
-  c->m_commands =
+static void metrics_make(struct writer *w) {
+  w->m_commands =
       metrics_register(METRIC_COUNTER, "leasehold_commands_total", "", "Commands carried out by the writer");
-  c->m_commits = metrics_register(METRIC_COUNTER, "leasehold_commits_total", "", "Transactions of the writer");
-  c->m_stale = metrics_register(METRIC_COUNTER, "leasehold_stale_messages_total", "",
+  w->m_commits = metrics_register(METRIC_COUNTER, "leasehold_commits_total", "", "Transactions of the writer");
+  w->m_stale = metrics_register(METRIC_COUNTER, "leasehold_stale_messages_total", "",
                                 "Messages refused as stale, expired or conflicting");
-  c->m_granted = metrics_register(METRIC_COUNTER, "leasehold_leases_granted_total", "", "Leases granted");
-  c->m_lost =
-      metrics_register(METRIC_COUNTER, "leasehold_leases_lost_total", "", "Leases expired, lost or handed back");
-  c->m_refused =
-      metrics_register(METRIC_COUNTER, "leasehold_results_refused_total", "", "Results of leases that were refused");
-  c->m_samples = metrics_register(METRIC_COUNTER, "leasehold_samples_accepted_total", "", "Samples accepted");
-  c->m_tokens = metrics_register(METRIC_COUNTER, "leasehold_tokens_sampled_total", "", "Tokens of accepted samples");
-  c->m_rounds = metrics_register(METRIC_COUNTER, "leasehold_rounds_total", "", "Rounds done");
-  c->m_incidents =
+  w->m_parked = metrics_register(METRIC_GAUGE, "leasehold_waiting_polls", "", "Lease polls that wait");
+  w->core.m_incidents =
       metrics_register(METRIC_COUNTER, "leasehold_incidents_total", "", "Nondeterminism and other incidents");
-  c->m_unequal = metrics_register(METRIC_COUNTER, "leasehold_logprob_unequal_tokens_total", "",
-                                  "Trained tokens whose log-probability differs between sampler and trainer");
-  c->m_parked = metrics_register(METRIC_GAUGE, "leasehold_waiting_polls", "", "Lease polls that wait");
-  c->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
 }
 
-enum rc core_create(struct core **out, const struct core_options *options, struct err *err) {
-  struct core *c = calloc(1, sizeof *c);
-  if (!c) return err_set(err, RC_NO_MEMORY, NULL, "the coordinator's state of %zu bytes was refused", sizeof *c);
-  c->options = *options;
-  if (c->options.workers_max == 0) c->options.workers_max = WORKERS_MAX_DEFAULT;
-  c->events_tail = &c->events;
-  pthread_mutex_init(&c->lock, NULL);
-  cond_init(&c->called);
-  metrics_make(c);
-  c->lock_file = -1;
-  c->workers = calloc((size_t)c->options.workers_max, sizeof *c->workers);
-  enum rc rc = c->workers ? database_lock_take(&c->lock_file, options->db_path, err)
-                          : err_set(err, RC_NO_MEMORY, NULL, "memory for %lld workers was refused",
-                                    (long long)c->options.workers_max);
-  if (rc == RC_OK) rc = store_open(&c->store, options->db_path, false, err);
+/* A database in memory has one connection, and nobody else can open it. */
+static enum rc database_open(struct writer *w, struct err *err) {
+  struct core *c = &w->core;
+  const char *path = c->options.db_path;
+  const bool in_memory = strcmp(path, ":memory:") == 0;
+  enum rc rc = in_memory ? RC_OK : database_lock_take(&w->lock_file, path, err);
+  if (rc == RC_OK) rc = store_open(&c->store, path, false, err);
   if (rc == RC_OK) rc = migrations_apply(c->store, err);
   if (rc == RC_OK) rc = clock_go_on(c, err);
   if (rc == RC_OK) rc = epoch_begin(c, err);
-  if (rc == RC_OK) rc = readers_create(&c->readers, options->db_path, err);
-  if (rc == RC_OK) database_lock_sign(c->lock_file);
-  if (rc == RC_OK) rc = hub_create(&c->hub, c->readers, err);
-  if (rc == RC_OK) rc = queue_create(&c->queue, QUEUE_COMMANDS, err);
+  if (rc == RC_OK && !in_memory) rc = readers_create(&w->readers, path, err);
+  if (rc == RC_OK && !in_memory) database_lock_sign(w->lock_file);
+  return rc;
+}
+
+enum rc core_create(struct core **out, const struct core_options *options, struct err *err) {
+  assert(options->callbacks);
+  struct writer *w = calloc(1, sizeof *w);
+  if (!w) return err_set(err, RC_NO_MEMORY, NULL, "the coordinator's state of %zu bytes was refused", sizeof *w);
+  struct core *c = &w->core;
+  c->options = *options;
+  if (c->options.workers_max == 0) c->options.workers_max = WORKERS_MAX_DEFAULT;
+  if (!c->options.clock.monotonic_us) c->options.clock = clock_machine;
+  c->events_tail = &c->events;
+  pthread_mutex_init(&w->lock, NULL);
+  cond_init(&w->called);
+  metrics_make(w);
+  w->lock_file = -1;
+  enum rc rc = c->options.callbacks->create(c, err);
+  if (rc == RC_OK) rc = database_open(w, err);
+  if (rc == RC_OK) rc = hub_create(&w->hub, w->readers, err);
+  if (rc == RC_OK) rc = queue_create(&w->queue, QUEUE_COMMANDS, err);
   if (rc != RC_OK) {
     core_destroy(c);
     return rc;
@@ -497,30 +498,34 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
 }
 
 enum rc core_start(struct core *c, struct err *err) {
-  if (pthread_create(&c->thread, NULL, writer_main, c) != 0)
+  struct writer *w = writer_of(c);
+  w->threaded = true;
+  if (pthread_create(&w->thread, NULL, writer_main, w) != 0)
     return err_set(err, RC_NO_MEMORY, NULL, "the writer's thread could not be started");
-  c->started = true;
+  w->started = true;
   return RC_OK;
 }
 
 void core_stop(struct core *c) {
-  if (!c->started) return;
-  queue_close(c->queue);
-  pthread_join(c->thread, NULL);
-  c->started = false;
+  struct writer *w = writer_of(c);
+  if (!w->started) return;
+  queue_close(w->queue);
+  pthread_join(w->thread, NULL);
+  w->started = false;
 }
 
 void core_destroy(struct core *c) {
   if (!c) return;
+  struct writer *w = writer_of(c);
   core_stop(c);
   run_context_release(c->context);
-  queue_destroy(c->queue);
-  hub_destroy(c->hub);
-  readers_destroy(c->readers);
+  queue_destroy(w->queue);
+  hub_destroy(w->hub);
+  readers_destroy(w->readers);
   store_close(c->store);
-  database_lock_release(c->lock_file);
-  pthread_cond_destroy(&c->called);
-  pthread_mutex_destroy(&c->lock);
-  free(c->workers);
-  free(c);
+  database_lock_release(w->lock_file);
+  pthread_cond_destroy(&w->called);
+  pthread_mutex_destroy(&w->lock);
+  c->options.callbacks->destroy(c);
+  free(w);
 }

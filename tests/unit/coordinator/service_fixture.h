@@ -21,6 +21,7 @@
 #include "common/client/coordinator_client.h"
 #include "services/coordinator/driver/driver.h"
 #include "services/coordinator/api/routes.h"
+#include "services/coordinator/rounds/tick.h"
 
 enum { EOS = 256, DEADLINE_MS = 20000 };
 
@@ -378,7 +379,8 @@ static __attribute__((unused)) int fixture_setup(void **state) {
     return 1;
   snprintf(f->trainer.url, sizeof f->trainer.url, "http://127.0.0.1:%d", http_server_port(f->trainer.server));
   f->options =
-      (struct core_options){.lease_ttl_ms = 60000, .heartbeat_ms = 1000, .worker_ttl_ms = 60000, .batch_tokens = 64};
+      (struct core_options){.callbacks = &tick_callbacks, .lease_ttl_ms = 60000, .heartbeat_ms = 1000,
+                            .worker_ttl_ms = 60000, .batch_tokens = 64};
   coordinator_up(f);
   register_trainer(f);
   *state = f;

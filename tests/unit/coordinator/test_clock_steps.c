@@ -13,8 +13,12 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/pool/pool.h"
 #include "services/coordinator/rounds/group_timeout.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/rounds/tick.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/writer/core.h"
 #include "services/coordinator/decide/states.h"
 #include "tests/unit/base/clock_virtual.h"
 
@@ -59,7 +63,8 @@ static int setup(void **state) {
   f = (struct fixture){.dir = "/tmp/coordinator-clock-XXXXXX"};
   if (!mkdtemp(f.dir)) return 1;
   snprintf(f.db, sizeof f.db, "%s/db.sqlite", f.dir);
-  f.options = (struct core_options){.db_path = f.db, .data_dir = f.dir, .lease_ttl_ms = 30000, .worker_ttl_ms = 10000};
+  f.options = (struct core_options){
+      .callbacks = &tick_callbacks, .db_path = f.db, .data_dir = f.dir, .lease_ttl_ms = 30000, .worker_ttl_ms = 10000};
   *state = &f;
   return 0;
 }
@@ -157,12 +162,12 @@ static void a_step_of_the_wall_clock_fails_no_group_and_spares_none(void **state
   up(f);
   struct core *c = f->core;
   c->context = &context;
-  c->workers[c->worker_count++] = (struct live_worker){.id = 1, .kind = WORKER_GENERATION, .ready = true};
+  c->pool->workers[c->pool->worker_count++] = (struct live_worker){.id = 1, .kind = WORKER_GENERATION, .ready = true};
   read_clocks(c);
   run_insert(c);
   for (int i = 0; i < TRIALS; i++) {
     sql(c, "BEGIN", NO_BINDS);
-    c->group_clock.due_ms = 0;
+    c->rounds->group_clock.due_ms = 0;
     trial(c, i);
     sql(c, "ROLLBACK", NO_BINDS);
   }
@@ -178,7 +183,7 @@ static void a_group_leased_just_before_the_writer_stood_still_does_not_fail(void
   up(f);
   struct core *c = f->core;
   c->context = &context;
-  c->workers[c->worker_count++] = (struct live_worker){.id = 1, .kind = WORKER_GENERATION, .ready = true};
+  c->pool->workers[c->pool->worker_count++] = (struct live_worker){.id = 1, .kind = WORKER_GENERATION, .ready = true};
   read_clocks(c);
   run_insert(c);
   for (int i = 0; i < 5; i++) {

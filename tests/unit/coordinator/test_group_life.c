@@ -3,7 +3,7 @@
  * refilled, or twice; counts that dispatch orders by and that drift from the truth; masked segments trained on; a
  * latency that dispatch is not told. */
 #include "service_fixture.h"
-#include "services/coordinator/writer/core_state.h"
+#include "services/coordinator/pool/pool.h"
 
 #define TIMED(ms)                                                                                             \
   "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3," \
@@ -300,7 +300,7 @@ static struct dispatch_rates told;
 
 static enum rc rates_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd, (void)err;
-  told = c->rates;
+  told = c->pool->rates;
   return RC_OK;
 }
 

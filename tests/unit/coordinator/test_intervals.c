@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "service_fixture.h"
+#include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/api/route_timeline.h"
 

@@ -1,0 +1,60 @@
+/* How SQL names what is stored as a number.
+ *
+ *   "... WHERE state = " SQL_GROUP_OPEN " AND ..."
+ *
+ * Most states are bound as parameters.  These stand in the text of statements: a partial index is only used where
+ * its condition is a constant there, and some statements have no parameters.  The numbers are in databases, so they
+ * must not change; the assertions tie them to the enumerations. */
+#ifndef LEASEHOLD_COORDINATOR_DECIDE_STORED_H
+#define LEASEHOLD_COORDINATOR_DECIDE_STORED_H
+
+#include "common/wire/lease.h"
+#include "services/coordinator/decide/states.h"
+
+/* Whose time it is: cause_times.actor. */
+enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
+
+#define STORED_TEXT(number)  STORED_QUOTED(number)
+#define STORED_QUOTED(digit) #digit
+
+#define STORED_ROUND_OPEN 0
+#define STORED_ROUND_DONE 4
+#define SQL_ROUND_OPEN    STORED_TEXT(STORED_ROUND_OPEN)
+#define SQL_ROUND_DONE    STORED_TEXT(STORED_ROUND_DONE)
+_Static_assert(STORED_ROUND_OPEN == ROUND_OPEN && STORED_ROUND_DONE == ROUND_DONE, "rounds.state");
+
+#define STORED_GROUP_OPEN     0
+#define STORED_GROUP_SEALED   1
+#define STORED_GROUP_CONSUMED 3
+#define SQL_GROUP_OPEN        STORED_TEXT(STORED_GROUP_OPEN)
+#define SQL_GROUP_SEALED      STORED_TEXT(STORED_GROUP_SEALED)
+#define SQL_GROUP_CONSUMED    STORED_TEXT(STORED_GROUP_CONSUMED)
+_Static_assert(STORED_GROUP_OPEN == GROUP_OPEN && STORED_GROUP_SEALED == GROUP_SEALED, "groups.state");
+_Static_assert(STORED_GROUP_CONSUMED == GROUP_CONSUMED, "groups.state");
+
+#define STORED_SAMPLE_WAITING 0
+#define SQL_SAMPLE_WAITING    STORED_TEXT(STORED_SAMPLE_WAITING)
+_Static_assert(STORED_SAMPLE_WAITING == SAMPLE_WAITING, "samples.state");
+
+#define STORED_LEASE_GRANTED 0
+#define SQL_LEASE_GRANTED    STORED_TEXT(STORED_LEASE_GRANTED)
+_Static_assert(STORED_LEASE_GRANTED == LEASE_GRANTED, "leases.state");
+
+#define STORED_VERSION_CURRENT 1
+#define SQL_VERSION_CURRENT    STORED_TEXT(STORED_VERSION_CURRENT)
+_Static_assert(STORED_VERSION_CURRENT == VERSION_CURRENT, "versions.state");
+
+#define STORED_LEASE_TRAINING   0
+#define STORED_LEASE_EVALUATION 1
+#define SQL_LEASE_TRAINING      STORED_TEXT(STORED_LEASE_TRAINING)
+#define SQL_LEASE_EVALUATION    STORED_TEXT(STORED_LEASE_EVALUATION)
+_Static_assert(STORED_LEASE_TRAINING == LEASE_TRAINING && STORED_LEASE_EVALUATION == LEASE_EVALUATION,
+               "groups.purpose");
+
+#define STORED_ACTOR_TRAINER 0
+#define STORED_ACTOR_POOL    1
+#define SQL_ACTOR_TRAINER    STORED_TEXT(STORED_ACTOR_TRAINER)
+#define SQL_ACTOR_POOL       STORED_TEXT(STORED_ACTOR_POOL)
+_Static_assert(STORED_ACTOR_TRAINER == ACTOR_TRAINER && STORED_ACTOR_POOL == ACTOR_POOL, "cause_times.actor");
+
+#endif

@@ -1,0 +1,22 @@
+/* The pool's state is made and freed here: see pool.h. */
+#include "services/coordinator/pool/pool.h"
+
+#include <stdlib.h>
+
+enum rc pool_create(struct core *c, struct err *err) {
+  const size_t count = (size_t)c->options.workers_max;
+  struct pool *p = c->pool = calloc(1, sizeof *p);
+  if (p) p->workers = calloc(count, sizeof *p->workers);
+  if (!p || !p->workers) return err_set(err, RC_NO_MEMORY, NULL, "memory for %zu workers was refused", count);
+  p->m_granted = metrics_register(METRIC_COUNTER, "leasehold_leases_granted_total", "", "Leases granted");
+  p->m_lost =
+      metrics_register(METRIC_COUNTER, "leasehold_leases_lost_total", "", "Leases expired, lost or handed back");
+  p->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
+  return RC_OK;
+}
+
+void pool_destroy(struct core *c) {
+  if (c->pool) free(c->pool->workers);
+  free(c->pool);
+  c->pool = NULL;
+}

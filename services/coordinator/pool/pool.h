@@ -1,0 +1,46 @@
+/* The pool's state in memory: live workers, the identity that the trainer's place is kept for, and the pace that
+ * dispatch goes by.
+ *
+ * Writer's thread only; core->pool.  Sized at start for workers_max workers.  It is lost with the process: workers
+ * register again, and rates are measured again.  workers.c and trainer_place.c change it; other rooms call these
+ * two. */
+#ifndef LEASEHOLD_COORDINATOR_POOL_POOL_H
+#define LEASEHOLD_COORDINATOR_POOL_POOL_H
+
+#include "common/base/limits.h"
+#include "common/base/metrics.h"
+#include "common/wire/worker.h"
+#include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/writer/core_state.h"
+
+/* What of a live worker changes too often, or means too little after a restart, to be read back from the database. */
+struct live_worker {
+  int64_t id;
+  char name[LIMIT_NAME_MAX];
+  enum worker_kind kind;
+  int32_t slots;
+  enum worker_exactness exactness;
+  char identity[LIMIT_NAME_MAX]; /* a trainer's; "": none */
+  bool holder;                   /* of the trainer's place: trainer_place.h */
+  int64_t fence;                 /* the holder's */
+  bool ready;
+  int64_t seen_ms;           /* monotonic */
+  int64_t busy_slot_us;      /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
+  int64_t accounted_ms;      /* until when its slots' time was accounted for: monotonic */
+  int64_t skew_us;           /* its clock less ours (clock_skew.h) */
+  int64_t positions_refused; /* it cannot run leases of so many positions or more; 0: none were refused */
+};
+
+struct pool {
+  struct live_worker *workers; /* [options.workers_max] */
+  int worker_count;
+  char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
+  int64_t place_kept_until_ms;    /* monotonic */
+  struct dispatch_rates rates;    /* of the active run */
+  struct metric *m_granted, *m_lost, *m_workers;
+};
+
+enum rc pool_create(struct core *c, struct err *err);
+void pool_destroy(struct core *c); /* also after a pool_create that failed */
+
+#endif

@@ -1,0 +1,37 @@
+/* The rounds' state in memory: how the time-outs of open groups are counted, in which windows slots count as the run's,
+ * what verifying took so far, and the counters of what came of it.
+ *
+ * The writer's thread only; core->rounds.  None of it survives a restart: times count anew. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_ROUNDS_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_ROUNDS_H
+
+#include "common/base/metrics.h"
+#include "services/coordinator/decide/slot_time.h"
+#include "services/coordinator/writer/core_state.h"
+
+/* How the time-outs of open groups are counted: see group_timeout.h. */
+struct group_clock {
+  int64_t run;     /* whose; 0: none yet */
+  int64_t at_ms;   /* the last look; 0: none yet */
+  bool counting;   /* since then */
+  int64_t owed_ms; /* time that does not count and is not yet taken off */
+  int64_t due_ms;  /* nothing fails before: monotonic */
+};
+
+/* Groups of the round were verified and sealed between first and last (wall clock): see intervals.h. */
+struct verifying_notes {
+  int64_t run, round, first_us, last_us, sum_us;
+};
+enum { VERIFYING_ROUNDS = 2 }; /* the one that seals, and one that is not stored yet */
+
+struct rounds {
+  struct group_clock group_clock;
+  struct slot_window windows[SLOT_WINDOWS];           /* the newest run that samples, and the one before */
+  struct verifying_notes verifying[VERIFYING_ROUNDS]; /* newest first */
+  struct metric *m_rounds, *m_refused, *m_samples, *m_tokens, *m_unequal;
+};
+
+enum rc rounds_create(struct core *c, struct err *err);
+void rounds_destroy(struct core *c); /* also after a rounds_create that failed */
+
+#endif

@@ -1,0 +1,43 @@
+/* The writer's callbacks: state is made and freed, an epoch begins, time passes, deadlines are put off.  See tick.h. */
+#include "services/coordinator/rounds/tick.h"
+
+#include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/pool.h"
+#include "services/coordinator/pool/trainer_place.h"
+#include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/group_timeout.h"
+#include "services/coordinator/rounds/retention.h"
+#include "services/coordinator/rounds/rounds.h"
+
+static enum rc create(struct core *c, struct err *err) {
+  const enum rc rc = pool_create(c, err);
+  return rc == RC_OK ? rounds_create(c, err) : rc;
+}
+
+static void destroy(struct core *c) {
+  rounds_destroy(c);
+  pool_destroy(c);
+}
+
+/* Nobody that registered before is believed any more; what was leased waits again. */
+static enum rc begin(struct core *c, struct err *err) {
+  const enum rc rc = place_begin(c, err); /* while the database still tells who was live */
+  return rc == RC_OK ? workers_forget_all(c, err) : rc;
+}
+
+static enum rc tick(struct core *c, struct err *err) {
+  enum rc rc = workers_expire(c, err);
+  if (rc == RC_OK) rc = place_fill(c, err);
+  if (rc == RC_OK) rc = leases_expire(c, err);
+  if (rc == RC_OK) rc = groups_expire(c, err);
+  return rc == RC_OK ? retention_drop(c->store, &c->tick_soon, err) : rc;
+}
+
+/* While the writer was away nobody could report or renew. */
+static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
+  workers_put_off(c, ms);
+  return leases_put_off(c, ms, err);
+}
+
+const struct core_callbacks tick_callbacks = {
+    .create = create, .destroy = destroy, .begin = begin, .tick = tick, .put_off = put_off};

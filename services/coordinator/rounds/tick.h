@@ -1,0 +1,13 @@
+/* What falls due by time, in the order in which it must be looked at: silent workers, the trainer's place, leases,
+ * groups, rollouts that nothing needs any more.  Also what a start and a standstill of the writer mean for them.
+ *
+ * These are the writer's callbacks (core_options.h).  core.c calls them on its thread and does not know the rooms
+ * that they lead to; main.c passes them to core_create. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_TICK_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_TICK_H
+
+#include "services/coordinator/writer/core_options.h"
+
+extern const struct core_callbacks tick_callbacks;
+
+#endif

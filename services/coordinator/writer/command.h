@@ -1,0 +1,47 @@
+/* A command: one change of the state, carried out by the writer inside a savepoint, and its answer.
+ *
+ *   handler, driver: command_new, message filled --core_submit, core_call--> writer: execute --> answered, freed
+ *
+ * A command owns its memory (arena, body) and may outlive the HTTP request that it came from.  Whoever made it owns it
+ * until it is handed to core; then it is the writer's. */
+#ifndef LEASEHOLD_COORDINATOR_WRITER_COMMAND_H
+#define LEASEHOLD_COORDINATOR_WRITER_COMMAND_H
+
+#include "common/http/server.h"
+
+struct core;
+struct command;
+
+/* Runs on the writer's thread, inside a savepoint.  Fills cmd->status and cmd->body, or parks, or fails: then what it
+ * wrote is undone. */
+typedef enum rc (*command_execute)(struct core *c, struct command *cmd, struct err *err);
+
+struct command {
+  command_execute execute;
+  struct arena arena; /* message and what it points to */
+  void *message;
+  const char *id; /* the path's {id}, or NULL */
+
+  int status; /* answer: 0 means 200 */
+  struct buf body;
+  bool patient;        /* nobody stands still until it is answered: see core_await_groups */
+  bool refused;        /* answer err, but keep what was written (counters, incidents) */
+  int64_t fault_round; /* an accepted result's round, for fault.h */
+  bool parked;         /* kept by the writer, answered later */
+  int64_t due_ms;      /* a parked command is answered by then (monotonic) */
+  enum rc rc;
+  struct err err;
+  struct command *next;
+
+  struct http_request *request; /* [the writer's lock] NULL once taken, or never there */
+  struct ticket *ticket;        /* [the writer's lock] */
+  bool waited, done;            /* [the writer's lock] core_call waits for it */
+};
+
+/* NULL when memory is refused.  message_bytes of zeroed memory become cmd->message. */
+struct command *command_new(command_execute execute, size_t message_bytes);
+/* The same, with the path's {id}. */
+struct command *command_for(struct http_request *r, command_execute execute, size_t message_bytes);
+void command_free(struct command *cmd); /* NULL is fine */
+
+#endif

@@ -1,0 +1,36 @@
+/* What a core is made with, and what it calls as its transactions begin and time passes.  The writer knows no
+ * worker, lease or round: the rooms that do stand above it, so main hands it their callbacks (rounds/tick.h has
+ * them). */
+#ifndef LEASEHOLD_COORDINATOR_WRITER_CORE_OPTIONS_H
+#define LEASEHOLD_COORDINATOR_WRITER_CORE_OPTIONS_H
+
+#include "common/base/clock.h"
+#include "common/base/rc.h"
+
+struct core;
+
+/* The writer looks at the time at least so often.  When it comes back more than three times as late, it was away and
+ * puts deadlines off (expiry_stall): a test moves its clock by steps of this, with core_wake after each. */
+enum { CORE_LOOK_MS = 100 };
+
+/* All on the writer's thread, or before it is started and after it has ended. */
+struct core_callbacks {
+  enum rc (*create)(struct core *c, struct err *err); /* the state of the rooms above: core->pool and core->rounds */
+  void (*destroy)(struct core *c);                    /* also after a create that failed */
+  enum rc (*begin)(struct core *c, struct err *err);  /* in the transaction that begins an epoch */
+  enum rc (*tick)(struct core *c, struct err *err);   /* in a savepoint: what has fallen due? */
+  enum rc (*put_off)(struct core *c, int64_t ms,
+                     struct err *err); /* in a transaction: nobody could be heard for so long */
+};
+
+struct core_options {
+  const char *db_path; /* ":memory:": nothing is kept, and nobody but execute functions can read it */
+  const char *data_dir;
+  const char *token; /* for calls to workers; NULL or "": none */
+  int64_t lease_ttl_ms, heartbeat_ms, worker_ttl_ms, batch_tokens;
+  int64_t workers_max;                    /* 0: 1024 */
+  struct clock clock;                     /* that everything here decides by and stores; {0}: the machine's */
+  const struct core_callbacks *callbacks; /* &tick_callbacks */
+};
+
+#endif
