@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
        "workers registered at once; see --connections-max too: each has a connection or two"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
-      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "mutants and sudden deaths of the exactness tests: see fault.h"},
+      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif
   };
   const struct program program = {.name = "coordinator",
@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
                  "--worker-ttl-ms must be at least twice --heartbeat-ms, or live workers would be lost");
   }
 #ifdef LEASEHOLD_FAULTS
-  if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
+  if (rc == RC_OK && run) rc = fault_set(coordinator_faults, s.fault, &err);
 #endif
   if (rc == RC_OK && run) rc = serve(&s, &err);
   return program_end(&program, rc, &err);

@@ -1,4 +1,4 @@
-/* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the registration, waits for a signal,
+/* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the heartbeats, waits for a signal,
  * and stops them so that producers stop before their consumers.
  *
  * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others follow it.
@@ -13,7 +13,7 @@
 #include "services/trainer-server/engine/trainer.h"
 #include "services/trainer-server/publish/identity.h"
 #include "services/trainer-server/publish/publisher.h"
-#include "services/trainer-server/publish/registration.h"
+#include "services/trainer-server/publish/heartbeat.h"
 
 #ifdef LEASEHOLD_MPI
 #define PROGRAM_NAME "trainer-server-mpi"
@@ -51,7 +51,7 @@ static void stop(struct settings *s, struct trainer *t) {
 static enum rc serve(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
   struct publisher *publisher = NULL;
-  struct registration *registration = NULL;
+  struct heartbeat *heartbeat = NULL;
   struct http_server *server = NULL;
   struct fabric *fabric = NULL;
   char url[LIMIT_URL_MAX], identity[IDENTITY_MAX];
@@ -85,20 +85,20 @@ static enum rc serve(struct settings *s, struct err *err) {
   if (s->coordinator[0]) {
     if ((rc = identity_read(identity, s->trainer.state_dir, err)) != RC_OK) goto out;
     const bool fastest = s->trainer.device.exactness == EXACTNESS_FASTEST;
-    const struct registration_options tie = {.coordinator_url = s->coordinator,
-                                             .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
-                                             .token = s->program.token,
-                                             .name = s->name,
-                                             .identity = identity,
-                                             .advertise_url = s->advertise_url,
-                                             .fabric = {.name = fabric ? s->fabric : NULL,
-                                                        .kind = fabric ? fabric->kind : NULL,
-                                                        .place = fabric ? fabric->place : 0}};
-    if ((rc = registration_start(&registration, &tie, trainer_board(trainer), publisher, err)) != RC_OK) goto out;
+    const struct heartbeat_options tie = {.coordinator_url = s->coordinator,
+                                          .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
+                                          .token = s->program.token,
+                                          .name = s->name,
+                                          .identity = identity,
+                                          .advertise_url = s->advertise_url,
+                                          .fabric = {.name = fabric ? s->fabric : NULL,
+                                                     .kind = fabric ? fabric->kind : NULL,
+                                                     .place = fabric ? fabric->place : 0}};
+    if ((rc = heartbeat_start(&heartbeat, &tie, trainer_board(trainer), publisher, err)) != RC_OK) goto out;
   }
   rc = wait_for_end(trainer, err);
 out:
-  registration_stop(registration);
+  heartbeat_stop(heartbeat);
   if (rc != RC_OK && s->trainer.ranks.comm) s->trainer.ranks.comm->give_up(s->trainer.ranks.comm);
   stop(s, trainer);
   publisher_destroy(publisher);
@@ -190,7 +190,7 @@ int main(int argc, char **argv) {
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
   if (rc == RC_OK && run) rc = device_parse(&s.trainer.device, s.device, s.exactness, s.isa, &err);
 #ifdef LEASEHOLD_FAULTS
-  if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
+  if (rc == RC_OK && run) rc = fault_set(trainer_faults, s.fault, &err);
 #endif
   if (rc == RC_OK && run) rc = run_rank(&s, &err);
   return program_end(&program, rc, &err);

@@ -26,8 +26,8 @@ static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err
   w->ready = true;
   if (m->slots_free >= w->slots) cmd->patient = false; /* it has next to nothing to do */
   rc = current_version_now(c, &answer.current, &arena, err);
-  const bool loaded =
-      m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) || fault_is(FAULT_NO_VERSION_CHECK));
+  const bool loaded = m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) ||
+                                        fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK));
   const bool told = rc == RC_OK && answer.current.has && !loaded;
   if (rc == RC_OK && !told && !command_orphaned(c, cmd)) /* nobody would work on what is granted to one that hung up */
     rc = leases_grant(c, w, m->slots_free, &answer.current, leases, &answer.lease_count, &arena, err);

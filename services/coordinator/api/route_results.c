@@ -42,14 +42,8 @@ static enum rc content_digest(struct digest *out, const struct lease_result *m, 
   return RC_OK;
 }
 
-/* For the tests' mutants: see fault.h. */
-static bool stands_anyway(const struct lease_row *l) {
-  if (l->state == LEASE_SUPERSEDED) return fault_is(FAULT_NO_VERSION_CHECK);
-  return fault_is(FAULT_NO_FENCE_CHECK);
-}
-
 static enum rc check_standing(const struct lease_row *l, struct err *err) {
-  if (stands_anyway(l)) return RC_OK;
+  if (fault_accepts_any(l->state)) return RC_OK;
   switch (l->state) {
     case LEASE_GRANTED: return RC_OK;
     case LEASE_EXPIRED:
@@ -114,7 +108,7 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
                    "sample %d ended by length after %zu tokens, but %d were asked for", s->sample, n,
                    x->config.sampling.max_new_tokens);
   }
-  for (size_t i = 0; i < s->span_count && !fault_is(FAULT_NO_VERSION_CHECK); i++) {
+  for (size_t i = 0; i < s->span_count && !fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK); i++) {
     if (s->spans[i].version < l->version_min || s->spans[i].version > l->version_max) {
       return err_set(err, RC_CONFLICT, "samples.spans",
                      "sample %d has tokens of version %" PRId64 ", the lease is valid for %" PRId64 " to %" PRId64,
@@ -131,7 +125,7 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
   if (rc != RC_OK) return rc;
   if (!c->context || c->context->run != l->run)
     return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
-  if (!digest_equal(&m->loaded_digest, &l->digest) && !fault_is(FAULT_NO_VERSION_CHECK))
+  if (!digest_equal(&m->loaded_digest, &l->digest) && !fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK))
     return err_set(err, RC_CONFLICT, "loaded_digest", "lease %s is for other weights than those that were loaded",
                    l->id);
   if (!m->handed_back && m->sample_count != (size_t)l->count) {
@@ -232,7 +226,7 @@ static enum rc store_parts(struct core *c, const struct lease_row *l, const stru
 /* text NULL: the sample is not finished. */
 static enum rc store_rollout(struct core *c, const struct lease_row *l, const struct sample_result *s,
                              const struct buf *text, struct err *err) {
-  const bool again = l->fence > FENCE_FIRST || fault_is(FAULT_NO_FENCE_CHECK);
+  const bool again = l->fence > FENCE_FIRST || fault_is(COORDINATOR_FAULT_NO_FENCE_CHECK);
   bool shorter = false;
   enum rc rc = again ? compare_partial(c, l, s, &shorter, err) : RC_OK;
   if (rc != RC_OK || shorter) return rc; /* what was kept is worth more */
@@ -266,32 +260,9 @@ static bool has_a_part(struct core *c, const struct lease_row *l, const struct l
   return accepted > 0 || (tokens && w && w->exactness == WORKER_FASTEST);
 }
 
-/* The mutant: whatever is not done is this lease's again, and what is done already is only written over. */
-static enum rc take_by_force(struct core *c, const struct lease_row *l, struct done_sample *done, int *count,
-                             struct err *err) {
-  int kept = 0;
-  enum rc rc = store_exec(c->store, err,
-                          "UPDATE samples SET state = 1, fence = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = "
-                          "?3 AND sample BETWEEN ?4 AND ?5 AND state IN (0, 1)",
-                          BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(l->first),
-                                b_int(l->first + l->count - 1), b_int(l->fence)));
-  for (int i = 0; i < *count && rc == RC_OK; i++) {
-    int64_t state = SAMPLE_VOID;
-    rc = store_int(c->store, &state, err,
-                   "SELECT state FROM samples WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
-                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(done[i].result->sample)));
-    if (rc == RC_OK && state == SAMPLE_LEASED)
-      done[kept++] = done[i];
-    else
-      buf_free(&done[i].text);
-  }
-  *count = kept;
-  return rc;
-}
-
 static enum rc lease_close(struct core *c, const struct lease_row *l, bool whole, const struct digest *content,
                            struct err *err) {
-  if (l->state != LEASE_GRANTED && stands_anyway(l)) return RC_OK;
+  if (l->state != LEASE_GRANTED && fault_accepts_any(l->state)) return RC_OK;
   return lease_end(c, l, whole ? LEASE_DONE : LEASE_HANDED_BACK, content, err);
 }
 
@@ -307,6 +278,10 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
     s->result = &m->samples[i];
     group_verify(c->context, g, s);
     rc = store_rollout(c, l, s->result, &s->text, err);
+    const struct forced_sample forced = {l->run, l->round, l->group, s->result->sample, l->fence};
+    bool taken = true;
+    if (rc == RC_OK) rc = fault_take_by_force(c->store, &forced, &taken, err);
+    if (!taken) buf_free(&done[--*count].text);
   }
   return rc;
 }
@@ -321,7 +296,6 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
   if (!done) return err_set(err, RC_NO_MEMORY, NULL, "a result of %zu samples was refused memory", m->sample_count);
   enum rc rc = group_read(c, l->run, l->round, l->group, &g, arena, err);
   if (rc == RC_OK) rc = store_samples(c, l, m, &g, done, &count, err);
-  if (rc == RC_OK && fault_is(FAULT_NO_FENCE_CHECK)) rc = take_by_force(c, l, done, &count, err);
   for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
   if (rc == RC_OK && has_a_part(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
   if (rc == RC_OK) rc = group_accept(c, &g, l->fence, done, count, arena, err);

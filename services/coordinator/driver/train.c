@@ -242,7 +242,7 @@ static enum rc send_next(struct driver *d, const struct active_run *a, bool *sen
   if (rc == RC_OK && a->round_state != ROUND_STEPPING) rc = plan_batch(d, a, fresh, &groups, err);
   *sent = rc == RC_OK && groups > 0;
   if (!*sent) return rc;
-  fault_die(FAULT_DIE_AFTER_PLAN, a->round);
+  fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
   return send_batch(d, a, fresh, false, err);
 }
 

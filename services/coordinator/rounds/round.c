@@ -134,7 +134,7 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
   }
   rows_end(&q);
   if (rc != RC_OK || refilled >= config->refill_max) return rc;
-  if (fault_is(FAULT_DROP_REFILL) && filtered_count == 1) return RC_OK;
+  if (fault_is(COORDINATOR_FAULT_DROP_REFILL) && filtered_count == 1) return RC_OK;
   const int64_t place = first + config->groups_per_round + refilled;
   const struct new_group group = {
       .round = round,

@@ -228,7 +228,7 @@ static void command_run(struct core *c, struct command *cmd) {
 }
 
 static void command_finish(struct core *c, struct command *cmd) {
-  fault_die(FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
+  fault_die(COORDINATOR_FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
   struct http_request *r = request_take(c, cmd);
   if (r) {
     if (cmd->rc != RC_OK || cmd->refused)

@@ -97,7 +97,7 @@ enum rc batch_units(struct engine *e, const struct batch_work *work, struct aren
         return ranks_look_at_device(&e->ranks, rc, err);
       }
     }
-    if (g + 1 == (in->group_count + 1) / 2) fault_die(FAULT_DIE_IN_BATCH, in->version);
+    if (g + 1 == (in->group_count + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
   }
   return RC_OK;
 }

@@ -225,7 +225,7 @@ static enum rc write_partial(const char *partial, const char *model_dir, const s
   if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
   if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
-  fault_die(FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
+  fault_die(TRAINER_FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
   if (rc == RC_OK) rc = write_optimizer(path, m, arrays, &optimizer, err);
   if (rc != RC_OK) return rc;
   write_state(meta, &optimizer, &state);

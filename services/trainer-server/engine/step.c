@@ -61,7 +61,7 @@ static enum rc step_check(struct engine *e, const struct submit_step *in, struct
 }
 
 enum rc step_take(struct engine *e, int64_t version, double denominator, struct step_result *result, struct err *err) {
-  fault_die(FAULT_DIE_BEFORE_STEP, version);
+  fault_die(TRAINER_FAULT_DIE_BEFORE_STEP, version);
   *result = (struct step_result){.skipped = true};
   e->learning.clear = false; /* the step uses their memory */
   if (denominator == 0) {
@@ -126,7 +126,7 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
     jobs_finish(e->jobs, job, NULL);
     return;
   }
-  fault_die(FAULT_DIE_BEFORE_PUBLISH, in->version);
+  fault_die(TRAINER_FAULT_DIE_BEFORE_PUBLISH, in->version);
   publisher_submit(e->publisher, job, b);
 }
 

@@ -21,7 +21,7 @@ enum rc publisher_create(struct publisher **out, struct board *board, struct job
 void publisher_destroy(struct publisher *p);
 /* Takes over the reference to blob, and the job, which may be ended and dropped before this returns. */
 void publisher_submit(struct publisher *p, struct job *step, struct weights_blob *blob);
-/* The worker id that announcements carry; set by registration. */
+/* The worker id that announcements carry; set by the heartbeat. */
 void publisher_set_worker(struct publisher *p, const char *worker_id);
 
 #endif

@@ -338,7 +338,7 @@ static void rows_of_an_earlier_holder_do_not_outlive_a_plain_result(void **state
 
 #ifdef LEASEHOLD_FAULTS
 static const bool MUTANT = true;
-static void set_fault(const char *name) { assert_int_equal(fault_set(name, NULL), RC_OK); }
+static void set_fault(const char *name) { assert_int_equal(fault_set(coordinator_faults, name, NULL), RC_OK); }
 #else
 static const bool MUTANT = false;
 static void set_fault(const char *name) { (void)name; }

@@ -22,7 +22,7 @@
 #include "common/model/ops.h"
 #include "services/trainer-server/engine/checkpoint.h"
 #include "services/trainer-server/publish/publisher.h"
-#include "services/trainer-server/publish/registration.h"
+#include "services/trainer-server/publish/heartbeat.h"
 #include "services/trainer-server/api/routes.h"
 #include "services/trainer-server/engine/trainer.h"
 

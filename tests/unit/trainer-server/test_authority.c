@@ -47,7 +47,7 @@ static void a_refused_message_teaches_no_epoch(void **state) {
 struct tied {
   struct fake_coordinator coordinator;
   struct rig g;
-  struct registration *registration;
+  struct heartbeat *heartbeat;
 };
 
 static int counted(struct tied *t, const int *count) {
@@ -62,15 +62,15 @@ static void wait_above(struct tied *t, const int *count, int seen) {
   assert_true(counted(t, count) > seen);
 }
 
-static void registration_up(struct tied *t) {
+static void heartbeat_up(struct tied *t) {
   struct err err = {0};
-  const struct registration_options tie = {.coordinator_url = t->coordinator.url,
-                                           .token = "",
-                                           .name = "trainer",
-                                           .advertise_url = t->g.url,
-                                           .identity = "0123456789abcdef0123456789abcdef"};
+  const struct heartbeat_options tie = {.coordinator_url = t->coordinator.url,
+                                        .token = "",
+                                        .name = "trainer",
+                                        .advertise_url = t->g.url,
+                                        .identity = "0123456789abcdef0123456789abcdef"};
   struct board_view v = {0};
-  assert_rc(RC_OK, registration_start(&t->registration, &tie, trainer_board(t->g.trainer), t->g.publisher, &err), err);
+  assert_rc(RC_OK, heartbeat_start(&t->heartbeat, &tie, trainer_board(t->g.trainer), t->g.publisher, &err), err);
   for (int i = 0; i < 500 && !v.registered; i++) {
     clock_sleep_ms(10);
     board_view(trainer_board(t->g.trainer), &v);
@@ -87,7 +87,7 @@ static void tied_make(struct tied *t) {
 }
 
 static void tied_end(struct tied *t) {
-  registration_stop(t->registration);
+  heartbeat_stop(t->heartbeat);
   rig_end(&t->g);
   fake_coordinator_stop(&t->coordinator);
 }
@@ -111,7 +111,7 @@ static void nothing_but_what_registration_brought_is_believed(void **state) {
   struct tied t;
   tied_make(&t);
   assert_int_equal(open_under(&t, 3, 5, "epoch"), RC_CONFLICT); /* it does not know its coordinator yet */
-  registration_up(&t);
+  heartbeat_up(&t);
   assert_int_equal(open_under(&t, HUGE_EPOCH, HUGE_EPOCH, "epoch"), RC_CONFLICT);
   assert_int_equal(open_under(&t, 3, 6, "fence"), RC_CONFLICT);
   assert_int_equal(open_under(&t, 2, 5, "epoch"), RC_CONFLICT); /* zombies */
@@ -126,7 +126,7 @@ static void a_message_of_a_newer_epoch_makes_the_trainer_ask_at_once(void **stat
   struct tied t;
   tied_make(&t);
   t.coordinator.heartbeat_ms = 60000;
-  registration_up(&t);
+  heartbeat_up(&t);
   pthread_mutex_lock(&t.coordinator.lock);
   t.coordinator.epoch = 4; /* it was started again */
   const int registrations = t.coordinator.registrations;
@@ -150,7 +150,7 @@ static void a_checkpoint_with_a_huge_epoch_locks_no_state_directory(void **state
   assert_int_equal(open_under(&t, HUGE_EPOCH, HUGE_EPOCH, NULL), RC_OK);
   rig_stop(&t.g);
   rig_start(&t.g);
-  registration_up(&t);
+  heartbeat_up(&t);
   expect(&t.g, "GET", "/v1/model", NULL, 200, "\"run\":\"r1\"");
   assert_int_equal(open_under(&t, 3, 5, NULL), RC_OK);
   groups_make(&arena, groups, 1, 1);
@@ -163,7 +163,7 @@ static void a_coordinator_with_a_new_database_is_the_authority(void **state) {
   (void)state;
   struct tied t;
   tied_make(&t);
-  registration_up(&t);
+  heartbeat_up(&t);
   assert_int_equal(open_under(&t, 3, 5, NULL), RC_OK);
   pthread_mutex_lock(&t.coordinator.lock);
   t.coordinator.epoch = 1;
@@ -182,7 +182,7 @@ static void a_trainer_that_stands_by_takes_nothing_until_a_heartbeat_gives_it_th
   struct tied t;
   tied_make(&t);
   t.coordinator.role = ROLE_STANDBY;
-  registration_up(&t);
+  heartbeat_up(&t);
   assert_int_equal(open_under(&t, 3, 5, "fence"), RC_CONFLICT);
   pthread_mutex_lock(&t.coordinator.lock);
   t.coordinator.role = ROLE_HOLDER;

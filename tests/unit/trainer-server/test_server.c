@@ -237,15 +237,15 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
   struct batch_status batch;
   struct step_status step;
   struct buf bytes = BUF_INIT;
-  struct registration *registration;
+  struct heartbeat *heartbeat;
   fake_coordinator_start(&coordinator);
   rig_make(&g, coordinator.url);
   rig_start(&g);
   fake_generation_start(&good, g.model_dir, false);
   fake_generation_start(&liar, g.model_dir, true);
-  const struct registration_options tie = {
+  const struct heartbeat_options tie = {
       .coordinator_url = coordinator.url, .token = "", .name = "trainer", .advertise_url = g.url};
-  assert_rc(RC_OK, registration_start(&registration, &tie, trainer_board(g.trainer), g.publisher, &err), err);
+  assert_rc(RC_OK, heartbeat_start(&heartbeat, &tie, trainer_board(g.trainer), g.publisher, &err), err);
   for (int i = 0; i < 500; i++) {
     pthread_mutex_lock(&coordinator.lock);
     const int beats = coordinator.heartbeats;
@@ -330,7 +330,7 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
     pthread_mutex_unlock(&coordinator.lock);
     if (back) break;
   }
-  registration_stop(registration);
+  heartbeat_stop(heartbeat);
   pthread_mutex_lock(&coordinator.lock);
   assert_int_equal(coordinator.registrations, 2);
   assert_true(digest_equal(&coordinator.loaded, &step.digest));
