@@ -79,6 +79,8 @@ void http_reply(struct http_request *r, int status, const char *content_type, st
   reply_give(r, status, reply_headers(r, response, content_type));
 }
 
+enum { SOURCE_BLOCK = 64 << 10 }; /* what is read of a source at once */
+
 static ssize_t source_read(void *context, uint64_t at, char *out, size_t max) {
   const struct http_source *source = context;
   const size_t count = source->read(source->context, (size_t)at, out, max);
@@ -96,7 +98,7 @@ void http_reply_source(struct http_request *r, int status, const char *content_t
   struct http_source *kept = malloc(sizeof *kept);
   if (kept != NULL) {
     *kept = *source;
-    response = MHD_create_response_from_callback(kept->len, HTTP_SOURCE_BLOCK, source_read, kept, source_end);
+    response = MHD_create_response_from_callback(kept->len, SOURCE_BLOCK, source_read, kept, source_end);
   }
   if (response == NULL) { /* then source_end is not called */
     free(kept);

@@ -42,7 +42,6 @@ enum {
       1 << 20, /* a refused body up to this size is read and dropped, so that the answer is not lost */
   HTTP_STREAM_UNSENT_MAX = 4 << 20,
   HTTP_STREAM_BLOCK = 16 << 10,
-  HTTP_SOURCE_BLOCK = 64 << 10, /* of an answer that is read as it is sent */
   HTTP_SUSPEND_MS_MAX = 24 * 3600 * 1000 /* streams; long polls are bounded by LIMIT_WAIT_MS_MAX */
 };
 

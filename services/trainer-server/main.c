@@ -1,4 +1,4 @@
-/* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the registration, waits for a signal,
+/* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the heartbeats, waits for a signal,
  * and stops them so that producers stop before their consumers.
  *
  * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others follow it.
