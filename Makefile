@@ -166,9 +166,21 @@ $(BUILD)/tests/ranks/check_nccl: $(NCCL_OBJ) $(call OBJ,common/comm/comm_mpi.c c
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,base) $(MPI_LIBS) $(NCCL_ALL_LIBS) -lcudart $(LDLIBS)
 
 # --- unit tests: tests/unit/<module>/test_*.c links <module> and what is below it, and cmocka ---------------------------
+# The folder's other .c files are what its tests share, in a library of theirs: a test takes from it what it uses.
+SIM_WORLD    := $(wildcard tests/sim/world*.c)
+OBJ_tiles    := $(patsubst %.c,$(BUILD)/obj/%.tiles.o,$(filter %_amx.c,$(SRC_kernels)))
+TESTS_SHARED  = $(call OBJ,$(filter-out tests/unit/$(1)/test_%,$(wildcard tests/unit/$(1)/*.c)) $(if $(filter coordinator,$(1)),$(SIM_WORLD))) $(if $(filter model,$(1)),$(OBJ_tiles))
+# The AMX kernels over emulated tiles.
+$(BUILD)/obj/%.tiles.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -include tests/unit/model/tiles_emulated.h -c $< -o $@
 define UNIT_RULE
 UNIT_$(1) := $$(patsubst tests/unit/$(1)/%.c,$(BUILD)/tests/$(1)/%,$$(wildcard tests/unit/$(1)/test_*.c))
-$(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $(call LINK_LIBS,$(1))
+$(BUILD)/lib/libtests-$(1).a: $(call TESTS_SHARED,$(1))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	ar rcs $$@ $$^
+$(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $(if $(strip $(call TESTS_SHARED,$(1))),$(BUILD)/lib/libtests-$(1).a) $(call LINK_LIBS,$(1))
 	@mkdir -p $$(@D)
 	$(CC) $(ALL_CFLAGS) $$^ -o $$@ -lcmocka $(call LINK_SYS,$(1)) $(LDLIBS)
 endef
@@ -233,7 +245,7 @@ speed: $(SPEED_TEST) ## what the kernels reach on one core, and that no level fe
 	@tests/tools/run-unit $<
 
 # --- simulation: the coordinator's decisions in virtual time -----------------------------------------------------------
-$(BUILD)/tests/sim/rounds: $(call OBJ,$(wildcard tests/sim/*.c)) $(call LINK_LIBS,coordinator)
+$(BUILD)/tests/sim/rounds: $(call OBJ,tests/sim/sim_rounds.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
@@ -254,7 +266,7 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
-$(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call LINK_LIBS,model)
+$(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/unit/model/tiles_emulated.c) $(call LINK_LIBS,model)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
@@ -379,5 +391,5 @@ install: all ## copy the three binaries to PREFIX/bin, and those for mpirun wher
 clean: ## remove build/
 	rm -rf $(BUILD)
 
-.PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/%.cu.o $(BUILD)/emulated/%.c.o $(BUILD)/obj/common/model/cpu/isa/%.o
+.PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/%.tiles.o $(BUILD)/obj/%.cu.o $(BUILD)/emulated/%.c.o $(BUILD)/obj/common/model/cpu/isa/%.o
 -include $(shell find $(BUILD)/obj $(BUILD)/emulated -name '*.d' 2>/dev/null)

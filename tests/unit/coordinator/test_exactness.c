@@ -1,7 +1,10 @@
 /* What a round says of its exactness, over real HTTP with a fake trainer and fake servers.  What would break: a
  * mismatch that is measured and not shown, a NaN that looks like agreement, kernels that promise nothing and are not
  * named, a replay that ends in other weights without saying whose kernels may be why. */
-#include "service_fixture.h"
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/unit/coordinator/fake_server.h"
 
 static const struct json *first_round(const struct json *run) { return json_at(json_get(run, "history"), 0); }
 
@@ -153,7 +156,6 @@ static void a_replay_to_other_weights_says_whose_kernels_they_are(void **state) 
   struct lease_answer a;
   register_server(f, &s, "gen-1");
   post_run(f, GRPO(2, "}"));
-  f->trainer.slow_steps = false;
   while (read_int(f, "SELECT count(*) FROM versions") < 2) {
     struct err err = {0};
     if (poll_once(f, &s, 64, 20, &a, &err) != RC_OK) fail_msg("%s", err.message);
@@ -163,7 +165,7 @@ static void a_replay_to_other_weights_says_whose_kernels_they_are(void **state) 
       put_result(f, &a.leases[i], &r, NULL, &err);
     }
   }
-  while (read_int(f, "SELECT finished FROM rounds WHERE round = 0") == 0) clock_sleep_ms(5);
+  AWAIT(read_int(f, "SELECT finished FROM rounds WHERE round = 0"), "round 0 is not finished") continue;
   pthread_mutex_lock(&f->trainer.lock);
   f->trainer.version = 0; /* and r1.0's step is said to have made these weights */
   pthread_mutex_unlock(&f->trainer.lock);

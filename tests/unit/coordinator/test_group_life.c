@@ -2,27 +2,13 @@
  * holds up its round for ever; time in which nobody could work counted against a group; a filtered group that is not
  * refilled, or twice; counts that dispatch orders by and that drift from the truth; masked segments trained on; a
  * latency that dispatch is not told. */
-#include "service_fixture.h"
+#include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/writer/core_state.h"
 
 #define TIMED(ms)                                                                                             \
   "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3," \
   "\"samples_per_group\":4,\"group_timeout_ms\":" #ms                                                         \
   ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}"
-
-static void put(struct fixture *f, const struct fake_server *s, const struct lease *l) {
-  struct err err = {0};
-  struct lease_result r = make_result(f, s, l);
-  if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
-}
-
-/* Every sample right, so that nothing can be learned from the group. */
-static void put_all_right(struct fixture *f, const struct fake_server *s, const struct lease *l) {
-  struct err err = {0};
-  struct lease_result r = make_result(f, s, l);
-  for (int i = 0; i < l->sample_count; i++) make_sample(f, &r.samples[i], l, i, true);
-  if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
-}
 
 /* Says that it lives; is the lease among those that it is told to have lost? */
 static bool beat(struct fixture *f, const struct fake_server *s, const struct lease *l, bool ready) {
@@ -52,7 +38,7 @@ static void a_group_that_takes_too_long_has_failed_and_its_round_goes_on(void **
   poll_leases(f, &s, 8, &a); /* two of three groups: the round goes on after the failure */
   assert_int_equal(a.lease_count, 2);
   const int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  put(f, &s, &a.leases[0]);
+  answer_lease(f, &s, &a.leases[0]);
   assert_false(beat(f, &s, &a.leases[1], true));
   while (!beat(f, &s, &a.leases[1], true)) { /* renewed all the time, and yet it does not come */
     if (clock_monotonic_ms() > until_ms) fail_msg("the group did not fail");
@@ -84,7 +70,7 @@ static void the_last_open_group_that_fails_ends_the_generation_of_its_round(void
   post_run(f, TIMED(300));
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
-  put(f, &s, &a.leases[0]);
+  answer_lease(f, &s, &a.leases[0]);
   json_free(wait_state(f, "r1", "completed")); /* of two groups that nobody works on, and no poll or result wakes it */
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 2);
 }
@@ -97,7 +83,7 @@ static void a_group_that_nobody_took_yet_does_not_fail(void **state) {
   register_server(f, &s, "gen-1");
   report_ready(f, &s);
   poll_leases(f, &s, 4, &a);
-  put(f, &s, &a.leases[0]);
+  answer_lease(f, &s, &a.leases[0]);
   clock_sleep_ms(700);
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
@@ -113,7 +99,7 @@ static void time_in_which_the_run_is_paused_does_not_count(void **state) {
   clock_sleep_ms(1500);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   clock_sleep_ms(300); /* three looks at the time */
-  for (int i = 0; i < 3; i++) put(f, &s, &a.leases[i]);
+  for (int i = 0; i < 3; i++) answer_lease(f, &s, &a.leases[i]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
@@ -129,7 +115,7 @@ static void time_without_a_ready_server_does_not_count(void **state) {
   clock_sleep_ms(1500);
   beat(f, &s, &a.leases[0], true);
   clock_sleep_ms(300);
-  for (int i = 0; i < 3; i++) put(f, &s, &a.leases[i]);
+  for (int i = 0; i < 3; i++) answer_lease(f, &s, &a.leases[i]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
@@ -148,7 +134,7 @@ static void a_restart_counts_anew(void **state) {
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
   clock_sleep_ms(250);
-  for (size_t i = 0; i < a.lease_count; i++) put(f, &s, &a.leases[i]);
+  for (size_t i = 0; i < a.lease_count; i++) answer_lease(f, &s, &a.leases[i]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
@@ -165,9 +151,9 @@ static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state)
            "\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
-  put(f, &s, &a.leases[0]);
-  put(f, &s, &a.leases[2]);
-  put_all_right(f, &s, &a.leases[1]); /* the round's last: it must not end without the refill */
+  answer_lease(f, &s, &a.leases[0]);
+  answer_lease(f, &s, &a.leases[2]);
+  answer_lease_alike(f, &s, &a.leases[1], true); /* the round's last: it must not end without the refill */
   assert_int_equal(read_int(f, "SELECT groups_open FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT groups_filtered FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT groups_refilled FROM rounds"), 1);
@@ -177,7 +163,7 @@ static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state)
     assert_int_equal(a.leases[0].group_ordinal, 3 + n);
     assert_int_equal(a.leases[0].prompt_ids.items[0], '3' + n);
     assert_int_equal(a.leases[0].round, 0);
-    put_all_right(f, &s, &a.leases[0]);
+    answer_lease_alike(f, &s, &a.leases[0], true);
   }
   json_free(serve_run(f, &s, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT groups_filtered FROM rounds WHERE round = 0"), 3);
@@ -240,7 +226,7 @@ static void the_counts_that_dispatch_orders_by_stay_true_whatever_happens(void *
         holder[count++] = who;
       }
     } else if (roll < 70 && count) {
-      put(f, &servers[holder[at]], &held[at]);
+      answer_lease(f, &servers[holder[at]], &held[at]);
       ended = true;
     } else if (roll < 90 && count) {
       give_back(f, &servers[holder[at]], &held[at], (int)(dice >> 24) % held[at].sample_count);
@@ -285,8 +271,8 @@ static void only_a_sample_that_is_not_plain_has_rows_of_its_segments(void **stat
   r.samples[1].segments = parts;
   r.samples[1].segment_count = 2;
   if (put_result(f, &a.leases[0], &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
-  put(f, &s, &a.leases[1]);
-  put(f, &s, &a.leases[2]);
+  answer_lease(f, &s, &a.leases[1]);
+  answer_lease(f, &s, &a.leases[2]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT count(*) FROM segments"), 2);
   assert_int_equal(read_int(f, "SELECT count(*) FROM spans"), 0);
@@ -312,7 +298,7 @@ static void dispatch_is_told_latency_and_length(void **state) {
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
   clock_sleep_ms(200);
-  put(f, &s, &a.leases[0]);
+  answer_lease(f, &s, &a.leases[0]);
   assert_int_equal(core_call(f->core, command_new(rates_execute, 0), NULL), RC_OK);
   assert_true(rate_value(&told.latency) >= 0.2 && rate_value(&told.latency) < 5);
   assert_true(rate_value(&told.tokens) == 3);

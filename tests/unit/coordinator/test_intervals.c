@@ -2,7 +2,7 @@
  * wrong round; a ratio that is a guess; a sender whose clock lies upsetting the sums; a table that grows for ever. */
 #include <math.h>
 
-#include "service_fixture.h"
+#include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/api/route_timeline.h"
 
@@ -231,16 +231,6 @@ static void slots_time_goes_where_the_computing_was(void **state) {
   json_free(run);
 }
 
-static int64_t stored(struct fixture *f, const char *sql) {
-  struct store *reader;
-  struct err err;
-  int64_t n = -1;
-  assert_int_equal(readers_take(core_readers(f->core), &reader, &err), RC_OK);
-  assert_int_equal(store_int(reader, &n, &err, sql, NO_BINDS), RC_OK);
-  readers_give(core_readers(f->core), reader);
-  return n;
-}
-
 static void what_lies_in_no_round_is_dropped(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -250,7 +240,7 @@ static void what_lies_in_no_round_is_dropped(void **state) {
                            .worker = worker_number(&s),
                            .items = {{CAUSE_IDLE, t - 5 * SECOND, t}, {CAUSE_IDLE, t + 10 * SECOND, t + 60 * SECOND}},
                            .count = 2});
-  assert_int_equal(stored(f, "SELECT (SELECT count(*) FROM intervals) + (SELECT count(*) FROM cause_times)"), 0);
+  assert_int_equal(read_int(f, "SELECT (SELECT count(*) FROM intervals) + (SELECT count(*) FROM cause_times)"), 0);
 }
 
 static void rows_are_packed(void **state) {
@@ -273,8 +263,8 @@ static void rows_are_packed(void **state) {
     t.items[0] = (struct interval){CAUSE_STARVED, from + (5 + 40 * i) * SECOND, from + (45 + 40 * i) * SECOND};
     tell(f, t);
   }
-  assert_int_equal(stored(f, "SELECT count(*) FROM intervals"), 1000 / INTERVAL_ROW_ITEMS + 2);
-  assert_int_equal(stored(f, "SELECT sum(length(items)) FROM intervals"), 1001 * INTERVAL_PACKED_BYTES);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM intervals"), 1000 / INTERVAL_ROW_ITEMS + 2);
+  assert_int_equal(read_int(f, "SELECT sum(length(items)) FROM intervals"), 1001 * INTERVAL_PACKED_BYTES);
   struct json *line = timeline(f, "/v1/runs/r1/timeline");
   const struct json *items = intervals_of(line, "gen-1");
   assert_int_equal(json_length(items), 1000);
@@ -301,8 +291,8 @@ static void the_oldest_rows_go(void **state) {
   carry_out(f, fill_execute, &nothing, 1);
   tell(f, (struct telling){
               .beat = true, .worker = worker_number(&s), .items = {{CAUSE_COMPUTE, t, t + SECOND}}, .count = 1});
-  assert_int_equal(stored(f, "SELECT count(*) FROM intervals"), INTERVAL_ROWS_MAX);
-  assert_int_equal(stored(f, "SELECT min(id) FROM intervals"), 502);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM intervals"), INTERVAL_ROWS_MAX);
+  assert_int_equal(read_int(f, "SELECT min(id) FROM intervals"), 502);
 }
 
 /* ---- the trainer ---- */

@@ -1,7 +1,7 @@
 /* The trainer's place is a lease.  What would break: a newcomer with another model that ends a healthy run; a restarted
  * trainer that is kept from its own place; a name that is enough to take another's; a standby that takes it from the living,
  * or never; a coordinator that forgets with its restart whose it was. */
-#include "service_fixture.h"
+#include "tests/unit/coordinator/fake_server.h"
 
 static const char *const MINE = "0123456789abcdef0123456789abcdef";
 static const char *const OTHERS = "ffffffffffffffffffffffffffffffff";

@@ -1,7 +1,7 @@
 /* What a posted run is refused for, with a real coordinator and a fake trainer.  What would break: a run that can never
  * work is answered 201 and ends later, in a state that nobody posted; a fault that names no line; a run that starts from
  * weights that nobody named. */
-#include "service_fixture.h"
+#include "tests/unit/coordinator/fake_server.h"
 
 #define DATASET(name) "{\"rounds\":1,\"dataset\":{\"path\":\"" name "\"},\"sampling\":{\"max_new_tokens\":8}}"
 #define LINES         "{\"prompt\":\"1+1=\",\"answer\":\"2\"}\n\n{\"prompt\":\"1+2=\",\"answer\":3}\n"

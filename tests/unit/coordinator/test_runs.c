@@ -3,7 +3,7 @@
  * restart, versions announced by zombies, runs that hang instead of failing with a sentence. */
 #include <math.h>
 
-#include "service_fixture.h"
+#include "tests/unit/coordinator/fake_server.h"
 
 static const struct json *history_at(const struct json *run, size_t i) { return json_at(json_get(run, "history"), i); }
 
@@ -266,28 +266,13 @@ static void runs_wait_for_each_other(void **state) {
 
 /* Serves round 0 and stops; returns when the step is under way. */
 static void until_stepping(struct fixture *f, struct fake_server *s) {
-  struct lease_answer a;
-  struct err err;
+  struct lease leases[3];
   f->trainer.slow_steps = true;
   register_server(f, s, "gen-1");
   post_run(f, GRPO(2, "}"));
-  for (int samples = 0; samples < 12;) {
-    poll_leases(f, s, 64, &a);
-    for (size_t i = 0; i < a.lease_count; i++) {
-      struct lease_result r = make_result(f, s, &a.leases[i]);
-      assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
-      samples += a.leases[i].sample_count;
-    }
-  }
-  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  while (clock_monotonic_ms() < until_ms) {
-    pthread_mutex_lock(&f->trainer.lock);
-    int steps = f->trainer.steps;
-    pthread_mutex_unlock(&f->trainer.lock);
-    if (steps) return;
-    clock_sleep_ms(5);
-  }
-  fail_msg("no step was submitted");
+  collect_leases(f, s, leases, 3);
+  for (int i = 0; i < 3; i++) answer_lease(f, s, &leases[i]);
+  AWAIT(fake_trainer_steps(&f->trainer), "no step was submitted") continue;
 }
 
 static enum rc announce(struct fixture *f, const char *step, int64_t version, uint64_t fence, int64_t digest_of_version,
@@ -320,7 +305,7 @@ static void versions_are_announced_once_and_by_the_right_trainer(void **state) {
   assert_int_equal(get_int(run, "round", NULL),
                    1); /* the next round is open though the step's figures are still to come */
   json_free(run);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   json_free(serve_run(f, &s, "r1", "completed"));
 }
 
@@ -332,7 +317,7 @@ static void a_stop_in_the_middle_of_a_step_waits_for_its_version(void **state) {
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, &answer), 200);
   assert_string_equal(json_string(json_get(answer, "state"), NULL), "stopping");
   json_free(answer);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   struct json *run = wait_state(f, "r1", "stopped");
   assert_int_equal(get_int(run, "version", NULL), 1);
   assert_int_equal(get_int(run, "round", NULL), 0);
@@ -370,7 +355,7 @@ static void a_restart_in_the_middle_of_a_step_finds_the_version(void **state) {
   struct fake_server s;
   until_stepping(f, &s);
   coordinator_down(f);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   coordinator_up(f);
   register_trainer(f);
   register_server(f, &s, "gen-1");
@@ -385,13 +370,9 @@ static void a_trainer_that_lost_rounds_is_brought_back_by_replay(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
-  pthread_mutex_lock(&f->trainer.lock);
-  const int batches = f->trainer.batches, steps = f->trainer.steps;
-  f->trainer.run[0] = 0;
-  f->trainer.step_id[0] = 0;
-  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
-  pthread_mutex_unlock(&f->trainer.lock);
+  fake_trainer_finish_steps(&f->trainer);
+  fake_trainer_forget(&f->trainer, false);
+  const int batches = fake_trainer_batches(&f->trainer), steps = fake_trainer_steps(&f->trainer);
   register_trainer(f);
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
@@ -402,26 +383,16 @@ static void a_trainer_that_lost_rounds_is_brought_back_by_replay(void **state) {
   json_free(run);
 }
 
-/* As of one that was started again with another model, or another run's state. */
-static void trainer_forgets(struct fixture *f, bool other_weights) {
-  pthread_mutex_lock(&f->trainer.lock);
-  f->trainer.run[0] = 0;
-  f->trainer.step_id[0] = 0;
-  f->trainer.other_weights = other_weights;
-  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
-  pthread_mutex_unlock(&f->trainer.lock);
-}
-
 static void a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
   struct err err;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   poll_leases(f, &s, 4, &a); /* of round 1, at version 1 */
   struct lease_result r = make_result(f, &s, &a.leases[0]);
-  trainer_forgets(f, true);
+  fake_trainer_forget(&f->trainer, true);
   register_trainer(f);
   json_free(wait_held(f, "r1", "other weights"));
   assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK); /* what was leased counts */
@@ -429,7 +400,7 @@ static void a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on
   assert_false(a.current.has); /* nobody is sent to fetch what may be lost */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   json_free(wait_held(f, "r1", "other weights"));
-  trainer_forgets(f, false);
+  fake_trainer_forget(&f->trainer, false);
   register_trainer(f);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   struct json *run = serve_run(f, &s, "r1", "completed");
@@ -442,12 +413,12 @@ static void a_run_that_trouble_has_paused_is_still_so_after_a_restart(void **sta
   struct fixture *f = *state;
   struct fake_server s;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
-  trainer_forgets(f, true);
+  fake_trainer_finish_steps(&f->trainer);
+  fake_trainer_forget(&f->trainer, true);
   register_trainer(f);
   json_free(wait_held(f, "r1", "other weights"));
   coordinator_down(f);
-  trainer_forgets(f, false);
+  fake_trainer_forget(&f->trainer, false);
   coordinator_up(f);
   register_trainer(f);
   clock_sleep_ms(300);
@@ -466,18 +437,13 @@ static void a_trainer_that_lost_its_gradients_is_sent_them_again(void **state) {
   f->trainer.version = 0; /* before the step */
   f->trainer.step_id[0] = 0;
   int sent = f->trainer.batches;
-  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
+  for (int i = 0; i < FAKE_BATCHES; i++) f->trainer.batch[i].id[0] = 0;
   pthread_mutex_unlock(&f->trainer.lock);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   register_trainer(f);
   struct json *run = serve_run(f, &s, "r1", "completed");
-  struct store *store;
-  struct err err = {0};
-  int64_t second = 0;
-  assert_int_equal(readers_take(core_readers(f->core), &store, &err), RC_OK);
-  assert_int_equal(store_int(store, &second, &err, "SELECT count(*) FROM batches WHERE round = 1", NO_BINDS), RC_OK);
-  readers_give(core_readers(f->core), store);
-  assert_int_equal(f->trainer.batches, 2 * sent + (int)second); /* round 0 twice, round 1 once */
+  const int64_t second = read_int(f, "SELECT count(*) FROM batches WHERE round = 1");
+  assert_int_equal(f->trainer.batches, 2 * sent + second); /* round 0 twice, round 1 once */
   assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
   assert_true(f->trainer.last_denominator == 36);
   json_free(run);
@@ -491,7 +457,7 @@ static void a_step_that_was_durable_before_the_trainer_was_lost_counts(void **st
   f->trainer.step_id[0] = 0; /* version 1 is held, its job forgotten */
   f->trainer.refuse_step = true;
   pthread_mutex_unlock(&f->trainer.lock);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   register_trainer(f);
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
@@ -523,8 +489,7 @@ static void a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for
   struct fixture *f = *state;
   struct fake_server s;
   until_stepping(f, &s);
-  http_server_stop(f->trainer.server, 100);
-  f->trainer.server = NULL;
+  fake_trainer_stop(&f->trainer);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
   json_free(wait_state(f, "r1", "stopped")); /* a second and a half */
 }
@@ -534,7 +499,7 @@ static void a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(vo
   struct fake_server s;
   f->trainer.disk_full = true;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   wait_waiting(f, "r1", "No space left on device");
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'storage'"), 1);
   pthread_mutex_lock(&f->trainer.lock);
@@ -551,7 +516,7 @@ static void a_run_that_waits_for_room_can_be_stopped(void **state) {
   struct fake_server s;
   f->trainer.disk_full = true;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   wait_waiting(f, "r1", "No space left on device");
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
   json_free(wait_state(f, "r1", "stopped"));

@@ -6,10 +6,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
-/* A test program links its module only. */
-#include "tests/sim/world.c"
-#include "tests/sim/world_coordinator.c"
-#include "tests/sim/world_pool.c"
+#include "tests/sim/world.h"
 
 enum { CHAOS_SEEDS = 120 };
 

@@ -4,7 +4,7 @@
  * that loses what was acknowledged (I7); idle time that is wrong for short runs; rounds of a thousand samples that crawl. */
 #include <math.h>
 
-#include "service_fixture.h"
+#include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/writer/core_state.h"
 
 static struct lease begin(struct fixture *f, struct fake_server *s, const char *config) {
@@ -13,15 +13,6 @@ static struct lease begin(struct fixture *f, struct fake_server *s, const char *
   register_server(f, s, "gen-1");
   poll_leases(f, s, 4, &a);
   return a.leases[0];
-}
-
-static int64_t incidents(struct fixture *f) {
-  struct store *store;
-  int64_t n = -1;
-  assert_int_equal(readers_take(core_readers(f->core), &store, NULL), RC_OK);
-  assert_int_equal(store_int(store, &n, NULL, "SELECT count(*) FROM incidents", NO_BINDS), RC_OK);
-  readers_give(core_readers(f->core), store);
-  return n;
 }
 
 static void a_result_with_fence_zero_is_nobodys(void **state) {
@@ -79,7 +70,7 @@ static void a_hand_back_of_fewer_tokens_keeps_the_more(void **state) {
   poll_leases(f, &third, 4, &a);
   assert_int_equal(a.leases[0].partial_count, 4);
   assert_int_equal(a.leases[0].partials[0].token_ids.count, 2);
-  assert_int_equal(incidents(f), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents"), 0);
 }
 
 static void a_paused_evaluation_ends_with_its_last_result(void **state) {

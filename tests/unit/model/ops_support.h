@@ -76,6 +76,9 @@ struct machine {
 /* Whether matrices are kept in links (ops.h, struct matrix). */
 SUPPORT bool in_links(const struct machine *m) { return m->bf16 && strcmp(m->ops->name, "cpu-v4-bf16") == 0; }
 
+cpu_kernel gemm_emulated, gemm_weight_backward_emulated, attention_emulated, attention_backward_emulated;
+bool tiles_hold_emulated(void);
+
 /* The kernels of a CPU with AMX over emulated tiles; what is not theirs is v2's. */
 SUPPORT void emulated_machine(struct machine *m, void (*f)(const struct machine *)) {
   static struct cpu_kernels kernels;

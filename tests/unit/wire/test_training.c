@@ -1,9 +1,12 @@
 /* What the coordinator and the trainer say to each other survives the wire; numbers that are not finite arrive as NaN
  * and never as something else. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-#include "tests/unit/wire/wire_test.c"
+#include "tests/unit/wire/wire_test.h"
 
 MESSAGE_AGAIN(open_run)
 MESSAGE_AGAIN(open_run_answer)
