@@ -37,14 +37,20 @@ int64_t clock_wall_offset_us(void) {
   return atomic_compare_exchange_strong(&wall_offset_us, &offset_us, first_us) ? first_us : offset_us;
 }
 
-void clock_wall_not_before(int64_t us) {
-  const int64_t needed_us = us - clock_monotonic_us();
-  int64_t offset_us = clock_wall_offset_us();
-  while (offset_us < needed_us && !atomic_compare_exchange_weak(&wall_offset_us, &offset_us, needed_us)) {}
-}
-
 int64_t clock_wall_us(void) { return clock_monotonic_us() + clock_wall_offset_us(); }
 int64_t clock_wall_ms(void) { return clock_wall_us() / 1000; }
+
+static int64_t machine_monotonic_us(void *context) {
+  (void)context;
+  return clock_monotonic_us();
+}
+
+static int64_t machine_wall_us(void *context) {
+  (void)context;
+  return clock_wall_us();
+}
+
+const struct clock clock_machine = {.monotonic_us = machine_monotonic_us, .wall_us = machine_wall_us};
 
 struct timespec clock_deadline_in(int64_t ms) {
   struct timespec t = now_of(CLOCK_MONOTONIC);

@@ -13,16 +13,22 @@ int64_t clock_monotonic_us(void);
  * negative when somebody sets the machine's clock.  It does not follow such a step before the process is started again. */
 int64_t clock_wall_ms(void);
 int64_t clock_wall_us(void);
-/* Wall clock less CLOCK_MONOTONIC; constant but for clock_wall_not_before. */
+/* Wall clock less CLOCK_MONOTONIC: constant in a process. */
 int64_t clock_wall_offset_us(void);
-/* From now on the wall clock says at least this: for a process that goes on from times that were stored by another.  To be
- * called before anybody keeps a time. */
-void clock_wall_not_before(int64_t us);
 /* CLOCK_REALTIME, steps included: what a human's watch says, for logs. */
 int64_t clock_real_ms(void);
 /* The CLOCK_MONOTONIC timespec `ms` from now, for pthread_cond_timedwait on conditions made by cond_init. */
 struct timespec clock_deadline_in(int64_t ms);
 /* Sleeps at least ms milliseconds, through interruptions. */
 void clock_sleep_ms(int64_t ms);
+
+/* A clock that is handed to a module which decides by time, so that a test can move it.  Any thread may ask. */
+struct clock {
+  int64_t (*monotonic_us)(void *context);
+  int64_t (*wall_us)(void *context); /* like clock_wall_us, it goes evenly */
+  void *context;
+};
+/* clock_monotonic_us and clock_wall_us. */
+extern const struct clock clock_machine;
 
 #endif

@@ -17,7 +17,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/base/clock.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/rounds/group_seal.h"
 #include "services/coordinator/store/ids.h"
@@ -313,7 +312,7 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
 
 static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
                              const struct digest *content, struct arena *arena, struct err *err) {
-  const int64_t begin_us = clock_wall_us();
+  const int64_t begin_us = core_wall_us(c);
   struct group_head g;
   int64_t tokens = 0;
   int count = 0;
@@ -328,7 +327,7 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
   /* last: what a lease that is handed back still holds then waits again, and finished samples are not to */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
   for (int i = 0; i < count; i++) buf_free(&done[i].text);
-  if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, clock_wall_us());
+  if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, core_wall_us(c));
   return rc;
 }
 

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/log.h"
 #include "services/coordinator/rounds/run_life.h"
@@ -132,7 +131,7 @@ void handle_get_run(struct http_request *r, void *context) {
   json_writer_init(&w, &body);
   enum rc rc = id_parse_run(&run, http_param(r, "id"), &err);
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
-  if (rc == RC_OK) rc = run_write(s, &w, run, clock_wall_ms(), &err);
+  if (rc == RC_OK) rc = run_write(s, &w, run, core_wall_us(context) / 1000, &err);
   readers_give(readers, s);
   reply(r, rc, &body, &err);
 }

@@ -195,7 +195,8 @@ static void wait_for_kick(struct driver *d, int64_t ms) {
 
 /* Kicks do not shorten it: trouble is not over sooner for them. */
 static void pause_ms(const struct driver *d, int64_t ms) {
-  for (int64_t slept = 0; slept < ms && !atomic_load(&d->stopping); slept += TICK_MS) clock_sleep_ms(TICK_MS);
+  const int64_t until_ms = core_monotonic_ms(d->core) + ms;
+  while (core_monotonic_ms(d->core) < until_ms && !atomic_load(&d->stopping)) clock_sleep_ms(TICK_MS);
 }
 
 static void kick(void *context, int sealed) {

@@ -11,7 +11,6 @@
  * lost, nor for room on its disk. */
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/driver/driver_state.h"
@@ -82,7 +81,7 @@ static bool doubt(struct driver *d, const struct active_run *a) {
 }
 
 static void show_waiting(struct driver *d, const struct active_run *a, bool storage, const char *what) {
-  const int64_t now_ms = clock_monotonic_ms();
+  const int64_t now_ms = core_monotonic_ms(d->core);
   struct err err = {0};
   const bool begins = !a->waiting_for[0];
   if (strcmp(a->waiting_for, what) == 0 || (!begins && now_ms - d->shown_ms < RENEWED_MS)) return;
@@ -102,7 +101,7 @@ static void hold(struct driver *d, const struct active_run *a, const char *why) 
 }
 
 int64_t driver_trouble(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {
-  const int64_t now_ms = clock_monotonic_ms();
+  const int64_t now_ms = core_monotonic_ms(d->core);
   const int64_t lost_ms = d->options.trainer_lost_ms ? d->options.trainer_lost_ms : LOST_MS;
   const bool waits = passes(rc, err) || trainer_changed(d) || doubt(d, a);
   if (d->trouble_since_ms == 0) {

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/store/ids.h"
@@ -18,7 +17,7 @@ enum rc place_begin(struct core *c, struct err *err) {
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) snprintf(c->place_for, sizeof c->place_for, "%s", rows_text(&q, 0, NULL));
   rows_end(&q);
-  c->place_kept_until_ms = clock_monotonic_ms() + c->options.worker_ttl_ms;
+  c->place_kept_until_ms = c->now_ms + c->options.worker_ttl_ms;
   return rc;
 }
 

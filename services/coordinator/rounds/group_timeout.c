@@ -13,7 +13,6 @@
 #include "services/coordinator/pool/workers.h"
 
 enum {
-  LOOK_MS = 100,       /* core.c looks at the time at least so often */
   OWED_MS_MAX = 1000,  /* put on the notes at once while time counts */
   FAILED_AT_ONCE = 16, /* of one look */
   DETAIL_MAX = 200
@@ -82,10 +81,10 @@ struct passed {
 
 static struct passed clock_look(struct group_clock *k, const struct core *c, bool counting) {
   const int64_t passed_ms = c->wall_ms - k->at_ms;
-  const int64_t uncounted_ms = expiry_uncounted(passed_ms, k->counting, LOOK_MS);
+  const int64_t uncounted_ms = expiry_uncounted(passed_ms, k->counting, CORE_LOOK_MS);
   const struct passed p = {.since_ms = k->at_ms,
                            .counted_ms = passed_ms - uncounted_ms,
-                           .stalled_ms = expiry_stall(k->at_ms, c->wall_ms, LOOK_MS)};
+                           .stalled_ms = expiry_stall(k->at_ms, c->wall_ms, CORE_LOOK_MS)};
   k->owed_ms += uncounted_ms;
   k->at_ms = c->wall_ms;
   k->counting = counting;

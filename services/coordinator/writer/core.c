@@ -20,7 +20,6 @@ enum {
   QUEUE_COMMANDS = 4096,
   GROUP_COMMANDS = 64,
   GROUP_US = 2000,
-  NAP_MS = 100,
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
   CLOCK_SET_MS = 1000,
@@ -43,6 +42,11 @@ struct hub *core_hub(struct core *c) {
 }
 uint64_t core_epoch(const struct core *c) { return c->epoch; }
 bool core_broken(const struct core *c) { return atomic_load(&c->broken); }
+static int64_t monotonic_us(const struct core *c) { return c->options.clock.monotonic_us(c->options.clock.context); }
+int64_t core_monotonic_ms(const struct core *c) { return monotonic_us(c) / 1000; }
+int64_t core_wall_us(const struct core *c) {
+  return c->options.clock.wall_us(c->options.clock.context) + c->wall_ahead_us;
+}
 size_t core_queued(struct core *c) { return queue_length(c->queue); }
 
 void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context) {
@@ -244,6 +248,11 @@ static void command_finish(struct core *c, struct command *cmd) {
   if (!waited) command_free(cmd);
 }
 
+static void clocks_read(struct core *c) {
+  c->now_ms = core_monotonic_ms(c);
+  c->wall_ms = core_wall_us(c) / 1000;
+}
+
 /* The end of time for what waits: workers, leases, groups, polls. */
 static enum rc expire_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
@@ -252,6 +261,15 @@ static enum rc expire_execute(struct core *c, struct command *cmd, struct err *e
   if (rc == RC_OK) rc = leases_expire(c, err);
   return rc == RC_OK ? groups_expire(c, err) : rc;
 }
+
+/* It may run behind other commands of a transaction that began before the clock was moved. */
+static enum rc wake_execute(struct core *c, struct command *cmd, struct err *err) {
+  clocks_read(c);
+  c->kick_due = true;
+  return expire_execute(c, cmd, err);
+}
+
+enum rc core_wake(struct core *c, struct err *err) { return core_call(c, command_new(wake_execute, 0), err); }
 
 /* Answers the parked polls that can be, moving them from the list to *done. */
 static void parked_serve(struct core *c, struct command **done) {
@@ -301,25 +319,24 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
 /* How long the transaction in hand may still wait for another command; patient: all of its commands are. */
 static int64_t company_ms(const struct core *c, bool patient, int64_t begun_us) {
   if (!patient || c->kick_due || (c->sealed && atomic_load(&c->groups_awaited))) return 0;
-  return (begun_us + GROUP_US - clock_monotonic_us()) / 1000;
+  return (begun_us + GROUP_US - monotonic_us(c)) / 1000;
 }
 
 /* One transaction: the command in hand, those that wait behind it, what time brings, the polls that can be answered. */
 static void transact(struct core *c, struct command *first) {
   struct command *done = NULL, *cmd = first;
   struct err err = {0};
-  int64_t begun_us = clock_monotonic_us();
+  int64_t begun_us = monotonic_us(c);
   bool patient = true;
   void *item;
   int64_t last_ms = c->now_ms;
-  c->now_ms = clock_monotonic_ms();
-  c->wall_ms = clock_wall_ms();
+  clocks_read(c);
   c->events = NULL;
   c->events_tail = &c->events;
   enum rc rc = store_exec(c->store, &err, "BEGIN IMMEDIATE", NO_BINDS);
-  if (rc == RC_OK) rc = put_off(c, expiry_stall(last_ms, c->now_ms, NAP_MS), &err);
+  if (rc == RC_OK) rc = put_off(c, expiry_stall(last_ms, c->now_ms, CORE_LOOK_MS), &err);
   if (rc == RC_OK && expiry_passed(c->next_expiry_ms, c->now_ms)) {
-    c->next_expiry_ms = c->now_ms + NAP_MS;
+    c->next_expiry_ms = c->now_ms + CORE_LOOK_MS;
     rc = in_savepoint(c, expire_execute, NULL, &err);
   }
   for (int n = 0; cmd; n++) {
@@ -328,7 +345,7 @@ static void transact(struct core *c, struct command *first) {
     cmd->next = *list;
     *list = cmd;
     patient &= cmd->patient;
-    bool more = n + 1 < GROUP_COMMANDS && clock_monotonic_us() - begun_us < GROUP_US &&
+    bool more = n + 1 < GROUP_COMMANDS && monotonic_us(c) - begun_us < GROUP_US &&
                 queue_pop(c->queue, &item, company_ms(c, patient, begun_us)) == RC_OK;
     cmd = more ? item : NULL;
   }
@@ -358,12 +375,12 @@ static int64_t next_wait(const struct core *c) {
   for (const struct command *cmd = c->parked; cmd; cmd = cmd->next) {
     if (cmd->due_ms < earliest) earliest = cmd->due_ms;
   }
-  return expiry_sleep(earliest, clock_monotonic_ms(), NAP_MS);
+  return expiry_sleep(earliest, core_monotonic_ms(c), CORE_LOOK_MS);
 }
 
 /* People compare the times that they are shown with their logs'. */
 static void clock_compare(struct core *c) {
-  const int64_t off_ms = clock_real_ms() - clock_wall_ms();
+  const int64_t off_ms = clock_real_ms() - core_wall_us(c) / 1000;
   if (llabs(off_ms - c->clock_off_ms) < CLOCK_SET_MS) return;
   c->clock_off_ms = off_ms;
   log_warn("this machine's clock is %" PRId64
@@ -374,7 +391,7 @@ static void clock_compare(struct core *c) {
 
 static void *writer_main(void *context) {
   struct core *c = context;
-  c->now_ms = clock_monotonic_ms();
+  c->now_ms = core_monotonic_ms(c);
   clock_compare(c);
   while (!atomic_load(&c->broken)) {
     void *item = NULL;
@@ -419,9 +436,9 @@ static enum rc clock_go_on(struct core *c, struct err *err) {
       "BY opened_ms DESC LIMIT 1), 0), coalesce((SELECT max(max(coalesce(leased_ms, 0), coalesce(waiting_ms, 0), "
       "coalesce(overtaken_ms, 0))) FROM groups INDEXED BY groups_open WHERE state = 0), 0))",
       NO_BINDS);
-  if (rc == RC_OK) clock_wall_not_before(newest_ms * 1000);
-  c->now_ms = clock_monotonic_ms();
-  c->wall_ms = clock_wall_ms();
+  const int64_t behind_us = newest_ms * 1000 - core_wall_us(c);
+  if (behind_us > 0) c->wall_ahead_us = behind_us;
+  clocks_read(c);
   return rc;
 }
 
@@ -465,6 +482,7 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "the coordinator's state of %zu bytes was refused", sizeof *c);
   c->options = *options;
   if (c->options.workers_max == 0) c->options.workers_max = WORKERS_MAX_DEFAULT;
+  if (!c->options.clock.monotonic_us) c->options.clock = clock_machine;
   c->events_tail = &c->events;
   pthread_mutex_init(&c->lock, NULL);
   cond_init(&c->called);

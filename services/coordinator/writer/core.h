@@ -14,6 +14,7 @@
 #ifndef LEASEHOLD_COORDINATOR_WRITER_CORE_H
 #define LEASEHOLD_COORDINATOR_WRITER_CORE_H
 
+#include "common/base/clock.h"
 #include "common/http/server.h"
 #include "services/coordinator/views/events.h"
 #include "services/coordinator/store/readers.h"
@@ -26,7 +27,12 @@ struct core_options {
   const char *token; /* for calls to workers; NULL or "": none */
   int64_t lease_ttl_ms, heartbeat_ms, worker_ttl_ms, batch_tokens;
   int64_t workers_max; /* 0: 1024 */
+  struct clock clock;  /* that everything here decides by and stores; {0}: the machine's */
 };
+
+/* The writer looks at the time at least so often.  When it comes back more than three times as late, it was away and
+ * puts deadlines off (expiry_stall): a test moves its clock by steps of this, with core_wake after each. */
+enum { CORE_LOOK_MS = 100 };
 
 /* Runs on the writer's thread, inside a savepoint.  Fills cmd->status and cmd->body, or parks, or fails: then what it
  * wrote is undone. */
@@ -65,6 +71,9 @@ const struct core_options *core_options(const struct core *c);
 struct readers *core_readers(struct core *c);
 struct hub *core_hub(struct core *c);
 uint64_t core_epoch(const struct core *c);
+/* Of core's clock, for any thread.  The wall clock never lies behind what is stored. */
+int64_t core_monotonic_ms(const struct core *c);
+int64_t core_wall_us(const struct core *c);
 size_t core_queued(struct core *c);
 /* Called after every commit that the driver may care about: with the groups that were sealed in it, or 0 when something
  * else may be due. */
@@ -83,6 +92,9 @@ void command_free(struct command *cmd); /* NULL is fine */
 void core_submit(struct core *c, struct http_request *r, struct command *cmd, int64_t deadline_ms);
 /* For the driver: waits for the commit (60 s at most), takes over cmd, returns its outcome. */
 enum rc core_call(struct core *c, struct command *cmd, struct err *err);
+/* For a test that has moved its clock: the writer looks at what is due, and the driver is kicked.  Returns after the
+ * commit. */
+enum rc core_wake(struct core *c, struct err *err);
 
 enum { CORE_ANSWER_MS = 30000 };
 

@@ -71,8 +71,9 @@ struct core {
   /* the writer's */
   struct store *store;
   int64_t now_ms,
-      wall_ms;          /* of the transaction in hand: monotonic, and what is stored (clock_wall_ms: it never steps) */
-  int64_t clock_off_ms; /* the machine's clock less wall_ms, as last warned of */
+      wall_ms;           /* of the transaction in hand: monotonic, and what is stored (core_wall_us: it never steps) */
+  int64_t wall_ahead_us; /* of the clock's wall time: the newest stored time lay ahead of it at the start */
+  int64_t clock_off_ms;  /* the machine's clock less wall_ms, as last warned of */
   struct live_worker *workers; /* [options.workers_max] */
   int worker_count;
   char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
