@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SLOTS = 64, POLL_MS = 20 };
+enum { SLOTS = 64 };
 
 void register_server_as(struct fixture *f, struct fake_server *s, const char *name, enum worker_exactness exactness) {
   struct err err = {0};
@@ -27,14 +27,10 @@ void report_ready(struct fixture *f, const struct fake_server *s) {
     fail_msg("%s", err.message);
 }
 
-enum rc poll_once(struct fixture *f, struct fake_server *s, int slots, int wait_ms, struct lease_answer *out,
-                  struct err *err) {
-  const struct lease_request m = {.epoch = s->is.epoch,
-                                  .slots_free = slots,
-                                  .wait_ms = wait_ms,
-                                  .has_loaded = s->has_loaded,
-                                  .loaded_digest = s->loaded};
-  enum rc rc = coordinator_leases(&f->client, s->is.worker_id, &m, out, &f->arena, wait_ms + DEADLINE_MS, err);
+enum rc poll_once(struct fixture *f, struct fake_server *s, int slots, struct lease_answer *out, struct err *err) {
+  const struct lease_request m = {
+      .epoch = s->is.epoch, .slots_free = slots, .has_loaded = s->has_loaded, .loaded_digest = s->loaded};
+  enum rc rc = coordinator_leases(&f->client, s->is.worker_id, &m, out, &f->arena, DEADLINE_MS, err);
   if (rc == RC_OK && out->current.has) {
     s->has_loaded = true;
     s->loaded = out->current.digest;
@@ -42,12 +38,14 @@ enum rc poll_once(struct fixture *f, struct fake_server *s, int slots, int wait_
   return rc;
 }
 
-void poll_leases(struct fixture *f, struct fake_server *s, int slots, struct lease_answer *out) {
+static bool granted(struct fixture *f, struct fake_server *s, int slots, struct lease_answer *out) {
   struct err err = {0};
-  *out = (struct lease_answer){0};
-  AWAIT(out->lease_count > 0, "there is no lease for %s", s->is.worker_id) {
-    if (poll_once(f, s, slots, POLL_MS, out, &err) != RC_OK) fail_msg("%s", err.message);
-  }
+  if (poll_once(f, s, slots, out, &err) != RC_OK) fail_msg("%s", err.message);
+  return out->lease_count > 0;
+}
+
+void poll_leases(struct fixture *f, struct fake_server *s, int slots, struct lease_answer *out) {
+  AWAIT(granted(f, s, slots, out), "there is no lease for %s", s->is.worker_id) a_moment_passes(f);
 }
 
 void collect_leases(struct fixture *f, struct fake_server *s, struct lease *leases, int wanted) {
@@ -132,8 +130,9 @@ struct json *serve_run(struct fixture *f, struct fake_server *s, const char *run
   char found[256];
   AWAIT((r = run_in(f, run, wanted, found, sizeof found)), "run %s is not %s but %s", run, wanted, found) {
     struct lease_answer a;
-    if (poll_once(f, s, SLOTS, POLL_MS, &a, &err) != RC_OK) fail_msg("%s", err.message);
+    if (poll_once(f, s, SLOTS, &a, &err) != RC_OK) fail_msg("%s", err.message);
     for (size_t i = 0; i < a.lease_count; i++) answer_lease(f, s, &a.leases[i]);
+    if (a.lease_count == 0) a_moment_passes(f);
   }
   return r;
 }

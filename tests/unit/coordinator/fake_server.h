@@ -19,9 +19,8 @@ void register_server_as(struct fixture *f, struct fake_server *s, const char *na
 /* Says that it is ready: versions are pushed to it from now on. */
 void report_ready(struct fixture *f, const struct fake_server *s);
 
-/* One poll; loads what it is told to. */
-enum rc poll_once(struct fixture *f, struct fake_server *s, int slots, int wait_ms, struct lease_answer *out,
-                  struct err *err);
+/* One poll that does not wait; loads what it is told to. */
+enum rc poll_once(struct fixture *f, struct fake_server *s, int slots, struct lease_answer *out, struct err *err);
 /* Polls until there are leases. */
 void poll_leases(struct fixture *f, struct fake_server *s, int slots, struct lease_answer *out);
 /* Polls until it has been granted `wanted` leases. */

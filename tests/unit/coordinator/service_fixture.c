@@ -1,6 +1,7 @@
 /* Starts and stops a whole coordinator in the test's process, calls it over HTTP and reads what it says. */
 #include "tests/unit/coordinator/service_fixture.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +9,62 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "services/coordinator/api/routes.h"
-#include "services/coordinator/driver/driver.h"
+#include "services/coordinator/driver/driver_state.h"
+#include "tests/unit/base/scratch.h"
 
-enum { STOP_MS = 500, TRAINER_LOST_MS = 1500 };
+enum {
+  STOP_MS = 500,
+  TRAINER_LOST_MS = 1500,
+  MS = 1000,
+  MOMENT_MS = 20 /* passes between two looks of a wait */
+};
+
+static const int64_t WALL_AT_START_US = INT64_C(1700000000000000), MONOTONIC_AT_START_US = INT64_C(3600000000);
+
+/* ---- time ---- */
+
+static int64_t monotonic_us(void *context) { return MONOTONIC_AT_START_US + ((struct fixture *)context)->now_us; }
+static int64_t wall_us(void *context) { return WALL_AT_START_US + ((struct fixture *)context)->now_us; }
+
+void time_leaps(struct fixture *f, int64_t ms) { f->now_us += ms * MS; }
+
+void time_passes(struct fixture *f, int64_t ms) {
+  struct err err = {0};
+  do {
+    const int64_t step_ms = ms < CORE_LOOK_MS ? ms : CORE_LOOK_MS;
+    time_leaps(f, step_ms);
+    if (core_wake(f->core, &err) != RC_OK) fail_msg("%s", err.message);
+    ms -= step_ms;
+  } while (ms > 0);
+}
+
+void a_moment_passes(struct fixture *f) {
+  if (!f->clock_stands) time_passes(f, MOMENT_MS);
+}
+
+static void kick(struct driver *d) {
+  pthread_mutex_lock(&d->lock);
+  d->kicked = true;
+  pthread_cond_signal(&d->wake);
+  pthread_mutex_unlock(&d->lock);
+}
+
+static bool kick_was_taken(struct driver *d) {
+  pthread_mutex_lock(&d->lock);
+  const bool taken = !d->kicked;
+  pthread_mutex_unlock(&d->lock);
+  return taken;
+}
+
+/* The driver takes a kick when it begins to look: when it takes the second, the look that followed the first is over. */
+void driver_has_looked(struct fixture *f) {
+  for (int i = 0; i < 2; i++) {
+    kick(f->driver);
+    AWAIT(kick_was_taken(f->driver), "the driver does not look") {
+      if (!f->clock_stands) time_leaps(f, MOMENT_MS); /* it may pause before it tries something again */
+    }
+  }
+}
 
 /* ---- setup ---- */
 
@@ -19,6 +73,7 @@ void coordinator_up(struct fixture *f) {
   const struct driver_options driver = {.trainer_lost_ms = TRAINER_LOST_MS};
   f->options.db_path = f->db;
   f->options.data_dir = f->data;
+  f->options.clock = (struct clock){.monotonic_us = monotonic_us, .wall_us = wall_us, .context = f};
   if (core_create(&f->core, &f->options, &err) != RC_OK || core_start(f->core, &err) != RC_OK ||
       driver_start(&f->driver, f->core, &driver, &err) != RC_OK)
     fail_msg("%s", err.message);
@@ -51,6 +106,12 @@ void register_trainer_as(struct fixture *f, enum worker_exactness exactness) {
 
 void register_trainer(struct fixture *f) { register_trainer_as(f, WORKER_INVARIANT); }
 
+void coordinator_restart(struct fixture *f) {
+  coordinator_down(f);
+  coordinator_up(f);
+  register_trainer(f);
+}
+
 void write_data(struct fixture *f, const char *name, const char *text) {
   char path[160];
   struct err err;
@@ -70,8 +131,7 @@ int fixture_setup(void **state) {
   struct err err = {0};
   if (!f) return 1;
   log_init("test", LOG_ERROR);
-  snprintf(f->dir, sizeof f->dir, "/tmp/coordinator-test-XXXXXX");
-  if (!mkdtemp(f->dir)) return 1;
+  scratch_folder(f->dir, sizeof f->dir, "coordinator");
   snprintf(f->db, sizeof f->db, "%s/db.sqlite", f->dir);
   snprintf(f->data, sizeof f->data, "%s/data", f->dir);
   if (file_make_dirs(f->data, &err) != RC_OK || fake_trainer_start(&f->trainer, &err) != RC_OK ||
@@ -79,8 +139,8 @@ int fixture_setup(void **state) {
     fail_msg("%s", err.message);
   write_lines(f, "train.jsonl", "answer");
   write_lines(f, "warm.jsonl", "completion");
-  f->options =
-      (struct core_options){.lease_ttl_ms = 60000, .heartbeat_ms = 1000, .worker_ttl_ms = 60000, .batch_tokens = 64};
+  f->options = (struct core_options){
+      .lease_ttl_ms = HOUR_MS, .heartbeat_ms = 1000, .worker_ttl_ms = HOUR_MS, .batch_tokens = 64};
   coordinator_up(f);
   register_trainer(f);
   *state = f;
@@ -151,6 +211,21 @@ int64_t read_int_of(struct fixture *f, const char *sql, int64_t n) {
 
 int64_t read_int(struct fixture *f, const char *sql) { return read_int_of(f, sql, 0); }
 
+double read_metric(struct fixture *f, const char *name) {
+  char url[160], line[128];
+  struct http_answer answer = {0};
+  struct err err = {0};
+  snprintf(url, sizeof url, "%s/metrics", f->url);
+  const struct http_call c = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
+  if (http_client_call(f->http, &c, &answer, &err) != RC_OK) fail_msg("%s: %s", url, err.message);
+  snprintf(line, sizeof line, "\n%s ", name);
+  const char *at = strstr(answer.body.data, line);
+  if (!at) fail_msg("there is no metric %s", name);
+  const double value = strtod(at + strlen(line), NULL);
+  http_answer_free(&answer);
+  return value;
+}
+
 /* ---- waiting ---- */
 
 /* What a run says in a member that is a text or null; "": null. */
@@ -166,6 +241,7 @@ struct json *wait_state(struct fixture *f, const char *run, const char *wanted) 
     if (strcmp(text_of(r, "state"), "paused") == 0 && text_of(r, "error")[0])
       fail_msg("run %s is paused, not %s: %s", run, wanted, text_of(r, "error"));
     json_free(r);
+    a_moment_passes(f);
     r = get_run(f, run);
   }
   return r;
@@ -175,6 +251,17 @@ struct json *wait_held(struct fixture *f, const char *run, const char *why) {
   struct json *r = wait_state(f, run, "paused");
   if (!strstr(text_of(r, "error"), why)) fail_msg("run %s is paused for '%s', not '%s'", run, text_of(r, "error"), why);
   return r;
+}
+
+static bool error_says(struct fixture *f, const char *run, const char *part) {
+  struct json *r = get_run(f, run);
+  const bool says = strstr(text_of(r, "error"), part) != NULL;
+  json_free(r);
+  return says;
+}
+
+void wait_error(struct fixture *f, const char *run, const char *part) {
+  AWAIT(error_says(f, run, part), "run %s does not say: %s", run, part) a_moment_passes(f);
 }
 
 static bool waits_for(struct fixture *f, const char *run, const char *part) {
@@ -187,5 +274,11 @@ static bool waits_for(struct fixture *f, const char *run, const char *part) {
 }
 
 void wait_waiting(struct fixture *f, const char *run, const char *part) {
-  AWAIT(waits_for(f, run, part), "run %s does not wait for %s", run, part ? part : "nothing") continue;
+  AWAIT(waits_for(f, run, part), "run %s does not wait for %s", run, part ? part : "nothing") a_moment_passes(f);
+}
+
+static bool metric_is(double found, double wanted) { return isnan(wanted) ? isnan(found) : found == wanted; }
+
+void wait_metric(struct fixture *f, const char *name, double wanted) {
+  AWAIT(metric_is(read_metric(f, name), wanted), "%s is %g, not %g", name, read_metric(f, name), wanted) continue;
 }

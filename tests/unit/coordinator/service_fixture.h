@@ -1,6 +1,11 @@
 /* What the tests of whole runs share: a coordinator (writer, driver, HTTP) in the test's process, with a fake trainer
  * behind real HTTP (fake_trainer.h) and generation-servers played by the test (fake_server.h).
  *
+ * The coordinator's clock is the fixture's.  It stands still until the test moves it (time_passes); only while the test
+ * waits for something (wait_state and the like, poll_leases, serve_run) it moves a little with every look, so that
+ * troubles that pass by themselves do, unless clock_stands is set.  No time to live ends by itself: a test that is about
+ * one sets it in `options`, restarts the coordinator, and lets the time pass.
+ *
  * A test takes fixture_setup and fixture_teardown from here and finds its struct fixture in *state.  All calls are made
  * on the test's thread.  What they return stays until the teardown (in f->arena), unless it says otherwise; what cannot
  * be right fails the test, with the sentence that came. */
@@ -12,13 +17,14 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <stdatomic.h>
 
 #include "common/client/coordinator_client.h"
 #include "services/coordinator/writer/core.h"
 #include "tests/unit/base/await.h"
 #include "tests/unit/coordinator/fake_trainer.h"
 
-enum { EOS = 256, DEADLINE_MS = 20000 };
+enum { EOS = 256, DEADLINE_MS = 20000, HOUR_MS = 3600000 };
 
 struct driver;
 
@@ -33,6 +39,8 @@ struct fixture {
   struct arena arena; /* of answers */
   struct worker_registered trainer_is;
   struct core_options options; /* of the next coordinator_up */
+  _Atomic int64_t now_us;      /* of the coordinator's clock */
+  bool clock_stands;           /* also while the test waits */
 };
 
 /* ---- the coordinator ---- */
@@ -44,10 +52,21 @@ int fixture_teardown(void **state);
 void coordinator_down(struct fixture *f);
 /* On the database that the one before left behind. */
 void coordinator_up(struct fixture *f);
+/* Down, up with f->options as they are now, and the trainer is registered again. */
+void coordinator_restart(struct fixture *f);
 void register_trainer(struct fixture *f);
 void register_trainer_as(struct fixture *f, enum worker_exactness exactness);
 /* A file of the data folder. */
 void write_data(struct fixture *f, const char *name, const char *text);
+
+/* ---- time ---- */
+
+/* So much time goes by, in steps at which the writer looks at what is due; 0: it looks once.  What was due is done then. */
+void time_passes(struct fixture *f, int64_t ms);
+/* Nobody looks meanwhile: as while the coordinator is down, or its writer away. */
+void time_leaps(struct fixture *f, int64_t ms);
+/* Returns when the driver has looked at the database as it is now, and has done what it found to do. */
+void driver_has_looked(struct fixture *f);
 
 /* ---- calls ---- */
 
@@ -62,12 +81,22 @@ int64_t get_int(const struct json *object, const char *a, const char *b);
 int64_t read_int(struct fixture *f, const char *sql);
 int64_t read_int_of(struct fixture *f, const char *sql, int64_t n);
 
+/* A value of /metrics, by its name and labels. */
+double read_metric(struct fixture *f, const char *name);
+
 /* ---- waiting ---- */
+
+/* Waits until a value of /metrics is this; NaN is NaN.  Gauges rest between two readings, and one reading is of all. */
+void wait_metric(struct fixture *f, const char *name, double wanted);
+/* What a wait does between two looks. */
+void a_moment_passes(struct fixture *f);
 
 /* Waits until the run is in the state; the run's JSON, to be freed. */
 struct json *wait_state(struct fixture *f, const char *run, const char *wanted);
 /* Waits until trouble has paused the run with this in its sentence; its JSON, to be freed. */
 struct json *wait_held(struct fixture *f, const char *run, const char *why);
+/* Waits until the run's error, in whatever state it is, says this. */
+void wait_error(struct fixture *f, const char *run, const char *part);
 /* Waits until the run, running, says that it waits for something of which `part` is told; NULL: for nothing. */
 void wait_waiting(struct fixture *f, const char *run, const char *part);
 

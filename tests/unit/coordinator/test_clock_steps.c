@@ -17,6 +17,7 @@
 #include "services/coordinator/rounds/group_timeout.h"
 #include "services/coordinator/decide/states.h"
 #include "tests/unit/base/clock_virtual.h"
+#include "tests/unit/base/scratch.h"
 
 enum {
   MS = 1000,
@@ -56,8 +57,8 @@ static void down(struct fixture *f) {
 static int setup(void **state) {
   static struct fixture f;
   log_init("test", LOG_ERROR);
-  f = (struct fixture){.dir = "/tmp/coordinator-clock-XXXXXX"};
-  if (!mkdtemp(f.dir)) return 1;
+  f = (struct fixture){0};
+  scratch_folder(f.dir, sizeof f.dir, "clock-steps");
   snprintf(f.db, sizeof f.db, "%s/db.sqlite", f.dir);
   f.options = (struct core_options){.db_path = f.db, .data_dir = f.dir, .lease_ttl_ms = 30000, .worker_ttl_ms = 10000};
   *state = &f;

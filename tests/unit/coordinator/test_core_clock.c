@@ -11,6 +11,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "services/coordinator/writer/core_state.h"
+#include "tests/unit/base/scratch.h"
 
 enum { MS = 1000, TTL_MS = 5000, START_MS = 7000 };
 
@@ -39,8 +40,8 @@ static void up(struct fixture *f) {
 static int setup(void **state) {
   static struct fixture f;
   log_init("test", LOG_ERROR);
-  f = (struct fixture){.dir = "/tmp/coordinator-clock-XXXXXX", .now_us = START_MS * MS};
-  if (!mkdtemp(f.dir)) return 1;
+  f = (struct fixture){.now_us = START_MS * MS};
+  scratch_folder(f.dir, sizeof f.dir, "core-clock");
   snprintf(f.db, sizeof f.db, "%s/db.sqlite", f.dir);
   up(&f);
   *state = &f;

@@ -19,22 +19,6 @@ static double figure(const struct json *shown, const char *name) {
   return json_type_of(v) == JSON_NULL ? NAN : json_number(v);
 }
 
-/* A line of /metrics. */
-static double metric(struct fixture *f, const char *name) {
-  char url[128], line[128];
-  struct http_answer answer = {0};
-  struct err err = {0};
-  snprintf(url, sizeof url, "%s/metrics", f->url);
-  const struct http_call c = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
-  if (http_client_call(f->http, &c, &answer, &err) != RC_OK) fail_msg("%s", err.message);
-  snprintf(line, sizeof line, "\n%s ", name);
-  const char *at = strstr(answer.body.data, line);
-  if (!at) fail_msg("there is no metric %s", name);
-  const double value = strtod(at + strlen(line), NULL);
-  http_answer_free(&answer);
-  return value;
-}
-
 static const char *const FIGURES[] = {"logprob_max_abs_diff", "logprob_mean_abs_diff", "logprob_kl_k1",
                                       "logprob_kl_k3"};
 
@@ -49,7 +33,7 @@ static void agreement_is_exactly_zero(void **state) {
     char name[64];
     snprintf(name, sizeof name, "leasehold_round_%s", FIGURES[i]);
     assert_true(figure(first_round(run), FIGURES[i]) == 0 && figure(json_get(run, "totals"), FIGURES[i]) == 0);
-    assert_true(metric(f, name) == 0);
+    wait_metric(f, name, 0);
   }
   json_free(run);
 }
@@ -79,15 +63,16 @@ static void a_difference_is_told_in_figures(void **state) {
     assert_int_equal(get_int(shown[i], "logprob_unequal", NULL), 12);
     assert_int_equal(get_int(shown[i], "logprob_nonfinite", NULL), 0);
   }
-  assert_true(metric(f, "leasehold_round_logprob_max_abs_diff") == d);
-  assert_true(metric(f, "leasehold_round_logprob_kl_k1") == figure(shown[0], "logprob_kl_k1"));
-  assert_true(metric(f, "leasehold_round_logprob_unequal_tokens") == 12);
+  wait_metric(f, "leasehold_round_logprob_max_abs_diff", d);
+  assert_true(read_metric(f, "leasehold_round_logprob_kl_k1") == figure(shown[0], "logprob_kl_k1"));
+  assert_true(read_metric(f, "leasehold_round_logprob_unequal_tokens") == 12);
   json_free(run);
 }
 
 static void a_nan_is_shown_and_counted(void **state) {
   struct fixture *f = *state;
-  const double before = metric(f, "leasehold_logprob_unequal_tokens_total"); /* of this process, other tests included */
+  const double before =
+      read_metric(f, "leasehold_logprob_unequal_tokens_total"); /* of this process, other tests included */
   f->trainer.nan_logprobs = true;
   struct json *run = run_that_differs(f);
   const struct json *shown[] = {first_round(run), json_get(run, "totals")};
@@ -96,10 +81,10 @@ static void a_nan_is_shown_and_counted(void **state) {
     assert_int_equal(get_int(shown[i], "logprob_unequal", NULL), 12);
     assert_int_equal(get_int(shown[i], "logprob_nonfinite", NULL), 12);
   }
-  assert_true(isinf(metric(f, "leasehold_round_logprob_max_abs_diff")));
-  assert_true(isnan(metric(f, "leasehold_round_logprob_mean_abs_diff")));
-  assert_true(metric(f, "leasehold_round_logprob_nonfinite_tokens") == 12);
-  assert_true(metric(f, "leasehold_logprob_unequal_tokens_total") == before + 12);
+  wait_metric(f, "leasehold_round_logprob_max_abs_diff", INFINITY);
+  assert_true(isnan(read_metric(f, "leasehold_round_logprob_mean_abs_diff")));
+  assert_true(read_metric(f, "leasehold_round_logprob_nonfinite_tokens") == 12);
+  assert_true(read_metric(f, "leasehold_logprob_unequal_tokens_total") == before + 12);
   json_free(run);
 }
 
@@ -158,7 +143,7 @@ static void a_replay_to_other_weights_says_whose_kernels_they_are(void **state) 
   post_run(f, GRPO(2, "}"));
   while (read_int(f, "SELECT count(*) FROM versions") < 2) {
     struct err err = {0};
-    if (poll_once(f, &s, 64, 20, &a, &err) != RC_OK) fail_msg("%s", err.message);
+    if (poll_once(f, &s, 64, &a, &err) != RC_OK) fail_msg("%s", err.message);
     if (read_int(f, "SELECT count(*) FROM versions") == 2) break; /* these are of round 1 */
     for (size_t i = 0; i < a.lease_count; i++) {
       struct lease_result r = make_result(f, &s, &a.leases[i]);

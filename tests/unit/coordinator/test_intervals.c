@@ -407,27 +407,10 @@ static void a_trainer_may_be_told_by_time_too(void **state) {
   json_free(line);
 }
 
-/* The gauges rest between two readings: they are asked for until one is as expected, for DEADLINE_MS at most. */
-static void await_gauge(struct fixture *f, const struct http_call *get, const char *line, struct http_answer *answer) {
-  struct err err;
-  const int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  for (;;) {
-    assert_int_equal(http_client_call(f->http, get, answer, &err), RC_OK);
-    if (strstr(answer->body.data, line)) return;
-    if (clock_monotonic_ms() > until_ms) fail_msg("expected \"%s\" in: %s", line, answer->body.data);
-    http_answer_free(answer);
-    clock_sleep_ms(5);
-  }
-}
-
 static void gauges_show_the_newest_run(void **state) {
   struct fixture *f = *state;
-  char url[160];
-  struct http_answer answer = {0};
-  snprintf(url, sizeof url, "%s/metrics", f->url);
-  const struct http_call get = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
-  await_gauge(f, &get, "\nleasehold_run_trainer_waiting_ratio NaN\n", &answer);
-  http_answer_free(&answer);
+  const char *const waiting = "leasehold_run_trainer_waiting_ratio";
+  wait_metric(f, waiting, NAN);
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 1, .ago_s = 100});
   carry_out(f, round_trained, &t, sizeof t);
   tell(f, (struct telling){.run = 1,
@@ -435,12 +418,11 @@ static void gauges_show_the_newest_run(void **state) {
                            .worker = atoll(f->trainer_is.worker_id + 1),
                            .items = {{CAUSE_FILL, t, t + 3 * SECOND}, {CAUSE_COMPUTE, t + 3 * SECOND, t + 4 * SECOND}},
                            .count = 2});
-  await_gauge(f, &get, "\nleasehold_run_trainer_waiting_ratio 0.75\n", &answer);
-  assert_non_null(strstr(answer.body.data, "\nleasehold_run_trainer_first_dispatch_ratio 0.4"));
-  assert_non_null(strstr(answer.body.data, "\nleasehold_run_generation_idle_ratio NaN\n"));
-  assert_non_null(strstr(answer.body.data, "\nleasehold_round_window_seconds 10\n"));
-  assert_non_null(strstr(answer.body.data, "\nleasehold_round_window_without_publish_seconds 9\n"));
-  http_answer_free(&answer);
+  wait_metric(f, waiting, 0.75);
+  assert_true(fabs(read_metric(f, "leasehold_run_trainer_first_dispatch_ratio") - 0.4) < 1e-9);
+  assert_true(isnan(read_metric(f, "leasehold_run_generation_idle_ratio")));
+  assert_true(read_metric(f, "leasehold_round_window_seconds") == 10);
+  assert_true(read_metric(f, "leasehold_round_window_without_publish_seconds") == 9);
 }
 
 /* ---- the coordinator ---- */
@@ -525,10 +507,10 @@ static void a_clock_that_is_off_is_told(void **state) {
   beat(f, &s, 0, NULL, 0); /* not told */
   assert_int_equal(json_type_of(skew_of(f, &workers)), JSON_NULL);
   json_free(workers);
-  beat(f, &s, clock_wall_us() + 300000, NULL, 0);
+  beat(f, &s, core_wall_us(f->core) + 300000, NULL, 0);
   assert_int_equal(json_type_of(skew_of(f, &workers)), JSON_NULL);
   json_free(workers);
-  beat(f, &s, clock_wall_us() - (int64_t)3600 * SECOND, NULL, 0);
+  beat(f, &s, core_wall_us(f->core) - (int64_t)3600 * SECOND, NULL, 0);
   assert_true(llabs(json_int(skew_of(f, &workers)) + 3600000) < 5000);
   json_free(workers);
 }
@@ -542,7 +524,7 @@ static void intervals_of_a_clock_that_is_off_are_told_in_our_time(void **state) 
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
   struct interval items[] = {{CAUSE_STARVED, t + 1 * SECOND + ahead, t + 8 * SECOND + ahead},
                              {CAUSE_COMPUTE, t + 8 * SECOND + ahead, t + 12 * SECOND + ahead}};
-  beat(f, &s, clock_wall_us() + ahead, items, 2);
+  beat(f, &s, core_wall_us(f->core) + ahead, items, 2);
   struct json *line = timeline(f, "/v1/runs/r1/timeline");
   assert_true(llabs(sum_of(line, 0, "generation", "starved_us") - 7 * SECOND) < SECOND / 2);
   assert_true(llabs(sum_of(line, 0, "generation", "compute_us") - 2 * SECOND) < SECOND / 2);

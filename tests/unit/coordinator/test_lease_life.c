@@ -6,6 +6,8 @@
 
 #define ONE_RUN GRPO(2, "}")
 
+enum { TTL_MS = 10000, POLL_MS = 10000 };
+
 static struct lease begin(struct fixture *f, struct fake_server *s, int slots) {
   struct lease_answer a;
   post_run(f, ONE_RUN);
@@ -46,10 +48,12 @@ static void a_server_with_other_weights_is_told_at_once_and_gets_nothing(void **
   post_run(f, ONE_RUN);
   json_free(wait_state(f, "r1", "running"));
   register_server(f, &s, "gen-1");
-  s.has_loaded = true; /* of nobody's weights: all zeros */
-  int64_t begun_ms = clock_monotonic_ms();
-  assert_int_equal(poll_once(f, &s, 8, 10000, &a, &err), RC_OK);
-  assert_true(clock_monotonic_ms() - begun_ms < 3000);
+  const struct lease_request patient = {.epoch = s.is.epoch,
+                                        .slots_free = 8,
+                                        .wait_ms = POLL_MS,
+                                        .has_loaded = true}; /* of nobody's weights: all zeros */
+  f->clock_stands = true; /* so that it is not answered because it has waited long enough */
+  assert_int_equal(coordinator_leases(&f->client, s.is.worker_id, &patient, &a, &f->arena, DEADLINE_MS, &err), RC_OK);
   assert_int_equal(a.lease_count, 0);
   assert_true(a.current.has);
   assert_int_equal(a.current.version, 0);
@@ -143,20 +147,19 @@ static void samples_of_a_lost_worker_are_issued_again_with_a_higher_fence(void *
   expect_refused(f, &l, &late, RC_FORBIDDEN, NULL);
   struct err err;
   struct lease_answer gone;
-  assert_int_equal(poll_once(f, &s, 4, 0, &gone, &err), RC_NOT_FOUND); /* the old incarnation must register */
+  assert_int_equal(poll_once(f, &s, 4, &gone, &err), RC_NOT_FOUND); /* the old incarnation must register */
 }
 
 static void an_expired_lease_is_gone(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
-  coordinator_down(f);
-  f->options.lease_ttl_ms = 150;
-  coordinator_up(f);
-  register_trainer(f);
+  f->options.lease_ttl_ms = TTL_MS;
+  f->clock_stands = true;
+  coordinator_restart(f);
   struct lease l = begin(f, &s, 4);
   struct lease_result late = make_result(f, &s, &l);
-  clock_sleep_ms(400);
+  time_passes(f, TTL_MS);
   expect_refused(f, &l, &late, RC_GONE, NULL);
   poll_leases(f, &s, 4, &a);
   assert_int_equal(a.leases[0].fence, 2);
@@ -166,10 +169,9 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
-  coordinator_down(f);
-  f->options.lease_ttl_ms = 300;
-  coordinator_up(f);
-  register_trainer(f);
+  f->options.lease_ttl_ms = TTL_MS;
+  f->clock_stands = true;
+  coordinator_restart(f);
   struct lease l = begin(f, &s, 4);
   struct lease_ref held[] = {{l.id, l.fence}, {"r1.0.2.0-3", 1}};
   struct worker_heartbeat m = {.epoch = s.is.epoch,
@@ -180,7 +182,7 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
                                .lease_count = 2};
   struct worker_heartbeat_answer answer;
   for (int i = 0; i < 5; i++) {
-    clock_sleep_ms(120);
+    time_passes(f, TTL_MS - 1);
     assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err),
                      RC_OK);
     assert_int_equal(answer.lost_count, 1);
@@ -188,7 +190,7 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
     assert_true(answer.current.has);
   }
   struct lease_result r = make_result(f, &s, &l);
-  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_OK); /* twice its time to live later */
+  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_OK); /* five times its time to live later */
   m.epoch++;
   assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err),
                    RC_CONFLICT);
@@ -209,15 +211,16 @@ static void a_silent_worker_is_gone(void **state) {
   struct fake_server s;
   struct lease_answer a;
   struct err err;
-  coordinator_down(f);
-  f->options.worker_ttl_ms = 400;
-  coordinator_up(f);
-  register_trainer(f);
+  f->options.worker_ttl_ms = TTL_MS;
+  f->clock_stands = true;
+  coordinator_restart(f);
   struct lease l = begin(f, &s, 4);
   struct lease_result late = make_result(f, &s, &l);
-  clock_sleep_ms(700);
+  time_passes(f, TTL_MS);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM workers WHERE live = 1"), 2);
+  time_passes(f, 1);
   expect_refused(f, &l, &late, RC_CONFLICT, "fence");
-  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_NOT_FOUND);
+  assert_int_equal(poll_once(f, &s, 4, &a, &err), RC_NOT_FOUND);
   register_trainer(f); /* it went silent, too */
   expect_issued_again(f, &l);
 }
@@ -234,7 +237,7 @@ static void a_worker_that_leaves_holds_nothing_any_more(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM leases WHERE state = 0"), 0);
   assert_int_equal(read_int(f, "SELECT count(*) FROM workers WHERE live = 1 AND kind = 0"), 0);
   expect_refused(f, &l, &late, RC_CONFLICT, "fence");
-  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_NOT_FOUND);
+  assert_int_equal(poll_once(f, &s, 4, &a, &err), RC_NOT_FOUND);
   assert_int_equal(coordinator_leave(&f->client, s.is.worker_id, DEADLINE_MS, &err), RC_NOT_FOUND);
   expect_issued_again(f, &l);
 }
@@ -291,7 +294,7 @@ static void a_lease_that_a_server_can_never_run_goes_to_another_and_never_to_it_
   r.handed_back = true;
   if (put_result(f, &l, &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
   for (int i = 0; i < 3; i++) { /* nor any other lease of this length */
-    assert_int_equal(poll_once(f, &s, 64, 30, &a, &err), RC_OK);
+    assert_int_equal(poll_once(f, &s, 64, &a, &err), RC_OK);
     assert_int_equal(a.lease_count, 0);
   }
   assert_int_equal(read_int(f,
@@ -372,7 +375,7 @@ static void other_weights_are_sampled_from_under_the_mutant_only(void **state) {
   register_server(f, &s, "gen-1");
   s.has_loaded = true; /* of nobody's weights: all zeros */
   set_fault("no-version-check");
-  const enum rc polled = poll_once(f, &s, 4, 100, &a, &err);
+  const enum rc polled = poll_once(f, &s, 4, &a, &err);
   assert_int_equal(polled, RC_OK);
   assert_int_equal(a.lease_count, MUTANT);
   if (MUTANT) {
@@ -386,59 +389,72 @@ static void other_weights_are_sampled_from_under_the_mutant_only(void **state) {
   set_fault("");
 }
 
+/* A poll on a thread of its own, for it is not answered at once. */
 struct waiting {
   struct fixture *f;
-  struct fake_server *s;
+  const struct fake_server *s;
+  pthread_t thread;
+  struct arena arena;
   struct lease_answer answer;
-  int64_t took_ms;
   enum rc rc;
 };
 
 static void *wait_for_lease(void *context) {
   struct waiting *w = context;
-  struct arena arena = ARENA_INIT;
   struct http_client *http = NULL;
   struct err err;
-  int64_t begun_ms = clock_monotonic_ms();
-  if (http_client_create(&http, NULL, NULL, &err) != RC_OK) return NULL;
+  if ((w->rc = http_client_create(&http, NULL, NULL, &err)) != RC_OK) return NULL;
   const struct coordinator_client client = {.http = http, .base_url = w->f->url};
   const struct lease_request m = {.epoch = w->s->is.epoch,
                                   .slots_free = 4,
-                                  .wait_ms = 10000,
+                                  .wait_ms = POLL_MS,
                                   .has_loaded = w->s->has_loaded,
                                   .loaded_digest = w->s->loaded};
-  w->rc = coordinator_leases(&client, w->s->is.worker_id, &m, &w->answer, &arena, DEADLINE_MS, &err);
-  w->took_ms = clock_monotonic_ms() - begun_ms;
-  arena_free(&arena);
+  w->rc = coordinator_leases(&client, w->s->is.worker_id, &m, &w->answer, &w->arena, DEADLINE_MS, &err);
   http_client_destroy(http);
   return NULL;
 }
 
+/* With all leases granted, and on a clock that stands still. */
+static void begin_to_wait(struct waiting *w, struct fixture *f, struct fake_server *s, struct lease_answer *granted) {
+  post_run(f, ONE_RUN);
+  register_server(f, s, "gen-1");
+  poll_leases(f, s, 64, granted);
+  f->clock_stands = true;
+  *w = (struct waiting){.f = f, .s = s, .arena = ARENA_INIT};
+  assert_int_equal(pthread_create(&w->thread, NULL, wait_for_lease, w), 0);
+  wait_metric(f, "leasehold_waiting_polls", 1);
+}
+
 static void a_waiting_poll_is_woken_by_a_new_version(void **state) {
   struct fixture *f = *state;
-  struct fake_server s, idle;
-  struct err err;
+  struct fake_server s;
   struct lease_answer a;
-  post_run(f, ONE_RUN);
-  register_server(f, &s, "gen-1");
-  poll_leases(f, &s, 64, &a); /* everything */
-  idle = s;
-  struct waiting w = {.f = f, .s = &idle};
-  pthread_t thread;
-  assert_int_equal(pthread_create(&thread, NULL, wait_for_lease, &w), 0);
-  clock_sleep_ms(100);
-  do { /* finish the round: version 1 comes, its samples wait for servers that load it */
-    for (size_t i = 0; i < a.lease_count; i++) {
-      struct lease_result r = make_result(f, &s, &a.leases[i]);
-      assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
-    }
-    assert_int_equal(poll_once(f, &s, 64, 0, &a, &err), RC_OK);
-  } while (a.lease_count && a.leases[0].round == 0);
-  pthread_join(thread, NULL);
+  struct waiting w;
+  begin_to_wait(&w, f, &s, &a);
+  assert_int_equal(a.lease_count, 3);
+  for (int i = 0; i < 3; i++) answer_lease(f, &s, &a.leases[i]); /* the round ends, version 1 comes */
+  pthread_join(w.thread, NULL);
   assert_int_equal(w.rc, RC_OK);
-  assert_true(w.took_ms < 8000);
   assert_true(w.answer.current.has);
   assert_int_equal(w.answer.current.version, 1);
+  arena_free(&w.arena);
+}
+
+static void a_poll_is_answered_with_nothing_when_it_has_waited_as_long_as_it_would(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct waiting w;
+  begin_to_wait(&w, f, &s, &a);
+  time_passes(f, POLL_MS - 1);
+  assert_true(read_metric(f, "leasehold_waiting_polls") == 1);
+  time_passes(f, 1);
+  assert_true(read_metric(f, "leasehold_waiting_polls") == 0);
+  pthread_join(w.thread, NULL);
+  assert_int_equal(w.rc, RC_OK);
+  assert_int_equal(w.answer.lease_count, 0);
+  arena_free(&w.arena);
 }
 
 static void odd_requests_are_answered_with_a_sentence(void **state) {
@@ -497,6 +513,7 @@ int main(void) {
       CASE(a_result_under_an_old_fence_is_accepted_by_the_mutant_only),
       CASE(other_weights_are_sampled_from_under_the_mutant_only),
       CASE(a_waiting_poll_is_woken_by_a_new_version),
+      CASE(a_poll_is_answered_with_nothing_when_it_has_waited_as_long_as_it_would),
       CASE(odd_requests_are_answered_with_a_sentence),
   };
   return cmocka_run_group_tests_name("coordinator/lease_life", tests, NULL, NULL);

@@ -47,8 +47,8 @@ static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
   collect_leases(f, &s, leases, 3);
   answer_lease(f, &s, &leases[0]);
   answer_lease(f, &s, &leases[1]);
-  clock_sleep_ms(300);
-  assert_int_equal(fake_trainer_batches(&f->trainer), 0);
+  driver_has_looked(f);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM batches"), 0);
   answer_lease(f, &s, &leases[2]);
   json_free(wait_state(f, "r1", "completed"));
 }
@@ -63,8 +63,8 @@ static void a_round_whose_last_group_is_filtered_goes_on(void **state) {
   collect_leases(f, &s, leases, 3);
   answer_lease(f, &s, &leases[0]);
   answer_lease(f, &s, &leases[1]);
-  wait_batches(f, 1);
-  clock_sleep_ms(100);
+  AWAIT(read_int(f, "SELECT total(groups) FROM batches WHERE done = 1") == 2, "two groups are not trained") continue;
+  driver_has_looked(f);
   answer_lease_alike(f, &s, &leases[2], false);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(f->trainer.last_groups, 2);
@@ -106,8 +106,8 @@ static void refills_are_the_next_prompts_whoever_is_first(void **state) {
     assert_int_equal(leases[2].prompt_ids.items[0], '7');
     for (int i = 0; i < 3; i++) answer_lease(f, &s, &leases[i]);
     json_free(wait_state(f, run, "completed"));
-    assert_int_equal(read_int_of(f, "SELECT count(*) FROM groups WHERE run = ?1 AND round = 0 AND state = 3", order + 1),
-                     3);
+    assert_int_equal(
+        read_int_of(f, "SELECT count(*) FROM groups WHERE run = ?1 AND round = 0 AND state = 3", order + 1), 3);
     assert_int_equal(read_int_of(f, "SELECT groups_refilled FROM rounds WHERE run = ?1 AND round = 0", order + 1), 2);
     assert_int_equal(read_int_of(f, "SELECT count(*) FROM refills WHERE run = ?1", order + 1), 2);
   }

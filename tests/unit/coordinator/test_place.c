@@ -3,6 +3,8 @@
  * or never; a coordinator that forgets with its restart whose it was. */
 #include "tests/unit/coordinator/fake_server.h"
 
+enum { TTL_MS = 10000 };
+
 static const char *const MINE = "0123456789abcdef0123456789abcdef";
 static const char *const OTHERS = "ffffffffffffffffffffffffffffffff";
 
@@ -128,14 +130,15 @@ static void a_holder_that_falls_silent_loses_the_place(void **state) {
   struct worker_registered holder, waits;
   struct worker_heartbeat_answer answer = {0};
   coordinator_down(f);
-  f->options.worker_ttl_ms = 400;
+  f->options.worker_ttl_ms = TTL_MS;
   coordinator_up(f);
   enter(f, "a", "http://127.0.0.1:9", MINE, &holder);
   enter(f, "b", "http://127.0.0.1:9", OTHERS, &waits);
-  for (int i = 0; i < 100 && answer.role != ROLE_HOLDER; i++) {
-    assert_int_equal(beat(f, &waits, &answer), RC_OK);
-    clock_sleep_ms(20);
-  }
+  time_passes(f, TTL_MS);
+  assert_int_equal(beat(f, &waits, &answer), RC_OK);
+  assert_int_equal(answer.role, ROLE_STANDBY);
+  time_passes(f, 1);
+  assert_int_equal(beat(f, &waits, &answer), RC_OK);
   assert_int_equal(answer.role, ROLE_HOLDER);
   assert_int_equal(beat(f, &holder, &answer), RC_NOT_FOUND);
 }
@@ -151,14 +154,15 @@ static void a_coordinator_that_is_started_again_keeps_the_place_for_its_holder(v
   assert_int_equal(enter(f, "b", "http://127.0.0.1:9", OTHERS, &other), ROLE_STANDBY); /* it is the faster one */
   assert_int_equal(enter(f, "a", "http://127.0.0.1:9", MINE, &mine), ROLE_HOLDER);
   coordinator_down(f);
-  f->options.worker_ttl_ms = 300;
+  f->options.worker_ttl_ms = TTL_MS;
   coordinator_up(f);
   struct worker_heartbeat_answer answer = {0};
   assert_int_equal(enter(f, "b", "http://127.0.0.1:9", OTHERS, &other), ROLE_STANDBY);
-  for (int i = 0; i < 100 && answer.role != ROLE_HOLDER; i++) { /* the holder does not come back */
-    assert_int_equal(beat(f, &other, &answer), RC_OK);
-    clock_sleep_ms(20);
-  }
+  time_passes(f, TTL_MS - 1); /* the holder does not come back */
+  assert_int_equal(beat(f, &other, &answer), RC_OK);
+  assert_int_equal(answer.role, ROLE_STANDBY);
+  time_passes(f, 1);
+  assert_int_equal(beat(f, &other, &answer), RC_OK);
   assert_int_equal(answer.role, ROLE_HOLDER);
 }
 

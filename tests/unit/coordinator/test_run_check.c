@@ -113,16 +113,7 @@ static void a_dataset_that_changed_after_the_post_is_an_error_at_the_opening(voi
   post_run(f, DATASET("later.jsonl"));
   write_data(f, "later.jsonl", LINES "{\"prompt\":\"a\",\"answer\":\"x\"}\n");
   register_trainer(f);
-  for (int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;;) {
-    struct json *run = get_run(f, "r1");
-    const struct json *error = json_get(run, "error");
-    const bool told =
-        json_type_of(error) == JSON_STRING && strstr(json_string(error, NULL), "later.jsonl line 4: answer");
-    json_free(run);
-    if (told) return;
-    if (clock_monotonic_ms() > until_ms) fail_msg("the run's error never named the line");
-    clock_sleep_ms(5);
-  }
+  wait_error(f, "r1", "later.jsonl line 4: answer");
 }
 
 static void a_start_must_be_one_that_there_is(void **state) {
@@ -172,17 +163,10 @@ static void a_checkpoint_of_another_lineage_is_not_begun_with(void **state) {
   post_run(f, GRPO(1, "}"));
   json_free(serve_run(f, &s, "r1", "completed"));
   post_run(f, GRPO(1, "},\"start\":{\"run\":\"r1\",\"version\":1}"));
-  for (int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;;) {
-    struct json *run = get_run(f, "r2");
-    const struct json *error = json_get(run, "error");
-    const bool told = json_type_of(error) == JSON_STRING &&
-                      strstr(json_string(error, NULL), "checkpoint of run r1, version 1 has digest");
-    assert_int_equal(json_type_of(json_get(run, "version")), JSON_NULL);
-    json_free(run);
-    if (told) break;
-    if (clock_monotonic_ms() > until_ms) fail_msg("the run's error never named the checkpoint");
-    clock_sleep_ms(5);
-  }
+  wait_error(f, "r2", "checkpoint of run r1, version 1 has digest");
+  struct json *run = get_run(f, "r2");
+  assert_int_equal(json_type_of(json_get(run, "version")), JSON_NULL);
+  json_free(run);
   assert_int_equal(f->trainer.start.from, START_CHECKPOINT);
   assert_int_equal(f->trainer.start.version, 1);
 }

@@ -236,7 +236,7 @@ static void a_run_is_paused_resumed_and_stopped(void **state) {
   assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
   struct lease_result r = make_result(f, &s, &a.leases[0]);
   assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK); /* what was leased finishes */
-  assert_int_equal(poll_once(f, &s, 64, 50, &a, &err), RC_OK);
+  assert_int_equal(poll_once(f, &s, 64, &a, &err), RC_OK);
   assert_int_equal(a.lease_count, 0);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   poll_leases(f, &s, 4, &a);
@@ -336,12 +336,10 @@ static void a_run_survives_a_restart_of_the_coordinator(void **state) {
   struct lease l = a.leases[0];
   struct lease_result late = make_result(f, &s, &l);
   uint64_t epoch = s.is.epoch;
-  coordinator_down(f);
-  coordinator_up(f);
-  register_trainer(f);
+  coordinator_restart(f);
   assert_int_equal(f->trainer_is.epoch, epoch + 1);
   assert_int_equal(put_result(f, &l, &late, NULL, &err), RC_CONFLICT); /* of the old epoch */
-  assert_int_equal(poll_once(f, &before, 4, 0, &a, &err), RC_CONFLICT);
+  assert_int_equal(poll_once(f, &before, 4, &a, &err), RC_CONFLICT);
   register_server(f, &s, "gen-1");
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
@@ -396,7 +394,7 @@ static void a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on
   register_trainer(f);
   json_free(wait_held(f, "r1", "other weights"));
   assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK); /* what was leased counts */
-  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_OK);
+  assert_int_equal(poll_once(f, &s, 4, &a, &err), RC_OK);
   assert_false(a.current.has); /* nobody is sent to fetch what may be lost */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   json_free(wait_held(f, "r1", "other weights"));
@@ -421,7 +419,7 @@ static void a_run_that_trouble_has_paused_is_still_so_after_a_restart(void **sta
   fake_trainer_forget(&f->trainer, false);
   coordinator_up(f);
   register_trainer(f);
-  clock_sleep_ms(300);
+  driver_has_looked(f);
   json_free(wait_held(f, "r1", "other weights"));
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   register_server(f, &s, "gen-1");
@@ -468,16 +466,15 @@ static void a_step_that_was_durable_before_the_trainer_was_lost_counts(void **st
 /* Longer than the time after which a run that is to stop gives up its step. */
 static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void **state) {
   struct fixture *f = *state;
-  coordinator_down(f);
-  f->options.worker_ttl_ms = 300;
-  coordinator_up(f);
-  register_trainer(f);
+  f->options.worker_ttl_ms = 10000;
+  coordinator_restart(f);
   post_run(f,
            "{\"rounds\":2000,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "running"));
-  wait_waiting(f, "r1", "no trainer is registered"); /* no heartbeat */
-  clock_sleep_ms(1600);
+  time_passes(f, 10001); /* without a heartbeat */
+  wait_waiting(f, "r1", "no trainer is registered");
+  time_passes(f, 1600);
   wait_waiting(f, "r1", "no trainer is registered");
   register_trainer(f);
   wait_waiting(f, "r1", NULL);

@@ -13,6 +13,7 @@
 #include "common/base/file.h"
 #include "services/coordinator/store/migrations.h"
 #include "services/coordinator/store/readers.h"
+#include "tests/unit/base/scratch.h"
 
 struct fixture {
   char dir[40], path[64];
@@ -21,8 +22,7 @@ struct fixture {
 
 static int setup(void **state) {
   static struct fixture f;
-  snprintf(f.dir, sizeof f.dir, "/tmp/coordinator-store-XXXXXX");
-  if (!mkdtemp(f.dir)) return 1;
+  scratch_folder(f.dir, sizeof f.dir, "store");
   snprintf(f.path, sizeof f.path, "%s/db.sqlite", f.dir);
   *state = &f;
   return store_open(&f.store, f.path, false, NULL) == RC_OK ? 0 : 1;
