@@ -271,7 +271,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers circles length dead docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -283,9 +283,9 @@ demo: deps ## install, build, train a small base and run GRPO until it has learn
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
-check: ## quick, for every commit: builds, layers, lengths, dead code, contract, demo data, unit tests
+check: ## quick, for every commit: builds, layers, lengths, dead code, sleeps, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
-	@$(MAKE) --no-print-directory layers circles length dead docs api-check demo-data unit
+	@$(MAKE) --no-print-directory layers circles length dead sleeps docs api-check demo-data unit
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
@@ -357,6 +357,8 @@ circles: ## no circle of files but those that are still to be cut (needs `make a
 
 length: ## functions over 120 lines and files over 900 are refused; over 70 and 800 they are listed, to think about
 	@$(PYTHON) tests/tools/check-length
+sleeps: ## check that no unit test sleeps, but those about a real deadline
+	@$(PYTHON) tests/tools/check-sleeps
 dead: ## what services/ and common/ define and only tests name
 	@$(PYTHON) tests/tools/check-dead
 

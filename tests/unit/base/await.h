@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "tests/unit/base/cm.h"
 
-enum { AWAIT_MS = 20000, AWAIT_LOOK_MS = 1 };
+enum { AWAIT_MS = 60000, AWAIT_LOOK_MS = 1 };
 
 __attribute__((format(printf, 4, 5))) static inline void await_again(int64_t until_ms, const char *file, int line,
                                                                      const char *format, ...) {

@@ -259,16 +259,13 @@ void fake_trainer_forget(struct fake_trainer *t, bool other_weights) {
   pthread_mutex_unlock(&t->lock);
 }
 
-int fake_trainer_batches(struct fake_trainer *t) {
+static int count_of(struct fake_trainer *t, const int *count) {
   pthread_mutex_lock(&t->lock);
-  const int batches = t->batches;
+  const int now = *count;
   pthread_mutex_unlock(&t->lock);
-  return batches;
+  return now;
 }
 
-int fake_trainer_steps(struct fake_trainer *t) {
-  pthread_mutex_lock(&t->lock);
-  const int steps = t->steps;
-  pthread_mutex_unlock(&t->lock);
-  return steps;
-}
+int fake_trainer_opens(struct fake_trainer *t) { return count_of(t, &t->opens); }
+int fake_trainer_batches(struct fake_trainer *t) { return count_of(t, &t->batches); }
+int fake_trainer_steps(struct fake_trainer *t) { return count_of(t, &t->steps); }

@@ -65,7 +65,8 @@ void fake_trainer_free(struct fake_trainer *t);
 void fake_trainer_finish_steps(struct fake_trainer *t);
 /* As after a start from nothing: no run, no batches and no step; version 0 is of other weights than before, or of the same. */
 void fake_trainer_forget(struct fake_trainer *t, bool other_weights);
-/* How many batches, or steps, it has been sent so far. */
+/* How often it has been asked to open a run, and how many batches and steps it has been sent so far. */
+int fake_trainer_opens(struct fake_trainer *t);
 int fake_trainer_batches(struct fake_trainer *t);
 int fake_trainer_steps(struct fake_trainer *t);
 

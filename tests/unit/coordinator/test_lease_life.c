@@ -430,7 +430,7 @@ static void a_waiting_poll_is_woken_by_a_new_version(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
-  struct waiting w;
+  static struct waiting w; /* the thread may outlive a test that fails */
   begin_to_wait(&w, f, &s, &a);
   assert_int_equal(a.lease_count, 3);
   for (int i = 0; i < 3; i++) answer_lease(f, &s, &a.leases[i]); /* the round ends, version 1 comes */
@@ -445,7 +445,7 @@ static void a_poll_is_answered_with_nothing_when_it_has_waited_as_long_as_it_wou
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
-  struct waiting w;
+  static struct waiting w; /* the thread may outlive a test that fails */
   begin_to_wait(&w, f, &s, &a);
   time_passes(f, POLL_MS - 1);
   assert_true(read_metric(f, "leasehold_waiting_polls") == 1);

@@ -419,8 +419,10 @@ static void a_run_that_trouble_has_paused_is_still_so_after_a_restart(void **sta
   fake_trainer_forget(&f->trainer, false);
   coordinator_up(f);
   register_trainer(f);
+  const int opens = fake_trainer_opens(&f->trainer);
   driver_has_looked(f);
   json_free(wait_held(f, "r1", "other weights"));
+  assert_int_equal(fake_trainer_opens(&f->trainer), opens); /* nothing was tried */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   register_server(f, &s, "gen-1");
   json_free(serve_run(f, &s, "r1", "completed"));
