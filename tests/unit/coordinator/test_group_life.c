@@ -1,7 +1,7 @@
-/* The life of a group beyond the plain case, over real HTTP.  What would break: a sample that nobody finishes and that
- * holds up its round for ever; time in which nobody could work counted against a group; a filtered group that is not
- * refilled, or twice; counts that dispatch orders by and that drift from the truth; masked segments trained on; a
- * latency that dispatch is not told. */
+/* The life of a group beyond the plain case, over real HTTP. What would break: a sample that nobody finishes holds up
+ * its round for ever; time in which nobody could work counts against a group; a filtered group is not refilled, or
+ * twice; the counts that dispatch orders by drift from the truth; masked segments are trained on; dispatch does not
+ * learn the latency. */
 #include <math.h>
 
 #include "tests/unit/coordinator/fake_server.h"
@@ -12,7 +12,7 @@
   "\"samples_per_group\":4,\"group_timeout_ms\":" #ms                                                         \
   ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}"
 
-/* Says that it lives; is the lease among those that it is told to have lost? */
+/* Sends a heartbeat that names the lease; true when the answer says that the lease is lost. */
 static bool beat(struct fixture *f, const struct fake_server *s, const struct lease *l, bool ready) {
   struct err err = {0};
   struct lease_ref held = {l->id, l->fence};
@@ -40,8 +40,8 @@ static void a_group_that_takes_too_long_has_failed_and_its_round_goes_on(void **
   poll_leases(f, &s, 8, &a); /* two of three groups: the round goes on after the failure */
   assert_int_equal(a.lease_count, 2);
   answer_lease(f, &s, &a.leases[0]);
-  time_passes(f, 0);                          /* time counts from the first look that finds a server at work */
-  for (int64_t ms = 0; ms < 600; ms += 100) { /* renewed all the time, and yet it does not come */
+  time_passes(f, 0);                          /* time counts from the first look that finds a ready server */
+  for (int64_t ms = 0; ms < 600; ms += 100) { /* the lease is renewed, but no result comes */
     assert_false(beat(f, &s, &a.leases[1], true));
     time_passes(f, 100);
   }
@@ -52,7 +52,7 @@ static void a_group_that_takes_too_long_has_failed_and_its_round_goes_on(void **
   assert_non_null(strstr(err.message, "superseded"));
   struct json *run = serve_run(f, &s, "r1", "completed");
   const struct json *round = json_at(json_get(run, "history"), 0);
-  assert_true(json_number(json_get(round, "completion_tokens_mean")) == 3); /* of those that came */
+  assert_true(json_number(json_get(round, "completion_tokens_mean")) == 3); /* over the samples that came */
   json_free(run);
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT groups_trained FROM rounds"), 2);
@@ -67,7 +67,7 @@ static void a_group_that_takes_too_long_has_failed_and_its_round_goes_on(void **
   pthread_mutex_unlock(&f->trainer.lock);
 }
 
-static void the_last_open_group_that_fails_ends_the_generation_of_its_round(void **state) {
+static void generation_ends_when_the_last_open_group_fails(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
@@ -76,7 +76,7 @@ static void the_last_open_group_that_fails_ends_the_generation_of_its_round(void
   poll_leases(f, &s, 64, &a);
   answer_lease(f, &s, &a.leases[0]);
   time_passes(f, 300);
-  json_free(wait_state(f, "r1", "completed")); /* of two groups that nobody works on, and no poll or result wakes it */
+  json_free(wait_state(f, "r1", "completed")); /* although no poll and no result comes any more */
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 2);
 }
 
@@ -125,7 +125,7 @@ static void time_without_a_ready_server_does_not_count(void **state) {
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
 
-static void a_restart_counts_anew(void **state) {
+static void a_groups_time_starts_again_after_a_restart(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
@@ -178,7 +178,7 @@ static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state)
 
 /* ---- counts ---- */
 
-/* What dispatch is told of every open group, against the samples. */
+/* The counts of every open group are those of its samples. */
 static void check_counts(struct fixture *f) {
   const int64_t wrong = read_int(
       f,
@@ -206,7 +206,7 @@ static void give_back(struct fixture *f, const struct fake_server *s, const stru
   if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
 }
 
-static void the_counts_that_dispatch_orders_by_stay_true_whatever_happens(void **state) {
+static void the_counts_that_dispatch_orders_by_stay_true(void **state) {
   struct fixture *f = *state;
   struct fake_server servers[3];
   struct lease held[64];
@@ -289,7 +289,7 @@ static void only_a_sample_that_is_not_plain_has_rows_of_its_segments(void **stat
   assert_int_equal(read_int(f, "SELECT logprob_unequal FROM rounds"), 0);
 }
 
-/* ---- what dispatch is told ---- */
+/* ---- what dispatch knows ---- */
 
 static struct dispatch_rates told;
 
@@ -299,7 +299,7 @@ static enum rc rates_execute(struct core *c, struct command *cmd, struct err *er
   return RC_OK;
 }
 
-static void dispatch_is_told_latency_and_length(void **state) {
+static void dispatch_knows_latency_and_length(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
@@ -318,15 +318,15 @@ static void dispatch_is_told_latency_and_length(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(a_group_that_takes_too_long_has_failed_and_its_round_goes_on),
-      CASE(the_last_open_group_that_fails_ends_the_generation_of_its_round),
+      CASE(generation_ends_when_the_last_open_group_fails),
       CASE(a_group_that_nobody_took_yet_does_not_fail),
       CASE(time_in_which_the_run_is_paused_does_not_count),
       CASE(time_without_a_ready_server_does_not_count),
-      CASE(a_restart_counts_anew),
+      CASE(a_groups_time_starts_again_after_a_restart),
       CASE(a_filtered_group_is_refilled_once_with_the_next_prompt),
-      CASE(the_counts_that_dispatch_orders_by_stay_true_whatever_happens),
+      CASE(the_counts_that_dispatch_orders_by_stay_true),
       CASE(only_a_sample_that_is_not_plain_has_rows_of_its_segments),
-      CASE(dispatch_is_told_latency_and_length),
+      CASE(dispatch_knows_latency_and_length),
   };
   return cmocka_run_group_tests_name("coordinator/group_life", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Bubble accounting on the coordinator's side.  What would break: time that is counted twice, lost, or given to the
- * wrong round; a ratio that is a guess; a sender whose clock lies upsetting the sums; a table that grows for ever. */
+/* Bubble accounting on the coordinator's side. What would break: time is counted twice, lost, or given to the wrong
+ * round; a ratio is a guess; a sender whose clock is wrong spoils the sums; a table grows for ever. */
 #include <math.h>
 
 #include "tests/unit/coordinator/fake_server.h"
@@ -149,8 +149,8 @@ static void a_heartbeat_is_cut_where_rounds_end(void **state) {
   json_free(line);
 }
 
-/* A server that got no answer tells everything again, with what came since. */
-static void what_is_told_again_is_not_counted_twice(void **state) {
+/* A server that got no answer sends everything again, with what has come since. */
+static void intervals_sent_again_are_not_counted_twice(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
@@ -187,7 +187,7 @@ static void what_is_told_again_is_not_counted_twice(void **state) {
   json_free(line);
 }
 
-static void times_that_cannot_be_are_held_to_bounds(void **state) {
+static void impossible_times_are_cut_to_bounds(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct telling t = {.beat = true, .count = LIMIT_INTERVALS};
@@ -197,7 +197,7 @@ static void times_that_cannot_be_are_held_to_bounds(void **state) {
   t.worker = worker_number(&s);
   tell(f, t);
   tell(f, t);
-  t.beat = false; /* lanes may overlap: each is held for itself */
+  t.beat = false; /* lanes may overlap: each is bounded by itself */
   t.run = 1;
   for (int i = 0; i < 4; i++) tell(f, t);
   struct json *line = timeline(f, "/v1/runs/r1/timeline");
@@ -206,7 +206,7 @@ static void times_that_cannot_be_are_held_to_bounds(void **state) {
   json_free(line);
 }
 
-static void slots_time_goes_where_the_computing_was(void **state) {
+static void slot_time_goes_to_the_round_that_was_computed(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
@@ -220,7 +220,7 @@ static void slots_time_goes_where_the_computing_was(void **state) {
                            .accounts = {{.run = 1, .busy_us = 30 * SECOND, .window_us = 80 * SECOND}}});
   struct json *line = timeline(f, "/v1/runs/r1/timeline"), *run;
   assert_int_equal(sum_of(line, 0, "generation", "slot_busy_us"), 10 * SECOND);   /* 2 of 6 s of computing */
-  assert_int_equal(sum_of(line, 0, "generation", "slot_window_us"), 32 * SECOND); /* 4 of 10 s told of */
+  assert_int_equal(sum_of(line, 0, "generation", "slot_window_us"), 32 * SECOND); /* 4 of 10 s reported */
   assert_int_equal(sum_of(line, 1, "generation", "slot_busy_us"), 20 * SECOND);
   assert_int_equal(sum_of(line, 1, "generation", "slot_window_us"), 48 * SECOND);
   json_free(line);
@@ -231,7 +231,7 @@ static void slots_time_goes_where_the_computing_was(void **state) {
   json_free(run);
 }
 
-static void what_lies_in_no_round_is_dropped(void **state) {
+static void intervals_outside_every_round_are_dropped(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
@@ -282,7 +282,7 @@ static enum rc fill_execute(struct core *c, struct command *cmd, struct err *err
                     BINDS(b_int(INTERVAL_ROWS_MAX + 500)));
 }
 
-static void the_oldest_rows_go(void **state) {
+static void the_oldest_rows_are_deleted(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   char nothing = 0;
@@ -306,7 +306,7 @@ static enum rc round_trained(struct core *c, struct command *cmd, struct err *er
                     NO_BINDS);
 }
 
-/* A round all of whose groups were filtered is stepped all the same. */
+/* A round whose groups were all filtered has a step, too. */
 static enum rc round_filtered(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
   return store_exec(
@@ -322,7 +322,7 @@ static double number_of(const struct json *object, const char *key) {
   return json_number(v);
 }
 
-static void ratios_are_what_the_trainer_told(void **state) {
+static void ratios_come_from_the_trainers_intervals(void **state) {
   struct fixture *f = *state;
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
   const int64_t trainer = atoll(f->trainer_is.worker_id + 1);
@@ -347,7 +347,7 @@ static void ratios_are_what_the_trainer_told(void **state) {
   assert_int_equal(get_int(round, "window_ms", NULL), 10000);
   assert_int_equal(get_int(round, "window_without_publish_ms", NULL), 9000);
   assert_int_equal(json_type_of(json_get(round, "generation_idle_ratio")), JSON_NULL);
-  const struct json *silent = json_at(json_get(run, "history"), 1); /* nobody told of round 1: no guess */
+  const struct json *silent = json_at(json_get(run, "history"), 1); /* nobody reported round 1: there is no guess */
   assert_int_equal(json_type_of(json_get(silent, "trainer_waiting_ratio")), JSON_NULL);
   assert_int_equal(json_type_of(json_get(silent, "trainer_first_dispatch_ratio")), JSON_NULL);
   assert_int_equal(json_type_of(json_get(silent, "window_without_publish_ms")), JSON_NULL);
@@ -366,7 +366,7 @@ static void ratios_are_what_the_trainer_told(void **state) {
   json_free(line);
 }
 
-/* What the trainer does after its step is to publish; the next round is open when that is done. */
+/* After its step the trainer publishes; the next round opens when that is done. */
 static void fill_begins_when_the_push_has_ended(void **state) {
   struct fixture *f = *state;
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
@@ -393,7 +393,7 @@ static void fill_begins_when_the_push_has_ended(void **state) {
   json_free(line);
 }
 
-static void a_trainer_may_be_told_by_time_too(void **state) {
+static void trainer_intervals_without_a_round_are_assigned_by_time(void **state) {
   struct fixture *f = *state;
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
   tell(f, (struct telling){.run = 1,
@@ -438,7 +438,7 @@ static enum rc verify_execute(struct core *c, struct command *cmd, struct err *e
   return rc == RC_OK ? verifying_flush(c, 7, 0, err) : rc;
 }
 
-static void verifying_is_one_interval_and_a_sum(void **state) {
+static void verifying_is_stored_as_one_interval_and_a_sum(void **state) {
   struct fixture *f = *state;
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
   carry_out(f, verify_execute, &t, sizeof t);
@@ -499,7 +499,7 @@ static const struct json *skew_of(struct fixture *f, struct json **workers) {
   return json_get(json_at(json_get(*workers, "workers"), 0), "clock_skew_ms");
 }
 
-static void a_clock_that_is_off_is_told(void **state) {
+static void a_workers_clock_that_is_off_is_shown(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct json *workers;
@@ -515,8 +515,8 @@ static void a_clock_that_is_off_is_told(void **state) {
   json_free(workers);
 }
 
-/* As where the clock of a machine was set after the coordinator was started and before the server was. */
-static void intervals_of_a_clock_that_is_off_are_told_in_our_time(void **state) {
+/* The clock of the machine was set after the coordinator was started and before the server was. */
+static void intervals_of_a_clock_that_is_off_are_shown_in_our_time(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   const int64_t ahead = (int64_t)7200 * SECOND;
@@ -563,20 +563,20 @@ static void a_long_timeline_says_that_it_is_cut(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       ON_A_COORDINATOR(a_heartbeat_is_cut_where_rounds_end),
-      ON_A_COORDINATOR(what_is_told_again_is_not_counted_twice),
-      ON_A_COORDINATOR(times_that_cannot_be_are_held_to_bounds),
-      ON_A_COORDINATOR(slots_time_goes_where_the_computing_was),
-      ON_A_COORDINATOR(what_lies_in_no_round_is_dropped),
+      ON_A_COORDINATOR(intervals_sent_again_are_not_counted_twice),
+      ON_A_COORDINATOR(impossible_times_are_cut_to_bounds),
+      ON_A_COORDINATOR(slot_time_goes_to_the_round_that_was_computed),
+      ON_A_COORDINATOR(intervals_outside_every_round_are_dropped),
       ON_A_COORDINATOR(rows_are_packed),
-      ON_A_COORDINATOR(the_oldest_rows_go),
-      ON_A_COORDINATOR(ratios_are_what_the_trainer_told),
+      ON_A_COORDINATOR(the_oldest_rows_are_deleted),
+      ON_A_COORDINATOR(ratios_come_from_the_trainers_intervals),
       ON_A_COORDINATOR(fill_begins_when_the_push_has_ended),
-      ON_A_COORDINATOR(a_trainer_may_be_told_by_time_too),
+      ON_A_COORDINATOR(trainer_intervals_without_a_round_are_assigned_by_time),
       ON_A_COORDINATOR(gauges_show_the_newest_run),
-      ON_A_COORDINATOR(verifying_is_one_interval_and_a_sum),
+      ON_A_COORDINATOR(verifying_is_stored_as_one_interval_and_a_sum),
       ON_A_COORDINATOR(a_heartbeat_brings_intervals_and_learns_of_the_run),
-      ON_A_COORDINATOR(a_clock_that_is_off_is_told),
-      ON_A_COORDINATOR(intervals_of_a_clock_that_is_off_are_told_in_our_time),
+      ON_A_COORDINATOR(a_workers_clock_that_is_off_is_shown),
+      ON_A_COORDINATOR(intervals_of_a_clock_that_is_off_are_shown_in_our_time),
       ON_A_COORDINATOR(a_long_timeline_says_that_it_is_cut),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
-/* The life of a lease over real HTTP.  What would break: a result accepted twice, late, from somebody else, of other
- * weights or of another epoch (I2, I3, I9); samples lost with their holder; tokens handed back and not continued; a
- * lease that is granted again and again to a server that cannot run it; a poll that is not woken. */
+/* The life of a lease over real HTTP. What would break: a result is accepted twice, late, from somebody else, of other
+ * weights or of another epoch (I2, I3, I9); samples are lost with their holder; tokens that were handed back are not
+ * continued; a lease is granted again and again to a server that cannot run it; a waiting poll is not woken, or never
+ * ends. */
 #include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/fault.h"
 
@@ -51,8 +52,8 @@ static void a_server_with_other_weights_is_told_at_once_and_gets_nothing(void **
   const struct lease_request patient = {.epoch = s.is.epoch,
                                         .slots_free = 8,
                                         .wait_ms = POLL_MS,
-                                        .has_loaded = true}; /* of nobody's weights: all zeros */
-  f->clock_stands = true; /* so that it is not answered because it has waited long enough */
+                                        .has_loaded = true}; /* weights that no version has: all zeros */
+  f->clock_stands = true;                                    /* so that the poll cannot end by its own wait */
   assert_int_equal(coordinator_leases(&f->client, s.is.worker_id, &patient, &a, &f->arena, DEADLINE_MS, &err), RC_OK);
   assert_int_equal(a.lease_count, 0);
   assert_true(a.current.has);
@@ -60,7 +61,7 @@ static void a_server_with_other_weights_is_told_at_once_and_gets_nothing(void **
   assert_string_equal(a.current.trainer_url, f->trainer.url);
 }
 
-static void a_repeat_is_fine_and_other_content_is_nondeterminism(void **state) {
+static void a_repeated_result_is_fine_and_another_one_is_nondeterminism(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
@@ -88,7 +89,7 @@ static void expect_refused(struct fixture *f, const struct lease *l, const struc
   if (field && !strstr(err.field, field)) fail_msg("expected field %s, got %s: %s", field, err.field, err.message);
 }
 
-static void what_does_not_fit_the_lease_is_refused(void **state) {
+static void a_result_that_does_not_fit_its_lease_is_refused(void **state) {
   struct fixture *f = *state;
   struct fake_server s, other;
   struct lease l = begin(f, &s, 4), unknown = l;
@@ -129,7 +130,7 @@ static void what_does_not_fit_the_lease_is_refused(void **state) {
   r.samples[3].sample = 0; /* twice */
   expect_refused(f, &l, &r, RC_INVALID, "sample");
   r = make_result(f, &s, &l);
-  assert_int_equal(put_result(f, &l, &r, NULL, NULL), RC_OK); /* nothing of all that did harm */
+  assert_int_equal(put_result(f, &l, &r, NULL, NULL), RC_OK); /* the refused results have changed nothing */
 }
 
 static void samples_of_a_lost_worker_are_issued_again_with_a_higher_fence(void **state) {
@@ -269,7 +270,7 @@ static void tokens_handed_back_are_continued(void **state) {
   assert_int_equal(put_result(f, &a.leases[0], &rest, NULL, &err), RC_OK);
 }
 
-/* Nothing of the lease was done, and never can be. */
+/* Hands the lease back untouched: this server can never run it. */
 static struct lease_result refusal(struct fixture *f, const struct fake_server *s, const struct lease *l) {
   struct lease_result r = make_result(f, s, l);
   r.handed_back = true;
@@ -341,7 +342,7 @@ static const bool MUTANT = false;
 static void set_fault(const char *name) { (void)name; }
 #endif
 
-/* What the tests of exactness must notice is there in a build with faults, and only there. */
+/* The fault that the exactness tests must notice exists in builds with faults only. */
 static void a_result_under_an_old_fence_is_accepted_by_the_mutant_only(void **state) {
   struct fixture *f = *state;
   struct fake_server s, other;
@@ -373,7 +374,7 @@ static void other_weights_are_sampled_from_under_the_mutant_only(void **state) {
   post_run(f, ONE_RUN);
   json_free(wait_state(f, "r1", "running"));
   register_server(f, &s, "gen-1");
-  s.has_loaded = true; /* of nobody's weights: all zeros */
+  s.has_loaded = true; /* weights that no version has: all zeros */
   set_fault("no-version-check");
   const enum rc polled = poll_once(f, &s, 4, &a, &err);
   assert_int_equal(polled, RC_OK);
@@ -389,7 +390,7 @@ static void other_weights_are_sampled_from_under_the_mutant_only(void **state) {
   set_fault("");
 }
 
-/* A poll on a thread of its own, for it is not answered at once. */
+/* A poll on a thread of its own, because it is not answered at once. */
 struct waiting {
   struct fixture *f;
   const struct fake_server *s;
@@ -415,7 +416,7 @@ static void *wait_for_lease(void *context) {
   return NULL;
 }
 
-/* With all leases granted, and on a clock that stands still. */
+/* Grants all leases, stops the clock, and returns when the poll of another thread waits. */
 static void begin_to_wait(struct waiting *w, struct fixture *f, struct fake_server *s, struct lease_answer *granted) {
   post_run(f, ONE_RUN);
   register_server(f, s, "gen-1");
@@ -441,7 +442,7 @@ static void a_waiting_poll_is_woken_by_a_new_version(void **state) {
   arena_free(&w.arena);
 }
 
-static void a_poll_is_answered_with_nothing_when_it_has_waited_as_long_as_it_would(void **state) {
+static void a_poll_is_answered_with_nothing_when_its_wait_is_over(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
@@ -500,8 +501,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(a_lease_says_all_that_sampling_needs),
       CASE(a_server_with_other_weights_is_told_at_once_and_gets_nothing),
-      CASE(a_repeat_is_fine_and_other_content_is_nondeterminism),
-      CASE(what_does_not_fit_the_lease_is_refused),
+      CASE(a_repeated_result_is_fine_and_another_one_is_nondeterminism),
+      CASE(a_result_that_does_not_fit_its_lease_is_refused),
       CASE(samples_of_a_lost_worker_are_issued_again_with_a_higher_fence),
       CASE(an_expired_lease_is_gone),
       CASE(heartbeats_renew_leases_and_name_the_lost),
@@ -513,7 +514,7 @@ int main(void) {
       CASE(a_result_under_an_old_fence_is_accepted_by_the_mutant_only),
       CASE(other_weights_are_sampled_from_under_the_mutant_only),
       CASE(a_waiting_poll_is_woken_by_a_new_version),
-      CASE(a_poll_is_answered_with_nothing_when_it_has_waited_as_long_as_it_would),
+      CASE(a_poll_is_answered_with_nothing_when_its_wait_is_over),
       CASE(odd_requests_are_answered_with_a_sentence),
   };
   return cmocka_run_group_tests_name("coordinator/lease_life", tests, NULL, NULL);

@@ -1,6 +1,6 @@
-/* Pipelined rounds and refills over real HTTP.  What would break: groups that wait for their round although they are
- * complete; a round that begins its step with a group missing; a refill that depends on who was first; a round that
- * hangs on filtered groups; the next round beginning on prompts that a refill has used. */
+/* Pipelined rounds and refills over real HTTP. What would break: a complete group waits for the rest of its round; a
+ * step begins with a group missing; a refill depends on which group was first; a round hangs on filtered groups; the
+ * next round begins with prompts that a refill has used. */
 #include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/decide/states.h"
 
@@ -23,7 +23,7 @@ static void a_complete_group_is_trained_while_others_are_open(void **state) {
   register_server(f, &s, "gen-1");
   post_run(f, RUN("\"mode\":\"pipelined\",\"rounds\":1}"));
   collect_leases(f, &s, leases, 3);
-  answer_lease(f, &s, &leases[2]); /* whichever is first */
+  answer_lease(f, &s, &leases[2]); /* the last one is the first to come */
   wait_batches(f, 1);
   assert_int_equal(read_int_of(f, "SELECT state FROM rounds WHERE run = ?1", 1), ROUND_OPEN);
   answer_lease(f, &s, &leases[0]);
@@ -53,7 +53,7 @@ static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
   json_free(wait_state(f, "r1", "completed"));
 }
 
-/* The last group is filtered after all others are trained: nothing but its filtering is left to begin the step. */
+/* The last group is filtered after all others were trained: only this filtering can begin the step. */
 static void a_round_whose_last_group_is_filtered_goes_on(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -72,7 +72,7 @@ static void a_round_whose_last_group_is_filtered_goes_on(void **state) {
 
 /* Round 0: groups 0, 1, 2 and the refills 3 and 4 (group 3 is filtered too).  Round 1 begins with prompt 5.  In both
  * orders of completion. */
-static void refills_are_the_next_prompts_whoever_is_first(void **state) {
+static void refills_take_the_next_prompts_in_any_order_of_completion(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3], more;
@@ -113,7 +113,7 @@ static void refills_are_the_next_prompts_whoever_is_first(void **state) {
   }
 }
 
-static void refills_have_an_end(void **state) {
+static void a_round_is_refilled_a_limited_number_of_times(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3];
@@ -136,8 +136,8 @@ int main(void) {
       CASE(a_complete_group_is_trained_while_others_are_open),
       CASE(in_sync_nothing_is_sent_before_the_last_group),
       CASE(a_round_whose_last_group_is_filtered_goes_on),
-      CASE(refills_are_the_next_prompts_whoever_is_first),
-      CASE(refills_have_an_end),
+      CASE(refills_take_the_next_prompts_in_any_order_of_completion),
+      CASE(a_round_is_refilled_a_limited_number_of_times),
   };
   return cmocka_run_group_tests_name("coordinator/pipelined", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Whole runs over real HTTP with a fake trainer and a fake server.  What would break: rounds that do not open or
- * close, steps with the wrong members or denominator, an inexact round called exact, runs that do not survive a
- * restart, versions announced by zombies, runs that hang instead of failing with a sentence. */
+/* Whole runs over real HTTP with a fake trainer and a fake server. What would break: rounds do not open or close, a
+ * step has the wrong members or denominator, an inexact round is called exact, a run does not survive a restart, a
+ * zombie announces a version, a run hangs instead of pausing with a sentence. */
 #include <math.h>
 
 #include "tests/unit/coordinator/fake_server.h"
@@ -153,8 +153,7 @@ static void a_supervised_run_needs_no_servers(void **state) {
   json_free(run);
 }
 
-/* As r1 and r2: one that runs until it is stopped, and one whose dataset was sound when it was posted and is not any more
- * when its turn comes. */
+/* Posts r1, which runs until it is stopped, and r2, whose dataset is sound when it is posted and bad when its turn comes. */
 static void post_one_that_goes_bad_behind_another(struct fixture *f) {
   write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
   post_run(f,
@@ -174,7 +173,7 @@ static void a_dataset_that_went_bad_pauses_the_run_until_it_is_mended(void **sta
   post_one_that_goes_bad_behind_another(f);
   json_free(wait_held(f, "r2", "line 1"));
   assert_int_equal(call(f, "POST", "/v1/runs/r2/resume", NULL, NULL), 200);
-  json_free(wait_held(f, "r2", "line 1")); /* still */
+  json_free(wait_held(f, "r2", "line 1")); /* the file is still bad */
   write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
   assert_int_equal(call(f, "POST", "/v1/runs/r2/resume", NULL, &answer), 200);
   assert_string_equal(json_string(json_get(answer, "state"), NULL), "starting");
@@ -184,7 +183,7 @@ static void a_dataset_that_went_bad_pauses_the_run_until_it_is_mended(void **sta
   json_free(run);
 }
 
-static void a_run_that_trouble_has_paused_can_be_stopped_and_the_next_one_runs(void **state) {
+static void a_run_paused_by_trouble_can_be_stopped_and_the_next_one_runs(void **state) {
   struct fixture *f = *state;
   struct json *answer;
   post_one_that_goes_bad_behind_another(f);
@@ -199,7 +198,7 @@ static void a_run_that_trouble_has_paused_can_be_stopped_and_the_next_one_runs(v
   json_free(wait_state(f, "r3", "completed"));
 }
 
-static void configurations_that_cannot_be_are_refused(void **state) {
+static void impossible_configurations_are_refused(void **state) {
   struct fixture *f = *state;
   struct json *answer;
   const struct {
@@ -243,7 +242,7 @@ static void a_run_is_paused_resumed_and_stopped(void **state) {
   r = make_result(f, &s, &a.leases[0]);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
   json_free(wait_state(f, "r1", "stopped"));
-  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_CONFLICT); /* void */
+  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_CONFLICT); /* the stop has made it void */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 409);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
   assert_int_equal(call(f, "POST", "/v1/runs/r9/stop", NULL, NULL), 404);
@@ -299,11 +298,10 @@ static void versions_are_announced_once_and_by_the_right_trainer(void **state) {
   assert_int_equal(announce(f, "r7.0", 1, fence, 1, &err), RC_INVALID);
   assert_int_equal(announce(f, "r1.0", 1, fence, 1, &err), RC_OK);
   assert_int_equal(announce(f, "r1.0", 1, fence, 1, &err), RC_OK);       /* a repeat */
-  assert_int_equal(announce(f, "r1.0", 1, fence, 9, &err), RC_CONFLICT); /* other weights under one number */
+  assert_int_equal(announce(f, "r1.0", 1, fence, 9, &err), RC_CONFLICT); /* other weights under the same number */
   struct json *run = get_run(f, "r1");
   assert_int_equal(get_int(run, "version", NULL), 1);
-  assert_int_equal(get_int(run, "round", NULL),
-                   1); /* the next round is open though the step's figures are still to come */
+  assert_int_equal(get_int(run, "round", NULL), 1); /* the next round opens before the step's figures come */
   json_free(run);
   fake_trainer_finish_steps(&f->trainer);
   json_free(serve_run(f, &s, "r1", "completed"));
@@ -338,7 +336,7 @@ static void a_run_survives_a_restart_of_the_coordinator(void **state) {
   uint64_t epoch = s.is.epoch;
   coordinator_restart(f);
   assert_int_equal(f->trainer_is.epoch, epoch + 1);
-  assert_int_equal(put_result(f, &l, &late, NULL, &err), RC_CONFLICT); /* of the old epoch */
+  assert_int_equal(put_result(f, &l, &late, NULL, &err), RC_CONFLICT); /* it carries the old epoch */
   assert_int_equal(poll_once(f, &before, 4, &a, &err), RC_CONFLICT);
   register_server(f, &s, "gen-1");
   struct json *run = serve_run(f, &s, "r1", "completed");
@@ -363,7 +361,7 @@ static void a_restart_in_the_middle_of_a_step_finds_the_version(void **state) {
   json_free(run);
 }
 
-/* It starts again from version 0 of the same weights: the first round is fed again, the second one goes on. */
+/* The trainer starts again from version 0: the first round is replayed, the second one goes on. */
 static void a_trainer_that_lost_rounds_is_brought_back_by_replay(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -395,7 +393,7 @@ static void a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on
   json_free(wait_held(f, "r1", "other weights"));
   assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK); /* what was leased counts */
   assert_int_equal(poll_once(f, &s, 4, &a, &err), RC_OK);
-  assert_false(a.current.has); /* nobody is sent to fetch what may be lost */
+  assert_false(a.current.has); /* servers are not told to fetch weights that may be lost */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   json_free(wait_held(f, "r1", "other weights"));
   fake_trainer_forget(&f->trainer, false);
@@ -407,7 +405,7 @@ static void a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on
   json_free(run);
 }
 
-static void a_run_that_trouble_has_paused_is_still_so_after_a_restart(void **state) {
+static void a_run_paused_by_trouble_stays_paused_after_a_restart(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   until_stepping(f, &s);
@@ -465,7 +463,7 @@ static void a_step_that_was_durable_before_the_trainer_was_lost_counts(void **st
   json_free(run);
 }
 
-/* Longer than the time after which a run that is to stop gives up its step. */
+/* It waits for longer than a run that is to stop waits for its step. */
 static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void **state) {
   struct fixture *f = *state;
   f->options.worker_ttl_ms = 10000;
@@ -480,7 +478,8 @@ static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void *
   wait_waiting(f, "r1", "no trainer is registered");
   register_trainer(f);
   wait_waiting(f, "r1", NULL);
-  assert_int_equal(read_int(f, "SELECT count(*) FROM events WHERE type = 'waiting'"), 2); /* it begins, it is over */
+  assert_int_equal(read_int(f, "SELECT count(*) FROM events WHERE type = 'waiting'"),
+                   2); /* the waiting began and ended */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
 }
 
@@ -490,7 +489,7 @@ static void a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for
   until_stepping(f, &s);
   fake_trainer_stop(&f->trainer);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
-  json_free(wait_state(f, "r1", "stopped")); /* a second and a half */
+  json_free(wait_state(f, "r1", "stopped")); /* after trainer_lost_ms */
 }
 
 static void a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(void **state) {
@@ -521,7 +520,7 @@ static void a_run_that_waits_for_room_can_be_stopped(void **state) {
   json_free(wait_state(f, "r1", "stopped"));
 }
 
-static void a_trainer_that_has_not_heard_of_us_yet_is_asked_again(void **state) {
+static void a_trainer_that_does_not_know_the_epoch_yet_is_asked_again(void **state) {
   struct fixture *f = *state;
   pthread_mutex_lock(&f->trainer.lock);
   f->trainer.strange = 3;
@@ -532,7 +531,7 @@ static void a_trainer_that_has_not_heard_of_us_yet_is_asked_again(void **state) 
   json_free(wait_state(f, "r1", "completed"));
 }
 
-static void events_tell_the_whole_story(void **state) {
+static void events_report_every_state_and_round(void **state) {
   struct fixture *f = *state;
   struct http_answer answer = {0};
   struct err err;
@@ -554,7 +553,7 @@ static void events_tell_the_whole_story(void **state) {
   http_answer_free(&answer);
   snprintf(url, sizeof url, "%s/v1/runs/r1/events?after=1000000", f->url);
   assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK);
-  assert_null(strstr(answer.body.data, "event:")); /* nothing is told twice */
+  assert_null(strstr(answer.body.data, "event:")); /* no event is sent twice */
   http_answer_free(&answer);
   assert_int_equal(call(f, "GET", "/v1/runs/r9/events", NULL, NULL), 404);
 }
@@ -614,8 +613,8 @@ int main(void) {
       CASE(an_evaluate_run_trains_nothing),
       CASE(a_supervised_run_needs_no_servers),
       CASE(a_dataset_that_went_bad_pauses_the_run_until_it_is_mended),
-      CASE(a_run_that_trouble_has_paused_can_be_stopped_and_the_next_one_runs),
-      CASE(configurations_that_cannot_be_are_refused),
+      CASE(a_run_paused_by_trouble_can_be_stopped_and_the_next_one_runs),
+      CASE(impossible_configurations_are_refused),
       CASE(a_run_is_paused_resumed_and_stopped),
       CASE(runs_wait_for_each_other),
       CASE(versions_are_announced_once_and_by_the_right_trainer),
@@ -624,15 +623,15 @@ int main(void) {
       CASE(a_restart_in_the_middle_of_a_step_finds_the_version),
       CASE(a_trainer_that_lost_rounds_is_brought_back_by_replay),
       CASE(a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on),
-      CASE(a_run_that_trouble_has_paused_is_still_so_after_a_restart),
+      CASE(a_run_paused_by_trouble_stays_paused_after_a_restart),
       CASE(a_trainer_that_lost_its_gradients_is_sent_them_again),
       CASE(a_step_that_was_durable_before_the_trainer_was_lost_counts),
       CASE(a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it),
       CASE(a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for_ever),
       CASE(a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_run_that_waits_for_room_can_be_stopped),
-      CASE(a_trainer_that_has_not_heard_of_us_yet_is_asked_again),
-      CASE(events_tell_the_whole_story),
+      CASE(a_trainer_that_does_not_know_the_epoch_yet_is_asked_again),
+      CASE(events_report_every_state_and_round),
       CASE(two_orders_of_completion_give_the_same_groups),
   };
   return cmocka_run_group_tests_name("coordinator/runs", tests, NULL, NULL);

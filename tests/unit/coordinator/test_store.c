@@ -1,5 +1,5 @@
-/* The store and its migrations.  What would break: values that come back changed, a nested query that resets its
- * outer one, a second current version (I1), a database of a newer coordinator. */
+/* The store and its migrations. What would break: a value comes back changed, a nested query resets its outer one,
+ * there is a second current version (I1), the database of a newer coordinator is opened. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,8 @@
-/* What goes wrong around leases and runs, over real HTTP.  What would break: a result without a fence that is believed
- * (I3); work of a server that hands back lost or called nondeterminism; a paused run that cannot end; an older trainer
- * that publishes (I9); a slow disk that costs live workers their leases; two coordinators on one database; a full disk
- * that loses what was acknowledged (I7); idle time that is wrong for short runs; rounds of a thousand samples that crawl. */
+/* What goes wrong around leases and runs, over real HTTP. What would break: a result without a valid fence is believed
+ * (I3); the work of a server that hands back is lost or called nondeterminism; a paused run cannot end; an older
+ * trainer publishes (I9); a slow disk costs live workers their leases; two coordinators open one database; a full disk
+ * loses what was acknowledged (I7); the idle time of a short run is wrong; a round of a thousand samples takes far too
+ * long. */
 #include <math.h>
 #include <time.h>
 
@@ -18,7 +19,7 @@ static struct lease begin(struct fixture *f, struct fake_server *s, const char *
   return a.leases[0];
 }
 
-static void a_result_with_fence_zero_is_nobodys(void **state) {
+static void a_result_with_a_fence_that_no_lease_has_is_refused(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
@@ -37,7 +38,7 @@ static void abort_after(struct sample_result *s, size_t tokens) {
   s->finish = FINISH_ABORT;
 }
 
-/* A draining server says `abort` of every sample of a lease, ended ones included. */
+/* A draining server reports `abort` for every sample of a lease, also for those that have ended. */
 static void samples_that_had_ended_before_a_hand_back_are_kept(void **state) {
   struct fixture *f = *state;
   struct fake_server s, other;
@@ -67,7 +68,7 @@ static void a_hand_back_of_fewer_tokens_keeps_the_more(void **state) {
   poll_leases(f, &other, 4, &a);
   r = make_result(f, &other, &a.leases[0]);
   r.handed_back = true;
-  for (int i = 0; i < 4; i++) abort_after(&r.samples[i], 0); /* it never came to them */
+  for (int i = 0; i < 4; i++) abort_after(&r.samples[i], 0); /* this server had not begun them */
   assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK);
   register_server(f, &third, "gen-3");
   poll_leases(f, &third, 4, &a);
@@ -116,7 +117,7 @@ static void only_the_holder_of_the_trainers_place_publishes(void **state) {
   assert_true(f->trainer_is.fence > before.fence);
   assert_int_equal(announce_as(f, &f->trainer_is, before.fence, &err), RC_CONFLICT);
   assert_string_equal(err.field, "fence");
-  assert_int_equal(announce_as(f, &before, before.fence, &err), RC_CONFLICT); /* an older one that still lives */
+  assert_int_equal(announce_as(f, &before, before.fence, &err), RC_CONFLICT); /* an older trainer that still lives */
   assert_string_equal(err.field, "worker_id");
 }
 
@@ -135,14 +136,14 @@ static void a_step_that_failed_is_submitted_anew(void **state) {
   assert_int_equal(f->trainer.steps, 1);
 }
 
-/* It is away with the command in hand: what follows is done in another transaction. */
+/* The writer is away while it carries out this command; what follows is another transaction. */
 static enum rc away_execute(struct core *c, struct command *cmd, struct err *err) {
   (void)c, (void)err;
   time_leaps(*(struct fixture **)cmd->message, AWAY_MS);
   return RC_OK;
 }
 
-static void nobody_is_lost_while_the_writer_was_away(void **state) {
+static void nothing_expires_while_the_writer_is_away(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
@@ -176,7 +177,7 @@ static enum rc full_execute(struct core *c, struct command *cmd, struct err *err
   return rc == RC_OK ? store_script(c->store, sql, err) : rc;
 }
 
-/* SQLite itself says `full`, as it does when the disk is. */
+/* SQLite itself reports that it is full, as on a full disk. */
 static void a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged(void **state) {
   struct fixture *f = *state;
   struct err err;
@@ -210,7 +211,7 @@ static void beat(struct fixture *f, const struct fake_server *s, int64_t busy_sl
                    RC_OK);
 }
 
-/* The window is the run's own wall time, though the heartbeats lie before its begin and after its end. */
+/* The window is the run's own wall time, although the heartbeats come before its begin and after its end. */
 static void idle_time_of_a_short_run_is_over_its_wall_time(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -227,7 +228,7 @@ static void idle_time_of_a_short_run_is_over_its_wall_time(void **state) {
     assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
   }
   json_free(wait_state(f, "r1", "completed"));
-  time_passes(f, 300); /* is none of the run's */
+  time_passes(f, 300); /* does not belong to the run */
   beat(f, &s, 64 * 200000);
   struct json *run = get_run(f, "r1");
   assert_int_equal(get_int(run, "totals", "rl_wall_ms"), 400);
@@ -250,7 +251,7 @@ static void more_workers_than_its_flag_allows_are_refused(void **state) {
   register_server(f, &s, "gen-2");
   assert_int_equal(coordinator_register(&f->client, &one_more, &is, &f->arena, DEADLINE_MS, &err), RC_FULL);
   assert_non_null(strstr(err.message, "3 workers are registered already"));
-  register_server(f, &s, "gen-2"); /* in the place of its former self */
+  register_server(f, &s, "gen-2"); /* it replaces its earlier incarnation */
 }
 
 /* In processor time, so that a busy machine fails nothing. */
@@ -274,13 +275,13 @@ static void a_round_of_a_thousand_samples_is_quick(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(a_result_with_fence_zero_is_nobodys),
+      CASE(a_result_with_a_fence_that_no_lease_has_is_refused),
       CASE(samples_that_had_ended_before_a_hand_back_are_kept),
       CASE(a_hand_back_of_fewer_tokens_keeps_the_more),
       CASE(a_paused_evaluation_ends_with_its_last_result),
       CASE(only_the_holder_of_the_trainers_place_publishes),
       CASE(a_step_that_failed_is_submitted_anew),
-      CASE(nobody_is_lost_while_the_writer_was_away),
+      CASE(nothing_expires_while_the_writer_is_away),
       CASE(a_database_has_one_coordinator),
       CASE(a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged),
       CASE(idle_time_of_a_short_run_is_over_its_wall_time),
