@@ -175,12 +175,13 @@ static void fake_step(struct http_request *r, void *context) {
   http_reply_text(r, 202, "{}");
 }
 
-/* A step that goes on is waited for a little while. */
-static enum job_state step_state(struct fake_trainer *t) {
+static bool step_is(const struct fake_trainer *t, const char *id) { return strcmp(t->step_id, id) == 0; }
+
+/* Waits a little while for a step that goes on: it may have been forgotten after that. */
+static void step_await(struct fake_trainer *t, const char *id) {
   const struct timespec deadline = clock_deadline_in(ASKED_AGAIN_MS);
-  while (t->slow_steps && pthread_cond_timedwait(&t->changed, &t->lock, &deadline) == 0) continue;
-  if (t->failed_step) return JOB_FAILED;
-  return t->slow_steps ? JOB_RUNNING : JOB_DONE;
+  while (step_is(t, id) && t->slow_steps && !t->failed_step)
+    if (pthread_cond_timedwait(&t->changed, &t->lock, &deadline) != 0) return;
 }
 
 static void fake_step_status(struct http_request *r, void *context) {
@@ -188,11 +189,17 @@ static void fake_step_status(struct http_request *r, void *context) {
   struct buf out = BUF_INIT;
   struct err err;
   pthread_mutex_lock(&t->lock);
-  const bool known = strcmp(t->step_id, http_param(r, "id")) == 0;
+  step_await(t, http_param(r, "id"));
+  const bool known = step_is(t, http_param(r, "id"));
   if (known) {
-    struct step_status s = {
-        .step_id = t->step_id, .state = step_state(t), .grad_norm = 0.5, .lr = 0.25, .step_us = 1000};
-    s.version = t->version;
+    struct step_status s = {.step_id = t->step_id,
+                            .state = t->failed_step  ? JOB_FAILED
+                                     : t->slow_steps ? JOB_RUNNING
+                                                     : JOB_DONE,
+                            .version = t->version,
+                            .grad_norm = 0.5,
+                            .lr = 0.25,
+                            .step_us = 1000};
     fake_digest(&s.digest, t->run, t->version);
     if (t->failed_step && t->full_then)
       err_set(&s.error, RC_IO, NULL, "writing optimizer.safetensors: No space left on device");

@@ -20,7 +20,7 @@
 #include "tests/unit/model/literal.h"
 #include "tests/unit/model/tiles_emulated.h"
 
-#define SUPPORT static inline __attribute__((unused))
+#define SUPPORT static inline
 
 /* --- guarded memory: freed all at once
  * --------------------------------------------------------------------------------- */
