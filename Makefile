@@ -167,9 +167,21 @@ $(BUILD)/tests/ranks/check_nccl: $(NCCL_OBJ) $(call OBJ,common/comm/comm_mpi.c c
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,base) $(MPI_LIBS) $(NCCL_ALL_LIBS) -lcudart $(LDLIBS)
 
 # --- unit tests: tests/unit/<module>/test_*.c links <module> and what is below it, and cmocka ---------------------------
+# The folder's other .c files are what its tests share, in a library of theirs: a test takes from it what it uses.
+SIM_WORLD    := $(wildcard tests/sim/world*.c)
+OBJ_tiles    := $(patsubst %.c,$(BUILD)/obj/%.tiles.o,$(filter %_amx.c,$(SRC_kernels)))
+TESTS_SHARED  = $(call OBJ,$(filter-out tests/unit/$(1)/test_%,$(wildcard tests/unit/$(1)/*.c)) $(if $(filter coordinator,$(1)),$(SIM_WORLD))) $(if $(filter model,$(1)),$(OBJ_tiles))
+# The AMX kernels over emulated tiles.
+$(BUILD)/obj/%.tiles.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -include tests/unit/model/tiles_emulated.h -c $< -o $@
 define UNIT_RULE
 UNIT_$(1) := $$(patsubst tests/unit/$(1)/%.c,$(BUILD)/tests/$(1)/%,$$(wildcard tests/unit/$(1)/test_*.c))
-$(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $(call LINK_LIBS,$(1))
+$(BUILD)/lib/libtests-$(1).a: $(call TESTS_SHARED,$(1))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	ar rcs $$@ $$^
+$(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $(if $(strip $(call TESTS_SHARED,$(1))),$(BUILD)/lib/libtests-$(1).a) $(call LINK_LIBS,$(1))
 	@mkdir -p $$(@D)
 	$(CC) $(ALL_CFLAGS) $$^ -o $$@ -lcmocka $(call LINK_SYS,$(1)) $(LDLIBS)
 endef
@@ -234,7 +246,7 @@ speed: $(SPEED_TEST) ## time the kernels on one core: no level may fall far belo
 	@tests/tools/run-unit $<
 
 # --- simulation: the coordinator's decisions in virtual time -----------------------------------------------------------
-$(BUILD)/tests/sim/rounds: $(call OBJ,$(wildcard tests/sim/*.c)) $(call LINK_LIBS,coordinator)
+$(BUILD)/tests/sim/rounds: $(call OBJ,tests/sim/sim_rounds.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
@@ -255,12 +267,12 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
-$(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call LINK_LIBS,model)
+$(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/unit/model/tiles_emulated.c) $(call LINK_LIBS,model)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers circles length dead docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -273,9 +285,9 @@ demo: deps ## install, build, train a small base and run GRPO until it has learn
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
-check: ## quick, for every commit: builds, layers, lint, dead code, contract, demo data, unit tests
+check: ## quick, for every commit: builds, layers, lint, dead code, sleeps, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
-	@$(MAKE) --no-print-directory layers lint dead docs api-check demo-data unit
+	@$(MAKE) --no-print-directory layers lint dead sleeps docs api-check demo-data unit
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
@@ -351,6 +363,8 @@ circles: ## refuse circles of files other than those still to be cut (needs `mak
 
 length: ## refuse functions over 120 lines and files over 900; list those over 70 and 800
 	@$(PYTHON) tests/tools/check-length
+sleeps: ## refuse sleeping in unit tests, but in those about a real deadline
+	@$(PYTHON) tests/tools/check-sleeps
 dead: ## find functions and macros of services/ and common/ that only tests use
 	@$(PYTHON) tests/tools/check-dead
 
@@ -385,5 +399,5 @@ install: all ## copy the three binaries to PREFIX/bin, and those for mpirun if `
 clean: ## remove build/
 	rm -rf $(BUILD)
 
-.PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/%.cu.o $(BUILD)/emulated/%.c.o $(BUILD)/obj/common/model/cpu/isa/%.o
+.PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/%.tiles.o $(BUILD)/obj/%.cu.o $(BUILD)/emulated/%.c.o $(BUILD)/obj/common/model/cpu/isa/%.o
 -include $(shell find $(BUILD)/obj $(BUILD)/emulated -name '*.d' 2>/dev/null)

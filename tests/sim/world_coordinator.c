@@ -61,7 +61,7 @@ static int order_now(const struct world *w, const struct waiting_group *groups, 
   return frontier_order(groups, n, &p, order);
 }
 
-int coordinator_grantable(const struct world *w) {
+int world_coordinator_grantable(const struct world *w) {
   int open = 0, training = 0, evaluation = 0;
   for (int g = 0; g < w->group_count; g++) {
     const struct group *group = &w->groups[g];
@@ -192,7 +192,7 @@ static bool serve(struct world *w, int server) {
   return true;
 }
 
-void coordinator_dispatch(struct world *w) {
+void world_coordinator_dispatch(struct world *w) {
   w->dispatch_due = false;
   for (int i = 0; i < w->server_count; i++) {
     if (w->servers[i].poll == POLL_PARKED && w->servers[i].known) serve(w, i);
@@ -215,7 +215,7 @@ static void registers(struct world *w, int server) {
   server_fill(w, server);
 }
 
-void coordinator_poll(struct world *w, int server) {
+void world_coordinator_poll(struct world *w, int server) {
   struct server *s = &w->servers[server];
   if (!s->known) {
     registers(w, server);
@@ -227,14 +227,14 @@ void coordinator_poll(struct world *w, int server) {
   world_at(w, w->now_us + 1000 * POLL_WAIT_MS, POLL_DUE, server, s->life, (int)++s->poll_number);
 }
 
-void coordinator_poll_due(struct world *w, int server, int number) {
+void world_coordinator_poll_due(struct world *w, int server, int number) {
   struct server *s = &w->servers[server];
   if (s->poll != POLL_PARKED || s->poll_number != (uint32_t)number) return;
   s->poll = POLL_ANSWERED;
   world_at(w, w->now_us + world_message_us(w, server), LEASES_ARRIVE, server, s->life, 0);
 }
 
-void coordinator_heartbeat(struct world *w, int server) {
+void world_coordinator_heartbeat(struct world *w, int server) {
   struct server *s = &w->servers[server];
   if (!s->known) {
     registers(w, server);
@@ -278,7 +278,7 @@ static void accept(struct world *w, int group, int sample) {
   if (g->facts.done == g->size) world_at(w, w->now_us + w->c.verify_us, GROUP_VERIFIED, group, 0, 0);
 }
 
-void coordinator_result(struct world *w, int at) {
+void world_coordinator_result(struct world *w, int at) {
   struct sim_lease *lease = &w->leases[at];
   if (!lease->granted) {
     w->r->refused++;
@@ -293,7 +293,7 @@ void coordinator_result(struct world *w, int at) {
 }
 
 /* A server that ends in good order hands back: what is done is accepted, the rest is continued elsewhere. */
-void coordinator_drained(struct world *w, int server) {
+void world_coordinator_drained(struct world *w, int server) {
   struct server *s = &w->servers[server];
   for (int l = 0; l < w->lease_count; l++) {
     struct sim_lease *lease = &w->leases[l];
@@ -307,7 +307,7 @@ void coordinator_drained(struct world *w, int server) {
 }
 
 /* core.c: workers and leases whose time is over. */
-void coordinator_look(struct world *w) {
+void world_coordinator_look(struct world *w) {
   int64_t earliest_ms = INT64_MAX;
   for (int i = 0; i < w->server_count; i++) {
     struct server *s = &w->servers[i];
@@ -351,12 +351,12 @@ static void group_opens(struct world *w, int group, bool evaluation) {
   w->dispatch_due = true;
 }
 
-void coordinator_open(struct world *w) {
+void world_coordinator_open(struct world *w) {
   for (int g = 0; g < w->c.groups; g++) group_opens(w, g, false);
   for (int g = w->training_count; g < w->group_count; g++) group_opens(w, g, true);
 }
 
-void coordinator_verified(struct world *w, int group) {
+void world_coordinator_verified(struct world *w, int group) {
   struct group *g = &w->groups[group];
   if (g->sealings++ || g->state != OPEN) world_fault(w, "group %d is sealed %d times", group, g->sealings);
   g->sealed_us = w->now_us;
@@ -384,7 +384,7 @@ static int fifo(const struct world *w, int *out) {
   return n;
 }
 
-void coordinator_submit(struct world *w) {
+void world_coordinator_submit(struct world *w) {
   int ready[WORLD_GROUPS];
   int64_t tokens[WORLD_GROUPS];
   while (w->trainer_up && w->at_trainer < AHEAD && (!w->c.sync || w->open_groups == 0)) {
@@ -407,7 +407,7 @@ void coordinator_submit(struct world *w) {
   }
 }
 
-void coordinator_batch_known(struct world *w, int batch) {
+void world_coordinator_batch_known(struct world *w, int batch) {
   const struct batch *b = &w->batches[batch];
   w->at_trainer--;
   for (int i = 0; i < b->count; i++) {

@@ -16,8 +16,9 @@
 #include "common/base/log.h"
 #include "common/client/registration.h"
 #include "common/http/server.h"
+#include "tests/unit/base/await.h"
 
-enum { WAIT_MS = 10000, QUICK_MS = 20, NEVER_MS = 600000 };
+enum { QUICK_MS = 20, NEVER_MS = 600000 };
 
 /* The coordinator. */
 static struct {
@@ -168,11 +169,7 @@ static int read_int(pthread_mutex_t *lock, const int *n) {
 }
 
 static void wait_for(pthread_mutex_t *lock, const int *n, int least) {
-  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  while (read_int(lock, n) < least) {
-    if (clock_monotonic_ms() > until_ms) fail_msg("fewer than %d within %d ms", least, WAIT_MS);
-    clock_sleep_ms(1);
-  }
+  AWAIT(read_int(lock, n) >= least, "fewer than %d came", least) continue;
 }
 
 static void set_int(pthread_mutex_t *lock, int *n, int value) {

@@ -1,4 +1,5 @@
-/* JSONL datasets: what a line may hold, the number of a bad one, and an order that depends on the seed alone. */
+/* JSONL datasets: what a line may hold, and in which order they are read. What would break: a bad line is accepted, or
+ * refused without its number; the order depends on more than the seed. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>

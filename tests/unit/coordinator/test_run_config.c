@@ -1,4 +1,5 @@
-/* A run's configuration: defaults are resolved, every bound is kept, the written form reads back to the same hash. */
+/* A run's configuration. What would break: a default is not resolved, a bound is not kept, the written form reads back
+ * to another hash. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LITERAL static inline __attribute__((unused))
+#define LITERAL static inline
 
 LITERAL uint32_t lit_bits(float x) {
   uint32_t u;

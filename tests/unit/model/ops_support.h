@@ -20,7 +20,7 @@
 #include "tests/unit/model/literal.h"
 #include "tests/unit/model/tiles_emulated.h"
 
-#define SUPPORT static inline __attribute__((unused))
+#define SUPPORT static inline
 
 /* --- guarded memory: freed all at once
  * --------------------------------------------------------------------------------- */
@@ -75,6 +75,9 @@ struct machine {
 
 /* Whether matrices are kept in links (ops.h, struct matrix). */
 SUPPORT bool in_links(const struct machine *m) { return m->bf16 && strcmp(m->ops->name, "cpu-v4-bf16") == 0; }
+
+cpu_kernel gemm_emulated, gemm_weight_backward_emulated, attention_emulated, attention_backward_emulated;
+bool tiles_hold_emulated(void);
 
 /* The kernels of a CPU with AMX over emulated tiles; the others are v2's. */
 SUPPORT void emulated_machine(struct machine *m, void (*f)(const struct machine *)) {

@@ -25,6 +25,8 @@
 #include "services/trainer-server/publish/heartbeat.h"
 #include "services/trainer-server/api/routes.h"
 #include "services/trainer-server/engine/trainer.h"
+#include "tests/unit/base/await.h"
+#include "tests/unit/base/scratch.h"
 
 enum { VOCABULARY = 48, CONTEXT = 32, CHUNK = 40, WAIT_MS = 20000, PATH = 256 };
 
@@ -56,8 +58,7 @@ static const char tiny_tokenizer[] = "{\"version\":\"1.0\",\"model\":{\"type\":\
 static inline void folder_make(char dir[PATH]) {
   char model[PATH + 16];
   struct err err = {0};
-  snprintf(dir, PATH, "/tmp/leasehold-trainer-XXXXXX");
-  assert_non_null(mkdtemp(dir));
+  scratch_folder(dir, PATH, "trainer");
   snprintf(model, sizeof model, "%s/model", dir);
   assert_rc(RC_OK, file_make_dirs(model, &err), err);
   write_text(model, "config.json", tiny_config);

@@ -58,8 +58,7 @@ static int counted(struct tied *t, const int *count) {
 }
 
 static void wait_above(struct tied *t, const int *count, int seen) {
-  for (int i = 0; i < 500 && counted(t, count) <= seen; i++) clock_sleep_ms(10);
-  assert_true(counted(t, count) > seen);
+  AWAIT(counted(t, count) > seen, "no more than %d came", seen) continue;
 }
 
 static void heartbeat_up(struct tied *t) {
@@ -71,11 +70,7 @@ static void heartbeat_up(struct tied *t) {
                                         .identity = "0123456789abcdef0123456789abcdef"};
   struct board_view v = {0};
   assert_rc(RC_OK, heartbeat_start(&t->heartbeat, &tie, trainer_board(t->g.trainer), t->g.publisher, &err), err);
-  for (int i = 0; i < 500 && !v.registered; i++) {
-    clock_sleep_ms(10);
-    board_view(trainer_board(t->g.trainer), &v);
-  }
-  assert_true(v.registered);
+  AWAIT(v.registered, "the trainer is not registered") board_view(trainer_board(t->g.trainer), &v);
 }
 
 static void tied_make(struct tied *t) {
@@ -133,7 +128,7 @@ static void a_message_of_a_newer_epoch_makes_the_trainer_ask_at_once(void **stat
   pthread_mutex_unlock(&t.coordinator.lock);
   assert_int_equal(open_under(&t, 4, 6, "epoch"), RC_CONFLICT);
   wait_above(&t, &t.coordinator.registrations, registrations);
-  for (int i = 0; i < 500 && open_under(&t, 4, 6, "epoch") != RC_OK; i++) clock_sleep_ms(10);
+  AWAIT(open_under(&t, 4, 6, "epoch") == RC_OK, "the new epoch is not taken") continue;
   assert_int_equal(open_under(&t, 4, 6, NULL), RC_OK);
   assert_int_equal(open_under(&t, 3, 6, "epoch"), RC_CONFLICT);
   tied_end(&t);
@@ -171,7 +166,7 @@ static void a_coordinator_with_a_new_database_is_the_authority(void **state) {
   const int registrations = t.coordinator.registrations;
   pthread_mutex_unlock(&t.coordinator.lock);
   wait_above(&t, &t.coordinator.registrations, registrations);
-  for (int i = 0; i < 500 && open_under(&t, 1, 1, "epoch") != RC_OK; i++) clock_sleep_ms(10);
+  AWAIT(open_under(&t, 1, 1, "epoch") == RC_OK, "the new authority is not followed") continue;
   assert_int_equal(open_under(&t, 1, 1, NULL), RC_OK);
   assert_int_equal(open_under(&t, 3, 5, "epoch"), RC_CONFLICT); /* the old one is a zombie now */
   tied_end(&t);
@@ -188,7 +183,7 @@ static void a_trainer_that_stands_by_takes_nothing_until_a_heartbeat_gives_it_th
   t.coordinator.role = ROLE_HOLDER;
   t.coordinator.fence = 7;
   pthread_mutex_unlock(&t.coordinator.lock);
-  for (int i = 0; i < 500 && open_under(&t, 3, 7, "fence") != RC_OK; i++) clock_sleep_ms(10);
+  AWAIT(open_under(&t, 3, 7, "fence") == RC_OK, "it does not take the place") continue;
   assert_int_equal(open_under(&t, 3, 7, NULL), RC_OK);
   assert_int_equal(open_under(&t, 3, 5, "fence"), RC_CONFLICT);
   assert_string_equal(t.coordinator.identity, "0123456789abcdef0123456789abcdef");

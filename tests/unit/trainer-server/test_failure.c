@@ -27,8 +27,7 @@ static void a_failed_device_fails_the_batch_and_the_trainer(void **state) {
   assert_int_equal(batch.state, JOB_FAILED);
   assert_int_equal(batch.sample_count, 0);
   assert_non_null(strstr(batch.error.message, "cuda:0: lost while adding a gradient"));
-  for (int i = 0; i < 500 && !trainer_ended(g.trainer, &why); i++) clock_sleep_ms(10);
-  assert_true(trainer_ended(g.trainer, &why));
+  AWAIT(trainer_ended(g.trainer, &why), "the trainer does not end") continue;
   assert_int_equal(why.rc, RC_INTERNAL);
   assert_string_equal(why.message, "cuda:0: lost while adding a gradient");
   rig_end(&g);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "services/trainer-server/engine/memory.h"
+#include "tests/unit/base/await.h"
 #include "tests/unit/trainer-server/peers.h"
 
 enum { READERS = 8, SLACK = 4 << 20, SMALL = 4096 };
@@ -236,10 +237,7 @@ static void step_submit(struct rig *g, const struct submit_step *m) {
 
 static void step_taken(struct rig *g, int64_t version) {
   struct board_view v = {0};
-  for (int i = 0; i < WAIT_MS / 10 && v.version < version; i++) {
-    clock_sleep_ms(10);
-    board_view(trainer_board(g->trainer), &v);
-  }
+  AWAIT(v.version >= version, "version %lld does not come", (long long)version) board_view(trainer_board(g->trainer), &v);
   assert_int_equal(v.version, version);
 }
 

@@ -2,6 +2,8 @@
  * content, not of its spelling. */
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "tests/unit/wire/wire_test.h"
 
@@ -286,7 +288,7 @@ static void any_change_of_content_changes_the_digest(void **state) {
   struct digest digests[N + 1];
   digest_of_first(&digests[N], result_message.json);
   for (int i = 0; i < N; i++) {
-    char *text = replaced(result_message.json, changes[i][0], changes[i][1]);
+    char *text = message_replaced(result_message.json, changes[i][0], changes[i][1]);
     digest_of_first(&digests[i], text);
     free(text);
   }

@@ -1,6 +1,9 @@
 /* Messages between the coordinator and the trainer survive the wire; numbers that are not finite arrive as NaN and
  * never as something else. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "tests/unit/wire/wire_test.h"

@@ -1,4 +1,7 @@
 /* Registration, heartbeat and the current version survive the wire, and nothing malformed does. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "tests/unit/wire/wire_test.h"
 
 MESSAGE_AGAIN(worker_register)
