@@ -157,6 +157,7 @@ struct step_status {
   double grad_norm, lr;
   bool skipped; /* a poisoned step changes no weight and still makes a version */
   int64_t step_us, checkpoint_us, push_us;
+  int64_t oldest_checkpoint; /* when done: the oldest version above 0 whose checkpoint is kept; 0: only version 0's is */
   struct push_report *pushes;
   size_t push_count;
   struct interval *intervals; /* when done: as a batch's; and the publisher's push */

@@ -1,5 +1,8 @@
-/* coordinator: flags, start, wait for a signal, stop.  The parts: core.c (the writer), driver.c (the trainer's side),
- * routes.c (the API). */
+/* Starts the coordinator from its flags, waits for a signal and stops it.  The parts: writer/core.c (the writer),
+ * driver/driver.c (the trainer's side), api/routes.c (the API).
+ *
+ * Producers stop before their consumers: the driver, then the writer, which still answers what waits, then the HTTP server.
+ * What a handler or the writer may still touch is freed after that. */
 #include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/log.h"
@@ -53,7 +56,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   log_info("stopping");
 out:
   driver_stop(driver);
-  if (core) core_stop(core); /* answers what waits */
+  if (core) core_stop(core);
   http_server_stop(server, DRAIN_MS);
   driver_destroy(driver);
   core_destroy(core);

@@ -1,4 +1,4 @@
-/* See route_results.h.
+/* Answers PUT /v1/leases/{id}/result: checks a lease's samples, then accepts all of them or refuses them.
  *
  * Order of the checks: the lease exists (404); the worker is the lease's (403); a repeat of accepted content is 200,
  * other content 409 and an incident; the epoch (409); the lease still stands (410 expired, 409 lost or superseded);
@@ -31,7 +31,7 @@
 
 /* ---- checks: nothing is written ---- */
 
-/* Over what was sent, sample by sample; says whether a repeat is one. */
+/* Over what was sent, sample by sample.  A repeat has the same digest. */
 static enum rc content_digest(struct digest *out, const struct lease_result *m, struct err *err) {
   struct digest_state *d = digest_begin();
   if (!d) return err_set(err, RC_NO_MEMORY, NULL, "a result's digest was refused memory");
@@ -47,7 +47,7 @@ static enum rc content_digest(struct digest *out, const struct lease_result *m, 
   return RC_OK;
 }
 
-static enum rc check_standing(const struct lease_row *l, struct err *err) {
+static enum rc check_lease_state(const struct lease_row *l, struct err *err) {
   if (fault_accepts_any(l->state)) return RC_OK;
   switch (l->state) {
     case LEASE_GRANTED: return RC_OK;
@@ -126,7 +126,7 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
 static enum rc check_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
                             struct arena *arena, struct err *err) {
   enum rc rc = journal_check_epoch(c, m->epoch, err);
-  if (rc == RC_OK) rc = check_standing(l, err);
+  if (rc == RC_OK) rc = check_lease_state(l, err);
   if (rc != RC_OK) return rc;
   if (!c->context || c->context->run != l->run)
     return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
@@ -153,7 +153,7 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
 
 /* A lease is handed back whole, samples that had ended before included: their tokens say how they ended, and they are
  * accepted as what they are. */
-static void finish_complete(const struct run_context *x, struct lease_result *m) {
+static void finish_by_last_token(const struct run_context *x, struct lease_result *m) {
   for (size_t i = 0; i < m->sample_count; i++) {
     struct sample_result *s = &m->samples[i];
     size_t n = s->token_ids.count;
@@ -165,8 +165,8 @@ static void finish_complete(const struct run_context *x, struct lease_result *m)
   }
 }
 
-/* Tokens that were handed back earlier must be the beginning of what comes now: else somebody computes differently.
- * *shorter: this holder hands back fewer of them than were kept, because it never came to the sample. */
+/* Tokens that were handed back earlier must be the beginning of those that come now; else one of the two servers computed
+ * something else.  *shorter: this holder hands back fewer of them than were kept, because it never came to the sample. */
 static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, bool *shorter,
                                struct err *err) {
   struct rows q;
@@ -234,7 +234,7 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
   const bool again = l->fence > FENCE_FIRST || fault_is(COORDINATOR_FAULT_NO_FENCE_CHECK);
   bool shorter = false;
   enum rc rc = again ? compare_partial(c, l, s, &shorter, err) : RC_OK;
-  if (rc != RC_OK || shorter) return rc; /* what was kept is worth more */
+  if (rc != RC_OK || shorter) return rc; /* the longer one is kept */
   rc = store_exec(c->store, err,
                   "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, "
                   "text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -258,7 +258,7 @@ static enum rc count_contribution(struct core *c, const struct lease_row *l, int
 
 /* Tokens that are only handed back count with the sample, at whoever ends it; but a worker whose kernels promise nothing
  * has had its part in the round. */
-static bool has_a_part(struct core *c, const struct lease_row *l, const struct lease_result *m, int accepted) {
+static bool contributed(struct core *c, const struct lease_row *l, const struct lease_result *m, int accepted) {
   const struct live_worker *w = worker_live(c, l->worker);
   bool tokens = false;
   for (size_t i = 0; i < m->sample_count; i++) tokens |= m->samples[i].token_ids.count > 0;
@@ -302,16 +302,16 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
   enum rc rc = group_read(c, l->run, l->round, l->group, &g, arena, err);
   if (rc == RC_OK) rc = store_samples(c, l, m, &g, done, &count, err);
   for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
-  if (rc == RC_OK && has_a_part(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
+  if (rc == RC_OK && contributed(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
   if (rc == RC_OK) rc = group_accept(c, &g, l->fence, done, count, arena, err);
-  /* last: what a lease that is handed back still holds then waits again, and finished samples are not to */
+  /* last, because closing a lease that was handed back makes its unfinished samples wait again */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
   for (int i = 0; i < count; i++) buf_free(&done[i].text);
   if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, core_wall_us(c));
   return rc;
 }
 
-/* The worker told that it can never run so long a lease: as long as it lives it gets no such lease again. */
+/* The worker said that it can never run so long a lease, so it gets none of that length again while it lives. */
 static enum rc note_refused(struct core *c, const struct lease_row *l, const char *why, struct err *err) {
   struct live_worker *w = worker_live(c, l->worker);
   int64_t prompt = 0;
@@ -328,7 +328,7 @@ static enum rc note_refused(struct core *c, const struct lease_row *l, const cha
   return rc;
 }
 
-/* A refusal is counted, so it is kept though the result is not. */
+/* The refusal is counted, so the transaction is kept although the result is not. */
 static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc why, struct err *err) {
   if (why == RC_NO_MEMORY || why == RC_IO || why == RC_CORRUPT || why == RC_INTERNAL) return why;
   cmd->refused = true;
@@ -367,7 +367,7 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   if (!answer.repeated) {
     rc = check_result(c, &l, m, &cmd->arena, err);
     if (rc != RC_OK) return refuse(c, cmd, l.run, rc, err);
-    finish_complete(c->context, m);
+    finish_by_last_token(c->context, m);
     rc = accept_result(c, &l, m, &content, &cmd->arena, err);
     cmd->fault_round = l.round;
     if (rc == RC_OK && m->refused) rc = note_refused(c, &l, m->refused, err);
@@ -383,7 +383,7 @@ static bool is_octet_stream(const char *type) {
   return type && strncasecmp(type, name, len) == 0 && strchr(" \t;", type[len]) != NULL;
 }
 
-/* Safetensors from generation-servers, JSON from whoever prefers to read what is sent. */
+/* Generation-servers send safetensors; JSON is for people, who can read it. */
 static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
   const struct json *json;
   size_t len;

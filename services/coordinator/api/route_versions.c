@@ -1,4 +1,5 @@
-/* See route_versions.h.  Previous hop: trainer-server/publisher.c.  Next: publish.c. */
+/* Answers POST /v1/versions: checks who announces, then publishes.  Previous hop: trainer-server/publish/publisher.c.
+ * Next: rounds/publish.c. */
 #include "services/coordinator/api/route_versions.h"
 
 #include <string.h>

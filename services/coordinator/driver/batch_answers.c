@@ -1,5 +1,5 @@
-/* Waits for the answers of batches, one after the other, and has the writer store what they say.  One thread, one mutex;
- * the batch in hand is the thread's alone. */
+/* Waits for the answers of batches, one after the other, and has the writer store them.  One thread, one mutex; only the
+ * thread touches the batch in hand. */
 #include "services/coordinator/driver/batch_answers.h"
 
 #include <pthread.h>
@@ -180,7 +180,7 @@ void batch_answers_add(struct batch_answers *w, struct batch *b) {
     b = NULL;
   }
   pthread_mutex_unlock(&w->lock);
-  batch_free(b); /* it would only be dropped */
+  batch_free(b); /* after a failure it is dropped like those behind it */
 }
 
 /* lock held */
@@ -212,7 +212,7 @@ enum rc batch_answers_failure(struct batch_answers *w, struct err *err) {
   return rc;
 }
 
-/* The call in hand ends within its own deadline, cancelled ones at once. */
+/* The call in hand is cancelled and ends at once; without that it would end at its own deadline. */
 void batch_answers_reset(struct batch_answers *w) {
   pthread_mutex_lock(&w->lock);
   w->resetting = true;

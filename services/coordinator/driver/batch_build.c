@@ -1,4 +1,4 @@
-/* Builds the message of a batch from stored rollouts or from the dataset, and compares the log-probabilities of its answer. */
+/* Builds a batch's message from stored rollouts or from the dataset, and compares its answer's log-probabilities. */
 #include "services/coordinator/driver/batch_build.h"
 
 #include <inttypes.h>
@@ -73,7 +73,7 @@ enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_
 
 /* ---- rollouts ---- */
 
-/* A sample without rows is the plain case: one segment over all its tokens, trained on (route_results.c). */
+/* A sample without stored segments has one, which covers all its tokens and is trained on (route_results.c). */
 static enum rc plain_segment(struct batch_sample *out, struct arena *arena, struct err *err) {
   out->segments = arena_alloc(arena, 1, sizeof *out->segments);
   if (!out->segments) return no_memory(err);

@@ -2,11 +2,10 @@
  * (cross-entropy), and the comparison of its answer with the behaviour log-probabilities that were recorded.
  *
  * Called by batch.c, on the driver's thread, with a connection for readers.  Everything built lives in the
- * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message: the trainer is never
- * told them, or the comparison would prove nothing.  It decides nothing either: which groups are in a batch is
- * batching.c's plan.
+ * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message: if the trainer
+ * knew them, the comparison would prove nothing.  It decides nothing: batching.c has chosen the groups of a batch.
  *
- * Previous hop of a rollout: group_seal.c.  Next: trainer-server/route_submit_batch.c. */
+ * Previous hop of a rollout: group_seal.c.  Next: batch.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
 #define LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
 

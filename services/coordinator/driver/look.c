@@ -63,7 +63,7 @@ enum rc look_digest(struct readers *readers, int64_t run, int64_t version, struc
   return rc == RC_OK && !row ? RC_NOT_FOUND : rc;
 }
 
-/* The run that was begun, else the oldest that waits. */
+/* The run that was begun, or else the oldest queued one. */
 static enum rc read_run(struct store *s, struct active_run *a, struct err *err) {
   struct rows q;
   enum rc rc = store_query(

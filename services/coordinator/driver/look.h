@@ -40,7 +40,7 @@ struct active_run {
   int64_t unfinished; /* the round that is published but whose step's figures are still to come; -1: none */
 };
 
-/* Of one snapshot: the trainer, and the run that was begun, or else the oldest that is queued. */
+/* The trainer, and the run that was begun or else the oldest queued one, in one snapshot. */
 enum rc look_read(struct readers *readers, struct trainer_target *trainer, struct active_run *run, struct err *err);
 void look_free(struct active_run *run);
 

@@ -11,10 +11,11 @@
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
+#include "services/coordinator/decide/stored.h"
 
 enum { AHEAD = 2 };
 
-/* ---- what is told ---- */
+/* ---- events and incidents ---- */
 
 struct note_message {
   int64_t run, from, at, to;
@@ -45,14 +46,15 @@ static enum rc note(struct driver *d, const struct note_message *m, struct err *
   return core_call(d->core, cmd, err);
 }
 
-/* ---- what is read ---- */
+/* ---- a recorded round ---- */
 
 struct logged_round {
   int64_t round, version, batches;
   double denominator;
   struct digest digest; /* of the version that it made */
-  int64_t unequal;      /* log-probabilities that differed from the samplers' then */
+  int64_t unequal;      /* log-probabilities that differed when the round was first trained */
   bool fastest;         /* it was trained by kernels that are not batch-invariant */
+  bool dropped;         /* its rollouts are */
 };
 
 static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct logged_round *out, struct err *err) {
@@ -65,8 +67,9 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
       s, &q, err,
       "SELECT r.round, r.denominator, v.digest, (SELECT count(*) FROM batches b WHERE b.run = r.run AND "
       "b.round = r.round), r.logprob_unequal, (SELECT count(*) FROM batches b JOIN workers w ON w.id = "
-      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4) FROM rounds r JOIN versions "
-      "v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state = ?3",
+      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4), r.rollouts_state <> " SQL_ROLLOUTS_KEPT " FROM rounds r "
+      "JOIN versions v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state "
+      "= ?3",
       BINDS(b_int(run), b_int(version), b_int(ROUND_DONE), b_int(WORKER_FASTEST)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -75,7 +78,8 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
                                  .denominator = rows_real(&q, 1),
                                  .batches = rows_int(&q, 3),
                                  .unequal = rows_int(&q, 4),
-                                 .fastest = rows_int(&q, 5) > 0};
+                                 .fastest = rows_int(&q, 5) > 0,
+                                 .dropped = rows_int(&q, 6) != 0};
     rows_digest(&q, 2, &out->digest);
   }
   rows_end(&q);
@@ -83,10 +87,17 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
   if (rc == RC_OK && !row)
     return err_set(err, RC_CORRUPT, NULL, "run %s has no finished round that was sampled at version %" PRId64,
                    id_run(run).text, version);
+  if (rc == RC_OK && out->dropped)
+    return err_set(err, RC_GONE, "keep_rounds",
+                   "the trainer holds version %" PRId64
+                   ", but the rollouts of round %s, which it must be fed next, were dropped (keep_rounds): start it "
+                   "with the newer "
+                   "checkpoints that it had",
+                   version, id_round(run, out->round).text);
   return rc;
 }
 
-/* ---- a round ---- */
+/* ---- replaying it ---- */
 
 static enum rc interrupted(struct driver *d, int64_t run, struct err *err) {
   if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
@@ -137,7 +148,7 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
   struct submit_step m;
   struct step_status status = {0};
   enum rc rc = step_message(d, run, r->round, &m, &arena, err);
-  m.push_count = 0; /* nobody wants an old version */
+  m.push_count = 0; /* servers have the current version already */
   if (rc == RC_OK) rc = trainer_step_status(&t, m.step_id, 0, &status, &arena, CALL_MS, err);
   const bool failed = rc == RC_OK && status.state == JOB_FAILED; /* before its batches were sent again */
   if (rc == RC_NOT_FOUND || failed) rc = trainer_submit_step(&t, &m, SUBMIT_MS, err);

@@ -60,8 +60,8 @@ static enum rc make_context(struct driver *d, const struct active_run *a, struct
   return RC_OK;
 }
 
-/* The trainer must hold the version that we recorded, or the one that the round in step makes, or an older one that was
- * ours: then *behind, and the rounds since are replayed. */
+/* The trainer must hold the recorded current version, the version that the round in step makes, or an older recorded one.
+ * In the last case *behind is true, and the rounds since are replayed. */
 static enum rc check_held(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                           bool *behind, struct err *err) {
   char recorded[DIGEST_HEX_MAX], theirs[DIGEST_HEX_MAX];
@@ -92,7 +92,8 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
                  answer->version, id_run(a->run).text, theirs, recorded);
 }
 
-/* A checkpoint by that name may be another lineage's: the state directory is the trainer's, the digest ours. */
+/* The trainer's checkpoint of that name may be of other weights, since its state directory may have been used with another
+ * database: the digest tells. */
 static enum rc check_start(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                            struct err *err) {
   const struct run_start *s = &d->context->config.start;
@@ -112,7 +113,7 @@ static enum rc check_start(struct driver *d, const struct active_run *a, const s
                  s->run, s->version, theirs, recorded);
 }
 
-/* The writer gets the context, so that samples can be leased and results taken again. */
+/* Gives the writer the context, so that samples can be leased and results accepted again. */
 static enum rc attach(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                       struct err *err) {
   struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
@@ -120,7 +121,7 @@ static enum rc attach(struct driver *d, const struct active_run *a, const struct
   if (cmd)
     *(struct attach_message *)cmd->message =
         (struct attach_message){.context = d->context, .digest = answer->digest, .again = again ? a->round : -1};
-  run_context_keep(d->context); /* for the command: it may outlive this call, and then keeps it for good */
+  run_context_keep(d->context); /* for the command, which may outlive this call; then the reference is never released */
   const enum rc rc = core_call(d->core, cmd, err);
   if (rc != RC_TIMEOUT) run_context_release(d->context);
   return rc;

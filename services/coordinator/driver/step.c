@@ -1,4 +1,4 @@
-/* Has the trainer step a round, waits for the version, and has the writer publish it and store the step's figures. */
+/* Submits a round's step to the trainer, waits for the version, and has the writer publish it with the step's figures. */
 #include "services/coordinator/driver/step.h"
 
 #include <inttypes.h>
@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/publish.h"
+#include "services/coordinator/rounds/retention.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
@@ -28,6 +29,7 @@ struct step_done_message {
   struct push_report *pushes;
   size_t push_count;
   int64_t trainer_worker;
+  int64_t oldest_checkpoint; /* 0: not known, or only version 0's */
   struct interval *intervals;
   size_t interval_count;
 };
@@ -60,7 +62,7 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
   int64_t finished = 0;
   bool refused = false;
   enum rc rc = m->has_figures ? publish_version(c, &p, &refused, err) : RC_OK;
-  if (rc == RC_OK && refused) { /* keep the incident; the driver reads the error */
+  if (rc == RC_OK && refused) { /* the incident is kept; the driver gets the error */
     cmd->refused = true;
     cmd->err = *err;
     return RC_OK;
@@ -69,11 +71,14 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
     rc = store_int(c->store, &finished, err, "SELECT finished FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(m->run), b_int(m->round)));
   if (rc == RC_OK && !finished) rc = note_figures(c, m, err);
+  if (rc == RC_OK && c->context && c->context->run == m->run)
+    rc = retention_mark(c->store, m->run, c->context->config.keep_rounds, m->oldest_checkpoint, err);
   if (rc == RC_OK) rc = run_state_of(c->store, m->run, &state, err);
   if (rc != RC_OK || state == RUN_STOPPED || state == RUN_FAILED || state == RUN_COMPLETED) return rc;
   if (state == RUN_STOPPING) return run_end(c, m->run, RUN_STOPPED, NULL, err);
   if (m->round + 1 < m->rounds) return RC_OK;
-  if (state == RUN_PAUSED) rc = run_move(c, m->run, RUN_RUNNING, NULL, err); /* nothing is left to be paused */
+  if (state == RUN_PAUSED)
+    rc = run_move(c, m->run, RUN_RUNNING, NULL, err); /* a paused run cannot complete, and nothing is left to pause */
   return rc == RC_OK ? run_end(c, m->run, RUN_COMPLETED, NULL, err) : rc;
 }
 
@@ -98,7 +103,7 @@ static enum rc copy_lists(struct step_done_message *m, const struct step_status 
   return RC_OK;
 }
 
-/* status NULL: no figures are to be had. */
+/* status NULL: the figures are lost. */
 static enum rc step_store(struct driver *d, const struct active_run *a, int64_t round, const struct step_status *status,
                           struct err *err) {
   struct command *cmd = command_new(step_done_execute, sizeof(struct step_done_message));
@@ -119,6 +124,7 @@ static enum rc step_store(struct driver *d, const struct active_run *a, int64_t 
     m->step_us = status->step_us;
     m->checkpoint_us = status->checkpoint_us;
     m->push_us = status->push_us;
+    m->oldest_checkpoint = status->oldest_checkpoint;
     rc = copy_lists(m, status, &cmd->arena, err);
   }
   if (rc == RC_OK) return core_call(d->core, cmd, err);
@@ -237,7 +243,7 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
   }
 }
 
-/* The trainer may have made the version durable and then have been lost with the step's figures: what it holds tells. */
+/* The trainer may have made the version durable before it was lost with the step's figures.  Then it holds that version. */
 static enum rc step_held(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
                          struct arena *arena, struct err *err) {
   struct trainer_client t = driver_trainer(d);

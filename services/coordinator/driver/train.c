@@ -1,4 +1,4 @@
-/* Plans the batches of a round, submits them as long as the trainer has room, and begins the step behind the last one. */
+/* Plans the batches of a round, submits them while the trainer has room, and begins the step after the last one. */
 #include "services/coordinator/driver/train.h"
 
 #include <limits.h>
@@ -10,8 +10,8 @@
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
 
-/* Batches at the trainer at once: one is computed, the next waits, so that it never waits for us.  More would cut the
- * groups that are still to come into smaller batches. */
+/* Batches at the trainer at once: while one is computed the next waits, so that the trainer never stands still.  With more,
+ * the groups that are still to come would be cut into smaller batches. */
 enum { AHEAD = 2 };
 
 /* While the trainer has work, the next batch of an open round waits for this share of the round's groups: smaller ones
@@ -117,7 +117,7 @@ static enum rc batches_look(struct driver *d, int64_t *next, int64_t *fresh, str
   return rc;
 }
 
-/* *sent: something was. */
+/* *sent: a batch was sent. */
 static enum rc send_next(struct driver *d, const struct active_run *a, bool *sent, struct err *err) {
   int64_t next = -1, fresh = 0;
   int groups = 0;
@@ -139,9 +139,10 @@ enum rc train_round(struct driver *d, const struct active_run *a, struct err *er
   if (batch_answers_at_trainer(d->answers) >= AHEAD) d->groups_wanted = INT_MAX;
   core_await_groups(d->core, batch_answers_at_trainer(d->answers) == 0);
   if (rc != RC_OK) {
-    d->sent.run = 0; /* the next pass begins anew */
+    d->sent.run = 0; /* the next pass asks for all batches again */
     return rc;
   }
   if (a->round_state != ROUND_TRAINING || batch_answers_pending(d->answers)) return RC_OK;
-  return step_begin(d, a, err); /* a round without batches, or whose last group was filtered after its last batch */
+  return step_begin(
+      d, a, err); /* no batch is left whose answer would begin it: there was none, or the last group was filtered */
 }

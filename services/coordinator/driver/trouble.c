@@ -1,4 +1,4 @@
-/* Judges why a run cannot go on: waits where that passes by itself, and pauses the run where it does not. */
+/* Judges why a run cannot go on: waits when the trouble passes by itself, and pauses the run when it does not. */
 #include "services/coordinator/driver/trouble.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ enum { RETRY_MS = 200, STORAGE_RETRY_MS = 1000, SHOWN_MS = 1000, RENEWED_MS = 10
 
 struct trouble_message {
   int64_t run;
-  bool storage;    /* an incident too, when it begins */
+  bool storage;    /* of the trainer's disk: an incident too, when it begins */
   const char *why; /* NULL: it is over */
 };
 
@@ -90,7 +90,7 @@ static void hold(struct driver *d, const struct active_run *a, const char *why) 
     log_error("run %s could not be paused: %s", id_run(a->run).text, err.message);
   d->trouble_since_ms = 0;
   d->doubted_run = 0;
-  driver_forget_run(d); /* whoever resumes it may have changed the trainer, its model, or the data */
+  driver_forget_run(d); /* until it is resumed, the trainer, its model or the data may be changed */
 }
 
 int64_t trouble_meet(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {

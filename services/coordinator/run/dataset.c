@@ -1,5 +1,5 @@
-/* JSONL datasets: see dataset.h.  All text and ids of a dataset live in one arena; a bad line is refused with its
- * number, and nothing is loaded. */
+/* Loads and checks JSONL datasets, and gives their order.  All text and ids of a dataset live in one arena; a bad line is
+ * refused with its number, and then nothing is loaded. */
 #include "services/coordinator/run/dataset.h"
 
 #include <assert.h>

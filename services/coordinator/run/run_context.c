@@ -1,4 +1,4 @@
-/* See run_context.h. */
+/* Makes a run's context from its stored configuration, the trainer's files and the datasets, and checks a posted one. */
 #include "services/coordinator/run/run_context.h"
 
 #include <limits.h>
@@ -111,8 +111,8 @@ static enum rc tokenizer_read(struct tokenizer **out, const struct model_facts *
   return rc;
 }
 
-/* How long a sequence may be that the run makes or trains on; what the trainer would refuse later is refused with the line.
- * Runs from before such lines were refused go on as they began: they may never come to one. */
+/* How long a sequence may be that the run makes or trains on, so that a line which the trainer would refuse later is refused
+ * at once.  Runs from before this check go on as they began: they may never come to such a line. */
 static int64_t sequence_max(const struct run_config *c, const struct model_facts *m, bool trained) {
   int64_t most = m->positions;
   if (!trained || run_evaluates(c) || c->start.from == START_UNNAMED) return most;
@@ -156,7 +156,7 @@ static enum rc dataset_take(struct dataset **keep, const struct run_config *c, c
   return keep ? dataset_load(keep, path, t, &options, err) : dataset_check(path, t, &options, err);
 }
 
-/* What a run needs the model to name. */
+/* A run needs tokens to end with: stop tokens for sampling, an end of sequence for completions. */
 static enum rc ends_check(const struct run_config *c, const struct model_facts *m, struct err *err) {
   if (m->eos.count) return RC_OK;
   if (run_is_supervised(c))

@@ -220,6 +220,13 @@ static const char *const steps[] = {
     "UPDATE workers SET holder = 1 WHERE kind = 1;"
     "CREATE INDEX workers_holder ON workers (fence) WHERE holder = 1;"
     "ALTER TABLE runs ADD COLUMN waiting_for TEXT;",
+    /* 8: rounds whose rollouts are dropped (rounds/retention.h); first_sealed_ms is written then, because it is of the
+     * groups.  leases_group is for the groups' deletion, whose foreign key would read all leases otherwise. */
+    "ALTER TABLE rounds ADD COLUMN rollouts_state INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN first_sealed_ms INTEGER;"
+    "CREATE INDEX rounds_kept ON rounds (run, round) WHERE rollouts_state = 0;"
+    "CREATE INDEX rounds_dropping ON rounds (run, round) WHERE rollouts_state = 1;"
+    "CREATE INDEX leases_group ON leases (run, round, group_ordinal);",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

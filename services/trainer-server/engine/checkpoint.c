@@ -523,6 +523,20 @@ void checkpoint_free(struct checkpoint *c) {
   memset(c, 0, sizeof *c);
 }
 
+int64_t checkpoint_oldest(const char *state_dir, const char *run) {
+  char path[LIMIT_PATH_MAX];
+  int64_t oldest = 0;
+  if (path_format(path, NULL, "%s/%s", state_dir, run) != RC_OK) return 0;
+  DIR *dir = opendir(path);
+  if (!dir) return 0;
+  for (struct dirent *e; (e = readdir(dir));) {
+    int64_t version;
+    if (version_of(e->d_name, &version) && version > 0 && (oldest == 0 || version < oldest)) oldest = version;
+  }
+  closedir(dir);
+  return oldest;
+}
+
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err) {
   char run_dir[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
   enum rc rc = path_format(run_dir, err, "%s/%s", state_dir, run);

@@ -87,6 +87,9 @@ bool checkpoint_exists(const char *state_dir, const char *run, int64_t version);
 /* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
 enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
                                 struct err *err);
+/* The oldest version above 0 of the run that has a checkpoint; 0: none has, or the folder cannot be listed.  A restart may
+ * begin with it, when the newer ones are damaged. */
+int64_t checkpoint_oldest(const char *state_dir, const char *run);
 /* Keeps v0 and the newest `keep` of the run up to version `newest`; removes the rest, newer ones too, and what
  * half-written ones left. */
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err);

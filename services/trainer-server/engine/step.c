@@ -115,6 +115,7 @@ static void step_finish(struct trainer *t, struct job *job, struct weights_blob 
   if (!replayed) atomic_fetch_add(&b->users, 1); /* the publisher's reference */
   trainer_version_set(t, b);
   if (in->last) trainer_detach(t);
+  out->oldest_checkpoint = checkpoint_oldest(t->options.state_dir, in->run);
   metric_add(out->skipped ? t->metric_skipped : t->metric_steps, 1);
   jobs_forget_before(t->jobs, in->version);
   timeline_take(&t->timeline, &out->intervals, &out->interval_count, 1, clock_wall_offset_us(), &job->arena);

@@ -37,6 +37,7 @@ static void defaults_are_resolved(void **state) {
   assert_int_equal(p.config.rounds, 100);
   assert_int_equal(p.config.groups_per_round, 64);
   assert_int_equal(p.config.training.total_steps, 100);
+  assert_int_equal(p.config.keep_rounds, 0);
   assert_int_equal(p.config.verifier, VERIFIER_NUMERIC);
   assert_true(p.config.training.temperature == 1.0);
   parsed_free(&p);
@@ -72,6 +73,8 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"lazy\"}", "update", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"frontier\":\"wall\"}", "frontier", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"aging_ms\":0}", "aging_ms", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":-1}", "keep_rounds", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":1000001}", "keep_rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"group_timeout_ms\":0}", "group_timeout_ms", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"refill_max\":5000}}", "filter.refill_max", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0}}", "sampling.temperature", RC_INVALID},
@@ -103,7 +106,7 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
       "\"refill_max\":3},"
       "\"mode\":\"pipelined\",\"frontier\":\"gate\",\"frontier_groups\":4,\"aging_ms\":77,\"group_timeout_ms\":500,"
       "\"evaluation\":{\"path\":\"v\",\"every_rounds\":2},\"start\":{\"run\":\"r3\",\"version\":600},"
-      "\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
+      "\"keep_rounds\":5,\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
   struct parsed first, second;
   struct digest a, b;
   struct buf out = BUF_INIT;
@@ -113,6 +116,7 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   run_config_write(&first.config, &w);
   parse(&second, out.data);
   if (second.rc != RC_OK) fail_msg("%s: %s", second.err.field, second.err.message);
+  assert_int_equal(second.config.keep_rounds, 5);
   run_config_hash(&first.config, &a);
   run_config_hash(&second.config, &b);
   assert_true(digest_equal(&a, &b));

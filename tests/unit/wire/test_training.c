@@ -101,21 +101,23 @@ static const struct message step_done_message = {
     .json =
         "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
         "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
-        "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"way\":\"fabric\","
+        "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,"
+        "\"way\":\"fabric\","
         "\"digest\":\"" DIGEST_B
         "\",\"error\":null},"
         "{\"worker_id\":\"w4\",\"staged\":false,\"way\":null,\"digest\":null,\"error\":\"no answer within 60000 ms\"}],"
         "\"intervals\":[[\"step\",1,2],[\"push\",2,5]]}",
     .again = again_step_status,
+    .optional = {"oldest_checkpoint"},
     .nullable = {"error", "grad_norm"}};
 static const struct message step_queued_message = {
     .name = "step_status queued",
     .json =
         "{\"step_id\":\"r7.12\",\"state\":\"queued\",\"error\":null,\"version\":null,\"digest\":null,\"grad_norm\":0,"
         "\"lr\":0,\"skipped\":false,\"step_us\":0,"
-        "\"checkpoint_us\":0,\"push_us\":0,\"pushes\":[],\"intervals\":[]}",
+        "\"checkpoint_us\":0,\"push_us\":0,\"oldest_checkpoint\":0,\"pushes\":[],\"intervals\":[]}",
     .again = again_step_status,
-    .optional = {"version", "digest"},
+    .optional = {"version", "digest", "oldest_checkpoint"},
     .nullable = {"error", "grad_norm"}};
 static const struct message announce_message = {
     .name = "version_announce",
@@ -156,11 +158,10 @@ static void every_spoilt_member_is_refused(void **state) {
       m.optional[1] = "lr";
     }
     if (all[i] == &step_done_message) { /* one report, staged */
-      m.json =
-          "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
-          "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":false,\"step_us\":1,"
-          "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B
-          "\"}],\"intervals\":[[\"step\",1,2]]}";
+      m.json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
+               "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":false,\"step_us\":1,"
+               "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"pushes\":[{\"worker_id\":\"w3\","
+               "\"staged\":true,\"digest\":\"" DIGEST_B "\"}],\"intervals\":[[\"step\",1,2]]}";
     }
     if (all[i] == &announce_message) {
       m.json =
