@@ -11,6 +11,9 @@
 #include "common/wire/lease.h"
 #include "services/coordinator/decide/states.h"
 
+/* What became of a round's rollouts: rounds.rollouts_state. */
+enum rollouts_state { ROLLOUTS_KEPT, ROLLOUTS_DROPPING, ROLLOUTS_DROPPED };
+
 /* Whose time it is: cause_times.actor. */
 enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
 
@@ -22,6 +25,13 @@ enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
 #define SQL_ROUND_OPEN    STORED_TEXT(STORED_ROUND_OPEN)
 #define SQL_ROUND_DONE    STORED_TEXT(STORED_ROUND_DONE)
 _Static_assert(STORED_ROUND_OPEN == ROUND_OPEN && STORED_ROUND_DONE == ROUND_DONE, "rounds.state");
+
+#define STORED_ROLLOUTS_KEPT     0
+#define STORED_ROLLOUTS_DROPPING 1
+#define SQL_ROLLOUTS_KEPT        STORED_TEXT(STORED_ROLLOUTS_KEPT)
+#define SQL_ROLLOUTS_DROPPING    STORED_TEXT(STORED_ROLLOUTS_DROPPING)
+_Static_assert(STORED_ROLLOUTS_KEPT == ROLLOUTS_KEPT && STORED_ROLLOUTS_DROPPING == ROLLOUTS_DROPPING,
+               "rounds.rollouts_state");
 
 #define STORED_GROUP_OPEN     0
 #define STORED_GROUP_SEALED   1

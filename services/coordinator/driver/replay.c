@@ -11,6 +11,7 @@
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
+#include "services/coordinator/decide/stored.h"
 
 enum { AHEAD = 2 };
 
@@ -66,7 +67,7 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
       s, &q, err,
       "SELECT r.round, r.denominator, v.digest, (SELECT count(*) FROM batches b WHERE b.run = r.run AND "
       "b.round = r.round), r.logprob_unequal, (SELECT count(*) FROM batches b JOIN workers w ON w.id = "
-      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4), r.rollouts_state <> 0 FROM rounds r "
+      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4), r.rollouts_state <> " SQL_ROLLOUTS_KEPT " FROM rounds r "
       "JOIN versions v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state "
       "= ?3",
       BINDS(b_int(run), b_int(version), b_int(ROUND_DONE), b_int(WORKER_FASTEST)));

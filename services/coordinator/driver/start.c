@@ -37,8 +37,6 @@ struct attach_message {
   int64_t again; /* a round whose batches are to be sent again, or -1 */
 };
 
-/* A fresh run: version 0 is current, round 0 opens, all in one transaction.  One that was opened before: only the
- * context comes back. */
 static enum rc attach_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct attach_message *m = cmd->message;
   return run_attach(c, m->context, &m->digest, m->again, err);

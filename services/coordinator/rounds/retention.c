@@ -1,8 +1,6 @@
 /* Rounds whose rollouts nothing needs any more are marked when a step is done, and deleted a piece at a time. */
 #include "services/coordinator/rounds/retention.h"
 
-#include "services/coordinator/decide/states.h"
-
 /* ---- marking ---- */
 
 enum rc retention_mark(struct store *s, int64_t run, int64_t keep_rounds, int64_t oldest_checkpoint, struct err *err) {
@@ -11,7 +9,8 @@ enum rc retention_mark(struct store *s, int64_t run, int64_t keep_rounds, int64_
       s, err,
       "UPDATE rounds INDEXED BY rounds_kept SET rollouts_state = ?5, first_sealed_ms = (SELECT "
       "min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = rounds.round) WHERE run "
-      "= ?1 AND rollouts_state = 0 AND finished = 1 AND version < ?2 AND round <= (SELECT round FROM rounds "
+      "= ?1 AND rollouts_state = " SQL_ROLLOUTS_KEPT
+      " AND finished = 1 AND version < ?2 AND round <= (SELECT round FROM rounds "
       "WHERE run = ?1 AND state = ?4 ORDER BY round DESC LIMIT 1) - ?3",
       BINDS(b_int(run), b_int(oldest_checkpoint), b_int(keep_rounds), b_int(ROUND_DONE), b_int(ROLLOUTS_DROPPING)));
 }
@@ -26,10 +25,12 @@ struct place {
 static enum rc marked_round(struct store *s, struct place *p, bool *found, struct err *err) {
   struct rows q;
   *found = false;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT run, round FROM rounds INDEXED BY rounds_dropping WHERE rollouts_state = 1 ORDER BY "
-                           "run, round LIMIT 1",
-                           NO_BINDS);
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT run, round FROM rounds INDEXED BY rounds_dropping WHERE rollouts_state = " SQL_ROLLOUTS_DROPPING
+      " ORDER BY "
+      "run, round LIMIT 1",
+      NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found) {
     p->run = rows_int(&q, 0);

@@ -27,7 +27,6 @@ enum {
   GROUP_US = 2000,
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
-  TICK_SOON_MS = 20, /* between two ticks when the first has left work over */
   CLOCK_SET_MS = 1000,
   WORKERS_MAX_DEFAULT = 1024
 };
@@ -210,9 +209,10 @@ static void clocks_read(struct core *c) {
 }
 
 static enum rc tick_execute(struct core *c, struct command *cmd, struct err *err) {
+  struct writer *w = writer_of(c);
   (void)cmd;
-  c->tick_soon = false;
-  return c->options.callbacks->tick(c, err);
+  w->next_tick_ms = c->now_ms + CORE_LOOK_MS;
+  return c->options.callbacks->tick(c, &w->next_tick_ms, err);
 }
 
 /* Answers the parked polls that can be, moving them from the list to *done. */
@@ -281,10 +281,7 @@ static void transact(struct writer *w, struct command *first) {
   c->events_tail = &c->events;
   enum rc rc = store_exec(c->store, &err, "BEGIN IMMEDIATE", NO_BINDS);
   if (rc == RC_OK) rc = put_off(c, expiry_stall(last_ms, c->now_ms, CORE_LOOK_MS), &err);
-  if (rc == RC_OK && expiry_passed(w->next_tick_ms, c->now_ms)) {
-    rc = in_savepoint(c, tick_execute, NULL, &err);
-    w->next_tick_ms = c->now_ms + (c->tick_soon ? TICK_SOON_MS : CORE_LOOK_MS);
-  }
+  if (rc == RC_OK && expiry_passed(w->next_tick_ms, c->now_ms)) rc = in_savepoint(c, tick_execute, NULL, &err);
   for (int n = 0; cmd; n++) {
     if (rc == RC_OK && !w->store_failed) command_run(w, cmd);
     struct command **list = rc == RC_OK && cmd->parked ? &w->parked : &done;

@@ -27,7 +27,6 @@ struct core {
   int64_t wall_ms;                     /* of the transaction in hand, as it is stored: it never steps (core_wall_us) */
   struct event *events, **events_tail; /* of the transaction in hand: journal.h */
   bool dispatch_due;                   /* samples or versions changed: look at the parked polls again */
-  bool tick_soon;                      /* the tick has left work over: it comes again after a short pause */
   bool kick_due;                       /* something changed that the driver may act on */
   int sealed;                          /* groups, in the transaction in hand */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
