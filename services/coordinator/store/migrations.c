@@ -220,6 +220,10 @@ static const char *const steps[] = {
     "UPDATE workers SET holder = 1 WHERE kind = 1;"
     "CREATE INDEX workers_holder ON workers (fence) WHERE holder = 1;"
     "ALTER TABLE runs ADD COLUMN waiting_for TEXT;",
+    /* 8: how long a sample of the group may be (null: the group had ended before that was stored) */
+    "ALTER TABLE groups ADD COLUMN max_new_tokens INTEGER;"
+    "UPDATE groups SET max_new_tokens = (SELECT json_extract(config, '$.sampling.max_new_tokens') FROM runs WHERE id = "
+    "groups.run) WHERE state = 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }
