@@ -77,8 +77,8 @@ static bool is_stop(const struct run_context *x, int32_t id) {
   return false;
 }
 
-static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct sample_result *s,
-                            bool handed_back, struct err *err) {
+static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct group_head *g,
+                            const struct sample_result *s, bool handed_back, struct err *err) {
   size_t n = s->token_ids.count;
   if (s->sample < l->first || s->sample >= l->first + l->count) {
     return err_set(err, RC_INVALID, "samples.sample", "lease %s holds samples %" PRId64 " to %" PRId64 ", got %d",
@@ -87,9 +87,9 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
   if (s->logprobs.count != n)
     return err_set(err, RC_INVALID, "samples.logprobs", "sample %d has %zu tokens and %zu log-probabilities", s->sample,
                    n, s->logprobs.count);
-  if (n > (size_t)x->config.sampling.max_new_tokens) {
+  if (n > (size_t)g->max_new_tokens) {
     return err_set(err, RC_INVALID, "samples.token_ids", "sample %d has %zu tokens, at most %d were asked for",
-                   s->sample, n, x->config.sampling.max_new_tokens);
+                   s->sample, n, g->max_new_tokens);
   }
   for (size_t i = 0; i < n; i++) {
     int32_t id = s->token_ids.items[i];
@@ -107,10 +107,10 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
     return err_set(err, RC_INVALID, "samples.finish", "sample %d stopped, so its last token must be a stop token",
                    s->sample);
   }
-  if (s->finish == FINISH_LENGTH && n != (size_t)x->config.sampling.max_new_tokens) {
+  if (s->finish == FINISH_LENGTH && n != (size_t)g->max_new_tokens) {
     return err_set(err, RC_INVALID, "samples.finish",
                    "sample %d ended by length after %zu tokens, but %d were asked for", s->sample, n,
-                   x->config.sampling.max_new_tokens);
+                   g->max_new_tokens);
   }
   for (size_t i = 0; i < s->span_count && !fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK); i++) {
     if (s->spans[i].version < l->version_min || s->spans[i].version > l->version_max) {
@@ -122,8 +122,9 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
   return RC_OK;
 }
 
+/* *g: the lease's group, read for the checks. */
 static enum rc check_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
-                            struct arena *arena, struct err *err) {
+                            struct group_head *g, struct arena *arena, struct err *err) {
   enum rc rc = journal_check_epoch(c, m->epoch, err);
   if (rc == RC_OK) rc = check_lease_state(l, err);
   if (rc != RC_OK) return rc;
@@ -138,8 +139,10 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
   }
   bool *seen = arena_alloc(arena, (size_t)l->count, sizeof *seen);
   if (!seen) return err_set(err, RC_NO_MEMORY, NULL, "a result was refused memory");
+  rc = group_read(c, l->run, l->round, l->group, g, arena, err);
+  if (rc != RC_OK) return rc;
   for (size_t i = 0; i < m->sample_count; i++) {
-    rc = check_sample(c->context, l, &m->samples[i], m->handed_back, err);
+    rc = check_sample(c->context, l, g, &m->samples[i], m->handed_back, err);
     if (rc != RC_OK) return rc;
     bool *one = &seen[m->samples[i].sample - l->first];
     if (*one) return err_set(err, RC_INVALID, "samples.sample", "sample %d comes twice", m->samples[i].sample);
@@ -152,14 +155,14 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
 
 /* A lease is handed back whole, samples that had ended before included: their tokens say how they ended, and they are
  * accepted as what they are. */
-static void finish_by_last_token(const struct run_context *x, struct lease_result *m) {
+static void finish_by_last_token(const struct run_context *x, const struct group_head *g, struct lease_result *m) {
   for (size_t i = 0; i < m->sample_count; i++) {
     struct sample_result *s = &m->samples[i];
     size_t n = s->token_ids.count;
     if (s->finish != FINISH_ABORT || n == 0) continue;
     if (is_stop(x, s->token_ids.items[n - 1]))
       s->finish = FINISH_STOP;
-    else if (n == (size_t)x->config.sampling.max_new_tokens)
+    else if (n == (size_t)g->max_new_tokens)
       s->finish = FINISH_LENGTH;
   }
 }
@@ -291,18 +294,17 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
 }
 
 static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
-                             const struct digest *content, struct arena *arena, struct err *err) {
+                             const struct group_head *g, const struct digest *content, struct arena *arena,
+                             struct err *err) {
   const int64_t begin_us = core_wall_us(c);
-  struct group_head g;
   int64_t tokens = 0;
   int count = 0;
   struct done_sample *done = arena_alloc(arena, m->sample_count, sizeof *done);
   if (!done) return err_set(err, RC_NO_MEMORY, NULL, "a result of %zu samples was refused memory", m->sample_count);
-  enum rc rc = group_read(c, l->run, l->round, l->group, &g, arena, err);
-  if (rc == RC_OK) rc = store_samples(c, l, m, &g, done, &count, err);
+  enum rc rc = store_samples(c, l, m, g, done, &count, err);
   for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
   if (rc == RC_OK && contributed(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
-  if (rc == RC_OK) rc = group_accept(c, &g, l->fence, done, count, arena, err);
+  if (rc == RC_OK) rc = group_accept(c, g, l->fence, done, count, arena, err);
   /* last, because closing a lease that was handed back makes its unfinished samples wait again */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
   for (int i = 0; i < count; i++) buf_free(&done[i].text);
@@ -313,13 +315,13 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
 /* The worker said that it can never run so long a lease, so it gets none of that length again while it lives. */
 static enum rc note_refused(struct core *c, const struct lease_row *l, const char *why, struct err *err) {
   struct live_worker *w = worker_live(c, l->worker);
-  int64_t prompt = 0;
+  int64_t positions = 0;
   char detail[4 * WIRE_REFUSED_BYTES + 2 * LIMIT_NAME_MAX]; /* characters have up to four bytes */
-  enum rc rc = store_int(c->store, &prompt, err,
-                         "SELECT length(prompt_ids) / 4 FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+  enum rc rc = store_int(c->store, &positions, err,
+                         "SELECT length(prompt_ids) / 4 + max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND "
+                         "ordinal = ?3",
                          BINDS(b_int(l->run), b_int(l->round), b_int(l->group)));
   if (rc != RC_OK || !w) return rc;
-  const int64_t positions = prompt + c->context->config.sampling.max_new_tokens;
   snprintf(detail, sizeof detail, "%s (%s) gets no leases of %" PRId64 " positions or more: %s", id_worker(w->id).text,
            w->name, positions, why);
   rc = journal_incident(c, l->run, "lease_refused", l->id, detail, err);
@@ -364,10 +366,11 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
     return refuse(c, cmd, l.run, RC_CONFLICT, err);
   }
   if (!answer.repeated) {
-    rc = check_result(c, &l, m, &cmd->arena, err);
+    struct group_head g;
+    rc = check_result(c, &l, m, &g, &cmd->arena, err);
     if (rc != RC_OK) return refuse(c, cmd, l.run, rc, err);
-    finish_by_last_token(c->context, m);
-    rc = accept_result(c, &l, m, &content, &cmd->arena, err);
+    finish_by_last_token(c->context, &g, m);
+    rc = accept_result(c, &l, m, &g, &content, &cmd->arena, err);
     cmd->fault_round = l.round;
     if (rc == RC_OK && m->refused) rc = note_refused(c, &l, m->refused, err);
   }

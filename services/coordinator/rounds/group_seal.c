@@ -75,8 +75,8 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
   bool row = false;
   *out = (struct group_head){.run = run, .round = round, .ordinal = ordinal};
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra FROM groups "
-                           "WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra, "
+                           "max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                            BINDS(b_int(run), b_int(round), b_int(ordinal)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -87,6 +87,7 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
     out->leased_ms = rows_int(&q, 4);
     out->answer = arena_strdup(arena, rows_text(&q, 5, NULL));
     out->extra = arena_strdup(arena, rows_text(&q, 6, NULL));
+    out->max_new_tokens = (int)rows_int(&q, 7);
   }
   rows_end(&q);
   if (rc != RC_OK) return rc;

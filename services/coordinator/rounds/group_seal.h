@@ -28,6 +28,7 @@ struct group_head {
   enum group_state state;
   enum lease_purpose purpose;
   int count, open; /* its samples; those that are not done */
+  int max_new_tokens;
   const char *answer, *extra;
 };
 

@@ -1,6 +1,7 @@
-/* JSONL datasets: one object a line with `prompt` (text) or `messages` (chat), `answer` (text or number; optional)
- * and `completion` (text; cross-entropy only); other keys are kept.  A dataset is loaded whole and tokenized once; a bad line
- * is refused with its number.  The order is that of the lines, or shuffled by (seed, epoch).
+/* JSONL datasets: one object a line with `prompt` (text) or `messages` (chat), `answer` (text or number; optional),
+ * `completion` (text; cross-entropy only) and `max_new_tokens` (how long a sample of this prompt may be; optional);
+ * other keys are kept.  A dataset is loaded whole and tokenized once; a bad line is refused with its number.  The order
+ * is that of the lines, or shuffled by (seed, epoch).
  *
  * Made by run_context.c on the driver's thread, and checked on the thread that answers POST /v1/runs; immutable afterwards,
  * and read by the writer too.  Text and ids live in the dataset's arena.  The file must not be read again during a run, and
@@ -23,6 +24,7 @@ struct dataset_item {
   int prompt_length;
   const int32_t *completion_ids;
   int completion_length; /* eos appended; 0 when absent */
+  int max_new_tokens;    /* of a sample; 0 when absent: the run's */
   int line;              /* 1-based */
 };
 
@@ -33,6 +35,7 @@ struct dataset_options {
   const char *name;  /* of the file, in their message */
   int prompt_tokens_max, completion_tokens_max;
   int sequence_tokens_max; /* prompt and completion together; 0: not bounded */
+  int new_tokens_max;      /* what a line's max_new_tokens may be at most; 0: it is a key like any other */
   bool need_completion, need_answer;
   enum verifier_kind verifier; /* it must be able to judge every line; VERIFIER_NONE: not checked */
   int32_t eos;                 /* appended to completions */

@@ -68,8 +68,11 @@ static enum rc read_sampling(struct run_config *c, const struct json *v, struct 
                           .target = &s->stop_token_ids,
                           .min = 0,
                           .max = LIMIT_VOCABULARY - 1,
-                          .count_max = LIMIT_STOP_TOKENS}),
+                          .count_max = LIMIT_STOP_TOKENS},
+                         {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &s->ignore_eos}),
                   UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK && s->ignore_eos && s->stop_token_ids.count)
+    rc = err_set(err, RC_INVALID, "ignore_eos", "expected `ignore_eos` or `stop_token_ids`, got both");
   return in_field(rc, "sampling", err);
 }
 
@@ -320,6 +323,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_kv_f64(w, "temperature", c->sampling.temperature);
   json_kv_int(w, "max_new_tokens", c->sampling.max_new_tokens);
   json_kv_i32s(w, "stop_token_ids", c->sampling.stop_token_ids.items, c->sampling.stop_token_ids.count);
+  if (c->sampling.ignore_eos) json_kv_bool(w, "ignore_eos", true);
   json_object_end(w);
   json_key(w, "verifier");
   json_object_begin(w);

@@ -18,9 +18,10 @@ enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT }; /* inflight is refus
 enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
 
 struct sampling_config {
-  double temperature; /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */
-  int32_t max_new_tokens;
+  double temperature;              /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */
+  int32_t max_new_tokens;          /* of every sample; a line of the dataset may name fewer for its own */
   struct json_i32s stop_token_ids; /* empty: the model's eos ids */
+  bool ignore_eos;                 /* no stop ids at all: every sample ends by its length */
 };
 
 struct run_config {
@@ -69,7 +70,8 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation` and `keep_rounds` where there is none. */
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds` and `ignore_eos` where
+ * there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);

@@ -138,6 +138,7 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
                                   .prompt_tokens_max = (int)room,
                                   .completion_tokens_max = (int)room,
                                   .sequence_tokens_max = old ? 0 : (int)most,
+                                  .new_tokens_max = old || supervised ? 0 : c->sampling.max_new_tokens,
                                   .need_completion = supervised,
                                   .need_answer = c->verifier == VERIFIER_NUMERIC,
                                   .verifier = old ? VERIFIER_NONE : c->verifier,
@@ -161,7 +162,7 @@ static enum rc ends_check(const struct run_config *c, const struct model_facts *
   if (m->eos.count) return RC_OK;
   if (run_is_supervised(c))
     return err_set(err, RC_INVALID, NULL, "the model names no eos_token_id, which completions must end with");
-  if (c->sampling.stop_token_ids.count) return RC_OK;
+  if (c->sampling.stop_token_ids.count || c->sampling.ignore_eos) return RC_OK;
   return err_set(err, RC_INVALID, "sampling.stop_token_ids", "the model names no eos_token_id: name the stop tokens");
 }
 
@@ -184,7 +185,8 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
     rc = dataset_take(&c->evaluation, &c->config, &m, c->tokenizer, false, data_dir, err);
   if (rc == RC_OK) {
     c->vocabulary = (int32_t)m.vocabulary;
-    c->stop_token_ids = c->config.sampling.stop_token_ids.count ? c->config.sampling.stop_token_ids : m.eos;
+    const struct sampling_config *s = &c->config.sampling;
+    c->stop_token_ids = s->stop_token_ids.count || s->ignore_eos ? s->stop_token_ids : m.eos;
   }
   json_free(config);
   if (rc != RC_OK) {

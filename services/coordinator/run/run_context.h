@@ -21,7 +21,7 @@ struct run_context {
   struct tokenizer *tokenizer;
   struct dataset *dataset, *evaluation; /* evaluation NULL: none */
   int32_t vocabulary;                   /* the model's: sampled ids lie below */
-  struct json_i32s stop_token_ids;
+  struct json_i32s stop_token_ids;      /* empty: the run ignores them */
   struct dataset_order writer_order, driver_order;
 };
 

@@ -227,6 +227,10 @@ static const char *const steps[] = {
     "CREATE INDEX rounds_kept ON rounds (run, round) WHERE rollouts_state = 0;"
     "CREATE INDEX rounds_dropping ON rounds (run, round) WHERE rollouts_state = 1;"
     "CREATE INDEX leases_group ON leases (run, round, group_ordinal);",
+    /* 9: how long a sample of the group may be (null: the group had ended before that was stored) */
+    "ALTER TABLE groups ADD COLUMN max_new_tokens INTEGER;"
+    "UPDATE groups SET max_new_tokens = (SELECT json_extract(config, '$.sampling.max_new_tokens') FROM runs WHERE id = "
+    "groups.run) WHERE state = 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

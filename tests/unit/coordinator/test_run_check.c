@@ -42,6 +42,9 @@ static const struct {
     {"{\"prompt\":\"a\",\"answer\":\"\\\\frac{3}{4}\"}", "one number"},
     {"{\"prompt\":\"a\",\"messages\":[],\"answer\":1}", "exactly one"},
     {"{\"messages\":[{\"role\":\"user\"}],\"answer\":1}", "content"},
+    {"{\"prompt\":\"a\",\"answer\":1,\"max_new_tokens\":9}", "max_new_tokens: expected 1 to the run's"},
+    {"{\"prompt\":\"a\",\"answer\":1,\"max_new_tokens\":0}", "max_new_tokens: expected 1 to the run's"},
+    {"{\"prompt\":\"a\",\"answer\":1,\"max_new_tokens\":\"8\"}", "max_new_tokens: expected an integer"},
 };
 
 static void bad_lines_are_refused(struct fixture *f) {

@@ -115,6 +115,7 @@ static void on_poll(struct http_request *r, void *context) {
                         .weights_digest = play.current.digest,
                         .temperature = 1,
                         .max_new_tokens = play.lease_tokens,
+                        .ignore_eos = true,
                         .seed = 99,
                         .ttl_ms = 5000,
                         .prompt_ids = {(int32_t *)(uintptr_t)PROMPT, 5}};
