@@ -1,5 +1,7 @@
-/* Codecs of leases: the request, the grant and the answer to it; see lease.h.  The result's codec is in
- * lease_result.c. Previous hop of a rollout: the coordinator grants.  Next hop: the generation-server's engine. */
+/* Encodes and decodes leases: the request, the grant and the answer to a result.  The result's codecs are
+ * lease_result.c and lease_result_tensors.c.
+ *
+ * Previous hop of a rollout: the coordinator grants.  Next hop: the generation-server's engine. */
 #include "common/wire/lease.h"
 
 #include <float.h>
@@ -93,7 +95,7 @@ static void lease_write(const struct lease *m, struct json_writer *w) {
   json_object_end(w);
 }
 
-/* What a field table cannot say about a lease. */
+/* Checks of a lease that a field table cannot express. */
 static enum rc lease_check(const struct lease *m, struct err *err) {
   if (m->sample_first > LIMIT_SAMPLES_PER_GROUP - m->sample_count)
     return err_set(err, RC_INVALID, "sample_count", "expected samples below %d, got %d from %d on",

@@ -81,7 +81,8 @@ struct lease_result {
   uint64_t epoch, fence;
   struct digest loaded_digest;
   bool handed_back; /* draining: the samples are partial (finish "abort") and will be continued elsewhere */
-  /* With handed_back: this server can never run the lease, and why (up to WIRE_REFUSED_BYTES characters); NULL: it could. */
+  /* With handed_back: this server can never run the lease, and why (up to WIRE_REFUSED_BYTES characters); NULL: it
+   * could. */
   const char *refused;
   struct sample_result *samples;
   size_t sample_count;

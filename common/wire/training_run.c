@@ -1,7 +1,8 @@
-/* Codecs of a run's training configuration, of where it starts, and of its opening at the trainer; see training.h. The configuration is
- * read over defaults (those of PipelineRL's published setup, with a constant learning rate and PPO's clip range);
- * every number is bounded here, names are checked here too, so that the coordinator refuses what the trainer could
- * not run. */
+/* Encodes and decodes a run's training configuration, its start, and its opening at the trainer.
+ *
+ * The configuration is read over defaults: those of PipelineRL's published setup, with a constant learning rate and
+ * PPO's clip range.  Every number is bounded and every name is checked here, so that the coordinator refuses a
+ * configuration that the trainer could not run. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -56,8 +57,8 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_object_end(w);
 }
 
-/* What bounds of a field table cannot say: open ends, names, and what goes together.  Positive is what stays so where
- * subnormal numbers are flushed to zero. */
+/* Checks that the bounds of a field table cannot express: open ends, names, and combinations.  A number counts as
+ * positive if it stays so where subnormal numbers are flushed to zero. */
 static enum rc training_config_check(const struct training_config *c, struct err *err) {
   int index;
   enum rc rc = wire_choice(&index, "objective", c->objective, OBJECTIVES, WIRE_COUNT(OBJECTIVES), err);

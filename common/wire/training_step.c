@@ -1,6 +1,8 @@
-/* Codecs of a step, its status, the announcement of the version that it made, and the answer to pushed weights; see
- * training.h. Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's
- * publisher, the generation-servers, and the coordinator again. */
+/* Encodes and decodes a step, its status, the announcement of the version that it made, and the answer to pushed
+ * weights.
+ *
+ * Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's publisher, the
+ * generation-servers, and the coordinator again. */
 #include <float.h>
 #include <math.h>
 

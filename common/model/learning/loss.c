@@ -1,5 +1,5 @@
-/* Losses over log-probabilities, one sequence at a time, and their derivatives; pure functions in double precision,
- * rounded once.
+/* Computes losses over log-probabilities, one sequence at a time, and their derivatives: pure functions in double
+ * precision, rounded once.
  *
  * With n new, o old (behaviour), r reference log-probability of a token, A the sequence's advantage, w = exp(n - o):
  *   cross-entropy  -n                                              d/dn  -1

@@ -27,19 +27,18 @@
 /* ---- checks: nothing is written ---- */
 
 /* Over what was sent, sample by sample; says whether a repeat is one. */
-static enum rc content_digest(struct digest *out, const struct lease_result *m, struct err *err) {
-  struct digest_state *d = digest_begin();
-  if (!d) return err_set(err, RC_NO_MEMORY, NULL, "a result's digest was refused memory");
-  digest_update_u32(d, m->handed_back);
-  digest_update_u32(d, (uint32_t)m->sample_count);
+static void content_digest(struct digest *out, const struct lease_result *m) {
+  struct digest_state d;
+  digest_begin(&d);
+  digest_update_u32(&d, m->handed_back);
+  digest_update_u32(&d, (uint32_t)m->sample_count);
   for (size_t i = 0; i < m->sample_count; i++) {
     struct digest sample;
     sample_result_digest(&sample, &m->samples[i]);
-    digest_update_u32(d, (uint32_t)m->samples[i].sample);
-    digest_update(d, sample.bytes, DIGEST_BYTES);
+    digest_update_u32(&d, (uint32_t)m->samples[i].sample);
+    digest_update(&d, sample.bytes, DIGEST_BYTES);
   }
-  digest_end(out, d);
-  return RC_OK;
+  digest_end(out, &d);
 }
 
 static enum rc check_standing(const struct lease_row *l, struct err *err) {
@@ -349,8 +348,8 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
                  id_worker(l.worker).text, m->worker_id);
     return refuse(c, cmd, l.run, rc, err);
   }
-  if (rc == RC_OK) rc = content_digest(&content, m, err);
   if (rc != RC_OK) return rc;
+  content_digest(&content, m);
   answer.repeated = l.has_content && digest_equal(&content, &l.content);
   if (l.has_content && !answer.repeated) {
     rc = core_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one",

@@ -154,20 +154,19 @@ static enum rc sealing_gather(struct core *c, struct sealing *g, const struct do
 }
 
 /* Over tokens and log-probabilities (through the samples' digests) and rewards. */
-static enum rc group_digest(struct digest *out, const struct sealing *g, struct err *err) {
+static void group_digest(struct digest *out, const struct sealing *g) {
   const struct group_head *h = g->head;
-  struct digest_state *d = digest_begin();
-  if (!d) return err_set(err, RC_NO_MEMORY, NULL, "a group's digest was refused memory");
-  digest_update_text(d, id_group(h->run, h->round, h->ordinal).text);
-  digest_update_u32(d, (uint32_t)h->count);
+  struct digest_state d;
+  digest_begin(&d);
+  digest_update_text(&d, id_group(h->run, h->round, h->ordinal).text);
+  digest_update_u32(&d, (uint32_t)h->count);
   for (int i = 0; i < h->count; i++) {
     uint64_t bits;
     memcpy(&bits, &g->rewards[i], sizeof bits);
-    digest_update(d, g->digests[i].bytes, DIGEST_BYTES);
-    digest_update_u64(d, bits);
+    digest_update(&d, g->digests[i].bytes, DIGEST_BYTES);
+    digest_update_u64(&d, bits);
   }
-  digest_end(out, d);
-  return RC_OK;
+  digest_end(out, &d);
 }
 
 static enum rc samples_store(struct core *c, const struct sealing *g, int64_t fence, const struct done_sample *done,
@@ -233,7 +232,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
     reason = group_filter_reason(config, g.advantages, h->count);
     state = reason ? GROUP_FILTERED : GROUP_SEALED;
   }
-  if (rc == RC_OK) rc = group_digest(&digest, &g, err);
+  if (rc == RC_OK) group_digest(&digest, &g);
   if (rc == RC_OK) rc = samples_store(c, &g, fence, done, count, err);
   if (rc == RC_OK) rc = group_close(c, &g, state, reason, &digest, &open, err);
   if (rc == RC_OK && open == 0) rc = round_generated(c, h->run, h->round, err);

@@ -158,13 +158,10 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
   const struct param_table *p = &m->params;
   struct buf header = BUF_INIT;
   FILE *file = NULL;
-  struct digest_state *sum = NULL;
+  struct digest_state sum;
+  digest_begin(&sum);
   enum rc rc = optimizer_header(&header, m, err);
   if (rc != RC_OK) goto out;
-  if (!(sum = digest_begin())) {
-    rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
-    goto out;
-  }
   if (!(file = fopen(path, "wbe"))) {
     rc = err_set_errno(err, RC_IO, "creating %s", path);
     goto out;
@@ -175,16 +172,14 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
     if ((rc = arrays->collect(arrays->context, a, &array, err)) != RC_OK) goto out;
     for (int i = 0; good && i < p->count; i++) {
       const struct param *q = &p->items[i];
-      good = write_floats(file, sum, m->ops, array + q->offset, q->count);
+      good = write_floats(file, &sum, m->ops, array + q->offset, q->count);
     }
   }
   if (!good || fflush(file) != 0 || fsync(fileno(file)) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
   if (rc == RC_OK) rc = m->ops->status(m->ops, err);
 out:
   if (file && fclose(file) != 0 && rc == RC_OK) rc = err_set_errno(err, RC_IO, "closing %s", path);
-  struct digest result = {{0}};
-  if (sum) digest_end(&result, sum);
-  *digest = result;
+  digest_end(digest, &sum);
   buf_free(&header);
   return rc;
 }
@@ -348,12 +343,11 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
                               const struct digest *recorded, struct err *err) {
   char path[LIMIT_PATH_MAX], name[ST_NAME_MAX];
   struct st_file *file = NULL;
-  struct digest_state *sum = NULL;
-  struct digest digest = {{0}};
+  struct digest_state sum;
+  struct digest digest;
+  digest_begin(&sum);
   enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
-  if (rc == RC_OK && !(sum = digest_begin()))
-    rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
   for (int a = 0; rc == RC_OK && a < CHECKPOINT_ARRAYS; a++) {
     float *array = arrays->room(arrays->context, a);
     for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
@@ -364,13 +358,13 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
         rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
       } else {
         m->ops->upload(m->ops, array + q->offset, st_data(file, t), t->bytes);
-        digest_update(sum, st_data(file, t), t->bytes);
+        digest_update(&sum, st_data(file, t), t->bytes);
         st_drop(file, t);
       }
     }
     if (rc == RC_OK) rc = arrays->spread(arrays->context, a, err);
   }
-  if (sum) digest_end(&digest, sum);
+  digest_end(&digest, &sum);
   st_close(file);
   return rc == RC_OK ? check_digest(path, &digest, recorded, err) : rc;
 }

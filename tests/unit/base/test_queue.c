@@ -1,4 +1,4 @@
-/* The queue: order, fullness told, deadlines kept, waiters woken by items and by closing. */
+/* The queue: order, fullness reported, deadlines kept, waiters woken by items and by closing. */
 #include "tests/unit/base/cm.h"
 
 #include "common/base/clock.h"

@@ -1,4 +1,4 @@
-/* What the HTTP tests share: a server on a free port, and raw-socket peers that may behave as badly as they like.
+/* Fixtures of the HTTP tests: a server on a free port, and raw-socket peers that may behave as badly as they like.
  * Every wait here has a deadline, so that a broken server fails a test and does not hang it. */
 #ifndef LEASEHOLD_TESTS_HTTP_TEST_H
 #define LEASEHOLD_TESTS_HTTP_TEST_H

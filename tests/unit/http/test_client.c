@@ -5,8 +5,8 @@
 
 #include "http_test.h"
 
-/* Sends `bytes` after the request has been read to its empty line, then `rest` again and again, then waits hold_ms before
- * closing. */
+/* Sends `bytes` after the request has been read to its empty line, then `rest` again and again, then waits hold_ms
+ * before closing. */
 struct peer {
   const char *bytes;
   size_t bytes_len;
@@ -249,7 +249,7 @@ static void test_stalled_transfers_are_given_up(void **state) {
   }
 }
 
-/* The announced length is believed neither way: what comes after it belongs to no later answer. */
+/* An answer shorter or longer than announced: surplus bytes never become part of a later answer. */
 static void test_wrong_lengths(void **state) {
   (void)state;
   static const char *const lies[] = {"Content-Length: 99999999999999999999999", "Content-Length: -1",
@@ -419,8 +419,21 @@ static void test_redirects_are_not_followed(void **state) {
   peer_stop(&p);
 }
 
+/* A model's file or a run may have any name: no byte of it may end a path segment or a query value. */
+static void test_names_are_escaped_for_urls(void **state) {
+  (void)state;
+  struct buf url = BUF_INIT;
+  buf_puts(&url, "http://h/");
+  http_url_escape(&url, "");
+  http_url_escape(&url, "Az09-._~");
+  http_url_escape(&url, " /?#&=+%\xc3\xbc\x01");
+  assert_string_equal(url.data, "http://h/Az09-._~%20%2F%3F%23%26%3D%2B%25%C3%BC%01");
+  buf_free(&url);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_names_are_escaped_for_urls),
       cmocka_unit_test(test_answer),
       cmocka_unit_test(test_connection_is_kept),
       cmocka_unit_test(test_half_answers),

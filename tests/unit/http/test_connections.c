@@ -1,5 +1,5 @@
-/* Who may hold a connection, and for how long: heads and bodies that trickle, idle connections, answers that nobody
- * takes, many from one address, and health when every place is taken. */
+/* The limits of connections: heads and bodies that trickle, idle connections, answers that are not read, many
+ * connections from one address, and health when every place is taken. */
 #include "http_test.h"
 
 /* LATE_MS: how much later than it should a loaded machine may do a thing. */
@@ -89,7 +89,8 @@ static int peer_from(struct fixture *f, int host, const char *text) {
   return fd;
 }
 
-/* Sends `byte` every `every_ms` until the server closes: after how long; what it said by then is in *said (free it). */
+/* Sends `byte` every `every_ms` until the server closes; returns how long that took.  *said has the server's text (free
+ * it). */
 static int64_t trickle(int fd, char byte, int every_ms, char **said) {
   const int64_t begin_ms = clock_monotonic_ms();
   size_t len = 0, cap = 4096;

@@ -1,7 +1,7 @@
-/* JSON bodies: what their trees take is charged to the service's bodies before they are parsed, and what the path names
- * is looked up before they are collected. */
+/* JSON bodies: the memory of their trees is charged to the service's bodies before they are parsed, and the object that
+ * the path names is checked before they are collected. */
 #include "common/base/limits.h"
-#include "common/http/server_internal.h"
+#include "common/http/server_state.h"
 #include "http_test.h"
 
 static atomic_int handled;

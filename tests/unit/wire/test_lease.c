@@ -3,7 +3,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "tests/unit/wire/wire_test.c"
+#include "tests/unit/wire/wire_test.h"
 
 MESSAGE_AGAIN(lease_request)
 MESSAGE_AGAIN(lease_answer)

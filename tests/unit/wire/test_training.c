@@ -1,9 +1,9 @@
-/* What the coordinator and the trainer say to each other survives the wire; numbers that are not finite arrive as NaN
- * and never as something else. */
+/* Messages between the coordinator and the trainer survive the wire; numbers that are not finite arrive as NaN and
+ * never as something else. */
 #include <math.h>
 #include <time.h>
 
-#include "tests/unit/wire/wire_test.c"
+#include "tests/unit/wire/wire_test.h"
 
 MESSAGE_AGAIN(open_run)
 MESSAGE_AGAIN(open_run_answer)
@@ -214,7 +214,8 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"seed\":\"12345678901234567890\"", "\"seed\":\"0x1\"", "seed");
 }
 
-/* A coordinator that records no version yet, or knows nothing of replay, opens at 0; a trainer's state is one of two. */
+/* A coordinator that records no version yet, or knows nothing of replay, opens at 0; a trainer's state is one of
+ * two. */
 static void the_recorded_version_is_optional(void **state) {
   (void)state;
   struct message m = open_run_message;

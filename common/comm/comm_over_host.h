@@ -1,7 +1,7 @@
-/* What the comms that carry a device's arrays have in common (comm_staged.c, comm_nccl.c): they go over a comm that carries
- * the host's, which does everything but arrays. */
-#ifndef LEASEHOLD_COMM_OVER_HOST_H
-#define LEASEHOLD_COMM_OVER_HOST_H
+/* The common part of the comms that carry a device's arrays (comm_staged.c, comm_nccl.c): each stands on a comm for the
+ * host's memory, which does everything except arrays. */
+#ifndef LEASEHOLD_COMM_COMM_OVER_HOST_H
+#define LEASEHOLD_COMM_COMM_OVER_HOST_H
 
 #include "common/comm/comm.h"
 
@@ -26,7 +26,7 @@ static inline enum rc over_host_check(struct comm *c, struct err *err) { return 
 /* The call in hand sees it. */
 static inline void over_host_give_up(struct comm *c) { host_of(c)->give_up(host_of(c)); }
 
-/* Without what carries arrays, and free. */
+/* The calls that carry arrays, and free, are the caller's to fill in. */
 static inline struct over_host over_host_begin(const char *name, struct comm *host) {
   return (struct over_host){.comm = {.name = name,
                                      .rank = host->rank,

@@ -1,13 +1,14 @@
-/* The inner kernel of the products over tokens and of attention's gradients: one block of 32 along the dot, as an even and an odd chain of fused
- * multiply-adds (NUMERICS.md, DOT), for some rows of `a` (broadcast) against 16-lane tiles of `w`.
+/* The inner ("micro") kernel of the products over tokens and of attention's gradients: one block of 32 along the dot,
+ * as an even and an odd chain of fused multiply-adds (NUMERICS.md, DOT), for some rows of `a` (broadcast) against
+ * 16-lane tiles of `w`.
  *
  *   dst[r][n] = dst[r][n] + (even + odd)        even: over s < steps of a_even[r * ROW_A + s * step_a] * w_even[s * step_w + n]; odd likewise
  *
  * Everything is already float; rows and lanes are blocked so that the accumulators of one chain fill the registers.
- * Even and odd chains are computed one after the other: they share no values, and half the registers do.
+ * Even and odd chains are computed one after the other: they share no values, so half the registers suffice.
  */
-#ifndef LEASEHOLD_MODEL_CPU_ISA_MICRO_H
-#define LEASEHOLD_MODEL_CPU_ISA_MICRO_H
+#ifndef LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
+#define LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
 
 #include "common/model/cpu/isa/vec.h"
 

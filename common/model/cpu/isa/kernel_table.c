@@ -1,5 +1,6 @@
-/* The table of this level's kernels.  The AMX level has matrix products of its own and takes the rest from the level
- * beside it. */
+/* Fills the table of kernels of one instruction set (cpu/kernels.h); compiled once for each.
+ *
+ * AMX has matrix products of its own and takes the other kernels from the instruction set beside it. */
 #include "common/model/cpu/isa/amx_tiles.h"
 #include "common/model/cpu/isa/elementary.h"
 
