@@ -358,7 +358,7 @@ mutants: ## run the unit tests against every mutant of services/coordinator/deci
 mutants-sample: ## the same for one mutant in fifteen, always the same ones
 	@$(PYTHON) tests/tools/mutants --sample
 
-circles: ## refuse circles of files other than those still to be cut (needs `make all`)
+circles: ## refuse circles of files (needs `make all`)
 	@$(PYTHON) tests/tools/check-circles
 
 length: ## refuse functions over 120 lines and files over 900; list those over 70 and 800
