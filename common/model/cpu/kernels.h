@@ -202,8 +202,8 @@ extern const struct cpu_kernels cpu_kernels_v2, cpu_kernels_v3, cpu_kernels_v4, 
 enum rc cpu_ops_create(struct ops **out, enum number_format format, const struct cpu_kernels *kernels, const char *name,
                        struct pool *pool, struct err *err);
 
-/* Layout work that needs no particular instruction set: layout.c.  Ranges: rows of the call, or tiles of 16 rows of
- * W. */
+/* Moving operands, for which no instruction set matters: operand_moves.c.  Ranges: rows of the call, or tiles of 16
+ * rows of W. */
 struct pack_args { /* tiles of 16 rows of W */
   size_t operand_bytes;
   bool links; /* ops.h, struct matrix */

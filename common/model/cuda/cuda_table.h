@@ -94,7 +94,7 @@ void cuda_download(const struct ops *o, void *host, const void *memory, size_t b
 void cuda_copy(const struct ops *o, void *to, const void *from, size_t bytes);
 void cuda_clear(const struct ops *o, void *memory, size_t bytes);
 
-/* --- layout.cu --- */
+/* --- operand_moves.cu --- */
 void cuda_move_rows(const struct ops *o, void *out, const void *in, const int32_t *from, int count, size_t bytes);
 size_t cuda_matrix_bytes(const struct ops *o, int N, int K);
 void cuda_matrix_pack(const struct ops *o, struct matrix *W, const void *w);

@@ -61,36 +61,36 @@ struct learner {
 
 /* --- memory --- */
 
-static void place_gradients(struct layout *l, struct gradients *g, const struct shape *s, size_t o) {
+static void place_gradients(struct array_layout *l, struct gradients *g, const struct shape *s, size_t o) {
   const size_t T = s->T, f = sizeof(float);
-  g->dx = layout_take(l, T * s->D, f);
-  g->dnorm = layout_take(l, T * s->D, f);
-  g->dx_operand = layout_take(l, T * s->D, o);
-  g->dh = layout_take(l, T * s->F, f);
-  g->dgate = layout_take(l, T * s->F, o);
-  g->dup = layout_take(l, T * s->F, o);
-  g->dattention = layout_take(l, T * s->HE, f);
-  g->dattention_operand = layout_take(l, T * s->HE, o);
-  g->dq = layout_take(l, T * s->HE, f);
-  g->dk = layout_take(l, T * s->GE, f);
-  g->dv = layout_take(l, T * s->GE, f);
-  g->dq_raw = layout_take(l, T * s->HE, f);
-  g->dk_raw = layout_take(l, T * s->GE, f);
-  g->dq_operand = layout_take(l, T * s->HE, o);
-  g->dk_operand = layout_take(l, T * s->GE, o);
-  g->dv_operand = layout_take(l, T * s->GE, o);
+  g->dx = array_layout_take(l, T * s->D, f);
+  g->dnorm = array_layout_take(l, T * s->D, f);
+  g->dx_operand = array_layout_take(l, T * s->D, o);
+  g->dh = array_layout_take(l, T * s->F, f);
+  g->dgate = array_layout_take(l, T * s->F, o);
+  g->dup = array_layout_take(l, T * s->F, o);
+  g->dattention = array_layout_take(l, T * s->HE, f);
+  g->dattention_operand = array_layout_take(l, T * s->HE, o);
+  g->dq = array_layout_take(l, T * s->HE, f);
+  g->dk = array_layout_take(l, T * s->GE, f);
+  g->dv = array_layout_take(l, T * s->GE, f);
+  g->dq_raw = array_layout_take(l, T * s->HE, f);
+  g->dk_raw = array_layout_take(l, T * s->GE, f);
+  g->dq_operand = array_layout_take(l, T * s->HE, o);
+  g->dk_operand = array_layout_take(l, T * s->GE, o);
+  g->dv_operand = array_layout_take(l, T * s->GE, o);
 }
 
 static size_t place_learner(struct learner *l, char *base, const struct model *m, int chunk_tokens) {
   const struct shape s = shape_make(&m->config, chunk_tokens);
   const size_t o = m->ops->operand_bytes;
-  struct layout layout = {base, 0};
+  struct array_layout layout = {base, 0};
   place_gradients(&layout, &l->g, &s, o);
-  l->head.logits = layout_take(&layout, HEAD_ROWS * s.V, sizeof(float));
-  l->head.dlogits = layout_take(&layout, HEAD_ROWS * s.V, o);
-  l->head.dhidden = layout_take(&layout, HEAD_ROWS * s.D, sizeof(float));
-  l->head.where = layout_take(&layout, ops_place_bytes(m->ops, HEAD_ROWS * sizeof(int32_t)), 1);
-  l->lists_place = layout_take(&layout, ops_place_bytes(m->ops, chunk_bytes(chunk_tokens)), 1);
+  l->head.logits = array_layout_take(&layout, HEAD_ROWS * s.V, sizeof(float));
+  l->head.dlogits = array_layout_take(&layout, HEAD_ROWS * s.V, o);
+  l->head.dhidden = array_layout_take(&layout, HEAD_ROWS * s.D, sizeof(float));
+  l->head.where = array_layout_take(&layout, ops_place_bytes(m->ops, HEAD_ROWS * sizeof(int32_t)), 1);
+  l->lists_place = array_layout_take(&layout, ops_place_bytes(m->ops, chunk_bytes(chunk_tokens)), 1);
   return layout.used;
 }
 

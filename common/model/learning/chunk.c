@@ -22,7 +22,7 @@ static size_t table_size(int rows) {
   return size;
 }
 
-static void chunk_place(struct layout *l, struct chunk *c, int chunk_tokens) {
+static void chunk_place(struct array_layout *l, struct chunk *c, int chunk_tokens) {
   const size_t T = (size_t)chunk_tokens, i = sizeof(int32_t), f = sizeof(float);
   const size_t sequences = (size_t)chunk_sequences_max(chunk_tokens);
   int32_t **const rows[] = {&c->tokens,
@@ -48,22 +48,22 @@ static void chunk_place(struct layout *l, struct chunk *c, int chunk_tokens) {
   c->chunk_tokens = chunk_tokens;
   c->sequences_max = chunk_sequences_max(chunk_tokens);
   c->pages_max = chunk_pages_max(chunk_tokens);
-  for (size_t a = 0; a < sizeof rows / sizeof rows[0]; a++) *rows[a] = layout_take(l, T, i);
-  for (size_t a = 0; a < sizeof numbers / sizeof numbers[0]; a++) *numbers[a] = layout_take(l, T, f);
-  c->start = layout_take(l, sequences + 1, i);
-  c->pages = layout_take(l, sequences * (size_t)pages_of(chunk_tokens), i);
-  c->table = layout_take(l, table_size(chunk_tokens), i);
+  for (size_t a = 0; a < sizeof rows / sizeof rows[0]; a++) *rows[a] = array_layout_take(l, T, i);
+  for (size_t a = 0; a < sizeof numbers / sizeof numbers[0]; a++) *numbers[a] = array_layout_take(l, T, f);
+  c->start = array_layout_take(l, sequences + 1, i);
+  c->pages = array_layout_take(l, sequences * (size_t)pages_of(chunk_tokens), i);
+  c->table = array_layout_take(l, table_size(chunk_tokens), i);
 }
 
 size_t chunk_bytes(int chunk_tokens) {
   struct chunk measured;
-  struct layout l = {NULL, 0};
+  struct array_layout l = {NULL, 0};
   chunk_place(&l, &measured, chunk_tokens);
   return l.used;
 }
 
 void chunk_init(struct chunk *c, void *memory, int chunk_tokens) {
-  struct layout l = {memory, 0};
+  struct array_layout l = {memory, 0};
   memset(memory, 0, chunk_bytes(chunk_tokens));
   chunk_place(&l, c, chunk_tokens);
   c->shares = true;

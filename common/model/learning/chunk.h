@@ -17,7 +17,7 @@
 
 #include "common/model/learning/train_sample.h"
 #include "common/model/network/forward.h"
-#include "common/model/network/layout.h"
+#include "common/model/network/array_layout.h"
 
 enum { CHUNK_PAGE_TOKENS = 32 };
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/model/network/layout.h"
+#include "common/model/network/array_layout.h"
 #include "common/model/network/weights_internal.h"
 
 enum { UNITS_MAX = 8191 }; /* 8191 * 2^50 < 2^63 */
@@ -35,13 +35,13 @@ struct optimizer {
 };
 
 static size_t place(struct optimizer *o, char *base, const struct model *m) {
-  struct layout l = {base, 0};
+  struct array_layout l = {base, 0};
   const size_t n = m->params.elements, kept = shard_count(o->shard);
-  o->masters = layout_take(&l, kept, sizeof(float));
-  o->moment1 = layout_take(&l, kept, sizeof(float));
-  o->moment2 = layout_take(&l, kept, sizeof(float));
-  o->gradient = layout_take(&l, n, sizeof(float));
-  o->accumulator = layout_take(&l, n, sizeof(int64_t));
+  o->masters = array_layout_take(&l, kept, sizeof(float));
+  o->moment1 = array_layout_take(&l, kept, sizeof(float));
+  o->moment2 = array_layout_take(&l, kept, sizeof(float));
+  o->gradient = array_layout_take(&l, n, sizeof(float));
+  o->accumulator = array_layout_take(&l, n, sizeof(int64_t));
   return l.used;
 }
 

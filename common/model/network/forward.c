@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/model/network/layout.h"
+#include "common/model/network/array_layout.h"
 #include "common/model/network/shape.h"
 
 /* Where a call's lists are kept for a device, by the names of struct forward_call; all NULL where memory is the
@@ -42,33 +42,33 @@ struct workspace {
 
 /* --- memory --- */
 
-static void place_layer(struct layout *l, struct layer_activations *a, const struct shape *s, size_t operand,
+static void place_layer(struct array_layout *l, struct layer_activations *a, const struct shape *s, size_t operand,
                         bool save) {
   const size_t T = s->T, D = s->D, F = s->F, HE = s->HE, GE = s->GE, H = s->H, G = s->G;
   const size_t f = sizeof(float);
   if (save) {
-    a->x_in = layout_take(l, T * D, f);
-    a->x_mid = layout_take(l, T * D, f);
+    a->x_in = array_layout_take(l, T * D, f);
+    a->x_mid = array_layout_take(l, T * D, f);
   }
-  a->rstd_in = layout_take(l, T, f);
-  a->rstd_mid = layout_take(l, T, f);
-  a->norm_in = layout_take(l, T * D, operand);
-  a->norm_mid = layout_take(l, T * D, operand);
-  a->q_raw = layout_take(l, T * HE, f);
-  a->k_raw = layout_take(l, T * GE, f);
-  a->rstd_q = layout_take(l, T * H, f);
-  a->rstd_k = layout_take(l, T * G, f);
-  a->q = layout_take(l, T * HE, operand);
-  a->k = layout_take(l, T * GE, operand);
-  a->v = layout_take(l, T * GE, operand);
-  a->attention = layout_take(l, T * HE, operand);
-  a->lse = layout_take(l, T * H, f);
-  a->gate = layout_take(l, T * F, f);
-  a->up = layout_take(l, T * F, f);
-  a->h = layout_take(l, T * F, operand);
+  a->rstd_in = array_layout_take(l, T, f);
+  a->rstd_mid = array_layout_take(l, T, f);
+  a->norm_in = array_layout_take(l, T * D, operand);
+  a->norm_mid = array_layout_take(l, T * D, operand);
+  a->q_raw = array_layout_take(l, T * HE, f);
+  a->k_raw = array_layout_take(l, T * GE, f);
+  a->rstd_q = array_layout_take(l, T * H, f);
+  a->rstd_k = array_layout_take(l, T * G, f);
+  a->q = array_layout_take(l, T * HE, operand);
+  a->k = array_layout_take(l, T * GE, operand);
+  a->v = array_layout_take(l, T * GE, operand);
+  a->attention = array_layout_take(l, T * HE, operand);
+  a->lse = array_layout_take(l, T * H, f);
+  a->gate = array_layout_take(l, T * F, f);
+  a->up = array_layout_take(l, T * F, f);
+  a->h = array_layout_take(l, T * F, operand);
 }
 
-static void place_lists(struct layout *l, struct list_places *p, size_t rows_max, size_t pages_max) {
+static void place_lists(struct array_layout *l, struct list_places *p, size_t rows_max, size_t pages_max) {
   int32_t **const rows[] = {&p->tokens,
                             &p->row,
                             &p->finish,
@@ -79,20 +79,20 @@ static void place_lists(struct layout *l, struct list_places *p, size_t rows_max
                             &p->computed.position,
                             &p->finished.sequence,
                             &p->finished.position};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) *rows[i] = layout_take(l, rows_max, sizeof(int32_t));
-  p->pages = layout_take(l, pages_max, sizeof(int32_t));
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) *rows[i] = array_layout_take(l, rows_max, sizeof(int32_t));
+  p->pages = array_layout_take(l, pages_max, sizeof(int32_t));
 }
 
 static size_t place_workspace(struct workspace *ws, char *base, const struct model *m, int rows_max, int pages_max) {
   const struct shape s = shape_make(&m->config, rows_max);
   const size_t operand = m->ops->operand_bytes;
-  struct layout l = {base, 0};
+  struct array_layout l = {base, 0};
   if (!m->ops->host_memory) place_lists(&l, &ws->places, (size_t)rows_max, (size_t)pages_max);
   place_layer(&l, &ws->scratch, &s, operand, false);
-  ws->x = layout_take(&l, s.T * s.D, sizeof(float));
-  ws->v_raw = layout_take(&l, s.T * s.GE, sizeof(float));
-  ws->hidden = layout_take(&l, s.T * s.D, operand);
-  ws->picked = layout_take(&l, s.T * s.D, operand);
+  ws->x = array_layout_take(&l, s.T * s.D, sizeof(float));
+  ws->v_raw = array_layout_take(&l, s.T * s.GE, sizeof(float));
+  ws->hidden = array_layout_take(&l, s.T * s.D, operand);
+  ws->picked = array_layout_take(&l, s.T * s.D, operand);
   return l.used;
 }
 
@@ -129,15 +129,15 @@ static size_t place_activations(struct activations *a, char *base, const struct 
                                 const struct layer_activations *scratch) {
   const struct shape s = shape_make(&m->config, rows_max);
   const size_t f = sizeof(float);
-  struct layout l = {base, 0};
-  a->x_out = layout_take(&l, s.T * s.D, f);
-  a->rstd_out = layout_take(&l, s.T, f);
-  float *x_mid = recompute ? layout_take(&l, s.T * s.D, f) : NULL;
+  struct array_layout l = {base, 0};
+  a->x_out = array_layout_take(&l, s.T * s.D, f);
+  a->rstd_out = array_layout_take(&l, s.T, f);
+  float *x_mid = recompute ? array_layout_take(&l, s.T * s.D, f) : NULL;
   for (int i = 0; i < m->config.layers; i++) {
     struct layer_activations unused, *layer = a->layers ? &a->layers[i] : &unused;
     if (recompute) {
       if (scratch) *layer = *scratch;
-      layer->x_in = layout_take(&l, s.T * s.D, f);
+      layer->x_in = array_layout_take(&l, s.T * s.D, f);
       layer->x_mid = x_mid;
     } else {
       place_layer(&l, layer, &s, m->ops->operand_bytes, true);

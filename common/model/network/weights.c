@@ -10,7 +10,7 @@
 
 #include "common/base/philox.h"
 #include "common/model/network/elementary.h"
-#include "common/model/network/layout.h"
+#include "common/model/network/array_layout.h"
 #include "common/model/network/model.h"
 #include "common/model/network/weights_internal.h"
 
@@ -47,20 +47,20 @@ static size_t largest_count(const struct model *m) {
 /* Everything in one allocation, large enough for huge pages: a decode step reads all of it once, and with small pages
  * would wait for address translations.  w: NULL while measuring. */
 static size_t place(struct weights *w, char *base, const struct model *m, bool for_training) {
-  struct layout l = {base, 0};
+  struct array_layout l = {base, 0};
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
-    void *matrix = layout_take(&l, tensor_bytes(m, p), 1);
+    void *matrix = array_layout_take(&l, tensor_bytes(m, p), 1);
     if (w) w->matrices[i] = (struct matrix){.data = matrix, .N = p->rows, .K = p->cols};
   }
   for (int i = 0; for_training && i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
     if (!needs_transpose(m, p)) continue;
-    void *matrix = layout_take(&l, m->ops->matrix_bytes(m->ops, p->cols, p->rows), 1);
+    void *matrix = array_layout_take(&l, m->ops->matrix_bytes(m->ops, p->cols, p->rows), 1);
     if (w) w->transposed[i] = (struct matrix){.data = matrix, .N = p->cols, .K = p->rows};
   }
-  void *staging = layout_take(&l, largest_count(m), m->ops->operand_bytes);
-  void *converting = layout_take(&l, ops_place_bytes(m->ops, WEIGHTS_CONVERTED_AT_ONCE * sizeof(float)), 1);
+  void *staging = array_layout_take(&l, largest_count(m), m->ops->operand_bytes);
+  void *converting = array_layout_take(&l, ops_place_bytes(m->ops, WEIGHTS_CONVERTED_AT_ONCE * sizeof(float)), 1);
   if (w) w->staging = staging;
   if (w) w->converting = converting;
   return l.used;

@@ -132,7 +132,7 @@ static void finish_if_ended(struct decode_job *job, struct sample *s) {
     s->finish = FINISH_LENGTH;
   else
     return;
-  s->state = SAMPLE_DONE;
+  s->state = DECODE_DONE;
   job->done_count++;
 }
 

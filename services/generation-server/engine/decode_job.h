@@ -28,14 +28,14 @@ struct policy {
   struct digest digest;
 };
 
-enum sample_state { SAMPLE_WAITING, SAMPLE_RUNNING, SAMPLE_DONE };
+enum decode_state { DECODE_WAITING, DECODE_RUNNING, DECODE_DONE };
 
 struct decode_job;
 
 struct sample {
   struct decode_job *job;
   int32_t index; /* within the group; the choice of a plain request */
-  enum sample_state state;
+  enum decode_state state;
   enum finish_reason finish; /* when done */
   int slot;                  /* -1: none */
   int32_t count;             /* tokens so far */

@@ -177,7 +177,7 @@ enum rc engine_hand_back(struct engine *e) { return post(e, &(struct message){.k
 /* Ends samples whose text has met a stop text: further tokens are not wanted. */
 static void finish_texts(struct engine *e) {
   for (int i = 0; i < e->live_count; i++)
-    if (e->live[i]->state != SAMPLE_DONE && atomic_load_explicit(&e->live[i]->text_over, memory_order_relaxed))
+    if (e->live[i]->state != DECODE_DONE && atomic_load_explicit(&e->live[i]->text_over, memory_order_relaxed))
       sample_finish(e, e->live[i], FINISH_STOP);
 }
 
@@ -186,7 +186,7 @@ static void finish_texts(struct engine *e) {
 static void settle(struct engine *e) {
   int kept = 0;
   for (int i = 0; i < e->live_count; i++)
-    if (e->live[i]->state != SAMPLE_DONE) e->live[kept++] = e->live[i];
+    if (e->live[i]->state != DECODE_DONE) e->live[kept++] = e->live[i];
   e->live_count = kept;
   if (e->told) e->told->wake(e->told->context);
   e->told = NULL;
@@ -230,7 +230,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
     return;
   }
   for (int32_t i = 0; i < job->sample_count; i++)
-    if (job->samples[i].state != SAMPLE_DONE) e->live[e->live_count++] = &job->samples[i];
+    if (job->samples[i].state != DECODE_DONE) e->live[e->live_count++] = &job->samples[i];
 }
 
 /* Ends every live job for which `which` holds, e.g. those that the new policy voids. */
@@ -238,7 +238,7 @@ static void end_jobs(struct engine *e,
                      bool (*which)(const struct engine *, const struct decode_job *, const struct message *),
                      const struct message *m, enum decode_job_end end) {
   for (int i = 0; i < e->live_count; i++)
-    if (e->live[i]->state != SAMPLE_DONE && which(e, e->live[i]->job, m)) decode_job_break_off(e, e->live[i]->job, end);
+    if (e->live[i]->state != DECODE_DONE && which(e, e->live[i]->job, m)) decode_job_break_off(e, e->live[i]->job, end);
 }
 
 static bool is_void(const struct engine *e, const struct decode_job *job, const struct message *m) {

@@ -22,7 +22,7 @@
 static struct sched_item picture(const struct engine *e, const struct sample *s) {
   const int32_t length = sample_length(s);
   return (struct sched_item){
-      .running = s->state == SAMPLE_RUNNING,
+      .running = s->state == DECODE_RUNNING,
       .blocked = s->kv.length == 0 && s->job->leader && s->job->leader != s && !s->job->prompt_ready,
       .pending = length - s->kv.length,
       .pages_held = s->kv.page_count,
@@ -97,7 +97,7 @@ static void add_rows(struct engine *e, struct sample *s, int32_t first, int32_t 
 
 static bool group_needs_first(const struct decode_job *job) {
   for (int32_t i = 0; i < job->sample_count; i++)
-    if (job->samples[i].state != SAMPLE_DONE && job->samples[i].count == 0) return true;
+    if (job->samples[i].state != DECODE_DONE && job->samples[i].count == 0) return true;
   return false;
 }
 
@@ -188,7 +188,7 @@ static void add_draw(struct engine *e, struct sample *s, int row) {
 /* All samples of the leader's group without a token draw their first one. */
 static void add_group(struct engine *e, struct decode_job *job, int row) {
   for (int32_t i = 0; i < job->sample_count; i++)
-    if (job->samples[i].state != SAMPLE_DONE && job->samples[i].count == 0) add_draw(e, &job->samples[i], row);
+    if (job->samples[i].state != DECODE_DONE && job->samples[i].count == 0) add_draw(e, &job->samples[i], row);
 }
 
 static void draw_all(struct engine *e, const void *hidden) {
@@ -217,7 +217,7 @@ static void share_prompts(struct engine *e) {
     job->prompt_ready = true;
     for (int32_t k = 0; k < job->sample_count; k++) {
       struct sample *s = &job->samples[k];
-      if (s->state != SAMPLE_DONE && s->kv.length == 0) kv_fork(e->kv, &s->kv, &leader->kv, job->prompt_count);
+      if (s->state != DECODE_DONE && s->kv.length == 0) kv_fork(e->kv, &s->kv, &leader->kv, job->prompt_count);
     }
   }
 }

@@ -24,18 +24,18 @@ static void leave_slot(struct engine *e, struct sample *s) {
   e->slots_busy--;
   e->leased_busy -= is_leased(s);
   s->slot = -1;
-  if (s->state == SAMPLE_RUNNING) s->state = SAMPLE_WAITING;
+  if (s->state == DECODE_RUNNING) s->state = DECODE_WAITING;
 }
 
 void sample_enter_slot(struct engine *e, struct sample *s) {
   int slot = 0;
   while (e->slot_used[slot]) slot++;
-  assert(slot < e->options.slots && s->state == SAMPLE_WAITING);
+  assert(slot < e->options.slots && s->state == DECODE_WAITING);
   e->slot_used[slot] = true;
   e->slots_busy++;
   e->leased_busy += is_leased(s);
   s->slot = slot;
-  s->state = SAMPLE_RUNNING;
+  s->state = DECODE_RUNNING;
 }
 
 void sample_evict(struct engine *e, struct sample *s) {
@@ -55,15 +55,15 @@ void decode_job_ended(struct engine *e, struct decode_job *job, enum decode_job_
 
 void sample_show(struct engine *e, struct sample *s) {
   atomic_store_explicit(&s->shown, s->count, memory_order_release);
-  if (s->state == SAMPLE_DONE) atomic_store_explicit(&s->over, true, memory_order_release);
+  if (s->state == DECODE_DONE) atomic_store_explicit(&s->over, true, memory_order_release);
   if (s->job->follower) e->told = s->job->follower;
 }
 
 void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish) {
   struct decode_job *job = s->job;
-  assert(s->state != SAMPLE_DONE);
+  assert(s->state != DECODE_DONE);
   sample_evict(e, s);
-  s->state = SAMPLE_DONE;
+  s->state = DECODE_DONE;
   s->finish = finish;
   s->digest = e->policy.digest;
   sample_show(e, s);
@@ -74,9 +74,9 @@ void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish
 void decode_job_break_off(struct engine *e, struct decode_job *job, enum decode_job_end end) {
   for (int32_t i = 0; i < job->sample_count; i++) {
     struct sample *s = &job->samples[i];
-    if (s->state == SAMPLE_DONE) continue;
+    if (s->state == DECODE_DONE) continue;
     sample_evict(e, s);
-    s->state = SAMPLE_DONE;
+    s->state = DECODE_DONE;
     s->finish = FINISH_ABORT;
     s->digest = e->policy.digest;
     sample_show(e, s);
