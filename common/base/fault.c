@@ -1,4 +1,4 @@
-/* Keeps which fault was chosen, and strikes: see fault.h.  An empty translation unit in normal builds. */
+/* Keeps which fault was chosen, and tells when it strikes; an empty translation unit in normal builds. */
 #include "common/base/fault.h"
 
 #ifdef LEASEHOLD_FAULTS

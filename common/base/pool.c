@@ -8,7 +8,7 @@
  * A sleeper announces itself (asleep = true) before it looks at the ticket a last time; the caller moves the ticket
  * before it looks at asleep.  Both are sequentially consistent, hence one of them sees the other.  `job` is plain
  * memory: written only while no worker has an unfinished ticket, published by the ticket, taken back by `pending`.
- * When there are more threads than CPUs nobody spins: a spinning thread would keep the working one from its CPU. */
+ * When there are more threads than CPUs no thread spins: a spinning thread would keep the working one from its CPU. */
 #include "common/base/pool.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
-/* Registers a worker with the coordinator and sends its heartbeats: see registration.h.
+/* Registers a worker with the coordinator, sends its heartbeats, and registers it again when it was forgotten.
  *
- * Other threads only set flags under the mutex (poke, stale), or read the epoch.  Previous hop: a worker's main.  Next hop
- * of the messages: the coordinator's route_workers.c. */
+ * Other threads only set flags under the mutex (poke, stale), or read the epoch.  Previous hop: a worker's main.  Next
+ * hop of the messages: the coordinator's route_workers.c. */
 #include "common/client/registration.h"
 
 #include <inttypes.h>

@@ -4,10 +4,10 @@
  *   UNREGISTERED --POST /v1/workers--> REGISTERED --404, 409, 410--> UNREGISTERED
  *                                      REGISTERED --DELETE /v1/workers/{id}--> gone
  *
- * Owns the worker's id, the epoch and the thread.  Both kinds of worker use it; what they tell and what they do with the
- * answers are the callbacks, which run on this thread.  Every call has a deadline, every failure a pause that grows, and a
- * worker that is forgotten before its first heartbeat was answered (two of them under one name) waits before it registers
- * again.  The first failure of a series is logged. */
+ * Owns the worker's id, the epoch and the thread.  Both kinds of worker use it; what they tell and what they do with
+ * the answers are the callbacks, which run on this thread.  Every call has a deadline, every failure a pause that
+ * grows, and a worker that is forgotten before its first heartbeat was answered (two of them under one name) waits
+ * before it registers again.  The first failure of a series is logged. */
 #ifndef LEASEHOLD_CLIENT_REGISTRATION_H
 #define LEASEHOLD_CLIENT_REGISTRATION_H
 
@@ -21,7 +21,7 @@ struct registration_options {
   bool beat_at_once;    /* the first heartbeat follows a registration without a pause */
   int64_t retry_ms_max; /* the longest pause after a failure */
   void (*registered)(void *context, const struct worker_registered *answer);
-  /* Fills what a heartbeat tells; the epoch is in it already.  What m points to may live in the arena. */
+  /* Fills what a heartbeat tells; the epoch is in it already.  Memory that m points to may live in the arena. */
   enum rc (*tell)(void *context, struct worker_heartbeat *m, struct arena *arena, struct err *err);
   /* The heartbeat `m` was answered. */
   void (*answered)(void *context, const struct worker_heartbeat *m, const struct worker_heartbeat_answer *answer);

@@ -6,7 +6,7 @@
  *   comm_nccl.c   device memory by NCCL, all else by another comm     built where NCCL is (make nccl, cuda); never run yet
  *
  * A call is collective: every rank makes the same calls in the same order with the same sizes, and gets RC_OK once its
- * part is done.  What is computed does not depend on the carrier: bytes are copied, integers are added, and floating
+ * part is done.  Results do not depend on the carrier: bytes are copied, integers are added, and floating
  * point numbers are never added here.
  *
  * Failure.  No call waits without bound: it ends with RC_UNAVAILABLE when wait_ms are over, when a rank has been silent

@@ -10,8 +10,8 @@
  *
  * A communicator is made for a group once and kept while the group stays the same.  It has broadcast (from rank 0),
  * check, give_up and free.  It fails as comm.h describes, with two differences: after a failed call the buffers belong
- * to the caller again, and free is not collective and waits for nobody.  A member learns of another's loss by its own
- * deadline, or by `cancel`, which is set by a thread that hears of the loss in another way.
+ * to the caller again, and free is not collective and does not wait for others.  A member learns of another's loss by
+ * its own deadline, or by `cancel`, which is set by a thread that hears of the loss in another way.
  *
  * Memory: a communicator has a window of its own that bytes pass through in pieces.  A window that a dead or frozen
  * member may still access is left behind until it is released.

@@ -333,7 +333,7 @@ enum rc connections_create(struct connections *t, const struct service_limits *l
     t->addresses[i].next = i + 1;
     t->address_buckets[i] = -1;
   }
-  if (getrandom(&t->address_seed, sizeof t->address_seed, GRND_NONBLOCK) < 0) /* so that nobody can choose a bucket */
+  if (getrandom(&t->address_seed, sizeof t->address_seed, GRND_NONBLOCK) < 0) /* so that no peer can choose a bucket */
     t->address_seed = (uint64_t)clock_monotonic_us();
   for (int why = DROP_LATE; why <= DROP_ROOM; why++) {
     char labels[32];

@@ -15,7 +15,7 @@
  * copies take effect in the order of the calls.
  *
  * The arithmetic of every operation is fixed in NUMERICS.md; a row's result never depends on the other rows of the
- * call, nor on threads.  Operations cannot fail: sizes are checked where buffers are made.  A device fails later than
+ * call or on threads.  Operations cannot fail: sizes are checked where buffers are made.  A device fails later than
  * the call: from then on operations do nothing, results are zero, and ops->status says what happened; ask it before
  * using results.  Threading: one thread (the engine's) calls a table at a time; the table splits outputs over its pool.
  */

@@ -1,4 +1,4 @@
-/* What the coordinator's faults do: see fault.h.  An empty translation unit in normal builds. */
+/* Implements the coordinator's faults (fault.h lists them); an empty translation unit in normal builds. */
 #include "services/coordinator/fault.h"
 
 #ifdef LEASEHOLD_FAULTS

@@ -32,8 +32,8 @@ struct forced_sample {
 extern const char *const coordinator_faults[]; /* for fault_set */
 /* no-fence-check and no-version-check: is the result of a lease in this state taken all the same? */
 bool fault_accepts_any(enum lease_state state);
-/* no-fence-check: gives the sample back to this fence, whoever holds it now.  *taken becomes false when it was done
- * already: then its rollout was written over, and it must not be counted a second time. */
+/* no-fence-check: gives the sample back to this fence, even if another lease holds it now.  *taken becomes false when
+ * it was done already: then its rollout was written over, and it must not be counted a second time. */
 enum rc fault_take_by_force(struct store *store, const struct forced_sample *s, bool *taken, struct err *err);
 #else
 static inline bool fault_accepts_any(enum lease_state state) { return (void)state, false; }

@@ -1,4 +1,4 @@
-/* What the generation-server's faults do: see fault.h.  An empty translation unit in normal builds. */
+/* Implements the generation-server's faults (fault.h lists them); an empty translation unit in normal builds. */
 #include "services/generation-server/fault.h"
 
 #ifdef LEASEHOLD_FAULTS

@@ -1,4 +1,4 @@
-/* What the trainer's faults do: see fault.h.  An empty translation unit in normal builds. */
+/* Implements the trainer's faults (fault.h lists them); an empty translation unit in normal builds. */
 #include "services/trainer-server/fault.h"
 
 #ifdef LEASEHOLD_FAULTS

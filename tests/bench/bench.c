@@ -1,4 +1,4 @@
-/* The measured models and what all parts need: see bench.h. */
+/* Makes the measured models, and holds the helpers that all parts of the benchmark use. */
 #include "tests/bench/bench.h"
 
 #include <string.h>

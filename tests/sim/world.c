@@ -1,4 +1,4 @@
-/* See world.h: randomness, the event queue, the trainer, accidents, the loop. */
+/* Runs a world: randomness, the event queue, the trainer, accidents, the loop. */
 #include "tests/sim/world.h"
 
 #include <inttypes.h>

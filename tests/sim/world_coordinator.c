@@ -1,5 +1,5 @@
-/* The coordinator of a world: see world.h.  What leases.c, route_results.c, workers.c, group_seal.c and the driver do
- * with the database is done here with arrays; the decisions are the real ones. */
+/* The coordinator of a world.  It does with arrays what leases.c, route_results.c, workers.c, group_seal.c and the
+ * driver do with the database; the decisions are the real ones. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The generation-servers of a world: see world.h.  Processor sharing: a server's `clock` counts the tokens of a sample
+/* The generation-servers of a world.  Processor sharing: a server's `clock` counts the tokens of a sample
  * that ran since the beginning, so a sample of n tokens that starts at clock t ends at clock t + n, whatever the batch
  * does meanwhile. */
 #include <math.h>

@@ -167,8 +167,9 @@ static void finish_by_last_token(const struct run_context *x, const struct group
   }
 }
 
-/* Tokens that were handed back earlier must be the beginning of those that come now; else one of the two servers computed
- * something else.  *shorter: this holder hands back fewer of them than were kept, because it never came to the sample. */
+/* Tokens that were handed back earlier must be the beginning of those that come now; else one of the two servers
+ * computed something else.  *shorter: this holder hands back fewer of them than were kept, because it never came to
+ * the sample. */
 static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, bool *shorter,
                                struct err *err) {
   struct rows q;
@@ -258,8 +259,8 @@ static enum rc count_contribution(struct core *c, const struct lease_row *l, int
       BINDS(b_int(l->run), b_int(l->round), b_int(l->worker), b_int(samples), b_int(tokens)));
 }
 
-/* Tokens that are only handed back count with the sample, at whoever ends it; but a worker whose kernels promise nothing
- * has had its part in the round. */
+/* Tokens that are only handed back count for the worker that ends the sample; but a worker whose kernels promise
+ * nothing has taken part in the round by them. */
 static bool contributed(struct core *c, const struct lease_row *l, const struct lease_result *m, int accepted) {
   const struct live_worker *w = worker_live(c, l->worker);
   bool tokens = false;

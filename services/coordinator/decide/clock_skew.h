@@ -11,9 +11,9 @@
 
 #define CLOCK_SKEW_UNKNOWN INT64_MIN
 
-/* What is known after one message more: sent_us by the sender's clock (0: not told), came_us by ours. */
+/* The estimate after one more message: sent_us by the sender's clock (0: not told), came_us by ours. */
 int64_t clock_skew_learn(int64_t known_us, int64_t sent_us, int64_t came_us);
-/* By how much the sender's times are to be corrected; 0 for clocks that agree within what messages may take. */
+/* The correction of the sender's times; 0 when the clocks agree within the time that a message may take. */
 int64_t clock_skew_us(int64_t known_us);
 
 #endif

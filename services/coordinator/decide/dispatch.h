@@ -1,4 +1,4 @@
-/* Who gets how many samples, and how they are cut into leases.  frontier.c decides which groups go first; here
+/* Decides how many samples a worker gets, and cuts them into leases.  frontier.c decides which groups go first; here
  * samples are taken in the given order, whichever worker asks.
  *
  * Pure; called by leases.c on the writer's thread.  These decisions must change only how long a round takes, never

@@ -17,10 +17,10 @@ bool expiry_passed(int64_t deadline_ms, int64_t now_ms);
 int64_t expiry_sleep(int64_t earliest_ms, int64_t now_ms, int64_t nap_ms);
 
 /* The writer looks at the time at least every nap_ms.  When it comes back much later (a slow disk, a stopped
- * process), nobody could be heard meanwhile: returns by how much to put deadlines off, or 0. */
+ * process), no worker could be heard meanwhile: returns by how much to put deadlines off, or 0. */
 int64_t expiry_stall(int64_t last_ms, int64_t now_ms, int64_t nap_ms);
 
-/* Only time in which somebody could have worked counts against a group.  How much of the time between two looks, about
+/* Only time in which a server could have worked counts against a group.  How much of the time between two looks, about
  * nap_ms apart, does not? */
 int64_t expiry_uncounted(int64_t passed_ms, bool counting, int64_t nap_ms);
 

@@ -3,14 +3,14 @@
  *   training groups of the open round, by ordinal:   0  1  2  [3]  4  [5] | 6  7  8 ...
  *   0, 1, 2 and 4 are sealed; [ ] is the frontier, here of two groups; 6 is its `end`, and what follows is backfill
  *
- * Order of service: what was overtaken for too long; the frontier, least expected remaining work first; later groups by
+ * Order of service: groups overtaken for too long; the frontier, least expected remaining work first; later groups by
  * ordinal; evaluation groups.  Any group that is whole can be trained, so the one that lacks least is finished first:
  * in the simulation that beats longest-first and plain order, most where leases are lost.  A gate (RolloutPipe,
  * literally) stops behind the frontier and may leave slots empty; off is first come first served.
  *
  * Called by leases.c on the writer's thread for each poll, before dispatch.c cuts leases.  No database, no clock, no
  * memory of its own; times are of one clock, the caller's.  Predictions change the order only, never what is a member.
- * What a sample becomes must not depend on any of this (randomness is keyed by position), only how long the round
+ * The content of a sample must not depend on any of this (randomness is keyed by position), only how long the round
  * takes.  Simulated by the thousand in tests/sim. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_FRONTIER_H
 #define LEASEHOLD_COORDINATOR_DECIDE_FRONTIER_H
@@ -32,7 +32,7 @@ struct waiting_group {
   int32_t waiting, leased, done; /* its samples */
   int64_t done_tokens;           /* of the done ones */
   int64_t waiting_since_ms;      /* since when it has had waiting samples */
-  int64_t overtaken_since_ms;    /* see frontier_overtaken; 0: nobody went before it */
+  int64_t overtaken_since_ms;    /* see frontier_overtaken; 0: no group went before it */
   bool evaluation;
 };
 
@@ -66,7 +66,7 @@ struct rate {
   double amount, per;
   int64_t at_ms;
 };
-/* What dispatch is told of the run's pace.  Order only depends on it. */
+/* The run's pace, as dispatch is told it.  Only the order depends on it. */
 struct dispatch_rates {
   struct rate drain;   /* groups per second of the trainer's, while it has work */
   struct rate latency; /* seconds per group, from its first lease to its sealing */

@@ -168,7 +168,7 @@ static bool working_before(const struct line *l, size_t at) {
   return at - 1 > l->begin && (is_digit(l->text[at - 2]) || is_one_of(l->text[at - 2], "*+-=;#"));
 }
 
-/* What touches a number; an open bracket is in_brackets's. */
+/* Does something touch the number?  in_brackets judges an open bracket. */
 static bool touches_before(const struct line *l, size_t at) {
   const char c = l->text[at - 1];
   if (is_one_of(c, "*+-")) return !working_before(l, at);

@@ -32,9 +32,9 @@ bool number_gold(const char *text, struct number *out);
  *   - is a macro's argument, or a macro follows ("\frac{1}{4}", "\cdot 4", "7\sqrt{3}"),
  *   - is in brackets with anything else ("(9, 4)", "f(x, 4)"); alone in them it counts, "(4)", but not as "f(4)",
  *   - follows a number, be it by blanks, a comma or a colon ("3, 4", "1 1/2", "3:4").
- * A working in plain signs without blanks is read to its last number wherever it breaks off ("2*3=6;6-4" is 4, "2+2=" is
- * 2): what is trained on such workings has always been judged so, and its weights are not to change.
- * What prose does around numbers is no part of them: "=", "#", ";", quotes, Markdown's emphasis and bullets, "$", a
+ * A working in plain signs without blanks is read to its last number wherever it breaks off ("2*3=6;6-4" is 4, "2+2="
+ * is 2): such workings have always been judged so, and the weights trained on them must not change. The signs that
+ * prose puts around numbers are not part of them: "=", "#", ";", quotes, Markdown's emphasis and bullets, "$", a
  * percent sign or punctuation behind. */
 enum number_found { NUMBER_NONE, NUMBER_IN_LARGER, NUMBER_ALONE };
 enum number_found number_last(const char *text, size_t len, struct number *out);

@@ -1,4 +1,5 @@
-/* How far the trainer's log-probabilities are from the samplers', in figures that nobody can mistake for agreement.
+/* Measures how far the trainer's log-probabilities are from the samplers', in figures that cannot be mistaken for
+ * agreement.
  *
  *   d = log p(sampler) - log p(trainer), of one trained token, which the sampler drew
  *

@@ -17,7 +17,7 @@ enum { SLOT_WINDOWS = 2 }; /* the newest run and the one before: more cannot end
 struct slot_window {
   int64_t run, begin_ms, end_ms;
 };
-/* What a heartbeat adds to a run. */
+/* The slot time that a heartbeat adds to a run. */
 struct slot_account {
   int64_t run, busy_us, window_us;
 };

@@ -11,7 +11,7 @@
 #include "common/wire/lease.h"
 #include "services/coordinator/decide/states.h"
 
-/* What became of a round's rollouts: rounds.rollouts_state. */
+/* Whether a round's rollouts are still stored: rounds.rollouts_state. */
 enum rollouts_state { ROLLOUTS_KEPT, ROLLOUTS_DROPPING, ROLLOUTS_DROPPED };
 
 /* Whose time it is: cause_times.actor. */

@@ -24,7 +24,7 @@ struct verdict {
  *
  * numeric: an answer, or a gold, that is more than one number is no number.  With \boxed{} the answer is all of the
  * last box's content, else the last number of the text, which must stand alone: lone_number.h says what either may
- * look like. What is no number is not well formed and earns nothing.  Equal to the gold is equal as an exact
+ * look like.  Any other text is not well formed and earns nothing.  Equal to the gold is equal as an exact
  * rational, or within 1e-9 relative where 64 bits do not hold them.  countdown: the last expression (after "=" is
  * cut, or in \boxed{}) over + - * / and parentheses uses each of extra.numbers at most once and equals extra.target
  * exactly (rational arithmetic with overflow checks). */

@@ -2,9 +2,9 @@
  *
  *   batch_make --> batch_submit --> (the trainer's FIFO) --> batch_await: log-probabilities compared bit for bit
  *
- * A batch has one owner at a time.  train.c makes and submits it on the driver's thread and hands it to batch_answers.c,
- * whose thread awaits it; replay.c does all three itself.  What is built lives in the batch's arena and is freed with it.
- * Every call has a deadline.  Nothing here writes the database.
+ * A batch has one owner at a time.  train.c makes and submits it on the driver's thread and hands it to
+ * batch_answers.c, whose thread awaits it; replay.c does all three itself.  Everything built lives in the batch's
+ * arena and is freed with it. Every call has a deadline.  Nothing here writes the database.
  *
  * Previous hop of a rollout: batch_build.c.  Next: trainer-server/api/route_submit_batch.c, and its answer. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_H

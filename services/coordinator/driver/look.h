@@ -1,9 +1,9 @@
-/* What the driver reads of the database before it chooses what to do: the trainer that holds the place, the run that is to
- * be moved on and that run's newest round.
+/* What the driver reads of the database before it chooses what to do: the trainer that holds the place, the run to
+ * work on and that run's newest round.
  *
  * Called by the driver's thread at the beginning of every turn, by its steps when they must know whether something has
  * changed meanwhile, and by run_check.c on an HTTP worker's thread.  Everything is read on a connection for readers;
- * nothing is written and nothing is kept: what was read is as old as its snapshot.  The caller owns what it is given. */
+ * nothing is written or kept, so a result is as old as its snapshot.  The caller owns what it is given. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_LOOK_H
 #define LEASEHOLD_COORDINATOR_DRIVER_LOOK_H
 
@@ -21,7 +21,7 @@ struct trainer_target {
   bool fastest; /* its kernels are not batch-invariant */
 };
 
-/* The run that is to be moved on, and its newest round. */
+/* The run to work on, and its newest round. */
 struct active_run {
   bool found;
   int64_t run;

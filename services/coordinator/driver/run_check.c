@@ -39,7 +39,7 @@ static enum rc start_known(struct store *s, const struct run_start *start, struc
   return rc;
 }
 
-/* What the database knows: whether the run may be queued and may start there, and which trainer there is. */
+/* Asks the database whether the run may be queued and may start there, and which trainer there is. */
 static enum rc database_look(struct core *c, const struct run_start *start, struct trainer_target *trainer,
                              struct err *err) {
   struct store *s;

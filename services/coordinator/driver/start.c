@@ -34,7 +34,7 @@ static enum rc move_run(struct driver *d, int64_t run, enum run_state to, struct
 struct attach_message {
   struct run_context *context;
   struct digest digest;
-  int64_t again; /* a round whose batches are to be sent again, or -1 */
+  int64_t again; /* a round whose batches must be sent again, or -1 */
 };
 
 static enum rc attach_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -60,8 +60,8 @@ static enum rc make_context(struct driver *d, const struct active_run *a, struct
   return RC_OK;
 }
 
-/* The trainer must hold the recorded current version, the version that the round in step makes, or an older recorded one.
- * In the last case *behind is true, and the rounds since are replayed. */
+/* The trainer must hold the recorded current version, the version that the round in step makes, or an older recorded
+ * one. In the last case *behind is true, and the rounds since are replayed. */
 static enum rc check_held(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                           bool *behind, struct err *err) {
   char recorded[DIGEST_HEX_MAX], theirs[DIGEST_HEX_MAX];
@@ -92,8 +92,8 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
                  answer->version, id_run(a->run).text, theirs, recorded);
 }
 
-/* The trainer's checkpoint of that name may be of other weights, since its state directory may have been used with another
- * database: the digest tells. */
+/* The trainer's checkpoint of that name may be of other weights, since its state directory may have been used with
+ * another database: the digest tells. */
 static enum rc check_start(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                            struct err *err) {
   const struct run_start *s = &d->context->config.start;

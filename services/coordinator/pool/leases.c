@@ -40,7 +40,8 @@ static enum rc open_round_now(struct core *c, struct open_round *out, bool *foun
   return rc;
 }
 
-/* What one poll looks at: groups of the open round that have waiting samples, beside what is decided about them. */
+/* The groups that one poll looks at: groups of the open round that have waiting samples, beside what is decided about
+ * them. */
 struct candidates {
   struct waiting_group groups[FRONTIER_CANDIDATES_MAX];
   bool fresh[FRONTIER_CANDIDATES_MAX]; /* none of its samples was ever leased: all wait, with fence 0 */
@@ -149,7 +150,7 @@ static enum rc lease_partials(struct core *c, const struct open_round *r, const 
   return rc;
 }
 
-/* What leases of one group have in common. */
+/* The part that all leases of one group share. */
 static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_t group, const struct lease *before,
                               struct lease *l, struct arena *arena, struct err *err) {
   struct rows q;
@@ -235,7 +236,7 @@ static enum rc lease_store(struct core *c, const struct live_worker *w, const st
   return rc;
 }
 
-/* Who goes first, as far as this poll can reach. */
+/* The order of the groups, as far as this poll can reach. */
 static enum rc candidates_order(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
                                 int servers, struct candidates *out, struct err *err) {
   const struct run_config *config = &c->context->config;
@@ -274,7 +275,7 @@ static enum rc note_overtaken(struct core *c, const struct open_round *r, struct
   return rc;
 }
 
-/* What this poll gets; nothing is stored but who was overtaken. */
+/* Chooses what this poll gets; stores only which groups were overtaken. */
 static enum rc grant_plan(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
                           int servers, struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
   int samples = 0, waiting = 0;
@@ -384,7 +385,7 @@ enum rc lease_renew(struct core *c, const char *id, int64_t fence, int64_t worke
   return rc;
 }
 
-/* What the lease held and nobody finished waits for the next. */
+/* Samples that the lease held and nobody finished wait for the next lease. */
 static enum rc samples_return(struct core *c, const struct lease_row *l, struct err *err) {
   enum rc rc =
       store_exec(c->store, err,

@@ -2,7 +2,7 @@
  * a version range and a digest of weights.  When it ends without a result its samples wait again, and the next grant
  * carries a higher fence.
  *
- * Writer's thread only, inside the caller's savepoint; what is granted lives in the caller's arena.  Nothing is
+ * Writer's thread only, inside the caller's savepoint; granted leases live in the caller's arena.  Nothing is
  * granted under any version but the current one (I2), and no lease ends twice (states.c).
  *
  * Previous hop of a rollout: round.c.  Next: the poll's answer (route_leases.c), then the generation-server. */
@@ -16,7 +16,7 @@
 
 struct live_worker;
 
-enum { FENCE_FIRST = 1 }; /* of a lease whose samples nobody held before */
+enum { FENCE_FIRST = 1 }; /* of a lease whose samples no worker held before */
 
 struct lease_row {
   char id[LIMIT_NAME_MAX];

@@ -1,4 +1,4 @@
-/* The pool's state is made and freed here: see pool.h. */
+/* Makes and frees the pool's state in memory. */
 #include "services/coordinator/pool/pool.h"
 
 #include <stdlib.h>

@@ -13,7 +13,8 @@
 #include "services/coordinator/decide/frontier.h"
 #include "services/coordinator/writer/core_state.h"
 
-/* What of a live worker changes too often, or means too little after a restart, to be read back from the database. */
+/* The part of a live worker's state that changes too often, or means too little after a restart, to be read back from
+ * the database. */
 struct live_worker {
   int64_t id;
   char name[LIMIT_NAME_MAX];

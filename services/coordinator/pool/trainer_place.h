@@ -22,7 +22,7 @@
 enum rc place_begin(struct core *c, struct err *err);
 /* The live trainer whose next incarnation m is; NULL: none.  By identity; by name where neither has one. */
 struct live_worker *place_same_trainer(struct core *c, const struct worker_register *m);
-/* Nobody holds it, and it is not kept for another than identity (NULL: for anybody). */
+/* Is the place free, and not kept for a trainer other than `identity` (NULL: for any)? */
 bool place_is_free(struct core *c, const char *identity);
 /* The worker's row becomes the holder's; *fence is its new one.  The caller notes both in memory. */
 enum rc place_take(struct core *c, int64_t worker, int64_t *fence, struct err *err);

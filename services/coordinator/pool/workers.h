@@ -10,7 +10,7 @@
 
 #include "services/coordinator/pool/pool.h"
 
-/* At the start of an epoch: nobody is live, granted leases are expired. */
+/* At the start of an epoch: no worker is live, granted leases are expired. */
 enum rc workers_forget_all(struct core *c, struct err *err);
 /* Ends workers that were silent too long. */
 enum rc workers_expire(struct core *c, struct err *err);

@@ -1,4 +1,4 @@
-/* Batches are planned, answered and asked for again here: see batches.h. */
+/* Plans batches, stores their answers, and has them sent again after a trainer was lost. */
 #include "services/coordinator/rounds/batches.h"
 
 #include <inttypes.h>
@@ -67,7 +67,7 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
 
 /* ---- answers ---- */
 
-/* How fast the trainer takes groups while it has some: what the frontier is sized by. */
+/* How fast the trainer takes groups while it has some; the frontier is sized by it. */
 static void note_drain(struct core *c, const struct batch_answer *m, int64_t groups) {
   const int64_t us = m->stats.compute_us + m->stats.logprob_us;
   if (us > 0) rate_note(&c->pool->rates.drain, (double)groups, (double)us / 1e6, c->now_ms);
@@ -102,7 +102,8 @@ static enum rc round_add(struct core *c, const struct batch_answer *m, struct er
             b_int(m->mismatch.unequal), b_int(m->mismatch.nonfinite)));
 }
 
-/* Where every kernel promises the same bits a difference is trouble, told at once; else the round tells of it. */
+/* If every kernel promises the same bits, a difference is trouble and is reported at once; else the round reports it.
+ * */
 static enum rc mismatch_warn(struct core *c, const struct batch_answer *m, struct err *err) {
   bool promised = true;
   if (m->mismatch.unequal == 0) return RC_OK;

@@ -10,7 +10,7 @@
 
 enum { NAMES_SHOWN = 8 }; /* in a reason; of more it says how many */
 
-/* Who had a part in the round, of workers whose kernels are not batch-invariant. */
+/* The workers that had a part in the round and whose kernels are not batch-invariant. */
 #define FASTEST_OF_ROUND                                                                                          \
   " FROM workers WHERE exactness = ?3 AND id IN (SELECT worker FROM contributions WHERE run = ?1 AND round = ?2 " \
   "UNION SELECT worker FROM batches WHERE run = ?1 AND round = ?2 AND done = 1)"

@@ -1,5 +1,5 @@
 /* Is a round exact, and if not, why?  It is exact when the trainer's log-probabilities equal the samplers' bit for
- * bit, no group was left out for want of time, and all kernels that took part are batch-invariant.
+ * bit, no group timed out, and all kernels that took part are batch-invariant.
  *
  * Writer's thread only, inside the caller's savepoint; no memory of its own.  Called by round.c when a round's
  * training has ended (again if its batches had to be sent to another trainer), and when all samples of an evaluation

@@ -52,7 +52,7 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
 
 /* Pure: permutes rewards[n] by Philox (RNG_REWARD), the control that must not learn. */
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group);
-/* Pure: NULL when the group is to be trained on, else the reason why it is filtered. */
+/* Pure: NULL when the group can be trained on, else the reason why it is filtered. */
 const char *group_filter_reason(const struct run_config *config, const float *advantages, int n);
 
 #endif

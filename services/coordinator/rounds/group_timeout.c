@@ -1,4 +1,4 @@
-/* Fails groups that have been open for too long; time in which nobody could have worked does not count. */
+/* Fails groups that have been open for too long; time in which no server could have worked does not count. */
 #include "services/coordinator/rounds/group_timeout.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* Groups that take too long fail: those that are still open group_timeout_ms after their first lease, so that a
- * sample which nobody can finish does not hold up its round for ever.
+ * sample that no server can finish does not hold up its round for ever.
  *
  *   first lease |---- counted ----|   paused, or no server ready: not counted   |---- counted ----| group_timeout_ms
  *
@@ -10,7 +10,7 @@
  * Writer's thread only, inside the caller's savepoint, at every look at the time (tick.c).  groups.leased_ms is
  * stored time (core_wall_us), which setting the machine's clock does not change.  Time that does not count is added
  * up in memory and put on top of leased_ms before a group is judged.  After a restart the count begins anew, because
- * nobody knows for how long nothing could be worked on.  The earliest deadline is remembered, so a look costs little
+ * the time in which no server was ready is not stored.  The earliest deadline is remembered, so a look costs little
  * when nothing is due. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_GROUP_TIMEOUT_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_GROUP_TIMEOUT_H

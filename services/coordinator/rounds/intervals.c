@@ -13,7 +13,7 @@ enum { COORDINATOR_WORKER = 0, BEAT_ROUNDS_MAX = 512, MS = 1000 };
 
 /* A message's times are held to these around the time it came: whatever a sender says, sums stay in bounds. */
 static const int64_t PAST_US = (int64_t)30 * 24 * 3600 * 1000000, FUTURE_US = (int64_t)24 * 3600 * 1000000;
-/* What begins so long before the end of what is stored is no repeat: the sender's clock was set back. */
+/* An interval that begins so long before the end of the stored ones is no repeat: the sender's clock was set back. */
 static const int64_t REPEAT_US = 60000000;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

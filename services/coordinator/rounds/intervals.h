@@ -6,7 +6,7 @@
  *
  * Writer's thread only, inside the caller's savepoint.  The database is the state, except for the notes of rounds
  * that are still sealing (rounds.h).  The trainer names the round.  A heartbeat's intervals are given to rounds by
- * time and cut where a round ends; what lies in no round is dropped.  Times of a worker whose clock is off are
+ * time and cut where a round ends; time in no round is dropped.  Times of a worker whose clock is off are
  * corrected (clock_skew.h). Nothing is decided by any of this.  Read by route_timeline.c, round_view.c and
  * run_view.c. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H
@@ -25,12 +25,12 @@ enum {
   INTERVAL_PACKED_BYTES = 17
 };
 
-/* What a worker told of a round; round -1: found by time.  Lanes may overlap.  The caller sees to it that nothing is
- * told twice. */
+/* Stores a worker's intervals of a round; round -1: found by time.  Lanes may overlap.  The caller makes sure that no
+ * interval comes twice. */
 enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t worker, const struct interval *items,
                         size_t count, struct err *err);
-/* What a generation-server's heartbeat told, in order of time; what was stored before is left out.  accounts: its
- * slots' time of this heartbeat, shared out among the rounds as its computing was. */
+/* Stores the intervals of a generation-server's heartbeat, in order of time, without those that were stored before.
+ * accounts: its slots' time of this heartbeat, shared out among the rounds as its computing was. */
 enum rc intervals_beat(struct core *c, int64_t worker, const struct interval *items, size_t count,
                        const struct slot_account accounts[SLOT_WINDOWS], struct err *err);
 

@@ -1,7 +1,7 @@
 /* A version becomes current, in one transaction (I6).  Reached from POST /v1/versions (route_versions.c) and from
  * the driver (driver/step.c); the first makes it current, the other is a repeat.
  *
- * Writer's thread only, inside the caller's savepoint; no memory of its own.  To be called only when the version is
+ * Writer's thread only, inside the caller's savepoint; no memory of its own.  Call it only when the version is
  * durable at the trainer.  Only the version that the round in step makes is accepted.
  *
  * Previous hop: trainer-server/publish/publisher.c.  Next: workers are told by their polls and heartbeats; round.c

@@ -1,4 +1,4 @@
-/* Rounds whose rollouts nothing needs any more are marked when a step is done, and deleted a piece at a time. */
+/* Marks the rounds whose rollouts are no longer needed when a step is done, and deletes them a piece at a time. */
 #include "services/coordinator/rounds/retention.h"
 
 /* ---- marking ---- */
@@ -21,7 +21,7 @@ struct place {
   int64_t run, round, group;
 };
 
-/* Where the next rows to be dropped lie; *found false: nowhere. */
+/* The next rows to drop; *found false: there are none. */
 static enum rc marked_round(struct store *s, struct place *p, bool *found, struct err *err) {
   struct rows q;
   *found = false;
@@ -48,7 +48,7 @@ static enum rc first_group(struct store *s, struct place *p, bool *found, struct
   return rc == RC_NOT_FOUND ? RC_OK : rc;
 }
 
-/* What a piece may still drop. */
+/* How much a piece may still drop. */
 struct budget {
   int64_t samples, bytes;
 };

@@ -3,14 +3,14 @@
  *
  *   step done --retention_mark--> rounds that nothing needs any more --retention_drop, a piece at a time--> free pages, used again
  *
- * A round may go when it is consumed, newer than it are at least keep_rounds consumed ones, and no replay can need
- * it: it was sampled at a version before the oldest checkpoint (above version 0's) that the trainer says it keeps.
+ * A round may go when it is consumed, at least keep_rounds newer rounds are consumed too, and no replay can need it:
+ * it was sampled at a version before the oldest checkpoint (above version 0's) that the trainer says it keeps.
  * A trainer whose newest checkpoint is damaged falls back to an older one, so the oldest counts and not the newest.
- * Given up is a replay from version 0, by a trainer whose checkpoints are all lost; it pauses the run with a
+ * A trainer that has lost all of its checkpoints can then no longer replay from version 0: the run is paused with a
  * sentence (driver/replay.c).
  *
- * Dropped are the round's groups with their prompts, samples, rollouts, refills and leases.  What status, timeline,
- * digests and versions are made of stays: rounds, versions, batches, contributions, evaluations, times by cause.
+ * The round's groups are dropped, with their prompts, samples, rollouts, refills and leases.  The rows behind status,
+ * timeline, digests and versions stay: rounds, versions, batches, contributions, evaluations, times by cause.
  *
  * Writer's thread only, inside the caller's savepoint; no memory of its own: a marked round stays marked across a
  * restart, and its rollouts count as dropped from the mark on. */

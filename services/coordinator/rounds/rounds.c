@@ -1,4 +1,4 @@
-/* The rounds' state is made and freed here: see rounds.h. */
+/* Makes and frees the rounds' state in memory. */
 #include "services/coordinator/rounds/rounds.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
-/* The writer is given a run's context; a fresh run's version 0 becomes current and its round 0 opens.  See
- * run_attach.h. */
+/* Gives the writer a run's context; makes a fresh run's version 0 current and opens its round 0. */
 #include "services/coordinator/rounds/run_attach.h"
 
 #include "services/coordinator/decide/states.h"

@@ -11,7 +11,7 @@
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/writer/core_state.h"
 
-/* digest: of the weights that the trainer holds.  again: a round whose batches are to be sent again, or -1. */
+/* digest: of the weights that the trainer holds.  again: a round whose batches must be sent again, or -1. */
 enum rc run_attach(struct core *c, struct run_context *context, const struct digest *digest, int64_t again,
                    struct err *err);
 

@@ -11,7 +11,7 @@
 
 /* RC_NOT_FOUND */
 enum rc run_state_of(struct store *s, int64_t run, enum run_state *out, struct err *err);
-/* A checked transition, and the event `state`.  What the run waited for is forgotten. */
+/* A checked transition, and the event `state`.  `waiting_for` is cleared. */
 enum rc run_move(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err);
 /* For trouble that does not pass: pauses the run, with `why` as its error until it is resumed or stopped.  A run
  * that was asked to stop is stopped. */

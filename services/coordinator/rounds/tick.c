@@ -1,4 +1,4 @@
-/* The writer's callbacks: state is made and freed, an epoch begins, time passes, deadlines are put off.  See tick.h. */
+/* The writer's callbacks: makes and frees the rooms' state, begins an epoch, looks at the time, puts deadlines off. */
 #include "services/coordinator/rounds/tick.h"
 
 #include "services/coordinator/pool/leases.h"
@@ -21,7 +21,7 @@ static void destroy(struct core *c) {
   pool_destroy(c);
 }
 
-/* Nobody that registered before is believed any more; what was leased waits again. */
+/* Workers that registered before are no longer believed; leased samples wait again. */
 static enum rc begin(struct core *c, struct err *err) {
   const enum rc rc = place_begin(c, err); /* while the database still tells who was live */
   return rc == RC_OK ? workers_forget_all(c, err) : rc;

@@ -1,5 +1,5 @@
-/* What falls due by time, in the order in which it must be looked at: silent workers, the trainer's place, leases,
- * groups, rounds whose rollouts are dropped.  Also what a start and a standstill of the writer mean for them.
+/* Looks at everything that falls due by time, in a fixed order: silent workers, the trainer's place, leases, groups,
+ * rounds whose rollouts are dropped.  Also handles a start and a standstill of the writer for them.
  *
  * These are the writer's callbacks (core_options.h).  core.c calls them on its thread and does not know the rooms
  * that they lead to; main.c passes them to core_create. */

@@ -1,5 +1,5 @@
-/* Reads, resolves, writes and hashes a run's configuration: one reader for every nested object, and one writer, whose fixed
- * order the hash covers. */
+/* Reads, resolves, writes and hashes a run's configuration: one reader for every nested object, and one writer, whose
+ * fixed order the hash covers. */
 #include "services/coordinator/run/run_config.h"
 
 #include <string.h>
@@ -191,7 +191,7 @@ static enum rc read_choices(struct run_config *c, const struct choices *given, s
   return rc;
 }
 
-/* What depends on more than one field. */
+/* Checks that concern more than one field. */
 static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *err) {
   if (c->mode == MODE_INFLIGHT)
     return err_set(err, RC_UNSUPPORTED, "mode",

@@ -1,8 +1,8 @@
 /* A run's configuration: JSON in, defaults resolved, every field bounded, unknown keys refused; stored resolved, and
  * hashed.
  *
- * Called by route_runs.c (an HTTP thread) and, on the stored text, by run_context.c: what was written must be read
- * back to the same hash.  Strings live in the caller's arena.  It knows no database and no files; run_context.c
+ * Called by route_runs.c (an HTTP thread) and, on the stored text, by run_context.c: a written configuration must
+ * read back to the same hash.  Strings live in the caller's arena.  It knows no database and no files; run_context.c
  * finds out whether the dataset exists. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_RUN_CONFIG_H
 #define LEASEHOLD_COORDINATOR_RUN_RUN_CONFIG_H
@@ -70,8 +70,8 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds` and `ignore_eos` where
- * there is none, so that older configurations keep their hash. */
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds` and `ignore_eos`
+ * where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);

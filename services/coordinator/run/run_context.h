@@ -1,4 +1,4 @@
-/* What a run needs besides the database: its parsed configuration, the tokenizer, the datasets.
+/* Everything that a run needs besides the database: its parsed configuration, the tokenizer, the datasets.
  *
  * Made by the driver's thread, then immutable but for the two caches of dataset order, one per thread; shared by the
  * driver and the writer by counting references, freed with the last reference.  After a restart it is made
@@ -30,9 +30,9 @@ struct model_files {
   struct buf config, tokenizer, generation_config;
 };
 
-/* Checks whether the run could be opened, by its configuration, its datasets and the model.  Keeps nothing.  files NULL:
- * there is no trainer to fetch them from, and only what needs no model is checked.  context_max: the longest sequence that
- * the trainer trains on. */
+/* Checks whether the run could be opened, by its configuration, its datasets and the model.  Keeps nothing.  files
+ * NULL: there is no trainer to fetch them from, and only what needs no model is checked.  context_max: the longest
+ * sequence that the trainer trains on. */
 enum rc run_context_check(const struct run_config *config, const struct model_files *files, int64_t context_max,
                           const char *data_dir, struct err *err);
 /* config_text: the stored, resolved configuration. Dataset paths are resolved inside data_dir. */

@@ -1,4 +1,4 @@
-/* Locks the database against a second coordinator: see database_lock.h. */
+/* Locks the database file against a second coordinator. */
 #include "services/coordinator/store/database_lock.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@ static struct flock one_byte(int at) {
   return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
 }
 
-/* Who has signed; 0: nobody, or a process that cannot be seen from here. */
+/* The process that holds the lock; 0: none, or one that cannot be seen from here. */
 static long holder_of(int fd) {
   struct flock byte = one_byte(HOLDER_AT);
   const bool signed_by = fcntl(fd, F_GETLK, &byte) == 0 && byte.l_type != F_UNLCK;

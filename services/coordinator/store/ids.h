@@ -2,7 +2,7 @@
  * worker w3.  They are stable under retry, because they hold positions only.
  *
  * Pure, any thread; a text is returned by value.  Each id has one spelling: leading zeros, signs and more than 18
- * digits are refused.  What is no id is answered 404, because nothing can have it. */
+ * digits are refused.  A text that is no id gets 404, because nothing can have it. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_IDS_H
 #define LEASEHOLD_COORDINATOR_STORE_IDS_H
 

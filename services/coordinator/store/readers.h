@@ -15,7 +15,7 @@ void readers_destroy(struct readers *r); /* all given back; NULL is fine */
 enum rc readers_take(struct readers *r, struct store **out, struct err *err);
 /* Ends it. */
 void readers_give(struct readers *r, struct store *s); /* NULL is fine */
-/* Does the query give a row?  Also true when it could not be asked: what follows from that is the writer's to say. */
+/* Does the query give a row?  Also true when it could not be asked: then the writer finds out. */
 bool readers_find(struct readers *r, const char *sql, const struct bind *binds, size_t count);
 
 #endif

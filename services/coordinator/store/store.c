@@ -81,7 +81,7 @@ static struct cached *cache_slot(struct store *s, const char *sql) {
   return NULL;
 }
 
-/* A statement that nobody uses: the cached one, or a fresh one that rows_end finalizes. */
+/* A statement that is not in use: the cached one, or a fresh one that rows_end finalizes. */
 static enum rc statement_take(struct store *s, const char *sql, struct rows *q, struct err *err) {
   struct cached *c = cache_slot(s, sql);
   bool keep = c && (c->sql || s->cache_count < CACHE_SLOTS - 64);

@@ -2,7 +2,7 @@
  *
  * A connection belongs to one thread at a time: the writer's to core.c, a reader's to its borrower (readers.h).
  * Statements are cached by the address of their SQL, so SQL must be literal text.  A statement that is in use (a
- * nested query with the same text) is prepared a second time.  WAL and synchronous=FULL: what is committed is on
+ * nested query with the same text) is prepared a second time.  WAL and synchronous=FULL: a commit is on
  * disk.  Errors: RC_IO (also for a full disk), RC_CONFLICT for a violated constraint, RC_CORRUPT for a damaged file. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_STORE_H
 #define LEASEHOLD_COORDINATOR_STORE_STORE_H

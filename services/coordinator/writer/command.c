@@ -1,4 +1,4 @@
-/* Commands are made and freed here: see command.h.  core.c carries them out. */
+/* Makes and frees commands; core.c carries them out. */
 #include "services/coordinator/writer/command.h"
 
 #include <stdlib.h>

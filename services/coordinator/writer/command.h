@@ -2,8 +2,8 @@
  *
  *   handler, driver: command_new, message filled --core_submit, core_call--> writer: execute --> answered, freed
  *
- * A command owns its memory (arena, body) and may outlive the HTTP request that it came from.  Whoever made it owns it
- * until it is handed to core; then it is the writer's. */
+ * A command owns its memory (arena, body) and may outlive the HTTP request that it came from.  Its maker owns
+ * it until core takes it; from then on the writer does. */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_COMMAND_H
 #define LEASEHOLD_COORDINATOR_WRITER_COMMAND_H
 
@@ -24,7 +24,7 @@ struct command {
 
   int status; /* answer: 0 means 200 */
   struct buf body;
-  bool patient;        /* nobody stands still until it is answered: see core_await_groups */
+  bool patient;        /* its sender does not stand still until the answer: see core_await_groups */
   bool refused;        /* answer err, but keep what was written (counters, incidents) */
   int64_t fault_round; /* an accepted result's round, for fault.h */
   bool parked;         /* kept by the writer, answered later */

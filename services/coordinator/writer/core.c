@@ -1,5 +1,4 @@
-/* The writer: its queue, its transactions, parked polls, the requests that wait for answers, start and end.  See
- * core.h. */
+/* The writer: its queue, its transactions, parked polls, the requests that wait for answers, start and end. */
 #include "services/coordinator/writer/core.h"
 
 #include <assert.h>
@@ -31,7 +30,7 @@ enum {
   WORKERS_MAX_DEFAULT = 1024
 };
 
-/* What only the writer sees. */
+/* The writer's private state. */
 struct writer {
   struct core core; /* first, so that a core is known by its writer and the other way round */
   struct readers *readers;
@@ -46,7 +45,7 @@ struct writer {
   int64_t next_tick_ms, next_keep_alive_ms;
   int64_t wall_ahead_us; /* of the clock's wall time: the newest stored time lay ahead of it at the start */
   int64_t clock_off_ms;  /* the machine's clock less the wall time, as last warned of */
-  bool store_failed;     /* in the transaction in hand: it is not to be committed */
+  bool store_failed;     /* in the transaction in hand: it must not be committed */
   int lock_file;         /* held exclusively: one coordinator a database; -1: none */
 
   pthread_mutex_t lock;  /* guards request, ticket, waited and done of every command */
@@ -414,7 +413,7 @@ static void *writer_main(void *context) {
 
 /* ---- start ---- */
 
-/* Stored times go on from the newest, so that none that is to be subtracted lies ahead of the clock. */
+/* Stored times go on from the newest one, so that no duration since a stored time is negative. */
 static enum rc clock_go_on(struct core *c, struct err *err) {
   int64_t newest_ms = 0;
   enum rc rc = store_int(

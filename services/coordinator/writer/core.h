@@ -8,9 +8,9 @@
  *
  * A transaction takes up to 64 commands or 2 ms; it waits that long for more as long as all of its own are patient.
  *
- * A command's error rolls back only its own savepoint; nobody is answered before the commit.  When a commit fails,
- * the state in memory is not to be trusted any more: everybody is told 503, core_broken becomes true, and main ends
- * the process; the next start reads what is durable.
+ * A command's error rolls back only its own savepoint; no answer is sent before the commit.  When a commit fails,
+ * the state in memory can no longer be trusted: every waiting request gets 503, core_broken becomes true, and main
+ * ends the process; the next start reads the durable state.
  *
  * A command outlives its HTTP request: a hang-up or a deadline takes the request away under the writer's lock, and
  * the command is carried out all the same.

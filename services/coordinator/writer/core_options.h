@@ -1,4 +1,4 @@
-/* What a core is made with, and what it calls as its transactions begin and time passes.  The writer knows no
+/* The options of a core, and the callbacks that it calls as transactions begin and time passes.  The writer knows no
  * worker, lease or round: the rooms that do stand above it, so main hands it their callbacks (rounds/tick.h has
  * them). */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_CORE_OPTIONS_H

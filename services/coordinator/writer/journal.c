@@ -1,4 +1,4 @@
-/* Events and incidents are stored here, and a message's epoch is compared with core's: see journal.h. */
+/* Stores events and incidents, and compares a message's epoch with core's. */
 #include "services/coordinator/writer/journal.h"
 
 #include <inttypes.h>

@@ -1,7 +1,8 @@
-/* What execute functions leave behind for people: events, which go to the run's subscribers after the commit, and
- * incidents, which are kept and counted.  And the check that a message is of this start's epoch.
+/* Events, which go to the run's subscribers after the commit, and incidents, which are kept and counted: execute
+ * functions leave them for people.  Also the check that a message is of this start's epoch.
  *
- * Writer's thread only, inside the caller's savepoint: what is rolled back was never told.  No memory of its own. */
+ * Writer's thread only, inside the caller's savepoint: an event that is rolled back is never sent.  No memory of its
+ * own. */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_JOURNAL_H
 #define LEASEHOLD_COORDINATOR_WRITER_JOURNAL_H
 

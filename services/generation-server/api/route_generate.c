@@ -10,7 +10,7 @@
 
 enum { CHOICES_MAX = 256, TEXT_CHARACTERS_MAX = 4 << 20 };
 
-/* What the answer depends on beside the call. */
+/* Shapes the answer, in addition to the call. */
 struct generate_details {
   bool return_logprob;
 };

@@ -1,4 +1,4 @@
-/* What a generation-server is started with.  Declarations only; main.c fills them from flags. */
+/* The options of a generation-server.  Declarations only; main.c fills them from flags. */
 #ifndef LEASEHOLD_GENERATION_SERVER_API_SERVER_OPTIONS_H
 #define LEASEHOLD_GENERATION_SERVER_API_SERVER_OPTIONS_H
 

@@ -316,7 +316,7 @@ static void show_state(struct engine *e) {
   atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
 }
 
-/* What was computed since the device failed is dropped; tokens from before are kept. */
+/* Results computed since the device failed are dropped; tokens from before are kept. */
 static void give_up(struct engine *e) {
   end_jobs(e, is_lease, NULL, JOB_HANDED_BACK);
   end_jobs(e, is_any, NULL, JOB_DROPPED);

@@ -7,8 +7,8 @@
  * Between two steps it may swap the weights pointer (activation), drop or hand back jobs.  The loop allocates
  * nothing: buffers are made here, jobs bring theirs.
  *
- * What a sample gets does not depend on the step it was computed in, on its slot or its neighbours; preempting it and
- * computing it again gives the same bits. */
+ * A sample's tokens do not depend on the steps in which they were computed, on its slot or its neighbours; preempting
+ * it and computing it again gives the same bits. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 
@@ -22,7 +22,7 @@ struct engine_counters {
   int slots_busy, samples_waiting, pages_free, pages_total;
 };
 
-/* What an engine allocates; pure. */
+/* How much an engine allocates; pure. */
 struct engine_memory {
   size_t kv;      /* the KV pool */
   size_t scratch; /* rows of a step, logits, sampler, lists */

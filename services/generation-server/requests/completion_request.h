@@ -5,7 +5,7 @@
 
 #include "services/generation-server/requests/generate_call.h"
 
-/* What the answers depend on, in addition to the call. */
+/* Shapes the answers, in addition to the call. */
 struct completion_details {
   bool logprobs, return_token_ids, include_usage;
 };

@@ -88,7 +88,7 @@ static enum rc echo_of(const char **text, size_t *len, const struct generate_pro
   return rc;
 }
 
-/* What a job takes of the budget.  Alternatives of a token take half as much as a position each. */
+/* A job's share of the budget.  Alternatives of a token take half as much as a position each. */
 static int64_t positions_of(const struct decode_job *job) {
   return job->sample_count * (job->prompt_count + job->max_new * (1 + (int64_t)job->top_count / 2));
 }

@@ -26,7 +26,7 @@ struct generate_shape {
   void (*tail)(const struct generate_call *call, struct json_writer *w);
 };
 
-/* What a client may ask for, over both shapes of the API. */
+/* The parameters of a request, the same for both shapes of the API. */
 struct generate_prompt {
   const char *text; /* or NULL: ids */
   size_t text_len;

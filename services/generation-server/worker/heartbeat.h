@@ -1,4 +1,4 @@
-/* What this server tells the coordinator with every heartbeat, and what it does with the answers.
+/* Fills this server's heartbeats and handles the coordinator's answers.
  * common/client/registration.h decides when to register and when to send one.
  *
  * A heartbeat renews the leases held; its answer names those that are lost, and the current version. */
@@ -27,8 +27,8 @@ void heartbeat_poke(struct heartbeat *h);
 void heartbeat_stale(struct heartbeat *h);
 /* Beat now, and from now on as a server that takes no more leases. */
 void heartbeat_drain(struct heartbeat *h);
-/* Ends the beat and deregisters.  The coordinator then grants the leases of a poll that was cut off to others: this server
- * never heard of them. */
+/* Ends the beat and deregisters.  The coordinator then grants the leases of a poll that was cut off to others: this
+ * server never heard of them. */
 void heartbeat_leave(struct heartbeat *h);
 /* 0 before the first registration. */
 uint64_t heartbeat_epoch(struct heartbeat *h);

@@ -11,7 +11,7 @@
 
 static void fill(struct job *job, const void *request) { job->in.step = *(const struct submit_step *)request; }
 
-/* Where to push is not content: another pool may be ready when the step is sent again. */
+/* The list of servers to push to is not content: another pool may be ready when the step is sent again. */
 static enum rc content_digest(struct digest *out, const struct submit_step *m, struct err *err) {
   struct submit_step content = *m;
   struct buf canonical = BUF_INIT;

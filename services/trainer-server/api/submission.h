@@ -1,4 +1,4 @@
-/* What the three submitting endpoints share: a decoded request becomes a job, once.  Any handler thread.
+/* Shared by the three submitting endpoints: a decoded request becomes a job, once.  Any handler thread.
  *
  * Idempotency is by id and by content.  Content is the canonical encoding of what the request asks for, without the
  * parts that change when it is rightly repeated: epoch and fence (a coordinator that restarted has newer ones) and,

@@ -4,7 +4,7 @@
  *   a message --authority_check--> exactly these, or 409;  newer ones are not believed on the message's own word:
  *                                  the registration's thread is asked to look (authority_take_doubt)
  *
- * A trainer without a coordinator has nobody else to ask: it learns epoch and fence from messages that it has accepted.
+ * A trainer without a coordinator learns epoch and fence from messages that it has accepted.
  * A refused message never teaches anything, and neither does a checkpoint.  Any thread; the board's lock guards it. */
 #ifndef LEASEHOLD_TRAINER_SERVER_BOARD_AUTHORITY_H
 #define LEASEHOLD_TRAINER_SERVER_BOARD_AUTHORITY_H

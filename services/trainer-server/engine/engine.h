@@ -1,12 +1,12 @@
-/* What a job of the engine may touch.  All of it belongs to the engine's thread once that runs, and to trainer_create before;
- * other threads see what the board shows them.
+/* The state that the engine's jobs may touch.  All of it belongs to the engine's thread once that runs, and to
+ * trainer_create before; other threads see what the board shows them.
  *
  *   learning   weights, optimizer, and the memory that a gradient is computed in       learning.c
  *   run        the configuration of the run that is open, and its rounds so far        run_config.c, step.c
  *   next_step  what has been accumulated since the last step                           batch.c, step.c
  *
- * The jobs, one file each: open_run.c, batch.c, step.c.  Of several ranks each has an engine; those of the others do what rank
- * 0's tells them (follow.c). */
+ * The jobs, one file each: open_run.c, batch.c, step.c.  Of several ranks each has an engine; those of the others do
+ * what rank 0's tells them (follow.c). */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_ENGINE_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_ENGINE_H
 

@@ -12,7 +12,7 @@
 #include "services/trainer-server/engine/step.h"
 #include "services/trainer-server/ranks/shared_arrays.h"
 
-/* Decodes a payload; what it holds is the arena's. */
+/* Decodes a payload into the arena's memory. */
 static enum rc payload_decode(const char *text, size_t len, void *out,
                               enum rc (*decode)(void *out, const struct json *body, struct arena *arena,
                                                 struct err *err),

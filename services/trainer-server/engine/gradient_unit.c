@@ -87,8 +87,8 @@ static enum rc sample_build(const struct batch_sample *s, struct train_sample *o
   return RC_OK;
 }
 
-/* A chunk of `tokens` has gone forward.  What lies between the last mark and now is that alone for the first chunk, and
- * the backward pass of the chunk before it as well for the others. */
+/* A chunk of `tokens` has gone forward.  The time since the last mark is that forward pass alone for the first chunk;
+ * for the others it includes the backward pass of the chunk before. */
 static void unit_mark_forward(struct unit_loss *u, int tokens) {
   const int64_t now_us = clock_monotonic_us(), passed_us = now_us - u->timeline->at_us;
   int64_t forward_us = passed_us;

@@ -1,4 +1,5 @@
-/* What a trainer is started with: main.c's flags, and the ranks that main.c has joined.  Constant; the strings are borrowed. */
+/* The options of a trainer: main.c's flags, and the ranks that main.c has joined.  Constant; the strings are borrowed.
+ * */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_OPTIONS_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_OPTIONS_H
 

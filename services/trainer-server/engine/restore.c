@@ -104,7 +104,7 @@ enum rc restore_state(struct engine *e, struct err *err) {
   }
   if (rc != RC_OK) return rc;
   if (c.damage[0])
-    log_warn("%s; going back to version %" PRId64 ", the rounds since are to be replayed", c.damage, c.meta.version);
+    log_warn("%s; going back to version %" PRId64 ", the rounds since must be replayed", c.damage, c.meta.version);
   rc = checkpoint_adopt(e, &c, err);
   if (rc == RC_OK) rc = checkpoint_settle(&c, e->options.state_dir, e->options.keep_checkpoints, err);
   if (rc == RC_OK) log_info("restored run %s at version %" PRId64 " from %s", c.meta.run, c.meta.version, c.dir);

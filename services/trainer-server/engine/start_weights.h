@@ -1,5 +1,5 @@
-/* What weights start from: the model's folder or random numbers, a checkpoint, or what is held already.  The engine's thread
- * changes weights here and not yet on other ranks; the check is any thread's. */
+/* Fills the weights that a run starts from: the model's folder or random numbers, a checkpoint, or what is held
+ * already.  The engine's thread changes weights here and not yet on other ranks; the check is any thread's. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_START_WEIGHTS_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_START_WEIGHTS_H
 

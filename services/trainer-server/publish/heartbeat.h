@@ -1,6 +1,6 @@
-/* What the trainer tells the coordinator with every heartbeat, and what it does with the answers: epoch, fence, role and
- * worker id go to the board and the publisher.  common/client/registration.h decides when to register and when to
- * send a heartbeat.  A message with an unknown epoch or fence brings the next heartbeat forward. */
+/* Fills the trainer's heartbeats and handles the coordinator's answers: epoch, fence, role and worker id go to the
+ * board and the publisher.  common/client/registration.h decides when to register and when to send a heartbeat.  A
+ * message with an unknown epoch or fence brings the next heartbeat forward. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_HEARTBEAT_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_HEARTBEAT_H
 

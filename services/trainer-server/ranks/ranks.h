@@ -1,14 +1,15 @@
-/* The ranks of one trainer: several processes of which rank 0 is the trainer-server that the coordinator knows, and the others
- * compute what it tells them.  This module is how they talk to each other, and how they end together.
+/* The ranks of one trainer: several processes of which rank 0 is the trainer-server that the coordinator knows, and
+ * the others compute what it tells them.  This module is how they talk to each other, and how they end together.
  *
  *   rank 0:       job --> ranks_tell(order) --> the order's part --> the rest of the job     (engine/trainer.c)
  *   other ranks:          ranks_hear        --> the order's part --> ranks_hear ..           (engine/follow.c)
  *
- * A process alone is one rank: then orders go nowhere and cost nothing, and only the end is kept here.  A call that failed has
- * lost the comm for good, so it ends the engine, and with it the other ranks; mpirun's supervisor starts all of them again.
+ * A process alone is one rank: then orders go nowhere and cost nothing, and only the end is kept here.  A call that
+ * failed has lost the comm for good, so it ends the engine, and with it the other ranks; mpirun's supervisor starts
+ * all of them again.
  *
- * The engine's thread calls all of it, before it runs trainer_create's; ranks_stop, ranks_stopping and ranks_lost are any
- * thread's.  The arrays of bounds are allocated at start. */
+ * The engine's thread calls all of it, before it runs trainer_create's; ranks_stop, ranks_stopping and ranks_lost are
+ * any thread's.  The arrays of bounds are allocated at start. */
 #ifndef LEASEHOLD_TRAINER_SERVER_RANKS_RANKS_H
 #define LEASEHOLD_TRAINER_SERVER_RANKS_RANKS_H
 
@@ -29,11 +30,11 @@ struct ranks_options {
   int64_t wait_ms; /* the longest that ranks wait for each other's work, e.g. a large group's */
 };
 
-/* What a rank tells the others of its device, as it lies in memory. */
+/* A rank's report on its device, as it lies in memory. */
 struct rank_place {
   unsigned char device[DEVICE_IDENTITY_BYTES];
   uint64_t links;         /* 1: its build can join devices */
-  uint64_t planned, room; /* bytes of the device: what this rank is going to take, and what it found free */
+  uint64_t planned, room; /* bytes of the device: planned by this rank, and found free by it */
 };
 
 struct ranks {
@@ -91,7 +92,7 @@ static inline bool ranks_alone(const struct ranks *r) { return r->comm->size == 
 /* The elements of the parameters whose optimizer state a rank holds; comm NULL: it is alone. */
 struct shard ranks_shard(const struct comm *comm, size_t elements);
 
-/* What must be the same on all ranks. */
+/* Must be the same on all ranks. */
 struct rank_setup {
   int64_t chunk_tokens, context_max;
   const struct device *device;
@@ -107,12 +108,12 @@ bool ranks_stopping(const struct ranks *r);
 enum rc ranks_lose(struct ranks *r, const struct err *why);
 /* Is a rank lost?  *why is RC_OK when not. */
 bool ranks_lost(struct ranks *r, struct err *why);
-/* After a failure of one of several ranks, rc: where its device has failed that rank is lost, and its job gets no answer.
- * Returns rc, or the device's. */
+/* After a failure of one of several ranks, rc: where its device has failed that rank is lost, and its job gets no
+ * answer. Returns rc, or the device's. */
 enum rc ranks_look_at_device(struct ranks *r, enum rc rc, struct err *err);
 
 /* --- orders --- */
-/* Rank 0 tells; payload may be NULL.  What follows is the order's: each is carried out by all, rank 0 included. */
+/* Rank 0 tells; payload may be NULL.  Then all ranks carry the order out, rank 0 included. */
 enum rc ranks_tell(struct ranks *r, const struct order *order, const struct buf *payload, struct err *err);
 /* The others are told; payload is overwritten. */
 enum rc ranks_hear(struct ranks *r, struct order *order, struct buf *payload, struct err *err);

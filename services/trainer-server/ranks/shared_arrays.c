@@ -1,7 +1,7 @@
 /* Carries weights and optimizer arrays between the ranks, and takes the optimizer step over all shards. */
 #include "services/trainer-server/ranks/shared_arrays.h"
 
-/* These hand the table's memory to the comm for arrays.  All that was to be written there has been written by then; where the
+/* These hand the table's memory to the comm for arrays, after all operations that write there have finished.  If the
  * device has failed instead, this rank is lost and nothing is sent. */
 
 static enum rc carried(struct ranks *r, enum rc rc, const struct err *err) {

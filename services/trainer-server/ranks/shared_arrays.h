@@ -1,9 +1,9 @@
-/* What the ranks do together with large arrays: weights from rank 0 to all, an optimizer's array into its shards and back, and
+/* Collective operations on large arrays: weights from rank 0 to all, an optimizer's array into its shards and back, and
  * the optimizer step, each rank on its shard.
  *
- * All of it goes through `whole`, memory for one fp32 number per parameter: the gradient of a unit, which is free between
- * units.  It is the table's memory, maybe a device's, so it is handed to the comm that takes such (ranks->arrays).
- * The engine's thread of every rank, at the same order. */
+ * All of it goes through `whole`, memory for one fp32 number per parameter: the gradient of a unit, which is free
+ * between units.  It is the table's memory, maybe a device's, so it is handed to the comm that takes such
+ * (ranks->arrays). The engine's thread of every rank, at the same order. */
 #ifndef LEASEHOLD_TRAINER_SERVER_RANKS_SHARED_ARRAYS_H
 #define LEASEHOLD_TRAINER_SERVER_RANKS_SHARED_ARRAYS_H
 

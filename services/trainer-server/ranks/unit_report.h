@@ -1,5 +1,5 @@
-/* The outcome of one gradient unit, and how the rank that computed it reports it to rank 0: one line of JSON a unit, the wire's
- * batch_status with the group for a batch, so that log-probabilities and sums arrive bit for bit. */
+/* The outcome of one gradient unit, and how the rank that computed it reports it to rank 0: one line of JSON a unit,
+ * the wire's batch_status with the group for a batch, so that log-probabilities and sums arrive bit for bit. */
 #ifndef LEASEHOLD_TRAINER_SERVER_RANKS_UNIT_REPORT_H
 #define LEASEHOLD_TRAINER_SERVER_RANKS_UNIT_REPORT_H
 
@@ -7,8 +7,8 @@
 #include "common/base/buf.h"
 #include "common/wire/training.h"
 
-/* Which rank computes the n-th unit since the last step: in turns, whatever batch it comes in.  The weights do not depend
- * on it, only how evenly the work is spread.  Pure. */
+/* Which rank computes the n-th unit since the last step: in turns, whatever batch it comes in.  The weights do not
+ * depend on it, only how evenly the work is spread.  Pure. */
 static inline int unit_rank(size_t n, int ranks) { return (int)(n % (size_t)ranks); }
 
 enum unit_state { UNIT_ABSENT, UNIT_DONE, UNIT_FAILED };
@@ -24,8 +24,8 @@ struct unit_report {
 /* Appends the reports that are not ABSENT, in the order of the groups. */
 void unit_reports_encode(const struct unit_report *reports, const struct batch_group *groups, size_t count,
                          struct buf *out);
-/* Fills the reports of the groups that `text` tells of; what they hold is the arena's.  RC_INVALID when it is not what
- * unit_reports_encode made of these groups. */
+/* Fills the reports of the groups that `text` tells of; their memory is the arena's.  RC_INVALID when it is not
+ * unit_reports_encode's output for these groups. */
 enum rc unit_reports_decode(struct unit_report *reports, const struct batch_group *groups, size_t count,
                             const char *text, size_t len, struct arena *arena, struct err *err);
 
