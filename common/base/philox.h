@@ -4,7 +4,8 @@
  *
  *   key     = run seed (low word, high word)
  *   counter = { position, sample | purpose << 24, group ordinal, round }
- */
+ *
+ * Pure; called by generation-server/engine/engine_step.c for the uniform of every token. */
 #ifndef LEASEHOLD_BASE_PHILOX_H
 #define LEASEHOLD_BASE_PHILOX_H
 

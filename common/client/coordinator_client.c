@@ -1,7 +1,7 @@
 /* Calls the coordinator for workers: register, heartbeat, lease, deliver results.  Each function is one endpoint.
  *
- * Previous hop of a rollout: the engine that finished a sample.  Next hop: the coordinator's handler of the same
- * path. */
+ * Previous hop of a rollout: generation-server/worker/leases.c.  Next: coordinator/api/route_leases.c and, with its
+ * result, coordinator/api/route_results.c. */
 #include "common/client/coordinator_client.h"
 
 #include "common/client/call.h"

@@ -1,7 +1,7 @@
 /* Calls the trainer-server: each function is one endpoint.
  *
- * Previous hop of a rollout: the coordinator's driver, or a generation-server that pulls weights.  Next hop: the
- * trainer's handler of the same path. */
+ * Previous hop of a rollout: coordinator/driver/batch.c; generation-server/weights/staging.c pulls weights.  Next: the
+ * file of trainer-server/api that is named after the path. */
 #include "common/client/trainer_client.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* Encodes and decodes leases: the request, the grant and the answer to a result.  The result's codecs are
  * lease_result.c and lease_result_tensors.c.
  *
- * Previous hop of a rollout: the coordinator grants.  Next hop: the generation-server's engine. */
+ * Previous hop of a rollout: coordinator/pool/leases.c.  Next: generation-server/worker/leases.c. */
 #include "common/wire/lease.h"
 
 #include <float.h>

@@ -4,8 +4,7 @@
  * segments of one mask and adjacent spans of one version merged.  It is chained through fixed stack memory, so that it
  * can neither fail nor allocate.
  *
- * Previous hop of a rollout: the generation-server's engine.  Next hop: the coordinator, which accepts the result in
- * one transaction or refuses it. */
+ * Previous hop of a rollout: generation-server/engine/decode_job.c.  Next: coordinator/api/route_results.c. */
 #include <float.h>
 #include <string.h>
 

@@ -13,7 +13,7 @@
  * needed to assign them to samples.  The tensors are copied into the caller's arena, because the body may be unaligned
  * and is freed early.
  *
- * Previous hop of a rollout: the generation-server's leases.c.  Next: the coordinator's route_results.c. */
+ * Previous hop of a rollout: generation-server/worker/leases.c.  Next: coordinator/api/route_results.c. */
 #include <float.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * A poisoned batch has numbers that are not finite.  JSON has no such numbers, so they travel as null and are read as
  * NaN, which equals nothing: no comparison with a behaviour log-probability can pass by accident.
  *
- * Previous hop of a rollout: the coordinator's selected groups.  Next hop: the trainer's queue; the log-probabilities
- * in the status are the trainer's own. */
+ * The log-probabilities in the status are the trainer's own.  Previous hop of a rollout:
+ * coordinator/driver/batch_build.c.  Next: trainer-server/api/route_submit_batch.c. */
 #include <math.h>
 #include <stdio.h>
 

@@ -1,8 +1,7 @@
 /* Encodes and decodes a step, its status, the announcement of the version that it made, and the answer to pushed
  * weights.
  *
- * Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's publisher, the
- * generation-servers, and the coordinator again. */
+ * Previous hop: coordinator/driver/step.c.  Next: trainer-server/api/route_submit_step.c, later publish/publisher.c. */
 #include <float.h>
 #include <math.h>
 

@@ -4,7 +4,9 @@
  *   group_centered         r - mean
  *   leave_one_out          r - mean of the others = (r - mean) n / (n - 1)
  *   leave_one_out_scaled   leave_one_out / (sample std + epsilon)
- * A group of one, or of equal rewards, has advantages of exactly zero, whatever epsilon is. */
+ * A group of one, or of equal rewards, has advantages of exactly zero, whatever epsilon is.
+ *
+ * Pure; called by coordinator/rounds/group_seal.c. */
 #include <stdbool.h>
 
 #include "common/model/learning/loss.h"

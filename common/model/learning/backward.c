@@ -11,7 +11,7 @@
  * threads, because it is part of the arithmetic (weight gradients are dot products over the rows of a chunk, added
  * chunk by chunk).
  *
- * Owned by the engine's thread.  Previous hop: the trainer's unit of work (a group).  Next hop: optimizer_add_unit. */
+ * Owned by the engine's thread.  Previous hop: trainer-server/engine/gradient_unit.c.  Next: optimizer.c. */
 #include "common/model/learning/backward.h"
 
 #include <assert.h>

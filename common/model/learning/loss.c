@@ -21,7 +21,7 @@
  * low = 1 makes cispo reinforce, which is how MiniMax-M1 uses it.  p = o makes decoupled_ppo and tis ppo; p = n makes
  * them a policy gradient with the importance weight exp(n - o) held constant, bounded by nothing but the cap of tis.
  *
- * Previous hop: learner_gradients' callback.  Next hop: the head's backward. */
+ * Previous hop: trainer-server/engine/gradient_unit.c, called back by backward.c.  Next: the head in backward.c. */
 #include "common/model/learning/loss.h"
 
 #include <stdbool.h>

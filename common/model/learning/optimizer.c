@@ -8,7 +8,9 @@
  * A poisoned step changes nothing but empties the accumulators: masters, moments and the step count stay.  At most
  * UNITS_MAX units fit between two steps, so that int64 sums of values up to 2^50 cannot overflow; one more poisons
  * the step. beta^t is kept by repeated multiplication in double, so that a restored step count gives the same bits as
- * having stepped there. Owned by the engine's thread. */
+ * having stepped there. Owned by the engine's thread.
+ *
+ * Previous hop of a rollout: backward.c, by way of trainer-server/engine/batch.c.  Next: trainer-server/engine/step.c. */
 #include "common/model/learning/optimizer.h"
 
 #include <assert.h>

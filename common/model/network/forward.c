@@ -7,8 +7,8 @@
  * Letters as in ops.h.  Residual x [T,D] is float32 and updated in place; GEMM operands are rounded where they are
  * made.  Only the two create functions allocate.
  *
- * Previous hop: the engine's batch of rows (generation-server) or a chunk (backward.c).  Next hop: forward_logits,
- * then sampler.c or the loss. */
+ * Previous hop: the rows of engine_step.c (generation-server) or a chunk (backward.c).  Next: forward_logits, then
+ * sampler.c or loss.c. */
 #include "common/model/network/forward.h"
 
 #include <assert.h>

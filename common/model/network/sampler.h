@@ -1,5 +1,7 @@
 /* From logits to a token: softmax in fp32, inverse CDF in vocabulary order (NUMERICS.md, "Sampling"), on the engine's
- * thread.  Logits are in the memory of the table; results of a failed device are zero (ops->status). */
+ * thread.  Logits are in the memory of the table; results of a failed device are zero (ops->status).
+ *
+ * Previous hop of a rollout: forward.c.  Next: the sample in generation-server/engine/engine_step.c. */
 #ifndef LEASEHOLD_MODEL_NETWORK_SAMPLER_H
 #define LEASEHOLD_MODEL_NETWORK_SAMPLER_H
 

@@ -4,7 +4,7 @@
  *        --> samples wait: leases at once
  *        --> else parked by the writer; looked at again whenever samples or versions change, answered empty when wait_ms is over
  *
- * Next hop of a rollout: generation-server; it comes back through route_results.c. */
+ * Previous hop of a rollout: pool/leases.c, which is called here.  Next: generation-server/worker/leases.c. */
 #include "services/coordinator/api/route_leases.h"
 
 #include "services/coordinator/fault.h"

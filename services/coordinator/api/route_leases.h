@@ -3,7 +3,7 @@
  * Decoded on an HTTP thread, carried out (and parked) by the writer; the request is suspended meanwhile and answered
  * by its deadline at the latest.  A caller that hung up is granted nothing.
  *
- * Previous hop of a rollout: leases.c.  Next: the generation-server's engine. */
+ * Previous hop of a rollout: pool/leases.c.  Next: generation-server/worker/leases.c. */
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_LEASES_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_LEASES_H
 

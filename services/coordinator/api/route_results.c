@@ -9,7 +9,7 @@
  * to be trained on, and one span of the lease's version.  Readers take "no rows" for that; samples.version_first and
  * version_last say it of every sample.
  *
- * Previous hop of a rollout: generation-server.  Next: group_seal.c. */
+ * Previous hop of a rollout: generation-server/worker/leases.c.  Next: rounds/group_seal.c. */
 #include "services/coordinator/api/route_results.h"
 
 #include <inttypes.h>

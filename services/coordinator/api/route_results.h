@@ -3,7 +3,7 @@
  * Decoded on an HTTP thread into the command's arena, checked and stored by the writer.  A refusal is counted, and a
  * repeat with other content is an incident; nothing else of a refused result is stored.
  *
- * Previous hop of a rollout: the generation-server's leases.  Next: group_seal.c. */
+ * Previous hop of a rollout: generation-server/worker/leases.c.  Next: rounds/group_seal.c. */
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_RESULTS_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_RESULTS_H
 

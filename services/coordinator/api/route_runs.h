@@ -4,7 +4,7 @@
  * file access on the writer); the writer queues it.  The reads are run_view.c and round_view.c on a reader's
  * snapshot.
  *
- * Next: the driver (driver/start.c) opens the run when its turn comes. */
+ * First hop of a rollout.  Next: driver/start.c opens the run when its turn comes, and rounds/round.c its round 0. */
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_RUNS_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_RUNS_H
 

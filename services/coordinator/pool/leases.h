@@ -5,7 +5,7 @@
  * Writer's thread only, inside the caller's savepoint; granted leases live in the caller's arena.  Nothing is
  * granted under any version but the current one (I2), and no lease ends twice (states.c).
  *
- * Previous hop of a rollout: round.c.  Next: the poll's answer (route_leases.c), then the generation-server. */
+ * Previous hop of a rollout: rounds/round.c.  Next: the poll's answer, api/route_leases.c. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_LEASES_H
 #define LEASEHOLD_COORDINATOR_POOL_LEASES_H
 

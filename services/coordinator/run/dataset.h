@@ -5,8 +5,8 @@
  *
  * Made by run_context.c on the driver's thread, and checked on the thread that answers POST /v1/runs; immutable afterwards,
  * and read by the writer too.  Text and ids live in the dataset's arena.  The file must not be read again during a run, and
- * the order must depend on nothing but seed and ordinal, so that the same seed gives the same prompts.  First hop of a
- * rollout; next: rounds/round.c. */
+ * the order must depend on nothing but seed and ordinal, so that the same seed gives the same prompts.  Next hop of a
+ * rollout: rounds/round.c. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_DATASET_H
 #define LEASEHOLD_COORDINATOR_RUN_DATASET_H
 

@@ -5,7 +5,7 @@
  * 409 under a stale epoch or a superseded version, 422 when the file is wrong or its digest differs, 503 while the
  * model is unknown.  The stager does the work: the request is suspended, the weights are filled from its body in place.
  *
- * Previous hop of a version: the trainer's publisher.  Next: staging.c. */
+ * Previous hop of a version: trainer-server/publish/publisher.c.  Next: staging.c. */
 #include <stdio.h>
 #include <string.h>
 

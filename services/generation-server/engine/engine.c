@@ -5,8 +5,8 @@
  * Live samples are kept in order of arrival.  The samples of a finished or dropped job leave the list between steps
  * (settle), and then its done callback runs.
  *
- * Previous hop of a rollout: leases.c, of a plain request: requests.c.  Next: their done callbacks, which only
- * queue. */
+ * Previous hop of a rollout: worker/leases.c, of a plain request: requests.c.  Next: engine_step.c, and in the end
+ * their done callbacks, which only queue. */
 #include "services/generation-server/engine/engine.h"
 
 #include <assert.h>

@@ -5,8 +5,7 @@
  * than the needy, none of them has rows in this step yet.
  *
  * Letters: P positions of a prompt, V vocabulary.
- * Previous hop: leases.c or requests.c (engine_submit).  Next hop: job->done (the poster, the streamer or the
- * replier). */
+ * Previous hop: engine.c.  Next: job->done, which is worker/leases.c's or requests.c's. */
 #include "services/generation-server/engine/engine_step.h"
 
 #include <assert.h>

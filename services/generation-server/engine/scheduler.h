@@ -4,7 +4,9 @@
  * Items are all unfinished samples, oldest first (order of arrival, kept through preemption).  Progress: the oldest
  * item is always admitted first, gets its rows first, and may take the pages of every younger one; since one sample
  * alone always fits the pool (decode_job_create checks it), the oldest always finishes.  Simulated by the thousand in
- * tests/unit/generation-server/test_scheduler.c. */
+ * tests/unit/generation-server/test_scheduler.c.
+ *
+ * Called by engine_step.c before it gathers a step's rows. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_SCHEDULER_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_SCHEDULER_H
 

@@ -10,8 +10,8 @@
  * Memory: a lease's decode job is made at the pull and freed after its post; HELD_MAX leases bound them all.  A result
  * that the coordinator refuses is dropped here, never changed and never sent under another fence.
  *
- * Previous hop of a rollout: the coordinator's route_leases.c.  Next: engine.c, then the coordinator's
- * route_results.c. */
+ * Previous hop of a rollout: coordinator/api/route_leases.c.  Next: engine/decode_job.c and engine.c, then
+ * coordinator/api/route_results.c. */
 #include "services/generation-server/worker/leases.h"
 
 #include <pthread.h>

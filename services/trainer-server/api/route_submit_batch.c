@@ -1,7 +1,7 @@
 /* POST /v1/submit-batch: groups whose log-probabilities and gradients the engine computes next.  Idempotent by batch
  * id; refused under any other version. A batch that the engine could not compute is refused here, with the field's path,
- * before any of its groups is accumulated. Previous hop of a rollout: coordinator/driver/train.c.  Next:
- * engine/batch.c. */
+ * before any of its groups is accumulated. Previous hop of a rollout: coordinator/driver/batch.c.  Next:
+ * jobs/jobs.c, then engine/batch.c. */
 #include <stdio.h>
 
 #include "services/trainer-server/api/handlers.h"

@@ -6,7 +6,7 @@
  * Measured with CLOCK_MONOTONIC, so that no stretch runs backwards, and turned into wall clock when it is handed out.
  * When more than TIMELINE_MAX stretches came since then, neighbours are merged: what each cause took stays exact, only
  * the order within some milliseconds is lost.  Owned by the engine's thread, before it runs by trainer_create.  Time
- * is passed in.  Next hop: the coordinator's bubble accounting. */
+ * is passed in.  Next hop: coordinator/rounds/intervals.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_TIMELINE_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_TIMELINE_H
 

@@ -18,7 +18,7 @@
  * (follow.c), and answer no requests.  The bits are those of one rank.  A rank that is lost ends the others; all
  * are started again, and the run is replayed.
  *
- * Previous hop of a rollout: the coordinator's driver/train.c (submit-batch).  Next hop: batch.c.
+ * Previous hop of a rollout: jobs/jobs.c.  Next: batch.c.
  */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_TRAINER_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_TRAINER_H

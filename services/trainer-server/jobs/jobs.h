@@ -10,7 +10,8 @@
  * before the state becomes DONE or FAILED, and only read after.  Answers may be megabytes of log-probabilities, so they
  * are encoded without the lock: `readers` counts the threads that do, and the last of them frees a job that
  * was dropped meanwhile.  Order of locks: jobs before the http server's, which never calls back with its own held.
- */
+ *
+ * Previous hop of a rollout: api/route_submit_batch.c.  Next: engine/batch.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_JOBS_JOBS_H
 #define LEASEHOLD_TRAINER_SERVER_JOBS_JOBS_H
 
