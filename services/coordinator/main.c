@@ -52,7 +52,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   while (!signals_stop_requested() && !core_broken(core)) clock_sleep_ms(TICK_MS);
   if (core_broken(core))
     rc = err_set(err, RC_IO, NULL,
-                 "the database could not be written; what was acknowledged is safe, start again once it can be");
+                 "the database could not be written; everything acknowledged is safe; start again once writing works");
   log_info("stopping");
 out:
   driver_stop(driver);
@@ -73,9 +73,10 @@ int main(int argc, char **argv) {
       {"data-dir", OPTION_STRING, &s.core.data_dir, ".", 0, 0,
        "folder that datasets lie in; runs name paths inside it"},
       {"lease-ttl-ms", OPTION_INT, &s.core.lease_ttl_ms, "30000", 50, 86400000,
-       "a lease lapses so long after its last renewal"},
-      {"heartbeat-ms", OPTION_INT, &s.core.heartbeat_ms, "1000", 10, 60000, "how often workers are to report"},
-      {"worker-ttl-ms", OPTION_INT, &s.core.worker_ttl_ms, "10000", 50, 3600000, "a worker silent for so long is gone"},
+       "how long a lease lasts after its last renewal"},
+      {"heartbeat-ms", OPTION_INT, &s.core.heartbeat_ms, "1000", 10, 60000, "how often workers report"},
+      {"worker-ttl-ms", OPTION_INT, &s.core.worker_ttl_ms, "10000", 50, 3600000,
+       "how long a worker may be silent before it counts as gone"},
       {"workers-max", OPTION_INT, &s.core.workers_max, "1024", 1, LIMIT_WORKERS,
        "workers registered at once; see --connections-max too: each has a connection or two"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},

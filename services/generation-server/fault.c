@@ -30,7 +30,7 @@ void fault_after_activation(struct weights *w) {
 
 static void die_in_lease(const struct sample *s) {
   const struct decode_job *job = s->job;
-  if (job->kind != JOB_OF_LEASE || s->state != DECODE_RUNNING) return;
+  if (job->kind != DECODE_JOB_OF_LEASE || s->state != DECODE_RUNNING) return;
   if (!fault_is_due(GENERATION_FAULT_DIE_IN_LEASE, job->key.round)) return;
   if (3 * s->count < job->max_new || 3 * s->count > 2 * job->max_new) return;
   log_warn("fault: die-in-lease %s sample %d has %d tokens", job->id, s->index, s->count);
@@ -43,7 +43,7 @@ static void flip_kv(struct sample *const *live, int live_count, struct kv_cache 
   if (steps_left == 0 || (steps_left > 1 && --steps_left >= 1)) return;
   for (int i = 0; i < live_count; i++) {
     const struct sample *s = live[i];
-    if (s->job->kind != JOB_OF_LEASE || s->state != DECODE_RUNNING || s->kv.length < 1) continue;
+    if (s->job->kind != DECODE_JOB_OF_LEASE || s->state != DECODE_RUNNING || s->kv.length < 1) continue;
     const struct kv_layer layer = kv_cache_layer(kv, 0);
     const size_t E16 = ((size_t)layer.E + 15) / 16 * 16;
     uint32_t *words = layer.values;

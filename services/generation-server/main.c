@@ -104,8 +104,7 @@ int main(int argc, char **argv) {
        "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default gen-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
-       "a name for what connects this process with its trainer in addition to HTTP; both are given the same: weights "
-       "then come by broadcast"},
+       "name of a fast network that this process shares with the trainer: weights then come by broadcast"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
        "Hugging Face folder; without it files and weights come from the trainer"},
       {"slots", OPTION_INT, &s.slots, "32", 1, LIMIT_SLOTS, "samples decoded at once"},

@@ -147,8 +147,7 @@ int main(int argc, char **argv) {
        "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "trainer", 0, 0, "this worker's name"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
-       "what connects this process with generation-servers beside HTTP, by a name that all are given: weights go by "
-       "broadcast"},
+       "name of a fast network that this process shares with generation-servers: weights then go by broadcast"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,
        "Hugging Face folder: config.json, tokenizer.json, model.safetensors"},
       {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0, "folder for checkpoints"},
@@ -172,7 +171,7 @@ int main(int argc, char **argv) {
        "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
 #ifdef LEASEHOLD_MPI
       {"rank-silence-ms", OPTION_INT, &s.rank_silence_ms, "5000", 500, 600000,
-       "a rank that the others have not heard of for so long is dead, and the job ends"},
+       "how long a rank may be silent before it counts as dead, and the job ends"},
       {"rank-wait-ms", OPTION_INT, &s.trainer.ranks.wait_ms, "600000", 1000, 86400000,
        "the longest that ranks wait for each other's work: the slowest group of a batch, a checkpoint"},
 #endif

@@ -736,7 +736,7 @@ def full_disk_under_the_coordinator(tmp_path):
                 break
             acknowledged.append(json.loads(content)["id"])
         assert one.coordinator.process.wait(10) == 1
-        assert "what was acknowledged is safe" in one.coordinator.log.read_text().splitlines()[-1]
+        assert "everything acknowledged is safe" in one.coordinator.log.read_text().splitlines()[-1]
         one.services.remove(one.coordinator)
         one.coordinator = one.start("coordinator-again", "coordinator", ["--db", one.folder / "coordinator.db", "--data-dir", DATA, "--port", port])
         known = {r["id"] for r in call("GET", one.coordinator.url + "/v1/runs?limit=1000")["runs"]}

@@ -39,20 +39,20 @@ struct cpu_ops {
 
 static const struct cpu_ops *cpu_of(const struct ops *o) { return (const struct cpu_ops *)(const void *)o; }
 
-struct job {
+struct split_call {
   const struct cpu_ops *cpu;
   cpu_kernel *kernel;
   const void *args;
   size_t n, grain, parts;
 };
 
-static void job_part(void *context, int part) {
-  const struct job *j = context;
-  size_t units = (j->n + j->grain - 1) / j->grain, p = (size_t)part;
-  size_t begin = units * p / j->parts * j->grain, end = units * (p + 1) / j->parts * j->grain;
-  if (end > j->n) end = j->n;
+static void split_part(void *context, int part) {
+  const struct split_call *c = context;
+  size_t units = (c->n + c->grain - 1) / c->grain, p = (size_t)part;
+  size_t begin = units * p / c->parts * c->grain, end = units * (p + 1) / c->parts * c->grain;
+  if (end > c->n) end = c->n;
   if (begin < end)
-    j->kernel(j->args, begin, end, j->cpu->scratch + (size_t)(part % j->cpu->threads) * CPU_SCRATCH_BYTES);
+    c->kernel(c->args, begin, end, c->cpu->scratch + (size_t)(part % c->cpu->threads) * CPU_SCRATCH_BYTES);
 }
 
 /* n outputs in units of grain; flops: about how much work all of them are; per_thread: parts a thread gets. */
@@ -66,8 +66,8 @@ static void split(const struct ops *o, cpu_kernel *kernel, const void *args, siz
     kernel(args, 0, n, cpu->scratch);
     return;
   }
-  struct job job = {.cpu = cpu, .kernel = kernel, .args = args, .n = n, .grain = grain, .parts = parts};
-  pool_run(cpu->ops.pool, job_part, &job, (int)parts);
+  struct split_call call = {.cpu = cpu, .kernel = kernel, .args = args, .n = n, .grain = grain, .parts = parts};
+  pool_run(cpu->ops.pool, split_part, &call, (int)parts);
 }
 
 /* --- memory and layout

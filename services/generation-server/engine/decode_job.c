@@ -169,7 +169,7 @@ enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, 
                    lease->id, lease->stop_token_ids.count, lease->prompt_ids.count, LIMIT_STOP_TOKENS,
                    LIMIT_PROMPT_TOKENS);
   const struct decode_job_spec spec = {
-      .kind = JOB_OF_LEASE,
+      .kind = DECODE_JOB_OF_LEASE,
       .id = lease->id,
       .fence = lease->fence,
       .prompt = lease->prompt_ids.items,
@@ -234,7 +234,7 @@ struct version_span *sample_spans(const struct sample *s, size_t *count, struct 
 enum rc decode_job_result(struct lease_result *out, const struct decode_job *job, struct arena *arena,
                           struct err *err) {
   *out = (struct lease_result){
-      .fence = job->fence, .loaded_digest = job->policy.digest, .handed_back = job->end == JOB_HANDED_BACK};
+      .fence = job->fence, .loaded_digest = job->policy.digest, .handed_back = job->end == DECODE_JOB_HANDED_BACK};
   if (out->handed_back)
     out->loaded_digest = job->weights_digest; /* its tokens were drawn from these, whatever is active now */
   out->samples = arena_alloc(arena, (size_t)job->sample_count, sizeof *out->samples);

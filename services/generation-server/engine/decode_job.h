@@ -58,11 +58,11 @@ struct follower {
   void *context;
 };
 
-enum decode_job_kind { JOB_OF_LEASE, JOB_OF_REQUEST };
+enum decode_job_kind { DECODE_JOB_OF_LEASE, DECODE_JOB_OF_REQUEST };
 enum decode_job_end {
-  JOB_COMPLETE,    /* every sample finished */
-  JOB_HANDED_BACK, /* draining, or the lease is not valid for the active weights: partial samples go back */
-  JOB_DROPPED      /* cancelled: its result is not wanted */
+  DECODE_JOB_COMPLETE,    /* every sample finished */
+  DECODE_JOB_HANDED_BACK, /* draining, or the lease is not valid for the active weights: partial samples go back */
+  DECODE_JOB_DROPPED      /* cancelled: its result is not wanted */
 };
 
 struct decode_job {

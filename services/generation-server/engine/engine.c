@@ -199,7 +199,7 @@ static void settle(struct engine *e) {
 
 /* Two runs may give different weights the same number, so a lease of one version is checked against its digest too. */
 static bool lease_fits(const struct engine *e, const struct decode_job *job) {
-  if (job->kind != JOB_OF_LEASE || fault_takes_any_lease()) return true;
+  if (job->kind != DECODE_JOB_OF_LEASE || fault_takes_any_lease()) return true;
   if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
   return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
 }
@@ -208,14 +208,14 @@ static void take_job(struct engine *e, struct decode_job *job) {
   if (job->done_count == job->sample_count) { /* an earlier holder had finished all of them */
     for (int32_t i = 0; i < job->sample_count; i++)
       if (job->sample_done) job->sample_done(job, job->context);
-    decode_job_ended(e, job, JOB_COMPLETE);
+    decode_job_ended(e, job, DECODE_JOB_COMPLETE);
     return;
   }
   for (int32_t i = 0; i < job->done_count; i++)
     if (job->sample_done) job->sample_done(job, job->context);
-  const bool fits =
-      e->active && lease_fits(e, job) &&
-      (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) || fault_takes_any_lease());
+  const bool fits = e->active && lease_fits(e, job) &&
+                    (job->kind != DECODE_JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) ||
+                     fault_takes_any_lease());
   const bool room = e->live_count + job->sample_count <= e->options.samples_max;
   if (e->failed || !fits || !room) {
     if (e->failed)
@@ -226,7 +226,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
     else
       log_warn("%s goes back: it has %d samples, and %d of at most %d are open here", job->id, job->sample_count,
                e->live_count, e->options.samples_max);
-    decode_job_break_off(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
+    decode_job_break_off(e, job, job->kind == DECODE_JOB_OF_LEASE ? DECODE_JOB_HANDED_BACK : DECODE_JOB_DROPPED);
     return;
   }
   for (int32_t i = 0; i < job->sample_count; i++)
@@ -245,7 +245,7 @@ static bool is_void(const struct engine *e, const struct decode_job *job, const 
   return (void)m, !lease_fits(e, job);
 }
 static bool is_lease(const struct engine *e, const struct decode_job *job, const struct message *m) {
-  return (void)e, (void)m, job->kind == JOB_OF_LEASE;
+  return (void)e, (void)m, job->kind == DECODE_JOB_OF_LEASE;
 }
 static bool is_named(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)e, m->fence == job->fence && strcmp(job->id, m->id) == 0;
@@ -275,7 +275,7 @@ static void activate(struct engine *e, const struct message *m) {
   e->active = m->weights;
   show_policy(e, &m->policy);
   fault_after_activation(e->active);
-  end_jobs(e, is_void, m, JOB_HANDED_BACK);
+  end_jobs(e, is_void, m, DECODE_JOB_HANDED_BACK);
   atomic_fetch_add(&e->activations, 1);
   atomic_fetch_add(&e->activation_us, clock_monotonic_us() - begin_us);
   if (e->options.activated) e->options.activated(e->options.context, previous, &e->policy);
@@ -284,14 +284,14 @@ static void activate(struct engine *e, const struct message *m) {
 static void handle(struct engine *e, const struct message *m) {
   switch (m->kind) {
     case MESSAGE_SUBMIT: take_job(e, m->job); break;
-    case MESSAGE_CANCEL: end_jobs(e, is_named, m, JOB_DROPPED); break;
+    case MESSAGE_CANCEL: end_jobs(e, is_named, m, DECODE_JOB_DROPPED); break;
     case MESSAGE_ACTIVATE: activate(e, m); break;
     case MESSAGE_RELABEL:
       if (!e->active || !digest_equal(&m->policy.digest, &e->policy.digest)) break; /* swapped since */
       show_policy(e, &m->policy);
-      end_jobs(e, is_void, m, JOB_HANDED_BACK);
+      end_jobs(e, is_void, m, DECODE_JOB_HANDED_BACK);
       break;
-    case MESSAGE_HAND_BACK: end_jobs(e, is_lease, m, JOB_HANDED_BACK); break;
+    case MESSAGE_HAND_BACK: end_jobs(e, is_lease, m, DECODE_JOB_HANDED_BACK); break;
   }
 }
 
@@ -318,14 +318,14 @@ static void show_state(struct engine *e) {
 
 /* Results computed since the device failed are dropped; tokens from before are kept. */
 static void give_up(struct engine *e) {
-  end_jobs(e, is_lease, NULL, JOB_HANDED_BACK);
-  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  end_jobs(e, is_lease, NULL, DECODE_JOB_HANDED_BACK);
+  end_jobs(e, is_any, NULL, DECODE_JOB_DROPPED);
   settle(e);
 }
 
 bool engine_step(struct engine *e) {
   const bool told = take_messages(e, 0);
-  end_jobs(e, is_abandoned, NULL, JOB_DROPPED);
+  end_jobs(e, is_abandoned, NULL, DECODE_JOB_DROPPED);
   finish_texts(e);
   settle(e);
   const bool computed = e->active && !e->failed && step_run(e);
@@ -344,7 +344,7 @@ static void *engine_main(void *argument) {
   pool_enter();
   while (!atomic_load(&e->stop))
     if (!engine_step(e)) take_messages(e, ENGINE_IDLE_MS);
-  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  end_jobs(e, is_any, NULL, DECODE_JOB_DROPPED);
   settle(e);
   show_state(e);
   return NULL;
@@ -363,7 +363,7 @@ static void refuse_messages(struct engine *e) {
   void *item;
   while (queue_pop(e->inbox, &item, 0) == RC_OK) {
     struct message *m = item;
-    if (m->kind == MESSAGE_SUBMIT) decode_job_break_off(e, m->job, JOB_DROPPED);
+    if (m->kind == MESSAGE_SUBMIT) decode_job_break_off(e, m->job, DECODE_JOB_DROPPED);
     if (m->kind == MESSAGE_ACTIVATE) activate(e, m);
     free(m);
     settle(e);
@@ -375,7 +375,7 @@ void engine_stop(struct engine *e) {
   atomic_store(&e->stop, true);
   if (e->started) pthread_join(e->thread, NULL);
   e->started = false;
-  end_jobs(e, is_any, NULL, JOB_DROPPED);
+  end_jobs(e, is_any, NULL, DECODE_JOB_DROPPED);
   settle(e);
   refuse_messages(e);
 }

@@ -15,7 +15,7 @@
 
 /* --- slots and pages --- */
 
-static bool is_leased(const struct sample *s) { return s->job->kind == JOB_OF_LEASE; }
+static bool is_leased(const struct sample *s) { return s->job->kind == DECODE_JOB_OF_LEASE; }
 
 static void leave_slot(struct engine *e, struct sample *s) {
   if (s->slot < 0) return;
@@ -68,7 +68,7 @@ void sample_finish(struct engine *e, struct sample *s, enum finish_reason finish
   s->digest = e->policy.digest;
   sample_show(e, s);
   if (job->sample_done) job->sample_done(job, job->context);
-  if (++job->done_count == job->sample_count) decode_job_ended(e, job, JOB_COMPLETE);
+  if (++job->done_count == job->sample_count) decode_job_ended(e, job, DECODE_JOB_COMPLETE);
 }
 
 void decode_job_break_off(struct engine *e, struct decode_job *job, enum decode_job_end end) {

@@ -50,7 +50,7 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
   const int stop_count = stop_ids_of(stop, p, loaded);
   enum rc rc = encode_prompt(prompt, loaded, &encoded, err);
   if (rc == RC_OK) {
-    const struct decode_job_spec spec = {.kind = JOB_OF_REQUEST,
+    const struct decode_job_spec spec = {.kind = DECODE_JOB_OF_REQUEST,
                                          .id = call->id,
                                          .prompt = prompt->text ? encoded.items : prompt->ids.items,
                                          .prompt_count = (int32_t)(prompt->text ? encoded.count : prompt->ids.count),

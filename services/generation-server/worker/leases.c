@@ -134,7 +134,7 @@ static void on_done(struct decode_job *job, void *context) {
   struct leases *l = context;
   struct held *h = job->owner;
   pthread_mutex_lock(&l->mutex);
-  const bool post = job->end != JOB_DROPPED && !h->lost;
+  const bool post = job->end != DECODE_JOB_DROPPED && !h->lost;
   h->job = job;
   if (post && queue_push(l->results, h) == RC_OK) {
     pthread_mutex_unlock(&l->mutex);

@@ -292,8 +292,9 @@ void publisher_submit(struct publisher *p, struct job *step, struct weights_blob
     if (rc != RC_OK) err_set(&err, rc, NULL, "the publisher takes no more versions");
   }
   if (rc == RC_OK) return;
-  log_warn("version %" PRId64 " is neither pushed nor announced, the answer to its step tells of it: %s", blob->version,
-           err.message);
+  log_warn("version %" PRId64
+           " is neither pushed nor announced; the answer to its step tells the coordinator of it: %s",
+           blob->version, err.message);
   free(version);
   weights_blob_release(blob);
   jobs_finish(p->jobs, step, NULL);

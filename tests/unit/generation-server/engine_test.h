@@ -143,7 +143,7 @@ static inline void note_end(struct decode_job *job, void *context) {
 /* A prompt of `length` ids that depends on `salt`. */
 static inline struct decode_job_spec spec_of(int32_t *prompt, int length, int salt, int samples, int max_new) {
   for (int i = 0; i < length; i++) prompt[i] = (int32_t)((i * 17 + salt * 29 + i * i % 7) % 61);
-  return (struct decode_job_spec){.kind = JOB_OF_REQUEST,
+  return (struct decode_job_spec){.kind = DECODE_JOB_OF_REQUEST,
                                   .id = "gen",
                                   .prompt = prompt,
                                   .prompt_count = length,

@@ -189,7 +189,7 @@ static void handed_back_tokens_are_continued(void **state) {
     for (int i = 0; i < steps; i++) engine_step(rig.engine);
     engine_hand_back(rig.engine);
     run_until_idle(&rig);
-    assert_int_equal(half.end, JOB_HANDED_BACK);
+    assert_int_equal(half.end, DECODE_JOB_HANDED_BACK);
     assert_pages_home(&rig);
     struct partial_sample partials[3];
     for (int i = 0; i < 3; i++)
@@ -270,13 +270,13 @@ static void a_lease_on_other_weights_goes_back(void **state) {
   lease.weights_digest = rig.policy[1].digest;
   submit_lease(&rig, &lease, &o);
   run_until_idle(&rig);
-  assert_int_equal(o.end, JOB_HANDED_BACK);
+  assert_int_equal(o.end, DECODE_JOB_HANDED_BACK);
   assert_int_equal(o.sample[0].count, 0);
   lease.weights_digest = rig.policy[0].digest;
   lease.version_min = lease.version_max = 4;
   submit_lease(&rig, &lease, &o);
   run_until_idle(&rig);
-  assert_int_equal(o.end, JOB_HANDED_BACK);
+  assert_int_equal(o.end, DECODE_JOB_HANDED_BACK);
   rig_close(&rig);
 }
 
@@ -299,9 +299,9 @@ static void activation_voids_leases_and_lets_requests_run_through(void **state) 
   for (int i = 0; i < 6; i++) engine_step(rig.engine);
   assert_int_equal(engine_activate(rig.engine, rig.weights[1], &rig.policy[1]), RC_OK);
   run_until_idle(&rig);
-  assert_int_equal(lease_outcome.end, JOB_HANDED_BACK);
-  assert_int_equal(allowed.end, JOB_COMPLETE);
-  assert_int_equal(plain.end, JOB_COMPLETE);
+  assert_int_equal(lease_outcome.end, DECODE_JOB_HANDED_BACK);
+  assert_int_equal(allowed.end, DECODE_JOB_COMPLETE);
+  assert_int_equal(plain.end, DECODE_JOB_COMPLETE);
   for (int i = 0; i < 2; i++) {
     assert_memory_equal(plain.sample[i].tokens, old_only.sample[i].tokens, 6 * sizeof(int32_t));
     for (int t = 0; t < MAX_NEW; t++) assert_int_equal(plain.sample[i].versions[t], t < 6 ? 3 : 4);
@@ -329,7 +329,7 @@ static void relabelling_changes_the_version_only(void **state) {
   policy.version = 9;
   engine_relabel(rig.engine, &policy);
   run_until_idle(&rig);
-  assert_int_equal(o.end, JOB_HANDED_BACK);
+  assert_int_equal(o.end, DECODE_JOB_HANDED_BACK);
   assert_true(engine_policy(rig.engine, &now));
   assert_int_equal(now.version, 9);
   policy.digest = rig.policy[1].digest; /* not what is active: too late, ignored */
@@ -356,7 +356,7 @@ static void a_like_numbered_version_of_another_run_voids_leases(void **state) {
   snprintf(policy.run, sizeof policy.run, "r2");
   assert_int_equal(engine_activate(rig.engine, rig.weights[1], &policy), RC_OK);
   run_until_idle(&rig);
-  assert_int_equal(o.end, JOB_HANDED_BACK);
+  assert_int_equal(o.end, DECODE_JOB_HANDED_BACK);
   assert_true(o.sample[0].count > 0 && o.sample[0].count < MAX_NEW);
   rig_close(&rig);
 }
@@ -374,12 +374,12 @@ static void abandoned_requests_are_dropped_whenever_they_are_marked(void **state
   submit(&rig, &spec, &late)->abandoned = &gone_late;
   for (int i = 0; i < 5; i++) engine_step(rig.engine);
   assert_true(early.ended && !late.ended);
-  assert_int_equal(early.end, JOB_DROPPED);
+  assert_int_equal(early.end, DECODE_JOB_DROPPED);
   assert_int_equal(early.sample[0].count, 0);
   atomic_store(&gone_late, true);
   engine_step(rig.engine);
   assert_true(late.ended);
-  assert_int_equal(late.end, JOB_DROPPED);
+  assert_int_equal(late.end, DECODE_JOB_DROPPED);
   run_until_idle(&rig);
   assert_pages_home(&rig);
   rig_close(&rig);
@@ -402,9 +402,9 @@ static void cancelling_gives_everything_back(void **state) {
   engine_cancel(rig.engine, "r1.0.9.0-3", 5);
   engine_step(rig.engine);
   assert_true(o.ended);
-  assert_int_equal(o.end, JOB_DROPPED);
+  assert_int_equal(o.end, DECODE_JOB_DROPPED);
   run_until_idle(&rig);
-  assert_int_equal(other.end, JOB_COMPLETE);
+  assert_int_equal(other.end, DECODE_JOB_COMPLETE);
   assert_pages_home(&rig);
   rig_close(&rig);
 }
@@ -447,8 +447,8 @@ static void stopping_ends_every_job(void **state) {
   for (int i = 0; i < 8; i++) engine_step(rig.engine);
   submit(&rig, &spec, &unread);
   engine_stop(rig.engine);
-  assert_int_equal(running.end, JOB_DROPPED);
-  assert_int_equal(unread.end, JOB_DROPPED);
+  assert_int_equal(running.end, DECODE_JOB_DROPPED);
+  assert_int_equal(unread.end, DECODE_JOB_DROPPED);
   struct decode_job *job;
   assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
   assert_int_equal(engine_submit(rig.engine, job, &err), RC_UNAVAILABLE);
@@ -484,8 +484,8 @@ static void a_failed_device_ends_everything(void **state) {
   run_until_idle(&rig);
   assert_int_equal(engine_failure(rig.engine, &err), RC_INTERNAL);
   assert_string_equal(err.message, "cuda:0: lost while attending");
-  assert_int_equal(request.end, JOB_DROPPED);
-  assert_int_equal(leased.end, JOB_HANDED_BACK);
+  assert_int_equal(request.end, DECODE_JOB_DROPPED);
+  assert_int_equal(leased.end, DECODE_JOB_HANDED_BACK);
   for (int i = 0; i < 2; i++) {
     assert_int_equal(leased.sample[i].count, 5); /* one for each time that the device held */
     assert_int_equal(request.sample[i].count, 5);
@@ -495,7 +495,7 @@ static void a_failed_device_ends_everything(void **state) {
   assert_int_equal(before.tokens_sampled, 20);
   submit_lease(&rig, &lease, &later);
   run_until_idle(&rig);
-  assert_int_equal(later.end, JOB_HANDED_BACK);
+  assert_int_equal(later.end, DECODE_JOB_HANDED_BACK);
   engine_read_counters(rig.engine, &after);
   assert_int_equal(after.steps, before.steps);
   rig_close(&rig);

@@ -34,7 +34,7 @@ static void run_lease(struct outcome *o, const char *fault, bool leased) {
   struct decode_job_spec spec = spec_of(prompt, 20, 9, 2, MAX_NEW);
   struct decode_job *job;
   memset(o, 0, sizeof *o);
-  spec.kind = leased ? JOB_OF_LEASE : JOB_OF_REQUEST;
+  spec.kind = leased ? DECODE_JOB_OF_LEASE : DECODE_JOB_OF_REQUEST;
   assert_int_equal(decode_job_create(&job, &spec, rig.model, engine_kv(rig.engine), &err), RC_OK);
   job->version_min = job->version_max = 3;
   job->weights_digest = rig.policy[0].digest;

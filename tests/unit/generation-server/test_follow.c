@@ -91,7 +91,7 @@ static void a_text_that_is_over_ends_its_sample_alone(void **state) {
   engine_read_counters(rig.engine, &after);
   assert_int_equal(after.tokens_sampled - before.tokens_sampled, 2);
   run_until_idle(&rig);
-  assert_int_equal(cut.end, JOB_COMPLETE);
+  assert_int_equal(cut.end, DECODE_JOB_COMPLETE);
   assert_int_equal(cut.sample[1].count, 6);
   assert_int_equal(cut.sample[1].finish, FINISH_STOP);
   assert_memory_equal(cut.sample[1].tokens, whole.sample[1].tokens, 6 * sizeof(int32_t));

@@ -102,7 +102,7 @@ static void run_counted(struct rig *r, struct outcome *outcomes) {
   const int allocations = counted();
   if (allocations != 0) fail_msg("%d allocations in %d steps", allocations, steps);
   assert_true(steps >= MAX_NEW);
-  for (int j = 0; j < JOBS; j++) assert_int_equal(outcomes[j].end, JOB_COMPLETE);
+  for (int j = 0; j < JOBS; j++) assert_int_equal(outcomes[j].end, DECODE_JOB_COMPLETE);
 }
 
 static void test_the_counter_counts(void **state) {
@@ -152,9 +152,9 @@ static void test_more_samples_than_there_is_room_for(void **state) {
   spec.sample_count = RIG_SAMPLES_MAX - 7;
   submit(&rig, &spec, &refused)->done = note_end;
   run_until_idle(&rig);
-  assert_int_equal(kept.end, JOB_COMPLETE);
+  assert_int_equal(kept.end, DECODE_JOB_COMPLETE);
   assert_true(refused.ended);
-  assert_int_equal(refused.end, JOB_DROPPED);
+  assert_int_equal(refused.end, DECODE_JOB_DROPPED);
   assert_pages_home(&rig);
   rig_close(&rig);
 }
