@@ -341,7 +341,7 @@ cuda: ## build everything with CUDA, in build/cuda (needs nvcc; NCCL=1: with pus
 CUDA_RANKS = $(BUILD)/bin/trainer-server-mpi $(if $(OBJ_link),$(BUILD)/tests/ranks/check_nccl)
 cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench $(if $(HAS_MPI),$(CUDA_RANKS)) # with MPI and NCCL where they are
 
-layers: circles ## check who may include whom: modules, rooms, libraries with one user; and circles (needs `make all`)
+layers: circles ## check includes between modules and rooms, libraries with one user, and circles (needs `make all`)
 	@$(PYTHON) tests/tools/check-layers
 
 docs: ## check that what the READMEs name exists and that their tables are the code's (needs `make all`)

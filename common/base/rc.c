@@ -9,13 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/utf8.h"
+
 /* Copies text into out, cutting between UTF-8 characters when it does not fit. */
 static void copy_cut(char *out, size_t out_size, const char *text) {
   size_t len = strlen(text);
-  if (len >= out_size) {
-    len = out_size - 1;
-    while (len > 0 && ((unsigned char)text[len] & 0xC0) == 0x80) len--;
-  }
+  if (len >= out_size) len = utf8_cut(text, out_size - 1);
   memmove(out, text, len);
   out[len] = '\0';
 }

@@ -1,4 +1,4 @@
-/* The lengths of UTF-8 sequences, for cutting arbitrary bytes between characters: in answers, in streams, in JSON. */
+/* The lengths of UTF-8 sequences, for cutting arbitrary bytes between characters: in answers, streams, JSON, errors. */
 #ifndef LEASEHOLD_BASE_UTF8_H
 #define LEASEHOLD_BASE_UTF8_H
 
@@ -30,6 +30,12 @@ static inline int utf8_length(const char *text, size_t len) {
     high = 0xBF;
   }
   return n;
+}
+
+/* The largest length up to len at which text can be cut between characters; text[len] is read. */
+static inline size_t utf8_cut(const char *text, size_t len) {
+  while (len > 0 && ((unsigned char)text[len] & 0xC0) == 0x80) len--;
+  return len;
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/base/digest.h"
+#include "common/base/utf8.h"
 #include "common/json/json_jansson.h"
 
 enum { COUNT_MAX_DEFAULT = 1 << 24, SHOWN_BYTES = 48, TEXT_MAX = 160 };
@@ -24,8 +25,7 @@ static const char *shown(char out[TEXT_MAX], const struct json *v) {
       size_t len;
       const char *text = json_string(v, &len);
       size_t cut = strlen(text);
-      if (cut > SHOWN_BYTES)
-        for (cut = SHOWN_BYTES; cut > 0 && ((unsigned char)text[cut] & 0xC0) == 0x80;) cut--;
+      if (cut > SHOWN_BYTES) cut = utf8_cut(text, SHOWN_BYTES);
       snprintf(out, TEXT_MAX, "the string \"%.*s\"%s", (int)cut, text, cut < len ? "..." : "");
       return out;
     }

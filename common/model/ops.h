@@ -1,7 +1,8 @@
 /* The seam between the model and the machine: a table of operations with shapes.  The model is written once, over
  * this table; cpu/ implements it (reference kernels compiled per x86-64 level), cuda/ for NVIDIA's GPUs.
  *
- * Letters, used in every kernel:  T rows (tokens) of the call K, N  inner and outer width of a matrix D hidden F ffn
+ * Letters, used in every kernel:
+ *   T rows (tokens) of the call   K, N inner and outer width of a matrix   D hidden   F ffn
  *   H query heads   G key/value heads   E head dimension (head_dim)   V vocabulary
  *
  * Formats.  `operand` arrays hold GEMM operands: bf16 (uint16_t) or, in the fp32 mode that the fixtures use, float;
@@ -31,10 +32,13 @@
 
 enum number_format { FORMAT_BF16, FORMAT_F32 };
 
-/* A weight matrix [N, K] (y = x W^T) in the backend's own layout: CPU: tiles of 16 rows of W, K in pairs (AMX's), zero
- * padded: element (n, k) lies at ((n/16 * Kpad/2 + k/2) * 16 + n%16) * 2 + k%2, Kpad = K rounded up to 32.  Levels
- * that multiply by links (cpu/isa/bf16_chain.h) keep bf16 with every four of K in the order 2 0 3 1:
- * ((n/16 * Kpad/2 + k/4*2 + k%2) * 16 + n%16) * 2 + (k%4 < 2).  CUDA: row-major. */
+/* A weight matrix [N, K] (y = x W^T) in the backend's own layout.
+ *
+ *   CPU    tiles of 16 rows of W, K in pairs (AMX's), zero padded, Kpad = K rounded up to 32; element (n, k) lies at
+ *            ((n/16 * Kpad/2 + k/2) * 16 + n%16) * 2 + k%2
+ *          levels that multiply by links (cpu/isa/bf16_chain.h) keep bf16 with every four of K in the order 2 0 3 1:
+ *            ((n/16 * Kpad/2 + k/4*2 + k%2) * 16 + n%16) * 2 + (k%4 < 2)
+ *   CUDA   row-major */
 struct matrix {
   void *data;
   int N, K;
@@ -52,11 +56,15 @@ struct rows {
 };
 
 /* The KV pool of one layer.  A page holds page_tokens (a multiple of 16) positions; position p of a sequence is in its
- * page p / page_tokens. keys: [page][G][page_tokens/16][Epad/2][16][2]  operand, Epad = E rounded up to 32: for a head
- * a tile of 16 keys, E in pairs values: [page][G][page_tokens/2][E16][2] operand, E16 = E rounded up to 16: keys in
- * pairs Both are zero where nothing was written, and stay finite.  Levels that multiply by links keep bf16 with every
- * four of E (keys), of positions (values), in the order 2 0 3 1, as they keep matrices.  CUDA:
- * [page][G][page_tokens][Epad] and [page][G][page_tokens][E16]. */
+ * page p / page_tokens.  Epad: E rounded up to 32, E16: E rounded up to 16.
+ *
+ *   CPU    keys    operand [page][G][page_tokens/16][Epad/2][16][2]   for a head a tile of 16 keys, E in pairs
+ *          values  operand [page][G][page_tokens/2][E16][2]           positions in pairs
+ *          levels that multiply by links keep bf16 with every four of E (keys), of positions (values), in the order
+ *          2 0 3 1, as they keep matrices
+ *   CUDA   keys [page][G][page_tokens][Epad], values [page][G][page_tokens][E16]
+ *
+ * Both are zero where nothing was written, and stay finite. */
 struct kv_layer {
   void *keys, *values;
   int page_tokens, G, E;

@@ -37,7 +37,7 @@ enum trainer_fault {
 extern const char *const trainer_faults[]; /* for fault_set */
 /* Spoils a unit's gradient of n elements.  version: what the round was sampled at. */
 void fault_gradient(float *gradient, size_t n, int64_t version);
-/* Is this unit to be added once more? */
+/* Must this unit be added once more? */
 bool fault_add_twice(const float *gradient, size_t n, int64_t version);
 /* Before a batch's first unit. */
 void fault_batch_begin(void);

@@ -1,5 +1,5 @@
-/* What the machine can do at most, measured beside what is judged by it: multiply-add loops with the instruction that
- * the kernels in use live on, operands in registers, and a read of more memory than any cache holds. */
+/* The machine's limits, measured in the same run as the kernels that are judged by them: multiply-add loops with the
+ * instruction that the kernels in use live on, operands in registers, and a read of more memory than any cache holds. */
 #ifndef LEASEHOLD_BENCH_PEAK_H
 #define LEASEHOLD_BENCH_PEAK_H
 

@@ -1,4 +1,4 @@
-"""explained.yaml: what a contract cannot say, for tests/contract/hooks.py and tests/e2e/test_contract.py."""
+"""Reads explained.yaml, the rules that a contract cannot express, for tests/contract/hooks.py and tests/e2e/test_contract.py."""
 import pathlib
 import re
 

@@ -212,7 +212,7 @@ class Cluster:
         return self.start(name, "generation-server", ["--coordinator", self.coordinator.url, "--name", name, *args], bin_dir)
 
     def authority(self):
-        """What the trainer's registration brought: whoever plays the coordinator towards it must know."""
+        """Epoch and fence of the trainer's registration, for a test that plays the coordinator towards it."""
         match = self.trainer.wait_log(r"registered as w\d+, epoch (\d+), fence (\d+)")
         return {"epoch": int(match[1]), "fence": int(match[2])}
 

@@ -65,7 +65,7 @@ LIES = {
 
 
 class Link:
-    """A connection whose request has been read, and is to be answered with a lie."""
+    """A connection whose request has been read, and will be answered with a lie."""
 
     def __init__(self, peer, connection, request):
         self.peer, self.connection, self.request = peer, connection, request
@@ -207,7 +207,7 @@ def altered(change):
 
 
 class FakeCoordinator:
-    """Registers everybody, grants nothing; names `current` as the version that is to be loaded.  The `honest` of a Peer."""
+    """Registers everybody, grants nothing; names `current` as the version to load.  The `honest` of a Peer."""
 
     def __init__(self):
         self.current = None

@@ -1,7 +1,7 @@
-"""Whom the trainer believes, whose the trainer's place is, and what a run survives: a refused message that teaches nothing, a second trainer that
-stands by, a full disk under the checkpoints.
+"""The trainer takes messages of its own coordinator only, one trainer holds the place, and a run survives trouble: a refused message teaches nothing, a second
+trainer stands by, a full disk under the checkpoints is waited out.
 
-Every run here must end with the weights of one that nothing happened to.
+Every run here must end with the weights of an undisturbed one.
 """
 import contextlib
 import hashlib

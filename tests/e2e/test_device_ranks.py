@@ -1,4 +1,4 @@
-"""One trainer of several processes whose arrays live on a device: the bits of one process on that device, whatever the number of ranks, whoever of them dies,
+"""One trainer of several processes whose arrays live on a device: the bits of one process on that device, whatever the number of ranks, whichever of them dies,
 and however many go on from a checkpoint.
 
 Over the emulated CUDA device (`make unit-cuda` builds the services); over real ones with LEASEHOLD_TEST_DEVICE_BIN=build/cuda/bin, which tests/cuda/check.sh

@@ -1,6 +1,7 @@
 """Weights by broadcast: a trainer and generation-servers that one mpirun has started, and that share a fabric.
 
-By which way a version went changes neither a digest nor how long a round may take: what does not come by broadcast is pushed by HTTP within the same time-out.
+The way that a version takes changes no digest and does not lengthen a round: a server that the broadcast does not reach is pushed to by HTTP within the same
+time-out.
 The first part plays whole runs; the second is the coordinator itself, so that a server can be frozen, killed or sick at the very push that is looked at.
 """
 import contextlib
@@ -194,7 +195,7 @@ def everywhere(way):
 
 @pytest.mark.parametrize(("joined", "victim"), [(False, "c"), (True, "c"), (True, "a")], ids=["before-joining", "leaf", "with-a-child"])
 def test_a_frozen_server_costs_the_others_half_a_time_out_once(base_model, tmp_path, joined, victim):
-    """In a communicator of three, `a` hands on to `c`.  Whom the broadcast does not reach is pushed to by HTTP in what is left of the time; the next
+    """In a communicator of three, `a` hands on to `c`.  A server that the broadcast does not reach is pushed to by HTTP in the remaining time; the next
     round's communicator is without the victim; once thawed, it is a member again."""
     others = [name for name in ABC if name != victim]
     with by_hand(tmp_path, base_model) as hand:

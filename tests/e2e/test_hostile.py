@@ -1,7 +1,7 @@
 """Bad input of every kind against real processes: peers that lie, files that lie, disks that are full, requests that are wrong in one place.
 
 For each: a sentence that says what is wrong, the service alive and healthy afterwards, nothing lost, no file descriptor left behind.  What can be shown
-of one module alone is shown in tests/unit; here it is the whole service.  Whoever has to wait for a deadline waits beside all the others: see `Stage`.
+of one module alone is shown in tests/unit; here it is the whole service.  Tests that wait for a deadline wait side by side: see `Stage`.
 """
 import copy
 import hashlib

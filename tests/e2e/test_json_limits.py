@@ -1,5 +1,5 @@
-"""JSON that costs more than it weighs: what its trees take stays within the service's budget whatever their shape, memory that is refused is 503, and what
-the path names is looked up before a body is read.  And byte 0, which is a character like any other in texts."""
+"""JSON that costs more than it weighs: the memory of its trees stays within the service's budget whatever their shape, memory that is refused is 503, and the
+object that the path names is looked up before a body is read.  And byte 0, which is a character like any other in texts."""
 import json
 import pathlib
 import re

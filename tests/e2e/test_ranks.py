@@ -1,4 +1,4 @@
-"""One trainer of several processes: the bits of one, whatever the number of ranks, whoever of them dies, and however many go on from a checkpoint.
+"""One trainer of several processes: the bits of one, whatever the number of ranks, whichever of them dies, and however many go on from a checkpoint.
 
 The ranks are real processes under mpirun.  What must not depend on them is compared with a plain trainer-server: digests, norms and rates after every
 round, and the checkpoint's files byte for byte.  Mutants spoil one rank.

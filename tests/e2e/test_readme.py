@@ -1,4 +1,4 @@
-"""The commands that the documentation gives go together: what is called is what was started, on the services' own ports."""
+"""The commands that the documentation gives go together: they start services and call the same ones, on the services' own ports."""
 import functools
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""How services start: a database has one coordinator, whatever path leads to it; what takes long is heard and can be stopped.
+"""How services start: a database has one coordinator, whatever path leads to it; a slow start answers health checks and can be stopped.
 
 A model folder whose config.json is a pipe loads for as long as nobody writes into it.
 """

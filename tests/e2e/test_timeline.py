@@ -1,4 +1,4 @@
-"""Bubble accounting of a real run: what the workers said they did adds up to the time there was, to the figures that are measured elsewhere, and to the ratios that are shown.
+"""Bubble accounting of a real run: the intervals that workers report add up to the time that passed, to the figures measured elsewhere, and to the ratios shown.
 
 One run a mode, looked at from all sides.  Tolerances are for borders (milliseconds of a clock read twice), never for time that is missing.
 """

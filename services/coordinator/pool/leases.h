@@ -44,7 +44,7 @@ enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state st
                   struct err *err);
 enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err);
 enum rc leases_expire(struct core *c, struct err *err);
-/* Every granted lease lapses so much later. */
+/* Puts the deadline of every granted lease off by so much. */
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err);
 /* Every granted lease of a run becomes superseded (its version is not current any more, or the run ended). */
 enum rc leases_supersede(struct core *c, int64_t run, struct err *err);

@@ -14,7 +14,7 @@
 enum rc workers_forget_all(struct core *c, struct err *err);
 /* Ends workers that were silent too long. */
 enum rc workers_expire(struct core *c, struct err *err);
-/* Counts every worker as heard so much later. */
+/* Puts every worker's last sign of life off by so much. */
 void workers_put_off(struct core *c, int64_t ms);
 /* One more, whose row is stored; there must be room (workers_full). */
 struct live_worker *worker_add(struct core *c, const struct live_worker *w);

@@ -20,8 +20,8 @@ struct announced_version {
 };
 
 /* v+1 current, v superseded, leases void, groups consumed, the round done, the next one opened.  A repeat with the
- * same digest changes nothing; with another digest it is RC_CONFLICT and an incident (*refused true: the incident is
- * to be kept, err says why). */
+ * same digest changes nothing; with another digest it is RC_CONFLICT and an incident (*refused true: the incident
+ * must be kept, err says why). */
 enum rc publish_version(struct core *c, const struct announced_version *p, bool *refused, struct err *err);
 
 #endif

@@ -18,7 +18,7 @@
 /* Opens round `round` of the active run at `version`: R groups in dataset order, then evaluation groups when due. */
 enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err);
 /* A training group of an open round was filtered: the next prompt in dataset order joins the round, unless refill_max
- * have.  Exactly one for each, so which prompts a round has in the end does not depend on the order of completion: the
+ * have joined.  Exactly one for each, so which prompts a round has in the end does not depend on the order of completion: the
  * n-th refill exists once n groups were filtered, whichever they were, and it is the same prompt. */
 enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtered, struct err *err);
 /* All groups are sealed, filtered or evaluated: aggregates, then the round waits for training (or, in an evaluate

@@ -12,8 +12,8 @@
 struct core;
 struct command;
 
-/* Runs on the writer's thread, inside a savepoint.  Fills cmd->status and cmd->body, or parks, or fails: then what it
- * wrote is undone. */
+/* Runs on the writer's thread, inside a savepoint.  Fills cmd->status and cmd->body, or parks, or fails: then its
+ * writes are undone. */
 typedef enum rc (*command_execute)(struct core *c, struct command *cmd, struct err *err);
 
 struct command {

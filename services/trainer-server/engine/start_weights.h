@@ -5,7 +5,7 @@
 
 #include "services/trainer-server/engine/engine.h"
 
-/* Is the checkpoint there that a run is to start from? */
+/* Is the checkpoint there that a run starts from? */
 enum rc start_weights_check(const struct trainer_options *options, const struct run_start *start, struct err *err);
 /* The model's folder, or random numbers from --random-init's seed. */
 enum rc start_weights_initial(struct engine *e, struct err *err);

@@ -42,8 +42,8 @@ void trainer_destroy(struct trainer *t); /* NULL is fine */
 
 /* On a rank but 0: has rank 0 finished its start, and begun to give orders? */
 bool trainer_led(const struct trainer *t);
-/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else why one of them is lost.
- * */
+/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else why one of them is
+ * lost. */
 bool trainer_ended(struct trainer *t, struct err *why);
 
 /* For handlers; each has a lock of its own. */

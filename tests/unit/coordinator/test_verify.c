@@ -100,7 +100,7 @@ static void a_number_in_prose_stands_alone(void **state) {
   numeric_table(cases, sizeof cases / sizeof cases[0]);
 }
 
-/* The last number of 1/4, (3,4), 2*4 or 7 times the root of 3 is not their value: whoever takes it rewards wrong answers. */
+/* The last number of 1/4, (3,4), 2*4 or 7 times the root of 3 is not their value: a verifier that takes it rewards wrong answers. */
 static void a_number_in_something_larger_is_no_answer(void **state) {
   (void)state;
   static const struct numeric_case cases[] = {

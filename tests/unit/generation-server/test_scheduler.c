@@ -24,7 +24,7 @@ static void oldest_enters_first_and_nobody_overtakes(void **state) {
   assert_int_equal(scheduler_admit(items, 3, 1, 5), 1);
 }
 
-/* A pool that looks full must not stop an idle engine: whoever comes first then takes the pages of waiting ones. */
+/* A pool that looks full must not stop an idle engine: the first sample then takes the pages of waiting ones. */
 static void an_idle_engine_always_admits(void **state) {
   (void)state;
   const struct sched_item items[2] = {{.pending = 64, .pages_needed = 4},
