@@ -39,8 +39,8 @@ enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_cont
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
 /* A repeat changes nothing.  The round's last batch begins the step. */
 enum rc batches_answered(struct core *c, const struct batch_answer *m, struct err *err);
-/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches of the round are
- * undone again, and those that the trainer does not know are sent again. */
+/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches of the round are undone
+ * again, and those that the trainer does not know are sent again. */
 enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err);
 
 #endif

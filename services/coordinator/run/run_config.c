@@ -1,5 +1,5 @@
-/* Reads, resolves, writes and hashes a run's configuration: one reader for every nested object, and one writer, whose
- * fixed order the hash covers. */
+/* Reads, resolves, writes and hashes a run's configuration: one reader for every nested object, and one writer, whose fixed
+ * order the hash covers. */
 #include "services/coordinator/run/run_config.h"
 
 #include <string.h>

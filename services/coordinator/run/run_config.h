@@ -70,8 +70,8 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds` and `ignore_eos`
- * where there is none, so that older configurations keep their hash. */
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds` and `ignore_eos` where
+ * there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);

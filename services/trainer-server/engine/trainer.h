@@ -5,8 +5,8 @@
  *
  * The engine takes jobs in order: open a run, compute a batch's log-probabilities and gradients (own log-probabilities
  * first: no behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units
- * accumulated -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is current
- * -> publisher.  engine.h has the state that jobs may touch, board/board.h the part of it that handlers see.
+ * accumulated -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is current ->
+ * publisher.  engine.h has the state that jobs may touch, board/board.h the part of it that handlers see.
  *
  * Recovery is replay: a trainer that came back from an older checkpoint is fed the logged rounds like any others, but
  * the versions that they make are known already, so they are neither pushed nor announced.  A step whose checkpoint
@@ -31,8 +31,8 @@
 
 struct trainer;
 
-/* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread.  Of several ranks all
- * must come here; rank 0 loads, and the others need no state_dir and of model_dir only config.json. */
+/* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread.  Of several ranks all must
+ * come here; rank 0 loads, and the others need no state_dir and of model_dir only config.json. */
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);
 /* Ends the engine after the step or the gradient unit in hand.  Jobs that did not end stay as they are, and nothing
  * of theirs is durable: the coordinator finds the trainer gone, not the job failed, and submits it again when
@@ -42,8 +42,7 @@ void trainer_destroy(struct trainer *t); /* NULL is fine */
 
 /* On a rank but 0: has rank 0 finished its start, and begun to give orders? */
 bool trainer_led(const struct trainer *t);
-/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else why one of them is
- * lost. */
+/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else why one of them is lost. */
 bool trainer_ended(struct trainer *t, struct err *why);
 
 /* For handlers; each has a lock of its own. */
@@ -66,8 +65,7 @@ enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, str
 /* The identity of a run when it is opened again: its id, seed, start and training configuration, not epoch,
  * fence and recorded version; pure. */
 enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
-/* Whether a run could be opened, as far as that can be told beforehand: the same, its start, and room for the
- * reference. */
+/* Whether a run could be opened, as far as that can be told beforehand: the same, its start, and room for the reference. */
 enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err);
 /* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks.
  * RC_INVALID or RC_TOO_LARGE with the field's path. */
