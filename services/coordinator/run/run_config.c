@@ -191,7 +191,7 @@ static enum rc read_choices(struct run_config *c, const struct choices *given, s
   return rc;
 }
 
-/* Checks that concern more than one field. */
+/* What depends on more than one field. */
 static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *err) {
   if (c->mode == MODE_INFLIGHT)
     return err_set(err, RC_UNSUPPORTED, "mode",

@@ -1,8 +1,8 @@
-/* One gradient unit: a group of the batch as training samples, and its loss.  Pure but for the learner's memory: the
+/* One gradient unit: a group of the batch as training samples, and its loss.  Previous hop of a rollout: batch.c.
+ * Next: common/model/learning/backward.c.  Pure but for the learner's memory: the
  * engine's thread runs it. Own log-probabilities first: they come out of the same forward pass whose gradient
  * follows, and are what the coordinator compares with the sampler's. As this trainer steps once a round, its own
- * log-probabilities are those of the behaviour policy, and every importance ratio is exactly 1.
- * Previous hop of a rollout: batch.c.  Next: common/model/learning/backward.c. */
+ * log-probabilities are those of the behaviour policy, and every importance ratio is exactly 1. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_GRADIENT_UNIT_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_GRADIENT_UNIT_H
 

@@ -6,7 +6,7 @@
  * The engine takes jobs in order: open a run, compute a batch's log-probabilities and gradients (own log-probabilities
  * first: no behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units
  * accumulated -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is current ->
- * publisher.  engine.h has the state that jobs may touch, board/board.h the part of it that handlers see.
+ * publisher.  What jobs may touch is in engine.h, and what handlers see of it in board/board.h.
  *
  * Recovery is replay: a trainer that came back from an older checkpoint is fed the logged rounds like any others, but
  * the versions that they make are known already, so they are neither pushed nor announced.  A step whose checkpoint

@@ -29,7 +29,6 @@ static enum rc read_one(const char *text, struct json_field field, enum json_unk
 }
 
 #define SEVEN "abcdefg"
-#define SEVEN "abcdefg"
 #define READ(text, ...) read_one(text, (struct json_field){__VA_ARGS__}, UNKNOWN_REFUSED)
 
 static void refused(enum rc rc, const char *field, const char *part) {
@@ -96,8 +95,6 @@ static void test_integers(void **state) {
   assert_true(i64 == INT64_MIN);
   refused(READ("{\"x\":1.5}", .kind = FIELD_I64, .target = &i64), "x", "expected an integer, got 1.5");
   refused(READ("{\"x\":\"1\"}", .kind = FIELD_I64, .target = &i64), "x", "got the string \"1\"");
-  refused(READ("{\"x\":\"" SEVEN SEVEN SEVEN SEVEN SEVEN SEVEN "12345\u00e9\"}", .kind = FIELD_I64, .target = &i64), "x",
-          SEVEN "12345\"..."); /* 48 bytes are shown, and no half of a character */
   refused(READ("{\"x\":\"" SEVEN SEVEN SEVEN SEVEN SEVEN SEVEN "12345\u00e9\"}", .kind = FIELD_I64, .target = &i64), "x",
           SEVEN "12345\"..."); /* 48 bytes are shown, and no half of a character */
   refused(READ("{\"x\":65}", .kind = FIELD_I64, .target = &i64, .min = 1, .max = 64), "x", "from 1 to 64, got 65");
