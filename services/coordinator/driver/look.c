@@ -107,7 +107,9 @@ static enum rc read_progress(struct store *s, struct active_run *a, struct err *
   }
   rows_end(&q);
   if (rc == RC_OK && a->has_round)
-    rc = store_int(s, &a->undone, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0",
+    rc = store_int(s, &a->undone, err,
+                   "SELECT (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
+                   "FROM inner_steps WHERE run = ?1 AND round = ?2 AND done = 0)",
                    BINDS(b_int(a->run), b_int(a->round)));
   a->unfinished = -1;
   if (rc == RC_OK) {

@@ -140,6 +140,7 @@ static enum rc step_select(struct batch_plan *plan, struct store *s, const struc
     sealed.tokens[sealed.count++] = g.tokens[i];
   }
   plan_groups(plan, &sealed, tokens_max);
+  plan->missing = config->groups_per_step - m.submitted;
   plan->completes = m.full && plan->groups == m.sealed;
   if (!plan->completes) return RC_OK;
   plan->inner = (struct inner_step_plan){
@@ -151,7 +152,7 @@ static enum rc step_select(struct batch_plan *plan, struct store *s, const struc
 enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
                        struct arena *arena, struct err *err) {
   struct candidates sealed;
-  plan->step = 0;
+  plan->step = plan->missing = 0;
   plan->completes = false;
   if (x->config.groups_per_step) return step_select(plan, s, &x->config, tokens_max, arena, err);
   const enum rc rc = sealed_read(&sealed, plan, s, x, tokens_max, arena, err);

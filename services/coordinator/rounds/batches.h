@@ -24,6 +24,7 @@ struct batch_plan {
   int groups;
   int64_t *ordinals, tokens; /* of its groups; prompts included */
   int64_t step;              /* inner steps of the round that come before it */
+  int missing;               /* groups of its step that were in no batch before; 0: there are no inner steps */
   bool completes;            /* with it all groups of a full step are in batches: */
   struct inner_step_plan inner;
 };

@@ -48,7 +48,7 @@ static enum rc step_read(struct core *c, const struct inner_step_answer *m, bool
 
 static enum rc difference_note(struct core *c, const struct inner_step_answer *m, const struct digest *recorded,
                                struct err *err) {
-  char before[DIGEST_HEX_MAX], now[DIGEST_HEX_MAX], text[200];
+  char before[DIGEST_HEX_MAX], now[DIGEST_HEX_MAX], text[LIMIT_NAME_MAX + 100];
   const struct id_text id = id_inner_step(m->run, m->round, m->step);
   digest_hex(before, recorded);
   digest_hex(now, &m->digest);
