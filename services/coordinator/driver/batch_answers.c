@@ -185,7 +185,8 @@ static void *batch_answers_main(void *context) {
   struct batch_answers *w = context;
   for (struct awaited *a; (a = take(w));) {
     struct err err = {0};
-    const enum rc rc = a->job.batch ? take_batch_answer(w, a->job.batch, &err) : take_step_answer(w, a->job.inner, &err);
+    const enum rc rc =
+        a->job.batch ? take_batch_answer(w, a->job.batch, &err) : take_step_answer(w, a->job.inner, &err);
     awaited_free(a);
     if (put_down(w, rc, &err)) w->kick(w->kick_context);
   }

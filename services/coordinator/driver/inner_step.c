@@ -11,7 +11,7 @@
 
 enum rc step_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena,
                     struct err *err) {
-#define OF_STEP                                                                                                       \
+#define OF_STEP                                                                                                        \
   " FROM groups WHERE run = ?1 AND round = ?2 AND batch IN (SELECT number FROM batches WHERE run = ?1 AND round = ?2 " \
   "AND step = ?3)"
   struct rows q;

@@ -8,12 +8,12 @@ enum rc round_job_next(struct readers *readers, int64_t run, int64_t round, cons
   *found = false;
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err,
-                   "SELECT step, inner_step, number FROM (SELECT step, 0 AS inner_step, number FROM batches WHERE run = "
-                   "?1 AND round = ?2 AND done <= ?3 UNION ALL SELECT step, 1, 0 FROM inner_steps WHERE run = ?1 AND "
-                   "round = ?2 AND done <= ?3) WHERE (step, inner_step, number) > (?4, ?5, ?6) ORDER BY 1, 2, 3 LIMIT 1",
-                   BINDS(b_int(run), b_int(round), b_int(!undone), b_int(after->step), b_int(after->inner),
-                         b_int(after->number)));
+  rc = store_query(
+      s, &q, err,
+      "SELECT step, inner_step, number FROM (SELECT step, 0 AS inner_step, number FROM batches WHERE run = "
+      "?1 AND round = ?2 AND done <= ?3 UNION ALL SELECT step, 1, 0 FROM inner_steps WHERE run = ?1 AND "
+      "round = ?2 AND done <= ?3) WHERE (step, inner_step, number) > (?4, ?5, ?6) ORDER BY 1, 2, 3 LIMIT 1",
+      BINDS(b_int(run), b_int(round), b_int(!undone), b_int(after->step), b_int(after->inner), b_int(after->number)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found)
     *out = (struct round_job){.step = rows_int(&q, 0), .inner = rows_int(&q, 1) != 0, .number = rows_int(&q, 2)};

@@ -85,8 +85,8 @@ static enum rc send_job(struct driver *d, const struct active_run *a, const stru
                         struct err *err) {
   const struct round_place place = {.round = a->round, .version = a->round_version};
   struct trainer_job made;
-  enum rc rc = trainer_job_send(&made, driver_readers(d), d->context, &d->trainer, &place, job, stored_before, d->http,
-                                err);
+  enum rc rc =
+      trainer_job_send(&made, driver_readers(d), d->context, &d->trainer, &place, job, stored_before, d->http, err);
   if (rc == RC_OK) rc = batch_answers_add(d->answers, &made, err);
   if (rc == RC_OK) d->sent.newest = *job;
   return rc;
@@ -99,7 +99,8 @@ static void sent_begin(struct driver *d, const struct active_run *a) {
   const struct sent_batches *s = &d->sent;
   if (s->run == a->run && s->round == a->round && s->trainer == d->trainer.worker) return;
   driver_drop_sent(d);
-  d->sent = (struct sent_batches){.run = a->run, .round = a->round, .trainer = d->trainer.worker, .newest = round_job_none()};
+  d->sent =
+      (struct sent_batches){.run = a->run, .round = a->round, .trainer = d->trainer.worker, .newest = round_job_none()};
 }
 
 /* The number of a new batch. */
@@ -118,8 +119,7 @@ static enum rc number_new(struct driver *d, int64_t *out, struct err *err) {
 static enum rc send_next(struct driver *d, const struct active_run *a, bool *sent, struct err *err) {
   struct round_job job = {0};
   int groups = 0;
-  enum rc rc =
-      round_job_next(driver_readers(d), d->sent.run, d->sent.round, &d->sent.newest, true, &job, sent, err);
+  enum rc rc = round_job_next(driver_readers(d), d->sent.run, d->sent.round, &d->sent.newest, true, &job, sent, err);
   if (rc == RC_OK && *sent) return send_job(d, a, &job, true, err);
   *sent = false;
   if (rc == RC_OK) rc = number_new(d, &job.number, err);

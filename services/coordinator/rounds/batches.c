@@ -115,8 +115,8 @@ static enum rc denominator_of(double *out, const struct batch_plan *plan, struct
   const enum rc rc = store_int(
       s, &sum, err,
       "SELECT sum(CASE WHEN ?5 THEN tokens - coalesce((SELECT sum(count) FROM segments WHERE run = g.run AND round = "
-      "g.round AND group_ordinal = g.ordinal AND loss_mask = 0), 0) ELSE sample_count END) FROM groups g WHERE run = ?1 "
-      "AND round = ?2 AND ordinal >= ?3 AND ordinal < ?4 AND state IN (?6, ?7)",
+      "g.round AND group_ordinal = g.ordinal AND loss_mask = 0), 0) ELSE sample_count END) FROM groups g WHERE run = "
+      "?1 AND round = ?2 AND ordinal >= ?3 AND ordinal < ?4 AND state IN (?6, ?7)",
       BINDS(b_int(plan->run), b_int(plan->round), b_int(ordinal), b_int(ordinal_end), b_int(by_tokens),
             b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
   *out = (double)sum;
@@ -163,11 +163,11 @@ enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_cont
 /* ---- storing a plan ---- */
 
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err) {
-  enum rc rc = store_exec(
-      c->store, err,
-      "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms, step) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens), b_int(c->wall_ms),
-            b_int(m->step)));
+  enum rc rc = store_exec(c->store, err,
+                          "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms, step) VALUES (?1, "
+                          "?2, ?3, ?4, ?5, ?6, ?7)",
+                          BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens),
+                                b_int(c->wall_ms), b_int(m->step)));
   for (int i = 0; i < m->groups && rc == RC_OK; i++) {
     rc = store_exec(c->store, err,
                     "UPDATE groups SET batch = ?4, state = ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3 AND state "

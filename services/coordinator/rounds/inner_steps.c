@@ -37,9 +37,9 @@ static enum rc step_read(struct core *c, const struct inner_step_answer *m, bool
                          struct digest *digest, struct err *err) {
   struct rows q;
   *known = false;
-  enum rc rc = store_query(
-      c->store, &q, err, "SELECT digest FROM inner_steps WHERE run = ?1 AND round = ?2 AND step = ?3 AND done = 0",
-      BINDS(b_int(m->run), b_int(m->round), b_int(m->step)));
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT digest FROM inner_steps WHERE run = ?1 AND round = ?2 AND step = ?3 AND done = 0",
+                           BINDS(b_int(m->run), b_int(m->round), b_int(m->step)));
   if (rc == RC_OK) rc = rows_next(&q, waiting, err);
   if (rc == RC_OK && *waiting) *known = rows_digest(&q, 0, digest);
   rows_end(&q);
@@ -64,11 +64,12 @@ enum rc inner_steps_answered(struct core *c, const struct inner_step_answer *m, 
   if (rc != RC_OK || !waiting) return rc;
   if (known && !digest_equal(&recorded, &m->digest)) rc = difference_note(c, m, &recorded, err);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE inner_steps SET done = 1, done_ms = ?4, digest = ?5, grad_norm = ?6, lr = ?7, skipped = ?8, "
-                    "step_us = ?9 WHERE run = ?1 AND round = ?2 AND step = ?3",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->step), b_int(c->wall_ms), b_digest(&m->digest),
-                          b_real(m->grad_norm), b_real(m->lr), b_int(m->skipped), b_int(m->step_us)));
+    rc =
+        store_exec(c->store, err,
+                   "UPDATE inner_steps SET done = 1, done_ms = ?4, digest = ?5, grad_norm = ?6, lr = ?7, skipped = ?8, "
+                   "step_us = ?9 WHERE run = ?1 AND round = ?2 AND step = ?3",
+                   BINDS(b_int(m->run), b_int(m->round), b_int(m->step), b_int(c->wall_ms), b_digest(&m->digest),
+                         b_real(m->grad_norm), b_real(m->lr), b_int(m->skipped), b_int(m->step_us)));
   if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
   return rc == RC_OK ? round_step_when_trained(c, m->run, m->round, m->by_tokens, err) : rc;
 }

@@ -15,7 +15,7 @@
   "t.compute_us, p.slot_busy_us, nullif(p.slot_window_us, 0), iif(groups_trained > 0, submitted_ms, NULL), "        \
   "iif(groups_trained > 0, trained_ms, NULL), "                                                                     \
   "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
-  "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old"
+  "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
 #define ROUND_TABLES                                                                                               \
   " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = " SQL_ACTOR_TRAINER \
@@ -65,7 +65,8 @@ enum {
   C_RATIO_SUM,
   C_RATIO_SQUARES,
   C_CLIPPED,
-  C_KL_NEW_OLD
+  C_KL_NEW_OLD,
+  C_DIFFERENCE_NEW_OLD
 };
 
 void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) {
@@ -132,6 +133,8 @@ static void policy_write(struct json_writer *w, const struct rows *q) {
                   ? NAN
                   : ratio_ess(rows_real(q, C_RATIO_SUM), rows_real(q, C_RATIO_SQUARES), tokens));
   json_kv_f64(w, "kl_new_old", rows_null(q, C_KL_NEW_OLD) ? NAN : ratio_of(rows_real(q, C_KL_NEW_OLD), tokens));
+  json_kv_f64(w, "mean_abs_diff_new_old",
+              rows_null(q, C_DIFFERENCE_NEW_OLD) ? NAN : ratio_of(rows_real(q, C_DIFFERENCE_NEW_OLD), tokens));
 }
 
 static void round_write(struct json_writer *w, const struct rows *q) {

@@ -318,9 +318,10 @@ static void policy_gauges(const struct rows *q) {
   gauge("leasehold_round_ess",
         "Newest done round: effective share of the trained tokens, by their ratios new / sampling policy.",
         q ? ratio_ess(real_or_nan(q, 9), real_or_nan(q, 10), tokens) : NAN);
-  gauge("leasehold_round_kl_new_old",
-        "Newest done round: KL(sampling policy || new), estimated by the mean of r - 1 - log r over the trained tokens.",
-        q ? ratio_of(real_or_nan(q, 12), tokens) : NAN);
+  gauge(
+      "leasehold_round_kl_new_old",
+      "Newest done round: KL(sampling policy || new), estimated by the mean of r - 1 - log r over the trained tokens.",
+      q ? ratio_of(real_or_nan(q, 12), tokens) : NAN);
 }
 
 static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
@@ -330,8 +331,7 @@ static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
                            "SELECT published_ms - opened_ms, iif(groups_trained > 0, trained_ms, NULL) - opened_ms, "
                            "trained_tokens, logprob_max_abs_diff, logprob_unequal, logprob_nonfinite, logprob_abs_sum, "
                            "logprob_k1_sum, logprob_k3_sum, ratio_sum, ratio_squares, clipped, kl_new_old FROM rounds "
-                           "WHERE run = ?1 AND state = " SQL_ROUND_DONE
-                           " ORDER BY round DESC LIMIT 1",
+                           "WHERE run = ?1 AND state = " SQL_ROUND_DONE " ORDER BY round DESC LIMIT 1",
                            BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   row = rc == RC_OK && row;

@@ -144,6 +144,7 @@ static void fake_submit(struct http_request *r, void *context) {
   s.stats.ratio_sum = (double)s.stats.tokens;
   s.stats.ratio_squares = (double)s.stats.tokens * (m.after_steps ? 2 : 1);
   s.stats.clipped = m.after_steps ? 1 : 0;
+  s.stats.difference_new_old = m.after_steps ? (double)s.stats.tokens / 8 : 0;
   s.stats.kl_new_old = m.after_steps ? (double)s.stats.tokens / 4 : 0;
   int at = t->batches++ % FAKE_BATCHES;
   snprintf(t->batch[at].id, sizeof t->batch[at].id, "%s", m.batch_id);
@@ -235,7 +236,8 @@ static bool inner_is_known(const struct fake_trainer *t, const char *id) {
 
 /* lock held */
 static void inner_status(const struct fake_trainer *t, const char *id, struct buf *out) {
-  struct step_status s = {.step_id = id, .state = JOB_DONE, .version = t->version, .grad_norm = 1, .lr = 0.125, .step_us = 500};
+  struct step_status s = {
+      .step_id = id, .state = JOB_DONE, .version = t->version, .grad_norm = 1, .lr = 0.125, .step_us = 500};
   fake_digest(&s.digest, id, t->other_steps);
   step_status_encode(&s, out);
 }

@@ -1,7 +1,7 @@
 /* A trainer behind real HTTP that computes nothing: it answers the coordinator's calls at once, and as a test has told it
  * to.  Its convention, which fake generation-servers keep too: the log-probability of token t is -(t + 1) / 1024, and the
  * weights of version v of run r have the digest of the text "r/v".  The ratios of a batch behind inner steps tell of an ess
- * of 1/2, of one clipped token, and of a KL of 1/4 a token.
+ * of 1/2, of one clipped token, and a token of a KL of 1/4 and of a difference of 1/8.
  *
  * It is part of struct fixture (service_fixture.h).  The HTTP server's threads and the test share it: `lock` guards
  * every field below it. */
@@ -39,14 +39,14 @@ struct fake_trainer {
   /* What it holds, and what it has been told. */
   char run[32];
   int64_t version;
-  struct run_start start; /* of the last opening; its run is not kept */
+  struct run_start start;    /* of the last opening; its run is not kept */
   int opens, batches, steps; /* steps: rounds' own */
-  int last_groups; /* of the last step, or of the batches since */
+  int last_groups;           /* of the last step, or of the batches since */
   double last_denominator;
   size_t last_pushes;
   char step_id[64];
-  bool failed_step; /* step_id is remembered as failed, until it is submitted again */
-  bool full_then;   /* disk_full, when it was submitted */
+  bool failed_step;       /* step_id is remembered as failed, until it is submitted again */
+  bool full_then;         /* disk_full, when it was submitted */
   int round_steps;        /* inner steps since the version */
   bool other_steps;       /* inner steps end in other weights than the first time */
   char order[FAKE_ORDER]; /* of what it took, with the groups' ordinals: "b0[0,2] s0[0,2]/24 b1[1] step[1]/12" */

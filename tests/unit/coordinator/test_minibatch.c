@@ -7,9 +7,10 @@
 #include "tests/unit/coordinator/fake_server.h"
 
 /* 5 groups x 4 samples of 3 tokens, in file order; steps of 2 groups. */
-#define RUN(rest)                                                                                                   \
-  "{\"update\":\"minibatch\",\"groups_per_step\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"       \
-  "\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"lease_samples_max\":4,\"sampling\":{\"max_new_tokens\":8}," rest
+#define RUN(rest)                                                                                              \
+  "{\"update\":\"minibatch\",\"groups_per_step\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"  \
+  "\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"lease_samples_max\":4,\"sampling\":{\"max_new_" \
+  "tokens\":8}," rest
 
 enum { GROUPS = 5 };
 
@@ -111,7 +112,8 @@ static void masked_tokens_are_in_no_denominator(void **state) {
   begin(f, &s, RUN("\"mode\":\"sync\",\"rounds\":1}"), leases);
   for (int i = 0; i < GROUPS; i++) {
     struct lease_result r = make_result(f, &s, &leases[i]);
-    struct sample_segment cut[] = {{.start = 0, .count = 1, .loss_mask = false}, {.start = 1, .count = 2, .loss_mask = true}};
+    struct sample_segment cut[] = {{.start = 0, .count = 1, .loss_mask = false},
+                                   {.start = 1, .count = 2, .loss_mask = true}};
     if (i == 1 || i == 4) {
       r.samples[3].segments = cut;
       r.samples[3].segment_count = 2;
@@ -137,6 +139,7 @@ static void a_round_tells_how_far_the_policy_moved(void **state) {
   assert_true(of_round(run, "clip_fraction") == 2.0 / 60);
   assert_true(of_round(run, "ess") == 60.0 * 60 / (60 * (24 + 2 * 36)));
   assert_true(of_round(run, "kl_new_old") == 36.0 / 4 / 60);
+  assert_true(of_round(run, "mean_abs_diff_new_old") == 36.0 / 8 / 60);
   assert_true(of_round(run, "loss") == 3.0 / 60);
   assert_true(read_metric(f, "leasehold_round_ess") == 60.0 * 60 / (60 * (24 + 2 * 36)));
   json_free(run);
@@ -183,7 +186,8 @@ static void other_weights_after_a_step_that_is_taken_again_are_told(void **state
   register_trainer(f);
   answer(f, &s, leases, "34");
   json_free(wait_state(f, "r1", "completed"));
-  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism' AND subject = 'r1.0.s0'"), 1);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism' AND subject = 'r1.0.s0'"),
+                   1);
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents"), 1);
 }
 

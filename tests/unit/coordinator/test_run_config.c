@@ -74,7 +74,8 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":65}", "groups_per_step", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"groups_per_step\":8}", "groups_per_step", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"update\":\"minibatch\"}}", "training.update", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"update\":\"strict\"}}",
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"update\":"
+       "\"strict\"}}",
        "training.update", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"objective\":"
        "\"cross_entropy\"}}",
