@@ -334,8 +334,10 @@ def test_a_trainer_that_dies_in_an_inner_step_repeats_the_round(wide, minibatch_
     with Cluster(tmp_path, model=wide, trainer=flags, **faulty) as cluster:
         rounds = Minibatches(cluster)
         assert rounds.round(0) == minibatch_reference[0]
+        first = [group(f"r1.1.{g}", 1 - g % 3) for g in range(STEP_SIZES[1][0])]
+        assert rounds.batch("r1.1.b0", 1, 0, first) == minibatch_reference[1][0]
         with pytest.raises((HttpError, OSError)):
-            rounds.round(1)
+            rounds.step("r1.1.s0", 1, 0, first)
         assert cluster.trainer.wait_end(60) != 0
         assert "fault: die-before-step" in cluster.trainer.log_text()
         cluster.trainer.launcher = Ranks(2) if ranks else None
