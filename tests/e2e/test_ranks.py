@@ -270,15 +270,15 @@ STEP_SIZES = [[2, 2, 0], [2, 2, 1], [3, 1, 1]]  # groups of each version's two i
 class Minibatches:
     """Rounds by hand: batches and steps in their order, and what the trainer says of each."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, **training):
         self.cluster = cluster
+        self.training = {"lr": 0.05, "kl_coefficient": 0.1, "update": "minibatch", **training}
         self.open()
 
     def open(self, **more):
         self.url = self.cluster.trainer.url + "/v1"
         self.authority = {"run": "r1", **self.cluster.authority()}
-        training = {"lr": 0.05, "kl_coefficient": 0.1, "update": "minibatch"}
-        return call("POST", self.url + "/runs", {**self.authority, "seed": 1, "training": training, **more})["version"]
+        return call("POST", self.url + "/runs", {**self.authority, "seed": 1, "training": self.training, **more})["version"]
 
     def round(self, version):
         said, first = [], 0
@@ -305,18 +305,22 @@ class Minibatches:
         return status["version"], status["digest"], status["grad_norm"], status["lr"], status["skipped"]
 
 
-def minibatches(folder, model, launcher=None):
-    with Cluster(folder, model=model, trainer=["--random-init", 1], launcher=launcher) as cluster:
-        rounds = Minibatches(cluster)
+def minibatches(folder, model, launcher=None, flags=("--random-init", 1), trainer_bin=None, **training):
+    with Cluster(folder, model=model, trainer=flags, launcher=launcher, trainer_bin=trainer_bin) as cluster:
+        rounds = Minibatches(cluster, **training)
         return [rounds.round(version) for version in range(len(STEP_SIZES))]
+
+
+def assert_each_step_moves(said):
+    steps = [step for played in said for step in played if len(step) == 5]
+    assert len({digest for _, digest, *_ in steps}) == sum(size > 0 for sizes in STEP_SIZES for size in sizes) and not any(skipped for *_, skipped in steps)
+    assert said[1][2][0]["difference_new_old"] > 0
 
 
 @pytest.fixture(scope="module")
 def minibatch_reference(wide, tmp_path_factory):
     said = minibatches(tmp_path_factory.mktemp("minibatch-one"), wide)
-    steps = [step for played in said for step in played if len(step) == 5]
-    assert len({digest for _, digest, *_ in steps}) == sum(size > 0 for sizes in STEP_SIZES for size in sizes) and not any(skipped for *_, skipped in steps)
-    assert said[1][2][0]["difference_new_old"] > 0
+    assert_each_step_moves(said)
     return said
 
 

@@ -29,7 +29,7 @@ struct board_view {
   bool busy;
   struct digest run_digest; /* of the run's seed and training: see trainer_run_digest */
   int chunk_tokens;         /* the run's: the longest sample it takes */
-  int frozen_copies;        /* of its weights, that the run keeps beside the current ones */
+  int frozen_copies;        /* of weights, which the run keeps beside the current ones */
   /* Replaying from replay_from on while version < replay_to, the version that the coordinator recorded. */
   int64_t replay_from, replay_to;
   int64_t attached_us; /* CLOCK_MONOTONIC when the coordinator opened the run; 0: not yet, or it took its last step */

@@ -24,8 +24,7 @@
 struct learning {
   struct weights *weights;   /* current */
   struct weights *reference; /* frozen at the run's start for the KL term, or NULL */
-  struct weights
-      *behaviour; /* of the current version, frozen before the round's first inner step; NULL: a strict run */
+  struct weights *behaviour; /* the version's, frozen before a round's first inner step; NULL: a strict run */
   struct optimizer *optimizer;
   struct learner *learner;
   int learner_chunk; /* tokens per chunk that learner was made for */
