@@ -77,7 +77,7 @@ def reference(base_model, tmp_path_factory):
     assert made.overlapping == [], "sync must wait"
     assert made.unequal == 0 and all(row["exact"] for row in made.status["history"]), "also behind inner steps the trainer answers under the round's weights"
     steps = [digest for _, _, _, _, digest, _, _ in made.inner]
-    assert len(set(steps)) == len(steps) >= 3 * ROUNDS, "every step must change the weights, or equal digests would prove nothing"
+    assert len(set(steps)) == len(steps) >= 2 * ROUNDS, "every step must change the weights, or equal digests would prove nothing"
     assert [step["digest"].upper() for row in timeline["rounds"] for step in row["inner_steps"]] == steps
     left = [row["groups"] % PER_STEP for row in made.status["history"]]
     assert 0 in left and any(left), f"some rounds must end with a full step, and some with a part of one: {left}"
@@ -144,16 +144,18 @@ def test_a_trainer_killed_at_the_worst_moment(base_model, reference, tmp_path, f
     assert_same_steps(this, reference)
 
 
-def test_a_trainer_killed_between_two_steps_of_a_round(base_model, reference, tmp_path):
-    """The steps that it took since its version are gone with it, and are taken again."""
+@pytest.mark.parametrize("who", ["trainer", "coordinator"])
+def test_killed_between_two_steps_of_a_round(base_model, reference, tmp_path, who):
+    """A trainer's steps since its version are gone with it, and are taken again; a coordinator finds them taken, and the trainer between two versions."""
     with start(tmp_path, base_model) as cluster:
         cluster.add_server("alone", "--slots", 1)
         run = cluster.create_run(minibatch())
         taken = "SELECT count(*) FROM inner_steps JOIN rounds USING (run, round) WHERE run = ? AND round = 2 AND done = 1 AND state = 0"
         cluster.wait_until("the first step of round 2", lambda: cluster.query(taken, number(run))[0][0])
-        cluster.trainer.kill()
-        assert cluster.query("SELECT state FROM rounds WHERE run = ? AND round = 2", number(run)) != [(ROUND_DONE,)], "the trainer was killed too late for this test"
-        cluster.trainer.restart()
+        service = cluster.trainer if who == "trainer" else cluster.coordinator
+        service.kill()
+        assert cluster.query("SELECT state FROM rounds WHERE run = ? AND round = 2", number(run)) != [(ROUND_DONE,)], f"the {who} was killed too late for this test"
+        service.restart()
         cluster.add_server("helper", *FAST)
         this = played(cluster, run)
     assert_same_steps(this, reference)
