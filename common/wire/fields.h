@@ -38,6 +38,8 @@ enum {
   { .name = (key), .kind = FIELD_I32, .target = &(lvalue), .required = true, .min = (low), .max = (high) }
 #define WIRE_F64(key, lvalue, low, high) \
   { .name = (key), .kind = FIELD_F64, .target = &(lvalue), .required = true, .min = (low), .max = (high) }
+#define WIRE_AFTER_STEPS(lvalue) \
+  { .name = "after_steps", .kind = FIELD_I32, .target = &(lvalue), .min = 0, .max = LIMIT_GROUPS_PER_ROUND }
 #define WIRE_BOOL(key, lvalue) \
   { .name = (key), .kind = FIELD_BOOL, .target = &(lvalue), .required = true }
 #define WIRE_DIGEST(key, lvalue) \

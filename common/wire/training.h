@@ -7,6 +7,12 @@
 #include "common/wire/interval.h"
 #include "common/wire/lease.h"
 
+/* When the optimizer steps. */
+enum update_rule {
+  UPDATE_STRICT,   /* "strict": once a round; left out of messages, as in those from before there was a choice */
+  UPDATE_MINIBATCH /* "minibatch": inner steps too, see struct submit_step; not for "evaluate" and "cross_entropy" */
+};
+
 /* Names are those of the model module's parsers ("grpo", "tokens", "cosine"); the trainer maps and checks them. */
 struct training_config {
   /* "grpo" | "reinforce" | "ppo" | "gspo" | "cispo" | "decoupled_ppo" | "tis" | "cross_entropy" | "evaluate" (no
@@ -22,6 +28,7 @@ struct training_config {
   double temperature;       /* of the behaviour policy */
   int32_t chunk_tokens;     /* budget that cuts a unit into chunks */
   int32_t checkpoint_every; /* rounds; the last round always writes one */
+  enum update_rule update;
 };
 void training_config_defaults(struct training_config *c);
 void training_config_write(const struct training_config *c, struct json_writer *w); /* an object */
@@ -91,12 +98,14 @@ struct submit_batch {
   const char *run;
   uint64_t epoch, fence;
   int64_t version;
+  int32_t after_steps; /* inner steps of the round that come before; 0 is left out of messages */
   struct batch_group *groups;
   size_t group_count;
 };
 
 enum job_state { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED }; /* "queued" | "running" | "done" | "failed" */
 
+/* Under the weights of the batch's version, also after inner steps. */
 struct sample_logprobs {
   const char *id;
   struct json_f32s logprobs;
@@ -105,8 +114,10 @@ struct sample_logprobs {
 void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count);
 struct batch_stats {
   double loss, entropy_sum, kl_reference_sum, ratio_sum, ratio_squares;
+  /* Sums over tokens, see struct loss_stats; exactly 0, and then left out of messages, before the first inner step. */
+  double kl_new_old, difference_new_old;
   int64_t tokens, clipped, samples;
-  int64_t logprob_us; /* in the forward pass, for the trainer's own log-probabilities */
+  int64_t logprob_us; /* in forward passes, for the trainer's own log-probabilities */
   int64_t compute_us; /* in the loss (the reference's forward included), the backward pass and the sums */
   bool poisoned;
 };
@@ -124,7 +135,12 @@ struct batch_status {
 };
 
 /* POST trainer /v1/submit-step: one optimizer step over the run's units since the last, then durable, then pushed,
- * then POST coordinator /v1/versions. Idempotent by step id. */
+ * then POST coordinator /v1/versions. Idempotent by step id.
+ *
+ * An inner step ends with the optimizer step: no version, nothing durable, nothing pushed.  The round's own step comes
+ * after all of its inner steps, over the groups that are left, which may be none.  `after_steps` lets the trainer refuse
+ * (409 in the job's error) a batch or a step that is not next: a trainer that was started again has lost the inner
+ * steps of its round, and is sent all batches and steps of the round again. */
 struct push_target {
   const char *worker_id;
   const char *url;
@@ -132,14 +148,16 @@ struct push_target {
   int64_t fabric_place; /* then: where in it */
 };
 struct submit_step {
-  const char *step_id; /* the round: "r7.12" */
+  const char *step_id; /* the round: "r7.12", or an inner step of it: "r7.12.s0" */
   const char *run;
   uint64_t epoch, fence;
   int64_t version; /* the version that is stepped from */
   const char **groups;
   size_t group_count; /* the units that must have been accumulated, exactly */
-  double denominator; /* tokens, samples or sequences of the round */
-  bool last;          /* the run's last round: write a checkpoint whatever checkpoint_every says */
+  double denominator; /* tokens, samples or sequences of the groups */
+  bool last;  /* the run's last round: write a checkpoint whatever checkpoint_every says; never of an inner one */
+  bool inner; /* false is left out of messages; true: at least one group, and no push_to */
+  int32_t after_steps; /* inner steps of the round that come before; 0 is left out of messages */
   struct push_target *push_to;
   size_t push_count;
   int32_t stage_timeout_ms;
@@ -156,10 +174,11 @@ struct step_status {
   const char *step_id;
   enum job_state state;
   struct err error;
-  int64_t version; /* the new one */
-  struct digest digest;
-  double grad_norm, lr;
-  bool skipped; /* a poisoned step changes no weight and still makes a version */
+  int64_t version;      /* the new one; of an inner step the round's */
+  struct digest digest; /* of the weights after the step, also of an inner one */
+  double grad_norm, lr; /* of a round's own step without groups: of its last inner step */
+  /* A poisoned step changes no weight and still makes a version.  Of a round's own step: nor did any inner step. */
+  bool skipped;
   int64_t step_us, checkpoint_us, push_us;
   int64_t oldest_checkpoint; /* when done: the oldest version above 0 whose checkpoint is kept; 0: only version 0's is */
   struct push_report *pushes;

@@ -97,6 +97,7 @@ void submit_batch_encode(const struct submit_batch *m, struct buf *out) {
   json_kv_u64(&w, "epoch", m->epoch);
   json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "version", m->version);
+  if (m->after_steps != 0) json_kv_int(&w, "after_steps", m->after_steps);
   json_key(&w, "groups");
   json_array_begin(&w);
   for (size_t i = 0; i < m->group_count; i++) group_write(&m->groups[i], &w);
@@ -109,7 +110,8 @@ enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, str
   const struct json *groups = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("run", m->run),        WIRE_U64("epoch", m->epoch),
-      WIRE_U64("fence", m->fence),        WIRE_I64("version", m->version), WIRE_VALUE("groups", groups),
+      WIRE_U64("fence", m->fence),        WIRE_I64("version", m->version), WIRE_AFTER_STEPS(m->after_steps),
+      WIRE_VALUE("groups", groups),
   };
   const struct wire_list list = {
       .name = "groups", .min = 1, .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = group_read};
@@ -177,6 +179,8 @@ static void stats_write(const struct batch_stats *s, struct json_writer *w) {
   json_kv_f64(w, "kl_reference_sum", s->kl_reference_sum);
   json_kv_f64(w, "ratio_sum", s->ratio_sum);
   json_kv_f64(w, "ratio_squares", s->ratio_squares);
+  if (s->kl_new_old != 0) json_kv_f64(w, "kl_new_old", s->kl_new_old);
+  if (s->difference_new_old != 0) json_kv_f64(w, "difference_new_old", s->difference_new_old);
   json_kv_int(w, "tokens", s->tokens);
   json_kv_int(w, "clipped", s->clipped);
   json_kv_int(w, "samples", s->samples);
@@ -186,14 +190,23 @@ static void stats_write(const struct batch_stats *s, struct json_writer *w) {
   json_object_end(w);
 }
 
+/* A sum that is left out is 0; null is one that is not finite. */
+static enum rc optional_sum_read(double *out, const char *key, const struct json *stats, struct err *err) {
+  const struct json *value = json_get(stats, key);
+  return value ? wire_number_or_nan(out, key, value, err) : RC_OK;
+}
+
 static enum rc stats_read(struct batch_stats *s, const struct json *value, struct arena *arena, struct err *err) {
-  const struct json *loss = NULL, *entropy = NULL, *kl = NULL, *ratio = NULL, *squares = NULL;
+  const struct json *loss = NULL, *entropy = NULL, *kl = NULL, *ratio = NULL, *squares = NULL, *kl_new_old = NULL,
+                    *difference = NULL;
   const struct json_field fields[] = {
       WIRE_VALUE("loss", loss),
       WIRE_VALUE("entropy_sum", entropy),
       WIRE_VALUE("kl_reference_sum", kl),
       WIRE_VALUE("ratio_sum", ratio),
       WIRE_VALUE("ratio_squares", squares),
+      {.name = "kl_new_old", .kind = FIELD_VALUE, .target = &kl_new_old},
+      {.name = "difference_new_old", .kind = FIELD_VALUE, .target = &difference},
       WIRE_I64("tokens", s->tokens),
       WIRE_I64("clipped", s->clipped),
       WIRE_I64("samples", s->samples),
@@ -207,6 +220,8 @@ static enum rc stats_read(struct batch_stats *s, const struct json *value, struc
   if (rc == RC_OK) rc = wire_number_or_nan(&s->kl_reference_sum, "kl_reference_sum", kl, err);
   if (rc == RC_OK) rc = wire_number_or_nan(&s->ratio_sum, "ratio_sum", ratio, err);
   if (rc == RC_OK) rc = wire_number_or_nan(&s->ratio_squares, "ratio_squares", squares, err);
+  if (rc == RC_OK) rc = optional_sum_read(&s->kl_new_old, "kl_new_old", value, err);
+  if (rc == RC_OK) rc = optional_sum_read(&s->difference_new_old, "difference_new_old", value, err);
   return rc;
 }
 

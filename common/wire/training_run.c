@@ -14,6 +14,7 @@ static const char *const OBJECTIVES[] = {"grpo",          "reinforce", "ppo",   
                                          "decoupled_ppo", "tis",       "cross_entropy", "evaluate"};
 static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences"};
 static const char *const SCHEDULES[] = {"constant", "linear", "cosine"};
+static const char *const UPDATES[] = {[UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch"};
 static const char *const OPEN_STATES[] = {"ready", "replaying"};
 
 void training_config_defaults(struct training_config *c) {
@@ -56,6 +57,7 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_kv_f64(w, "temperature", c->temperature);
   json_kv_int(w, "chunk_tokens", c->chunk_tokens);
   json_kv_int(w, "checkpoint_every", c->checkpoint_every);
+  if (c->update != UPDATE_STRICT) json_kv_string(w, "update", UPDATES[c->update]);
   json_object_end(w);
 }
 
@@ -75,6 +77,11 @@ static enum rc training_config_check(const struct training_config *c, struct err
   if (strcmp(c->objective, "tis") != 0 && c->importance_cap != 0)
     return err_set(err, RC_INVALID, "importance_cap", "objective '%s' caps no importance weight, 'tis' does; got %g",
                    c->objective, c->importance_cap);
+  if (c->update == UPDATE_MINIBATCH &&
+      (strcmp(c->objective, "evaluate") == 0 || strcmp(c->objective, "cross_entropy") == 0))
+    return err_set(err, RC_INVALID, "update",
+                   "objective '%s' compares no policy with the one that sampled; expected update 'strict'",
+                   c->objective);
   if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
   if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
   if (!(c->eps >= DBL_MIN)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
@@ -94,6 +101,7 @@ enum rc training_config_read(struct training_config *c, const struct json *value
   { .name = (key), .kind = FIELD_F64, .target = &(lvalue), .min = 0, .max = (high) }
 #define OPTIONAL_I32(key, lvalue, low, high) \
   { .name = (key), .kind = FIELD_I32, .target = &(lvalue), .min = (low), .max = (high) }
+  const char *update = UPDATES[c->update];
   const struct json_field fields[] = {
       OPTIONAL_NAME("objective", c->objective),
       OPTIONAL_F64("clip_low", c->clip_low, 1),
@@ -114,12 +122,17 @@ enum rc training_config_read(struct training_config *c, const struct json *value
       OPTIONAL_F64("temperature", c->temperature, WIRE_TEMPERATURE_MAX),
       OPTIONAL_I32("chunk_tokens", c->chunk_tokens, 1, LIMIT_SEQUENCE_TOKENS),
       OPTIONAL_I32("checkpoint_every", c->checkpoint_every, 1, LIMIT_ROUNDS),
+      OPTIONAL_NAME("update", update),
   };
 #undef OPTIONAL_NAME
 #undef OPTIONAL_F64
 #undef OPTIONAL_I32
-  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
-  return rc ? rc : training_config_check(c, err);
+  int index = 0;
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_choice(&index, "update", update, UPDATES, WIRE_COUNT(UPDATES), err);
+  if (rc != RC_OK) return rc;
+  c->update = (enum update_rule)index;
+  return training_config_check(c, err);
 }
 
 void run_start_write(const struct run_start *s, struct json_writer *w) {

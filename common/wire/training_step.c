@@ -36,6 +36,8 @@ void submit_step_encode(const struct submit_step *m, struct buf *out) {
   wire_kv_names(&w, "groups", m->groups, m->group_count);
   json_kv_f64(&w, "denominator", m->denominator);
   json_kv_bool(&w, "last", m->last);
+  if (m->inner) json_kv_bool(&w, "inner", true);
+  if (m->after_steps != 0) json_kv_int(&w, "after_steps", m->after_steps);
   json_key(&w, "push_to");
   json_array_begin(&w);
   for (size_t i = 0; i < m->push_count; i++) {
@@ -50,6 +52,18 @@ void submit_step_encode(const struct submit_step *m, struct buf *out) {
   json_object_end(&w);
 }
 
+/* An inner step only moves the weights. */
+static enum rc inner_check(const struct submit_step *m, struct err *err) {
+  if (!m->inner) return RC_OK;
+  if (m->group_count == 0)
+    return err_set(err, RC_INVALID, "groups", "expected at least one group of an inner step, got none");
+  if (m->last) return err_set(err, RC_INVALID, "last", "an inner step is not a run's last: it makes no version");
+  if (m->push_count > 0)
+    return err_set(err, RC_INVALID, "push_to", "expected none, an inner step makes no version to push; got %zu",
+                   m->push_count);
+  return RC_OK;
+}
+
 enum rc submit_step_decode(struct submit_step *m, const struct json *body, struct arena *arena, struct err *err) {
   *m = (struct submit_step){0};
   const struct json *groups = NULL, *push_to = NULL;
@@ -62,6 +76,8 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
       WIRE_VALUE("groups", groups),
       WIRE_F64("denominator", m->denominator, 0, WIRE_EXACT_MAX),
       WIRE_BOOL("last", m->last),
+      {.name = "inner", .kind = FIELD_BOOL, .target = &m->inner},
+      WIRE_AFTER_STEPS(m->after_steps),
       WIRE_VALUE("push_to", push_to),
       WIRE_I32("stage_timeout_ms", m->stage_timeout_ms, 1, WIRE_MS_MAX),
   };
@@ -79,6 +95,7 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
   if (m->group_count > 0 && !(m->denominator >= DBL_MIN)) /* a smaller one may be flushed to zero */
     return err_set(err, RC_INVALID, "denominator", "expected a positive number for a step over %zu groups, got %g",
                    m->group_count, m->denominator);
+  if ((rc = inner_check(m, err)) != RC_OK) return rc;
   return wire_distinct("groups", m->groups, m->group_count, arena, err);
 }
 

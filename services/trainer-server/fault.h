@@ -6,7 +6,7 @@
  *   double-batch        once: the units of one batch are added to the sums twice
  *   flip-weight         once: a bit of the first tensor, after a step
  *   die-in-batch        SIGKILL after about half of a batch's units are accumulated
- *   die-before-step     SIGKILL when a step is about to be applied, all its units accumulated
+ *   die-before-step     SIGKILL when a step, maybe an inner one, is about to be applied, all its units accumulated
  *   die-in-checkpoint   SIGKILL with the checkpoint's folder half written, before it gets its name
  *   die-before-publish  SIGKILL after the version is durable, before it is pushed or announced
  *

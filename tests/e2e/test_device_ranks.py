@@ -13,7 +13,7 @@ import pytest
 from harness import DATA, ROOT, Cluster, call, digests, warmup_config
 from ranks import Ranks, rank_pids
 from test_device import DEVICE, DEVICE_BIN
-from test_ranks import Played, SILENCE, alive, assert_same, kill_ranks, wide_model
+from test_ranks import Played, SILENCE, alive, assert_each_step_moves, assert_same, kill_ranks, minibatches, wide_model
 
 EMULATED = "LEASEHOLD_TEST_DEVICE_BIN" not in os.environ
 OVER = os.environ.get("LEASEHOLD_TEST_RANKS_OVER", "staged")
@@ -78,6 +78,13 @@ def test_a_checkpoint_goes_on_with_other_numbers_of_ranks(wide, reference, tmp_p
         cluster.trainer.restart()
         played = Played(cluster, run, cluster.wait(run))
     assert_same(played, reference)
+
+
+def test_inner_steps_on_a_device_are_the_same_on_several_ranks(wide, tmp_path):
+    """Each rank keeps the weights that sampled the round in its device's memory."""
+    said = minibatches(tmp_path / "one", wide, flags=FLAGS, trainer_bin=DEVICE_BIN, chunk_tokens=256)
+    assert_each_step_moves(said)
+    assert minibatches(tmp_path / "two", wide, on_device(2), flags=FLAGS, chunk_tokens=256) == said
 
 
 def test_a_killed_rank_is_found(wide, tmp_path):

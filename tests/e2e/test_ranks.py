@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from harness import DATA, Cluster, HttpError, call, digests, grpo_config, warmup_config
+from harness import DATA, FAULT_BIN, Cluster, HttpError, call, digests, grpo_config, warmup_config
 from ranks import Ranks, rank_pids
 
 ROUNDS = 4
@@ -260,6 +260,96 @@ def kill_ranks(trainer):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert trainer.wait_end() != 0
+
+
+# ---- several steps a round, straight to the trainer ----
+
+STEP_SIZES = [[2, 2, 0], [2, 2, 1], [3, 1, 1]]  # groups of each version's two inner steps, and of its own
+
+
+class Minibatches:
+    """Rounds by hand: batches and steps in their order, and what the trainer says of each."""
+
+    def __init__(self, cluster, **training):
+        self.cluster = cluster
+        self.training = {"lr": 0.05, "kl_coefficient": 0.1, "update": "minibatch", **training}
+        self.open()
+
+    def open(self, **more):
+        self.url = self.cluster.trainer.url + "/v1"
+        self.authority = {"run": "r1", **self.cluster.authority()}
+        return call("POST", self.url + "/runs", {**self.authority, "seed": 1, "training": self.training, **more})["version"]
+
+    def round(self, version):
+        said, first = [], 0
+        for after, size in enumerate(STEP_SIZES[version]):
+            groups = [group(f"r1.{version}.{g}", 1 - g % 3) for g in range(first, first + size)]
+            first += size
+            said += [self.batch(f"r1.{version}.b{after}", version, after, groups)] if groups else []
+            said.append(self.step(f"r1.{version}" + (f".s{after}" if after < 2 else ""), version, after, groups))
+        return said
+
+    def batch(self, name, version, after, groups):
+        call("POST", self.url + "/submit-batch", {**self.authority, "batch_id": name, "version": version, "after_steps": after, "groups": groups})
+        status = call("GET", f"{self.url}/batches/{name}?wait_ms=60000")
+        assert status["state"] == "done", status["error"]
+        return {key: value for key, value in status["stats"].items() if not key.endswith("_us")}, status["logprobs_sha256"]
+
+    def step(self, name, version, after, groups):
+        tokens = sum(len(sample["tokens"]) - 2 for g in groups for sample in g["samples"])
+        step = {"step_id": name, "version": version, "groups": [g["id"] for g in groups], "denominator": tokens, "push_to": []}
+        step.update(inner=after < 2, after_steps=after, last=False, stage_timeout_ms=1000)
+        call("POST", self.url + "/submit-step", {**self.authority, **step})
+        status = call("GET", f"{self.url}/steps/{name}?wait_ms=60000")
+        assert status["state"] == "done", status["error"]
+        return status["version"], status["digest"], status["grad_norm"], status["lr"], status["skipped"]
+
+
+def minibatches(folder, model, launcher=None, flags=("--random-init", 1), trainer_bin=None, **training):
+    with Cluster(folder, model=model, trainer=flags, launcher=launcher, trainer_bin=trainer_bin) as cluster:
+        rounds = Minibatches(cluster, **training)
+        return [rounds.round(version) for version in range(len(STEP_SIZES))]
+
+
+def assert_each_step_moves(said):
+    steps = [step for played in said for step in played if len(step) == 5]
+    assert len({digest for _, digest, *_ in steps}) == sum(size > 0 for sizes in STEP_SIZES for size in sizes) and not any(skipped for *_, skipped in steps)
+    assert said[1][2][0]["difference_new_old"] > 0
+
+
+@pytest.fixture(scope="module")
+def minibatch_reference(wide, tmp_path_factory):
+    said = minibatches(tmp_path_factory.mktemp("minibatch-one"), wide)
+    assert_each_step_moves(said)
+    return said
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_inner_steps_of_several_ranks_are_those_of_one(wide, minibatch_reference, tmp_path, count):
+    """Every rank keeps the weights that sampled the round: sums, log-probabilities and weights after each step."""
+    assert minibatches(tmp_path, wide, Ranks(count)) == minibatch_reference
+
+
+@pytest.mark.parametrize("ranks", [0, 2], ids=["alone", "two-ranks"])
+def test_a_trainer_that_dies_in_an_inner_step_repeats_the_round(wide, minibatch_reference, tmp_path, ranks):
+    """SIGKILL when the first inner step of version 1 is about to be applied; started again, it has no inner step, and takes the round from its begin."""
+    faulty = {"launcher": Ranks(2, {1: "die-before-step"})} if ranks else {"trainer_bin": FAULT_BIN}
+    flags = ["--random-init", 1, *([] if ranks else ["--fault", "die-before-step"])]
+    with Cluster(tmp_path, model=wide, trainer=flags, **faulty) as cluster:
+        rounds = Minibatches(cluster)
+        assert rounds.round(0) == minibatch_reference[0]
+        first = [group(f"r1.1.{g}", 1 - g % 3) for g in range(STEP_SIZES[1][0])]
+        assert rounds.batch("r1.1.b0", 1, 0, first) == minibatch_reference[1][0]
+        with pytest.raises((HttpError, OSError)):
+            rounds.step("r1.1.s0", 1, 0, first)
+        assert cluster.trainer.wait_end(60) != 0
+        assert "fault: die-before-step" in cluster.trainer.log_text()
+        cluster.trainer.launcher = Ranks(2) if ranks else None
+        cluster.trainer.restart()
+        assert rounds.open(current_version=1) == 1
+        with pytest.raises(AssertionError, match="0 inner steps of the round have been taken"):
+            rounds.batch("r1.1.early", 1, 1, [group("r1.1.2", 1)])
+        assert [rounds.round(1), rounds.round(2)] == minibatch_reference[1:]
 
 
 # ---- what is refused ----

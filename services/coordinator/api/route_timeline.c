@@ -18,8 +18,8 @@ static enum rc batches_write(struct store *s, struct json_writer *w, int64_t run
   json_key(w, "batches");
   json_array_begin(w);
   enum rc rc = store_query(s, &q, err,
-                           "SELECT number, groups, tokens, submitted_ms, done_ms, logprob_us, compute_us FROM batches "
-                           "WHERE run = ?1 AND round = ?2 ORDER BY number",
+                           "SELECT number, groups, tokens, submitted_ms, done_ms, logprob_us, compute_us, step FROM "
+                           "batches WHERE run = ?1 AND round = ?2 ORDER BY number",
                            BINDS(b_int(run), b_int(round)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     json_object_begin(w);
@@ -30,6 +30,39 @@ static enum rc batches_write(struct store *s, struct json_writer *w, int64_t run
     json_kv_column_int(w, "done_ms", &q, 4);
     json_kv_column_int(w, "logprob_us", &q, 5);
     json_kv_column_int(w, "compute_us", &q, 6);
+    json_kv_int(w, "after_steps", rows_int(&q, 7));
+    json_object_end(w);
+  }
+  rows_end(&q);
+  json_array_end(w);
+  return rc;
+}
+
+static enum rc inner_steps_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err) {
+  struct rows q;
+  bool row;
+  struct digest digest;
+  char hex[DIGEST_HEX_MAX];
+  json_key(w, "inner_steps");
+  json_array_begin(w);
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT step, groups, denominator, planned_ms, done_ms, digest, grad_norm, lr, skipped, "
+                           "step_us FROM inner_steps WHERE run = ?1 AND round = ?2 ORDER BY step",
+                           BINDS(b_int(run), b_int(round)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    const bool taken = rows_digest(&q, 5, &digest);
+    digest_hex(hex, &digest);
+    json_object_begin(w);
+    json_kv_string(w, "id", id_inner_step(run, round, rows_int(&q, 0)).text);
+    json_kv_int(w, "groups", rows_int(&q, 1));
+    json_kv_f64(w, "denominator", rows_real(&q, 2));
+    json_kv_int(w, "planned_ms", rows_int(&q, 3));
+    json_kv_column_int(w, "done_ms", &q, 4);
+    json_kv_string(w, "digest", taken ? hex : NULL);
+    json_kv_column_real(w, "grad_norm", &q, 6);
+    json_kv_column_real(w, "lr", &q, 7);
+    json_kv_bool(w, "skipped", rows_int(&q, 8) != 0);
+    json_kv_column_int(w, "step_us", &q, 9);
     json_object_end(w);
   }
   rows_end(&q);
@@ -90,6 +123,7 @@ static enum rc round_write(struct store *s, struct json_writer *w, const struct 
   enum rc rc = causes_write(s, w, "trainer", run, round, ACTOR_TRAINER, err);
   if (rc == RC_OK) rc = causes_write(s, w, "generation", run, round, ACTOR_POOL, err);
   if (rc == RC_OK) rc = batches_write(s, w, run, round, err);
+  if (rc == RC_OK) rc = inner_steps_write(s, w, run, round, err);
   if (rc == RC_OK) rc = contributions_write(s, w, run, round, err);
   json_object_end(w);
   return rc;

@@ -21,13 +21,15 @@ static enum rc build(struct batch *b, struct readers *readers, struct run_contex
   return rc;
 }
 
-static enum rc address(struct batch *b, const struct trainer_target *trainer, int64_t version, struct err *err) {
+static enum rc address(struct batch *b, const struct trainer_target *trainer, const struct batch_place *place,
+                       struct err *err) {
   struct submit_batch *m = &b->built.message;
   m->batch_id = arena_strdup(&b->arena, id_batch(b->run, b->round, b->number).text);
   m->run = arena_strdup(&b->arena, id_run(b->run).text);
   m->epoch = trainer->epoch;
   m->fence = trainer->fence;
-  m->version = version;
+  m->version = place->version;
+  m->after_steps = (int32_t)place->step;
   return m->batch_id && m->run ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory");
 }
 
@@ -42,7 +44,7 @@ enum rc batch_make(struct batch **out, struct readers *readers, struct run_conte
   b->by_tokens = run_counts_tokens(&context->config);
   memcpy(b->url, trainer->url, sizeof b->url);
   enum rc rc = build(b, readers, context, err);
-  if (rc == RC_OK) rc = address(b, trainer, place->version, err);
+  if (rc == RC_OK) rc = address(b, trainer, place, err);
   if (rc != RC_OK) {
     batch_free(b);
     return rc;

@@ -21,7 +21,6 @@
 enum { CALL_MS = 10000, POLL_MS = 2000, SUBMIT_MS = 120000 };
 
 struct batch {
-  struct batch *next; /* in batch_answers.c's queue */
   int64_t run, round, number;
   int64_t trainer_worker; /* the incarnation that it is for */
   bool by_tokens;         /* the step's denominator counts tokens, not samples */
@@ -32,6 +31,7 @@ struct batch {
 
 struct batch_place {
   int64_t round, number;
+  int64_t step;    /* inner steps of the round that come before it */
   int64_t version; /* that the round was sampled at */
 };
 

@@ -1,5 +1,5 @@
-/* Waits for the answers of batches, one after the other, and has the writer store them.  One thread, one mutex; only the
- * thread touches the batch in hand. */
+/* Waits for the answers of batches and inner steps, one after the other, and has the writer store them.  One thread, one
+ * mutex; only the thread touches the job in hand. */
 #include "services/coordinator/driver/batch_answers.h"
 
 #include <pthread.h>
@@ -9,8 +9,14 @@
 #include "common/base/clock.h"
 #include "common/base/queue.h"
 #include "services/coordinator/rounds/batches.h"
+#include "services/coordinator/rounds/inner_steps.h"
 
 enum { IDLE_MS = 1000 };
+
+struct awaited {
+  struct awaited *next;
+  struct trainer_job job;
+};
 
 struct batch_answers {
   struct core *core;
@@ -22,8 +28,9 @@ struct batch_answers {
   atomic_bool cancel;   /* cuts the call in hand short */
   pthread_mutex_t lock; /* guards all below */
   pthread_cond_t changed;
-  struct batch *head, **tail;
-  bool in_hand, answered; /* answered: the answer of the batch in hand is being stored */
+  struct awaited *head, **tail;
+  bool in_hand;  /* a job is */
+  bool computes; /* it is a batch that the trainer has not answered */
   bool resetting, stopping;
   enum rc failure;
   struct err error;
@@ -33,18 +40,30 @@ static enum rc answer_execute(struct core *c, struct command *cmd, struct err *e
   return batches_answered(c, cmd->message, err);
 }
 
+static enum rc step_answer_execute(struct core *c, struct command *cmd, struct err *err) {
+  return inner_steps_answered(c, cmd->message, err);
+}
+
 /* ---- an answer ---- */
+
+static enum rc intervals_copy(struct interval **out, struct command *cmd, const struct interval *from, size_t count,
+                              struct err *err) {
+  *out = arena_alloc(&cmd->arena, count + 1, sizeof **out);
+  if (!*out) return err_set(err, RC_NO_MEMORY, NULL, "%zu intervals were refused memory", count);
+  if (count) memcpy(*out, from, count * sizeof **out);
+  return RC_OK;
+}
 
 static enum rc answer_store(struct batch_answers *w, const struct batch *b, const struct batch_status *status,
                             const struct mismatch *mismatch, struct err *err) {
   struct command *cmd = command_new(answer_execute, sizeof(struct batch_answer));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
-  struct interval *intervals = arena_alloc(&cmd->arena, status->interval_count + 1, sizeof *intervals);
-  if (!intervals) {
+  struct interval *intervals;
+  const enum rc rc = intervals_copy(&intervals, cmd, status->intervals, status->interval_count, err);
+  if (rc != RC_OK) {
     command_free(cmd);
-    return err_set(err, RC_NO_MEMORY, NULL, "%zu intervals were refused memory", status->interval_count);
+    return rc;
   }
-  if (status->interval_count) memcpy(intervals, status->intervals, status->interval_count * sizeof *intervals);
   *(struct batch_answer *)cmd->message = (struct batch_answer){.run = b->run,
                                                                .round = b->round,
                                                                .number = b->number,
@@ -61,12 +80,12 @@ static enum rc answer_store(struct batch_answers *w, const struct batch *b, cons
 /* The trainer has begun its next batch, if it has one, so the driver need not wait until this answer is stored. */
 static void note_answered(struct batch_answers *w) {
   pthread_mutex_lock(&w->lock);
-  w->answered = true;
+  w->computes = false;
   pthread_mutex_unlock(&w->lock);
   w->kick(w->kick_context);
 }
 
-static enum rc take_answer(struct batch_answers *w, const struct batch *b, struct err *err) {
+static enum rc take_batch_answer(struct batch_answers *w, const struct batch *b, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_status status = {0};
   struct mismatch mismatch;
@@ -77,38 +96,80 @@ static enum rc take_answer(struct batch_answers *w, const struct batch *b, struc
   return rc;
 }
 
+static enum rc step_answer_store(struct batch_answers *w, const struct inner_step *s, const struct step_status *status,
+                                 struct err *err) {
+  struct command *cmd = command_new(step_answer_execute, sizeof(struct inner_step_answer));
+  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
+  struct interval *intervals;
+  const enum rc rc = intervals_copy(&intervals, cmd, status->intervals, status->interval_count, err);
+  if (rc != RC_OK) {
+    command_free(cmd);
+    return rc;
+  }
+  *(struct inner_step_answer *)cmd->message = (struct inner_step_answer){.run = s->run,
+                                                                         .round = s->round,
+                                                                         .step = s->step,
+                                                                         .trainer_worker = s->trainer_worker,
+                                                                         .by_tokens = s->by_tokens,
+                                                                         .digest = status->digest,
+                                                                         .grad_norm = status->grad_norm,
+                                                                         .lr = status->lr,
+                                                                         .skipped = status->skipped,
+                                                                         .step_us = status->step_us,
+                                                                         .intervals = intervals,
+                                                                         .interval_count = status->interval_count};
+  cmd->patient = batch_answers_pending(w) > 1;
+  return core_call(w->core, cmd, err);
+}
+
+static enum rc take_step_answer(struct batch_answers *w, const struct inner_step *s, struct err *err) {
+  struct arena arena = ARENA_INIT;
+  struct step_status status = {0};
+  enum rc rc = inner_step_await(s, w->http, &w->cancel, &status, &arena, err);
+  if (rc == RC_OK) rc = step_answer_store(w, s, &status, err);
+  arena_free(&arena);
+  return rc;
+}
+
 /* ---- the thread ---- */
+
+static void awaited_free(struct awaited *a) {
+  if (!a) return;
+  trainer_job_free(&a->job);
+  free(a);
+}
 
 /* lock held */
 static void drop_all(struct batch_answers *w) {
   while (w->head) {
-    struct batch *b = w->head;
-    w->head = b->next;
-    batch_free(b);
+    struct awaited *a = w->head;
+    w->head = a->next;
+    awaited_free(a);
   }
   w->tail = &w->head;
 }
 
-static struct batch *take(struct batch_answers *w) {
+static struct awaited *take(struct batch_answers *w) {
   pthread_mutex_lock(&w->lock);
   while (!w->stopping && (!w->head || w->resetting)) {
     const struct timespec deadline = clock_deadline_in(IDLE_MS);
     pthread_cond_timedwait(&w->changed, &w->lock, &deadline);
   }
-  struct batch *b = w->stopping ? NULL : w->head;
-  if (b) {
-    w->head = b->next;
+  struct awaited *a = w->stopping ? NULL : w->head;
+  if (a) {
+    w->head = a->next;
     if (!w->head) w->tail = &w->head;
     w->in_hand = true;
+    w->computes = a->job.batch != NULL;
   }
   pthread_mutex_unlock(&w->lock);
-  return b;
+  return a;
 }
 
-/* Returns whether the driver has something to see: no batch is pending any more, or something went wrong. */
+/* Returns whether the driver has something to see: nothing is pending any more, or something went wrong. */
 static bool put_down(struct batch_answers *w, enum rc rc, const struct err *err) {
   pthread_mutex_lock(&w->lock);
-  w->in_hand = w->answered = false;
+  w->in_hand = w->computes = false;
   if (rc != RC_OK && !w->resetting && !w->stopping) {
     w->failure = rc;
     w->error = *err;
@@ -122,10 +183,11 @@ static bool put_down(struct batch_answers *w, enum rc rc, const struct err *err)
 
 static void *batch_answers_main(void *context) {
   struct batch_answers *w = context;
-  for (struct batch *b; (b = take(w));) {
+  for (struct awaited *a; (a = take(w));) {
     struct err err = {0};
-    const enum rc rc = take_answer(w, b, &err);
-    batch_free(b);
+    const enum rc rc =
+        a->job.batch ? take_batch_answer(w, a->job.batch, &err) : take_step_answer(w, a->job.inner, &err);
+    awaited_free(a);
     if (put_down(w, rc, &err)) w->kick(w->kick_context);
   }
   return NULL;
@@ -170,36 +232,43 @@ void batch_answers_stop(struct batch_answers *w) {
   free(w);
 }
 
-void batch_answers_add(struct batch_answers *w, struct batch *b) {
+enum rc batch_answers_add(struct batch_answers *w, struct trainer_job *job, struct err *err) {
+  struct awaited *a = calloc(1, sizeof *a);
+  if (!a) {
+    trainer_job_free(job);
+    return err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory");
+  }
+  a->job = *job;
+  *job = (struct trainer_job){0};
   pthread_mutex_lock(&w->lock);
-  b->next = NULL;
   if (w->failure == RC_OK) {
-    *w->tail = b;
-    w->tail = &b->next;
+    *w->tail = a;
+    w->tail = &a->next;
     pthread_cond_broadcast(&w->changed);
-    b = NULL;
+    a = NULL;
   }
   pthread_mutex_unlock(&w->lock);
-  batch_free(b); /* after a failure it is dropped like those behind it */
+  awaited_free(a); /* after a failure it is dropped like those behind it */
+  return RC_OK;
 }
 
 /* lock held */
-static int queued(const struct batch_answers *w) {
+static int queued(const struct batch_answers *w, bool batches_only) {
   int n = 0;
-  for (const struct batch *b = w->head; b; b = b->next) n++;
+  for (const struct awaited *a = w->head; a; a = a->next) n += !batches_only || a->job.batch;
   return n;
 }
 
 int batch_answers_pending(struct batch_answers *w) {
   pthread_mutex_lock(&w->lock);
-  const int n = queued(w) + w->in_hand;
+  const int n = queued(w, false) + w->in_hand;
   pthread_mutex_unlock(&w->lock);
   return n;
 }
 
 int batch_answers_at_trainer(struct batch_answers *w) {
   pthread_mutex_lock(&w->lock);
-  const int n = queued(w) + (w->in_hand && !w->answered);
+  const int n = queued(w, true) + w->computes;
   pthread_mutex_unlock(&w->lock);
   return n;
 }

@@ -5,9 +5,10 @@
  *     trouble.c         judges what a step failed with: it is waited out, or the run is paused
  *     start.c           opens a run, or takes it up again
  *       replay.c        brings a trainer that lost rounds back to the recorded version
- *     train.c           sends the batches of a round, as far as it goes; batch_answers.c takes the answers
+ *     train.c           sends the batches and inner steps of a round, as far as it goes; batch_answers.c takes the answers
  *     step.c            steps a round and publishes what came of it
- *       batch.c, look.c, model_files.c   what several steps use
+ *       round_jobs.c      what goes to the trainer, in order
+ *         batch.c, inner_step.c, look.c, model_files.c   what several steps use
  *
  * Each file includes only those below it.  All members belong to the driver's thread, except `kicked`, `sealed` and
  * `waking` (under `lock`) and `stopping`.  The driver writes nothing itself: every outcome is a command to the writer
@@ -23,11 +24,11 @@
 #include "services/coordinator/driver/look.h"
 #include "services/coordinator/run/run_context.h"
 
-/* The batches of a round that were sent to a trainer in this life. */
+/* The batches and inner steps of a round that were sent to a trainer in this life. */
 struct sent_batches {
   int64_t run; /* 0: none */
   int64_t round, trainer;
-  int64_t newest; /* the highest number sent; -1: none */
+  struct round_job newest; /* the last one in the trainer's order */
 };
 
 struct driver {

@@ -87,9 +87,9 @@ static enum rc read_run(struct store *s, struct active_run *a, struct err *err) 
 
 static enum rc read_progress(struct store *s, struct active_run *a, struct err *err) {
   struct rows q;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT version, digest FROM versions WHERE run = ?1 AND state = " SQL_VERSION_CURRENT,
-                           BINDS(b_int(a->run)));
+  enum rc rc =
+      store_query(s, &q, err, "SELECT version, digest FROM versions WHERE run = ?1 AND state = " SQL_VERSION_CURRENT,
+                  BINDS(b_int(a->run)));
   if (rc == RC_OK) rc = rows_next(&q, &a->has_version, err);
   if (rc == RC_OK && a->has_version) {
     a->version = rows_int(&q, 0);
@@ -107,8 +107,11 @@ static enum rc read_progress(struct store *s, struct active_run *a, struct err *
   }
   rows_end(&q);
   if (rc == RC_OK && a->has_round)
-    rc = store_int(s, &a->undone, err, "SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0",
-                   BINDS(b_int(a->run), b_int(a->round)));
+    rc =
+        store_int(s, &a->undone, err,
+                  "SELECT (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
+                  "FROM inner_steps WHERE run = ?1 AND round = ?2 AND done = 0)",
+                  BINDS(b_int(a->run), b_int(a->round)));
   a->unfinished = -1;
   if (rc == RC_OK) {
     rc = store_int(

@@ -49,8 +49,7 @@ static enum rc note(struct driver *d, const struct note_message *m, struct err *
 /* ---- a recorded round ---- */
 
 struct logged_round {
-  int64_t round, version, batches;
-  double denominator;
+  int64_t round, version;
   struct digest digest; /* of the version that it made */
   int64_t unequal;      /* log-probabilities that differed when the round was first trained */
   bool fastest;         /* it was trained by kernels that are not batch-invariant */
@@ -65,8 +64,7 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
   if (rc != RC_OK) return rc;
   rc = store_query(
       s, &q, err,
-      "SELECT r.round, r.denominator, v.digest, (SELECT count(*) FROM batches b WHERE b.run = r.run AND "
-      "b.round = r.round), r.logprob_unequal, (SELECT count(*) FROM batches b JOIN workers w ON w.id = "
+      "SELECT r.round, v.digest, r.logprob_unequal, (SELECT count(*) FROM batches b JOIN workers w ON w.id = "
       "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4), r.rollouts_state <> " SQL_ROLLOUTS_KEPT " FROM rounds r "
       "JOIN versions v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state "
       "= ?3",
@@ -75,12 +73,10 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
   if (rc == RC_OK && row) {
     *out = (struct logged_round){.round = rows_int(&q, 0),
                                  .version = version,
-                                 .denominator = rows_real(&q, 1),
-                                 .batches = rows_int(&q, 3),
-                                 .unequal = rows_int(&q, 4),
-                                 .fastest = rows_int(&q, 5) > 0,
-                                 .dropped = rows_int(&q, 6) != 0};
-    rows_digest(&q, 2, &out->digest);
+                                 .unequal = rows_int(&q, 2),
+                                 .fastest = rows_int(&q, 3) > 0,
+                                 .dropped = rows_int(&q, 4) != 0};
+    rows_digest(&q, 1, &out->digest);
   }
   rows_end(&q);
   readers_give(driver_readers(d), s);
@@ -120,24 +116,77 @@ static enum rc await_batch(struct driver *d, const struct logged_round *r, const
   return note(d, &(struct note_message){.run = b->run, .incident = text}, err);
 }
 
-static enum rc replay_batches(struct driver *d, int64_t run, const struct logged_round *r, struct err *err) {
-  struct batch *window[AHEAD] = {NULL};
+/* Other weights than recorded: an incident, and RC_CORRUPT. */
+static enum rc digest_check(struct driver *d, int64_t run, const struct logged_round *r, const char *what,
+                            const struct digest *recorded, const struct digest *reached, struct err *err) {
+  char before[DIGEST_HEX_MAX], now[DIGEST_HEX_MAX], text[400 + LIMIT_NAME_MAX];
+  if (digest_equal(reached, recorded)) return RC_OK;
+  digest_hex(before, recorded);
+  digest_hex(now, reached);
+  const char *const by = d->trainer.fastest ? d->trainer.name : r->fastest ? "the trainer of that time" : NULL;
+  snprintf(text, sizeof text, "replaying %s gave digest %.12s, the recorded one is %.12s%s%s%s", what, now, before,
+           by ? ": the kernels of " : "", by ? by : "",
+           by ? " are not batch-invariant, and a run cannot go on from weights that were never recorded" : "");
+  const enum rc rc = note(d, &(struct note_message){.run = run, .incident = text}, err);
+  return rc == RC_OK ? err_set(err, RC_CORRUPT, NULL, "%s", text) : rc;
+}
+
+static enum rc recorded_digest(struct driver *d, const struct inner_step *i, struct digest *out, struct err *err) {
+  struct store *s;
+  struct rows q;
+  bool row = false;
+  enum rc rc = readers_take(driver_readers(d), &s, err);
+  if (rc != RC_OK) return rc;
+  rc = store_query(s, &q, err, "SELECT digest FROM inner_steps WHERE run = ?1 AND round = ?2 AND step = ?3",
+                   BINDS(b_int(i->run), b_int(i->round), b_int(i->step)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) rows_digest(&q, 0, out);
+  rows_end(&q);
+  readers_give(driver_readers(d), s);
+  return rc;
+}
+
+/* The first step that ends in other weights is named, rather than the round that it is of. */
+static enum rc await_inner(struct driver *d, const struct logged_round *r, const struct inner_step *i,
+                           struct err *err) {
+  struct arena arena = ARENA_INIT;
+  struct step_status status = {0};
+  struct digest recorded = {0};
+  char what[20 + LIMIT_NAME_MAX];
+  enum rc rc = inner_step_await(i, d->http, &d->stopping, &status, &arena, err);
+  if (rc == RC_OK) rc = recorded_digest(d, i, &recorded, err);
+  snprintf(what, sizeof what, "step %s", i->message.step_id);
+  if (rc == RC_OK) rc = digest_check(d, i->run, r, what, &recorded, &status.digest, err);
+  arena_free(&arena);
+  return rc;
+}
+
+static enum rc await_job(struct driver *d, const struct logged_round *r, const struct trainer_job *job,
+                         struct err *err) {
+  if (job->batch) return await_batch(d, r, job->batch, err);
+  return job->inner ? await_inner(d, r, job->inner, err) : RC_OK;
+}
+
+/* Batches and inner steps in the recorded order, AHEAD of them at the trainer. */
+static enum rc replay_jobs(struct driver *d, int64_t run, const struct logged_round *r, struct err *err) {
+  const struct round_place place = {.round = r->round, .version = r->version};
+  struct trainer_job window[AHEAD] = {{0}};
+  struct round_job at = round_job_none();
+  bool found = true;
+  int left = 0; /* at the trainer */
   enum rc rc = RC_OK;
-  for (int64_t n = 0; n < r->batches + AHEAD && rc == RC_OK; n++) {
-    struct batch **slot = &window[n % AHEAD];
-    if (*slot) {
-      rc = await_batch(d, r, *slot, err);
-      batch_free(*slot);
-      *slot = NULL;
-    }
+  for (int n = 0; rc == RC_OK && (found || left > 0); n++) {
+    struct trainer_job *const slot = &window[n % AHEAD];
+    left -= slot->batch || slot->inner;
+    rc = await_job(d, r, slot, err);
+    trainer_job_free(slot);
     if (rc == RC_OK) rc = interrupted(d, run, err);
-    if (rc == RC_OK && n < r->batches) {
-      const struct batch_place place = {.round = r->round, .number = n, .version = r->version};
-      rc = batch_make(slot, driver_readers(d), d->context, &d->trainer, &place, err);
-    }
-    if (rc == RC_OK && *slot) rc = batch_submit(*slot, d->http, true, err);
+    if (rc == RC_OK && found) rc = round_job_next(driver_readers(d), run, r->round, &at, false, &at, &found, err);
+    if (rc == RC_OK && found)
+      rc = trainer_job_send(slot, driver_readers(d), d->context, &d->trainer, &place, &at, true, d->http, err);
+    left += slot->batch || slot->inner;
   }
-  for (int i = 0; i < AHEAD; i++) batch_free(window[i]);
+  for (int i = 0; i < AHEAD; i++) trainer_job_free(&window[i]);
   return rc;
 }
 
@@ -165,19 +214,13 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
 static enum rc replay_round(struct driver *d, int64_t run, int64_t version, struct err *err) {
   struct logged_round r;
   struct digest digest = {0};
-  char recorded[DIGEST_HEX_MAX], reached[DIGEST_HEX_MAX], text[400 + LIMIT_NAME_MAX];
+  char what[20 + LIMIT_NAME_MAX];
   enum rc rc = round_read(d, run, version, &r, err);
-  if (rc == RC_OK) rc = replay_batches(d, run, &r, err);
+  if (rc == RC_OK) rc = replay_jobs(d, run, &r, err);
   if (rc == RC_OK) rc = replay_step(d, run, &r, &digest, err);
-  if (rc != RC_OK || digest_equal(&digest, &r.digest)) return rc;
-  digest_hex(recorded, &r.digest);
-  digest_hex(reached, &digest);
-  const char *const by = d->trainer.fastest ? d->trainer.name : r.fastest ? "the trainer of that time" : NULL;
-  snprintf(text, sizeof text, "replaying round %s gave digest %.12s, the recorded one is %.12s%s%s%s",
-           id_round(run, r.round).text, reached, recorded, by ? ": the kernels of " : "", by ? by : "",
-           by ? " are not batch-invariant, and a run cannot go on from weights that were never recorded" : "");
-  rc = note(d, &(struct note_message){.run = run, .incident = text}, err);
-  return rc == RC_OK ? err_set(err, RC_CORRUPT, NULL, "%s", text) : rc;
+  if (rc != RC_OK) return rc;
+  snprintf(what, sizeof what, "round %s", id_round(run, r.round).text);
+  return digest_check(d, run, &r, what, &r.digest, &digest, err);
 }
 
 enum rc replay_run(struct driver *d, const struct active_run *a, int64_t from, struct err *err) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "services/coordinator/driver/inner_step.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/publish.h"
 #include "services/coordinator/rounds/retention.h"
@@ -38,8 +39,9 @@ static enum rc note_figures(struct core *c, const struct step_done_message *m, s
   struct buf text = BUF_INIT;
   bool found = false;
   enum rc rc = store_exec(c->store, err,
-                          "UPDATE rounds SET grad_norm = ?3, lr = ?4, skipped = ?5, step_us = ?6, checkpoint_us = ?7, "
-                          "push_us = ?8, finished = 1 WHERE run = ?1 AND round = ?2",
+                          "UPDATE rounds SET grad_norm = ?3, lr = ?4, skipped = ?5, step_us = ?6 + (SELECT "
+                          "coalesce(sum(step_us), 0) FROM inner_steps WHERE run = ?1 AND round = ?2), checkpoint_us = "
+                          "?7, push_us = ?8, finished = 1 WHERE run = ?1 AND round = ?2",
                           BINDS(b_int(m->run), b_int(m->round), b_real(m->has_figures ? m->grad_norm : NAN),
                                 b_real(m->has_figures ? m->lr : NAN), b_int(m->skipped), b_int(m->step_us),
                                 b_int(m->checkpoint_us), b_int(m->push_us)));
@@ -134,29 +136,6 @@ static enum rc step_store(struct driver *d, const struct active_run *a, int64_t 
 
 /* ---- the message ---- */
 
-static enum rc read_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena,
-                           struct err *err) {
-  struct rows q;
-  bool row;
-  int64_t count = 0;
-  enum rc rc =
-      store_int(s, &count, err, "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL",
-                BINDS(b_int(run), b_int(round)));
-  if (rc != RC_OK) return rc;
-  m->groups = arena_alloc(arena, (size_t)count + 1, sizeof *m->groups);
-  if (!m->groups) return err_set(err, RC_NO_MEMORY, NULL, "a step's groups were refused memory");
-  rc = store_query(s, &q, err,
-                   "SELECT ordinal FROM groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL ORDER BY ordinal",
-                   BINDS(b_int(run), b_int(round)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && (int64_t)m->group_count < count) {
-    const char *id = arena_strdup(arena, id_group(run, round, rows_int(&q, 0)).text);
-    if (!id) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's groups were refused memory");
-    m->groups[m->group_count++] = id;
-  }
-  rows_end(&q);
-  return rc;
-}
-
 /* A server shares the trainer's fabric when both registered one of the same name and kind: then its weights may come by
  * broadcast, and the trainer's communicator is of all such servers. */
 static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trainer, int64_t workers_max,
@@ -182,15 +161,20 @@ static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trai
   return rc;
 }
 
+/* Of the groups that no inner step has taken; sums of integers, so the difference is exact. */
 static enum rc read_denominator(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(s, &q, err, "SELECT version, denominator FROM rounds WHERE run = ?1 AND round = ?2",
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT version, denominator - (SELECT coalesce(sum(denominator), 0) FROM inner_steps WHERE "
+                           "run = ?1 AND round = ?2), (SELECT count(*) FROM inner_steps WHERE run = ?1 AND round = ?2) "
+                           "FROM rounds WHERE run = ?1 AND round = ?2",
                            BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     m->version = rows_int(&q, 0);
     m->denominator = rows_real(&q, 1);
+    m->after_steps = (int32_t)rows_int(&q, 2);
   }
   rows_end(&q);
   return rc;
@@ -211,7 +195,7 @@ enum rc step_message(struct driver *d, int64_t run, int64_t round, struct submit
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
   rc = read_denominator(s, m, run, round, err);
-  if (rc == RC_OK) rc = read_groups(s, m, run, round, arena, err);
+  if (rc == RC_OK) rc = step_groups(s, m, run, round, arena, err);
   if (rc == RC_OK && run_publishes(config, round))
     rc = read_targets(s, m, d->trainer.worker, core_options(d->core)->workers_max, arena, err);
   readers_give(readers, s);

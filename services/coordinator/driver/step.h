@@ -1,4 +1,4 @@
-/* A round in step: names its groups and its denominator to the trainer, waits for the version, publishes it if the trainer
+/* A round in step: names its groups, those that no inner step has taken, and their denominator to the trainer, waits for the version, publishes it if the trainer
  * has not, and stores the step's figures.
  *
  * Driver's thread; waits for the whole step, with a deadline for every poll.  A step that was taken in an earlier life is

@@ -45,26 +45,31 @@ static enum rc step_begin(struct driver *d, const struct active_run *a, struct e
 
 /* ---- the next batch ---- */
 
-/* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough. */
-static int groups_worth_sending(struct driver *d, const struct active_run *a) {
-  if (a->round_state != ROUND_OPEN || batch_answers_at_trainer(d->answers) == 0) return 1;
-  return (d->context->config.groups_per_round + BATCHES_OF_ROUND - 1) / BATCHES_OF_ROUND;
+/* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough; so are the last ones
+ * of an optimizer step, since those of the next step wait for them. */
+static int groups_worth_sending(struct driver *d, const struct active_run *a, const struct batch_plan *plan) {
+  const struct run_config *config = &d->context->config;
+  if (a->round_state != ROUND_OPEN || batch_answers_at_trainer(d->answers) == 0 || plan->completes) return 1;
+  const int worth = (config->groups_per_round + BATCHES_OF_ROUND - 1) / BATCHES_OF_ROUND;
+  return config->groups_per_step && plan->missing < worth ? plan->missing : worth;
 }
 
-/* *groups 0: nothing is trainable just now, or not yet enough. */
-static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t number, int *groups, struct err *err) {
+/* A batch with the job's number.  *groups 0: nothing is trainable just now, or not yet enough. */
+static enum rc plan_batch(struct driver *d, const struct active_run *a, struct round_job *job, int *groups,
+                          struct err *err) {
   struct command *cmd = command_new(plan_execute, sizeof(struct batch_plan));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct batch_plan *m = cmd->message;
   struct store *s;
-  *m = (struct batch_plan){.run = a->run, .round = a->round, .number = number};
+  *m = (struct batch_plan){.run = a->run, .round = a->round, .number = job->number};
   enum rc rc = readers_take(driver_readers(d), &s, err);
   if (rc == RC_OK) {
     rc = batches_select(m, s, d->context, core_options(d->core)->batch_tokens, &cmd->arena, err);
     readers_give(driver_readers(d), s);
   }
-  const int worth = groups_worth_sending(d, a);
+  const int worth = groups_worth_sending(d, a, m);
   *groups = rc == RC_OK && m->groups >= worth ? m->groups : 0;
+  job->step = m->step;
   if (*groups == 0) {
     d->groups_wanted = worth - m->groups;
     command_free(cmd);
@@ -76,19 +81,15 @@ static enum rc plan_batch(struct driver *d, const struct active_run *a, int64_t 
 
 /* ---- sending ---- */
 
-static enum rc send_batch(struct driver *d, const struct active_run *a, int64_t number, bool stored_before,
-                          struct err *err) {
-  const struct batch_place place = {.round = a->round, .number = number, .version = a->round_version};
-  struct batch *b = NULL;
-  enum rc rc = batch_make(&b, driver_readers(d), d->context, &d->trainer, &place, err);
-  if (rc == RC_OK) rc = batch_submit(b, d->http, stored_before, err);
-  if (rc != RC_OK) {
-    batch_free(b);
-    return rc;
-  }
-  d->sent.newest = number;
-  batch_answers_add(d->answers, b);
-  return RC_OK;
+static enum rc send_job(struct driver *d, const struct active_run *a, const struct round_job *job, bool stored_before,
+                        struct err *err) {
+  const struct round_place place = {.round = a->round, .version = a->round_version};
+  struct trainer_job made;
+  enum rc rc =
+      trainer_job_send(&made, driver_readers(d), d->context, &d->trainer, &place, job, stored_before, d->http, err);
+  if (rc == RC_OK) rc = batch_answers_add(d->answers, &made, err);
+  if (rc == RC_OK) d->sent.newest = *job;
+  return rc;
 }
 
 /* ---- the pass ---- */
@@ -98,38 +99,35 @@ static void sent_begin(struct driver *d, const struct active_run *a) {
   const struct sent_batches *s = &d->sent;
   if (s->run == a->run && s->round == a->round && s->trainer == d->trainer.worker) return;
   driver_drop_sent(d);
-  d->sent = (struct sent_batches){.run = a->run, .round = a->round, .trainer = d->trainer.worker, .newest = -1};
+  d->sent =
+      (struct sent_batches){.run = a->run, .round = a->round, .trainer = d->trainer.worker, .newest = round_job_none()};
 }
 
-/* The round's first batch behind the last one sent that is not done, or -1; and the number of a new one. */
-static enum rc batches_look(struct driver *d, int64_t *next, int64_t *fresh, struct err *err) {
+/* The number of a new batch. */
+static enum rc number_new(struct driver *d, int64_t *out, struct err *err) {
   struct store *s;
   enum rc rc = readers_take(driver_readers(d), &s, err);
   if (rc != RC_OK) return rc;
-  rc =
-      store_int(s, next, err,
-                "SELECT coalesce(min(number), -1) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0 AND number > "
-                "?3",
-                BINDS(b_int(d->sent.run), b_int(d->sent.round), b_int(d->sent.newest)));
-  if (rc == RC_OK)
-    rc = store_int(s, fresh, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
-                   BINDS(b_int(d->sent.run), b_int(d->sent.round)));
+  rc = store_int(s, out, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
+                 BINDS(b_int(d->sent.run), b_int(d->sent.round)));
   readers_give(driver_readers(d), s);
   return rc;
 }
 
-/* *sent: a batch was sent. */
+/* What is stored and was not sent in this life, in the trainer's order; then what can be planned.  *sent: a batch or an
+ * inner step was sent. */
 static enum rc send_next(struct driver *d, const struct active_run *a, bool *sent, struct err *err) {
-  int64_t next = -1, fresh = 0;
+  struct round_job job = {0};
   int groups = 0;
-  enum rc rc = batches_look(d, &next, &fresh, err);
-  *sent = rc == RC_OK && next >= 0;
-  if (*sent) return send_batch(d, a, next, true, err);
-  if (rc == RC_OK && a->round_state != ROUND_STEPPING) rc = plan_batch(d, a, fresh, &groups, err);
+  enum rc rc = round_job_next(driver_readers(d), d->sent.run, d->sent.round, &d->sent.newest, true, &job, sent, err);
+  if (rc == RC_OK && *sent) return send_job(d, a, &job, true, err);
+  *sent = false;
+  if (rc == RC_OK) rc = number_new(d, &job.number, err);
+  if (rc == RC_OK && a->round_state != ROUND_STEPPING) rc = plan_batch(d, a, &job, &groups, err);
   *sent = rc == RC_OK && groups > 0;
   if (!*sent) return rc;
   fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
-  return send_batch(d, a, fresh, false, err);
+  return send_job(d, a, &job, false, err);
 }
 
 enum rc train_round(struct driver *d, const struct active_run *a, struct err *err) {

@@ -5,6 +5,8 @@
 
 #include "common/base/log.h"
 #include "services/coordinator/decide/batching.h"
+#include "services/coordinator/decide/membership.h"
+#include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/rounds/exactness.h"
@@ -15,39 +17,157 @@
 
 /* ---- planning ---- */
 
-enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
-                          struct arena *arena, struct err *err) {
-  const bool supervised = run_is_supervised(&x->config);
-  int64_t sum = 0;
-  int found = 0;
-  struct rows q;
-  bool row;
-  plan->ordinals = arena_alloc(arena, LIMIT_GROUPS_PER_ROUND, sizeof *plan->ordinals);
-  int64_t *tokens = arena_alloc(arena, LIMIT_GROUPS_PER_ROUND, sizeof *tokens);
-  if (!plan->ordinals || !tokens) return err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups INDEXED BY "
-                           "groups_sealed WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_SEALED
-                           " ORDER BY sealed_ms, ordinal LIMIT ?3",
-                           BINDS(b_int(plan->run), b_int(plan->round), b_int(LIMIT_GROUPS_PER_ROUND)));
-  while (rc == RC_OK && sum <= tokens_max && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    plan->ordinals[found] = rows_int(&q, 0);
-    tokens[found] = supervised ? run_unit_tokens(x, plan->round, rows_int(&q, 0)) : rows_int(&q, 1);
-    sum += tokens[found++];
-  }
-  rows_end(&q);
-  if (rc != RC_OK) return rc;
-  plan->groups = batching_select(tokens, found, tokens_max);
-  plan->tokens = 0;
-  for (int i = 0; i < plan->groups; i++) plan->tokens += tokens[i];
-  return RC_OK;
+/* Sealed groups that the next batch may take, in its order. */
+struct candidates {
+  int64_t *ordinals, *tokens; /* tokens: prompts included */
+  int count;
+};
+
+static enum rc candidates_alloc(struct candidates *out, int most, struct arena *arena, struct err *err) {
+  *out = (struct candidates){.ordinals = arena_alloc(arena, (size_t)most, sizeof *out->ordinals),
+                             .tokens = arena_alloc(arena, (size_t)most, sizeof *out->tokens)};
+  return out->ordinals && out->tokens ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
 }
 
+static enum rc sealed_read(struct candidates *out, const struct batch_plan *plan, struct store *s,
+                           struct run_context *x, int64_t tokens_max, struct arena *arena, struct err *err) {
+  const bool supervised = run_is_supervised(&x->config);
+  int64_t sum = 0;
+  struct rows q;
+  bool row;
+  enum rc rc = candidates_alloc(out, LIMIT_GROUPS_PER_ROUND, arena, err);
+  if (rc != RC_OK) return rc;
+  rc = store_query(s, &q, err,
+                   "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups INDEXED BY "
+                   "groups_sealed WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_SEALED
+                   " ORDER BY sealed_ms, ordinal LIMIT ?3",
+                   BINDS(b_int(plan->run), b_int(plan->round), b_int(LIMIT_GROUPS_PER_ROUND)));
+  while (rc == RC_OK && sum <= tokens_max && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    out->ordinals[out->count] = rows_int(&q, 0);
+    out->tokens[out->count] = supervised ? run_unit_tokens(x, plan->round, rows_int(&q, 0)) : rows_int(&q, 1);
+    sum += out->tokens[out->count++];
+  }
+  rows_end(&q);
+  return rc;
+}
+
+static void plan_groups(struct batch_plan *plan, const struct candidates *c, int64_t tokens_max) {
+  plan->ordinals = c->ordinals;
+  plan->groups = batching_select(c->tokens, c->count, tokens_max);
+  plan->tokens = 0;
+  for (int i = 0; i < plan->groups; i++) plan->tokens += c->tokens[i];
+}
+
+/* ---- planning for an inner step ---- */
+
+static enum group_standing standing_of(enum group_state state) {
+  switch (state) {
+    case GROUP_OPEN: return STANDING_OPEN;
+    case GROUP_SEALED: return STANDING_SEALED;
+    case GROUP_SUBMITTED:
+    case GROUP_CONSUMED: return STANDING_SUBMITTED;
+    case GROUP_FILTERED:
+    case GROUP_FAILED:
+    case GROUP_EVALUATED:
+    case GROUP_ABANDONED: break;
+  }
+  return STANDING_DROPPED;
+}
+
+/* The training groups that are in no earlier step, as far as a step of so many groups can reach. */
+struct step_groups {
+  enum group_standing *standing;
+  int64_t *ordinals, *tokens;
+  int count;
+};
+
+static enum rc step_groups_read(struct step_groups *out, const struct batch_plan *plan, struct store *s,
+                                int64_t ordinal, int groups_per_step, struct arena *arena, struct err *err) {
+  struct candidates all;
+  struct rows q;
+  bool row;
+  enum rc rc = candidates_alloc(&all, ORDINAL_EVALUATION_FIRST, arena, err);
+  *out = (struct step_groups){.standing = arena_alloc(arena, ORDINAL_EVALUATION_FIRST, sizeof *out->standing),
+                              .ordinals = all.ordinals,
+                              .tokens = all.tokens};
+  if (rc == RC_OK && !out->standing) rc = err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
+  if (rc != RC_OK) return rc;
+  rc = store_query(s, &q, err,
+                   "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups WHERE run = ?1 "
+                   "AND round = ?2 AND ordinal >= ?3 AND ordinal < ?4 ORDER BY ordinal",
+                   BINDS(b_int(plan->run), b_int(plan->round), b_int(ordinal), b_int(ORDINAL_EVALUATION_FIRST)));
+  for (int reached = 0; rc == RC_OK && reached < groups_per_step;) {
+    if ((rc = rows_next(&q, &row, err)) != RC_OK || !row) break;
+    out->ordinals[out->count] = rows_int(&q, 0);
+    out->tokens[out->count] = rows_int(&q, 1);
+    out->standing[out->count] = standing_of((enum group_state)rows_int(&q, 2));
+    reached += out->standing[out->count++] != STANDING_DROPPED;
+  }
+  rows_end(&q);
+  return rc;
+}
+
+/* Known before the trainer answers, so that the step can be queued at once behind its batches.  Segments that are not
+ * trained on are in the database, those of plain samples are not (api/route_results.c). */
+static enum rc denominator_of(double *out, const struct batch_plan *plan, struct store *s, bool by_tokens,
+                              int64_t ordinal, int64_t ordinal_end, struct err *err) {
+  int64_t sum = 0;
+  const enum rc rc = store_int(
+      s, &sum, err,
+      "SELECT sum(CASE WHEN ?5 THEN tokens - coalesce((SELECT sum(count) FROM segments WHERE run = g.run AND round = "
+      "g.round AND group_ordinal = g.ordinal AND loss_mask = 0), 0) ELSE sample_count END) FROM groups g WHERE run = "
+      "?1 AND round = ?2 AND ordinal >= ?3 AND ordinal < ?4 AND state IN (?6, ?7)",
+      BINDS(b_int(plan->run), b_int(plan->round), b_int(ordinal), b_int(ordinal_end), b_int(by_tokens),
+            b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
+  *out = (double)sum;
+  return rc;
+}
+
+static enum rc step_select(struct batch_plan *plan, struct store *s, const struct run_config *config,
+                           int64_t tokens_max, struct arena *arena, struct err *err) {
+  struct step_groups g;
+  struct step_members m;
+  struct candidates sealed;
+  int64_t begin = 0;
+  enum rc rc = inner_steps_look(s, plan->run, plan->round, &plan->step, &begin, err);
+  if (rc == RC_OK) rc = step_groups_read(&g, plan, s, begin, config->groups_per_step, arena, err);
+  if (rc == RC_OK) rc = candidates_alloc(&sealed, ORDINAL_EVALUATION_FIRST, arena, err);
+  if (rc != RC_OK) return rc;
+  membership_find(&m, g.standing, g.count, config->groups_per_step);
+  for (int i = 0; i < m.end; i++) {
+    if (g.standing[i] != STANDING_SEALED) continue;
+    sealed.ordinals[sealed.count] = g.ordinals[i];
+    sealed.tokens[sealed.count++] = g.tokens[i];
+  }
+  plan_groups(plan, &sealed, tokens_max);
+  plan->missing = config->groups_per_step - m.submitted;
+  plan->completes = m.full && plan->groups == m.sealed;
+  if (!plan->completes) return RC_OK;
+  plan->inner = (struct inner_step_plan){
+      .step = plan->step, .groups = config->groups_per_step, .ordinal_end = g.ordinals[m.end - 1] + 1};
+  return denominator_of(&plan->inner.denominator, plan, s, run_counts_tokens(config), begin, plan->inner.ordinal_end,
+                        err);
+}
+
+enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
+                       struct arena *arena, struct err *err) {
+  struct candidates sealed;
+  plan->step = plan->missing = 0;
+  plan->completes = false;
+  if (x->config.groups_per_step) return step_select(plan, s, &x->config, tokens_max, arena, err);
+  const enum rc rc = sealed_read(&sealed, plan, s, x, tokens_max, arena, err);
+  if (rc == RC_OK) plan_groups(plan, &sealed, tokens_max);
+  return rc;
+}
+
+/* ---- storing a plan ---- */
+
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err) {
-  enum rc rc = store_exec(
-      c->store, err,
-      "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens), b_int(c->wall_ms)));
+  enum rc rc = store_exec(c->store, err,
+                          "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms, step) VALUES (?1, "
+                          "?2, ?3, ?4, ?5, ?6, ?7)",
+                          BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens),
+                                b_int(c->wall_ms), b_int(m->step)));
   for (int i = 0; i < m->groups && rc == RC_OK; i++) {
     rc = store_exec(c->store, err,
                     "UPDATE groups SET batch = ?4, state = ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3 AND state "
@@ -58,6 +178,7 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
       rc = err_set(err, RC_CONFLICT, "state", "group %s is not sealed any more",
                    id_group(m->run, m->round, m->ordinals[i]).text);
   }
+  if (rc == RC_OK && m->completes) rc = inner_steps_plan(c, m->run, m->round, &m->inner, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3) WHERE run = ?1 AND round = ?2",
@@ -81,12 +202,15 @@ static enum rc batch_note(struct core *c, const struct batch_answer *m, struct e
       c->store, err,
       "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, "
       "poisoned = ?9, logprob_us = ?10, worker = ?11, logprob_max_abs_diff = ?12, logprob_unequal = ?13, "
-      "logprob_nonfinite = ?14, logprob_abs_sum = ?15, logprob_k1_sum = ?16, logprob_k3_sum = ?17"
+      "logprob_nonfinite = ?14, logprob_abs_sum = ?15, logprob_k1_sum = ?16, logprob_k3_sum = ?17, ratio_sum = ?18, "
+      "ratio_squares = ?19, clipped = ?20, kl_new_old = ?21, difference_new_old = ?22"
       " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
       BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(stats->loss),
             b_real(stats->entropy_sum), b_int(stats->tokens), b_int(stats->compute_us + stats->logprob_us),
             b_int(stats->poisoned), b_int(stats->logprob_us), b_int(m->trainer_worker), b_real(d->max_abs),
-            b_int(d->unequal), b_int(d->nonfinite), b_real(d->abs_sum), b_real(d->k1_sum), b_real(d->k3_sum)));
+            b_int(d->unequal), b_int(d->nonfinite), b_real(d->abs_sum), b_real(d->k1_sum), b_real(d->k3_sum),
+            b_real(stats->ratio_sum), b_real(stats->ratio_squares), b_int(stats->clipped), b_real(stats->kl_new_old),
+            b_real(stats->difference_new_old)));
 }
 
 /* The mismatch's sums are added in the batches' order, once all are done: exactness.c. */
@@ -141,5 +265,5 @@ enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *er
                     "?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
   }
-  return rc;
+  return rc == RC_OK ? inner_steps_again(c, run, round, err) : rc;
 }

@@ -3,6 +3,9 @@
  *   groups sealed --batches_select--> a plan --batches_plan--> submitted ... at the trainer ... --batches_answered-->
  *   figures are added; with the round's last batch the step begins (round_step_when_trained)
  *
+ * Under `update: minibatch` a batch holds groups of one optimizer step, and the batch with a full step's last groups plans
+ * that inner step too.  Groups of later steps wait until then, so that the steps come in order.
+ *
  * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  A plan is
  * stored before anything is sent, so that a restart sends the same batch.  A group is in one batch only (I5).
  *
@@ -12,6 +15,7 @@
 
 #include "common/wire/training.h"
 #include "services/coordinator/decide/mismatch.h"
+#include "services/coordinator/rounds/inner_steps.h"
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/writer/core_state.h"
 
@@ -19,6 +23,10 @@ struct batch_plan {
   int64_t run, round, number; /* number: of the new batch */
   int groups;
   int64_t *ordinals, tokens; /* of its groups; prompts included */
+  int64_t step;              /* inner steps of the round that come before it */
+  int missing;               /* groups of its step that were in no batch before; 0: there are no inner steps */
+  bool completes;            /* with it all groups of a full step are in batches: */
+  struct inner_step_plan inner;
 };
 
 /* The trainer's answer to a batch. */
@@ -31,16 +39,17 @@ struct batch_answer {
   size_t interval_count;
 };
 
-/* Chooses the groups of plan's round, whole and in the order in which they were sealed, as many as fit tokens_max.
- * plan->ordinals lives in the arena; groups 0: none is sealed. */
+/* Chooses the groups of plan's round, whole and as many as fit tokens_max: in the order in which they were sealed or, under
+ * `update: minibatch`, those of the next step (decide/membership.h) in the order of their ordinals.  plan->ordinals lives
+ * in the arena; groups 0: none is sealed. */
 enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
-                          struct arena *arena, struct err *err);
+                       struct arena *arena, struct err *err);
 /* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed. */
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
 /* A repeat changes nothing.  The round's last batch begins the step. */
 enum rc batches_answered(struct core *c, const struct batch_answer *m, struct err *err);
-/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches of the round are undone
- * again, and those that the trainer does not know are sent again. */
+/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches and inner steps of the
+ * round are undone again, and those that the trainer does not know are sent again. */
 enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err);
 
 #endif

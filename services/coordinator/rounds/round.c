@@ -212,6 +212,20 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
   return rc;
 }
 
+/* The batches' sums of how far the policy has moved away from the one that sampled, in the order of their numbers; null
+ * when one of them is not finite. */
+static enum rc ratios_note(struct core *c, int64_t run, int64_t round, struct err *err) {
+#define FINITE_SUM(column) "iif(count(" column ") = count(*), sum(" column "), NULL)"
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET (ratio_sum, ratio_squares, clipped, kl_new_old, difference_new_old) = "
+                    "(SELECT " FINITE_SUM("ratio_sum") ", " FINITE_SUM("ratio_squares") ", sum(clipped), "
+                    FINITE_SUM("kl_new_old") ", " FINITE_SUM("difference_new_old")
+                    " FROM (SELECT * FROM batches WHERE run = ?1 AND round = ?2 ORDER BY number)) WHERE run = ?1 AND "
+                    "round = ?2",
+                    BINDS(b_int(run), b_int(round)));
+#undef FINITE_SUM
+}
+
 enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool by_tokens, struct err *err) {
   int64_t state = -1, left = 0;
   enum rc rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
@@ -219,10 +233,12 @@ enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool
   if (rc != RC_OK || (state != ROUND_TRAINING && state != ROUND_STEPPING)) return rc;
   rc = store_int(c->store, &left, err,
                  "SELECT (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
+                 "FROM inner_steps WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
                  "FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_SEALED ")",
                  BINDS(b_int(run), b_int(round)));
   if (rc != RC_OK || left) return rc;
   rc = exactness_note(c, run, round, err);
+  if (rc == RC_OK) rc = ratios_note(c, run, round, err);
   if (rc == RC_OK && state == ROUND_STEPPING) return rc; /* another trainer has computed the batches again */
   if (rc == RC_OK) rc = round_move(c, run, round, ROUND_STEPPING, err);
   if (rc != RC_OK) return rc;

@@ -11,6 +11,7 @@
   (const struct json_field[]){__VA_ARGS__}, sizeof((const struct json_field[]){__VA_ARGS__}) / sizeof(struct json_field)
 
 static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
+static const char *const update_names[] = {[UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch"};
 static const char *const filter_names[] = {
     [FILTER_KEEP] = "keep", [FILTER_SHRINK] = "shrink", [FILTER_REFILL] = "refill"};
 static const char *const frontier_names[] = {
@@ -179,16 +180,44 @@ struct choices {
 };
 
 static enum rc read_choices(struct run_config *c, const struct choices *given, struct err *err) {
-  static const char *const update_names[] = {"strict", "minibatch"};
   int mode = 0, update = 0, frontier = 0;
   enum rc rc = name_index(&mode, given->mode, mode_names, 3, "mode", err);
   if (rc == RC_OK) rc = name_index(&update, given->update, update_names, 2, "update", err);
   if (rc == RC_OK) rc = name_index(&frontier, given->frontier, frontier_names, 3, "frontier", err);
-  if (rc == RC_OK && update != 0)
-    rc = err_set(err, RC_UNSUPPORTED, "update", "update 'minibatch' is not offered by this version; 'strict' is");
+  c->training.update = (enum update_rule)update; /* unless `training` says otherwise, which read_training refuses */
   c->mode = (enum run_mode)mode;
   c->frontier = (enum frontier_kind)frontier;
   return rc;
+}
+
+/* `training` is what the trainer gets, so its `update` is the run's. */
+static enum rc read_training(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  const enum update_rule update = c->training.update;
+  enum rc rc = training_config_read(&c->training, v, arena, err);
+  if (rc == RC_OK && c->training.update != update)
+    rc = err_set(err, RC_INVALID, "update", "expected '%s', as the run's own `update` says, got '%s'",
+                 update_names[update], update_names[c->training.update]);
+  return in_field(rc, "training", err);
+}
+
+static enum rc resolve_update(const struct run_config *c, struct err *err) {
+  if (c->training.update == UPDATE_STRICT) {
+    if (c->groups_per_step == 0) return RC_OK;
+    return err_set(err, RC_INVALID, "groups_per_step",
+                   "update 'strict' steps once a round, over all its groups: leave groups_per_step out, or set update "
+                   "'minibatch'");
+  }
+  if (c->groups_per_step >= 1 && c->groups_per_step <= c->groups_per_round) return RC_OK;
+  return err_set(err, RC_INVALID, "groups_per_step",
+                 "update 'minibatch' steps once for so many groups: expected 1 to groups_per_round (%d), got %d",
+                 c->groups_per_round, c->groups_per_step);
+}
+
+/* Optimizer steps of the run, when no group is filtered. */
+static int32_t steps_in_all(const struct run_config *c) {
+  if (c->groups_per_step == 0) return c->rounds;
+  const int64_t steps = (int64_t)c->rounds * ((c->groups_per_round + c->groups_per_step - 1) / c->groups_per_step);
+  return steps < INT32_MAX ? (int32_t)steps : INT32_MAX;
 }
 
 /* What depends on more than one field. */
@@ -225,8 +254,9 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *e
   if (evaluates && (c->start.from == START_MODEL || c->start.from == START_CHECKPOINT))
     return err_set(err, RC_INVALID, "start",
                    "expected \"current\": objective 'evaluate' samples from the weights that the trainer holds");
-  if (!has_total_steps) c->training.total_steps = c->rounds;
-  return RC_OK;
+  const enum rc rc = resolve_update(c, err);
+  if (!has_total_steps) c->training.total_steps = steps_in_all(c);
+  return rc;
 }
 
 enum rc run_config_parse_stored(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
@@ -257,6 +287,11 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
            .target = &c->groups_per_round,
            .min = 0,
            .max = LIMIT_GROUPS_PER_ROUND},
+          {.name = "groups_per_step",
+           .kind = FIELD_I32,
+           .target = &c->groups_per_step,
+           .min = 0,
+           .max = LIMIT_GROUPS_PER_ROUND},
           {.name = "samples_per_group",
            .kind = FIELD_I32,
            .target = &c->samples_per_group,
@@ -284,7 +319,7 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
   if (rc == RC_OK && verifier) rc = read_verifier(c, verifier, arena, err);
   if (rc == RC_OK && advantage) rc = read_advantage(c, advantage, arena, err);
   if (rc == RC_OK && filter) rc = read_filter(c, filter, arena, err);
-  if (rc == RC_OK && training) rc = in_field(training_config_read(&c->training, training, arena, err), "training", err);
+  if (rc == RC_OK && training) rc = read_training(c, training, arena, err);
   if (rc == RC_OK && evaluation) rc = read_evaluation(c, evaluation, arena, err);
   const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
   if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
@@ -303,7 +338,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "name", c->name);
   json_kv_string(w, "mode", mode_names[c->mode]);
-  json_kv_string(w, "update", "strict");
+  json_kv_string(w, "update", update_names[c->training.update]);
   json_kv_string(w, "frontier", frontier_names[c->frontier]);
   json_kv_int(w, "frontier_groups", c->frontier_groups);
   json_kv_int(w, "aging_ms", c->aging_ms);
@@ -316,6 +351,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_kv_bool(w, "shuffle", c->dataset_shuffle);
   json_object_end(w);
   json_kv_int(w, "groups_per_round", c->groups_per_round);
+  if (c->groups_per_step) json_kv_int(w, "groups_per_step", c->groups_per_step);
   json_kv_int(w, "samples_per_group", c->samples_per_group);
   json_kv_int(w, "lease_samples_max", c->lease_samples_max);
   json_key(w, "sampling");

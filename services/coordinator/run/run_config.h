@@ -27,7 +27,10 @@ struct sampling_config {
 struct run_config {
   const char *name;   /* free text, "" */
   enum run_mode mode; /* "pipelined"; cross_entropy and evaluate runs are "sync" */
-  /* "update": "strict", one optimizer step a round over all its groups; "minibatch" is refused with 501 */
+  /* "update": training.update.  "strict": one optimizer step a round over all its groups.  "minibatch": one for every
+   * groups_per_step of them, in the order of their ordinals (decide/membership.h); the round's own step takes those left.
+   * Behaviour log-probabilities stay those of the round's version, which is superseded once the round is consumed. */
+  int32_t groups_per_step; /* "minibatch": 1 .. groups_per_round; "strict": 0, and left out */
   uint64_t seed;
   int32_t rounds;           /* "evaluate": 1 */
   const char *dataset_path; /* "dataset": {"path", "shuffle"}; relative to the coordinator's data directory */
@@ -70,8 +73,8 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds` and `ignore_eos` where
- * there is none, so that older configurations keep their hash. */
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds`, `ignore_eos` and
+ * `groups_per_step` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);

@@ -41,6 +41,12 @@ struct id_text id_batch(int64_t run, int64_t round, int64_t number) {
   return id;
 }
 
+struct id_text id_inner_step(int64_t run, int64_t round, int64_t step) {
+  struct id_text id;
+  snprintf(id.text, sizeof id.text, "r%" PRId64 ".%" PRId64 ".s%" PRId64, run, round, step);
+  return id;
+}
+
 struct id_text id_worker(int64_t worker) {
   struct id_text id;
   snprintf(id.text, sizeof id.text, "w%" PRId64, worker);

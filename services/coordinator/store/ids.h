@@ -1,5 +1,5 @@
 /* Readable, derived ids: run r7, round r7.12, group r7.12.3, sample r7.12.3.0, lease r7.12.3.0-3, batch r7.12.b0,
- * worker w3.  They are stable under retry, because they hold positions only.
+ * inner step r7.12.s0, worker w3.  They are stable under retry, because they hold positions only.
  *
  * Pure, any thread; a text is returned by value.  Each id has one spelling: leading zeros, signs and more than 18
  * digits are refused.  A text that is no id gets 404, because nothing can have it. */
@@ -21,6 +21,7 @@ struct id_text id_group(int64_t run, int64_t round, int64_t group);
 struct id_text id_sample(int64_t run, int64_t round, int64_t group, int64_t sample);
 struct id_text id_lease(int64_t run, int64_t round, int64_t group, int64_t first, int64_t count);
 struct id_text id_batch(int64_t run, int64_t round, int64_t number);
+struct id_text id_inner_step(int64_t run, int64_t round, int64_t step);
 struct id_text id_worker(int64_t worker);
 
 /* "r7" and "w3"; RC_NOT_FOUND for anything else, because nothing has such an id. */

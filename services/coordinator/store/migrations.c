@@ -3,7 +3,7 @@
  *   runs -< rounds -< groups -< samples -1- rollouts (tokens, log-probabilities, text)
  *     |       |          |         +-< segments, spans
  *     |       |          +-< refills
- *     |       +-< batches, contributions, evaluations
+ *     |       +-< batches, inner_steps, contributions, evaluations
  *     |       +-< cause_times
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
@@ -231,6 +231,27 @@ static const char *const steps[] = {
     "ALTER TABLE groups ADD COLUMN max_new_tokens INTEGER;"
     "UPDATE groups SET max_new_tokens = (SELECT json_extract(config, '$.sampling.max_new_tokens') FROM runs WHERE id = "
     "groups.run) WHERE state = 0;",
+    /* 10: several optimizer steps a round (rounds/inner_steps.h).  batches.step: how many come before it.
+     * inner_steps.ordinal_end: the members of the steps behind it have this ordinal or a higher one; denominator: of its
+     * groups; digest: of the weights after it, kept while it is taken again.  Ratios and differences of the new policy
+     * against the one that sampled are sums over trained tokens (struct batch_stats), null in batches of older rounds. */
+    "ALTER TABLE batches ADD COLUMN step INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE batches ADD COLUMN ratio_sum REAL;"
+    "ALTER TABLE batches ADD COLUMN ratio_squares REAL;"
+    "ALTER TABLE batches ADD COLUMN clipped INTEGER;"
+    "ALTER TABLE batches ADD COLUMN kl_new_old REAL;"
+    "ALTER TABLE batches ADD COLUMN difference_new_old REAL;"
+    "ALTER TABLE rounds ADD COLUMN ratio_sum REAL;"
+    "ALTER TABLE rounds ADD COLUMN ratio_squares REAL;"
+    "ALTER TABLE rounds ADD COLUMN clipped INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN kl_new_old REAL;"
+    "ALTER TABLE rounds ADD COLUMN difference_new_old REAL;"
+    "CREATE TABLE inner_steps ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, step INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0, groups "
+    "INTEGER NOT NULL, ordinal_end INTEGER NOT NULL, denominator REAL NOT NULL,"
+    "  planned_ms INTEGER NOT NULL, done_ms INTEGER, digest BLOB, grad_norm REAL, lr REAL, skipped INTEGER, step_us "
+    "INTEGER,"
+    "  PRIMARY KEY (run, round, step), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -13,7 +13,9 @@
   "logprob_k1_sum, logprob_k3_sum, opened_ms, generated_ms, submitted_ms, trained_ms, "                             \
   "r.step_us, r.checkpoint_us, r.push_us, published_ms, sampled_tokens, t.fill_us + t.starved_us, t.logprob_us + "  \
   "t.compute_us, p.slot_busy_us, nullif(p.slot_window_us, 0), iif(groups_trained > 0, submitted_ms, NULL), "        \
-  "iif(groups_trained > 0, trained_ms, NULL)"
+  "iif(groups_trained > 0, trained_ms, NULL), "                                                                     \
+  "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
+  "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
 #define ROUND_TABLES                                                                                               \
   " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = " SQL_ACTOR_TRAINER \
@@ -58,7 +60,13 @@ enum {
   C_SLOT_BUSY,
   C_SLOT_WINDOW,
   C_DISPATCHED,
-  C_TRAINING_END
+  C_TRAINING_END,
+  C_STEPS,
+  C_RATIO_SUM,
+  C_RATIO_SQUARES,
+  C_CLIPPED,
+  C_KL_NEW_OLD,
+  C_DIFFERENCE_NEW_OLD
 };
 
 void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) {
@@ -113,6 +121,22 @@ void mismatch_write(struct json_writer *w, const struct mismatch *m, int64_t tok
   json_kv_int(w, "logprob_nonfinite", m->nonfinite);
 }
 
+double ratio_ess(double sum, double squares, double tokens) { return ratio_of(sum * sum, tokens * squares); }
+
+/* How far the policy moved away from the one that sampled; null when no batch told of it. */
+static void policy_write(struct json_writer *w, const struct rows *q) {
+  const double tokens = rows_real(q, C_TOKENS);
+  json_kv_int(w, "steps", rows_int(q, C_STEPS));
+  json_kv_f64(w, "clip_fraction", rows_null(q, C_CLIPPED) ? NAN : ratio_of(rows_real(q, C_CLIPPED), tokens));
+  json_kv_f64(w, "ess",
+              rows_null(q, C_RATIO_SUM) || rows_null(q, C_RATIO_SQUARES)
+                  ? NAN
+                  : ratio_ess(rows_real(q, C_RATIO_SUM), rows_real(q, C_RATIO_SQUARES), tokens));
+  json_kv_f64(w, "kl_new_old", rows_null(q, C_KL_NEW_OLD) ? NAN : ratio_of(rows_real(q, C_KL_NEW_OLD), tokens));
+  json_kv_f64(w, "mean_abs_diff_new_old",
+              rows_null(q, C_DIFFERENCE_NEW_OLD) ? NAN : ratio_of(rows_real(q, C_DIFFERENCE_NEW_OLD), tokens));
+}
+
 static void round_write(struct json_writer *w, const struct rows *q) {
   struct digest digest;
   char hex[DIGEST_HEX_MAX];
@@ -134,6 +158,7 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   json_kv_column_real(w, "grad_norm", q, C_GRAD);
   json_kv_column_real(w, "lr", q, C_LR);
   json_kv_bool(w, "skipped", rows_int(q, C_SKIPPED) != 0);
+  policy_write(w, q);
   json_kv_bool(w, "exact", rows_int(q, C_EXACT) != 0);
   json_kv_string(w, "inexact_reason", rows_null(q, C_REASON) ? NULL : rows_text(q, C_REASON, NULL));
   const struct mismatch d = {.unequal = rows_int(q, C_UNEQUAL),

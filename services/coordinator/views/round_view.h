@@ -22,6 +22,8 @@ enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf 
 enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err);
 /* "logprob_*": how far trainer and samplers differ over so many trained tokens. */
 void mismatch_write(struct json_writer *w, const struct mismatch *m, int64_t tokens);
+/* The share of n ratios that weighs as much as equal ones would: sum^2 / (n * squares), at most 1. */
+double ratio_ess(double sum, double squares, double tokens);
 /* NaN (null in JSON) when the whole is not above zero or either is NaN. */
 double ratio_of(double part, double whole);
 /* Shorthands for columns that may be null. */

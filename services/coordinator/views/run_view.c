@@ -310,14 +310,28 @@ static void mismatch_gauges(const struct rows *q) {
         q ? mismatch_mean(rows_real(q, 8), nonfinite, tokens) : NAN);
 }
 
+/* q NULL: there is no such round.  Columns from 9 on. */
+static void policy_gauges(const struct rows *q) {
+  const double tokens = q ? rows_real(q, 2) : NAN;
+  gauge("leasehold_round_clip_fraction", "Newest done round: share of the trained tokens whose ratio was clipped.",
+        q ? ratio_of(real_or_nan(q, 11), tokens) : NAN);
+  gauge("leasehold_round_ess",
+        "Newest done round: effective share of the trained tokens, by their ratios new / sampling policy.",
+        q ? ratio_ess(real_or_nan(q, 9), real_or_nan(q, 10), tokens) : NAN);
+  gauge(
+      "leasehold_round_kl_new_old",
+      "Newest done round: KL(sampling policy || new), estimated by the mean of r - 1 - log r over the trained tokens.",
+      q ? ratio_of(real_or_nan(q, 12), tokens) : NAN);
+}
+
 static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
   struct rows q;
   bool row = false;
   enum rc rc = store_query(s, &q, err,
                            "SELECT published_ms - opened_ms, iif(groups_trained > 0, trained_ms, NULL) - opened_ms, "
                            "trained_tokens, logprob_max_abs_diff, logprob_unequal, logprob_nonfinite, logprob_abs_sum, "
-                           "logprob_k1_sum, logprob_k3_sum FROM rounds WHERE run = ?1 AND state = " SQL_ROUND_DONE
-                           " ORDER BY round DESC LIMIT 1",
+                           "logprob_k1_sum, logprob_k3_sum, ratio_sum, ratio_squares, clipped, kl_new_old FROM rounds "
+                           "WHERE run = ?1 AND state = " SQL_ROUND_DONE " ORDER BY round DESC LIMIT 1",
                            BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   row = rc == RC_OK && row;
@@ -326,6 +340,7 @@ static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
   gauge("leasehold_round_window_without_publish_seconds",
         "Newest done round: from its opening to the end of its training.", row ? real_or_nan(&q, 1) / 1000 : NAN);
   mismatch_gauges(row ? &q : NULL);
+  policy_gauges(row ? &q : NULL);
   rows_end(&q);
   return rc;
 }

@@ -67,11 +67,11 @@ void board_busy(struct board *b, bool busy) {
   pthread_mutex_unlock(&b->lock);
 }
 
-void board_run_begin(struct board *b, const struct digest *run_digest, int chunk_tokens, bool has_reference) {
+void board_run_begin(struct board *b, const struct digest *run_digest, int chunk_tokens, int frozen_copies) {
   pthread_mutex_lock(&b->lock);
   b->view.run_digest = *run_digest;
   b->view.chunk_tokens = chunk_tokens;
-  b->view.has_reference = has_reference;
+  b->view.frozen_copies = frozen_copies;
   pthread_mutex_unlock(&b->lock);
 }
 

@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "services/trainer-server/engine/run_config.h"
+#include "services/trainer-server/engine/step.h"
 #include "services/trainer-server/fault.h"
 
 static void stats_add(struct batch_stats *s, const struct batch_stats *u) {
@@ -13,6 +14,8 @@ static void stats_add(struct batch_stats *s, const struct batch_stats *u) {
   s->kl_reference_sum += u->kl_reference_sum;
   s->ratio_sum += u->ratio_sum;
   s->ratio_squares += u->ratio_squares;
+  s->kl_new_old += u->kl_new_old;
+  s->difference_new_old += u->difference_new_old;
   s->tokens += u->tokens;
   s->clipped += u->clipped;
   s->samples += u->samples;
@@ -30,6 +33,8 @@ static struct unit_report report_of(const struct unit_result *u, size_t samples,
                                         .kl_reference_sum = u->stats.kl_reference,
                                         .ratio_sum = u->stats.ratio_sum,
                                         .ratio_squares = u->stats.ratio_squares,
+                                        .kl_new_old = u->stats.kl_new_old,
+                                        .difference_new_old = u->stats.difference_new_old,
                                         .tokens = u->stats.tokens,
                                         .clipped = u->stats.clipped,
                                         .samples = (int64_t)samples,
@@ -48,6 +53,7 @@ static enum rc batch_check(struct engine *e, const struct submit_batch *in, stru
   if (e->next_step.pending)
     return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first",
                    e->next_step.pending_id);
+  if ((rc = step_check_order(e, in->after_steps, err)) != RC_OK) return rc;
   for (size_t g = 0; g < in->group_count; g++) {
     const struct accumulated_group *known = accumulated_find(e->next_step.accumulated, in->groups[g].id);
     if (known && known->answered)
@@ -61,20 +67,23 @@ static enum rc batch_check(struct engine *e, const struct submit_batch *in, stru
 }
 
 /* One group: log-probabilities and gradient, and the gradient into the sums. */
-static enum rc batch_unit(struct engine *e, const struct batch_group *group, int64_t version, bool add,
+static enum rc batch_unit(struct engine *e, const struct submit_batch *in, size_t g, bool add,
                           struct unit_report *report, struct arena *arena, struct err *err) {
   const size_t elements = e->model->params.elements;
+  const struct batch_group *group = &in->groups[g];
   struct learning *l = &e->learning;
+  const struct unit_policies policies = {
+      .current = l->weights, .behaviour = in->after_steps > 0 ? l->behaviour : NULL, .reference = l->reference};
   struct unit_result unit;
   bool poisoned = false;
   if (!l->clear) e->ops->clear(e->ops, l->gradient, elements * sizeof *l->gradient);
   l->clear = false;
-  enum rc rc = unit_compute(l->learner, e->model, l->weights, l->reference, &e->run.unit, group, l->gradient, &unit,
-                            &e->timeline, arena, err);
+  enum rc rc =
+      unit_compute(l->learner, e->model, &policies, &e->run.unit, group, l->gradient, &unit, &e->timeline, arena, err);
   if (rc != RC_OK) return rc;
-  fault_gradient(l->gradient, elements, version);
+  fault_gradient(l->gradient, elements, in->version);
   if (add) {
-    if (fault_add_twice(l->gradient, elements, version)) optimizer_add_unit(l->optimizer, l->gradient);
+    if (fault_add_twice(l->gradient, elements, in->version)) optimizer_add_unit(l->optimizer, l->gradient);
     poisoned = !optimizer_take_unit(l->optimizer, l->gradient);
     l->clear = true;
   }
@@ -91,7 +100,7 @@ enum rc batch_units(struct engine *e, const struct batch_work *work, struct aren
     if (ranks_stopping(&e->ranks)) return err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
     if (e->ranks.comm->check(e->ranks.comm, err) != RC_OK) return ranks_lose(&e->ranks, err);
     if (unit_rank(work->first + g, e->ranks.comm->size) == e->ranks.comm->rank) {
-      const enum rc rc = batch_unit(e, &in->groups[g], in->version, work->adds[g], report, arena, err);
+      const enum rc rc = batch_unit(e, in, g, work->adds[g], report, arena, err);
       if (rc != RC_OK) {
         *report = (struct unit_report){.state = UNIT_FAILED, .error = *err};
         return ranks_look_at_device(&e->ranks, rc, err);
@@ -150,8 +159,9 @@ static enum rc batch_settle(struct engine *e, const struct batch_work *work, str
     metric_add(e->metric_units, 1);
     if (!work->adds[g]) continue;
     accumulated_add(e->next_step.accumulated, in->groups[g].id);
-    e->next_step.loss += r->stats.loss;
     e->next_step.tokens += r->stats.tokens;
+    e->round.loss += r->stats.loss;
+    e->round.tokens += r->stats.tokens;
   }
   for (size_t g = 0; rc == RC_OK && g < in->group_count; g++) {
     if (work->reports[g].state != UNIT_ABSENT) continue;

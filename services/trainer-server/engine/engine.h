@@ -3,6 +3,7 @@
  *
  *   learning   weights, optimizer, and the memory that a gradient is computed in       learning.c
  *   run        the configuration of the run that is open, and its rounds so far        run_config.c, step.c
+ *   round      what was done since the current version was made                        batch.c, step.c
  *   next_step  what has been accumulated since the last step                           batch.c, step.c
  *
  * The jobs, one file each: open_run.c, batch.c, step.c.  Of several ranks each has an engine; those of the others do
@@ -21,7 +22,9 @@
 #include "services/trainer-server/publish/publisher.h"
 
 struct learning {
-  struct weights *weights, *reference; /* current; frozen for the KL term or NULL */
+  struct weights *weights;   /* current */
+  struct weights *reference; /* frozen at the run's start for the KL term, or NULL */
+  struct weights *behaviour; /* the version's, frozen before a round's first inner step; NULL: a strict run */
   struct optimizer *optimizer;
   struct learner *learner;
   int learner_chunk; /* tokens per chunk that learner was made for */
@@ -39,11 +42,19 @@ struct current_run {
   size_t history_count, history_cap;
 };
 
+struct round_so_far {
+  int32_t inner_steps; /* taken since the version was made; a trainer that starts has none */
+  double loss, denominator;
+  int64_t tokens;
+  bool changed;            /* the weights are not the version's any more */
+  struct step_result last; /* when changed: the last step that did */
+};
+
 struct next_step {
   struct accumulated *accumulated; /* groups */
-  double loss;                     /* of their units */
-  int64_t tokens;
-  bool pending; /* taken: the weights hold it, and it is not durable yet */
+  int64_t tokens;                  /* of their units */
+  bool pending;                    /* taken: the weights hold it, and the job has not ended well yet */
+  bool pending_inner;
   char pending_id[LIMIT_NAME_MAX];
   struct step_result result; /* of the pending one */
 };
@@ -55,6 +66,7 @@ struct engine {
   struct ranks ranks;
   struct learning learning;
   struct current_run run;
+  struct round_so_far round;
   struct next_step next_step;
   struct timeline timeline;
 

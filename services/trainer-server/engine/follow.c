@@ -59,7 +59,7 @@ static enum rc follow_resume(struct engine *e, const struct order *o, const stru
   struct optimizer_config config;
   enum rc rc = run_keep(e, payload, &config, err);
   if (rc == RC_OK) rc = learning_set_chunk(e, e->run.training.chunk_tokens, err);
-  if (rc == RC_OK && e->run.unit.loss.kl_coefficient != 0) rc = learning_reference_make(e, err);
+  if (rc == RC_OK) rc = learning_frozen_make(e, err);
   if (rc != RC_OK) return rc;
   optimizer_configure(e->learning.optimizer, &config);
   optimizer_set_step_count(e->learning.optimizer, o->steps);
@@ -96,7 +96,7 @@ static enum rc follow_weights(struct engine *e, const struct order *o, struct di
 
 static enum rc follow_step(struct engine *e, const struct order *o, struct digest *held, struct err *err) {
   struct step_result result;
-  const enum rc rc = step_take(e, o->version, o->denominator, &result, err);
+  const enum rc rc = step_take(e, o, &result, err);
   return rc == RC_OK ? weights_digest(held, e->learning.weights, err) : rc;
 }
 

@@ -17,7 +17,8 @@ struct unit_loss {
   const struct scored_sample *samples;
   const struct train_sample *tokens; /* of the samples */
   int sample_count, next;            /* the next sample whose tokens are due: chunks hold whole samples, in order */
-  const float *reference;            /* log-probabilities under the frozen reference, or NULL */
+  const float *old;                  /* log-probabilities under the behaviour policy; NULL: the current one's */
+  const float *reference;            /* under the frozen reference, or NULL */
   struct unit_result *out;
   struct timeline *timeline;
   double forward_us_per_token; /* of the first chunk; 0: it is still to come */
@@ -113,15 +114,17 @@ static void unit_loss_gradient(void *context, int first, int count, const float 
   unit_mark_forward(u, tokens);
   for (int i = begin; i < u->next; i++) {
     const struct scored_sample *s = &u->samples[i];
-    const float *new_logprob = logprob + (s->first - first);
-    loss_sequence(&u->config->loss, s->count, new_logprob, NULL, NULL, u->reference ? u->reference + s->first : NULL,
-                  s->advantage, dlogprob + (s->first - first), &u->out->stats);
+    const float *new_logprob = logprob + (s->first - first), *proximal = new_logprob;
+    loss_sequence(&u->config->loss, s->count, new_logprob, u->old ? u->old + s->first : NULL, proximal,
+                  u->reference ? u->reference + s->first : NULL, s->advantage, dlogprob + (s->first - first),
+                  &u->out->stats);
   }
 }
 
-enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference,
+enum rc unit_compute(struct learner *l, const struct model *m, const struct unit_policies *policies,
                      const struct unit_config *config, const struct batch_group *group, float *grads,
                      struct unit_result *out, struct timeline *timeline, struct arena *arena, struct err *err) {
+  const bool has_reference = policies->reference != NULL;
   int n = (int)group->sample_count, total = 0;
   struct train_sample *samples = arena_alloc(arena, (size_t)n + 1, sizeof *samples);
   struct scored_sample *scored = arena_alloc(arena, (size_t)n + 1, sizeof *scored);
@@ -137,21 +140,28 @@ enum rc unit_compute(struct learner *l, const struct model *m, const struct weig
     scored[i] = (struct scored_sample){.first = total, .count = count, .advantage = group->samples[i].advantage};
     total += count;
   }
-  float *logprob = arena_alloc(arena, (size_t)total + 1, sizeof *logprob);
-  float *reference_logprob = reference ? arena_alloc(arena, (size_t)total + 1, sizeof *reference_logprob) : NULL;
-  if (!logprob || (reference && !reference_logprob))
+  float *logprob = arena_alloc(arena, (size_t)total + 1, sizeof *logprob); /* the behaviour policy's */
+  float *reference = has_reference ? arena_alloc(arena, (size_t)total + 1, sizeof *reference) : NULL;
+  if (!logprob || (has_reference && !reference))
     return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
-  if (reference) rc = learner_logprobs(l, reference, samples, n, config->temperature, reference_logprob, NULL, err);
+  if (has_reference)
+    rc = learner_logprobs(l, policies->reference, samples, n, config->temperature, reference, NULL, err);
+  out->compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  if (rc == RC_OK && policies->behaviour) {
+    rc = learner_logprobs(l, policies->behaviour, samples, n, config->temperature, logprob, NULL, err);
+    out->logprob_us += timeline_mark(timeline, CAUSE_LOGPROB, clock_monotonic_us());
+  }
   struct unit_loss context = {.config = config,
                               .samples = scored,
                               .tokens = samples,
                               .sample_count = n,
-                              .reference = reference_logprob,
+                              .old = policies->behaviour ? logprob : NULL,
+                              .reference = reference,
                               .out = out,
                               .timeline = timeline};
-  out->compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
   if (rc == RC_OK)
-    rc = learner_gradients(l, w, samples, n, config->temperature, unit_loss_gradient, &context, grads, logprob, err);
+    rc = learner_gradients(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context, grads,
+                           policies->behaviour ? NULL : logprob, err);
   if (rc != RC_OK) return rc;
   out->entropy_sum = learner_entropy_sum(l);
   for (int i = 0; i < n; i++) {

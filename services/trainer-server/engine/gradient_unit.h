@@ -1,8 +1,12 @@
 /* One gradient unit: a group of the batch as training samples, and its loss.  Previous hop of a rollout: batch.c.
  * Next: common/model/learning/backward.c.  Pure but for the learner's memory: the
  * engine's thread runs it. Own log-probabilities first: they come out of the same forward pass whose gradient
- * follows, and are what the coordinator compares with the sampler's. As this trainer steps once a round, its own
- * log-probabilities are those of the behaviour policy, and every importance ratio is exactly 1. */
+ * follows, and are what the coordinator compares with the sampler's.
+ *
+ * Until the round's first step the current weights are those of the behaviour policy, and every importance ratio is
+ * exactly 1.  After an inner step the behaviour policy's weights are a frozen copy: a forward pass under them gives the
+ * log-probabilities that are answered, bit for bit the sampler's as well, and the ratios are against these.  The
+ * proximal policy is the current one, as in AReaL (see common/model/learning/loss.h). */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_GRADIENT_UNIT_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_GRADIENT_UNIT_H
 
@@ -16,22 +20,29 @@ struct unit_config {
   float temperature;
 };
 
+/* Whose log-probabilities a unit needs. */
+struct unit_policies {
+  const struct weights *current;   /* whose gradient it is */
+  const struct weights *behaviour; /* that sampled it; NULL: the current ones did */
+  const struct weights *reference; /* of the KL term, or NULL */
+};
+
 struct unit_result {
-  struct sample_logprobs *samples; /* in the group's order; arena memory */
+  struct sample_logprobs *samples; /* the behaviour policy's, in the group's order; arena memory */
   struct loss_stats stats;
   double entropy_sum;
-  int64_t logprob_us, compute_us; /* forward; all else, the reference's forward included */
+  int64_t logprob_us, compute_us; /* forward, the behaviour policy's included; all else, the reference's included */
 };
 
 /* RC_INVALID for ids outside the vocabulary or segments that do not fit, RC_TOO_LARGE for a sample above the context
  * or chunk_tokens; the field is "samples[i].tokens" or the like. Pure. */
 enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_group *group, struct err *err);
 
-/* Adds the unit's gradient to grads (zeroed by the caller). reference: frozen weights for the KL term, or NULL.
+/* Adds the unit's gradient to grads (zeroed by the caller).
  * Marks the time on the timeline: `logprob` for the forward pass, `compute` for the rest, from the last mark on.  The
  * learner says when a chunk's forward has ended, not when it began: the first chunk's is measured, those of later
  * chunks are taken in proportion to their tokens. Errors of unit_check, and RC_NO_MEMORY; grads are untouched then. */
-enum rc unit_compute(struct learner *l, const struct model *m, const struct weights *w, const struct weights *reference,
+enum rc unit_compute(struct learner *l, const struct model *m, const struct unit_policies *policies,
                      const struct unit_config *config, const struct batch_group *group, float *grads,
                      struct unit_result *out, struct timeline *timeline, struct arena *arena, struct err *err);
 

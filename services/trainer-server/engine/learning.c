@@ -1,7 +1,8 @@
-/* Makes the learner, the frozen reference and the optimizer ready for a run, on every rank. */
+/* Makes the learner, the frozen weights and the optimizer ready for a run, on every rank. */
 #include "services/trainer-server/engine/learning.h"
 
 #include "services/trainer-server/engine/memory.h"
+#include "services/trainer-server/engine/run_config.h"
 
 float *learning_scratch(struct learning *l) {
   l->clear = false;
@@ -18,28 +19,39 @@ enum rc learning_set_chunk(struct engine *e, int chunk_tokens, struct err *err) 
   return learner_create(&l->learner, e->model, &options, err);
 }
 
-enum rc learning_reference_make(struct engine *e, struct err *err) {
-  const enum rc rc = memory_check_reference(e->model, &e->options, err);
-  return rc == RC_OK ? weights_create(&e->learning.reference, e->model, false, err) : rc;
+enum rc learning_frozen_make(struct engine *e, struct err *err) {
+  const struct frozen_weights needed = run_config_frozen(&e->run.training);
+  struct learning *l = &e->learning;
+  enum rc rc = memory_check_frozen(e->model, &e->options, &needed, err);
+  if (rc == RC_OK && needed.reference) rc = weights_create(&l->reference, e->model, false, err);
+  if (rc == RC_OK && needed.behaviour) rc = weights_create(&l->behaviour, e->model, false, err);
+  return rc;
 }
 
-/* The frozen reference of the KL term: the weights that the run starts from. */
-static enum rc reference_freeze(struct engine *e, struct err *err) {
-  struct learning *l = &e->learning;
-  weights_free(l->reference);
-  l->reference = NULL;
-  if (e->run.unit.loss.kl_coefficient == 0) return RC_OK;
-  const enum rc rc = learning_reference_make(e, err);
-  if (rc != RC_OK) return rc;
+int learning_frozen_count(const struct learning *l) { return (l->reference != NULL) + (l->behaviour != NULL); }
+
+static void freeze(struct learning *l, struct weights *copy) {
   float *scratch = learning_scratch(l);
   weights_to_masters(l->weights, scratch);
-  weights_from_masters(l->reference, scratch);
-  return RC_OK;
+  weights_from_masters(copy, scratch);
+}
+
+void learning_freeze_behaviour(struct learning *l) { freeze(l, l->behaviour); }
+
+/* Those of the run before give their memory back first.  The reference is the weights that the run starts from. */
+static enum rc frozen_renew(struct engine *e, struct err *err) {
+  struct learning *l = &e->learning;
+  weights_free(l->reference);
+  weights_free(l->behaviour);
+  l->reference = l->behaviour = NULL;
+  const enum rc rc = learning_frozen_make(e, err);
+  if (rc == RC_OK && l->reference) freeze(l, l->reference);
+  return rc;
 }
 
 enum rc learning_prepare(struct engine *e, struct err *err) {
   enum rc rc = learning_set_chunk(e, e->run.training.chunk_tokens, err);
-  if (rc == RC_OK) rc = reference_freeze(e, err);
+  if (rc == RC_OK) rc = frozen_renew(e, err);
   return rc == RC_OK ? RC_OK : ranks_look_at_device(&e->ranks, rc, err);
 }
 
@@ -56,9 +68,9 @@ void learning_begin(struct engine *e, const struct optimizer_config *o) {
 void learning_forget(struct engine *e) {
   struct next_step *next = &e->next_step;
   next->pending = false;
-  next->loss = 0;
   next->tokens = 0;
   accumulated_clear(next->accumulated);
+  e->round = (struct round_so_far){0};
   e->run.history_count = 0;
   optimizer_discard(e->learning.optimizer);
 }

@@ -1,5 +1,5 @@
-/* The parts of training a run that are the same on every rank: the learner for its chunks, the frozen reference of its KL
- * term, the optimizer at its start.  The engine's thread. */
+/* The parts of training a run that are the same on every rank: the learner for its chunks, the weights that it keeps
+ * frozen, the optimizer at its start.  The engine's thread. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_LEARNING_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_LEARNING_H
 
@@ -8,12 +8,17 @@
 /* The memory of a unit's gradient as scratch, [parameters] fp32 numbers; the gradient that was there is gone. */
 float *learning_scratch(struct learning *l);
 enum rc learning_set_chunk(struct engine *e, int chunk_tokens, struct err *err);
-/* The rest of opening a training run, on every rank: learner and reference, which may be refused; then, when no rank
- * refused, the optimizer. */
+/* The rest of opening a training run, on every rank: learner and frozen weights, which may be refused; then, when no
+ * rank refused, the optimizer. */
 enum rc learning_prepare(struct engine *e, struct err *err);
 void learning_begin(struct engine *e, const struct optimizer_config *o);
-/* Room for a reference that its caller fills. */
-enum rc learning_reference_make(struct engine *e, struct err *err);
+/* Room for the weights that the run keeps frozen: the reference is the caller's to fill, the behaviour policy is filled
+ * before each round's first inner step. */
+enum rc learning_frozen_make(struct engine *e, struct err *err);
+/* How many those are. */
+int learning_frozen_count(const struct learning *l);
+/* The current weights sampled this round. */
+void learning_freeze_behaviour(struct learning *l);
 /* Another run begins: forgets what was accumulated and the rounds before. */
 void learning_forget(struct engine *e);
 

@@ -2,6 +2,7 @@
 #include "services/trainer-server/engine/memory.h"
 
 #include <stdint.h>
+#include <stdio.h>
 
 #include "common/model/learning/optimizer.h"
 #include "services/trainer-server/board/weights_blob.h"
@@ -43,35 +44,53 @@ enum rc memory_check(const struct model *m, const struct trainer_options *option
   return rc == RC_OK ? memory_plan_check(&plan, &room, "the trainer", err) : rc;
 }
 
-/* left: beside everything else. */
-static enum rc reference_fits(const struct model *m, const struct trainer_options *options,
-                              const struct memory_room *left, struct err *err) {
-  struct memory_plan plan = {0}, all;
-  memory_plan_add_where(&plan, "reference", weights_bytes(m, false), !m->ops->host_memory);
-  enum rc rc = memory_plan_check(&plan, left, "the frozen reference of a run with a KL term", err);
-  if (rc == RC_OK && options->memory_max > 0) {
-    trainer_memory_plan(&all, m, options);
-    memory_plan_add_where(&all, "reference", weights_bytes(m, false), !m->ops->host_memory);
-    const struct memory_room room = {.bound = (size_t)options->memory_max, .device = SIZE_MAX};
-    rc = memory_plan_check(&all, &room, "the trainer with the frozen reference of a run with a KL term", err);
-  }
-  return rc;
+static void frozen_add(struct memory_plan *plan, const struct model *m, const struct frozen_weights *f) {
+  const bool device = !m->ops->host_memory;
+  if (f->reference) memory_plan_add_where(plan, "reference", weights_bytes(m, false), device);
+  if (f->behaviour) memory_plan_add_where(plan, "behaviour policy", weights_bytes(m, false), device);
 }
 
-enum rc memory_check_reference(const struct model *m, const struct trainer_options *options, struct err *err) {
+static const char *frozen_name(const struct frozen_weights *f) {
+  if (!f->behaviour) return "the frozen reference of a run with a KL term";
+  if (!f->reference) return "the frozen behaviour policy of a run with update 'minibatch'";
+  return "the frozen reference and behaviour policy of a run with a KL term and update 'minibatch'";
+}
+
+/* missing: those of the needed that left, which is beside everything else, must have room for. */
+static enum rc frozen_fit(const struct model *m, const struct trainer_options *options,
+                          const struct frozen_weights *needed, const struct frozen_weights *missing,
+                          const struct memory_room *left, struct err *err) {
+  struct memory_plan plan = {0}, all;
+  char whole[160];
+  frozen_add(&plan, m, missing);
+  enum rc rc = memory_plan_check(&plan, left, frozen_name(missing), err);
+  if (rc != RC_OK || options->memory_max <= 0) return rc;
+  trainer_memory_plan(&all, m, options);
+  frozen_add(&all, m, needed);
+  const struct memory_room room = {.bound = (size_t)options->memory_max, .device = SIZE_MAX};
+  snprintf(whole, sizeof whole, "the trainer with %s", frozen_name(needed));
+  return memory_plan_check(&all, &room, whole, err);
+}
+
+enum rc memory_check_frozen(const struct model *m, const struct trainer_options *options,
+                            const struct frozen_weights *needed, struct err *err) {
   struct memory_plan plan = {0};
   struct memory_room room;
-  memory_plan_add_where(&plan, "reference", weights_bytes(m, false), !m->ops->host_memory);
+  if (!needed->reference && !needed->behaviour) return RC_OK;
+  frozen_add(&plan, m, needed);
   read_room(&room, m, 0);
-  const enum rc rc = reference_fits(m, options, &room, err);
+  const enum rc rc = frozen_fit(m, options, needed, needed, &room, err);
   if (rc == RC_OK) memory_plan_show(&plan);
   return rc;
 }
 
-enum rc memory_foresee_reference(const struct model *m, const struct trainer_options *options, bool held,
-                                 struct err *err) {
+enum rc memory_foresee_frozen(const struct model *m, const struct trainer_options *options,
+                              const struct frozen_weights *needed, int held, struct err *err) {
+  struct frozen_weights missing = *needed;
   struct memory_room room = {0};
-  if (!held) memory_room_read(&room, "", 0);
+  if (held > 0 && missing.reference) missing.reference = false, held--;
+  if (held > 0) missing.behaviour = false;
+  if (missing.reference || missing.behaviour) memory_room_read(&room, "", 0);
   room.device = SIZE_MAX;
-  return reference_fits(m, options, &room, err);
+  return frozen_fit(m, options, needed, &missing, &room, err);
 }

@@ -1,8 +1,8 @@
 /* The trainer's memory plan: how much it needs, compared with how much there is before anything is allocated.  The README
  * of common/model states the same as a formula.
  *
- * Everything is allocated at start but three things: the published versions, which come with the first step; the frozen
- * reference of a run with a KL term, checked when such a run is opened; and the bodies of requests, which have limits of
+ * Everything is allocated at start but three things: the published versions, which come with the first step; the weights
+ * that some runs keep frozen, checked when such a run is opened; and the bodies of requests, which have limits of
  * their own.  How many versions are in memory, however many servers pull them: board/weights_blob.h. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_MEMORY_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_MEMORY_H
@@ -19,11 +19,17 @@ struct learner_options memory_learner_options(const struct trainer_options *o, i
  * the other ranks plan there. */
 enum rc memory_check(const struct model *m, const struct trainer_options *options, struct ranks *ranks,
                      struct err *err);
-/* The same for the frozen reference of a run with a KL term, which start does not plan for. */
-enum rc memory_check_reference(const struct model *m, const struct trainer_options *options, struct err *err);
-/* As far as it can be told beforehand, from any thread: only the engine's thread asks a device what it has left.  held: a
- * reference is there now, and will have made room. */
-enum rc memory_foresee_reference(const struct model *m, const struct trainer_options *options, bool held,
-                                 struct err *err);
+/* Copies of the weights for the kernels alone, which start does not plan for: the reference of a run with a KL term, the
+ * behaviour policy of one that takes inner steps. */
+struct frozen_weights {
+  bool reference, behaviour;
+};
+/* The same for these; RC_OK for none. */
+enum rc memory_check_frozen(const struct model *m, const struct trainer_options *options,
+                            const struct frozen_weights *needed, struct err *err);
+/* As far as it can be told beforehand, from any thread: only the engine's thread asks a device what it has left.  held:
+ * so many are there now, and will have made room. */
+enum rc memory_foresee_frozen(const struct model *m, const struct trainer_options *options,
+                              const struct frozen_weights *needed, int held, struct err *err);
 
 #endif

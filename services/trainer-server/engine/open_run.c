@@ -47,6 +47,8 @@ enum rc open_run_job(struct engine *e, struct job *job, struct err *err) {
   enum rc rc = run_config_map(&in->training, &unit, &o, err);
   if (rc != RC_OK) return rc;
   board_run_end(e->board);
+  if (e->round.changed && e->run.training.update == UPDATE_MINIBATCH)
+    start_weights_back(e); /* "current" is the version, not what some inner steps made of it */
   learning_forget(e);
   e->run.unit = unit;
   e->run.seed = in->seed;
@@ -62,7 +64,7 @@ enum rc open_run_job(struct engine *e, struct job *job, struct err *err) {
     start_weights_back(e);
     return rc;
   }
-  board_run_begin(e->board, &job->request, e->run.training.chunk_tokens, e->learning.reference != NULL);
+  board_run_begin(e->board, &job->request, e->run.training.chunk_tokens, learning_frozen_count(&e->learning));
   log_info("run %s opened (%s), version 0", in->run, in->training.objective);
   board_publish(e->board, b);
   return open_answer(e, job);

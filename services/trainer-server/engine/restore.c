@@ -27,10 +27,8 @@ static enum rc ranks_resume(struct engine *e, const struct open_run *opened, int
 
 /* The frozen reference of a resumed run: its version 0, which pruning never removes. */
 static enum rc reference_restore(struct engine *e, const char *run, struct err *err) {
-  enum rc rc = learning_reference_make(e, err);
-  if (rc != RC_OK) return rc;
   struct err cause = {0};
-  rc = checkpoint_load_weights(e->options.state_dir, run, 0, e->learning.reference, &cause);
+  enum rc rc = checkpoint_load_weights(e->options.state_dir, run, 0, e->learning.reference, &cause);
   if (rc == RC_OK) return RC_OK;
   return err_set(
       err, rc, NULL,
@@ -67,7 +65,8 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   if (rc == RC_OK) rc = run_config_keep(&e->run, &opened, err);
   if (rc == RC_OK) rc = run_config_digest(&run_digest, &opened, err);
   if (rc == RC_OK) rc = learning_set_chunk(e, c->meta.training.chunk_tokens, err);
-  if (rc == RC_OK && e->run.unit.loss.kl_coefficient != 0) rc = reference_restore(e, c->meta.run, err);
+  if (rc == RC_OK) rc = learning_frozen_make(e, err);
+  if (rc == RC_OK && e->learning.reference) rc = reference_restore(e, c->meta.run, err);
   if (rc == RC_OK) rc = ranks_resume(e, &opened, c->meta.optimizer_steps, err);
   if (rc == RC_OK) rc = step_restore(e, &c->meta, err);
   if (rc == RC_OK) rc = version_serialize(e, c->meta.run, c->meta.version, &b, err);
@@ -82,7 +81,7 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   e->run.history = c->history;
   e->run.history_count = e->run.history_cap = c->meta.history_count;
   c->history = NULL;
-  board_run_begin(e->board, &run_digest, e->run.training.chunk_tokens, e->learning.reference != NULL);
+  board_run_begin(e->board, &run_digest, e->run.training.chunk_tokens, learning_frozen_count(&e->learning));
   board_publish(e->board, b);
   return RC_OK;
 }

@@ -6,6 +6,12 @@
 
 bool run_config_trains(const struct training_config *c) { return strcmp(c->objective, "evaluate") != 0; }
 
+struct frozen_weights run_config_frozen(const struct training_config *c) {
+  const bool trains = run_config_trains(c);
+  return (struct frozen_weights){.reference = trains && (float)c->kl_coefficient != 0,
+                                 .behaviour = trains && c->update == UPDATE_MINIBATCH};
+}
+
 enum rc run_config_map(const struct training_config *c, struct unit_config *unit, struct optimizer_config *o,
                        struct err *err) {
   *o = (struct optimizer_config){.lr = c->lr,

@@ -4,11 +4,14 @@
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_RUN_CONFIG_H
 
 #include "services/trainer-server/engine/engine.h"
+#include "services/trainer-server/engine/memory.h"
 
 enum { CHUNK_TOKENS_MIN = 2 };
 
 /* False: it evaluates. */
 bool run_config_trains(const struct training_config *c);
+/* What a run keeps frozen beside its current weights; pure. */
+struct frozen_weights run_config_frozen(const struct training_config *c);
 /* The wire's names and numbers as the model module's configurations; pure. */
 enum rc run_config_map(const struct training_config *c, struct unit_config *unit, struct optimizer_config *o,
                        struct err *err);

@@ -1,6 +1,8 @@
-/* Takes optimizer steps: applies what was accumulated, makes the version durable, hands it to the publisher. */
+/* Takes optimizer steps: applies what was accumulated; then, but for an inner step, makes the version durable and hands
+ * it to the publisher. */
 #include "services/trainer-server/engine/step.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,7 @@
 enum { HISTORY_STEP = 256, HISTORY_MAX = 65536 };
 
 /* A checkpoint holds the history, so it is bounded: past HISTORY_MAX the older half goes. */
-static enum rc history_add(struct engine *e, const struct step_status *s, double denominator, struct err *err) {
+static enum rc history_add(struct engine *e, const struct step_status *s, struct err *err) {
   if (e->run.history_count == HISTORY_MAX) {
     e->run.history_count = HISTORY_MAX / 2;
     memmove(e->run.history, e->run.history + (HISTORY_MAX - HISTORY_MAX / 2),
@@ -34,9 +36,29 @@ static enum rc history_add(struct engine *e, const struct step_status *s, double
                             .grad_norm = s->grad_norm,
                             .lr = s->lr,
                             .skipped = s->skipped,
-                            .loss = denominator > 0 ? e->next_step.loss / denominator : 0,
-                            .tokens = e->next_step.tokens};
+                            .loss = e->round.denominator > 0 ? e->round.loss / e->round.denominator : 0,
+                            .tokens = e->round.tokens};
   return RC_OK;
+}
+
+enum rc step_check_order(const struct engine *e, int32_t after_steps, struct err *err) {
+  if (after_steps == e->round.inner_steps) return RC_OK;
+  return err_set(err, RC_CONFLICT, "after_steps",
+                 "%" PRId32
+                 " inner steps of the round have been taken; expected what comes after these, got "
+                 "after_steps %" PRId32,
+                 e->round.inner_steps, after_steps);
+}
+
+/* The denominator of an inner step is known before its units are computed, so it is held against what they came to. */
+static enum rc step_check_minibatch(const struct engine *e, const struct submit_step *in, struct err *err) {
+  const bool by_tokens = e->run.unit.loss.normalization == NORMALIZE_TOKENS;
+  if (e->run.training.update != UPDATE_MINIBATCH && in->inner)
+    return err_set(err, RC_CONFLICT, "inner", "run %s steps once a round, it takes no inner steps", in->run);
+  if (e->run.training.update != UPDATE_MINIBATCH || !by_tokens || in->group_count == 0) return RC_OK;
+  if (in->denominator == (double)e->next_step.tokens) return RC_OK;
+  return err_set(err, RC_CONFLICT, "denominator", "%" PRId64 " tokens were accumulated since the last step, got %.17g",
+                 e->next_step.tokens, in->denominator);
 }
 
 static enum rc step_check(struct engine *e, const struct submit_step *in, struct err *err) {
@@ -44,8 +66,9 @@ static enum rc step_check(struct engine *e, const struct submit_step *in, struct
   if (rc != RC_OK) return rc;
   if (!run_config_trains(&e->run.training))
     return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no steps", in->run);
+  if ((rc = step_check_order(e, in->after_steps, err)) != RC_OK) return rc;
   if (e->next_step.pending) {
-    if (strcmp(e->next_step.pending_id, in->step_id) == 0) return RC_OK;
+    if (in->inner == e->next_step.pending_inner && strcmp(e->next_step.pending_id, in->step_id) == 0) return RC_OK;
     return err_set(err, RC_CONFLICT, "step_id", "step %s was taken and is not durable yet; expected it again, got %s",
                    e->next_step.pending_id, in->step_id);
   }
@@ -57,27 +80,40 @@ static enum rc step_check(struct engine *e, const struct submit_step *in, struct
     if (!accumulated_find(e->next_step.accumulated, in->groups[g]))
       return err_set(err, RC_CONFLICT, "groups", "group %s has not been accumulated", in->groups[g]);
   }
-  return RC_OK;
+  return step_check_minibatch(e, in, err);
 }
 
-enum rc step_take(struct engine *e, int64_t version, double denominator, struct step_result *result, struct err *err) {
-  fault_die(TRAINER_FAULT_DIE_BEFORE_STEP, version);
+enum rc step_take(struct engine *e, const struct order *order, struct step_result *result, struct err *err) {
+  fault_die(TRAINER_FAULT_DIE_BEFORE_STEP, order->version);
   *result = (struct step_result){.skipped = true};
   e->learning.clear = false; /* the step uses their memory */
-  if (denominator == 0) {
+  if (order->which && order->steps == 0) learning_freeze_behaviour(&e->learning);
+  if (order->denominator == 0) {
     optimizer_discard(e->learning.optimizer);
     return RC_OK;
   }
   enum rc rc = RC_OK;
   if (!ranks_alone(&e->ranks)) {
-    rc = ranks_step(&e->ranks, e->learning.optimizer, e->learning.weights, learning_scratch(&e->learning), denominator,
-                    result, err);
+    rc = ranks_step(&e->ranks, e->learning.optimizer, e->learning.weights, learning_scratch(&e->learning),
+                    order->denominator, result, err);
   } else {
-    optimizer_step(e->learning.optimizer, denominator, result);
+    optimizer_step(e->learning.optimizer, order->denominator, result);
     if (!result->skipped) weights_from_masters(e->learning.weights, optimizer_masters(e->learning.optimizer));
   }
-  fault_weights(e->learning.weights, version);
+  fault_weights(e->learning.weights, order->version);
   return rc;
+}
+
+/* Notes what the step did to the round.  A round's own step without groups is no optimizer step if inner ones came before. */
+static void step_note(struct engine *e, const struct submit_step *in, double denominator) {
+  const struct step_result *result = &e->next_step.result;
+  e->round.denominator += denominator;
+  if (!result->skipped) {
+    e->round.changed = true;
+    e->round.last = *result;
+  }
+  if (in->group_count > 0 || e->round.inner_steps == 0)
+    metric_add(result->skipped ? e->metric_skipped : e->metric_steps, 1);
 }
 
 /* Accumulators -> masters -> bf16, once: a step that is submitted again because its checkpoint failed finds it done. */
@@ -85,12 +121,17 @@ static enum rc step_apply(struct engine *e, const struct submit_step *in, struct
   if (e->next_step.pending) return RC_OK;
   const struct order step = {.kind = ORDER_STEP,
                              .version = in->version,
+                             .which = in->inner,
+                             .steps = in->after_steps,
                              .denominator = in->group_count > 0 && in->denominator > 0 ? in->denominator : 0};
   enum rc rc = ranks_tell(&e->ranks, &step, NULL, err);
-  if (rc == RC_OK) rc = step_take(e, step.version, step.denominator, &e->next_step.result, err);
+  if (rc == RC_OK) rc = step_take(e, &step, &e->next_step.result, err);
   if (rc != RC_OK) return rc;
+  step_note(e, in, step.denominator);
   accumulated_clear(e->next_step.accumulated);
+  e->next_step.tokens = 0;
   e->next_step.pending = true;
+  e->next_step.pending_inner = in->inner;
   snprintf(e->next_step.pending_id, sizeof e->next_step.pending_id, "%s", in->step_id);
   return RC_OK;
 }
@@ -112,15 +153,13 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   struct step_status *out = &job->out.step;
   struct board_view before;
   e->next_step.pending = false;
-  e->next_step.loss = 0;
-  e->next_step.tokens = 0;
+  e->round = (struct round_so_far){0};
   board_view(e->board, &before);
   const bool replayed = board_replaying(&before);
   if (!replayed) weights_blob_hold(b); /* for the publisher */
   board_publish(e->board, b);
   if (in->last) board_detach(e->board);
   out->oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run);
-  metric_add(out->skipped ? e->metric_skipped : e->metric_steps, 1);
   jobs_forget_before(e->jobs, in->version);
   timeline_take(&e->timeline, &out->intervals, &out->interval_count, 1, clock_wall_offset_us(), &job->arena);
   if (replayed) {
@@ -131,6 +170,36 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   publisher_submit(e->publisher, job, b);
 }
 
+/* All ranks hold these weights. */
+static enum rc step_agree(struct engine *e, const struct digest *digest, struct err *err) {
+  const enum rc rc = ranks_tell(&e->ranks, &(struct order){.kind = ORDER_CHECK}, NULL, err);
+  return rc == RC_OK ? ranks_check_digest(&e->ranks, digest, err) : rc;
+}
+
+/* The end of an inner step: its digest lets a replay find the first step that differs. */
+static enum rc step_end_inner(struct engine *e, struct job *job, int64_t begun_us, struct err *err) {
+  const struct submit_step *in = &job->in.step;
+  struct step_status *out = &job->out.step;
+  struct digest digest;
+  enum rc rc = weights_digest(&digest, e->learning.weights, err);
+  if (rc == RC_OK) rc = step_agree(e, &digest, err);
+  if (rc != RC_OK) return rc;
+  const int64_t stepped_us = clock_monotonic_us();
+  *out = (struct step_status){.version = in->version,
+                              .digest = digest,
+                              .grad_norm = e->next_step.result.grad_norm,
+                              .lr = e->next_step.result.lr,
+                              .skipped = e->next_step.result.skipped,
+                              .step_us = stepped_us - begun_us,
+                              .oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run)};
+  timeline_mark(&e->timeline, CAUSE_STEP, stepped_us);
+  timeline_take(&e->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);
+  e->next_step.pending = false;
+  e->round.inner_steps++;
+  jobs_finish(e->jobs, job, NULL);
+  return RC_OK;
+}
+
 enum rc step_job(struct engine *e, struct job *job, struct err *err) {
   const struct submit_step *in = &job->in.step;
   struct step_status *out = &job->out.step;
@@ -139,15 +208,16 @@ enum rc step_job(struct engine *e, struct job *job, struct err *err) {
   enum rc rc = step_check(e, in, err);
   if (rc != RC_OK) return rc;
   if ((rc = step_apply(e, in, err)) != RC_OK) return rc;
+  if (in->inner) return step_end_inner(e, job, begun_us, err);
   if ((rc = version_serialize(e, in->run, in->version + 1, &b, err)) != RC_OK) return rc;
+  const struct step_result *result = e->round.changed ? &e->round.last : &e->next_step.result;
   *out = (struct step_status){.version = b->version,
                               .digest = b->digest,
-                              .grad_norm = e->next_step.result.grad_norm,
-                              .lr = e->next_step.result.lr,
-                              .skipped = e->next_step.result.skipped};
-  rc = ranks_tell(&e->ranks, &(struct order){.kind = ORDER_CHECK}, NULL, err);
-  if (rc == RC_OK) rc = ranks_check_digest(&e->ranks, &b->digest, err);
-  if (rc == RC_OK) rc = history_add(e, out, in->denominator, err);
+                              .grad_norm = result->grad_norm,
+                              .lr = result->lr,
+                              .skipped = result->skipped};
+  rc = step_agree(e, &b->digest, err);
+  if (rc == RC_OK) rc = history_add(e, out, err);
   if (rc != RC_OK) goto out;
   const int64_t stepped_us = clock_monotonic_us();
   out->step_us = stepped_us - begun_us;

@@ -67,10 +67,12 @@ enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct 
   board_view(&t->board, &v);
   enum rc rc = run_config_check(&e->options, m, err);
   if (rc == RC_OK) rc = start_weights_check(&e->options, &m->start, err);
-  if (rc != RC_OK || !run_config_trains(&m->training) || m->training.kl_coefficient == 0) return rc;
+  if (rc != RC_OK) return rc;
+  const struct frozen_weights needed = run_config_frozen(&m->training);
   struct err cause = {0};
-  if (memory_foresee_reference(e->model, &e->options, v.has_reference, &cause) == RC_OK) return RC_OK;
-  return err_set(err, RC_INVALID, "training.kl_coefficient", "%s", cause.message);
+  if (memory_foresee_frozen(e->model, &e->options, &needed, v.frozen_copies, &cause) == RC_OK) return RC_OK;
+  return err_set(err, RC_INVALID, needed.behaviour ? "training.update" : "training.kl_coefficient", "%s",
+                 cause.message);
 }
 
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err) {
@@ -123,7 +125,7 @@ static void engine_job(struct engine *e, struct job *job) {
   jobs_finish(e->jobs, job, rc == RC_OK ? NULL : &err);
 }
 
-/* The wait that just ended, or goes on: for a run to be opened, for the first groups of a step, or for more of them. */
+/* The wait that just ended, or goes on: for a run to be opened, for the first groups of a round, or for more of them. */
 static void engine_waited(struct engine *e) {
   struct board_view v;
   const int64_t now_us = clock_monotonic_us();
@@ -133,7 +135,8 @@ static void engine_waited(struct engine *e) {
     return;
   }
   timeline_mark(&e->timeline, CAUSE_IDLE, v.attached_us);
-  timeline_mark(&e->timeline, e->next_step.accumulated->count ? CAUSE_STARVED : CAUSE_FILL, now_us);
+  const bool begun = e->next_step.accumulated->count > 0 || e->round.inner_steps > 0;
+  timeline_mark(&e->timeline, begun ? CAUSE_STARVED : CAUSE_FILL, now_us);
 }
 
 static void engine_serve(struct engine *e, struct queue *queue) {
@@ -280,6 +283,7 @@ void trainer_destroy(struct trainer *t) {
   learner_free(e->learning.learner);
   optimizer_free(e->learning.optimizer);
   weights_free(e->learning.reference);
+  weights_free(e->learning.behaviour);
   weights_free(e->learning.weights);
   model_free(e->model);
   ops_free(e->ops);

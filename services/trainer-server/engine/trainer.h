@@ -6,10 +6,11 @@
  * The engine takes jobs in order: open a run, compute a batch's log-probabilities and gradients (own log-probabilities
  * first: no behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units
  * accumulated -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is current ->
- * publisher.  What jobs may touch is in engine.h, and what handlers see of it in board/board.h.
+ * publisher.  An inner step, of a run with update "minibatch", ends with the digest.  What jobs may touch is in engine.h, and what handlers see of it in board/board.h.
  *
  * Recovery is replay: a trainer that came back from an older checkpoint is fed the logged rounds like any others, but
- * the versions that they make are known already, so they are neither pushed nor announced.  A step whose checkpoint
+ * the versions that they make are known already, so they are neither pushed nor announced.  The inner steps of a round
+ * are lost with the process, so a round that was under way is submitted again from its first batch.  A step whose checkpoint
  * could not be written stays pending: the engine's weights hold it already, so only the same step, submitted again, or
  * another run may follow.  When the disk is full the coordinator submits it again and again, until there is room.
  *
@@ -65,7 +66,7 @@ enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, str
 /* The identity of a run when it is opened again: its id, seed, start and training configuration, not epoch,
  * fence and recorded version; pure. */
 enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
-/* Whether a run could be opened, as far as that can be told beforehand: the same, its start, and room for the reference. */
+/* Whether a run could be opened, as far as that can be told beforehand: the same, its start, and room for what it keeps frozen. */
 enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err);
 /* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks.
  * RC_INVALID or RC_TOO_LARGE with the field's path. */

@@ -72,7 +72,7 @@ enum order_kind {
   ORDER_SPREAD,  /* which: the optimizer's array from rank 0's gradient memory into the shards */
   ORDER_COLLECT, /* which: the shards of the optimizer's array into everybody's gradient memory */
   ORDER_BATCH,   /* payload: adds[groups], then struct submit_batch; first */
-  ORDER_STEP,    /* denominator, version */
+  ORDER_STEP,    /* denominator, version; which: 1 for an inner step; steps: inner steps of the round before it */
   ORDER_CHECK,   /* everybody's digest of the weights must be rank 0's */
   ORDER_END
 };

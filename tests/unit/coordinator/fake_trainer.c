@@ -91,6 +91,21 @@ static struct json_f32s fake_logprobs(const struct batch_sample *in, struct aren
   return out;
 }
 
+/* lock held */
+static void order_add(struct fake_trainer *t, const char *what, const char *const *groups, size_t count) {
+  size_t at = strlen(t->order);
+  at += (size_t)snprintf(t->order + at, sizeof t->order - at, "%s%s[", at ? " " : "", what);
+  for (size_t i = 0; i < count; i++)
+    at += (size_t)snprintf(t->order + at, sizeof t->order - at, "%s%s", i ? "," : "", strrchr(groups[i], '.') + 1);
+  snprintf(t->order + at, sizeof t->order - at, "]");
+}
+
+/* lock held.  The real one takes such a job and fails it; that it came at all is what tests want to know. */
+static enum rc order_check(const struct fake_trainer *t, int32_t after_steps, struct err *err) {
+  if (after_steps == t->round_steps) return RC_OK;
+  return err_set(err, RC_CONFLICT, "after_steps", "expected %d, got %d", t->round_steps, after_steps);
+}
+
 /* Answers are computed when the batch arrives, and kept as text. */
 static void fake_submit(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
@@ -101,7 +116,13 @@ static void fake_submit(struct http_request *r, void *context) {
     http_fail(r, &err);
     return;
   }
+  const char **groups = arena_alloc(http_arena(r), m.group_count + 1, sizeof *groups);
   pthread_mutex_lock(&t->lock);
+  if (order_check(t, m.after_steps, &err) != RC_OK) {
+    pthread_mutex_unlock(&t->lock);
+    http_fail(r, &err);
+    return;
+  }
   struct batch_status s = {.batch_id = m.batch_id, .state = JOB_DONE};
   s.samples = arena_alloc(http_arena(r), 4096, sizeof *s.samples);
   for (size_t g = 0; g < m.group_count; g++) {
@@ -113,11 +134,18 @@ static void fake_submit(struct http_request *r, void *context) {
       s.samples[s.sample_count++] = (struct sample_logprobs){.id = in->id, .logprobs = lp};
       s.stats.tokens += (int64_t)lp.count;
     }
+    groups[g] = m.groups[g].id;
     t->last_groups++;
   }
+  order_add(t, strrchr(m.batch_id, '.') + 1, groups, m.group_count);
   s.stats.samples = (int64_t)s.sample_count;
   logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
   s.stats.loss = 1;
+  s.stats.ratio_sum = (double)s.stats.tokens;
+  s.stats.ratio_squares = (double)s.stats.tokens * (m.after_steps ? 2 : 1);
+  s.stats.clipped = m.after_steps ? 1 : 0;
+  s.stats.difference_new_old = m.after_steps ? (double)s.stats.tokens / 8 : 0;
+  s.stats.kl_new_old = m.after_steps ? (double)s.stats.tokens / 4 : 0;
   int at = t->batches++ % FAKE_BATCHES;
   snprintf(t->batch[at].id, sizeof t->batch[at].id, "%s", m.batch_id);
   buf_free(&t->batch[at].answer);
@@ -164,7 +192,22 @@ static void fake_step(struct http_request *r, void *context) {
     http_fail(r, &err);
     return;
   }
+  if (order_check(t, m.after_steps, &err) != RC_OK) {
+    pthread_mutex_unlock(&t->lock);
+    http_fail(r, &err);
+    return;
+  }
+  order_add(t, m.inner ? strrchr(m.step_id, '.') + 1 : "step", m.groups, m.group_count);
+  snprintf(t->order + strlen(t->order), sizeof t->order - strlen(t->order), "/%g", m.denominator);
+  if (m.inner) {
+    t->round_steps++;
+    snprintf(t->inner[t->inner_count++ % FAKE_INNER_STEPS], sizeof t->inner[0], "%s", m.step_id);
+    pthread_mutex_unlock(&t->lock);
+    http_reply_text(r, 202, "{}");
+    return;
+  }
   t->steps++;
+  t->round_steps = 0;
   t->failed_step = t->full_then = t->disk_full;
   t->version = m.version + !t->failed_step;
   t->last_groups = (int)m.group_count;
@@ -184,14 +227,30 @@ static void step_await(struct fake_trainer *t, const char *id) {
     if (pthread_cond_timedwait(&t->changed, &t->lock, &deadline) != 0) return;
 }
 
+/* lock held */
+static bool inner_is_known(const struct fake_trainer *t, const char *id) {
+  for (int i = 0; i < FAKE_INNER_STEPS; i++)
+    if (t->inner[i][0] && strcmp(t->inner[i], id) == 0) return true;
+  return false;
+}
+
+/* lock held */
+static void inner_status(const struct fake_trainer *t, const char *id, struct buf *out) {
+  struct step_status s = {
+      .step_id = id, .state = JOB_DONE, .version = t->version, .grad_norm = 1, .lr = 0.125, .step_us = 500};
+  fake_digest(&s.digest, id, t->other_steps);
+  step_status_encode(&s, out);
+}
+
 static void fake_step_status(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
   struct buf out = BUF_INIT;
   struct err err;
   pthread_mutex_lock(&t->lock);
   step_await(t, http_param(r, "id"));
-  const bool known = step_is(t, http_param(r, "id"));
-  if (known) {
+  const bool inner = inner_is_known(t, http_param(r, "id")), known = inner || step_is(t, http_param(r, "id"));
+  if (inner) inner_status(t, http_param(r, "id"), &out);
+  if (known && !inner) {
     struct step_status s = {.step_id = t->step_id,
                             .state = t->failed_step  ? JOB_FAILED
                                      : t->slow_steps ? JOB_RUNNING
@@ -263,6 +322,8 @@ void fake_trainer_forget(struct fake_trainer *t, bool other_weights) {
   t->run[0] = t->step_id[0] = '\0';
   t->other_weights = other_weights;
   for (int i = 0; i < FAKE_BATCHES; i++) t->batch[i].id[0] = '\0';
+  for (int i = 0; i < FAKE_INNER_STEPS; i++) t->inner[i][0] = '\0';
+  t->round_steps = 0;
   pthread_mutex_unlock(&t->lock);
 }
 
@@ -276,3 +337,9 @@ static int count_of(struct fake_trainer *t, const int *count) {
 int fake_trainer_opens(struct fake_trainer *t) { return count_of(t, &t->opens); }
 int fake_trainer_batches(struct fake_trainer *t) { return count_of(t, &t->batches); }
 int fake_trainer_steps(struct fake_trainer *t) { return count_of(t, &t->steps); }
+
+void fake_trainer_order(struct fake_trainer *t, char out[FAKE_ORDER]) {
+  pthread_mutex_lock(&t->lock);
+  memcpy(out, t->order, FAKE_ORDER);
+  pthread_mutex_unlock(&t->lock);
+}

@@ -1,6 +1,7 @@
 /* A trainer behind real HTTP that computes nothing: it answers the coordinator's calls at once, and as a test has told it
  * to.  Its convention, which fake generation-servers keep too: the log-probability of token t is -(t + 1) / 1024, and the
- * weights of version v of run r have the digest of the text "r/v".
+ * weights of version v of run r have the digest of the text "r/v".  The ratios of a batch behind inner steps tell of an ess
+ * of 1/2, of one clipped token, and a token of a KL of 1/4 and of a difference of 1/8.
  *
  * It is part of struct fixture (service_fixture.h).  The HTTP server's threads and the test share it: `lock` guards
  * every field below it. */
@@ -16,7 +17,7 @@
 #include "common/http/server.h"
 #include "common/wire/training.h"
 
-enum { FAKE_BATCHES = 256 };
+enum { FAKE_BATCHES = 256, FAKE_INNER_STEPS = 64, FAKE_ORDER = 1024 };
 
 struct fake_trainer {
   struct http_server *server; /* NULL: stopped */
@@ -38,14 +39,19 @@ struct fake_trainer {
   /* What it holds, and what it has been told. */
   char run[32];
   int64_t version;
-  struct run_start start; /* of the last opening; its run is not kept */
-  int opens, batches, steps;
-  int last_groups; /* of the last step, or of the batches since */
+  struct run_start start;    /* of the last opening; its run is not kept */
+  int opens, batches, steps; /* steps: rounds' own */
+  int last_groups;           /* of the last step, or of the batches since */
   double last_denominator;
   size_t last_pushes;
   char step_id[64];
-  bool failed_step; /* step_id is remembered as failed, until it is submitted again */
-  bool full_then;   /* disk_full, when it was submitted */
+  bool failed_step;       /* step_id is remembered as failed, until it is submitted again */
+  bool full_then;         /* disk_full, when it was submitted */
+  int round_steps;        /* inner steps since the version */
+  bool other_steps;       /* inner steps end in other weights than the first time */
+  char order[FAKE_ORDER]; /* of what it took, with the groups' ordinals: "b0[0,2] s0[0,2]/24 b1[1] step[1]/12" */
+  char inner[FAKE_INNER_STEPS][64];
+  int inner_count; /* of these, the newest FAKE_INNER_STEPS are known */
   struct {
     char id[64];
     struct buf answer;
@@ -69,5 +75,7 @@ void fake_trainer_forget(struct fake_trainer *t, bool other_weights);
 int fake_trainer_opens(struct fake_trainer *t);
 int fake_trainer_batches(struct fake_trainer *t);
 int fake_trainer_steps(struct fake_trainer *t);
+/* What it took so far: `order`. */
+void fake_trainer_order(struct fake_trainer *t, char out[FAKE_ORDER]);
 
 #endif

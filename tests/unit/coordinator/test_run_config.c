@@ -70,7 +70,19 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"fast\"}", "mode", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\"}", "mode", RC_UNSUPPORTED},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\"}", "update", RC_UNSUPPORTED},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\"}", "groups_per_step", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":65}", "groups_per_step", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"groups_per_step\":8}", "groups_per_step", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"update\":\"minibatch\"}}", "training.update", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"update\":"
+       "\"strict\"}}",
+       "training.update", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"objective\":"
+       "\"cross_entropy\"}}",
+       "training.update", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"objective\":"
+       "\"evaluate\"}}",
+       "training.update", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"lazy\"}", "update", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"frontier\":\"wall\"}", "frontier", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"aging_ms\":0}", "aging_ms", RC_INVALID},
@@ -234,6 +246,46 @@ static void a_stored_configuration_without_a_start_keeps_its_meaning_and_hash(vo
   parsed_free(&p);
 }
 
+static int32_t total_steps_of(const char *more) {
+  char text[256];
+  struct parsed p;
+  snprintf(text, sizeof text, "{\"dataset\":{\"path\":\"a\"},\"rounds\":7%s}", more);
+  assert_int_equal(parse(&p, text)->rc, RC_OK);
+  const int32_t steps = p.config.training.total_steps;
+  parsed_free(&p);
+  return steps;
+}
+
+static void a_schedule_spans_all_steps_of_all_rounds(void **state) {
+  (void)state;
+  assert_int_equal(total_steps_of(""), 7);
+  assert_int_equal(total_steps_of(",\"update\":\"minibatch\",\"groups_per_round\":10,\"groups_per_step\":3"), 28);
+  assert_int_equal(total_steps_of(",\"update\":\"minibatch\",\"groups_per_round\":10,\"groups_per_step\":10"), 7);
+}
+
+static void a_minibatch_run_reads_back_to_the_same_hash(void **state) {
+  (void)state;
+  struct parsed p, again;
+  struct buf out = BUF_INIT;
+  struct json_writer w;
+  struct digest before, after;
+  parse(&p, "{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"lr\":0.1}}");
+  assert_int_equal(p.rc, RC_OK);
+  assert_int_equal(p.config.training.update, UPDATE_MINIBATCH);
+  json_writer_init(&w, &out);
+  run_config_write(&p.config, &w);
+  parse(&again, out.data);
+  assert_int_equal(again.rc, RC_OK);
+  assert_int_equal(again.config.groups_per_step, 8);
+  assert_int_equal(again.config.training.update, UPDATE_MINIBATCH);
+  run_config_hash(&p.config, &before);
+  run_config_hash(&again.config, &after);
+  assert_true(digest_equal(&before, &after));
+  buf_free(&out);
+  parsed_free(&again);
+  parsed_free(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(defaults_are_resolved),
@@ -243,6 +295,8 @@ int main(void) {
       cmocka_unit_test(a_start_is_resolved_by_the_objective),
       cmocka_unit_test(a_stored_configuration_without_a_start_keeps_its_meaning_and_hash),
       cmocka_unit_test(what_is_written_reads_back_to_the_same_hash),
+      cmocka_unit_test(a_schedule_spans_all_steps_of_all_rounds),
+      cmocka_unit_test(a_minibatch_run_reads_back_to_the_same_hash),
   };
   return cmocka_run_group_tests_name("run_config", tests, NULL, NULL);
 }

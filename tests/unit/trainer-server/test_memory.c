@@ -47,6 +47,46 @@ static void test_a_reference_that_does_not_fit_refuses_the_run(void **state) {
   rig_end(&g);
 }
 
+/* A run with inner steps keeps the weights of its behaviour policy: as much as a reference, and with a KL term both.  What
+ * start plans for, and what a strict run needs, are as ever. */
+static void test_a_behaviour_policy_that_does_not_fit_refuses_the_run(void **state) {
+  (void)state;
+  struct rig g;
+  struct open_run_answer answer;
+  struct arena arena = ARENA_INIT;
+  struct parts parts;
+  rig_make(&g, "");
+  parts_make(&parts, g.model_dir);
+  const size_t copy = weights_bytes(parts.model, false);
+  parts_free(&parts);
+  const size_t bounds[] = {planned(&g), planned(&g) + copy, planned(&g) + 2 * copy};
+  for (int copies = 0; copies < 3; copies++) {
+    g.options.memory_max = (int64_t)bounds[copies];
+    rig_start(&g);
+    for (int needed = 0; needed < 3; needed++) {
+      struct err err = {0};
+      struct check_run_answer checked;
+      const char *names[] = {"strict", "minibatch", "both"};
+      char name[32];
+      snprintf(name, sizeof name, "%s-%d", names[needed], copies);
+      struct open_run run = run_request(name);
+      run.training.update = needed > 0 ? UPDATE_MINIBATCH : UPDATE_STRICT;
+      run.training.kl_coefficient = needed > 1 ? 0.5 : 0;
+      const struct check_run check = {.training = run.training};
+      const enum rc foreseen = trainer_ask_run(&g.client, &check, &checked, &arena, WAIT_MS, &err);
+      assert_int_equal(foreseen, needed <= copies ? RC_OK : RC_INVALID);
+      if (foreseen) assert_string_equal(err.field, "training.update");
+      if (foreseen) assert_non_null(strstr(err.message, "behaviour policy"));
+      const enum rc opened = trainer_open_run(&g.client, &run, &answer, &arena, WAIT_MS, &err);
+      assert_int_equal(opened, needed <= copies ? RC_OK : RC_NO_MEMORY);
+      if (opened) assert_non_null(strstr(err.message, "--memory-max"));
+    }
+    rig_stop(&g);
+  }
+  arena_free(&arena);
+  rig_end(&g);
+}
+
 /* Each of several ranks plans for its own shard of masters and moments.  This model is one block of the norm: the second of
  * two ranks has it all, the first nothing. */
 static void test_ranks_share_the_optimizer(void **state) {
@@ -87,6 +127,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_bound_below_the_plan_refuses_the_start),
       cmocka_unit_test(test_a_reference_that_does_not_fit_refuses_the_run),
+      cmocka_unit_test(test_a_behaviour_policy_that_does_not_fit_refuses_the_run),
       cmocka_unit_test(test_ranks_share_the_optimizer),
       cmocka_unit_test(test_parts_follow_the_options),
   };

@@ -1,7 +1,10 @@
 /* A gradient unit is exactly what the learner gives for its samples, and nothing that the learner could not take
  * reaches it. */
+#include <math.h>
+
 #include "tests/unit/trainer-server/support.h"
 
+#include "common/model/network/elementary.h"
 #include "services/trainer-server/engine/gradient_unit.h"
 #include "services/trainer-server/engine/run_config.h"
 
@@ -9,6 +12,7 @@ static char dir[PATH];
 static struct parts parts;
 static struct learner *learner;
 static struct timeline timeline;
+static struct unit_policies current; /* a unit before the round's first step */
 
 static int set_up(void **state) {
   (void)state;
@@ -17,6 +21,7 @@ static int set_up(void **state) {
   folder_make(dir);
   snprintf(model, sizeof model, "%s/model", dir);
   parts_make(&parts, model);
+  current = (struct unit_policies){.current = parts.weights};
   assert_rc(RC_OK, learner_create(&learner, parts.model, &(struct learner_options){.chunk_tokens = CHUNK}, &err), err);
   timeline_begin(&timeline, clock_monotonic_us());
   return 0;
@@ -85,10 +90,8 @@ static void unit_equals_the_learner(void **state) {
 
   struct unit_result unit;
   const int64_t begun_us = timeline.at_us;
-  assert_rc(
-      RC_OK,
-      unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, have, &unit, &timeline, &arena, &err),
-      err);
+  assert_rc(RC_OK, unit_compute(learner, parts.model, &current, &grpo, &group, have, &unit, &timeline, &arena, &err),
+            err);
   assert_memory_equal(have, want, elements * sizeof *want);
   assert_true(unit.logprob_us > 0 && unit.compute_us > 0);
   assert_int_equal(unit.logprob_us + unit.compute_us, timeline.at_us - begun_us); /* the sum is the whole */
@@ -123,10 +126,8 @@ static void forward_and_backward_are_told_apart(void **state) {
   bool apart = false;
   for (int i = 0; i < 20 && !apart; i++) { /* a busy machine may stop us in the middle of one */
     struct unit_result unit;
-    assert_rc(
-        RC_OK,
-        unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, grads, &unit, &timeline, &arena, &err),
-        err);
+    assert_rc(RC_OK, unit_compute(learner, parts.model, &current, &grpo, &group, grads, &unit, &timeline, &arena, &err),
+              err);
     apart = unit.logprob_us > unit.compute_us / 20 && unit.logprob_us < unit.compute_us;
   }
   assert_true(apart);
@@ -146,14 +147,13 @@ static void reference_enters_the_loss(void **state) {
   struct unit_config kl = grpo;
   kl.loss.kl_coefficient = 0.5f;
   struct unit_result unit;
+  assert_rc(RC_OK, unit_compute(learner, parts.model, &current, &grpo, &group, plain, &unit, &timeline, &arena, &err),
+            err);
   assert_rc(
       RC_OK,
-      unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, plain, &unit, &timeline, &arena, &err),
+      unit_compute(learner, parts.model, &(struct unit_policies){.current = parts.weights, .reference = parts.weights},
+                   &kl, &group, same, &unit, &timeline, &arena, &err),
       err);
-  assert_rc(RC_OK,
-            unit_compute(learner, parts.model, parts.weights, parts.weights, &kl, &group, same, &unit, &timeline,
-                         &arena, &err),
-            err);
   assert_true(unit.stats.kl_reference == 0);
   assert_memory_equal(plain, same, elements * sizeof *plain);
 
@@ -164,7 +164,8 @@ static void reference_enters_the_loss(void **state) {
   weights_from_masters(reference, masters);
   assert_rc(
       RC_OK,
-      unit_compute(learner, parts.model, parts.weights, reference, &kl, &group, other, &unit, &timeline, &arena, &err),
+      unit_compute(learner, parts.model, &(struct unit_policies){.current = parts.weights, .reference = reference}, &kl,
+                   &group, other, &unit, &timeline, &arena, &err),
       err);
   assert_true(unit.stats.kl_reference > 0);
   assert_memory_not_equal(plain, other, elements * sizeof *plain);
@@ -173,6 +174,116 @@ static void reference_enters_the_loss(void **state) {
   free(plain);
   free(same);
   free(other);
+  arena_free(&arena);
+}
+
+static struct weights *other_weights(uint32_t seed) {
+  struct weights *w;
+  struct err err = {0};
+  float *masters = calloc(parts.model->params.elements, sizeof *masters);
+  assert_rc(RC_OK, weights_create(&w, parts.model, false, &err), err);
+  masters_random(parts.model, masters, seed, NULL);
+  for (size_t i = 0; i < parts.model->params.elements; i++)
+    masters[i] = 0.75f * parts.masters[i] + 0.25f * masters[i]; /* near the current ones, as some steps before */
+  weights_from_masters(w, masters);
+  free(masters);
+  return w;
+}
+
+struct weighted {
+  const float *advantage, *old;
+  double cap;
+  int capped;
+};
+
+/* d/dn of -(min(exp(n - o), cap) held constant) exp(n - n) A: the proximal policy is the current one. */
+static void weighted_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
+  struct weighted *w = context;
+  for (int i = 0; i < count; i++) {
+    double weight = elementary_exp((double)logprob[i] - (double)w->old[first + i]);
+    if (weight > w->cap) weight = w->cap, w->capped++;
+    dlogprob[i] = (float)(weight * -(double)w->advantage[first + i]);
+  }
+}
+
+/* After an inner step: what is answered is the behaviour policy's, what is derived is the current one's, and the importance
+ * weight between the two is a constant factor where the proximal policy is the current one. */
+static void ratios_are_against_the_behaviour_policy(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct weights *behaviour = other_weights(8);
+  const struct unit_policies policies = {.current = parts.weights, .behaviour = behaviour};
+  const struct batch_group group = group_make(&arena, "r1.0.0", 9, 3);
+  const size_t elements = parts.model->params.elements;
+  float *want = calloc(elements, sizeof *want), *have = calloc(elements, sizeof *have), advantage[128], old[128];
+  struct train_sample samples[9];
+  int n = 0;
+  for (int i = 0; i < 9; i++) {
+    const struct batch_sample *s = &group.samples[i];
+    uint8_t *scored = arena_alloc(&arena, s->tokens.count, 1);
+    for (size_t t = (size_t)s->prompt_length; t < s->tokens.count; t++) scored[t] = 1, advantage[n++] = s->advantage;
+    samples[i] = (struct train_sample){.tokens = s->tokens.items, .length = (int)s->tokens.count, .scored = scored};
+  }
+  assert_rc(RC_OK, learner_logprobs(learner, behaviour, samples, 9, 0.8f, old, NULL, &err), err);
+  for (int capped = 0; capped < 2; capped++) {
+    struct unit_config tis = grpo;
+    tis.loss.kind = LOSS_DECOUPLED_PPO;
+    tis.loss.importance_cap = capped ? 1.0625f : 0;
+    struct weighted w = {advantage, old, capped ? 1.0625 : (double)INFINITY, 0};
+    struct unit_result unit;
+    memset(want, 0, elements * sizeof *want);
+    memset(have, 0, elements * sizeof *have);
+    assert_rc(RC_OK,
+              learner_gradients(learner, parts.weights, samples, 9, 0.8f, weighted_gradient, &w, want, NULL, &err),
+              err);
+    assert_rc(RC_OK, unit_compute(learner, parts.model, &policies, &tis, &group, have, &unit, &timeline, &arena, &err),
+              err);
+    assert_memory_equal(have, want, elements * sizeof *want);
+    assert_int_equal(unit.stats.clipped, w.capped);
+    assert_true(capped ? w.capped > 0 && w.capped < n : w.capped == 0);
+    assert_true(unit.stats.difference_new_old > 0 && unit.stats.kl_new_old > 0);
+    int at = 0;
+    for (int i = 0; i < 9; at += (int)unit.samples[i++].logprobs.count)
+      assert_memory_equal(unit.samples[i].logprobs.items, old + at, unit.samples[i].logprobs.count * sizeof *old);
+    assert_int_equal(at, n);
+  }
+  weights_free(behaviour);
+  free(want);
+  free(have);
+  arena_free(&arena);
+}
+
+/* A behaviour policy with the current weights, as after a step that changed nothing, gives the bits of none, whatever the
+ * loss. */
+static void the_same_weights_as_behaviour_policy_give_the_same_bits(void **state) {
+  (void)state;
+  static const enum loss_kind kinds[] = {LOSS_REINFORCE, LOSS_PPO, LOSS_GSPO, LOSS_CISPO, LOSS_DECOUPLED_PPO};
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  const struct unit_policies both = {.current = parts.weights, .behaviour = parts.weights};
+  const struct batch_group group = group_make(&arena, "r1.0.0", 9, 3);
+  const size_t elements = parts.model->params.elements;
+  float *want = calloc(elements, sizeof *want), *have = calloc(elements, sizeof *have);
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    struct unit_config config = grpo;
+    config.loss.kind = kinds[k];
+    struct unit_result one, two;
+    memset(want, 0, elements * sizeof *want);
+    memset(have, 0, elements * sizeof *have);
+    assert_rc(RC_OK, unit_compute(learner, parts.model, &current, &config, &group, want, &one, &timeline, &arena, &err),
+              err);
+    assert_rc(RC_OK, unit_compute(learner, parts.model, &both, &config, &group, have, &two, &timeline, &arena, &err),
+              err);
+    assert_memory_equal(have, want, elements * sizeof *want);
+    assert_memory_equal(&one.stats, &two.stats, sizeof one.stats);
+    assert_true(one.entropy_sum == two.entropy_sum);
+    for (int i = 0; i < 9; i++)
+      assert_memory_equal(one.samples[i].logprobs.items, two.samples[i].logprobs.items,
+                          one.samples[i].logprobs.count * sizeof(float));
+  }
+  free(want);
+  free(have);
   arena_free(&arena);
 }
 
@@ -203,10 +314,8 @@ static void refused_units_name_the_field_and_touch_nothing(void **state) {
         s->tokens.items = arena_alloc(&arena, CONTEXT + 1, sizeof *s->tokens.items);
         s->tokens.count = CONTEXT + 1;
     }
-    assert_rc(
-        want,
-        unit_compute(learner, parts.model, parts.weights, NULL, &grpo, &group, grads, &unit, &timeline, &arena, &err),
-        err);
+    assert_rc(want, unit_compute(learner, parts.model, &current, &grpo, &group, grads, &unit, &timeline, &arena, &err),
+              err);
     assert_string_equal(err.field, field);
     assert_memory_equal(grads, zero, elements * sizeof *grads);
     assert_rc(want, unit_check(parts.model, CHUNK, &group, &err), err);
@@ -255,6 +364,8 @@ int main(void) {
       cmocka_unit_test(unit_equals_the_learner),
       cmocka_unit_test(forward_and_backward_are_told_apart),
       cmocka_unit_test(reference_enters_the_loss),
+      cmocka_unit_test(ratios_are_against_the_behaviour_policy),
+      cmocka_unit_test(the_same_weights_as_behaviour_policy_give_the_same_bits),
       cmocka_unit_test(refused_units_name_the_field_and_touch_nothing),
       cmocka_unit_test(a_configuration_becomes_its_loss),
   };

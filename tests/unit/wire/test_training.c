@@ -122,6 +122,41 @@ static const struct message step_queued_message = {
     .again = again_step_status,
     .optional = {"version", "digest", "oldest_checkpoint"},
     .nullable = {"error", "grad_norm"}};
+/* What a run with update "minibatch" adds. */
+static const struct message minibatch_run_message = {
+    .name = "check_run of minibatch",
+    .json =
+        "{\"training\":{\"objective\":\"grpo\",\"clip_low\":0.1,\"clip_high\":0.28,\"kl_coefficient\":0,"
+        "\"normalization\":\"tokens\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-08,\"weight_decay\":0.01,"
+        "\"clip_norm\":0.3,\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,\"total_steps\":200,"
+        "\"temperature\":1.5,\"chunk_tokens\":8192,\"checkpoint_every\":10,\"update\":\"minibatch\"}}",
+    .again = again_check_run};
+static const struct message later_batch_message = {
+    .name = "submit_batch after inner steps",
+    .json =
+        "{\"batch_id\":\"r7.12.b3\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"after_steps\":2,\"groups\":"
+        "[{"
+        "\"id\":\"r7.12.4\",\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,2],\"prompt_length\":1,"
+        "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
+    .again = again_submit_batch,
+    .optional = {"after_steps"}};
+static const struct message later_batch_done_message = {
+    .name = "batch_status after inner steps",
+    .json =
+        "{\"batch_id\":\"r7.12.b3\",\"state\":\"done\",\"error\":null,\"samples\":[],\"logprobs_sha256\":\"" DIGEST_A
+        "\",\"stats\":{\"loss\":-0.25,\"entropy_sum\":1,\"kl_reference_sum\":0,\"ratio_sum\":4.5,\"ratio_squares\":5,"
+        "\"kl_new_old\":0.125,\"difference_new_old\":null,\"tokens\":4,\"clipped\":1,\"samples\":2,\"logprob_us\":10,"
+        "\"compute_us\":20,\"poisoned\":false},\"intervals\":[]}",
+    .again = again_batch_status,
+    .optional = {"kl_new_old", "difference_new_old"},
+    .nullable = {"error", "loss", "entropy_sum", "kl_reference_sum", "ratio_sum", "ratio_squares"}};
+static const struct message inner_step_message = {
+    .name = "submit_step inner",
+    .json =
+        "{\"step_id\":\"r7.12.s2\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[\"r7.12.4\"],"
+        "\"denominator\":37,\"last\":false,\"inner\":true,\"after_steps\":2,\"push_to\":[],\"stage_timeout_ms\":1}",
+    .again = again_submit_step,
+    .optional = {"inner", "after_steps"}};
 static const struct message announce_message = {
     .name = "version_announce",
     .json =
@@ -136,10 +171,11 @@ static const struct message push_message = {
     .name = "push_answer", .json = "{\"staged\":true,\"digest\":\"" DIGEST_A "\"}", .again = again_push_answer};
 
 static const struct message *const all[] = {
-    &open_run_message, &open_run_answer_message, &check_run_message,    &check_run_answer_message,
-    &batch_message,    &batch_done_message,      &batch_failed_message, &batch_running_message,
-    &step_message,     &step_done_message,       &step_queued_message,  &announce_message,
-    &push_message};
+    &open_run_message,  &open_run_answer_message, &check_run_message,    &check_run_answer_message,
+    &batch_message,     &batch_done_message,      &batch_failed_message, &batch_running_message,
+    &step_message,      &step_done_message,       &step_queued_message,  &announce_message,
+    &push_message,      &minibatch_run_message,   &later_batch_message,  &later_batch_done_message,
+    &inner_step_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -159,6 +195,10 @@ static void every_spoilt_member_is_refused(void **state) {
     if (all[i] == &check_run_message) {
       m.json = "{\"start\":{\"run\":\"r3\",\"version\":600},\"training\":{\"lr\":0.5}}";
       m.optional[1] = "lr";
+    }
+    if (all[i] == &minibatch_run_message) {
+      m.json = "{\"training\":{\"update\":\"minibatch\"}}";
+      m.optional[0] = "update";
     }
     if (all[i] == &step_done_message) { /* one report, staged */
       m.json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
@@ -249,6 +289,71 @@ static void a_cap_goes_with_tis_alone(void **state) {
     assert_null(strstr(out.data, "importance_cap"));
   }
   buf_free(&out);
+}
+
+/* What says "strict", or nothing, is written without a word of it: to a trainer from before there was a choice it is the
+ * run that it knows, and its digest is the same run's. */
+static void a_strict_run_is_written_as_ever(void **state) {
+  (void)state;
+  static const struct {
+    const struct message *message;
+    const char *from, *to, *absent;
+  } cases[] = {
+      {&minibatch_run_message, "\"minibatch\"", "\"strict\"", "update"},
+      {&minibatch_run_message, "\"minibatch\"", "null", "update"},
+      {&later_batch_message, "\"after_steps\":2", "\"after_steps\":0", "after_steps"},
+      {&later_batch_message, "\"after_steps\":2", "\"after_steps\":null", "after_steps"},
+      {&inner_step_message, "\"inner\":true", "\"inner\":false", "inner"},
+      {&inner_step_message, "\"after_steps\":2", "\"after_steps\":0", "after_steps"},
+      {&later_batch_done_message, "0.125", "0", "kl_new_old"},
+      {&later_batch_done_message, "\"difference_new_old\":null", "\"difference_new_old\":0", "difference_new_old"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *text = message_replaced(cases[i].message->json, cases[i].from, cases[i].to);
+    struct buf out = BUF_INIT;
+    struct err err = {0};
+    if (message_try(cases[i].message, text, strlen(text), &out, &err) != RC_OK) fail_msg("%s: %s", text, err.message);
+    if (strstr(out.data, cases[i].absent)) fail_msg("expected no %s in %s", cases[i].absent, out.data);
+    buf_free(&out);
+    free(text);
+  }
+}
+
+/* Two objectives have no behaviour policy that a later step could differ from. */
+static void minibatches_need_a_behaviour_policy(void **state) {
+  (void)state;
+  const struct message *m = &minibatch_run_message;
+  static const char *const good[] = {"reinforce", "ppo", "gspo", "cispo", "decoupled_ppo"};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) message_check_accepted(m, "grpo", good[i]);
+  message_check_refused(m, "grpo", "cross_entropy", "training.update");
+  message_check_refused(m, "grpo", "evaluate", "training.update");
+  message_check_refused(m, "\"minibatch\"", "\"minibatches\"", "training.update");
+  message_check_refused(m, "\"minibatch\"", "true", "training.update");
+}
+
+static void an_inner_step_has_groups_and_makes_no_version(void **state) {
+  (void)state;
+  const struct message *m = &inner_step_message;
+  message_check_refused(m, "[\"r7.12.4\"]", "[]", "groups");
+  message_check_refused(m, "\"last\":false", "\"last\":true", "last");
+  message_check_refused(m, "\"push_to\":[]", "\"push_to\":[{\"worker_id\":\"w3\",\"url\":\"http://gen-1:8081\"}]",
+                        "push_to");
+  message_check_refused(m, "\"after_steps\":2", "\"after_steps\":-1", "after_steps");
+  message_check_refused(m, "\"after_steps\":2", "\"after_steps\":4097", "after_steps");
+  message_check_refused(&later_batch_message, "\"after_steps\":2", "\"after_steps\":-1", "after_steps");
+  message_check_accepted(m, "\"after_steps\":2", "\"after_steps\":4096");
+}
+
+static void sums_that_are_not_finite_differ_from_none(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct json *root;
+  struct batch_status m;
+  const char *text = later_batch_done_message.json;
+  assert_int_equal(json_parse(&root, text, strlen(text), 0, NULL), RC_OK);
+  assert_int_equal(batch_status_decode(&m, root, &arena, NULL), RC_OK);
+  assert_true(m.stats.kl_new_old == 0.125 && isnan(m.stats.difference_new_old));
+  json_free(root);
+  arena_free(&arena);
 }
 
 /* A coordinator that records no version yet, or knows nothing of replay, opens at 0; a trainer's state is one of
@@ -438,6 +543,10 @@ int main(void) {
       cmocka_unit_test(a_training_configuration_is_read_over_defaults),
       cmocka_unit_test(a_training_configuration_is_bounded),
       cmocka_unit_test(a_cap_goes_with_tis_alone),
+      cmocka_unit_test(a_strict_run_is_written_as_ever),
+      cmocka_unit_test(minibatches_need_a_behaviour_policy),
+      cmocka_unit_test(an_inner_step_has_groups_and_makes_no_version),
+      cmocka_unit_test(sums_that_are_not_finite_differ_from_none),
       cmocka_unit_test(the_recorded_version_is_optional),
       cmocka_unit_test(a_start_is_a_word_or_a_checkpoint_or_left_out),
       cmocka_unit_test(an_evaluating_run_may_be_greedy),
