@@ -28,7 +28,7 @@ struct fake_trainer {
   /* What the test wishes. */
   bool wrong_logprobs; /* a little off in the first token of every sample */
   bool nan_logprobs;   /* none for it, as of a poisoned batch */
-  bool slow_steps;     /* steps go on until fake_trainer_finish_steps */
+  bool slow_steps;     /* steps, inner ones too, go on until fake_trainer_finish_steps */
   bool other_weights;  /* version 0 is of other weights than the first time */
   bool refuse_step;    /* the next submit-step is answered 409, as of a version that is superseded */
   bool refuse_run;     /* check-run is answered 422 */

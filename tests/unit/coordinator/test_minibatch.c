@@ -6,11 +6,12 @@
 #include "services/coordinator/decide/states.h"
 #include "tests/unit/coordinator/fake_server.h"
 
-/* 5 groups x 4 samples of 3 tokens, in file order; steps of 2 groups. */
-#define RUN(rest)                                                                                              \
-  "{\"update\":\"minibatch\",\"groups_per_step\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"  \
-  "\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"lease_samples_max\":4,\"sampling\":{\"max_new_" \
-  "tokens\":8}," rest
+/* 5 groups x 4 samples of 3 tokens, in file order. */
+#define STEPS_OF(groups, rest)                                 \
+  "{\"update\":\"minibatch\",\"groups_per_step\":" #groups     \
+  ",\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false}," \
+  "\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"sampling\":{\"max_new_tokens\":8}," rest
+#define RUN(rest) STEPS_OF(2, rest)
 
 enum { GROUPS = 5 };
 
@@ -122,6 +123,22 @@ static void masked_tokens_are_in_no_denominator(void **state) {
   }
   json_free(wait_state(f, "r1", "completed"));
   stays(f, "b0[0,1] s0[0,1]/23 b1[2,3] s1[2,3]/24 b2[4] step[4]/11");
+}
+
+static void a_rounds_own_step_waits_until_its_inner_steps_are_taken(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[GROUPS];
+  f->trainer.slow_steps = true;
+  begin(f, &s, STEPS_OF(5, "\"mode\":\"sync\",\"rounds\":1}"), leases);
+  answer(f, &s, leases, "01234");
+  wait_order(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60");
+  AWAIT(read_int(f, "SELECT total(done) FROM batches") == 3, "the batches' answers are not stored") a_moment_passes(f);
+  stays(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60");
+  fake_trainer_finish_steps(&f->trainer);
+  json_free(wait_state(f, "r1", "completed"));
+  stays(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60 step[]/0");
+  assert_int_equal(read_int(f, "SELECT count(*) FROM inner_steps WHERE done = 0"), 0);
 }
 
 static double of_round(const struct json *run, const char *key) {
@@ -250,6 +267,7 @@ int main(void) {
       CASE(filtered_groups_are_in_no_step_and_refills_come_last),
       CASE(a_step_that_cannot_be_filled_is_the_rounds_last),
       CASE(masked_tokens_are_in_no_denominator),
+      CASE(a_rounds_own_step_waits_until_its_inner_steps_are_taken),
       CASE(a_round_tells_how_far_the_policy_moved),
       CASE(a_trainer_that_lost_the_rounds_steps_is_sent_them_again),
       CASE(other_weights_after_a_step_that_is_taken_again_are_told),
