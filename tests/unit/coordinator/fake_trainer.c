@@ -141,7 +141,7 @@ static void fake_submit(struct http_request *r, void *context) {
   s.stats.samples = (int64_t)s.sample_count;
   logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
   s.stats.loss = 1;
-  s.stats.ratio_sum = (double)s.stats.tokens;
+  s.stats.ratio_sum = (double)s.stats.tokens * (m.after_steps ? 1.25 : 1);
   s.stats.ratio_squares = (double)s.stats.tokens * (m.after_steps ? 2 : 1);
   s.stats.clipped = m.after_steps ? 1 : 0;
   s.stats.difference_new_old = m.after_steps ? (double)s.stats.tokens / 8 : 0;

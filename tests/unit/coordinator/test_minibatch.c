@@ -42,6 +42,10 @@ static void answer(struct fixture *f, const struct fake_server *s, const struct 
   for (; *groups; groups++) answer_lease(f, s, &leases[*groups - '0']);
 }
 
+static double of_round(const struct json *run, const char *key) {
+  return json_number(json_get(json_at(json_get(run, "history"), 0), key));
+}
+
 /* The remainder makes the version. */
 static void groups_wait_until_it_is_known_that_they_are_of_the_next_step(void **state) {
   struct fixture *f = *state;
@@ -89,6 +93,7 @@ static void filtered_groups_are_in_no_step_and_refills_come_last(void **state) {
   answer(f, &s, leases, "4");
   struct json *run = wait_state(f, "r1", "completed");
   stays(f, "b0[2] b1[1] s0[1,2]/24 b2[5] b3[4] s1[4,5]/24 step[]/0");
+  assert_true(of_round(run, "steps") == 2);
   json_free(run);
 }
 
@@ -99,11 +104,13 @@ static void a_step_that_cannot_be_filled_is_the_rounds_last(void **state) {
   struct lease leases[GROUPS];
   begin(f, &s, RUN("\"filter\":{\"zero_advantage\":\"shrink\"},\"rounds\":1}"), leases);
   answer_lease_alike(f, &s, &leases[1], false);
-  answer(f, &s, leases, "023");
-  wait_order(f, "b0[0] b1[2] s0[0,2]/24 b2[3]");
+  answer(f, &s, leases, "2");
+  wait_order(f, "b0[2]");
+  answer(f, &s, leases, "03");
+  wait_order(f, "b0[2] b1[0] s0[0,2]/24 b2[3]");
   answer_lease_alike(f, &s, &leases[4], false);
   json_free(wait_state(f, "r1", "completed"));
-  stays(f, "b0[0] b1[2] s0[0,2]/24 b2[3] step[3]/12");
+  stays(f, "b0[2] b1[0] s0[0,2]/24 b2[3] step[3]/12");
 }
 
 static void masked_tokens_are_in_no_denominator(void **state) {
@@ -141,10 +148,6 @@ static void a_rounds_own_step_waits_until_its_inner_steps_are_taken(void **state
   assert_int_equal(read_int(f, "SELECT count(*) FROM inner_steps WHERE done = 0"), 0);
 }
 
-static double of_round(const struct json *run, const char *key) {
-  return json_number(json_get(json_at(json_get(run, "history"), 0), key));
-}
-
 static void a_round_tells_how_far_the_policy_moved(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -154,11 +157,11 @@ static void a_round_tells_how_far_the_policy_moved(void **state) {
   struct json *run = wait_state(f, "r1", "completed");
   assert_true(of_round(run, "steps") == 3);
   assert_true(of_round(run, "clip_fraction") == 2.0 / 60);
-  assert_true(of_round(run, "ess") == 60.0 * 60 / (60 * (24 + 2 * 36)));
+  assert_true(of_round(run, "ess") == (24 + 45.0) * (24 + 45) / (60 * (24 + 2 * 36)));
   assert_true(of_round(run, "kl_new_old") == 36.0 / 4 / 60);
   assert_true(of_round(run, "mean_abs_diff_new_old") == 36.0 / 8 / 60);
   assert_true(of_round(run, "loss") == 3.0 / 60);
-  assert_true(read_metric(f, "leasehold_round_ess") == 60.0 * 60 / (60 * (24 + 2 * 36)));
+  assert_true(read_metric(f, "leasehold_round_ess") == (24 + 45.0) * (24 + 45) / (60 * (24 + 2 * 36)));
   json_free(run);
 }
 
