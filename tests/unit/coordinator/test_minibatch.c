@@ -142,6 +142,7 @@ static void a_rounds_own_step_waits_until_its_inner_steps_are_taken(void **state
   wait_order(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60");
   AWAIT(read_int(f, "SELECT total(done) FROM batches") == 3, "the batches' answers are not stored") a_moment_passes(f);
   stays(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60");
+  assert_int_equal(read_int(f, "SELECT state FROM rounds"), ROUND_TRAINING);
   fake_trainer_finish_steps(&f->trainer);
   json_free(wait_state(f, "r1", "completed"));
   stays(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60 step[]/0");
