@@ -141,7 +141,7 @@ static void fake_submit(struct http_request *r, void *context) {
   s.stats.samples = (int64_t)s.sample_count;
   logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
   s.stats.loss = 1;
-  s.stats.ratio_sum = (double)s.stats.tokens;
+  s.stats.ratio_sum = (double)s.stats.tokens * (m.after_steps ? 1.25 : 1);
   s.stats.ratio_squares = (double)s.stats.tokens * (m.after_steps ? 2 : 1);
   s.stats.clipped = m.after_steps ? 1 : 0;
   s.stats.difference_new_old = m.after_steps ? (double)s.stats.tokens / 8 : 0;
@@ -220,13 +220,6 @@ static void fake_step(struct http_request *r, void *context) {
 
 static bool step_is(const struct fake_trainer *t, const char *id) { return strcmp(t->step_id, id) == 0; }
 
-/* Waits a little while for a step that goes on: it may have been forgotten after that. */
-static void step_await(struct fake_trainer *t, const char *id) {
-  const struct timespec deadline = clock_deadline_in(ASKED_AGAIN_MS);
-  while (step_is(t, id) && t->slow_steps && !t->failed_step)
-    if (pthread_cond_timedwait(&t->changed, &t->lock, &deadline) != 0) return;
-}
-
 /* lock held */
 static bool inner_is_known(const struct fake_trainer *t, const char *id) {
   for (int i = 0; i < FAKE_INNER_STEPS; i++)
@@ -234,10 +227,21 @@ static bool inner_is_known(const struct fake_trainer *t, const char *id) {
   return false;
 }
 
+/* Waits a little while for a step that goes on: it may have been forgotten after that. */
+static void step_await(struct fake_trainer *t, const char *id) {
+  const struct timespec deadline = clock_deadline_in(ASKED_AGAIN_MS);
+  while ((inner_is_known(t, id) || (step_is(t, id) && !t->failed_step)) && t->slow_steps)
+    if (pthread_cond_timedwait(&t->changed, &t->lock, &deadline) != 0) return;
+}
+
 /* lock held */
 static void inner_status(const struct fake_trainer *t, const char *id, struct buf *out) {
-  struct step_status s = {
-      .step_id = id, .state = JOB_DONE, .version = t->version, .grad_norm = 1, .lr = 0.125, .step_us = 500};
+  struct step_status s = {.step_id = id,
+                          .state = t->slow_steps ? JOB_RUNNING : JOB_DONE,
+                          .version = t->version,
+                          .grad_norm = 1,
+                          .lr = 0.125,
+                          .step_us = 500};
   fake_digest(&s.digest, id, t->other_steps);
   step_status_encode(&s, out);
 }

@@ -1,7 +1,7 @@
 /* A trainer behind real HTTP that computes nothing: it answers the coordinator's calls at once, and as a test has told it
  * to.  Its convention, which fake generation-servers keep too: the log-probability of token t is -(t + 1) / 1024, and the
- * weights of version v of run r have the digest of the text "r/v".  The ratios of a batch behind inner steps tell of an ess
- * of 1/2, of one clipped token, and a token of a KL of 1/4 and of a difference of 1/8.
+ * weights of version v of run r have the digest of the text "r/v".  Behind inner steps a batch tells of ratios of 5/4 on
+ * average and squares of 2, of one clipped token, of a KL of 1/4 a token and of a difference of 1/8.
  *
  * It is part of struct fixture (service_fixture.h).  The HTTP server's threads and the test share it: `lock` guards
  * every field below it. */
@@ -28,7 +28,7 @@ struct fake_trainer {
   /* What the test wishes. */
   bool wrong_logprobs; /* a little off in the first token of every sample */
   bool nan_logprobs;   /* none for it, as of a poisoned batch */
-  bool slow_steps;     /* steps go on until fake_trainer_finish_steps */
+  bool slow_steps;     /* steps, inner ones too, go on until fake_trainer_finish_steps */
   bool other_weights;  /* version 0 is of other weights than the first time */
   bool refuse_step;    /* the next submit-step is answered 409, as of a version that is superseded */
   bool refuse_run;     /* check-run is answered 422 */

@@ -6,11 +6,12 @@
 #include "services/coordinator/decide/states.h"
 #include "tests/unit/coordinator/fake_server.h"
 
-/* 5 groups x 4 samples of 3 tokens, in file order; steps of 2 groups. */
-#define RUN(rest)                                                                                              \
-  "{\"update\":\"minibatch\",\"groups_per_step\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"  \
-  "\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"lease_samples_max\":4,\"sampling\":{\"max_new_" \
-  "tokens\":8}," rest
+/* 5 groups x 4 samples of 3 tokens, in file order. */
+#define STEPS_OF(groups, rest)                                 \
+  "{\"update\":\"minibatch\",\"groups_per_step\":" #groups     \
+  ",\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false}," \
+  "\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"sampling\":{\"max_new_tokens\":8}," rest
+#define RUN(rest) STEPS_OF(2, rest)
 
 enum { GROUPS = 5 };
 
@@ -39,6 +40,10 @@ static void begin(struct fixture *f, struct fake_server *s, const char *config, 
 
 static void answer(struct fixture *f, const struct fake_server *s, const struct lease *leases, const char *groups) {
   for (; *groups; groups++) answer_lease(f, s, &leases[*groups - '0']);
+}
+
+static double of_round(const struct json *run, const char *key) {
+  return json_number(json_get(json_at(json_get(run, "history"), 0), key));
 }
 
 /* The remainder makes the version. */
@@ -88,6 +93,7 @@ static void filtered_groups_are_in_no_step_and_refills_come_last(void **state) {
   answer(f, &s, leases, "4");
   struct json *run = wait_state(f, "r1", "completed");
   stays(f, "b0[2] b1[1] s0[1,2]/24 b2[5] b3[4] s1[4,5]/24 step[]/0");
+  assert_true(of_round(run, "steps") == 2);
   json_free(run);
 }
 
@@ -98,11 +104,13 @@ static void a_step_that_cannot_be_filled_is_the_rounds_last(void **state) {
   struct lease leases[GROUPS];
   begin(f, &s, RUN("\"filter\":{\"zero_advantage\":\"shrink\"},\"rounds\":1}"), leases);
   answer_lease_alike(f, &s, &leases[1], false);
-  answer(f, &s, leases, "023");
-  wait_order(f, "b0[0] b1[2] s0[0,2]/24 b2[3]");
+  answer(f, &s, leases, "2");
+  wait_order(f, "b0[2]");
+  answer(f, &s, leases, "03");
+  wait_order(f, "b0[2] b1[0] s0[0,2]/24 b2[3]");
   answer_lease_alike(f, &s, &leases[4], false);
   json_free(wait_state(f, "r1", "completed"));
-  stays(f, "b0[0] b1[2] s0[0,2]/24 b2[3] step[3]/12");
+  stays(f, "b0[2] b1[0] s0[0,2]/24 b2[3] step[3]/12");
 }
 
 static void masked_tokens_are_in_no_denominator(void **state) {
@@ -124,8 +132,21 @@ static void masked_tokens_are_in_no_denominator(void **state) {
   stays(f, "b0[0,1] s0[0,1]/23 b1[2,3] s1[2,3]/24 b2[4] step[4]/11");
 }
 
-static double of_round(const struct json *run, const char *key) {
-  return json_number(json_get(json_at(json_get(run, "history"), 0), key));
+static void a_rounds_own_step_waits_until_its_inner_steps_are_taken(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[GROUPS];
+  f->trainer.slow_steps = true;
+  begin(f, &s, STEPS_OF(5, "\"mode\":\"sync\",\"rounds\":1}"), leases);
+  answer(f, &s, leases, "01234");
+  wait_order(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60");
+  AWAIT(read_int(f, "SELECT total(done) FROM batches") == 3, "the batches' answers are not stored") a_moment_passes(f);
+  stays(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60");
+  assert_int_equal(read_int(f, "SELECT state FROM rounds"), ROUND_TRAINING);
+  fake_trainer_finish_steps(&f->trainer);
+  json_free(wait_state(f, "r1", "completed"));
+  stays(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60 step[]/0");
+  assert_int_equal(read_int(f, "SELECT count(*) FROM inner_steps WHERE done = 0"), 0);
 }
 
 static void a_round_tells_how_far_the_policy_moved(void **state) {
@@ -137,11 +158,11 @@ static void a_round_tells_how_far_the_policy_moved(void **state) {
   struct json *run = wait_state(f, "r1", "completed");
   assert_true(of_round(run, "steps") == 3);
   assert_true(of_round(run, "clip_fraction") == 2.0 / 60);
-  assert_true(of_round(run, "ess") == 60.0 * 60 / (60 * (24 + 2 * 36)));
+  assert_true(of_round(run, "ess") == (24 + 45.0) * (24 + 45) / (60 * (24 + 2 * 36)));
   assert_true(of_round(run, "kl_new_old") == 36.0 / 4 / 60);
   assert_true(of_round(run, "mean_abs_diff_new_old") == 36.0 / 8 / 60);
   assert_true(of_round(run, "loss") == 3.0 / 60);
-  assert_true(read_metric(f, "leasehold_round_ess") == 60.0 * 60 / (60 * (24 + 2 * 36)));
+  assert_true(read_metric(f, "leasehold_round_ess") == (24 + 45.0) * (24 + 45) / (60 * (24 + 2 * 36)));
   json_free(run);
 }
 
@@ -250,6 +271,7 @@ int main(void) {
       CASE(filtered_groups_are_in_no_step_and_refills_come_last),
       CASE(a_step_that_cannot_be_filled_is_the_rounds_last),
       CASE(masked_tokens_are_in_no_denominator),
+      CASE(a_rounds_own_step_waits_until_its_inner_steps_are_taken),
       CASE(a_round_tells_how_far_the_policy_moved),
       CASE(a_trainer_that_lost_the_rounds_steps_is_sent_them_again),
       CASE(other_weights_after_a_step_that_is_taken_again_are_told),
