@@ -7,7 +7,7 @@
 #include "common/base/limits.h"
 #include "common/base/log.h"
 #include "services/coordinator/rounds/run_life.h"
-#include "services/coordinator/driver/run_check.h"
+#include "services/coordinator/trainer/run_check.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/views/run_view.h"

@@ -1,4 +1,4 @@
-/* The driver's queries: the trainer's place, the active run and its newest round, recorded digests. */
+/* The driver's queries: the active run and its newest round, recorded digests. */
 #include "services/coordinator/driver/look.h"
 #include "services/coordinator/decide/stored.h"
 
@@ -6,38 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/wire/worker.h"
-
-enum rc look_trainer(struct store *s, struct trainer_target *out, struct err *err) {
-  struct rows q;
-  bool row = false;
-  *out = (struct trainer_target){0};
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT id, url, epoch, fence, name, exactness FROM workers WHERE live = 1 AND kind = ?1 "
-                           "AND holder = 1",
-                           BINDS(b_int(WORKER_TRAINER)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) {
-    *out = (struct trainer_target){.found = true,
-                                   .worker = rows_int(&q, 0),
-                                   .epoch = (uint64_t)rows_int(&q, 2),
-                                   .fence = (uint64_t)rows_int(&q, 3),
-                                   .fastest = rows_int(&q, 5) == WORKER_FASTEST};
-    snprintf(out->name, sizeof out->name, "%s", rows_text(&q, 4, NULL));
-    snprintf(out->url, sizeof out->url, "%s", rows_text(&q, 1, NULL));
-  }
-  rows_end(&q);
-  return rc;
-}
-
-enum rc look_trainer_now(struct readers *readers, struct trainer_target *out, struct err *err) {
-  struct store *s;
-  enum rc rc = readers_take(readers, &s, err);
-  if (rc != RC_OK) return rc;
-  rc = look_trainer(s, out, err);
-  readers_give(readers, s);
-  return rc;
-}
 
 bool look_run_over(struct readers *readers, int64_t run) {
   struct store *s;
@@ -129,7 +97,7 @@ enum rc look_read(struct readers *readers, struct trainer_target *trainer, struc
   *run = (struct active_run){0};
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
-  rc = look_trainer(s, trainer, err);
+  rc = trainer_target_read(s, trainer, err);
   if (rc == RC_OK) rc = read_run(s, run, err);
   if (rc == RC_OK && run->found) rc = read_progress(s, run, err);
   readers_give(readers, s);

@@ -1,8 +1,8 @@
 /* What the driver reads of the database before it chooses what to do: the trainer that holds the place, the run to
  * work on and that run's newest round.
  *
- * Called by the driver's thread at the beginning of every turn, by its steps when they must know whether something has
- * changed meanwhile, and by run_check.c on an HTTP worker's thread.  Everything is read on a connection for readers;
+ * Called by the driver's thread at the beginning of every turn, and by its steps when they must know whether something has
+ * changed meanwhile.  Everything is read on a connection for readers;
  * nothing is written or kept, so a result is as old as its snapshot.  The caller owns what it is given. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_LOOK_H
 #define LEASEHOLD_COORDINATOR_DRIVER_LOOK_H
@@ -10,16 +10,7 @@
 #include "common/base/limits.h"
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/store/readers.h"
-
-/* The live trainer that holds the place. */
-struct trainer_target {
-  bool found;
-  int64_t worker; /* its incarnation */
-  char url[LIMIT_URL_MAX];
-  uint64_t epoch, fence;
-  char name[LIMIT_NAME_MAX];
-  bool fastest; /* its kernels are not batch-invariant */
-};
+#include "services/coordinator/trainer/trainer_target.h"
 
 /* The run to work on, and its newest round. */
 struct active_run {
@@ -44,9 +35,6 @@ struct active_run {
 enum rc look_read(struct readers *readers, struct trainer_target *trainer, struct active_run *run, struct err *err);
 void look_free(struct active_run *run);
 
-/* The same trainer, on the caller's connection or on one of its own. */
-enum rc look_trainer(struct store *s, struct trainer_target *out, struct err *err);
-enum rc look_trainer_now(struct readers *readers, struct trainer_target *out, struct err *err);
 /* Has the run left the states in which it is worked on?  False when that cannot be read just now. */
 bool look_run_over(struct readers *readers, int64_t run);
 /* The digest that is recorded for a version of a run; RC_NOT_FOUND. */

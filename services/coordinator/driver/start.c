@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/driver/model_files.h"
+#include "services/coordinator/trainer/model_files.h"
 #include "services/coordinator/driver/replay.h"
 #include "services/coordinator/rounds/run_attach.h"
 #include "services/coordinator/rounds/run_life.h"

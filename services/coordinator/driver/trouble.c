@@ -59,7 +59,7 @@ static bool passes(enum rc rc, const struct err *err) {
 /* If the trainer has re-registered since, the error is the old process's and must not pause the run. */
 static bool trainer_changed(struct driver *d) {
   struct trainer_target now;
-  if (look_trainer_now(driver_readers(d), &now, NULL) != RC_OK) return true;
+  if (trainer_target_now(driver_readers(d), &now, NULL) != RC_OK) return true;
   return !now.found || now.worker != d->trainer.worker;
 }
 

@@ -1,12 +1,13 @@
 /* Checks a posted run against the database, the trainer and the datasets before it is queued. */
-#include "services/coordinator/driver/run_check.h"
+#include "services/coordinator/trainer/run_check.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/driver/look.h"
-#include "services/coordinator/driver/model_files.h"
+#include "services/coordinator/decide/states.h"
+#include "services/coordinator/trainer/model_files.h"
+#include "services/coordinator/trainer/trainer_target.h"
 #include "services/coordinator/store/ids.h"
 
 enum { ASK_MS = 5000 };
@@ -47,7 +48,7 @@ static enum rc database_look(struct core *c, const struct run_start *start, stru
   if (rc != RC_OK) return rc;
   rc = run_queue_check(s, err);
   if (rc == RC_OK) rc = start_known(s, start, err);
-  if (rc == RC_OK) rc = look_trainer(s, trainer, err);
+  if (rc == RC_OK) rc = trainer_target_read(s, trainer, err);
   readers_give(core_readers(c), s);
   return rc;
 }

@@ -1,5 +1,5 @@
 /* Fetches the files of the trainer's model, one request each. */
-#include "services/coordinator/driver/model_files.h"
+#include "services/coordinator/trainer/model_files.h"
 
 enum { FILE_MS = 30000 };
 

@@ -6,8 +6,8 @@
  * Called by route_runs.c on a thread that may block: it reads whole datasets and asks the trainer.  When no
  * trainer is there or it does not answer, only what needs neither model nor trainer is checked.  The rest shows when the run
  * is opened, and so does whatever changes in between.  Writes nothing. */
-#ifndef LEASEHOLD_COORDINATOR_DRIVER_RUN_CHECK_H
-#define LEASEHOLD_COORDINATOR_DRIVER_RUN_CHECK_H
+#ifndef LEASEHOLD_COORDINATOR_TRAINER_RUN_CHECK_H
+#define LEASEHOLD_COORDINATOR_TRAINER_RUN_CHECK_H
 
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/run/run_config.h"

@@ -3,8 +3,8 @@
  *
  * Called by start.c on the driver's thread and by run_check.c on an HTTP worker's thread; each file is one request with a
  * deadline.  The caller owns the files, also after a failure.  Read by run/run_context.c. */
-#ifndef LEASEHOLD_COORDINATOR_DRIVER_MODEL_FILES_H
-#define LEASEHOLD_COORDINATOR_DRIVER_MODEL_FILES_H
+#ifndef LEASEHOLD_COORDINATOR_TRAINER_MODEL_FILES_H
+#define LEASEHOLD_COORDINATOR_TRAINER_MODEL_FILES_H
 
 #include "common/client/trainer_client.h"
 #include "services/coordinator/run/run_context.h"
