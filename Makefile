@@ -264,6 +264,11 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ -ldnnl $(call LINK_SYS,base) $(LDLIBS)
 
+COORDINATOR_LOAD := $(wildcard tests/bench/coordinator/*.c) tests/unit/coordinator/fake_trainer.c
+$(BUILD)/bench/coordinator_load: $(call OBJ,$(COORDINATOR_LOAD)) $(call LINK_LIBS,coordinator)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
+
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------

@@ -11,6 +11,7 @@
 #include "common/base/metrics.h"
 #include "common/wire/worker.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/pool/waiting.h"
 #include "services/coordinator/writer/core_state.h"
 
 /* What of a live worker changes too often, or means too little after a restart, to be read back from the database. */
@@ -37,6 +38,7 @@ struct pool {
   char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
   int64_t place_kept_until_ms;    /* monotonic */
   struct dispatch_rates rates;    /* of the active run */
+  struct waiting waiting;         /* of its open round */
   struct metric *m_granted, *m_lost, *m_workers;
 };
 

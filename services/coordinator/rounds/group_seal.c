@@ -211,6 +211,7 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
                     BINDS(b_int(h->run), b_int(h->round), b_int(state == GROUP_SEALED), b_int(state == GROUP_FILTERED),
                           b_int(g->tokens)));
   }
+  if (rc == RC_OK) waiting_closed(&c->pool->waiting, h->run, h->round, h->ordinal);
   if (rc == RC_OK && state == GROUP_FILTERED && c->context->config.zero_advantage == FILTER_REFILL)
     rc = round_refill(c, h->run, h->round, h->ordinal, err); /* opens a group, so before the round's are counted */
   if (rc == RC_OK)
@@ -258,6 +259,7 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
     tokens += (int64_t)done[i].result->token_ids.count;
   }
   if (rc != RC_OK) return rc;
+  waiting_done(&c->pool->waiting, g->run, g->round, g->ordinal, count, tokens);
   return store_exec(c->store, err,
                     "UPDATE groups SET samples_open = samples_open - ?4, done_samples = done_samples + ?4, done_tokens "
                     "= done_tokens + ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",

@@ -164,6 +164,7 @@ static enum rc in_savepoint(struct core *c, command_execute execute, struct comm
   enum rc rc = store_exec(c->store, err, "SAVEPOINT command", NO_BINDS);
   if (rc == RC_OK) rc = execute(c, cmd, err);
   if (rc == RC_OK) return store_exec(c->store, err, "RELEASE command", NO_BINDS);
+  c->undone++;
   events_free(*mark);
   *mark = NULL;
   c->events_tail = mark;

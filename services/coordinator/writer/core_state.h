@@ -28,6 +28,7 @@ struct core {
   struct event *events, **events_tail; /* of the transaction in hand: journal.h */
   bool dispatch_due;                   /* samples or versions changed: look at the parked polls again */
   bool kick_due;                       /* something changed that the driver may act on */
+  int64_t undone;                      /* savepoints rolled back so far: memory that follows rows reads them again */
   int sealed;                          /* groups, in the transaction in hand */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
   struct pool *pool;                   /* pool/pool.h */
