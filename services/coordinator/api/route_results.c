@@ -39,9 +39,10 @@ static void content_digest(struct digest *out, const struct lease_result *m) {
   digest_update_u32(&d, (uint32_t)m->sample_count);
   for (size_t i = 0; i < m->sample_count; i++) {
     struct digest sample;
-    sample_result_digest(&sample, &m->samples[i]);
+    const struct digest *known = m->samples[i].digest;
+    if (!known) sample_result_digest(&sample, &m->samples[i]);
     digest_update_u32(&d, (uint32_t)m->samples[i].sample);
-    digest_update(&d, sample.bytes, DIGEST_BYTES);
+    digest_update(&d, known ? known->bytes : sample.bytes, DIGEST_BYTES);
   }
   digest_end(out, &d);
 }
@@ -160,6 +161,7 @@ static void finish_by_last_token(const struct run_context *x, const struct group
     struct sample_result *s = &m->samples[i];
     size_t n = s->token_ids.count;
     if (s->finish != FINISH_ABORT || n == 0) continue;
+    s->digest = NULL; /* of what was sent */
     if (is_stop(x, s->token_ids.items[n - 1]))
       s->finish = FINISH_STOP;
     else if (n == (size_t)g->max_new_tokens)
@@ -189,7 +191,7 @@ static enum rc compare_partial(struct core *c, const struct lease_row *l, const 
   rows_end(&q);
   if (rc != RC_OK || !differs) return rc;
   return journal_incident(c, l->run, "nondeterminism", id_sample(l->run, l->round, l->group, s->sample).text,
-                       "the tokens do not continue those that an earlier holder handed back", err);
+                          "the tokens do not continue those that an earlier holder handed back", err);
 }
 
 static bool has_plain_segments(const struct sample_result *s) {
@@ -360,7 +362,7 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   answer.repeated = l.has_content && digest_equal(&content, &l.content);
   if (l.has_content && !answer.repeated) {
     rc = journal_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one",
-                       err);
+                          err);
     if (rc != RC_OK) return rc;
     err_set(err, RC_CONFLICT, "samples", "lease %s has an accepted result with other content", l.id);
     return refuse(c, cmd, l.run, RC_CONFLICT, err);
@@ -395,6 +397,17 @@ static enum rc decode(struct http_request *r, struct lease_result *m, struct are
   return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
 }
 
+/* The writer is one thread for everybody: what can be known without it is computed before. */
+static enum rc digests_prepare(struct lease_result *m, struct arena *arena, struct err *err) {
+  struct digest *digests = arena_alloc(arena, m->sample_count + 1, sizeof *digests);
+  if (!digests) return err_set(err, RC_NO_MEMORY, NULL, "a result was refused memory");
+  for (size_t i = 0; i < m->sample_count; i++) {
+    sample_result_digest(&digests[i], &m->samples[i]);
+    m->samples[i].digest = &digests[i];
+  }
+  return RC_OK;
+}
+
 enum rc admit_result(struct http_request *r, void *context, struct err *err) {
   const char *id = http_param(r, "id");
   if (readers_find(core_readers(context), "SELECT 1 FROM leases WHERE id = ?1 LIMIT 1", BINDS(b_text(id))))
@@ -406,6 +419,7 @@ void handle_put_result(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));
   enum rc rc = cmd ? decode(r, cmd->message, &cmd->arena, &err) : RC_OK;
+  if (cmd && rc == RC_OK) rc = digests_prepare(cmd->message, &cmd->arena, &err);
   if (cmd) cmd->patient = true;
   if (rc == RC_OK) {
     core_submit(context, r, cmd, CORE_ANSWER_MS);

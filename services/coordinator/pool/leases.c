@@ -311,6 +311,7 @@ enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free
     rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
+  if (!planned && !w->positions_refused) c->nothing_waits = true;
   metric_add(c->pool->m_granted, planned);
   *count = (size_t)planned;
   return RC_OK;
@@ -393,7 +394,7 @@ static enum rc samples_return(struct core *c, const struct lease_row *l, struct 
     rc = store_exec(c->store, err, "UPDATE runs SET leases_lost = leases_lost + 1 WHERE id = ?1", BINDS(b_int(l->run)));
   metric_add(c->pool->m_lost, 1);
   waiting_forget(&c->pool->waiting);
-  c->dispatch_due = true;
+  c->samples_due = true;
   return rc;
 }
 

@@ -38,7 +38,10 @@ static void text_of(const struct tokenizer *t, const int32_t *ids, size_t count,
 
 void group_verify(const struct run_context *x, const struct group_head *g, struct done_sample *s) {
   const struct sample_result *r = s->result;
-  sample_result_digest(&s->digest, r);
+  if (r->digest)
+    s->digest = *r->digest;
+  else
+    sample_result_digest(&s->digest, r);
   for (size_t i = 0; i < r->span_count; i++) {
     if (i == 0 || r->spans[i].version < s->version_first) s->version_first = r->spans[i].version;
     if (i == 0 || r->spans[i].version > s->version_last) s->version_last = r->spans[i].version;
@@ -243,7 +246,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (h->leased_ms && c->wall_ms > h->leased_ms)
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
-  if (config->frontier == FRONTIER_GATE) c->dispatch_due = true; /* the frontier has moved on */
+  if (config->frontier == FRONTIER_GATE) c->samples_due = true; /* the frontier has moved on */
   if (state == GROUP_SEALED && config->mode == MODE_PIPELINED) c->sealed++;
   return RC_OK;
 }

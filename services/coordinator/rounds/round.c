@@ -156,7 +156,7 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
                    "UPDATE rounds SET groups_open = groups_open + 1, groups_refilled = groups_refilled + 1 WHERE run = "
                    "?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));
-  c->dispatch_due = true;
+  c->samples_due = true;
   return rc;
 }
 
