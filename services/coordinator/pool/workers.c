@@ -76,6 +76,7 @@ struct live_worker *worker_add(struct core *c, const struct live_worker *w) {
   struct pool *p = c->pool;
   struct live_worker *added = &p->workers[p->worker_count++];
   *added = *w;
+  p->generating += w->ready && w->kind == WORKER_GENERATION;
   metric_set(p->m_workers, p->worker_count);
   return added;
 }

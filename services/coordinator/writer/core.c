@@ -23,8 +23,10 @@
 
 enum {
   QUEUE_COMMANDS = 4096,
-  GROUP_COMMANDS = 64,
-  GROUP_US = 2000,
+  GROUP_COMMANDS = 256,
+  GROUP_US = 2000, /* a transaction waits so long for another command */
+  GROUP_BUSY_US =
+      8000, /* and takes those that are queued already for so long: a commit costs as much as many of them */
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
   CLOCK_SET_MS = 1000,
@@ -148,7 +150,7 @@ void core_submit(struct core *c, struct http_request *r, struct command *cmd, in
   cmd->request = r;
   cmd->ticket = ticket;
   pthread_mutex_unlock(&w->lock);
-  enum rc rc = queue_push(w->queue, cmd);
+  enum rc rc = cmd->urgent ? queue_push_first(w->queue, cmd) : queue_push(w->queue, cmd);
   if (rc == RC_OK) return;
   r = request_take(w, cmd);
   command_free(cmd);
@@ -277,11 +279,15 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
   return c->options.callbacks->put_off(c, ms, err);
 }
 
-/* How long the transaction in hand may still wait for another command; patient: all of its commands are. */
-static int64_t company_ms(const struct writer *w, bool patient, int64_t begun_us) {
+/* The next command of the transaction in hand, or NULL; patient: all of its commands are. */
+static struct command *company(struct writer *w, bool patient, int64_t begun_us) {
   const struct core *c = &w->core;
-  if (!patient || c->kick_due || (c->sealed && atomic_load(&w->groups_awaited))) return 0;
-  return (begun_us + GROUP_US - monotonic_us(c)) / 1000;
+  const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited));
+  const int64_t passed_us = monotonic_us(c) - begun_us;
+  void *item;
+  if (passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
+  const int64_t wait_ms = patient && !awaited && passed_us < GROUP_US ? (GROUP_US - passed_us) / 1000 : 0;
+  return queue_pop(w->queue, &item, wait_ms) == RC_OK ? item : NULL;
 }
 
 /* One transaction: the command in hand, those that wait behind it, what time brings, the polls that can be answered. */
@@ -291,7 +297,6 @@ static void transact(struct writer *w, struct command *first) {
   struct err err = {0};
   int64_t begun_us = monotonic_us(c);
   bool patient = true;
-  void *item;
   int64_t last_ms = c->now_ms;
   clocks_read(c);
   c->events = NULL;
@@ -308,9 +313,7 @@ static void transact(struct writer *w, struct command *first) {
       done = cmd;
     }
     patient &= cmd->patient;
-    bool more = n + 1 < GROUP_COMMANDS && monotonic_us(c) - begun_us < GROUP_US &&
-                queue_pop(w->queue, &item, company_ms(w, patient, begun_us)) == RC_OK;
-    cmd = more ? item : NULL;
+    cmd = n + 1 < GROUP_COMMANDS ? company(w, patient, begun_us) : NULL;
   }
   if (rc == RC_OK && !w->store_failed) parked_serve(w, !first, &done);
   if (rc == RC_OK && w->store_failed)
