@@ -2,6 +2,8 @@
  * connections from one address, and health when every place is taken. */
 #include "http_test.h"
 
+#include "common/base/metrics.h"
+
 /* The deadlines are those of real sockets, so these tests wait; but no longer than a busy machine needs to send a whole
  * request in time.  LATE_MS: how much later than it should such a machine may do a thing. */
 enum { HEAD_MS = 80, BODY_MS = 80, IDLE_MS = 240, LATE_MS = 3000, TRICKLE_MS = 5, PACE = 4000, PEERS_MAX = 128 };
@@ -210,21 +212,34 @@ static void test_the_head_of_a_later_request_has_a_deadline_too(void **state) {
   expect_408(said);
 }
 
+static double dropped_late(void) {
+  return metric_value(
+      metrics_register(METRIC_COUNTER, "leasehold_http_connections_dropped_total", "why=\"late\"", ""));
+}
+
+static size_t take_all(int fd) {
+  char block[65536];
+  size_t got = 0;
+  for (ssize_t n; (n = recv(fd, block, sizeof block, 0)) > 0;) got += (size_t)n;
+  return got;
+}
+
 static void test_a_peer_that_does_not_take_its_answer_is_closed(void **state) {
   struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = BODY_MS, .pace_bytes = PACE});
+  const double before = dropped_late();
   int fd = peer_from(f, 0, "GET /large HTTP/1.1\r\nHost: t\r\n\r\n");
-  clock_sleep_ms(3 * BODY_MS);
-  size_t got = 0;
-  char block[65536];
-  for (ssize_t n; (n = recv(fd, block, sizeof block, 0)) > 0;) got += (size_t)n;
-  assert_true(got < LARGE);
-  fd = peer_from(f, 0, "GET /large HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-  got = 0;
-  for (ssize_t n; (n = recv(fd, block, sizeof block, 0)) > 0;) {
-    if (got == 0) clock_sleep_ms(BODY_MS / 10);
-    got += (size_t)n;
-  }
-  assert_true(got > LARGE);
+  AWAIT(dropped_late() > before, "nobody was closed") continue;
+  assert_true(take_all(fd) < LARGE);
+}
+
+static void test_a_peer_that_takes_its_answer_slowly_gets_it_whole(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = LATE_MS, .pace_bytes = PACE});
+  char first[4096];
+  int fd = peer_from(f, 0, "GET /large HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+  const ssize_t n = recv(fd, first, sizeof first, 0);
+  assert_true(n > 0);
+  clock_sleep_ms(BODY_MS / 10);
+  assert_true((size_t)n + take_all(fd) > LARGE);
 }
 
 static void test_a_long_poll_outlives_every_deadline(void **state) {
@@ -363,6 +378,7 @@ int main(void) {
       TEST(test_an_idle_connection_outlives_the_head_deadline),
       TEST(test_the_head_of_a_later_request_has_a_deadline_too),
       TEST(test_a_peer_that_does_not_take_its_answer_is_closed),
+      TEST(test_a_peer_that_takes_its_answer_slowly_gets_it_whole),
       TEST(test_a_long_poll_outlives_every_deadline),
       TEST(test_incomplete_connections_of_one_address_are_bounded),
       TEST(test_bodies_that_keep_pace_do_not_give_way),
