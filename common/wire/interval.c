@@ -19,6 +19,14 @@ static const char *const CAUSE_NAMES[CAUSE_COUNT] = {[CAUSE_FILL] = "fill",
                                                      [CAUSE_LOAD] = "load",
                                                      [CAUSE_IDLE] = "idle"};
 
+enum rc intervals_copy(struct interval **out, const struct interval *from, size_t count, struct arena *arena,
+                       struct err *err) {
+  *out = arena_alloc(arena, count + 1, sizeof **out);
+  if (!*out) return err_set(err, RC_NO_MEMORY, NULL, "%zu intervals were refused memory", count);
+  if (count) memcpy(*out, from, count * sizeof **out);
+  return RC_OK;
+}
+
 const char *interval_cause_name(enum interval_cause c) {
   return (size_t)c < WIRE_COUNT(CAUSE_NAMES) ? CAUSE_NAMES[c] : "unknown";
 }

@@ -35,6 +35,9 @@ void intervals_write(struct json_writer *w, const struct interval *items, size_t
  * when there are none. */
 enum rc intervals_read(struct interval **out, size_t *count, const struct json *value, struct arena *arena,
                        struct err *err);
+/* Memory in the arena; never NULL when RC_OK. */
+enum rc intervals_copy(struct interval **out, const struct interval *from, size_t count, struct arena *arena,
+                       struct err *err);
 const char *interval_cause_name(enum interval_cause c); /* "fill" */
 /* -1 when there is none. */
 int interval_cause_parse(const char *name);

@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/queue.h"
@@ -46,24 +45,25 @@ static enum rc step_answer_execute(struct core *c, struct command *cmd, struct e
 
 /* ---- an answer ---- */
 
-static enum rc intervals_copy(struct interval **out, struct command *cmd, const struct interval *from, size_t count,
-                              struct err *err) {
-  *out = arena_alloc(&cmd->arena, count + 1, sizeof **out);
-  if (!*out) return err_set(err, RC_NO_MEMORY, NULL, "%zu intervals were refused memory", count);
-  if (count) memcpy(*out, from, count * sizeof **out);
-  return RC_OK;
+/* A command for an answer that told intervals; *intervals is its copy of them.  NULL: memory was refused. */
+static struct command *answer_command(command_execute execute, size_t message_bytes, const struct interval *from,
+                                      size_t count, struct interval **intervals, struct err *err) {
+  struct command *cmd = command_new(execute, message_bytes);
+  if (!cmd) {
+    err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
+    return NULL;
+  }
+  if (intervals_copy(intervals, from, count, &cmd->arena, err) == RC_OK) return cmd;
+  command_free(cmd);
+  return NULL;
 }
 
 static enum rc answer_store(struct batch_answers *w, const struct batch *b, const struct batch_status *status,
                             const struct mismatch *mismatch, struct err *err) {
-  struct command *cmd = command_new(answer_execute, sizeof(struct batch_answer));
-  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct interval *intervals;
-  const enum rc rc = intervals_copy(&intervals, cmd, status->intervals, status->interval_count, err);
-  if (rc != RC_OK) {
-    command_free(cmd);
-    return rc;
-  }
+  struct command *cmd = answer_command(answer_execute, sizeof(struct batch_answer), status->intervals,
+                                       status->interval_count, &intervals, err);
+  if (!cmd) return RC_NO_MEMORY;
   *(struct batch_answer *)cmd->message = (struct batch_answer){.run = b->run,
                                                                .round = b->round,
                                                                .number = b->number,
@@ -98,14 +98,10 @@ static enum rc take_batch_answer(struct batch_answers *w, const struct batch *b,
 
 static enum rc step_answer_store(struct batch_answers *w, const struct inner_step *s, const struct step_status *status,
                                  struct err *err) {
-  struct command *cmd = command_new(step_answer_execute, sizeof(struct inner_step_answer));
-  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct interval *intervals;
-  const enum rc rc = intervals_copy(&intervals, cmd, status->intervals, status->interval_count, err);
-  if (rc != RC_OK) {
-    command_free(cmd);
-    return rc;
-  }
+  struct command *cmd = answer_command(step_answer_execute, sizeof(struct inner_step_answer), status->intervals,
+                                       status->interval_count, &intervals, err);
+  if (!cmd) return RC_NO_MEMORY;
   *(struct inner_step_answer *)cmd->message = (struct inner_step_answer){.run = s->run,
                                                                          .round = s->round,
                                                                          .step = s->step,

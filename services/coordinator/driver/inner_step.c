@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "common/client/trainer_client.h"
 #include "services/coordinator/driver/batch.h"
 #include "services/coordinator/store/ids.h"
 
@@ -95,14 +94,20 @@ void inner_step_free(struct inner_step *s) {
 
 /* ---- at the trainer ---- */
 
+enum rc step_submit_once(const struct trainer_client *t, const struct submit_step *m, struct step_status *status,
+                         struct arena *arena, struct err *err) {
+  const enum rc rc = trainer_step_status(t, m->step_id, 0, status, arena, CALL_MS, err);
+  const bool failed = rc == RC_OK && status->state == JOB_FAILED;
+  return rc == RC_NOT_FOUND || failed ? trainer_submit_step(t, m, SUBMIT_MS, err) : rc;
+}
+
 enum rc inner_step_submit(const struct inner_step *s, struct http_client *http, struct err *err) {
   const struct trainer_client t = {.http = http, .base_url = s->url};
   struct arena arena = ARENA_INIT;
   struct step_status status;
-  const enum rc rc = trainer_step_status(&t, s->message.step_id, 0, &status, &arena, CALL_MS, err);
-  const bool failed = rc == RC_OK && status.state == JOB_FAILED; /* before its batches were sent again */
+  const enum rc rc = step_submit_once(&t, &s->message, &status, &arena, err);
   arena_free(&arena);
-  return rc == RC_NOT_FOUND || failed ? trainer_submit_step(&t, &s->message, SUBMIT_MS, err) : rc;
+  return rc;
 }
 
 enum rc inner_step_await(const struct inner_step *s, struct http_client *http, const atomic_bool *cancel,

@@ -12,8 +12,7 @@
 
 #include <stdatomic.h>
 
-#include "common/http/client.h"
-#include "common/wire/training.h"
+#include "common/client/trainer_client.h"
 #include "services/coordinator/driver/look.h"
 #include "services/coordinator/run/run_context.h"
 
@@ -36,7 +35,7 @@ enum rc inner_step_make(struct inner_step **out, struct readers *readers, struct
                         const struct trainer_target *trainer, const struct inner_step_place *place, struct err *err);
 void inner_step_free(struct inner_step *s); /* NULL is fine */
 
-/* Asks first: an earlier life may have submitted it.  An unknown one is submitted, and anew one that failed. */
+/* See step_submit_once. */
 enum rc inner_step_submit(const struct inner_step *s, struct http_client *http, struct err *err);
 
 /* Waits until the step is taken, or until *cancel.  *status lives in the arena.  RC_CONFLICT when the trainer failed it;
@@ -48,5 +47,11 @@ enum rc inner_step_await(const struct inner_step *s, struct http_client *http, c
  * step, whose groups come after all of them. */
 enum rc step_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena,
                     struct err *err);
+
+/* Any step, inner or a round's own.  Asks first, because an earlier life may have submitted it; one that is unknown is
+ * submitted, and so is one that failed: a trainer that had just come back may have been asked for it before its batches were
+ * sent again.  *status is what the trainer said when it was asked; it lives in the arena. */
+enum rc step_submit_once(const struct trainer_client *t, const struct submit_step *m, struct step_status *status,
+                         struct arena *arena, struct err *err);
 
 #endif

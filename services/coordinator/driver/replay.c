@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "services/coordinator/driver/inner_step.h"
 #include "services/coordinator/driver/step.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core_state.h"
@@ -198,9 +199,7 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
   struct step_status status = {0};
   enum rc rc = step_message(d, run, r->round, &m, &arena, err);
   m.push_count = 0; /* servers have the current version already */
-  if (rc == RC_OK) rc = trainer_step_status(&t, m.step_id, 0, &status, &arena, CALL_MS, err);
-  const bool failed = rc == RC_OK && status.state == JOB_FAILED; /* before its batches were sent again */
-  if (rc == RC_NOT_FOUND || failed) rc = trainer_submit_step(&t, &m, SUBMIT_MS, err);
+  if (rc == RC_OK) rc = step_submit_once(&t, &m, &status, &arena, err);
   while (rc == RC_OK && status.state != JOB_DONE) {
     rc = trainer_step_status(&t, m.step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
     if (rc == RC_OK && status.state == JOB_FAILED) rc = step_failed(&status, m.step_id, true, err);

@@ -98,11 +98,8 @@ static enum rc copy_lists(struct step_done_message *m, const struct step_status 
     if (!m->pushes[i].worker_id) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
   }
   m->push_count = status->push_count;
-  m->intervals = arena_alloc(arena, status->interval_count + 1, sizeof *m->intervals);
-  if (!m->intervals) return err_set(err, RC_NO_MEMORY, NULL, "a step's intervals were refused memory");
-  if (status->interval_count) memcpy(m->intervals, status->intervals, status->interval_count * sizeof *m->intervals);
   m->interval_count = status->interval_count;
-  return RC_OK;
+  return intervals_copy(&m->intervals, status->intervals, status->interval_count, arena, err);
 }
 
 /* status NULL: the figures are lost. */
@@ -251,16 +248,13 @@ static enum rc step_held(struct driver *d, const struct active_run *a, int64_t r
   return step_store(d, a, round, &status, err);
 }
 
-/* Asked first: after a restart the step may have been taken.  An unknown one is submitted, and anew one that failed: a
- * trainer that had just come back may have been asked for it before it was sent the batches again (train.c). */
+/* One whose version is published is only asked for: its figures are all that is missing. */
 static enum rc step_submit(struct driver *d, const struct active_run *a, const struct submit_step *m,
                            struct arena *arena, struct err *err) {
-  struct trainer_client t = driver_trainer(d);
+  const struct trainer_client t = driver_trainer(d);
   struct step_status status;
-  enum rc rc = trainer_step_status(&t, m->step_id, 0, &status, arena, CALL_MS, err);
-  const bool failed = rc == RC_OK && status.state == JOB_FAILED;
-  if ((rc != RC_NOT_FOUND && !failed) || a->unfinished >= 0) return rc;
-  return trainer_submit_step(&t, m, SUBMIT_MS, err);
+  if (a->unfinished >= 0) return trainer_step_status(&t, m->step_id, 0, &status, arena, CALL_MS, err);
+  return step_submit_once(&t, m, &status, arena, err);
 }
 
 enum rc step_round(struct driver *d, const struct active_run *a, int64_t round, struct err *err) {
