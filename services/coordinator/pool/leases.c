@@ -78,6 +78,7 @@ static enum rc groups_waiting(struct core *c, const struct open_round *r, const 
                                                      .done_tokens = rows_int(&q, 3),
                                                      .waiting_since_ms = rows_int(&q, 4),
                                                      .overtaken_since_ms = rows_int(&q, 8),
+                                                     .begun = rows_int(&q, 6) == 0,
                                                      .evaluation = rows_int(&q, 7) == LEASE_EVALUATION};
     out->fresh[out->count++] = rows_int(&q, 6) != 0;
   }
@@ -96,6 +97,39 @@ static enum rc frontier_end(struct core *c, const struct open_round *r, int size
       BINDS(b_int(r->run), b_int(r->round), b_int(ORDINAL_EVALUATION_FIRST), b_int(size)));
   *end = rc == RC_OK ? (int32_t)ordinal : INT32_MAX;
   return rc == RC_NOT_FOUND ? RC_OK : rc;
+}
+
+/* How the round goes: see pace.h. */
+static const struct admission_plan *plan_of_round(struct core *c, const struct open_round *r) {
+  const struct run_config *config = &c->context->config;
+  struct pace_round round = {.run = r->run,
+                             .round = r->round,
+                             .wanted = config->mode == MODE_PIPELINED && config->frontier == FRONTIER_PRIORITY,
+                             .groups = config->groups_per_round,
+                             .samples = config->samples_per_group,
+                             .groups_per_s = rate_value(&c->pool->rates.drain),
+                             .tokens = rate_value(&c->pool->rates.tokens)};
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    const struct live_worker *w = &c->pool->workers[i];
+    if (w->kind != WORKER_GENERATION || !w->ready) continue;
+    round.slots += w->slots;
+    round.servers++;
+  }
+  return pace_plan(&c->pool->pace, &round, c->now_ms);
+}
+
+/* Keeps what the round's plan admits by now. */
+static enum rc admitted(struct core *c, const struct open_round *r, struct candidates *out, struct err *err) {
+  const struct admission_plan *plan = plan_of_round(c, r);
+  int64_t begun = 0;
+  if (!plan->bounded) return RC_OK;
+  const int32_t most = pace_groups(&c->pool->pace, c->now_ms);
+  enum rc rc = store_int(c->store, &begun, err,
+                         "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND ordinal < ?3 AND leased_ms NOT "
+                         "NULL",
+                         BINDS(b_int(r->run), b_int(r->round), b_int(ORDINAL_EVALUATION_FIRST)));
+  out->ordered = admission_admit(out->groups, out->order, out->ordered, (int32_t)begun, most);
+  return rc;
 }
 
 /* The group's waiting samples, at most max more. */
@@ -253,7 +287,7 @@ static enum rc candidates_order(struct core *c, const struct open_round *r, cons
   enum rc rc = groups_waiting(c, r, w, most < FRONTIER_CANDIDATES_MAX ? most : FRONTIER_CANDIDATES_MAX, out, err);
   if (rc == RC_OK && out->count && config->frontier != FRONTIER_OFF) rc = frontier_end(c, r, size, &policy.end, err);
   out->ordered = rc == RC_OK ? frontier_order(out->groups, out->count, &policy, out->order) : 0;
-  return rc;
+  return rc == RC_OK ? admitted(c, r, out, err) : rc;
 }
 
 /* Groups that a later one went before: their age counts from now on. */
@@ -273,9 +307,35 @@ static enum rc note_overtaken(struct core *c, const struct open_round *r, struct
   return rc;
 }
 
+/* What the worker holds, for it was asked last when it had less or more. */
+static enum rc held_look(struct core *c, struct live_worker *w, struct err *err) {
+  int64_t held = 0;
+  enum rc rc = store_int(c->store, &held, err,
+                         "SELECT coalesce(sum(sample_count), 0) FROM leases INDEXED BY leases_granted WHERE worker = ?1 "
+                         "AND state = " SQL_LEASE_GRANTED,
+                         BINDS(b_int(w->id)));
+  w->held = (int32_t)held;
+  return rc;
+}
+
+/* How many samples the worker may have of those that wait.  What all hold is known as of each one's last poll. */
+static enum rc share_of(struct core *c, struct live_worker *w, int slots, int servers, int waiting, int *take,
+                        struct err *err) {
+  int held = 0;
+  *take = slots;
+  if (waiting / servers >= slots) return RC_OK; /* there is enough for everybody */
+  enum rc rc = held_look(c, w, err);
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    const struct live_worker *other = &c->pool->workers[i];
+    if (other->kind == WORKER_GENERATION && other->ready) held += other->held;
+  }
+  *take = dispatch_share(waiting, servers, slots, w->held, held);
+  return rc;
+}
+
 /* What this poll gets; nothing is stored but who was overtaken. */
-static enum rc grant_plan(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
-                          int servers, struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
+static enum rc grant_plan(struct core *c, const struct open_round *r, struct live_worker *w, int slots, int servers,
+                          struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
   int samples = 0, waiting = 0;
   struct candidates *all = arena_alloc(arena, 1, sizeof *all);
   *planned = 0;
@@ -284,7 +344,9 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, const stru
   enum rc rc = candidates_order(c, r, w, slots, servers, all, err);
   for (int i = 0; i < all->ordered; i++) waiting += all->groups[all->order[i]].waiting;
   if (rc != RC_OK || waiting == 0) return rc;
-  const int take = dispatch_share(waiting, servers, slots);
+  int take;
+  rc = share_of(c, w, slots, servers, waiting, &take, err);
+  if (rc != RC_OK) return rc;
   struct waiting_sample *chosen = arena_alloc(arena, (size_t)take + 1, sizeof *chosen);
   if (!chosen) return err_set(err, RC_NO_MEMORY, NULL, "a plan of %d samples was refused memory", take);
   for (int i = 0; i < all->ordered && samples < take && rc == RC_OK; i++) {
@@ -296,7 +358,7 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, const stru
   return note_overtaken(c, r, all, plan, *planned, err);
 }
 
-enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, int servers,
+enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err) {
   struct open_round r = {0};
@@ -320,6 +382,7 @@ enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free
     rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
+  for (int i = 0; i < planned; i++) w->held += plan[i].count;
   metric_add(c->pool->m_granted, planned);
   *count = (size_t)planned;
   return RC_OK;

@@ -96,12 +96,26 @@ static enum rc register_once(struct heartbeat *h, struct err *err) {
   return rc;
 }
 
+/* What was added since the registration: room for WIRE_STEP_SLOTS. */
+static size_t steps_since(const struct engine_counters *now, const struct engine_counters *since,
+                          struct step_sum *out) {
+  size_t count = 0;
+  for (int i = 0; i < WIRE_STEP_SLOTS; i++) {
+    const struct engine_steps *a = &now->by_rows[i], *b = &since->by_rows[i];
+    if (a->steps > b->steps)
+      out[count++] = (struct step_sum){
+          .slot = i, .steps = a->steps - b->steps, .rows = a->rows - b->rows, .us = a->us - b->us};
+  }
+  return count;
+}
+
 static enum rc beat_once(struct heartbeat *h, uint64_t epoch, bool draining, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct engine_counters now;
   struct policy active;
   struct worker_heartbeat_answer answer;
   struct activity_report did;
+  struct step_sum steps[WIRE_STEP_SLOTS];
   activity_take(h->options.activity, &did, clock_monotonic_us());
   struct worker_heartbeat m = {.epoch = epoch,
                                .draining = draining,
@@ -115,6 +129,8 @@ static enum rc beat_once(struct heartbeat *h, uint64_t epoch, bool draining, str
     m.slots_busy = now.slots_busy;
     m.busy_slot_us = now.busy_slot_us - h->since.busy_slot_us;
     m.tokens_sampled = now.tokens_sampled - h->since.tokens_sampled;
+    m.steps = steps;
+    m.step_count = steps_since(&now, &h->since, steps);
   }
   enum rc rc = leases_list(h->options.leases, &m.leases, &m.lease_count, &arena, err);
   const struct coordinator_client client = {h->http, h->options.coordinator};
