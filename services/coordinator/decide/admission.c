@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define GAIN_LEAST 0.01 /* of the round: what a play of expected lengths can be trusted for */
+#define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
 #define STEEP 1.05     /* full engines' step against the shortest; below, a ramp is not worth the play */
 
 enum { DEALS = 3, IMPROVING_SAMPLES = 150000 }; /* played, to improve an order */
@@ -231,12 +232,13 @@ bool admission_plan(const struct admission_facts *f, struct admission_room *room
   const int plays = IMPROVING_SAMPLES / (f->groups * f->samples);
   for (int32_t g = 0; g < f->groups; g++) plan->order[g] = g;
   plan->end_us = plan->filled_end_us = admission_play(f, room, plan);
-  if (f->told_apart) {
-    try_orders(f, room, plan);
-    admission_improve(f, room, plan, plays);
-  }
-  if (room->step_us[rows_max(f)] < room->step_us[0] * STEEP) return true;
   room->ramp = *plan;
+  if (f->told_apart) {
+    try_orders(f, room, &room->ramp);
+    admission_improve(f, room, &room->ramp, plays);
+  }
+  if (room->ramp.end_us < plan->end_us * (1 - ORDER_GAIN_LEAST)) *plan = room->ramp;
+  if (room->step_us[rows_max(f)] < room->step_us[0] * STEEP) return true;
   try_ramps(f, room, group_us, &room->ramp);
   if (f->told_apart) {
     room->other = *plan;

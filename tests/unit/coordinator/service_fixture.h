@@ -52,6 +52,7 @@ struct fake_trainer {
   bool disk_full;         /* steps fail for want of room until this is cleared */
   bool full_then;         /* when the step was submitted */
   int strange;            /* so many openings are refused: this trainer has not heard of the epoch */
+  int64_t compute_us;     /* that every batch is said to have taken */
   int opens, batches, steps;
   int last_groups;
   double last_denominator;
@@ -164,6 +165,7 @@ static __attribute__((unused)) void fake_submit(struct http_request *r, void *co
   s.stats.samples = (int64_t)s.sample_count;
   logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
   s.stats.loss = 1;
+  s.stats.compute_us = t->compute_us;
   int at = t->batches++ % 256;
   snprintf(t->batch[at].id, sizeof t->batch[at].id, "%s", m.batch_id);
   buf_free(&t->batch[at].answer);

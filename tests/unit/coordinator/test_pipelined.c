@@ -74,6 +74,39 @@ static void a_complete_group_is_trained_while_others_are_open(void **state) {
   assert_int_equal(query_int(f, "SELECT count(*) FROM groups WHERE run = ?1 AND state = 3", 1), 3);
 }
 
+/* Four rows more make every token take nearly half a second more, and the trainer's group takes as long as is told. */
+static void tell_costs(struct fixture *f, const struct fake_server *s) {
+  struct step_sum sums[] = {{0, 10, 10, 10 * 128000}, {2, 10, 40, 10 * 428000}, {4, 10, 120, 10 * 1228000}};
+  const struct worker_heartbeat m = {.epoch = s->is.epoch, .ready = true, .has_loaded = s->has_loaded,
+                                     .loaded_digest = s->loaded, .steps = sums, .step_count = 3};
+  struct worker_heartbeat_answer answer;
+  struct err err = {0};
+  if (coordinator_heartbeat(&f->client, s->is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err) != RC_OK)
+    fail_msg("%s", err.message);
+}
+
+/* The first round measures, the second begins with one group, and gets the others in time without being asked again. */
+static void a_round_begins_with_few_groups_where_rows_are_dear(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[3];
+  struct lease_answer a;
+  struct err err = {0};
+  f->trainer.compute_us = 3000000;
+  register_server(f, &s, "gen-1");
+  post_run(f, RUN("\"mode\":\"pipelined\",\"rounds\":2}"));
+  collect_leases(f, &s, leases, 3);
+  tell_costs(f, &s);
+  for (int i = 0; i < 3; i++) answer(f, &s, &leases[i], false);
+  poll_leases(f, &s, 64, &a);
+  const int64_t begun_ms = clock_monotonic_ms();
+  assert_int_equal(a.lease_count, 1);
+  assert_int_equal(a.leases[0].sample_count, 4);
+  if (poll_once(f, &s, 60, 10000, &a, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(a.lease_count, 1);
+  assert_in_range(clock_monotonic_ms() - begun_ms, 150, 3000);
+}
+
 static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -170,6 +203,7 @@ static void refills_have_an_end(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(a_complete_group_is_trained_while_others_are_open),
+      CASE(a_round_begins_with_few_groups_where_rows_are_dear),
       CASE(in_sync_nothing_is_sent_before_the_last_group),
       CASE(a_round_whose_last_group_is_filtered_goes_on),
       CASE(refills_are_the_next_prompts_whoever_is_first),

@@ -79,6 +79,7 @@ static void sums_that_cannot_be_are_left_out(void **state) {
   step_costs_note(&c, 0, -10, -10, 100, 0);
   step_costs_note(&c, 0, 10, 0, 100, 0);  /* no rows */
   step_costs_note(&c, 0, 10, 11, 100, 0); /* more than one row */
+  step_costs_note(&c, STEP_COST_SLOTS - 2, 10, 10 * 16385, 100, 0);
   step_costs_note(&c, 2, 10, 20, 100, 0); /* two rows belong to slot 1 */
   step_costs_note(&c, 2, 10, 41, 100, 0);
   for (int i = 0; i < STEP_COST_SLOTS; i++) assert_true(c.slots[i].steps == 0);
