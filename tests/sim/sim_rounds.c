@@ -159,8 +159,10 @@ struct kind_of_lengths {
   const char *name;
   double sigma_prompt, sigma_sample, long_share, long_factor;
 };
-static const struct kind_of_lengths kinds[] = {
-    {"short", 0.05, 0.1, 0, 1}, {"medium", 0.15, 0.2, 0, 1}, {"heavy", 0.8, 0.6, 0, 1}, {"bimodal", 0.15, 0.2, 0.25, 4}};
+static const struct kind_of_lengths kinds[] = {{"short", 0.05, 0.1, 0, 1},
+                                               {"medium", 0.15, 0.2, 0, 1},
+                                               {"heavy", 0.8, 0.6, 0, 1},
+                                               {"bimodal", 0.15, 0.2, 0.25, 4}};
 
 static bool row_of(struct world *w, const struct world_config *base, double row[COLUMNS]) {
   const struct {
@@ -224,11 +226,15 @@ static bool admission_row(struct world *w, const char *name, const struct world_
 static bool admission_table(struct world *w) {
   bool good = true;
   printf(
-      "\nadmission, against sync: a gate of 15 groups; priority as it is while no cost is known; planned with the lengths\n"
-      "of another round, with each prompt's mean, with every length; the best that was found, and the bound.  Then how\n"
-      "many points the last plan is behind the best, and which part of the first and of the last plan's window is over\n"
+      "\nadmission, against sync: a gate of 15 groups; priority as it is while no cost is known; planned with the "
+      "lengths\n"
+      "of another round, with each prompt's mean, with every length; the best that was found, and the bound.  Then "
+      "how\n"
+      "many points the last plan is behind the best, and which part of the first and of the last plan's window is "
+      "over\n"
       "the bound.\n"
-      "  lengths     R      sync      gate    nothing   lengths   prompts   samples      best     bound   behind   over "
+      "  lengths     R      sync      gate    nothing   lengths   prompts   samples      best     bound   behind   "
+      "over "
       "bound\n");
   for (int whole = 0; whole < 2; whole++) {
     if (whole) printf("  engines that take the whole round at once\n");

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#define GAIN_LEAST 0.01 /* of the round: what a play of expected lengths can be trusted for */
+#define GAIN_LEAST       0.01  /* of the round: what a play of expected lengths can be trusted for */
 #define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
-#define STEEP 1.05     /* full engines' step against the shortest; below, a ramp is not worth the play */
+#define STEEP            1.05  /* full engines' step against the shortest; below, a ramp is not worth the play */
 
 enum { DEALS = 3, IMPROVING_SAMPLES = 150000 }; /* played, to improve an order */
 

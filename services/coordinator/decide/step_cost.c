@@ -4,7 +4,7 @@
 #include <math.h>
 
 #define HALF_LIFE_MS 300000.0
-#define STEPS_LEAST 2.0 /* what has faded to less is forgotten: it may be another model's */
+#define STEPS_LEAST  2.0 /* what has faded to less is forgotten: it may be another model's */
 
 struct mean {
   double rows, us;

@@ -310,10 +310,11 @@ static enum rc note_overtaken(struct core *c, const struct open_round *r, struct
 /* What the worker holds, for it was asked last when it had less or more. */
 static enum rc held_look(struct core *c, struct live_worker *w, struct err *err) {
   int64_t held = 0;
-  enum rc rc = store_int(c->store, &held, err,
-                         "SELECT coalesce(sum(sample_count), 0) FROM leases INDEXED BY leases_granted WHERE worker = ?1 "
-                         "AND state = " SQL_LEASE_GRANTED,
-                         BINDS(b_int(w->id)));
+  enum rc rc =
+      store_int(c->store, &held, err,
+                "SELECT coalesce(sum(sample_count), 0) FROM leases INDEXED BY leases_granted WHERE worker = ?1 "
+                "AND state = " SQL_LEASE_GRANTED,
+                BINDS(b_int(w->id)));
   w->held = (int32_t)held;
   return rc;
 }

@@ -27,8 +27,8 @@ void pace_note_group(struct pace *p, int64_t run, const int32_t *lengths, int co
   if (run != p->run || count != p->samples) p->groups = p->next = 0;
   p->run = run;
   p->samples = count;
-  const int32_t most = ADMISSION_SAMPLES_MAX / count < ADMISSION_GROUPS_MAX ? ADMISSION_SAMPLES_MAX / count
-                                                                           : ADMISSION_GROUPS_MAX;
+  const int32_t most =
+      ADMISSION_SAMPLES_MAX / count < ADMISSION_GROUPS_MAX ? ADMISSION_SAMPLES_MAX / count : ADMISSION_GROUPS_MAX;
   for (int i = 0; i < count; i++) p->lengths[p->next * count + i] = (float)lengths[i];
   p->next = (p->next + 1) % most;
   if (p->groups < most) p->groups++;

@@ -23,7 +23,7 @@ struct pace {
   float lengths[ADMISSION_SAMPLES_MAX];    /* of its last groups, a ring of whole groups */
   int32_t samples, groups, next;           /* of a group; groups in the ring; where the next one goes */
   int64_t plan_run, plan_round, opened_ms; /* the round of the plan, and when it was planned: monotonic */
-  int32_t admitted; /* as pace_moved saw it last */
+  int32_t admitted;                        /* as pace_moved saw it last */
   struct admission_plan plan;
   struct admission_room room;
 };

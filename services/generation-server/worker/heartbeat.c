@@ -103,8 +103,8 @@ static size_t steps_since(const struct engine_counters *now, const struct engine
   for (int i = 0; i < WIRE_STEP_SLOTS; i++) {
     const struct engine_steps *a = &now->by_rows[i], *b = &since->by_rows[i];
     if (a->steps > b->steps)
-      out[count++] = (struct step_sum){
-          .slot = i, .steps = a->steps - b->steps, .rows = a->rows - b->rows, .us = a->us - b->us};
+      out[count++] =
+          (struct step_sum){.slot = i, .steps = a->steps - b->steps, .rows = a->rows - b->rows, .us = a->us - b->us};
   }
   return count;
 }

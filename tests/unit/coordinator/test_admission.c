@@ -37,8 +37,14 @@ static void a_play_goes_as_the_pool_does(void **state) {
   (void)state;
   const struct step_costs costs = costs_of(0, 100);
   const float two[] = {10, 20}, four[] = {10, 20, 30, 40};
-  struct admission_facts f = {.costs = &costs, .servers = 1, .slots = 4, .train_us_per_token = 5, .groups = 2,
-                              .samples = 1, .tokens = two, .told_apart = true};
+  struct admission_facts f = {.costs = &costs,
+                              .servers = 1,
+                              .slots = 4,
+                              .train_us_per_token = 5,
+                              .groups = 2,
+                              .samples = 1,
+                              .tokens = two,
+                              .told_apart = true};
   /* both run at 200 us a token; the first is ready at 2000, the other, alone by then, at 3000 */
   close_to(play(&f, &filled, NULL), 3000 + 20 * 5);
   f.train_us_per_token = 100; /* the first until 3000 */
@@ -51,8 +57,14 @@ static void a_play_goes_as_the_pool_does(void **state) {
   f.servers = 2; /* half a row each, which costs what one does: nothing smaller was seen */
   close_to(play(&f, &filled, NULL), 1000 + 2000 + 4000);
   /* a group is ready with its last sample; its samples are begun in their order */
-  f = (struct admission_facts){.costs = &costs, .servers = 1, .slots = 3, .train_us_per_token = 1, .groups = 2,
-                               .samples = 2, .tokens = four, .told_apart = true};
+  f = (struct admission_facts){.costs = &costs,
+                               .servers = 1,
+                               .slots = 3,
+                               .train_us_per_token = 1,
+                               .groups = 2,
+                               .samples = 2,
+                               .tokens = four,
+                               .told_apart = true};
   /* 10, 20, 30 at 300 until 3000; 20, 30, 40 at 300 until 6000: group 0; 30 has 10 left, 40 has 30: 200 until 8000;
    * then 20 at 100 until 10000 */
   close_to(play(&f, &filled, NULL), 10000 + 70);
@@ -62,8 +74,14 @@ static void a_ramp_begins_groups_one_after_another(void **state) {
   (void)state;
   const struct step_costs costs = costs_of(0, 100);
   const float two[] = {10, 20};
-  const struct admission_facts f = {.costs = &costs, .servers = 1, .slots = 4, .train_us_per_token = 100, .groups = 2,
-                                    .samples = 1, .tokens = two, .told_apart = true};
+  const struct admission_facts f = {.costs = &costs,
+                                    .servers = 1,
+                                    .slots = 4,
+                                    .train_us_per_token = 100,
+                                    .groups = 2,
+                                    .samples = 1,
+                                    .tokens = two,
+                                    .told_apart = true};
   /* alone until 500: 5 tokens; together until 1500; the other 15 more alone: 3000 */
   struct admission_plan ramp = {.bounded = true, .first = 1, .spacing_us = 500};
   close_to(play(&f, &ramp, NULL), 3000 + 2000);
@@ -123,9 +141,14 @@ static void a_play_is_what_a_slow_one_is(void **state) {
     float tokens[256];
     const int64_t base = draw(&x, 0, 3) * 1000, row = 1 + draw(&x, 0, 3) * 300;
     const struct step_costs costs = costs_of(base, row);
-    const struct admission_facts f = {.costs = &costs, .servers = draw(&x, 1, 3), .slots = draw(&x, 1, 12),
-                                      .train_us_per_token = draw(&x, 1, 2000), .groups = draw(&x, 1, 24),
-                                      .samples = draw(&x, 1, 8), .tokens = tokens, .told_apart = true};
+    const struct admission_facts f = {.costs = &costs,
+                                      .servers = draw(&x, 1, 3),
+                                      .slots = draw(&x, 1, 12),
+                                      .train_us_per_token = draw(&x, 1, 2000),
+                                      .groups = draw(&x, 1, 24),
+                                      .samples = draw(&x, 1, 8),
+                                      .tokens = tokens,
+                                      .told_apart = true};
     for (int t = 0; t < f.groups * f.samples; t++) tokens[t] = (float)draw(&x, 1, 1 + draw(&x, 0, 200));
     struct admission_plan p;
     assert_true(admission_plan(&f, room, &p));
@@ -142,8 +165,8 @@ static void lengths_of_other_groups_are_dealt_out_in_turn(void **state) {
   (void)state;
   const struct step_costs costs = costs_of(0, 100);
   const float three[] = {10, 20, 30};
-  const struct admission_facts f = {.costs = &costs, .servers = 1, .slots = 1, .train_us_per_token = 5, .groups = 3,
-                                    .samples = 1, .tokens = three};
+  const struct admission_facts f = {
+      .costs = &costs, .servers = 1, .slots = 1, .train_us_per_token = 5, .groups = 3, .samples = 1, .tokens = three};
   close_to(play(&f, &filled, NULL), 6000 + 5 * 20); /* the last one has 30, 10 and 20 tokens */
 }
 
@@ -177,8 +200,12 @@ static void as_many_are_admitted_as_time_has_brought(void **state) {
 
 static void what_was_begun_goes_on_and_the_rest_waits(void **state) {
   (void)state;
-  const struct waiting_group g[] = {{.ordinal = 0, .begun = true}, {.ordinal = 1}, {.ordinal = 2, .begun = true},
-                                    {.ordinal = 3}, {.ordinal = 4}, {.ordinal = 9000, .evaluation = true}};
+  const struct waiting_group g[] = {{.ordinal = 0, .begun = true},
+                                    {.ordinal = 1},
+                                    {.ordinal = 2, .begun = true},
+                                    {.ordinal = 3},
+                                    {.ordinal = 4},
+                                    {.ordinal = 9000, .evaluation = true}};
   CHECK_ADMIT(g, 6, 2, INT32_MAX, 0, 1, 2, 3, 4, 5, -1);
   CHECK_ADMIT(g, 6, 2, 2, 0, 2, -1); /* evaluation would be in their way */
   CHECK_ADMIT(g, 6, 5, 2, 0, 2, -1);
@@ -228,8 +255,13 @@ static void a_round_begins_with_few_where_rows_cost_and_with_all_where_they_do_n
   float tokens[GROUPS * SAMPLES];
   lengths(tokens);
   const struct step_costs steep = costs_of(28000, 2000), flat = costs_of(28000, 1);
-  struct admission_facts f = {.costs = &steep, .servers = 1, .slots = GROUPS * SAMPLES, .groups = GROUPS,
-                              .samples = SAMPLES, .tokens = tokens, .train_us_per_token = 4000};
+  struct admission_facts f = {.costs = &steep,
+                              .servers = 1,
+                              .slots = GROUPS * SAMPLES,
+                              .groups = GROUPS,
+                              .samples = SAMPLES,
+                              .tokens = tokens,
+                              .train_us_per_token = 4000};
   const struct admission_plan ramp = plan_of(&f);
   assert_true(ramp.bounded && !ramp.ordered);
   assert_in_range(ramp.first, 1, GROUPS / 2);
@@ -251,8 +283,13 @@ static void groups_that_are_told_apart_are_put_in_order(void **state) {
   lengths(tokens);
   for (int s = 0; s < SAMPLES; s++) tokens[(GROUPS - 1) * SAMPLES + s] = 1500;
   const struct step_costs costs = costs_of(28000, 100);
-  struct admission_facts f = {.costs = &costs, .servers = 2, .slots = 8, .groups = GROUPS, .samples = SAMPLES,
-                              .tokens = tokens, .train_us_per_token = 500};
+  struct admission_facts f = {.costs = &costs,
+                              .servers = 2,
+                              .slots = 8,
+                              .groups = GROUPS,
+                              .samples = SAMPLES,
+                              .tokens = tokens,
+                              .train_us_per_token = 500};
   assert_false(plan_of(&f).ordered);
   f.told_apart = true;
   const struct admission_plan plan = plan_of(&f);
@@ -301,9 +338,14 @@ static void a_plan_is_always_the_same(void **state) {
   };
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     const struct step_costs costs = costs_of(28000, known[i].row);
-    const struct admission_facts f = {.costs = &costs, .servers = known[i].servers, .slots = known[i].slots,
-                                      .train_us_per_token = known[i].train, .groups = GROUPS, .samples = SAMPLES,
-                                      .tokens = tokens, .told_apart = known[i].told_apart};
+    const struct admission_facts f = {.costs = &costs,
+                                      .servers = known[i].servers,
+                                      .slots = known[i].slots,
+                                      .train_us_per_token = known[i].train,
+                                      .groups = GROUPS,
+                                      .samples = SAMPLES,
+                                      .tokens = tokens,
+                                      .told_apart = known[i].told_apart};
     const struct admission_plan p = plan_of(&f);
     int order = 0;
     for (int g = 0; g < GROUPS; g++) order = (order * 31 + p.order[g]) % 1000003;
@@ -319,8 +361,14 @@ static void an_order_is_improved_by_what_the_play_says(void **state) {
   struct admission_room *room = malloc(sizeof *room);
   const struct step_costs costs = costs_of(0, 100);
   const float three[] = {30, 20, 10};
-  const struct admission_facts f = {.costs = &costs, .servers = 1, .slots = 1, .train_us_per_token = 200, .groups = 3,
-                                    .samples = 1, .tokens = three, .told_apart = true};
+  const struct admission_facts f = {.costs = &costs,
+                                    .servers = 1,
+                                    .slots = 1,
+                                    .train_us_per_token = 200,
+                                    .groups = 3,
+                                    .samples = 1,
+                                    .tokens = three,
+                                    .told_apart = true};
   struct admission_plan plan;
   assert_non_null(room);
   assert_true(admission_plan(&f, room, &plan));
@@ -342,8 +390,13 @@ static void nothing_is_planned_while_something_is_not_known(void **state) {
   float tokens[GROUPS * SAMPLES];
   lengths(tokens);
   const struct step_costs steep = costs_of(28000, 2000), none = {0};
-  const struct admission_facts good = {.costs = &steep, .servers = 1, .slots = GROUPS * SAMPLES, .groups = GROUPS,
-                                       .samples = SAMPLES, .tokens = tokens, .train_us_per_token = 4000};
+  const struct admission_facts good = {.costs = &steep,
+                                       .servers = 1,
+                                       .slots = GROUPS * SAMPLES,
+                                       .groups = GROUPS,
+                                       .samples = SAMPLES,
+                                       .tokens = tokens,
+                                       .train_us_per_token = 4000};
   struct admission_facts bad[10];
   for (size_t i = 0; i < 10; i++) bad[i] = good;
   bad[0].costs = &none;
@@ -372,8 +425,12 @@ static void the_largest_round_that_is_planned_fits(void **state) {
   static float tokens[ADMISSION_SAMPLES_MAX];
   for (int i = 0; i < ADMISSION_SAMPLES_MAX; i++) tokens[i] = (float)(1 + i % 7);
   const struct step_costs flat = costs_of(1000000, 1);
-  struct admission_facts f = {.costs = &flat, .servers = 4, .slots = 4096, .groups = ADMISSION_GROUPS_MAX,
-                              .samples = ADMISSION_SAMPLES_MAX / ADMISSION_GROUPS_MAX, .tokens = tokens,
+  struct admission_facts f = {.costs = &flat,
+                              .servers = 4,
+                              .slots = 4096,
+                              .groups = ADMISSION_GROUPS_MAX,
+                              .samples = ADMISSION_SAMPLES_MAX / ADMISSION_GROUPS_MAX,
+                              .tokens = tokens,
                               .train_us_per_token = 1};
   assert_false(plan_of(&f).bounded);
   f.groups = f.samples = 1;

@@ -61,7 +61,7 @@ static void who_holds_more_gets_less_and_never_nothing(void **state) {
   assert_int_equal(dispatch_share(4, 2, 16, 4, 4), 1);
   assert_int_equal(dispatch_share(4, 2, 16, 3, 5), 2);
   assert_int_equal(dispatch_share(5, 2, 16, 3, 5), 2);
-  assert_int_equal(dispatch_share(6, 2, 16, 3, 5), 3); /* rounded up */
+  assert_int_equal(dispatch_share(6, 2, 16, 3, 5), 3);  /* rounded up */
   assert_int_equal(dispatch_share(2, 2, 16, 1, 60), 2); /* no more than what waits */
   assert_int_equal(dispatch_share(9, 2, 4, 0, 10), 4);
   assert_int_equal(dispatch_share(1, 2, 4, 99, 99), 1);

@@ -76,8 +76,15 @@ static struct pace *measured(void) {
   }
   return p;
 }
-static const struct pace_round dear = {.run = 7, .round = 3, .wanted = true, .groups = GROUPS, .samples = SAMPLES,
-                                       .servers = 1, .slots = SLOTS, .groups_per_s = 0.5, .tokens = 100};
+static const struct pace_round dear = {.run = 7,
+                                       .round = 3,
+                                       .wanted = true,
+                                       .groups = GROUPS,
+                                       .samples = SAMPLES,
+                                       .servers = 1,
+                                       .slots = SLOTS,
+                                       .groups_per_s = 0.5,
+                                       .tokens = 100};
 
 static void a_round_is_planned_once(void **state) {
   (void)state;

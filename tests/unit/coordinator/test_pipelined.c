@@ -77,8 +77,12 @@ static void a_complete_group_is_trained_while_others_are_open(void **state) {
 /* Four rows more make every token take nearly half a second more, and the trainer's group takes as long as is told. */
 static void tell_costs(struct fixture *f, const struct fake_server *s) {
   struct step_sum sums[] = {{0, 10, 10, 10 * 128000}, {2, 10, 40, 10 * 428000}, {4, 10, 120, 10 * 1228000}};
-  const struct worker_heartbeat m = {.epoch = s->is.epoch, .ready = true, .has_loaded = s->has_loaded,
-                                     .loaded_digest = s->loaded, .steps = sums, .step_count = 3};
+  const struct worker_heartbeat m = {.epoch = s->is.epoch,
+                                     .ready = true,
+                                     .has_loaded = s->has_loaded,
+                                     .loaded_digest = s->loaded,
+                                     .steps = sums,
+                                     .step_count = 3};
   struct worker_heartbeat_answer answer;
   struct err err = {0};
   if (coordinator_heartbeat(&f->client, s->is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err) != RC_OK)
@@ -202,12 +206,9 @@ static void refills_have_an_end(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(a_complete_group_is_trained_while_others_are_open),
-      CASE(a_round_begins_with_few_groups_where_rows_are_dear),
-      CASE(in_sync_nothing_is_sent_before_the_last_group),
-      CASE(a_round_whose_last_group_is_filtered_goes_on),
-      CASE(refills_are_the_next_prompts_whoever_is_first),
-      CASE(refills_have_an_end),
+      CASE(a_complete_group_is_trained_while_others_are_open), CASE(a_round_begins_with_few_groups_where_rows_are_dear),
+      CASE(in_sync_nothing_is_sent_before_the_last_group),     CASE(a_round_whose_last_group_is_filtered_goes_on),
+      CASE(refills_are_the_next_prompts_whoever_is_first),     CASE(refills_have_an_end),
   };
   return cmocka_run_group_tests_name("coordinator/pipelined", tests, NULL, NULL);
 }

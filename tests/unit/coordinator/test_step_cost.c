@@ -21,7 +21,7 @@ static void the_cost_is_read_between_the_means_and_beyond_them(void **state) {
   close_to(step_costs_us(&c, 3), 350);
   close_to(step_costs_us(&c, 6), 500);
   close_to(step_costs_us(&c, 10), 700);
-  close_to(step_costs_us(&c, 1), 300); /* not less than what was seen */
+  close_to(step_costs_us(&c, 1), 300);       /* not less than what was seen */
   step_costs_note(&c, 4, 10, 160, 25000, 5); /* 16 rows: 2500, a steeper line */
   close_to(step_costs_us(&c, 5), 450);
   close_to(step_costs_us(&c, 11), 1500);
