@@ -30,7 +30,7 @@ SRC_comm        := common/comm/comm_self.c common/comm/comm_staged.c common/comm
 SRC_model       := $(wildcard $(addprefix common/model/,*.c tokenizer/*.c network/*.c learning/*.c cpu/*.c))
 SRC_kernels     := $(wildcard common/model/cpu/isa/*.c common/model/cpu/isa/*/*.c)
 SRC_isa         := $(filter-out %_amx.c,$(SRC_kernels))
-SRC_amx         := $(filter %_amx.c,$(SRC_kernels)) common/model/cpu/isa/table.c
+SRC_amx         := $(filter %_amx.c,$(SRC_kernels)) common/model/cpu/isa/kernel_table.c
 SRC_coordinator := $(filter-out %/main.c,$(wildcard services/coordinator/*.c services/coordinator/*/*.c))
 SRC_generation-server := $(filter-out %/main.c,$(wildcard services/generation-server/*.c services/generation-server/*/*.c))
 SRC_trainer-server := $(filter-out %/main.c,$(wildcard services/trainer-server/*.c services/trainer-server/*/*.c))
@@ -91,9 +91,10 @@ PYTHON  ?= /usr/bin/python3
 PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev libcmocka-dev \
             curl jq python3 python3-pytest python3-yaml python3-jsonschema
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
+LINT_PACKAGES := shellcheck
 
 .PHONY: all
-all: $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) ## the three services, in build/bin
+all: $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) ## build the three services, in build/bin
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
@@ -166,9 +167,21 @@ $(BUILD)/tests/ranks/check_nccl: $(NCCL_OBJ) $(call OBJ,common/comm/comm_mpi.c c
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,base) $(MPI_LIBS) $(NCCL_ALL_LIBS) -lcudart $(LDLIBS)
 
 # --- unit tests: tests/unit/<module>/test_*.c links <module> and what is below it, and cmocka ---------------------------
+# The folder's other .c files are what its tests share, in a library of theirs: a test takes from it what it uses.
+SIM_WORLD    := $(wildcard tests/sim/world*.c)
+OBJ_tiles    := $(patsubst %.c,$(BUILD)/obj/%.tiles.o,$(filter %_amx.c,$(SRC_kernels)))
+TESTS_SHARED  = $(call OBJ,$(filter-out tests/unit/$(1)/test_%,$(wildcard tests/unit/$(1)/*.c)) $(if $(filter coordinator,$(1)),$(SIM_WORLD))) $(if $(filter model,$(1)),$(OBJ_tiles))
+# The AMX kernels over emulated tiles.
+$(BUILD)/obj/%.tiles.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -include tests/unit/model/tiles_emulated.h -c $< -o $@
 define UNIT_RULE
 UNIT_$(1) := $$(patsubst tests/unit/$(1)/%.c,$(BUILD)/tests/$(1)/%,$$(wildcard tests/unit/$(1)/test_*.c))
-$(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $(call LINK_LIBS,$(1))
+$(BUILD)/lib/libtests-$(1).a: $(call TESTS_SHARED,$(1))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	ar rcs $$@ $$^
+$(BUILD)/tests/$(1)/%: $(BUILD)/obj/tests/unit/$(1)/%.o $(if $(strip $(call TESTS_SHARED,$(1))),$(BUILD)/lib/libtests-$(1).a) $(call LINK_LIBS,$(1))
 	@mkdir -p $$(@D)
 	$(CC) $(ALL_CFLAGS) $$^ -o $$@ -lcmocka $(call LINK_SYS,$(1)) $(LDLIBS)
 endef
@@ -218,27 +231,27 @@ $(BUILD)/emulated/bin/trainer-server-mpi: $(EMULATED_RANK) $(BUILD)/emulated/com
 EMULATED_SERVICES := $(addprefix $(BUILD)/emulated/bin/,generation-server trainer-server $(if $(HAS_MPI),trainer-server-mpi))
 
 .PHONY: unit-cuda
-unit-cuda: $(CUDA_TESTS) $(EMULATED_SERVICES) ## the CUDA table's tests over an emulated device: no GPU, no nvcc
+unit-cuda: $(CUDA_TESTS) $(EMULATED_SERVICES) ## test the CUDA table over an emulated device: no GPU, no nvcc
 	@tests/tools/run-unit $(CUDA_TESTS)
 
 .PHONY: unit $(addprefix unit-,$(MODULES))
-unit: $(UNIT_TESTS) ## unit tests of all modules (unit-base, unit-model, ... for one)
+unit: $(UNIT_TESTS) ## run the unit tests of all modules (unit-base, unit-model, ... for one)
 	@tests/tools/run-unit $(UNIT_TESTS)
 $(addprefix unit-,$(MODULES)): unit-%:
 	@$(MAKE) --no-print-directory $(UNIT_$*)
 	@tests/tools/run-unit $(UNIT_$*)
 
 .PHONY: speed
-speed: $(SPEED_TEST) ## what the kernels reach on one core, and that no level fell to a small part of it (on an otherwise idle machine)
+speed: $(SPEED_TEST) ## time the kernels on one core: no level may fall far below the others (on an otherwise idle machine)
 	@tests/tools/run-unit $<
 
 # --- simulation: the coordinator's decisions in virtual time -----------------------------------------------------------
-$(BUILD)/tests/sim/rounds: $(call OBJ,$(wildcard tests/sim/*.c)) $(call LINK_LIBS,coordinator)
+$(BUILD)/tests/sim/rounds: $(call OBJ,tests/sim/sim_rounds.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
 .PHONY: sim
-sim: $(BUILD)/tests/sim/rounds ## frontier-group dispatch in virtual time: promises under accidents, and what the policies are worth
+sim: $(BUILD)/tests/sim/rounds ## simulate dispatch in virtual time: what it promises holds under accidents, and what each policy is worth
 	@$<
 
 # --- benchmarks: the instrument, and the peer where its library is installed -------------------------------------------
@@ -254,26 +267,27 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
-$(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c) $(call LINK_LIBS,model)
+$(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/unit/model/tiles_emulated.c) $(call LINK_LIBS,model)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers circles length dead docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
-help: ## this list
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 deps: ## install what is missing (Debian packages, by name)
-	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(MPI_PACKAGES)
+	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(MPI_PACKAGES) $(LINT_PACKAGES)
 
 demo: MPI_PACKAGES = # not needed for one trainer
+demo: LINT_PACKAGES =
 demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, CONTROL=shuffled|lr0)
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
-check: ## quick, for every commit: builds, layers, lengths, dead code, contract, demo data, unit tests
+check: ## quick, for every commit: builds, layers, lint, dead code, sleeps, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
-	@$(MAKE) --no-print-directory layers circles length dead docs api-check demo-data unit
+	@$(MAKE) --no-print-directory layers lint dead sleeps docs api-check demo-data unit
 
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
@@ -282,74 +296,80 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: test, mutants, speed, health under load, sanitizers, the contract by schemathesis, the demo with three seeds and its controls
+test-all: ## the long tiers too: all mutants, speed, load, sanitizers, schemathesis, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test mutants speed load asan ubsan tsan contract
 	tests/e2e/demo-seeds
 
-contract: all ## openapi/*.yaml against real services by schemathesis (installed into build/ with pip), all checks, two seeds: minutes
+contract: all ## openapi/*.yaml against real services by schemathesis (by pip, into build/), two seeds: minutes
 	@$(PYTHON) tests/contract/run
 
-bench: $(BUILD)/bench/instrument ## GEMM, prefill, decode, training, packing, sampling against the machine's limits and peers (QUICK=1, PAIRS=n, NAMES=gemm,decode)
+bench: $(BUILD)/bench/instrument ## compare the kernels with the machine's limits and with peers (QUICK=1, PAIRS=n, NAMES=gemm,decode)
 	@if [ -n "$(HAS_ONEDNN)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/bench/peer_onednn; else rm -f $(BUILD)/bench/peer_onednn; fi
 	@$(PYTHON) tests/bench/bench
 
-bench-pipeline: all ## what overlap is worth: the demo's RL phase pipelined against sync, five interleaved pairs
+bench-pipeline: all ## measure what overlap is worth: the demo's RL phase pipelined against sync, five interleaved pairs
 	tests/bench/bench-pipeline
 
-test-compose: ## the containers on a real docker engine (without one it says so and skips)
+test-compose: ## run the containers on a real docker engine (skipped where there is none)
 	@tests/e2e/compose-test || [ $$? = 77 ]
 
-test-bochs: ## the AMX kernels on real tile instructions inside an emulated CPU, about an hour (BOCHS=/path/to/bochs; without it, it says what it needs and skips)
+test-bochs: ## run the AMX kernels on an emulated CPU that has AMX, about an hour (BOCHS=/path/to/bochs, else skipped)
 	@tests/bochs/run || [ $$? = 77 ]
 
-e2e: ## end-to-end tests over real processes (needs `make all faults mpi`)
+e2e: ## run the end-to-end tests over real processes (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
 
-load: ## how long health checks take under load, on a machine with nothing else to do (needs `make all`)
+load: ## time health checks under load, on an otherwise idle machine (needs `make all`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider -m load -rP tests/e2e/test_load.py
 
-faults: ## the services with fault injection compiled in (the exactness tests' mutants), in build/faults
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi
+faults: ## build the services with fault injection, in build/faults, and run the unit tests of the faults
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi unit-faults
+.PHONY: unit-faults
+FAULT_TESTS := $(addprefix $(BUILD)/tests/,base/test_fault coordinator/test_lease_life generation-server/test_fault trainer-server/test_fault)
+unit-faults: $(FAULT_TESTS) # a normal build can only test that the faults are absent
+	@tests/tools/run-unit $^
 
-mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/bin/generation-server-mpi $(BUILD)/tests/ranks/check_comm ## the trainer for several processes under mpirun, servers beside it, and what its comm is tested with
+mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/bin/generation-server-mpi $(BUILD)/tests/ranks/check_comm ## build the programs for mpirun: a trainer of several processes, servers beside it, the comm's test
 
-nccl: ## the comm between GPUs, and what it is to be tested with on a machine that has several; where NCCL is not, it says so
+nccl: ## build the comm between GPUs and its test for a machine with several (skipped where NCCL is missing)
 	@if [ -n "$(HAS_NCCL)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/tests/ranks/check_nccl; else echo "nccl: no nccl.h here, nothing was built"; fi
 
-cuda: ## the services with CUDA compiled in (and trainer-server-mpi where MPI is, NCCL where that is), tests and timings for a real device, in build/cuda (needs nvcc; NCCL=1: with pushes over NCCL, in build/cuda-nccl)
+cuda: ## build everything with CUDA, in build/cuda (needs nvcc; NCCL=1: with pushes over NCCL, in build/cuda-nccl)
 	@if [ ! -x "$(NVCC)" ]; then echo "make cuda: there is no nvcc ($(NVCC)); NVCC=/path/to/nvcc names one"; exit 1; fi
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda$(if $(NCCL),-nccl) CUDA=1 cuda-programs
 .PHONY: cuda-programs
 CUDA_RANKS = $(BUILD)/bin/trainer-server-mpi $(if $(OBJ_link),$(BUILD)/tests/ranks/check_nccl)
 cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench $(if $(HAS_MPI),$(CUDA_RANKS)) # with MPI and NCCL where they are
 
-layers: ## who may include whom
+layers: circles ## check who may include whom: modules, rooms, libraries with one user; and circles (needs `make all`)
 	@$(PYTHON) tests/tools/check-layers
 
-docs: ## what the READMEs name exists, and their tables of limits, flags and routes are the code's (needs `make all`)
+docs: ## check that what the READMEs name exists and that their tables are the code's (needs `make all`)
 	@$(PYTHON) tests/tools/check-docs
 
-api-check: ## openapi/*.yaml against the route tables (real answers are judged in the end-to-end tests)
+api-check: ## check openapi/*.yaml against the route tables (the end-to-end tests judge real answers by it)
 	@$(PYTHON) tests/tools/check-api
 
-demo-data: ## the demo's data files are what their script makes; train, validation and test are disjoint
+demo-data: ## check that the demo's data files are what their script makes, without overlap between them
 	@$(PYTHON) tests/tools/check-demo-data
 
-mutants: ## do the unit tests see it when a decision is wrong?  every mutant of services/coordinator/decide, a few minutes
+mutants: ## run the unit tests against every mutant of services/coordinator/decide, a few minutes
 	@$(PYTHON) tests/tools/mutants
 mutants-sample: ## the same for one mutant in fifteen, always the same ones
 	@$(PYTHON) tests/tools/mutants --sample
 
-circles: ## no circle of files but those that are still to be cut (needs `make all`)
+circles: ## refuse circles of files other than those still to be cut (needs `make all`)
 	@$(PYTHON) tests/tools/check-circles
 
-length: ## functions over 120 lines and files over 900 are refused; over 70 and 800 they are listed, to think about
+length: ## refuse functions over 120 lines and files over 900; list those over 70 and 800
 	@$(PYTHON) tests/tools/check-length
-dead: ## what services/ and common/ define and only tests name
+sleeps: ## refuse sleeping in unit tests, but in those about a real deadline
+	@$(PYTHON) tests/tools/check-sleeps
+dead: ## find functions and macros of services/ and common/ that only tests use
 	@$(PYTHON) tests/tools/check-dead
 
-lint: length ## shell scripts, and length
-	@if command -v shellcheck >/dev/null; then shellcheck -S warning deploy/demo/demo.sh deploy/demo/prepare tests/tools/run-unit .ci/run tests/e2e/demo-seeds tests/e2e/compose-test tests/cuda/check.sh tests/bochs/run tests/bochs/services tests/bochs/init deploy/docker/healthcheck; fi
+lint: length ## check the length of functions and files, and the shell scripts with shellcheck where it is installed
+	@if command -v shellcheck >/dev/null; then git grep -lE '^#!.*[ /]+(ba|da)?sh$$' | xargs shellcheck -S warning; else echo "lint: no shellcheck here, the shell scripts were not looked at"; fi
 
 # Sanitizers, each a build of its own; there are no suppressions.  The instrumentation confuses the compiler's truncation warnings, which stay on everywhere
 # else; instrumented kernels take minutes to compile at -O3; and how fast they are under a sanitizer says nothing.
@@ -361,7 +381,7 @@ SAN_JOBS ?= 2
 san-unit: $(UNIT_TESTS) # SAN_JOBS at once
 	@printf '%s\n' $^ | xargs -P$(SAN_JOBS) -n1 tests/tools/run-unit
 asan: export ASAN_OPTIONS = allocator_may_return_null=1 quarantine_size_mb=16
-asan: ## unit and end-to-end tests, bad input above all, under the address, leak and undefined-behaviour sanitizers
+asan: ## unit and end-to-end tests under the address, leak and undefined-behaviour sanitizers
 	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" all san-unit
 	@$(SAN_E2E) "$(SAN_RUNS) or test_hostile or malformed or slow_and_broken or hang_up or lying_files"
 ubsan: ## unit tests under the undefined-behaviour sanitizer alone (asan has it too)
@@ -372,12 +392,12 @@ tsan: ## unit and end-to-end tests under the thread sanitizer
 	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local
-install: all ## copy the three binaries to PREFIX/bin, and those for mpirun where `make mpi` has built them
+install: all ## copy the three binaries to PREFIX/bin, and those for mpirun if `make mpi` has built them
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/*-mpi) $(DESTDIR)$(PREFIX)/bin
 
 clean: ## remove build/
 	rm -rf $(BUILD)
 
-.PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/%.cu.o $(BUILD)/emulated/%.c.o $(BUILD)/obj/common/model/cpu/isa/%.o
+.PRECIOUS: $(BUILD)/obj/%.o $(BUILD)/obj/%.tiles.o $(BUILD)/obj/%.cu.o $(BUILD)/emulated/%.c.o $(BUILD)/obj/common/model/cpu/isa/%.o
 -include $(shell find $(BUILD)/obj $(BUILD)/emulated -name '*.d' 2>/dev/null)

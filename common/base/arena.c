@@ -1,5 +1,7 @@
-/* The arena: a list of zeroed blocks; the head block is filled from the front, large requests get a block of their
- * own behind it so that the head's rest stays usable.  calloc gives the zeroes, which for large blocks cost nothing. */
+/* Allocates from a list of zeroed blocks that are freed together.
+ *
+ * The head block is filled from the front; a large request gets a block of its own behind it, so that the rest of the
+ * head stays usable.  The zeroes come from calloc, which costs nothing for large blocks. */
 #include "common/base/arena.h"
 
 #include <stdint.h>

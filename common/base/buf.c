@@ -1,4 +1,4 @@
-/* The growable byte buffer: doubling growth, one sticky failure flag instead of a check at every append.
+/* Grows a byte buffer by doubling, with one sticky failure flag instead of a check at every append.
  *
  * Sizes stay below PTRDIFF_MAX; an append that would cross it counts as refused memory. */
 #include "common/base/buf.h"
@@ -21,7 +21,7 @@ void buf_reserve(struct buf *b, size_t extra) {
   size_t cap = b->cap ? b->cap : BUF_FIRST_CAP;
   while (cap < need) cap = cap > (size_t)PTRDIFF_MAX / 2 ? need : cap * 2;
   char *data = realloc(b->data, cap);
-  if (!data && cap > need) { /* doubling was refused: what is needed may still fit */
+  if (!data && cap > need) { /* doubling was refused: the exact size may still fit */
     cap = need;
     data = realloc(b->data, cap);
   }

@@ -1,4 +1,4 @@
-/* The clocks.  Everything that decides takes the time as an argument; only edges (main loops, logs) call these. */
+/* Reads the clocks and sleeps.  Decisions take the time as an argument; only main loops and logs call this. */
 #include "common/base/clock.h"
 
 #include <errno.h>

@@ -8,14 +8,17 @@
 /* CLOCK_MONOTONIC in milliseconds / microseconds. */
 int64_t clock_monotonic_ms(void);
 int64_t clock_monotonic_us(void);
-/* The wall clock, milliseconds / microseconds since 1970, as it stood when this process first asked, plus CLOCK_MONOTONIC
- * since then.  It is for times that are stored, sent or subtracted: it goes evenly, so that no duration jumps or turns
- * negative when somebody sets the machine's clock.  It does not follow such a step before the process is started again. */
+/* The wall clock when this process first asked, in milliseconds / microseconds since 1970, plus CLOCK_MONOTONIC since
+ * then.  Use it for times that are stored, sent or subtracted: it runs evenly, so no duration jumps or turns negative
+ * when somebody sets the machine's clock.  It follows such a step only when the process is started again. */
 int64_t clock_wall_ms(void);
 int64_t clock_wall_us(void);
-/* Wall clock less CLOCK_MONOTONIC: constant in a process. */
+/* Wall clock less CLOCK_MONOTONIC; changed only by clock_wall_not_before. */
 int64_t clock_wall_offset_us(void);
-/* CLOCK_REALTIME, steps included: what a human's watch says, for logs. */
+/* From now on the wall clock shows at least this.  For a process that continues from times that another one stored;
+ * call it before any time is kept. */
+void clock_wall_not_before(int64_t us);
+/* CLOCK_REALTIME with its steps, as a human's watch shows it: for logs. */
 int64_t clock_real_ms(void);
 /* The CLOCK_MONOTONIC timespec `ms` from now, for pthread_cond_timedwait on conditions made by cond_init. */
 struct timespec clock_deadline_in(int64_t ms);

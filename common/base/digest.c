@@ -1,23 +1,13 @@
-/* SHA-256 and hexadecimal.
+/* Computes SHA-256 digests, reads and writes hexadecimal.
  *
- * libcrypto's plain SHA256_* functions are used although OpenSSL 3 prefers EVP: they hold their state in our memory
- * and cannot fail, so that a digest never needs an error path; they reach the same SHA-NI code. */
+ * libcrypto's plain SHA256_* functions are used although OpenSSL 3 prefers EVP: they keep their state in the caller's
+ * memory and cannot fail, whereas EVP allocates.  Both reach the same SHA-NI code. */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "common/base/digest.h"
 
-#include <openssl/sha.h>
-#include <stdlib.h>
 #include <string.h>
 
-struct digest_state {
-  SHA256_CTX sha;
-};
-
-struct digest_state *digest_begin(void) {
-  struct digest_state *s = malloc(sizeof *s);
-  if (s) SHA256_Init(&s->sha);
-  return s;
-}
+void digest_begin(struct digest_state *s) { SHA256_Init(&s->sha); }
 
 void digest_update(struct digest_state *s, const void *bytes, size_t len) {
   if (len) SHA256_Update(&s->sha, bytes, len);
@@ -42,16 +32,13 @@ void digest_update_text(struct digest_state *s, const char *text) {
   digest_update(s, text, len);
 }
 
-void digest_end(struct digest *out, struct digest_state *s) {
-  SHA256_Final(out->bytes, &s->sha);
-  free(s);
-}
+void digest_end(struct digest *out, struct digest_state *s) { SHA256_Final(out->bytes, &s->sha); }
 
 void digest_of(struct digest *out, const void *bytes, size_t len) {
   struct digest_state s;
-  SHA256_Init(&s.sha);
+  digest_begin(&s);
   digest_update(&s, bytes, len);
-  SHA256_Final(out->bytes, &s.sha);
+  digest_end(out, &s);
 }
 
 void hex_write(char *out, const void *bytes, size_t count) {

@@ -1,7 +1,10 @@
-/* SHA-256 through OpenSSL's libcrypto, and hexadecimal. */
+/* SHA-256 through OpenSSL's libcrypto, and hexadecimal.
+ *
+ * Called from every thread, also from the token loop, so nothing here allocates or fails. */
 #ifndef LEASEHOLD_BASE_DIGEST_H
 #define LEASEHOLD_BASE_DIGEST_H
 
+#include <openssl/sha.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,20 +15,24 @@ struct digest {
   uint8_t bytes[DIGEST_BYTES];
 };
 
-struct digest_state; /* opaque */
+/* A digest in progress, on the caller's stack; its content is digest.c's alone. */
+struct digest_state {
+  SHA256_CTX sha;
+};
 
-/* NULL when memory is refused. */
-struct digest_state *digest_begin(void);
+/* Nothing is allocated, so a digest cannot fail and needs no cleaning up. */
+void digest_begin(struct digest_state *s);
 void digest_update(struct digest_state *s, const void *bytes, size_t len);
 /* Little-endian integers and length-prefixed text, for canonical byte strings. */
 void digest_update_u32(struct digest_state *s, uint32_t value);
 void digest_update_u64(struct digest_state *s, uint64_t value);
 void digest_update_text(struct digest_state *s, const char *text);
-/* Writes the digest and frees the state. */
+/* The state must be begun again before it is used again. */
 void digest_end(struct digest *out, struct digest_state *s);
 void digest_of(struct digest *out, const void *bytes, size_t len);
 
-/* 2 * count lower-case hexadecimal digits and NUL; and back: false unless text is exactly so many digits, of either case. */
+/* Writes 2 * count lower-case hexadecimal digits and NUL.  Reads them back: false unless text is exactly so many
+ * digits, of either case. */
 void hex_write(char *out, const void *bytes, size_t count);
 bool hex_read(void *bytes, size_t count, const char *text);
 

@@ -1,5 +1,7 @@
-/* Files.  Durable means: data fsynced, then renamed, then the folder fsynced, so that after a crash a name leads
- * either to the old content or to all of the new.  Any thread; two writers of one path are the caller's mistake. */
+/* Reads whole files and writes them durably.
+ *
+ * Durable means: data fsynced, then renamed, then the folder fsynced, so that after a crash a name leads either to the
+ * old content or to all of the new.  Any thread; two writers of one path are the caller's mistake. */
 #include "common/base/file.h"
 
 #include <errno.h>
@@ -58,7 +60,7 @@ enum rc file_read(struct buf *out, const char *path, size_t max_bytes, struct er
     rc = read_all(out, fd, path, max_bytes, err);
   }
   close(fd);
-  if (rc && out->data) { /* a failed read leaves what was there before */
+  if (rc && out->data) { /* after a failed read *out holds its old content */
     out->len = len_before;
     out->data[len_before] = '\0';
   }

@@ -1,5 +1,6 @@
-/* Every limit of the system that is not a configuration flag, in one place; README.md beside it lists them, and `make docs` holds the two together.
- * A limit is checked where input enters, and the error names the limit and the value that came. */
+/* Every limit of the system that is not a configuration flag.  README.md beside this file lists them; `make docs`
+ * checks that both agree.  A limit is checked where input enters, and the error names the limit and the value that
+ * came. */
 #ifndef LEASEHOLD_BASE_LIMITS_H
 #define LEASEHOLD_BASE_LIMITS_H
 
@@ -8,7 +9,7 @@
 #define LIMIT_PATH_MAX           1024         /* bytes of a file path */
 #define LIMIT_JSON_DEPTH         32           /* nesting of a JSON body */
 #define LIMIT_JSON_NODES         (1u << 20)   /* values and members of a JSON document */
-#define LIMIT_JSON_NODES_TOKENS  (16u << 20)  /* where arrays of tokens are a message's business, and of large files */
+#define LIMIT_JSON_NODES_TOKENS  (16u << 20)  /* the same, for arrays of tokens and for large files */
 #define LIMIT_JSON_MEMORY        (1u << 30)   /* bytes that a parsed document may take */
 #define LIMIT_BODY_BYTES         (16u << 20)  /* a JSON request body, unless the route says otherwise */
 #define LIMIT_BATCH_BODY_BYTES   (256u << 20) /* a submit-batch body or a batch result */

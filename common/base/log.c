@@ -1,5 +1,7 @@
-/* Log lines.  Each is built on the stack and handed to the kernel in one write(2), so that lines of several threads
- * and processes on one pipe do not mix.  Control characters are shown as '?': a peer's text cannot forge a line.
+/* Writes log lines.
+ *
+ * Each line is built on the stack and handed to the kernel in one write(2), so that lines of several threads and
+ * processes on one pipe do not mix.  Control characters are shown as '?', so that a peer's text cannot forge a line.
  * log_init runs before threads start; after it the settings are only read. */
 #include "common/base/log.h"
 
@@ -65,7 +67,7 @@ void log_write(enum log_level level, const char *format, ...) {
     if (c < 0x20 || c == 0x7F) line[i] = '?';
   }
   line[len++] = '\n';
-  /* A log that cannot be written has nowhere to be reported; an interrupted write is tried again. */
+  /* A failed write cannot be reported anywhere; an interrupted one is tried again. */
   while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR) {}
   errno = saved;
 }

@@ -1,7 +1,8 @@
-/* See memory.h.  Reads /proc/meminfo, /proc/self/cgroup and the control groups' files; one that is absent bounds nothing.
+/* Finds out how much memory this process may still take.
  *
- * A container sees its own group at the root of the mount, whatever /proc/self/cgroup calls it: so each ancestor is tried
- * up to the root, and paths that do not exist here are passed by. */
+ * Reads /proc/meminfo, /proc/self/cgroup and the files of the control groups; a missing file sets no bound.  A
+ * container sees its own group at the root of the mount, whatever /proc/self/cgroup calls it, so each ancestor up to
+ * the root is tried and paths that do not exist here are skipped. */
 #include "common/base/memory.h"
 
 #include <inttypes.h>
@@ -42,7 +43,7 @@ static uint64_t group_number(const char *dir, const char *file, const char *form
   return read_number(path, format);
 }
 
-/* The group at dir, if it leaves less than those seen. */
+/* Keeps the group at dir if it leaves less than the groups seen so far. */
 static void look_at_group(struct memory_room *room, const char *dir, const struct hierarchy *h) {
   const uint64_t limit = group_number(dir, h->limit, "%" SCNu64);
   if (limit == 0 || limit >= UNLIMITED) return;

@@ -1,4 +1,6 @@
-/* See memory_plan.h. */
+/* Adds up a service's memory plan, shows it, and refuses it when it needs more than there is.
+ *
+ * Sums stop at SIZE_MAX instead of wrapping.  Called by main and the engines at start, on one thread. */
 #include "common/base/memory_plan.h"
 
 #include <assert.h>

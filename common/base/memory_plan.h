@@ -1,8 +1,8 @@
-/* What a service is going to need, part by part, before it takes any of it: computed from the model's sizes and the
- * options by one pure function of each service, logged, shown as metrics, and held against the room there is.
+/* A service's memory plan: how much each part will need, known before any of it is taken.
  *
- * Memory is handed out lazily: without this a service that is too large would be killed later, in the middle of
- * something. */
+ * One pure function of each service computes the plan from the model's sizes and the options; it is logged, shown as
+ * metrics, and compared with the available room.  The kernel hands memory out lazily, so without a plan a service that
+ * is too large would be killed later, in the middle of its work. */
 #ifndef LEASEHOLD_BASE_MEMORY_PLAN_H
 #define LEASEHOLD_BASE_MEMORY_PLAN_H
 
@@ -23,16 +23,16 @@ struct memory_plan {
 };
 
 void memory_plan_add(struct memory_plan *plan, const char *name, size_t bytes);
-/* The same, for memory that is the device's where there is one (on_device). */
+/* The same, for memory on the computing device if there is one (on_device). */
 void memory_plan_add_where(struct memory_plan *plan, const char *name, size_t bytes, bool on_device);
-/* Device included; SIZE_MAX when it is more than that. */
+/* Host and device together; SIZE_MAX when the sum is larger than that. */
 size_t memory_plan_total(const struct memory_plan *plan);
 /* On the device alone. */
 size_t memory_plan_device(const struct memory_plan *plan);
 /* Logs it, and registers leasehold_memory_planned_bytes{part="..."}. */
 void memory_plan_show(const struct memory_plan *plan);
-/* RC_NO_MEMORY, with every part and all that bounds, when `what` needs more than is left, of the host's memory or of the
- * device's; field "memory-max" when that is what bounds it. */
+/* RC_NO_MEMORY when `what` needs more than is left of the host's memory or of the device's; the message names every
+ * part and every bound, and the field is "memory-max" when the operator's bound is the reason. */
 enum rc memory_plan_check(const struct memory_plan *plan, const struct memory_room *room, const char *what,
                           struct err *err);
 

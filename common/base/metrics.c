@@ -1,7 +1,7 @@
-/* The metrics registry: a fixed table for the process, written only by registration (under a mutex), read by
- * rendering.
+/* Keeps the metrics of the process in a fixed table and renders them.
  *
- * Values are doubles in 64-bit atomics, so that updating never locks.  Samples of one name form a family, chained in
+ * Only registration writes the table, under a mutex.  Values are doubles in 64-bit atomics, so that updating never
+ * locks.  Samples of one name form a family, chained in
  * order of registration; a family's HELP and TYPE are rendered once, as Prometheus' text format 0.0.4 demands. */
 #include "common/base/metrics.h"
 

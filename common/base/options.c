@@ -1,8 +1,10 @@
-/* Flags and LEASEHOLD_* variables.  Called once by main, before threads start; strings point into argv, the
- * environment or the table, all of which live as long as the process.
+/* Reads flags and LEASEHOLD_* variables into a service's table of options.
  *
- * Order: defaults, then the environment (an empty variable counts as unset, as compose files produce them), then
- * flags, the last one winning.  --help and --version are looked for first, so that they answer even beside a mistake. */
+ * Called once by main, before threads start; strings point into argv, the environment or the table, all of which live
+ * as long as the process.
+ *
+ * Order: defaults, then the environment (an empty variable counts as unset, as compose files produce them), then flags,
+ * the last one winning.  --help and --version are looked for first, so that they answer even beside a mistake. */
 #include "common/base/options.h"
 
 #include <assert.h>
@@ -53,7 +55,7 @@ static bool parse_float(double *out, const char *text) {
 
 static bool has_bounds(const struct option *o) { return o->min != 0 || o->max != 0; }
 
-/* Parses text into the option's target; where says whence it came ("--slots" or "LEASEHOLD_SLOTS"). */
+/* Parses text into the option's target; `where` names its source ("--slots" or "LEASEHOLD_SLOTS"). */
 static enum rc assign(const struct option *o, const char *text, const char *where, struct err *err) {
   double number;
   switch (o->type) {

@@ -1,4 +1,4 @@
-/* Philox4x32-10 and the derivation of every random number of Leasehold.  Pure functions; any thread.
+/* Computes Philox4x32-10 and derives every random number of Leasehold from it.  Pure functions; any thread.
  *
  * A round multiplies two of the four words by constants, and mixes high halves with the others and the key; the key
  * is bumped by Weyl constants between rounds.  Published test vectors are in tests/unit/base/test_philox.c. */

@@ -1,5 +1,5 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11),
- * and the one way in which Leasehold turns it into randomness: by what the number is for, never by worker, slot or
+ * and the one way in which Leasehold turns it into random numbers: keyed by their purpose, never by worker, slot or
  * time.
  *
  *   key     = run seed (low word, high word)
@@ -37,7 +37,7 @@ void rng_words(uint32_t out[4], const struct rng_key *key, uint32_t position);
 /* A float32 strictly between 0 and 1 from one word: ((word >> 9) + 0.5) * 2^-23, exact in float32. */
 float rng_uniform(uint32_t word);
 
-/* Unbiased-enough index below bound (multiply-shift of a 64-bit word); bound > 0. */
+/* An index below bound (multiply-shift of a 64-bit word, whose bias is negligible); bound > 0. */
 uint64_t rng_below(const struct rng_key *key, uint32_t position, uint64_t bound);
 
 /* In-place Fisher-Yates of n indices; deterministic in (seed, epoch). */

@@ -1,4 +1,5 @@
-/* The thread pool.  Model operations last microseconds, so handing over work must cost less than that:
+/* Runs the parts of a job on a pool of threads.  Model operations last microseconds, so handing work over must cost
+ * less:
  *
  *   caller:  job = {f, ctx, parts}; ticket++ for each worker that has parts; runs its own parts; waits for `pending` == 0
  *   worker:  spins on its own ticket for SPIN_US, then sleeps; runs its parts; pending--; the last one wakes the caller

@@ -1,4 +1,5 @@
-/* See program.h. */
+/* Starts a service's process: flags, log, signals, the file that tells the port, and the URL that others reach it
+ * by. */
 #include "common/base/program.h"
 
 #include <netdb.h>
@@ -57,8 +58,8 @@ static bool url_host(char *out, size_t size, const char *url) {
   return true;
 }
 
-/* The address that this machine sends from to reach host, in figures.  To connect a datagram socket sends nothing; it
- * only asks the routing table, so the port is of no matter. */
+/* The numeric address from which this machine sends to host.  Connecting a datagram socket sends nothing; it only asks
+ * the routing table, so the port does not matter. */
 static bool address_toward(char *out, size_t size, int family, const char *host) {
   const struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV};
   struct addrinfo *found = NULL;
@@ -71,7 +72,7 @@ static bool address_toward(char *out, size_t size, int family, const char *host)
     if (fd < 0) continue;
     known = connect(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&name, &name_len) == 0 &&
             getnameinfo((struct sockaddr *)&name, name_len, out, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0 &&
-            !strchr(out, '%'); /* a link-local address means something on this machine only */
+            !strchr(out, '%'); /* a link-local address has a meaning on this machine only */
     close(fd);
   }
   freeaddrinfo(found);

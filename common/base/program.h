@@ -1,5 +1,5 @@
-/* What the mains of the three services share: the flags every one has, --help and --version, the one-line refusal of
- * a wrong flag, log and signals, and the file that tells the port.
+/* The common part of the three services' mains: flags that every service has, --help and --version, the one-line
+ * refusal of a wrong flag, log and signals, and the file that tells the port.
  *
  * Called by main only, before any thread; nothing here is kept. */
 #ifndef LEASEHOLD_BASE_PROGRAM_H
@@ -44,12 +44,12 @@ struct program {
 
 /* Fills the options' targets and sets up log and signals.  *run is false when --help or --version was answered. */
 enum rc program_start(bool *run, const struct program *p, int argc, char **argv, struct err *err);
-/* Writes the port to the file that --port-file names, if it does; atomically. */
+/* Writes the port atomically to the file that --port-file names, if there is one. */
 enum rc program_write_port(const struct program_settings *s, int port, struct err *err);
-/* Where others reach a server that nobody gave a URL: http://BIND:PORT.  A wildcard address is no destination, so for
- * one it is the address that this machine sends from on its way to the coordinator: in a container or a pod the one
- * that its peers see, on one machine 127.0.0.1; the host name while the coordinator's is unknown, 127.0.0.1 without a
- * coordinator ("").  May ask the resolver, under the resolver's own time-outs. */
+/* The URL of a server that was not given one: http://BIND:PORT.  A wildcard address is no destination; instead of it
+ * the URL has the address from which this machine sends to the coordinator: in a container or a pod the one that its
+ * peers see, on one machine 127.0.0.1.  It has the host name while the coordinator's address is unknown, and 127.0.0.1
+ * without a coordinator ("").  May ask the resolver, under the resolver's own time-outs. */
 void program_default_url(char *out, size_t size, const char *bind, int port, const char *coordinator);
 /* The exit status; says what went wrong in one line on stderr. */
 int program_end(const struct program *p, enum rc rc, const struct err *err);

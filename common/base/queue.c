@@ -1,5 +1,5 @@
-/* The bounded queue: a ring under one mutex, one condition for "an item came or the queue was closed".
- * Pushing never waits; popping waits at most as long as it was told. */
+/* Passes pointers between threads through a ring under one mutex, with one condition for "an item came or the queue was
+ * closed".  Pushing never waits; popping waits no longer than its caller allows. */
 #include "common/base/queue.h"
 
 #include <errno.h>

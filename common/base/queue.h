@@ -1,4 +1,5 @@
-/* A bounded queue of pointers between threads.  Every wait has a deadline; a full queue is told, never blocked on. */
+/* A bounded queue of pointers between threads.  Every wait has a deadline; a full queue is reported, never waited
+ * for. */
 #ifndef LEASEHOLD_BASE_QUEUE_H
 #define LEASEHOLD_BASE_QUEUE_H
 
@@ -12,7 +13,7 @@
 struct queue;
 
 enum rc queue_create(struct queue **out, size_t capacity, struct err *err);
-void queue_destroy(struct queue *q); /* items left inside are the caller's to free first; NULL is fine */
+void queue_destroy(struct queue *q); /* the caller frees items that are left first; NULL does nothing */
 /* RC_FULL at capacity, RC_UNAVAILABLE once closed. */
 enum rc queue_push(struct queue *q, void *item);
 /* Waits up to wait_ms for an item: RC_OK; RC_TIMEOUT; RC_UNAVAILABLE when closed and empty. */

@@ -1,7 +1,7 @@
-/* The error record: filling, prefixing, naming.  See rc.h for the convention.
+/* Fills and prefixes error records, and names result codes.
  *
- * Texts are formatted aside before they are copied, so that a caller may quote the record in its own message
- * (`err_set(err, rc, field, "while reading: %s", err->message)`). */
+ * Texts are formatted into a local buffer before they are copied, so that a caller may quote the record in its own
+ * message (`err_set(err, rc, field, "while reading: %s", err->message)`). */
 #include "common/base/rc.h"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ enum rc err_set_errno(struct err *err, enum rc rc, const char *format, ...) {
   va_start(args, format);
   if (vsnprintf(text, sizeof text, format, args) < 0) copy_cut(text, sizeof text, format);
   va_end(args);
-  /* The reason must survive: the text before it is what gets cut. */
+  /* The reason must survive, so the text before it is cut. */
   const size_t room = ERR_MESSAGE_MAX - (reason_len < 200 ? reason_len : 200) - 2;
   char message[ERR_MESSAGE_MAX + 8];
   copy_cut(message, room, text);

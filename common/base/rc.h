@@ -2,8 +2,8 @@
  *
  * Convention: a fallible function returns `enum rc` (RC_OK is 0), delivers results through out-parameters and takes
  * `struct err *` last.  The record is filled once, where the fault is found, with a sentence that says what was
- * expected and what came; callers pass it upwards untouched.  `err` may be NULL when only the code matters.
- * The HTTP layer maps codes to statuses (see common/http/status.h), so the code says whose fault it was.
+ * expected and what came; callers pass it upwards untouched.  `err` may be NULL when only the code matters.  The HTTP
+ * layer maps codes to statuses (common/http/status.h), so the code must tell the peer's faults from ours.
  */
 #ifndef LEASEHOLD_BASE_RC_H
 #define LEASEHOLD_BASE_RC_H
@@ -45,8 +45,8 @@ enum rc err_set_errno(struct err *err, enum rc rc, const char *format, ...) __at
 
 /* Puts "prefix." before err->field; used when a nested object reports its own field.  No-op on NULL. */
 void err_in_field(struct err *err, const char *prefix);
-/* Puts "name: " before err->message, and the field too where the sentence lacks it; used where the file, or the peer's
- * answer, that holds the fault becomes known.  No-op on NULL. */
+/* Puts "name: " before err->message, and the field too if the sentence lacks it.  Used where the name of the file or of
+ * the peer's answer with the fault is known.  No-op on NULL. */
 void err_in_file(struct err *err, const char *name);
 
 /* A stable snake_case name of the code ("conflict"); the `code` of an error body. */

@@ -1,5 +1,5 @@
-/* The ceilings and deadlines of a service's HTTP server, which are flags of every service (PROGRAM_OPTIONS in
- * program.h) and what common/http/server.h enforces.  0 stands for the default here. */
+/* The ceilings and deadlines of a service's HTTP server.  They are flags of every service (PROGRAM_OPTIONS in
+ * program.h), and common/http enforces them.  0 stands for the default here. */
 #ifndef LEASEHOLD_BASE_SERVICE_LIMITS_H
 #define LEASEHOLD_BASE_SERVICE_LIMITS_H
 
@@ -10,8 +10,8 @@
 struct service_limits {
   int64_t connections_max;            /* open at once, besides a reserve that answers the health routes only */
   int64_t incomplete_per_address_max; /* connections of one address whose request is still coming */
-  int64_t head_timeout_ms;            /* a request's head is complete so long after its first byte */
-  int64_t body_timeout_ms;            /* the furthest that a body, or the taking of an answer, falls behind its pace */
+  int64_t head_timeout_ms;            /* from a request's first byte until its head is complete */
+  int64_t body_timeout_ms;            /* how far a body, or the reading of an answer, may fall behind its pace */
   int64_t pace_bytes;                 /* that pace, per second */
   int64_t idle_timeout_ms;            /* between two requests of a connection */
   int64_t handler_threads;            /* for handlers that take long */

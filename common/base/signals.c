@@ -1,4 +1,4 @@
-/* See signals.h. */
+/* Installs the handlers of SIGTERM and SIGINT, which end the process or set the flag that main polls. */
 #include "common/base/signals.h"
 
 #include <signal.h>
@@ -13,7 +13,7 @@ static void on_stop(int signal_number) {
   stop_requested = 1;
   if (in_order) return;
   (void)!write(STDERR_FILENO, said, sizeof said - 1);
-  _exit(0); /* all that a handler may call */
+  _exit(0); /* exit() is not allowed in a signal handler */
 }
 
 void signals_install(void) {

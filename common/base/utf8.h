@@ -1,11 +1,11 @@
-/* UTF-8, as far as texts of any bytes must be cut where characters end: in answers, in streams, in JSON. */
+/* The lengths of UTF-8 sequences, for cutting arbitrary bytes between characters: in answers, in streams, in JSON. */
 #ifndef LEASEHOLD_BASE_UTF8_H
 #define LEASEHOLD_BASE_UTF8_H
 
 #include <stddef.h>
 
-/* Bytes of the well-formed sequence at text, of which len > 0 bytes are there (Unicode, table 3-7); 0: there is none, the
- * first byte stands alone; -1: it takes more bytes to tell. */
+/* The length of the well-formed sequence (Unicode, table 3-7) at text, of which len > 0 bytes are given; 0: not
+ * well-formed, the first byte stands alone; -1: more bytes are needed to tell. */
 static inline int utf8_length(const char *text, size_t len) {
   const unsigned char *s = (const unsigned char *)text;
   unsigned char low = 0x80, high = 0xBF; /* of the second byte */

@@ -1,24 +1,16 @@
-/* The exchange behind every typed call: see call.h.  No state: the http_client belongs to the calling thread. */
+/* Makes the one exchange behind every typed call: URL, call, status, decoding.
+ *
+ * No state: the http_client belongs to the calling thread. */
 #include "common/client/call.h"
 
 #include <string.h>
-
-void client_url_encoded(struct buf *url, const char *text) {
-  for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-    const bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z');
-    if (letter || (*c >= '0' && *c <= '9') || strchr("-._~", *c))
-      buf_append(url, c, 1);
-    else
-      buf_printf(url, "%%%02X", *c);
-  }
-}
 
 void client_url(struct buf *url, const char *base_url, const char *path, const char *segment, const char *tail) {
   size_t len = strlen(base_url);
   if (len > 0 && base_url[len - 1] == '/') len--;
   buf_append(url, base_url, len);
   buf_puts(url, path);
-  if (segment) client_url_encoded(url, segment);
+  if (segment) http_url_escape(url, segment);
   buf_puts(url, tail);
 }
 

@@ -1,4 +1,4 @@
-/* The one exchange that every typed call is made of: URL, call, status, decoding.  Private to common/client.
+/* The one exchange that every typed call is made of: URL, call, status, decoding (call.c).  Private to common/client.
  *
  *   encode -> client_url -> http_client_call -> status (http_answer_error) -> json_parse -> decode into the caller's arena
  *
@@ -18,7 +18,7 @@ struct client_call {
   struct http_client *http;
   const char *what; /* for error sentences: "submitting a batch" */
   const char *method;
-  struct buf url;  /* built by client_url_*; freed by client_call */
+  struct buf url;  /* built by client_url; freed by client_call */
   struct buf body; /* JSON to send; freed by client_call.  Unused when raw is given */
   const void *raw; /* bytes that are not JSON, borrowed */
   size_t raw_len;
@@ -27,15 +27,13 @@ struct client_call {
   int64_t deadline_ms, stall_ms; /* as in http_call */
 };
 
-/* base_url (a slash at its end is dropped), path, and then segment (percent-encoded) unless it is NULL, and tail. */
+/* Appends base_url (without a slash at its end), path, segment (percent-encoded, may be NULL) and tail. */
 void client_url(struct buf *url, const char *base_url, const char *path, const char *segment, const char *tail);
-/* Appends text percent-encoded. */
-void client_url_encoded(struct buf *url, const char *text);
 
 /* decode NULL: the answer's content does not matter, and arena may be NULL. */
 enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena,
                          struct err *err);
-/* The answer's bytes as they came replace *out's. */
+/* Replaces the content of *out by the answer's bytes, undecoded. */
 enum rc client_call_bytes(struct client_call *call, struct buf *out, struct err *err);
 
 #endif

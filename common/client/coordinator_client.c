@@ -1,5 +1,7 @@
-/* Typed calls of workers to the coordinator: see coordinator_client.h.  Each function is one endpoint. Previous hop
- * of a rollout: the engine that finished a sample.  Next hop: the coordinator's handler of the same path. */
+/* Calls the coordinator for workers: register, heartbeat, lease, deliver results.  Each function is one endpoint.
+ *
+ * Previous hop of a rollout: the engine that finished a sample.  Next hop: the coordinator's handler of the same
+ * path. */
 #include "common/client/coordinator_client.h"
 
 #include "common/client/call.h"

@@ -15,7 +15,7 @@ enum rc coordinator_register(const struct coordinator_client *c, const struct wo
 enum rc coordinator_heartbeat(const struct coordinator_client *c, const char *worker_id,
                               const struct worker_heartbeat *m, struct worker_heartbeat_answer *out,
                               struct arena *arena, int64_t deadline_ms, struct err *err);
-/* The worker leaves: what it still holds is given to others at once. */
+/* The worker leaves: the leases that it still holds are given to others at once. */
 enum rc coordinator_leave(const struct coordinator_client *c, const char *worker_id, int64_t deadline_ms,
                           struct err *err);
 /* deadline_ms should exceed m->wait_ms. */

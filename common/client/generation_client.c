@@ -1,4 +1,4 @@
-/* Typed calls of the trainer's publisher to a generation-server: see generation_client.h. */
+/* Calls a generation-server for the trainer's publisher: one function per way of pushing weights. */
 #include "common/client/generation_client.h"
 
 #include <inttypes.h>

@@ -1,13 +1,14 @@
-/* Typed calls to the trainer-server: see trainer_client.h.  Each function is one endpoint. Previous hop of a rollout:
- * the coordinator's driver, or a generation-server that pulls weights.  Next hop: the trainer's handler of the same
- * path. */
+/* Calls the trainer-server: each function is one endpoint.
+ *
+ * Previous hop of a rollout: the coordinator's driver, or a generation-server that pulls weights.  Next hop: the
+ * trainer's handler of the same path. */
 #include "common/client/trainer_client.h"
 
 #include <inttypes.h>
 
 #include "common/client/call.h"
 
-/* The trainer has these bytes in memory or in a file: one that sends none of them for so long is gone. */
+/* The trainer has these bytes in memory or in a file, so a trainer that sends nothing for so long is gone. */
 enum { TRANSFER_STALL_MS = 5000 };
 
 static struct client_call call_to(const struct trainer_client *c, const char *what, const char *method,
@@ -103,6 +104,6 @@ enum rc trainer_weights(const struct trainer_client *c, const char *run, int64_t
   call.stall_ms = TRANSFER_STALL_MS;
   client_url(&call.url, c->base_url, "/v1/weights/", NULL, "");
   buf_printf(&call.url, "%" PRId64 "?run=", version);
-  client_url_encoded(&call.url, run);
+  http_url_escape(&call.url, run);
   return client_call_bytes(&call, out, err);
 }

@@ -10,9 +10,9 @@
  * point numbers are never added here.
  *
  * Failure.  No call waits without bound: it ends with RC_UNAVAILABLE when wait_ms are over, when a rank has been silent
- * for the comm's own silence_ms (ranks tell each other that they live while they compute as well), when a rank gave
+ * for the comm's own silence_ms (ranks send each other signs of life also while they compute), when a rank gave
  * up (give_up), or when this one did.  Then the comm is lost for good: every later call fails at once with the same
- * message, and what is left to do is to end the process.  Buffers of a failed call hold anything, and belong to the
+ * message, and the process can only end.  The content of a failed call's buffers is undefined, and they belong to the
  * comm until it is freed.
  *
  * Threading: one thread (the engine's) makes collective calls at a time; check and give_up may come from any thread.
@@ -35,22 +35,23 @@ struct comm {
 
   /* bytes[count] of rank `root` to all. */
   enum rc (*broadcast)(struct comm *, void *bytes, size_t count, int root, int64_t wait_ms, struct err *);
-  /* Rank r's part is bytes[begin[r] .. begin[r + 1]), and stands there in its own buffer; afterwards all parts stand in
-   * all buffers.  begin[size + 1] ascends from 0; parts may be empty. */
+  /* Rank r's part is bytes[begin[r] .. begin[r + 1]) of its own buffer; afterwards every buffer holds all parts.
+   * begin[size + 1] ascends from 0; parts may be empty. */
   enum rc (*all_gather)(struct comm *, void *bytes, const size_t *begin, int64_t wait_ms, struct err *);
-  /* sums[begin[r] .. begin[r + 1]) of rank r becomes the sum over all ranks of what stands there, in 64-bit integers; the
-   * other parts of its buffer hold anything afterwards.  begin[size + 1] as above, in elements. */
+  /* sums[begin[r] .. begin[r + 1]) of rank r becomes the sum of these elements over all ranks, in 64-bit integers; the
+   * rest of its buffer is undefined afterwards.  begin[size + 1] as above, in elements. */
   enum rc (*reduce_scatter)(struct comm *, int64_t *sums, const size_t *begin, int64_t wait_ms, struct err *);
   /* values[count] become the sum, least or largest over all ranks, the same on each. */
   enum rc (*all_reduce)(struct comm *, int64_t *values, size_t count, enum comm_reduction how, int64_t wait_ms,
                         struct err *);
   enum rc (*barrier)(struct comm *, int64_t wait_ms, struct err *);
 
-  /* Is the comm whole?  RC_OK, or the loss as a call would report it; at once, from any thread. */
+  /* RC_OK while the comm is whole, else the loss as a call would report it; at once, from any thread. */
   enum rc (*check)(struct comm *, struct err *);
   /* Gives up: tells the other ranks as far as they can be told, and ends the call in hand.  Any thread. */
   void (*give_up)(struct comm *);
-  /* After the last call.  Collective while the comm is whole: the ranks part when all have come here, within silence_ms. */
+  /* After the last call.  Collective while the comm is whole: the ranks part once all of them have called this, within
+   * silence_ms. */
   void (*free)(struct comm *);
 };
 
@@ -62,27 +63,27 @@ struct comm_mpi_options {
   int64_t silence_ms;   /* a rank that has not been heard of for so long is dead */
   bool several_threads; /* another thread of this process will call MPI as well: see fabric.h */
 };
-/* The process's place among the ranks that mpirun started, who may have started processes of other services beside; once in
- * a process, for MPI starts once.  RC_UNAVAILABLE when the processes did not find each other. */
+/* The comm of the ranks that mpirun started, maybe beside processes of other services.  Once in a process, because MPI
+ * can be started only once.  RC_UNAVAILABLE when the processes did not find each other. */
 enum rc comm_mpi_create(struct comm **out, const struct comm_mpi_options *options, struct err *err);
 
-/* How a comm reaches memory that is not the host's.  A copy is done on return, as far as the host's side of it goes, and
- * behind whatever was to be written there before. */
+/* How a comm reaches memory that is not the host's.  On return the host's side of the copy is complete; the copy comes
+ * after all writes to the same memory that were issued before it. */
 struct comm_copies {
   void *context;
   enum rc (*to_host)(void *context, void *host, const void *device, size_t bytes, struct err *err);
   enum rc (*to_device)(void *context, void *device, const void *host, size_t bytes, struct err *err);
 };
-/* Over the ranks of `host`, which stays the caller's, must outlive this, and is called by the same thread.  What is
- * broadcast, gathered and scattered lies in memory that `copies` reaches, and passes through a buffer of bounce_bytes, the
- * same on all ranks; values of all_reduce are the host's.  A copy that fails ends the call with its own error, and this
- * rank gives up. */
+/* Over the ranks of `host`, which stays the caller's, must outlive this, and is called by the same thread.  Arrays that
+ * are broadcast, gathered and scattered lie in memory that `copies` reaches, and pass through a buffer of bounce_bytes,
+ * the same on all ranks; values of all_reduce are in the host's memory.  A copy that fails ends the call with its own
+ * error, and this rank gives up. */
 enum rc comm_staged_create(struct comm **out, struct comm *host, const struct comm_copies *copies, size_t bounce_bytes,
                            struct err *err);
 
 /* Over the ranks of `host`, which stays the caller's, must outlive this, and is called by the same thread.
- * What lies in memory of the calling thread's CUDA device travels by NCCL, once its writers are done; everything else by
- * `host`, which also finds the lost.  RC_UNSUPPORTED on all ranks when one has no device. */
+ * Memory of the calling thread's CUDA device travels by NCCL, after all pending writes to it; everything else goes by
+ * `host`, which also finds lost ranks.  RC_UNSUPPORTED on all ranks when one of them has no device. */
 enum rc comm_nccl_create(struct comm **out, struct comm *host, int64_t start_ms, struct err *err);
 
 #endif

@@ -1,18 +1,17 @@
-/* The comm over MPI: see comm.h.
+/* Carries the comm of a trainer's ranks over MPI.
  *
  *   engine's thread --operation--> carrier thread --nonblocking MPI calls, polled--> other ranks' carrier threads
  *
- * All of its MPI calls are made by one thread of our own, the carrier: it carries out one operation at a time, and meanwhile
- * exchanges pulses, one byte to and from every other rank each PULSE_MS, while its engine computes as well as while it
- * waits.  So a rank that died or froze is found within silence_ms + PULSE_MS, whatever the others are doing; MPI's own
- * launcher finds the dead sooner, but not the frozen.  A rank that gives up says so by its last pulse, and the others need
- * not wait.
+ * One thread of our own, the carrier, makes all MPI calls.  It carries out one operation at a time, and always, whether
+ * its engine computes or waits, exchanges pulses: one byte to and from every other rank each PULSE_MS.  So a rank that
+ * died or froze is found within silence_ms + PULSE_MS, whatever the others are doing; MPI's own launcher finds dead
+ * ranks sooner, but not frozen ones.  The last pulse of a rank that gives up says so, and the others need not wait.
  *
  * Large arrays travel in pieces, so that MPI's own buffers stay small and counts fit an int.  Sums go by a reduction to
  * each part's owner, in place: there is no second copy of an accumulator.
  *
- * `lock` guards what the threads share; MPI's objects are the carrier's.  After a loss MPI is left as it is: to end it in
- * order would be to wait for the dead. */
+ * `lock` guards the state that the threads share; MPI's objects belong to the carrier.  After a loss MPI is left as it
+ * is, because ending it in order would wait for the dead. */
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
@@ -25,8 +24,8 @@
 #include "common/base/queue.h"
 #include "common/comm/comm.h"
 #include "common/comm/mpi_world.h"
-#include "common/comm/patience.h"
-#include "common/comm/pieces.h"
+#include "common/comm/awake_timeout.h"
+#include "common/comm/message_pieces.h"
 #include "common/comm/polling.h"
 
 enum {
@@ -44,14 +43,14 @@ static const char *const operation_names[] = {"broadcast", "all_gather", "reduce
 
 struct operation {
   enum operation_kind kind;
-  void *data;           /* the caller's buffer */
-  int root;             /* of a broadcast */
-  size_t whole[2];      /* its one part */
-  struct pieces pieces; /* but of OP_ALL_REDUCE and OP_BARRIER, which are one message */
-  size_t count;         /* values of OP_ALL_REDUCE */
+  void *data;                   /* the caller's buffer */
+  int root;                     /* of a broadcast */
+  size_t whole[2];              /* its one part */
+  struct message_pieces pieces; /* but of OP_ALL_REDUCE and OP_BARRIER, which are one message */
+  size_t count;                 /* values of OP_ALL_REDUCE */
   enum comm_reduction how;
   bool started; /* that one message */
-  struct patience patience;
+  struct awake_timeout timeout;
   int64_t wait_ms, moved_us; /* moved_us: when something last went ahead */
   MPI_Request requests[WINDOW];
   int flying;
@@ -60,7 +59,7 @@ struct operation {
 struct peer {
   MPI_Request sending, receiving;
   char pulse, heard; /* their buffers */
-  struct patience silence;
+  struct awake_timeout silence;
 };
 
 enum life { LIFE_STARTING, LIFE_OPEN, LIFE_LOST, LIFE_ENDED };
@@ -75,7 +74,7 @@ struct comm_mpi {
   enum life life;
   struct operation *operation; /* NULL or &slot: the carrier's until it is NULL again */
   bool giving_up, closing;
-  bool stuck;     /* the carrier does not come back from MPI: what it uses must stay */
+  bool stuck;     /* the carrier does not come back from MPI, so its memory must stay */
   struct err why; /* .. to here: of the loss */
 
   struct operation slot; /* the caller's while `operation` is NULL */
@@ -84,7 +83,7 @@ struct comm_mpi {
   struct mpi_world *world;
   MPI_Comm work, pulse_comm;
   struct peer *peers; /* [size]; the own one unused */
-  struct patience next_pulse;
+  struct awake_timeout next_pulse;
 };
 
 static struct comm_mpi *mpi_of(struct comm *c) { return (struct comm_mpi *)c; }
@@ -110,7 +109,7 @@ static void lose(struct comm_mpi *c, const char *format, ...) {
   pthread_mutex_unlock(&c->lock);
 }
 
-/* What MPI answered; false, and the comm is lost, when that was an error. */
+/* Checks an answer of MPI: after an error the comm is lost and the result is false. */
 static bool went_well(struct comm_mpi *c, int answer, const char *what) {
   struct err err;
   if (mpi_answer(answer, what, &err) == RC_OK) return true;
@@ -126,7 +125,7 @@ static MPI_Op operator_of(enum comm_reduction how) {
   }
 }
 
-static int start_piece(struct comm_mpi *c, struct operation *o, const struct piece *p, MPI_Request *request) {
+static int start_piece(struct comm_mpi *c, struct operation *o, const struct message_piece *p, MPI_Request *request) {
   if (o->kind == OP_BROADCAST)
     return MPI_Ibcast((char *)o->data + p->begin, (int)p->count, MPI_BYTE, o->root, c->work, request);
   if (o->kind == OP_ALL_GATHER)
@@ -137,9 +136,9 @@ static int start_piece(struct comm_mpi *c, struct operation *o, const struct pie
                      c->work, request);
 }
 
-/* As many messages as may be on their way; none when all are through. */
+/* Starts messages until as many as allowed are on their way; none are when all are through. */
 static bool operation_start(struct comm_mpi *c, struct operation *o) {
-  struct piece piece;
+  struct message_piece piece;
   int answer = MPI_SUCCESS;
   if (o->kind == OP_ALL_REDUCE || o->kind == OP_BARRIER) {
     if (o->started) return true;
@@ -149,7 +148,7 @@ static bool operation_start(struct comm_mpi *c, struct operation *o) {
                                                     operator_of(o->how), c->work, &o->requests[0]);
     o->flying = 1;
   }
-  while (answer == MPI_SUCCESS && o->flying < WINDOW && pieces_next(&o->pieces, &piece))
+  while (answer == MPI_SUCCESS && o->flying < WINDOW && message_pieces_next(&o->pieces, &piece))
     answer = start_piece(c, o, &piece, &o->requests[o->flying++]);
   return went_well(c, answer, operation_names[o->kind]);
 }
@@ -161,7 +160,7 @@ static void operation_finish(struct comm_mpi *c) {
   pthread_mutex_unlock(&c->lock);
 }
 
-/* False when it is the caller's again. */
+/* False when the operation belongs to the caller again. */
 static bool operation_drive(struct comm_mpi *c, struct operation *o, int64_t now_us) {
   int all = 0;
   if (o->flying == 0 && !operation_start(c, o)) return false;
@@ -174,7 +173,7 @@ static bool operation_drive(struct comm_mpi *c, struct operation *o, int64_t now
   if (all) {
     o->flying = 0;
     o->moved_us = now_us;
-  } else if (patience_over(&o->patience, now_us)) {
+  } else if (awake_timeout_expired(&o->timeout, now_us)) {
     lose(c, "%s on rank %d of %d did not end within %lld ms: another rank lives, but does not come to it",
          operation_names[o->kind], c->comm.rank, c->comm.size, (long long)o->wait_ms);
     return false;
@@ -211,9 +210,9 @@ static void pulses_hear(struct comm_mpi *c, int64_t now_us) {
       return;
     }
     if (came) {
-      p->silence = patience_of(c->options.silence_ms, now_us);
+      p->silence = awake_timeout_start(c->options.silence_ms, now_us);
       pulse_listen(c, r);
-    } else if (patience_over(&p->silence, now_us)) {
+    } else if (awake_timeout_expired(&p->silence, now_us)) {
       lose(c, "rank %d of %d has been silent for %lld ms", r, c->comm.size, (long long)c->options.silence_ms);
       return;
     }
@@ -240,7 +239,7 @@ static struct operation *carrier_rest(struct comm_mpi *c, struct operation *was,
   return o;
 }
 
-/* Its place among the ranks that share a memory, which are those of one machine. */
+/* The rank's place among the ranks of its machine, which are those that share a memory. */
 static bool find_local(struct comm_mpi *c) {
   MPI_Comm machine;
   if (!went_well(c, MPI_Comm_split_type(c->work, MPI_COMM_TYPE_SHARED, c->comm.rank, MPI_INFO_NULL, &machine),
@@ -264,10 +263,10 @@ static bool carrier_start(struct comm_mpi *c) {
   for (int r = 0; r < c->comm.size; r++) {
     c->peers[r] = (struct peer){.sending = MPI_REQUEST_NULL,
                                 .receiving = MPI_REQUEST_NULL,
-                                .silence = patience_of(c->options.silence_ms, now_us)};
+                                .silence = awake_timeout_start(c->options.silence_ms, now_us)};
     if (r != c->comm.rank) pulse_listen(c, r);
   }
-  c->next_pulse = patience_of(0, now_us);
+  c->next_pulse = awake_timeout_start(0, now_us);
   pthread_mutex_lock(&c->lock);
   c->life = LIFE_OPEN;
   pthread_cond_broadcast(&c->done);
@@ -285,11 +284,11 @@ static void carrier_finish(struct comm_mpi *c) {
 }
 
 static void carrier_farewell(struct comm_mpi *c) {
-  struct patience patience = patience_of(FAREWELL_MS, clock_monotonic_us());
+  struct awake_timeout timeout = awake_timeout_start(FAREWELL_MS, clock_monotonic_us());
   do {
     pulses_send(c, PULSE_GONE);
     sched_yield();
-  } while (!patience_over(&patience, clock_monotonic_us()));
+  } while (!awake_timeout_expired(&timeout, clock_monotonic_us()));
 }
 
 static void *carrier_main(void *context) {
@@ -300,9 +299,9 @@ static void *carrier_main(void *context) {
     const int64_t now_us = clock_monotonic_us();
     if (o && !operation_drive(c, o, now_us)) o = NULL;
     pulses_hear(c, now_us);
-    if (patience_over(&c->next_pulse, now_us)) {
+    if (awake_timeout_expired(&c->next_pulse, now_us)) {
       pulses_send(c, PULSE_ALIVE);
-      c->next_pulse = patience_of(PULSE_MS, now_us);
+      c->next_pulse = awake_timeout_start(PULSE_MS, now_us);
     }
     o = carrier_rest(c, o, now_us, &end);
   }
@@ -320,26 +319,26 @@ static void *carrier_main(void *context) {
 
 /* --- the callers --- */
 
-/* The carrier keeps the operation's deadline; should it hang within MPI, the caller does not wait for it for ever. */
+/* The carrier keeps the operation's deadline; if it hangs within MPI, the caller does not wait for it forever. */
 static enum rc carry(struct comm *comm, const struct operation *what, int64_t wait_ms, struct err *err) {
   struct comm_mpi *c = mpi_of(comm);
   const int64_t now_us = clock_monotonic_us();
-  struct patience patience = patience_of(wait_ms + 2 * c->options.silence_ms, now_us);
+  struct awake_timeout timeout = awake_timeout_start(wait_ms + 2 * c->options.silence_ms, now_us);
   pthread_mutex_lock(&c->lock);
   assert(!c->operation);
   if (c->life == LIFE_OPEN) {
     c->slot = *what;
     if (what->kind == OP_BROADCAST) c->slot.pieces.begin = c->slot.whole;
     c->slot.wait_ms = wait_ms;
-    c->slot.patience = patience_of(wait_ms, now_us);
+    c->slot.timeout = awake_timeout_start(wait_ms, now_us);
     c->slot.moved_us = now_us;
     c->operation = &c->slot;
     pthread_cond_signal(&c->wake);
   }
   while (c->operation && !c->stuck) {
-    const struct timespec look = clock_deadline_in(PATIENCE_LOOK_MS);
+    const struct timespec look = clock_deadline_in(AWAKE_TIMEOUT_STEP_MS);
     pthread_cond_timedwait(&c->done, &c->lock, &look);
-    if (!c->operation || !patience_over(&patience, clock_monotonic_us())) continue;
+    if (!c->operation || !awake_timeout_expired(&timeout, clock_monotonic_us())) continue;
     err_set(&c->why, RC_UNAVAILABLE, NULL, "MPI on rank %d of %d does not come back from a call", comm->rank,
             comm->size);
     c->life = LIFE_LOST;
@@ -405,9 +404,9 @@ static void mpi_give_up(struct comm *comm) {
 
 /* Waits until the carrier has left `from`, within ms: false when it has not. */
 static bool await(struct comm_mpi *c, enum life from, int64_t ms) {
-  struct patience patience = patience_of(ms, clock_monotonic_us());
+  struct awake_timeout timeout = awake_timeout_start(ms, clock_monotonic_us());
   pthread_mutex_lock(&c->lock);
-  while (c->life == from && !patience_over(&patience, clock_monotonic_us())) {
+  while (c->life == from && !awake_timeout_expired(&timeout, clock_monotonic_us())) {
     const struct timespec look = clock_deadline_in(IDLE_MS);
     pthread_cond_timedwait(&c->done, &c->lock, &look);
   }
@@ -416,7 +415,7 @@ static bool await(struct comm_mpi *c, enum life from, int64_t ms) {
   return left;
 }
 
-/* The carrier has ended, or is about to; one that hangs keeps what it uses, until the process ends. */
+/* The carrier has ended or is about to; a carrier that hangs keeps its memory until the process ends. */
 static void release(struct comm_mpi *c, bool lost) {
   if (!c->stuck) pthread_join(c->thread, NULL);
   mpi_world_give(c->world, lost || c->stuck, c->options.silence_ms);

@@ -1,13 +1,14 @@
-/* The comm over NCCL, for ranks that hold what they exchange in the memory of GPUs: see comm.h.
+/* Carries the comm over NCCL, for ranks that exchange arrays in the memory of GPUs.
  *
- * Compiled and linked where nccl.h is; it has not run yet, for only a machine with several GPUs can show that it does.
+ * Compiled and linked where nccl.h is; it has not run yet, because that needs a machine with several GPUs.
  *
  *   device memory --NCCL, on a stream of its own, polled--> device memory of the other ranks
  *   host memory   --the host comm (MPI)-------------------> host memory of the other ranks
  *
- * NCCL itself neither bounds a wait nor finds a dead rank.  So every call of it is nonblocking, and polled with a deadline and
- * with the host comm's word that all ranks live; a lost communicator is aborted, which frees the kernels that wait for
- * the dead.  Sums go by a reduction to each part's owner in one group, in place, as over MPI: parts need not be equal. */
+ * NCCL itself neither bounds a wait nor finds a dead rank.  So every NCCL call is nonblocking and polled, with a
+ * deadline, while the host comm confirms that all ranks live; a lost communicator is aborted, which frees the kernels
+ * that wait for the dead.  Sums go by a reduction to each part's owner in one group, in place, as over MPI: parts need
+ * not be equal. */
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <sched.h>
@@ -15,8 +16,8 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
-#include "common/comm/over_host.h"
-#include "common/comm/patience.h"
+#include "common/comm/comm_over_host.h"
+#include "common/comm/awake_timeout.h"
 
 struct comm_nccl {
   struct over_host over; /* first */
@@ -41,16 +42,16 @@ static enum rc lose(struct comm_nccl *c, struct err *err) {
   return err ? err->rc : RC_UNAVAILABLE;
 }
 
-/* The loss by what NCCL or CUDA answered. */
+/* Records the loss with the answer of NCCL or CUDA. */
 static enum rc lose_by(struct comm_nccl *c, const char *what, const char *why, struct err *err) {
   err_set(err, RC_UNAVAILABLE, NULL, "%s by NCCL on rank %d of %d: %s", what, c->over.comm.rank, c->over.comm.size,
           why);
   return lose(c, err);
 }
 
-/* Until NCCL has taken the last call in and, when `drained`, the stream has carried it out. */
+/* Waits until NCCL has accepted the last call and, when `drained`, the stream has carried it out. */
 static enum rc settle(struct comm_nccl *c, const char *what, bool drained, int64_t wait_ms, struct err *err) {
-  struct patience patience = patience_of(wait_ms, clock_monotonic_us());
+  struct awake_timeout timeout = awake_timeout_start(wait_ms, clock_monotonic_us());
   for (;;) {
     ncclResult_t state = ncclInternalError;
     if (ncclCommGetAsyncError(c->nccl, &state) != ncclSuccess || (state != ncclSuccess && state != ncclInProgress))
@@ -61,7 +62,7 @@ static enum rc settle(struct comm_nccl *c, const char *what, bool drained, int64
       if (stream != cudaErrorNotReady) return lose_by(c, what, cudaGetErrorString(stream), err);
     }
     if (c->over.host->check(c->over.host, err) != RC_OK) return lose(c, err);
-    if (patience_over(&patience, clock_monotonic_us())) return lose_by(c, what, "it did not end in time", err);
+    if (awake_timeout_expired(&timeout, clock_monotonic_us())) return lose_by(c, what, "it did not end in time", err);
     sched_yield();
   }
 }
@@ -85,7 +86,7 @@ static enum rc nccl_broadcast(struct comm *comm, void *bytes, size_t count, int 
   return settle(c, "broadcast", true, wait_ms, err);
 }
 
-/* A call for every rank's part, in one group: its owner's bytes to all, or the sum of all to its owner. */
+/* One call for every rank's part, in one group: the owner's bytes to all, or the sum of all to the owner. */
 static enum rc by_parts(struct comm_nccl *c, const char *what, void *data, const size_t *begins, bool add,
                         int64_t wait_ms, struct err *err) {
   const enum rc rc = begin(c, err);
@@ -121,7 +122,7 @@ static enum rc nccl_reduce_scatter(struct comm *comm, int64_t *sums, const size_
 static void nccl_free(struct comm *comm) {
   struct comm_nccl *c = nccl_of(comm);
   if (c->nccl && c->over.host->check(c->over.host, NULL) == RC_OK && ncclCommFinalize(c->nccl) != ncclInvalidArgument &&
-      settle(c, "the end", false, PATIENCE_LOOK_MS, NULL) == RC_OK)
+      settle(c, "the end", false, AWAKE_TIMEOUT_STEP_MS, NULL) == RC_OK)
     ncclCommDestroy(c->nccl);
   else if (c->nccl)
     ncclCommAbort(c->nccl);

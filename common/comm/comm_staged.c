@@ -1,11 +1,11 @@
-/* The comm for arrays in a device's memory over one that carries the host's: see comm.h.
+/* Carries arrays in a device's memory over a comm for the host's memory, piece by piece through one buffer.
  *
  *   device memory --copy--> bounce --the host comm, a piece at a time--> bounce --copy--> device memory of the others
  *
- * The way between ranks whose devices cannot reach each other: several ranks on one GPU, or a build without NCCL.  An array
- * goes through one buffer of fixed size, whatever the model's; every rank cuts it alike (pieces.h), and copies of a piece
- * only what it must: its owner does not take back what it sent, and nobody but its owner takes a sum.  What is added is
- * added by the host comm, in 64-bit integers: the bits are those of arrays in the host's memory.
+ * For ranks whose devices cannot reach each other: several ranks on one GPU, or a build without NCCL.  The buffer has a
+ * fixed size, whatever the model's; every rank cuts an array alike (message_pieces.h) and copies only the bytes that it
+ * needs: the owner does not take back a piece that it sent, and only the owner takes a sum.  The host comm adds, in
+ * 64-bit integers, so the bits are those of arrays in the host's memory.
  *
  * A copy that fails is one rank's trouble; it gives up, so that the others do not wait.  Owned by its caller, which has
  * the host comm too; one thread calls both. */
@@ -14,9 +14,9 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
-#include "common/comm/over_host.h"
-#include "common/comm/patience.h"
-#include "common/comm/pieces.h"
+#include "common/comm/comm_over_host.h"
+#include "common/comm/awake_timeout.h"
+#include "common/comm/message_pieces.h"
 
 struct comm_staged {
   struct over_host over; /* first */
@@ -51,7 +51,7 @@ static enum rc piece_hand_out(struct comm_staged *c, void *bytes, size_t count, 
   return rc;
 }
 
-/* The sum of what stands there on every rank, to `owner`. */
+/* The sum of every rank's elements, to `owner`. */
 static enum rc piece_add_up(struct comm_staged *c, void *sums, size_t count, int owner, int64_t wait_ms,
                             struct err *err) {
   const size_t bytes = count * sizeof(int64_t);
@@ -63,21 +63,21 @@ static enum rc piece_add_up(struct comm_staged *c, void *sums, size_t count, int
 }
 
 /* pieces: of `array`, in elements of `width` bytes; a piece is its part's rank's, or `root`'s where that is a rank. */
-static enum rc by_pieces(struct comm_staged *c, char *array, size_t width, struct pieces *pieces, int root,
+static enum rc by_pieces(struct comm_staged *c, char *array, size_t width, struct message_pieces *pieces, int root,
                          enum rc (*carry)(struct comm_staged *c, void *piece, size_t count, int owner, int64_t wait_ms,
                                           struct err *err),
                          int64_t wait_ms, struct err *err) {
-  struct patience patience = patience_of(wait_ms, clock_monotonic_us());
-  struct piece piece;
+  struct awake_timeout timeout = awake_timeout_start(wait_ms, clock_monotonic_us());
+  struct message_piece piece;
   enum rc rc = c->over.host->check(c->over.host, err); /* an array without a piece does not ask the host comm */
   pieces->most = c->bounce_bytes / width;
-  while (rc == RC_OK && pieces_next(pieces, &piece)) {
-    if (patience_over(&patience, clock_monotonic_us())) {
+  while (rc == RC_OK && message_pieces_next(pieces, &piece)) {
+    if (awake_timeout_expired(&timeout, clock_monotonic_us())) {
       c->over.host->give_up(c->over.host);
       return err_set(err, RC_UNAVAILABLE, NULL, "an array's exchange on rank %d of %d did not end within %lld ms",
                      c->over.comm.rank, c->over.comm.size, (long long)wait_ms);
     }
-    rc = carry(c, array + piece.begin * width, piece.count, root < 0 ? piece.part : root, patience.left_us / 1000 + 1,
+    rc = carry(c, array + piece.begin * width, piece.count, root < 0 ? piece.part : root, timeout.left_us / 1000 + 1,
                err);
   }
   return rc;
@@ -86,19 +86,19 @@ static enum rc by_pieces(struct comm_staged *c, char *array, size_t width, struc
 static enum rc staged_broadcast(struct comm *comm, void *bytes, size_t count, int root, int64_t wait_ms,
                                 struct err *err) {
   const size_t whole[2] = {0, count};
-  struct pieces pieces = {.begin = whole, .parts = 1};
+  struct message_pieces pieces = {.begin = whole, .parts = 1};
   return by_pieces(staged_of(comm), bytes, 1, &pieces, root, piece_hand_out, wait_ms, err);
 }
 
 static enum rc staged_all_gather(struct comm *comm, void *bytes, const size_t *begin, int64_t wait_ms,
                                  struct err *err) {
-  struct pieces pieces = {.begin = begin, .parts = comm->size};
+  struct message_pieces pieces = {.begin = begin, .parts = comm->size};
   return by_pieces(staged_of(comm), bytes, 1, &pieces, -1, piece_hand_out, wait_ms, err);
 }
 
 static enum rc staged_reduce_scatter(struct comm *comm, int64_t *sums, const size_t *begin, int64_t wait_ms,
                                      struct err *err) {
-  struct pieces pieces = {.begin = begin, .parts = comm->size};
+  struct message_pieces pieces = {.begin = begin, .parts = comm->size};
   return by_pieces(staged_of(comm), (char *)sums, sizeof *sums, &pieces, -1, piece_add_up, wait_ms, err);
 }
 

@@ -1,5 +1,5 @@
-/* The second seam of common/comm: how processes of different services join each other, to carry bytes from one to many beside
- * HTTP, by which they agree on it.
+/* The second seam of common/comm: processes of different services join a group in which one sends bytes to all.  They
+ * agree on the group by HTTP.
  *
  *   fabric_mpi.c    processes that one mpirun has started       built where MPI is (make mpi)
  *   fabric_nccl.c   GPUs that NCCL connects                     built where NCCL is (make nccl, make cuda NCCL=1); never run yet
@@ -8,13 +8,13 @@
  *   root:    token --(by HTTP, with rank and size)--> every member
  *   all:     join --> a struct comm: broadcast, as often as wanted --> free
  *
- * A communicator is made of a group once and kept while the group stays the same.  It has broadcast (from rank 0), check,
- * give_up and free, and of comm.h's promises those about failure, but two: after a failed call the caller's buffers are
- * its own again, and free is not collective and waits for nobody.  A member learns of another's loss by its own
- * deadline, or by `cancel`, which whoever hears of it by other ways sets.
+ * A communicator is made for a group once and kept while the group stays the same.  It has broadcast (from rank 0),
+ * check, give_up and free.  It fails as comm.h describes, with two differences: after a failed call the buffers belong
+ * to the caller again, and free is not collective and waits for nobody.  A member learns of another's loss by its own
+ * deadline, or by `cancel`, which is set by a thread that hears of the loss in another way.
  *
- * Memory: a communicator has a window of its own that bytes pass through in pieces.  What a dead or frozen member may
- * still reach into is left behind until it is let go.
+ * Memory: a communicator has a window of its own that bytes pass through in pieces.  A window that a dead or frozen
+ * member may still access is left behind until it is released.
  *
  * Threading: one thread joins and broadcasts; cancel, check and give_up are any thread's. */
 #ifndef LEASEHOLD_COMM_FABRIC_H
@@ -26,7 +26,7 @@
 
 enum {
   FABRIC_TOKEN_MAX = 264, /* bytes of a token's text, NUL included */
-  FABRIC_GROUP_MAX = 1025 /* a trainer and so many generation-servers */
+  FABRIC_GROUP_MAX = 1025 /* a trainer and 1,024 generation-servers */
 };
 
 /* A member's part in a group. */
@@ -43,15 +43,15 @@ struct fabric {
 
   /* The root's: a fresh token. */
   enum rc (*token)(struct fabric *, char out[FABRIC_TOKEN_MAX], struct err *);
-  /* Collective over the group; a process has one communicator of a fabric at a time.  RC_INVALID, at once, for a seat that
-   * cannot be; RC_UNAVAILABLE when not all came within wait_ms, or cancelled. */
+  /* Collective over the group; a process has one communicator of a fabric at a time.  RC_INVALID, at once, for an
+   * impossible seat; RC_UNAVAILABLE when not all members came within wait_ms, or when cancelled. */
   enum rc (*join)(struct fabric *, struct comm **out, const struct fabric_seat *seat, int64_t wait_ms, struct err *);
   /* After the last comm was freed. */
   void (*free)(struct fabric *);
 };
 
-/* Of the processes that mpirun started, of both services; where a trainer's ranks have taken MPI before, it must have
- * been for several threads (comm_mpi_options). */
+/* Joins the processes of both services that mpirun started.  If a trainer's ranks have taken MPI before, they must have
+ * taken it for several threads (comm_mpi_options). */
 enum rc fabric_mpi_create(struct fabric **out, bool trainer, int64_t start_ms, struct err *err);
 /* device: the CUDA device that bytes go through. */
 enum rc fabric_nccl_create(struct fabric **out, int device, struct err *err);
@@ -63,7 +63,8 @@ enum rc fabric_token_read_place(const char *token, uint64_t *serial, int64_t *pl
 /* Bytes in hexadecimal; count is at most (FABRIC_TOKEN_MAX - 1) / 2. */
 void fabric_token_write_bytes(char out[FABRIC_TOKEN_MAX], const void *bytes, size_t count);
 enum rc fabric_token_read_bytes(const char *token, void *bytes, size_t count, struct err *err);
-/* What can be said of any kind's: a text of [0-9a-f.] that is not too long, and 0 <= rank < size <= FABRIC_GROUP_MAX. */
+/* The checks that hold for every kind: a text of [0-9a-f.] that is not too long, and 0 <= rank < size <=
+ * FABRIC_GROUP_MAX. */
 enum rc fabric_seat_check(const char *token, int64_t rank, int64_t size, struct err *err);
 
 #endif

@@ -1,23 +1,23 @@
-/* The fabric over MPI, of the processes that one mpirun has started: see fabric.h.
+/* Broadcasts over MPI among the processes that one mpirun has started.
  *
- *   member --hello {serial, rank}--> root            join: the root answers when all have come; so it knows who has not
+ *   member --hello {serial, rank}--> root            join: the root answers when all have come
  *   member <--seating {parent, children}-- root
- *   root ==pieces==> its two children ==pieces==> theirs ...       broadcast: a binary tree, a piece behind the other
+ *   root ==pieces==> its two children ==pieces==> theirs ...       broadcast: a binary tree, one piece after the other
  *
- * Messages from one to one over the world's own communicator, the serial as their tag, and no communicator of MPI's for a
- * group: to make one is a call that blocks until all members have come, and to broadcast over it needs all of them, while
- * these are nonblocking, and polled with a deadline in the caller's thread.  A piece stays in the communicator's window
- * until its receivers have it.
+ * All messages go from one process to one other over the world's own communicator, with the serial as their tag.  A
+ * group has no communicator of MPI's: making one blocks until all members have come, and a broadcast over it needs all
+ * of them. These messages are nonblocking and polled with a deadline in the caller's thread.  A piece stays in the
+ * communicator's window until its receivers have it.
  *
- * After a loss receives are cancelled; sends cannot be, so a window that MPI may still read from goes to the fabric's
- * `left`, and is freed once MPI has let go of it: what a dead member did not take stays, a window for each loss.  What
- * comes of an old serial meets no receive, or one that sees that it is old.
+ * After a loss receives are cancelled.  Sends cannot be cancelled, so a window that MPI may still read from goes to the
+ * fabric's `left` and is freed once MPI has released it; a piece that a dead member never took keeps one window for
+ * each loss.  A message with an old serial meets no receive, or one that recognizes it as old.
  *
- * Threading: join, broadcast and the freeing are one thread's, and so is `left`. */
+ * Threading: one thread joins, broadcasts and frees, and owns `left`. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/comm/membership.h"
+#include "common/comm/fabric_membership.h"
 #include "common/comm/mpi_world.h"
 
 enum { PIECE_BYTES = 1 << 20, WINDOW = 4, CHILDREN = 2, TAG_FIRST = 1024, TAGS = 30000, END_MS = 5000, NOBODY = -1 };
@@ -44,7 +44,7 @@ struct slot {
   char bytes[PIECE_BYTES];
 };
 
-/* What MPI reads and writes. */
+/* Memory that MPI reads and writes. */
 struct window {
   struct window *next; /* in `left` */
   struct greeting *greetings;
@@ -122,7 +122,7 @@ static bool is_idle(MPI_Request *request) {
   return *request == MPI_REQUEST_NULL || (look(request, &done, NULL, "", NULL) == RC_OK && done);
 }
 
-/* Has MPI let go of it? */
+/* True once MPI has released the window. */
 static bool window_is_idle(struct window *w) {
   bool idle = true;
   for (int i = 0; i < w->greeting_count; i++) idle = is_idle(&w->greetings[i].request) && idle;
@@ -159,8 +159,8 @@ static void window_leave(struct fabric_mpi *f, struct window *w) {
 
 /* --- broadcast --- */
 
-/* Pieces 0 .. done are with the children, .. here with this member, .. begun on their way to it; piece k is in slot k %
- * WINDOW. */
+/* Pieces below `done` are with the children, below `here` with this member, below `begun` on their way to it; piece k
+ * is in slot k % WINDOW. */
 struct transfer {
   char *bytes;
   size_t count, pieces;
@@ -171,7 +171,7 @@ static size_t piece_bytes(const struct transfer *t, size_t piece) {
   return piece + 1 < t->pieces ? PIECE_BYTES : t->count - piece * PIECE_BYTES;
 }
 
-/* In the order of pieces, for so they are received. */
+/* In the order of pieces, because they are received in that order. */
 static enum rc piece_send(struct group *g, struct slot *slot, size_t bytes, struct err *err) {
   enum rc rc = RC_OK;
   for (int c = 0; c < CHILDREN && rc == RC_OK; c++) {
@@ -231,14 +231,14 @@ static enum rc group_broadcast(struct comm *comm, void *bytes, size_t count, int
                                struct err *err) {
   struct group *g = group_of(comm);
   struct transfer t = {.bytes = bytes, .count = count, .pieces = (count + PIECE_BYTES - 1) / PIECE_BYTES};
-  struct wait wait = wait_of(wait_ms);
+  struct member_wait wait = member_wait_start(wait_ms);
   enum rc rc = membership_broadcasts(comm, root, err);
   while (rc == RC_OK && t.done < t.pieces) {
     bool moved = false;
     rc = piece_begin(g, &t, &moved, err);
     if (rc == RC_OK) rc = piece_receive(g, &t, &moved, err);
     if (rc == RC_OK) rc = piece_end(g, &t, &moved, err);
-    if (rc == RC_OK && t.done < t.pieces) rc = wait_on(&wait, &g->member, moved, "broadcast", err);
+    if (rc == RC_OK && t.done < t.pieces) rc = member_wait_on(&wait, &g->member, moved, "broadcast", err);
   }
   if (rc != RC_OK) atomic_store(&g->member.lost, true);
   return rc;
@@ -293,7 +293,7 @@ static enum rc hellos_look(struct group *g, const struct fabric_seat *seat, int 
   return rc;
 }
 
-static enum rc seat_all(struct group *g, const struct fabric_seat *seat, struct wait *wait, struct err *err) {
+static enum rc seat_all(struct group *g, const struct fabric_seat *seat, struct member_wait *wait, struct err *err) {
   struct greeting *to = g->window->greetings;
   enum rc rc = RC_OK;
   for (int m = 1; m < seat->size && rc == RC_OK; m++) {
@@ -305,7 +305,7 @@ static enum rc seat_all(struct group *g, const struct fabric_seat *seat, struct 
     bool left = false;
     rc = look(&to[m].request, &left, NULL, "joining", err);
     if (left) m++;
-    if (rc == RC_OK && !left) rc = wait_on(wait, &g->member, false, "joining", err);
+    if (rc == RC_OK && !left) rc = member_wait_on(wait, &g->member, false, "joining", err);
   }
   const struct seating own = seating_of(g->serial, 0, seat->size, seat->places);
   sit(g, &own);
@@ -313,7 +313,7 @@ static enum rc seat_all(struct group *g, const struct fabric_seat *seat, struct 
 }
 
 static enum rc join_as_root(struct group *g, const struct fabric_seat *seat, int64_t wait_ms, struct err *err) {
-  struct wait wait = wait_of(wait_ms);
+  struct member_wait wait = member_wait_start(wait_ms);
   int missing = seat->size - 1, first = 1;
   enum rc rc = RC_OK;
   for (int m = 1; m < seat->size && rc == RC_OK; m++)
@@ -321,7 +321,7 @@ static enum rc join_as_root(struct group *g, const struct fabric_seat *seat, int
   while (rc == RC_OK && missing > 0) {
     bool moved = false;
     rc = hellos_look(g, seat, &missing, &moved, err);
-    if (rc == RC_OK && missing > 0) rc = wait_on(&wait, &g->member, moved, "joining", err);
+    if (rc == RC_OK && missing > 0) rc = member_wait_on(&wait, &g->member, moved, "joining", err);
   }
   if (rc == RC_OK) return seat_all(g, seat, &wait, err);
   while (g->window->greetings[first].came) first++;
@@ -331,7 +331,7 @@ static enum rc join_as_root(struct group *g, const struct fabric_seat *seat, int
 
 static enum rc join_as_member(struct group *g, int64_t root, int64_t wait_ms, struct err *err) {
   struct greeting *mine = &g->window->greetings[0], *answer = &g->window->greetings[1];
-  struct wait wait = wait_of(wait_ms);
+  struct member_wait wait = member_wait_start(wait_ms);
   bool came = false;
   mine->hello = (struct hello){.serial = g->serial, .rank = g->member.comm.rank, .size = g->member.comm.size};
   answer->receiving = true;
@@ -342,7 +342,7 @@ static enum rc join_as_member(struct group *g, int64_t root, int64_t wait_ms, st
     rc = look(&answer->request, &came, &bytes, "joining", err);
     if (came && (bytes != (int)sizeof answer->seating || answer->seating.serial != g->serial))
       rc = err_set(err, RC_UNAVAILABLE, NULL, "joining: the root answered %d bytes of another group", bytes);
-    if (rc == RC_OK && !came) rc = wait_on(&wait, &g->member, false, "joining", err);
+    if (rc == RC_OK && !came) rc = member_wait_on(&wait, &g->member, false, "joining", err);
   }
   if (rc == RC_OK) sit(g, &answer->seating);
   return rc;

@@ -1,21 +1,22 @@
-/* The fabric over NCCL, of GPUs that reach each other: see fabric.h.
+/* Broadcasts over NCCL among processes whose GPUs reach each other.
  *
- * Compiled and linked where nccl.h is; it has not run yet, for only a machine with several GPUs can show that it does.
+ * Compiled and linked where nccl.h is; it has not run yet, because that needs a machine with several GPUs.
  *
  *   root:    bytes --> pinned piece --> device piece --NCCL--> device piece --> pinned piece --> bytes   :members
  *
- * What is pushed is a file in the host's memory, and staged from there; so bytes pass through a window of WINDOW pieces, in
- * pinned memory and on the device, on a stream of its own: copies of one piece go beside the broadcast of another.
+ * A push sends a file in the host's memory, and members stage it from the host's memory.  So bytes pass through a
+ * window of WINDOW pieces, in pinned memory and on the device, on a stream of its own: one piece is copied while
+ * another is broadcast.
  *
- * NCCL itself neither bounds a wait nor finds a lost member.  So the communicator is nonblocking, every call is polled with
- * a deadline and with `cancel`, and a lost communicator is aborted, which ends the kernels that wait for the dead.  The
- * window is the fabric's, which has one communicator at a time. */
+ * NCCL itself neither bounds a wait nor finds a lost member.  So the communicator is nonblocking, every call is polled
+ * with a deadline and with `cancel`, and a lost communicator is aborted, which ends the kernels that wait for the dead.
+ *  The fabric owns the window and has one communicator at a time. */
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/comm/membership.h"
+#include "common/comm/fabric_membership.h"
 
 enum { PIECE_BYTES = 4 << 20, WINDOW = 4, END_MS = 1000 };
 
@@ -23,7 +24,7 @@ struct fabric_nccl {
   struct fabric fabric; /* first: the table */
   int device;
   cudaStream_t stream;
-  cudaEvent_t through[WINDOW]; /* a slot's piece is where it is to go */
+  cudaEvent_t through[WINDOW]; /* the slot's piece has arrived */
   char *pinned, *on_device;    /* [WINDOW * PIECE_BYTES] */
   bool made;
 };
@@ -53,8 +54,8 @@ static void lose(struct group *g) {
   g->nccl = NULL;
 }
 
-/* Until NCCL has taken the last call in and, unless `event` is NULL, the stream has come to it. */
-static enum rc settle(struct group *g, struct wait *w, cudaEvent_t event, const char *what, struct err *err) {
+/* Waits until NCCL has accepted the last call and, unless `event` is NULL, the stream has reached the event. */
+static enum rc settle(struct group *g, struct member_wait *w, cudaEvent_t event, const char *what, struct err *err) {
   for (w->moved_us = clock_monotonic_us();;) {
     ncclResult_t state = ncclInternalError;
     enum rc rc = nccl_answer(ncclCommGetAsyncError(g->nccl, &state), what, err);
@@ -64,7 +65,7 @@ static enum rc settle(struct group *g, struct wait *w, cudaEvent_t event, const 
       const cudaError_t reached = event ? cudaEventQuery(event) : cudaSuccess;
       if (reached != cudaErrorNotReady) return cuda_answer(reached, what, err);
     }
-    if ((rc = wait_on(w, &g->member, false, what, err)) != RC_OK) return rc;
+    if ((rc = member_wait_on(w, &g->member, false, what, err)) != RC_OK) return rc;
   }
 }
 
@@ -73,8 +74,9 @@ static size_t piece_bytes(size_t count, size_t piece) {
   return left < PIECE_BYTES ? left : PIECE_BYTES;
 }
 
-/* Sets a piece on its way, its slot being free. */
-static enum rc piece_begin(struct group *g, char *bytes, size_t count, size_t piece, struct wait *w, struct err *err) {
+/* Starts a piece whose slot is free. */
+static enum rc piece_begin(struct group *g, char *bytes, size_t count, size_t piece, struct member_wait *w,
+                           struct err *err) {
   struct fabric_nccl *f = g->fabric;
   const size_t slot = piece % WINDOW, n = piece_bytes(count, piece);
   char *pinned = f->pinned + slot * PIECE_BYTES, *there = f->on_device + slot * PIECE_BYTES;
@@ -91,7 +93,8 @@ static enum rc piece_begin(struct group *g, char *bytes, size_t count, size_t pi
   return rc == RC_OK ? cuda_answer(cudaEventRecord(f->through[slot], f->stream), "broadcast", err) : rc;
 }
 
-static enum rc piece_end(struct group *g, char *bytes, size_t count, size_t piece, struct wait *w, struct err *err) {
+static enum rc piece_end(struct group *g, char *bytes, size_t count, size_t piece, struct member_wait *w,
+                         struct err *err) {
   const size_t slot = piece % WINDOW;
   const enum rc rc = settle(g, w, g->fabric->through[slot], "broadcast", err);
   if (rc == RC_OK && g->member.comm.rank > 0)
@@ -103,7 +106,7 @@ static enum rc group_broadcast(struct comm *comm, void *bytes, size_t count, int
                                struct err *err) {
   struct group *g = group_of(comm);
   const size_t pieces = (count + PIECE_BYTES - 1) / PIECE_BYTES;
-  struct wait w = wait_of(wait_ms);
+  struct member_wait w = member_wait_start(wait_ms);
   size_t begun = 0;
   enum rc rc = membership_broadcasts(comm, root, err);
   if (rc == RC_OK) rc = cuda_answer(cudaSetDevice(g->fabric->device), "broadcast", err);
@@ -118,7 +121,7 @@ static enum rc group_broadcast(struct comm *comm, void *bytes, size_t count, int
 }
 
 static void group_free(struct comm *comm) {
-  lose(group_of(comm)); /* what it carried is through, or lost: nobody is waited for */
+  lose(group_of(comm)); /* its work is done or lost, so nothing is waited for */
   free(comm);
 }
 
@@ -151,11 +154,12 @@ static enum rc window_make(struct fabric_nccl *f, struct err *err) {
   return rc;
 }
 
-/* What a lost communicator had set on its way has come to its end. */
+/* Waits for the end of the work that a lost communicator had started. */
 static enum rc window_drain(struct fabric_nccl *f, struct err *err) {
-  struct patience patience = patience_of(END_MS, clock_monotonic_us());
+  struct awake_timeout timeout = awake_timeout_start(END_MS, clock_monotonic_us());
   cudaError_t state;
-  while ((state = cudaStreamQuery(f->stream)) == cudaErrorNotReady && !patience_over(&patience, clock_monotonic_us()))
+  while ((state = cudaStreamQuery(f->stream)) == cudaErrorNotReady &&
+         !awake_timeout_expired(&timeout, clock_monotonic_us()))
     polling_rest(POLLING_EAGER_US);
   return cuda_answer(state, "joining", err);
 }
@@ -165,7 +169,7 @@ static enum rc nccl_join(struct fabric *fabric, struct comm **out, const struct 
   struct fabric_nccl *f = fabric_of(fabric);
   ncclUniqueId id;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  struct wait w = wait_of(wait_ms);
+  struct member_wait w = member_wait_start(wait_ms);
   config.blocking = 0;
   enum rc rc = fabric_seat_check(seat->token, seat->rank, seat->size, err);
   if (rc == RC_OK) rc = fabric_token_read_bytes(seat->token, &id, sizeof id, err);

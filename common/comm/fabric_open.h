@@ -1,5 +1,5 @@
-/* The fabric that a service was built with, for the two mains: MPI's in trainer-server-mpi and generation-server-mpi, NCCL's
- * where CUDA and NCCL were compiled in and --device is a GPU. */
+/* Opens the fabric that a service was built with, for the two mains: MPI's in trainer-server-mpi and
+ * generation-server-mpi, NCCL's if CUDA and NCCL were compiled in and --device is a GPU. */
 #ifndef LEASEHOLD_COMM_FABRIC_OPEN_H
 #define LEASEHOLD_COMM_FABRIC_OPEN_H
 
@@ -10,8 +10,8 @@
 enum { FABRIC_START_MS = 60000, FABRIC_NAME_MAX = 127 };
 #define FABRIC_NAME_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-" /* as of a worker */
 
-/* device: of CUDA, or -1.  *out is NULL without a name; but what mpirun starts takes part in starting MPI all the same, a
- * trainer's ranks by their comm. */
+/* device: a CUDA device, or -1.  *out is NULL without a name.  Even then every process that mpirun started takes part
+ * in starting MPI; a trainer's ranks do so by their comm. */
 static inline enum rc fabric_open(struct fabric **out, const char *name, bool trainer, int device, struct err *err) {
   *out = NULL;
   (void)trainer, (void)device;

@@ -1,4 +1,4 @@
-/* Tokens as texts, and what they must look like: they come by HTTP, from whoever may push.  Pure. */
+/* Writes a fabric's tokens as texts and checks them: they come by HTTP from any client that may push.  Pure. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ void fabric_token_write_place(char out[FABRIC_TOKEN_MAX], uint64_t serial, int64
   snprintf(out, FABRIC_TOKEN_MAX, "%" PRIu64 ".%" PRId64, serial, place);
 }
 
-/* So many digits, no more than `most`, and not a number that begins with 0 but 0. */
+/* True for a number of at most `most` digits without a leading zero. */
 static bool is_number(const char *text, size_t digits, size_t most) {
   if (digits == 0 || digits > most || (digits > 1 && text[0] == '0')) return false;
   return strspn(text, "0123456789") >= digits;

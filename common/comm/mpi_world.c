@@ -1,4 +1,4 @@
-/* See mpi_world.h. */
+/* Starts MPI, divides its world between the services, and ends it: once in a process, on a thread of its own. */
 #include "common/comm/mpi_world.h"
 
 #include <pthread.h>
@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/queue.h"
-#include "common/comm/patience.h"
+#include "common/comm/awake_timeout.h"
 
 enum { LOOK_MS = 20 };
 
@@ -65,7 +65,7 @@ static void *keeper_main(void *unused) {
   if (rc != RC_OK) return NULL;
   pthread_mutex_lock(&keeper.lock);
   while (keeper.state != KEEPING_ENDING) {
-    const struct timespec look = clock_deadline_in(PATIENCE_LOOK_MS);
+    const struct timespec look = clock_deadline_in(AWAKE_TIMEOUT_STEP_MS);
     pthread_cond_timedwait(&keeper.changed, &keeper.lock, &look);
   }
   pthread_mutex_unlock(&keeper.lock);
@@ -74,10 +74,10 @@ static void *keeper_main(void *unused) {
   return NULL;
 }
 
-/* Until the keeper has left `from`; false when it has not within ms.  Lock held. */
+/* Waits until the keeper has left `from`; false when it has not within ms.  Lock held. */
 static bool await(enum keeping from, int64_t ms) {
-  struct patience patience = patience_of(ms, clock_monotonic_us());
-  while (keeper.state == from && !patience_over(&patience, clock_monotonic_us())) {
+  struct awake_timeout timeout = awake_timeout_start(ms, clock_monotonic_us());
+  while (keeper.state == from && !awake_timeout_expired(&timeout, clock_monotonic_us())) {
     const struct timespec look = clock_deadline_in(LOOK_MS);
     pthread_cond_timedwait(&keeper.changed, &keeper.lock, &look);
   }

@@ -1,4 +1,4 @@
-/* How a loop that polls a carrier rests: not at all while things move, then ever longer. */
+/* How a loop that polls a carrier rests between polls: not at all while things move, then longer and longer. */
 #ifndef LEASEHOLD_COMM_POLLING_H
 #define LEASEHOLD_COMM_POLLING_H
 
@@ -7,13 +7,13 @@
 #include <time.h>
 
 enum {
-  POLLING_EAGER_US = 2000,   /* so long nothing has moved, and it is looked again at once; */
-  POLLING_SOON_US = 1000000, /* and so long after a short rest: soon there will be something */
+  POLLING_EAGER_US = 2000,   /* until nothing has moved for so long, the next poll follows at once */
+  POLLING_SOON_US = 1000000, /* until then after a short rest, later after a long one */
   POLLING_SHORT_REST_NS = 100000,
   POLLING_LONG_REST_NS = 1000000
 };
 
-/* still_us: since something last went ahead. */
+/* still_us: the time since something last moved. */
 static inline void polling_rest(int64_t still_us) {
   if (still_us < POLLING_EAGER_US)
     sched_yield();

@@ -1,10 +1,9 @@
-/* The HTTP client: one blocking exchange at a time, each with a deadline, on connections kept alive between calls.
+/* Calls HTTP servers: one blocking exchange at a time, each with a deadline, on connections kept alive between calls.
  *
- * A call runs on a libcurl multi handle with one easy handle: that is what allows to look at the cancel flag every
- * CLIENT_TICK_MS whatever the peer does, name resolution included.  The answer is collected under a ceiling, refused
- * from its announced length already. The environment is not consulted (no proxies), redirects are not followed,
- * nothing but http is spoken. One thread per client; libcurl's global state is made once and lives until the process
- * ends.
+ * A call runs on a libcurl multi handle with one easy handle, so that the cancel flag is looked at every CLIENT_TICK_MS
+ * whatever the peer does, during name resolution too.  The answer is bounded; one that announces too many bytes is
+ * refused at once.  The environment is not consulted (no proxies), redirects are not followed, and only http is spoken.
+ * One thread per client; libcurl's global state is made once and lives until the process ends.
  *
  * Called by common/client, which knows the messages: nothing here retries, a failed exchange is reported once and its
  * connection dropped.  An answer's body is the caller's (http_answer_free). */
@@ -172,7 +171,7 @@ static enum rc explain(const struct http_client *c, const struct exchange *x, CU
   if (x->too_large || code == CURLE_FILESIZE_EXCEEDED)
     return err_set(err, RC_TOO_LARGE, NULL, "%s %s: an answer of at most %zu bytes was expected, but a longer one came",
                    call->method, call->url, x->bytes_max);
-  if (x->answer->body.failed || code == CURLE_OUT_OF_MEMORY) /* libcurl says so of too long a header line, too */
+  if (x->answer->body.failed || code == CURLE_OUT_OF_MEMORY) /* libcurl reports too long a header line this way, too */
     return err_set(err, RC_NO_MEMORY, NULL, "%s %s: no memory for the answer%s", call->method, call->url,
                    x->answer->body.failed ? "" : ", or one of its header lines has more than 100 KiB");
   curl_off_t connected_us = 0; /* 0: the fault came before there was a connection */
@@ -262,7 +261,7 @@ static const char *string_member(const struct json *object, const char *key) {
 
 enum rc http_answer_error(const struct http_answer *a, const char *what, struct err *err) {
   enum rc rc = http_rc_of_status(a->status);
-  if (rc == RC_OK) rc = RC_INTERNAL; /* called for an answer that is no error: not the peer's fault */
+  if (rc == RC_OK) rc = RC_INTERNAL; /* the caller took a success for an error: our mistake, not the peer's */
   struct json *root = NULL;
   if (a->body.len > 0 && a->body.len <= CLIENT_ERROR_BODY_BYTES) json_parse(&root, a->body.data, a->body.len, 0, NULL);
   const struct json *error = root == NULL ? NULL : json_get(root, "error");
@@ -276,4 +275,13 @@ enum rc http_answer_error(const struct http_answer *a, const char *what, struct 
     err_set(err, rc, NULL, "%s: status %d came without an error body", what, a->status);
   json_free(root);
   return rc;
+}
+
+void http_url_escape(struct buf *url, const char *text) {
+  char *escaped = curl_easy_escape(NULL, text, 0);
+  if (escaped == NULL)
+    url->failed = true;
+  else
+    buf_puts(url, escaped);
+  curl_free(escaped);
 }

@@ -13,7 +13,7 @@
 
 struct http_client;
 
-/* A transfer below this rate is a stalled one, where a call says that it matters. */
+/* A transfer below this rate is stalled (for calls with a stall_ms). */
 enum { CLIENT_STALL_BYTES = 1024 };
 
 /* token NULL or "": none.  cancel may be NULL; when *cancel becomes true, running calls end with RC_UNAVAILABLE
@@ -29,7 +29,7 @@ struct http_call {
   size_t body_len;
   const char *const *headers; /* extra "Name: value" lines, NULL-terminated; may be NULL */
   int64_t deadline_ms;        /* the whole exchange; must be > 0 */
-  int64_t stall_ms;           /* 0: none; else RC_TIMEOUT when less than CLIENT_STALL_BYTES a second came for so long */
+  int64_t stall_ms;           /* 0: none; else RC_TIMEOUT after so long with less than CLIENT_STALL_BYTES a second */
   int64_t connect_ms;         /* 0: 2000 */
   size_t response_bytes_max;  /* 0: LIMIT_BODY_BYTES; a longer answer is RC_TOO_LARGE */
 };
@@ -48,5 +48,8 @@ void http_answer_free(struct http_answer *a);
 /* For a non-2xx answer: fills err from the error body (or from the status when the body is not one) and returns its
  * code. */
 enum rc http_answer_error(const struct http_answer *a, const char *what, struct err *err);
+
+/* Appends text percent-encoded, as a path segment or a query value has to be; buf_check tells when memory ran out. */
+void http_url_escape(struct buf *url, const char *text);
 
 #endif

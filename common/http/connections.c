@@ -1,32 +1,36 @@
-/* The table of connections: who is still sending a request, since when, from where, and who gives way to whom.
+/* Bounds the number of connections and the time that each may take to send its request and to read its answer.
  *
- * libmicrohttpd's own time-out counts inactivity, so a peer that sends one byte now and then would keep its place for
- * ever.  Here every place is held on terms, judged by the watcher's sweep a few times per time-out:
+ * libmicrohttpd's own time-out counts inactivity, so a peer that sends one byte now and then would keep its place
+ * forever.  Here each state of a connection has its own time-out, checked by the watcher's sweep a few times per
+ * time-out:
  *
  *     accepted -> HEAD --head complete--> BODY --body complete--> BUSY --answer queued--> SENDING --sent--> IDLE
  *                  ^                                               (handler, pool, long poll, stream)         |
  *                  +---------------------------- bytes of the next request have come -------------------------+
  *
  *   HEAD     head_timeout_ms in all, however many bytes trickle in
- *   BODY     a budget of body_timeout_ms that time uses up and every byte refills at 1/pace_bytes s, never beyond what
- *   SENDING  it was at first: steady slow peers go on for ever, stalled ones and trickles end; answers as they are taken
+ *   BODY     a budget of body_timeout_ms, which time uses up and every byte refills by 1/pace_bytes s, up to its first
+ *   SENDING  value: slow but steady peers may go on, stalled and trickling ones end.  SENDING counts the bytes of the
+ *            answer that the peer has acknowledged
  *   BUSY     as long as the handler's own deadlines allow: a long poll is a complete request
- *   IDLE     idle_timeout_ms; libmicrohttpd does not tell that bytes have come, the kernel's count of them does
+ *   IDLE     idle_timeout_ms; libmicrohttpd does not report new bytes, so the kernel's count of them is read
  *
- * HEAD and BODY are `incomplete`.  An address has incomplete_per_address_max of them, the server has connections_max
- * connections; a newcomer beyond either takes the place of the incomplete connection nearest to its deadline (nothing
- * keeps up its pace less), then, for lack of one, of the longest idle.  Refusing the newcomer instead would let whoever
- * came first keep everybody out, and honest heads, which are complete within one round trip, are never the oldest.
- * Bodies that keep pace do not give way.
+ * HEAD and BODY are `incomplete`.  An address may have incomplete_per_address_max such connections, and the server has
+ * connections_max connections in all.  A newcomer beyond either limit takes the place of the incomplete connection that
+ * is nearest to its deadline, or else of the one that has been idle longest.  If newcomers were refused instead, the
+ * peers that came first could keep everybody out.  Honest heads are complete within one round trip, so they are never
+ * the oldest.  Bodies that keep their pace do not give way.
  *
- * A newcomer that nothing gives way to lands in the reserve: LIMIT_HTTP_RESERVE connections more, which answer one
- * request each.  With its head complete it moves to an ordinary place if there is one by now, else only routes marked
- * `health` are answered, others get 503.  A place in the reserve lasts RESERVE_MS, and its oldest gives way once half
- * of it is taken, so that there is always room for one who asks for /healthz.
+ * A newcomer for which nothing gives way goes into the reserve: LIMIT_HTTP_RESERVE more connections, which answer one
+ * request each.  Once its head is complete it moves to an ordinary place if one is free by then; otherwise only routes
+ * marked `health` are answered and others get 503.  A place in the reserve lasts RESERVE_MS, and the oldest gives way
+ * once half of the reserve is taken, so that there is always room for a request to /healthz.
  *
- * Whoever must go is shut down, never closed: the socket is libmicrohttpd's, which sees the end and closes it.  Entries
- * live from libmicrohttpd's "started" to its "closed", which comes before the close: no other file can have taken the
- * descriptor meanwhile.  Everything here is guarded by server->lock. */
+ * A connection that must go is shut down, not closed: libmicrohttpd owns the socket, sees the end and closes it.
+ * Entries live from libmicrohttpd's "started" to its "closed" notification, which comes before the close, so the
+ * descriptor cannot belong to another file meanwhile.  The server's lock guards everything here. */
+#include "common/http/connections.h"
+
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -38,7 +42,6 @@
 #include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/metrics.h"
-#include "common/http/server_internal.h"
 
 enum {
   RESERVE_MS = 1000,      /* a place in the reserve */
@@ -54,10 +57,10 @@ enum drop_why { DROP_LATE, DROP_IDLE, DROP_ROOM };
 
 /* --- addresses --- */
 
-static int bucket_of(const struct http_server *s, const struct http_address *a) {
-  uint64_t hash = s->address_seed;
+static int bucket_of(const struct connections *t, const struct http_address *a) {
+  uint64_t hash = t->address_seed;
   for (size_t i = 0; i < sizeof a->bytes; i++) hash = (hash ^ a->bytes[i]) * 0x100000001b3u;
-  return (int)((hash ^ hash >> 32) % (uint64_t)s->connection_count);
+  return (int)((hash ^ hash >> 32) % (uint64_t)t->count);
 }
 
 /* An IPv6 peer has the whole of its /64, so that is what counts as one address. */
@@ -73,29 +76,29 @@ static struct http_address address_of(const struct sockaddr *name) {
   return a;
 }
 
-static int address_take(struct http_server *s, const struct sockaddr *name) {
+static int address_take(struct connections *t, const struct sockaddr *name) {
   struct http_address a = address_of(name);
-  int *first = &s->address_buckets[bucket_of(s, &a)], i = *first;
-  while (i >= 0 && memcmp(s->addresses[i].bytes, a.bytes, sizeof a.bytes) != 0) i = s->addresses[i].next;
+  int *first = &t->address_buckets[bucket_of(t, &a)], i = *first;
+  while (i >= 0 && memcmp(t->addresses[i].bytes, a.bytes, sizeof a.bytes) != 0) i = t->addresses[i].next;
   if (i < 0) {
-    i = s->address_free;
-    s->address_free = s->addresses[i].next;
+    i = t->address_free;
+    t->address_free = t->addresses[i].next;
     a.next = *first;
-    s->addresses[i] = a;
+    t->addresses[i] = a;
     *first = i;
   }
-  s->addresses[i].connections++;
+  t->addresses[i].connections++;
   return i;
 }
 
-static void address_give(struct http_server *s, int i) {
-  struct http_address *a = &s->addresses[i];
+static void address_give(struct connections *t, int i) {
+  struct http_address *a = &t->addresses[i];
   if (--a->connections > 0) return;
-  int *link = &s->address_buckets[bucket_of(s, a)];
-  while (*link != i) link = &s->addresses[*link].next;
+  int *link = &t->address_buckets[bucket_of(t, a)];
+  while (*link != i) link = &t->addresses[*link].next;
   *link = a->next;
-  a->next = s->address_free;
-  s->address_free = i;
+  a->next = t->address_free;
+  t->address_free = i;
 }
 
 /* --- counting --- */
@@ -104,22 +107,22 @@ static bool incomplete(const struct http_connection *c) {
   return c->state == CONNECTION_HEAD || c->state == CONNECTION_BODY;
 }
 
-/* Before (-1) and after (+1) whatever changes an entry's state, reserve or doomed. */
-static void count(struct http_server *s, const struct http_connection *c, int by) {
+/* Called before (-1) and after (+1) each change of an entry's state, reserve or doomed. */
+static void count(struct connections *t, const struct http_connection *c, int by) {
   if (c->doomed) return;
   if (c->reserve) {
-    s->reserve_used += by;
+    t->reserve_used += by;
     return;
   }
-  s->connections_used += by;
-  if (incomplete(c)) s->addresses[c->address].incomplete += by;
+  t->used += by;
+  if (incomplete(c)) t->addresses[c->address].incomplete += by;
 }
 
-static void enter(struct http_server *s, struct http_connection *c, enum connection_state state, int64_t deadline_ms) {
-  count(s, c, -1);
+static void enter(struct connections *t, struct http_connection *c, enum connection_state state, int64_t deadline_ms) {
+  count(t, c, -1);
   c->state = state;
-  count(s, c, +1);
-  if (!c->reserve) c->deadline_ms = deadline_ms; /* one deadline for all that a place in the reserve is for */
+  count(t, c, +1);
+  if (!c->reserve) c->deadline_ms = deadline_ms; /* a place in the reserve keeps its one deadline */
 }
 
 /* --- ending --- */
@@ -134,8 +137,8 @@ static bool tcp_info(const struct http_connection *c, struct tcp_info *info) {
   "HTTP/1.1 " status "\r\nContent-Type: application/json\r\nConnection: close\r\n" retry \
   "\r\n{\"error\":{\"code\":\"" code "\",\"message\":\"" message "\",\"field\":\"\"}}"
 
-/* libmicrohttpd takes no answer before a request is complete, and sends none itself, so these words are the only ones
- * on the wire.  To a peer that has sent nothing they would answer its next request. */
+/* libmicrohttpd accepts no answer before a request is complete and sends none itself, so this text is all that goes
+ * out. A peer that has sent nothing gets none: it would take the text for the answer to its next request. */
 static void say_why(const struct http_connection *c, enum drop_why why) {
   static const char late[] =
       LAST_WORDS("408 Request Timeout", "", "timeout", "the rest of the request was expected sooner");
@@ -147,106 +150,105 @@ static void say_why(const struct http_connection *c, enum drop_why why) {
   (void)!send(c->fd, words, strlen(words), MSG_DONTWAIT | MSG_NOSIGNAL); /* it may not listen: the end comes anyway */
 }
 
-static void drop(struct http_server *s, struct http_connection *c, enum drop_why why) {
+static void drop(struct connections *t, struct http_connection *c, enum drop_why why) {
   say_why(c, why);
-  count(s, c, -1);
+  count(t, c, -1);
   c->doomed = true;
   shutdown(c->fd, SHUT_RDWR);
-  metric_add(s->dropped[why], 1);
+  metric_add(t->dropped[why], 1);
 }
 
 /* --- giving way --- */
 
-static bool gives_way(const struct http_server *s, const struct http_connection *c, int64_t now_ms) {
+static bool gives_way(const struct connections *t, const struct http_connection *c, int64_t now_ms) {
   if (c->state == CONNECTION_HEAD) return true;
-  return c->state == CONNECTION_BODY && c->deadline_ms < now_ms + s->limits.body_timeout_ms - BEHIND_MS;
+  return c->state == CONNECTION_BODY && c->deadline_ms < now_ms + t->limits->body_timeout_ms - BEHIND_MS;
 }
 
 static void nearest(struct http_connection **best, struct http_connection *c) {
   if (*best == NULL || c->deadline_ms < (*best)->deadline_ms) *best = c;
 }
 
-/* Ends one connection of the address, or of any; false when all do what they should. */
-static bool make_room(struct http_server *s, int address) {
+/* Ends one connection of this address, or of any address; false when every connection keeps its terms. */
+static bool make_room(struct connections *t, int address) {
   const int64_t now_ms = clock_monotonic_ms();
   struct http_connection *slowest = NULL, *idlest = NULL;
-  for (int i = 0; i < s->connections_top; i++) {
-    struct http_connection *c = &s->connections[i];
+  for (int i = 0; i < t->top; i++) {
+    struct http_connection *c = &t->entries[i];
     if (c->fd < 0 || c->doomed || c->reserve || (address != ANY_ADDRESS && c->address != address)) continue;
-    if (gives_way(s, c, now_ms)) nearest(&slowest, c);
+    if (gives_way(t, c, now_ms)) nearest(&slowest, c);
     if (c->state == CONNECTION_IDLE) nearest(&idlest, c);
   }
   if (slowest == NULL && address != ANY_ADDRESS) return false; /* idle ones do not count against an address */
   if (slowest == NULL) slowest = idlest;
-  if (slowest != NULL) drop(s, slowest, DROP_ROOM);
+  if (slowest != NULL) drop(t, slowest, DROP_ROOM);
   return slowest != NULL;
 }
 
-static void make_room_in_reserve(struct http_server *s) {
+static void make_room_in_reserve(struct connections *t) {
   struct http_connection *oldest = NULL;
-  for (int i = 0; i < s->connections_top; i++) {
-    struct http_connection *c = &s->connections[i];
+  for (int i = 0; i < t->top; i++) {
+    struct http_connection *c = &t->entries[i];
     if (c->fd >= 0 && !c->doomed && c->reserve && c->state != CONNECTION_BUSY) nearest(&oldest, c);
   }
-  if (oldest != NULL) drop(s, oldest, DROP_ROOM);
+  if (oldest != NULL) drop(t, oldest, DROP_ROOM);
 }
 
-static bool address_has_room(struct http_server *s, int address) {
-  return s->addresses[address].incomplete < s->limits.incomplete_per_address_max || make_room(s, address);
+static bool address_has_room(struct connections *t, int address) {
+  return t->addresses[address].incomplete < t->limits->incomplete_per_address_max || make_room(t, address);
 }
 
 /* --- the life of an entry --- */
 
-struct http_connection *connection_open(struct http_server *s, int fd, const struct sockaddr *name) {
-  int index = s->connection_free;
-  struct http_connection *c = &s->connections[index];
+struct http_connection *connection_open(struct connections *t, int fd, const struct sockaddr *name) {
+  int index = t->first_free;
+  struct http_connection *c = &t->entries[index];
   const int64_t now_ms = clock_monotonic_ms();
-  s->connection_free = c->next_free;
-  c->address = address_take(s, name);
-  c->reserve = !address_has_room(s, c->address) ||
-               (s->connections_used >= s->limits.connections_max && !make_room(s, ANY_ADDRESS));
-  c->deadline_ms = now_ms + s->limits.head_timeout_ms;
+  t->first_free = c->next_free;
+  c->address = address_take(t, name);
+  c->reserve =
+      !address_has_room(t, c->address) || (t->used >= t->limits->connections_max && !make_room(t, ANY_ADDRESS));
+  c->deadline_ms = now_ms + t->limits->head_timeout_ms;
   if (c->reserve && now_ms + RESERVE_MS < c->deadline_ms) c->deadline_ms = now_ms + RESERVE_MS;
-  if (c->reserve && s->reserve_used >= LIMIT_HTTP_RESERVE / 2) make_room_in_reserve(s);
+  if (c->reserve && t->reserve_used >= LIMIT_HTTP_RESERVE / 2) make_room_in_reserve(t);
   c->state = CONNECTION_HEAD;
   c->doomed = false;
   c->fd = fd; /* not before room was made: it does not give way to itself */
-  if (index >= s->connections_top) s->connections_top = index + 1;
-  count(s, c, +1);
-  watcher_wake_by(s, now_ms + s->sweep_ms);
+  if (index >= t->top) t->top = index + 1;
+  count(t, c, +1);
   return c;
 }
 
-void connection_close(struct http_server *s, struct http_connection *c) {
-  count(s, c, -1);
-  address_give(s, c->address);
+void connection_close(struct connections *t, struct http_connection *c) {
+  count(t, c, -1);
+  address_give(t, c->address);
   c->fd = -1;
-  c->next_free = s->connection_free;
-  s->connection_free = (int)(c - s->connections);
-  while (s->connections_top > 0 && s->connections[s->connections_top - 1].fd < 0) s->connections_top--;
+  c->next_free = t->first_free;
+  t->first_free = (int)(c - t->entries);
+  while (t->top > 0 && t->entries[t->top - 1].fd < 0) t->top--;
 }
 
-enum rc connection_admit(struct http_server *s, struct http_connection *c, bool body, struct err *err) {
-  const int64_t end_ms = clock_monotonic_ms() + s->limits.body_timeout_ms;
+enum rc connection_admit(struct connections *t, struct http_connection *c, bool body, struct err *err) {
+  const int64_t end_ms = clock_monotonic_ms() + t->limits->body_timeout_ms;
   const bool counts = !c->reserve && c->state == CONNECTION_HEAD; /* already one of its address's incomplete */
-  if (body && !counts && !address_has_room(s, c->address))
+  if (body && !counts && !address_has_room(t, c->address))
     return err_set(err, RC_FULL, NULL, "%d requests of this address are still coming, no more are taken",
-                   s->addresses[c->address].incomplete);
-  if (c->reserve && s->connections_used >= s->limits.connections_max)
-    return err_set(err, RC_UNAVAILABLE, NULL, "all %lld connections are taken", (long long)s->limits.connections_max);
-  count(s, c, -1);
+                   t->addresses[c->address].incomplete);
+  if (c->reserve && t->used >= t->limits->connections_max)
+    return err_set(err, RC_UNAVAILABLE, NULL, "all %lld connections are taken", (long long)t->limits->connections_max);
+  count(t, c, -1);
   c->reserve = false;
-  count(s, c, +1);
+  count(t, c, +1);
   c->unpaid = 0;
-  enter(s, c, body ? CONNECTION_BODY : CONNECTION_BUSY, end_ms);
+  enter(t, c, body ? CONNECTION_BODY : CONNECTION_BUSY, end_ms);
   return RC_OK;
 }
 
-/* What a peer has moved pays for time: one second for every pace_bytes. */
-static void pay(const struct http_server *s, struct http_connection *c, uint64_t bytes, int64_t now_ms) {
+/* Puts the deadline off for the bytes that a peer has moved: by one second for every pace_bytes. */
+static void pay(const struct connections *t, struct http_connection *c, uint64_t bytes, int64_t now_ms) {
   c->unpaid += bytes;
-  const uint64_t pace = (uint64_t)s->limits.pace_bytes, paid_ms = c->unpaid * 1000 / pace;
-  const int64_t most_ms = now_ms + s->limits.body_timeout_ms;
+  const uint64_t pace = (uint64_t)t->limits->pace_bytes, paid_ms = c->unpaid * 1000 / pace;
+  const int64_t most_ms = now_ms + t->limits->body_timeout_ms;
   c->unpaid -= paid_ms * pace / 1000;
   c->deadline_ms += (int64_t)paid_ms;
   if (c->deadline_ms < most_ms) return;
@@ -254,58 +256,58 @@ static void pay(const struct http_server *s, struct http_connection *c, uint64_t
   c->unpaid = 0;
 }
 
-void connection_received(struct http_server *s, struct http_connection *c, size_t bytes) {
-  if (c->state == CONNECTION_BODY && !c->reserve) pay(s, c, bytes, clock_monotonic_ms());
+void connection_received(struct connections *t, struct http_connection *c, size_t bytes) {
+  if (c->state == CONNECTION_BODY && !c->reserve) pay(t, c, bytes, clock_monotonic_ms());
 }
 
-void connection_busy(struct http_server *s, struct http_connection *c) { enter(s, c, CONNECTION_BUSY, INT64_MAX); }
+void connection_busy(struct connections *t, struct http_connection *c) { enter(t, c, CONNECTION_BUSY, INT64_MAX); }
 
-void connection_sending(struct http_server *s, struct http_connection *c) {
+void connection_sending(struct connections *t, struct http_connection *c) {
   c->bytes = UINT64_MAX; /* the first sweep that meets it notes where it began */
   c->unpaid = 0;
-  enter(s, c, CONNECTION_SENDING, clock_monotonic_ms() + s->limits.body_timeout_ms);
+  enter(t, c, CONNECTION_SENDING, clock_monotonic_ms() + t->limits->body_timeout_ms);
 }
 
-void connection_idle(struct http_server *s, struct http_connection *c) {
+void connection_idle(struct connections *t, struct http_connection *c) {
   struct tcp_info info;
   c->bytes = tcp_info(c, &info) ? info.tcpi_bytes_received : UINT64_MAX;
-  enter(s, c, CONNECTION_IDLE, clock_monotonic_ms() + s->limits.idle_timeout_ms);
+  enter(t, c, CONNECTION_IDLE, clock_monotonic_ms() + t->limits->idle_timeout_ms);
 }
 
 /* --- the sweep --- */
 
-static void look_at(struct http_server *s, struct http_connection *c, int64_t now_ms) {
+static void look_at(struct connections *t, struct http_connection *c, int64_t now_ms) {
   struct tcp_info info;
   if (c->state == CONNECTION_SENDING && !c->reserve && tcp_info(c, &info)) {
-    if (c->bytes != UINT64_MAX) pay(s, c, info.tcpi_bytes_acked - c->bytes, now_ms);
+    if (c->bytes != UINT64_MAX) pay(t, c, info.tcpi_bytes_acked - c->bytes, now_ms);
     c->bytes = info.tcpi_bytes_acked;
   }
   if (c->state == CONNECTION_IDLE && tcp_info(c, &info) && info.tcpi_bytes_received > c->bytes) {
-    if (address_has_room(s, c->address))
-      enter(s, c, CONNECTION_HEAD, now_ms + s->limits.head_timeout_ms);
+    if (address_has_room(t, c->address))
+      enter(t, c, CONNECTION_HEAD, now_ms + t->limits->head_timeout_ms);
     else
-      drop(s, c, DROP_ROOM);
+      drop(t, c, DROP_ROOM);
     return;
   }
   if (c->state != CONNECTION_BUSY && c->deadline_ms <= now_ms)
-    drop(s, c, c->state == CONNECTION_IDLE ? DROP_IDLE : DROP_LATE);
+    drop(t, c, c->state == CONNECTION_IDLE ? DROP_IDLE : DROP_LATE);
 }
 
-void connections_sweep(struct http_server *s, int64_t now_ms) {
-  if (now_ms < s->next_sweep_ms) return;
-  for (int i = 0; i < s->connections_top; i++) {
-    struct http_connection *c = &s->connections[i];
-    if (c->fd >= 0 && !c->doomed) look_at(s, c, now_ms);
+void connections_sweep(struct connections *t, pthread_mutex_t *lock, int64_t now_ms) {
+  if (now_ms < t->next_sweep_ms) return;
+  for (int i = 0; i < t->top; i++) {
+    struct http_connection *c = &t->entries[i];
+    if (c->fd >= 0 && !c->doomed) look_at(t, c, now_ms);
     if (i % SLICE != SLICE - 1) continue;
-    pthread_mutex_unlock(&s->lock); /* entries may come and go meanwhile; each is looked at as it is then */
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_unlock(lock); /* entries may come and go meanwhile; each is looked at as it is then */
+    pthread_mutex_lock(lock);
   }
-  s->next_sweep_ms = now_ms + s->sweep_ms;
+  t->next_sweep_ms = now_ms + t->sweep_ms;
 }
 
 /* --- start and end --- */
 
-static int64_t sweep_ms(const struct service_limits *limits) {
+static int64_t sweep_interval_ms(const struct service_limits *limits) {
   int64_t shortest_ms = RESERVE_MS;
   if (limits->head_timeout_ms < shortest_ms) shortest_ms = limits->head_timeout_ms;
   if (limits->body_timeout_ms < shortest_ms) shortest_ms = limits->body_timeout_ms;
@@ -314,36 +316,37 @@ static int64_t sweep_ms(const struct service_limits *limits) {
   return ms < SWEEP_MS_MIN ? SWEEP_MS_MIN : ms > SWEEP_MS_MAX ? SWEEP_MS_MAX : ms;
 }
 
-enum rc connections_create(struct http_server *s, struct err *err) {
+enum rc connections_create(struct connections *t, const struct service_limits *limits, struct err *err) {
   static const char *const reasons[] = {[DROP_LATE] = "late", [DROP_IDLE] = "idle", [DROP_ROOM] = "room"};
-  const int n = (int)s->limits.connections_max + LIMIT_HTTP_RESERVE;
-  s->connection_count = n;
-  s->sweep_ms = sweep_ms(&s->limits);
-  s->connections = calloc((size_t)n, sizeof *s->connections);
-  s->addresses = calloc((size_t)n, sizeof *s->addresses);
-  s->address_buckets = calloc((size_t)n, sizeof *s->address_buckets);
-  if (s->connections == NULL || s->addresses == NULL || s->address_buckets == NULL)
+  const int n = (int)limits->connections_max + LIMIT_HTTP_RESERVE;
+  t->limits = limits;
+  t->count = n;
+  t->sweep_ms = sweep_interval_ms(limits);
+  t->entries = calloc((size_t)n, sizeof *t->entries);
+  t->addresses = calloc((size_t)n, sizeof *t->addresses);
+  t->address_buckets = calloc((size_t)n, sizeof *t->address_buckets);
+  if (t->entries == NULL || t->addresses == NULL || t->address_buckets == NULL)
     return err_set(err, RC_NO_MEMORY, NULL, "no memory for a table of %d connections", n);
   for (int i = 0; i < n; i++) {
-    s->connections[i].fd = -1;
-    s->connections[i].next_free = i + 1;
-    s->addresses[i].next = i + 1;
-    s->address_buckets[i] = -1;
+    t->entries[i].fd = -1;
+    t->entries[i].next_free = i + 1;
+    t->addresses[i].next = i + 1;
+    t->address_buckets[i] = -1;
   }
-  if (getrandom(&s->address_seed, sizeof s->address_seed, GRND_NONBLOCK) < 0) /* so that nobody can choose a bucket */
-    s->address_seed = (uint64_t)clock_monotonic_us();
+  if (getrandom(&t->address_seed, sizeof t->address_seed, GRND_NONBLOCK) < 0) /* so that nobody can choose a bucket */
+    t->address_seed = (uint64_t)clock_monotonic_us();
   for (int why = DROP_LATE; why <= DROP_ROOM; why++) {
     char labels[32];
     snprintf(labels, sizeof labels, "why=\"%s\"", reasons[why]);
-    s->dropped[why] = metrics_register(
+    t->dropped[why] = metrics_register(
         METRIC_COUNTER, "leasehold_http_connections_dropped_total", labels,
         "Connections ended from here: late (a head, a body or the taking of an answer), idle, or to make room.");
   }
   return RC_OK;
 }
 
-void connections_free(struct http_server *s) {
-  free(s->connections);
-  free(s->addresses);
-  free(s->address_buckets);
+void connections_free(struct connections *t) {
+  free(t->entries);
+  free(t->addresses);
+  free(t->address_buckets);
 }

@@ -1,20 +1,24 @@
-/* The handlers' threads: a request whose handler takes long (http_route.offload), or whose body is large, is worked on
- * here, so that libmicrohttpd's threads are free for those that do not.
+/* Runs handlers on threads of a pool: those that take long (http_route.offload) and those of requests with large
+ * bodies, so that libmicrohttpd's threads stay free for quick ones.
  *
  *   libmicrohttpd's thread --offload_submit: suspends--> queue --> a thread of the pool calls the handler
  *
- * To the watcher a queued request is like any suspended one, and the pool is its application: who takes it out of the
- * queue, under the lock, answers it.  So a hang-up, a wait of QUEUE_WAIT_MS or the server's end takes it out with 503;
- * once its handler runs nothing is watched until that suspends or replies.  The connection stays parked in
- * libmicrohttpd all the while, hence http_suspend has nothing to suspend any more and the reply resumes it.
+ * The watcher treats a queued request like any suspended one, with the pool as its application: the thread that takes
+ * it out of the queue, under the lock, answers it.  A hang-up, a wait of QUEUE_WAIT_MS or the end of the server takes
+ * it out with 503.  Once its handler runs nothing is watched until the handler suspends or replies.  The connection
+ * stays parked in libmicrohttpd all the while, so http_suspend has nothing left to suspend and the reply resumes it.
  *
- * Stopping: the queue has been cancelled by then, handlers that run are waited for (libmicrohttpd must be up still:
- * they read its headers). */
+ * Stopping: the queue has been cancelled by then; handlers that still run are waited for, while libmicrohttpd is up,
+ * because they read its headers. */
+#include "common/http/offload.h"
+
 #include <errno.h>
 #include <stdlib.h>
 
 #include "common/base/log.h"
-#include "common/http/server_internal.h"
+#include "common/http/request.h"
+#include "common/http/route.h"
+#include "common/http/watcher.h"
 
 enum { QUEUE_WAIT_MS = 30000 };
 
@@ -22,18 +26,18 @@ enum { QUEUE_WAIT_MS = 30000 };
 
 static void queue_append(struct http_server *s, struct http_request *r) {
   r->next_queued = NULL;
-  *s->queue_tail = r;
-  s->queue_tail = &r->next_queued;
-  s->queue_length++;
+  *s->pool.queue_tail = r;
+  s->pool.queue_tail = &r->next_queued;
+  s->pool.queue_length++;
 }
 
 static bool queue_remove(struct http_server *s, struct http_request *r) {
-  struct http_request **link = &s->queue_head;
+  struct http_request **link = &s->pool.queue_head;
   while (*link != NULL && *link != r) link = &(*link)->next_queued;
   if (*link == NULL) return false;
   *link = r->next_queued;
-  if (*link == NULL) s->queue_tail = link;
-  s->queue_length--;
+  if (*link == NULL) s->pool.queue_tail = link;
+  s->pool.queue_length--;
   return true;
 }
 
@@ -55,21 +59,21 @@ static void on_cancelled(struct http_request *r, enum http_cancel why, void *con
 bool offload_submit(struct http_request *r) {
   struct http_server *s = r->server;
   pthread_mutex_lock(&s->lock);
-  const bool stopping = s->stopping, room = s->queue_length < s->limits.handler_queue_max;
+  const bool stopping = s->stopping, room = s->pool.queue_length < s->limits.handler_queue_max;
   if (!stopping && room) {
     request_suspend(r, QUEUE_WAIT_MS, on_cancelled, s);
     queue_append(s, r);
-    pthread_cond_signal(&s->queued);
+    pthread_cond_signal(&s->pool.queued);
   }
   pthread_mutex_unlock(&s->lock);
   if (stopping) refuse(r, "the service is stopping");
-  if (!stopping && !room) refuse(r, "as many slow requests as are kept wait already");
+  if (!stopping && !room) refuse(r, "the queue of slow requests is full");
   return !stopping && room;
 }
 
 /* --- the threads --- */
 
-/* server->lock held.  False when it was cancelled in the queue, and its callback has yet to find that out. */
+/* server->lock held.  False when the request was cancelled in the queue and its callback is still to come. */
 static bool begin(struct http_request *r) {
   const bool wanted = watcher_watches(r);
   if (!wanted) return false;
@@ -83,8 +87,8 @@ static void *handler_main(void *argument) {
   struct http_server *s = argument;
   pthread_mutex_lock(&s->lock);
   for (;;) {
-    while (s->queue_head == NULL && !s->pool_stop) pthread_cond_wait(&s->queued, &s->lock);
-    struct http_request *r = s->queue_head;
+    while (s->pool.queue_head == NULL && !s->pool.stop) pthread_cond_wait(&s->pool.queued, &s->lock);
+    struct http_request *r = s->pool.queue_head;
     if (r == NULL) break;
     queue_remove(s, r);
     const bool wanted = begin(r);
@@ -94,7 +98,7 @@ static void *handler_main(void *argument) {
       pthread_mutex_lock(&s->lock);
       continue;
     }
-    request_run(r);
+    route_run(r);
     pthread_mutex_lock(&s->lock);
     request_unref_unlock(r); /* the queue's, which has kept it while the handler ran */
     pthread_mutex_lock(&s->lock);
@@ -105,23 +109,23 @@ static void *handler_main(void *argument) {
 
 enum rc offload_start(struct http_server *s, struct err *err) {
   const int wanted = (int)s->limits.handler_threads;
-  s->queue_tail = &s->queue_head;
-  s->pool = calloc((size_t)wanted, sizeof *s->pool);
-  if (s->pool == NULL) return err_set(err, RC_NO_MEMORY, NULL, "no memory for %d handler threads", wanted);
-  for (; s->pool_size < wanted; s->pool_size++) {
-    errno = pthread_create(&s->pool[s->pool_size], NULL, handler_main, s);
-    if (errno != 0) return err_set_errno(err, RC_IO, "handler thread %d of %d", s->pool_size + 1, wanted);
+  s->pool.queue_tail = &s->pool.queue_head;
+  s->pool.threads = calloc((size_t)wanted, sizeof *s->pool.threads);
+  if (s->pool.threads == NULL) return err_set(err, RC_NO_MEMORY, NULL, "no memory for %d handler threads", wanted);
+  for (; s->pool.size < wanted; s->pool.size++) {
+    errno = pthread_create(&s->pool.threads[s->pool.size], NULL, handler_main, s);
+    if (errno != 0) return err_set_errno(err, RC_IO, "handler thread %d of %d", s->pool.size + 1, wanted);
   }
   return RC_OK;
 }
 
 void offload_stop(struct http_server *s) {
   pthread_mutex_lock(&s->lock);
-  s->pool_stop = true;
-  pthread_cond_broadcast(&s->queued);
+  s->pool.stop = true;
+  pthread_cond_broadcast(&s->pool.queued);
   pthread_mutex_unlock(&s->lock);
-  for (int i = 0; i < s->pool_size; i++) pthread_join(s->pool[i], NULL);
-  s->pool_size = 0;
-  free(s->pool);
-  s->pool = NULL;
+  for (int i = 0; i < s->pool.size; i++) pthread_join(s->pool.threads[i], NULL);
+  s->pool.size = 0;
+  free(s->pool.threads);
+  s->pool.threads = NULL;
 }

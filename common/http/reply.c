@@ -1,10 +1,12 @@
-/* Replies: once per request, from any thread.
+/* Answers requests: once each, from any thread.
  *
  * The response is made on the caller's thread, without the lock, and put into the request.  A request still in its
  * handler is answered when the handler returns; one that is parked in libmicrohttpd, because it is suspended or its
  * handler runs on a thread of the pool, leaves the watcher's table and is resumed, and libmicrohttpd's thread queues
  * the response.  After that the caller must not touch the request: it may already be freed. A reply that comes second
  * (only possible from the cancelled callback, whose request is kept) is dropped. */
+#include "common/http/reply.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,8 +16,9 @@
 
 #include "common/base/log.h"
 #include "common/base/metrics.h"
-#include "common/http/server_internal.h"
+#include "common/http/request.h"
 #include "common/http/status.h"
+#include "common/http/watcher.h"
 
 void http_set_header(struct http_request *r, const char *name, const char *value) {
   if (r->reply_header_count == HTTP_REPLY_HEADERS_MAX) {
@@ -58,7 +61,7 @@ static void reply_give(struct http_request *r, int status, struct MHD_Response *
     request_unref_unlock(r);
   else
     pthread_mutex_unlock(&s->lock);
-  if (response != NULL) MHD_destroy_response(response); /* too late, or nobody is there any more */
+  if (response != NULL) MHD_destroy_response(response); /* too late, or the peer is gone */
 }
 
 void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body) {
@@ -73,6 +76,34 @@ void http_reply(struct http_request *r, int status, const char *content_type, st
   struct MHD_Response *response = bytes == NULL ? MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT)
                                                 : MHD_create_response_from_buffer(len, bytes, MHD_RESPMEM_MUST_FREE);
   if (response == NULL) free(bytes);
+  reply_give(r, status, reply_headers(r, response, content_type));
+}
+
+enum { SOURCE_BLOCK = 64 << 10 }; /* what is read of a source at once */
+
+static ssize_t source_read(void *context, uint64_t at, char *out, size_t max) {
+  const struct http_source *source = context;
+  const size_t count = source->read(source->context, (size_t)at, out, max);
+  return count > 0 ? (ssize_t)count : MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+static void source_end(void *context) {
+  struct http_source *source = context;
+  source->end(source->context);
+  free(source);
+}
+
+void http_reply_source(struct http_request *r, int status, const char *content_type, const struct http_source *source) {
+  struct MHD_Response *response = NULL;
+  struct http_source *kept = malloc(sizeof *kept);
+  if (kept != NULL) {
+    *kept = *source;
+    response = MHD_create_response_from_callback(kept->len, SOURCE_BLOCK, source_read, kept, source_end);
+  }
+  if (response == NULL) { /* then source_end is not called */
+    free(kept);
+    source->end(source->context);
+  }
   reply_give(r, status, reply_headers(r, response, content_type));
 }
 
@@ -101,7 +132,7 @@ void reply_error(struct http_request *r, int status, const struct err *err) {
     log_error("http: answered %d: %s", status, err->message);
   struct buf body = BUF_INIT;
   http_error_body(&body, err);
-  if (body.failed) { /* what is left to say fits without an allocation of ours */
+  if (body.failed) { /* a constant text needs no allocation of ours */
     buf_free(&body);
     http_reply_text(r, status, "out of memory\n");
     return;

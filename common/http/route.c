@@ -1,44 +1,11 @@
-/* Routes: from a decoded path and a method to a handler. The table is small and declared by the service, so it is
- * walked in order: the first entry whose pattern and method fit wins (put literal paths before {parameters} that
- * would swallow them).  Paths are decoded segment by segment, hence an escaped slash never changes which route is
- * meant.  Runs on libmicrohttpd's threads before the handler; no state of its own. */
+/* Finds a request's handler by its decoded path and its method, and calls it.
+ *
+ * The table is small and declared by the service, so it is walked in order: the first entry whose pattern and method
+ * fit wins (put literal paths before {parameters} that would also match them).  Matching runs on libmicrohttpd's
+ * threads, the handler there or on a thread of the pool (offload.c).  No state of its own. */
+#include "common/http/route.h"
+
 #include <string.h>
-
-#include "common/http/server_internal.h"
-
-static int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-enum rc percent_decode(struct arena *arena, const char *text, size_t len, bool plus_is_space, const char **out,
-                       struct err *err) {
-  char *decoded = arena_alloc(arena, len + 1, 1);
-  if (decoded == NULL)
-    return err_set(err, RC_NO_MEMORY, NULL, "no memory for %zu bytes of the request target", len + 1);
-  size_t n = 0;
-  for (size_t i = 0; i < len; i++) {
-    char c = text[i];
-    if (c == '+' && plus_is_space) c = ' ';
-    if (text[i] == '%') {
-      int high = i + 1 < len ? hex_value(text[i + 1]) : -1, low = i + 2 < len ? hex_value(text[i + 2]) : -1;
-      if (high < 0 || low < 0)
-        return err_set(err, RC_INVALID, NULL,
-                       "two hex digits were expected after '%%' in the request target, but \"%.*s\" came",
-                       (int)(len - i < 3 ? len - i : 3), text + i);
-      c = (char)(high << 4 | low);
-      if (c == '\0')
-        return err_set(err, RC_INVALID, NULL, "no NUL byte was expected in the request target, but %%00 came");
-      i += 2;
-    }
-    decoded[n++] = c;
-  }
-  decoded[n] = '\0';
-  *out = decoded;
-  return RC_OK;
-}
 
 /* One segment of a pattern: its length; *rest points behind it. */
 static size_t pattern_segment(const char *pattern, const char **rest) {
@@ -119,4 +86,17 @@ const char *http_param(const struct http_request *r, const char *name) {
     count++;
   }
   return NULL;
+}
+
+void route_run(struct http_request *r) {
+  struct http_server *s = r->server;
+  r->route->handler(r, s->context);
+  pthread_mutex_lock(&s->lock);
+  const bool unanswered = r->state == HTTP_HANDLING;
+  pthread_mutex_unlock(&s->lock);
+  if (!unanswered) return;
+  struct err err;
+  err_set(&err, RC_INTERNAL, NULL, "the handler of %s %s neither replied nor suspended", r->route->method,
+          r->route->path);
+  http_fail(r, &err);
 }

@@ -1,20 +1,22 @@
-/* The server: starting, libmicrohttpd's callbacks, stopping.
+/* Starts the server, serves libmicrohttpd's callbacks, and stops it.
  *
  * One exchange, as libmicrohttpd's threads see it:
  *
  *   on_connection  accepted: it gets its place in the table, or one in the reserve (connections.c)
  *   on_target      request line read: the request is made
- *   on_request #1  header read: route, token, announced size (request_begin)
- *   on_request     a piece of the body (request_collect), as often as it takes
+ *   on_request #1  header read: route, token, announced size (request_head.c)
+ *   on_request     a piece of the body (request_body.c), as often as it takes
  *   on_request     body complete: the handler is called; it replies, or suspends the connection; or the request is
  *                  suspended for the handlers' threads (offload.c), and the same happens there
  *   on_request     only after a suspension, resumed by the reply: the response is queued
  *   on_completed   sent, or the connection died: libmicrohttpd's reference is dropped
  *
- * Stopping: new requests get 503; all suspended are cancelled and have drain_ms to be answered; then whatever is
- * still parked is resumed without an answer (libmicrohttpd aborts the process when stopped with suspended
- * connections), but for what handlers of the pool work on: they are waited for. Then the daemon's threads are joined,
- * and last the watcher's. */
+ * Stopping: new requests get 503; all suspended ones are cancelled and have drain_ms to be answered.  Then connections
+ * that are still parked are resumed without an answer, because libmicrohttpd aborts the process when it is stopped with
+ * suspended connections; requests that the pool's handlers work on are waited for.  The daemon's threads are joined
+ * next, and the watcher's last. */
+#include "common/http/server.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <netdb.h>
@@ -31,8 +33,15 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/base/queue.h"
-#include "common/http/server_internal.h"
+#include "common/http/offload.h"
+#include "common/http/reply.h"
+#include "common/http/request.h"
+#include "common/http/request_body.h"
+#include "common/http/request_head.h"
+#include "common/http/route.h"
+#include "common/http/server_state.h"
 #include "common/http/status.h"
+#include "common/http/watcher.h"
 
 enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256 };
 
@@ -42,18 +51,20 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
                           enum MHD_ConnectionNotificationCode what) {
   struct http_server *s = context;
   pthread_mutex_lock(&s->lock);
-  if (what == MHD_CONNECTION_NOTIFY_STARTED)
-    *place = connection_open(s, MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+  if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+    *place = connection_open(&s->connections,
+                             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
                              MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
-  else
-    connection_close(s, *place);
+    watcher_wake_by(s, clock_monotonic_ms() + s->connections.sweep_ms);
+  } else {
+    connection_close(&s->connections, *place);
+  }
   pthread_mutex_unlock(&s->lock);
 }
 
 static void *on_target(void *context, const char *target, struct MHD_Connection *connection) {
-  struct http_request *r = request_create(context, target);
-  if (r != NULL) r->place = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
-  return r;
+  return request_create(context, target,
+                        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context);
 }
 
 static void on_log(void *context, const char *format, va_list args) {
@@ -71,26 +82,13 @@ static enum MHD_Result queue_response(struct http_request *r, struct MHD_Connect
   struct MHD_Response *response = r->response;
   int status = r->status;
   r->response = NULL;
-  if (r->state == HTTP_REPLIED) connection_sending(s, r->place);
+  if (r->state == HTTP_REPLIED) connection_sending(&s->connections, r->place);
   pthread_mutex_unlock(&s->lock);
   if (response == NULL) return MHD_NO;
   enum MHD_Result result = MHD_queue_response(connection, (unsigned)status, response);
   MHD_destroy_response(response);
   metric_add(s->responses[status >= 100 && status <= 599 ? status / 100 : 0], 1);
   return result;
-}
-
-void request_run(struct http_request *r) {
-  struct http_server *s = r->server;
-  r->route->handler(r, s->context);
-  pthread_mutex_lock(&s->lock);
-  const bool unanswered = r->state == HTTP_HANDLING;
-  pthread_mutex_unlock(&s->lock);
-  if (!unanswered) return;
-  struct err err;
-  err_set(&err, RC_INTERNAL, NULL, "the handler of %s %s neither replied nor suspended", r->route->method,
-          r->route->path);
-  http_fail(r, &err);
 }
 
 static bool takes_long(const struct http_request *r) {
@@ -103,7 +101,7 @@ static enum MHD_Result handle(struct http_request *r, struct MHD_Connection *con
   r->state = HTTP_HANDLING;
   if (!r->counted) s->open_replies++;
   r->counted = true;
-  connection_busy(s, r->place);
+  connection_busy(&s->connections, r->place);
   pthread_mutex_unlock(&s->lock);
 
   if (r->refused_status != 0) {
@@ -111,7 +109,7 @@ static enum MHD_Result handle(struct http_request *r, struct MHD_Connection *con
     return queue_response(r, connection);
   }
   if (takes_long(r)) return offload_submit(r) ? MHD_YES : queue_response(r, connection);
-  request_run(r);
+  route_run(r);
   pthread_mutex_lock(&s->lock);
   const bool called_again = r->was_suspended;
   pthread_mutex_unlock(&s->lock);
@@ -133,7 +131,7 @@ static enum MHD_Result begin(struct http_request *r, struct MHD_Connection *conn
   request_begin(r, connection, method);
   const bool health = r->route != NULL && r->route->health, body = request_has_body(r);
   pthread_mutex_lock(&s->lock);
-  const enum rc rc = connection_admit(s, r->place, body, &err);
+  const enum rc rc = connection_admit(&s->connections, r->place, body, &err);
   pthread_mutex_unlock(&s->lock);
   if (rc != RC_OK) http_set_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
   if (rc != RC_OK && !health) request_refuse(r, http_status_of(rc), &err);
@@ -153,7 +151,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
   if (!r->begun) return begin(r, connection, method);
   pthread_mutex_lock(&s->lock);
   bool collecting = r->state == HTTP_COLLECTING;
-  if (collecting) connection_received(s, r->place, *upload_len);
+  if (collecting) connection_received(&s->connections, r->place, *upload_len);
   pthread_mutex_unlock(&s->lock);
   if (!collecting) return queue_response(r, connection);
   if (*upload_len == 0) return handle(r, connection);
@@ -172,7 +170,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
   *request = NULL;
   pthread_mutex_lock(&s->lock);
   watcher_cancel(r, HTTP_CANCEL_HANGUP); /* watched still: a stream that its writer has not ended */
-  connection_idle(s, r->place);
+  connection_idle(&s->connections, r->place);
   r->place = NULL;
   r->connection = NULL;
   r->parked = false;
@@ -211,8 +209,8 @@ static enum rc listen_on(const char *address, int port, int *out_fd, int *out_po
   return RC_OK;
 }
 
-/* The usual soft limit of 1,024 files is below our connection limit.  Where the hard limit is too, fewer connections are
- * served: beyond it none could be accepted, those of the reserve neither. */
+/* The usual soft limit of 1,024 open files is below our connection limit.  Where the hard limit is too low as well,
+ * fewer connections are served: without a free descriptor none could be accepted, not even into the reserve. */
 static void fit_files(struct service_limits *limits) {
   const rlim_t others = LIMIT_HTTP_RESERVE + HTTP_SPARE_FILES, wanted = (rlim_t)limits->connections_max + others;
   struct rlimit files;
@@ -227,7 +225,7 @@ static void fit_files(struct service_limits *limits) {
   limits->connections_max = (int64_t)left;
 }
 
-/* What is left 0 is the default. */
+/* The limits with their defaults in place of 0. */
 static struct service_limits limits_of(const struct service_limits *given) {
   struct service_limits l = *given;
   const struct {
@@ -247,7 +245,7 @@ static struct service_limits limits_of(const struct service_limits *given) {
   return l;
 }
 
-/* libmicrohttpd's own time-out is what remains for answers that are streamed. */
+/* Streamed answers are bounded by libmicrohttpd's own time-out only. */
 static int inactivity_seconds(const struct service_limits *l) {
   const int64_t longest_ms = l->body_timeout_ms > l->idle_timeout_ms ? l->body_timeout_ms : l->idle_timeout_ms;
   return (int)((longest_ms + 999) / 1000);
@@ -257,7 +255,7 @@ static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int
   struct MHD_OptionItem options[] = {
       {MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)on_log, NULL}, /* first: it also hears about the options after it */
       {MHD_OPTION_LISTEN_SOCKET, listen_fd, NULL},
-      {MHD_OPTION_CONNECTION_LIMIT, s->connection_count, NULL},
+      {MHD_OPTION_CONNECTION_LIMIT, s->connections.count, NULL},
       {MHD_OPTION_CONNECTION_TIMEOUT, inactivity_seconds(&s->limits), NULL},
       {MHD_OPTION_CONNECTION_MEMORY_LIMIT, HTTP_CONNECTION_BYTES, NULL},
       {MHD_OPTION_STRICT_FOR_CLIENT, 1, NULL},
@@ -293,7 +291,7 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   if (s == NULL) return err_set(err, RC_NO_MEMORY, NULL, "no memory for the http server");
   pthread_mutex_init(&s->lock, NULL);
   cond_init(&s->drained);
-  cond_init(&s->queued);
+  cond_init(&s->pool.queued);
   s->refs = 1;
   s->routes = options->routes;
   s->route_count = options->route_count;
@@ -308,7 +306,7 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   fit_files(&limits);
   s->limits = limits;
   register_metrics(s);
-  if ((rc = connections_create(s, err)) != RC_OK) goto out;
+  if ((rc = connections_create(&s->connections, &s->limits, err)) != RC_OK) goto out;
   if ((rc = listen_on(options->bind_address, options->port, &listen_fd, &s->port, err)) != RC_OK) goto out;
   if ((rc = watcher_start(s, err)) != RC_OK) goto out;
   watching = true;
@@ -316,7 +314,7 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   s->daemon = start_daemon(s, listen_fd, threads);
   if (s->daemon == NULL)
     rc = err_set_errno(err, RC_IO, "starting libmicrohttpd with %d threads and %d connections", threads,
-                       s->connection_count);
+                       s->connections.count);
   listen_fd = -1; /* libmicrohttpd's, also when it failed */
 out:
   if (rc == RC_OK) {

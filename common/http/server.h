@@ -1,69 +1,21 @@
 /* The HTTP server of all three services, and the only user of libmicrohttpd.
  *
- * A service declares a table of routes.  libmicrohttpd's threads (epoll, two of them) collect the request's body
- * under the route's limit, check the bearer token, match the route and call its handler.  A handler either replies at
- * once (http_reply*, http_fail) or keeps the request (http_suspend) and lets any thread reply later, exactly once:
+ * A service declares a table of routes (handler.h).  libmicrohttpd's threads (epoll, two of them) collect the request's
+ * body under the route's limit, check the bearer token, match the route and call its handler.
  *
- *     COLLECTING ---> HANDLING ----------------------> REPLIED
- *                      |  ^  |                            ^
- *                 [queued]|  +-> SUSPENDED ---------------+
- *                      |  |      (reply later, hang-up, or deadline)
- *                      v  |
- *                   the pool
- *
- * What takes long must not hold up a health check that waits for the same thread, so handlers of routes marked
- * `offload`, and of any request with a body of more than 64 KiB, run on a bounded pool of threads.  On its way there
- * the request is SUSPENDED with the pool in the application's part: a hang-up, 30 s or the server's end take it out of
- * the queue, and a full queue is 503.  Then it is HANDLING again, and all that a handler may call does the same as on
- * libmicrohttpd's threads; its connection is parked already, which http_suspend and the replies know.
- *
- * Connections are bounded, and so is the time that a request may take to come: connections.c.
- *
- * A suspended connection neither times out nor notices a hang-up by itself, so one watcher thread epolls the sockets
- * of the suspended and keeps their deadlines: at hang-up or deadline it calls the `cancelled` callback given to
- * http_suspend. Streaming (SSE): http_stream_begin on a suspended or fresh request, then http_stream_write and
- * http_stream_end from any thread.
- *
- * Memory: the request, its body and its arena live until the reply has been handed to libmicrohttpd; http_reply*
- * frees or copies nothing that the caller still needs: the body buf's memory is taken over.  All requests are resumed
- * before the daemon stops.
+ * Connections are bounded, and so is the time that a request may take to come: connections.c.  All requests are
+ * resumed before the daemon stops.
  */
 #ifndef LEASEHOLD_HTTP_SERVER_H
 #define LEASEHOLD_HTTP_SERVER_H
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
-#include "common/base/arena.h"
-#include "common/base/buf.h"
 #include "common/base/rc.h"
 #include "common/base/service_limits.h"
-#include "common/json/json.h"
+#include "common/http/handler.h"
 
 struct http_server;
-struct http_request; /* one exchange */
-
-enum { HTTP_PARAMS_MAX = 4 };
-
-typedef void (*http_handler)(struct http_request *request, void *context);
-
-/* The table is walked in order and must live as long as the server: the first entry whose path and method fit wins. */
-struct http_route {
-  const char *method;    /* "GET" */
-  const char *path;      /* "/v1/runs/{id}/pause": a {name} matches one segment */
-  http_handler handler;  /* must not block on anything without a deadline */
-  size_t body_bytes_max; /* 0: LIMIT_BODY_BYTES */
-  bool open;             /* answered without a token even when one is configured (/healthz, /readyz) */
-  /* NULL, or body_bytes_max of a service that learns it late; called when the header has come, must not wait */
-  size_t (*body_limit)(void *context);
-  size_t json_nodes_max; /* of a JSON body; 0: LIMIT_JSON_NODES */
-  /* NULL, or looks up what the path names when the header has come: with another rc than RC_OK the request is refused
-   * before its body is collected.  Runs on a server thread; must not wait. */
-  enum rc (*admit)(struct http_request *request, void *context, struct err *err);
-  bool offload; /* the handler takes longer than some hundred microseconds: it runs on a thread of the pool */
-  bool health;  /* answered also when all connections are taken: quick, small, without a body; never offloaded */
-};
 
 struct http_server_options {
   const char *bind_address; /* "127.0.0.1" */
@@ -74,73 +26,18 @@ struct http_server_options {
   const struct http_route *routes;
   size_t route_count;
   void *context; /* handed to every handler */
-  /* NULL, or why the service is not there yet: until http_server_open all but this module's own handlers answer 503 with it. */
+  /* NULL, or why the service is not ready yet: until http_server_open only this module's own handlers are called, other
+   * routes answer 503 with this text. */
   const char *closed;
 };
 
 /* RC_IO with "port N in use" when the port is taken. */
 enum rc http_server_start(struct http_server **out, const struct http_server_options *options, struct err *err);
 int http_server_port(const struct http_server *server);
-/* The service is there: handlers are called from now on, with this context. */
+/* The service is ready: handlers are called from now on, with this context. */
 void http_server_open(struct http_server *server, void *context);
-/* Refuses new requests with 503, cancels the suspended, waits up to drain_ms for open replies, stops. NULL is fine. */
+/* Refuses new requests with 503, cancels the suspended ones, waits up to drain_ms for open replies, stops.  NULL does
+ * nothing. */
 void http_server_stop(struct http_server *server, int drain_ms);
-
-/* --- reading the request (valid until the reply) --- */
-/* Path parameter, percent-decoded; never NULL for a declared one */
-const char *http_param(const struct http_request *r, const char *name);
-const char *http_query(const struct http_request *r, const char *name); /* NULL when absent */
-/* A query integer with default and bounds; RC_INVALID names the field. */
-enum rc http_query_i64(const struct http_request *r, const char *name, int64_t default_value, int64_t min, int64_t max,
-                       int64_t *out, struct err *err);
-const char *http_header(const struct http_request *r, const char *name); /* case-insensitive; NULL when absent */
-const char *http_body(const struct http_request *r, size_t *len);
-/* The body as JSON, parsed once, when this is called; freed with the request.  What its tree takes is charged to the
- * service's bodies first.  RC_INVALID when it is not an acceptable document, RC_TOO_LARGE (of too many nodes, or there
- * would never be room), RC_FULL (there is none now), RC_NO_MEMORY. */
-enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err);
-struct arena *http_arena(struct http_request *r);
-/* Frees the body and its JSON, and takes back their charge, early, in the handler: nothing that was read from them may be used any more. */
-void http_release_body(struct http_request *r);
-
-/* --- replying: exactly one of these per request, from any thread --- */
-/* Takes over body's memory (body is empty afterwards). */
-void http_reply(struct http_request *r, int status, const char *content_type, struct buf *body);
-void http_reply_json(struct http_request *r, int status, struct buf *body);
-/* 200 with the body, or the error when rc is one or the body ran out of memory; body is empty afterwards either way. */
-void http_reply_json_or_fail(struct http_request *r, enum rc rc, struct buf *body, struct err *err);
-/* A constant or caller-owned text, copied. */
-void http_reply_text(struct http_request *r, int status, const char *text);
-/* The error body and the status of err->rc; Retry-After: 1 with 429 and 503. */
-void http_fail(struct http_request *r, const struct err *err);
-/* Sends a file's bytes without reading it into memory. RC_NOT_FOUND answers 404 itself. */
-void http_reply_file(struct http_request *r, const char *content_type, const char *path);
-/* Adds a response header; call before the reply. */
-void http_set_header(struct http_request *r, const char *name, const char *value);
-
-/* --- suspending --- */
-enum http_cancel { HTTP_CANCEL_DEADLINE, HTTP_CANCEL_HANGUP, HTTP_CANCEL_SHUTDOWN };
-/* The callback runs on the watcher thread, at most once; it must lead to exactly one reply (from there or elsewhere),
- * after a hang-up too (the reply is then discarded, and the request freed).  It holds no lock of this module, and
- * none will start once a reply has returned; but one may be running while another thread replies, so cancel_context
- * must outlive it: memory of http_arena does, the request is kept while the callback runs.  Whoever takes the request
- * out of the application's own list, under the application's lock, replies. */
-typedef void (*http_cancelled)(struct http_request *r, enum http_cancel why, void *cancel_context);
-/* Call in the handler, before the request is published to another thread (under the application's lock if the
- * callback needs to find it).  deadline_ms from now (<= LIMIT_WAIT_MS_MAX + 10000, or 24 h for streams). */
-void http_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context);
-
-/* --- streaming --- */
-/* Sends the header now (chunked); the request must have been suspended. */
-void http_stream_begin(struct http_request *r, int status, const char *content_type);
-/* Queues bytes (copied). RC_FULL when more than 4 MiB are unsent (a slow reader); RC_GONE after a hang-up. */
-enum rc http_stream_write(struct http_request *r, const char *bytes, size_t len);
-/* Bytes queued that the connection has not taken yet: a writer holds back while a slow reader leaves many. */
-size_t http_stream_unsent(struct http_request *r);
-void http_stream_end(struct http_request *r); /* the request is invalid afterwards */
-
-/* The standard routes' handlers for the services' tables. */
-void http_handle_metrics(struct http_request *r, void *context); /* GET /metrics */
-void http_handle_healthz(struct http_request *r, void *context); /* GET /healthz: 200 {"status":"ok"} */
 
 #endif

@@ -1,5 +1,6 @@
-/* Result codes, HTTP statuses and the error body: one table, used by the server to answer and by the client to
- * understand. Pure functions, any thread. */
+/* Maps result codes to HTTP statuses and back, and writes the error body.
+ *
+ * One table, so that the client understands exactly what the server answers.  Pure functions, any thread. */
 #include "common/http/status.h"
 
 #include "common/json/json.h"

@@ -1,4 +1,4 @@
-/* Streamed answers (server-sent events): bytes queued by any thread, sent by libmicrohttpd's.
+/* Streams answers (server-sent events): any thread queues bytes, libmicrohttpd's thread sends them.
  *
  *     writers --http_stream_write--> unsent buffer --stream_read, on the connection's thread--> socket
  *
@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "common/http/server_internal.h"
+#include "common/http/reply.h"
+#include "common/http/request.h"
+#include "common/http/watcher.h"
 
 static ssize_t stream_read(void *context, uint64_t position, char *out, size_t max) {
   (void)position;

@@ -1,16 +1,18 @@
-/* The watcher: what libmicrohttpd does not do for a suspended connection.
+/* Watches suspended requests for hang-ups and deadlines, which libmicrohttpd does not do.
  *
- * One thread epolls the sockets of all suspended requests for hang-ups and keeps their deadlines.  A request is
- * watched, by way of its connection's entry (connections.c), from http_suspend (or http_stream_begin) until it is replied to or cancelled, whichever comes first under
- * the lock:
+ * One thread epolls the sockets of all suspended requests and keeps their deadlines.  A request is watched, by way of
+ * its connection's entry (connections.c), from http_suspend (or http_stream_begin) until it is replied to or cancelled,
+ * whichever comes first under the lock:
  *
  *     watched --reply--> gone from the table                    (no callback will start)
  *        +--hang-up, deadline, shutdown--> due --> callback     (at most once; the request is kept while it runs)
  *
  * The sockets are libmicrohttpd's, which closes them only after its `completed` callback, and that takes the request
  * out of the table: no dup() is needed.  An event may outlive its registration, so it carries the connection's index
- * and a generation, never a pointer. The table is scanned for deadlines: 4,096 entries are some microseconds, and the
- * thread wakes only when one is due, or the sweep of connections.c, which is its work too. */
+ * and a generation, never a pointer.  The table is scanned for deadlines: 4,096 entries take some microseconds, and the
+ * thread wakes only when a deadline or the sweep of connections.c, which it also runs, is due. */
+#include "common/http/watcher.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -20,20 +22,20 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/http/server_internal.h"
+#include "common/http/request.h"
 
 enum { WATCHER_EVENTS = 64, WATCHER_NAP_MS = 60000 };
 static const uint64_t WAKE = UINT64_MAX;
 
 static void watcher_wake(struct http_server *s) {
   uint64_t one = 1;
-  if (write(s->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+  if (write(s->watcher.wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
     log_error("http: waking the watcher: %s", strerror(errno));
 }
 
 void watcher_wake_by(struct http_server *s, int64_t at_ms) {
-  if (at_ms >= s->next_wake_ms) return;
-  s->next_wake_ms = at_ms;
+  if (at_ms >= s->watcher.next_wake_ms) return;
+  s->watcher.next_wake_ms = at_ms;
   watcher_wake(s);
 }
 
@@ -42,9 +44,9 @@ static void make_due(struct http_request *r, enum http_cancel why) {
   r->cancel_why = why;
   r->next_due = NULL;
   r->refs++;
-  if (s->due_head == NULL) watcher_wake(s);
-  *s->due_tail = r;
-  s->due_tail = &r->next_due;
+  if (s->watcher.due_head == NULL) watcher_wake(s);
+  *s->watcher.due_tail = r;
+  s->watcher.due_tail = &r->next_due;
 }
 
 void watcher_add(struct http_request *r, int64_t deadline_ms) {
@@ -54,8 +56,8 @@ void watcher_add(struct http_request *r, int64_t deadline_ms) {
   c->generation++;
   r->deadline_ms = clock_monotonic_ms() + deadline_ms;
   struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR,
-                              .data.u64 = (uint64_t)c->generation << 32 | (uint32_t)(c - s->connections)};
-  if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0)
+                              .data.u64 = (uint64_t)c->generation << 32 | (uint32_t)(c - s->connections.entries)};
+  if (epoll_ctl(s->watcher.epoll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0)
     log_warn("http: a hang-up will go unnoticed until the deadline: %s", strerror(errno));
   watcher_wake_by(s, r->deadline_ms);
 }
@@ -64,7 +66,7 @@ bool watcher_watches(const struct http_request *r) { return r->place != NULL && 
 
 void watcher_remove(struct http_request *r) {
   if (!watcher_watches(r)) return;
-  epoll_ctl(r->server->epoll_fd, EPOLL_CTL_DEL, r->place->fd, NULL);
+  epoll_ctl(r->server->watcher.epoll_fd, EPOLL_CTL_DEL, r->place->fd, NULL);
   r->place->watched = NULL;
 }
 
@@ -81,10 +83,10 @@ void watcher_cancel_all(struct http_server *s, enum http_cancel why) {
 
 /* Calls the due callbacks, each without the lock. */
 static void run_due(struct http_server *s) {
-  while (s->due_head != NULL) {
-    struct http_request *r = s->due_head;
-    s->due_head = r->next_due;
-    if (s->due_head == NULL) s->due_tail = &s->due_head;
+  while (s->watcher.due_head != NULL) {
+    struct http_request *r = s->watcher.due_head;
+    s->watcher.due_head = r->next_due;
+    if (s->watcher.due_head == NULL) s->watcher.due_tail = &s->watcher.due_head;
     if (r->state == HTTP_SUSPENDED || r->state == HTTP_STREAMING) {
       pthread_mutex_unlock(&s->lock);
       r->cancelled(r, r->cancel_why, r->cancel_context);
@@ -97,27 +99,28 @@ static void run_due(struct http_server *s) {
 
 static void scan_deadlines(struct http_server *s) {
   int64_t now_ms = clock_monotonic_ms();
-  s->next_wake_ms = now_ms + WATCHER_NAP_MS;
-  connections_sweep(s, now_ms);
-  if (s->connections_top > 0 && s->next_sweep_ms < s->next_wake_ms) s->next_wake_ms = s->next_sweep_ms;
-  for (int i = 0; i < s->connections_top; i++) {
-    struct http_request *r = s->connections[i].watched;
+  s->watcher.next_wake_ms = now_ms + WATCHER_NAP_MS;
+  connections_sweep(&s->connections, &s->lock, now_ms);
+  if (s->connections.top > 0 && s->connections.next_sweep_ms < s->watcher.next_wake_ms)
+    s->watcher.next_wake_ms = s->connections.next_sweep_ms;
+  for (int i = 0; i < s->connections.top; i++) {
+    struct http_request *r = s->connections.entries[i].watched;
     if (r == NULL) continue;
     if (r->deadline_ms <= now_ms)
       watcher_cancel(r, HTTP_CANCEL_DEADLINE);
-    else if (r->deadline_ms < s->next_wake_ms)
-      s->next_wake_ms = r->deadline_ms;
+    else if (r->deadline_ms < s->watcher.next_wake_ms)
+      s->watcher.next_wake_ms = r->deadline_ms;
   }
 }
 
 static void handle_event(struct http_server *s, uint64_t data) {
   if (data == WAKE) {
     uint64_t count;
-    if (read(s->wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
+    if (read(s->watcher.wake_fd, &count, sizeof count) < 0 && errno != EAGAIN)
       log_error("http: the watcher's wake-up: %s", strerror(errno));
     return;
   }
-  struct http_connection *c = &s->connections[data & UINT32_MAX];
+  struct http_connection *c = &s->connections.entries[data & UINT32_MAX];
   if (c->watched != NULL && c->generation == data >> 32) watcher_cancel(c->watched, HTTP_CANCEL_HANGUP);
 }
 
@@ -128,11 +131,11 @@ static void *watcher_main(void *argument) {
   for (;;) {
     scan_deadlines(s);
     run_due(s);
-    if (s->watcher_stop) break;
+    if (s->watcher.stop) break;
     int64_t wait_ms =
-        s->next_wake_ms - clock_monotonic_ms(); /* a wake-up between here and epoll_wait is kept in wake_fd */
+        s->watcher.next_wake_ms - clock_monotonic_ms(); /* a wake-up between here and epoll_wait is kept in wake_fd */
     pthread_mutex_unlock(&s->lock);
-    int n = epoll_wait(s->epoll_fd, events, WATCHER_EVENTS, wait_ms < 0 ? 0 : (int)wait_ms);
+    int n = epoll_wait(s->watcher.epoll_fd, events, WATCHER_EVENTS, wait_ms < 0 ? 0 : (int)wait_ms);
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < n; i++) handle_event(s, events[i].data.u64);
   }
@@ -141,32 +144,33 @@ static void *watcher_main(void *argument) {
 }
 
 enum rc watcher_start(struct http_server *s, struct err *err) {
-  s->due_tail = &s->due_head;
-  s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  s->watcher.due_tail = &s->watcher.due_head;
+  s->watcher.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  s->watcher.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct epoll_event event = {.events = EPOLLIN, .data.u64 = WAKE};
   enum rc rc = RC_OK;
-  if (s->epoll_fd < 0 || s->wake_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &event) != 0)
+  if (s->watcher.epoll_fd < 0 || s->watcher.wake_fd < 0 ||
+      epoll_ctl(s->watcher.epoll_fd, EPOLL_CTL_ADD, s->watcher.wake_fd, &event) != 0)
     rc = err_set_errno(err, RC_IO, "the watcher's epoll");
   if (rc == RC_OK) {
-    errno = pthread_create(&s->watcher, NULL, watcher_main, s);
+    errno = pthread_create(&s->watcher.thread, NULL, watcher_main, s);
     if (errno != 0) rc = err_set_errno(err, RC_IO, "the watcher's thread");
   }
   if (rc != RC_OK) {
-    if (s->epoll_fd >= 0) close(s->epoll_fd);
-    if (s->wake_fd >= 0) close(s->wake_fd);
+    if (s->watcher.epoll_fd >= 0) close(s->watcher.epoll_fd);
+    if (s->watcher.wake_fd >= 0) close(s->watcher.wake_fd);
   }
   return rc;
 }
 
 void watcher_stop(struct http_server *s) {
   pthread_mutex_lock(&s->lock);
-  s->watcher_stop = true;
+  s->watcher.stop = true;
   watcher_wake(s);
   pthread_mutex_unlock(&s->lock);
-  pthread_join(s->watcher, NULL);
-  close(s->epoll_fd);
-  close(s->wake_fd);
+  pthread_join(s->watcher.thread, NULL);
+  close(s->watcher.epoll_fd);
+  close(s->watcher.wake_fd);
 }
 
 void request_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context) {

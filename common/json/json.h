@@ -1,10 +1,9 @@
 /* JSON in and out.  This module is the only user of jansson.
  *
- * Reading: json_parse refuses duplicate keys, too deep or too large documents, trailing bytes and NUL in keys; what a
- * document's tree will take is bounded before anything is allocated.
- * Objects are then read by declarative field tables (json_fields), each field with its type and bounds, so that every
- * handler's error is the same kind of sentence with the same kind of field path.
- * Writing: a streaming writer into a buf; no tree is built.
+ * Reading: json_parse refuses duplicate keys, too deep or too large documents, trailing bytes and NUL in keys; the
+ * memory of a document's tree is bounded before anything is allocated. Objects are then read by declarative field
+ * tables (json_fields), each field with its type and bounds, so that every handler's error is the same kind of sentence
+ * with the same kind of field path. Writing: a streaming writer into a buf; no tree is built.
  */
 #ifndef LEASEHOLD_JSON_JSON_H
 #define LEASEHOLD_JSON_JSON_H
@@ -21,12 +20,12 @@ struct json; /* opaque: one parsed value; children are borrowed from the root */
 
 enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
 
-/* Parses exactly one value.  bytes_max 0 means LIMIT_BODY_BYTES; a caller who expects more bytes than that expects
- * LIMIT_JSON_NODES_TOKENS nodes too, any other LIMIT_JSON_NODES.  Errors: RC_INVALID (with line and column),
+/* Parses exactly one value.  bytes_max 0 means LIMIT_BODY_BYTES; a larger bytes_max also allows LIMIT_JSON_NODES_TOKENS
+ * nodes instead of LIMIT_JSON_NODES.  Errors: RC_INVALID (with line and column),
  * RC_TOO_LARGE, RC_NO_MEMORY. */
 enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err);
 
-/* The same in two steps, for whoever must find room for the tree first. */
+/* The same in two steps, for a caller that must find room for the tree first. */
 struct json_size {
   size_t nodes;  /* values, and members of objects */
   size_t memory; /* bytes that are allocated from before parsing until json_free; an upper bound of the tree's */
@@ -34,7 +33,7 @@ struct json_size {
 /* Allocates nothing.  RC_TOO_LARGE (bytes, nodes, LIMIT_JSON_MEMORY), RC_INVALID (empty, nested too deep). */
 enum rc json_measure(struct json_size *out, const char *bytes, size_t len, size_t bytes_max, size_t nodes_max,
                      struct err *err);
-/* size: what json_measure said of these bytes. */
+/* size: the result of json_measure for the same bytes. */
 enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, const struct json_size *size,
                             struct err *err);
 void json_free(struct json *root); /* roots only; NULL is fine */
@@ -56,8 +55,9 @@ const char *json_word(const struct json *v);
 int64_t json_int(const struct json *v);
 double json_number(const struct json *v); /* JSON_INT or JSON_REAL */
 bool json_bool(const struct json *v);
-/* Whether v is an integer as JSON Schema has it: a number without a fraction, so 1722.0 and 17e2 are.  One that is
- * written so counts below 2^53 only: beyond, it may be what another number was rounded to.  *out is set when it is. */
+/* Whether v is an integer in the sense of JSON Schema: a number without a fraction, so 1722.0 and 17e2 are.  A number
+ * in such a form counts only below 2^53, because a larger one may have been rounded.  *out is set when v is an
+ * integer. */
 bool json_as_int(const struct json *v, int64_t *out);
 size_t json_characters(const struct json *string); /* Unicode's, as JSON Schema counts maxLength */
 
@@ -121,7 +121,7 @@ void json_key(struct json_writer *w, const char *key);
 void json_write_string(struct json_writer *w, const char *text); /* NULL writes null; invalid UTF-8 becomes U+FFFD */
 void json_write_string_len(struct json_writer *w, const char *text, size_t len);
 void json_write_int(struct json_writer *w, int64_t value);
-/* A number up to 2^53 - 1, above it a decimal string: what FIELD_U64 reads, and what no reader rounds. */
+/* A number up to 2^53 - 1, above it a decimal string: FIELD_U64 reads both, and no reader rounds them. */
 #define JSON_EXACT_MAX 9007199254740991u
 void json_write_u64(struct json_writer *w, uint64_t value);
 /* Shortest of 15..17 digits that reads back; non-finite: null */

@@ -1,4 +1,4 @@
-/* Declarative reading of an object: one table entry per field, one kind of error sentence for all of them.
+/* Reads an object by a table of its fields: one entry per field, one kind of error sentence for all of them.
  *
  * "field: expected <type and bounds>, got <what came>".  Absent and null mean the same for an optional field.
  * Everything copied lives in the request's arena. */
@@ -13,7 +13,7 @@
 
 enum { COUNT_MAX_DEFAULT = 1 << 24, SHOWN_BYTES = 48, TEXT_MAX = 160 };
 
-/* What came, for a person: type and a short form of the value. */
+/* Describes a value for a person: its type and a short form. */
 static const char *shown(char out[TEXT_MAX], const struct json *v) {
   switch (json_type_of(v)) {
     case JSON_NULL: return "null";
@@ -50,7 +50,7 @@ bool json_as_int(const struct json *v, int64_t *out) {
 size_t json_characters(const struct json *string) {
   size_t len, count = 0;
   const char *text = json_string(string, &len);
-  for (size_t i = 0; i < len; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80; /* not what continues one */
+  for (size_t i = 0; i < len; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80; /* not a continuation byte */
   return count;
 }
 
@@ -241,7 +241,7 @@ static enum rc read_field(const struct json_field *f, const struct json *v, stru
   return err_set(err, RC_INTERNAL, f->name, "the field table holds an unknown kind %d", (int)f->kind);
 }
 
-/* The first member that no field names is refused, with the names that would have been right. */
+/* Refuses the first member that no field names; the message lists the known names. */
 static enum rc refuse_unknown(const struct json *object, const struct json_field *fields, size_t count,
                               struct err *err) {
   void *cursor = NULL;

@@ -1,7 +1,8 @@
-/* Measuring a document before anything is allocated for it: one pass over its bytes that knows strings and escapes.
+/* Measures a document before anything is allocated for it: one pass over its bytes that knows strings and escapes.
  *
- * A hostile document is small and its tree is not: three bytes of "[]," become 120 bytes and a place in a table.  So the
- * pass counts what jansson will allocate, per kind of value, and the sum bounds the parser's memory from above:
+ * A small hostile document may have a large tree: three bytes of "[]," become 120 bytes and a place in a table.  So the
+ * pass counts the bytes that jansson will allocate for each kind of value; the sum bounds the parser's memory from
+ * above:
  *
  *   any value         64   a node of 24 bytes in a cell of json_tree.c, which has 8 more, and 32 for its place in an
  *                          array's tables, each twice the one before
@@ -11,8 +12,8 @@
  *   a member        +104   a pair that holds the key once more, and 64 for its place in buckets that double
  *   longest token    x 4   the lexer's buffers, each twice the one before
  *
- * The figures are those of jansson 2.14, which frees nothing within a parse because json_tree.c does not.  Malformed
- * text is jansson's to tell: up to the fault both read it alike. */
+ * The figures are those of jansson 2.14; nothing is freed within a parse, because json_tree.c frees nothing.  Jansson
+ * reports malformed text: up to the fault both read it alike. */
 #include <string.h>
 
 #include "common/base/limits.h"
@@ -64,7 +65,7 @@ static void keep_longest(struct counts *c, size_t len) {
 static enum rc count(struct counts *c, const char *bytes, size_t len, struct err *err) {
   static const bool telling[256] = {
       ['"'] = true, ['['] = true, [']'] = true, ['{'] = true, ['}'] = true, [','] = true, [':'] = true};
-  size_t next = 0;   /* behind the last telling byte: between two of them lie a number, a literal or blanks */
+  size_t next = 0;   /* behind the last structural byte: between two of them lie a number, a literal or blanks */
   size_t string = 0; /* length of the string that ended there */
   int depth = 0;
   bool opened = false, quoted = false; /* that byte opened a container, closed a string */

@@ -1,12 +1,13 @@
-/* Parsing and walking: a thin skin over jansson that refuses what Leasehold refuses.
+/* Parses documents with jansson and walks their trees; refuses documents that Leasehold does not accept.
  *
- * Before jansson sees a document, one pass over its bytes bounds the nesting (jansson recurses per level) and the memory
- * of its tree: json_measure.c.  Values are immutable after parsing, so any thread may read a tree, and one frees it.
+ * Before jansson sees a document, one pass over its bytes bounds the nesting (jansson recurses per level) and the
+ * memory of its tree: json_measure.c.  Values are immutable after parsing, so any thread may read a tree, and one frees
+ * it.
  *
- * A document of ten thousand numbers is ten thousand allocations to jansson, and its lexer does not look whether one
- * was refused: it goes on and writes behind its buffer.  So the whole bound is allocated before jansson is called, its
- * allocator cuts cells from that block, and none is ever refused.  They are never freed one by one, and gone together
- * with the root. */
+ * For a document of ten thousand numbers jansson makes ten thousand allocations, and its lexer does not check whether
+ * one was refused: it goes on and writes behind its buffer.  So the whole bound is allocated before jansson is called,
+ * and its allocator cuts cells from that block, of which none is ever refused.  The cells are freed together with the
+ * root, never one by one. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,8 +22,8 @@ struct document {
   unsigned char cells[];
 };
 
-/* What stands before every allocation of jansson's: the document that it is in, NULL for one outside a parse.  Nothing
- * of jansson's needs to lie better than a pointer. */
+/* Precedes every allocation of jansson's: its document, NULL outside a parse.  Jansson needs no stricter alignment than
+ * that of a pointer. */
 struct cell {
   struct document *document;
   unsigned char payload[];

@@ -1,8 +1,7 @@
-/* The streaming writer: values go straight into the buffer, with one bit of state, whether a comma is due.
+/* Writes JSON as a stream: values go straight into the buffer; the only state is whether a comma is due.
  *
  * Numbers do not depend on the locale.  A float32 is written with up to 9 significant digits by integer and extended
- * precision arithmetic of our own, some ten times as fast as printf: log-probabilities are most of the bytes of a
- * result. */
+ * precision arithmetic of our own, about ten times as fast as printf: most bytes of a result are log-probabilities. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

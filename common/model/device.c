@@ -1,4 +1,5 @@
-/* See device.h. */
+/* Reads the flags that choose a device, checks that this build and machine have it, and makes its table of
+ * operations. */
 #include "common/model/device.h"
 
 #include <stdlib.h>

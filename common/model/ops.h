@@ -1,24 +1,23 @@
 /* The seam between the model and the machine: a table of operations with shapes.  The model is written once, over
  * this table; cpu/ implements it (reference kernels compiled per x86-64 level), cuda/ for NVIDIA's GPUs.
  *
- * Letters, used in every kernel:  T rows (tokens) of the call   K, N  inner and outer width of a matrix   D hidden   F ffn
+ * Letters, used in every kernel:  T rows (tokens) of the call K, N  inner and outer width of a matrix D hidden F ffn
  *   H query heads   G key/value heads   E head dimension (head_dim)   V vocabulary
  *
  * Formats.  `operand` arrays hold GEMM operands: bf16 (uint16_t) or, in the fp32 mode that the fixtures use, float;
  * ops->format says which. Everything else is float32.  All arrays are dense, row-major and 64-byte aligned
  * (ops->alloc gives such memory).
  *
- * Memory.  Every array that an operation takes is the table's memory (ops->alloc), on a device the device's, and the host
- * reads or writes it by upload and download alone.  Lists that the host makes (tokens, rows, positions, pages, targets)
- * become such memory by ops_stage, which copies nothing where alloc's memory is the host's own.  What is the host's stands
- * with the operation: draws, results that are returned, and the structs themselves.  Operations and copies take effect in
- * the order of the calls.
+ * Memory.  Every array that an operation takes is the table's memory (ops->alloc), on a device the device's, and the
+ * host reads or writes it by upload and download alone.  Lists that the host makes (tokens, rows, positions, pages,
+ * targets) become such memory by ops_stage, which copies nothing if alloc's memory is the host's own.  Only arguments
+ * that are marked so are in the host's memory: draws, returned results, and the structs themselves.  Operations and
+ * copies take effect in the order of the calls.
  *
  * The arithmetic of every operation is fixed in NUMERICS.md; a row's result never depends on the other rows of the
- * call, nor on threads. Operations cannot fail: sizes are checked where buffers are made.  A device that fails does
- * so later than the call: from then on operations do nothing, results are zero, and ops->status says what happened; who
- * uses results asks it before.  Threading: one thread (the engine's) calls a table at a time; the table splits outputs
- * over its pool.
+ * call, nor on threads.  Operations cannot fail: sizes are checked where buffers are made.  A device fails later than
+ * the call: from then on operations do nothing, results are zero, and ops->status says what happened; ask it before
+ * using results.  Threading: one thread (the engine's) calls a table at a time; the table splits outputs over its pool.
  */
 #ifndef LEASEHOLD_MODEL_OPS_H
 #define LEASEHOLD_MODEL_OPS_H
@@ -52,13 +51,12 @@ struct rows {
   int longest; /* the largest position, plus 1 (forward.c fills it in) */
 };
 
-/* The KV pool of one layer.  A page holds page_tokens (a multiple of 16) positions; position p of a sequence is in
- * its page p / page_tokens.
- * keys:   [page][G][page_tokens/16][Epad/2][16][2]  operand, Epad = E rounded up to 32: for a head a tile of 16 keys, E in pairs
- * values: [page][G][page_tokens/2][E16][2]          operand, E16 = E rounded up to 16: keys in pairs
- * Both are zero where nothing was written, and stay finite.  Levels that multiply by links keep bf16 with every four of
- * E (keys), of positions (values), in the order 2 0 3 1, as they keep matrices.  CUDA: [page][G][page_tokens][Epad] and
- * [page][G][page_tokens][E16]. */
+/* The KV pool of one layer.  A page holds page_tokens (a multiple of 16) positions; position p of a sequence is in its
+ * page p / page_tokens. keys: [page][G][page_tokens/16][Epad/2][16][2]  operand, Epad = E rounded up to 32: for a head
+ * a tile of 16 keys, E in pairs values: [page][G][page_tokens/2][E16][2] operand, E16 = E rounded up to 16: keys in
+ * pairs Both are zero where nothing was written, and stay finite.  Levels that multiply by links keep bf16 with every
+ * four of E (keys), of positions (values), in the order 2 0 3 1, as they keep matrices.  CUDA:
+ * [page][G][page_tokens][Epad] and [page][G][page_tokens][E16]. */
 struct kv_layer {
   void *keys, *values;
   int page_tokens, G, E;
@@ -89,7 +87,7 @@ struct adamw {
   float grad_scale;   /* the clip coefficient, multiplied into every gradient */
 };
 
-/* What a sequence of operations depends on beside what its arrays hold; see repeat_begin. */
+/* Everything except its arrays' content that a sequence of operations depends on (repeat_begin). */
 struct repeat_key {
   const void *arrays[3];
   int numbers[3];
@@ -101,32 +99,32 @@ struct ops {
   enum number_format format;
   size_t operand_bytes; /* 2 or 4 */
   struct pool *pool;    /* borrowed */
-  size_t scratch_bytes; /* what the table itself holds */
+  size_t scratch_bytes; /* of the table itself */
   bool host_memory;     /* alloc's memory is the host's own */
   int head_dim_max;     /* E that the kernels take; model_create refuses more */
 
-  /* RC_OK, or what failed since the table was made: RC_INTERNAL, with a sentence, for good.  Waits until everything that
-   * was asked for is done. */
+  /* RC_OK, or RC_INTERNAL with a sentence once an operation has failed since the table was made.  Waits until all
+   * queued operations are done. */
   enum rc (*status)(const struct ops *, struct err *err);
   void (*destroy)(struct ops *); /* ops_free calls it */
 
-  /* Operations that come again and again with the same arguments, as a decode step's: true, and the caller calls them and
-   * then repeat_end; or false, and the table has queued them from what it kept when they came before under this key.  Which
-   * arguments they get must follow from the key, as long as the table releases no memory; what the arrays hold may change.
-   * Between the two: neither copies from or to the host, nor status. */
+  /* For operations that are repeated with the same arguments, like a decode step's.  True: the caller calls them and
+   * then repeat_end.  False: the table kept them under this key earlier and has queued them.  Until the table releases
+   * memory the key must determine the arguments; the content of the arrays may change.  Between the two calls there
+   * must be neither copies from or to the host, nor status. */
   bool (*repeat_begin)(const struct ops *, const struct repeat_key *key);
   void (*repeat_end)(const struct ops *);
 
   /* --- memory (device memory on a device); alloc zeroes, NULL when refused --- */
   void *(*alloc)(const struct ops *, size_t bytes);
   void (*release)(const struct ops *, void *memory);
-  size_t (*room)(const struct ops *); /* bytes that alloc may still give; SIZE_MAX: what the host has left */
+  size_t (*room)(const struct ops *); /* bytes that alloc may still give; SIZE_MAX: bounded by the host only */
   void (*upload)(const struct ops *, void *memory, const void *host, size_t bytes);   /* host is free again on return */
   void (*download)(const struct ops *, void *host, const void *memory, size_t bytes); /* host is filled on return */
   void (*copy)(const struct ops *, void *to, const void *from, size_t bytes);         /* both the table's, apart */
   void (*clear)(const struct ops *, void *memory, size_t bytes);                      /* to zero */
-  /* Row i of out = row from[i] of in, rows of `bytes` (a multiple of 2); zero where from[i] < 0.  out may be in when every
-   * from[i] >= i, or every from[i] <= i: every row is read before it is overwritten.  from: a list */
+  /* Row i of out = row from[i] of in, rows of `bytes` (a multiple of 2); zero where from[i] < 0.  out may be in when
+   * every from[i] >= i, or every from[i] <= i: every row is read before it is overwritten.  from: a list */
   void (*move_rows)(const struct ops *, void *out, const void *in, const int32_t *from, int count, size_t bytes);
 
   /* --- weights --- */
@@ -166,8 +164,8 @@ struct ops {
   void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits,
                   const int32_t *target, float temperature, int T, int V);
 
-  /* draws are the host's.  Each draw's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md, "Sampling"; and its
-   * log-probability.  Neighbours that draw from one row at one temperature share its sums. */
+  /* draws are the host's.  Each draw's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md,
+   * "Sampling"; and its log-probability.  Neighbours that draw from one row at one temperature share its sums. */
   void (*sample)(const struct ops *, struct draw *draws, int count, const float *logits, int V);
 
   /* --- backward: names as in forward, gradients d*; parameter gradients are added to ---
@@ -177,8 +175,8 @@ struct ops {
   /* dx += */
   void (*rmsnorm_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
                            const void *w_operand, const float *rstd, const int32_t *row, int T, int D);
-  /* dW[N,K] += dy^T x, dot over places.  place[T], ascending: where row t of dy stands along the dot; what stands
-   * between is zero, and x there is finite.  NULL: t. */
+  /* dW[N,K] += dy^T x, dot over places.  place[T], ascending: the place of row t of dy along the dot; dy is zero at the
+   * other places, and x there is finite.  NULL: t. */
   void (*gemm_weight_backward)(const struct ops *, float *dW, const void *dy_operand, const void *x_operand,
                                const int32_t *row, const int32_t *place, int T, int N, int K);
   /* Dx overwritten */
@@ -192,7 +190,8 @@ struct ops {
   /* All [T,F] */
   void (*swiglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh,
                           const float *gate, const float *up, const int32_t *row, int T, int F);
-  /* dlogits operand[T,V] = dlogprob[t] * (1[v = target] - exp(z - lse)) / temperature; rows with target < 0 are zero. */
+  /* dlogits operand[T,V] = dlogprob[t] * (1[v = target] - exp(z - lse)) / temperature; rows with target < 0 are
+   * zero. */
   void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *logits,
                            const float *lse, const int32_t *target, float temperature, int T, int V);
 
@@ -211,21 +210,21 @@ struct ops {
 };
 
 /* The best kernels that this machine can run, or those of `isa` ("v2", "v3", "v4", "v4-bf16", "amx"; NULL or "": the
- * best). pool is borrowed.  RC_INVALID for another name, RC_UNSUPPORTED when the machine lacks them; the message lists what
- * it has.  A level whose instructions do not give NUMERICS.md's bits counts as lacking, and is logged when it would
- * have been the best. */
+ * best).  pool is borrowed.  RC_INVALID for another name, RC_UNSUPPORTED when the machine lacks them; the message lists
+ * the available ones.  An instruction set whose instructions do not give NUMERICS.md's bits counts as lacking, and is
+ * logged when it would have been the best. */
 enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *isa, struct pool *pool,
                        struct err *err);
 static inline void ops_free(struct ops *ops) /* NULL is fine */
 {
   if (ops) ops->destroy(ops);
 }
-/* Whether ops_cpu_create would take `isa`, for who creates its table later: RC_OK, or why not. */
+/* RC_OK if ops_cpu_create would accept `isa`, else its error; for callers that create their table later. */
 enum rc ops_cpu_check(const char *isa, struct err *err);
 
 /* --- between the host and the table's memory --- */
 
-/* Bytes that a place below needs: none where memory is the host's. */
+/* Bytes that a `place` below needs: none if the table's memory is the host's. */
 static inline size_t ops_place_bytes(const struct ops *ops, size_t bytes) { return ops->host_memory ? 0 : bytes; }
 
 /* A list of the host's as operations take it: itself, or a copy in `place` (the table's memory, ops_place_bytes). */

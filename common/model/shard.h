@@ -1,6 +1,6 @@
-/* Which part of the optimizer's state each of several ranks keeps: contiguous elements of the flat parameter array, whole
- * blocks of the gradient's norm (NUMERICS.md), so that every block's sum is made by one rank exactly as one rank alone
- * makes it.  A model of fewer blocks than ranks leaves some ranks without any.  Pure. */
+/* The part of the optimizer's state that each of several ranks keeps: contiguous elements of the flat parameter array.
+ * Shards are whole blocks of the gradient's norm (NUMERICS.md), so that one rank sums each block exactly as a single
+ * rank would.  If a model has fewer blocks than ranks, some ranks keep nothing.  Pure. */
 #ifndef LEASEHOLD_MODEL_SHARD_H
 #define LEASEHOLD_MODEL_SHARD_H
 
@@ -14,8 +14,8 @@ struct shard {
 
 static inline size_t shard_blocks(size_t elements) { return (elements + SHARD_BLOCK - 1) / SHARD_BLOCK; }
 
-/* Where rank's shard begins: ascending in rank, 0 for rank 0, `elements` for rank = ranks.  At most a block's difference
- * between any two ranks. */
+/* Where rank's shard begins: ascending in rank, 0 for rank 0, `elements` for rank = ranks.  At most a block's
+ * difference between any two ranks. */
 static inline size_t shard_begin(size_t elements, int rank, int ranks) {
   const size_t at = shard_blocks(elements) * (size_t)rank / (size_t)ranks * SHARD_BLOCK;
   return at < elements ? at : elements;

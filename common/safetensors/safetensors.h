@@ -3,7 +3,7 @@
  *
  * Reading works on bytes in memory (a mapped file or a request body) and checks everything before a tensor is handed
  * out: header length, JSON, dtype, shape product, offsets in bounds, without overlap or holes, size = product of
- * shape x element size.  A lying file is RC_INVALID.
+ * shape x element size.  A file whose header is wrong is RC_INVALID.
  */
 #ifndef LEASEHOLD_SAFETENSORS_SAFETENSORS_H
 #define LEASEHOLD_SAFETENSORS_SAFETENSORS_H
@@ -37,8 +37,8 @@ void st_close(struct st_file *f); /* NULL is fine */
 size_t st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, size_t index);       /* in header order */
 const struct st_tensor *st_find(const struct st_file *f, const char *name); /* NULL when absent */
-/* Done with a tensor's bytes for now: those of a mapped file leave this process's memory, and come back when they are read
- * again, so that a file is never held as a whole beside what is made of it. */
+/* The caller is done with a tensor's bytes for now.  The pages of a mapped file leave this process's memory and come
+ * back when they are read again, so that the whole file and the copies made of it are never in memory together. */
 void st_drop(const struct st_file *f, const struct st_tensor *t);
 const void *st_data(const struct st_file *f, const struct st_tensor *t);
 /* A metadata value ("__metadata__"), or NULL. */

@@ -1,4 +1,4 @@
-/* Reading safetensors: every claim of the header is checked before the first tensor is handed out.
+/* Reads safetensors: every claim of the header is checked before the first tensor is handed out.
  *
  * Called by the model (weights), the trainer (checkpoints) and the services that take pushed weights; so the bytes
  * may come from a stranger.  A file is parsed once into an array of tensors in header order and an array sorted by
@@ -7,7 +7,7 @@
  * replace files by rename, they never write into them).
  *
  * Strictness: the tensors, sorted by offset, must cover the data section exactly, from its first byte to its last.
- * That is what the format's own reader demands, and it excludes overlap, holes and trailing bytes in one rule. */
+ * The format's own reader demands the same; this one rule excludes overlap, holes and trailing bytes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
-/* Writing safetensors headers, the element types, and the digests of tensors.
+/* Writes safetensors headers, names element types, and computes the digests of tensors.
  *
  * Only the header is made here: the tensors' bytes go from the memory that the kernels use straight to a file, a
- * socket or a digest.  Reading back what is written is the reader's business (safetensors_read.c), and the header is
- * held to the reader's limits, so that what we write we can read.  Stateless; any thread.
+ * socket or a digest.  The header is checked against the limits of the reader (safetensors_read.c), so that we can read
+ * every file that we write.  Stateless; any thread.
  *
  * The digest is over a canonical byte string of our own and not over the file, because a file's header may be spelled
  * in many ways. */
@@ -37,7 +37,7 @@ const char *st_dtype_name(enum st_dtype d) {
   return dtypes[d].name;
 }
 
-/* The tensor's size in bytes, after checks of all that its entry says. */
+/* The tensor's size in bytes, after every member of its entry has been checked. */
 static enum rc entry_bytes(size_t *out, const struct st_entry *e, struct err *err) {
   const size_t name_len = strlen(e->name);
   if (name_len >= ST_NAME_MAX || strcmp(e->name, METADATA) == 0)
@@ -146,14 +146,14 @@ void st_tensor_digest(struct digest *out, const struct st_entry *entry, const vo
   const enum rc rc = entry_bytes(&len, entry, NULL);
   assert(rc == RC_OK); /* entries come from our own parameter table */
   (void)rc;
-  struct digest_state *s = digest_begin();
-  assert(s); /* a hundred bytes; a made-up digest would be worse than stopping */
-  digest_update_text(s, entry->name);
-  digest_update_text(s, dtypes[entry->dtype].name);
-  digest_update_u32(s, (uint32_t)entry->dims);
-  for (int i = 0; i < entry->dims; i++) digest_update_u64(s, (uint64_t)entry->shape[i]);
-  digest_update(s, bytes, len);
-  digest_end(out, s);
+  struct digest_state s;
+  digest_begin(&s);
+  digest_update_text(&s, entry->name);
+  digest_update_text(&s, dtypes[entry->dtype].name);
+  digest_update_u32(&s, (uint32_t)entry->dims);
+  for (int i = 0; i < entry->dims; i++) digest_update_u64(&s, (uint64_t)entry->shape[i]);
+  digest_update(&s, bytes, len);
+  digest_end(out, &s);
 }
 
 void st_combine_digests(struct digest *out, const struct digest *leaves, size_t count) {

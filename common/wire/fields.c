@@ -1,5 +1,6 @@
-/* The codecs' shared parts: see fields.h.  Pure functions over parsed JSON; everything that is copied lives in the
- * caller's arena. */
+/* Reads and writes the parts that many messages have: names, URLs, enumerations, lists, digests, errors.
+ *
+ * Pure functions over parsed JSON; everything that is copied lives in the caller's arena. */
 #include "common/wire/fields.h"
 
 #include <assert.h>

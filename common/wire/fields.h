@@ -1,9 +1,9 @@
-/* What the codecs share: shorthands for field tables, names, URLs, enumerations, lists of objects, numbers that may
- * be missing.
+/* Parts that the codecs share: shorthands for field tables, names, URLs, enumerations, lists of objects, numbers that
+ * may be missing.
  *
  * Private to common/wire.  Every decoder has the same shape: a table read by wire_fields (unknown keys refused), then
- * lists, then what a table cannot say.  Integers that JavaScript could not hold (above 2^53 - 1) are written as
- * decimal strings; both forms are read. */
+ * lists, then checks that a table cannot express.  Integers that JavaScript could not hold (above 2^53 - 1) are written
+ * as decimal strings; both forms are read. */
 #ifndef LEASEHOLD_WIRE_FIELDS_H
 #define LEASEHOLD_WIRE_FIELDS_H
 
@@ -80,7 +80,7 @@ enum rc wire_number_or_nan(double *out, const char *field, const struct json *va
 enum rc wire_float(float *out, const char *field, double value, struct err *err);
 
 void wire_kv_digest(struct json_writer *w, const char *key, const struct digest *d);
-/* null for the all-zero digest, which stands for none. */
+/* null for the all-zero digest, which means none. */
 void wire_kv_digest_or_null(struct json_writer *w, const char *key, const struct digest *d);
 bool wire_digest_is_zero(const struct digest *d);
 

@@ -1,4 +1,4 @@
-/* Codec of intervals; see interval.h.  No state; any thread. */
+/* Encodes and decodes intervals of a worker's time.  No state; any thread. */
 #include "common/wire/interval.h"
 
 #include <inttypes.h>

@@ -1,8 +1,8 @@
-/* What a worker did from when to when, by cause: the raw material of bubble accounting.  Trainers send them with the
- * answers of batches and steps, generation-servers with heartbeats.
+/* Intervals of a worker's time, each with its cause: the raw material of bubble accounting.  Trainers send them with
+ * the answers to batches and steps, generation-servers with heartbeats.
  *
  * Times are wall-clock microseconds of the sender's machine, begin <= end.  Intervals of one sender and lane do not
- * overlap, but for `push` and `load`, which go on beside the computation. */
+ * overlap, except `push` and `load`, which run beside the computation. */
 #ifndef LEASEHOLD_WIRE_INTERVAL_H
 #define LEASEHOLD_WIRE_INTERVAL_H
 

@@ -1,5 +1,7 @@
-/* Codecs of leases: the request, the grant and the answer to it; see lease.h.  The result's codec is in
- * lease_result.c. Previous hop of a rollout: the coordinator grants.  Next hop: the generation-server's engine. */
+/* Encodes and decodes leases: the request, the grant and the answer to a result.  The result's codecs are
+ * lease_result.c and lease_result_tensors.c.
+ *
+ * Previous hop of a rollout: the coordinator grants.  Next hop: the generation-server's engine. */
 #include "common/wire/lease.h"
 
 #include <float.h>
@@ -83,6 +85,7 @@ static void lease_write(const struct lease *m, struct json_writer *w) {
   json_kv_f32(w, "temperature", m->temperature);
   json_kv_int(w, "max_new_tokens", m->max_new_tokens);
   json_kv_i32s(w, "stop_token_ids", m->stop_token_ids.items, m->stop_token_ids.count);
+  if (m->ignore_eos) json_kv_bool(w, "ignore_eos", true);
   json_kv_u64(w, "seed", m->seed);
   json_kv_int(w, "ttl_ms", m->ttl_ms);
   json_kv_i32s(w, "prompt_ids", m->prompt_ids.items, m->prompt_ids.count);
@@ -93,7 +96,7 @@ static void lease_write(const struct lease *m, struct json_writer *w) {
   json_object_end(w);
 }
 
-/* What a field table cannot say about a lease. */
+/* Checks of a lease that a field table cannot express. */
 static enum rc lease_check(const struct lease *m, struct err *err) {
   if (m->sample_first > LIMIT_SAMPLES_PER_GROUP - m->sample_count)
     return err_set(err, RC_INVALID, "sample_count", "expected samples below %d, got %d from %d on",
@@ -104,6 +107,9 @@ static enum rc lease_check(const struct lease *m, struct err *err) {
   if (m->purpose == LEASE_TRAINING && !(m->temperature > 0))
     return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %.9g",
                    (double)m->temperature);
+  if (m->ignore_eos != (m->stop_token_ids.count == 0))
+    return err_set(err, RC_INVALID, "ignore_eos", "expected %s with %zu stop_token_ids, got %s",
+                   m->ignore_eos ? "false" : "true", m->stop_token_ids.count, m->ignore_eos ? "true" : "false");
   if (m->prompt_ids.count == 0)
     return err_set(err, RC_INVALID, "prompt_ids", "expected 1 to %d tokens, got 0", LIMIT_PROMPT_TOKENS);
   bool seen[LIMIT_SAMPLES_PER_GROUP] = {0};
@@ -141,6 +147,7 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
       WIRE_F64("temperature", temperature, 0, WIRE_TEMPERATURE_MAX),
       WIRE_I32("max_new_tokens", m->max_new_tokens, 1, LIMIT_NEW_TOKENS),
       WIRE_TOKENS("stop_token_ids", m->stop_token_ids, LIMIT_STOP_TOKENS),
+      {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &m->ignore_eos},
       WIRE_U64("seed", m->seed),
       WIRE_I32("ttl_ms", m->ttl_ms, 1, WIRE_MS_MAX),
       WIRE_TOKENS("prompt_ids", m->prompt_ids, LIMIT_PROMPT_TOKENS),

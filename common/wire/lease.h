@@ -38,10 +38,11 @@ struct lease {
   int32_t sample_first, sample_count;
   int64_t version_min, version_max; /* valid while the policy version lies between */
   struct digest weights_digest;
-  float temperature; /* > 0 for training; 0 is greedy, evaluation only */
-  int32_t max_new_tokens;
+  float temperature;      /* > 0 for training; 0 is greedy, evaluation only */
+  int32_t max_new_tokens; /* the group's own */
   struct json_i32s stop_token_ids;
-  uint64_t seed; /* the run's */
+  bool ignore_eos; /* every sample ends by its length: exactly when there are no stop ids; false is left out */
+  uint64_t seed;   /* the run's */
   int32_t ttl_ms;
   struct json_i32s prompt_ids;
   struct partial_sample *partials; /* tokens that an earlier holder handed back */
@@ -81,7 +82,8 @@ struct lease_result {
   uint64_t epoch, fence;
   struct digest loaded_digest;
   bool handed_back; /* draining: the samples are partial (finish "abort") and will be continued elsewhere */
-  /* With handed_back: this server can never run the lease, and why (up to WIRE_REFUSED_BYTES characters); NULL: it could. */
+  /* With handed_back: this server can never run the lease, and why (up to WIRE_REFUSED_BYTES characters); NULL: it
+   * could. */
   const char *refused;
   struct sample_result *samples;
   size_t sample_count;

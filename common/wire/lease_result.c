@@ -1,9 +1,11 @@
-/* Codec of a lease's result as JSON, and the canonical digest of a sample. Previous hop of a rollout: the generation-server's
- * engine.  Next hop: the coordinator, which accepts the result in one transaction or refuses it.
+/* Encodes and decodes a lease's result as JSON, and computes the canonical digest of a sample.
  *
- * The digest hashes what a sample is, not how it was spelled: fixed-width little-endian numbers, adjacent segments of
- * one mask and adjacent spans of one version merged.  It is chained through fixed stack memory, so that it can
- * neither fail nor allocate. */
+ * The digest covers the content of a sample, not its spelling: fixed-width little-endian numbers, with adjacent
+ * segments of one mask and adjacent spans of one version merged.  It is chained through fixed stack memory, so that it
+ * can neither fail nor allocate.
+ *
+ * Previous hop of a rollout: the generation-server's engine.  Next hop: the coordinator, which accepts the result in
+ * one transaction or refuses it. */
 #include <float.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* What the two forms of a lease's result share: lease_result.c writes and reads it as JSON, lease_result_tensors.c as
- * safetensors.  Private to common/wire. */
+/* Parts that the two forms of a lease's result share: lease_result.c writes and reads it as JSON,
+ * lease_result_tensors.c as safetensors.  Private to common/wire. */
 #ifndef LEASEHOLD_WIRE_LEASE_RESULT_INTERNAL_H
 #define LEASEHOLD_WIRE_LEASE_RESULT_INTERNAL_H
 
@@ -14,7 +14,8 @@
   }
 void lease_result_head_write(const struct lease_result *m, struct json_writer *w);
 
-/* What the bounds of single numbers cannot say, beside wire_segments_check; RC_INVALID with the field. */
+/* Checks that the bounds of single numbers cannot express, in addition to wire_segments_check; RC_INVALID with the
+ * field. */
 enum rc sample_tokens_check(const struct sample_result *s, struct err *err);
 enum rc version_spans_check(const struct sample_result *s, struct err *err);
 enum rc lease_result_check(const struct lease_result *m, struct err *err);

@@ -1,5 +1,6 @@
-/* A lease's result as safetensors, which generation-servers send: tokens and log-probabilities of reasoning models are
- * long, and as JSON each number costs the coordinator, which all servers share, some hundred times what it costs here.
+/* Encodes and decodes a lease's result as safetensors, the form that generation-servers send: tokens and
+ * log-probabilities of reasoning models are long, and as JSON each number costs the coordinator, which all servers
+ * share, about a hundred times as much.
  *
  *   __metadata__   {"result": "<the JSON of the result without its samples>"}
  *   version_spans  I64 [spans, 3]     version, start, count
@@ -8,8 +9,9 @@
  *   logprobs       F32 [tokens]
  *   segments       I32 [segments, 3]  start, count, loss_mask (0 or 1)
  *
- * Everything lies sample after sample.  Segments and spans cover a sample's tokens exactly, so that what belongs to
- * whom needs no further numbers.  The tensors are copied into the caller's arena: the body may be gone and unaligned.
+ * Everything lies sample after sample.  Segments and spans cover a sample's tokens exactly, so no further numbers are
+ * needed to assign them to samples.  The tensors are copied into the caller's arena, because the body may be unaligned
+ * and is freed early.
  *
  * Previous hop of a rollout: the generation-server's leases.c.  Next: the coordinator's route_results.c. */
 #include <float.h>

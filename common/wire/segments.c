@@ -1,4 +1,4 @@
-/* The codec of segments. */
+/* Encodes, decodes and checks a sample's segments. */
 #include "common/wire/segments.h"
 
 #include "common/base/limits.h"

@@ -14,7 +14,7 @@ struct sample_segment {
 void wire_kv_segments(struct json_writer *w, const struct sample_segment *segments, size_t count);
 enum rc wire_segments_read(struct sample_segment **out, size_t *count, const struct json *value, size_t tokens,
                            struct arena *arena, struct err *err);
-/* Whether they do cover. */
+/* RC_INVALID unless they cover the tokens. */
 enum rc wire_segments_check(const struct sample_segment *segments, size_t count, size_t tokens, struct err *err);
 
 #endif

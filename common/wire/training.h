@@ -1,6 +1,6 @@
-/* Messages between the coordinator and the trainer-server: open a run, submit a batch, step, and the version that
- * comes of it. The trainer never receives behaviour log-probabilities with a batch: it answers with its own, and the
- * coordinator compares. */
+/* Messages between the coordinator and the trainer-server: open a run, submit a batch, step, and announce the version
+ * that the step made.  The trainer never receives behaviour log-probabilities with a batch: it answers with its own,
+ * and the coordinator compares. */
 #ifndef LEASEHOLD_WIRE_TRAINING_H
 #define LEASEHOLD_WIRE_TRAINING_H
 
@@ -9,8 +9,12 @@
 
 /* Names are those of the model module's parsers ("grpo", "tokens", "cosine"); the trainer maps and checks them. */
 struct training_config {
-  const char *objective; /* "grpo" | "reinforce" | "ppo" | "gspo" | "cross_entropy" | "evaluate" (no training) */
-  double clip_low, clip_high, kl_coefficient;
+  /* "grpo" | "reinforce" | "ppo" | "gspo" | "cispo" | "decoupled_ppo" | "tis" | "cross_entropy" | "evaluate" (no
+   * training) */
+  const char *objective;
+  double clip_low, clip_high;
+  double importance_cap; /* of "tis", at least 1; 0 for the others, and then left out of messages */
+  double kl_coefficient;
   const char *normalization; /* "tokens" | "samples" | "sequences" */
   double lr, beta1, beta2, eps, weight_decay, clip_norm, lr_min_ratio;
   const char *schedule; /* "constant" | "linear" | "cosine" */
@@ -26,7 +30,7 @@ enum rc training_config_read(struct training_config *c, const struct json *value
 
 /* Where the weights of a run's version 0 come from. */
 enum start_from {
-  START_UNNAMED,   /* left out: as START_CURRENT.  Messages and configurations from before there was a choice */
+  START_UNNAMED,   /* left out, as in older messages and configurations: the same as START_CURRENT */
   START_MODEL,     /* "model": the trainer's model folder, or its seed */
   START_CURRENT,   /* "current": what the trainer holds */
   START_CHECKPOINT /* {"run", "version"}: a checkpoint of the trainer's */
@@ -46,7 +50,8 @@ enum rc run_start_read(struct run_start *s, const struct json *value, struct are
 struct open_run {
   const char *run;
   uint64_t epoch, fence, seed;
-  int64_t current_version; /* the coordinator's recorded version; absent: 0.  Not part of what makes the run the same */
+  int64_t
+      current_version; /* the coordinator's recorded version; absent: 0.  A repeat of the request may have another */
   struct run_start start;
   struct training_config training;
 };
@@ -57,7 +62,7 @@ struct open_run_answer {
   bool replaying; /* "state": "ready" | "replaying" */
 };
 
-/* POST trainer /v1/check-run: could such a run be opened?  Nothing changes. */
+/* POST trainer /v1/check-run: tells whether such a run could be opened.  Nothing changes. */
 struct check_run {
   struct run_start start;
   struct training_config training;
@@ -96,8 +101,7 @@ struct sample_logprobs {
   const char *id;
   struct json_f32s logprobs;
 }; /* one per trained token */
-/* SHA-256 over every sample's id, count and float32s, in order: what tells in 32 bytes that two sides have the same.
- * Zero when memory is refused, which equals no digest of any. */
+/* SHA-256 over every sample's id, count and float32s, in order: two sides compare 32 bytes instead of all numbers. */
 void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count);
 struct batch_stats {
   double loss, entropy_sum, kl_reference_sum, ratio_sum, ratio_squares;
@@ -112,7 +116,7 @@ struct batch_status {
   enum job_state state;
   struct err error; /* when failed */
   struct sample_logprobs *samples;
-  size_t sample_count;           /* when done; 0 where the asker is content with their digest (logprobs=0) */
+  size_t sample_count;           /* when done; 0 when only their digest was asked for (logprobs=0) */
   struct digest logprobs_sha256; /* when done, else zero: logprobs_digest */
   struct batch_stats stats;
   struct interval *intervals; /* when done: what the engine did since the last answer, until the end of this batch */
@@ -157,6 +161,7 @@ struct step_status {
   double grad_norm, lr;
   bool skipped; /* a poisoned step changes no weight and still makes a version */
   int64_t step_us, checkpoint_us, push_us;
+  int64_t oldest_checkpoint; /* when done: the oldest version above 0 whose checkpoint is kept; 0: only version 0's is */
   struct push_report *pushes;
   size_t push_count;
   struct interval *intervals; /* when done: as a batch's; and the publisher's push */
@@ -174,12 +179,13 @@ struct version_announce {
 };
 
 /* POST generation-server /v1/push-weights: a safetensors body; query run, version, epoch; header X-Leasehold-Digest
- * with the digest the trainer computed.  Or, in the place of a body, where the server finds a broadcast of its bytes: */
+ * with the digest the trainer computed.  Instead of a body the request may say where the server finds a broadcast of
+ * the bytes: */
 struct push_broadcast {
   const char *token; /* of the communicator: see common/comm/fabric.h */
   int rank, size;    /* the server's */
   size_t bytes;      /* of the file */
-  int64_t wait_ms;   /* for it, from when it is begun to be waited for */
+  int64_t wait_ms;   /* how long the server waits for the broadcast */
 };
 struct push_answer {
   bool staged;

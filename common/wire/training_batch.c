@@ -1,8 +1,10 @@
-/* Codecs of a batch and of its status; see training.h. Previous hop of a rollout: the coordinator's selected groups.
- * Next hop: the trainer's queue; the log-probabilities in the status are the trainer's own.
+/* Encodes and decodes a batch and its status.
  *
- * A poisoned batch has numbers that are not finite.  JSON has none, so they travel as null and are read as NaN, which
- * equals nothing: no comparison with a behaviour log-probability can pass by accident. */
+ * A poisoned batch has numbers that are not finite.  JSON has no such numbers, so they travel as null and are read as
+ * NaN, which equals nothing: no comparison with a behaviour log-probability can pass by accident.
+ *
+ * Previous hop of a rollout: the coordinator's selected groups.  Next hop: the trainer's queue; the log-probabilities
+ * in the status are the trainer's own. */
 #include <math.h>
 #include <stdio.h>
 
@@ -121,7 +123,7 @@ enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, str
   return wire_distinct("groups", ids, m->group_count, arena, err);
 }
 
-/* Every element a number or null, for NaN. */
+/* Each element is a number, or null for NaN. */
 static enum rc logprobs_read(struct json_f32s *out, const struct json *value, struct arena *arena, struct err *err) {
   if (json_type_of(value) != JSON_ARRAY)
     return err_set(err, RC_INVALID, "logprobs", "expected an array, got %s", json_type_name(json_type_of(value)));
@@ -158,15 +160,14 @@ static enum rc sample_logprobs_read(void *item, const struct json *value, struct
 }
 
 void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count) {
-  struct digest_state *state = digest_begin();
-  *out = (struct digest){0};
-  if (!state) return;
+  struct digest_state state;
+  digest_begin(&state);
   for (size_t i = 0; i < count; i++) {
-    digest_update_text(state, samples[i].id);
-    digest_update_u64(state, samples[i].logprobs.count);
-    digest_update(state, samples[i].logprobs.items, samples[i].logprobs.count * sizeof(float));
+    digest_update_text(&state, samples[i].id);
+    digest_update_u64(&state, samples[i].logprobs.count);
+    digest_update(&state, samples[i].logprobs.items, samples[i].logprobs.count * sizeof(float));
   }
-  digest_end(out, state);
+  digest_end(out, &state);
 }
 
 static void stats_write(const struct batch_stats *s, struct json_writer *w) {

@@ -1,7 +1,8 @@
-/* Codecs of a run's training configuration, of where it starts, and of its opening at the trainer; see training.h. The configuration is
- * read over defaults (those of PipelineRL's published setup, with a constant learning rate and PPO's clip range);
- * every number is bounded here, names are checked here too, so that the coordinator refuses what the trainer could
- * not run. */
+/* Encodes and decodes a run's training configuration, its start, and its opening at the trainer.
+ *
+ * The configuration is read over defaults: those of PipelineRL's published setup, with a constant learning rate and
+ * PPO's clip range.  Every number is bounded and every name is checked here, so that the coordinator refuses a
+ * configuration that the trainer could not run. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -9,7 +10,8 @@
 #include "common/wire/fields.h"
 #include "common/wire/training.h"
 
-static const char *const OBJECTIVES[] = {"grpo", "reinforce", "ppo", "gspo", "cross_entropy", "evaluate"};
+static const char *const OBJECTIVES[] = {"grpo",          "reinforce", "ppo",           "gspo",    "cispo",
+                                         "decoupled_ppo", "tis",       "cross_entropy", "evaluate"};
 static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences"};
 static const char *const SCHEDULES[] = {"constant", "linear", "cosine"};
 static const char *const OPEN_STATES[] = {"ready", "replaying"};
@@ -38,6 +40,7 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_kv_string(w, "objective", c->objective);
   json_kv_f64(w, "clip_low", c->clip_low);
   json_kv_f64(w, "clip_high", c->clip_high);
+  if (c->importance_cap != 0) json_kv_f64(w, "importance_cap", c->importance_cap);
   json_kv_f64(w, "kl_coefficient", c->kl_coefficient);
   json_kv_string(w, "normalization", c->normalization);
   json_kv_f64(w, "lr", c->lr);
@@ -56,8 +59,8 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_object_end(w);
 }
 
-/* What bounds of a field table cannot say: open ends, names, and what goes together.  Positive is what stays so where
- * subnormal numbers are flushed to zero. */
+/* Checks that the bounds of a field table cannot express: open ends, names, and combinations.  A number counts as
+ * positive if it stays so where subnormal numbers are flushed to zero. */
 static enum rc training_config_check(const struct training_config *c, struct err *err) {
   int index;
   enum rc rc = wire_choice(&index, "objective", c->objective, OBJECTIVES, WIRE_COUNT(OBJECTIVES), err);
@@ -65,6 +68,13 @@ static enum rc training_config_check(const struct training_config *c, struct err
     rc = wire_choice(&index, "normalization", c->normalization, NORMALIZATIONS, WIRE_COUNT(NORMALIZATIONS), err);
   if (rc == RC_OK) rc = wire_choice(&index, "schedule", c->schedule, SCHEDULES, WIRE_COUNT(SCHEDULES), err);
   if (rc) return rc;
+  if (strcmp(c->objective, "tis") == 0 && !(c->importance_cap >= 1))
+    return err_set(err, RC_INVALID, "importance_cap",
+                   "objective 'tis' needs the most that an importance weight counts, at least 1 (2 is usual), got %g",
+                   c->importance_cap);
+  if (strcmp(c->objective, "tis") != 0 && c->importance_cap != 0)
+    return err_set(err, RC_INVALID, "importance_cap", "objective '%s' caps no importance weight, 'tis' does; got %g",
+                   c->objective, c->importance_cap);
   if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
   if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
   if (!(c->eps >= DBL_MIN)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
@@ -88,6 +98,7 @@ enum rc training_config_read(struct training_config *c, const struct json *value
       OPTIONAL_NAME("objective", c->objective),
       OPTIONAL_F64("clip_low", c->clip_low, 1),
       OPTIONAL_F64("clip_high", c->clip_high, 1e6),
+      OPTIONAL_F64("importance_cap", c->importance_cap, 1e6),
       OPTIONAL_F64("kl_coefficient", c->kl_coefficient, 1e6),
       OPTIONAL_NAME("normalization", c->normalization),
       OPTIONAL_F64("lr", c->lr, 1000),

@@ -1,6 +1,8 @@
-/* Codecs of a step, its status, the announcement of the version that it made, and the answer to pushed weights; see
- * training.h. Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's
- * publisher, the generation-servers, and the coordinator again. */
+/* Encodes and decodes a step, its status, the announcement of the version that it made, and the answer to pushed
+ * weights.
+ *
+ * Previous hop: the coordinator has seen every unit of the round accumulated.  Next hop: the trainer's publisher, the
+ * generation-servers, and the coordinator again. */
 #include <float.h>
 #include <math.h>
 
@@ -152,6 +154,7 @@ void step_status_encode(const struct step_status *m, struct buf *out) {
   json_kv_int(&w, "step_us", m->step_us);
   json_kv_int(&w, "checkpoint_us", m->checkpoint_us);
   json_kv_int(&w, "push_us", m->push_us);
+  json_kv_int(&w, "oldest_checkpoint", m->oldest_checkpoint);
   write_pushes(&w, m->pushes, m->push_count);
   json_key(&w, "intervals");
   intervals_write(&w, m->intervals, done ? m->interval_count : 0);
@@ -180,6 +183,11 @@ enum rc step_status_decode(struct step_status *m, const struct json *body, struc
       WIRE_I64("step_us", m->step_us),
       WIRE_I64("checkpoint_us", m->checkpoint_us),
       WIRE_I64("push_us", m->push_us),
+      {.name = "oldest_checkpoint",
+       .kind = FIELD_I64,
+       .target = &m->oldest_checkpoint,
+       .min = 0,
+       .max = WIRE_EXACT_MAX},
       WIRE_VALUE("pushes", pushes),
       WIRE_VALUE("intervals", intervals),
   };

@@ -1,4 +1,5 @@
-/* Codecs of registration, heartbeat and the current version; see worker.h.
+/* Encodes and decodes registration, heartbeat and the current version.
+ *
  * Called by both ends of every exchange between a worker and the coordinator, on any thread: nothing here has state. */
 #include "common/wire/worker.h"
 

@@ -1,6 +1,6 @@
 /* Messages between workers (generation-servers, trainer-servers) and the coordinator: registration, heartbeat, the
- * current version. Every X_encode appends JSON to a buf; every X_decode reads a parsed body, memory in the arena;
- * unknown keys are refused in both directions of ours. */
+ * current version.  Every X_encode appends JSON to a buf; every X_decode reads a parsed body into memory of the arena.
+ * Unknown keys are refused in requests and in answers. */
 #ifndef LEASEHOLD_WIRE_WORKER_H
 #define LEASEHOLD_WIRE_WORKER_H
 
@@ -18,21 +18,22 @@
 
 enum worker_kind { WORKER_GENERATION, WORKER_TRAINER };
 
-/* What a worker's kernels promise: "invariant": a row's bits do not depend on the rows beside it; "fastest": they may. */
+/* The promise of a worker's kernels.  "invariant": a row's bits do not depend on the other rows; "fastest": they
+ * may. */
 enum worker_exactness { WORKER_INVARIANT, WORKER_FASTEST };
 
-/* What a process can be reached by beside HTTP.  Those with one name and one kind reach each other. */
+/* A faster way than HTTP to reach a process.  Processes with the same name and kind of fabric reach each other. */
 struct worker_fabric {
   const char *name; /* NULL: nothing; like a worker's name */
   const char *kind; /* "mpi", "nccl" */
   int64_t place;    /* where in it; 0 where the kind has no places */
 };
 
-/* Whether a trainer is the one that is given work, or stands by until the holder of the place is gone. */
+/* The holder among trainers is given work; a standby waits until the holder of the place is gone. */
 enum worker_role { ROLE_NONE, ROLE_HOLDER, ROLE_STANDBY }; /* absent | "holder" | "standby" */
 
-/* POST /v1/workers. A generation-server's name that registers again is a new incarnation: it gets a new id, the old one's
- * leases are re-issued.  A trainer is known by its identity; one without is known by its name. */
+/* POST /v1/workers. A generation-server's name that registers again is a new incarnation: it gets a new id, the old
+ * one's leases are re-issued.  A trainer is known by its identity; one without is known by its name. */
 struct worker_register {
   const char *name;      /* "gen-1": letters, digits, '.', '_', '-' */
   enum worker_kind kind; /* "generation" | "trainer" */
@@ -40,7 +41,7 @@ struct worker_register {
   int32_t slots;         /* decode slots; 0 for a trainer */
   enum worker_exactness exactness;
   struct worker_fabric fabric;
-  const char *identity; /* what a trainer keeps in its state directory, in the characters of a name; NULL: none */
+  const char *identity; /* kept by a trainer in its state directory, in the characters of a name; NULL: none */
 };
 
 struct worker_registered {
@@ -51,7 +52,7 @@ struct worker_registered {
   int32_t heartbeat_ms, worker_ttl_ms;
 };
 
-/* The coordinator's word about which weights are current; absent (has false) when no run is active. */
+/* The weights that the coordinator declares current; absent (has false) when no run is active. */
 struct current_version {
   bool has;
   const char *run; /* "r7" */
@@ -84,8 +85,8 @@ struct worker_heartbeat {
   struct lease_ref *leases; /* held: renewed */
   size_t lease_count;
   int64_t sent_us; /* the sender's wall clock, to see how far it is off; 0: not told */
-  /* What it did since the last heartbeat that was answered 200: in order of time, without overlaps.  A server that got
-   * no answer tells them again, with what came since; what was stored before is not counted twice. */
+  /* The worker's time since the last heartbeat that was answered with 200, ordered and without overlaps.  A server that
+   * got no answer sends them again, with later ones; stored intervals are not counted twice. */
   struct interval *intervals;
   size_t interval_count;
   struct step_sum *steps; /* since registration, each slot at most once; a server that does not measure tells none */
@@ -96,9 +97,9 @@ struct worker_heartbeat_answer {
   uint64_t epoch;
   const char **lost; /* lease ids that are no longer this worker's: drop them */
   size_t lost_count;
-  bool run_active; /* a run samples or trains; current may be what the last one left */
+  bool run_active; /* a run samples or trains; if not, current may still be the last run's */
   struct current_version current;
-  enum worker_role role; /* a trainer's; with it comes its fence, which grows when the place becomes its own */
+  enum worker_role role; /* a trainer's; sent with its fence, which grows when the trainer becomes the holder */
   uint64_t fence;
 };
 

@@ -1,35 +1,31 @@
-/* See fault.h.  An empty translation unit in normal builds. */
+/* What the coordinator's faults do: see fault.h.  An empty translation unit in normal builds. */
 #include "services/coordinator/fault.h"
 
 #ifdef LEASEHOLD_FAULTS
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
+#include "services/coordinator/store/store.h"
 
-#include "common/base/log.h"
+const char *const coordinator_faults[] = {[FAULT_NONE] = "",
+                                          [COORDINATOR_FAULT_NO_FENCE_CHECK] = "no-fence-check",
+                                          [COORDINATOR_FAULT_NO_VERSION_CHECK] = "no-version-check",
+                                          [COORDINATOR_FAULT_DROP_REFILL] = "drop-refill",
+                                          [COORDINATOR_FAULT_DIE_AFTER_ACCEPT] = "die-after-accept",
+                                          [COORDINATOR_FAULT_DIE_AFTER_PLAN] = "die-after-plan",
+                                          NULL};
 
-static const char *const names[] = {[FAULT_NONE] = "",
-                                    [FAULT_NO_FENCE_CHECK] = "no-fence-check",
-                                    [FAULT_NO_VERSION_CHECK] = "no-version-check",
-                                    [FAULT_DROP_REFILL] = "drop-refill",
-                                    [FAULT_DIE_AFTER_ACCEPT] = "die-after-accept",
-                                    [FAULT_DIE_AFTER_PLAN] = "die-after-plan"};
-static enum coordinator_fault chosen;
-
-enum rc fault_set(const char *name, struct err *err) {
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (strcmp(name, names[i]) != 0) continue;
-    chosen = (enum coordinator_fault)i;
-    return RC_OK;
-  }
-  return err_set(err, RC_INVALID, "fault", "there is no fault '%.60s'", name);
+bool fault_accepts_any(enum lease_state state) {
+  if (state == LEASE_SUPERSEDED) return fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK);
+  return fault_is(COORDINATOR_FAULT_NO_FENCE_CHECK);
 }
 
-bool fault_is(enum coordinator_fault fault) { return chosen == fault; }
-
-void fault_die(enum coordinator_fault fault, int64_t round) {
-  if (chosen != fault || round < 1) return;
-  log_warn("fault: %s in round %lld", names[fault], (long long)round);
-  kill(getpid(), SIGKILL);
+enum rc fault_take_by_force(struct store *store, const struct forced_sample *s, bool *taken, struct err *err) {
+  if (!fault_is(COORDINATOR_FAULT_NO_FENCE_CHECK)) return RC_OK;
+  const enum rc rc = store_exec(store, err,
+                                "UPDATE samples SET state = ?6, fence = ?5 WHERE run = ?1 AND round = ?2 AND "
+                                "group_ordinal = ?3 AND sample = ?4 AND "
+                                "state IN (?7, ?6)",
+                                BINDS(b_int(s->run), b_int(s->round), b_int(s->group), b_int(s->sample),
+                                      b_int(s->fence), b_int(SAMPLE_LEASED), b_int(SAMPLE_WAITING)));
+  *taken = rc == RC_OK && store_changes(store) == 1;
+  return rc;
 }
 #endif

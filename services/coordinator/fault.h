@@ -1,37 +1,46 @@
-/* Faults on purpose, for the tests that must notice them.  Compiled only with -DLEASEHOLD_FAULTS (--fault NAME);
- * otherwise fault_is is always false and costs nothing.
+/* The coordinator's faults on purpose.  common/base/fault.h chooses one and says when it strikes.
  *
  *   no-fence-check     a result is accepted under whatever fence it carries
  *   no-version-check   leases are granted to servers with other weights, results of other weights and versions accepted
  *   drop-refill        the first refill of a run is not issued
  *   die-after-accept   SIGKILL once, in the second round or later, after a result's commit and before its answer
- *   die-after-plan     SIGKILL once, in the second round or later, after a batch's commit and before it is sent */
+ *   die-after-plan     SIGKILL once, in the second round or later, after a batch's commit and before it is sent
+ *
+ * On the writer's thread, but for die-after-plan (the driver's). */
 #ifndef LEASEHOLD_COORDINATOR_FAULT_H
 #define LEASEHOLD_COORDINATOR_FAULT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "common/base/rc.h"
+#include "common/base/fault.h"
+#include "services/coordinator/decide/states.h"
 
 enum coordinator_fault {
-  FAULT_NONE,
-  FAULT_NO_FENCE_CHECK,
-  FAULT_NO_VERSION_CHECK,
-  FAULT_DROP_REFILL,
-  FAULT_DIE_AFTER_ACCEPT,
-  FAULT_DIE_AFTER_PLAN
+  COORDINATOR_FAULT_NO_FENCE_CHECK = FAULT_NONE + 1,
+  COORDINATOR_FAULT_NO_VERSION_CHECK,
+  COORDINATOR_FAULT_DROP_REFILL,
+  COORDINATOR_FAULT_DIE_AFTER_ACCEPT,
+  COORDINATOR_FAULT_DIE_AFTER_PLAN
+};
+
+struct store;
+
+/* A sample that a result brings, and the fence of its lease. */
+struct forced_sample {
+  int64_t run, round, group, sample, fence;
 };
 
 #ifdef LEASEHOLD_FAULTS
-/* "" is none; RC_INVALID for an unknown name. Before any thread starts. */
-enum rc fault_set(const char *name, struct err *err);
-bool fault_is(enum coordinator_fault fault);
-/* The process ends here by SIGKILL when this fault is set and the round is the second or a later one. */
-void fault_die(enum coordinator_fault fault, int64_t round);
+extern const char *const coordinator_faults[]; /* for fault_set */
+/* no-fence-check and no-version-check: is the result of a lease in this state taken all the same? */
+bool fault_accepts_any(enum lease_state state);
+/* no-fence-check: gives the sample back to this fence, whoever holds it now.  *taken becomes false when it was done
+ * already: then its rollout was written over, and it must not be counted a second time. */
+enum rc fault_take_by_force(struct store *store, const struct forced_sample *s, bool *taken, struct err *err);
 #else
-static inline bool fault_is(enum coordinator_fault fault) { return (void)fault, false; }
-static inline void fault_die(enum coordinator_fault fault, int64_t round) { (void)fault, (void)round; }
+static inline bool fault_accepts_any(enum lease_state state) { return (void)state, false; }
+static inline enum rc fault_take_by_force(struct store *store, const struct forced_sample *s, bool *taken,
+                                          struct err *err) {
+  return (void)store, (void)s, (void)taken, (void)err, RC_OK;
+}
 #endif
 
 #endif

@@ -1,5 +1,8 @@
-/* coordinator: flags, start, wait for a signal, stop.  The parts: core.c (the writer), driver.c (the trainer's side),
- * routes.c (the API). */
+/* Starts the coordinator from its flags, waits for a signal and stops it.  The parts: writer/core.c (the writer),
+ * driver/driver.c (the trainer's side), api/routes.c (the API).
+ *
+ * Producers stop before their consumers: the driver, then the writer, which still answers what waits, then the HTTP server.
+ * What a handler or the writer may still touch is freed after that. */
 #include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/log.h"
@@ -53,7 +56,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   log_info("stopping");
 out:
   driver_stop(driver);
-  if (core) core_stop(core); /* answers what waits */
+  if (core) core_stop(core);
   http_server_stop(server, DRAIN_MS);
   driver_destroy(driver);
   core_destroy(core);
@@ -77,7 +80,7 @@ int main(int argc, char **argv) {
        "workers registered at once; see --connections-max too: each has a connection or two"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
-      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "mutants and sudden deaths of the exactness tests: see fault.h"},
+      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif
   };
   const struct program program = {.name = "coordinator",
@@ -91,7 +94,7 @@ int main(int argc, char **argv) {
                  "--worker-ttl-ms must be at least twice --heartbeat-ms, or live workers would be lost");
   }
 #ifdef LEASEHOLD_FAULTS
-  if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
+  if (rc == RC_OK && run) rc = fault_set(coordinator_faults, s.fault, &err);
 #endif
   if (rc == RC_OK && run) rc = serve(&s, &err);
   return program_end(&program, rc, &err);

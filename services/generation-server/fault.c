@@ -1,77 +1,73 @@
-/* Injects the faults of the exactness tests.  An empty translation unit in normal builds. */
+/* What the generation-server's faults do: see fault.h.  An empty translation unit in normal builds. */
 #include "services/generation-server/fault.h"
 
 #ifdef LEASEHOLD_FAULTS
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "common/base/log.h"
 
-static const char *const names[] = {[FAULT_NONE] = "none",
-                                    [FAULT_FLIP_WEIGHT] = "flip-weight",
-                                    [FAULT_FLIP_KV] = "flip-kv",
-                                    [FAULT_NO_VERSION_CHECK] = "no-version-check",
-                                    [FAULT_FLIP_INCOMING] = "flip-incoming",
-                                    [FAULT_DIE_IN_LEASE] = "die-in-lease"};
+const char *const generation_faults[] = {[FAULT_NONE] = "",
+                                         [GENERATION_FAULT_FLIP_WEIGHT] = "flip-weight",
+                                         [GENERATION_FAULT_FLIP_KV] = "flip-kv",
+                                         [GENERATION_FAULT_NO_VERSION_CHECK] = "no-version-check",
+                                         [GENERATION_FAULT_FLIP_INCOMING] = "flip-incoming",
+                                         [GENERATION_FAULT_DIE_IN_LEASE] = "die-in-lease",
+                                         NULL};
 
-bool fault_parse(enum engine_fault *out, const char *name) {
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    if (strcmp(name, names[i]) != 0) continue;
-    *out = (enum engine_fault)i;
-    return true;
-  }
-  return false;
-}
+enum {
+  KV_STEPS = 5,
+  FLIPPED_BIT = 6, /* of a bf16: the highest bit of the mantissa */
+  VERSIONS_TAKEN = 2
+};
 
-void fault_after_activation(struct fault_state *f, enum engine_fault fault, struct weights *w) {
-  if (fault == FAULT_FLIP_KV) f->steps_left = FAULT_KV_STEPS;
-  if (fault != FAULT_FLIP_WEIGHT) return;
+static int steps_left; /* until the KV entry is flipped; 0: not armed */
+
+void fault_after_activation(struct weights *w) {
+  steps_left = fault_is(GENERATION_FAULT_FLIP_KV) ? KV_STEPS : 0;
+  if (!fault_is(GENERATION_FAULT_FLIP_WEIGHT)) return;
   uint16_t *first = w->matrices[param_table_index(&w->model->params, PARAM_Q, 0)].data;
-  *first ^= (uint16_t)(1u << FAULT_BIT);
-  log_warn("fault: flipped bit %d of layer 0's first q_proj weight", FAULT_BIT);
+  *first ^= (uint16_t)(1u << FLIPPED_BIT);
+  log_warn("fault: flipped bit %d of layer 0's first q_proj weight", FLIPPED_BIT);
 }
 
 static void die_in_lease(const struct sample *s) {
   const struct decode_job *job = s->job;
-  if (job->kind != JOB_OF_LEASE || s->state != SAMPLE_RUNNING || job->key.round < 1) return;
+  if (job->kind != JOB_OF_LEASE || s->state != SAMPLE_RUNNING) return;
+  if (!fault_is_due(GENERATION_FAULT_DIE_IN_LEASE, job->key.round)) return;
   if (3 * s->count < job->max_new || 3 * s->count > 2 * job->max_new) return;
   log_warn("fault: die-in-lease %s sample %d has %d tokens", job->id, s->index, s->count);
-  kill(getpid(), SIGKILL);
+  fault_die(GENERATION_FAULT_DIE_IN_LEASE, job->key.round);
 }
 
 /* The value of position 0, head 0, element 0 of layer 0 is one half of the first word of its page; the instruction set
  * decides which half (ops.h, struct kv_layer), so the bit is flipped in both. */
-static void flip_kv(struct fault_state *f, struct sample *const *live, int live_count, struct kv_cache *kv) {
-  if (f->steps_left == 0 || (f->steps_left > 1 && --f->steps_left >= 1)) return;
+static void flip_kv(struct sample *const *live, int live_count, struct kv_cache *kv) {
+  if (steps_left == 0 || (steps_left > 1 && --steps_left >= 1)) return;
   for (int i = 0; i < live_count; i++) {
     const struct sample *s = live[i];
     if (s->job->kind != JOB_OF_LEASE || s->state != SAMPLE_RUNNING || s->kv.length < 1) continue;
     const struct kv_layer layer = kv_cache_layer(kv, 0);
     const size_t E16 = ((size_t)layer.E + 15) / 16 * 16;
     uint32_t *words = layer.values;
-    words[(size_t)s->kv.pages[0] * (size_t)layer.G * (size_t)layer.page_tokens * E16 / 2] ^= 0x10001u << FAULT_BIT;
-    f->steps_left = 0;
-    log_warn("fault: flipped bit %d of a KV value of %s sample %d", FAULT_BIT, s->job->id, s->index);
+    words[(size_t)s->kv.pages[0] * (size_t)layer.G * (size_t)layer.page_tokens * E16 / 2] ^= 0x10001u << FLIPPED_BIT;
+    steps_left = 0;
+    log_warn("fault: flipped bit %d of a KV value of %s sample %d", FLIPPED_BIT, s->job->id, s->index);
     return;
   }
 }
 
-void fault_after_step(struct fault_state *f, enum engine_fault fault, struct sample *const *live, int live_count,
-                      struct kv_cache *kv) {
-  for (int i = 0; i < live_count && fault == FAULT_DIE_IN_LEASE; i++) die_in_lease(live[i]);
-  flip_kv(f, live, live_count, kv);
+void fault_after_step(struct sample *const *live, int live_count, struct kv_cache *kv) {
+  for (int i = 0; i < live_count; i++) die_in_lease(live[i]);
+  flip_kv(live, live_count, kv);
 }
 
-bool fault_takes_any_lease(enum engine_fault fault) { return fault == FAULT_NO_VERSION_CHECK; }
+bool fault_takes_any_lease(void) { return fault_is(GENERATION_FAULT_NO_VERSION_CHECK); }
 
-bool fault_is_deaf(enum engine_fault fault, int64_t activations) {
-  return fault == FAULT_NO_VERSION_CHECK && activations >= FAULT_VERSIONS_HEARD;
+bool fault_ignores_newer_versions(int64_t activations) {
+  return fault_is(GENERATION_FAULT_NO_VERSION_CHECK) && activations >= VERSIONS_TAKEN;
 }
 
-void fault_incoming(enum engine_fault fault, char *bytes, size_t len) {
-  if (fault != FAULT_FLIP_INCOMING || len < 2) return;
-  bytes[len - 2] ^= 1 << FAULT_BIT;
-  log_warn("fault: flipped bit %d of the last weight of %zu incoming bytes", FAULT_BIT, len);
+void fault_incoming(char *bytes, size_t len) {
+  if (!fault_is(GENERATION_FAULT_FLIP_INCOMING) || len < 2) return;
+  bytes[len - 2] ^= 1 << FLIPPED_BIT;
+  log_warn("fault: flipped bit %d of the last weight of %zu incoming bytes", FLIPPED_BIT, len);
 }
 #endif

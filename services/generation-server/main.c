@@ -50,17 +50,15 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                            .context_max = (int)s->context_max,
                                            .memory_max = s->memory_max}};
 #ifdef LEASEHOLD_FAULTS
-  if (!fault_parse(&out->model.fault, s->fault))
-    return err_set(err, RC_INVALID, "fault",
-                   "expected none, flip-weight, flip-kv, no-version-check, flip-incoming or die-in-lease, got %s",
-                   s->fault);
+  const enum rc rc = fault_set(generation_faults, s->fault, err);
+  if (rc != RC_OK) return rc;
 #endif
   if (s->page_tokens % 16 != 0)
     return err_set(err, RC_INVALID, "page-tokens", "expected a multiple of 16, got %lld", (long long)s->page_tokens);
   if (!*s->model && !*s->coordinator)
     return err_set(
         err, RC_INVALID, "model",
-        "expected --model, --coordinator or both: without a coordinator there is nobody to fetch a model from");
+        "expected --model, --coordinator or both: without a coordinator there is no trainer to fetch a model from");
   return device_parse(&out->model.device, s->device, s->exactness, s->isa, err); /* the model may come later */
 }
 
@@ -95,7 +93,7 @@ static enum rc serve_in_fabric(const struct settings *s, struct server_options *
 }
 
 int main(int argc, char **argv) {
-  struct settings s = {.fault = "none"};
+  struct settings s = {0};
   struct server_options server;
   struct err err = {0};
   bool run;
@@ -106,8 +104,8 @@ int main(int argc, char **argv) {
        "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default gen-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
-       "what connects this process with its trainer beside HTTP, by a name that all of them are given: weights go by "
-       "broadcast"},
+       "a name for what connects this process with its trainer in addition to HTTP; both are given the same: weights "
+       "then come by broadcast"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
        "Hugging Face folder; without it files and weights come from the trainer"},
       {"slots", OPTION_INT, &s.slots, "32", 1, LIMIT_SLOTS, "samples decoded at once"},
@@ -127,10 +125,9 @@ int main(int argc, char **argv) {
        "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
       {"drain-ms", OPTION_INT, &s.drain_ms, "2000", 0, 600000, "how long plain requests may finish after SIGTERM"},
       {"stream-stall-ms", OPTION_INT, &s.stream_stall_ms, "30000", 100, 600000,
-       "a streaming reader that is behind and takes nothing for so long is cut off"},
+       "a streaming client that is behind and reads nothing for this long is cut off"},
 #ifdef LEASEHOLD_FAULTS
-      {"fault", OPTION_STRING, &s.fault, "none", 0, 0,
-       "mutants and a sudden death of the exactness tests: see fault.h"},
+      {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif
   };
   const struct program program = {.name = PROGRAM_NAME,

@@ -1,6 +1,6 @@
-/* Faults on purpose, for the tests that must notice them or survive them.  Compiled only with -DLEASEHOLD_FAULTS
- * (--fault NAME); otherwise these are empty.  Each but the last strikes in the second round or a later one (version 1 and
- * up), and says so in one line of the log first.  Of several ranks only those strike that were given the flag.
+/* The trainer's faults on purpose.  common/base/fault.h chooses one and says when it strikes.  Each but the last
+ * strikes in the second round or a later one (version 1 and up), and says so in one line of the log first.  Of several
+ * ranks only those strike that were given the flag.
  *
  *   flip-gradient       once: the sign bit of the largest element of one unit's gradient
  *   double-batch        once: the units of one batch are added to the sums twice
@@ -12,36 +12,30 @@
  *
  *   short-shard         from the start: this rank's shard ends a block of the norm before its bound
  *
- * One trainer a process, so what was chosen is the module's.  The engine's thread, but for fault_set. */
+ * On the engine's thread. */
 #ifndef LEASEHOLD_TRAINER_FAULT_H
 #define LEASEHOLD_TRAINER_FAULT_H
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
-#include "common/base/rc.h"
+#include "common/base/fault.h"
 #include "common/model/network/model.h"
 #include "common/model/shard.h"
 
 enum trainer_fault {
-  FAULT_NONE,
-  FAULT_FLIP_GRADIENT,
-  FAULT_DOUBLE_BATCH,
-  FAULT_FLIP_WEIGHT,
-  FAULT_DIE_IN_BATCH,
-  FAULT_DIE_BEFORE_STEP,
-  FAULT_DIE_IN_CHECKPOINT,
-  FAULT_DIE_BEFORE_PUBLISH,
-  FAULT_SHORT_SHARD
+  TRAINER_FAULT_FLIP_GRADIENT = FAULT_NONE + 1,
+  TRAINER_FAULT_DOUBLE_BATCH,
+  TRAINER_FAULT_FLIP_WEIGHT,
+  TRAINER_FAULT_DIE_IN_BATCH,
+  TRAINER_FAULT_DIE_BEFORE_STEP,
+  TRAINER_FAULT_DIE_IN_CHECKPOINT,
+  TRAINER_FAULT_DIE_BEFORE_PUBLISH,
+  TRAINER_FAULT_SHORT_SHARD
 };
 
 #ifdef LEASEHOLD_FAULTS
-/* "" is none; RC_INVALID for an unknown name. Before any thread starts. */
-enum rc fault_set(const char *name, struct err *err);
-/* version: what the round was sampled at.  The process ends here when this fault was chosen and its time has come. */
-void fault_die(enum trainer_fault fault, int64_t version);
-/* Spoils a unit's gradient of n elements. */
+extern const char *const trainer_faults[]; /* for fault_set */
+/* Spoils a unit's gradient of n elements.  version: what the round was sampled at. */
 void fault_gradient(float *gradient, size_t n, int64_t version);
 /* Is this unit to be added once more? */
 bool fault_add_twice(const float *gradient, size_t n, int64_t version);
@@ -51,7 +45,6 @@ void fault_shard(struct shard *shard);
 /* After a step from `version`. */
 void fault_weights(struct weights *w, int64_t version);
 #else
-static inline void fault_die(enum trainer_fault fault, int64_t version) { (void)fault, (void)version; }
 static inline void fault_gradient(float *gradient, size_t n, int64_t version) {
   (void)gradient, (void)n, (void)version;
 }

@@ -1,8 +1,8 @@
-/* trainer-server: flags, start, wait for a signal, stop.  The parts: trainer*.c (engine), jobs.c, gradient_unit.c,
- * checkpoint.c, publisher.c, pool_*.c (weights by broadcast), registration.c, route_*.c.
+/* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the heartbeats, waits for a signal,
+ * and stops them so that producers stop before their consumers.
  *
  * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others follow it.
- * Any rank that ends ends all of them; whoever supervises mpirun starts it again. */
+ * When one rank ends, all end, and the supervisor of mpirun starts them again. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
@@ -10,9 +10,10 @@
 #include "common/comm/fabric_open.h"
 #include "services/trainer-server/fault.h"
 #include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/engine/trainer.h"
 #include "services/trainer-server/publish/identity.h"
 #include "services/trainer-server/publish/publisher.h"
-#include "services/trainer-server/publish/registration.h"
+#include "services/trainer-server/publish/heartbeat.h"
 
 #ifdef LEASEHOLD_MPI
 #define PROGRAM_NAME "trainer-server-mpi"
@@ -41,16 +42,16 @@ static enum rc wait_for_end(struct trainer *t, struct err *err) {
   return why.rc;
 }
 
-/* The engine first: its last step goes to the publisher.  Then the ranks part: no other thread uses the comm. */
+/* The engine first: its last step goes to the publisher.  Then the ranks part: by now no other thread uses the comm. */
 static void stop(struct settings *s, struct trainer *t) {
   if (t) trainer_stop(t);
-  if (s->trainer.comm) s->trainer.comm->free(s->trainer.comm);
+  if (s->trainer.ranks.comm) s->trainer.ranks.comm->free(s->trainer.ranks.comm);
 }
 
 static enum rc serve(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
   struct publisher *publisher = NULL;
-  struct registration *registration = NULL;
+  struct heartbeat *heartbeat = NULL;
   struct http_server *server = NULL;
   struct fabric *fabric = NULL;
   char url[LIMIT_URL_MAX], identity[IDENTITY_MAX];
@@ -68,7 +69,9 @@ static enum rc serve(struct settings *s, struct err *err) {
   s->trainer.coordinator_url = s->coordinator;
   rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
   if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
-  if (rc == RC_OK) rc = publisher_create(&publisher, trainer, s->coordinator, s->program.token, fabric, err);
+  if (rc == RC_OK)
+    rc = publisher_create(&publisher, trainer_board(trainer), trainer_jobs(trainer), s->coordinator, s->program.token,
+                          fabric, err);
   if (rc != RC_OK) goto out;
   signals_stop_in_order();
   trainer_set_publisher(trainer, publisher); /* before the first job */
@@ -82,21 +85,21 @@ static enum rc serve(struct settings *s, struct err *err) {
   if (s->coordinator[0]) {
     if ((rc = identity_read(identity, s->trainer.state_dir, err)) != RC_OK) goto out;
     const bool fastest = s->trainer.device.exactness == EXACTNESS_FASTEST;
-    const struct registration_options tie = {.coordinator_url = s->coordinator,
-                                             .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
-                                             .token = s->program.token,
-                                             .name = s->name,
-                                             .identity = identity,
-                                             .advertise_url = s->advertise_url,
-                                             .fabric = {.name = fabric ? s->fabric : NULL,
-                                                        .kind = fabric ? fabric->kind : NULL,
-                                                        .place = fabric ? fabric->place : 0}};
-    if ((rc = registration_start(&registration, &tie, trainer, publisher, err)) != RC_OK) goto out;
+    const struct heartbeat_options tie = {.coordinator_url = s->coordinator,
+                                          .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
+                                          .token = s->program.token,
+                                          .name = s->name,
+                                          .identity = identity,
+                                          .advertise_url = s->advertise_url,
+                                          .fabric = {.name = fabric ? s->fabric : NULL,
+                                                     .kind = fabric ? fabric->kind : NULL,
+                                                     .place = fabric ? fabric->place : 0}};
+    if ((rc = heartbeat_start(&heartbeat, &tie, trainer_board(trainer), publisher, err)) != RC_OK) goto out;
   }
   rc = wait_for_end(trainer, err);
 out:
-  registration_stop(registration);
-  if (rc != RC_OK && s->trainer.comm) s->trainer.comm->give_up(s->trainer.comm);
+  heartbeat_stop(heartbeat);
+  if (rc != RC_OK && s->trainer.ranks.comm) s->trainer.ranks.comm->give_up(s->trainer.ranks.comm);
   stop(s, trainer);
   publisher_destroy(publisher);
   if (fabric) fabric->free(fabric);
@@ -113,7 +116,7 @@ static enum rc follow(struct settings *s, struct err *err) {
   while (rc == RC_OK && !trainer_led(trainer) && !trainer_ended(trainer, &why)) clock_sleep_ms(LED_TICK_MS);
   signals_stop_in_order();
   if (rc == RC_OK) rc = wait_for_end(trainer, err);
-  if (rc != RC_OK) s->trainer.comm->give_up(s->trainer.comm);
+  if (rc != RC_OK) s->trainer.ranks.comm->give_up(s->trainer.ranks.comm);
   stop(s, trainer);
   trainer_destroy(trainer);
   return rc;
@@ -123,11 +126,11 @@ static enum rc run_rank(struct settings *s, struct err *err) {
   const struct comm_mpi_options options = {
       .start_ms = START_MS, .silence_ms = s->rank_silence_ms, .several_threads = s->fabric[0] != 0};
 #ifdef LEASEHOLD_NCCL
-  s->trainer.link_devices = comm_nccl_create;
+  s->trainer.ranks.link_devices = comm_nccl_create;
 #endif
-  const enum rc rc = comm_mpi_create(&s->trainer.comm, &options, err);
+  const enum rc rc = comm_mpi_create(&s->trainer.ranks.comm, &options, err);
   if (rc != RC_OK) return rc;
-  return s->trainer.comm->rank == 0 ? serve(s, err) : follow(s, err);
+  return s->trainer.ranks.comm->rank == 0 ? serve(s, err) : follow(s, err);
 }
 #else
 static enum rc run_rank(struct settings *s, struct err *err) { return serve(s, err); }
@@ -170,7 +173,7 @@ int main(int argc, char **argv) {
 #ifdef LEASEHOLD_MPI
       {"rank-silence-ms", OPTION_INT, &s.rank_silence_ms, "5000", 500, 600000,
        "a rank that the others have not heard of for so long is dead, and the job ends"},
-      {"rank-wait-ms", OPTION_INT, &s.trainer.rank_wait_ms, "600000", 1000, 86400000,
+      {"rank-wait-ms", OPTION_INT, &s.trainer.ranks.wait_ms, "600000", 1000, 86400000,
        "the longest that ranks wait for each other's work: the slowest group of a batch, a checkpoint"},
 #endif
 #ifdef LEASEHOLD_FAULTS
@@ -187,7 +190,7 @@ int main(int argc, char **argv) {
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
   if (rc == RC_OK && run) rc = device_parse(&s.trainer.device, s.device, s.exactness, s.isa, &err);
 #ifdef LEASEHOLD_FAULTS
-  if (rc == RC_OK && run) rc = fault_set(s.fault, &err);
+  if (rc == RC_OK && run) rc = fault_set(trainer_faults, s.fault, &err);
 #endif
   if (rc == RC_OK && run) rc = run_rank(&s, &err);
   return program_end(&program, rc, &err);

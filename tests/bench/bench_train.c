@@ -92,7 +92,7 @@ static void loss_of_samples(void *context, int first, int count, const float *lo
   struct loss_stats stats = {0};
   (void)first;
   for (int at = 0; at < count; at += each)
-    loss_sequence(&cross_entropy, each, logprob + at, NULL, NULL, 0, dlogprob + at, &stats);
+    loss_sequence(&cross_entropy, each, logprob + at, NULL, NULL, NULL, 0, dlogprob + at, &stats);
 }
 
 enum rc trained_step(struct trained *t, struct reading *out, struct err *err) {

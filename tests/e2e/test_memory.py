@@ -4,7 +4,9 @@ import json
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
+import urllib.parse
 
 import pytest
 
@@ -122,8 +124,8 @@ def sample(name, length, vocabulary, prompt=8, salt=0):
     }
 
 
-def train(trainer, rounds, config, chunk_tokens, samples, length, kl_coefficient=0.0):
-    """Rounds of one group each; the digest after the last."""
+def train(trainer, rounds, config, chunk_tokens, samples, length, kl_coefficient=0.0, after_step=None):
+    """Rounds of one group each; the digest after the last.  after_step is called with every new version."""
     call("POST", trainer.url + "/v1/runs", {"run": "r1", **EPOCH, "seed": 1, "current_version": 0, "training": {**TRAINING, "chunk_tokens": chunk_tokens, "kl_coefficient": kl_coefficient}})
     for v in range(rounds):
         group = {"id": f"r1.{v}.0", "samples": [sample(f"r1.{v}.0.{i}", length, config["vocab_size"], salt=v + i) for i in range(samples)]}
@@ -135,7 +137,21 @@ def train(trainer, rounds, config, chunk_tokens, samples, length, kl_coefficient
             {"step_id": f"r1.{v}", "run": "r1", **EPOCH, "version": v, "groups": [group["id"]], "denominator": float(samples * (length - 8)), "last": False, "stage_timeout_ms": 100, "push_to": []},
         )
         digest = ended(f"{trainer.url}/v1/steps/r1.{v}")["digest"]
+        if after_step:
+            after_step(v + 1)
     return digest
+
+
+def pull_slowly(trainer, version):
+    """Asks for the weights and takes the answer's first bytes, no more for now."""
+    parts = urllib.parse.urlsplit(trainer.url)
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.settimeout(60)
+    peer.connect((parts.hostname, parts.port))
+    peer.sendall(f"GET /v1/weights/{version} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+    assert peer.recv(12) == b"HTTP/1.1 200"
+    return peer
 
 
 @pytest.mark.parametrize("args, kl_coefficient", [((), 0.5), (("--recompute-activations",), 0.0)], ids=["kept, with a reference", "recomputed"])
@@ -151,6 +167,18 @@ def test_a_trainer_takes_what_it_plans(alone, args, kl_coefficient):
     trainer.restart()  # reading a checkpoint takes no more
     assert call("GET", trainer.url + "/v1/model")["digest"] == before
     held_to_its_plan(trainer, tiny)
+
+
+def test_eight_late_joiners_at_once_cost_no_more_than_is_planned(alone):
+    """Eight servers begin to pull every version and read on slowly, while rounds are computed."""
+    tiny = alone.trainer("tiny", SMALL, "--chunk-tokens", 64)
+    trainer = alone.trainer("trainer", CONFIG, "--chunk-tokens", 1024)
+    peers = []
+    train(trainer, 3, CONFIG, 1024, samples=8, length=120, after_step=lambda version: peers.extend(pull_slowly(trainer, version) for _ in range(8)))
+    assert len(peers) == 24
+    held_to_its_plan(trainer, tiny)
+    for peer in peers:
+        peer.close()
 
 
 def test_eight_thousand_tokens_train_in_bounded_memory(alone):

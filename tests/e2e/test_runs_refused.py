@@ -16,6 +16,8 @@ BAD_LINES = {
     "a tuple": '{"prompt":"1+1=","answer":"(3,4)"}',
     "a fraction in TeX": r'{"prompt":"1+1=","answer":"\\frac{3}{4}"}',
     "words": '{"prompt":"1+1=","answer":"two"}',
+    "a limit beyond the run's 32": '{"prompt":"1+1=","answer":"2","max_new_tokens":33}',
+    "no limit": '{"prompt":"1+1=","answer":"2","max_new_tokens":0}',
     "no content": '{"messages":[{"role":"user"}],"answer":"2"}',
 }
 
@@ -84,6 +86,7 @@ def test_what_no_line_is_to_blame_for(cluster, data):
     assert "line 1: completion" in refused(cluster, supervised("good.jsonl"))["message"]
     assert "line 1: answer" in refused(cluster, config(dataset={"path": "warmup.jsonl"}))["message"]
     assert "line 1: expected `numbers`" in refused(cluster, config(verifier={"kind": "countdown"}))["message"]
+    assert refused(cluster, config(sampling={"ignore_eos": True, "stop_token_ids": [7]}))["field"] == "sampling.ignore_eos"
     long_samples = config(sampling={"max_new_tokens": 64})
     long_samples["training"]["chunk_tokens"] = 64
     assert refused(cluster, long_samples)["field"] == "sampling.max_new_tokens"

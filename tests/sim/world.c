@@ -137,7 +137,7 @@ static void accident(struct world *w, const struct accident *a) {
   }
   if (a->kind == DRAIN) {
     server_hands_back(w, server);
-    coordinator_drained(w, server);
+    world_coordinator_drained(w, server);
   }
   server_drop(w, server, -1);
   s->alive = false;
@@ -154,7 +154,7 @@ static void handle_trainer(struct world *w, const struct event *e) {
     trainer_next(w);
   }
   if (e->kind == BATCH_ENDS) batch_ends(w, e->who);
-  if (e->kind == BATCH_KNOWN) coordinator_batch_known(w, e->who);
+  if (e->kind == BATCH_KNOWN) world_coordinator_batch_known(w, e->who);
 }
 
 static void heartbeat_leaves(struct world *w, int server) {
@@ -173,12 +173,12 @@ static void handle_server(struct world *w, const struct event *e) {
     world_at(w, w->now_us + SOCKET_US, e->kind, e->who, e->life, e->lease);
     return;
   }
-  if (e->kind == POLL_ARRIVES) coordinator_poll(w, e->who);
-  if (e->kind == POLL_DUE) coordinator_poll_due(w, e->who, e->lease);
+  if (e->kind == POLL_ARRIVES) world_coordinator_poll(w, e->who);
+  if (e->kind == POLL_DUE) world_coordinator_poll_due(w, e->who, e->lease);
   if (e->kind == LEASES_ARRIVE) server_leases_arrive(w, e->who);
   if (e->kind == SAMPLE_ENDS) server_sample_ends(w, e->who);
   if (e->kind == HEARTBEAT_LEAVES) heartbeat_leaves(w, e->who);
-  if (e->kind == HEARTBEAT_ARRIVES) coordinator_heartbeat(w, e->who);
+  if (e->kind == HEARTBEAT_ARRIVES) world_coordinator_heartbeat(w, e->who);
   if (e->kind == HEARTBEAT_ANSWERED) server_heartbeat_answered(w, e->who);
 }
 
@@ -191,20 +191,20 @@ static void handle(struct world *w, const struct event *e) {
     case HEARTBEAT_LEAVES:
     case HEARTBEAT_ARRIVES:
     case HEARTBEAT_ANSWERED: handle_server(w, e); break;
-    case RESULT_ARRIVES: coordinator_result(w, e->lease); break;
-    case GROUP_VERIFIED: coordinator_verified(w, e->who); break;
+    case RESULT_ARRIVES: world_coordinator_result(w, e->lease); break;
+    case GROUP_VERIFIED: world_coordinator_verified(w, e->who); break;
     case BATCH_ARRIVES:
     case BATCH_ENDS:
     case BATCH_KNOWN: handle_trainer(w, e); break;
-    case LOOK: coordinator_look(w); break;
-    case ADMISSION: coordinator_admission(w); break;
+    case LOOK: world_coordinator_look(w); break;
+    case ADMISSION: world_coordinator_admission(w); break;
     case ACCIDENT: accident(w, &w->accidents[e->who]); break;
     case SERVER_JOINS: server_joins(w); break;
     case SERVER_THAWS: server_thaws(w, e->who); break;
     case TRAINER_BACK: w->trainer_up = true; break;
   }
-  if (w->dispatch_due) coordinator_dispatch(w);
-  coordinator_submit(w);
+  if (w->dispatch_due) world_coordinator_dispatch(w);
+  world_coordinator_submit(w);
 }
 
 static void check_conserving(struct world *w) {
@@ -215,7 +215,7 @@ static void check_conserving(struct world *w) {
     if (s->poll == POLL_NONE)
       world_fault(w, "server %d has %d of %d slots in use and does not ask", i, s->live, s->slots);
     if (s->poll != POLL_PARKED || !s->known) continue;
-    if (grantable < 0) grantable = coordinator_grantable(w);
+    if (grantable < 0) grantable = world_coordinator_grantable(w);
     if (grantable > 0) world_fault(w, "server %d has an idle slot, and %d samples wait", i, grantable);
   }
 }
@@ -280,7 +280,7 @@ void world_run(struct world *w, const struct world_config *config, struct world_
     world_fault(w, "the configuration is too large for a world");
     return;
   }
-  coordinator_open(w);
+  world_coordinator_open(w);
   for (int i = 0; i < config->servers; i++) server_joins(w);
   accidents_plan(w);
   world_at(w, 0, LOOK, 0, 0, 0);

@@ -71,7 +71,7 @@ static int order_now(const struct world *w, const struct waiting_group *groups, 
   return admission_admit(groups, order, count, begun_now(w), admission_groups(&w->plan, w->now_us));
 }
 
-int coordinator_grantable(const struct world *w) {
+int world_coordinator_grantable(const struct world *w) {
   int open = 0, training = 0, evaluation = 0;
   bool shut = false;
   int32_t left = admission_groups(&w->plan, w->now_us) - begun_now(w);
@@ -215,12 +215,12 @@ static bool serve(struct world *w, int server) {
   return true;
 }
 
-void coordinator_admission(struct world *w) {
+void world_coordinator_admission(struct world *w) {
   w->admission_us = 0;
   w->dispatch_due = true;
 }
 
-void coordinator_dispatch(struct world *w) {
+void world_coordinator_dispatch(struct world *w) {
   w->dispatch_due = false;
   const int64_t next_us = admission_next_us(&w->plan, w->now_us);
   if (next_us != INT64_MAX && w->admission_us == 0 && begun_now(w) < w->training_count) {
@@ -248,7 +248,7 @@ static void registers(struct world *w, int server) {
   server_fill(w, server);
 }
 
-void coordinator_poll(struct world *w, int server) {
+void world_coordinator_poll(struct world *w, int server) {
   struct server *s = &w->servers[server];
   if (!s->known) {
     registers(w, server);
@@ -260,14 +260,14 @@ void coordinator_poll(struct world *w, int server) {
   world_at(w, w->now_us + 1000 * POLL_WAIT_MS, POLL_DUE, server, s->life, (int)++s->poll_number);
 }
 
-void coordinator_poll_due(struct world *w, int server, int number) {
+void world_coordinator_poll_due(struct world *w, int server, int number) {
   struct server *s = &w->servers[server];
   if (s->poll != POLL_PARKED || s->poll_number != (uint32_t)number) return;
   s->poll = POLL_ANSWERED;
   world_at(w, w->now_us + world_message_us(w, server), LEASES_ARRIVE, server, s->life, 0);
 }
 
-void coordinator_heartbeat(struct world *w, int server) {
+void world_coordinator_heartbeat(struct world *w, int server) {
   struct server *s = &w->servers[server];
   if (!s->known) {
     registers(w, server);
@@ -316,7 +316,7 @@ static void accept(struct world *w, int group, int sample) {
   if (g->facts.done == g->size) world_at(w, w->now_us + w->c.verify_us, GROUP_VERIFIED, group, 0, 0);
 }
 
-void coordinator_result(struct world *w, int at) {
+void world_coordinator_result(struct world *w, int at) {
   struct sim_lease *lease = &w->leases[at];
   if (!lease->granted) {
     w->r->refused++;
@@ -331,7 +331,7 @@ void coordinator_result(struct world *w, int at) {
 }
 
 /* A server that ends in good order hands back: what is done is accepted, the rest is continued elsewhere. */
-void coordinator_drained(struct world *w, int server) {
+void world_coordinator_drained(struct world *w, int server) {
   struct server *s = &w->servers[server];
   for (int l = 0; l < w->lease_count; l++) {
     struct sim_lease *lease = &w->leases[l];
@@ -345,7 +345,7 @@ void coordinator_drained(struct world *w, int server) {
 }
 
 /* core.c: workers and leases whose time is over. */
-void coordinator_look(struct world *w) {
+void world_coordinator_look(struct world *w) {
   int64_t earliest_ms = INT64_MAX;
   for (int i = 0; i < w->server_count; i++) {
     struct server *s = &w->servers[i];
@@ -440,13 +440,13 @@ static void group_opens(struct world *w, int group, bool evaluation) {
   w->dispatch_due = true;
 }
 
-void coordinator_open(struct world *w) {
+void world_coordinator_open(struct world *w) {
   plan_round(w);
   for (int g = 0; g < w->c.groups; g++) group_opens(w, g, false);
   for (int g = w->training_count; g < w->group_count; g++) group_opens(w, g, true);
 }
 
-void coordinator_verified(struct world *w, int group) {
+void world_coordinator_verified(struct world *w, int group) {
   struct group *g = &w->groups[group];
   if (g->sealings++ || g->state != OPEN) world_fault(w, "group %d is sealed %d times", group, g->sealings);
   g->sealed_us = w->now_us;
@@ -474,7 +474,7 @@ static int fifo(const struct world *w, int *out) {
   return n;
 }
 
-void coordinator_submit(struct world *w) {
+void world_coordinator_submit(struct world *w) {
   int ready[WORLD_GROUPS];
   int64_t tokens[WORLD_GROUPS];
   while (w->trainer_up && w->at_trainer < AHEAD && (!w->c.sync || w->open_groups == 0)) {
@@ -497,7 +497,7 @@ void coordinator_submit(struct world *w) {
   }
 }
 
-void coordinator_batch_known(struct world *w, int batch) {
+void world_coordinator_batch_known(struct world *w, int batch) {
   const struct batch *b = &w->batches[batch];
   w->at_trainer--;
   for (int i = 0; i < b->count; i++) {

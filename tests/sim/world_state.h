@@ -150,19 +150,19 @@ void server_thaws(struct world *w, int server);
 void server_hands_back(struct world *w, int server);
 
 /* world_coordinator.c */
-void coordinator_open(struct world *w);
+void world_coordinator_open(struct world *w);
 /* How many samples a poll must be able to have now. */
-int coordinator_grantable(const struct world *w);
-void coordinator_dispatch(struct world *w);
-void coordinator_poll(struct world *w, int server);
-void coordinator_poll_due(struct world *w, int server, int number);
-void coordinator_result(struct world *w, int lease);
-void coordinator_heartbeat(struct world *w, int server);
-void coordinator_drained(struct world *w, int server);
-void coordinator_look(struct world *w);
-void coordinator_admission(struct world *w);
-void coordinator_verified(struct world *w, int group);
-void coordinator_submit(struct world *w);
-void coordinator_batch_known(struct world *w, int batch);
+int world_coordinator_grantable(const struct world *w);
+void world_coordinator_dispatch(struct world *w);
+void world_coordinator_poll(struct world *w, int server);
+void world_coordinator_poll_due(struct world *w, int server, int number);
+void world_coordinator_result(struct world *w, int lease);
+void world_coordinator_heartbeat(struct world *w, int server);
+void world_coordinator_drained(struct world *w, int server);
+void world_coordinator_look(struct world *w);
+void world_coordinator_admission(struct world *w);
+void world_coordinator_verified(struct world *w, int group);
+void world_coordinator_submit(struct world *w);
+void world_coordinator_batch_known(struct world *w, int batch);
 
 #endif

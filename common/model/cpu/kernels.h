@@ -1,9 +1,9 @@
-/* Between ops_cpu.c and the kernels of isa/: one table of kernels per instruction set, compiled from the same C but for
- * the products that an instruction set has instructions of its own for.
+/* The interface between ops_cpu.c and the kernels of isa/: one table of kernels per instruction set, compiled from the
+ * same C except for products that have instructions of their own.
  *
  * Every kernel has one signature: it computes the outputs [begin, end) of a call, whose arguments stand in a struct
- * of this file, with `scratch` (CPU_SCRATCH_BYTES, 64-byte aligned) to itself.  What begin and end count is said at
- * each struct.  Kernels never synchronize, never allocate, and an output's bits do not depend on how the outputs were
+ * of this file, with `scratch` (CPU_SCRATCH_BYTES, 64-byte aligned) to itself.  Each struct says what begin and end
+ * count.  Kernels never synchronize, never allocate, and an output's bits do not depend on how the outputs were
  * split (NUMERICS.md). Letters as in ops.h.
  */
 #ifndef LEASEHOLD_MODEL_CPU_KERNELS_H
@@ -189,7 +189,7 @@ struct cpu_kernels {
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward,
       *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *logprob_backward;
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
-  /* Whether this CPU does what the level builds on and CPUID does not say; NULL: nothing to ask. */
+  /* Checks properties of the CPU that the kernels rely on and CPUID does not tell; NULL: nothing to check. */
   bool (*holds)(void);
   /* For the tests of the elementary functions. */
   void (*exp_row)(float *y, const float *x, int n);

@@ -1,9 +1,9 @@
-/* Moving operands between row-major arrays and the kernels' layouts: weight tiles and the KV pool (ops.h gives both).
- * Copies only, no arithmetic but widening, so one compilation serves every CPU.
+/* Moves operands between row-major arrays and the kernels' layouts: weight tiles and the KV pool (ops.h describes
+ * both). Copies only, no arithmetic except widening, so one compilation serves every CPU.
  *
- * Every version's weights come through here four times on the trainer (packed, transposed, read back for the digest and
- * for the file), so bf16 moves by four elements of a row at once: two words of a tile.  What is left of a row, and fp32,
- * goes one by one.
+ * On the trainer every version's weights pass through here four times (packed, transposed, read back for the digest and
+ * for the file), so bf16 moves by four elements of a row at once: two words of a tile.  The rest of a row, and fp32,
+ * moves element by element.
  */
 #include <assert.h>
 #include <string.h>

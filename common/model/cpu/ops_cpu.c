@@ -1,9 +1,9 @@
-/* The operation table on a CPU: chooses the kernels of one instruction set and splits every operation's outputs over the
- * pool.
+/* Implements the operation table on a CPU: chooses the kernels of one instruction set and splits every operation's
+ * outputs over the pool.
  *
  *   ops->gemm(...) -> fills gemm_args -> split(): parts of outputs -> pool_run -> kernel(args, begin, end, the thread's scratch)
  *
- * Which outputs a thread computes never shows in the results (NUMERICS.md), so the split is free to follow the cost.
+ * Results do not depend on which thread computes which outputs (NUMERICS.md), so the split is free to follow the cost.
  * Calls of less work than a thread's wake-up stay on the caller's thread.  Threading and ownership: one caller at a
  * time; scratch belongs to the table.
  */
@@ -506,7 +506,7 @@ static const struct ops operations = {
     .adamw = ops_adamw,
 };
 
-/* Tile data is state that the kernel saves only for who asks; the permission is the process's, all threads included. */
+/* The kernel saves tile data only for processes that ask; the permission is for all threads of the process. */
 static bool tiles_permitted(void) {
   enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
   return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;

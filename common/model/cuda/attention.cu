@@ -1,15 +1,15 @@
-/* Attention over paged keys and values, for prefill, decoding and training alike.
+/* Computes attention over paged keys and values, for prefill, decoding and training alike.
  *
- * A row of the call and one of its H heads are an item; items of one kv head (H/G of them a row) share the keys.  For one
- * item the arithmetic is this, wherever it is computed:
+ * A row of the call and one of its H heads are an item; items of one kv head (H/G of them a row) share the keys.  Both
+ * kernels do the same arithmetic for an item:
  *
  *   keys in spans of SPAN positions from 0; within a span, in blocks of KEYS: s = q . k * scale, online softmax, o += p v
  *   (p rounded) from nothing; then the spans' (max, sum, o) joined one after another
  *
  * attend_spans_kernel gives every span of every item a warp of its own, for few rows and long sequences, and
- * join_spans_kernel joins them; attend_kernel goes through the spans itself with four warps that share the keys, for many
- * rows.  Both give the same bits: blocks that lie beyond an item's position change nothing of its state.  Letters as in
- * ops.h; items per kv head R = H/G. */
+ * join_spans_kernel joins them; attend_kernel goes through the spans itself with four warps that share the keys, for
+ * many rows.  Both give the same bits: blocks beyond an item's position do not change its state.  Letters as in ops.h;
+ * items per kv head R = H/G. */
 #include <assert.h>
 
 #include "common/model/cuda/attention_tiles.h"
@@ -49,10 +49,10 @@ DEVICE void state_clear(struct state<dim> *s) {
     for (int e = 0; e < 4; e++) s->out[n][e] = 0.0f;
 }
 
-/* exp(x - max); 0 for what was masked. */
+/* exp(x - max); 0 for a masked score. */
 DEVICE float weight_of(float x, float max) { return x == -HUGE_VALF ? 0.0f : exact_exp(x - max); }
 
-/* all, then part: the joint state.  What never saw a key changes nothing. */
+/* The joint state of all, then part.  A part without any key changes nothing. */
 template <int dim>
 DEVICE void state_join(struct state<dim> *all, const struct state<dim> *part) {
 #pragma unroll
@@ -197,8 +197,8 @@ static __global__ void join_spans_kernel(bf16 *out, float *lse, const float *par
 
 /* --- many rows --- */
 
-/* grid: (tiles of WARPS_MANY * ITEMS items, g).  Rows of one sequence stand together; each such run of the tile's rows goes
- * through the sequence's keys by itself. */
+/* grid: (tiles of WARPS_MANY * ITEMS items, g).  Rows of one sequence stand together; each such run of the tile's rows
+ * goes through the sequence's keys by itself. */
 template <int dim>
 static __global__ void attend_kernel(bf16 *out, float *lse, struct attention_call c) {
   enum { TILE = WARPS_MANY * ITEMS, THREADS = WARPS_MANY * WARP };

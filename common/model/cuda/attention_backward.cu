@@ -1,12 +1,12 @@
-/* Attention's gradients over a packed batch, without atomics: every output is one warp's, in a fixed order.
+/* Computes attention's gradients over a packed batch, without atomics: one warp sums each output, in a fixed order.
  *
  *   dots_kernel       D_i = SUM over e of dout_i out_i, of every query and head
  *   queries_kernel    dq: a tile of 64 rows of one head goes through the keys that its queries see
  *   keys_kernel       dk, dv: a tile of 64 rows of one kv head goes through its query heads, and through the queries that see it
  *
- * Rows are those of the packed batch; a row sees the rows of its own sequence up to itself: with first[t] the row where t's
- * sequence begins, query t sees keys first[t] .. t.  p_ij = exp(q_i k_j scale - lse_i), ds_ij = p_ij (dout_i v_j - D_i) scale;
- * both are rounded where they enter a product.  Letters as in ops.h. */
+ * Rows are those of the packed batch; a row sees the rows of its own sequence up to itself: with first[t] the row where
+ * t's sequence begins, query t sees keys first[t] .. t.  p_ij = exp(q_i k_j scale - lse_i), ds_ij = p_ij (dout_i v_j -
+ * D_i) scale; both are rounded where they enter a product.  Letters as in ops.h. */
 #include <assert.h>
 
 #include "common/model/cuda/attention_tiles.h"
@@ -155,7 +155,7 @@ static __global__ void queries_kernel(float *dq, struct backward_call c) {
     }
 }
 
-/* What a block of queries brings besides its tiles. */
+/* A block of queries' numbers besides its tiles. */
 struct query_numbers {
   float lse[BLOCK], dot[BLOCK];
   int first[BLOCK]; /* above any row: no query */

@@ -1,5 +1,5 @@
-/* What attention and its backward share: tiles of keys, values, queries or gradients in shared memory, [rows][dim] bf16,
- * dim a multiple of 32 (E padded with zeros), read in two ways:
+/* Parts that attention and its backward share: tiles of keys, values, queries or gradients in shared memory,
+ * [rows][dim] bf16, dim a multiple of 32 (E padded with zeros), read in two ways:
  *
  *   row_chunk     lane i of a quad reads chunk 4b + i of row g: 8 of the 32 elements of block b, as gemm.cu does, for
  *                 products along dim
@@ -51,7 +51,8 @@ DEVICE void multiply_rows(float (*sums)[4], unsigned char *a_tile, int a_row, un
   }
 }
 
-/* sums[dim/8][4] += p (16 x n8 * 8, as the sums of multiply_rows lie, rounded) . tile (n8 * 8 rows x dim), along the rows. */
+/* sums[dim/8][4] += p (16 x n8 * 8, as the sums of multiply_rows lie, rounded) . tile (n8 * 8 rows x dim), along the
+ * rows. */
 template <int dim, int n8>
 DEVICE void multiply_columns(float (*sums)[4], float (*p)[4], unsigned char *tile) {
   const int lane = (int)threadIdx.x % WARP;

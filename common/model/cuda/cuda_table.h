@@ -1,9 +1,10 @@
-/* Between the files of cuda/: the table's state, carrying of errors, launching.  ops_cuda.cu makes the table; each other
- * file has one subject and implements operations of ops.h under the names below.
+/* Parts that the files of cuda/ share: the table's state, keeping errors, launching.  ops_cuda.cu makes the table; each
+ * other file has one subject and implements operations of ops.h under the names below.
  *
- * Errors.  Operations return nothing, so the first thing that fails is kept (cuda_fail), everything after it does nothing,
- * and ops->status tells.  Threading: one thread at a time calls a table, any thread in turn: cuda_enter chooses its device.
- * Memory: `scratch` and the two halves of `bounce` are the table's, made at its creation; kernels never allocate. */
+ * Errors.  Operations return nothing, so the first failure is kept (cuda_fail), later operations do nothing, and
+ * ops->status reports it.  Threading: one thread at a time calls a table, any thread in turn: cuda_enter chooses its
+ * device. Memory: `scratch` and the two halves of `bounce` are the table's, made at its creation; kernels never
+ * allocate. */
 #ifndef LEASEHOLD_MODEL_CUDA_CUDA_TABLE_H
 #define LEASEHOLD_MODEL_CUDA_CUDA_TABLE_H
 
@@ -22,8 +23,8 @@ enum {
   CUDA_BLOCKS_MAX = 4096         /* of a grid that loops over elements */
 };
 
-struct repeats; /* graph_cache.cu: graphs of what came before */
-struct vendor;  /* gemm_vendor.cu: cuBLASLt's handle and the algorithms that were chosen */
+struct graph_cache; /* graph_cache.cu: graphs of repeated operations */
+struct vendor;      /* gemm_vendor.cu: cuBLASLt's handle and the algorithms that were chosen */
 
 struct cuda_ops {
   struct ops ops; /* first: a struct ops * is a struct cuda_ops * */
@@ -35,9 +36,9 @@ struct cuda_ops {
   unsigned char *bounce;  /* [2][CUDA_BOUNCE_BYTES] pinned */
   size_t bounce_used;     /* of the half at hand */
   int bounce_half;
-  cudaEvent_t bounce_sent[2]; /* what was copied from a half has left it */
+  cudaEvent_t bounce_sent[2]; /* the device has taken everything from that half */
   struct vendor *vendor;      /* EXACTNESS_FASTEST only */
-  struct repeats *repeats;
+  struct graph_cache *graphs;
   struct err failure; /* rc RC_OK: none so far */
 };
 
@@ -45,7 +46,7 @@ static inline struct cuda_ops *cuda_of(const struct ops *o) { return (struct cud
 
 /* Keeps the first failure; `what` was being done. */
 void cuda_fail(struct cuda_ops *c, enum rc rc, const char *what, const char *why);
-/* Whether it went well; keeps it when not. */
+/* True on success; keeps the error otherwise. */
 bool cuda_check(struct cuda_ops *c, cudaError_t error, const char *what);
 /* The calling thread works on the table's device now; false when something failed before. */
 bool cuda_enter(struct cuda_ops *c);
@@ -76,9 +77,9 @@ static void cuda_launch(struct cuda_ops *c, const char *what, void (*kernel)(par
 }
 
 /* --- graph_cache.cu --- */
-enum rc repeats_open(struct cuda_ops *c, struct err *err);
-void repeats_forget(struct cuda_ops *c); /* memory is released: what was kept may name it */
-void repeats_close(struct cuda_ops *c);
+enum rc graph_cache_open(struct cuda_ops *c, struct err *err);
+void graph_cache_forget(struct cuda_ops *c); /* memory is released: kept graphs may contain its address */
+void graph_cache_close(struct cuda_ops *c);
 bool cuda_repeat_begin(const struct ops *o, const struct repeat_key *key);
 void cuda_repeat_end(const struct ops *o);
 

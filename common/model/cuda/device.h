@@ -1,5 +1,5 @@
-/* What the kernels share: bf16, the elementary functions and the sums of NUMERICS.md.  The files are compiled without
- * contraction (-fmad=false) and with -ftz=true, so that an expression gives the CPU's bits. */
+/* Parts that the kernels share: bf16, the elementary functions and the sums of NUMERICS.md.  The files are compiled
+ * without contraction (-fmad=false) and with -ftz=true, so that an expression gives the CPU's bits. */
 #ifndef LEASEHOLD_MODEL_CUDA_DEVICE_H
 #define LEASEHOLD_MODEL_CUDA_DEVICE_H
 
@@ -103,8 +103,8 @@ DEVICE size_t row_of(const int32_t *row, size_t t) { return row ? (size_t)row[t]
 DEVICE size_t grid_thread(void) { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE size_t grid_threads(void) { return (size_t)gridDim.x * blockDim.x; }
 
-/* Elements 8c .. 8c + 7 of a row of `count` into shared memory (16 bytes there), later (cp_async_commit) or at once; zeros
- * beyond the row, and for a row that is not there. */
+/* Elements 8c .. 8c + 7 of a row of `count` into shared memory (16 bytes there), later (cp_async_commit) or at once;
+ * zeros beyond the row, and for a row that is not there. */
 DEVICE void fill_chunk(void *shared, const bf16 *row, int c, int count, bool there) {
   const int first = c * 8;
   there = there && first < count;

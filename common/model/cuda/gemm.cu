@@ -1,13 +1,13 @@
-/* Products of matrices on the tensor cores, in an order that no other row has a part in.
+/* Multiplies matrices on the tensor cores, in an order that does not depend on the other rows.
  *
  * gemm: y[t][n] = W[n] . x[t].  W's rows are the mma's 16 rows, tokens its 8 columns.  An output is one chain of
- * mma.m16n8k16 along K from zero, in blocks of 32 of K: lane i of a quad takes elements 8i .. 8i + 7 of the block, four for
- * the first product and four for the second, so that every lane reads 16 bytes at once and all tile shapes have the same
- * chain.  That an output's bits do not depend on where in a tile it stands is the hardware's doing: check.sh holds every
- * number of rows against it.  No split along K.
+ * mma.m16n8k16 along K from zero, in blocks of 32 of K: lane i of a quad takes elements 8i .. 8i + 7 of the block, four
+ * for the first product and four for the second, so that every lane reads 16 bytes at once and all tile shapes have the
+ * same chain.  The hardware makes an output's bits independent of its place in a tile; check.sh tests this for every
+ * number of rows.  No split along K.
  *
- * gemm_weight_backward: dW[n][k] += dy[.][n] . x[.][k] along the rows of the call, one chain from zero, then one addition.
- * `place` has no meaning here: rows stand one behind another.
+ * gemm_weight_backward: dW[n][k] += dy[.][n] . x[.][k] along the rows of the call, one chain from zero, then one
+ * addition. `place` has no meaning here: rows stand one behind another.
  *
  * Tiles go through shared memory in stages that are filled while others are used.  Letters as in ops.h; a chunk is 8
  * operands, 16 bytes. */
@@ -23,7 +23,8 @@ enum {
   ROW_BYTES = STEP_CHUNKS * CHUNK_BYTES
 };
 
-/* A block's tile: WARPS_N x WARPS_T warps, each with N16 times 16 of N and T8 times 8 tokens; STAGES tiles on the way. */
+/* A block's tile: WARPS_N x WARPS_T warps, each with N16 times 16 of N and T8 times 8 tokens; STAGES tiles on the
+ * way. */
 template <int warps_n, int warps_t, int n16, int t8, int stages>
 struct tile {
   static const int WARPS_N = warps_n, WARPS_T = warps_t, N16 = n16, T8 = t8, STAGES = stages;
@@ -57,7 +58,7 @@ DEVICE void fill_stage(unsigned char *shared, int step, const bf16 *W, const bf1
     fill_rows<shape::N, shape::THREADS>(stage, W, n0, N, K, step * STEP);
     fill_rows<shape::T, shape::THREADS>(stage + shape::N * ROW_BYTES, x, t0, T, K, step * STEP);
   }
-  cp_async_commit(); /* an empty group where nothing is left, so that their count tells what has come */
+  cp_async_commit(); /* an empty group when nothing is left, so that the number of groups tells which stages are there */
 }
 
 /* The products of one stage; n, t: the warp's first row of each tile. */
@@ -122,7 +123,7 @@ template <class shape>
 static void run_gemm(struct cuda_ops *c, float *y, const void *x, const struct matrix *W, int T, bool accumulate) {
   const unsigned n_tiles = (unsigned)((W->N + shape::N - 1) / shape::N),
                  t_tiles = (unsigned)((T + shape::T - 1) / shape::T);
-  const bool tokens_first = t_tiles <= n_tiles; /* what there is less of is read from the cache by its neighbours */
+  const bool tokens_first = t_tiles <= n_tiles; /* neighbouring blocks read the smaller operand from the cache */
   cuda_launch(c, "multiplying matrices", gemm_kernel<shape>,
               tokens_first ? dim3(t_tiles, n_tiles) : dim3(n_tiles, t_tiles), shape::THREADS,
               (size_t)shape::STAGES * shape::STAGE_BYTES, y, (const bf16 *)x, (const bf16 *)W->data, T, W->N, W->K,

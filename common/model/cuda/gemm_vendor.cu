@@ -1,8 +1,8 @@
-/* EXACTNESS_FASTEST: products of matrices by cuBLASLt, whose kernels differ with the number of rows.
+/* Multiplies matrices by cuBLASLt, whose kernels differ with the number of rows (EXACTNESS_FASTEST).
  *
- * What the library would choose is asked once for each shape and kept; its workspace is fixed.  A shape that it has no kernel
- * for (rows that are no multiple of 16 bytes, say) is gemm.cu's.  Row-major arrays are the
- * library's column-major transposes: y^T [N,T] = (W^T)^T x^T. Letters as in ops.h. */
+ * The library is asked for its choice once for each shape, and the answer is kept; its workspace is fixed.  gemm.cu
+ * takes shapes that the library has no kernel for (rows that are not a multiple of 16 bytes, say).  Row-major arrays
+ * are the library's column-major transposes: y^T [N,T] = (W^T)^T x^T. Letters as in ops.h. */
 #include <cublasLt.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,11 @@
-/* Sequences of operations that come again: kept as CUDA graphs, so that a decode step is one launch and not some hundreds.
+/* Keeps repeated sequences of operations as CUDA graphs, so that a decode step is one launch instead of some hundreds.
  *
  *   first time    the operations run, and the key is remembered
  *   second time   they are recorded, and the recording is run
  *   from then on  the recording is run
  *
- * The keys used least lately make room.  Releasing memory forgets everything, since recordings name addresses. */
+ * The least recently used keys make room.  Releasing memory forgets everything, because recordings contain
+ * addresses. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,22 +16,22 @@ enum { KEPT_MAX = 64, NONE = -1 };
 struct kept {
   bool known;
   struct repeat_key key;
-  cudaGraphExec_t graph; /* NULL: it has come once */
+  cudaGraphExec_t graph; /* NULL: the key has come once */
   uint64_t used;         /* when, by `clock` */
 };
 
-struct repeats {
+struct graph_cache {
   struct kept kept[KEPT_MAX];
   uint64_t clock;
   int recording; /* NONE, or which */
 };
 
-enum rc repeats_open(struct cuda_ops *c, struct err *err) {
-  c->repeats = (struct repeats *)calloc(1, sizeof *c->repeats);
-  if (!c->repeats)
+enum rc graph_cache_open(struct cuda_ops *c, struct err *err) {
+  c->graphs = (struct graph_cache *)calloc(1, sizeof *c->graphs);
+  if (!c->graphs)
     return err_set(err, RC_NO_MEMORY, NULL, "the table of recordings needs %zu bytes, which were refused",
-                   sizeof *c->repeats);
-  c->repeats->recording = NONE;
+                   sizeof *c->graphs);
+  c->graphs->recording = NONE;
   return RC_OK;
 }
 
@@ -39,13 +40,13 @@ static void forget(struct kept *k) {
   memset(k, 0, sizeof *k);
 }
 
-void repeats_forget(struct cuda_ops *c) {
-  for (int i = 0; i < KEPT_MAX; i++) forget(&c->repeats->kept[i]);
+void graph_cache_forget(struct cuda_ops *c) {
+  for (int i = 0; i < KEPT_MAX; i++) forget(&c->graphs->kept[i]);
 }
 
-void repeats_close(struct cuda_ops *c) {
-  if (c->repeats) repeats_forget(c);
-  free(c->repeats);
+void graph_cache_close(struct cuda_ops *c) {
+  if (c->graphs) graph_cache_forget(c);
+  free(c->graphs);
 }
 
 static bool same_key(const struct repeat_key *a, const struct repeat_key *b) {
@@ -54,8 +55,8 @@ static bool same_key(const struct repeat_key *a, const struct repeat_key *b) {
   return true;
 }
 
-/* The key's place: its own, a free one, or that of the key used least lately, which is forgotten. */
-static int place_of(struct repeats *r, const struct repeat_key *key) {
+/* The key's place: its own, a free one, or that of the least recently used key, which is forgotten. */
+static int place_of(struct graph_cache *r, const struct repeat_key *key) {
   int oldest = 0;
   for (int i = 0; i < KEPT_MAX; i++) {
     if (r->kept[i].known && same_key(&r->kept[i].key, key)) return i;
@@ -67,7 +68,7 @@ static int place_of(struct repeats *r, const struct repeat_key *key) {
 
 bool cuda_repeat_begin(const struct ops *o, const struct repeat_key *key) {
   struct cuda_ops *c = cuda_of(o);
-  struct repeats *r = c->repeats;
+  struct graph_cache *r = c->graphs;
   if (!cuda_enter(c)) return true;
   const int at = place_of(r, key);
   struct kept *k = &r->kept[at];
@@ -86,7 +87,7 @@ bool cuda_repeat_begin(const struct ops *o, const struct repeat_key *key) {
 
 void cuda_repeat_end(const struct ops *o) {
   struct cuda_ops *c = cuda_of(o);
-  struct repeats *r = c->repeats;
+  struct graph_cache *r = c->graphs;
   if (r->recording == NONE) return;
   struct kept *k = &r->kept[r->recording];
   cudaGraph_t graph = NULL;

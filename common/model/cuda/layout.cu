@@ -1,4 +1,4 @@
-/* Moving and converting: matrices (row-major bf16 here), rows, embeddings, keys and values.  Letters as in ops.h. */
+/* Moves and converts matrices (row-major bf16 here), rows, embeddings, keys and values.  Letters as in ops.h. */
 #include <assert.h>
 
 #include "common/model/cuda/cuda_table.h"
@@ -91,8 +91,8 @@ static __global__ void move_rows_kernel(word *out, const word *in, const int32_t
     out[(size_t)blockIdx.x * words + w] = source < 0 ? (word)0 : in[(size_t)source * words + w];
 }
 
-/* Within one array a thread has one column, and takes the rows in an order in which what it overwrites has been read;
- * several at once, so that reading does not wait for writing. */
+/* Within one array a thread has one column, and takes the rows in an order in which it reads each row before
+ * overwriting it; several at once, so that reading does not wait for writing. */
 template <typename word>
 static __global__ void move_rows_within_kernel(word *array, const int32_t *from, int count, size_t words) {
   enum { AT_ONCE = 8 };
@@ -144,8 +144,8 @@ void cuda_embed(const struct ops *o, float *x, const struct matrix *table, const
               table->K);
 }
 
-/* A block per row of the call; the first row of a token adds all rows of that token, in order, for CUDA_THREADS columns at
- * a time. */
+/* A block per row of the call; the first row of a token adds all rows of that token, in order, for CUDA_THREADS columns
+ * at a time. */
 static __global__ void embed_backward_kernel(float *dtable, const float *dx, const int32_t *token, int T, int D) {
   __shared__ int32_t seen[CUDA_THREADS];
   const int t = (int)blockIdx.x, x = (int)threadIdx.x;

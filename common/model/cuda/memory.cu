@@ -1,8 +1,8 @@
-/* Memory: the device's own (never managed memory), and the ways between it and the host's.
+/* Allocates the device's memory (never managed memory), and copies between it and the host's.
  *
- * What the host gives is copied into one half of `bounce`, pinned memory from which the device copies later: so the call
- * returns at once, and the device goes on computing. A half that is full waits, before it is filled again, until the device
- * has taken everything from it.  What the host takes comes the same way and is waited for. */
+ * An upload is copied into one half of `bounce`, pinned memory from which the device copies later, so that the call
+ * returns at once and the device goes on computing.  A full half is filled again only after the device has taken
+ * everything from it.  A download comes the same way, and the call waits for it. */
 #include <string.h>
 
 #include "common/model/cuda/cuda_table.h"
@@ -29,7 +29,7 @@ void cuda_memory_close(struct cuda_ops *c) {
     if (c->bounce_sent[half]) (void)cudaEventDestroy(c->bounce_sent[half]);
 }
 
-/* Refusal is the caller's to tell, and fails nothing. */
+/* A refusal is not a failure of the table: the caller reports it. */
 void *cuda_alloc(const struct ops *o, size_t bytes) {
   struct cuda_ops *c = cuda_of(o);
   void *memory = NULL;
@@ -45,7 +45,7 @@ void *cuda_alloc(const struct ops *o, size_t bytes) {
 void cuda_release(const struct ops *o, void *memory) {
   struct cuda_ops *c = cuda_of(o);
   if (!memory || !cuda_enter(c)) return;
-  repeats_forget(c);
+  graph_cache_forget(c);
   cuda_check(c, cudaFree(memory), "releasing memory");
 }
 

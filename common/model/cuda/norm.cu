@@ -1,5 +1,5 @@
-/* RMS norms: of a row, and of a head with its rotation; forward and backward.  NUMERICS.md to the bit but for dw, whose
- * sums over rows run in LANES lanes and a fixed tree, whatever T is. */
+/* Computes RMS norms of a row, and of a head with its rotation, forward and backward.  NUMERICS.md to the bit except
+ * for dw, whose sums over rows run in LANES lanes and a fixed tree, whatever T is. */
 #include <assert.h>
 
 #include "common/model/cuda/cuda_table.h"
@@ -59,7 +59,7 @@ static __global__ void rmsnorm_backward_kernel(float *dx, const float *dy, const
 
 /* --- sums over rows, of columns --- */
 
-/* What row r adds to column d of a norm's dw. */
+/* Row r's term in column d of a norm's dw. */
 struct row_terms {
   const float *dy, *x, *rstd;
   const int32_t *row;

@@ -1,4 +1,5 @@
-/* The table: creation, status, and which function is which operation.  See ops_cuda.h and cuda_table.h. */
+/* Makes the table of operations on a CUDA device: checks the device, fills in each file's functions, reports its
+ * status. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static enum rc cuda_status(const struct ops *o, struct err *err) {
 static void cuda_destroy(struct ops *o) {
   struct cuda_ops *c = cuda_of(o);
   (void)cudaSetDevice(c->device);
-  repeats_close(c);
+  graph_cache_close(c);
   vendor_close(c->vendor);
   cuda_memory_close(c);
   if (c->stream) (void)cudaStreamDestroy(c->stream);
@@ -143,7 +144,7 @@ enum rc ops_cuda_create(struct ops **out, enum number_format format, int device,
   c->ops.head_dim_max = CUDA_HEAD_DIM_MAX;
   c->ops.scratch_bytes = CUDA_SCRATCH_BYTES;
   rc = cuda_memory_open(c, err);
-  if (rc == RC_OK) rc = repeats_open(c, err);
+  if (rc == RC_OK) rc = graph_cache_open(c, err);
   if (rc == RC_OK && exactness == EXACTNESS_FASTEST) rc = vendor_open(c, err);
   if (rc != RC_OK) {
     cuda_destroy(&c->ops);

@@ -1,4 +1,4 @@
-/* Order-independent sums, the norm, AdamW; NUMERICS.md to the bit. */
+/* Computes the order-independent gradient sums, the global norm and AdamW; NUMERICS.md to the bit. */
 #include <assert.h>
 
 #include "common/model/cuda/cuda_table.h"
@@ -13,7 +13,7 @@ static __global__ void accumulate_kernel(int64_t *acc, const float *g, float *cl
     if (fabs(x) <= most)
       acc[i] += (int64_t)rint(x);
     else
-      *bad = 1; /* whoever writes, it is a 1 */
+      *bad = 1; /* every writer writes 1, so the race is harmless */
     if (clear) clear[i] = 0.0f;
   }
 }

@@ -1,8 +1,8 @@
-/* The machine's instructions that CUDA C++ has no word for.  Outside nvcc the emulation that is on the include path gives
- * functions of the same names (tests/cuda/emulated).
+/* Instructions for which CUDA C++ has no function.  Outside nvcc the emulation on the include path
+ * (tests/cuda/emulated) defines functions of the same names.
  *
- * Fragments of mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments"): lane = 4 * g + i; a: rows g and g + 8, columns 2i, 2i + 1
- * and 8 more; b: the same columns of row g of the transposed factor; d: rows g and g + 8, columns 2i, 2i + 1. */
+ * Fragments of mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments"): lane = 4 * g + i; a: rows g and g + 8, columns 2i, 2i +
+ * 1 and 8 more; b: the same columns of row g of the transposed factor; d: rows g and g + 8, columns 2i, 2i + 1. */
 #ifndef LEASEHOLD_MODEL_CUDA_PTX_H
 #define LEASEHOLD_MODEL_CUDA_PTX_H
 
@@ -43,7 +43,7 @@ DEVICE void cp_async_16(void *shared, const void *global, bool there) {
                : "memory");
 }
 DEVICE void cp_async_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* Until at most N of this thread's groups are on the way. */
+/* Waits until at most N of this thread's groups are on the way. */
 template <int N>
 DEVICE void cp_async_wait(void) {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

@@ -1,11 +1,12 @@
-/* Over rows of logits: log-probability, its gradient, and drawing; NUMERICS.md, "Vocabulary" and "Sampling", to the bit.
+/* Computes log-probabilities, their gradients and draws from rows of logits; NUMERICS.md, "Vocabulary" and "Sampling",
+ * to the bit.
  *
  *   row_max_kernel     (row, slice)     the largest z of a slice of the vocabulary
  *   block_sums_kernel  (row, 32 blocks) SUM of exp(z - max) of each block of 256 entries, by half a warp
- *   logprob_kernel     (row)            the blocks' sums in order, and what comes of them
+ *   logprob_kernel     (row)            the blocks' sums in order, and the log-probability
  *   sample_kernel      (draw)           the same, then the walk through the blocks and through one of them
  *
- * What lies between is in the table's scratch; more rows than it holds are taken in turns.  Letters as in ops.h. */
+ * Intermediate results are in the table's scratch; more rows than it holds are taken in turns.  Letters as in ops.h. */
 #include <assert.h>
 
 #include "common/model/cuda/cuda_table.h"
@@ -20,7 +21,7 @@ enum {
   DRAWS_MAX = 1024   /* taken at once */
 };
 
-/* What a row is summed for: its logits and its temperature.  draws NULL: row t with `temperature`, unless target[t] < 0. */
+/* The rows to sum: logits and temperatures.  draws NULL: row t with `temperature`, unless target[t] < 0. */
 struct summed {
   const float *logits;
   const struct draw *draws;
@@ -29,7 +30,7 @@ struct summed {
   int V;
 };
 
-/* Of every row: [SLICES] maxima, [blocks] sums, [blocks] sums of p z (NULL: not asked for). */
+/* For every row: [SLICES] maxima, [blocks] sums, [blocks] sums of p z (NULL: not wanted). */
 struct partials {
   float *max, *sums, *weighted;
 };

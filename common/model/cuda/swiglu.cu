@@ -1,4 +1,4 @@
-/* SwiGLU, forward and backward; NUMERICS.md to the bit. */
+/* Computes SwiGLU, forward and backward; NUMERICS.md to the bit. */
 #include "common/model/cuda/cuda_table.h"
 #include "common/model/cuda/device.h"
 

@@ -1,10 +1,10 @@
-/* Advantages of a group's rewards (GRPO, arXiv 2402.03300; leave-one-out as in PipelineRL, 2509.19128).
+/* Computes the advantages of a group's rewards (GRPO, arXiv 2402.03300; leave-one-out as in PipelineRL, 2509.19128).
  *
  *   group                 (r - mean) / (population std + epsilon)
  *   group_centered         r - mean
  *   leave_one_out          r - mean of the others = (r - mean) n / (n - 1)
  *   leave_one_out_scaled   leave_one_out / (sample std + epsilon)
- * A group of one, and a group of equal rewards, has nothing to tell: exact zeros, whatever epsilon. */
+ * A group of one, or of equal rewards, has advantages of exactly zero, whatever epsilon is. */
 #include <stdbool.h>
 
 #include "common/model/learning/loss.h"

@@ -1,5 +1,5 @@
-/* The trainer's side of the one forward pass: samples -> chunks -> forward -> head in row blocks -> loss -> layers
- * backwards.
+/* Computes log-probabilities and gradients of packed samples: samples -> chunks -> forward -> head in row blocks ->
+ * loss -> layers backwards.
  *
  *   learner_gradients, per chunk:
  *     forward_run (activations saved) -> per head block: logits, logprob, lse     (pass 1; all log-probabilities of the chunk, then the loss callback)
@@ -7,7 +7,7 @@
  *     final norm, layers from last to first (each computed again before, where only its input was kept), embedding
  *
  * Letters as in ops.h; T rows of the chunk.  A gradient dx is float32 and is rounded only where it becomes a GEMM
- * operand. The cut into chunks depends on the samples' lengths and chunk_tokens alone: never on memory, time or
+ * operand.  The cut into chunks depends only on the samples' lengths and chunk_tokens, never on memory, time or
  * threads, because it is part of the arithmetic (weight gradients are dot products over the rows of a chunk, added
  * chunk by chunk).
  *
@@ -202,7 +202,7 @@ static enum rc check_samples(const struct learner *l, const struct train_sample 
 }
 
 /* Fills the chunk from the first of the samples and runs it forward; returns how many samples that took.  hidden is
- * NULL when nothing of them is scored: no gradient flows from rows that nobody scores. */
+ * NULL when none of their tokens is scored: no gradient flows from rows without a scored token. */
 static int run_chunk(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                      bool save, const void **hidden) {
   struct chunk *c = &l->chunk;
@@ -298,8 +298,8 @@ static void head_backward(struct learner *l, const struct weights *w, const void
 /* Rows that carry gradients, as the kernels see them (listed); NULL lists: see ops.h. */
 struct gradient_rows {
   int count;
-  const int32_t *row;      /* of what the forward pass saved for them */
-  const int32_t *norm_row; /* of what it saved before the queries: norm_in */
+  const int32_t *row;      /* rows in the arrays that the forward pass saved for them */
+  const int32_t *norm_row; /* rows in the array that it saved before the queries: norm_in */
   const int32_t *place;    /* among all rows */
   const int32_t *position;
 };
@@ -312,8 +312,8 @@ struct layer_pass {
   float *grads;
   int layer;
   const struct ops *ops;
-  struct gradient_rows all;     /* keys and values, and what comes before them */
-  struct gradient_rows queries; /* and what comes after them */
+  struct gradient_rows all;     /* keys and values, and the operations before them */
+  struct gradient_rows queries; /* and the operations after them */
 };
 
 static float *grad_of(const struct layer_pass *p, enum param_kind kind) {

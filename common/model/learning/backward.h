@@ -5,8 +5,8 @@
  * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Gradients are
  * added to a flat float32 array in parameter-table order, in the memory of the model's table.
  *
- * Memory is sized at creation for chunk_tokens rows and refused with numbers when it does not fit.  It grows with the
- * rows, never with their square: attention goes through keys in blocks, forward and backward.
+ * Memory is sized at creation for chunk_tokens rows and refused with both sizes when it does not fit.  It grows with
+ * the rows, never with their square: attention goes through keys in blocks, forward and backward.
  */
 #ifndef LEASEHOLD_MODEL_LEARNING_BACKWARD_H
 #define LEASEHOLD_MODEL_LEARNING_BACKWARD_H
@@ -25,9 +25,9 @@ struct learner_options {
   bool recompute_activations;
 };
 
-/* What a learner allocates, by purpose. */
+/* A learner's allocations, by purpose. */
 struct learner_memory {
-  size_t activations; /* what a forward pass keeps for the backward, grows with chunk_tokens * layers */
+  size_t activations; /* kept by the forward pass for the backward, grows with chunk_tokens * layers */
   size_t scratch;     /* everything else: grows with chunk_tokens, and with the vocabulary alone */
 };
 
@@ -36,8 +36,8 @@ enum rc learner_create(struct learner **out, const struct model *m, const struct
 void learner_free(struct learner *l);
 struct learner_memory learner_memory(const struct model *m, const struct learner_options *options);
 
-/* Whether what samples of a chunk have in common, and what nobody reads, is computed once and not at all (the default),
- * or everywhere: the same bits, which is what tests compare. */
+/* share (the default): common beginnings of a chunk's samples are computed once, and results that are not read are not
+ * computed.  Otherwise everything is computed everywhere, to the same bits, which tests compare. */
 void learner_share_rows(struct learner *l, bool share);
 
 /* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL), the host's, have one value per

@@ -1,4 +1,4 @@
-/* Chunks: see chunk.h. */
+/* Cuts a gradient unit's samples into chunks, and finds the rows that samples share and those that need no gradient. */
 #include "common/model/learning/chunk.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* One chunk of a gradient unit as index arrays: which rows there are, which of them are computed, and which need the
- * whole last layer.  Samples of any lengths stand one behind another: no row is padding, in no kernel.
+/* One chunk of a gradient unit as index arrays: all rows, the rows that are computed, and the rows that need the whole
+ * last layer.  Samples of any lengths stand one behind another, so no kernel sees a row of padding.
  *
  *   all rows            [T]         sample after sample; gradients flow through every one of them
  *     --row-->          [computed]  one for each distinct beginning: samples of a group share their prompt, and as much
@@ -8,8 +8,8 @@
  *                                   token, or all of them
  *   active rows         [active]    rows among all whose last layer has a gradient; --active_row--> [finished]
  *
- * The cut into chunks depends on the samples' lengths and chunk_tokens alone: never on memory, time or threads, because
- * it is part of the arithmetic (NUMERICS.md).  What is computed once or not at all changes no bit.
+ * The cut into chunks depends only on the samples' lengths and chunk_tokens, never on memory, time or threads, because
+ * it is part of the arithmetic (NUMERICS.md).  Computing a row once, or not at all, changes no bit.
  *
  * Memory belongs to the learner, which gives a device its copy.  Not for use outside common/model. */
 #ifndef LEASEHOLD_MODEL_LEARNING_CHUNK_H

@@ -1,13 +1,25 @@
-/* Losses over log-probabilities, one sequence at a time, and their derivatives; pure functions in double precision,
- * rounded once.
+/* Computes losses over log-probabilities, one sequence at a time, and their derivatives: pure functions in double
+ * precision, rounded once.
  *
- * With n new, o old (behaviour), r reference log-probability of a token, A the sequence's advantage, w = exp(n - o):
- *   cross-entropy  -n                                              d/dn  -1
- *   reinforce      -n A c, c = min(w, 1 + high) held constant      d/dn  -c A
- *   ppo (grpo)     -min(w A, clip(w, 1 - low, 1 + high) A)         d/dn  -w A where the first is the smaller or equal, else 0
- *   gspo           as ppo with one w = exp(mean(n - o)) for every token of the sequence: each token's derivative is -w A, because the mean's 1/count
- *                  meets count equal terms
- *   + k (exp(r - n) - (r - n) - 1)                                 d/dn  k (1 - exp(r - n))
+ * n new, o old (behaviour), p proximal, r reference log-probability of a token; A the sequence's advantage;
+ * w = exp(n - o); clip(x) = min(max(x, 1 - low), 1 + high).  Loss of a token, its derivative, the source:
+ *
+ *   cross_entropy  -n                                              d/dn  -1
+ *   reinforce      -c A n, c = min(w, 1 + high) held constant      d/dn  -c A                    PipelineRL, 2509.19128
+ *   cispo          -c A n, c = clip(w) held constant               d/dn  -c A                    MiniMax-M1, 2506.13585
+ *   ppo, grpo      -min(w A, clip(w) A)                            d/dn  -w A where w A <= clip(w) A, else 0
+ *                                                                                     PPO, 1707.06347; GRPO, 2402.03300
+ *   gspo           as ppo with one w = exp(mean(n - o)) for every token of the sequence: each token's derivative is -w A,
+ *                  because the mean's 1/count meets count equal terms                                  GSPO, 2507.18071
+ *   decoupled_ppo  -v min(x A, clip(x) A), x = exp(n - p), v = exp(p - o)
+ *                                                                  d/dn  -v x A where x A <= clip(x) A, else 0
+ *                                                                         Hilton et al., 2110.00641; AReaL, 2505.24298
+ *   tis            as decoupled_ppo with v = min(exp(p - o), cap)          Ionides 2008; for language models Yao et al.
+ *                                        2025, "Your efficient RL framework secretly brings you off-policy RL training"
+ *   + k (exp(r - n) - (r - n) - 1), with a reference               d/dn  k (1 - exp(r - n))      GRPO; k3 of Schulman
+ *
+ * low = 1 makes cispo reinforce, which is how MiniMax-M1 uses it.  p = o makes decoupled_ppo and tis ppo; p = n makes
+ * them a policy gradient with the importance weight exp(n - o) held constant, bounded by nothing but the cap of tis.
  *
  * Previous hop: learner_gradients' callback.  Next hop: the head's backward. */
 #include "common/model/learning/loss.h"
@@ -32,31 +44,58 @@ static struct term clipped_term(const struct loss_config *c, double ratio, doubl
   return (struct term){-(bounded * advantage), 0, outside};
 }
 
-static struct term policy_term(const struct loss_config *c, double logprob, double ratio, double sequence_ratio,
+/* The ratio, bounded, is a constant factor of the log-probability. */
+static struct term constant_term(double logprob, double ratio, double low, double high, double advantage) {
+  const double constant = ratio < low ? low : ratio > high ? high : ratio;
+  return (struct term){-(logprob * advantage * constant), -(advantage * constant), ratio < low || ratio > high};
+}
+
+/* weight: of the proximal policy against the behaviour policy; ratio: of the new one against the proximal. */
+static struct term decoupled_term(const struct loss_config *c, double weight, double ratio, double advantage) {
+  const struct term near_proximal = clipped_term(c, ratio, advantage);
+  const double cap = (double)c->importance_cap;
+  const bool capped = cap > 0 && weight > cap;
+  const double counted = capped ? cap : weight;
+  return (struct term){counted * near_proximal.loss, counted * near_proximal.derivative,
+                       near_proximal.clipped || capped};
+}
+
+/* Differences of a token's log-probabilities; `sequence` is the mean of its sequence's. */
+struct log_ratios {
+  double new_old, new_proximal, proximal_old, sequence;
+};
+
+static struct term policy_term(const struct loss_config *c, double logprob, const struct log_ratios *r, double ratio,
                                double advantage) {
-  const double high = 1 + (double)c->clip_high;
-  const bool above = ratio > high;
-  const double constant = above ? high : ratio;
+  const double low = 1 - (double)c->clip_low, high = 1 + (double)c->clip_high;
   switch (c->kind) {
     case LOSS_CROSS_ENTROPY: return (struct term){-logprob, -1, false};
-    case LOSS_REINFORCE: return (struct term){-(logprob * advantage * constant), -(advantage * constant), above};
+    case LOSS_REINFORCE: return constant_term(logprob, ratio, 0, high, advantage);
+    case LOSS_CISPO: return constant_term(logprob, ratio, low, high, advantage);
     case LOSS_PPO: return clipped_term(c, ratio, advantage);
-    case LOSS_GSPO: break;
+    case LOSS_GSPO: return clipped_term(c, elementary_exp(r->sequence), advantage);
+    case LOSS_DECOUPLED_PPO: break;
   }
-  return clipped_term(c, sequence_ratio, advantage);
+  return decoupled_term(c, elementary_exp(r->proximal_old), elementary_exp(r->new_proximal), advantage);
 }
 
 void loss_sequence(const struct loss_config *config, int n, const float *logprob, const float *old,
-                   const float *reference, float advantage, float *dlogprob, struct loss_stats *stats) {
+                   const float *proximal, const float *reference, float advantage, float *dlogprob,
+                   struct loss_stats *stats) {
   if (n <= 0) return;
   const double weight = config->normalization == NORMALIZE_SEQUENCES ? 1 / (double)n : 1;
   double log_ratio_sum = 0;
   for (int i = 0; old && i < n; i++) log_ratio_sum += (double)logprob[i] - (double)old[i];
-  const double sequence_ratio = elementary_exp(log_ratio_sum / (double)n);
   for (int i = 0; i < n; i++) {
     const double new_logprob = (double)logprob[i];
-    const double ratio = old ? elementary_exp(new_logprob - (double)old[i]) : 1;
-    struct term term = policy_term(config, new_logprob, ratio, sequence_ratio, (double)advantage);
+    struct log_ratios r = {.sequence = log_ratio_sum / (double)n};
+    if (old) r.new_old = r.new_proximal = new_logprob - (double)old[i];
+    if (old && proximal) {
+      r.new_proximal = new_logprob - (double)proximal[i];
+      r.proximal_old = (double)proximal[i] - (double)old[i];
+    }
+    const double ratio = elementary_exp(r.new_old);
+    struct term term = policy_term(config, new_logprob, &r, ratio, (double)advantage);
     if (reference) {
       const double gap = (double)reference[i] - new_logprob, growth = elementary_exp(gap);
       const double k3 = growth - gap - 1;
@@ -67,6 +106,8 @@ void loss_sequence(const struct loss_config *config, int n, const float *logprob
     stats->loss += weight * term.loss;
     stats->ratio_sum += ratio;
     stats->ratio_squares += ratio * ratio;
+    stats->kl_new_old += ratio - r.new_old - 1;
+    stats->difference_new_old += r.new_old < 0 ? -r.new_old : r.new_old;
     stats->clipped += term.clipped;
     if (dlogprob) dlogprob[i] = (float)(weight * term.derivative);
   }
@@ -88,10 +129,12 @@ static enum rc parse_name(int *out, const char *const *names, int count, const c
 }
 
 enum rc loss_kind_parse(enum loss_kind *out, const char *name, struct err *err) {
-  static const char *const NAMES[] = {"grpo", "ppo", "reinforce", "gspo", "cross_entropy"};
-  static const enum loss_kind KINDS[] = {LOSS_PPO, LOSS_PPO, LOSS_REINFORCE, LOSS_GSPO, LOSS_CROSS_ENTROPY};
+  static const char *const NAMES[] = {"grpo",  "ppo",           "reinforce", "gspo",
+                                      "cispo", "decoupled_ppo", "tis",       "cross_entropy"};
+  static const enum loss_kind KINDS[] = {LOSS_PPO,   LOSS_PPO,           LOSS_REINFORCE,     LOSS_GSPO,
+                                         LOSS_CISPO, LOSS_DECOUPLED_PPO, LOSS_DECOUPLED_PPO, LOSS_CROSS_ENTROPY};
   int index = 0;
-  const enum rc rc = parse_name(&index, NAMES, 5, "loss", name, err);
+  const enum rc rc = parse_name(&index, NAMES, sizeof NAMES / sizeof NAMES[0], "loss", name, err);
   if (rc == RC_OK) *out = KINDS[index];
   return rc;
 }

@@ -1,9 +1,9 @@
-/* AdamW over int64 gradient sums.
+/* Steps AdamW over int64 gradient sums.
  *
  *   optimizer_add_unit   acc += round(grads * 2^scale)        any order, same sums; a value that is not finite or too large poisons the step
  *   optimizer_step       g = acc * 2^-scale / denominator -> global norm -> clip -> AdamW per tensor -> acc = 0
  *
- * Several ranks take the second in three parts, with what they tell each other in between: see optimizer.h.
+ * Several ranks take the second in three parts, with exchanges in between (optimizer.h).
  *
  * A poisoned step changes nothing but empties the accumulators: masters, moments and the step count stay.  At most
  * UNITS_MAX units fit between two steps, so that int64 sums of values up to 2^50 cannot overflow; one more poisons
@@ -168,7 +168,7 @@ void optimizer_discard(struct optimizer *o) {
   o->poisoned = false;
 }
 
-/* AdamW on what the shard holds of every parameter. */
+/* AdamW on the shard's part of every parameter. */
 static void apply(struct optimizer *o, double lr, float grad_scale) {
   const struct ops *ops = o->model->ops;
   const struct optimizer_config *c = &o->config;

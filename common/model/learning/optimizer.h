@@ -2,8 +2,8 @@
  * summed, so that the order in which groups arrive leaves no trace. A non-finite or overflowing unit poisons the
  * step: it is skipped, recorded, and deterministic.
  *
- * Several ranks that train one model keep a shard of masters and moments each, and sums over all parameters; they take a
- * step together, to the bits of one rank alone (the exchanges are the caller's):
+ * Several ranks that train one model keep a shard of masters and moments each, and sums over all parameters; they take
+ * a step together, to the bits of one rank alone (the exchanges are the caller's):
  *
  *   optimizer_poisoned        -> any rank's: optimizer_poison everywhere, and the step is optimizer_step's, which skips it
  *   optimizer_sums            -> every rank's shard of them becomes the sum over all ranks
@@ -46,8 +46,8 @@ void optimizer_reset(struct optimizer *o, const struct optimizer_config *config)
 float *optimizer_masters(struct optimizer *o);
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);
-/* [params.elements] that only optimizer_step uses, which leaves anything in it: between steps the caller's, for a unit's
- * gradient. */
+/* [params.elements] that only optimizer_step uses, which leaves undefined content in it; between steps the caller may
+ * keep a unit's gradient in it. */
 float *optimizer_gradient(struct optimizer *o);
 int64_t optimizer_step_count(const struct optimizer *o);
 void optimizer_set_step_count(struct optimizer *o, int64_t step);
@@ -70,7 +70,8 @@ int64_t *optimizer_sums(struct optimizer *o); /* [params.elements] */
 void optimizer_shard_gradient(struct optimizer *o, double denominator, double *squares);
 /* The norm from the squares of all blocks, clip, AdamW on the shard. */
 void optimizer_shard_step(struct optimizer *o, const double *squares, struct step_result *result);
-/* The shard's masters, rounded, at their place in operands [params.elements], which may be optimizer_gradient's memory. */
+/* The shard's masters, rounded, at their place in operands [params.elements], which may be optimizer_gradient's
+ * memory. */
 void optimizer_shard_operands(const struct optimizer *o, void *operands);
 
 #endif

@@ -1,5 +1,5 @@
-/* The learning rate as a pure function of the step: linear warm-up from lr / warmup, then constant, or down to lr *
- * lr_min_ratio at total_steps in a line or a half cosine, and the floor from there on. */
+/* Computes the learning rate as a pure function of the step: linear warm-up from lr / warmup, then constant, or down to
+ * lr * lr_min_ratio at total_steps in a line or a half cosine, and that floor from there on. */
 #include "common/model/learning/schedule.h"
 
 #include <string.h>

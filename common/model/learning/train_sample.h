@@ -1,4 +1,4 @@
-/* A sample as the learner takes it: what chunks are cut from. */
+/* A sample as the learner takes it; chunks are cut from a list of them. */
 #ifndef LEASEHOLD_MODEL_LEARNING_TRAIN_SAMPLE_H
 #define LEASEHOLD_MODEL_LEARNING_TRAIN_SAMPLE_H
 

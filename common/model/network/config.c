@@ -1,8 +1,8 @@
-/* Reading Hugging Face's config.json of a qwen3 model.
+/* Reads Hugging Face's config.json of a qwen3 model.
  *
  * Unknown keys are tolerated (every release of transformers adds some); keys that would change the arithmetic
- * (another activation, biases, sliding windows, scaled rope) are refused when they ask for what the forward pass does
- * not do, so that a model never loads and silently computes something else. */
+ * (another activation, biases, sliding windows, scaled rope) are refused when the forward pass does not support their
+ * values, so that a model never loads and silently computes something else. */
 #include "common/model/network/config.h"
 
 #include <stdio.h>

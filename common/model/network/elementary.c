@@ -1,4 +1,4 @@
-/* Double-precision sine, cosine, exponential and logarithm; see elementary.h for why.
+/* Computes double-precision sine, cosine, exponential and logarithm with the same bits on every machine (elementary.h).
  *
  * Method: reduce the argument, then sum a Taylor (or atanh) series that is long enough for double precision on the
  * reduced interval.

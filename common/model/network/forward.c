@@ -1,9 +1,11 @@
-/* The one layer loop.  Sampler and trainer both come through forward_run; the trainer passes `save`, and then the
- * same kernels write into the saved arrays instead of the scratch ones, with the same results.  Where only each layer's
- * input was saved, forward_again runs that layer once more, through the very functions of the pass.
+/* Runs the one layer loop, for the sampler and for the trainer.
+ *
+ * Both call forward_run; the trainer passes `save`, and then the same kernels write into the saved arrays instead of
+ * the scratch ones, with the same results.  Where only each layer's input was saved, forward_again runs that layer once
+ * more with the same functions.
  *
  * Letters as in ops.h.  Residual x [T,D] is float32 and updated in place; GEMM operands are rounded where they are
- * made.  Nothing is allocated here but by the two create functions.
+ * made.  Only the two create functions allocate.
  *
  * Previous hop: the engine's batch of rows (generation-server) or a chunk (backward.c).  Next hop: forward_logits,
  * then sampler.c or the loss. */
@@ -16,7 +18,8 @@
 #include "common/model/network/layout.h"
 #include "common/model/network/shape.h"
 
-/* Where a call's lists are kept for a device, by the names of struct forward_call; all NULL where memory is the host's. */
+/* Where a call's lists are kept for a device, by the names of struct forward_call; all NULL where memory is the
+ * host's. */
 struct list_places {
   int32_t *tokens, *row, *finish, *pick, *pages;
   struct row_places {

@@ -1,4 +1,4 @@
-/* The one forward pass: sampler and trainer run this very layer loop over the same kernels.
+/* The one forward pass: sampler and trainer run the same layer loop over the same kernels.
  *
  * forward_run writes the call's keys and values into the KV pool, then attends from it, in the sampler and in the
  * trainer alike; the trainer additionally asks for the activations that its backward needs.  Rows may belong to any
@@ -10,8 +10,8 @@
 #include "common/model/network/kv_cache.h"
 #include "common/model/network/model.h"
 
-/* What one layer keeps for the backward; T = rows that are computed (see struct forward_call; of the last layer all but
- * x_in, rstd_in, norm_in, k_raw, rstd_k, k and v has a row for each that is finished). */
+/* The arrays that one layer keeps for the backward; T = computed rows (struct forward_call).  In the last layer all
+ * arrays but x_in, rstd_in, norm_in, k_raw, rstd_k, k and v have only the finished rows. */
 struct layer_activations {
   float *x_in;               /* [T,D] residual before attention */
   float *x_mid;              /* [T,D] residual after attention */
@@ -43,8 +43,8 @@ enum rc workspace_create(struct workspace **out, const struct model *m, int rows
 void workspace_free(struct workspace *ws);
 size_t workspace_bytes(const struct model *m, int rows_max, int pages_max);
 
-/* recompute: only each layer's x_in is kept; the one set of everything else is the scratch of ws, whose rows_max it must
- * have and which must live as long. */
+/* recompute: only each layer's x_in is kept; the one set of everything else is the scratch of ws, whose rows_max it
+ * must have and which must live as long. */
 enum rc activations_create(struct activations **out, const struct model *m, struct workspace *ws, bool recompute,
                            struct err *err);
 void activations_free(struct activations *a, const struct model *m);
@@ -55,9 +55,9 @@ size_t activations_bytes(const struct model *m, int rows_max, bool recompute);
 void forward_run(const struct weights *w, const struct rows *rows, const int32_t *tokens, struct kv_cache *kv,
                  struct workspace *ws, struct activations *save, const void **hidden);
 
-/* A call that leaves out what need not be computed.  A row's bits are its tokens', from position 0 on, and nobody
- * else's: where sequences begin alike their rows are computed once; and of a row whose hidden state nobody reads the
- * last layer computes the key and the value alone. */
+/* A call without unnecessary computation.  A row's bits depend only on its tokens from position 0 on, so rows of equal
+ * beginnings are computed once; and for a row whose hidden state is not read the last layer computes only the key and
+ * the value. */
 struct forward_call {
   struct rows rows;      /* all: their keys and values are written */
   const int32_t *row;    /* [rows.T] which of the computed rows each is */
@@ -69,13 +69,13 @@ struct forward_call {
 /* As forward_run; hidden [finished.T,D]. */
 void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
                         struct workspace *ws, struct activations *save, const void **hidden);
-/* After forward_run or forward_run_shared and before the next such call: makes saved->layers[layer] what the pass had in it, to the bit.  Keys and values
- * are written again.  Nothing to do where all of it was kept, and for the last layer before any other. */
+/* After forward_run or forward_run_shared and before the next such call: restores saved->layers[layer] as the pass had
+ * it, to the bit.  Keys and values are written again.  Does nothing where everything was kept, and for the last layer,
+ * whose arrays are still in place: so it comes first. */
 void forward_again(const struct weights *w, struct kv_cache *kv, struct workspace *ws, const struct activations *saved,
                    int layer);
-/* Whether sizes and weights leave no room for a value of a forward pass that is not finite, so that a row whose
- * gradient is zero has no part in any gradient: what the last layer leaves out need not be computed for the
- * backward's sake either. */
+/* True when sizes and weights exclude a value of a forward pass that is not finite.  Then a row whose gradient is zero
+ * has no part in any gradient, and the backward does not need the rows that the last layer leaves out. */
 bool forward_stays_finite(const struct weights *w);
 /* logits [count,V] of chosen rows of hidden (row indices pick[count]; NULL: rows 0..count-1). */
 void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,

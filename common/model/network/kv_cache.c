@@ -1,8 +1,8 @@
-/* The paged KV cache: one array of keys and one of values per layer, one reference count per page, a stack of free
- * pages.
+/* Manages the paged KV cache: one array of keys and one of values per layer, one reference count per page, a stack of
+ * free pages.
  *
  * A page number means the same page in every layer.  page_count of a sequence is always ceil(length / page_tokens),
- * so the last page is the only one that can be partly filled, and the only one that a writer may have to copy.  Freed
+ * so only the last page can be partly filled, and only the last page may have to be copied by a writer.  Freed
  * pages keep their old, finite contents: attention gives positions beyond a row's own a weight of exactly zero. */
 #include "common/model/network/kv_cache.h"
 

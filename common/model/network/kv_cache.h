@@ -3,7 +3,7 @@
  *
  * A sequence is a list of pages.  Sharing: kv_fork gives a sequence that refers to the same pages; before a sequence
  * writes into a page that others refer to, kv_reserve copies it (copy on write).  Accounting is exact: pages in use +
- * free = all, and a page is free exactly when nobody refers to it. Owned by the engine's thread.
+ * free = all, and a page is free exactly when no sequence refers to it.  Owned by the engine's thread.
  */
 #ifndef LEASEHOLD_MODEL_NETWORK_KV_CACHE_H
 #define LEASEHOLD_MODEL_NETWORK_KV_CACHE_H

@@ -1,5 +1,5 @@
-/* Carving one allocation into aligned arrays: the same function lays out the arrays twice, first over no memory to
- * learn the size, then over the allocation, so that what is announced and what is used cannot differ. */
+/* Divides one allocation into aligned arrays: the same function lays out the arrays twice, first without memory to
+ * learn the size, then over the allocation, so that the announced and the used size cannot differ. */
 #ifndef LEASEHOLD_MODEL_NETWORK_LAYOUT_H
 #define LEASEHOLD_MODEL_NETWORK_LAYOUT_H
 

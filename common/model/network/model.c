@@ -1,6 +1,6 @@
-/* A model on a backend: checks the sizes, makes the parameter table and the rope table.
+/* Makes a model on a backend: checks the sizes, makes the parameter table and the rope table.
  *
- * The rope table follows transformers to the rounding: the exponent 2i/E, theta to that power, its inverse and
+ * The rope table rounds exactly as transformers does: the exponent 2i/E, theta to that power, its inverse and
  * position x inverse are each rounded to float32; sine and cosine of that float32 angle are taken in double by our
  * own functions and rounded once (NUMERICS.md). */
 #include "common/model/network/model.h"

@@ -1,5 +1,4 @@
-/* The parameter table; its order is the one that digests, checkpoints, gradients and the optimizer walk.  See
- * params.h. */
+/* Makes the parameter table, in the order in which digests, checkpoints, gradients and the optimizer walk it. */
 #include "common/model/network/params.h"
 
 #include <stdio.h>

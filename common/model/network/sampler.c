@@ -1,11 +1,11 @@
-/* From logits to a token.
+/* Draws tokens from logits.
  *
- * Plain temperature sampling, the only kind that training leases use, is ops->sample and nothing else: all draws of a
- * step in one call, which shares them out over the threads. The truncating modes serve clients of the plain API: candidates in order of falling logit (lower id first
- * among equals) are taken from a heap while they are needed, in this order of cuts, each seeing what the one before
- * left: temperature, top-k, top-p (over the renormalized rest; the entry that crosses top_p stays), min-p (relative
- * to the most likely).  Then inverse CDF over what is left, in that order.  Logits that are NaN are never candidates;
- * where all are, token 0 is.
+ * Plain temperature sampling, the only kind that training leases use, is just ops->sample: all draws of a step in one
+ * call, which spreads them over the threads.  The truncating modes serve clients of the plain API.  Candidates are
+ * taken from a heap in order of falling logit (lower id first among equals) and cut in this order, each cut applied to
+ * the rest that the one before left: temperature, top-k, top-p (over the renormalized rest; the entry that crosses
+ * top_p stays), min-p (relative to the most likely).  Then inverse CDF over the rest, in that order.  NaN logits are
+ * never candidates; if all logits are NaN, token 0 is drawn.
  *
  * Owned by the engine's thread; scratch is made once. */
 #include "common/model/network/sampler.h"

@@ -1,5 +1,5 @@
 /* From logits to a token: softmax in fp32, inverse CDF in vocabulary order (NUMERICS.md, "Sampling"), on the engine's
- * thread.  Logits are in the memory of the table; what depends on a failed device is zero (ops->status). */
+ * thread.  Logits are in the memory of the table; results of a failed device are zero (ops->status). */
 #ifndef LEASEHOLD_MODEL_NETWORK_SAMPLER_H
 #define LEASEHOLD_MODEL_NETWORK_SAMPLER_H
 
@@ -22,9 +22,9 @@ void sampler_free(struct sampler *s);
 
 size_t sampler_bytes(const struct ops *ops, int vocabulary);
 
-/* count tokens: of each draw its row of logits [.,V] and its u in (0,1) are given, params[i] says how; the temperature is
- * filled in.  logprob: plain temperature sampling (no truncation, T > 0): log-softmax(logits / T)[token] bit for bit as
- * ops->logprob gives it; otherwise log-softmax(logits)[token]. */
+/* count tokens: of each draw its row of logits [.,V] and its u in (0,1) are given, params[i] says how; the temperature
+ * is filled in.  logprob: plain temperature sampling (no truncation, T > 0): log-softmax(logits / T)[token] bit for bit
+ * as ops->logprob gives it; otherwise log-softmax(logits)[token]. */
 void sampler_draw(struct sampler *s, const float *logits, const struct sampling_params *const *params,
                   struct draw *draws, int count);
 /* log-softmax(logits)[token]. */

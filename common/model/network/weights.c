@@ -1,9 +1,9 @@
-/* One policy version in the kernels' memory: creation, filling from fp32 masters, reading back, random masters,
- * digest.
+/* Creates one policy version in the kernels' memory, fills it from fp32 masters, reads it back, computes its digest,
+ * and makes random masters.
  *
  * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
- * never allocates and cannot fail (a device's failure waits in ops->status). Staging belongs to the weights: a set that
- * is being staged and a set that decodes do not meet there. */
+ * never allocates and cannot fail (a device's failure waits in ops->status).  Each set of weights has its own staging,
+ * so that a set that is being staged does not disturb the set that decodes. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ bool param_is_vector(const struct param *p) {
   }
 }
 
-/* The backward multiplies by every matrix's transpose, but by the embedding's only where it is the head. */
+/* The backward multiplies by the transpose of every matrix; by the embedding's only if it is also the head. */
 static bool needs_transpose(const struct model *m, const struct param *p) {
   return !param_is_vector(p) && (p->kind != PARAM_EMBED || m->config.tied);
 }
@@ -187,8 +187,8 @@ void weights_entry(struct st_entry *out, const struct model *m, int index) {
 
 /* --- digest --- */
 
-/* Tensors [first, end), which staging holds together: read one after another by all threads, then digested by a thread
- * each, whoever is free, for a digest's bytes cannot be shared out. */
+/* Tensors [first, end), which staging holds together: all threads read one after another, then each tensor is digested
+ * by one free thread, because a digest cannot be computed in parts. */
 struct digest_job {
   const struct weights *w;
   const void **bytes; /* [params.count] */

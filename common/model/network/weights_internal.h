@@ -1,4 +1,4 @@
-/* What weights.c, weights_io.c and the optimizer share about tensors; not for use outside common/model. */
+/* Access to tensors that weights.c, weights_io.c and the optimizer share; not for use outside common/model. */
 #ifndef LEASEHOLD_MODEL_NETWORK_WEIGHTS_INTERNAL_H
 #define LEASEHOLD_MODEL_NETWORK_WEIGHTS_INTERNAL_H
 

@@ -1,8 +1,8 @@
-/* Weights from and to safetensors.
+/* Reads weights from safetensors and writes them.
  *
  * Reading checks the whole file against the parameter table before the first byte is written, so that a wrong file
- * leaves the weights as they were; weights that are infinite or no numbers are refused with it: nothing can be sampled
- * from them, and no digest would tell. BF16 and F32 are read; F32 is rounded to the operand format, BF16 widened where
+ * leaves the weights as they were.  A file with infinite or NaN weights is refused too: nothing can be sampled from
+ * them, and no digest would show it.  BF16 and F32 are read; F32 is rounded to the operand format, BF16 widened where
  * operands are F32.  A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
  * the embedding, byte for byte. */
 #include <assert.h>

@@ -1,10 +1,10 @@
-/* Finding added tokens ("<|im_end|>") in text: leftmost, then longest, as the tokenizers library finds them.
+/* Finds added tokens ("<|im_end|>") in text: leftmost, then longest, as the tokenizers library finds them.
  *
  * The set is sorted by content.  At a place in the text the range of candidates is narrowed byte by byte with two
  * binary searches; the last candidate that ended is the longest match.  Most places end at the table of first bytes.
  * Called by tokenizer_encode for the raw text and again for the normalized text; the sets are constant.
  *
- * A token that asks for it takes white space on its left or right with it, or matches only where no word touches it. */
+ * Some tokens take the white space on their left or right with them, or match only where no word touches them. */
 #include <stdlib.h>
 #include <string.h>
 

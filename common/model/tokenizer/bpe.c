@@ -1,11 +1,11 @@
-/* Byte pair encoding of one word: start from its bytes' tokens, and merge the neighbours of the lowest rank, leftmost
+/* Encodes one word by byte pairs: starts from its bytes' tokens, and merges the neighbours of the lowest rank, leftmost
  * first, until no merge applies.
  *
  * The word is a doubly linked list of symbols in an array; a heap of candidates, ordered by rank and then by place,
  * gives the next merge.  A candidate that an earlier merge has changed is recognized when it comes up (its pair no
- * longer makes its id) and dropped.  So a word of n bytes costs n log n; rescanning for the lowest rank would cost
- * n^2, which one long word without a space turns into minutes.  Memory belongs to the call's encoder and is reused
- * from word to word. */
+ * longer makes its id) and dropped.  So a word of n bytes costs n log n; rescanning for the lowest rank would cost n^2,
+ * which would be minutes for one long word without a space.  Memory belongs to the call's encoder and is reused from
+ * word to word. */
 #include <stdlib.h>
 #include <string.h>
 

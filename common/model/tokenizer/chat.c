@@ -1,4 +1,4 @@
-/* Chat messages to the ChatML text that Qwen models are trained on:
+/* Turns chat messages into the ChatML text that Qwen models are trained on:
  *
  *   <|im_start|>user\nWhat is 2+2?<|im_end|>\n<|im_start|>assistant\n
  *

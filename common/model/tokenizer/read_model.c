@@ -1,4 +1,4 @@
-/* Reading the tables of tokenizer.json: the vocabulary, the merges and the added tokens.
+/* Reads the tables of tokenizer.json: the vocabulary, the merges and the added tokens.
  *
  * The file may come from a hub or from a peer, so every reference is checked: ids are distinct and run without gaps
  * from 0, each merge joins two tokens of the vocabulary and makes the token that is spelled like both together.  As

@@ -1,8 +1,8 @@
-/* Reading what tokenizer.json says about text: the normalizer, the pre-tokenizer's steps and the decoder.
+/* Reads the steps of tokenizer.json that turn text into words and back: normalizer, pre-tokenizer and decoder.
  *
- * Everything that would change ids and is not done here is refused by name, so that a tokenizer never loads and
- * silently encodes something else.  The post-processor (which adds a first token when asked to), truncation and
- * padding are the caller's business and are not read. */
+ * Unsupported steps that would change ids are refused by name, so that a tokenizer never loads and silently encodes
+ * something else.  The post-processor (which adds a first token when asked to), truncation and padding are the caller's
+ * business and are not read. */
 #include <stdio.h>
 #include <string.h>
 

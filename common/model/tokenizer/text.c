@@ -1,5 +1,5 @@
-/* From text to words: added tokens are taken out, the rest is normalized and split by the pre-tokenizer's steps; each
- * word goes to the merges.
+/* Splits text into words: added tokens are taken out, the rest is normalized and split by the pre-tokenizer's steps;
+ * each word goes to the merges.
  *
  * Patterns are written for Oniguruma, which the tokenizers library uses; PCRE2 in UTF and UCP mode reads the same
  * syntax and the same Unicode properties.  The one difference that matters is \s, see expand_spaces.  Compiled

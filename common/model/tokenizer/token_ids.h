@@ -1,4 +1,4 @@
-/* A growing list of token ids: what encoding appends to. */
+/* A growing list of token ids, to which encoding appends. */
 #ifndef LEASEHOLD_MODEL_TOKENIZER_TOKEN_IDS_H
 #define LEASEHOLD_MODEL_TOKENIZER_TOKEN_IDS_H
 

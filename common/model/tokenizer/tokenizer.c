@@ -1,5 +1,4 @@
-/* The tokenizer's public face: life cycle, encoding and decoding.  tokenizer_state.h shows how the files hang
- * together.
+/* Loads tokenizers, encodes and decodes: the public functions.  tokenizer_state.h shows how the files work together.
  *
  * A tokenizer is constant after loading, so encode and decode run on any number of threads; all working memory is the
  * call's.  The generation-server encodes prompts and decodes answers, the coordinator encodes its dataset and decodes

@@ -1,11 +1,12 @@
-/* What the tokenizer's files share.  Load fills a struct tokenizer once (read_model.c); afterwards it is
- * constant.
+/* The state that the tokenizer's files share.  Loading fills a struct tokenizer once (read_model.c, read_steps.c);
+ * afterwards it is constant.
  *
  *   text ── added tokens of the raw text ── NFC ── added tokens of the normalized text ── splits ── words ── merges ── ids
  *           added_tokens.c   unicode.c   added_tokens.c     text.c    bpe.c
  *
  * "Content" is a token as the file spells it.  In vocabulary tokens each byte is one character of the byte alphabet
- * (byte 0x20 is "Ġ"), so that tokens of incomplete UTF-8 can be written in JSON.  "Bytes" is what a token decodes to. */
+ * (byte 0x20 is "Ġ"), so that tokens of incomplete UTF-8 can be written in JSON.  "Bytes" is what a token decodes
+ * to. */
 #ifndef LEASEHOLD_MODEL_TOKENIZER_TOKENIZER_STATE_H
 #define LEASEHOLD_MODEL_TOKENIZER_TOKENIZER_STATE_H
 
@@ -81,7 +82,7 @@ struct tokenizer {
   int split_count;
 };
 
-/* What one call of tokenizer_encode works with. */
+/* The working state of one call of tokenizer_encode. */
 struct bpe_symbol {
   int32_t id, prev, next;
 }; /* id -1: merged into the one before; next -1: the last */
@@ -155,11 +156,11 @@ enum rc text_encode(struct encoder *e, const char *text, size_t len, struct err 
 
 /* --- added_tokens.c --- */
 struct added_match {
-  size_t start, stop; /* what the token takes, stripped white space included */
+  size_t start, stop; /* the bytes that the token takes, stripped white space included */
   int32_t id;
 };
 enum rc added_set_make(struct added_set *set, struct err *err); /* sorts; RC_INVALID when two contents are equal */
-/* The next match at or after *at; *at moves behind what was looked at.  done: what earlier matches have taken. */
+/* The next match at or after *at; *at moves behind the text that was searched.  done: the end of earlier matches. */
 bool added_next(struct added_match *out, const struct added_set *set, const char *text, size_t len, size_t *at,
                 size_t done, bool parse_special);
 

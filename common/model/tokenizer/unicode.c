@@ -1,4 +1,4 @@
-/* UTF-8 and normal form C.
+/* Checks UTF-8 and normalizes text to form C.
  *
  * Normalization is utf8proc's data with a sort of our own: utf8proc orders combining marks by swapping neighbours,
  * which takes quadratic time over a long run of them, and prompts come from strangers.  So: decompose each code

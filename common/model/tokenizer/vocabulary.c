@@ -1,4 +1,4 @@
-/* The byte alphabet, and the map from a token's content to its id.
+/* Maps bytes to the byte alphabet, and a token's content to its id.
  *
  * GPT-2's alphabet gives each byte a printable character: printable ASCII and Latin-1 stand for themselves, the other
  * 68 bytes follow in order from U+0100.  So a token of any bytes is a JSON string.  The map is filled while loading

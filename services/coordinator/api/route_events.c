@@ -1,4 +1,4 @@
-/* See route_events.h. */
+/* Answers GET /v1/runs/{id}/events: finds where the client left off, then subscribes it. */
 #include "services/coordinator/api/route_events.h"
 
 #include <stdlib.h>

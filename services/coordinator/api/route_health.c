@@ -1,4 +1,4 @@
-/* See route_health.h. */
+/* Answers GET /readyz from the writer's counters. */
 #include "services/coordinator/api/route_health.h"
 
 #include "services/coordinator/writer/core.h"

@@ -1,7 +1,7 @@
 /* GET /readyz: 200 while the writer lives and its queue is not full, else 503 with a sentence.
  *
- * An HTTP thread; looks at two counters of the core, takes no lock that the writer holds for long, and reads no
- * database: it must answer when nothing else does.  /healthz and /metrics are common/http's. */
+ * An HTTP thread; looks at two counters of the core, takes no lock that the writer holds for long, and does not
+ * read the database: it must answer even when no other route does.  /healthz and /metrics are common/http's. */
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_HEALTH_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_HEALTH_H
 

@@ -1,4 +1,4 @@
-/* See route_leases.h.
+/* Answers POST /v1/workers/{id}/leases: grants leases at once, or parks the poll until samples wait.
  *
  *   poll --> a digest other than the current: told `current` at once, loads it, polls again
  *        --> samples wait: leases at once
@@ -13,7 +13,7 @@
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/core_state.h"
 
-static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct lease_request *m = cmd->message;
   struct live_worker *w;
   struct lease leases[LIMIT_LEASES_PER_REQUEST];
@@ -26,12 +26,12 @@ static enum rc poll_execute(struct core *c, struct command *cmd, struct err *err
   if (w->kind != WORKER_GENERATION)
     return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
   w->ready = true;
-  if (m->slots_free >= w->slots) cmd->patient = false; /* it has next to nothing to do */
+  if (m->slots_free >= w->slots) cmd->patient = false; /* its slots are idle */
   rc = current_version_now(c, &answer.current, &arena, err);
-  const bool loaded =
-      m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) || fault_is(FAULT_NO_VERSION_CHECK));
+  const bool loaded = m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) ||
+                                        fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK));
   const bool told = rc == RC_OK && answer.current.has && !loaded;
-  if (rc == RC_OK && !told && !core_orphaned(c, cmd)) /* nobody would work on what is granted to one that hung up */
+  if (rc == RC_OK && !told && !core_orphaned(c, cmd)) /* a lease of a caller that hung up would only lapse */
     rc = leases_grant(c, w, m->slots_free, workers_generating(c), &answer.current, leases, &answer.lease_count, &arena,
                       err);
   if (rc == RC_OK) {
@@ -49,7 +49,7 @@ void handle_lease_poll(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, poll_execute, sizeof(struct lease_request));
   struct lease_request *p = cmd ? cmd->message : NULL;
-  if (cmd) cmd->patient = true; /* servers ask ahead of their slots; but see poll_execute */
+  if (cmd) cmd->patient = true; /* servers ask before their slots are free; poll_execute knows the exception */
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK && p) rc = lease_request_decode(p, body, &cmd->arena, &err);
   if (rc == RC_OK && p && (p->wait_ms < 0 || p->wait_ms > LIMIT_WAIT_MS_MAX)) {

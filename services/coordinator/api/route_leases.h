@@ -7,8 +7,11 @@
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_LEASES_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_LEASES_H
 
-#include "common/http/server.h"
+#include "services/coordinator/writer/command.h"
 
 void handle_lease_poll(struct http_request *r, void *context);
+
+/* On the writer's thread; without HTTP for tests and the simulation. */
+enum rc poll_execute(struct core *c, struct command *cmd, struct err *err); /* cmd->message: struct lease_request */
 
 #endif

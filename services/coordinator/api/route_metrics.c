@@ -1,4 +1,4 @@
-/* See route_metrics.h. */
+/* Answers GET /metrics: sets the gauges of the newest run, then writes all metrics. */
 #include "services/coordinator/api/route_metrics.h"
 
 #include <stdatomic.h>

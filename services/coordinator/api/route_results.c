@@ -1,4 +1,4 @@
-/* See route_results.h.
+/* Answers PUT /v1/leases/{id}/result: checks a lease's samples, then accepts all of them or refuses them.
  *
  * Order of the checks: the lease exists (404); the worker is the lease's (403); a repeat of accepted content is 200,
  * other content 409 and an incident; the epoch (409); the lease still stands (410 expired, 409 lost or superseded);
@@ -28,34 +28,26 @@
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/rounds/intervals.h"
-#include "services/coordinator/decide/stored.h"
 
 /* ---- checks: nothing is written ---- */
 
-/* Over what was sent, sample by sample; says whether a repeat is one. */
-static enum rc content_digest(struct digest *out, const struct lease_result *m, struct err *err) {
-  struct digest_state *d = digest_begin();
-  if (!d) return err_set(err, RC_NO_MEMORY, NULL, "a result's digest was refused memory");
-  digest_update_u32(d, m->handed_back);
-  digest_update_u32(d, (uint32_t)m->sample_count);
+/* Over what was sent, sample by sample.  A repeat has the same digest. */
+static void content_digest(struct digest *out, const struct lease_result *m) {
+  struct digest_state d;
+  digest_begin(&d);
+  digest_update_u32(&d, m->handed_back);
+  digest_update_u32(&d, (uint32_t)m->sample_count);
   for (size_t i = 0; i < m->sample_count; i++) {
     struct digest sample;
     sample_result_digest(&sample, &m->samples[i]);
-    digest_update_u32(d, (uint32_t)m->samples[i].sample);
-    digest_update(d, sample.bytes, DIGEST_BYTES);
+    digest_update_u32(&d, (uint32_t)m->samples[i].sample);
+    digest_update(&d, sample.bytes, DIGEST_BYTES);
   }
-  digest_end(out, d);
-  return RC_OK;
+  digest_end(out, &d);
 }
 
-/* For the tests' mutants: see fault.h. */
-static bool stands_anyway(const struct lease_row *l) {
-  if (l->state == LEASE_SUPERSEDED) return fault_is(FAULT_NO_VERSION_CHECK);
-  return fault_is(FAULT_NO_FENCE_CHECK);
-}
-
-static enum rc check_standing(const struct lease_row *l, struct err *err) {
-  if (stands_anyway(l)) return RC_OK;
+static enum rc check_lease_state(const struct lease_row *l, struct err *err) {
+  if (fault_accepts_any(l->state)) return RC_OK;
   switch (l->state) {
     case LEASE_GRANTED: return RC_OK;
     case LEASE_EXPIRED:
@@ -85,8 +77,8 @@ static bool is_stop(const struct run_context *x, int32_t id) {
   return false;
 }
 
-static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct sample_result *s,
-                            bool handed_back, struct err *err) {
+static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct group_head *g,
+                            const struct sample_result *s, bool handed_back, struct err *err) {
   size_t n = s->token_ids.count;
   if (s->sample < l->first || s->sample >= l->first + l->count) {
     return err_set(err, RC_INVALID, "samples.sample", "lease %s holds samples %" PRId64 " to %" PRId64 ", got %d",
@@ -95,9 +87,9 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
   if (s->logprobs.count != n)
     return err_set(err, RC_INVALID, "samples.logprobs", "sample %d has %zu tokens and %zu log-probabilities", s->sample,
                    n, s->logprobs.count);
-  if (n > (size_t)x->config.sampling.max_new_tokens) {
+  if (n > (size_t)g->max_new_tokens) {
     return err_set(err, RC_INVALID, "samples.token_ids", "sample %d has %zu tokens, at most %d were asked for",
-                   s->sample, n, x->config.sampling.max_new_tokens);
+                   s->sample, n, g->max_new_tokens);
   }
   for (size_t i = 0; i < n; i++) {
     int32_t id = s->token_ids.items[i];
@@ -115,12 +107,12 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
     return err_set(err, RC_INVALID, "samples.finish", "sample %d stopped, so its last token must be a stop token",
                    s->sample);
   }
-  if (s->finish == FINISH_LENGTH && n != (size_t)x->config.sampling.max_new_tokens) {
+  if (s->finish == FINISH_LENGTH && n != (size_t)g->max_new_tokens) {
     return err_set(err, RC_INVALID, "samples.finish",
                    "sample %d ended by length after %zu tokens, but %d were asked for", s->sample, n,
-                   x->config.sampling.max_new_tokens);
+                   g->max_new_tokens);
   }
-  for (size_t i = 0; i < s->span_count && !fault_is(FAULT_NO_VERSION_CHECK); i++) {
+  for (size_t i = 0; i < s->span_count && !fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK); i++) {
     if (s->spans[i].version < l->version_min || s->spans[i].version > l->version_max) {
       return err_set(err, RC_CONFLICT, "samples.spans",
                      "sample %d has tokens of version %" PRId64 ", the lease is valid for %" PRId64 " to %" PRId64,
@@ -130,14 +122,15 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
   return RC_OK;
 }
 
+/* *g: the lease's group, read for the checks. */
 static enum rc check_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
-                            struct arena *arena, struct err *err) {
+                            struct group_head *g, struct arena *arena, struct err *err) {
   enum rc rc = journal_check_epoch(c, m->epoch, err);
-  if (rc == RC_OK) rc = check_standing(l, err);
+  if (rc == RC_OK) rc = check_lease_state(l, err);
   if (rc != RC_OK) return rc;
   if (!c->context || c->context->run != l->run)
     return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
-  if (!digest_equal(&m->loaded_digest, &l->digest) && !fault_is(FAULT_NO_VERSION_CHECK))
+  if (!digest_equal(&m->loaded_digest, &l->digest) && !fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK))
     return err_set(err, RC_CONFLICT, "loaded_digest", "lease %s is for other weights than those that were loaded",
                    l->id);
   if (!m->handed_back && m->sample_count != (size_t)l->count) {
@@ -146,8 +139,10 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
   }
   bool *seen = arena_alloc(arena, (size_t)l->count, sizeof *seen);
   if (!seen) return err_set(err, RC_NO_MEMORY, NULL, "a result was refused memory");
+  rc = group_read(c, l->run, l->round, l->group, g, arena, err);
+  if (rc != RC_OK) return rc;
   for (size_t i = 0; i < m->sample_count; i++) {
-    rc = check_sample(c->context, l, &m->samples[i], m->handed_back, err);
+    rc = check_sample(c->context, l, g, &m->samples[i], m->handed_back, err);
     if (rc != RC_OK) return rc;
     bool *one = &seen[m->samples[i].sample - l->first];
     if (*one) return err_set(err, RC_INVALID, "samples.sample", "sample %d comes twice", m->samples[i].sample);
@@ -160,20 +155,20 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
 
 /* A lease is handed back whole, samples that had ended before included: their tokens say how they ended, and they are
  * accepted as what they are. */
-static void finish_complete(const struct run_context *x, struct lease_result *m) {
+static void finish_by_last_token(const struct run_context *x, const struct group_head *g, struct lease_result *m) {
   for (size_t i = 0; i < m->sample_count; i++) {
     struct sample_result *s = &m->samples[i];
     size_t n = s->token_ids.count;
     if (s->finish != FINISH_ABORT || n == 0) continue;
     if (is_stop(x, s->token_ids.items[n - 1]))
       s->finish = FINISH_STOP;
-    else if (n == (size_t)x->config.sampling.max_new_tokens)
+    else if (n == (size_t)g->max_new_tokens)
       s->finish = FINISH_LENGTH;
   }
 }
 
-/* Tokens that were handed back earlier must be the beginning of what comes now: else somebody computes differently.
- * *shorter: this holder hands back fewer of them than were kept, because it never came to the sample. */
+/* Tokens that were handed back earlier must be the beginning of those that come now; else one of the two servers computed
+ * something else.  *shorter: this holder hands back fewer of them than were kept, because it never came to the sample. */
 static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, bool *shorter,
                                struct err *err) {
   struct rows q;
@@ -238,10 +233,10 @@ static enum rc store_parts(struct core *c, const struct lease_row *l, const stru
 /* text NULL: the sample is not finished. */
 static enum rc store_rollout(struct core *c, const struct lease_row *l, const struct sample_result *s,
                              const struct buf *text, struct err *err) {
-  const bool again = l->fence > FENCE_FIRST || fault_is(FAULT_NO_FENCE_CHECK);
+  const bool again = l->fence > FENCE_FIRST || fault_is(COORDINATOR_FAULT_NO_FENCE_CHECK);
   bool shorter = false;
   enum rc rc = again ? compare_partial(c, l, s, &shorter, err) : RC_OK;
-  if (rc != RC_OK || shorter) return rc; /* what was kept is worth more */
+  if (rc != RC_OK || shorter) return rc; /* the longer one is kept */
   rc = store_exec(c->store, err,
                   "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, "
                   "text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -265,39 +260,16 @@ static enum rc count_contribution(struct core *c, const struct lease_row *l, int
 
 /* Tokens that are only handed back count with the sample, at whoever ends it; but a worker whose kernels promise nothing
  * has had its part in the round. */
-static bool has_a_part(struct core *c, const struct lease_row *l, const struct lease_result *m, int accepted) {
+static bool contributed(struct core *c, const struct lease_row *l, const struct lease_result *m, int accepted) {
   const struct live_worker *w = worker_live(c, l->worker);
   bool tokens = false;
   for (size_t i = 0; i < m->sample_count; i++) tokens |= m->samples[i].token_ids.count > 0;
   return accepted > 0 || (tokens && w && w->exactness == WORKER_FASTEST);
 }
 
-/* The mutant: whatever is not done is this lease's again, and what is done already is only written over. */
-static enum rc take_by_force(struct core *c, const struct lease_row *l, struct done_sample *done, int *count,
-                             struct err *err) {
-  int kept = 0;
-  enum rc rc = store_exec(c->store, err,
-                          "UPDATE samples SET state = " SQL_SAMPLE_LEASED
-                          ", fence = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND state IN (" SQL_SAMPLE_WAITING ", " SQL_SAMPLE_LEASED ")",
-                          BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(l->first),
-                                b_int(l->first + l->count - 1), b_int(l->fence)));
-  for (int i = 0; i < *count && rc == RC_OK; i++) {
-    int64_t state = SAMPLE_VOID;
-    rc = store_int(c->store, &state, err,
-                   "SELECT state FROM samples WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
-                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(done[i].result->sample)));
-    if (rc == RC_OK && state == SAMPLE_LEASED)
-      done[kept++] = done[i];
-    else
-      buf_free(&done[i].text);
-  }
-  *count = kept;
-  return rc;
-}
-
 static enum rc lease_close(struct core *c, const struct lease_row *l, bool whole, const struct digest *content,
                            struct err *err) {
-  if (l->state != LEASE_GRANTED && stands_anyway(l)) return RC_OK;
+  if (l->state != LEASE_GRANTED && fault_accepts_any(l->state)) return RC_OK;
   return lease_end(c, l, whole ? LEASE_DONE : LEASE_HANDED_BACK, content, err);
 }
 
@@ -313,41 +285,43 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
     s->result = &m->samples[i];
     group_verify(c->context, g, s);
     rc = store_rollout(c, l, s->result, &s->text, err);
+    const struct forced_sample forced = {l->run, l->round, l->group, s->result->sample, l->fence};
+    bool taken = true;
+    if (rc == RC_OK) rc = fault_take_by_force(c->store, &forced, &taken, err);
+    if (!taken) buf_free(&done[--*count].text);
   }
   return rc;
 }
 
 static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
-                             const struct digest *content, struct arena *arena, struct err *err) {
+                             const struct group_head *g, const struct digest *content, struct arena *arena,
+                             struct err *err) {
   const int64_t begin_us = core_wall_us(c);
-  struct group_head g;
   int64_t tokens = 0;
   int count = 0;
   struct done_sample *done = arena_alloc(arena, m->sample_count, sizeof *done);
   if (!done) return err_set(err, RC_NO_MEMORY, NULL, "a result of %zu samples was refused memory", m->sample_count);
-  enum rc rc = group_read(c, l->run, l->round, l->group, &g, arena, err);
-  if (rc == RC_OK) rc = store_samples(c, l, m, &g, done, &count, err);
-  if (rc == RC_OK && fault_is(FAULT_NO_FENCE_CHECK)) rc = take_by_force(c, l, done, &count, err);
+  enum rc rc = store_samples(c, l, m, g, done, &count, err);
   for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
-  if (rc == RC_OK && has_a_part(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
-  if (rc == RC_OK) rc = group_accept(c, &g, l->fence, done, count, arena, err);
-  /* last: what a lease that is handed back still holds then waits again, and finished samples are not to */
+  if (rc == RC_OK && contributed(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
+  if (rc == RC_OK) rc = group_accept(c, g, l->fence, done, count, arena, err);
+  /* last, because closing a lease that was handed back makes its unfinished samples wait again */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
   for (int i = 0; i < count; i++) buf_free(&done[i].text);
   if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, core_wall_us(c));
   return rc;
 }
 
-/* The worker told that it can never run so long a lease: as long as it lives it gets no such lease again. */
+/* The worker said that it can never run so long a lease, so it gets none of that length again while it lives. */
 static enum rc note_refused(struct core *c, const struct lease_row *l, const char *why, struct err *err) {
   struct live_worker *w = worker_live(c, l->worker);
-  int64_t prompt = 0;
+  int64_t positions = 0;
   char detail[4 * WIRE_REFUSED_BYTES + 2 * LIMIT_NAME_MAX]; /* characters have up to four bytes */
-  enum rc rc = store_int(c->store, &prompt, err,
-                         "SELECT length(prompt_ids) / 4 FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+  enum rc rc = store_int(c->store, &positions, err,
+                         "SELECT length(prompt_ids) / 4 + max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND "
+                         "ordinal = ?3",
                          BINDS(b_int(l->run), b_int(l->round), b_int(l->group)));
   if (rc != RC_OK || !w) return rc;
-  const int64_t positions = prompt + c->context->config.sampling.max_new_tokens;
   snprintf(detail, sizeof detail, "%s (%s) gets no leases of %" PRId64 " positions or more: %s", id_worker(w->id).text,
            w->name, positions, why);
   rc = journal_incident(c, l->run, "lease_refused", l->id, detail, err);
@@ -355,7 +329,7 @@ static enum rc note_refused(struct core *c, const struct lease_row *l, const cha
   return rc;
 }
 
-/* A refusal is counted, so it is kept though the result is not. */
+/* The refusal is counted, so the transaction is kept although the result is not. */
 static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc why, struct err *err) {
   if (why == RC_NO_MEMORY || why == RC_IO || why == RC_CORRUPT || why == RC_INTERNAL) return why;
   cmd->refused = true;
@@ -365,7 +339,7 @@ static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc 
                     BINDS(b_int(run)));
 }
 
-static enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   struct lease_result *m = cmd->message;
   struct lease_row l;
   struct digest content;
@@ -381,8 +355,8 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
                  id_worker(l.worker).text, m->worker_id);
     return refuse(c, cmd, l.run, rc, err);
   }
-  if (rc == RC_OK) rc = content_digest(&content, m, err);
   if (rc != RC_OK) return rc;
+  content_digest(&content, m);
   answer.repeated = l.has_content && digest_equal(&content, &l.content);
   if (l.has_content && !answer.repeated) {
     rc = journal_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one",
@@ -392,10 +366,11 @@ static enum rc result_execute(struct core *c, struct command *cmd, struct err *e
     return refuse(c, cmd, l.run, RC_CONFLICT, err);
   }
   if (!answer.repeated) {
-    rc = check_result(c, &l, m, &cmd->arena, err);
+    struct group_head g;
+    rc = check_result(c, &l, m, &g, &cmd->arena, err);
     if (rc != RC_OK) return refuse(c, cmd, l.run, rc, err);
-    finish_complete(c->context, m);
-    rc = accept_result(c, &l, m, &content, &cmd->arena, err);
+    finish_by_last_token(c->context, &g, m);
+    rc = accept_result(c, &l, m, &g, &content, &cmd->arena, err);
     cmd->fault_round = l.round;
     if (rc == RC_OK && m->refused) rc = note_refused(c, &l, m->refused, err);
   }
@@ -410,7 +385,7 @@ static bool is_octet_stream(const char *type) {
   return type && strncasecmp(type, name, len) == 0 && strchr(" \t;", type[len]) != NULL;
 }
 
-/* Safetensors from generation-servers, JSON from whoever prefers to read what is sent. */
+/* Generation-servers send safetensors; JSON is for people, who can read it. */
 static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
   const struct json *json;
   size_t len;

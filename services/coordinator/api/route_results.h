@@ -1,16 +1,19 @@
 /* PUT /v1/leases/{id}/result: accepted in one transaction, or refused (I3).
  *
- * Decoded on an HTTP thread into the command's arena, checked and stored by the writer.  A refusal is counted, a
- * repeat with other content is an incident; nothing else of a refused result is kept.
+ * Decoded on an HTTP thread into the command's arena, checked and stored by the writer.  A refusal is counted, and a
+ * repeat with other content is an incident; nothing else of a refused result is stored.
  *
  * Previous hop of a rollout: the generation-server's leases.  Next: group_seal.c. */
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_RESULTS_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_RESULTS_H
 
-#include "common/http/server.h"
+#include "services/coordinator/writer/command.h"
 
-/* 404 for a lease that never was: nothing its result says could be accepted.  http_route.admit */
+/* 404 for a lease that does not exist, before its body is read.  For http_route.admit. */
 enum rc admit_result(struct http_request *r, void *context, struct err *err);
 void handle_put_result(struct http_request *r, void *context);
+
+/* On the writer's thread; without HTTP for tests and the simulation. */
+enum rc result_execute(struct core *c, struct command *cmd, struct err *err); /* cmd->message: struct lease_result */
 
 #endif

@@ -1,4 +1,4 @@
-/* See route_rollouts.h. */
+/* Answers GET /v1/runs/{id}/rollouts: the samples of one round, or 410 when they were dropped. */
 #include "services/coordinator/api/route_rollouts.h"
 
 #include <string.h>
@@ -7,6 +7,7 @@
 #include "common/wire/lease.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/retention.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/rounds/run_life.h"
 
@@ -110,13 +111,24 @@ static enum rc rollouts_write(struct store *s, struct json_writer *w, const stru
   return rc;
 }
 
-/* Without ?round=, the newest round that has a finished sample. */
+/* Without ?round= it is the newest round that has a finished sample. */
 static enum rc choose_round(struct store *s, int64_t run, int64_t *round, struct err *err) {
   enum run_state state;
   enum rc rc = run_state_of(s, run, &state, err);
   if (rc != RC_OK || *round >= 0) return rc;
   rc = store_int(s, round, err, "SELECT coalesce(max(round), 0) FROM contributions WHERE run = ?1", BINDS(b_int(run)));
   return rc;
+}
+
+static enum rc check_kept(struct store *s, int64_t run, int64_t round, struct err *err) {
+  int64_t state = ROLLOUTS_KEPT;
+  const enum rc rc = store_int(s, &state, err, "SELECT rollouts_state FROM rounds WHERE run = ?1 AND round = ?2",
+                               BINDS(b_int(run), b_int(round)));
+  if (rc == RC_NOT_FOUND) return RC_OK; /* a round that is still to come has no rollouts */
+  if (rc != RC_OK || state == ROLLOUTS_KEPT) return rc;
+  return err_set(err, RC_GONE, "round",
+                 "the rollouts of round %s were dropped: run %s keeps those of its newest rounds only (keep_rounds)",
+                 id_round(run, round).text, id_run(run).text);
 }
 
 void handle_get_rollouts(struct http_request *r, void *context) {
@@ -133,6 +145,7 @@ void handle_get_rollouts(struct http_request *r, void *context) {
   if (rc == RC_OK) rc = http_query_i64(r, "limit", 64, 1, 4096, &limit, &err);
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
   if (rc == RC_OK) rc = choose_round(s, run, &round, &err);
+  if (rc == RC_OK) rc = check_kept(s, run, round, &err);
   json_kv_string(&w, "run", id_run(run).text);
   json_kv_int(&w, "round", round);
   json_key(&w, "rollouts");

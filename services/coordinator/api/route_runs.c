@@ -1,4 +1,4 @@
-/* See route_runs.h. */
+/* Answers POST /v1/runs, which queues a run, and the routes that show runs and their rounds. */
 #include "services/coordinator/api/route_runs.h"
 
 #include <inttypes.h>
@@ -41,7 +41,7 @@ static void created_write(struct command *cmd, int64_t run, const struct post_ru
 static enum rc post_run_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct post_run *m = cmd->message;
   char seed[24];
-  enum rc rc = run_queue_check(c->store, err); /* again: others may have been faster */
+  enum rc rc = run_queue_check(c->store, err); /* again, because other runs may have been queued since run_check */
   snprintf(seed, sizeof seed, "%" PRIu64, m->config.seed);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
@@ -94,15 +94,6 @@ void handle_post_run(struct http_request *r, void *context) {
 
 /* ---- reading ---- */
 
-static void reply(struct http_request *r, enum rc rc, struct buf *body, const struct err *err) {
-  if (rc == RC_OK) {
-    http_reply_json(r, 200, body);
-    return;
-  }
-  buf_free(body);
-  http_fail(r, err);
-}
-
 void handle_get_runs(struct http_request *r, void *context) {
   struct readers *readers = core_readers(context);
   struct store *s = NULL;
@@ -120,7 +111,7 @@ void handle_get_runs(struct http_request *r, void *context) {
   readers_give(readers, s);
   json_array_end(&w);
   json_object_end(&w);
-  reply(r, rc, &body, &err);
+  http_reply_json_or_fail(r, rc, &body, &err);
 }
 
 void handle_get_run(struct http_request *r, void *context) {
@@ -135,7 +126,7 @@ void handle_get_run(struct http_request *r, void *context) {
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
   if (rc == RC_OK) rc = run_write(s, &w, run, core_wall_us(context) / 1000, &err);
   readers_give(readers, s);
-  reply(r, rc, &body, &err);
+  http_reply_json_or_fail(r, rc, &body, &err);
 }
 
 void handle_get_rounds(struct http_request *r, void *context) {
@@ -159,5 +150,5 @@ void handle_get_rounds(struct http_request *r, void *context) {
   readers_give(readers, s);
   json_array_end(&w);
   json_object_end(&w);
-  reply(r, rc, &body, &err);
+  http_reply_json_or_fail(r, rc, &body, &err);
 }

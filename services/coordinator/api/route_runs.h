@@ -1,6 +1,6 @@
 /* POST /v1/runs, GET /v1/runs, GET /v1/runs/{id}, GET /v1/runs/{id}/rounds.
  *
- * A run's configuration is parsed, resolved and hashed on an HTTP thread, and its dataset's path checked there (no
+ * A run's configuration is parsed, resolved and hashed on an HTTP thread, and checked there (driver/run_check.c: no
  * file access on the writer); the writer queues it.  The reads are run_view.c and round_view.c on a reader's
  * snapshot.
  *

@@ -1,4 +1,4 @@
-/* See route_timeline.h. */
+/* Answers GET /v1/runs/{id}/timeline: the times of rounds, and the intervals of every worker in the same window. */
 #include "services/coordinator/api/route_timeline.h"
 
 #include "common/base/limits.h"
@@ -111,7 +111,8 @@ static enum rc rounds_write_times(struct store *s, struct json_writer *w, int64_
   rc = store_query(
       s, &q, err,
       "SELECT round, state, version, opened_ms, generated_ms, submitted_ms, trained_ms, step_begun_ms, published_ms,"
-      " (SELECT min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = rounds.round), verify_us, "
+      " coalesce(first_sealed_ms, (SELECT min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = "
+      "rounds.round)), verify_us, "
       "logprob_us, compute_us, step_us, checkpoint_us, push_us, coalesce(published_ms, (SELECT ended_ms FROM runs "
       "WHERE id = run)) FROM rounds WHERE run = ?1 AND round >= ?2 ORDER BY round LIMIT ?3",
       BINDS(b_int(run), b_int(from), b_int(limit)));
@@ -127,7 +128,7 @@ static enum rc rounds_write_times(struct store *s, struct json_writer *w, int64_
 
 /* ---- workers ---- */
 
-struct tape {
+struct interval_writer {
   struct json_writer *w;
   struct window window;
   struct interval last; /* not written yet: the next one may continue it */
@@ -135,7 +136,7 @@ struct tape {
   int64_t left; /* that may be written */
 };
 
-static void tape_flush(struct tape *t) {
+static void interval_writer_flush(struct interval_writer *t) {
   if (!t->has_last) return;
   t->has_last = false;
   t->full = t->left <= 0;
@@ -148,7 +149,7 @@ static void tape_flush(struct tape *t) {
   json_array_end(t->w);
 }
 
-static void tape_add(struct tape *t, struct interval i) {
+static void interval_writer_add(struct interval_writer *t, struct interval i) {
   if (i.begin_us < t->window.from_us) i.begin_us = t->window.from_us;
   if (i.end_us > t->window.until_us) i.end_us = t->window.until_us;
   if (i.end_us <= i.begin_us) return;
@@ -156,7 +157,7 @@ static void tape_add(struct tape *t, struct interval i) {
     t->last.end_us = i.end_us;
     return;
   }
-  tape_flush(t);
+  interval_writer_flush(t);
   t->last = i;
   t->has_last = true;
 }
@@ -167,23 +168,23 @@ static enum rc intervals_of(struct store *s, struct json_writer *w, int64_t work
   struct rows q;
   bool row;
   struct interval i;
-  struct tape tape = {.w = w, .window = *window, .left = most};
+  struct interval_writer out = {.w = w, .window = *window, .left = most};
   json_key(w, "intervals");
   json_array_begin(w);
   enum rc rc = store_query(s, &q, err,
                            "SELECT items FROM intervals WHERE worker = ?1 AND end_us > ?2 AND begin_us < ?3 ORDER BY "
                            "end_us",
                            BINDS(b_int(worker), b_int(window->from_us), b_int(window->until_us)));
-  while (rc == RC_OK && !tape.full && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+  while (rc == RC_OK && !out.full && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     size_t bytes;
     const void *items = rows_blob(&q, 0, &bytes);
-    for (size_t n = 0; interval_unpack(&i, items, bytes, n); n++) tape_add(&tape, i);
+    for (size_t n = 0; interval_unpack(&i, items, bytes, n); n++) interval_writer_add(&out, i);
   }
   rows_end(&q);
-  tape_flush(&tape);
+  interval_writer_flush(&out);
   json_array_end(w);
-  json_kv_bool(w, "truncated", tape.full);
-  *left -= most - tape.left;
+  json_kv_bool(w, "truncated", out.full);
+  *left -= most - out.left;
   return rc;
 }
 

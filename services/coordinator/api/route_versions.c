@@ -1,4 +1,5 @@
-/* See route_versions.h.  Previous hop: trainer-server/publisher.c.  Next: publish.c. */
+/* Answers POST /v1/versions: checks who announces, then publishes.  Previous hop: trainer-server/publish/publisher.c.
+ * Next: rounds/publish.c. */
 #include "services/coordinator/api/route_versions.h"
 
 #include <string.h>
@@ -28,7 +29,7 @@ static enum rc check_announcer(struct core *c, const struct version_announce *m,
 
 static enum rc version_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct version_announce *m = cmd->message;
-  struct publication p = {.version = m->version, .digest = m->digest, .pushes = m->pushes, .push_count = m->push_count};
+  struct announced_version p = {.version = m->version, .digest = m->digest, .pushes = m->pushes, .push_count = m->push_count};
   int64_t run;
   bool refused = false;
   enum rc rc = check_announcer(c, m, err);

@@ -1,4 +1,4 @@
-/* See route_workers.h. */
+/* Answers the routes by which workers register, report and leave, and the one that lists them. */
 #include "services/coordinator/api/route_workers.h"
 
 #include <ctype.h>
@@ -42,7 +42,7 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
   return RC_OK;
 }
 
-static enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_register *m = cmd->message;
   const bool trains = m->kind == WORKER_TRAINER;
   int64_t fence = 0, id = 0;
@@ -52,7 +52,7 @@ static enum rc register_execute(struct core *c, struct command *cmd, struct err 
   if (rc == RC_OK && workers_full(c))
     rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, and --workers-max is no more",
                  c->pool->worker_count);
-  if (rc == RC_OK && trains && !holds) rc = place_fill(c, err); /* those who stand by come first */
+  if (rc == RC_OK && trains && !holds) rc = place_fill(c, err); /* a trainer that stands by goes first */
   if (rc == RC_OK && trains && !holds) holds = place_is_free(c, m->identity);
   if (rc == RC_OK && !trains)
     rc = store_int(c->store, &fence, err, "SELECT value FROM meta WHERE key = 'trainer_fence'", NO_BINDS);
@@ -141,7 +141,7 @@ static enum rc account_slots(struct core *c, struct live_worker *w, int64_t busy
   return rc;
 }
 
-static enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_heartbeat *m = cmd->message;
   struct live_worker *w;
   struct slot_account accounts[SLOT_WINDOWS];
@@ -194,7 +194,7 @@ void handle_heartbeat(struct http_request *r, void *context) {
 
 /* ---- DELETE /v1/workers/{id} ---- */
 
-/* Its id is that of one incarnation under one epoch, so nobody else can be meant. */
+/* The id names one incarnation under one epoch, so no other worker can be meant. */
 static enum rc leave_execute(struct core *c, struct command *cmd, struct err *err) {
   struct live_worker *w;
   struct json_writer out;

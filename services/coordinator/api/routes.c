@@ -1,4 +1,4 @@
-/* See routes.h. */
+/* The table of the coordinator's routes. */
 #include "services/coordinator/api/routes.h"
 
 #include "common/base/limits.h"
@@ -16,8 +16,8 @@
 
 enum { SMALL_BODY = 1 << 20 };
 
-/* Offloaded: what reads the database or a dataset.  What only hands a command to the writer, as workers do all the time,
- * is not. */
+/* Handlers that read the database or a dataset are offloaded.  Those that only hand a command to the writer, as workers' do
+ * all the time, are not. */
 const struct http_route coordinator_routes[] = {
     {.method = "POST", .path = "/v1/runs", .handler = handle_post_run, .body_bytes_max = SMALL_BODY, .offload = true},
     {.method = "GET", .path = "/v1/runs", .handler = handle_get_runs, .offload = true},

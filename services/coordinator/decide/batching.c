@@ -1,4 +1,4 @@
-/* See batching.h. */
+/* Chooses how many sealed groups the next batch takes. */
 #include "services/coordinator/decide/batching.h"
 
 int batching_select(const int64_t *tokens, int n, int64_t tokens_max) {

@@ -1,8 +1,9 @@
-/* Which groups travel in the next submit-batch: whole groups, in the order of the trainer's FIFO, under a token budget.
+/* Which groups go into the next submit-batch: whole groups, in the order of the trainer's FIFO, under a token
+ * budget.
  *
- * A pure function, called by driver/train.c, which stores what it chose before anything is sent, so that a restart
- * sends the same batch.  The gradient does not depend on it (int64 sums commute), only message sizes and the overlap
- * do; it must not split a group. */
+ * Pure; called by rounds/batches.c, whose plan is stored before anything is sent, so that a restart sends the same
+ * batch. The gradient does not depend on the choice (int64 sums commute); message sizes and the overlap do.  A group
+ * is never split. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_BATCHING_H
 #define LEASEHOLD_COORDINATOR_DECIDE_BATCHING_H
 

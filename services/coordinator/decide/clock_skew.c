@@ -1,4 +1,4 @@
-/* See clock_skew.h. */
+/* Estimates how far a worker's clock is off from the times of its messages. */
 #include "services/coordinator/decide/clock_skew.h"
 
 /* No message is so late: one that seems to be comes from a clock that was set, or a machine that slept. */

@@ -1,8 +1,9 @@
-/* How far a worker's clock is from ours, so that its intervals are told in our time (intervals.c): pure.
+/* How far a worker's clock is off ours, so that its intervals can be shown in our time (intervals.c).  Pure.
  *
- * Every process's clock goes evenly from where the wall clock stood when it was started (common/base/clock.h).  So two are
- * apart by a constant: nothing on machines whose clocks are right, hours where somebody set the clock in between.
- * Heartbeats carry the sender's time; none comes before it was sent, so the largest difference is the nearest to the truth. */
+ * Every process's clock goes evenly from where the wall clock stood when the process was started
+ * (common/base/clock.h).  So two of them differ by a constant: nothing on machines whose clocks are right, hours
+ * where somebody set a clock in between. Heartbeats carry the sender's time.  None arrives before it was sent, so
+ * the largest difference is nearest to the truth. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_CLOCK_SKEW_H
 #define LEASEHOLD_COORDINATOR_DECIDE_CLOCK_SKEW_H
 

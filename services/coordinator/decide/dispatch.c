@@ -1,4 +1,4 @@
-/* See dispatch.h. */
+/* Cuts waiting samples into leases, and bounds how many of them one poll may take. */
 #include "services/coordinator/decide/dispatch.h"
 
 int dispatch_share(int waiting, int servers_ready, int slots_free, int held_here, int held) {

@@ -1,9 +1,8 @@
-/* Who gets how many samples, and how they are cut into leases: pure decisions.  Which groups go first is frontier.c's;
- * here samples are taken in the order in which they are given, whatever worker asks.
+/* Who gets how many samples, and how they are cut into leases.  frontier.c decides which groups go first; here
+ * samples are taken in the given order, whichever worker asks.
  *
- * Called by leases.c on the writer's thread; no database, no clock, no memory of its own.  What a sample becomes must
- * not depend on these decisions (randomness is keyed by position), only how long the round takes.  Simulated by the
- * thousand in tests/sim. */
+ * Pure; called by leases.c on the writer's thread.  These decisions must change only how long a round takes, never
+ * what a sample becomes (randomness is keyed by position).  Simulated by the thousand in tests/sim. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_DISPATCH_H
 #define LEASEHOLD_COORDINATOR_DECIDE_DISPATCH_H
 

@@ -1,4 +1,4 @@
-/* See expiry.h. */
+/* Compares deadlines with the time, and tells a late look from a standstill. */
 #include "services/coordinator/decide/expiry.h"
 
 bool expiry_worker_lost(int64_t seen_ms, int64_t ttl_ms, int64_t now_ms) { return now_ms - seen_ms > ttl_ms; }

@@ -1,6 +1,6 @@
-/* When things lapse: pure decisions over times that are passed in (monotonic milliseconds).
+/* When things lapse: decisions over times that are passed in (monotonic milliseconds).  Pure.
  *
- * Called on the writer's thread: by core.c (parked polls, stalls), workers.c, leases.c and group_timeout.c.  No
+ * Called on the writer's thread by core.c (parked polls, standstills), workers.c, leases.c and group_timeout.c.  No
  * clock is read here, so that tests can pass any time. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_EXPIRY_H
 #define LEASEHOLD_COORDINATOR_DECIDE_EXPIRY_H

@@ -1,4 +1,4 @@
-/* See frontier.h. */
+/* Orders the groups that have waiting samples: the frontier first, then what lies behind it. */
 #include "services/coordinator/decide/frontier.h"
 
 #include <math.h>

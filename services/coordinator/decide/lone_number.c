@@ -1,4 +1,4 @@
-/* Reading one number that stands alone: see lone_number.h. */
+/* Reads one number that stands alone, in an answer or at the end of prose. */
 #include "services/coordinator/decide/lone_number.h"
 
 #include <ctype.h>

@@ -1,13 +1,13 @@
-/* One number, and nothing but it: what an answer must be before it is compared.
+/* An answer must be one number and nothing else before it is compared.
  *
- * "\frac{1}{4}", "(9,4)" and "7\sqrt{3}" end in a number and are none; whoever compared their last one would reward 1/4
- * for 3/4.  So there are two readers.  number_whole takes a text that claims to be an answer (what stands in \boxed{},
- * a dataset's gold), and every character of it has to be accounted for.  number_last takes prose, where the last number
- * is the answer as far as it stands alone; a number that is part of something larger is told as such, and the caller
- * must not go back to an earlier one.  Both would rather read nothing than guess: no reward is better than a wrong one.
+ * "\frac{1}{4}", "(9,4)" and "7\sqrt{3}" end in a number but are none: comparing the last one would reward 1/4 for
+ * 3/4. So there are two ways to read.  number_whole takes a text that claims to be an answer (the content of
+ * \boxed{}, a dataset's gold); every character of it must be accounted for.  number_last takes prose, where the last
+ * number is the answer if it stands alone.  If it is part of something larger the caller is told, and must not go
+ * back to an earlier one. In doubt both read nothing: no reward is better than a wrong one.
  *
- * Pure, any thread, no memory, one pass or two over the text; text need not be valid UTF-8.  Called by verify.c on
- * completions and by dataset.c on golds. */
+ * Pure, any thread, no memory, one or two passes over the text, which need not be valid UTF-8.  Called by verify.c
+ * on completions and by dataset.c on golds. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_LONE_NUMBER_H
 #define LEASEHOLD_COORDINATOR_DECIDE_LONE_NUMBER_H
 

@@ -1,4 +1,4 @@
-/* See mismatch.h. */
+/* Adds up how far two log-probabilities of a token are apart: differing bits, absolute, k1 and k3. */
 #include "services/coordinator/decide/mismatch.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* See rational.h. */
+/* Adds, multiplies, divides, parses and compares rationals, with a check for overflow at every step. */
 #include "services/coordinator/decide/rational.h"
 
 #include <ctype.h>
@@ -55,8 +55,8 @@ bool rational_div(struct rational *out, struct rational a, struct rational b) {
 
 static bool digit_at(const char *text, size_t len, size_t at) { return at < len && isdigit((unsigned char)text[at]); }
 
-/* Thousands commas count only in well-formed groups of three behind one to three digits ("1,234", not "1,2", "1,2345" or
- * "1234,567"). */
+/* Thousands commas count only in well-formed groups of three behind one to three digits ("1,234", not "1,2",
+ * "1,2345" or "1234,567"). */
 static bool comma_group_at(const char *text, size_t len, size_t at, size_t leading) {
   return leading <= 3 && at < len && text[at] == ',' && digit_at(text, len, at + 1) && digit_at(text, len, at + 2) &&
          digit_at(text, len, at + 3) && !digit_at(text, len, at + 4);

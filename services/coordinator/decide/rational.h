@@ -1,7 +1,7 @@
 /* Exact rationals with overflow checks, for verifiers: rewards must not depend on rounding.
  *
- * Pure, any thread, no memory.  Numbers that do not fit 64 bits are told as such, never rounded in silence; the
- * caller (verify.c) then compares doubles. */
+ * Pure, any thread, no memory.  A number that does not fit 64 bits is reported, never silently rounded; the caller
+ * (verify.c) then compares doubles. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_RATIONAL_H
 #define LEASEHOLD_COORDINATOR_DECIDE_RATIONAL_H
 

@@ -1,4 +1,4 @@
-/* See slot_time.h. */
+/* Shares a heartbeat's busy slot time out among the runs whose windows it lies in. */
 #include "services/coordinator/decide/slot_time.h"
 
 enum { CARRY_US = 100000 };

@@ -3,8 +3,8 @@
  *   run's window   |begin ......................... end|      (round 0 opened ... last version published)
  *   heartbeats  h0 ----- h1 -------- h2 -------- h3 ----- h4   each tells the slots' busy time since registration
  *
- * Between two heartbeats only the part that lies in the window counts; a run that ended between them gets its share
- * at the next one, so a run's figures are whole one heartbeat after its end.  Pure; the writer's thread keeps the
+ * Between two heartbeats only the part that lies in the window counts.  A run that ended between them gets its share
+ * at the next one, so its figures are complete one heartbeat after its end.  Pure; the writer's thread keeps the
  * state (rounds.h) and stores the outcome (route_workers.c). */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_SLOT_TIME_H
 #define LEASEHOLD_COORDINATOR_DECIDE_SLOT_TIME_H

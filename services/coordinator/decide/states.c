@@ -1,4 +1,4 @@
-/* The state tables: see states.h for the drawing.  A transition that is not listed is refused. */
+/* Holds the state tables that states.h draws.  A transition that is not listed is refused. */
 #include "services/coordinator/decide/states.h"
 
 #include <assert.h>

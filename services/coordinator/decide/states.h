@@ -1,15 +1,17 @@
-/* The states of runs, rounds, groups, samples, leases and versions, as tables that the code checks before every
- * transition.  They already hold what pipelined and inflight need.
+/* The states of runs, rounds, groups, samples, leases and versions, as tables that are checked before every
+ * transition.
  *
- *   run      queued -> starting -> running <-> paused <-> starting; running|paused|queued|starting -> stopping -> stopped; running -> completed
- *            failed: runs of earlier versions only; what cannot go on now is paused with a reason, for as long as the ledger is whole it can be resumed
- *   round    open -> training -> stepping -> publishing -> done; open|training|stepping|publishing -> abandoned (the run stopped)
- *   group    open -> sealed -> submitted -> consumed; open -> filtered | failed | abandoned; sealed -> filtered | abandoned; submitted -> sealed (a trainer was lost)
+ *   run      queued -> starting -> running <-> paused <-> starting;  running -> completed
+ *            running | paused | queued | starting -> stopping -> stopped
+ *            failed: only in databases of earlier versions; a run that cannot go on is paused, and can be resumed
+ *   round    open -> training -> stepping -> publishing -> done
+ *            open | training | stepping | publishing -> abandoned (the run stopped)
+ *   group    open -> sealed -> submitted -> consumed;  open -> filtered | failed | abandoned
+ *            sealed -> filtered | abandoned;  submitted -> sealed (a trainer was lost)
  *            evaluation groups: open -> evaluated
- *   sample   waiting -> leased -> done; leased -> waiting (lost, expired, handed back); waiting|leased -> void
+ *   sample   waiting -> leased -> done;  leased -> waiting (lost, expired, handed back);  waiting | leased -> void
  *   lease    granted -> done | expired | lost | handed_back | superseded
- *   version  staged -> current -> superseded
- */
+ *   version  staged -> current -> superseded */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_STATES_H
 #define LEASEHOLD_COORDINATOR_DECIDE_STATES_H
 

@@ -2,14 +2,17 @@
  *
  *   "... WHERE state = " SQL_GROUP_OPEN " AND ..."
  *
- * Most states are bound as parameters.  These stand in the text of statements: a partial index is only used where its
- * condition is a constant there, and some statements have no parameters.  The numbers are in databases, so they must not
- * change; the assertions tie them to the enumerations. */
+ * Most states are bound as parameters.  These stand in the text of statements: a partial index is only used where
+ * its condition is a constant there, and some statements have no parameters.  The numbers are in databases, so they
+ * must not change; the assertions tie them to the enumerations. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_STORED_H
 #define LEASEHOLD_COORDINATOR_DECIDE_STORED_H
 
 #include "common/wire/lease.h"
 #include "services/coordinator/decide/states.h"
+
+/* What became of a round's rollouts: rounds.rollouts_state. */
+enum rollouts_state { ROLLOUTS_KEPT, ROLLOUTS_DROPPING, ROLLOUTS_DROPPED };
 
 /* Whose time it is: cause_times.actor. */
 enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
@@ -23,6 +26,13 @@ enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
 #define SQL_ROUND_DONE    STORED_TEXT(STORED_ROUND_DONE)
 _Static_assert(STORED_ROUND_OPEN == ROUND_OPEN && STORED_ROUND_DONE == ROUND_DONE, "rounds.state");
 
+#define STORED_ROLLOUTS_KEPT     0
+#define STORED_ROLLOUTS_DROPPING 1
+#define SQL_ROLLOUTS_KEPT        STORED_TEXT(STORED_ROLLOUTS_KEPT)
+#define SQL_ROLLOUTS_DROPPING    STORED_TEXT(STORED_ROLLOUTS_DROPPING)
+_Static_assert(STORED_ROLLOUTS_KEPT == ROLLOUTS_KEPT && STORED_ROLLOUTS_DROPPING == ROLLOUTS_DROPPING,
+               "rounds.rollouts_state");
+
 #define STORED_GROUP_OPEN     0
 #define STORED_GROUP_SEALED   1
 #define STORED_GROUP_CONSUMED 3
@@ -33,10 +43,8 @@ _Static_assert(STORED_GROUP_OPEN == GROUP_OPEN && STORED_GROUP_SEALED == GROUP_S
 _Static_assert(STORED_GROUP_CONSUMED == GROUP_CONSUMED, "groups.state");
 
 #define STORED_SAMPLE_WAITING 0
-#define STORED_SAMPLE_LEASED  1
 #define SQL_SAMPLE_WAITING    STORED_TEXT(STORED_SAMPLE_WAITING)
-#define SQL_SAMPLE_LEASED     STORED_TEXT(STORED_SAMPLE_LEASED)
-_Static_assert(STORED_SAMPLE_WAITING == SAMPLE_WAITING && STORED_SAMPLE_LEASED == SAMPLE_LEASED, "samples.state");
+_Static_assert(STORED_SAMPLE_WAITING == SAMPLE_WAITING, "samples.state");
 
 #define STORED_LEASE_GRANTED 0
 #define SQL_LEASE_GRANTED    STORED_TEXT(STORED_LEASE_GRANTED)

@@ -1,5 +1,5 @@
-/* The built-in verifiers: see verify.h.  Work is counted against LIMIT_VERIFIER_STEPS, never timed, so that a verdict
- * is the same on every machine. */
+/* Judges completions: numeric answers and countdown puzzles, in exact arithmetic.  Work is counted against
+ * LIMIT_VERIFIER_STEPS, never timed, so that a verdict is the same on every machine. */
 #include "services/coordinator/decide/verify.h"
 
 #include <ctype.h>

@@ -6,7 +6,13 @@
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_VERIFY_H
 #define LEASEHOLD_COORDINATOR_DECIDE_VERIFY_H
 
-#include "services/coordinator/run/run_config.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/base/rc.h"
+
+/* The run configuration's words: "numeric", "countdown", "none". */
+enum verifier_kind { VERIFIER_NUMERIC, VERIFIER_COUNTDOWN, VERIFIER_NONE };
 
 struct verdict {
   double reward;    /* 0 or 1 */
@@ -16,15 +22,16 @@ struct verdict {
 
 /* completion need not be valid UTF-8.
  *
- * numeric: an answer, or a gold, that is more than one number is no number.  With \boxed{} the answer is all of the last
- * box's content, else the last number of the text, which must stand alone: lone_number.h says what either may look like.
- * What is no number is not well formed and earns nothing.  Equal to the gold is equal as an exact rational, or within
- * 1e-9 relative where 64 bits do not hold them.  countdown: the last expression (after "=" is cut, or in \boxed{}) over
- * + - * / and parentheses uses each of extra.numbers at most once and equals extra.target exactly (rational arithmetic
- * with overflow checks). */
-/* Can a dataset's line be judged by?  RC_INVALID when not: its gold is no number, or the puzzle is incomplete. */
-enum rc verify_line_check(enum verifier_kind kind, const char *answer, const char *extra, struct err *err);
+ * numeric: an answer, or a gold, that is more than one number is no number.  With \boxed{} the answer is all of the
+ * last box's content, else the last number of the text, which must stand alone: lone_number.h says what either may
+ * look like. What is no number is not well formed and earns nothing.  Equal to the gold is equal as an exact
+ * rational, or within 1e-9 relative where 64 bits do not hold them.  countdown: the last expression (after "=" is
+ * cut, or in \boxed{}) over + - * / and parentheses uses each of extra.numbers at most once and equals extra.target
+ * exactly (rational arithmetic with overflow checks). */
 void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,
             struct verdict *out);
+/* Can completions be judged by this line of a dataset?  RC_INVALID when not: its gold is no number, or the puzzle is
+ * incomplete. */
+enum rc verify_line_check(enum verifier_kind kind, const char *answer, const char *extra, struct err *err);
 
 #endif

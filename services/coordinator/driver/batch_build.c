@@ -1,4 +1,4 @@
-/* See batch_build.h. */
+/* Builds a batch's message from stored rollouts or from the dataset, and compares its answer's log-probabilities. */
 #include "services/coordinator/driver/batch_build.h"
 
 #include <inttypes.h>
@@ -9,21 +9,6 @@
 static enum rc no_memory(struct err *err) { return err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory"); }
 
 /* ---- cross-entropy ---- */
-
-static const struct dataset_item *unit_item(struct run_context *x, int64_t round, int64_t unit, int sample) {
-  int64_t ordinal = (round * x->config.groups_per_round + unit) * x->config.samples_per_group + sample;
-  return dataset_at(x->dataset,
-                    dataset_index(x->dataset, &x->driver_order, x->config.dataset_shuffle, x->config.seed, ordinal));
-}
-
-int64_t dataset_unit_tokens(struct run_context *x, int64_t round, int64_t unit) {
-  int64_t tokens = 0;
-  for (int s = 0; s < x->config.samples_per_group; s++) {
-    const struct dataset_item *item = unit_item(x, round, unit, s);
-    tokens += item->prompt_length + item->completion_length;
-  }
-  return tokens;
-}
 
 static enum rc sample_of_item(struct batch_sample *out, const struct dataset_item *item, const char *id,
                               struct arena *arena, struct err *err) {
@@ -52,7 +37,7 @@ static enum rc unit_of_dataset(struct batch_group *g, struct run_context *x, int
   g->samples = arena_alloc(arena, (size_t)n, sizeof *g->samples);
   if (!g->id || !g->samples) return no_memory(err);
   for (int s = 0; s < n && rc == RC_OK; s++)
-    rc = sample_of_item(&g->samples[g->sample_count++], unit_item(x, round, unit, s),
+    rc = sample_of_item(&g->samples[g->sample_count++], run_unit_item(x, round, unit, s),
                         id_sample(x->run, round, unit, s).text, arena, err);
   return rc;
 }
@@ -88,7 +73,7 @@ enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_
 
 /* ---- rollouts ---- */
 
-/* A sample without rows is the plain case: one segment over all its tokens, trained on (route_results.c). */
+/* A sample without stored segments has one, which covers all its tokens and is trained on (route_results.c). */
 static enum rc plain_segment(struct batch_sample *out, struct arena *arena, struct err *err) {
   out->segments = arena_alloc(arena, 1, sizeof *out->segments);
   if (!out->segments) return no_memory(err);

@@ -1,12 +1,11 @@
 /* The message of one submit-batch, built from the database (groups that were sampled) or from the dataset
  * (cross-entropy), and the comparison of its answer with the behaviour log-probabilities that were recorded.
  *
- * Called by driver/train.c, on the driver's thread, with a reader's connection.  Everything built lives in the
- * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message: the trainer is never
- * told them, or the comparison would prove nothing.  It decides nothing either: which groups are in a batch is
- * batching.c's plan.
+ * Called by batch.c, on the driver's thread, with a connection for readers.  Everything built lives in the
+ * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message: if the trainer
+ * knew them, the comparison would prove nothing.  It decides nothing: batching.c has chosen the groups of a batch.
  *
- * Previous hop of a rollout: group_seal.c.  Next: trainer-server/route_submit_batch.c. */
+ * Previous hop of a rollout: group_seal.c.  Next: batch.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
 #define LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
 
@@ -27,8 +26,6 @@ enum rc batch_from_rollouts(struct built_batch *out, struct store *s, int64_t ru
                             struct arena *arena, struct err *err);
 enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_context *context, int64_t round,
                            int64_t number, struct arena *arena, struct err *err);
-/* Tokens of the cross-entropy unit `ordinal` of a round, prompts included. */
-int64_t dataset_unit_tokens(struct run_context *context, int64_t round, int64_t ordinal);
 
 /* Whether the trainer's digest is that of the recorded log-probabilities, or none are recorded. */
 bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, struct arena *arena);

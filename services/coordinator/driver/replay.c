@@ -1,29 +1,21 @@
-/* Recovery is replay: a trainer that came back with an older version is fed the recorded rounds again and must reach
- * the recorded digests.  See driver.h.
- *
- *   versions   v (held) --round of v--> v+1 --round of v+1--> ... --> the recorded current one
- *
- * Each round is what the log says: its batches as they were planned, its groups, its denominator.  Nothing is written
- * to the round but incidents and events; servers go on sampling meanwhile, because the current version stands.  A round
- * is fed and awaited in this thread: nothing else is to be done for the trainer then.  Another digest than the recorded
- * one pauses the run, even where a trainer's kernels are not batch-invariant and it may be nobody's fault: what was sampled
- * of the round in progress is the recorded version's. */
+/* Replays recorded rounds at a trainer that holds an older version, and compares the digests that it reaches. */
+#include "services/coordinator/driver/replay.h"
+
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
-#include "services/coordinator/driver/driver_state.h"
+#include "services/coordinator/driver/step.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
+#include "services/coordinator/decide/stored.h"
 
 enum { AHEAD = 2 };
 
-/* ---- what is told ---- */
+/* ---- events and incidents ---- */
 
 struct note_message {
   int64_t run, from, at, to;
@@ -54,28 +46,30 @@ static enum rc note(struct driver *d, const struct note_message *m, struct err *
   return core_call(d->core, cmd, err);
 }
 
-/* ---- what is read ---- */
+/* ---- a recorded round ---- */
 
 struct logged_round {
   int64_t round, version, batches;
   double denominator;
   struct digest digest; /* of the version that it made */
-  int64_t unequal;      /* log-probabilities that differed from the samplers' then */
+  int64_t unequal;      /* log-probabilities that differed when the round was first trained */
   bool fastest;         /* it was trained by kernels that are not batch-invariant */
+  bool dropped;         /* its rollouts are */
 };
 
 static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct logged_round *out, struct err *err) {
   struct store *s;
   struct rows q;
   bool row = false;
-  enum rc rc = readers_take(core_readers(d->core), &s, err);
+  enum rc rc = readers_take(driver_readers(d), &s, err);
   if (rc != RC_OK) return rc;
   rc = store_query(
       s, &q, err,
       "SELECT r.round, r.denominator, v.digest, (SELECT count(*) FROM batches b WHERE b.run = r.run AND "
       "b.round = r.round), r.logprob_unequal, (SELECT count(*) FROM batches b JOIN workers w ON w.id = "
-      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4) FROM rounds r JOIN versions "
-      "v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state = ?3",
+      "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4), r.rollouts_state <> " SQL_ROLLOUTS_KEPT " FROM rounds r "
+      "JOIN versions v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state "
+      "= ?3",
       BINDS(b_int(run), b_int(version), b_int(ROUND_DONE), b_int(WORKER_FASTEST)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -84,54 +78,66 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
                                  .denominator = rows_real(&q, 1),
                                  .batches = rows_int(&q, 3),
                                  .unequal = rows_int(&q, 4),
-                                 .fastest = rows_int(&q, 5) > 0};
+                                 .fastest = rows_int(&q, 5) > 0,
+                                 .dropped = rows_int(&q, 6) != 0};
     rows_digest(&q, 2, &out->digest);
   }
   rows_end(&q);
-  readers_give(core_readers(d->core), s);
+  readers_give(driver_readers(d), s);
   if (rc == RC_OK && !row)
     return err_set(err, RC_CORRUPT, NULL, "run %s has no finished round that was sampled at version %" PRId64,
                    id_run(run).text, version);
+  if (rc == RC_OK && out->dropped)
+    return err_set(err, RC_GONE, "keep_rounds",
+                   "the trainer holds version %" PRId64
+                   ", but the rollouts of round %s, which it must be fed next, were dropped (keep_rounds): start it "
+                   "with the newer "
+                   "checkpoints that it had",
+                   version, id_round(run, out->round).text);
   return rc;
 }
 
-/* ---- a round ---- */
+/* ---- replaying it ---- */
 
 static enum rc interrupted(struct driver *d, int64_t run, struct err *err) {
   if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
-  if (driver_run_over(d, run)) return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(run).text);
+  if (look_run_over(driver_readers(d), run))
+    return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(run).text);
   return RC_OK;
 }
 
-/* Where they differed when the round was trained it is no news. */
-static enum rc await_batch(struct driver *d, const struct logged_round *r, const struct flight *f, struct err *err) {
+/* A difference that was there when the round was first trained is not told again. */
+static enum rc await_batch(struct driver *d, const struct logged_round *r, const struct batch *b, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_status status = {0};
   struct mismatch difference = {0};
-  enum rc rc = flight_await(f, d->http, &d->stopping, &status, &difference, &arena, err);
+  enum rc rc = batch_await(b, d->http, &d->stopping, &status, &difference, &arena, err);
   arena_free(&arena);
   if (rc != RC_OK || difference.unequal == 0 || r->unequal > 0) return rc;
   char text[200];
   snprintf(text, sizeof text, "replaying batch %s: %" PRId64 " log-probabilities differ from the recorded ones",
-           id_batch(f->run, f->round, f->number).text, difference.unequal);
-  return note(d, &(struct note_message){.run = f->run, .incident = text}, err);
+           id_batch(b->run, b->round, b->number).text, difference.unequal);
+  return note(d, &(struct note_message){.run = b->run, .incident = text}, err);
 }
 
 static enum rc replay_batches(struct driver *d, int64_t run, const struct logged_round *r, struct err *err) {
-  struct flight *window[AHEAD] = {NULL};
+  struct batch *window[AHEAD] = {NULL};
   enum rc rc = RC_OK;
   for (int64_t n = 0; n < r->batches + AHEAD && rc == RC_OK; n++) {
-    struct flight **slot = &window[n % AHEAD];
+    struct batch **slot = &window[n % AHEAD];
     if (*slot) {
       rc = await_batch(d, r, *slot, err);
-      flight_free(*slot);
+      batch_free(*slot);
       *slot = NULL;
     }
     if (rc == RC_OK) rc = interrupted(d, run, err);
-    if (rc == RC_OK && n < r->batches) rc = driver_flight(d, run, r->round, r->version, n, slot, err);
-    if (rc == RC_OK && *slot) rc = driver_submit(d, *slot, true, err);
+    if (rc == RC_OK && n < r->batches) {
+      const struct batch_place place = {.round = r->round, .number = n, .version = r->version};
+      rc = batch_make(slot, driver_readers(d), d->context, &d->trainer, &place, err);
+    }
+    if (rc == RC_OK && *slot) rc = batch_submit(*slot, d->http, true, err);
   }
-  for (int i = 0; i < AHEAD; i++) flight_free(window[i]);
+  for (int i = 0; i < AHEAD; i++) batch_free(window[i]);
   return rc;
 }
 
@@ -141,16 +147,14 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
   struct arena arena = ARENA_INIT;
   struct submit_step m;
   struct step_status status = {0};
-  enum rc rc = driver_step_message(d, run, r->round, &m, &arena, err);
-  m.push_count = 0; /* nobody wants an old version */
+  enum rc rc = step_message(d, run, r->round, &m, &arena, err);
+  m.push_count = 0; /* servers have the current version already */
   if (rc == RC_OK) rc = trainer_step_status(&t, m.step_id, 0, &status, &arena, CALL_MS, err);
   const bool failed = rc == RC_OK && status.state == JOB_FAILED; /* before its batches were sent again */
   if (rc == RC_NOT_FOUND || failed) rc = trainer_submit_step(&t, &m, SUBMIT_MS, err);
   while (rc == RC_OK && status.state != JOB_DONE) {
     rc = trainer_step_status(&t, m.step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
-    if (rc == RC_OK && status.state == JOB_FAILED)
-      rc = err_set(err, driver_failure(&status.error), NULL, "the trainer failed step %s when it was replayed: %.300s",
-                   m.step_id, status.error.message);
+    if (rc == RC_OK && status.state == JOB_FAILED) rc = step_failed(&status, m.step_id, true, err);
     if (rc == RC_OK && status.state != JOB_DONE) rc = interrupted(d, run, err);
   }
   if (rc == RC_OK) *digest = status.digest;
@@ -176,7 +180,7 @@ static enum rc replay_round(struct driver *d, int64_t run, int64_t version, stru
   return rc == RC_OK ? err_set(err, RC_CORRUPT, NULL, "%s", text) : rc;
 }
 
-enum rc driver_replay(struct driver *d, const struct active_run *a, int64_t from, struct err *err) {
+enum rc replay_run(struct driver *d, const struct active_run *a, int64_t from, struct err *err) {
   log_info("run %s: the trainer holds version %" PRId64 ", replaying up to version %" PRId64, id_run(a->run).text, from,
            a->version);
   enum rc rc = RC_OK;

@@ -1,11 +1,12 @@
-/* Whether a posted run can work: see run_check.h. */
+/* Checks a posted run against the database, the trainer and the datasets before it is queued. */
 #include "services/coordinator/driver/run_check.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/driver/driver_state.h"
+#include "services/coordinator/driver/look.h"
+#include "services/coordinator/driver/model_files.h"
 #include "services/coordinator/store/ids.h"
 
 enum { ASK_MS = 5000 };
@@ -19,7 +20,7 @@ enum rc run_queue_check(struct store *s, struct err *err) {
   return rc;
 }
 
-/* Are the run and the version there that it is to start from? */
+/* Do the run and the version exist that it is to start from? */
 static enum rc start_known(struct store *s, const struct run_start *start, struct err *err) {
   int64_t run = 0, evaluates = 0, versions = 0;
   if (start->from != START_CHECKPOINT) return RC_OK;
@@ -38,7 +39,7 @@ static enum rc start_known(struct store *s, const struct run_start *start, struc
   return rc;
 }
 
-/* What the database says; *trainer is the one there is. */
+/* What the database knows: whether the run may be queued and may start there, and which trainer there is. */
 static enum rc database_look(struct core *c, const struct run_start *start, struct trainer_target *trainer,
                              struct err *err) {
   struct store *s;
@@ -46,12 +47,12 @@ static enum rc database_look(struct core *c, const struct run_start *start, stru
   if (rc != RC_OK) return rc;
   rc = run_queue_check(s, err);
   if (rc == RC_OK) rc = start_known(s, start, err);
-  if (rc == RC_OK) rc = driver_read_trainer(s, trainer, err);
+  if (rc == RC_OK) rc = look_trainer(s, trainer, err);
   readers_give(core_readers(c), s);
   return rc;
 }
 
-/* What the trainer says, and its model's files; *answered is false when it says nothing. */
+/* Asks the trainer, and fetches its model's files.  *answered is false when it does not answer. */
 static enum rc trainer_look(const struct trainer_client *t, const struct run_config *config, struct model_files *files,
                             int64_t *context_max, bool *answered, struct err *err) {
   const struct check_run m = {.start = config->start, .training = config->training};
@@ -62,7 +63,7 @@ static enum rc trainer_look(const struct trainer_client *t, const struct run_con
   arena_free(&arena);
   if (rc == RC_INVALID || rc == RC_UNSUPPORTED) return err_set(err, RC_INVALID, cause.field, "%s", cause.message);
   if (rc == RC_OK) {
-    rc = driver_model_files(t, files, &cause);
+    rc = model_files_fetch(files, t, &cause);
     if (rc == RC_NOT_FOUND) return err_set(err, RC_INVALID, NULL, "%s", cause.message);
   }
   *answered = rc == RC_OK;
@@ -89,8 +90,8 @@ enum rc run_check(struct core *c, const struct run_config *config, struct err *e
   if (rc == RC_OK) {
     rc = run_context_check(config, answered ? &files : NULL, context_max, core_options(c)->data_dir, err);
     if (rc != RC_OK && rc != RC_NO_MEMORY && err->field[0])
-      rc = err->rc = RC_INVALID; /* whatever is wrong with what it names */
+      rc = err->rc = RC_INVALID; /* what the configuration names is at fault, also when it cannot be read */
   }
-  driver_model_files_free(&files);
+  model_files_free(&files);
   return rc;
 }

@@ -1,11 +1,11 @@
-/* Is a posted run one that can work?  What would end it at its opening, or in mid-run, is refused to the one who posts it:
- * where it starts, every line of its datasets, and what the trainer cannot carry out.
+/* Checks whether a posted run can work.  A fault that would stop it at its opening or later is refused at once: a start that
+ * does not exist, any bad line of its datasets, a configuration that the trainer cannot carry out.
  *
  *   POST /v1/runs --> run_config.c (the configuration alone) --> here (files, database, trainer) --> queued --> driver/start.c
  *
- * Called by route_runs.c on a thread that may block: it reads whole datasets and asks the trainer.  Without a trainer, or
- * with one that does not answer, what needs neither model nor trainer is checked, and the rest shows when the run is
- * opened, as does what changes in between.  Writes nothing. */
+ * Called by route_runs.c on a thread that may block: it reads whole datasets and asks the trainer.  When no
+ * trainer is there or it does not answer, only what needs neither model nor trainer is checked.  The rest shows when the run
+ * is opened, and so does whatever changes in between.  Writes nothing. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_RUN_CHECK_H
 #define LEASEHOLD_COORDINATOR_DRIVER_RUN_CHECK_H
 

@@ -1,17 +1,17 @@
-/* Opening a run, or taking it up again after a restart of this process or of the trainer: see driver.h. */
+/* Opens a run at the trainer, verifies what the trainer holds, and gives the writer the run's context. */
+#include "services/coordinator/driver/start.h"
+
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
-#include "services/coordinator/driver/driver_state.h"
-#include "services/coordinator/store/ids.h"
-#include "services/coordinator/rounds/round.h"
+#include "services/coordinator/driver/model_files.h"
+#include "services/coordinator/driver/replay.h"
+#include "services/coordinator/rounds/run_attach.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core.h"
-#include "services/coordinator/rounds/rounds.h"
-#include "services/coordinator/pool/pool.h"
+
+enum { OPEN_MS = 120000 };
 
 /* ---- commands ---- */
 
@@ -25,7 +25,7 @@ static enum rc move_execute(struct core *c, struct command *cmd, struct err *err
   return run_move(c, m->run, m->to, NULL, err);
 }
 
-enum rc driver_move_run(struct driver *d, int64_t run, enum run_state to, struct err *err) {
+static enum rc move_run(struct driver *d, int64_t run, enum run_state to, struct err *err) {
   struct command *cmd = command_new(move_execute, sizeof(struct move_message));
   if (cmd) *(struct move_message *)cmd->message = (struct move_message){.run = run, .to = to};
   return core_call(d->core, cmd, err);
@@ -37,75 +37,12 @@ struct attach_message {
   int64_t again; /* a round whose batches are to be sent again, or -1 */
 };
 
-/* A new incarnation of the trainer has lost what it accumulated: the round's batches are asked for, and sent again
- * where they are unknown. */
-static enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err) {
-  enum rc rc = store_exec(c->store, err, "UPDATE batches SET done = 0 WHERE run = ?1 AND round = ?2",
-                          BINDS(b_int(run), b_int(round)));
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET trained_tokens = 0, loss_sum = 0, entropy_sum = 0, compute_us = 0, "
-                    "logprob_us = 0, logprob_unequal = 0, logprob_nonfinite = 0, logprob_max_abs_diff = 0 WHERE run = "
-                    "?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(round)));
-  }
-  return rc;
-}
-
-/* A fresh run: version 0 is current, round 0 opens, all in one transaction.  One that was opened before: only the
- * context comes back. */
 static enum rc attach_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct attach_message *m = cmd->message;
-  struct run_context *before = c->context;
-  int64_t run = m->context->run, versions = 0;
-  enum run_state state = RUN_QUEUED;
-  enum rc rc = run_state_of(c->store, run, &state, err);
-  if (rc == RC_OK && state != RUN_STARTING && state != RUN_RUNNING && state != RUN_PAUSED && state != RUN_STOPPING) {
-    rc = err_set(err, RC_CONFLICT, "state", "run %s is %s", id_run(run).text, state_name(MACHINE_RUN, (int)state));
-  }
-  if (rc == RC_OK)
-    rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
-  if (rc != RC_OK) return rc;
-  c->context = m->context; /* round_open reads it */
-  if (state == RUN_STARTING) rc = run_move(c, run, RUN_RUNNING, NULL, err);
-  if (rc == RC_OK && versions == 0) {
-    rc = store_exec(
-        c->store, err,
-        "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (?1, 0, ?2, ?3, ?4, ?5)",
-        BINDS(b_int(run), b_int(VERSION_CURRENT), b_digest(&m->digest), b_int(!run_is_supervised(&m->context->config)),
-              b_int(c->wall_ms)));
-    if (rc == RC_OK) rc = round_open(c, 0, 0, err);
-  }
-  if (rc == RC_OK && !run_is_supervised(&m->context->config)) slot_windows_begin(c->rounds->windows, run, c->now_ms);
-  if (rc == RC_OK && m->again >= 0) rc = batches_again(c, run, m->again, err);
-  if (rc != RC_OK) {
-    c->context = before;
-    return rc;
-  }
-  if (!before || before->run != run) c->pool->rates = (struct dispatch_rates){0};
-  run_context_keep(m->context);
-  run_context_release(before);
-  c->dispatch_due = c->kick_due = true;
-  return RC_OK;
+  return run_attach(c, m->context, &m->digest, m->again, err);
 }
 
 /* ---- the trainer ---- */
-
-enum rc driver_model_files(const struct trainer_client *t, struct model_files *files, struct err *err) {
-  enum rc rc = trainer_model_file(t, "config.json", &files->config, FILE_MS, err);
-  if (rc == RC_OK) rc = trainer_model_file(t, "tokenizer.json", &files->tokenizer, FILE_MS, err);
-  if (rc == RC_OK) {
-    rc = trainer_model_file(t, "generation_config.json", &files->generation_config, FILE_MS, err);
-    if (rc == RC_NOT_FOUND) rc = RC_OK; /* optional */
-  }
-  return rc;
-}
-
-void driver_model_files_free(struct model_files *files) {
-  buf_free(&files->config);
-  buf_free(&files->tokenizer);
-  buf_free(&files->generation_config);
-}
 
 static enum rc make_context(struct driver *d, const struct active_run *a, struct err *err) {
   const struct trainer_client t = driver_trainer(d);
@@ -113,9 +50,9 @@ static enum rc make_context(struct driver *d, const struct active_run *a, struct
   struct run_context *context = NULL;
   const bool known = d->context_from == 0 || d->context_from == d->trainer.worker;
   if (d->context && d->context->run == a->run && known) return RC_OK;
-  enum rc rc = driver_model_files(&t, &files, err);
+  enum rc rc = model_files_fetch(&files, &t, err);
   if (rc == RC_OK) rc = run_context_create(&context, a->run, a->config, &files, core_options(d->core)->data_dir, err);
-  driver_model_files_free(&files);
+  model_files_free(&files);
   if (rc != RC_OK) return rc;
   run_context_release(d->context);
   d->context = context;
@@ -123,24 +60,8 @@ static enum rc make_context(struct driver *d, const struct active_run *a, struct
   return RC_OK;
 }
 
-/* The digest that is recorded for a version of the run. */
-static enum rc recorded_digest(struct driver *d, int64_t run, int64_t version, struct digest *out, struct err *err) {
-  struct store *s;
-  struct rows q;
-  bool row = false;
-  enum rc rc = readers_take(core_readers(d->core), &s, err);
-  if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err, "SELECT digest FROM versions WHERE run = ?1 AND version = ?2",
-                   BINDS(b_int(run), b_int(version)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) rows_digest(&q, 0, out);
-  rows_end(&q);
-  readers_give(core_readers(d->core), s);
-  return rc == RC_OK && !row ? RC_NOT_FOUND : rc;
-}
-
-/* The trainer must hold the version that we recorded, or the one that the round in step makes, or an older one that was
- * ours: then *behind, and the rounds since are replayed. */
+/* The trainer must hold the recorded current version, the version that the round in step makes, or an older recorded one.
+ * In the last case *behind is true, and the rounds since are replayed. */
 static enum rc check_held(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                           bool *behind, struct err *err) {
   char recorded[DIGEST_HEX_MAX], theirs[DIGEST_HEX_MAX];
@@ -153,7 +74,8 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
                    answer->version, id_run(a->run).text);
   }
   if (answer->version == a->version + 1 && a->has_round && a->round_state == ROUND_STEPPING) return RC_OK;
-  enum rc rc = answer->version == a->version ? RC_OK : recorded_digest(d, a->run, answer->version, &digest, err);
+  enum rc rc =
+      answer->version == a->version ? RC_OK : look_digest(driver_readers(d), a->run, answer->version, &digest, err);
   if (rc == RC_NOT_FOUND)
     return err_set(err, RC_CONFLICT, "version",
                    "the trainer holds version %" PRId64 " of run %s, the coordinator recorded versions up to %" PRId64,
@@ -170,7 +92,8 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
                  answer->version, id_run(a->run).text, theirs, recorded);
 }
 
-/* A checkpoint by that name may be another lineage's: the state directory is the trainer's, the digest ours. */
+/* The trainer's checkpoint of that name may be of other weights, since its state directory may have been used with another
+ * database: the digest tells. */
 static enum rc check_start(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                            struct err *err) {
   const struct run_start *s = &d->context->config.start;
@@ -179,7 +102,7 @@ static enum rc check_start(struct driver *d, const struct active_run *a, const s
   int64_t run = 0;
   if (s->from != START_CHECKPOINT || a->has_version) return RC_OK;
   enum rc rc = id_parse_run(&run, s->run, err);
-  if (rc == RC_OK) rc = recorded_digest(d, run, s->version, &digest, err);
+  if (rc == RC_OK) rc = look_digest(driver_readers(d), run, s->version, &digest, err);
   if (rc == RC_NOT_FOUND)
     return err_set(err, rc, "start", "there is no version %" PRId64 " of run %s", s->version, s->run);
   if (rc != RC_OK || digest_equal(&answer->digest, &digest)) return rc;
@@ -190,7 +113,7 @@ static enum rc check_start(struct driver *d, const struct active_run *a, const s
                  s->run, s->version, theirs, recorded);
 }
 
-/* The writer gets the context, so that samples can be leased and results taken again. */
+/* Gives the writer the context, so that samples can be leased and results accepted again. */
 static enum rc attach(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                       struct err *err) {
   struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
@@ -198,19 +121,18 @@ static enum rc attach(struct driver *d, const struct active_run *a, const struct
   if (cmd)
     *(struct attach_message *)cmd->message =
         (struct attach_message){.context = d->context, .digest = answer->digest, .again = again ? a->round : -1};
-  run_context_keep(d->context); /* for the command: it may outlive this call, and then keeps it for good */
+  run_context_keep(d->context); /* for the command, which may outlive this call; then the reference is never released */
   const enum rc rc = core_call(d->core, cmd, err);
   if (rc != RC_TIMEOUT) run_context_release(d->context);
   return rc;
 }
 
-enum rc driver_open(struct driver *d, const struct active_run *a, struct err *err) {
+enum rc start_run(struct driver *d, const struct active_run *a, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct open_run_answer answer;
   bool behind = false;
-  collector_reset(d->collector);
-  d->stream.run = 0;
-  enum rc rc = a->state == RUN_QUEUED ? driver_move_run(d, a->run, RUN_STARTING, err) : RC_OK;
+  driver_drop_sent(d);
+  enum rc rc = a->state == RUN_QUEUED ? move_run(d, a->run, RUN_STARTING, err) : RC_OK;
   if (rc == RC_OK) rc = make_context(d, a, err);
   if (rc != RC_OK) return rc;
   struct trainer_client t = driver_trainer(d);
@@ -226,7 +148,7 @@ enum rc driver_open(struct driver *d, const struct active_run *a, struct err *er
   if (rc == RC_OK) rc = check_held(d, a, &answer, &behind, err);
   if (rc == RC_OK) rc = check_start(d, a, &answer, err);
   if (rc == RC_OK) rc = attach(d, a, &answer, err);
-  if (rc == RC_OK && behind) rc = driver_replay(d, a, answer.version, err);
+  if (rc == RC_OK && behind) rc = replay_run(d, a, answer.version, err);
   if (rc == RC_OK) {
     d->verified_trainer = d->trainer.worker;
     d->context_from = 0;

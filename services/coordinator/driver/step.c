@@ -1,19 +1,18 @@
-/* A round in step: name its groups and its denominator, wait for the version, publish it if the trainer has not, and
- * note the step's figures.  See driver.h. Next hop: trainer-server/route_submit_step.c; the version comes back by
- * POST /v1/versions (route_versions.c) and by the step's own status, whichever is first. */
+/* Submits a round's step to the trainer, waits for the version, and has the writer publish it with the step's figures. */
+#include "services/coordinator/driver/step.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
-#include "services/coordinator/driver/driver_state.h"
-#include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/publish.h"
-#include "services/coordinator/views/round_view.h"
+#include "services/coordinator/rounds/retention.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/views/round_view.h"
+#include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
 
@@ -30,6 +29,7 @@ struct step_done_message {
   struct push_report *pushes;
   size_t push_count;
   int64_t trainer_worker;
+  int64_t oldest_checkpoint; /* 0: not known, or only version 0's */
   struct interval *intervals;
   size_t interval_count;
 };
@@ -52,7 +52,7 @@ static enum rc note_figures(struct core *c, const struct step_done_message *m, s
 
 static enum rc step_done_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct step_done_message *m = cmd->message;
-  const struct publication p = {.run = m->run,
+  const struct announced_version p = {.run = m->run,
                                 .round = m->round,
                                 .version = m->version,
                                 .digest = m->digest,
@@ -62,7 +62,7 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
   int64_t finished = 0;
   bool refused = false;
   enum rc rc = m->has_figures ? publish_version(c, &p, &refused, err) : RC_OK;
-  if (rc == RC_OK && refused) { /* keep the incident; the driver reads the error */
+  if (rc == RC_OK && refused) { /* the incident is kept; the driver gets the error */
     cmd->refused = true;
     cmd->err = *err;
     return RC_OK;
@@ -71,11 +71,14 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
     rc = store_int(c->store, &finished, err, "SELECT finished FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(m->run), b_int(m->round)));
   if (rc == RC_OK && !finished) rc = note_figures(c, m, err);
+  if (rc == RC_OK && c->context && c->context->run == m->run)
+    rc = retention_mark(c->store, m->run, c->context->config.keep_rounds, m->oldest_checkpoint, err);
   if (rc == RC_OK) rc = run_state_of(c->store, m->run, &state, err);
   if (rc != RC_OK || state == RUN_STOPPED || state == RUN_FAILED || state == RUN_COMPLETED) return rc;
   if (state == RUN_STOPPING) return run_end(c, m->run, RUN_STOPPED, NULL, err);
   if (m->round + 1 < m->rounds) return RC_OK;
-  if (state == RUN_PAUSED) rc = run_move(c, m->run, RUN_RUNNING, NULL, err); /* nothing is left to be paused */
+  if (state == RUN_PAUSED)
+    rc = run_move(c, m->run, RUN_RUNNING, NULL, err); /* a paused run cannot complete, and nothing is left to pause */
   return rc == RC_OK ? run_end(c, m->run, RUN_COMPLETED, NULL, err) : rc;
 }
 
@@ -100,9 +103,9 @@ static enum rc copy_lists(struct step_done_message *m, const struct step_status 
   return RC_OK;
 }
 
-/* status NULL: no figures are to be had. */
-static enum rc call_done(struct driver *d, const struct active_run *a, int64_t round, const struct step_status *status,
-                         struct err *err) {
+/* status NULL: the figures are lost. */
+static enum rc step_store(struct driver *d, const struct active_run *a, int64_t round, const struct step_status *status,
+                          struct err *err) {
   struct command *cmd = command_new(step_done_execute, sizeof(struct step_done_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct step_done_message *m = cmd->message;
@@ -121,6 +124,7 @@ static enum rc call_done(struct driver *d, const struct active_run *a, int64_t r
     m->step_us = status->step_us;
     m->checkpoint_us = status->checkpoint_us;
     m->push_us = status->push_us;
+    m->oldest_checkpoint = status->oldest_checkpoint;
     rc = copy_lists(m, status, &cmd->arena, err);
   }
   if (rc == RC_OK) return core_call(d->core, cmd, err);
@@ -192,9 +196,9 @@ static enum rc read_denominator(struct store *s, struct submit_step *m, int64_t 
   return rc;
 }
 
-enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct submit_step *m, struct arena *arena,
-                            struct err *err) {
-  struct readers *readers = core_readers(d->core);
+enum rc step_message(struct driver *d, int64_t run, int64_t round, struct submit_step *m, struct arena *arena,
+                     struct err *err) {
+  struct readers *readers = driver_readers(d);
   const struct run_config *config = &d->context->config;
   struct store *s;
   *m = (struct submit_step){.step_id = arena_strdup(arena, id_round(run, round).text),
@@ -208,12 +212,18 @@ enum rc driver_step_message(struct driver *d, int64_t run, int64_t round, struct
   if (rc != RC_OK) return rc;
   rc = read_denominator(s, m, run, round, err);
   if (rc == RC_OK) rc = read_groups(s, m, run, round, arena, err);
-  if (rc == RC_OK && run_publishes(config, round)) rc = read_targets(s, m, d->trainer.worker, core_options(d->core)->workers_max, arena, err);
+  if (rc == RC_OK && run_publishes(config, round))
+    rc = read_targets(s, m, d->trainer.worker, core_options(d->core)->workers_max, arena, err);
   readers_give(readers, s);
   return rc;
 }
 
 /* ---- waiting ---- */
+
+enum rc step_failed(const struct step_status *status, const char *step_id, bool replayed, struct err *err) {
+  return err_set(err, status->error.rc == RC_IO ? RC_IO : RC_CONFLICT, NULL, "the trainer failed step %s%s: %.300s",
+                 step_id, replayed ? " when it was replayed" : "", status->error.message);
+}
 
 static enum rc step_await(struct driver *d, const struct active_run *a, int64_t round, const char *step_id,
                           struct err *err) {
@@ -223,18 +233,17 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
     struct step_status status = {0};
     enum rc rc = trainer_step_status(&t, step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
     bool done = rc == RC_OK && status.state == JOB_DONE;
-    if (rc == RC_OK && status.state == JOB_FAILED)
-      rc = err_set(err, driver_failure(&status.error), NULL, "the trainer failed step %s: %.300s", step_id,
-                   status.error.message);
-    if (done) rc = call_done(d, a, round, &status, err);
+    if (rc == RC_OK && status.state == JOB_FAILED) rc = step_failed(&status, step_id, false, err);
+    if (done) rc = step_store(d, a, round, &status, err);
     arena_free(&arena);
     if (rc != RC_OK || done) return rc;
     if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
-    if (driver_run_over(d, a->run)) return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(a->run).text);
+    if (look_run_over(driver_readers(d), a->run))
+      return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(a->run).text);
   }
 }
 
-/* The trainer may have made the version durable and then have been lost with the step's figures: what it holds tells. */
+/* The trainer may have made the version durable before it was lost with the step's figures.  Then it holds that version. */
 static enum rc step_held(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
                          struct arena *arena, struct err *err) {
   struct trainer_client t = driver_trainer(d);
@@ -255,11 +264,11 @@ static enum rc step_held(struct driver *d, const struct active_run *a, int64_t r
                                      .grad_norm = NAN,
                                      .lr = NAN};
   log_info("step %s had been taken before the trainer was lost", m->step_id);
-  return call_done(d, a, round, &status, err);
+  return step_store(d, a, round, &status, err);
 }
 
 /* Asked first: after a restart the step may have been taken.  An unknown one is submitted, and anew one that failed: a
- * trainer that had just come back may have been asked for it before it was sent the batches again (driver.c). */
+ * trainer that had just come back may have been asked for it before it was sent the batches again (train.c). */
 static enum rc step_submit(struct driver *d, const struct active_run *a, const struct submit_step *m,
                            struct arena *arena, struct err *err) {
   struct trainer_client t = driver_trainer(d);
@@ -270,16 +279,16 @@ static enum rc step_submit(struct driver *d, const struct active_run *a, const s
   return trainer_submit_step(&t, m, SUBMIT_MS, err);
 }
 
-enum rc driver_step(struct driver *d, const struct active_run *a, int64_t round, struct err *err) {
+enum rc step_round(struct driver *d, const struct active_run *a, int64_t round, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct submit_step m;
-  enum rc rc = driver_step_message(d, a->run, round, &m, &arena, err);
+  enum rc rc = step_message(d, a->run, round, &m, &arena, err);
   if (rc != RC_OK) goto out;
   rc = step_submit(d, a, &m, &arena, err);
   if (rc == RC_OK)
     rc = step_await(d, a, round, m.step_id, err);
   else if (rc == RC_NOT_FOUND && a->unfinished == round)
-    rc = call_done(d, a, round, NULL, err);
+    rc = step_store(d, a, round, NULL, err);
   else if (rc == RC_CONFLICT)
     rc = step_held(d, a, round, &m, &arena, err);
 out:

@@ -1,32 +1,23 @@
-/* What becomes of a run that cannot go on just now: see driver.h.
- *
- *   passes by itself    no trainer, one that is silent, full or not yet registered with us, a full disk:
- *                       the run stays as it is and waits, for as long as it takes; `waiting_for` says for what
- *   may be the trainer's restart, seen too late:   verified once a round, and tried again
- *   anything else       other weights, garbage, a configuration that this trainer refuses, a replay that ends elsewhere,
- *                       memory that stays refused: the run is paused with the reason until somebody resumes or stops it
- *
- * Nothing ends a run that was not asked to stop: what was accepted is in the ledger, and another trainer, another state
- * directory or a mended file can take it up from there.  A run that was asked to stop does not wait for a trainer that is
- * lost, nor for room on its disk. */
+/* Judges why a run cannot go on: waits when the trouble passes by itself, and pauses the run when it does not. */
+#include "services/coordinator/driver/trouble.h"
+
 #include <string.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/writer/core_state.h"
-#include "services/coordinator/driver/driver_state.h"
-#include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
 
-/* SHOWN_MS: what is over sooner is nobody's concern.  RENEWED_MS: how often a reason that keeps changing is stored. */
-enum { RETRY_MS = 200, STORAGE_RETRY_MS = 1000, SHOWN_MS = 1000, RENEWED_MS = 1000, LOST_MS = 120000 };
+/* SHOWN_MS: shorter trouble is not shown.  RENEWED_MS: how often a reason that keeps changing is stored. */
+enum { RETRY_MS = 200, STORAGE_RETRY_MS = 1000, SHOWN_MS = 1000, RENEWED_MS = 1000 };
 
 /* ---- commands ---- */
 
 struct trouble_message {
   int64_t run;
-  bool storage;    /* an incident too, when it begins */
+  bool storage;    /* of the trainer's disk: an incident too, when it begins */
   const char *why; /* NULL: it is over */
 };
 
@@ -65,10 +56,10 @@ static bool passes(enum rc rc, const struct err *err) {
   return rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL || rc == RC_NO_MEMORY || rc == RC_IO;
 }
 
-/* An error of the trainer that a newer incarnation of it explains is none of the run's. */
+/* If the trainer has re-registered since, the error is the old process's and must not pause the run. */
 static bool trainer_changed(struct driver *d) {
   struct trainer_target now;
-  if (driver_trainer_now(d, &now, NULL) != RC_OK) return true;
+  if (look_trainer_now(driver_readers(d), &now, NULL) != RC_OK) return true;
   return !now.found || now.worker != d->trainer.worker;
 }
 
@@ -99,12 +90,11 @@ static void hold(struct driver *d, const struct active_run *a, const char *why) 
     log_error("run %s could not be paused: %s", id_run(a->run).text, err.message);
   d->trouble_since_ms = 0;
   d->doubted_run = 0;
-  driver_forget_run(d); /* whoever resumes it may have changed the trainer, its model, or the data */
+  driver_forget_run(d); /* until it is resumed, the trainer, its model or the data may be changed */
 }
 
-int64_t driver_trouble(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {
+int64_t trouble_meet(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {
   const int64_t now_ms = core_monotonic_ms(d->core);
-  const int64_t lost_ms = d->options.trainer_lost_ms ? d->options.trainer_lost_ms : LOST_MS;
   const bool waits = passes(rc, err) || trainer_changed(d) || doubt(d, a);
   if (d->trouble_since_ms == 0) {
     d->trouble_since_ms = now_ms;
@@ -112,7 +102,7 @@ int64_t driver_trouble(struct driver *d, const struct active_run *a, enum rc rc,
   }
   const int64_t lasts_ms = now_ms - d->trouble_since_ms;
   const bool stopping = a->state == RUN_STOPPING;
-  const bool enough = (stopping && rc == RC_IO) || (lasts_ms >= lost_ms && (stopping || rc == RC_NO_MEMORY));
+  const bool enough = (stopping && rc == RC_IO) || (lasts_ms >= d->trainer_lost_ms && (stopping || rc == RC_NO_MEMORY));
   if (!waits || enough) {
     hold(d, a, err->message);
     return 0;
@@ -121,7 +111,7 @@ int64_t driver_trouble(struct driver *d, const struct active_run *a, enum rc rc,
   return rc == RC_IO ? STORAGE_RETRY_MS : RETRY_MS;
 }
 
-void driver_trouble_over(struct driver *d, const struct active_run *a) {
+void trouble_over(struct driver *d, const struct active_run *a) {
   struct err err = {0};
   d->trouble_since_ms = 0;
   if (!a->waiting_for[0]) return;

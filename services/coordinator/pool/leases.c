@@ -1,4 +1,4 @@
-/* See leases.h. */
+/* Grants leases (whose turn it is, which samples, what the lease says), renews them and ends them in the database. */
 #include "services/coordinator/pool/leases.h"
 
 #include <inttypes.h>
@@ -48,27 +48,25 @@ struct candidates {
   int count, ordered; /* of groups, of order */
 };
 
-/* Those that this worker can run, `most` at most: in order of their ordinals, or of arrival when nothing is preferred. */
+/* Those that this worker can run, `most` at most: in order of their ordinals, or of arrival when nothing is
+ * preferred. */
 static enum rc groups_waiting(struct core *c, const struct open_round *r, const struct live_worker *w, int most,
                               struct candidates *out, struct err *err) {
 #define WAITING_COLUMNS                                                                                                \
   "SELECT ordinal, samples_waiting, done_samples, done_tokens, waiting_ms, sample_count, leased_ms IS NULL, purpose, " \
   "overtaken_ms FROM groups INDEXED BY "
-#define WAITING_WHERE                                                     \
-  " WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN            \
-  " AND samples_waiting > 0 AND (?3 IS NULL OR length(prompt_ids) < ?3) " \
-  "ORDER BY "
+#define WAITING_WHERE                                          \
+  " WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN \
+  " AND samples_waiting > 0 AND (?3 IS NULL OR length(prompt_ids) / 4 + max_new_tokens < ?3) ORDER BY "
   static const char by_ordinal[] = WAITING_COLUMNS "groups_waiting" WAITING_WHERE "ordinal LIMIT ?4";
   static const char by_arrival[] =
       WAITING_COLUMNS "groups_arrived" WAITING_WHERE "purpose, waiting_ms, ordinal LIMIT ?4";
-  const int64_t prompt_refused = w->positions_refused - c->context->config.sampling.max_new_tokens;
   struct rows q;
   bool row;
   out->count = 0;
-  enum rc rc = store_query(
-      c->store, &q, err, c->context->config.frontier == FRONTIER_OFF ? by_arrival : by_ordinal,
-      BINDS(b_int(r->run), b_int(r->round),
-            w->positions_refused ? b_int(prompt_refused * (int64_t)sizeof(int32_t)) : b_null(), b_int(most)));
+  enum rc rc = store_query(c->store, &q, err, c->context->config.frontier == FRONTIER_OFF ? by_arrival : by_ordinal,
+                           BINDS(b_int(r->run), b_int(r->round),
+                                 w->positions_refused ? b_int(w->positions_refused) : b_null(), b_int(most)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && out->count < most) {
     const int32_t waiting = (int32_t)rows_int(&q, 1), done = (int32_t)rows_int(&q, 2);
     out->groups[out->count] = (struct waiting_group){.ordinal = (int32_t)rows_int(&q, 0),
@@ -185,9 +183,9 @@ static enum rc lease_partials(struct core *c, const struct open_round *r, const 
   return rc;
 }
 
-/* A group that was cut into several leases has one prompt. */
-static enum rc lease_prompt(struct core *c, const struct open_round *r, int64_t group, const struct lease *before,
-                            struct lease *l, struct arena *arena, struct err *err) {
+/* What leases of one group have in common. */
+static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_t group, const struct lease *before,
+                              struct lease *l, struct arena *arena, struct err *err) {
   struct rows q;
   bool row = false;
   size_t len = 0;
@@ -195,10 +193,12 @@ static enum rc lease_prompt(struct core *c, const struct open_round *r, int64_t 
     l->purpose = before->purpose;
     l->group = before->group;
     l->prompt_ids = before->prompt_ids;
+    l->max_new_tokens = before->max_new_tokens;
     return RC_OK;
   }
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT purpose, prompt_ids FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           "SELECT purpose, prompt_ids, max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND "
+                           "ordinal = ?3",
                            BINDS(b_int(r->run), b_int(r->round), b_int(group)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && !row)
@@ -208,6 +208,7 @@ static enum rc lease_prompt(struct core *c, const struct open_round *r, int64_t 
     l->purpose = (enum lease_purpose)rows_int(&q, 0);
     l->group = arena_strdup(arena, id_group(r->run, r->round, group).text);
     l->prompt_ids = (struct json_i32s){copy(arena, ids, len), len / sizeof(int32_t)};
+    l->max_new_tokens = (int32_t)rows_int(&q, 2);
   }
   rows_end(&q);
   return rc;
@@ -216,7 +217,7 @@ static enum rc lease_prompt(struct core *c, const struct open_round *r, int64_t 
 static enum rc lease_describe(struct core *c, const struct open_round *r, const struct planned_lease *p,
                               const struct lease *before, struct lease *l, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
-  enum rc rc = lease_prompt(c, r, p->group, before, l, arena, err);
+  enum rc rc = lease_of_group(c, r, p->group, before, l, arena, err);
   if (rc != RC_OK) return rc;
   l->id = arena_strdup(arena, id_lease(r->run, r->round, p->group, p->first, p->count).text);
   l->run = before ? before->run : arena_strdup(arena, id_run(r->run).text);
@@ -230,8 +231,8 @@ static enum rc lease_describe(struct core *c, const struct open_round *r, const 
   l->sample_count = p->count;
   l->version_min = l->version_max = r->version;
   l->temperature = (float)(within_training ? config->evaluation_temperature : config->sampling.temperature);
-  l->max_new_tokens = config->sampling.max_new_tokens;
   l->stop_token_ids = c->context->stop_token_ids;
+  l->ignore_eos = config->sampling.ignore_eos;
   l->seed = config->seed;
   l->ttl_ms = (int32_t)c->options.lease_ttl_ms;
   return p->fence == FENCE_FIRST ? RC_OK : lease_partials(c, r, p, l, arena, err);

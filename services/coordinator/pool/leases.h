@@ -1,9 +1,9 @@
-/* Leases in the database: granting what dispatch.c planned, renewing, ending.  A lease binds samples of one group to
- * a worker, a version range and a digest; ending it without a result puts its samples back to waiting, and the next
- * grant carries a higher fence.
+/* Leases in the database: they are granted, renewed and ended here.  A lease binds samples of one group to a worker,
+ * a version range and a digest of weights.  When it ends without a result its samples wait again, and the next grant
+ * carries a higher fence.
  *
- * Writer's thread only, inside the caller's savepoint; what is granted lives in the caller's arena.  It must not
- * grant under any version but the current one (I2), nor end a lease twice (states.c).
+ * Writer's thread only, inside the caller's savepoint; what is granted lives in the caller's arena.  Nothing is
+ * granted under any version but the current one (I2), and no lease ends twice (states.c).
  *
  * Previous hop of a rollout: round.c.  Next: the poll's answer (route_leases.c), then the generation-server. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_LEASES_H

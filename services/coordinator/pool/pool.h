@@ -1,7 +1,9 @@
-/* The pool's state in memory: live workers, for whom the trainer's place is kept, and the pace that dispatch goes by.
+/* The pool's state in memory: live workers, the identity that the trainer's place is kept for, and the pace that
+ * dispatch goes by.
  *
- * The writer's thread only; core->pool.  Sized at start: workers_max workers.  All of it is lost with the process: workers
- * register again, rates are measured again.  workers.c and trainer_place.c change it; other rooms call these. */
+ * Writer's thread only; core->pool.  Sized at start for workers_max workers.  It is lost with the process: workers
+ * register again, and rates are measured again.  workers.c and trainer_place.c change it; other rooms call these
+ * two. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_POOL_H
 #define LEASEHOLD_COORDINATOR_POOL_POOL_H
 

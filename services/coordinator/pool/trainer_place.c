@@ -1,4 +1,4 @@
-/* See trainer_place.h. */
+/* Decides which registered trainer holds the place, and hands it to a standby when it is free. */
 #include "services/coordinator/pool/trainer_place.h"
 
 #include <stdio.h>

@@ -1,17 +1,17 @@
-/* The trainer's place: a lease of its own.  One trainer holds it and is given the runs' work; others that register stand
- * by.
+/* The trainer's place is a lease of its own: one trainer holds it and is given the runs' work; others that register
+ * stand by.
  *
  *   registers --place is free--> holder --silent, left--> gone;  the standby that has waited longest is the next holder
  *       |                          ^
  *       |-- it is the holder's ----+  (same identity: the old incarnation ends, whatever its name and address were)
  *       `-- another holds it --> standby
  *
- * Whoever holds the place keeps it while it lives, so that a newcomer with other weights, or one that is no trainer at all,
- * harms no run.  The fence grows whenever the place changes hands, and with every incarnation of its holder.  A
- * coordinator that is started again keeps the place for the holder of before for one time to live.
+ * The holder keeps the place while it lives, so a newcomer with other weights, or one that is no trainer at all,
+ * harms no run.  The fence grows whenever the place changes hands, and with every incarnation of its holder.  After
+ * a restart the coordinator keeps the place for its last holder for one time to live.
  *
- * Writer's thread only, inside the caller's savepoint.  Called by route_workers.c and, as time passes, tick.c.  The driver
- * reads the holder from the database. */
+ * Writer's thread only, inside the caller's savepoint.  Called by route_workers.c and, as time passes, by tick.c.
+ * The driver reads the holder from the database. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_TRAINER_PLACE_H
 #define LEASEHOLD_COORDINATOR_POOL_TRAINER_PLACE_H
 

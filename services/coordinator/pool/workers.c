@@ -1,4 +1,4 @@
-/* See workers.h. */
+/* Keeps the registry of workers: who is live, who has gone silent, which weights they are told to hold. */
 #include "services/coordinator/pool/workers.h"
 
 #include <inttypes.h>

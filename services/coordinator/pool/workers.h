@@ -1,9 +1,10 @@
-/* The registry of workers: incarnations in the database, liveness in memory.  A generation-server's name that registers
- * again is a new incarnation; the old one's leases are lost.  For trainers see trainer_place.h.
+/* The registry of workers: incarnations are in the database, liveness is in memory.  When a generation-server
+ * registers under a name that is taken, it is a new incarnation, and the old one's leases are lost.  Trainers:
+ * trainer_place.h.
  *
- * Writer's thread only, inside the caller's savepoint; workers_max at once.  Called by route_workers.c,
- * route_leases.c, route_versions.c and, as time passes, tick.c.  A worker of another epoch, or one that is gone, is
- * never believed (I9): it is told to register again. */
+ * Writer's thread only, inside the caller's savepoint; workers_max at once.  Called by the routes that workers use
+ * and, as time passes, by tick.c.  A worker of another epoch, or one that is gone, is not believed (I9): it is told
+ * to register again. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_WORKERS_H
 #define LEASEHOLD_COORDINATOR_POOL_WORKERS_H
 
@@ -13,7 +14,7 @@
 enum rc workers_forget_all(struct core *c, struct err *err);
 /* Ends workers that were silent too long. */
 enum rc workers_expire(struct core *c, struct err *err);
-/* They were last heard so much later. */
+/* Counts every worker as heard so much later. */
 void workers_put_off(struct core *c, int64_t ms);
 /* One more, whose row is stored; there must be room (workers_full). */
 struct live_worker *worker_add(struct core *c, const struct live_worker *w);
@@ -27,9 +28,8 @@ enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, st
                   struct err *err);
 int workers_generating(const struct core *c); /* live generation-servers that are ready */
 
-/* The word that workers are given: the last run's current version, if servers are meant to have it: not while trouble
- * has paused the run, because the trainer may not hold these weights any more.  Strings live in
- * the arena. */
+/* The version that workers are told to hold: the last run's current one.  None while trouble has paused the run,
+ * because the trainer may not hold these weights any more.  Strings live in the arena. */
 enum rc current_version_now(struct core *c, struct current_version *out, struct arena *arena, struct err *err);
 
 #endif

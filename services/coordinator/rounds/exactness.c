@@ -1,4 +1,4 @@
-/* See exactness.h.  Previous hop of a rollout: batch_answers.c.  Next: the step (driver/step.c). */
+/* Judges whether a round was exact from the rows of its batches and workers, and stores the verdict with its reason. */
 #include "services/coordinator/rounds/exactness.h"
 
 #include <inttypes.h>

@@ -1,10 +1,9 @@
-/* Is a round exact, and if not, why?  Exact: the trainer's log-probabilities equal the samplers' bit for bit, no group
- * was left out for want of time, and all kernels that had a part in it promise a row the same bits whatever is beside
- * it.
+/* Is a round exact, and if not, why?  It is exact when the trainer's log-probabilities equal the samplers' bit for
+ * bit, no group was left out for want of time, and all kernels that took part are batch-invariant.
  *
- * Writer's thread only, inside the caller's savepoint; no memory of its own.  Called by round.c when a round's training
- * has ended (again where its batches had to be sent to another trainer), and when an evaluation's samples are all in.
- * It decides from what is stored: the rows of the batches, the workers that had a part. */
+ * Writer's thread only, inside the caller's savepoint; no memory of its own.  Called by round.c when a round's
+ * training has ended (again if its batches had to be sent to another trainer), and when all samples of an evaluation
+ * are in.  It decides from what is stored: the rows of the batches and of the workers that took part. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_EXACTNESS_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_EXACTNESS_H
 

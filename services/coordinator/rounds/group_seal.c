@@ -1,4 +1,4 @@
-/* See group_seal.h. */
+/* Verifies finished samples, and with a group's last one computes advantages and digest and closes the group. */
 #include "services/coordinator/rounds/group_seal.h"
 
 #include <inttypes.h>
@@ -7,7 +7,6 @@
 #include "common/base/philox.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
-#include "services/coordinator/run/run_context.h"
 #include "services/coordinator/pool/pool.h"
 
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group) {
@@ -76,8 +75,8 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
   bool row = false;
   *out = (struct group_head){.run = run, .round = round, .ordinal = ordinal};
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra FROM groups "
-                           "WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra, "
+                           "max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                            BINDS(b_int(run), b_int(round), b_int(ordinal)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -88,6 +87,7 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
     out->leased_ms = rows_int(&q, 4);
     out->answer = arena_strdup(arena, rows_text(&q, 5, NULL));
     out->extra = arena_strdup(arena, rows_text(&q, 6, NULL));
+    out->max_new_tokens = (int)rows_int(&q, 7);
   }
   rows_end(&q);
   if (rc != RC_OK) return rc;
@@ -160,20 +160,19 @@ static enum rc sealing_gather(struct core *c, struct sealing *g, const struct do
 }
 
 /* Over tokens and log-probabilities (through the samples' digests) and rewards. */
-static enum rc group_digest(struct digest *out, const struct sealing *g, struct err *err) {
+static void group_digest(struct digest *out, const struct sealing *g) {
   const struct group_head *h = g->head;
-  struct digest_state *d = digest_begin();
-  if (!d) return err_set(err, RC_NO_MEMORY, NULL, "a group's digest was refused memory");
-  digest_update_text(d, id_group(h->run, h->round, h->ordinal).text);
-  digest_update_u32(d, (uint32_t)h->count);
+  struct digest_state d;
+  digest_begin(&d);
+  digest_update_text(&d, id_group(h->run, h->round, h->ordinal).text);
+  digest_update_u32(&d, (uint32_t)h->count);
   for (int i = 0; i < h->count; i++) {
     uint64_t bits;
     memcpy(&bits, &g->rewards[i], sizeof bits);
-    digest_update(d, g->digests[i].bytes, DIGEST_BYTES);
-    digest_update_u64(d, bits);
+    digest_update(&d, g->digests[i].bytes, DIGEST_BYTES);
+    digest_update_u64(&d, bits);
   }
-  digest_end(out, d);
-  return RC_OK;
+  digest_end(out, &d);
 }
 
 static enum rc samples_store(struct core *c, const struct sealing *g, int64_t fence, const struct done_sample *done,
@@ -239,7 +238,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
     reason = group_filter_reason(config, g.advantages, h->count);
     state = reason ? GROUP_FILTERED : GROUP_SEALED;
   }
-  if (rc == RC_OK) rc = group_digest(&digest, &g, err);
+  if (rc == RC_OK) group_digest(&digest, &g);
   if (rc == RC_OK) rc = samples_store(c, &g, fence, done, count, err);
   if (rc == RC_OK) rc = group_close(c, &g, state, reason, &digest, &open, err);
   if (rc == RC_OK && open == 0) rc = round_generated(c, h->run, h->round, err);

@@ -1,16 +1,17 @@
-/* A group takes finished samples: each is decoded and verified as it comes, and with the last one the group gets its
- * (shuffled) rewards, advantages and filter, and is sealed, filtered or evaluated in the same transaction (I4).
+/* A group takes finished samples.  Each is decoded and verified as it comes.  With the last one the group gets its
+ * rewards (shuffled in a control run), advantages and filter, and is sealed, filtered or evaluated in the same
+ * transaction (I4).
  *
  *   result --group_read--> head --group_verify, one sample--> done_sample --group_accept--> samples: done
- *                                                                               +-- the last one --> sealed | filtered (refilled) | evaluated
+ *                                              +-- the last one --> sealed | filtered (refilled) | evaluated
  *
- * Writer's thread only, but for the pure parts; memory of one result is the caller's arena, but for the texts.  It must
- * not look at time, worker or order of arrival: the digest and the advantages are functions of tokens,
- * log-probabilities and the dataset.  A sample's row is written once when its lease completes the group, which is the
- * plain case, and a second time, with its advantage, when others came later.  With the round's last group it hands over to
- * round_generated.
+ * Writer's thread only, except for the pure parts; one result's memory is the caller's arena, except for the texts.
+ * Digest and advantages are functions of tokens, log-probabilities and the dataset: this file must not look at time,
+ * worker or order of arrival.  Where one lease completes the group, as is usual, a sample's row is written once;
+ * where several do, earlier rows are written again with their advantage.  With the round's last group,
+ * round_generated is called.
  *
- * Previous hop: route_results.c.  Next: the driver's submit-batch (driver/train.c). */
+ * Previous hop: route_results.c.  Next: batches.c, then the driver's submit-batch (driver/train.c). */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_GROUP_SEAL_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_GROUP_SEAL_H
 
@@ -18,6 +19,7 @@
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/decide/verify.h"
+#include "services/coordinator/run/run_context.h"
 
 /* A group before the result in hand. */
 struct group_head {
@@ -26,6 +28,7 @@ struct group_head {
   enum group_state state;
   enum lease_purpose purpose;
   int count, open; /* its samples; those that are not done */
+  int max_new_tokens;
   const char *answer, *extra;
 };
 

@@ -1,4 +1,4 @@
-/* See group_timeout.h. */
+/* Fails groups that have been open for too long; time in which nobody could have worked does not count. */
 #include "services/coordinator/rounds/group_timeout.h"
 
 #include <inttypes.h>
@@ -78,8 +78,8 @@ static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_
 
 /* ---- the clock ---- */
 
-/* Between the look before and this one: how much counts against a group, and how long nobody looked (expiry_stall).  Before
- * the first look, nothing counts. */
+/* Between the look before and this one: how much counts against a group, and how long nobody looked (expiry_stall).
+ * Before the first look, nothing counts. */
 struct passed {
   int64_t since_ms, counted_ms, stalled_ms;
 };
@@ -96,8 +96,8 @@ static struct passed clock_look(struct group_clock *k, const struct core *c, boo
   return p;
 }
 
-/* Groups leased by the look before are owed all of it, and are at most as young as that look.  Those leased since then were
- * leased before nobody looked any more. */
+/* Groups leased by the look before are owed all of it, and are at most as young as that look.  Those leased since
+ * then were leased before nobody looked any more. */
 static enum rc put_off(struct core *c, int64_t run, int64_t owed_ms, const struct passed *p, struct err *err) {
   return store_exec(
       c->store, err,

@@ -1,4 +1,4 @@
-/* See intervals.h. */
+/* Stores what workers did when: packed intervals for the timeline, and sums by cause and round. */
 #include "services/coordinator/rounds/intervals.h"
 
 #include <string.h>

@@ -4,11 +4,11 @@
  *   servers' heartbeats              --intervals_beat----------+--> cause_times: the sums, kept with the rounds
  *   sealing on the writer's thread   --verifying_note----------> rounds.verify_us, and one interval a round
  *
- * Writer's thread only, inside the caller's savepoint; the database is the state, but for the notes of rounds that are
- * still sealing.  The trainer says which round it tells of.  A heartbeat's intervals are given to rounds by time, cut
- * where one round ends and the next begins; what lies in no round is dropped.  Times of a worker whose clock is off are
- * corrected by what is known of it (clock_skew.h).  Nothing here decides anything.  Read by route_timeline.c,
- * round_view.c and run_view.c. */
+ * Writer's thread only, inside the caller's savepoint.  The database is the state, except for the notes of rounds
+ * that are still sealing (rounds.h).  The trainer names the round.  A heartbeat's intervals are given to rounds by
+ * time and cut where a round ends; what lies in no round is dropped.  Times of a worker whose clock is off are
+ * corrected (clock_skew.h). Nothing is decided by any of this.  Read by route_timeline.c, round_view.c and
+ * run_view.c. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_INTERVALS_H
 

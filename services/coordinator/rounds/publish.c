@@ -1,5 +1,5 @@
-/* See publish.h.  Previous hop: trainer-server/publisher.c and driver/train.c.  Next: workers are told by their polls
- * and heartbeats; round.c opened what comes next. */
+/* Makes an announced version current: the old one is superseded, its leases are void, the round is done, the next one
+ * opens. */
 #include "services/coordinator/rounds/publish.h"
 
 #include <inttypes.h>
@@ -17,7 +17,8 @@
 #include "services/coordinator/decide/stored.h"
 
 /* Was this version made before? */
-static enum rc repeat_check(struct core *c, const struct publication *p, bool *repeat, bool *refused, struct err *err) {
+static enum rc repeat_check(struct core *c, const struct announced_version *p, bool *repeat, bool *refused,
+                            struct err *err) {
   struct rows q;
   struct digest digest = {0};
   char detail[200], a[DIGEST_HEX_MAX], b[DIGEST_HEX_MAX];
@@ -47,7 +48,7 @@ static enum rc server_unready(struct core *c, const char *worker_id, struct err 
   return store_exec(c->store, err, "UPDATE workers SET ready = 0 WHERE id = ?1", BINDS(b_int(id)));
 }
 
-static enum rc version_insert(struct core *c, const struct publication *p, const struct run_config *config,
+static enum rc version_insert(struct core *c, const struct announced_version *p, const struct run_config *config,
                               struct err *err) {
   struct id_text step = id_round(p->run, p->round);
   enum rc rc = store_exec(c->store, err, "UPDATE versions SET state = ?2 WHERE run = ?1 AND state = ?3",
@@ -85,7 +86,7 @@ static const char stale_sql[] =
     " OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal AND "
     "p.version <> rounds.version))) WHERE run = ?1 AND round = ?2";
 
-static enum rc round_close(struct core *c, const struct publication *p, struct err *err) {
+static enum rc round_close(struct core *c, const struct announced_version *p, struct err *err) {
   enum rc rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND round = ?2 AND state = ?4",
                           BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
@@ -100,7 +101,7 @@ static enum rc round_close(struct core *c, const struct publication *p, struct e
   return rc;
 }
 
-static enum rc version_check(struct core *c, const struct publication *p, struct err *err) {
+static enum rc version_check(struct core *c, const struct announced_version *p, struct err *err) {
   int64_t version = -1;
   enum rc rc =
       store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2 AND state = ?3",
@@ -115,7 +116,7 @@ static enum rc version_check(struct core *c, const struct publication *p, struct
   return rc;
 }
 
-enum rc publish_version(struct core *c, const struct publication *p, bool *refused, struct err *err) {
+enum rc publish_version(struct core *c, const struct announced_version *p, bool *refused, struct err *err) {
   enum run_state state;
   bool repeat = false;
   *refused = false;

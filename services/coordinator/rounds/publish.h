@@ -1,18 +1,18 @@
-/* A version becomes current: one transaction (I6).  Reached from POST /v1/versions (route_versions.c) and from the
- * driver (driver/step.c), whichever is first; the other is a repeat.
+/* A version becomes current, in one transaction (I6).  Reached from POST /v1/versions (route_versions.c) and from
+ * the driver (driver/step.c); the first makes it current, the other is a repeat.
  *
- * Writer's thread only, inside the caller's savepoint; no memory of its own.  It must not be called before the
- * version is durable at the trainer, and never makes a version current that the round in step does not make.
+ * Writer's thread only, inside the caller's savepoint; no memory of its own.  To be called only when the version is
+ * durable at the trainer.  Only the version that the round in step makes is accepted.
  *
- * Previous hop: trainer-server/publisher.c.  Next: workers are told by their polls and heartbeats; round.c opens the
- * next. */
+ * Previous hop: trainer-server/publish/publisher.c.  Next: workers are told by their polls and heartbeats; round.c
+ * opens the next round. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_PUBLISH_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_PUBLISH_H
 
 #include "common/wire/training.h"
 #include "services/coordinator/writer/core_state.h"
 
-struct publication {
+struct announced_version {
   int64_t run, round, version; /* the version that the round made */
   struct digest digest;
   const struct push_report *pushes;
@@ -22,6 +22,6 @@ struct publication {
 /* v+1 current, v superseded, leases void, groups consumed, the round done, the next one opened.  A repeat with the
  * same digest changes nothing; with another digest it is RC_CONFLICT and an incident (*refused true: the incident is
  * to be kept, err says why). */
-enum rc publish_version(struct core *c, const struct publication *p, bool *refused, struct err *err);
+enum rc publish_version(struct core *c, const struct announced_version *p, bool *refused, struct err *err);
 
 #endif

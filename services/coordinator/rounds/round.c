@@ -1,4 +1,4 @@
-/* See round.h. */
+/* Opens rounds with their groups and samples, refills them, and moves them on once all groups are in. */
 #include "services/coordinator/rounds/round.h"
 
 #include <inttypes.h>
@@ -44,12 +44,13 @@ static enum rc group_insert(struct core *c, const struct dataset *d, const struc
   enum rc rc = store_exec(
       c->store, err,
       "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, prompt_ids, "
-      "prompt, answer, extra, samples_waiting, waiting_ms)"
-      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?8, ?13)",
+      "prompt, answer, extra, samples_waiting, waiting_ms, max_new_tokens)"
+      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?8, ?13, ?14)",
       BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int((int64_t)g->state), b_int((int64_t)g->purpose),
             b_int(g->index), b_int(g->samples), b_int(g->state == GROUP_OPEN ? g->samples : 0),
             b_blob(item->prompt_ids, (size_t)item->prompt_length * sizeof(int32_t)),
-            b_chars(item->prompt, item->prompt_bytes), b_text(item->answer), b_text(item->extra), b_int(c->wall_ms)));
+            b_chars(item->prompt, item->prompt_bytes), b_text(item->answer), b_text(item->extra), b_int(c->wall_ms),
+            b_int(item->max_new_tokens ? item->max_new_tokens : c->context->config.sampling.max_new_tokens)));
   for (int s = 0; s < g->samples && rc == RC_OK && g->state == GROUP_OPEN; s++) {
     rc = store_exec(c->store, err,
                     "INSERT INTO samples (run, round, group_ordinal, sample, state) VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -137,7 +138,7 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
   }
   rows_end(&q);
   if (rc != RC_OK || refilled >= config->refill_max) return rc;
-  if (fault_is(FAULT_DROP_REFILL) && filtered_count == 1) return RC_OK;
+  if (fault_is(COORDINATOR_FAULT_DROP_REFILL) && filtered_count == 1) return RC_OK;
   const int64_t place = first + config->groups_per_round + refilled;
   const struct new_group group = {
       .round = round,

@@ -24,9 +24,9 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
 /* All groups are sealed, filtered or evaluated: aggregates, then the round waits for training (or, in an evaluate
  * run, is done and the run completed). */
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err);
-/* When the round is `training` and every member group is in a batch that is done, it is `stepping` from now on and its
- * denominator is fixed: trained tokens, or samples, of its member groups; and it is known whether it is exact, anew when
- * batches of a `stepping` round had to be computed again.  Otherwise nothing happens. */
+/* When the round is `training` and every member group is in a batch that is done, it is `stepping` from now on and
+ * its denominator is fixed: trained tokens, or samples, of its member groups; and it is known whether it is exact,
+ * anew when batches of a `stepping` round had to be computed again.  Otherwise nothing happens. */
 enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool by_tokens, struct err *err);
 /* Pure: is an evaluation due in this round?  Every so many rounds from the first on, and in the last. */
 bool round_evaluates(const struct run_config *config, int64_t round);

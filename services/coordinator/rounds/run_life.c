@@ -1,4 +1,4 @@
-/* See run_life.h. */
+/* Moves a run from state to state, with the event that tells of it, and clears up behind a run that ends. */
 #include "services/coordinator/rounds/run_life.h"
 
 #include <stdio.h>

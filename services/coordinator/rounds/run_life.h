@@ -1,8 +1,8 @@
-/* A run's own transitions: state changes with their event, and the clearing up when it ends.
+/* A run's own transitions: its state changes, with the event that tells of it, and the clearing up when it ends.
  *
  * Writer's thread only, inside the caller's savepoint.  Called by route_run_control.c, round.c and the driver's
- * commands. Every change goes through states.c; an ended run holds no lease, no waiting sample and no context, and
- * nothing of a done round is touched. */
+ * commands. Every change is checked by states.c.  A run that has ended holds no lease, no waiting sample and no
+ * context; its done rounds stay as they are. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_RUN_LIFE_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_RUN_LIFE_H
 
@@ -13,11 +13,11 @@
 enum rc run_state_of(struct store *s, int64_t run, enum run_state *out, struct err *err);
 /* A checked transition, and the event `state`.  What the run waited for is forgotten. */
 enum rc run_move(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err);
-/* Trouble that does not pass: the run is paused, and `why` says so until it is resumed or stopped; one that was asked to
- * stop has stopped. */
+/* For trouble that does not pass: pauses the run, with `why` as its error until it is resumed or stopped.  A run
+ * that was asked to stop is stopped. */
 enum rc run_hold(struct core *c, int64_t run, const char *why, struct err *err);
-/* Trouble that passes by itself: the run goes on as soon as it has.  NULL: it has.  The event `waiting` when that begins
- * and ends. */
+/* For trouble that passes by itself: notes what the run waits for; NULL: for nothing any more.  The event `waiting`
+ * tells when that begins and ends. */
 enum rc run_waits(struct core *c, int64_t run, const char *what, struct err *err);
 /* completed or stopped: leases are superseded, waiting samples void, open groups and rounds abandoned, the
  * context given up. */

@@ -6,7 +6,10 @@
 #include "services/coordinator/pool/trainer_place.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/group_timeout.h"
+#include "services/coordinator/rounds/retention.h"
 #include "services/coordinator/rounds/rounds.h"
+
+enum { RETENTION_MS = 20 }; /* between two pieces of a round that is dropped */
 
 static enum rc create(struct core *c, struct err *err) {
   const enum rc rc = pool_create(c, err);
@@ -24,12 +27,16 @@ static enum rc begin(struct core *c, struct err *err) {
   return rc == RC_OK ? workers_forget_all(c, err) : rc;
 }
 
-static enum rc tick(struct core *c, struct err *err) {
+static enum rc tick(struct core *c, int64_t *next_ms, struct err *err) {
+  bool more = false;
   if (pace_moved(&c->pool->pace, c->now_ms)) c->dispatch_due = true;
   enum rc rc = workers_expire(c, err);
   if (rc == RC_OK) rc = place_fill(c, err);
   if (rc == RC_OK) rc = leases_expire(c, err);
-  return rc == RC_OK ? groups_expire(c, err) : rc;
+  if (rc == RC_OK) rc = groups_expire(c, err);
+  if (rc == RC_OK) rc = retention_drop(c->store, &more, err);
+  if (more) *next_ms = c->now_ms + RETENTION_MS;
+  return rc;
 }
 
 /* While the writer was away nobody could report or renew. */

@@ -1,7 +1,8 @@
-/* What falls due by time, in the order in which it must be looked at: silent workers, the trainer's place, leases, groups.
- * And what a start and a standstill of the writer mean for them.
+/* What falls due by time, in the order in which it must be looked at: silent workers, the trainer's place, leases,
+ * groups, rounds whose rollouts are dropped.  Also what a start and a standstill of the writer mean for them.
  *
- * core.c calls these on the writer's thread; it does not know the rooms that they lead to.  main.c wires them. */
+ * These are the writer's callbacks (core_options.h).  core.c calls them on its thread and does not know the rooms
+ * that they lead to; main.c passes them to core_create. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_TICK_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_TICK_H
 

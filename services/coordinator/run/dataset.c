@@ -1,8 +1,9 @@
-/* JSONL datasets: see dataset.h.  All text and ids of a dataset live in one arena; a bad line is refused with its
- * number, and nothing is loaded. */
+/* Loads and checks JSONL datasets, and gives their order.  All text and ids of a dataset live in one arena; a bad line is
+ * refused with its number, and then nothing is loaded. */
 #include "services/coordinator/run/dataset.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +105,22 @@ static enum rc read_answer(struct loader *l, const struct json *object, struct d
   return item->answer ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
 }
 
+static enum rc read_new_tokens(const struct loader *l, const struct json *object, struct dataset_item *item,
+                               struct err *err) {
+  const int most = l->options->new_tokens_max;
+  const struct json *given = most ? json_get(object, "max_new_tokens") : NULL;
+  int64_t tokens = 0;
+  if (!given) return RC_OK;
+  if (!json_as_int(given, &tokens))
+    return err_set(err, RC_INVALID, "max_new_tokens", "expected an integer from 1 to %d, got %s", most,
+                   json_type_name(json_type_of(given)));
+  if (tokens < 1 || tokens > most)
+    return err_set(err, RC_INVALID, "max_new_tokens",
+                   "expected 1 to the run's sampling.max_new_tokens (%d), got %" PRId64, most, tokens);
+  item->max_new_tokens = (int)tokens;
+  return RC_OK;
+}
+
 static enum rc read_extra(struct loader *l, const struct json *object, struct dataset_item *item, struct err *err) {
   static const char *const known[] = {"prompt", "messages", "answer", "completion"};
   struct buf text = BUF_INIT;
@@ -113,7 +130,7 @@ static enum rc read_extra(struct loader *l, const struct json *object, struct da
   json_writer_init(&w, &text);
   json_object_begin(&w);
   for (void *cursor = NULL; json_next(object, &cursor, &key, &value);) {
-    bool ours = false;
+    bool ours = item->max_new_tokens && strcmp(key, "max_new_tokens") == 0;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) ours = ours || strcmp(key, known[i]) == 0;
     if (ours) continue;
     json_key(&w, key);
@@ -195,6 +212,7 @@ static enum rc load_line(struct loader *l, const char *text, size_t len, struct 
     rc = err_set(err, RC_INVALID, NULL, "expected an object, got %s", json_type_name(json_type_of(object)));
   if (rc == RC_OK) rc = read_prompt(l, object, &item, err);
   if (rc == RC_OK) rc = read_answer(l, object, &item, err);
+  if (rc == RC_OK) rc = read_new_tokens(l, object, &item, err);
   if (rc == RC_OK) rc = read_extra(l, object, &item, err);
   if (rc == RC_OK) rc = verify_line_check(l->options->verifier, item.answer, item.extra, err);
   if (rc == RC_OK) rc = encode_prompt(l, &item, err);

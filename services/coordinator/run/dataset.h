@@ -1,10 +1,12 @@
-/* JSONL datasets: one object a line with `prompt` (text) or `messages` (chat), `answer` (text or number; optional)
- * and `completion` (text; cross-entropy only); other keys are kept. Loaded whole, tokenized once; a bad line is
- * refused with its number.  Order: line order, or shuffled by (seed, epoch).
+/* JSONL datasets: one object a line with `prompt` (text) or `messages` (chat), `answer` (text or number; optional),
+ * `completion` (text; cross-entropy only) and `max_new_tokens` (how long a sample of this prompt may be; optional);
+ * other keys are kept.  A dataset is loaded whole and tokenized once; a bad line is refused with its number.  The order
+ * is that of the lines, or shuffled by (seed, epoch).
  *
- * Made by run_context.c on the driver's thread (and, to check it, on the thread that answers POST /v1/runs), immutable afterwards and read by the writer too; text and ids live in
- * the dataset's arena.  It must not read the file again during a run, nor order by anything but seed and ordinal: the
- * same seed gives the same prompts.  First hop of a rollout; next: round.c. */
+ * Made by run_context.c on the driver's thread, and checked on the thread that answers POST /v1/runs; immutable afterwards,
+ * and read by the writer too.  Text and ids live in the dataset's arena.  The file must not be read again during a run, and
+ * the order must depend on nothing but seed and ordinal, so that the same seed gives the same prompts.  First hop of a
+ * rollout; next: rounds/round.c. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_DATASET_H
 #define LEASEHOLD_COORDINATOR_RUN_DATASET_H
 
@@ -22,6 +24,7 @@ struct dataset_item {
   int prompt_length;
   const int32_t *completion_ids;
   int completion_length; /* eos appended; 0 when absent */
+  int max_new_tokens;    /* of a sample; 0 when absent: the run's */
   int line;              /* 1-based */
 };
 
@@ -32,15 +35,16 @@ struct dataset_options {
   const char *name;  /* of the file, in their message */
   int prompt_tokens_max, completion_tokens_max;
   int sequence_tokens_max; /* prompt and completion together; 0: not bounded */
+  int new_tokens_max;      /* what a line's max_new_tokens may be at most; 0: it is a key like any other */
   bool need_completion, need_answer;
-  enum verifier_kind verifier; /* must be able to judge by every line; VERIFIER_NONE: not asked */
+  enum verifier_kind verifier; /* it must be able to judge every line; VERIFIER_NONE: not checked */
   int32_t eos;                 /* appended to completions */
 };
 
 enum rc dataset_load(struct dataset **out, const char *path, const struct tokenizer *t,
                      const struct dataset_options *options, struct err *err);
-/* Would it load?  Line by line, keeping nothing.  t NULL: no tokenizer is at hand, and what needs one is not looked at:
- * chat templates, and how many tokens a text has. */
+/* Checks whether it would load, line by line, and keeps nothing.  t NULL: there is no tokenizer, so chat templates and the
+ * number of tokens are not checked. */
 enum rc dataset_check(const char *path, const struct tokenizer *t, const struct dataset_options *options,
                       struct err *err);
 void dataset_free(struct dataset *d);

@@ -1,5 +1,5 @@
-/* A run's configuration: see run_config.h.  One reader and one writer per nested object; the writer's fixed order is
- * what the hash covers. */
+/* Reads, resolves, writes and hashes a run's configuration: one reader for every nested object, and one writer, whose fixed
+ * order the hash covers. */
 #include "services/coordinator/run/run_config.h"
 
 #include <string.h>
@@ -68,8 +68,11 @@ static enum rc read_sampling(struct run_config *c, const struct json *v, struct 
                           .target = &s->stop_token_ids,
                           .min = 0,
                           .max = LIMIT_VOCABULARY - 1,
-                          .count_max = LIMIT_STOP_TOKENS}),
+                          .count_max = LIMIT_STOP_TOKENS},
+                         {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &s->ignore_eos}),
                   UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK && s->ignore_eos && s->stop_token_ids.count)
+    rc = err_set(err, RC_INVALID, "ignore_eos", "expected `ignore_eos` or `stop_token_ids`, got both");
   return in_field(rc, "sampling", err);
 }
 
@@ -170,12 +173,12 @@ static bool is_objective(const struct run_config *c, const char *objective) {
   return strcmp(c->training.objective, objective) == 0;
 }
 
-/* The fields that are one of a few words. */
-struct words {
+/* Fields whose value is one of a few names, as they were given. */
+struct choices {
   const char *mode, *update, *frontier;
 };
 
-static enum rc read_words(struct run_config *c, const struct words *given, struct err *err) {
+static enum rc read_choices(struct run_config *c, const struct choices *given, struct err *err) {
   static const char *const update_names[] = {"strict", "minibatch"};
   int mode = 0, update = 0, frontier = 0;
   enum rc rc = name_index(&mode, given->mode, mode_names, 3, "mode", err);
@@ -229,16 +232,16 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *e
 enum rc run_config_parse_stored(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
   const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *filter = NULL,
                     *training = NULL, *evaluation = NULL, *start = NULL;
-  struct words words = {.mode = mode_names[MODE_PIPELINED], .update = "strict", .frontier = "priority"};
+  struct choices choices = {.mode = mode_names[MODE_PIPELINED], .update = "strict", .frontier = "priority"};
   struct run_config *c = out;
   set_defaults(c);
   enum rc rc = json_fields(
       body,
       FIELDS(
           {.name = "name", .kind = FIELD_STRING, .target = &c->name, .min = 0, .max = LIMIT_NAME_MAX - 1},
-          {.name = "mode", .kind = FIELD_STRING, .target = &words.mode, .min = 1, .max = 32},
-          {.name = "update", .kind = FIELD_STRING, .target = &words.update, .min = 1, .max = 32},
-          {.name = "frontier", .kind = FIELD_STRING, .target = &words.frontier, .min = 1, .max = 32},
+          {.name = "mode", .kind = FIELD_STRING, .target = &choices.mode, .min = 1, .max = 32},
+          {.name = "update", .kind = FIELD_STRING, .target = &choices.update, .min = 1, .max = 32},
+          {.name = "frontier", .kind = FIELD_STRING, .target = &choices.frontier, .min = 1, .max = 32},
           {.name = "frontier_groups",
            .kind = FIELD_I32,
            .target = &c->frontier_groups,
@@ -272,9 +275,10 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
           {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
           {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
           {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS},
+          {.name = "keep_rounds", .kind = FIELD_I32, .target = &c->keep_rounds, .min = 0, .max = LIMIT_ROUNDS},
           {.name = "start", .kind = FIELD_VALUE, .target = &start}),
       UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK) rc = read_words(c, &words, err);
+  if (rc == RC_OK) rc = read_choices(c, &choices, err);
   if (rc == RC_OK) rc = read_dataset(c, dataset, arena, err);
   if (rc == RC_OK && sampling) rc = read_sampling(c, sampling, arena, err);
   if (rc == RC_OK && verifier) rc = read_verifier(c, verifier, arena, err);
@@ -319,6 +323,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_kv_f64(w, "temperature", c->sampling.temperature);
   json_kv_int(w, "max_new_tokens", c->sampling.max_new_tokens);
   json_kv_i32s(w, "stop_token_ids", c->sampling.stop_token_ids.items, c->sampling.stop_token_ids.count);
+  if (c->sampling.ignore_eos) json_kv_bool(w, "ignore_eos", true);
   json_object_end(w);
   json_key(w, "verifier");
   json_object_begin(w);
@@ -349,6 +354,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   }
   json_kv_int(w, "stage_timeout_ms", c->stage_timeout_ms);
   json_kv_int(w, "publish_every", c->publish_every);
+  if (c->keep_rounds) json_kv_int(w, "keep_rounds", c->keep_rounds);
   if (c->start.from != START_UNNAMED) {
     json_key(w, "start");
     run_start_write(&c->start, w);

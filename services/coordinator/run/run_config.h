@@ -2,8 +2,8 @@
  * hashed.
  *
  * Called by route_runs.c (an HTTP thread) and, on the stored text, by run_context.c: what was written must be read
- * back to the same hash.  Strings live in the caller's arena.  It knows no database and no files; whether the dataset
- * exists is run_context.c's question. */
+ * back to the same hash.  Strings live in the caller's arena.  It knows no database and no files; run_context.c
+ * finds out whether the dataset exists. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_RUN_CONFIG_H
 #define LEASEHOLD_COORDINATOR_RUN_RUN_CONFIG_H
 
@@ -12,15 +12,16 @@
 #include "common/model/learning/loss.h"
 #include "common/wire/training.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/decide/verify.h"
 
 enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT }; /* inflight is refused with 501 */
 enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
-enum verifier_kind { VERIFIER_NUMERIC, VERIFIER_COUNTDOWN, VERIFIER_NONE };
 
 struct sampling_config {
-  double temperature; /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */
-  int32_t max_new_tokens;
+  double temperature;              /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */
+  int32_t max_new_tokens;          /* of every sample; a line of the dataset may name fewer for its own */
   struct json_i32s stop_token_ids; /* empty: the model's eos ids */
+  bool ignore_eos;                 /* no stop ids at all: every sample ends by its length */
 };
 
 struct run_config {
@@ -58,16 +59,19 @@ struct run_config {
   int32_t stage_timeout_ms; /* pushing a version to one server */
   /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
   int32_t publish_every;
+  /* The rollouts of so many of the newest consumed rounds are kept, and those that a replay may need; 0: of all rounds. */
+  int32_t keep_rounds;
   /* Where version 0's weights come from.  "model" for what trains; "current", and nothing else, for evaluate. */
   struct run_start start;
 };
 
-/* What is posted.  Strings and arrays live in the arena. */
+/* A posted configuration.  Strings and arrays live in the arena. */
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err);
-/* What was stored: from before there was `start` it stays START_UNNAMED, and is written as it came. */
+/* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, every key present, in a fixed order. */
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds` and `ignore_eos` where
+ * there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);

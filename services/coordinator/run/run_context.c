@@ -1,4 +1,4 @@
-/* See run_context.h. */
+/* Makes a run's context from its stored configuration, the trainer's files and the datasets, and checks a posted one. */
 #include "services/coordinator/run/run_context.h"
 
 #include <limits.h>
@@ -12,6 +12,7 @@
 bool run_is_supervised(const struct run_config *c) { return strcmp(c->training.objective, "cross_entropy") == 0; }
 bool run_evaluates(const struct run_config *c) { return strcmp(c->training.objective, "evaluate") == 0; }
 bool run_trains_on_rollouts(const struct run_config *c) { return !run_is_supervised(c) && !run_evaluates(c); }
+bool run_counts_tokens(const struct run_config *c) { return strcmp(c->training.normalization, "tokens") == 0; }
 
 bool run_publishes(const struct run_config *c, int64_t round) {
   if (run_evaluates(c)) return false;
@@ -110,8 +111,8 @@ static enum rc tokenizer_read(struct tokenizer **out, const struct model_facts *
   return rc;
 }
 
-/* How long a sequence may be that the run makes or trains on; what the trainer would refuse later is refused with the line.
- * Runs from before such lines were refused go on as they began: they may never come to one. */
+/* How long a sequence may be that the run makes or trains on, so that a line which the trainer would refuse later is refused
+ * at once.  Runs from before this check go on as they began: they may never come to such a line. */
 static int64_t sequence_max(const struct run_config *c, const struct model_facts *m, bool trained) {
   int64_t most = m->positions;
   if (!trained || run_evaluates(c) || c->start.from == START_UNNAMED) return most;
@@ -137,6 +138,7 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
                                   .prompt_tokens_max = (int)room,
                                   .completion_tokens_max = (int)room,
                                   .sequence_tokens_max = old ? 0 : (int)most,
+                                  .new_tokens_max = old || supervised ? 0 : c->sampling.max_new_tokens,
                                   .need_completion = supervised,
                                   .need_answer = c->verifier == VERIFIER_NUMERIC,
                                   .verifier = old ? VERIFIER_NONE : c->verifier,
@@ -155,12 +157,12 @@ static enum rc dataset_take(struct dataset **keep, const struct run_config *c, c
   return keep ? dataset_load(keep, path, t, &options, err) : dataset_check(path, t, &options, err);
 }
 
-/* What a run needs the model to name. */
+/* A run needs tokens to end with: stop tokens for sampling, an end of sequence for completions. */
 static enum rc ends_check(const struct run_config *c, const struct model_facts *m, struct err *err) {
   if (m->eos.count) return RC_OK;
   if (run_is_supervised(c))
     return err_set(err, RC_INVALID, NULL, "the model names no eos_token_id, which completions must end with");
-  if (c->sampling.stop_token_ids.count) return RC_OK;
+  if (c->sampling.stop_token_ids.count || c->sampling.ignore_eos) return RC_OK;
   return err_set(err, RC_INVALID, "sampling.stop_token_ids", "the model names no eos_token_id: name the stop tokens");
 }
 
@@ -183,7 +185,8 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
     rc = dataset_take(&c->evaluation, &c->config, &m, c->tokenizer, false, data_dir, err);
   if (rc == RC_OK) {
     c->vocabulary = (int32_t)m.vocabulary;
-    c->stop_token_ids = c->config.sampling.stop_token_ids.count ? c->config.sampling.stop_token_ids : m.eos;
+    const struct sampling_config *s = &c->config.sampling;
+    c->stop_token_ids = s->stop_token_ids.count || s->ignore_eos ? s->stop_token_ids : m.eos;
   }
   json_free(config);
   if (rc != RC_OK) {
@@ -223,4 +226,19 @@ void run_context_release(struct run_context *c) {
   tokenizer_free(c->tokenizer);
   arena_free(&c->arena);
   free(c);
+}
+
+const struct dataset_item *run_unit_item(struct run_context *x, int64_t round, int64_t unit, int sample) {
+  int64_t ordinal = (round * x->config.groups_per_round + unit) * x->config.samples_per_group + sample;
+  return dataset_at(x->dataset,
+                    dataset_index(x->dataset, &x->driver_order, x->config.dataset_shuffle, x->config.seed, ordinal));
+}
+
+int64_t run_unit_tokens(struct run_context *x, int64_t round, int64_t unit) {
+  int64_t tokens = 0;
+  for (int s = 0; s < x->config.samples_per_group; s++) {
+    const struct dataset_item *item = run_unit_item(x, round, unit, s);
+    tokens += item->prompt_length + item->completion_length;
+  }
+  return tokens;
 }

@@ -1,8 +1,8 @@
 /* What a run needs besides the database: its parsed configuration, the tokenizer, the datasets.
  *
  * Made by the driver's thread, then immutable but for the two caches of dataset order, one per thread; shared by the
- * driver and the writer by counting references, freed by whoever lets go last.  Made again from the stored
- * configuration after a restart, so it must not hold anything that the database, the trainer's files and the data
+ * driver and the writer by counting references, freed with the last reference.  After a restart it is made
+ * again from the stored configuration, so it must hold nothing that the database, the trainer's files and the data
  * directory do not. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_RUN_CONTEXT_H
 #define LEASEHOLD_COORDINATOR_RUN_RUN_CONTEXT_H
@@ -21,7 +21,7 @@ struct run_context {
   struct tokenizer *tokenizer;
   struct dataset *dataset, *evaluation; /* evaluation NULL: none */
   int32_t vocabulary;                   /* the model's: sampled ids lie below */
-  struct json_i32s stop_token_ids;
+  struct json_i32s stop_token_ids;      /* empty: the run ignores them */
   struct dataset_order writer_order, driver_order;
 };
 
@@ -30,9 +30,9 @@ struct model_files {
   struct buf config, tokenizer, generation_config;
 };
 
-/* Could the run be opened, as far as its configuration, its datasets and the model say?  Keeps nothing.  files NULL: there
- * is no trainer to have them from, and only what needs no model is looked at; context_max: the longest sequence that the
- * trainer trains on. */
+/* Checks whether the run could be opened, by its configuration, its datasets and the model.  Keeps nothing.  files NULL:
+ * there is no trainer to fetch them from, and only what needs no model is checked.  context_max: the longest sequence that
+ * the trainer trains on. */
 enum rc run_context_check(const struct run_config *config, const struct model_files *files, int64_t context_max,
                           const char *data_dir, struct err *err);
 /* config_text: the stored, resolved configuration. Dataset paths are resolved inside data_dir. */
@@ -41,11 +41,17 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
 struct run_context *run_context_keep(struct run_context *c);
 void run_context_release(struct run_context *c); /* NULL is fine */
 
-bool run_trains_on_rollouts(const struct run_config *c); /* grpo, reinforce, ppo, gspo */
+bool run_trains_on_rollouts(const struct run_config *c); /* every other objective */
 bool run_is_supervised(const struct run_config *c);      /* cross_entropy */
 bool run_evaluates(const struct run_config *c);          /* evaluate */
+/* Is a step's loss divided by the round's trained tokens, rather than by its samples? */
+bool run_counts_tokens(const struct run_config *c);
 /* Are the weights that round makes pushed to the servers? */
 bool run_publishes(const struct run_config *c, int64_t round);
+
+/* The dataset's item of a cross-entropy unit's sample, and the unit's tokens, prompts included.  Driver's thread. */
+const struct dataset_item *run_unit_item(struct run_context *x, int64_t round, int64_t unit, int sample);
+int64_t run_unit_tokens(struct run_context *x, int64_t round, int64_t unit);
 
 /* data_dir/path into out: RC_INVALID unless it is an existing regular file that lies inside data_dir. */
 enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const char *path, const char *field,

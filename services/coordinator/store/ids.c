@@ -1,4 +1,4 @@
-/* See ids.h. */
+/* Writes and parses readable ids such as "r7.12.3". */
 #include "services/coordinator/store/ids.h"
 
 #include <inttypes.h>

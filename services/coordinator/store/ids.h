@@ -1,8 +1,8 @@
 /* Readable, derived ids: run r7, round r7.12, group r7.12.3, sample r7.12.3.0, lease r7.12.3.0-3, batch r7.12.b0,
- * worker w3.  Stable under retry, because nothing but position is in them.
+ * worker w3.  They are stable under retry, because they hold positions only.
  *
- * Pure, any thread; a text is returned by value.  One spelling each: leading zeros, signs and more than 18 digits are
- * no ids, and what is no id is answered 404, because nothing has it. */
+ * Pure, any thread; a text is returned by value.  Each id has one spelling: leading zeros, signs and more than 18
+ * digits are refused.  What is no id is answered 404, because nothing can have it. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_IDS_H
 #define LEASEHOLD_COORDINATOR_STORE_IDS_H
 

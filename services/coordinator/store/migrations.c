@@ -1,4 +1,4 @@
-/* The schema: see migrations.h.
+/* The schema, step by step, and the code that applies the steps that a database lacks.
  *
  *   runs -< rounds -< groups -< samples -1- rollouts (tokens, log-probabilities, text)
  *     |       |          |         +-< segments, spans
@@ -7,9 +7,9 @@
  *     |       +-< cause_times
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
- * States are the numbers of states.h.  Times: *_ms columns are wall-clock milliseconds that go evenly (common/base/clock.h), but leases.deadline_ms, which
- * is monotonic and means something only within its epoch. leases.version_min and version_max, spans, segments and
- * refills are what the pipelined and inflight modes need. */
+ * States are the numbers of states.h.  *_ms columns are wall-clock milliseconds that go evenly (core_wall_us),
+ * except for leases.deadline_ms, which is monotonic and means something only within its epoch.  leases.version_min
+ * and version_max, spans, segments and refills are there for the pipelined and inflight modes. */
 #include "services/coordinator/store/migrations.h"
 
 #include <inttypes.h>
@@ -220,6 +220,17 @@ static const char *const steps[] = {
     "UPDATE workers SET holder = 1 WHERE kind = 1;"
     "CREATE INDEX workers_holder ON workers (fence) WHERE holder = 1;"
     "ALTER TABLE runs ADD COLUMN waiting_for TEXT;",
+    /* 8: rounds whose rollouts are dropped (rounds/retention.h); first_sealed_ms is written then, because it is of the
+     * groups.  leases_group is for the groups' deletion, whose foreign key would read all leases otherwise. */
+    "ALTER TABLE rounds ADD COLUMN rollouts_state INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN first_sealed_ms INTEGER;"
+    "CREATE INDEX rounds_kept ON rounds (run, round) WHERE rollouts_state = 0;"
+    "CREATE INDEX rounds_dropping ON rounds (run, round) WHERE rollouts_state = 1;"
+    "CREATE INDEX leases_group ON leases (run, round, group_ordinal);",
+    /* 9: how long a sample of the group may be (null: the group had ended before that was stored) */
+    "ALTER TABLE groups ADD COLUMN max_new_tokens INTEGER;"
+    "UPDATE groups SET max_new_tokens = (SELECT json_extract(config, '$.sampling.max_new_tokens') FROM runs WHERE id = "
+    "groups.run) WHERE state = 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

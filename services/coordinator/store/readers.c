@@ -1,4 +1,4 @@
-/* See readers.h. */
+/* Lends read-only database connections, each in one snapshot. */
 #include "services/coordinator/store/readers.h"
 
 #include <pthread.h>

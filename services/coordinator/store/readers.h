@@ -1,8 +1,8 @@
-/* Read-only connections for GET handlers and the driver: a handler takes one, reads in one snapshot, gives it back.
+/* Read-only connections for GET handlers and the driver: take one, read in one snapshot, give it back.
  *
  * Any thread; the pool's lock is held for list operations only.  Connections are opened when first needed and kept,
- * 32 at most, beyond that 429.  A reader never blocks the writer (WAL) but keeps its log from being cut, so a
- * snapshot must not be held across a wait or a call to the trainer. */
+ * at most 32; beyond that 429.  A reader never blocks the writer (WAL), but it keeps SQLite's log from being cut, so
+ * a snapshot must not be held across a wait or a call to the trainer. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_READERS_H
 #define LEASEHOLD_COORDINATOR_STORE_READERS_H
 

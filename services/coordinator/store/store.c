@@ -1,4 +1,4 @@
-/* The only user of SQLite: see store.h. */
+/* Opens SQLite connections, caches statements, binds and reads values; the only file that includes sqlite3.h. */
 #include "services/coordinator/store/store.h"
 
 #include <assert.h>
@@ -53,7 +53,7 @@ enum rc store_open(struct store **out, const char *path, bool read_only, struct 
   if (rc == RC_OK && !read_only) {
     rc = store_script(s,
                       "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA "
-                      "temp_store=MEMORY; PRAGMA wal_autocheckpoint=2000; PRAGMA cache_size=-32768",
+                      "secure_delete=FAST; PRAGMA temp_store=MEMORY; PRAGMA wal_autocheckpoint=2000; PRAGMA cache_size=-32768",
                       err);
   }
   if (rc == RC_OK && read_only) rc = store_script(s, "PRAGMA query_only=ON; PRAGMA cache_size=-8192", err);

@@ -1,9 +1,9 @@
-/* SQLite, and nothing else of the coordinator knows it: connections, cached statements, typed binding and reading.
+/* Connections to SQLite, cached statements, typed binding and reading.  No other file knows SQLite.
  *
- * A connection belongs to one thread at a time: the writer's to core.c, readers' to whoever took one from readers.h.
- * Statements are cached by the address of their SQL, so SQL must be literal text; a statement in use (a nested query
- * with the same text) is prepared a second time.  WAL, synchronous=FULL: what is committed is on disk.  Errors: RC_IO
- * (a full disk too), RC_CONFLICT for a violated constraint, RC_CORRUPT for a damaged file. */
+ * A connection belongs to one thread at a time: the writer's to core.c, a reader's to its borrower (readers.h).
+ * Statements are cached by the address of their SQL, so SQL must be literal text.  A statement that is in use (a
+ * nested query with the same text) is prepared a second time.  WAL and synchronous=FULL: what is committed is on
+ * disk.  Errors: RC_IO (also for a full disk), RC_CONFLICT for a violated constraint, RC_CORRUPT for a damaged file. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_STORE_H
 #define LEASEHOLD_COORDINATOR_STORE_STORE_H
 
@@ -56,7 +56,7 @@ int64_t store_changes(struct store *s);     /* rows that the last store_exec cha
 int64_t store_last_id(struct store *s);     /* rowid of the last insert */
 bool store_in_transaction(struct store *s); /* false after SQLite rolled back by itself (disk full, I/O) */
 
-/*   bool row;
+/* bool row;
  *   rc = store_query(...);
  *   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) ...
  *   rows_end(&q);                                                            (always, also after a failed store_query) */

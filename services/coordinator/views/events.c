@@ -1,4 +1,4 @@
-/* See events.h. */
+/* Stores the events of runs, and sends them to those who have subscribed to a run. */
 #include "services/coordinator/views/events.h"
 
 #include <inttypes.h>
@@ -112,7 +112,7 @@ void hub_keep_alive(struct hub *h) {
   pthread_mutex_unlock(&h->lock);
 }
 
-/* The watcher's: hang-up, deadline or shutdown. */
+/* Called by the HTTP watcher: the client hung up, the deadline passed, or the service stops. */
 static void subscriber_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   struct hub *h = context;
   (void)why;
@@ -126,7 +126,7 @@ static void subscriber_cancelled(struct http_request *r, enum http_cancel why, v
   pthread_mutex_unlock(&h->lock);
 }
 
-/* lock held: what was committed before is written here, what is committed later comes by hub_publish */
+/* lock held: writes the events that are committed already; later ones come by hub_publish */
 static enum rc write_past(struct store *s, struct subscriber *to, bool *ended, struct err *err) {
   struct rows q;
   bool row;

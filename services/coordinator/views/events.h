@@ -2,9 +2,9 @@
  * after the commit that made them.
  *
  * Writer: event_add in a transaction, hub_publish after it.  Any thread: hub_subscribe, which holds the hub's lock
- * while it writes the past, so that nothing is missed or told twice.  Memory is bounded: so many subscribers, and a
+ * while it writes past events, so that none is missed or sent twice.  Memory is bounded: so many subscribers, and a
  * few MiB unsent each (common/http/stream.c); one that reads too slowly is cut off and comes back with
- * Last-Event-ID.  Nothing may be published before it is committed. */
+ * Last-Event-ID.  An event must not be published before it is committed. */
 #ifndef LEASEHOLD_COORDINATOR_VIEWS_EVENTS_H
 #define LEASEHOLD_COORDINATOR_VIEWS_EVENTS_H
 

@@ -1,4 +1,4 @@
-/* See round_view.h. */
+/* Writes rounds, evaluations and contributions as JSON. */
 #include "services/coordinator/views/round_view.h"
 
 #include <math.h>
@@ -92,7 +92,7 @@ static double difference(const struct rows *q, int later, int earlier) {
   return rows_null(q, later) || rows_null(q, earlier) ? NAN : (double)(rows_int(q, later) - rows_int(q, earlier));
 }
 
-/* Defined in openapi/coordinator.yaml. */
+/* openapi/coordinator.yaml defines these ratios. */
 static void ratios_write(struct json_writer *w, const struct rows *q) {
   const double wait = rows_null(q, C_WAIT) ? NAN : rows_real(q, C_WAIT), work = rows_real(q, C_WORK);
   kv_difference(w, "window_ms", q, C_PUBLISHED, C_OPENED);

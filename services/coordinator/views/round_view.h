@@ -1,8 +1,8 @@
-/* A round and an evaluation as JSON, for the routes that show them and for the events: one spelling everywhere, that
+/* A round and an evaluation as JSON, for the routes that show them and for the events.  Both have the spelling
  * of openapi/coordinator.yaml.
  *
- * Any thread: readers' connections for routes, the writer's for events.  Reads only; what was not measured (yet) is
- * null, never zero. */
+ * Any thread: readers' connections for routes, the writer's for events.  Reads only.  What was not measured, or
+ * not yet, is null and never zero. */
 #ifndef LEASEHOLD_COORDINATOR_VIEWS_ROUND_VIEW_H
 #define LEASEHOLD_COORDINATOR_VIEWS_ROUND_VIEW_H
 

@@ -1,4 +1,4 @@
-/* See run_view.h. */
+/* Writes runs as JSON, with their totals, and sets the gauges of /metrics. */
 #include "services/coordinator/views/run_view.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ enum {
   R_ROUND
 };
 
-/* What both views share; inside an object. */
+/* The members that a summary and the whole view share; inside an object. */
 static enum rc run_head(struct store *s, struct json_writer *w, const struct rows *q, struct err *err) {
   struct rows v;
   bool row = false;

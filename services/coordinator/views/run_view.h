@@ -1,7 +1,7 @@
 /* A run as JSON: summaries for GET /v1/runs, everything for GET /v1/runs/{id}, as openapi/coordinator.yaml says.
  *
- * HTTP threads, on a reader's snapshot; writes into the caller's buffer.  Costs grow with the run's rounds, not with
- * its samples: what would need them is counted when a round is consumed (publish.c). */
+ * HTTP threads, on a reader's snapshot; writes into the caller's buffer.  The cost grows with the run's rounds and not with
+ * its samples: what depends on samples is counted when a round is consumed (publish.c). */
 #ifndef LEASEHOLD_COORDINATOR_VIEWS_RUN_VIEW_H
 #define LEASEHOLD_COORDINATOR_VIEWS_RUN_VIEW_H
 

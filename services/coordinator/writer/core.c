@@ -1,4 +1,5 @@
-/* The writer: its queue, its transactions, parked polls, the requests that wait for answers, start and end.  See core.h. */
+/* The writer: its queue, its transactions, parked polls, the requests that wait for answers, start and end.  See
+ * core.h. */
 #include "services/coordinator/writer/core.h"
 
 #include <assert.h>
@@ -186,7 +187,7 @@ static void command_run(struct writer *w, struct command *cmd) {
 }
 
 static void command_finish(struct writer *w, struct command *cmd) {
-  fault_die(FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
+  fault_die(COORDINATOR_FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
   struct http_request *r = request_take(w, cmd);
   if (r) {
     if (cmd->rc != RC_OK || cmd->refused)
@@ -208,8 +209,10 @@ static void clocks_read(struct core *c) {
 }
 
 static enum rc tick_execute(struct core *c, struct command *cmd, struct err *err) {
+  struct writer *w = writer_of(c);
   (void)cmd;
-  return c->options.callbacks->tick(c, err);
+  w->next_tick_ms = c->now_ms + CORE_LOOK_MS;
+  return c->options.callbacks->tick(c, &w->next_tick_ms, err);
 }
 
 /* Answers the parked polls that can be, moving them from the list to *done. */
@@ -278,10 +281,7 @@ static void transact(struct writer *w, struct command *first) {
   c->events_tail = &c->events;
   enum rc rc = store_exec(c->store, &err, "BEGIN IMMEDIATE", NO_BINDS);
   if (rc == RC_OK) rc = put_off(c, expiry_stall(last_ms, c->now_ms, CORE_LOOK_MS), &err);
-  if (rc == RC_OK && expiry_passed(w->next_tick_ms, c->now_ms)) {
-    w->next_tick_ms = c->now_ms + CORE_LOOK_MS;
-    rc = in_savepoint(c, tick_execute, NULL, &err);
-  }
+  if (rc == RC_OK && expiry_passed(w->next_tick_ms, c->now_ms)) rc = in_savepoint(c, tick_execute, NULL, &err);
   for (int n = 0; cmd; n++) {
     if (rc == RC_OK && !w->store_failed) command_run(w, cmd);
     struct command **list = rc == RC_OK && cmd->parked ? &w->parked : &done;

@@ -1,20 +1,22 @@
 /* The coordinator's one writer: a thread that owns the state and the database connection.
  *
- *   handlers, driver --command--> bounded queue --> writer: BEGIN; (SAVEPOINT; execute; RELEASE | ROLLBACK TO)*; COMMIT
- *                                                     |                        --> answers, events, a kick for the driver
- *                                                     |  up to 64 commands or 2 ms a transaction; it waits that long for
- *                                                     |  more commands as long as all of its own are patient
- *                                                     +-> parked lease polls, and what falls due by time (core_options.h)
+ *   handlers, driver --command--> bounded queue --> writer
  *
- * A command's error rolls back only its own savepoint; nobody is answered before the commit.  When a commit fails, the
- * state in memory is not to be trusted any more: everybody is told 503, core_broken becomes true, and main ends the
- * process; the next start reads what is durable.
+ *   a transaction:  BEGIN;  what falls due by time (core_options.h);  (SAVEPOINT; execute; RELEASE or ROLLBACK TO) for
+ *                   each command;  parked polls that can be answered;  COMMIT
+ *   behind it:      answers, events, a kick for the driver
  *
- * A command outlives its HTTP request: a hang-up or a deadline takes the request away under the writer's lock, and the
- * command is carried out all the same.
+ * A transaction takes up to 64 commands or 2 ms; it waits that long for more as long as all of its own are patient.
  *
- * A core that was never started has no thread: core_call then carries out the command at once, on the caller's thread, in
- * the same kind of transaction.  So transitions are tested, and can be simulated, without threads. */
+ * A command's error rolls back only its own savepoint; nobody is answered before the commit.  When a commit fails,
+ * the state in memory is not to be trusted any more: everybody is told 503, core_broken becomes true, and main ends
+ * the process; the next start reads what is durable.
+ *
+ * A command outlives its HTTP request: a hang-up or a deadline takes the request away under the writer's lock, and
+ * the command is carried out all the same.
+ *
+ * A core that was never started has no thread: core_call then carries out the command at once, on the caller's
+ * thread, in the same kind of transaction.  So transitions are tested, and can be simulated, without threads. */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_CORE_H
 #define LEASEHOLD_COORDINATOR_WRITER_CORE_H
 
@@ -45,8 +47,8 @@ size_t core_queued(struct core *c);
 /* Called after every commit that the driver may care about: with the groups that were sealed in it, or 0 when something
  * else may be due. */
 void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context);
-/* Whether the trainer stands still until the next group is sealed: a sealing then commits at once instead of waiting to be
- * grouped with other commands. */
+/* Whether the trainer stands still until the next group is sealed: a sealing then commits at once instead of waiting
+ * to be grouped with other commands. */
 void core_await_groups(struct core *c, bool awaited);
 
 /* Takes over cmd (NULL: answers 503); suspends the request; it is answered after the commit, or with 504 after

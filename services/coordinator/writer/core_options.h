@@ -1,5 +1,6 @@
-/* What a core is made with, and what it calls as its transactions begin and time passes.  The writer knows no worker, lease
- * or round: the rooms that do stand above it, so main hands it their callbacks (rounds/tick.h has them). */
+/* What a core is made with, and what it calls as its transactions begin and time passes.  The writer knows no
+ * worker, lease or round: the rooms that do stand above it, so main hands it their callbacks (rounds/tick.h has
+ * them). */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_CORE_OPTIONS_H
 #define LEASEHOLD_COORDINATOR_WRITER_CORE_OPTIONS_H
 
@@ -17,7 +18,8 @@ struct core_callbacks {
   enum rc (*create)(struct core *c, struct err *err); /* the state of the rooms above: core->pool and core->rounds */
   void (*destroy)(struct core *c);                    /* also after a create that failed */
   enum rc (*begin)(struct core *c, struct err *err);  /* in the transaction that begins an epoch */
-  enum rc (*tick)(struct core *c, struct err *err);   /* in a savepoint: what has fallen due? */
+  /* In a savepoint: what has fallen due?  *next_ms, when to ask again, may be brought forward. */
+  enum rc (*tick)(struct core *c, int64_t *next_ms, struct err *err);
   enum rc (*put_off)(struct core *c, int64_t ms,
                      struct err *err); /* in a transaction: nobody could be heard for so long */
 };

@@ -1,9 +1,9 @@
-/* What an execute function may touch: the database in its savepoint, the time of the transaction in hand, the flags that
- * say what is due after it, and the state of the rooms above.
+/* What an execute function may touch: the database in its savepoint, the time of the transaction in hand, the flags
+ * that say what is due after it, and the state of the rooms above.
  *
- * Owned by the one writer thread.  What only the writer sees (queue, lock, parked polls) is private to core.c.  What must
- * survive is in the database; what is here is either derived from it or means nothing after a restart.  An execute function
- * that fails has its rows undone, but not what it changed here: change memory last. */
+ * Owned by the one writer thread.  What only the writer sees (queue, lock, parked polls) is private to core.c.  What
+ * must survive is in the database; what is here is either derived from it or means nothing after a restart.  An
+ * execute function that fails has its rows undone, but not what it changed here: change memory last. */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_CORE_STATE_H
 #define LEASEHOLD_COORDINATOR_WRITER_CORE_STATE_H
 

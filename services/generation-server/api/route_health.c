@@ -37,7 +37,7 @@ static void show_activity(struct activity *a) {
   }
 }
 
-/* Metrics are copied when somebody asks for them, so that the token loop touches nothing but its own counters. */
+/* Metrics are copied when they are scraped, so that the token loop touches only its own counters. */
 void handle_metrics(struct http_request *r, void *context) {
   struct server *s = context;
   struct engine_counters n = {0};

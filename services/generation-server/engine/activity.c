@@ -1,4 +1,4 @@
-/* Records what the server does as intervals of one cause each, and merges short ones while they wait to be told. */
+/* Records what the server does as intervals of one cause each, and merges short ones while they wait to be reported. */
 #include "services/generation-server/engine/activity.h"
 
 #include <assert.h>

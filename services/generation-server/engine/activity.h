@@ -10,7 +10,7 @@
  *
  * Gaps below ACTIVITY_GAP_US are gathered behind the longer neighbour until they are worth showing, and when
  * ACTIVITY_KEPT intervals wait for the coordinator the shortest neighbours are merged: both move borders by a little,
- * and change no sum.  Told in wall-clock times (common/base/clock.h). */
+ * and change no sum.  Reported in wall-clock times (common/base/clock.h). */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVITY_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVITY_H
 
@@ -19,7 +19,7 @@
 #include "common/wire/interval.h"
 
 enum {
-  ACTIVITY_KEPT = 256, /* intervals that wait to be told */
+  ACTIVITY_KEPT = 256, /* intervals that wait to be reported */
   ACTIVITY_GAP_US = 2000
 };
 _Static_assert((int)ACTIVITY_KEPT <= (int)LIMIT_INTERVALS, "one heartbeat takes them all");
@@ -28,7 +28,7 @@ _Static_assert((int)ACTIVITY_KEPT <= (int)LIMIT_INTERVALS, "one heartbeat takes 
 struct interval_log {
   struct interval items[ACTIVITY_KEPT];
   size_t count;
-  int64_t told_us; /* intervals that end by then were told at least once, so their borders stay */
+  int64_t told_us; /* intervals that end by then were reported at least once, so their borders stay */
 };
 /* begin_us is where the last one ended. */
 void interval_log_add(struct interval_log *log, enum interval_cause cause, int64_t begin_us, int64_t end_us);
@@ -52,9 +52,9 @@ struct activity_report {
   int64_t until_us; /* monotonic: to be given to activity_told */
   int64_t sent_us;  /* wall clock */
 };
-/* The intervals that were not told yet, the current one up to now_us (monotonic). */
+/* The intervals that the coordinator has not acknowledged, the current one up to now_us (monotonic). */
 void activity_take(struct activity *a, struct activity_report *out, int64_t now_us);
-/* The coordinator has it. */
+/* The coordinator has acknowledged the intervals up to then. */
 void activity_told(struct activity *a, int64_t until_us);
 /* Exact, from the start to now_us. */
 void activity_sums(struct activity *a, int64_t out_us[CAUSE_COUNT], int64_t now_us);

@@ -52,7 +52,7 @@ struct sample {
   atomic_bool text_over; /* set by the follower: a stop text has come, so the engine ends the sample */
 };
 
-/* Is woken after each step that gave tokens to its jobs.  Outlives the engine. */
+/* Woken after each step that gave tokens to its jobs.  Outlives the engine. */
 struct follower {
   void (*wake)(void *context); /* on the engine's thread; must not block */
   void *context;
@@ -92,7 +92,7 @@ struct decode_job {
   struct decode_job *next_ended;
 
   /* Called on the engine's thread; must not block. */
-  void (*sample_done)(struct decode_job *job, void *context); /* a sample has ended, in whichever way; may be NULL */
+  void (*sample_done)(struct decode_job *job, void *context); /* a sample has ended, finished or not; may be NULL */
   void (*done)(struct decode_job *job, void *context);        /* the job is the callee's again */
   void *context, *owner;
   /* Set by another thread when the job's result is not wanted any more; the engine looks between two steps.  NULL:

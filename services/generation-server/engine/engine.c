@@ -19,6 +19,7 @@
 #include "services/generation-server/engine/engine_state.h"
 #include "services/generation-server/engine/engine_step.h"
 #include "services/generation-server/engine/sample_life.h"
+#include "services/generation-server/fault.h"
 
 enum { ENGINE_IDLE_MS = 200 };
 
@@ -198,7 +199,7 @@ static void settle(struct engine *e) {
 
 /* Two runs may give different weights the same number, so a lease of one version is checked against its digest too. */
 static bool lease_fits(const struct engine *e, const struct decode_job *job) {
-  if (job->kind != JOB_OF_LEASE || fault_takes_any_lease(e->options.fault)) return true;
+  if (job->kind != JOB_OF_LEASE || fault_takes_any_lease()) return true;
   if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
   return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
 }
@@ -212,9 +213,9 @@ static void take_job(struct engine *e, struct decode_job *job) {
   }
   for (int32_t i = 0; i < job->done_count; i++)
     if (job->sample_done) job->sample_done(job, job->context);
-  const bool fits = e->active && lease_fits(e, job) &&
-                    (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) ||
-                     fault_takes_any_lease(e->options.fault));
+  const bool fits =
+      e->active && lease_fits(e, job) &&
+      (job->kind != JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) || fault_takes_any_lease());
   const bool room = e->live_count + job->sample_count <= e->options.samples_max;
   if (e->failed || !fits || !room) {
     if (e->failed)
@@ -223,7 +224,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
       log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
                (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
     else
-      log_warn("%s goes back: it brings %d samples, and %d of at most %d are here", job->id, job->sample_count,
+      log_warn("%s goes back: it has %d samples, and %d of at most %d are open here", job->id, job->sample_count,
                e->live_count, e->options.samples_max);
     decode_job_break_off(e, job, job->kind == JOB_OF_LEASE ? JOB_HANDED_BACK : JOB_DROPPED);
     return;
@@ -273,7 +274,7 @@ static void activate(struct engine *e, const struct message *m) {
   struct weights *previous = e->active;
   e->active = m->weights;
   show_policy(e, &m->policy);
-  fault_after_activation(&e->fault, e->options.fault, e->active);
+  fault_after_activation(e->active);
   end_jobs(e, is_void, m, JOB_HANDED_BACK);
   atomic_fetch_add(&e->activations, 1);
   atomic_fetch_add(&e->activation_us, clock_monotonic_us() - begin_us);
@@ -315,7 +316,7 @@ static void show_state(struct engine *e) {
   atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
 }
 
-/* Results since the device failed are worthless; tokens from before it are kept. */
+/* What was computed since the device failed is dropped; tokens from before are kept. */
 static void give_up(struct engine *e) {
   end_jobs(e, is_lease, NULL, JOB_HANDED_BACK);
   end_jobs(e, is_any, NULL, JOB_DROPPED);
@@ -332,7 +333,7 @@ bool engine_step(struct engine *e) {
     give_up(e);
   } else if (computed) {
     settle(e);
-    fault_after_step(&e->fault, e->options.fault, e->live, e->live_count, e->kv);
+    fault_after_step(e->live, e->live_count, e->kv);
   }
   show_state(e);
   return told || computed;
@@ -357,13 +358,13 @@ enum rc engine_start(struct engine *e, struct err *err) {
   return RC_OK;
 }
 
-/* Handles the messages that came too late for the thread, so that no job and no set of weights is lost. */
+/* Handles the messages that came after the thread had ended, so that no job and no set of weights is lost. */
 static void refuse_messages(struct engine *e) {
   void *item;
   while (queue_pop(e->inbox, &item, 0) == RC_OK) {
     struct message *m = item;
     if (m->kind == MESSAGE_SUBMIT) decode_job_break_off(e, m->job, JOB_DROPPED);
-    if (m->kind == MESSAGE_ACTIVATE) activate(e, m); /* so that no set of weights is lost */
+    if (m->kind == MESSAGE_ACTIVATE) activate(e, m);
     free(m);
     settle(e);
   }

@@ -48,7 +48,7 @@ bool engine_step(struct engine *e);
 enum rc engine_submit(struct engine *e, struct decode_job *job, struct err *err);
 /* Drops a lease's job if it is still there; requests are dropped by their `abandoned` mark. */
 enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence);
-/* The engine takes over the weights, which answer to `policy` (its digest was computed from them). */
+/* The engine takes over the weights; policy names them (its digest was computed from them). */
 enum rc engine_activate(struct engine *e, struct weights *weights, const struct policy *policy);
 /* The active weights are this version too (the same digest, another run or a skipped step). */
 enum rc engine_relabel(struct engine *e, const struct policy *policy);

@@ -4,7 +4,6 @@
 
 #include "services/generation-server/engine/activity.h"
 #include "services/generation-server/engine/decode_job.h"
-#include "services/generation-server/fault.h"
 
 struct engine_options {
   const struct model *model; /* borrowed; its ops and pool are the engine thread's from now on */
@@ -13,7 +12,6 @@ struct engine_options {
   int prefill_chunk;         /* rows of prompt computed in one step */
   int samples_max;           /* unfinished samples, running and waiting; a job that brings more goes back */
   int inbox_max;             /* messages waiting */
-  enum engine_fault fault;
   struct activity *activity; /* told when decoding of leased samples begins and ends; NULL: no record */
   /* Called on the engine's thread after the weights were swapped; hands over the set that decoded before (NULL the
    * first time). */

@@ -33,7 +33,6 @@ struct engine {
   struct kv_cache *kv;
   struct workspace *ws;
   struct sampler *sampler;
-  struct fault_state fault;
 
   /* Unfinished samples, oldest first. */
   struct sample **live;     /* [samples_max] */
@@ -41,7 +40,7 @@ struct engine {
   int *take;                /* [samples_max] rows of this step */
   int live_count;
   struct decode_job *ended;    /* their done is called once the step is over */
-  const struct follower *told; /* is woken then; all jobs of a server have the same one */
+  const struct follower *told; /* woken once the step is over; all jobs of a server have the same one */
   bool *slot_used;             /* [slots] */
   int slots_busy, leased_busy;
 

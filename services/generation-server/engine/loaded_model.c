@@ -42,7 +42,6 @@ static struct engine_options engine_options_of(const struct loaded_model_options
                                  .prefill_chunk = o->prefill_chunk,
                                  .samples_max = SAMPLES_MAX,
                                  .inbox_max = INBOX_MAX,
-                                 .fault = o->fault,
                                  .activity = o->activity};
 }
 

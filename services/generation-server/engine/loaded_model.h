@@ -16,7 +16,6 @@ struct loaded_model_options {
       context_max;    /* pages 0: from slots, context and memory; context_max 0: the model's */
   int64_t memory_max; /* bytes to plan for; 0: what the machine and the control group have left */
   struct device device;
-  enum engine_fault fault;
   struct activity *activity; /* engine.h */
 };
 
@@ -26,7 +25,7 @@ struct loaded_model {
   struct pool *pool, *stage_pool;
   struct ops *ops, *stage_ops;
   struct model *model, *stage_model;
-  struct weights *weights[2]; /* both sets as made, to be freed; staging.c and the engine pass them to each other */
+  struct weights *weights[2]; /* both sets, kept here to be freed; staging.c and the engine pass them to each other */
   struct engine *engine;
   size_t weights_file_max; /* bytes of a safetensors file of this model */
 };

@@ -3,8 +3,8 @@
  *   server.c:  sets `loaded` when the model is known, `draining` when it stops
  *   a request: admission_model --> admission_take --> admission_enter --> answered: admission_give_back, admission_leave
  *
- * Open requests are bounded by their samples, which the scheduler walks over, and by their positions, which have
- * memory. Everything is atomic, so any thread may call anything at any time.  The server owns it; it outlives every
+ * Open requests are bounded by their samples, which the scheduler walks over, and by their positions, which take
+ * memory.  Everything is atomic, so any thread may call anything at any time.  The server owns it; it outlives every
  * request. */
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_ADMISSION_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_ADMISSION_H
@@ -27,7 +27,7 @@ struct admission {
  * draining. */
 struct loaded_model *admission_model(struct admission *a, bool ready, struct err *err);
 
-/* A number of its own for each request: it names the request, and seeds one that brings no seed. */
+/* A number for each request: its name, and its seed if it brings none. */
 uint64_t admission_number(struct admission *a);
 
 /* Before the work of making jobs: RC_FULL when no sample would fit. */
@@ -39,7 +39,7 @@ void admission_give_back(struct admission *a, int samples, int64_t positions);
 /* Counts the requests that wait for their answer. */
 void admission_enter(struct admission *a);
 void admission_leave(struct admission *a);
-/* Until no request is open, for at most so long. */
+/* Waits until no request is open, for at most this long. */
 void admission_wait_empty(const struct admission *a, int64_t ms);
 
 #endif

@@ -26,7 +26,7 @@ void choice_init(struct choice *c, struct sample *s, int32_t index, const struct
                        .told_end = prefix_len};
 }
 
-/* --- looking through --- */
+/* --- scanning --- */
 
 static enum rc decode(const struct choice *c, int32_t at, struct buf *out, struct err *err) {
   return c->tokenizer ? tokenizer_decode(c->tokenizer, &c->sample->tokens[at], 1, true, out, err) : RC_OK;

@@ -1,10 +1,10 @@
 /* A choice: the part of one sample that a client is told, at once or piece by piece while it is decoded.
  *
- *   sample->tokens --choice_scan--> looked through for stop texts --choice_take--> whole characters and their tokens
+ *   sample->tokens --choice_scan--> scanned for stop texts --choice_take--> whole characters and their tokens
  *
  * The text is the prefix (the prompt, when it is echoed) and the bytes of the tokens.  It ends before the first stop
  * text; the tokens end with the one that completed it, even if more were sampled.  The pieces depend on the tokens
- * alone, never on the moment of looking: put together they are the whole.
+ * alone, never on when it is scanned: put together they are the whole.
  *
  * A piece never ends inside a UTF-8 sequence that may still become whole, nor with bytes that may still become a stop
  * text.  Bytes that are no UTF-8 go out as they are; the JSON writer makes U+FFFD of each, in a piece as in the whole.
@@ -27,7 +27,7 @@ struct choice {
   int32_t index;      /* in the answer */
   bool wants_offsets; /* choice_piece.offsets are made */
 
-  /* How far it has been looked through. */
+  /* How far it has been scanned. */
   int32_t scanned;    /* tokens; those of the answer once it has ended */
   size_t scanned_end; /* bytes of text so far */
   struct stop_state matching;
@@ -60,7 +60,7 @@ void choice_scratch_free(struct choice_scratch *m);
 
 void choice_init(struct choice *c, struct sample *s, int32_t index, const struct tokenizer *tokenizer,
                  const struct stop_texts *stops, const char *prefix, size_t prefix_len);
-/* Looks through the tokens that came since the last scan; marks the sample when its text has met a stop text.
+/* Scans the tokens that came since the last scan; marks the sample when its text has met a stop text.
  * RC_NO_MEMORY. */
 enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err);
 /* The next piece, of about so many bytes and tokens at most (0: all there is).  RC_NO_MEMORY. */

@@ -5,14 +5,14 @@
 
 #include "services/generation-server/requests/generate_call.h"
 
-/* What the answers depend on beside the call. */
+/* What the answers depend on, in addition to the call. */
 struct completion_details {
   bool logprobs, return_token_ids, include_usage;
 };
 
 /* Fills p, which has its defaults, the shape among them.  RC_INVALID, RC_UNSUPPORTED. */
 enum rc completion_request_read(struct generate_params *p, struct http_request *r, struct err *err);
-/* Errors found later name fields as decode jobs do: puts this API's names in their place. */
+/* Errors found later carry the field names of decode jobs: replaces them by this API's names. */
 void completion_request_name_field(struct err *err);
 
 #endif

@@ -105,8 +105,8 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
   call->positions += positions_of(job);
   if (call->positions > LIMIT_OPEN_POSITIONS)
     return err_set(err, RC_INVALID, "n",
-                   "%d samples of up to %d prompt tokens and %d new tokens are %lld, the limit is %d", call->samples,
-                   job->prompt_count, job->max_new, (long long)call->positions, LIMIT_OPEN_POSITIONS);
+                   "%d samples of up to %d prompt tokens and %d new tokens take %lld positions, the limit is %d",
+                   call->samples, job->prompt_count, job->max_new, (long long)call->positions, LIMIT_OPEN_POSITIONS);
   if (p->echo) rc = echo_of(&echo, &echo_len, &p->prompts[at], call->loaded, http_arena(call->request), err);
   for (int32_t i = 0; i < job->sample_count && rc == RC_OK; i++) {
     struct choice *c = &call->choices[call->choice_count];

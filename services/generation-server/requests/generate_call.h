@@ -42,7 +42,7 @@ struct generate_params {
   uint64_t seed;
   bool has_seed, ignore_eos;
   bool stream, echo, raw_logprobs;
-  bool tells_tokens; /* a piece without text is worth an event */
+  bool tells_tokens; /* pieces without text become events too */
   int32_t top_logprobs;
   const struct generate_shape *shape;
   const void *details; /* the shape's own; in the request's arena */
@@ -66,7 +66,7 @@ struct generate_call {
   int64_t positions;
 
   atomic_bool abandoned; /* set by the HTTP watcher, read by the engine: a full inbox cannot refuse a mark */
-  atomic_bool hung_up;   /* likewise: no client is left to read the answer */
+  atomic_bool hung_up;   /* set and read likewise: no client is left to read the answer */
   atomic_int shares;     /* one for each job with the engine, and one for the thread that submits them */
   struct err refusal;    /* why not all jobs could be submitted, or RC_OK; read once the shares are gone */
   atomic_bool over;      /* of a followed call: the shares are gone */

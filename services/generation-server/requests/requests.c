@@ -20,7 +20,7 @@ struct requests {
   struct replier *replier;
 };
 
-/* The thread that gives up the last share hands the call on and touches it no more. */
+/* The thread that gives up the last share hands the call on and must not touch it afterwards. */
 static void give_up_shares(struct generate_call *call, int count) {
   struct requests *q = call->requests;
   const bool followed = call->followed;

@@ -20,8 +20,8 @@
 
 struct requests;
 
-/* Starts replier and streamer.  The admission is borrowed.  stream_stall_ms: after so long a reader that takes nothing
- * is cut off. */
+/* Starts replier and streamer.  The admission is borrowed.  stream_stall_ms: a reader that takes nothing for this
+ * long is cut off. */
 enum rc requests_start(struct requests **out, struct admission *admission, int stream_stall_ms, struct err *err);
 /* RC_OK: the request will be answered.  Else the caller answers it with err. */
 enum rc requests_submit(struct requests *q, struct http_request *r, const struct generate_params *p, struct err *err);

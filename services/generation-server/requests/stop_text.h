@@ -1,7 +1,8 @@
 /* Stop texts: strings at which an answer ends, wherever tokens happen to cut them.
  *
  * Matching is by byte and incremental (Knuth, Morris, Pratt; one automaton for each text), so the result does not
- * depend on how many bytes come at once: the text that is complete first wins, of several at one byte the longest.
+ * depend on how many bytes come at once.  The text that is complete first wins; of several that end at one byte, the
+ * longest.
  * Bytes that may still become a stop text are held back (stop_texts_held), which a streaming answer needs.
  *
  * Immutable once all texts were added, so any thread may match; the state is the caller's.  Allocates in the arena

@@ -19,7 +19,7 @@
 enum {
   STREAM_NAP_MS = 1000,
   STREAM_LAG_NAP_MS = 20,        /* while a reader is behind */
-  STREAM_KEEP_ALIVE_MS = 15000,  /* after so long without an event a comment is sent */
+  STREAM_KEEP_ALIVE_MS = 15000,  /* without an event for this long, a comment is sent */
   STREAM_UNSENT_MAX = 128 << 10, /* bytes of a stream that wait for its reader */
   STREAM_PIECE_BYTES_MAX = 8 << 10,
   STREAM_PIECE_TOKENS_MAX = 64
@@ -43,7 +43,7 @@ struct streamer {
   struct choice_scratch scratch;
   struct buf out;
   int64_t now_ms;
-  bool lagging; /* somebody is behind */
+  bool lagging; /* a reader is behind */
   bool closing;
 };
 
@@ -75,7 +75,7 @@ void streamer_over(struct streamer *t, struct generate_call *call) {
 
 /* --- one call --- */
 
-/* Nothing more is written to it; its slots are freed as soon as the engine sees the mark. */
+/* Writes nothing more to the stream; the engine frees the slots when it sees the mark. */
 static void break_off(struct generate_call *call) {
   call->broken = true;
   atomic_store(&call->abandoned, true);

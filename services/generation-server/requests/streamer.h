@@ -16,7 +16,7 @@
 
 struct streamer;
 
-/* replier: gets the calls that are answered whole.  stall_ms: after so long a reader that takes nothing is cut off. */
+/* replier: gets the calls that are answered whole.  stall_ms: a reader that takes nothing for this long is cut off. */
 enum rc streamer_start(struct streamer **out, struct replier *replier, int stall_ms, struct err *err);
 /* Writes the remaining events and ends the thread; every call that it follows must be over.  NULL is fine. */
 void streamer_stop(struct streamer *t);

@@ -1,7 +1,7 @@
-/* The server's end of the fabric: receives a pushed version's bytes by broadcast.  Only the stager's thread comes here,
- * and it does not hold its mutex meanwhile.  A push brings its communicator's token: over a known one the server
- * receives again, for another one it leaves the old communicator and joins the new one.  A communicator that failed is
- * not used again.
+/* The server's end of the fabric: receives a pushed version's bytes by broadcast.  Called by the
+ * stager's thread alone, without its mutex.  A push brings its communicator's token: if the server has joined that
+ * communicator already, it receives over it again; otherwise it leaves the old one and joins the new one.  A
+ * communicator that failed is not used again.
  *
  * Previous hop: trainer-server/publish/pool_fabric.c.  Next: staging.c fills weights from the bytes as from a
  * body's. */

@@ -1,7 +1,7 @@
 /* The version that is current, as far as the coordinator has told this server, and where its weights can be fetched.
  *
- * The coordinator tells it in two ways, in answers to heartbeats and to polls, which may overtake each other: an older
- * version is not believed, unless it is told several times in a row, because then an earlier run was resumed.
+ * The coordinator tells it in two ways, in answers to heartbeats and to polls, which may overtake each other.  An older
+ * version is therefore ignored, unless several answers in a row name it: then an earlier run was resumed.
  *
  * Pure: no clock, no lock.  staging.c keeps one under its mutex. */
 #ifndef LEASEHOLD_GENERATION_SERVER_WEIGHTS_CURRENT_POLICY_H

@@ -50,7 +50,7 @@ struct staging {
   struct current_policy current;
   struct staging_push pushes[PUSHES_MAX];
   int push_count;
-  const struct http_request *receiving; /* the push whose broadcast is waited for; NULL: none */
+  const struct http_request *receiving; /* the push whose broadcast the stager is waiting for; NULL: none */
   int64_t retry_at_ms, retry_ms;
   bool stopping;
 };
@@ -89,7 +89,7 @@ void staging_follow_current(struct staging *s, const struct current_version *tol
   pthread_mutex_lock(&s->mutex);
   struct engine_counters n = {0};
   if (s->loaded) engine_read_counters(s->loaded->engine, &n);
-  if (fault_is_deaf(s->options.model.fault, n.activations)) {
+  if (fault_ignores_newer_versions(n.activations)) {
     pthread_mutex_unlock(&s->mutex);
     return;
   }
@@ -188,7 +188,7 @@ static enum rc receive(struct staging *s, const struct staging_push *push, char 
   pthread_mutex_lock(&s->mutex);
   s->receiving = NULL;
   pthread_mutex_unlock(&s->mutex);
-  if (rc == RC_OK) fault_incoming(s->options.model.fault, *out, push->offer.bytes);
+  if (rc == RC_OK) fault_incoming(*out, push->offer.bytes);
   return rc;
 }
 
@@ -312,7 +312,7 @@ static void *stager_main(void *argument) {
       const struct staging_push push = s->pushes[0];
       memmove(&s->pushes[0], &s->pushes[1], (size_t)--s->push_count * sizeof s->pushes[0]);
       s->receiving = push.by_broadcast ? push.request : NULL;
-      atomic_store(&s->end_of_broadcast, s->push_count > 0); /* a later push is nearer to the current version */
+      atomic_store(&s->end_of_broadcast, s->push_count > 0); /* a later push waits, and replaces this version */
       pthread_mutex_unlock(&s->mutex);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, true);
       do_push(s, &push);
@@ -379,7 +379,7 @@ enum rc staging_load(struct staging *s, const char *dir, struct err *err) {
   s->spare = NULL;
   pthread_mutex_unlock(&s->mutex);
   rc = engine_activate(s->loaded->engine, w, &policy);
-  if (rc != RC_OK) return err_set(err, rc, NULL, "the engine takes no weights");
+  if (rc != RC_OK) return err_set(err, rc, NULL, "the engine did not take the weights: its inbox is full or closed");
   const int64_t until_ms = clock_monotonic_ms() + ACTIVATION_WAIT_MS;
   while (!engine_policy(s->loaded->engine, &policy) && clock_monotonic_ms() < until_ms) clock_sleep_ms(1);
   return RC_OK;
@@ -406,7 +406,7 @@ enum rc staging_push(struct staging *s, const struct staging_push *push, struct 
                  push->run, (long long)s->current.policy.version);
   } else {
     s->pushes[s->push_count++] = *push;
-    if (s->receiving) atomic_store(&s->end_of_broadcast, true); /* the trainer has turned to another way */
+    if (s->receiving) atomic_store(&s->end_of_broadcast, true); /* the trainer has given up its broadcast */
     pthread_cond_broadcast(&s->changed);
   }
   pthread_mutex_unlock(&s->mutex);

@@ -38,7 +38,8 @@ struct loaded_model *staging_model(struct staging *s);
 /* The coordinator says which version is current: activates it when it is staged, has it pulled when it is not.  Older
  * versions than the one known are ignored, unless they are repeated (current_policy.h). */
 void staging_follow_current(struct staging *s, const struct current_version *told);
-/* After a registration: the coordinator may have begun anew, so whatever it says next is current. */
+/* After a registration: the coordinator may have restarted with other runs, so the next version that it names is
+ * current. */
 void staging_forget_current(struct staging *s);
 
 struct staging_push {

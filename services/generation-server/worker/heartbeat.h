@@ -1,8 +1,5 @@
-/* The tie to the coordinator: one thread that registers, beats, and registers again when the coordinator has
- * forgotten us (404) or has a new epoch (409).
- *
- *   UNREGISTERED --POST /v1/workers--> REGISTERED --404, 409--> UNREGISTERED
- *                                      REGISTERED --DELETE /v1/workers/{id}--> gone
+/* What this server tells the coordinator with every heartbeat, and what it does with the answers.
+ * common/client/registration.h decides when to register and when to send one.
  *
  * A heartbeat renews the leases held; its answer names those that are lost, and the current version. */
 #ifndef LEASEHOLD_GENERATION_SERVER_WORKER_HEARTBEAT_H
@@ -26,12 +23,12 @@ struct heartbeat_options {
 enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *options, struct err *err);
 /* Beat now: something changed that the coordinator should know. */
 void heartbeat_poke(struct heartbeat *h);
-/* The coordinator answered another caller that it does not know us: register again. */
+/* The coordinator answered another caller that it does not know this server: register again. */
 void heartbeat_stale(struct heartbeat *h);
-/* Beat now, and from now on as one that takes no more leases. */
+/* Beat now, and from now on as a server that takes no more leases. */
 void heartbeat_drain(struct heartbeat *h);
-/* Ends the beat and takes leave of the coordinator, which then grants to others the leases of a poll that was cut off:
- * this server never heard of those. */
+/* Ends the beat and deregisters.  The coordinator then grants the leases of a poll that was cut off to others: this server
+ * never heard of them. */
 void heartbeat_leave(struct heartbeat *h);
 /* 0 before the first registration. */
 uint64_t heartbeat_epoch(struct heartbeat *h);

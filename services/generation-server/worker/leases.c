@@ -41,7 +41,7 @@ struct held {
   struct held *next;
   char id[LIMIT_NAME_MAX], worker_id[LIMIT_NAME_MAX];
   uint64_t epoch, fence;
-  struct decode_job *job; /* while posting; NULL: it could not be taken, and goes back as it came */
+  struct decode_job *job; /* while posting; NULL: it could not be taken, and is handed back unchanged */
   bool lost;
 
   /* Of a lease that could not be taken. */
@@ -90,7 +90,7 @@ static int samples_wanted(const struct leases *l) {
   return room >= least || (idle_slot && room > 0) ? room : 0;
 }
 
-/* There is more room.  Most samples that end make too little of it to wake the puller for. */
+/* Wakes the puller if there is room for a poll; most samples that end free too little. */
 static void notify_room(struct leases *l) {
   if (l->draining || samples_wanted(l) > 0) notify(l);
 }
@@ -140,7 +140,7 @@ static void on_done(struct decode_job *job, void *context) {
     pthread_mutex_unlock(&l->mutex);
     return;
   }
-  if (post) log_warn("lease %s is dropped: its result found no place in the queue", h->id);
+  if (post) log_warn("lease %s is dropped: the queue of results is full", h->id);
   forget(l, h);
   pthread_mutex_unlock(&l->mutex);
   decode_job_free(job);
@@ -172,7 +172,7 @@ static void give_back(struct leases *l, struct held *h, const struct err *why) {
   if (queue_push(l->results, h) != RC_OK) forget(l, h); /* it expires, then another server gets it */
 }
 
-/* False when it goes back. */
+/* False when the lease is handed back. */
 static bool take_lease(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
   struct err err;
   struct decode_job *job = NULL;
@@ -258,8 +258,8 @@ static void *puller_main(void *argument) {
 
 /* --- the posters --- */
 
-/* Waits without end for a coordinator that is away, but only FAILURES_MAX times for one that answers with its own
- * faults. */
+/* A coordinator that cannot be reached is retried for ever, one that answers with errors of its own FAILURES_MAX
+ * times. */
 static bool worth_retrying(enum rc rc, int failures) {
   if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL) return true;
   return (rc == RC_INTERNAL || rc == RC_IO || rc == RC_NO_MEMORY) && failures < FAILURES_MAX;
@@ -280,7 +280,7 @@ static void backoff(struct leases *l, const struct held *h, int64_t ms) {
   pthread_mutex_unlock(&l->mutex);
 }
 
-/* The result of a lease that could not be taken: it goes back as it came. */
+/* The result that hands back a lease which could not be taken, unchanged. */
 static enum rc nothing_done(struct lease_result *out, const struct held *h, struct arena *arena, struct err *err) {
   *out = (struct lease_result){.fence = h->fence,
                                .loaded_digest = h->weights_digest,

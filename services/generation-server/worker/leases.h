@@ -4,11 +4,11 @@
  *      +--engine_submit--> engine
  *
  * The puller asks for as many samples as there are slots, and `prefetch` more, so that no slot waits for a round
- * trip.  Results are posted by POSTERS threads with retries; a lease that is not ours any more (404, 409, 410) is
- * dropped, since its samples were granted to another server.
+ * trip.  Results are posted by POSTERS threads with retries; a lease that this server does not hold any more (404, 409,
+ * 410) is dropped, since its samples were granted to another server.
  *
  *   held ---> running ---> posting ---> gone
- *     +-- cannot be run here --^   (handed back as it came, with the reason)
+ *     +-- cannot be run here --^   (handed back unchanged, with the reason)
  *     +----------+------------+--> lost (heartbeat's answer, new registration): cancelled in the engine, dropped by the poster
  *
  * Thread-safe throughout; one mutex. */

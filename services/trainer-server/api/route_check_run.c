@@ -1,6 +1,6 @@
-/* POST /v1/check-run: could such a run be opened here?  Nothing changes, and nothing is promised: the coordinator asks before
- * it takes a run, so that what this trainer would refuse at the opening is refused to the one who posts it. */
-#include "services/trainer-server/api/routes.h"
+/* POST /v1/check-run: checks whether such a run could be opened here.  It changes nothing and promises nothing.  The
+ * coordinator asks before it takes a run, so that the client who posts the run learns what this trainer would refuse. */
+#include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/engine/trainer.h"
 
 void handle_check_run(struct http_request *r, void *context) {

@@ -1,6 +1,6 @@
 /* GET /v1/batches/{id} and GET /v1/steps/{id}: the job's status, or a long poll (?wait_ms=) until it ends.  A batch's
  * log-probabilities are left out where ?logprobs=0 says that their digest is enough. */
-#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/engine/trainer.h"
 
 static void answer(struct http_request *r, struct trainer *t, enum job_kind kind) {

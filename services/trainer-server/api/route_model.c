@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "common/base/file.h"
-#include "services/trainer-server/api/routes.h"
+#include "common/model/network/config.h"
+#include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/engine/trainer.h"
 
 static const char *const served_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
@@ -29,8 +30,8 @@ static void write_sizes(struct json_writer *w, const struct model_config *c) {
   json_object_end(w);
 }
 
-static void write_replay(struct json_writer *w, const struct trainer_view *v) {
-  if (!trainer_view_replaying(v)) {
+static void write_replay(struct json_writer *w, const struct board_view *v) {
+  if (!board_replaying(v)) {
     json_write_null(w);
     return;
   }
@@ -43,18 +44,18 @@ static void write_replay(struct json_writer *w, const struct trainer_view *v) {
 
 void handle_get_model(struct http_request *r, void *context) {
   struct trainer *t = context;
-  struct trainer_view v;
+  struct board_view v;
   struct buf body = BUF_INIT;
   struct json_writer w;
   char hex[DIGEST_HEX_MAX], path[LIMIT_PATH_MAX];
-  trainer_view(t, &v);
+  board_view(trainer_board(t), &v);
   digest_hex(hex, &v.digest);
   json_writer_init(&w, &body);
   json_object_begin(&w);
   json_kv_string(&w, "run", v.run[0] ? v.run : NULL);
   json_kv_int(&w, "version", v.version);
   json_kv_string(&w, "digest", hex);
-  json_kv_string(&w, "state", trainer_view_replaying(&v) ? "replaying" : "ready");
+  json_kv_string(&w, "state", board_replaying(&v) ? "replaying" : "ready");
   json_key(&w, "replay");
   write_replay(&w, &v);
   json_kv_bool(&w, "busy", v.busy);
@@ -89,13 +90,13 @@ void handle_get_model_file(struct http_request *r, void *context) {
   http_fail(r, &err);
 }
 
-/* Weights are loaded before the server listens; but while a run is replayed they are not those that it has reached. */
+/* Weights are loaded before any handler is called; but while a run is replayed they are older than what it has reached. */
 void handle_readyz(struct http_request *r, void *context) {
-  struct trainer_view v;
+  struct board_view v;
   struct err err;
   struct buf body = BUF_INIT;
-  trainer_view(context, &v);
-  if (trainer_view_replaying(&v)) {
+  board_view(trainer_board(context), &v);
+  if (board_replaying(&v)) {
     err_set(&err, RC_UNAVAILABLE, NULL,
             "run %s is being replayed: version %" PRId64 " is reached, %" PRId64 " is recorded", v.run, v.version,
             v.replay_to);

@@ -1,21 +1,22 @@
 /* POST /v1/runs: the run that this trainer works on from now. Idempotent: a run that is current answers with its
- * version, whatever the trainer lived through; under another configuration it is a conflict. A version older than the
+ * version, also after restarts; under another configuration it is a conflict. A version older than the
  * one that the coordinator has recorded makes the trainer replay.  The answer waits for the engine, which freezes the
  * reference and writes the checkpoint of version 0. */
 #include <stdio.h>
 #include <string.h>
 
-#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/api/submission.h"
+#include "services/trainer-server/board/authority.h"
 
 enum { OPEN_WAIT_MS = 60000 };
 
 static void fill(struct job *job, const void *request) { job->in.open = *(const struct open_run *)request; }
 
-/* The run was the trainer's when the view was taken. */
-static void answer_current(struct http_request *r, struct trainer *t, const struct trainer_view *seen,
+/* The run was current when the view was taken. */
+static void answer_current(struct http_request *r, struct trainer *t, const struct board_view *seen,
                            const struct open_run *request, const struct digest *digest) {
-  struct trainer_view v;
+  struct board_view v;
   struct buf body = BUF_INIT;
   struct err err;
   if (!digest_equal(&seen->run_digest, digest)) {
@@ -24,15 +25,15 @@ static void answer_current(struct http_request *r, struct trainer *t, const stru
     http_fail(r, &err);
     return;
   }
-  trainer_attach(t, request->run, request->current_version, &v);
+  board_attach(trainer_board(t), request->run, request->current_version, &v);
   if (strcmp(v.run, request->run) != 0) {
     err_set(&err, RC_UNAVAILABLE, "run", "another run is being opened; ask again");
     http_fail(r, &err);
     return;
   }
-  trainer_accepted(t, request->epoch, request->fence);
+  authority_accepted(trainer_board(t), request->epoch, request->fence);
   const struct open_run_answer answer = {
-      .run = v.run, .version = v.version, .digest = v.digest, .replaying = trainer_view_replaying(&v)};
+      .run = v.run, .version = v.version, .digest = v.digest, .replaying = board_replaying(&v)};
   open_run_answer_encode(&answer, &body);
   http_reply_json(r, 200, &body);
 }
@@ -44,14 +45,14 @@ void handle_open_run(struct http_request *r, void *context) {
   struct open_run request;
   struct digest digest;
   struct err err = {0};
-  struct trainer_view v;
+  struct board_view v;
   char id[LIMIT_NAME_MAX] = "";
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK) rc = open_run_decode(&request, body, &arena, &err);
-  if (rc == RC_OK) rc = trainer_check_authority(t, request.epoch, request.fence, &err);
+  if (rc == RC_OK) rc = authority_check(trainer_board(t), request.epoch, request.fence, &err);
   if (rc == RC_OK) rc = trainer_check_run(t, &request, &err);
   if (rc == RC_OK) rc = trainer_run_digest(&digest, &request, &err);
-  trainer_view(t, &v);
+  board_view(trainer_board(t), &v);
   if (rc == RC_OK && strcmp(v.run, request.run) == 0) {
     answer_current(r, t, &v, &request, &digest);
     goto out;

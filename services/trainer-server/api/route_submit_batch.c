@@ -1,11 +1,12 @@
 /* POST /v1/submit-batch: groups whose log-probabilities and gradients the engine computes next.  Idempotent by batch
- * id; refused under any other version. What the engine could not compute is refused here, with the field's path,
- * before any group of the batch is accumulated. Previous hop of a rollout: coordinator/driver.c.  Next:
+ * id; refused under any other version. A batch that the engine could not compute is refused here, with the field's path,
+ * before any of its groups is accumulated. Previous hop of a rollout: coordinator/driver/train.c.  Next:
  * engine/batch.c. */
 #include <stdio.h>
 
-#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/api/submission.h"
+#include "services/trainer-server/board/authority.h"
 
 static void fill(struct job *job, const void *request) { job->in.batch = *(const struct submit_batch *)request; }
 
@@ -27,8 +28,8 @@ void handle_submit_batch(struct http_request *r, void *context) {
   char id[LIMIT_NAME_MAX] = "";
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK) rc = submit_batch_decode(&request, body, &arena, &err);
-  if (rc == RC_OK) rc = trainer_check_authority(t, request.epoch, request.fence, &err);
-  if (rc == RC_OK) rc = trainer_check_version(t, request.run, request.version, &err);
+  if (rc == RC_OK) rc = authority_check(trainer_board(t), request.epoch, request.fence, &err);
+  if (rc == RC_OK) rc = board_check_version(trainer_board(t), request.run, request.version, &err);
   if (rc == RC_OK) rc = trainer_check_batch(t, &request, &err);
   if (rc == RC_OK) rc = content_digest(&digest, &request, &err);
   if (rc == RC_OK) {
@@ -36,7 +37,7 @@ void handle_submit_batch(struct http_request *r, void *context) {
     rc = submission_queue(t, id, JOB_BATCH, &digest, request.version, &arena, fill, &request, &err);
   }
   if (rc == RC_OK) {
-    trainer_accepted(t, request.epoch, request.fence);
+    authority_accepted(trainer_board(t), request.epoch, request.fence);
     submission_accepted(r, t, JOB_BATCH, "batch_id", id);
   } else {
     http_fail(r, &err);

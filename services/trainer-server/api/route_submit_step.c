@@ -1,12 +1,13 @@
 /* POST /v1/submit-step: one optimizer step over exactly the groups named. Idempotent by step id: a repeat after the
  * step was taken is answered from the job, not by a second step, even when the trainer restarted in between (the
- * checkpoint remembers which step made it). Previous hop: coordinator/driver.c, when every batch of the round is
- * done.  Next: engine/step.c. */
+ * checkpoint remembers which step made it). Previous hop: coordinator/driver/step.c, when every batch of the round
+ * is done.  Next: engine/step.c. */
 #include <stdio.h>
 #include <string.h>
 
-#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/api/submission.h"
+#include "services/trainer-server/board/authority.h"
 
 static void fill(struct job *job, const void *request) { job->in.step = *(const struct submit_step *)request; }
 
@@ -23,11 +24,11 @@ static enum rc content_digest(struct digest *out, const struct submit_step *m, s
 
 /* The step's version must be the current one, unless it is the very step that led from it. */
 static enum rc check_version(struct trainer *t, const struct submit_step *m, struct err *err) {
-  struct trainer_view v;
-  trainer_view(t, &v);
+  struct board_view v;
+  board_view(trainer_board(t), &v);
   const bool taken =
       strcmp(v.run, m->run) == 0 && v.version == m->version + 1 && jobs_known(trainer_jobs(t), m->step_id, JOB_STEP);
-  return taken ? RC_OK : trainer_check_version(t, m->run, m->version, err);
+  return taken ? RC_OK : board_check_version(trainer_board(t), m->run, m->version, err);
 }
 
 void handle_submit_step(struct http_request *r, void *context) {
@@ -40,7 +41,7 @@ void handle_submit_step(struct http_request *r, void *context) {
   char id[LIMIT_NAME_MAX] = "";
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK) rc = submit_step_decode(&request, body, &arena, &err);
-  if (rc == RC_OK) rc = trainer_check_authority(t, request.epoch, request.fence, &err);
+  if (rc == RC_OK) rc = authority_check(trainer_board(t), request.epoch, request.fence, &err);
   if (rc == RC_OK) rc = check_version(t, &request, &err);
   if (rc == RC_OK) rc = content_digest(&digest, &request, &err);
   if (rc == RC_OK) {
@@ -48,7 +49,7 @@ void handle_submit_step(struct http_request *r, void *context) {
     rc = submission_queue(t, id, JOB_STEP, &digest, request.version, &arena, fill, &request, &err);
   }
   if (rc == RC_OK) {
-    trainer_accepted(t, request.epoch, request.fence);
+    authority_accepted(trainer_board(t), request.epoch, request.fence);
     submission_accepted(r, t, JOB_STEP, "step_id", id);
   } else {
     http_fail(r, &err);

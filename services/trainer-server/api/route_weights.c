@@ -1,11 +1,14 @@
 /* GET /v1/weights/{version}?run=: the current version as a safetensors file, its digest in X-Leasehold-Digest. A
  * superseded version is 409: ask the coordinator which is current; one that a replay has yet to reach is 503.  For
- * servers that join late or missed a push; the blob is the very one that is pushed. */
+ * servers that join late or missed a push.
+ *
+ * The answer is read out of the published bytes as its peer takes it, however many servers ask.  A peer that is still
+ * reading when the version after the next one is about to be serialized loses its connection: see board/weights_blob.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/engine/trainer.h"
 
 static enum rc version_parse(const char *text, int64_t *out, struct err *err) {
@@ -17,28 +20,28 @@ static enum rc version_parse(const char *text, int64_t *out, struct err *err) {
   return RC_OK;
 }
 
+static size_t source_read(void *context, size_t at, char *out, size_t max) {
+  return weights_blob_read(context, at, out, max);
+}
+
+static void source_end(void *context) { weights_blob_read_end(context); }
+
 void handle_get_weights(struct http_request *r, void *context) {
-  struct trainer *t = context;
+  struct board *board = trainer_board(context);
   struct weights_blob *blob = NULL;
   struct err err = {0};
   int64_t version = 0;
   const char *run = http_query(r, "run");
   enum rc rc = version_parse(http_param(r, "version"), &version, &err);
   if (rc == RC_OK && run && !*run) rc = err_set(&err, RC_INVALID, "run", "expected a run's name, got an empty one");
-  if (rc == RC_OK) rc = trainer_weights_blob(t, run ? run : "", version, &blob, &err);
-  struct buf body = BUF_INIT;
-  if (rc == RC_OK) {
-    buf_append(&body, blob->bytes.data, blob->bytes.len);
-    rc = buf_check(&body, &err);
-  }
-  if (rc == RC_OK) {
-    char hex[DIGEST_HEX_MAX];
-    digest_hex(hex, &blob->digest);
-    http_set_header(r, "X-Leasehold-Digest", hex);
-    http_reply(r, 200, "application/octet-stream", &body);
-  } else {
-    buf_free(&body);
+  if (rc == RC_OK) rc = board_read_weights(board, run ? run : "", version, &blob, &err);
+  if (rc != RC_OK) {
     http_fail(r, &err);
+    return;
   }
-  weights_blob_release(blob);
+  char hex[DIGEST_HEX_MAX];
+  digest_hex(hex, &blob->digest);
+  http_set_header(r, "X-Leasehold-Digest", hex);
+  const struct http_source source = {.context = blob, .len = blob->len, .read = source_read, .end = source_end};
+  http_reply_source(r, 200, "application/octet-stream", &source);
 }

@@ -2,6 +2,7 @@
 #include "services/trainer-server/api/routes.h"
 
 #include "common/base/limits.h"
+#include "services/trainer-server/api/handlers.h"
 
 const struct http_route trainer_routes[] = {
     {.method = "POST", .path = "/v1/runs", .handler = handle_open_run},
@@ -14,7 +15,7 @@ const struct http_route trainer_routes[] = {
     {.method = "GET", .path = "/v1/batches/{id}", .handler = handle_get_batch, .offload = true},
     {.method = "POST", .path = "/v1/submit-step", .handler = handle_submit_step},
     {.method = "GET", .path = "/v1/steps/{id}", .handler = handle_get_step},
-    {.method = "GET", .path = "/v1/weights/{version}", .handler = handle_get_weights, .offload = true},
+    {.method = "GET", .path = "/v1/weights/{version}", .handler = handle_get_weights},
     {.method = "GET", .path = "/v1/model", .handler = handle_get_model},
     {.method = "GET", .path = "/v1/model/files/{name}", .handler = handle_get_model_file, .offload = true},
     {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},

@@ -1,19 +1,8 @@
-/* The trainer's endpoints, one file each; context is struct trainer *. */
+/* The table of the trainer's endpoints; context is struct trainer *. */
 #ifndef LEASEHOLD_TRAINER_SERVER_API_ROUTES_H
 #define LEASEHOLD_TRAINER_SERVER_API_ROUTES_H
 
 #include "common/http/server.h"
-
-void handle_open_run(struct http_request *r, void *context);       /* POST /v1/runs */
-void handle_check_run(struct http_request *r, void *context);      /* POST /v1/check-run */
-void handle_submit_batch(struct http_request *r, void *context);   /* POST /v1/submit-batch */
-void handle_get_batch(struct http_request *r, void *context);      /* GET /v1/batches/{id} */
-void handle_submit_step(struct http_request *r, void *context);    /* POST /v1/submit-step */
-void handle_get_step(struct http_request *r, void *context);       /* GET /v1/steps/{id} */
-void handle_get_weights(struct http_request *r, void *context);    /* GET /v1/weights/{version} */
-void handle_get_model(struct http_request *r, void *context);      /* GET /v1/model */
-void handle_get_model_file(struct http_request *r, void *context); /* GET /v1/model/files/{name} */
-void handle_readyz(struct http_request *r, void *context);         /* GET /readyz */
 
 extern const struct http_route trainer_routes[];
 extern const size_t trainer_route_count;

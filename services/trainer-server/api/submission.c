@@ -1,4 +1,4 @@
-/* See submission.h.  Any handler thread. */
+/* Registers decoded requests as jobs, and queues them for the engine. */
 #include "services/trainer-server/api/submission.h"
 
 enum rc submission_digest(struct digest *out, struct buf *canonical, struct err *err) {

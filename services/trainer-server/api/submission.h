@@ -1,7 +1,7 @@
-/* What the three submitting endpoints share: a decoded request becomes a job, once.
+/* What the three submitting endpoints share: a decoded request becomes a job, once.  Any handler thread.
  *
  * Idempotency is by id and by content.  Content is the canonical encoding of what the request asks for, without the
- * parts that change when it is rightly sent again: epoch and fence (a coordinator that restarted has newer ones) and,
+ * parts that change when it is rightly repeated: epoch and fence (a coordinator that restarted has newer ones) and,
  * of a step, where to push. */
 #ifndef LEASEHOLD_TRAINER_SERVER_API_SUBMISSION_H
 #define LEASEHOLD_TRAINER_SERVER_API_SUBMISSION_H

@@ -1,4 +1,4 @@
-/* See accumulated_groups.h. */
+/* A hash table of the groups that were accumulated since the last step, with linear probing. */
 #include "services/trainer-server/engine/accumulated_groups.h"
 
 #include <assert.h>

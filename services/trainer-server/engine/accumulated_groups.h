@@ -12,7 +12,7 @@
 
 enum { ACCUMULATED_SLOTS = 4 * LIMIT_GROUPS_PER_ROUND };
 
-/* Its batch failed afterwards, for want of memory, unless answered: then only its log-probabilities are still owed. */
+/* answered: false when its batch failed afterwards for want of memory; then only its log-probabilities are still owed. */
 struct accumulated_group {
   char id[LIMIT_NAME_MAX];
   bool answered;

@@ -1,10 +1,10 @@
-/* Batches: unit by unit, own log-probabilities and gradient, summed without order.  Engine's thread.
- * Previous hop of a rollout: route_submit_batch.c.  Next: gradient_unit.c, then engine/step.c. */
-#include "services/trainer-server/engine/trainer_state.h"
+/* Computes batches, unit by unit, together with the other ranks. */
+#include "services/trainer-server/engine/batch.h"
 
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "services/trainer-server/engine/run_config.h"
 #include "services/trainer-server/fault.h"
 
 static void stats_add(struct batch_stats *s, const struct batch_stats *u) {
@@ -38,99 +38,100 @@ static struct unit_report report_of(const struct unit_result *u, size_t samples,
                                         .poisoned = poisoned}};
 }
 
-/* Everything that can be wrong with a batch, before its first unit is accumulated.  Its tokens were looked at by the
- * handler, under the version that is asked for again here; unit_compute looks at each unit before it touches it. */
-static enum rc batch_check(struct trainer *t, const struct submit_batch *in, struct err *err) {
-  enum rc rc = trainer_check_version(t, in->run, in->version, err);
+/* Refuses a batch before its first unit is accumulated.  The handler has checked its tokens, under the version that is checked
+ * again here; unit_compute checks each unit before it computes. */
+static enum rc batch_check(struct engine *e, const struct submit_batch *in, struct err *err) {
+  enum rc rc = board_check_version(e->board, in->run, in->version, err);
   if (rc != RC_OK) return rc;
-  if (!trainer_trains(&t->training))
+  if (!run_config_trains(&e->run.training))
     return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no batches", in->run);
-  if (t->step_pending)
+  if (e->next_step.pending)
     return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first",
-                   t->pending_step);
+                   e->next_step.pending_id);
   for (size_t g = 0; g < in->group_count; g++) {
-    const struct accumulated_group *known = accumulated_find(t->accumulated, in->groups[g].id);
+    const struct accumulated_group *known = accumulated_find(e->next_step.accumulated, in->groups[g].id);
     if (known && known->answered)
       return err_set(err, RC_CONFLICT, "groups", "group %s has been accumulated since the last step", in->groups[g].id);
   }
-  if (t->accumulated->count + in->group_count > LIMIT_GROUPS_PER_ROUND) {
+  if (e->next_step.accumulated->count + in->group_count > LIMIT_GROUPS_PER_ROUND) {
     return err_set(err, RC_TOO_LARGE, "groups", "a step takes at most %d groups, %zu were accumulated and %zu came",
-                   LIMIT_GROUPS_PER_ROUND, t->accumulated->count, in->group_count);
+                   LIMIT_GROUPS_PER_ROUND, e->next_step.accumulated->count, in->group_count);
   }
   return RC_OK;
 }
 
 /* One group: log-probabilities and gradient, and the gradient into the sums. */
-static enum rc batch_unit(struct trainer *t, const struct batch_group *group, int64_t version, bool add,
+static enum rc batch_unit(struct engine *e, const struct batch_group *group, int64_t version, bool add,
                           struct unit_report *report, struct arena *arena, struct err *err) {
-  const size_t elements = t->model->params.elements;
+  const size_t elements = e->model->params.elements;
+  struct learning *l = &e->learning;
   struct unit_result unit;
   bool poisoned = false;
-  if (!t->grads_clear) t->ops->clear(t->ops, t->grads, elements * sizeof *t->grads);
-  t->grads_clear = false;
-  enum rc rc = unit_compute(t->learner, t->model, t->weights, t->reference, &t->unit, group, t->grads, &unit,
-                            &t->timeline, arena, err);
+  if (!l->clear) e->ops->clear(e->ops, l->gradient, elements * sizeof *l->gradient);
+  l->clear = false;
+  enum rc rc = unit_compute(l->learner, e->model, l->weights, l->reference, &e->run.unit, group, l->gradient, &unit,
+                            &e->timeline, arena, err);
   if (rc != RC_OK) return rc;
-  fault_gradient(t->grads, elements, version);
+  fault_gradient(l->gradient, elements, version);
   if (add) {
-    if (fault_add_twice(t->grads, elements, version)) optimizer_add_unit(t->optimizer, t->grads);
-    poisoned = !optimizer_take_unit(t->optimizer, t->grads);
-    t->grads_clear = true;
+    if (fault_add_twice(l->gradient, elements, version)) optimizer_add_unit(l->optimizer, l->gradient);
+    poisoned = !optimizer_take_unit(l->optimizer, l->gradient);
+    l->clear = true;
   }
-  unit.compute_us += timeline_mark(&t->timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  unit.compute_us += timeline_mark(&e->timeline, CAUSE_COMPUTE, clock_monotonic_us());
   *report = report_of(&unit, group->sample_count, poisoned);
   return RC_OK;
 }
 
-enum rc batch_units(struct trainer *t, const struct batch_work *work, struct arena *arena, struct err *err) {
+enum rc batch_units(struct engine *e, const struct batch_work *work, struct arena *arena, struct err *err) {
   const struct submit_batch *in = work->in;
   fault_batch_begin();
   for (size_t g = 0; g < in->group_count; g++) {
     struct unit_report *report = &work->reports[g];
-    if (atomic_load(&t->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
-    if (t->ranks.comm->check(t->ranks.comm, err) != RC_OK) return ranks_lose(t, err);
-    if (unit_rank(work->first + g, t->ranks.comm->size) == t->ranks.comm->rank) {
-      const enum rc rc = batch_unit(t, &in->groups[g], in->version, work->adds[g], report, arena, err);
+    if (ranks_stopping(&e->ranks)) return err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
+    if (e->ranks.comm->check(e->ranks.comm, err) != RC_OK) return ranks_lose(&e->ranks, err);
+    if (unit_rank(work->first + g, e->ranks.comm->size) == e->ranks.comm->rank) {
+      const enum rc rc = batch_unit(e, &in->groups[g], in->version, work->adds[g], report, arena, err);
       if (rc != RC_OK) {
         *report = (struct unit_report){.state = UNIT_FAILED, .error = *err};
-        return ranks_look_at_device(t, rc, err);
+        return ranks_look_at_device(&e->ranks, rc, err);
       }
     }
-    if (g + 1 == (in->group_count + 1) / 2) fault_die(FAULT_DIE_IN_BATCH, in->version);
+    if (g + 1 == (in->group_count + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
   }
   return RC_OK;
 }
 
 /* The other ranks are told of the batch, and compute their units while this one does. */
-static enum rc batch_tell(struct trainer *t, const struct batch_work *work, struct err *err) {
+static enum rc batch_tell(struct engine *e, const struct batch_work *work, struct err *err) {
   struct buf payload = BUF_INIT;
-  if (ranks_alone(t)) return RC_OK;
+  if (ranks_alone(&e->ranks)) return RC_OK;
   buf_append(&payload, work->adds, work->in->group_count);
   submit_batch_encode(work->in, &payload);
-  const struct command c = {.order = ORDER_BATCH, .groups = work->in->group_count, .first = work->first};
+  const struct order order = {.kind = ORDER_BATCH, .groups = work->in->group_count, .first = work->first};
   enum rc rc = buf_check(&payload, err);
-  if (rc == RC_OK) rc = ranks_tell(t, &c, &payload, err);
+  if (rc == RC_OK) rc = ranks_tell(&e->ranks, &order, &payload, err);
   buf_free(&payload);
   return rc;
 }
 
-/* What came of the other ranks' units.  Their time is not this engine's: its own is what it waits for them. */
-static enum rc batch_gather(struct trainer *t, const struct batch_work *work, int64_t *waited_us, struct arena *arena,
+/* Collects the results of the other ranks' units.  Of their time only what this engine waits for them is counted. */
+static enum rc batch_gather(struct engine *e, const struct batch_work *work, int64_t *waited_us, struct arena *arena,
                             struct err *err) {
   const struct submit_batch *in = work->in;
   struct buf mine = BUF_INIT, all = BUF_INIT;
-  const int size = t->ranks.comm->size;
-  if (ranks_alone(t)) return RC_OK;
+  const int size = e->ranks.comm->size;
+  if (ranks_alone(&e->ranks)) return RC_OK;
   size_t *begin = arena_alloc(arena, (size_t)size + 1, sizeof *begin);
   enum rc rc = begin ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "the bounds of %d ranks were refused memory", size);
-  rc = rc == RC_OK ? ranks_exchange(t, &mine, &all, begin, err) : ranks_lose(t, err);
+  rc = rc == RC_OK ? ranks_exchange(&e->ranks, &mine, &all, begin, err) : ranks_lose(&e->ranks, err);
   for (int r = 1; rc == RC_OK && r < size; r++) {
     rc = unit_reports_decode(work->reports, in->groups, in->group_count, all.data + begin[r], begin[r + 1] - begin[r],
                              arena, err);
-    if (rc != RC_OK) ranks_lose(t, err);
+    if (rc != RC_OK) ranks_lose(&e->ranks, err);
   }
   buf_free(&all);
-  *waited_us = timeline_mark(&t->timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  *waited_us = timeline_mark(&e->timeline, CAUSE_COMPUTE, clock_monotonic_us());
   for (size_t g = 0; g < in->group_count; g++) {
     struct batch_stats *s = &work->reports[g].stats;
     if (unit_rank(work->first + g, size) != 0) s->logprob_us = s->compute_us = 0;
@@ -138,42 +139,42 @@ static enum rc batch_gather(struct trainer *t, const struct batch_work *work, in
   return rc;
 }
 
-/* In the order of the groups, whoever computed them: what is in the sums, also when the batch fails. */
-static enum rc batch_settle(struct trainer *t, const struct batch_work *work, struct err *err) {
+/* Notes which groups are in the sums, in their order whichever rank computed them; also when the batch fails. */
+static enum rc batch_settle(struct engine *e, const struct batch_work *work, struct err *err) {
   const struct submit_batch *in = work->in;
   enum rc rc = RC_OK;
   for (size_t g = 0; g < in->group_count; g++) {
     const struct unit_report *r = &work->reports[g];
     if (r->state == UNIT_FAILED && rc == RC_OK) rc = err_set(err, r->error.rc, r->error.field, "%s", r->error.message);
     if (r->state != UNIT_DONE) continue;
-    metric_add(t->metric_units, 1);
+    metric_add(e->metric_units, 1);
     if (!work->adds[g]) continue;
-    accumulated_add(t->accumulated, in->groups[g].id);
-    t->step_loss += r->stats.loss;
-    t->step_tokens += r->stats.tokens;
+    accumulated_add(e->next_step.accumulated, in->groups[g].id);
+    e->next_step.loss += r->stats.loss;
+    e->next_step.tokens += r->stats.tokens;
   }
   for (size_t g = 0; rc == RC_OK && g < in->group_count; g++) {
     if (work->reports[g].state != UNIT_ABSENT) continue;
-    atomic_store(&t->stopping, true); /* a rank that is asked to stop leaves its units; so all do */
+    ranks_stop(&e->ranks); /* a rank that was asked to stop leaves its units undone; so all stop */
     rc = err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
   }
   return rc;
 }
 
-static enum rc batch_compute(struct trainer *t, const struct batch_work *work, int64_t *waited_us, struct arena *arena,
+static enum rc batch_compute(struct engine *e, const struct batch_work *work, int64_t *waited_us, struct arena *arena,
                              struct err *err) {
-  struct err own; /* told by the report of the unit */
-  enum rc rc = batch_tell(t, work, err);
+  struct err own; /* the report of the unit has it too */
+  enum rc rc = batch_tell(e, work, err);
   if (rc != RC_OK) return rc;
-  batch_units(t, work, arena, &own);
-  if ((rc = batch_gather(t, work, waited_us, arena, err)) != RC_OK) return rc;
-  return batch_settle(t, work, err);
+  batch_units(e, work, arena, &own);
+  if ((rc = batch_gather(e, work, waited_us, arena, err)) != RC_OK) return rc;
+  return batch_settle(e, work, err);
 }
 
-enum rc trainer_job_batch(struct trainer *t, struct job *job, struct err *err) {
+enum rc batch_job(struct engine *e, struct job *job, struct err *err) {
   const struct submit_batch *in = &job->in.batch;
   struct batch_status *out = &job->out.batch;
-  enum rc rc = batch_check(t, in, err);
+  enum rc rc = batch_check(e, in, err);
   if (rc != RC_OK) return rc;
   size_t samples = 0, at = 0;
   int64_t waited_us = 0;
@@ -184,18 +185,18 @@ enum rc trainer_job_batch(struct trainer *t, struct job *job, struct err *err) {
   struct unit_report *reports = arena_alloc(&job->arena, in->group_count + 1, sizeof *reports);
   if (!out->samples || !adds || !reports)
     return err_set(err, RC_NO_MEMORY, NULL, "the results of %zu samples were refused memory", samples);
-  for (size_t g = 0; g < in->group_count; g++) adds[g] = !accumulated_find(t->accumulated, in->groups[g].id);
-  const struct batch_work work = {.in = in, .adds = adds, .first = t->accumulated->count, .reports = reports};
-  if ((rc = batch_compute(t, &work, &waited_us, &job->arena, err)) != RC_OK) return rc;
+  for (size_t g = 0; g < in->group_count; g++) adds[g] = !accumulated_find(e->next_step.accumulated, in->groups[g].id);
+  const struct batch_work work = {.in = in, .adds = adds, .first = e->next_step.accumulated->count, .reports = reports};
+  if ((rc = batch_compute(e, &work, &waited_us, &job->arena, err)) != RC_OK) return rc;
   out->sample_count = samples;
   out->stats.compute_us = waited_us;
   for (size_t g = 0; g < in->group_count; g++) {
     memcpy(out->samples + at, reports[g].samples, reports[g].sample_count * sizeof *out->samples);
     at += reports[g].sample_count;
     stats_add(&out->stats, &reports[g].stats);
-    accumulated_find(t->accumulated, in->groups[g].id)->answered = true;
+    accumulated_find(e->next_step.accumulated, in->groups[g].id)->answered = true;
   }
-  metric_add(t->metric_tokens, (double)out->stats.tokens);
-  timeline_take(&t->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);
+  metric_add(e->metric_tokens, (double)out->stats.tokens);
+  timeline_take(&e->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);
   return RC_OK;
 }

@@ -1,4 +1,4 @@
-/* Checkpoints: see checkpoint.h.
+/* Writes, reads, checks and prunes checkpoints.
  * The optimizer's file is streamed from the engine's memory: a copy would need as much again as masters and moments. */
 #include "services/trainer-server/engine/checkpoint.h"
 
@@ -158,13 +158,10 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
   const struct param_table *p = &m->params;
   struct buf header = BUF_INIT;
   FILE *file = NULL;
-  struct digest_state *sum = NULL;
+  struct digest_state sum;
+  digest_begin(&sum);
   enum rc rc = optimizer_header(&header, m, err);
   if (rc != RC_OK) goto out;
-  if (!(sum = digest_begin())) {
-    rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
-    goto out;
-  }
   if (!(file = fopen(path, "wbe"))) {
     rc = err_set_errno(err, RC_IO, "creating %s", path);
     goto out;
@@ -175,16 +172,14 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
     if ((rc = arrays->collect(arrays->context, a, &array, err)) != RC_OK) goto out;
     for (int i = 0; good && i < p->count; i++) {
       const struct param *q = &p->items[i];
-      good = write_floats(file, sum, m->ops, array + q->offset, q->count);
+      good = write_floats(file, &sum, m->ops, array + q->offset, q->count);
     }
   }
   if (!good || fflush(file) != 0 || fsync(fileno(file)) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
   if (rc == RC_OK) rc = m->ops->status(m->ops, err);
 out:
   if (file && fclose(file) != 0 && rc == RC_OK) rc = err_set_errno(err, RC_IO, "closing %s", path);
-  struct digest result = {{0}};
-  if (sum) digest_end(&result, sum);
-  *digest = result;
+  digest_end(digest, &sum);
   buf_free(&header);
   return rc;
 }
@@ -201,8 +196,8 @@ static enum rc write_latest(const char *state_dir, const char *run, int64_t vers
   return write_named(state_dir, "latest", latest, strlen(latest), err);
 }
 
-/* The same version may be there: a step replayed, or taken again after a crash that came before `latest` named it.  It
- * is moved aside, for removing it takes its time, in which there would be neither. */
+/* The same version may be there: a step that was replayed, or taken again after a crash before `latest` named it.  It is
+ * moved aside first: removing it takes a while, in which there would be neither. */
 static enum rc put_in_place(const char *partial, const char *final, struct err *err) {
   char aside[LIMIT_PATH_MAX];
   if (!file_exists(final)) return file_rename_durable(partial, final, err);
@@ -225,7 +220,7 @@ static enum rc write_partial(const char *partial, const char *model_dir, const s
   if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
   if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
-  fault_die(FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
+  fault_die(TRAINER_FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
   if (rc == RC_OK) rc = write_optimizer(path, m, arrays, &optimizer, err);
   if (rc != RC_OK) return rc;
   write_state(meta, &optimizer, &state);
@@ -348,12 +343,11 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
                               const struct digest *recorded, struct err *err) {
   char path[LIMIT_PATH_MAX], name[ST_NAME_MAX];
   struct st_file *file = NULL;
-  struct digest_state *sum = NULL;
-  struct digest digest = {{0}};
+  struct digest_state sum;
+  struct digest digest;
+  digest_begin(&sum);
   enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
-  if (rc == RC_OK && !(sum = digest_begin()))
-    rc = err_set(err, RC_NO_MEMORY, NULL, "the digest of %s was refused memory", path);
   for (int a = 0; rc == RC_OK && a < CHECKPOINT_ARRAYS; a++) {
     float *array = arrays->room(arrays->context, a);
     for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
@@ -364,13 +358,13 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
         rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
       } else {
         m->ops->upload(m->ops, array + q->offset, st_data(file, t), t->bytes);
-        digest_update(sum, st_data(file, t), t->bytes);
+        digest_update(&sum, st_data(file, t), t->bytes);
         st_drop(file, t);
       }
     }
     if (rc == RC_OK) rc = arrays->spread(arrays->context, a, err);
   }
-  if (sum) digest_end(&digest, sum);
+  digest_end(&digest, &sum);
   st_close(file);
   return rc == RC_OK ? check_digest(path, &digest, recorded, err) : rc;
 }
@@ -413,8 +407,8 @@ static enum rc check_identity(const struct checkpoint *c, const char *run, int64
                  c->meta.version);
 }
 
-/* What is wrong with a stored checkpoint is never a caller's input: only refused memory, failed reading and lost ranks
- * keep their codes. */
+/* A fault of a stored checkpoint is never the caller's input, so it becomes RC_CORRUPT: only refused memory, failed reading and
+ * lost ranks keep their codes. */
 static enum rc damage_of(enum rc rc, const char *dir, const struct err *cause, struct err *err) {
   if (rc != RC_NO_MEMORY && rc != RC_IO && rc != RC_UNAVAILABLE) rc = RC_CORRUPT;
   return err_set(err, rc, NULL, "checkpoint %s %s: %.380s", dir, rc == RC_CORRUPT ? "is damaged" : "cannot be read",
@@ -521,6 +515,20 @@ void checkpoint_free(struct checkpoint *c) {
   arena_free(&c->arena);
   free(c->history);
   memset(c, 0, sizeof *c);
+}
+
+int64_t checkpoint_oldest(const char *state_dir, const char *run) {
+  char path[LIMIT_PATH_MAX];
+  int64_t oldest = 0;
+  if (path_format(path, NULL, "%s/%s", state_dir, run) != RC_OK) return 0;
+  DIR *dir = opendir(path);
+  if (!dir) return 0;
+  for (struct dirent *e; (e = readdir(dir));) {
+    int64_t version;
+    if (version_of(e->d_name, &version) && version > 0 && (oldest == 0 || version < oldest)) oldest = version;
+  }
+  closedir(dir);
+  return oldest;
 }
 
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err) {

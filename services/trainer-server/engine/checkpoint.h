@@ -10,7 +10,7 @@
  *
  * When the newest checkpoint is damaged the newest whole older one of its run is loaded: the coordinator has the rounds
  * since replayed.  So the folder of the run that `latest` names must hold no version of another run of that name, and
- * none newer than `latest` that could become an older one: pruning removes whatever is newer than the version at hand,
+ * none newer than `latest` that could become an older one: pruning removes what is newer than the version at hand,
  * when a run is opened and when it is restored.  Called by the engine's thread only, before it runs by trainer_create.
  */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H
@@ -33,7 +33,7 @@ struct checkpoint_meta {
   int64_t version;
   struct digest digest;
   uint64_t seed;
-  uint64_t epoch, fence; /* under which it was written: for people to read, nobody believes them */
+  uint64_t epoch, fence; /* under which it was written: for people to read; never trusted */
   int64_t optimizer_steps;
   char step_id[LIMIT_NAME_MAX];    /* the step that led to this version, "" for version 0 */
   struct digest step_request;      /* its request's content */
@@ -44,7 +44,7 @@ struct checkpoint_meta {
 };
 
 /* The optimizer's arrays of all parameters, [params.elements] each, one at a time: where a checkpoint's come from and go
- * to.  One rank has them in its optimizer; of several each has a shard, and ranks/ranks.c puts them together.  The
+ * to.  One rank has them in its optimizer; of several each has a shard, and optimizer_arrays.c puts them together.  The
  * files are the same, byte for byte. */
 enum { CHECKPOINT_MASTERS, CHECKPOINT_MOMENT1, CHECKPOINT_MOMENT2, CHECKPOINT_ARRAYS };
 struct checkpoint_arrays {
@@ -69,7 +69,7 @@ enum rc checkpoint_write(const char *state_dir, const char *model_dir, const str
 struct checkpoint {
   struct checkpoint_meta meta;
   char dir[LIMIT_PATH_MAX];
-  char damage[ERR_MESSAGE_MAX]; /* what is wrong with the newest one, when this is an older one; else "" */
+  char damage[ERR_MESSAGE_MAX]; /* what is wrong with the newest one when this is an older one; else "" */
   struct round_record *history;
   struct arena arena;
 };
@@ -87,6 +87,9 @@ bool checkpoint_exists(const char *state_dir, const char *run, int64_t version);
 /* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
 enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
                                 struct err *err);
+/* The oldest version above 0 of the run that has a checkpoint; 0: none has, or the folder cannot be listed.  A restart may
+ * begin with it, when the newer ones are damaged. */
+int64_t checkpoint_oldest(const char *state_dir, const char *run);
 /* Keeps v0 and the newest `keep` of the run up to version `newest`; removes the rest, newer ones too, and what
  * half-written ones left. */
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err);

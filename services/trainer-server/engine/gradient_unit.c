@@ -1,4 +1,4 @@
-/* One gradient unit: see gradient_unit.h. */
+/* Turns a group into training samples, and computes their log-probabilities, loss and gradient. */
 #include "services/trainer-server/engine/gradient_unit.h"
 
 #include <inttypes.h>
@@ -114,7 +114,7 @@ static void unit_loss_gradient(void *context, int first, int count, const float 
   for (int i = begin; i < u->next; i++) {
     const struct scored_sample *s = &u->samples[i];
     const float *new_logprob = logprob + (s->first - first);
-    loss_sequence(&u->config->loss, s->count, new_logprob, NULL, u->reference ? u->reference + s->first : NULL,
+    loss_sequence(&u->config->loss, s->count, new_logprob, NULL, NULL, u->reference ? u->reference + s->first : NULL,
                   s->advantage, dlogprob + (s->first - first), &u->out->stats);
   }
 }

@@ -1,4 +1,4 @@
-/* See timeline.h. */
+/* Records what the engine did when, and merges neighbouring stretches when the record is full. */
 #include "services/trainer-server/engine/timeline.h"
 
 #include <stdio.h>

@@ -19,7 +19,7 @@ struct timeline {
   int64_t at_us;
   size_t count;
   struct interval items[TIMELINE_MAX];
-  struct metric *seconds[CAUSE_COUNT]; /* leasehold_trainer_seconds_total{cause=...}; any thread adds */
+  struct metric *seconds[CAUSE_COUNT]; /* leasehold_trainer_seconds_total{cause=...} */
 };
 
 /* Registers the metrics; the record begins now. */

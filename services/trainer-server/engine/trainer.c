@@ -1,71 +1,89 @@
-/* The trainer's engine: start, the loop over its jobs, and what handlers ask.  See trainer.h. */
-#include "services/trainer-server/engine/trainer_state.h"
+/* The trainer's start and end, the engine's loop over its jobs, and what handlers ask. */
+#include "services/trainer-server/engine/trainer.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/pool.h"
+#include "common/base/queue.h"
+#include "services/trainer-server/engine/batch.h"
+#include "services/trainer-server/engine/engine.h"
+#include "services/trainer-server/engine/follow.h"
+#include "services/trainer-server/engine/learning.h"
+#include "services/trainer-server/engine/memory.h"
+#include "services/trainer-server/engine/open_run.h"
+#include "services/trainer-server/engine/restore.h"
+#include "services/trainer-server/engine/run_config.h"
+#include "services/trainer-server/engine/start_weights.h"
+#include "services/trainer-server/engine/step.h"
+#include "services/trainer-server/ranks/devices.h"
 
 enum { QUEUE_JOBS = 1024, POLL_MS = 200 };
 
-void weights_blob_release(struct weights_blob *b) {
-  if (!b || atomic_fetch_sub(&b->users, 1) != 1) return;
-  buf_free(&b->bytes);
-  free(b);
-}
+struct trainer {
+  struct engine
+      engine; /* its thread's, but for what stays after trainer_create; first, so that a test can break its ops */
+  struct board board;
+  struct model_config config;
+  struct pool *pool;
+  struct queue *queue;
+  pthread_t thread;
+  bool thread_runs;
+  atomic_bool led;   /* see trainer_led */
+  atomic_bool ended; /* the engine's thread is through, and why it ended is final */
+};
 
-void trainer_view(struct trainer *t, struct trainer_view *out) {
-  pthread_mutex_lock(&t->lock);
-  *out = t->view;
-  pthread_mutex_unlock(&t->lock);
+struct board *trainer_board(struct trainer *t) {
+  return &t->board;
 }
-
 struct jobs *trainer_jobs(struct trainer *t) {
-  return t->jobs;
+  return t->engine.jobs;
 }
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
-const char *trainer_model_dir(const struct trainer *t) { return t->options.model_dir; }
-int trainer_context_max(const struct trainer *t) { return t->model->context_max; }
-const char *trainer_kernels(const struct trainer *t) { return t->ops->name; }
-int trainer_ranks(const struct trainer *t) { return t->ranks.count; }
-const char *trainer_ranks_over(const struct trainer *t) { return t->ranks.over; }
-const char *trainer_device(const struct trainer *t) { return t->ops->device; }
-void trainer_set_publisher(struct trainer *t, struct publisher *p) { t->publisher = p; }
-void trainer_count_push(struct trainer *t, int64_t took_us) {
-  metric_add(t->timeline.seconds[CAUSE_PUSH], (double)took_us * 1e-6);
+const char *trainer_model_dir(const struct trainer *t) { return t->engine.options.model_dir; }
+int trainer_context_max(const struct trainer *t) { return t->engine.model->context_max; }
+const char *trainer_kernels(const struct trainer *t) { return t->engine.ops->name; }
+int trainer_ranks(const struct trainer *t) { return t->engine.ranks.count; }
+const char *trainer_ranks_over(const struct trainer *t) { return t->engine.ranks.over; }
+const char *trainer_device(const struct trainer *t) { return t->engine.ops->device; }
+void trainer_set_publisher(struct trainer *t, struct publisher *p) { t->engine.publisher = p; }
+
+enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, struct err *err) {
+  return run_config_check(&t->engine.options, m, err);
 }
 
-enum rc trainer_weights_blob(struct trainer *t, const char *run, int64_t version, struct weights_blob **out,
-                             struct err *err) {
-  enum rc rc = RC_OK;
-  pthread_mutex_lock(&t->lock);
-  if (run[0] && strcmp(run, t->view.run) != 0) {
-    rc = err_set(err, RC_NOT_FOUND, "run", "this trainer holds run '%s', not '%s'", t->view.run, run);
-  } else if (version > t->view.version && version <= t->view.replay_to) {
-    rc = err_set(err, RC_UNAVAILABLE, "version", "version %" PRId64 " is being replayed, %" PRId64 " is reached",
-                 version, t->view.version);
-  } else if (version != t->view.version) {
-    rc = err_set(err, version < t->view.version ? RC_CONFLICT : RC_NOT_FOUND, "version",
-                 "version %" PRId64 " is not the current one, %" PRId64, version, t->view.version);
-  } else {
-    atomic_fetch_add(&t->blob->users, 1);
-    *out = t->blob;
+enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err) {
+  return run_config_digest(out, m, err);
+}
+
+enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err) {
+  const struct engine *e = &t->engine;
+  struct board_view v;
+  board_view(&t->board, &v);
+  enum rc rc = run_config_check(&e->options, m, err);
+  if (rc == RC_OK) rc = start_weights_check(&e->options, &m->start, err);
+  if (rc != RC_OK || !run_config_trains(&m->training) || m->training.kl_coefficient == 0) return rc;
+  struct err cause = {0};
+  if (memory_foresee_reference(e->model, &e->options, v.has_reference, &cause) == RC_OK) return RC_OK;
+  return err_set(err, RC_INVALID, "training.kl_coefficient", "%s", cause.message);
+}
+
+enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err) {
+  struct board_view v;
+  board_view(&t->board, &v);
+  for (size_t g = 0; g < m->group_count; g++) {
+    char path[ERR_FIELD_MAX];
+    enum rc rc = unit_check(t->engine.model, v.chunk_tokens, &m->groups[g], err);
+    if (rc == RC_OK) continue;
+    snprintf(path, sizeof path, "groups[%zu]", g);
+    err_in_field(err, path);
+    return rc;
   }
-  pthread_mutex_unlock(&t->lock);
-  return rc;
-}
-
-enum rc trainer_check_version(struct trainer *t, const char *run, int64_t version, struct err *err) {
-  struct trainer_view v;
-  trainer_view(t, &v);
-  if (strcmp(run, v.run) != 0)
-    return err_set(err, RC_CONFLICT, "run", "this trainer works on run '%s', not on '%s'", v.run, run);
-  if (version != v.version)
-    return err_set(err, RC_CONFLICT, "version", "version %" PRId64 " is not the current one, %" PRId64, version,
-                   v.version);
   return RC_OK;
 }
 
@@ -76,148 +94,159 @@ enum rc trainer_enqueue(struct trainer *t, struct job *job, struct err *err) {
   return rc;
 }
 
-/* After a job that failed: where the device has, no other will fare better, and the trainer ends. */
-static void engine_look_at_device(struct trainer *t) {
+/* After a job that failed: if the device has failed, no other job can succeed, and the trainer ends. */
+static void engine_look_at_device(struct engine *e) {
   struct err err;
-  if (t->ops->status(t->ops, &err) == RC_OK) return;
+  if (e->ops->status(e->ops, &err) == RC_OK) return;
   log_error("the engine stops: %s", err.message);
-  ranks_lose(t, &err);
+  ranks_lose(&e->ranks, &err);
 }
 
-static void engine_job(struct trainer *t, struct job *job) {
+static void engine_job(struct engine *e, struct job *job) {
   const enum job_kind kind = job->kind;
   struct err err = {0}, lost;
   enum rc rc;
-  jobs_running(t->jobs, job);
+  jobs_running(e->jobs, job);
   switch (kind) {
-    case JOB_OPEN_RUN: rc = trainer_job_open_run(t, job, &err); break;
-    case JOB_BATCH: rc = trainer_job_batch(t, job, &err); break;
-    default: rc = trainer_job_step(t, job, &err); break;
+    case JOB_OPEN_RUN: rc = open_run_job(e, job, &err); break;
+    case JOB_BATCH: rc = batch_job(e, job, &err); break;
+    default: rc = step_job(e, job, &err); break;
   }
-  if (kind == JOB_OPEN_RUN) timeline_mark(&t->timeline, CAUSE_LOAD, clock_monotonic_us());
+  if (kind == JOB_OPEN_RUN) timeline_mark(&e->timeline, CAUSE_LOAD, clock_monotonic_us());
   if (rc == RC_OK && kind == JOB_STEP) return; /* ended, or the publisher's since: maybe dropped already */
-  if (rc == RC_UNAVAILABLE && atomic_load(&t->stopping)) return;
-  if (rc != RC_OK && trainer_lost(t, &lost)) return;
+  if (rc == RC_UNAVAILABLE && ranks_stopping(&e->ranks)) return;
+  if (rc != RC_OK && ranks_lost(&e->ranks, &lost)) return;
   if (rc != RC_OK) {
     log_warn("job %s failed: %s", job->id, err.message);
-    engine_look_at_device(t);
+    engine_look_at_device(e);
   }
-  jobs_finish(t->jobs, job, rc == RC_OK ? NULL : &err);
-}
-
-static void engine_busy(struct trainer *t, bool busy) {
-  pthread_mutex_lock(&t->lock);
-  t->view.busy = busy;
-  pthread_mutex_unlock(&t->lock);
+  jobs_finish(e->jobs, job, rc == RC_OK ? NULL : &err);
 }
 
 /* The wait that just ended, or goes on: for a run to be opened, for the first groups of a step, or for more of them. */
-static void engine_waited(struct trainer *t) {
-  struct trainer_view v;
+static void engine_waited(struct engine *e) {
+  struct board_view v;
   const int64_t now_us = clock_monotonic_us();
-  trainer_view(t, &v);
-  if (v.attached_us == 0 || !trainer_trains(&t->training)) {
-    timeline_mark(&t->timeline, CAUSE_IDLE, now_us);
+  board_view(e->board, &v);
+  if (v.attached_us == 0 || !run_config_trains(&e->run.training)) {
+    timeline_mark(&e->timeline, CAUSE_IDLE, now_us);
     return;
   }
-  timeline_mark(&t->timeline, CAUSE_IDLE, v.attached_us);
-  timeline_mark(&t->timeline, t->accumulated->count ? CAUSE_STARVED : CAUSE_FILL, now_us);
+  timeline_mark(&e->timeline, CAUSE_IDLE, v.attached_us);
+  timeline_mark(&e->timeline, e->next_step.accumulated->count ? CAUSE_STARVED : CAUSE_FILL, now_us);
+}
+
+static void engine_serve(struct engine *e, struct queue *queue) {
+  void *item;
+  while (!ranks_stopping(&e->ranks)) {
+    struct err err = {0};
+    const enum rc rc = queue_pop(queue, &item, POLL_MS);
+    engine_waited(e);
+    if (ranks_tick(&e->ranks, &err) != RC_OK || rc != RC_OK) continue;
+    board_busy(e->board, true);
+    engine_job(e, item);
+    board_busy(e->board, false);
+  }
+  struct err why;
+  if (!ranks_lost(&e->ranks, &why)) ranks_tell(&e->ranks, &(struct order){.kind = ORDER_END}, NULL, &why);
 }
 
 static void *engine_main(void *context) {
   struct trainer *t = context;
-  void *item;
   pool_enter();
-  while (!atomic_load(&t->stopping)) {
-    struct err err = {0};
-    const enum rc rc = queue_pop(t->queue, &item, POLL_MS);
-    engine_waited(t);
-    if (ranks_tick(t, &err) != RC_OK || rc != RC_OK) continue;
-    engine_busy(t, true);
-    engine_job(t, item);
-    engine_busy(t, false);
-  }
-  struct err why;
-  if (!trainer_lost(t, &why)) ranks_tell(t, &(struct command){.order = ORDER_END}, NULL, &why);
+  if (t->engine.ranks.comm->rank == 0)
+    engine_serve(&t->engine, t->queue);
+  else
+    follow_rank_0(&t->engine, &t->led);
   atomic_store(&t->ended, true);
   return NULL; /* what is queued stays in the job table, which frees it */
-}
-
-bool trainer_lost(struct trainer *t, struct err *why) {
-  pthread_mutex_lock(&t->lock);
-  *why = t->why;
-  pthread_mutex_unlock(&t->lock);
-  return why->rc != RC_OK;
 }
 
 bool trainer_led(const struct trainer *t) { return atomic_load(&t->led); }
 
 bool trainer_ended(struct trainer *t, struct err *why) {
-  const bool ended = atomic_load(&t->ended); /* first: then `why` is final */
-  trainer_lost(t, why);
+  const bool ended = atomic_load(&t->ended); /* first: then *why is final */
+  ranks_lost(&t->engine.ranks, why);
   return ended;
 }
 
-static void metrics_make(struct trainer *t) {
-  t->metric_tokens =
+static void metrics_make(struct engine *e) {
+  e->metric_tokens =
       metrics_register(METRIC_COUNTER, "leasehold_trainer_tokens_total", "", "Tokens that were trained on");
-  t->metric_units =
+  e->metric_units =
       metrics_register(METRIC_COUNTER, "leasehold_trainer_units_total", "", "Gradient units (groups) computed");
-  t->metric_steps = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_total", "", "Optimizer steps taken");
-  t->metric_skipped = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_skipped_total", "",
+  e->metric_steps = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_total", "", "Optimizer steps taken");
+  e->metric_skipped = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_skipped_total", "",
                                        "Steps skipped: poisoned or without units");
-  t->metric_version = metrics_register(METRIC_GAUGE, "leasehold_trainer_version", "", "The current policy version");
   metric_set(metrics_register(METRIC_GAUGE, "leasehold_trainer_ranks", "", "Processes that are this trainer"),
-             trainer_ranks(t));
-  t->metric_replaying = metrics_register(METRIC_GAUGE, "leasehold_trainer_replaying", "",
-                                         "1 while the logged rounds of a recovery are replayed");
+             e->ranks.count);
+}
+
+/* The model and what computes it: constant afterwards. */
+static enum rc model_make(struct trainer *t, struct err *err) {
+  struct engine *e = &t->engine;
+  struct trainer_options *o = &e->options;
+  enum rc rc = model_config_load(&t->config, o->model_dir, err);
+  if (rc == RC_OK) rc = pool_create(&t->pool, (int)o->threads, err);
+  if (rc == RC_OK) rc = device_take_turn(&o->device, e->ranks.comm->local, err);
+  if (rc == RC_OK) rc = ops_create(&e->ops, FORMAT_BF16, &o->device, t->pool, err);
+  if (rc == RC_OK)
+    log_info("on %s, kernels %s%s", e->ops->device, e->ops->name, o->device.isa && *o->device.isa ? " (forced)" : "");
+  if (rc == RC_OK) rc = model_create(&e->model, &t->config, e->ops, (int)o->context_max, err);
+  return rc;
+}
+
+/* The ranks agree on what they are, and that all of it fits. */
+static enum rc ranks_join(struct engine *e, struct err *err) {
+  const struct trainer_options *o = &e->options;
+  const struct rank_setup mine = {
+      .chunk_tokens = o->chunk_tokens, .context_max = e->model->context_max, .device = &o->device};
+  enum rc rc = ranks_make(&e->ranks, e->ops, e->model->params.elements, err);
+  if (rc == RC_OK) rc = ranks_compare(&e->ranks, &mine, err);
+  if (rc == RC_OK) rc = devices_join(&e->ranks, &o->device, err);
+  if (rc == RC_OK) rc = memory_check(e->model, o, &e->ranks, err);
+  return rc;
+}
+
+static enum rc learning_make(struct engine *e, struct err *err) {
+  static const struct optimizer_config idle = {
+      .lr = 0, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .grad_scale_log2 = 32};
+  struct learning *l = &e->learning;
+  const struct shard shard = ranks_shard(e->ranks.comm, e->model->params.elements);
+  enum rc rc = weights_create(&l->weights, e->model, true, err);
+  if (rc == RC_OK) rc = optimizer_create_shard(&l->optimizer, e->model, shard, &idle, err);
+  if (rc == RC_OK)
+    rc = learning_set_chunk(e, (int)e->options.chunk_tokens, err); /* the largest that a run may ask for */
+  if (rc != RC_OK) return rc;
+  l->gradient = optimizer_gradient(l->optimizer);
+  e->next_step.accumulated = calloc(1, sizeof *e->next_step.accumulated);
+  if (e->next_step.accumulated) return RC_OK;
+  return err_set(err, RC_NO_MEMORY, NULL, "the table of a step's groups needs %zu bytes, which were refused",
+                 sizeof *e->next_step.accumulated);
 }
 
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err) {
-  static const struct optimizer_config idle = {
-      .lr = 0, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .grad_scale_log2 = 32};
   struct trainer *t = calloc(1, sizeof *t);
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "the trainer's state was refused memory");
-  t->options = *options;
-  t->ranks.comm = t->ranks.arrays = options->comm ? options->comm : comm_self();
-  t->ranks.count = t->ranks.comm->size;
-  t->ranks.over = t->ranks.comm->name;
-  pthread_mutex_init(&t->lock, NULL);
-  training_config_defaults(&t->training);
-  metrics_make(t);
-  timeline_begin(&t->timeline, clock_monotonic_us());
-  const bool first = t->ranks.comm->rank == 0;
+  struct engine *e = &t->engine;
+  e->options = *options;
+  e->board = &t->board;
+  ranks_init(&e->ranks, &options->ranks);
+  board_init(&t->board, options->coordinator_url && options->coordinator_url[0]);
+  training_config_defaults(&e->run.training);
+  metrics_make(e);
+  timeline_begin(&e->timeline, clock_monotonic_us());
+  const bool first = e->ranks.comm->rank == 0;
   enum rc rc = first ? file_make_dirs(options->state_dir, err) : RC_OK;
-  if (rc == RC_OK) rc = model_config_load(&t->config, options->model_dir, err);
-  if (rc == RC_OK) rc = pool_create(&t->pool, (int)options->threads, err);
-  if (rc == RC_OK) rc = device_take_turn(&t->options.device, t->ranks.comm->local, err);
-  if (rc == RC_OK) rc = ops_create(&t->ops, FORMAT_BF16, &t->options.device, t->pool, err);
-  if (rc == RC_OK)
-    log_info("on %s, kernels %s%s", t->ops->device, t->ops->name,
-             options->device.isa && *options->device.isa ? " (forced)" : "");
-  if (rc == RC_OK) rc = model_create(&t->model, &t->config, t->ops, (int)options->context_max, err);
-  if (rc == RC_OK) rc = ranks_make(t, err);
-  if (rc == RC_OK) rc = ranks_compare(t, err);
-  if (rc == RC_OK) rc = devices_join(t, err);
-  if (rc == RC_OK) rc = trainer_check_memory(t, err);
-  if (rc == RC_OK) rc = weights_create(&t->weights, t->model, true, err);
-  if (rc == RC_OK)
-    rc = optimizer_create_shard(&t->optimizer, t->model, ranks_shard(options, t->model->params.elements), &idle, err);
-  if (rc == RC_OK)
-    rc = trainer_learner_for(t, (int)options->chunk_tokens, err); /* the largest that a run may ask for */
-  if (rc == RC_OK) rc = jobs_create(&t->jobs, err);
+  if (rc == RC_OK) rc = model_make(t, err);
+  if (rc == RC_OK) rc = ranks_join(e, err);
+  if (rc == RC_OK) rc = learning_make(e, err);
+  if (rc == RC_OK) rc = jobs_create(&e->jobs, err);
   if (rc == RC_OK) rc = queue_create(&t->queue, QUEUE_JOBS, err);
+  if (rc == RC_OK && first) rc = restore_state(e, err);
+  timeline_mark(&e->timeline, CAUSE_LOAD, clock_monotonic_us());
   if (rc == RC_OK) {
-    t->grads = optimizer_gradient(t->optimizer);
-    t->accumulated = calloc(1, sizeof *t->accumulated);
-    if (!t->accumulated)
-      rc = err_set(err, RC_NO_MEMORY, NULL, "the table of a step's groups needs %zu bytes, which were refused",
-                   sizeof *t->accumulated);
-  }
-  if (rc == RC_OK && first) rc = trainer_restore(t, err);
-  timeline_mark(&t->timeline, CAUSE_LOAD, clock_monotonic_us());
-  if (rc == RC_OK) {
-    t->thread_runs = pthread_create(&t->thread, NULL, first ? engine_main : follow_main, t) == 0;
+    t->thread_runs = pthread_create(&t->thread, NULL, engine_main, t) == 0;
     if (!t->thread_runs) rc = err_set(err, RC_NO_MEMORY, NULL, "the engine's thread could not be started");
   }
   if (rc != RC_OK) {
@@ -229,31 +258,31 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
 }
 
 void trainer_stop(struct trainer *t) {
-  atomic_store(&t->stopping, true);
+  ranks_stop(&t->engine.ranks);
   queue_close(t->queue);
   if (t->thread_runs) pthread_join(t->thread, NULL);
   t->thread_runs = false;
-  devices_part(t);
+  devices_part(&t->engine.ranks);
 }
 
 void trainer_destroy(struct trainer *t) {
   if (!t) return;
   if (t->thread_runs) trainer_stop(t);
-  devices_part(t);
-  ranks_free(t);
-  free(t->accumulated);
-  free(t->history);
-  weights_blob_release(t->blob);
-  jobs_destroy(t->jobs);
+  struct engine *e = &t->engine;
+  devices_part(&e->ranks);
+  ranks_free(&e->ranks);
+  free(e->next_step.accumulated);
+  free(e->run.history);
+  arena_free(&e->run.arena);
+  board_free(&t->board);
+  jobs_destroy(e->jobs);
   queue_destroy(t->queue);
-  learner_free(t->learner);
-  optimizer_free(t->optimizer);
-  weights_free(t->reference);
-  weights_free(t->weights);
-  model_free(t->model);
-  ops_free(t->ops);
+  learner_free(e->learning.learner);
+  optimizer_free(e->learning.optimizer);
+  weights_free(e->learning.reference);
+  weights_free(e->learning.weights);
+  model_free(e->model);
+  ops_free(e->ops);
   pool_destroy(t->pool);
-  arena_free(&t->run_arena);
-  pthread_mutex_destroy(&t->lock);
   free(t);
 }

@@ -1,5 +1,5 @@
-/* The job table: see jobs.h.  A fixed number of hash chains under one lock; waiters are suspended requests with their
- * id. Answers are encoded without the lock, from jobs that are held meanwhile. */
+/* The job table: a fixed number of hash chains under one lock; waiters are suspended requests with their
+ * id. Answers are encoded without the lock, from jobs that `readers` keeps. */
 #include "services/trainer-server/jobs/jobs.h"
 
 #include <pthread.h>
@@ -178,8 +178,8 @@ static void reply_job(struct http_request *r, const struct job *job, enum job_st
   http_reply_json(r, 200, &body);
 }
 
-/* Takes the next request that waits for the job off the list, NULL when there is none; with the lock held. Whoever
- * takes it replies. */
+/* Takes the next request that waits for the job off the list, NULL when there is none; with the lock held. The thread that takes it
+ * replies. */
 static struct http_request *take_waiter(struct jobs *j, const struct job *job, int *from) {
   for (; *from < JOB_WAITERS_MAX; (*from)++) {
     struct waiter *w = &j->waiters[*from];
@@ -278,7 +278,9 @@ void jobs_answer(struct jobs *j, const char *id, enum job_kind kind, struct http
     state = job->state;
     job->readers++;
   } else {
-    what = wait_for(j, job, r, wait_ms) ? WAITS : NO_ROOM; /* who waits may be answered as soon as the lock is gone */
+    what = wait_for(j, job, r, wait_ms)
+               ? WAITS
+               : NO_ROOM; /* a waiting request may be answered as soon as the lock is released */
   }
   pthread_mutex_unlock(&j->lock);
   if (what == UNKNOWN) {

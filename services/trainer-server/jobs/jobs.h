@@ -4,12 +4,12 @@
  *
  * A repeated id returns the job that exists when its request digest is the same, RC_CONFLICT when not; a failed job
  * may be submitted anew.  Ended jobs are kept until jobs_forget_before drops those of versions long gone; a job that
- * has not ended belongs to whoever works on it (submitter, engine, publisher in turn) and is never dropped. Waiting
+ * has not ended belongs to the thread that works on it (submitter, engine, publisher in turn) and is never dropped. Waiting
  * requests are suspended connections, answered when the job ends or their wait is over. `lock` guards the table,
  * every job's state, and the waiters; a job's request and result memory (its arena) is written by its owner only
  * before the state becomes DONE or FAILED, and only read after.  Answers may be megabytes of log-probabilities, so they
- * are encoded without the lock: who does it is counted in `readers`, and a job that is dropped meanwhile is freed by
- * the last of them.  Order of locks: jobs before the http server's, which never calls back with its own held.
+ * are encoded without the lock: `readers` counts the threads that do, and the last of them frees a job that
+ * was dropped meanwhile.  Order of locks: jobs before the http server's, which never calls back with its own held.
  */
 #ifndef LEASEHOLD_TRAINER_SERVER_JOBS_JOBS_H
 #define LEASEHOLD_TRAINER_SERVER_JOBS_JOBS_H
@@ -40,7 +40,7 @@ struct job {
     struct step_status step;
   } out;
   struct err error;
-  int readers;      /* who encode an answer from it, outside the lock */
+  int readers;      /* threads that encode an answer from it, outside the lock */
   bool dropped;     /* out of the table, and freed by its last reader */
   struct job *next; /* hash chain */
 };
@@ -56,7 +56,7 @@ enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const str
 bool jobs_known(struct jobs *j, const char *id, enum job_kind kind);
 /* JOB_QUEUED when it is not known (any more). */
 enum job_state jobs_state(struct jobs *j, const char *id, enum job_kind kind);
-/* Undoes a fresh job that could not be queued; whoever came to wait for it in between gets 503. */
+/* Undoes a fresh job that could not be queued; requests that began to wait for it in between get 503. */
 void jobs_cancel(struct jobs *j, struct job *job);
 void jobs_running(struct jobs *j, struct job *job);
 /* error NULL: done. Answers the waiters.  The job is the table's again: it may be dropped before this returns to the

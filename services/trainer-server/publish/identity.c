@@ -1,4 +1,4 @@
-/* See identity.h. */
+/* Reads this trainer's identity from the state directory, or makes one and keeps it there. */
 #include "services/trainer-server/publish/identity.h"
 
 #include <stdio.h>
@@ -30,7 +30,8 @@ static void keep(const char *path, const char *identity) {
   struct err err = {0};
   const int len = snprintf(line, sizeof line, "%s\n", identity);
   if (file_write_atomic(path, line, (size_t)len, &err) != RC_OK)
-    log_warn("this trainer's identity is not kept, so that after a restart it is a stranger: %s", err.message);
+    log_warn("this trainer's identity could not be stored, so the coordinator will not know it after a restart: %s",
+             err.message);
 }
 
 enum rc identity_read(char out[IDENTITY_MAX], const char *state_dir, struct err *err) {
@@ -48,6 +49,6 @@ enum rc identity_read(char out[IDENTITY_MAX], const char *state_dir, struct err 
     log_warn("%s: expected %d hexadecimal digits, got %s; this trainer gets a new identity", path, IDENTITY_MAX - 1,
              found == RC_OK ? "something else" : why.message);
   rc = make(out, err);
-  if (rc == RC_OK && found != RC_IO) keep(path, out); /* what cannot be read just now is not overwritten */
+  if (rc == RC_OK && found != RC_IO) keep(path, out); /* a file that cannot be read just now is not overwritten */
   return rc;
 }

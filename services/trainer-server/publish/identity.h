@@ -1,6 +1,6 @@
 /* Who this trainer is, whatever its name, address and incarnation: 128 random bits as hex digits, made once and kept in
  * the state directory.  A trainer that is started again proves by it that the place in the coordinator's runs is its own.
- * It is no secret from those who may speak to the services.  At start; files only. */
+ * Those who may talk to the services may know it.  At start; files only. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_IDENTITY_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_IDENTITY_H
 

@@ -1,14 +1,14 @@
 /* The trainer's end of the fabric that it shares with generation-servers: a version's bytes go to all of them at once.
  *
  *   begin: members -> a seat each --POST /v1/push-weights, by a thread each--> the servers join and wait
- *   carry: join (where the members are others than last time), broadcast
- *   end:   what became of each; who failed by its own fault is left out from now on (pool_members.h)
+ *   carry: join (when the members differ from last time), broadcast
+ *   end:   the outcome for each; a server that failed by its own fault is left out from now on (pool_members.h)
  *
  * The communicator, of this trainer (rank 0) and the members in order, is kept while they stay the same and none of them
  * failed; else the next round makes another under a fresh token.  A broadcast has half of the round's stage_timeout_ms,
- * so that the other half is left to push by HTTP to whoever it did not reach.
+ * so that the other half is left to push by HTTP to the servers that it did not reach.
  *
- * The publisher's thread calls all of it, but over, refused and stop, which are any thread's. */
+ * The publisher's thread calls all of it; any thread may call over, refused and stop. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_FABRIC_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_FABRIC_H
 
@@ -29,7 +29,7 @@ bool pool_fabric_begin(struct pool_fabric *p, const struct push_target *targets,
                        int64_t stage_timeout_ms, struct push_broadcast *seats);
 /* A failure has set `over` before it returns. */
 enum rc pool_fabric_carry(struct pool_fabric *p, const void *bytes, size_t len, struct err *err);
-/* True: nothing comes by broadcast any more in this round, so that nobody need wait for it. */
+/* True: nothing comes by broadcast any more in this round, so do not wait for it. */
 const atomic_bool *pool_fabric_over(const struct pool_fabric *p);
 /* A member answered that it failed, so that the others need not wait for it. */
 void pool_fabric_refused(struct pool_fabric *p);

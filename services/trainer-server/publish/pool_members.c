@@ -1,4 +1,4 @@
-/* See pool_members.h. */
+/* Chooses the members of a broadcast, and remembers which of them failed. */
 #include "services/trainer-server/publish/pool_members.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ static bool is_doubted(const struct pool_members *m, const char *worker_id) {
   return false;
 }
 
-/* Who is not named any more need not be remembered. */
+/* A server that is not named any more need not be remembered. */
 static void doubts_prune(struct pool_members *m, const struct push_target *targets, size_t count) {
   for (size_t i = 0; i < m->doubted_count;) {
     if (is_target(m->doubted[i], targets, count))

@@ -1,9 +1,9 @@
-/* Who of the pool gets a version by broadcast: pure decisions of the publisher's thread.
+/* Which servers of the pool get a version by broadcast: pure decisions of the publisher's thread.
  *
- * The coordinator names the servers that share the trainer's fabric (struct submit_step).  Left out of them are those
- * that failed by a fault of their own, for as long as they are named under that id, which is one incarnation's.  Where
- * a broadcast was lost and nobody is known to be at fault, the same members rest for a round, then for two, four, and so
- * on: a fabric that does not work must not cost every round the time after which that is known.  (A server that was not
+ * The coordinator names the servers that share the trainer's fabric (struct submit_step).  A server that failed by a fault
+ * of its own is left out for as long as it is named under that id; when it starts again it has another.  Where a broadcast
+ * was lost and no server is known to be at fault, the same members rest for a round, then for two, four, and so on:
+ * otherwise a fabric that does not work would cost every round the time that it takes to find out.  (A server that was not
  * reached by HTTP either is not named again before the coordinator has heard of it.) */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_MEMBERS_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_MEMBERS_H
@@ -32,12 +32,12 @@ struct pool_members {
 
 /* A round begins: its members.  False when they are not those of the last round, in this order. */
 bool members_choose(struct pool_members *m, const struct push_target *targets, size_t count);
-/* Is there anybody to broadcast to now?  Asked once a round, after members_choose. */
+/* Is there a member to broadcast to now?  Asked once a round, after members_choose. */
 bool members_ready(struct pool_members *m);
 /* The index of a member, or -1. */
 int members_index(const struct pool_members *m, const char *worker_id);
-/* How the round ended: a member failed by its own fault; or the broadcast was lost, all live and nobody is at fault; or
- * it reached everybody. */
+/* How the round ended: a member failed by its own fault; or the broadcast was lost although all live and none is known to be
+ * at fault; or it reached all members. */
 void members_doubt(struct pool_members *m, const char *worker_id);
 void members_lost(struct pool_members *m);
 void members_reached(struct pool_members *m);

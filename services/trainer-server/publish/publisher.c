@@ -1,5 +1,5 @@
-/* The publisher: see publisher.h.  Next hop of a version: generation-server/route_push_weights.c and
- * coordinator/route_versions.c. */
+/* Pushes and announces durable versions, one at a time.  Next hops of a version: generation-server/api/route_push_weights.c
+ * and coordinator/api/route_versions.c. */
 #include "services/trainer-server/publish/publisher.h"
 
 #include <inttypes.h>
@@ -14,7 +14,6 @@
 #include "common/client/coordinator_client.h"
 #include "common/client/generation_client.h"
 #include "services/trainer-server/publish/pool_fabric.h"
-#include "services/trainer-server/engine/timeline.h"
 
 enum {
   PUBLISH_QUEUE = 64,
@@ -25,17 +24,19 @@ enum {
   PAUSE_TICK_MS = 50
 };
 
-struct publication {
+/* A durable version that waits for the publisher's thread. */
+struct queued_version {
   struct job *step;
   struct weights_blob *blob;
 };
 
 struct publisher {
-  struct trainer *trainer;
+  struct board *board;
+  struct jobs *jobs;
   const char *coordinator_url, *token;
   struct queue *queue;
   struct pool_fabric *pool;
-  struct metric *metric_by_fabric, *metric_by_http;
+  struct metric *metric_by_fabric, *metric_by_http, *metric_seconds;
   pthread_t thread;
   atomic_bool stopping;
   pthread_mutex_t lock; /* guards worker_id */
@@ -51,7 +52,7 @@ struct push {
   uint64_t epoch;
   int64_t until_ms;
   struct push_report *report;
-  enum rc broadcast; /* what that came to */
+  enum rc broadcast; /* its outcome */
   struct err err;
   bool started;
 };
@@ -65,7 +66,7 @@ static enum rc push_by(struct push *p, enum push_way way, struct err *err) {
   struct http_client *http = NULL;
   struct arena arena = ARENA_INIT;
   struct push_answer answer;
-  if (left_ms <= 0) return err_set(err, RC_TIMEOUT, NULL, "nothing is left of the time for staging");
+  if (left_ms <= 0) return err_set(err, RC_TIMEOUT, NULL, "no time is left for staging");
   enum rc rc = http_client_create(&http, p->publisher->token,
                                   by_fabric ? pool_fabric_over(p->publisher->pool) : &p->publisher->stopping, err);
   const struct generation_client client = {.http = http, .base_url = p->target->url};
@@ -98,7 +99,7 @@ static void *push_main(void *context) {
   return NULL;
 }
 
-/* What became of the pushes, and what that says of the fabric. */
+/* Reports the outcome of every push, and tells the fabric which of its members were reached. */
 static void pushes_judge(struct publisher *p, struct job *job, const struct push *pushes, size_t n, bool broadcast) {
   struct step_status *out = &job->out.step;
   struct pool_outcome *outcomes = arena_alloc(&job->arena, n + 1, sizeof *outcomes);
@@ -119,8 +120,8 @@ static void pushes_judge(struct publisher *p, struct job *job, const struct push
   metric_add(p->metric_by_fabric, (double)ways[PUSH_FABRIC]);
   metric_add(p->metric_by_http, (double)ways[PUSH_HTTP]);
   if (broadcast)
-    log_info("version %" PRId64 " went to %zu servers by the fabric, to %zu by HTTP, to %zu not", out->version,
-             ways[PUSH_FABRIC], ways[PUSH_HTTP], ways[PUSH_NONE]);
+    log_info("version %" PRId64 " reached %zu servers by the fabric and %zu by HTTP, and did not reach %zu",
+             out->version, ways[PUSH_FABRIC], ways[PUSH_HTTP], ways[PUSH_NONE]);
 }
 
 /* One thread per server; each push has a deadline, so the joins end.  A server without a report is one that must
@@ -167,7 +168,8 @@ static void pause_ms(const struct publisher *p, int64_t ms) {
 }
 
 /* The coordinator may also learn the version by polling the step: giving up here loses nothing. */
-static void announce(struct publisher *p, const struct job *job, const struct weights_blob *blob) {
+static void announce(struct publisher *p, const struct job *job) {
+  const struct step_status *step = &job->out.step;
   if (!p->coordinator_url || !p->coordinator_url[0]) return;
   struct http_client *http = NULL;
   struct err err = {0};
@@ -176,50 +178,51 @@ static void announce(struct publisher *p, const struct job *job, const struct we
   struct coordinator_client client = {.http = http, .base_url = p->coordinator_url};
   enum rc rc = RC_UNAVAILABLE;
   for (int attempt = 0; attempt < ANNOUNCE_TRIES && !atomic_load(&p->stopping); attempt++) {
-    struct trainer_view v;
-    trainer_view(p->trainer, &v);
+    struct board_view v;
+    board_view(p->board, &v);
     pthread_mutex_lock(&p->lock);
     snprintf(worker_id, sizeof worker_id, "%s", p->worker_id);
     pthread_mutex_unlock(&p->lock);
-    struct version_announce m = {.run = blob->run,
+    struct version_announce m = {.run = job->in.step.run,
                                  .step_id = job->id,
                                  .worker_id = worker_id,
                                  .epoch = v.epoch,
                                  .fence = v.fence,
-                                 .version = blob->version,
-                                 .digest = blob->digest,
-                                 .pushes = job->out.step.pushes,
-                                 .push_count = job->out.step.push_count};
+                                 .version = step->version,
+                                 .digest = step->digest,
+                                 .pushes = step->pushes,
+                                 .push_count = step->push_count};
     rc = coordinator_announce_version(&client, &m, ANNOUNCE_MS, &err);
     if (rc != RC_UNAVAILABLE && rc != RC_TIMEOUT && rc != RC_FULL) break;
     if (attempt + 1 < ANNOUNCE_TRIES) pause_ms(p, ANNOUNCE_PAUSE_MS << attempt);
   }
   if (rc != RC_OK)
-    log_warn("version %" PRId64 " of %s could not be announced: %s", blob->version, blob->run, err.message);
+    log_warn("version %" PRId64 " of %s could not be announced: %s", step->version, job->in.step.run, err.message);
   http_client_destroy(http);
 }
 
 /* Beside the engine's stretches, which have room for it: see timeline_take. */
 static void push_note(struct publisher *p, struct step_status *out, int64_t begun_us, int64_t ended_us) {
   const int64_t offset_us = clock_wall_offset_us();
-  trainer_count_push(p->trainer, ended_us - begun_us);
+  metric_add(p->metric_seconds, (double)(ended_us - begun_us) * 1e-6);
   if (!out->intervals) return;
   out->intervals[out->interval_count++] = (struct interval){CAUSE_PUSH, begun_us + offset_us, ended_us + offset_us};
 }
 
-/* The step was taken and its version is durable: nothing that goes wrong here makes it a failed one. */
-static void publish(struct publisher *p, struct publication *publication) {
-  struct job *job = publication->step;
+/* The step was taken and its version is durable: nothing that goes wrong here makes it a failed one.  The bytes go before the
+ * announcement, which lets the coordinator begin the next round. */
+static void publish(struct publisher *p, struct queued_version *version) {
+  struct job *job = version->step;
   struct err err = {0};
   const int64_t begun_us = clock_monotonic_us();
-  if (push_all(p, job, publication->blob, &err) != RC_OK)
-    log_warn("version %" PRId64 " was not pushed: %s", publication->blob->version, err.message);
+  if (push_all(p, job, version->blob, &err) != RC_OK)
+    log_warn("version %" PRId64 " was not pushed: %s", version->blob->version, err.message);
   job->out.step.push_us = clock_monotonic_us() - begun_us;
-  announce(p, job, publication->blob);
+  weights_blob_release(version->blob);
+  announce(p, job);
   push_note(p, &job->out.step, begun_us, clock_monotonic_us());
-  jobs_finish(trainer_jobs(p->trainer), job, NULL);
-  weights_blob_release(publication->blob);
-  free(publication);
+  jobs_finish(p->jobs, job, NULL);
+  free(version);
 }
 
 static void *publisher_main(void *context) {
@@ -239,16 +242,19 @@ static struct metric *count_by(const char *labels) {
                           "Servers that a version was pushed to, by the way that it went.");
 }
 
-enum rc publisher_create(struct publisher **out, struct trainer *t, const char *coordinator_url, const char *token,
-                         struct fabric *fabric, struct err *err) {
+enum rc publisher_create(struct publisher **out, struct board *board, struct jobs *jobs, const char *coordinator_url,
+                         const char *token, struct fabric *fabric, struct err *err) {
   struct publisher *p = calloc(1, sizeof *p);
   if (!p) return err_set(err, RC_NO_MEMORY, NULL, "the publisher's state was refused memory");
-  p->trainer = t;
+  p->board = board;
+  p->jobs = jobs;
   p->coordinator_url = coordinator_url;
   p->token = token;
   pthread_mutex_init(&p->lock, NULL);
   p->metric_by_fabric = count_by("way=\"fabric\"");
   p->metric_by_http = count_by("way=\"http\"");
+  p->metric_seconds = metrics_register(METRIC_COUNTER, "leasehold_trainer_seconds_total", "cause=\"push\"",
+                                       "Time of the engine by cause; push: of the publisher, beside it");
   enum rc rc = pool_fabric_create(&p->pool, fabric, err);
   if (rc == RC_OK) rc = queue_create(&p->queue, PUBLISH_QUEUE, err);
   if (rc == RC_OK && pthread_create(&p->thread, NULL, publisher_main, p) != 0)
@@ -277,20 +283,20 @@ void publisher_destroy(struct publisher *p) {
 }
 
 void publisher_submit(struct publisher *p, struct job *step, struct weights_blob *blob) {
-  struct publication *publication = malloc(sizeof *publication);
+  struct queued_version *version = malloc(sizeof *version);
   struct err err;
-  enum rc rc = publication ? RC_OK : err_set(&err, RC_NO_MEMORY, NULL, "a publication was refused memory");
+  enum rc rc = version ? RC_OK : err_set(&err, RC_NO_MEMORY, NULL, "its place in the queue was refused memory");
   if (rc == RC_OK) {
-    *publication = (struct publication){.step = step, .blob = blob};
-    rc = queue_push(p->queue, publication);
+    *version = (struct queued_version){.step = step, .blob = blob};
+    rc = queue_push(p->queue, version);
     if (rc != RC_OK) err_set(&err, rc, NULL, "the publisher takes no more versions");
   }
   if (rc == RC_OK) return;
-  log_warn("version %" PRId64 " was neither pushed nor announced: %s", blob->version,
-           err.message); /* who asks for the step learns of it */
-  free(publication);
+  log_warn("version %" PRId64 " is neither pushed nor announced, the answer to its step tells of it: %s", blob->version,
+           err.message);
+  free(version);
   weights_blob_release(blob);
-  jobs_finish(trainer_jobs(p->trainer), step, NULL);
+  jobs_finish(p->jobs, step, NULL);
 }
 
 void publisher_set_worker(struct publisher *p, const char *worker_id) {

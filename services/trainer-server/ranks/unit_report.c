@@ -1,4 +1,4 @@
-/* See unit_report.h. */
+/* Encodes and decodes the reports of gradient units, one line of JSON each. */
 #include "services/trainer-server/ranks/unit_report.h"
 
 #include <string.h>
@@ -47,7 +47,8 @@ enum rc unit_reports_decode(struct unit_report *reports, const struct batch_grou
     if (rc != RC_OK) return rc;
     while (g < count && strcmp(groups[g].id, status.batch_id) != 0) g++;
     if (g == count || (status.state == JOB_DONE && status.sample_count != groups[g].sample_count))
-      return err_set(err, RC_INVALID, NULL, "a report of unit %s, which this batch has not, or not like that",
+      return err_set(err, RC_INVALID, NULL,
+                     "a report of unit %s came, but this batch has no such unit, or one of another size",
                      status.batch_id);
     reports[g] = (struct unit_report){.state = status.state == JOB_DONE ? UNIT_DONE : UNIT_FAILED,
                                       .stats = status.stats,

@@ -1,4 +1,4 @@
-/* What became of one gradient unit, and how the rank that computed it tells rank 0: one line of JSON a unit, the wire's
+/* The outcome of one gradient unit, and how the rank that computed it reports it to rank 0: one line of JSON a unit, the wire's
  * batch_status with the group for a batch, so that log-probabilities and sums arrive bit for bit. */
 #ifndef LEASEHOLD_TRAINER_SERVER_RANKS_UNIT_REPORT_H
 #define LEASEHOLD_TRAINER_SERVER_RANKS_UNIT_REPORT_H

@@ -1,4 +1,5 @@
-/* The machine's clocks, played by the test: this clock_gettime goes before libc's.  Include it in one program's file. */
+/* The machine's clocks, played by the test: this clock_gettime goes before libc's.  Include it in one program's
+ * file. */
 #ifndef LEASEHOLD_TESTS_CLOCK_VIRTUAL_H
 #define LEASEHOLD_TESTS_CLOCK_VIRTUAL_H
 
@@ -9,7 +10,7 @@
 #define WALL_AT_START_US INT64_C(1700000000000000)
 
 static _Atomic int64_t virtual_us = 3600000000; /* since boot */
-static _Atomic int64_t clock_set_us;            /* what somebody has set the wall clock by, all in all */
+static _Atomic int64_t clock_set_us;            /* the sum of all steps of the wall clock */
 
 int clock_gettime(clockid_t id, struct timespec *out) {
   const bool wall = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE;

@@ -1,4 +1,4 @@
-/* What every cmocka program includes first, in the order that cmocka asks for. */
+/* The headers that every cmocka program includes first, in the order that cmocka requires. */
 #ifndef LEASEHOLD_TESTS_UNIT_BASE_CM_H
 #define LEASEHOLD_TESTS_UNIT_BASE_CM_H
 

@@ -1,4 +1,5 @@
-/* A copy of some bytes that ends, or begins, where memory does: whoever reads beyond it crashes, without any sanitizer. */
+/* A copy of some bytes that ends, or begins, at the edge of mapped memory: code that reads beyond it crashes, without
+ * any sanitizer. */
 #ifndef LEASEHOLD_TESTS_UNIT_BASE_GUARDED_H
 #define LEASEHOLD_TESTS_UNIT_BASE_GUARDED_H
 
@@ -24,7 +25,7 @@ static inline struct guarded guarded_copy(const void *data, size_t bytes) {
   return g;
 }
 
-/* The same the other way round: whoever reads before the copy crashes. */
+/* The same the other way round: code that reads before the copy crashes. */
 static inline struct guarded guarded_begin(const void *data, size_t bytes) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE), held = (bytes + page - 1) / page * page;
   struct guarded g = {.mapped = held + page};

@@ -1,5 +1,5 @@
-/* The clock that stored times are taken from.  What would break: durations that jump, or turn negative, when somebody sets
- * the machine's clock; logs that do not say what the machine's clock says. */
+/* The clock of stored times: no duration jumps or turns negative when somebody sets the machine's clock, and logs show
+ * the machine's clock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* What a machine and its control groups leave, read from folders that stand for /proc and /sys; and plans held against
- * it: what does not fit is refused with all the numbers. */
+/* The memory that a machine and its control groups leave, read from folders that stand for /proc and /sys; and plans
+ * compared with it: a plan that does not fit is refused with all the numbers. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -52,7 +52,7 @@ static void test_the_machine(void **state) {
   assert_int_equal(left_with(MIB), MIB);
 }
 
-/* Its own group has no limit, the one above has: what is cached of files does not count. */
+/* Its own group has no limit, the group above has one: file caches do not count. */
 static void test_groups_of_version_2(void **state) {
   (void)state;
   put("/proc", "meminfo", "MemAvailable: 1048576 kB\n");
@@ -134,7 +134,7 @@ static void test_a_device_has_a_room_of_its_own(void **state) {
                       "the trainer needs 3.0 MiB (published versions 3.0), and the machine has 2.0 MiB available");
 }
 
-/* What other processes are about to take of it counts; also when they alone would take more than there is. */
+/* The plans of other processes on the device count, also when they alone exceed its memory. */
 static void test_a_shared_device_must_hold_all_plans(void **state) {
   (void)state;
   struct memory_plan plan = {0};

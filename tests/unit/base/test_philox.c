@@ -1,4 +1,4 @@
-/* Philox4x32-10 against Random123's published known answers, and what Leasehold makes of it. */
+/* Philox4x32-10 against Random123's published known answers, and the numbers that Leasehold derives from it. */
 #include "tests/unit/base/cm.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The URL that a server tells others when nobody gave it one: what a wildcard address stands for.  A wrong one would
- * leave a container's server unreachable for the trainer's pushes. */
+/* The URL of a server that was not given one, above all when it binds a wildcard address.  With a wrong URL the
+ * trainer's pushes would not reach a container's server. */
 #include "tests/unit/base/cm.h"
 
 #include <ifaddrs.h>

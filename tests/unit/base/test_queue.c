@@ -1,8 +1,9 @@
-/* The queue: order, fullness told, deadlines kept, waiters woken by items and by closing. */
+/* The queue: order, fullness reported, deadlines kept, waiters woken by items and by closing. */
 #include "tests/unit/base/cm.h"
 
 #include "common/base/clock.h"
 #include "common/base/queue.h"
+#include "tests/unit/base/await.h"
 
 static void test_order_fullness_and_wrap(void **state) {
   (void)state;
@@ -69,12 +70,7 @@ static void test_consumers_get_everything_and_leave_on_close(void **state) {
   pthread_t threads[3];
   assert_int_equal(queue_create(&q, 8, NULL), RC_OK);
   for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&threads[i], NULL, consume, q), 0);
-  for (int sent = 0; sent < 2000;) {
-    if (queue_push(q, &item) == RC_OK)
-      sent++;
-    else
-      clock_sleep_ms(1);
-  }
+  for (int sent = 0; sent < 2000; sent++) AWAIT(queue_push(q, &item) == RC_OK, "the queue stays full") continue;
   clock_sleep_ms(20); /* let them wait on the empty queue */
   const int64_t closed_at = clock_monotonic_ms();
   queue_close(q);

@@ -67,7 +67,7 @@ static void test_field_paths(void **state) {
   assert_string_equal(err.field, "tokens[3]");
 }
 
-/* A sentence alone, as it stands in a log, must say which file and which field it is about; but not twice. */
+/* A message alone, as in a log, must name the file and the field that it is about, but not twice. */
 static void test_the_file_is_named_once(void **state) {
   (void)state;
   struct err err;

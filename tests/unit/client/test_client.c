@@ -17,7 +17,7 @@
 #include "common/client/trainer_client.h"
 #include "common/http/server.h"
 
-/* What the last request was, and what is to be answered. */
+/* The last request, and the answer to give. */
 static struct {
   pthread_mutex_t lock; /* guards all below */
   char path_param[LIMIT_NAME_MAX], run[64], wait_ms[32], version[32], epoch[32], digest_header[80], content_type[64];

@@ -1,5 +1,5 @@
-/* The texts by which members of a communicator find each other: what is written reads back, and what comes from whoever may
- * push is refused unless it could have been written, so that no join begins with a place that is not there. */
+/* The texts by which members of a communicator find each other: a written token reads back, and a token from a client
+ * is refused unless we could have written it, so that no join begins with a place that does not exist. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
-/* Arrays in a device's memory over a comm of the host's: every byte arrives, whatever the array's size is to the buffer's;
- * nothing but copies touches the device; and a copy that fails, or takes too long, leaves no rank waiting.
+/* Arrays in a device's memory over a comm of the host's: every byte arrives, whatever the sizes of array and buffer;
+ * only copies touch the device; and a copy that fails, or takes too long, leaves no rank waiting.
  *
- * Ranks are threads here, and their host comm hands over pointers.  Device memory is closed to everything but the copies, which count what
- * passes. */
+ * Ranks are threads here, and their host comm hands over pointers.  Only the copies can access device memory; they
+ * count their bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -38,7 +38,7 @@ struct host_comm {
 
 static enum rc lost(struct err *err) { return err_set(err, RC_UNAVAILABLE, NULL, "a rank gave up"); }
 
-/* All ranks are here; each has said where its data is.  NULL: that it is done with the others'. */
+/* Waits until all ranks are here and have given their data's address; NULL: they are done with the others' data. */
 static enum rc meet(struct comm *comm, void *data, struct err *err) {
   struct meeting *m = ((struct host_comm *)comm)->meeting;
   pthread_mutex_lock(&m->lock);
@@ -220,7 +220,7 @@ static void *rank_main(void *context) {
   return NULL;
 }
 
-/* Everybody's array of begin[size] elements is filled, and the call made by all. */
+/* Fills every rank's array of begin[size] elements, and lets all of them make the call. */
 static void play(struct rig *g, enum call call, const size_t *begin, int root) {
   pthread_t threads[RANKS_MAX];
   for (int r = 0; r < g->meeting.size; r++) {
@@ -258,7 +258,7 @@ static int owner_of(const size_t *begin, size_t i) {
   return r;
 }
 
-/* What element i of a rank's array must be; false when it may be anything. */
+/* The expected element i of a rank's array; false when it is undefined. */
 static bool expected(const struct rank *k, size_t i, int64_t *value) {
   const int size = k->comm->size, rank = k->comm->rank;
   if (k->call != REDUCE_SCATTER) {
@@ -311,7 +311,7 @@ static void test_every_call_gives_what_it_must(void **state) {
   }
 }
 
-/* What a rank sent it does not take back, and of sums each takes its own. */
+/* A rank does not copy back the data that it sent, and copies only its own sums. */
 static void test_nothing_is_copied_in_vain(void **state) {
   (void)state;
   enum { SIZE = 3, TOTAL = 900 };
@@ -334,7 +334,7 @@ static void test_nothing_is_copied_in_vain(void **state) {
   rig_free(g);
 }
 
-/* Its rank says what failed; nobody waits; and the comm is lost for good, also for an array without a byte. */
+/* Its rank reports the failure, no rank waits, and the comm is lost for good, also for an array without a byte. */
 static void test_a_copy_that_fails_ends_it_for_all(void **state) {
   (void)state;
   enum { SIZE = 3, BROKEN = 1 };

@@ -1,11 +1,11 @@
-/* How far a worker's clock is from ours.  What would break: times of a worker whose clock was set that are told as they
- * came, times corrected by what a message took on its way. */
+/* How far a worker's clock is from ours. What would break: a worker whose clock was set has its times shown
+ * uncorrected, or the time that a message takes on its way is mistaken for a difference of clocks. */
 #include "services/coordinator/decide/clock_skew.h"
 #include "tests/unit/base/cm.h"
 
 static const int64_t ms = 1000, second = 1000000, minute = 60000000;
 
-static void nothing_is_known_of_who_does_not_tell_his_time(void **state) {
+static void a_worker_that_sends_no_time_has_no_known_skew(void **state) {
   (void)state;
   assert_true(clock_skew_learn(CLOCK_SKEW_UNKNOWN, 0, 5 * second) == CLOCK_SKEW_UNKNOWN);
   assert_int_equal(clock_skew_learn(7, 0, 5 * second), 7);
@@ -13,7 +13,7 @@ static void nothing_is_known_of_who_does_not_tell_his_time(void **state) {
   assert_int_equal(clock_skew_us(CLOCK_SKEW_UNKNOWN), 0);
 }
 
-static void the_first_message_tells_about_how_much(void **state) {
+static void the_first_message_gives_the_skew(void **state) {
   (void)state;
   assert_int_equal(clock_skew_learn(CLOCK_SKEW_UNKNOWN, 70 * minute, 10 * minute), 60 * minute);
   assert_int_equal(clock_skew_learn(CLOCK_SKEW_UNKNOWN, 10 * minute, 70 * minute), -60 * minute);
@@ -21,7 +21,7 @@ static void the_first_message_tells_about_how_much(void **state) {
   assert_int_equal(clock_skew_learn(CLOCK_SKEW_UNKNOWN, -1, 2), -3);
 }
 
-static void the_quickest_message_is_the_nearest_to_the_truth(void **state) {
+static void the_quickest_message_gives_the_best_skew(void **state) {
   (void)state;
   assert_int_equal(clock_skew_learn(5 * second, 20 * second, 15 * second - 1), 5 * second + 1);
   assert_int_equal(clock_skew_learn(5 * second, 20 * second, 15 * second), 5 * second);
@@ -49,9 +49,9 @@ static void clocks_within_a_second_agree(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing_is_known_of_who_does_not_tell_his_time),
-      cmocka_unit_test(the_first_message_tells_about_how_much),
-      cmocka_unit_test(the_quickest_message_is_the_nearest_to_the_truth),
+      cmocka_unit_test(a_worker_that_sends_no_time_has_no_known_skew),
+      cmocka_unit_test(the_first_message_gives_the_skew),
+      cmocka_unit_test(the_quickest_message_gives_the_best_skew),
       cmocka_unit_test(a_message_more_than_a_minute_late_comes_from_a_clock_that_was_set),
       cmocka_unit_test(clocks_within_a_second_agree),
   };

@@ -1,6 +1,6 @@
-/* Time-outs and durations while somebody sets the machine's clock, in virtual time.  What would break: a group that fails
- * because the clock was set ahead, or does not fail because it was set back; a coordinator that is started again under an
- * earlier clock and stores durations below zero. */
+/* Time-outs and durations while somebody sets the machine's clock, in virtual time. What would break: a group fails
+ * because the clock was set ahead, or does not fail because it was set back; a coordinator that is restarted under an
+ * earlier clock stores durations below zero. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,6 +21,7 @@
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/decide/states.h"
 #include "tests/unit/base/clock_virtual.h"
+#include "tests/unit/base/scratch.h"
 
 enum {
   MS = 1000,
@@ -60,8 +61,8 @@ static void down(struct fixture *f) {
 static int setup(void **state) {
   static struct fixture f;
   log_init("test", LOG_ERROR);
-  f = (struct fixture){.dir = "/tmp/coordinator-clock-XXXXXX"};
-  if (!mkdtemp(f.dir)) return 1;
+  f = (struct fixture){0};
+  scratch_folder(f.dir, sizeof f.dir, "clock-steps");
   snprintf(f.db, sizeof f.db, "%s/db.sqlite", f.dir);
   f.options = (struct core_options){
       .callbacks = &tick_callbacks, .db_path = f.db, .data_dir = f.dir, .lease_ttl_ms = 30000, .worker_ttl_ms = 10000};
@@ -175,7 +176,7 @@ static void a_step_of_the_wall_clock_fails_no_group_and_spares_none(void **state
   down(f);
 }
 
-/* A machine that stands still, or sleeps, right behind a grant. */
+/* The machine stands still, or sleeps, right after a grant. */
 static void a_group_leased_just_before_the_writer_stood_still_does_not_fail(void **state) {
   struct fixture *f = *state;
   struct run_context context = {.run = 1, .config.group_timeout_ms = TIMEOUT_MS};
@@ -205,7 +206,7 @@ static void a_group_leased_just_before_the_writer_stood_still_does_not_fail(void
 
 /* ---- started again ---- */
 
-/* In a process of its own, as which a coordinator's clock begins; its exit status. */
+/* Runs a life in a process of its own, because a clock begins with its process; the exit status. */
 static int in_another_process(struct fixture *f, bool (*life)(struct core *)) {
   const pid_t child = fork();
   if (child == 0) {

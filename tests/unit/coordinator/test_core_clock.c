@@ -14,6 +14,7 @@
 #include "services/coordinator/rounds/tick.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
+#include "tests/unit/base/scratch.h"
 
 enum { MS = 1000, TTL_MS = 5000, START_MS = 7000 };
 
@@ -43,8 +44,8 @@ static void up(struct fixture *f) {
 static int setup(void **state) {
   static struct fixture f;
   log_init("test", LOG_ERROR);
-  f = (struct fixture){.dir = "/tmp/coordinator-clock-XXXXXX", .now_us = START_MS * MS};
-  if (!mkdtemp(f.dir)) return 1;
+  f = (struct fixture){.now_us = START_MS * MS};
+  scratch_folder(f.dir, sizeof f.dir, "core-clock");
   snprintf(f.db, sizeof f.db, "%s/db.sqlite", f.dir);
   up(&f);
   *state = &f;

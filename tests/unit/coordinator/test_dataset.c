@@ -1,4 +1,5 @@
-/* JSONL datasets: what a line may hold, the number of a bad one, and an order that depends on the seed alone. */
+/* JSONL datasets: what a line may hold, and in which order they are read. What would break: a bad line is accepted, or
+ * refused without its number; the order depends on more than the seed. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -188,6 +189,49 @@ static void a_line_that_the_verifier_cannot_judge_by_is_refused(void **state) {
   }
 }
 
+/* A line may name how long its samples may be, up to what the run allows; where that is not looked at it is a key like any
+ * other. */
+static void a_line_may_have_a_limit_of_its_own(void **state) {
+  struct fixture *f = *state;
+  struct dataset_options options = {.field = "dataset.path",
+                                    .name = "x.jsonl",
+                                    .prompt_tokens_max = 20,
+                                    .completion_tokens_max = 20,
+                                    .verifier = VERIFIER_NONE,
+                                    .eos = EOS};
+  static const struct {
+    const char *value;
+    int looked_at; /* what the line's limit is then; -1: refused */
+  } cases[] = {{"1", 1},      {"9", 9},      {"9.0", 9},   {"0", -1},   {"10", -1},        {"-1", -1},
+               {"1.5", -1},   {"\"4\"", -1}, {"null", -1}, {"[4]", -1}, {"true", -1},      {"4294967297", -1},
+               {"1e300", -1}, {"1e2", -1},   {"0.0", -1},  {"{}", -1},  {"2147483648", -1}};
+  for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
+    char text[256];
+    struct dataset *d = NULL;
+    struct err err = {0};
+    const int limit = i % 2 ? 0 : cases[i / 2].looked_at;
+    options.new_tokens_max = i % 2 ? 0 : 9;
+    snprintf(text, sizeof text, "\n{\"prompt\":\"a\",\"max_new_tokens\":%s,\"level\":1}\n{\"prompt\":\"b\"}\n",
+             cases[i / 2].value);
+    FILE *file = fopen(f->path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    const enum rc rc = limit < 0 ? RC_INVALID : RC_OK;
+    if (dataset_load(&d, f->path, f->tokenizer, &options, &err) != rc ||
+        dataset_check(f->path, NULL, &options, &err) != rc ||
+        (limit < 0 && (!strstr(err.message, "x.jsonl line 2: max_new_tokens: expected ") || !strstr(err.message, "9"))))
+      fail_msg("%s: %s", text, err.message);
+    if (!d) continue;
+    const struct dataset_item *item = dataset_at(d, 0);
+    assert_int_equal(item->max_new_tokens, limit);
+    assert_int_equal(dataset_at(d, 1)->max_new_tokens, 0);
+    assert_true((strstr(item->extra, "max_new_tokens") != NULL) == (limit == 0));
+    assert_non_null(strstr(item->extra, "\"level\":1"));
+    dataset_free(d);
+  }
+}
+
 static void an_empty_or_absent_file_is_refused(void **state) {
   struct dataset *d;
   struct err err;
@@ -238,6 +282,7 @@ int main(void) {
       cmocka_unit_test(byte_0_is_a_character_of_prompts_and_completions),
       cmocka_unit_test(a_bad_line_is_refused_with_its_number),
       cmocka_unit_test(a_line_that_the_verifier_cannot_judge_by_is_refused),
+      cmocka_unit_test(a_line_may_have_a_limit_of_its_own),
       cmocka_unit_test(an_empty_or_absent_file_is_refused),
       cmocka_unit_test(the_order_depends_on_the_seed_alone),
   };

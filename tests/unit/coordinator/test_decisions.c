@@ -1,6 +1,7 @@
 /* The coordinator's pure decisions: dispatch, batching, expiry, filtering, shuffled rewards, ids, data paths,
- * log-probability comparison.  What would break: order of the frontier, leases across groups, batches over budget,
- * the control that must not learn, datasets read from outside the data directory, an inexact round called exact. */
+ * comparison of log-probabilities. What would break: groups are served in another order, a lease spans groups, a batch
+ * exceeds its budget, the control run learns, a dataset is read from outside the data directory, an inexact round is
+ * called exact. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,7 +71,7 @@ static void batches_hold_whole_groups_under_the_budget(void **state) {
   assert_int_equal(batching_select(tokens, 0, 100), 0);
 }
 
-static void things_lapse_by_the_time_passed_in(void **state) {
+static void expiry_goes_by_the_time_passed_in(void **state) {
   (void)state;
   assert_false(expiry_worker_lost(1000, 500, 1500));
   assert_true(expiry_worker_lost(1000, 500, 1501));
@@ -244,7 +245,7 @@ int main(void) {
       cmocka_unit_test(plan_respects_its_bounds),
       cmocka_unit_test(share_spreads_the_tail),
       cmocka_unit_test(batches_hold_whole_groups_under_the_budget),
-      cmocka_unit_test(things_lapse_by_the_time_passed_in),
+      cmocka_unit_test(expiry_goes_by_the_time_passed_in),
       cmocka_unit_test(a_workers_clock_is_known_by_its_quickest_message),
       cmocka_unit_test(shuffled_rewards_are_a_permutation_that_depends_on_the_group),
       cmocka_unit_test(zero_advantages_are_filtered_only_on_request),

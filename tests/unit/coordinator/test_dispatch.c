@@ -1,5 +1,5 @@
-/* How samples become leases and groups batches, beyond the plain cases of test_decisions.c.  What would break: a fence
- * that a lost lease had too, a sample that is not there, a lease more than there is room for. */
+/* How samples become leases and groups become batches, beyond the plain cases of test_decisions.c. What would break: a
+ * lease gets the fence of a lost one, or a sample that does not exist; more leases are planned than there is room for. */
 #include "services/coordinator/decide/batching.h"
 #include "services/coordinator/decide/dispatch.h"
 #include "tests/unit/base/cm.h"

@@ -1,7 +1,10 @@
-/* What a round says of its exactness, over real HTTP with a fake trainer and fake servers.  What would break: a
- * mismatch that is measured and not shown, a NaN that looks like agreement, kernels that promise nothing and are not
- * named, a replay that ends in other weights without saying whose kernels may be why. */
-#include "service_fixture.h"
+/* What a round says about its exactness, over real HTTP with a fake trainer and fake servers. What would break: a
+ * mismatch is measured and not shown, a NaN looks like agreement, kernels that promise nothing are not named, a replay
+ * ends in other weights without naming the kernels that may be the reason. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/unit/coordinator/fake_server.h"
 
 static const struct json *first_round(const struct json *run) { return json_at(json_get(run, "history"), 0); }
 
@@ -14,22 +17,6 @@ static const char *reason_of(const struct json *run) {
 static double figure(const struct json *shown, const char *name) {
   const struct json *v = json_get(shown, name);
   return json_type_of(v) == JSON_NULL ? NAN : json_number(v);
-}
-
-/* A line of /metrics. */
-static double metric(struct fixture *f, const char *name) {
-  char url[128], line[128];
-  struct http_answer answer = {0};
-  struct err err = {0};
-  snprintf(url, sizeof url, "%s/metrics", f->url);
-  const struct http_call c = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
-  if (http_client_call(f->http, &c, &answer, &err) != RC_OK) fail_msg("%s", err.message);
-  snprintf(line, sizeof line, "\n%s ", name);
-  const char *at = strstr(answer.body.data, line);
-  if (!at) fail_msg("there is no metric %s", name);
-  const double value = strtod(at + strlen(line), NULL);
-  http_answer_free(&answer);
-  return value;
 }
 
 static const char *const FIGURES[] = {"logprob_max_abs_diff", "logprob_mean_abs_diff", "logprob_kl_k1",
@@ -46,12 +33,12 @@ static void agreement_is_exactly_zero(void **state) {
     char name[64];
     snprintf(name, sizeof name, "leasehold_round_%s", FIGURES[i]);
     assert_true(figure(first_round(run), FIGURES[i]) == 0 && figure(json_get(run, "totals"), FIGURES[i]) == 0);
-    assert_true(metric(f, name) == 0);
+    wait_metric(f, name, 0);
   }
   json_free(run);
 }
 
-/* To its end, with a trainer that is told to differ by the first of the three tokens of each of the twelve samples. */
+/* Serves the run to its end; the trainer differs in the first of the three tokens of each of the twelve samples. */
 static struct json *run_that_differs(struct fixture *f) {
   struct fake_server s;
   register_server(f, &s, "gen-1");
@@ -61,7 +48,7 @@ static struct json *run_that_differs(struct fixture *f) {
   return run;
 }
 
-static void a_difference_is_told_in_figures(void **state) {
+static void a_difference_is_shown_in_figures(void **state) {
   struct fixture *f = *state;
   const float theirs = fake_logprob('#');
   const double d = (double)theirs - (double)(theirs * (1 + 1e-6f));
@@ -71,20 +58,21 @@ static void a_difference_is_told_in_figures(void **state) {
   for (int i = 0; i < 2; i++) {
     assert_true(figure(shown[i], "logprob_max_abs_diff") == d);
     assert_true(fabs(figure(shown[i], "logprob_mean_abs_diff") - d / 3) < 1e-12 * d);
-    assert_true(fabs(figure(shown[i], "logprob_kl_k1") - d / 3) < 1e-12 * d); /* the sampler holds it for likelier */
+    assert_true(fabs(figure(shown[i], "logprob_kl_k1") - d / 3) < 1e-12 * d); /* the token is likelier to the sampler */
     assert_true(fabs(figure(shown[i], "logprob_kl_k3") - d * d / 6) < 1e-5 * d * d);
     assert_int_equal(get_int(shown[i], "logprob_unequal", NULL), 12);
     assert_int_equal(get_int(shown[i], "logprob_nonfinite", NULL), 0);
   }
-  assert_true(metric(f, "leasehold_round_logprob_max_abs_diff") == d);
-  assert_true(metric(f, "leasehold_round_logprob_kl_k1") == figure(shown[0], "logprob_kl_k1"));
-  assert_true(metric(f, "leasehold_round_logprob_unequal_tokens") == 12);
+  wait_metric(f, "leasehold_round_logprob_max_abs_diff", d);
+  assert_true(read_metric(f, "leasehold_round_logprob_kl_k1") == figure(shown[0], "logprob_kl_k1"));
+  assert_true(read_metric(f, "leasehold_round_logprob_unequal_tokens") == 12);
   json_free(run);
 }
 
 static void a_nan_is_shown_and_counted(void **state) {
   struct fixture *f = *state;
-  const double before = metric(f, "leasehold_logprob_unequal_tokens_total"); /* of this process, other tests included */
+  const double before =
+      read_metric(f, "leasehold_logprob_unequal_tokens_total"); /* of this process, other tests included */
   f->trainer.nan_logprobs = true;
   struct json *run = run_that_differs(f);
   const struct json *shown[] = {first_round(run), json_get(run, "totals")};
@@ -93,10 +81,10 @@ static void a_nan_is_shown_and_counted(void **state) {
     assert_int_equal(get_int(shown[i], "logprob_unequal", NULL), 12);
     assert_int_equal(get_int(shown[i], "logprob_nonfinite", NULL), 12);
   }
-  assert_true(isinf(metric(f, "leasehold_round_logprob_max_abs_diff")));
-  assert_true(isnan(metric(f, "leasehold_round_logprob_mean_abs_diff")));
-  assert_true(metric(f, "leasehold_round_logprob_nonfinite_tokens") == 12);
-  assert_true(metric(f, "leasehold_logprob_unequal_tokens_total") == before + 12);
+  wait_metric(f, "leasehold_round_logprob_max_abs_diff", INFINITY);
+  assert_true(isnan(read_metric(f, "leasehold_round_logprob_mean_abs_diff")));
+  assert_true(read_metric(f, "leasehold_round_logprob_nonfinite_tokens") == 12);
+  assert_true(read_metric(f, "leasehold_logprob_unequal_tokens_total") == before + 12);
   json_free(run);
 }
 
@@ -116,8 +104,8 @@ static void kernels_that_promise_nothing_are_named(void **state) {
   json_free(run);
 }
 
-/* One begins a group's samples, and hands back the beginnings; another, which promises, ends them. */
-static void a_beginning_that_is_continued_elsewhere_counts(void **state) {
+/* One server begins the samples and hands them back; another one, which is batch-invariant, ends them. */
+static void kernels_that_only_began_a_sample_are_named_too(void **state) {
   struct fixture *f = *state;
   struct fake_server begins, ends;
   struct lease_answer a;
@@ -146,26 +134,25 @@ static void a_beginning_that_is_continued_elsewhere_counts(void **state) {
   json_free(run);
 }
 
-/* It promises less than the one that made the recorded version, and reaches another. */
-static void a_replay_to_other_weights_says_whose_kernels_they_are(void **state) {
+/* The trainer that replays is not batch-invariant, and reaches other weights than the recorded ones. */
+static void a_replay_that_reaches_other_weights_names_the_kernels(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
   register_server(f, &s, "gen-1");
   post_run(f, GRPO(2, "}"));
-  f->trainer.slow_steps = false;
   while (read_int(f, "SELECT count(*) FROM versions") < 2) {
     struct err err = {0};
-    if (poll_once(f, &s, 64, 20, &a, &err) != RC_OK) fail_msg("%s", err.message);
-    if (read_int(f, "SELECT count(*) FROM versions") == 2) break; /* these are of round 1 */
+    if (poll_once(f, &s, 64, &a, &err) != RC_OK) fail_msg("%s", err.message);
+    if (read_int(f, "SELECT count(*) FROM versions") == 2) break; /* these leases belong to round 1 */
     for (size_t i = 0; i < a.lease_count; i++) {
       struct lease_result r = make_result(f, &s, &a.leases[i]);
       put_result(f, &a.leases[i], &r, NULL, &err);
     }
   }
-  while (read_int(f, "SELECT finished FROM rounds WHERE round = 0") == 0) clock_sleep_ms(5);
+  AWAIT(read_int(f, "SELECT finished FROM rounds WHERE round = 0"), "round 0 is not finished") continue;
   pthread_mutex_lock(&f->trainer.lock);
-  f->trainer.version = 0; /* and r1.0's step is said to have made these weights */
+  f->trainer.version = 0; /* it claims that r1.0's step made these weights */
   pthread_mutex_unlock(&f->trainer.lock);
   register_trainer_as(f, WORKER_FASTEST);
   struct json *run = wait_held(f, "r1", "");
@@ -181,11 +168,11 @@ static void a_replay_to_other_weights_says_whose_kernels_they_are(void **state) 
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(agreement_is_exactly_zero),
-      CASE(a_difference_is_told_in_figures),
+      CASE(a_difference_is_shown_in_figures),
       CASE(a_nan_is_shown_and_counted),
       CASE(kernels_that_promise_nothing_are_named),
-      CASE(a_beginning_that_is_continued_elsewhere_counts),
-      CASE(a_replay_to_other_weights_says_whose_kernels_they_are),
+      CASE(kernels_that_only_began_a_sample_are_named_too),
+      CASE(a_replay_that_reaches_other_weights_names_the_kernels),
   };
   return cmocka_run_group_tests_name("coordinator/exactness", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Times that lapse, at their very edges.  What would break: a stopped process that takes everybody for lost, a group
- * that fails for a time in which nobody could work, a writer that sleeps past a deadline. */
+/* Deadlines at their very edges. What would break: a process that was stopped takes all workers for lost, a group
+ * fails for a time in which nobody could work, the writer sleeps past a deadline. */
 #include "services/coordinator/decide/expiry.h"
 #include "tests/unit/base/cm.h"
 

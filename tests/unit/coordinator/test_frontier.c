@@ -1,6 +1,6 @@
-/* Frontier-group dispatch, decision by decision (test_simulation.c has whole rounds).  What would break: the trainer
- * waits for a lost sample that is served last, a gate that lets others through or never opens, evaluation before
- * training, an estimate that starves a group, whole rounds ordered by age, a frontier larger than a poll reads. */
+/* Frontier-group dispatch, decision by decision (test_simulation.c has whole rounds). What would break: the trainer
+ * waits for a lost sample that is served last, a gate lets others through or never opens, evaluation goes before
+ * training, an estimate starves a group, whole rounds are ordered by age, the frontier is larger than a poll reads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,7 @@ static void check_order(const struct waiting_group *groups, int n, const struct 
   check_order(groups, n, policy, (const int32_t[]){__VA_ARGS__}, \
               (int)(sizeof(const int32_t[]){__VA_ARGS__} / sizeof(int32_t)))
 
-static void untouched_groups_go_by_ordinal_whoever_waits_longer(void **state) {
+static void untouched_groups_go_by_ordinal_not_by_waiting_time(void **state) {
   (void)state;
   const struct waiting_group g[] = {{.ordinal = 0, .waiting = 8},
                                     {.ordinal = 3, .waiting = 8, .waiting_since_ms = 40000},
@@ -64,7 +64,7 @@ static void a_planned_order_is_kept_but_for_age(void **state) {
   assert_int_equal(overtaken[0], 2); /* 3 was overtaken before, and 0 is behind */
 }
 
-static void what_lacks_least_goes_first_within_the_frontier_only(void **state) {
+static void the_group_that_lacks_least_goes_first_within_the_frontier_only(void **state) {
   (void)state;
   const struct waiting_group g[] = {
       {.ordinal = 1, .waiting = 8},
@@ -90,7 +90,7 @@ static void a_prior_of_a_single_token_is_known_too(void **state) {
   CHECK_ORDER(g, 2, &p, 1, 0); /* 7 tokens against 30 */
 }
 
-static void who_was_overtaken_but_is_not_of_age_keeps_its_place(void **state) {
+static void an_overtaken_group_keeps_its_place_until_it_is_of_age(void **state) {
   (void)state;
   const struct waiting_group g[] = {{.ordinal = 1, .waiting = 8, .overtaken_since_ms = 49500},
                                     {.ordinal = 2, .waiting = 1, .overtaken_since_ms = 49600}};
@@ -113,7 +113,7 @@ static void a_gate_stops_behind_the_frontier(void **state) {
   assert_int_equal(frontier_order(&old, 1, &p, order), 0);
 }
 
-static void off_is_first_come_first_served(void **state) {
+static void without_a_frontier_groups_go_first_come_first_served(void **state) {
   (void)state;
   const struct waiting_group g[] = {{.ordinal = 9000, .waiting = 4, .waiting_since_ms = 5, .evaluation = true},
                                     {.ordinal = 1, .waiting = 1, .waiting_since_ms = 900, .overtaken_since_ms = 1},
@@ -132,7 +132,7 @@ static void evaluation_never_delays_training(void **state) {
   CHECK_ORDER(g, 2, &priority, 1, 0);
 }
 
-static void the_overtaken_go_first_once_they_are_of_age(void **state) {
+static void overtaken_groups_go_first_once_they_are_of_age(void **state) {
   (void)state;
   struct waiting_group g[] = {{.ordinal = 1, .waiting = 8, .overtaken_since_ms = 49001},
                               {.ordinal = 2, .waiting = 1, .done = 7, .done_tokens = 7},
@@ -143,7 +143,7 @@ static void the_overtaken_go_first_once_they_are_of_age(void **state) {
   CHECK_ORDER(g, 4, &priority, 3, 2, 0, 1);
 }
 
-static void overtaken_is_who_still_waits_below_a_training_group_that_was_served(void **state) {
+static void a_group_that_waits_is_overtaken_by_a_later_training_group(void **state) {
   (void)state;
   const struct waiting_group g[] = {
       {.ordinal = 0, .waiting = 2, .evaluation = true},      {.ordinal = 1, .waiting = 3}, {.ordinal = 2, .waiting = 2},
@@ -158,7 +158,7 @@ static void overtaken_is_who_still_waits_below_a_training_group_that_was_served(
   assert_int_equal(frontier_overtaken(g, 7, evaluation, overtaken), 0);
 }
 
-static void overtaken_is_judged_among_the_given_groups_all_of_them(void **state) {
+static void every_given_group_is_judged_for_being_overtaken(void **state) {
   (void)state;
   /* The first and the last row are nobody's: only the middle three are given. */
   const struct waiting_group g[] = {{.ordinal = 9, .waiting = 5},
@@ -178,7 +178,7 @@ static void overtaken_is_judged_among_the_given_groups_all_of_them(void **state)
 }
 
 /* Here the first and the last row, which are not given either, would be overtaken. */
-static void nobody_is_overtaken_who_was_not_given(void **state) {
+static void a_group_that_was_not_given_is_not_overtaken(void **state) {
   (void)state;
   const struct waiting_group g[] = {{.ordinal = 1, .waiting = 5},
                                     {.ordinal = 4, .waiting = 5},
@@ -202,7 +202,7 @@ static void leases_are_cut_in_the_frontiers_order(void **state) {
   assert_int_equal(p[1].count, 2);
 }
 
-static void the_frontier_is_what_the_trainer_drains_meanwhile_and_one(void **state) {
+static void the_frontier_is_one_more_than_the_trainer_drains_meanwhile(void **state) {
   (void)state;
   assert_int_equal(frontier_size(0, 50, 96), FRONTIER_SIZE_DEFAULT);
   assert_int_equal(frontier_size(0.16, 0, 96), FRONTIER_SIZE_DEFAULT);
@@ -245,20 +245,20 @@ static void rates_are_weighted_and_fade(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(untouched_groups_go_by_ordinal_whoever_waits_longer),
+      cmocka_unit_test(untouched_groups_go_by_ordinal_not_by_waiting_time),
       cmocka_unit_test(a_planned_order_is_kept_but_for_age),
-      cmocka_unit_test(what_lacks_least_goes_first_within_the_frontier_only),
+      cmocka_unit_test(the_group_that_lacks_least_goes_first_within_the_frontier_only),
       cmocka_unit_test(a_prior_of_a_single_token_is_known_too),
-      cmocka_unit_test(who_was_overtaken_but_is_not_of_age_keeps_its_place),
+      cmocka_unit_test(an_overtaken_group_keeps_its_place_until_it_is_of_age),
       cmocka_unit_test(a_gate_stops_behind_the_frontier),
-      cmocka_unit_test(off_is_first_come_first_served),
+      cmocka_unit_test(without_a_frontier_groups_go_first_come_first_served),
       cmocka_unit_test(evaluation_never_delays_training),
-      cmocka_unit_test(the_overtaken_go_first_once_they_are_of_age),
-      cmocka_unit_test(overtaken_is_who_still_waits_below_a_training_group_that_was_served),
-      cmocka_unit_test(overtaken_is_judged_among_the_given_groups_all_of_them),
-      cmocka_unit_test(nobody_is_overtaken_who_was_not_given),
+      cmocka_unit_test(overtaken_groups_go_first_once_they_are_of_age),
+      cmocka_unit_test(a_group_that_waits_is_overtaken_by_a_later_training_group),
+      cmocka_unit_test(every_given_group_is_judged_for_being_overtaken),
+      cmocka_unit_test(a_group_that_was_not_given_is_not_overtaken),
       cmocka_unit_test(leases_are_cut_in_the_frontiers_order),
-      cmocka_unit_test(the_frontier_is_what_the_trainer_drains_meanwhile_and_one),
+      cmocka_unit_test(the_frontier_is_one_more_than_the_trainer_drains_meanwhile),
       cmocka_unit_test(a_rate_halves_in_two_minutes),
       cmocka_unit_test(rates_are_weighted_and_fade),
   };

@@ -1,30 +1,19 @@
-/* The life of a group beyond the plain case, over real HTTP.  What would break: a sample that nobody finishes and that
- * holds up its round for ever; time in which nobody could work counted against a group; a filtered group that is not
- * refilled, or twice; counts that dispatch orders by and that drift from the truth; masked segments trained on; a
- * latency that dispatch is not told. */
-#include "service_fixture.h"
+/* The life of a group beyond the plain case, over real HTTP. What would break: a sample that nobody finishes holds up
+ * its round for ever; time in which nobody could work counts against a group; a filtered group is not refilled, or
+ * twice; the counts that dispatch orders by drift from the truth; masked segments are trained on; dispatch does not
+ * learn the latency. */
+#include <math.h>
+
+#include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/pool/pool.h"
+#include "services/coordinator/writer/core_state.h"
 
 #define TIMED(ms)                                                                                             \
   "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3," \
   "\"samples_per_group\":4,\"group_timeout_ms\":" #ms                                                         \
   ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}"
 
-static void put(struct fixture *f, const struct fake_server *s, const struct lease *l) {
-  struct err err = {0};
-  struct lease_result r = make_result(f, s, l);
-  if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
-}
-
-/* Every sample right, so that nothing can be learned from the group. */
-static void put_all_right(struct fixture *f, const struct fake_server *s, const struct lease *l) {
-  struct err err = {0};
-  struct lease_result r = make_result(f, s, l);
-  for (int i = 0; i < l->sample_count; i++) make_sample(f, &r.samples[i], l, i, true);
-  if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
-}
-
-/* Says that it lives; is the lease among those that it is told to have lost? */
+/* Sends a heartbeat that names the lease; true when the answer says that the lease is lost. */
 static bool beat(struct fixture *f, const struct fake_server *s, const struct lease *l, bool ready) {
   struct err err = {0};
   struct lease_ref held = {l->id, l->fence};
@@ -51,23 +40,25 @@ static void a_group_that_takes_too_long_has_failed_and_its_round_goes_on(void **
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 8, &a); /* two of three groups: the round goes on after the failure */
   assert_int_equal(a.lease_count, 2);
-  const int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  put(f, &s, &a.leases[0]);
-  assert_false(beat(f, &s, &a.leases[1], true));
-  while (!beat(f, &s, &a.leases[1], true)) { /* renewed all the time, and yet it does not come */
-    if (clock_monotonic_ms() > until_ms) fail_msg("the group did not fail");
-    clock_sleep_ms(20);
+  answer_lease(f, &s, &a.leases[0]);
+  time_passes(f, 0);                          /* time counts from the first look that finds a ready server */
+  for (int64_t ms = 0; ms < 600; ms += 100) { /* the lease is renewed, but no result comes */
+    assert_false(beat(f, &s, &a.leases[1], true));
+    time_passes(f, 100);
   }
+  assert_true(beat(f, &s, &a.leases[1], true));
   assert_int_equal(read_int(f, "SELECT groups_open FROM rounds WHERE state = 0"), 1);
   struct lease_result late = make_result(f, &s, &a.leases[1]);
   assert_int_equal(put_result(f, &a.leases[1], &late, NULL, &err), RC_CONFLICT);
   assert_non_null(strstr(err.message, "superseded"));
-  json_free(serve_run(f, &s, "r1", "completed"));
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  const struct json *round = json_at(json_get(run, "history"), 0);
+  assert_true(json_number(json_get(round, "completion_tokens_mean")) == 3); /* over the samples that came */
+  json_free(run);
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT groups_trained FROM rounds"), 2);
   assert_int_equal(read_int(f, "SELECT groups_open FROM rounds"), 0);
   assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 0);
-  assert_int_equal(read_int(f, "SELECT completion_tokens_mean = 3 FROM rounds"), 1); /* of those that came */
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE state = 3 AND group_ordinal = 1"), 4);
   assert_int_equal(read_int(f, "SELECT count(*) FROM leases WHERE state = 5 AND group_ordinal = 1"), 1);
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'group_timeout' AND subject = 'r1.0.1'"),
@@ -77,15 +68,16 @@ static void a_group_that_takes_too_long_has_failed_and_its_round_goes_on(void **
   pthread_mutex_unlock(&f->trainer.lock);
 }
 
-static void the_last_open_group_that_fails_ends_the_generation_of_its_round(void **state) {
+static void generation_ends_when_the_last_open_group_fails(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
   post_run(f, TIMED(300));
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
-  put(f, &s, &a.leases[0]);
-  json_free(wait_state(f, "r1", "completed")); /* of two groups that nobody works on, and no poll or result wakes it */
+  answer_lease(f, &s, &a.leases[0]);
+  time_passes(f, 300);
+  json_free(wait_state(f, "r1", "completed")); /* although no poll and no result comes any more */
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 2);
 }
 
@@ -97,8 +89,8 @@ static void a_group_that_nobody_took_yet_does_not_fail(void **state) {
   register_server(f, &s, "gen-1");
   report_ready(f, &s);
   poll_leases(f, &s, 4, &a);
-  put(f, &s, &a.leases[0]);
-  clock_sleep_ms(700);
+  answer_lease(f, &s, &a.leases[0]);
+  time_passes(f, 700);
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
 
@@ -110,10 +102,10 @@ static void time_in_which_the_run_is_paused_does_not_count(void **state) {
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
-  clock_sleep_ms(1500);
+  time_passes(f, 1500);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
-  clock_sleep_ms(300); /* three looks at the time */
-  for (int i = 0; i < 3; i++) put(f, &s, &a.leases[i]);
+  time_passes(f, 300); /* three looks at the time */
+  for (int i = 0; i < 3; i++) answer_lease(f, &s, &a.leases[i]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
@@ -126,15 +118,15 @@ static void time_without_a_ready_server_does_not_count(void **state) {
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
   beat(f, &s, &a.leases[0], false);
-  clock_sleep_ms(1500);
+  time_passes(f, 1500);
   beat(f, &s, &a.leases[0], true);
-  clock_sleep_ms(300);
-  for (int i = 0; i < 3; i++) put(f, &s, &a.leases[i]);
+  time_passes(f, 300);
+  for (int i = 0; i < 3; i++) answer_lease(f, &s, &a.leases[i]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
 
-static void a_restart_counts_anew(void **state) {
+static void a_groups_time_starts_again_after_a_restart(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
@@ -142,13 +134,13 @@ static void a_restart_counts_anew(void **state) {
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
   coordinator_down(f);
-  clock_sleep_ms(900);
+  time_leaps(f, 900);
   coordinator_up(f);
   register_trainer(f);
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
-  clock_sleep_ms(250);
-  for (size_t i = 0; i < a.lease_count; i++) put(f, &s, &a.leases[i]);
+  time_passes(f, 250);
+  for (size_t i = 0; i < a.lease_count; i++) answer_lease(f, &s, &a.leases[i]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT groups_failed FROM rounds"), 0);
 }
@@ -165,9 +157,9 @@ static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state)
            "\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
-  put(f, &s, &a.leases[0]);
-  put(f, &s, &a.leases[2]);
-  put_all_right(f, &s, &a.leases[1]); /* the round's last: it must not end without the refill */
+  answer_lease(f, &s, &a.leases[0]);
+  answer_lease(f, &s, &a.leases[2]);
+  answer_lease_alike(f, &s, &a.leases[1], true); /* the round's last: it must not end without the refill */
   assert_int_equal(read_int(f, "SELECT groups_open FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT groups_filtered FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT groups_refilled FROM rounds"), 1);
@@ -177,7 +169,7 @@ static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state)
     assert_int_equal(a.leases[0].group_ordinal, 3 + n);
     assert_int_equal(a.leases[0].prompt_ids.items[0], '3' + n);
     assert_int_equal(a.leases[0].round, 0);
-    put_all_right(f, &s, &a.leases[0]);
+    answer_lease_alike(f, &s, &a.leases[0], true);
   }
   json_free(serve_run(f, &s, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT groups_filtered FROM rounds WHERE round = 0"), 3);
@@ -187,7 +179,7 @@ static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state)
 
 /* ---- counts ---- */
 
-/* What dispatch is told of every open group, against the samples. */
+/* The counts of every open group are those of its samples. */
 static void check_counts(struct fixture *f) {
   const int64_t wrong = read_int(
       f,
@@ -215,7 +207,7 @@ static void give_back(struct fixture *f, const struct fake_server *s, const stru
   if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
 }
 
-static void the_counts_that_dispatch_orders_by_stay_true_whatever_happens(void **state) {
+static void the_counts_that_dispatch_orders_by_stay_true(void **state) {
   struct fixture *f = *state;
   struct fake_server servers[3];
   struct lease held[64];
@@ -234,13 +226,17 @@ static void the_counts_that_dispatch_orders_by_stay_true_whatever_happens(void *
     const int who = (int)((dice >> 8) % 3), at = count ? (int)((dice >> 4) % (unsigned)count) : 0;
     bool ended = false;
     if (roll < 40 && count < 48) {
-      if (poll_once(f, &servers[who], 1 + (int)((dice >> 20) % 9), 20, &a, &err) != RC_OK) fail_msg("%s", err.message);
+      const int slots = 1 + (int)((dice >> 20) % 9);
+      if (count == 0)
+        poll_leases(f, &servers[who], slots, &a); /* the next round may be still to open */
+      else if (poll_once(f, &servers[who], slots, &a, &err) != RC_OK)
+        fail_msg("%s", err.message);
       for (size_t i = 0; i < a.lease_count && count < 64; i++) {
         held[count] = a.leases[i];
         holder[count++] = who;
       }
     } else if (roll < 70 && count) {
-      put(f, &servers[holder[at]], &held[at]);
+      answer_lease(f, &servers[holder[at]], &held[at]);
       ended = true;
     } else if (roll < 90 && count) {
       give_back(f, &servers[holder[at]], &held[at], (int)(dice >> 24) % held[at].sample_count);
@@ -285,8 +281,8 @@ static void only_a_sample_that_is_not_plain_has_rows_of_its_segments(void **stat
   r.samples[1].segments = parts;
   r.samples[1].segment_count = 2;
   if (put_result(f, &a.leases[0], &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
-  put(f, &s, &a.leases[1]);
-  put(f, &s, &a.leases[2]);
+  answer_lease(f, &s, &a.leases[1]);
+  answer_lease(f, &s, &a.leases[2]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT count(*) FROM segments"), 2);
   assert_int_equal(read_int(f, "SELECT count(*) FROM spans"), 0);
@@ -294,7 +290,7 @@ static void only_a_sample_that_is_not_plain_has_rows_of_its_segments(void **stat
   assert_int_equal(read_int(f, "SELECT logprob_unequal FROM rounds"), 0);
 }
 
-/* ---- what dispatch is told ---- */
+/* ---- what dispatch knows ---- */
 
 static struct dispatch_rates told;
 
@@ -304,17 +300,17 @@ static enum rc rates_execute(struct core *c, struct command *cmd, struct err *er
   return RC_OK;
 }
 
-static void dispatch_is_told_latency_and_length(void **state) {
+static void dispatch_knows_latency_and_length(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
   post_run(f, GRPO(1, "}"));
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
-  clock_sleep_ms(200);
-  put(f, &s, &a.leases[0]);
+  time_passes(f, 200);
+  answer_lease(f, &s, &a.leases[0]);
   assert_int_equal(core_call(f->core, command_new(rates_execute, 0), NULL), RC_OK);
-  assert_true(rate_value(&told.latency) >= 0.2 && rate_value(&told.latency) < 5);
+  assert_true(fabs(rate_value(&told.latency) - 0.2) < 1e-9);
   assert_true(rate_value(&told.tokens) == 3);
 }
 
@@ -323,15 +319,15 @@ static void dispatch_is_told_latency_and_length(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(a_group_that_takes_too_long_has_failed_and_its_round_goes_on),
-      CASE(the_last_open_group_that_fails_ends_the_generation_of_its_round),
+      CASE(generation_ends_when_the_last_open_group_fails),
       CASE(a_group_that_nobody_took_yet_does_not_fail),
       CASE(time_in_which_the_run_is_paused_does_not_count),
       CASE(time_without_a_ready_server_does_not_count),
-      CASE(a_restart_counts_anew),
+      CASE(a_groups_time_starts_again_after_a_restart),
       CASE(a_filtered_group_is_refilled_once_with_the_next_prompt),
-      CASE(the_counts_that_dispatch_orders_by_stay_true_whatever_happens),
+      CASE(the_counts_that_dispatch_orders_by_stay_true),
       CASE(only_a_sample_that_is_not_plain_has_rows_of_its_segments),
-      CASE(dispatch_is_told_latency_and_length),
+      CASE(dispatch_knows_latency_and_length),
   };
   return cmocka_run_group_tests_name("coordinator/group_life", tests, NULL, NULL);
 }

@@ -1,8 +1,9 @@
-/* Bubble accounting on the coordinator's side.  What would break: time that is counted twice, lost, or given to the
- * wrong round; a ratio that is a guess; a sender whose clock lies upsetting the sums; a table that grows for ever. */
+/* Bubble accounting on the coordinator's side. What would break: time is counted twice, lost, or given to the wrong
+ * round; a ratio is a guess; a sender whose clock is wrong spoils the sums; a table grows for ever. */
 #include <math.h>
+#include <stdlib.h>
 
-#include "service_fixture.h"
+#include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/api/route_timeline.h"
@@ -150,8 +151,8 @@ static void a_heartbeat_is_cut_where_rounds_end(void **state) {
   json_free(line);
 }
 
-/* A server that got no answer tells everything again, with what came since. */
-static void what_is_told_again_is_not_counted_twice(void **state) {
+/* A server that got no answer sends everything again, with what has come since. */
+static void intervals_sent_again_are_not_counted_twice(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
@@ -188,7 +189,7 @@ static void what_is_told_again_is_not_counted_twice(void **state) {
   json_free(line);
 }
 
-static void times_that_cannot_be_are_held_to_bounds(void **state) {
+static void impossible_times_are_cut_to_bounds(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct telling t = {.beat = true, .count = LIMIT_INTERVALS};
@@ -198,7 +199,7 @@ static void times_that_cannot_be_are_held_to_bounds(void **state) {
   t.worker = worker_number(&s);
   tell(f, t);
   tell(f, t);
-  t.beat = false; /* lanes may overlap: each is held for itself */
+  t.beat = false; /* lanes may overlap: each is bounded by itself */
   t.run = 1;
   for (int i = 0; i < 4; i++) tell(f, t);
   struct json *line = timeline(f, "/v1/runs/r1/timeline");
@@ -207,7 +208,7 @@ static void times_that_cannot_be_are_held_to_bounds(void **state) {
   json_free(line);
 }
 
-static void slots_time_goes_where_the_computing_was(void **state) {
+static void slot_time_goes_to_the_round_that_was_computed(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
@@ -221,7 +222,7 @@ static void slots_time_goes_where_the_computing_was(void **state) {
                            .accounts = {{.run = 1, .busy_us = 30 * SECOND, .window_us = 80 * SECOND}}});
   struct json *line = timeline(f, "/v1/runs/r1/timeline"), *run;
   assert_int_equal(sum_of(line, 0, "generation", "slot_busy_us"), 10 * SECOND);   /* 2 of 6 s of computing */
-  assert_int_equal(sum_of(line, 0, "generation", "slot_window_us"), 32 * SECOND); /* 4 of 10 s told of */
+  assert_int_equal(sum_of(line, 0, "generation", "slot_window_us"), 32 * SECOND); /* 4 of 10 s reported */
   assert_int_equal(sum_of(line, 1, "generation", "slot_busy_us"), 20 * SECOND);
   assert_int_equal(sum_of(line, 1, "generation", "slot_window_us"), 48 * SECOND);
   json_free(line);
@@ -232,17 +233,7 @@ static void slots_time_goes_where_the_computing_was(void **state) {
   json_free(run);
 }
 
-static int64_t stored(struct fixture *f, const char *sql) {
-  struct store *reader;
-  struct err err;
-  int64_t n = -1;
-  assert_int_equal(readers_take(core_readers(f->core), &reader, &err), RC_OK);
-  assert_int_equal(store_int(reader, &n, &err, sql, NO_BINDS), RC_OK);
-  readers_give(core_readers(f->core), reader);
-  return n;
-}
-
-static void what_lies_in_no_round_is_dropped(void **state) {
+static void intervals_outside_every_round_are_dropped(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
@@ -251,7 +242,8 @@ static void what_lies_in_no_round_is_dropped(void **state) {
                            .worker = worker_number(&s),
                            .items = {{CAUSE_IDLE, t - 5 * SECOND, t}, {CAUSE_IDLE, t + 10 * SECOND, t + 60 * SECOND}},
                            .count = 2});
-  assert_int_equal(stored(f, "SELECT (SELECT count(*) FROM intervals) + (SELECT count(*) FROM cause_times)"), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM intervals"), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM cause_times"), 0);
 }
 
 static void rows_are_packed(void **state) {
@@ -274,8 +266,8 @@ static void rows_are_packed(void **state) {
     t.items[0] = (struct interval){CAUSE_STARVED, from + (5 + 40 * i) * SECOND, from + (45 + 40 * i) * SECOND};
     tell(f, t);
   }
-  assert_int_equal(stored(f, "SELECT count(*) FROM intervals"), 1000 / INTERVAL_ROW_ITEMS + 2);
-  assert_int_equal(stored(f, "SELECT sum(length(items)) FROM intervals"), 1001 * INTERVAL_PACKED_BYTES);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM intervals"), 1000 / INTERVAL_ROW_ITEMS + 2);
+  assert_int_equal(read_int(f, "SELECT sum(length(items)) FROM intervals"), 1001 * INTERVAL_PACKED_BYTES);
   struct json *line = timeline(f, "/v1/runs/r1/timeline");
   const struct json *items = intervals_of(line, "gen-1");
   assert_int_equal(json_length(items), 1000);
@@ -293,7 +285,7 @@ static enum rc fill_execute(struct core *c, struct command *cmd, struct err *err
                     BINDS(b_int(INTERVAL_ROWS_MAX + 500)));
 }
 
-static void the_oldest_rows_go(void **state) {
+static void the_oldest_rows_are_deleted(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   char nothing = 0;
@@ -302,8 +294,8 @@ static void the_oldest_rows_go(void **state) {
   carry_out(f, fill_execute, &nothing, 1);
   tell(f, (struct telling){
               .beat = true, .worker = worker_number(&s), .items = {{CAUSE_COMPUTE, t, t + SECOND}}, .count = 1});
-  assert_int_equal(stored(f, "SELECT count(*) FROM intervals"), INTERVAL_ROWS_MAX);
-  assert_int_equal(stored(f, "SELECT min(id) FROM intervals"), 502);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM intervals"), INTERVAL_ROWS_MAX);
+  assert_int_equal(read_int(f, "SELECT min(id) FROM intervals"), 502);
 }
 
 /* ---- the trainer ---- */
@@ -317,7 +309,7 @@ static enum rc round_trained(struct core *c, struct command *cmd, struct err *er
                     NO_BINDS);
 }
 
-/* A round all of whose groups were filtered is stepped all the same. */
+/* A round whose groups were all filtered has a step, too. */
 static enum rc round_filtered(struct core *c, struct command *cmd, struct err *err) {
   (void)cmd;
   return store_exec(
@@ -333,7 +325,7 @@ static double number_of(const struct json *object, const char *key) {
   return json_number(v);
 }
 
-static void ratios_are_what_the_trainer_told(void **state) {
+static void ratios_come_from_the_trainers_intervals(void **state) {
   struct fixture *f = *state;
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
   const int64_t trainer = atoll(f->trainer_is.worker_id + 1);
@@ -358,7 +350,7 @@ static void ratios_are_what_the_trainer_told(void **state) {
   assert_int_equal(get_int(round, "window_ms", NULL), 10000);
   assert_int_equal(get_int(round, "window_without_publish_ms", NULL), 9000);
   assert_int_equal(json_type_of(json_get(round, "generation_idle_ratio")), JSON_NULL);
-  const struct json *silent = json_at(json_get(run, "history"), 1); /* nobody told of round 1: no guess */
+  const struct json *silent = json_at(json_get(run, "history"), 1); /* nobody reported round 1: there is no guess */
   assert_int_equal(json_type_of(json_get(silent, "trainer_waiting_ratio")), JSON_NULL);
   assert_int_equal(json_type_of(json_get(silent, "trainer_first_dispatch_ratio")), JSON_NULL);
   assert_int_equal(json_type_of(json_get(silent, "window_without_publish_ms")), JSON_NULL);
@@ -377,7 +369,7 @@ static void ratios_are_what_the_trainer_told(void **state) {
   json_free(line);
 }
 
-/* What the trainer does after its step is to publish; the next round is open when that is done. */
+/* After its step the trainer publishes; the next round opens when that is done. */
 static void fill_begins_when_the_push_has_ended(void **state) {
   struct fixture *f = *state;
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
@@ -404,7 +396,7 @@ static void fill_begins_when_the_push_has_ended(void **state) {
   json_free(line);
 }
 
-static void a_trainer_may_be_told_by_time_too(void **state) {
+static void trainer_intervals_without_a_round_are_assigned_by_time(void **state) {
   struct fixture *f = *state;
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
   tell(f, (struct telling){.run = 1,
@@ -418,27 +410,10 @@ static void a_trainer_may_be_told_by_time_too(void **state) {
   json_free(line);
 }
 
-/* The gauges rest between two readings: they are asked for until one is as expected, for DEADLINE_MS at most. */
-static void await_gauge(struct fixture *f, const struct http_call *get, const char *line, struct http_answer *answer) {
-  struct err err;
-  const int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  for (;;) {
-    assert_int_equal(http_client_call(f->http, get, answer, &err), RC_OK);
-    if (strstr(answer->body.data, line)) return;
-    if (clock_monotonic_ms() > until_ms) fail_msg("expected \"%s\" in: %s", line, answer->body.data);
-    http_answer_free(answer);
-    clock_sleep_ms(5);
-  }
-}
-
 static void gauges_show_the_newest_run(void **state) {
   struct fixture *f = *state;
-  char url[160];
-  struct http_answer answer = {0};
-  snprintf(url, sizeof url, "%s/metrics", f->url);
-  const struct http_call get = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
-  await_gauge(f, &get, "\nleasehold_run_trainer_waiting_ratio NaN\n", &answer);
-  http_answer_free(&answer);
+  const char *const waiting = "leasehold_run_trainer_waiting_ratio";
+  wait_metric(f, waiting, NAN);
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 1, .ago_s = 100});
   carry_out(f, round_trained, &t, sizeof t);
   tell(f, (struct telling){.run = 1,
@@ -446,12 +421,11 @@ static void gauges_show_the_newest_run(void **state) {
                            .worker = atoll(f->trainer_is.worker_id + 1),
                            .items = {{CAUSE_FILL, t, t + 3 * SECOND}, {CAUSE_COMPUTE, t + 3 * SECOND, t + 4 * SECOND}},
                            .count = 2});
-  await_gauge(f, &get, "\nleasehold_run_trainer_waiting_ratio 0.75\n", &answer);
-  assert_non_null(strstr(answer.body.data, "\nleasehold_run_trainer_first_dispatch_ratio 0.4"));
-  assert_non_null(strstr(answer.body.data, "\nleasehold_run_generation_idle_ratio NaN\n"));
-  assert_non_null(strstr(answer.body.data, "\nleasehold_round_window_seconds 10\n"));
-  assert_non_null(strstr(answer.body.data, "\nleasehold_round_window_without_publish_seconds 9\n"));
-  http_answer_free(&answer);
+  wait_metric(f, waiting, 0.75);
+  assert_true(fabs(read_metric(f, "leasehold_run_trainer_first_dispatch_ratio") - 0.4) < 1e-9);
+  assert_true(isnan(read_metric(f, "leasehold_run_generation_idle_ratio")));
+  assert_true(read_metric(f, "leasehold_round_window_seconds") == 10);
+  assert_true(read_metric(f, "leasehold_round_window_without_publish_seconds") == 9);
 }
 
 /* ---- the coordinator ---- */
@@ -467,7 +441,7 @@ static enum rc verify_execute(struct core *c, struct command *cmd, struct err *e
   return rc == RC_OK ? verifying_flush(c, 7, 0, err) : rc;
 }
 
-static void verifying_is_one_interval_and_a_sum(void **state) {
+static void verifying_is_stored_as_one_interval_and_a_sum(void **state) {
   struct fixture *f = *state;
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
   carry_out(f, verify_execute, &t, sizeof t);
@@ -528,7 +502,7 @@ static const struct json *skew_of(struct fixture *f, struct json **workers) {
   return json_get(json_at(json_get(*workers, "workers"), 0), "clock_skew_ms");
 }
 
-static void a_clock_that_is_off_is_told(void **state) {
+static void a_workers_clock_that_is_off_is_shown(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct json *workers;
@@ -536,16 +510,16 @@ static void a_clock_that_is_off_is_told(void **state) {
   beat(f, &s, 0, NULL, 0); /* not told */
   assert_int_equal(json_type_of(skew_of(f, &workers)), JSON_NULL);
   json_free(workers);
-  beat(f, &s, clock_wall_us() + 300000, NULL, 0);
+  beat(f, &s, core_wall_us(f->core) + 300000, NULL, 0);
   assert_int_equal(json_type_of(skew_of(f, &workers)), JSON_NULL);
   json_free(workers);
-  beat(f, &s, clock_wall_us() - (int64_t)3600 * SECOND, NULL, 0);
+  beat(f, &s, core_wall_us(f->core) - (int64_t)3600 * SECOND, NULL, 0);
   assert_true(llabs(json_int(skew_of(f, &workers)) + 3600000) < 5000);
   json_free(workers);
 }
 
-/* As where the clock of a machine was set after the coordinator was started and before the server was. */
-static void intervals_of_a_clock_that_is_off_are_told_in_our_time(void **state) {
+/* The clock of the machine was set after the coordinator was started and before the server was. */
+static void intervals_of_a_clock_that_is_off_are_shown_in_our_time(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   const int64_t ahead = (int64_t)7200 * SECOND;
@@ -553,7 +527,7 @@ static void intervals_of_a_clock_that_is_off_are_told_in_our_time(void **state) 
   const int64_t t = past_run(f, (struct past_run){.id = 1, .rounds = 2, .ago_s = 100});
   struct interval items[] = {{CAUSE_STARVED, t + 1 * SECOND + ahead, t + 8 * SECOND + ahead},
                              {CAUSE_COMPUTE, t + 8 * SECOND + ahead, t + 12 * SECOND + ahead}};
-  beat(f, &s, clock_wall_us() + ahead, items, 2);
+  beat(f, &s, core_wall_us(f->core) + ahead, items, 2);
   struct json *line = timeline(f, "/v1/runs/r1/timeline");
   assert_true(llabs(sum_of(line, 0, "generation", "starved_us") - 7 * SECOND) < SECOND / 2);
   assert_true(llabs(sum_of(line, 0, "generation", "compute_us") - 2 * SECOND) < SECOND / 2);
@@ -592,20 +566,20 @@ static void a_long_timeline_says_that_it_is_cut(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       ON_A_COORDINATOR(a_heartbeat_is_cut_where_rounds_end),
-      ON_A_COORDINATOR(what_is_told_again_is_not_counted_twice),
-      ON_A_COORDINATOR(times_that_cannot_be_are_held_to_bounds),
-      ON_A_COORDINATOR(slots_time_goes_where_the_computing_was),
-      ON_A_COORDINATOR(what_lies_in_no_round_is_dropped),
+      ON_A_COORDINATOR(intervals_sent_again_are_not_counted_twice),
+      ON_A_COORDINATOR(impossible_times_are_cut_to_bounds),
+      ON_A_COORDINATOR(slot_time_goes_to_the_round_that_was_computed),
+      ON_A_COORDINATOR(intervals_outside_every_round_are_dropped),
       ON_A_COORDINATOR(rows_are_packed),
-      ON_A_COORDINATOR(the_oldest_rows_go),
-      ON_A_COORDINATOR(ratios_are_what_the_trainer_told),
+      ON_A_COORDINATOR(the_oldest_rows_are_deleted),
+      ON_A_COORDINATOR(ratios_come_from_the_trainers_intervals),
       ON_A_COORDINATOR(fill_begins_when_the_push_has_ended),
-      ON_A_COORDINATOR(a_trainer_may_be_told_by_time_too),
+      ON_A_COORDINATOR(trainer_intervals_without_a_round_are_assigned_by_time),
       ON_A_COORDINATOR(gauges_show_the_newest_run),
-      ON_A_COORDINATOR(verifying_is_one_interval_and_a_sum),
+      ON_A_COORDINATOR(verifying_is_stored_as_one_interval_and_a_sum),
       ON_A_COORDINATOR(a_heartbeat_brings_intervals_and_learns_of_the_run),
-      ON_A_COORDINATOR(a_clock_that_is_off_is_told),
-      ON_A_COORDINATOR(intervals_of_a_clock_that_is_off_are_told_in_our_time),
+      ON_A_COORDINATOR(a_workers_clock_that_is_off_is_shown),
+      ON_A_COORDINATOR(intervals_of_a_clock_that_is_off_are_shown_in_our_time),
       ON_A_COORDINATOR(a_long_timeline_says_that_it_is_cut),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,13 @@
-/* The life of a lease over real HTTP.  What would break: a result accepted twice, late, from somebody else, of other
- * weights or of another epoch (I2, I3, I9); samples lost with their holder; tokens handed back and not continued; a
- * lease that is granted again and again to a server that cannot run it; a poll that is not woken. */
-#include "service_fixture.h"
+/* The life of a lease over real HTTP. What would break: a result is accepted twice, late, from somebody else, of other
+ * weights or of another epoch (I2, I3, I9); samples are lost with their holder; tokens that were handed back are not
+ * continued; a lease is granted again and again to a server that cannot run it; a waiting poll is not woken, or never
+ * ends. */
+#include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/fault.h"
 
 #define ONE_RUN GRPO(2, "}")
+
+enum { TTL_MS = 10000, POLL_MS = 10000 };
 
 static struct lease begin(struct fixture *f, struct fake_server *s, int slots) {
   struct lease_answer a;
@@ -43,19 +46,22 @@ static void a_server_with_other_weights_is_told_at_once_and_gets_nothing(void **
   struct fake_server s;
   struct lease_answer a;
   struct err err;
-  json_free((post_run(f, ONE_RUN), wait_state(f, "r1", "running")));
+  post_run(f, ONE_RUN);
+  json_free(wait_state(f, "r1", "running"));
   register_server(f, &s, "gen-1");
-  s.has_loaded = true; /* of nobody's weights: all zeros */
-  int64_t begun_ms = clock_monotonic_ms();
-  assert_int_equal(poll_once(f, &s, 8, 10000, &a, &err), RC_OK);
-  assert_true(clock_monotonic_ms() - begun_ms < 3000);
+  const struct lease_request patient = {.epoch = s.is.epoch,
+                                        .slots_free = 8,
+                                        .wait_ms = POLL_MS,
+                                        .has_loaded = true}; /* weights that no version has: all zeros */
+  f->clock_stands = true;                                    /* so that the poll cannot end by its own wait */
+  assert_int_equal(coordinator_leases(&f->client, s.is.worker_id, &patient, &a, &f->arena, DEADLINE_MS, &err), RC_OK);
   assert_int_equal(a.lease_count, 0);
   assert_true(a.current.has);
   assert_int_equal(a.current.version, 0);
   assert_string_equal(a.current.trainer_url, f->trainer.url);
 }
 
-static void a_repeat_is_fine_and_other_content_is_nondeterminism(void **state) {
+static void a_repeated_result_is_fine_and_another_one_is_nondeterminism(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
@@ -68,15 +74,8 @@ static void a_repeat_is_fine_and_other_content_is_nondeterminism(void **state) {
   assert_true(repeated);
   r.samples[1].logprobs.items[0] *= 2;
   assert_int_equal(put_result(f, &l, &r, &repeated, &err), RC_CONFLICT);
-  struct store *store;
-  int64_t incidents = 0;
-  assert_int_equal(readers_take(core_readers(f->core), &store, &err), RC_OK);
   assert_int_equal(
-      store_int(store, &incidents, &err,
-                "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism' AND subject = 'r1.0.0.0-3'", NO_BINDS),
-      RC_OK);
-  readers_give(core_readers(f->core), store);
-  assert_int_equal(incidents, 1);
+      read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism' AND subject = 'r1.0.0.0-3'"), 1);
   struct json *run = get_run(f, "r1");
   assert_int_equal(get_int(run, "totals", "results_refused"), 1);
   json_free(run);
@@ -90,7 +89,7 @@ static void expect_refused(struct fixture *f, const struct lease *l, const struc
   if (field && !strstr(err.field, field)) fail_msg("expected field %s, got %s: %s", field, err.field, err.message);
 }
 
-static void what_does_not_fit_the_lease_is_refused(void **state) {
+static void a_result_that_does_not_fit_its_lease_is_refused(void **state) {
   struct fixture *f = *state;
   struct fake_server s, other;
   struct lease l = begin(f, &s, 4), unknown = l;
@@ -131,7 +130,7 @@ static void what_does_not_fit_the_lease_is_refused(void **state) {
   r.samples[3].sample = 0; /* twice */
   expect_refused(f, &l, &r, RC_INVALID, "sample");
   r = make_result(f, &s, &l);
-  assert_int_equal(put_result(f, &l, &r, NULL, NULL), RC_OK); /* nothing of all that did harm */
+  assert_int_equal(put_result(f, &l, &r, NULL, NULL), RC_OK); /* the refused results have changed nothing */
 }
 
 static void samples_of_a_lost_worker_are_issued_again_with_a_higher_fence(void **state) {
@@ -149,20 +148,19 @@ static void samples_of_a_lost_worker_are_issued_again_with_a_higher_fence(void *
   expect_refused(f, &l, &late, RC_FORBIDDEN, NULL);
   struct err err;
   struct lease_answer gone;
-  assert_int_equal(poll_once(f, &s, 4, 0, &gone, &err), RC_NOT_FOUND); /* the old incarnation must register */
+  assert_int_equal(poll_once(f, &s, 4, &gone, &err), RC_NOT_FOUND); /* the old incarnation must register */
 }
 
 static void an_expired_lease_is_gone(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
-  coordinator_down(f);
-  f->options.lease_ttl_ms = 150;
-  coordinator_up(f);
-  register_trainer(f);
+  f->options.lease_ttl_ms = TTL_MS;
+  f->clock_stands = true;
+  coordinator_restart(f);
   struct lease l = begin(f, &s, 4);
   struct lease_result late = make_result(f, &s, &l);
-  clock_sleep_ms(400);
+  time_passes(f, TTL_MS);
   expect_refused(f, &l, &late, RC_GONE, NULL);
   poll_leases(f, &s, 4, &a);
   assert_int_equal(a.leases[0].fence, 2);
@@ -172,10 +170,9 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
-  coordinator_down(f);
-  f->options.lease_ttl_ms = 300;
-  coordinator_up(f);
-  register_trainer(f);
+  f->options.lease_ttl_ms = TTL_MS;
+  f->clock_stands = true;
+  coordinator_restart(f);
   struct lease l = begin(f, &s, 4);
   struct lease_ref held[] = {{l.id, l.fence}, {"r1.0.2.0-3", 1}};
   struct worker_heartbeat m = {.epoch = s.is.epoch,
@@ -186,7 +183,7 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
                                .lease_count = 2};
   struct worker_heartbeat_answer answer;
   for (int i = 0; i < 5; i++) {
-    clock_sleep_ms(120);
+    time_passes(f, TTL_MS - 1);
     assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err),
                      RC_OK);
     assert_int_equal(answer.lost_count, 1);
@@ -194,7 +191,7 @@ static void heartbeats_renew_leases_and_name_the_lost(void **state) {
     assert_true(answer.current.has);
   }
   struct lease_result r = make_result(f, &s, &l);
-  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_OK); /* twice its time to live later */
+  assert_int_equal(put_result(f, &l, &r, NULL, &err), RC_OK); /* five times its time to live later */
   m.epoch++;
   assert_int_equal(coordinator_heartbeat(&f->client, s.is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err),
                    RC_CONFLICT);
@@ -215,15 +212,16 @@ static void a_silent_worker_is_gone(void **state) {
   struct fake_server s;
   struct lease_answer a;
   struct err err;
-  coordinator_down(f);
-  f->options.worker_ttl_ms = 400;
-  coordinator_up(f);
-  register_trainer(f);
+  f->options.worker_ttl_ms = TTL_MS;
+  f->clock_stands = true;
+  coordinator_restart(f);
   struct lease l = begin(f, &s, 4);
   struct lease_result late = make_result(f, &s, &l);
-  clock_sleep_ms(700);
+  time_passes(f, TTL_MS);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM workers WHERE live = 1"), 2);
+  time_passes(f, 1);
   expect_refused(f, &l, &late, RC_CONFLICT, "fence");
-  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_NOT_FOUND);
+  assert_int_equal(poll_once(f, &s, 4, &a, &err), RC_NOT_FOUND);
   register_trainer(f); /* it went silent, too */
   expect_issued_again(f, &l);
 }
@@ -240,7 +238,7 @@ static void a_worker_that_leaves_holds_nothing_any_more(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM leases WHERE state = 0"), 0);
   assert_int_equal(read_int(f, "SELECT count(*) FROM workers WHERE live = 1 AND kind = 0"), 0);
   expect_refused(f, &l, &late, RC_CONFLICT, "fence");
-  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_NOT_FOUND);
+  assert_int_equal(poll_once(f, &s, 4, &a, &err), RC_NOT_FOUND);
   assert_int_equal(coordinator_leave(&f->client, s.is.worker_id, DEADLINE_MS, &err), RC_NOT_FOUND);
   expect_issued_again(f, &l);
 }
@@ -272,7 +270,7 @@ static void tokens_handed_back_are_continued(void **state) {
   assert_int_equal(put_result(f, &a.leases[0], &rest, NULL, &err), RC_OK);
 }
 
-/* Nothing of the lease was done, and never can be. */
+/* Hands the lease back untouched: this server can never run it. */
 static struct lease_result refusal(struct fixture *f, const struct fake_server *s, const struct lease *l) {
   struct lease_result r = make_result(f, s, l);
   r.handed_back = true;
@@ -297,7 +295,7 @@ static void a_lease_that_a_server_can_never_run_goes_to_another_and_never_to_it_
   r.handed_back = true;
   if (put_result(f, &l, &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
   for (int i = 0; i < 3; i++) { /* nor any other lease of this length */
-    assert_int_equal(poll_once(f, &s, 64, 30, &a, &err), RC_OK);
+    assert_int_equal(poll_once(f, &s, 64, &a, &err), RC_OK);
     assert_int_equal(a.lease_count, 0);
   }
   assert_int_equal(read_int(f,
@@ -338,13 +336,13 @@ static void rows_of_an_earlier_holder_do_not_outlive_a_plain_result(void **state
 
 #ifdef LEASEHOLD_FAULTS
 static const bool MUTANT = true;
-static void set_fault(const char *name) { assert_int_equal(fault_set(name, NULL), RC_OK); }
+static void set_fault(const char *name) { assert_int_equal(fault_set(coordinator_faults, name, NULL), RC_OK); }
 #else
 static const bool MUTANT = false;
 static void set_fault(const char *name) { (void)name; }
 #endif
 
-/* What the tests of exactness must notice is there in a build with faults, and only there. */
+/* The fault that the exactness tests must notice exists in builds with faults only. */
 static void a_result_under_an_old_fence_is_accepted_by_the_mutant_only(void **state) {
   struct fixture *f = *state;
   struct fake_server s, other;
@@ -376,9 +374,9 @@ static void other_weights_are_sampled_from_under_the_mutant_only(void **state) {
   post_run(f, ONE_RUN);
   json_free(wait_state(f, "r1", "running"));
   register_server(f, &s, "gen-1");
-  s.has_loaded = true; /* of nobody's weights: all zeros */
+  s.has_loaded = true; /* weights that no version has: all zeros */
   set_fault("no-version-check");
-  const enum rc polled = poll_once(f, &s, 4, 100, &a, &err);
+  const enum rc polled = poll_once(f, &s, 4, &a, &err);
   assert_int_equal(polled, RC_OK);
   assert_int_equal(a.lease_count, MUTANT);
   if (MUTANT) {
@@ -392,59 +390,45 @@ static void other_weights_are_sampled_from_under_the_mutant_only(void **state) {
   set_fault("");
 }
 
-struct waiting {
-  struct fixture *f;
-  struct fake_server *s;
-  struct lease_answer answer;
-  int64_t took_ms;
-  enum rc rc;
-};
-
-static void *wait_for_lease(void *context) {
-  struct waiting *w = context;
-  struct arena arena = ARENA_INIT;
-  struct http_client *http = NULL;
-  struct err err;
-  int64_t begun_ms = clock_monotonic_ms();
-  if (http_client_create(&http, NULL, NULL, &err) != RC_OK) return NULL;
-  const struct coordinator_client client = {.http = http, .base_url = w->f->url};
-  const struct lease_request m = {.epoch = w->s->is.epoch,
-                                  .slots_free = 4,
-                                  .wait_ms = 10000,
-                                  .has_loaded = w->s->has_loaded,
-                                  .loaded_digest = w->s->loaded};
-  w->rc = coordinator_leases(&client, w->s->is.worker_id, &m, &w->answer, &arena, DEADLINE_MS, &err);
-  w->took_ms = clock_monotonic_ms() - begun_ms;
-  arena_free(&arena);
-  http_client_destroy(http);
-  return NULL;
+/* Grants all leases, stops the clock, and returns when the poll of another thread waits. */
+static void begin_to_wait(struct waiting_poll *w, struct fixture *f, struct fake_server *s,
+                          struct lease_answer *granted) {
+  post_run(f, ONE_RUN);
+  register_server(f, s, "gen-1");
+  poll_leases(f, s, 64, granted);
+  f->clock_stands = true;
+  wait_for_leases(w, f, s, 4, POLL_MS);
 }
 
 static void a_waiting_poll_is_woken_by_a_new_version(void **state) {
   struct fixture *f = *state;
-  struct fake_server s, idle;
-  struct err err;
+  struct fake_server s;
   struct lease_answer a;
-  post_run(f, ONE_RUN);
-  register_server(f, &s, "gen-1");
-  poll_leases(f, &s, 64, &a); /* everything */
-  idle = s;
-  struct waiting w = {.f = f, .s = &idle};
-  pthread_t thread;
-  assert_int_equal(pthread_create(&thread, NULL, wait_for_lease, &w), 0);
-  clock_sleep_ms(100);
-  do { /* finish the round: version 1 comes, its samples wait for servers that load it */
-    for (size_t i = 0; i < a.lease_count; i++) {
-      struct lease_result r = make_result(f, &s, &a.leases[i]);
-      assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
-    }
-    assert_int_equal(poll_once(f, &s, 64, 0, &a, &err), RC_OK);
-  } while (a.lease_count && a.leases[0].round == 0);
-  pthread_join(thread, NULL);
+  static struct waiting_poll w; /* the thread may outlive a test that fails */
+  begin_to_wait(&w, f, &s, &a);
+  assert_int_equal(a.lease_count, 3);
+  for (int i = 0; i < 3; i++) answer_lease(f, &s, &a.leases[i]); /* the round ends, version 1 comes */
+  pthread_join(w.thread, NULL);
   assert_int_equal(w.rc, RC_OK);
-  assert_true(w.took_ms < 8000);
   assert_true(w.answer.current.has);
   assert_int_equal(w.answer.current.version, 1);
+  arena_free(&w.arena);
+}
+
+static void a_poll_is_answered_with_nothing_when_its_wait_is_over(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  static struct waiting_poll w; /* the thread may outlive a test that fails */
+  begin_to_wait(&w, f, &s, &a);
+  time_passes(f, POLL_MS - 1);
+  assert_true(read_metric(f, "leasehold_waiting_polls") == 1);
+  time_passes(f, 1);
+  assert_true(read_metric(f, "leasehold_waiting_polls") == 0);
+  pthread_join(w.thread, NULL);
+  assert_int_equal(w.rc, RC_OK);
+  assert_int_equal(w.answer.lease_count, 0);
+  arena_free(&w.arena);
 }
 
 static void odd_requests_are_answered_with_a_sentence(void **state) {
@@ -490,8 +474,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(a_lease_says_all_that_sampling_needs),
       CASE(a_server_with_other_weights_is_told_at_once_and_gets_nothing),
-      CASE(a_repeat_is_fine_and_other_content_is_nondeterminism),
-      CASE(what_does_not_fit_the_lease_is_refused),
+      CASE(a_repeated_result_is_fine_and_another_one_is_nondeterminism),
+      CASE(a_result_that_does_not_fit_its_lease_is_refused),
       CASE(samples_of_a_lost_worker_are_issued_again_with_a_higher_fence),
       CASE(an_expired_lease_is_gone),
       CASE(heartbeats_renew_leases_and_name_the_lost),
@@ -503,6 +487,7 @@ int main(void) {
       CASE(a_result_under_an_old_fence_is_accepted_by_the_mutant_only),
       CASE(other_weights_are_sampled_from_under_the_mutant_only),
       CASE(a_waiting_poll_is_woken_by_a_new_version),
+      CASE(a_poll_is_answered_with_nothing_when_its_wait_is_over),
       CASE(odd_requests_are_answered_with_a_sentence),
   };
   return cmocka_run_group_tests_name("coordinator/lease_life", tests, NULL, NULL);

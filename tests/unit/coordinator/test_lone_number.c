@@ -1,5 +1,5 @@
-/* Which number is an answer.  What would break: an operand, an argument or one of several that is rewarded for a value it is
- * not, a number in plain prose that is refused, text read beyond either end. */
+/* Which number is an answer. What would break: an operand, an argument or one of several numbers is rewarded for a
+ * value that it is not, a number in plain prose is refused, text is read beyond either end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +104,7 @@ static void a_letter_or_a_digit_beside_makes_it_another_word(void **state) {
   ALONE({"x 5", 5}, {"5 x", 5});
 }
 
-static void an_operand_is_in_something_larger(void **state) {
+static void an_operand_is_no_lone_number(void **state) {
   (void)state;
   IN_LARGER({"x*5", 5}, {"x/5", 5}, {"x^5", 5}, {"x_5", 5}, {"9%5", 5}, {"x|5", 5}, {"x@5", 5}, {"x&5", 5});
   IN_LARGER({"x * 5", 5}, {"x / 5", 5}, {"x ^ 5", 5}, {"x + 5", 5}, {"x - 5", 5}, {"x % 5", 5});
@@ -147,7 +147,7 @@ static void brackets_around_the_number_alone_are_taken_off(void **state) {
             {"x^{5}", 5});
 }
 
-static void brackets_that_do_not_fit_stay(void **state) {
+static void unbalanced_brackets_stay(void **state) {
   (void)state;
   IN_LARGER({"(5", 5}, {"[5", 5}, {"{5", 5}, {"(5]", 5}, {"[5}", 5}, {"{5)", 5}, {")5[", 5}, {"]5{", 5}, {"}5", 5},
             {")5", 5}, {"]5", 5}, {"5(", 5}, {"5[", 5}, {"5{", 5}, {"5}", 5}, {"5 }", 5}, {")5(", 5}, {"} 5", 5});
@@ -422,12 +422,12 @@ int main(void) {
       cmocka_unit_test(a_working_is_read_to_its_last_number),
       cmocka_unit_test(a_zero_byte_is_a_character_like_others),
       cmocka_unit_test(a_letter_or_a_digit_beside_makes_it_another_word),
-      cmocka_unit_test(an_operand_is_in_something_larger),
+      cmocka_unit_test(an_operand_is_no_lone_number),
       cmocka_unit_test(a_bullet_is_no_operator),
       cmocka_unit_test(a_comma_behind_a_number_makes_a_list),
       cmocka_unit_test(a_colon_behind_a_digit_makes_a_ratio),
       cmocka_unit_test(brackets_around_the_number_alone_are_taken_off),
-      cmocka_unit_test(brackets_that_do_not_fit_stay),
+      cmocka_unit_test(unbalanced_brackets_stay),
       cmocka_unit_test(what_shares_brackets_with_the_number_is_one_with_it),
       cmocka_unit_test(delimiters_of_a_formula_are_no_brackets),
       cmocka_unit_test(a_macro_beside_the_number_works_on_it),

@@ -1,5 +1,5 @@
-/* How far two sides' log-probabilities are apart.  What would break: a difference that is not counted, one that is
- * counted where there is none, a NaN that the next token hides, a KL of the wrong sign. */
+/* How far two sides' log-probabilities are apart. What would break: a difference is not counted, or counted where
+ * there is none; the next token hides a NaN; a KL estimate has the wrong sign. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

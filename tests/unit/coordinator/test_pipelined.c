@@ -1,8 +1,7 @@
-/* Pipelined rounds and refills over real HTTP.  What would break: groups that wait for their round although they are
- * complete; a round that begins its step with a group missing; a refill that depends on who was first; a round that
- * hangs on filtered groups; the next round beginning on prompts that a refill has used. */
-#include "service_fixture.h"
-
+/* Pipelined rounds and refills over real HTTP. What would break: a complete group waits for the rest of its round; a
+ * step begins with a group missing; a refill depends on which group was first; a round hangs on filtered groups; the
+ * next round begins with prompts that a refill has used. */
+#include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/decide/states.h"
 
 /* 3 groups x 4 samples of ten prompts in file order. */
@@ -11,45 +10,10 @@
   "3,"                                                                                                                 \
   "\"sampling\":{\"max_new_tokens\":8}," rest
 
-static int batches_seen(struct fixture *f) {
-  pthread_mutex_lock(&f->trainer.lock);
-  int n = f->trainer.batches;
-  pthread_mutex_unlock(&f->trainer.lock);
-  return n;
-}
-
-static int64_t query_int(struct fixture *f, const char *sql, int64_t a) {
-  struct store *s;
-  struct err err = {0};
-  int64_t out = -1;
-  assert_int_equal(readers_take(core_readers(f->core), &s, &err), RC_OK);
-  if (store_int(s, &out, &err, sql, BINDS(b_int(a))) != RC_OK) fail_msg("%s", err.message);
-  readers_give(core_readers(f->core), s);
-  return out;
-}
-
-static void collect_leases(struct fixture *f, struct fake_server *s, struct lease *leases, int wanted) {
-  struct lease_answer a;
-  for (int n = 0; n < wanted;) {
-    poll_leases(f, s, 64, &a);
-    for (size_t i = 0; i < a.lease_count; i++) leases[n++] = a.leases[i];
-  }
-}
-
-/* right: every other sample is; wrong: all get the same reward, so the group has no advantages. */
-static void answer(struct fixture *f, struct fake_server *s, const struct lease *l, bool filtered) {
-  struct err err = {0};
-  struct lease_result r = make_result(f, s, l);
-  for (int i = 0; i < l->sample_count && filtered; i++) make_sample(f, &r.samples[i], l, i, false);
-  if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
-}
-
 static void wait_batches(struct fixture *f, int n) {
-  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  while (batches_seen(f) < n) {
-    if (clock_monotonic_ms() > until_ms) fail_msg("the trainer has seen %d batches, not %d", batches_seen(f), n);
-    clock_sleep_ms(2);
-  }
+  AWAIT(fake_trainer_batches(&f->trainer) >= n, "the trainer has seen %d batches, not %d",
+        fake_trainer_batches(&f->trainer), n)
+  continue;
 }
 
 static void a_complete_group_is_trained_while_others_are_open(void **state) {
@@ -59,19 +23,19 @@ static void a_complete_group_is_trained_while_others_are_open(void **state) {
   register_server(f, &s, "gen-1");
   post_run(f, RUN("\"mode\":\"pipelined\",\"rounds\":1}"));
   collect_leases(f, &s, leases, 3);
-  answer(f, &s, &leases[2], false); /* whichever is first */
+  answer_lease(f, &s, &leases[2]); /* the last one is the first to come */
   wait_batches(f, 1);
-  assert_int_equal(query_int(f, "SELECT state FROM rounds WHERE run = ?1", 1), ROUND_OPEN);
-  answer(f, &s, &leases[0], false);
+  assert_int_equal(read_int_of(f, "SELECT state FROM rounds WHERE run = ?1", 1), ROUND_OPEN);
+  answer_lease(f, &s, &leases[0]);
   wait_batches(f, 2);
   assert_int_equal(f->trainer.steps, 0);
-  assert_int_equal(query_int(f, "SELECT state FROM rounds WHERE run = ?1", 1), ROUND_OPEN);
-  answer(f, &s, &leases[1], false);
+  assert_int_equal(read_int_of(f, "SELECT state FROM rounds WHERE run = ?1", 1), ROUND_OPEN);
+  answer_lease(f, &s, &leases[1]);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(f->trainer.batches, 3);
   assert_int_equal(f->trainer.last_groups, 3);
   assert_true(f->trainer.last_denominator == 36);
-  assert_int_equal(query_int(f, "SELECT count(*) FROM groups WHERE run = ?1 AND state = 3", 1), 3);
+  assert_int_equal(read_int_of(f, "SELECT count(*) FROM groups WHERE run = ?1 AND state = 3", 1), 3);
 }
 
 /* Four rows more make every token take nearly half a second more, and the trainer's group takes as long as is told. */
@@ -89,26 +53,35 @@ static void tell_costs(struct fixture *f, const struct fake_server *s) {
     fail_msg("%s", err.message);
 }
 
-/* The first round measures, the second begins with one group, and gets the others in time without being asked again. */
+/* The first round measures; the second begins with one group, and nobody gets another before it is due. */
 static void a_round_begins_with_few_groups_where_rows_are_dear(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3];
   struct lease_answer a;
-  struct err err = {0};
+  static struct waiting_poll w;
   f->trainer.compute_us = 3000000;
+  f->clock_stands = true;
   register_server(f, &s, "gen-1");
   post_run(f, RUN("\"mode\":\"pipelined\",\"rounds\":2}"));
   collect_leases(f, &s, leases, 3);
   tell_costs(f, &s);
-  for (int i = 0; i < 3; i++) answer(f, &s, &leases[i], false);
+  for (int i = 0; i < 3; i++) {
+    answer_lease(f, &s, &leases[i]);
+    wait_batches(f, i + 1); /* of one group each */
+  }
   poll_leases(f, &s, 64, &a);
-  const int64_t begun_ms = clock_monotonic_ms();
   assert_int_equal(a.lease_count, 1);
   assert_int_equal(a.leases[0].sample_count, 4);
-  if (poll_once(f, &s, 60, 10000, &a, &err) != RC_OK) fail_msg("%s", err.message);
-  assert_int_equal(a.lease_count, 1);
-  assert_in_range(clock_monotonic_ms() - begun_ms, 150, 3000);
+  wait_for_leases(&w, f, &s, 60, 10000);
+  time_passes(f, 1500);
+  assert_true(read_metric(f, "leasehold_waiting_polls") == 1);
+  time_passes(f, 1500); /* the second group takes the trainer's 3 s at most */
+  assert_true(read_metric(f, "leasehold_waiting_polls") == 0);
+  pthread_join(w.thread, NULL);
+  assert_int_equal(w.rc, RC_OK);
+  assert_int_equal(w.answer.lease_count, 1);
+  arena_free(&w.arena);
 }
 
 static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
@@ -118,15 +91,15 @@ static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
   register_server(f, &s, "gen-1");
   post_run(f, RUN("\"mode\":\"sync\",\"rounds\":1}"));
   collect_leases(f, &s, leases, 3);
-  answer(f, &s, &leases[0], false);
-  answer(f, &s, &leases[1], false);
-  clock_sleep_ms(300);
-  assert_int_equal(batches_seen(f), 0);
-  answer(f, &s, &leases[2], false);
+  answer_lease(f, &s, &leases[0]);
+  answer_lease(f, &s, &leases[1]);
+  driver_has_looked(f);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM batches"), 0);
+  answer_lease(f, &s, &leases[2]);
   json_free(wait_state(f, "r1", "completed"));
 }
 
-/* The last group is filtered after all others are trained: nothing but its filtering is left to begin the step. */
+/* The last group is filtered after all others were trained: only this filtering can begin the step. */
 static void a_round_whose_last_group_is_filtered_goes_on(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -134,18 +107,18 @@ static void a_round_whose_last_group_is_filtered_goes_on(void **state) {
   register_server(f, &s, "gen-1");
   post_run(f, RUN("\"filter\":{\"zero_advantage\":\"shrink\"},\"rounds\":1}"));
   collect_leases(f, &s, leases, 3);
-  answer(f, &s, &leases[0], false);
-  answer(f, &s, &leases[1], false);
-  wait_batches(f, 1);
-  clock_sleep_ms(100);
-  answer(f, &s, &leases[2], true);
+  answer_lease(f, &s, &leases[0]);
+  answer_lease(f, &s, &leases[1]);
+  AWAIT(read_int(f, "SELECT total(groups) FROM batches WHERE done = 1") == 2, "two groups are not trained") continue;
+  driver_has_looked(f);
+  answer_lease_alike(f, &s, &leases[2], false);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(f->trainer.last_groups, 2);
 }
 
 /* Round 0: groups 0, 1, 2 and the refills 3 and 4 (group 3 is filtered too).  Round 1 begins with prompt 5.  In both
  * orders of completion. */
-static void refills_are_the_next_prompts_whoever_is_first(void **state) {
+static void refills_take_the_next_prompts_in_any_order_of_completion(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3], more;
@@ -155,50 +128,50 @@ static void refills_are_the_next_prompts_whoever_is_first(void **state) {
     register_server(f, &s, "gen-1");
     post_run(f, RUN("\"filter\":{\"zero_advantage\":\"refill\"},\"rounds\":2}"));
     collect_leases(f, &s, leases, 3);
-    answer(f, &s, &leases[order ? 2 : 0], true);
+    answer_lease_alike(f, &s, &leases[order ? 2 : 0], false);
     collect_leases(f, &s, &more, 1);
     assert_int_equal(more.group_ordinal, 3);
     assert_int_equal(more.prompt_ids.items[0], '3');
     if (order) { /* the refill is filtered before or after the others are done */
-      answer(f, &s, &leases[0], false);
-      answer(f, &s, &leases[1], false);
+      answer_lease(f, &s, &leases[0]);
+      answer_lease(f, &s, &leases[1]);
     }
-    answer(f, &s, &more, true);
+    answer_lease_alike(f, &s, &more, false);
     collect_leases(f, &s, &more, 1);
     assert_int_equal(more.group_ordinal, 4);
     assert_int_equal(more.prompt_ids.items[0], '4');
-    answer(f, &s, &more, false);
+    answer_lease(f, &s, &more);
     if (!order) {
-      answer(f, &s, &leases[1], false);
-      answer(f, &s, &leases[2], false);
+      answer_lease(f, &s, &leases[1]);
+      answer_lease(f, &s, &leases[2]);
     }
     collect_leases(f, &s, leases, 3);
     assert_int_equal(leases[0].round, 1);
     assert_int_equal(leases[0].group_ordinal, 0);
     assert_int_equal(leases[0].prompt_ids.items[0], '5');
     assert_int_equal(leases[2].prompt_ids.items[0], '7');
-    for (int i = 0; i < 3; i++) answer(f, &s, &leases[i], false);
+    for (int i = 0; i < 3; i++) answer_lease(f, &s, &leases[i]);
     json_free(wait_state(f, run, "completed"));
-    assert_int_equal(query_int(f, "SELECT count(*) FROM groups WHERE run = ?1 AND round = 0 AND state = 3", order + 1),
-                     3);
-    assert_int_equal(query_int(f, "SELECT groups_refilled FROM rounds WHERE run = ?1 AND round = 0", order + 1), 2);
-    assert_int_equal(query_int(f, "SELECT count(*) FROM refills WHERE run = ?1", order + 1), 2);
+    assert_int_equal(
+        read_int_of(f, "SELECT count(*) FROM groups WHERE run = ?1 AND round = 0 AND state = 3", order + 1), 3);
+    assert_int_equal(read_int_of(f, "SELECT groups_refilled FROM rounds WHERE run = ?1 AND round = 0", order + 1), 2);
+    assert_int_equal(read_int_of(f, "SELECT count(*) FROM refills WHERE run = ?1", order + 1), 2);
   }
 }
 
-static void refills_have_an_end(void **state) {
+static void a_round_is_refilled_a_limited_number_of_times(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3];
   register_server(f, &s, "gen-1");
   post_run(f, RUN("\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"rounds\":1}"));
   collect_leases(f, &s, leases, 3);
-  for (int i = 0; i < 3; i++) answer(f, &s, &leases[i], true);
+  for (int i = 0; i < 3; i++) answer_lease_alike(f, &s, &leases[i], false);
   collect_leases(f, &s, leases, 2);
-  for (int i = 0; i < 2; i++) answer(f, &s, &leases[i], true);
+  for (int i = 0; i < 2; i++) answer_lease_alike(f, &s, &leases[i], false);
   struct json *run = wait_state(f, "r1", "completed");
   assert_int_equal(f->trainer.last_groups, 0); /* a step over nothing */
-  assert_int_equal(query_int(f, "SELECT groups_filtered FROM rounds WHERE run = ?1", 1), 5);
+  assert_int_equal(read_int_of(f, "SELECT groups_filtered FROM rounds WHERE run = ?1", 1), 5);
   json_free(run);
 }
 
@@ -206,9 +179,12 @@ static void refills_have_an_end(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(a_complete_group_is_trained_while_others_are_open), CASE(a_round_begins_with_few_groups_where_rows_are_dear),
-      CASE(in_sync_nothing_is_sent_before_the_last_group),     CASE(a_round_whose_last_group_is_filtered_goes_on),
-      CASE(refills_are_the_next_prompts_whoever_is_first),     CASE(refills_have_an_end),
+      CASE(a_complete_group_is_trained_while_others_are_open),
+      CASE(a_round_begins_with_few_groups_where_rows_are_dear),
+      CASE(in_sync_nothing_is_sent_before_the_last_group),
+      CASE(a_round_whose_last_group_is_filtered_goes_on),
+      CASE(refills_take_the_next_prompts_in_any_order_of_completion),
+      CASE(a_round_is_refilled_a_limited_number_of_times),
   };
   return cmocka_run_group_tests_name("coordinator/pipelined", tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
-/* The trainer's place is a lease.  What would break: a newcomer with another model that ends a healthy run; a restarted
- * trainer that is kept from its own place; a name that is enough to take another's; a standby that takes it from the living,
- * or never; a coordinator that forgets with its restart whose it was. */
-#include "service_fixture.h"
+/* The trainer's place is a lease. What would break: a newcomer with another model ends a healthy run; a restarted
+ * trainer is kept from its own place; a name is enough to take another's place; a standby takes it from a living
+ * holder, or never gets it; a restarted coordinator forgets whose it was. */
+#include "tests/unit/coordinator/fake_server.h"
+
+enum { TTL_MS = 10000 };
 
 static const char *const MINE = "0123456789abcdef0123456789abcdef";
 static const char *const OTHERS = "ffffffffffffffffffffffffffffffff";
@@ -26,7 +28,7 @@ static void leave(struct fixture *f, const struct worker_registered *is) {
   assert_int_equal(call(f, "DELETE", path, NULL, NULL), 200);
 }
 
-/* The fixture's trainer goes: nobody holds the place. */
+/* The fixture's trainer leaves: nobody holds the place. */
 static void empty(struct fixture *f) { leave(f, &f->trainer_is); }
 
 static void expect_role(struct fixture *f, const struct worker_registered *is, const char *role) {
@@ -43,7 +45,7 @@ static void expect_role(struct fixture *f, const struct worker_registered *is, c
   json_free(answer);
 }
 
-static void a_newcomer_stands_by_and_the_run_never_meets_it(void **state) {
+static void a_newcomer_stands_by_and_the_run_does_not_use_it(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct worker_registered other;
@@ -76,7 +78,7 @@ static void a_restarted_trainer_takes_its_place_at_once_whatever_its_name_and_ad
   assert_true(again.fence > first.fence);
   expect_role(f, &again, "holder");
   expect_role(f, &waits, "standby");
-  assert_int_equal(beat(f, &first, &answer), RC_NOT_FOUND); /* it is not that one any more */
+  assert_int_equal(beat(f, &first, &answer), RC_NOT_FOUND); /* this incarnation was replaced */
 }
 
 static void a_name_alone_displaces_nobody(void **state) {
@@ -95,7 +97,7 @@ static void a_name_alone_displaces_nobody(void **state) {
   expect_role(f, &holder, "holder");
 }
 
-/* As those of older clients. */
+/* Older clients send none. */
 static void trainers_without_an_identity_are_known_by_name(void **state) {
   struct fixture *f = *state;
   struct worker_registered again, other;
@@ -104,7 +106,7 @@ static void trainers_without_an_identity_are_known_by_name(void **state) {
   assert_int_equal(enter(f, "other", "http://127.0.0.1:9", NULL, &other), ROLE_STANDBY);
 }
 
-static void the_place_of_one_that_is_gone_goes_to_who_has_waited_longest_under_a_higher_fence(void **state) {
+static void a_free_place_goes_to_the_longest_waiting_under_a_higher_fence(void **state) {
   struct fixture *f = *state;
   struct worker_registered holder, first, second, late;
   struct worker_heartbeat_answer answer;
@@ -128,19 +130,20 @@ static void a_holder_that_falls_silent_loses_the_place(void **state) {
   struct worker_registered holder, waits;
   struct worker_heartbeat_answer answer = {0};
   coordinator_down(f);
-  f->options.worker_ttl_ms = 400;
+  f->options.worker_ttl_ms = TTL_MS;
   coordinator_up(f);
   enter(f, "a", "http://127.0.0.1:9", MINE, &holder);
   enter(f, "b", "http://127.0.0.1:9", OTHERS, &waits);
-  for (int i = 0; i < 100 && answer.role != ROLE_HOLDER; i++) {
-    assert_int_equal(beat(f, &waits, &answer), RC_OK);
-    clock_sleep_ms(20);
-  }
+  time_passes(f, TTL_MS);
+  assert_int_equal(beat(f, &waits, &answer), RC_OK);
+  assert_int_equal(answer.role, ROLE_STANDBY);
+  time_passes(f, 1);
+  assert_int_equal(beat(f, &waits, &answer), RC_OK);
   assert_int_equal(answer.role, ROLE_HOLDER);
   assert_int_equal(beat(f, &holder, &answer), RC_NOT_FOUND);
 }
 
-static void a_coordinator_that_is_started_again_keeps_the_place_for_its_holder(void **state) {
+static void a_restarted_coordinator_keeps_the_place_for_its_holder(void **state) {
   struct fixture *f = *state;
   struct worker_registered mine, other;
   empty(f);
@@ -148,21 +151,22 @@ static void a_coordinator_that_is_started_again_keeps_the_place_for_its_holder(v
   enter(f, "b", "http://127.0.0.1:9", OTHERS, &other);
   coordinator_down(f);
   coordinator_up(f);
-  assert_int_equal(enter(f, "b", "http://127.0.0.1:9", OTHERS, &other), ROLE_STANDBY); /* it is the faster one */
+  assert_int_equal(enter(f, "b", "http://127.0.0.1:9", OTHERS, &other), ROLE_STANDBY); /* although it comes first */
   assert_int_equal(enter(f, "a", "http://127.0.0.1:9", MINE, &mine), ROLE_HOLDER);
   coordinator_down(f);
-  f->options.worker_ttl_ms = 300;
+  f->options.worker_ttl_ms = TTL_MS;
   coordinator_up(f);
   struct worker_heartbeat_answer answer = {0};
   assert_int_equal(enter(f, "b", "http://127.0.0.1:9", OTHERS, &other), ROLE_STANDBY);
-  for (int i = 0; i < 100 && answer.role != ROLE_HOLDER; i++) { /* the holder does not come back */
-    assert_int_equal(beat(f, &other, &answer), RC_OK);
-    clock_sleep_ms(20);
-  }
+  time_passes(f, TTL_MS - 1); /* the holder does not come back */
+  assert_int_equal(beat(f, &other, &answer), RC_OK);
+  assert_int_equal(answer.role, ROLE_STANDBY);
+  time_passes(f, 1);
+  assert_int_equal(beat(f, &other, &answer), RC_OK);
   assert_int_equal(answer.role, ROLE_HOLDER);
 }
 
-/* It takes the place when the holder leaves, and is checked before anything is trained on it. */
+/* The standby takes the place when the holder leaves, and is checked before anything is trained on it. */
 static void a_standby_that_answers_garbage_pauses_the_run_and_the_right_one_goes_on(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -171,7 +175,7 @@ static void a_standby_that_answers_garbage_pauses_the_run_and_the_right_one_goes
   post_run(f, GRPO(2, "}"));
   struct lease_answer a;
   poll_leases(f, &s, 4, &a);
-  enter(f, "garbage", f->url, OTHERS, &garbage); /* the coordinator itself: it opens no runs for anybody */
+  enter(f, "garbage", f->url, OTHERS, &garbage); /* the coordinator itself, which opens no runs */
   empty(f);
   json_free(wait_held(f, "r1", "run"));
   leave(f, &garbage);
@@ -190,13 +194,13 @@ static void a_standby_that_answers_garbage_pauses_the_run_and_the_right_one_goes
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(a_newcomer_stands_by_and_the_run_never_meets_it),
+      CASE(a_newcomer_stands_by_and_the_run_does_not_use_it),
       CASE(a_restarted_trainer_takes_its_place_at_once_whatever_its_name_and_address),
       CASE(a_name_alone_displaces_nobody),
       CASE(trainers_without_an_identity_are_known_by_name),
-      CASE(the_place_of_one_that_is_gone_goes_to_who_has_waited_longest_under_a_higher_fence),
+      CASE(a_free_place_goes_to_the_longest_waiting_under_a_higher_fence),
       CASE(a_holder_that_falls_silent_loses_the_place),
-      CASE(a_coordinator_that_is_started_again_keeps_the_place_for_its_holder),
+      CASE(a_restarted_coordinator_keeps_the_place_for_its_holder),
       CASE(a_standby_that_answers_garbage_pauses_the_run_and_the_right_one_goes_on),
   };
   return cmocka_run_group_tests_name("coordinator/place", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Exact rationals, and numbers read from text.  What would break: a reward that depends on rounding, an overflow that
- * passes for a value, a number that is read beyond the text's end. */
+/* Exact rationals, and numbers read from text. What would break: a reward depends on rounding, an overflow passes for
+ * a value, a number is read beyond the text's end. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,12 +1,11 @@
-/* What a posted run is refused for, with a real coordinator and a fake trainer.  What would break: a run that can never
- * work is answered 201 and ends later, in a state that nobody posted; a fault that names no line; a run that starts from
- * weights that nobody named. */
-#include "service_fixture.h"
+/* Why a posted run is refused, with a real coordinator and a fake trainer. What would break: a run that can never work
+ * is answered 201 and ends later; a refusal names no line; a run starts from weights that nobody named. */
+#include "tests/unit/coordinator/fake_server.h"
 
 #define DATASET(name) "{\"rounds\":1,\"dataset\":{\"path\":\"" name "\"},\"sampling\":{\"max_new_tokens\":8}}"
 #define LINES         "{\"prompt\":\"1+1=\",\"answer\":\"2\"}\n\n{\"prompt\":\"1+2=\",\"answer\":3}\n"
 
-/* 422 with the field and the piece of the message; and no run has come of it. */
+/* The answer is 422 with this field and this part of the message, and there is no run. */
 static void refused(struct fixture *f, const char *config, const char *field, const char *part) {
   struct json *answer = NULL, *runs = NULL;
   const int status = call(f, "POST", "/v1/runs", config, &answer);
@@ -43,6 +42,9 @@ static const struct {
     {"{\"prompt\":\"a\",\"answer\":\"\\\\frac{3}{4}\"}", "one number"},
     {"{\"prompt\":\"a\",\"messages\":[],\"answer\":1}", "exactly one"},
     {"{\"messages\":[{\"role\":\"user\"}],\"answer\":1}", "content"},
+    {"{\"prompt\":\"a\",\"answer\":1,\"max_new_tokens\":9}", "max_new_tokens: expected 1 to the run's"},
+    {"{\"prompt\":\"a\",\"answer\":1,\"max_new_tokens\":0}", "max_new_tokens: expected 1 to the run's"},
+    {"{\"prompt\":\"a\",\"answer\":1,\"max_new_tokens\":\"8\"}", "max_new_tokens: expected an integer"},
 };
 
 static void bad_lines_are_refused(struct fixture *f) {
@@ -81,7 +83,7 @@ static void a_bad_line_is_refused_without_a_trainer_too(void **state) {
 }
 
 /* The fake trainer serves the demo's model: a byte is a token. */
-static void what_the_model_or_the_trainer_cannot_take_is_refused(void **state) {
+static void a_run_that_the_model_or_the_trainer_cannot_take_is_refused(void **state) {
   struct fixture *f = *state;
   char text[1400] = LINES "{\"answer\":1,\"prompt\":\"";
   memset(text + strlen(text), 'a', 600);
@@ -105,7 +107,7 @@ static void what_the_model_or_the_trainer_cannot_take_is_refused(void **state) {
   refused(f, DATASET("train.jsonl"), "training.chunk_tokens", "more than the trainer takes");
 }
 
-/* What only a model tells, and what changes afterwards, is found at the opening. */
+/* A fault that only the model shows, or that comes after the post, is found at the opening. */
 static void a_dataset_that_changed_after_the_post_is_an_error_at_the_opening(void **state) {
   struct fixture *f = *state;
   a_trainer_goes(f);
@@ -113,19 +115,10 @@ static void a_dataset_that_changed_after_the_post_is_an_error_at_the_opening(voi
   post_run(f, DATASET("later.jsonl"));
   write_data(f, "later.jsonl", LINES "{\"prompt\":\"a\",\"answer\":\"x\"}\n");
   register_trainer(f);
-  for (int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;;) {
-    struct json *run = get_run(f, "r1");
-    const struct json *error = json_get(run, "error");
-    const bool told =
-        json_type_of(error) == JSON_STRING && strstr(json_string(error, NULL), "later.jsonl line 4: answer");
-    json_free(run);
-    if (told) return;
-    if (clock_monotonic_ms() > until_ms) fail_msg("the run's error never named the line");
-    clock_sleep_ms(5);
-  }
+  wait_error(f, "r1", "later.jsonl line 4: answer");
 }
 
-static void a_start_must_be_one_that_there_is(void **state) {
+static void a_start_that_does_not_exist_is_refused(void **state) {
   struct fixture *f = *state;
   refused(f, GRPO(1, "},\"start\":\"middle\""), "start", "expected one of");
   refused(f, GRPO(1, "},\"start\":7"), "start", "\"model\"");
@@ -164,25 +157,18 @@ static void the_trainer_is_told_where_a_run_starts(void **state) {
   json_free(answer);
 }
 
-/* The fake trainer's version 0 of a run is never another run's version 1: a state directory of another lineage. */
-static void a_checkpoint_of_another_lineage_is_not_begun_with(void **state) {
+/* The fake trainer's version 0 of r2 has another digest than version 1 of r1, as with a state directory of another lineage. */
+static void a_run_does_not_start_from_a_checkpoint_of_another_lineage(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server(f, &s, "gen-1");
   post_run(f, GRPO(1, "}"));
   json_free(serve_run(f, &s, "r1", "completed"));
   post_run(f, GRPO(1, "},\"start\":{\"run\":\"r1\",\"version\":1}"));
-  for (int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;;) {
-    struct json *run = get_run(f, "r2");
-    const struct json *error = json_get(run, "error");
-    const bool told = json_type_of(error) == JSON_STRING &&
-                      strstr(json_string(error, NULL), "checkpoint of run r1, version 1 has digest");
-    assert_int_equal(json_type_of(json_get(run, "version")), JSON_NULL);
-    json_free(run);
-    if (told) break;
-    if (clock_monotonic_ms() > until_ms) fail_msg("the run's error never named the checkpoint");
-    clock_sleep_ms(5);
-  }
+  wait_error(f, "r2", "checkpoint of run r1, version 1 has digest");
+  struct json *run = get_run(f, "r2");
+  assert_int_equal(json_type_of(json_get(run, "version")), JSON_NULL);
+  json_free(run);
   assert_int_equal(f->trainer.start.from, START_CHECKPOINT);
   assert_int_equal(f->trainer.start.version, 1);
 }
@@ -193,11 +179,11 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(a_bad_line_of_a_dataset_is_refused_where_the_run_is_posted),
       CASE(a_bad_line_is_refused_without_a_trainer_too),
-      CASE(what_the_model_or_the_trainer_cannot_take_is_refused),
+      CASE(a_run_that_the_model_or_the_trainer_cannot_take_is_refused),
       CASE(a_dataset_that_changed_after_the_post_is_an_error_at_the_opening),
-      CASE(a_start_must_be_one_that_there_is),
+      CASE(a_start_that_does_not_exist_is_refused),
       CASE(the_trainer_is_told_where_a_run_starts),
-      CASE(a_checkpoint_of_another_lineage_is_not_begun_with),
+      CASE(a_run_does_not_start_from_a_checkpoint_of_another_lineage),
   };
   return cmocka_run_group_tests_name("coordinator/run_check", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* A run's configuration: defaults are resolved, every bound is kept, the written form reads back to the same hash. */
+/* A run's configuration. What would break: a default is not resolved, a bound is not kept, the written form reads back
+ * to another hash. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -37,6 +38,7 @@ static void defaults_are_resolved(void **state) {
   assert_int_equal(p.config.rounds, 100);
   assert_int_equal(p.config.groups_per_round, 64);
   assert_int_equal(p.config.training.total_steps, 100);
+  assert_int_equal(p.config.keep_rounds, 0);
   assert_int_equal(p.config.verifier, VERIFIER_NUMERIC);
   assert_true(p.config.training.temperature == 1.0);
   parsed_free(&p);
@@ -72,14 +74,21 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"lazy\"}", "update", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"frontier\":\"wall\"}", "frontier", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"aging_ms\":0}", "aging_ms", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":-1}", "keep_rounds", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":1000001}", "keep_rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"group_timeout_ms\":0}", "group_timeout_ms", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"refill_max\":5000}}", "filter.refill_max", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0}}", "sampling.temperature", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":5}}", "sampling.top_k", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":1}}", "sampling.ignore_eos", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":true,\"stop_token_ids\":[5]}}",
+       "sampling.ignore_eos", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"verifier\":{\"kind\":\"none\"}}", "verifier.kind", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"zero_advantage\":\"drop\"}}", "filter.zero_advantage", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"advantage\":{\"kind\":\"best\"}}", "advantage.kind", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"dance\"}}", "training.objective", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"tis\"}}", "training.importance_cap", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"importance_cap\":2}}", "training.importance_cap", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2}}", "evaluation.path", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"cross_entropy\"},\"evaluation\":{\"path\":\"b\","
        "\"every_rounds\":2}}",
@@ -103,7 +112,7 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
       "\"refill_max\":3},"
       "\"mode\":\"pipelined\",\"frontier\":\"gate\",\"frontier_groups\":4,\"aging_ms\":77,\"group_timeout_ms\":500,"
       "\"evaluation\":{\"path\":\"v\",\"every_rounds\":2},\"start\":{\"run\":\"r3\",\"version\":600},"
-      "\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
+      "\"keep_rounds\":5,\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
   struct parsed first, second;
   struct digest a, b;
   struct buf out = BUF_INIT;
@@ -113,6 +122,7 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   run_config_write(&first.config, &w);
   parse(&second, out.data);
   if (second.rc != RC_OK) fail_msg("%s: %s", second.err.field, second.err.message);
+  assert_int_equal(second.config.keep_rounds, 5);
   run_config_hash(&first.config, &a);
   run_config_hash(&second.config, &b);
   assert_true(digest_equal(&a, &b));
@@ -122,6 +132,41 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   buf_free(&out);
   parsed_free(&first);
   parsed_free(&second);
+}
+
+/* Stored when it is true, and else left out: configurations from before there was such a key keep their hash. */
+static void ignoring_eos_is_written_only_when_it_is_asked_for(void **state) {
+  (void)state;
+  static const char *const plain = "{\"dataset\":{\"path\":\"a\"}}",
+                           *const off = "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":false}}",
+                           *const on =
+                               "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":true,"
+                               "\"stop_token_ids\":[]}}";
+  struct parsed p, again;
+  struct digest of_plain, of_off, of_on, of_again;
+  struct buf out = BUF_INIT;
+  struct json_writer w;
+  assert_int_equal(parse(&p, plain)->rc, RC_OK);
+  assert_false(p.config.sampling.ignore_eos);
+  run_config_hash(&p.config, &of_plain);
+  parsed_free(&p);
+  assert_int_equal(parse(&p, off)->rc, RC_OK);
+  run_config_hash(&p.config, &of_off);
+  parsed_free(&p);
+  assert_true(digest_equal(&of_plain, &of_off));
+  assert_int_equal(parse(&p, on)->rc, RC_OK);
+  assert_true(p.config.sampling.ignore_eos);
+  run_config_hash(&p.config, &of_on);
+  assert_false(digest_equal(&of_plain, &of_on));
+  json_writer_init(&w, &out);
+  run_config_write(&p.config, &w);
+  assert_int_equal(parse(&again, out.data)->rc, RC_OK);
+  assert_true(again.config.sampling.ignore_eos);
+  run_config_hash(&again.config, &of_again);
+  assert_true(digest_equal(&of_on, &of_again));
+  buf_free(&out);
+  parsed_free(&again);
+  parsed_free(&p);
 }
 
 static void a_start_is_resolved_by_the_objective(void **state) {
@@ -194,6 +239,7 @@ int main(void) {
       cmocka_unit_test(defaults_are_resolved),
       cmocka_unit_test(the_trainer_gets_the_sampling_temperature),
       cmocka_unit_test(faults_name_their_field),
+      cmocka_unit_test(ignoring_eos_is_written_only_when_it_is_asked_for),
       cmocka_unit_test(a_start_is_resolved_by_the_objective),
       cmocka_unit_test(a_stored_configuration_without_a_start_keeps_its_meaning_and_hash),
       cmocka_unit_test(what_is_written_reads_back_to_the_same_hash),

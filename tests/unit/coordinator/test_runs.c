@@ -1,9 +1,9 @@
-/* Whole runs over real HTTP with a fake trainer and a fake server.  What would break: rounds that do not open or
- * close, steps with the wrong members or denominator, an inexact round called exact, runs that do not survive a
- * restart, versions announced by zombies, runs that hang instead of failing with a sentence. */
+/* Whole runs over real HTTP with a fake trainer and a fake server. What would break: rounds do not open or close, a
+ * step has the wrong members or denominator, an inexact round is called exact, a run does not survive a restart, a
+ * zombie announces a version, a run hangs instead of pausing with a sentence. */
 #include <math.h>
 
-#include "service_fixture.h"
+#include "tests/unit/coordinator/fake_server.h"
 
 static const struct json *history_at(const struct json *run, size_t i) { return json_at(json_get(run, "history"), i); }
 
@@ -153,8 +153,7 @@ static void a_supervised_run_needs_no_servers(void **state) {
   json_free(run);
 }
 
-/* As r1 and r2: one that runs until it is stopped, and one whose dataset was sound when it was posted and is not any more
- * when its turn comes. */
+/* Posts r1, which runs until it is stopped, and r2, whose dataset is sound when it is posted and bad when its turn comes. */
 static void post_one_that_goes_bad_behind_another(struct fixture *f) {
   write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
   post_run(f,
@@ -174,7 +173,7 @@ static void a_dataset_that_went_bad_pauses_the_run_until_it_is_mended(void **sta
   post_one_that_goes_bad_behind_another(f);
   json_free(wait_held(f, "r2", "line 1"));
   assert_int_equal(call(f, "POST", "/v1/runs/r2/resume", NULL, NULL), 200);
-  json_free(wait_held(f, "r2", "line 1")); /* still */
+  json_free(wait_held(f, "r2", "line 1")); /* the file is still bad */
   write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
   assert_int_equal(call(f, "POST", "/v1/runs/r2/resume", NULL, &answer), 200);
   assert_string_equal(json_string(json_get(answer, "state"), NULL), "starting");
@@ -184,7 +183,7 @@ static void a_dataset_that_went_bad_pauses_the_run_until_it_is_mended(void **sta
   json_free(run);
 }
 
-static void a_run_that_trouble_has_paused_can_be_stopped_and_the_next_one_runs(void **state) {
+static void a_run_paused_by_trouble_can_be_stopped_and_the_next_one_runs(void **state) {
   struct fixture *f = *state;
   struct json *answer;
   post_one_that_goes_bad_behind_another(f);
@@ -199,7 +198,7 @@ static void a_run_that_trouble_has_paused_can_be_stopped_and_the_next_one_runs(v
   json_free(wait_state(f, "r3", "completed"));
 }
 
-static void configurations_that_cannot_be_are_refused(void **state) {
+static void impossible_configurations_are_refused(void **state) {
   struct fixture *f = *state;
   struct json *answer;
   const struct {
@@ -236,14 +235,14 @@ static void a_run_is_paused_resumed_and_stopped(void **state) {
   assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
   struct lease_result r = make_result(f, &s, &a.leases[0]);
   assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK); /* what was leased finishes */
-  assert_int_equal(poll_once(f, &s, 64, 50, &a, &err), RC_OK);
+  assert_int_equal(poll_once(f, &s, 64, &a, &err), RC_OK);
   assert_int_equal(a.lease_count, 0);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   poll_leases(f, &s, 4, &a);
   r = make_result(f, &s, &a.leases[0]);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
   json_free(wait_state(f, "r1", "stopped"));
-  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_CONFLICT); /* void */
+  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_CONFLICT); /* the stop has made it void */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 409);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
   assert_int_equal(call(f, "POST", "/v1/runs/r9/stop", NULL, NULL), 404);
@@ -266,28 +265,13 @@ static void runs_wait_for_each_other(void **state) {
 
 /* Serves round 0 and stops; returns when the step is under way. */
 static void until_stepping(struct fixture *f, struct fake_server *s) {
-  struct lease_answer a;
-  struct err err;
+  struct lease leases[3];
   f->trainer.slow_steps = true;
   register_server(f, s, "gen-1");
   post_run(f, GRPO(2, "}"));
-  for (int samples = 0; samples < 12;) {
-    poll_leases(f, s, 64, &a);
-    for (size_t i = 0; i < a.lease_count; i++) {
-      struct lease_result r = make_result(f, s, &a.leases[i]);
-      assert_int_equal(put_result(f, &a.leases[i], &r, NULL, &err), RC_OK);
-      samples += a.leases[i].sample_count;
-    }
-  }
-  int64_t until_ms = clock_monotonic_ms() + DEADLINE_MS;
-  while (clock_monotonic_ms() < until_ms) {
-    pthread_mutex_lock(&f->trainer.lock);
-    int steps = f->trainer.steps;
-    pthread_mutex_unlock(&f->trainer.lock);
-    if (steps) return;
-    clock_sleep_ms(5);
-  }
-  fail_msg("no step was submitted");
+  collect_leases(f, s, leases, 3);
+  for (int i = 0; i < 3; i++) answer_lease(f, s, &leases[i]);
+  AWAIT(fake_trainer_steps(&f->trainer), "no step was submitted") continue;
 }
 
 static enum rc announce(struct fixture *f, const char *step, int64_t version, uint64_t fence, int64_t digest_of_version,
@@ -314,13 +298,12 @@ static void versions_are_announced_once_and_by_the_right_trainer(void **state) {
   assert_int_equal(announce(f, "r7.0", 1, fence, 1, &err), RC_INVALID);
   assert_int_equal(announce(f, "r1.0", 1, fence, 1, &err), RC_OK);
   assert_int_equal(announce(f, "r1.0", 1, fence, 1, &err), RC_OK);       /* a repeat */
-  assert_int_equal(announce(f, "r1.0", 1, fence, 9, &err), RC_CONFLICT); /* other weights under one number */
+  assert_int_equal(announce(f, "r1.0", 1, fence, 9, &err), RC_CONFLICT); /* other weights under the same number */
   struct json *run = get_run(f, "r1");
   assert_int_equal(get_int(run, "version", NULL), 1);
-  assert_int_equal(get_int(run, "round", NULL),
-                   1); /* the next round is open though the step's figures are still to come */
+  assert_int_equal(get_int(run, "round", NULL), 1); /* the next round opens before the step's figures come */
   json_free(run);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   json_free(serve_run(f, &s, "r1", "completed"));
 }
 
@@ -332,7 +315,7 @@ static void a_stop_in_the_middle_of_a_step_waits_for_its_version(void **state) {
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, &answer), 200);
   assert_string_equal(json_string(json_get(answer, "state"), NULL), "stopping");
   json_free(answer);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   struct json *run = wait_state(f, "r1", "stopped");
   assert_int_equal(get_int(run, "version", NULL), 1);
   assert_int_equal(get_int(run, "round", NULL), 0);
@@ -351,12 +334,10 @@ static void a_run_survives_a_restart_of_the_coordinator(void **state) {
   struct lease l = a.leases[0];
   struct lease_result late = make_result(f, &s, &l);
   uint64_t epoch = s.is.epoch;
-  coordinator_down(f);
-  coordinator_up(f);
-  register_trainer(f);
+  coordinator_restart(f);
   assert_int_equal(f->trainer_is.epoch, epoch + 1);
-  assert_int_equal(put_result(f, &l, &late, NULL, &err), RC_CONFLICT); /* of the old epoch */
-  assert_int_equal(poll_once(f, &before, 4, 0, &a, &err), RC_CONFLICT);
+  assert_int_equal(put_result(f, &l, &late, NULL, &err), RC_CONFLICT); /* it carries the old epoch */
+  assert_int_equal(poll_once(f, &before, 4, &a, &err), RC_CONFLICT);
   register_server(f, &s, "gen-1");
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
@@ -370,7 +351,7 @@ static void a_restart_in_the_middle_of_a_step_finds_the_version(void **state) {
   struct fake_server s;
   until_stepping(f, &s);
   coordinator_down(f);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   coordinator_up(f);
   register_trainer(f);
   register_server(f, &s, "gen-1");
@@ -380,18 +361,14 @@ static void a_restart_in_the_middle_of_a_step_finds_the_version(void **state) {
   json_free(run);
 }
 
-/* It starts again from version 0 of the same weights: the first round is fed again, the second one goes on. */
+/* The trainer starts again from version 0: the first round is replayed, the second one goes on. */
 static void a_trainer_that_lost_rounds_is_brought_back_by_replay(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
-  pthread_mutex_lock(&f->trainer.lock);
-  const int batches = f->trainer.batches, steps = f->trainer.steps;
-  f->trainer.run[0] = 0;
-  f->trainer.step_id[0] = 0;
-  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
-  pthread_mutex_unlock(&f->trainer.lock);
+  fake_trainer_finish_steps(&f->trainer);
+  fake_trainer_forget(&f->trainer, false);
+  const int batches = fake_trainer_batches(&f->trainer), steps = fake_trainer_steps(&f->trainer);
   register_trainer(f);
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
@@ -402,34 +379,24 @@ static void a_trainer_that_lost_rounds_is_brought_back_by_replay(void **state) {
   json_free(run);
 }
 
-/* As of one that was started again with another model, or another run's state. */
-static void trainer_forgets(struct fixture *f, bool other_weights) {
-  pthread_mutex_lock(&f->trainer.lock);
-  f->trainer.run[0] = 0;
-  f->trainer.step_id[0] = 0;
-  f->trainer.other_weights = other_weights;
-  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
-  pthread_mutex_unlock(&f->trainer.lock);
-}
-
 static void a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
   struct err err;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   poll_leases(f, &s, 4, &a); /* of round 1, at version 1 */
   struct lease_result r = make_result(f, &s, &a.leases[0]);
-  trainer_forgets(f, true);
+  fake_trainer_forget(&f->trainer, true);
   register_trainer(f);
   json_free(wait_held(f, "r1", "other weights"));
   assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK); /* what was leased counts */
-  assert_int_equal(poll_once(f, &s, 4, 0, &a, &err), RC_OK);
-  assert_false(a.current.has); /* nobody is sent to fetch what may be lost */
+  assert_int_equal(poll_once(f, &s, 4, &a, &err), RC_OK);
+  assert_false(a.current.has); /* servers are not told to fetch weights that may be lost */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   json_free(wait_held(f, "r1", "other weights"));
-  trainer_forgets(f, false);
+  fake_trainer_forget(&f->trainer, false);
   register_trainer(f);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   struct json *run = serve_run(f, &s, "r1", "completed");
@@ -438,20 +405,22 @@ static void a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on
   json_free(run);
 }
 
-static void a_run_that_trouble_has_paused_is_still_so_after_a_restart(void **state) {
+static void a_run_paused_by_trouble_stays_paused_after_a_restart(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
-  trainer_forgets(f, true);
+  fake_trainer_finish_steps(&f->trainer);
+  fake_trainer_forget(&f->trainer, true);
   register_trainer(f);
   json_free(wait_held(f, "r1", "other weights"));
   coordinator_down(f);
-  trainer_forgets(f, false);
+  fake_trainer_forget(&f->trainer, false);
   coordinator_up(f);
   register_trainer(f);
-  clock_sleep_ms(300);
+  const int opens = fake_trainer_opens(&f->trainer);
+  driver_has_looked(f);
   json_free(wait_held(f, "r1", "other weights"));
+  assert_int_equal(fake_trainer_opens(&f->trainer), opens); /* nothing was tried */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
   register_server(f, &s, "gen-1");
   json_free(serve_run(f, &s, "r1", "completed"));
@@ -466,18 +435,13 @@ static void a_trainer_that_lost_its_gradients_is_sent_them_again(void **state) {
   f->trainer.version = 0; /* before the step */
   f->trainer.step_id[0] = 0;
   int sent = f->trainer.batches;
-  for (int i = 0; i < 256; i++) f->trainer.batch[i].id[0] = 0;
+  for (int i = 0; i < FAKE_BATCHES; i++) f->trainer.batch[i].id[0] = 0;
   pthread_mutex_unlock(&f->trainer.lock);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   register_trainer(f);
   struct json *run = serve_run(f, &s, "r1", "completed");
-  struct store *store;
-  struct err err = {0};
-  int64_t second = 0;
-  assert_int_equal(readers_take(core_readers(f->core), &store, &err), RC_OK);
-  assert_int_equal(store_int(store, &second, &err, "SELECT count(*) FROM batches WHERE round = 1", NO_BINDS), RC_OK);
-  readers_give(core_readers(f->core), store);
-  assert_int_equal(f->trainer.batches, 2 * sent + (int)second); /* round 0 twice, round 1 once */
+  const int64_t second = read_int(f, "SELECT count(*) FROM batches WHERE round = 1");
+  assert_int_equal(f->trainer.batches, 2 * sent + second); /* round 0 twice, round 1 once */
   assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
   assert_true(f->trainer.last_denominator == 36);
   json_free(run);
@@ -491,7 +455,7 @@ static void a_step_that_was_durable_before_the_trainer_was_lost_counts(void **st
   f->trainer.step_id[0] = 0; /* version 1 is held, its job forgotten */
   f->trainer.refuse_step = true;
   pthread_mutex_unlock(&f->trainer.lock);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   register_trainer(f);
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
@@ -499,23 +463,23 @@ static void a_step_that_was_durable_before_the_trainer_was_lost_counts(void **st
   json_free(run);
 }
 
-/* Longer than the time after which a run that is to stop gives up its step. */
+/* It waits for longer than a run that is to stop waits for its step. */
 static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void **state) {
   struct fixture *f = *state;
-  coordinator_down(f);
-  f->options.worker_ttl_ms = 300;
-  coordinator_up(f);
-  register_trainer(f);
+  f->options.worker_ttl_ms = 10000;
+  coordinator_restart(f);
   post_run(f,
            "{\"rounds\":2000,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "running"));
-  wait_waiting(f, "r1", "no trainer is registered"); /* no heartbeat */
-  clock_sleep_ms(1600);
+  time_passes(f, 10001); /* without a heartbeat */
+  wait_waiting(f, "r1", "no trainer is registered");
+  time_passes(f, 1600);
   wait_waiting(f, "r1", "no trainer is registered");
   register_trainer(f);
   wait_waiting(f, "r1", NULL);
-  assert_int_equal(read_int(f, "SELECT count(*) FROM events WHERE type = 'waiting'"), 2); /* it begins, it is over */
+  assert_int_equal(read_int(f, "SELECT count(*) FROM events WHERE type = 'waiting'"),
+                   2); /* the waiting began and ended */
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
 }
 
@@ -523,10 +487,9 @@ static void a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for
   struct fixture *f = *state;
   struct fake_server s;
   until_stepping(f, &s);
-  http_server_stop(f->trainer.server, 100);
-  f->trainer.server = NULL;
+  fake_trainer_stop(&f->trainer);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
-  json_free(wait_state(f, "r1", "stopped")); /* a second and a half */
+  json_free(wait_state(f, "r1", "stopped")); /* after trainer_lost_ms */
 }
 
 static void a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(void **state) {
@@ -534,7 +497,7 @@ static void a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(vo
   struct fake_server s;
   f->trainer.disk_full = true;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   wait_waiting(f, "r1", "No space left on device");
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'storage'"), 1);
   pthread_mutex_lock(&f->trainer.lock);
@@ -551,13 +514,13 @@ static void a_run_that_waits_for_room_can_be_stopped(void **state) {
   struct fake_server s;
   f->trainer.disk_full = true;
   until_stepping(f, &s);
-  f->trainer.slow_steps = false;
+  fake_trainer_finish_steps(&f->trainer);
   wait_waiting(f, "r1", "No space left on device");
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
   json_free(wait_state(f, "r1", "stopped"));
 }
 
-static void a_trainer_that_has_not_heard_of_us_yet_is_asked_again(void **state) {
+static void a_trainer_that_does_not_know_the_epoch_yet_is_asked_again(void **state) {
   struct fixture *f = *state;
   pthread_mutex_lock(&f->trainer.lock);
   f->trainer.strange = 3;
@@ -568,7 +531,7 @@ static void a_trainer_that_has_not_heard_of_us_yet_is_asked_again(void **state) 
   json_free(wait_state(f, "r1", "completed"));
 }
 
-static void events_tell_the_whole_story(void **state) {
+static void events_report_every_state_and_round(void **state) {
   struct fixture *f = *state;
   struct http_answer answer = {0};
   struct err err;
@@ -590,7 +553,7 @@ static void events_tell_the_whole_story(void **state) {
   http_answer_free(&answer);
   snprintf(url, sizeof url, "%s/v1/runs/r1/events?after=1000000", f->url);
   assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK);
-  assert_null(strstr(answer.body.data, "event:")); /* nothing is told twice */
+  assert_null(strstr(answer.body.data, "event:")); /* no event is sent twice */
   http_answer_free(&answer);
   assert_int_equal(call(f, "GET", "/v1/runs/r9/events", NULL, NULL), 404);
 }
@@ -650,8 +613,8 @@ int main(void) {
       CASE(an_evaluate_run_trains_nothing),
       CASE(a_supervised_run_needs_no_servers),
       CASE(a_dataset_that_went_bad_pauses_the_run_until_it_is_mended),
-      CASE(a_run_that_trouble_has_paused_can_be_stopped_and_the_next_one_runs),
-      CASE(configurations_that_cannot_be_are_refused),
+      CASE(a_run_paused_by_trouble_can_be_stopped_and_the_next_one_runs),
+      CASE(impossible_configurations_are_refused),
       CASE(a_run_is_paused_resumed_and_stopped),
       CASE(runs_wait_for_each_other),
       CASE(versions_are_announced_once_and_by_the_right_trainer),
@@ -660,15 +623,15 @@ int main(void) {
       CASE(a_restart_in_the_middle_of_a_step_finds_the_version),
       CASE(a_trainer_that_lost_rounds_is_brought_back_by_replay),
       CASE(a_trainer_with_other_weights_pauses_the_run_and_the_right_ones_go_on),
-      CASE(a_run_that_trouble_has_paused_is_still_so_after_a_restart),
+      CASE(a_run_paused_by_trouble_stays_paused_after_a_restart),
       CASE(a_trainer_that_lost_its_gradients_is_sent_them_again),
       CASE(a_step_that_was_durable_before_the_trainer_was_lost_counts),
       CASE(a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it),
       CASE(a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for_ever),
       CASE(a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_run_that_waits_for_room_can_be_stopped),
-      CASE(a_trainer_that_has_not_heard_of_us_yet_is_asked_again),
-      CASE(events_tell_the_whole_story),
+      CASE(a_trainer_that_does_not_know_the_epoch_yet_is_asked_again),
+      CASE(events_report_every_state_and_round),
       CASE(two_orders_of_completion_give_the_same_groups),
   };
   return cmocka_run_group_tests_name("coordinator/runs", tests, NULL, NULL);

@@ -1,19 +1,16 @@
-/* A slice of the simulation of frontier-group dispatch (all of it: make sim).  What would break: a promise that holds
- * in each decision alone and not in whole rounds with lost servers, late messages and trainers that die. */
+/* A slice of the simulation of frontier-group dispatch (all of it: make sim). What would break: a promise holds in
+ * each decision alone, but not in whole rounds with lost servers, late messages and trainers that die. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 #include <stdlib.h>
 
-/* A test program links its module only. */
-#include "tests/sim/world.c"
-#include "tests/sim/world_coordinator.c"
-#include "tests/sim/world_pool.c"
+#include "tests/sim/world.h"
 
 enum { CHAOS_SEEDS = 120 };
 
-static void hundreds_of_rounds_keep_the_promises(void **state) {
+static void hundreds_of_simulated_rounds_keep_the_promises(void **state) {
   (void)state;
   struct world *w = malloc(world_bytes());
   struct world_result sum = {0};
@@ -26,7 +23,7 @@ static void hundreds_of_rounds_keep_the_promises(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(hundreds_of_rounds_keep_the_promises),
+      cmocka_unit_test(hundreds_of_simulated_rounds_keep_the_promises),
   };
   return cmocka_run_group_tests_name("coordinator/simulation", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Whose slot time a heartbeat tells of.  What would break: idle time of one run in another's figures, time that no run
- * had, a worker's lie that makes a pool busier than it can be. */
+/* Which run the slot time of a heartbeat belongs to. What would break: idle time of one run appears in another's
+ * figures, time outside every run is counted, a worker reports its pool busier than it can be. */
 #include <stdbool.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* The state tables: what may follow what, pair by pair, by name.  What would break: a superseded version that becomes
- * current again, an end that is none, a transition that the code takes and the table forgets. */
+/* The state tables: which state may follow which, pair by pair, by name. What would break: a superseded version
+ * becomes current again, an ended thing goes on, the code takes a transition that the table does not have. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

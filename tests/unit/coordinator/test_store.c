@@ -1,5 +1,5 @@
-/* The store and its migrations.  What would break: values that come back changed, a nested query that resets its
- * outer one, a second current version (I1), a database of a newer coordinator. */
+/* The store and its migrations. What would break: a value comes back changed, a nested query resets its outer one,
+ * there is a second current version (I1), the database of a newer coordinator is opened. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +13,7 @@
 #include "common/base/file.h"
 #include "services/coordinator/store/migrations.h"
 #include "services/coordinator/store/readers.h"
+#include "tests/unit/base/scratch.h"
 
 struct fixture {
   char dir[40], path[64];
@@ -21,8 +22,7 @@ struct fixture {
 
 static int setup(void **state) {
   static struct fixture f;
-  snprintf(f.dir, sizeof f.dir, "/tmp/coordinator-store-XXXXXX");
-  if (!mkdtemp(f.dir)) return 1;
+  scratch_folder(f.dir, sizeof f.dir, "store");
   snprintf(f.path, sizeof f.path, "%s/db.sqlite", f.dir);
   *state = &f;
   return store_open(&f.store, f.path, false, NULL) == RC_OK ? 0 : 1;

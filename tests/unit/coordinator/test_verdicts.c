@@ -1,6 +1,6 @@
-/* Verdicts to the letter, beyond the cases of test_verify.c: what they say, the limits, the grammar of countdown.  What
- * would break: a wrong expression that is rewarded, a right one that is not, text read beyond its end, a limit that is
- * none, memory that a verdict keeps. */
+/* Verdicts to the letter, beyond the cases of test_verify.c: their sentences, the limits, the grammar of countdown.
+ * What would break: a wrong expression is rewarded, a right one is not, text is read beyond its end, a limit does not
+ * hold, a verdict keeps memory. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -288,7 +288,7 @@ static void check_line(enum verifier_kind kind, const char *answer, const char *
   if (wrong) assert_string_equal(err.message, wrong);
 }
 
-static void a_line_is_good_when_its_gold_is_a_number(void **state) {
+static void a_line_is_accepted_when_its_gold_is_a_number(void **state) {
   (void)state;
   const char *wrong = "expected one number, as \"-1,234.5\" or \"3/4\", got \"(3,4)\"";
   check_line(VERIFIER_NUMERIC, "18", "{}", NULL);
@@ -298,7 +298,7 @@ static void a_line_is_good_when_its_gold_is_a_number(void **state) {
   check_line(VERIFIER_NONE, "18", "", NULL);
 }
 
-static void a_line_is_good_when_its_puzzle_is_whole(void **state) {
+static void a_line_is_accepted_when_its_puzzle_is_whole(void **state) {
   (void)state;
   const char *wrong = "expected `numbers`, 1 to 64 integers, and `target`, an integer";
   check_line(VERIFIER_COUNTDOWN, "", PUZZLE("1", 1), NULL);
@@ -351,8 +351,8 @@ int main(void) {
       cmocka_unit_test(of_the_given_numbers_each_is_used_once),
       cmocka_unit_test(a_fraction_is_no_target),
       cmocka_unit_test(a_line_without_a_puzzle_says_so),
-      cmocka_unit_test(a_line_is_good_when_its_gold_is_a_number),
-      cmocka_unit_test(a_line_is_good_when_its_puzzle_is_whole),
+      cmocka_unit_test(a_line_is_accepted_when_its_gold_is_a_number),
+      cmocka_unit_test(a_line_is_accepted_when_its_puzzle_is_whole),
       cmocka_unit_test(a_verdict_keeps_no_memory),
   };
   return cmocka_run_group_tests_name("coordinator/verdicts", tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* The verifiers: which number counts, exact comparison, countdown's rules, and bounded work on hostile text. */
+/* The verifiers: which number counts, exact comparison, countdown's rules. What would break: a wrong answer is
+ * rewarded or a right one is not; hostile text takes unbounded work. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,6 +9,7 @@
 #include "common/http/client.h"
 #include "services/generation-server/api/server.h"
 #include "services/generation-server/api/server_state.h"
+#include "tests/unit/base/await.h"
 #include "tests/unit/generation-server/engine_test.h"
 
 #define MODEL_DIR "tests/golden/qwen3_tied"
@@ -108,16 +109,14 @@ static inline void assert_says(const char *text, const char *part) {
 /* Once the model is known. */
 static inline struct engine *engine_of(struct server *s) { return atomic_load(&s->admission.loaded)->engine; }
 
-static inline void wait_for_version(struct server *s, int64_t version) {
+static inline bool is_active(struct server *s, int64_t version) {
   struct policy active;
-  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  for (;;) {
-    const struct loaded_model *loaded = atomic_load(&s->admission.loaded);
-    if (loaded && engine_policy(loaded->engine, &active) && active.version == version) return;
-    if (clock_monotonic_ms() > until_ms)
-      fail_msg("version %lld was not activated within %d ms", (long long)version, WAIT_MS);
-    clock_sleep_ms(2);
-  }
+  const struct loaded_model *loaded = atomic_load(&s->admission.loaded);
+  return loaded && engine_policy(loaded->engine, &active) && active.version == version;
+}
+
+static inline void wait_for_version(struct server *s, int64_t version) {
+  AWAIT(is_active(s, version), "version %lld is not active", (long long)version) continue;
 }
 
 #endif

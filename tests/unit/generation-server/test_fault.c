@@ -2,9 +2,19 @@
  * the option must be inert. */
 #include "tests/unit/generation-server/engine_test.h"
 
+#include "services/generation-server/fault.h"
+
 enum { MAX_NEW = 40 };
 
-static void run_lease(struct outcome *o, enum engine_fault fault, bool leased) {
+#ifdef LEASEHOLD_FAULTS
+static const bool EFFECT = true;
+static void choose(const char *name) { assert_int_equal(fault_set(generation_faults, name, NULL), RC_OK); }
+#else
+static const bool EFFECT = false;
+static void choose(const char *name) { (void)name; }
+#endif
+
+static void run_lease(struct outcome *o, const char *fault, bool leased) {
   struct rig rig;
   struct err err = {0};
   int32_t prompt[24];
@@ -14,8 +24,9 @@ static void run_lease(struct outcome *o, enum engine_fault fault, bool leased) {
                                          .pages = 64,
                                          .page_tokens = 16,
                                          .prefill_chunk = 64,
-                                         .inbox_max = 64,
-                                         .fault = fault};
+                                         .samples_max = RIG_SAMPLES_MAX,
+                                         .inbox_max = 64};
+  choose(fault);
   assert_int_equal(engine_create(&rig.engine, &options, &err), RC_OK);
   rig_weights(&rig, 0, 1, 3);
   rig_weights(&rig, 1, 2, 4);
@@ -31,8 +42,11 @@ static void run_lease(struct outcome *o, enum engine_fault fault, bool leased) {
   job->done = keep_outcome;
   assert_int_equal(engine_submit(rig.engine, job, &err), RC_OK);
   run_until_idle(&rig);
+  assert_int_equal(o->samples, 2);
+  for (int i = 0; i < o->samples; i++) assert_int_equal(o->sample[i].count, MAX_NEW);
   assert_true(digest_equal(&o->policy.digest, &rig.policy[0].digest));
   rig_close(&rig);
+  choose("");
 }
 
 static bool same_logprobs(const struct outcome *a, const struct outcome *b, int from, int to) {
@@ -42,29 +56,23 @@ static bool same_logprobs(const struct outcome *a, const struct outcome *b, int 
   return true;
 }
 
-#ifdef LEASEHOLD_FAULTS
-static const bool EFFECT = true;
-#else
-static const bool EFFECT = false;
-#endif
-
 static void a_flipped_weight_shows(void **state) {
   (void)state;
   static struct outcome sound, mutant;
-  run_lease(&sound, FAULT_NONE, true);
-  run_lease(&mutant, FAULT_FLIP_WEIGHT, true);
+  run_lease(&sound, "", true);
+  run_lease(&mutant, "flip-weight", true);
   assert_int_equal(same_logprobs(&sound, &mutant, 0, MAX_NEW), !EFFECT);
 }
 
 static void a_flipped_kv_entry_shows_from_the_sixth_step(void **state) {
   (void)state;
   static struct outcome sound, mutant, plain, plain_mutant;
-  run_lease(&sound, FAULT_NONE, true);
-  run_lease(&mutant, FAULT_FLIP_KV, true);
+  run_lease(&sound, "", true);
+  run_lease(&mutant, "flip-kv", true);
   assert_true(same_logprobs(&sound, &mutant, 0, 5));
   assert_int_equal(same_logprobs(&sound, &mutant, 5, MAX_NEW), !EFFECT);
-  run_lease(&plain, FAULT_NONE, false);
-  run_lease(&plain_mutant, FAULT_FLIP_KV, false); /* only leases are hit */
+  run_lease(&plain, "", false);
+  run_lease(&plain_mutant, "flip-kv", false); /* only leases are hit */
   assert_same_outcome(&plain, &plain_mutant);
 }
 

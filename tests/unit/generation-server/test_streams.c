@@ -223,20 +223,18 @@ static void assert_same_told(const struct told *a, const struct told *b, int cho
 }
 
 /* Samples, pages and budget have come home. */
+static bool is_at_rest(struct server *s) {
+  struct engine_counters n;
+  engine_read_counters(engine_of(s), &n);
+  return n.slots_busy == 0 && n.samples_waiting == 0 && n.pages_free == n.pages_total &&
+         atomic_load(&s->admission.requests_open) == 0 && atomic_load(&s->admission.samples_open) == 0 &&
+         atomic_load(&s->admission.positions_open) == 0;
+}
+
 static void wait_for_rest(struct server *s) {
-  const int64_t until_ms = clock_monotonic_ms() + PATIENCE_MS;
-  for (;;) {
-    struct engine_counters n;
-    engine_read_counters(engine_of(s), &n);
-    if (n.slots_busy == 0 && n.samples_waiting == 0 && n.pages_free == n.pages_total &&
-        atomic_load(&s->admission.requests_open) == 0 && atomic_load(&s->admission.samples_open) == 0 &&
-        atomic_load(&s->admission.positions_open) == 0)
-      return;
-    if (clock_monotonic_ms() > until_ms)
-      fail_msg("%d requests, %d samples still open after %d ms", atomic_load(&s->admission.requests_open),
-               atomic_load(&s->admission.samples_open), PATIENCE_MS);
-    clock_sleep_ms(2);
-  }
+  AWAIT(is_at_rest(s), "%d requests and %d samples are still open", atomic_load(&s->admission.requests_open),
+        atomic_load(&s->admission.samples_open))
+  continue;
 }
 
 /* The value of the golden model's greedy or seeded text is anything; `what` comes between prompt and stream. */
@@ -390,19 +388,13 @@ static void a_slow_reader_gets_all_and_holds_up_nobody(void **state) {
   struct server *patient = start_another(&options);
   body_of(body, LARGE, true);
   const int fd = open_stream(patient, body, SMALL_WINDOW);
-  const int64_t until_ms = clock_monotonic_ms() + PATIENCE_MS;
   struct engine_counters n = {0};
-  while (n.tokens_sampled < 96 * 120) { /* the engine goes on to the end although nobody reads */
-    assert_true(clock_monotonic_ms() < until_ms);
-    clock_sleep_ms(5);
-    engine_read_counters(engine_of(patient), &n);
-  }
+  AWAIT(n.tokens_sampled >= 96 * 120, "the engine does not go on to the end while nobody reads")
+  engine_read_counters(engine_of(patient), &n);
   body_of(small, "[1],\"max_tokens\":5", true);
   read_stream(open_stream(patient, small, 0), &other);
   assert_true(other.done);
-  while (atomic_load(&patient->admission.requests_open) > 1 && clock_monotonic_ms() < until_ms) clock_sleep_ms(5);
-  clock_sleep_ms(100);
-  assert_int_equal(atomic_load(&patient->admission.requests_open), 1); /* the slow one is behind */
+  AWAIT(atomic_load(&patient->admission.requests_open) == 1, "not only the slow one is behind") continue;
   read_stream(fd, &stream);
   assert_true(stream.done);
   read_stream(open_stream(patient, body, 0), &fast);
@@ -420,7 +412,7 @@ static void a_reader_that_is_stuck_is_cut_off(void **state) {
   body_of(body, LARGE, true);
   const int fd = open_stream(server, body, SMALL_WINDOW);
   read_until(fd, &answer, "data: ");
-  wait_for_rest(server); /* within PATIENCE_MS, although the reader is still there */
+  wait_for_rest(server); /* in time, although the reader is still there */
   while (read_more(fd, &answer)) continue;
   close(fd);
   take_events(&stream, &answer);
@@ -447,11 +439,8 @@ static void stopping_the_server_ends_streams_in_their_middle(void **state) {
     fds[i] = open_stream(victim, body, i % 2 ? SMALL_WINDOW : 0);
     if (i < 2) read_until(fds[i], &answers[i], "data: ");
   }
-  const int64_t until_ms = clock_monotonic_ms() + PATIENCE_MS;
-  while (atomic_load(&victim->admission.requests_open) < 3) { /* at least those whose readers are behind */
-    assert_true(clock_monotonic_ms() < until_ms);
-    clock_sleep_ms(1);
-  }
+  AWAIT(atomic_load(&victim->admission.requests_open) >= 3, "fewer than those whose readers are behind are open")
+  continue;
   server_stop(victim);
   for (int i = 0; i < 6; i++) {
     while (read_more(fds[i], &answers[i])) continue;

@@ -115,6 +115,7 @@ static void on_poll(struct http_request *r, void *context) {
                         .weights_digest = play.current.digest,
                         .temperature = 1,
                         .max_new_tokens = play.lease_tokens,
+                        .ignore_eos = true,
                         .seed = 99,
                         .ttl_ms = 5000,
                         .prompt_ids = {(int32_t *)(uintptr_t)PROMPT, 5}};
@@ -239,17 +240,15 @@ static void announce(int64_t version) {
   unlock();
 }
 
-/* Waits until *n >= least, read under the mutex. */
+static int read_count(const int *n) {
+  lock();
+  const int count = *n;
+  unlock();
+  return count;
+}
+
 static void wait_count(const int *n, int least, const char *what) {
-  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  for (;;) {
-    lock();
-    const bool enough = *n >= least;
-    unlock();
-    if (enough) return;
-    if (clock_monotonic_ms() > until_ms) fail_msg("%s: fewer than %d within %d ms", what, least, WAIT_MS);
-    clock_sleep_ms(2);
-  }
+  AWAIT(read_count(n) >= least, "%s: %d, fewer than %d", what, read_count(n), least) continue;
 }
 
 static struct server *start_worker_server(void) {
@@ -322,7 +321,7 @@ static void a_push_waits_for_the_word(void **state) {
   assert_int_equal(status, 200);
   assert_says(answer, play.versions[1].hex);
   free(answer);
-  wait_count(&play.heartbeats, play.heartbeats + 3, "heartbeats");
+  wait_count(&play.heartbeats, read_count(&play.heartbeats) + 3, "heartbeats");
   engine_policy(engine_of(s), &active);
   assert_int_equal(active.version, 0);
   announce(1);
@@ -417,14 +416,11 @@ static void a_lost_lease_is_dropped(void **state) {
   unlock();
   announce(0);
   wait_for_version(s, 0);
-  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  while (leases_held(s->leases) == 0 && clock_monotonic_ms() < until_ms) clock_sleep_ms(1);
-  assert_int_equal(leases_held(s->leases), 1);
+  AWAIT(leases_held(s->leases) == 1, "the lease is not held") continue;
   lock();
   play.lost = "r1.0.2.0-2";
   unlock();
-  while (leases_held(s->leases) > 0 && clock_monotonic_ms() < until_ms) clock_sleep_ms(1);
-  assert_int_equal(leases_held(s->leases), 0);
+  AWAIT(leases_held(s->leases) == 0, "the lease is still held") continue;
   assert_int_equal(play.result_count, 0);
   server_stop(s);
 }
@@ -543,7 +539,7 @@ static void an_earlier_run_that_is_resumed_is_followed(void **state) {
   const struct current_version older = {
       .has = true, .run = "r0", .version = 0, .digest = play.versions[0].digest, .trainer_url = play.url};
   staging_follow_current(s->staging, &older); /* overtaken */
-  clock_sleep_ms(150);
+  wait_count(&play.heartbeats, read_count(&play.heartbeats) + 3, "heartbeats");
   struct policy active;
   engine_policy(engine_of(s), &active);
   assert_int_equal(active.version, 1);

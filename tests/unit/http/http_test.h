@@ -1,4 +1,4 @@
-/* What the HTTP tests share: a server on a free port, and raw-socket peers that may behave as badly as they like.
+/* Fixtures of the HTTP tests: a server on a free port, and raw-socket peers that may behave as badly as they like.
  * Every wait here has a deadline, so that a broken server fails a test and does not hang it. */
 #ifndef LEASEHOLD_TESTS_HTTP_TEST_H
 #define LEASEHOLD_TESTS_HTTP_TEST_H
@@ -25,6 +25,7 @@
 #include "common/http/client.h"
 #include "common/http/server.h"
 #include "common/http/status.h"
+#include "tests/unit/base/await.h"
 
 enum { PEER_WAIT_MS = 5000 };
 #define ROUTE_COUNT(routes) (sizeof(routes) / sizeof((routes)[0]))
@@ -115,9 +116,7 @@ static inline void expect_answer(int port, const char *line, const char *more, i
 
 /* Waits until *value becomes `wanted`. */
 static inline void expect_soon(atomic_int *value, int wanted) {
-  int64_t end_ms = clock_monotonic_ms() + PEER_WAIT_MS;
-  while (atomic_load(value) != wanted && clock_monotonic_ms() < end_ms) clock_sleep_ms(2);
-  assert_int_equal(atomic_load(value), wanted);
+  AWAIT(atomic_load(value) == wanted, "it is %d, not %d", atomic_load(value), wanted) continue;
 }
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "http_test.h"
 
-/* Sends `bytes` after the request has been read to its empty line, then `rest` again and again, then waits hold_ms before
- * closing. */
+/* Sends `bytes` after the request has been read to its empty line, then `rest` again and again, then waits hold_ms
+ * before closing. */
 struct peer {
   const char *bytes;
   size_t bytes_len;
@@ -16,6 +16,7 @@ struct peer {
   int listen_fd, port;
   pthread_t thread;
   char request[8192]; /* the last one, header only */
+  atomic_bool asked;  /* its header has come */
 };
 
 static void *peer_main(void *context) {
@@ -31,6 +32,7 @@ static void *peer_main(void *context) {
       len += (size_t)n;
       p->request[len] = '\0';
     }
+    atomic_store(&p->asked, true);
     if (send(fd, p->bytes, p->bytes_len, MSG_NOSIGNAL) < 0) break;
   }
   while (p->rest && send(fd, p->rest, strlen(p->rest), MSG_NOSIGNAL) >= 0) {
@@ -184,13 +186,13 @@ static void test_slow_peer_meets_the_deadline(void **state) {
   for (size_t i = 0; i < 3; i++) {
     struct err err;
     int64_t begin_ms = clock_monotonic_ms();
-    assert_int_equal(outcome(slow[i], 3000, 150, 0, &err), RC_TIMEOUT);
-    assert_in_range(clock_monotonic_ms() - begin_ms, 140, 2000);
-    assert_non_null(strstr(err.message, "within 150 ms"));
+    assert_int_equal(outcome(slow[i], 3000, 60, 0, &err), RC_TIMEOUT);
+    assert_in_range(clock_monotonic_ms() - begin_ms, 50, 3000);
+    assert_non_null(strstr(err.message, "within 60 ms"));
   }
 }
 
-/* Ten bytes a second keep every socket timer happy; the deadline is the whole exchange's. */
+/* Fifty bytes a second keep every socket timer happy; the deadline is the whole exchange's. */
 static void test_dripping_peer_meets_the_deadline(void **state) {
   (void)state;
   static const struct {
@@ -203,9 +205,9 @@ static void test_dripping_peer_meets_the_deadline(void **state) {
   for (size_t i = 0; i < sizeof drips / sizeof drips[0]; i++) {
     struct err err;
     int64_t begin_ms = clock_monotonic_ms();
-    enum rc rc = outcome_of_endless(drips[i].bytes, drips[i].rest, 100, 250, 0, &err);
+    enum rc rc = outcome_of_endless(drips[i].bytes, drips[i].rest, 20, 60, 0, &err);
     if (rc != RC_TIMEOUT) fail_msg("drip %zu: expected a timeout, got %s: %s", i, rc_name(rc), err.message);
-    assert_in_range(clock_monotonic_ms() - begin_ms, 240, 2000);
+    assert_in_range(clock_monotonic_ms() - begin_ms, 50, 3000);
   }
 }
 
@@ -236,7 +238,7 @@ static void test_stalled_transfers_are_given_up(void **state) {
       {.bytes = "", .rest = "", .rest_ms = 50, .want = RC_TIMEOUT},
       {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\nhalf", .rest = "", .rest_ms = 50, .want = RC_TIMEOUT},
       {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", .rest = "x", .rest_ms = 100, .want = RC_TIMEOUT},
-      {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 12000\r\n\r\n", .rest = flow, .rest_ms = 100, .want = RC_OK}};
+      {.bytes = "HTTP/1.1 200 OK\r\nContent-Length: 14000\r\n\r\n", .rest = flow, .rest_ms = 50, .want = RC_OK}};
   enum { N = sizeof stalls / sizeof stalls[0] };
   for (size_t i = 0; i < N; i++) assert_int_equal(pthread_create(&stalls[i].thread, NULL, stall_main, &stalls[i]), 0);
   for (size_t i = 0; i < N; i++) pthread_join(stalls[i].thread, NULL);
@@ -249,7 +251,7 @@ static void test_stalled_transfers_are_given_up(void **state) {
   }
 }
 
-/* The announced length is believed neither way: what comes after it belongs to no later answer. */
+/* An answer shorter or longer than announced: surplus bytes never become part of a later answer. */
 static void test_wrong_lengths(void **state) {
   (void)state;
   static const char *const lies[] = {"Content-Length: 99999999999999999999999", "Content-Length: -1",
@@ -263,7 +265,7 @@ static void test_wrong_lengths(void **state) {
   assert_int_equal(get(c, p.port, PEER_WAIT_MS, 0, &answer, &err), RC_OK);
   assert_string_equal(answer.body.data, "ok");
   http_answer_free(&answer);
-  assert_int_not_equal(get(c, p.port, 300, 0, &answer, &err), RC_OK); /* the peer accepts nobody else */
+  assert_int_not_equal(get(c, p.port, 60, 0, &answer, &err), RC_OK); /* the peer accepts nobody else */
   http_client_destroy(c);
   peer_stop(&p);
   for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -379,25 +381,31 @@ static void test_bad_urls(void **state) {
   http_client_destroy(c);
 }
 
-static void *raise_flag(void *context) {
-  clock_sleep_ms(100);
-  atomic_store((atomic_bool *)context, true);
+struct canceller {
+  struct peer *peer;
+  atomic_bool cancel;
+};
+
+static void *cancel_when_asked(void *context) {
+  struct canceller *c = context;
+  AWAIT(atomic_load(&c->peer->asked), "the peer was not asked") continue;
+  atomic_store(&c->cancel, true);
   return NULL;
 }
 
 static void test_cancel_flag(void **state) {
   (void)state;
-  atomic_bool cancel = false;
   struct peer p;
+  struct canceller canceller = {.peer = &p};
   struct http_answer answer;
   struct err err;
   pthread_t thread;
   peer_start(&p, "", 5000, 1);
-  struct http_client *c = client_of(NULL, &cancel);
-  assert_int_equal(pthread_create(&thread, NULL, raise_flag, &cancel), 0);
+  struct http_client *c = client_of(NULL, &canceller.cancel);
+  assert_int_equal(pthread_create(&thread, NULL, cancel_when_asked, &canceller), 0);
   int64_t begin_ms = clock_monotonic_ms();
   assert_int_equal(get(c, p.port, 30000, 0, &answer, &err), RC_UNAVAILABLE);
-  assert_in_range(clock_monotonic_ms() - begin_ms, 90, 600); /* 100 + 200 ms, and a busy machine */
+  assert_true(clock_monotonic_ms() - begin_ms < 5000);
   assert_non_null(strstr(err.message, "cancelled"));
   assert_int_equal(get(c, p.port, 30000, 0, &answer, &err), RC_UNAVAILABLE); /* and at once from then on */
   pthread_join(thread, NULL);
@@ -419,8 +427,21 @@ static void test_redirects_are_not_followed(void **state) {
   peer_stop(&p);
 }
 
+/* A model's file or a run may have any name: no byte of it may end a path segment or a query value. */
+static void test_names_are_escaped_for_urls(void **state) {
+  (void)state;
+  struct buf url = BUF_INIT;
+  buf_puts(&url, "http://h/");
+  http_url_escape(&url, "");
+  http_url_escape(&url, "Az09-._~");
+  http_url_escape(&url, " /?#&=+%\xc3\xbc\x01");
+  assert_string_equal(url.data, "http://h/Az09-._~%20%2F%3F%23%26%3D%2B%25%C3%BC%01");
+  buf_free(&url);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_names_are_escaped_for_urls),
       cmocka_unit_test(test_answer),
       cmocka_unit_test(test_connection_is_kept),
       cmocka_unit_test(test_half_answers),

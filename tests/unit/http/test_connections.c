@@ -1,9 +1,10 @@
-/* Who may hold a connection, and for how long: heads and bodies that trickle, idle connections, answers that nobody
- * takes, many from one address, and health when every place is taken. */
+/* The limits of connections: heads and bodies that trickle, idle connections, answers that are not read, many
+ * connections from one address, and health when every place is taken. */
 #include "http_test.h"
 
-/* LATE_MS: how much later than it should a loaded machine may do a thing. */
-enum { HEAD_MS = 300, BODY_MS = 500, IDLE_MS = 1200, LATE_MS = 3000, PACE = 4000, PEERS_MAX = 128 };
+/* The deadlines are those of real sockets, so these tests wait; but no longer than a busy machine needs to send a whole
+ * request in time.  LATE_MS: how much later than it should such a machine may do a thing. */
+enum { HEAD_MS = 80, BODY_MS = 80, IDLE_MS = 240, LATE_MS = 3000, TRICKLE_MS = 5, PACE = 4000, PEERS_MAX = 128 };
 
 struct fixture {
   struct http_server *server;
@@ -89,7 +90,8 @@ static int peer_from(struct fixture *f, int host, const char *text) {
   return fd;
 }
 
-/* Sends `byte` every `every_ms` until the server closes: after how long; what it said by then is in *said (free it). */
+/* Sends `byte` every `every_ms` until the server closes; returns how long that took.  *said has the server's text (free
+ * it). */
 static int64_t trickle(int fd, char byte, int every_ms, char **said) {
   const int64_t begin_ms = clock_monotonic_ms();
   size_t len = 0, cap = 4096;
@@ -136,8 +138,8 @@ static void expect_408(char *said) {
 static void test_a_trickled_head_is_closed_by_its_deadline(void **state) {
   struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS});
   char *said;
-  expect_between(trickle(peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\nX-Long: "), 'a', 20, &said), HEAD_MS - 50,
-                 HEAD_MS + LATE_MS);
+  expect_between(trickle(peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\nX-Long: "), 'a', TRICKLE_MS, &said),
+                 HEAD_MS / 2, HEAD_MS + LATE_MS);
   expect_408(said);
   assert_true(is_closed(peer_from(f, 0, ""), HEAD_MS + LATE_MS)); /* and one that says nothing at all */
   expect_answer(f->port, "GET /now", "", 200, "len=0");
@@ -147,10 +149,10 @@ static void test_a_trickled_body_is_closed_by_its_deadline(void **state) {
   struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = BODY_MS, .pace_bytes = PACE});
   char *said;
   int fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
-  expect_between(trickle(fd, 'a', 20, &said), BODY_MS - 50, BODY_MS + LATE_MS);
+  expect_between(trickle(fd, 'a', TRICKLE_MS, &said), BODY_MS / 2, BODY_MS + LATE_MS);
   expect_408(said);
   fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n");
-  expect_between(trickle(fd, 'a', 20, &said), BODY_MS - 50, BODY_MS + LATE_MS);
+  expect_between(trickle(fd, 'a', TRICKLE_MS, &said), BODY_MS / 2, BODY_MS + LATE_MS);
   expect_408(said);
 }
 
@@ -162,12 +164,12 @@ static void test_a_body_cannot_save_up_time(void **state) {
   block[PACE] = '\0';
   int fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
   for (int i = 0; i < 20; i++) peer_send(fd, block); /* 20 s worth of the slowest pace */
-  expect_between(trickle(fd, 'a', 20, &said), BODY_MS - 50, BODY_MS + LATE_MS);
+  expect_between(trickle(fd, 'a', TRICKLE_MS, &said), BODY_MS / 2, BODY_MS + LATE_MS);
   expect_408(said);
 }
 
 static void test_a_slow_but_steady_body_is_not_cut(void **state) {
-  enum { STALL_MS = 1500, PIECE = 200, PIECES = 90, EVERY_MS = 20 }; /* 10,000 bytes a second, for 1.8 s */
+  enum { STALL_MS = 200, PIECE = 200, PIECES = 60, EVERY_MS = 5 }; /* for half as long again as it may stall */
   struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = STALL_MS, .pace_bytes = PACE});
   char head[128], piece[PIECE + 1];
   memset(piece, 'a', PIECE);
@@ -180,7 +182,7 @@ static void test_a_slow_but_steady_body_is_not_cut(void **state) {
     peer_send(fd, piece);
   }
   char *said = peer_read(fd, "");
-  assert_non_null(strstr(said, "len=18000"));
+  assert_non_null(strstr(said, "len=12000"));
   free(said);
 }
 
@@ -195,7 +197,7 @@ static void test_an_idle_connection_outlives_the_head_deadline(void **state) {
   char *said = peer_read(fd, ""); /* it is closed without a word: words would answer the next request */
   assert_string_equal(said, "");
   free(said);
-  expect_between(clock_monotonic_ms() - begin_ms, IDLE_MS - 100, IDLE_MS + LATE_MS);
+  expect_between(clock_monotonic_ms() - begin_ms, IDLE_MS / 2, IDLE_MS + LATE_MS);
 }
 
 static void test_the_head_of_a_later_request_has_a_deadline_too(void **state) {
@@ -204,7 +206,7 @@ static void test_the_head_of_a_later_request_has_a_deadline_too(void **state) {
   int fd = peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
   free(peer_read(fd, "len=0"));
   clock_sleep_ms(HEAD_MS / 2);
-  expect_between(trickle(fd, 'G', 20, &said), HEAD_MS - 50, HEAD_MS + LATE_MS);
+  expect_between(trickle(fd, 'G', TRICKLE_MS, &said), HEAD_MS / 2, HEAD_MS + LATE_MS);
   expect_408(said);
 }
 
@@ -229,7 +231,7 @@ static void test_a_long_poll_outlives_every_deadline(void **state) {
   struct fixture *f =
       start(state, (struct service_limits){.head_timeout_ms = 50, .body_timeout_ms = 50, .idle_timeout_ms = 50});
   int fd = peer_from(f, 0, "GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
-  assert_false(is_closed(fd, 700));
+  assert_false(is_closed(fd, 150));
   assert_int_equal(atomic_load(&f->hung_up), 0);
 }
 
@@ -241,10 +243,10 @@ static void test_incomplete_connections_of_one_address_are_bounded(void **state)
   clock_sleep_ms(20);
   for (int i = 1; i < 8; i++) peer_from(f, 1, "GET /now HTTP/1.1\r\nHost: ");
   int other = peer_from(f, 2, "GET /now HTTP/1.1\r\nHost: ");
-  assert_false(is_closed(first, 100));
+  assert_false(is_closed(first, 20));
   int ninth = peer_from(f, 1, "GET /now HTTP/1.1\r\nHost: ");
   assert_true(is_closed(first, LATE_MS)); /* the oldest gives way, not the newcomer */
-  assert_false(is_closed(other, 50));
+  assert_false(is_closed(other, 0));
   peer_send(ninth, "t\r\n\r\n");
   free(peer_read(ninth, "len=0"));
 }

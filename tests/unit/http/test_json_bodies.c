@@ -1,7 +1,7 @@
-/* JSON bodies: what their trees take is charged to the service's bodies before they are parsed, and what the path names
- * is looked up before they are collected. */
+/* JSON bodies: the memory of their trees is charged to the service's bodies before they are parsed, and the object that
+ * the path names is checked before they are collected. */
 #include "common/base/limits.h"
-#include "common/http/server_internal.h"
+#include "common/http/server_state.h"
 #include "http_test.h"
 
 static atomic_int handled;
@@ -63,9 +63,9 @@ static int post(const char *path, const char *open, const char *item, size_t cou
 }
 
 static void expect_no_charge(size_t beside) {
-  const int64_t end_ms = clock_monotonic_ms() + PEER_WAIT_MS;
-  while (atomic_load(&server->bodies_bytes) != beside && clock_monotonic_ms() < end_ms) clock_sleep_ms(2);
-  assert_int_equal(atomic_load(&server->bodies_bytes), beside);
+  AWAIT(atomic_load(&server->bodies_bytes) == beside, "%zu bytes are charged, not %zu",
+        atomic_load(&server->bodies_bytes), beside)
+  continue;
 }
 
 static void test_a_tree_is_charged_while_it_lives(void **state) {

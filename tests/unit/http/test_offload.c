@@ -2,7 +2,7 @@
  * peers that hang up, and emptied at the end; health does not wait for any of it. */
 #include "http_test.h"
 
-enum { THREADS = 2, QUEUE = 4, PEERS_MAX = 32 };
+enum { THREADS = 2, QUEUE = 4, PEERS_MAX = 32, DRAIN_MS = 30 };
 
 struct fixture {
   struct http_server *server;
@@ -10,7 +10,7 @@ struct fixture {
   pthread_mutex_t lock; /* guards open */
   pthread_cond_t opened;
   bool open; /* the gate at which slow handlers wait */
-  atomic_int entered, left, cancelled[3], on_pool;
+  atomic_int entered, left, cancelled[3], on_pool, replied;
   pthread_t replier;
   struct http_request *kept;
 };
@@ -60,17 +60,19 @@ static void on_cancelled(struct http_request *r, enum http_cancel why, void *con
 }
 
 static void *reply_later(void *context) {
-  http_reply_text(((struct fixture *)context)->kept, 200, "replied later");
+  struct fixture *f = context;
+  http_reply_text(f->kept, 200, "replied later");
+  atomic_store(&f->replied, 1);
   return NULL;
 }
 
-/* Suspends within the handler, and is answered by another thread, perhaps before this returns. */
+/* Suspends within the handler, and is answered by another thread before this returns. */
 static void handle_suspend(struct http_request *r, void *context) {
   struct fixture *f = context;
   f->kept = r;
   http_suspend(r, 60000, on_cancelled, f);
   if (pthread_create(&f->replier, NULL, reply_later, f) != 0) http_reply_text(r, 500, "no thread");
-  clock_sleep_ms(20);
+  expect_soon(&f->replied, 1);
 }
 
 static void handle_keep(struct http_request *r, void *context) {
@@ -84,7 +86,6 @@ static void handle_stream(struct http_request *r, void *context) {
   (void)context;
   http_stream_begin(r, 200, "text/event-stream");
   http_stream_write(r, "data: one\n\n", 11);
-  clock_sleep_ms(20);
   http_stream_write(r, "data: two\n\n", 11);
   http_stream_end(r);
 }
@@ -261,7 +262,7 @@ static void test_a_hang_up_while_the_handler_runs_is_told_when_it_suspends(void 
 }
 
 static void *stop(void *context) {
-  http_server_stop(context, 300);
+  http_server_stop(context, DRAIN_MS);
   return NULL;
 }
 
@@ -276,7 +277,7 @@ static void test_shutdown_cancels_the_queue_and_waits_for_handlers(void **state)
   assert_int_equal(pthread_create(&stopper, NULL, stop, f->server), 0);
   f->server = NULL;
   for (int i = 0; i < QUEUE; i++) expect_and_close(queued[i], 503, "the service is stopping");
-  clock_sleep_ms(500); /* past the time to drain: still waited for */
+  clock_sleep_ms(2 * DRAIN_MS); /* past the time to drain: still waited for */
   assert_int_equal(atomic_load(&f->left), 0);
   open_gate(f);
   pthread_join(stopper, NULL);

@@ -1,4 +1,4 @@
-/* Field tables: each kind with its right and wrong inputs; the sentence names field, expectation and what came. */
+/* Field tables: each kind with right and wrong inputs; the message names field, expectation and input. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* Measuring: nodes are counted exactly, and no shape of document takes more memory than was measured before it was
- * parsed. */
+/* Measuring: nodes are counted exactly, and no shape of document takes more memory than measured before parsing. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -121,7 +120,7 @@ static void test_no_shape_takes_more_than_was_measured(void **state) {
   }
 }
 
-/* Garbage behind the fault must not make the measure of what stands before it smaller. */
+/* Garbage behind the fault must not make the measure of the text before it smaller. */
 static void test_malformed_text_takes_no_more_either(void **state) {
   (void)state;
   static const char letters[] = "[]{}\",:0-e \n\\ua\"\"[{,,";

@@ -1,4 +1,4 @@
-/* Parsing: what is refused before and by jansson, and walking what was accepted. */
+/* Parsing: documents that are refused before jansson and by it, and walking accepted ones. */
 #include "tests/unit/base/cm.h"
 
 #include <stdlib.h>

@@ -86,7 +86,7 @@ static void test_strings(void **state) {
                                  "|" BAD BAD "|" BAD BAD BAD "|" BAD BAD "|" BAD BAD BAD BAD "|" BAD "\"]");
 }
 
-/* Whatever bytes come in, a JSON parser reads the result. */
+/* A JSON parser reads the result for any input bytes. */
 static void test_random_bytes_become_valid_json(void **state) {
   (void)state;
   const struct rng_key key = {.seed = 5, .purpose = RNG_SHUFFLE};

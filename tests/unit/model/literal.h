@@ -1,5 +1,5 @@
-/* NUMERICS.md written down as slow scalar C, one function per rule, on plain row-major floats: what the kernels must
- * equal bit for bit. Operands are floats that hold operand values.  Written from the text, not from the kernels: no
+/* NUMERICS.md written down as slow scalar C, one function per rule, on plain row-major floats; the kernels must equal
+ * it bit for bit.  Operands are floats that hold operand values.  Written from the text, not from the kernels: no
  * blocking, no vectors, no shared code. The caller's thread has FTZ and DAZ set (pool_enter).
  */
 #ifndef LEASEHOLD_TESTS_MODEL_LITERAL_H
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LITERAL static inline __attribute__((unused))
+#define LITERAL static inline
 
 LITERAL uint32_t lit_bits(float x) {
   uint32_t u;

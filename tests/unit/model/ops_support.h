@@ -1,4 +1,4 @@
-/* What the tests of the operation table share: every machine (instruction set x format x threads) in turn, arrays that
+/* Fixtures of the operation table's tests: every machine (instruction set x format x threads) in turn, arrays that
  * begin or end at a page nobody may touch, seeded random numbers, and comparison by bits. */
 #ifndef LEASEHOLD_TESTS_MODEL_OPS_SUPPORT_H
 #define LEASEHOLD_TESTS_MODEL_OPS_SUPPORT_H
@@ -20,7 +20,7 @@
 #include "tests/unit/model/literal.h"
 #include "tests/unit/model/tiles_emulated.h"
 
-#define SUPPORT static inline __attribute__((unused))
+#define SUPPORT static inline
 
 /* --- guarded memory: freed all at once
  * --------------------------------------------------------------------------------- */
@@ -76,7 +76,10 @@ struct machine {
 /* Whether matrices are kept in links (ops.h, struct matrix). */
 SUPPORT bool in_links(const struct machine *m) { return m->bf16 && strcmp(m->ops->name, "cpu-v4-bf16") == 0; }
 
-/* The kernels of a CPU with AMX over emulated tiles; what is not theirs is v2's. */
+cpu_kernel gemm_emulated, gemm_weight_backward_emulated, attention_emulated, attention_backward_emulated;
+bool tiles_hold_emulated(void);
+
+/* The kernels of a CPU with AMX over emulated tiles; the others are v2's. */
 SUPPORT void emulated_machine(struct machine *m, void (*f)(const struct machine *)) {
   static struct cpu_kernels kernels;
   kernels = cpu_kernels_v2;

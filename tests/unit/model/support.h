@@ -1,4 +1,5 @@
-/* What the model's tests share: a tiny model with awkward sizes, kernels of every level this CPU has, fixture files. */
+/* Fixtures of the model's tests: a tiny model with awkward sizes, kernels of every level this CPU has, fixture
+ * files. */
 #ifndef LEASEHOLD_TESTS_MODEL_SUPPORT_H
 #define LEASEHOLD_TESTS_MODEL_SUPPORT_H
 

@@ -99,8 +99,8 @@ static void test_same_bits_everywhere(void **state) {
   check_same_bits(FORMAT_F32, true);
 }
 
-/* What is computed again is what was thrown away, whether rows are shared, the last layer is cut short, and logits are
- * those of one head block or of several. */
+/* Recomputed activations equal the discarded ones, with and without shared rows, with a last layer that is cut short,
+ * and with logits of one head block or of several. */
 static void test_recomputed_activations_give_the_same_bits(void **state) {
   (void)state;
   const struct model_config c = tiny_config(true);

@@ -1,4 +1,5 @@
-/* A config that asks for arithmetic the forward pass does not do must not load; one that transformers writes must. */
+/* A config that asks for arithmetic that the forward pass does not support must not load; one that transformers writes
+ * must. */
 #include "tests/unit/model/support.h"
 
 #include <stdio.h>

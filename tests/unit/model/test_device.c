@@ -1,4 +1,5 @@
-/* What --device, --exactness and --isa may say, and that a build without CUDA says so before anything is loaded. */
+/* The accepted values of --device, --exactness and --isa, and a build without CUDA, which says so before anything is
+ * loaded. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -135,7 +135,7 @@ static void policy_gradient(void *context, int first, int count, const float *lo
   assert_int_equal(first, 0); /* one chunk */
   assert_int_equal(count, n);
   for (int s = 0, at = 0; s < SEQUENCES; at += p->lengths[s++])
-    loss_sequence(&config, p->lengths[s], logprob + at, old + at, reference + at, advantage[s], dlogprob + at,
+    loss_sequence(&config, p->lengths[s], logprob + at, old + at, NULL, reference + at, advantage[s], dlogprob + at,
                   &p->stats);
 }
 

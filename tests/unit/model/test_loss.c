@@ -11,8 +11,8 @@ static const float NEW[5] = {-1, -0.5f, -2, -0.3f, -1}, OLD[5] = {-1.2f, -0.5f, 
 
 static void run(const struct loss_config *c, bool reference, const float *logprob, float *d, struct loss_stats *stats) {
   *stats = (struct loss_stats){0};
-  loss_sequence(c, 3, logprob, OLD, reference ? REFERENCE : NULL, 0.5f, d, stats);
-  loss_sequence(c, 2, logprob + 3, OLD + 3, reference ? REFERENCE + 3 : NULL, -0.5f, d ? d + 3 : NULL, stats);
+  loss_sequence(c, 3, logprob, OLD, NULL, reference ? REFERENCE : NULL, 0.5f, d, stats);
+  loss_sequence(c, 2, logprob + 3, OLD + 3, NULL, reference ? REFERENCE + 3 : NULL, -0.5f, d ? d + 3 : NULL, stats);
 }
 
 static void near(double value, double expected, double tolerance) {
@@ -101,15 +101,156 @@ static void test_derivatives_by_difference(void **state) {
 /* On-policy (old = new bit for bit) the ratio is exactly 1 and every policy loss has the same derivative, -A. */
 static void test_ratio_one(void **state) {
   (void)state;
-  for (int kind = LOSS_REINFORCE; kind <= LOSS_GSPO; kind++) {
-    const struct loss_config c = {.kind = (enum loss_kind)kind, .clip_low = 0.2f, .clip_high = 0.2f};
+  for (int kind = LOSS_REINFORCE; kind <= LOSS_DECOUPLED_PPO; kind++) {
+    const struct loss_config c = {
+        .kind = (enum loss_kind)kind, .clip_low = 0.2f, .clip_high = 0.2f, .importance_cap = 1};
     struct loss_stats with = {0}, without = {0};
     float a[5], b[5];
-    loss_sequence(&c, 5, NEW, NEW, NULL, 0.625f, a, &with);
-    loss_sequence(&c, 5, NEW, NULL, NULL, 0.625f, b, &without);
+    loss_sequence(&c, 5, NEW, NEW, NEW, NULL, 0.625f, a, &with);
+    loss_sequence(&c, 5, NEW, NULL, kind % 2 ? NULL : OLD, NULL, 0.625f, b, &without); /* no old: no proximal either */
     for (int i = 0; i < 5; i++) assert_true(a[i] == -0.625f && b[i] == -0.625f);
-    assert_true(with.ratio_sum == 5 && with.ratio_squares == 5 && with.clipped == 0 && with.loss == without.loss);
+    assert_true(with.ratio_sum == 5 && with.ratio_squares == 5 && with.clipped == 0);
+    assert_true(with.kl_new_old == 0 && with.difference_new_old == 0);
+    assert_memory_equal(&with, &without, sizeof with);
   }
+}
+
+/* splitmix64, so that every run of the tests has the same cases. */
+static uint64_t draw(uint64_t *state) {
+  uint64_t z = *state += 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+/* In low..high, a multiple of 2^-12: a float, and so is what lies 2^-16 beside it. */
+static float drawn(uint64_t *state, double low, double high) {
+  const double unit = (double)(draw(state) >> 11) * 0x1p-53;
+  return (float)(floor((low + unit * (high - low)) * 4096) / 4096);
+}
+
+enum { TOKENS_MAX = 5, CASES = 20000 };
+
+struct drawn_case {
+  struct loss_config c;
+  int n;
+  float new[TOKENS_MAX], old[TOKENS_MAX], proximal[TOKENS_MAX], reference[TOKENS_MAX], advantage;
+};
+
+static struct drawn_case draw_case(uint64_t *state) {
+  static const double spreads[] = {0.05, 0.3, 1.5};
+  struct drawn_case k = {.n = 1 + (int)(draw(state) % TOKENS_MAX), .advantage = drawn(state, -2, 2)};
+  const double spread = spreads[draw(state) % 3];
+  k.c = (struct loss_config){.clip_low = drawn(state, 0.01, 1),
+                             .clip_high = drawn(state, 0.01, 2),
+                             .kl_coefficient = draw(state) % 2 ? drawn(state, 0, 1) : 0,
+                             .normalization = (enum loss_normalization)(draw(state) % 3)};
+  for (int i = 0; i < k.n; i++) {
+    k.new[i] = drawn(state, -6, -0.01);
+    k.old[i] = k.new[i] + drawn(state, -spread, spread);
+    k.proximal[i] = k.new[i] + drawn(state, -spread, spread);
+    k.reference[i] = k.new[i] + drawn(state, -1, 1);
+  }
+  return k;
+}
+
+static double loss_beside(const struct drawn_case *k, int i, float step) {
+  float moved[TOKENS_MAX];
+  struct loss_stats stats = {0};
+  memcpy(moved, k->new, sizeof moved);
+  moved[i] += step;
+  loss_sequence(&k->c, k->n, moved, k->old, k->proximal, k->reference, k->advantage, NULL, &stats);
+  return stats.loss;
+}
+
+/* Objectives without a stop-gradient: the derivative is the slope of the loss that is reported, on both sides of the
+ * token.  Where the two sides have not the same slope a bound is being crossed; those few are left out. */
+static void test_derivatives_of_random_cases_by_difference(void **state) {
+  (void)state;
+  static const enum loss_kind kinds[] = {LOSS_PPO, LOSS_GSPO, LOSS_DECOUPLED_PPO, LOSS_CROSS_ENTROPY};
+  const float step = 0x1p-16f;
+  uint64_t seed = 1;
+  int compared = 0, left_out = 0;
+  for (int number = 0; number < CASES; number++) {
+    struct drawn_case k = draw_case(&seed);
+    struct loss_stats stats = {0};
+    float d[TOKENS_MAX];
+    k.c.kind = kinds[number % 4];
+    if (number % 8 == 2) k.c.importance_cap = drawn(&seed, 1, 3);
+    loss_sequence(&k.c, k.n, k.new, k.old, k.proximal, k.reference, k.advantage, d, &stats);
+    for (int i = 0; i < k.n; i++) {
+      const double above = (loss_beside(&k, i, step) - stats.loss) / (double)step,
+                   below = (stats.loss - loss_beside(&k, i, -step)) / (double)step, slope = (above + below) / 2;
+      if (fabs(above - below) > 1e-3 * (1 + fabs(slope))) {
+        left_out++;
+        continue;
+      }
+      compared++;
+      near((double)d[i], slope, 1e-6 * (1 + fabs(slope)));
+    }
+  }
+  print_message("%d derivatives compared, %d at a bound\n", compared, left_out);
+  assert_true(compared > 50000 && left_out < compared / 1000);
+}
+
+static void terms(const struct drawn_case *k, enum loss_kind kind, const float *proximal, float *d,
+                  struct loss_stats *stats) {
+  struct loss_config c = k->c;
+  c.kind = kind;
+  *stats = (struct loss_stats){0};
+  loss_sequence(&c, k->n, k->new, k->old, proximal, NULL, k->advantage, d, stats);
+}
+
+/* What the objectives are to each other: decoupled PPO around the behaviour policy is PPO; around the new policy it is a
+ * policy gradient with a constant importance weight, as REINFORCE and CISPO are, whose bound is the cap. */
+static void test_objectives_agree_where_their_policies_do(void **state) {
+  (void)state;
+  uint64_t seed = 2;
+  int bounded = 0;
+  for (int number = 0; number < CASES; number++) {
+    struct drawn_case k = draw_case(&seed);
+    struct loss_stats a, b;
+    float da[TOKENS_MAX], db[TOKENS_MAX];
+    const size_t bytes = (size_t)k.n * sizeof(float);
+    k.c.importance_cap = number % 2 ? 1 + k.c.clip_high : 0;
+    terms(&k, LOSS_PPO, NULL, da, &a);
+    terms(&k, LOSS_DECOUPLED_PPO, number % 3 ? NULL : k.old, db, &b);
+    assert_memory_equal(da, db, bytes);
+    assert_memory_equal(&a, &b, sizeof a);
+    k.c.clip_low = 1;
+    terms(&k, LOSS_REINFORCE, NULL, da, &a);
+    terms(&k, LOSS_CISPO, NULL, db, &b);
+    assert_memory_equal(da, db, bytes);
+    assert_memory_equal(&a, &b, sizeof a);
+    if (!k.c.importance_cap) k.c.clip_high = 1e6f;
+    terms(&k, LOSS_CISPO, NULL, da, &a);
+    terms(&k, LOSS_DECOUPLED_PPO, k.new, db, &b);
+    for (int i = 0; i < k.n; i++) near((double)da[i], (double)db[i], 1e-6 * fabs((double)da[i]));
+    assert_int_equal(a.clipped, b.clipped);
+    bounded += a.clipped;
+  }
+  assert_true(bounded > CASES / 10);
+}
+
+/* A token that has become e^3 times as likely, and one that has become e^-3 times as likely, by hand. */
+static void test_bounds_from_both_sides(void **state) {
+  (void)state;
+  const float new[2] = {-1, -4}, old[2] = {-4, -1};
+  struct loss_config c = {.kind = LOSS_CISPO, .clip_low = 0.25f, .clip_high = 3};
+  struct loss_stats stats = {0};
+  float d[2];
+  loss_sequence(&c, 2, new, old, NULL, NULL, 2, d, &stats);
+  assert_true(d[0] == -8 && d[1] == -1.5f); /* 4 and 0.75 in the place of 20.09 and 0.0498; no token is lost */
+  near(stats.loss, 8 + 6, 1e-12);
+  assert_int_equal(stats.clipped, 2);
+  near(stats.kl_new_old, exp(3) - 3 - 1 + exp(-3) + 3 - 1, 1e-12);
+  near(stats.difference_new_old, 6, 0);
+  c = (struct loss_config){.kind = LOSS_DECOUPLED_PPO, .clip_low = 0.25f, .clip_high = 0.25f, .importance_cap = 2};
+  stats = (struct loss_stats){0};
+  loss_sequence(&c, 2, new, old, new, NULL, 2, d, &stats);
+  assert_true(d[0] == -4); /* 2, and not 20.09 */
+  near((double)d[1], -2 * exp(-3), 1e-7);
+  assert_int_equal(stats.clipped, 1);
 }
 
 static void test_normalization_by_sequence(void **state) {
@@ -117,10 +258,10 @@ static void test_normalization_by_sequence(void **state) {
   const struct loss_config c = {.kind = LOSS_CROSS_ENTROPY, .normalization = NORMALIZE_SEQUENCES};
   struct loss_stats stats = {0};
   float d[4];
-  loss_sequence(&c, 4, NEW, NULL, NULL, 0, d, &stats);
+  loss_sequence(&c, 4, NEW, NULL, NULL, NULL, 0, d, &stats);
   near(stats.loss, 3.8 / 4, 1e-7);
   for (int i = 0; i < 4; i++) assert_true(d[i] == -0.25f);
-  loss_sequence(&c, 0, NEW, NULL, NULL, 0, d, &stats);
+  loss_sequence(&c, 0, NEW, NULL, NULL, NULL, 0, d, &stats);
   assert_int_equal(stats.tokens, 4);
 }
 
@@ -166,6 +307,12 @@ static void test_names(void **state) {
   assert_int_equal(kind, LOSS_PPO);
   assert_int_equal(loss_kind_parse(&kind, "gspo", &err), RC_OK);
   assert_int_equal(kind, LOSS_GSPO);
+  assert_int_equal(loss_kind_parse(&kind, "cispo", &err), RC_OK);
+  assert_int_equal(kind, LOSS_CISPO);
+  assert_int_equal(loss_kind_parse(&kind, "decoupled_ppo", &err), RC_OK);
+  assert_int_equal(kind, LOSS_DECOUPLED_PPO);
+  assert_int_equal(loss_kind_parse(&kind, "tis", &err), RC_OK);
+  assert_int_equal(kind, LOSS_DECOUPLED_PPO);
   assert_int_equal(loss_kind_parse(&kind, "GRPO", &err), RC_INVALID);
   assert_non_null(strstr(err.message, "cross_entropy"));
   assert_int_equal(loss_normalization_parse(&normalization, "sequences", &err), RC_OK);
@@ -180,6 +327,9 @@ int main(void) {
       cmocka_unit_test(test_effective_sample_size),
       cmocka_unit_test(test_derivatives_by_difference),
       cmocka_unit_test(test_ratio_one),
+      cmocka_unit_test(test_derivatives_of_random_cases_by_difference),
+      cmocka_unit_test(test_objectives_agree_where_their_policies_do),
+      cmocka_unit_test(test_bounds_from_both_sides),
       cmocka_unit_test(test_normalization_by_sequence),
       cmocka_unit_test(test_advantages),
       cmocka_unit_test(test_groups_without_a_signal_are_zero),

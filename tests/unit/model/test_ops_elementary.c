@@ -1,5 +1,5 @@
 /* exp and log stay within 2 ulp of the double reference and are the literal text's bits on every level;
- * ops_cpu_create says what it cannot do and what it can; alloc gives zeroed, aligned memory. */
+ * ops_cpu_create names unsupported and supported kernels; alloc gives zeroed, aligned memory. */
 #include <stdlib.h>
 
 #include "tests/unit/model/ops_support.h"

@@ -459,7 +459,7 @@ static void sample_on(const struct machine *m) {
   odd[300] = odd[559] = 77.0f;
   odd[1] = odd[299] = NAN;
   assert_int_equal(sample_one(o, odd, 0.0f, 0.9f, 600), 300);
-  odd[0] = NAN; /* nothing is above what is not a number */
+  odd[0] = NAN; /* no logit is above a NaN */
   assert_int_equal(sample_one(o, odd, 0.0f, 0.9f, 600), 0);
   for (int v = 0; v < 600; v++) odd[v] = -HUGE_VALF;
   assert_int_equal(sample_one(o, odd, 0.0f, 0.9f, 600), 0);

@@ -36,7 +36,7 @@ static double *doubles(const float *x, size_t n) {
   return d;
 }
 
-/* The float that is added to: what came on top of it. */
+/* For outputs that are added to: the amount that was added. */
 static const float *added(const float *sum, const float *start, size_t n) {
   float *d = zeros(n);
   for (size_t i = 0; i < n; i++) d[i] = sum[i] - start[i];

@@ -1,6 +1,6 @@
-/* Prints what the kernels reach on one core at the demo's shapes, and fails when a level falls to a small part of what
- * it should reach: that is how a kernel that stopped being vectorized shows.  A wall clock judges, so this is no part
- * of `make check` (make speed); a level that the CPU lacks is skipped, and says so. */
+/* Prints the kernels' speed on one core at the demo's shapes, and fails when a level is far slower than it should be:
+ * so a kernel that is no longer vectorized is noticed.  It depends on the wall clock, so it is not part of `make check`
+ * (make speed); a level that the CPU lacks is reported as skipped. */
 #include <stdlib.h>
 
 #include "tests/unit/model/ops_support.h"

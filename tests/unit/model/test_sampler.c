@@ -1,5 +1,5 @@
 /* Plain sampling is ops->sample and ops->logprob bit for bit; truncation keeps exactly the tokens that its definition
- * keeps. */
+ * says. */
 #include "tests/unit/model/support.h"
 
 #include <math.h>

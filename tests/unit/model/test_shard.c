@@ -1,5 +1,5 @@
-/* Ranks with a shard of the optimizer's state each step to the bits of one rank alone.  What they would tell each other
- * is copied by hand here; tests/ranks/ has them tell it. */
+/* Ranks with a shard of the optimizer's state each step to the bits of one rank alone.  Their exchanges are copied by
+ * hand here; tests/ranks/ makes them over a comm. */
 #include "tests/unit/model/support.h"
 
 #include "common/model/learning/optimizer.h"
@@ -56,7 +56,7 @@ static void add(struct optimizer *o, uint64_t index) {
   free(g);
 }
 
-/* What reduce_scatter does: each rank's shard becomes the sum. */
+/* Does the same as reduce_scatter: each rank's shard becomes the sum. */
 static void add_up(struct optimizer **o, int ranks) {
   for (int r = 0; r < ranks; r++) {
     const struct shard s = optimizer_shard(o[r]);

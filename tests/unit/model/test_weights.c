@@ -231,7 +231,7 @@ enum damage {
   DAMAGE_TIED_HEAD_DIFFERENT
 };
 
-/* A file of zeros but for what `damage` says. */
+/* A file of zeros except for the given damage. */
 static void write_file(struct buf *out, const struct model *m, enum damage damage) {
   struct st_entry entries[64];
   size_t count = 0;
@@ -317,8 +317,8 @@ static void test_wrong_files_are_refused_whole(void **state) {
   bench_close(&b);
 }
 
-/* Weights that are no numbers pass every check of form, and their digest is right: still nothing can be sampled.  `back`:
- * of how many elements from the file's end on the value is the first. */
+/* Weights that are no numbers pass every check of form, and their digest is right: still nothing can be sampled.
+ *  `back`: of how many elements from the file's end on the value is the first. */
 static void check_value(struct bench *b, uint32_t f32, bool fine, bool as_f32, size_t back) {
   struct buf bytes = BUF_INIT;
   struct st_file *file = NULL;

@@ -1,7 +1,10 @@
 /* AMX tiles in plain C, after the pseudo code of Intel's manual (LDTILECFG, TILELOADD, TILESTORED, TDPBF16PS), so that
  * the kernels written over them can be held to literal.h on any machine: its blocking, edges and layouts, not the instructions.  Shapes
  * that the instructions would refuse fail an assertion.  The calling thread has FTZ and DAZ set, as the instruction
- * always has. */
+ * always has.
+ *
+ * The kernels are compiled once more with this header in front of them (the Makefile's %.tiles.o), and linked into the
+ * model's tests as gemm_emulated, attention_emulated and so on; tiles_emulated.c holds the tiles. */
 #ifndef LEASEHOLD_TESTS_MODEL_TILES_EMULATED_H
 #define LEASEHOLD_TESTS_MODEL_TILES_EMULATED_H
 
@@ -18,13 +21,14 @@
 
 #include "common/model/cpu/isa/amx_tiles.h"
 
-static _Thread_local struct {
+struct tiles_emulated {
   bool configured;
   struct tile_config config;
   uint8_t data[TILES][TILE_ROWS][TILE_BYTES];
-} tiles;
+};
+extern _Thread_local struct tiles_emulated tiles;
 
-static bool tiles_swap_chains; /* a mutant of the instruction: tiles_hold must see it */
+extern bool tiles_swap_chains; /* a mutant of the instruction: tiles_hold must see it */
 
 static inline void tiles_configure(const struct tile_config *c) {
   assert(c->palette == 1 && c->start_row == 0);
@@ -85,9 +89,5 @@ static inline void tile_dot(int c, int a, int b) {
     memcpy(tiles.data[c][m], sum, sizeof sum);
   }
 }
-
-#include "common/model/cpu/isa/attention/attention_amx.c"
-#include "common/model/cpu/isa/attention/attention_backward_amx.c"
-#include "common/model/cpu/isa/gemm/gemm_amx.c"
 
 #endif

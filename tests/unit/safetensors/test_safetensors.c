@@ -1,4 +1,4 @@
-/* safetensors: what is written is read back, and a file that lies about anything is refused with a sentence. */
+/* safetensors: a written file is read back, and a file with any wrong claim is refused with a sentence. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -123,7 +123,7 @@ static void test_a_mapped_file_reads_the_same(void **state) {
   st_close(f);
   assert_int_equal(file_write_atomic(path, file.data, file.len - 1, &err), RC_OK);
   assert_int_equal(st_open_file(&f, path, &err), RC_INVALID);
-  assert_non_null(strstr(err.message, path)); /* somebody must know which file */
+  assert_non_null(strstr(err.message, path)); /* the message names the file */
   assert_null(f);
   unlink(path);
   assert_int_equal(st_open_file(&f, path, &err), RC_NOT_FOUND);
@@ -189,8 +189,7 @@ static void test_header_cut_at_every_byte_with_matching_length(void **state) {
   assert_int_equal(open_header(header, 2), RC_OK);
 }
 
-/* Whatever one flipped byte does, opening ends with a file or a refusal, and every tensor of a file lies within the
- * data. */
+/* With any one byte flipped, opening ends with a file or a refusal, and every tensor of a file lies within the data. */
 static void test_every_byte_changed(void **state) {
   (void)state;
   struct buf file = BUF_INIT;

@@ -22,9 +22,11 @@
 #include "common/model/ops.h"
 #include "services/trainer-server/engine/checkpoint.h"
 #include "services/trainer-server/publish/publisher.h"
-#include "services/trainer-server/publish/registration.h"
+#include "services/trainer-server/publish/heartbeat.h"
 #include "services/trainer-server/api/routes.h"
 #include "services/trainer-server/engine/trainer.h"
+#include "tests/unit/base/await.h"
+#include "tests/unit/base/scratch.h"
 
 enum { VOCABULARY = 48, CONTEXT = 32, CHUNK = 40, WAIT_MS = 20000, PATH = 256 };
 
@@ -56,8 +58,7 @@ static const char tiny_tokenizer[] = "{\"version\":\"1.0\",\"model\":{\"type\":\
 static inline void folder_make(char dir[PATH]) {
   char model[PATH + 16];
   struct err err = {0};
-  snprintf(dir, PATH, "/tmp/leasehold-trainer-XXXXXX");
-  assert_non_null(mkdtemp(dir));
+  scratch_folder(dir, PATH, "trainer");
   snprintf(model, sizeof model, "%s/model", dir);
   assert_rc(RC_OK, file_make_dirs(model, &err), err);
   write_text(model, "config.json", tiny_config);
@@ -166,7 +167,8 @@ struct rig {
 static inline enum rc rig_try_start(struct rig *g, struct err *err) {
   enum rc rc = trainer_create(&g->trainer, &g->options, err);
   if (rc != RC_OK) return rc;
-  assert_rc(RC_OK, publisher_create(&g->publisher, g->trainer, g->coordinator_url, "", NULL, err), *err);
+  assert_rc(RC_OK, publisher_create(&g->publisher, trainer_board(g->trainer), trainer_jobs(g->trainer),
+                                    g->coordinator_url, "", NULL, err), *err);
   trainer_set_publisher(g->trainer, g->publisher);
   const struct http_server_options options = {
       .bind_address = "127.0.0.1", .routes = trainer_routes, .route_count = trainer_route_count, .context = g->trainer};

@@ -1,6 +1,7 @@
 /* Whose messages a trainer takes (I9).  What would break: a refused message, or a checkpoint, that teaches an epoch which the
  * real coordinator will never reach; a zombie's message that is taken; a trainer that stands by and trains all the same;
  * a restarted trainer that is a stranger. */
+#include "services/trainer-server/board/authority.h"
 #include "services/trainer-server/publish/identity.h"
 #include "tests/unit/trainer-server/peers.h"
 
@@ -46,7 +47,7 @@ static void a_refused_message_teaches_no_epoch(void **state) {
 struct tied {
   struct fake_coordinator coordinator;
   struct rig g;
-  struct registration *registration;
+  struct heartbeat *heartbeat;
 };
 
 static int counted(struct tied *t, const int *count) {
@@ -57,24 +58,19 @@ static int counted(struct tied *t, const int *count) {
 }
 
 static void wait_above(struct tied *t, const int *count, int seen) {
-  for (int i = 0; i < 500 && counted(t, count) <= seen; i++) clock_sleep_ms(10);
-  assert_true(counted(t, count) > seen);
+  AWAIT(counted(t, count) > seen, "no more than %d came", seen) continue;
 }
 
-static void registration_up(struct tied *t) {
+static void heartbeat_up(struct tied *t) {
   struct err err = {0};
-  const struct registration_options tie = {.coordinator_url = t->coordinator.url,
-                                           .token = "",
-                                           .name = "trainer",
-                                           .advertise_url = t->g.url,
-                                           .identity = "0123456789abcdef0123456789abcdef"};
-  struct trainer_view v = {0};
-  assert_rc(RC_OK, registration_start(&t->registration, &tie, t->g.trainer, t->g.publisher, &err), err);
-  for (int i = 0; i < 500 && !v.registered; i++) {
-    clock_sleep_ms(10);
-    trainer_view(t->g.trainer, &v);
-  }
-  assert_true(v.registered);
+  const struct heartbeat_options tie = {.coordinator_url = t->coordinator.url,
+                                        .token = "",
+                                        .name = "trainer",
+                                        .advertise_url = t->g.url,
+                                        .identity = "0123456789abcdef0123456789abcdef"};
+  struct board_view v = {0};
+  assert_rc(RC_OK, heartbeat_start(&t->heartbeat, &tie, trainer_board(t->g.trainer), t->g.publisher, &err), err);
+  AWAIT(v.registered, "the trainer is not registered") board_view(trainer_board(t->g.trainer), &v);
 }
 
 static void tied_make(struct tied *t) {
@@ -86,7 +82,7 @@ static void tied_make(struct tied *t) {
 }
 
 static void tied_end(struct tied *t) {
-  registration_stop(t->registration);
+  heartbeat_stop(t->heartbeat);
   rig_end(&t->g);
   fake_coordinator_stop(&t->coordinator);
 }
@@ -110,7 +106,7 @@ static void nothing_but_what_registration_brought_is_believed(void **state) {
   struct tied t;
   tied_make(&t);
   assert_int_equal(open_under(&t, 3, 5, "epoch"), RC_CONFLICT); /* it does not know its coordinator yet */
-  registration_up(&t);
+  heartbeat_up(&t);
   assert_int_equal(open_under(&t, HUGE_EPOCH, HUGE_EPOCH, "epoch"), RC_CONFLICT);
   assert_int_equal(open_under(&t, 3, 6, "fence"), RC_CONFLICT);
   assert_int_equal(open_under(&t, 2, 5, "epoch"), RC_CONFLICT); /* zombies */
@@ -125,14 +121,14 @@ static void a_message_of_a_newer_epoch_makes_the_trainer_ask_at_once(void **stat
   struct tied t;
   tied_make(&t);
   t.coordinator.heartbeat_ms = 60000;
-  registration_up(&t);
+  heartbeat_up(&t);
   pthread_mutex_lock(&t.coordinator.lock);
   t.coordinator.epoch = 4; /* it was started again */
   const int registrations = t.coordinator.registrations;
   pthread_mutex_unlock(&t.coordinator.lock);
   assert_int_equal(open_under(&t, 4, 6, "epoch"), RC_CONFLICT);
   wait_above(&t, &t.coordinator.registrations, registrations);
-  for (int i = 0; i < 500 && open_under(&t, 4, 6, "epoch") != RC_OK; i++) clock_sleep_ms(10);
+  AWAIT(open_under(&t, 4, 6, "epoch") == RC_OK, "the new epoch is not taken") continue;
   assert_int_equal(open_under(&t, 4, 6, NULL), RC_OK);
   assert_int_equal(open_under(&t, 3, 6, "epoch"), RC_CONFLICT);
   tied_end(&t);
@@ -145,11 +141,11 @@ static void a_checkpoint_with_a_huge_epoch_locks_no_state_directory(void **state
   struct batch_group groups[1];
   struct arena arena = ARENA_INIT;
   tied_make(&t);
-  trainer_registered(t.g.trainer, HUGE_EPOCH, HUGE_EPOCH, false);
+  authority_learn(trainer_board(t.g.trainer), HUGE_EPOCH, HUGE_EPOCH, false);
   assert_int_equal(open_under(&t, HUGE_EPOCH, HUGE_EPOCH, NULL), RC_OK);
   rig_stop(&t.g);
   rig_start(&t.g);
-  registration_up(&t);
+  heartbeat_up(&t);
   expect(&t.g, "GET", "/v1/model", NULL, 200, "\"run\":\"r1\"");
   assert_int_equal(open_under(&t, 3, 5, NULL), RC_OK);
   groups_make(&arena, groups, 1, 1);
@@ -162,7 +158,7 @@ static void a_coordinator_with_a_new_database_is_the_authority(void **state) {
   (void)state;
   struct tied t;
   tied_make(&t);
-  registration_up(&t);
+  heartbeat_up(&t);
   assert_int_equal(open_under(&t, 3, 5, NULL), RC_OK);
   pthread_mutex_lock(&t.coordinator.lock);
   t.coordinator.epoch = 1;
@@ -170,7 +166,7 @@ static void a_coordinator_with_a_new_database_is_the_authority(void **state) {
   const int registrations = t.coordinator.registrations;
   pthread_mutex_unlock(&t.coordinator.lock);
   wait_above(&t, &t.coordinator.registrations, registrations);
-  for (int i = 0; i < 500 && open_under(&t, 1, 1, "epoch") != RC_OK; i++) clock_sleep_ms(10);
+  AWAIT(open_under(&t, 1, 1, "epoch") == RC_OK, "the new authority is not followed") continue;
   assert_int_equal(open_under(&t, 1, 1, NULL), RC_OK);
   assert_int_equal(open_under(&t, 3, 5, "epoch"), RC_CONFLICT); /* the old one is a zombie now */
   tied_end(&t);
@@ -181,13 +177,13 @@ static void a_trainer_that_stands_by_takes_nothing_until_a_heartbeat_gives_it_th
   struct tied t;
   tied_make(&t);
   t.coordinator.role = ROLE_STANDBY;
-  registration_up(&t);
+  heartbeat_up(&t);
   assert_int_equal(open_under(&t, 3, 5, "fence"), RC_CONFLICT);
   pthread_mutex_lock(&t.coordinator.lock);
   t.coordinator.role = ROLE_HOLDER;
   t.coordinator.fence = 7;
   pthread_mutex_unlock(&t.coordinator.lock);
-  for (int i = 0; i < 500 && open_under(&t, 3, 7, "fence") != RC_OK; i++) clock_sleep_ms(10);
+  AWAIT(open_under(&t, 3, 7, "fence") == RC_OK, "it does not take the place") continue;
   assert_int_equal(open_under(&t, 3, 7, NULL), RC_OK);
   assert_int_equal(open_under(&t, 3, 5, "fence"), RC_CONFLICT);
   assert_string_equal(t.coordinator.identity, "0123456789abcdef0123456789abcdef");

@@ -131,12 +131,18 @@ static void pruning_keeps_the_newest_and_version_zero(void **state) {
   assert_true(exists("r7/v0") && exists("r7/v9") && exists("r7/v10") && exists("r7/v11") && exists("r7/vault") &&
               exists("r7/v013") && exists("r8/v12"));
   assert_false(exists("r7/v12"));
+  assert_int_equal(checkpoint_oldest(state_dir, "r7"), 9);
   for (int v = 1; v <= 8; v++) {
     snprintf(path, sizeof path, "r7/v%d", v);
     assert_false(exists(path));
   }
   assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 11, 1, &err), err);
   assert_true(exists("r7/v0") && exists("r7/v11") && !exists("r7/v10"));
+  assert_int_equal(checkpoint_oldest(state_dir, "r7"), 11);
+  path_of(path, "r9/v0");
+  assert_rc(RC_OK, file_make_dirs(path, &err), err);
+  assert_int_equal(checkpoint_oldest(state_dir, "r9"), 0);
+  assert_int_equal(checkpoint_oldest(state_dir, "absent"), 0);
 }
 
 int main(void) {

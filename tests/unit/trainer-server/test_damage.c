@@ -9,16 +9,16 @@ enum { FILES = 3, STATE_FILE = 2 };
 static struct digest loaded_digest(const struct checkpoint *c) {
   struct err err = {0};
   struct digest out, weights;
-  struct digest_state *sum = digest_begin();
-  assert_non_null(sum);
+  struct digest_state sum;
+  digest_begin(&sum);
   assert_rc(RC_OK, weights_digest(&weights, parts.weights, &err), err);
-  digest_update(sum, &weights, sizeof weights);
+  digest_update(&sum, &weights, sizeof weights);
   const float *const arrays[] = {optimizer_masters(optimizer), optimizer_moment1(optimizer),
                                  optimizer_moment2(optimizer)};
   for (int a = 0; a < 3; a++) {
     for (int i = 0; i < parts.model->params.count; i++) {
       const struct param *p = &parts.model->params.items[i];
-      digest_update(sum, arrays[a] + p->offset, p->count * sizeof(float));
+      digest_update(&sum, arrays[a] + p->offset, p->count * sizeof(float));
     }
   }
   const struct checkpoint_meta *m = &c->meta;
@@ -29,16 +29,16 @@ static struct digest loaded_digest(const struct checkpoint *c) {
   buf_printf(&text, "%s %s %lld %llu %llu %llu %lld %zu", m->run, m->step_id, (long long)m->version,
              (unsigned long long)m->seed, (unsigned long long)m->epoch, (unsigned long long)m->fence,
              (long long)m->optimizer_steps, m->history_count);
-  digest_update(sum, text.data, text.len);
-  digest_update(sum, &m->step_request, sizeof m->step_request);
+  digest_update(&sum, text.data, text.len);
+  digest_update(&sum, &m->step_request, sizeof m->step_request);
   for (size_t i = 0; i < m->history_count; i++) {
     const struct round_record *h = &m->history[i];
     const double numbers[] = {h->loss, h->grad_norm, h->lr, (double)h->tokens, h->skipped};
-    digest_update(sum, numbers, sizeof numbers);
-    digest_update(sum, &h->digest, sizeof h->digest);
+    digest_update(&sum, numbers, sizeof numbers);
+    digest_update(&sum, &h->digest, sizeof h->digest);
   }
   buf_free(&text);
-  digest_end(&out, sum);
+  digest_end(&out, &sum);
   return out;
 }
 

@@ -1,8 +1,5 @@
 /* The faults: with -DLEASEHOLD_FAULTS each strikes as it is described, in the second round and not in the first;
  * without, nothing of it is there. */
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "tests/unit/trainer-server/support.h"
 
 #include "services/trainer-server/fault.h"
@@ -11,15 +8,7 @@
 static const bool EFFECT = true;
 static void choose(const char *name) {
   struct err err = {0};
-  assert_rc(RC_OK, fault_set(name, &err), err);
-}
-
-static void unknown_faults_are_refused(void **state) {
-  (void)state;
-  struct err err = {0};
-  assert_rc(RC_INVALID, fault_set("flip-gradients", &err), err);
-  assert_string_equal(err.field, "fault");
-  choose("");
+  assert_rc(RC_OK, fault_set(trainer_faults, name, &err), err);
 }
 #else
 static const bool EFFECT = false;
@@ -40,39 +29,6 @@ static void a_rank_is_spoilt_only_when_chosen(void **state) {
   assert_int_equal(shard.end, EFFECT ? 3 * SHARD_BLOCK : 3 * SHARD_BLOCK + 5);
 }
 
-/* Whether a process of its own is killed by it. */
-static bool dies(const char *chosen, enum trainer_fault at, int64_t version) {
-  const pid_t child = fork();
-  assert_true(child >= 0);
-  if (child == 0) {
-    choose(chosen);
-    fault_die(at, version);
-    _exit(0);
-  }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status) || WTERMSIG(status) == SIGKILL);
-  return WIFSIGNALED(status);
-}
-
-static void death_comes_in_the_second_round_and_at_its_place(void **state) {
-  (void)state;
-  static const struct {
-    const char *name;
-    enum trainer_fault fault;
-  } deaths[] = {{"die-in-batch", FAULT_DIE_IN_BATCH},
-                {"die-before-step", FAULT_DIE_BEFORE_STEP},
-                {"die-in-checkpoint", FAULT_DIE_IN_CHECKPOINT},
-                {"die-before-publish", FAULT_DIE_BEFORE_PUBLISH}};
-  for (int i = 0; i < 4; i++) {
-    assert_false(dies(deaths[i].name, deaths[i].fault, 0));
-    assert_int_equal(dies(deaths[i].name, deaths[i].fault, 1), EFFECT);
-    assert_int_equal(dies(deaths[i].name, deaths[i].fault, 7), EFFECT);
-    assert_false(dies(deaths[i].name, deaths[(i + 1) % 4].fault, 1));
-    assert_false(dies("", deaths[i].fault, 1));
-  }
-}
-
 static void one_gradient_is_flipped_once(void **state) {
   (void)state;
   float zero[3] = {0}, gradient[3] = {1, -4, 2};
@@ -84,6 +40,22 @@ static void one_gradient_is_flipped_once(void **state) {
   assert_true(gradient[0] == 1 && gradient[1] == (EFFECT ? 4 : -4) && gradient[2] == 2);
   fault_gradient(gradient, 3, 1);
   assert_true(gradient[1] == (EFFECT ? 4 : -4));
+  choose("");
+}
+
+static void one_weight_is_flipped_once(void **state) {
+  (void)state;
+  uint16_t matrix[2] = {0x3f80, 0x4000};
+  struct matrix first = {.data = matrix};
+  struct weights w = {.matrices = &first};
+  choose("flip-weight");
+  fault_weights(&w, 0);
+  assert_int_equal(matrix[0], 0x3f80);
+  fault_weights(&w, 1);
+  assert_int_equal(matrix[0], EFFECT ? 0x3f81 : 0x3f80);
+  fault_weights(&w, 2);
+  assert_int_equal(matrix[0], EFFECT ? 0x3f81 : 0x3f80);
+  assert_int_equal(matrix[1], 0x4000);
   choose("");
 }
 
@@ -104,11 +76,8 @@ static void one_batch_is_added_twice(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-#ifdef LEASEHOLD_FAULTS
-      cmocka_unit_test(unknown_faults_are_refused),
-#endif
-      cmocka_unit_test(death_comes_in_the_second_round_and_at_its_place),
       cmocka_unit_test(one_gradient_is_flipped_once),
+      cmocka_unit_test(one_weight_is_flipped_once),
       cmocka_unit_test(one_batch_is_added_twice),
       cmocka_unit_test(a_rank_is_spoilt_only_when_chosen),
   };

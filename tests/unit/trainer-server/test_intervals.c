@@ -1,5 +1,6 @@
 /* What the trainer says about its time, over HTTP: every stretch under its cause, none missing, none twice, and the
  * figures of a batch are the sums of its stretches. */
+#include "tests/unit/base/clock_ahead.h"
 #include "tests/unit/trainer-server/peers.h"
 
 enum { JITTER_US = 2000 }; /* two readings of two clocks, one after the other, on a busy machine */
@@ -51,16 +52,16 @@ static void every_stretch_has_its_cause(void **state) {
   const int64_t before_us = clock_wall_us();
   rig_make(&g, "");
   rig_start(&g);
-  clock_sleep_ms(60);
+  time_passes(60);
   struct open_run run = run_request("r1");
   run.training.kl_coefficient = 0.5;
   rig_open(&g, &run, &answer);
-  clock_sleep_ms(80);
+  time_passes(80);
   groups_make(&arena, groups, 3, 1);
   rig_batch(&g, "r1", "r1.0.b0", 0, groups, 2, &first, &arena);
-  clock_sleep_ms(50);
+  time_passes(50);
   rig_batch(&g, "r1", "r1.0.b1", 0, groups + 2, 1, &second, &arena);
-  clock_sleep_ms(40);
+  time_passes(40);
   const struct submit_step m = step_request("r1", "r1.0", 0, groups, 3, &arena);
   rig_step(&g, &m, &step, &arena);
   const int64_t after_us = clock_wall_us();
@@ -117,10 +118,10 @@ static void the_last_step_ends_the_waiting(void **state) {
   struct submit_step m = step_request("r1", "r1.0", 0, groups, 1, &arena);
   m.last = true;
   rig_step(&g, &m, &step, &arena);
-  clock_sleep_ms(60);
+  time_passes(60);
   run.run = "r2";
   rig_open(&g, &run, &answer);
-  clock_sleep_ms(30);
+  time_passes(30);
   rig_batch(&g, "r2", "r2.0.b0", 0, groups, 1, &batch, &arena);
   assert_true(took(batch.intervals, batch.interval_count, CAUSE_IDLE) >= 55000);
   assert_true(took(batch.intervals, batch.interval_count, CAUSE_LOAD) > 0);
@@ -142,9 +143,9 @@ static void a_restored_trainer_is_idle_until_its_run_is_opened(void **state) {
   rig_open(&g, &run, &answer);
   rig_stop(&g);
   rig_start(&g);
-  clock_sleep_ms(120);
+  time_passes(120);
   rig_open(&g, &run, &answer);
-  clock_sleep_ms(40);
+  time_passes(40);
   groups_make(&arena, groups, 1, 2);
   rig_batch(&g, "r1", "r1.0.b0", 0, groups, 1, &batch, &arena);
   const int64_t idle_us = took(batch.intervals, batch.interval_count, CAUSE_IDLE);

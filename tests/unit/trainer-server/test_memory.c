@@ -1,5 +1,6 @@
 /* What does not fit is refused where it is asked for, with numbers: a trainer at its start, a frozen reference when a run
  * that needs one is opened; and the trainer goes on without that run. */
+#include "services/trainer-server/engine/memory.h"
 #include "tests/unit/trainer-server/support.h"
 
 static size_t planned(const struct rig *g) {
@@ -57,9 +58,9 @@ static void test_ranks_share_the_optimizer(void **state) {
   parts_make(&parts, g.model_dir);
   const size_t n = parts.model->params.elements, alone = planned(&g);
   assert_true(n < SHARD_BLOCK);
-  g.options.comm = &second;
+  g.options.ranks.comm = &second;
   assert_int_equal(planned(&g), alone);
-  g.options.comm = &first;
+  g.options.ranks.comm = &first;
   assert_true(planned(&g) <= alone - n * 12 && planned(&g) >= alone - n * 12 - 3 * 64);
   parts_free(&parts);
   folder_remove(g.dir);

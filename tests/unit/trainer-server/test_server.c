@@ -225,6 +225,20 @@ static void a_step_names_exactly_its_groups(void **state) {
 
 /* A version is durable, then staged by the servers that answer with the digest of their own memory, then announced;
  * superseded versions are not served. */
+static int heartbeats_of(struct fake_coordinator *c) {
+  pthread_mutex_lock(&c->lock);
+  const int beats = c->heartbeats;
+  pthread_mutex_unlock(&c->lock);
+  return beats;
+}
+
+static bool is_back(struct fake_coordinator *c, int beats_before) {
+  pthread_mutex_lock(&c->lock);
+  const bool back = c->registrations == 2 && c->heartbeats > beats_before + 1;
+  pthread_mutex_unlock(&c->lock);
+  return back;
+}
+
 static void a_version_is_durable_pushed_announced_and_served(void **state) {
   (void)state;
   struct fake_coordinator coordinator;
@@ -237,22 +251,16 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
   struct batch_status batch;
   struct step_status step;
   struct buf bytes = BUF_INIT;
-  struct registration *registration;
+  struct heartbeat *heartbeat;
   fake_coordinator_start(&coordinator);
   rig_make(&g, coordinator.url);
   rig_start(&g);
   fake_generation_start(&good, g.model_dir, false);
   fake_generation_start(&liar, g.model_dir, true);
-  const struct registration_options tie = {
+  const struct heartbeat_options tie = {
       .coordinator_url = coordinator.url, .token = "", .name = "trainer", .advertise_url = g.url};
-  assert_rc(RC_OK, registration_start(&registration, &tie, g.trainer, g.publisher, &err), err);
-  for (int i = 0; i < 500; i++) {
-    pthread_mutex_lock(&coordinator.lock);
-    const int beats = coordinator.heartbeats;
-    pthread_mutex_unlock(&coordinator.lock);
-    if (beats > 0) break;
-    clock_sleep_ms(10);
-  }
+  assert_rc(RC_OK, heartbeat_start(&heartbeat, &tie, trainer_board(g.trainer), g.publisher, &err), err);
+  AWAIT(heartbeats_of(&coordinator) > 0, "no heartbeat came") continue;
   const struct open_run run = run_request("r1"); /* epoch 3, fence 5: what registration brought */
   rig_open(&g, &run, &opened);
   groups_make(&arena, groups, 2, 4);
@@ -323,14 +331,8 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
   coordinator.forget = true;
   const int beats = coordinator.heartbeats;
   pthread_mutex_unlock(&coordinator.lock);
-  for (int i = 0; i < 500; i++) {
-    clock_sleep_ms(10);
-    pthread_mutex_lock(&coordinator.lock);
-    const bool back = coordinator.registrations == 2 && coordinator.heartbeats > beats + 1;
-    pthread_mutex_unlock(&coordinator.lock);
-    if (back) break;
-  }
-  registration_stop(registration);
+  AWAIT(is_back(&coordinator, beats), "it does not register again") continue;
+  heartbeat_stop(heartbeat);
   pthread_mutex_lock(&coordinator.lock);
   assert_int_equal(coordinator.registrations, 2);
   assert_true(digest_equal(&coordinator.loaded, &step.digest));

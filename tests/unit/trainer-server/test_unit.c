@@ -3,6 +3,7 @@
 #include "tests/unit/trainer-server/support.h"
 
 #include "services/trainer-server/engine/gradient_unit.h"
+#include "services/trainer-server/engine/run_config.h"
 
 static char dir[PATH];
 static struct parts parts;
@@ -219,12 +220,43 @@ static void refused_units_name_the_field_and_touch_nothing(void **state) {
   arena_free(&arena);
 }
 
+/* Every objective that the wire lets through is a loss of the model's, with the bounds that were sent. */
+static void a_configuration_becomes_its_loss(void **state) {
+  (void)state;
+  static const struct {
+    const char *objective;
+    enum loss_kind kind;
+  } cases[] = {{"grpo", LOSS_PPO},
+               {"ppo", LOSS_PPO},
+               {"reinforce", LOSS_REINFORCE},
+               {"gspo", LOSS_GSPO},
+               {"cispo", LOSS_CISPO},
+               {"decoupled_ppo", LOSS_DECOUPLED_PPO},
+               {"tis", LOSS_DECOUPLED_PPO},
+               {"cross_entropy", LOSS_CROSS_ENTROPY}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct training_config c;
+    struct unit_config unit;
+    struct optimizer_config optimizer;
+    struct err err = {0};
+    training_config_defaults(&c);
+    c.objective = cases[i].objective;
+    c.clip_low = 0.25, c.clip_high = 4, c.importance_cap = 2.5, c.kl_coefficient = 0.5;
+    c.normalization = "sequences";
+    assert_rc(RC_OK, run_config_map(&c, &unit, &optimizer, &err), err);
+    assert_int_equal(unit.loss.kind, cases[i].kind);
+    assert_true(unit.loss.clip_low == 0.25f && unit.loss.clip_high == 4 && unit.loss.importance_cap == 2.5f &&
+                unit.loss.kl_coefficient == 0.5f && unit.loss.normalization == NORMALIZE_SEQUENCES);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unit_equals_the_learner),
       cmocka_unit_test(forward_and_backward_are_told_apart),
       cmocka_unit_test(reference_enters_the_loss),
       cmocka_unit_test(refused_units_name_the_field_and_touch_nothing),
+      cmocka_unit_test(a_configuration_becomes_its_loss),
   };
   log_init("test", LOG_ERROR);
   return cmocka_run_group_tests_name("trainer-server/unit", tests, set_up, tear_down);

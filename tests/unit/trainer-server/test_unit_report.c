@@ -88,7 +88,7 @@ static void test_what_no_rank_sent_is_refused(void **state) {
   unit_reports_encode(sent, groups, GROUPS, &text);
   refuse(groups, text.data, text.len - 1, "end of line");
   groups[2].id = "r1.0.9";
-  refuse(groups, text.data, text.len, "which this batch has not");
+  refuse(groups, text.data, text.len, "this batch has no such unit");
   groups[2].id = "r1.0.2";
   char *figure = strstr(text.data, "\"logprobs\":[-0.");
   assert_non_null(figure);

@@ -1,6 +1,6 @@
-/* Intervals say from when to when, and why: what is not a stretch of time under a known cause is refused with the
- * item's number, for bubble accounting must not add up nonsense. */
-#include "tests/unit/wire/wire_test.c"
+/* Intervals: an item that is not a stretch of time with a known cause is refused with its number, because bubble
+ * accounting must not add up nonsense. */
+#include "tests/unit/wire/wire_test.h"
 
 struct timeline {
   struct interval *items;

@@ -2,8 +2,10 @@
  * content, not of its spelling. */
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "tests/unit/wire/wire_test.c"
+#include "tests/unit/wire/wire_test.h"
 
 MESSAGE_AGAIN(lease_request)
 MESSAGE_AGAIN(lease_answer)
@@ -30,6 +32,19 @@ static const struct message answer_message = {
     .again = again_lease_answer,
     .optional = {"partials"},
     .nullable = {"current"}};
+static const struct message endless_message = {
+    .name = "lease_answer with ignore_eos",
+    .json =
+        "{\"epoch\":3,\"leases\":[{\"id\":\"r7.12.3.0-0\",\"fence\":1,\"run\":\"r7\",\"group\":\"r7.12.3\","
+        "\"purpose\":\"training\",\"round\":12,\"group_ordinal\":3,\"sample_first\":0,\"sample_count\":1,"
+        "\"version_min\":12,\"version_max\":12,\"weights_digest\":\"" DIGEST_A
+        "\",\"temperature\":1,\"max_new_tokens\":64,\"stop_token_ids\":[],\"ignore_eos\":true,\"seed\":7,"
+        "\"ttl_ms\":30000,\"prompt_ids\":[1],\"partials\":[]}],"
+        "\"current\":{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
+        "\",\"trainer_url\":\"http://trainer:8082\"}}",
+    .again = again_lease_answer,
+    .optional = {"partials"},
+    .nullable = {"current"}};
 static const struct message result_message = {
     .name = "lease_result",
     .json = "{\"worker_id\":\"w3\",\"epoch\":3,\"fence\":2,\"loaded_digest\":\"" DIGEST_A
@@ -43,7 +58,8 @@ static const struct message result_message = {
 static const struct message result_answer_message = {
     .name = "lease_result_answer", .json = "{\"repeated\":true}", .again = again_lease_result_answer};
 
-static const struct message *const all[] = {&request_message, &answer_message, &result_message, &result_answer_message};
+static const struct message *const all[] = {&request_message, &answer_message, &endless_message, &result_message,
+                                            &result_answer_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -71,6 +87,10 @@ static void a_lease_says_what_can_be_sampled(void **state) {
   message_check_refused(m, "\"prompt_ids\":[1,2,3]", "\"prompt_ids\":[1048576]", "leases[0].prompt_ids[0]");
   message_check_refused(m, "[151643,151645]", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]",
                         "leases[0].stop_token_ids");
+  message_check_refused(m, "[151643,151645]", "[]", "leases[0].ignore_eos"); /* without a word about it */
+  message_check_refused(m, "[151643,151645]", "[151643],\"ignore_eos\":true", "leases[0].ignore_eos");
+  message_check_accepted(m, "[151643,151645]", "[],\"ignore_eos\":true");
+  message_check_accepted(m, "[151643,151645]", "[151643],\"ignore_eos\":false");
   message_check_refused(m, "\"max_new_tokens\":64", "\"max_new_tokens\":131073", "leases[0].max_new_tokens");
   message_check_refused(m, "\"max_new_tokens\":64", "\"max_new_tokens\":1",
                         "leases[0].partials");                                    /* a partial longer than that */
@@ -90,6 +110,7 @@ static void an_evaluation_lease_may_be_greedy(void **state) {
                     .purpose = LEASE_EVALUATION,
                     .sample_count = 1,
                     .max_new_tokens = 1,
+                    .ignore_eos = true,
                     .ttl_ms = 1};
   l.prompt_ids = (struct json_i32s){(int32_t[]){1}, 1};
   struct buf out = BUF_INIT;
@@ -286,7 +307,7 @@ static void any_change_of_content_changes_the_digest(void **state) {
   struct digest digests[N + 1];
   digest_of_first(&digests[N], result_message.json);
   for (int i = 0; i < N; i++) {
-    char *text = replaced(result_message.json, changes[i][0], changes[i][1]);
+    char *text = message_replaced(result_message.json, changes[i][0], changes[i][1]);
     digest_of_first(&digests[i], text);
     free(text);
   }

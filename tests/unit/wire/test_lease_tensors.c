@@ -1,5 +1,5 @@
-/* A lease's result as safetensors: the same message as in JSON, and the same refusals.  What would break: a sample that
- * takes another's tokens; a body that lies about its rows; numbers that JSON could not even write. */
+/* A lease's result as safetensors: the same message as in JSON, and the same refusals.  Held against: a sample that
+ * takes another's tokens, a body with wrong counts of rows, numbers that JSON cannot write. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -167,7 +167,7 @@ static void segments_and_spans_cover_the_tokens_exactly(void **state) {
   expect_refused(&x, "samples");
 }
 
-/* No cut and no flipped bit is taken for more than it is: it is refused, or says something that is whole again. */
+/* A body that is cut or has a flipped bit is refused, or is a complete message again. */
 static void cut_and_flipped_bytes_do_no_harm(void **state) {
   (void)state;
   struct example x;

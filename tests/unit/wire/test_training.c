@@ -1,9 +1,12 @@
-/* What the coordinator and the trainer say to each other survives the wire; numbers that are not finite arrive as NaN
- * and never as something else. */
+/* Messages between the coordinator and the trainer survive the wire; numbers that are not finite arrive as NaN and
+ * never as something else. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-#include "tests/unit/wire/wire_test.c"
+#include "tests/unit/wire/wire_test.h"
 
 MESSAGE_AGAIN(open_run)
 MESSAGE_AGAIN(open_run_answer)
@@ -101,21 +104,23 @@ static const struct message step_done_message = {
     .json =
         "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
         "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
-        "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"way\":\"fabric\","
+        "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,"
+        "\"way\":\"fabric\","
         "\"digest\":\"" DIGEST_B
         "\",\"error\":null},"
         "{\"worker_id\":\"w4\",\"staged\":false,\"way\":null,\"digest\":null,\"error\":\"no answer within 60000 ms\"}],"
         "\"intervals\":[[\"step\",1,2],[\"push\",2,5]]}",
     .again = again_step_status,
+    .optional = {"oldest_checkpoint"},
     .nullable = {"error", "grad_norm"}};
 static const struct message step_queued_message = {
     .name = "step_status queued",
     .json =
         "{\"step_id\":\"r7.12\",\"state\":\"queued\",\"error\":null,\"version\":null,\"digest\":null,\"grad_norm\":0,"
         "\"lr\":0,\"skipped\":false,\"step_us\":0,"
-        "\"checkpoint_us\":0,\"push_us\":0,\"pushes\":[],\"intervals\":[]}",
+        "\"checkpoint_us\":0,\"push_us\":0,\"oldest_checkpoint\":0,\"pushes\":[],\"intervals\":[]}",
     .again = again_step_status,
-    .optional = {"version", "digest"},
+    .optional = {"version", "digest", "oldest_checkpoint"},
     .nullable = {"error", "grad_norm"}};
 static const struct message announce_message = {
     .name = "version_announce",
@@ -156,11 +161,10 @@ static void every_spoilt_member_is_refused(void **state) {
       m.optional[1] = "lr";
     }
     if (all[i] == &step_done_message) { /* one report, staged */
-      m.json =
-          "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
-          "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":false,\"step_us\":1,"
-          "\"checkpoint_us\":2,\"push_us\":3,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,\"digest\":\"" DIGEST_B
-          "\"}],\"intervals\":[[\"step\",1,2]]}";
+      m.json = "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
+               "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":false,\"step_us\":1,"
+               "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"pushes\":[{\"worker_id\":\"w3\","
+               "\"staged\":true,\"digest\":\"" DIGEST_B "\"}],\"intervals\":[[\"step\",1,2]]}";
     }
     if (all[i] == &announce_message) {
       m.json =
@@ -214,7 +218,41 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"seed\":\"12345678901234567890\"", "\"seed\":\"0x1\"", "seed");
 }
 
-/* A coordinator that records no version yet, or knows nothing of replay, opens at 0; a trainer's state is one of two. */
+/* Configurations from before there was a cap are written as they came: their hashes stay. */
+static void a_cap_goes_with_tis_alone(void **state) {
+  (void)state;
+  struct message m = open_run_message;
+  struct buf out = BUF_INIT;
+  struct err err = {0};
+  m.json =
+      "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"objective\":\"tis\",\"importance_cap\":2.5}}";
+  assert_int_equal(message_try(&m, m.json, strlen(m.json), &out, &err), RC_OK);
+  assert_non_null(strstr(out.data, "\"clip_high\":0.2,\"importance_cap\":2.5,\"kl_coefficient\":0,"));
+  message_check_accepted(&m, "2.5", "1");
+  message_check_refused(&m, "2.5", "0.999", "training.importance_cap");
+  message_check_refused(&m, "2.5", "0", "training.importance_cap");
+  message_check_refused(&m, "2.5", "null", "training.importance_cap");
+  message_check_refused(&m, "2.5", "1e7", "training.importance_cap");
+  message_check_refused(&m, ",\"importance_cap\":2.5", "", "training.importance_cap");
+  message_check_refused(&m, "\"tis\"", "\"decoupled_ppo\"", "training.importance_cap");
+  message_check_refused(&m, "\"tis\"", "\"evaluate\"", "training.importance_cap");
+  static const char *const others[] = {"grpo",  "ppo",           "reinforce",     "gspo",
+                                       "cispo", "decoupled_ppo", "cross_entropy", "evaluate"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    char text[160];
+    snprintf(
+        text, sizeof text,
+        "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"objective\":\"%s\",\"importance_cap\":0}}",
+        others[i]);
+    buf_clear(&out);
+    if (message_try(&m, text, strlen(text), &out, &err) != RC_OK) fail_msg("%s: %s", others[i], err.message);
+    assert_null(strstr(out.data, "importance_cap"));
+  }
+  buf_free(&out);
+}
+
+/* A coordinator that records no version yet, or knows nothing of replay, opens at 0; a trainer's state is one of
+ * two. */
 static void the_recorded_version_is_optional(void **state) {
   (void)state;
   struct message m = open_run_message;
@@ -399,6 +437,7 @@ int main(void) {
       cmocka_unit_test(every_spoilt_member_is_refused),
       cmocka_unit_test(a_training_configuration_is_read_over_defaults),
       cmocka_unit_test(a_training_configuration_is_bounded),
+      cmocka_unit_test(a_cap_goes_with_tis_alone),
       cmocka_unit_test(the_recorded_version_is_optional),
       cmocka_unit_test(a_start_is_a_word_or_a_checkpoint_or_left_out),
       cmocka_unit_test(an_evaluating_run_may_be_greedy),

@@ -1,5 +1,8 @@
 /* Registration, heartbeat and the current version survive the wire, and nothing malformed does. */
-#include "tests/unit/wire/wire_test.c"
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/wire/wire_test.h"
 
 MESSAGE_AGAIN(worker_register)
 MESSAGE_AGAIN(worker_registered)

@@ -1,4 +1,4 @@
-/* See wire_test.h.  This file is not a program of its own: every test includes it. */
+/* Checks a codec with a message as literal JSON: the round trip, every way to spoil it, and single replacements. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,7 +139,7 @@ void message_check_spoilt(const struct message *m) {
     assert_int_equal(message_try(m, others[i], strlen(others[i]), NULL, &err), RC_INVALID);
 }
 
-static char *replaced(const char *text, const char *from, const char *to) {
+char *message_replaced(const char *text, const char *from, const char *to) {
   const char *at = strstr(text, from);
   if (!at) fail_msg("the literal holds no %s", from);
   char *out = NULL;
@@ -149,7 +149,7 @@ static char *replaced(const char *text, const char *from, const char *to) {
 
 void message_check_refused(const struct message *m, const char *from, const char *to, const char *field) {
   struct err err = {0};
-  char *text = replaced(m->json, from, to);
+  char *text = message_replaced(m->json, from, to);
   const enum rc rc = message_try(m, text, strlen(text), NULL, &err);
   if (rc != RC_INVALID) fail_msg("%s: expected %s to be refused, got %s %s", m->name, to, rc_name(rc), err.message);
   if (field && strcmp(field, err.field) != 0)
@@ -159,7 +159,7 @@ void message_check_refused(const struct message *m, const char *from, const char
 
 void message_check_accepted(const struct message *m, const char *from, const char *to) {
   struct err err = {0};
-  char *text = replaced(m->json, from, to);
+  char *text = message_replaced(m->json, from, to);
   if (message_try(m, text, strlen(text), NULL, &err) != RC_OK)
     fail_msg("%s: expected %s to be accepted: %s: %s", m->name, to, err.field, err.message);
   free(text);

@@ -40,6 +40,8 @@ enum rc message_try(const struct message *m, const char *text, size_t len, struc
 void message_check_round_trip(const struct message *m);
 void message_check_spoilt(const struct message *m);
 
+/* The text with the first `from`, which must be there, replaced; to be freed. */
+char *message_replaced(const char *text, const char *from, const char *to);
 /* m->json with the first `from` replaced by `to` must be refused with this field (NULL: any) and RC_INVALID. */
 void message_check_refused(const struct message *m, const char *from, const char *to, const char *field);
 /* The same replacement must be accepted. */

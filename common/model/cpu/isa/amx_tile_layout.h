@@ -1,5 +1,6 @@
-/* Laying operands out as the tiles that are multiplied (amx_tiles.h): a tile of one side holds 16 rows of 32 operands along
- * the dot, one of the other side 16 rows of pairs of them.  Words are two operands, the earlier in the low half. */
+/* Lays operands out as the tiles that are multiplied (amx_tiles.h): a tile of one side holds 16 rows of 32 operands
+ * along the dot, a tile of the other side 16 rows of pairs of them.  A word is two operands, the earlier in the low
+ * half. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_AMX_TILE_LAYOUT_H
 #define LEASEHOLD_MODEL_CPU_ISA_AMX_TILE_LAYOUT_H
 
@@ -46,7 +47,8 @@ INLINE void load_halves(halves16 *x, const uint16_t *p, int n) {
     memcpy(x, p, (size_t)n * sizeof *p);
 }
 
-/* 16 words, of two operands each: those of `first` in the low halves.  n <= 16 of them are read; the others are zero. */
+/* 16 words, of two operands each: those of `first` in the low halves.  n <= 16 of them are read; the others are
+ * zero. */
 INLINE void interleave(words16 *out, const uint16_t *first, const uint16_t *second, int n) {
   halves16 low, high;
   load_halves(&low, first, n);
@@ -54,8 +56,8 @@ INLINE void interleave(words16 *out, const uint16_t *first, const uint16_t *seco
   *out = __builtin_convertvector(low, words16) | __builtin_convertvector(high, words16) << 16;
 }
 
-/* Of 32 columns of two rows, as above: the columns go by fours to the one and to the other tile in turn, which is what
- * the instructions do.  n <= 32 of them are read. */
+/* The same for 32 columns of two rows: groups of four columns go to the one and to the other tile in turn, as the
+ * instructions do it.  n <= 32 of them are read. */
 INLINE void interleave_fours(words16 *one, words16 *other, const uint16_t *first, const uint16_t *second, int n) {
   halves32 a = {0}, b = {0};
   if (n >= 32) {

@@ -1,4 +1,4 @@
-/* Products of 32 x 32 outputs, which stay in four tiles:
+/* Multiplies tiles to 32 x 32 outputs, which stay in four tiles:
  *
  *                    b tile 6   b tile 7
  *   rows, tile 4        0          1         along the dot, 32 at a time: two tiles of each side are loaded, and
@@ -48,8 +48,8 @@ INLINE void product_end(float *out, size_t stride, bool both) {
   tile_store(3, out + below + right, step);
 }
 
-/* `blocks` along the dot; a and b: tiles of the two row tiles and of the two tiles of the other side.  ask: b comes from
- * far away. */
+/* `blocks` along the dot; a and b: tiles of the two row tiles and of the two tiles of the other side.  ask: b comes
+ * from far away. */
 INLINE void product_add(const uint32_t *a0, const uint32_t *a1, const uint32_t *b0, const uint32_t *b1, int blocks,
                         bool both, bool ask) {
   for (int i = 0; i < blocks; i++) {

@@ -7,12 +7,12 @@
  *   tile_dot(c, a, b)            c [m][n] += a [m][32] . b [32][n], b's rows in pairs: DOT's block (NUMERICS.md) as
  *                                TDPBF16PS computes it, whatever MXCSR says: nearest even, subnormals flushed
  *
- * t, a, b, c are digits: a tile is part of the instruction.  gcc's intrinsics do not say which memory they read; the
- * empty statements do, or stores to it might be left out (of a configuration on the stack, say).
+ * t, a, b, c are digits: a tile is part of the instruction.  gcc's intrinsics do not declare the memory that they read;
+ * the empty asm statements do, because otherwise stores to it (a configuration on the stack, say) might be left out.
  *
- * The unit tests compile the same kernels over an emulation (TILES_EMULATED), which is how their blocking, edges and
- * layouts are checked where there is no AMX.  On the instructions they have run in an emulated CPU (tests/bochs/run)
- * and on a real one; that they give DOT's bits is tried by tiles_hold before they are used. */
+ * The unit tests compile the same kernels over an emulation (TILES_EMULATED), so that their blocking, edges and layouts
+ * are checked on machines without AMX.  The kernels have run on the instructions in an emulated CPU (tests/bochs/run)
+ * and on a real one.  tiles_hold checks that the instructions give DOT's bits before they are used. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_AMX_TILES_H
 #define LEASEHOLD_MODEL_CPU_ISA_AMX_TILES_H
 

@@ -6,8 +6,8 @@
  * of a block of 32 along the dot the even chain is elements 0, 2 | 4, 6 | .. 28, 30 in eight links, and the odd chain
  * 1, 3 | 5, 7 | .. 29, 31 in eight more.
  *
- * That the instruction behaves so is what Intel documents and what was measured on Zen 4; ops_cpu.c has it tried
- * (links_hold) before this level is used. */
+ * Intel documents this behaviour, and it was measured on Zen 4; ops_cpu.c checks it (links_hold) before this
+ * instruction set is used. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_BF16_CHAIN_H
 #define LEASEHOLD_MODEL_CPU_ISA_BF16_CHAIN_H
 
@@ -46,8 +46,7 @@ INLINE vu link_rows(h16 first, h16 second) {
   return (__builtin_convertvector(first, vu) << 16) | __builtin_convertvector(second, vu);
 }
 
-/* Rounded to operands, NaNs and all, but for subnormals: those are flushed, which is what arithmetic has done already
- * to whatever it returns. */
+/* Rounds to operands, NaNs included.  Subnormals are flushed, as arithmetic has already flushed them in its results. */
 INLINE h16 round16(vf x) { return (h16)_mm512_cvtneps_pbh((__m512)x); }
 
 INLINE vf widen16(h16 x) { return (vf)(__builtin_convertvector(x, vu) << 16); }

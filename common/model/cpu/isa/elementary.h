@@ -28,8 +28,8 @@ INLINE vf exp_remainder(vf c, vf n) {
 
 INLINE vf vexp(vf x) {
 #if defined(__AVX512F__)
-  /* As below: what is above EXP_LOW has a normal result, so that scaling by 2^n is adding to the exponent field; what
-   * is below it is masked away; a NaN passes through every step. */
+  /* As below.  Above EXP_LOW the result is normal, so scaling by 2^n is adding to the exponent field; arguments below
+   * it are masked away; a NaN passes through every step. */
   vf c = (vf)_mm512_min_ps((__m512)vset(EXP_HIGH), (__m512)x); /* the second when one is NaN */
   vf t = c * EXP_LOG2E + EXP_MAGIC;
   vf n = t - EXP_MAGIC;

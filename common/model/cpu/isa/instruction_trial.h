@@ -1,5 +1,5 @@
-/* Numbers for trying an instruction before kernels rely on it: operands that are easy to get wrong (zeros, subnormals,
- * the largest, infinities, NaNs), or with an exponent near `around`. */
+/* Numbers with which an instruction is tried before kernels rely on it: difficult operands (zeros, subnormals, the
+ * largest, infinities, NaNs), or operands with an exponent near `around`. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_INSTRUCTION_TRIAL_H
 #define LEASEHOLD_MODEL_CPU_ISA_INSTRUCTION_TRIAL_H
 

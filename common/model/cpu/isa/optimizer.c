@@ -1,4 +1,4 @@
-/* The order-independent gradient accumulator, the global norm and AdamW: element by element. */
+/* Accumulates gradients independently of their order, computes the global norm and does AdamW, element by element. */
 #include "common/model/cpu/isa/vec.h"
 
 #define ACCUMULATE_MAX   0x1p50

@@ -2,7 +2,7 @@
  *
  *   y = x * cosines + (x with its halves exchanged) * sines        forward: sines are -s below E/2 and s above; backward: s, -s
  *
- * which is NUMERICS.md's a * c - b * s and b * c + a * s to the bit, as a - b is a + (-b). */
+ * This is NUMERICS.md's a * c - b * s and b * c + a * s to the bit, because a - b is a + (-b). */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_ROPE_H
 #define LEASEHOLD_MODEL_CPU_ISA_ROPE_H
 

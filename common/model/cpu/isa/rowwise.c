@@ -1,5 +1,4 @@
-/* Forward kernels that go row by row or element by element: operand conversion, RMS norm, head norm with rotation,
- * SwiGLU. */
+/* Computes forward row by row or element by element: operand conversion, RMS norm, head norm with rotation, SwiGLU. */
 #include "common/model/cpu/isa/elementary.h"
 #include "common/model/cpu/isa/rope.h"
 

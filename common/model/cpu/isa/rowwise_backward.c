@@ -1,5 +1,5 @@
-/* Gradients of the row-wise kernels.  dx is split over rows; parameter gradients are split over columns, so that
- * every column adds its tokens in order, from the value that stands there. */
+/* Computes the gradients of the row-wise kernels.  dx is split over rows; parameter gradients are split over columns,
+ * so that every column adds its tokens in order to its present value. */
 #include "common/model/cpu/isa/elementary.h"
 #include "common/model/cpu/isa/rope.h"
 

@@ -1,6 +1,7 @@
-/* Over a row of logits: log-probability, its gradient, and the sampler's walk.  All three see the same z = logits /
- * temperature, the same maximum and the same sums in blocks of 256 vocabulary entries (NUMERICS.md, "Vocabulary"),
- * which is why the sampled token's log-probability is the trainer's, bit for bit. */
+/* Computes a token's log-probability, its gradient, and the sampler's draw from a row of logits.
+ *
+ * All three use the same z = logits / temperature, the same maximum and the same sums in blocks of 256 vocabulary
+ * entries (NUMERICS.md, "Vocabulary"), so the sampled token's log-probability equals the trainer's, bit for bit. */
 #include <assert.h>
 
 #include "common/model/cpu/isa/elementary.h"
@@ -122,7 +123,7 @@ static int32_t walk_block(const float *p, int n, float running, float threshold)
   return last;
 }
 
-/* exp(z - max) of a row, summed by blocks: what a draw and its log-probability have in common. */
+/* exp(z - max) of a row, summed by blocks: the common part of a draw and its log-probability. */
 struct row_sums {
   const float *logits;
   float temperature, max, total;

@@ -1,6 +1,6 @@
-/* The vectors of one x86-64 level, as GNU vectors of its natural width: VL lanes of float.  A kernel thinks in 16
- * lanes ("a tile"): PARTS vectors.  Only the fused multiply-add needs a word of its own per level; at v2, which has
- * none, it is fmaf, exact and slow.
+/* The vectors of one x86-64 level, as GNU vectors of its natural width: VL lanes of float.  Kernels are written for 16
+ * lanes ("a tile"), which are PARTS vectors.  Only the fused multiply-add needs code of its own per level; v2 has no
+ * such instruction and uses fmaf, which is exact and slow.
  *
  * Operands come as bf16 or float (`f32`), always addressed by element index; loads widen.  A pair of bf16 is one
  * 32-bit word: the even element is its low half.
@@ -199,8 +199,8 @@ INLINE vf vround(vf x, bool f32) { return f32 ? x : (vf)(round_bits(x) & 0xffff0
 
 typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 
-/* VL numbers as operands from index `at` on.  For results of arithmetic, which is what a row function has: never
- * subnormal, so that an instruction may be used that flushes them. */
+/* Stores VL numbers as operands from index `at` on.  Only for results of arithmetic, which are never subnormal, so that
+ * an instruction that flushes subnormals may be used. */
 INLINE void store_operands(void *base, size_t at, vf x, bool f32) {
   if (f32) {
     vstore((float *)base + at, x);

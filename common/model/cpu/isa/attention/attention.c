@@ -1,9 +1,10 @@
-/* Attention of rows over the paged KV pool, online softmax over key blocks of 32 (NUMERICS.md, "Attention").
+/* Computes attention of rows over the paged KV pool, with an online softmax over key blocks of 32 (NUMERICS.md,
+ * "Attention").
  *
- * Up to QUERIES (row, head) pairs of one sequence and one kv head go together, so that a key is loaded once for all
- * of them: in a decode step the heads of a kv group, in a prefill also neighbouring rows.  Scores are vectorized over
- * the 16 keys of a tile, values over E. A query's bits depend on its own row, its position and the sequence's keys
- * and values alone.
+ * Up to QUERIES (row, head) pairs of one sequence and one kv head go together, so that a key is loaded once for all of
+ * them: in a decode step the heads of a kv group, in a prefill also neighbouring rows.  Scores are vectorized over the
+ * 16 keys of a tile, values over E.  A query's bits depend only on its own row, its position and the sequence's keys
+ * and values.
  */
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/elementary.h"
@@ -247,7 +248,7 @@ static void attend_run(const struct attention_args *c, struct state *s, int t0, 
 }
 
 #if defined(__AVX512BF16__)
-/* Runs of many queries by lanes; what lies between them row by row. */
+/* Runs of many queries go by lanes; the rows between them go one by one. */
 static void attend_by_runs(const struct attention_args *c, int begin, int end, void *scratch) {
   const int group = c->H / c->kv->G;
   int few = begin; /* rows [few, t0) are not done yet */

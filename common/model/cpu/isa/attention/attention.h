@@ -1,4 +1,4 @@
-/* What the attention kernels of one level share. */
+/* Parts that the attention kernels of one instruction set share. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_ATTENTION_ATTENTION_H
 #define LEASEHOLD_MODEL_CPU_ISA_ATTENTION_ATTENTION_H
 

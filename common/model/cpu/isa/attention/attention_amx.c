@@ -1,5 +1,5 @@
-/* Attention over bf16 operands by AMX tiles (amx_tiles.h): the same sums as attention.c's, bit for bit (NUMERICS.md,
- * "Attention").
+/* Computes attention over bf16 operands by AMX tiles (amx_tiles.h): the same sums as attention.c's, bit for bit
+ * (NUMERICS.md, "Attention").
  *
  * Up to 16 queries, (row, head) pairs of one sequence and one kv head, are the rows of a tile: in a prefill
  * neighbouring rows, in a decode step the heads of a row.  Keys and values lie in tiles in the pool (ops.h, struct
@@ -7,11 +7,11 @@
  *
  *   scores [queries][32] = q . keys  ->  p [queries][32], rounded  ->  o [queries][E] = o * correction + p . values
  *
- * The products are DOT's blocks; what lies between them goes row by row, but for the maxima and sums, which come out
+ * The products are DOT's blocks.  The work between them goes row by row, except for the maxima and sums, which come out
  * of one folding tree for all queries.  A decode step reads the pool once, from memory: while few queries work on a
  * block, the next one is fetched.
  *
- * See amx_tiles.h for what has been run and what has not. */
+ * amx_tiles.h says where these kernels have run. */
 #include "common/model/cpu/isa/amx_tile_layout.h"
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/attention/fold.h"
@@ -27,7 +27,7 @@ struct attention_scratch {
   uint32_t q[CPU_HEAD_DIM_MAX / TILE_DEPTH][TILE_WORDS];
   float s[QUERIES_MAX][KEYS]; /* scores */
   uint16_t p[QUERIES_MAX][KEYS];
-  float fold[16][16];                     /* what becomes one number per query */
+  float fold[16][16];                     /* rows that are folded to one number per query */
   float o[QUERIES_MAX * E16_MAX];         /* [query][E16] */
   float product[QUERIES_MAX * E16_MAX];   /* p . values, likewise */
   uint32_t values[KEYS / 2 * E16_MAX];    /* [pairs of keys][E16] of a block that does not lie in one piece */

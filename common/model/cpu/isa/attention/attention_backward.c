@@ -1,4 +1,4 @@
-/* Attention's gradients for packed samples (NUMERICS.md, "Attention backward").
+/* Computes attention's gradients for packed samples (NUMERICS.md, "Attention backward").
  *
  * A work item is one sample and one kv head: it alone writes that head's dk and dv, and the dq of its query heads.
  * Keys go in blocks of 32 (outer loop), queries in blocks of 32 from the diagonal on (inner loop), both aligned at
@@ -11,7 +11,7 @@
  */
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/elementary.h"
-#include "common/model/cpu/isa/micro.h"
+#include "common/model/cpu/isa/micro_kernel.h"
 
 enum { B = 32, EMAX = CPU_HEAD_DIM_MAX };
 

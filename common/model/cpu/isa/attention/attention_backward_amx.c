@@ -1,7 +1,7 @@
-/* Attention's gradients of bf16 operands by AMX tiles (amx_tile_product.h): attention_backward.c's sums, bit for bit, in the
- * same order of blocks (NUMERICS.md, "Attention backward").
+/* Computes attention's gradients of bf16 operands by AMX tiles (amx_tile_product.h): attention_backward.c's sums, bit
+ * for bit, in the same order of blocks (NUMERICS.md, "Attention backward").
  *
- * All five products of a block pair are of 32 x 32 outputs, or as many times that as E takes:
+ * Each of the five products of a block pair has 32 x 32 outputs, or several times that, depending on E:
  *
  *   S, dP [queries][keys]    rows of q and dout; columns of keys and values
  *   dq [queries][E]          rows of dS; keys in pairs
@@ -10,7 +10,7 @@
  * "Columns" are tiles with E in pairs along the rows, for S and dP.  Queries without a gradient keep their places, as
  * rows of zeros.
  *
- * See amx_tiles.h for what has been run and what has not. */
+ * amx_tiles.h says where these kernels have run. */
 #include "common/model/cpu/isa/amx_tile_product.h"
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/elementary.h"
@@ -25,7 +25,7 @@ enum {
   WIDTHS = CPU_HEAD_DIM_MAX / 16          /* of 16 across E */
 };
 
-/* 32 rows of E operands as tiles of each kind; what is not needed is left out. */
+/* 32 rows of E operands as tiles of each kind; kinds that are not needed are left out. */
 typedef uint32_t tile_words[TILE_WORDS];
 struct row_tiles {
   tile_words rows[2][DEPTHS]; /* [half][along E]: 16 rows of 32 operands */
@@ -171,7 +171,8 @@ static void add_product(const struct backward_item *it, sum_tiles sums, const ui
   }
 }
 
-/* P and dS as operands, and transposed; `diagonal` masks keys after the query; keys at and beyond `keys` do not exist. */
+/* P and dS as operands, and transposed; `diagonal` masks keys after the query; keys at and beyond `keys` do not
+ * exist. */
 static void soften_square(const struct backward_item *it, int keys, bool diagonal) {
   struct backward_tiles *s = it->s;
   const float scale = it->c->scale;

@@ -1,6 +1,6 @@
-/* Attention's gradients of bf16 operands by links (bf16_chain.h): attention_backward.c's sums, bit for bit, in the same
- * order of blocks.  What is left out are links of zeros: keys after a query, queries before a key, and queries without
- * a gradient, which keep their places (NUMERICS.md, DOT) as every chain lists its rows.
+/* Computes attention's gradients of bf16 operands by links (bf16_chain.h): attention_backward.c's sums, bit for bit, in
+ * the same order of blocks.  Only links of zeros are left out: keys after a query, queries before a key, and queries
+ * without a gradient, which keep their places (NUMERICS.md, DOT) because every chain lists its rows.
  *
  *   S, dP [queries][32 keys]          rows of q and dout broadcast, keys and values along the lanes
  *   dq [queries][E]                   dS broadcast by pairs of keys, keys' E along the lanes

@@ -1,6 +1,6 @@
-/* Attention of many rows of one sequence, by links (bf16_chain.h): 16 (row, head) pairs of one kv head lie along the lanes,
- * keys and values are broadcast.  The same sums as attention.c's, bit for bit (NUMERICS.md, "Attention"): the softmax
- * over a block's keys runs down 32 vectors, so that neither maximum nor tree crosses lanes.
+/* Computes attention of many rows of one sequence, by links (bf16_chain.h): 16 (row, head) pairs of one kv head lie
+ * along the lanes, keys and values are broadcast.  The same sums as attention.c's, bit for bit (NUMERICS.md,
+ * "Attention"): the softmax over a block's keys runs down 32 vectors, so that neither maximum nor tree crosses lanes.
  *
  *   q [16 rows][E] -> transposed links; per block of 32 keys: links of keys and values -> scores [key][16] -> p, rounded,
  *   as links [key pairs][16] -> o [E][16] -> rows */

@@ -1,11 +1,11 @@
-/* Attention of rows that are alone in their sequence (a decode step), by links (bf16_chain.h).  The same sums as
- * attention.c's, bit for bit (NUMERICS.md, "Attention").
+/* Computes attention of rows that are alone in their sequence (a decode step), by links (bf16_chain.h).  The same sums
+ * as attention.c's, bit for bit (NUMERICS.md, "Attention").
  *
- * The pool holds keys and values in links already (ops.h, struct kv_layer), so that what is loaded is an operand:
- * scores run over the 16 keys of a tile, values over 16 of E.  A unit is up to UNIT queries of one row that share a kv
- * head and with it every load.  Up to LANES queries, heads of a row and rows of different sequences, go from block to
- * block together, so that the softmax has full vectors and little waits for a result; a row that has no keys in the
- * block stands by.  Maxima and sums of all of them come out of one folding tree, a lane for each.
+ * The pool holds keys and values in links already (ops.h, struct kv_layer), so that every load gives an operand: scores
+ * run over the 16 keys of a tile, values over 16 of E.  A unit is up to UNIT queries of one row that share a kv head
+ * and all its loads.  Up to LANES queries, heads of a row and rows of different sequences, go from block to block
+ * together, so that the softmax has full vectors and rarely waits for a result; a row without keys in the block is
+ * idle.  One folding tree gives the maxima and sums of all of them, a lane for each.
  *
  * The pool is read once a step, from memory: while a unit works on a block, its next one is fetched.
  *
@@ -34,7 +34,7 @@ struct rows_state {
   uint32_t q[LANES * E_MAX / 2]; /* [lane][E32 / 2]: per 32 along E its even links, then its odd ones */
   uint32_t p[LANES][LANES];      /* the block's even links, then its odd ones */
   float s[LANES][BLOCK];
-  float fold[LANES][LANES]; /* what becomes one number per lane */
+  float fold[LANES][LANES]; /* rows that are folded to one number per lane */
   float o[LANES * E_MAX];   /* [lane][E16] */
   float max[LANES], correction[LANES], sum[LANES];
   int32_t position[LANES];
@@ -128,7 +128,7 @@ INLINE void raise_maxima(struct rows_state *s, vi active) {
   vstore(s->correction, vexp(before - after));
 }
 
-/* From scores to p and its links, and what the tree is over. */
+/* From scores to p and its links, and the terms of the tree. */
 INLINE void soften_unit(struct rows_state *s, const struct unit *u, const int R) {
   UNROLL
   for (int r = 0; r < R; r++) {
@@ -205,8 +205,8 @@ INLINE void add_unit(struct rows_state *s, const struct unit *u, int E, int vali
       f(__VA_ARGS__, 4);        \
   } while (0)
 
-/* Where the block's tiles lie, which each unit needs next; past a row's end its last ones stay.  The page table is asked
- * once for all units of a row. */
+/* Where the block's tiles lie, which each unit needs next; past a row's end its last ones stay.  The page table is
+ * asked once for all units of a row. */
 static void find_next(const struct attention_args *c, struct rows_state *s, int block) {
   const struct kv_layer *kv = c->kv;
   const size_t tokens = (size_t)kv->page_tokens, key_head = tokens * (size_t)round_up(kv->E, 32),

@@ -1,4 +1,5 @@
-/* One number for each of sixteen rows of sixteen: their sums, by the tree of NUMERICS.md, or their largest. */
+/* Folds sixteen rows of sixteen numbers to one number for each row: its sum, by the tree of NUMERICS.md, or its
+ * maximum. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_ATTENTION_FOLD_H
 #define LEASEHOLD_MODEL_CPU_ISA_ATTENTION_FOLD_H
 

@@ -1,25 +1,25 @@
-/* y = x W^T and dW += dy^T x by blocks of 32 along the dot (NUMERICS.md, DOT).
+/* Computes y = x W^T and dW += dy^T x by blocks of 32 along the dot (NUMERICS.md, DOT).
  *
  * gemm: GEMM_ROWS rows x two vectors of outputs at a time run along the dot with their sums in registers.
  *
  *   x [rows][K], second-level cache   W [32 outputs][W_BLOCKS * 32 of K], first level   -> sums [rows][32], first level
  *
- * x is laid out once per block of rows, each 32 of K as 16 even then 16 odd floats, or as links (bf16_chain.h); W is read as
- * it is packed and widened in registers, or lies in links already.  While a piece of W is multiplied, the next one is
- * asked for, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver it.  What
- * comes from far away is read and asked for in the order in which it lies: another order costs up to a third.  A row's
- * bits depend on that row and W alone.
+ * x is laid out once per block of rows, each 32 of K as 16 even then 16 odd floats, or as links (bf16_chain.h); W is
+ * read as it is packed and widened in registers, or lies in links already.  While a piece of W is multiplied, the next
+ * one is prefetched, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver
+ * it.  Data in memory is read and prefetched in the order in which it lies: another order costs up to a third.  A row's
+ * bits depend only on that row and W.
  *
  * gemm_weight_backward: lanes run over K, rows over N, the dot over tokens; sums are kept apart and added to dW once at
  * the end. */
 #include "common/model/cpu/isa/bf16_chain.h"
-#include "common/model/cpu/isa/micro.h"
+#include "common/model/cpu/isa/micro_kernel.h"
 
 #if defined(__AVX512BF16__)
 cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
 #endif
 
-/* What the operands are, and how their products are made; a constant wherever it is passed. */
+/* The kind of operands, and how they are multiplied; a constant wherever it is passed. */
 enum product { OF_F32, OF_BF16, OF_LINKS };
 
 #if defined(__AVX512F__)
@@ -31,7 +31,7 @@ enum { GEMM_ROWS = 3 }; /* both chains fill 16 */
 enum {
   PANEL = 32,
   LINE = 64,             /* bytes of the caches */
-  NEAR_BYTES = 24 << 10, /* of the first level, beside what passes through */
+  NEAR_BYTES = 24 << 10, /* of the first-level cache, beside data that passes through */
   TILE_BLOCK = 16 * 32,  /* operands of a tile of W along 32 of the dot */
   W_BLOCKS = 8,          /* of 32 along the dot, of W at a time: 16 KiB of bf16 */
   FEW_ROWS = 16,         /* so few wait for W more than W for them */
@@ -98,7 +98,7 @@ INLINE void lay_out_x(const struct pass *p, int block, const enum product of) {
   }
 }
 
-/* A piece of a panel of outputs, and what is done with its sums. */
+/* A piece of a panel of outputs, and the destination of its sums. */
 struct piece {
   const char *w; /* of the first tile; that of the second lies next_w bytes further */
   size_t next_w;
@@ -158,11 +158,11 @@ INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct pie
   widening_chain(odd, x + 16, stride, w, true, R, NV, of == OF_F32);
 }
 
-/* What comes next of both tiles, line after line in the order in which it lies, as the memory likes it best: each of
- * the full groups of rows asks for as much. */
+/* The prefetching of both next tiles, line after line in the order in which they lie, which is fastest: each of the
+ * full groups of rows prefetches the same share. */
 struct coming {
   const char *at;
-  int groups, due; /* groups 0: nothing comes, or there is nobody to wait for it */
+  int groups, due; /* groups 0: nothing is prefetched */
 };
 
 INLINE void coming_ask(struct coming *a, size_t next_w, int lines) {
@@ -173,7 +173,7 @@ INLINE void coming_ask(struct coming *a, size_t next_w, int lines) {
   }
 }
 
-/* R rows from `row` on x NV vectors of outputs from `lane` on; a: what comes next, and is asked for meanwhile. */
+/* R rows from `row` on x NV vectors of outputs from `lane` on; a: the next data, which is prefetched meanwhile. */
 INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *a, const int R, const int NV,
                        const bool in_order, const enum product of) {
   const size_t operand = of == OF_F32 ? 4 : 2, block = TILE_BLOCK * operand;
@@ -215,8 +215,8 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *
   }
 }
 
-/* Where the sums of a group of rows go once they are complete.  With many rows no near cache holds it, and to write
- * there, or to add to it, would wait.  (Inline: gcc leaves out calls of a function that only prefetches.) */
+/* Prefetches the outputs to which the sums of a group of rows will go.  With many rows no near cache holds them, and
+ * writing them would wait.  (Inline: gcc leaves out calls of a function that only prefetches.) */
 INLINE void ask_outputs(const struct piece *o, int row) {
   const struct gemm_args *c = o->p->c;
   const float *y = o->y + (size_t)row * (size_t)c->W->N;

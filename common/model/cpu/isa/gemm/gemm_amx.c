@@ -1,13 +1,12 @@
-/* gemm and gemm_weight_backward over bf16 operands by AMX tiles (amx_tiles.h): DOT's block is one instruction, for 16 rows
- * against 16 outputs.  Sums of 32 x 32 outputs stay in four tiles (amx_tile_product.h).
+/* Computes gemm and gemm_weight_backward over bf16 operands by AMX tiles (amx_tiles.h): one instruction does DOT's
+ * block for 16 rows against 16 outputs.  Sums of 32 x 32 outputs stay in four tiles (amx_tile_product.h).
  *
- * gemm: W lies in tiles already (ops.h); x is copied into tiles once per block of rows, zero padded.  Pieces of W stay in
- * the first-level cache while all rows pass; sums wait in scratch between pieces.  When 32 rows or fewer are all there
- * are, the tiles have just these rows, so that a decode step's cost is its rows'.
- * gemm_weight_backward: "rows" are rows of dW, the dot runs over places: dy is transposed into tiles, x's rows are
- * interleaved by twos.
+ * gemm: W lies in tiles already (ops.h); x is copied into tiles once per block of rows, zero padded.  Pieces of W stay
+ * in the first-level cache while all rows pass; sums wait in scratch between pieces.  When there are 32 rows or fewer
+ * in all, the tiles have just these rows, so that a decode step costs only as much as its rows. gemm_weight_backward:
+ * "rows" are rows of dW, the dot runs over places: dy is transposed into tiles, x's rows are interleaved by twos.
  *
- * See amx_tiles.h for what has been run and what has not. */
+ * amx_tiles.h says where these kernels have run. */
 #include "common/model/cpu/isa/amx_tile_product.h"
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/instruction_trial.h"
@@ -268,7 +267,7 @@ static float trial_dot(const struct trial *t, int m, int n) {
   return t->before[m * 16 + n] + (even + odd);
 }
 
-/* Whether the instruction gives DOT's bits, over some thousand sums. */
+/* Checks over some thousand sums that the instruction gives DOT's bits. */
 bool ISA_NAME(tiles_hold)(void) {
   const unsigned saved = _mm_getcsr();
   uint32_t state = 1;

@@ -1,6 +1,6 @@
-/* How dW's products over tokens go through memory: window by window of dW, and for each window through all rows of dy
- * and x, some at a time.  While these are multiplied, those that come next are asked for: to lay them out would
- * otherwise wait for memory. */
+/* The order in which dW's products over tokens go through memory: window by window of dW, and for each window through
+ * all rows of dy and x, some at a time.  While these are multiplied, the next ones are prefetched, because laying them
+ * out would otherwise wait for memory. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_GEMM_WEIGHT_WINDOW_H
 #define LEASEHOLD_MODEL_CPU_ISA_GEMM_WEIGHT_WINDOW_H
 
@@ -38,7 +38,7 @@ struct ahead {
   int t, end;
 };
 
-/* What comes after w's rows before t: at most `rows` of them. */
+/* The rows after w's rows before t: at most `rows` of them. */
 INLINE struct ahead ahead_of(const struct windows *all, const struct window *w, int t, int rows) {
   const struct weight_backward_args *c = all->c;
   const bool over = t == c->T;

@@ -1,0 +1,67 @@
+/* Fills the table of kernels of one instruction set (cpu/kernels.h); compiled once for each.
+ *
+ * AMX has matrix products of its own and takes the other kernels from the instruction set beside it. */
+#include "common/model/cpu/isa/amx_tiles.h"
+#include "common/model/cpu/isa/elementary.h"
+
+#if defined(__AMX_BF16__)
+#define BESIDE(name) TILES_BESIDE(name)
+#else
+#define BESIDE(name) ISA_NAME(name)
+#endif
+
+#define ISA_TEXT2(x) #x
+#define ISA_TEXT(x)  ISA_TEXT2(x)
+
+cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(gemm), BESIDE(head_norm_rope),
+    ISA_NAME(attention), BESIDE(swiglu), BESIDE(logprob), BESIDE(sample), BESIDE(embed_backward),
+    BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w), ISA_NAME(gemm_weight_backward),
+    BESIDE(head_norm_rope_backward_x), BESIDE(head_norm_rope_backward_w), ISA_NAME(attention_backward),
+    BESIDE(swiglu_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator),
+    BESIDE(sum_of_squares), BESIDE(adamw);
+
+#if defined(__AMX_BF16__)
+bool ISA_NAME(tiles_hold)(void);
+#elif defined(__AVX512BF16__)
+bool ISA_NAME(links_hold)(void);
+#endif
+
+static void exp_row(float *y, const float *x, int n) {
+  for (int i = 0; i < n; i++) y[i] = exp_one(x[i]);
+}
+
+static float log_scalar(float x) { return log_one(x); }
+
+const struct cpu_kernels ISA_NAME(cpu_kernels) = {
+    .level = ISA_TEXT(CPU_ISA),
+    .to_operand = BESIDE(to_operand),
+    .from_operand = BESIDE(from_operand),
+    .rmsnorm = BESIDE(rmsnorm),
+    .gemm = ISA_NAME(gemm),
+    .head_norm_rope = BESIDE(head_norm_rope),
+    .attention = ISA_NAME(attention),
+    .swiglu = BESIDE(swiglu),
+    .logprob = BESIDE(logprob),
+    .sample = BESIDE(sample),
+    .embed_backward = BESIDE(embed_backward),
+    .rmsnorm_backward_x = BESIDE(rmsnorm_backward_x),
+    .rmsnorm_backward_w = BESIDE(rmsnorm_backward_w),
+    .gemm_weight_backward = ISA_NAME(gemm_weight_backward),
+    .head_norm_rope_backward_x = BESIDE(head_norm_rope_backward_x),
+    .head_norm_rope_backward_w = BESIDE(head_norm_rope_backward_w),
+    .attention_backward = ISA_NAME(attention_backward),
+    .swiglu_backward = BESIDE(swiglu_backward),
+    .logprob_backward = BESIDE(logprob_backward),
+    .accumulate = BESIDE(accumulate),
+    .grad_from_accumulator = BESIDE(grad_from_accumulator),
+    .sum_of_squares = BESIDE(sum_of_squares),
+    .adamw = BESIDE(adamw),
+#if defined(__AMX_BF16__)
+    .holds = ISA_NAME(tiles_hold),
+#elif defined(__AVX512BF16__)
+    .links = true,
+    .holds = ISA_NAME(links_hold),
+#endif
+    .exp_row = exp_row,
+    .log = log_scalar,
+};

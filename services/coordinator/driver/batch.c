@@ -1,0 +1,99 @@
+/* Makes a batch's message, submits it to the trainer, and awaits and compares the answer. */
+#include "services/coordinator/driver/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/client/trainer_client.h"
+#include "services/coordinator/store/ids.h"
+
+/* ---- making ---- */
+
+static enum rc build(struct batch *b, struct readers *readers, struct run_context *context, struct err *err) {
+  struct store *s;
+  enum rc rc = readers_take(readers, &s, err);
+  if (rc != RC_OK) return rc;
+  if (run_is_supervised(&context->config))
+    rc = batch_from_dataset(&b->built, s, context, b->round, b->number, &b->arena, err);
+  else
+    rc = batch_from_rollouts(&b->built, s, b->run, b->round, b->number, &b->arena, err);
+  readers_give(readers, s);
+  return rc;
+}
+
+static enum rc address(struct batch *b, const struct trainer_target *trainer, int64_t version, struct err *err) {
+  struct submit_batch *m = &b->built.message;
+  m->batch_id = arena_strdup(&b->arena, id_batch(b->run, b->round, b->number).text);
+  m->run = arena_strdup(&b->arena, id_run(b->run).text);
+  m->epoch = trainer->epoch;
+  m->fence = trainer->fence;
+  m->version = version;
+  return m->batch_id && m->run ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory");
+}
+
+enum rc batch_make(struct batch **out, struct readers *readers, struct run_context *context,
+                   const struct trainer_target *trainer, const struct batch_place *place, struct err *err) {
+  struct batch *b = calloc(1, sizeof *b);
+  if (!b) return err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory");
+  b->run = context->run;
+  b->round = place->round;
+  b->number = place->number;
+  b->trainer_worker = trainer->worker;
+  b->by_tokens = run_counts_tokens(&context->config);
+  memcpy(b->url, trainer->url, sizeof b->url);
+  enum rc rc = build(b, readers, context, err);
+  if (rc == RC_OK) rc = address(b, trainer, place->version, err);
+  if (rc != RC_OK) {
+    batch_free(b);
+    return rc;
+  }
+  *out = b;
+  return RC_OK;
+}
+
+void batch_free(struct batch *b) {
+  if (!b) return;
+  arena_free(&b->arena);
+  free(b);
+}
+
+/* ---- at the trainer ---- */
+
+enum rc batch_submit(const struct batch *b, struct http_client *http, bool ask_first, struct err *err) {
+  const struct trainer_client t = {.http = http, .base_url = b->url};
+  if (ask_first) { /* the body that an earlier life sent carried another epoch: a repeat would conflict */
+    struct arena arena = ARENA_INIT;
+    struct batch_status status;
+    const enum rc rc = trainer_batch_status(&t, b->built.message.batch_id, 0, false, &status, &arena, CALL_MS, err);
+    arena_free(&arena);
+    if (rc != RC_NOT_FOUND) return rc;
+  }
+  return trainer_submit_batch(&t, &b->built.message, SUBMIT_MS, err);
+}
+
+/* One long poll.  Whole log-probabilities travel only where their digest says that they differ. */
+static enum rc poll(const struct trainer_client *t, const char *id, bool with_logprobs, struct batch_status *status,
+                    struct arena *arena, struct err *err) {
+  arena_free(arena);
+  *arena = (struct arena)ARENA_INIT;
+  const enum rc rc = trainer_batch_status(t, id, POLL_MS, with_logprobs, status, arena, POLL_MS + CALL_MS, err);
+  if (rc != RC_OK || status->state != JOB_FAILED) return rc;
+  return err_set(err, RC_CONFLICT, NULL, "the trainer failed batch %s: %.300s", id, status->error.message);
+}
+
+enum rc batch_await(const struct batch *b, struct http_client *http, const atomic_bool *cancel,
+                    struct batch_status *status, struct mismatch *mismatch, struct arena *arena, struct err *err) {
+  const struct trainer_client t = {.http = http, .base_url = b->url};
+  const char *id = b->built.message.batch_id;
+  bool whole = false;
+  *mismatch = (struct mismatch){0};
+  for (;;) {
+    if (atomic_load(cancel)) return err_set(err, RC_UNAVAILABLE, NULL, "waiting for batch %s was given up", id);
+    const enum rc rc = poll(&t, id, whole, status, arena, err);
+    if (rc != RC_OK) return rc;
+    if (status->state != JOB_DONE) continue;
+    if (whole) return logprobs_compare(mismatch, &b->built, status, err);
+    if (logprobs_agree(&b->built, &status->logprobs_sha256, arena)) return RC_OK;
+    whole = true;
+  }
+}

@@ -1,0 +1,16 @@
+/* The files of the trainer's model, as the trainer serves them: config.json, tokenizer.json and, where there is one,
+ * generation_config.json.
+ *
+ * Called by start.c on the driver's thread and by run_check.c on an HTTP worker's thread; each file is one request with a
+ * deadline.  The caller owns the files, also after a failure.  Read by run/run_context.c. */
+#ifndef LEASEHOLD_COORDINATOR_DRIVER_MODEL_FILES_H
+#define LEASEHOLD_COORDINATOR_DRIVER_MODEL_FILES_H
+
+#include "common/client/trainer_client.h"
+#include "services/coordinator/run/run_context.h"
+
+/* RC_NOT_FOUND when the model lacks config.json or tokenizer.json. */
+enum rc model_files_fetch(struct model_files *out, const struct trainer_client *trainer, struct err *err);
+void model_files_free(struct model_files *files);
+
+#endif

@@ -1,0 +1,21 @@
+/* A round in step: names its groups and its denominator to the trainer, waits for the version, publishes it if the trainer
+ * has not, and stores the step's figures.
+ *
+ * Driver's thread; waits for the whole step, with a deadline for every poll.  A step that was taken in an earlier life is
+ * not taken again.  Previous hop: batch_answers.c.  Next: trainer-server/api/route_submit_step.c; the version comes back by
+ * POST /v1/versions (api/route_versions.c) and by the step's own status, whichever is first. */
+#ifndef LEASEHOLD_COORDINATOR_DRIVER_STEP_H
+#define LEASEHOLD_COORDINATOR_DRIVER_STEP_H
+
+#include "services/coordinator/driver/driver_state.h"
+
+/* Steps a round, or fetches the figures of a step that is published already; then the next round opens, or the run ends. */
+enum rc step_round(struct driver *d, const struct active_run *a, int64_t round, struct err *err);
+
+/* The message of a round's step; strings live in the arena.  Also for a replay. */
+enum rc step_message(struct driver *d, int64_t run, int64_t round, struct submit_step *m, struct arena *arena,
+                     struct err *err);
+/* A step that the trainer failed: RC_IO when its disk is to blame, so that the same step is tried again; else RC_CONFLICT. */
+enum rc step_failed(const struct step_status *status, const char *step_id, bool replayed, struct err *err);
+
+#endif

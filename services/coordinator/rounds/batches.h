@@ -1,0 +1,46 @@
+/* Batches of a round in the database: planned, answered, and sent again when the trainer was lost.
+ *
+ *   groups sealed --batches_select--> a plan --batches_plan--> submitted ... at the trainer ... --batches_answered-->
+ *   figures are added; with the round's last batch the step begins (round_step_when_trained)
+ *
+ * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  A plan is
+ * stored before anything is sent, so that a restart sends the same batch.  A group is in one batch only (I5).
+ *
+ * Previous hop of a rollout: group_seal.c.  Next: driver/batch_build.c makes the message. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_BATCHES_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_BATCHES_H
+
+#include "common/wire/training.h"
+#include "services/coordinator/decide/mismatch.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/writer/core_state.h"
+
+struct batch_plan {
+  int64_t run, round, number; /* number: of the new batch */
+  int groups;
+  int64_t *ordinals, tokens; /* of its groups; prompts included */
+};
+
+/* What the trainer said of a batch. */
+struct batch_answer {
+  int64_t run, round, number, trainer_worker;
+  bool by_tokens; /* the step's denominator counts tokens, not samples */
+  struct batch_stats stats;
+  struct mismatch mismatch;
+  struct interval *intervals; /* what the trainer did since its last answer */
+  size_t interval_count;
+};
+
+/* Chooses the groups of plan's round, whole and in the order in which they were sealed, as many as fit tokens_max.
+ * plan->ordinals lives in the arena; groups 0: none is sealed. */
+enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
+                          struct arena *arena, struct err *err);
+/* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed. */
+enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
+/* A repeat changes nothing.  The round's last batch begins the step. */
+enum rc batches_answered(struct core *c, const struct batch_answer *m, struct err *err);
+/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches of the round are undone
+ * again, and those that the trainer does not know are sent again. */
+enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err);
+
+#endif

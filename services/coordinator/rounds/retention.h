@@ -1,0 +1,33 @@
+/* A run's retention: with `keep_rounds`, the rollouts of older rounds are dropped, so that the database of a long
+ * run stops growing.
+ *
+ *   step done --retention_mark--> rounds that nothing needs any more --retention_drop, a piece at a time--> free pages, used again
+ *
+ * A round may go when it is consumed, newer than it are at least keep_rounds consumed ones, and no replay can need
+ * it: it was sampled at a version before the oldest checkpoint (above version 0's) that the trainer says it keeps.
+ * A trainer whose newest checkpoint is damaged falls back to an older one, so the oldest counts and not the newest.
+ * Given up is a replay from version 0, by a trainer whose checkpoints are all lost; it pauses the run with a
+ * sentence (driver/replay.c).
+ *
+ * Dropped are the round's groups with their prompts, samples, rollouts, refills and leases.  What status, timeline,
+ * digests and versions are made of stays: rounds, versions, batches, contributions, evaluations, times by cause.
+ *
+ * Writer's thread only, inside the caller's savepoint; no memory of its own: a marked round stays marked across a
+ * restart, and its rollouts count as dropped from the mark on. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_RETENTION_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_RETENTION_H
+
+#include "services/coordinator/decide/stored.h"
+#include "services/coordinator/store/store.h"
+
+/* Bounds of one piece: how many samples, and about how many bytes of them. */
+enum { RETENTION_SAMPLES = 256, RETENTION_BYTES = 4 << 20 };
+
+/* A step of the run is done.  keep_rounds 0: all are kept; oldest_checkpoint as the trainer told it, 0: none above
+ * version 0's. */
+enum rc retention_mark(struct store *s, int64_t run, int64_t keep_rounds, int64_t oldest_checkpoint, struct err *err);
+
+/* Drops one piece of the oldest marked round.  *more: something is left. */
+enum rc retention_drop(struct store *s, bool *more, struct err *err);
+
+#endif

@@ -1,0 +1,46 @@
+/* The writer is given a run's context; a fresh run's version 0 becomes current and its round 0 opens.  See
+ * run_attach.h. */
+#include "services/coordinator/rounds/run_attach.h"
+
+#include "services/coordinator/decide/states.h"
+#include "services/coordinator/pool/pool.h"
+#include "services/coordinator/rounds/batches.h"
+#include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/store/ids.h"
+
+enum rc run_attach(struct core *c, struct run_context *context, const struct digest *digest, int64_t again,
+                   struct err *err) {
+  struct run_context *before = c->context;
+  int64_t run = context->run, versions = 0;
+  enum run_state state = RUN_QUEUED;
+  enum rc rc = run_state_of(c->store, run, &state, err);
+  if (rc == RC_OK && state != RUN_STARTING && state != RUN_RUNNING && state != RUN_PAUSED && state != RUN_STOPPING) {
+    rc = err_set(err, RC_CONFLICT, "state", "run %s is %s", id_run(run).text, state_name(MACHINE_RUN, (int)state));
+  }
+  if (rc == RC_OK)
+    rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
+  if (rc != RC_OK) return rc;
+  c->context = context; /* round_open reads it */
+  if (state == RUN_STARTING) rc = run_move(c, run, RUN_RUNNING, NULL, err);
+  if (rc == RC_OK && versions == 0) {
+    rc = store_exec(
+        c->store, err,
+        "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (?1, 0, ?2, ?3, ?4, ?5)",
+        BINDS(b_int(run), b_int(VERSION_CURRENT), b_digest(digest), b_int(!run_is_supervised(&context->config)),
+              b_int(c->wall_ms)));
+    if (rc == RC_OK) rc = round_open(c, 0, 0, err);
+  }
+  if (rc == RC_OK && !run_is_supervised(&context->config)) slot_windows_begin(c->rounds->windows, run, c->now_ms);
+  if (rc == RC_OK && again >= 0) rc = batches_again(c, run, again, err);
+  if (rc != RC_OK) {
+    c->context = before;
+    return rc;
+  }
+  if (!before || before->run != run) c->pool->rates = (struct dispatch_rates){0};
+  run_context_keep(context);
+  run_context_release(before);
+  c->dispatch_due = c->kick_due = true;
+  return RC_OK;
+}

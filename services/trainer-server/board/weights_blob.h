@@ -1,0 +1,52 @@
+/* The serialized weights of one version: the bytes that are pushed, pulled and checkpointed, once in memory however many use them.
+ *
+ *   holders   the board while it is the current version, the engine, the publisher: they may use `bytes` freely
+ *   readers   answers to GET /v1/weights that are on their way: they copy piece by piece with weights_blob_read
+ *
+ * A superseded version lives on for its readers, until another version is about to be serialized: weights_blob_shut, called
+ * then (board.c), ends the answers that are still going out, however slowly their peers read.  So the bytes of two versions
+ * at most are in memory: of the current one, and of the one before or the next one.
+ *
+ * Any thread.  The mutex guards the counts, `shut` and, against readers, `bytes`; it is held for one piece's copy at most. */
+#ifndef LEASEHOLD_TRAINER_SERVER_BOARD_WEIGHTS_BLOB_H
+#define LEASEHOLD_TRAINER_SERVER_BOARD_WEIGHTS_BLOB_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "common/base/buf.h"
+#include "common/base/digest.h"
+#include "common/base/limits.h"
+
+enum { WEIGHTS_BLOBS_MAX = 2 };
+
+struct weights_blob {
+  struct buf bytes;
+  size_t len; /* of the bytes; constant once it is published */
+  char run[LIMIT_NAME_MAX];
+  int64_t version;
+  struct digest digest;
+
+  pthread_mutex_t lock; /* guards all below, and bytes */
+  int holders, readers;
+  bool kept; /* the board remembers it */
+  bool shut;
+};
+
+/* Without bytes yet; the caller is its only holder. */
+enum rc weights_blob_create(struct weights_blob **out, const char *run, int64_t version, struct err *err);
+void weights_blob_hold(struct weights_blob *b);
+void weights_blob_release(struct weights_blob *b); /* NULL is fine */
+
+/* Superseded: the caller is no holder any more, and remembers it until it calls weights_blob_forget. */
+void weights_blob_keep(struct weights_blob *b);
+/* Ends the readers' answers.  Are the bytes gone?  Else somebody holds them. */
+bool weights_blob_shut(struct weights_blob *b);
+void weights_blob_forget(struct weights_blob *b);
+
+void weights_blob_read_begin(struct weights_blob *b);
+/* Copies up to `max` bytes from `at` on; 0 once it is shut. */
+size_t weights_blob_read(struct weights_blob *b, size_t at, char *out, size_t max);
+void weights_blob_read_end(struct weights_blob *b);
+
+#endif

@@ -1,0 +1,18 @@
+/* What a trainer is started with: main.c's flags, and the ranks that main.c has joined.  Constant; the strings are borrowed. */
+#ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_OPTIONS_H
+#define LEASEHOLD_TRAINER_SERVER_ENGINE_OPTIONS_H
+
+#include "common/model/device.h"
+#include "services/trainer-server/ranks/ranks.h"
+
+struct trainer_options {
+  const char *model_dir, *state_dir;
+  const char *coordinator_url; /* NULL or "": none; messages are taken from anybody */
+  struct device device;
+  int64_t threads, chunk_tokens, context_max, keep_checkpoints, memory_max;
+  int64_t random_init_seed;   /* used when model_dir has no model.safetensors; < 0: refuse */
+  bool recompute_activations; /* see struct learner_options */
+  struct ranks_options ranks;
+};
+
+#endif

@@ -1,0 +1,22 @@
+/* A run's configuration: what it must be for this trainer, as the model module's configurations, and kept while the run is
+ * open.  Checks are any thread's; keeping is the engine's. */
+#ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_RUN_CONFIG_H
+#define LEASEHOLD_TRAINER_SERVER_ENGINE_RUN_CONFIG_H
+
+#include "services/trainer-server/engine/engine.h"
+
+enum { CHUNK_TOKENS_MIN = 2 };
+
+/* False: it evaluates. */
+bool run_config_trains(const struct training_config *c);
+/* The wire's names and numbers as the model module's configurations; pure. */
+enum rc run_config_map(const struct training_config *c, struct unit_config *unit, struct optimizer_config *o,
+                       struct err *err);
+/* A run that this trainer can carry out, apart from what it starts from; pure. */
+enum rc run_config_check(const struct trainer_options *options, const struct open_run *m, struct err *err);
+/* See trainer_run_digest. */
+enum rc run_config_digest(struct digest *out, const struct open_run *m, struct err *err);
+/* Copies what outlives the request. */
+enum rc run_config_keep(struct current_run *run, const struct open_run *m, struct err *err);
+
+#endif

@@ -1,0 +1,279 @@
+/* Answers what the coordinator asks of a trainer, over real HTTP, without computing anything. */
+#include "tests/unit/coordinator/fake_trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/queue.h"
+
+enum {
+  STOP_MS = 500,
+  ASKED_AGAIN_MS = 20
+}; /* a step that goes on is answered after so long, so that the driver does not spin */
+
+float fake_logprob(int32_t token) { return -(float)(token + 1) / 1024; }
+
+void fake_digest(struct digest *out, const char *run, int64_t version) {
+  char text[160];
+  snprintf(text, sizeof text, "%s/%lld", run, (long long)version);
+  digest_of(out, text, strlen(text));
+}
+
+static void fake_file(struct http_request *r, void *context) {
+  char path[200];
+  (void)context;
+  snprintf(path, sizeof path, "deploy/demo/model/%s", http_param(r, "name"));
+  http_reply_file(r, "application/json", path);
+}
+
+static void fake_check_run(struct http_request *r, void *context) {
+  struct fake_trainer *t = context;
+  const struct json *body;
+  struct check_run m;
+  struct err err;
+  struct buf out = BUF_INIT;
+  enum rc rc = http_body_json(r, &body, &err);
+  if (rc == RC_OK) rc = check_run_decode(&m, body, http_arena(r), &err);
+  pthread_mutex_lock(&t->lock);
+  if (rc == RC_OK && t->refuse_run)
+    rc = err_set(&err, RC_INVALID, "training.chunk_tokens", "more than the trainer takes");
+  const struct check_run_answer answer = {.context_max = t->context_max ? t->context_max : 512};
+  pthread_mutex_unlock(&t->lock);
+  if (rc != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  check_run_answer_encode(&answer, &out);
+  http_reply_json(r, 200, &out);
+}
+
+static void fake_open(struct http_request *r, void *context) {
+  struct fake_trainer *t = context;
+  const struct json *body;
+  struct open_run m;
+  struct err err;
+  struct buf out = BUF_INIT;
+  if (http_body_json(r, &body, &err) != RC_OK || open_run_decode(&m, body, http_arena(r), &err) != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  pthread_mutex_lock(&t->lock);
+  if (t->strange > 0) {
+    t->strange--;
+    pthread_mutex_unlock(&t->lock);
+    err_set(&err, RC_CONFLICT, "epoch", "this trainer is not yet registered under it");
+    http_fail(r, &err);
+    return;
+  }
+  t->opens++;
+  t->start = m.start;
+  if (strcmp(t->run, m.run) != 0) {
+    snprintf(t->run, sizeof t->run, "%s", m.run);
+    t->version = 0;
+  }
+  struct open_run_answer answer = {.run = t->run, .version = t->version};
+  fake_digest(&answer.digest, t->other_weights ? "other" : t->run, t->version);
+  open_run_answer_encode(&answer, &out);
+  pthread_mutex_unlock(&t->lock);
+  http_reply_json(r, 200, &out);
+}
+
+/* Log-probabilities of the tokens under a loss mask. */
+static struct json_f32s fake_logprobs(const struct batch_sample *in, struct arena *arena) {
+  struct json_f32s out = {.items = arena_alloc(arena, in->tokens.count, sizeof *out.items)};
+  for (size_t g = 0; g < in->segment_count; g++) {
+    const struct sample_segment *s = &in->segments[g];
+    for (int32_t k = s->start; s->loss_mask && k < s->start + s->count; k++)
+      out.items[out.count++] = fake_logprob(in->tokens.items[in->prompt_length + k]);
+  }
+  return out;
+}
+
+/* Answers are computed when the batch arrives, and kept as text. */
+static void fake_submit(struct http_request *r, void *context) {
+  struct fake_trainer *t = context;
+  const struct json *body;
+  struct submit_batch m;
+  struct err err;
+  if (http_body_json(r, &body, &err) != RC_OK || submit_batch_decode(&m, body, http_arena(r), &err) != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  pthread_mutex_lock(&t->lock);
+  struct batch_status s = {.batch_id = m.batch_id, .state = JOB_DONE};
+  s.samples = arena_alloc(http_arena(r), 4096, sizeof *s.samples);
+  for (size_t g = 0; g < m.group_count; g++) {
+    for (size_t i = 0; i < m.groups[g].sample_count; i++) {
+      const struct batch_sample *in = &m.groups[g].samples[i];
+      const struct json_f32s lp = fake_logprobs(in, http_arena(r));
+      if (t->wrong_logprobs) lp.items[0] = lp.items[0] * (1 + 1e-6f);
+      if (t->nan_logprobs) lp.items[0] = NAN;
+      s.samples[s.sample_count++] = (struct sample_logprobs){.id = in->id, .logprobs = lp};
+      s.stats.tokens += (int64_t)lp.count;
+    }
+    t->last_groups++;
+  }
+  s.stats.samples = (int64_t)s.sample_count;
+  logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
+  s.stats.loss = 1;
+  s.stats.compute_us = t->compute_us;
+  int at = t->batches++ % FAKE_BATCHES;
+  snprintf(t->batch[at].id, sizeof t->batch[at].id, "%s", m.batch_id);
+  buf_free(&t->batch[at].answer);
+  batch_status_encode(&s, &t->batch[at].answer);
+  pthread_mutex_unlock(&t->lock);
+  http_reply_text(r, 202, "{}");
+}
+
+static void fake_batch(struct http_request *r, void *context) {
+  struct fake_trainer *t = context;
+  struct buf out = BUF_INIT;
+  struct err err;
+  pthread_mutex_lock(&t->lock);
+  for (int i = 0; i < FAKE_BATCHES; i++) {
+    if (strcmp(t->batch[i].id, http_param(r, "id")) == 0 && t->batch[i].id[0]) {
+      buf_clear(&out);
+      buf_append(&out, t->batch[i].answer.data, t->batch[i].answer.len);
+    }
+  }
+  pthread_mutex_unlock(&t->lock);
+  if (out.len) {
+    http_reply_json(r, 200, &out);
+    return;
+  }
+  err_set(&err, RC_NOT_FOUND, "id", "no such batch");
+  http_fail(r, &err);
+}
+
+static void fake_step(struct http_request *r, void *context) {
+  struct fake_trainer *t = context;
+  const struct json *body;
+  struct submit_step m;
+  struct err err;
+  if (http_body_json(r, &body, &err) != RC_OK || submit_step_decode(&m, body, http_arena(r), &err) != RC_OK) {
+    http_fail(r, &err);
+    return;
+  }
+  pthread_mutex_lock(&t->lock);
+  bool refuse = t->refuse_step;
+  t->refuse_step = false;
+  if (refuse) {
+    pthread_mutex_unlock(&t->lock);
+    err_set(&err, RC_CONFLICT, "version", "superseded");
+    http_fail(r, &err);
+    return;
+  }
+  t->steps++;
+  t->failed_step = t->full_then = t->disk_full;
+  t->version = m.version + !t->failed_step;
+  t->last_groups = (int)m.group_count;
+  t->last_denominator = m.denominator;
+  t->last_pushes = m.push_count;
+  snprintf(t->step_id, sizeof t->step_id, "%s", m.step_id);
+  pthread_mutex_unlock(&t->lock);
+  http_reply_text(r, 202, "{}");
+}
+
+static bool step_is(const struct fake_trainer *t, const char *id) { return strcmp(t->step_id, id) == 0; }
+
+/* Waits a little while for a step that goes on: it may have been forgotten after that. */
+static void step_await(struct fake_trainer *t, const char *id) {
+  const struct timespec deadline = clock_deadline_in(ASKED_AGAIN_MS);
+  while (step_is(t, id) && t->slow_steps && !t->failed_step)
+    if (pthread_cond_timedwait(&t->changed, &t->lock, &deadline) != 0) return;
+}
+
+static void fake_step_status(struct http_request *r, void *context) {
+  struct fake_trainer *t = context;
+  struct buf out = BUF_INIT;
+  struct err err;
+  pthread_mutex_lock(&t->lock);
+  step_await(t, http_param(r, "id"));
+  const bool known = step_is(t, http_param(r, "id"));
+  if (known) {
+    struct step_status s = {.step_id = t->step_id,
+                            .state = t->failed_step  ? JOB_FAILED
+                                     : t->slow_steps ? JOB_RUNNING
+                                                     : JOB_DONE,
+                            .version = t->version,
+                            .grad_norm = 0.5,
+                            .lr = 0.25,
+                            .step_us = 1000};
+    fake_digest(&s.digest, t->run, t->version);
+    if (t->failed_step && t->full_then)
+      err_set(&s.error, RC_IO, NULL, "writing optimizer.safetensors: No space left on device");
+    else if (t->failed_step)
+      err_set(&s.error, RC_CONFLICT, NULL, "the step names groups that were not accumulated");
+    step_status_encode(&s, &out);
+  }
+  pthread_mutex_unlock(&t->lock);
+  if (known) {
+    http_reply_json(r, 200, &out);
+    return;
+  }
+  err_set(&err, RC_NOT_FOUND, "id", "no such step");
+  http_fail(r, &err);
+}
+
+static const struct http_route fake_routes[] = {
+    {.method = "GET", .path = "/v1/model/files/{name}", .handler = fake_file},
+    {.method = "POST", .path = "/v1/check-run", .handler = fake_check_run},
+    {.method = "POST", .path = "/v1/runs", .handler = fake_open},
+    {.method = "POST", .path = "/v1/submit-batch", .handler = fake_submit},
+    {.method = "GET", .path = "/v1/batches/{id}", .handler = fake_batch},
+    {.method = "POST", .path = "/v1/submit-step", .handler = fake_step},
+    {.method = "GET", .path = "/v1/steps/{id}", .handler = fake_step_status},
+};
+
+enum rc fake_trainer_start(struct fake_trainer *t, struct err *err) {
+  const struct http_server_options options = {.bind_address = "127.0.0.1",
+                                              .threads = 2,
+                                              .routes = fake_routes,
+                                              .route_count = sizeof fake_routes / sizeof fake_routes[0],
+                                              .context = t};
+  pthread_mutex_init(&t->lock, NULL);
+  cond_init(&t->changed);
+  enum rc rc = http_server_start(&t->server, &options, err);
+  if (rc == RC_OK) snprintf(t->url, sizeof t->url, "http://127.0.0.1:%d", http_server_port(t->server));
+  return rc;
+}
+
+void fake_trainer_stop(struct fake_trainer *t) {
+  if (t->server) http_server_stop(t->server, STOP_MS);
+  t->server = NULL;
+}
+
+void fake_trainer_free(struct fake_trainer *t) {
+  fake_trainer_stop(t);
+  for (int i = 0; i < FAKE_BATCHES; i++) buf_free(&t->batch[i].answer);
+  pthread_cond_destroy(&t->changed);
+  pthread_mutex_destroy(&t->lock);
+}
+
+void fake_trainer_finish_steps(struct fake_trainer *t) {
+  pthread_mutex_lock(&t->lock);
+  t->slow_steps = false;
+  pthread_cond_broadcast(&t->changed);
+  pthread_mutex_unlock(&t->lock);
+}
+
+void fake_trainer_forget(struct fake_trainer *t, bool other_weights) {
+  pthread_mutex_lock(&t->lock);
+  t->run[0] = t->step_id[0] = '\0';
+  t->other_weights = other_weights;
+  for (int i = 0; i < FAKE_BATCHES; i++) t->batch[i].id[0] = '\0';
+  pthread_mutex_unlock(&t->lock);
+}
+
+static int count_of(struct fake_trainer *t, const int *count) {
+  pthread_mutex_lock(&t->lock);
+  const int now = *count;
+  pthread_mutex_unlock(&t->lock);
+  return now;
+}
+
+int fake_trainer_opens(struct fake_trainer *t) { return count_of(t, &t->opens); }
+int fake_trainer_batches(struct fake_trainer *t) { return count_of(t, &t->batches); }
+int fake_trainer_steps(struct fake_trainer *t) { return count_of(t, &t->steps); }
