@@ -264,6 +264,11 @@ $(BUILD)/bench/peer_onednn: $(call OBJ,tests/bench/peer_onednn.c tests/bench/ben
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ -ldnnl $(call LINK_SYS,base) $(LDLIBS)
 
+COORDINATOR_LOAD := $(wildcard tests/bench/coordinator/*.c) tests/unit/coordinator/fake_trainer.c
+$(BUILD)/bench/coordinator_load: $(call OBJ,$(COORDINATOR_LOAD)) $(call LINK_LIBS,coordinator)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
+
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
@@ -272,7 +277,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-pipeline e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-pipeline e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -309,6 +314,9 @@ bench: $(BUILD)/bench/instrument ## compare the kernels with the machine's limit
 
 bench-pipeline: all ## measure what overlap is worth: the demo's RL phase pipelined against sync, five interleaved pairs
 	tests/bench/bench-pipeline
+
+bench-coordinator: $(BUILD)/bin/coordinator $(BUILD)/bench/coordinator_load ## measure durable grants and results beside etcd and Redis Streams (WORKERS=10,100, BASE=another coordinator)
+	@$(PYTHON) tests/bench/bench-coordinator
 
 test-compose: ## run the containers on a real docker engine (skipped where there is none)
 	@tests/e2e/compose-test || [ $$? = 77 ]

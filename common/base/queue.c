@@ -46,7 +46,7 @@ void queue_destroy(struct queue *q) {
   free(q);
 }
 
-enum rc queue_push(struct queue *q, void *item) {
+static enum rc push(struct queue *q, void *item, bool first) {
   enum rc rc = RC_OK;
   pthread_mutex_lock(&q->mutex);
   if (q->closed) {
@@ -54,13 +54,17 @@ enum rc queue_push(struct queue *q, void *item) {
   } else if (q->length == q->capacity) {
     rc = RC_FULL;
   } else {
-    q->ring[(q->head + q->length) % q->capacity] = item;
+    if (first) q->head = (q->head + q->capacity - 1) % q->capacity;
+    q->ring[first ? q->head : (q->head + q->length) % q->capacity] = item;
     q->length++;
     pthread_cond_signal(&q->changed);
   }
   pthread_mutex_unlock(&q->mutex);
   return rc;
 }
+
+enum rc queue_push(struct queue *q, void *item) { return push(q, item, false); }
+enum rc queue_push_first(struct queue *q, void *item) { return push(q, item, true); }
 
 enum rc queue_pop(struct queue *q, void **item, int64_t wait_ms) {
   enum rc rc = RC_OK;

@@ -16,6 +16,8 @@ enum rc queue_create(struct queue **out, size_t capacity, struct err *err);
 void queue_destroy(struct queue *q); /* the caller frees items that are left first; NULL does nothing */
 /* RC_FULL at capacity, RC_UNAVAILABLE once closed. */
 enum rc queue_push(struct queue *q, void *item);
+/* The same, but it is the next to be popped. */
+enum rc queue_push_first(struct queue *q, void *item);
 /* Waits up to wait_ms for an item: RC_OK; RC_TIMEOUT; RC_UNAVAILABLE when closed and empty. */
 enum rc queue_pop(struct queue *q, void **item, int64_t wait_ms);
 size_t queue_length(struct queue *q);

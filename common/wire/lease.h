@@ -71,7 +71,8 @@ struct sample_result {
   struct sample_segment *segments;
   size_t segment_count; /* cover the tokens exactly */
   struct version_span *spans;
-  size_t span_count; /* cover the tokens exactly */
+  size_t span_count;           /* cover the tokens exactly */
+  const struct digest *digest; /* sample_result_digest of all this, where somebody has computed it; not sent */
 };
 
 enum { WIRE_REFUSED_BYTES = 400 };

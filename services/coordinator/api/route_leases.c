@@ -25,7 +25,7 @@ enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
   if (rc != RC_OK) return rc;
   if (w->kind != WORKER_GENERATION)
     return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
-  w->ready = true;
+  worker_ready(c, w, true);
   if (m->slots_free >= w->slots) cmd->patient = false; /* its slots are idle */
   rc = current_version_now(c, &answer.current, &arena, err);
   const bool loaded = m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) ||
@@ -49,7 +49,7 @@ void handle_lease_poll(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, poll_execute, sizeof(struct lease_request));
   struct lease_request *p = cmd ? cmd->message : NULL;
-  if (cmd) cmd->patient = true; /* servers ask before their slots are free; poll_execute knows the exception */
+  if (cmd) cmd->patient = cmd->urgent = true; /* servers ask before their slots are free; poll_execute knows the exception */
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK && p) rc = lease_request_decode(p, body, &cmd->arena, &err);
   if (rc == RC_OK && p && (p->wait_ms < 0 || p->wait_ms > LIMIT_WAIT_MS_MAX)) {

@@ -13,10 +13,12 @@
 #include "services/coordinator/api/route_results.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
+#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/rounds/group_seal.h"
 #include "services/coordinator/store/ids.h"
@@ -39,9 +41,10 @@ static void content_digest(struct digest *out, const struct lease_result *m) {
   digest_update_u32(&d, (uint32_t)m->sample_count);
   for (size_t i = 0; i < m->sample_count; i++) {
     struct digest sample;
-    sample_result_digest(&sample, &m->samples[i]);
+    const struct digest *known = m->samples[i].digest;
+    if (!known) sample_result_digest(&sample, &m->samples[i]);
     digest_update_u32(&d, (uint32_t)m->samples[i].sample);
-    digest_update(&d, sample.bytes, DIGEST_BYTES);
+    digest_update(&d, known ? known->bytes : sample.bytes, DIGEST_BYTES);
   }
   digest_end(out, &d);
 }
@@ -160,6 +163,7 @@ static void finish_by_last_token(const struct run_context *x, const struct group
     struct sample_result *s = &m->samples[i];
     size_t n = s->token_ids.count;
     if (s->finish != FINISH_ABORT || n == 0) continue;
+    s->digest = NULL; /* of what was sent */
     if (is_stop(x, s->token_ids.items[n - 1]))
       s->finish = FINISH_STOP;
     else if (n == (size_t)g->max_new_tokens)
@@ -189,7 +193,7 @@ static enum rc compare_partial(struct core *c, const struct lease_row *l, const 
   rows_end(&q);
   if (rc != RC_OK || !differs) return rc;
   return journal_incident(c, l->run, "nondeterminism", id_sample(l->run, l->round, l->group, s->sample).text,
-                       "the tokens do not continue those that an earlier holder handed back", err);
+                          "the tokens do not continue those that an earlier holder handed back", err);
 }
 
 static bool has_plain_segments(const struct sample_result *s) {
@@ -273,8 +277,32 @@ static enum rc lease_close(struct core *c, const struct lease_row *l, bool whole
   return lease_end(c, l, whole ? LEASE_DONE : LEASE_HANDED_BACK, content, err);
 }
 
+/* What an HTTP thread has verified already, against the run's context that stood then. */
+struct prepared {
+  const struct run_context *context; /* only to be compared */
+  struct {
+    bool verified;
+    const char *text; /* in the command's arena */
+    size_t len;
+    struct done_sample done; /* without its text */
+  } samples[LIMIT_SAMPLES_PER_GROUP];
+};
+
+static void verify_sample(const struct core *c, const struct group_head *g, const struct prepared *p, size_t i,
+                          struct done_sample *s) {
+  if (!p || p->context != c->context || !p->samples[i].verified || !s->result->digest) {
+    group_verify(c->context, g, s);
+    return;
+  }
+  const struct sample_result *result = s->result;
+  *s = p->samples[i].done;
+  s->result = result;
+  buf_append(&s->text, p->samples[i].text, p->samples[i].len);
+}
+
 static enum rc store_samples(struct core *c, const struct lease_row *l, const struct lease_result *m,
-                             const struct group_head *g, struct done_sample *done, int *count, struct err *err) {
+                             const struct prepared *p, const struct group_head *g, struct done_sample *done, int *count,
+                             struct err *err) {
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->sample_count && rc == RC_OK; i++) {
     if (m->samples[i].finish == FINISH_ABORT) {
@@ -283,7 +311,7 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
     }
     struct done_sample *s = &done[(*count)++];
     s->result = &m->samples[i];
-    group_verify(c->context, g, s);
+    verify_sample(c, g, p, i, s);
     rc = store_rollout(c, l, s->result, &s->text, err);
     const struct forced_sample forced = {l->run, l->round, l->group, s->result->sample, l->fence};
     bool taken = true;
@@ -294,14 +322,14 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
 }
 
 static enum rc accept_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
-                             const struct group_head *g, const struct digest *content, struct arena *arena,
-                             struct err *err) {
+                             const struct prepared *p, const struct group_head *g, const struct digest *content,
+                             struct arena *arena, struct err *err) {
   const int64_t begin_us = core_wall_us(c);
   int64_t tokens = 0;
   int count = 0;
   struct done_sample *done = arena_alloc(arena, m->sample_count, sizeof *done);
   if (!done) return err_set(err, RC_NO_MEMORY, NULL, "a result of %zu samples was refused memory", m->sample_count);
-  enum rc rc = store_samples(c, l, m, g, done, &count, err);
+  enum rc rc = store_samples(c, l, m, p, g, done, &count, err);
   for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
   if (rc == RC_OK && contributed(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
   if (rc == RC_OK) rc = group_accept(c, g, l->fence, done, count, arena, err);
@@ -360,7 +388,7 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   answer.repeated = l.has_content && digest_equal(&content, &l.content);
   if (l.has_content && !answer.repeated) {
     rc = journal_incident(c, l.run, "nondeterminism", l.id, "a second result with other content than the accepted one",
-                       err);
+                          err);
     if (rc != RC_OK) return rc;
     err_set(err, RC_CONFLICT, "samples", "lease %s has an accepted result with other content", l.id);
     return refuse(c, cmd, l.run, RC_CONFLICT, err);
@@ -370,7 +398,7 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
     rc = check_result(c, &l, m, &g, &cmd->arena, err);
     if (rc != RC_OK) return refuse(c, cmd, l.run, rc, err);
     finish_by_last_token(c->context, &g, m);
-    rc = accept_result(c, &l, m, &g, &content, &cmd->arena, err);
+    rc = accept_result(c, &l, m, cmd->prepared, &g, &content, &cmd->arena, err);
     cmd->fault_round = l.round;
     if (rc == RC_OK && m->refused) rc = note_refused(c, &l, m->refused, err);
   }
@@ -395,6 +423,70 @@ static enum rc decode(struct http_request *r, struct lease_result *m, struct are
   return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
 }
 
+/* The writer is one thread for everybody: what can be known without it is computed before. */
+static enum rc digests_prepare(struct lease_result *m, struct arena *arena, struct err *err) {
+  struct digest *digests = arena_alloc(arena, m->sample_count + 1, sizeof *digests);
+  if (!digests) return err_set(err, RC_NO_MEMORY, NULL, "a result was refused memory");
+  for (size_t i = 0; i < m->sample_count; i++) {
+    sample_result_digest(&digests[i], &m->samples[i]);
+    m->samples[i].digest = &digests[i];
+  }
+  return RC_OK;
+}
+
+/* The group of a granted lease, as far as verifying needs it; *found false: the writer is to say why not. */
+static enum rc group_peek(struct readers *readers, const char *lease, uint64_t fence, int64_t run, bool *found,
+                          struct group_head *out, struct arena *arena, struct err *err) {
+  struct store *s;
+  struct rows q;
+  *found = false;
+  enum rc rc = readers_take(readers, &s, err);
+  if (rc != RC_OK) return rc;
+  rc = store_query(s, &q, err,
+                   "SELECT g.answer, g.extra FROM leases l JOIN groups g ON g.run = l.run AND g.round = l.round AND "
+                   "g.ordinal = l.group_ordinal WHERE l.id = ?1 AND l.fence = ?2 AND l.run = ?3 AND l.state "
+                   "= " SQL_LEASE_GRANTED,
+                   BINDS(b_text(lease), b_int(fence <= INT64_MAX ? (int64_t)fence : -1), b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, found, err);
+  if (rc == RC_OK && *found) {
+    out->answer = arena_strdup(arena, rows_text(&q, 0, NULL));
+    out->extra = arena_strdup(arena, rows_text(&q, 1, NULL));
+    *found = out->answer && out->extra;
+  }
+  rows_end(&q);
+  readers_give(readers, s);
+  return rc;
+}
+
+/* Texts and verdicts of finished samples.  Where this cannot be done now, the writer does it. */
+static void verdicts_prepare(struct core *c, struct command *cmd) {
+  const struct lease_result *m = cmd->message;
+  struct group_head g = {0};
+  bool found = false;
+  struct run_context *x = rounds_context_keep(c);
+  if (!x) return;
+  struct prepared *p =
+      m->sample_count <= LIMIT_SAMPLES_PER_GROUP
+          ? arena_alloc(&cmd->arena, 1, offsetof(struct prepared, samples) + m->sample_count * sizeof p->samples[0])
+          : NULL;
+  if (p && group_peek(core_readers(c), cmd->id, m->fence, x->run, &found, &g, &cmd->arena, NULL) == RC_OK && found) {
+    p->context = x;
+    for (size_t i = 0; i < m->sample_count; i++) {
+      struct done_sample s = {.result = &m->samples[i]};
+      if (s.result->finish == FINISH_ABORT) continue;
+      group_verify(x, &g, &s);
+      p->samples[i].text = arena_strndup(&cmd->arena, s.text.len ? s.text.data : "", s.text.len);
+      p->samples[i].len = s.text.len;
+      p->samples[i].verified = p->samples[i].text && buf_check(&s.text, NULL) == RC_OK;
+      buf_free(&s.text);
+      s.text = (struct buf)BUF_INIT;
+      p->samples[i].done = s;
+    }
+    cmd->prepared = p;
+  }
+  run_context_release(x);
+}
+
 enum rc admit_result(struct http_request *r, void *context, struct err *err) {
   const char *id = http_param(r, "id");
   if (readers_find(core_readers(context), "SELECT 1 FROM leases WHERE id = ?1 LIMIT 1", BINDS(b_text(id))))
@@ -406,6 +498,8 @@ void handle_put_result(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));
   enum rc rc = cmd ? decode(r, cmd->message, &cmd->arena, &err) : RC_OK;
+  if (cmd && rc == RC_OK) rc = digests_prepare(cmd->message, &cmd->arena, &err);
+  if (cmd && rc == RC_OK) verdicts_prepare(context, cmd);
   if (cmd) cmd->patient = true;
   if (rc == RC_OK) {
     core_submit(context, r, cmd, CORE_ANSWER_MS);

@@ -149,7 +149,7 @@ enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) 
   enum rc rc = worker_of(c, cmd->id, m->epoch, true, &w, err);
   if (rc != RC_OK) return rc;
   if (w->ready != (m->ready && !m->draining)) c->kick_due = true;
-  w->ready = m->ready && !m->draining;
+  worker_ready(c, w, m->ready && !m->draining);
   w->skew_us = clock_skew_learn(w->skew_us, m->sent_us, c->wall_ms * 1000);
   const int64_t skew_us = clock_skew_us(w->skew_us);
   rc = store_exec(

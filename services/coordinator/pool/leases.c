@@ -14,8 +14,6 @@
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/decide/stored.h"
 
-enum { BEHIND_FRONTIER = 64 }; /* groups looked at behind the frontier at least: some of it may be leased already */
-
 /* ---- granting ---- */
 
 struct open_round {
@@ -46,55 +44,25 @@ struct candidates {
   bool fresh[FRONTIER_CANDIDATES_MAX]; /* none of its samples was ever leased: all wait, with fence 0 */
   int32_t order[FRONTIER_CANDIDATES_MAX], granted[FRONTIER_CANDIDATES_MAX];
   int count, ordered; /* of groups, of order */
+  int64_t waiting;    /* samples that this worker can run, of all groups: not only of these */
 };
 
 /* Those that this worker can run, `most` at most: in order of their ordinals, or of arrival when nothing is
  * preferred. */
-static enum rc groups_waiting(struct core *c, const struct open_round *r, const struct live_worker *w, int most,
-                              struct candidates *out, struct err *err) {
-#define WAITING_COLUMNS                                                                                                \
-  "SELECT ordinal, samples_waiting, done_samples, done_tokens, waiting_ms, sample_count, leased_ms IS NULL, purpose, " \
-  "overtaken_ms FROM groups INDEXED BY "
-#define WAITING_WHERE                                          \
-  " WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN \
-  " AND samples_waiting > 0 AND (?3 IS NULL OR length(prompt_ids) / 4 + max_new_tokens < ?3) ORDER BY "
-  static const char by_ordinal[] = WAITING_COLUMNS "groups_waiting" WAITING_WHERE "ordinal LIMIT ?4";
-  static const char by_arrival[] =
-      WAITING_COLUMNS "groups_arrived" WAITING_WHERE "purpose, waiting_ms, ordinal LIMIT ?4";
-  struct rows q;
-  bool row;
+static void groups_waiting(const struct waiting *all, const struct live_worker *w, int most, struct candidates *out) {
   out->count = 0;
-  enum rc rc = store_query(c->store, &q, err, c->context->config.frontier == FRONTIER_OFF ? by_arrival : by_ordinal,
-                           BINDS(b_int(r->run), b_int(r->round),
-                                 w->positions_refused ? b_int(w->positions_refused) : b_null(), b_int(most)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && out->count < most) {
-    const int32_t waiting = (int32_t)rows_int(&q, 1), done = (int32_t)rows_int(&q, 2);
-    out->groups[out->count] = (struct waiting_group){.ordinal = (int32_t)rows_int(&q, 0),
-                                                     .waiting = waiting,
-                                                     .leased = (int32_t)rows_int(&q, 5) - waiting - done,
-                                                     .done = done,
-                                                     .done_tokens = rows_int(&q, 3),
-                                                     .waiting_since_ms = rows_int(&q, 4),
-                                                     .overtaken_since_ms = rows_int(&q, 8),
-                                                     .begun = rows_int(&q, 6) == 0,
-                                                     .evaluation = rows_int(&q, 7) == LEASE_EVALUATION};
-    out->fresh[out->count++] = rows_int(&q, 6) != 0;
+  out->waiting = w->positions_refused ? 0 : all->samples;
+  for (int i = all->first; i < all->first + all->count; i++) {
+    const struct waiting_entry *e = &all->items[i];
+    if (w->positions_refused && e->positions >= w->positions_refused) continue;
+    if (w->positions_refused) out->waiting += e->group.waiting;
+    if (out->count < most) {
+      out->groups[out->count] = e->group;
+      out->fresh[out->count++] = e->fresh;
+    } else if (!w->positions_refused) {
+      break;
+    }
   }
-  rows_end(&q);
-  return rc;
-}
-
-/* The ordinal of the first open training group behind a frontier of so many. */
-static enum rc frontier_end(struct core *c, const struct open_round *r, int size, int32_t *end, struct err *err) {
-  int64_t ordinal = INT32_MAX;
-  enum rc rc = store_int(
-      c->store, &ordinal, err,
-      "SELECT ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN
-      " "
-      "AND ordinal < ?3 ORDER BY ordinal LIMIT 1 OFFSET ?4",
-      BINDS(b_int(r->run), b_int(r->round), b_int(ORDINAL_EVALUATION_FIRST), b_int(size)));
-  *end = rc == RC_OK ? (int32_t)ordinal : INT32_MAX;
-  return rc == RC_NOT_FOUND ? RC_OK : rc;
 }
 
 /* How the round goes: see pace.h. */
@@ -116,20 +84,6 @@ static const struct admission_plan *plan_of_round(struct core *c, const struct o
   return pace_plan(&c->pool->pace, &round, c->now_ms);
 }
 
-/* Keeps what the round's plan admits by now. */
-static enum rc admitted(struct core *c, const struct open_round *r, struct candidates *out, struct err *err) {
-  const struct admission_plan *plan = plan_of_round(c, r);
-  int64_t begun = 0;
-  if (!plan->bounded) return RC_OK;
-  const int32_t most = pace_groups(&c->pool->pace, c->now_ms);
-  enum rc rc = store_int(c->store, &begun, err,
-                         "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND ordinal < ?3 AND leased_ms NOT "
-                         "NULL",
-                         BINDS(b_int(r->run), b_int(r->round), b_int(ORDINAL_EVALUATION_FIRST)));
-  out->ordered = admission_admit(out->groups, out->order, out->ordered, (int32_t)begun, most);
-  return rc;
-}
-
 /* The group's waiting samples, at most max more. */
 static enum rc group_samples(struct core *c, const struct open_round *r, const struct waiting_group *g, bool fresh,
                              int max, struct waiting_sample *out, int *count, struct err *err) {
@@ -144,11 +98,19 @@ static enum rc group_samples(struct core *c, const struct open_round *r, const s
                            "SELECT sample, fence FROM samples INDEXED BY samples_waiting WHERE run = ?1 AND round = ?2 "
                            "AND group_ordinal = ?3 AND state = " SQL_SAMPLE_WAITING " ORDER BY sample LIMIT ?4",
                            BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal), b_int(max)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+  for (; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; max--) {
     out[(*count)++] =
         (struct waiting_sample){.group = g->ordinal, .sample = (int32_t)rows_int(&q, 0), .fence = rows_int(&q, 1)};
   }
   rows_end(&q);
+  if (rc != RC_OK || max == 0) return rc;
+  int64_t never = 0; /* the first that was never leased: rows begin with the first lease, and leases go upwards */
+  rc =
+      store_int(c->store, &never, err,
+                "SELECT coalesce(max(sample) + 1, 0) FROM samples WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3",
+                BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal)));
+  for (const int all = g->waiting + g->leased + g->done; rc == RC_OK && never < all && max > 0; max--)
+    out[(*count)++] = (struct waiting_sample){.group = g->ordinal, .sample = (int32_t)never++};
   return rc;
 }
 
@@ -250,11 +212,14 @@ static enum rc lease_store(struct core *c, const struct live_worker *w, const st
                        b_int(l->version_min), b_int(l->version_max), b_digest(&l->weights_digest), b_int(c->wall_ms),
                        b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "UPDATE samples SET state = ?6, fence = ?7, worker = ?8 WHERE run = ?1 AND round = ?2 AND "
-                    "group_ordinal = ?3 AND sample BETWEEN ?4 AND ?5 AND +state = " SQL_SAMPLE_WAITING,
-                    BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first),
-                          b_int(p->first + p->count - 1), b_int(SAMPLE_LEASED), b_int(p->fence), b_int(w->id)));
+    rc = store_exec(
+        c->store, err,
+        "INSERT INTO samples (run, round, group_ordinal, sample, state, fence, worker) WITH RECURSIVE n (i) "
+        "AS (VALUES (?4) UNION ALL SELECT i + 1 FROM n WHERE i < ?5) SELECT ?1, ?2, ?3, i, ?6, ?7, ?8 FROM n "
+        "WHERE true ON CONFLICT DO UPDATE SET state = excluded.state, fence = excluded.fence, worker = "
+        "excluded.worker WHERE state = " SQL_SAMPLE_WAITING,
+        BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->first), b_int(p->first + p->count - 1),
+              b_int(SAMPLE_LEASED), b_int(p->fence), b_int(w->id)));
   }
   if (rc == RC_OK && store_changes(c->store) != p->count)
     rc = err_set(err, RC_CORRUPT, NULL, "lease %s was planned over samples that do not wait", l->id);
@@ -266,6 +231,7 @@ static enum rc lease_store(struct core *c, const struct live_worker *w, const st
                     "ordinal = ?3",
                     BINDS(b_int(r->run), b_int(r->round), b_int(p->group), b_int(p->count), b_int(c->wall_ms)));
   }
+  if (rc == RC_OK) waiting_granted(&c->pool->waiting, p->group, p->count);
   return rc;
 }
 
@@ -277,18 +243,25 @@ static enum rc candidates_order(struct core *c, const struct open_round *r, cons
       frontier_size(rate_value(&c->pool->rates.drain), rate_value(&c->pool->rates.latency), config->groups_per_round);
   const int wanted = config->frontier_groups ? config->frontier_groups : measured;
   const int size = wanted < FRONTIER_CANDIDATES_MAX ? wanted : FRONTIER_CANDIDATES_MAX;
-  /* no further than the share can tell: a round may have thousands of groups, and many polls look */
-  const int reach = slots < FRONTIER_CANDIDATES_MAX / servers ? slots * servers : FRONTIER_CANDIDATES_MAX;
-  const int most = reach > size + BEHIND_FRONTIER ? reach : size + BEHIND_FRONTIER;
+  /* an answer has so many leases at most, each of one group; behind a gate only what it lets through is counted */
+  const int reach = config->frontier != FRONTIER_GATE           ? 0
+                    : slots < FRONTIER_CANDIDATES_MAX / servers ? slots * servers
+                                                                : FRONTIER_CANDIDATES_MAX;
+  const int most = reach > size + LIMIT_LEASES_PER_REQUEST ? reach : size + LIMIT_LEASES_PER_REQUEST;
   struct frontier_policy policy = {.kind = config->frontier,
                                    .end = INT32_MAX,
                                    .aging_ms = config->aging_ms,
                                    .now_ms = c->wall_ms,
                                    .tokens_prior = (int64_t)rate_value(&c->pool->rates.tokens)};
-  enum rc rc = groups_waiting(c, r, w, most < FRONTIER_CANDIDATES_MAX ? most : FRONTIER_CANDIDATES_MAX, out, err);
-  if (rc == RC_OK && out->count && config->frontier != FRONTIER_OFF) rc = frontier_end(c, r, size, &policy.end, err);
-  out->ordered = rc == RC_OK ? frontier_order(out->groups, out->count, &policy, out->order) : 0;
-  return rc == RC_OK ? admitted(c, r, out, err) : rc;
+  enum rc rc = waiting_read(&c->pool->waiting, c, r->run, r->round, err);
+  if (rc != RC_OK) return rc;
+  groups_waiting(&c->pool->waiting, w, most < FRONTIER_CANDIDATES_MAX ? most : FRONTIER_CANDIDATES_MAX, out);
+  if (out->count && config->frontier != FRONTIER_OFF) policy.end = waiting_frontier_end(&c->pool->waiting, size);
+  out->ordered = frontier_order(out->groups, out->count, &policy, out->order);
+  if (plan_of_round(c, r)->bounded)
+    out->ordered = admission_admit(out->groups, out->order, out->ordered, c->pool->waiting.begun,
+                                   pace_groups(&c->pool->pace, c->now_ms));
+  return RC_OK;
 }
 
 /* Groups that a later one went before: their age counts from now on. */
@@ -302,9 +275,11 @@ static enum rc note_overtaken(struct core *c, const struct open_round *r, struct
   }
   const int n = frontier_overtaken(all->groups, all->count, all->granted, overtaken);
   enum rc rc = RC_OK;
-  for (int i = 0; i < n && rc == RC_OK; i++)
+  for (int i = 0; i < n && rc == RC_OK; i++) {
+    waiting_overtaken(&c->pool->waiting, all->groups[overtaken[i]].ordinal, c->wall_ms);
     rc = store_exec(c->store, err, "UPDATE groups SET overtaken_ms = ?4 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                     BINDS(b_int(r->run), b_int(r->round), b_int(all->groups[overtaken[i]].ordinal), b_int(c->wall_ms)));
+  }
   return rc;
 }
 
@@ -338,16 +313,18 @@ static enum rc share_of(struct core *c, struct live_worker *w, int slots, int se
 /* What this poll gets; nothing is stored but who was overtaken. */
 static enum rc grant_plan(struct core *c, const struct open_round *r, struct live_worker *w, int slots, int servers,
                           struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
-  int samples = 0, waiting = 0;
+  int samples = 0, take = 0;
+  int64_t waiting = 0;
   struct candidates *all = arena_alloc(arena, 1, sizeof *all);
   *planned = 0;
   if (!all)
     return err_set(err, RC_NO_MEMORY, NULL, "a plan over %d groups was refused memory", FRONTIER_CANDIDATES_MAX);
   enum rc rc = candidates_order(c, r, w, slots, servers, all, err);
-  for (int i = 0; i < all->ordered; i++) waiting += all->groups[all->order[i]].waiting;
+  const bool some = c->context->config.frontier == FRONTIER_GATE || c->pool->pace.plan.bounded;
+  if (rc == RC_OK && !some) waiting = all->waiting;
+  for (int i = 0; some && i < all->ordered; i++) waiting += all->groups[all->order[i]].waiting;
   if (rc != RC_OK || waiting == 0) return rc;
-  int take;
-  rc = share_of(c, w, slots, servers, waiting, &take, err);
+  rc = share_of(c, w, slots, servers, (int)waiting, &take, err);
   if (rc != RC_OK) return rc;
   struct waiting_sample *chosen = arena_alloc(arena, (size_t)take + 1, sizeof *chosen);
   if (!chosen) return err_set(err, RC_NO_MEMORY, NULL, "a plan of %d samples was refused memory", take);
@@ -385,6 +362,7 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
   for (int i = 0; i < planned; i++) w->held += plan[i].count;
+  if (!planned && !w->positions_refused) c->nothing_waits = true;
   metric_add(c->pool->m_granted, planned);
   *count = (size_t)planned;
   return RC_OK;
@@ -466,7 +444,8 @@ static enum rc samples_return(struct core *c, const struct lease_row *l, struct 
   if (rc == RC_OK)
     rc = store_exec(c->store, err, "UPDATE runs SET leases_lost = leases_lost + 1 WHERE id = ?1", BINDS(b_int(l->run)));
   metric_add(c->pool->m_lost, 1);
-  c->dispatch_due = true;
+  waiting_forget(&c->pool->waiting);
+  c->samples_due = true;
   return rc;
 }
 

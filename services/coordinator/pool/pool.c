@@ -17,6 +17,7 @@ enum rc pool_create(struct core *c, struct err *err) {
 
 void pool_destroy(struct core *c) {
   if (c->pool) free(c->pool->workers);
+  if (c->pool) waiting_free(&c->pool->waiting);
   free(c->pool);
   c->pool = NULL;
 }

@@ -36,7 +36,7 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
                     "UPDATE groups INDEXED BY groups_open SET samples_waiting = samples_open, waiting_ms = ?1 WHERE "
                     "state = " SQL_GROUP_OPEN,
                     BINDS(b_int(c->wall_ms)));
-  c->pool->worker_count = 0;
+  c->pool->worker_count = c->pool->generating = 0;
   return rc;
 }
 
@@ -49,8 +49,10 @@ enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, st
   }
   if (rc != RC_OK) return rc;
   log_info("worker %s (%s) is gone: %s", id_worker(w->id).text, w->name, reason);
-  *w = c->pool->workers[--c->pool->worker_count];
-  c->dispatch_due = c->kick_due = true;
+  worker_ready(c, w, false);
+  struct live_worker *end = &c->pool->workers[c->pool->worker_count--];
+  memmove(w, w + 1, (size_t)(end - w - 1) * sizeof *w); /* the order of ids stays */
+  c->samples_due = c->kick_due = true;
   metric_set(c->pool->m_workers, c->pool->worker_count);
   return RC_OK;
 }
@@ -74,6 +76,7 @@ struct live_worker *worker_add(struct core *c, const struct live_worker *w) {
   struct pool *p = c->pool;
   struct live_worker *added = &p->workers[p->worker_count++];
   *added = *w;
+  p->generating += w->ready && w->kind == WORKER_GENERATION;
   metric_set(p->m_workers, p->worker_count);
   return added;
 }
@@ -86,10 +89,15 @@ struct live_worker *worker_named(struct core *c, enum worker_kind kind, const ch
 }
 
 struct live_worker *worker_live(struct core *c, int64_t id) {
-  for (int i = 0; i < c->pool->worker_count; i++) {
-    if (c->pool->workers[i].id == id) return &c->pool->workers[i];
+  int low = 0, high = c->pool->worker_count;
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (c->pool->workers[middle].id < id)
+      low = middle + 1;
+    else
+      high = middle;
   }
-  return NULL;
+  return low < c->pool->worker_count && c->pool->workers[low].id == id ? &c->pool->workers[low] : NULL;
 }
 
 enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
@@ -104,12 +112,12 @@ enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, st
   return err_set(err, RC_NOT_FOUND, "id", "worker %s is not registered (any more): register again", id);
 }
 
-int workers_generating(const struct core *c) {
-  int n = 0;
-  for (int i = 0; i < c->pool->worker_count; i++)
-    n += c->pool->workers[i].kind == WORKER_GENERATION && c->pool->workers[i].ready;
-  return n;
+void worker_ready(struct core *c, struct live_worker *w, bool ready) {
+  if (w->kind == WORKER_GENERATION) c->pool->generating += ready - w->ready;
+  w->ready = ready;
 }
+
+int workers_generating(const struct core *c) { return c->pool->generating; }
 
 enum rc current_version_now(struct core *c, struct current_version *out, struct arena *arena, struct err *err) {
   struct rows q;

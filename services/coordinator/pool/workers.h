@@ -26,6 +26,8 @@ struct live_worker *worker_live(struct core *c, int64_t id);                    
 /* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch. alive: counts as a sign of life. */
 enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
                   struct err *err);
+/* Whether it takes leases; its row is the caller's. */
+void worker_ready(struct core *c, struct live_worker *w, bool ready);
 int workers_generating(const struct core *c); /* live generation-servers that are ready */
 
 /* The version that workers are told to hold: the last run's current one.  None while trouble has paused the run,

@@ -71,7 +71,7 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
 static void note_drain(struct core *c, const struct batch_answer *m, int64_t groups) {
   const int64_t us = m->stats.compute_us + m->stats.logprob_us;
   if (us > 0) rate_note(&c->pool->rates.drain, (double)groups, (double)us / 1e6, c->now_ms);
-  if (c->context && c->context->config.frontier == FRONTIER_GATE) c->dispatch_due = true; /* it may reach further now */
+  if (c->context && c->context->config.frontier == FRONTIER_GATE) c->samples_due = true; /* it may reach further now */
 }
 
 static enum rc batch_note(struct core *c, const struct batch_answer *m, struct err *err) {

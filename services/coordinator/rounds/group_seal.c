@@ -38,7 +38,10 @@ static void text_of(const struct tokenizer *t, const int32_t *ids, size_t count,
 
 void group_verify(const struct run_context *x, const struct group_head *g, struct done_sample *s) {
   const struct sample_result *r = s->result;
-  sample_result_digest(&s->digest, r);
+  if (r->digest)
+    s->digest = *r->digest;
+  else
+    sample_result_digest(&s->digest, r);
   for (size_t i = 0; i < r->span_count; i++) {
     if (i == 0 || r->spans[i].version < s->version_first) s->version_first = r->spans[i].version;
     if (i == 0 || r->spans[i].version > s->version_last) s->version_last = r->spans[i].version;
@@ -215,6 +218,7 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
                     BINDS(b_int(h->run), b_int(h->round), b_int(state == GROUP_SEALED), b_int(state == GROUP_FILTERED),
                           b_int(g->tokens)));
   }
+  if (rc == RC_OK) waiting_closed(&c->pool->waiting, h->run, h->round, h->ordinal);
   if (rc == RC_OK && state == GROUP_FILTERED && c->context->config.zero_advantage == FILTER_REFILL)
     rc = round_refill(c, h->run, h->round, h->ordinal, err); /* opens a group, so before the round's are counted */
   if (rc == RC_OK)
@@ -247,7 +251,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
   if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
-  if (config->frontier == FRONTIER_GATE) c->dispatch_due = true; /* the frontier has moved on */
+  if (config->frontier == FRONTIER_GATE) c->samples_due = true; /* the frontier has moved on */
   if (state == GROUP_SEALED && config->mode == MODE_PIPELINED) c->sealed++;
   return RC_OK;
 }
@@ -263,6 +267,7 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
     tokens += (int64_t)done[i].result->token_ids.count;
   }
   if (rc != RC_OK) return rc;
+  waiting_done(&c->pool->waiting, g->run, g->round, g->ordinal, count, tokens);
   return store_exec(c->store, err,
                     "UPDATE groups SET samples_open = samples_open - ?4, done_samples = done_samples + ?4, done_tokens "
                     "= done_tokens + ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",

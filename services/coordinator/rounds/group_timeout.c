@@ -10,6 +10,7 @@
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/writer/journal.h"
 #include "services/coordinator/run/run_context.h"
@@ -47,6 +48,7 @@ static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t or
                     "UPDATE rounds SET groups_open = groups_open - 1, groups_failed = groups_failed + 1, exact = 0 "
                     "WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
+  waiting_forget(&c->pool->waiting);
   if (rc == RC_OK) rc = journal_incident(c, run, "group_timeout", id.text, reason, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",

@@ -44,7 +44,7 @@ static enum rc server_unready(struct core *c, const char *worker_id, struct err 
   int64_t id;
   if (id_parse_worker(&id, worker_id, err) != RC_OK) return RC_OK; /* of no incarnation that we know */
   struct live_worker *w = worker_live(c, id);
-  if (w) w->ready = false;
+  if (w) worker_ready(c, w, false);
   return store_exec(c->store, err, "UPDATE workers SET ready = 0 WHERE id = ?1", BINDS(b_int(id)));
 }
 

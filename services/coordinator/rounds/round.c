@@ -13,6 +13,7 @@
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/writer/journal.h"
 #include "services/coordinator/run/run_context.h"
+#include "services/coordinator/pool/pool.h"
 
 bool round_evaluates(const struct run_config *config, int64_t round) {
   if (!run_trains_on_rollouts(config) || config->evaluation_every <= 0) return false;
@@ -51,11 +52,7 @@ static enum rc group_insert(struct core *c, const struct dataset *d, const struc
             b_blob(item->prompt_ids, (size_t)item->prompt_length * sizeof(int32_t)),
             b_chars(item->prompt, item->prompt_bytes), b_text(item->answer), b_text(item->extra), b_int(c->wall_ms),
             b_int(item->max_new_tokens ? item->max_new_tokens : c->context->config.sampling.max_new_tokens)));
-  for (int s = 0; s < g->samples && rc == RC_OK && g->state == GROUP_OPEN; s++) {
-    rc = store_exec(c->store, err,
-                    "INSERT INTO samples (run, round, group_ordinal, sample, state) VALUES (?1, ?2, ?3, ?4, ?5)",
-                    BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int(s), b_int(SAMPLE_WAITING)));
-  }
+  waiting_forget(&c->pool->waiting);
   return rc;
 }
 
@@ -159,7 +156,7 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
                    "UPDATE rounds SET groups_open = groups_open + 1, groups_refilled = groups_refilled + 1 WHERE run = "
                    "?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));
-  c->dispatch_due = true;
+  c->samples_due = true;
   return rc;
 }
 

@@ -3,9 +3,12 @@
 
 #include <stdlib.h>
 
+#include "services/coordinator/run/run_context.h"
+
 enum rc rounds_create(struct core *c, struct err *err) {
   struct rounds *r = c->rounds = calloc(1, sizeof *r);
   if (!r) return err_set(err, RC_NO_MEMORY, NULL, "the rounds' state of %zu bytes was refused", sizeof *r);
+  pthread_mutex_init(&r->context_lock, NULL);
   r->m_rounds = metrics_register(METRIC_COUNTER, "leasehold_rounds_total", "", "Rounds done");
   r->m_refused =
       metrics_register(METRIC_COUNTER, "leasehold_results_refused_total", "", "Results of leases that were refused");
@@ -17,6 +20,24 @@ enum rc rounds_create(struct core *c, struct err *err) {
 }
 
 void rounds_destroy(struct core *c) {
+  if (!c->rounds) return;
+  run_context_release(c->rounds->shared);
+  pthread_mutex_destroy(&c->rounds->context_lock);
   free(c->rounds);
   c->rounds = NULL;
+}
+
+void rounds_context_changed(struct core *c) {
+  pthread_mutex_lock(&c->rounds->context_lock);
+  struct run_context *before = c->rounds->shared;
+  c->rounds->shared = c->context ? run_context_keep(c->context) : NULL;
+  pthread_mutex_unlock(&c->rounds->context_lock);
+  run_context_release(before);
+}
+
+struct run_context *rounds_context_keep(struct core *c) {
+  pthread_mutex_lock(&c->rounds->context_lock);
+  struct run_context *x = c->rounds->shared ? run_context_keep(c->rounds->shared) : NULL;
+  pthread_mutex_unlock(&c->rounds->context_lock);
+  return x;
 }

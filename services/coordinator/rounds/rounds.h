@@ -1,9 +1,11 @@
 /* The rounds' state in memory: how the time-outs of open groups are counted, in which windows slots count as the run's,
  * what verifying took so far, and the counters of what came of it.
  *
- * The writer's thread only; core->rounds.  None of it survives a restart: times count anew. */
+ * The writer's thread only, but for rounds_context_keep; core->rounds.  None of it survives a restart: times count anew. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_ROUNDS_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_ROUNDS_H
+
+#include <pthread.h>
 
 #include "common/base/metrics.h"
 #include "services/coordinator/decide/slot_time.h"
@@ -25,6 +27,8 @@ struct verifying_notes {
 enum { VERIFYING_ROUNDS = 2 }; /* the one that seals, and one that is not stored yet */
 
 struct rounds {
+  pthread_mutex_t context_lock; /* guards shared */
+  struct run_context *shared;   /* core->context, for threads other than the writer's */
   struct group_clock group_clock;
   struct slot_window windows[SLOT_WINDOWS];           /* the newest run that samples, and the one before */
   struct verifying_notes verifying[VERIFYING_ROUNDS]; /* newest first */
@@ -33,5 +37,9 @@ struct rounds {
 
 enum rc rounds_create(struct core *c, struct err *err);
 void rounds_destroy(struct core *c); /* also after a rounds_create that failed */
+/* core->context is another now. */
+void rounds_context_changed(struct core *c);
+/* The active run's, for any thread, to be released by the caller; NULL: there is none. */
+struct run_context *rounds_context_keep(struct core *c);
 
 #endif

@@ -41,6 +41,7 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
   if (!before || before->run != run) c->pool->rates = (struct dispatch_rates){0};
   run_context_keep(context);
   run_context_release(before);
+  rounds_context_changed(c);
   c->dispatch_due = c->kick_due = true;
   return RC_OK;
 }

@@ -102,6 +102,7 @@ enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *erro
   if (rc == RC_OK && c->context && c->context->run == run) {
     run_context_release(c->context);
     c->context = NULL;
+    rounds_context_changed(c);
   }
   return rc;
 }

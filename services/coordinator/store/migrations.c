@@ -7,7 +7,8 @@
  *     |       +-< cause_times
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
- * States are the numbers of states.h.  *_ms columns are wall-clock milliseconds that go evenly (core_wall_us),
+ * States are the numbers of states.h.  A sample has a row from its first lease on; before that, its group's counts tell of
+ * it.  *_ms columns are wall-clock milliseconds that go evenly (core_wall_us),
  * except for leases.deadline_ms, which is monotonic and means something only within its epoch.  leases.version_min
  * and version_max, spans, segments and refills are there for the pipelined and inflight modes. */
 #include "services/coordinator/store/migrations.h"

@@ -54,7 +54,7 @@ enum rc readers_take(struct readers *r, struct store **out, struct err *err) {
   pthread_mutex_unlock(&r->lock);
   if (rc != RC_OK) return rc;
   if (!s) rc = store_open(&s, r->path, true, err);
-  if (rc == RC_OK) rc = store_script(s, "BEGIN", err);
+  if (rc == RC_OK) rc = store_exec(s, err, "BEGIN", NO_BINDS);
   if (rc != RC_OK) {
     store_close(s);
     give(r, NULL);
@@ -66,7 +66,7 @@ enum rc readers_take(struct readers *r, struct store **out, struct err *err) {
 
 void readers_give(struct readers *r, struct store *s) {
   if (!s) return;
-  if (store_in_transaction(s)) store_script(s, "COMMIT", NULL);
+  if (store_in_transaction(s)) store_exec(s, NULL, "COMMIT", NO_BINDS);
   give(r, s);
 }
 

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <pthread.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 
@@ -40,8 +41,13 @@ enum rc store_script(struct store *s, const char *sql, struct err *err) {
   return code == SQLITE_OK ? RC_OK : fail(s, code, err, sql);
 }
 
+/* Without the count of its memory, SQLite takes no lock for every allocation.  Too late is harmless. */
+static pthread_once_t configured = PTHREAD_ONCE_INIT;
+static void configure(void) { sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0); }
+
 enum rc store_open(struct store **out, const char *path, bool read_only, struct err *err) {
   struct store *s = calloc(1, sizeof *s);
+  pthread_once(&configured, configure);
   if (!s) return err_set(err, RC_NO_MEMORY, NULL, "a database connection was refused %zu bytes", sizeof *s);
   int flags = (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE) | SQLITE_OPEN_NOMUTEX |
               SQLITE_OPEN_EXRESCODE;
@@ -51,10 +57,11 @@ enum rc store_open(struct store **out, const char *path, bool read_only, struct 
   /* Without it SQLite prepares a statement anew for every value of a parameter that a partial index might depend on. */
   if (rc == RC_OK) sqlite3_db_config(s->db, SQLITE_DBCONFIG_ENABLE_QPSG, 1, NULL);
   if (rc == RC_OK && !read_only) {
-    rc = store_script(s,
-                      "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA "
-                      "secure_delete=FAST; PRAGMA temp_store=MEMORY; PRAGMA wal_autocheckpoint=2000; PRAGMA cache_size=-32768",
-                      err);
+    rc = store_script(
+        s,
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA "
+        "secure_delete=FAST; PRAGMA temp_store=MEMORY; PRAGMA wal_autocheckpoint=8000; PRAGMA cache_size=-32768",
+        err);
   }
   if (rc == RC_OK && read_only) rc = store_script(s, "PRAGMA query_only=ON; PRAGMA cache_size=-8192", err);
   if (rc != RC_OK) {

@@ -24,6 +24,8 @@ struct command {
 
   int status; /* answer: 0 means 200 */
   struct buf body;
+  void *prepared;      /* what was computed for it before it was queued, in its arena; NULL: nothing */
+  bool urgent;         /* short, and waited for by somebody with idle slots or a deadline: goes before the others */
   bool patient;        /* nobody stands still until it is answered: see core_await_groups */
   bool refused;        /* answer err, but keep what was written (counters, incidents) */
   int64_t fault_round; /* an accepted result's round, for fault.h */

@@ -23,8 +23,10 @@
 
 enum {
   QUEUE_COMMANDS = 4096,
-  GROUP_COMMANDS = 64,
-  GROUP_US = 2000,
+  GROUP_COMMANDS = 256,
+  GROUP_US = 2000, /* a transaction waits so long for another command */
+  GROUP_BUSY_US =
+      8000, /* and takes those that are queued already for so long: a commit costs as much as many of them */
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
   CLOCK_SET_MS = 1000,
@@ -37,12 +39,14 @@ struct writer {
   struct readers *readers;
   struct hub *hub;
   struct queue *queue;
+  size_t queue_max;
   pthread_t thread;
   bool started, threaded; /* threaded: it was started once */
   atomic_bool broken, groups_awaited;
   void (*kick)(void *context, int sealed);
   void *kick_context;
   struct command *parked;
+  int64_t parked_due_ms, parked_seen_ms; /* the earliest due_ms of the parked; when they were last gone through */
   int64_t next_tick_ms, next_keep_alive_ms;
   int64_t wall_ahead_us; /* of the clock's wall time: the newest stored time lay ahead of it at the start */
   int64_t clock_off_ms;  /* the machine's clock less the wall time, as last warned of */
@@ -146,12 +150,12 @@ void core_submit(struct core *c, struct http_request *r, struct command *cmd, in
   cmd->request = r;
   cmd->ticket = ticket;
   pthread_mutex_unlock(&w->lock);
-  enum rc rc = queue_push(w->queue, cmd);
+  enum rc rc = cmd->urgent ? queue_push_first(w->queue, cmd) : queue_push(w->queue, cmd);
   if (rc == RC_OK) return;
   r = request_take(w, cmd);
   command_free(cmd);
   if (rc == RC_FULL)
-    err_set(&err, rc, NULL, "%d commands are queued already; try again", QUEUE_COMMANDS);
+    err_set(&err, rc, NULL, "%zu commands are queued already; try again", w->queue_max);
   else
     err_set(&err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
   if (r) http_fail(r, &err);
@@ -164,6 +168,7 @@ static enum rc in_savepoint(struct core *c, command_execute execute, struct comm
   enum rc rc = store_exec(c->store, err, "SAVEPOINT command", NO_BINDS);
   if (rc == RC_OK) rc = execute(c, cmd, err);
   if (rc == RC_OK) return store_exec(c->store, err, "RELEASE command", NO_BINDS);
+  c->undone++;
   events_free(*mark);
   *mark = NULL;
   c->events_tail = mark;
@@ -215,20 +220,34 @@ static enum rc tick_execute(struct core *c, struct command *cmd, struct err *err
   return c->options.callbacks->tick(c, &w->next_tick_ms, err);
 }
 
-/* Answers the parked polls that can be, moving them from the list to *done. */
-static void parked_serve(struct writer *w, struct command **done) {
+static void park(struct writer *w, struct command *cmd) {
+  if (!w->parked || cmd->due_ms < w->parked_due_ms) w->parked_due_ms = cmd->due_ms;
+  cmd->next = w->parked;
+  w->parked = cmd;
+  metric_add(w->m_parked, 1);
+}
+
+/* Answers the parked polls that can be, moving them from the list to *done.  There may be thousands, so they are gone
+ * through only when there is a reason, or now and then (also when idle) for those whose callers have gone. */
+static void parked_serve(struct writer *w, bool idle, struct command **done) {
   struct core *c = &w->core;
-  bool look = c->dispatch_due;
+  const bool all = c->dispatch_due, some = c->samples_due;
   int kept = 0;
-  c->dispatch_due = false;
+  c->dispatch_due = c->samples_due = c->nothing_waits = false;
+  if (!w->parked || (!all && !some && !idle && !expiry_passed(w->parked_due_ms, c->now_ms) &&
+                     !expiry_passed(w->parked_seen_ms + CORE_LOOK_MS, c->now_ms)))
+    return;
+  w->parked_seen_ms = c->now_ms;
+  w->parked_due_ms = INT64_MAX;
   for (struct command **link = &w->parked; *link;) {
     struct command *cmd = *link;
-    bool due = expiry_passed(cmd->due_ms, c->now_ms), orphaned = core_orphaned(c, cmd);
-    if ((look || due) && !orphaned) {
+    const bool due = expiry_passed(cmd->due_ms, c->now_ms), orphaned = core_orphaned(c, cmd);
+    if ((all || due || (some && !c->nothing_waits)) && !orphaned) {
       cmd->parked = false;
       command_run(w, cmd);
     }
     if (cmd->parked && !orphaned) {
+      if (cmd->due_ms < w->parked_due_ms) w->parked_due_ms = cmd->due_ms;
       link = &cmd->next;
       kept++;
       continue;
@@ -260,11 +279,15 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
   return c->options.callbacks->put_off(c, ms, err);
 }
 
-/* How long the transaction in hand may still wait for another command; patient: all of its commands are. */
-static int64_t company_ms(const struct writer *w, bool patient, int64_t begun_us) {
+/* The next command of the transaction in hand, or NULL; patient: all of its commands are. */
+static struct command *company(struct writer *w, bool patient, int64_t begun_us) {
   const struct core *c = &w->core;
-  if (!patient || c->kick_due || (c->sealed && atomic_load(&w->groups_awaited))) return 0;
-  return (begun_us + GROUP_US - monotonic_us(c)) / 1000;
+  const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited));
+  const int64_t passed_us = monotonic_us(c) - begun_us;
+  void *item;
+  if (passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
+  const int64_t wait_ms = patient && !awaited && passed_us < GROUP_US ? (GROUP_US - passed_us) / 1000 : 0;
+  return queue_pop(w->queue, &item, wait_ms) == RC_OK ? item : NULL;
 }
 
 /* One transaction: the command in hand, those that wait behind it, what time brings, the polls that can be answered. */
@@ -274,7 +297,6 @@ static void transact(struct writer *w, struct command *first) {
   struct err err = {0};
   int64_t begun_us = monotonic_us(c);
   bool patient = true;
-  void *item;
   int64_t last_ms = c->now_ms;
   clocks_read(c);
   c->events = NULL;
@@ -284,15 +306,16 @@ static void transact(struct writer *w, struct command *first) {
   if (rc == RC_OK && expiry_passed(w->next_tick_ms, c->now_ms)) rc = in_savepoint(c, tick_execute, NULL, &err);
   for (int n = 0; cmd; n++) {
     if (rc == RC_OK && !w->store_failed) command_run(w, cmd);
-    struct command **list = rc == RC_OK && cmd->parked ? &w->parked : &done;
-    cmd->next = *list;
-    *list = cmd;
+    if (rc == RC_OK && cmd->parked) {
+      park(w, cmd);
+    } else {
+      cmd->next = done;
+      done = cmd;
+    }
     patient &= cmd->patient;
-    bool more = n + 1 < GROUP_COMMANDS && monotonic_us(c) - begun_us < GROUP_US &&
-                queue_pop(w->queue, &item, company_ms(w, patient, begun_us)) == RC_OK;
-    cmd = more ? item : NULL;
+    cmd = n + 1 < GROUP_COMMANDS ? company(w, patient, begun_us) : NULL;
   }
-  if (rc == RC_OK && !w->store_failed) parked_serve(w, &done);
+  if (rc == RC_OK && !w->store_failed) parked_serve(w, !first, &done);
   if (rc == RC_OK && w->store_failed)
     rc = err_set(&err, RC_IO, NULL, "the database could not be written (is the disk full?)");
   if (rc == RC_OK && !store_in_transaction(c->store))
@@ -361,9 +384,7 @@ enum rc core_wake(struct core *c, struct err *err) { return core_call(c, command
 
 static int64_t next_wait(const struct writer *w) {
   int64_t earliest = w->next_tick_ms;
-  for (const struct command *cmd = w->parked; cmd; cmd = cmd->next) {
-    if (cmd->due_ms < earliest) earliest = cmd->due_ms;
-  }
+  if (w->parked && w->parked_due_ms < earliest) earliest = w->parked_due_ms;
   return expiry_sleep(earliest, core_monotonic_ms(&w->core), CORE_LOOK_MS);
 }
 
@@ -485,7 +506,8 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
   enum rc rc = c->options.callbacks->create(c, err);
   if (rc == RC_OK) rc = database_open(w, err);
   if (rc == RC_OK) rc = hub_create(&w->hub, w->readers, err);
-  if (rc == RC_OK) rc = queue_create(&w->queue, QUEUE_COMMANDS, err);
+  w->queue_max = QUEUE_COMMANDS + (size_t)c->options.workers_max; /* each worker may wait for one answer */
+  if (rc == RC_OK) rc = queue_create(&w->queue, w->queue_max, err);
   if (rc != RC_OK) {
     core_destroy(c);
     return rc;

@@ -6,7 +6,8 @@
  *                   each command;  parked polls that can be answered;  COMMIT
  *   behind it:      answers, events, a kick for the driver
  *
- * A transaction takes up to 64 commands or 2 ms; it waits that long for more as long as all of its own are patient.
+ * A transaction takes up to 256 commands.  It waits for 2 ms for more as long as all of its own are patient, and takes
+ * those that are queued for up to 8 ms; for 2 ms when the driver or the trainer stands still until it is committed.
  *
  * A command's error rolls back only its own savepoint; nobody is answered before the commit.  When a commit fails,
  * the state in memory is not to be trusted any more: everybody is told 503, core_broken becomes true, and main ends

@@ -26,8 +26,11 @@ struct core {
   int64_t now_ms;                      /* of the transaction in hand, monotonic */
   int64_t wall_ms;                     /* of the transaction in hand, as it is stored: it never steps (core_wall_us) */
   struct event *events, **events_tail; /* of the transaction in hand: journal.h */
-  bool dispatch_due;                   /* samples or versions changed: look at the parked polls again */
+  bool dispatch_due;                   /* rounds or versions changed: look at all parked polls again */
+  bool samples_due;                    /* samples wait again: look at parked polls until nothing waits any more */
+  bool nothing_waits;                  /* said by a poll that any sample would have been given to */
   bool kick_due;                       /* something changed that the driver may act on */
+  int64_t undone;                      /* savepoints rolled back so far: memory that follows rows reads them again */
   int sealed;                          /* groups, in the transaction in hand */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
   struct pool *pool;                   /* pool/pool.h */

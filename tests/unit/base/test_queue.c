@@ -29,6 +29,29 @@ static void test_order_fullness_and_wrap(void **state) {
   assert_int_equal(queue_create(&q, 0, NULL), RC_INVALID);
 }
 
+static void test_what_is_pushed_first_is_popped_first(void **state) {
+  (void)state;
+  struct queue *q;
+  int items[4];
+  void *got;
+  assert_int_equal(queue_create(&q, 3, NULL), RC_OK);
+  for (int round = 0; round < 4; round++) {
+    assert_int_equal(queue_push(q, &items[1]), RC_OK);
+    assert_int_equal(queue_push_first(q, &items[0]), RC_OK);
+    assert_int_equal(queue_push(q, &items[2]), RC_OK);
+    assert_int_equal(queue_push_first(q, &items[3]), RC_FULL);
+    for (int i = 0; i < 3; i++) {
+      assert_int_equal(queue_pop(q, &got, 0), RC_OK);
+      assert_ptr_equal(got, &items[i]);
+    }
+    assert_int_equal(queue_push(q, &items[0]), RC_OK); /* the ring turns */
+    assert_int_equal(queue_pop(q, &got, 0), RC_OK);
+  }
+  queue_close(q);
+  assert_int_equal(queue_push_first(q, &items[0]), RC_UNAVAILABLE);
+  queue_destroy(q);
+}
+
 static void test_deadline(void **state) {
   (void)state;
   struct queue *q;
@@ -88,6 +111,7 @@ static void test_consumers_get_everything_and_leave_on_close(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_order_fullness_and_wrap),
+      cmocka_unit_test(test_what_is_pushed_first_is_popped_first),
       cmocka_unit_test(test_deadline),
       cmocka_unit_test(test_closed_gives_what_is_left),
       cmocka_unit_test(test_consumers_get_everything_and_leave_on_close),

@@ -14,6 +14,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "services/coordinator/pool/pool.h"
+#include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/group_timeout.h"
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/rounds/tick.h"
@@ -163,7 +164,7 @@ static void a_step_of_the_wall_clock_fails_no_group_and_spares_none(void **state
   up(f);
   struct core *c = f->core;
   c->context = &context;
-  c->pool->workers[c->pool->worker_count++] = (struct live_worker){.id = 1, .kind = WORKER_GENERATION, .ready = true};
+  worker_add(c, &(struct live_worker){.id = 1, .kind = WORKER_GENERATION, .ready = true});
   read_clocks(c);
   run_insert(c);
   for (int i = 0; i < TRIALS; i++) {
@@ -184,7 +185,7 @@ static void a_group_leased_just_before_the_writer_stood_still_does_not_fail(void
   up(f);
   struct core *c = f->core;
   c->context = &context;
-  c->pool->workers[c->pool->worker_count++] = (struct live_worker){.id = 1, .kind = WORKER_GENERATION, .ready = true};
+  worker_add(c, &(struct live_worker){.id = 1, .kind = WORKER_GENERATION, .ready = true});
   read_clocks(c);
   run_insert(c);
   for (int i = 0; i < 5; i++) {

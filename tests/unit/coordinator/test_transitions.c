@@ -20,6 +20,7 @@
 #include "services/coordinator/api/route_results.h"
 #include "services/coordinator/api/route_workers.h"
 #include "services/coordinator/decide/states.h"
+#include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/publish.h"
@@ -412,6 +413,8 @@ static void trainer_acts(void) {
 
 /* ---- invariants ---- */
 
+static int memory_compared;
+
 static void none(const char *what, const char *sql) {
   const int64_t n = number_of(sql, NO_BINDS);
   if (n != 0) fail_msg("%s: %lld", what, (long long)n);
@@ -457,14 +460,48 @@ static void invariants_hold(void) {
        "SELECT count(*) FROM groups g JOIN rounds r ON r.run = g.run AND r.round = g.round WHERE r.state = 4 AND "
        "g.state "
        "NOT IN (3, 4)");
-  none(
-      "counters of open groups that are off",
-      "SELECT count(*) FROM groups g WHERE g.state = 0 AND (g.samples_waiting <> (SELECT count(*) FROM samples s WHERE "
-      "s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state = 0) OR g.samples_open <> "
-      "(SELECT "
-      "count(*) FROM samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state "
-      "<> "
-      "2))");
+  none("counters of open groups that are off",
+       "SELECT count(*) FROM groups g WHERE g.state = 0 AND (g.samples_waiting <> g.sample_count - (SELECT count(*) "
+       "FROM "
+       "samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state <> 0) OR "
+       "g.samples_open <> g.sample_count - (SELECT count(*) FROM samples s WHERE s.run = g.run AND s.round = g.round "
+       "AND "
+       "s.group_ordinal = g.ordinal AND s.state = 2))");
+  none("samples without a row that lie before one with a row",
+       "SELECT count(*) FROM samples s WHERE s.sample > 0 AND NOT EXISTS (SELECT 1 FROM samples b WHERE b.run = s.run "
+       "AND b.round = s.round AND b.group_ordinal = s.group_ordinal AND b.sample = s.sample - 1)");
+}
+
+/* What dispatch keeps in memory is what the rows say.  Reading it anew hides later differences, so only now and then. */
+static void memory_agrees_with_the_rows(void) {
+  struct err err = {0};
+  struct waiting *now = &w.core->pool->waiting;
+  struct waiting_entry before[GROUPS_MAX];
+  uint64_t open[sizeof now->open / sizeof now->open[0]];
+  const int count = now->count;
+  const int64_t samples = now->samples;
+  if (!w.core->context || !now->known || now->undone != w.core->undone || below(16)) return;
+  assert_true(count <= GROUPS_MAX);
+  memcpy(before, now->items + now->first, (size_t)count * sizeof before[0]);
+  memcpy(open, now->open, sizeof open);
+  waiting_forget(now);
+  must(waiting_read(now, w.core, now->run, now->round, &err), &err);
+  memory_compared++;
+  assert_int_equal(now->count, count);
+  assert_int_equal(now->samples, samples);
+  assert_memory_equal(now->open, open, sizeof open);
+  for (int i = 0; i < count; i++) {
+    const struct waiting_group *a = &before[i].group, *b = &now->items[now->first + i].group;
+    assert_int_equal(a->ordinal, b->ordinal);
+    assert_int_equal(a->waiting, b->waiting);
+    assert_int_equal(a->leased, b->leased);
+    assert_int_equal(a->done, b->done);
+    assert_int_equal(a->done_tokens, b->done_tokens);
+    assert_int_equal(a->waiting_since_ms, b->waiting_since_ms);
+    assert_int_equal(a->overtaken_since_ms, b->overtaken_since_ms);
+    assert_int_equal(before[i].fresh, now->items[now->first + i].fresh);
+    assert_int_equal(before[i].positions, now->items[now->first + i].positions);
+  }
 }
 
 /* I3 and I4 again, by what the servers were told. */
@@ -554,6 +591,7 @@ static void transitions_in_any_order_keep_the_invariants(void **state) {
       else
         trainer_acts();
       invariants_hold();
+      memory_agrees_with_the_rows();
       arena_free(&w.arena);
       w.arena = (struct arena)ARENA_INIT;
     }
@@ -569,6 +607,7 @@ static void transitions_in_any_order_keep_the_invariants(void **state) {
   assert_true(lost > 10 * SEEDS);
   assert_true(refused > 10 * SEEDS);
   assert_true(refilled >= SEEDS);
+  assert_true(memory_compared > 10 * SEEDS);
   print_message("longest: %d steps; %lld leases lost, %lld results refused, %lld refills\n", longest, (long long)lost,
                 (long long)refused, (long long)refilled);
 }

@@ -1,0 +1,22 @@
+/* Loads the peers: one record in hand on every connection, for so many seconds, durably accepted.
+ *
+ *   health   GET /healthz of any of our services: a handler that does nothing
+ *   redis    XADD of one record to one stream
+ *   etcd     a put of one record, over gRPC (HTTP/2 by hand: one stream at a time on each connection) */
+#ifndef LEASEHOLD_BENCH_PEERS_H
+#define LEASEHOLD_BENCH_PEERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct peer_load {
+  const char *kind; /* "health", "redis", "etcd" */
+  int port, pid, connections;
+  double seconds;
+  size_t bytes; /* of a record */
+};
+
+/* Prints one line of JSON. */
+void peer_measure(const struct peer_load *load);
+
+#endif
