@@ -341,6 +341,7 @@ static void a_plan_is_always_the_same(void **state) {
       {1000, 1, 48, 3000, false, 1, 4, 1045079, 45701, 745588},
       {1000, 1, 48, 3000, true, 1, 5, 1463110, 45578, 521238},
       {3000, 1, 32, 6000, false, 1, 4, 2926219, 89994, 745588},
+      {2500, 1, 36, 3500, false, 1, 4, 1950813, 62774, 745588},
   };
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     const struct step_costs costs = costs_of(28000, known[i].row);

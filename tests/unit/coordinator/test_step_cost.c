@@ -82,7 +82,7 @@ static void sums_that_cannot_be_are_left_out(void **state) {
   step_costs_note(&c, STEP_COST_SLOTS - 2, 10, 10 * 16385, 100, 0);
   step_costs_note(&c, 2, 10, 20, 100, 0); /* two rows belong to slot 1 */
   step_costs_note(&c, 2, 10, 41, 100, 0);
-  for (int i = 0; i < STEP_COST_SLOTS; i++) assert_true(c.slots[i].steps == 0);
+  for (int i = 0; i < STEP_COST_SLOTS; i++) assert_true(c.slots[i].steps == 0 && c.slots[i].us == 0);
   step_costs_note(&c, 2, 10, 21, 100, 0);
   step_costs_note(&c, 3, 10, 80, 100, 0);
   step_costs_note(&c, 0, 10, 10, 1, 0);
