@@ -246,7 +246,7 @@ speed: $(SPEED_TEST) ## time the kernels on one core: no level may fall far belo
 	@tests/tools/run-unit $<
 
 # --- simulation: the coordinator's decisions in virtual time -----------------------------------------------------------
-$(BUILD)/tests/sim/rounds: $(call OBJ,tests/sim/sim_rounds.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
+$(BUILD)/tests/sim/rounds: $(call OBJ,tests/sim/sim_rounds.c tests/sim/clairvoyant.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 

@@ -135,6 +135,28 @@ static enum rc lease_ref_read(void *item, const struct json *value, struct arena
   return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
 }
 
+static enum rc step_sum_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct step_sum *sum = item;
+  const struct json_field fields[] = {WIRE_I32("slot", sum->slot, 0, WIRE_STEP_SLOTS - 1),
+                                      WIRE_I64("steps", sum->steps), WIRE_I64("rows", sum->rows),
+                                      WIRE_I64("us", sum->us)};
+  return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+}
+
+static void steps_write(struct json_writer *w, const struct step_sum *items, size_t count) {
+  json_key(w, "step_costs");
+  json_array_begin(w);
+  for (size_t i = 0; i < count; i++) {
+    json_object_begin(w);
+    json_kv_int(w, "slot", items[i].slot);
+    json_kv_int(w, "steps", items[i].steps);
+    json_kv_int(w, "rows", items[i].rows);
+    json_kv_int(w, "us", items[i].us);
+    json_object_end(w);
+  }
+  json_array_end(w);
+}
+
 void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
@@ -161,13 +183,14 @@ void worker_heartbeat_encode(const struct worker_heartbeat *m, struct buf *out) 
   json_kv_int(&w, "sent_us", m->sent_us);
   json_key(&w, "intervals");
   intervals_write(&w, m->intervals, m->interval_count);
+  if (m->step_count) steps_write(&w, m->steps, m->step_count);
   json_object_end(&w);
 }
 
 enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *body, struct arena *arena,
                                 struct err *err) {
   *m = (struct worker_heartbeat){0};
-  const struct json *leases = NULL, *intervals = NULL;
+  const struct json *leases = NULL, *intervals = NULL, *steps = NULL;
   const struct json_field fields[] = {
       WIRE_U64("epoch", m->epoch),
       WIRE_BOOL("ready", m->ready),
@@ -179,7 +202,10 @@ enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *b
       WIRE_VALUE("leases", leases),
       {.name = "sent_us", .kind = FIELD_I64, .target = &m->sent_us, .max = WIRE_EXACT_MAX},
       {.name = "intervals", .kind = FIELD_VALUE, .target = &intervals},
+      {.name = "step_costs", .kind = FIELD_VALUE, .target = &steps},
   };
+  const struct wire_list sums = {
+      .name = "step_costs", .max = WIRE_STEP_SLOTS, .item_size = sizeof *m->steps, .read = step_sum_read};
   const struct wire_list list = {
       .name = "leases", .max = WIRE_HELD_MAX, .item_size = sizeof *m->leases, .read = lease_ref_read};
   void *items = NULL;
@@ -187,6 +213,9 @@ enum rc worker_heartbeat_decode(struct worker_heartbeat *m, const struct json *b
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->lease_count, leases, arena, err);
   m->leases = items;
   if (rc == RC_OK && intervals) rc = intervals_read(&m->intervals, &m->interval_count, intervals, arena, err);
+  items = NULL;
+  if (rc == RC_OK && steps) rc = wire_items(&sums, &items, &m->step_count, steps, arena, err);
+  m->steps = items;
   return rc;
 }
 

@@ -66,6 +66,13 @@ struct lease_ref {
   uint64_t fence;
 };
 
+/* Decode steps of 2^(slot-1) + 1 to 2^slot rows: how many, the sum of their rows, the time that they took. */
+enum { WIRE_STEP_SLOTS = 16 }; /* the last one has the larger steps too */
+struct step_sum {
+  int32_t slot;
+  int64_t steps, rows, us;
+};
+
 /* POST /v1/workers/{id}/heartbeat */
 struct worker_heartbeat {
   uint64_t epoch;
@@ -82,6 +89,8 @@ struct worker_heartbeat {
    * got no answer sends them again, with later ones; stored intervals are not counted twice. */
   struct interval *intervals;
   size_t interval_count;
+  struct step_sum *steps; /* since registration, each slot at most once; a server that does not measure tells none */
+  size_t step_count;
 };
 
 struct worker_heartbeat_answer {

@@ -197,6 +197,7 @@ static void handle(struct world *w, const struct event *e) {
     case BATCH_ENDS:
     case BATCH_KNOWN: handle_trainer(w, e); break;
     case LOOK: world_coordinator_look(w); break;
+    case ADMISSION: world_coordinator_admission(w); break;
     case ACCIDENT: accident(w, &w->accidents[e->who]); break;
     case SERVER_JOINS: server_joins(w); break;
     case SERVER_THAWS: server_thaws(w, e->who); break;
@@ -309,6 +310,7 @@ static struct world_config chaos_config(uint64_t seed) {
       .seed = seed,
       .frontier_groups = between(seed, 0, 0, 6), /* 0: measured */
       .candidates_max = between(seed, 30, 20, 60),
+      .knowledge = (enum world_knowledge)between(seed, 31, KNOWS_NOTHING, KNOWS_SAMPLES),
       .groups = between(seed, 1, 1, 40),
       .samples = between(seed, 2, 1, 8),
       .evaluation_groups = between(seed, 3, 0, 1) * between(seed, 4, 1, 6),
@@ -319,7 +321,7 @@ static struct world_config chaos_config(uint64_t seed) {
       .slots = between(seed, 9, 1, 12),
       .prefetch = between(seed, 10, 0, 8),
       .step_base_us = 500 * between(seed, 11, 1, 8),
-      .step_row_us = 20 * between(seed, 12, 0, 5),
+      .step_row_us = (between(seed, 32, 0, 2) ? 20 : 400) * between(seed, 12, 0, 5),
       .tokens_mean = 20 * between(seed, 13, 1, 20),
       .sigma_prompt = 0.2 * between(seed, 14, 0, 5),
       .sigma_sample = 0.2 * between(seed, 15, 0, 5),
@@ -350,6 +352,7 @@ void world_chaos(struct world *w, uint64_t seed, struct world_result *sum) {
     struct world_config c = chaos_config(seed);
     c.kind = v == GATE ? FRONTIER_GATE : v == OFF ? FRONTIER_OFF : FRONTIER_PRIORITY;
     c.sync = v == SYNC;
+    if (v == GATE || v == OFF) c.knowledge = KNOWS_NOTHING;
     if (v == CALM) c.kills = c.freezes = c.drains = c.joins = c.trainer_kills = 0;
     world_run(w, &c, &r);
     if (v == PRIORITY) first = r;

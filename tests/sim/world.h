@@ -22,15 +22,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/decide/admission.h"
 
 enum { WORLD_GROUPS = 256, WORLD_SAMPLES = 16, WORLD_SERVERS = 64, WORLD_ACCIDENTS = 32 };
+
+/* What the coordinator expects of lengths when it plans the round's admission; costs are known by then. */
+enum world_knowledge {
+  KNOWS_NOTHING, /* it does not plan: a first round */
+  KNOWS_LENGTHS, /* how long samples are in general: those of another round */
+  KNOWS_PROMPTS, /* how long each prompt's samples are in the mean, and how they spread */
+  KNOWS_SAMPLES  /* how long each sample is: max_new_tokens with ignore_eos */
+};
 
 struct world_config {
   uint64_t seed;
   bool sync; /* nothing is trained before everything is generated */
   enum frontier_kind kind;
   int frontier_groups; /* 0: frontier_size of what is measured */
+  enum world_knowledge knowledge;
+  const struct admission_plan *clairvoyant; /* a plan from outside, in place of the coordinator's; NULL: none */
   int candidates_max;  /* groups that a poll looks at; 0: FRONTIER_CANDIDATES_MAX, which is more than a world has */
   int groups, samples; /* the round's R and G */
   int evaluation_groups;
@@ -40,6 +50,7 @@ struct world_config {
   int servers, slots, prefetch;
   double step_base_us, step_row_us;
   double tokens_mean, sigma_prompt, sigma_sample; /* lognormal; the prompt's part is common to its samples */
+  double long_share, long_factor; /* bimodal: of the prompts; so many times as long; tokens_mean is of all */
   double tokens_max;
   int64_t message_us, verify_us; /* one way; from a group's last sample to its sealing */
   double train_us_per_token;
@@ -68,6 +79,10 @@ struct world_result {
 struct world;
 size_t world_bytes(void);
 void world_run(struct world *w, const struct world_config *config, struct world_result *result);
+
+/* What the coordinator expects: [groups * samples]. */
+void world_lengths(const struct world_config *c, enum world_knowledge knowledge, float *out);
+void world_step_costs(const struct world_config *c, struct step_costs *costs);
 
 /* Some small round full of accidents, another for each seed, under every policy, sync, and without accidents: all must
  * keep the promises and train the same groups.  Adds the counts up in *sum, whose fault is set when one does not. */

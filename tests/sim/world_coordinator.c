@@ -9,7 +9,7 @@
 #include "services/coordinator/decide/expiry.h"
 #include "tests/sim/world_state.h"
 
-enum { AHEAD = 4, POLL_WAIT_MS = 15000, EVALUATION_FIRST = 2 * LIMIT_GROUPS_PER_ROUND };
+enum { AHEAD = 4, POLL_WAIT_MS = 15000, EVALUATION_FIRST = 2 * LIMIT_GROUPS_PER_ROUND, OTHER_ROUND = 1000 };
 
 /* ---- who is served ---- */
 
@@ -30,7 +30,8 @@ static bool asked_before(const struct world *w, const struct waiting_group *a, c
 }
 
 static int candidates(const struct world *w, struct waiting_group *out, int *index) {
-  const int most = w->c.candidates_max ? w->c.candidates_max : FRONTIER_CANDIDATES_MAX;
+  const bool all = w->c.candidates_max == 0 || w->plan.ordered; /* a planned round is small */
+  const int most = all ? FRONTIER_CANDIDATES_MAX : w->c.candidates_max;
   int n = 0;
   for (int g = 0; g < w->group_count; g++) {
     const struct waiting_group *facts = &w->groups[g].facts;
@@ -52,28 +53,39 @@ static int frontier_now(const struct world *w) {
   return frontier_size(rate_value(&w->drain), rate_value(&w->latency), w->c.groups);
 }
 
+/* Training groups that were begun once. */
+static int32_t begun_now(const struct world *w) {
+  int32_t begun = 0;
+  for (int g = 0; g < w->training_count; g++) begun += w->groups[g].facts.begun;
+  return begun;
+}
+
 static int order_now(const struct world *w, const struct waiting_group *groups, int n, int32_t *order) {
   const struct frontier_policy p = {.kind = w->c.kind,
-                                    .end = frontier_end(w, frontier_now(w)),
+                                    .end = w->plan.ordered ? INT32_MAX : frontier_end(w, frontier_now(w)),
+                                    .planned = w->plan.ordered,
                                     .aging_ms = w->c.aging_ms,
                                     .now_ms = world_now_ms(w),
                                     .tokens_prior = (int64_t)rate_value(&w->tokens)};
-  return frontier_order(groups, n, &p, order);
+  const int count = frontier_order(groups, n, &p, order);
+  return admission_admit(groups, order, count, begun_now(w), admission_groups(&w->plan, w->now_us));
 }
 
 int world_coordinator_grantable(const struct world *w) {
   int open = 0, training = 0, evaluation = 0;
+  bool shut = false;
+  int32_t left = admission_groups(&w->plan, w->now_us) - begun_now(w);
   for (int g = 0; g < w->group_count; g++) {
     const struct group *group = &w->groups[g];
     if (group->state != OPEN) continue;
     if (group->facts.evaluation)
       evaluation += group->facts.waiting;
-    else if (w->c.kind != FRONTIER_GATE || open++ < frontier_now(w))
+    else if ((w->c.kind != FRONTIER_GATE || open++ < frontier_now(w)) && (group->facts.begun || left-- > 0))
       training += group->facts.waiting;
     else if (group->facts.waiting)
-      return training; /* something waits behind the gate */
+      shut = true; /* something waits behind the gate, or is not admitted */
   }
-  return training + evaluation;
+  return training + (shut ? 0 : evaluation);
 }
 
 /* ---- granting ---- */
@@ -108,21 +120,28 @@ static void grant(struct world *w, int server, int group, const struct planned_l
   g->facts.leased += p->count;
   if (g->facts.waiting == 0) g->facts.overtaken_since_ms = 0;
   if (g->leased_us < 0) g->leased_us = w->now_us;
+  g->facts.begun = true;
+  w->servers[server].held += p->count;
   w->r->granted += p->count;
 }
+
+/* Where the order puts a training group. */
+static int rank_of(const struct world *w, int g) { return w->place[g] ? w->place[g] - 1 : g; }
 
 /* May group o be served while training group g waits?  With books of its own on who was overtaken when. */
 static void check_pair(struct world *w, int g, int o, const bool *in_frontier) {
   const struct group *group = &w->groups[g], *other = &w->groups[o];
   const int64_t slack_us = 1000, aged_us = w->now_us - 1000 * w->c.aging_ms - slack_us;
-  const bool shut_out = w->c.kind == FRONTIER_GATE && !in_frontier[g];
+  const bool full = begun_now(w) >= admission_groups(&w->plan, w->now_us);
+  const bool shut_out = (w->c.kind == FRONTIER_GATE && !in_frontier[g]) || (full && !group->facts.begun);
   const bool aged = group->overtaken_us >= 0 && group->overtaken_us < aged_us && !shut_out;
   const bool other_aged = other->overtaken_us >= 0 && other->overtaken_us <= aged_us + 2 * slack_us;
   if (other->facts.evaluation) world_fault(w, "evaluation is served while training group %d waits", g);
   if (aged && (other->overtaken_us < 0 || other->overtaken_us > group->overtaken_us + slack_us))
     world_fault(w, "group %d was overtaken %.1f s ago, and now group %d is served before it", g,
                 (double)(w->now_us - group->overtaken_us) / 1e6, o);
-  if (w->c.kind != FRONTIER_OFF && in_frontier[g] && !in_frontier[o] && !other_aged)
+  const bool behind = w->plan.ordered ? rank_of(w, g) < rank_of(w, o) : in_frontier[g] && !in_frontier[o];
+  if (w->c.kind != FRONTIER_OFF && behind && !other_aged && !shut_out)
     world_fault(w, "group %d waits at the frontier, and group %d behind it is served", g, o);
 }
 
@@ -133,7 +152,7 @@ static void check_order(struct world *w, const int32_t *granted_of) {
   int highest = -1, open = 0;
   for (int g = 0; g < w->group_count; g++) {
     in_frontier[g] = w->groups[g].state == OPEN && !w->groups[g].facts.evaluation && open++ < size;
-    if (granted_of[g] && !w->groups[g].facts.evaluation) highest = g;
+    if (granted_of[g] && !w->groups[g].facts.evaluation && rank_of(w, g) > highest) highest = rank_of(w, g);
     if (granted_of[g] && !in_frontier[g] && !w->groups[g].facts.evaluation && w->c.kind == FRONTIER_GATE)
       world_fault(w, "group %d is behind the gate and is served", g);
   }
@@ -147,7 +166,7 @@ static void check_order(struct world *w, const int32_t *granted_of) {
   for (int g = 0; g < w->training_count && w->c.kind != FRONTIER_OFF; g++) {
     struct group *group = &w->groups[g];
     if (group->facts.waiting == 0) group->overtaken_us = -1;
-    if (group->facts.waiting == 0 || g >= highest || group->overtaken_us >= 0) continue;
+    if (group->facts.waiting == 0 || rank_of(w, g) >= highest || group->overtaken_us >= 0) continue;
     group->overtaken_us = w->now_us;
     w->r->overtaken++;
   }
@@ -163,10 +182,14 @@ static bool serve(struct world *w, int server) {
   struct waiting_sample waiting[ITEMS_MAX];
   struct planned_lease plan[LIMIT_LEASES_PER_REQUEST];
   const int n = candidates(w, groups, index), may = order_now(w, groups, n, order);
-  for (int i = 0; i < w->server_count; i++) known += w->servers[i].known;
+  int held = 0;
+  for (int i = 0; i < w->server_count; i++) {
+    known += w->servers[i].known;
+    held += w->servers[i].held;
+  }
   for (int i = 0; i < may; i++) total += groups[order[i]].waiting;
   if (total == 0) return false;
-  const int take = dispatch_share(total, known, s->wanted);
+  const int take = dispatch_share(total, known, s->wanted, s->held, held);
   for (int i = 0; i < may; i++) {
     const struct group *g = &w->groups[index[order[i]]];
     for (int k = 0; k < g->size && waiting_count < take; k++) {
@@ -192,8 +215,18 @@ static bool serve(struct world *w, int server) {
   return true;
 }
 
+void world_coordinator_admission(struct world *w) {
+  w->admission_us = 0;
+  w->dispatch_due = true;
+}
+
 void world_coordinator_dispatch(struct world *w) {
   w->dispatch_due = false;
+  const int64_t next_us = admission_next_us(&w->plan, w->now_us);
+  if (next_us != INT64_MAX && w->admission_us == 0 && begun_now(w) < w->training_count) {
+    w->admission_us = next_us;
+    world_at(w, next_us, ADMISSION, 0, 0, 0);
+  }
   for (int i = 0; i < w->server_count; i++) {
     if (w->servers[i].poll == POLL_PARKED && w->servers[i].known) serve(w, i);
   }
@@ -251,10 +284,15 @@ void world_coordinator_heartbeat(struct world *w, int server) {
 
 /* ---- ends of leases ---- */
 
+static void end_lease(struct world *w, struct sim_lease *lease) {
+  lease->granted = false;
+  w->servers[lease->server].held -= lease->count;
+}
+
 /* lease_end: what is not done waits again. */
 static void give_up(struct world *w, struct sim_lease *lease) {
   struct group *g = &w->groups[lease->group];
-  lease->granted = false;
+  end_lease(w, lease);
   for (int i = lease->first; i < lease->first + lease->count; i++) {
     struct sample *s = &g->samples[i];
     if (s->state != LEASED || s->fence > lease->fence) continue;
@@ -284,7 +322,7 @@ void world_coordinator_result(struct world *w, int at) {
     w->r->refused++;
     return;
   }
-  lease->granted = false;
+  end_lease(w, lease);
   for (int i = lease->first; i < lease->first + lease->count; i++) {
     if (w->groups[lease->group].samples[i].fence != lease->fence)
       world_fault(w, "a live lease of sample %d.%d is not its newest", lease->group, i);
@@ -328,30 +366,82 @@ void world_coordinator_look(struct world *w) {
 
 /* ---- groups and batches ---- */
 
+/* A sample's length: Box and Muller, the prompt's part and the sample's own.  With half of the prompts long, if so. */
+static double length_of(const struct world_config *c, uint64_t seed, uint32_t ordinal, int sample) {
+  double z[2];
+  for (int part = 0; part < 2; part++) {
+    const enum stream stream = part ? STREAM_SAMPLE : STREAM_PROMPT;
+    const uint32_t at = part ? 2 * (uint32_t)sample : 0;
+    z[part] = sqrt(-2 * log(world_uniform(seed, stream, ordinal, at))) *
+              cos(6.283185307179586 * world_uniform(seed, stream, ordinal, at + 1));
+  }
+  const double sp = c->sigma_prompt, ss = c->sigma_sample, longer = c->long_factor > 0 ? c->long_factor : 1;
+  const bool is_long = world_uniform(seed, STREAM_PROMPT, ordinal, 9) < c->long_share;
+  const double mean = c->tokens_mean / (1 + c->long_share * (longer - 1)) * (is_long ? longer : 1);
+  const double tokens = floor(mean * exp(sp * z[0] + ss * z[1] - (sp * sp + ss * ss) / 2)) + 1;
+  return tokens < c->tokens_max ? tokens : c->tokens_max;
+}
+
+void world_lengths(const struct world_config *c, enum world_knowledge knowledge, float *out) {
+  for (int g = 0; g < c->groups; g++) {
+    double sum = 0, other = 0;
+    for (int s = 0; s < c->samples; s++) {
+      const bool here = knowledge == KNOWS_SAMPLES;
+      out[g * c->samples + s] = (float)length_of(c, here ? c->seed : c->seed + OTHER_ROUND, (uint32_t)g, s);
+      other += (double)out[g * c->samples + s];
+      sum += length_of(c, c->seed, (uint32_t)g, s);
+    }
+    for (int s = 0; s < c->samples && knowledge == KNOWS_PROMPTS; s++) out[g * c->samples + s] *= (float)(sum / other);
+  }
+}
+
+/* The round before this one has shown what a step costs, for every number of rows. */
+void world_step_costs(const struct world_config *c, struct step_costs *costs) {
+  *costs = (struct step_costs){0};
+  for (int slot = 0; slot < STEP_COST_SLOTS; slot++) {
+    const int rows = 1 << slot;
+    step_costs_note(costs, slot, 100, 100 * rows, (int64_t)(100 * (c->step_base_us + c->step_row_us * rows)), 0);
+  }
+}
+
+static void plan_round(struct world *w) {
+  static float tokens[WORLD_GROUPS * WORLD_SAMPLES];
+  struct step_costs costs;
+  world_step_costs(&w->c, &costs);
+  world_lengths(&w->c, w->c.knowledge, tokens);
+  const struct admission_facts f = {.costs = &costs,
+                                    .servers = w->c.servers,
+                                    .slots = w->c.slots,
+                                    .train_us_per_token = w->c.train_us_per_token,
+                                    .groups = w->c.groups,
+                                    .samples = w->c.samples,
+                                    .tokens = tokens,
+                                    .told_apart = w->c.knowledge != KNOWS_LENGTHS};
+  if (w->c.clairvoyant)
+    w->plan = *w->c.clairvoyant;
+  else if (w->c.knowledge != KNOWS_NOTHING && w->c.kind == FRONTIER_PRIORITY && !w->c.sync)
+    admission_plan(&f, &w->room, &w->plan);
+  for (int i = 0; i < w->c.groups && w->plan.ordered; i++) w->place[w->plan.order[i]] = i + 1;
+}
+
 static void group_opens(struct world *w, int group, bool evaluation) {
   struct group *g = &w->groups[group];
   const uint32_t ordinal = (uint32_t)(evaluation ? EVALUATION_FIRST + group - w->training_count : group);
-  const double sp = w->c.sigma_prompt, ss = w->c.sigma_sample;
   *g = (struct group){.state = OPEN, .size = w->c.samples, .leased_us = -1, .overtaken_us = -1};
-  g->facts = (struct waiting_group){
-      .ordinal = (int32_t)ordinal, .waiting = g->size, .waiting_since_ms = world_now_ms(w), .evaluation = evaluation};
+  g->facts = (struct waiting_group){.ordinal = (int32_t)ordinal,
+                                    .place = evaluation ? 0 : w->place[group],
+                                    .waiting = g->size,
+                                    .waiting_since_ms = world_now_ms(w),
+                                    .evaluation = evaluation};
   g->filtered = !evaluation && world_uniform(w->c.seed, STREAM_FILTER, ordinal, 0) < w->c.filtered;
-  for (int s = 0; s < g->size; s++) { /* Box and Muller, the prompt's part and the sample's own */
-    double z[2];
-    for (int part = 0; part < 2; part++) {
-      const enum stream stream = part ? STREAM_SAMPLE : STREAM_PROMPT;
-      const uint32_t at = part ? 2 * (uint32_t)s : 0;
-      z[part] = sqrt(-2 * log(world_uniform(w->c.seed, stream, ordinal, at))) *
-                cos(6.283185307179586 * world_uniform(w->c.seed, stream, ordinal, at + 1));
-    }
-    const double tokens = floor(w->c.tokens_mean * exp(sp * z[0] + ss * z[1] - (sp * sp + ss * ss) / 2)) + 1;
-    g->samples[s] = (struct sample){.lease = -1, .tokens = tokens < w->c.tokens_max ? tokens : w->c.tokens_max};
-  }
+  for (int s = 0; s < g->size; s++)
+    g->samples[s] = (struct sample){.lease = -1, .tokens = length_of(&w->c, w->c.seed, ordinal, s)};
   w->open_groups++;
   w->dispatch_due = true;
 }
 
 void world_coordinator_open(struct world *w) {
+  plan_round(w);
   for (int g = 0; g < w->c.groups; g++) group_opens(w, g, false);
   for (int g = w->training_count; g < w->group_count; g++) group_opens(w, g, true);
 }

@@ -21,6 +21,7 @@ enum event_kind {
   BATCH_ENDS,
   BATCH_KNOWN,
   LOOK,
+  ADMISSION,
   ACCIDENT,
   SERVER_JOINS,
   SERVER_THAWS,
@@ -81,6 +82,7 @@ struct server {
   bool alive, frozen, known; /* known: registered, as the coordinator sees it */
   uint32_t life, messages, ends_number, poll_number;
   int slots, prefetch, live; /* live: samples held and not finished */
+  int held;                  /* samples of its leases, as the coordinator sees it */
   int running_count, queued_count;
   struct item running[ITEMS_MAX], queued[ITEMS_MAX];
   double clock; /* tokens of a sample that ran since the beginning */
@@ -115,6 +117,10 @@ struct world {
   bool dispatch_due;
   struct rate drain, latency, tokens;
   double starved_us, hoarded_us;
+  struct admission_plan plan;
+  int32_t place[WORLD_GROUPS]; /* in the plan's order, from 1; 0: none */
+  int64_t admission_us;        /* when more is admitted is looked at; 0: not */
+  struct admission_room room;
 };
 
 /* world.c */
@@ -154,6 +160,7 @@ void world_coordinator_result(struct world *w, int lease);
 void world_coordinator_heartbeat(struct world *w, int server);
 void world_coordinator_drained(struct world *w, int server);
 void world_coordinator_look(struct world *w);
+void world_coordinator_admission(struct world *w);
 void world_coordinator_verified(struct world *w, int group);
 void world_coordinator_submit(struct world *w);
 void world_coordinator_batch_known(struct world *w, int batch);

@@ -160,6 +160,7 @@ enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) 
             b_int(m->slots_busy), b_int(m->busy_slot_us), b_int(m->tokens_sampled), b_int(c->wall_ms),
             skew_us ? b_int(skew_us / 1000) : b_null()));
   if (rc == RC_OK && w->kind == WORKER_GENERATION) {
+    pace_note_steps(&c->pool->pace, &w->steps, m->steps, m->step_count, c->now_ms);
     rc = account_slots(c, w, m->busy_slot_us, accounts, err);
     if (rc == RC_OK) rc = intervals_beat(c, w->id, m->intervals, m->interval_count, accounts, err);
   }

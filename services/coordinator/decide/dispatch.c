@@ -1,10 +1,12 @@
 /* Cuts waiting samples into leases, and bounds how many of them one poll may take. */
 #include "services/coordinator/decide/dispatch.h"
 
-int dispatch_share(int waiting, int servers_ready, int slots_free) {
+int dispatch_share(int waiting, int servers_ready, int slots_free, int held_here, int held) {
   if (servers_ready < 1) servers_ready = 1;
-  int share = (waiting + servers_ready - 1) / servers_ready;
-  return slots_free < share ? slots_free : share;
+  int64_t share = ((int64_t)waiting + held + servers_ready - 1) / servers_ready - held_here;
+  if (share < 1) share = 1;
+  if (share > waiting) share = waiting;
+  return slots_free < share ? slots_free : (int)share;
 }
 
 int dispatch_plan(const struct waiting_sample *waiting, int n, int samples_max, int lease_samples_max,

@@ -8,10 +8,13 @@
 
 enum place { PLACE_AGED, PLACE_FRONTIER, PLACE_LATER, PLACE_EVALUATION };
 
+/* Groups that were not planned (refills) have ordinals behind every place. */
+static int32_t rank_of(const struct waiting_group *g) { return g->place ? g->place - 1 : g->ordinal; }
+
 static enum place place_of(const struct waiting_group *g, const struct frontier_policy *p) {
   if (g->evaluation) return PLACE_EVALUATION;
   if (p->kind == FRONTIER_OFF) return PLACE_LATER;
-  const bool later = g->ordinal >= p->end;
+  const bool later = rank_of(g) >= p->end;
   if (later && p->kind == FRONTIER_GATE) return PLACE_LATER; /* whatever its age: the frontier may have shrunk */
   if (g->overtaken_since_ms && p->now_ms - g->overtaken_since_ms >= p->aging_ms) return PLACE_AGED;
   return later ? PLACE_LATER : PLACE_FRONTIER;
@@ -30,9 +33,9 @@ static bool goes_before(const struct waiting_group *a, const struct waiting_grou
     return a->overtaken_since_ms < b->overtaken_since_ms;
   if (p->kind == FRONTIER_OFF && a->waiting_since_ms != b->waiting_since_ms)
     return a->waiting_since_ms < b->waiting_since_ms;
-  if (place == PLACE_FRONTIER && remaining_work(a, p) != remaining_work(b, p))
+  if (place == PLACE_FRONTIER && !p->planned && remaining_work(a, p) != remaining_work(b, p))
     return remaining_work(a, p) < remaining_work(b, p);
-  return a->ordinal < b->ordinal;
+  return rank_of(a) < rank_of(b);
 }
 
 /* Behind a gate that is not open even evaluation would be in the way of the training samples to come. */
@@ -66,11 +69,11 @@ int frontier_overtaken(const struct waiting_group *groups, int n, const int32_t 
   int32_t highest = INT32_MIN;
   int count = 0;
   for (int i = 0; i < n; i++) {
-    if (granted[i] && !groups[i].evaluation && groups[i].ordinal > highest) highest = groups[i].ordinal;
+    if (granted[i] && !groups[i].evaluation && rank_of(&groups[i]) > highest) highest = rank_of(&groups[i]);
   }
   for (int i = 0; i < n; i++) {
     const struct waiting_group *g = &groups[i];
-    if (!g->evaluation && g->overtaken_since_ms == 0 && g->waiting > granted[i] && g->ordinal < highest)
+    if (!g->evaluation && g->overtaken_since_ms == 0 && g->waiting > granted[i] && rank_of(g) < highest)
       overtaken[count++] = i;
   }
   return count;

@@ -4,7 +4,8 @@
  *   0, 1, 2 and 4 are sealed; [ ] is the frontier, here of two groups; 6 is its `end`, and what follows is backfill
  *
  * Order of service: groups overtaken for too long; the frontier, least expected remaining work first; later groups by
- * ordinal; evaluation groups.  Any group that is whole can be trained, so the one that lacks least is finished first:
+ * ordinal; evaluation groups.  Where admission.c has planned an order, a group's place in it stands for its ordinal, and
+ * all of the round is the frontier.  Any group that is whole can be trained, so the one that lacks least is finished first:
  * in the simulation that beats longest-first and plain order, most where leases are lost.  A gate (RolloutPipe,
  * literally) stops behind the frontier and may leave slots empty; off is first come first served.
  *
@@ -33,7 +34,8 @@ struct waiting_group {
   int64_t done_tokens;           /* of the done ones */
   int64_t waiting_since_ms;      /* since when it has had waiting samples */
   int64_t overtaken_since_ms;    /* see frontier_overtaken; 0: no group went before it */
-  bool evaluation;
+  int32_t place;                 /* in the planned order, from 1 (admission.h); 0: its ordinal counts */
+  bool evaluation, begun;        /* begun: a sample of it was granted once */
 };
 
 struct frontier_policy {
@@ -41,6 +43,7 @@ struct frontier_policy {
   int32_t end; /* ordinal of the first open training group behind the frontier; INT32_MAX: there is none */
   int64_t aging_ms, now_ms;
   int64_t tokens_prior; /* expected length of a sample of a group without finished ones; 0: not known */
+  bool planned;         /* groups have places: they go by them alone but for their age */
 };
 
 /* order: room for n; becomes the indices of the groups that may be granted now, first to be served first.  Returns how

@@ -66,6 +66,25 @@ static void groups_waiting(const struct waiting *all, const struct live_worker *
   }
 }
 
+/* How the round goes: see pace.h. */
+static const struct admission_plan *plan_of_round(struct core *c, const struct open_round *r) {
+  const struct run_config *config = &c->context->config;
+  struct pace_round round = {.run = r->run,
+                             .round = r->round,
+                             .wanted = config->mode == MODE_PIPELINED && config->frontier == FRONTIER_PRIORITY,
+                             .groups = config->groups_per_round,
+                             .samples = config->samples_per_group,
+                             .groups_per_s = rate_value(&c->pool->rates.drain),
+                             .tokens = rate_value(&c->pool->rates.tokens)};
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    const struct live_worker *w = &c->pool->workers[i];
+    if (w->kind != WORKER_GENERATION || !w->ready) continue;
+    round.slots += w->slots;
+    round.servers++;
+  }
+  return pace_plan(&c->pool->pace, &round, c->now_ms);
+}
+
 /* The group's waiting samples, at most max more. */
 static enum rc group_samples(struct core *c, const struct open_round *r, const struct waiting_group *g, bool fresh,
                              int max, struct waiting_sample *out, int *count, struct err *err) {
@@ -240,6 +259,9 @@ static enum rc candidates_order(struct core *c, const struct open_round *r, cons
   groups_waiting(&c->pool->waiting, w, most < FRONTIER_CANDIDATES_MAX ? most : FRONTIER_CANDIDATES_MAX, out);
   if (out->count && config->frontier != FRONTIER_OFF) policy.end = waiting_frontier_end(&c->pool->waiting, size);
   out->ordered = frontier_order(out->groups, out->count, &policy, out->order);
+  if (plan_of_round(c, r)->bounded)
+    out->ordered = admission_admit(out->groups, out->order, out->ordered, c->pool->waiting.begun,
+                                   pace_groups(&c->pool->pace, c->now_ms));
   return RC_OK;
 }
 
@@ -262,21 +284,49 @@ static enum rc note_overtaken(struct core *c, const struct open_round *r, struct
   return rc;
 }
 
+/* What the worker holds, for it was asked last when it had less or more. */
+static enum rc held_look(struct core *c, struct live_worker *w, struct err *err) {
+  int64_t held = 0;
+  enum rc rc =
+      store_int(c->store, &held, err,
+                "SELECT coalesce(sum(sample_count), 0) FROM leases INDEXED BY leases_granted WHERE worker = ?1 "
+                "AND state = " SQL_LEASE_GRANTED,
+                BINDS(b_int(w->id)));
+  w->held = (int32_t)held;
+  return rc;
+}
+
+/* How many samples the worker may have of those that wait.  What all hold is known as of each one's last poll. */
+static enum rc share_of(struct core *c, struct live_worker *w, int slots, int servers, int waiting, int *take,
+                        struct err *err) {
+  int held = 0;
+  *take = slots;
+  if (waiting / servers >= slots) return RC_OK; /* there is enough for everybody */
+  enum rc rc = held_look(c, w, err);
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    const struct live_worker *other = &c->pool->workers[i];
+    if (other->kind == WORKER_GENERATION && other->ready) held += other->held;
+  }
+  *take = dispatch_share(waiting, servers, slots, w->held, held);
+  return rc;
+}
+
 /* Chooses what this poll gets; stores only which groups were overtaken. */
-static enum rc grant_plan(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
-                          int servers, struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
-  int samples = 0;
+static enum rc grant_plan(struct core *c, const struct open_round *r, struct live_worker *w, int slots, int servers,
+                          struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
+  int samples = 0, take = 0;
   int64_t waiting = 0;
   struct candidates *all = arena_alloc(arena, 1, sizeof *all);
   *planned = 0;
   if (!all)
     return err_set(err, RC_NO_MEMORY, NULL, "a plan over %d groups was refused memory", FRONTIER_CANDIDATES_MAX);
   enum rc rc = candidates_order(c, r, w, slots, servers, all, err);
-  if (rc == RC_OK && c->context->config.frontier != FRONTIER_GATE) waiting = all->waiting;
-  for (int i = 0; i < all->ordered && c->context->config.frontier == FRONTIER_GATE; i++)
-    waiting += all->groups[all->order[i]].waiting;
+  const bool some = c->context->config.frontier == FRONTIER_GATE || c->pool->pace.plan.bounded;
+  if (rc == RC_OK && !some) waiting = all->waiting;
+  for (int i = 0; some && i < all->ordered; i++) waiting += all->groups[all->order[i]].waiting;
   if (rc != RC_OK || waiting == 0) return rc;
-  const int take = dispatch_share((int)waiting, servers, slots);
+  rc = share_of(c, w, slots, servers, (int)waiting, &take, err);
+  if (rc != RC_OK) return rc;
   struct waiting_sample *chosen = arena_alloc(arena, (size_t)take + 1, sizeof *chosen);
   if (!chosen) return err_set(err, RC_NO_MEMORY, NULL, "a plan of %d samples was refused memory", take);
   for (int i = 0; i < all->ordered && samples < take && rc == RC_OK; i++) {
@@ -288,7 +338,7 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, const stru
   return note_overtaken(c, r, all, plan, *planned, err);
 }
 
-enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, int servers,
+enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err) {
   struct open_round r = {0};
@@ -312,6 +362,7 @@ enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free
     rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
+  for (int i = 0; i < planned; i++) w->held += plan[i].count;
   if (!planned && !w->positions_refused) c->nothing_waits = true;
   metric_add(c->pool->m_granted, planned);
   *count = (size_t)planned;

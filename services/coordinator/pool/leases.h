@@ -30,7 +30,7 @@ struct lease_row {
 
 /* Grants the worker, one of so many ready servers, up to slots_free samples of the active run's open round under
  * `current`. leases: arena memory, room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
-enum rc leases_grant(struct core *c, const struct live_worker *w, int slots_free, int servers,
+enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err);
 /* The lease with this id and fence; RC_NOT_FOUND. */

@@ -11,6 +11,7 @@
 #include "common/base/metrics.h"
 #include "common/wire/worker.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/pool/pace.h"
 #include "services/coordinator/pool/waiting.h"
 #include "services/coordinator/writer/core_state.h"
 
@@ -30,6 +31,8 @@ struct live_worker {
   int64_t busy_slot_us;          /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
   int64_t accounted_ms;          /* until when its slots' time was accounted for: monotonic */
   int64_t skew_us;               /* its clock less ours (clock_skew.h) */
+  int32_t held;                  /* samples of its leases, as of its last poll that had to know */
+  struct steps_seen steps;       /* as last reported */
   int64_t positions_refused;     /* it cannot run leases of so many positions or more; 0: none were refused */
 };
 
@@ -40,7 +43,8 @@ struct pool {
   char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
   int64_t place_kept_until_ms;    /* monotonic */
   struct dispatch_rates rates;    /* of the active run */
-  struct waiting waiting;         /* of its open round */
+  struct pace pace;
+  struct waiting waiting; /* of its open round */
   struct metric *m_granted, *m_lost, *m_workers;
 };
 

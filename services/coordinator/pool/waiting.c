@@ -46,10 +46,21 @@ static enum rc groups_read(struct core *c, struct waiting *w, struct err *err) {
                                       .overtaken_since_ms = rows_int(&q, 8),
                                       .evaluation = rows_int(&q, 7) == LEASE_EVALUATION};
     e->fresh = rows_int(&q, 6) != 0;
+    e->group.begun = !e->fresh;
     e->positions = rows_int(&q, 9);
     w->samples += waiting;
   }
   rows_end(&q);
+  return rc;
+}
+
+static enum rc begun_read(struct core *c, struct waiting *w, struct err *err) {
+  int64_t begun = 0;
+  const enum rc rc =
+      store_int(c->store, &begun, err,
+                "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND ordinal < ?3 AND leased_ms IS NOT NULL",
+                BINDS(b_int(w->run), b_int(w->round), b_int(ORDINAL_EVALUATION_FIRST)));
+  w->begun = (int32_t)begun;
   return rc;
 }
 
@@ -82,6 +93,7 @@ enum rc waiting_read(struct waiting *w, struct core *c, int64_t run, int64_t rou
   w->samples = 0;
   enum rc rc = groups_read(c, w, err);
   if (rc == RC_OK) rc = open_read(c, w, err);
+  if (rc == RC_OK) rc = begun_read(c, w, err);
   w->known = rc == RC_OK;
   return rc;
 }
@@ -135,7 +147,9 @@ void waiting_granted(struct waiting *w, int64_t group, int64_t samples) {
   struct waiting_entry *e = &w->items[at];
   e->group.waiting -= (int32_t)samples;
   e->group.leased += (int32_t)samples;
+  w->begun += e->fresh && !e->group.evaluation;
   e->fresh = false;
+  e->group.begun = true;
   w->samples -= samples;
   if (e->group.waiting <= 0) entry_remove(w, at);
 }

@@ -27,6 +27,7 @@ struct waiting {
   struct waiting_entry *items; /* [room]; items[first] to items[first + count - 1] */
   int first, count, room;
   int64_t samples;                              /* waiting, of all items */
+  int32_t begun;                                /* of the round's training groups: a sample was leased once */
   uint64_t open[ORDINAL_EVALUATION_FIRST / 64]; /* a bit for each open training group, by ordinal */
 };
 

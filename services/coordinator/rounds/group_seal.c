@@ -105,6 +105,7 @@ struct sealing {
   double *rewards;        /* [count] */
   float *advantages;      /* [count] */
   struct digest *digests; /* [count] of what was accepted */
+  int32_t *lengths;       /* [count] in tokens */
   bool *has;              /* [count] */
 };
 
@@ -128,7 +129,8 @@ static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struc
     g->has[i] = true;
     g->rewards[i] = rows_real(&q, 1);
     rows_digest(&q, 2, &g->digests[i]);
-    g->tokens += rows_int(&q, 3);
+    g->lengths[i] = (int32_t)rows_int(&q, 3);
+    g->tokens += g->lengths[i];
     ++*found;
   }
   rows_end(&q);
@@ -142,8 +144,9 @@ static enum rc sealing_gather(struct core *c, struct sealing *g, const struct do
   g->rewards = arena_alloc(arena, n, sizeof *g->rewards);
   g->advantages = arena_alloc(arena, n, sizeof *g->advantages);
   g->digests = arena_alloc(arena, n, sizeof *g->digests);
+  g->lengths = arena_alloc(arena, n, sizeof *g->lengths);
   g->has = arena_alloc(arena, n, sizeof *g->has);
-  if (!g->rewards || !g->advantages || !g->digests || !g->has)
+  if (!g->rewards || !g->advantages || !g->digests || !g->lengths || !g->has)
     return err_set(err, RC_NO_MEMORY, NULL, "a group of %zu samples was refused memory", n);
   for (int i = 0; i < count; i++) {
     const int32_t at = done[i].result->sample;
@@ -151,7 +154,8 @@ static enum rc sealing_gather(struct core *c, struct sealing *g, const struct do
     g->has[at] = true;
     g->rewards[at] = done[i].verdict.reward;
     g->digests[at] = done[i].digest;
-    g->tokens += (int64_t)done[i].result->token_ids.count;
+    g->lengths[at] = (int32_t)done[i].result->token_ids.count;
+    g->tokens += g->lengths[at];
     found++;
   }
   enum rc rc = found < g->head->count ? sealing_read(c, g, &found, err) : RC_OK;
@@ -246,6 +250,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (h->leased_ms && c->wall_ms > h->leased_ms)
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
+  if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
   if (config->frontier == FRONTIER_GATE) c->samples_due = true; /* the frontier has moved on */
   const bool trainable = state == GROUP_SEALED || (state == GROUP_FILTERED && config->groups_per_step);
   if (trainable && config->mode == MODE_PIPELINED) c->sealed++; /* filtered: one behind it may belong to the step now */

@@ -29,6 +29,7 @@ static enum rc begin(struct core *c, struct err *err) {
 
 static enum rc tick(struct core *c, int64_t *next_ms, struct err *err) {
   bool more = false;
+  if (pace_moved(&c->pool->pace, c->now_ms)) c->samples_due = true;
   enum rc rc = workers_expire(c, err);
   if (rc == RC_OK) rc = place_fill(c, err);
   if (rc == RC_OK) rc = leases_expire(c, err);

@@ -410,6 +410,11 @@ void engine_read_counters(struct engine *e, struct engine_counters *out) {
                                   .samples_waiting = atomic_load(&e->shown_waiting),
                                   .pages_free = atomic_load(&e->shown_pages_free),
                                   .pages_total = kv_pages_total(e->kv)};
+  for (int i = 0; i < WIRE_STEP_SLOTS; i++) {
+    out->by_rows[i] = (struct engine_steps){.steps = atomic_load(&e->by_rows[i].steps),
+                                            .rows = atomic_load(&e->by_rows[i].rows),
+                                            .us = atomic_load(&e->by_rows[i].us)};
+  }
 }
 
 const struct kv_cache *engine_kv(const struct engine *e) { return e->kv; }

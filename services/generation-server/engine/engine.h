@@ -12,6 +12,7 @@
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 
+#include "common/wire/worker.h"
 #include "services/generation-server/engine/engine_options.h"
 
 struct engine;
@@ -20,6 +21,9 @@ struct engine;
 struct engine_counters {
   int64_t tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
   int slots_busy, samples_waiting, pages_free, pages_total;
+  struct engine_steps {
+    int64_t steps, rows, us;
+  } by_rows[WIRE_STEP_SLOTS]; /* steps that only decoded: [i] those of up to 2^i rows */
 };
 
 /* How much an engine allocates; pure. */

@@ -9,6 +9,7 @@
 
 #include "common/base/queue.h"
 #include "common/model/network/forward.h"
+#include "common/wire/worker.h"
 #include "services/generation-server/engine/engine_options.h"
 #include "services/generation-server/engine/scheduler.h"
 
@@ -69,6 +70,9 @@ struct engine {
   struct err failure; /* rc RC_OK: none */
 
   atomic_llong tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
+  struct {
+    atomic_llong steps, rows, us;
+  } by_rows[WIRE_STEP_SLOTS];
   atomic_int shown_slots_busy, shown_waiting, shown_pages_free;
 };
 

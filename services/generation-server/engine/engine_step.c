@@ -221,6 +221,16 @@ static void share_prompts(struct engine *e) {
   }
 }
 
+/* What a step costs by its rows.  A step with a prompt in it says nothing about decoding. */
+static void note_cost(struct engine *e, int rows, bool decodes, int64_t us) {
+  int slot = 0;
+  if (!decodes) return;
+  while (slot < WIRE_STEP_SLOTS - 1 && (1 << slot) < rows) slot++;
+  atomic_fetch_add(&e->by_rows[slot].steps, 1);
+  atomic_fetch_add(&e->by_rows[slot].rows, rows);
+  atomic_fetch_add(&e->by_rows[slot].us, us);
+}
+
 bool step_run(struct engine *e) {
   const int64_t begin_us = clock_monotonic_us();
   admit(e);
@@ -237,10 +247,13 @@ bool step_run(struct engine *e) {
   const void *hidden;
   forward_run(e->active, &rows, e->tokens, e->kv, e->ws, NULL, &hidden);
   if (e->pick_count == 0 && !device_holds(e)) return true;
+  const bool decodes = e->pick_count == rows.T; /* a token is drawn from every row */
   share_prompts(e);
   draw_all(e, hidden);
+  const int64_t took_us = clock_monotonic_us() - begin_us;
   atomic_fetch_add(&e->steps, 1);
   atomic_fetch_add(&e->rows, rows.T);
-  atomic_fetch_add(&e->busy_slot_us, leased * (clock_monotonic_us() - begin_us));
+  atomic_fetch_add(&e->busy_slot_us, leased * took_us);
+  note_cost(e, rows.T, decodes, took_us);
   return true;
 }

@@ -22,8 +22,9 @@ struct heartbeat {
   atomic_bool draining;
 
   /* The registration's thread's. */
-  struct engine_counters since; /* as they stood at the registration */
-  int64_t told_until_us;        /* what activity.c recorded until then is in the heartbeat at hand */
+  struct engine_counters since;           /* as they stood at the registration */
+  int64_t told_until_us;                  /* what activity.c recorded until then is in the heartbeat at hand */
+  struct step_sum steps[WIRE_STEP_SLOTS]; /* of the heartbeat at hand */
 };
 
 static bool counters(struct heartbeat *h, struct engine_counters *out) {
@@ -39,6 +40,19 @@ static void on_registered(void *context, const struct worker_registered *answer)
   staging_forget_current(h->options.staging);
   leases_registered(h->options.leases, answer->worker_id, answer->epoch);
   log_info("registered as %s under epoch %llu", answer->worker_id, (unsigned long long)answer->epoch);
+}
+
+/* What was added since the registration: room for WIRE_STEP_SLOTS. */
+static size_t steps_since(const struct engine_counters *now, const struct engine_counters *since,
+                          struct step_sum *out) {
+  size_t count = 0;
+  for (int i = 0; i < WIRE_STEP_SLOTS; i++) {
+    const struct engine_steps *a = &now->by_rows[i], *b = &since->by_rows[i];
+    if (a->steps > b->steps)
+      out[count++] =
+          (struct step_sum){.slot = i, .steps = a->steps - b->steps, .rows = a->rows - b->rows, .us = a->us - b->us};
+  }
+  return count;
 }
 
 static enum rc tell(void *context, struct worker_heartbeat *m, struct arena *arena, struct err *err) {
@@ -59,6 +73,8 @@ static enum rc tell(void *context, struct worker_heartbeat *m, struct arena *are
     m->slots_busy = now.slots_busy;
     m->busy_slot_us = now.busy_slot_us - h->since.busy_slot_us;
     m->tokens_sampled = now.tokens_sampled - h->since.tokens_sampled;
+    m->steps = h->steps;
+    m->step_count = steps_since(&now, &h->since, h->steps);
   }
   return leases_list(h->options.leases, &m->leases, &m->lease_count, arena, err);
 }

@@ -59,6 +59,28 @@ void collect_leases(struct fixture *f, struct fake_server *s, struct lease *leas
   }
 }
 
+static void *poll_and_wait(void *context) {
+  struct waiting_poll *w = context;
+  struct http_client *http = NULL;
+  struct err err;
+  if ((w->rc = http_client_create(&http, NULL, NULL, &err)) != RC_OK) return NULL;
+  const struct coordinator_client client = {.http = http, .base_url = w->url};
+  const struct lease_request m = {.epoch = w->s->is.epoch,
+                                  .slots_free = w->slots,
+                                  .wait_ms = w->wait_ms,
+                                  .has_loaded = w->s->has_loaded,
+                                  .loaded_digest = w->s->loaded};
+  w->rc = coordinator_leases(&client, w->s->is.worker_id, &m, &w->answer, &w->arena, DEADLINE_MS, &err);
+  http_client_destroy(http);
+  return NULL;
+}
+
+void wait_for_leases(struct waiting_poll *w, struct fixture *f, const struct fake_server *s, int slots, int wait_ms) {
+  *w = (struct waiting_poll){.url = f->url, .s = s, .slots = slots, .wait_ms = wait_ms, .arena = ARENA_INIT};
+  assert_int_equal(pthread_create(&w->thread, NULL, poll_and_wait, w), 0);
+  wait_metric(f, "leasehold_waiting_polls", 1);
+}
+
 void make_sample(struct fixture *f, struct sample_result *out, const struct lease *l, int index, bool right) {
   int32_t digit = l->prompt_ids.items[0];
   int32_t *ids = arena_alloc(&f->arena, 3, sizeof *ids);

@@ -5,6 +5,8 @@
 #ifndef LEASEHOLD_TESTS_FAKE_SERVER_H
 #define LEASEHOLD_TESTS_FAKE_SERVER_H
 
+#include <pthread.h>
+
 #include "tests/unit/coordinator/service_fixture.h"
 
 struct fake_server {
@@ -25,6 +27,20 @@ enum rc poll_once(struct fixture *f, struct fake_server *s, int slots, struct le
 void poll_leases(struct fixture *f, struct fake_server *s, int slots, struct lease_answer *out);
 /* Polls until it has been granted `wanted` leases. */
 void collect_leases(struct fixture *f, struct fake_server *s, struct lease *leases, int wanted);
+
+/* A poll on a thread of its own, because it is not answered at once: static memory, as the thread may outlive a test
+ * that fails.  The test joins the thread and frees the arena. */
+struct waiting_poll {
+  const char *url;
+  const struct fake_server *s;
+  int slots, wait_ms;
+  pthread_t thread;
+  struct arena arena;
+  struct lease_answer answer;
+  enum rc rc;
+};
+/* Returns when the poll waits: nobody else's may be waiting. */
+void wait_for_leases(struct waiting_poll *w, struct fixture *f, const struct fake_server *s, int slots, int wait_ms);
 
 /* A sample of a prompt "<digit>+0=": "#<digit>" and the end; not right: another digit. */
 void make_sample(struct fixture *f, struct sample_result *out, const struct lease *l, int index, bool right);

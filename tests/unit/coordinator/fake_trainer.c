@@ -146,6 +146,7 @@ static void fake_submit(struct http_request *r, void *context) {
   s.stats.clipped = m.after_steps ? 1 : 0;
   s.stats.difference_new_old = m.after_steps ? (double)s.stats.tokens / 8 : 0;
   s.stats.kl_new_old = m.after_steps ? (double)s.stats.tokens / 4 : 0;
+  s.stats.compute_us = t->compute_us;
   int at = t->batches++ % FAKE_BATCHES;
   snprintf(t->batch[at].id, sizeof t->batch[at].id, "%s", m.batch_id);
   buf_free(&t->batch[at].answer);

@@ -34,6 +34,7 @@ struct fake_trainer {
   bool refuse_run;     /* check-run is answered 422 */
   int32_t context_max; /* what check-run is answered otherwise; 0: 512 */
   bool disk_full;      /* steps fail for want of room until this is cleared */
+  int64_t compute_us;  /* that every batch is said to have taken */
   int strange;         /* so many openings are refused: this trainer has not heard of the epoch */
 
   /* What it holds, and what it has been told. */

@@ -55,10 +55,10 @@ static void plan_respects_its_bounds(void **state) {
 
 static void share_spreads_the_tail(void **state) {
   (void)state;
-  assert_int_equal(dispatch_share(100, 2, 16), 16);
-  assert_int_equal(dispatch_share(10, 2, 16), 5);
-  assert_int_equal(dispatch_share(1, 4, 16), 1);
-  assert_int_equal(dispatch_share(3, 0, 16), 3);
+  assert_int_equal(dispatch_share(100, 2, 16, 0, 0), 16);
+  assert_int_equal(dispatch_share(10, 2, 16, 0, 0), 5);
+  assert_int_equal(dispatch_share(1, 4, 16, 0, 0), 1);
+  assert_int_equal(dispatch_share(3, 0, 16, 0, 0), 3);
 }
 
 static void batches_hold_whole_groups_under_the_budget(void **state) {

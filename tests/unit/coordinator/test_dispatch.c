@@ -46,13 +46,28 @@ static void a_full_plan_still_lengthens_its_last_lease(void **state) {
 
 static void a_share_is_rounded_up_and_no_more_than_the_free_slots(void **state) {
   (void)state;
-  assert_int_equal(dispatch_share(9, 3, 16), 3);
-  assert_int_equal(dispatch_share(10, 3, 16), 4);
-  assert_int_equal(dispatch_share(10, 3, 4), 4);
-  assert_int_equal(dispatch_share(10, 3, 3), 3);
-  assert_int_equal(dispatch_share(5, 1, 16), 5);
-  assert_int_equal(dispatch_share(5, 0, 16), 5); /* the one that asks is ready */
-  assert_int_equal(dispatch_share(0, 2, 16), 0);
+  assert_int_equal(dispatch_share(9, 3, 16, 0, 0), 3);
+  assert_int_equal(dispatch_share(10, 3, 16, 0, 0), 4);
+  assert_int_equal(dispatch_share(10, 3, 4, 0, 0), 4);
+  assert_int_equal(dispatch_share(10, 3, 3, 0, 0), 3);
+  assert_int_equal(dispatch_share(5, 1, 16, 0, 0), 5);
+  assert_int_equal(dispatch_share(5, 0, 16, 0, 0), 5); /* the one that asks is ready */
+  assert_int_equal(dispatch_share(0, 2, 16, 0, 0), 0);
+}
+
+static void who_holds_more_gets_less_and_never_nothing(void **state) {
+  (void)state;
+  assert_int_equal(dispatch_share(4, 2, 16, 0, 4), 4); /* the other one has four already */
+  assert_int_equal(dispatch_share(4, 2, 16, 4, 4), 1);
+  assert_int_equal(dispatch_share(4, 2, 16, 3, 5), 2);
+  assert_int_equal(dispatch_share(5, 2, 16, 3, 5), 2);
+  assert_int_equal(dispatch_share(6, 2, 16, 3, 5), 3);  /* rounded up */
+  assert_int_equal(dispatch_share(2, 2, 16, 1, 60), 2); /* no more than what waits */
+  assert_int_equal(dispatch_share(9, 2, 4, 0, 10), 4);
+  assert_int_equal(dispatch_share(1, 2, 4, 99, 99), 1);
+  assert_int_equal(dispatch_share(0, 2, 4, 0, 99), 0);
+  assert_int_equal(dispatch_share(0, 2, 4, 99, 99), 0);
+  assert_int_equal(dispatch_share(INT32_MAX, 1, 4, 0, INT32_MAX), 4);
 }
 
 static void a_batch_may_be_full_to_the_last_token(void **state) {
@@ -71,6 +86,7 @@ int main(void) {
       cmocka_unit_test(a_plan_keeps_to_what_it_is_given),
       cmocka_unit_test(a_full_plan_still_lengthens_its_last_lease),
       cmocka_unit_test(a_share_is_rounded_up_and_no_more_than_the_free_slots),
+      cmocka_unit_test(who_holds_more_gets_less_and_never_nothing),
       cmocka_unit_test(a_batch_may_be_full_to_the_last_token),
   };
   return cmocka_run_group_tests_name("coordinator/dispatch", tests, NULL, NULL);

@@ -41,6 +41,29 @@ static void untouched_groups_go_by_ordinal_not_by_waiting_time(void **state) {
   CHECK_ORDER(g, 5, &priority, 0, 1, 2, 3, 4);
 }
 
+static void a_planned_order_is_kept_but_for_age(void **state) {
+  (void)state;
+  struct frontier_policy p = priority;
+  p.end = INT32_MAX;
+  p.planned = true;
+  const struct waiting_group g[] = {{.ordinal = 0, .place = 4, .waiting = 1},
+                                    {.ordinal = 1, .place = 3, .waiting = 8},
+                                    {.ordinal = 2, .place = 1, .waiting = 8},
+                                    {.ordinal = 3, .place = 2, .waiting = 8, .overtaken_since_ms = 49001},
+                                    {.ordinal = 4, .waiting = 1},
+                                    {.ordinal = 9000, .waiting = 1, .evaluation = true}}; /* 4 is a refill: unplanned */
+  CHECK_ORDER(g, 6, &p, 2, 3, 1, 0, 4, 5);
+  p.now_ms++; /* now it has been overtaken for long enough */
+  CHECK_ORDER(g, 6, &p, 3, 2, 1, 0, 4, 5);
+  p.end = 2; /* places, from 0 */
+  p.now_ms--;
+  p.kind = FRONTIER_GATE;
+  CHECK_ORDER(g, 6, &p, 2, 3);
+  int32_t overtaken[6] = {0};
+  assert_int_equal(frontier_overtaken(g, 6, (const int32_t[]){0, 8, 0, 0, 0, 0}, overtaken), 1);
+  assert_int_equal(overtaken[0], 2); /* 3 was overtaken before, and 0 is behind */
+}
+
 static void the_group_that_lacks_least_goes_first_within_the_frontier_only(void **state) {
   (void)state;
   const struct waiting_group g[] = {
@@ -223,6 +246,7 @@ static void rates_are_weighted_and_fade(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(untouched_groups_go_by_ordinal_not_by_waiting_time),
+      cmocka_unit_test(a_planned_order_is_kept_but_for_age),
       cmocka_unit_test(the_group_that_lacks_least_goes_first_within_the_frontier_only),
       cmocka_unit_test(a_prior_of_a_single_token_is_known_too),
       cmocka_unit_test(an_overtaken_group_keeps_its_place_until_it_is_of_age),

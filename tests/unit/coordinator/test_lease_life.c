@@ -390,48 +390,21 @@ static void other_weights_are_sampled_from_under_the_mutant_only(void **state) {
   set_fault("");
 }
 
-/* A poll on a thread of its own, because it is not answered at once. */
-struct waiting {
-  struct fixture *f;
-  const struct fake_server *s;
-  pthread_t thread;
-  struct arena arena;
-  struct lease_answer answer;
-  enum rc rc;
-};
-
-static void *wait_for_lease(void *context) {
-  struct waiting *w = context;
-  struct http_client *http = NULL;
-  struct err err;
-  if ((w->rc = http_client_create(&http, NULL, NULL, &err)) != RC_OK) return NULL;
-  const struct coordinator_client client = {.http = http, .base_url = w->f->url};
-  const struct lease_request m = {.epoch = w->s->is.epoch,
-                                  .slots_free = 4,
-                                  .wait_ms = POLL_MS,
-                                  .has_loaded = w->s->has_loaded,
-                                  .loaded_digest = w->s->loaded};
-  w->rc = coordinator_leases(&client, w->s->is.worker_id, &m, &w->answer, &w->arena, DEADLINE_MS, &err);
-  http_client_destroy(http);
-  return NULL;
-}
-
 /* Grants all leases, stops the clock, and returns when the poll of another thread waits. */
-static void begin_to_wait(struct waiting *w, struct fixture *f, struct fake_server *s, struct lease_answer *granted) {
+static void begin_to_wait(struct waiting_poll *w, struct fixture *f, struct fake_server *s,
+                          struct lease_answer *granted) {
   post_run(f, ONE_RUN);
   register_server(f, s, "gen-1");
   poll_leases(f, s, 64, granted);
   f->clock_stands = true;
-  *w = (struct waiting){.f = f, .s = s, .arena = ARENA_INIT};
-  assert_int_equal(pthread_create(&w->thread, NULL, wait_for_lease, w), 0);
-  wait_metric(f, "leasehold_waiting_polls", 1);
+  wait_for_leases(w, f, s, 4, POLL_MS);
 }
 
 static void a_waiting_poll_is_woken_by_a_new_version(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
-  static struct waiting w; /* the thread may outlive a test that fails */
+  static struct waiting_poll w; /* the thread may outlive a test that fails */
   begin_to_wait(&w, f, &s, &a);
   assert_int_equal(a.lease_count, 3);
   for (int i = 0; i < 3; i++) answer_lease(f, &s, &a.leases[i]); /* the round ends, version 1 comes */
@@ -446,7 +419,7 @@ static void a_poll_is_answered_with_nothing_when_its_wait_is_over(void **state) 
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
-  static struct waiting w; /* the thread may outlive a test that fails */
+  static struct waiting_poll w; /* the thread may outlive a test that fails */
   begin_to_wait(&w, f, &s, &a);
   time_passes(f, POLL_MS - 1);
   assert_true(read_metric(f, "leasehold_waiting_polls") == 1);

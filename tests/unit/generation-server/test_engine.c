@@ -105,6 +105,30 @@ static void a_group_computes_its_prompt_once(void **state) {
   rig_close(&rig);
 }
 
+/* What a step costs by its rows is told of steps that only decode: here one of eight rows, then two of three. */
+static void decode_steps_are_measured_by_their_rows(void **state) {
+  (void)state;
+  static struct outcome o;
+  struct rig rig;
+  int32_t prompt[64];
+  struct engine_counters n;
+  rig_open(&rig, 8, 64, 16, 256);
+  const struct decode_job_spec eight = spec_of(prompt, 50, 1, 8, 2), three = spec_of(prompt, 50, 1, 3, 3);
+  submit(&rig, &eight, &o);
+  run_until_idle(&rig);
+  submit(&rig, &three, &o);
+  run_until_idle(&rig);
+  engine_read_counters(rig.engine, &n);
+  assert_int_equal(n.steps, 2 + 3);
+  for (int i = 0; i < WIRE_STEP_SLOTS; i++) {
+    const int64_t steps = i == 3 ? 1 : i == 2 ? 2 : 0;
+    assert_int_equal(n.by_rows[i].steps, steps);
+    assert_int_equal(n.by_rows[i].rows, i == 3 ? 8 : i == 2 ? 6 : 0);
+    assert_true(n.by_rows[i].us >= 0 && (steps || n.by_rows[i].us == 0));
+  }
+  rig_close(&rig);
+}
+
 static void stop_tokens_end_a_sample(void **state) {
   (void)state;
   static struct outcome full, cut;
@@ -507,6 +531,7 @@ int main(void) {
       cmocka_unit_test(preemption_loses_nothing),
       cmocka_unit_test(forks_equal_separate_samples),
       cmocka_unit_test(a_group_computes_its_prompt_once),
+      cmocka_unit_test(decode_steps_are_measured_by_their_rows),
       cmocka_unit_test(stop_tokens_end_a_sample),
       cmocka_unit_test(greedy_takes_the_likeliest_and_ignores_the_seed),
       cmocka_unit_test(handed_back_tokens_are_continued),

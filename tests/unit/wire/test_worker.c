@@ -41,9 +41,11 @@ static const struct message heartbeat_message = {
             "\",\"slots_busy\":5,\"busy_slot_us\":123456789012,"
             "\"tokens_sampled\":99,\"leases\":[{\"id\":\"r7.12.3.0-3\",\"fence\":1},{\"id\":\"r7.12.4.0-3\",\"fence\":"
             "\"9007199254740992\"}],\"sent_us\":1700000000000000,\"intervals\":[[\"compute\",1699999999000000,"
-            "1699999999900000],[\"starved\",1699999999900000,1700000000000000]]}",
+            "1699999999900000],[\"starved\",1699999999900000,1700000000000000]],\"step_costs\":[{\"slot\":0,\"steps\":"
+            "7,\"rows\":7,"
+            "\"us\":90},{\"slot\":15,\"steps\":2,\"rows\":40000,\"us\":9007199254740991}]}",
     .again = again_worker_heartbeat,
-    .optional = {"loaded_digest", "sent_us", "intervals"}};
+    .optional = {"loaded_digest", "sent_us", "intervals", "step_costs"}};
 static const struct message answer_message = {.name = "worker_heartbeat_answer",
                                               .json =
                                                   "{\"epoch\":3,\"lost\":[\"r7.12.3.0-3\",\"r7.12.4.0-0\"],\"run_"

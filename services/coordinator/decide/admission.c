@@ -1,0 +1,253 @@
+/* Plays a round for some tens of plans and takes the best: see admission.h. */
+#include "services/coordinator/decide/admission.h"
+
+#include <math.h>
+#include <string.h>
+
+#define GAIN_LEAST       0.01  /* of the round: what a play of expected lengths can be trusted for */
+#define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
+#define STEEP            1.05  /* full engines' step against the shortest; below, a ramp is not worth the play */
+
+enum { DEALS = 3, IMPROVING_SAMPLES = 150000 }; /* played, to improve an order */
+
+/* ---- the heap of running samples, first to end on top ---- */
+
+static void push(struct admission_running *heap, int n, struct admission_running item) {
+  int i = n;
+  for (; i > 0 && item.ends < heap[(i - 1) / 2].ends; i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+  heap[i] = item;
+}
+
+/* Of n, the top one is removed. */
+static void pop(struct admission_running *heap, int n) {
+  const struct admission_running last = heap[n - 1];
+  int i = 0;
+  for (;;) {
+    int child = 2 * i + 1;
+    if (child >= n - 1) break;
+    if (child + 1 < n - 1 && heap[child + 1].ends < heap[child].ends) child++;
+    if (last.ends <= heap[child].ends) break;
+    heap[i] = heap[child];
+    i = child;
+  }
+  heap[i] = last;
+}
+
+/* ---- what may be begun when ---- */
+
+int32_t admission_groups(const struct admission_plan *plan, int64_t passed_us) {
+  if (!plan->bounded) return INT32_MAX;
+  const int64_t more = passed_us > 0 ? passed_us / plan->spacing_us : 0;
+  return more < INT32_MAX - plan->first ? plan->first + (int32_t)more : INT32_MAX;
+}
+
+int64_t admission_next_us(const struct admission_plan *plan, int64_t passed_us) {
+  if (!plan->bounded) return INT64_MAX;
+  return ((passed_us > 0 ? passed_us / plan->spacing_us : 0) + 1) * plan->spacing_us;
+}
+
+int admission_admit(const struct waiting_group *groups, int32_t *order, int count, int32_t begun, int32_t most) {
+  bool shut = false;
+  int kept = 0;
+  for (int i = 0; i < count; i++) {
+    const struct waiting_group *g = &groups[order[i]];
+    const bool fresh = !g->evaluation && !g->begun;
+    if (fresh && begun >= most) shut = true;
+    if (fresh ? begun >= most : shut && g->evaluation) continue;
+    begun += fresh;
+    order[kept++] = order[i];
+  }
+  return kept;
+}
+
+/* ---- the play ---- */
+
+struct play {
+  const struct admission_facts *f;
+  int32_t shift; /* group g has the lengths of group g + shift */
+  struct admission_room *room;
+  const struct admission_plan *plan;
+  int32_t next, sample, running; /* the next to be begun, by place in the order; how many run */
+  double us, clock;              /* time, and the tokens of a sample that ran since the beginning */
+  double trained_us;             /* until when the trainer is busy */
+};
+
+static int32_t likeness(const struct play *p, int32_t g) { return (g + p->shift) % p->f->groups; }
+static bool waits(const struct play *p) { return p->next < p->f->groups; }
+
+static int32_t rows_max(const struct admission_facts *f) {
+  const int64_t slots = (int64_t)f->servers * f->slots, samples = (int64_t)f->groups * f->samples;
+  return (int32_t)(slots < samples ? slots : samples);
+}
+
+static void begin_samples(struct play *p) {
+  const int32_t most = admission_groups(p->plan, (int64_t)p->us), rows = rows_max(p->f);
+  while (waits(p) && p->next < most && p->running < rows) {
+    const int32_t g = likeness(p, p->plan->order[p->next]);
+    const double tokens = (double)p->f->tokens[g * p->f->samples + p->sample];
+    push(p->room->running, p->running++, (struct admission_running){p->clock + tokens, g});
+    if (++p->sample < p->f->samples) continue;
+    p->sample = 0;
+    p->next++;
+  }
+}
+
+static void end_sample(struct play *p) {
+  const int32_t g = p->room->running[0].group;
+  p->clock = p->room->running[0].ends;
+  pop(p->room->running, p->running--);
+  if (--p->room->left[g] > 0) return;
+  if (p->trained_us < p->us) p->trained_us = p->us;
+  p->trained_us += (double)p->room->total[g] * p->f->train_us_per_token;
+}
+
+static double play_once(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan,
+                        int32_t shift) {
+  struct play p = {.f = f, .shift = shift, .room = room, .plan = plan};
+  for (int32_t g = 0; g < f->groups; g++) room->left[g] = f->samples;
+  begin_samples(&p);
+  while (p.running > 0 || waits(&p)) {
+    const double step_us = room->step_us[p.running];
+    const double end_us = p.running ? p.us + (room->running[0].ends - p.clock) * step_us : INFINITY;
+    const bool shut = waits(&p) && p.running < rows_max(f);
+    const double admit_us = shut ? (double)admission_next_us(plan, (int64_t)p.us) : INFINITY;
+    if (end_us <= admit_us) {
+      p.us = end_us;
+      end_sample(&p);
+    } else {
+      p.clock += p.running ? (admit_us - p.us) / step_us : 0;
+      p.us = admit_us;
+    }
+    begin_samples(&p);
+  }
+  return p.trained_us;
+}
+
+/* Lengths that do not belong to these very groups are dealt out several times. */
+double admission_play(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan) {
+  double sum = 0;
+  if (f->told_apart) return play_once(f, room, plan, 0);
+  for (int32_t deal = 0; deal < DEALS; deal++) sum += play_once(f, room, plan, f->groups * deal / DEALS);
+  return sum / DEALS;
+}
+
+/* ---- plans ---- */
+
+static void take_if_better(const struct admission_facts *f, struct admission_room *room, struct admission_plan *best) {
+  room->candidate.end_us = admission_play(f, room, &room->candidate);
+  if (room->candidate.end_us < best->end_us) *best = room->candidate;
+}
+
+/* So many of the shortest groups first, then the longest. */
+static void order_by_length(const struct admission_facts *f, const struct admission_room *room, int32_t shortest,
+                            struct admission_plan *plan) {
+  plan->ordered = true;
+  for (int32_t i = 0; i < f->groups; i++)
+    plan->order[i] = room->by_length[i < shortest ? i : f->groups - 1 - (i - shortest)];
+}
+
+static void try_orders(const struct admission_facts *f, struct admission_room *room, struct admission_plan *best) {
+  room->candidate = *best;
+  for (int eighths = 0; eighths <= 8; eighths++) {
+    order_by_length(f, room, f->groups * eighths / 8, &room->candidate);
+    take_if_better(f, room, best);
+  }
+}
+
+static void try_ramp(const struct admission_facts *f, struct admission_room *room, int32_t first, double spacing_us,
+                     struct admission_plan *best) {
+  if (first < 1 || first >= f->groups || (int64_t)first * f->samples > rows_max(f)) return;
+  room->candidate.bounded = true;
+  room->candidate.first = first;
+  room->candidate.spacing_us = (int64_t)ceil(spacing_us);
+  take_if_better(f, room, best);
+}
+
+/* One more group whenever the trainer has eaten one, or somewhat sooner: how many first; then how much sooner; then
+ * around that. */
+static void try_ramps(const struct admission_facts *f, struct admission_room *room, double group_us,
+                      struct admission_plan *best) {
+  room->candidate = *best;
+  for (int32_t first = 1; first < f->groups; first += 1 + first / 4) try_ramp(f, room, first, group_us * 3 / 4, best);
+  if (!best->bounded) return;
+  for (int32_t first = best->first, eighths = 3; eighths <= 9; eighths++)
+    try_ramp(f, room, first, group_us * eighths / 8, best);
+  const int32_t middle = best->first, width = 1 + middle / 4;
+  const double spacing_us = (double)best->spacing_us;
+  for (int32_t first = middle - width; first <= middle + width; first++) try_ramp(f, room, first, spacing_us, best);
+}
+
+void admission_improve(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan,
+                       int plays) {
+  uint64_t x = 1; /* a sequence that is always the same */
+  for (int i = 0; i < plays && f->groups > 1; i++) {
+    room->candidate = *plan;
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    const int32_t from = (int32_t)((x >> 40) % (uint64_t)f->groups);
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    const int32_t to = (int32_t)((x >> 40) % (uint64_t)f->groups), g = plan->order[from];
+    int32_t *order = room->candidate.order;
+    if (from < to)
+      memmove(&order[from], &order[from + 1], (size_t)(to - from) * sizeof order[0]);
+    else
+      memmove(&order[to + 1], &order[to], (size_t)(from - to) * sizeof order[0]);
+    order[to] = g;
+    room->candidate.ordered = true;
+    room->candidate.end_us = admission_play(f, room, &room->candidate);
+    if (room->candidate.end_us <= plan->end_us) *plan = room->candidate; /* also along a plateau */
+  }
+}
+
+static bool known(const struct admission_facts *f) {
+  return f->servers > 0 && f->slots > 0 && f->groups > 0 && f->samples > 0 && f->groups <= ADMISSION_GROUPS_MAX &&
+         (int64_t)f->groups * f->samples <= ADMISSION_SAMPLES_MAX && f->train_us_per_token > 0 &&
+         step_costs_known(f->costs);
+}
+
+/* Returns the mean time between two groups of the trainer's. */
+static double measure_groups(const struct admission_facts *f, struct admission_room *room) {
+  double tokens = 0;
+  for (int32_t g = 0; g < f->groups; g++) {
+    room->longest[g] = room->total[g] = 0;
+    for (int32_t s = 0; s < f->samples; s++) {
+      const float t = f->tokens[g * f->samples + s];
+      room->total[g] += t;
+      if (t > room->longest[g]) room->longest[g] = t;
+    }
+    tokens += (double)room->total[g];
+    int32_t i = g; /* by insertion: there are few */
+    for (; i > 0 && room->longest[room->by_length[i - 1]] > room->longest[g]; i--)
+      room->by_length[i] = room->by_length[i - 1];
+    room->by_length[i] = g;
+  }
+  return tokens * f->train_us_per_token / f->groups;
+}
+
+bool admission_plan(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan) {
+  *plan = (struct admission_plan){0};
+  if (!known(f)) return false;
+  for (int32_t rows = 0; rows <= rows_max(f); rows++)
+    room->step_us[rows] = step_costs_us(f->costs, (double)rows / f->servers);
+  const double group_us = measure_groups(f, room);
+  const int plays = IMPROVING_SAMPLES / (f->groups * f->samples);
+  for (int32_t g = 0; g < f->groups; g++) plan->order[g] = g;
+  plan->end_us = plan->filled_end_us = admission_play(f, room, plan);
+  room->ramp = *plan;
+  if (f->told_apart) {
+    try_orders(f, room, &room->ramp);
+    admission_improve(f, room, &room->ramp, plays);
+  }
+  if (room->ramp.end_us < plan->end_us * (1 - ORDER_GAIN_LEAST)) *plan = room->ramp;
+  if (room->step_us[rows_max(f)] < room->step_us[0] * STEEP) return true;
+  try_ramps(f, room, group_us, &room->ramp);
+  if (f->told_apart) {
+    room->other = *plan;
+    order_by_length(f, room, f->groups, &room->other);
+    room->other.end_us = admission_play(f, room, &room->other);
+    try_ramps(f, room, group_us, &room->other);
+    if (room->other.end_us < room->ramp.end_us) room->ramp = room->other;
+    if (room->ramp.bounded) admission_improve(f, room, &room->ramp, plays);
+  }
+  if (room->ramp.bounded && room->ramp.end_us < plan->end_us * (1 - GAIN_LEAST)) *plan = room->ramp;
+  return true;
+}

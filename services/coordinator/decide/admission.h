@@ -1,0 +1,87 @@
+/* How many groups may be under way at once, and which are begun first: admission as a pure decision.
+ *
+ * An engine's step takes longer the more rows it has.  Where it hardly does, every slot is filled at once.  Where it
+ * does, a full engine finishes its first group late and the trainer waits for it: then a round begins with few groups
+ * and goes on with one more at a time, so that groups come out as fast as the trainer eats them.
+ *
+ *   groups begun |                  ___/      first:      begun when the round opens
+ *                |          ___/              spacing_us: until one more may be begun
+ *                |____/                       Every group is admitted in the end, whatever else happens.
+ *                +------------------- time
+ *
+ * The plan is found by playing the round for some tens of plans, with the measured cost of a step by rows, the
+ * trainer's time for a token, and expected lengths: those of earlier groups, or what is known of each prompt.  Where
+ * prompts are told apart the order is planned too: short groups give the trainer work early, long ones must not be
+ * begun last, and the play weighs one against the other.  To fill every slot in the order of ordinals is the plan that
+ * the others must beat by more than a play can be trusted; it is the answer while a measurement is lacking.
+ *
+ * Called by leases.c on the writer's thread, once a round: some milliseconds for a hundred groups.  No database, no
+ * clock, no memory of its own.  Neither a plan nor a wrong expectation changes what a sample becomes or what is a
+ * member, only when. */
+#ifndef LEASEHOLD_COORDINATOR_DECIDE_ADMISSION_H
+#define LEASEHOLD_COORDINATOR_DECIDE_ADMISSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/decide/step_cost.h"
+
+enum {
+  ADMISSION_GROUPS_MAX = 256,  /* in a round that is planned; a larger one is not */
+  ADMISSION_SAMPLES_MAX = 8192 /* likewise */
+};
+
+struct admission_facts {
+  const struct step_costs *costs;
+  int32_t servers, slots; /* ready generation-servers, slots of each */
+  double train_us_per_token;
+  int32_t groups, samples; /* of the round, of a group */
+  const float *tokens;     /* expected lengths, [groups * samples], by ordinal */
+  bool told_apart;         /* they say something about each group, not only about groups in general */
+};
+
+struct admission_plan {
+  bool bounded;  /* else every slot may be filled at once */
+  bool ordered;  /* else the order is that of the ordinals */
+  int32_t first; /* groups */
+  int64_t spacing_us;
+  int32_t order[ADMISSION_GROUPS_MAX]; /* ordinals, first to be begun first; always filled in for a planned round */
+  double end_us, filled_end_us;        /* when the last group is trained: expected; so, with every slot filled */
+};
+
+/* The player's room, of any content. */
+struct admission_room {
+  struct admission_running {
+    double ends; /* on the clock of tokens */
+    int32_t group;
+  } running[ADMISSION_SAMPLES_MAX];
+  double step_us[ADMISSION_SAMPLES_MAX + 1];
+  int32_t left[ADMISSION_GROUPS_MAX], by_length[ADMISSION_GROUPS_MAX];
+  float longest[ADMISSION_GROUPS_MAX], total[ADMISSION_GROUPS_MAX];
+  struct admission_plan ramp, other, candidate;
+};
+
+/* False: something that a plan needs is not known, or the round is too large; then *plan is to fill every slot. */
+bool admission_plan(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan);
+
+/* When the last group is trained if the round goes by the plan; microseconds after it opened.  The room must have been
+ * used to plan with these facts. */
+double admission_play(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan);
+
+/* Tries so many changes of the plan's order, one group to another place each, and keeps those that do no harm.  plan's
+ * end_us must be its play's. */
+void admission_improve(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan,
+                       int plays);
+
+/* How many groups of the round may have been begun so long after it opened. */
+int32_t admission_groups(const struct admission_plan *plan, int64_t passed_us);
+/* When the next may be: microseconds after the round opened; INT64_MAX: all are admitted. */
+int64_t admission_next_us(const struct admission_plan *plan, int64_t passed_us);
+
+/* Of `count` groups in the order of service keeps those that may be granted when `begun` training groups of the round
+ * were begun and `most` may be; returns how many.  What was begun goes on; while a training group is shut out so is
+ * evaluation. */
+int admission_admit(const struct waiting_group *groups, int32_t *order, int count, int32_t begun, int32_t most);
+
+#endif

@@ -1,0 +1,69 @@
+/* Measurements that admission plans with: see pace.h. */
+#include "services/coordinator/pool/pace.h"
+
+#include <assert.h>
+
+#include "common/base/log.h"
+#include "services/coordinator/writer/core_options.h"
+
+static_assert((int)WIRE_STEP_SLOTS == (int)STEP_COST_SLOTS, "the wire's table is the one that is decided by");
+
+enum { SPACING_LEAST_US = 2 * 1000 * CORE_LOOK_MS }; /* parked polls are looked at no more often */
+
+void pace_note_steps(struct pace *p, struct steps_seen *seen, const struct step_sum *items, size_t count,
+                     int64_t now_ms) {
+  for (size_t i = 0; i < count; i++) {
+    const struct step_sum *s = &items[i];
+    step_costs_note(&p->costs, s->slot, s->steps - seen->steps[s->slot], s->rows - seen->rows[s->slot],
+                    s->us - seen->us[s->slot], now_ms);
+    seen->steps[s->slot] = s->steps;
+    seen->rows[s->slot] = s->rows;
+    seen->us[s->slot] = s->us;
+  }
+}
+
+void pace_note_group(struct pace *p, int64_t run, const int32_t *lengths, int count) {
+  if (count < 1 || count > ADMISSION_SAMPLES_MAX) return;
+  if (run != p->run || count != p->samples) p->groups = p->next = 0;
+  p->run = run;
+  p->samples = count;
+  const int32_t most =
+      ADMISSION_SAMPLES_MAX / count < ADMISSION_GROUPS_MAX ? ADMISSION_SAMPLES_MAX / count : ADMISSION_GROUPS_MAX;
+  for (int i = 0; i < count; i++) p->lengths[p->next * count + i] = (float)lengths[i];
+  p->next = (p->next + 1) % most;
+  if (p->groups < most) p->groups++;
+}
+
+const struct admission_plan *pace_plan(struct pace *p, const struct pace_round *r, int64_t now_ms) {
+  if (p->plan_run == r->run && p->plan_round == r->round) return &p->plan;
+  p->plan_run = r->run;
+  p->plan_round = r->round;
+  p->opened_ms = now_ms;
+  p->plan = (struct admission_plan){0};
+  const double tokens = r->tokens * r->samples;
+  if (!r->wanted || p->run != r->run || p->samples != r->samples || p->groups < r->groups) return &p->plan;
+  if (!(r->groups_per_s > 0) || !(tokens > 0) || r->servers < 1) return &p->plan;
+  const struct admission_facts f = {.costs = &p->costs,
+                                    .servers = r->servers,
+                                    .slots = r->slots / r->servers,
+                                    .train_us_per_token = 1e6 / (r->groups_per_s * tokens),
+                                    .groups = r->groups,
+                                    .samples = r->samples,
+                                    .tokens = p->lengths};
+  if (!admission_plan(&f, &p->room, &p->plan)) return &p->plan;
+  if (p->plan.spacing_us < SPACING_LEAST_US) p->plan.bounded = false;
+  if (p->plan.bounded)
+    log_info("round %lld begins with %d groups and another every %lld ms", (long long)r->round, p->plan.first,
+             (long long)(p->plan.spacing_us / 1000));
+  return &p->plan;
+}
+
+int32_t pace_groups(const struct pace *p, int64_t now_ms) {
+  return admission_groups(&p->plan, 1000 * (now_ms - p->opened_ms));
+}
+
+bool pace_moved(struct pace *p, int64_t now_ms) {
+  const int32_t before = p->admitted;
+  p->admitted = pace_groups(p, now_ms);
+  return p->admitted > before;
+}

@@ -1,0 +1,464 @@
+/* How many groups run at once, and which go first (make sim has whole rounds).  What would break: a ramp where one more
+ * row costs nothing, a round that fills up where it does and the trainer waits, a round planned with nothing measured,
+ * a group that is never admitted, evaluation before training, a play that is not what the pool does. */
+#include <stdlib.h>
+
+#include "services/coordinator/decide/admission.h"
+#include "tests/unit/base/cm.h"
+#include "tests/unit/base/guarded.h"
+
+static void close_to(double got, double want) {
+  if (!(got > want - 1e-6 * want && got < want + 1e-6 * want)) fail_msg("%.9f is not %.9f", got, want);
+}
+
+/* A step of b rows takes base + row * b. */
+static struct step_costs costs_of(int64_t base, int64_t row) {
+  struct step_costs c = {0};
+  for (int slot = 0, rows = 1; slot < 12; slot++, rows *= 2)
+    step_costs_note(&c, slot, 10, 10 * rows, 10 * (base + row * rows), 0);
+  return c;
+}
+
+static const struct admission_plan filled;
+
+static double play(const struct admission_facts *f, const struct admission_plan *like, const int32_t *order) {
+  struct admission_room *room = malloc(sizeof *room);
+  struct admission_plan plan;
+  assert_non_null(room);
+  assert_true(admission_plan(f, room, &plan));
+  struct admission_plan p = *like;
+  for (int32_t g = 0; g < f->groups; g++) p.order[g] = order ? order[g] : g;
+  const double end_us = admission_play(f, room, &p);
+  free(room);
+  return end_us;
+}
+
+static void a_play_goes_as_the_pool_does(void **state) {
+  (void)state;
+  const struct step_costs costs = costs_of(0, 100);
+  const float two[] = {10, 20}, four[] = {10, 20, 30, 40};
+  struct admission_facts f = {.costs = &costs,
+                              .servers = 1,
+                              .slots = 4,
+                              .train_us_per_token = 5,
+                              .groups = 2,
+                              .samples = 1,
+                              .tokens = two,
+                              .told_apart = true};
+  /* both run at 200 us a token; the first is ready at 2000, the other, alone by then, at 3000 */
+  close_to(play(&f, &filled, NULL), 3000 + 20 * 5);
+  f.train_us_per_token = 100; /* the first until 3000 */
+  close_to(play(&f, &filled, NULL), 3000 + 2000);
+  f.train_us_per_token = 200; /* until 4000 */
+  close_to(play(&f, &filled, NULL), 4000 + 4000);
+  f.slots = 1; /* 1000; 3000 */
+  close_to(play(&f, &filled, NULL), 3000 + 4000);
+  close_to(play(&f, &filled, (const int32_t[]){1, 0}), 6000 + 2000);
+  f.servers = 2; /* half a row each, which costs what one does: nothing smaller was seen */
+  close_to(play(&f, &filled, NULL), 1000 + 2000 + 4000);
+  /* a group is ready with its last sample; its samples are begun in their order */
+  f = (struct admission_facts){.costs = &costs,
+                               .servers = 1,
+                               .slots = 3,
+                               .train_us_per_token = 1,
+                               .groups = 2,
+                               .samples = 2,
+                               .tokens = four,
+                               .told_apart = true};
+  /* 10, 20, 30 at 300 until 3000; 20, 30, 40 at 300 until 6000: group 0; 30 has 10 left, 40 has 30: 200 until 8000;
+   * then 20 at 100 until 10000 */
+  close_to(play(&f, &filled, NULL), 10000 + 70);
+}
+
+static void a_ramp_begins_groups_one_after_another(void **state) {
+  (void)state;
+  const struct step_costs costs = costs_of(0, 100);
+  const float two[] = {10, 20};
+  const struct admission_facts f = {.costs = &costs,
+                                    .servers = 1,
+                                    .slots = 4,
+                                    .train_us_per_token = 100,
+                                    .groups = 2,
+                                    .samples = 1,
+                                    .tokens = two,
+                                    .told_apart = true};
+  /* alone until 500: 5 tokens; together until 1500; the other 15 more alone: 3000 */
+  struct admission_plan ramp = {.bounded = true, .first = 1, .spacing_us = 500};
+  close_to(play(&f, &ramp, NULL), 3000 + 2000);
+  ramp.spacing_us = 5000; /* nobody runs from 1000 to 5000 */
+  close_to(play(&f, &ramp, NULL), 7000 + 2000);
+  ramp.first = 2;
+  close_to(play(&f, &ramp, NULL), 5000);
+}
+
+/* The play again, slowly: which sample ends next is looked for among all, time is walked from change to change. */
+static double slow_play(const struct admission_facts *f, const struct admission_plan *p, int64_t base, int64_t row) {
+  enum { MOST = 256 };
+  double left[MOST], now = 0, trained = 0, total[MOST] = {0};
+  int group[MOST], running = 0, next = 0, open[MOST];
+  const int all = f->groups * f->samples, slots = f->servers * f->slots;
+  for (int g = 0; g < f->groups; g++) open[g] = f->samples;
+  for (int i = 0; i < all; i++) total[i / f->samples] += (double)f->tokens[i];
+  for (int done = 0; done < all;) {
+    const int64_t steps = p->bounded ? (int64_t)now / p->spacing_us : 0;
+    while (next < all && running < slots && (!p->bounded || next / f->samples < p->first + steps)) {
+      const int g = p->order[next / f->samples];
+      group[running] = g;
+      left[running++] = (double)f->tokens[g * f->samples + next++ % f->samples];
+    }
+    double rows = (double)running / f->servers;
+    if (rows < 1) rows = 1;
+    const double step = (double)base + (double)row * rows;
+    int first = -1;
+    for (int i = 0; i < running; i++) first = first < 0 || left[i] < left[first] ? i : first;
+    const double end = first < 0 ? 1e30 : now + left[first] * step;
+    const double more = p->bounded && next < all && running < slots ? (double)((steps + 1) * p->spacing_us) : 1e30;
+    const double to = end <= more ? end : more;
+    for (int i = 0; i < running; i++) left[i] -= (to - now) / step;
+    now = to;
+    if (end > more) continue;
+    const int g = group[first];
+    left[first] = left[--running];
+    group[first] = group[running];
+    done++;
+    if (--open[g] > 0) continue;
+    trained = (trained > now ? trained : now) + total[g] * f->train_us_per_token;
+  }
+  return trained;
+}
+
+static int draw(uint64_t *x, int low, int high) {
+  *x = *x * 6364136223846793005u + 1442695040888963407u;
+  return low + (int)((*x >> 33) % (uint64_t)(high - low + 1));
+}
+
+static void a_play_is_what_a_slow_one_is(void **state) {
+  (void)state;
+  struct admission_room *room = malloc(sizeof *room);
+  uint64_t x = 11;
+  assert_non_null(room);
+  for (int i = 0; i < 400; i++) {
+    float tokens[256];
+    const int64_t base = draw(&x, 0, 3) * 1000, row = 1 + draw(&x, 0, 3) * 300;
+    const struct step_costs costs = costs_of(base, row);
+    struct admission_facts f = {.costs = &costs,
+                                .servers = draw(&x, 1, 3),
+                                .slots = draw(&x, 1, 12),
+                                .train_us_per_token = draw(&x, 1, 2000),
+                                .groups = draw(&x, 1, 24),
+                                .samples = draw(&x, 1, 8),
+                                .tokens = tokens};
+    for (int t = 0; t < f.groups * f.samples; t++) tokens[t] = (float)draw(&x, 1, 1 + draw(&x, 0, 200));
+    struct admission_plan p;
+    assert_true(admission_plan(&f, room, &p));
+    f.told_apart = true; /* after the planning, which would take long to improve the order */
+    p.bounded = false;
+    for (int g = f.groups - 1; g > 0; g--) {
+      const int other = draw(&x, 0, g), held = p.order[g];
+      p.order[g] = p.order[other];
+      p.order[other] = held;
+    }
+    close_to(admission_play(&f, room, &p) / slow_play(&f, &p, base, row), 1);
+    p.bounded = true;
+    p.first = draw(&x, 1, 5);
+    p.spacing_us = draw(&x, 1, 100000);
+    close_to(admission_play(&f, room, &p) / slow_play(&f, &p, base, row), 1);
+  }
+  free(room);
+}
+
+static void lengths_of_other_groups_are_dealt_out_in_turn(void **state) {
+  (void)state;
+  const struct step_costs costs = costs_of(0, 100);
+  const float three[] = {10, 20, 30};
+  const struct admission_facts f = {
+      .costs = &costs, .servers = 1, .slots = 1, .train_us_per_token = 5, .groups = 3, .samples = 1, .tokens = three};
+  close_to(play(&f, &filled, NULL), 6000 + 5 * 20); /* the last one has 30, 10 and 20 tokens */
+}
+
+static void as_many_are_admitted_as_time_has_brought(void **state) {
+  (void)state;
+  struct admission_plan p = {.bounded = true, .first = 3, .spacing_us = 1000};
+  const int64_t at[][3] = {{-5, 3, 1000},   {0, 3, 1000},    {1, 3, 1000},   {999, 3, 1000},
+                           {1000, 4, 2000}, {1001, 4, 2000}, {2500, 5, 3000}};
+  for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
+    assert_int_equal(admission_groups(&p, at[i][0]), at[i][1]);
+    assert_int_equal(admission_next_us(&p, at[i][0]), at[i][2]);
+  }
+  p.spacing_us = 1;
+  assert_int_equal(admission_groups(&p, INT32_MAX - 4), INT32_MAX - 1);
+  assert_int_equal(admission_groups(&p, INT32_MAX - 3), INT32_MAX);
+  assert_int_equal(admission_groups(&p, INT64_MAX - 3), INT32_MAX);
+  p.bounded = false;
+  assert_int_equal(admission_groups(&p, 0), INT32_MAX);
+  assert_true(admission_next_us(&p, 0) == INT64_MAX);
+}
+
+#define CHECK_ADMIT(groups, n, begun, most, ...)                                                             \
+  do {                                                                                                       \
+    const int32_t want[] = {__VA_ARGS__};                                                                    \
+    struct guarded order = guarded_copy((const int32_t[]){0, 1, 2, 3, 4, 5}, (size_t)(n) * sizeof(int32_t)); \
+    const int count = (int)(sizeof want / sizeof want[0]) - 1;                                               \
+    assert_int_equal(admission_admit(groups, order.at, n, begun, most), count);                              \
+    assert_memory_equal(order.at, want, (size_t)count * sizeof want[0]);                                     \
+    guarded_free(&order);                                                                                    \
+  } while (0)
+
+static void what_was_begun_goes_on_and_the_rest_waits(void **state) {
+  (void)state;
+  const struct waiting_group g[] = {{.ordinal = 0, .begun = true},
+                                    {.ordinal = 1},
+                                    {.ordinal = 2, .begun = true},
+                                    {.ordinal = 3},
+                                    {.ordinal = 4},
+                                    {.ordinal = 9000, .evaluation = true}};
+  CHECK_ADMIT(g, 6, 2, INT32_MAX, 0, 1, 2, 3, 4, 5, -1);
+  CHECK_ADMIT(g, 6, 2, 2, 0, 2, -1); /* evaluation would be in their way */
+  CHECK_ADMIT(g, 6, 5, 2, 0, 2, -1);
+  CHECK_ADMIT(g, 6, 2, 3, 0, 1, 2, -1);
+  CHECK_ADMIT(g, 6, 2, 4, 0, 1, 2, 3, -1);
+  CHECK_ADMIT(g, 6, 2, 5, 0, 1, 2, 3, 4, 5, -1);
+  const struct waiting_group old[] = {{.ordinal = 0, .begun = true}, {.ordinal = 9000, .evaluation = true}};
+  CHECK_ADMIT(old, 2, 1, 1, 0, 1, -1);
+}
+
+/* ---- plans ---- */
+
+enum { GROUPS = 24, SAMPLES = 4 };
+
+/* Lengths between 80 and 120, always the same. */
+static void lengths(float *out) {
+  uint64_t x = 7;
+  for (int i = 0; i < GROUPS * SAMPLES; i++) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    out[i] = (float)(80 + (x >> 33) % 41);
+  }
+}
+
+static struct admission_plan plan_of(const struct admission_facts *f) {
+  struct admission_room *room = malloc(sizeof *room);
+  struct admission_plan plan;
+  assert_non_null(room);
+  assert_true(admission_plan(f, room, &plan));
+  bool seen[ADMISSION_GROUPS_MAX] = {false};
+  for (int32_t i = 0; i < f->groups; i++) { /* every group, once */
+    assert_in_range(plan.order[i], 0, f->groups - 1);
+    assert_false(seen[plan.order[i]]);
+    seen[plan.order[i]] = true;
+    if (!plan.ordered) assert_int_equal(plan.order[i], i);
+  }
+  close_to(admission_play(f, room, &plan), plan.end_us); /* what it promises is what it plays */
+  struct admission_plan all = {0};
+  for (int32_t g = 0; g < f->groups; g++) all.order[g] = g;
+  close_to(admission_play(f, room, &all), plan.filled_end_us);
+  assert_true(plan.end_us <= plan.filled_end_us);
+  free(room);
+  return plan;
+}
+
+static void a_round_begins_with_few_where_rows_cost_and_with_all_where_they_do_not(void **state) {
+  (void)state;
+  float tokens[GROUPS * SAMPLES];
+  lengths(tokens);
+  const struct step_costs steep = costs_of(28000, 2000), flat = costs_of(28000, 1);
+  struct admission_facts f = {.costs = &steep,
+                              .servers = 1,
+                              .slots = GROUPS * SAMPLES,
+                              .groups = GROUPS,
+                              .samples = SAMPLES,
+                              .tokens = tokens,
+                              .train_us_per_token = 4000};
+  const struct admission_plan ramp = plan_of(&f);
+  assert_true(ramp.bounded && !ramp.ordered);
+  assert_in_range(ramp.first, 1, GROUPS / 2);
+  assert_true(ramp.spacing_us > 0 && ramp.spacing_us <= 9 * 4 * 120 * 4000 / 8);
+  assert_true(ramp.end_us < ramp.filled_end_us * 0.9);
+  f.costs = &flat;
+  assert_false(plan_of(&f).bounded);
+  f.costs = &steep;
+  f.slots = 4; /* a group at a time, whatever is decided */
+  assert_false(plan_of(&f).bounded);
+  f.slots = GROUPS * SAMPLES;
+  f.train_us_per_token = 1; /* generation is all there is to wait for */
+  assert_false(plan_of(&f).bounded);
+}
+
+static void groups_that_are_told_apart_are_put_in_order(void **state) {
+  (void)state;
+  float tokens[GROUPS * SAMPLES];
+  lengths(tokens);
+  for (int s = 0; s < SAMPLES; s++) tokens[(GROUPS - 1) * SAMPLES + s] = 1500;
+  const struct step_costs costs = costs_of(28000, 100);
+  struct admission_facts f = {.costs = &costs,
+                              .servers = 2,
+                              .slots = 8,
+                              .groups = GROUPS,
+                              .samples = SAMPLES,
+                              .tokens = tokens,
+                              .train_us_per_token = 500};
+  assert_false(plan_of(&f).ordered);
+  f.told_apart = true;
+  const struct admission_plan plan = plan_of(&f);
+  int at = 0;
+  while (plan.order[at] != GROUPS - 1) at++;
+  assert_true(plan.ordered && at < 4); /* the longest is not begun last */
+  assert_true(plan.end_us < plan.filled_end_us * 0.8);
+  for (int s = 0; s < SAMPLES; s++) tokens[(GROUPS - 1) * SAMPLES + s] = 5;
+  f.train_us_per_token = 20000; /* the trainer is all there is to wait for: it gets something early */
+  const struct admission_plan early = plan_of(&f);
+  for (at = 0; early.order[at] != GROUPS - 1;) at++;
+  assert_true(at < 4); /* so many are begun at once */
+}
+
+/* What is planned is always the same, to the microsecond: found once, and held against better ones by make sim. */
+static void a_plan_is_always_the_same(void **state) {
+  (void)state;
+  float tokens[GROUPS * SAMPLES];
+  lengths(tokens);
+  for (int g = 0; g < GROUPS; g += 5)
+    for (int s = 0; s < SAMPLES; s++) tokens[g * SAMPLES + s] *= 3;
+  const struct {
+    int64_t row;
+    int servers, slots;
+    double train;
+    bool told_apart;
+    int bounded, first;
+    int64_t spacing_us;
+    int end_ms, order;
+  } known[] = {
+      {2000, 1, 96, 4000, false, 1, 4, 1114750, 62796, 745588},
+      {2000, 1, 96, 4000, true, 1, 5, 1672125, 61868, 402030},
+      {2000, 2, 48, 1000, false, 0, 0, 0, 28473, 745588},
+      {2000, 2, 48, 1000, true, 1, 13, 627047, 28115, 406269},
+      {500, 1, 96, 8000, false, 1, 3, 3901625, 110711, 745588},
+      {500, 1, 96, 8000, true, 1, 3, 3344250, 110585, 579967},
+      {4000, 1, 60, 16000, false, 1, 2, 5573750, 220637, 745588},
+      {4000, 1, 60, 16000, true, 1, 3, 6688500, 221780, 766958},
+      {100, 2, 8, 500, true, 0, 0, 0, 25079, 394465},
+      {100, 2, 8, 4000, true, 0, 0, 0, 56589, 519042},
+      {8000, 1, 96, 30000, false, 1, 2, 10450782, 410844, 745588},
+      {8000, 3, 33, 30000, true, 1, 2, 12540938, 406314, 496399},
+      {1000, 1, 48, 3000, false, 1, 4, 1045079, 45701, 745588},
+      {1000, 1, 48, 3000, true, 1, 5, 1463110, 45578, 521238},
+      {3000, 1, 32, 6000, false, 1, 4, 2926219, 89994, 745588},
+      {2500, 1, 36, 3500, false, 1, 4, 1950813, 62774, 745588},
+  };
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+    const struct step_costs costs = costs_of(28000, known[i].row);
+    const struct admission_facts f = {.costs = &costs,
+                                      .servers = known[i].servers,
+                                      .slots = known[i].slots,
+                                      .train_us_per_token = known[i].train,
+                                      .groups = GROUPS,
+                                      .samples = SAMPLES,
+                                      .tokens = tokens,
+                                      .told_apart = known[i].told_apart};
+    const struct admission_plan p = plan_of(&f);
+    int order = 0;
+    for (int g = 0; g < GROUPS; g++) order = (order * 31 + p.order[g]) % 1000003;
+    if (p.bounded != known[i].bounded || p.first != known[i].first || p.spacing_us != known[i].spacing_us ||
+        (int)(p.end_us / 1000) != known[i].end_ms || order != known[i].order)
+      fail_msg("case %zu: %d, %d, %lld, %d, %d", i, p.bounded, p.first, (long long)p.spacing_us, (int)(p.end_us / 1000),
+               order);
+  }
+}
+
+static void an_order_is_improved_by_what_the_play_says(void **state) {
+  (void)state;
+  struct admission_room *room = malloc(sizeof *room);
+  const struct step_costs costs = costs_of(0, 100);
+  const float three[] = {30, 20, 10};
+  const struct admission_facts f = {.costs = &costs,
+                                    .servers = 1,
+                                    .slots = 1,
+                                    .train_us_per_token = 200,
+                                    .groups = 3,
+                                    .samples = 1,
+                                    .tokens = three,
+                                    .told_apart = true};
+  struct admission_plan plan;
+  assert_non_null(room);
+  assert_true(admission_plan(&f, room, &plan));
+  struct admission_plan p = {.order = {0, 1, 2}};
+  p.end_us = admission_play(&f, room, &p);
+  close_to(p.end_us, 3000 + 60 * 200);
+  admission_improve(&f, room, &p, 0);
+  assert_int_equal(p.order[0], 0);
+  admission_improve(&f, room, &p, 200);
+  close_to(p.end_us, 1000 + 60 * 200); /* the shortest first: the trainer never waits again */
+  assert_true(p.ordered);
+  assert_int_equal(p.order[0], 2);
+  close_to(plan.end_us, 1000 + 60 * 200);
+  free(room);
+}
+
+static void nothing_is_planned_while_something_is_not_known(void **state) {
+  (void)state;
+  float tokens[GROUPS * SAMPLES];
+  lengths(tokens);
+  const struct step_costs steep = costs_of(28000, 2000), none = {0};
+  const struct admission_facts good = {.costs = &steep,
+                                       .servers = 1,
+                                       .slots = GROUPS * SAMPLES,
+                                       .groups = GROUPS,
+                                       .samples = SAMPLES,
+                                       .tokens = tokens,
+                                       .train_us_per_token = 4000};
+  struct admission_facts bad[10];
+  for (size_t i = 0; i < 10; i++) bad[i] = good;
+  bad[0].costs = &none;
+  bad[1].servers = 0;
+  bad[2].slots = 0;
+  bad[3].groups = 0;
+  bad[4].samples = 0;
+  bad[5].train_us_per_token = 0;
+  bad[6].groups = ADMISSION_GROUPS_MAX + 1;
+  bad[6].samples = 1;
+  bad[7].samples = ADMISSION_SAMPLES_MAX / GROUPS + 1;
+  bad[8].samples = INT32_MAX / 4;
+  bad[9].train_us_per_token = -1;
+  struct admission_room *room = malloc(sizeof *room);
+  assert_non_null(room);
+  for (size_t i = 0; i < 10; i++) {
+    struct admission_plan plan = {.bounded = true, .ordered = true, .first = 1, .spacing_us = 1};
+    if (admission_plan(&bad[i], room, &plan)) fail_msg("case %zu is planned", i);
+    assert_false(plan.bounded || plan.ordered);
+  }
+  free(room);
+}
+
+static void the_largest_round_that_is_planned_fits(void **state) {
+  (void)state;
+  static float tokens[ADMISSION_SAMPLES_MAX];
+  for (int i = 0; i < ADMISSION_SAMPLES_MAX; i++) tokens[i] = (float)(1 + i % 7);
+  const struct step_costs flat = costs_of(1000000, 1);
+  struct admission_facts f = {.costs = &flat,
+                              .servers = 4,
+                              .slots = 4096,
+                              .groups = ADMISSION_GROUPS_MAX,
+                              .samples = ADMISSION_SAMPLES_MAX / ADMISSION_GROUPS_MAX,
+                              .tokens = tokens,
+                              .train_us_per_token = 1};
+  assert_false(plan_of(&f).bounded);
+  f.groups = f.samples = 1;
+  f.told_apart = true;
+  assert_false(plan_of(&f).bounded);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_play_goes_as_the_pool_does),
+      cmocka_unit_test(a_ramp_begins_groups_one_after_another),
+      cmocka_unit_test(a_play_is_what_a_slow_one_is),
+      cmocka_unit_test(lengths_of_other_groups_are_dealt_out_in_turn),
+      cmocka_unit_test(as_many_are_admitted_as_time_has_brought),
+      cmocka_unit_test(what_was_begun_goes_on_and_the_rest_waits),
+      cmocka_unit_test(a_round_begins_with_few_where_rows_cost_and_with_all_where_they_do_not),
+      cmocka_unit_test(groups_that_are_told_apart_are_put_in_order),
+      cmocka_unit_test(a_plan_is_always_the_same),
+      cmocka_unit_test(an_order_is_improved_by_what_the_play_says),
+      cmocka_unit_test(nothing_is_planned_while_something_is_not_known),
+      cmocka_unit_test(the_largest_round_that_is_planned_fits),
+  };
+  return cmocka_run_group_tests_name("coordinator/admission", tests, NULL, NULL);
+}
