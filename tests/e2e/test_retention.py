@@ -34,9 +34,9 @@ def reference(base_model, tmp_path_factory):
         return digests(status), pages(cluster)
 
 
-def begin(cluster, number):
+def begin(cluster, number, **more):
     """A run with keep_rounds that has come to this round, and whose first rounds are dropped."""
-    run = cluster.create_run(config(keep_rounds=KEEP))
+    run = cluster.create_run(config(keep_rounds=KEEP, **more))
     cluster.wait_until(f"round {number}", lambda: (cluster.status(run)["version"] or 0) >= number)
     cluster.wait_until("the first round is dropped", lambda: cluster.query("SELECT rollouts_state FROM rounds WHERE round = 0") == [(2,)])
     return run
@@ -95,7 +95,7 @@ def test_a_trainer_that_comes_back_is_fed_what_was_kept(base_model, reference, t
 def test_a_replay_of_dropped_rounds_pauses_the_run_with_a_sentence(base_model, tmp_path):
     """A new state directory begins at version 0, whose round is gone."""
     with start(tmp_path, base_model) as cluster:
-        run = begin(cluster, 3 * EVERY + 1)
+        run = begin(cluster, 3 * EVERY + 1, rounds=100 * ROUNDS)  # so many that it goes on while the trainer is killed
         cluster.trainer.kill()
         args = list(cluster.trainer.args)
         args[args.index("--state-dir") + 1] = cluster.folder / "new-state"
