@@ -28,7 +28,7 @@ void handle_submit_batch(struct http_request *r, void *context) {
   char id[LIMIT_NAME_MAX] = "";
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK) rc = submit_batch_decode(&request, body, &arena, &err);
-  if (rc == RC_OK) rc = authority_check(trainer_board(t), request.epoch, request.fence, &err);
+  if (rc == RC_OK) rc = submission_check(r, t, request.epoch, request.fence, &err);
   if (rc == RC_OK) rc = board_check_version(trainer_board(t), request.run, request.version, &err);
   if (rc == RC_OK) rc = trainer_check_batch(t, &request, &err);
   if (rc == RC_OK) rc = content_digest(&digest, &request, &err);

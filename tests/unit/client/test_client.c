@@ -16,11 +16,13 @@
 #include "common/client/generation_client.h"
 #include "common/client/trainer_client.h"
 #include "common/http/server.h"
+#include "common/wire/claim.h"
 
 /* The last request, and the answer to give. */
 static struct {
   pthread_mutex_t lock; /* guards all below */
   char path_param[LIMIT_NAME_MAX], run[64], wait_ms[32], version[32], epoch[32], digest_header[80], content_type[64];
+  char claim[3][64]; /* epoch, fence, worker */
   struct buf body;
   const char *answer; /* NULL: the handler's own */
   enum rc refuse;     /* not RC_OK: fail with it */
@@ -44,6 +46,9 @@ static void answer(struct http_request *r, const char *param, int status, const 
   keep(seen.version, sizeof seen.version, http_query(r, "version"));
   keep(seen.epoch, sizeof seen.epoch, http_query(r, "epoch"));
   keep(seen.digest_header, sizeof seen.digest_header, http_header(r, "X-Leasehold-Digest"));
+  keep(seen.claim[0], sizeof seen.claim[0], http_header(r, CLAIM_EPOCH_HEADER));
+  keep(seen.claim[1], sizeof seen.claim[1], http_header(r, CLAIM_FENCE_HEADER));
+  keep(seen.claim[2], sizeof seen.claim[2], http_header(r, CLAIM_WORKER_HEADER));
   keep(seen.content_type, sizeof seen.content_type, http_header(r, "Content-Type"));
   size_t len;
   const char *body = http_body(r, &len);
@@ -177,6 +182,12 @@ static void a_worker_registers_and_beats(void **state) {
   arena_free(&arena);
 }
 
+static void headers_claim(const char *epoch, const char *fence, const char *worker) {
+  assert_string_equal(seen.claim[0], epoch);
+  assert_string_equal(seen.claim[1], fence);
+  assert_string_equal(seen.claim[2], worker);
+}
+
 static void a_worker_takes_leases_and_answers(void **state) {
   (void)state;
   const struct coordinator_client c = coordinator();
@@ -192,10 +203,15 @@ static void a_worker_takes_leases_and_answers(void **state) {
   struct sample_result sample = {.finish = FINISH_ABORT};
   struct lease_result_answer result;
   check_ok(coordinator_put_result(&c, "r1.1.1.0-0",
-                                  &(struct lease_result){.worker_id = "w3", .samples = &sample, .sample_count = 1},
+                                  &(struct lease_result){.worker_id = "w3",
+                                                         .epoch = UINT64_MAX,
+                                                         .fence = 2,
+                                                         .samples = &sample,
+                                                         .sample_count = 1},
                                   &result, &arena, DEADLINE_MS, &err),
            &err);
   assert_string_equal(seen.path_param, "r1.1.1.0-0");
+  headers_claim("18446744073709551615", "2", "w3");
   assert_true(result.repeated);
   const struct version_announce announce = {.run = "r1", .step_id = "r1.1", .worker_id = "w1", .version = 3};
   check_ok(coordinator_announce_version(&c, &announce, DEADLINE_MS, &err), &err);
@@ -208,14 +224,18 @@ static void a_trainer_is_told_and_asked(void **state) {
   const struct trainer_client c = trainer();
   struct arena arena = ARENA_INIT;
   struct err err = {0};
-  struct open_run open = {.run = "r1"};
+  struct open_run open = {.run = "r1", .epoch = 4, .fence = 5};
   training_config_defaults(&open.training);
   struct open_run_answer opened;
   check_ok(trainer_open_run(&c, &open, &opened, &arena, DEADLINE_MS, &err), &err);
+  headers_claim("4", "5", "(none)");
   assert_true(opened.version == 0 && digest_equal(&opened.digest, &digest_a));
   body_holds("\"objective\":\"grpo\"");
 
-  check_ok(trainer_submit_batch(&c, &(struct submit_batch){.batch_id = "b", .run = "r1"}, DEADLINE_MS, &err), &err);
+  check_ok(trainer_submit_batch(&c, &(struct submit_batch){.batch_id = "b", .run = "r1", .epoch = 6, .fence = 7},
+                                DEADLINE_MS, &err),
+           &err);
+  headers_claim("6", "7", "(none)");
   body_holds("\"batch_id\":\"b\"");
   struct batch_status batch;
   check_ok(trainer_batch_status(&c, "b", 1234, true, &batch, &arena, DEADLINE_MS, &err), &err);
@@ -223,7 +243,10 @@ static void a_trainer_is_told_and_asked(void **state) {
   assert_string_equal(seen.path_param, "b");
   assert_string_equal(seen.wait_ms, "1234");
 
-  check_ok(trainer_submit_step(&c, &(struct submit_step){.step_id = "r1.1", .run = "r1"}, DEADLINE_MS, &err), &err);
+  check_ok(trainer_submit_step(&c, &(struct submit_step){.step_id = "r1.1", .run = "r1", .epoch = 8, .fence = 9},
+                               DEADLINE_MS, &err),
+           &err);
+  headers_claim("8", "9", "(none)");
   body_holds("\"step_id\":\"r1.1\"");
   struct step_status step;
   check_ok(trainer_step_status(&c, "r1.1", 0, &step, &arena, DEADLINE_MS, &err), &err);
