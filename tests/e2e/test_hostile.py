@@ -345,8 +345,15 @@ def run_through_lying_proxies(tmp_path):
     garbage, oops = says(b"\x00\xff garbage\r\n\r\n"), says(b"HTTP/1.1 503 Oops\r\nContent-Length: 0\r\n\r\n")
 
     def fewer_logprobs(answer):
-        answer["samples"][0]["logprobs"].pop()
-        return answer
+        """The same safetensors, one log-probability of the last sample short."""
+        (length,) = struct.unpack("<Q", answer[:8])
+        header, data = json.loads(answer[8 : 8 + length]), bytearray(answer[8 + length : -4])
+        header["logprobs"]["shape"][0] -= 1
+        header["logprobs"]["data_offsets"][1] -= 4
+        last = header["trained"]["data_offsets"][1] - 4
+        data[last : last + 4] = struct.pack("<i", struct.unpack("<i", data[last : last + 4])[0] - 1)
+        text = json.dumps(header).encode()
+        return struct.pack("<Q", len(text)) + text + bytes(data)
 
     before_trainer = Proxy(
         [

@@ -16,7 +16,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "services/coordinator/api/result_head.h"
 #include "services/coordinator/decide/stored.h"
@@ -382,19 +381,12 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   return rc;
 }
 
-/* Media types have no case and may have parameters. */
-static bool is_octet_stream(const char *type) {
-  static const char name[] = "application/octet-stream";
-  const size_t len = sizeof name - 1;
-  return type && strncasecmp(type, name, len) == 0 && strchr(" \t;", type[len]) != NULL;
-}
-
 /* Generation-servers send safetensors; JSON is for people, who can read it. */
 static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
   const struct json *json;
   size_t len;
   const char *bytes = http_body(r, &len);
-  if (is_octet_stream(http_header(r, "Content-Type"))) return lease_result_decode_tensors(m, bytes, len, arena, err);
+  if (http_body_is_bytes(r)) return lease_result_decode_tensors(m, bytes, len, arena, err);
   const enum rc rc = http_body_json(r, &json, err);
   return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
 }

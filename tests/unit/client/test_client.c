@@ -85,8 +85,29 @@ HANDLER(on_result, "id", 200, "{\"repeated\":true}")
 HANDLER(on_versions, NULL, 200, "{}")
 HANDLER(on_runs, NULL, 200, "{\"run\":\"r1\",\"version\":0,\"digest\":" DIGEST_A ",\"state\":\"ready\"}")
 HANDLER(on_submit, NULL, 202, "{\"accepted\":true}")
-HANDLER(on_batch, "id", 200,
+HANDLER(on_batch_json, "id", 200,
         "{\"batch_id\":\"b\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null,\"intervals\":[]}")
+
+/* As tensors when it is asked for them: one sample. */
+static void on_batch(struct http_request *r, void *context) {
+  const char *form = http_query(r, "form");
+  float logprobs[] = {-0.5f, -2};
+  struct sample_logprobs sample = {.id = "r1.0.0.0", .logprobs = {logprobs, 2}};
+  const struct batch_status status = {.batch_id = "b",
+                                      .state = JOB_DONE,
+                                      .samples = &sample,
+                                      .sample_count = 1,
+                                      .logprobs_sha256 = digest_a};
+  struct buf out = BUF_INIT;
+  struct err err;
+  if (!form || strcmp(form, "tensors") != 0) {
+    on_batch_json(r, context);
+    return;
+  }
+  if (batch_status_encode_tensors(&status, &out, &err) != RC_OK) fail_msg("%s", err.message);
+  http_reply(r, 200, "application/octet-stream", &out);
+}
+
 HANDLER(on_step, "id", 200,
         "{\"step_id\":\"r1.1\",\"state\":\"done\",\"error\":null,\"version\":3,\"digest\":" DIGEST_A
         ",\"grad_norm\":1.5,\"lr\":0.1,\"skipped\":false,\"step_us\":1,\"checkpoint_us\":2,\"push_us\":3,"
@@ -232,13 +253,24 @@ static void a_trainer_is_told_and_asked(void **state) {
   assert_true(opened.version == 0 && digest_equal(&opened.digest, &digest_a));
   body_holds("\"objective\":\"grpo\"");
 
-  check_ok(trainer_submit_batch(&c, &(struct submit_batch){.batch_id = "b", .run = "r1", .epoch = 6, .fence = 7},
-                                DEADLINE_MS, &err),
-           &err);
+  int32_t tokens[] = {1, 2, 3};
+  struct sample_segment segment = {0, 2, true};
+  struct batch_sample sample = {
+      .id = "r1.0.0.0", .tokens = {tokens, 3}, .prompt_length = 1, .segments = &segment, .segment_count = 1};
+  struct batch_group group = {.id = "r1.0.0", .samples = &sample, .sample_count = 1};
+  const struct submit_batch submitted = {
+      .batch_id = "b", .run = "r1", .epoch = 6, .fence = 7, .groups = &group, .group_count = 1};
+  check_ok(trainer_submit_batch(&c, &submitted, DEADLINE_MS, &err), &err);
   headers_claim("6", "7", "(none)");
-  body_holds("\"batch_id\":\"b\"");
+  assert_string_equal(seen.content_type, "application/octet-stream");
+  struct submit_batch sent;
+  assert_int_equal(submit_batch_decode_tensors(&sent, seen.body.data, seen.body.len, &arena, &err), RC_OK);
+  assert_true(strcmp(sent.batch_id, "b") == 0 && sent.group_count == 1 && sent.groups[0].samples[0].tokens.count == 3);
   struct batch_status batch;
-  check_ok(trainer_batch_status(&c, "b", 1234, true, &batch, &arena, DEADLINE_MS, &err), &err);
+  check_ok(trainer_batch_status(&c, "b", 0, true, &batch, &arena, DEADLINE_MS, &err), &err);
+  assert_true(batch.state == JOB_DONE && batch.sample_count == 1 && batch.samples[0].logprobs.count == 2);
+  assert_true(batch.samples[0].logprobs.items[0] == -0.5f);
+  check_ok(trainer_batch_status(&c, "b", 1234, false, &batch, &arena, DEADLINE_MS, &err), &err);
   assert_int_equal(batch.state, JOB_RUNNING);
   assert_string_equal(seen.path_param, "b");
   assert_string_equal(seen.wait_ms, "1234");

@@ -106,13 +106,19 @@ static enum rc order_check(const struct fake_trainer *t, int32_t after_steps, st
   return err_set(err, RC_CONFLICT, "after_steps", "expected %d, got %d", t->round_steps, after_steps);
 }
 
+static enum rc read_batch(struct submit_batch *m, struct http_request *r, struct err *err) {
+  size_t len;
+  const char *bytes = http_body(r, &len);
+  if (!http_body_is_bytes(r)) return err_set(err, RC_INVALID, NULL, "expected tensors");
+  return submit_batch_decode_tensors(m, bytes, len, http_arena(r), err);
+}
+
 /* Answers are computed when the batch arrives, and kept as text. */
 static void fake_submit(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
-  const struct json *body;
   struct submit_batch m;
   struct err err;
-  if (http_body_json(r, &body, &err) != RC_OK || submit_batch_decode(&m, body, http_arena(r), &err) != RC_OK) {
+  if (read_batch(&m, r, &err) != RC_OK) {
     http_fail(r, &err);
     return;
   }
