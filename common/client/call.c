@@ -44,17 +44,26 @@ static enum rc exchange(struct client_call *call, struct http_answer *answer, st
   return rc;
 }
 
-enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena,
-                         struct err *err) {
+static enum rc read_json(const struct client_call *call, const struct http_answer *answer, client_decode decode,
+                         void *out, struct arena *arena, struct err *err) {
+  struct json *root = NULL;
+  enum rc rc = json_parse(&root, answer->body.data ? answer->body.data : "", answer->body.len, call->answer_bytes_max,
+                          err);
+  if (rc == RC_OK) rc = decode(out, root, arena, err);
+  json_free(root);
+  return rc;
+}
+
+enum rc client_call_either(struct client_call *call, client_decode decode, client_decode_bytes decode_bytes, void *out,
+                           struct arena *arena, struct err *err) {
   struct http_answer answer;
   enum rc rc = exchange(call, &answer, err);
   if (rc) return rc;
   if (decode) {
-    struct json *root = NULL;
     struct err fault = {0};
-    rc = json_parse(&root, answer.body.data ? answer.body.data : "", answer.body.len, call->answer_bytes_max, &fault);
-    if (rc == RC_OK) rc = decode(out, root, arena, &fault);
-    json_free(root);
+    rc = decode_bytes && answer.is_bytes
+             ? decode_bytes(out, answer.body.data ? answer.body.data : "", answer.body.len, arena, &fault)
+             : read_json(call, &answer, decode, out, arena, &fault);
     if (rc != RC_OK && rc != RC_NO_MEMORY) {
       rc = RC_INTERNAL;
       err_in_file(&fault, "the answer could not be understood");
@@ -63,6 +72,11 @@ enum rc client_call_json(struct client_call *call, client_decode decode, void *o
   }
   http_answer_free(&answer);
   return rc;
+}
+
+enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena,
+                         struct err *err) {
+  return client_call_either(call, decode, NULL, out, arena, err);
 }
 
 enum rc client_call_bytes(struct client_call *call, struct buf *out, struct err *err) {

@@ -33,6 +33,10 @@ void client_url(struct buf *url, const char *base_url, const char *path, const c
 /* decode NULL: the answer's content does not matter, and arena may be NULL. */
 enum rc client_call_json(struct client_call *call, client_decode decode, void *out, struct arena *arena,
                          struct err *err);
+/* Where the answer says that it is bytes, decode_bytes reads it, else decode. */
+typedef enum rc (*client_decode_bytes)(void *out, const void *bytes, size_t len, struct arena *arena, struct err *err);
+enum rc client_call_either(struct client_call *call, client_decode decode, client_decode_bytes decode_bytes, void *out,
+                           struct arena *arena, struct err *err);
 /* Replaces the content of *out by the answer's bytes, undecoded. */
 enum rc client_call_bytes(struct client_call *call, struct buf *out, struct err *err);
 

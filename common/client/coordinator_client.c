@@ -5,6 +5,7 @@
 #include "common/client/coordinator_client.h"
 
 #include "common/client/call.h"
+#include "common/wire/claim.h"
 
 static struct client_call call_to(const struct coordinator_client *c, const char *what, const char *method,
                                   int64_t deadline_ms) {
@@ -65,11 +66,14 @@ enum rc coordinator_put_result(const struct coordinator_client *c, const char *l
                                struct err *err) {
   struct client_call call = call_to(c, "putting a lease's result", "PUT", deadline_ms);
   struct buf body = BUF_INIT;
+  struct claim_lines claim;
   enum rc rc = lease_result_encode_tensors(m, &body, err);
   if (rc == RC_OK) {
     client_url(&call.url, c->base_url, "/v1/leases/", lease_id, "/result");
     call.raw = body.data;
     call.raw_len = body.len;
+    claim_write(&claim, m->epoch, m->fence, m->worker_id);
+    call.headers = claim.lines;
     rc = client_call_json(&call, decode_result_answer, out, arena, err);
   }
   buf_free(&body);

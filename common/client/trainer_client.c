@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "common/client/call.h"
+#include "common/wire/claim.h"
 
 /* The trainer has these bytes in memory or in a file, so a trainer that sends nothing for so long is gone. */
 enum { TRANSFER_STALL_MS = 5000 };
@@ -23,6 +24,9 @@ static enum rc decode_open_run_answer(void *out, const struct json *body, struct
 enum rc trainer_open_run(const struct trainer_client *c, const struct open_run *m, struct open_run_answer *out,
                          struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call = call_to(c, "opening a run", "POST", deadline_ms);
+  struct claim_lines claim;
+  claim_write(&claim, m->epoch, m->fence, NULL);
+  call.headers = claim.lines;
   client_url(&call.url, c->base_url, "/v1/runs", NULL, "");
   open_run_encode(m, &call.body);
   return client_call_json(&call, decode_open_run_answer, out, arena, err);
@@ -43,9 +47,19 @@ enum rc trainer_ask_run(const struct trainer_client *c, const struct check_run *
 enum rc trainer_submit_batch(const struct trainer_client *c, const struct submit_batch *m, int64_t deadline_ms,
                              struct err *err) {
   struct client_call call = call_to(c, "submitting a batch", "POST", deadline_ms);
-  client_url(&call.url, c->base_url, "/v1/submit-batch", NULL, "");
-  submit_batch_encode(m, &call.body);
-  return client_call_json(&call, NULL, NULL, NULL, err);
+  struct claim_lines claim;
+  struct buf body = BUF_INIT;
+  enum rc rc = submit_batch_encode_tensors(m, &body, err);
+  if (rc == RC_OK) {
+    claim_write(&claim, m->epoch, m->fence, NULL);
+    call.headers = claim.lines;
+    call.raw = body.data;
+    call.raw_len = body.len;
+    client_url(&call.url, c->base_url, "/v1/submit-batch", NULL, "");
+    rc = client_call_json(&call, NULL, NULL, NULL, err);
+  }
+  buf_free(&body);
+  return rc;
 }
 
 /* GET {path}{id}?wait_ms= */
@@ -62,17 +76,25 @@ static enum rc decode_batch_status(void *out, const struct json *body, struct ar
   return batch_status_decode(out, body, arena, err);
 }
 
+static enum rc decode_batch_status_tensors(void *out, const void *bytes, size_t len, struct arena *arena,
+                                           struct err *err) {
+  return batch_status_decode_tensors(out, bytes, len, arena, err);
+}
+
 enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms, bool with_logprobs,
                              struct batch_status *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call =
       status_call(c, "asking for a batch's status", "/v1/batches/", batch_id, wait_ms, deadline_ms);
-  buf_printf(&call.url, "&logprobs=%d", with_logprobs);
-  return client_call_json(&call, decode_batch_status, out, arena, err);
+  buf_puts(&call.url, with_logprobs ? "&logprobs=1&form=tensors" : "&logprobs=0");
+  return client_call_either(&call, decode_batch_status, decode_batch_status_tensors, out, arena, err);
 }
 
 enum rc trainer_submit_step(const struct trainer_client *c, const struct submit_step *m, int64_t deadline_ms,
                             struct err *err) {
   struct client_call call = call_to(c, "submitting a step", "POST", deadline_ms);
+  struct claim_lines claim;
+  claim_write(&claim, m->epoch, m->fence, NULL);
+  call.headers = claim.lines;
   client_url(&call.url, c->base_url, "/v1/submit-step", NULL, "");
   submit_step_encode(m, &call.body);
   return client_call_json(&call, NULL, NULL, NULL, err);

@@ -240,6 +240,9 @@ enum rc http_client_call(struct http_client *c, const struct http_call *call, st
     long status = 0;
     curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
     answer->status = (int)status;
+    const char *type = NULL;
+    curl_easy_getinfo(c->easy, CURLINFO_CONTENT_TYPE, &type);
+    answer->is_bytes = http_media_is_bytes(type);
   } else {
     http_answer_free(answer);
   }

@@ -38,6 +38,7 @@ struct http_answer {
   int status;
   struct buf body;        /* the caller frees with http_answer_free */
   char digest_header[80]; /* X-Leasehold-Digest, or "" */
+  bool is_bytes;          /* its Content-Type says application/octet-stream */
 };
 
 /* RC_OK whenever a complete answer arrived, whatever its status; RC_UNAVAILABLE (cannot connect, reset, cancelled),

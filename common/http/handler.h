@@ -68,6 +68,8 @@ enum rc http_query_i64(const struct http_request *r, const char *name, int64_t d
                        int64_t *out, struct err *err);
 const char *http_header(const struct http_request *r, const char *name); /* case-insensitive; NULL when absent */
 const char *http_body(const struct http_request *r, size_t *len);
+/* Does its Content-Type say application/octet-stream? */
+bool http_body_is_bytes(const struct http_request *r);
 /* The body as JSON, parsed by the first call; freed with the request.  The memory of its tree is charged to the
  * service's bodies first.  RC_INVALID when it is not an acceptable document, RC_TOO_LARGE (too many nodes, or more
  * memory than there could ever be), RC_FULL (no room now), RC_NO_MEMORY. */

@@ -203,6 +203,10 @@ const char *http_body(const struct http_request *r, size_t *len) {
   return r->body.data == NULL ? "" : r->body.data;
 }
 
+bool http_body_is_bytes(const struct http_request *r) {
+  return http_media_is_bytes(http_header(r, MHD_HTTP_HEADER_CONTENT_TYPE));
+}
+
 struct arena *http_arena(struct http_request *r) {
   return &r->arena;
 }

@@ -1,7 +1,10 @@
-/* Maps result codes to HTTP statuses and back, and writes the error body.
+/* Maps result codes to HTTP statuses and back, writes the error body, tells bytes from JSON.
  *
  * One table, so that the client understands exactly what the server answers.  Pure functions, any thread. */
 #include "common/http/status.h"
+
+#include <string.h>
+#include <strings.h>
 
 #include "common/json/json.h"
 
@@ -61,4 +64,11 @@ void http_error_body(struct buf *out, const struct err *err) {
   json_kv_string(&w, "field", err->field);
   json_object_end(&w);
   json_object_end(&w);
+}
+
+/* Media types have no case. */
+bool http_media_is_bytes(const char *content_type) {
+  static const char name[] = "application/octet-stream";
+  const size_t len = sizeof name - 1;
+  return content_type && strncasecmp(content_type, name, len) == 0 && strchr(" \t;", content_type[len]) != NULL;
 }

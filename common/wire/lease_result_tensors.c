@@ -10,16 +10,15 @@
  *   segments       I32 [segments, 3]  start, count, loss_mask (0 or 1)
  *
  * Everything lies sample after sample.  Segments and spans cover a sample's tokens exactly, so no further numbers are
- * needed to assign them to samples.  The tensors are copied into the caller's arena, because the body may be unaligned
- * and is freed early.
+ * needed to assign them to samples.
  *
  * Previous hop of a rollout: generation-server/worker/leases.c.  Next: coordinator/api/route_results.c. */
 #include <float.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/safetensors/safetensors.h"
 #include "common/wire/lease_result_internal.h"
+#include "common/wire/tensors.h"
 
 #define HEAD_KEY "result"
 
@@ -62,9 +61,7 @@ static enum rc write_header(const struct lease_result *m, struct buf *out, struc
   json_object_begin(&w);
   lease_result_head_write(m, &w);
   json_object_end(&w);
-  enum rc rc = buf_check(&head, err);
-  const char *const metadata[] = {HEAD_KEY, head.data, NULL};
-  if (rc == RC_OK) rc = st_write_header(out, entries, TENSORS, metadata, err);
+  const enum rc rc = wire_tensors_begin(out, entries, TENSORS, HEAD_KEY, &head, err);
   buf_free(&head);
   return rc;
 }
@@ -79,65 +76,45 @@ enum rc lease_result_encode_tensors(const struct lease_result *m, struct buf *ou
     buf_append(out, m->samples[i].token_ids.items, m->samples[i].token_ids.count * sizeof(int32_t));
   for (size_t i = 0; i < m->sample_count; i++)
     buf_append(out, m->samples[i].logprobs.items, m->samples[i].logprobs.count * sizeof(float));
-  for (size_t i = 0; i < m->sample_count; i++) {
-    const struct sample_result *s = &m->samples[i];
-    for (size_t j = 0; j < s->segment_count; j++)
-      append_i32s(out, s->segments[j].start, s->segments[j].count, s->segments[j].loss_mask);
-  }
+  for (size_t i = 0; i < m->sample_count; i++)
+    wire_append_segments(out, m->samples[i].segments, m->samples[i].segment_count);
   return buf_check(out, err);
 }
 
 /* ---- reading ---- */
 
 static enum rc read_head(struct lease_result *m, const struct st_file *f, struct arena *arena, struct err *err) {
-  const char *text = st_metadata(f, HEAD_KEY);
   struct json *head = NULL;
-  if (!text)
-    return err_set(err, RC_INVALID, "__metadata__", "expected the result without its samples under \"" HEAD_KEY "\"");
   const struct json_field fields[] = {LEASE_RESULT_HEAD(m)};
-  enum rc rc = json_parse(&head, text, strlen(text), 0, err);
+  enum rc rc = wire_tensors_metadata(&head, f, HEAD_KEY, err);
   if (rc == RC_OK) rc = wire_fields(head, fields, WIRE_COUNT(fields), arena, err);
   json_free(head);
   return rc;
 }
 
-/* A copy of the tensor in the arena: *rows of one element, or with two dimensions of three. */
-static enum rc read_tensor(void **out, size_t *rows, const struct st_file *f, const char *name, enum st_dtype dtype,
-                           int dims, struct arena *arena, struct err *err) {
-  const struct st_tensor *t = st_find(f, name);
-  if (!t || t->dtype != dtype || t->dims != dims || (dims == 2 && t->shape[1] != COLUMNS))
-    return err_set(err, RC_INVALID, name, "expected a tensor %s of %s with %d dimensions%s, got %s", name,
-                   st_dtype_name(dtype), dims, dims == 2 ? " and 3 columns" : "", t ? "another" : "none");
-  *rows = (size_t)t->shape[0];
-  *out = arena_alloc(arena, t->bytes + 1, 1);
-  if (!*out) return err_set(err, RC_NO_MEMORY, NULL, "a tensor of %zu bytes was refused memory", t->bytes);
-  memcpy(*out, st_data(f, t), t->bytes);
-  return RC_OK;
-}
-
 /* All rows, and how many of them samples have taken. */
 struct columns {
   const int64_t (*spans)[COLUMNS];
-  const int32_t (*samples)[COLUMNS], (*segments)[COLUMNS];
+  const int32_t (*samples)[COLUMNS];
+  struct segment_rows segments;
   int32_t *token_ids;
   float *logprobs;
-  size_t span_rows, sample_rows, segment_rows, token_rows, logprob_rows;
-  size_t spans_taken, segments_taken, tokens_taken;
+  size_t span_rows, sample_rows, token_rows, logprob_rows;
+  size_t spans_taken, tokens_taken;
 };
 
 static enum rc read_columns(struct columns *c, const struct st_file *f, struct arena *arena, struct err *err) {
   void *spans, *samples, *tokens, *logprobs, *segments;
-  if (st_count(f) != TENSORS)
-    return err_set(err, RC_INVALID, NULL, "expected %d tensors, got %zu", TENSORS, st_count(f));
-  enum rc rc = read_tensor(&spans, &c->span_rows, f, "version_spans", ST_I64, 2, arena, err);
-  if (rc == RC_OK) rc = read_tensor(&samples, &c->sample_rows, f, "samples", ST_I32, 2, arena, err);
-  if (rc == RC_OK) rc = read_tensor(&tokens, &c->token_rows, f, "token_ids", ST_I32, 1, arena, err);
-  if (rc == RC_OK) rc = read_tensor(&logprobs, &c->logprob_rows, f, "logprobs", ST_F32, 1, arena, err);
-  if (rc == RC_OK) rc = read_tensor(&segments, &c->segment_rows, f, "segments", ST_I32, 2, arena, err);
+  enum rc rc = wire_tensors_counted(f, TENSORS, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&spans, &c->span_rows, f, "version_spans", ST_I64, COLUMNS, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&samples, &c->sample_rows, f, "samples", ST_I32, COLUMNS, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&tokens, &c->token_rows, f, "token_ids", ST_I32, 0, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&logprobs, &c->logprob_rows, f, "logprobs", ST_F32, 0, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&segments, &c->segments.count, f, "segments", ST_I32, TENSOR_SEGMENT_COLUMNS, arena, err);
   if (rc != RC_OK) return rc;
   c->spans = spans;
   c->samples = samples;
-  c->segments = segments;
+  c->segments.rows = segments;
   c->token_ids = tokens;
   c->logprobs = logprobs;
   if (c->sample_rows < 1 || c->sample_rows > LIMIT_SAMPLES_PER_GROUP)
@@ -165,26 +142,6 @@ static enum rc take_tokens(struct sample_result *s, struct columns *c, int32_t c
     if (!(logprob >= -FLT_MAX && logprob <= 0)) /* a NaN is neither */
       return err_set(err, RC_INVALID, "logprobs", "expected a finite number of at most 0, got %.9g at token %d",
                      (double)logprob, i);
-  }
-  return RC_OK;
-}
-
-/* The rows that lie over the sample's tokens; whether they cover them is judged with the whole sample. */
-static enum rc take_segments(struct sample_result *s, struct columns *c, struct arena *arena, struct err *err) {
-  const size_t first = c->segments_taken;
-  for (int64_t covered = 0; covered < (int64_t)s->token_ids.count && c->segments_taken < c->segment_rows;) {
-    const int32_t *row = c->segments[c->segments_taken++];
-    if (row[1] < 1 || row[2] < 0 || row[2] > 1)
-      return err_set(err, RC_INVALID, "segments",
-                     "expected a count of at least 1 and a loss_mask of 0 or 1, got %d and %d", row[1], row[2]);
-    covered += row[1];
-  }
-  s->segment_count = c->segments_taken - first;
-  s->segments = arena_alloc(arena, s->segment_count + 1, sizeof *s->segments);
-  if (!s->segments) return err_set(err, RC_NO_MEMORY, NULL, "%zu segments were refused memory", s->segment_count);
-  for (size_t i = 0; i < s->segment_count; i++) {
-    const int32_t *row = c->segments[first + i];
-    s->segments[i] = (struct sample_segment){row[0], row[1], row[2] != 0};
   }
   return RC_OK;
 }
@@ -220,8 +177,8 @@ static enum rc take_sample(struct sample_result *s, struct columns *c, const int
   s->finish = (enum finish_reason)row[1];
   enum rc rc = take_tokens(s, c, row[2], err);
   if (rc == RC_OK) rc = sample_tokens_check(s, err);
-  if (rc == RC_OK) rc = take_segments(s, c, arena, err);
-  if (rc == RC_OK) rc = wire_segments_check(s->segments, s->segment_count, s->token_ids.count, err);
+  if (rc == RC_OK)
+    rc = wire_take_segments(&s->segments, &s->segment_count, &c->segments, s->token_ids.count, arena, err);
   if (rc == RC_OK) rc = take_spans(s, c, arena, err);
   return rc == RC_OK ? version_spans_check(s, err) : rc;
 }
@@ -239,10 +196,10 @@ static enum rc read_samples(struct lease_result *m, struct columns *c, struct ar
       return rc;
     }
   }
-  if (c->tokens_taken != c->token_rows || c->segments_taken != c->segment_rows || c->spans_taken != c->span_rows)
+  if (c->tokens_taken != c->token_rows || c->segments.taken != c->segments.count || c->spans_taken != c->span_rows)
     return err_set(err, RC_INVALID, "samples",
                    "expected every token, segment and span to be a sample's, got %zu, %zu and %zu too many",
-                   c->token_rows - c->tokens_taken, c->segment_rows - c->segments_taken, c->span_rows - c->spans_taken);
+                   c->token_rows - c->tokens_taken, c->segments.count - c->segments.taken, c->span_rows - c->spans_taken);
   return lease_result_check(m, err);
 }
 

@@ -225,6 +225,15 @@ void submit_batch_encode(const struct submit_batch *m, struct buf *out);
 enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, struct arena *arena, struct err *err);
 void batch_status_encode(const struct batch_status *m, struct buf *out);
 enum rc batch_status_decode(struct batch_status *m, const struct json *body, struct arena *arena, struct err *err);
+/* The same as safetensors, the form that the services send: training_batch_tensors.c. */
+enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *out, struct err *err);
+enum rc submit_batch_decode_tensors(struct submit_batch *m, const void *bytes, size_t len, struct arena *arena,
+                                    struct err *err);
+enum rc batch_status_encode_tensors(const struct batch_status *m, struct buf *out, struct err *err);
+enum rc batch_status_decode_tensors(struct batch_status *m, const void *bytes, size_t len, struct arena *arena,
+                                    struct err *err);
+/* Of what a batch asks for, in whichever form it came: everything but epoch and fence. */
+void submit_batch_digest(struct digest *out, const struct submit_batch *m);
 void submit_step_encode(const struct submit_step *m, struct buf *out);
 enum rc submit_step_decode(struct submit_step *m, const struct json *body, struct arena *arena, struct err *err);
 void step_status_encode(const struct step_status *m, struct buf *out);

@@ -1,4 +1,4 @@
-/* Encodes and decodes a batch and its status.
+/* Encodes and decodes a batch and its status as JSON, for people, and digests both; services exchange tensors.
  *
  * A poisoned batch has numbers that are not finite.  JSON has no such numbers, so they travel as null and are read as
  * NaN, which equals nothing: no comparison with a behaviour log-probability can pass by accident.
@@ -8,8 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "common/wire/fields.h"
-#include "common/wire/training.h"
+#include "common/wire/training_batch_internal.h"
 
 static const char *const STATE_NAMES[] = {
     [JOB_QUEUED] = "queued", [JOB_RUNNING] = "running", [JOB_DONE] = "done", [JOB_FAILED] = "failed"};
@@ -49,14 +48,20 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_float(&s->advantage, "advantage", advantage, err);
   if (rc) return rc;
+  rc = batch_sample_check(s, err);
+  return rc ? rc
+            : wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length,
+                                 arena, err);
+}
+
+enum rc batch_sample_check(const struct batch_sample *s, struct err *err) {
   if (s->tokens.count < 2)
     return err_set(err, RC_INVALID, "tokens", "expected at least 2: a prompt's and one that was sampled, got %zu",
                    s->tokens.count);
   if ((size_t)s->prompt_length >= s->tokens.count)
     return err_set(err, RC_INVALID, "prompt_length", "expected a prompt shorter than the %zu tokens, got %d",
                    s->tokens.count, s->prompt_length);
-  return wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length,
-                            arena, err);
+  return RC_OK;
 }
 
 static void group_write(const struct batch_group *g, struct json_writer *w) {
@@ -69,15 +74,13 @@ static void group_write(const struct batch_group *g, struct json_writer *w) {
   json_object_end(w);
 }
 
-static enum rc group_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+enum rc batch_group_read(void *item, const struct json *value, item_read sample, struct arena *arena,
+                         struct err *err) {
   struct batch_group *g = item;
   const struct json *samples = NULL;
   const struct json_field fields[] = {WIRE_NAME("id", g->id), WIRE_VALUE("samples", samples)};
-  const struct wire_list list = {.name = "samples",
-                                 .min = 1,
-                                 .max = LIMIT_SAMPLES_PER_GROUP,
-                                 .item_size = sizeof *g->samples,
-                                 .read = sample_read};
+  const struct wire_list list = {
+      .name = "samples", .min = 1, .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *g->samples, .read = sample};
   void *items = NULL;
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &g->sample_count, samples, arena, err);
@@ -88,16 +91,24 @@ static enum rc group_read(void *item, const struct json *value, struct arena *ar
   return wire_distinct("samples", ids, g->sample_count, arena, err);
 }
 
+static enum rc group_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  return batch_group_read(item, value, sample_read, arena, err);
+}
+
+void submit_batch_head_write(const struct submit_batch *m, struct json_writer *w) {
+  json_kv_string(w, "batch_id", m->batch_id);
+  json_kv_string(w, "run", m->run);
+  json_kv_u64(w, "epoch", m->epoch);
+  json_kv_u64(w, "fence", m->fence);
+  json_kv_int(w, "version", m->version);
+  if (m->after_steps != 0) json_kv_int(w, "after_steps", m->after_steps);
+}
+
 void submit_batch_encode(const struct submit_batch *m, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
   json_object_begin(&w);
-  json_kv_string(&w, "batch_id", m->batch_id);
-  json_kv_string(&w, "run", m->run);
-  json_kv_u64(&w, "epoch", m->epoch);
-  json_kv_u64(&w, "fence", m->fence);
-  json_kv_int(&w, "version", m->version);
-  if (m->after_steps != 0) json_kv_int(&w, "after_steps", m->after_steps);
+  submit_batch_head_write(m, &w);
   json_key(&w, "groups");
   json_array_begin(&w);
   for (size_t i = 0; i < m->group_count; i++) group_write(&m->groups[i], &w);
@@ -105,7 +116,8 @@ void submit_batch_encode(const struct submit_batch *m, struct buf *out) {
   json_object_end(&w);
 }
 
-enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, struct arena *arena, struct err *err) {
+enum rc submit_batch_read(struct submit_batch *m, const struct json *body, item_read group, struct arena *arena,
+                          struct err *err) {
   *m = (struct submit_batch){0};
   const struct json *groups = NULL;
   const struct json_field fields[] = {
@@ -114,7 +126,7 @@ enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, str
       WIRE_VALUE("groups", groups),
   };
   const struct wire_list list = {
-      .name = "groups", .min = 1, .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = group_read};
+      .name = "groups", .min = 1, .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = group};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->group_count, groups, arena, err);
@@ -123,6 +135,40 @@ enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, str
   const char *ids[LIMIT_GROUPS_PER_ROUND];
   for (size_t i = 0; i < m->group_count; i++) ids[i] = m->groups[i].id;
   return wire_distinct("groups", ids, m->group_count, arena, err);
+}
+
+enum rc submit_batch_decode(struct submit_batch *m, const struct json *body, struct arena *arena, struct err *err) {
+  return submit_batch_read(m, body, group_read, arena, err);
+}
+
+static void sample_digest(struct digest_state *d, const struct batch_sample *s) {
+  digest_update_text(d, s->id);
+  digest_update_u32(d, (uint32_t)s->prompt_length);
+  digest_update_u64(d, s->tokens.count);
+  digest_update(d, s->tokens.items, s->tokens.count * sizeof *s->tokens.items);
+  digest_update_u64(d, s->segment_count);
+  for (size_t i = 0; i < s->segment_count; i++) {
+    digest_update_u32(d, (uint32_t)s->segments[i].start);
+    digest_update_u32(d, (uint32_t)s->segments[i].count);
+    digest_update_u32(d, s->segments[i].loss_mask);
+  }
+  digest_update(d, &s->advantage, sizeof s->advantage);
+}
+
+void submit_batch_digest(struct digest *out, const struct submit_batch *m) {
+  struct digest_state d;
+  digest_begin(&d);
+  digest_update_text(&d, m->batch_id);
+  digest_update_text(&d, m->run);
+  digest_update_u64(&d, (uint64_t)m->version);
+  digest_update_u32(&d, (uint32_t)m->after_steps);
+  digest_update_u64(&d, m->group_count);
+  for (size_t g = 0; g < m->group_count; g++) {
+    digest_update_text(&d, m->groups[g].id);
+    digest_update_u64(&d, m->groups[g].sample_count);
+    for (size_t i = 0; i < m->groups[g].sample_count; i++) sample_digest(&d, &m->groups[g].samples[i]);
+  }
+  digest_end(out, &d);
 }
 
 /* Each element is a number, or null for NaN. */
@@ -225,9 +271,16 @@ static enum rc stats_read(struct batch_stats *s, const struct json *value, struc
   return rc;
 }
 
+static void sample_logprobs_write(const struct sample_logprobs *s, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "id", s->id);
+  json_kv_f32s(w, "logprobs", s->logprobs.items, s->logprobs.count);
+  json_object_end(w);
+}
+
 /* Before the batch is done there are no samples and no intervals, stats and the digest are null; only a failed one has
  * an error. */
-void batch_status_encode(const struct batch_status *m, struct buf *out) {
+void batch_status_write(const struct batch_status *m, bool numbers, struct buf *out) {
   const bool done = m->state == JOB_DONE;
   struct json_writer w;
   json_writer_init(&w, out);
@@ -238,10 +291,10 @@ void batch_status_encode(const struct batch_status *m, struct buf *out) {
   json_key(&w, "samples");
   json_array_begin(&w);
   for (size_t i = 0; done && i < m->sample_count; i++) {
-    json_object_begin(&w);
-    json_kv_string(&w, "id", m->samples[i].id);
-    json_kv_f32s(&w, "logprobs", m->samples[i].logprobs.items, m->samples[i].logprobs.count);
-    json_object_end(&w);
+    if (numbers)
+      sample_logprobs_write(&m->samples[i], &w);
+    else
+      json_write_string(&w, m->samples[i].id);
   }
   json_array_end(&w);
   wire_kv_digest_or_null(&w, "logprobs_sha256", &m->logprobs_sha256);
@@ -255,7 +308,10 @@ void batch_status_encode(const struct batch_status *m, struct buf *out) {
   json_object_end(&w);
 }
 
-enum rc batch_status_decode(struct batch_status *m, const struct json *body, struct arena *arena, struct err *err) {
+void batch_status_encode(const struct batch_status *m, struct buf *out) { batch_status_write(m, true, out); }
+
+enum rc batch_status_read(struct batch_status *m, const struct json *body, item_read sample, struct arena *arena,
+                          struct err *err) {
   *m = (struct batch_status){0};
   const char *state = NULL;
   const struct json *error = NULL, *samples = NULL, *stats = NULL, *intervals = NULL;
@@ -272,7 +328,7 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
   const struct wire_list list = {.name = "samples",
                                  .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP,
                                  .item_size = sizeof *m->samples,
-                                 .read = sample_logprobs_read};
+                                 .read = sample};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = job_state_read(&m->state, state, err);
@@ -291,4 +347,8 @@ enum rc batch_status_decode(struct batch_status *m, const struct json *body, str
     return err_set(err, RC_INVALID, "logprobs_sha256", "expected the digest of a batch that is done, got none");
   if (m->state == JOB_DONE && (rc = stats_read(&m->stats, stats, arena, err)) != RC_OK) err_in_field(err, "stats");
   return rc;
+}
+
+enum rc batch_status_decode(struct batch_status *m, const struct json *body, struct arena *arena, struct err *err) {
+  return batch_status_read(m, body, sample_logprobs_read, arena, err);
 }

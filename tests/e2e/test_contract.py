@@ -1,4 +1,4 @@
-"""The contract and the services agree about every member of every JSON body, and every integer of a query, in both directions.
+"""The contract and the services agree about every member of every JSON body, and every integer of a query or a header, in both directions.
 
 openapi/*.yaml is walked: around one minimal body per operation, every member is left out, made null, of another type, put at its bounds, beyond them and
 between them, too long, too many; an unknown one is added.  jsonschema says what the contract makes of the body, the service says what it makes of it.  A 422
@@ -187,10 +187,10 @@ class Service:
         self.connection = http.client.HTTPConnection(self.url.netloc, timeout=60)
         self.requests = 0
 
-    def ask(self, method, path, body=None):
+    def ask(self, method, path, body=None, headers=None):
         """(status, error) of one exchange, which the contract judges too."""
         self.requests += 1
-        self.connection.request(method, path, body, {"Content-Type": "application/json"})
+        self.connection.request(method, path, body, {"Content-Type": "application/json", **(headers or {})})
         answer = self.connection.getresponse()
         content = answer.read()
         self.contract.check(method, path.partition("?")[0], answer.status, answer.headers.get("Content-Type"), content)
@@ -257,6 +257,25 @@ def wrong_with_queries(service, walker, method, path, item, operation):
                 yield wrong
 
 
+def wrong_with_headers(service, walker, method, path, item, operation):
+    """Beside the minimal body, whose numbers are 0: another number is 422 too, and explained."""
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    body = walker.minimal(schema)
+    MINIMAL.get(operation["operationId"], lambda _: None)(body)
+    for parameter in walker.parameters(item, operation):
+        schema = walker.open(parameter["schema"])
+        if parameter["in"] != "header" or schema["type"] != "integer":
+            continue
+        field = parameter["name"].removeprefix("X-Leasehold-").lower()
+        for value in [*walker.tries(schema), "", "x", "1x"]:
+            if isinstance(value, float) and value == int(value):
+                continue
+            status, error = service.ask(method, walker.filled(path, item, operation), json.dumps(body), {parameter["name"]: str(value)})
+            blamed = [] if walker.validator(schema).is_valid(value) else [field]
+            if wrong := service.judge(f"{method} {path}", f"{parameter['name']}: {value}", blamed, status, error):
+                yield wrong
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     with Cluster(tmp_path_factory.mktemp("contract"), trainer=["--random-init", 1]) as cluster:
@@ -282,5 +301,6 @@ def test_what_the_contract_allows_is_read_and_what_it_does_not_is_refused_by_nam
             if "requestBody" in operation:
                 asked = alone if operation["operationId"] == "createRun" else service
                 faults += wrong_with_bodies(asked, walker, method.upper(), path, item, operation)
+                faults += wrong_with_headers(asked, walker, method.upper(), path, item, operation)
             faults += wrong_with_queries(service, walker, method.upper(), path, item, operation)
     assert not faults, f"{len(faults)} of {service.requests}:\n" + "\n".join(faults[:60])

@@ -5,6 +5,7 @@ of one module alone is shown in tests/unit; here it is the whole service.  Tests
 """
 import copy
 import hashlib
+import http.client
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import socket
 import struct
 import subprocess
 import time
+import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -343,8 +345,15 @@ def run_through_lying_proxies(tmp_path):
     garbage, oops = says(b"\x00\xff garbage\r\n\r\n"), says(b"HTTP/1.1 503 Oops\r\nContent-Length: 0\r\n\r\n")
 
     def fewer_logprobs(answer):
-        answer["samples"][0]["logprobs"].pop()
-        return answer
+        """The same safetensors, one log-probability of the last sample short."""
+        (length,) = struct.unpack("<Q", answer[:8])
+        header, data = json.loads(answer[8 : 8 + length]), bytearray(answer[8 + length : -4])
+        header["logprobs"]["shape"][0] -= 1
+        header["logprobs"]["data_offsets"][1] -= 4
+        last = header["trained"]["data_offsets"][1] - 4
+        data[last : last + 4] = struct.pack("<i", struct.unpack("<i", data[last : last + 4])[0] - 1)
+        text = json.dumps(header).encode()
+        return struct.pack("<Q", len(text)) + text + bytes(data)
 
     before_trainer = Proxy(
         [
@@ -556,6 +565,67 @@ def test_a_worker_that_lies_is_refused_and_its_lease_still_counts(cluster, unhar
     assert "superseded" in refused(409, "PUT", f"{cluster.coordinator.url}/v1/leases/{after['id']}/result", result_of(me, after))["message"]
     status = cluster.status(run)
     assert status["totals"]["stale_results_trained_on"] == 0 and len(status["history"]) == 1, status
+
+
+CLAIMED_BYTES = 100 << 20
+
+
+def refused_unread(method, url, claim):
+    """(status, error, body bytes taken) for a body of 100 MB: nothing of it is sent before the answer comes, and then as much as the service takes."""
+    parts = urllib.parse.urlsplit(url)
+    lines = [f"{method} {parts.path}?{parts.query} HTTP/1.1", f"Host: {parts.netloc}", "Content-Type: application/octet-stream", f"Content-Length: {CLAIMED_BYTES}"]
+    lines += [f"X-Leasehold-{name}: {value}" for name, value in claim.items()]
+    with socket.create_connection((parts.hostname, parts.port), timeout=10) as peer:
+        peer.sendall("\r\n".join([*lines, "", ""]).encode())
+        answer = http.client.HTTPResponse(peer, method=method)
+        answer.begin()
+        error = json.loads(answer.read())["error"]
+        taken = 0
+        try:
+            while taken < CLAIMED_BYTES:
+                taken += peer.send(bytes(1 << 16))
+        except OSError:
+            pass  # closed by the service
+        return answer.status, error, taken
+
+
+def test_a_zombies_large_body_is_refused_by_its_headers_and_not_read(cluster, unharmed, tmp_path):
+    run = cluster.create_run(grpo_config(1, groups=1, samples=2))
+    me, other = register(cluster, "zombie"), register(cluster, "another")
+    lease = poll(cluster, me)[0]
+    url = f"{cluster.coordinator.url}/v1/leases/{lease['id']}/result"
+    mine = {"Epoch": me["epoch"], "Fence": lease["fence"], "Worker": me["worker_id"]}
+    trainer = cluster.trainer.url
+    alone = Alone(tmp_path)
+    try:
+        server = alone.start("gen", "generation-server", ["--model", cluster.folder / f"state/{run}/v0"]).url
+        for status, field, method, target, claim in [
+            (409, "fence", "PUT", url, {**mine, "Fence": lease["fence"] + 1}),
+            (409, "epoch", "PUT", url, {**mine, "Epoch": int(me["epoch"]) - 1}),
+            (403, "worker_id", "PUT", url, {**mine, "Worker": other["worker_id"]}),
+            (404, "id", "PUT", url.replace(f"{run}.", "r404."), mine),
+            (422, "fence", "PUT", url, {**mine, "Fence": "-1"}),
+            (409, "epoch", "POST", trainer + "/v1/submit-batch", {"Epoch": 0, "Fence": 1}),
+            (409, "fence", "POST", trainer + "/v1/submit-batch", {"Epoch": me["epoch"], "Fence": 0}),
+            (409, "epoch", "POST", trainer + "/v1/submit-step", {"Epoch": 0, "Fence": 1}),
+            (409, "epoch", "POST", trainer + "/v1/runs", {"Epoch": 0, "Fence": 1}),
+            (422, "digest", "POST", server + "/v1/push-weights?run=r1&version=1&epoch=0", {}),
+        ]:
+            got, error, taken = refused_unread(method, target, claim)
+            assert (got, error["field"]) == (status, field), (target, claim, error)
+            assert taken < CLAIMED_BYTES / 4, f"{target} {claim}: {taken} bytes were taken"  # what the kernel's buffers hold
+    finally:
+        alone.close()
+    before = cluster.status(run)["totals"]["results_refused"]
+    good, headers = result_of(me, lease), {f"X-Leasehold-{name}": str(value) for name, value in mine.items()}
+    for field, change in [("fence", {"fence": lease["fence"] + 1}), ("epoch", {"epoch": int(me["epoch"]) + 1}), ("worker_id", {"worker_id": other["worker_id"]})]:
+        assert refused(422, "PUT", url, {**good, **change}, headers=headers)["field"] == field
+    assert before == 3 and cluster.status(run)["totals"]["results_refused"] == 3, "one for each of the first three above"
+    assert call("PUT", url, good, headers=headers) == {"repeated": False}
+    refused(409, "PUT", url, {**good, "fence": lease["fence"] + 1}, headers={**headers, "X-Leasehold-Fence": str(lease["fence"] + 1)})
+    stale = str(int(me["epoch"]) - 1)
+    assert call("PUT", url, {**good, "epoch": stale}, headers={**headers, "X-Leasehold-Epoch": stale}) == {"repeated": True}, "its answer may have been lost"
+    until(lambda: cluster.status(run)["version"] == 1, 60, lambda: cluster.status(run))
 
 
 def test_what_comes_too_late_or_from_nowhere_is_refused_by_the_trainer(cluster, unharmed):

@@ -2,9 +2,11 @@
 
 `tests/upgrade/<commit>/` was made once by that commit (tests/upgrade/make-fixture) and is never made again.
 """
+import contextlib
 import json
 import pathlib
 import shutil
+import sqlite3
 
 import pytest
 
@@ -20,6 +22,26 @@ def left_by(tree, folder):
     shutil.copy(tree / "coordinator.db", folder / "coordinator.db")
     shutil.copytree(tree / "state", folder / "state")
     return folder
+
+
+# What a round's row keeps of its groups, samples and batches, and what a scan of them gives.
+SUMS = """SELECT jobs_undone, groups_sealed, submitted_samples, first_sealed_ms, training_samples, training_well_formed, training_tokens, training_rewards, groups_stale
+  FROM rounds r WHERE run = ? AND round = ?"""
+SCAN = """SELECT (SELECT count(*) FROM batches b WHERE b.run = g.run AND b.round = g.round AND done = 0), count(DISTINCT ordinal) FILTER (WHERE g.state = 1),
+  count(*) FILTER (WHERE batch IS NOT NULL), min(sealed_ms), count(*), sum(well_formed), sum(s.tokens), sum(reward), 0
+  FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = ? AND g.round = ? AND g.state IN (1, 2)"""
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
+def test_sums_of_a_round_that_goes_on_are_made_of_what_is_stored(tree, tmp_path):
+    folder = left_by(tree, tmp_path / "left")
+    with Cluster(tmp_path / "cluster", model=tree / "model") as cluster:
+        alone = cluster.start("alone", "coordinator", ["--db", folder / "coordinator.db", "--data-dir", cluster.folder])
+        assert call("GET", alone.url + "/v1/runs/r2")["state"] == "running"
+        with contextlib.closing(sqlite3.connect(folder / "coordinator.db")) as database:
+            (place,) = database.execute("SELECT run, round FROM rounds WHERE state = 0").fetchall()
+            (kept,), (scanned,) = database.execute(SUMS, place).fetchall(), database.execute(SCAN, place).fetchall()
+        assert kept == scanned and kept[1] > 0 and kept[2] > 0 and kept[4] > 0, (kept, scanned)
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)

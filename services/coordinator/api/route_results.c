@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
+#include "services/coordinator/api/result_head.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/rounds/group_seal.h"
@@ -47,30 +47,6 @@ static void content_digest(struct digest *out, const struct lease_result *m) {
     digest_update(&d, known ? known->bytes : sample.bytes, DIGEST_BYTES);
   }
   digest_end(out, &d);
-}
-
-static enum rc check_lease_state(const struct lease_row *l, struct err *err) {
-  if (fault_accepts_any(l->state)) return RC_OK;
-  switch (l->state) {
-    case LEASE_GRANTED: return RC_OK;
-    case LEASE_EXPIRED:
-      return err_set(err, RC_GONE, "id",
-                     "lease %s with fence %" PRId64 " expired: its samples were given to somebody else", l->id,
-                     l->fence);
-    case LEASE_HANDED_BACK:
-      return err_set(err, RC_CONFLICT, "id", "lease %s with fence %" PRId64 " was handed back", l->id, l->fence);
-    case LEASE_SUPERSEDED:
-      return err_set(err, RC_CONFLICT, "id",
-                     "lease %s is superseded: its policy version is not current any more, its run ended or its group "
-                     "failed",
-                     l->id);
-    case LEASE_LOST:
-      return err_set(err, RC_CONFLICT, "fence",
-                     "lease %s with fence %" PRId64 " was lost when its worker went silent or registered again", l->id,
-                     l->fence);
-    case LEASE_DONE: break;
-  }
-  return err_set(err, RC_CONFLICT, "id", "lease %s has its result already", l->id);
 }
 
 static bool is_stop(const struct run_context *x, int32_t id) {
@@ -129,7 +105,7 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
 static enum rc check_result(struct core *c, const struct lease_row *l, const struct lease_result *m,
                             struct group_head *g, struct arena *arena, struct err *err) {
   enum rc rc = journal_check_epoch(c, m->epoch, err);
-  if (rc == RC_OK) rc = check_lease_state(l, err);
+  if (rc == RC_OK) rc = lease_stands(l, err);
   if (rc != RC_OK) return rc;
   if (!c->context || c->context->run != l->run)
     return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
@@ -363,9 +339,7 @@ static enum rc refuse(struct core *c, struct command *cmd, int64_t run, enum rc 
   if (why == RC_NO_MEMORY || why == RC_IO || why == RC_CORRUPT || why == RC_INTERNAL) return why;
   cmd->refused = true;
   cmd->err = *err;
-  metric_add(c->rounds->m_refused, 1);
-  return store_exec(c->store, err, "UPDATE runs SET results_refused = results_refused + 1 WHERE id = ?1",
-                    BINDS(b_int(run)));
+  return rounds_result_refused(c, run, err);
 }
 
 enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -407,19 +381,12 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   return rc;
 }
 
-/* Media types have no case and may have parameters. */
-static bool is_octet_stream(const char *type) {
-  static const char name[] = "application/octet-stream";
-  const size_t len = sizeof name - 1;
-  return type && strncasecmp(type, name, len) == 0 && strchr(" \t;", type[len]) != NULL;
-}
-
 /* Generation-servers send safetensors; JSON is for people, who can read it. */
 static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
   const struct json *json;
   size_t len;
   const char *bytes = http_body(r, &len);
-  if (is_octet_stream(http_header(r, "Content-Type"))) return lease_result_decode_tensors(m, bytes, len, arena, err);
+  if (http_body_is_bytes(r)) return lease_result_decode_tensors(m, bytes, len, arena, err);
   const enum rc rc = http_body_json(r, &json, err);
   return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
 }
@@ -488,17 +455,11 @@ static void verdicts_prepare(struct core *c, struct command *cmd) {
   run_context_release(x);
 }
 
-enum rc admit_result(struct http_request *r, void *context, struct err *err) {
-  const char *id = http_param(r, "id");
-  if (readers_find(core_readers(context), "SELECT 1 FROM leases WHERE id = ?1 LIMIT 1", BINDS(b_text(id))))
-    return RC_OK;
-  return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
-}
-
 void handle_put_result(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));
   enum rc rc = cmd ? decode(r, cmd->message, &cmd->arena, &err) : RC_OK;
+  if (cmd && rc == RC_OK) rc = result_head_agrees(r, cmd->message, &err);
   if (cmd && rc == RC_OK) rc = digests_prepare(cmd->message, &cmd->arena, &err);
   if (cmd && rc == RC_OK) verdicts_prepare(context, cmd);
   if (cmd) cmd->patient = true;

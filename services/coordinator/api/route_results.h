@@ -9,8 +9,6 @@
 
 #include "services/coordinator/writer/command.h"
 
-/* 404 for a lease that does not exist, before its body is read.  For http_route.admit. */
-enum rc admit_result(struct http_request *r, void *context, struct err *err);
 void handle_put_result(struct http_request *r, void *context);
 
 /* On the writer's thread; without HTTP for tests and the simulation. */

@@ -2,6 +2,7 @@
 #include "services/coordinator/api/routes.h"
 
 #include "common/base/limits.h"
+#include "services/coordinator/api/result_head.h"
 #include "services/coordinator/api/route_events.h"
 #include "services/coordinator/api/route_health.h"
 #include "services/coordinator/api/route_leases.h"

@@ -65,21 +65,16 @@ static enum rc read_progress(struct store *s, struct active_run *a, struct err *
   }
   rows_end(&q);
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err, "SELECT round, version, state FROM rounds WHERE run = ?1 ORDER BY round DESC LIMIT 1",
+  rc = store_query(s, &q, err, "SELECT round, version, state, jobs_undone FROM rounds WHERE run = ?1 ORDER BY round DESC LIMIT 1",
                    BINDS(b_int(a->run)));
   if (rc == RC_OK) rc = rows_next(&q, &a->has_round, err);
   if (rc == RC_OK && a->has_round) {
     a->round = rows_int(&q, 0);
     a->round_version = rows_int(&q, 1);
     a->round_state = (enum round_state)rows_int(&q, 2);
+    a->undone = rows_int(&q, 3);
   }
   rows_end(&q);
-  if (rc == RC_OK && a->has_round)
-    rc =
-        store_int(s, &a->undone, err,
-                  "SELECT (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
-                  "FROM inner_steps WHERE run = ?1 AND round = ?2 AND done = 0)",
-                  BINDS(b_int(a->run), b_int(a->round)));
   a->unfinished = -1;
   if (rc == RC_OK) {
     rc = store_int(

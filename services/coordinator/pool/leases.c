@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "services/coordinator/fault.h"
 #include "services/coordinator/decide/dispatch.h"
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/decide/frontier.h"
@@ -392,30 +393,53 @@ static void lease_read(const struct rows *q, struct lease_row *l) {
   "id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, version_min, version_max, " \
   "digest, content"
 
-enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err) {
+enum rc lease_look(struct store *s, const char *id, const uint64_t *fence, struct lease_row *out, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(c->store, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 AND fence = ?2",
-                           BINDS(b_text(id), b_int(fence <= INT64_MAX ? (int64_t)fence : -1)));
+  enum rc rc = fence
+                   ? store_query(s, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 AND fence = ?2",
+                                 BINDS(b_text(id), b_int(*fence <= INT64_MAX ? (int64_t)*fence : -1)))
+                   : store_query(s, &q, err,
+                                 "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 ORDER BY fence DESC LIMIT 1",
+                                 BINDS(b_text(id)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) lease_read(&q, out);
   rows_end(&q);
-  if (rc == RC_OK && !row)
-    return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s' with fence %" PRIu64, id, fence);
-  return rc;
+  if (rc != RC_OK || row) return rc;
+  if (!fence) return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
+  return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s' with fence %" PRIu64, id, *fence);
+}
+
+enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err) {
+  return lease_look(c->store, id, &fence, out, err);
 }
 
 enum rc lease_newest(struct core *c, const char *id, struct lease_row *out, struct err *err) {
-  struct rows q;
-  bool row = false;
-  enum rc rc =
-      store_query(c->store, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 ORDER BY fence DESC LIMIT 1",
-                  BINDS(b_text(id)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) lease_read(&q, out);
-  rows_end(&q);
-  if (rc == RC_OK && !row) return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
-  return rc;
+  return lease_look(c->store, id, NULL, out, err);
+}
+
+enum rc lease_stands(const struct lease_row *l, struct err *err) {
+  if (fault_accepts_any(l->state)) return RC_OK;
+  switch (l->state) {
+    case LEASE_GRANTED: return RC_OK;
+    case LEASE_EXPIRED:
+      return err_set(err, RC_GONE, "id",
+                     "lease %s with fence %" PRId64 " expired: its samples were given to somebody else", l->id,
+                     l->fence);
+    case LEASE_HANDED_BACK:
+      return err_set(err, RC_CONFLICT, "id", "lease %s with fence %" PRId64 " was handed back", l->id, l->fence);
+    case LEASE_SUPERSEDED:
+      return err_set(err, RC_CONFLICT, "id",
+                     "lease %s is superseded: its policy version is not current any more, its run ended or its group "
+                     "failed",
+                     l->id);
+    case LEASE_LOST:
+      return err_set(err, RC_CONFLICT, "fence",
+                     "lease %s with fence %" PRId64 " was lost when its worker went silent or registered again", l->id,
+                     l->fence);
+    case LEASE_DONE: break;
+  }
+  return err_set(err, RC_CONFLICT, "id", "lease %s has its result already", l->id);
 }
 
 enum rc lease_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err) {

@@ -33,10 +33,14 @@ struct lease_row {
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err);
+/* The same without the writer, through any connection.  fence NULL: the one with the highest. */
+enum rc lease_look(struct store *s, const char *id, const uint64_t *fence, struct lease_row *out, struct err *err);
 /* The lease with this id and fence; RC_NOT_FOUND. */
 enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err);
 /* The one with the highest fence. */
 enum rc lease_newest(struct core *c, const char *id, struct lease_row *out, struct err *err);
+/* RC_OK while it is granted: only then is a result taken.  RC_GONE when it expired, RC_CONFLICT when it ended otherwise. */
+enum rc lease_stands(const struct lease_row *l, struct err *err);
 /* Is it this worker's, and granted?  Then its deadline moves. */
 enum rc lease_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err);
 /* granted -> state; samples that are not done go back to waiting unless state is LEASE_DONE or LEASE_SUPERSEDED. */

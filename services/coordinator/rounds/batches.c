@@ -181,8 +181,11 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
   if (rc == RC_OK && m->completes) rc = inner_steps_plan(c, m->run, m->round, &m->inner, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
-                    "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3) WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms)));
+                    "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3), jobs_undone = jobs_undone + 1, "
+                    "groups_sealed = groups_sealed - ?4, submitted_samples = submitted_samples + (SELECT "
+                    "coalesce(sum(sample_count), 0) FROM groups WHERE run = ?1 AND round = ?2 AND batch = ?5) WHERE run "
+                    "= ?1 AND round = ?2",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number)));
   return rc;
 }
 
@@ -217,7 +220,7 @@ static enum rc batch_note(struct core *c, const struct batch_answer *m, struct e
 static enum rc round_add(struct core *c, const struct batch_answer *m, struct err *err) {
   return store_exec(
       c->store, err,
-      "UPDATE rounds SET loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, 0), "
+      "UPDATE rounds SET jobs_undone = jobs_undone - 1, loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, 0), "
       "trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6, logprob_us = logprob_us + ?7, "
       "logprob_max_abs_diff = max(logprob_max_abs_diff, ?8), logprob_unequal = logprob_unequal + ?9, "
       "logprob_nonfinite = logprob_nonfinite + ?10 WHERE run = ?1 AND round = ?2",
@@ -265,5 +268,10 @@ enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *er
                     "?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
   }
-  return rc == RC_OK ? inner_steps_again(c, run, round, err) : rc;
+  if (rc == RC_OK) rc = inner_steps_again(c, run, round, err);
+  if (rc != RC_OK) return rc;
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2) + "
+                    "(SELECT count(*) FROM inner_steps WHERE run = ?1 AND round = ?2) WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round)));
 }

@@ -7,6 +7,7 @@
 #include "common/base/philox.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/pool/pool.h"
 
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group) {
@@ -101,7 +102,8 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
 /* All samples of a complete group, in order. */
 struct sealing {
   const struct group_head *head;
-  int64_t tokens;
+  int64_t tokens, well_formed;
+  int64_t version_first, version_last; /* of all samples */
   double *rewards;        /* [count] */
   float *advantages;      /* [count] */
   struct digest *digests; /* [count] of what was accepted */
@@ -114,14 +116,20 @@ static enum rc sealing_missing(const struct sealing *g, int found, struct err *e
                  id_group(g->head->run, g->head->round, g->head->ordinal).text, found, g->head->count);
 }
 
+static void sealing_count(struct sealing *g, int64_t well_formed, int64_t version_first, int64_t version_last) {
+  g->well_formed += well_formed;
+  if (version_first < g->version_first) g->version_first = version_first;
+  if (version_last > g->version_last) g->version_last = version_last;
+}
+
 /* Those that came with earlier leases. */
 static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struct err *err) {
   const struct group_head *h = g->head;
   struct rows q;
   bool row;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT sample, reward, digest, tokens FROM samples WHERE run = ?1 AND round = ?2 AND "
-                           "group_ordinal = ?3 AND state = ?4 ORDER BY sample",
+                           "SELECT sample, reward, digest, tokens, well_formed, version_first, version_last FROM samples "
+                           "WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND state = ?4 ORDER BY sample",
                            BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(SAMPLE_DONE)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t i = rows_int(&q, 0);
@@ -130,6 +138,7 @@ static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struc
     g->rewards[i] = rows_real(&q, 1);
     rows_digest(&q, 2, &g->digests[i]);
     g->lengths[i] = (int32_t)rows_int(&q, 3);
+    sealing_count(g, rows_int(&q, 4), rows_int(&q, 5), rows_int(&q, 6));
     g->tokens += g->lengths[i];
     ++*found;
   }
@@ -155,6 +164,7 @@ static enum rc sealing_gather(struct core *c, struct sealing *g, const struct do
     g->rewards[at] = done[i].verdict.reward;
     g->digests[at] = done[i].digest;
     g->lengths[at] = (int32_t)done[i].result->token_ids.count;
+    sealing_count(g, done[i].verdict.well_formed, done[i].version_first, done[i].version_last);
     g->tokens += g->lengths[at];
     found++;
   }
@@ -210,14 +220,17 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
                     BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int((int64_t)state), b_text(reason),
                           b_digest(digest), b_int(g->tokens), b_int(c->wall_ms)));
   }
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET groups_open = groups_open - 1, groups_trained = groups_trained + ?3, "
-                    "groups_filtered = groups_filtered + ?4, sampled_tokens = sampled_tokens + ?5"
-                    " WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(h->run), b_int(h->round), b_int(state == GROUP_SEALED), b_int(state == GROUP_FILTERED),
-                          b_int(g->tokens)));
-  }
+  struct closed_group closed = {.run = h->run,
+                                .round = h->round,
+                                .purpose = h->purpose,
+                                .state = state,
+                                .samples = h->count,
+                                .well_formed = g->well_formed,
+                                .tokens = g->tokens,
+                                .version_first = g->version_first,
+                                .version_last = g->version_last};
+  for (int i = 0; i < h->count; i++) closed.rewards += g->rewards[i];
+  if (rc == RC_OK) rc = round_sums_group(c, &closed, err);
   if (rc == RC_OK) waiting_closed(&c->pool->waiting, h->run, h->round, h->ordinal);
   if (rc == RC_OK && state == GROUP_FILTERED && c->context->config.zero_advantage == FILTER_REFILL)
     rc = round_refill(c, h->run, h->round, h->ordinal, err); /* opens a group, so before the round's are counted */
@@ -226,10 +239,11 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
                    BINDS(b_int(h->run), b_int(h->round)));
   return rc;
 }
+
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
                           int count, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
-  struct sealing g = {.head = h};
+  struct sealing g = {.head = h, .version_first = INT64_MAX, .version_last = INT64_MIN};
   struct digest digest;
   enum group_state state = GROUP_EVALUATED;
   const char *reason = NULL;

@@ -22,12 +22,19 @@ enum rc inner_steps_look(struct store *s, int64_t run, int64_t round, int64_t *c
   return rc;
 }
 
+static enum rc undone_add(struct core *c, int64_t run, int64_t round, int more, struct err *err) {
+  return store_exec(c->store, err, "UPDATE rounds SET jobs_undone = jobs_undone + ?3 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(more)));
+}
+
 enum rc inner_steps_plan(struct core *c, int64_t run, int64_t round, const struct inner_step_plan *m, struct err *err) {
-  return store_exec(c->store, err,
+  const enum rc rc =
+      store_exec(c->store, err,
                     "INSERT INTO inner_steps (run, round, step, groups, ordinal_end, denominator, planned_ms) VALUES "
                     "(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
                     BINDS(b_int(run), b_int(round), b_int(m->step), b_int(m->groups), b_int(m->ordinal_end),
                           b_real(m->denominator), b_int(c->wall_ms)));
+  return rc == RC_OK ? undone_add(c, run, round, 1, err) : rc;
 }
 
 /* ---- answers ---- */
@@ -70,6 +77,7 @@ enum rc inner_steps_answered(struct core *c, const struct inner_step_answer *m, 
                    "step_us = ?9 WHERE run = ?1 AND round = ?2 AND step = ?3",
                    BINDS(b_int(m->run), b_int(m->round), b_int(m->step), b_int(c->wall_ms), b_digest(&m->digest),
                          b_real(m->grad_norm), b_real(m->lr), b_int(m->skipped), b_int(m->step_us)));
+  if (rc == RC_OK) rc = undone_add(c, m->run, m->round, -1, err);
   if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
   return rc == RC_OK ? round_step_when_trained(c, m->run, m->round, m->by_tokens, err) : rc;
 }

@@ -74,29 +74,16 @@ static enum rc version_insert(struct core *c, const struct announced_version *p,
   return rc;
 }
 
-/* Groups that were trained on with a sample or a span of another version than the round's: the promise of `sync` is
- * that there are none.  Counted over what is stored, once, when the round's groups are consumed. */
-static const char stale_sql[] =
-    "UPDATE rounds SET stale_groups = (SELECT count(*) FROM groups g WHERE g.run = ?1 AND g.round = ?2 AND g.state "
-    "= " SQL_GROUP_CONSUMED
-    " "
-    "AND g.purpose = " SQL_LEASE_TRAINING
-    " AND (EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND "
-    "s.group_ordinal = g.ordinal AND (s.version_first <> rounds.version OR s.version_last <> rounds.version))"
-    " OR EXISTS (SELECT 1 FROM spans p WHERE p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal AND "
-    "p.version <> rounds.version))) WHERE run = ?1 AND round = ?2";
-
 static enum rc round_close(struct core *c, const struct announced_version *p, struct err *err) {
   enum rc rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND round = ?2 AND state = ?4",
                           BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_DONE, err);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE rounds SET digest = ?3, published_ms = ?4 WHERE run = ?1 AND round = ?2",
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET digest = ?3, published_ms = ?4, stale_groups = groups_stale WHERE run = ?1 AND "
+                    "round = ?2",
                     BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms)));
-  }
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err, stale_sql, BINDS(b_int(p->run), b_int(p->round)));
   }
   return rc;
 }

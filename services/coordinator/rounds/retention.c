@@ -7,9 +7,9 @@ enum rc retention_mark(struct store *s, int64_t run, int64_t keep_rounds, int64_
   if (keep_rounds == 0) return RC_OK;
   return store_exec(
       s, err,
-      "UPDATE rounds INDEXED BY rounds_kept SET rollouts_state = ?5, first_sealed_ms = (SELECT "
-      "min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = rounds.round) WHERE run "
-      "= ?1 AND rollouts_state = " SQL_ROLLOUTS_KEPT
+      "UPDATE rounds INDEXED BY rounds_kept SET rollouts_state = ?5, first_sealed_ms = "
+      "coalesce(first_sealed_ms, (SELECT min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = "
+      "rounds.round)) WHERE run = ?1 AND rollouts_state = " SQL_ROLLOUTS_KEPT
       " AND finished = 1 AND version < ?2 AND round <= (SELECT round FROM rounds "
       "WHERE run = ?1 AND state = ?4 ORDER BY round DESC LIMIT 1) - ?3",
       BINDS(b_int(run), b_int(oldest_checkpoint), b_int(keep_rounds), b_int(ROUND_DONE), b_int(ROLLOUTS_DROPPING)));

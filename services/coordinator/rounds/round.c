@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "services/coordinator/rounds/exactness.h"
+#include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
@@ -86,7 +87,7 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, "
-                    "groups_trained, dataset_first) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                    "groups_trained, groups_sealed, dataset_first) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)",
                     BINDS(b_int(x->run), b_int(round), b_int(supervised ? ROUND_TRAINING : ROUND_OPEN), b_int(version),
                           b_int(c->wall_ms), b_int(supervised ? 0 : groups + evaluation),
                           supervised ? b_int(c->wall_ms) : b_null(), b_int(supervised ? groups : 0), b_int(first)));
@@ -160,39 +161,19 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
   return rc;
 }
 
-/* The evaluation groups' outcome, as a row and an event. */
-static enum rc evaluation_record(struct core *c, int64_t run, int64_t round, struct err *err) {
+/* The evaluation groups' outcome, whose row there is, as an event. */
+static enum rc evaluation_tell(struct core *c, int64_t run, int64_t round, struct err *err) {
   struct buf text = BUF_INIT;
   bool found = false;
-  enum rc rc =
-      store_exec(c->store, err,
-                 "INSERT INTO evaluations (run, round, version, problems, samples, accuracy, well_formed, at_ms)"
-                 " SELECT g.run, g.round, r.version, count(DISTINCT g.ordinal), count(*), avg(s.reward), "
-                 "avg(s.well_formed), ?3 FROM groups g"
-                 " JOIN rounds r ON r.run = g.run AND r.round = g.round JOIN samples s ON s.run = g.run AND s.round = "
-                 "g.round AND s.group_ordinal = g.ordinal"
-                 " WHERE g.run = ?1 AND g.round = ?2 AND g.purpose = " SQL_LEASE_EVALUATION
-                 " AND g.state = ?4 GROUP BY g.run, g.round, "
-                 "r.version",
-                 BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(GROUP_EVALUATED)));
-  if (rc == RC_OK) rc = evaluation_text(c->store, run, round, &text, &found, err);
+  const enum rc rc = evaluation_text(c->store, run, round, &text, &found, err);
   if (rc == RC_OK && found) return journal_event(c, run, "eval", &text, false, err);
   buf_free(&text);
   return rc;
 }
 
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err) {
-  enum rc rc =
-      store_exec(c->store, err,
-                 "UPDATE rounds SET generated_ms = ?3, (reward_mean, well_formed_mean, completion_tokens_mean) = "
-                 "(SELECT avg(s.reward), avg(s.well_formed), avg(s.tokens)"
-                 "  FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = "
-                 "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND (g.purpose = " SQL_LEASE_TRAINING
-                 " OR ?4) AND g.state "
-                 "<> ?5) WHERE run = ?1 AND round = ?2",
-                 BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(run_evaluates(&c->context->config)),
-                       b_int(GROUP_FAILED)));
-  if (rc == RC_OK) rc = evaluation_record(c, run, round, err);
+  enum rc rc = round_sums_means(c, run, round, run_evaluates(&c->context->config), err);
+  if (rc == RC_OK) rc = evaluation_tell(c, run, round, err);
   if (rc != RC_OK) return rc;
   c->kick_due = true;
   if (!run_evaluates(&c->context->config)) return round_move(c, run, round, ROUND_TRAINING, err);
@@ -228,11 +209,7 @@ enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool
   enum rc rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
                          BINDS(b_int(run), b_int(round)));
   if (rc != RC_OK || (state != ROUND_TRAINING && state != ROUND_STEPPING)) return rc;
-  rc = store_int(c->store, &left, err,
-                 "SELECT (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
-                 "FROM inner_steps WHERE run = ?1 AND round = ?2 AND done = 0) + (SELECT count(*) "
-                 "FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_SEALED ")",
-                 BINDS(b_int(run), b_int(round)));
+  rc = round_sums_undone(c->store, run, round, &left, err);
   if (rc != RC_OK || left) return rc;
   rc = exactness_note(c, run, round, err);
   if (rc == RC_OK) rc = ratios_note(c, run, round, err);
@@ -242,7 +219,6 @@ enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool
   c->kick_due = true;
   return store_exec(c->store, err,
                     "UPDATE rounds SET trained_ms = ?3, step_begun_ms = ?3, submitted_ms = coalesce(submitted_ms, ?3), "
-                    "denominator = CASE WHEN ?4 THEN trained_tokens ELSE (SELECT coalesce(sum(sample_count), 0) FROM "
-                    "groups WHERE run = ?1 AND round = ?2 AND batch IS NOT NULL) END WHERE run = ?1 AND round = ?2",
+                    "denominator = iif(?4, trained_tokens, submitted_samples) WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(by_tokens)));
 }

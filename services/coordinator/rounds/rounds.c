@@ -27,6 +27,12 @@ void rounds_destroy(struct core *c) {
   c->rounds = NULL;
 }
 
+enum rc rounds_result_refused(struct core *c, int64_t run, struct err *err) {
+  metric_add(c->rounds->m_refused, 1);
+  return store_exec(c->store, err, "UPDATE runs SET results_refused = results_refused + 1 WHERE id = ?1",
+                    BINDS(b_int(run)));
+}
+
 void rounds_context_changed(struct core *c) {
   pthread_mutex_lock(&c->rounds->context_lock);
   struct run_context *before = c->rounds->shared;

@@ -37,6 +37,8 @@ struct rounds {
 
 enum rc rounds_create(struct core *c, struct err *err);
 void rounds_destroy(struct core *c); /* also after a rounds_create that failed */
+/* A result of the run was refused: counted, in the database too. */
+enum rc rounds_result_refused(struct core *c, int64_t run, struct err *err);
 /* core->context is another now. */
 void rounds_context_changed(struct core *c);
 /* The active run's, for any thread, to be released by the caller; NULL: there is none. */

@@ -95,7 +95,7 @@ enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *erro
         BINDS(b_int(run), b_int(GROUP_ABANDONED), b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
   }
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE rounds SET state = ?2 WHERE run = ?1 AND state <> ?3 AND state <> ?2",
+    rc = store_exec(c->store, err, "UPDATE rounds SET state = ?2, groups_sealed = 0 WHERE run = ?1 AND state <> ?3 AND state <> ?2",
                     BINDS(b_int(run), b_int(ROUND_ABANDONED), b_int(ROUND_DONE)));
   }
   if (rc == RC_OK) slot_windows_end(c->rounds->windows, run, c->now_ms);

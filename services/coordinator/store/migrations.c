@@ -253,6 +253,37 @@ static const char *const steps[] = {
     "  planned_ms INTEGER NOT NULL, done_ms INTEGER, digest BLOB, grad_norm REAL, lr REAL, skipped INTEGER, step_us "
     "INTEGER,"
     "  PRIMARY KEY (run, round, step), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;",
+    /* 11: sums that were counted over a round's groups, samples and batches whenever they were asked for
+     * (rounds/round_sums.h); only of rounds that go on.  first_sealed_ms is written with the first group that closes. */
+    "ALTER TABLE rounds ADD COLUMN jobs_undone INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN submitted_samples INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN groups_sealed INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN groups_stale INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN training_samples INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN training_well_formed INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN training_tokens INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN training_rewards REAL NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN evaluation_groups INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN evaluation_samples INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN evaluation_well_formed INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN evaluation_tokens INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN evaluation_rewards REAL NOT NULL DEFAULT 0;"
+    "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches b WHERE b.run = rounds.run AND b.round = rounds.round "
+    "AND b.done = 0) + (SELECT count(*) FROM inner_steps i WHERE i.run = rounds.run AND i.round = rounds.round AND "
+    "i.done = 0) WHERE state <> 4;"
+    "UPDATE rounds SET (submitted_samples, groups_sealed, first_sealed_ms) = (SELECT coalesce(sum(sample_count) FILTER "
+    "(WHERE batch IS NOT NULL), 0), count(*) FILTER (WHERE state = 1), min(sealed_ms) FROM groups g WHERE g.run = "
+    "rounds.run AND g.round = rounds.round) WHERE state < 4;"
+    "UPDATE rounds SET (training_samples, training_well_formed, training_tokens, training_rewards, evaluation_groups, "
+    "evaluation_samples, evaluation_well_formed, evaluation_tokens, evaluation_rewards, groups_stale) = (SELECT "
+    "count(*) FILTER (WHERE purpose = 0), coalesce(sum(s.well_formed) FILTER (WHERE purpose = 0), 0), "
+    "coalesce(sum(s.tokens) FILTER (WHERE purpose = 0), 0), coalesce(sum(s.reward) FILTER (WHERE purpose = 0), 0.0), "
+    "count(DISTINCT g.ordinal) FILTER (WHERE purpose = 1), count(*) FILTER (WHERE purpose = 1), "
+    "coalesce(sum(s.well_formed) FILTER (WHERE purpose = 1), 0), coalesce(sum(s.tokens) FILTER (WHERE purpose = 1), 0), "
+    "coalesce(sum(s.reward) FILTER (WHERE purpose = 1), 0.0), count(DISTINCT g.ordinal) FILTER (WHERE purpose = 0 AND "
+    "g.state <> 4 AND (s.version_first <> rounds.version OR s.version_last <> rounds.version)) FROM groups g JOIN "
+    "samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = rounds.run AND "
+    "g.round = rounds.round AND g.state IN (1, 2, 3, 4, 6)) WHERE state < 4;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -8,6 +8,8 @@ void handle_generate(struct http_request *r, void *context);     /* POST /v1/gen
 void handle_completions(struct http_request *r, void *context);  /* POST /v1/completions */
 void handle_push_weights(struct http_request *r, void *context); /* POST /v1/push-weights */
 size_t push_weights_limit(void *context);                        /* its body's limit, by the loaded model */
+/* Before the body is read; for http_route.admit. */
+enum rc admit_push_weights(struct http_request *r, void *context, struct err *err);
 void handle_model(struct http_request *r, void *context);        /* GET /v1/model */
 void handle_readyz(struct http_request *r, void *context);       /* GET /readyz */
 void handle_metrics(struct http_request *r, void *context);      /* GET /metrics */

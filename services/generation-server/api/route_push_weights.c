@@ -2,8 +2,8 @@
  * decode, and checks them against X-Leasehold-Digest.  With &token=&rank=&size=&bytes=&wait_ms= the request has no
  * body: the bytes come by broadcast over the communicator of that token (broadcast_intake.h).
  *
- * 409 under a stale epoch or a superseded version, 422 when the file is wrong or its digest differs, 503 while the
- * model is unknown.  The stager does the work: the request is suspended, the weights are filled from its body in place.
+ * 409 under a stale epoch or a superseded version and 503 while the model is unknown, before the body is read; 422 when
+ * the file is wrong or its digest differs.  The stager does the work: the request is suspended, the weights are filled from its body in place.
  *
  * Previous hop of a version: trainer-server/publish/publisher.c.  Next: staging.c. */
 #include <stdio.h>
@@ -73,13 +73,25 @@ static enum rc read_push(struct staging_push *push, struct http_request *r, uint
   return RC_OK;
 }
 
+static enum rc read_head(struct staging_push *push, struct http_request *r, struct server *s, struct err *err) {
+  struct heartbeat *beat = atomic_load(&s->beat);
+  return read_push(push, r, beat ? heartbeat_epoch(beat) : 0, err);
+}
+
+enum rc admit_push_weights(struct http_request *r, void *context, struct err *err) {
+  struct server *s = context;
+  struct staging_push push;
+  if (!admission_model(&s->admission, false, err)) return err->rc;
+  const enum rc rc = read_head(&push, r, s, err);
+  return rc == RC_OK ? staging_push_check(s->staging, &push, err) : rc;
+}
+
 void handle_push_weights(struct http_request *r, void *context) {
   struct server *s = context;
   struct staging_push push;
   struct err err;
-  struct heartbeat *beat = atomic_load(&s->beat);
   const struct loaded_model *loaded = admission_model(&s->admission, false, &err);
-  enum rc rc = loaded ? read_push(&push, r, beat ? heartbeat_epoch(beat) : 0, &err) : err.rc;
+  enum rc rc = loaded ? read_head(&push, r, s, &err) : err.rc;
   size_t len = 0;
   if (rc == RC_OK) rc = read_offer(&push, r, s, loaded->weights_file_max, &err);
   if (rc == RC_OK) http_body(r, &len);

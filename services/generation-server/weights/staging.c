@@ -392,19 +392,29 @@ struct loaded_model *staging_model(struct staging *s) {
   return loaded;
 }
 
-enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err) {
-  enum rc rc = RC_OK;
+/* s->mutex held. */
+static enum rc push_acceptable(const struct staging *s, const struct staging_push *push, struct err *err) {
+  if (s->stopping || !s->loaded)
+    return err_set(err, RC_UNAVAILABLE, NULL,
+                   s->stopping ? "the server is stopping" : "the model's files are not known yet");
+  if (s->push_count == PUSHES_MAX) return err_set(err, RC_FULL, NULL, "%d pushes wait already", PUSHES_MAX);
+  if (s->current.known && strcmp(s->current.policy.run, push->run) == 0 && push->version < s->current.policy.version)
+    return err_set(err, RC_CONFLICT, "version", "version %lld of run %s is superseded by %lld",
+                   (long long)push->version, push->run, (long long)s->current.policy.version);
+  return RC_OK;
+}
+
+enum rc staging_push_check(struct staging *s, const struct staging_push *push, struct err *err) {
   pthread_mutex_lock(&s->mutex);
-  if (s->stopping || !s->loaded) {
-    rc = err_set(err, RC_UNAVAILABLE, NULL,
-                 s->stopping ? "the server is stopping" : "the model's files are not known yet");
-  } else if (s->push_count == PUSHES_MAX) {
-    rc = err_set(err, RC_FULL, NULL, "%d pushes wait already", PUSHES_MAX);
-  } else if (s->current.known && strcmp(s->current.policy.run, push->run) == 0 &&
-             push->version < s->current.policy.version) {
-    rc = err_set(err, RC_CONFLICT, "version", "version %lld of run %s is superseded by %lld", (long long)push->version,
-                 push->run, (long long)s->current.policy.version);
-  } else {
+  const enum rc rc = push_acceptable(s, push, err);
+  pthread_mutex_unlock(&s->mutex);
+  return rc;
+}
+
+enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err) {
+  pthread_mutex_lock(&s->mutex);
+  const enum rc rc = push_acceptable(s, push, err);
+  if (rc == RC_OK) {
     s->pushes[s->push_count++] = *push;
     if (s->receiving) atomic_store(&s->end_of_broadcast, true); /* the trainer has given up its broadcast */
     pthread_cond_broadcast(&s->changed);

@@ -50,7 +50,10 @@ struct staging_push {
   bool by_broadcast;
   struct broadcast_offer offer;
 };
-/* RC_FULL when pushes wait already; RC_UNAVAILABLE while the model is unknown. */
+/* Would staging_push take it now?  RC_FULL when pushes wait already, RC_UNAVAILABLE while the model is unknown,
+ * RC_CONFLICT for a superseded version.  Any thread. */
+enum rc staging_push_check(struct staging *s, const struct staging_push *push, struct err *err);
+/* The same, and takes it. */
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err);
 /* The sender of this push has hung up: ends the wait for its broadcast, which will not come.  Any thread. */
 void staging_push_abandoned(struct staging *s, const struct http_request *request);

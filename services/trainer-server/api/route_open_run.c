@@ -49,7 +49,7 @@ void handle_open_run(struct http_request *r, void *context) {
   char id[LIMIT_NAME_MAX] = "";
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK) rc = open_run_decode(&request, body, &arena, &err);
-  if (rc == RC_OK) rc = authority_check(trainer_board(t), request.epoch, request.fence, &err);
+  if (rc == RC_OK) rc = submission_check(r, t, request.epoch, request.fence, &err);
   if (rc == RC_OK) rc = trainer_check_run(t, &request, &err);
   if (rc == RC_OK) rc = trainer_run_digest(&digest, &request, &err);
   board_view(trainer_board(t), &v);

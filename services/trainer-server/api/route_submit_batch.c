@@ -10,29 +10,29 @@
 
 static void fill(struct job *job, const void *request) { job->in.batch = *(const struct submit_batch *)request; }
 
-static enum rc content_digest(struct digest *out, const struct submit_batch *m, struct err *err) {
-  struct submit_batch content = *m;
-  struct buf canonical = BUF_INIT;
-  content.epoch = content.fence = 0;
-  submit_batch_encode(&content, &canonical);
-  return submission_digest(out, &canonical, err);
+/* The coordinator sends safetensors; JSON is for people, who can read it. */
+static enum rc decode(struct http_request *r, struct submit_batch *m, struct arena *arena, struct err *err) {
+  const struct json *json;
+  size_t len;
+  const char *bytes = http_body(r, &len);
+  if (http_body_is_bytes(r)) return submit_batch_decode_tensors(m, bytes, len, arena, err);
+  const enum rc rc = http_body_json(r, &json, err);
+  return rc == RC_OK ? submit_batch_decode(m, json, arena, err) : rc;
 }
 
 void handle_submit_batch(struct http_request *r, void *context) {
   struct trainer *t = context;
-  const struct json *body = NULL;
   struct arena arena = ARENA_INIT;
   struct submit_batch request;
   struct digest digest;
   struct err err = {0};
   char id[LIMIT_NAME_MAX] = "";
-  enum rc rc = http_body_json(r, &body, &err);
-  if (rc == RC_OK) rc = submit_batch_decode(&request, body, &arena, &err);
-  if (rc == RC_OK) rc = authority_check(trainer_board(t), request.epoch, request.fence, &err);
+  enum rc rc = decode(r, &request, &arena, &err);
+  if (rc == RC_OK) rc = submission_check(r, t, request.epoch, request.fence, &err);
   if (rc == RC_OK) rc = board_check_version(trainer_board(t), request.run, request.version, &err);
   if (rc == RC_OK) rc = trainer_check_batch(t, &request, &err);
-  if (rc == RC_OK) rc = content_digest(&digest, &request, &err);
   if (rc == RC_OK) {
+    submit_batch_digest(&digest, &request);
     snprintf(id, sizeof id, "%s", request.batch_id);
     rc = submission_queue(t, id, JOB_BATCH, &digest, request.version, &arena, fill, &request, &err);
   }

@@ -41,7 +41,7 @@ void handle_submit_step(struct http_request *r, void *context) {
   char id[LIMIT_NAME_MAX] = "";
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK) rc = submit_step_decode(&request, body, &arena, &err);
-  if (rc == RC_OK) rc = authority_check(trainer_board(t), request.epoch, request.fence, &err);
+  if (rc == RC_OK) rc = submission_check(r, t, request.epoch, request.fence, &err);
   if (rc == RC_OK) rc = check_version(t, &request, &err);
   if (rc == RC_OK) rc = content_digest(&digest, &request, &err);
   if (rc == RC_OK) {

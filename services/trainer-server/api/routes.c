@@ -3,17 +3,19 @@
 
 #include "common/base/limits.h"
 #include "services/trainer-server/api/handlers.h"
+#include "services/trainer-server/api/submission.h"
 
 const struct http_route trainer_routes[] = {
-    {.method = "POST", .path = "/v1/runs", .handler = handle_open_run},
+    {.method = "POST", .path = "/v1/runs", .handler = handle_open_run, .admit = admit_submission},
     {.method = "POST", .path = "/v1/check-run", .handler = handle_check_run, .offload = true},
     {.method = "POST",
      .path = "/v1/submit-batch",
      .handler = handle_submit_batch,
      .body_bytes_max = LIMIT_BATCH_BODY_BYTES,
-     .json_nodes_max = LIMIT_JSON_NODES_TOKENS},
+     .json_nodes_max = LIMIT_JSON_NODES_TOKENS,
+     .admit = admit_submission},
     {.method = "GET", .path = "/v1/batches/{id}", .handler = handle_get_batch, .offload = true},
-    {.method = "POST", .path = "/v1/submit-step", .handler = handle_submit_step},
+    {.method = "POST", .path = "/v1/submit-step", .handler = handle_submit_step, .admit = admit_submission},
     {.method = "GET", .path = "/v1/steps/{id}", .handler = handle_get_step},
     {.method = "GET", .path = "/v1/weights/{version}", .handler = handle_get_weights},
     {.method = "GET", .path = "/v1/model", .handler = handle_get_model},

@@ -1,6 +1,28 @@
 /* Registers decoded requests as jobs, and queues them for the engine. */
 #include "services/trainer-server/api/submission.h"
 
+#include "common/wire/claim.h"
+#include "services/trainer-server/board/authority.h"
+
+static enum rc read_claim(struct claim *out, const struct http_request *r, struct err *err) {
+  return claim_read(out, http_header(r, CLAIM_EPOCH_HEADER), http_header(r, CLAIM_FENCE_HEADER), NULL, err);
+}
+
+enum rc admit_submission(struct http_request *r, void *context, struct err *err) {
+  struct claim claim;
+  const enum rc rc = read_claim(&claim, r, err);
+  if (rc != RC_OK || !claim.has_epoch || !claim.has_fence) return rc;
+  return authority_check(trainer_board(context), claim.epoch, claim.fence, err);
+}
+
+enum rc submission_check(const struct http_request *r, struct trainer *t, uint64_t epoch, uint64_t fence,
+                         struct err *err) {
+  struct claim claim;
+  enum rc rc = read_claim(&claim, r, err);
+  if (rc == RC_OK) rc = claim_agrees(&claim, epoch, fence, NULL, err);
+  return rc == RC_OK ? authority_check(trainer_board(t), epoch, fence, err) : rc;
+}
+
 enum rc submission_digest(struct digest *out, struct buf *canonical, struct err *err) {
   enum rc rc = buf_check(canonical, err);
   if (rc == RC_OK) digest_of(out, canonical->data, canonical->len);

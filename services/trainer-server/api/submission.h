@@ -8,6 +8,11 @@
 
 #include "services/trainer-server/engine/trainer.h"
 
+/* 409 for a stale epoch or fence in the headers, before the body is read.  For http_route.admit. */
+enum rc admit_submission(struct http_request *r, void *context, struct err *err);
+/* The same of the body's epoch and fence; RC_INVALID when the headers say otherwise. */
+enum rc submission_check(const struct http_request *r, struct trainer *t, uint64_t epoch, uint64_t fence,
+                         struct err *err);
 /* The digest of the canonical bytes, which are freed. */
 enum rc submission_digest(struct digest *out, struct buf *canonical, struct err *err);
 /* Registers, and queues when fresh: then the job takes over the arena's memory, and *arena is empty afterwards.  The

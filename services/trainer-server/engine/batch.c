@@ -116,9 +116,8 @@ static enum rc batch_tell(struct engine *e, const struct batch_work *work, struc
   struct buf payload = BUF_INIT;
   if (ranks_alone(&e->ranks)) return RC_OK;
   buf_append(&payload, work->adds, work->in->group_count);
-  submit_batch_encode(work->in, &payload);
   const struct order order = {.kind = ORDER_BATCH, .groups = work->in->group_count, .first = work->first};
-  enum rc rc = buf_check(&payload, err);
+  enum rc rc = submit_batch_encode_tensors(work->in, &payload, err);
   if (rc == RC_OK) rc = ranks_tell(&e->ranks, &order, &payload, err);
   buf_free(&payload);
   return rc;

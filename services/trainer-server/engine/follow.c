@@ -28,10 +28,6 @@ static enum rc decode_run(void *out, const struct json *body, struct arena *aren
   return open_run_decode(out, body, arena, err);
 }
 
-static enum rc decode_batch(void *out, const struct json *body, struct arena *arena, struct err *err) {
-  return submit_batch_decode(out, body, arena, err);
-}
-
 /* The run's configuration, kept. */
 static enum rc run_keep(struct engine *e, const struct buf *payload, struct optimizer_config *o, struct err *err) {
   struct arena arena = ARENA_INIT;
@@ -75,7 +71,7 @@ static enum rc follow_batch(struct engine *e, const struct order *o, const struc
   work.reports = arena_alloc(&arena, o->groups, sizeof *work.reports);
   enum rc rc = begin && work.reports ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch was refused its memory");
   if (rc == RC_OK)
-    rc = payload_decode(payload->data + o->groups, payload->len - o->groups, &in, decode_batch, &arena, err);
+    rc = submit_batch_decode_tensors(&in, payload->data + o->groups, payload->len - o->groups, &arena, err);
   if (rc == RC_OK && batch_units(e, &work, &arena, err) != RC_OK) log_warn("a unit failed: %s", err->message);
   if (rc == RC_OK) {
     unit_reports_encode(work.reports, in.groups, in.group_count, &mine);

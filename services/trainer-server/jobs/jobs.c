@@ -141,19 +141,21 @@ void jobs_running(struct jobs *j, struct job *job) {
 }
 
 /* state is the job's when it was looked at: one that had not ended may have by now, and its results are not read. */
-static void status_body(const struct job *job, enum job_state state, bool with_logprobs, struct buf *body) {
-  if (job->kind == JOB_BATCH) {
-    struct batch_status s = {0};
-    if (state == JOB_DONE) {
-      s = job->out.batch;
-      logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
-      if (!with_logprobs) s.sample_count = 0;
-    }
-    if (state == JOB_FAILED) s.error = job->error;
-    s.batch_id = job->id;
-    s.state = state;
-    batch_status_encode(&s, body);
-  } else if (job->kind == JOB_STEP) {
+static struct batch_status batch_status_of(const struct job *job, enum job_state state, bool with_logprobs) {
+  struct batch_status s = {0};
+  if (state == JOB_DONE) {
+    s = job->out.batch;
+    logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
+    if (!with_logprobs) s.sample_count = 0;
+  }
+  if (state == JOB_FAILED) s.error = job->error;
+  s.batch_id = job->id;
+  s.state = state;
+  return s;
+}
+
+static void status_body(const struct job *job, enum job_state state, struct buf *body) {
+  if (job->kind == JOB_STEP) {
     struct step_status s = {0};
     if (state == JOB_DONE) s = job->out.step;
     if (state == JOB_FAILED) s.error = job->error;
@@ -165,16 +167,36 @@ static void status_body(const struct job *job, enum job_state state, bool with_l
   }
 }
 
+static void reply_batch(struct http_request *r, const struct job *job, enum job_state state) {
+  const char *form = http_query(r, "form");
+  int64_t with_logprobs = 1;
+  struct buf body = BUF_INIT;
+  struct err err;
+  http_query_i64(r, "logprobs", 1, 0, 1, &with_logprobs, NULL); /* its route has judged both */
+  const struct batch_status s = batch_status_of(job, state, with_logprobs);
+  if (!form || strcmp(form, "tensors") != 0) {
+    batch_status_encode(&s, &body);
+    http_reply_json(r, 200, &body);
+  } else if (batch_status_encode_tensors(&s, &body, &err) == RC_OK) {
+    http_reply(r, 200, "application/octet-stream", &body);
+  } else {
+    buf_free(&body);
+    http_fail(r, &err);
+  }
+}
+
 /* Without the lock, from a job that is held. */
 static void reply_job(struct http_request *r, const struct job *job, enum job_state state) {
   if (job->kind == JOB_OPEN_RUN && state == JOB_FAILED) {
     http_fail(r, &job->error);
     return;
   }
-  int64_t with_logprobs = 1;
+  if (job->kind == JOB_BATCH) {
+    reply_batch(r, job, state);
+    return;
+  }
   struct buf body = BUF_INIT;
-  http_query_i64(r, "logprobs", 1, 0, 1, &with_logprobs, NULL); /* its route has judged it */
-  status_body(job, state, with_logprobs, &body);
+  status_body(job, state, &body);
   http_reply_json(r, 200, &body);
 }
 

@@ -16,11 +16,13 @@
 #include "common/client/generation_client.h"
 #include "common/client/trainer_client.h"
 #include "common/http/server.h"
+#include "common/wire/claim.h"
 
 /* The last request, and the answer to give. */
 static struct {
   pthread_mutex_t lock; /* guards all below */
   char path_param[LIMIT_NAME_MAX], run[64], wait_ms[32], version[32], epoch[32], digest_header[80], content_type[64];
+  char claim[3][64]; /* epoch, fence, worker */
   struct buf body;
   const char *answer; /* NULL: the handler's own */
   enum rc refuse;     /* not RC_OK: fail with it */
@@ -44,6 +46,9 @@ static void answer(struct http_request *r, const char *param, int status, const 
   keep(seen.version, sizeof seen.version, http_query(r, "version"));
   keep(seen.epoch, sizeof seen.epoch, http_query(r, "epoch"));
   keep(seen.digest_header, sizeof seen.digest_header, http_header(r, "X-Leasehold-Digest"));
+  keep(seen.claim[0], sizeof seen.claim[0], http_header(r, CLAIM_EPOCH_HEADER));
+  keep(seen.claim[1], sizeof seen.claim[1], http_header(r, CLAIM_FENCE_HEADER));
+  keep(seen.claim[2], sizeof seen.claim[2], http_header(r, CLAIM_WORKER_HEADER));
   keep(seen.content_type, sizeof seen.content_type, http_header(r, "Content-Type"));
   size_t len;
   const char *body = http_body(r, &len);
@@ -80,8 +85,29 @@ HANDLER(on_result, "id", 200, "{\"repeated\":true}")
 HANDLER(on_versions, NULL, 200, "{}")
 HANDLER(on_runs, NULL, 200, "{\"run\":\"r1\",\"version\":0,\"digest\":" DIGEST_A ",\"state\":\"ready\"}")
 HANDLER(on_submit, NULL, 202, "{\"accepted\":true}")
-HANDLER(on_batch, "id", 200,
+HANDLER(on_batch_json, "id", 200,
         "{\"batch_id\":\"b\",\"state\":\"running\",\"error\":null,\"samples\":[],\"stats\":null,\"intervals\":[]}")
+
+/* As tensors when it is asked for them: one sample. */
+static void on_batch(struct http_request *r, void *context) {
+  const char *form = http_query(r, "form");
+  float logprobs[] = {-0.5f, -2};
+  struct sample_logprobs sample = {.id = "r1.0.0.0", .logprobs = {logprobs, 2}};
+  const struct batch_status status = {.batch_id = "b",
+                                      .state = JOB_DONE,
+                                      .samples = &sample,
+                                      .sample_count = 1,
+                                      .logprobs_sha256 = digest_a};
+  struct buf out = BUF_INIT;
+  struct err err;
+  if (!form || strcmp(form, "tensors") != 0) {
+    on_batch_json(r, context);
+    return;
+  }
+  if (batch_status_encode_tensors(&status, &out, &err) != RC_OK) fail_msg("%s", err.message);
+  http_reply(r, 200, "application/octet-stream", &out);
+}
+
 HANDLER(on_step, "id", 200,
         "{\"step_id\":\"r1.1\",\"state\":\"done\",\"error\":null,\"version\":3,\"digest\":" DIGEST_A
         ",\"grad_norm\":1.5,\"lr\":0.1,\"skipped\":false,\"step_us\":1,\"checkpoint_us\":2,\"push_us\":3,"
@@ -177,6 +203,12 @@ static void a_worker_registers_and_beats(void **state) {
   arena_free(&arena);
 }
 
+static void headers_claim(const char *epoch, const char *fence, const char *worker) {
+  assert_string_equal(seen.claim[0], epoch);
+  assert_string_equal(seen.claim[1], fence);
+  assert_string_equal(seen.claim[2], worker);
+}
+
 static void a_worker_takes_leases_and_answers(void **state) {
   (void)state;
   const struct coordinator_client c = coordinator();
@@ -192,10 +224,15 @@ static void a_worker_takes_leases_and_answers(void **state) {
   struct sample_result sample = {.finish = FINISH_ABORT};
   struct lease_result_answer result;
   check_ok(coordinator_put_result(&c, "r1.1.1.0-0",
-                                  &(struct lease_result){.worker_id = "w3", .samples = &sample, .sample_count = 1},
+                                  &(struct lease_result){.worker_id = "w3",
+                                                         .epoch = UINT64_MAX,
+                                                         .fence = 2,
+                                                         .samples = &sample,
+                                                         .sample_count = 1},
                                   &result, &arena, DEADLINE_MS, &err),
            &err);
   assert_string_equal(seen.path_param, "r1.1.1.0-0");
+  headers_claim("18446744073709551615", "2", "w3");
   assert_true(result.repeated);
   const struct version_announce announce = {.run = "r1", .step_id = "r1.1", .worker_id = "w1", .version = 3};
   check_ok(coordinator_announce_version(&c, &announce, DEADLINE_MS, &err), &err);
@@ -208,22 +245,40 @@ static void a_trainer_is_told_and_asked(void **state) {
   const struct trainer_client c = trainer();
   struct arena arena = ARENA_INIT;
   struct err err = {0};
-  struct open_run open = {.run = "r1"};
+  struct open_run open = {.run = "r1", .epoch = 4, .fence = 5};
   training_config_defaults(&open.training);
   struct open_run_answer opened;
   check_ok(trainer_open_run(&c, &open, &opened, &arena, DEADLINE_MS, &err), &err);
+  headers_claim("4", "5", "(none)");
   assert_true(opened.version == 0 && digest_equal(&opened.digest, &digest_a));
   body_holds("\"objective\":\"grpo\"");
 
-  check_ok(trainer_submit_batch(&c, &(struct submit_batch){.batch_id = "b", .run = "r1"}, DEADLINE_MS, &err), &err);
-  body_holds("\"batch_id\":\"b\"");
+  int32_t tokens[] = {1, 2, 3};
+  struct sample_segment segment = {0, 2, true};
+  struct batch_sample sample = {
+      .id = "r1.0.0.0", .tokens = {tokens, 3}, .prompt_length = 1, .segments = &segment, .segment_count = 1};
+  struct batch_group group = {.id = "r1.0.0", .samples = &sample, .sample_count = 1};
+  const struct submit_batch submitted = {
+      .batch_id = "b", .run = "r1", .epoch = 6, .fence = 7, .groups = &group, .group_count = 1};
+  check_ok(trainer_submit_batch(&c, &submitted, DEADLINE_MS, &err), &err);
+  headers_claim("6", "7", "(none)");
+  assert_string_equal(seen.content_type, "application/octet-stream");
+  struct submit_batch sent;
+  assert_int_equal(submit_batch_decode_tensors(&sent, seen.body.data, seen.body.len, &arena, &err), RC_OK);
+  assert_true(strcmp(sent.batch_id, "b") == 0 && sent.group_count == 1 && sent.groups[0].samples[0].tokens.count == 3);
   struct batch_status batch;
-  check_ok(trainer_batch_status(&c, "b", 1234, true, &batch, &arena, DEADLINE_MS, &err), &err);
+  check_ok(trainer_batch_status(&c, "b", 0, true, &batch, &arena, DEADLINE_MS, &err), &err);
+  assert_true(batch.state == JOB_DONE && batch.sample_count == 1 && batch.samples[0].logprobs.count == 2);
+  assert_true(batch.samples[0].logprobs.items[0] == -0.5f);
+  check_ok(trainer_batch_status(&c, "b", 1234, false, &batch, &arena, DEADLINE_MS, &err), &err);
   assert_int_equal(batch.state, JOB_RUNNING);
   assert_string_equal(seen.path_param, "b");
   assert_string_equal(seen.wait_ms, "1234");
 
-  check_ok(trainer_submit_step(&c, &(struct submit_step){.step_id = "r1.1", .run = "r1"}, DEADLINE_MS, &err), &err);
+  check_ok(trainer_submit_step(&c, &(struct submit_step){.step_id = "r1.1", .run = "r1", .epoch = 8, .fence = 9},
+                               DEADLINE_MS, &err),
+           &err);
+  headers_claim("8", "9", "(none)");
   body_holds("\"step_id\":\"r1.1\"");
   struct step_status step;
   check_ok(trainer_step_status(&c, "r1.1", 0, &step, &arena, DEADLINE_MS, &err), &err);

@@ -91,13 +91,17 @@ static struct json_f32s fake_logprobs(const struct batch_sample *in, struct aren
   return out;
 }
 
-/* lock held */
+/* lock held.  Of long rounds only the beginning is kept. */
+static void order_put(struct fake_trainer *t, const char *before, const char *text) {
+  const size_t at = strlen(t->order);
+  snprintf(t->order + at, sizeof t->order - at, "%s%s", before, text);
+}
+
 static void order_add(struct fake_trainer *t, const char *what, const char *const *groups, size_t count) {
-  size_t at = strlen(t->order);
-  at += (size_t)snprintf(t->order + at, sizeof t->order - at, "%s%s[", at ? " " : "", what);
-  for (size_t i = 0; i < count; i++)
-    at += (size_t)snprintf(t->order + at, sizeof t->order - at, "%s%s", i ? "," : "", strrchr(groups[i], '.') + 1);
-  snprintf(t->order + at, sizeof t->order - at, "]");
+  order_put(t, t->order[0] ? " " : "", what);
+  order_put(t, "", "[");
+  for (size_t i = 0; i < count; i++) order_put(t, i ? "," : "", strrchr(groups[i], '.') + 1);
+  order_put(t, "", "]");
 }
 
 /* lock held.  The real one takes such a job and fails it; that it came at all is what tests want to know. */
@@ -106,13 +110,19 @@ static enum rc order_check(const struct fake_trainer *t, int32_t after_steps, st
   return err_set(err, RC_CONFLICT, "after_steps", "expected %d, got %d", t->round_steps, after_steps);
 }
 
+static enum rc read_batch(struct submit_batch *m, struct http_request *r, struct err *err) {
+  size_t len;
+  const char *bytes = http_body(r, &len);
+  if (!http_body_is_bytes(r)) return err_set(err, RC_INVALID, NULL, "expected tensors");
+  return submit_batch_decode_tensors(m, bytes, len, http_arena(r), err);
+}
+
 /* Answers are computed when the batch arrives, and kept as text. */
 static void fake_submit(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
-  const struct json *body;
   struct submit_batch m;
   struct err err;
-  if (http_body_json(r, &body, &err) != RC_OK || submit_batch_decode(&m, body, http_arena(r), &err) != RC_OK) {
+  if (read_batch(&m, r, &err) != RC_OK) {
     http_fail(r, &err);
     return;
   }

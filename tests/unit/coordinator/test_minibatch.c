@@ -62,6 +62,11 @@ static void groups_wait_until_it_is_known_that_they_are_of_the_next_step(void **
   stays(f, "b0[1] b1[0] s0[0,1]/24 b2[2,3] s1[2,3]/24 b3[4] step[4]/12");
 }
 
+/* By the counts that the rounds keep of their batches, inner steps and sealed groups. */
+static void nothing_is_undone(struct fixture *f) {
+  assert_int_equal(read_int(f, "SELECT count(*) FROM rounds WHERE (jobs_undone, groups_sealed) <> (0, 0)"), 0);
+}
+
 static void in_sync_the_steps_are_the_same(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -147,6 +152,7 @@ static void a_rounds_own_step_waits_until_its_inner_steps_are_taken(void **state
   json_free(wait_state(f, "r1", "completed"));
   stays(f, "b0[0,1] b1[2,3] b2[4] s0[0,1,2,3,4]/60 step[]/0");
   assert_int_equal(read_int(f, "SELECT count(*) FROM inner_steps WHERE done = 0"), 0);
+  nothing_is_undone(f);
 }
 
 static void a_round_tells_how_far_the_policy_moved(void **state) {
@@ -194,6 +200,7 @@ static void a_trainer_that_lost_the_rounds_steps_is_sent_them_again(void **state
   assert_int_equal(get_int(run, "totals", "trained_tokens"), 60);
   assert_true(of_round(run, "kl_new_old") == 36.0 / 4 / 60);
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents"), 0);
+  nothing_is_undone(f);
   json_free(run);
 }
 

@@ -472,6 +472,43 @@ static void invariants_hold(void) {
        "AND b.round = s.round AND b.group_ordinal = s.group_ordinal AND b.sample = s.sample - 1)");
 }
 
+/* What a round's row keeps of its groups, samples, batches and inner steps is what a scan of them gives. */
+static void sums_are_what_the_rows_give(void) {
+  none("jobs without an answer",
+       "SELECT count(*) FROM rounds r WHERE jobs_undone <> (SELECT count(*) FROM batches b WHERE b.run = r.run AND "
+       "b.round = r.round AND b.done = 0) + (SELECT count(*) FROM inner_steps i WHERE i.run = r.run AND i.round = "
+       "r.round AND i.done = 0)");
+  none("groups that wait for a batch, samples in batches, the first that was sealed",
+       "SELECT count(*) FROM rounds r WHERE (groups_sealed, submitted_samples, coalesce(first_sealed_ms, 0)) <> "
+       "(SELECT count(*) FILTER (WHERE state = 1), coalesce(sum(sample_count) FILTER (WHERE batch IS NOT NULL), 0), "
+       "coalesce(min(sealed_ms), 0) FROM groups g WHERE g.run = r.run AND g.round = r.round)");
+#define OF_CLOSED                                                                                               \
+  " FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE " \
+  "g.run = r.run AND g.round = r.round AND g.state IN (1, 2, 3, 4, 6) AND g.purpose = "
+  none("sums of training samples",
+       "SELECT count(*) FROM rounds r WHERE (training_samples, training_well_formed, training_tokens, "
+       "training_rewards) <> (SELECT count(*), coalesce(sum(s.well_formed), 0), coalesce(sum(s.tokens), 0), "
+       "coalesce(sum(s.reward), 0)" OF_CLOSED "0)");
+  none("sums of evaluation samples",
+       "SELECT count(*) FROM rounds r WHERE (evaluation_groups, evaluation_samples, evaluation_well_formed, "
+       "evaluation_tokens, evaluation_rewards) <> (SELECT count(DISTINCT g.ordinal), count(*), "
+       "coalesce(sum(s.well_formed), 0), coalesce(sum(s.tokens), 0), coalesce(sum(s.reward), 0)" OF_CLOSED "1)");
+  none("groups with tokens of another version",
+       "SELECT count(*) FROM rounds r WHERE groups_stale <> (SELECT count(DISTINCT g.ordinal)" OF_CLOSED
+       "0 AND g.state <> 4 AND (s.version_first <> r.version OR s.version_last <> r.version))");
+#undef OF_CLOSED
+  none("means of rounds whose groups are all in",
+       "SELECT count(*) FROM rounds r WHERE state > 0 AND (reward_mean, well_formed_mean, completion_tokens_mean) IS "
+       "NOT (SELECT avg(s.reward), avg(s.well_formed), avg(s.tokens) FROM groups g JOIN samples s ON s.run = g.run AND "
+       "s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = r.run AND g.round = r.round AND g.purpose = 0 "
+       "AND g.state <> 5)");
+  none("evaluations",
+       "SELECT count(*) FROM evaluations e WHERE (problems, samples, accuracy, well_formed) IS NOT (SELECT "
+       "count(DISTINCT g.ordinal), count(*), avg(s.reward), avg(s.well_formed) FROM groups g JOIN samples s ON s.run = "
+       "g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = e.run AND g.round = e.round AND "
+       "g.purpose = 1 AND g.state = 6)");
+}
+
 /* What dispatch keeps in memory is what the rows say.  Reading it anew hides later differences, so only now and then. */
 static void memory_agrees_with_the_rows(void) {
   struct err err = {0};
@@ -591,6 +628,7 @@ static void transitions_in_any_order_keep_the_invariants(void **state) {
       else
         trainer_acts();
       invariants_hold();
+      sums_are_what_the_rows_give();
       memory_agrees_with_the_rows();
       arena_free(&w.arena);
       w.arena = (struct arena)ARENA_INIT;

@@ -229,15 +229,21 @@ static inline void rig_open(struct rig *g, const struct open_run *m, struct open
   arena_free(&arena);
 }
 
-static inline struct http_answer call_raw(struct rig *g, const char *method, const char *path, const void *body,
-                                          size_t len) {
+static inline struct http_answer call_typed(struct rig *g, const char *method, const char *path, const char *type,
+                                            const void *body, size_t len) {
   struct http_answer answer = {0};
   struct err err = {0};
   char url[256];
   snprintf(url, sizeof url, "%s%s", g->url, path);
-  const struct http_call call = {.method = method, .url = url, .body = body, .body_len = len, .deadline_ms = WAIT_MS};
+  const struct http_call call = {
+      .method = method, .url = url, .content_type = type, .body = body, .body_len = len, .deadline_ms = WAIT_MS};
   assert_rc(RC_OK, http_client_call(g->http, &call, &answer, &err), err);
   return answer;
+}
+
+static inline struct http_answer call_raw(struct rig *g, const char *method, const char *path, const void *body,
+                                          size_t len) {
+  return call_typed(g, method, path, NULL, body, len);
 }
 
 /* Status and a piece of the answer. */

@@ -78,6 +78,14 @@ static void evaluating_runs_take_no_batches(void **state) {
   rig_end(&g);
 }
 
+/* As a person would send it. */
+static void expect_json(struct rig *g, const struct submit_batch *m, int status, const char *part) {
+  struct buf body = BUF_INIT;
+  submit_batch_encode(m, &body);
+  expect(g, "POST", "/v1/submit-batch", body.data, status, part);
+  buf_free(&body);
+}
+
 /* A batch is computed once: a repeat finds it, also under a newer epoch; other content is refused, and so are other
  * versions, runs, stale epochs and fences. */
 static void batches_are_idempotent_and_guarded(void **state) {
@@ -117,7 +125,9 @@ static void batches_are_idempotent_and_guarded(void **state) {
   m.epoch = 9;
   m.fence = 9;
   assert_rc(RC_OK, trainer_submit_batch(&g.client, &m, WAIT_MS, &err), err);
+  expect_json(&g, &m, 202, "\"state\":\"done\""); /* the same content in the other form */
   groups[1].samples[0].advantage += 0.5f;
+  expect_json(&g, &m, 409, "exists with other content");
   assert_rc(RC_CONFLICT, trainer_submit_batch(&g.client, &m, WAIT_MS, &err), err);
   groups[1].samples[0].advantage -= 0.5f;
   m.epoch = 8;
@@ -660,6 +670,16 @@ static void malformed_bodies_are_refused(void **state) {
   free(deep);
   char *large = malloc(LIMIT_BODY_BYTES + 1);
   memset(large, ' ', LIMIT_BODY_BYTES + 1);
+  buf_clear(&whole); /* and as tensors */
+  const struct submit_batch m = {
+      .batch_id = "r1.0.b0", .run = "r1", .epoch = 3, .fence = 5, .groups = groups, .group_count = 1};
+  struct err err = {0};
+  assert_rc(RC_OK, submit_batch_encode_tensors(&m, &whole, &err), err);
+  for (size_t len = 0; len < whole.len; len += 1 + whole.len / 40) {
+    struct http_answer cut = call_typed(&g, "POST", "/v1/submit-batch", "application/octet-stream", whole.data, len);
+    assert_int_equal(cut.status, 422);
+    http_answer_free(&cut);
+  }
   struct http_answer a = call_raw(&g, "POST", "/v1/submit-step", large, LIMIT_BODY_BYTES + 1);
   assert_int_equal(a.status, 413);
   http_answer_free(&a);

@@ -1,0 +1,26 @@
+/* Parts that the two forms of a batch and of its status share: training_batch.c writes and reads them as JSON,
+ * training_batch_tensors.c as safetensors.  Private to common/wire. */
+#ifndef LEASEHOLD_WIRE_TRAINING_BATCH_INTERNAL_H
+#define LEASEHOLD_WIRE_TRAINING_BATCH_INTERNAL_H
+
+#include "common/wire/fields.h"
+#include "common/wire/training.h"
+
+/* Reads one element of a wire_list. */
+typedef enum rc (*item_read)(void *item, const struct json *value, struct arena *arena, struct err *err);
+
+/* The members beside `groups`. */
+void submit_batch_head_write(const struct submit_batch *m, struct json_writer *w);
+enum rc submit_batch_read(struct submit_batch *m, const struct json *body, item_read group, struct arena *arena,
+                          struct err *err);
+/* A struct batch_group, whose samples `sample` reads. */
+enum rc batch_group_read(void *item, const struct json *value, item_read sample, struct arena *arena, struct err *err);
+/* What the bounds of single numbers cannot express. */
+enum rc batch_sample_check(const struct batch_sample *s, struct err *err);
+
+/* numbers false: of the samples only their ids. */
+void batch_status_write(const struct batch_status *m, bool numbers, struct buf *out);
+enum rc batch_status_read(struct batch_status *m, const struct json *body, item_read sample, struct arena *arena,
+                          struct err *err);
+
+#endif

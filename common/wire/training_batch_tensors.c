@@ -1,0 +1,278 @@
+/* Encodes and decodes a batch, and the status with its log-probabilities, as safetensors: the form in which the
+ * coordinator and the trainer exchange them.  As JSON (training_batch.c) both cost about fifty times the CPU.
+ *
+ *   a batch        __metadata__   {"batch": "<the JSON of the batch, where a group is {"id", "samples": [their ids]}>"}
+ *                  samples        I32 [samples, 2]   tokens, prompt_length
+ *                  token_ids      I32 [tokens]       prompt and completion
+ *                  segments       I32 [segments, 3]  start, count, loss_mask (0 or 1); over a completion
+ *                  advantages     F32 [samples]
+ *
+ *   a status       __metadata__   {"status": "<the JSON of the status, where samples are their ids>"}
+ *                  trained        I32 [samples]      trained tokens
+ *                  logprobs       F32 [trained]
+ *
+ * Everything lies sample after sample, group after group.  A sample's segments are those that cover its completion.
+ *
+ * Previous hop of a rollout: coordinator/driver/batch_build.c.  Next: trainer-server/api/route_submit_batch.c. */
+#include <math.h>
+#include <stdio.h>
+
+#include "common/wire/tensors.h"
+#include "common/wire/training_batch_internal.h"
+
+#define BATCH_KEY  "batch"
+#define STATUS_KEY "status"
+
+enum { BATCH_TENSORS = 4, STATUS_TENSORS = 2, SAMPLE_COLUMNS = 2 };
+
+/* ---- a batch: writing ---- */
+
+static void head_write(const struct submit_batch *m, struct buf *out) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  submit_batch_head_write(m, &w);
+  json_key(&w, "groups");
+  json_array_begin(&w);
+  for (size_t g = 0; g < m->group_count; g++) {
+    json_object_begin(&w);
+    json_kv_string(&w, "id", m->groups[g].id);
+    json_key(&w, "samples");
+    json_array_begin(&w);
+    for (size_t i = 0; i < m->groups[g].sample_count; i++) json_write_string(&w, m->groups[g].samples[i].id);
+    json_array_end(&w);
+    json_object_end(&w);
+  }
+  json_array_end(&w);
+  json_object_end(&w);
+}
+
+/* Rows of the tensors, of all samples together. */
+struct batch_sizes {
+  int64_t samples, tokens, segments;
+};
+
+static struct batch_sizes batch_sizes_of(const struct submit_batch *m) {
+  struct batch_sizes n = {0};
+  for (size_t g = 0; g < m->group_count; g++) {
+    const struct batch_group *group = &m->groups[g];
+    n.samples += (int64_t)group->sample_count;
+    for (size_t i = 0; i < group->sample_count; i++) {
+      n.tokens += (int64_t)group->samples[i].tokens.count;
+      n.segments += (int64_t)group->samples[i].segment_count;
+    }
+  }
+  return n;
+}
+
+enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *out, struct err *err) {
+  const struct batch_sizes n = batch_sizes_of(m);
+  const struct st_entry entries[BATCH_TENSORS] = {
+      {"samples", ST_I32, 2, {n.samples, SAMPLE_COLUMNS}},
+      {"token_ids", ST_I32, 1, {n.tokens}},
+      {"segments", ST_I32, 2, {n.segments, TENSOR_SEGMENT_COLUMNS}},
+      {"advantages", ST_F32, 1, {n.samples}},
+  };
+  struct buf head = BUF_INIT;
+  head_write(m, &head);
+  const enum rc rc = wire_tensors_begin(out, entries, BATCH_TENSORS, BATCH_KEY, &head, err);
+  buf_free(&head);
+  if (rc != RC_OK) return rc;
+  buf_reserve(out, (size_t)(n.samples * 3 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS) * sizeof(int32_t));
+  for (size_t g = 0; g < m->group_count; g++) {
+    for (size_t i = 0; i < m->groups[g].sample_count; i++) {
+      const struct batch_sample *s = &m->groups[g].samples[i];
+      const int32_t row[SAMPLE_COLUMNS] = {(int32_t)s->tokens.count, s->prompt_length};
+      buf_append(out, row, sizeof row);
+    }
+  }
+  for (size_t g = 0; g < m->group_count; g++) {
+    for (size_t i = 0; i < m->groups[g].sample_count; i++) {
+      const struct json_i32s *tokens = &m->groups[g].samples[i].tokens;
+      buf_append(out, tokens->items, tokens->count * sizeof *tokens->items);
+    }
+  }
+  for (size_t g = 0; g < m->group_count; g++) {
+    for (size_t i = 0; i < m->groups[g].sample_count; i++)
+      wire_append_segments(out, m->groups[g].samples[i].segments, m->groups[g].samples[i].segment_count);
+  }
+  for (size_t g = 0; g < m->group_count; g++) {
+    for (size_t i = 0; i < m->groups[g].sample_count; i++)
+      buf_append(out, &m->groups[g].samples[i].advantage, sizeof(float));
+  }
+  return buf_check(out, err);
+}
+
+/* ---- a batch: reading ---- */
+
+/* The samples' ids alone. */
+static enum rc sample_read_id(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  return wire_read_name(&((struct batch_sample *)item)->id, value, arena, err);
+}
+
+static enum rc group_read_ids(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  return batch_group_read(item, value, sample_read_id, arena, err);
+}
+
+static enum rc read_head(struct submit_batch *m, const struct st_file *f, struct arena *arena, struct err *err) {
+  struct json *head = NULL;
+  enum rc rc = wire_tensors_metadata(&head, f, BATCH_KEY, err);
+  if (rc == RC_OK) rc = submit_batch_read(m, head, group_read_ids, arena, err);
+  json_free(head);
+  return rc;
+}
+
+/* All rows, and how many of them samples have taken. */
+struct columns {
+  const int32_t (*samples)[SAMPLE_COLUMNS];
+  struct segment_rows segments;
+  int32_t *token_ids;
+  const float *advantages;
+  size_t sample_rows, token_rows, advantage_rows;
+  size_t samples_taken, tokens_taken;
+};
+
+static enum rc read_columns(struct columns *c, const struct st_file *f, size_t samples, struct arena *arena,
+                            struct err *err) {
+  void *rows, *tokens, *segments, *advantages;
+  enum rc rc = wire_tensors_counted(f, BATCH_TENSORS, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&rows, &c->sample_rows, f, "samples", ST_I32, SAMPLE_COLUMNS, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&tokens, &c->token_rows, f, "token_ids", ST_I32, 0, arena, err);
+  if (rc == RC_OK)
+    rc = wire_tensor_read(&segments, &c->segments.count, f, "segments", ST_I32, TENSOR_SEGMENT_COLUMNS, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&advantages, &c->advantage_rows, f, "advantages", ST_F32, 0, arena, err);
+  if (rc != RC_OK) return rc;
+  c->samples = rows;
+  c->token_ids = tokens;
+  c->segments.rows = segments;
+  c->advantages = advantages;
+  if (c->sample_rows != samples)
+    return err_set(err, RC_INVALID, "samples", "expected one row for each of %zu ids, got %zu", samples,
+                   c->sample_rows);
+  if (c->advantage_rows != samples)
+    return err_set(err, RC_INVALID, "advantages", "expected one for each of %zu ids, got %zu", samples,
+                   c->advantage_rows);
+  return RC_OK;
+}
+
+static enum rc take_sample(struct batch_sample *s, struct columns *c, struct arena *arena, struct err *err) {
+  const int32_t *row = c->samples[c->samples_taken];
+  const size_t left = c->token_rows - c->tokens_taken;
+  s->advantage = c->advantages[c->samples_taken++];
+  s->prompt_length = row[1];
+  if (row[0] < 0 || row[0] > LIMIT_SEQUENCE_TOKENS || (size_t)row[0] > left)
+    return err_set(err, RC_INVALID, "tokens", "expected at most %d, and no more than the %zu that are left, got %d",
+                   LIMIT_SEQUENCE_TOKENS, left, row[0]);
+  s->tokens = (struct json_i32s){c->token_ids + c->tokens_taken, (size_t)row[0]};
+  c->tokens_taken += s->tokens.count;
+  for (size_t i = 0; i < s->tokens.count; i++) {
+    const int32_t id = s->tokens.items[i];
+    if (id < 0 || id >= LIMIT_VOCABULARY)
+      return err_set(err, RC_INVALID, "tokens", "expected 0 to %d, got %d at token %zu", LIMIT_VOCABULARY - 1, id, i);
+  }
+  if (s->prompt_length < 1 || s->prompt_length > LIMIT_PROMPT_TOKENS)
+    return err_set(err, RC_INVALID, "prompt_length", "expected 1 to %d, got %d", LIMIT_PROMPT_TOKENS, s->prompt_length);
+  if (!isfinite(s->advantage))
+    return err_set(err, RC_INVALID, "advantage", "expected a finite number, got %g", (double)s->advantage);
+  const enum rc rc = batch_sample_check(s, err);
+  return rc == RC_OK ? wire_take_segments(&s->segments, &s->segment_count, &c->segments,
+                                          s->tokens.count - (size_t)s->prompt_length, arena, err)
+                     : rc;
+}
+
+static enum rc read_samples(struct submit_batch *m, const struct st_file *f, struct arena *arena, struct err *err) {
+  struct columns c = {0};
+  size_t samples = 0;
+  for (size_t g = 0; g < m->group_count; g++) samples += m->groups[g].sample_count;
+  enum rc rc = read_columns(&c, f, samples, arena, err);
+  for (size_t g = 0; rc == RC_OK && g < m->group_count; g++) {
+    for (size_t i = 0; rc == RC_OK && i < m->groups[g].sample_count; i++) {
+      char place[64];
+      rc = take_sample(&m->groups[g].samples[i], &c, arena, err);
+      snprintf(place, sizeof place, "groups[%zu].samples[%zu]", g, i);
+      if (rc != RC_OK) err_in_field(err, place);
+    }
+  }
+  if (rc != RC_OK || (c.tokens_taken == c.token_rows && c.segments.taken == c.segments.count)) return rc;
+  return err_set(err, RC_INVALID, "samples", "expected every token and segment to be a sample's, got %zu and %zu too many",
+                 c.token_rows - c.tokens_taken, c.segments.count - c.segments.taken);
+}
+
+enum rc submit_batch_decode_tensors(struct submit_batch *m, const void *bytes, size_t len, struct arena *arena,
+                                    struct err *err) {
+  struct st_file *f;
+  *m = (struct submit_batch){0};
+  enum rc rc = st_open_memory(&f, bytes, len, err);
+  if (rc != RC_OK) return rc;
+  rc = read_head(m, f, arena, err);
+  if (rc == RC_OK) rc = read_samples(m, f, arena, err);
+  st_close(f);
+  return rc;
+}
+
+/* ---- a status ---- */
+
+enum rc batch_status_encode_tensors(const struct batch_status *m, struct buf *out, struct err *err) {
+  const size_t samples = m->state == JOB_DONE ? m->sample_count : 0;
+  int64_t trained = 0;
+  for (size_t i = 0; i < samples; i++) trained += (int64_t)m->samples[i].logprobs.count;
+  const struct st_entry entries[STATUS_TENSORS] = {
+      {"trained", ST_I32, 1, {(int64_t)samples}},
+      {"logprobs", ST_F32, 1, {trained}},
+  };
+  struct buf head = BUF_INIT;
+  batch_status_write(m, false, &head);
+  const enum rc rc = wire_tensors_begin(out, entries, STATUS_TENSORS, STATUS_KEY, &head, err);
+  buf_free(&head);
+  if (rc != RC_OK) return rc;
+  for (size_t i = 0; i < samples; i++) {
+    const int32_t count = (int32_t)m->samples[i].logprobs.count;
+    buf_append(out, &count, sizeof count);
+  }
+  for (size_t i = 0; i < samples; i++)
+    buf_append(out, m->samples[i].logprobs.items, m->samples[i].logprobs.count * sizeof(float));
+  return buf_check(out, err);
+}
+
+static enum rc read_logprobs(struct batch_status *m, const struct st_file *f, struct arena *arena, struct err *err) {
+  void *rows, *numbers;
+  size_t samples, left;
+  enum rc rc = wire_tensors_counted(f, STATUS_TENSORS, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&rows, &samples, f, "trained", ST_I32, 0, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&numbers, &left, f, "logprobs", ST_F32, 0, arena, err);
+  if (rc != RC_OK) return rc;
+  if (samples != m->sample_count)
+    return err_set(err, RC_INVALID, "trained", "expected one for each of %zu ids, got %zu", m->sample_count, samples);
+  const int32_t *trained = rows;
+  float *next = numbers;
+  for (size_t i = 0; i < samples; i++) {
+    if (trained[i] < 0 || trained[i] > LIMIT_SEQUENCE_TOKENS || (size_t)trained[i] > left)
+      return err_set(err, RC_INVALID, "trained", "expected 0 to %d, and no more than the %zu that are left, got %d",
+                     LIMIT_SEQUENCE_TOKENS, left, trained[i]);
+    m->samples[i].logprobs = (struct json_f32s){next, (size_t)trained[i]};
+    next += trained[i];
+    left -= (size_t)trained[i];
+  }
+  if (left == 0) return RC_OK;
+  return err_set(err, RC_INVALID, "logprobs", "expected every number to be a sample's, got %zu too many", left);
+}
+
+/* An id alone. */
+static enum rc logprobs_read_id(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  return wire_read_name(&((struct sample_logprobs *)item)->id, value, arena, err);
+}
+
+enum rc batch_status_decode_tensors(struct batch_status *m, const void *bytes, size_t len, struct arena *arena,
+                                    struct err *err) {
+  struct st_file *f;
+  struct json *head = NULL;
+  *m = (struct batch_status){0};
+  enum rc rc = st_open_memory(&f, bytes, len, err);
+  if (rc != RC_OK) return rc;
+  rc = wire_tensors_metadata(&head, f, STATUS_KEY, err);
+  if (rc == RC_OK) rc = batch_status_read(m, head, logprobs_read_id, arena, err);
+  if (rc == RC_OK) rc = read_logprobs(m, f, arena, err);
+  json_free(head);
+  st_close(f);
+  return rc;
+}

@@ -1,0 +1,35 @@
+/* What a round's figures are made of, kept in the round's row while its groups close and its batches come back, so that
+ * closing a round of thousands of groups reads no group and no sample again:
+ *
+ *   a group's last sample  --round_sums_group-->  rewards, lengths, stale groups; one group less is open
+ *   the round's last group --round_sums_means-->  its means, and the evaluation's row
+ *
+ * The jobs that the trainer has not answered and the groups that wait for a batch are counted where they are planned and
+ * answered: batches.c, inner_steps.c.  Each sum changes in the transaction that changes what it is of; a test compares
+ * all of them with what a scan of the rows gives (test_transitions.c).  Sums of rewards do not depend on the order of
+ * the groups, because rewards are 0 or 1.
+ *
+ * Writer's thread only, inside the caller's savepoint.  Previous hop of a rollout: group_seal.c. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_ROUND_SUMS_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_ROUND_SUMS_H
+
+#include "common/wire/lease.h"
+#include "services/coordinator/decide/states.h"
+#include "services/coordinator/writer/core_state.h"
+
+/* A group with all its samples. */
+struct closed_group {
+  int64_t run, round;
+  enum lease_purpose purpose;
+  enum group_state state; /* that it is closed as */
+  int64_t samples, well_formed, tokens;
+  double rewards;
+  int64_t version_first, version_last; /* of all its tokens */
+};
+enum rc round_sums_group(struct core *c, const struct closed_group *g, struct err *err);
+/* All groups are in.  evaluates: the round's means are of its evaluation groups too. */
+enum rc round_sums_means(struct core *c, int64_t run, int64_t round, bool evaluates, struct err *err);
+/* The round's jobs that the trainer has not answered, and its groups that wait for a batch. */
+enum rc round_sums_undone(struct store *s, int64_t run, int64_t round, int64_t *out, struct err *err);
+
+#endif

@@ -1,0 +1,188 @@
+/* A round's sums, group by group, and the means made of them.  What would break: a mean over failed groups or over
+ * evaluation samples, a group of stale tokens that nobody counts.  That the sums are what a scan of the rows gives, in
+ * any order of transitions, is test_transitions.c's. */
+#include "tests/unit/base/cm.h"
+
+#include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/store/migrations.h"
+
+enum { RUN = 1, ROUND = 4, VERSION = 9 };
+
+static struct core core;
+
+static void must(enum rc rc, const struct err *err) {
+  if (rc != RC_OK) fail_msg("%s: %s", rc_name(rc), err->message);
+}
+
+static int64_t number(const char *sql) {
+  struct err err = {0};
+  int64_t n = -1;
+  must(store_int(core.store, &n, &err, sql, NO_BINDS), &err);
+  return n;
+}
+
+static double real(const char *sql) {
+  struct rows q;
+  struct err err = {0};
+  bool row = false;
+  must(store_query(core.store, &q, &err, sql, NO_BINDS), &err);
+  must(rows_next(&q, &row, &err), &err);
+  assert_true(row && !rows_null(&q, 0));
+  const double value = rows_real(&q, 0);
+  rows_end(&q);
+  return value;
+}
+
+static void run_sql(const char *sql) {
+  struct err err = {0};
+  must(store_exec(core.store, &err, sql, NO_BINDS), &err);
+}
+
+static int setup(void **state) {
+  (void)state;
+  core = (struct core){.wall_ms = 1000};
+  if (store_open(&core.store, ":memory:", false, NULL) != RC_OK || migrations_apply(core.store, NULL) != RC_OK)
+    return 1;
+  run_sql("INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES "
+          "(1, 'x', 2, 1, 'grpo', '{}', x'00', 100, '1', 0)");
+  run_sql("INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (1, 9, 1, x'00', 1, "
+          "'', 0)");
+  run_sql("INSERT INTO rounds (run, round, state, version, opened_ms, groups_open) VALUES (1, 4, 0, 9, 500, 7), "
+          "(1, 5, 0, 9, 500, 7)");
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  store_close(core.store);
+  return 0;
+}
+
+static void add(enum lease_purpose purpose, enum group_state as, int64_t samples, int64_t well_formed, int64_t tokens,
+                double rewards) {
+  const struct closed_group g = {.run = RUN,
+                                 .round = ROUND,
+                                 .purpose = purpose,
+                                 .state = as,
+                                 .samples = samples,
+                                 .well_formed = well_formed,
+                                 .tokens = tokens,
+                                 .rewards = rewards,
+                                 .version_first = VERSION,
+                                 .version_last = VERSION};
+  struct err err = {0};
+  must(round_sums_group(&core, &g, &err), &err);
+  core.wall_ms++;
+}
+
+static void means(bool evaluates) {
+  struct err err = {0};
+  must(round_sums_means(&core, RUN, ROUND, evaluates, &err), &err);
+}
+
+static void means_are_over_the_training_groups_that_are_in(void **state) {
+  (void)state;
+  add(LEASE_TRAINING, GROUP_SEALED, 4, 3, 40, 1);
+  add(LEASE_EVALUATION, GROUP_EVALUATED, 8, 8, 800, 8);
+  add(LEASE_TRAINING, GROUP_FILTERED, 4, 4, 10, 4);
+  means(false);
+  assert_true(real("SELECT reward_mean FROM rounds WHERE round = 4") == 5.0 / 8);
+  assert_true(real("SELECT well_formed_mean FROM rounds WHERE round = 4") == 7.0 / 8);
+  assert_true(real("SELECT completion_tokens_mean FROM rounds WHERE round = 4") == 50.0 / 8);
+  assert_int_equal(number("SELECT sampled_tokens FROM rounds WHERE round = 4"), 850);
+  assert_int_equal(number("SELECT groups_open FROM rounds WHERE round = 4"), 4);
+  assert_int_equal(number("SELECT groups_trained FROM rounds WHERE round = 4"), 1);
+  assert_int_equal(number("SELECT groups_filtered FROM rounds WHERE round = 4"), 1);
+  assert_int_equal(number("SELECT groups_sealed FROM rounds WHERE round = 4"), 1);
+  assert_int_equal(number("SELECT first_sealed_ms FROM rounds WHERE round = 4"), 1000);
+  assert_int_equal(number("SELECT generated_ms FROM rounds WHERE round = 4"), 1003);
+  assert_int_equal(number("SELECT groups_open FROM rounds WHERE round = 5"), 7);
+}
+
+static void the_evaluation_groups_are_a_row_of_their_own(void **state) {
+  (void)state;
+  add(LEASE_TRAINING, GROUP_SEALED, 4, 4, 40, 0);
+  add(LEASE_EVALUATION, GROUP_EVALUATED, 8, 7, 80, 5);
+  add(LEASE_EVALUATION, GROUP_EVALUATED, 8, 8, 90, 1);
+  means(false);
+  assert_int_equal(number("SELECT count(*) FROM evaluations WHERE run = 1 AND round = 4 AND version = 9 AND problems = "
+                          "2 AND samples = 16 AND at_ms = 1003"),
+                   1);
+  assert_true(real("SELECT accuracy FROM evaluations") == 6.0 / 16);
+  assert_true(real("SELECT well_formed FROM evaluations") == 15.0 / 16);
+  assert_true(real("SELECT reward_mean FROM rounds WHERE round = 4") == 0);
+}
+
+static void a_run_that_evaluates_has_the_means_of_its_evaluation(void **state) {
+  (void)state;
+  add(LEASE_EVALUATION, GROUP_EVALUATED, 8, 7, 80, 5);
+  means(true);
+  assert_true(real("SELECT reward_mean FROM rounds WHERE round = 4") == 5.0 / 8);
+  assert_true(real("SELECT well_formed_mean FROM rounds WHERE round = 4") == 7.0 / 8);
+  assert_true(real("SELECT completion_tokens_mean FROM rounds WHERE round = 4") == 10);
+}
+
+static void a_round_without_samples_has_no_means_and_no_evaluation(void **state) {
+  (void)state;
+  means(false);
+  assert_int_equal(number("SELECT reward_mean IS NULL AND well_formed_mean IS NULL AND completion_tokens_mean IS NULL "
+                          "FROM rounds WHERE round = 4"),
+                   1);
+  assert_int_equal(number("SELECT count(*) FROM evaluations"), 0);
+}
+
+static void groups_with_tokens_of_another_version_are_counted(void **state) {
+  (void)state;
+  static const struct {
+    enum lease_purpose purpose;
+    enum group_state as;
+    int64_t first, last, stale;
+  } cases[] = {
+      {LEASE_TRAINING, GROUP_SEALED, VERSION, VERSION, 0},
+      {LEASE_TRAINING, GROUP_SEALED, VERSION - 1, VERSION, 1},
+      {LEASE_TRAINING, GROUP_SEALED, VERSION, VERSION + 1, 2},
+      {LEASE_TRAINING, GROUP_SEALED, VERSION - 1, VERSION - 1, 3},
+      {LEASE_TRAINING, GROUP_FILTERED, VERSION - 1, VERSION, 3}, /* is not trained on */
+      {LEASE_EVALUATION, GROUP_EVALUATED, VERSION - 1, VERSION, 3},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const struct closed_group g = {.run = RUN,
+                                   .round = ROUND,
+                                   .purpose = cases[i].purpose,
+                                   .state = cases[i].as,
+                                   .samples = 1,
+                                   .version_first = cases[i].first,
+                                   .version_last = cases[i].last};
+    struct err err = {0};
+    must(round_sums_group(&core, &g, &err), &err);
+    assert_int_equal(number("SELECT groups_stale FROM rounds WHERE round = 4"), cases[i].stale);
+  }
+}
+
+static void what_is_undone_is_jobs_and_groups_without_one(void **state) {
+  (void)state;
+  struct err err = {0};
+  int64_t undone = -1;
+  must(round_sums_undone(core.store, RUN, ROUND, &undone, &err), &err);
+  assert_int_equal(undone, 0);
+  add(LEASE_TRAINING, GROUP_SEALED, 4, 4, 40, 0);
+  must(round_sums_undone(core.store, RUN, ROUND, &undone, &err), &err);
+  assert_int_equal(undone, 1);
+  run_sql("UPDATE rounds SET jobs_undone = 2 WHERE round = 4");
+  must(round_sums_undone(core.store, RUN, ROUND, &undone, &err), &err);
+  assert_int_equal(undone, 3);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(means_are_over_the_training_groups_that_are_in),
+      CASE(the_evaluation_groups_are_a_row_of_their_own),
+      CASE(a_run_that_evaluates_has_the_means_of_its_evaluation),
+      CASE(a_round_without_samples_has_no_means_and_no_evaluation),
+      CASE(groups_with_tokens_of_another_version_are_counted),
+      CASE(what_is_undone_is_jobs_and_groups_without_one),
+  };
+  return cmocka_run_group_tests_name("coordinator/round_sums", tests, NULL, NULL);
+}
