@@ -24,9 +24,8 @@
 enum {
   QUEUE_COMMANDS = 4096,
   GROUP_COMMANDS = 256,
-  GROUP_US = 2000, /* a transaction waits so long for another command */
-  GROUP_BUSY_US =
-      8000, /* and takes those that are queued already for so long: a commit costs as much as many of them */
+  GROUP_US = 2000,      /* a transaction waits so long for another command */
+  GROUP_BUSY_US = 4000, /* and takes those that are queued already for so long: longer is cheaper, and polls wait */
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
   CLOCK_SET_MS = 1000,
