@@ -117,11 +117,14 @@ enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len
 
 enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
                          struct buf *out, struct err *err) {
+  size_t bytes = 0;
   for (size_t i = 0; i < count; i++) {
     if (ids[i] < 0 || ids[i] >= LIMIT_VOCABULARY)
       return err_set(err, RC_INVALID, NULL, "expected token ids from 0 to %d, got %d at place %zu",
                      LIMIT_VOCABULARY - 1, ids[i], i);
+    if (ids[i] < t->count) bytes += t->tokens[ids[i]].bytes_len;
   }
+  buf_reserve(out, bytes);
   for (size_t i = 0; i < count; i++) {
     if (ids[i] >= t->count) continue; /* a row that only pads the model's embedding has no text */
     const struct token *token = &t->tokens[ids[i]];

@@ -56,6 +56,27 @@ static bool is_stop(const struct run_context *x, int32_t id) {
   return false;
 }
 
+/* The vocabulary first, then each stop token: loops without a second condition inside, over the longest part of a
+ * result. */
+static enum rc check_tokens(const struct run_context *x, const struct sample_result *s, struct err *err) {
+  const size_t n = s->token_ids.count;
+  const int32_t *ids = s->token_ids.items;
+  for (size_t i = 0; i < n; i++) {
+    if (ids[i] < 0 || ids[i] >= x->vocabulary)
+      return err_set(err, RC_INVALID, "samples.token_ids", "sample %d: token %zu is %d, outside the vocabulary of %d",
+                     s->sample, i, ids[i], x->vocabulary);
+  }
+  for (size_t k = 0; k < x->stop_token_ids.count; k++) {
+    const int32_t stop = x->stop_token_ids.items[k];
+    for (size_t i = 0; i + 1 < n; i++) {
+      if (ids[i] == stop)
+        return err_set(err, RC_INVALID, "samples.token_ids", "sample %d goes on after stop token %d at position %zu",
+                       s->sample, stop, i);
+    }
+  }
+  return RC_OK;
+}
+
 static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct group_head *g,
                             const struct sample_result *s, bool handed_back, struct err *err) {
   size_t n = s->token_ids.count;
@@ -70,15 +91,8 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
     return err_set(err, RC_INVALID, "samples.token_ids", "sample %d has %zu tokens, at most %d were asked for",
                    s->sample, n, g->max_new_tokens);
   }
-  for (size_t i = 0; i < n; i++) {
-    int32_t id = s->token_ids.items[i];
-    if (id < 0 || id >= x->vocabulary)
-      return err_set(err, RC_INVALID, "samples.token_ids", "sample %d: token %zu is %d, outside the vocabulary of %d",
-                     s->sample, i, id, x->vocabulary);
-    if (i + 1 < n && is_stop(x, id))
-      return err_set(err, RC_INVALID, "samples.token_ids", "sample %d goes on after stop token %d at position %zu",
-                     s->sample, id, i);
-  }
+  enum rc rc = check_tokens(x, s, err);
+  if (rc != RC_OK) return rc;
   if (s->finish == FINISH_ABORT && !handed_back)
     return err_set(err, RC_INVALID, "samples.finish", "sample %d is aborted, but the lease is not handed back",
                    s->sample);

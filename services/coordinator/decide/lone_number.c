@@ -10,7 +10,7 @@ struct line {
   size_t begin, end;
 };
 
-static bool is_digit(char c) { return isdigit((unsigned char)c) != 0; }
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_word(char c) { return isalnum((unsigned char)c) != 0; } /* of the C locale: no byte of other scripts */
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 static bool is_one_of(char c, const char *set) { return c != 0 && strchr(set, c) != NULL; }

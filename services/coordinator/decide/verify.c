@@ -21,7 +21,10 @@ static bool boxed_find(const char *text, size_t len, const char **inner, size_t 
   bool found = false;
   size_t steps = 0;
   for (size_t at = 0; at + marker_len <= len && steps < LIMIT_VERIFIER_STEPS; at++) {
-    if (memcmp(text + at, marker, marker_len) != 0) continue;
+    const char *next = memchr(text + at, marker[0], len - at);
+    if (!next) break;
+    at = (size_t)(next - text);
+    if (len - at < marker_len || memcmp(text + at, marker, marker_len) != 0) continue;
     int depth = 1;
     for (size_t end = at + marker_len; end < len && steps < LIMIT_VERIFIER_STEPS; end++, steps++) {
       depth += text[end] == '{' ? 1 : text[end] == '}' ? -1 : 0;

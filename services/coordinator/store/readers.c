@@ -41,7 +41,8 @@ static void give(struct readers *r, struct store *s) {
   pthread_mutex_unlock(&r->lock);
 }
 
-enum rc readers_take(struct readers *r, struct store **out, struct err *err) {
+/* A connection without a snapshot: each statement sees the newest state. */
+static enum rc take(struct readers *r, struct store **out, struct err *err) {
   struct store *s = NULL;
   enum rc rc = RC_OK;
   *out = NULL;
@@ -54,14 +55,20 @@ enum rc readers_take(struct readers *r, struct store **out, struct err *err) {
   pthread_mutex_unlock(&r->lock);
   if (rc != RC_OK) return rc;
   if (!s) rc = store_open(&s, r->path, true, err);
-  if (rc == RC_OK) rc = store_exec(s, err, "BEGIN", NO_BINDS);
-  if (rc != RC_OK) {
-    store_close(s);
-    give(r, NULL);
-    return rc;
-  }
+  if (rc != RC_OK) give(r, NULL);
   *out = s;
-  return RC_OK;
+  return rc;
+}
+
+enum rc readers_take(struct readers *r, struct store **out, struct err *err) {
+  enum rc rc = take(r, out, err);
+  if (rc != RC_OK) return rc;
+  rc = store_exec(*out, err, "BEGIN", NO_BINDS);
+  if (rc == RC_OK) return RC_OK;
+  store_close(*out);
+  *out = NULL;
+  give(r, NULL);
+  return rc;
 }
 
 void readers_give(struct readers *r, struct store *s) {
@@ -73,7 +80,7 @@ void readers_give(struct readers *r, struct store *s) {
 bool readers_find(struct readers *r, const char *sql, const struct bind *binds, size_t count) {
   struct store *s;
   int64_t found;
-  if (readers_take(r, &s, NULL) != RC_OK) return true;
+  if (take(r, &s, NULL) != RC_OK) return true;
   const enum rc rc = store_int(s, &found, NULL, sql, binds, count);
   readers_give(r, s);
   return rc != RC_NOT_FOUND;

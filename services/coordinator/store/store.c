@@ -1,4 +1,5 @@
-/* Opens SQLite connections, caches statements, binds and reads values; the only file that includes sqlite3.h. */
+/* Opens SQLite connections, caches statements, binds and reads values.  Only this file and wal_gather.c include
+ * sqlite3.h. */
 #include "services/coordinator/store/store.h"
 
 #include <assert.h>
@@ -7,7 +8,9 @@
 #include <sqlite3.h>
 #include <stdlib.h>
 
-enum { CACHE_SLOTS = 512, BUSY_MS = 5000 };
+#include "services/coordinator/store/wal_gather.h"
+
+enum { CACHE_SLOTS = 512, BUSY_MS = 5000, LOG_PAGES = 8000 };
 
 struct cached {
   const char *sql;
@@ -19,6 +22,8 @@ struct store {
   sqlite3 *db;
   struct cached cache[CACHE_SLOTS]; /* open addressing by the SQL's address */
   int cache_count;
+  void (*committed)(void *context, int pages);
+  void *committed_context;
 };
 
 static enum rc fail(struct store *s, int code, struct err *err, const char *what) {
@@ -51,17 +56,17 @@ enum rc store_open(struct store **out, const char *path, bool read_only, struct 
   if (!s) return err_set(err, RC_NO_MEMORY, NULL, "a database connection was refused %zu bytes", sizeof *s);
   int flags = (read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE) | SQLITE_OPEN_NOMUTEX |
               SQLITE_OPEN_EXRESCODE;
-  int code = sqlite3_open_v2(path, &s->db, flags, NULL);
+  int code = sqlite3_open_v2(path, &s->db, flags, read_only ? NULL : wal_gather_vfs());
   enum rc rc = code == SQLITE_OK ? RC_OK : fail(s, code, err, path);
   if (rc == RC_OK) sqlite3_busy_timeout(s->db, BUSY_MS);
   /* Without it SQLite prepares a statement anew for every value of a parameter that a partial index might depend on. */
   if (rc == RC_OK) sqlite3_db_config(s->db, SQLITE_DBCONFIG_ENABLE_QPSG, 1, NULL);
   if (rc == RC_OK && !read_only) {
-    rc = store_script(
-        s,
-        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA "
-        "secure_delete=FAST; PRAGMA temp_store=MEMORY; PRAGMA wal_autocheckpoint=8000; PRAGMA cache_size=-32768",
-        err);
+    rc = store_script(s,
+                      "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA "
+                      "secure_delete=FAST; PRAGMA temp_store=MEMORY; PRAGMA cache_size=-8192",
+                      err);
+    store_on_commit(s, NULL, NULL);
   }
   if (rc == RC_OK && read_only) rc = store_script(s, "PRAGMA query_only=ON; PRAGMA cache_size=-8192", err);
   if (rc != RC_OK) {
@@ -178,6 +183,36 @@ enum rc store_int(struct store *s, int64_t *out, struct err *err, const char *sq
   if (rc == RC_OK && row) *out = rows_int(&q, 0);
   rows_end(&q);
   return rc == RC_OK && !row ? RC_NOT_FOUND : rc;
+}
+
+enum rc store_checkpoint(struct store *s, int *pages, struct err *err) {
+  int of = 0;
+  const int code = sqlite3_wal_checkpoint_v2(s->db, NULL, SQLITE_CHECKPOINT_PASSIVE, &of, pages);
+  return code == SQLITE_OK || code == SQLITE_BUSY ? RC_OK : fail(s, code, err, "checkpoint");
+}
+
+enum rc store_sync(struct store *s, struct err *err) {
+  sqlite3_file *file = NULL;
+  int code = sqlite3_file_control(s->db, NULL, SQLITE_FCNTL_FILE_POINTER, &file);
+  if (code == SQLITE_OK) code = file->pMethods->xSync(file, SQLITE_SYNC_NORMAL);
+  return code == SQLITE_OK ? RC_OK : fail(s, code, err, "sync");
+}
+
+static int on_commit(void *context, sqlite3 *db, const char *name, int pages) {
+  struct store *s = context;
+  (void)db;
+  (void)name;
+  s->committed(s->committed_context, pages);
+  return SQLITE_OK;
+}
+
+void store_on_commit(struct store *s, void (*committed)(void *context, int pages), void *context) {
+  s->committed = committed;
+  s->committed_context = context;
+  if (committed)
+    sqlite3_wal_hook(s->db, on_commit, s);
+  else
+    sqlite3_wal_autocheckpoint(s->db, LOG_PAGES);
 }
 
 int64_t store_changes(struct store *s) { return sqlite3_changes64(s->db); }

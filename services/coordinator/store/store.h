@@ -1,9 +1,10 @@
-/* Connections to SQLite, cached statements, typed binding and reading.  No other file knows SQLite.
+/* Connections to SQLite, cached statements, typed binding and reading.  No other room knows SQLite.
  *
- * A connection belongs to one thread at a time: the writer's to core.c, a reader's to its borrower (readers.h).
- * Statements are cached by the address of their SQL, so SQL must be literal text.  A statement that is in use (a
- * nested query with the same text) is prepared a second time.  WAL and synchronous=FULL: a commit is on
- * disk.  Errors: RC_IO (also for a full disk), RC_CONFLICT for a violated constraint, RC_CORRUPT for a damaged file. */
+ * A connection belongs to one thread at a time: the writer's to core.c, a reader's to its borrower (readers.h), one
+ * more to checkpoints.h.  Statements are cached by the address of their SQL, so SQL must be literal text.  A statement
+ * that is in use (a nested query with the same text) is prepared a second time.  WAL and synchronous=FULL: a commit is
+ * on disk.  Errors: RC_IO (also for a full disk), RC_CONFLICT for a violated constraint, RC_CORRUPT for a damaged
+ * file. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_STORE_H
 #define LEASEHOLD_COORDINATOR_STORE_STORE_H
 
@@ -55,6 +56,13 @@ enum rc store_script(struct store *s, const char *sql, struct err *err);
 int64_t store_changes(struct store *s);     /* rows that the last store_exec changed */
 int64_t store_last_id(struct store *s);     /* rowid of the last insert */
 bool store_in_transaction(struct store *s); /* false after SQLite rolled back by itself (disk full, I/O) */
+
+/* The log (checkpoints.h).  Copies what no reader needs there into the database, without making anybody wait; *pages:
+ * of the log that are copied by now. */
+enum rc store_checkpoint(struct store *s, int *pages, struct err *err);
+enum rc store_sync(struct store *s, struct err *err); /* the database's file, not the log */
+/* Called within every commit with the length of the log.  NULL: never, and SQLite copies the log by itself. */
+void store_on_commit(struct store *s, void (*committed)(void *context, int pages), void *context);
 
 /* bool row;
  *   rc = store_query(...);

@@ -15,6 +15,7 @@
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/run/run_context.h"
+#include "services/coordinator/store/checkpoints.h"
 #include "services/coordinator/store/database_lock.h"
 #include "services/coordinator/store/migrations.h"
 #include "services/coordinator/writer/core_state.h"
@@ -23,9 +24,8 @@
 enum {
   QUEUE_COMMANDS = 4096,
   GROUP_COMMANDS = 256,
-  GROUP_US = 2000, /* a transaction waits so long for another command */
-  GROUP_BUSY_US =
-      8000, /* and takes those that are queued already for so long: a commit costs as much as many of them */
+  GROUP_US = 2000,      /* a transaction waits so long for another command */
+  GROUP_BUSY_US = 4000, /* and takes those that are queued already for so long: longer is cheaper, and polls wait */
   CALL_MS = 60000,
   KEEP_ALIVE_MS = 15000,
   CLOCK_SET_MS = 1000,
@@ -36,6 +36,7 @@ enum {
 struct writer {
   struct core core; /* first, so that a core is known by its writer and the other way round */
   struct readers *readers;
+  struct checkpoints *checkpoints; /* NULL before the thread starts, and without one */
   struct hub *hub;
   struct queue *queue;
   size_t queue_max;
@@ -50,6 +51,7 @@ struct writer {
   int64_t wall_ahead_us; /* of the clock's wall time: the newest stored time lay ahead of it at the start */
   int64_t clock_off_ms;  /* the machine's clock less the wall time, as last warned of */
   bool store_failed;     /* in the transaction in hand: it must not be committed */
+  size_t company_max;    /* commands that the next transaction may expect: see company */
   int lock_file;         /* held exclusively: one coordinator a database; -1: none */
 
   pthread_mutex_t lock;  /* guards request, ticket, waited and done of every command */
@@ -282,14 +284,17 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
   return c->options.callbacks->put_off(c, ms, err);
 }
 
-/* The next command of the transaction in hand, or NULL; patient: all of its commands are. */
-static struct command *company(struct writer *w, bool patient, int64_t begun_us) {
+/* The next command of the transaction in hand, which has `taken` so far, or NULL; patient: all of its commands are.  It
+ * waits for those whose last answer came with the last transaction and those that were queued then: when all of them
+ * are here nobody else is likely to come soon. */
+static struct command *company(struct writer *w, size_t taken, bool patient, int64_t begun_us) {
   const struct core *c = &w->core;
   const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited));
   const int64_t passed_us = monotonic_us(c) - begun_us;
   void *item;
   if (passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
-  const int64_t wait_ms = patient && !awaited && passed_us < GROUP_US ? (GROUP_US - passed_us) / 1000 : 0;
+  const bool waits = patient && !awaited && taken < w->company_max && passed_us < GROUP_US;
+  const int64_t wait_ms = waits ? (GROUP_US - passed_us) / 1000 : 0;
   return queue_pop(w->queue, &item, wait_ms) == RC_OK ? item : NULL;
 }
 
@@ -307,7 +312,7 @@ static void transact(struct writer *w, struct command *first) {
   enum rc rc = store_exec(c->store, &err, "BEGIN IMMEDIATE", NO_BINDS);
   if (rc == RC_OK) rc = put_off(c, expiry_stall(last_ms, c->now_ms, CORE_LOOK_MS), &err);
   if (rc == RC_OK && expiry_passed(w->next_tick_ms, c->now_ms)) rc = in_savepoint(c, tick_execute, NULL, &err);
-  for (int n = 0; cmd; n++) {
+  for (size_t n = 0; cmd; n++) {
     if (rc == RC_OK && !w->store_failed) command_run(w, cmd);
     if (rc == RC_OK && cmd->parked) {
       park(w, cmd);
@@ -316,7 +321,7 @@ static void transact(struct writer *w, struct command *first) {
       done = cmd;
     }
     patient &= cmd->patient;
-    cmd = n + 1 < GROUP_COMMANDS ? company(w, patient, begun_us) : NULL;
+    cmd = n + 1 < GROUP_COMMANDS ? company(w, n + 1, patient, begun_us) : NULL;
   }
   if (rc == RC_OK && !w->store_failed) parked_serve(w, !first, &done);
   if (rc == RC_OK && w->store_failed)
@@ -326,7 +331,7 @@ static void transact(struct writer *w, struct command *first) {
   if (rc == RC_OK) rc = store_exec(c->store, &err, "COMMIT", NO_BINDS);
   if (rc != RC_OK) commit_failed(w, done, &err);
   metric_add(w->m_commits, 1);
-  while (done) {
+  for (w->company_max = queue_length(w->queue); done; w->company_max++) {
     struct command *next = done->next;
     command_finish(w, done);
     done = next;
@@ -412,6 +417,7 @@ static void *writer_main(void *context) {
     enum rc rc = queue_pop(w->queue, &item, next_wait(w));
     if (rc == RC_UNAVAILABLE) break; /* closed and empty */
     transact(w, rc == RC_OK ? item : NULL);
+    checkpoints_go_on(w->checkpoints);
     if (expiry_passed(w->next_keep_alive_ms, c->now_ms)) {
       w->next_keep_alive_ms = c->now_ms + KEEP_ALIVE_MS;
       hub_keep_alive(w->hub);
@@ -522,6 +528,8 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
 enum rc core_start(struct core *c, struct err *err) {
   struct writer *w = writer_of(c);
   w->threaded = true;
+  const enum rc rc = w->readers ? checkpoints_start(&w->checkpoints, c->store, c->options.db_path, err) : RC_OK;
+  if (rc != RC_OK) return rc;
   if (pthread_create(&w->thread, NULL, writer_main, w) != 0)
     return err_set(err, RC_NO_MEMORY, NULL, "the writer's thread could not be started");
   w->started = true;
@@ -544,6 +552,7 @@ void core_destroy(struct core *c) {
   queue_destroy(w->queue);
   hub_destroy(w->hub);
   readers_destroy(w->readers);
+  checkpoints_stop(w->checkpoints);
   store_close(c->store);
   database_lock_release(w->lock_file);
   pthread_cond_destroy(&w->called);

@@ -278,12 +278,13 @@ static void run_post(struct workers *w) {
   struct err err;
   char url[96];
   snprintf(url, sizeof url, "%s/v1/runs", w->url);
-  buf_printf(&body,
-             "{\"mode\":\"sync\",\"rounds\":2,\"seed\":1,\"dataset\":{\"path\":\"%s\",\"shuffle\":false},"
-             "\"groups_per_round\":%d,\"samples_per_group\":%d,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":%d,"
-             "\"ignore_eos\":true},\"verifier\":{\"kind\":\"numeric\"},\"training\":{\"objective\":\"grpo\",\"chunk_"
-             "tokens\":8192}}",
-             w->load->dataset, w->load->groups, w->load->samples, w->load->tokens);
+  buf_printf(
+      &body,
+      "{\"mode\":\"sync\",\"rounds\":2,\"seed\":1,\"dataset\":{\"path\":\"%s\",\"shuffle\":false},"
+      "\"groups_per_round\":%d,\"samples_per_group\":%d,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":%d},"
+      "\"verifier\":{\"kind\":\"numeric\"},\"training\":{\"objective\":\"grpo\",\"chunk_"
+      "tokens\":8192}}",
+      w->load->dataset, w->load->groups, w->load->samples, w->load->tokens);
   const struct http_call call = {
       .method = "POST", .url = url, .body = body.data, .body_len = body.len, .deadline_ms = CALL_MS};
   if (http_client_call(w->http, &call, &answer, &err) != RC_OK) bench_fail("%s", err.message);

@@ -1,0 +1,19 @@
+/* A VFS of SQLite that gathers what is written to the log.
+ *
+ * SQLite writes every page of a transaction to its write-ahead log by two calls, a header of 24 bytes and the page, one
+ * right behind the other.  Here they are gathered and reach the file together: when SQLite syncs the log, which it does
+ * before a commit is known to anybody, or before anything else is done with the file.  So a commit costs a few writes
+ * in place of thousands, and what is on disk when it returns is the same.
+ *
+ *   SQLite: write, write, ... sync --> here: one write, then the operating system's sync
+ *
+ * Sound only with synchronous=FULL: a commit without a sync would be seen by readers before its pages are in the file.
+ * store.c opens the writer's connection with it; readers only read.  A connection's thread is its only caller.  Memory:
+ * WAL_GATHER_BYTES for each open log. */
+#ifndef LEASEHOLD_COORDINATOR_STORE_WAL_GATHER_H
+#define LEASEHOLD_COORDINATOR_STORE_WAL_GATHER_H
+
+/* The VFS's name for sqlite3_open_v2, registered at the first call; NULL: SQLite refused it, its own must do. */
+const char *wal_gather_vfs(void);
+
+#endif
