@@ -284,6 +284,14 @@ static const char *const steps[] = {
     "g.state <> 4 AND (s.version_first <> rounds.version OR s.version_last <> rounds.version)) FROM groups g JOIN "
     "samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = rounds.run AND "
     "g.round = rounds.round AND g.state IN (1, 2, 3, 4, 6)) WHERE state < 4;",
+    /* 12: how a round was planned (decide/admission.h): groups at first and the time until another may be begun, null when
+     * every slot may be filled; whether in another order than the ordinals'; when it is expected to be trained, by the plan
+     * and with every slot filled.  All null: it was not planned. */
+    "ALTER TABLE rounds ADD COLUMN admission_first INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN admission_spacing_us INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN admission_ordered INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN admission_end_us REAL;"
+    "ALTER TABLE rounds ADD COLUMN admission_filled_end_us REAL;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }
