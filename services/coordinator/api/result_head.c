@@ -52,7 +52,7 @@ static void count_refusal(struct core *c, int64_t run) {
   struct command *cmd = command_new(count_execute, sizeof(struct refusal));
   if (cmd) *(struct refusal *)cmd->message = (struct refusal){run};
   if (cmd) cmd->patient = true;
-  core_post(c, cmd);
+  core_tell(c, cmd);
 }
 
 enum rc admit_result(struct http_request *r, void *context, struct err *err) {

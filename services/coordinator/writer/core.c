@@ -162,7 +162,7 @@ void core_submit(struct core *c, struct http_request *r, struct command *cmd, in
   if (r) http_fail(r, &err);
 }
 
-void core_post(struct core *c, struct command *cmd) {
+void core_tell(struct core *c, struct command *cmd) {
   if (cmd && queue_push(writer_of(c)->queue, cmd) != RC_OK) command_free(cmd);
 }
 

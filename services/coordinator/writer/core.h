@@ -55,10 +55,10 @@ void core_await_groups(struct core *c, bool awaited);
 /* Takes over cmd (NULL: answers 503); suspends the request; it is answered after the commit, or with 504 after
  * deadline_ms, or with 429 when the queue is full. */
 void core_submit(struct core *c, struct http_request *r, struct command *cmd, int64_t deadline_ms);
+/* Takes over cmd, whose answer nobody waits for; when the queue is full it is dropped. */
+void core_tell(struct core *c, struct command *cmd);
 /* For the driver: waits for the commit (60 s at most), takes over cmd, returns its outcome. */
 enum rc core_call(struct core *c, struct command *cmd, struct err *err);
-/* Carries out cmd and forgets it: nobody waits for an answer.  Takes over cmd; when the queue is full it is dropped. */
-void core_post(struct core *c, struct command *cmd);
 /* For a test that has moved its clock: the writer looks at what is due, and the driver is kicked.  Returns after the
  * commit. */
 enum rc core_wake(struct core *c, struct err *err);
