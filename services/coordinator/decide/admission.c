@@ -7,10 +7,9 @@
 #define GAIN_LEAST       0.01  /* of the round: what a play of exact lengths can be trusted for */
 #define DEALT_GAIN_LEAST 0.02  /* likewise, of lengths that were dealt out */
 #define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
+#define ERRORS_LEAST     2.0   /* by so many standard errors of the mean over deals must a plan be better */
 #define SPACING_MOST_US  1e12  /* eleven days: no such plan is of use */
 #define STEEP            1.05  /* full engines' step against the shortest; below, a ramp is not worth the play */
-
-#define ERRORS_LEAST 2.0 /* likewise, in standard errors of the mean over deals */
 
 enum {
   DEALS_LEAST = 4,
