@@ -7,10 +7,9 @@
 #define GAIN_LEAST       0.01  /* of the round: what a play of exact lengths can be trusted for */
 #define DEALT_GAIN_LEAST 0.02  /* likewise, of lengths that were dealt out */
 #define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
+#define ERRORS_LEAST     2.0   /* by so many standard errors of the mean over deals must a plan be better */
 #define SPACING_MOST_US  1e12  /* eleven days: no such plan is of use */
 #define STEEP            1.05  /* full engines' step against the shortest; below, a ramp is not worth the play */
-
-#define ERRORS_LEAST 2.0 /* likewise, in standard errors of the mean over deals */
 
 enum {
   DEALS_LEAST = 4,
@@ -114,8 +113,8 @@ static int32_t rows_max(const struct admission_facts *f) {
 }
 
 static void begin_samples(struct play *p) {
-  const int32_t most = admission_groups_now(p->plan, (int64_t)p->us, p->next, p->running), rows = rows_max(p->f);
-  while (waits(p) && (p->next < most || p->sample > 0) && p->running < rows) {
+  const int32_t most = admission_groups(p->plan, (int64_t)p->us), rows = rows_max(p->f);
+  while (waits(p) && p->next < most && p->running < rows) {
     const int32_t g = p->plan->order[p->next];
     if (p->sample == 0) p->lengths = lengths_of(p->f, p->deal, g);
     const double tokens = tokens_of(p->f, g, p->lengths[p->sample]);
@@ -144,16 +143,16 @@ static double play_deal(const struct admission_facts *f, struct admission_room *
     room->total[g] = 0;
   }
   begin_samples(&p);
-  while (p.running > 0) {
+  while (p.running > 0 || waits(&p)) {
     const double step_us = room->step_us[p.running];
-    const double end_us = p.us + (room->running[0].ends - p.clock) * step_us;
+    const double end_us = p.running ? p.us + (room->running[0].ends - p.clock) * step_us : INFINITY;
     const bool shut = waits(&p) && p.running < rows_max(f);
     const double admit_us = shut ? (double)admission_next_us(plan, (int64_t)p.us) : INFINITY;
     if (end_us <= admit_us) {
       p.us = end_us;
       end_sample(&p);
     } else {
-      p.clock += (admit_us - p.us) / step_us;
+      p.clock += p.running ? (admit_us - p.us) / step_us : 0;
       p.us = admit_us;
     }
     begin_samples(&p);

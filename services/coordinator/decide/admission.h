@@ -84,7 +84,8 @@ void admission_improve(const struct admission_facts *f, struct admission_room *r
 
 /* How many groups of the round may have been begun so long after it opened. */
 int32_t admission_groups(const struct admission_plan *plan, int64_t passed_us);
-/* The same, but one more than were begun while none of these is under way: a plan never lets the pool stand still. */
+/* The same, but one more than were begun while none of these is under way: a plan never lets the pool stand still.  No
+ * plan counts on it (one group after the other, each with a poll between), so it helps where a plan is wrong. */
 int32_t admission_groups_now(const struct admission_plan *plan, int64_t passed_us, int32_t begun, int32_t under_way);
 /* When the next may be: microseconds after the round opened; INT64_MAX: all are admitted. */
 int64_t admission_next_us(const struct admission_plan *plan, int64_t passed_us);

@@ -239,45 +239,68 @@ static void answer_at_full_length(struct fixture *f, const struct fake_server *s
   if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
 }
 
-/* Every prompt says how long its samples are, the longest last, and only generation takes time. */
-static void the_longest_go_first_where_lengths_are_known(void **state) {
-  enum { ROUND = 10, SAMPLES = 16 }; /* four groups fill the slots */
-  static const int lengths[ROUND] = {10, 12, 9, 3, 11, 8, 2, 7, 20, 25};
-  struct fixture *f = *state;
-  struct fake_server s;
-  struct lease all[ROUND];
+enum { KNOWN = 10, KNOWN_SAMPLES = 16 }; /* groups of a round; four of them fill the slots */
+
+/* Round 0 where every prompt says how long its samples are, and only generation takes time. */
+static void measure_known_lengths(struct fixture *f, struct fake_server *s) {
+  static const int lengths[KNOWN] = {14, 12, 9, 3, 11, 8, 2, 7, 20, 25};
+  struct lease all[2 * KNOWN];
   char lines[2048] = "";
   size_t n = 0;
-  for (int i = 0; i < ROUND; i++)
+  for (int i = 0; i < KNOWN; i++)
     n += (size_t)snprintf(lines + n, sizeof lines - n,
                           "{\"prompt\":\"%d+0=\",\"answer\":\"%d\",\"max_new_tokens\":%d}\n", i, i, lengths[i]);
   write_data(f, "train.jsonl", lines);
   f->trainer.compute_us = 1000;
   f->clock_stands = true;
-  register_server(f, &s, "gen-1");
-  post_run(f,
-           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"groups_per_round\":10,"
-           "\"samples_per_group\":16,\"sampling\":{\"max_new_tokens\":60,\"ignore_eos\":true}}");
-  collect_leases(f, &s, all, ROUND);
-  tell_costs(f, &s);
-  for (int i = 0; i < ROUND; i++) {
-    answer_at_full_length(f, &s, &all[i]);
-    wait_batches(f, i + 1);
+  register_server(f, s, "gen-1");
+  post_run(
+      f,
+      "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"groups_per_round\":10,"
+      "\"samples_per_group\":16,\"lease_samples_max\":8,\"sampling\":{\"max_new_tokens\":60,\"ignore_eos\":true}}");
+  collect_leases(f, s, all, 2 * KNOWN);
+  tell_costs(f, s);
+  for (int i = 0; i < 2 * KNOWN; i++) {
+    answer_at_full_length(f, s, &all[i]);
+    wait_batches(f, (i + 1) / 2);
   }
-  for (int i = 0; i < ROUND; i++) { /* as slots become free */
+}
+
+static void the_longest_go_first_where_lengths_are_known(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease all[KNOWN][2];
+  measure_known_lengths(f, &s);
+  for (int i = 0; i < KNOWN; i++) { /* as slots become free */
     struct lease_answer a;
-    poll_leases(f, &s, SAMPLES, &a);
-    assert_int_equal(a.lease_count, 1);
-    all[i] = a.leases[0];
+    poll_leases(f, &s, KNOWN_SAMPLES, &a);
+    assert_int_equal(a.lease_count, 2);
+    assert_int_equal(a.leases[0].group_ordinal, a.leases[1].group_ordinal);
+    memcpy(all[i], a.leases, sizeof all[i]);
   }
   bool longest_begun = false;
-  for (int i = 0; i < 4; i++) longest_begun = longest_begun || all[i].max_new_tokens == 25; /* so many at once */
+  for (int i = 0; i < 4; i++) longest_begun = longest_begun || all[i][0].max_new_tokens == 25; /* so many at once */
   assert_true(longest_begun);
-  assert_true(all[ROUND - 1].max_new_tokens <= 10 && all[ROUND - 2].max_new_tokens <= 10); /* in the tail */
-  for (int i = 0; i < ROUND; i++) answer_at_full_length(f, &s, &all[i]);
+  assert_true(all[KNOWN - 1][0].max_new_tokens <= 10 && all[KNOWN - 2][0].max_new_tokens <= 10); /* in the tail */
+  for (int i = 0; i < 2 * KNOWN; i++) answer_at_full_length(f, &s, &all[i / 2][i % 2]);
   struct json *run = wait_state(f, "r1", "completed");
   assert_true(json_bool(json_get(planned(run, 1), "ordered")));
   json_free(run);
+}
+
+/* Two groups are lost, the second of them half done: the first comes first again, though it lacks more. */
+static void what_is_lost_keeps_its_place_in_the_order(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer before, after;
+  measure_known_lengths(f, &s);
+  poll_leases(f, &s, 2 * KNOWN_SAMPLES, &before);
+  assert_int_equal(before.lease_count, 4);
+  answer_at_full_length(f, &s, &before.leases[2]);
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 2 * KNOWN_SAMPLES, &after);
+  for (int i = 0; i < 2; i++) assert_string_equal(after.leases[i].id, before.leases[i].id);
+  assert_string_equal(after.leases[2].id, before.leases[3].id);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -293,6 +316,7 @@ int main(void) {
       CASE(a_coordinator_that_comes_back_fills_every_slot),
       CASE(a_paused_round_goes_on_where_it_was),
       CASE(the_longest_go_first_where_lengths_are_known),
+      CASE(what_is_lost_keeps_its_place_in_the_order),
   };
   return cmocka_run_group_tests_name("coordinator/planned_rounds", tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * as rows are added, one of a model that is gone, sums that lie about their slot. */
 #include "services/coordinator/decide/step_cost.h"
 #include "tests/unit/base/cm.h"
+#include "tests/unit/base/guarded.h"
 
 enum { HALF_LIFE_MS = 300000 };
 
@@ -69,6 +70,15 @@ static void what_has_faded_away_is_not_known(void **state) {
   close_to(step_costs_us(&c, 1), 450);
 }
 
+/* Its bits are a number that would do for steps, and nothing lies behind it. */
+static void the_time_is_no_slot(void **state) {
+  (void)state;
+  const struct step_costs late = {.at_ms = 0x4059000000000000};
+  struct guarded g = guarded_copy(&late, sizeof late);
+  assert_false(step_costs_known(g.at));
+  guarded_free(&g);
+}
+
 static void sums_that_cannot_be_are_left_out(void **state) {
   (void)state;
   struct step_costs c = {0};
@@ -83,6 +93,9 @@ static void sums_that_cannot_be_are_left_out(void **state) {
   step_costs_note(&c, 2, 10, 20, 100, 0); /* two rows belong to slot 1 */
   step_costs_note(&c, 2, 10, 41, 100, 0);
   for (int i = 0; i < STEP_COST_SLOTS; i++) assert_true(c.slots[i].steps == 0 && c.slots[i].us == 0);
+  struct step_costs two[2] = {0};
+  step_costs_note(&two[1], -1, 10, 4, 100, 0); /* what half a row would be */
+  assert_true(two[0].at_ms == 0 && two[0].slots[STEP_COST_SLOTS - 1].us == 0);
   step_costs_note(&c, 2, 10, 21, 100, 0);
   step_costs_note(&c, 3, 10, 80, 100, 0);
   step_costs_note(&c, 0, 10, 10, 1, 0);
@@ -98,6 +111,7 @@ int main(void) {
       cmocka_unit_test(more_rows_never_cost_less),
       cmocka_unit_test(the_past_fades_by_half),
       cmocka_unit_test(what_has_faded_away_is_not_known),
+      cmocka_unit_test(the_time_is_no_slot),
       cmocka_unit_test(sums_that_cannot_be_are_left_out),
   };
   return cmocka_run_group_tests_name("coordinator/step_cost", tests, NULL, NULL);
