@@ -14,8 +14,9 @@
 enum {
   DEALS_LEAST = 4,
   DEALS_MOST = 8,
-  DEALT_SAMPLES = 8192,      /* of all deals together, within these: a small round tells less */
-  IMPROVING_SAMPLES = 150000 /* played, to improve an order */
+  DEALT_SAMPLES = 8192,       /* of all deals together, within these: a small round tells less */
+  IMPROVING_SAMPLES = 150000, /* played, to improve an order */
+  PLAYS_LEAST = 100           /* that a plan takes without improving orders; where they are too dear none is made */
 };
 
 /* ---- the heap of running samples, first to end on top ---- */
@@ -84,6 +85,7 @@ struct play {
   const float *lengths;          /* of the next group's samples */
   double us, clock;              /* time, and the tokens of a sample that ran since the beginning */
   double trained_us;             /* until when the trainer is busy */
+  int32_t step_first, in_step;   /* the first group of the step in hand; how many of it are trained */
 };
 
 /* Whose lengths a group has in a deal: drawn with replacement, always in the same way. */
@@ -126,13 +128,35 @@ static void begin_samples(struct play *p) {
   }
 }
 
+static void train(struct play *p, int32_t g) {
+  if (p->trained_us < p->us) p->trained_us = p->us;
+  p->trained_us += p->room->total[g] * p->f->train_us_per_token;
+  p->in_step++;
+}
+
+/* A group of a later step waits until all groups of the earlier ones are trained.  With a step's last group come those of
+ * the next ones that have waited for it. */
+static void train_by_steps(struct play *p, int32_t g) {
+  const int32_t size = p->f->groups_per_step;
+  if (g >= p->step_first + size) return;
+  train(p, g);
+  while (p->in_step == size) {
+    p->step_first += size;
+    p->in_step = 0;
+    for (int32_t next = p->step_first; next < p->step_first + size && next < p->f->groups; next++)
+      if (p->room->left[next] == 0) train(p, next);
+  }
+}
+
 static void end_sample(struct play *p) {
   const int32_t g = p->room->running[0].group;
   p->clock = p->room->running[0].ends;
   pop(p->room->running, p->running--);
   if (--p->room->left[g] > 0) return;
-  if (p->trained_us < p->us) p->trained_us = p->us;
-  p->trained_us += p->room->total[g] * p->f->train_us_per_token;
+  if (p->f->groups_per_step > 0)
+    train_by_steps(p, g);
+  else
+    train(p, g);
 }
 
 static double play_deal(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan,
@@ -290,6 +314,14 @@ static int32_t deals_of(const struct admission_facts *f) {
   return deals < DEALS_LEAST ? DEALS_LEAST : deals > DEALS_MOST ? DEALS_MOST : deals;
 }
 
+/* To improve an order, in a round that takes so long; below 0: there is not even time for a plan. */
+static int64_t plays_of(const struct admission_facts *f, int32_t deals, double round_us) {
+  const int64_t samples = (int64_t)f->groups * f->samples * deals, wanted = IMPROVING_SAMPLES / samples;
+  if (f->played_per_us == 0) return wanted;
+  const double more = floor(round_us * f->played_per_us / (double)samples) - PLAYS_LEAST;
+  return more < (double)wanted ? (int64_t)more : wanted;
+}
+
 bool admission_plan(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan) {
   *plan = (struct admission_plan){0};
   if (!known(f)) return false;
@@ -298,9 +330,10 @@ bool admission_plan(const struct admission_facts *f, struct admission_room *room
   for (int32_t rows = 0; rows <= rows_max(f); rows++)
     room->step_us[rows] = step_costs_us(f->costs, (double)rows / f->servers);
   const double group_us = measure_groups(f, room);
-  const int plays = IMPROVING_SAMPLES / (f->groups * f->samples * room->deals);
   for (int32_t g = 0; g < f->groups; g++) plan->order[g] = g;
   plan->end_us = plan->filled_end_us = admission_play(f, room, plan);
+  const int plays = (int)plays_of(f, room->deals, plan->filled_end_us);
+  if (plays < 0) return true;
   room->ramp = *plan;
   if (apart) {
     try_orders(f, room, &room->ramp);

@@ -11,16 +11,16 @@
  *
  * The plan is found by playing the round for some tens of plans, with the measured cost of a step by rows, the
  * trainer's time for a token, and lengths: those of earlier groups, dealt out to this round's several times, or what is
- * known of each prompt.  Where groups are told apart the order is planned too: short ones give the trainer work early,
+ * known of each prompt; under `update: minibatch` groups are trained step by step.  Where groups are told apart the order is planned too: short ones give the trainer work early,
  * long ones must not be begun last, and the play weighs one against the other.
  *
  * To fill every slot in the order of ordinals is the plan that the others must beat, in deals that they were not chosen
  * by and by more than those deals differ: under heavy tails the best of many plans is else the one that suits the few
  * lengths at hand.  It is the answer while a measurement is lacking.
  *
- * Called by leases.c on the writer's thread, once a round: tens of milliseconds for a hundred groups.  No database, no
- * clock, no memory of its own.  Neither a plan nor a wrong expectation changes what a sample becomes or what is a
- * member, only when. */
+ * Called by leases.c on the writer's thread, once a round: tens of milliseconds for a hundred groups.  So a round that is
+ * too short for that (played_per_us) is not planned.  No database, no clock, no memory of its own.  Neither a plan nor a
+ * wrong expectation changes what a sample becomes or what is a member, only when. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_ADMISSION_H
 #define LEASEHOLD_COORDINATOR_DECIDE_ADMISSION_H
 
@@ -40,19 +40,22 @@ struct admission_facts {
   int32_t servers, slots; /* ready generation-servers, slots of each */
   double train_us_per_token;
   int64_t spacing_least_us; /* between two groups, as nobody looks more often; 0: any */
-  int32_t groups, samples; /* of the round, of a group */
-  const float *tokens;     /* of samples, group by group: [known * samples] */
-  int32_t known;           /* groups, of this round or of others */
-  bool exact;              /* they are this round's, by ordinal: known == groups; else they are dealt out to it */
-  const float *scale;      /* [groups], by ordinal: a group has so many times the lengths dealt; NULL: 1 */
-  const float *most;       /* [groups], by ordinal: what each of its samples may have; NULL: not bounded */
+  int32_t groups, samples;  /* of the round, of a group */
+  const float *tokens;      /* of samples, group by group: [known * samples] */
+  int32_t known;            /* groups, of this round or of others */
+  bool exact;               /* they are this round's, by ordinal: known == groups; else they are dealt out to it */
+  const float *scale;       /* [groups], by ordinal: a group has so many times the lengths dealt; NULL: 1 */
+  const float *most;        /* [groups], by ordinal: what each of its samples may have; NULL: not bounded */
+  int32_t groups_per_step;  /* the trainer takes the groups by steps of so many, in the order of their ordinals
+                            * (membership.h); 0: as they come */
+  double played_per_us;     /* samples that may be played to find the plan, for a microsecond of the round; 0: any */
 };
 
 struct admission_plan {
-  bool bounded;  /* else every slot may be filled at once */
-  bool ordered;  /* else the order is that of the ordinals */
-  int32_t first; /* groups */
-  int64_t spacing_us; /* > 0, so that all are admitted in the end */
+  bool bounded;                        /* else every slot may be filled at once */
+  bool ordered;                        /* else the order is that of the ordinals */
+  int32_t first;                       /* groups */
+  int64_t spacing_us;                  /* > 0, so that all are admitted in the end */
   int32_t order[ADMISSION_GROUPS_MAX]; /* ordinals, first to be begun first; always filled in for a planned round */
   double end_us, filled_end_us;        /* when the last group is trained: expected; so, with every slot filled */
 };

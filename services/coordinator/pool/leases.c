@@ -104,6 +104,7 @@ static enum rc plan_of_round(struct core *c, const struct open_round *r, const s
                                        config->groups_per_round <= ADMISSION_GROUPS_MAX,
                              .groups = config->groups_per_round,
                              .samples = config->samples_per_group,
+                             .groups_per_step = config->groups_per_step,
                              .groups_per_s = rate_value(&c->pool->rates.drain),
                              .tokens = rate_value(&c->pool->rates.tokens),
                              .begun = c->pool->waiting.begun > 0,
@@ -439,12 +440,11 @@ static void lease_read(const struct rows *q, struct lease_row *l) {
 enum rc lease_look(struct store *s, const char *id, const uint64_t *fence, struct lease_row *out, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = fence
-                   ? store_query(s, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 AND fence = ?2",
-                                 BINDS(b_text(id), b_int(*fence <= INT64_MAX ? (int64_t)*fence : -1)))
-                   : store_query(s, &q, err,
-                                 "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 ORDER BY fence DESC LIMIT 1",
-                                 BINDS(b_text(id)));
+  enum rc rc =
+      fence ? store_query(s, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 AND fence = ?2",
+                          BINDS(b_text(id), b_int(*fence <= INT64_MAX ? (int64_t)*fence : -1)))
+            : store_query(s, &q, err, "SELECT " LEASE_COLUMNS " FROM leases WHERE id = ?1 ORDER BY fence DESC LIMIT 1",
+                          BINDS(b_text(id)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) lease_read(&q, out);
   rows_end(&q);

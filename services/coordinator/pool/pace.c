@@ -11,6 +11,9 @@ static_assert((int)WIRE_STEP_SLOTS == (int)STEP_COST_SLOTS, "the wire's table is
 
 enum { SPACING_LEAST_US = 2 * 1000 * CORE_LOOK_MS }; /* parked polls are looked at no more often */
 
+/* The writer's thread plays about ten samples a microsecond, and may plan for a hundredth of the round. */
+#define PLAYED_PER_US 0.1
+
 void pace_note_steps(struct pace *p, struct steps_seen *seen, const struct step_sum *items, size_t count,
                      int64_t now_ms) {
   for (size_t i = 0; i < count; i++) {
@@ -68,7 +71,9 @@ static void plan_round(struct pace *p, const struct pace_round *r) {
                               .spacing_least_us = SPACING_LEAST_US,
                               .groups = r->groups,
                               .samples = r->samples,
-                              .most = r->most};
+                              .most = r->most,
+                              .groups_per_step = r->groups_per_step,
+                              .played_per_us = PLAYED_PER_US};
   if (!lengths_known(p, r, &f) || !admission_plan(&f, &p->room, &p->plan)) return;
   for (int32_t i = 0; p->plan.ordered && i < r->groups; i++) p->place[p->plan.order[i]] = i + 1;
 }

@@ -49,6 +49,7 @@ struct pace_round {
   bool begun;              /* some of it was, under no plan or a lost one */
   const float *most;       /* [groups], by ordinal: how long their samples may be */
   bool exact;              /* and each is as long as that: nothing else ends it */
+  int32_t groups_per_step; /* of update: minibatch; else 0 */
 };
 /* In the planned order, from 1, of a training group or a refill (0). */
 int32_t pace_place(const struct pace *p, int32_t ordinal);

@@ -97,7 +97,7 @@ static void a_ramp_begins_groups_one_after_another(void **state) {
 /* The play again, slowly: which sample ends next is looked for among all, time is walked from change to change. */
 static double slow_play(const struct admission_facts *f, const struct admission_plan *p, int64_t base, int64_t row) {
   enum { MOST = 256 };
-  double left[MOST], now = 0, trained = 0, total[MOST] = {0};
+  double left[MOST], now = 0, ready[MOST], total[MOST] = {0};
   int group[MOST], running = 0, next = 0, open[MOST];
   const int all = f->groups * f->samples, slots = f->servers * f->slots;
   for (int g = 0; g < f->groups; g++) open[g] = f->samples;
@@ -124,8 +124,19 @@ static double slow_play(const struct admission_facts *f, const struct admission_
     left[first] = left[--running];
     group[first] = group[running];
     done++;
-    if (--open[g] > 0) continue;
-    trained = (trained > now ? trained : now) + total[g] * f->train_us_per_token;
+    if (--open[g] == 0) ready[g] = now;
+  }
+  /* step by step, and within a step in the order in which its groups are ready */
+  const int step = f->groups_per_step > 0 ? f->groups_per_step : f->groups;
+  double trained = 0;
+  for (int begin = 0; begin < f->groups; begin += step) {
+    for (int i = begin; i < begin + step && i < f->groups; i++) {
+      int g = -1;
+      for (int other = begin; other < begin + step && other < f->groups; other++)
+        if (ready[other] >= 0 && (g < 0 || ready[other] < ready[g])) g = other;
+      trained = (trained > ready[g] ? trained : ready[g]) + total[g] * f->train_us_per_token;
+      ready[g] = -1;
+    }
   }
   return trained;
 }
@@ -151,6 +162,7 @@ static void a_play_is_what_a_slow_one_is(void **state) {
                                 .groups = draw(&x, 1, 24),
                                 .samples = draw(&x, 1, 8),
                                 .tokens = tokens};
+    f.groups_per_step = draw(&x, 0, 1) * draw(&x, 1, f.groups);
     for (int t = 0; t < f.groups * f.samples; t++) tokens[t] = (float)draw(&x, 1, 1 + draw(&x, 0, 200));
     struct admission_plan p;
     f.known = f.groups;
@@ -170,6 +182,30 @@ static void a_play_is_what_a_slow_one_is(void **state) {
     close_to(admission_play(&f, room, &p) / slow_play(&f, &p, base, row), 1);
   }
   free(room);
+}
+
+/* The second group is ready first.  Where each is a step of its own, the trainer waits for the first. */
+static void steps_are_trained_in_their_order(void **state) {
+  (void)state;
+  const struct step_costs costs = costs_of(0, 100);
+  const float three[] = {30, 10, 20};
+  struct admission_facts f = {.costs = &costs,
+                              .servers = 1,
+                              .slots = 3,
+                              .train_us_per_token = 100,
+                              .groups = 3,
+                              .samples = 1,
+                              .tokens = three,
+                              .known = 3,
+                              .exact = true};
+  /* 10 tokens at 300, 10 more at 200, 10 alone: ready at 6000, 3000, 5000 */
+  close_to(play(&f, &filled, NULL), 5000 + 2000 + 3000); /* the first is done at 4000 */
+  f.groups_per_step = 3;
+  close_to(play(&f, &filled, NULL), 5000 + 2000 + 3000);
+  f.groups_per_step = 1;
+  close_to(play(&f, &filled, NULL), 6000 + 3000 + 1000 + 2000);
+  f.groups_per_step = 2; /* 3000 to 4000, 6000 to 9000 */
+  close_to(play(&f, &filled, NULL), 9000 + 2000);
 }
 
 /* One slot and a trainer that waits for nothing: a deal ends when its last group's tokens are trained. */
@@ -299,6 +335,39 @@ static struct admission_plan plan_of(const struct admission_facts *f) {
   assert_true(plan.end_us <= plan.filled_end_us);
   free(room);
   return plan;
+}
+
+static void a_plan_costs_no_more_than_it_may(void **state) {
+  (void)state;
+  float tokens[GROUPS * SAMPLES];
+  lengths(tokens);
+  const struct step_costs steep = costs_of(28000, 2000);
+  struct admission_facts f = {.costs = &steep,
+                              .servers = 1,
+                              .slots = GROUPS * SAMPLES,
+                              .groups = GROUPS,
+                              .samples = SAMPLES,
+                              .tokens = tokens,
+                              .known = GROUPS,
+                              .train_us_per_token = 4000};
+  const double play = GROUPS * SAMPLES, eight_us = plan_of(&f).filled_end_us; /* of eight deals, in the mean */
+  f.played_per_us = 100.001 * 8 * play / eight_us;
+  assert_true(plan_of(&f).bounded);
+  f.played_per_us = 99.999 * 8 * play / eight_us;
+  const struct admission_plan none = plan_of(&f);
+  assert_true(!none.bounded && !none.ordered && none.filled_end_us > 0);
+  f.exact = true; /* one deal: as many plays to improve an order as are wanted, or as are left */
+  f.played_per_us = 0;
+  const struct admission_plan best = plan_of(&f);
+  f.played_per_us = 1e9;
+  close_to(plan_of(&f).end_us, best.end_us);
+  f.played_per_us = 100.001 * play / best.filled_end_us;
+  const struct admission_plan quick = plan_of(&f);
+  assert_true(quick.bounded && quick.end_us > best.end_us * 1.0001);
+  f.played_per_us = 600.001 * play / best.filled_end_us;
+  assert_true(plan_of(&f).end_us < quick.end_us);
+  f.played_per_us = 99.999 * play / best.filled_end_us;
+  assert_false(plan_of(&f).bounded);
 }
 
 static void a_round_begins_with_few_where_rows_cost_and_with_all_where_they_do_not(void **state) {
@@ -563,6 +632,8 @@ int main(void) {
       cmocka_unit_test(a_play_goes_as_the_pool_does),
       cmocka_unit_test(a_ramp_begins_groups_one_after_another),
       cmocka_unit_test(a_play_is_what_a_slow_one_is),
+      cmocka_unit_test(steps_are_trained_in_their_order),
+      cmocka_unit_test(a_plan_costs_no_more_than_it_may),
       cmocka_unit_test(lengths_of_other_groups_are_dealt_out),
       cmocka_unit_test(what_suits_some_deals_only_is_not_planned),
       cmocka_unit_test(as_many_are_admitted_as_time_has_brought),
