@@ -259,7 +259,7 @@ static bool admission_table(struct world *w) {
 }
 
 int main(void) {
-  struct world *w = malloc(world_bytes());
+  struct world *w = world_create();
   struct world_result sum = {0};
   if (!w) return 1;
   for (uint64_t seed = 1; seed <= CHAOS_SEEDS && !sum.fault[0]; seed++) world_chaos(w, seed, &sum);
@@ -271,6 +271,6 @@ int main(void) {
       (long long)sum.overtaken, (long long)sum.aged);
   bool good = !sum.fault[0] && table(w);
   good = good && admission_table(w);
-  free(w);
+  world_destroy(w);
   return good ? 0 : 1;
 }

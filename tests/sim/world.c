@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/philox.h"
@@ -11,7 +12,8 @@
 
 enum { EVENTS_HANDLED_MAX = 5000000, SOCKET_US = 10000 };
 
-size_t world_bytes(void) { return sizeof(struct world); }
+struct world *world_create(void) { return malloc(sizeof(struct world)); }
+void world_destroy(struct world *w) { free(w); }
 
 void world_fault(struct world *w, const char *format, ...) {
   va_list args;
@@ -250,11 +252,7 @@ static void result_fill(struct world *w) {
     idle += w->servers[i].idle_us;
     slots += w->servers[i].slot_us;
   }
-  if (slots > 0) {
-    r->idle = idle / slots;
-    r->starved = w->starved_us / slots;
-    r->hoarded = w->hoarded_us / slots;
-  }
+  if (slots > 0) r->idle = idle / slots;
   r->trained = 14695981039346656037u; /* FNV-1a, a word at a time */
   for (int g = 0; g < w->group_count; g++) {
     const struct group *group = &w->groups[g];
@@ -309,7 +307,6 @@ static struct world_config chaos_config(uint64_t seed) {
   return (struct world_config){
       .seed = seed,
       .frontier_groups = between(seed, 0, 0, 6), /* 0: measured */
-      .candidates_max = between(seed, 30, 20, 60),
       .knowledge = (enum world_knowledge)between(seed, 31, KNOWS_NOTHING, KNOWS_SAMPLES),
       .groups = between(seed, 1, 1, 40),
       .samples = between(seed, 2, 1, 8),

@@ -30,8 +30,7 @@ static bool asked_before(const struct world *w, const struct waiting_group *a, c
 }
 
 static int candidates(const struct world *w, struct waiting_group *out, int *index) {
-  const bool all = w->c.candidates_max == 0 || w->plan.ordered; /* a planned round is small */
-  const int most = all ? FRONTIER_CANDIDATES_MAX : w->c.candidates_max;
+  const int most = FRONTIER_CANDIDATES_MAX;
   int n = 0;
   for (int g = 0; g < w->group_count; g++) {
     const struct waiting_group *facts = &w->groups[g].facts;
@@ -368,6 +367,7 @@ void world_coordinator_look(struct world *w) {
 
 /* A sample's length: Box and Muller, the prompt's part and the sample's own.  With half of the prompts long, if so. */
 static double length_of(const struct world_config *c, uint64_t seed, uint32_t ordinal, int sample) {
+  if (c->length) return c->length(c->length_context, 0, (int)ordinal, sample);
   double z[2];
   for (int part = 0; part < 2; part++) {
     const enum stream stream = part ? STREAM_SAMPLE : STREAM_PROMPT;

@@ -5,7 +5,7 @@
 
 #include "tests/sim/world.h"
 
-enum { EVENTS_MAX = 8192, LEASES_MAX = 32768, ITEMS_MAX = 1024, BATCHES_MAX = 1024 };
+enum { WORLD_SERVERS = 64, EVENTS_MAX = 8192, LEASES_MAX = 32768, ITEMS_MAX = 1024, BATCHES_MAX = 1024 };
 
 enum event_kind {
   POLL_ARRIVES,

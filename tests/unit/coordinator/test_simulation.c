@@ -12,11 +12,11 @@ enum { CHAOS_SEEDS = 120 };
 
 static void hundreds_of_simulated_rounds_keep_the_promises(void **state) {
   (void)state;
-  struct world *w = malloc(world_bytes());
+  struct world *w = world_create();
   struct world_result sum = {0};
   assert_non_null(w);
   for (uint64_t seed = 1000001; seed <= 1000000 + CHAOS_SEEDS && !sum.fault[0]; seed++) world_chaos(w, seed, &sum);
-  free(w);
+  world_destroy(w);
   assert_string_equal(sum.fault, "");
   assert_true(sum.regranted > 100 && sum.refused > 10 && sum.overtaken > 10 && sum.aged > 5); /* it was put to it */
 }
