@@ -14,7 +14,7 @@ static float tokens[TOTAL_MAX];
 static struct group_length lengths[WORLD_GROUPS];
 
 static void know(const struct world_config *c) {
-  world_lengths(c, KNOWS_SAMPLES, tokens);
+  world_lengths(c, THESE_SAMPLES, tokens);
   for (int g = 0; g < c->groups; g++) {
     lengths[g] = (struct group_length){0};
     for (int s = 0; s < c->samples; s++) {
@@ -67,9 +67,10 @@ int64_t clairvoyant_end(struct world *w, const struct world_config *config, int 
                                     .groups = config->groups,
                                     .samples = config->samples,
                                     .tokens = tokens,
-                                    .told_apart = true};
+                                    .known = config->groups,
+                                    .exact = true};
   if (!admission_plan(&f, &room, &planned)) return INT64_MAX;
-  const double group_us = room.total[0] > 0 ? planned.filled_end_us / config->groups : 0;
+  const double group_us = planned.filled_end_us > 0 ? planned.filled_end_us / config->groups : 0;
   for (int ramp = 0; ramp < RAMPS; ramp++) { /* none, the planner's, and two others */
     best[ramp] = planned;
     if (ramp == 1 && planned.bounded) best[ramp].end_us = admission_play(&f, &room, &best[ramp]);

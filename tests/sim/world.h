@@ -35,7 +35,7 @@ enum { WORLD_GROUPS = 256, WORLD_SAMPLES = 64, WORLD_ROUNDS = 64, WORLD_ACCIDENT
 enum world_knowledge {
   KNOWS_NOTHING, /* it does not plan: a first round */
   KNOWS_LENGTHS, /* how long samples are in general: those of another round */
-  KNOWS_PROMPTS, /* how long each prompt's samples are in the mean, and how they spread */
+  KNOWS_PROMPTS, /* how long each prompt's samples were in the mean, an epoch ago, and how they spread */
   KNOWS_SAMPLES  /* how long each sample is: max_new_tokens with ignore_eos */
 };
 
@@ -128,8 +128,9 @@ struct world *world_create(void);
 void world_destroy(struct world *w); /* NULL is fine */
 void world_run(struct world *w, const struct world_config *config, struct world_result *result);
 
-/* What the coordinator expects: [groups * samples]. */
-void world_lengths(const struct world_config *c, enum world_knowledge knowledge, float *out);
+/* Lengths, [groups * samples]: of this round's samples, of other samples of its prompts, of another round's. */
+enum world_samples { THESE_SAMPLES, OTHER_SAMPLES, OTHER_PROMPTS };
+void world_lengths(const struct world_config *c, enum world_samples whose, float *out);
 void world_step_costs(const struct world_config *c, struct step_costs *costs);
 
 /* Some small rounds full of accidents, others for each seed, under every policy, sync, and without accidents: all must

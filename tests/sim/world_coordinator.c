@@ -366,33 +366,37 @@ void world_coordinator_look(struct world *w) {
 /* ---- groups and batches ---- */
 
 /* A sample's length: Box and Muller, the prompt's part and the sample's own.  With half of the prompts long, if so. */
-static double length_of(const struct world_config *c, uint64_t seed, uint32_t ordinal, int sample) {
+static double length_of(const struct world_config *c, uint64_t prompt_seed, uint64_t seed, uint32_t ordinal,
+                        int sample) {
   if (c->length) return c->length(c->length_context, 0, (int)ordinal, sample);
   double z[2];
   for (int part = 0; part < 2; part++) {
     const enum stream stream = part ? STREAM_SAMPLE : STREAM_PROMPT;
     const uint32_t at = part ? 2 * (uint32_t)sample : 0;
-    z[part] = sqrt(-2 * log(world_uniform(seed, stream, ordinal, at))) *
-              cos(6.283185307179586 * world_uniform(seed, stream, ordinal, at + 1));
+    const uint64_t of = part ? seed : prompt_seed;
+    z[part] = sqrt(-2 * log(world_uniform(of, stream, ordinal, at))) *
+              cos(6.283185307179586 * world_uniform(of, stream, ordinal, at + 1));
   }
   const double sp = c->sigma_prompt, ss = c->sigma_sample, longer = c->long_factor > 0 ? c->long_factor : 1;
-  const bool is_long = world_uniform(seed, STREAM_PROMPT, ordinal, 9) < c->long_share;
+  const bool is_long = world_uniform(prompt_seed, STREAM_PROMPT, ordinal, 9) < c->long_share;
   const double mean = c->tokens_mean / (1 + c->long_share * (longer - 1)) * (is_long ? longer : 1);
   const double tokens = floor(mean * exp(sp * z[0] + ss * z[1] - (sp * sp + ss * ss) / 2)) + 1;
   return tokens < c->tokens_max ? tokens : c->tokens_max;
 }
 
-void world_lengths(const struct world_config *c, enum world_knowledge knowledge, float *out) {
+void world_lengths(const struct world_config *c, enum world_samples whose, float *out) {
+  const uint64_t prompts = c->seed + (whose == OTHER_PROMPTS ? OTHER_ROUND : 0);
+  const uint64_t samples = c->seed + (whose == THESE_SAMPLES ? 0 : OTHER_ROUND);
   for (int g = 0; g < c->groups; g++) {
-    double sum = 0, other = 0;
-    for (int s = 0; s < c->samples; s++) {
-      const bool here = knowledge == KNOWS_SAMPLES;
-      out[g * c->samples + s] = (float)length_of(c, here ? c->seed : c->seed + OTHER_ROUND, (uint32_t)g, s);
-      other += (double)out[g * c->samples + s];
-      sum += length_of(c, c->seed, (uint32_t)g, s);
-    }
-    for (int s = 0; s < c->samples && knowledge == KNOWS_PROMPTS; s++) out[g * c->samples + s] *= (float)(sum / other);
+    for (int s = 0; s < c->samples; s++)
+      out[g * c->samples + s] = (float)length_of(c, prompts, samples, (uint32_t)g, s);
   }
+}
+
+static float mean_of(const float *values, int n) {
+  float sum = 0;
+  for (int i = 0; i < n; i++) sum += values[i];
+  return sum / (float)n;
 }
 
 /* The round before this one has shown what a step costs, for every number of rows. */
@@ -405,10 +409,21 @@ void world_step_costs(const struct world_config *c, struct step_costs *costs) {
 }
 
 static void plan_round(struct world *w) {
-  static float tokens[WORLD_GROUPS * WORLD_SAMPLES];
+  static float tokens[WORLD_GROUPS * WORLD_SAMPLES], means[WORLD_GROUPS], most[WORLD_GROUPS];
+  const enum world_knowledge knows = w->c.knowledge;
   struct step_costs costs;
   world_step_costs(&w->c, &costs);
-  world_lengths(&w->c, w->c.knowledge, tokens);
+  world_lengths(&w->c,
+                knows == KNOWS_SAMPLES   ? THESE_SAMPLES
+                : knows == KNOWS_PROMPTS ? OTHER_SAMPLES
+                                         : OTHER_PROMPTS,
+                tokens);
+  for (int g = 0; g < w->c.groups; g++) {
+    float *group = &tokens[g * w->c.samples];
+    most[g] = (float)w->c.tokens_max;
+    means[g] = mean_of(group, w->c.samples);
+    for (int s = 0; s < w->c.samples && knows == KNOWS_PROMPTS; s++) group[s] /= means[g];
+  }
   const struct admission_facts f = {.costs = &costs,
                                     .servers = w->c.servers,
                                     .slots = w->c.slots,
@@ -416,10 +431,13 @@ static void plan_round(struct world *w) {
                                     .groups = w->c.groups,
                                     .samples = w->c.samples,
                                     .tokens = tokens,
-                                    .told_apart = w->c.knowledge != KNOWS_LENGTHS};
+                                    .known = w->c.groups,
+                                    .exact = knows == KNOWS_SAMPLES,
+                                    .scale = knows == KNOWS_PROMPTS ? means : NULL,
+                                    .most = most};
   if (w->c.clairvoyant)
     w->plan = *w->c.clairvoyant;
-  else if (w->c.knowledge != KNOWS_NOTHING && w->c.kind == FRONTIER_PRIORITY && !w->c.sync)
+  else if (knows != KNOWS_NOTHING && w->c.kind == FRONTIER_PRIORITY && !w->c.sync)
     admission_plan(&f, &w->room, &w->plan);
   for (int i = 0; i < w->c.groups && w->plan.ordered; i++) w->place[w->plan.order[i]] = i + 1;
 }
@@ -435,7 +453,7 @@ static void group_opens(struct world *w, int group, bool evaluation) {
                                     .evaluation = evaluation};
   g->filtered = !evaluation && world_uniform(w->c.seed, STREAM_FILTER, ordinal, 0) < w->c.filtered;
   for (int s = 0; s < g->size; s++)
-    g->samples[s] = (struct sample){.lease = -1, .tokens = length_of(&w->c, w->c.seed, ordinal, s)};
+    g->samples[s] = (struct sample){.lease = -1, .tokens = length_of(&w->c, w->c.seed, w->c.seed, ordinal, s)};
   w->open_groups++;
   w->dispatch_due = true;
 }
