@@ -114,13 +114,13 @@ struct world_result {
   /* Of the last round, as above. */
   int64_t first_us, generated_us, first_train_us, end_us, train_us;
   double idle;
-  int64_t ended_us;  /* the last version is current */
-  uint64_t trained;  /* over the trained groups of all rounds, their steps and contents: the weights, so to say */
+  int64_t ended_us; /* the last version is current */
+  uint64_t trained; /* over the trained groups of all rounds, their steps and contents: the weights, so to say */
   int trained_groups;
   int64_t events, leases, granted, regranted, refused, repeated, resumed, overtaken, aged; /* of samples: granted to
                      resumed but for refused and repeated, which are of results; overtaken and aged are of groups */
-  int64_t lost, doubled, partial;                          /* messages; samples that were handed back half done */
-  int64_t batches, inner_steps, trainers;                  /* sent, those that were sent again included; lives */
+  int64_t lost, doubled, partial;         /* messages; samples that were handed back half done */
+  int64_t batches, inner_steps, trainers; /* sent, those that were sent again included; lives */
 };
 
 /* Reads deploy/demo/model below the working directory; NULL with a line on stderr when it cannot. */

@@ -56,8 +56,7 @@ static int groups_worth_sending(const struct run_config *config, const struct ac
 
 /* The number of a new batch. */
 static enum rc number_new(struct store *s, const struct active_run *a, int64_t *out, struct err *err) {
-  return store_int(s, out, err,
-                   "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
+  return store_int(s, out, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(a->run), b_int(a->round)));
 }
 

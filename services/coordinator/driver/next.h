@@ -31,7 +31,7 @@ struct next_job {
   bool stored; /* it is in the database, and an earlier life may have sent it */
   struct round_job job;
   struct command *plan; /* of a batch that is not: next_job_plan takes it over */
-  int groups_wanted;    /* when nothing was found: so many more sealed groups are worth another look; INT_MAX: an answer is */
+  int groups_wanted; /* when nothing was found: so many more sealed groups are worth another look; INT_MAX: an answer is */
 };
 
 /* The job behind `newest`, the last one that was sent.  at_trainer: batches there whose answers have not come. */
