@@ -80,6 +80,7 @@ static double run(struct world *w, int share) {
       c.servers, (long long)r.leases, (long long)r.granted, (long long)r.regranted, r.round_count,
       (double)r.ended_us / 1e6, (long long)r.events, (long long)r.refused, (long long)r.repeated, (long long)r.resumed,
       (long long)r.trainers, took_s, 1e6 * took_s / (double)r.leases);
+  fflush(stdout);
   if (share == 1 && r.leases < LEASES) printf("BROKEN: fewer than a million leases\n");
   return share == 1 && r.leases < LEASES ? 0 : 1e6 * took_s / (double)r.leases;
 }

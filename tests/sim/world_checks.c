@@ -286,6 +286,8 @@ void checks_database(struct world *w) {
   const char *const what = invariant_broken(w->core->store, INT64_MIN, &rows);
   w->since_check = 0;
   if (what) world_fault(w, "%s: %lld", what, (long long)rows);
+  if (world_number(w, "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism'", NO_BINDS) != 0)
+    world_fault(w, "I3, I5: something came out otherwise when it was done again");
   if (w->round < 0) return;
   for (int g = 0; g < world_places(w); g++) done += w->books[g].done;
   rows = WORLD_NUMBER(w, "SELECT count(*) FROM samples WHERE run = 1 AND round = ?1 AND state = 2", b_int(w->round));
