@@ -452,7 +452,7 @@ static void memory_agrees_with_the_rows(void) {
     assert_int_equal(a->done_tokens, b->done_tokens);
     assert_int_equal(a->waiting_since_ms, b->waiting_since_ms);
     assert_int_equal(a->overtaken_since_ms, b->overtaken_since_ms);
-    assert_int_equal(before[i].fresh, now->items[now->first + i].fresh);
+    assert_int_equal(before[i].group.begun, now->items[now->first + i].group.begun);
     assert_int_equal(before[i].positions, now->items[now->first + i].positions);
   }
 }
