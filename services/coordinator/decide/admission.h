@@ -11,8 +11,9 @@
  *
  * The plan is found by playing the round for some tens of plans, with the measured cost of a step by rows, the
  * trainer's time for a token, and lengths: those of earlier groups, dealt out to this round's several times, or what is
- * known of each prompt; under `update: minibatch` groups are trained step by step.  Where groups are told apart the order is planned too: short ones give the trainer work early,
- * long ones must not be begun last, and the play weighs one against the other.
+ * known of each prompt.  Under `update: minibatch` the play trains groups step by step.  Where groups are told apart the
+ * order is planned too: short ones give the trainer work early, long ones must not be begun last, and the play weighs
+ * one against the other.
  *
  * To fill every slot in the order of ordinals is the plan that the others must beat, in deals that they were not chosen
  * by and by more than those deals differ: under heavy tails the best of many plans is else the one that suits the few

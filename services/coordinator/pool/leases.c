@@ -337,22 +337,17 @@ static enum rc held_look(struct core *c, struct live_worker *w, struct err *err)
                 "SELECT coalesce(sum(sample_count), 0) FROM leases INDEXED BY leases_granted WHERE worker = ?1 "
                 "AND state = " SQL_LEASE_GRANTED,
                 BINDS(b_int(w->id)));
-  w->held = (int32_t)held;
+  pool_note_held(c->pool, w, (int32_t)held);
   return rc;
 }
 
 /* How many samples the worker may have of those that wait.  What all hold is known as of each one's last poll. */
 static enum rc share_of(struct core *c, struct live_worker *w, int slots, int servers, int waiting, int *take,
                         struct err *err) {
-  int held = 0;
   *take = slots;
   if (waiting / servers >= slots) return RC_OK; /* there is enough for everybody */
-  enum rc rc = held_look(c, w, err);
-  for (int i = 0; i < c->pool->worker_count; i++) {
-    const struct live_worker *other = &c->pool->workers[i];
-    if (other->kind == WORKER_GENERATION && other->ready) held += other->held;
-  }
-  *take = dispatch_share(waiting, servers, slots, w->held, held);
+  const enum rc rc = held_look(c, w, err);
+  *take = dispatch_share(waiting, servers, slots, w->held, (int)c->pool->held);
   return rc;
 }
 
@@ -407,7 +402,7 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
     rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
-  for (int i = 0; i < planned; i++) w->held += plan[i].count;
+  for (int i = 0; i < planned; i++) pool_note_held(c->pool, w, w->held + plan[i].count);
   if (!planned && !w->positions_refused) c->nothing_waits = true;
   metric_add(c->pool->m_granted, planned);
   *count = (size_t)planned;
@@ -555,8 +550,20 @@ enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err) {
   return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(worker)), LEASE_LOST, err);
 }
 
+/* Goes through all granted leases, so only once one of them may have ended: deadlines are never brought forward, and
+ * those of later grants and renewals lie behind a time to live from now. */
 enum rc leases_expire(struct core *c, struct err *err) {
-  return end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, err);
+  int64_t *const due_ms = &c->pool->leases_due_ms;
+  int64_t first_ms = 0;
+  if (!expiry_passed(*due_ms, c->now_ms)) return RC_OK;
+  enum rc rc = end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, err);
+  if (rc == RC_OK)
+    rc = store_int(c->store, &first_ms, err,
+                   "SELECT coalesce(min(deadline_ms), ?1) FROM leases INDEXED BY leases_granted WHERE state "
+                   "= " SQL_LEASE_GRANTED,
+                   BINDS(b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
+  if (rc == RC_OK) *due_ms = first_ms;
+  return rc;
 }
 
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err) {

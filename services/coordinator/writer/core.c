@@ -130,7 +130,7 @@ static void request_cancelled(struct http_request *r, enum http_cancel why, void
 bool core_orphaned(struct core *c, struct command *cmd) {
   struct writer *w = writer_of(c);
   pthread_mutex_lock(&w->lock);
-  const bool orphaned = !cmd->request && !cmd->waited;
+  const bool orphaned = !cmd->request && !cmd->waited && !cmd->answered;
   pthread_mutex_unlock(&w->lock);
   return orphaned;
 }
@@ -210,7 +210,9 @@ static void command_finish(struct writer *w, struct command *cmd) {
   bool waited = cmd->waited;
   if (waited) pthread_cond_broadcast(&w->called);
   pthread_mutex_unlock(&w->lock);
-  if (!waited) command_free(cmd);
+  if (waited) return; /* it is the caller's again */
+  if (cmd->answered) cmd->answered(cmd, cmd->answered_context);
+  command_free(cmd);
 }
 
 static void clocks_read(struct core *c) {
@@ -292,7 +294,7 @@ static struct command *company(struct writer *w, size_t taken, bool patient, int
   const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited));
   const int64_t passed_us = monotonic_us(c) - begun_us;
   void *item;
-  if (passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
+  if (!w->threaded || passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
   const bool waits = patient && !awaited && taken < w->company_max && passed_us < GROUP_US;
   const int64_t wait_ms = waits ? (GROUP_US - passed_us) / 1000 : 0;
   return queue_pop(w->queue, &item, wait_ms) == RC_OK ? item : NULL;
@@ -377,6 +379,22 @@ enum rc core_call(struct core *c, struct command *cmd, struct err *err) {
   pthread_mutex_unlock(&w->lock);
   if (!done) return err_set(err, RC_TIMEOUT, NULL, "the writer did not come to a command within %d ms", CALL_MS);
   return call_end(cmd, err);
+}
+
+void core_post(struct core *c, struct command *cmd, void (*answered)(struct command *cmd, void *context),
+               void *context) {
+  struct writer *w = writer_of(c);
+  assert(!w->threaded);
+  cmd->answered = answered;
+  cmd->answered_context = context;
+  transact(w, cmd);
+}
+
+void core_hung_up(struct core *c, struct command *cmd) {
+  struct writer *w = writer_of(c);
+  pthread_mutex_lock(&w->lock);
+  cmd->answered = NULL;
+  pthread_mutex_unlock(&w->lock);
 }
 
 /* It may run behind other commands of a transaction that began before the clock was moved. */
@@ -494,7 +512,8 @@ static enum rc database_open(struct writer *w, struct err *err) {
   if (rc == RC_OK) rc = migrations_apply(c->store, err);
   if (rc == RC_OK) rc = clock_go_on(c, err);
   if (rc == RC_OK) rc = epoch_begin(c, err);
-  if (rc == RC_OK && !in_memory) rc = readers_create(&w->readers, path, err);
+  if (rc == RC_OK)
+    rc = in_memory ? readers_create_of_one(&w->readers, c->store, err) : readers_create(&w->readers, path, err);
   if (rc == RC_OK && !in_memory) database_lock_sign(w->lock_file);
   return rc;
 }
@@ -548,6 +567,11 @@ void core_destroy(struct core *c) {
   if (!c) return;
   struct writer *w = writer_of(c);
   core_stop(c);
+  while (w->parked) { /* of a core that was never started */
+    struct command *next = w->parked->next;
+    command_free(w->parked);
+    w->parked = next;
+  }
   run_context_release(c->context);
   queue_destroy(w->queue);
   hub_destroy(w->hub);
