@@ -91,13 +91,17 @@ static struct json_f32s fake_logprobs(const struct batch_sample *in, struct aren
   return out;
 }
 
+/* lock held.  What has no room any more is left out. */
+static void order_put(struct fake_trainer *t, const char *before, const char *text) {
+  const size_t at = strlen(t->order);
+  snprintf(t->order + at, sizeof t->order - at, "%s%s", before, text);
+}
+
 /* lock held */
 static void order_add(struct fake_trainer *t, const char *what, const char *const *groups, size_t count) {
-  size_t at = strlen(t->order);
-  at += (size_t)snprintf(t->order + at, sizeof t->order - at, "%s%s[", at ? " " : "", what);
-  for (size_t i = 0; i < count; i++)
-    at += (size_t)snprintf(t->order + at, sizeof t->order - at, "%s%s", i ? "," : "", strrchr(groups[i], '.') + 1);
-  snprintf(t->order + at, sizeof t->order - at, "]");
+  order_put(t, t->order[0] ? " " : "", what);
+  for (size_t i = 0; i < count; i++) order_put(t, i ? "," : "[", strrchr(groups[i], '.') + 1);
+  order_put(t, count ? "" : "[", "]");
 }
 
 /* lock held.  The real one takes such a job and fails it; that it came at all is what tests want to know. */
