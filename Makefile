@@ -245,18 +245,22 @@ $(addprefix unit-,$(MODULES)): unit-%:
 speed: $(SPEED_TEST) ## time the kernels on one core: no level may fall far below the others (on an otherwise idle machine)
 	@tests/tools/run-unit $<
 
-# --- simulation: the coordinator's decisions in virtual time -----------------------------------------------------------
-$(BUILD)/tests/sim/rounds: $(call OBJ,tests/sim/sim_rounds.c tests/sim/clairvoyant.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
+# --- simulation: the coordinator over virtual time ---------------------------------------------------------------------
+SIM_PROGRAMS := chaos rounds large
+$(SIM_PROGRAMS:%=$(BUILD)/tests/sim/%): $(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/sim_%.o $(call OBJ,tests/sim/clairvoyant.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
+# What a measured workload takes: for make bench-pipeline.
 $(BUILD)/tests/sim/predict: $(call OBJ,tests/sim/predict.c tests/sim/clairvoyant.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
-.PHONY: sim
-sim: $(BUILD)/tests/sim/rounds ## simulate dispatch in virtual time: what it promises holds under accidents, and what each policy is worth
+.PHONY: sim $(SIM_PROGRAMS:%=sim-%)
+$(SIM_PROGRAMS:%=sim-%): sim-%: $(BUILD)/tests/sim/%
 	@$<
+sim: ## simulate runs in virtual time: what the coordinator promises holds under accidents, what each policy is worth, 10,000 servers
+	@$(MAKE) --no-print-directory -j2 -Otarget sim-large sim-chaos sim-rounds
 
 # --- benchmarks: the instrument, and the peer where its library is installed -------------------------------------------
 BENCH_PARTS := $(addprefix tests/bench/,instrument.c bench.c bench_peak.c bench_kernels.c bench_model.c bench_train.c)

@@ -1,5 +1,5 @@
-/* make sim: the promises of dispatch and admission over thousands of small rounds full of accidents, and what the
- * policies are worth, as tables of medians over seeds.
+/* What the policies of dispatch and admission are worth, as tables of medians over seeds: the coordinator's first round, or
+ * one for which it has been told what a round before would have shown.
  *
  * All policies meet the same seeds, so "vs off" is a median of paired quotients of the time from the round's opening to
  * the end of training.  The last table holds admission against the best that was found with every length known, and
@@ -17,7 +17,7 @@
 #include "tests/sim/clairvoyant.h"
 #include "tests/sim/world.h"
 
-enum { CHAOS_SEEDS = 3000, TABLE_SEEDS = 31, POLICIES = 5, SYNC = 0, OFF = 1, PRIORITY = 4 };
+enum { TABLE_SEEDS = 15, POLICIES = 5, SYNC = 0, OFF = 1, PRIORITY = 4 };
 
 struct policy {
   const char *name;
@@ -49,12 +49,15 @@ static const struct world_config paper = {
     .verify_us = 20000,
     .train_us_per_token = 509.5,
     .batch_tokens = 65536,
-    .heartbeat_ms = 1000,
+    .heartbeat_ms = 3000,
     .worker_ttl_ms = 10000,
     .lease_ttl_ms = 30000,
     .aging_ms = 30000,
     .accidents_us = 500000000,
     .freeze_us_max = 60000000,
+    .token_grain = 16,
+    .look_ms = 300,
+    .check_every = 2000,
 };
 
 struct measures {
@@ -152,6 +155,8 @@ static bool table(struct world *w) {
 
 /* ---- admission ---- */
 
+#define LOSS_MAX 0.3 /* points that a plan may lose by chance */
+
 enum { ADMISSION_SEEDS = 9, SEARCH_PLAYS = 300, COLUMNS = 8 };
 enum column { SYNC_S, GATED, TODAY, LENGTHS, PROMPTS, SAMPLES, BEST, BOUND };
 
@@ -199,28 +204,32 @@ static double middle(double *values, int n) {
   return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-/* One line.  The bars are medians of what each seed gives; barred: the one that is held against the bound, too, which
+/* One line.  The bars are medians of what each seed gives, and the mean of what a plan loses; barred: the one that is held against the bound, too, which
  * heavy tails and small rounds leave behind for reasons of their own. */
 static bool admission_row(struct world *w, const char *name, const struct world_config *base, bool barred) {
-  double all[COLUMNS][ADMISSION_SEEDS], off[ADMISSION_SEEDS], over[2][ADMISSION_SEEDS];
+  double all[COLUMNS][ADMISSION_SEEDS], off[ADMISSION_SEEDS], over[2][ADMISSION_SEEDS], lost[COLUMNS] = {0};
   for (int i = 0; i < ADMISSION_SEEDS; i++) {
     struct world_config c = *base;
     double row[COLUMNS];
     c.seed = (uint64_t)i + 1;
     if (!row_of(w, &c, row)) return false;
     for (int k = 0; k < COLUMNS; k++) all[k][i] = k == SYNC_S ? row[k] : 100 * row[k] / row[SYNC_S] - 100;
+    for (int k = LENGTHS; k <= SAMPLES; k++) lost[k] += (all[k][i] - all[TODAY][i]) / ADMISSION_SEEDS;
     off[i] = all[SAMPLES][i] - all[BEST][i];
     over[0][i] = 100 - 100 * row[BOUND] / row[LENGTHS];
     over[1][i] = 100 - 100 * row[BOUND] / row[SAMPLES];
   }
+  double loss = 0;
+  for (int k = LENGTHS; k <= SAMPLES; k++) loss = fmax(loss, lost[k]);
   const double points = middle(off, ADMISSION_SEEDS);
   const double general = middle(over[0], ADMISSION_SEEDS), known = middle(over[1], ADMISSION_SEEDS);
   printf("  %-9s %3d %7.1f s", name, base->groups, middle(all[SYNC_S], ADMISSION_SEEDS));
   for (int k = GATED; k < COLUMNS; k++) printf(" %+7.1f %%", middle(all[k], ADMISSION_SEEDS));
   printf(" %8.2f %8.1f %% %8.1f %%\n", points, general, known);
   if (points > 1) printf("BROKEN: more than a point behind the best that was found\n");
+  if (loss > LOSS_MAX) printf("BROKEN: a plan loses %.2f points in the mean against none\n", loss);
   if (barred && (general > 6 || known > 6)) printf("BROKEN: more than 6 %% over the bound\n");
-  return points <= 1 && !(barred && (general > 6 || known > 6));
+  return points <= 1 && loss <= LOSS_MAX && !(barred && (general > 6 || known > 6));
 }
 
 static bool admission_table(struct world *w) {
@@ -260,17 +269,9 @@ static bool admission_table(struct world *w) {
 
 int main(void) {
   struct world *w = world_create();
-  struct world_result sum = {0};
   if (!w) return 1;
-  for (uint64_t seed = 1; seed <= CHAOS_SEEDS && !sum.fault[0]; seed++) world_chaos(w, seed, &sum);
-  if (sum.fault[0]) printf("BROKEN %s\n", sum.fault);
-  printf(
-      "%d seeds under 5 policies: %d groups trained, %lld samples granted, %lld of them again, %lld stale results\n"
-      "refused, %lld groups overtaken, %lld served for their age\n",
-      CHAOS_SEEDS, sum.trained_groups, (long long)sum.granted, (long long)sum.regranted, (long long)sum.refused,
-      (long long)sum.overtaken, (long long)sum.aged);
-  bool good = !sum.fault[0] && table(w);
-  good = good && admission_table(w);
+  const bool good = table(w);
+  const bool well = admission_table(w);
   world_destroy(w);
-  return good ? 0 : 1;
+  return good && well ? 0 : 1;
 }

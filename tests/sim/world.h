@@ -35,7 +35,7 @@ enum { WORLD_GROUPS = 256, WORLD_SAMPLES = 64, WORLD_ROUNDS = 64, WORLD_ACCIDENT
 enum world_knowledge {
   KNOWS_NOTHING, /* it does not plan: a first round */
   KNOWS_LENGTHS, /* how long samples are in general: those of another round */
-  KNOWS_PROMPTS, /* how long each prompt's samples are in the mean, and how they spread */
+  KNOWS_PROMPTS, /* how long each prompt's samples were in the mean, an epoch ago, and how they spread */
   KNOWS_SAMPLES  /* how long each sample is: max_new_tokens with ignore_eos */
 };
 
@@ -114,13 +114,13 @@ struct world_result {
   /* Of the last round, as above. */
   int64_t first_us, generated_us, first_train_us, end_us, train_us;
   double idle;
-  int64_t ended_us;  /* the last version is current */
-  uint64_t trained;  /* over the trained groups of all rounds, their steps and contents: the weights, so to say */
+  int64_t ended_us; /* the last version is current */
+  uint64_t trained; /* over the trained groups of all rounds, their steps and contents: the weights, so to say */
   int trained_groups;
   int64_t events, leases, granted, regranted, refused, repeated, resumed, overtaken, aged; /* of samples: granted to
                      resumed but for refused and repeated, which are of results; overtaken and aged are of groups */
-  int64_t lost, doubled, partial;                          /* messages; samples that were handed back half done */
-  int64_t batches, inner_steps, trainers;                  /* sent, those that were sent again included; lives */
+  int64_t lost, doubled, partial;         /* messages; samples that were handed back half done */
+  int64_t batches, inner_steps, trainers; /* sent, those that were sent again included; lives */
 };
 
 /* Reads deploy/demo/model below the working directory; NULL with a line on stderr when it cannot. */
@@ -128,9 +128,11 @@ struct world *world_create(void);
 void world_destroy(struct world *w); /* NULL is fine */
 void world_run(struct world *w, const struct world_config *config, struct world_result *result);
 
-/* What the coordinator expects: [groups * samples]. */
-void world_lengths(const struct world_config *c, enum world_knowledge knowledge, float *out);
+/* Lengths, [groups * samples]: of this round's samples, of other samples of its prompts, of another round's. */
+enum world_samples { THESE_SAMPLES, OTHER_SAMPLES, OTHER_PROMPTS };
+void world_lengths(const struct world_config *c, enum world_samples whose, float *out);
 void world_step_costs(const struct world_config *c, struct step_costs *costs);
+double world_step_us(const struct world_config *c, double rows);
 
 /* Some small rounds full of accidents, others for each seed, under every policy, sync, and without accidents: all must
  * keep the promises and train the same groups.  Adds the counts up in *sum, whose fault is set when one does not. */

@@ -1,168 +1,368 @@
-/* What is in a world, for the files that make it: world.c (randomness, events, trainer, accidents, the loop),
- * world_pool.c (generation-servers), world_coordinator.c (leases, groups, batches). */
+/* What is in a world, for the files that make it:
+ *
+ *   world.c             randomness, the heap of events, accidents, the loop, the result
+ *     world_pool.c      generation-servers: decoding, what they ask and answer
+ *     world_trainer.c   the trainer, and the driver's turns
+ *     world_knowledge.c what the coordinator knows before the first round
+ *     world_checks.c    promises that are checked as messages pass; world_invariants.c asks the database
+ *       world_core.c    the coordinator's core, its clock, calls into it
+ *       world_lengths.c lengths and costs: a function of the configuration
+ *       world_chaos.c   small worlds full of accidents
+ *
+ * Memory: a world's arrays grow and are kept from run to run; messages under way are allocated one by one and freed where
+ * they arrive. */
 #ifndef LEASEHOLD_TESTS_SIM_WORLD_STATE_H
 #define LEASEHOLD_TESTS_SIM_WORLD_STATE_H
 
+#include "common/base/arena.h"
+#include "common/wire/training.h"
+#include "services/coordinator/driver/look.h"
+#include "services/coordinator/driver/next.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/trainer/model_files.h"
+#include "services/coordinator/writer/core.h"
+#include "services/coordinator/writer/core_state.h"
 #include "tests/sim/world.h"
 
-enum { WORLD_SERVERS = 64, EVENTS_MAX = 8192, LEASES_MAX = 32768, ITEMS_MAX = 1024, BATCHES_MAX = 1024 };
+enum { WORLD_ID_MAX = 48, POLL_WAIT_MS = 15000, AGAIN_US = 100000 };
+
+/* ---- events ---- */
 
 enum event_kind {
+  REGISTER_ARRIVES,
+  REGISTERED,
   POLL_ARRIVES,
-  POLL_DUE,
+  POLL_BROKEN,
   LEASES_ARRIVE,
+  SERVER_LOADED,
   SAMPLE_ENDS,
   RESULT_ARRIVES,
+  RESULT_ANSWERED,
   HEARTBEAT_LEAVES,
   HEARTBEAT_ARRIVES,
   HEARTBEAT_ANSWERED,
-  GROUP_VERIFIED,
-  BATCH_ARRIVES,
-  BATCH_ENDS,
-  BATCH_KNOWN,
-  LOOK,
-  ADMISSION,
-  ACCIDENT,
+  LEAVE_ARRIVES,
   SERVER_JOINS,
   SERVER_THAWS,
-  TRAINER_BACK
+  TRAINER_BEATS,
+  TRAINER_BACK,
+  JOB_ARRIVES,
+  JOB_ENDS,
+  JOB_KNOWN,
+  VERSION_DURABLE,
+  VERSION_ARRIVES,
+  STEP_KNOWN,
+  RUN_BEGINS,
+  LOOK,
+  ACCIDENT
 };
 
-struct event {
+struct world_event {
   int64_t at_us;
   uint64_t number; /* first in, first out among equals */
   enum event_kind kind;
-  int who;       /* server, group, batch or accident */
-  uint32_t life; /* of the server or trainer when it was sent: a later life does not get it */
-  int lease;     /* or the poll's number */
+  int who;       /* server or accident */
+  uint32_t life; /* of the server or trainer that it is of or for */
+  void *what;    /* a message, freed where it arrives */
 };
 
-enum accident_kind { KILL, FREEZE, DRAIN, JOIN, TRAINER_KILL };
+enum accident_kind { KILL, FREEZE, DRAIN, JOIN, PREEMPT, TRAINER_KILL };
 struct accident {
   enum accident_kind kind;
   int64_t at_us, length_us;
   uint32_t draw;
 };
 
-enum sim_sample_state { WAITING, LEASED, DONE };
-struct sample {
-  enum sim_sample_state state;
-  int lease; /* the newest; -1: none */
-  int64_t fence;
-  double tokens, had; /* its length; handed back and continued */
+/* ---- generation-servers ---- */
+
+struct held_sample {
+  double had; /* tokens that it began with */
+  bool finished;
 };
 
-enum sim_group_state { ABSENT, OPEN, SEALED, SUBMITTED, CONSUMED, CLOSED }; /* closed: filtered or evaluated */
-struct group {
-  enum sim_group_state state;
-  struct waiting_group facts; /* what the database's columns hold */
-  bool filtered;
-  int size, sealings, consumed_lineage;
-  int64_t leased_us, sealed_us, overtaken_us; /* -1: not (now) */
-  double tokens;
-  struct sample samples[WORLD_SAMPLES];
+/* A lease as its holder knows it. */
+struct held {
+  struct held *next; /* of its server's */
+  char id[WORLD_ID_MAX];
+  uint64_t fence;
+  int64_t version;
+  struct digest weights;
+  int32_t round, ordinal, first, count;
+  int left;     /* samples that have not ended */
+  bool posting; /* its result is on its way, or waits for an answer */
+  uint32_t number;
+  struct held_sample samples[];
 };
 
-struct sim_lease {
-  bool granted; /* else ended */
-  int group, first, count, server;
+/* PUT /v1/leases/{id}/result; outlives its sender. */
+struct result_message {
+  char worker[24], id[WORLD_ID_MAX];
+  int64_t worker_id;
+  uint64_t epoch, fence;
+  struct digest weights;
+  int64_t version;
+  int32_t round, ordinal, first, count;
+  uint32_t number; /* of the lease at its server */
+  bool handed_back, repeat, lost_answer;
+  double had[]; /* tokens of each sample; its length: it is finished */
+};
+
+struct beat_message {
+  char worker[24];
+  uint64_t epoch;
+  bool has_loaded;
+  struct digest loaded;
+  int32_t slots_busy;
+  int64_t busy_slot_us;
+  struct step_sum steps[WIRE_STEP_SLOTS];
+  size_t step_count;
+  bool refused, lost_answer; /* refused: it must register again */
+  int count;
+  int lost_count;
+  uint32_t *lost; /* numbers of leases */
+  struct held_ref {
+    char id[WORLD_ID_MAX];
+    uint64_t fence;
+    uint32_t number;
+    int32_t ordinal, first, count, round;
+  } leases[];
+};
+
+struct poll_message {
+  int server;
   uint32_t life;
-  int64_t fence, deadline_ms;
-  int left; /* samples that its holder has not finished; -1: on its way there */
-  bool finished[WORLD_SAMPLES];
+  char worker[24];
+  uint64_t epoch;
+  int32_t wanted;
+  bool has_loaded;
+  struct digest loaded;
+  bool dropped; /* nobody waits for the answer: it was lost, or the message came twice */
+  /* The coordinator's side. */
+  struct command *command; /* while it is parked */
+  int parked_at;           /* in world.parked; -1 */
+  struct poll_message *next;
+  enum rc rc;
+  struct buf body;
+  struct arena arena;
+  struct lease_answer answer;
+};
+
+struct register_message {
+  char worker[24]; /* the answer */
+  int64_t worker_id;
+  uint64_t epoch;
+  bool dropped;
 };
 
 struct item {
-  int lease, sample;
+  struct held *lease;
+  int sample;  /* in the lease */
   double ends; /* on the server's clock of tokens */
 };
 
-enum poll_state { POLL_NONE, POLL_SENT, POLL_PARKED, POLL_ANSWERED };
+enum poll_state { POLL_NONE, POLL_SENT };
 struct server {
-  bool alive, frozen, known; /* known: registered, as the coordinator sees it */
-  uint32_t life, messages, ends_number, poll_number;
+  bool alive, frozen, registering;
+  uint32_t life; /* of the process */
+  uint32_t messages, ends_number, lease_number, poll_number;
+  char worker[24]; /* "": not registered */
+  int64_t worker_id;
+  uint64_t epoch;
+  bool has_loaded, loading;
+  struct digest loaded, staged; /* staged: pushed by the trainer */
+  bool has_staged;
   int slots, prefetch, live; /* live: samples held and not finished */
-  int held;                  /* samples of its leases, as the coordinator sees it */
-  int running_count, queued_count;
-  struct item running[ITEMS_MAX], queued[ITEMS_MAX];
-  double clock; /* tokens of a sample that ran since the beginning */
-  int64_t at_us, seen_ms;
-  double idle_us, slot_us;
+  struct held *held;
+  int held_count, running_count, queued_count, room;
+  struct item *running, *queued; /* [room] */
+  double clock;                  /* tokens of a sample that ran since the beginning */
+  double stall_us;               /* prompts that are to be computed first */
+  double slow;
+  int64_t at_us, thaws_us;
+  double idle_us, slot_us, busy_us;
+  double step_count[WIRE_STEP_SLOTS], step_rows[WIRE_STEP_SLOTS], step_us[WIRE_STEP_SLOTS];
   enum poll_state poll;
-  int wanted;
+  struct poll_message *asking; /* that the coordinator has, or NULL */
 };
 
-struct batch {
-  int groups[WORLD_GROUPS], count;
-  double tokens;
+/* ---- the trainer, and the driver ---- */
+
+/* A batch, an inner step or a round's step. */
+struct job {
+  struct job *next;
+  uint32_t life;
+  int64_t round, number, version; /* version: that the round was sampled at */
+  int64_t step;                   /* inner steps before it */
+  bool is_inner, is_step;
+  int count; /* of groups */
+  int64_t *ordinals;
+  uint64_t *contents; /* of a batch's groups */
+  int64_t tokens;     /* as the ledger counts */
+  double us, denominator;
+  struct digest digest; /* of the weights afterwards */
+  struct push_report *pushes;
+  char (*push_ids)[24];
+  size_t push_count;
+  char worker[24];
+  uint64_t epoch, fence;
+};
+
+struct trainer {
+  bool up, busy;
+  uint32_t life;
+  char worker[24];
+  int64_t worker_id;
+  uint64_t epoch, fence;
+  struct job *first, **last; /* queued; the first is computed while busy */
+  struct digest weights;     /* in this life: after the last step that was taken */
+  int64_t steps;             /* inner steps of the round that were taken */
+  uint64_t sum;              /* of the groups since; sums commute */
+  int64_t *held;             /* their ordinals */
+  int held_count, held_room;
+  int64_t durable_version;
+  struct digest durable;
+};
+
+struct driver_books {
+  bool due;
+  int sealed, wanted;
+  int64_t verified; /* the trainer that the run was opened at; 0: none */
+  int64_t run, round, trainer;
+  struct round_job newest;
+  int at_trainer, pending;
+  int64_t step_round; /* that is in step at the trainer; -1: none */
+};
+
+/* ---- the ledger's mirror: what was told to the pool ---- */
+
+struct mirror {
+  int64_t fence, worker, renewed_ms;
+  bool granted; /* neither answered nor handed back */
+  bool done;
+};
+struct group_books {
+  int done;
+  int64_t overtaken_us; /* -1: not */
+  bool closed;
 };
 
 struct world {
   struct world_config c;
   struct world_result *r;
+  struct model_files files;
+  char dir[64];
+
   int64_t now_us;
   uint64_t numbers;
-  int event_count;
-  struct event events[EVENTS_MAX];
-  int training_count, group_count, refills, open_groups; /* groups by index: training, refills, evaluation */
-  struct group groups[WORLD_GROUPS];
-  int lease_count;
-  struct sim_lease leases[LEASES_MAX];
-  int server_count;
-  struct server servers[WORLD_SERVERS];
-  int batch_count, at_trainer, lineage, queue_head, queue_tail, queue[BATCHES_MAX];
-  struct batch batches[BATCHES_MAX];
-  bool trainer_up, trainer_busy;
+  int event_count, event_room;
+  struct world_event *events;
   struct accident accidents[WORLD_ACCIDENTS];
-  bool dispatch_due;
-  struct rate drain, latency, tokens;
-  double starved_us, hoarded_us;
-  struct admission_plan plan;
-  int32_t place[WORLD_GROUPS]; /* in the plan's order, from 1; 0: none */
-  int64_t admission_us;        /* when more is admitted is looked at; 0: not */
+
+  struct core *core;
+  struct run_context *context;
+  struct poll_message *answered, **answered_last;
+  struct poll_message **parked;
+  int parked_count, parked_room;
+
+  int server_count, server_room;
+  struct server *servers;
+  int *server_of; /* [worker id] */
+  int server_of_room;
+
+  struct trainer trainer;
+  struct driver_books driver;
+
+  int64_t round; /* that is open */
   struct admission_room room;
+  int group_room;
+  struct mirror *mirror;                    /* [place of the group * samples + sample] */
+  struct group_books *books;                /* [place of the group] */
+  struct digest versions[WORLD_ROUNDS + 2]; /* that were made, by their number */
+  int64_t version_count;
+  bool generating, over;
+  struct world_round *now; /* in the result */
+  double idle_us, slot_us;
+  int since_check;
+  int64_t changes;
 };
 
 /* world.c */
-enum stream { STREAM_PROMPT, STREAM_SAMPLE, STREAM_FILTER, STREAM_ACCIDENT, STREAM_MESSAGE, STREAM_CHAOS };
+enum stream {
+  STREAM_PROMPT,
+  STREAM_SAMPLE,
+  STREAM_FILTER,
+  STREAM_ACCIDENT,
+  STREAM_MESSAGE,
+  STREAM_CHAOS,
+  STREAM_SERVER
+};
 void world_fault(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+uint32_t world_draw(uint64_t seed, enum stream stream, uint32_t a, uint32_t b);
 double world_uniform(uint64_t seed, enum stream stream, uint32_t a, uint32_t b);
-void world_at(struct world *w, int64_t at_us, enum event_kind kind, int who, uint32_t life, int lease);
+void world_at(struct world *w, int64_t at_us, enum event_kind kind, int who, uint32_t life, void *what);
 /* A message's way between a server and the coordinator: half to one and a half times the mean. */
 int64_t world_message_us(struct world *w, int server);
+/* Draws for one message: is it lost, does it come twice? */
+bool world_loses(struct world *w, int server);
+bool world_doubles(struct world *w, int server);
+void *world_room(void *items, int *room, int wanted, size_t size);
+
+/* world_lengths.c */
+double world_length(const struct world_config *c, int64_t round, int64_t ordinal, int sample);
+double world_grain(const struct world_config *c);
+int64_t world_recorded(const struct world_config *c, double tokens); /* tokens in the ledger of a whole sample */
+bool world_filtered(const struct world_config *c, int64_t round, int64_t ordinal);
+
+/* world_core.c */
+bool world_core_open(struct world *w);
+void world_core_close(struct world *w);
+/* Carries out a command; its answer, if wanted, is appended. */
+enum rc world_call(struct world *w, command_execute execute, void *message, const char *id, struct buf *answer,
+                   struct err *err);
+int64_t world_number(struct world *w, const char *sql, const struct bind *binds, size_t count);
+#define WORLD_NUMBER(w, sql, ...) world_number(w, sql, BINDS(__VA_ARGS__))
 static inline int64_t world_now_ms(const struct world *w) { return w->now_us / 1000; }
+int64_t world_wall_ms(const struct world *w);
+/* Where a group is in mirror and books; -1: nowhere. */
+int world_place(const struct world *w, int64_t ordinal);
+int world_places(const struct world *w);
 
 /* world_pool.c */
 static inline bool server_works(const struct server *s) { return s->alive && !s->frozen; }
 void server_joins(struct world *w);
+void servers_drop_all(struct world *w);
 /* Lets time pass on it: before anything about it changes. */
 void server_pass(struct world *w, int server);
-/* Fills its slots from its queue, expects the next end, asks for more. */
-void server_fill(struct world *w, int server);
-/* Drops what it holds of a lease, or (-1) of all. */
-void server_drop(struct world *w, int server, int lease);
-void server_leases_arrive(struct world *w, int server);
-void server_sample_ends(struct world *w, int server);
-void server_heartbeat_answered(struct world *w, int server);
 void server_freezes(struct world *w, int server, int64_t length_us);
-void server_thaws(struct world *w, int server);
-/* Tells the tokens that its unfinished samples have, so that they can be continued elsewhere. */
-void server_hands_back(struct world *w, int server);
+void server_ends(struct world *w, int server, bool in_good_order);
+void server_preempts(struct world *w, int server, uint32_t draw);
+void server_event(struct world *w, const struct world_event *e);
+void server_message_free(const struct world_event *e);
+/* Hands out what the coordinator has answered to polls. */
+void polls_settle(struct world *w);
 
-/* world_coordinator.c */
-void world_coordinator_open(struct world *w);
-/* How many samples a poll must be able to have now. */
-int world_coordinator_grantable(const struct world *w);
-void world_coordinator_dispatch(struct world *w);
-void world_coordinator_poll(struct world *w, int server);
-void world_coordinator_poll_due(struct world *w, int server, int number);
-void world_coordinator_result(struct world *w, int lease);
-void world_coordinator_heartbeat(struct world *w, int server);
-void world_coordinator_drained(struct world *w, int server);
-void world_coordinator_look(struct world *w);
-void world_coordinator_admission(struct world *w);
-void world_coordinator_verified(struct world *w, int group);
-void world_coordinator_submit(struct world *w);
-void world_coordinator_batch_known(struct world *w, int batch);
+/* world_trainer.c */
+void trainer_registers(struct world *w);
+void trainer_dies(struct world *w, int64_t length_us);
+void trainer_event(struct world *w, const struct world_event *e);
+void trainer_message_free(const struct world_event *e);
+void trainer_forgets(struct world *w);
+/* The driver's turns, as long as one is due. */
+void driver_acts(struct world *w);
+/* world_knowledge.c: what the coordinator is told before the first round, which has just been opened. */
+void world_tell(struct world *w);
+/* world.c: a round was opened. */
+void round_opens(struct world *w, int64_t round);
+
+/* world_checks.c */
+void checks_round(struct world *w);
+void checks_granted(struct world *w, const struct poll_message *first); /* of one commit */
+void checks_renewed(struct world *w, const struct beat_message *m);
+/* Before and after the coordinator has judged a result. */
+bool checks_result_stands(struct world *w, const struct result_message *m);
+void checks_result(struct world *w, const struct result_message *m, bool stands, enum rc rc, bool repeated);
+/* Nobody with an idle slot waits for samples that may be granted. */
+void checks_conserving(struct world *w);
+void checks_database(struct world *w);
 
 #endif

@@ -27,7 +27,7 @@ static enum rc check_announcer(struct core *c, const struct version_announce *m,
   return RC_OK;
 }
 
-static enum rc version_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc version_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct version_announce *m = cmd->message;
   struct announced_version p = {.version = m->version, .digest = m->digest, .pushes = m->pushes, .push_count = m->push_count};
   int64_t run;

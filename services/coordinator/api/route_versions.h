@@ -5,8 +5,11 @@
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_VERSIONS_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_VERSIONS_H
 
-#include "common/http/server.h"
+#include "services/coordinator/writer/command.h"
 
 void handle_post_version(struct http_request *r, void *context);
+
+/* On the writer's thread; without HTTP for the simulation.  cmd->message: struct version_announce. */
+enum rc version_execute(struct core *c, struct command *cmd, struct err *err);
 
 #endif

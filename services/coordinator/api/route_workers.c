@@ -195,7 +195,7 @@ void handle_heartbeat(struct http_request *r, void *context) {
 /* ---- DELETE /v1/workers/{id} ---- */
 
 /* The id names one incarnation under one epoch, so no other worker can be meant. */
-static enum rc leave_execute(struct core *c, struct command *cmd, struct err *err) {
+enum rc leave_execute(struct core *c, struct command *cmd, struct err *err) {
   struct live_worker *w;
   struct json_writer out;
   enum rc rc = worker_of(c, cmd->id, c->epoch, false, &w, err);

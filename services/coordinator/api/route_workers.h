@@ -20,5 +20,6 @@ enum rc register_execute(struct core *c, struct command *cmd,
                          struct err *err); /* cmd->message: struct worker_register */
 enum rc heartbeat_execute(struct core *c, struct command *cmd,
                           struct err *err); /* cmd->message: struct worker_heartbeat */
+enum rc leave_execute(struct core *c, struct command *cmd, struct err *err);
 
 #endif

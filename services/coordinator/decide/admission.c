@@ -4,11 +4,19 @@
 #include <math.h>
 #include <string.h>
 
-#define GAIN_LEAST       0.01  /* of the round: what a play of expected lengths can be trusted for */
+#define GAIN_LEAST       0.01  /* of the round: what a play of exact lengths can be trusted for */
+#define DEALT_GAIN_LEAST 0.02  /* likewise, of lengths that were dealt out */
 #define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
 #define STEEP            1.05  /* full engines' step against the shortest; below, a ramp is not worth the play */
 
-enum { DEALS = 3, IMPROVING_SAMPLES = 150000 }; /* played, to improve an order */
+#define ERRORS_LEAST     2.0   /* likewise, in standard errors of the mean over deals */
+
+enum {
+  DEALS_LEAST = 4,
+  DEALS_MOST = 8,
+  DEALT_SAMPLES = 8192,      /* of all deals together, within these: a small round tells less */
+  IMPROVING_SAMPLES = 150000 /* played, to improve an order */
+};
 
 /* ---- the heap of running samples, first to end on top ---- */
 
@@ -64,15 +72,34 @@ int admission_admit(const struct waiting_group *groups, int32_t *order, int coun
 
 struct play {
   const struct admission_facts *f;
-  int32_t shift; /* group g has the lengths of group g + shift */
+  int32_t deal;
   struct admission_room *room;
   const struct admission_plan *plan;
   int32_t next, sample, running; /* the next to be begun, by place in the order; how many run */
+  const float *lengths;          /* of the next group's samples */
   double us, clock;              /* time, and the tokens of a sample that ran since the beginning */
   double trained_us;             /* until when the trainer is busy */
 };
 
-static int32_t likeness(const struct play *p, int32_t g) { return (g + p->shift) % p->f->groups; }
+/* Whose lengths a group has in a deal: drawn with replacement, always in the same way. */
+static int32_t likeness(const struct admission_facts *f, int32_t deal, int32_t g) {
+  if (f->exact) return g;
+  uint32_t x = (uint32_t)(deal * f->groups + g) + 1; /* hash32 of C. Wellons */
+  x = (x ^ x >> 16) * 0x7feb352du;
+  x = (x ^ x >> 15) * 0x846ca68bu;
+  return (int32_t)((x ^ x >> 16) % (uint32_t)f->known);
+}
+
+/* [samples] */
+static const float *lengths_of(const struct admission_facts *f, int32_t deal, int32_t g) {
+  return &f->tokens[likeness(f, deal, g) * f->samples];
+}
+
+static double tokens_of(const struct admission_facts *f, int32_t g, float length) {
+  const float tokens = f->scale ? length * f->scale[g] : length;
+  return (double)(f->most && tokens > f->most[g] ? f->most[g] : tokens);
+}
+
 static bool waits(const struct play *p) { return p->next < p->f->groups; }
 
 static int32_t rows_max(const struct admission_facts *f) {
@@ -83,9 +110,11 @@ static int32_t rows_max(const struct admission_facts *f) {
 static void begin_samples(struct play *p) {
   const int32_t most = admission_groups(p->plan, (int64_t)p->us), rows = rows_max(p->f);
   while (waits(p) && p->next < most && p->running < rows) {
-    const int32_t g = likeness(p, p->plan->order[p->next]);
-    const double tokens = (double)p->f->tokens[g * p->f->samples + p->sample];
+    const int32_t g = p->plan->order[p->next];
+    if (p->sample == 0) p->lengths = lengths_of(p->f, p->deal, g);
+    const double tokens = tokens_of(p->f, g, p->lengths[p->sample]);
     push(p->room->running, p->running++, (struct admission_running){p->clock + tokens, g});
+    p->room->total[g] += tokens;
     if (++p->sample < p->f->samples) continue;
     p->sample = 0;
     p->next++;
@@ -98,13 +127,16 @@ static void end_sample(struct play *p) {
   pop(p->room->running, p->running--);
   if (--p->room->left[g] > 0) return;
   if (p->trained_us < p->us) p->trained_us = p->us;
-  p->trained_us += (double)p->room->total[g] * p->f->train_us_per_token;
+  p->trained_us += p->room->total[g] * p->f->train_us_per_token;
 }
 
-static double play_once(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan,
-                        int32_t shift) {
-  struct play p = {.f = f, .shift = shift, .room = room, .plan = plan};
-  for (int32_t g = 0; g < f->groups; g++) room->left[g] = f->samples;
+static double play_deal(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan,
+                        int32_t deal) {
+  struct play p = {.f = f, .deal = deal, .room = room, .plan = plan};
+  for (int32_t g = 0; g < f->groups; g++) {
+    room->left[g] = f->samples;
+    room->total[g] = 0;
+  }
   begin_samples(&p);
   while (p.running > 0 || waits(&p)) {
     const double step_us = room->step_us[p.running];
@@ -123,12 +155,24 @@ static double play_once(const struct admission_facts *f, struct admission_room *
   return p.trained_us;
 }
 
-/* Lengths that do not belong to these very groups are dealt out several times. */
 double admission_play(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan) {
   double sum = 0;
-  if (f->told_apart) return play_once(f, room, plan, 0);
-  for (int32_t deal = 0; deal < DEALS; deal++) sum += play_once(f, room, plan, f->groups * deal / DEALS);
-  return sum / DEALS;
+  for (int32_t deal = 0; deal < room->deals; deal++) sum += play_deal(f, room, plan, deal);
+  return sum / room->deals;
+}
+
+/* Is it better by so much, and by more than chance, over other deals than those that it was chosen by? */
+static bool is_better(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan,
+                      const struct admission_plan *than, double gain_least) {
+  double sum = 0, squares = 0;
+  const int32_t n = room->deals;
+  for (int32_t deal = n; deal < 2 * n; deal++) {
+    const double gain = 1 - play_deal(f, room, plan, deal) / play_deal(f, room, than, deal);
+    sum += gain;
+    squares += gain * gain;
+  }
+  const double mean = sum / n, variance = n > 1 ? (squares - sum * mean) / (n - 1) : 0;
+  return mean > gain_least && mean * mean > ERRORS_LEAST * ERRORS_LEAST * variance / n;
 }
 
 /* ---- plans ---- */
@@ -200,7 +244,7 @@ void admission_improve(const struct admission_facts *f, struct admission_room *r
 
 static bool known(const struct admission_facts *f) {
   return f->servers > 0 && f->slots > 0 && f->groups > 0 && f->samples > 0 && f->groups <= ADMISSION_GROUPS_MAX &&
-         (int64_t)f->groups * f->samples <= ADMISSION_SAMPLES_MAX && f->train_us_per_token > 0 &&
+         (int64_t)f->groups * f->samples <= ADMISSION_SAMPLES_MAX && f->known > 0 && f->train_us_per_token > 0 &&
          step_costs_known(f->costs);
 }
 
@@ -208,39 +252,58 @@ static bool known(const struct admission_facts *f) {
 static double measure_groups(const struct admission_facts *f, struct admission_room *room) {
   double tokens = 0;
   for (int32_t g = 0; g < f->groups; g++) {
-    room->longest[g] = room->total[g] = 0;
-    for (int32_t s = 0; s < f->samples; s++) {
-      const float t = f->tokens[g * f->samples + s];
-      room->total[g] += t;
-      if (t > room->longest[g]) room->longest[g] = t;
+    room->longest[g] = 0;
+    for (int32_t deal = 0; deal < room->deals; deal++) {
+      const float *lengths = lengths_of(f, deal, g);
+      double longest = 0;
+      for (int32_t s = 0; s < f->samples; s++) {
+        const double t = tokens_of(f, g, lengths[s]);
+        tokens += t;
+        if (t > longest) longest = t;
+      }
+      room->longest[g] += longest;
     }
-    tokens += (double)room->total[g];
     int32_t i = g; /* by insertion: there are few */
     for (; i > 0 && room->longest[room->by_length[i - 1]] > room->longest[g]; i--)
       room->by_length[i] = room->by_length[i - 1];
     room->by_length[i] = g;
   }
-  return tokens * f->train_us_per_token / f->groups;
+  return tokens * f->train_us_per_token / f->groups / room->deals;
+}
+
+/* Something is known about each group, not only about groups in general. */
+static bool told_apart(const struct admission_facts *f) {
+  bool apart = f->exact || f->scale;
+  for (int32_t g = 1; g < f->groups && f->most; g++) apart = apart || f->most[g] != f->most[0];
+  return apart;
+}
+
+static int32_t deals_of(const struct admission_facts *f) {
+  const int32_t deals = DEALT_SAMPLES / (f->groups * f->samples);
+  if (f->exact) return 1;
+  return deals < DEALS_LEAST ? DEALS_LEAST : deals > DEALS_MOST ? DEALS_MOST : deals;
 }
 
 bool admission_plan(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan) {
   *plan = (struct admission_plan){0};
   if (!known(f)) return false;
+  const bool apart = told_apart(f);
+  room->deals = deals_of(f);
   for (int32_t rows = 0; rows <= rows_max(f); rows++)
     room->step_us[rows] = step_costs_us(f->costs, (double)rows / f->servers);
   const double group_us = measure_groups(f, room);
-  const int plays = IMPROVING_SAMPLES / (f->groups * f->samples);
+  const int plays = IMPROVING_SAMPLES / (f->groups * f->samples * room->deals);
   for (int32_t g = 0; g < f->groups; g++) plan->order[g] = g;
   plan->end_us = plan->filled_end_us = admission_play(f, room, plan);
   room->ramp = *plan;
-  if (f->told_apart) {
+  if (apart) {
     try_orders(f, room, &room->ramp);
     admission_improve(f, room, &room->ramp, plays);
   }
-  if (room->ramp.end_us < plan->end_us * (1 - ORDER_GAIN_LEAST)) *plan = room->ramp;
+  if (room->ramp.ordered && is_better(f, room, &room->ramp, plan, ORDER_GAIN_LEAST)) *plan = room->ramp;
   if (room->step_us[rows_max(f)] < room->step_us[0] * STEEP) return true;
   try_ramps(f, room, group_us, &room->ramp);
-  if (f->told_apart) {
+  if (apart) {
     room->other = *plan;
     order_by_length(f, room, f->groups, &room->other);
     room->other.end_us = admission_play(f, room, &room->other);
@@ -248,6 +311,6 @@ bool admission_plan(const struct admission_facts *f, struct admission_room *room
     if (room->other.end_us < room->ramp.end_us) room->ramp = room->other;
     if (room->ramp.bounded) admission_improve(f, room, &room->ramp, plays);
   }
-  if (room->ramp.bounded && room->ramp.end_us < plan->end_us * (1 - GAIN_LEAST)) *plan = room->ramp;
+  if (room->ramp.bounded && is_better(f, room, &room->ramp, plan, f->exact ? GAIN_LEAST : DEALT_GAIN_LEAST)) *plan = room->ramp;
   return true;
 }

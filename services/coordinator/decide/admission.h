@@ -10,12 +10,15 @@
  *                +------------------- time
  *
  * The plan is found by playing the round for some tens of plans, with the measured cost of a step by rows, the
- * trainer's time for a token, and expected lengths: those of earlier groups, or what is known of each prompt.  Where
- * prompts are told apart the order is planned too: short groups give the trainer work early, long ones must not be
- * begun last, and the play weighs one against the other.  To fill every slot in the order of ordinals is the plan that
- * the others must beat by more than a play can be trusted; it is the answer while a measurement is lacking.
+ * trainer's time for a token, and lengths: those of earlier groups, dealt out to this round's several times, or what is
+ * known of each prompt.  Where groups are told apart the order is planned too: short ones give the trainer work early,
+ * long ones must not be begun last, and the play weighs one against the other.
  *
- * Called by leases.c on the writer's thread, once a round: some milliseconds for a hundred groups.  No database, no
+ * To fill every slot in the order of ordinals is the plan that the others must beat, in deals that they were not chosen
+ * by and by more than those deals differ: under heavy tails the best of many plans is else the one that suits the few
+ * lengths at hand.  It is the answer while a measurement is lacking.
+ *
+ * Called by leases.c on the writer's thread, once a round: tens of milliseconds for a hundred groups.  No database, no
  * clock, no memory of its own.  Neither a plan nor a wrong expectation changes what a sample becomes or what is a
  * member, only when. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_ADMISSION_H
@@ -37,8 +40,11 @@ struct admission_facts {
   int32_t servers, slots; /* ready generation-servers, slots of each */
   double train_us_per_token;
   int32_t groups, samples; /* of the round, of a group */
-  const float *tokens;     /* expected lengths, [groups * samples], by ordinal */
-  bool told_apart;         /* they say something about each group, not only about groups in general */
+  const float *tokens;     /* of samples, group by group: [known * samples] */
+  int32_t known;           /* groups, of this round or of others */
+  bool exact;              /* they are this round's, by ordinal: known == groups; else they are dealt out to it */
+  const float *scale;      /* [groups], by ordinal: a group has so many times the lengths dealt; NULL: 1 */
+  const float *most;       /* [groups], by ordinal: what each of its samples may have; NULL: not bounded */
 };
 
 struct admission_plan {
@@ -57,8 +63,9 @@ struct admission_room {
     int32_t group;
   } running[ADMISSION_SAMPLES_MAX];
   double step_us[ADMISSION_SAMPLES_MAX + 1];
+  int32_t deals; /* a plan is played so many times */
   int32_t left[ADMISSION_GROUPS_MAX], by_length[ADMISSION_GROUPS_MAX];
-  float longest[ADMISSION_GROUPS_MAX], total[ADMISSION_GROUPS_MAX];
+  double longest[ADMISSION_GROUPS_MAX], total[ADMISSION_GROUPS_MAX];
   struct admission_plan ramp, other, candidate;
 };
 

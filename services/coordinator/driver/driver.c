@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/queue.h"
+#include "services/coordinator/driver/next.h"
 #include "services/coordinator/driver/start.h"
 #include "services/coordinator/driver/step.h"
 #include "services/coordinator/driver/train.h"
@@ -14,28 +15,19 @@ enum { IDLE_MS = 200, TICK_MS = 50, LOST_MS = 120000 };
 
 /* ---- working ---- */
 
-/* Are batches of the round to be sent, or waited for? */
-static bool trains(const struct driver *d, const struct active_run *a) {
-  const struct run_config *config = &d->context->config;
-  if (!a->has_round) return false;
-  if (a->state == RUN_PAUSED && run_is_supervised(config)) return false;
-  if (a->round_state == ROUND_OPEN) return config->mode == MODE_PIPELINED;
-  return a->round_state == ROUND_TRAINING || (a->round_state == ROUND_STEPPING && a->undone > 0);
-}
-
 /* The next step on the run.  *progress: it may have left more to do at once; after train_round, kicks tell. */
 static enum rc work(struct driver *d, const struct active_run *a, bool *progress, struct err *err) {
-  *progress = false;
-  if (a->held) return RC_OK; /* until it is resumed */
-  if (!d->trainer.found && a->state == RUN_QUEUED) return RC_OK;
-  if (!d->trainer.found) return err_set(err, RC_UNAVAILABLE, NULL, "no trainer is registered");
   const bool opened = d->context && d->context->run == a->run && d->verified_trainer == d->trainer.worker;
-  if (opened && a->unfinished < 0 && trains(d, a)) return train_round(d, a, err);
-  *progress = true;
-  if (!opened) return start_run(d, a, err);
-  if (a->unfinished >= 0) return step_round(d, a, a->unfinished, err);
-  if (a->has_round && a->round_state == ROUND_STEPPING) return step_round(d, a, a->round, err);
-  *progress = false;
+  int64_t round = 0;
+  const enum next_work next = next_work(a, d->trainer.found, opened ? &d->context->config : NULL, &round);
+  *progress = next == NEXT_START || next == NEXT_STEP;
+  switch (next) {
+    case NEXT_NOTHING: break;
+    case NEXT_NO_TRAINER: return err_set(err, RC_UNAVAILABLE, NULL, "no trainer is registered");
+    case NEXT_START: return start_run(d, a, err);
+    case NEXT_TRAIN: return train_round(d, a, err);
+    case NEXT_STEP: return step_round(d, a, round, err);
+  }
   return RC_OK;
 }
 

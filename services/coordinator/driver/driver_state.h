@@ -7,7 +7,8 @@
  *       replay.c        brings a trainer that lost rounds back to the recorded version
  *     train.c           sends the batches and inner steps of a round, as far as it goes; batch_answers.c takes the answers
  *     step.c            steps a round and publishes what came of it
- *       round_jobs.c      what goes to the trainer, in order
+ *       next.c            what is to be done, and which job goes to the trainer
+ *       round_jobs.c      the order of these jobs
  *         batch.c, inner_step.c, look.c, model_files.c   what several steps use
  *
  * Each file includes only those below it.  All members belong to the driver's thread, except `kicked`, `sealed` and

@@ -197,7 +197,7 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
   struct arena arena = ARENA_INIT;
   struct submit_step m;
   struct step_status status = {0};
-  enum rc rc = step_message(d, run, r->round, &m, &arena, err);
+  enum rc rc = step_message(d->core, d->context, &d->trainer, r->round, &m, &arena, err);
   m.push_count = 0; /* servers have the current version already */
   if (rc == RC_OK) rc = step_submit_once(&t, &m, &status, &arena, err);
   while (rc == RC_OK && status.state != JOB_DONE) {

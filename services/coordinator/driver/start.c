@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "services/coordinator/trainer/model_files.h"
+#include "services/coordinator/driver/next.h"
 #include "services/coordinator/driver/replay.h"
 #include "services/coordinator/rounds/run_attach.h"
 #include "services/coordinator/rounds/run_life.h"
@@ -117,10 +118,9 @@ static enum rc check_start(struct driver *d, const struct active_run *a, const s
 static enum rc attach(struct driver *d, const struct active_run *a, const struct open_run_answer *answer,
                       struct err *err) {
   struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
-  const bool again = a->has_round && a->round_state <= ROUND_STEPPING && answer->version <= a->version;
   if (cmd)
     *(struct attach_message *)cmd->message =
-        (struct attach_message){.context = d->context, .digest = answer->digest, .again = again ? a->round : -1};
+        (struct attach_message){.context = d->context, .digest = answer->digest, .again = next_again(a, answer->version)};
   run_context_keep(d->context); /* for the command, which may outlive this call; then the reference is never released */
   const enum rc rc = core_call(d->core, cmd, err);
   if (rc != RC_TIMEOUT) run_context_release(d->context);

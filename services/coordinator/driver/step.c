@@ -102,9 +102,8 @@ static enum rc copy_lists(struct step_done_message *m, const struct step_status 
   return intervals_copy(&m->intervals, status->intervals, status->interval_count, arena, err);
 }
 
-/* status NULL: the figures are lost. */
-static enum rc step_store(struct driver *d, const struct active_run *a, int64_t round, const struct step_status *status,
-                          struct err *err) {
+enum rc step_store(struct core *c, const struct active_run *a, int64_t trainer, int64_t round,
+                   const struct step_status *status, struct err *err) {
   struct command *cmd = command_new(step_done_execute, sizeof(struct step_done_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct step_done_message *m = cmd->message;
@@ -112,7 +111,7 @@ static enum rc step_store(struct driver *d, const struct active_run *a, int64_t 
                                   .round = round,
                                   .rounds = a->rounds,
                                   .has_figures = status != NULL,
-                                  .trainer_worker = d->trainer.worker};
+                                  .trainer_worker = trainer};
   enum rc rc = RC_OK;
   if (status) {
     m->version = status->version;
@@ -126,7 +125,7 @@ static enum rc step_store(struct driver *d, const struct active_run *a, int64_t 
     m->oldest_checkpoint = status->oldest_checkpoint;
     rc = copy_lists(m, status, &cmd->arena, err);
   }
-  if (rc == RC_OK) return core_call(d->core, cmd, err);
+  if (rc == RC_OK) return core_call(c, cmd, err);
   command_free(cmd);
   return rc;
 }
@@ -177,15 +176,16 @@ static enum rc read_denominator(struct store *s, struct submit_step *m, int64_t 
   return rc;
 }
 
-enum rc step_message(struct driver *d, int64_t run, int64_t round, struct submit_step *m, struct arena *arena,
-                     struct err *err) {
-  struct readers *readers = driver_readers(d);
-  const struct run_config *config = &d->context->config;
+enum rc step_message(struct core *c, const struct run_context *x, const struct trainer_target *trainer, int64_t round,
+                     struct submit_step *m, struct arena *arena, struct err *err) {
+  struct readers *readers = core_readers(c);
+  const struct run_config *config = &x->config;
+  const int64_t run = x->run;
   struct store *s;
   *m = (struct submit_step){.step_id = arena_strdup(arena, id_round(run, round).text),
                             .run = arena_strdup(arena, id_run(run).text),
-                            .epoch = d->trainer.epoch,
-                            .fence = d->trainer.fence,
+                            .epoch = trainer->epoch,
+                            .fence = trainer->fence,
                             .last = round == config->rounds - 1,
                             .stage_timeout_ms = config->stage_timeout_ms};
   if (!m->step_id || !m->run) return err_set(err, RC_NO_MEMORY, NULL, "a step was refused memory");
@@ -194,7 +194,7 @@ enum rc step_message(struct driver *d, int64_t run, int64_t round, struct submit
   rc = read_denominator(s, m, run, round, err);
   if (rc == RC_OK) rc = step_groups(s, m, run, round, arena, err);
   if (rc == RC_OK && run_publishes(config, round))
-    rc = read_targets(s, m, d->trainer.worker, core_options(d->core)->workers_max, arena, err);
+    rc = read_targets(s, m, trainer->worker, core_options(c)->workers_max, arena, err);
   readers_give(readers, s);
   return rc;
 }
@@ -215,7 +215,7 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
     enum rc rc = trainer_step_status(&t, step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
     bool done = rc == RC_OK && status.state == JOB_DONE;
     if (rc == RC_OK && status.state == JOB_FAILED) rc = step_failed(&status, step_id, false, err);
-    if (done) rc = step_store(d, a, round, &status, err);
+    if (done) rc = step_store(d->core, a, d->trainer.worker, round, &status, err);
     arena_free(&arena);
     if (rc != RC_OK || done) return rc;
     if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
@@ -245,7 +245,7 @@ static enum rc step_held(struct driver *d, const struct active_run *a, int64_t r
                                      .grad_norm = NAN,
                                      .lr = NAN};
   log_info("step %s had been taken before the trainer was lost", m->step_id);
-  return step_store(d, a, round, &status, err);
+  return step_store(d->core, a, d->trainer.worker, round, &status, err);
 }
 
 /* One whose version is published is only asked for: its figures are all that is missing. */
@@ -260,13 +260,13 @@ static enum rc step_submit(struct driver *d, const struct active_run *a, const s
 enum rc step_round(struct driver *d, const struct active_run *a, int64_t round, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct submit_step m;
-  enum rc rc = step_message(d, a->run, round, &m, &arena, err);
+  enum rc rc = step_message(d->core, d->context, &d->trainer, round, &m, &arena, err);
   if (rc != RC_OK) goto out;
   rc = step_submit(d, a, &m, &arena, err);
   if (rc == RC_OK)
     rc = step_await(d, a, round, m.step_id, err);
   else if (rc == RC_NOT_FOUND && a->unfinished == round)
-    rc = step_store(d, a, round, NULL, err);
+    rc = step_store(d->core, a, d->trainer.worker, round, NULL, err);
   else if (rc == RC_CONFLICT)
     rc = step_held(d, a, round, &m, &arena, err);
 out:

@@ -12,9 +12,13 @@
 /* Steps a round, or fetches the figures of a step that is published already; then the next round opens, or the run ends. */
 enum rc step_round(struct driver *d, const struct active_run *a, int64_t round, struct err *err);
 
-/* The message of a round's step; strings live in the arena.  Also for a replay. */
-enum rc step_message(struct driver *d, int64_t run, int64_t round, struct submit_step *m, struct arena *arena,
-                     struct err *err);
+/* The message of a round's step for this trainer; strings live in the arena.  Also for a replay. */
+enum rc step_message(struct core *c, const struct run_context *x, const struct trainer_target *trainer, int64_t round,
+                     struct submit_step *m, struct arena *arena, struct err *err);
+/* Publishes the version, if the trainer has not announced it yet, and stores the step's figures.  status NULL: they are
+ * lost. */
+enum rc step_store(struct core *c, const struct active_run *a, int64_t trainer, int64_t round,
+                   const struct step_status *status, struct err *err);
 /* A step that the trainer failed: RC_IO when its disk is to blame, so that the same step is tried again; else RC_CONFLICT. */
 enum rc step_failed(const struct step_status *status, const char *step_id, bool replayed, struct err *err);
 

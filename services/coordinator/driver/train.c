@@ -1,83 +1,9 @@
-/* Plans the batches of a round, submits them while the trainer has room, and begins the step after the last one. */
+/* Sends a round's batches and inner steps while the trainer has room, and begins the step after the last one. */
 #include "services/coordinator/driver/train.h"
 
-#include <limits.h>
-
+#include "services/coordinator/driver/next.h"
 #include "services/coordinator/fault.h"
-#include "services/coordinator/rounds/batches.h"
-#include "services/coordinator/rounds/round.h"
-#include "services/coordinator/store/ids.h"
-#include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/writer/core.h"
-
-/* Batches at the trainer at once: while one is computed the next waits, so that the trainer never stands still.  With more,
- * the groups that are still to come would be cut into smaller batches. */
-enum { AHEAD = 2 };
-
-/* While the trainer has work, the next batch of an open round waits for this share of the round's groups: smaller ones
- * would cost more to plan, to build and to compare than they save. */
-enum { BATCHES_OF_ROUND = 16 };
-
-/* ---- commands ---- */
-
-/* From this commit on, a restart takes the batch as submitted. */
-static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err) {
-  return batches_plan(c, cmd->message, err);
-}
-
-struct step_begin_message {
-  int64_t run, round;
-  bool by_tokens;
-};
-
-static enum rc step_begin_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct step_begin_message *m = cmd->message;
-  return round_step_when_trained(c, m->run, m->round, m->by_tokens, err);
-}
-
-static enum rc step_begin(struct driver *d, const struct active_run *a, struct err *err) {
-  struct command *cmd = command_new(step_begin_execute, sizeof(struct step_begin_message));
-  if (cmd)
-    *(struct step_begin_message *)cmd->message = (struct step_begin_message){
-        .run = a->run, .round = a->round, .by_tokens = run_counts_tokens(&d->context->config)};
-  return core_call(d->core, cmd, err);
-}
-
-/* ---- the next batch ---- */
-
-/* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough; so are the last ones
- * of an optimizer step, since those of the next step wait for them. */
-static int groups_worth_sending(struct driver *d, const struct active_run *a, const struct batch_plan *plan) {
-  const struct run_config *config = &d->context->config;
-  if (a->round_state != ROUND_OPEN || batch_answers_at_trainer(d->answers) == 0 || plan->completes) return 1;
-  const int worth = (config->groups_per_round + BATCHES_OF_ROUND - 1) / BATCHES_OF_ROUND;
-  return config->groups_per_step && plan->missing < worth ? plan->missing : worth;
-}
-
-/* A batch with the job's number.  *groups 0: nothing is trainable just now, or not yet enough. */
-static enum rc plan_batch(struct driver *d, const struct active_run *a, struct round_job *job, int *groups,
-                          struct err *err) {
-  struct command *cmd = command_new(plan_execute, sizeof(struct batch_plan));
-  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
-  struct batch_plan *m = cmd->message;
-  struct store *s;
-  *m = (struct batch_plan){.run = a->run, .round = a->round, .number = job->number};
-  enum rc rc = readers_take(driver_readers(d), &s, err);
-  if (rc == RC_OK) {
-    rc = batches_select(m, s, d->context, core_options(d->core)->batch_tokens, &cmd->arena, err);
-    readers_give(driver_readers(d), s);
-  }
-  const int worth = groups_worth_sending(d, a, m);
-  *groups = rc == RC_OK && m->groups >= worth ? m->groups : 0;
-  job->step = m->step;
-  if (*groups == 0) {
-    d->groups_wanted = worth - m->groups;
-    command_free(cmd);
-    return rc;
-  }
-  cmd->patient = batch_answers_at_trainer(d->answers) > 0;
-  return core_call(d->core, cmd, err);
-}
 
 /* ---- sending ---- */
 
@@ -103,45 +29,32 @@ static void sent_begin(struct driver *d, const struct active_run *a) {
       (struct sent_batches){.run = a->run, .round = a->round, .trainer = d->trainer.worker, .newest = round_job_none()};
 }
 
-/* The number of a new batch. */
-static enum rc number_new(struct driver *d, int64_t *out, struct err *err) {
-  struct store *s;
-  enum rc rc = readers_take(driver_readers(d), &s, err);
-  if (rc != RC_OK) return rc;
-  rc = store_int(s, out, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
-                 BINDS(b_int(d->sent.run), b_int(d->sent.round)));
-  readers_give(driver_readers(d), s);
-  return rc;
-}
-
-/* What is stored and was not sent in this life, in the trainer's order; then what can be planned.  *sent: a batch or an
- * inner step was sent. */
-static enum rc send_next(struct driver *d, const struct active_run *a, bool *sent, struct err *err) {
-  struct round_job job = {0};
-  int groups = 0;
-  enum rc rc = round_job_next(driver_readers(d), d->sent.run, d->sent.round, &d->sent.newest, true, &job, sent, err);
-  if (rc == RC_OK && *sent) return send_job(d, a, &job, true, err);
-  *sent = false;
-  if (rc == RC_OK) rc = number_new(d, &job.number, err);
-  if (rc == RC_OK && a->round_state != ROUND_STEPPING) rc = plan_batch(d, a, &job, &groups, err);
-  *sent = rc == RC_OK && groups > 0;
-  if (!*sent) return rc;
-  fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
-  return send_job(d, a, &job, false, err);
+/* What is stored and was not sent in this life, or what could be planned. */
+static enum rc send_next(struct driver *d, const struct active_run *a, struct next_job *next, struct err *err) {
+  if (!next->stored) {
+    const enum rc rc = next_job_plan(d->core, next, err);
+    if (rc != RC_OK) return rc;
+    fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
+  }
+  return send_job(d, a, &next->job, next->stored, err);
 }
 
 enum rc train_round(struct driver *d, const struct active_run *a, struct err *err) {
-  bool sent = true;
+  struct next_job next = {.found = true};
   sent_begin(d, a);
   enum rc rc = batch_answers_failure(d->answers, err);
-  while (rc == RC_OK && sent && batch_answers_at_trainer(d->answers) < AHEAD) rc = send_next(d, a, &sent, err);
-  if (batch_answers_at_trainer(d->answers) >= AHEAD) d->groups_wanted = INT_MAX;
+  while (rc == RC_OK && next.found) {
+    rc = next_job_find(&next, driver_readers(d), d->context, a, &d->sent.newest, batch_answers_at_trainer(d->answers),
+                       core_options(d->core)->batch_tokens, err);
+    if (rc == RC_OK && next.found) rc = send_next(d, a, &next, err);
+  }
+  if (rc == RC_OK) d->groups_wanted = next.groups_wanted;
   core_await_groups(d->core, batch_answers_at_trainer(d->answers) == 0);
   if (rc != RC_OK) {
     d->sent.run = 0; /* the next pass asks for all batches again */
     return rc;
   }
-  if (a->round_state != ROUND_TRAINING || batch_answers_pending(d->answers)) return RC_OK;
-  return step_begin(
-      d, a, err); /* no batch is left whose answer would begin it: there was none, or the last group was filtered */
+  if (batch_answers_pending(d->answers)) return RC_OK;
+  /* no batch is left whose answer would begin it: there was none, or the last group was filtered */
+  return next_step_begin(d->core, a, &d->context->config, err);
 }

@@ -69,19 +69,15 @@ static void groups_waiting(const struct waiting *all, const struct live_worker *
 /* How the round goes: see pace.h. */
 static const struct admission_plan *plan_of_round(struct core *c, const struct open_round *r) {
   const struct run_config *config = &c->context->config;
-  struct pace_round round = {.run = r->run,
+  const struct pace_round round = {.run = r->run,
                              .round = r->round,
                              .wanted = config->mode == MODE_PIPELINED && config->frontier == FRONTIER_PRIORITY,
                              .groups = config->groups_per_round,
                              .samples = config->samples_per_group,
                              .groups_per_s = rate_value(&c->pool->rates.drain),
-                             .tokens = rate_value(&c->pool->rates.tokens)};
-  for (int i = 0; i < c->pool->worker_count; i++) {
-    const struct live_worker *w = &c->pool->workers[i];
-    if (w->kind != WORKER_GENERATION || !w->ready) continue;
-    round.slots += w->slots;
-    round.servers++;
-  }
+                             .tokens = rate_value(&c->pool->rates.tokens),
+                             .servers = c->pool->generating,
+                             .slots = (int32_t)c->pool->slots};
   return pace_plan(&c->pool->pace, &round, c->now_ms);
 }
 
@@ -236,6 +232,15 @@ static enum rc lease_store(struct core *c, const struct live_worker *w, const st
   return rc;
 }
 
+/* Where a planned order puts the round's own groups. */
+static void places_note(const struct admission_plan *plan, int groups, struct candidates *out) {
+  int32_t place[ADMISSION_GROUPS_MAX];
+  for (int i = 0; i < groups; i++) place[plan->order[i]] = i + 1;
+  for (int i = 0; i < out->count; i++) {
+    if (out->groups[i].ordinal < groups) out->groups[i].place = place[out->groups[i].ordinal];
+  }
+}
+
 /* The order of the groups, as far as this poll can reach. */
 static enum rc candidates_order(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
                                 int servers, struct candidates *out, struct err *err) {
@@ -256,10 +261,16 @@ static enum rc candidates_order(struct core *c, const struct open_round *r, cons
                                    .tokens_prior = (int64_t)rate_value(&c->pool->rates.tokens)};
   enum rc rc = waiting_read(&c->pool->waiting, c, r->run, r->round, err);
   if (rc != RC_OK) return rc;
-  groups_waiting(&c->pool->waiting, w, most < FRONTIER_CANDIDATES_MAX ? most : FRONTIER_CANDIDATES_MAX, out);
-  if (out->count && config->frontier != FRONTIER_OFF) policy.end = waiting_frontier_end(&c->pool->waiting, size);
+  const struct admission_plan *const plan = plan_of_round(c, r);
+  const bool all = plan->ordered || most > FRONTIER_CANDIDATES_MAX; /* a planned round is small */
+  groups_waiting(&c->pool->waiting, w, all ? FRONTIER_CANDIDATES_MAX : most, out);
+  policy.planned = plan->ordered;
+  if (plan->ordered)
+    places_note(plan, config->groups_per_round, out);
+  else if (out->count && config->frontier != FRONTIER_OFF)
+    policy.end = waiting_frontier_end(&c->pool->waiting, size);
   out->ordered = frontier_order(out->groups, out->count, &policy, out->order);
-  if (plan_of_round(c, r)->bounded)
+  if (plan->bounded)
     out->ordered = admission_admit(out->groups, out->order, out->ordered, c->pool->waiting.begun,
                                    pace_groups(&c->pool->pace, c->now_ms));
   return RC_OK;
@@ -292,22 +303,17 @@ static enum rc held_look(struct core *c, struct live_worker *w, struct err *err)
                 "SELECT coalesce(sum(sample_count), 0) FROM leases INDEXED BY leases_granted WHERE worker = ?1 "
                 "AND state = " SQL_LEASE_GRANTED,
                 BINDS(b_int(w->id)));
-  w->held = (int32_t)held;
+  pool_note_held(c->pool, w, (int32_t)held);
   return rc;
 }
 
 /* How many samples the worker may have of those that wait.  What all hold is known as of each one's last poll. */
 static enum rc share_of(struct core *c, struct live_worker *w, int slots, int servers, int waiting, int *take,
                         struct err *err) {
-  int held = 0;
   *take = slots;
   if (waiting / servers >= slots) return RC_OK; /* there is enough for everybody */
-  enum rc rc = held_look(c, w, err);
-  for (int i = 0; i < c->pool->worker_count; i++) {
-    const struct live_worker *other = &c->pool->workers[i];
-    if (other->kind == WORKER_GENERATION && other->ready) held += other->held;
-  }
-  *take = dispatch_share(waiting, servers, slots, w->held, held);
+  const enum rc rc = held_look(c, w, err);
+  *take = dispatch_share(waiting, servers, slots, w->held, (int)c->pool->held);
   return rc;
 }
 
@@ -362,7 +368,7 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
     rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
-  for (int i = 0; i < planned; i++) w->held += plan[i].count;
+  for (int i = 0; i < planned; i++) pool_note_held(c->pool, w, w->held + plan[i].count);
   if (!planned && !w->positions_refused) c->nothing_waits = true;
   metric_add(c->pool->m_granted, planned);
   *count = (size_t)planned;
@@ -488,8 +494,20 @@ enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err) {
   return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(worker)), LEASE_LOST, err);
 }
 
+/* Goes through all granted leases, so only once one of them may have ended: deadlines are never brought forward, and
+ * those of later grants and renewals lie behind a time to live from now. */
 enum rc leases_expire(struct core *c, struct err *err) {
-  return end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, err);
+  int64_t *const due_ms = &c->pool->leases_due_ms;
+  int64_t first_ms = 0;
+  if (!expiry_passed(*due_ms, c->now_ms)) return RC_OK;
+  enum rc rc = end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, err);
+  if (rc == RC_OK)
+    rc = store_int(c->store, &first_ms, err,
+                   "SELECT coalesce(min(deadline_ms), ?1) FROM leases INDEXED BY leases_granted WHERE state "
+                   "= " SQL_LEASE_GRANTED,
+                   BINDS(b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
+  if (rc == RC_OK) *due_ms = first_ms;
+  return rc;
 }
 
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err) {

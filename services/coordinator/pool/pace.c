@@ -49,7 +49,8 @@ const struct admission_plan *pace_plan(struct pace *p, const struct pace_round *
                                     .train_us_per_token = 1e6 / (r->groups_per_s * tokens),
                                     .groups = r->groups,
                                     .samples = r->samples,
-                                    .tokens = p->lengths};
+                                    .tokens = p->lengths,
+                                    .known = p->groups};
   if (!admission_plan(&f, &p->room, &p->plan)) return &p->plan;
   if (p->plan.spacing_us < SPACING_LEAST_US) p->plan.bounded = false;
   if (p->plan.bounded)

@@ -21,3 +21,8 @@ void pool_destroy(struct core *c) {
   free(c->pool);
   c->pool = NULL;
 }
+
+void pool_note_held(struct pool *p, struct live_worker *w, int32_t samples) {
+  if (w->kind == WORKER_GENERATION && w->ready) p->held += samples - w->held;
+  w->held = samples;
+}

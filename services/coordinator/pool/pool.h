@@ -40,6 +40,9 @@ struct pool {
   struct live_worker *workers; /* [options.workers_max], in the order of their ids */
   int worker_count;
   int generating;                 /* generation-servers that are ready */
+  int64_t held;                   /* samples of their leases, as of each one's last poll */
+  int64_t slots;                  /* of theirs */
+  int64_t leases_due_ms;          /* no granted lease ends before: monotonic */
   char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
   int64_t place_kept_until_ms;    /* monotonic */
   struct dispatch_rates rates;    /* of the active run */
@@ -50,5 +53,7 @@ struct pool {
 
 enum rc pool_create(struct core *c, struct err *err);
 void pool_destroy(struct core *c); /* also after a pool_create that failed */
+/* What the worker's leases hold, as far as it is known now. */
+void pool_note_held(struct pool *p, struct live_worker *w, int32_t samples);
 
 #endif

@@ -37,6 +37,7 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
                     "state = " SQL_GROUP_OPEN,
                     BINDS(b_int(c->wall_ms)));
   c->pool->worker_count = c->pool->generating = 0;
+  c->pool->held = c->pool->slots = 0;
   return rc;
 }
 
@@ -76,7 +77,8 @@ struct live_worker *worker_add(struct core *c, const struct live_worker *w) {
   struct pool *p = c->pool;
   struct live_worker *added = &p->workers[p->worker_count++];
   *added = *w;
-  p->generating += w->ready && w->kind == WORKER_GENERATION;
+  added->ready = false;
+  worker_ready(c, added, w->ready);
   metric_set(p->m_workers, p->worker_count);
   return added;
 }
@@ -113,7 +115,11 @@ enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, st
 }
 
 void worker_ready(struct core *c, struct live_worker *w, bool ready) {
-  if (w->kind == WORKER_GENERATION) c->pool->generating += ready - w->ready;
+  struct pool *p = c->pool;
+  const int more = w->kind == WORKER_GENERATION ? ready - w->ready : 0;
+  p->generating += more;
+  p->held += more * w->held;
+  p->slots += more * w->slots;
   w->ready = ready;
 }
 

@@ -8,7 +8,8 @@
 enum { READERS_MAX = 32 };
 
 struct readers {
-  char *path;
+  char *path;         /* NULL: */
+  struct store *only; /* of a database in memory */
   pthread_mutex_t lock; /* guards idle, idle_count, taken */
   struct store *idle[READERS_MAX];
   int idle_count, taken;
@@ -26,6 +27,15 @@ enum rc readers_create(struct readers **out, const char *db_path, struct err *er
   return RC_OK;
 }
 
+enum rc readers_create_of_one(struct readers **out, struct store *only, struct err *err) {
+  struct readers *r = calloc(1, sizeof *r);
+  if (!r) return err_set(err, RC_NO_MEMORY, NULL, "the pool of readers was refused memory");
+  pthread_mutex_init(&r->lock, NULL);
+  r->only = only;
+  *out = r;
+  return RC_OK;
+}
+
 void readers_destroy(struct readers *r) {
   if (!r) return;
   for (int i = 0; i < r->idle_count; i++) store_close(r->idle[i]);
@@ -36,7 +46,7 @@ void readers_destroy(struct readers *r) {
 
 static void give(struct readers *r, struct store *s) {
   pthread_mutex_lock(&r->lock);
-  if (s) r->idle[r->idle_count++] = s;
+  if (s && s != r->only) r->idle[r->idle_count++] = s;
   r->taken--;
   pthread_mutex_unlock(&r->lock);
 }
@@ -53,10 +63,11 @@ enum rc readers_take(struct readers *r, struct store **out, struct err *err) {
   if (rc == RC_OK && r->idle_count) s = r->idle[--r->idle_count];
   pthread_mutex_unlock(&r->lock);
   if (rc != RC_OK) return rc;
+  if (!s) s = r->only;
   if (!s) rc = store_open(&s, r->path, true, err);
   if (rc == RC_OK) rc = store_exec(s, err, "BEGIN", NO_BINDS);
   if (rc != RC_OK) {
-    store_close(s);
+    if (s != r->only) store_close(s);
     give(r, NULL);
     return rc;
   }

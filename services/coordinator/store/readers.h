@@ -2,7 +2,10 @@
  *
  * Any thread; the pool's lock is held for list operations only.  Connections are opened when first needed and kept,
  * at most 32; beyond that 429.  A reader never blocks the writer (WAL), but it keeps SQLite's log from being cut, so
- * a snapshot must not be held across a wait or a call to the trainer. */
+ * a snapshot must not be held across a wait or a call to the trainer.
+ *
+ * A database in memory has one connection, the writer's.  Its readers lend that one, to the writer's thread, between two
+ * transactions. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_READERS_H
 #define LEASEHOLD_COORDINATOR_STORE_READERS_H
 
@@ -10,6 +13,8 @@
 
 struct readers;
 enum rc readers_create(struct readers **out, const char *db_path, struct err *err);
+/* They lend this one, which stays the caller's. */
+enum rc readers_create_of_one(struct readers **out, struct store *only, struct err *err);
 void readers_destroy(struct readers *r); /* all given back; NULL is fine */
 /* Begins a snapshot.  At most 32 at once: RC_FULL beyond. */
 enum rc readers_take(struct readers *r, struct store **out, struct err *err);

@@ -38,6 +38,8 @@ struct command {
   struct http_request *request; /* [the writer's lock] NULL once taken, or never there */
   struct ticket *ticket;        /* [the writer's lock] */
   bool waited, done;            /* [the writer's lock] core_call waits for it */
+  void (*answered)(struct command *cmd, void *context); /* [the writer's lock] core_post's; NULL: none, or gone */
+  void *answered_context;
 };
 
 /* NULL when memory is refused.  message_bytes of zeroed memory become cmd->message. */

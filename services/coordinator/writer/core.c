@@ -128,7 +128,7 @@ static void request_cancelled(struct http_request *r, enum http_cancel why, void
 bool core_orphaned(struct core *c, struct command *cmd) {
   struct writer *w = writer_of(c);
   pthread_mutex_lock(&w->lock);
-  const bool orphaned = !cmd->request && !cmd->waited;
+  const bool orphaned = !cmd->request && !cmd->waited && !cmd->answered;
   pthread_mutex_unlock(&w->lock);
   return orphaned;
 }
@@ -204,7 +204,9 @@ static void command_finish(struct writer *w, struct command *cmd) {
   bool waited = cmd->waited;
   if (waited) pthread_cond_broadcast(&w->called);
   pthread_mutex_unlock(&w->lock);
-  if (!waited) command_free(cmd);
+  if (waited) return; /* it is the caller's again */
+  if (cmd->answered) cmd->answered(cmd, cmd->answered_context);
+  command_free(cmd);
 }
 
 static void clocks_read(struct core *c) {
@@ -370,6 +372,22 @@ enum rc core_call(struct core *c, struct command *cmd, struct err *err) {
   return call_end(cmd, err);
 }
 
+void core_post(struct core *c, struct command *cmd, void (*answered)(struct command *cmd, void *context),
+               void *context) {
+  struct writer *w = writer_of(c);
+  assert(!w->threaded);
+  cmd->answered = answered;
+  cmd->answered_context = context;
+  transact(w, cmd);
+}
+
+void core_hung_up(struct core *c, struct command *cmd) {
+  struct writer *w = writer_of(c);
+  pthread_mutex_lock(&w->lock);
+  cmd->answered = NULL;
+  pthread_mutex_unlock(&w->lock);
+}
+
 /* It may run behind other commands of a transaction that began before the clock was moved. */
 static enum rc wake_execute(struct core *c, struct command *cmd, struct err *err) {
   clocks_read(c);
@@ -484,7 +502,8 @@ static enum rc database_open(struct writer *w, struct err *err) {
   if (rc == RC_OK) rc = migrations_apply(c->store, err);
   if (rc == RC_OK) rc = clock_go_on(c, err);
   if (rc == RC_OK) rc = epoch_begin(c, err);
-  if (rc == RC_OK && !in_memory) rc = readers_create(&w->readers, path, err);
+  if (rc == RC_OK)
+    rc = in_memory ? readers_create_of_one(&w->readers, c->store, err) : readers_create(&w->readers, path, err);
   if (rc == RC_OK && !in_memory) database_lock_sign(w->lock_file);
   return rc;
 }
@@ -536,6 +555,11 @@ void core_destroy(struct core *c) {
   if (!c) return;
   struct writer *w = writer_of(c);
   core_stop(c);
+  while (w->parked) { /* of a core that was never started */
+    struct command *next = w->parked->next;
+    command_free(w->parked);
+    w->parked = next;
+  }
   run_context_release(c->context);
   queue_destroy(w->queue);
   hub_destroy(w->hub);

@@ -16,8 +16,8 @@
  * A command outlives its HTTP request: a hang-up or a deadline takes the request away under the writer's lock, and
  * the command is carried out all the same.
  *
- * A core that was never started has no thread: core_call then carries out the command at once, on the caller's
- * thread, in the same kind of transaction.  So transitions are tested, and can be simulated, without threads. */
+ * A core that was never started has no thread: core_call and core_post then carry out the command at once, on the
+ * caller's thread, in the same kind of transaction.  So transitions are tested, and runs simulated, without threads. */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_CORE_H
 #define LEASEHOLD_COORDINATOR_WRITER_CORE_H
 
@@ -38,7 +38,7 @@ void core_destroy(struct core *c); /* NULL is fine */
 bool core_broken(const struct core *c);
 
 const struct core_options *core_options(const struct core *c);
-struct readers *core_readers(struct core *c); /* NULL when the database is in memory */
+struct readers *core_readers(struct core *c); /* of a database in memory: for the writer's thread, outside of commands */
 struct hub *core_hub(struct core *c);
 uint64_t core_epoch(const struct core *c);
 /* Of core's clock, for any thread.  The wall clock never lies behind what is stored. */
@@ -57,6 +57,12 @@ void core_await_groups(struct core *c, bool awaited);
 void core_submit(struct core *c, struct http_request *r, struct command *cmd, int64_t deadline_ms);
 /* For the driver: waits for the commit (60 s at most), takes over cmd, returns its outcome. */
 enum rc core_call(struct core *c, struct command *cmd, struct err *err);
+/* For a core that was never started: carries out a command that may park, and takes it over.  `answered` is called after
+ * the commit that answers it, which may be that of a later call, and must not call the core. */
+void core_post(struct core *c, struct command *cmd, void (*answered)(struct command *cmd, void *context),
+               void *context);
+/* The caller of a posted command that was not answered yet has hung up. */
+void core_hung_up(struct core *c, struct command *cmd);
 /* For a test that has moved its clock: the writer looks at what is due, and the driver is kicked.  Returns after the
  * commit. */
 enum rc core_wake(struct core *c, struct err *err);

@@ -44,7 +44,8 @@ static void a_play_goes_as_the_pool_does(void **state) {
                               .groups = 2,
                               .samples = 1,
                               .tokens = two,
-                              .told_apart = true};
+                              .known = 2,
+                              .exact = true};
   /* both run at 200 us a token; the first is ready at 2000, the other, alone by then, at 3000 */
   close_to(play(&f, &filled, NULL), 3000 + 20 * 5);
   f.train_us_per_token = 100; /* the first until 3000 */
@@ -64,7 +65,8 @@ static void a_play_goes_as_the_pool_does(void **state) {
                                .groups = 2,
                                .samples = 2,
                                .tokens = four,
-                               .told_apart = true};
+                               .known = 2,
+                               .exact = true};
   /* 10, 20, 30 at 300 until 3000; 20, 30, 40 at 300 until 6000: group 0; 30 has 10 left, 40 has 30: 200 until 8000;
    * then 20 at 100 until 10000 */
   close_to(play(&f, &filled, NULL), 10000 + 70);
@@ -81,7 +83,8 @@ static void a_ramp_begins_groups_one_after_another(void **state) {
                                     .groups = 2,
                                     .samples = 1,
                                     .tokens = two,
-                                    .told_apart = true};
+                                    .known = 2,
+                                    .exact = true};
   /* alone until 500: 5 tokens; together until 1500; the other 15 more alone: 3000 */
   struct admission_plan ramp = {.bounded = true, .first = 1, .spacing_us = 500};
   close_to(play(&f, &ramp, NULL), 3000 + 2000);
@@ -150,8 +153,10 @@ static void a_play_is_what_a_slow_one_is(void **state) {
                                 .tokens = tokens};
     for (int t = 0; t < f.groups * f.samples; t++) tokens[t] = (float)draw(&x, 1, 1 + draw(&x, 0, 200));
     struct admission_plan p;
+    f.known = f.groups;
     assert_true(admission_plan(&f, room, &p));
-    f.told_apart = true; /* after the planning, which would take long to improve the order */
+    f.exact = true; /* after the planning, which would take long to improve the order */
+    room->deals = 1;
     p.bounded = false;
     for (int g = f.groups - 1; g > 0; g--) {
       const int other = draw(&x, 0, g), held = p.order[g];
@@ -167,13 +172,49 @@ static void a_play_is_what_a_slow_one_is(void **state) {
   free(room);
 }
 
-static void lengths_of_other_groups_are_dealt_out_in_turn(void **state) {
+/* One slot and a trainer that waits for nothing: a deal ends when its last group's tokens are trained. */
+static void lengths_of_other_groups_are_dealt_out(void **state) {
   (void)state;
+  struct admission_room *room = malloc(sizeof *room);
   const struct step_costs costs = costs_of(0, 100);
-  const float three[] = {10, 20, 30};
-  const struct admission_facts f = {
-      .costs = &costs, .servers = 1, .slots = 1, .train_us_per_token = 5, .groups = 3, .samples = 1, .tokens = three};
-  close_to(play(&f, &filled, NULL), 6000 + 5 * 20); /* the last one has 30, 10 and 20 tokens */
+  const float three[] = {10, 20, 30}, scale[] = {1, 2, 3, 4}, most[] = {25, 25, 50, 41};
+  struct admission_facts f = {.costs = &costs,
+                              .servers = 1,
+                              .slots = 1,
+                              .train_us_per_token = 1e-9,
+                              .groups = 4,
+                              .samples = 1,
+                              .tokens = three,
+                              .known = 1};
+  struct admission_plan p;
+  assert_non_null(room);
+  assert_true(admission_plan(&f, room, &p)); /* there is but one: all have its lengths */
+  assert_int_equal(room->deals, 8);
+  close_to(p.end_us, 100 * (10 + 10 + 10 + 10));
+  f.scale = scale;
+  assert_true(admission_plan(&f, room, &p));
+  close_to(p.end_us, 100 * (10 + 20 + 30 + 40));
+  f.most = most;
+  assert_true(admission_plan(&f, room, &p));
+  close_to(p.end_us, 100 * (10 + 20 + 30 + 40));
+  f.tokens = three + 1;
+  assert_true(admission_plan(&f, room, &p));
+  close_to(p.end_us, 100 * (20 + 25 + 50 + 41));
+  f.tokens = three + 2;
+  f.scale = NULL;
+  assert_true(admission_plan(&f, room, &p));
+  close_to(p.end_us, 100 * (25 + 25 + 30 + 30));
+  f.tokens = three;
+  f.most = NULL;
+  f.known = 3;
+  f.groups = 200; /* every length is dealt about equally often */
+  assert_true(admission_plan(&f, room, &p));
+  assert_int_equal(room->deals, 8);
+  assert_true(p.end_us > 100 * 200 * 19.5 && p.end_us < 100 * 200 * 20.5);
+  f.groups = 1;
+  assert_true(admission_plan(&f, room, &p));
+  assert_in_range((int)p.end_us, 1001, 2999); /* another one in another deal */
+  free(room);
 }
 
 static void as_many_are_admitted_as_time_has_brought(void **state) {
@@ -267,6 +308,7 @@ static void a_round_begins_with_few_where_rows_cost_and_with_all_where_they_do_n
                               .groups = GROUPS,
                               .samples = SAMPLES,
                               .tokens = tokens,
+                              .known = GROUPS,
                               .train_us_per_token = 4000};
   const struct admission_plan ramp = plan_of(&f);
   assert_true(ramp.bounded && !ramp.ordered);
@@ -295,9 +337,10 @@ static void groups_that_are_told_apart_are_put_in_order(void **state) {
                               .groups = GROUPS,
                               .samples = SAMPLES,
                               .tokens = tokens,
+                              .known = GROUPS,
                               .train_us_per_token = 500};
   assert_false(plan_of(&f).ordered);
-  f.told_apart = true;
+  f.exact = true;
   const struct admission_plan plan = plan_of(&f);
   int at = 0;
   while (plan.order[at] != GROUPS - 1) at++;
@@ -308,6 +351,27 @@ static void groups_that_are_told_apart_are_put_in_order(void **state) {
   const struct admission_plan early = plan_of(&f);
   for (at = 0; early.order[at] != GROUPS - 1;) at++;
   assert_true(at < 4); /* so many are begun at once */
+}
+
+/* Few samples are very long, and a plan was found that is 6 % better in the deals at hand: in others it is not. */
+static void what_suits_some_deals_only_is_not_planned(void **state) {
+  (void)state;
+  float tokens[GROUPS * SAMPLES], scale[GROUPS];
+  const struct step_costs costs = costs_of(28000, 2000);
+  uint64_t x = 11;
+  for (int i = 0; i < GROUPS * SAMPLES; i++) tokens[i] = draw(&x, 0, 19) ? 300 : 4000;
+  for (int g = 0; g < GROUPS; g++) scale[g] = 1 + (float)draw(&x, 0, 10) / 1000;
+  const struct admission_facts f = {.costs = &costs,
+                                    .servers = 2,
+                                    .slots = 48,
+                                    .train_us_per_token = 500,
+                                    .groups = GROUPS,
+                                    .samples = SAMPLES,
+                                    .tokens = tokens,
+                                    .known = GROUPS,
+                                    .scale = scale};
+  const struct admission_plan plan = plan_of(&f);
+  assert_false(plan.ordered || plan.bounded);
 }
 
 /* What is planned is always the same, to the microsecond: found once, and held against better ones by make sim. */
@@ -321,27 +385,27 @@ static void a_plan_is_always_the_same(void **state) {
     int64_t row;
     int servers, slots;
     double train;
-    bool told_apart;
+    bool exact;
     int bounded, first;
     int64_t spacing_us;
     int end_ms, order;
   } known[] = {
-      {2000, 1, 96, 4000, false, 1, 4, 1114750, 62796, 745588},
+      {2000, 1, 96, 4000, false, 1, 6, 2049487, 66646, 745588},
       {2000, 1, 96, 4000, true, 1, 5, 1672125, 61868, 402030},
-      {2000, 2, 48, 1000, false, 0, 0, 0, 28473, 745588},
+      {2000, 2, 48, 1000, false, 0, 0, 0, 30238, 745588},
       {2000, 2, 48, 1000, true, 1, 13, 627047, 28115, 406269},
-      {500, 1, 96, 8000, false, 1, 3, 3901625, 110711, 745588},
+      {500, 1, 96, 8000, false, 1, 4, 4098974, 116285, 745588},
       {500, 1, 96, 8000, true, 1, 3, 3344250, 110585, 579967},
-      {4000, 1, 60, 16000, false, 1, 2, 5573750, 220637, 745588},
+      {4000, 1, 60, 16000, false, 1, 3, 7026813, 233011, 745588},
       {4000, 1, 60, 16000, true, 1, 3, 6688500, 221780, 766958},
       {100, 2, 8, 500, true, 0, 0, 0, 25079, 394465},
       {100, 2, 8, 4000, true, 0, 0, 0, 56589, 519042},
-      {8000, 1, 96, 30000, false, 1, 2, 10450782, 410844, 745588},
+      {8000, 1, 96, 30000, false, 1, 3, 13175274, 434218, 745588},
       {8000, 3, 33, 30000, true, 1, 2, 12540938, 406314, 496399},
-      {1000, 1, 48, 3000, false, 1, 4, 1045079, 45701, 745588},
+      {1000, 1, 48, 3000, false, 1, 6, 1317528, 48681, 745588},
       {1000, 1, 48, 3000, true, 1, 5, 1463110, 45578, 521238},
-      {3000, 1, 32, 6000, false, 1, 4, 2926219, 89994, 745588},
-      {2500, 1, 36, 3500, false, 1, 4, 1950813, 62774, 745588},
+      {3000, 1, 32, 6000, false, 1, 4, 2635055, 96607, 745588},
+      {2500, 1, 36, 3500, false, 0, 0, 0, 68443, 745588},
   };
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     const struct step_costs costs = costs_of(28000, known[i].row);
@@ -352,7 +416,8 @@ static void a_plan_is_always_the_same(void **state) {
                                       .groups = GROUPS,
                                       .samples = SAMPLES,
                                       .tokens = tokens,
-                                      .told_apart = known[i].told_apart};
+                                      .known = GROUPS,
+                                      .exact = known[i].exact};
     const struct admission_plan p = plan_of(&f);
     int order = 0;
     for (int g = 0; g < GROUPS; g++) order = (order * 31 + p.order[g]) % 1000003;
@@ -375,7 +440,8 @@ static void an_order_is_improved_by_what_the_play_says(void **state) {
                                     .groups = 3,
                                     .samples = 1,
                                     .tokens = three,
-                                    .told_apart = true};
+                                    .known = 3,
+                                    .exact = true};
   struct admission_plan plan;
   assert_non_null(room);
   assert_true(admission_plan(&f, room, &plan));
@@ -403,9 +469,10 @@ static void nothing_is_planned_while_something_is_not_known(void **state) {
                                        .groups = GROUPS,
                                        .samples = SAMPLES,
                                        .tokens = tokens,
+                                       .known = GROUPS,
                                        .train_us_per_token = 4000};
-  struct admission_facts bad[10];
-  for (size_t i = 0; i < 10; i++) bad[i] = good;
+  struct admission_facts bad[11];
+  for (size_t i = 0; i < 11; i++) bad[i] = good;
   bad[0].costs = &none;
   bad[1].servers = 0;
   bad[2].slots = 0;
@@ -417,9 +484,10 @@ static void nothing_is_planned_while_something_is_not_known(void **state) {
   bad[7].samples = ADMISSION_SAMPLES_MAX / GROUPS + 1;
   bad[8].samples = INT32_MAX / 4;
   bad[9].train_us_per_token = -1;
+  bad[10].known = 0;
   struct admission_room *room = malloc(sizeof *room);
   assert_non_null(room);
-  for (size_t i = 0; i < 10; i++) {
+  for (size_t i = 0; i < 11; i++) {
     struct admission_plan plan = {.bounded = true, .ordered = true, .first = 1, .spacing_us = 1};
     if (admission_plan(&bad[i], room, &plan)) fail_msg("case %zu is planned", i);
     assert_false(plan.bounded || plan.ordered);
@@ -438,10 +506,11 @@ static void the_largest_round_that_is_planned_fits(void **state) {
                               .groups = ADMISSION_GROUPS_MAX,
                               .samples = ADMISSION_SAMPLES_MAX / ADMISSION_GROUPS_MAX,
                               .tokens = tokens,
+                              .known = ADMISSION_GROUPS_MAX,
                               .train_us_per_token = 1};
   assert_false(plan_of(&f).bounded);
-  f.groups = f.samples = 1;
-  f.told_apart = true;
+  f.groups = f.samples = f.known = 1;
+  f.exact = true;
   assert_false(plan_of(&f).bounded);
 }
 
@@ -450,7 +519,8 @@ int main(void) {
       cmocka_unit_test(a_play_goes_as_the_pool_does),
       cmocka_unit_test(a_ramp_begins_groups_one_after_another),
       cmocka_unit_test(a_play_is_what_a_slow_one_is),
-      cmocka_unit_test(lengths_of_other_groups_are_dealt_out_in_turn),
+      cmocka_unit_test(lengths_of_other_groups_are_dealt_out),
+      cmocka_unit_test(what_suits_some_deals_only_is_not_planned),
       cmocka_unit_test(as_many_are_admitted_as_time_has_brought),
       cmocka_unit_test(what_was_begun_goes_on_and_the_rest_waits),
       cmocka_unit_test(a_round_begins_with_few_where_rows_cost_and_with_all_where_they_do_not),

@@ -1,29 +1,30 @@
-/* A slice of the simulation of frontier-group dispatch (all of it: make sim). What would break: a promise holds in
- * each decision alone, but not in whole rounds with lost servers, late messages and trainers that die. */
+/* A slice of the simulation of whole runs in virtual time (all of it: make sim).  What would break: a promise holds in each
+ * command alone, but not in whole rounds with lost servers, lost messages and trainers that die. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
-#include <stdlib.h>
 
 #include "tests/sim/world.h"
 
-enum { CHAOS_SEEDS = 120 };
+/* Of make sim's: these have small rounds with accidents of every kind, one of them with several steps a round. */
+static const uint64_t seeds[] = {2, 6, 10};
 
-static void hundreds_of_simulated_rounds_keep_the_promises(void **state) {
+static void simulated_rounds_keep_the_promises(void **state) {
+  static struct world_result sum;
   (void)state;
   struct world *w = world_create();
-  struct world_result sum = {0};
   assert_non_null(w);
-  for (uint64_t seed = 1000001; seed <= 1000000 + CHAOS_SEEDS && !sum.fault[0]; seed++) world_chaos(w, seed, &sum);
+  for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++) world_chaos(w, seeds[i], &sum);
   world_destroy(w);
   assert_string_equal(sum.fault, "");
-  assert_true(sum.regranted > 100 && sum.refused > 10 && sum.overtaken > 10 && sum.aged > 5); /* it was put to it */
+  assert_true(sum.regranted > 0 && sum.refused > 0 && sum.repeated > 0 && sum.partial > 0 && sum.resumed > 0);
+  assert_true(sum.trainers > 20 && sum.inner_steps > 0 && sum.lost > 0);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(hundreds_of_simulated_rounds_keep_the_promises),
+      cmocka_unit_test(simulated_rounds_keep_the_promises),
   };
   return cmocka_run_group_tests_name("coordinator/simulation", tests, NULL, NULL);
 }

@@ -1,0 +1,125 @@
+/* Chooses the driver's work and the next job of a round: see next.h. */
+#include "services/coordinator/driver/next.h"
+
+#include <limits.h>
+
+#include "services/coordinator/rounds/batches.h"
+#include "services/coordinator/rounds/round.h"
+
+/* Batches at the trainer at once: while one is computed the next waits, so that the trainer never stands still.  With more,
+ * the groups that are still to come would be cut into smaller batches. */
+enum { AHEAD = 2 };
+
+/* While the trainer has work, the next batch of an open round waits for this share of the round's groups: smaller ones
+ * would cost more to plan, to build and to compare than they save. */
+enum { BATCHES_OF_ROUND = 16 };
+
+/* ---- which work ---- */
+
+/* Are batches of the round to be sent, or waited for? */
+static bool trains(const struct active_run *a, const struct run_config *config) {
+  if (!a->has_round) return false;
+  if (a->state == RUN_PAUSED && run_is_supervised(config)) return false;
+  if (a->round_state == ROUND_OPEN) return config->mode == MODE_PIPELINED;
+  return a->round_state == ROUND_TRAINING || (a->round_state == ROUND_STEPPING && a->undone > 0);
+}
+
+enum next_work next_work(const struct active_run *a, bool trainer, const struct run_config *config, int64_t *round) {
+  if (!a->found || a->held) return NEXT_NOTHING; /* held: until it is resumed */
+  if (!trainer) return a->state == RUN_QUEUED ? NEXT_NOTHING : NEXT_NO_TRAINER;
+  if (!config) return NEXT_START;
+  if (a->unfinished < 0 && trains(a, config)) return NEXT_TRAIN;
+  *round = a->unfinished >= 0 ? a->unfinished : a->round;
+  if (a->unfinished >= 0 || (a->has_round && a->round_state == ROUND_STEPPING)) return NEXT_STEP;
+  return NEXT_NOTHING;
+}
+
+int64_t next_again(const struct active_run *a, int64_t held_version) {
+  return a->has_round && a->round_state <= ROUND_STEPPING && held_version <= a->version ? a->round : -1;
+}
+
+/* ---- which job ---- */
+
+/* From this commit on, a restart takes the batch as submitted. */
+static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err) {
+  return batches_plan(c, cmd->message, err);
+}
+
+/* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough; so are the last ones
+ * of an optimizer step, since those of the next step wait for them. */
+static int groups_worth_sending(const struct run_config *config, const struct active_run *a, int at_trainer,
+                                const struct batch_plan *plan) {
+  if (a->round_state != ROUND_OPEN || at_trainer == 0 || plan->completes) return 1;
+  const int worth = (config->groups_per_round + BATCHES_OF_ROUND - 1) / BATCHES_OF_ROUND;
+  return config->groups_per_step && plan->missing < worth ? plan->missing : worth;
+}
+
+/* The number of a new batch. */
+static enum rc number_new(struct store *s, const struct active_run *a, int64_t *out, struct err *err) {
+  return store_int(s, out, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(a->run), b_int(a->round)));
+}
+
+/* Nothing is found when nothing is trainable just now, or not yet enough. */
+static enum rc batch_find(struct next_job *out, struct readers *readers, struct run_context *x,
+                          const struct active_run *a, int at_trainer, int64_t batch_tokens, struct err *err) {
+  struct command *cmd = command_new(plan_execute, sizeof(struct batch_plan));
+  if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
+  struct batch_plan *m = cmd->message;
+  struct store *s;
+  *m = (struct batch_plan){.run = a->run, .round = a->round};
+  enum rc rc = readers_take(readers, &s, err);
+  if (rc == RC_OK) {
+    rc = number_new(s, a, &m->number, err);
+    if (rc == RC_OK) rc = batches_select(m, s, x, batch_tokens, &cmd->arena, err);
+    readers_give(readers, s);
+  }
+  const int worth = groups_worth_sending(&x->config, a, at_trainer, m);
+  out->found = rc == RC_OK && m->groups > 0 && m->groups >= worth;
+  out->job = (struct round_job){.step = m->step, .number = m->number};
+  if (out->found) {
+    cmd->patient = at_trainer > 0;
+    out->plan = cmd;
+    return RC_OK;
+  }
+  out->groups_wanted = worth - m->groups;
+  command_free(cmd);
+  return rc;
+}
+
+enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_context *x, const struct active_run *a,
+                      const struct round_job *newest, int at_trainer, int64_t batch_tokens, struct err *err) {
+  *out = (struct next_job){.groups_wanted = at_trainer >= AHEAD ? INT_MAX : 1};
+  if (at_trainer >= AHEAD) return RC_OK;
+  enum rc rc = round_job_next(readers, a->run, a->round, newest, true, &out->job, &out->stored, err);
+  out->found = rc == RC_OK && out->stored;
+  if (rc != RC_OK || out->found || a->round_state == ROUND_STEPPING) return rc;
+  return batch_find(out, readers, x, a, at_trainer, batch_tokens, err);
+}
+
+enum rc next_job_plan(struct core *c, struct next_job *job, struct err *err) {
+  struct command *cmd = job->plan;
+  job->plan = NULL;
+  return core_call(c, cmd, err);
+}
+
+/* ---- the step ---- */
+
+struct step_begin_message {
+  int64_t run, round;
+  bool by_tokens;
+};
+
+static enum rc step_begin_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct step_begin_message *m = cmd->message;
+  return round_step_when_trained(c, m->run, m->round, m->by_tokens, err);
+}
+
+enum rc next_step_begin(struct core *c, const struct active_run *a, const struct run_config *config, struct err *err) {
+  if (a->round_state != ROUND_TRAINING) return RC_OK;
+  struct command *cmd = command_new(step_begin_execute, sizeof(struct step_begin_message));
+  if (cmd)
+    *(struct step_begin_message *)cmd->message =
+        (struct step_begin_message){.run = a->run, .round = a->round, .by_tokens = run_counts_tokens(config)};
+  return core_call(c, cmd, err);
+}

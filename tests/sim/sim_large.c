@@ -1,0 +1,94 @@
+/* The largest run of make sim: ten thousand servers and a million leases over several rounds, with every kind of accident.
+ * Its cost must grow with what happens, not with the pool: a tenth of the pool and of the leases is run first, and a lease
+ * of the large run may not cost more than twice as much.
+ *
+ * Prints CPU time; ends with status 1 when a promise is broken or a lease costs too much. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/sim/world.h"
+
+enum { SERVERS = 10000, LEASES = 1000000, GROUPS = 2048, SAMPLES = 64, ROUNDS = 8, TENTH = 10 };
+#define COST_MAX 2.0
+
+static double cpu_s(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static struct world_config large(int share) {
+  return (struct world_config){.seed = 1,
+                               .rounds = ROUNDS,
+                               .groups = GROUPS / share,
+                               .samples = SAMPLES,
+                               .groups_per_step = GROUPS / share / 4,
+                               .filtered = 0.1,
+                               .refill_max = GROUPS / share / 5,
+                               .lease_samples_max = 1,
+                               .batch_tokens = 1 << 18,
+                               .servers = SERVERS / share,
+                               .slots = 4,
+                               .prefetch = 2,
+                               .step_base_us = 200000,
+                               .step_row_us = 2000,
+                               .slow_share = 0.02,
+                               .slow_factor = 2,
+                               .load_us = 1000000,
+                               .tokens_mean = 20,
+                               .sigma_prompt = 0.3,
+                               .sigma_sample = 0.3,
+                               .tokens_max = 60,
+                               .train_us_per_token = 4 * share,
+                               .batch_us = 20000,
+                               .optimizer_us = 100000,
+                               .publish_us = 500000,
+                               .message_us = 5000,
+                               .verify_us = 1000,
+                               .heartbeat_ms = 5000,
+                               .worker_ttl_ms = 20000,
+                               .lease_ttl_ms = 20000,
+                               .aging_ms = 10000,
+                               .kills = 200 / share,
+                               .freezes = 100 / share,
+                               .drains = 100 / share,
+                               .joins = 100 / share,
+                               .preemptions = 300 / share,
+                               .trainer_kills = 2,
+                               .accidents_us = 100000000,
+                               .freeze_us_max = 40000000,
+                               .lost = 0.002,
+                               .doubled = 0.002,
+                               .check_every = 500000};
+}
+
+/* CPU microseconds of a lease, or 0. */
+static double run(struct world *w, int share) {
+  static struct world_result r;
+  const struct world_config c = large(share);
+  const double begun_s = cpu_s();
+  world_run(w, &c, &r);
+  const double took_s = cpu_s() - begun_s;
+  if (r.fault[0]) {
+    printf("BROKEN %s\n", r.fault);
+    return 0;
+  }
+  printf(
+      "%5d servers: %lld leases (%lld samples, %lld of them again) in %d rounds of %.0f s together, %lld events, %lld "
+      "results refused, %lld repeated, %lld samples continued; %lld lives of the trainer; %.1f s, %.0f us a lease\n",
+      c.servers, (long long)r.leases, (long long)r.granted, (long long)r.regranted, r.round_count,
+      (double)r.ended_us / 1e6, (long long)r.events, (long long)r.refused, (long long)r.repeated, (long long)r.resumed,
+      (long long)r.trainers, took_s, 1e6 * took_s / (double)r.leases);
+  if (share == 1 && r.leases < LEASES) printf("BROKEN: fewer than a million leases\n");
+  return share == 1 && r.leases < LEASES ? 0 : 1e6 * took_s / (double)r.leases;
+}
+
+int main(void) {
+  struct world *w = world_create();
+  if (!w) return 1;
+  const double tenth = run(w, TENTH), whole = tenth > 0 ? run(w, 1) : 0;
+  world_destroy(w);
+  if (tenth > 0 && whole > COST_MAX * tenth) printf("BROKEN: a lease costs %.2f times as much\n", whole / tenth);
+  return tenth > 0 && whole > 0 && whole <= COST_MAX * tenth ? 0 : 1;
+}
