@@ -36,8 +36,8 @@ static const struct mode {
     {"sync", true, false, FRONTIER_PRIORITY, KNOWS_NOTHING},
     {"cgp", false, false, FRONTIER_OFF, KNOWS_NOTHING},
     {"gate", false, false, FRONTIER_GATE, KNOWS_NOTHING},
-    {"pipelined", false, false, FRONTIER_PRIORITY, KNOWS_LENGTHS},
-    {"minibatch", false, true, FRONTIER_PRIORITY, KNOWS_LENGTHS},
+    {"pipelined", false, false, FRONTIER_PRIORITY, KNOWS_SAMPLES},
+    {"minibatch", false, true, FRONTIER_PRIORITY, KNOWS_SAMPLES},
 };
 
 /* ---- reading ---- */
