@@ -25,6 +25,7 @@ struct policy {
   enum frontier_kind kind;
   int frontier_groups;
 };
+static int table_seeds = TABLE_SEEDS;
 static const struct policy policies[POLICIES] = {
     [SYNC] = {"sync", true, FRONTIER_PRIORITY, 0},
     [OFF] = {"off", false, FRONTIER_OFF, 0},
@@ -71,10 +72,11 @@ static int compare(const void *a, const void *b) {
 }
 
 static double median(const double *values) {
+  const int n = table_seeds;
   double sorted[TABLE_SEEDS];
-  memcpy(sorted, values, sizeof sorted);
-  qsort(sorted, TABLE_SEEDS, sizeof sorted[0], compare);
-  return (sorted[(TABLE_SEEDS - 1) / 2] + sorted[TABLE_SEEDS / 2]) / 2;
+  memcpy(sorted, values, (size_t)n * sizeof sorted[0]);
+  qsort(sorted, (size_t)n, sizeof sorted[0], compare);
+  return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
 }
 
 /* One block of the table.  False: a promise was broken, or priority is slower than off. */
@@ -87,7 +89,7 @@ static bool setup(struct world *w, const char *name, const struct world_config *
       "off\n");
   for (int p = 0; p < POLICIES; p++) {
     struct measures *m = &all[p];
-    for (int i = 0; i < TABLE_SEEDS; i++) {
+    for (int i = 0; i < table_seeds; i++) {
       struct world_config c = *base;
       c.seed = (uint64_t)i + 1;
       c.sync = policies[p].sync;
@@ -158,6 +160,7 @@ static bool table(struct world *w) {
 #define LOSS_MAX 0.3 /* points that a plan may lose by chance */
 
 enum { ADMISSION_SEEDS = 9, SEARCH_PLAYS = 300, COLUMNS = 8 };
+static int admission_seeds = ADMISSION_SEEDS;
 enum column { SYNC_S, GATED, TODAY, LENGTHS, PROMPTS, SAMPLES, BEST, BOUND };
 
 struct kind_of_lengths {
@@ -208,23 +211,23 @@ static double middle(double *values, int n) {
  * heavy tails and small rounds leave behind for reasons of their own. */
 static bool admission_row(struct world *w, const char *name, const struct world_config *base, bool barred) {
   double all[COLUMNS][ADMISSION_SEEDS], off[ADMISSION_SEEDS], over[2][ADMISSION_SEEDS], lost[COLUMNS] = {0};
-  for (int i = 0; i < ADMISSION_SEEDS; i++) {
+  for (int i = 0; i < admission_seeds; i++) {
     struct world_config c = *base;
     double row[COLUMNS];
     c.seed = (uint64_t)i + 1;
     if (!row_of(w, &c, row)) return false;
     for (int k = 0; k < COLUMNS; k++) all[k][i] = k == SYNC_S ? row[k] : 100 * row[k] / row[SYNC_S] - 100;
-    for (int k = LENGTHS; k <= SAMPLES; k++) lost[k] += (all[k][i] - all[TODAY][i]) / ADMISSION_SEEDS;
+    for (int k = LENGTHS; k <= SAMPLES; k++) lost[k] += (all[k][i] - all[TODAY][i]) / admission_seeds;
     off[i] = all[SAMPLES][i] - all[BEST][i];
     over[0][i] = 100 - 100 * row[BOUND] / row[LENGTHS];
     over[1][i] = 100 - 100 * row[BOUND] / row[SAMPLES];
   }
   double loss = 0;
   for (int k = LENGTHS; k <= SAMPLES; k++) loss = fmax(loss, lost[k]);
-  const double points = middle(off, ADMISSION_SEEDS);
-  const double general = middle(over[0], ADMISSION_SEEDS), known = middle(over[1], ADMISSION_SEEDS);
-  printf("  %-9s %3d %7.1f s", name, base->groups, middle(all[SYNC_S], ADMISSION_SEEDS));
-  for (int k = GATED; k < COLUMNS; k++) printf(" %+7.1f %%", middle(all[k], ADMISSION_SEEDS));
+  const double points = middle(off, admission_seeds);
+  const double general = middle(over[0], admission_seeds), known = middle(over[1], admission_seeds);
+  printf("  %-9s %3d %7.1f s", name, base->groups, middle(all[SYNC_S], admission_seeds));
+  for (int k = GATED; k < COLUMNS; k++) printf(" %+7.1f %%", middle(all[k], admission_seeds));
   printf(" %8.2f %8.1f %% %8.1f %%\n", points, general, known);
   if (points > 1) printf("BROKEN: more than a point behind the best that was found\n");
   if (loss > LOSS_MAX) printf("BROKEN: a plan loses %.2f points in the mean against none\n", loss);
@@ -267,7 +270,11 @@ static bool admission_table(struct world *w) {
   return good;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  const int seeds = argc > 1 ? atoi(argv[1]) : 0; /* fewer, for a first look */
+  if (seeds > 0 && seeds < table_seeds) table_seeds = seeds;
+  if (seeds > 0 && seeds < admission_seeds) admission_seeds = seeds;
+  setvbuf(stdout, NULL, _IOLBF, 0);
   struct world *w = world_create();
   if (!w) return 1;
   const bool good = table(w);

@@ -11,8 +11,7 @@
 #include "services/coordinator/pool/pool.h"
 #include "tests/sim/world_state.h"
 
-enum { ROOM_FIRST = 64 };
-static const int64_t EVENTS_HANDLED_MAX = 200000000;
+enum { ROOM_FIRST = 64, EVENTS_OF_RUN = 100000, EVENTS_OF_SAMPLE = 1000 };
 
 void world_fault(struct world *w, const char *format, ...) {
   va_list args;
@@ -96,6 +95,10 @@ bool world_doubles(struct world *w, int server) {
   const bool doubled = w->c.doubled > 0 && message_draw(w, server) < w->c.doubled;
   w->r->doubled += doubled;
   return doubled;
+}
+
+bool world_lies(const struct world *w) {
+  return world_places(w) <= WORLD_GROUPS && world_draw(w->c.seed, STREAM_LIE, (uint32_t)w->r->events, 0) % 16 == 0;
 }
 
 /* ---- accidents ---- */
@@ -238,6 +241,17 @@ static void ends(struct world *w) {
   if (w->core) world_core_close(w);
 }
 
+/* Training groups of a round, refills of filtered ones included: membership is a function of the dataset's order. */
+static int members(const struct world_config *c, int64_t round) {
+  int groups = c->groups, trained = 0;
+  for (int g = 0; g < groups; g++) {
+    const bool filtered = world_filtered(c, round, g);
+    trained += !filtered;
+    groups += filtered && groups < c->groups + c->refill_max;
+  }
+  return trained;
+}
+
 static void result_fill(struct world *w) {
   struct world_result *r = w->r;
   const struct world_round *last = &r->rounds[r->round_count - 1];
@@ -249,6 +263,10 @@ static void result_fill(struct world *w) {
   r->idle = last->idle;
   memcpy(&r->trained, w->trainer.durable.bytes, sizeof r->trained);
   r->trained_groups = (int)WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = ?1 AND state = 3", b_int(1));
+  int expected = 0;
+  for (int round = 0; round < r->round_count; round++) expected += members(&w->c, round);
+  if (r->trained_groups != expected)
+    world_fault(w, "I5: %d groups were trained, %d are members", r->trained_groups, expected);
 }
 
 /* Has anything been written since the last check? */
@@ -265,8 +283,10 @@ void world_run(struct world *w, const struct world_config *config, struct world_
   w->c = *config;
   w->r = result;
   bool goes = begins(w);
+  const int64_t most =
+      EVENTS_OF_RUN + (int64_t)EVENTS_OF_SAMPLE * world_places(w) * config->samples * (config->rounds + 1);
   while (goes && !w->over && !result->fault[0]) {
-    if (w->event_count == 0 || result->events == EVENTS_HANDLED_MAX) {
+    if (w->event_count == 0 || result->events == most) {
       world_fault(w, "round %lld does not end", (long long)w->round);
       break;
     }

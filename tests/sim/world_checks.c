@@ -35,7 +35,7 @@ static struct mirror *mirror_of(const struct world *w, int64_t ordinal, int samp
 struct outlook {
   struct waiting_group facts[WORLD_GROUPS]; /* waiting 0: nothing waits */
   bool open[WORLD_GROUPS], frontier[WORLD_GROUPS];
-  int32_t begun, admitted, rank[WORLD_GROUPS];
+  int32_t begun, under_way, admitted, rank[WORLD_GROUPS];
   const struct admission_plan *plan;
 };
 
@@ -61,7 +61,8 @@ static bool look(struct world *w, struct outlook *o) {
   }
   o->begun = all->begun;
   o->plan = pace->plan_round == w->round && pace->plan_run == 1 ? &pace->plan : &none;
-  const int32_t now = pace_groups(pace, world_now_ms(w));
+  o->under_way = waiting_under_way(all);
+  const int32_t now = pace_groups(pace, world_now_ms(w), o->begun, o->under_way);
   o->admitted = !o->plan->bounded ? INT32_MAX : now;
   for (int i = 0; i < w->c.groups && o->plan->ordered; i++) o->rank[o->plan->order[i]] = i;
   return true;
@@ -245,7 +246,8 @@ static int grantable(struct world *w, struct outlook *l) {
   int training = 0, evaluation = 0;
   bool shut = false;
   if (!look(w, l)) return 0;
-  const int32_t sure = l->admitted < w->core->pool->pace.admitted ? l->admitted : w->core->pool->pace.admitted;
+  int32_t sure = l->admitted < w->core->pool->pace.admitted ? l->admitted : w->core->pool->pace.admitted;
+  if (l->under_way == 0 && sure <= l->begun) sure = l->begun + 1; /* the pool never stands still */
   int32_t left = (l->plan->bounded ? sure : INT32_MAX) - l->begun;
   for (int g = 0; g < world_places(w); g++) {
     const struct waiting_group *f = &l->facts[g];
@@ -286,6 +288,8 @@ void checks_database(struct world *w) {
   const char *const what = invariant_broken(w->core->store, INT64_MIN, &rows);
   w->since_check = 0;
   if (what) world_fault(w, "%s: %lld", what, (long long)rows);
+  if (world_number(w, "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism'", NO_BINDS) != 0)
+    world_fault(w, "I3, I5: something came out otherwise when it was done again");
   if (w->round < 0) return;
   for (int g = 0; g < world_places(w); g++) done += w->books[g].done;
   rows = WORLD_NUMBER(w, "SELECT count(*) FROM samples WHERE run = 1 AND round = ?1 AND state = 2", b_int(w->round));

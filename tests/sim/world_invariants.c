@@ -79,7 +79,6 @@ static const struct invariant invariants[] = {
      "SELECT count(*) FROM samples s WHERE s.sample > 0 AND NOT EXISTS (SELECT 1 FROM samples b WHERE b.run = s.run "
      "AND "
      "b.round = s.round AND b.group_ordinal = s.group_ordinal AND b.sample = s.sample - 1)"},
-    {"incidents", "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism'"},
 };
 
 const char *invariant_broken(struct store *s, int64_t now_ms, int64_t *rows) {

@@ -7,12 +7,11 @@
 #include <string.h>
 
 #include "services/coordinator/api/route_leases.h"
-#include "services/coordinator/api/route_results.h"
 #include "services/coordinator/api/route_workers.h"
 #include "services/coordinator/store/ids.h"
 #include "tests/sim/world_state.h"
 
-enum { EOS = 256, BROKEN_US = 500000 };
+enum { BROKEN_US = 500000 };
 
 /* ---- time passes ---- */
 
@@ -144,6 +143,13 @@ static void poll_arrives(struct world *w, struct poll_message *m) {
                                                                  .has_loaded = m->has_loaded,
                                                                  .loaded_digest = m->loaded};
   cmd->id = arena_strdup(&cmd->arena, m->worker);
+  if (world_lies(w)) {
+    struct lease_request lie = *(struct lease_request *)cmd->message;
+    struct err err;
+    lie.epoch++;
+    if (world_call(w, poll_execute, &lie, m->worker, NULL, &err) == RC_OK)
+      world_fault(w, "I9: a poll is answered under another epoch");
+  }
   m->command = cmd;
   core_post(w->core, cmd, poll_answered, context);
   if (m->command) {
@@ -346,73 +352,6 @@ static void post(struct world *w, int server, struct held *l, bool handed_back, 
   send(w, server, m, surely);
 }
 
-/* The content of a sample, or the beginning of it: a function of where it stands. */
-static void sample_fill(const struct world *w, const struct result_message *m, int i, struct sample_result *out,
-                        struct arena *arena) {
-  const int sample = m->first + i;
-  const double length = world_length(&w->c, m->round, m->ordinal, sample);
-  const int64_t whole = world_recorded(&w->c, length);
-  const bool ended = m->had[i] >= length;
-  int64_t count = ended ? whole : (int64_t)floor(m->had[i] / world_grain(&w->c));
-  if (!ended && count > whole - 1) count = whole - 1;
-  const bool right = !world_filtered(&w->c, m->round, m->ordinal) && sample % 2 == 0;
-  int32_t *ids = arena_alloc(arena, (size_t)whole, sizeof *ids);
-  float *logprobs = arena_alloc(arena, (size_t)whole, sizeof *logprobs);
-  struct sample_segment *segment = arena_alloc(arena, 1, sizeof *segment);
-  struct version_span *span = arena_alloc(arena, 1, sizeof *span);
-  if (!ids || !logprobs || !segment || !span) abort();
-  for (int64_t t = 0; t < whole; t++) {
-    ids[t] = ' ';
-    logprobs[t] = -0.5f;
-  }
-  ids[whole - 3] = '#';
-  ids[whole - 2] = right ? '0' : '1';
-  ids[whole - 1] = EOS;
-  logprobs[0] = -(float)((m->ordinal * 64 + sample) % 4093 + 1) / 4096;
-  *segment = (struct sample_segment){0, (int32_t)count, true};
-  *span = (struct version_span){m->version, 0, (int32_t)count};
-  *out = (struct sample_result){.sample = sample,
-                                .token_ids = {ids, (size_t)count},
-                                .logprobs = {logprobs, (size_t)count},
-                                .finish = ended ? FINISH_STOP : FINISH_ABORT,
-                                .segments = segment,
-                                .segment_count = 1,
-                                .spans = span,
-                                .span_count = 1};
-}
-
-static void result_arrives(struct world *w, int server, uint32_t life, struct result_message *m) {
-  struct arena arena = ARENA_INIT;
-  struct lease_result r = {.worker_id = m->worker,
-                           .epoch = m->epoch,
-                           .fence = m->fence,
-                           .loaded_digest = m->weights,
-                           .handed_back = m->handed_back,
-                           .sample_count = (size_t)m->count};
-  struct lease_result_answer answer = {0};
-  struct buf body = BUF_INIT;
-  struct json *json = NULL;
-  struct err err = {0};
-  r.samples = arena_alloc(&arena, (size_t)m->count, sizeof *r.samples);
-  if (!r.samples) abort();
-  for (int i = 0; i < m->count; i++) sample_fill(w, m, i, &r.samples[i], &arena);
-  const bool stands = checks_result_stands(w, m);
-  const enum rc rc = world_call(w, result_execute, &r, m->id, &body, &err);
-  if (rc == RC_OK && (json_parse(&json, body.data, body.len, 0, &err) != RC_OK ||
-                      lease_result_answer_decode(&answer, json, &arena, &err) != RC_OK))
-    world_fault(w, "a result's answer cannot be read: %.200s", err.message);
-  checks_result(w, m, stands, rc, answer.repeated);
-  json_free(json);
-  buf_free(&body);
-  arena_free(&arena);
-  if (m->number == 0) {
-    free(m);
-    return;
-  }
-  m->repeat = m->lost_answer;
-  world_at(w, w->now_us + world_message_us(w, server) + (m->repeat ? AGAIN_US : 0), RESULT_ANSWERED, server, life, m);
-}
-
 static void result_answered(struct world *w, int server, struct result_message *m) {
   struct server *s = &w->servers[server];
   struct held *l = m->worker_id == s->worker_id ? held_of(s, m->number) : NULL;
@@ -598,6 +537,12 @@ static void heartbeat_arrives(struct world *w, int server, uint32_t life, struct
   if (!h.leases) abort();
   for (int i = 0; i < m->count; i++)
     h.leases[i] = (struct lease_ref){.id = m->leases[i].id, .fence = m->leases[i].fence};
+  if (world_lies(w)) {
+    h.epoch = m->epoch - 1;
+    if (world_call(w, heartbeat_execute, &h, m->worker, NULL, &err) == RC_OK)
+      world_fault(w, "I9: a heartbeat is answered under another epoch");
+    h.epoch = m->epoch;
+  }
   enum rc rc = world_call(w, heartbeat_execute, &h, m->worker, &body, &err);
   m->refused = rc == RC_NOT_FOUND || rc == RC_CONFLICT;
   if (rc == RC_OK) rc = json_parse(&json, body.data, body.len, 0, &err);

@@ -2,6 +2,7 @@
  *
  *   world.c             randomness, the heap of events, accidents, the loop, the result
  *     world_pool.c      generation-servers: decoding, what they ask and answer
+ *       world_results.c what is in a result, and its way through the coordinator
  *     world_trainer.c   the trainer, and the driver's turns
  *     world_knowledge.c what the coordinator knows before the first round
  *     world_checks.c    promises that are checked as messages pass; world_invariants.c asks the database
@@ -294,7 +295,8 @@ enum stream {
   STREAM_ACCIDENT,
   STREAM_MESSAGE,
   STREAM_CHAOS,
-  STREAM_SERVER
+  STREAM_SERVER,
+  STREAM_LIE
 };
 void world_fault(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 uint32_t world_draw(uint64_t seed, enum stream stream, uint32_t a, uint32_t b);
@@ -305,6 +307,8 @@ int64_t world_message_us(struct world *w, int server);
 /* Draws for one message: is it lost, does it come twice? */
 bool world_loses(struct world *w, int server);
 bool world_doubles(struct world *w, int server);
+/* Is this message to be sent with a lie before? */
+bool world_lies(const struct world *w);
 void *world_room(void *items, int *room, int wanted, size_t size);
 
 /* world_lengths.c */
@@ -353,6 +357,9 @@ void driver_acts(struct world *w);
 void world_tell(struct world *w);
 /* world.c: a round was opened. */
 void round_opens(struct world *w, int64_t round);
+
+/* world_results.c: judges a result and sends the answer back, or frees it. */
+void result_arrives(struct world *w, int server, uint32_t life, struct result_message *m);
 
 /* world_checks.c */
 void checks_round(struct world *w);

@@ -7,9 +7,10 @@
 #define GAIN_LEAST       0.01  /* of the round: what a play of exact lengths can be trusted for */
 #define DEALT_GAIN_LEAST 0.02  /* likewise, of lengths that were dealt out */
 #define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
+#define SPACING_MOST_US  1e12  /* eleven days: no such plan is of use */
 #define STEEP            1.05  /* full engines' step against the shortest; below, a ramp is not worth the play */
 
-#define ERRORS_LEAST     2.0   /* likewise, in standard errors of the mean over deals */
+#define ERRORS_LEAST 2.0 /* likewise, in standard errors of the mean over deals */
 
 enum {
   DEALS_LEAST = 4,
@@ -47,6 +48,11 @@ int32_t admission_groups(const struct admission_plan *plan, int64_t passed_us) {
   if (!plan->bounded) return INT32_MAX;
   const int64_t more = passed_us > 0 ? passed_us / plan->spacing_us : 0;
   return more < INT32_MAX - plan->first ? plan->first + (int32_t)more : INT32_MAX;
+}
+
+int32_t admission_groups_now(const struct admission_plan *plan, int64_t passed_us, int32_t begun, int32_t under_way) {
+  const int32_t groups = admission_groups(plan, passed_us);
+  return under_way == 0 && groups <= begun ? begun + 1 : groups;
 }
 
 int64_t admission_next_us(const struct admission_plan *plan, int64_t passed_us) {
@@ -108,8 +114,8 @@ static int32_t rows_max(const struct admission_facts *f) {
 }
 
 static void begin_samples(struct play *p) {
-  const int32_t most = admission_groups(p->plan, (int64_t)p->us), rows = rows_max(p->f);
-  while (waits(p) && p->next < most && p->running < rows) {
+  const int32_t most = admission_groups_now(p->plan, (int64_t)p->us, p->next, p->running), rows = rows_max(p->f);
+  while (waits(p) && (p->next < most || p->sample > 0) && p->running < rows) {
     const int32_t g = p->plan->order[p->next];
     if (p->sample == 0) p->lengths = lengths_of(p->f, p->deal, g);
     const double tokens = tokens_of(p->f, g, p->lengths[p->sample]);
@@ -138,16 +144,16 @@ static double play_deal(const struct admission_facts *f, struct admission_room *
     room->total[g] = 0;
   }
   begin_samples(&p);
-  while (p.running > 0 || waits(&p)) {
+  while (p.running > 0) {
     const double step_us = room->step_us[p.running];
-    const double end_us = p.running ? p.us + (room->running[0].ends - p.clock) * step_us : INFINITY;
+    const double end_us = p.us + (room->running[0].ends - p.clock) * step_us;
     const bool shut = waits(&p) && p.running < rows_max(f);
     const double admit_us = shut ? (double)admission_next_us(plan, (int64_t)p.us) : INFINITY;
     if (end_us <= admit_us) {
       p.us = end_us;
       end_sample(&p);
     } else {
-      p.clock += p.running ? (admit_us - p.us) / step_us : 0;
+      p.clock += (admit_us - p.us) / step_us;
       p.us = admit_us;
     }
     begin_samples(&p);
@@ -200,10 +206,11 @@ static void try_orders(const struct admission_facts *f, struct admission_room *r
 
 static void try_ramp(const struct admission_facts *f, struct admission_room *room, int32_t first, double spacing_us,
                      struct admission_plan *best) {
-  if (first < 1 || first >= f->groups || (int64_t)first * f->samples > rows_max(f)) return;
+  if (first < 1 || first >= f->groups || (int64_t)first * f->samples > rows_max(f) || spacing_us > SPACING_MOST_US)
+    return;
   room->candidate.bounded = true;
   room->candidate.first = first;
-  room->candidate.spacing_us = (int64_t)ceil(spacing_us);
+  room->candidate.spacing_us = (int64_t)fmax(ceil(spacing_us), fmax(1, (double)f->spacing_least_us));
   take_if_better(f, room, best);
 }
 
@@ -311,6 +318,7 @@ bool admission_plan(const struct admission_facts *f, struct admission_room *room
     if (room->other.end_us < room->ramp.end_us) room->ramp = room->other;
     if (room->ramp.bounded) admission_improve(f, room, &room->ramp, plays);
   }
-  if (room->ramp.bounded && is_better(f, room, &room->ramp, plan, f->exact ? GAIN_LEAST : DEALT_GAIN_LEAST)) *plan = room->ramp;
+  if (room->ramp.bounded && is_better(f, room, &room->ramp, plan, f->exact ? GAIN_LEAST : DEALT_GAIN_LEAST))
+    *plan = room->ramp;
   return true;
 }

@@ -39,6 +39,7 @@ struct admission_facts {
   const struct step_costs *costs;
   int32_t servers, slots; /* ready generation-servers, slots of each */
   double train_us_per_token;
+  int64_t spacing_least_us; /* between two groups, as nobody looks more often; 0: any */
   int32_t groups, samples; /* of the round, of a group */
   const float *tokens;     /* of samples, group by group: [known * samples] */
   int32_t known;           /* groups, of this round or of others */
@@ -51,7 +52,7 @@ struct admission_plan {
   bool bounded;  /* else every slot may be filled at once */
   bool ordered;  /* else the order is that of the ordinals */
   int32_t first; /* groups */
-  int64_t spacing_us;
+  int64_t spacing_us; /* > 0, so that all are admitted in the end */
   int32_t order[ADMISSION_GROUPS_MAX]; /* ordinals, first to be begun first; always filled in for a planned round */
   double end_us, filled_end_us;        /* when the last group is trained: expected; so, with every slot filled */
 };
@@ -83,6 +84,8 @@ void admission_improve(const struct admission_facts *f, struct admission_room *r
 
 /* How many groups of the round may have been begun so long after it opened. */
 int32_t admission_groups(const struct admission_plan *plan, int64_t passed_us);
+/* The same, but one more than were begun while none of these is under way: a plan never lets the pool stand still. */
+int32_t admission_groups_now(const struct admission_plan *plan, int64_t passed_us, int32_t begun, int32_t under_way);
 /* When the next may be: microseconds after the round opened; INT64_MAX: all are admitted. */
 int64_t admission_next_us(const struct admission_plan *plan, int64_t passed_us);
 

@@ -35,7 +35,7 @@ struct waiting_group {
   int64_t waiting_since_ms;      /* since when it has had waiting samples */
   int64_t overtaken_since_ms;    /* see frontier_overtaken; 0: no group went before it */
   int32_t place;                 /* in the planned order, from 1 (admission.h); 0: its ordinal counts */
-  bool evaluation, begun;        /* begun: a sample of it was granted once */
+  bool evaluation, begun;        /* begun: a sample of it was granted once; else all wait, with fence 0 */
 };
 
 struct frontier_policy {

@@ -42,7 +42,6 @@ static enum rc open_round_now(struct core *c, struct open_round *out, bool *foun
  * them. */
 struct candidates {
   struct waiting_group groups[FRONTIER_CANDIDATES_MAX];
-  bool fresh[FRONTIER_CANDIDATES_MAX]; /* none of its samples was ever leased: all wait, with fence 0 */
   int32_t order[FRONTIER_CANDIDATES_MAX], granted[FRONTIER_CANDIDATES_MAX];
   int count, ordered; /* of groups, of order */
   int64_t waiting;    /* samples that this worker can run, of all groups: not only of these */
@@ -58,35 +57,74 @@ static void groups_waiting(const struct waiting *all, const struct live_worker *
     if (w->positions_refused && e->positions >= w->positions_refused) continue;
     if (w->positions_refused) out->waiting += e->group.waiting;
     if (out->count < most) {
-      out->groups[out->count] = e->group;
-      out->fresh[out->count++] = e->fresh;
+      out->groups[out->count++] = e->group;
     } else if (!w->positions_refused) {
       break;
     }
   }
 }
 
-/* How the round goes: see pace.h. */
-static const struct admission_plan *plan_of_round(struct core *c, const struct open_round *r) {
+/* By ordinal. */
+static enum rc longest_read(struct core *c, const struct open_round *r, int groups, float *out, struct err *err) {
+  struct rows q;
+  bool row;
+  for (int g = 0; g < groups; g++) out[g] = (float)c->context->config.sampling.max_new_tokens;
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT ordinal, max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND ordinal < ?3 "
+                           "AND max_new_tokens NOT NULL",
+                           BINDS(b_int(r->run), b_int(r->round), b_int(groups)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) out[rows_int(&q, 0)] = (float)rows_int(&q, 1);
+  rows_end(&q);
+  return rc;
+}
+
+/* What a round's view tells of the plan; nothing while none could be made. */
+static enum rc plan_store(struct core *c, const struct open_round *r, const struct admission_plan *p, struct err *err) {
+  if (!(p->filled_end_us > 0)) return RC_OK;
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET admission_first = ?3, admission_spacing_us = ?4, admission_ordered = ?5, "
+                    "admission_end_us = ?6, admission_filled_end_us = ?7 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(r->run), b_int(r->round), p->bounded ? b_int(p->first) : b_null(),
+                          p->bounded ? b_int(p->spacing_us) : b_null(), b_int(p->ordered), b_real(p->end_us),
+                          b_real(p->filled_end_us)));
+}
+
+/* How the round goes: see pace.h.  Planned, and stored, when it is asked for first. */
+static enum rc plan_of_round(struct core *c, const struct open_round *r, const struct admission_plan **plan,
+                             struct err *err) {
   const struct run_config *config = &c->context->config;
-  const struct pace_round round = {.run = r->run,
+  struct pace *pace = &c->pool->pace;
+  float most[ADMISSION_GROUPS_MAX];
+  *plan = &pace->plan;
+  if (pace_planned(pace, r->run, r->round)) return RC_OK;
+  struct pace_round round = {.run = r->run,
                              .round = r->round,
-                             .wanted = config->mode == MODE_PIPELINED && config->frontier == FRONTIER_PRIORITY,
+                             .wanted = config->mode == MODE_PIPELINED && config->frontier == FRONTIER_PRIORITY &&
+                                       config->groups_per_round <= ADMISSION_GROUPS_MAX,
                              .groups = config->groups_per_round,
                              .samples = config->samples_per_group,
                              .groups_per_s = rate_value(&c->pool->rates.drain),
                              .tokens = rate_value(&c->pool->rates.tokens),
-                             .servers = c->pool->generating,
-                             .slots = (int32_t)c->pool->slots};
-  return pace_plan(&c->pool->pace, &round, c->now_ms);
+                             .begun = c->pool->waiting.begun > 0,
+                             .most = most,
+                             .exact = config->sampling.ignore_eos};
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    const struct live_worker *w = &c->pool->workers[i];
+    if (w->kind != WORKER_GENERATION || !w->ready) continue;
+    round.slots += w->slots;
+    round.servers++;
+  }
+  enum rc rc = round.wanted ? longest_read(c, r, round.groups, most, err) : RC_OK;
+  if (rc == RC_OK) rc = plan_store(c, r, pace_plan(pace, &round, c->now_ms), err);
+  return rc;
 }
 
 /* The group's waiting samples, at most max more. */
-static enum rc group_samples(struct core *c, const struct open_round *r, const struct waiting_group *g, bool fresh,
-                             int max, struct waiting_sample *out, int *count, struct err *err) {
+static enum rc group_samples(struct core *c, const struct open_round *r, const struct waiting_group *g, int max,
+                             struct waiting_sample *out, int *count, struct err *err) {
   struct rows q;
   bool row;
-  if (fresh) {
+  if (!g->begun) {
     for (int i = 0; i < g->waiting && i < max; i++)
       out[(*count)++] = (struct waiting_sample){.group = g->ordinal, .sample = i};
     return RC_OK;
@@ -232,15 +270,6 @@ static enum rc lease_store(struct core *c, const struct live_worker *w, const st
   return rc;
 }
 
-/* Where a planned order puts the round's own groups. */
-static void places_note(const struct admission_plan *plan, int groups, struct candidates *out) {
-  int32_t place[ADMISSION_GROUPS_MAX];
-  for (int i = 0; i < groups; i++) place[plan->order[i]] = i + 1;
-  for (int i = 0; i < out->count; i++) {
-    if (out->groups[i].ordinal < groups) out->groups[i].place = place[out->groups[i].ordinal];
-  }
-}
-
 /* The order of the groups, as far as this poll can reach. */
 static enum rc candidates_order(struct core *c, const struct open_round *r, const struct live_worker *w, int slots,
                                 int servers, struct candidates *out, struct err *err) {
@@ -253,26 +282,29 @@ static enum rc candidates_order(struct core *c, const struct open_round *r, cons
   const int reach = config->frontier != FRONTIER_GATE           ? 0
                     : slots < FRONTIER_CANDIDATES_MAX / servers ? slots * servers
                                                                 : FRONTIER_CANDIDATES_MAX;
-  const int most = reach > size + LIMIT_LEASES_PER_REQUEST ? reach : size + LIMIT_LEASES_PER_REQUEST;
+  int most = reach > size + LIMIT_LEASES_PER_REQUEST ? reach : size + LIMIT_LEASES_PER_REQUEST;
+  const struct admission_plan *plan = NULL;
   struct frontier_policy policy = {.kind = config->frontier,
                                    .end = INT32_MAX,
                                    .aging_ms = config->aging_ms,
                                    .now_ms = c->wall_ms,
                                    .tokens_prior = (int64_t)rate_value(&c->pool->rates.tokens)};
   enum rc rc = waiting_read(&c->pool->waiting, c, r->run, r->round, err);
+  if (rc == RC_OK) rc = plan_of_round(c, r, &plan, err);
   if (rc != RC_OK) return rc;
-  const struct admission_plan *const plan = plan_of_round(c, r);
-  const bool all = plan->ordered || most > FRONTIER_CANDIDATES_MAX; /* a planned round is small */
-  groups_waiting(&c->pool->waiting, w, all ? FRONTIER_CANDIDATES_MAX : most, out);
+  if (plan->ordered) most = FRONTIER_CANDIDATES_MAX; /* its first group may have any ordinal */
+  groups_waiting(&c->pool->waiting, w, most < FRONTIER_CANDIDATES_MAX ? most : FRONTIER_CANDIDATES_MAX, out);
   policy.planned = plan->ordered;
-  if (plan->ordered)
-    places_note(plan, config->groups_per_round, out);
-  else if (out->count && config->frontier != FRONTIER_OFF)
+  for (int i = 0; plan->ordered && i < out->count; i++)
+    out->groups[i].place = pace_place(&c->pool->pace, out->groups[i].ordinal);
+  if (out->count && config->frontier != FRONTIER_OFF && !plan->ordered)
     policy.end = waiting_frontier_end(&c->pool->waiting, size);
   out->ordered = frontier_order(out->groups, out->count, &policy, out->order);
-  if (plan->bounded)
-    out->ordered = admission_admit(out->groups, out->order, out->ordered, c->pool->waiting.begun,
-                                   pace_groups(&c->pool->pace, c->now_ms));
+  if (plan->bounded) {
+    const int32_t begun = c->pool->waiting.begun, under_way = waiting_under_way(&c->pool->waiting);
+    out->ordered = admission_admit(out->groups, out->order, out->ordered, begun,
+                                   pace_groups(&c->pool->pace, c->now_ms, begun, under_way));
+  }
   return RC_OK;
 }
 
@@ -337,7 +369,7 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, struct liv
   if (!chosen) return err_set(err, RC_NO_MEMORY, NULL, "a plan of %d samples was refused memory", take);
   for (int i = 0; i < all->ordered && samples < take && rc == RC_OK; i++) {
     const int g = all->order[i];
-    rc = group_samples(c, r, &all->groups[g], all->fresh[g], take - samples, chosen, &samples, err);
+    rc = group_samples(c, r, &all->groups[g], take - samples, chosen, &samples, err);
   }
   if (rc != RC_OK) return rc;
   *planned = dispatch_plan(chosen, samples, take, c->context->config.lease_samples_max, plan, LIMIT_LEASES_PER_REQUEST);

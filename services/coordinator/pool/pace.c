@@ -2,6 +2,7 @@
 #include "services/coordinator/pool/pace.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "common/base/log.h"
 #include "services/coordinator/writer/core_options.h"
@@ -34,37 +35,64 @@ void pace_note_group(struct pace *p, int64_t run, const int32_t *lengths, int co
   if (p->groups < most) p->groups++;
 }
 
+int32_t pace_place(const struct pace *p, int32_t ordinal) {
+  return ordinal < ADMISSION_GROUPS_MAX ? p->place[ordinal] : 0;
+}
+
+bool pace_planned(const struct pace *p, int64_t run, int64_t round) {
+  return p->plan_run == run && p->plan_round == round;
+}
+
+/* The lengths that a plan goes by; false: not known. */
+static bool lengths_known(struct pace *p, const struct pace_round *r, struct admission_facts *f) {
+  if (!r->exact) {
+    f->tokens = p->lengths;
+    f->known = p->groups;
+    return p->run == r->run && p->samples == r->samples && p->groups >= r->groups;
+  }
+  if (r->groups > ADMISSION_GROUPS_MAX || (int64_t)r->groups * r->samples > ADMISSION_SAMPLES_MAX) return false;
+  for (int32_t i = 0; i < r->groups * r->samples; i++) p->exact[i] = r->most[i / r->samples];
+  f->tokens = p->exact;
+  f->known = r->groups;
+  f->exact = true;
+  return true;
+}
+
+static void plan_round(struct pace *p, const struct pace_round *r) {
+  const double tokens = r->tokens * r->samples;
+  if (!r->wanted || r->begun || !(r->groups_per_s > 0) || !(tokens > 0) || r->servers < 1) return;
+  struct admission_facts f = {.costs = &p->costs,
+                              .servers = r->servers,
+                              .slots = r->slots / r->servers,
+                              .train_us_per_token = 1e6 / (r->groups_per_s * tokens),
+                              .spacing_least_us = SPACING_LEAST_US,
+                              .groups = r->groups,
+                              .samples = r->samples,
+                              .most = r->most};
+  if (!lengths_known(p, r, &f) || !admission_plan(&f, &p->room, &p->plan)) return;
+  for (int32_t i = 0; p->plan.ordered && i < r->groups; i++) p->place[p->plan.order[i]] = i + 1;
+}
+
 const struct admission_plan *pace_plan(struct pace *p, const struct pace_round *r, int64_t now_ms) {
-  if (p->plan_run == r->run && p->plan_round == r->round) return &p->plan;
+  if (pace_planned(p, r->run, r->round)) return &p->plan;
   p->plan_run = r->run;
   p->plan_round = r->round;
   p->opened_ms = now_ms;
   p->plan = (struct admission_plan){0};
-  const double tokens = r->tokens * r->samples;
-  if (!r->wanted || p->run != r->run || p->samples != r->samples || p->groups < r->groups) return &p->plan;
-  if (!(r->groups_per_s > 0) || !(tokens > 0) || r->servers < 1) return &p->plan;
-  const struct admission_facts f = {.costs = &p->costs,
-                                    .servers = r->servers,
-                                    .slots = r->slots / r->servers,
-                                    .train_us_per_token = 1e6 / (r->groups_per_s * tokens),
-                                    .groups = r->groups,
-                                    .samples = r->samples,
-                                    .tokens = p->lengths,
-                                    .known = p->groups};
-  if (!admission_plan(&f, &p->room, &p->plan)) return &p->plan;
-  if (p->plan.spacing_us < SPACING_LEAST_US) p->plan.bounded = false;
+  memset(p->place, 0, sizeof p->place);
+  plan_round(p, r);
   if (p->plan.bounded)
     log_info("round %lld begins with %d groups and another every %lld ms", (long long)r->round, p->plan.first,
              (long long)(p->plan.spacing_us / 1000));
   return &p->plan;
 }
 
-int32_t pace_groups(const struct pace *p, int64_t now_ms) {
-  return admission_groups(&p->plan, 1000 * (now_ms - p->opened_ms));
+int32_t pace_groups(const struct pace *p, int64_t now_ms, int32_t begun, int32_t under_way) {
+  return admission_groups_now(&p->plan, 1000 * (now_ms - p->opened_ms), begun, under_way);
 }
 
 bool pace_moved(struct pace *p, int64_t now_ms) {
   const int32_t before = p->admitted;
-  p->admitted = pace_groups(p, now_ms);
+  p->admitted = admission_groups(&p->plan, 1000 * (now_ms - p->opened_ms));
   return p->admitted > before;
 }

@@ -1,8 +1,10 @@
 /* The pool's pace, as far as a round is planned by it: what a step costs, how long samples are, and the plan itself.
  *
- * Costs come with heartbeats, lengths with sealed groups, the trainer's speed is pool.h's.  A round is planned when the
- * first poll asks for it; before a round's worth of groups has been sealed, or while a server's costs are not known,
- * the plan is to fill every slot.  All of it is lost with the process and measured again: order and admission only.
+ * Costs come with heartbeats, lengths with sealed groups or with the prompts themselves (max_new_tokens), the trainer's
+ * speed is pool.h's.  A round is planned when the first poll asks for it; before a round's worth of groups has been
+ * sealed, while a server's costs are not known, or when some of the round was begun before (by a coordinator that is
+ * gone), the plan is to fill every slot.  All of it is lost with the process and measured again: order and admission
+ * only.
  *
  * The writer's thread only; in struct pool, filled by whoever learns something, asked by leases.c.  decide/admission.h has
  * the decision.  Knows no core and no database. */
@@ -25,6 +27,8 @@ struct pace {
   int64_t plan_run, plan_round, opened_ms; /* the round of the plan, and when it was planned: monotonic */
   int32_t admitted;                        /* as pace_moved saw it last */
   struct admission_plan plan;
+  int32_t place[ADMISSION_GROUPS_MAX]; /* in the plan's order, from 1, by ordinal; 0: there is no such order */
+  float exact[ADMISSION_SAMPLES_MAX];  /* the round's lengths, where they are known */
   struct admission_room room;
 };
 
@@ -42,11 +46,17 @@ struct pace_round {
   int32_t servers, slots;  /* ready ones, slots of all */
   double groups_per_s;     /* the trainer's; 0: not known */
   double tokens;           /* of a sample, in the mean; 0: not known */
+  bool begun;              /* some of it was, under no plan or a lost one */
+  const float *most;       /* [groups], by ordinal: how long their samples may be */
+  bool exact;              /* and each is as long as that: nothing else ends it */
 };
+/* In the planned order, from 1, of a training group or a refill (0). */
+int32_t pace_place(const struct pace *p, int32_t ordinal);
+bool pace_planned(const struct pace *p, int64_t run, int64_t round);
 /* How the round goes: planned now, if it was not yet. */
 const struct admission_plan *pace_plan(struct pace *p, const struct pace_round *r, int64_t now_ms);
-/* How many groups of the planned round may have been begun by now. */
-int32_t pace_groups(const struct pace *p, int64_t now_ms);
+/* How many groups of the planned round may have been begun by now, when so many were and so many of these are not in. */
+int32_t pace_groups(const struct pace *p, int64_t now_ms, int32_t begun, int32_t under_way);
 /* More than at the last call: parked polls are worth a look. */
 bool pace_moved(struct pace *p, int64_t now_ms);
 

@@ -41,7 +41,6 @@ struct pool {
   int worker_count;
   int generating;                 /* generation-servers that are ready */
   int64_t held;                   /* samples of their leases, as of each one's last poll */
-  int64_t slots;                  /* of theirs */
   int64_t leases_due_ms;          /* no granted lease ends before: monotonic */
   char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
   int64_t place_kept_until_ms;    /* monotonic */

@@ -44,9 +44,8 @@ static enum rc groups_read(struct core *c, struct waiting *w, struct err *err) {
                                       .done_tokens = rows_int(&q, 3),
                                       .waiting_since_ms = rows_int(&q, 4),
                                       .overtaken_since_ms = rows_int(&q, 8),
-                                      .evaluation = rows_int(&q, 7) == LEASE_EVALUATION};
-    e->fresh = rows_int(&q, 6) != 0;
-    e->group.begun = !e->fresh;
+                                      .evaluation = rows_int(&q, 7) == LEASE_EVALUATION,
+                                      .begun = rows_int(&q, 6) == 0};
     e->positions = rows_int(&q, 9);
     w->samples += waiting;
   }
@@ -147,8 +146,7 @@ void waiting_granted(struct waiting *w, int64_t group, int64_t samples) {
   struct waiting_entry *e = &w->items[at];
   e->group.waiting -= (int32_t)samples;
   e->group.leased += (int32_t)samples;
-  w->begun += e->fresh && !e->group.evaluation;
-  e->fresh = false;
+  w->begun += !e->group.begun && !e->group.evaluation;
   e->group.begun = true;
   w->samples -= samples;
   if (e->group.waiting <= 0) entry_remove(w, at);
@@ -175,6 +173,14 @@ void waiting_closed(struct waiting *w, int64_t run, int64_t round, int64_t group
   if (!tells_of(w, run, round)) return;
   if (place_of(w, group) >= 0) w->known = false; /* none of a closed group's samples waits */
   if (group < ORDINAL_EVALUATION_FIRST) w->open[group / 64] &= ~(UINT64_C(1) << group % 64);
+}
+
+int32_t waiting_under_way(const struct waiting *w) {
+  int32_t groups = 0;
+  for (size_t i = 0; i < sizeof w->open / sizeof w->open[0]; i++) groups += __builtin_popcountll(w->open[i]);
+  for (int i = w->first; i < w->first + w->count; i++)
+    groups -= !w->items[i].group.begun && !w->items[i].group.evaluation;
+  return groups;
 }
 
 int32_t waiting_frontier_end(const struct waiting *w, int size) {

@@ -16,7 +16,6 @@
 struct waiting_entry {
   struct waiting_group group;
   int64_t positions; /* of a whole sample: prompt and new tokens */
-  bool fresh;        /* none of its samples was ever leased */
 };
 
 struct waiting {
@@ -40,6 +39,8 @@ void waiting_overtaken(struct waiting *w, int64_t group, int64_t wall_ms);
 /* Samples of a group that stays open were finished. */
 void waiting_done(struct waiting *w, int64_t run, int64_t round, int64_t group, int64_t samples, int64_t tokens);
 void waiting_closed(struct waiting *w, int64_t run, int64_t round, int64_t group);
+/* Training groups that were begun and are not in yet. */
+int32_t waiting_under_way(const struct waiting *w);
 /* The ordinal of the first open training group behind the first `size` ones; INT32_MAX: there is none. */
 int32_t waiting_frontier_end(const struct waiting *w, int size);
 void waiting_free(struct waiting *w);

@@ -37,7 +37,7 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
                     "state = " SQL_GROUP_OPEN,
                     BINDS(b_int(c->wall_ms)));
   c->pool->worker_count = c->pool->generating = 0;
-  c->pool->held = c->pool->slots = 0;
+  c->pool->held = 0;
   return rc;
 }
 
@@ -119,7 +119,6 @@ void worker_ready(struct core *c, struct live_worker *w, bool ready) {
   const int more = w->kind == WORKER_GENERATION ? ready - w->ready : 0;
   p->generating += more;
   p->held += more * w->held;
-  p->slots += more * w->slots;
   w->ready = ready;
 }
 

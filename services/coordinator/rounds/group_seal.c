@@ -251,7 +251,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
   if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
-  if (config->frontier == FRONTIER_GATE) c->samples_due = true; /* the frontier has moved on */
+  if (config->frontier == FRONTIER_GATE || c->pool->pace.plan.bounded) c->samples_due = true; /* more may begin now */
   const bool trainable = state == GROUP_SEALED || (state == GROUP_FILTERED && config->groups_per_step);
   if (trainable && config->mode == MODE_PIPELINED) c->sealed++; /* filtered: one behind it may belong to the step now */
   return RC_OK;

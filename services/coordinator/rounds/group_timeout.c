@@ -49,6 +49,7 @@ static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t or
                     "WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
   waiting_forget(&c->pool->waiting);
+  c->samples_due = true; /* another group may begin in its place */
   if (rc == RC_OK) rc = journal_incident(c, run, "group_timeout", id.text, reason, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",

@@ -253,6 +253,14 @@ static const char *const steps[] = {
     "  planned_ms INTEGER NOT NULL, done_ms INTEGER, digest BLOB, grad_norm REAL, lr REAL, skipped INTEGER, step_us "
     "INTEGER,"
     "  PRIMARY KEY (run, round, step), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;",
+    /* 11: how a round was planned (decide/admission.h): groups at first and the time until another may be begun, null when
+     * every slot may be filled; whether in another order than the ordinals'; when it is expected to be trained, by the plan
+     * and with every slot filled.  All null: it was not planned. */
+    "ALTER TABLE rounds ADD COLUMN admission_first INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN admission_spacing_us INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN admission_ordered INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN admission_end_us REAL;"
+    "ALTER TABLE rounds ADD COLUMN admission_filled_end_us REAL;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

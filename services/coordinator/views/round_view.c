@@ -15,7 +15,8 @@
   "t.compute_us, p.slot_busy_us, nullif(p.slot_window_us, 0), iif(groups_trained > 0, submitted_ms, NULL), "        \
   "iif(groups_trained > 0, trained_ms, NULL), "                                                                     \
   "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
-  "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old"
+  "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old, "               \
+  "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
 #define ROUND_TABLES                                                                                               \
   " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = " SQL_ACTOR_TRAINER \
@@ -66,7 +67,12 @@ enum {
   C_RATIO_SQUARES,
   C_CLIPPED,
   C_KL_NEW_OLD,
-  C_DIFFERENCE_NEW_OLD
+  C_DIFFERENCE_NEW_OLD,
+  C_ADMISSION_FIRST,
+  C_ADMISSION_SPACING,
+  C_ADMISSION_ORDERED,
+  C_ADMISSION_END,
+  C_ADMISSION_FILLED_END
 };
 
 void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) {
@@ -137,6 +143,22 @@ static void policy_write(struct json_writer *w, const struct rows *q) {
               rows_null(q, C_DIFFERENCE_NEW_OLD) ? NAN : ratio_of(rows_real(q, C_DIFFERENCE_NEW_OLD), tokens));
 }
 
+/* Null when the round was not planned. */
+static void admission_write(struct json_writer *w, const struct rows *q) {
+  json_key(w, "admission");
+  if (rows_null(q, C_ADMISSION_END)) {
+    json_write_null(w);
+    return;
+  }
+  json_object_begin(w);
+  json_kv_column_int(w, "first", q, C_ADMISSION_FIRST);
+  json_kv_f64(w, "spacing_ms", rows_null(q, C_ADMISSION_SPACING) ? NAN : rows_real(q, C_ADMISSION_SPACING) / 1000);
+  json_kv_bool(w, "ordered", rows_int(q, C_ADMISSION_ORDERED) != 0);
+  json_kv_f64(w, "expected_end_ms", rows_real(q, C_ADMISSION_END) / 1000);
+  json_kv_f64(w, "filled_end_ms", rows_real(q, C_ADMISSION_FILLED_END) / 1000);
+  json_object_end(w);
+}
+
 static void round_write(struct json_writer *w, const struct rows *q) {
   struct digest digest;
   char hex[DIGEST_HEX_MAX];
@@ -174,6 +196,7 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   kv_ms(w, "publish_ms", q, C_PUSH, 0);
   kv_difference(w, "round_ms", q, C_PUBLISHED, C_OPENED);
   ratios_write(w, q);
+  admission_write(w, q);
   json_object_end(w);
 }
 

@@ -286,7 +286,7 @@ static struct command *company(struct writer *w, bool patient, int64_t begun_us)
   const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited));
   const int64_t passed_us = monotonic_us(c) - begun_us;
   void *item;
-  if (passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
+  if (!w->threaded || passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
   const int64_t wait_ms = patient && !awaited && passed_us < GROUP_US ? (GROUP_US - passed_us) / 1000 : 0;
   return queue_pop(w->queue, &item, wait_ms) == RC_OK ? item : NULL;
 }

@@ -114,6 +114,25 @@ struct lease_result make_result(struct fixture *f, const struct fake_server *s, 
   return r;
 }
 
+struct lease_result make_result_of_length(struct fixture *f, const struct fake_server *s, const struct lease *l,
+                                          int tokens, enum finish_reason finish) {
+  struct lease_result r = make_result(f, s, l);
+  for (int i = 0; i < l->sample_count; i++) {
+    struct sample_result *one = &r.samples[i];
+    int32_t *ids = arena_alloc(&f->arena, (size_t)tokens, sizeof *ids);
+    float *logprobs = arena_alloc(&f->arena, (size_t)tokens, sizeof *logprobs);
+    for (int t = 0; t < tokens; t++) {
+      ids[t] = '0' + (l->sample_first + i + t) % 10;
+      logprobs[t] = fake_logprob(ids[t]);
+    }
+    one->token_ids = (struct json_i32s){ids, (size_t)tokens};
+    one->logprobs = (struct json_f32s){logprobs, (size_t)tokens};
+    one->segments[0].count = one->spans[0].count = tokens;
+    one->finish = finish;
+  }
+  return r;
+}
+
 enum rc put_result(struct fixture *f, const struct lease *l, const struct lease_result *r, bool *repeated,
                    struct err *err) {
   struct lease_result_answer answer = {0};

@@ -46,6 +46,9 @@ void wait_for_leases(struct waiting_poll *w, struct fixture *f, const struct fak
 void make_sample(struct fixture *f, struct sample_result *out, const struct lease *l, int index, bool right);
 /* The whole lease's. */
 struct lease_result make_result(struct fixture *f, const struct fake_server *s, const struct lease *l);
+/* The same of so many tokens each, none of them a stop token. */
+struct lease_result make_result_of_length(struct fixture *f, const struct fake_server *s, const struct lease *l,
+                                          int tokens, enum finish_reason finish);
 enum rc put_result(struct fixture *f, const struct lease *l, const struct lease_result *r, bool *repeated,
                    struct err *err);
 /* make_result and put_result; the test fails when it is refused. */

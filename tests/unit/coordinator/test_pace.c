@@ -1,5 +1,6 @@
 /* What a round is planned with, and when it is.  What would break: a heartbeat's sums counted twice, another run's
- * lengths, a plan that changes within its round, a ramp finer than anybody looks, a round planned unasked. */
+ * lengths, lengths that are known and not used, a plan that changes within its round, a ramp finer than anybody looks, a
+ * round planned unasked. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,6 +77,7 @@ static struct pace *measured(void) {
   }
   return p;
 }
+static const float longest[GROUPS + 1] = {200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200};
 static const struct pace_round dear = {.run = 7,
                                        .round = 3,
                                        .wanted = true,
@@ -84,7 +86,8 @@ static const struct pace_round dear = {.run = 7,
                                        .servers = 1,
                                        .slots = SLOTS,
                                        .groups_per_s = 0.5,
-                                       .tokens = 100};
+                                       .tokens = 100,
+                                       .most = longest};
 
 static void a_round_is_planned_once(void **state) {
   (void)state;
@@ -95,8 +98,11 @@ static void a_round_is_planned_once(void **state) {
   const int32_t first = plan->first;
   const int64_t spacing_us = plan->spacing_us;
   assert_in_range(first, 1, GROUPS - 1);
-  assert_int_equal(pace_groups(p, 5000), first);
-  assert_int_equal(pace_groups(p, 5000 + spacing_us / 1000 + 1), first + 1);
+  assert_int_equal(pace_groups(p, 5000, 0, 0), first);
+  assert_int_equal(pace_groups(p, 5000 + spacing_us / 1000 + 1, first, 1), first + 1);
+  assert_int_equal(pace_groups(p, 5000, first, 1), first);
+  assert_int_equal(pace_groups(p, 5000, first, 0), first + 1); /* all of these are in: nothing stands still */
+  assert_true(pace_planned(p, 7, 3) && !pace_planned(p, 7, 4) && !pace_planned(p, 8, 3));
   r.servers = 0; /* whatever is true later */
   plan = pace_plan(p, &r, 9000);
   assert_true(plan->bounded && plan->first == first && plan->spacing_us == spacing_us && p->opened_ms == 5000);
@@ -109,8 +115,8 @@ static void a_round_is_planned_once(void **state) {
 
 static void every_slot_is_filled_while_something_is_not_known(void **state) {
   (void)state;
-  struct pace_round bad[8];
-  for (size_t i = 0; i < 8; i++) bad[i] = dear;
+  struct pace_round bad[9];
+  for (size_t i = 0; i < 9; i++) bad[i] = dear;
   bad[0].wanted = false;
   bad[1].run = 8; /* nothing of this run was sealed */
   bad[2].groups = GROUPS + 1;
@@ -118,16 +124,73 @@ static void every_slot_is_filled_while_something_is_not_known(void **state) {
   bad[4].groups_per_s = 0;
   bad[5].tokens = 0;
   bad[6].servers = 0;
-  bad[7].groups_per_s = 1000; /* a ramp of milliseconds */
-  for (size_t i = 0; i < 8; i++) {
+  bad[7].groups_per_s = 1000; /* there is no trainer to wait for */
+  bad[8].begun = true;        /* by another plan, which is lost */
+  for (size_t i = 0; i < 9; i++) {
     struct pace *p = measured();
     if (pace_plan(p, &bad[i], 0)->bounded) fail_msg("case %zu is bounded", i);
-    assert_int_equal(pace_groups(p, 0), INT32_MAX);
+    assert_int_equal(pace_groups(p, 0, 0, 0), INT32_MAX);
     free(p);
   }
   struct pace *p = measured();
   p->costs = (struct step_costs){0};
   assert_false(pace_plan(p, &dear, 0)->bounded);
+  free(p);
+}
+
+/* Prompts with their own max_new_tokens under ignore_eos: no group of this run need have been seen. */
+static void lengths_that_the_prompts_have_are_exact(void **state) {
+  (void)state;
+  struct pace *p = measured();
+  struct pace_round r = dear;
+  float most[GROUPS];
+  for (int g = 0; g < GROUPS; g++) most[g] = g == GROUPS - 1 ? 400 : (float)(60 + g);
+  r.most = most;
+  r.exact = true;
+  r.run = 8;
+  const struct admission_plan *plan = pace_plan(p, &r, 0);
+  assert_true(plan->ordered && plan->bounded && plan->end_us > 0);
+  assert_true(p->room.deals == 1 && p->exact[0] == 60 && p->exact[SAMPLES * GROUPS - 1] == 400);
+  for (int i = 0; i < GROUPS; i++) assert_int_equal(pace_place(p, plan->order[i]), i + 1);
+  assert_int_equal(pace_place(p, GROUPS), 0); /* a refill */
+  assert_int_equal(pace_place(p, ADMISSION_GROUPS_MAX), 0);
+  r.round++;
+  r.slots = 2 * SAMPLES;
+  r.groups_per_s = 20; /* only generation takes time */
+  pace_plan(p, &r, 0);
+  assert_in_range(pace_place(p, GROUPS - 1), 1, 4); /* the longest is not begun in the tail */
+  r.round++;
+  r.wanted = false;
+  pace_plan(p, &r, 0);
+  assert_int_equal(pace_place(p, 0), 0); /* the plan before is gone */
+  r.round++;
+  r.wanted = true;
+  r.groups = ADMISSION_GROUPS_MAX + 1;
+  assert_false(pace_plan(p, &r, 0)->end_us > 0);
+  r.round++;
+  r.groups = GROUPS;
+  r.samples = ADMISSION_SAMPLES_MAX / GROUPS + 1;
+  assert_false(pace_plan(p, &r, 0)->end_us > 0);
+  free(p);
+}
+
+/* A prompt's samples are never longer than its max_new_tokens, whatever others are. */
+static void expected_lengths_are_bounded_by_what_the_prompts_may_have(void **state) {
+  (void)state;
+  float most[GROUPS];
+  struct pace_round r = dear;
+  struct pace *p = measured();
+  const double free_us = pace_plan(p, &r, 0)->filled_end_us;
+  for (int g = 0; g < GROUPS; g++) most[g] = 50;
+  r.most = most;
+  r.round++;
+  const struct admission_plan *plan = pace_plan(p, &r, 0);
+  assert_false(plan->ordered);
+  assert_true(plan->filled_end_us < 0.55 * free_us);
+  for (int g = 0; g < GROUPS; g++) most[g] = g < GROUPS / 2 ? 1000 : 5; /* the short ones are told from the long ones */
+  r.round++;
+  plan = pace_plan(p, &r, 0);
+  assert_true(plan->ordered && plan->end_us < plan->filled_end_us);
   free(p);
 }
 
@@ -151,6 +214,8 @@ int main(void) {
       cmocka_unit_test(lengths_are_the_last_groups_of_one_run),
       cmocka_unit_test(a_round_is_planned_once),
       cmocka_unit_test(every_slot_is_filled_while_something_is_not_known),
+      cmocka_unit_test(lengths_that_the_prompts_have_are_exact),
+      cmocka_unit_test(expected_lengths_are_bounded_by_what_the_prompts_may_have),
       cmocka_unit_test(parked_polls_are_looked_at_when_one_more_is_admitted),
   };
   return cmocka_run_group_tests_name("coordinator/pace", tests, NULL, NULL);

@@ -38,52 +38,6 @@ static void a_complete_group_is_trained_while_others_are_open(void **state) {
   assert_int_equal(read_int_of(f, "SELECT count(*) FROM groups WHERE run = ?1 AND state = 3", 1), 3);
 }
 
-/* Four rows more make every token take nearly half a second more, and the trainer's group takes as long as is told. */
-static void tell_costs(struct fixture *f, const struct fake_server *s) {
-  struct step_sum sums[] = {{0, 10, 10, 10 * 128000}, {2, 10, 40, 10 * 428000}, {4, 10, 120, 10 * 1228000}};
-  const struct worker_heartbeat m = {.epoch = s->is.epoch,
-                                     .ready = true,
-                                     .has_loaded = s->has_loaded,
-                                     .loaded_digest = s->loaded,
-                                     .steps = sums,
-                                     .step_count = 3};
-  struct worker_heartbeat_answer answer;
-  struct err err = {0};
-  if (coordinator_heartbeat(&f->client, s->is.worker_id, &m, &answer, &f->arena, DEADLINE_MS, &err) != RC_OK)
-    fail_msg("%s", err.message);
-}
-
-/* The first round measures; the second begins with one group, and nobody gets another before it is due. */
-static void a_round_begins_with_few_groups_where_rows_are_dear(void **state) {
-  struct fixture *f = *state;
-  struct fake_server s;
-  struct lease leases[3];
-  struct lease_answer a;
-  static struct waiting_poll w;
-  f->trainer.compute_us = 3000000;
-  f->clock_stands = true;
-  register_server(f, &s, "gen-1");
-  post_run(f, RUN("\"mode\":\"pipelined\",\"rounds\":2}"));
-  collect_leases(f, &s, leases, 3);
-  tell_costs(f, &s);
-  for (int i = 0; i < 3; i++) {
-    answer_lease(f, &s, &leases[i]);
-    wait_batches(f, i + 1); /* of one group each */
-  }
-  poll_leases(f, &s, 64, &a);
-  assert_int_equal(a.lease_count, 1);
-  assert_int_equal(a.leases[0].sample_count, 4);
-  wait_for_leases(&w, f, &s, 60, 10000);
-  time_passes(f, 1500);
-  assert_true(read_metric(f, "leasehold_waiting_polls") == 1);
-  time_passes(f, 1500); /* the second group takes the trainer's 3 s at most */
-  assert_true(read_metric(f, "leasehold_waiting_polls") == 0);
-  pthread_join(w.thread, NULL);
-  assert_int_equal(w.rc, RC_OK);
-  assert_int_equal(w.answer.lease_count, 1);
-  arena_free(&w.arena);
-}
-
 static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -180,7 +134,6 @@ static void a_round_is_refilled_a_limited_number_of_times(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(a_complete_group_is_trained_while_others_are_open),
-      CASE(a_round_begins_with_few_groups_where_rows_are_dear),
       CASE(in_sync_nothing_is_sent_before_the_last_group),
       CASE(a_round_whose_last_group_is_filtered_goes_on),
       CASE(refills_take_the_next_prompts_in_any_order_of_completion),

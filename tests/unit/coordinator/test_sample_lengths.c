@@ -24,26 +24,6 @@ static void begin(struct fixture *f, struct fake_server *s, const char *run, str
   assert_int_equal(out->lease_count, GROUPS);
 }
 
-/* So many tokens, of which none is a stop token but, perhaps, one. */
-static struct lease_result result_of(struct fixture *f, const struct fake_server *s, const struct lease *l, int tokens,
-                                     enum finish_reason finish) {
-  struct lease_result r = make_result(f, s, l);
-  for (int i = 0; i < l->sample_count; i++) {
-    struct sample_result *one = &r.samples[i];
-    int32_t *ids = arena_alloc(&f->arena, (size_t)tokens, sizeof *ids);
-    float *logprobs = arena_alloc(&f->arena, (size_t)tokens, sizeof *logprobs);
-    for (int t = 0; t < tokens; t++) {
-      ids[t] = '0' + (l->sample_first + i + t) % 10;
-      logprobs[t] = fake_logprob(ids[t]);
-    }
-    one->token_ids = (struct json_i32s){ids, (size_t)tokens};
-    one->logprobs = (struct json_f32s){logprobs, (size_t)tokens};
-    one->segments[0].count = one->spans[0].count = tokens;
-    one->finish = finish;
-  }
-  return r;
-}
-
 static void put(struct fixture *f, const struct lease *l, const struct lease_result *r) {
   struct err err = {0};
   if (put_result(f, l, r, NULL, &err) != RC_OK) fail_msg("%s: %s: %s", l->id, err.field, err.message);
@@ -92,13 +72,13 @@ static void a_result_is_judged_by_its_groups_limit(void **state) {
   begin(f, &s, RUN(""), &a);
   for (int g = 0; g < GROUPS; g++) {
     const int32_t limit = LIMITS[g];
-    struct lease_result r = result_of(f, &s, &a.leases[g], limit + 1, FINISH_LENGTH);
+    struct lease_result r = make_result_of_length(f, &s, &a.leases[g], limit + 1, FINISH_LENGTH);
     refused(f, &a.leases[g], &r, "samples.token_ids");
     if (limit > 1) {
-      r = result_of(f, &s, &a.leases[g], limit - 1, FINISH_LENGTH);
+      r = make_result_of_length(f, &s, &a.leases[g], limit - 1, FINISH_LENGTH);
       refused(f, &a.leases[g], &r, "samples.finish");
     }
-    r = result_of(f, &s, &a.leases[g], limit, FINISH_LENGTH);
+    r = make_result_of_length(f, &s, &a.leases[g], limit, FINISH_LENGTH);
     put(f, &a.leases[g], &r);
   }
   json_free(wait_state(f, "r1", "completed"));
@@ -122,7 +102,7 @@ static void a_restart_changes_no_limit(void **state) {
   for (int g = 0; g < GROUPS; g++) {
     assert_int_equal(a.leases[g].fence, 2);
     assert_int_equal(a.leases[g].max_new_tokens, LIMITS[g]);
-    const struct lease_result r = result_of(f, &s, &a.leases[g], LIMITS[g], FINISH_LENGTH);
+    const struct lease_result r = make_result_of_length(f, &s, &a.leases[g], LIMITS[g], FINISH_LENGTH);
     put(f, &a.leases[g], &r);
   }
   json_free(wait_state(f, "r1", "completed"));
@@ -134,7 +114,7 @@ static void a_sample_handed_back_at_its_full_length_is_done(void **state) {
   struct fake_server s;
   struct lease_answer a;
   begin(f, &s, RUN(""), &a);
-  struct lease_result r = result_of(f, &s, &a.leases[0], 4, FINISH_ABORT);
+  struct lease_result r = make_result_of_length(f, &s, &a.leases[0], 4, FINISH_ABORT);
   r.handed_back = true;
   r.samples[1].token_ids.count = r.samples[1].logprobs.count = 3;
   r.samples[1].segments[0].count = r.samples[1].spans[0].count = 3;
@@ -156,7 +136,7 @@ static void a_server_gets_what_is_shorter_than_what_it_refused(void **state) {
   begin(f, &s, RUN(""), &a);
   struct lease_result r[GROUPS];
   for (int g = 0; g < GROUPS; g++) {
-    r[g] = result_of(f, &s, &a.leases[g], 1, FINISH_ABORT);
+    r[g] = make_result_of_length(f, &s, &a.leases[g], 1, FINISH_ABORT);
     r[g].handed_back = true;
     for (int i = 0; i < 2; i++) {
       r[g].samples[i].token_ids.count = r[g].samples[i].logprobs.count = 0;
@@ -188,11 +168,11 @@ static void with_ignore_eos_every_sample_goes_on_to_its_length(void **state) {
     assert_true(a.leases[g].ignore_eos);
     assert_int_equal(a.leases[g].stop_token_ids.count, 0);
   }
-  struct lease_result r = result_of(f, &s, &a.leases[0], 4, FINISH_STOP);
+  struct lease_result r = make_result_of_length(f, &s, &a.leases[0], 4, FINISH_STOP);
   r.samples[0].token_ids.items[3] = r.samples[1].token_ids.items[3] = EOS;
   refused(f, &a.leases[0], &r, "samples.finish");
   for (int g = 0; g < GROUPS; g++) {
-    r = result_of(f, &s, &a.leases[g], LIMITS[g], FINISH_LENGTH);
+    r = make_result_of_length(f, &s, &a.leases[g], LIMITS[g], FINISH_LENGTH);
     r.samples[0].token_ids.items[0] = EOS; /* and on it goes */
     r.samples[0].logprobs.items[0] = fake_logprob(EOS);
     put(f, &a.leases[g], &r);

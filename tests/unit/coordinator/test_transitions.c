@@ -6,7 +6,10 @@
  *   I2  a lease stands only for the current version and its weights
  *   I3  a result is accepted at most once, under a live lease with the right fence, epoch and weights
  *   I4  a group is sealed only when all its samples are accepted, and its digest is a function of what was sampled
- *   I5  a sealed group is in exactly one batch and consumed once, or filtered with a reason */
+ *   I5  a sealed group is in exactly one batch and consumed once, or filtered with a reason
+ *   I6  a version is current exactly when the round that made it is done
+ *
+ * What rows can tell is asked by tests/sim/world_invariants.h. */
 #include "tests/unit/base/cm.h"
 
 #include <math.h>
@@ -29,6 +32,7 @@
 #include "services/coordinator/rounds/tick.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core.h"
+#include "tests/sim/world_invariants.h"
 
 enum {
   SEEDS = 12,
@@ -415,61 +419,10 @@ static void trainer_acts(void) {
 
 static int memory_compared;
 
-static void none(const char *what, const char *sql) {
-  const int64_t n = number_of(sql, NO_BINDS);
-  if (n != 0) fail_msg("%s: %lld", what, (long long)n);
-}
-
-/* The states' numbers are spelled out: this is what the database holds. */
 static void invariants_hold(void) {
-  assert_int_equal(number_of("SELECT count(*) FROM versions WHERE run = 1 AND state = 1", NO_BINDS), 1); /* I1 */
-  none("I2: leases that stand for another version than the current",
-       "SELECT count(*) FROM leases l WHERE l.state = 0 AND NOT EXISTS (SELECT 1 FROM versions v WHERE v.run = l.run "
-       "AND "
-       "v.state = 1 AND v.version BETWEEN l.version_min AND l.version_max AND v.digest = l.digest)");
-  assert_int_equal(NUMBER("SELECT count(*) FROM leases WHERE state = 0 AND deadline_ms <= ?1", b_int(w.now_us / MS)),
-                   0);
-  none("I3: leases that workers hold who are gone",
-       "SELECT count(*) FROM leases l JOIN workers w ON w.id = l.worker WHERE l.state = 0 AND w.live = 0");
-  none("I3: samples that two leases hold",
-       "SELECT count(*) FROM leases a JOIN leases b ON a.run = b.run AND a.round = b.round AND a.group_ordinal = "
-       "b.group_ordinal AND (a.id, a.fence) < (b.id, b.fence) AND a.sample_first < b.sample_first + b.sample_count AND "
-       "b.sample_first < "
-       "a.sample_first + a.sample_count WHERE a.state = 0 AND b.state = 0");
-  none("I3: leased samples without a lease of their fence",
-       "SELECT count(*) FROM samples s WHERE s.state = 1 AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.state = 0 AND "
-       "l.run = s.run AND l.round = s.round AND l.group_ordinal = s.group_ordinal AND s.sample BETWEEN l.sample_first "
-       "AND "
-       "l.sample_first + l.sample_count - 1 AND l.fence = s.fence AND l.worker = s.worker)");
-  none("I4: groups that are closed without all their samples",
-       "SELECT count(*) FROM groups g WHERE g.state IN (1, 2, 3, 4) AND (g.digest IS NULL OR g.sample_count <> (SELECT "
-       "count(*) FROM samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state "
-       "= 2 "
-       "AND s.advantage IS NOT NULL AND s.digest IS NOT NULL))");
-  none("I5: groups that are filtered without a reason, or trained all the same",
-       "SELECT count(*) FROM groups WHERE state = 4 AND (reason IS NULL OR batch IS NOT NULL)");
-  none("I5: groups in step that are in no batch, or sealed ones that are in one",
-       "SELECT count(*) FROM groups g WHERE (g.state IN (2, 3)) <> (g.batch IS NOT NULL AND EXISTS (SELECT 1 FROM "
-       "batches "
-       "b WHERE b.run = g.run AND b.round = g.round AND b.number = g.batch))");
-  none("I5: batches of other groups than they were planned with",
-       "SELECT count(*) FROM batches b WHERE b.groups <> (SELECT count(*) FROM groups g WHERE g.run = b.run AND "
-       "g.round = "
-       "b.round AND g.batch = b.number)");
-  none("I5: done rounds with groups that were neither consumed nor filtered",
-       "SELECT count(*) FROM groups g JOIN rounds r ON r.run = g.run AND r.round = g.round WHERE r.state = 4 AND "
-       "g.state "
-       "NOT IN (3, 4)");
-  none("counters of open groups that are off",
-       "SELECT count(*) FROM groups g WHERE g.state = 0 AND (g.samples_waiting <> g.sample_count - (SELECT count(*) "
-       "FROM "
-       "samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state <> 0) OR "
-       "g.samples_open <> g.sample_count - (SELECT count(*) FROM samples s WHERE s.run = g.run AND s.round = g.round "
-       "AND "
-       "s.group_ordinal = g.ordinal AND s.state = 2))");
-  none("samples without a row that lie before one with a row",
-       "SELECT count(*) FROM samples s WHERE s.sample > 0 AND NOT EXISTS (SELECT 1 FROM samples b WHERE b.run = s.run "
-       "AND b.round = s.round AND b.group_ordinal = s.group_ordinal AND b.sample = s.sample - 1)");
+  int64_t rows = 0;
+  const char *const what = invariant_broken(w.core->store, w.now_us / MS, &rows);
+  if (what) fail_msg("%s: %lld", what, (long long)rows);
 }
 
 /* What dispatch keeps in memory is what the rows say.  Reading it anew hides later differences, so only now and then. */
@@ -499,7 +452,7 @@ static void memory_agrees_with_the_rows(void) {
     assert_int_equal(a->done_tokens, b->done_tokens);
     assert_int_equal(a->waiting_since_ms, b->waiting_since_ms);
     assert_int_equal(a->overtaken_since_ms, b->overtaken_since_ms);
-    assert_int_equal(before[i].fresh, now->items[now->first + i].fresh);
+    assert_int_equal(before[i].group.begun, now->items[now->first + i].group.begun);
     assert_int_equal(before[i].positions, now->items[now->first + i].positions);
   }
 }
