@@ -37,7 +37,7 @@ static const struct mode {
     {"cgp", false, false, FRONTIER_OFF, KNOWS_NOTHING},
     {"gate", false, false, FRONTIER_GATE, KNOWS_NOTHING},
     {"pipelined", false, false, FRONTIER_PRIORITY, KNOWS_SAMPLES},
-    {"minibatch", false, true, FRONTIER_PRIORITY, KNOWS_SAMPLES},
+    {"minibatch", false, true, FRONTIER_PRIORITY, KNOWS_LENGTHS},
 };
 
 /* ---- reading ---- */

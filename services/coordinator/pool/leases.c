@@ -107,7 +107,8 @@ static enum rc plan_of_round(struct core *c, const struct open_round *r, const s
                              .tokens = rate_value(&c->pool->rates.tokens),
                              .begun = c->pool->waiting.begun > 0,
                              .most = most,
-                             .exact = config->sampling.ignore_eos};
+                             /* steps that go by ordinals would wait for groups that another order begins last */
+                             .exact = config->sampling.ignore_eos && config->groups_per_step == 0};
   for (int i = 0; i < c->pool->worker_count; i++) {
     const struct live_worker *w = &c->pool->workers[i];
     if (w->kind != WORKER_GENERATION || !w->ready) continue;

@@ -239,37 +239,44 @@ static void answer_at_full_length(struct fixture *f, const struct fake_server *s
   if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
 }
 
-/* Every prompt says how long its samples are, the longest last, and only generation takes time. */
-static void the_longest_go_first_where_lengths_are_known(void **state) {
-  enum { ROUND = 10, SAMPLES = 16 }; /* four groups fill the slots */
+/* Every prompt says how long its samples are, the longest last, and only generation takes time.  Round 1's groups, as
+ * slots become free for one after the other. */
+enum { ROUND = 10, GROUP = 16 }; /* four groups fill the slots */
+static void grants_of_known_lengths(struct fixture *f, struct fake_server *s, const char *update, struct lease *all) {
   static const int lengths[ROUND] = {10, 12, 9, 3, 11, 8, 2, 7, 20, 25};
-  struct fixture *f = *state;
-  struct fake_server s;
-  struct lease all[ROUND];
-  char lines[2048] = "";
+  char lines[2048] = "", config[512];
   size_t n = 0;
   for (int i = 0; i < ROUND; i++)
     n += (size_t)snprintf(lines + n, sizeof lines - n,
                           "{\"prompt\":\"%d+0=\",\"answer\":\"%d\",\"max_new_tokens\":%d}\n", i, i, lengths[i]);
+  snprintf(config, sizeof config,
+           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"groups_per_round\":10,%s"
+           "\"samples_per_group\":16,\"sampling\":{\"max_new_tokens\":60,\"ignore_eos\":true}}",
+           update);
   write_data(f, "train.jsonl", lines);
   f->trainer.compute_us = 1000;
   f->clock_stands = true;
-  register_server(f, &s, "gen-1");
-  post_run(f,
-           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"groups_per_round\":10,"
-           "\"samples_per_group\":16,\"sampling\":{\"max_new_tokens\":60,\"ignore_eos\":true}}");
-  collect_leases(f, &s, all, ROUND);
-  tell_costs(f, &s);
+  register_server(f, s, "gen-1");
+  post_run(f, config);
+  collect_leases(f, s, all, ROUND);
+  tell_costs(f, s);
   for (int i = 0; i < ROUND; i++) {
-    answer_at_full_length(f, &s, &all[i]);
+    answer_at_full_length(f, s, &all[i]);
     wait_batches(f, i + 1);
   }
-  for (int i = 0; i < ROUND; i++) { /* as slots become free */
+  for (int i = 0; i < ROUND; i++) {
     struct lease_answer a;
-    poll_leases(f, &s, SAMPLES, &a);
+    poll_leases(f, s, GROUP, &a);
     assert_int_equal(a.lease_count, 1);
     all[i] = a.leases[0];
   }
+}
+
+static void the_longest_go_first_where_lengths_are_known(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease all[ROUND];
+  grants_of_known_lengths(f, &s, "", all);
   bool longest_begun = false;
   for (int i = 0; i < 4; i++) longest_begun = longest_begun || all[i].max_new_tokens == 25; /* so many at once */
   assert_true(longest_begun);
@@ -278,6 +285,17 @@ static void the_longest_go_first_where_lengths_are_known(void **state) {
   struct json *run = wait_state(f, "r1", "completed");
   assert_true(json_bool(json_get(planned(run, 1), "ordered")));
   json_free(run);
+}
+
+/* The second step would wait for what the plan begins last. */
+static void the_lowest_go_first_where_steps_go_by_ordinals(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease all[ROUND];
+  grants_of_known_lengths(f, &s, "\"update\":\"minibatch\",\"groups_per_step\":2,", all);
+  for (int i = 0; i < ROUND; i++) assert_int_equal(all[i].group_ordinal, i);
+  for (int i = 0; i < ROUND; i++) answer_at_full_length(f, &s, &all[i]);
+  json_free(wait_state(f, "r1", "completed"));
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -293,6 +311,7 @@ int main(void) {
       CASE(a_coordinator_that_comes_back_fills_every_slot),
       CASE(a_paused_round_goes_on_where_it_was),
       CASE(the_longest_go_first_where_lengths_are_known),
+      CASE(the_lowest_go_first_where_steps_go_by_ordinals),
   };
   return cmocka_run_group_tests_name("coordinator/planned_rounds", tests, NULL, NULL);
 }
