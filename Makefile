@@ -251,6 +251,11 @@ $(SIM_PROGRAMS:%=$(BUILD)/tests/sim/%): $(BUILD)/tests/sim/%: $(BUILD)/obj/tests
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
+# What a measured workload takes: for make bench-pipeline.
+$(BUILD)/tests/sim/predict: $(call OBJ,tests/sim/predict.c tests/sim/clairvoyant.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
+
 .PHONY: sim $(SIM_PROGRAMS:%=sim-%)
 $(SIM_PROGRAMS:%=sim-%): sim-%: $(BUILD)/tests/sim/%
 	@$<
@@ -315,8 +320,8 @@ bench: $(BUILD)/bench/instrument ## compare the kernels with the machine's limit
 	@if [ -n "$(HAS_ONEDNN)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/bench/peer_onednn; else rm -f $(BUILD)/bench/peer_onednn; fi
 	@$(PYTHON) tests/bench/bench
 
-bench-pipeline: all ## measure what overlap is worth: the demo's RL phase pipelined against sync, five interleaved pairs
-	tests/bench/bench-pipeline
+bench-pipeline: all $(BUILD)/tests/sim/predict ## measure what overlap is worth, mode by mode, beside RolloutPipe's table (FULL=1, LENGTHS=demo, PAIRS=n, R=32)
+	@$(PYTHON) tests/bench/bench-pipeline
 
 bench-coordinator: $(BUILD)/bin/coordinator $(BUILD)/bench/coordinator_load ## measure durable grants and results beside etcd and Redis Streams (WORKERS=10,100, BASE=another coordinator)
 	@$(PYTHON) tests/bench/bench-coordinator

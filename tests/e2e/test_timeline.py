@@ -124,6 +124,20 @@ def test_busy_time_is_computing_time(look):
     assert close(sum(r["generation"]["slot_busy_us"] for r in look.rounds), sum(look.registered[n]["busy_slot_us"] for n in look.servers), 0.02)
 
 
+def test_decode_steps_are_counted_by_their_rows(look):
+    for name, gauges in look.servers.items():
+        table = {}
+        for key, value in gauges.items():
+            if m := re.match(r'leasehold_generation_decode_(\w+)_total\{rows_max="(\d+)"\}', key):
+                table.setdefault(int(m[2]), {})[m[1]] = value
+        assert table and max(table) <= 8, name
+        for most, sums in table.items():
+            assert (most // 2 if most > 1 else 0) < sums["rows"] / sums["steps"] <= most, (name, most)
+        decoded = sum(sums["rows"] for sums in table.values())
+        assert 0.5 * gauges["leasehold_generation_rows_total"] < decoded < gauges["leasehold_generation_rows_total"], name
+        assert 0 < sum(s["seconds"] for s in table.values()) <= 1.01 * gauges['leasehold_generation_seconds_total{cause="compute"}'], name
+
+
 def test_the_ratios_of_a_round_are_what_one_computes_by_hand(look):
     for row, shown in zip(look.rounds, look.history, strict=True):
         window = row["published_ms"] - row["opened_ms"]

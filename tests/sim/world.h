@@ -132,6 +132,7 @@ void world_run(struct world *w, const struct world_config *config, struct world_
 enum world_samples { THESE_SAMPLES, OTHER_SAMPLES, OTHER_PROMPTS };
 void world_lengths(const struct world_config *c, enum world_samples whose, float *out);
 void world_step_costs(const struct world_config *c, struct step_costs *costs);
+double world_step_us(const struct world_config *c, double rows);
 
 /* Some small rounds full of accidents, others for each seed, under every policy, sync, and without accidents: all must
  * keep the promises and train the same groups.  Adds the counts up in *sum, whose fault is set when one does not. */

@@ -316,7 +316,6 @@ double world_length(const struct world_config *c, int64_t round, int64_t ordinal
 double world_grain(const struct world_config *c);
 int64_t world_recorded(const struct world_config *c, double tokens); /* tokens in the ledger of a whole sample */
 bool world_filtered(const struct world_config *c, int64_t round, int64_t ordinal);
-double world_step_us(const struct world_config *c, double rows);
 
 /* world_core.c */
 bool world_core_open(struct world *w);

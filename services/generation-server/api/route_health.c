@@ -37,6 +37,23 @@ static void show_activity(struct activity *a) {
   }
 }
 
+/* Decode steps by their number of rows, in the slots of the heartbeats' table (step_cost.h of the coordinator). */
+static void show_steps(const struct engine_steps *by_rows) {
+  char labels[40];
+  for (int i = 0; i < WIRE_STEP_SLOTS; i++) {
+    if (by_rows[i].steps == 0) continue;
+    snprintf(labels, sizeof labels, "rows_max=\"%d\"", 1 << i);
+    metric_set(metrics_register(METRIC_COUNTER, "leasehold_generation_decode_steps_total", labels,
+                                "Forward passes without a prompt's positions, by their rows: up to rows_max, more than "
+                                "half of it."),
+               (double)by_rows[i].steps);
+    metric_set(metrics_register(METRIC_COUNTER, "leasehold_generation_decode_rows_total", labels, "Rows of these."),
+               (double)by_rows[i].rows);
+    metric_set(metrics_register(METRIC_COUNTER, "leasehold_generation_decode_seconds_total", labels, "Time of these."),
+               (double)by_rows[i].us / 1e6);
+  }
+}
+
 /* Metrics are copied when they are scraped, so that the token loop touches only its own counters. */
 void handle_metrics(struct http_request *r, void *context) {
   struct server *s = context;
@@ -60,6 +77,7 @@ void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_COUNTER, "leasehold_generation_busy_slot_us_total",
        "Time spent by slots on leased samples, summed over slots.", (double)n.busy_slot_us);
   show_activity(s->activity);
+  show_steps(n.by_rows);
   show(METRIC_COUNTER, "leasehold_generation_results_posted_total", "Lease results accepted by the coordinator.",
        s->leases ? (double)leases_posted(s->leases) : 0);
   show(METRIC_COUNTER, "leasehold_generation_tokens_resumed_total",

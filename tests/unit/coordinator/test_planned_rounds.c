@@ -241,23 +241,24 @@ static void answer_at_full_length(struct fixture *f, const struct fake_server *s
 
 enum { KNOWN = 10, KNOWN_SAMPLES = 16 }; /* groups of a round; four of them fill the slots */
 
-/* Round 0 where every prompt says how long its samples are, and only generation takes time. */
-static void measure_known_lengths(struct fixture *f, struct fake_server *s) {
+/* Round 0 where every prompt says how long its samples are, and a batch takes the trainer so long. */
+static void measure_known_lengths(struct fixture *f, struct fake_server *s, int64_t compute_us, const char *update) {
   static const int lengths[KNOWN] = {14, 12, 9, 3, 11, 8, 2, 7, 20, 25};
   struct lease all[2 * KNOWN];
-  char lines[2048] = "";
+  char lines[2048] = "", config[512];
   size_t n = 0;
   for (int i = 0; i < KNOWN; i++)
     n += (size_t)snprintf(lines + n, sizeof lines - n,
                           "{\"prompt\":\"%d+0=\",\"answer\":\"%d\",\"max_new_tokens\":%d}\n", i, i, lengths[i]);
   write_data(f, "train.jsonl", lines);
-  f->trainer.compute_us = 1000;
+  snprintf(config, sizeof config,
+           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"groups_per_round\":10,%s"
+           "\"samples_per_group\":16,\"lease_samples_max\":8,\"sampling\":{\"max_new_tokens\":60,\"ignore_eos\":true}}",
+           update);
+  f->trainer.compute_us = compute_us;
   f->clock_stands = true;
   register_server(f, s, "gen-1");
-  post_run(
-      f,
-      "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"groups_per_round\":10,"
-      "\"samples_per_group\":16,\"lease_samples_max\":8,\"sampling\":{\"max_new_tokens\":60,\"ignore_eos\":true}}");
+  post_run(f, config);
   collect_leases(f, s, all, 2 * KNOWN);
   tell_costs(f, s);
   for (int i = 0; i < 2 * KNOWN; i++) {
@@ -270,7 +271,7 @@ static void the_longest_go_first_where_lengths_are_known(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease all[KNOWN][2];
-  measure_known_lengths(f, &s);
+  measure_known_lengths(f, &s, 1000, "");
   for (int i = 0; i < KNOWN; i++) { /* as slots become free */
     struct lease_answer a;
     poll_leases(f, &s, KNOWN_SAMPLES, &a);
@@ -293,7 +294,7 @@ static void what_is_lost_keeps_its_place_in_the_order(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer before, after;
-  measure_known_lengths(f, &s);
+  measure_known_lengths(f, &s, 1000, "");
   poll_leases(f, &s, 2 * KNOWN_SAMPLES, &before);
   assert_int_equal(before.lease_count, 4);
   answer_at_full_length(f, &s, &before.leases[2]);
@@ -301,6 +302,33 @@ static void what_is_lost_keeps_its_place_in_the_order(void **state) {
   poll_leases(f, &s, 2 * KNOWN_SAMPLES, &after);
   for (int i = 0; i < 2; i++) assert_string_equal(after.leases[i].id, before.leases[i].id);
   assert_string_equal(after.leases[2].id, before.leases[3].id);
+}
+
+static void first_grants(struct fixture *f, struct fake_server *s, bool *begun) {
+  struct lease_answer a;
+  poll_leases(f, s, 2 * KNOWN_SAMPLES, &a);
+  assert_int_equal(a.lease_count, 4);
+  for (int i = 0; i < KNOWN; i++) begun[i] = false;
+  for (size_t i = 0; i < a.lease_count; i++) begun[a.leases[i].group_ordinal] = true;
+}
+
+/* A trainer that takes long is given the shortest group first; but the first step's where it goes step by step. */
+static void the_shortest_goes_first_unless_steps_go_by_ordinals(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  bool begun[KNOWN];
+  measure_known_lengths(f, &s, 100000000, "");
+  first_grants(f, &s, begun);
+  assert_true(begun[6]); /* of 2 tokens */
+}
+
+static void the_first_step_goes_first_where_steps_go_by_ordinals(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  bool begun[KNOWN];
+  measure_known_lengths(f, &s, 100000000, "\"update\":\"minibatch\",\"groups_per_step\":2,");
+  first_grants(f, &s, begun);
+  assert_true(begun[0] && begun[1]);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -317,6 +345,8 @@ int main(void) {
       CASE(a_paused_round_goes_on_where_it_was),
       CASE(the_longest_go_first_where_lengths_are_known),
       CASE(what_is_lost_keeps_its_place_in_the_order),
+      CASE(the_shortest_goes_first_unless_steps_go_by_ordinals),
+      CASE(the_first_step_goes_first_where_steps_go_by_ordinals),
   };
   return cmocka_run_group_tests_name("coordinator/planned_rounds", tests, NULL, NULL);
 }

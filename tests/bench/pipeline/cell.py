@@ -1,0 +1,107 @@
+"""One run of the pipeline's benchmark: real services, one mode, one workload; and what its rounds tell.
+
+The first WARM rounds of a run are left out: the pool loads its first weights in them, and admission plans by costs and lengths that it has measured.
+A window is a round's opening to the end of its training (`window_without_publish_ms`, "rollout to train end"); the trainer's waiting ratio is
+wait / (wait + compute), over all measured rounds.
+"""
+import dataclasses
+import json
+import re
+import shutil
+
+from services import Usage, place, wait_quietly
+from workload import CONTEXT, LENGTH_MAX, draw_lengths, write_dataset, write_model
+
+from harness import DATA, Cluster, call, digests
+
+SAMPLES = 8  # the paper's K
+GROUPS_PER_STEP = 2  # the paper's U
+WARM = 1
+BATCH_TOKENS = 65536
+MODES = {
+    "sync": {"mode": "sync"},
+    "cgp": {"mode": "pipelined", "frontier": "off"},
+    "gate": {"mode": "pipelined", "frontier": "gate"},
+    "pipelined": {"mode": "pipelined", "frontier": "priority"},
+    "minibatch": {"mode": "pipelined", "frontier": "priority", "update": "minibatch", "groups_per_step": GROUPS_PER_STEP},
+}
+STRICT = ("sync", "cgp", "gate", "pipelined")  # these end with the same weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    lengths: str
+    groups: int
+    slots: int
+    isa: str  # of the sampler's kernels; "": the best this CPU has, as the trainer's are
+    preamble: int  # letters before each prompt: they are trained on, and cost generation little
+    rounds: int  # WARM included
+    seed: int
+
+    def drawn(self):
+        return draw_lengths(self.lengths, self.groups, self.rounds, self.seed)
+
+
+def config(cell, mode):
+    made = json.loads((DATA / "runs/grpo.json").read_text())
+    del made["evaluation"], made["start"]
+    made.update(name=f"{cell.lengths}, {mode}", rounds=cell.rounds, seed=cell.seed, groups_per_round=cell.groups, samples_per_group=SAMPLES, **MODES[mode])
+    made["dataset"] = {"path": "train.jsonl", "shuffle": False}
+    made["sampling"] = {"temperature": 1, "max_new_tokens": LENGTH_MAX, "ignore_eos": True}
+    made["training"].update(kl_coefficient=0, checkpoint_every=1000000)
+    return made
+
+
+def run(folder, cell, mode):
+    """What was measured, as a dict; see figures()."""
+    data = folder / "data"
+    write_dataset(data, DATA / "train.jsonl", cell.drawn(), cell.preamble, cell.seed)
+    trainer = ["--threads", 1, "--random-init", 1, "--chunk-tokens", SAMPLES * CONTEXT]
+    try:
+        with Cluster(folder / "cluster", model=write_model(folder / "model", DATA / "model"), trainer=trainer, coordinator=["--data-dir", data, "--batch-tokens", BATCH_TOKENS]) as cluster:
+            server = cluster.add_server("gen", "--slots", cell.slots, "--threads", 1, "--isa", cell.isa)
+            place(cluster, [server])
+            usage = Usage(cluster)
+            made = cluster.create_run(config(cell, mode))
+            wait_quietly(cluster, made)
+            own, others, stolen = usage.end()
+            status = cluster.status(made)
+            timeline = call("GET", f"{cluster.coordinator.url}/v1/runs/{made}/timeline?limit=1000")
+            metrics = call("GET", server.url + "/metrics", raw=True).decode()
+            kernels = call("GET", server.url + "/v1/model")["kernels"].removeprefix("cpu-")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    totals = status["totals"]
+    assert totals["logprob_unequal"] == 0 and totals["stale_results_trained_on"] == 0
+    assert all(row["groups"] == cell.groups and row["exact"] for row in status["history"]), "a group was not trained on"
+    rounds = digests(status)
+    assert len(set(rounds)) == len(rounds), "a round has changed no weight, so equal digests would prove nothing"
+    return {"mode": mode, **figures(status["history"], timeline["rounds"]), "digests": rounds, "cpu_s": own, "others": others, "stolen": stolen,
+            "slots": cell.slots, "kernels": kernels, "rounds": timeline["rounds"], "history": status["history"], "workers": timeline["workers"],
+            "steps": decode_steps(metrics), "metric": {key: float(value) for key, value in re.findall(r"^([a-z][^ ]*) (\S+)$", metrics, re.M)}}
+
+
+def figures(history, rounds):
+    """Seconds and ratios of the measured rounds, in the mean."""
+    history, rounds = history[WARM:], rounds[WARM:]
+    n = len(rounds)
+    wait, work = (sum(r["trainer"][cause + "_us"] for r in rounds for cause in causes) for causes in (("fill", "starved"), ("logprob", "compute")))
+    return {
+        "window_s": sum(h["window_without_publish_ms"] for h in history) / n / 1e3,
+        "rollout_s": sum(r["generated_ms"] - r["opened_ms"] for r in rounds) / n / 1e3,
+        "train_s": work / n / 1e6,
+        "step_s": sum(s["step_us"] or 0 for r in rounds for s in r["inner_steps"]) / n / 1e6,
+        "first_dispatch_s": sum(r["batches"][0]["submitted_ms"] - r["opened_ms"] for r in rounds) / n / 1e3,
+        "publish_s": sum(r["published_ms"] - r["trained_ms"] for r in rounds) / n / 1e3,
+        "batches": sum(len(r["batches"]) for r in rounds) / n,
+        "trainer_waiting_ratio": wait / (wait + work),
+        "generation_idle_ratio": 1 - sum(r["generation"]["slot_busy_us"] for r in rounds) / sum(r["generation"]["slot_window_us"] for r in rounds),
+    }
+
+
+def decode_steps(metrics):
+    """[(mean rows, mean microseconds, steps)] of the pool's decode steps, by rows."""
+    found = {}
+    for name, rows_max, value in re.findall(r'^leasehold_generation_decode_(\w+)_total\{rows_max="(\d+)"\} (\S+)$', metrics, re.M):
+        found.setdefault(int(rows_max), {})[name] = float(value)
+    return [(s["rows"] / s["steps"], 1e6 * s["seconds"] / s["steps"], s["steps"]) for _, s in sorted(found.items())]

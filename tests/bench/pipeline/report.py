@@ -1,0 +1,100 @@
+"""How a cell's measurements stand to `sync`, to the simulation and to RolloutPipe's table: as text for the terminal, and as Markdown for PIPELINE.md.
+
+Against sync: of each pair by itself, and the median of these.  The bars: pipelined's window is no worse than the paper's, or within 1.5 points of the
+best order that was found in the simulation; its trainer waits by no less than the paper's share less.
+"""
+import statistics
+
+PAPER = {32: {"window": -0.307}, 96: {"window": -0.423, "waiting": -0.76}}  # against sync
+POINTS = 0.015
+PREDICTED_WITHIN = 0.05
+NOISE = 0.05  # of a core, that others may take before a measurement is called noisy
+
+
+def median(runs, name):
+    return statistics.median(one[name] for one in runs)
+
+
+def against_sync(found, mode, name):
+    """Of each pair, less 1."""
+    return [one[name] / sync[name] - 1 for one, sync in zip(found[mode], found["sync"])]
+
+
+def noise(one):
+    shares = ((one["others"], "went to other processes"), (one["stolen"], "was withheld by the hypervisor"))
+    warnings = [f"{share:.0%} of a core {who}" for share, who in shares if share > NOISE]
+    return "  NOISY: " + ", ".join(warnings) if warnings else ""
+
+
+def run_line(pair, one):
+    cpu = " ".join(f"{name} {seconds:.1f}" for name, seconds in one["cpu_s"].items())
+    return (f"  {pair} {one['mode']:10} window {one['window_s']:7.3f} s   generation {one['rollout_s']:7.3f} s   training {one['train_s']:7.3f} s   first batch {one['first_dispatch_s']:6.3f} s   "
+            f"trainer waits {one['trainer_waiting_ratio']:.3f}   slots idle {one['generation_idle_ratio']:.3f}   CPU {cpu}{noise(one)}")
+
+
+def heading(cell, ratio, pairs):
+    return (f"{cell.lengths}, R = {cell.groups}, K = 8, T_r / T_t = {ratio:.3f}; {cell.slots} slots, sampler by {cell.isa or 'the best kernels'}, "
+            f"{cell.preamble} letters before each prompt; {pairs} pairs, medians")
+
+
+def bars(cell, found, predicted):
+    """[(what, got, bar, met)]"""
+    paper = PAPER.get(cell.groups, {})
+    made = []
+    if "pipelined" in found and "window" in paper:
+        best = predicted["clairvoyant"]["window_s"] / predicted["sync"]["window_s"] - 1
+        got = statistics.median(against_sync(found, "pipelined", "window_s"))
+        made.append((f"window (the paper {paper['window']:+.1%}; clairvoyant {best:+.1%})", got, max(paper["window"], best + POINTS)))
+    if "pipelined" in found and "waiting" in paper:
+        got = statistics.median(against_sync(found, "pipelined", "trainer_waiting_ratio"))
+        made.append((f"trainer's waiting ratio (the paper {paper['waiting']:+.1%})", got, paper["waiting"]))
+    return [(what, got, bar, got <= bar) for what, got, bar in made]
+
+
+def text(cell, found, ratio, predicted):
+    lines = ["", heading(cell, ratio, len(found["sync"])),
+             "  mode         window    against sync  (from      to)   trainer waits  against sync   first batch   slots idle   training   predicted      off"]
+    sync_s = predicted["sync"]["window_s"]
+    for mode, runs in found.items():
+        windows, waits = against_sync(found, mode, "window_s"), against_sync(found, mode, "trainer_waiting_ratio")
+        window, said = median(runs, "window_s"), predicted[mode]["window_s"]
+        lines.append(f"  {mode:10} {window:7.3f} s   {statistics.median(windows):+9.1%}   ({min(windows):+6.1%} {max(windows):+6.1%})   {median(runs, 'trainer_waiting_ratio'):9.3f}   {statistics.median(waits):+12.1%}"
+                     f"   {median(runs, 'first_dispatch_s'):9.3f} s   {median(runs, 'generation_idle_ratio'):8.3f}   {median(runs, 'train_s'):7.3f} s   {said:7.3f} s   {said / window - 1:+6.1%}"
+                     f"{'' if abs(said / window - 1) <= PREDICTED_WITHIN else '  OFF'}")
+    for name in ("clairvoyant", "bound"):
+        lines.append(f"  {name:11}{predicted[name]['window_s']:7.3f} s   {predicted[name]['window_s'] / sync_s - 1:+9.1%}   of the sync window that is predicted")
+    for what, got, bar, met in bars(cell, found, predicted):
+        lines.append(f"  {what}: {got:+.1%}, bar {bar:+.1%}: {'met' if met else 'MISSED'}")
+    noisy = sum(bool(noise(one)) for runs in found.values() for one in runs)
+    if noisy:
+        lines.append(f"  NOISY: in {noisy} of {sum(map(len, found.values()))} runs others took more than {NOISE:.0%} of a core: these figures are not for keeping")
+    return "\n".join(lines)
+
+
+def markdown(cell, found, ratio, predicted):
+    lines = [heading(cell, ratio, len(found["sync"])) + ":", "",
+             "| mode | window | against sync | predicted | trainer waits | against sync | first batch | slots idle | training |", "|---|---|---|---|---|---|---|---|---|"]
+    for mode, runs in found.items():
+        windows, waits = against_sync(found, mode, "window_s"), against_sync(found, mode, "trainer_waiting_ratio")
+        said = predicted[mode]["window_s"]
+        lines.append(f"| `{mode}` | {median(runs, 'window_s'):.2f} s | {statistics.median(windows):+.1%} ({min(windows):+.1%} to {max(windows):+.1%}) | {said:.2f} s ({said / median(runs, 'window_s') - 1:+.1%}) "
+                     f"| {median(runs, 'trainer_waiting_ratio'):.3f} | {statistics.median(waits):+.1%} | {median(runs, 'first_dispatch_s'):.2f} s | {median(runs, 'generation_idle_ratio'):.3f} | {median(runs, 'train_s'):.2f} s |")
+    sync_s = predicted["sync"]["window_s"]
+    lines += [f"| {name} | {predicted[name]['window_s']:.2f} s | {predicted[name]['window_s'] / sync_s - 1:+.1%} | | | | | | |" for name in ("clairvoyant", "bound")]
+    weights = {runs[0]["digests"][-1] for mode, runs in found.items() if mode != "minibatch"}
+    lines += ["", f"Weights of all modes but minibatch: `{', '.join(sorted(weights))}`."]
+    lines += [f"{what[0].upper()}{what[1:]}: {got:+.1%}, bar {bar:+.1%}: {'met' if met else '**missed**'}." for what, got, bar, met in bars(cell, found, predicted)]
+    return "\n".join(lines) + "\n"
+
+
+def simulated(rows):
+    """Of the CSV's rows: each mode's window against sync."""
+    lines = ["", "simulated with the costs of the sync runs, the trainer's scaled: window against sync"]
+    for key in dict.fromkeys((row["lengths"], row["R"], row["ratio"]) for row in rows):
+        cells = {row["mode"]: row for row in rows if (row["lengths"], row["R"], row["ratio"]) == key}
+        sync = cells["sync"]
+        shares = {mode: row["window_s"] for mode, row in cells.items() if mode != "sync"}
+        shares.update(clairvoyant=sync["clairvoyant_s"], bound=sync["bound_s"])
+        said = "".join(f"   {name} {float(seconds) / float(sync['window_s']) - 1:+.1%}" for name, seconds in shares.items())
+        lines.append(f"  {key[0]:8} R = {key[1]:2}  T_r / T_t = {key[2]}{said}")
+    return "\n".join(lines)
