@@ -425,6 +425,11 @@ static void invariants_hold(void) {
   if (what) fail_msg("%s: %lld", what, (long long)rows);
 }
 
+static void none(const char *what, const char *sql) {
+  const int64_t n = number_of(sql, NO_BINDS);
+  if (n != 0) fail_msg("%s: %lld", what, (long long)n);
+}
+
 /* What a round's row keeps of its groups, samples, batches and inner steps is what a scan of them gives. */
 static void sums_are_what_the_rows_give(void) {
   none("jobs without an answer",
