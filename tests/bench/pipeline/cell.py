@@ -8,6 +8,7 @@ import dataclasses
 import json
 import re
 import shutil
+import time
 
 from services import Usage, place, wait_quietly
 from workload import CONTEXT, LENGTH_MAX, draw_lengths, write_dataset, write_model
@@ -18,6 +19,7 @@ SAMPLES = 8  # the paper's K
 GROUPS_PER_STEP = 2  # the paper's U
 WARM = 1
 BATCH_TOKENS = 65536
+HEARTBEAT_S = 1.3
 MODES = {
     "sync": {"mode": "sync"},
     "cgp": {"mode": "pipelined", "frontier": "off"},
@@ -65,6 +67,7 @@ def run(folder, cell, mode):
             made = cluster.create_run(config(cell, mode))
             wait_quietly(cluster, made)
             own, others, stolen = usage.end()
+            time.sleep(HEARTBEAT_S)  # the slots' time is told of by heartbeats
             status = cluster.status(made)
             timeline = call("GET", f"{cluster.coordinator.url}/v1/runs/{made}/timeline?limit=1000")
             metrics = call("GET", server.url + "/metrics", raw=True).decode()

@@ -20,7 +20,7 @@ CONTEXT = LENGTH_MAX + PREAMBLE_MAX + 64
 SHAPE = {
     "hidden_size": 128,
     "intermediate_size": 384,
-    "num_hidden_layers": 6,
+    "num_hidden_layers": 5,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,
