@@ -11,7 +11,7 @@
 #include "services/coordinator/pool/pool.h"
 #include "tests/sim/world_state.h"
 
-enum { ROOM_FIRST = 64, EVENTS_OF_RUN = 100000, EVENTS_OF_SAMPLE = 1000 };
+enum { ROOM_FIRST = 64, EVENTS_OF_RUN = 20000, EVENTS_OF_SAMPLE = 200 };
 
 void world_fault(struct world *w, const char *format, ...) {
   va_list args;
