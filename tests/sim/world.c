@@ -214,6 +214,7 @@ static void forget(struct world *w) {
   memset(w, 0, sizeof *w);
   w->files = before.files;
   memcpy(w->dir, before.dir, sizeof w->dir);
+  w->ledgers = before.ledgers;
   w->events = before.events;
   w->event_room = before.event_room;
   w->parked = before.parked;

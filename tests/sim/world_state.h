@@ -253,6 +253,7 @@ struct world {
   struct world_result *r;
   struct model_files files;
   char dir[64];
+  uint64_t ledgers;
 
   int64_t now_us;
   uint64_t numbers;
