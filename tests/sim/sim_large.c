@@ -61,6 +61,7 @@ static struct world_config large(int share, int rounds) {
                                .freeze_us_max = 60000000,
                                .lost = 0.002,
                                .doubled = 0.002,
+                               .in_file = true,
                                .check_every = 500000};
 }
 

@@ -11,7 +11,7 @@
 #include "services/coordinator/pool/pool.h"
 #include "tests/sim/world_state.h"
 
-enum { ROOM_FIRST = 64, EVENTS_OF_RUN = 100000, EVENTS_OF_SAMPLE = 1000 };
+enum { ROOM_FIRST = 64, EVENTS_OF_RUN = 20000, EVENTS_OF_SAMPLE = 200 };
 
 void world_fault(struct world *w, const char *format, ...) {
   va_list args;
@@ -214,6 +214,7 @@ static void forget(struct world *w) {
   memset(w, 0, sizeof *w);
   w->files = before.files;
   memcpy(w->dir, before.dir, sizeof w->dir);
+  w->ledgers = before.ledgers;
   w->events = before.events;
   w->event_room = before.event_room;
   w->parked = before.parked;

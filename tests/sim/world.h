@@ -84,6 +84,9 @@ struct world_config {
 
   int64_t message_us, verify_us; /* one way; what a group's last sample takes longer */
   int64_t heartbeat_ms, worker_ttl_ms, lease_ttl_ms, aging_ms;
+  /* The ledger is a file on tmpfs, with a bounded page cache, for large worlds: of a database in memory SQLite goes through
+   * all pages in every commit that has split one. */
+  bool in_file;
   int64_t look_ms; /* between the writer's looks at the time, CORE_LOOK_MS to three times as much; 0: CORE_LOOK_MS */
 
   /* Accidents, all in the first accidents_us. */

@@ -132,7 +132,16 @@ static void check_sample(struct world *w, const struct lease *l, int sample, int
     world_fault(w, "I3: sample %s.%d is granted without a higher fence", l->group, sample);
   w->r->regranted += m->fence > 0;
   w->r->granted++;
-  *m = (struct mirror){.fence = (int64_t)l->fence, .worker = worker, .renewed_ms = world_now_ms(w), .granted = true};
+  m->fence = (int64_t)l->fence;
+  m->worker = worker;
+  m->renewed_ms = world_now_ms(w);
+  m->granted = true;
+  int64_t told = 0;
+  for (size_t i = 0; i < l->partial_count; i++)
+    if (l->partials[i].sample == sample) told = (int64_t)l->partials[i].token_ids.count;
+  if (told < m->kept)
+    world_fault(w, "sample %s.%d is granted with %lld tokens, %lld were handed back", l->group, sample, (long long)told,
+                (long long)m->kept);
 }
 
 static void check_lease(struct world *w, const struct poll_message *p, const struct lease *l) {
@@ -228,6 +237,8 @@ void checks_result(struct world *w, const struct result_message *m, bool stands,
     if (s->fence != (int64_t)m->fence)
       world_fault(w, "I3: sample %d.%d is accepted under an old fence", m->ordinal, m->first + i);
     if (s->done && whole) world_fault(w, "I3: sample %d.%d is accepted twice", m->ordinal, m->first + i);
+    const int64_t came = whole ? 0 : world_handed_back(&w->c, m->round, m->ordinal, m->first + i, m->had[i]);
+    if (came > s->kept) s->kept = came;
     s->granted = false;
     s->done |= whole;
     w->books[place].done += whole;

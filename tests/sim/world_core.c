@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -113,8 +114,10 @@ static enum rc run_insert(struct world *w, struct err *err) {
 
 bool world_core_open(struct world *w) {
   struct err err = {0};
+  char path[100];
+  snprintf(path, sizeof path, "%s/ledger-%llu", w->dir, (unsigned long long)w->ledgers++);
   const struct core_options options = {
-      .db_path = ":memory:",
+      .db_path = w->c.in_file ? path : ":memory:",
       .data_dir = w->dir,
       .lease_ttl_ms = w->c.lease_ttl_ms,
       .heartbeat_ms = w->c.heartbeat_ms,
@@ -157,7 +160,8 @@ static enum rc positions_raise(struct buf *config, struct err *err) {
 static enum rc files_read(struct world *w, struct err *err) {
   struct buf text = BUF_INIT;
   char path[100];
-  snprintf(w->dir, sizeof w->dir, "/tmp/leasehold-sim-XXXXXX");
+  const char *const root = access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
+  snprintf(w->dir, sizeof w->dir, "%s/leasehold-sim-XXXXXX", root);
   if (!mkdtemp(w->dir)) return err_set(err, RC_IO, NULL, "%s cannot be made", w->dir);
   for (int i = 0; i < LINES; i++) buf_puts(&text, "{\"prompt\":\"0+0=\",\"answer\":\"0\"}\n");
   snprintf(path, sizeof path, "%s/lines.jsonl", w->dir);

@@ -37,6 +37,12 @@ int64_t world_recorded(const struct world_config *c, double tokens) {
   return n > RECORDED_LEAST ? n : RECORDED_LEAST;
 }
 
+int64_t world_handed_back(const struct world_config *c, int64_t round, int64_t ordinal, int sample, double had) {
+  const int64_t whole = world_recorded(c, world_length(c, round, ordinal, sample));
+  const int64_t tokens = (int64_t)floor(had / world_grain(c));
+  return tokens < whole ? tokens : whole - 1;
+}
+
 bool world_filtered(const struct world_config *c, int64_t round, int64_t ordinal) {
   return world_uniform(seed_of(c, round), STREAM_FILTER, (uint32_t)ordinal, 0) < c->filtered;
 }

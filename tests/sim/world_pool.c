@@ -544,7 +544,7 @@ static void heartbeat_arrives(struct world *w, int server, uint32_t life, struct
     h.epoch = m->epoch;
   }
   enum rc rc = world_call(w, heartbeat_execute, &h, m->worker, &body, &err);
-  m->refused = rc == RC_NOT_FOUND || rc == RC_CONFLICT;
+  m->refused = rc == RC_NOT_FOUND;
   if (rc == RC_OK) rc = json_parse(&json, body.data, body.len, 0, &err);
   if (rc == RC_OK) rc = worker_heartbeat_answer_decode(&a, json, &arena, &err);
   if (rc == RC_OK) lost_note(m, &a);
@@ -587,7 +587,7 @@ static void leases_arrive(struct world *w, int server, struct poll_message *m) {
     s->asking = NULL;
     s->poll = POLL_NONE;
   }
-  if (mine && (m->rc == RC_NOT_FOUND || m->rc == RC_CONFLICT)) {
+  if (mine && m->rc == RC_NOT_FOUND) {
     registers(w, server);
   } else if (mine && m->rc == RC_OK) {
     const struct current_version *v = &m->answer.current;

@@ -1,5 +1,4 @@
 /* Results as the coordinator gets them: the content of samples, which is a function of where they stand, and the verdict. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "services/coordinator/api/route_results.h"
@@ -14,8 +13,7 @@ static void sample_fill(const struct world *w, const struct result_message *m, i
   const double length = world_length(&w->c, m->round, m->ordinal, sample);
   const int64_t whole = world_recorded(&w->c, length);
   const bool ended = m->had[i] >= length;
-  int64_t count = ended ? whole : (int64_t)floor(m->had[i] / world_grain(&w->c));
-  if (!ended && count > whole - 1) count = whole - 1;
+  const int64_t count = ended ? whole : world_handed_back(&w->c, m->round, m->ordinal, sample, m->had[i]);
   const bool right = !world_filtered(&w->c, m->round, m->ordinal) && sample % 2 == 0;
   int32_t *ids = arena_alloc(arena, (size_t)whole, sizeof *ids);
   float *logprobs = arena_alloc(arena, (size_t)whole, sizeof *logprobs);

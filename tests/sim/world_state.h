@@ -238,6 +238,7 @@ struct driver_books {
 
 struct mirror {
   int64_t fence, worker, renewed_ms;
+  int64_t kept; /* tokens that were handed back */
   bool granted; /* neither answered nor handed back */
   bool done;
 };
@@ -252,6 +253,7 @@ struct world {
   struct world_result *r;
   struct model_files files;
   char dir[64];
+  uint64_t ledgers;
 
   int64_t now_us;
   uint64_t numbers;
@@ -315,6 +317,8 @@ void *world_room(void *items, int *room, int wanted, size_t size);
 double world_length(const struct world_config *c, int64_t round, int64_t ordinal, int sample);
 double world_grain(const struct world_config *c);
 int64_t world_recorded(const struct world_config *c, double tokens); /* tokens in the ledger of a whole sample */
+/* Of a sample that has come so far, and not to its end. */
+int64_t world_handed_back(const struct world_config *c, int64_t round, int64_t ordinal, int sample, double had);
 bool world_filtered(const struct world_config *c, int64_t round, int64_t ordinal);
 
 /* world_core.c */

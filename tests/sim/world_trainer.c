@@ -270,34 +270,44 @@ static void version_durable(struct world *w, struct job *j) {
            j->life, j);
 }
 
+/* What nobody may announce: under another epoch or fence, a version that the round does not make, or one of a round that is
+ * not in step. */
+static void lies(struct world *w, const struct version_announce *true_one, const struct job *j) {
+  static const char *const about[] = {"another epoch", "another fence", "a later number", "the round behind it"};
+  const struct id_text next = id_round(1, j->round + 1);
+  for (int what = 0; what < 4; what++) {
+    struct version_announce m = *true_one;
+    struct err err = {0};
+    if (what == 0) m.epoch--;
+    if (what == 1) m.fence++;
+    if (what >= 2) m.version++;
+    if (what == 3) m.step_id = next.text;
+    if (world_call(w, version_execute, &m, NULL, NULL, &err) == RC_OK)
+      world_fault(w, "I6, I9: a version is accepted under %s", about[what]);
+  }
+}
+
 /* From a trainer that may have died meanwhile. */
 static void version_arrives(struct world *w, struct job *j) {
   struct err err = {0};
   const struct id_text step_id = id_round(1, j->round);
-  const struct version_announce stale = {.run = "r1",
-                                         .step_id = step_id.text,
-                                         .worker_id = j->worker,
-                                         .epoch = j->epoch - 1,
-                                         .fence = j->fence,
-                                         .version = j->version + 1,
-                                         .digest = j->digest};
-  struct version_announce m = stale;
+  struct version_announce m = {.run = "r1",
+                               .step_id = step_id.text,
+                               .worker_id = j->worker,
+                               .epoch = j->epoch,
+                               .fence = j->fence,
+                               .version = j->version + 1,
+                               .digest = j->digest,
+                               .pushes = j->pushes,
+                               .push_count = j->push_count};
   const bool holds = strcmp(j->worker, w->trainer.worker) == 0;
-  if (world_call(w, version_execute, &m, NULL, NULL, &err) == RC_OK)
-    world_fault(w, "I9: a version is accepted under another epoch");
-  m = stale;
-  m.epoch = j->epoch;
-  m.fence = j->fence + 1;
-  if (world_call(w, version_execute, &m, NULL, NULL, &err) == RC_OK)
-    world_fault(w, "I9: a version is accepted under another fence");
-  m.fence = j->fence;
-  m.pushes = j->pushes;
-  m.push_count = j->push_count;
+  lies(w, &m, j);
   const enum rc rc = world_call(w, version_execute, &m, NULL, NULL, &err);
   if (rc == RC_OK && !holds) world_fault(w, "I9: the version of a trainer that lost its place is accepted");
   if (rc != RC_OK && holds && w->trainer.life == j->life) world_fault(w, "a version is refused: %.200s", err.message);
   if (rc != RC_OK) w->r->refused++;
   look_for_round(w);
+  lies(w, &m, j);
   world_at(w, w->now_us + w->c.message_us, STEP_KNOWN, 0, j->life, j);
 }
 

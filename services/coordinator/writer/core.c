@@ -45,8 +45,9 @@ struct writer {
   atomic_bool broken, groups_awaited;
   void (*kick)(void *context, int sealed);
   void *kick_context;
-  struct command *parked;
-  int64_t parked_due_ms, parked_seen_ms; /* the earliest due_ms of the parked; when they were last gone through */
+  struct command *parked, *parked_last; /* by due_ms */
+  int parked_count;
+  int64_t parked_seen_ms; /* when all of them were last gone through */
   int64_t next_tick_ms, next_keep_alive_ms;
   int64_t wall_ahead_us; /* of the clock's wall time: the newest stored time lay ahead of it at the start */
   int64_t clock_off_ms;  /* the machine's clock less the wall time, as last warned of */
@@ -227,43 +228,47 @@ static enum rc tick_execute(struct core *c, struct command *cmd, struct err *err
   return c->options.callbacks->tick(c, &w->next_tick_ms, err);
 }
 
+/* They are kept in the order in which they fall due.  Servers wait for equally long, so that a new one mostly comes last. */
 static void park(struct writer *w, struct command *cmd) {
-  if (!w->parked || cmd->due_ms < w->parked_due_ms) w->parked_due_ms = cmd->due_ms;
-  cmd->next = w->parked;
-  w->parked = cmd;
-  metric_add(w->m_parked, 1);
+  struct command **link = &w->parked;
+  if (w->parked_last && w->parked_last->due_ms <= cmd->due_ms) link = &w->parked_last->next;
+  while (*link && (*link)->due_ms <= cmd->due_ms) link = &(*link)->next;
+  cmd->next = *link;
+  *link = cmd;
+  if (!cmd->next) w->parked_last = cmd;
+  metric_set(w->m_parked, ++w->parked_count);
 }
 
-/* Answers the parked polls that can be, moving them from the list to *done.  There may be thousands, so they are gone
- * through only when there is a reason, or now and then (also when idle) for those whose callers have gone. */
-static void parked_serve(struct writer *w, bool idle, struct command **done) {
+/* Answers the parked polls that can be, moving them from the list to *done.  There may be thousands, so only those that are
+ * due are looked at, and the others when there is a reason, or now and then for those whose callers have gone. */
+static void parked_serve(struct writer *w, struct command **done) {
   struct core *c = &w->core;
   const bool all = c->dispatch_due, some = c->samples_due;
-  int kept = 0;
+  const bool look = expiry_passed(w->parked_seen_ms + CORE_LOOK_MS, c->now_ms);
+  struct command *before = NULL;
   c->dispatch_due = c->samples_due = c->nothing_waits = false;
-  if (!w->parked || (!all && !some && !idle && !expiry_passed(w->parked_due_ms, c->now_ms) &&
-                     !expiry_passed(w->parked_seen_ms + CORE_LOOK_MS, c->now_ms)))
-    return;
-  w->parked_seen_ms = c->now_ms;
-  w->parked_due_ms = INT64_MAX;
+  if (look) w->parked_seen_ms = c->now_ms;
   for (struct command **link = &w->parked; *link;) {
     struct command *cmd = *link;
-    const bool due = expiry_passed(cmd->due_ms, c->now_ms), orphaned = core_orphaned(c, cmd);
-    if ((all || due || (some && !c->nothing_waits)) && !orphaned) {
+    const bool wanted = all || (some && !c->nothing_waits) || expiry_passed(cmd->due_ms, c->now_ms);
+    if (!wanted && !look) break; /* those behind it are due later */
+    const bool orphaned = core_orphaned(c, cmd);
+    if (wanted && !orphaned) {
       cmd->parked = false;
       command_run(w, cmd);
     }
     if (cmd->parked && !orphaned) {
-      if (cmd->due_ms < w->parked_due_ms) w->parked_due_ms = cmd->due_ms;
+      before = cmd;
       link = &cmd->next;
-      kept++;
       continue;
     }
     *link = cmd->next;
+    if (!cmd->next) w->parked_last = before;
+    w->parked_count--;
     cmd->next = *done;
     *done = cmd;
   }
-  metric_set(w->m_parked, kept);
+  metric_set(w->m_parked, w->parked_count);
 }
 
 static void commit_failed(struct writer *w, struct command *done, const struct err *err) {
@@ -325,7 +330,7 @@ static void transact(struct writer *w, struct command *first) {
     patient &= cmd->patient;
     cmd = n + 1 < GROUP_COMMANDS ? company(w, n + 1, patient, begun_us) : NULL;
   }
-  if (rc == RC_OK && !w->store_failed) parked_serve(w, !first, &done);
+  if (rc == RC_OK && !w->store_failed) parked_serve(w, &done);
   if (rc == RC_OK && w->store_failed)
     rc = err_set(&err, RC_IO, NULL, "the database could not be written (is the disk full?)");
   if (rc == RC_OK && !store_in_transaction(c->store))
@@ -410,7 +415,7 @@ enum rc core_wake(struct core *c, struct err *err) { return core_call(c, command
 
 static int64_t next_wait(const struct writer *w) {
   int64_t earliest = w->next_tick_ms;
-  if (w->parked && w->parked_due_ms < earliest) earliest = w->parked_due_ms;
+  if (w->parked && w->parked->due_ms < earliest) earliest = w->parked->due_ms;
   return expiry_sleep(earliest, core_monotonic_ms(&w->core), CORE_LOOK_MS);
 }
 
@@ -444,7 +449,7 @@ static void *writer_main(void *context) {
   }
   struct command *rest = w->parked;
   void *item;
-  w->parked = NULL;
+  w->parked = w->parked_last = NULL;
   queue_close(w->queue);
   while (queue_pop(w->queue, &item, 0) == RC_OK) {
     struct command *cmd = item;
