@@ -39,7 +39,7 @@ int64_t world_recorded(const struct world_config *c, double tokens) {
 
 int64_t world_handed_back(const struct world_config *c, int64_t round, int64_t ordinal, int sample, double had) {
   const int64_t whole = world_recorded(c, world_length(c, round, ordinal, sample));
-  const int64_t tokens = (int64_t)floor(had / world_grain(c));
+  const int64_t tokens = had > 0 ? (int64_t)floor(had / world_grain(c)) : 0; /* a clock's rounding may be below */
   return tokens < whole ? tokens : whole - 1;
 }
 
