@@ -375,6 +375,8 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, struct liv
   }
   if (rc != RC_OK) return rc;
   *planned = dispatch_plan(chosen, samples, take, c->context->config.lease_samples_max, plan, LIMIT_LEASES_PER_REQUEST);
+  if (some && *planned && samples < waiting)
+    c->samples_due = true; /* of a group begun just now: parked polls had none */
   return note_overtaken(c, r, all, plan, *planned, err);
 }
 

@@ -241,7 +241,7 @@ static void park(struct writer *w, struct command *cmd) {
 
 /* Answers the parked polls that can be, moving them from the list to *done.  There may be thousands, so only those that are
  * due are looked at, and the others when there is a reason, or now and then for those whose callers have gone. */
-static void parked_serve(struct writer *w, struct command **done) {
+static void parked_look(struct writer *w, struct command **done) {
   struct core *c = &w->core;
   const bool all = c->dispatch_due, some = c->samples_due;
   const bool look = expiry_passed(w->parked_seen_ms + CORE_LOOK_MS, c->now_ms);
@@ -269,6 +269,12 @@ static void parked_serve(struct writer *w, struct command **done) {
     *done = cmd;
   }
   metric_set(w->m_parked, w->parked_count);
+}
+
+/* What one of them is given may leave something for those that were looked at before it. */
+static void parked_serve(struct writer *w, struct command **done) {
+  do parked_look(w, done);
+  while (w->core.samples_due);
 }
 
 static void commit_failed(struct writer *w, struct command *done, const struct err *err) {
