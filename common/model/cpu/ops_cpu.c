@@ -46,13 +46,18 @@ struct split_call {
   size_t n, grain, parts;
 };
 
+/* The calling thread's own. */
+static void *scratch_here(const struct cpu_ops *cpu) {
+  const int thread = cpu->threads > 1 ? pool_thread(cpu->ops.pool) : 0;
+  return cpu->scratch + (size_t)thread * CPU_SCRATCH_BYTES;
+}
+
 static void split_part(void *context, int part) {
   const struct split_call *c = context;
   size_t units = (c->n + c->grain - 1) / c->grain, p = (size_t)part;
   size_t begin = units * p / c->parts * c->grain, end = units * (p + 1) / c->parts * c->grain;
   if (end > c->n) end = c->n;
-  if (begin < end)
-    c->kernel(c->args, begin, end, c->cpu->scratch + (size_t)(part % c->cpu->threads) * CPU_SCRATCH_BYTES);
+  if (begin < end) c->kernel(c->args, begin, end, scratch_here(c->cpu));
 }
 
 /* n outputs in units of grain; flops: about how much work all of them are; per_thread: parts a thread gets. */
@@ -62,8 +67,8 @@ static void split(const struct ops *o, cpu_kernel *kernel, const void *args, siz
   if (n == 0) return;
   size_t units = (n + grain - 1) / grain, parts = (size_t)cpu->threads * per_thread;
   if (parts > units) parts = units;
-  if (cpu->threads == 1 || parts == 1 || flops < INLINE_FLOPS) {
-    kernel(args, 0, n, cpu->scratch);
+  if (cpu->threads == 1 || parts == 1 || flops < INLINE_FLOPS || pool_in_part(o->pool)) {
+    kernel(args, 0, n, scratch_here(cpu));
     return;
   }
   struct split_call call = {.cpu = cpu, .kernel = kernel, .args = args, .n = n, .grain = grain, .parts = parts};
