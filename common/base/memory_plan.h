@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "common/base/memory.h"
+#include "common/base/machine.h"
 #include "common/base/rc.h"
 
 enum { MEMORY_PARTS_MAX = 8 };

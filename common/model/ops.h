@@ -19,6 +19,7 @@
  * call or on threads.  Operations cannot fail: sizes are checked where buffers are made.  A device fails later than
  * the call: from then on operations do nothing, results are zero, and ops->status says what happened; ask it before
  * using results.  Threading: one thread (the engine's) calls a table at a time; the table splits outputs over its pool.
+ * Where memory is the host's, parts of a job of that pool may call it side by side: each then computes alone.
  */
 #ifndef LEASEHOLD_MODEL_OPS_H
 #define LEASEHOLD_MODEL_OPS_H

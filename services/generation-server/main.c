@@ -7,6 +7,7 @@
  * supervisor that starts it anew gives it a fresh one. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/machine.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
@@ -43,7 +44,7 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                  .drain_ms = (int)s->drain_ms,
                                  .stream_stall_ms = (int)s->stream_stall_ms,
                                  .model = {.slots = (int)s->slots,
-                                           .threads = (int)s->threads,
+                                           .threads = s->threads > 0 ? (int)s->threads : cores_usable(),
                                            .pages = (int)s->kv_pages,
                                            .page_tokens = (int)s->page_tokens,
                                            .prefill_chunk = (int)s->prefill_chunk,
@@ -108,7 +109,8 @@ int main(int argc, char **argv) {
       {"model", OPTION_STRING, &s.model, "", 0, 0,
        "Hugging Face folder; without it files and weights come from the trainer"},
       {"slots", OPTION_INT, &s.slots, "32", 1, LIMIT_SLOTS, "samples decoded at once"},
-      {"threads", OPTION_INT, &s.threads, "1", 1, LIMIT_THREADS, "computing threads"},
+      {"threads", OPTION_INT, &s.threads, "0", 0, LIMIT_THREADS,
+       "computing threads; 0: one for every core that affinity and control groups grant"},
       {"kv-pages", OPTION_INT, &s.kv_pages, "0", 0, 1 << 30, "pages of the KV pool; 0: from slots, context and memory"},
       {"page-tokens", OPTION_INT, &s.page_tokens, "32", 16, 1024, "positions of a page, a multiple of 16"},
       {"prefill-chunk", OPTION_INT, &s.prefill_chunk, "256", 1, 65536, "prompt positions computed in one step"},

@@ -5,6 +5,7 @@
  * When one rank ends, all end, and the supervisor of mpirun starts them again. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/machine.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
@@ -153,7 +154,8 @@ int main(int argc, char **argv) {
       {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0, "folder for checkpoints"},
       {"random-init", OPTION_INT, &s.trainer.random_init_seed, "-1", -1, 9e15,
        "seed of random weights when the folder holds none; -1 refuses"},
-      {"threads", OPTION_INT, &s.trainer.threads, "1", 1, LIMIT_THREADS, "computing threads"},
+      {"threads", OPTION_INT, &s.trainer.threads, "0", 0, LIMIT_THREADS,
+       "computing threads; 0: one for every core that affinity and control groups grant"},
       {"chunk-tokens", OPTION_INT, &s.trainer.chunk_tokens, "4096", 16, LIMIT_SEQUENCE_TOKENS,
        "largest chunk of tokens computed at once; a run's chunk_tokens may not exceed it"},
       {"recompute-activations", OPTION_BOOL, &s.trainer.recompute_activations, "false", 0, 0,
@@ -187,6 +189,7 @@ int main(int argc, char **argv) {
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
+  if (s.trainer.threads == 0) s.trainer.threads = cores_usable();
   if (rc == RC_OK && run) rc = device_parse(&s.trainer.device, s.device, s.exactness, s.isa, &err);
 #ifdef LEASEHOLD_FAULTS
   if (rc == RC_OK && run) rc = fault_set(trainer_faults, s.fault, &err);

@@ -39,7 +39,7 @@ class Alone(Cluster):
         model = self.folder / name
         model.mkdir()
         (model / "config.json").write_text(json.dumps(config))
-        return self.start(name, "trainer-server", ["--model", model, "--state-dir", self.folder / f"{name}-state", "--random-init", 1, "--log-level", "info", *args])
+        return self.start(name, "trainer-server", ["--model", model, "--state-dir", self.folder / f"{name}-state", "--random-init", 1, "--threads", 1, "--log-level", "info", *args])
 
 
 @pytest.fixture
@@ -207,8 +207,8 @@ def test_a_generation_server_takes_what_it_plans(alone):
     trainer.stop()
     small = alone.trainer("small", SMALL, "--chunk-tokens", 64)
     (alone.folder / "small/model.safetensors").write_bytes(call("GET", small.url + "/v1/weights/0", raw=True))
-    few = ["--slots", 8, "--context-max", 1024, "--kv-pages", 400, "--log-level", "info"]
-    tiny = alone.start("tiny", "generation-server", ["--model", alone.folder / "small", "--context-max", 64, "--slots", 1])
+    few = ["--slots", 8, "--threads", 1, "--context-max", 1024, "--kv-pages", 400, "--log-level", "info"]
+    tiny = alone.start("tiny", "generation-server", ["--model", alone.folder / "small", "--context-max", 64, "--slots", 1, "--threads", 1])
     server = alone.start("server", "generation-server", ["--model", model, *few])
     body = {"input_ids": list(range(256)), "sampling_params": {"max_new_tokens": 40, "temperature": 1.0, "ignore_eos": True, "n": 8}}
     call("POST", server.url + "/v1/generate", body)

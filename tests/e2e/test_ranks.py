@@ -371,7 +371,7 @@ def test_a_rank_that_cannot_keep_the_reference_refuses_the_run_for_all(base_mode
         def command(self, flags):
             return [*super().command(flags), "--memory-max", str(int((needs + 0.1) * 2**20))]
 
-    with Cluster(tmp_path, model=base_model, launcher=Ranks(2)) as cluster:
+    with Cluster(tmp_path, model=base_model, trainer=["--threads", 1], launcher=Ranks(2)) as cluster:
         needs = min(float(planned) for planned in re.findall(r"memory planned: (\S+) MiB", cluster.trainer.log_text()))  # the smaller shard is rank 1's
         cluster.trainer.stop()
         cluster.trainer.launcher = Tight(2)

@@ -2,10 +2,11 @@
  * both). Copies only, no arithmetic except widening, so one compilation serves every CPU.
  *
  * On the trainer every version's weights pass through here four times (packed, transposed, read back for the digest and
- * for the file), so bf16 moves by four elements of a row at once: two words of a tile.  The rest of a row, and fp32,
- * moves element by element.
+ * for the file), so bf16 moves by eight elements of four rows at once, or by four of a row: two words of a tile.  The
+ * rest of a row, and fp32, moves element by element.
  */
 #include <assert.h>
+#include <emmintrin.h>
 #include <string.h>
 
 #include "common/model/cpu/kernels.h"
@@ -25,7 +26,13 @@ static inline void copy_operand(void *out, size_t to, const void *in, size_t fro
     ((uint32_t *)out)[to] = ((const uint32_t *)in)[from];
 }
 
-enum { ROWS = 16, FOUR = 4, TILES = 4 /* that are filled together from whole cache lines of a transposed matrix */ };
+enum {
+  ROWS = 16,
+  FOUR = 4,
+  EIGHT = 8,
+  PAST_CACHES = 1 << 20,
+  TILES = 4 /* that are filled together from whole cache lines of a transposed matrix */
+};
 
 /* Words 2q and 2q + 1 of a row, from elements 4q .. 4q + 3 as they lie in memory; and back. */
 static inline void words_of_four(uint32_t *first, uint32_t *second, uint64_t four, bool links) {
@@ -39,8 +46,66 @@ static inline uint64_t four_of_words(uint32_t first, uint32_t second, bool links
   return (uint64_t)high << 32 | low;
 }
 
-static inline void pack_rows(uint32_t *restrict tile, const uint16_t *restrict w, int K, int rows, bool links) {
-  for (int q = 0; q < K / FOUR; q++) {
+/* The same for eight elements: four words of a row in one register. */
+static inline __m128i words_of_eight(__m128i eight, bool links) {
+  return links ? _mm_shufflehi_epi16(_mm_shufflelo_epi16(eight, 0x72), 0x72) : eight;
+}
+static inline __m128i eight_of_words(__m128i words, bool links) {
+  return links ? _mm_shufflehi_epi16(_mm_shufflelo_epi16(words, 0x8d), 0x8d) : words;
+}
+
+/* Four words of four rows: rows become columns. */
+static inline void transpose_words(__m128i row[4]) {
+  const __m128i a = _mm_unpacklo_epi32(row[0], row[1]), b = _mm_unpacklo_epi32(row[2], row[3]);
+  const __m128i c = _mm_unpackhi_epi32(row[0], row[1]), d = _mm_unpackhi_epi32(row[2], row[3]);
+  row[0] = _mm_unpacklo_epi64(a, b);
+  row[1] = _mm_unpackhi_epi64(a, b);
+  row[2] = _mm_unpacklo_epi64(c, d);
+  row[3] = _mm_unpackhi_epi64(c, d);
+}
+
+/* past: past the caches, which a large matrix would only sweep: a line is not read before it is written. */
+static inline void store_words(uint32_t *to, __m128i words, bool past) {
+  if (past)
+    _mm_stream_si128((void *)to, words);
+  else
+    _mm_store_si128((void *)to, words);
+}
+
+/* Between a whole tile and its 16 rows, by eight elements of four rows; returns how many elements of a row it did. */
+static inline int pack_eights(uint32_t *restrict tile, const uint16_t *restrict w, int K, bool links, bool past) {
+  const char *next = (const char *)(w + (size_t)ROWS * (size_t)K); /* the next tile's rows, a line for each one read */
+  for (int e = 0; e < K / EIGHT; e++)
+    for (int i = 0; i < ROWS; i += 4, next += 64) {
+      __m128i row[4];
+      _mm_prefetch(next, _MM_HINT_T0);
+      for (int r = 0; r < 4; r++) {
+        const void *from = w + (size_t)(i + r) * (size_t)K + (size_t)e * EIGHT;
+        row[r] = words_of_eight(_mm_loadu_si128(from), links);
+      }
+      transpose_words(row);
+      for (int word = 0; word < 4; word++)
+        store_words(tile + (size_t)(e * 4 + word) * ROWS + (size_t)i, row[word], past);
+    }
+  return K / EIGHT * EIGHT;
+}
+
+static inline int unpack_eights(uint16_t *restrict w, const uint32_t *restrict tile, int K, bool links) {
+  for (int e = 0; e < K / EIGHT; e++)
+    for (int i = 0; i < ROWS; i += 4) {
+      __m128i word[4];
+      for (int k = 0; k < 4; k++)
+        word[k] = _mm_loadu_si128((const void *)(tile + (size_t)(e * 4 + k) * ROWS + (size_t)i));
+      transpose_words(word);
+      for (int r = 0; r < 4; r++)
+        _mm_storeu_si128((void *)(w + (size_t)(i + r) * (size_t)K + (size_t)e * EIGHT), eight_of_words(word[r], links));
+    }
+  return K / EIGHT * EIGHT;
+}
+
+static inline void pack_rows(uint32_t *restrict tile, const uint16_t *restrict w, int K, int rows, bool links,
+                             bool past) {
+  for (int q = rows == ROWS ? pack_eights(tile, w, K, links, past) / FOUR : 0; q < K / FOUR; q++) {
     uint32_t *first = tile + (size_t)q * 2 * ROWS, *second = first + ROWS;
     for (int i = 0; i < rows; i++) {
       uint64_t four;
@@ -51,7 +116,7 @@ static inline void pack_rows(uint32_t *restrict tile, const uint16_t *restrict w
 }
 
 static inline void unpack_rows(uint16_t *restrict w, const uint32_t *restrict tile, int K, int rows, bool links) {
-  for (int q = 0; q < K / FOUR; q++) {
+  for (int q = rows == ROWS ? unpack_eights(w, tile, K, links) / FOUR : 0; q < K / FOUR; q++) {
     const uint32_t *first = tile + (size_t)q * 2 * ROWS, *second = first + ROWS;
     for (int i = 0; i < rows; i++) {
       const uint64_t four = four_of_words(first[i], second[i], links);
@@ -89,6 +154,7 @@ static void pack_rest(const struct pack_args *c, int n, int K32, int k0) {
 
 /* Of the first K / 4 * 4 elements of the rows of `tiles` tiles. */
 static void pack_fours(const struct pack_args *c, uint32_t *to, size_t tile_words, int first, int tiles) {
+  const bool past = (size_t)c->W->N * (size_t)c->W->K * c->operand_bytes >= PAST_CACHES;
   const int K = c->W->K, N = c->W->N, rows = N - first < ROWS ? N - first : ROWS;
   const uint16_t *rows_at = (const uint16_t *)c->w + (size_t)first * (size_t)K;
   if (c->transposed && c->links)
@@ -96,9 +162,9 @@ static void pack_fours(const struct pack_args *c, uint32_t *to, size_t tile_word
   else if (c->transposed)
     pack_columns(to, tile_words, c->w, K, N, first, tiles, false);
   else if (c->links)
-    pack_rows(to, rows_at, K, rows, true);
+    pack_rows(to, rows_at, K, rows, true, past);
   else
-    pack_rows(to, rows_at, K, rows, false);
+    pack_rows(to, rows_at, K, rows, false, past);
 }
 
 /* Tiles from `tile` on that are packed by fours at once; 0: this one is not. */
@@ -124,6 +190,7 @@ void cpu_matrix_pack(const void *args, size_t begin, size_t end, void *scratch) 
     const int k0 = by_fours > 0 ? K / FOUR * FOUR : 0;
     for (int n = (int)tile * ROWS; k0 < K && n < (int)next * ROWS && n < c->W->N; n++) pack_rest(c, n, K32, k0);
   }
+  _mm_sfence();
 }
 
 void cpu_matrix_unpack_rows(const void *args, size_t begin, size_t end, void *scratch) {

@@ -3,9 +3,11 @@
  *
  *   ops->gemm(...) -> fills gemm_args -> split(): parts of outputs -> pool_run -> kernel(args, begin, end, the thread's scratch)
  *
- * Results do not depend on which thread computes which outputs (NUMERICS.md), so the split is free to follow the cost.
- * Calls of less work than a thread's wake-up stay on the caller's thread.  Threading and ownership: one caller at a
- * time; scratch belongs to the table.
+ * Results do not depend on which thread computes which outputs (NUMERICS.md), so the split is free to follow the cost,
+ * which is guessed in nanoseconds of one core.  Calls that take about as long as handing them over stay on the caller's
+ * thread; longer ones are cut into several pieces a thread, so that one that has lost its core costs a piece and not its
+ * share.  Threading and ownership: one caller at a time, or parts of a job of the pool, each alone; scratch belongs to
+ * the table.
  */
 #include <assert.h>
 #include <math.h>
@@ -20,11 +22,16 @@
 #include "common/model/cpu/kernels.h"
 #include "common/model/shard.h"
 
+/* Nanoseconds of one core: what is worth handing over, and what a piece lasts at least. */
+#define SHARED_NS    12e3
+#define PIECE_NS  25e3
+#define BYTES_PER_NS 10.0 /* of one core's stream */
+
 enum {
   LEVELS = 5,
-  INLINE_FLOPS = 40000, /* below: not worth waking a thread */
-  PARTS_PER_THREAD = 4, /* for work of uneven cost */
-  MANY_ROWS = 192,      /* of a thread: W is read twice or more, and each time for many rows */
+  PIECES = 8,          /* that a thread's share is cut into, at most */
+  ROWS_PER_PIECE = 96, /* of a product: each piece lays out its operands for itself, or reads all of W */
+  MANY_ROWS = 192,     /* of a thread: W is read twice or more, and each time for many rows */
   HUGE_PAGE = 2 << 20,
   SQUARES_STEP = 1024 /* blocks of one step of sum_of_squares */
 };
@@ -33,8 +40,9 @@ struct cpu_ops {
   struct ops ops; /* first: a struct ops * is a struct cpu_ops * */
   const struct cpu_kernels *kernels;
   int threads;
-  char *scratch;   /* [threads][CPU_SCRATCH_BYTES] */
-  double *squares; /* [SQUARES_STEP] */
+  double flops_per_ns; /* of products on one core */
+  char *scratch;       /* [threads][CPU_SCRATCH_BYTES] */
+  double *squares;     /* [SQUARES_STEP] */
 };
 
 static const struct cpu_ops *cpu_of(const struct ops *o) { return (const struct cpu_ops *)(const void *)o; }
@@ -46,28 +54,42 @@ struct split_call {
   size_t n, grain, parts;
 };
 
+/* The calling thread's own. */
+static void *scratch_here(const struct cpu_ops *cpu) {
+  const int thread = cpu->threads > 1 ? pool_thread(cpu->ops.pool) : 0;
+  return cpu->scratch + (size_t)thread * CPU_SCRATCH_BYTES;
+}
+
 static void split_part(void *context, int part) {
   const struct split_call *c = context;
   size_t units = (c->n + c->grain - 1) / c->grain, p = (size_t)part;
   size_t begin = units * p / c->parts * c->grain, end = units * (p + 1) / c->parts * c->grain;
   if (end > c->n) end = c->n;
-  if (begin < end)
-    c->kernel(c->args, begin, end, c->cpu->scratch + (size_t)(part % c->cpu->threads) * CPU_SCRATCH_BYTES);
+  if (begin < end) c->kernel(c->args, begin, end, scratch_here(c->cpu));
 }
 
-/* n outputs in units of grain; flops: about how much work all of them are; per_thread: parts a thread gets. */
-static void split(const struct ops *o, cpu_kernel *kernel, const void *args, size_t n, size_t grain, double flops,
-                  size_t per_thread) {
+/* n outputs in units of grain; ns: about how long one core takes for all of them.  A multiple of the threads, so that
+ * threads that keep their cores end together. */
+static void split(const struct ops *o, cpu_kernel *kernel, const void *args, size_t n, size_t grain, double ns) {
   const struct cpu_ops *cpu = cpu_of(o);
+  const size_t units = (n + grain - 1) / grain, threads = (size_t)cpu->threads;
   if (n == 0) return;
-  size_t units = (n + grain - 1) / grain, parts = (size_t)cpu->threads * per_thread;
-  if (parts > units) parts = units;
-  if (cpu->threads == 1 || parts == 1 || flops < INLINE_FLOPS) {
-    kernel(args, 0, n, cpu->scratch);
+  if (threads == 1 || units == 1 || ns < SHARED_NS || pool_in_part(o->pool)) {
+    kernel(args, 0, n, scratch_here(cpu));
     return;
   }
+  const double pieces = ns / PIECE_NS / (double)threads;
+  size_t parts = threads * (pieces < 1 ? 1 : pieces > PIECES ? PIECES : (size_t)pieces);
+  if (parts > units) parts = units < threads ? units : units / threads * threads;
   struct split_call call = {.cpu = cpu, .kernel = kernel, .args = args, .n = n, .grain = grain, .parts = parts};
   pool_run(cpu->ops.pool, split_part, &call, (int)parts);
+}
+
+/* Of a product of T rows and N x K: computed, or waiting for W. */
+static double product_ns(const struct ops *o, double T, double N, double K) {
+  const double computing = 2 * T * N * K / cpu_of(o)->flops_per_ns;
+  const double reading = N * K * (double)o->operand_bytes / BYTES_PER_NS;
+  return computing > reading ? computing : reading;
 }
 
 /* --- memory and layout
@@ -106,37 +128,73 @@ static size_t ops_room(const struct ops *o) {
   return SIZE_MAX;
 }
 
+struct copy_args { /* bytes */
+  char *to;
+  const char *from; /* NULL: zeroes */
+};
+
+static void copy_bytes(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct copy_args *c = args;
+  (void)scratch;
+  if (c->from)
+    memcpy(c->to + begin, c->from + begin, end - begin);
+  else
+    memset(c->to + begin, 0, end - begin);
+}
+
 /* upload, download and copy are one thing here. */
 static void ops_copy(const struct ops *o, void *to, const void *from, size_t bytes) {
-  (void)o;
-  memcpy(to, from, bytes);
+  const struct copy_args c = {to, from};
+  split(o, copy_bytes, &c, bytes, 1 << 14, (double)bytes / BYTES_PER_NS);
 }
 
 static void ops_clear(const struct ops *o, void *memory, size_t bytes) {
-  (void)o;
-  memset(memory, 0, bytes);
+  const struct copy_args c = {memory, NULL};
+  split(o, copy_bytes, &c, bytes, 1 << 14, (double)bytes / BYTES_PER_NS);
 }
 
-static void move_row(char *out, const char *in, int32_t from, int i, size_t bytes) {
-  char *to = out + (size_t)i * bytes;
-  const char *row = in + (size_t)from * bytes;
+struct move_args { /* rows, all of them at once where out is in */
+  char *out;
+  const char *in;
+  const int32_t *from;
+  size_t bytes;
+};
+
+static void move_row(const struct move_args *c, size_t i) {
+  char *to = c->out + i * c->bytes;
+  const int32_t from = c->from[i];
   if (from < 0)
-    memset(to, 0, bytes);
-  else if (to != row)
-    memcpy(to, row, bytes);
+    memset(to, 0, c->bytes);
+  else if (to != c->in + (size_t)from * c->bytes)
+    memcpy(to, c->in + (size_t)from * c->bytes, c->bytes);
 }
 
 /* Within one array: rows that come from below are moved from the last on, the others from the first on. */
+static void move_within(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct move_args *c = args;
+  bool up = false;
+  (void)scratch;
+  for (size_t i = begin; i < end; i++) up |= c->from[i] < (int32_t)i;
+  for (size_t i = begin; i < end; i++) {
+    const size_t row = up ? begin + end - 1 - i : i;
+    assert(c->from[row] < 0 || (up ? c->from[row] <= (int32_t)row : c->from[row] >= (int32_t)row));
+    move_row(c, row);
+  }
+}
+
+static void move_apart(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct move_args *c = args;
+  (void)scratch;
+  for (size_t i = begin; i < end; i++) move_row(c, i);
+}
+
 static void ops_move_rows(const struct ops *o, void *out, const void *in, const int32_t *from, int count,
                           size_t bytes) {
-  bool up = false;
-  (void)o;
-  for (int i = 0; i < count && out == in; i++) up |= from[i] < i;
-  for (int i = 0; i < count; i++) {
-    const int row = up ? count - 1 - i : i;
-    assert(out != in || from[row] < 0 || (up ? from[row] <= row : from[row] >= row));
-    move_row(out, in, from[row], row, bytes);
-  }
+  const struct move_args c = {out, in, from, bytes};
+  if (out == in)
+    move_within(&c, 0, (size_t)count, NULL);
+  else
+    split(o, move_apart, &c, (size_t)count, 1, (double)count * (double)bytes / BYTES_PER_NS);
 }
 
 static bool in_links(const struct ops *o) { return cpu_of(o)->kernels->links && o->format == FORMAT_BF16; }
@@ -146,7 +204,7 @@ static size_t ops_matrix_bytes(const struct ops *o, int N, int K) {
 }
 
 static void pack(const struct ops *o, const struct pack_args *c) {
-  split(o, cpu_matrix_pack, c, (size_t)round_up(c->W->N, 16) / 16, 1, (double)c->W->N * c->W->K, 1);
+  split(o, cpu_matrix_pack, c, (size_t)round_up(c->W->N, 16) / 16, 4, 0.5 * c->W->N * c->W->K);
 }
 
 static void ops_matrix_pack(const struct ops *o, struct matrix *W, const void *w) {
@@ -162,17 +220,17 @@ static void ops_matrix_pack_transposed(const struct ops *o, struct matrix *W, co
 static void ops_matrix_unpack_rows(const struct ops *o, void *w, const struct matrix *W, int first, int count) {
   struct unpack_args c = {.operand_bytes = o->operand_bytes, .links = in_links(o), .W = W, .w = w, .first = first};
   assert(first >= 0 && count >= 0 && first + count <= W->N);
-  split(o, cpu_matrix_unpack_rows, &c, (size_t)count, 16, (double)count * W->K, 1);
+  split(o, cpu_matrix_unpack_rows, &c, (size_t)count, 16, 0.5 * count * W->K);
 }
 
 static void ops_to_operand(const struct ops *o, void *out, const float *in, size_t n) {
   struct convert_args c = {.format = o->format, .out = out, .in = in};
-  split(o, cpu_of(o)->kernels->to_operand, &c, n, 1024, (double)n, 1);
+  split(o, cpu_of(o)->kernels->to_operand, &c, n, 1024, 0.3 * (double)n);
 }
 
 static void ops_from_operand(const struct ops *o, float *out, const void *in, size_t n) {
   struct convert_args c = {.format = o->format, .out = out, .in = in};
-  split(o, cpu_of(o)->kernels->from_operand, &c, n, 1024, (double)n, 1);
+  split(o, cpu_of(o)->kernels->from_operand, &c, n, 1024, 0.3 * (double)n);
 }
 
 struct largest_job {
@@ -230,13 +288,13 @@ static float ops_largest(const struct ops *o, const void *operands, size_t n) {
 
 static void ops_embed(const struct ops *o, float *x, const struct matrix *table, const int32_t *token, int T) {
   struct embed_args c = {.format = o->format, .links = in_links(o), .x = x, .table = table, .token = token};
-  split(o, cpu_embed, &c, (size_t)T, 1, (double)T * table->K, 1);
+  split(o, cpu_embed, &c, (size_t)T, 1, 0.5 * T * table->K);
 }
 
 static void ops_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, float eps, int T,
                         int D) {
   struct rmsnorm_args c = {.format = o->format, .y = y, .rstd = rstd, .x = x, .w = w, .eps = eps, .D = D};
-  split(o, cpu_of(o)->kernels->rmsnorm, &c, (size_t)T, 1, 4.0 * T * D, 1);
+  split(o, cpu_of(o)->kernels->rmsnorm, &c, (size_t)T, 1, 0.4 * T * D);
 }
 
 /* Outputs are split by panels of 32 columns, so that a thread reads its share of W alone; by rows when there are so
@@ -244,13 +302,13 @@ static void ops_rmsnorm(const struct ops *o, void *y, float *rstd, const float *
 static void ops_gemm(const struct ops *o, float *y, const void *x, const struct matrix *W, int T, bool accumulate) {
   struct gemm_args c = {.format = o->format, .y = y, .x = x, .W = W, .T = T, .accumulate = accumulate};
   int panels = round_up(W->N, 32) / 32, threads = cpu_of(o)->threads;
-  double flops = 2.0 * T * W->N * W->K;
+  const double ns = product_ns(o, T, W->N, W->K);
   if (T <= 0) return;
   c.by_rows = T >= MANY_ROWS * threads || (panels < 4 * threads && T >= 24 * threads);
   if (c.by_rows)
-    split(o, cpu_of(o)->kernels->gemm, &c, (size_t)T, 12, flops, 1);
+    split(o, cpu_of(o)->kernels->gemm, &c, (size_t)T, T >= MANY_ROWS * threads ? ROWS_PER_PIECE : 12, ns);
   else
-    split(o, cpu_of(o)->kernels->gemm, &c, (size_t)panels, 1, flops, 1);
+    split(o, cpu_of(o)->kernels->gemm, &c, (size_t)panels, T > 16 ? ROWS_PER_PIECE / 32 : 1, ns);
 }
 
 static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, float eps,
@@ -266,7 +324,7 @@ static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, cons
                         .H = H,
                         .E = E};
   assert(E % 2 == 0 && E <= CPU_HEAD_DIM_MAX);
-  split(o, cpu_of(o)->kernels->head_norm_rope, &c, (size_t)T, 1, 8.0 * T * H * E, 1);
+  split(o, cpu_of(o)->kernels->head_norm_rope, &c, (size_t)T, 1, 1.0 * T * H * E);
 }
 
 static void ops_kv_write(const struct ops *o, const struct kv_layer *kv, const struct rows *rows, const void *k,
@@ -274,7 +332,7 @@ static void ops_kv_write(const struct ops *o, const struct kv_layer *kv, const s
   struct kv_write_args c = {
       .operand_bytes = o->operand_bytes, .links = in_links(o), .kv = kv, .rows = rows, .k = k, .v = v, .row = row};
   assert(kv->page_tokens % 16 == 0);
-  split(o, cpu_kv_write, &c, (size_t)rows->T, 1, 2.0 * rows->T * kv->G * kv->E, 1);
+  split(o, cpu_kv_write, &c, (size_t)rows->T, 1, 1.0 * rows->T * kv->G * kv->E);
 }
 
 static void ops_attention(const struct ops *o, void *out, float *lse, const void *q, const struct kv_layer *kv,
@@ -284,12 +342,12 @@ static void ops_attention(const struct ops *o, void *out, float *lse, const void
   double keys = 0;
   assert(H % kv->G == 0 && kv->E <= CPU_HEAD_DIM_MAX && kv->page_tokens % 16 == 0);
   for (int t = 0; t < rows->T; t++) keys += rows->position[t] + 1;
-  split(o, cpu_of(o)->kernels->attention, &c, (size_t)rows->T, 1, 4.0 * keys * H * kv->E, PARTS_PER_THREAD);
+  split(o, cpu_of(o)->kernels->attention, &c, (size_t)rows->T, 1, 4.0 * keys * H * kv->E / 20);
 }
 
 static void ops_swiglu(const struct ops *o, void *h, const float *gate, const float *up, size_t n) {
   struct swiglu_args c = {.format = o->format, .h = h, .gate = gate, .up = up};
-  split(o, cpu_of(o)->kernels->swiglu, &c, n, 256, 20.0 * (double)n, 1);
+  split(o, cpu_of(o)->kernels->swiglu, &c, n, 256, 1.5 * (double)n);
 }
 
 static void ops_logprob(const struct ops *o, float *logprob, float *lse, float *entropy, const float *logits,
@@ -301,12 +359,12 @@ static void ops_logprob(const struct ops *o, float *logprob, float *lse, float *
                            .target = target,
                            .temperature = temperature,
                            .V = V};
-  split(o, cpu_of(o)->kernels->logprob, &c, (size_t)T, 1, 20.0 * T * V, 1);
+  split(o, cpu_of(o)->kernels->logprob, &c, (size_t)T, 1, 1.0 * T * V);
 }
 
 static void ops_sample(const struct ops *o, struct draw *draws, int count, const float *logits, int V) {
   struct sample_args c = {.draws = draws, .logits = logits, .V = V};
-  split(o, cpu_of(o)->kernels->sample, &c, (size_t)count, 1, 20.0 * count * V, 1);
+  split(o, cpu_of(o)->kernels->sample, &c, (size_t)count, 1, 1.5 * count * V);
 }
 
 /* --- backward
@@ -316,7 +374,7 @@ static void ops_embed_backward(const struct ops *o, float *dtable, const float *
                                int D) {
   struct embed_backward_args c = {.dtable = dtable, .dx = dx, .token = token, .T = T, .D = D};
   for (int t = 0; t < T; t++) assert(token[t] >= 0 && token[t] < V);
-  split(o, cpu_of(o)->kernels->embed_backward, &c, (size_t)D, 16, (double)T * D, 1);
+  split(o, cpu_of(o)->kernels->embed_backward, &c, (size_t)D, 16, 0.4 * T * D);
 }
 
 static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
@@ -324,8 +382,8 @@ static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, cons
   struct rmsnorm_backward_args c = {
       .format = o->format, .dx = dx, .dw = dw, .dy = dy, .x = x, .w = w, .rstd = rstd, .row = row, .T = T, .D = D};
   assert((size_t)D * sizeof(float) <= CPU_SCRATCH_BYTES);
-  split(o, cpu_of(o)->kernels->rmsnorm_backward_x, &c, (size_t)T, 1, 8.0 * T * D, 1);
-  split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 3.0 * T * D, 1);
+  split(o, cpu_of(o)->kernels->rmsnorm_backward_x, &c, (size_t)T, 1, 0.8 * T * D);
+  split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 0.5 * T * D);
 }
 
 static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, const void *x, const int32_t *row,
@@ -333,7 +391,8 @@ static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void 
   struct weight_backward_args c = {
       .format = o->format, .dW = dW, .dy = dy, .x = x, .row = row, .place = place, .T = T, .N = N, .K = K};
   if (T <= 0) return;
-  split(o, cpu_of(o)->kernels->gemm_weight_backward, &c, (size_t)N, 12, 2.0 * T * N * K, 1);
+  split(o, cpu_of(o)->kernels->gemm_weight_backward, &c, (size_t)N, N >= 4 * ROWS_PER_PIECE ? ROWS_PER_PIECE : 12,
+        product_ns(o, T, N, K));
 }
 
 static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
@@ -353,8 +412,8 @@ static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *d
                                  .H = H,
                                  .E = E};
   assert(E % 2 == 0 && E <= CPU_HEAD_DIM_MAX);
-  split(o, cpu_of(o)->kernels->head_norm_rope_backward_x, &c, (size_t)T, 1, 12.0 * T * H * E, 1);
-  if (w && dw) split(o, cpu_of(o)->kernels->head_norm_rope_backward_w, &c, (size_t)E / 2, 8, 8.0 * T * H * E, 1);
+  split(o, cpu_of(o)->kernels->head_norm_rope_backward_x, &c, (size_t)T, 1, 1.5 * T * H * E);
+  if (w && dw) split(o, cpu_of(o)->kernels->head_norm_rope_backward_w, &c, (size_t)E / 2, 8, 1.0 * T * H * E);
 }
 
 static void ops_attention_backward(const struct ops *o, float *dq, float *dk, float *dv, const void *dout,
@@ -381,15 +440,15 @@ static void ops_attention_backward(const struct ops *o, float *dq, float *dk, fl
     double length = batch->start[s + 1] - batch->start[s];
     pairs += length * (length + 1) / 2;
   }
-  split(o, cpu_of(o)->kernels->attention_backward, &c, (size_t)batch->sequences * (size_t)G, 1, 10.0 * pairs * H * E,
-        PARTS_PER_THREAD);
+  split(o, cpu_of(o)->kernels->attention_backward, &c, (size_t)batch->sequences * (size_t)G, 1,
+        10.0 * pairs * H * E / 20);
 }
 
 static void ops_swiglu_backward(const struct ops *o, void *dgate, void *dup, const float *dh, const float *gate,
                                 const float *up, const int32_t *row, int T, int F) {
   struct swiglu_backward_args c = {
       .format = o->format, .dgate = dgate, .dup = dup, .dh = dh, .gate = gate, .up = up, .row = row, .F = F};
-  split(o, cpu_of(o)->kernels->swiglu_backward, &c, (size_t)T, 1, 28.0 * T * F, 1);
+  split(o, cpu_of(o)->kernels->swiglu_backward, &c, (size_t)T, 1, 2.0 * T * F);
 }
 
 static void ops_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
@@ -402,7 +461,7 @@ static void ops_logprob_backward(const struct ops *o, void *dlogits, const float
                                     .target = target,
                                     .temperature = temperature,
                                     .V = V};
-  split(o, cpu_of(o)->kernels->logprob_backward, &c, (size_t)T, 1, 20.0 * T * V, 1);
+  split(o, cpu_of(o)->kernels->logprob_backward, &c, (size_t)T, 1, 1.0 * T * V);
 }
 
 /* --- optimizer
@@ -411,7 +470,7 @@ static void ops_logprob_backward(const struct ops *o, void *dlogits, const float
 static bool accumulate(const struct ops *o, int64_t *acc, const float *g, float *clear, size_t n, int scale_log2) {
   bool bad = false;
   struct accumulate_args c = {.acc = acc, .g = g, .clear = clear, .scale = ldexp(1.0, scale_log2), .bad = &bad};
-  split(o, cpu_of(o)->kernels->accumulate, &c, n, 1024, 4.0 * (double)n, 1);
+  split(o, cpu_of(o)->kernels->accumulate, &c, n, 4096, 2.0 * (double)n);
   return !bad;
 }
 
@@ -426,7 +485,7 @@ static bool ops_accumulate_and_clear(const struct ops *o, int64_t *acc, float *g
 static void ops_grad_from_accumulator(const struct ops *o, float *g, int64_t *acc, size_t n, int scale_log2,
                                       double denominator) {
   struct grad_args c = {.g = g, .acc = acc, .scale = ldexp(1.0, -scale_log2), .denominator = denominator};
-  split(o, cpu_of(o)->kernels->grad_from_accumulator, &c, n, 1024, 4.0 * (double)n, 1);
+  split(o, cpu_of(o)->kernels->grad_from_accumulator, &c, n, 4096, 1.5 * (double)n);
 }
 
 _Static_assert((int)CPU_SQUARES_BLOCK == (int)SHARD_BLOCK, "shards hold whole blocks of the norm");
@@ -438,7 +497,7 @@ static double ops_sum_of_squares(const struct ops *o, const float *g, size_t n) 
   for (size_t first = 0; first < blocks; first += SQUARES_STEP) {
     size_t count = blocks - first < SQUARES_STEP ? blocks - first : SQUARES_STEP;
     struct squares_args c = {.g = g, .n = n, .first = first, .sums = cpu->squares};
-    split(o, cpu->kernels->sum_of_squares, &c, count, 1, 2.0 * (double)n, 1);
+    split(o, cpu->kernels->sum_of_squares, &c, count, 1, 0.5 * (double)n);
     for (size_t b = 0; b < count; b++) sum = sum + cpu->squares[b];
   }
   return sum;
@@ -447,7 +506,7 @@ static double ops_sum_of_squares(const struct ops *o, const float *g, size_t n) 
 static void ops_adamw(const struct ops *o, float *master, float *m, float *v, const float *g, const struct adamw *step,
                       size_t n) {
   struct adamw_args c = {.master = master, .m = m, .v = v, .g = g, .step = step};
-  split(o, cpu_of(o)->kernels->adamw, &c, n, 1024, 12.0 * (double)n, 1);
+  split(o, cpu_of(o)->kernels->adamw, &c, n, 4096, 2.0 * (double)n);
 }
 
 /* --- creation
@@ -594,6 +653,17 @@ enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *
   return rc == RC_OK ? cpu_ops_create(out, format, level.kernels, level.ops_name, pool, err) : rc;
 }
 
+/* About what a core of today reaches at the level. */
+static double flops_per_ns(const char *level) {
+  static const struct {
+    const char *level;
+    double flops_per_ns;
+  } known[] = {{"amx", 400}, {"v4_bf16", 120}, {"v4", 60}, {"v3", 30}};
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+    if (strcmp(level, known[i].level) == 0) return known[i].flops_per_ns;
+  return 8;
+}
+
 enum rc cpu_ops_create(struct ops **out, enum number_format format, const struct cpu_kernels *kernels, const char *name,
                        struct pool *pool, struct err *err) {
   const int threads = pool ? pool_threads(pool) : 1;
@@ -608,6 +678,7 @@ enum rc cpu_ops_create(struct ops **out, enum number_format format, const struct
   cpu->ops.pool = pool;
   cpu->ops.scratch_bytes = (size_t)threads * CPU_SCRATCH_BYTES + SQUARES_STEP * sizeof(double);
   cpu->kernels = kernels;
+  cpu->flops_per_ns = flops_per_ns(kernels->level);
   cpu->threads = threads;
   cpu->scratch = ops_alloc(&cpu->ops, (size_t)threads * CPU_SCRATCH_BYTES);
   cpu->squares = ops_alloc(&cpu->ops, SQUARES_STEP * sizeof(double));

@@ -206,7 +206,9 @@ static enum rc check_samples(const struct learner *l, const struct train_sample 
 static int run_chunk(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                      bool save, const void **hidden) {
   struct chunk *c = &l->chunk;
-  const int taken = chunk_fill(c, samples, count, l->all_pages.pages);
+  const bool forward_only = !save && c->shares;
+  const int taken = forward_only ? chunk_fill_forward(c, samples, count, l->all_pages.pages)
+                                 : chunk_fill(c, samples, count, l->all_pages.pages);
   *hidden = NULL;
   if (c->scored == 0) return taken;
   chunk_finish(c, c->shares && (!save || forward_stays_finite(w)));

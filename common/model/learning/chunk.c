@@ -70,17 +70,21 @@ void chunk_init(struct chunk *c, void *memory, int chunk_tokens) {
   memset(c->mark, 0xff, (size_t)c->chunk_tokens * sizeof *c->mark);
 }
 
-/* The computed row of `token` after computed row `parent` (-1: at the start), made when it is new. */
-static int32_t computed_row(struct chunk *c, size_t size, int32_t parent, int32_t token, int32_t position) {
-  size_t slot = 0;
-  if (c->shares) {
-    const uint64_t key = (uint64_t)(uint32_t)(parent + 1) << 32 | (uint32_t)token;
-    slot = (size_t)((key * 0x9e3779b97f4a7c15u) >> 32) & (size - 1);
-    for (; c->table[slot] >= 0; slot = (slot + 1) & (size - 1)) {
-      const int32_t known = c->table[slot];
-      if (c->own_parent[known] == parent && c->own_tokens[known] == token) return known;
-    }
+/* The slot of the computed row of `token` after computed row `parent` (-1: at the start); it holds -1 when that is new. */
+static size_t row_slot(const struct chunk *c, size_t size, int32_t parent, int32_t token) {
+  const uint64_t key = (uint64_t)(uint32_t)(parent + 1) << 32 | (uint32_t)token;
+  size_t slot = (size_t)((key * 0x9e3779b97f4a7c15u) >> 32) & (size - 1);
+  for (; c->table[slot] >= 0; slot = (slot + 1) & (size - 1)) {
+    const int32_t known = c->table[slot];
+    if (c->own_parent[known] == parent && c->own_tokens[known] == token) break;
   }
+  return slot;
+}
+
+/* That row, made when it is new. */
+static int32_t computed_row(struct chunk *c, size_t size, int32_t parent, int32_t token, int32_t position) {
+  const size_t slot = c->shares ? row_slot(c, size, parent, token) : 0;
+  if (c->shares && c->table[slot] >= 0) return c->table[slot];
   const int32_t row = c->computed++;
   c->own_tokens[row] = token;
   c->own_sequence[row] = c->sequences;
@@ -97,19 +101,26 @@ static void add_sample(struct chunk *c, const struct train_sample *s, size_t siz
     c->tokens[row] = s->tokens[t];
     c->sequence[row] = c->sequences;
     c->position[row] = t;
+    if (s->scored[t]) {
+      c->pick[c->scored] = row - 1;
+      c->hidden_row[c->scored] = parent;
+      c->target[c->scored++] = s->tokens[t];
+    }
     c->row[row] = parent = computed_row(c, size, parent, s->tokens[t], t);
-    if (!s->scored[t]) continue;
-    c->pick[c->scored] = row - 1;
-    c->target[c->scored++] = s->tokens[t];
   }
   c->T += s->length;
   c->start[++c->sequences] = c->T;
 }
 
-int chunk_fill(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages) {
-  int taken = 0, T = 0, next = 0;
+static void chunk_clear(struct chunk *c, bool forward_only) {
   c->T = c->sequences = c->scored = c->computed = c->pages_per_sequence = 0;
   c->start[0] = 0;
+  c->forward_only = forward_only;
+}
+
+int chunk_fill(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages) {
+  int taken = 0, T = 0, next = 0;
+  chunk_clear(c, false);
   while (taken < count && taken < c->sequences_max && T + samples[taken].length <= c->chunk_tokens) {
     const int n = pages_of(samples[taken].length);
     if (n > c->pages_per_sequence) c->pages_per_sequence = n;
@@ -126,11 +137,76 @@ int chunk_fill(struct chunk *c, const struct train_sample *samples, int count, c
   return taken;
 }
 
+/* A sample that shares its beginning with those before it: how many rows, and how many whole pages of them. */
+struct beginning {
+  int rows, pages, scored;
+};
+
+static struct beginning beginning_of(const struct chunk *c, const struct train_sample *s, size_t size) {
+  struct beginning b = {0};
+  for (int32_t parent = -1; b.rows < s->length; b.rows++) {
+    parent = c->table[row_slot(c, size, parent, s->tokens[b.rows])];
+    if (parent < 0) break;
+  }
+  for (int t = 0; t < s->length; t++) b.scored += s->scored[t];
+  b.pages = b.rows / CHUNK_PAGE_TOKENS;
+  return b;
+}
+
+/* Every computed row is written at least once, so that what is written bounds both. */
+static bool has_room(const struct chunk *c, const struct train_sample *s, const struct beginning *b, int pages) {
+  return c->sequences < c->sequences_max && c->T + s->length - b->pages * CHUNK_PAGE_TOKENS <= c->chunk_tokens &&
+         c->scored + b->scored <= c->chunk_tokens && pages + pages_of(s->length) - b->pages <= c->pages_max;
+}
+
+/* Whole pages of the shared beginning are those of the sample that made their rows, which has written them. */
+static void add_sample_forward(struct chunk *c, const struct train_sample *s, const struct beginning *b, size_t size,
+                               const int32_t *pages) {
+  int32_t *own = c->pages + (size_t)c->sequences * (size_t)c->pages_per_sequence, parent = -1;
+  memset(own, 0, (size_t)c->pages_per_sequence * sizeof *own);
+  for (int page = b->pages; page < pages_of(s->length); page++) own[page] = *pages++;
+  for (int t = 0; t < s->length; t++) {
+    const int page = t / CHUNK_PAGE_TOKENS;
+    if (s->scored[t]) {
+      c->hidden_row[c->scored] = parent;
+      c->target[c->scored++] = s->tokens[t];
+    }
+    parent = computed_row(c, size, parent, s->tokens[t], t);
+    if (page < b->pages) {
+      const size_t maker = (size_t)c->own_sequence[parent] * (size_t)c->pages_per_sequence;
+      if (t % CHUNK_PAGE_TOKENS == CHUNK_PAGE_TOKENS - 1) own[page] = c->pages[maker + (size_t)page];
+      continue;
+    }
+    c->sequence[c->T] = c->sequences;
+    c->position[c->T] = t;
+    c->row[c->T++] = parent;
+  }
+  c->sequences++;
+}
+
+int chunk_fill_forward(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages) {
+  const size_t size = table_size(c->chunk_tokens);
+  int taken = 0, used = 0;
+  assert(c->shares);
+  chunk_clear(c, true);
+  for (int i = 0; i < count; i++)
+    if (pages_of(samples[i].length) > c->pages_per_sequence) c->pages_per_sequence = pages_of(samples[i].length);
+  memset(c->table, 0xff, size * sizeof *c->table);
+  for (; taken < count; taken++) {
+    const struct train_sample *s = &samples[taken];
+    const struct beginning b = beginning_of(c, s, size);
+    if (!has_room(c, s, &b, used)) break;
+    add_sample_forward(c, s, &b, size, pages + used);
+    used += pages_of(s->length) - b.pages;
+  }
+  assert(taken > 0);
+  return taken;
+}
+
 void chunk_finish(struct chunk *c, bool partly) {
   c->partly = partly;
   c->finished = partly ? 0 : c->computed;
   c->active = partly ? c->scored : c->T;
-  for (int i = 0; i < c->scored; i++) c->hidden_row[i] = c->row[c->pick[i]];
   if (!partly) return;
   for (int i = 0; i < c->scored; i++) c->mark[c->hidden_row[i]] = 0;
   for (int32_t u = 0; u < c->computed; u++) {
@@ -140,12 +216,15 @@ void chunk_finish(struct chunk *c, bool partly) {
     c->finished_sequence[c->finished] = c->own_sequence[u];
     c->finished_position[c->finished++] = c->own_position[u];
   }
-  memset(c->query, 0xff, (size_t)c->T * sizeof *c->query);
+  if (!c->forward_only) memset(c->query, 0xff, (size_t)c->T * sizeof *c->query);
   for (int i = 0; i < c->scored; i++) {
+    const int32_t own = c->hidden_row[i];
+    c->hidden_row[i] = c->mark[own];
+    if (c->forward_only) continue;
     c->query[c->pick[i]] = i;
-    c->active_own[i] = c->hidden_row[i];
+    c->active_own[i] = own;
     c->active_position[i] = c->position[c->pick[i]];
-    c->active_row[i] = c->hidden_row[i] = c->mark[c->hidden_row[i]];
+    c->active_row[i] = c->hidden_row[i];
   }
   for (int i = 0; i < c->finished; i++) c->mark[c->finish[i]] = -1;
 }

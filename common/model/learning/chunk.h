@@ -25,6 +25,7 @@ struct chunk {
   int chunk_tokens, sequences_max, pages_max; /* constant */
   bool shares;                                /* constant: beginnings are computed once */
 
+  bool forward_only; /* filled by chunk_fill_forward */
   int T, sequences, scored;
   int32_t *tokens, *sequence, *position; /* [T] */
   int32_t *start;                        /* [sequences + 1] */
@@ -55,6 +56,11 @@ int chunk_sequences_max(int chunk_tokens);
 int chunk_pages_max(int chunk_tokens);
 /* Fills the chunk with whole samples from samples[0] on, dealing out pages[pages_max]; returns how many. */
 int chunk_fill(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages);
+/* The same for a forward pass alone, where the cut is no part of the arithmetic: as many samples as have room when rows
+ * of equal beginnings, and their whole pages, are there once, so that a group's prompt is computed once.  T and its
+ * lists are the rows whose keys and values are written; start, pick and what serves gradients is not filled.  Only where
+ * the chunk shares. */
+int chunk_fill_forward(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages);
 /* After filling: whether the last layer leaves out rows that predict nothing. */
 void chunk_finish(struct chunk *c, bool partly);
 struct forward_call chunk_call(const struct chunk *c);

@@ -109,17 +109,17 @@ void weights_free(struct weights *w) {
   free(w);
 }
 
-void weights_fill_staged(struct weights *w, int index) {
+void weights_fill(struct weights *w, int index, const void *operands) {
   const struct ops *ops = w->model->ops;
   const struct param *p = &w->model->params.items[index];
-  if (w->largest) w->largest[index] = ops->largest(ops, w->staging, p->count);
+  if (w->largest) w->largest[index] = ops->largest(ops, operands, p->count);
   if (param_is_vector(p)) {
-    ops->copy(ops, w->matrices[index].data, w->staging, p->count * ops->operand_bytes);
+    ops->copy(ops, w->matrices[index].data, operands, p->count * ops->operand_bytes);
     return;
   }
-  ops->matrix_pack(ops, &w->matrices[index], w->staging);
+  ops->matrix_pack(ops, &w->matrices[index], operands);
   if (w->transposed && w->transposed[index].data)
-    ops->matrix_pack_transposed(ops, &w->transposed[index], w->staging, p->rows, p->cols);
+    ops->matrix_pack_transposed(ops, &w->transposed[index], operands, p->rows, p->cols);
 }
 
 /* Into staging from its element `at` on, where the tensor has room; a vector is where it is. */
@@ -147,7 +147,7 @@ void weights_from_masters(struct weights *w, const float *masters) {
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
     m->ops->to_operand(m->ops, w->staging, masters + p->offset, p->count);
-    weights_fill_staged(w, i);
+    weights_fill(w, i, w->staging);
   }
 }
 
@@ -157,7 +157,7 @@ void weights_from_operands(struct weights *w, const void *operands) {
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
     m->ops->copy(m->ops, w->staging, (const char *)operands + p->offset * bytes, p->count * bytes);
-    weights_fill_staged(w, i);
+    weights_fill(w, i, w->staging);
   }
 }
 

@@ -10,8 +10,8 @@ enum { WEIGHTS_CONVERTED_AT_ONCE = 4096 }; /* elements, between a file's format 
 bool param_is_vector(const struct param *p);
 /* The tensor's safetensors entry (name borrowed from the table) in the operand format. */
 void weights_entry(struct st_entry *out, const struct model *m, int index);
-/* staging -> the kernels' layout, transposed copy included. */
-void weights_fill_staged(struct weights *w, int index);
+/* Row-major operands in the table's memory -> the kernels' layout, transposed copy included. */
+void weights_fill(struct weights *w, int index, const void *operands);
 /* The kernels' layout -> row-major operands in the table's memory, borrowed until the next use of staging. */
 const void *weights_stage(const struct weights *w, int index);
 /* The same where the host can read them. */

@@ -6,6 +6,8 @@
  * operands are F32.  A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
  * the embedding, byte for byte. */
 #include <assert.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,7 @@
 #include "common/model/network/weights_internal.h"
 
 static const char TIED_HEAD[] = "lm_head.weight";
+enum { CHECKED_PER_PART = 1 << 18 };
 
 static void describe_shape(char *out, size_t size, int dims, const int64_t *shape) {
   size_t used = 0;
@@ -47,18 +50,22 @@ static enum rc check_tied_head(const struct st_file *file, struct err *err) {
   return RC_OK;
 }
 
-/* Four BF16 at a time: adding to an exponent of all ones carries into the place of the sign. */
+/* In lanes of a constant number, which compile to vectors.  Adding to an exponent of all ones carries into the place of
+ * the sign. */
 static bool all_finite_bf16(const unsigned char *bytes, size_t count) {
-  const uint64_t exponents = 0x7F807F807F807F80, one = 0x0080008000800080, signs = 0x8000800080008000;
-  uint64_t wrong = 0, four, rest = 0;
-  size_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    memcpy(&four, bytes + i * sizeof(uint16_t), sizeof four);
-    wrong |= ((four & exponents) + one) & signs;
+  enum { LANES = 32, AHEAD = 2048, EXPONENT = 0x7F80, ONE = 0x0080, SIGN = 0x8000 };
+  uint16_t wrong[LANES] = {0}, all = 0;
+  for (size_t i = 0; i < count; i += LANES) {
+    uint16_t x[LANES] = {0};
+    __builtin_prefetch(bytes + (i + AHEAD) * sizeof *x);
+    if (count - i >= LANES)
+      memcpy(x, bytes + i * sizeof *x, sizeof x);
+    else
+      memcpy(x, bytes + i * sizeof *x, (count - i) * sizeof *x);
+    for (int l = 0; l < LANES; l++) wrong[l] = (uint16_t)(wrong[l] | ((x[l] & EXPONENT) + ONE));
   }
-  memcpy(&rest, bytes + i * sizeof(uint16_t), (count - i) * sizeof(uint16_t));
-  wrong |= ((rest & exponents) + one) & signs;
-  return wrong == 0;
+  for (int l = 0; l < LANES; l++) all |= wrong[l];
+  return (all & SIGN) == 0;
 }
 
 /* Also after rounding to BF16, which takes an F32 from 0x7F7F8000 on to infinity.  Bytes of any alignment. */
@@ -73,10 +80,27 @@ static bool all_finite(const struct st_tensor *t, const unsigned char *bytes, si
   return wrong == 0;
 }
 
+struct finite_job {
+  const struct st_tensor *tensor;
+  const unsigned char *bytes;
+  size_t count;
+  atomic_bool wrong;
+};
+
+static void finite_part(void *context, int part) {
+  struct finite_job *job = context;
+  const size_t first = (size_t)part * CHECKED_PER_PART, left = job->count - first;
+  const size_t count = left < CHECKED_PER_PART ? left : CHECKED_PER_PART;
+  if (!all_finite(job->tensor, job->bytes + first * (job->tensor->bytes / job->count), count))
+    atomic_store(&job->wrong, true);
+}
+
 static enum rc check_values(const struct model *m, const struct st_file *file, struct err *err) {
   for (int i = 0; i < m->params.count; i++) {
     const struct st_tensor *t = st_find(file, m->params.items[i].name);
-    if (!all_finite(t, st_data(file, t), m->params.items[i].count))
+    struct finite_job job = {.tensor = t, .bytes = st_data(file, t), .count = m->params.items[i].count};
+    pool_run(m->ops->pool, finite_part, &job, (int)((job.count + CHECKED_PER_PART - 1) / CHECKED_PER_PART));
+    if (atomic_load(&job.wrong))
       return err_set(err, RC_INVALID, t->name, "tensor %s: expected finite numbers, got an infinity or a NaN", t->name);
     st_drop(file, t);
   }
@@ -136,15 +160,26 @@ static void stage_bytes(struct weights *w, const struct st_tensor *t, const unsi
     stage_rounded(w, bytes, count);
 }
 
+/* Operands that lie in memory as the table takes them need no staging. */
+static void fill_from(struct weights *w, int index, const struct st_tensor *t, const unsigned char *bytes) {
+  const struct ops *ops = w->model->ops;
+  const bool same = (t->dtype == ST_BF16) == (ops->format == FORMAT_BF16);
+  if (same && ops->host_memory && (uintptr_t)bytes % ops->operand_bytes == 0) {
+    weights_fill(w, index, bytes);
+    return;
+  }
+  stage_bytes(w, t, bytes, w->model->params.items[index].count);
+  weights_fill(w, index, w->staging);
+}
+
 enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err) {
   const struct model *m = w->model;
   const enum rc rc = check_file(m, file, err);
   if (rc != RC_OK) return rc;
   for (int i = 0; i < m->params.count; i++) {
     const struct st_tensor *t = st_find(file, m->params.items[i].name);
-    stage_bytes(w, t, st_data(file, t), m->params.items[i].count);
+    fill_from(w, i, t, st_data(file, t));
     st_drop(file, t);
-    weights_fill_staged(w, i);
   }
   return m->ops->status(m->ops, err);
 }

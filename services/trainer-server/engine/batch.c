@@ -1,6 +1,7 @@
 /* Computes batches, unit by unit, together with the other ranks. */
 #include "services/trainer-server/engine/batch.h"
 
+#include <pthread.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -66,49 +67,113 @@ static enum rc batch_check(struct engine *e, const struct submit_batch *in, stru
   return RC_OK;
 }
 
-/* One group: log-probabilities and gradient, and the gradient into the sums. */
-static enum rc batch_unit(struct engine *e, const struct submit_batch *in, size_t g, bool add,
-                          struct unit_report *report, struct arena *arena, struct err *err) {
-  const size_t elements = e->model->params.elements;
+/* The units of a batch while the pool's threads compute them, each in its own lane. */
+struct units_job {
+  struct engine *engine;
+  const struct batch_work *work;
+  struct arena *arena;
+  pthread_mutex_t mutex; /* guards the arena, the sums and what stands below */
+  size_t mine, done;     /* units of this rank */
+  enum rc rc;            /* of the first that failed, in time */
+  struct err *err;
+};
+
+static bool units_end(struct units_job *j) {
+  pthread_mutex_lock(&j->mutex);
+  const bool ends = j->rc != RC_OK;
+  pthread_mutex_unlock(&j->mutex);
+  return ends;
+}
+
+/* The gradient into the sums. */
+static bool unit_add(struct units_job *j, struct lane *lane) {
+  struct optimizer *o = j->engine->learning.optimizer;
+  const size_t elements = j->engine->model->params.elements;
+  const int64_t version = j->work->in->version;
+  if (fault_add_twice(lane->gradient, elements, version)) optimizer_add_unit(o, lane->gradient);
+  lane->clear = true;
+  return optimizer_take_unit(o, lane->gradient);
+}
+
+/* One group: log-probabilities and gradient, and the gradient into the sums.  timeline: NULL for lanes beside the
+ * first. */
+static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, struct timeline *timeline,
+                          struct err *err) {
+  struct engine *e = j->engine;
+  const struct submit_batch *in = j->work->in;
   const struct batch_group *group = &in->groups[g];
-  struct learning *l = &e->learning;
-  const struct unit_policies policies = {
-      .current = l->weights, .behaviour = in->after_steps > 0 ? l->behaviour : NULL, .reference = l->reference};
-  struct unit_result unit;
+  const size_t elements = e->model->params.elements;
+  const struct unit_policies policies = {.current = e->learning.weights,
+                                         .behaviour = in->after_steps > 0 ? e->learning.behaviour : NULL,
+                                         .reference = e->learning.reference};
+  struct unit unit;
+  struct unit_result result;
   bool poisoned = false;
-  if (!l->clear) e->ops->clear(e->ops, l->gradient, elements * sizeof *l->gradient);
-  l->clear = false;
-  enum rc rc =
-      unit_compute(l->learner, e->model, &policies, &e->run.unit, group, l->gradient, &unit, &e->timeline, arena, err);
+  pthread_mutex_lock(&j->mutex);
+  enum rc rc = unit_prepare(&unit, e->model, &policies, group, j->arena, err);
+  pthread_mutex_unlock(&j->mutex);
   if (rc != RC_OK) return rc;
-  fault_gradient(l->gradient, elements, in->version);
-  if (add) {
-    if (fault_add_twice(l->gradient, elements, in->version)) optimizer_add_unit(l->optimizer, l->gradient);
-    poisoned = !optimizer_take_unit(l->optimizer, l->gradient);
-    l->clear = true;
-  }
-  unit.compute_us += timeline_mark(&e->timeline, CAUSE_COMPUTE, clock_monotonic_us());
-  *report = report_of(&unit, group->sample_count, poisoned);
+  if (!lane->clear) e->ops->clear(e->ops, lane->gradient, elements * sizeof *lane->gradient);
+  lane->clear = false;
+  rc = unit_compute(lane->learner, &policies, &e->run.unit, &unit, lane->gradient, &result, timeline, err);
+  if (rc != RC_OK) return rc;
+  pthread_mutex_lock(&j->mutex);
+  fault_gradient(lane->gradient, elements, in->version);
+  if (j->work->adds[g]) poisoned = !unit_add(j, lane);
+  if (++j->done == (j->mine + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
+  pthread_mutex_unlock(&j->mutex);
+  if (timeline) result.compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  j->work->reports[g] = report_of(&result, group->sample_count, poisoned);
   return RC_OK;
 }
 
-enum rc batch_units(struct engine *e, const struct batch_work *work, struct arena *arena, struct err *err) {
-  const struct submit_batch *in = work->in;
-  fault_batch_begin();
-  for (size_t g = 0; g < in->group_count; g++) {
-    struct unit_report *report = &work->reports[g];
-    if (ranks_stopping(&e->ranks)) return err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
-    if (e->ranks.comm->check(e->ranks.comm, err) != RC_OK) return ranks_lose(&e->ranks, err);
-    if (unit_rank(work->first + g, e->ranks.comm->size) == e->ranks.comm->rank) {
-      const enum rc rc = batch_unit(e, in, g, work->adds[g], report, arena, err);
-      if (rc != RC_OK) {
-        *report = (struct unit_report){.state = UNIT_FAILED, .error = *err};
-        return ranks_look_at_device(&e->ranks, rc, err);
-      }
+/* Before a unit, on the engine's thread: whether to go on. */
+static enum rc units_look(struct engine *e, struct err *err) {
+  if (ranks_stopping(&e->ranks)) return err_set(err, RC_UNAVAILABLE, NULL, "the trainer is stopping");
+  return e->ranks.comm->check(e->ranks.comm, err) == RC_OK ? RC_OK : ranks_lose(&e->ranks, err);
+}
+
+static bool unit_is_mine(const struct units_job *j, size_t g) {
+  const struct comm *comm = j->engine->ranks.comm;
+  return unit_rank(j->work->first + g, comm->size) == comm->rank;
+}
+
+static void units_part(void *context, int part) {
+  struct units_job *j = context;
+  struct engine *e = j->engine;
+  const size_t g = (size_t)part;
+  const int thread = pool_thread(e->ops->pool);
+  struct err err = {0};
+  if (units_end(j)) return;
+  enum rc rc = thread == 0 ? units_look(e, &err) : RC_OK;
+  if (rc == RC_OK && unit_is_mine(j, g)) {
+    rc = batch_unit(j, g, &e->learning.lanes[thread], thread == 0 ? &e->timeline : NULL, &err);
+    if (rc != RC_OK) {
+      j->work->reports[g] = (struct unit_report){.state = UNIT_FAILED, .error = err};
+      rc = ranks_look_at_device(&e->ranks, rc, &err);
     }
-    if (g + 1 == (in->group_count + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
   }
-  return RC_OK;
+  if (rc == RC_OK) return;
+  pthread_mutex_lock(&j->mutex);
+  if (j->rc == RC_OK) {
+    j->rc = rc;
+    *j->err = err;
+  }
+  pthread_mutex_unlock(&j->mutex);
+}
+
+enum rc batch_units(struct engine *e, const struct batch_work *work, struct arena *arena, struct err *err) {
+  struct units_job job = {.engine = e, .work = work, .arena = arena, .err = err};
+  const int count = (int)work->in->group_count;
+  for (size_t g = 0; g < work->in->group_count; g++) job.mine += unit_is_mine(&job, g);
+  fault_batch_begin();
+  pthread_mutex_init(&job.mutex, NULL);
+  if (e->options.lanes > 1)
+    pool_run(e->ops->pool, units_part, &job, count);
+  else
+    for (int g = 0; g < count; g++) units_part(&job, g);
+  pthread_mutex_destroy(&job.mutex);
+  return job.rc;
 }
 
 /* The other ranks are told of the batch, and compute their units while this one does. */
@@ -139,7 +204,7 @@ static enum rc batch_gather(struct engine *e, const struct batch_work *work, int
     if (rc != RC_OK) ranks_lose(&e->ranks, err);
   }
   buf_free(&all);
-  *waited_us = timeline_mark(&e->timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  *waited_us += timeline_mark(&e->timeline, CAUSE_COMPUTE, clock_monotonic_us());
   for (size_t g = 0; g < in->group_count; g++) {
     struct batch_stats *s = &work->reports[g].stats;
     if (unit_rank(work->first + g, size) != 0) s->logprob_us = s->compute_us = 0;
@@ -176,6 +241,7 @@ static enum rc batch_compute(struct engine *e, const struct batch_work *work, in
   enum rc rc = batch_tell(e, work, err);
   if (rc != RC_OK) return rc;
   batch_units(e, work, arena, &own);
+  *waited_us = timeline_mark(&e->timeline, CAUSE_COMPUTE, clock_monotonic_us()); /* for the units of other threads */
   if ((rc = batch_gather(e, work, waited_us, arena, err)) != RC_OK) return rc;
   return batch_settle(e, work, err);
 }

@@ -21,15 +21,20 @@
 #include "services/trainer-server/jobs/jobs.h"
 #include "services/trainer-server/publish/publisher.h"
 
+/* What computes one gradient unit at a time. */
+struct lane {
+  struct learner *learner;
+  float *gradient; /* of one unit; the first lane's is the optimizer's memory, see optimizer_gradient */
+  bool clear;      /* the gradient is all zero, as optimizer_take_unit leaves it */
+};
+
 struct learning {
   struct weights *weights;   /* current */
   struct weights *reference; /* frozen at the run's start for the KL term, or NULL */
   struct weights *behaviour; /* the version's, frozen before a round's first inner step; NULL: a strict run */
   struct optimizer *optimizer;
-  struct learner *learner;
-  int learner_chunk; /* tokens per chunk that learner was made for */
-  float *gradient;   /* of one unit; the optimizer's memory, see optimizer_gradient */
-  bool clear;        /* the gradient is all zero, as optimizer_take_unit leaves it */
+  struct lane *lanes; /* [options.lanes] */
+  int learner_chunk;  /* tokens per chunk that the learners were made for */
 };
 
 struct current_run {

@@ -7,11 +7,6 @@
 
 #include "common/base/clock.h"
 
-struct scored_sample {
-  int first, count;
-  float advantage;
-}; /* in the unit's list of scored tokens */
-
 struct unit_loss {
   const struct unit_config *config;
   const struct scored_sample *samples;
@@ -103,6 +98,11 @@ static void unit_mark_forward(struct unit_loss *u, int tokens) {
   u->out->logprob_us += timeline_mark(u->timeline, CAUSE_LOGPROB, now_us);
 }
 
+/* What passed since the last mark; 0 without a timeline. */
+static int64_t unit_mark(struct timeline *t, enum interval_cause cause) {
+  return t ? timeline_mark(t, cause, clock_monotonic_us()) : 0;
+}
+
 /* The learner's callback: whole samples from token `first` on.  A sample without scored tokens passes by with its
  * neighbours: loss_sequence ignores it. */
 static void unit_loss_gradient(void *context, int first, int count, const float *logprob, float *dlogprob) {
@@ -111,7 +111,7 @@ static void unit_loss_gradient(void *context, int first, int count, const float 
   int tokens = 0;
   for (; u->next < u->sample_count && u->samples[u->next].first + u->samples[u->next].count <= end; u->next++)
     tokens += u->tokens[u->next].length;
-  unit_mark_forward(u, tokens);
+  if (u->timeline) unit_mark_forward(u, tokens);
   for (int i = begin; i < u->next; i++) {
     const struct scored_sample *s = &u->samples[i];
     const float *new_logprob = logprob + (s->first - first), *proximal = new_logprob;
@@ -121,53 +121,61 @@ static void unit_loss_gradient(void *context, int first, int count, const float 
   }
 }
 
-enum rc unit_compute(struct learner *l, const struct model *m, const struct unit_policies *policies,
-                     const struct unit_config *config, const struct batch_group *group, float *grads,
-                     struct unit_result *out, struct timeline *timeline, struct arena *arena, struct err *err) {
-  const bool has_reference = policies->reference != NULL;
-  int n = (int)group->sample_count, total = 0;
-  struct train_sample *samples = arena_alloc(arena, (size_t)n + 1, sizeof *samples);
-  struct scored_sample *scored = arena_alloc(arena, (size_t)n + 1, sizeof *scored);
-  memset(out, 0, sizeof *out);
+enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_policies *policies,
+                     const struct batch_group *group, struct arena *arena, struct err *err) {
+  const int n = (int)group->sample_count;
+  int total = 0;
   enum rc rc = unit_check(m, LIMIT_SEQUENCE_TOKENS, group, err); /* the learner knows its own chunks */
   if (rc != RC_OK) return rc;
-  out->samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples);
-  if (!samples || !scored || !out->samples)
+  *out = (struct unit){.count = n,
+                       .samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples),
+                       .scored = arena_alloc(arena, (size_t)n + 1, sizeof *out->scored),
+                       .results = arena_alloc(arena, (size_t)n + 1, sizeof *out->results)};
+  if (!out->samples || !out->scored || !out->results)
     return err_set(err, RC_NO_MEMORY, NULL, "a unit of %d samples was refused memory", n);
   for (int i = 0; i < n; i++) {
     int count = 0;
-    if ((rc = sample_build(&group->samples[i], &samples[i], &count, arena, err)) != RC_OK) return rc;
-    scored[i] = (struct scored_sample){.first = total, .count = count, .advantage = group->samples[i].advantage};
+    if ((rc = sample_build(&group->samples[i], &out->samples[i], &count, arena, err)) != RC_OK) return rc;
+    out->scored[i] = (struct scored_sample){.first = total, .count = count, .advantage = group->samples[i].advantage};
     total += count;
   }
-  float *logprob = arena_alloc(arena, (size_t)total + 1, sizeof *logprob); /* the behaviour policy's */
-  float *reference = has_reference ? arena_alloc(arena, (size_t)total + 1, sizeof *reference) : NULL;
-  if (!logprob || (has_reference && !reference))
+  out->logprob = arena_alloc(arena, (size_t)total + 1, sizeof *out->logprob);
+  out->reference = policies->reference ? arena_alloc(arena, (size_t)total + 1, sizeof *out->reference) : NULL;
+  if (!out->logprob || (policies->reference && !out->reference))
     return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
-  if (has_reference)
-    rc = learner_logprobs(l, policies->reference, samples, n, config->temperature, reference, NULL, err);
-  out->compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  for (int i = 0; i < n; i++)
+    out->results[i] = (struct sample_logprobs){
+        .id = group->samples[i].id, .logprobs = {out->logprob + out->scored[i].first, (size_t)out->scored[i].count}};
+  return RC_OK;
+}
+
+enum rc unit_compute(struct learner *l, const struct unit_policies *policies, const struct unit_config *config,
+                     const struct unit *unit, float *grads, struct unit_result *out, struct timeline *timeline,
+                     struct err *err) {
+  const struct train_sample *samples = unit->samples;
+  const int n = unit->count;
+  enum rc rc = RC_OK;
+  *out = (struct unit_result){.samples = unit->results};
+  if (unit->reference)
+    rc = learner_logprobs(l, policies->reference, samples, n, config->temperature, unit->reference, NULL, err);
+  out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);
   if (rc == RC_OK && policies->behaviour) {
-    rc = learner_logprobs(l, policies->behaviour, samples, n, config->temperature, logprob, NULL, err);
-    out->logprob_us += timeline_mark(timeline, CAUSE_LOGPROB, clock_monotonic_us());
+    rc = learner_logprobs(l, policies->behaviour, samples, n, config->temperature, unit->logprob, NULL, err);
+    out->logprob_us += unit_mark(timeline, CAUSE_LOGPROB);
   }
   struct unit_loss context = {.config = config,
-                              .samples = scored,
+                              .samples = unit->scored,
                               .tokens = samples,
                               .sample_count = n,
-                              .old = policies->behaviour ? logprob : NULL,
-                              .reference = reference,
+                              .old = policies->behaviour ? unit->logprob : NULL,
+                              .reference = unit->reference,
                               .out = out,
                               .timeline = timeline};
   if (rc == RC_OK)
     rc = learner_gradients(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context, grads,
-                           policies->behaviour ? NULL : logprob, err);
+                           policies->behaviour ? NULL : unit->logprob, err);
   if (rc != RC_OK) return rc;
   out->entropy_sum = learner_entropy_sum(l);
-  for (int i = 0; i < n; i++) {
-    out->samples[i] = (struct sample_logprobs){.id = group->samples[i].id,
-                                               .logprobs = {logprob + scored[i].first, (size_t)scored[i].count}};
-  }
-  out->compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);
   return RC_OK;
 }

@@ -1,6 +1,6 @@
 /* One gradient unit: a group of the batch as training samples, and its loss.  Previous hop of a rollout: batch.c.
- * Next: common/model/learning/backward.c.  Pure but for the learner's memory: the
- * engine's thread runs it. Own log-probabilities first: they come out of the same forward pass whose gradient
+ * Next: common/model/learning/backward.c.  Pure but for the learner's memory, so that units can be computed side by side,
+ * each with a learner of its own.  Own log-probabilities first: they come out of the same forward pass whose gradient
  * follows, and are what the coordinator compares with the sampler's.
  *
  * Until the round's first step the current weights are those of the behaviour policy, and every importance ratio is
@@ -38,12 +38,31 @@ struct unit_result {
  * or chunk_tokens; the field is "samples[i].tokens" or the like. Pure. */
 enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_group *group, struct err *err);
 
+/* Of a sample, among the unit's scored tokens. */
+struct scored_sample {
+  int first, count;
+  float advantage;
+};
+
+/* A checked group as the learner takes it, with room for its results. */
+struct unit {
+  int count; /* samples */
+  struct train_sample *samples;
+  struct scored_sample *scored;
+  float *logprob;   /* of the scored tokens: the behaviour policy's */
+  float *reference; /* the reference's, or NULL */
+  struct sample_logprobs *results;
+};
+
+/* Everything that unit_compute needs memory for.  Errors of unit_check, and RC_NO_MEMORY. */
+enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_policies *policies,
+                     const struct batch_group *group, struct arena *arena, struct err *err);
 /* Adds the unit's gradient to grads (zeroed by the caller).
  * Marks the time on the timeline: `logprob` for the forward pass, `compute` for the rest, from the last mark on.  The
  * learner says when a chunk's forward has ended, not when it began: the first chunk's is measured, those of later
- * chunks are taken in proportion to their tokens. Errors of unit_check, and RC_NO_MEMORY; grads are untouched then. */
-enum rc unit_compute(struct learner *l, const struct model *m, const struct unit_policies *policies,
-                     const struct unit_config *config, const struct batch_group *group, float *grads,
-                     struct unit_result *out, struct timeline *timeline, struct arena *arena, struct err *err);
+ * chunks are taken in proportion to their tokens.  NULL: no time is taken, and the result has none. */
+enum rc unit_compute(struct learner *l, const struct unit_policies *policies, const struct unit_config *config,
+                     const struct unit *unit, float *grads, struct unit_result *out, struct timeline *timeline,
+                     struct err *err);
 
 #endif

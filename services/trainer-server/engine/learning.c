@@ -1,22 +1,54 @@
 /* Makes the learner, the frozen weights and the optimizer ready for a run, on every rank. */
 #include "services/trainer-server/engine/learning.h"
 
+#include <stdlib.h>
+
 #include "services/trainer-server/engine/memory.h"
 #include "services/trainer-server/engine/run_config.h"
 
 float *learning_scratch(struct learning *l) {
-  l->clear = false;
-  return l->gradient;
+  l->lanes[0].clear = false;
+  return l->lanes[0].gradient;
 }
 
 enum rc learning_set_chunk(struct engine *e, int chunk_tokens, struct err *err) {
   struct learning *l = &e->learning;
-  if (l->learner && l->learner_chunk == chunk_tokens) return RC_OK;
-  learner_free(l->learner); /* first: start-up has planned memory for one */
-  l->learner = NULL;
-  l->learner_chunk = chunk_tokens;
   const struct learner_options options = memory_learner_options(&e->options, chunk_tokens);
-  return learner_create(&l->learner, e->model, &options, err);
+  const int lanes = e->options.lanes;
+  enum rc rc = RC_OK;
+  if (l->learner_chunk == chunk_tokens && l->lanes[lanes - 1].learner) return RC_OK;
+  for (int i = 0; i < lanes; i++) { /* first: start-up has planned memory for one a lane */
+    learner_free(l->lanes[i].learner);
+    l->lanes[i].learner = NULL;
+  }
+  l->learner_chunk = chunk_tokens;
+  for (int i = 0; rc == RC_OK && i < lanes; i++) rc = learner_create(&l->lanes[i].learner, e->model, &options, err);
+  return rc;
+}
+
+enum rc learning_make_lanes(struct engine *e, struct err *err) {
+  struct learning *l = &e->learning;
+  const size_t bytes = e->model->params.elements * sizeof *l->lanes->gradient;
+  l->lanes = calloc((size_t)e->options.lanes, sizeof *l->lanes);
+  if (!l->lanes)
+    return err_set(err, RC_NO_MEMORY, NULL, "the lanes of %d units at once were refused memory", e->options.lanes);
+  l->lanes[0].gradient = optimizer_gradient(l->optimizer);
+  for (int i = 1; i < e->options.lanes; i++) {
+    l->lanes[i].gradient = e->ops->alloc(e->ops, bytes);
+    l->lanes[i].clear = true;
+    if (!l->lanes[i].gradient)
+      return err_set(err, RC_NO_MEMORY, NULL, "the gradient of a unit needs %zu bytes, which were refused", bytes);
+  }
+  return learning_set_chunk(e, (int)e->options.chunk_tokens, err); /* the largest that a run may ask for */
+}
+
+void learning_free_lanes(struct engine *e) {
+  struct learning *l = &e->learning;
+  for (int i = 0; l->lanes && i < e->options.lanes; i++) {
+    learner_free(l->lanes[i].learner);
+    if (i > 0 && l->lanes[i].gradient) e->ops->release(e->ops, l->lanes[i].gradient);
+  }
+  free(l->lanes);
 }
 
 enum rc learning_frozen_make(struct engine *e, struct err *err) {

@@ -5,6 +5,9 @@
 
 #include "services/trainer-server/engine/engine.h"
 
+/* At start and at the end: learners, and room for their gradients; the optimizer is there. */
+enum rc learning_make_lanes(struct engine *e, struct err *err);
+void learning_free_lanes(struct engine *e);
 /* The memory of a unit's gradient as scratch, [parameters] fp32 numbers; the gradient that was there is gone. */
 float *learning_scratch(struct learning *l);
 enum rc learning_set_chunk(struct engine *e, int chunk_tokens, struct err *err);

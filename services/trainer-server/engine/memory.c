@@ -16,16 +16,35 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
   const struct learner_options o = memory_learner_options(options, (int)options->chunk_tokens);
   const struct learner_memory learner = learner_memory(m, &o);
   const bool device = !m->ops->host_memory;
+  const size_t lanes = options->lanes > 1 ? (size_t)options->lanes : 1;
+  const size_t gradients = (lanes - 1) * m->params.elements * sizeof(float);
   *out = (struct memory_plan){0};
   memory_plan_add_where(out, "weights", weights_bytes(m, true), device);
-  memory_plan_add_where(out, "optimizer", optimizer_bytes(m, ranks_shard(options->ranks.comm, m->params.elements)),
-                        device);
-  memory_plan_add_where(out, "activations", learner.activations, device);
-  memory_plan_add_where(out, "scratch", learner.scratch + m->ops->scratch_bytes + model_rope_bytes(m), device);
+  memory_plan_add_where(out, "optimizer",
+                        optimizer_bytes(m, ranks_shard(options->ranks.comm, m->params.elements)) + gradients, device);
+  memory_plan_add_where(out, "activations", lanes * learner.activations, device);
+  memory_plan_add_where(out, "scratch", lanes * learner.scratch + m->ops->scratch_bytes + model_rope_bytes(m), device);
   if (device)
     memory_plan_add(out, "buffers between host and device",
                     weights_host_bytes(m) + devices_bounce_bytes(options->ranks.comm, m->ops));
   memory_plan_add(out, "published versions", WEIGHTS_BLOBS_MAX * model_file_bytes(m));
+}
+
+/* Of a chunk: forward and backward.  Above it an operation keeps several threads busy for longer than they need to hand
+ * it over. */
+#define LANE_OPERATIONS_MAX 0x1p36
+
+void memory_choose_lanes(struct trainer_options *options, const struct model *m) {
+  struct memory_plan plan;
+  struct memory_room room;
+  const double operations = 6.0 * (double)m->params.parameters * (double)options->chunk_tokens;
+  options->lanes = 1;
+  if (!m->ops->host_memory || operations > LANE_OPERATIONS_MAX) return;
+  memory_room_read(&room, "", (size_t)options->memory_max);
+  for (options->lanes = (int)options->threads; options->lanes > 1; options->lanes--) {
+    trainer_memory_plan(&plan, m, options);
+    if (memory_plan_total(&plan) <= memory_room_left(&room) / 2) return;
+  }
 }
 
 static void read_room(struct memory_room *out, const struct model *m, size_t bound) {

@@ -16,7 +16,7 @@ enum rc optimizer_array_collect(struct engine *e, int which, struct err *err) {
 
 static enum rc shared_collect(void *context, int which, const float **out, struct err *err) {
   struct engine *e = context;
-  *out = e->learning.gradient;
+  *out = e->learning.lanes[0].gradient;
   const enum rc rc = ranks_tell(&e->ranks, &(struct order){.kind = ORDER_COLLECT, .which = which}, NULL, err);
   return rc == RC_OK ? optimizer_array_collect(e, which, err) : rc;
 }

@@ -86,7 +86,7 @@ static enum rc step_check(struct engine *e, const struct submit_step *in, struct
 enum rc step_take(struct engine *e, const struct order *order, struct step_result *result, struct err *err) {
   fault_die(TRAINER_FAULT_DIE_BEFORE_STEP, order->version);
   *result = (struct step_result){.skipped = true};
-  e->learning.clear = false; /* the step uses their memory */
+  e->learning.lanes[0].clear = false; /* the step uses its memory */
   if (order->which && order->steps == 0) learning_freeze_behaviour(&e->learning);
   if (order->denominator == 0) {
     optimizer_discard(e->learning.optimizer);

@@ -194,7 +194,8 @@ static enum rc model_make(struct trainer *t, struct err *err) {
   if (rc == RC_OK) rc = device_take_turn(&o->device, e->ranks.comm->local, err);
   if (rc == RC_OK) rc = ops_create(&e->ops, FORMAT_BF16, &o->device, t->pool, err);
   if (rc == RC_OK)
-    log_info("on %s, kernels %s%s", e->ops->device, e->ops->name, o->device.isa && *o->device.isa ? " (forced)" : "");
+    log_info("on %s, kernels %s%s, %lld threads", e->ops->device, e->ops->name,
+             o->device.isa && *o->device.isa ? " (forced)" : "", (long long)o->threads);
   if (rc == RC_OK) rc = model_create(&e->model, &t->config, e->ops, (int)o->context_max, err);
   return rc;
 }
@@ -207,6 +208,8 @@ static enum rc ranks_join(struct engine *e, struct err *err) {
   enum rc rc = ranks_make(&e->ranks, e->ops, e->model->params.elements, err);
   if (rc == RC_OK) rc = ranks_compare(&e->ranks, &mine, err);
   if (rc == RC_OK) rc = devices_join(&e->ranks, &o->device, err);
+  memory_choose_lanes(&e->options, e->model);
+  if (e->options.lanes > 1) log_info("%d gradient units side by side", e->options.lanes);
   if (rc == RC_OK) rc = memory_check(e->model, o, &e->ranks, err);
   return rc;
 }
@@ -218,10 +221,8 @@ static enum rc learning_make(struct engine *e, struct err *err) {
   const struct shard shard = ranks_shard(e->ranks.comm, e->model->params.elements);
   enum rc rc = weights_create(&l->weights, e->model, true, err);
   if (rc == RC_OK) rc = optimizer_create_shard(&l->optimizer, e->model, shard, &idle, err);
-  if (rc == RC_OK)
-    rc = learning_set_chunk(e, (int)e->options.chunk_tokens, err); /* the largest that a run may ask for */
+  if (rc == RC_OK) rc = learning_make_lanes(e, err);
   if (rc != RC_OK) return rc;
-  l->gradient = optimizer_gradient(l->optimizer);
   e->next_step.accumulated = calloc(1, sizeof *e->next_step.accumulated);
   if (e->next_step.accumulated) return RC_OK;
   return err_set(err, RC_NO_MEMORY, NULL, "the table of a step's groups needs %zu bytes, which were refused",
@@ -280,7 +281,7 @@ void trainer_destroy(struct trainer *t) {
   board_free(&t->board);
   jobs_destroy(e->jobs);
   queue_destroy(t->queue);
-  learner_free(e->learning.learner);
+  learning_free_lanes(e);
   optimizer_free(e->learning.optimizer);
   weights_free(e->learning.reference);
   weights_free(e->learning.behaviour);

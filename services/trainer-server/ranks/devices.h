@@ -9,7 +9,7 @@
 #ifndef LEASEHOLD_TRAINER_SERVER_RANKS_DEVICES_H
 #define LEASEHOLD_TRAINER_SERVER_RANKS_DEVICES_H
 
-#include "common/base/memory.h"
+#include "common/base/machine.h"
 #include "services/trainer-server/ranks/ranks.h"
 
 /* Bytes of the host's memory between devices that are not joined; comm NULL: there is one rank. */

@@ -384,6 +384,24 @@ static void accumulate_on(const struct machine *m) {
   }
 }
 
+/* Sums of any size and sign. */
+static void gradient_on(const struct machine *m) {
+  enum { N = 4099 };
+  static const int64_t bounds[] = {0, -1, INT64_MIN, INT64_MAX, 1LL << 32, -(1LL << 32), 0xffffffff, -0xffffffffLL};
+  const struct ops *o = m->ops;
+  float *g = zeros(N);
+  int64_t *acc = guarded(N * sizeof *acc), *sums = guarded(N * sizeof *sums);
+  for (int i = 0; i < N; i++) sums[i] = (int64_t)((uint64_t)random_u32() << 32 | random_u32()) >> random_u32() % 63;
+  memcpy(sums, bounds, sizeof bounds);
+  memcpy(acc, sums, N * sizeof *acc);
+  o->grad_from_accumulator(o, g, acc, N, 40, 7.0);
+  for (int i = 0; i < N; i++) {
+    const float expected = (float)(((double)sums[i] * 0x1p-40) / 7.0);
+    same_floats(m, "grad_from_accumulator", g + i, &expected, 1);
+    assert_true(acc[i] == 0);
+  }
+}
+
 static void squares_on(const struct machine *m) {
   const struct ops *o = m->ops;
   static const size_t sizes[] = {1, 15, 16, 40, 65535, 65536, 65537, 140001};
@@ -439,6 +457,7 @@ static void adamw_on(const struct machine *m) {
 static void test_accumulate(void **state) {
   (void)state;
   every_machine(accumulate_on);
+  every_machine(gradient_on);
 }
 
 static void test_squares(void **state) {

@@ -51,6 +51,14 @@ static void direct_gradient(void *context, int first, int count, const float *lo
   for (int i = 0; i < count; i++) dlogprob[i] = -d->advantage[d->at++];
 }
 
+static enum rc compute(const struct unit_policies *policies, const struct unit_config *config,
+                       const struct batch_group *group, float *grads, struct unit_result *out, struct timeline *t,
+                       struct arena *arena, struct err *err) {
+  struct unit unit;
+  const enum rc rc = unit_prepare(&unit, parts.model, policies, group, arena, err);
+  return rc == RC_OK ? unit_compute(learner, policies, config, &unit, grads, out, t, err) : rc;
+}
+
 /* A unit's log-probabilities and gradient equal, bit for bit, the learner's own over the same samples, several chunks
  * included. */
 static void unit_equals_the_learner(void **state) {
@@ -90,8 +98,7 @@ static void unit_equals_the_learner(void **state) {
 
   struct unit_result unit;
   const int64_t begun_us = timeline.at_us;
-  assert_rc(RC_OK, unit_compute(learner, parts.model, &current, &grpo, &group, have, &unit, &timeline, &arena, &err),
-            err);
+  assert_rc(RC_OK, compute(&current, &grpo, &group, have, &unit, &timeline, &arena, &err), err);
   assert_memory_equal(have, want, elements * sizeof *want);
   assert_true(unit.logprob_us > 0 && unit.compute_us > 0);
   assert_int_equal(unit.logprob_us + unit.compute_us, timeline.at_us - begun_us); /* the sum is the whole */
@@ -126,8 +133,7 @@ static void forward_and_backward_are_told_apart(void **state) {
   bool apart = false;
   for (int i = 0; i < 20 && !apart; i++) { /* a busy machine may stop us in the middle of one */
     struct unit_result unit;
-    assert_rc(RC_OK, unit_compute(learner, parts.model, &current, &grpo, &group, grads, &unit, &timeline, &arena, &err),
-              err);
+    assert_rc(RC_OK, compute(&current, &grpo, &group, grads, &unit, &timeline, &arena, &err), err);
     apart = unit.logprob_us > unit.compute_us / 20 && unit.logprob_us < unit.compute_us;
   }
   assert_true(apart);
@@ -147,13 +153,11 @@ static void reference_enters_the_loss(void **state) {
   struct unit_config kl = grpo;
   kl.loss.kl_coefficient = 0.5f;
   struct unit_result unit;
-  assert_rc(RC_OK, unit_compute(learner, parts.model, &current, &grpo, &group, plain, &unit, &timeline, &arena, &err),
+  assert_rc(RC_OK, compute(&current, &grpo, &group, plain, &unit, &timeline, &arena, &err), err);
+  assert_rc(RC_OK,
+            compute(&(struct unit_policies){.current = parts.weights, .reference = parts.weights}, &kl, &group, same,
+                    &unit, &timeline, &arena, &err),
             err);
-  assert_rc(
-      RC_OK,
-      unit_compute(learner, parts.model, &(struct unit_policies){.current = parts.weights, .reference = parts.weights},
-                   &kl, &group, same, &unit, &timeline, &arena, &err),
-      err);
   assert_true(unit.stats.kl_reference == 0);
   assert_memory_equal(plain, same, elements * sizeof *plain);
 
@@ -162,11 +166,10 @@ static void reference_enters_the_loss(void **state) {
   assert_rc(RC_OK, weights_create(&reference, parts.model, false, &err), err);
   masters_random(parts.model, masters, 8, NULL);
   weights_from_masters(reference, masters);
-  assert_rc(
-      RC_OK,
-      unit_compute(learner, parts.model, &(struct unit_policies){.current = parts.weights, .reference = reference}, &kl,
-                   &group, other, &unit, &timeline, &arena, &err),
-      err);
+  assert_rc(RC_OK,
+            compute(&(struct unit_policies){.current = parts.weights, .reference = reference}, &kl, &group, other,
+                    &unit, &timeline, &arena, &err),
+            err);
   assert_true(unit.stats.kl_reference > 0);
   assert_memory_not_equal(plain, other, elements * sizeof *plain);
   weights_free(reference);
@@ -237,8 +240,7 @@ static void ratios_are_against_the_behaviour_policy(void **state) {
     assert_rc(RC_OK,
               learner_gradients(learner, parts.weights, samples, 9, 0.8f, weighted_gradient, &w, want, NULL, &err),
               err);
-    assert_rc(RC_OK, unit_compute(learner, parts.model, &policies, &tis, &group, have, &unit, &timeline, &arena, &err),
-              err);
+    assert_rc(RC_OK, compute(&policies, &tis, &group, have, &unit, &timeline, &arena, &err), err);
     assert_memory_equal(have, want, elements * sizeof *want);
     assert_int_equal(unit.stats.clipped, w.capped);
     assert_true(capped ? w.capped > 0 && w.capped < n : w.capped == 0);
@@ -271,10 +273,8 @@ static void the_same_weights_as_behaviour_policy_give_the_same_bits(void **state
     struct unit_result one, two;
     memset(want, 0, elements * sizeof *want);
     memset(have, 0, elements * sizeof *have);
-    assert_rc(RC_OK, unit_compute(learner, parts.model, &current, &config, &group, want, &one, &timeline, &arena, &err),
-              err);
-    assert_rc(RC_OK, unit_compute(learner, parts.model, &both, &config, &group, have, &two, &timeline, &arena, &err),
-              err);
+    assert_rc(RC_OK, compute(&current, &config, &group, want, &one, &timeline, &arena, &err), err);
+    assert_rc(RC_OK, compute(&both, &config, &group, have, &two, &timeline, &arena, &err), err);
     assert_memory_equal(have, want, elements * sizeof *want);
     assert_memory_equal(&one.stats, &two.stats, sizeof one.stats);
     assert_true(one.entropy_sum == two.entropy_sum);
@@ -314,8 +314,7 @@ static void refused_units_name_the_field_and_touch_nothing(void **state) {
         s->tokens.items = arena_alloc(&arena, CONTEXT + 1, sizeof *s->tokens.items);
         s->tokens.count = CONTEXT + 1;
     }
-    assert_rc(want, unit_compute(learner, parts.model, &current, &grpo, &group, grads, &unit, &timeline, &arena, &err),
-              err);
+    assert_rc(want, compute(&current, &grpo, &group, grads, &unit, &timeline, &arena, &err), err);
     assert_string_equal(err.field, field);
     assert_memory_equal(grads, zero, elements * sizeof *grads);
     assert_rc(want, unit_check(parts.model, CHUNK, &group, &err), err);

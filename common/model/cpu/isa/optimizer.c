@@ -47,15 +47,40 @@ void ISA_NAME(accumulate)(const void *args, size_t begin, size_t end, void *scra
     if (bad[l]) __atomic_store_n(c->bad, true, __ATOMIC_RELAXED);
 }
 
+/* To the nearest double.  Without instructions for it: both halves exactly, as the low bits of 2^84 and of 2^52, so that
+ * their sum is the only rounding. */
+INLINE vd to_double(vul x) {
+#if defined(__AVX512DQ__)
+  return __builtin_convertvector((vl)x, vd);
+#else
+  const vd high = (vd)((x >> 32) ^ 0x4530000080000000u) - (0x1p84 + 0x1p63);
+  const vd low = (vd)((x & 0xffffffffu) | 0x4330000000000000u) - 0x1p52;
+  return high + low;
+#endif
+}
+
+INLINE void grad_lanes(const struct grad_args *c, float *g, const int64_t *acc) {
+  vul sum;
+  memcpy(&sum, acc, sizeof sum);
+  const vhalf narrow = __builtin_convertvector(to_double(sum) * c->scale / c->denominator, vhalf);
+  memcpy(g, &narrow, sizeof narrow);
+}
+
 void ISA_NAME(grad_from_accumulator)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct grad_args *c = args;
-  float *restrict g = c->g;
-  int64_t *restrict acc = c->acc;
-  const double scale = c->scale, denominator = c->denominator;
+  size_t i = begin;
   (void)scratch;
-  for (size_t i = begin; i < end; i++) {
-    g[i] = (float)(((double)acc[i] * scale) / denominator);
-    acc[i] = 0;
+  for (; i + DOUBLES <= end; i += DOUBLES) {
+    grad_lanes(c, c->g + i, c->acc + i);
+    memset(c->acc + i, 0, DOUBLES * sizeof *c->acc);
+  }
+  if (i < end) {
+    int64_t acc[DOUBLES] = {0};
+    float g[DOUBLES];
+    memcpy(acc, c->acc + i, (end - i) * sizeof *acc);
+    grad_lanes(c, g, acc);
+    memcpy(c->g + i, g, (end - i) * sizeof *g);
+    memset(c->acc + i, 0, (end - i) * sizeof *c->acc);
   }
 }
 
