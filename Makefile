@@ -255,7 +255,7 @@ sim: $(BUILD)/tests/sim/rounds ## simulate dispatch in virtual time: what it pro
 	@$<
 
 # --- benchmarks: the instrument, and the peer where its library is installed -------------------------------------------
-BENCH_PARTS := $(addprefix tests/bench/,instrument.c bench.c bench_peak.c bench_kernels.c bench_model.c bench_train.c)
+BENCH_PARTS := $(addprefix tests/bench/,instrument.c bench.c bench_peak.c bench_kernels.c bench_attention.c bench_model.c bench_train.c)
 $(BUILD)/bench/instrument: $(call OBJ,$(BENCH_PARTS)) $(call LINK_LIBS,model)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)

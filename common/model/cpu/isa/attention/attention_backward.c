@@ -89,17 +89,18 @@ static void scores(const struct item *it, float *out, const struct side *a, cons
   for (int e = 0; e < E; e += 32) {
     struct block b = {.dst = out,
                       .ldd = B,
-                      .a_even = a->transposed + e * B,
-                      .a_odd = a->transposed + (e + 1) * B,
+                      .a = a->transposed + e * B,
+                      .odd_a = B,
                       .step_a = 2 * B,
-                      .w_even = w->transposed + e * B,
-                      .w_odd = w->transposed + (e + 1) * B,
+                      .w = w->transposed + e * B,
+                      .odd_w = B,
                       .step_w = 2 * B,
+                      .tile_w = 16,
                       .steps = E - e < 32 ? (E - e + 1) / 2 : 16,
                       .rows = rows,
                       .lanes = B,
                       .first = e == 0};
-    block_add(&b, 1);
+    block_add(&b, 1, W_FLOATS);
   }
 }
 
@@ -128,17 +129,18 @@ static void products(const struct item *it, float *dst, const float *a, const st
                      bool first) {
   struct block b = {.dst = dst,
                     .ldd = (size_t)it->E16,
-                    .a_even = a,
-                    .a_odd = a + B,
+                    .a = a,
+                    .odd_a = B,
                     .step_a = 2 * B,
-                    .w_even = w->rows,
-                    .w_odd = w->rows + it->E16,
+                    .w = w->rows,
+                    .odd_w = (size_t)it->E16,
                     .step_w = 2 * (size_t)it->E16,
+                    .tile_w = 16,
                     .steps = (along + 1) / 2,
                     .rows = rows,
                     .lanes = it->E16,
                     .first = first};
-  block_add(&b, 1);
+  block_add(&b, 1, W_FLOATS);
 }
 
 static void query_gradient(const struct item *it, int qb, int queries, int keys, bool first) {
