@@ -13,8 +13,7 @@ enum {
   QUERIES = 4,
   LANES_MAX = 16,
   BLOCK = 32,
-  MANY = 16,  /* queries of a sequence: they fill the lanes of attention_bf16.c */
-  SEVERAL = 5 /* they are worth attention_chains.c */
+  MANY = 16 /* queries of a sequence: they fill the lanes of attention_bf16.c */
 };
 
 struct query {
@@ -275,12 +274,7 @@ void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scrat
 #endif
   for (int t0 = (int)begin, t1; t0 < (int)end; t0 = t1) {
     t1 = attention_run_end(c, t0, (int)end);
-    for (int g = 0; g < c->kv->G; g++) {
-      if ((t1 - t0) * (c->H / c->kv->G) >= SEVERAL)
-        ISA_NAME(attend_chains)(c, scratch, t0, t1, g);
-      else
-        attend_run(c, s, t0, t1, g);
-    }
+    for (int g = 0; g < c->kv->G; g++) attend_run(c, s, t0, t1, g);
   }
 }
 

@@ -31,9 +31,6 @@ INLINE struct f16 attention_seen(struct f16 score, int valid) {
   return score;
 }
 
-/* Rows [t0, t1) of one sequence, all heads of kv head g: attention_chains.c. */
-void ISA_NAME(attend_chains)(const struct attention_args *c, void *scratch, int t0, int t1, int g);
-
 #if defined(__AVX512BF16__)
 /* Rows [t0, t1) of one sequence, all heads of kv head g; bf16: attention_bf16.c. */
 void ISA_NAME(attend_bf16)(const struct attention_args *c, void *scratch, int t0, int t1, int g);

@@ -3,9 +3,9 @@
  *
  *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [N_BLOCK][K_BLOCK]
  *
- * x lies by [32 lanes][token], dy by [MICRO_ROWS rows][token]: such slices, 16 and 8 KiB, are multiplied from the
- * first-level cache, where their sums stay meanwhile.
- * Sums are added to dW once at the end.  The next tokens are prefetched after every such product (weight_window.h). */
+ * x lies by [32 lanes][token]: such a slice, 16 KiB, and MICRO_ROWS columns of dy are multiplied from the first-level
+ * cache, where their sums stay meanwhile.  Sums are added to dW once at the end.  The next tokens are prefetched after
+ * every such product (weight_window.h). */
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/micro_kernel.h"
 
@@ -15,15 +15,14 @@ cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
 
 enum {
   T_CHUNK = 128,
-  N_BLOCK = 192, /* a multiple of MICRO_ROWS */
+  N_BLOCK = 96, /* a multiple of MICRO_ROWS and of LANES */
   K_BLOCK = 256,
-  LANES = 32,
-  ROWS_PAD = MICRO_ROWS > 8 ? 16 : 8 /* so that a token's rows are loaded and stored as whole vectors */
+  LANES = 32
 };
 
 struct weight_scratch {
   float x[K_BLOCK / LANES][T_CHUNK][LANES];
-  float dy[N_BLOCK / MICRO_ROWS][T_CHUNK][ROWS_PAD];
+  float dy[T_CHUNK][N_BLOCK];
   float sums[K_BLOCK / LANES][N_BLOCK][LANES];
 };
 
@@ -49,12 +48,7 @@ INLINE void load_place(const struct weight_backward_args *c, struct weight_scrat
   const size_t x = t < 0 ? 0 : row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,
                dy = t < 0 ? 0 : (size_t)t * (size_t)c->N + (size_t)w->n0;
   load_lines(s->x[0][place], T_CHUNK * LANES, t < 0 ? NULL : c->x, x, w->k_count, f32);
-  for (int n = 0; n < w->n_count; n += MICRO_ROWS)
-    for (int r = 0; r < ROWS_PAD; r += VL) {
-      const int left = w->n_count - n > r ? w->n_count - n - r : 0;
-      vstore(s->dy[n / MICRO_ROWS][place] + r,
-             t < 0 ? (vf){0} : load_some_operands(c->dy, dy + (size_t)(n + r), left, f32));
-    }
+  load_lines(s->dy[place], LANES, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
 }
 
 /* The rows that stand at places [first, first + T_CHUNK), zeros between them, from row *t on; returns the number of
@@ -77,7 +71,7 @@ INLINE void run_places(struct block b, int places, int lane, const int R, const 
   for (int t = 0; t < places; t += 32, b.first = false) {
     b.steps = places - t < 32 ? (places - t) / 2 : 16;
     micro(&b, 1, 0, lane, R, NV, W_FLOATS);
-    b.a += 32 * ROWS_PAD;
+    b.a += 32 * N_BLOCK;
     b.w = (const float *)b.w + 32 * LANES;
   }
 }
@@ -90,9 +84,9 @@ static void multiply_chunk(struct weight_scratch *s, const struct window *w, int
       const int rows = w->n_count - n < MICRO_ROWS ? w->n_count - n : MICRO_ROWS;
       const struct block b = {.dst = s->sums[k / LANES][n],
                               .ldd = LANES,
-                              .a = s->dy[n / MICRO_ROWS][0],
-                              .odd_a = ROWS_PAD,
-                              .step_a = 2 * ROWS_PAD,
+                              .a = s->dy[0] + n,
+                              .odd_a = N_BLOCK,
+                              .step_a = 2 * N_BLOCK,
                               .w = s->x[k / LANES][0],
                               .odd_w = LANES,
                               .step_w = 2 * LANES,
