@@ -263,7 +263,7 @@ sim: ## simulate runs in virtual time: what the coordinator promises holds under
 	@$(MAKE) --no-print-directory -j2 -Otarget sim-large sim-chaos sim-rounds
 
 # --- benchmarks: the instrument, and the peer where its library is installed -------------------------------------------
-BENCH_PARTS := $(addprefix tests/bench/,instrument.c bench.c bench_peak.c bench_kernels.c bench_model.c bench_train.c)
+BENCH_PARTS := $(addprefix tests/bench/,instrument.c bench.c bench_peak.c bench_kernels.c bench_attention.c bench_model.c bench_train.c)
 $(BUILD)/bench/instrument: $(call OBJ,$(BENCH_PARTS)) $(call LINK_LIBS,model)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)

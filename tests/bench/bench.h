@@ -34,10 +34,19 @@ double bench_matrix_bytes(const struct model *m);
 
 /* bench_kernels.c: y[M,N] = x[M,K] W^T, W packed, warm in whatever cache holds it. */
 enum rc bench_gemm(const struct ops *ops, int M, int N, int K, struct reading *out, struct err *err);
+/* dW[N,K] += dy[T,N]^T x[T,K]. */
+enum rc bench_gradient(const struct ops *ops, int T, int N, int K, struct reading *out, struct err *err);
+/* Random operands between -1 and 1; NULL when refused. */
+void *bench_operands(const struct ops *ops, size_t count);
 /* As an engine's step does it: a token and its log-probability from each row; tokens NULL: not kept.  count <= 64. */
 void bench_draw(struct sampler *s, const float *logits, int count, uint64_t *random, int32_t *tokens);
 enum { BENCH_SAMPLE_ROWS = 8 };
 enum rc bench_sample(const struct ops *ops, int vocabulary, struct reading *out, struct err *err);
+
+/* bench_attention.c: one layer's, with the model's heads. */
+enum bench_attention_part { BENCH_ATTENTION_WHOLE, BENCH_ATTENTION_BACKWARD, BENCH_ATTENTION_STEP };
+enum rc bench_attention(const struct ops *ops, const char *model, enum bench_attention_part part, int sequences,
+                        int length, struct reading *out, struct err *err);
 
 struct served; /* bench_model.c: a model as the generation-server holds it */
 enum rc served_create(struct served **out, const struct ops *ops, const struct model_config *config, struct err *err);

@@ -1,4 +1,5 @@
-/* Single operations: a GEMM over packed weights, and the draw of a token for each of a few rows. */
+/* Single operations: a GEMM over packed weights, the gradient of such weights, and the draw of a token for each of a few
+ * rows. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -12,7 +13,7 @@ static float *random_floats(const struct ops *ops, size_t count, float width) {
   return x;
 }
 
-static void *random_operands(const struct ops *ops, size_t count) {
+void *bench_operands(const struct ops *ops, size_t count) {
   float *x = random_floats(ops, count, 1);
   void *operands = x ? ops->alloc(ops, count * ops->operand_bytes) : NULL;
   if (operands) ops->to_operand(ops, operands, x, count);
@@ -35,10 +36,10 @@ static void gemm_call(void *context) {
 
 enum rc bench_gemm(const struct ops *ops, int M, int N, int K, struct reading *out, struct err *err) {
   const size_t m = (size_t)M, n = (size_t)N, k = (size_t)K;
-  void *w = random_operands(ops, n * k);
+  void *w = bench_operands(ops, n * k);
   struct gemm g = {.ops = ops,
                    .y = ops->alloc(ops, m * n * sizeof *g.y),
-                   .x = random_operands(ops, m * k),
+                   .x = bench_operands(ops, m * k),
                    .W = {.data = ops->alloc(ops, ops->matrix_bytes(ops, N, K)), .N = N, .K = K},
                    .M = M};
   enum rc rc = RC_OK;
@@ -52,6 +53,38 @@ enum rc bench_gemm(const struct ops *ops, int M, int N, int K, struct reading *o
   ops->release(ops, g.y);
   ops->release(ops, g.x);
   ops->release(ops, g.W.data);
+  return rc;
+}
+
+struct gradient {
+  const struct ops *ops;
+  float *dW;
+  void *dy, *x;
+  int T, N, K;
+};
+
+static void gradient_call(void *context) {
+  const struct gradient *g = context;
+  g->ops->gemm_weight_backward(g->ops, g->dW, g->dy, g->x, NULL, NULL, g->T, g->N, g->K);
+}
+
+enum rc bench_gradient(const struct ops *ops, int T, int N, int K, struct reading *out, struct err *err) {
+  const size_t t = (size_t)T, n = (size_t)N, k = (size_t)K;
+  struct gradient g = {.ops = ops,
+                       .dW = ops->alloc(ops, n * k * sizeof *g.dW),
+                       .dy = bench_operands(ops, t * n),
+                       .x = bench_operands(ops, t * k),
+                       .T = T,
+                       .N = N,
+                       .K = K};
+  enum rc rc = RC_OK;
+  if (g.dW && g.dy && g.x)
+    *out = (struct reading){.seconds = bench_repeat(gradient_call, &g), .operations = 2.0 * T * N * K};
+  else
+    rc = err_set(err, RC_NO_MEMORY, NULL, "matrices of %d x %d x %d were refused memory", T, N, K);
+  ops->release(ops, g.dW);
+  ops->release(ops, g.dy);
+  ops->release(ops, g.x);
   return rc;
 }
 

@@ -3,7 +3,8 @@
  *
  *   instrument THREADS [LEVEL]
  *   -> {kernels' name}
- *   <- gemm M N K | sample V | prefill MODEL ROWS | decode MODEL SEQUENCES | pack MODEL | train MODEL SAMPLES LENGTH | peak | bandwidth
+ *   <- gemm M N K | gradient T N K | sample V | prefill MODEL ROWS | decode MODEL SEQUENCES | pack MODEL | train MODEL SAMPLES LENGTH | peak | bandwidth |
+ *      attention MODEL SEQUENCES LENGTH | attention_backward MODEL SEQUENCES LENGTH | attention_step MODEL SEQUENCES LENGTH
  *   -> {seconds} {operations} {bytes}          struct reading; peak and bandwidth: of one second
  *   -> error {sentence}
  *
@@ -65,6 +66,17 @@ static enum rc ask_gemm(struct instrument *in, const struct question *q, struct 
   return bench_gemm(in->ops, q->numbers[1], q->numbers[2], q->numbers[3], out, err);
 }
 
+static enum rc ask_gradient(struct instrument *in, const struct question *q, struct reading *out, struct err *err) {
+  return bench_gradient(in->ops, q->numbers[1], q->numbers[2], q->numbers[3], out, err);
+}
+
+static enum rc ask_attention(struct instrument *in, const struct question *q, struct reading *out, struct err *err) {
+  const enum bench_attention_part part = strcmp(q->words[0], "attention_backward") == 0 ? BENCH_ATTENTION_BACKWARD
+                                         : strcmp(q->words[0], "attention_step") == 0   ? BENCH_ATTENTION_STEP
+                                                                                        : BENCH_ATTENTION_WHOLE;
+  return bench_attention(in->ops, q->words[1], part, q->numbers[2], q->numbers[3], out, err);
+}
+
 static enum rc ask_sample(struct instrument *in, const struct question *q, struct reading *out, struct err *err) {
   return bench_sample(in->ops, q->numbers[1], out, err);
 }
@@ -111,9 +123,18 @@ static enum rc answer(struct instrument *in, char *line, struct reading *out, st
     const char *verb;
     int words;
     enum rc (*ask)(struct instrument *in, const struct question *q, struct reading *out, struct err *err);
-  } known[] = {{"gemm", 4, ask_gemm},     {"sample", 2, ask_sample},      {"prefill", 3, ask_prefill},
-               {"decode", 3, ask_decode}, {"pack", 2, ask_pack},          {"train", 4, ask_train},
-               {"peak", 1, ask_peak},     {"bandwidth", 1, ask_bandwidth}};
+  } known[] = {{"gemm", 4, ask_gemm},
+               {"gradient", 4, ask_gradient},
+               {"attention", 4, ask_attention},
+               {"attention_backward", 4, ask_attention},
+               {"attention_step", 4, ask_attention},
+               {"sample", 2, ask_sample},
+               {"prefill", 3, ask_prefill},
+               {"decode", 3, ask_decode},
+               {"pack", 2, ask_pack},
+               {"train", 4, ask_train},
+               {"peak", 1, ask_peak},
+               {"bandwidth", 1, ask_bandwidth}};
   struct question q = {0};
   char *rest = NULL;
   int words = 0;

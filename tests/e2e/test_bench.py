@@ -9,7 +9,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = "name,shape,threads,value,unit,limit,share,peer,peer_value"
 FIGURES = {("gemm", "1x512x512"), ("gemm", "4096x512x512"), ("prefill", "42M 512"), ("decode", "42M b1"), ("decode", "42M b64"), ("decode", "0.6B b1"),
-           ("train", "42M 16x256"), ("pack", "42M"), ("sample", "V151936")}
+           ("train", "42M 16x256"), ("pack", "42M"), ("sample", "V151936"), ("gradient", "4096x512x512"), ("attention", "42M 16x256"),
+           ("attention_backward", "42M 16x256")}
 
 
 def make_bench(**variables):

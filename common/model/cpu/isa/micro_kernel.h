@@ -1,12 +1,15 @@
-/* The inner ("micro") kernel of the products over tokens and of attention's gradients: one block of 32 along the dot,
- * as an even and an odd chain of fused multiply-adds (NUMERICS.md, DOT), for some rows of `a` (broadcast) against
- * 16-lane tiles of `w`.
+/* The inner ("micro") kernel of all products by fused multiply-adds: one block of 32 along the dot (NUMERICS.md, DOT) for
+ * some rows of `a`, whose elements are broadcast, against lanes of `w`:
  *
- *   dst[r][n] = dst[r][n] + (even + odd)        even: over s < steps of a_even[r * ROW_A + s * step_a] * w_even[s * step_w + n]; odd likewise
+ *   dst[r][lane] = dst[r][lane] + (even + odd)
  *
- * Everything is already float; rows and lanes are blocked so that the accumulators of one chain fill the registers.
- * Even and odd chains are computed one after the other: they share no values, so half the registers suffice.
- */
+ * Registers: 12 rows x 2 vectors with AVX-512, 6 rows x 2 vectors otherwise, hold one chain: 24 (12) sums that do not wait for each
+ * other, where an FMA's latency asks for 8, 2 vectors of w and one element of a: 27 of 32 (15 of 16).  The even chain runs
+ * before the odd one, and its sums wait on the stack.  Side by side they would leave room for half the rows, so that
+ * widening a vector of w would serve half as many FMAs.  Sums over blocks stay in dst, in the first-level cache: 1 load
+ * and 1 store for 32 FMAs.  With few rows (R x 2 < 8) the processor starts the odd chain before the even one is done.
+ *
+ * w is float, laid out by the caller, or pairs of bf16 (vec.h), widened in registers: one instruction for R FMAs. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
 #define LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
 
@@ -18,94 +21,134 @@ enum { MICRO_ROWS = 12 };
 enum { MICRO_ROWS = 6 };
 #endif
 
+/* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a. */
+enum micro_w { W_FLOATS, W_PAIRS };
+
+/* Element 2s of row r: a[r * row_a + s * step_a]; element 2s + 1: odd_a further.  Lane l of elements 2s of w:
+ * w[s * step_w + l / 16 * tile_w + l % 16]; of elements 2s + 1: odd_w further, or the other half of the pair. */
 struct block {
   float *dst;
   size_t ldd;
-  const float *a_even, *a_odd;
-  size_t step_a;
-  const float *w_even, *w_odd;
-  size_t step_w;
+  const float *a;
+  size_t odd_a, step_a;
+  const void *w;
+  size_t odd_w, step_w, tile_w;
   int steps;       /* pairs, at most 16; fewer when the rest is zero padding */
   int rows, lanes; /* lanes: a multiple of 16 */
   bool first;      /* dst is taken as +0 */
 };
 
-INLINE void chain(vf acc[MICRO_ROWS][2], const float *a, size_t row_a, size_t step_a, const float *w, size_t step_w,
-                  int steps, const int R, const int NV) {
+INLINE vf micro_load(const void *w, size_t at, bool is_odd, const enum micro_w kind) {
+  if (kind == W_FLOATS) return vload((const float *)w + at);
+  vu pair;
+  memcpy(&pair, (const uint32_t *)w + at, sizeof pair);
+  return (vf)(is_odd ? pair & 0xffff0000u : pair << 16);
+}
+
+INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size_t row_a, int row, int lane,
+                        bool is_odd, const int R, const int NV, const enum micro_w kind) {
+  const float *a = b->a + (size_t)row * row_a + (is_odd ? b->odd_a : 0);
+  size_t at[2];
+  UNROLL
+  for (int v = 0; v < NV; v++) {
+    const size_t l = (size_t)(lane + v * VL);
+    at[v] = l / 16 * b->tile_w + l % 16 + (is_odd && kind == W_FLOATS ? b->odd_w : 0);
+  }
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
     for (int v = 0; v < NV; v++) acc[r][v] = (vf){0};
   }
-  for (int s = 0; s < steps; s++) {
-    vf wv[2];
+#if !defined(__AVX512F__) && defined(__AVX2__)
+#pragma GCC unroll 4
+#endif
+  for (int s = 0; s < b->steps; s++) {
+    vf w[2];
     UNROLL
-    for (int v = 0; v < NV; v++) wv[v] = vload(w + v * VL);
+    for (int v = 0; v < NV; v++) {
+      w[v] = micro_load(b->w, at[v], is_odd, kind);
+      at[v] += b->step_w;
+    }
     UNROLL
     for (int r = 0; r < R; r++) {
-      vf x = vset(a[(size_t)r * row_a]);
+      const vf x = vset(a[(size_t)r * row_a]);
       UNROLL
-      for (int v = 0; v < NV; v++) acc[r][v] = vfma(x, wv[v], acc[r][v]);
+      for (int v = 0; v < NV; v++) acc[r][v] = vfma(x, w[v], acc[r][v]);
     }
-    a += step_a;
-    w += step_w;
-  }
-  if (steps < 16) { /* the zero padding of the block: adds +0 */
-    UNROLL
-    for (int r = 0; r < R; r++) {
-      UNROLL
-      for (int v = 0; v < NV; v++) acc[r][v] = acc[r][v] + 0.0f;
-    }
+    a += b->step_a;
   }
 }
 
-INLINE void micro(const struct block *b, size_t row_a, int row, int lane, const int R, const int NV) {
+INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
+                  const enum micro_w kind) {
   vf even[MICRO_ROWS][2], odd[MICRO_ROWS][2];
-  size_t at = (size_t)row * row_a;
-  chain(even, b->a_even + at, row_a, b->step_a, b->w_even + lane, b->step_w, b->steps, R, NV);
-  chain(odd, b->a_odd + at, row_a, b->step_a, b->w_odd + lane, b->step_w, b->steps, R, NV);
+  micro_chain(even, b, row_a, row, lane, false, R, NV, kind);
+  micro_chain(odd, b, row_a, row, lane, true, R, NV, kind);
   float *dst = b->dst + (size_t)row * b->ldd + lane;
-  if (b->first) {
-    UNROLL
-    for (int r = 0; r < R; r++) {
-      UNROLL
-      for (int v = 0; v < NV; v++) vstore(dst + (size_t)r * b->ldd + v * VL, (even[r][v] + odd[r][v]) + 0.0f);
-    }
-    return;
-  }
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
     for (int v = 0; v < NV; v++) {
       float *d = dst + (size_t)r * b->ldd + v * VL;
-      vstore(d, vload(d) + (even[r][v] + odd[r][v]));
+      vstore(d, (b->first ? (vf){0} : vload(d)) + (even[r][v] + odd[r][v]));
     }
   }
 }
 
-INLINE void micro_rows(const struct block *b, size_t row_a, int lane, const int NV) {
-  int r = 0;
-  for (; r + MICRO_ROWS <= b->rows; r += MICRO_ROWS) micro(b, row_a, r, lane, MICRO_ROWS, NV);
-  if (MICRO_ROWS > 8 && r + 8 <= b->rows) {
-    micro(b, row_a, r, lane, MICRO_ROWS > 8 ? 8 : 1, NV);
-    r += 8;
-  }
-  if (r + 4 <= b->rows) {
-    micro(b, row_a, r, lane, 4, NV);
-    r += 4;
-  }
-  if (r + 2 <= b->rows) {
-    micro(b, row_a, r, lane, 2, NV);
-    r += 2;
-  }
-  if (r < b->rows) micro(b, row_a, r, lane, 1, NV);
+/* Calls call(R) for the R that `rows` is, 1 to MICRO_ROWS: a constant for each, so that its sums stay in registers. */
+#define MICRO_CASE(R, call) \
+  case R:                   \
+    call(R);                \
+    break
+#define MICRO_CASES_TO_6(call) \
+  MICRO_CASE(1, call);         \
+  MICRO_CASE(2, call);         \
+  MICRO_CASE(3, call);         \
+  MICRO_CASE(4, call);         \
+  MICRO_CASE(5, call);         \
+  MICRO_CASE(6, call)
+#if defined(__AVX512F__)
+#define MICRO_CASES(call) \
+  MICRO_CASES_TO_6(call); \
+  MICRO_CASE(7, call);    \
+  MICRO_CASE(8, call);    \
+  MICRO_CASE(9, call);    \
+  MICRO_CASE(10, call);   \
+  MICRO_CASE(11, call);   \
+  MICRO_CASE(12, call)
+#else
+#define MICRO_CASES(call) MICRO_CASES_TO_6(call)
+#endif
+#define MICRO_BY_ROWS(rows, call) \
+  do {                            \
+    switch (rows) {               \
+      MICRO_CASES(call);          \
+      default: break;             \
+    }                             \
+  } while (0)
+
+/* Rows [row, row + rows), at most MICRO_ROWS. */
+INLINE void micro_group(const struct block *b, const size_t row_a, int row, int rows, int lane, const int NV,
+                        const enum micro_w kind) {
+#define MICRO_CALL(R) micro(b, row_a, row, lane, R, NV, kind)
+  MICRO_BY_ROWS(rows, MICRO_CALL);
+#undef MICRO_CALL
 }
 
-/* row_a is a constant at every call, so that the rows' addresses are displacements. */
-INLINE void block_add(const struct block *b, const size_t row_a) {
+/* Rows in groups of nearly equal size: a small one would wait for its FMAs. */
+INLINE void micro_groups(const struct block *b, const size_t row_a, int lane, const int NV, const enum micro_w kind) {
+  const int groups = (b->rows + MICRO_ROWS - 1) / MICRO_ROWS;
+  for (int g = 0, row = 0, end; g < groups; g++, row = end) {
+    end = b->rows * (g + 1) / groups;
+    micro_group(b, row_a, row, end - row, lane, NV, kind);
+  }
+}
+
+/* The whole block. */
+INLINE void block_add(const struct block *b, const size_t row_a, const enum micro_w kind) {
   int lane = 0;
-  for (; lane + 2 * VL <= b->lanes; lane += 2 * VL) micro_rows(b, row_a, lane, 2);
-  if (lane < b->lanes) micro_rows(b, row_a, lane, 1);
+  for (; lane + 2 * VL <= b->lanes; lane += 2 * VL) micro_groups(b, row_a, lane, 2, kind);
+  if (VL == 16 && lane < b->lanes) micro_groups(b, row_a, lane, 1, kind);
 }
 
 #endif

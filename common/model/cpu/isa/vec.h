@@ -235,7 +235,11 @@ INLINE vf load_operands(const void *base, size_t at, bool f32) {
   if (f32) return vload((const float *)base + at);
   vh h;
   memcpy(&h, (const uint16_t *)base + at, sizeof h);
+#if defined(__AVX512F__) /* gcc 12 would convert halves, and join them */
+  return (vf)((vu)_mm512_cvtepu16_epi32((__m256i)h) << 16);
+#else
   return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 
 INLINE vf load_some_operands(const void *base, size_t at, int n, bool f32) {

@@ -6,8 +6,10 @@
  *
  *   S, dP [32 queries, 32 keys] -> P, dS rounded to operands -> dq += dS K (along keys), dv += P^T dO, dk += dS^T Q (along queries)
  *
- * so that dk and dv sum over query blocks, and dq over key blocks, in ascending order.  Blocks are widened to float
- * in scratch, once as rows and once transposed, whichever side the micro kernel broadcasts or loads.
+ * so that dk and dv sum over query blocks, and dq over key blocks, in ascending order.  Blocks are widened to float in
+ * scratch, in columns of 32 elements: from these the micro kernel takes both a row's elements (S, dP) and a column's
+ * lanes (dq, dv, dk), and from P and dS either rows or columns.  Only keys and values, which many query blocks use, are
+ * transposed for S and dP.
  */
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/elementary.h"
@@ -15,17 +17,17 @@
 
 enum { B = 32, EMAX = CPU_HEAD_DIM_MAX };
 
-struct side {
-  float rows[B * EMAX];       /* [32][E16], zero padded */
-  float transposed[EMAX * B]; /* [Epad][32], zero padded */
+/* 32 rows [E32 / 32][32][32], zero padded. */
+struct columns {
+  float at[EMAX / 32][B][32];
 };
 
 struct backward_scratch {
-  struct side k, v, q, dout;
+  struct columns k, v, q, dout;
+  float k_t[EMAX * B], v_t[EMAX * B]; /* [E32][32] */
   float dq[B * EMAX], dk[B * EMAX], dv[B * EMAX];
   float s[B * B], dp[B * B]; /* [query][key] */
   float p[B * B], ds[B * B]; /* operands, [query][key] */
-  float ds_t[B * B];         /* [key][query] */
   float D[B], lse[B];
   bool active[B]; /* the query has a gradient */
   float out[EMAX], dout_row[EMAX];
@@ -54,18 +56,22 @@ static int64_t key_row_of(const struct item *it, int i) {
 }
 
 /* Rows [first, first + count) of head `head` of [., heads, E]; those that are nowhere are zero. */
-static void load_side(const struct item *it, struct side *side, const void *x, int heads, int head, int first,
+static void load_side(const struct item *it, struct columns *side, const void *x, int heads, int head, int first,
                       int count, int64_t (*where)(const struct item *, int)) {
-  int E = it->c->E, E16 = it->E16;
-  memset(side->transposed, 0, (size_t)it->E32 * B * sizeof(float));
+  const int E = it->c->E;
   for (int i = 0; i < B; i++) {
-    float *row = side->rows + i * E16;
-    memset(row, 0, (size_t)E16 * sizeof(float));
     const int64_t at = i < count ? where(it, first + i) : -1;
-    if (at < 0) continue;
-    widen_row(row, x, ((size_t)at * (size_t)heads + (size_t)head) * (size_t)E, E, it->f32);
-    for (int e = 0; e < E; e++) side->transposed[e * B + i] = row[e];
+    const size_t from = at < 0 ? 0 : ((size_t)at * (size_t)heads + (size_t)head) * (size_t)E;
+    for (int e = 0; e < it->E32; e += VL) {
+      const int left = at >= 0 && E > e ? E - e : 0;
+      vstore(side->at[e / 32][i] + e % 32, load_some_operands(x, from + (size_t)e, left, it->f32));
+    }
   }
+}
+
+static void transpose_side(const struct item *it, float *out, const struct columns *side) {
+  for (int e = 0; e < it->E32; e++)
+    for (int i = 0; i < B; i++) out[e * B + i] = side->at[e / 32][i][e % 32];
 }
 
 /* D = SUM(dout * out) and lse of a query block. */
@@ -78,28 +84,35 @@ static void load_rows(const struct item *it, int first, int count) {
     if (at < 0) continue;
     size_t row = (size_t)at * (size_t)c->H + (size_t)it->h;
     widen_row(s->out, c->out, row * (size_t)c->E, c->E, it->f32);
-    s->D[i] = sum_products(s->dout.rows + i * it->E16, s->out, c->E);
+    widen_row(s->dout_row, c->dout, (size_t)query_of(it, first + i) * (size_t)(c->H * c->E) + (size_t)(it->h * c->E),
+              c->E, it->f32);
+    s->D[i] = sum_products(s->dout_row, s->out, c->E);
     s->lse[i] = c->lse[row];
   }
 }
 
-/* out [rows][32] = DOT over E of a's rows and w's rows. */
-static void scores(const struct item *it, float *out, const struct side *a, const struct side *w, int rows) {
-  int E = it->c->E;
+/* Both orders in which a's elements may lie; each is compiled once. */
+static __attribute__((noinline)) void block_of_rows(const struct block *b) { block_add(b, B, W_FLOATS); }
+static __attribute__((noinline)) void block_of_columns(const struct block *b) { block_add(b, 1, W_FLOATS); }
+
+/* out [rows][32] = DOT over E of a's rows and w's, which are transposed. */
+static void scores(const struct item *it, float *out, const struct columns *a, const float *w, int rows) {
+  const int E = it->c->E;
   for (int e = 0; e < E; e += 32) {
-    struct block b = {.dst = out,
-                      .ldd = B,
-                      .a_even = a->transposed + e * B,
-                      .a_odd = a->transposed + (e + 1) * B,
-                      .step_a = 2 * B,
-                      .w_even = w->transposed + e * B,
-                      .w_odd = w->transposed + (e + 1) * B,
-                      .step_w = 2 * B,
-                      .steps = E - e < 32 ? (E - e + 1) / 2 : 16,
-                      .rows = rows,
-                      .lanes = B,
-                      .first = e == 0};
-    block_add(&b, 1);
+    const struct block b = {.dst = out,
+                            .ldd = B,
+                            .a = a->at[e / 32][0],
+                            .odd_a = 1,
+                            .step_a = 2,
+                            .w = w + e * B,
+                            .odd_w = B,
+                            .step_w = 2 * B,
+                            .tile_w = 16,
+                            .steps = E - e < 32 ? (E - e + 1) / 2 : 16,
+                            .rows = rows,
+                            .lanes = B,
+                            .first = e == 0};
+    block_of_rows(&b);
   }
 }
 
@@ -119,26 +132,30 @@ static void soften_block(const struct item *it, int queries, int keys, bool diag
     }
     for (int j = valid; j < B; j++) p[j] = ds[j] = 0.0f;
   }
-  for (int i = 0; i < B; i++)
-    for (int j = 0; j < B; j++) s->ds_t[j * B + i] = s->ds[i * B + j];
 }
 
-/* dst [rows][E] += the 32-block of a [32 along the dot][rows at stride 32] against w's rows. */
-static void products(const struct item *it, float *dst, const float *a, const struct side *w, int rows, int along,
-                     bool first) {
-  struct block b = {.dst = dst,
-                    .ldd = (size_t)it->E16,
-                    .a_even = a,
-                    .a_odd = a + B,
-                    .step_a = 2 * B,
-                    .w_even = w->rows,
-                    .w_odd = w->rows + it->E16,
-                    .step_w = 2 * (size_t)it->E16,
-                    .steps = (along + 1) / 2,
-                    .rows = rows,
-                    .lanes = it->E16,
-                    .first = first};
-  block_add(&b, 1);
+/* dst [rows][E] += a's block of 32 along the dot against w's rows.  a lies [along the dot][32 rows], or by rows. */
+static void products(const struct item *it, float *dst, const float *a, bool by_rows, const struct columns *w, int rows,
+                     int along, bool first) {
+  for (int e = 0; e < it->E16; e += 32) {
+    const struct block b = {.dst = dst + e,
+                            .ldd = (size_t)it->E16,
+                            .a = a,
+                            .odd_a = by_rows ? 1 : B,
+                            .step_a = by_rows ? 2 : 2 * B,
+                            .w = w->at[e / 32][0],
+                            .odd_w = 32,
+                            .step_w = 2 * 32,
+                            .tile_w = 16,
+                            .steps = (along + 1) / 2,
+                            .rows = rows,
+                            .lanes = it->E16 - e < 32 ? it->E16 - e : 32,
+                            .first = first};
+    if (by_rows)
+      block_of_rows(&b);
+    else
+      block_of_columns(&b);
+  }
 }
 
 static void query_gradient(const struct item *it, int qb, int queries, int keys, bool first) {
@@ -150,7 +167,7 @@ static void query_gradient(const struct item *it, int qb, int queries, int keys,
     dq[i] = at >= 0 ? c->dq + ((size_t)at * (size_t)c->H + (size_t)it->h) * (size_t)c->E : NULL;
     if (!first && dq[i]) memcpy(sum + i * it->E16, dq[i], bytes);
   }
-  products(it, sum, it->s->ds_t, &it->s->k, queries, keys, first);
+  products(it, sum, it->s->ds, true, &it->s->k, queries, keys, first);
   for (int i = 0; i < queries; i++)
     if (dq[i]) memcpy(dq[i], sum + i * it->E16, bytes);
 }
@@ -164,11 +181,11 @@ static void head_block(const struct item *it, int kb, int keys) {
     load_side(it, &s->q, c->q, c->H, it->h, qb, queries, query_row_of);
     load_side(it, &s->dout, c->dout, c->H, it->h, qb, queries, query_of);
     load_rows(it, qb, queries);
-    scores(it, s->s, &s->q, &s->k, queries);
-    scores(it, s->dp, &s->dout, &s->v, queries);
+    scores(it, s->s, &s->q, s->k_t, queries);
+    scores(it, s->dp, &s->dout, s->v_t, queries);
     soften_block(it, queries, keys, qb == kb);
-    products(it, s->dv, s->p, &s->dout, keys, queries, qb == kb);
-    products(it, s->dk, s->ds, &s->q, keys, queries, qb == kb);
+    products(it, s->dv, s->p, false, &s->dout, keys, queries, qb == kb);
+    products(it, s->dk, s->ds, false, &s->q, keys, queries, qb == kb);
     query_gradient(it, qb, queries, keys, kb == 0);
   }
 }
@@ -208,6 +225,8 @@ void ISA_NAME(attention_backward)(const void *args, size_t begin, size_t end, vo
       int keys = it.length - kb < B ? it.length - kb : B;
       load_side(&it, &it.s->k, c->k, c->G, it.g, kb, keys, key_row_of);
       load_side(&it, &it.s->v, c->v, c->G, it.g, kb, keys, key_row_of);
+      transpose_side(&it, it.s->k_t, &it.s->k);
+      transpose_side(&it, it.s->v_t, &it.s->v);
       for (int j = 0; j < group; j++) {
         it.h = it.g * group + j;
         head_block(&it, kb, keys);

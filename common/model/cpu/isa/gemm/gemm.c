@@ -1,26 +1,21 @@
-/* Computes y = x W^T and dW += dy^T x by blocks of 32 along the dot (NUMERICS.md, DOT).
+/* Computes y = x W^T by blocks of 32 along the dot (NUMERICS.md, DOT), of bf16: any rows by links (bf16_chain.h), and few
+ * rows at the levels without such an instruction.  gemm_chains.c has all others.
  *
- * gemm: GEMM_ROWS rows x two vectors of outputs at a time run along the dot with their sums in registers.
+ * GEMM_ROWS rows x two vectors of outputs at a time run along the dot with their sums in registers.
  *
  *   x [rows][K], second-level cache   W [32 outputs][W_BLOCKS * 32 of K], first level   -> sums [rows][32], first level
  *
- * x is laid out once per block of rows, each 32 of K as 16 even then 16 odd floats, or as links (bf16_chain.h); W is
- * read as it is packed and widened in registers, or lies in links already.  While a piece of W is multiplied, the next
- * one is prefetched, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver
- * it.  Data in memory is read and prefetched in the order in which it lies: another order costs up to a third.  A row's
- * bits depend only on that row and W.
- *
- * gemm_weight_backward: lanes run over K, rows over N, the dot over tokens; sums are kept apart and added to dW once at
- * the end. */
+ * x is laid out once per block of rows, each 32 of K as 16 even then 16 odd floats, or as links; W is read as it is
+ * packed and widened in registers, or lies in links already.  While a piece of W is multiplied, the next one is
+ * prefetched, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver it.  Data
+ * in memory is read and prefetched in the order in which it lies: another order costs up to a third.  A row's bits
+ * depend only on that row and W. */
 #include "common/model/cpu/isa/bf16_chain.h"
-#include "common/model/cpu/isa/micro_kernel.h"
 
-#if defined(__AVX512BF16__)
-cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
-#endif
+cpu_kernel ISA_NAME(gemm_chains);
 
-/* The kind of operands, and how they are multiplied; a constant wherever it is passed. */
-enum product { OF_F32, OF_BF16, OF_LINKS };
+/* How operands are multiplied; a constant wherever it is passed. */
+enum product { OF_PAIRS, OF_LINKS };
 
 #if defined(__AVX512F__)
 enum { GEMM_ROWS = 4 }; /* sums and both chains, two vectors each, fill 32 registers */
@@ -30,14 +25,14 @@ enum { GEMM_ROWS = 3 }; /* both chains fill 16 */
 
 enum {
   PANEL = 32,
-  LINE = 64,             /* bytes of the caches */
-  NEAR_BYTES = 24 << 10, /* of the first-level cache, beside data that passes through */
-  TILE_BLOCK = 16 * 32,  /* operands of a tile of W along 32 of the dot */
-  W_BLOCKS = 8,          /* of 32 along the dot, of W at a time: 16 KiB of bf16 */
-  FEW_ROWS = 16,         /* so few wait for W more than W for them */
-  X_ROWS = 96,           /* a multiple of GEMM_ROWS */
-  X_WORDS = 100 << 10,   /* of x in scratch */
-  X_PAD = 16             /* so that rows do not share cache sets */
+  LINE = 64,                      /* bytes of the caches */
+  NEAR_BYTES = 24 << 10,          /* of the first-level cache, beside data that passes through */
+  TILE_BLOCK_BYTES = 16 * 32 * 2, /* of a tile of W along 32 of the dot */
+  W_BLOCKS = 8,                   /* of 32 along the dot, of W at a time: 16 KiB of bf16 */
+  FEW_ROWS = 16,                  /* so few wait for W more than W for them */
+  X_ROWS = 96,                    /* a multiple of GEMM_ROWS */
+  X_WORDS = 100 << 10,            /* of x in scratch */
+  X_PAD = 16                      /* so that rows do not share cache sets */
 };
 
 struct gemm_scratch {
@@ -79,6 +74,7 @@ static struct pass pass_of(const struct gemm_args *c, struct gemm_scratch *s, in
 /* x's x_blocks from `block` on. */
 INLINE void lay_out_x(const struct pass *p, int block, const enum product of) {
   const int K = p->c->W->K, count = p->blocks - block < p->x_blocks ? p->blocks - block : p->x_blocks;
+  (void)of; /* where there are no links */
   for (int r = 0; r < p->rows; r++) {
     const size_t row = (size_t)(p->row + r) * (size_t)K, out = (size_t)r * p->stride;
     for (int b = 0; b < count; b++) {
@@ -91,9 +87,9 @@ INLINE void lay_out_x(const struct pass *p, int block, const enum product of) {
 #endif
       float *even = p->s->x.floats + out + b * 32;
       if (k + 32 <= K)
-        split32(even, even + 16, p->c->x, row + (size_t)k, of == OF_F32);
+        split32(even, even + 16, p->c->x, row + (size_t)k, false);
       else
-        split_tail(even, even + 16, p->c->x, row + (size_t)k, K - k, of == OF_F32);
+        split_tail(even, even + 16, p->c->x, row + (size_t)k, K - k, false);
     }
   }
 }
@@ -114,7 +110,7 @@ struct piece {
 
 /* One chain of a block for R rows (x[r * stride + step]) against NV vectors of W. */
 INLINE void widening_chain(vf acc[GEMM_ROWS][2], const float *x, size_t stride, const char *const w[2], bool is_odd,
-                           const int R, const int NV, const bool f32) {
+                           const int R, const int NV) {
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
@@ -126,7 +122,7 @@ INLINE void widening_chain(vf acc[GEMM_ROWS][2], const float *x, size_t stride, 
   for (size_t s = 0; s < 16; s++) {
     vf wv[2];
     UNROLL
-    for (int v = 0; v < NV; v++) wv[v] = is_odd ? load_odd(w[v], 32 * s, 0, f32) : load_even(w[v], 32 * s, 0, f32);
+    for (int v = 0; v < NV; v++) wv[v] = is_odd ? load_odd(w[v], 32 * s, 0, false) : load_even(w[v], 32 * s, 0, false);
     UNROLL
     for (int r = 0; r < R; r++) {
       const vf xr = vset(x[(size_t)r * stride + s]);
@@ -140,7 +136,7 @@ INLINE void widening_chain(vf acc[GEMM_ROWS][2], const float *x, size_t stride, 
 INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct piece *o, int row, int b,
                    const char *const w[2], const int R, const int NV, const bool in_order, const enum product of) {
   const size_t stride = o->p->stride, at = o->x + (size_t)row * stride;
-  (void)in_order; /* of links: the others are slower than the memory */
+  (void)in_order, (void)of; /* of links */
 #if defined(__AVX512BF16__)
   if (of == OF_LINKS) {
     const uint32_t *x = o->p->s->x.links + at + b * 16, *words = (const uint32_t *)(const void *)w[0];
@@ -154,8 +150,8 @@ INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct pie
   }
 #endif
   const float *x = o->p->s->x.floats + at + b * 32;
-  widening_chain(even, x, stride, w, false, R, NV, of == OF_F32);
-  widening_chain(odd, x + 16, stride, w, true, R, NV, of == OF_F32);
+  widening_chain(even, x, stride, w, false, R, NV);
+  widening_chain(odd, x + 16, stride, w, true, R, NV);
 }
 
 /* The prefetching of both next tiles, line after line in the order in which they lie, which is fastest: each of the
@@ -176,13 +172,13 @@ INLINE void coming_ask(struct coming *a, size_t next_w, int lines) {
 /* R rows from `row` on x NV vectors of outputs from `lane` on; a: the next data, which is prefetched meanwhile. */
 INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *a, const int R, const int NV,
                        const bool in_order, const enum product of) {
-  const size_t operand = of == OF_F32 ? 4 : 2, block = TILE_BLOCK * operand;
+  const size_t block = TILE_BLOCK_BYTES;
   float *sums = o->p->s->acc + row * PANEL + lane;
   const char *w[2];
   vf acc[GEMM_ROWS][2];
   for (int v = 0; v < 2; v++) {
     const size_t at = (size_t)(lane + v * VL);
-    w[v] = o->w + at / 16 * o->next_w + at % 16 * 2 * operand;
+    w[v] = o->w + at / 16 * o->next_w + at % 16 * 4;
   }
   UNROLL
   for (int r = 0; r < R; r++) {
@@ -248,18 +244,18 @@ INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const boo
 /* Few rows take W as fast as the memory gives it, and that is fastest when W is read in the order in which it lies: a
  * tile, then the next.  A full group of rows does not where that drives x out of the first level: then each line of x
  * serves both tiles of the panel. */
-INLINE bool tile_by_tile(const struct pass *p, const enum product of) {
-  const size_t tile = (size_t)p->blocks * TILE_BLOCK * (of == OF_F32 ? 4 : 2), x = (size_t)p->rows * p->stride * 4;
+INLINE bool tile_by_tile(const struct pass *p) {
+  const size_t tile = (size_t)p->blocks * TILE_BLOCK_BYTES, x = (size_t)p->rows * p->stride * 4;
   return p->rows < GEMM_ROWS || (p->rows == GEMM_ROWS && tile + x <= NEAR_BYTES);
 }
 
 /* One panel of outputs for the rows of a pass; more: another panel follows. */
 INLINE void gemm_panel(const struct pass *p, int n, bool more, const enum product of) {
-  const size_t block = TILE_BLOCK * (of == OF_F32 ? 4 : 2), tile = (size_t)p->blocks * block;
+  const size_t block = TILE_BLOCK_BYTES, tile = (size_t)p->blocks * block;
   const char *panel = (const char *)p->c->W->data + (size_t)(n / 16) * tile;
   struct piece o = {
       .next_w = tile, .p = p, .y = p->c->y + (size_t)p->row * (size_t)p->c->W->N + n, .lanes = p->c->W->N - n};
-  const bool single = tile_by_tile(p, of);
+  const bool single = tile_by_tile(p);
   const int at_once = single ? p->x_blocks : W_BLOCKS, step = single && VL == 16 ? VL : 2 * VL;
   for (int b = 0; b < p->blocks; b += at_once) {
     if (p->x_blocks < p->blocks && b % p->x_blocks == 0) lay_out_x(p, b, of);
@@ -296,97 +292,14 @@ INLINE void gemm_part(const struct gemm_args *c, size_t begin, size_t end, void 
 
 void ISA_NAME(gemm)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct gemm_args *c = args;
-  if (c->format == FORMAT_F32) gemm_part(c, begin, end, scratch, OF_F32);
 #if defined(__AVX512BF16__)
-  else
-    gemm_part(c, begin, end, scratch, OF_LINKS);
+  if (c->format == FORMAT_BF16) gemm_part(c, begin, end, scratch, OF_LINKS);
 #else
+  if (c->format == FORMAT_BF16 && (c->by_rows ? (int)(end - begin) : c->T) <= GEMM_ROWS)
+    gemm_part(c, begin, end, scratch, OF_PAIRS);
+#endif
   else
-    gemm_part(c, begin, end, scratch, OF_BF16);
-#endif
-}
-
-enum { T_CHUNK = 128, N_BLOCK = 48, K_BLOCK = 256 };
-
-struct weight_scratch {
-  float x[T_CHUNK * K_BLOCK];
-  float dy[T_CHUNK * N_BLOCK];
-  float acc[N_BLOCK * K_BLOCK];
-};
-
-/* The rows that stand at places [first, first + T_CHUNK), each at its place, zeros between them, from row *t on;
- * returns the number of places. */
-static int weight_load(const struct weight_backward_args *c, struct weight_scratch *s, int first, int *t, int n0,
-                       int n_count, int k0, int k_count) {
-  bool f32 = c->format == FORMAT_F32;
-  int places = 0;
-  size_t x_bytes = (size_t)round_up(k_count, 16) * sizeof(float), dy_bytes = (size_t)n_count * sizeof(float);
-  for (; *t < c->T; ++*t) {
-    int place = (c->place ? c->place[*t] : *t) - first, row = c->row ? c->row[*t] : *t;
-    if (place >= T_CHUNK) break;
-    for (; places < place; places++) {
-      memset(s->x + places * K_BLOCK, 0, x_bytes);
-      memset(s->dy + places * N_BLOCK, 0, dy_bytes);
-    }
-    widen_row(s->x + place * K_BLOCK, c->x, (size_t)row * (size_t)c->K + (size_t)k0, k_count, f32);
-    memset(s->x + place * K_BLOCK + k_count, 0, x_bytes - (size_t)k_count * sizeof(float));
-    widen_row(s->dy + place * N_BLOCK, c->dy, (size_t)*t * (size_t)c->N + (size_t)n0, n_count, f32);
-    places = place + 1;
-  }
-  if (places % 2) { /* the other half of the last pair */
-    memset(s->x + places * K_BLOCK, 0, x_bytes);
-    memset(s->dy + places * N_BLOCK, 0, dy_bytes);
-  }
-  return places;
-}
-
-static void weight_chunk(struct weight_scratch *s, int places, int n_count, int lanes, bool first) {
-  for (int lane = 0; lane < lanes; lane += 32) {
-    for (int t = 0; t < places; t += 32) {
-      const float *dy = s->dy + t * N_BLOCK, *x = s->x + t * K_BLOCK + lane;
-      struct block b = {.dst = s->acc + lane,
-                        .ldd = K_BLOCK,
-                        .a_even = dy,
-                        .a_odd = dy + N_BLOCK,
-                        .step_a = 2 * N_BLOCK,
-                        .w_even = x,
-                        .w_odd = x + K_BLOCK,
-                        .step_w = 2 * K_BLOCK,
-                        .steps = places - t >= 32 ? 16 : (places - t + 1) / 2,
-                        .rows = n_count,
-                        .lanes = lanes - lane < 32 ? lanes - lane : 32,
-                        .first = first && t == 0};
-      block_add(&b, 1);
-    }
-  }
-}
-
-void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
-  const struct weight_backward_args *c = args;
-  struct weight_scratch *s = scratch;
-#if defined(__AVX512BF16__)
-  if (c->format == FORMAT_BF16) {
-    ISA_NAME(gemm_weight_backward_bf16)(args, begin, end, scratch);
-    return;
-  }
-#endif
-  for (int n0 = (int)begin; n0 < (int)end; n0 += N_BLOCK) {
-    int n_count = (int)end - n0 < N_BLOCK ? (int)end - n0 : N_BLOCK;
-    for (int k0 = 0; k0 < c->K; k0 += K_BLOCK) {
-      int k_count = c->K - k0 < K_BLOCK ? c->K - k0 : K_BLOCK;
-      for (int t = 0, first = 0; t < c->T; first += T_CHUNK) {
-        bool begins = t == 0;
-        int places = weight_load(c, s, first, &t, n0, n_count, k0, k_count);
-        if (places > 0) weight_chunk(s, places, n_count, round_up(k_count, 16), begins);
-      }
-      for (int n = 0; n < n_count; n++) {
-        float *restrict dW = c->dW + (size_t)(n0 + n) * (size_t)c->K + k0;
-        const float *restrict a = s->acc + n * K_BLOCK;
-        for (int k = 0; k < k_count; k++) dW[k] = dW[k] + a[k];
-      }
-    }
-  }
+    ISA_NAME(gemm_chains)(args, begin, end, scratch);
 }
 
 _Static_assert(sizeof(struct gemm_scratch) <= CPU_SCRATCH_BYTES, "gemm's scratch");
-_Static_assert(sizeof(struct weight_scratch) <= CPU_SCRATCH_BYTES, "weight backward's scratch");

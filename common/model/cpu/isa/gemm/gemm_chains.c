@@ -1,0 +1,207 @@
+/* Computes y = x W^T by chains of fused multiply-adds (micro_kernel.h), for more rows than wait for W: gemm.c has the
+ * others.
+ *
+ *   x [rows][K] -> floats, second-level cache   W [32 outputs][W_BLOCKS * 32 of K] -> floats, first level   -> sums [rows][32]
+ *
+ * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of MICRO_ROWS: [group][block of 32 along K]
+ * [MICRO_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
+ * A piece of W is widened to floats once for all groups, or, where there are few, in the micro kernel's registers. While
+ * a piece is multiplied, the next one is prefetched, a share by every block.  A row's bits depend only on that row and W. */
+#include "common/model/cpu/isa/micro_kernel.h"
+
+enum {
+  PANEL = 32,
+  LINE = 64,
+  TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
+  W_BLOCKS = 4,         /* of 32 along the dot, of W at a time: 16 KiB of floats */
+  GROUP_BLOCK = MICRO_ROWS * 32,
+  X_ROWS = 96,      /* a multiple of MICRO_ROWS */
+  X_WORDS = 196608, /* of x in scratch */
+  WIDEN_GROUPS = 3  /* so many groups of rows are worth a widened piece in memory */
+};
+
+struct chains_scratch {
+  float x[X_WORDS];
+  float w[W_BLOCKS * 32 * PANEL]; /* [block][even, odd][16][PANEL] */
+  float sums[X_ROWS * PANEL];
+};
+
+struct pass {
+  const struct gemm_args *c;
+  struct chains_scratch *s;
+  int row, rows, groups;
+  int blocks, x_blocks; /* of 32 along the dot: all, and of x in scratch at a time */
+};
+
+static int group_row(const struct pass *p, int g) { return p->rows * g / p->groups; }
+
+static struct pass pass_of(const struct gemm_args *c, struct chains_scratch *s, int t, int end) {
+  struct pass p = {.c = c, .s = s, .row = t, .blocks = round_up(c->W->K, 32) / 32};
+  int most = X_WORDS / (p.blocks * GROUP_BLOCK) * MICRO_ROWS;
+  p.x_blocks = p.blocks;
+  if (most > X_ROWS) most = X_ROWS;
+  if (most == 0) { /* a dot too long for scratch */
+    most = MICRO_ROWS;
+    p.x_blocks = X_WORDS / GROUP_BLOCK / W_BLOCKS * W_BLOCKS;
+  }
+  const int left = end - t, passes = (left + most - 1) / most;
+  p.rows = round_up((left + passes - 1) / passes, MICRO_ROWS);
+  if (p.rows > left) p.rows = left;
+  p.groups = (p.rows + MICRO_ROWS - 1) / MICRO_ROWS;
+  return p;
+}
+
+/* x's x_blocks from `block` on. */
+INLINE void lay_out_x(const struct pass *p, int block, const bool f32) {
+  const int K = p->c->W->K, count = p->blocks - block < p->x_blocks ? p->blocks - block : p->x_blocks;
+  for (int g = 0; g < p->groups; g++) {
+    for (int r = group_row(p, g); r < group_row(p, g + 1); r++) {
+      const size_t row = (size_t)(p->row + r) * (size_t)K;
+      float *even = p->s->x + g * p->x_blocks * GROUP_BLOCK + (r - group_row(p, g)) * 32;
+      for (int b = 0; b < count; b++, even += GROUP_BLOCK) {
+        const int k = (block + b) * 32;
+        if (k + 32 <= K)
+          split32(even, even + 16, p->c->x, row + (size_t)k, f32);
+        else
+          split_tail(even, even + 16, p->c->x, row + (size_t)k, K - k, f32);
+      }
+    }
+  }
+}
+
+/* A piece of a panel of outputs. */
+struct piece {
+  const struct pass *p;
+  const char *w; /* of the first tile; that of the second lies next_w bytes further */
+  size_t next_w;
+  int begin, blocks; /* along the dot */
+  int lanes;         /* outputs that there are, and their place: */
+  float *y;          /* [rows][N] */
+  bool last;
+  const char *ahead; /* the piece after this one; NULL: none */
+  int asked, lines;  /* of each of its tiles */
+};
+
+INLINE void widen(const struct piece *o, const bool f32) {
+  float *to = o->p->s->w;
+  const int tiles = o->lanes > 16 ? 2 : 1;
+  for (int tile = 0; tile < tiles; tile++) {
+    const char *w = o->w + (size_t)tile * o->next_w;
+    for (int b = 0; b < o->blocks; b++)
+      for (int s = 0; s < 16; s++) {
+        float *even = to + (b * 32 + s) * PANEL + tile * 16;
+        UNROLL
+        for (int part = 0; part < PARTS; part++) {
+          vstore(even + part * VL, load_even(w, (size_t)(b * 16 + s) * 32, part, f32));
+          vstore(even + 16 * PANEL + part * VL, load_odd(w, (size_t)(b * 16 + s) * 32, part, f32));
+        }
+      }
+  }
+}
+
+INLINE void ask_ahead(struct piece *o, int lines) {
+  if (!o->ahead) return;
+  for (; lines > 0 && o->asked < o->lines; lines--, o->asked++) {
+    _mm_prefetch(o->ahead + (size_t)o->asked * LINE, _MM_HINT_T1);
+    _mm_prefetch(o->ahead + o->next_w + (size_t)o->asked * LINE, _MM_HINT_T1);
+  }
+}
+
+/* y = sums, or y += sums, for rows [row, row + rows) of the pass. */
+static void store_sums(const struct piece *o, int row, int rows) {
+  const struct gemm_args *c = o->p->c;
+  for (int r = row; r < row + rows; r++) {
+    const float *sums = o->p->s->sums + r * PANEL;
+    float *y = o->y + (size_t)r * (size_t)c->W->N;
+    UNROLL
+    for (int at = 0; at < PANEL; at += VL) {
+      const int lanes = o->lanes - at;
+      if (lanes <= 0) break;
+      store_some(y + at, c->accumulate ? load_some(y + at, lanes) + vload(sums + at) : vload(sums + at), lanes);
+    }
+  }
+}
+
+/* A group of R rows against two vectors of the panel, along the whole piece. */
+INLINE void run_along(struct piece *o, struct block b, int lane, int share, const int R, const enum micro_w kind) {
+  for (int i = 0; i < o->blocks; i++) {
+    b.first = o->begin + i == 0;
+    ask_ahead(o, share);
+    micro(&b, 32, 0, lane, R, 2, kind);
+    b.a += GROUP_BLOCK;
+    b.w = (const char *)b.w + (kind == W_FLOATS ? 32 * PANEL * sizeof(float) : TILE_BLOCK * sizeof(uint16_t));
+  }
+}
+
+/* All groups of rows; where the panel has one tile only, AVX-512's second vector repeats it. */
+INLINE void piece_add(struct piece *o, const enum micro_w kind) {
+  const struct pass *p = o->p;
+  const int calls = p->groups * o->blocks, share = (o->lines + calls - 1) / calls;
+  const size_t next = kind == W_FLOATS ? 16 : o->next_w / 4;
+  for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL)
+    for (int g = 0; g < p->groups; g++) {
+      const int row = group_row(p, g), rows = group_row(p, g + 1) - row;
+      const struct block b = {.dst = p->s->sums + row * PANEL,
+                              .ldd = PANEL,
+                              .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * GROUP_BLOCK,
+                              .odd_a = 16,
+                              .step_a = 1,
+                              .w = kind == W_FLOATS ? (const void *)p->s->w : (const void *)o->w,
+                              .odd_w = 16 * PANEL,
+                              .step_w = kind == W_FLOATS ? PANEL : 16,
+                              .tile_w = o->lanes > 16 ? next : 0,
+                              .steps = 16};
+#define RUN_ALONG(R) run_along(o, b, lane, share, R, kind)
+      MICRO_BY_ROWS(rows, RUN_ALONG);
+#undef RUN_ALONG
+      if (o->last && (lane + 2 * VL == PANEL || lane + 2 * VL >= o->lanes)) store_sums(o, row, rows);
+    }
+}
+
+static __attribute__((noinline)) void piece_add_floats(struct piece *o) { piece_add(o, W_FLOATS); }
+static __attribute__((noinline)) void piece_add_pairs(struct piece *o) { piece_add(o, W_PAIRS); }
+
+/* One panel of outputs for the rows of a pass; more: another panel follows. */
+INLINE void panel_add(const struct pass *p, int n, bool more, const bool f32) {
+  const size_t block = TILE_BLOCK * (f32 ? 4 : 2), tile = (size_t)p->blocks * block;
+  const char *panel = (const char *)p->c->W->data + (size_t)(n / 16) * tile;
+  struct piece o = {
+      .p = p, .next_w = tile, .y = p->c->y + (size_t)p->row * (size_t)p->c->W->N + n, .lanes = p->c->W->N - n};
+  for (o.begin = 0; o.begin < p->blocks; o.begin += o.blocks) {
+    if (p->x_blocks < p->blocks && o.begin % p->x_blocks == 0) lay_out_x(p, o.begin, f32);
+    o.w = panel + (size_t)o.begin * block;
+    o.blocks = p->blocks - o.begin < W_BLOCKS ? p->blocks - o.begin : W_BLOCKS;
+    o.last = o.begin + o.blocks == p->blocks;
+    o.ahead = o.last ? (more ? panel + 2 * tile : NULL) : o.w + W_BLOCKS * block;
+    o.lines = W_BLOCKS * (int)block / LINE;
+    o.asked = 0;
+    if (f32 || p->groups >= WIDEN_GROUPS) {
+      widen(&o, f32);
+      piece_add_floats(&o);
+    } else {
+      piece_add_pairs(&o);
+    }
+  }
+}
+
+INLINE void gemm_part(const struct gemm_args *c, size_t begin, size_t end, void *scratch, const bool f32) {
+  const int t0 = c->by_rows ? (int)begin : 0, t1 = c->by_rows ? (int)end : c->T;
+  const int n0 = c->by_rows ? 0 : (int)begin * PANEL;
+  const int n1 = c->by_rows || (int)end * PANEL > c->W->N ? c->W->N : (int)end * PANEL;
+  for (int t = t0; t < t1;) {
+    const struct pass p = pass_of(c, scratch, t, t1);
+    if (p.x_blocks == p.blocks) lay_out_x(&p, 0, f32);
+    for (int n = n0; n < n1; n += PANEL) panel_add(&p, n, n + PANEL < n1, f32);
+    t += p.rows;
+  }
+}
+
+void ISA_NAME(gemm_chains)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct gemm_args *c = args;
+  if (c->format == FORMAT_F32)
+    gemm_part(c, begin, end, scratch, true);
+  else
+    gemm_part(c, begin, end, scratch, false);
+}
+
+_Static_assert(sizeof(struct chains_scratch) <= CPU_SCRATCH_BYTES, "gemm's scratch");

@@ -1,0 +1,147 @@
+/* Computes dW += dy^T x by chains of fused multiply-adds (micro_kernel.h).  Lanes run over K, rows over N, the dot over
+ * tokens (NUMERICS.md, DOT).
+ *
+ *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [N_BLOCK][K_BLOCK]
+ *
+ * x lies by [32 lanes][token]: such a slice, 16 KiB, and MICRO_ROWS columns of dy are multiplied from the first-level
+ * cache, where their sums stay meanwhile.  Sums are added to dW once at the end.  The next tokens are prefetched after
+ * every such product (weight_window.h). */
+#include "common/model/cpu/isa/gemm/weight_window.h"
+#include "common/model/cpu/isa/micro_kernel.h"
+
+#if defined(__AVX512BF16__)
+cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
+#endif
+
+enum {
+  T_CHUNK = 128,
+  N_BLOCK = 96, /* a multiple of MICRO_ROWS and of LANES */
+  K_BLOCK = 256,
+  LANES = 32
+};
+
+struct weight_scratch {
+  float x[K_BLOCK / LANES][T_CHUNK][LANES];
+  float dy[T_CHUNK][N_BLOCK];
+  float sums[K_BLOCK / LANES][N_BLOCK][LANES];
+};
+
+/* n operands from index `at` on as floats, in lines of LANES that lie `stride` floats apart, the last one zero padded to
+ * a multiple of 16; base NULL: zeros. */
+INLINE void load_lines(float *to, size_t stride, const void *base, size_t at, int n, const bool f32) {
+  for (; n > 0; n -= LANES, at += LANES, to += stride) {
+    if (base && n >= LANES) {
+      UNROLL
+      for (int l = 0; l < LANES; l += VL) vstore(to + l, load_operands(base, at + (size_t)l, f32));
+      continue;
+    }
+    for (int l = 0; l < LANES && l < round_up(n, 16); l += VL) {
+      const int left = n - l > 0 ? n - l : 0;
+      vstore(to + l, base ? load_some_operands(base, at + (size_t)l, left, f32) : (vf){0});
+    }
+  }
+}
+
+/* Row t of dy and of x as floats at place `place`; t < 0: zeros. */
+INLINE void load_place(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
+                       int place, int t, const bool f32) {
+  const size_t x = t < 0 ? 0 : row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,
+               dy = t < 0 ? 0 : (size_t)t * (size_t)c->N + (size_t)w->n0;
+  load_lines(s->x[0][place], T_CHUNK * LANES, t < 0 ? NULL : c->x, x, w->k_count, f32);
+  load_lines(s->dy[place], LANES, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
+}
+
+/* The rows that stand at places [first, first + T_CHUNK), zeros between them, from row *t on; returns the number of
+ * places, rounded up to whole pairs. */
+INLINE int load_chunk(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w, int first,
+                      int *t, const bool f32) {
+  int places = 0;
+  for (; *t < c->T; ++*t) {
+    const int place = (c->place ? c->place[*t] : *t) - first;
+    if (place >= T_CHUNK) break;
+    while (places < place) load_place(c, s, w, places++, -1, f32);
+    load_place(c, s, w, places++, *t, f32);
+  }
+  if (places % 2) load_place(c, s, w, places++, -1, f32);
+  return places;
+}
+
+/* R rows of a group against NV vectors of 32 lanes, over all places of the chunk. */
+INLINE void run_places(struct block b, int places, int lane, const int R, const int NV) {
+  for (int t = 0; t < places; t += 32, b.first = false) {
+    b.steps = places - t < 32 ? (places - t) / 2 : 16;
+    micro(&b, 1, 0, lane, R, NV, W_FLOATS);
+    b.a += 32 * N_BLOCK;
+    b.w = (const float *)b.w + 32 * LANES;
+  }
+}
+
+static void multiply_chunk(struct weight_scratch *s, const struct window *w, int places, bool first,
+                           struct ahead *ahead) {
+  const int lanes = round_up(w->k_count, 16);
+  for (int k = 0; k < lanes; k += LANES)
+    for (int n = 0; n < w->n_count; n += MICRO_ROWS) {
+      const int rows = w->n_count - n < MICRO_ROWS ? w->n_count - n : MICRO_ROWS;
+      const struct block b = {.dst = s->sums[k / LANES][n],
+                              .ldd = LANES,
+                              .a = s->dy[0] + n,
+                              .odd_a = N_BLOCK,
+                              .step_a = 2 * N_BLOCK,
+                              .w = s->x[k / LANES][0],
+                              .odd_w = LANES,
+                              .step_w = 2 * LANES,
+                              .tile_w = 16,
+                              .first = first};
+      for (int lane = 0; lane < LANES && k + lane < lanes; lane += 2 * VL) {
+#define RUN_TWO(R) run_places(b, places, lane, R, 2)
+#define RUN_ONE(R) run_places(b, places, lane, R, 1)
+        if (VL < 16 || k + VL < lanes)
+          MICRO_BY_ROWS(rows, RUN_TWO);
+        else
+          MICRO_BY_ROWS(rows, RUN_ONE);
+#undef RUN_TWO
+#undef RUN_ONE
+      }
+      ahead_ask(ahead);
+      ahead_ask(ahead);
+    }
+}
+
+static void add_sums(const struct weight_backward_args *c, const struct weight_scratch *s, const struct window *w) {
+  for (int n = 0; n < w->n_count; n++) {
+    float *dW = c->dW + (size_t)(w->n0 + n) * (size_t)c->K + w->k0;
+    for (int k = 0; k < w->k_count; k += VL) {
+      const int lanes = w->k_count - k;
+      store_some(dW + k, load_some(dW + k, lanes) + vload(s->sums[k / LANES][n] + k % LANES), lanes);
+    }
+  }
+}
+
+static void window_compute(const struct windows *all, struct weight_scratch *s, const struct window *w) {
+  const struct weight_backward_args *c = all->c;
+  bool begun = false;
+  for (int t = 0, first = 0; t < c->T; first += T_CHUNK) {
+    const int places =
+        c->format == FORMAT_F32 ? load_chunk(c, s, w, first, &t, true) : load_chunk(c, s, w, first, &t, false);
+    if (places == 0) continue;
+    struct ahead ahead = {0};
+    if (c->format == FORMAT_BF16) ahead = ahead_of(all, w, t, T_CHUNK);
+    multiply_chunk(s, w, places, !begun, &ahead);
+    begun = true;
+  }
+  add_sums(c, s, w);
+}
+
+void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct windows all = {.c = args, .end = (int)end, .rows = N_BLOCK, .columns = K_BLOCK};
+#if defined(__AVX512BF16__)
+  if (all.c->format == FORMAT_BF16) {
+    ISA_NAME(gemm_weight_backward_bf16)(args, begin, end, scratch);
+    return;
+  }
+#endif
+  for (struct window w = window_at(&all, (int)begin, 0); w.n_count > 0; w = window_after(&all, &w))
+    window_compute(&all, scratch, &w);
+}
+
+_Static_assert(sizeof(struct weight_scratch) <= CPU_SCRATCH_BYTES, "weight backward's scratch");
