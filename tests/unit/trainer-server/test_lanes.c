@@ -30,7 +30,7 @@ static void play(struct played *out, int threads) {
     assert_rc(RC_OK, trainer_batch_status(&g.client, "r1.0.b0", WAIT_MS / 2, true, &out->batch, &arena, WAIT_MS, &err),
               err);
     const struct batch_stats *s = &out->batch.stats;
-    assert_true(s->logprob_us > 0 && s->compute_us > 0);
+    assert_true(s->logprob_us + s->compute_us > 0); /* no log-probabilities where other threads had every unit */
     assert_true(s->logprob_us + s->compute_us <= clock_monotonic_us() - begun_us);
   }
   rig_end(&g);
