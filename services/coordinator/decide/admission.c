@@ -237,16 +237,19 @@ static void try_ramp(const struct admission_facts *f, struct admission_room *roo
   take_if_better(f, room, best);
 }
 
+/* From one number of first groups that is tried to the next. */
+static int32_t stride(int32_t first) { return 1 + first / 4; }
+
 /* One more group whenever the trainer has eaten one, or somewhat sooner: how many first; then how much sooner; then
  * around that. */
 static void try_ramps(const struct admission_facts *f, struct admission_room *room, double group_us,
                       struct admission_plan *best) {
   room->candidate = *best;
-  for (int32_t first = 1; first < f->groups; first += 1 + first / 4) try_ramp(f, room, first, group_us * 3 / 4, best);
+  for (int32_t first = 1; first < f->groups; first += stride(first)) try_ramp(f, room, first, group_us * 3 / 4, best);
   if (!best->bounded) return;
   for (int32_t first = best->first, eighths = 3; eighths <= 9; eighths++)
     try_ramp(f, room, first, group_us * eighths / 8, best);
-  const int32_t middle = best->first, width = 1 + middle / 4;
+  const int32_t middle = best->first, width = stride(middle);
   const double spacing_us = (double)best->spacing_us;
   for (int32_t first = middle - width; first <= middle + width; first++) try_ramp(f, room, first, spacing_us, best);
 }
