@@ -12,6 +12,7 @@ from harness import DATA, Cluster, digests, grpo_config
 ROUNDS, GROUPS, SAMPLES, SHORTEST, LONGEST = 3, 12, 64, 40, 100
 QUICK = ["--heartbeat-ms", 100, "--batch-tokens", 4000]  # a group a batch
 WHOLE_ROUND = ["--slots", GROUPS * SAMPLES]
+SLOW = ["--isa", "v3"]  # a round that is over too soon is not planned
 FIGURES = {"first", "spacing_ms", "ordered", "expected_end_ms", "filled_end_ms"}
 
 
@@ -36,8 +37,9 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def statuses(tmp_path_factory, base_model, data):
     played = {}
-    with Cluster(tmp_path_factory.mktemp("admission"), model=base_model, coordinator=["--data-dir", data, *QUICK], trainer=["--threads", 1]) as cluster:
-        cluster.add_server("gen-1", *WHOLE_ROUND, "--threads", 1)
+    trainer = ["--threads", 1, *SLOW]
+    with Cluster(tmp_path_factory.mktemp("admission"), model=base_model, coordinator=["--data-dir", data, *QUICK], trainer=trainer) as cluster:
+        cluster.add_server("gen-1", "--threads", 1, *WHOLE_ROUND, *SLOW)
         for frontier in ("priority", "off", "gate"):
             run = cluster.create_run(config(frontier))
             cluster.wait(run)

@@ -309,7 +309,7 @@ def test_without_a_model_no_push_is_read(alone):
     push(lonely, b"x", status=503)
     with connect(lonely) as peer:
         peer.sendall(f"POST /v1/push-weights?run=r1&version=1 HTTP/1.1\r\nHost: x\r\nContent-Length: {1 << 30}\r\n\r\n".encode())
-        assert b" 413 " in peer.recv(64)
+        assert b" 503 " in peer.recv(64)
     assert exchange("GET", lonely.url + "/readyz")[0] == 503
     lonely.stop(seconds=5)
 

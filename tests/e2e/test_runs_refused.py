@@ -95,7 +95,7 @@ def test_what_no_line_is_to_blame_for(cluster, data):
 @pytest.fixture(scope="module")
 def tight(data, tmp_path_factory):
     """A trainer of few tokens and little memory."""
-    with Cluster(tmp_path_factory.mktemp("tight"), trainer=["--random-init", 1, "--chunk-tokens", 128, "--context-max", 64], coordinator=["--data-dir", data]) as made:
+    with Cluster(tmp_path_factory.mktemp("tight"), trainer=["--random-init", 1, "--threads", 1, "--chunk-tokens", 128, "--context-max", 64], coordinator=["--data-dir", data]) as made:
         planned = float(made.trainer.wait_log(r"memory planned: (\S+) MiB")[1])
         made.trainer.stop()
         made.trainer.restart([*made.trainer.args, "--memory-max", str(int((planned + 0.1) * 2**20))])
