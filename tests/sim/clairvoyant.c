@@ -66,6 +66,7 @@ int64_t clairvoyant_end(struct world *w, const struct world_config *config, int 
                                     .train_us_per_token = config->train_us_per_token,
                                     .groups = config->groups,
                                     .samples = config->samples,
+                                    .groups_per_step = config->groups_per_step,
                                     .tokens = tokens,
                                     .known = config->groups,
                                     .exact = true};

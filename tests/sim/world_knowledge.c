@@ -63,6 +63,7 @@ static void plan_round(struct world *w, float *tokens) {
                                     .train_us_per_token = c->train_us_per_token,
                                     .groups = c->groups,
                                     .samples = c->samples,
+                                    .groups_per_step = c->groups_per_step,
                                     .tokens = tokens,
                                     .known = c->groups,
                                     .exact = c->knowledge == KNOWS_SAMPLES,
