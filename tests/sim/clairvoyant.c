@@ -1,4 +1,4 @@
-/* See clairvoyant.h. */
+/* Searches for the order and the ramp of a round whose every length is known, and bounds what any could reach. */
 #include "tests/sim/clairvoyant.h"
 
 #include <math.h>

@@ -513,11 +513,13 @@ static void metrics_make(struct writer *w) {
       metrics_register(METRIC_COUNTER, "leasehold_incidents_total", "", "Nondeterminism and other incidents");
 }
 
-/* A database in memory has one connection, and nobody else can open it. */
+/* Then the database has one connection, and no log beside it. */
+static bool is_in_memory(const struct writer *w) { return strcmp(w->core.options.db_path, ":memory:") == 0; }
+
 static enum rc database_open(struct writer *w, struct err *err) {
   struct core *c = &w->core;
   const char *path = c->options.db_path;
-  const bool in_memory = strcmp(path, ":memory:") == 0;
+  const bool in_memory = is_in_memory(w);
   enum rc rc = in_memory ? RC_OK : database_lock_take(&w->lock_file, path, err);
   if (rc == RC_OK) rc = store_open(&c->store, path, false, err);
   if (rc == RC_OK) rc = migrations_apply(c->store, err);
@@ -558,7 +560,7 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
 enum rc core_start(struct core *c, struct err *err) {
   struct writer *w = writer_of(c);
   w->threaded = true;
-  const enum rc rc = w->readers ? checkpoints_start(&w->checkpoints, c->store, c->options.db_path, err) : RC_OK;
+  const enum rc rc = is_in_memory(w) ? RC_OK : checkpoints_start(&w->checkpoints, c->store, c->options.db_path, err);
   if (rc != RC_OK) return rc;
   if (pthread_create(&w->thread, NULL, writer_main, w) != 0)
     return err_set(err, RC_NO_MEMORY, NULL, "the writer's thread could not be started");

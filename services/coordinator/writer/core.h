@@ -7,7 +7,7 @@
  *   behind it:      answers, events, a kick for the driver
  *
  * A transaction takes up to 256 commands.  It waits for 2 ms for more as long as all of its own are patient, and takes
- * those that are queued for up to 8 ms; for 2 ms when the driver or the trainer stands still until it is committed.
+ * those that are queued for up to 4 ms; for 2 ms when the driver or the trainer stands still until it is committed.
  *
  * A command's error rolls back only its own savepoint; no answer is sent before the commit.  When a commit fails,
  * the state in memory can no longer be trusted: every waiting request gets 503, core_broken becomes true, and main
