@@ -35,6 +35,7 @@ static void tell_plan(struct world *w, const struct admission_plan *plan) {
   p->plan_run = 1;
   p->plan_round = 0;
   p->opened_ms = world_now_ms(w);
+  p->admitted = admission_groups(plan, 0);
   for (int i = 0; plan->ordered && i < w->c.groups; i++) p->place[plan->order[i]] = i + 1;
 }
 

@@ -86,6 +86,7 @@ const struct admission_plan *pace_plan(struct pace *p, const struct pace_round *
   p->plan = (struct admission_plan){0};
   memset(p->place, 0, sizeof p->place);
   plan_round(p, r);
+  p->admitted = admission_groups(&p->plan, 0); /* so that what is admitted before the next tick counts as more */
   if (p->plan.bounded)
     log_info("round %lld begins with %d groups and another every %lld ms", (long long)r->round, p->plan.first,
              (long long)(p->plan.spacing_us / 1000));

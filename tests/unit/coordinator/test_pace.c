@@ -113,6 +113,18 @@ static void a_round_is_planned_once(void **state) {
   free(p);
 }
 
+/* Also what is admitted between a round's opening and the tick after it: parked polls are looked at when it is. */
+static void a_tick_tells_when_more_is_admitted(void **state) {
+  (void)state;
+  struct pace *p = measured();
+  pace_moved(p, 4000); /* no round is planned, so everything is admitted */
+  const int64_t spacing_ms = pace_plan(p, &dear, 5000)->spacing_us / 1000;
+  assert_true(pace_moved(p, 5000 + spacing_ms + 1));
+  assert_false(pace_moved(p, 5000 + spacing_ms + 2));
+  assert_true(pace_moved(p, 5000 + 2 * spacing_ms + 2));
+  free(p);
+}
+
 static void every_slot_is_filled_while_something_is_not_known(void **state) {
   (void)state;
   struct pace_round bad[9];
@@ -213,6 +225,7 @@ int main(void) {
       cmocka_unit_test(sums_are_counted_once),
       cmocka_unit_test(lengths_are_the_last_groups_of_one_run),
       cmocka_unit_test(a_round_is_planned_once),
+      cmocka_unit_test(a_tick_tells_when_more_is_admitted),
       cmocka_unit_test(every_slot_is_filled_while_something_is_not_known),
       cmocka_unit_test(lengths_that_the_prompts_have_are_exact),
       cmocka_unit_test(expected_lengths_are_bounded_by_what_the_prompts_may_have),
