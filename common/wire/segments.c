@@ -53,3 +53,9 @@ enum rc wire_segments_check(const struct sample_segment *segments, size_t count,
                    (long long)covered);
   return RC_OK;
 }
+
+size_t wire_segments_trained(const struct sample_segment *segments, size_t count) {
+  size_t tokens = 0;
+  for (size_t i = 0; i < count; i++) tokens += segments[i].loss_mask ? (size_t)segments[i].count : 0;
+  return tokens;
+}

@@ -16,5 +16,7 @@ enum rc wire_segments_read(struct sample_segment **out, size_t *count, const str
                            struct arena *arena, struct err *err);
 /* RC_INVALID unless they cover the tokens. */
 enum rc wire_segments_check(const struct sample_segment *segments, size_t count, size_t tokens, struct err *err);
+/* How many of the tokens are trained on. */
+size_t wire_segments_trained(const struct sample_segment *segments, size_t count);
 
 #endif

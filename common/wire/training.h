@@ -1,6 +1,7 @@
 /* Messages between the coordinator and the trainer-server: open a run, submit a batch, step, and announce the version
- * that the step made.  The trainer never receives behaviour log-probabilities with a batch: it answers with its own,
- * and the coordinator compares. */
+ * that the step made.  The trainer answers a batch with its own log-probabilities, and the coordinator compares.  It
+ * receives those that the samplers recorded only where several versions sampled, with update "inflight": its loss needs
+ * them, and its answer does not depend on them. */
 #ifndef LEASEHOLD_WIRE_TRAINING_H
 #define LEASEHOLD_WIRE_TRAINING_H
 
@@ -9,9 +10,10 @@
 
 /* When the optimizer steps. */
 enum update_rule {
-  UPDATE_STRICT,   /* "strict": once a round; left out of messages, as in those from before there was a choice */
-  UPDATE_MINIBATCH /* "minibatch": inner steps too, see struct submit_step; not for "evaluate" and "cross_entropy" */
-};
+  UPDATE_STRICT,    /* "strict": once a round; left out of messages, as in those from before there was a choice */
+  UPDATE_MINIBATCH, /* "minibatch": inner steps too, see struct submit_step */
+  UPDATE_INFLIGHT   /* "inflight": once a round, over samples of earlier versions, which bring behaviour log-probabilities */
+}; /* the last two not for "evaluate" and "cross_entropy" */
 
 /* Names are those of the model module's parsers ("grpo", "tokens", "cosine"); the trainer maps and checks them. */
 struct training_config {
@@ -87,6 +89,8 @@ struct batch_sample {
   struct sample_segment *segments;
   size_t segment_count; /* over the completion */
   float advantage;
+  /* One for each trained token, as the sampler recorded it; none but in a run with update "inflight". */
+  struct json_f32s behaviour;
 };
 struct batch_group {
   const char *id;
@@ -137,6 +141,10 @@ struct batch_status {
 /* POST trainer /v1/submit-step: one optimizer step over the run's units since the last, then durable, then pushed,
  * then POST coordinator /v1/versions. Idempotent by step id.
  *
+ * With announce_first the version is announced as soon as it is durable, which ends the step, and pushed afterwards,
+ * while the next one is computed.  Its answer has no pushes; push_us and the intervals of pushes come with the answer of
+ * a later step.
+ *
  * An inner step ends with the optimizer step: no version, nothing durable, nothing pushed.  The round's own step comes
  * after all of its inner steps, over the groups that are left, which may be none.  `after_steps` lets the trainer refuse
  * (409 in the job's error) a batch or a step that is not next: a trainer that was started again has lost the inner
@@ -158,6 +166,7 @@ struct submit_step {
   bool last;  /* the run's last round: write a checkpoint whatever checkpoint_every says; never of an inner one */
   bool inner; /* false is left out of messages; true: at least one group, and no push_to */
   int32_t after_steps; /* inner steps of the round that come before; 0 is left out of messages */
+  bool announce_first; /* false is left out of messages; never of an inner step */
   struct push_target *push_to;
   size_t push_count;
   int32_t stage_timeout_ms;

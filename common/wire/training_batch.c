@@ -5,6 +5,7 @@
  *
  * The log-probabilities in the status are the trainer's own.  Previous hop of a rollout:
  * coordinator/driver/batch_build.c.  Next: trainer-server/api/route_submit_batch.c. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -31,6 +32,7 @@ static void sample_write(const struct batch_sample *s, struct json_writer *w) {
   json_kv_int(w, "prompt_length", s->prompt_length);
   wire_kv_segments(w, s->segments, s->segment_count);
   json_kv_f32(w, "advantage", s->advantage);
+  if (s->behaviour.count > 0) json_kv_f32s(w, "behaviour", s->behaviour.items, s->behaviour.count);
   json_object_end(w);
 }
 
@@ -44,14 +46,24 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
       WIRE_I32("prompt_length", s->prompt_length, 1, LIMIT_PROMPT_TOKENS),
       WIRE_VALUE("segments", segments),
       {.name = "advantage", .kind = FIELD_F64, .target = &advantage, .required = true},
+      {.name = "behaviour",
+       .kind = FIELD_F32_ARRAY,
+       .target = &s->behaviour,
+       .min = -FLT_MAX,
+       .max = 0,
+       .count_max = LIMIT_SEQUENCE_TOKENS},
   };
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_float(&s->advantage, "advantage", advantage, err);
-  if (rc) return rc;
-  rc = batch_sample_check(s, err);
-  return rc ? rc
-            : wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length,
-                                 arena, err);
+  if (rc == RC_OK) rc = batch_sample_check(s, err);
+  if (rc == RC_OK)
+    rc = wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length,
+                            arena, err);
+  if (rc != RC_OK || s->behaviour.count == 0) return rc;
+  const size_t trained = wire_segments_trained(s->segments, s->segment_count);
+  if (s->behaviour.count == trained) return RC_OK;
+  return err_set(err, RC_INVALID, "behaviour", "expected one for each of %zu trained tokens, got %zu", trained,
+                 s->behaviour.count);
 }
 
 enum rc batch_sample_check(const struct batch_sample *s, struct err *err) {
@@ -64,12 +76,17 @@ enum rc batch_sample_check(const struct batch_sample *s, struct err *err) {
   return RC_OK;
 }
 
-static void group_write(const struct batch_group *g, struct json_writer *w) {
+static void group_write(const struct batch_group *g, bool numbers, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "id", g->id);
   json_key(w, "samples");
   json_array_begin(w);
-  for (size_t i = 0; i < g->sample_count; i++) sample_write(&g->samples[i], w);
+  for (size_t i = 0; i < g->sample_count; i++) {
+    if (numbers)
+      sample_write(&g->samples[i], w);
+    else
+      json_write_string(w, g->samples[i].id);
+  }
   json_array_end(w);
   json_object_end(w);
 }
@@ -95,26 +112,24 @@ static enum rc group_read(void *item, const struct json *value, struct arena *ar
   return batch_group_read(item, value, sample_read, arena, err);
 }
 
-void submit_batch_head_write(const struct submit_batch *m, struct json_writer *w) {
-  json_kv_string(w, "batch_id", m->batch_id);
-  json_kv_string(w, "run", m->run);
-  json_kv_u64(w, "epoch", m->epoch);
-  json_kv_u64(w, "fence", m->fence);
-  json_kv_int(w, "version", m->version);
-  if (m->after_steps != 0) json_kv_int(w, "after_steps", m->after_steps);
-}
-
-void submit_batch_encode(const struct submit_batch *m, struct buf *out) {
+void submit_batch_write(const struct submit_batch *m, bool numbers, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
   json_object_begin(&w);
-  submit_batch_head_write(m, &w);
+  json_kv_string(&w, "batch_id", m->batch_id);
+  json_kv_string(&w, "run", m->run);
+  json_kv_u64(&w, "epoch", m->epoch);
+  json_kv_u64(&w, "fence", m->fence);
+  json_kv_int(&w, "version", m->version);
+  if (m->after_steps != 0) json_kv_int(&w, "after_steps", m->after_steps);
   json_key(&w, "groups");
   json_array_begin(&w);
-  for (size_t i = 0; i < m->group_count; i++) group_write(&m->groups[i], &w);
+  for (size_t i = 0; i < m->group_count; i++) group_write(&m->groups[i], numbers, &w);
   json_array_end(&w);
   json_object_end(&w);
 }
+
+void submit_batch_encode(const struct submit_batch *m, struct buf *out) { submit_batch_write(m, true, out); }
 
 enum rc submit_batch_read(struct submit_batch *m, const struct json *body, item_read group, struct arena *arena,
                           struct err *err) {
@@ -153,6 +168,8 @@ static void sample_digest(struct digest_state *d, const struct batch_sample *s) 
     digest_update_u32(d, s->segments[i].loss_mask);
   }
   digest_update(d, &s->advantage, sizeof s->advantage);
+  digest_update_u64(d, s->behaviour.count);
+  digest_update(d, s->behaviour.items, s->behaviour.count * sizeof *s->behaviour.items);
 }
 
 void submit_batch_digest(struct digest *out, const struct submit_batch *m) {

@@ -9,13 +9,13 @@
 /* Reads one element of a wire_list. */
 typedef enum rc (*item_read)(void *item, const struct json *value, struct arena *arena, struct err *err);
 
-/* The members beside `groups`. */
-void submit_batch_head_write(const struct submit_batch *m, struct json_writer *w);
+/* numbers false: of the samples only their ids. */
+void submit_batch_write(const struct submit_batch *m, bool numbers, struct buf *out);
 enum rc submit_batch_read(struct submit_batch *m, const struct json *body, item_read group, struct arena *arena,
                           struct err *err);
 /* A struct batch_group, whose samples `sample` reads. */
 enum rc batch_group_read(void *item, const struct json *value, item_read sample, struct arena *arena, struct err *err);
-/* What the bounds of single numbers cannot express. */
+/* What the bounds of single numbers cannot express; without segments and behaviour, which are read after it. */
 enum rc batch_sample_check(const struct batch_sample *s, struct err *err);
 
 /* numbers false: of the samples only their ids. */

@@ -6,6 +6,7 @@
  *                  token_ids      I32 [tokens]       prompt and completion
  *                  segments       I32 [segments, 3]  start, count, loss_mask (0 or 1); over a completion
  *                  advantages     F32 [samples]
+ *                  behaviour      F32 [trained]      only where samples have behaviour log-probabilities
  *
  *   a status       __metadata__   {"status": "<the JSON of the status, where samples are their ids>"}
  *                  trained        I32 [samples]      trained tokens
@@ -14,6 +15,7 @@
  * Everything lies sample after sample, group after group.  A sample's segments are those that cover its completion.
  *
  * Previous hop of a rollout: coordinator/driver/batch_build.c.  Next: trainer-server/api/route_submit_batch.c. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -23,33 +25,13 @@
 #define BATCH_KEY  "batch"
 #define STATUS_KEY "status"
 
-enum { BATCH_TENSORS = 4, STATUS_TENSORS = 2, SAMPLE_COLUMNS = 2 };
+enum { BATCH_TENSORS = 4 /* without behaviour */, STATUS_TENSORS = 2, SAMPLE_COLUMNS = 2 };
 
 /* ---- a batch: writing ---- */
 
-static void head_write(const struct submit_batch *m, struct buf *out) {
-  struct json_writer w;
-  json_writer_init(&w, out);
-  json_object_begin(&w);
-  submit_batch_head_write(m, &w);
-  json_key(&w, "groups");
-  json_array_begin(&w);
-  for (size_t g = 0; g < m->group_count; g++) {
-    json_object_begin(&w);
-    json_kv_string(&w, "id", m->groups[g].id);
-    json_key(&w, "samples");
-    json_array_begin(&w);
-    for (size_t i = 0; i < m->groups[g].sample_count; i++) json_write_string(&w, m->groups[g].samples[i].id);
-    json_array_end(&w);
-    json_object_end(&w);
-  }
-  json_array_end(&w);
-  json_object_end(&w);
-}
-
 /* Rows of the tensors, of all samples together. */
 struct batch_sizes {
-  int64_t samples, tokens, segments;
+  int64_t samples, tokens, segments, behaviour;
 };
 
 static struct batch_sizes batch_sizes_of(const struct submit_batch *m) {
@@ -60,6 +42,7 @@ static struct batch_sizes batch_sizes_of(const struct submit_batch *m) {
     for (size_t i = 0; i < group->sample_count; i++) {
       n.tokens += (int64_t)group->samples[i].tokens.count;
       n.segments += (int64_t)group->samples[i].segment_count;
+      n.behaviour += (int64_t)group->samples[i].behaviour.count;
     }
   }
   return n;
@@ -67,18 +50,20 @@ static struct batch_sizes batch_sizes_of(const struct submit_batch *m) {
 
 enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *out, struct err *err) {
   const struct batch_sizes n = batch_sizes_of(m);
-  const struct st_entry entries[BATCH_TENSORS] = {
+  const struct st_entry entries[BATCH_TENSORS + 1] = {
       {"samples", ST_I32, 2, {n.samples, SAMPLE_COLUMNS}},
       {"token_ids", ST_I32, 1, {n.tokens}},
       {"segments", ST_I32, 2, {n.segments, TENSOR_SEGMENT_COLUMNS}},
       {"advantages", ST_F32, 1, {n.samples}},
+      {"behaviour", ST_F32, 1, {n.behaviour}},
   };
   struct buf head = BUF_INIT;
-  head_write(m, &head);
-  const enum rc rc = wire_tensors_begin(out, entries, BATCH_TENSORS, BATCH_KEY, &head, err);
+  submit_batch_write(m, false, &head);
+  const enum rc rc = wire_tensors_begin(out, entries, BATCH_TENSORS + (n.behaviour > 0), BATCH_KEY, &head, err);
   buf_free(&head);
   if (rc != RC_OK) return rc;
-  buf_reserve(out, (size_t)(n.samples * 3 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS) * sizeof(int32_t));
+  buf_reserve(
+      out, (size_t)(n.samples * 3 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS + n.behaviour) * sizeof(int32_t));
   for (size_t g = 0; g < m->group_count; g++) {
     for (size_t i = 0; i < m->groups[g].sample_count; i++) {
       const struct batch_sample *s = &m->groups[g].samples[i];
@@ -99,6 +84,12 @@ enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *ou
   for (size_t g = 0; g < m->group_count; g++) {
     for (size_t i = 0; i < m->groups[g].sample_count; i++)
       buf_append(out, &m->groups[g].samples[i].advantage, sizeof(float));
+  }
+  for (size_t g = 0; g < m->group_count; g++) {
+    for (size_t i = 0; i < m->groups[g].sample_count; i++) {
+      const struct json_f32s *behaviour = &m->groups[g].samples[i].behaviour;
+      buf_append(out, behaviour->items, behaviour->count * sizeof *behaviour->items);
+    }
   }
   return buf_check(out, err);
 }
@@ -128,30 +119,52 @@ struct columns {
   struct segment_rows segments;
   int32_t *token_ids;
   const float *advantages;
-  size_t sample_rows, token_rows, advantage_rows;
-  size_t samples_taken, tokens_taken;
+  float *behaviour; /* NULL: the message has none */
+  size_t sample_rows, token_rows, advantage_rows, behaviour_rows;
+  size_t samples_taken, tokens_taken, behaviour_taken;
 };
 
 static enum rc read_columns(struct columns *c, const struct st_file *f, size_t samples, struct arena *arena,
                             struct err *err) {
-  void *rows, *tokens, *segments, *advantages;
-  enum rc rc = wire_tensors_counted(f, BATCH_TENSORS, err);
+  void *rows, *tokens, *segments, *advantages, *behaviour = NULL;
+  const bool has_behaviour = st_find(f, "behaviour") != NULL;
+  enum rc rc = wire_tensors_counted(f, BATCH_TENSORS + has_behaviour, err);
   if (rc == RC_OK) rc = wire_tensor_read(&rows, &c->sample_rows, f, "samples", ST_I32, SAMPLE_COLUMNS, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&tokens, &c->token_rows, f, "token_ids", ST_I32, 0, arena, err);
   if (rc == RC_OK)
     rc = wire_tensor_read(&segments, &c->segments.count, f, "segments", ST_I32, TENSOR_SEGMENT_COLUMNS, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&advantages, &c->advantage_rows, f, "advantages", ST_F32, 0, arena, err);
+  if (rc == RC_OK && has_behaviour)
+    rc = wire_tensor_read(&behaviour, &c->behaviour_rows, f, "behaviour", ST_F32, 0, arena, err);
   if (rc != RC_OK) return rc;
   c->samples = rows;
   c->token_ids = tokens;
   c->segments.rows = segments;
   c->advantages = advantages;
+  c->behaviour = behaviour;
   if (c->sample_rows != samples)
     return err_set(err, RC_INVALID, "samples", "expected one row for each of %zu ids, got %zu", samples,
                    c->sample_rows);
   if (c->advantage_rows != samples)
     return err_set(err, RC_INVALID, "advantages", "expected one for each of %zu ids, got %zu", samples,
                    c->advantage_rows);
+  return RC_OK;
+}
+
+static enum rc take_behaviour(struct batch_sample *s, struct columns *c, struct err *err) {
+  const size_t trained = wire_segments_trained(s->segments, s->segment_count);
+  const size_t left = c->behaviour_rows - c->behaviour_taken;
+  if (trained > left)
+    return err_set(err, RC_INVALID, "behaviour", "expected one for each of %zu trained tokens, %zu are left", trained,
+                   left);
+  s->behaviour = (struct json_f32s){c->behaviour + c->behaviour_taken, trained};
+  c->behaviour_taken += trained;
+  for (size_t i = 0; i < trained; i++) {
+    const float logprob = s->behaviour.items[i];
+    if (!(logprob >= -FLT_MAX && logprob <= 0)) /* a NaN is neither */
+      return err_set(err, RC_INVALID, "behaviour", "expected a finite number of at most 0, got %.9g at trained token %zu",
+                     (double)logprob, i);
+  }
   return RC_OK;
 }
 
@@ -174,10 +187,11 @@ static enum rc take_sample(struct batch_sample *s, struct columns *c, struct are
     return err_set(err, RC_INVALID, "prompt_length", "expected 1 to %d, got %d", LIMIT_PROMPT_TOKENS, s->prompt_length);
   if (!isfinite(s->advantage))
     return err_set(err, RC_INVALID, "advantage", "expected a finite number, got %g", (double)s->advantage);
-  const enum rc rc = batch_sample_check(s, err);
-  return rc == RC_OK ? wire_take_segments(&s->segments, &s->segment_count, &c->segments,
-                                          s->tokens.count - (size_t)s->prompt_length, arena, err)
-                     : rc;
+  enum rc rc = batch_sample_check(s, err);
+  if (rc == RC_OK)
+    rc = wire_take_segments(&s->segments, &s->segment_count, &c->segments, s->tokens.count - (size_t)s->prompt_length,
+                            arena, err);
+  return rc == RC_OK && c->behaviour ? take_behaviour(s, c, err) : rc;
 }
 
 static enum rc read_samples(struct submit_batch *m, const struct st_file *f, struct arena *arena, struct err *err) {
@@ -193,6 +207,9 @@ static enum rc read_samples(struct submit_batch *m, const struct st_file *f, str
       if (rc != RC_OK) err_in_field(err, place);
     }
   }
+  if (rc == RC_OK && c.behaviour_taken < c.behaviour_rows)
+    return err_set(err, RC_INVALID, "behaviour", "expected every number to be a trained token's, got %zu too many",
+                   c.behaviour_rows - c.behaviour_taken);
   if (rc != RC_OK || (c.tokens_taken == c.token_rows && c.segments.taken == c.segments.count)) return rc;
   return err_set(err, RC_INVALID, "samples", "expected every token and segment to be a sample's, got %zu and %zu too many",
                  c.token_rows - c.tokens_taken, c.segments.count - c.segments.taken);

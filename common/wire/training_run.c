@@ -14,7 +14,8 @@ static const char *const OBJECTIVES[] = {"grpo",          "reinforce", "ppo",   
                                          "decoupled_ppo", "tis",       "cross_entropy", "evaluate"};
 static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences"};
 static const char *const SCHEDULES[] = {"constant", "linear", "cosine"};
-static const char *const UPDATES[] = {[UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch"};
+static const char *const UPDATES[] = {
+    [UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch", [UPDATE_INFLIGHT] = "inflight"};
 static const char *const OPEN_STATES[] = {"ready", "replaying"};
 
 void training_config_defaults(struct training_config *c) {
@@ -77,7 +78,7 @@ static enum rc training_config_check(const struct training_config *c, struct err
   if (strcmp(c->objective, "tis") != 0 && c->importance_cap != 0)
     return err_set(err, RC_INVALID, "importance_cap", "objective '%s' caps no importance weight, 'tis' does; got %g",
                    c->objective, c->importance_cap);
-  if (c->update == UPDATE_MINIBATCH &&
+  if (c->update != UPDATE_STRICT &&
       (strcmp(c->objective, "evaluate") == 0 || strcmp(c->objective, "cross_entropy") == 0))
     return err_set(err, RC_INVALID, "update",
                    "objective '%s' compares no policy with the one that sampled; expected update 'strict'",

@@ -38,6 +38,7 @@ void submit_step_encode(const struct submit_step *m, struct buf *out) {
   json_kv_bool(&w, "last", m->last);
   if (m->inner) json_kv_bool(&w, "inner", true);
   if (m->after_steps != 0) json_kv_int(&w, "after_steps", m->after_steps);
+  if (m->announce_first) json_kv_bool(&w, "announce_first", true);
   json_key(&w, "push_to");
   json_array_begin(&w);
   for (size_t i = 0; i < m->push_count; i++) {
@@ -61,6 +62,8 @@ static enum rc inner_check(const struct submit_step *m, struct err *err) {
   if (m->push_count > 0)
     return err_set(err, RC_INVALID, "push_to", "expected none, an inner step makes no version to push; got %zu",
                    m->push_count);
+  if (m->announce_first)
+    return err_set(err, RC_INVALID, "announce_first", "an inner step makes no version to announce");
   return RC_OK;
 }
 
@@ -78,6 +81,7 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
       WIRE_BOOL("last", m->last),
       {.name = "inner", .kind = FIELD_BOOL, .target = &m->inner},
       WIRE_AFTER_STEPS(m->after_steps),
+      {.name = "announce_first", .kind = FIELD_BOOL, .target = &m->announce_first},
       WIRE_VALUE("push_to", push_to),
       WIRE_I32("stage_timeout_ms", m->stage_timeout_ms, 1, WIRE_MS_MAX),
   };

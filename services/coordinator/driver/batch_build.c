@@ -219,12 +219,6 @@ bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, 
   return digest_equal(&recorded, trainers);
 }
 
-static size_t trained_tokens(const struct batch_sample *s) {
-  size_t n = 0;
-  for (size_t g = 0; g < s->segment_count; g++) n += s->segments[g].loss_mask ? (size_t)s->segments[g].count : 0;
-  return n;
-}
-
 enum rc logprobs_compare(struct mismatch *out, const struct built_batch *b, const struct batch_status *answer,
                          struct err *err) {
   size_t at = 0;
@@ -239,10 +233,11 @@ enum rc logprobs_compare(struct mismatch *out, const struct built_batch *b, cons
       if (strcmp(got->id, sent->id) != 0)
         return err_set(err, RC_CORRUPT, "samples.id", "the trainer answered for sample '%.100s' where %s was expected",
                        got->id, sent->id);
-      if (got->logprobs.count != trained_tokens(sent)) {
+      const size_t trained = wire_segments_trained(sent->segments, sent->segment_count);
+      if (got->logprobs.count != trained) {
         return err_set(err, RC_CORRUPT, "samples.logprobs",
                        "the trainer answered %zu log-probabilities for sample %s, which has %zu trained tokens",
-                       got->logprobs.count, sent->id, trained_tokens(sent));
+                       got->logprobs.count, sent->id, trained);
       }
       if (b->behaviour) mismatch_add(out, b->behaviour[at].items, got->logprobs.items, got->logprobs.count);
     }

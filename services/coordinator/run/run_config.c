@@ -11,7 +11,8 @@
   (const struct json_field[]){__VA_ARGS__}, sizeof((const struct json_field[]){__VA_ARGS__}) / sizeof(struct json_field)
 
 static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
-static const char *const update_names[] = {[UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch"};
+static const char *const update_names[] = {
+    [UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch", [UPDATE_INFLIGHT] = "inflight"};
 static const char *const filter_names[] = {
     [FILTER_KEEP] = "keep", [FILTER_SHRINK] = "shrink", [FILTER_REFILL] = "refill"};
 static const char *const frontier_names[] = {

@@ -67,10 +67,12 @@ void board_busy(struct board *b, bool busy) {
   pthread_mutex_unlock(&b->lock);
 }
 
-void board_run_begin(struct board *b, const struct digest *run_digest, int chunk_tokens, int frozen_copies) {
+void board_run_begin(struct board *b, const struct digest *run_digest, int chunk_tokens, bool takes_behaviour,
+                     int frozen_copies) {
   pthread_mutex_lock(&b->lock);
   b->view.run_digest = *run_digest;
   b->view.chunk_tokens = chunk_tokens;
+  b->view.takes_behaviour = takes_behaviour;
   b->view.frozen_copies = frozen_copies;
   pthread_mutex_unlock(&b->lock);
 }

@@ -105,6 +105,7 @@ static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, stru
   const size_t elements = e->model->params.elements;
   const struct unit_policies policies = {.current = e->learning.weights,
                                          .behaviour = in->after_steps > 0 ? e->learning.behaviour : NULL,
+                                         .recorded = run_config_takes_behaviour(&e->run.training),
                                          .reference = e->learning.reference};
   struct unit unit;
   struct unit_result result;

@@ -66,6 +66,26 @@ enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_g
   return RC_OK;
 }
 
+enum rc unit_check_behaviour(const struct batch_group *group, bool wanted, struct err *err) {
+  for (size_t i = 0; i < group->sample_count; i++) {
+    const struct batch_sample *s = &group->samples[i];
+    const size_t trained = wire_segments_trained(s->segments, s->segment_count);
+    char path[ERR_FIELD_MAX];
+    if (s->behaviour.count == (wanted ? trained : 0)) continue;
+    if (wanted)
+      err_set(err, RC_INVALID, "behaviour",
+              "update 'inflight' needs the behaviour log-probability of each of %zu trained tokens, got %zu", trained,
+              s->behaviour.count);
+    else
+      err_set(err, RC_INVALID, "behaviour",
+              "expected no behaviour log-probabilities, the trainer computes its own; got %zu", s->behaviour.count);
+    snprintf(path, sizeof path, "samples[%zu]", i);
+    err_in_field(err, path);
+    return RC_INVALID;
+  }
+  return RC_OK;
+}
+
 /* A checked sample as the learner takes it; the mask lives in the arena. */
 static enum rc sample_build(const struct batch_sample *s, struct train_sample *out, int *scored_count,
                             struct arena *arena, struct err *err) {
@@ -126,6 +146,7 @@ enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_
   const int n = (int)group->sample_count;
   int total = 0;
   enum rc rc = unit_check(m, LIMIT_SEQUENCE_TOKENS, group, err); /* the learner knows its own chunks */
+  if (rc == RC_OK) rc = unit_check_behaviour(group, policies->recorded, err);
   if (rc != RC_OK) return rc;
   *out = (struct unit){.count = n,
                        .samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples),
@@ -141,11 +162,17 @@ enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_
   }
   out->logprob = arena_alloc(arena, (size_t)total + 1, sizeof *out->logprob);
   out->reference = policies->reference ? arena_alloc(arena, (size_t)total + 1, sizeof *out->reference) : NULL;
-  if (!out->logprob || (policies->reference && !out->reference))
+  out->recorded = policies->recorded ? arena_alloc(arena, (size_t)total + 1, sizeof *out->recorded) : NULL;
+  if (!out->logprob || (policies->reference && !out->reference) || (policies->recorded && !out->recorded))
     return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
-  for (int i = 0; i < n; i++)
-    out->results[i] = (struct sample_logprobs){
-        .id = group->samples[i].id, .logprobs = {out->logprob + out->scored[i].first, (size_t)out->scored[i].count}};
+  for (int i = 0; i < n; i++) {
+    const struct batch_sample *s = &group->samples[i];
+    const int first = out->scored[i].first;
+    out->results[i] =
+        (struct sample_logprobs){.id = s->id, .logprobs = {out->logprob + first, (size_t)out->scored[i].count}};
+    if (policies->recorded && s->behaviour.count > 0)
+      memcpy(out->recorded + first, s->behaviour.items, s->behaviour.count * sizeof *s->behaviour.items);
+  }
   return RC_OK;
 }
 
@@ -167,7 +194,7 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
                               .samples = unit->scored,
                               .tokens = samples,
                               .sample_count = n,
-                              .old = policies->behaviour ? unit->logprob : NULL,
+                              .old = policies->behaviour ? unit->logprob : unit->recorded,
                               .reference = unit->reference,
                               .out = out,
                               .timeline = timeline};

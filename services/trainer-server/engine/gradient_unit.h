@@ -5,8 +5,10 @@
  *
  * Until the round's first step the current weights are those of the behaviour policy, and every importance ratio is
  * exactly 1.  After an inner step the behaviour policy's weights are a frozen copy: a forward pass under them gives the
- * log-probabilities that are answered, bit for bit the sampler's as well, and the ratios are against these.  The
- * proximal policy is the current one, as in AReaL (see common/model/learning/loss.h). */
+ * log-probabilities that are answered, bit for bit the sampler's as well, and the ratios are against these.  With
+ * update "inflight" several versions sampled: the current weights' log-probabilities are answered, and the ratios are
+ * against those that the samplers recorded.  The proximal policy is the current one, the version that the step
+ * starts from, as in AReaL (see common/model/learning/loss.h). */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_GRADIENT_UNIT_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_GRADIENT_UNIT_H
 
@@ -23,12 +25,13 @@ struct unit_config {
 /* Whose log-probabilities a unit needs. */
 struct unit_policies {
   const struct weights *current;   /* whose gradient it is */
-  const struct weights *behaviour; /* that sampled it; NULL: the current ones did */
+  const struct weights *behaviour; /* that sampled it; NULL: the current ones did, or: */
+  bool recorded;                   /* the group brings the behaviour policy's log-probabilities */
   const struct weights *reference; /* of the KL term, or NULL */
 };
 
 struct unit_result {
-  struct sample_logprobs *samples; /* the behaviour policy's, in the group's order; arena memory */
+  struct sample_logprobs *samples; /* the version's, in the group's order; arena memory */
   struct loss_stats stats;
   double entropy_sum;
   int64_t logprob_us, compute_us; /* forward, the behaviour policy's included; all else, the reference's included */
@@ -37,6 +40,9 @@ struct unit_result {
 /* RC_INVALID for ids outside the vocabulary or segments that do not fit, RC_TOO_LARGE for a sample above the context
  * or chunk_tokens; the field is "samples[i].tokens" or the like. Pure. */
 enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_group *group, struct err *err);
+/* RC_INVALID unless every sample brings a behaviour log-probability for each trained token (wanted), or none brings any.
+ * Pure. */
+enum rc unit_check_behaviour(const struct batch_group *group, bool wanted, struct err *err);
 
 /* Of a sample, among the unit's scored tokens. */
 struct scored_sample {
@@ -49,7 +55,8 @@ struct unit {
   int count; /* samples */
   struct train_sample *samples;
   struct scored_sample *scored;
-  float *logprob;   /* of the scored tokens: the behaviour policy's */
+  float *logprob;   /* of the scored tokens: under the weights of the batch's version */
+  float *recorded;  /* by the samplers, or NULL */
   float *reference; /* the reference's, or NULL */
   struct sample_logprobs *results;
 };

@@ -64,7 +64,8 @@ enum rc open_run_job(struct engine *e, struct job *job, struct err *err) {
     start_weights_back(e);
     return rc;
   }
-  board_run_begin(e->board, &job->request, e->run.training.chunk_tokens, learning_frozen_count(&e->learning));
+  board_run_begin(e->board, &job->request, e->run.training.chunk_tokens, run_config_takes_behaviour(&e->run.training),
+                  learning_frozen_count(&e->learning));
   log_info("run %s opened (%s), version 0", in->run, in->training.objective);
   board_publish(e->board, b);
   return open_answer(e, job);

@@ -81,7 +81,8 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   e->run.history = c->history;
   e->run.history_count = e->run.history_cap = c->meta.history_count;
   c->history = NULL;
-  board_run_begin(e->board, &run_digest, e->run.training.chunk_tokens, learning_frozen_count(&e->learning));
+  board_run_begin(e->board, &run_digest, e->run.training.chunk_tokens, run_config_takes_behaviour(&e->run.training),
+                  learning_frozen_count(&e->learning));
   board_publish(e->board, b);
   return RC_OK;
 }

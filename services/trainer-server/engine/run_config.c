@@ -6,6 +6,8 @@
 
 bool run_config_trains(const struct training_config *c) { return strcmp(c->objective, "evaluate") != 0; }
 
+bool run_config_takes_behaviour(const struct training_config *c) { return c->update == UPDATE_INFLIGHT; }
+
 struct frozen_weights run_config_frozen(const struct training_config *c) {
   const bool trains = run_config_trains(c);
   return (struct frozen_weights){.reference = trains && (float)c->kl_coefficient != 0,

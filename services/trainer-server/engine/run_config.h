@@ -10,7 +10,9 @@ enum { CHUNK_TOKENS_MIN = 2 };
 
 /* False: it evaluates. */
 bool run_config_trains(const struct training_config *c);
-/* What a run keeps frozen beside its current weights; pure. */
+/* Its batches bring behaviour log-probabilities. */
+bool run_config_takes_behaviour(const struct training_config *c);
+/* What a run needs beside what every run does; pure. */
 struct frozen_weights run_config_frozen(const struct training_config *c);
 /* The wire's names and numbers as the model module's configurations; pure. */
 enum rc run_config_map(const struct training_config *c, struct unit_config *unit, struct optimizer_config *o,

@@ -82,6 +82,7 @@ enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, str
     char path[ERR_FIELD_MAX];
     enum rc rc = unit_check(t->engine.model, v.chunk_tokens, &m->groups[g], err);
     if (rc == RC_OK) continue;
+    if (rc == RC_OK) rc = unit_check_behaviour(&m->groups[g], v.takes_behaviour, err);
     snprintf(path, sizeof path, "groups[%zu]", g);
     err_in_field(err, path);
     return rc;

@@ -3,8 +3,9 @@
  *
  *   handlers --check, register--> jobs --queue--> engine thread --version durable--> publisher thread --> generation-servers, coordinator
  *
- * The engine takes jobs in order: open a run, compute a batch's log-probabilities and gradients (own log-probabilities
- * first: no behaviour log-probability ever reaches this process), take a step.  A step is: exactly the named units
+ * The engine takes jobs in order: open a run, compute a batch's log-probabilities and gradients (its own
+ * log-probabilities; those of the samplers reach this process only in a run with update "inflight", whose loss needs
+ * them), take a step.  A step is: exactly the named units
  * accumulated -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is current ->
  * publisher.  An inner step, of a run with update "minibatch", ends with the digest.  What jobs may touch is in engine.h, and what handlers see of it in board/board.h.
  *
@@ -68,8 +69,8 @@ enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, str
 enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
 /* Whether a run could be opened, as far as that can be told beforehand: the same, its start, and room for what it keeps frozen. */
 enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err);
-/* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks.
- * RC_INVALID or RC_TOO_LARGE with the field's path. */
+/* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks, with
+ * behaviour log-probabilities exactly where the run's loss needs them.  RC_INVALID or RC_TOO_LARGE with the field's path. */
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err);
 
 /* Queues a registered job; RC_FULL when the queue is full, RC_UNAVAILABLE when stopping. The job belongs to the

@@ -256,6 +256,119 @@ static void ratios_are_against_the_behaviour_policy(void **state) {
   arena_free(&arena);
 }
 
+/* Every sample of the group gets its part of old. */
+static void behaviour_set(const struct batch_group *group, float *old) {
+  for (size_t i = 0; i < group->sample_count; i++) {
+    struct batch_sample *s = &group->samples[i];
+    s->behaviour = (struct json_f32s){old, wire_segments_trained(s->segments, s->segment_count)};
+    old += s->behaviour.count;
+  }
+}
+
+/* In a run with update "inflight": the loss weighs by what the samplers recorded, in one forward pass, and what is answered
+ * is the current policy's, whatever they recorded. */
+static void recorded_behaviour_weighs_and_is_not_answered(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct weights *behaviour = other_weights(8);
+  const struct unit_policies policies = {.current = parts.weights, .recorded = true};
+  const struct batch_group group = group_make(&arena, "r1.0.0", 9, 3);
+  const size_t elements = parts.model->params.elements;
+  float *want = calloc(elements, sizeof *want), *have = calloc(elements, sizeof *have), advantage[128], old[128],
+        own[128];
+  struct train_sample samples[9];
+  struct unit_config tis = grpo;
+  struct unit_result unit;
+  int n = 0;
+  for (int i = 0; i < 9; i++) {
+    const struct batch_sample *s = &group.samples[i];
+    uint8_t *scored = arena_alloc(&arena, s->tokens.count, 1);
+    for (size_t t = (size_t)s->prompt_length; t < s->tokens.count; t++) scored[t] = 1, advantage[n++] = s->advantage;
+    samples[i] = (struct train_sample){.tokens = s->tokens.items, .length = (int)s->tokens.count, .scored = scored};
+  }
+  tis.loss.kind = LOSS_DECOUPLED_PPO;
+  tis.loss.importance_cap = 1.0625f;
+  assert_rc(RC_OK, learner_logprobs(learner, behaviour, samples, 9, 0.8f, old, NULL, &err), err);
+  behaviour_set(&group, old);
+  for (int other = 0; other < 2; other++) {
+    for (int i = 0; other && i < n; i++) old[i] *= 0.875f;
+    struct weighted w = {advantage, old, 1.0625, 0};
+    double weights = 0, squares = 0;
+    memset(want, 0, elements * sizeof *want);
+    memset(have, 0, elements * sizeof *have);
+    assert_rc(RC_OK, learner_gradients(learner, parts.weights, samples, 9, 0.8f, weighted_gradient, &w, want, own, &err),
+              err);
+    assert_rc(RC_OK, compute(&policies, &tis, &group, have, &unit, &timeline, &arena, &err), err);
+    assert_memory_equal(have, want, elements * sizeof *want);
+    assert_true(w.capped > 0 && w.capped < n && unit.stats.clipped == w.capped);
+    for (int i = 0; i < n; i++) {
+      const double weight = elementary_exp((double)own[i] - (double)old[i]);
+      weights += weight, squares += weight * weight; /* without the cap */
+    }
+    assert_true(fabs(unit.stats.ratio_sum - weights) < 1e-9 && fabs(unit.stats.ratio_squares - squares) < 1e-9);
+    assert_true(unit.stats.difference_new_old > 0 && unit.stats.kl_new_old > 0);
+    int at = 0;
+    for (int i = 0; i < 9; at += (int)unit.samples[i++].logprobs.count)
+      assert_memory_equal(unit.samples[i].logprobs.items, own + at, unit.samples[i].logprobs.count * sizeof *own);
+    assert_int_equal(at, n);
+  }
+  weights_free(behaviour);
+  free(want);
+  free(have);
+  arena_free(&arena);
+}
+
+/* Where the samplers recorded what the trainer computes, as on-policy tokens do, a unit is that of a strict run, bit for bit. */
+static void recorded_behaviour_that_is_exact_changes_no_bit(void **state) {
+  (void)state;
+  static const enum loss_kind kinds[] = {LOSS_REINFORCE, LOSS_PPO, LOSS_GSPO, LOSS_CISPO, LOSS_DECOUPLED_PPO};
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  const struct unit_policies recorded = {.current = parts.weights, .recorded = true};
+  const struct batch_group group = group_make(&arena, "r1.0.0", 9, 3);
+  const size_t elements = parts.model->params.elements;
+  float *want = calloc(elements, sizeof *want), *have = calloc(elements, sizeof *have);
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    struct unit_config config = grpo;
+    config.loss.kind = kinds[k];
+    struct unit_result one, two;
+    memset(want, 0, elements * sizeof *want);
+    memset(have, 0, elements * sizeof *have);
+    for (int i = 0; i < 9; i++) group.samples[i].behaviour.count = 0;
+    assert_rc(RC_OK, compute(&current, &config, &group, want, &one, &timeline, &arena, &err), err);
+    for (int i = 0; i < 9; i++) group.samples[i].behaviour = one.samples[i].logprobs;
+    assert_rc(RC_OK, compute(&recorded, &config, &group, have, &two, &timeline, &arena, &err), err);
+    assert_memory_equal(have, want, elements * sizeof *want);
+    assert_memory_equal(&one.stats, &two.stats, sizeof one.stats);
+  }
+  free(want);
+  free(have);
+  arena_free(&arena);
+}
+
+static void behaviour_is_refused_unless_it_is_wanted(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  const struct batch_group group = group_make(&arena, "r1.0.0", 3, 4);
+  float old[64] = {0};
+  assert_rc(RC_OK, unit_check_behaviour(&group, false, &err), err);
+  assert_rc(RC_INVALID, unit_check_behaviour(&group, true, &err), err);
+  assert_string_equal(err.field, "samples[0].behaviour");
+  behaviour_set(&group, old);
+  assert_rc(RC_OK, unit_check_behaviour(&group, true, &err), err);
+  assert_rc(RC_INVALID, unit_check_behaviour(&group, false, &err), err);
+  assert_string_equal(err.field, "samples[0].behaviour");
+  group.samples[2].behaviour.count--;
+  assert_rc(RC_INVALID, unit_check_behaviour(&group, true, &err), err);
+  assert_string_equal(err.field, "samples[2].behaviour");
+  group.samples[2].segments[0].loss_mask = false; /* nothing of it is trained on */
+  group.samples[2].behaviour.count = 0;
+  assert_rc(RC_OK, unit_check_behaviour(&group, true, &err), err);
+  arena_free(&arena);
+}
+
 /* A behaviour policy with the current weights, as after a step that changed nothing, gives the bits of none, whatever the
  * loss. */
 static void the_same_weights_as_behaviour_policy_give_the_same_bits(void **state) {
@@ -365,6 +478,9 @@ int main(void) {
       cmocka_unit_test(reference_enters_the_loss),
       cmocka_unit_test(ratios_are_against_the_behaviour_policy),
       cmocka_unit_test(the_same_weights_as_behaviour_policy_give_the_same_bits),
+      cmocka_unit_test(recorded_behaviour_weighs_and_is_not_answered),
+      cmocka_unit_test(recorded_behaviour_that_is_exact_changes_no_bit),
+      cmocka_unit_test(behaviour_is_refused_unless_it_is_wanted),
       cmocka_unit_test(refused_units_name_the_field_and_touch_nothing),
       cmocka_unit_test(a_configuration_becomes_its_loss),
   };

@@ -12,6 +12,7 @@
 /* Two groups: one sample with two segments, one whose advantage is a negative zero; then one more. */
 struct example {
   int32_t tokens[9];
+  float logprobs[3]; /* of the first and the second sample's trained tokens */
   struct sample_segment segments[4];
   struct batch_sample samples[3];
   struct batch_group groups[2];
@@ -51,6 +52,16 @@ static void make_example(struct example *x) {
                                    .group_count = 2};
 }
 
+/* The same as a run with update "inflight" has it. */
+static void make_behaviour(struct example *x) {
+  make_example(x);
+  x->logprobs[0] = -0x1p-149f;
+  x->logprobs[1] = -0x1.fffffep127f;
+  x->logprobs[2] = -0.0f;
+  x->samples[0].behaviour = (struct json_f32s){x->logprobs, 2};
+  x->samples[1].behaviour = (struct json_f32s){x->logprobs + 2, 1};
+}
+
 static void encode(const struct submit_batch *m, struct buf *out) {
   struct err err = {0};
   buf_clear(out);
@@ -72,16 +83,13 @@ static enum rc decode(const void *bytes, size_t len, struct buf *json, struct di
   return rc;
 }
 
-static void the_message_is_the_same_in_both_forms(void **state) {
-  (void)state;
-  struct example x;
+static void check_both_forms(struct example *x) {
   struct buf bytes = BUF_INIT, before = BUF_INIT, after = BUF_INIT;
   struct digest sent, from_tensors, from_json;
   struct err err = {0};
-  make_example(&x);
-  encode(&x.batch, &bytes);
-  submit_batch_encode(&x.batch, &before);
-  submit_batch_digest(&sent, &x.batch);
+  encode(&x->batch, &bytes);
+  submit_batch_encode(&x->batch, &before);
+  submit_batch_digest(&sent, &x->batch);
   if (decode(bytes.data, bytes.len, &after, &from_tensors, &err) != RC_OK) fail_msg("%s: %s", err.field, err.message);
   assert_string_equal(before.data, after.data);
   assert_true(digest_equal(&sent, &from_tensors));
@@ -98,6 +106,34 @@ static void the_message_is_the_same_in_both_forms(void **state) {
   buf_free(&bytes);
   buf_free(&before);
   buf_free(&after);
+}
+
+static void the_message_is_the_same_in_both_forms(void **state) {
+  (void)state;
+  struct example x;
+  make_example(&x);
+  check_both_forms(&x);
+  make_behaviour(&x);
+  check_both_forms(&x);
+}
+
+static void behaviour_arrives_bit_for_bit(void **state) {
+  (void)state;
+  struct example x;
+  struct buf bytes = BUF_INIT;
+  struct arena arena = ARENA_INIT;
+  struct submit_batch m;
+  struct err err = {0};
+  make_behaviour(&x);
+  encode(&x.batch, &bytes);
+  assert_int_equal(submit_batch_decode_tensors(&m, bytes.data, bytes.len, &arena, &err), RC_OK);
+  for (size_t i = 0; i < 3; i++) {
+    const struct json_f32s got = m.groups[i / 2].samples[i % 2].behaviour, sent = x.samples[i].behaviour;
+    assert_int_equal(got.count, sent.count);
+    if (sent.count > 0) assert_memory_equal(got.items, sent.items, sent.count * sizeof(float));
+  }
+  arena_free(&arena);
+  buf_free(&bytes);
 }
 
 static void the_digest_is_of_the_content_alone(void **state) {
@@ -132,6 +168,12 @@ static void the_digest_is_of_the_content_alone(void **state) {
   CHANGES(x.segments[1].start--);
   CHANGES(x.samples[0].segment_count--);
   CHANGES(x.samples[0].advantage = 0.25f);
+  CHANGES(make_behaviour(&x));
+  make_behaviour(&x);
+  submit_batch_digest(&before, &x.batch);
+  x.logprobs[1] = -1;
+  submit_batch_digest(&after, &x.batch);
+  assert_false(digest_equal(&before, &after));
 #undef CHANGES
 }
 
@@ -172,6 +214,12 @@ static void what_json_would_refuse_is_refused_by_the_same_name(void **state) {
   REFUSED("groups[0].samples", x.samples[1].id = x.samples[0].id);
   REFUSED("run", x.batch.run = "r 7");
   REFUSED("after_steps", x.batch.after_steps = -1);
+  REFUSED("groups[0].samples[0].behaviour", (make_behaviour(&x), x.logprobs[1] = 0x1p-149f));
+  REFUSED("groups[0].samples[0].behaviour", (make_behaviour(&x), x.logprobs[0] = NAN));
+  REFUSED("groups[0].samples[1].behaviour", (make_behaviour(&x), x.logprobs[2] = -INFINITY));
+  REFUSED("groups[0].samples[1].behaviour", (make_behaviour(&x), x.samples[1].behaviour.count = 0)); /* some, not all */
+  REFUSED("groups[0].samples[1].behaviour", (make_behaviour(&x), x.samples[0].behaviour.count = 1));
+  REFUSED("behaviour", (make_behaviour(&x), x.samples[2].behaviour = x.samples[1].behaviour));
 }
 
 /* Replaces the first `from` by a text of the same length. */
@@ -296,7 +344,7 @@ static void bodies_cut_or_changed_anywhere_do_no_harm(void **state) {
   (void)state;
   struct example x;
   struct buf bytes = BUF_INIT;
-  make_example(&x);
+  make_behaviour(&x);
   encode(&x.batch, &bytes);
   for (size_t len = 0; len < bytes.len; len++) {
     struct err err = {0};
@@ -440,6 +488,7 @@ static void a_status_cut_or_changed_anywhere_does_no_harm(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_message_is_the_same_in_both_forms),
+      cmocka_unit_test(behaviour_arrives_bit_for_bit),
       cmocka_unit_test(the_digest_is_of_the_content_alone),
       cmocka_unit_test(what_json_would_refuse_is_refused_by_the_same_name),
       cmocka_unit_test(wrong_tensors_are_refused),

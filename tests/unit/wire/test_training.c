@@ -157,6 +157,24 @@ static const struct message inner_step_message = {
         "\"denominator\":37,\"last\":false,\"inner\":true,\"after_steps\":2,\"push_to\":[],\"stage_timeout_ms\":1}",
     .again = again_submit_step,
     .optional = {"inner", "after_steps"}};
+/* What a run with update "inflight" adds. */
+static const struct message behaviour_message = {
+    .name = "submit_batch with behaviour",
+    .json =
+        "{\"batch_id\":\"r7.12.b0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[{\"id\":\"r7.9."
+        "3\",\"samples\":[{\"id\":\"r7.9.3.0\",\"tokens\":[1,2,3,4],\"prompt_length\":1,\"segments\":[{\"start\":0,"
+        "\"count\":1,\"loss_mask\":true},{\"start\":1,\"count\":1,\"loss_mask\":false},{\"start\":2,\"count\":1,\"loss_"
+        "mask\":true}],\"advantage\":0.5,\"behaviour\":[-0.25,-1.5]}]}]}",
+    .again = again_submit_batch,
+    .optional = {"behaviour"}};
+static const struct message announced_step_message = {
+    .name = "submit_step announced first",
+    .json =
+        "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[\"r7.12.4\"],"
+        "\"denominator\":37,\"last\":false,\"announce_first\":true,\"push_to\":[{\"worker_id\":\"w3\",\"url\":\"http://"
+        "gen-1:8081\"}],\"stage_timeout_ms\":1}",
+    .again = again_submit_step,
+    .optional = {"announce_first"}};
 static const struct message announce_message = {
     .name = "version_announce",
     .json =
@@ -175,7 +193,7 @@ static const struct message *const all[] = {
     &batch_message,     &batch_done_message,      &batch_failed_message, &batch_running_message,
     &step_message,      &step_done_message,       &step_queued_message,  &announce_message,
     &push_message,      &minibatch_run_message,   &later_batch_message,  &later_batch_done_message,
-    &inner_step_message};
+    &inner_step_message, &behaviour_message,       &announced_step_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -304,6 +322,9 @@ static void a_strict_run_is_written_as_ever(void **state) {
       {&later_batch_message, "\"after_steps\":2", "\"after_steps\":0", "after_steps"},
       {&later_batch_message, "\"after_steps\":2", "\"after_steps\":null", "after_steps"},
       {&inner_step_message, "\"inner\":true", "\"inner\":false", "inner"},
+      {&announced_step_message, "\"announce_first\":true", "\"announce_first\":false", "announce_first"},
+      {&behaviour_message, "\"behaviour\":[-0.25,-1.5]", "\"behaviour\":[]", "behaviour"},
+      {&behaviour_message, "\"behaviour\":[-0.25,-1.5]", "\"behaviour\":null", "behaviour"},
       {&inner_step_message, "\"after_steps\":2", "\"after_steps\":0", "after_steps"},
       {&later_batch_done_message, "0.125", "0", "kl_new_old"},
       {&later_batch_done_message, "\"difference_new_old\":null", "\"difference_new_old\":0", "difference_new_old"}};
@@ -328,6 +349,37 @@ static void minibatches_need_a_behaviour_policy(void **state) {
   message_check_refused(m, "grpo", "evaluate", "training.update");
   message_check_refused(m, "\"minibatch\"", "\"minibatches\"", "training.update");
   message_check_refused(m, "\"minibatch\"", "true", "training.update");
+}
+
+/* So do samples of several versions. */
+static void inflight_runs_need_a_behaviour_policy(void **state) {
+  (void)state;
+  char *text = message_replaced(minibatch_run_message.json, "minibatch", "inflight");
+  struct message m = minibatch_run_message;
+  m.json = text;
+  message_check_round_trip(&m);
+  message_check_refused(&m, "grpo", "cross_entropy", "training.update");
+  message_check_refused(&m, "grpo", "evaluate", "training.update");
+  free(text);
+}
+
+static void behaviour_is_one_log_probability_for_each_trained_token(void **state) {
+  (void)state;
+  const struct message *m = &behaviour_message;
+  const char *field = "groups[0].samples[0].behaviour";
+  message_check_refused(m, "[-0.25,-1.5]", "[-0.25]", field);
+  message_check_refused(m, "[-0.25,-1.5]", "[-0.25,-1.5,-2]", field);
+  message_check_refused(m, "-1.5", "1e-45", "groups[0].samples[0].behaviour[1]");
+  message_check_refused(m, "-1.5", "-1e39", "groups[0].samples[0].behaviour[1]"); /* infinite as a float32 */
+  message_check_refused(m, "-1.5", "null", "groups[0].samples[0].behaviour[1]");
+  message_check_accepted(m, "-1.5", "0");
+  message_check_accepted(m, "-1.5", "-3.4028234e38");
+}
+
+static void an_inner_step_is_not_announced(void **state) {
+  (void)state;
+  message_check_refused(&inner_step_message, "\"inner\":true", "\"inner\":true,\"announce_first\":true",
+                        "announce_first");
 }
 
 static void an_inner_step_has_groups_and_makes_no_version(void **state) {
@@ -545,6 +597,9 @@ int main(void) {
       cmocka_unit_test(a_cap_goes_with_tis_alone),
       cmocka_unit_test(a_strict_run_is_written_as_ever),
       cmocka_unit_test(minibatches_need_a_behaviour_policy),
+      cmocka_unit_test(inflight_runs_need_a_behaviour_policy),
+      cmocka_unit_test(behaviour_is_one_log_probability_for_each_trained_token),
+      cmocka_unit_test(an_inner_step_is_not_announced),
       cmocka_unit_test(an_inner_step_has_groups_and_makes_no_version),
       cmocka_unit_test(sums_that_are_not_finite_differ_from_none),
       cmocka_unit_test(the_recorded_version_is_optional),
