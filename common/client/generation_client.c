@@ -23,6 +23,7 @@ static enum rc push(struct client_call *call, const struct generation_client *c,
   call->headers = headers;
   client_url(&call->url, c->base_url, "/v1/push-weights?run=", v->run, "");
   buf_printf(&call->url, "&version=%" PRId64 "&epoch=%" PRIu64, v->version, v->epoch);
+  if (v->announced) buf_puts(&call->url, "&announced=true");
   if (broadcast)
     buf_printf(&call->url, "&token=%s&rank=%d&size=%d&bytes=%zu&wait_ms=%" PRId64, broadcast->token, broadcast->rank,
                broadcast->size, broadcast->bytes, broadcast->wait_ms);

@@ -15,6 +15,8 @@ struct pushed_version {
   int64_t version;
   uint64_t epoch;
   struct digest digest;
+  /* The coordinator has accepted the version: the server activates it as soon as it is staged, without being told. */
+  bool announced;
 };
 
 enum rc generation_push_weights(const struct generation_client *c, const struct pushed_version *v, const void *bytes,

@@ -19,8 +19,9 @@ enum rc weights_blob_create(struct weights_blob **out, const char *run, int64_t 
 
 /* The lock is held on entry and released on return; b may be gone. */
 static void settle_unlock(struct weights_blob *b) {
-  if (b->holders == 0 && (b->readers == 0 || b->shut)) buf_free(&b->bytes);
-  const bool last = b->holders == 0 && b->readers == 0 && !b->kept;
+  const bool held = b->holders > 0 || b->pushers > 0;
+  if (!held && (b->readers == 0 || b->shut)) buf_free(&b->bytes);
+  const bool last = !held && b->readers == 0 && !b->kept;
   pthread_mutex_unlock(&b->lock);
   if (!last) return;
   pthread_mutex_destroy(&b->lock);
@@ -37,6 +38,18 @@ void weights_blob_release(struct weights_blob *b) {
   if (!b) return;
   pthread_mutex_lock(&b->lock);
   b->holders--;
+  settle_unlock(b);
+}
+
+void weights_blob_push_begin(struct weights_blob *b) {
+  pthread_mutex_lock(&b->lock);
+  b->pushers++;
+  pthread_mutex_unlock(&b->lock);
+}
+
+void weights_blob_push_end(struct weights_blob *b) {
+  pthread_mutex_lock(&b->lock);
+  b->pushers--;
   settle_unlock(b);
 }
 

@@ -1,11 +1,13 @@
 /* The serialized weights of one version: the bytes that are pushed, pulled and checkpointed, once in memory however many use them.
  *
  *   holders   the board while it is the current version, the engine, the publisher: they may use `bytes` freely
+ *   pushers   pushes in the background: the same, but no other version waits for them
  *   readers   answers to GET /v1/weights that are on their way: they copy piece by piece with weights_blob_read
  *
  * A superseded version lives on for its readers, until another version is about to be serialized: weights_blob_shut, called
  * then (board.c), ends the answers that are still going out, however slowly their peers read.  So the bytes of two versions
- * at most are in memory: of the current one, and of the one before or the next one.
+ * at most are in memory: of the current one, and of the one before or the next one; and where versions are pushed in the
+ * background, of two more (publish/background.h).
  *
  * Any thread.  The mutex guards the counts, `shut` and, against readers, `bytes`; it is held for one piece's copy at most. */
 #ifndef LEASEHOLD_TRAINER_SERVER_BOARD_WEIGHTS_BLOB_H
@@ -18,7 +20,7 @@
 #include "common/base/digest.h"
 #include "common/base/limits.h"
 
-enum { WEIGHTS_BLOBS_MAX = 2 };
+enum { WEIGHTS_BLOBS_MAX = 2, WEIGHTS_BLOBS_PUSHED_MAX = 2 /* beside those, in the background */ };
 
 struct weights_blob {
   struct buf bytes;
@@ -28,7 +30,7 @@ struct weights_blob {
   struct digest digest;
 
   pthread_mutex_t lock; /* guards all below, and bytes */
-  int holders, readers;
+  int holders, pushers, readers;
   bool kept; /* the board remembers it */
   bool shut;
 };
@@ -40,7 +42,10 @@ void weights_blob_release(struct weights_blob *b); /* NULL is fine */
 
 /* Superseded: the caller is no holder any more, and remembers it until it calls weights_blob_forget. */
 void weights_blob_keep(struct weights_blob *b);
-/* Ends the readers' answers.  Are the bytes gone?  Else somebody holds them. */
+/* The same for a push in the background; the caller holds it, or is a pusher of it. */
+void weights_blob_push_begin(struct weights_blob *b);
+void weights_blob_push_end(struct weights_blob *b);
+/* Ends the readers' answers.  Are the bytes gone, or a pusher's only?  Else somebody holds them. */
 bool weights_blob_shut(struct weights_blob *b);
 void weights_blob_forget(struct weights_blob *b);
 

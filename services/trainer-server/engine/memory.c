@@ -67,9 +67,13 @@ static void frozen_add(struct memory_plan *plan, const struct model *m, const st
   const bool device = !m->ops->host_memory;
   if (f->reference) memory_plan_add_where(plan, "reference", weights_bytes(m, false), device);
   if (f->behaviour) memory_plan_add_where(plan, "behaviour policy", weights_bytes(m, false), device);
+  if (f->versions) memory_plan_add(plan, "versions being pushed", WEIGHTS_BLOBS_PUSHED_MAX * model_file_bytes(m));
 }
 
 static const char *frozen_name(const struct frozen_weights *f) {
+  if (f->versions && f->reference)
+    return "the frozen reference and the versions being pushed of a run with a KL term and update 'inflight'";
+  if (f->versions) return "the versions being pushed of a run with update 'inflight'";
   if (!f->behaviour) return "the frozen reference of a run with a KL term";
   if (!f->reference) return "the frozen behaviour policy of a run with update 'minibatch'";
   return "the frozen reference and behaviour policy of a run with a KL term and update 'minibatch'";
@@ -95,7 +99,7 @@ enum rc memory_check_frozen(const struct model *m, const struct trainer_options 
                             const struct frozen_weights *needed, struct err *err) {
   struct memory_plan plan = {0};
   struct memory_room room;
-  if (!needed->reference && !needed->behaviour) return RC_OK;
+  if (!needed->reference && !needed->behaviour && !needed->versions) return RC_OK;
   frozen_add(&plan, m, needed);
   read_room(&room, m, 0);
   const enum rc rc = frozen_fit(m, options, needed, needed, &room, err);
@@ -109,7 +113,7 @@ enum rc memory_foresee_frozen(const struct model *m, const struct trainer_option
   struct memory_room room = {0};
   if (held > 0 && missing.reference) missing.reference = false, held--;
   if (held > 0) missing.behaviour = false;
-  if (missing.reference || missing.behaviour) memory_room_read(&room, "", 0);
+  if (missing.reference || missing.behaviour || missing.versions) memory_room_read(&room, "", 0);
   room.device = SIZE_MAX;
   return frozen_fit(m, options, needed, &missing, &room, err);
 }

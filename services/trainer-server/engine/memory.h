@@ -1,8 +1,8 @@
 /* The trainer's memory plan: how much it needs, compared with how much there is before anything is allocated.  The README
  * of common/model states the same as a formula.
  *
- * Everything is allocated at start but three things: the published versions, which come with the first step; the weights
- * that some runs keep frozen, checked when such a run is opened; and the bodies of requests, which have limits of
+ * Everything is allocated at start but three things: the published versions, which come with the first step; what some
+ * runs need beside that, checked when such a run is opened; and the bodies of requests, which have limits of
  * their own.  How many versions are in memory, however many servers pull them: board/weights_blob.h. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_MEMORY_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_MEMORY_H
@@ -23,10 +23,11 @@ struct learner_options memory_learner_options(const struct trainer_options *o, i
  * the other ranks plan there. */
 enum rc memory_check(const struct model *m, const struct trainer_options *options, struct ranks *ranks,
                      struct err *err);
-/* Copies of the weights for the kernels alone, which start does not plan for: the reference of a run with a KL term, the
- * behaviour policy of one that takes inner steps. */
+/* What start does not plan for.  Copies of the weights for the kernels alone: the reference of a run with a KL term, the
+ * behaviour policy of one that takes inner steps.  And `versions`: published ones that a run with update "inflight" pushes
+ * while it makes later ones. */
 struct frozen_weights {
-  bool reference, behaviour;
+  bool reference, behaviour, versions;
 };
 /* The same for these; RC_OK for none. */
 enum rc memory_check_frozen(const struct model *m, const struct trainer_options *options,

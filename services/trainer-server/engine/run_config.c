@@ -11,7 +11,8 @@ bool run_config_takes_behaviour(const struct training_config *c) { return c->upd
 struct frozen_weights run_config_frozen(const struct training_config *c) {
   const bool trains = run_config_trains(c);
   return (struct frozen_weights){.reference = trains && (float)c->kl_coefficient != 0,
-                                 .behaviour = trains && c->update == UPDATE_MINIBATCH};
+                                 .behaviour = trains && c->update == UPDATE_MINIBATCH,
+                                 .versions = trains && c->update == UPDATE_INFLIGHT};
 }
 
 enum rc run_config_map(const struct training_config *c, struct unit_config *unit, struct optimizer_config *o,

@@ -66,6 +66,9 @@ static enum rc step_check(struct engine *e, const struct submit_step *in, struct
   if (rc != RC_OK) return rc;
   if (!run_config_trains(&e->run.training))
     return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no steps", in->run);
+  if (in->announce_first && e->run.training.update != UPDATE_INFLIGHT)
+    return err_set(err, RC_CONFLICT, "announce_first",
+                   "run %s pushes a version before it is announced; update 'inflight' announces it first", in->run);
   if ((rc = step_check_order(e, in->after_steps, err)) != RC_OK) return rc;
   if (e->next_step.pending) {
     if (in->inner == e->next_step.pending_inner && strcmp(e->next_step.pending_id, in->step_id) == 0) return RC_OK;
@@ -161,11 +164,13 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   if (in->last) board_detach(e->board);
   out->oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run);
   jobs_forget_before(e->jobs, in->version);
-  timeline_take(&e->timeline, &out->intervals, &out->interval_count, 1, clock_wall_offset_us(), &job->arena);
+  timeline_take(&e->timeline, &out->intervals, &out->interval_count, PUBLISHER_INTERVALS, clock_wall_offset_us(),
+                &job->arena);
   if (replayed) {
     jobs_finish(e->jobs, job, NULL);
     return;
   }
+  if (in->announce_first) publisher_take_pushes(e->publisher, in->run, out);
   fault_die(TRAINER_FAULT_DIE_BEFORE_PUBLISH, in->version);
   publisher_submit(e->publisher, job, b);
 }

@@ -71,7 +71,8 @@ enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct 
   const struct frozen_weights needed = run_config_frozen(&m->training);
   struct err cause = {0};
   if (memory_foresee_frozen(e->model, &e->options, &needed, v.frozen_copies, &cause) == RC_OK) return RC_OK;
-  return err_set(err, RC_INVALID, needed.behaviour ? "training.update" : "training.kl_coefficient", "%s",
+  return err_set(err, RC_INVALID,
+                 needed.behaviour || needed.versions ? "training.update" : "training.kl_coefficient", "%s",
                  cause.message);
 }
 
@@ -81,8 +82,8 @@ enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, str
   for (size_t g = 0; g < m->group_count; g++) {
     char path[ERR_FIELD_MAX];
     enum rc rc = unit_check(t->engine.model, v.chunk_tokens, &m->groups[g], err);
-    if (rc == RC_OK) continue;
     if (rc == RC_OK) rc = unit_check_behaviour(&m->groups[g], v.takes_behaviour, err);
+    if (rc == RC_OK) continue;
     snprintf(path, sizeof path, "groups[%zu]", g);
     err_in_field(err, path);
     return rc;

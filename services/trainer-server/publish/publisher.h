@@ -1,8 +1,7 @@
-/* The publisher: pushes a durable version to the generation-servers in parallel, by broadcast to those that share the
- * trainer's fabric (pool_fabric.h), and announces it to the coordinator.
+/* The publisher: pushes a durable version to the generation-servers (push.h) and announces it to the coordinator, or, with
+ * the step's announce_first, announces it and leaves the pushes to the background (background.h).
  *
- * One thread, one version at a time; every push has the round's stage_timeout_ms, by both ways together.  A server that fails
- * is reported, never waited for: it must pull.
+ * One thread, one version at a time.  A server that fails is reported, never waited for: it must pull.
  *
  * The engine calls it.  It ends the step's job (jobs_finish) when the announcement was answered or given up.  Previous hop of
  * a version: engine/step.c.  Next hops: generation-servers stage it, the coordinator makes it current. */
@@ -21,6 +20,9 @@ enum rc publisher_create(struct publisher **out, struct board *board, struct job
 void publisher_destroy(struct publisher *p);
 /* Takes over the reference to blob, and the job, which may be ended and dropped before this returns. */
 void publisher_submit(struct publisher *p, struct job *step, struct weights_blob *blob);
+enum { PUBLISHER_INTERVALS = 32 }; /* at most so many are added to a step's: of its own push, and by the call below */
+/* Adds what pushes of this run in the background took since the last call to an answer. */
+void publisher_take_pushes(struct publisher *p, const char *run, struct step_status *out);
 /* The worker id that announcements carry; set by the heartbeat. */
 void publisher_set_worker(struct publisher *p, const char *worker_id);
 

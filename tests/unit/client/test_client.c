@@ -21,7 +21,7 @@
 /* The last request, and the answer to give. */
 static struct {
   pthread_mutex_t lock; /* guards all below */
-  char path_param[LIMIT_NAME_MAX], run[64], wait_ms[32], version[32], epoch[32], digest_header[80], content_type[64];
+  char path_param[LIMIT_NAME_MAX], run[64], wait_ms[32], version[32], epoch[32], announced[8], digest_header[80], content_type[64];
   char claim[3][64]; /* epoch, fence, worker */
   struct buf body;
   const char *answer; /* NULL: the handler's own */
@@ -45,6 +45,7 @@ static void answer(struct http_request *r, const char *param, int status, const 
   keep(seen.wait_ms, sizeof seen.wait_ms, http_query(r, "wait_ms"));
   keep(seen.version, sizeof seen.version, http_query(r, "version"));
   keep(seen.epoch, sizeof seen.epoch, http_query(r, "epoch"));
+  keep(seen.announced, sizeof seen.announced, http_query(r, "announced"));
   keep(seen.digest_header, sizeof seen.digest_header, http_header(r, "X-Leasehold-Digest"));
   keep(seen.claim[0], sizeof seen.claim[0], http_header(r, CLAIM_EPOCH_HEADER));
   keep(seen.claim[1], sizeof seen.claim[1], http_header(r, CLAIM_FENCE_HEADER));
@@ -315,7 +316,7 @@ static void weights_are_pushed_with_their_digest(void **state) {
   struct err err = {0};
   struct push_answer pushed;
   const char bytes[] = {0, 1, 2, 0, 3};
-  const struct pushed_version version = {"r1", 3, 4, digest_a};
+  struct pushed_version version = {.run = "r1", .version = 3, .epoch = 4, .digest = digest_a};
   check_ok(generation_push_weights(&c, &version, bytes, sizeof bytes, &pushed, &arena, DEADLINE_MS, &err), &err);
   assert_true(pushed.staged && digest_equal(&pushed.digest, &digest_a));
   assert_string_equal(seen.run, "r1");
@@ -325,6 +326,10 @@ static void weights_are_pushed_with_their_digest(void **state) {
   assert_string_equal(seen.content_type, "application/octet-stream");
   assert_int_equal(seen.body.len, sizeof bytes);
   assert_memory_equal(seen.body.data, bytes, sizeof bytes);
+  assert_string_equal(seen.announced, "(none)");
+  version.announced = true;
+  check_ok(generation_push_weights(&c, &version, bytes, sizeof bytes, &pushed, &arena, DEADLINE_MS, &err), &err);
+  assert_string_equal(seen.announced, "true");
   arena_free(&arena);
 }
 

@@ -142,6 +142,10 @@ struct fake_generation {
   struct parts parts;
   bool lie; /* answers with another digest than that of what it holds */
   int pushes;
+  int64_t pushed[16];     /* the versions of the first of them */
+  char announced[8];      /* of the last: the query's */
+  int begun;              /* pushes that have come, also those that wait for the lock; guarded by counter */
+  pthread_mutex_t counter;
   char run[LIMIT_NAME_MAX], version[32], epoch[32], header[80];
   struct digest digest; /* of its own memory after the last push */
 };
@@ -151,15 +155,22 @@ static inline void fake_push(struct http_request *r, void *context) {
   struct st_file *file = NULL;
   struct err err = {0};
   size_t len;
+  int64_t version = -1;
   const char *bytes = http_body(r, &len);
   struct push_answer answer = {.staged = true};
   pool_enter();
+  pthread_mutex_lock(&g->counter);
+  g->begun++;
+  pthread_mutex_unlock(&g->counter);
   pthread_mutex_lock(&g->lock);
   enum rc rc = st_open_memory(&file, bytes, len, &err);
   if (rc == RC_OK) rc = weights_from_safetensors(g->parts.weights, file, &err);
   if (rc == RC_OK) rc = weights_digest(&g->digest, g->parts.weights, &err);
   st_close(file);
+  http_query_i64(r, "version", -1, 0, INT64_MAX, &version, NULL);
+  if (g->pushes < 16) g->pushed[g->pushes] = version;
   g->pushes++;
+  snprintf(g->announced, sizeof g->announced, "%s", http_query(r, "announced") ? http_query(r, "announced") : "");
   snprintf(g->run, sizeof g->run, "%s", http_query(r, "run") ? http_query(r, "run") : "");
   snprintf(g->version, sizeof g->version, "%s", http_query(r, "version") ? http_query(r, "version") : "");
   snprintf(g->epoch, sizeof g->epoch, "%s", http_query(r, "epoch") ? http_query(r, "epoch") : "");
@@ -182,6 +193,7 @@ static inline void fake_generation_start(struct fake_generation *g, const char *
   struct err err = {0};
   memset(g, 0, sizeof *g);
   pthread_mutex_init(&g->lock, NULL);
+  pthread_mutex_init(&g->counter, NULL);
   g->lie = lie;
   parts_make(&g->parts, model_dir);
   const struct http_server_options options = {
@@ -194,6 +206,7 @@ static inline void fake_generation_stop(struct fake_generation *g) {
   http_server_stop(g->server, 1000);
   parts_free(&g->parts);
   pthread_mutex_destroy(&g->lock);
+  pthread_mutex_destroy(&g->counter);
 }
 
 #endif

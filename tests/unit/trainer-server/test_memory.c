@@ -87,6 +87,43 @@ static void test_a_behaviour_policy_that_does_not_fit_refuses_the_run(void **sta
   rig_end(&g);
 }
 
+/* Versions that are being pushed while later ones are made: two at most, planned for when such a run is opened. */
+static void test_versions_being_pushed_that_do_not_fit_refuse_the_run(void **state) {
+  (void)state;
+  struct rig g;
+  struct open_run_answer answer;
+  struct arena arena = ARENA_INIT;
+  struct parts parts;
+  rig_make(&g, "");
+  parts_make(&parts, g.model_dir);
+  const size_t versions = 2 * model_file_bytes(parts.model), copy = weights_bytes(parts.model, false);
+  parts_free(&parts);
+  const size_t bounds[] = {planned(&g) + versions - 1, planned(&g) + versions, planned(&g) + versions + copy};
+  for (int room = 0; room < 3; room++) {
+    g.options.memory_max = (int64_t)bounds[room];
+    rig_start(&g);
+    for (int needed = 1; needed < 3; needed++) {
+      struct err err = {0};
+      struct check_run_answer checked;
+      char name[32];
+      snprintf(name, sizeof name, "%d-%d", needed, room);
+      struct open_run run = run_request(name);
+      run.training.update = UPDATE_INFLIGHT;
+      run.training.kl_coefficient = needed > 1 ? 0.5 : 0;
+      const struct check_run check = {.training = run.training};
+      const enum rc foreseen = trainer_ask_run(&g.client, &check, &checked, &arena, WAIT_MS, &err);
+      assert_int_equal(foreseen, needed <= room ? RC_OK : RC_INVALID);
+      if (foreseen) assert_string_equal(err.field, "training.update");
+      if (foreseen) assert_non_null(strstr(err.message, "versions being pushed"));
+      const enum rc opened = trainer_open_run(&g.client, &run, &answer, &arena, WAIT_MS, &err);
+      assert_int_equal(opened, needed <= room ? RC_OK : RC_NO_MEMORY);
+    }
+    rig_stop(&g);
+  }
+  arena_free(&arena);
+  rig_end(&g);
+}
+
 /* Each of several ranks plans for its own shard of masters and moments.  This model is one block of the norm: the second of
  * two ranks has it all, the first nothing. */
 static void test_ranks_share_the_optimizer(void **state) {
@@ -128,6 +165,7 @@ int main(void) {
       cmocka_unit_test(test_a_bound_below_the_plan_refuses_the_start),
       cmocka_unit_test(test_a_reference_that_does_not_fit_refuses_the_run),
       cmocka_unit_test(test_a_behaviour_policy_that_does_not_fit_refuses_the_run),
+      cmocka_unit_test(test_versions_being_pushed_that_do_not_fit_refuse_the_run),
       cmocka_unit_test(test_ranks_share_the_optimizer),
       cmocka_unit_test(test_parts_follow_the_options),
   };

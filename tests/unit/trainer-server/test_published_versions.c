@@ -83,6 +83,21 @@ static void a_holder_keeps_the_bytes_of_a_version_that_was_shut(void **state) {
   weights_blob_read_end(b);
 }
 
+/* A push in the background keeps the bytes, and no other version waits for it. */
+static void a_pusher_keeps_the_bytes_and_is_not_waited_for(void **state) {
+  (void)state;
+  struct weights_blob *b = blob_make();
+  weights_blob_push_begin(b);
+  weights_blob_read_begin(b);
+  weights_blob_keep(b);
+  assert_true(weights_blob_shut(b));
+  assert_memory_equal(b->bytes.data, "weights", 7);
+  weights_blob_read_end(b);
+  weights_blob_forget(b);
+  assert_memory_equal(b->bytes.data, "weights", 7);
+  weights_blob_push_end(b);
+}
+
 /* --- over HTTP --- */
 
 /* Asks for a version and reads the answer's head; then it takes what it is told to take. */
@@ -291,6 +306,7 @@ int main(void) {
       cmocka_unit_test(a_reader_reads_on_until_its_version_is_shut),
       cmocka_unit_test(the_last_reader_frees_a_superseded_version),
       cmocka_unit_test(a_holder_keeps_the_bytes_of_a_version_that_was_shut),
+      cmocka_unit_test(a_pusher_keeps_the_bytes_and_is_not_waited_for),
       cmocka_unit_test(a_superseded_version_is_sent_to_its_end_and_an_older_one_is_not),
       cmocka_unit_test(slow_readers_cost_no_more_than_is_planned),
       cmocka_unit_test(a_step_waits_for_the_push_of_the_version_before_last),

@@ -1,0 +1,141 @@
+/* Runs the threads of a round's pushes, and reports the outcome of each. */
+#include "services/trainer-server/publish/push.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/metrics.h"
+#include "common/client/generation_client.h"
+
+struct push {
+  pthread_t thread;
+  struct pusher *pusher;
+  const struct push_round *round;
+  size_t index;                /* among the round's targets */
+  struct push_broadcast seat;  /* token NULL: by HTTP alone */
+  int64_t until_ms;
+  struct push_report *report;
+  enum rc broadcast; /* its outcome */
+  struct err err;
+  bool started;
+};
+
+/* One exchange; after it the report says whether the server has the version. */
+static enum rc push_by(struct push *p, enum push_way way, struct err *err) {
+  const struct weights_blob *b = p->round->blob;
+  const struct pushed_version version = {
+      .run = b->run, .version = b->version, .epoch = p->round->epoch, .digest = b->digest, .announced = p->round->announced};
+  const bool by_fabric = way == PUSH_FABRIC;
+  const int64_t left_ms = p->until_ms - clock_monotonic_ms();
+  struct http_client *http = NULL;
+  struct arena arena = ARENA_INIT;
+  struct push_answer answer;
+  if (left_ms <= 0) return err_set(err, RC_TIMEOUT, NULL, "no time is left for staging");
+  enum rc rc = http_client_create(&http, p->pusher->token,
+                                  by_fabric ? pool_fabric_over(p->pusher->pool) : p->pusher->stopping, err);
+  const struct generation_client client = {.http = http, .base_url = p->round->targets[p->index].url};
+  if (rc == RC_OK && by_fabric)
+    rc = generation_push_by_broadcast(&client, &version, &p->seat, &answer, &arena, p->seat.wait_ms, err);
+  else if (rc == RC_OK)
+    rc = generation_push_weights(&client, &version, b->bytes.data, b->bytes.len, &answer, &arena, left_ms, err);
+  if (rc == RC_OK) {
+    p->report->staged = answer.staged && digest_equal(&answer.digest, &b->digest);
+    p->report->digest = answer.digest;
+    p->report->way = p->report->staged ? way : PUSH_NONE;
+    if (!p->report->staged)
+      rc = err_set(err, RC_CORRUPT, NULL, "the server staged other bytes than were sent: the digests differ");
+  }
+  arena_free(&arena);
+  http_client_destroy(http);
+  return rc;
+}
+
+static void push_by_any(struct push *p) {
+  if (p->seat.token) {
+    p->broadcast = push_by(p, PUSH_FABRIC, &p->err);
+    if (p->broadcast == RC_OK) return;
+    pool_fabric_refused(p->pusher->pool);
+    log_info("version %" PRId64 " did not reach %s by the fabric: %s", p->round->blob->version,
+             p->round->targets[p->index].worker_id, p->err.message);
+  }
+  push_by(p, PUSH_HTTP, &p->err);
+}
+
+static void *push_main(void *context) {
+  struct push *p = context;
+  push_by_any(p);
+  if (p->round->ended) p->round->ended(p->round->context, p->index);
+  return NULL;
+}
+
+/* Reports the outcome of every push, and tells the fabric which of its members were reached. */
+static void pushes_judge(struct pusher *p, const struct push_round *round, const struct push *pushes, bool broadcast,
+                         struct arena *arena) {
+  const int64_t version = round->blob->version;
+  struct pool_outcome *outcomes = arena_alloc(arena, round->count + 1, sizeof *outcomes);
+  size_t ways[PUSH_FABRIC + 1] = {0};
+  for (size_t i = 0; i < round->count; i++) {
+    struct push_report *r = pushes[i].report;
+    ways[r->way]++;
+    if (outcomes)
+      outcomes[i] = (struct pool_outcome){.worker_id = r->worker_id,
+                                          .member = pushes[i].seat.token != NULL,
+                                          .broadcast = pushes[i].broadcast,
+                                          .staged = r->staged};
+    if (r->staged) continue;
+    r->error = arena_strdup(arena, pushes[i].err.message);
+    log_warn("push of version %" PRId64 " to %s failed: %s", version, r->worker_id, pushes[i].err.message);
+  }
+  if (broadcast) pool_fabric_end(p->pool, outcomes, outcomes ? round->count : 0);
+  metric_add(p->by_fabric, (double)ways[PUSH_FABRIC]);
+  metric_add(p->by_http, (double)ways[PUSH_HTTP]);
+  if (broadcast)
+    log_info("version %" PRId64 " reached %zu servers by the fabric and %zu by HTTP, and did not reach %zu", version,
+             ways[PUSH_FABRIC], ways[PUSH_HTTP], ways[PUSH_NONE]);
+}
+
+/* seats: of those that share the fabric, unless another round uses it. */
+static bool fabric_take(struct pusher *p, const struct push_round *round, struct push_broadcast *seats) {
+  if (atomic_exchange(&p->fabric_taken, true)) return false;
+  if (pool_fabric_begin(p->pool, round->targets, round->count, round->blob->bytes.len, round->stage_timeout_ms, seats))
+    return true;
+  atomic_store(&p->fabric_taken, false);
+  return false;
+}
+
+/* Each push has a deadline, so the joins end. */
+enum rc push_to_all(struct pusher *p, const struct push_round *round, struct push_report **reports,
+                    struct arena *arena, struct err *err) {
+  const struct weights_blob *blob = round->blob;
+  const size_t n = round->count;
+  const int64_t until_ms = clock_monotonic_ms() + round->stage_timeout_ms;
+  struct push *pushes = arena_alloc(arena, n + 1, sizeof *pushes);
+  struct push_broadcast *seats = arena_alloc(arena, n + 1, sizeof *seats);
+  *reports = arena_alloc(arena, n + 1, sizeof **reports);
+  if (!pushes || !seats || !*reports)
+    return err_set(err, RC_NO_MEMORY, NULL, "pushing to %zu servers was refused memory", n);
+  const bool broadcast = fabric_take(p, round, seats);
+  for (size_t i = 0; i < n; i++) {
+    (*reports)[i] = (struct push_report){.worker_id = round->targets[i].worker_id};
+    pushes[i] = (struct push){.pusher = p,
+                              .round = round,
+                              .index = i,
+                              .seat = seats[i],
+                              .until_ms = until_ms,
+                              .report = &(*reports)[i],
+                              .broadcast = RC_UNAVAILABLE};
+    pushes[i].started = pthread_create(&pushes[i].thread, NULL, push_main, &pushes[i]) == 0;
+    if (!pushes[i].started) err_set(&pushes[i].err, RC_NO_MEMORY, NULL, "no thread could be started for the push");
+  }
+  struct err lost;
+  if (broadcast && pool_fabric_carry(p->pool, blob->bytes.data, blob->bytes.len, &lost) != RC_OK)
+    log_warn("version %" PRId64 " was not broadcast: %s", blob->version, lost.message);
+  for (size_t i = 0; i < n; i++) {
+    if (pushes[i].started) pthread_join(pushes[i].thread, NULL);
+  }
+  pushes_judge(p, round, pushes, broadcast, arena);
+  if (broadcast) atomic_store(&p->fabric_taken, false);
+  return RC_OK;
+}
