@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/philox.h"
+#include "services/coordinator/decide/overlong.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/round_sums.h"
@@ -104,7 +105,8 @@ struct sealing {
   const struct group_head *head;
   int64_t tokens, well_formed;
   int64_t version_first, version_last; /* of all samples */
-  double *rewards;        /* [count] */
+  double *rewards;        /* [count] the verifier's */
+  double *shaped;         /* [count] those that become advantages */
   float *advantages;      /* [count] */
   struct digest *digests; /* [count] of what was accepted */
   int32_t *lengths;       /* [count] in tokens */
@@ -151,11 +153,12 @@ static enum rc sealing_gather(struct core *c, struct sealing *g, const struct do
   const size_t n = (size_t)g->head->count;
   int found = 0;
   g->rewards = arena_alloc(arena, n, sizeof *g->rewards);
+  g->shaped = arena_alloc(arena, n, sizeof *g->shaped);
   g->advantages = arena_alloc(arena, n, sizeof *g->advantages);
   g->digests = arena_alloc(arena, n, sizeof *g->digests);
   g->lengths = arena_alloc(arena, n, sizeof *g->lengths);
   g->has = arena_alloc(arena, n, sizeof *g->has);
-  if (!g->rewards || !g->advantages || !g->digests || !g->lengths || !g->has)
+  if (!g->rewards || !g->shaped || !g->advantages || !g->digests || !g->lengths || !g->has)
     return err_set(err, RC_NO_MEMORY, NULL, "a group of %zu samples was refused memory", n);
   for (int i = 0; i < count; i++) {
     const int32_t at = done[i].result->sample;
@@ -240,6 +243,18 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
   return rc;
 }
 
+/* A control run shuffles what is learned from, the penalty included. */
+static void sealing_advantages(struct sealing *g, const struct run_config *config) {
+  const struct group_head *h = g->head;
+  for (int i = 0; i < h->count; i++)
+    g->shaped[i] = g->rewards[i] + overlong_penalty(g->lengths[i], h->max_new_tokens, config->overlong_buffer);
+  if (config->shuffle_rewards) {
+    rewards_shuffle(g->rewards, h->count, config->seed, (uint32_t)h->round, (uint32_t)h->ordinal);
+    rewards_shuffle(g->shaped, h->count, config->seed, (uint32_t)h->round, (uint32_t)h->ordinal);
+  }
+  advantages_of(config->advantage, g->shaped, h->count, config->advantage_epsilon, g->advantages);
+}
+
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
                           int count, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
@@ -250,9 +265,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   int64_t open = -1;
   enum rc rc = sealing_gather(c, &g, done, count, arena, err);
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) {
-    if (config->shuffle_rewards)
-      rewards_shuffle(g.rewards, h->count, config->seed, (uint32_t)h->round, (uint32_t)h->ordinal);
-    advantages_of(config->advantage, g.rewards, h->count, config->advantage_epsilon, g.advantages);
+    sealing_advantages(&g, config);
     reason = group_filter_reason(config, g.advantages, h->count);
     state = reason ? GROUP_FILTERED : GROUP_SEALED;
   }

@@ -1,5 +1,5 @@
 /* A group takes finished samples.  Each is decoded and verified as it comes.  With the last one the group gets its
- * rewards (shuffled in a control run), advantages and filter, and is sealed, filtered or evaluated in the same
+ * rewards (shuffled in a control run), advantages (from the rewards less what is overlong) and filter, and is sealed, filtered or evaluated in the same
  * transaction (I4).
  *
  *   result --group_read--> head --group_verify, one sample--> done_sample --group_accept--> samples: done

@@ -103,6 +103,18 @@ static enum rc read_advantage(struct run_config *c, const struct json *v, struct
   return in_field(rc, "advantage", err);
 }
 
+static enum rc read_overlong(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  const enum rc rc = json_fields(v,
+                                 FIELDS({.name = "buffer",
+                                         .kind = FIELD_I32,
+                                         .target = &c->overlong_buffer,
+                                         .required = true,
+                                         .min = 1,
+                                         .max = LIMIT_NEW_TOKENS}),
+                                 UNKNOWN_REFUSED, arena, err);
+  return in_field(rc, "overlong", err);
+}
+
 static enum rc read_filter(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
   const char *name = filter_names[c->zero_advantage];
   int index = 0;
@@ -169,6 +181,19 @@ static void set_defaults(struct run_config *c) {
                            .stage_timeout_ms = 10000,
                            .publish_every = 1};
   training_config_defaults(&c->training);
+}
+
+/* PipelineRL's: the others it shares with every run.  Ratios count as at most 5. */
+static void set_inflight_defaults(struct run_config *c) {
+  c->advantage = ADVANTAGE_LEAVE_ONE_OUT;
+  c->training.objective = "reinforce";
+  c->training.clip_high = 4;
+  c->training.normalization = "samples";
+}
+
+static bool names_inflight(const struct json *body) {
+  const struct json *mode = json_type_of(body) == JSON_OBJECT ? json_get(body, "mode") : NULL;
+  return mode && json_type_of(mode) == JSON_STRING && strcmp(json_string(mode, NULL), mode_names[MODE_INFLIGHT]) == 0;
 }
 
 static bool is_objective(const struct run_config *c, const char *objective) {
@@ -248,6 +273,10 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *e
   }
   if (!evaluates && !supervised && c->verifier == VERIFIER_NONE)
     return err_set(err, RC_INVALID, "verifier.kind", "reinforcement learning needs a verifier");
+  if (evaluates || supervised) c->overlong_buffer = 0; /* no reward is trained on */
+  if (c->overlong_buffer > c->sampling.max_new_tokens)
+    return err_set(err, RC_INVALID, "overlong.buffer", "expected at most sampling.max_new_tokens (%d), got %d",
+                   c->sampling.max_new_tokens, c->overlong_buffer);
   if (!c->evaluation_path[0]) c->evaluation_every = 0;
   if (supervised && c->evaluation_every)
     return err_set(err, RC_INVALID, "evaluation",
@@ -261,11 +290,12 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *e
 }
 
 enum rc run_config_parse_stored(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
-  const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *filter = NULL,
-                    *training = NULL, *evaluation = NULL, *start = NULL;
+  const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *overlong = NULL,
+                    *filter = NULL, *training = NULL, *evaluation = NULL, *start = NULL;
   struct choices choices = {.mode = mode_names[MODE_PIPELINED], .update = "strict", .frontier = "priority"};
   struct run_config *c = out;
   set_defaults(c);
+  if (names_inflight(body)) set_inflight_defaults(c);
   enum rc rc = json_fields(
       body,
       FIELDS(
@@ -306,6 +336,7 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
           {.name = "sampling", .kind = FIELD_VALUE, .target = &sampling},
           {.name = "verifier", .kind = FIELD_VALUE, .target = &verifier},
           {.name = "advantage", .kind = FIELD_VALUE, .target = &advantage},
+          {.name = "overlong", .kind = FIELD_VALUE, .target = &overlong},
           {.name = "filter", .kind = FIELD_VALUE, .target = &filter},
           {.name = "training", .kind = FIELD_VALUE, .target = &training},
           {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
@@ -319,6 +350,7 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
   if (rc == RC_OK && sampling) rc = read_sampling(c, sampling, arena, err);
   if (rc == RC_OK && verifier) rc = read_verifier(c, verifier, arena, err);
   if (rc == RC_OK && advantage) rc = read_advantage(c, advantage, arena, err);
+  if (rc == RC_OK && overlong) rc = read_overlong(c, overlong, arena, err);
   if (rc == RC_OK && filter) rc = read_filter(c, filter, arena, err);
   if (rc == RC_OK && training) rc = read_training(c, training, arena, err);
   if (rc == RC_OK && evaluation) rc = read_evaluation(c, evaluation, arena, err);
@@ -372,6 +404,12 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_kv_string(w, "kind", advantage_names[c->advantage]);
   json_kv_f64(w, "epsilon", c->advantage_epsilon);
   json_object_end(w);
+  if (c->overlong_buffer) {
+    json_key(w, "overlong");
+    json_object_begin(w);
+    json_kv_int(w, "buffer", c->overlong_buffer);
+    json_object_end(w);
+  }
   json_key(w, "filter");
   json_object_begin(w);
   json_kv_string(w, "zero_advantage", filter_names[c->zero_advantage]);

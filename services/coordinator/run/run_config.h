@@ -43,6 +43,9 @@ struct run_config {
   bool shuffle_rewards;          /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
   enum advantage_kind advantage; /* "advantage": {"kind", "epsilon"} */
   double advantage_epsilon;
+  /* "overlong": {"buffer"}: completions within so many tokens of their longest length lose reward, see decide/overlong.h;
+   * 0, and left out: none do. */
+  int32_t overlong_buffer;
   /* "filter": {"zero_advantage": "keep"|"shrink"|"refill", "refill_max"}: what becomes of a group whose advantages are
    * all zero.  keep: trained on, with a gradient of zero; shrink: left out of the step and its denominator; refill: left
    * out, and the next prompt in dataset order is added to the round, refill_max times at most (0: groups_per_round). */
@@ -73,8 +76,8 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `keep_rounds`, `ignore_eos` and
- * `groups_per_step` where there is none, so that older configurations keep their hash. */
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `ignore_eos`
+ * and `groups_per_step` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);

@@ -301,6 +301,33 @@ static enum rc rates_execute(struct core *c, struct command *cmd, struct err *er
   return RC_OK;
 }
 
+/* The penalty shapes what is learned, not what is stored and shown as reward. */
+static void an_overlong_sample_loses_advantage_and_keeps_its_reward(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err = {0};
+  post_run(f, "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":1,"
+              "\"samples_per_group\":4,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"overlong\":{\"buffer\":4},"
+              "\"advantage\":{\"kind\":\"leave_one_out\"},\"training\":{\"objective\":\"reinforce\"}}");
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 4, &a);
+  assert_int_equal(a.leases[0].sample_count, 4);
+  struct lease_result r = make_result(f, &s, &a.leases[0]);
+  const struct lease_result whole = make_result_of_length(f, &s, &a.leases[0], 8, FINISH_LENGTH);
+  r.samples[3] = whole.samples[3]; /* wrong, as sample 1 is, and as long as it may be */
+  assert_int_equal(put_result(f, &a.leases[0], &r, NULL, &err), RC_OK);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT sum(reward) FROM samples"), 2);
+  /* rewards 1, 0, 1, -1: each less the mean of the others */
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE sample IN (0, 2) AND advantage = 1"), 2);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE sample = 1 AND abs(advantage + 1.0 / 3) < 1e-7"), 1);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE sample = 3 AND abs(advantage + 5.0 / 3) < 1e-6"), 1);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND "
+                               "g.ordinal = s.group_ordinal WHERE s.tokens > g.max_new_tokens - 4"),
+                   1); /* the overlong share can be counted */
+}
+
 static void dispatch_knows_latency_and_length(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -328,6 +355,7 @@ int main(void) {
       CASE(a_filtered_group_is_refilled_once_with_the_next_prompt),
       CASE(the_counts_that_dispatch_orders_by_stay_true),
       CASE(only_a_sample_that_is_not_plain_has_rows_of_its_segments),
+      CASE(an_overlong_sample_loses_advantage_and_keeps_its_reward),
       CASE(dispatch_knows_latency_and_length),
   };
   return cmocka_run_group_tests_name("coordinator/group_life", tests, NULL, NULL);

@@ -44,6 +44,23 @@ static void defaults_are_resolved(void **state) {
   parsed_free(&p);
 }
 
+/* PipelineRL's, where the configuration says nothing else. */
+static void inflight_has_defaults_of_its_own(void **state) {
+  (void)state;
+  struct parsed p;
+  parse(&p, "{\"mode\":\"inflight\",\"dataset\":{\"path\":\"a\"}}");
+  assert_string_equal(p.config.training.objective, "reinforce");
+  assert_string_equal(p.config.training.normalization, "samples");
+  assert_true(p.config.training.clip_high == 4 && p.config.advantage == ADVANTAGE_LEAVE_ONE_OUT);
+  parsed_free(&p);
+  parse(&p, "{\"mode\":\"inflight\",\"dataset\":{\"path\":\"a\"},\"advantage\":{\"kind\":\"group\"},\"training\":{"
+            "\"objective\":\"ppo\",\"clip_high\":0.25,\"normalization\":\"tokens\"}}");
+  assert_string_equal(p.config.training.objective, "ppo");
+  assert_string_equal(p.config.training.normalization, "tokens");
+  assert_true(p.config.training.clip_high == 0.25 && p.config.advantage == ADVANTAGE_GROUP);
+  parsed_free(&p);
+}
+
 /* The trainer must score at the temperature that sampled, or the ratio would not be 1. */
 static void the_trainer_gets_the_sampling_temperature(void **state) {
   (void)state;
@@ -66,6 +83,9 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"\"}}", "dataset.path", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\",\"pth\":1}}", "dataset.pth", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"rounds\":0}", "rounds", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{}}", "overlong.buffer", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":0}}", "overlong.buffer", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":257}}", "overlong.buffer", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"rounds\":1.5}", "rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"fast\"}", "mode", RC_INVALID},
@@ -181,6 +201,40 @@ static void ignoring_eos_is_written_only_when_it_is_asked_for(void **state) {
   parsed_free(&p);
 }
 
+/* Written where there is one, so that older configurations keep their hash. */
+static void a_penalty_of_long_samples_is_optional(void **state) {
+  (void)state;
+  static const struct {
+    const char *more;
+    int32_t buffer;
+    bool written;
+  } cases[] = {
+      {"", 0, false},
+      {",\"overlong\":null", 0, false},
+      {",\"overlong\":{\"buffer\":256}", 256, true},
+      {",\"overlong\":{\"buffer\":1}", 1, true},
+      {",\"overlong\":{\"buffer\":9},\"training\":{\"objective\":\"cross_entropy\"}", 0, false},
+      {",\"overlong\":{\"buffer\":9},\"training\":{\"objective\":\"evaluate\"}", 0, false},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[256];
+    struct parsed p, again;
+    struct buf out = BUF_INIT;
+    struct json_writer w;
+    snprintf(text, sizeof text, "{\"dataset\":{\"path\":\"a\"}%s}", cases[i].more);
+    if (parse(&p, text)->rc != RC_OK) fail_msg("%s: %s", text, p.err.message);
+    assert_int_equal(p.config.overlong_buffer, cases[i].buffer);
+    json_writer_init(&w, &out);
+    run_config_write(&p.config, &w);
+    assert_int_equal(strstr(out.data, "overlong") != NULL, cases[i].written);
+    assert_int_equal(parse(&again, out.data)->rc, RC_OK);
+    assert_int_equal(again.config.overlong_buffer, cases[i].buffer);
+    buf_free(&out);
+    parsed_free(&again);
+    parsed_free(&p);
+  }
+}
+
 static void a_start_is_resolved_by_the_objective(void **state) {
   (void)state;
   static const struct {
@@ -289,9 +343,11 @@ static void a_minibatch_run_reads_back_to_the_same_hash(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(defaults_are_resolved),
+      cmocka_unit_test(inflight_has_defaults_of_its_own),
       cmocka_unit_test(the_trainer_gets_the_sampling_temperature),
       cmocka_unit_test(faults_name_their_field),
       cmocka_unit_test(ignoring_eos_is_written_only_when_it_is_asked_for),
+      cmocka_unit_test(a_penalty_of_long_samples_is_optional),
       cmocka_unit_test(a_start_is_resolved_by_the_objective),
       cmocka_unit_test(a_stored_configuration_without_a_start_keeps_its_meaning_and_hash),
       cmocka_unit_test(what_is_written_reads_back_to_the_same_hash),
