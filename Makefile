@@ -277,6 +277,10 @@ $(BUILD)/bench/coordinator_load: $(call OBJ,$(COORDINATOR_LOAD)) $(call LINK_LIB
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
+$(BUILD)/bench/publish_load: $(call OBJ,tests/bench/publish_load.c) $(call LINK_LIBS,trainer-server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,trainer-server) $(LDLIBS)
+
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
@@ -285,7 +289,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-pipeline e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-pipeline bench-publish e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -325,6 +329,9 @@ bench-pipeline: all $(BUILD)/tests/sim/predict ## measure what overlap is worth,
 
 bench-coordinator: $(BUILD)/bin/coordinator $(BUILD)/bench/coordinator_load ## measure durable grants and results beside etcd and Redis Streams (WORKERS=10,100, BASE=another coordinator)
 	@$(PYTHON) tests/bench/bench-coordinator
+
+bench-publish: all $(BUILD)/bench/publish_load ## measure how long a version takes until a server has staged it, beside copy and SHA-256 (SHAPE=0.6b|quarter)
+	@$(PYTHON) tests/bench/bench-publish
 
 test-compose: ## run the containers on a real docker engine (skipped where there is none)
 	@tests/e2e/compose-test || [ $$? = 77 ]

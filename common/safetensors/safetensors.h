@@ -63,6 +63,8 @@ enum rc st_write_header(struct buf *out, const struct st_entry *entries, size_t 
 /* SHA-256 over name, dtype, shape and bytes of one tensor: the leaf of a weights digest (DESIGN section 3).
  * Canonical bytes: text(name), text(dtype name), u32 dims, u64 each dim, then the raw little-endian bytes. */
 void st_tensor_digest(struct digest *out, const struct st_entry *entry, const void *bytes);
+/* Its beginning, for bytes that come in pieces: digest_update and digest_end are the rest. */
+void st_tensor_digest_begin(struct digest_state *s, const struct st_entry *entry);
 /* The weights digest: SHA-256 over the leaves in order. */
 void st_combine_digests(struct digest *out, const struct digest *leaves, size_t count);
 

@@ -141,17 +141,21 @@ enum rc st_write_header(struct buf *out, const struct st_entry *entries, size_t 
   return rc;
 }
 
+void st_tensor_digest_begin(struct digest_state *s, const struct st_entry *entry) {
+  digest_begin(s);
+  digest_update_text(s, entry->name);
+  digest_update_text(s, dtypes[entry->dtype].name);
+  digest_update_u32(s, (uint32_t)entry->dims);
+  for (int i = 0; i < entry->dims; i++) digest_update_u64(s, (uint64_t)entry->shape[i]);
+}
+
 void st_tensor_digest(struct digest *out, const struct st_entry *entry, const void *bytes) {
   size_t len = 0;
   const enum rc rc = entry_bytes(&len, entry, NULL);
   assert(rc == RC_OK); /* entries come from our own parameter table */
   (void)rc;
   struct digest_state s;
-  digest_begin(&s);
-  digest_update_text(&s, entry->name);
-  digest_update_text(&s, dtypes[entry->dtype].name);
-  digest_update_u32(&s, (uint32_t)entry->dims);
-  for (int i = 0; i < entry->dims; i++) digest_update_u64(&s, (uint64_t)entry->shape[i]);
+  st_tensor_digest_begin(&s, entry);
   digest_update(&s, bytes, len);
   digest_end(out, &s);
 }

@@ -171,8 +171,9 @@ enum rc served_decode(struct served *s, int sequences, struct reading *out, stru
 
 enum rc served_pack(struct served *s, struct reading *out, struct err *err) {
   struct st_file *file = NULL;
+  struct digest written;
   enum rc rc = RC_OK;
-  if (!s->file.data) rc = weights_to_safetensors(&s->file, s->weights, NULL, err);
+  if (!s->file.data) rc = weights_to_safetensors(&s->file, &written, s->weights, NULL, "weights", err);
   if (rc == RC_OK) rc = buf_check(&s->file, err);
   if (rc == RC_OK) rc = st_open_memory(&file, s->file.data, s->file.len, err);
   const int64_t begun_us = clock_monotonic_us();

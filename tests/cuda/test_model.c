@@ -77,12 +77,13 @@ static void test_weights(void **state) {
     struct side pair[2];
     struct buf files[2] = {BUF_INIT, BUF_INIT};
     struct st_file *file;
+    struct digest written;
     struct err err = {0};
     pair_open(pair, tied != 0);
     same_weights(pair);
     for (int i = 0; i < pair[0].model->params.count; i++)
       assert_true(pair[0].weights->largest[i] == pair[1].weights->largest[i]);
-    for (int i = 0; i < 2; i++) assert_int_equal(weights_to_safetensors(&files[i], pair[i].weights, NULL, &err), RC_OK);
+    for (int i = 0; i < 2; i++) assert_int_equal(weights_to_safetensors(&files[i], &written, pair[i].weights, NULL, "weights", &err), RC_OK);
     assert_int_equal(files[0].len, files[1].len);
     assert_memory_equal(files[0].data, files[1].data, files[0].len);
     struct weights *filled;
@@ -106,13 +107,14 @@ static void test_float_file(void **state) {
   struct err err = {0};
   struct ops *wide;
   struct side source;
+  struct digest written;
   struct buf bytes = BUF_INIT;
   struct st_file *file;
   (void)state;
   pair_open(pair, true);
   assert_int_equal(ops_cpu_create(&wide, FORMAT_F32, NULL, pool, &err), RC_OK);
   side_open(&source, wide, &config);
-  assert_int_equal(weights_to_safetensors(&bytes, source.weights, NULL, &err), RC_OK);
+  assert_int_equal(weights_to_safetensors(&bytes, &written, source.weights, NULL, "weights", &err), RC_OK);
   assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, &err), RC_OK);
   for (int i = 0; i < 2; i++) assert_int_equal(weights_from_safetensors(pair[i].weights, file, &err), RC_OK);
   same_weights(pair);

@@ -69,7 +69,10 @@ enum rc masters_random(const struct model *m, float *masters, uint64_t seed, str
 /* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory.  Also fails where the device
  * has (ops->status), so that no set of weights is taken for good that was not filled. */
 enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err);
-/* Appends the whole safetensors file (BF16; F32 in fp32 mode), metadata {"format":"pt"} plus the given pairs. */
-enum rc weights_to_safetensors(struct buf *out, const struct weights *w, const char *const *metadata, struct err *err);
+/* Appends the whole safetensors file (BF16; F32 in fp32 mode), metadata {"format":"pt"} plus the given pairs, and one more
+ * of digest_key and the digest in hexadecimal.  The digest is weights_digest's: every tensor is read out of the kernels'
+ * memory once for both. */
+enum rc weights_to_safetensors(struct buf *out, struct digest *digest, const struct weights *w,
+                               const char *const *metadata, const char *digest_key, struct err *err);
 
 #endif

@@ -1,10 +1,8 @@
-/* Creates one policy version in the kernels' memory, fills it from fp32 masters, reads it back, computes its digest,
- * and makes random masters.
+/* Creates one policy version in the kernels' memory, fills it from fp32 masters, reads it back, and makes random masters.
  *
  * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
  * never allocates and cannot fail (a device's failure waits in ops->status).  Each set of weights has its own staging,
  * so that a set that is being staged does not disturb the set that decodes. */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,8 +11,6 @@
 #include "common/model/network/array_layout.h"
 #include "common/model/network/model.h"
 #include "common/model/network/weights_internal.h"
-
-enum { DIGEST_ALIGN = 64 /* elements: where tensors begin that lie in staging together */ };
 
 bool param_is_vector(const struct param *p) {
   switch (p->kind) {
@@ -36,8 +32,7 @@ static size_t tensor_bytes(const struct model *m, const struct param *p) {
   return param_is_vector(p) ? p->count * m->ops->operand_bytes : m->ops->matrix_bytes(m->ops, p->rows, p->cols);
 }
 
-/* Elements of the largest tensor. */
-static size_t largest_count(const struct model *m) {
+size_t weights_largest_count(const struct model *m) {
   size_t largest = 0;
   for (int i = 0; i < m->params.count; i++)
     if (m->params.items[i].count > largest) largest = m->params.items[i].count;
@@ -59,7 +54,7 @@ static size_t place(struct weights *w, char *base, const struct model *m, bool f
     void *matrix = array_layout_take(&l, m->ops->matrix_bytes(m->ops, p->cols, p->rows), 1);
     if (w) w->transposed[i] = (struct matrix){.data = matrix, .N = p->cols, .K = p->rows};
   }
-  void *staging = array_layout_take(&l, largest_count(m), m->ops->operand_bytes);
+  void *staging = array_layout_take(&l, weights_largest_count(m), m->ops->operand_bytes);
   void *converting = array_layout_take(&l, ops_place_bytes(m->ops, WEIGHTS_CONVERTED_AT_ONCE * sizeof(float)), 1);
   if (w) w->staging = staging;
   if (w) w->converting = converting;
@@ -67,7 +62,7 @@ static size_t place(struct weights *w, char *base, const struct model *m, bool f
 }
 
 size_t weights_host_bytes(const struct model *m) {
-  return ops_place_bytes(m->ops, largest_count(m) * m->ops->operand_bytes);
+  return ops_place_bytes(m->ops, weights_largest_count(m) * m->ops->operand_bytes);
 }
 
 size_t weights_bytes(const struct model *m, bool for_training) { return place(NULL, NULL, m, for_training); }
@@ -132,15 +127,13 @@ static const void *stage_at(const struct weights *w, int index, size_t at) {
   return to;
 }
 
-static const void *read_at(const struct weights *w, int index, size_t at) {
+const void *weights_read_at(const struct weights *w, int index, size_t at) {
   const struct ops *ops = w->model->ops;
   void *to = w->host ? (char *)w->host + at * ops->operand_bytes : NULL;
   return ops_fetch(ops, to, stage_at(w, index, at), w->model->params.items[index].count * ops->operand_bytes);
 }
 
 const void *weights_stage(const struct weights *w, int index) { return stage_at(w, index, 0); }
-
-const void *weights_read(const struct weights *w, int index) { return read_at(w, index, 0); }
 
 void weights_from_masters(struct weights *w, const float *masters) {
   const struct model *m = w->model;
@@ -183,57 +176,6 @@ void weights_entry(struct st_entry *out, const struct model *m, int index) {
   *out = (struct st_entry){.name = p->name, .dtype = m->ops->format == FORMAT_BF16 ? ST_BF16 : ST_F32};
   if (!param_is_vector(p)) out->shape[out->dims++] = p->rows;
   out->shape[out->dims++] = p->cols;
-}
-
-/* --- digest --- */
-
-/* Tensors [first, end), which staging holds together: all threads read one after another, then each tensor is digested
- * by one free thread, because a digest cannot be computed in parts. */
-struct digest_job {
-  const struct weights *w;
-  const void **bytes; /* [params.count] */
-  struct digest *leaves;
-  int first, end;
-  atomic_int next;
-};
-
-static void digest_part(void *context, int part) {
-  struct digest_job *job = context;
-  (void)part;
-  for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->end;) {
-    struct st_entry entry;
-    weights_entry(&entry, job->w->model, i);
-    st_tensor_digest(&job->leaves[i], &entry, job->bytes[i]);
-  }
-}
-
-static void digest_together(struct digest_job *job) {
-  const struct model *m = job->w->model;
-  const size_t room = largest_count(m);
-  size_t at = 0;
-  for (job->end = job->first; job->end < m->params.count; job->end++) {
-    const size_t count = m->params.items[job->end].count;
-    if (at > 0 && at + count > room) break;
-    job->bytes[job->end] = read_at(job->w, job->end, at);
-    at += (count + DIGEST_ALIGN - 1) / DIGEST_ALIGN * DIGEST_ALIGN;
-  }
-  atomic_store(&job->next, job->first);
-  pool_run(m->ops->pool, digest_part, job, pool_threads(m->ops->pool));
-}
-
-enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err) {
-  const struct model *m = w->model;
-  const size_t count = (size_t)m->params.count, bytes = count * (sizeof(struct digest) + sizeof(void *));
-  struct digest_job job = {
-      .w = w, .leaves = calloc(count, sizeof *job.leaves), .bytes = calloc(count, sizeof *job.bytes)};
-  enum rc rc = RC_OK;
-  if (!job.leaves || !job.bytes)
-    rc = err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors need %zu bytes, which were refused", count, bytes);
-  for (; rc == RC_OK && job.first < m->params.count; job.first = job.end) digest_together(&job);
-  if (rc == RC_OK) st_combine_digests(out, job.leaves, count);
-  free(job.leaves);
-  free(job.bytes);
-  return rc == RC_OK ? m->ops->status(m->ops, err) : rc;
 }
 
 /* --- random masters --- */
@@ -281,7 +223,7 @@ static void random_tensor(struct random_job *job, struct pool *pool) {
 
 enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err) {
   const struct ops *ops = m->ops;
-  const size_t bytes = ops_place_bytes(ops, largest_count(m) * sizeof *masters);
+  const size_t bytes = ops_place_bytes(ops, weights_largest_count(m) * sizeof *masters);
   float *between = bytes ? malloc(bytes) : NULL;
   if (bytes && !between)
     return err_set(err, RC_NO_MEMORY, NULL, "random weights need a buffer of %zu bytes, which were refused", bytes);

@@ -14,7 +14,11 @@ void weights_entry(struct st_entry *out, const struct model *m, int index);
 void weights_fill(struct weights *w, int index, const void *operands);
 /* The kernels' layout -> row-major operands in the table's memory, borrowed until the next use of staging. */
 const void *weights_stage(const struct weights *w, int index);
-/* The same where the host can read them. */
-const void *weights_read(const struct weights *w, int index);
+/* The same where the host can read them, in staging from its element `at` on, where the tensor has room. */
+const void *weights_read_at(const struct weights *w, int index, size_t at);
+/* Elements of the largest tensor, for which staging has room. */
+size_t weights_largest_count(const struct model *m);
+/* weights_digest, and where file is not NULL the row-major operands that it is of, tensor behind tensor in table order. */
+enum rc weights_digest_and_read(struct digest *out, const struct weights *w, char *file, struct err *err);
 
 #endif

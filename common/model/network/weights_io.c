@@ -184,11 +184,12 @@ enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, 
   return m->ops->status(m->ops, err);
 }
 
-static enum rc write_header(struct buf *out, const struct model *m, const char *const *metadata, size_t *data_bytes,
-                            struct err *err) {
+/* key, value: one pair more. */
+static enum rc write_header(struct buf *out, const struct model *m, const char *const *metadata, const char *key,
+                            const char *value, size_t *data_bytes, struct err *err) {
   size_t pairs = 0;
   while (metadata && metadata[pairs]) pairs++;
-  const char **all = calloc(pairs + 3, sizeof *all);
+  const char **all = calloc(pairs + 5, sizeof *all);
   struct st_entry *entries = calloc((size_t)m->params.count, sizeof *entries);
   enum rc rc = RC_OK;
   if (!all || !entries) {
@@ -198,6 +199,8 @@ static enum rc write_header(struct buf *out, const struct model *m, const char *
   all[0] = "format";
   all[1] = "pt";
   for (size_t i = 0; i < pairs; i++) all[i + 2] = metadata[i];
+  all[pairs + 2] = key;
+  all[pairs + 3] = value;
   for (int i = 0; i < m->params.count; i++) {
     weights_entry(&entries[i], m, i);
     *data_bytes += m->params.items[i].count * m->ops->operand_bytes;
@@ -209,16 +212,34 @@ out:
   return rc;
 }
 
-enum rc weights_to_safetensors(struct buf *out, const struct weights *w, const char *const *metadata, struct err *err) {
-  const struct model *m = w->model;
+/* The digest is known when the tensors have been written, so its place in the header is filled last. */
+static void name_digest(char *header, size_t len, const char *key, const char *zeros, const struct digest *digest) {
+  char member[256], hex[DIGEST_HEX_MAX];
+  const int found = snprintf(member, sizeof member, "\"%s\":\"%s\"", key, zeros);
+  assert(found > 0 && (size_t)found < sizeof member);
+  char *at = memmem(header, len, member, (size_t)found);
+  assert(at);
+  digest_hex(hex, digest);
+  memcpy(at + strlen(key) + 4, hex, strlen(hex));
+}
+
+enum rc weights_to_safetensors(struct buf *out, struct digest *digest, const struct weights *w,
+                               const char *const *metadata, const char *digest_key, struct err *err) {
+  char zeros[DIGEST_HEX_MAX];
+  const size_t before = out->len;
   size_t data_bytes = 0;
-  const enum rc rc = write_header(out, m, metadata, &data_bytes, err);
+  digest_hex(zeros, &(struct digest){0});
+  enum rc rc = write_header(out, w->model, metadata, digest_key, zeros, &data_bytes, err);
   if (rc != RC_OK) return rc;
+  const size_t start = out->len;
   buf_reserve(out, data_bytes);
-  for (int i = 0; i < m->params.count && !out->failed; i++)
-    buf_append(out, weights_read(w, i), m->params.items[i].count * m->ops->operand_bytes);
   if (out->failed)
     return err_set(err, RC_NO_MEMORY, NULL, "a safetensors file of %zu bytes of tensors was refused its memory",
                    data_bytes);
-  return m->ops->status(m->ops, err);
+  rc = weights_digest_and_read(digest, w, out->data + start, err);
+  if (rc != RC_OK) return rc;
+  out->len += data_bytes;
+  out->data[out->len] = '\0';
+  name_digest(out->data + before, start - before, digest_key, zeros, digest);
+  return RC_OK;
 }

@@ -13,12 +13,10 @@ enum rc version_serialize(struct engine *e, const char *run, int64_t version, st
   enum rc rc = board_make_room(e->board, err);
   if (rc == RC_OK) rc = weights_blob_create(&b, run, version, err);
   if (rc != RC_OK) return rc;
-  rc = weights_digest(&b->digest, e->learning.weights, err);
-  char hex[DIGEST_HEX_MAX], number[32];
-  digest_hex(hex, &b->digest);
+  char number[32];
   snprintf(number, sizeof number, "%" PRId64, version);
-  const char *const metadata[] = {"leasehold.run", run, "leasehold.version", number, "leasehold.digest", hex, NULL};
-  if (rc == RC_OK) rc = weights_to_safetensors(&b->bytes, e->learning.weights, metadata, err);
+  const char *const metadata[] = {"leasehold.run", run, "leasehold.version", number, NULL};
+  rc = weights_to_safetensors(&b->bytes, &b->digest, e->learning.weights, metadata, "leasehold.digest", err);
   if (rc == RC_OK) rc = buf_check(&b->bytes, err);
   if (rc != RC_OK) {
     weights_blob_release(b);

@@ -108,7 +108,8 @@ static void test_digest_is_that_of_tensors_one_by_one(void **state) {
   (void)state;
   struct digest by_threads[3];
   for (int threads = 1; threads <= 3; threads++) {
-    const struct model_config c = tiny_config(false);
+    struct model_config c = tiny_config(false);
+    c.vocabulary = 5003; /* more rows than are read out at once */
     struct bench b;
     assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, threads));
     struct weights *w = make(&b, false);
@@ -118,7 +119,7 @@ static void test_digest_is_that_of_tensors_one_by_one(void **state) {
     for (int i = 0; i < b.model->params.count; i++) {
       struct st_entry entry;
       weights_entry(&entry, b.model, i);
-      st_tensor_digest(&leaves[i], &entry, weights_read(w, i));
+      st_tensor_digest(&leaves[i], &entry, weights_read_at(w, i, 0));
     }
     st_combine_digests(&whole, leaves, (size_t)b.model->params.count);
     by_threads[threads - 1] = digest_of_weights(w);
@@ -155,22 +156,29 @@ static void test_digest_sees_every_tensor(void **state) {
 
 static void test_safetensors_round_trip(void **state) {
   (void)state;
-  static const char *const metadata[] = {"version", "12", NULL};
+  static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
+  const char *const metadata[] = {"version", "12", "run", zeros, NULL};
   for (int tied = 0; tied < 2; tied++) {
-    const struct model_config c = tiny_config(tied != 0);
+    struct model_config c = tiny_config(tied != 0);
+    c.vocabulary = 5003;
     struct bench b;
     struct buf bytes = BUF_INIT;
     struct st_file *file = NULL;
     assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 2));
     struct weights *w = random_weights(b.model, true, 1), *loaded = make(&b, true);
-    assert_int_equal(weights_to_safetensors(&bytes, w, metadata, NULL), RC_OK);
+    struct digest named;
+    char hex[DIGEST_HEX_MAX];
+    assert_int_equal(weights_to_safetensors(&bytes, &named, w, metadata, "weights", NULL), RC_OK);
     assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, NULL), RC_OK);
     assert_string_equal(st_metadata(file, "format"), "pt");
     assert_string_equal(st_metadata(file, "version"), "12");
+    assert_string_equal(st_metadata(file, "run"), zeros);
     assert_int_equal(st_count(file), b.model->params.count);
     assert_int_equal(weights_from_safetensors(loaded, file, NULL), RC_OK);
     const struct digest x = digest_of_weights(w), y = digest_of_weights(loaded);
-    assert_true(digest_equal(&x, &y));
+    assert_true(digest_equal(&x, &y) && digest_equal(&x, &named));
+    digest_hex(hex, &x);
+    assert_string_equal(st_metadata(file, "weights"), hex);
     for (int i = 0; i < b.model->params.count; i++) {
       const struct matrix *t = &w->transposed[i];
       if (!t->data) continue;
@@ -194,17 +202,18 @@ static void test_formats_convert(void **state) {
   assert_true(bench_open(&narrow, &c, FORMAT_BF16, NULL, 1));
   assert_true(bench_open(&wide, &c, FORMAT_F32, NULL, 1));
   const size_t n = wide.model->params.elements;
+  struct digest written;
   float *x = calloc(n, sizeof *x), *y = calloc(n, sizeof *y);
   struct weights *full = random_weights(wide.model, false, 9), *direct = random_weights(narrow.model, false, 9),
                  *loaded = make(&narrow, false);
-  assert_int_equal(weights_to_safetensors(&bytes, full, NULL, NULL), RC_OK);
+  assert_int_equal(weights_to_safetensors(&bytes, &written, full, NULL, "weights", NULL), RC_OK);
   assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, NULL), RC_OK);
   assert_int_equal(weights_from_safetensors(loaded, file, NULL), RC_OK);
   const struct digest d = digest_of_weights(direct), l = digest_of_weights(loaded);
   assert_true(digest_equal(&d, &l));
   st_close(file);
   buf_clear(&bytes);
-  assert_int_equal(weights_to_safetensors(&bytes, direct, NULL, NULL), RC_OK);
+  assert_int_equal(weights_to_safetensors(&bytes, &written, direct, NULL, "weights", NULL), RC_OK);
   assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, NULL), RC_OK);
   assert_int_equal(weights_from_safetensors(full, file, NULL), RC_OK);
   weights_to_masters(full, x);

@@ -80,11 +80,12 @@ static inline struct checkpoint_meta meta_of(int64_t version, struct round_recor
 static inline void write_version(int64_t version) {
   struct err err = {0};
   struct buf bytes = BUF_INIT;
+  struct digest written;
   struct round_record history[] = {
       {.version = version, .digest = {{1}}, .loss = 0.1, .grad_norm = 3.5, .lr = 1e-6, .tokens = 17, .skipped = false},
       {.version = version, .digest = {{2}}, .loss = -0.25, .grad_norm = 0, .lr = 0, .tokens = 0, .skipped = true}};
   const struct checkpoint_meta meta = meta_of(version, history, 2);
-  assert_rc(RC_OK, weights_to_safetensors(&bytes, parts.weights, NULL, &err), err);
+  assert_rc(RC_OK, weights_to_safetensors(&bytes, &written, parts.weights, NULL, "weights", &err), err);
   const struct checkpoint_arrays arrays = checkpoint_arrays_of(optimizer);
   assert_rc(RC_OK, checkpoint_write(state_dir, model_dir, &meta, parts.model, &arrays, &bytes, &err), err);
   buf_free(&bytes);

@@ -1,0 +1,132 @@
+/* The trainer's side of make bench-publish: what it takes to get a version to a generation-server, beside what the bytes cost
+ * alone.  The script is tests/bench/bench-publish.
+ *
+ *   publish_load write MODEL_DIR                       random weights into MODEL_DIR/model.safetensors
+ *   publish_load push MODEL_DIR URL THREADS REPEATS    a line of figures for each repeat, in microseconds
+ *
+ * A repeat packs and digests the weights as the trainer does (weights_to_safetensors), and pushes the file to a
+ * server that nobody coordinates, which answers when it has staged it and computed the digest of its own memory. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/pool.h"
+#include "common/client/generation_client.h"
+#include "common/model/device.h"
+#include "common/model/network/model.h"
+#include "common/safetensors/safetensors.h"
+
+enum { DEADLINE_MS = 600000, SEED = 3 };
+
+struct side {
+  struct model_config config;
+  struct pool *pool;
+  struct ops *ops;
+  struct model *model;
+  struct weights *weights;
+};
+
+static enum rc side_open(struct side *s, const char *dir, int threads, struct err *err) {
+  const struct device device = {0};
+  enum rc rc = model_config_load(&s->config, dir, err);
+  if (rc == RC_OK) rc = pool_create(&s->pool, threads, err);
+  if (rc == RC_OK) rc = ops_create(&s->ops, FORMAT_BF16, &device, s->pool, err);
+  if (rc == RC_OK) rc = model_create(&s->model, &s->config, s->ops, 64, err);
+  if (rc == RC_OK) rc = weights_create(&s->weights, s->model, false, err);
+  return rc;
+}
+
+static enum rc write_weights(struct side *s, const char *path, struct err *err) {
+  float *masters = calloc(s->model->params.elements, sizeof *masters);
+  struct buf file = BUF_INIT;
+  struct digest digest;
+  if (!masters) return err_set(err, RC_NO_MEMORY, NULL, "random weights were refused memory");
+  enum rc rc = masters_random(s->model, masters, SEED, err);
+  weights_from_masters(s->weights, masters);
+  free(masters);
+  if (rc == RC_OK) rc = weights_to_safetensors(&file, &digest, s->weights, NULL, "leasehold.digest", err);
+  if (rc == RC_OK) rc = file_write_atomic(path, file.data, file.len, err);
+  buf_free(&file);
+  return rc;
+}
+
+static enum rc read_weights(struct side *s, const char *path, struct err *err) {
+  struct st_file *file;
+  enum rc rc = st_open_file(&file, path, err);
+  if (rc != RC_OK) return rc;
+  rc = weights_from_safetensors(s->weights, file, err);
+  st_close(file);
+  return rc;
+}
+
+/* One copy into memory that is there, and one SHA-256, each by one thread. */
+static enum rc bytes_alone(const struct buf *file, int64_t *copy_us, int64_t *sha_us, struct err *err) {
+  struct digest digest;
+  char *copy = malloc(file->len);
+  if (!copy) return err_set(err, RC_NO_MEMORY, NULL, "a copy of %zu bytes was refused memory", file->len);
+  memset(copy, 1, file->len);
+  const int64_t begun_us = clock_monotonic_us();
+  memcpy(copy, file->data, file->len);
+  const int64_t copied_us = clock_monotonic_us();
+  digest_of(&digest, copy, file->len);
+  *copy_us = copied_us - begun_us;
+  *sha_us = clock_monotonic_us() - copied_us;
+  free(copy);
+  return RC_OK;
+}
+
+static enum rc push_once(struct side *s, const struct generation_client *server, int64_t version, struct err *err) {
+  char number[32];
+  struct buf file = BUF_INIT;
+  struct arena arena = ARENA_INIT;
+  struct push_answer answer = {0};
+  struct pushed_version v = {.run = "r1", .version = version, .epoch = 1};
+  int64_t copy_us = 0, sha_us = 0;
+  snprintf(number, sizeof number, "%lld", (long long)version);
+  const char *const metadata[] = {"leasehold.run", "r1", "leasehold.version", number, NULL};
+  const int64_t begun_us = clock_monotonic_us();
+  enum rc rc = weights_to_safetensors(&file, &v.digest, s->weights, metadata, "leasehold.digest", err);
+  const int64_t packed_us = clock_monotonic_us();
+  if (rc == RC_OK) rc = generation_push_weights(server, &v, file.data, file.len, &answer, &arena, DEADLINE_MS, err);
+  const int64_t staged_us = clock_monotonic_us();
+  if (rc == RC_OK && !digest_equal(&answer.digest, &v.digest))
+    rc = err_set(err, RC_CORRUPT, NULL, "the server staged other bytes");
+  if (rc == RC_OK) rc = bytes_alone(&file, &copy_us, &sha_us, err);
+  if (rc == RC_OK)
+    printf("{\"bytes\": %zu, \"pack_us\": %lld, \"push_us\": %lld, \"copy_us\": %lld, \"sha_us\": %lld}\n", file.len,
+           (long long)(packed_us - begun_us), (long long)(staged_us - packed_us), (long long)copy_us, (long long)sha_us);
+  arena_free(&arena);
+  buf_free(&file);
+  return rc;
+}
+
+static enum rc push(struct side *s, const char *url, int repeats, struct err *err) {
+  struct http_client *http;
+  enum rc rc = http_client_create(&http, "", NULL, err);
+  if (rc != RC_OK) return rc;
+  const struct generation_client server = {.http = http, .base_url = url};
+  for (int i = 0; rc == RC_OK && i < repeats; i++) rc = push_once(s, &server, i + 1, err);
+  http_client_destroy(http);
+  return rc;
+}
+
+int main(int argc, char **argv) {
+  struct side s = {0};
+  struct err err = {0};
+  char path[LIMIT_PATH_MAX];
+  const bool pushes = argc == 6 && strcmp(argv[1], "push") == 0;
+  if (!pushes && !(argc == 3 && strcmp(argv[1], "write") == 0)) {
+    fprintf(stderr, "usage: publish_load write MODEL_DIR | push MODEL_DIR URL THREADS REPEATS\n");
+    return 2;
+  }
+  log_init("publish_load", LOG_ERROR);
+  enum rc rc = side_open(&s, argv[2], pushes ? atoi(argv[4]) : 2, &err);
+  if (rc == RC_OK) rc = path_format(path, &err, "%s/model.safetensors", argv[2]);
+  if (rc == RC_OK) rc = pushes ? read_weights(&s, path, &err) : write_weights(&s, path, &err);
+  if (rc == RC_OK && pushes) rc = push(&s, argv[3], atoi(argv[5]), &err);
+  if (rc != RC_OK) fprintf(stderr, "publish_load: %s\n", err.message);
+  return rc == RC_OK ? 0 : 1; /* what was opened ends with the process */
+}
