@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from harness import Deadline, call
+from harness import Cluster, Deadline, call
+from ranks import Ranks
 from test_memory import CONFIG, EPOCH, SMALL, Alone, ended, follows, held_to_its_plan, planned, sample, sizes
 
 ROUNDS, KILLS = 8, 12
@@ -83,6 +84,27 @@ def test_a_killed_trainer_that_is_fed_the_record_reaches_the_recorded_digests(al
         reached = max(reached, v)
     assert kills == KILLS
     assert call("GET", trainer.url + "/v1/model")["digest"] == recorded[-1]
+
+
+def rounds_by_ranks(folder, launcher=None):
+    with Cluster(folder, trainer=["--random-init", 1], launcher=launcher) as cluster:
+        url, authority, said = cluster.trainer.url, cluster.authority(), []
+        call("POST", url + "/v1/runs", {"run": "r1", **authority, "seed": 1, "training": TRAINING})
+        for v in range(3):
+            groups = groups_of(v, {"vocab_size": 32}, groups=3)
+            call("POST", url + "/v1/submit-batch", {**batch(v, groups), **authority})
+            answer = ended(f"{url}/v1/batches/r1.{v}.b0")
+            stats = {name: value for name, value in answer["stats"].items() if not name.endswith("_us")}
+            assert stats["ratio_sum"] != stats["tokens"] and stats["kl_new_old"] > 0
+            call("POST", url + "/v1/submit-step", {**step(v, groups), **authority})
+            said.append((stats, answer["logprobs_sha256"], ended(f"{url}/v1/steps/r1.{v}")["digest"]))
+        return said
+
+
+def test_ranks_share_the_record_and_give_the_bits_of_one(tmp_path):
+    alone, shared = rounds_by_ranks(tmp_path / "one"), rounds_by_ranks(tmp_path / "two", Ranks(2))
+    assert len({digest for *_, digest in alone}) == 3
+    assert shared == alone
 
 
 class Deaf:
