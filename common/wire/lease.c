@@ -13,6 +13,11 @@ static const char *const PURPOSE_NAMES[] = {[LEASE_TRAINING] = "training", [LEAS
 const char *lease_purpose_name(enum lease_purpose p) {
   return (size_t)p < WIRE_COUNT(PURPOSE_NAMES) ? PURPOSE_NAMES[p] : "unknown";
 }
+static const char *const KV_NAMES[] = {[LEASE_KV_KEEP] = "keep", [LEASE_KV_RECOMPUTE] = "recompute"};
+
+const char *lease_kv_name(enum lease_kv kv) {
+  return (size_t)kv < WIRE_COUNT(KV_NAMES) ? KV_NAMES[kv] : "unknown";
+}
 
 void lease_request_encode(const struct lease_request *m, struct buf *out) {
   struct json_writer w;
@@ -44,11 +49,13 @@ static void partial_write(const struct partial_sample *p, struct json_writer *w)
   json_kv_int(w, "sample", p->sample);
   json_kv_i32s(w, "token_ids", p->token_ids.items, p->token_ids.count);
   json_kv_f32s(w, "logprobs", p->logprobs.items, p->logprobs.count);
+  if (p->span_count > 0) wire_kv_version_spans(w, p->spans, p->span_count);
   json_object_end(w);
 }
 
 static enum rc partial_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
   struct partial_sample *p = item;
+  const struct json *spans = NULL;
   const struct json_field fields[] = {
       WIRE_I32("sample", p->sample, 0, LIMIT_SAMPLES_PER_GROUP - 1),
       WIRE_TOKENS("token_ids", p->token_ids, LIMIT_NEW_TOKENS),
@@ -59,13 +66,14 @@ static enum rc partial_read(void *item, const struct json *value, struct arena *
        .min = -FLT_MAX,
        .max = 0,
        .count_max = LIMIT_NEW_TOKENS},
+      {.name = "version_spans", .kind = FIELD_VALUE, .target = &spans},
   };
   const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc) return rc;
   if (p->logprobs.count != p->token_ids.count)
     return err_set(err, RC_INVALID, "logprobs", "expected one per token (%zu), got %zu", p->token_ids.count,
                    p->logprobs.count);
-  return RC_OK;
+  return spans ? wire_version_spans_read(&p->spans, &p->span_count, spans, p->token_ids.count, arena, err) : RC_OK;
 }
 
 static void lease_write(const struct lease *m, struct json_writer *w) {
@@ -81,6 +89,7 @@ static void lease_write(const struct lease *m, struct json_writer *w) {
   json_kv_int(w, "sample_count", m->sample_count);
   json_kv_int(w, "version_min", m->version_min);
   json_kv_int(w, "version_max", m->version_max);
+  if (m->kv != LEASE_KV_KEEP) json_kv_string(w, "kv", lease_kv_name(m->kv));
   wire_kv_digest(w, "weights_digest", &m->weights_digest);
   json_kv_f32(w, "temperature", m->temperature);
   json_kv_int(w, "max_new_tokens", m->max_new_tokens);
@@ -121,6 +130,12 @@ static enum rc lease_check(const struct lease *m, struct err *err) {
     if (p->token_ids.count > (size_t)m->max_new_tokens)
       return err_set(err, RC_INVALID, "partials", "expected at most max_new_tokens (%d) tokens of sample %d, got %zu",
                      m->max_new_tokens, p->sample, p->token_ids.count);
+    if (p->span_count > 0 &&
+        (p->spans[0].version < m->version_min || p->spans[p->span_count - 1].version > m->version_max))
+      return err_set(err, RC_INVALID, "partials",
+                     "expected tokens of versions %lld to %lld of sample %d, got %lld to %lld",
+                     (long long)m->version_min, (long long)m->version_max, p->sample, (long long)p->spans[0].version,
+                     (long long)p->spans[p->span_count - 1].version);
     seen[p->sample] = true;
   }
   return RC_OK;
@@ -128,7 +143,7 @@ static enum rc lease_check(const struct lease *m, struct err *err) {
 
 static enum rc lease_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
   struct lease *m = item;
-  const char *purpose = NULL;
+  const char *purpose = NULL, *kv = KV_NAMES[LEASE_KV_KEEP];
   const struct json *partials = NULL;
   double temperature = 0;
   const struct json_field fields[] = {
@@ -143,6 +158,7 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
       WIRE_I32("sample_count", m->sample_count, 1, LIMIT_SAMPLES_PER_GROUP),
       WIRE_I64("version_min", m->version_min),
       WIRE_I64("version_max", m->version_max),
+      WIRE_OPTIONAL_NAME("kv", kv),
       WIRE_DIGEST("weights_digest", m->weights_digest),
       WIRE_F64("temperature", temperature, 0, WIRE_TEMPERATURE_MAX),
       WIRE_I32("max_new_tokens", m->max_new_tokens, 1, LIMIT_NEW_TOKENS),
@@ -155,14 +171,16 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
   };
   const struct wire_list list = {
       .name = "partials", .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *m->partials, .read = partial_read};
-  int index = 0;
+  int index = 0, kv_index = 0;
   void *items = NULL;
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_choice(&kv_index, "kv", kv, KV_NAMES, WIRE_COUNT(KV_NAMES), err);
   if (rc == RC_OK) rc = wire_choice(&index, "purpose", purpose, PURPOSE_NAMES, WIRE_COUNT(PURPOSE_NAMES), err);
   if (rc == RC_OK) rc = wire_float(&m->temperature, "temperature", temperature, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->partial_count, partials, arena, err);
   if (rc) return rc;
   m->purpose = (enum lease_purpose)index;
+  m->kv = (enum lease_kv)kv_index;
   m->partials = items;
   return lease_check(m, err);
 }

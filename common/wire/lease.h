@@ -8,6 +8,7 @@
 #define LEASEHOLD_WIRE_LEASE_H
 
 #include "common/wire/segments.h"
+#include "common/wire/spans.h"
 #include "common/wire/worker.h"
 
 /* POST /v1/workers/{id}/leases: a long poll. */
@@ -23,7 +24,14 @@ struct partial_sample {
   int32_t sample; /* index within the group */
   struct json_i32s token_ids;
   struct json_f32s logprobs;
+  /* Cover the tokens; none: all of them are version_min's, and fresh. */
+  struct version_span *spans;
+  size_t span_count;
 };
+
+/* What becomes of the keys and values of running samples when a newer version, for which the lease is valid too, is
+ * activated: "keep" (left out) goes on with them, "recompute" computes them again under the newer version. */
+enum lease_kv { LEASE_KV_KEEP, LEASE_KV_RECOMPUTE };
 
 enum lease_purpose { LEASE_TRAINING, LEASE_EVALUATION };
 
@@ -37,6 +45,7 @@ struct lease {
   int32_t group_ordinal; /* counts refills; the key of its randomness */
   int32_t sample_first, sample_count;
   int64_t version_min, version_max; /* valid while the policy version lies between */
+  enum lease_kv kv;
   struct digest weights_digest;
   float temperature;      /* > 0 for training; 0 is greedy, evaluation only */
   int32_t max_new_tokens; /* the group's own */
@@ -57,11 +66,6 @@ struct lease_answer {
 };
 
 enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT }; /* "stop" | "length" | "abort" */
-
-struct version_span {
-  int64_t version;
-  int32_t start, count;
-};
 
 struct sample_result {
   int32_t sample;
@@ -112,9 +116,11 @@ enum rc lease_result_answer_decode(struct lease_result_answer *m, const struct j
                                    struct err *err);
 
 /* Digest over canonical bytes of one sample's content (tokens, log-probability bits, finish, segments, spans): equal
- * content, equal digest, however the JSON was spelled. */
+ * content, equal digest, however the JSON was spelled.  Spans that are fresh add what they did before `fresh` was
+ * recorded. */
 void sample_result_digest(struct digest *out, const struct sample_result *s);
 const char *finish_reason_name(enum finish_reason f);
 const char *lease_purpose_name(enum lease_purpose p);
+const char *lease_kv_name(enum lease_kv kv);
 
 #endif

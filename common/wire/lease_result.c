@@ -1,8 +1,8 @@
 /* Encodes and decodes a lease's result as JSON, and computes the canonical digest of a sample.
  *
  * The digest covers the content of a sample, not its spelling: fixed-width little-endian numbers, with adjacent
- * segments of one mask and adjacent spans of one version merged.  It is chained through fixed stack memory, so that it
- * can neither fail nor allocate.
+ * segments of one mask and adjacent spans of one version, equally fresh, merged.  It is chained through fixed stack
+ * memory, so that it can neither fail nor allocate.
  *
  * Previous hop of a rollout: generation-server/engine/decode_job.c.  Next: coordinator/api/route_results.c. */
 #include <float.h>
@@ -26,57 +26,8 @@ static void sample_write(const struct sample_result *s, struct json_writer *w) {
   json_kv_f32s(w, "logprobs", s->logprobs.items, s->logprobs.count);
   json_kv_string(w, "finish_reason", finish_reason_name(s->finish));
   wire_kv_segments(w, s->segments, s->segment_count);
-  json_key(w, "version_spans");
-  json_array_begin(w);
-  for (size_t i = 0; i < s->span_count; i++) {
-    json_object_begin(w);
-    json_kv_int(w, "version", s->spans[i].version);
-    json_kv_int(w, "start", s->spans[i].start);
-    json_kv_int(w, "count", s->spans[i].count);
-    json_object_end(w);
-  }
-  json_array_end(w);
+  wire_kv_version_spans(w, s->spans, s->span_count);
   json_object_end(w);
-}
-
-static enum rc span_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
-  struct version_span *s = item;
-  const struct json_field fields[] = {
-      WIRE_I64("version", s->version),
-      WIRE_I32("start", s->start, 0, LIMIT_NEW_TOKENS - 1),
-      WIRE_I32("count", s->count, 1, LIMIT_NEW_TOKENS),
-  };
-  return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
-}
-
-static enum rc spans_read(struct sample_result *s, const struct json *value, struct arena *arena, struct err *err) {
-  const size_t tokens = s->token_ids.count;
-  const struct wire_list list = {
-      .name = "version_spans", .min = tokens ? 1 : 0, .max = tokens, .item_size = sizeof *s->spans, .read = span_read};
-  void *items;
-  const enum rc rc = wire_items(&list, &items, &s->span_count, value, arena, err);
-  if (rc == RC_OK) s->spans = items;
-  return rc;
-}
-
-enum rc version_spans_check(const struct sample_result *s, struct err *err) {
-  const size_t tokens = s->token_ids.count;
-  int64_t covered = 0;
-  for (size_t i = 0; i < s->span_count; i++) {
-    const struct version_span *span = &s->spans[i];
-    if (span->start != covered)
-      return err_set(err, RC_INVALID, "version_spans",
-                     "expected span %zu to start at token %lld, where the one before ends, got %d", i,
-                     (long long)covered, span->start);
-    if (i > 0 && span->version < s->spans[i - 1].version)
-      return err_set(err, RC_INVALID, "version_spans", "expected versions that never fall, got %lld after %lld",
-                     (long long)span->version, (long long)s->spans[i - 1].version);
-    covered += span->count;
-  }
-  if (covered != (int64_t)tokens)
-    return err_set(err, RC_INVALID, "version_spans", "expected spans that cover %zu tokens exactly, got %lld", tokens,
-                   (long long)covered);
-  return RC_OK;
 }
 
 static enum rc sample_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
@@ -104,8 +55,9 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   s->finish = (enum finish_reason)index;
   rc = sample_tokens_check(s, err);
   if (rc == RC_OK) rc = wire_segments_read(&s->segments, &s->segment_count, segments, s->token_ids.count, arena, err);
-  if (rc == RC_OK) rc = spans_read(s, spans, arena, err);
-  return rc == RC_OK ? version_spans_check(s, err) : rc;
+  if (rc == RC_OK)
+    rc = wire_version_spans_read(&s->spans, &s->span_count, spans, s->token_ids.count, arena, err);
+  return rc;
 }
 
 enum rc sample_tokens_check(const struct sample_result *s, struct err *err) {
@@ -203,7 +155,7 @@ static void chain_array(struct digest *chain, const void *items, size_t bytes_co
   digest_of(chain, both, sizeof both);
 }
 
-enum { TAG_HEAD = 1, TAG_SEGMENT = 2, TAG_SPAN = 3 };
+enum { TAG_HEAD = 1, TAG_SEGMENT = 2, TAG_SPAN = 3, TAG_SPAN_NOT_FRESH = 4 };
 
 void sample_result_digest(struct digest *out, const struct sample_result *s) {
   static const char domain[] = "leasehold sample 1";
@@ -220,11 +172,12 @@ void sample_result_digest(struct digest *out, const struct sample_result *s) {
     chain_numbers(&chain, TAG_SEGMENT, mask, (uint64_t)start, (uint64_t)count);
   }
   for (size_t i = 0; i < s->span_count;) {
-    const int64_t version = s->spans[i].version;
-    const int32_t start = s->spans[i].start;
+    const struct version_span first = s->spans[i];
     int64_t count = 0;
-    for (; i < s->span_count && s->spans[i].version == version; i++) count += s->spans[i].count;
-    chain_numbers(&chain, TAG_SPAN, (uint64_t)version, (uint64_t)start, (uint64_t)count);
+    for (; i < s->span_count && s->spans[i].version == first.version && s->spans[i].fresh == first.fresh; i++)
+      count += s->spans[i].count;
+    chain_numbers(&chain, first.fresh ? TAG_SPAN : TAG_SPAN_NOT_FRESH, (uint64_t)first.version, (uint64_t)first.start,
+                  (uint64_t)count);
   }
   *out = chain;
 }

@@ -14,10 +14,9 @@
   }
 void lease_result_head_write(const struct lease_result *m, struct json_writer *w);
 
-/* Checks that the bounds of single numbers cannot express, in addition to wire_segments_check; RC_INVALID with the
- * field. */
+/* Checks that the bounds of single numbers cannot express, in addition to wire_segments_check and
+ * wire_version_spans_check; RC_INVALID with the field. */
 enum rc sample_tokens_check(const struct sample_result *s, struct err *err);
-enum rc version_spans_check(const struct sample_result *s, struct err *err);
 enum rc lease_result_check(const struct lease_result *m, struct err *err);
 
 #endif

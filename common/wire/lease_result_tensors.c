@@ -3,7 +3,7 @@
  * share, about a hundred times as much.
  *
  *   __metadata__   {"result": "<the JSON of the result without its samples>"}
- *   version_spans  I64 [spans, 3]     version, start, count
+ *   version_spans  I64 [spans, 4]     version, start, count, fresh (0 or 1); [spans, 3] where all are fresh
  *   samples        I32 [samples, 3]   index within the group, finish reason (0 stop, 1 length, 2 abort), tokens
  *   token_ids      I32 [tokens]
  *   logprobs       F32 [tokens]
@@ -22,7 +22,7 @@
 
 #define HEAD_KEY "result"
 
-enum { COLUMNS = 3, TENSORS = 5 };
+enum { COLUMNS = 3, SPAN_COLUMNS = 4, TENSORS = 5 };
 
 _Static_assert(FINISH_STOP == 0 && FINISH_LENGTH == 1 && FINISH_ABORT == 2, "the codes are part of the contract");
 
@@ -33,14 +33,23 @@ static void append_i32s(struct buf *out, int32_t a, int32_t b, int32_t c) {
   buf_append(out, row, sizeof row);
 }
 
-static void append_spans(struct buf *out, const struct sample_result *s) {
+/* Three columns where all spans are fresh, as results were before `fresh` was recorded. */
+static int span_columns(const struct lease_result *m) {
+  for (size_t i = 0; i < m->sample_count; i++)
+    for (size_t k = 0; k < m->samples[i].span_count; k++)
+      if (!m->samples[i].spans[k].fresh) return SPAN_COLUMNS;
+  return COLUMNS;
+}
+
+static void append_spans(struct buf *out, const struct sample_result *s, int columns) {
   for (size_t i = 0; i < s->span_count; i++) {
-    const int64_t row[COLUMNS] = {s->spans[i].version, s->spans[i].start, s->spans[i].count};
-    buf_append(out, row, sizeof row);
+    const struct version_span *span = &s->spans[i];
+    const int64_t row[SPAN_COLUMNS] = {span->version, span->start, span->count, span->fresh};
+    buf_append(out, row, (size_t)columns * sizeof *row);
   }
 }
 
-static enum rc write_header(const struct lease_result *m, struct buf *out, struct err *err) {
+static enum rc write_header(const struct lease_result *m, int columns, struct buf *out, struct err *err) {
   int64_t tokens = 0, logprobs = 0, segments = 0, spans = 0;
   for (size_t i = 0; i < m->sample_count; i++) {
     tokens += (int64_t)m->samples[i].token_ids.count;
@@ -49,7 +58,7 @@ static enum rc write_header(const struct lease_result *m, struct buf *out, struc
     spans += (int64_t)m->samples[i].span_count;
   }
   const struct st_entry entries[TENSORS] = {
-      {"version_spans", ST_I64, 2, {spans, COLUMNS}},
+      {"version_spans", ST_I64, 2, {spans, columns}},
       {"samples", ST_I32, 2, {(int64_t)m->sample_count, COLUMNS}},
       {"token_ids", ST_I32, 1, {tokens}},
       {"logprobs", ST_F32, 1, {logprobs}},
@@ -67,9 +76,10 @@ static enum rc write_header(const struct lease_result *m, struct buf *out, struc
 }
 
 enum rc lease_result_encode_tensors(const struct lease_result *m, struct buf *out, struct err *err) {
-  const enum rc rc = write_header(m, out, err);
+  const int columns = span_columns(m);
+  const enum rc rc = write_header(m, columns, out, err);
   if (rc != RC_OK) return rc;
-  for (size_t i = 0; i < m->sample_count; i++) append_spans(out, &m->samples[i]);
+  for (size_t i = 0; i < m->sample_count; i++) append_spans(out, &m->samples[i], columns);
   for (size_t i = 0; i < m->sample_count; i++)
     append_i32s(out, m->samples[i].sample, (int32_t)m->samples[i].finish, (int32_t)m->samples[i].token_ids.count);
   for (size_t i = 0; i < m->sample_count; i++)
@@ -94,7 +104,8 @@ static enum rc read_head(struct lease_result *m, const struct st_file *f, struct
 
 /* All rows, and how many of them samples have taken. */
 struct columns {
-  const int64_t (*spans)[COLUMNS];
+  const int64_t *spans; /* [span_rows, span_columns] */
+  int span_columns;
   const int32_t (*samples)[COLUMNS];
   struct segment_rows segments;
   int32_t *token_ids;
@@ -105,8 +116,11 @@ struct columns {
 
 static enum rc read_columns(struct columns *c, const struct st_file *f, struct arena *arena, struct err *err) {
   void *spans, *samples, *tokens, *logprobs, *segments;
+  const struct st_tensor *found = st_find(f, "version_spans");
   enum rc rc = wire_tensors_counted(f, TENSORS, err);
-  if (rc == RC_OK) rc = wire_tensor_read(&spans, &c->span_rows, f, "version_spans", ST_I64, COLUMNS, arena, err);
+  c->span_columns = found && found->dims == 2 && found->shape[1] == COLUMNS ? COLUMNS : SPAN_COLUMNS;
+  if (rc == RC_OK)
+    rc = wire_tensor_read(&spans, &c->span_rows, f, "version_spans", ST_I64, c->span_columns, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&samples, &c->sample_rows, f, "samples", ST_I32, COLUMNS, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&tokens, &c->token_rows, f, "token_ids", ST_I32, 0, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&logprobs, &c->logprob_rows, f, "logprobs", ST_F32, 0, arena, err);
@@ -146,23 +160,28 @@ static enum rc take_tokens(struct sample_result *s, struct columns *c, int32_t c
   return RC_OK;
 }
 
+static const int64_t *span_row(const struct columns *c, size_t i) { return c->spans + i * (size_t)c->span_columns; }
+
 static enum rc take_spans(struct sample_result *s, struct columns *c, struct arena *arena, struct err *err) {
   const size_t first = c->spans_taken;
   for (int64_t covered = 0; covered < (int64_t)s->token_ids.count && c->spans_taken < c->span_rows;) {
-    const int64_t *row = c->spans[c->spans_taken++];
+    const int64_t *row = span_row(c, c->spans_taken++);
     if (row[0] < 0 || row[0] > (int64_t)WIRE_EXACT_MAX || row[1] < 0 || row[1] >= LIMIT_NEW_TOKENS || row[2] < 1 ||
         row[2] > LIMIT_NEW_TOKENS)
       return err_set(err, RC_INVALID, "version_spans",
                      "expected a version, a start below %d and a count of 1 to %d, got %lld, %lld and %lld",
                      LIMIT_NEW_TOKENS, LIMIT_NEW_TOKENS, (long long)row[0], (long long)row[1], (long long)row[2]);
+    if (c->span_columns == SPAN_COLUMNS && row[3] != 0 && row[3] != 1)
+      return err_set(err, RC_INVALID, "version_spans", "expected fresh to be 0 or 1, got %lld", (long long)row[3]);
     covered += row[2];
   }
   s->span_count = c->spans_taken - first;
   s->spans = arena_alloc(arena, s->span_count + 1, sizeof *s->spans);
   if (!s->spans) return err_set(err, RC_NO_MEMORY, NULL, "%zu spans were refused memory", s->span_count);
   for (size_t i = 0; i < s->span_count; i++) {
-    const int64_t *row = c->spans[first + i];
-    s->spans[i] = (struct version_span){row[0], (int32_t)row[1], (int32_t)row[2]};
+    const int64_t *row = span_row(c, first + i);
+    s->spans[i] = (struct version_span){row[0], (int32_t)row[1], (int32_t)row[2],
+                                        c->span_columns == COLUMNS || row[3] == 1};
   }
   return RC_OK;
 }
@@ -180,7 +199,7 @@ static enum rc take_sample(struct sample_result *s, struct columns *c, const int
   if (rc == RC_OK)
     rc = wire_take_segments(&s->segments, &s->segment_count, &c->segments, s->token_ids.count, arena, err);
   if (rc == RC_OK) rc = take_spans(s, c, arena, err);
-  return rc == RC_OK ? version_spans_check(s, err) : rc;
+  return rc == RC_OK ? wire_version_spans_check(s->spans, s->span_count, s->token_ids.count, err) : rc;
 }
 
 static enum rc read_samples(struct lease_result *m, struct columns *c, struct arena *arena, struct err *err) {

@@ -29,7 +29,7 @@ static void sample_fill(const struct world *w, const struct result_message *m, i
   ids[whole - 1] = EOS;
   logprobs[0] = -(float)((m->ordinal * 64 + sample) % 4093 + 1) / 4096;
   *segment = (struct sample_segment){0, (int32_t)count, true};
-  *span = (struct version_span){m->version, 0, (int32_t)count};
+  *span = (struct version_span){m->version, 0, (int32_t)count, true};
   *out = (struct sample_result){.sample = sample,
                                 .token_ids = {ids, (size_t)count},
                                 .logprobs = {logprobs, (size_t)count},

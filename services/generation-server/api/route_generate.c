@@ -100,16 +100,7 @@ static void write_logprobs(const struct sample *s, struct json_writer *w) {
 static void write_spans(const struct sample *s, struct arena *arena, struct json_writer *w) {
   size_t count = 0;
   const struct version_span *spans = sample_spans(s, &count, arena);
-  json_key(w, "version_spans");
-  json_array_begin(w);
-  for (size_t i = 0; spans && i < count; i++) {
-    json_object_begin(w);
-    json_kv_int(w, "version", spans[i].version);
-    json_kv_int(w, "start", spans[i].start);
-    json_kv_int(w, "count", spans[i].count);
-    json_object_end(w);
-  }
-  json_array_end(w);
+  wire_kv_version_spans(w, spans, spans ? count : 0);
 }
 
 static void write_choice(const struct generate_call *call, const struct decode_job *job, const struct sample *s,

@@ -225,7 +225,7 @@ struct version_span *sample_spans(const struct sample *s, size_t *count, struct 
   n = 0;
   for (int32_t i = 0; i < s->count; i++) {
     if (i == 0 || s->versions[i] != s->versions[i - 1])
-      spans[n++] = (struct version_span){.version = s->versions[i], .start = i};
+      spans[n++] = (struct version_span){.version = s->versions[i], .start = i, .fresh = i == 0};
     spans[n - 1].count++;
   }
   return spans;

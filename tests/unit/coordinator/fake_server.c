@@ -92,7 +92,7 @@ void make_sample(struct fixture *f, struct sample_result *out, const struct leas
   struct sample_segment *segment = arena_alloc(&f->arena, 1, sizeof *segment);
   struct version_span *span = arena_alloc(&f->arena, 1, sizeof *span);
   *segment = (struct sample_segment){0, 3, true};
-  *span = (struct version_span){l->version_min, 0, 3};
+  *span = (struct version_span){l->version_min, 0, 3, true};
   *out = (struct sample_result){.sample = l->sample_first + index,
                                 .token_ids = {ids, 3},
                                 .logprobs = {lp, 3},

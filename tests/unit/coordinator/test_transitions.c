@@ -249,7 +249,7 @@ static void sample_make(struct sample_result *out, const struct held_lease *l, i
   ids[2] = EOS;
   for (int i = 0; i < 3; i++) logprobs[i] = -(float)(ids[i] + 1) / 1024;
   *segment = (struct sample_segment){0, (int32_t)count, true};
-  *span = (struct version_span){l->version, 0, (int32_t)count};
+  *span = (struct version_span){l->version, 0, (int32_t)count, true};
   *out = (struct sample_result){.sample = sample,
                                 .token_ids = {ids, count},
                                 .logprobs = {logprobs, count},

@@ -22,15 +22,17 @@ static const struct message answer_message = {
     .json =
         "{\"epoch\":3,\"leases\":[{\"id\":\"r7.12.3.0-3\",\"fence\":2,\"run\":\"r7\",\"group\":\"r7.12.3\",\"purpose\":"
         "\"training\",\"round\":12,\"group_ordinal\":35,"
-        "\"sample_first\":1,\"sample_count\":3,\"version_min\":12,\"version_max\":14,\"weights_digest\":\"" DIGEST_A
+        "\"sample_first\":1,\"sample_count\":3,\"version_min\":12,\"version_max\":14,\"kv\":\"recompute\","
+        "\"weights_digest\":\"" DIGEST_A
         "\",\"temperature\":0.699999988,"
         "\"max_new_tokens\":64,\"stop_token_ids\":[151643,151645],\"seed\":\"12345678901234567890\",\"ttl_ms\":30000,"
         "\"prompt_ids\":[1,2,3],"
-        "\"partials\":[{\"sample\":2,\"token_ids\":[9,8],\"logprobs\":[-1.5,-0.100000001]}]}],"
+        "\"partials\":[{\"sample\":2,\"token_ids\":[9,8],\"logprobs\":[-1.5,-0.100000001],\"version_spans\":["
+        "{\"version\":12,\"start\":0,\"count\":1},{\"version\":14,\"start\":1,\"count\":1,\"fresh\":false}]}]}],"
         "\"current\":{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
         "\",\"trainer_url\":\"http://trainer:8082\"}}",
     .again = again_lease_answer,
-    .optional = {"partials"},
+    .optional = {"partials", "kv", "version_spans", "fresh"},
     .nullable = {"current"}};
 static const struct message endless_message = {
     .name = "lease_answer with ignore_eos",
@@ -55,11 +57,21 @@ static const struct message result_message = {
             "{\"sample\":1,\"token_ids\":[],\"logprobs\":[],\"finish_reason\":\"abort\",\"segments\":[],\"version_"
             "spans\":[]}]}",
     .again = again_lease_result};
+static const struct message stale_message = {
+    .name = "lease_result with kept keys and values",
+    .json = "{\"worker_id\":\"w3\",\"epoch\":3,\"fence\":2,\"loaded_digest\":\"" DIGEST_A
+            "\",\"handed_back\":false,\"samples\":["
+            "{\"sample\":0,\"token_ids\":[5,6,7],\"logprobs\":[-0.5,-0.25,-0.125],\"finish_reason\":\"stop\","
+            "\"segments\":[{\"start\":0,\"count\":3,\"loss_mask\":true}],"
+            "\"version_spans\":[{\"version\":4,\"start\":0,\"count\":1},{\"version\":5,\"start\":1,\"count\":1,"
+            "\"fresh\":false},{\"version\":5,\"start\":2,\"count\":1}]}]}",
+    .again = again_lease_result,
+    .optional = {"fresh"}};
 static const struct message result_answer_message = {
     .name = "lease_result_answer", .json = "{\"repeated\":true}", .again = again_lease_result_answer};
 
 static const struct message *const all[] = {&request_message, &answer_message, &endless_message, &result_message,
-                                            &result_answer_message};
+                                            &stale_message,   &result_answer_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -100,6 +112,26 @@ static void a_lease_says_what_can_be_sampled(void **state) {
   message_check_refused(m, "\"ttl_ms\":30000", "\"ttl_ms\":0", "leases[0].ttl_ms");
   message_check_refused(&request_message, "\"slots_free\":12", "\"slots_free\":0", "slots_free");
   message_check_refused(&request_message, "20000", "60001", "wait_ms");
+}
+
+static void a_lease_says_which_versions_drew_the_tokens_that_it_continues(void **state) {
+  (void)state;
+  const struct message *m = &answer_message;
+  message_check_refused(m, "\"recompute\"", "\"forget\"", "leases[0].kv");
+  message_check_accepted(m, "\"kv\":\"recompute\",", "\"kv\":\"keep\",");
+  message_check_refused(m, "\"version\":12,\"start\":0,\"count\":1", "\"version\":12,\"start\":0,\"count\":2",
+                        "leases[0].partials[0].version_spans"); /* the next begins within it */
+  message_check_refused(m, "\"start\":1,\"count\":1", "\"start\":1,\"count\":2", "leases[0].partials[0].version_spans");
+  message_check_refused(m, ",{\"version\":14,\"start\":1,\"count\":1,\"fresh\":false}", "",
+                        "leases[0].partials[0].version_spans"); /* too short */
+  message_check_refused(m, "{\"version\":12,\"start\":0,\"count\":1},{\"version\":14,\"start\":1,\"count\":1,\"fresh\":false}",
+                        "", "leases[0].partials[0].version_spans");
+  message_check_refused(m, "\"version\":14,\"start\":1", "\"version\":11,\"start\":1",
+                        "leases[0].partials[0].version_spans"); /* versions never fall */
+  message_check_refused(m, "\"version\":12,\"start\":0", "\"version\":11,\"start\":0",
+                        "leases[0].partials"); /* older than the lease is valid for */
+  message_check_refused(m, "\"version\":14,\"start\":1", "\"version\":15,\"start\":1", "leases[0].partials");
+  message_check_refused(m, "\"fresh\":false", "\"fresh\":0", "leases[0].partials[0].version_spans[1].fresh");
 }
 
 static void an_evaluation_lease_may_be_greedy(void **state) {
@@ -166,7 +198,7 @@ static void segments_and_spans_cover_the_tokens_exactly(void **state) {
 static struct sample_result sample_of(int32_t *tokens, float *logprobs, size_t n, struct sample_segment *segment,
                                       struct version_span *span) {
   *segment = (struct sample_segment){0, (int32_t)n, true};
-  *span = (struct version_span){7, 0, (int32_t)n};
+  *span = (struct version_span){7, 0, (int32_t)n, true};
   return (struct sample_result){.token_ids = {tokens, n},
                                 .logprobs = {logprobs, n},
                                 .finish = FINISH_LENGTH,
@@ -288,6 +320,26 @@ static void equal_content_has_the_recorded_digest_however_it_is_spelled(void **s
   assert_string_equal(hex, recorded);
 }
 
+/* Tokens that attended to an older version's keys and values are other content than fresh ones. */
+static void kept_keys_and_values_show_in_the_digest(void **state) {
+  (void)state;
+  struct digest kept, fresh, split;
+  char hex[DIGEST_HEX_MAX];
+  digest_of_first(&kept, stale_message.json);
+  digest_hex(hex, &kept);
+  /* recomputed with another implementation of SHA-256 from the canonical bytes */
+  assert_string_equal(hex, "797d6fc0ae064cc30e806086ab26d9abb4122f17e8b8744c06d091fe139aeae5");
+  char *all_fresh = message_replaced(stale_message.json, ",\"fresh\":false", "");
+  digest_of_first(&fresh, all_fresh);
+  free(all_fresh);
+  char *joined = message_replaced(
+      stale_message.json, "\"count\":1,\"fresh\":false},{\"version\":5,\"start\":2,\"count\":1}", "\"count\":2}");
+  digest_of_first(&split, joined);
+  free(joined);
+  assert_true(digest_equal(&fresh, &split)); /* neighbours of one version that are equally fresh are one span */
+  assert_false(digest_equal(&kept, &fresh));
+}
+
 static void any_change_of_content_changes_the_digest(void **state) {
   (void)state;
   static const char *const changes[][2] = {
@@ -321,12 +373,14 @@ int main(void) {
       cmocka_unit_test(every_message_reads_back_as_it_was_written),
       cmocka_unit_test(every_spoilt_member_is_refused),
       cmocka_unit_test(a_lease_says_what_can_be_sampled),
+      cmocka_unit_test(a_lease_says_which_versions_drew_the_tokens_that_it_continues),
       cmocka_unit_test(an_evaluation_lease_may_be_greedy),
       cmocka_unit_test(a_result_must_add_up),
       cmocka_unit_test(segments_and_spans_cover_the_tokens_exactly),
       cmocka_unit_test(log_probabilities_keep_every_bit),
       cmocka_unit_test(too_many_tokens_or_samples_are_refused),
       cmocka_unit_test(equal_content_has_the_recorded_digest_however_it_is_spelled),
+      cmocka_unit_test(kept_keys_and_values_show_in_the_digest),
       cmocka_unit_test(any_change_of_content_changes_the_digest),
   };
   return cmocka_run_group_tests_name("wire: lease", tests, NULL, NULL);

@@ -22,7 +22,7 @@ static void make_example(struct example *x) {
   *x = (struct example){.tokens = {5, 6, 7, 8, 9},
                         .logprobs = {-0.5f, -0.0f, -FLT_MAX, -FLT_TRUE_MIN, 0},
                         .segments = {{0, 2, true}, {2, 1, false}, {0, 2, true}},
-                        .spans = {{4, 0, 1}, {(int64_t)1 << 40, 1, 2}, {7, 0, 2}}};
+                        .spans = {{4, 0, 1, true}, {(int64_t)1 << 40, 1, 2, false}, {7, 0, 2, true}}};
   x->samples[0] = (struct sample_result){.sample = 3,
                                          .token_ids = {x->tokens, 3},
                                          .logprobs = {x->logprobs, 3},
@@ -77,6 +77,49 @@ static void it_is_the_message_that_json_says(void **state) {
   buf_free(&tensors);
   buf_free(&from_tensors);
   buf_free(&json);
+}
+
+/* Results of strict leases are the bytes that they were before `fresh` was recorded, and those are read. */
+static void spans_take_a_fourth_column_only_where_one_is_not_fresh(void **state) {
+  (void)state;
+  for (int fresh = 0; fresh <= 1; fresh++) {
+    struct example x;
+    struct buf tensors = BUF_INIT, json = BUF_INIT, expected = BUF_INIT;
+    struct err err = {0};
+    struct st_file *f;
+    make_example(&x);
+    x.spans[1].fresh = fresh;
+    encode(&x.result, &tensors);
+    assert_int_equal(st_open_memory(&f, tensors.data, tensors.len, &err), RC_OK);
+    assert_int_equal(st_find(f, "version_spans")->shape[1], fresh ? 3 : 4);
+    st_close(f);
+    assert_int_equal(decode(&tensors, &json, &err), RC_OK);
+    lease_result_encode(&x.result, &expected);
+    assert_string_equal(json.data, expected.data);
+    assert_int_equal(strstr(json.data, "\"fresh\"") != NULL, !fresh);
+    buf_free(&expected);
+    buf_free(&tensors);
+    buf_free(&json);
+  }
+}
+
+static void freshness_is_a_bit(void **state) {
+  (void)state;
+  struct example x;
+  struct buf tensors = BUF_INIT;
+  struct err err = {0};
+  make_example(&x);
+  encode(&x.result, &tensors);
+  struct st_file *f;
+  assert_int_equal(st_open_memory(&f, tensors.data, tensors.len, &err), RC_OK);
+  const char *spans = st_data(f, st_find(f, "version_spans"));
+  const size_t at = (size_t)(spans - tensors.data) + 3 * sizeof(int64_t); /* the first row's fourth column */
+  st_close(f);
+  assert_int_equal(tensors.data[at], 1);
+  tensors.data[at] = 2;
+  assert_int_equal(decode(&tensors, NULL, &err), RC_INVALID);
+  assert_string_equal(err.field, "samples[0].version_spans");
+  buf_free(&tensors);
 }
 
 /* The bytes in the arena do not depend on those that came. */
@@ -236,6 +279,8 @@ static void other_tensors_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(it_is_the_message_that_json_says),
+      cmocka_unit_test(spans_take_a_fourth_column_only_where_one_is_not_fresh),
+      cmocka_unit_test(freshness_is_a_bit),
       cmocka_unit_test(what_is_read_outlives_the_bytes),
       cmocka_unit_test(a_result_must_add_up),
       cmocka_unit_test(segments_and_spans_cover_the_tokens_exactly),
