@@ -1,8 +1,9 @@
 /* Keeps the metrics of the process in a fixed table and renders them.
  *
  * Only registration writes the table, under a mutex.  Values are doubles in 64-bit atomics, so that updating never
- * locks.  Samples of one name form a family, chained in
- * order of registration; a family's HELP and TYPE are rendered once, as Prometheus' text format 0.0.4 demands. */
+ * locks; a histogram's value is its sum, and the counts of its buckets lie beside.  Samples of one name form a family,
+ * chained in order of registration; a family's HELP and TYPE are rendered once, as Prometheus' text format 0.0.4
+ * demands. */
 #include "common/base/metrics.h"
 
 #include <assert.h>
@@ -15,12 +16,22 @@
 
 enum { METRICS_MAX = 512 };
 
+static const char *const TYPE_NAMES[] = {
+    [METRIC_COUNTER] = "counter", [METRIC_GAUGE] = "gauge", [METRIC_HISTOGRAM] = "histogram"};
+
+struct histogram {
+  int count;
+  double bounds[METRIC_BOUNDS_MAX];
+  _Atomic uint64_t buckets[METRIC_BOUNDS_MAX + 1]; /* not cumulative; the last one is of values beyond all bounds */
+};
+
 struct metric {
   enum metric_type type;
   char *name, *labels, *help;
   bool first;          /* of its family */
   struct metric *next; /* in its family */
   _Atomic uint64_t bits;
+  struct histogram *histogram; /* of METRIC_HISTOGRAM; else NULL */
 };
 
 static pthread_mutex_t registry_mutex =
@@ -67,10 +78,27 @@ static struct metric *register_locked(enum metric_type type, const char *name, c
 }
 
 struct metric *metrics_register(enum metric_type type, const char *name, const char *labels, const char *help) {
-  assert(name_is_valid(name));
+  assert(name_is_valid(name) && type != METRIC_HISTOGRAM);
   pthread_mutex_lock(&registry_mutex);
   struct metric *m = register_locked(type, name, labels ? labels : "", help ? help : "");
   pthread_mutex_unlock(&registry_mutex);
+  return m;
+}
+
+struct metric *metrics_register_histogram(const char *name, const char *labels, const char *help, const double *bounds,
+                                          int count) {
+  assert(name_is_valid(name) && count > 0 && count <= METRIC_BOUNDS_MAX);
+  for (int i = 1; i < count; i++) assert(bounds[i - 1] < bounds[i]);
+  struct histogram *h = calloc(1, sizeof *h);
+  if (!h) return NULL;
+  h->count = count;
+  memcpy(h->bounds, bounds, (size_t)count * sizeof *bounds);
+  pthread_mutex_lock(&registry_mutex);
+  struct metric *m = register_locked(METRIC_HISTOGRAM, name, labels ? labels : "", help ? help : "");
+  const bool made = m && !m->histogram;
+  if (made) m->histogram = h;
+  pthread_mutex_unlock(&registry_mutex);
+  if (!made) free(h);
   return m;
 }
 
@@ -86,16 +114,28 @@ static uint64_t to_bits(double value) {
   return bits;
 }
 
-/* A counter only grows: a negative or NaN delta is ignored. */
-void metric_add(struct metric *m, double delta) {
-  if (!m || (m->type == METRIC_COUNTER && !(delta >= 0))) return;
+static void add(struct metric *m, double delta) {
   uint64_t seen = atomic_load_explicit(&m->bits, memory_order_relaxed);
   while (!atomic_compare_exchange_weak_explicit(&m->bits, &seen, to_bits(from_bits(seen) + delta), memory_order_relaxed,
                                                 memory_order_relaxed)) {}
 }
 
+/* A counter only grows: a negative or NaN delta is ignored. */
+void metric_add(struct metric *m, double delta) {
+  if (!m || m->type == METRIC_HISTOGRAM || (m->type == METRIC_COUNTER && !(delta >= 0))) return;
+  add(m, delta);
+}
+
+void metric_observe(struct metric *m, double value) {
+  if (!m || m->type != METRIC_HISTOGRAM || isnan(value)) return;
+  int bucket = 0;
+  while (bucket < m->histogram->count && value > m->histogram->bounds[bucket]) bucket++;
+  atomic_fetch_add_explicit(&m->histogram->buckets[bucket], 1, memory_order_relaxed);
+  add(m, value);
+}
+
 void metric_set(struct metric *m, double value) {
-  if (m) atomic_store_explicit(&m->bits, to_bits(value), memory_order_relaxed);
+  if (m && m->type != METRIC_HISTOGRAM) atomic_store_explicit(&m->bits, to_bits(value), memory_order_relaxed);
 }
 
 double metric_value(const struct metric *m) {
@@ -113,10 +153,7 @@ static void render_help(struct buf *out, const char *help) {
   }
 }
 
-static void render_sample(struct buf *out, const struct metric *m) {
-  const double value = metric_value(m);
-  buf_puts(out, m->name);
-  if (m->labels[0]) buf_printf(out, "{%s}", m->labels);
+static void render_value(struct buf *out, double value) {
   if (isnan(value))
     buf_puts(out, " NaN\n");
   else if (isinf(value))
@@ -127,6 +164,31 @@ static void render_sample(struct buf *out, const struct metric *m) {
     buf_printf(out, " %.17g\n", value);
 }
 
+static void render_plain(struct buf *out, const struct metric *m) {
+  buf_puts(out, m->name);
+  if (m->labels[0]) buf_printf(out, "{%s}", m->labels);
+  render_value(out, metric_value(m));
+}
+
+/* The counts are read once, so that buckets and count agree. */
+static void render_histogram(struct buf *out, const struct metric *m) {
+  const struct histogram *h = m->histogram;
+  const char *comma = m->labels[0] ? "," : "";
+  uint64_t total = 0;
+  for (int i = 0; i < h->count; i++) {
+    total += atomic_load_explicit(&h->buckets[i], memory_order_relaxed);
+    buf_printf(out, "%s_bucket{%s%sle=\"%.9g\"} %llu\n", m->name, m->labels, comma, h->bounds[i],
+               (unsigned long long)total);
+  }
+  total += atomic_load_explicit(&h->buckets[h->count], memory_order_relaxed);
+  buf_printf(out, "%s_bucket{%s%sle=\"+Inf\"} %llu\n", m->name, m->labels, comma, (unsigned long long)total);
+  for (int is_count = 0; is_count <= 1; is_count++) {
+    buf_printf(out, "%s_%s", m->name, is_count ? "count" : "sum");
+    if (m->labels[0]) buf_printf(out, "{%s}", m->labels);
+    render_value(out, is_count ? (double)total : metric_value(m));
+  }
+}
+
 void metrics_render(struct buf *out) {
   pthread_mutex_lock(&registry_mutex);
   for (int i = 0; i < registry_count; i++) {
@@ -134,8 +196,13 @@ void metrics_render(struct buf *out) {
     if (!family->first) continue;
     buf_printf(out, "# HELP %s ", family->name);
     render_help(out, family->help);
-    buf_printf(out, "\n# TYPE %s %s\n", family->name, family->type == METRIC_COUNTER ? "counter" : "gauge");
-    for (const struct metric *m = family; m; m = m->next) render_sample(out, m);
+    buf_printf(out, "\n# TYPE %s %s\n", family->name, TYPE_NAMES[family->type]);
+    for (const struct metric *m = family; m; m = m->next) {
+      if (m->type == METRIC_HISTOGRAM)
+        render_histogram(out, m);
+      else
+        render_plain(out, m);
+    }
   }
   pthread_mutex_unlock(&registry_mutex);
 }

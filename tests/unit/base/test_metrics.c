@@ -54,6 +54,35 @@ static void test_values(void **state) {
   metric_set(NULL, 1);
 }
 
+/* Buckets are cumulative, a bound is in its own bucket, and what lies beyond the last bound is counted. */
+static void test_a_histogram_counts_up_to_its_bounds(void **state) {
+  (void)state;
+  static const double bounds[] = {0.125, 0.5, 2};
+  struct metric *m = metrics_register_histogram("t_pause", "kv=\"keep\"", "Pauses", bounds, 3);
+  struct metric *plain = metrics_register_histogram("t_plain", "", "Plain", bounds, 1);
+  assert_ptr_equal(m, metrics_register_histogram("t_pause", "kv=\"keep\"", "Pauses", bounds, 3));
+  assert_null(metrics_register(METRIC_COUNTER, "t_pause", "", "another type"));
+  static const double values[] = {0.5, 0.125, 0.25, 1.625, 2.5, -1};
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++) metric_observe(m, values[i]);
+  metric_observe(m, (double)NAN);
+  metric_observe(NULL, 1);
+  metric_add(m, 7);
+  metric_set(m, 7);
+  metric_observe(metrics_register(METRIC_COUNTER, "t_no_histogram", "", "c"), 1);
+  assert_true(metric_value(m) == 4);
+  assert_true(metric_value(plain) == 0);
+  struct buf out = BUF_INIT;
+  metrics_render(&out);
+  assert_non_null(strstr(out.data,
+                         "# TYPE t_pause histogram\nt_pause_bucket{kv=\"keep\",le=\"0.125\"} 2\n"
+                         "t_pause_bucket{kv=\"keep\",le=\"0.5\"} 4\nt_pause_bucket{kv=\"keep\",le=\"2\"} 5\n"
+                         "t_pause_bucket{kv=\"keep\",le=\"+Inf\"} 6\nt_pause_sum{kv=\"keep\"} 4\n"
+                         "t_pause_count{kv=\"keep\"} 6\n"));
+  assert_non_null(strstr(out.data, "t_plain_bucket{le=\"0.125\"} 0\nt_plain_bucket{le=\"+Inf\"} 0\nt_plain_sum 0\n"));
+  assert_non_null(strstr(out.data, "\nt_no_histogram 0\n"));
+  buf_free(&out);
+}
+
 static void *add_many(void *metric) {
   for (int i = 0; i < 20000; i++) metric_add(metric, 1);
   return NULL;
@@ -84,6 +113,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_families_are_rendered_once),
       cmocka_unit_test(test_values),
+      cmocka_unit_test(test_a_histogram_counts_up_to_its_bounds),
       cmocka_unit_test(test_no_update_is_lost),
       cmocka_unit_test(test_the_table_ends),
   };
