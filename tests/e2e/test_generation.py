@@ -66,6 +66,11 @@ def gauge(server, name):
     return float(re.search(rf"^leasehold_generation_{name} (\S+)$", text, re.M)[1])
 
 
+def buckets(server, name):
+    text = call("GET", server.url + "/metrics", raw=True).decode()
+    return {bound: int(count) for bound, count in re.findall(rf'^leasehold_generation_{name}_bucket{{le="([^"]+)"}} (\d+)$', text, re.M)}
+
+
 def generate(server, body, status=200, path="/v1/generate"):
     got, headers, content = exchange("POST", server.url + path, body)
     assert got == status, (body if len(str(body)) < 300 else "...", got, content[:300])
@@ -240,8 +245,8 @@ def safetensors(header, data):
     return struct.pack("<Q", len(head)) + head + data
 
 
-def push(server, data, version=1, digest=NOWHERE, status=200, run="r1", epoch=0, headers=None):
-    got, _, content = exchange("POST", f"{server.url}/v1/push-weights?run={run}&version={version}&epoch={epoch}", data, {"X-Leasehold-Digest": digest} if headers is None else headers)
+def push(server, data, version=1, digest=NOWHERE, status=200, run="r1", epoch=0, headers=None, more=""):
+    got, _, content = exchange("POST", f"{server.url}/v1/push-weights?run={run}&version={version}&epoch={epoch}{more}", data, {"X-Leasehold-Digest": digest} if headers is None else headers)
     assert got == status, (got, content[:300])
     return json.loads(content) if status == 200 else json.loads(content)["error"]
 
@@ -294,6 +299,7 @@ def test_lying_files_are_422_and_the_old_weights_keep_decoding(alone):
         push(alone.gen, whole, headers=headers, status=422)
     push(alone.gen, whole, version=-1, status=422)
     push(alone.gen, whole, run="r" * 200, status=422)
+    assert push(alone.gen, whole, more="&announced=perhaps", status=422)["field"] == "announced"
     assert call("GET", alone.gen.url + "/v1/model")["loaded"] == before
     assert generate(alone.gen, GREEDY)["output_ids"] == answer
 
@@ -350,7 +356,7 @@ def test_pushes_while_decoding_swap_between_tokens(alone):
     for asker in askers:
         asker.join()
     assert call("GET", other.url + "/v1/model")["loaded"] == {"run": "r1", "version": version, "digest": names[0]}
-    crossed = 0
+    crossed = stale = 0
     for choice in (c for answer in answers for c in answer):
         meta = choice["meta_info"]
         spans = meta["version_spans"]
@@ -359,7 +365,12 @@ def test_pushes_while_decoding_swap_between_tokens(alone):
         assert meta["weight_version"] == spans[-1]["version"]
         assert meta["weight_version"] == 0 or meta["weights_digest"] == names[meta["weight_version"] % 2]
         crossed += len(spans) > 1
-    assert crossed > 0
+        assert "fresh" not in spans[0] and all(s.get("fresh") in (None, False) for s in spans)
+        stale += sum("fresh" in s for s in spans)
+    assert crossed > 0 and stale > 0
+    pauses = buckets(other, "activation_pause_steps")
+    assert 0 < pauses["+Inf"] <= version and pauses["1"] > pauses["+Inf"] / 2, pauses
+    assert gauge(other, "recomputed_total") == 0
     at_rest(other)
     other.stop(seconds=5)
 

@@ -72,8 +72,10 @@ void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_COUNTER, "leasehold_generation_preemptions_total",
        "Samples that lost their KV pages and were computed again.", (double)n.preemptions);
   show(METRIC_COUNTER, "leasehold_generation_activations_total", "Swaps of the active weights.", (double)n.activations);
-  show(METRIC_COUNTER, "leasehold_generation_activation_us_total", "Time that decoding paused for swaps.",
-       (double)n.activation_us);
+  show(METRIC_COUNTER, "leasehold_generation_activation_us_total",
+       "Time that running samples paused for swaps, without what they computed again.", (double)n.pause_us);
+  show(METRIC_COUNTER, "leasehold_generation_recomputed_total",
+       "Positions whose keys and values running samples lost at a swap, and computed again.", (double)n.recomputed);
   show(METRIC_COUNTER, "leasehold_generation_busy_slot_us_total",
        "Time spent by slots on leased samples, summed over slots.", (double)n.busy_slot_us);
   show_activity(s->activity);

@@ -1,5 +1,6 @@
-/* POST /v1/push-weights?run=&version=&epoch=: takes a version's safetensors bytes, to be staged beside the weights that
- * decode, and checks them against X-Leasehold-Digest.  With &token=&rank=&size=&bytes=&wait_ms= the request has no
+/* POST /v1/push-weights?run=&version=&epoch=&announced=: takes a version's safetensors bytes, to be staged beside the
+ * weights that decode, and checks them against X-Leasehold-Digest.  announced=true: the coordinator has accepted the
+ * version, so it is activated as soon as it is staged.  With &token=&rank=&size=&bytes=&wait_ms= the request has no
  * body: the bytes come by broadcast over the communicator of that token (broadcast_intake.h).
  *
  * 409 under a stale epoch or a superseded version and 503 while the model is unknown, before the body is read; 422 when
@@ -52,6 +53,13 @@ static enum rc read_offer(struct staging_push *push, struct http_request *r, con
   return broadcast_intake_check(s->options.fabric, &push->offer, bytes_max, err);
 }
 
+static enum rc read_announced(bool *out, const struct http_request *r, struct err *err) {
+  const char *text = http_query(r, "announced");
+  *out = text && strcmp(text, "true") == 0;
+  if (!text || *out || strcmp(text, "false") == 0) return RC_OK;
+  return err_set(err, RC_INVALID, "announced", "expected true or false, got \"%.20s\"", text);
+}
+
 static enum rc read_push(struct staging_push *push, struct http_request *r, uint64_t our_epoch, struct err *err) {
   const char *run = http_query(r, "run"), *digest = http_header(r, "X-Leasehold-Digest");
   int64_t epoch;
@@ -62,6 +70,7 @@ static enum rc read_push(struct staging_push *push, struct http_request *r, uint
   snprintf(push->run, sizeof push->run, "%s", run);
   enum rc rc = http_query_i64(r, "version", -1, 0, INT64_MAX, &push->version, err);
   if (rc == RC_OK) rc = http_query_i64(r, "epoch", 0, 0, INT64_MAX, &epoch, err);
+  if (rc == RC_OK) rc = read_announced(&push->announced, r, err);
   if (rc != RC_OK) return rc;
   if (push->version < 0) return err_set(err, RC_INVALID, "version", "expected a version number, got none");
   if (!digest || !digest_from_hex(&push->digest, digest))

@@ -53,12 +53,14 @@ static enum rc make_samples(struct decode_job *job, int32_t first, const struct 
     s->tokens = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->tokens);
     s->logprobs = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->logprobs);
     s->versions = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->versions);
+    s->fresh = arena_alloc(&job->arena, (size_t)job->max_new, sizeof *s->fresh);
     if (job->top_count > 0) {
       const size_t top = (size_t)job->max_new * (size_t)job->top_count;
       s->top_tokens = arena_alloc(&job->arena, top, sizeof *s->top_tokens);
       s->top_logprobs = arena_alloc(&job->arena, top, sizeof *s->top_logprobs);
     }
-    if (!s->tokens || !s->logprobs || !s->versions || (job->top_count > 0 && (!s->top_tokens || !s->top_logprobs)))
+    if (!s->tokens || !s->logprobs || !s->versions || !s->fresh ||
+        (job->top_count > 0 && (!s->top_tokens || !s->top_logprobs)))
       return err_set(err, RC_NO_MEMORY, NULL, "%d samples of up to %d tokens were refused their memory",
                      job->sample_count, job->max_new);
     const enum rc rc = kv_sequence_init(&s->kv, kv, job->prompt_count + job->max_new, err);
@@ -136,6 +138,29 @@ static void finish_if_ended(struct decode_job *job, struct sample *s) {
   job->done_count++;
 }
 
+/* Without spans all tokens are version_min's: they come of a lease for one version. */
+static enum rc take_spans(struct decode_job *job, struct sample *s, const struct partial_sample *p, struct err *err) {
+  const struct version_span whole = {
+      .version = job->version_min, .count = (int32_t)p->token_ids.count, .fresh = true};
+  const size_t count = p->span_count > 0 ? p->span_count : p->token_ids.count > 0;
+  const struct version_span *spans = p->span_count > 0 ? p->spans : &whole;
+  const enum rc rc = wire_version_spans_check(spans, count, p->token_ids.count, err);
+  if (rc != RC_OK || count == 0) return rc;
+  const int64_t oldest = spans[0].version, newest = spans[count - 1].version;
+  if (oldest < job->version_min || newest > job->version_max)
+    return err_set(err, RC_INVALID, "partials",
+                   "lease %s is valid for versions %lld to %lld, and brings tokens of %lld to %lld", job->id,
+                   (long long)job->version_min, (long long)job->version_max, (long long)oldest, (long long)newest);
+  for (size_t i = 0; i < count; i++) {
+    for (int32_t at = spans[i].start; at < spans[i].start + spans[i].count; at++) {
+      s->versions[at] = spans[i].version;
+      s->fresh[at] = spans[i].fresh;
+    }
+  }
+  if (newest > job->version_reached) job->version_reached = newest;
+  return RC_OK;
+}
+
 static enum rc take_partial(struct decode_job *job, const struct lease *lease, const struct partial_sample *p,
                             const struct model *m, struct err *err) {
   const int64_t at = (int64_t)p->sample - lease->sample_first;
@@ -146,16 +171,16 @@ static enum rc take_partial(struct decode_job *job, const struct lease *lease, c
         "lease %s: sample %d with %zu tokens and %zu log-probabilities is not one of samples %d-%d of up to %d tokens",
         lease->id, p->sample, p->token_ids.count, p->logprobs.count, lease->sample_first,
         lease->sample_first + lease->sample_count - 1, lease->max_new_tokens);
-  const enum rc rc =
-      check_ids("partials.token_ids", p->token_ids.items, (int32_t)p->token_ids.count, m->config.vocabulary, err);
-  if (rc != RC_OK) return rc;
   struct sample *s = &job->samples[at];
   if (s->count > 0) return err_set(err, RC_INVALID, "partials", "lease %s: sample %d came twice", lease->id, p->sample);
+  enum rc rc =
+      check_ids("partials.token_ids", p->token_ids.items, (int32_t)p->token_ids.count, m->config.vocabulary, err);
+  if (rc == RC_OK) rc = take_spans(job, s, p, err);
+  if (rc != RC_OK) return rc;
   s->count = (int32_t)p->token_ids.count;
   for (int32_t i = 0; i < s->count; i++) {
     s->tokens[i] = p->token_ids.items[i];
     s->logprobs[i] = p->logprobs.items[i];
-    s->versions[i] = lease->version_min;
   }
   finish_if_ended(job, s);
   return RC_OK;
@@ -188,8 +213,10 @@ enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, 
   struct decode_job *job;
   enum rc rc = decode_job_create(&job, &spec, m, kv, err);
   if (rc != RC_OK) return rc;
+  snprintf(job->run, sizeof job->run, "%s", lease->run);
   job->version_min = lease->version_min;
   job->version_max = lease->version_max;
+  job->recompute_kv = lease->kv == LEASE_KV_RECOMPUTE;
   job->weights_digest = lease->weights_digest;
   for (size_t i = 0; i < lease->partial_count && rc == RC_OK; i++)
     rc = take_partial(job, lease, &lease->partials[i], m, err);
@@ -216,16 +243,20 @@ int32_t sample_token_at(const struct sample *s, int32_t position) {
   return position < P ? s->job->prompt[position] : s->tokens[position - P];
 }
 
+static bool begins_span(const struct sample *s, int32_t i) {
+  return i == 0 || s->versions[i] != s->versions[i - 1] || s->fresh[i] != s->fresh[i - 1];
+}
+
 struct version_span *sample_spans(const struct sample *s, size_t *count, struct arena *arena) {
   size_t n = 0;
-  for (int32_t i = 0; i < s->count; i++) n += i == 0 || s->versions[i] != s->versions[i - 1];
+  for (int32_t i = 0; i < s->count; i++) n += begins_span(s, i);
   struct version_span *spans = arena_alloc(arena, n + 1, sizeof *spans);
   if (!spans) return NULL;
   *count = n;
   n = 0;
   for (int32_t i = 0; i < s->count; i++) {
-    if (i == 0 || s->versions[i] != s->versions[i - 1])
-      spans[n++] = (struct version_span){.version = s->versions[i], .start = i, .fresh = i == 0};
+    if (begins_span(s, i))
+      spans[n++] = (struct version_span){.version = s->versions[i], .start = i, .fresh = s->fresh[i]};
     spans[n - 1].count++;
   }
   return spans;
@@ -235,8 +266,7 @@ enum rc decode_job_result(struct lease_result *out, const struct decode_job *job
                           struct err *err) {
   *out = (struct lease_result){
       .fence = job->fence, .loaded_digest = job->policy.digest, .handed_back = job->end == DECODE_JOB_HANDED_BACK};
-  if (out->handed_back)
-    out->loaded_digest = job->weights_digest; /* its tokens were drawn from these, whatever is active now */
+  if (out->handed_back && !job->taken) out->loaded_digest = job->weights_digest; /* as it came */
   out->samples = arena_alloc(arena, (size_t)job->sample_count, sizeof *out->samples);
   if (!out->samples) goto refused;
   out->sample_count = (size_t)job->sample_count;

@@ -42,10 +42,14 @@ struct sample {
   int32_t *tokens;           /* [max_new] */
   float *logprobs;           /* [max_new] */
   int64_t *versions;         /* [max_new] of the weights that each token was drawn from */
+  bool *fresh;               /* [max_new] whether all keys and values that it attended to were of these weights too */
   int32_t *top_tokens;       /* [max_new, job->top_count] */
   float *top_logprobs;       /* [max_new, job->top_count] */
   struct digest digest;      /* of the weights active when it ended */
   struct kv_sequence kv;     /* kv.length: positions computed (between steps) */
+  int64_t kv_swap;           /* engine->swap when position 0 was computed; later positions are of this swap or later ones */
+  bool kv_used;              /* a token was drawn from it */
+  bool recomputing;          /* lost it in its slot when weights were swapped, and has drawn no token since */
 
   atomic_int shown;      /* the arrays above are final up to here: a follower may read so far */
   atomic_bool over;      /* so are finish and digest */
@@ -76,8 +80,11 @@ struct decode_job {
   int32_t stop[2 * LIMIT_STOP_TOKENS];
   int stop_count;
   struct rng_key key;               /* .sample is filled in per sample */
-  int64_t version_min, version_max; /* a lease's */
-  struct digest weights_digest;     /* a lease's */
+  char run[LIMIT_NAME_MAX];         /* a lease's, as are the next five */
+  int64_t version_min, version_max; /* equal: the lease holds for the weights of weights_digest alone */
+  int64_t version_reached;          /* of the newest token that it brought: older weights must not continue it */
+  bool recompute_kv;                /* keys and values are computed again when weights are swapped */
+  struct digest weights_digest;
   struct sample *samples;
   int32_t sample_count, done_count;
   bool raw_logprobs;               /* log-probabilities are those of the distribution before temperature and cuts */
@@ -85,10 +92,11 @@ struct decode_job {
   const struct follower *follower; /* NULL: tokens are read at the end only */
 
   /* The engine's. */
-  struct sample *leader; /* computes the prompt; NULL: none was chosen yet */
-  bool prompt_ready;
+  struct sample *leader; /* computes the prompt; NULL: none was chosen yet, for the active weights */
+  bool prompt_ready;     /* by the active weights */
+  bool taken;            /* the engine had weights for it */
   enum decode_job_end end;
-  struct policy policy; /* active when the job ended */
+  struct policy policy; /* active when the job ended; of a lease that newer weights void: before them */
   struct decode_job *next_ended;
 
   /* Called on the engine's thread; must not block. */
@@ -119,7 +127,7 @@ struct decode_job_spec {
  * (RC_INVALID, with the numbers). */
 enum rc decode_job_create(struct decode_job **out, const struct decode_job_spec *spec, const struct model *m,
                           const struct kv_cache *kv, struct err *err);
-/* A lease, with the tokens that an earlier holder handed back. */
+/* A lease, with the tokens that an earlier holder handed back, and their version spans. */
 enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, const struct model *m,
                             const struct kv_cache *kv, struct err *err);
 /* The samples' pages must have been given back. NULL is fine. */

@@ -16,6 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "services/generation-server/engine/activation.h"
 #include "services/generation-server/engine/engine_state.h"
 #include "services/generation-server/engine/engine_step.h"
 #include "services/generation-server/engine/sample_life.h"
@@ -110,6 +111,7 @@ enum rc engine_create(struct engine **out, const struct engine_options *options,
     return rc;
   }
   atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
+  activation_open(e);
   *out = e;
   return RC_OK;
 }
@@ -197,13 +199,6 @@ static void settle(struct engine *e) {
   }
 }
 
-/* Two runs may give different weights the same number, so a lease of one version is checked against its digest too. */
-static bool lease_fits(const struct engine *e, const struct decode_job *job) {
-  if (job->kind != DECODE_JOB_OF_LEASE || fault_takes_any_lease()) return true;
-  if (e->policy.version < job->version_min || e->policy.version > job->version_max) return false;
-  return job->version_min < job->version_max || digest_equal(&job->weights_digest, &e->policy.digest);
-}
-
 static void take_job(struct engine *e, struct decode_job *job) {
   if (job->done_count == job->sample_count) { /* an earlier holder had finished all of them */
     for (int32_t i = 0; i < job->sample_count; i++)
@@ -213,9 +208,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
   }
   for (int32_t i = 0; i < job->done_count; i++)
     if (job->sample_done) job->sample_done(job, job->context);
-  const bool fits = e->active && lease_fits(e, job) &&
-                    (job->kind != DECODE_JOB_OF_LEASE || digest_equal(&job->weights_digest, &e->policy.digest) ||
-                     fault_takes_any_lease());
+  const bool fits = e->active && activation_allows(job, &e->policy);
   const bool room = e->live_count + job->sample_count <= e->options.samples_max;
   if (e->failed || !fits || !room) {
     if (e->failed)
@@ -229,6 +222,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
     decode_job_break_off(e, job, job->kind == DECODE_JOB_OF_LEASE ? DECODE_JOB_HANDED_BACK : DECODE_JOB_DROPPED);
     return;
   }
+  job->taken = true;
   for (int32_t i = 0; i < job->sample_count; i++)
     if (job->samples[i].state != DECODE_DONE) e->live[e->live_count++] = &job->samples[i];
 }
@@ -242,7 +236,7 @@ static void end_jobs(struct engine *e,
 }
 
 static bool is_void(const struct engine *e, const struct decode_job *job, const struct message *m) {
-  return (void)m, !lease_fits(e, job);
+  return (void)e, !activation_allows(job, &m->policy);
 }
 static bool is_lease(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)e, (void)m, job->kind == DECODE_JOB_OF_LEASE;
@@ -267,17 +261,19 @@ static void show_policy(struct engine *e, const struct policy *policy) {
   pthread_mutex_unlock(&e->mutex);
 }
 
-/* Samples that remain valid keep their KV: their next tokens are drawn under the new weights.  Leases that are not
- * valid under them go back: the coordinator has voided them, or else grants them to another server. */
+/* Leases that are not valid for the new version go back, under the old one that they were decoded with: the coordinator
+ * has voided them, or else grants them to another server.  The others go on: their next tokens are drawn under the new
+ * weights. */
 static void activate(struct engine *e, const struct message *m) {
-  const int64_t begin_us = clock_monotonic_us();
   struct weights *previous = e->active;
+  end_jobs(e, is_void, m, DECODE_JOB_HANDED_BACK);
+  activation_pauses(e);
   e->active = m->weights;
+  e->swap++;
   show_policy(e, &m->policy);
   fault_after_activation(e->active);
-  end_jobs(e, is_void, m, DECODE_JOB_HANDED_BACK);
+  activation_drop_kv(e);
   atomic_fetch_add(&e->activations, 1);
-  atomic_fetch_add(&e->activation_us, clock_monotonic_us() - begin_us);
   if (e->options.activated) e->options.activated(e->options.context, previous, &e->policy);
 }
 
@@ -288,8 +284,8 @@ static void handle(struct engine *e, const struct message *m) {
     case MESSAGE_ACTIVATE: activate(e, m); break;
     case MESSAGE_RELABEL:
       if (!e->active || !digest_equal(&m->policy.digest, &e->policy.digest)) break; /* swapped since */
-      show_policy(e, &m->policy);
       end_jobs(e, is_void, m, DECODE_JOB_HANDED_BACK);
+      show_policy(e, &m->policy);
       break;
     case MESSAGE_HAND_BACK: end_jobs(e, is_lease, m, DECODE_JOB_HANDED_BACK); break;
   }
@@ -335,6 +331,7 @@ bool engine_step(struct engine *e) {
     settle(e);
     fault_after_step(e->live, e->live_count, e->kv);
   }
+  activation_settle(e);
   show_state(e);
   return told || computed;
 }
@@ -390,6 +387,8 @@ enum rc engine_failure(struct engine *e, struct err *err) {
   return failure.rc;
 }
 
+bool engine_settled(const struct engine *e) { return !atomic_load(&e->recomputing); }
+
 bool engine_policy(struct engine *e, struct policy *out) {
   pthread_mutex_lock(&e->mutex);
   const bool valid = e->shown_valid;
@@ -404,7 +403,9 @@ void engine_read_counters(struct engine *e, struct engine_counters *out) {
                                   .rows = atomic_load(&e->rows),
                                   .preemptions = atomic_load(&e->preemptions),
                                   .activations = atomic_load(&e->activations),
-                                  .activation_us = atomic_load(&e->activation_us),
+                                  .pauses = atomic_load(&e->pauses),
+                                  .pause_us = atomic_load(&e->pause_us),
+                                  .recomputed = atomic_load(&e->recomputed),
                                   .busy_slot_us = atomic_load(&e->busy_slot_us),
                                   .slots_busy = atomic_load(&e->shown_slots_busy),
                                   .samples_waiting = atomic_load(&e->shown_waiting),

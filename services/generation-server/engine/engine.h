@@ -8,7 +8,9 @@
  * nothing: buffers are made here, jobs bring theirs.
  *
  * A sample's tokens do not depend on the steps in which they were computed, on its slot or its neighbours; preempting
- * it and computing it again gives the same bits. */
+ * it and computing it again under the same weights gives the same bits.  Samples that other weights do not void go on
+ * under them (activation.h), and each token says which weights it was drawn from, and whether all that it attended to
+ * was computed by them. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_H
 
@@ -19,7 +21,9 @@ struct engine;
 
 /* Read from any thread. */
 struct engine_counters {
-  int64_t tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
+  int64_t tokens_sampled, steps, rows, preemptions, busy_slot_us;
+  int64_t activations, pauses, pause_us; /* pauses: activations between two steps of samples that went on */
+  int64_t recomputed;                    /* positions of running samples that lost keys and values at an activation */
   int slots_busy, samples_waiting, pages_free, pages_total;
   struct engine_steps {
     int64_t steps, rows, us;
@@ -50,6 +54,9 @@ enum rc engine_submit(struct engine *e, struct decode_job *job, struct err *err)
 enum rc engine_cancel(struct engine *e, const char *id, uint64_t fence);
 /* The engine takes over the weights; policy names them (its digest was computed from them). */
 enum rc engine_activate(struct engine *e, struct weights *weights, const struct policy *policy);
+/* False while running samples compute keys and values again because of the last activation: a further one then waits
+ * until `settled` is called.  Any thread. */
+bool engine_settled(const struct engine *e);
 /* The active weights are this version too (the same digest, another run or a skipped step). */
 enum rc engine_relabel(struct engine *e, const struct policy *policy);
 /* All leases go back with the tokens that they have. */

@@ -16,6 +16,8 @@ struct engine_options {
   /* Called on the engine's thread after the weights were swapped; hands over the set that decoded before (NULL the
    * first time). */
   void (*activated)(void *context, struct weights *previous, const struct policy *now);
+  /* Called on the engine's thread when it has become settled (engine_settled). */
+  void (*settled)(void *context);
   void *context;
 };
 

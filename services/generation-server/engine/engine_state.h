@@ -1,5 +1,5 @@
-/* The engine's memory, shared by engine.c (thread, messages), engine_step.c (one forward pass) and sample_life.c
- * (slots, pages, endings); no other file includes it.  The engine's thread owns everything but the fields that say
+/* The engine's memory, shared by engine.c (thread, messages), engine_step.c (one forward pass), activation.c (swaps of
+ * weights) and sample_life.c (slots, pages, endings); no other file includes it.  The engine's thread owns everything but the fields that say
  * otherwise. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
@@ -30,6 +30,7 @@ struct engine {
   const struct model *model;
   struct weights *active; /* NULL before the first activation */
   struct policy policy;
+  int64_t swap; /* so many sets of weights were activated */
   struct kv_cache *kv;
   struct workspace *ws;
   struct sampler *sampler;
@@ -62,6 +63,13 @@ struct engine {
   bool started;
   atomic_bool stop;
 
+  /* Of activation.c. */
+  int64_t step_end_us, step_us; /* of the last step: its end, and how long the last one took that only decoded */
+  int64_t paused_since_us;      /* weights were swapped since the last step; 0: no */
+  int64_t recompute_since_us;
+  atomic_bool recomputing; /* a sample that lost keys and values in its slot has drawn no token since; read anywhere */
+  struct metric *metric_pause, *metric_recompute;
+
   bool failed; /* the device did */
 
   pthread_mutex_t mutex; /* guards shown, shown_valid and failure, which other threads read */
@@ -69,7 +77,7 @@ struct engine {
   bool shown_valid;
   struct err failure; /* rc RC_OK: none */
 
-  atomic_llong tokens_sampled, steps, rows, preemptions, activations, activation_us, busy_slot_us;
+  atomic_llong tokens_sampled, steps, rows, preemptions, activations, pauses, pause_us, recomputed, busy_slot_us;
   struct {
     atomic_llong steps, rows, us;
   } by_rows[WIRE_STEP_SLOTS];

@@ -1,8 +1,8 @@
 /* Computes one step: admits samples, gathers rows (decode and prefill together), runs one forward pass, draws tokens.
  *
  * Rows are gathered oldest sample first.  A sample that lacks pages takes those of the youngest holder; a preempted
- * sample keeps its tokens and computes prompt and tokens again later, to the same bits.  Since victims are younger
- * than the needy, none of them has rows in this step yet.
+ * sample keeps its tokens and computes prompt and tokens again later, under the weights that are active then: to the
+ * same bits when they are the same.  Since victims are younger than the needy, none of them has rows in this step yet.
  *
  * Letters: P positions of a prompt, V vocabulary.
  * Previous hop: engine.c.  Next: job->done, which is worker/leases.c's or requests.c's. */
@@ -13,6 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "services/generation-server/engine/activation.h"
 #include "services/generation-server/engine/engine_state.h"
 #include "services/generation-server/engine/sample_life.h"
 
@@ -32,7 +33,16 @@ static void picture_all(struct engine *e) {
   for (int i = 0; i < e->live_count; i++) e->items[i] = picture(e, e->live[i]);
 }
 
-/* The prompt's pages from a sample of the same group that still has them. */
+/* Whether the active weights have computed all of its keys and values.  Positions are computed in order, so the first
+ * one is the oldest. */
+static bool kv_is_fresh(const struct engine *e, const struct sample *s) { return s->kv_swap == e->swap; }
+
+static void fork_kv(struct engine *e, struct sample *child, const struct sample *parent, int32_t length) {
+  kv_fork(e->kv, &child->kv, &parent->kv, length);
+  child->kv_swap = parent->kv_swap;
+}
+
+/* The prompt's pages from a sample of the same group that still has them, as the active weights computed them. */
 static void share_prompt(struct engine *e, struct sample *s) {
   const struct decode_job *job = s->job;
   if (!job->prompt_ready || s->kv.length > 0) return;
@@ -41,13 +51,23 @@ static void share_prompt(struct engine *e, struct sample *s) {
                              : job->prompt_count - 1; /* without a token, the last position's logits are needed */
   for (int32_t i = 0; i < job->sample_count && shared > 0; i++) {
     const struct sample *other = &job->samples[i];
-    if (other == s || other->kv.length < shared) continue;
-    kv_fork(e->kv, &s->kv, &other->kv, shared);
+    if (other == s || other->kv.length < shared || !kv_is_fresh(e, other)) continue;
+    fork_kv(e, s, other, shared);
     return;
   }
 }
 
+/* A group that lost its prompt at a swap of weights has samples in slots: the oldest computes it again for all. */
+static void choose_leaders(struct engine *e) {
+  for (int i = 0; i < e->live_count; i++) {
+    struct sample *s = e->live[i];
+    struct decode_job *job = s->job;
+    if (s->state == DECODE_RUNNING && s->kv.length == 0 && !job->prompt_ready && !job->leader) job->leader = s;
+  }
+}
+
 static void admit(struct engine *e) {
+  choose_leaders(e);
   picture_all(e);
   for (;;) {
     const int chosen = scheduler_admit(e->items, e->live_count, e->options.slots - e->slots_busy, kv_pages_free(e->kv));
@@ -121,6 +141,7 @@ static void gather(struct engine *e) {
     const int32_t first = s->kv.length, count = e->take[i];
     const int row = e->row_count;
     if (!reserve(e, i, first + count)) continue;
+    if (first == 0) s->kv_swap = e->swap;
     e->items[i] = picture(e, s);
     add_rows(e, s, first, count);
     add_picks(e, s, row, first, count);
@@ -141,6 +162,9 @@ static void take_token(struct engine *e, struct sample *s, const struct draw *d)
   s->tokens[s->count] = d->token;
   s->logprobs[s->count] = d->logprob;
   s->versions[s->count] = e->policy.version;
+  s->fresh[s->count] = kv_is_fresh(e, s);
+  s->kv_used = true;
+  s->recomputing = false;
   if (job->raw_logprobs) keep_raw(e, s, e->logits + (size_t)d->row * (size_t)e->model->config.vocabulary);
   s->count++;
   sample_show(e, s);
@@ -216,7 +240,7 @@ static void share_prompts(struct engine *e) {
     job->prompt_ready = true;
     for (int32_t k = 0; k < job->sample_count; k++) {
       struct sample *s = &job->samples[k];
-      if (s->state != DECODE_DONE && s->kv.length == 0) kv_fork(e->kv, &s->kv, &leader->kv, job->prompt_count);
+      if (s->state != DECODE_DONE && s->kv.length == 0) fork_kv(e, s, leader, job->prompt_count);
     }
   }
 }
@@ -237,7 +261,11 @@ bool step_run(struct engine *e) {
   gather(e);
   const int leased = e->row_count > 0 ? e->leased_busy : 0;
   activity_set(e->options.activity, ACTIVITY_COMPUTING, leased > 0);
-  if (e->row_count == 0) return false;
+  if (e->row_count == 0) {
+    activation_rests(e);
+    return false;
+  }
+  activation_step_begins(e, begin_us);
   const struct rows rows = {.T = e->row_count,
                             .sequence = e->sequence,
                             .position = e->position,
@@ -250,7 +278,8 @@ bool step_run(struct engine *e) {
   const bool decodes = e->pick_count == rows.T; /* a token is drawn from every row */
   share_prompts(e);
   draw_all(e, hidden);
-  const int64_t took_us = clock_monotonic_us() - begin_us;
+  const int64_t end_us = clock_monotonic_us(), took_us = end_us - begin_us;
+  activation_step_ended(e, begin_us, end_us, decodes);
   atomic_fetch_add(&e->steps, 1);
   atomic_fetch_add(&e->rows, rows.T);
   atomic_fetch_add(&e->busy_slot_us, leased * took_us);

@@ -74,8 +74,8 @@ static enum rc plan_memory(int *pages, const struct loaded_model_options *o, con
 
 enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
                           const struct model_config *config, struct tokenizer *tokenizer,
-                          void (*activated)(void *, struct weights *, const struct policy *), void *context,
-                          struct err *err) {
+                          void (*activated)(void *, struct weights *, const struct policy *), void (*settled)(void *),
+                          void *context, struct err *err) {
   *out = NULL;
   struct loaded_model *loaded = calloc(1, sizeof *loaded);
   if (!loaded) return err_set(err, RC_NO_MEMORY, NULL, "the loaded model was refused its memory");
@@ -89,6 +89,7 @@ enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_o
   if (rc == RC_OK) {
     struct engine_options engine = engine_options_of(options, loaded->model, pages);
     engine.activated = activated;
+    engine.settled = settled;
     engine.context = context;
     rc = engine_create(&loaded->engine, &engine, err);
     loaded->weights_file_max = loaded->model->params.elements * sizeof(float) + WEIGHTS_HEADER_BYTES;

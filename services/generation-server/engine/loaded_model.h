@@ -38,8 +38,8 @@ void loaded_model_memory_plan(struct memory_plan *out, const struct model *m,
 /* Takes over the tokenizer on RC_OK. */
 enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
                           const struct model_config *config, struct tokenizer *tokenizer,
-                          void (*activated)(void *, struct weights *, const struct policy *), void *context,
-                          struct err *err);
+                          void (*activated)(void *, struct weights *, const struct policy *), void (*settled)(void *),
+                          void *context, struct err *err);
 /* The engine must have been stopped. NULL is fine. */
 void loaded_model_close(struct loaded_model *loaded);
 

@@ -38,9 +38,15 @@ void sample_enter_slot(struct engine *e, struct sample *s) {
   s->state = DECODE_RUNNING;
 }
 
+void sample_drop_kv(struct engine *e, struct sample *s) {
+  kv_truncate(e->kv, &s->kv, 0);
+  s->kv_used = false;
+}
+
 void sample_evict(struct engine *e, struct sample *s) {
   leave_slot(e, s);
-  kv_truncate(e->kv, &s->kv, 0);
+  sample_drop_kv(e, s);
+  s->recomputing = false;
   if (s->job->leader == s && !s->job->prompt_ready) s->job->leader = NULL;
 }
 

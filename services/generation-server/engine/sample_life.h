@@ -10,6 +10,8 @@ struct engine;
 void sample_enter_slot(struct engine *e, struct sample *s);
 /* Pages and slot go back; tokens stay. */
 void sample_evict(struct engine *e, struct sample *s);
+/* The pages alone go back: the sample computes its positions again. */
+void sample_drop_kv(struct engine *e, struct sample *s);
 /* Publishes what has been written to the sample: its follower may read so far. */
 void sample_show(struct engine *e, struct sample *s);
 /* The sample has its last token; its job ends with its last sample. */

@@ -25,7 +25,7 @@ void scheduler_rows(const struct sched_item *items, int count, int chunk, int *r
   int left = chunk;
   for (int i = 0; i < count; i++) {
     rows[i] = 0;
-    if (!items[i].running) continue;
+    if (!items[i].running || items[i].blocked) continue;
     if (items[i].pending == 1) {
       rows[i] = 1;
     } else {

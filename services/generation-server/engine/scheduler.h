@@ -14,7 +14,7 @@
 
 struct sched_item {
   bool running;     /* has a slot */
-  bool blocked;     /* waits until its group's prompt has been computed by another sample */
+  bool blocked;     /* waits until its group's prompt has been computed by another sample, in a slot or without */
   int pending;      /* positions to compute, >= 1; 1 is a decode step */
   int pages_held;   /* pages that it refers to, shared ones included */
   int pages_needed; /* pages to take from the pool to compute all pending positions */
@@ -25,8 +25,8 @@ struct sched_item {
  * runs. */
 int scheduler_admit(const struct sched_item *items, int count, int slots_free, int pages_free);
 
-/* rows[i]: positions to compute of each running item: 1 for every decode step; prefill shares `chunk` rows among
- * items, oldest first. */
+/* rows[i]: positions to compute of each running item that is not blocked: 1 for every decode step; prefill shares
+ * `chunk` rows among items, oldest first. */
 void scheduler_rows(const struct sched_item *items, int count, int chunk, int *rows);
 
 /* The item that gives up its pages when `needy` lacks some: the youngest holder that is younger than needy, else needy

@@ -39,7 +39,7 @@ struct staging {
   bool started;
   struct broadcast_intake intake; /* the thread's */
   atomic_bool end_of_broadcast;   /* ends the wait for it; set under the mutex */
-  struct metric *metric_body, *metric_broadcast, *metric_pulled;
+  struct metric *metric_body, *metric_broadcast, *metric_pulled, *metric_replaced;
 
   pthread_mutex_t mutex; /* guards everything below */
   pthread_cond_t changed;
@@ -47,6 +47,10 @@ struct staging {
   enum stage_state state;
   struct weights *spare; /* the set that is not the engine's; NULL while ACTIVATING */
   struct policy staged;
+  bool staged_announced;
+  char announcing[LIMIT_NAME_MAX]; /* the run whose versions are announced before they are pushed; "": none is known */
+  int64_t behind_since_ms;         /* since when the engine lacks the current version's weights; 0: it has them */
+  int64_t pushed_ms;               /* when the last push began to come */
   struct current_policy current;
   struct staging_push pushes[PUSHES_MAX];
   int push_count;
@@ -60,22 +64,25 @@ struct staging {
 /* Brings the engine to the current version, as far as the staged weights allow. Mutex held. */
 static void follow_current(struct staging *s) {
   struct policy active;
-  if (!s->current.known || !s->loaded || s->state == STAGE_ACTIVATING) return;
-  const struct policy *wanted = &s->current.policy;
-  if (engine_policy(s->loaded->engine, &active) && digest_equal(&active.digest, &wanted->digest)) {
-    if (active.version != wanted->version || strcmp(active.run, wanted->run) != 0)
-      engine_relabel(s->loaded->engine, wanted);
+  if (!s->loaded || s->state == STAGE_ACTIVATING) return;
+  const bool decodes = engine_policy(s->loaded->engine, &active), staged = s->state == STAGE_STAGED;
+  const struct policy *next = current_policy_next(&s->current, decodes ? &active : NULL, staged ? &s->staged : NULL,
+                                                  s->staged_announced);
+  if (!next) return;
+  if (decodes && digest_equal(&active.digest, &next->digest)) {
+    if (staged && digest_equal(&s->staged.digest, &active.digest)) s->state = STAGE_EMPTY; /* the engine has them */
+    engine_relabel(s->loaded->engine, next);
     return;
   }
-  if (s->state != STAGE_STAGED || !digest_equal(&s->staged.digest, &wanted->digest)) return;
-  if (engine_activate(s->loaded->engine, s->spare, wanted) != RC_OK)
+  if (!engine_settled(s->loaded->engine)) return; /* on_settled tries again */
+  if (engine_activate(s->loaded->engine, s->spare, next) != RC_OK)
     return; /* the inbox is full: the next answer of the coordinator tries again */
   s->spare = NULL;
   s->state = STAGE_ACTIVATING;
 }
 
-/* Must the current version's weights be fetched? Mutex held. */
-static bool must_pull(struct staging *s) {
+/* Does the engine lack the current version's weights, with none of it staged? Mutex held. */
+static bool is_behind(struct staging *s) {
   struct policy active;
   if (!s->current.known || s->current.trainer_url[0] == '\0') return false;
   if (!s->loaded) return true;
@@ -84,16 +91,32 @@ static bool must_pull(struct staging *s) {
   return !engine_policy(s->loaded->engine, &active) || !digest_equal(&active.digest, &s->current.policy.digest);
 }
 
+/* Must the current version's weights be fetched? Mutex held. */
+static bool must_pull(struct staging *s) {
+  struct policy active;
+  const int64_t now_ms = clock_monotonic_ms();
+  const char *run = s->current.policy.run;
+  if (!is_behind(s)) {
+    s->behind_since_ms = 0;
+    return false;
+  }
+  if (s->behind_since_ms == 0) s->behind_since_ms = now_ms;
+  const bool pushes_come = strcmp(s->announcing, run) == 0 && s->loaded && engine_policy(s->loaded->engine, &active) &&
+                           strcmp(active.run, run) == 0;
+  return !(pushes_come && current_policy_awaits_push(s->behind_since_ms, s->pushed_ms, now_ms));
+}
+
+/* Mutex held. */
+static bool ignores_newer_versions(struct staging *s) {
+  struct engine_counters n = {0};
+  if (s->loaded) engine_read_counters(s->loaded->engine, &n);
+  return fault_ignores_newer_versions(n.activations);
+}
+
 void staging_follow_current(struct staging *s, const struct current_version *told) {
   if (!told->has) return; /* no run: keep what is loaded */
   pthread_mutex_lock(&s->mutex);
-  struct engine_counters n = {0};
-  if (s->loaded) engine_read_counters(s->loaded->engine, &n);
-  if (fault_ignores_newer_versions(n.activations)) {
-    pthread_mutex_unlock(&s->mutex);
-    return;
-  }
-  if (current_policy_is_news(&s->current, told)) {
+  if (!ignores_newer_versions(s) && current_policy_is_news(&s->current, told)) {
     if (!s->current.known || !digest_equal(&s->current.policy.digest, &told->digest)) {
       s->retry_at_ms = 0;
       s->retry_ms = RETRY_MIN_MS;
@@ -117,6 +140,7 @@ static void on_activated(void *context, struct weights *previous, const struct p
   pthread_mutex_lock(&s->mutex);
   s->spare = previous ? previous : s->loaded->weights[1];
   s->state = STAGE_EMPTY;
+  s->behind_since_ms = 0;
   follow_current(s);
   pthread_cond_broadcast(&s->changed);
   pthread_mutex_unlock(&s->mutex);
@@ -125,6 +149,41 @@ static void on_activated(void *context, struct weights *previous, const struct p
   log_info("version %lld of run %s is active, digest %.12s", (long long)now->version, now->run[0] ? now->run : "-",
            hex);
   s->options.activated(s->options.context);
+}
+
+/* A version that is staged may be activated now.  On the engine's thread. */
+static void on_settled(void *context) {
+  struct staging *s = context;
+  pthread_mutex_lock(&s->mutex);
+  follow_current(s);
+  pthread_mutex_unlock(&s->mutex);
+}
+
+/* --- which pushes are taken --- */
+
+/* The newest version of the run that is here or waits to be staged; -1: none. Mutex held. */
+static int64_t newest_here(const struct staging *s, const char *run) {
+  struct policy active;
+  int64_t newest = -1;
+  if (engine_policy(s->loaded->engine, &active) && strcmp(active.run, run) == 0) newest = active.version;
+  if (s->state == STAGE_STAGED && strcmp(s->staged.run, run) == 0 && s->staged.version > newest)
+    newest = s->staged.version;
+  for (int i = 0; i < s->push_count; i++) {
+    const struct staging_push *p = &s->pushes[i];
+    if (p->announced && strcmp(p->run, run) == 0 && p->version > newest) newest = p->version;
+  }
+  return newest;
+}
+
+/* RC_CONFLICT when a newer version makes the push worthless: for an announced one a newer one that is here, since the
+ * current one may be far ahead of what has come; else the current one. Mutex held. */
+static enum rc push_is_wanted(const struct staging *s, const struct staging_push *push, struct err *err) {
+  const bool is_current_run = s->current.known && strcmp(s->current.policy.run, push->run) == 0;
+  const int64_t newest =
+      push->announced ? newest_here(s, push->run) : is_current_run ? s->current.policy.version : -1;
+  if (push->version >= newest) return RC_OK;
+  return err_set(err, RC_CONFLICT, "version", "version %lld of run %s is superseded by %lld", (long long)push->version,
+                 push->run, (long long)newest);
 }
 
 /* --- filling --- */
@@ -139,6 +198,7 @@ static enum rc begin_filling(struct staging *s, struct weights **out, struct err
   if (s->state == STAGE_ACTIVATING) {
     rc = err_set(err, RC_TIMEOUT, NULL, "the engine has not swapped its weights within %d ms", ACTIVATION_WAIT_MS);
   } else {
+    if (s->state == STAGE_STAGED) metric_add(s->metric_replaced, 1);
     s->state = STAGE_FILLING;
     *out = s->spare;
   }
@@ -146,11 +206,14 @@ static enum rc begin_filling(struct staging *s, struct weights **out, struct err
   return rc;
 }
 
-static void end_filling(struct staging *s, const struct policy *staged) {
+/* staged NULL: it failed. */
+static void end_filling(struct staging *s, const struct policy *staged, bool announced) {
   pthread_mutex_lock(&s->mutex);
   s->state = staged ? STAGE_STAGED : STAGE_EMPTY;
   if (staged) {
     s->staged = *staged;
+    s->staged_announced = announced && !ignores_newer_versions(s);
+    if (s->staged_announced) current_policy_announced(&s->current, staged);
     if (s->options.standalone) s->current = (struct current_policy){.known = true, .policy = *staged};
     follow_current(s);
   }
@@ -158,7 +221,7 @@ static void end_filling(struct staging *s, const struct policy *staged) {
 }
 
 /* Bytes into the spare set; `expected` must come out as their digest. */
-static enum rc fill(struct staging *s, const void *bytes, size_t len, const struct policy *expected,
+static enum rc fill(struct staging *s, const void *bytes, size_t len, const struct policy *expected, bool announced,
                     struct digest *computed, struct err *err) {
   struct weights *w;
   struct st_file *file = NULL;
@@ -175,7 +238,7 @@ static enum rc fill(struct staging *s, const void *bytes, size_t len, const stru
                  (long long)expected->version, expected->run, want, got);
   }
   st_close(file);
-  end_filling(s, rc == RC_OK ? expected : NULL);
+  end_filling(s, rc == RC_OK ? expected : NULL, announced);
   return rc;
 }
 
@@ -206,7 +269,7 @@ static void do_push(struct staging *s, const struct staging_push *push) {
     bytes = received;
     len = push->offer.bytes;
   }
-  if (rc == RC_OK) rc = fill(s, bytes, len, &policy, &answer.digest, &err);
+  if (rc == RC_OK) rc = fill(s, bytes, len, &policy, push->announced, &answer.digest, &err);
   free(received);
   if (rc != RC_OK) {
     log_warn("pushed version %lld of run %s is not staged: %s", (long long)push->version, push->run, err.message);
@@ -232,7 +295,7 @@ static enum rc fetch_file(const struct trainer_client *client, const char *name,
 static enum rc open_model(struct staging *s, const struct model_config *config, struct tokenizer *tokenizer,
                           struct err *err) {
   struct loaded_model *loaded;
-  enum rc rc = loaded_model_open(&loaded, &s->options.model, config, tokenizer, on_activated, s, err);
+  enum rc rc = loaded_model_open(&loaded, &s->options.model, config, tokenizer, on_activated, on_settled, s, err);
   if (rc != RC_OK) {
     tokenizer_free(tokenizer);
     return rc;
@@ -265,6 +328,14 @@ static enum rc fetch_model(struct staging *s, const struct trainer_client *clien
   return rc == RC_OK ? open_model(s, &config, tokenizer, err) : rc;
 }
 
+/* Are the run's versions announced before they are pushed?  Then this one was, and may be overtaken meanwhile. */
+static bool runs_ahead(struct staging *s, const char *run) {
+  pthread_mutex_lock(&s->mutex);
+  const bool yes = strcmp(s->announcing, run) == 0;
+  pthread_mutex_unlock(&s->mutex);
+  return yes;
+}
+
 static enum rc pull(struct staging *s, const struct current_policy *wanted, struct err *err) {
   const struct trainer_client client = {s->http, wanted->trainer_url};
   enum rc rc = staging_model(s) ? RC_OK : fetch_model(s, &client, err);
@@ -273,7 +344,8 @@ static enum rc pull(struct staging *s, const struct current_policy *wanted, stru
   struct digest computed;
   rc = trainer_weights(&client, wanted->policy.run, wanted->policy.version, staging_model(s)->weights_file_max, &bytes,
                        PULL_DEADLINE_MS, err);
-  if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &wanted->policy, &computed, err);
+  const bool announced = rc == RC_OK && runs_ahead(s, wanted->policy.run);
+  if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &wanted->policy, announced, &computed, err);
   if (rc == RC_OK) {
     metric_add(s->metric_pulled, 1);
     log_info("version %lld of run %s was pulled, %zu bytes", (long long)wanted->policy.version, wanted->policy.run,
@@ -313,9 +385,14 @@ static void *stager_main(void *argument) {
       memmove(&s->pushes[0], &s->pushes[1], (size_t)--s->push_count * sizeof s->pushes[0]);
       s->receiving = push.by_broadcast ? push.request : NULL;
       atomic_store(&s->end_of_broadcast, s->push_count > 0); /* a later push waits, and replaces this version */
+      struct err err;
+      const enum rc rc = push.announced ? push_is_wanted(s, &push, &err) : RC_OK; /* a newer one may have come since */
       pthread_mutex_unlock(&s->mutex);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, true);
-      do_push(s, &push);
+      if (rc == RC_OK)
+        do_push(s, &push);
+      else
+        http_fail(push.request, &err);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else if (must_pull(s) && clock_monotonic_ms() >= s->retry_at_ms) {
@@ -348,6 +425,8 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
   s->metric_body = count_by("way=\"http\"");
   s->metric_broadcast = count_by("way=\"fabric\"");
   s->metric_pulled = count_by("way=\"pull\"");
+  s->metric_replaced = metrics_register(METRIC_COUNTER, "leasehold_generation_versions_replaced_total", "",
+                                        "Versions that were staged, and replaced by another before they were activated.");
   s->retry_ms = RETRY_MIN_MS;
   pthread_mutex_init(&s->mutex, NULL);
   cond_init(&s->changed);
@@ -398,15 +477,19 @@ static enum rc push_acceptable(const struct staging *s, const struct staging_pus
     return err_set(err, RC_UNAVAILABLE, NULL,
                    s->stopping ? "the server is stopping" : "the model's files are not known yet");
   if (s->push_count == PUSHES_MAX) return err_set(err, RC_FULL, NULL, "%d pushes wait already", PUSHES_MAX);
-  if (s->current.known && strcmp(s->current.policy.run, push->run) == 0 && push->version < s->current.policy.version)
-    return err_set(err, RC_CONFLICT, "version", "version %lld of run %s is superseded by %lld",
-                   (long long)push->version, push->run, (long long)s->current.policy.version);
-  return RC_OK;
+  return push_is_wanted(s, push, err);
+}
+
+/* s->mutex held: a push that can be taken begins to come. */
+static void note_push(struct staging *s, const struct staging_push *push) {
+  s->pushed_ms = clock_monotonic_ms();
+  if (push->announced) snprintf(s->announcing, sizeof s->announcing, "%s", push->run);
 }
 
 enum rc staging_push_check(struct staging *s, const struct staging_push *push, struct err *err) {
   pthread_mutex_lock(&s->mutex);
   const enum rc rc = push_acceptable(s, push, err);
+  if (rc == RC_OK) note_push(s, push);
   pthread_mutex_unlock(&s->mutex);
   return rc;
 }
@@ -415,6 +498,7 @@ enum rc staging_push(struct staging *s, const struct staging_push *push, struct 
   pthread_mutex_lock(&s->mutex);
   const enum rc rc = push_acceptable(s, push, err);
   if (rc == RC_OK) {
+    note_push(s, push);
     s->pushes[s->push_count++] = *push;
     if (s->receiving) atomic_store(&s->end_of_broadcast, true); /* the trainer has given up its broadcast */
     pthread_cond_broadcast(&s->changed);

@@ -55,6 +55,7 @@ struct outcome {
     int32_t index, count, tokens[OUTCOME_TOKENS_MAX];
     float logprobs[OUTCOME_TOKENS_MAX];
     int64_t versions[OUTCOME_TOKENS_MAX];
+    bool fresh[OUTCOME_TOKENS_MAX];
     enum finish_reason finish;
   } sample[OUTCOME_SAMPLES_MAX];
 };
@@ -128,6 +129,7 @@ static inline void keep_outcome(struct decode_job *job, void *context) {
     memcpy(o->sample[i].tokens, s->tokens, (size_t)s->count * sizeof *s->tokens);
     memcpy(o->sample[i].logprobs, s->logprobs, (size_t)s->count * sizeof *s->logprobs);
     memcpy(o->sample[i].versions, s->versions, (size_t)s->count * sizeof *s->versions);
+    memcpy(o->sample[i].fresh, s->fresh, (size_t)s->count * sizeof *s->fresh);
   }
   decode_job_free(job);
 }

@@ -45,6 +45,18 @@ static void decode_rows_come_first_and_prefill_shares_the_chunk(void **state) {
   assert_memory_equal(rows, expected, sizeof rows);
 }
 
+/* Its group's prompt is being computed by another: computing it twice would cost a whole prefill. */
+static void a_blocked_item_in_a_slot_gets_no_rows(void **state) {
+  (void)state;
+  const struct sched_item items[3] = {{.running = true, .pending = 100, .blocked = true},
+                                      {.running = true, .pending = 100},
+                                      {.running = true, .pending = 1, .blocked = true}};
+  int rows[3];
+  scheduler_rows(items, 3, 64, rows);
+  const int expected[3] = {0, 64, 0};
+  assert_memory_equal(rows, expected, sizeof rows);
+}
+
 static void the_youngest_holder_is_the_victim(void **state) {
   (void)state;
   const struct sched_item items[4] = {
@@ -145,6 +157,7 @@ int main(void) {
       cmocka_unit_test(oldest_enters_first_and_nobody_overtakes),
       cmocka_unit_test(an_idle_engine_always_admits),
       cmocka_unit_test(decode_rows_come_first_and_prefill_shares_the_chunk),
+      cmocka_unit_test(a_blocked_item_in_a_slot_gets_no_rows),
       cmocka_unit_test(the_youngest_holder_is_the_victim),
       cmocka_unit_test(every_load_finishes),
   };

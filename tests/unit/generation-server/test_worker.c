@@ -19,6 +19,8 @@ static struct {
   struct current_version current;
   bool lease_due; /* the next poll under the current digest gets the lease */
   int32_t lease_tokens, lease_samples;
+  int64_t lease_lag; /* versions beyond the current one for which the lease is valid too */
+  enum lease_kv lease_kv;
   int partial_tokens; /* of sample 1, from an earlier holder */
   int refuse_results; /* so many answers 503 first */
   int refused_digest_polls;
@@ -111,7 +113,8 @@ static void on_poll(struct http_request *r, void *context) {
                         .sample_first = 0,
                         .sample_count = play.lease_samples,
                         .version_min = play.current.version,
-                        .version_max = play.current.version,
+                        .version_max = play.current.version + play.lease_lag,
+                        .kv = play.lease_kv,
                         .weights_digest = play.current.digest,
                         .temperature = 1,
                         .max_new_tokens = play.lease_tokens,
@@ -550,6 +553,163 @@ static void an_earlier_run_that_is_resumed_is_followed(void **state) {
   server_stop(s);
 }
 
+/* Stages a version of run r1 whose announcement the coordinator has accepted. */
+static void push_announced(struct server *s, int64_t version, int expected) {
+  char path[96], header[128];
+  const struct version_bytes *v = &play.versions[version % 2];
+  const char *const headers[] = {header, NULL};
+  int status;
+  snprintf(path, sizeof path, "/v1/push-weights?run=r1&version=%lld&epoch=4&announced=true", (long long)version);
+  snprintf(header, sizeof header, "X-Leasehold-Digest: %s", v->hex);
+  free(call_with(s, "POST", path, v->bytes.data, v->bytes.len, headers, &status));
+  assert_int_equal(status, expected);
+}
+
+/* The coordinator has taken the version already: nothing more is waited for, and an older one is refused. */
+static void an_announced_push_needs_no_word(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  announce(0);
+  wait_for_version(s, 0);
+  lock();
+  play.current.has = false; /* it says nothing more */
+  unlock();
+  push_announced(s, 5, 200);
+  wait_for_version(s, 5);
+  push_announced(s, 4, 409);
+  assert_true(is_active(s, 5));
+  server_stop(s);
+}
+
+/* Versions are announced faster than their weights come: a server takes what it gets, and does not pull what is being
+ * pushed. */
+static void announced_versions_are_followed_though_newer_ones_are_current(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  announce(0);
+  wait_for_version(s, 0);
+  lock();
+  play.current.has = false;
+  unlock();
+  push_announced(s, 1, 200);
+  wait_for_version(s, 1);
+  const int pulls = read_count(&play.pulls);
+  lock();
+  play.current.has = true;
+  play.current.version = 3;
+  memset(&play.current.digest, 7, sizeof play.current.digest);
+  unlock();
+  wait_count(&play.heartbeats, read_count(&play.heartbeats) + 3, "heartbeats");
+  push_announced(s, 2, 200);
+  wait_for_version(s, 2);
+  wait_count(&play.heartbeats, read_count(&play.heartbeats) + 3, "heartbeats");
+  assert_true(is_active(s, 2));
+  assert_int_equal(read_count(&play.pulls), pulls);
+  server_stop(s);
+}
+
+static int metric_of(struct server *s, const char *name) {
+  char *text = call_with(s, "GET", "/metrics", NULL, 0, NULL, &(int){0}), line[128];
+  snprintf(line, sizeof line, "\n%s ", name);
+  const char *at = strstr(text, line);
+  assert_non_null(at);
+  const int value = atoi(at + strlen(line));
+  free(text);
+  return value;
+}
+
+/* Versions come faster than keys and values can be computed again: the second waits until the samples have drawn a token
+ * under the first, or else they would never get one. */
+static void a_version_waits_for_samples_that_compute_again(void **state) {
+  (void)state;
+  struct server_options options = server_options_of("", play.url);
+  options.model.slots = 32;
+  options.model.prefill_chunk = 1;
+  struct server *s = start_server(&options);
+  struct engine_counters n = {0};
+  lock();
+  play.lease_samples = 200;
+  play.lease_tokens = 110;
+  play.lease_lag = 2;
+  play.lease_kv = LEASE_KV_RECOMPUTE;
+  play.lease_due = true;
+  unlock();
+  announce(0);
+  wait_for_version(s, 0);
+  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
+  while (n.tokens_sampled < 32 * 50 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
+  const int before = metric_of(s, "leasehold_generation_recompute_seconds_count");
+  lock();
+  play.current.has = false; /* the pushes say what is current */
+  unlock();
+  push_announced(s, 1, 200);
+  wait_for_version(s, 1);
+  push_announced(s, 2, 200);
+  wait_for_version(s, 2);
+  wait_count(&play.result_count, 1, "results");
+  assert_int_equal(metric_of(s, "leasehold_generation_recompute_seconds_count"), before + 2);
+  lock();
+  const struct lease_result *r = &play.results[0].result;
+  int ran_under[3] = {0};
+  for (size_t i = 0; i < r->sample_count; i++) {
+    assert_int_equal(r->samples[i].spans[0].version, 0);
+    for (size_t k = 0; k < r->samples[i].span_count; k++) {
+      assert_true(r->samples[i].spans[k].fresh);
+      ran_under[r->samples[i].spans[k].version]++;
+    }
+  }
+  assert_true(ran_under[1] >= 32); /* every sample that was in a slot */
+  unlock();
+  server_stop(s);
+}
+
+/* A lease that is valid for the next version goes on under it, and its result says which tokens are whose. */
+static void a_lease_of_two_versions_crosses_a_swap(void **state) {
+  (void)state;
+  for (int recompute = 0; recompute <= 1; recompute++) {
+    struct server *s = start_worker_server();
+    struct engine_counters n = {0};
+    lock();
+    play.lease_samples = 60;
+    play.lease_tokens = 100;
+    play.partial_tokens = 4; /* one is ahead of the others, so that never all end in one step */
+    play.lease_lag = 1;
+    play.lease_kv = recompute ? LEASE_KV_RECOMPUTE : LEASE_KV_KEEP;
+    play.lease_due = true;
+    unlock();
+    announce(0);
+    wait_for_version(s, 0);
+    const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
+    while (n.tokens_sampled < 100 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
+    announce(1);
+    push_announced(s, 1, 200);
+    wait_count(&play.result_count, 1 + recompute, "results");
+    lock();
+    const struct lease_result *r = &play.results[recompute].result;
+    assert_false(r->handed_back);
+    assert_true(digest_equal(&r->loaded_digest, &play.versions[1].digest));
+    int crossed = 0, kept = 0;
+    for (size_t i = 0; i < r->sample_count; i++) {
+      const struct sample_result *one = &r->samples[i];
+      assert_true(one->spans[0].fresh);
+      crossed += one->span_count > 1;
+      for (size_t k = 0; k < one->span_count; k++) kept += !one->spans[k].fresh;
+    }
+    assert_true(crossed > 0);
+    assert_true(recompute ? kept == 0 : kept > 0);
+    unlock();
+    engine_read_counters(engine_of(s), &n);
+    assert_int_equal(n.pauses, 1);
+    assert_true(recompute ? n.recomputed > 0 : n.recomputed == 0);
+    char *text = call_with(s, "GET", "/metrics", NULL, 0, NULL, &(int){0});
+    assert_says(text, "# TYPE leasehold_generation_activation_pause_steps histogram");
+    assert_says(text, recompute ? "leasehold_generation_recompute_seconds_count 1"
+                                : "leasehold_generation_recompute_seconds_count 0");
+    free(text);
+    server_stop(s);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(starts_without_a_trainer_and_serves_leases_once_there_is_one, setup, teardown),
@@ -563,6 +723,10 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_lease_that_can_never_run_here_goes_back_with_the_reason, setup, teardown),
       cmocka_unit_test_setup_teardown(tokens_of_an_earlier_holder_are_continued_not_sampled_again, setup, teardown),
       cmocka_unit_test_setup_teardown(an_earlier_run_that_is_resumed_is_followed, setup, teardown),
+      cmocka_unit_test_setup_teardown(an_announced_push_needs_no_word, setup, teardown),
+      cmocka_unit_test_setup_teardown(announced_versions_are_followed_though_newer_ones_are_current, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_lease_of_two_versions_crosses_a_swap, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_version_waits_for_samples_that_compute_again, setup, teardown),
       cmocka_unit_test_setup_teardown(the_same_weights_under_a_new_version_need_no_transfer, setup, teardown),
   };
   return cmocka_run_group_tests_name("generation worker", tests, NULL, NULL);
