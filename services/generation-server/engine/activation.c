@@ -89,7 +89,7 @@ void activation_step_begins(struct engine *e, int64_t begin_us) {
   if (e->step_us > 0) metric_observe(e->metric_pause, (double)us / (double)e->step_us);
 }
 
-void activation_step_ended(struct engine *e, int64_t begin_us, int64_t end_us, bool decodes) {
+void activation_step_ended(struct engine *e, int64_t end_us) {
   e->step_end_us = end_us;
-  if (decodes || e->step_us == 0) e->step_us = end_us - begin_us;
+  if (e->step_decoded || e->step_us == 0) e->step_us = end_us - e->step_begin_us;
 }

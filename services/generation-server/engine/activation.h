@@ -10,7 +10,7 @@
  * can be computed would keep samples from ever getting a token.
  *
  * The pause is the time from the end of the last step under the old weights to the start of the first one under the
- * new, for samples that go on.  On the engine's thread but for engine_settled (engine.h); nothing allocates. */
+ * new, for samples that go on.  It is short because others are told of the swap after that step.  On the engine's thread but for engine_settled (engine.h); nothing allocates. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVATION_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVATION_H
 
@@ -30,7 +30,8 @@ void activation_pauses(struct engine *e);
 void activation_drop_kv(struct engine *e);
 /* A step has rows and begins, at begin_us; the next ends a pause. */
 void activation_step_begins(struct engine *e, int64_t begin_us);
-void activation_step_ended(struct engine *e, int64_t begin_us, int64_t end_us, bool decodes);
+/* Others have been told of all that the step ended, and of a swap before it. */
+void activation_step_ended(struct engine *e, int64_t end_us);
 /* Nothing is left to run: there is no pause to end. */
 void activation_rests(struct engine *e);
 /* After a step and after messages: tells the stager when the engine has become settled. */

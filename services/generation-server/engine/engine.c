@@ -261,11 +261,20 @@ static void show_policy(struct engine *e, const struct policy *policy) {
   pthread_mutex_unlock(&e->mutex);
 }
 
+/* Threads that are woken may take the processor from this one, so that samples would pause for them: they are told when
+ * the first step under the new weights is done, or at once when there is none. */
+static void tell_activated(struct engine *e) {
+  if (!e->swapped) return;
+  e->swapped = false;
+  if (e->options.activated) e->options.activated(e->options.context, e->replaced, &e->policy);
+}
+
 /* Leases that are not valid for the new version go back, under the old one that they were decoded with: the coordinator
  * has voided them, or else grants them to another server.  The others go on: their next tokens are drawn under the new
  * weights. */
 static void activate(struct engine *e, const struct message *m) {
-  struct weights *previous = e->active;
+  tell_activated(e);
+  e->replaced = e->active;
   end_jobs(e, is_void, m, DECODE_JOB_HANDED_BACK);
   activation_pauses(e);
   e->active = m->weights;
@@ -274,7 +283,7 @@ static void activate(struct engine *e, const struct message *m) {
   fault_after_activation(e->active);
   activation_drop_kv(e);
   atomic_fetch_add(&e->activations, 1);
-  if (e->options.activated) e->options.activated(e->options.context, previous, &e->policy);
+  e->swapped = true;
 }
 
 static void handle(struct engine *e, const struct message *m) {
@@ -331,7 +340,9 @@ bool engine_step(struct engine *e) {
     settle(e);
     fault_after_step(e->live, e->live_count, e->kv);
   }
+  tell_activated(e);
   activation_settle(e);
+  if (computed) activation_step_ended(e, clock_monotonic_us());
   show_state(e);
   return told || computed;
 }
@@ -365,6 +376,7 @@ static void refuse_messages(struct engine *e) {
     free(m);
     settle(e);
   }
+  tell_activated(e);
 }
 
 void engine_stop(struct engine *e) {

@@ -13,8 +13,8 @@ struct engine_options {
   int samples_max;           /* unfinished samples, running and waiting; a job that brings more goes back */
   int inbox_max;             /* messages waiting */
   struct activity *activity; /* told when decoding of leased samples begins and ends; NULL: no record */
-  /* Called on the engine's thread after the weights were swapped; hands over the set that decoded before (NULL the
-   * first time). */
+  /* Called on the engine's thread after the weights were swapped, and the first step under them if there is one; hands
+   * over the set that decoded before (NULL the first time). */
   void (*activated)(void *context, struct weights *previous, const struct policy *now);
   /* Called on the engine's thread when it has become settled (engine_settled). */
   void (*settled)(void *context);

@@ -31,6 +31,8 @@ struct engine {
   struct weights *active; /* NULL before the first activation */
   struct policy policy;
   int64_t swap; /* so many sets of weights were activated */
+  bool swapped; /* `activated` was not called yet */
+  struct weights *replaced; /* by the last swap */
   struct kv_cache *kv;
   struct workspace *ws;
   struct sampler *sampler;
@@ -64,7 +66,9 @@ struct engine {
   atomic_bool stop;
 
   /* Of activation.c. */
-  int64_t step_end_us, step_us; /* of the last step: its end, and how long the last one took that only decoded */
+  int64_t step_begin_us, step_end_us; /* of the last step: its end is when all was told that followed from it */
+  int64_t step_us;                    /* how long the last step took that only decoded */
+  bool step_decoded;                  /* the last one did */
   int64_t paused_since_us;      /* weights were swapped since the last step; 0: no */
   int64_t recompute_since_us;
   atomic_bool recomputing; /* a sample that lost keys and values in its slot has drawn no token since; read anywhere */

@@ -266,6 +266,7 @@ bool step_run(struct engine *e) {
     return false;
   }
   activation_step_begins(e, begin_us);
+  e->step_begin_us = begin_us;
   const struct rows rows = {.T = e->row_count,
                             .sequence = e->sequence,
                             .position = e->position,
@@ -278,8 +279,8 @@ bool step_run(struct engine *e) {
   const bool decodes = e->pick_count == rows.T; /* a token is drawn from every row */
   share_prompts(e);
   draw_all(e, hidden);
-  const int64_t end_us = clock_monotonic_us(), took_us = end_us - begin_us;
-  activation_step_ended(e, begin_us, end_us, decodes);
+  const int64_t took_us = clock_monotonic_us() - begin_us;
+  e->step_decoded = decodes;
   atomic_fetch_add(&e->steps, 1);
   atomic_fetch_add(&e->rows, rows.T);
   atomic_fetch_add(&e->busy_slot_us, leased * took_us);
