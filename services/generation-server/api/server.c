@@ -38,6 +38,10 @@ static void on_told_current(void *context, const struct current_version *told) {
   staging_follow_current(((struct server *)context)->staging, told);
 }
 
+static void on_told_ahead(void *context, const char *run) {
+  staging_expect_pushes(((struct server *)context)->staging, run);
+}
+
 static void on_stale(void *context) {
   struct heartbeat *beat = atomic_load(&((struct server *)context)->beat);
   if (beat) heartbeat_stale(beat);
@@ -124,6 +128,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
                                         .slots = options->model.slots,
                                         .prefetch = options->prefetch,
                                         .told_current = on_told_current,
+                                        .told_ahead = on_told_ahead,
                                         .stale = on_stale,
                                         .context = s};
   if (rc == RC_OK) rc = start_http(s, err);

@@ -128,6 +128,12 @@ void staging_follow_current(struct staging *s, const struct current_version *tol
   pthread_mutex_unlock(&s->mutex);
 }
 
+void staging_expect_pushes(struct staging *s, const char *run) {
+  pthread_mutex_lock(&s->mutex);
+  snprintf(s->announcing, sizeof s->announcing, "%s", run);
+  pthread_mutex_unlock(&s->mutex);
+}
+
 void staging_forget_current(struct staging *s) {
   pthread_mutex_lock(&s->mutex);
   s->current.known = false;

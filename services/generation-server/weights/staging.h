@@ -40,6 +40,8 @@ struct loaded_model *staging_model(struct staging *s);
 /* The coordinator says which version is current: activates it when it is staged, has it pulled when it is not.  Older
  * versions than the one known are ignored, unless they are repeated (current_policy.h). */
 void staging_follow_current(struct staging *s, const struct current_version *told);
+/* The run's versions are announced before they are pushed: current_policy_awaits_push holds from now on. */
+void staging_expect_pushes(struct staging *s, const char *run);
 /* After a registration: the coordinator may have restarted with other runs, so the next version that it names is
  * current. */
 void staging_forget_current(struct staging *s);

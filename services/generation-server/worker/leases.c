@@ -148,6 +148,14 @@ static void on_done(struct decode_job *job, void *context) {
 
 /* --- the puller --- */
 
+/* A lease for several versions says that its run's versions come while samples are drawn. */
+static void tell_ahead(struct leases *l, const struct lease_answer *answer) {
+  for (size_t i = 0; i < answer->lease_count; i++) {
+    const struct lease *lease = &answer->leases[i];
+    if (lease->version_max > lease->version_min) l->options.told_ahead(l->options.context, lease->run);
+  }
+}
+
 static struct held *hold(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
   struct held *h = calloc(1, sizeof *h);
   if (!h) return NULL;
@@ -218,6 +226,7 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, const 
   const enum rc rc =
       coordinator_leases(&client, worker_id, request, &answer, &arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
   if (rc == RC_OK && still_registered(l, worker_id, request->epoch)) {
+    tell_ahead(l, &answer);
     l->options.told_current(l->options.context, &answer.current);
     bool all = answer.lease_count > 0 || clock_monotonic_ms() - begin_ms >= PAUSE_MS;
     for (size_t i = 0; i < answer.lease_count; i++) all &= take_lease(l, &answer.leases[i], worker_id, request->epoch);

@@ -25,6 +25,8 @@ struct leases_options {
   int slots, prefetch;
   /* The coordinator said which version is current; comes before the leases of the same answer are submitted. */
   void (*told_current)(void *context, const struct current_version *told);
+  /* A lease of this run is valid for several versions. */
+  void (*told_ahead)(void *context, const char *run);
   void (*stale)(void *context); /* the coordinator does not know us (any more): register again */
   void *context;
 };

@@ -127,6 +127,50 @@ static void test_steps_allocate_nothing(void **state) {
   rig_close(&rig);
 }
 
+/* Nor do swaps of weights, whether samples keep their keys and values or lose them; only the message does. */
+static void test_swaps_allocate_nothing(void **state) {
+  (void)state;
+  static struct outcome outcomes[JOBS];
+  struct rig rig;
+  struct engine_counters n;
+  rig_open_threads(&rig, THREADS, 16, 200, 16, 24);
+  submit_mixture(&rig, outcomes);
+  struct decode_job *job = NULL;
+  struct err err = {0};
+  static struct outcome leased;
+  int32_t prompt[20] = {1, 2, 3};
+  const struct lease lease = {.id = "r1.0.9.0-3",
+                              .run = "r1",
+                              .purpose = LEASE_TRAINING,
+                              .sample_count = SAMPLES,
+                              .version_min = 3,
+                              .version_max = 9,
+                              .kv = LEASE_KV_RECOMPUTE,
+                              .temperature = 1,
+                              .max_new_tokens = MAX_NEW,
+                              .prompt_ids = {prompt, 20}};
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err), RC_OK);
+  job->context = &leased;
+  job->done = keep_outcome;
+  assert_int_equal(engine_submit(rig.engine, job, &err), RC_OK);
+  for (int swap = 1; swap <= 4; swap++) {
+    rig.policy[swap % 2].version = 3 + swap;
+    begin_counting();
+    for (int i = 0; i < 10; i++) engine_step(rig.engine);
+    const int before = counted();
+    assert_int_equal(engine_activate(rig.engine, rig.weights[swap % 2], &rig.policy[swap % 2]), RC_OK);
+    begin_counting();
+    engine_step(rig.engine);
+    assert_int_equal(before + counted(), 0);
+  }
+  run_until_idle(&rig);
+  engine_read_counters(rig.engine, &n);
+  assert_true(n.recomputed > 0 && n.pauses == 4);
+  assert_int_equal(leased.end, DECODE_JOB_COMPLETE);
+  assert_pages_home(&rig);
+  rig_close(&rig);
+}
+
 /* Pages are taken away and given back all the time. */
 static void test_preemption_allocates_nothing(void **state) {
   (void)state;
@@ -163,6 +207,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_counter_counts),
       cmocka_unit_test(test_steps_allocate_nothing),
+      cmocka_unit_test(test_swaps_allocate_nothing),
       cmocka_unit_test(test_preemption_allocates_nothing),
       cmocka_unit_test(test_more_samples_than_there_is_room_for),
   };

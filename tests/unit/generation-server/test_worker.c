@@ -608,6 +608,27 @@ static void announced_versions_are_followed_though_newer_ones_are_current(void *
   server_stop(s);
 }
 
+/* A lease of several versions tells as much before the first push. */
+static void a_run_of_leases_for_several_versions_pushes_them(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  lock();
+  play.lease_lag = 3;
+  play.lease_due = true;
+  unlock();
+  announce(0);
+  wait_count(&play.result_count, 1, "results");
+  lock();
+  play.current.version = 1;
+  memset(&play.current.digest, 7, sizeof play.current.digest);
+  unlock();
+  wait_count(&play.heartbeats, read_count(&play.heartbeats) + 4, "heartbeats");
+  assert_int_equal(read_count(&play.pulls), 1);
+  push_announced(s, 1, 200);
+  wait_for_version(s, 1);
+  server_stop(s);
+}
+
 static int metric_of(struct server *s, const char *name) {
   char *text = call_with(s, "GET", "/metrics", NULL, 0, NULL, &(int){0}), line[128];
   snprintf(line, sizeof line, "\n%s ", name);
@@ -700,6 +721,7 @@ static void a_lease_of_two_versions_crosses_a_swap(void **state) {
     unlock();
     engine_read_counters(engine_of(s), &n);
     assert_int_equal(n.pauses, 1);
+    assert_int_equal(read_count(&play.pulls), 1 + recompute); /* version 0's: version 1 was being pushed */
     assert_true(recompute ? n.recomputed > 0 : n.recomputed == 0);
     char *text = call_with(s, "GET", "/metrics", NULL, 0, NULL, &(int){0});
     assert_says(text, "# TYPE leasehold_generation_activation_pause_steps histogram");
@@ -725,6 +747,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(an_earlier_run_that_is_resumed_is_followed, setup, teardown),
       cmocka_unit_test_setup_teardown(an_announced_push_needs_no_word, setup, teardown),
       cmocka_unit_test_setup_teardown(announced_versions_are_followed_though_newer_ones_are_current, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_run_of_leases_for_several_versions_pushes_them, setup, teardown),
       cmocka_unit_test_setup_teardown(a_lease_of_two_versions_crosses_a_swap, setup, teardown),
       cmocka_unit_test_setup_teardown(a_version_waits_for_samples_that_compute_again, setup, teardown),
       cmocka_unit_test_setup_teardown(the_same_weights_under_a_new_version_need_no_transfer, setup, teardown),
