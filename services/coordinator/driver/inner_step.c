@@ -101,6 +101,11 @@ enum rc step_submit_once(const struct trainer_client *t, const struct submit_ste
   return rc == RC_NOT_FOUND || failed ? trainer_submit_step(t, m, SUBMIT_MS, err) : rc;
 }
 
+enum rc step_failed(const struct step_status *status, const char *step_id, bool replayed, struct err *err) {
+  return err_set(err, status->error.rc == RC_IO ? RC_IO : RC_CONFLICT, NULL, "the trainer failed step %s%s: %.300s",
+                 step_id, replayed ? " when it was replayed" : "", status->error.message);
+}
+
 enum rc inner_step_submit(const struct inner_step *s, struct http_client *http, struct err *err) {
   const struct trainer_client t = {.http = http, .base_url = s->url};
   struct arena arena = ARENA_INIT;
@@ -120,7 +125,6 @@ enum rc inner_step_await(const struct inner_step *s, struct http_client *http, c
     *arena = (struct arena)ARENA_INIT;
     const enum rc rc = trainer_step_status(&t, id, POLL_MS, status, arena, POLL_MS + CALL_MS, err);
     if (rc != RC_OK || status->state == JOB_DONE) return rc;
-    if (status->state == JOB_FAILED)
-      return err_set(err, RC_CONFLICT, NULL, "the trainer failed step %s: %.300s", id, status->error.message);
+    if (status->state == JOB_FAILED) return step_failed(status, id, false, err);
   }
 }

@@ -38,8 +38,8 @@ void inner_step_free(struct inner_step *s); /* NULL is fine */
 /* See step_submit_once. */
 enum rc inner_step_submit(const struct inner_step *s, struct http_client *http, struct err *err);
 
-/* Waits until the step is taken, or until *cancel.  *status lives in the arena.  RC_CONFLICT when the trainer failed it;
- * RC_UNAVAILABLE when cancelled. */
+/* Waits until the step is taken, or until *cancel.  *status lives in the arena.  RC_CONFLICT or RC_IO when the trainer
+ * failed it (step_failed); RC_UNAVAILABLE when cancelled. */
 enum rc inner_step_await(const struct inner_step *s, struct http_client *http, const atomic_bool *cancel,
                          struct step_status *status, struct arena *arena, struct err *err);
 
@@ -53,5 +53,8 @@ enum rc step_groups(struct store *s, struct submit_step *m, int64_t run, int64_t
  * sent again.  *status is what the trainer said when it was asked; it lives in the arena. */
 enum rc step_submit_once(const struct trainer_client *t, const struct submit_step *m, struct step_status *status,
                          struct arena *arena, struct err *err);
+/* Any step that the trainer failed: RC_IO when its disk is to blame, so that the same step is tried again; else
+ * RC_CONFLICT. */
+enum rc step_failed(const struct step_status *status, const char *step_id, bool replayed, struct err *err);
 
 #endif

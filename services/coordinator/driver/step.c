@@ -201,11 +201,6 @@ enum rc step_message(struct core *c, const struct run_context *x, const struct t
 
 /* ---- waiting ---- */
 
-enum rc step_failed(const struct step_status *status, const char *step_id, bool replayed, struct err *err) {
-  return err_set(err, status->error.rc == RC_IO ? RC_IO : RC_CONFLICT, NULL, "the trainer failed step %s%s: %.300s",
-                 step_id, replayed ? " when it was replayed" : "", status->error.message);
-}
-
 static enum rc step_await(struct driver *d, const struct active_run *a, int64_t round, const char *step_id,
                           struct err *err) {
   struct trainer_client t = driver_trainer(d);

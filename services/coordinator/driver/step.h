@@ -19,7 +19,5 @@ enum rc step_message(struct core *c, const struct run_context *x, const struct t
  * lost. */
 enum rc step_store(struct core *c, const struct active_run *a, int64_t trainer, int64_t round,
                    const struct step_status *status, struct err *err);
-/* A step that the trainer failed: RC_IO when its disk is to blame, so that the same step is tried again; else RC_CONFLICT. */
-enum rc step_failed(const struct step_status *status, const char *step_id, bool replayed, struct err *err);
 
 #endif
