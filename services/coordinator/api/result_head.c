@@ -4,13 +4,9 @@
  * lease that has ended never stands again and an epoch never comes back. */
 #include "services/coordinator/api/result_head.h"
 
-#include <inttypes.h>
-#include <string.h>
-
 #include "common/wire/claim.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/rounds/rounds.h"
-#include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
 
@@ -19,23 +15,15 @@ static enum rc read_claim(struct claim *out, const struct http_request *r, struc
                     http_header(r, CLAIM_WORKER_HEADER), err);
 }
 
-/* The lease that the claim is about; without a fence it is looked up by its id alone, and says nothing but that it is
- * there. */
-static enum rc find_lease(struct store *s, const char *id, const struct claim *claim, struct lease_row *out,
-                          struct err *err) {
-  enum rc rc = lease_look(s, id, claim->has_fence ? &claim->fence : NULL, out, err);
-  if (rc != RC_NOT_FOUND || !claim->has_fence) return rc;
-  rc = lease_look(s, id, NULL, out, err);
-  if (rc != RC_OK) return rc;
-  return err_set(err, RC_CONFLICT, "fence", "lease %s has fence %" PRId64 " now, the result carries %" PRIu64, out->id,
-                 out->fence, claim->fence);
+/* Without a fence, the lease says nothing but that it is there. */
+static enum rc find(struct store *s, const char *id, const struct claim *claim, struct lease_row *out,
+                    struct err *err) {
+  return claim->has_fence ? lease_claimed(s, id, &claim->fence, claim->worker, out, err)
+                          : lease_claimed(s, id, NULL, NULL, out, err);
 }
 
 static enum rc judge(const struct core *c, const struct lease_row *l, const struct claim *claim, struct err *err) {
-  if (claim->worker && strcmp(id_worker(l->worker).text, claim->worker) != 0)
-    return err_set(err, RC_FORBIDDEN, "worker_id", "lease %s belongs to %s, not to %.100s", l->id,
-                   id_worker(l->worker).text, claim->worker);
-  if (l->has_content) return RC_OK; /* a repeat? */
+  if (!claim->has_fence || l->has_content) return RC_OK; /* with content: a repeat? */
   const enum rc rc = claim->has_epoch ? journal_check_epoch(c, claim->epoch, err) : RC_OK;
   return rc == RC_OK ? lease_stands(l, err) : rc;
 }
@@ -58,13 +46,13 @@ static void count_refusal(struct core *c, int64_t run) {
 enum rc admit_result(struct http_request *r, void *context, struct err *err) {
   struct core *c = context;
   struct claim claim;
-  struct lease_row l = {.run = 0};
+  struct lease_row l;
   struct store *s;
   enum rc rc = read_claim(&claim, r, err);
-  if (rc != RC_OK || readers_take(core_readers(c), &s, NULL) != RC_OK) return rc; /* the writer finds out */
-  rc = find_lease(s, http_param(r, "id"), &claim, &l, err);
+  if (rc != RC_OK || readers_take_newest(core_readers(c), &s, NULL) != RC_OK) return rc; /* the writer finds out */
+  rc = find(s, http_param(r, "id"), &claim, &l, err);
   readers_give(core_readers(c), s);
-  if (rc == RC_OK && claim.has_fence) rc = judge(c, &l, &claim, err);
+  if (rc == RC_OK) rc = judge(c, &l, &claim, err);
   if (rc != RC_OK && l.run) count_refusal(c, l.run);
   return rc;
 }

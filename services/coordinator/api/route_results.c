@@ -361,18 +361,8 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   struct lease_row l;
   struct digest content;
   struct lease_result_answer answer = {.repeated = false};
-  enum rc rc = lease_find(c, cmd->id, m->fence, &l, err);
-  if (rc == RC_NOT_FOUND && (rc = lease_newest(c, cmd->id, &l, err)) == RC_OK) {
-    err_set(err, RC_CONFLICT, "fence", "lease %s has fence %" PRId64 " now, the result carries %" PRIu64, l.id, l.fence,
-            m->fence);
-    return refuse(c, cmd, l.run, RC_CONFLICT, err);
-  }
-  if (rc == RC_OK && strcmp(id_worker(l.worker).text, m->worker_id) != 0) {
-    rc = err_set(err, RC_FORBIDDEN, "worker_id", "lease %s belongs to %s, not to %.100s", l.id,
-                 id_worker(l.worker).text, m->worker_id);
-    return refuse(c, cmd, l.run, rc, err);
-  }
-  if (rc != RC_OK) return rc;
+  enum rc rc = lease_claimed(c->store, cmd->id, &m->fence, m->worker_id, &l, err);
+  if (rc != RC_OK) return l.run ? refuse(c, cmd, l.run, rc, err) : rc;
   content_digest(&content, m);
   answer.repeated = l.has_content && digest_equal(&content, &l.content);
   if (l.has_content && !answer.repeated) {
@@ -422,7 +412,7 @@ static enum rc group_peek(struct readers *readers, const char *lease, uint64_t f
   struct store *s;
   struct rows q;
   *found = false;
-  enum rc rc = readers_take(readers, &s, err);
+  enum rc rc = readers_take_newest(readers, &s, err);
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err,
                    "SELECT g.answer, g.extra FROM leases l JOIN groups g ON g.run = l.run AND g.round = l.round AND "

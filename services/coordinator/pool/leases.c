@@ -434,7 +434,9 @@ static void lease_read(const struct rows *q, struct lease_row *l) {
   "id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, version_min, version_max, " \
   "digest, content"
 
-enum rc lease_look(struct store *s, const char *id, const uint64_t *fence, struct lease_row *out, struct err *err) {
+/* fence NULL: the one with the highest. */
+static enum rc lease_look(struct store *s, const char *id, const uint64_t *fence, struct lease_row *out,
+                          struct err *err) {
   struct rows q;
   bool row = false;
   enum rc rc =
@@ -446,16 +448,20 @@ enum rc lease_look(struct store *s, const char *id, const uint64_t *fence, struc
   if (rc == RC_OK && row) lease_read(&q, out);
   rows_end(&q);
   if (rc != RC_OK || row) return rc;
-  if (!fence) return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
-  return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s' with fence %" PRIu64, id, *fence);
+  return err_set(err, RC_NOT_FOUND, "id", "there is no lease '%.100s'", id);
 }
 
-enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err) {
-  return lease_look(c->store, id, &fence, out, err);
-}
-
-enum rc lease_newest(struct core *c, const char *id, struct lease_row *out, struct err *err) {
-  return lease_look(c->store, id, NULL, out, err);
+enum rc lease_claimed(struct store *s, const char *id, const uint64_t *fence, const char *worker, struct lease_row *out,
+                      struct err *err) {
+  out->run = 0;
+  enum rc rc = lease_look(s, id, fence, out, err);
+  if (rc == RC_NOT_FOUND && fence && (rc = lease_look(s, id, NULL, out, err)) == RC_OK)
+    return err_set(err, RC_CONFLICT, "fence", "lease %s has fence %" PRId64 " now, the result carries %" PRIu64,
+                   out->id, out->fence, *fence);
+  if (rc == RC_OK && worker && strcmp(id_worker(out->worker).text, worker) != 0)
+    return err_set(err, RC_FORBIDDEN, "worker_id", "lease %s belongs to %s, not to %.100s", out->id,
+                   id_worker(out->worker).text, worker);
+  return rc;
 }
 
 enum rc lease_stands(const struct lease_row *l, struct err *err) {

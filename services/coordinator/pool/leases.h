@@ -33,12 +33,11 @@ struct lease_row {
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err);
-/* The same without the writer, through any connection.  fence NULL: the one with the highest. */
-enum rc lease_look(struct store *s, const char *id, const uint64_t *fence, struct lease_row *out, struct err *err);
-/* The lease with this id and fence; RC_NOT_FOUND. */
-enum rc lease_find(struct core *c, const char *id, uint64_t fence, struct lease_row *out, struct err *err);
-/* The one with the highest fence. */
-enum rc lease_newest(struct core *c, const char *id, struct lease_row *out, struct err *err);
+/* The lease that a result names, through any connection.  fence NULL: the newest with this id; worker NULL: anybody's.
+ * RC_NOT_FOUND: there is none, and out->run is 0.  RC_CONFLICT: *out, the newest, has another fence.  RC_FORBIDDEN: *out is
+ * another worker's. */
+enum rc lease_claimed(struct store *s, const char *id, const uint64_t *fence, const char *worker, struct lease_row *out,
+                      struct err *err);
 /* RC_OK while it is granted: only then is a result taken.  RC_GONE when it expired, RC_CONFLICT when it ended otherwise. */
 enum rc lease_stands(const struct lease_row *l, struct err *err);
 /* Is it this worker's, and granted?  Then its deadline moves. */

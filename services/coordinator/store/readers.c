@@ -51,8 +51,7 @@ static void give(struct readers *r, struct store *s) {
   pthread_mutex_unlock(&r->lock);
 }
 
-/* A connection without a snapshot: each statement sees the newest state. */
-static enum rc take(struct readers *r, struct store **out, struct err *err) {
+enum rc readers_take_newest(struct readers *r, struct store **out, struct err *err) {
   struct store *s = NULL;
   enum rc rc = RC_OK;
   *out = NULL;
@@ -72,7 +71,7 @@ static enum rc take(struct readers *r, struct store **out, struct err *err) {
 }
 
 enum rc readers_take(struct readers *r, struct store **out, struct err *err) {
-  enum rc rc = take(r, out, err);
+  enum rc rc = readers_take_newest(r, out, err);
   if (rc != RC_OK) return rc;
   rc = store_exec(*out, err, "BEGIN", NO_BINDS);
   if (rc == RC_OK) return RC_OK;
@@ -91,7 +90,7 @@ void readers_give(struct readers *r, struct store *s) {
 bool readers_find(struct readers *r, const char *sql, const struct bind *binds, size_t count) {
   struct store *s;
   int64_t found;
-  if (take(r, &s, NULL) != RC_OK) return true;
+  if (readers_take_newest(r, &s, NULL) != RC_OK) return true;
   const enum rc rc = store_int(s, &found, NULL, sql, binds, count);
   readers_give(r, s);
   return rc != RC_NOT_FOUND;

@@ -1,4 +1,5 @@
-/* Read-only connections for GET handlers and the driver: take one, read in one snapshot, give it back.
+/* Read-only connections for GET handlers and the driver: take one, read in one snapshot (or look one thing up),
+ * give it back.
  *
  * Any thread; the pool's lock is held for list operations only.  Connections are opened when first needed and kept,
  * at most 32; beyond that 429.  A reader never blocks the writer (WAL), but it keeps SQLite's log from being cut, so
@@ -18,7 +19,9 @@ enum rc readers_create_of_one(struct readers **out, struct store *only, struct e
 void readers_destroy(struct readers *r); /* all given back; NULL is fine */
 /* Begins a snapshot.  At most 32 at once: RC_FULL beyond. */
 enum rc readers_take(struct readers *r, struct store **out, struct err *err);
-/* Ends it. */
+/* Without a snapshot, for a single look-up: each statement sees the newest state. */
+enum rc readers_take_newest(struct readers *r, struct store **out, struct err *err);
+/* Ends the snapshot, if there is one. */
 void readers_give(struct readers *r, struct store *s); /* NULL is fine */
 /* Does the query give a row?  Also true when it could not be asked: then the writer finds out. */
 bool readers_find(struct readers *r, const char *sql, const struct bind *binds, size_t count);
