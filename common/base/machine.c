@@ -66,6 +66,21 @@ static void group_walk(const char *root, const char *controller,
   fclose(groups);
 }
 
+/* The number in the first line that fits the format; 0 when there is none. */
+static uint64_t file_number(const char *dir, const char *file, const char *format) {
+  char path[LIMIT_PATH_MAX], line[256];
+  uint64_t value = 0;
+  if (snprintf(path, sizeof path, "%s/%s", dir, file) >= (int)sizeof path) return 0;
+  FILE *f = fopen(path, "re");
+  if (!f) return 0;
+  while (fgets(line, sizeof line, f)) {
+    if (sscanf(line, format, &value) == 1) break;
+    value = 0;
+  }
+  fclose(f);
+  return value;
+}
+
 /* --- memory --- */
 
 #define UNLIMITED (UINT64_MAX / 4) /* v1 says "no limit" with a number near 2^63 */
@@ -78,34 +93,14 @@ static const struct group_files FILES[] = {
     [GROUPS_V2] = {"memory.max", "memory.current", "inactive_file %" SCNu64},
     [GROUPS_V1] = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file %" SCNu64}};
 
-/* The first line that fits the format; 0 when there is none. */
-static uint64_t read_number(const char *path, const char *format) {
-  FILE *f = fopen(path, "re");
-  uint64_t value = 0;
-  char line[256];
-  if (!f) return 0;
-  while (fgets(line, sizeof line, f)) {
-    if (sscanf(line, format, &value) == 1) break;
-    value = 0;
-  }
-  fclose(f);
-  return value;
-}
-
-static uint64_t group_number(const char *dir, const char *file, const char *format) {
-  char path[LIMIT_PATH_MAX];
-  if (snprintf(path, sizeof path, "%s/%s", dir, file) >= (int)sizeof path) return 0;
-  return read_number(path, format);
-}
-
 /* Keeps the group at dir if it leaves less than the groups seen so far. */
 static void look_at_memory(void *context, const char *dir, enum group_version version) {
   const struct group_files *h = &FILES[version];
   struct memory_room *room = context;
-  const uint64_t limit = group_number(dir, h->limit, "%" SCNu64);
+  const uint64_t limit = file_number(dir, h->limit, "%" SCNu64);
   if (limit == 0 || limit >= UNLIMITED) return;
-  const uint64_t charged = group_number(dir, h->used, "%" SCNu64),
-                 cached = group_number(dir, "memory.stat", h->reclaimable);
+  const uint64_t charged = file_number(dir, h->used, "%" SCNu64),
+                 cached = file_number(dir, "memory.stat", h->reclaimable);
   const uint64_t used = charged > cached ? charged - cached : 0, left = limit > used ? limit - used : 0;
   if (room->group_limit && left >= room->group_limit - room->group_used) return;
   room->group_limit = (size_t)limit;
@@ -113,10 +108,8 @@ static void look_at_memory(void *context, const char *dir, enum group_version ve
 }
 
 void memory_room_read(struct memory_room *out, const char *root, size_t bound) {
-  char path[LIMIT_PATH_MAX];
   *out = (struct memory_room){.bound = bound};
-  snprintf(path, sizeof path, "%s/proc/meminfo", root);
-  out->machine = (size_t)read_number(path, "MemAvailable: %" SCNu64) * 1024;
+  out->machine = (size_t)file_number(root, "proc/meminfo", "MemAvailable: %" SCNu64) * 1024;
   group_walk(root, "memory", look_at_memory, out);
 }
 
@@ -130,38 +123,20 @@ size_t memory_room_left(const struct memory_room *room) {
 
 /* --- cores --- */
 
-static int64_t read_signed(const char *dir, const char *file) {
-  char path[LIMIT_PATH_MAX];
-  int64_t value = 0;
-  if (snprintf(path, sizeof path, "%s/%s", dir, file) >= (int)sizeof path) return 0;
-  FILE *f = fopen(path, "re");
-  if (!f) return 0;
-  if (fscanf(f, "%" SCNd64, &value) != 1) value = 0;
-  fclose(f);
-  return value;
-}
-
-/* "QUOTA PERIOD" or "max PERIOD". */
-static void read_v2(const char *dir, int64_t *quota, int64_t *period) {
-  char path[LIMIT_PATH_MAX];
-  *quota = *period = 0;
-  if (snprintf(path, sizeof path, "%s/cpu.max", dir) >= (int)sizeof path) return;
-  FILE *f = fopen(path, "re");
-  if (!f) return;
-  if (fscanf(f, "%" SCNd64 " %" SCNd64, quota, period) != 2) *quota = *period = 0;
-  fclose(f);
-}
+/* Quota and period.  v2 has both in one line, "QUOTA PERIOD" or "max PERIOD"; v1 says "no quota" with -1. */
+struct quota_file {
+  const char *name, *format;
+};
+static const struct quota_file QUOTAS[][2] = {
+    [GROUPS_V2] = {{"cpu.max", "%" SCNu64}, {"cpu.max", "%*s %" SCNu64}},
+    [GROUPS_V1] = {{"cpu.cfs_quota_us", "%" SCNu64}, {"cpu.cfs_period_us", "%" SCNu64}}};
 
 /* Keeps the group's grant if it is less than those of the groups seen so far. */
 static void look_at_quota(void *context, const char *dir, enum group_version version) {
+  const struct quota_file *const q = QUOTAS[version];
   int *granted = context;
-  int64_t quota, period;
-  if (version == GROUPS_V2) {
-    read_v2(dir, &quota, &period);
-  } else {
-    quota = read_signed(dir, "cpu.cfs_quota_us");
-    period = read_signed(dir, "cpu.cfs_period_us");
-  }
+  const int64_t quota = (int64_t)file_number(dir, q[0].name, q[0].format),
+                period = (int64_t)file_number(dir, q[1].name, q[1].format);
   if (quota <= 0 || period <= 0) return;
   const int64_t cores = quota / period + (quota % period != 0);
   if (cores < INT_MAX && (*granted == 0 || cores < *granted)) *granted = (int)cores;
