@@ -2,33 +2,9 @@
 #include "tests/unit/base/cm.h"
 
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "common/base/machine.h"
-#include "common/base/file.h"
-#include "common/base/limits.h"
-#include "tests/unit/base/scratch.h"
-
-static char root[64];
-
-static int make_root(void **state) {
-  (void)state;
-  scratch_folder(root, sizeof root, "cores");
-  return 0;
-}
-static int remove_root(void **state) {
-  (void)state;
-  return file_remove_tree(root, NULL) == RC_OK ? 0 : -1;
-}
-
-static void put(const char *dir, const char *name, const char *text) {
-  char path[LIMIT_PATH_MAX];
-  snprintf(path, sizeof path, "%s%s", root, dir);
-  assert_int_equal(file_make_dirs(path, NULL), RC_OK);
-  snprintf(path, sizeof path, "%s%s/%s", root, dir, name);
-  assert_int_equal(file_write_atomic(path, text, strlen(text), NULL), RC_OK);
-}
+#include "tests/unit/base/machine_root.h"
 
 static void test_nothing_known_bounds_nothing(void **state) {
   (void)state;

@@ -2,35 +2,12 @@
  * compared with it: a plan that does not fit is refused with all the numbers. */
 #include "tests/unit/base/cm.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/base/file.h"
-#include "common/base/limits.h"
 #include "common/base/memory_plan.h"
+#include "tests/unit/base/machine_root.h"
 
 enum { MIB = 1 << 20 };
-
-static char root[64];
-
-static int make_root(void **state) {
-  (void)state;
-  snprintf(root, sizeof root, "/tmp/leasehold-memory-XXXXXX");
-  return mkdtemp(root) ? 0 : -1;
-}
-static int remove_root(void **state) {
-  (void)state;
-  return file_remove_tree(root, NULL) == RC_OK ? 0 : -1;
-}
-
-static void put(const char *dir, const char *name, const char *text) {
-  char path[LIMIT_PATH_MAX];
-  snprintf(path, sizeof path, "%s%s", root, dir);
-  assert_int_equal(file_make_dirs(path, NULL), RC_OK);
-  snprintf(path, sizeof path, "%s%s/%s", root, dir, name);
-  assert_int_equal(file_write_atomic(path, text, strlen(text), NULL), RC_OK);
-}
 
 static size_t left_with(size_t bound) {
   struct memory_room room;
