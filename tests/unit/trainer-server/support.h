@@ -143,6 +143,12 @@ static inline void groups_make(struct arena *a, struct batch_group *groups, int 
   }
 }
 
+/* Groups for several rounds; each round's come from a seed of its own. */
+static inline void rounds_make(struct arena *a, int rounds, int count, struct batch_group groups[rounds][count],
+                               uint32_t seed) {
+  for (int v = 0; v < rounds; v++) groups_make(a, groups[v], count, (uint32_t)v + seed);
+}
+
 static inline double trained_tokens(const struct batch_group *groups, size_t count) {
   double n = 0;
   for (size_t g = 0; g < count; g++) {
@@ -211,6 +217,25 @@ static inline void rig_stop(struct rig *g) {
 static inline void rig_end(struct rig *g) {
   rig_stop(g);
   folder_remove(g->dir);
+}
+
+/* For cmocka: *state becomes a rig that has started, without a coordinator. */
+static inline int rig_set_up(void **state) {
+  static struct rig g;
+  rig_make(&g, "");
+  rig_start(&g);
+  *state = &g;
+  return 0;
+}
+static inline int rig_tear_down(void **state) {
+  rig_end(*state);
+  return 0;
+}
+
+/* The trainer comes back with what it had stored. */
+static inline void rig_restart(struct rig *g) {
+  rig_stop(g);
+  rig_start(g);
 }
 
 static inline struct open_run run_request(const char *run) {

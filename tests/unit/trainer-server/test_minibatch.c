@@ -23,19 +23,14 @@ static struct open_run the_run(const char *run) {
 }
 
 static int set_up(void **state) {
-  static struct rig g;
-  for (int v = 0; v < ROUNDS; v++) groups_make(&arena, groups[v], GROUPS, (uint32_t)v + 80);
-  rig_make(&g, "");
-  rig_start(&g);
-  *state = &g;
-  return 0;
+  rounds_make(&arena, ROUNDS, GROUPS, groups, 80);
+  return rig_set_up(state);
 }
 
 static int tear_down(void **state) {
-  rig_end(*state);
   arena_free(&arena);
   arena = (struct arena)ARENA_INIT;
-  return 0;
+  return rig_tear_down(state);
 }
 
 static struct digest begin(struct rig *g, const struct open_run *run, int64_t version) {
@@ -401,8 +396,7 @@ static void a_restart_within_a_round_begins_it_again(void **state) {
     play_groups(g, run.run, 1, 0, 0, PER_STEP, false);
     play_step(g, run.run, 1, 0, PER_STEP);
     play_groups(g, run.run, 1, 1, PER_STEP, 1, false);
-    rig_stop(g);
-    rig_start(g);
+    rig_restart(g);
     run.current_version = 1;
     rig_open(g, &run, &answer);
     assert_int_equal(answer.version, every == 1 ? 1 : 0);

@@ -29,7 +29,7 @@ static void test_the_same_weights_on_and_off(void **state) {
   (void)state;
   static const bool off[ROUNDS] = {false}, on[ROUNDS] = {true, true, true}, mixed[ROUNDS] = {true, false, true};
   struct digest kept[ROUNDS], recomputed[ROUNDS], by_turns[ROUNDS];
-  for (int v = 0; v < ROUNDS; v++) groups_make(&arena, groups[v], GROUPS, (uint32_t)v + 70);
+  rounds_make(&arena, ROUNDS, GROUPS, groups, 70);
   play(kept, off);
   play(recomputed, on);
   play(by_turns, mixed);

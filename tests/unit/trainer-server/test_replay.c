@@ -28,10 +28,8 @@ static int set_up(void **state) {
   rig_open(&g, &run, &answer);
   assert_true(answer.version == 0 && !answer.replaying);
   initial = answer.digest;
-  for (int v = 0; v < ROUNDS; v++) {
-    groups_make(&arena, groups[v], GROUPS, (uint32_t)v + 40);
-    straight[v] = rig_round(&g, "r1", v, groups[v], GROUPS);
-  }
+  rounds_make(&arena, ROUNDS, GROUPS, groups, 40);
+  for (int v = 0; v < ROUNDS; v++) straight[v] = rig_round(&g, "r1", v, groups[v], GROUPS);
   rig_end(&g);
   return 0;
 }
@@ -46,11 +44,6 @@ static int tear_down(void **state) {
 static void play(struct rig *g, int v) {
   const struct digest digest = rig_round(g, "r1", v, groups[v], GROUPS);
   if (!digest_equal(&digest, &straight[v])) fail_msg("round %d made another version than was recorded", v);
-}
-
-static void restart(struct rig *g) {
-  rig_stop(g);
-  rig_start(g);
 }
 
 static void open_at(struct rig *g, struct open_run *run, int64_t recorded, int64_t version, bool replaying) {
@@ -96,7 +89,7 @@ static void an_older_checkpoint_is_replayed(void **state) {
   open_at(&g, &run, 0, 0, false);
   for (int v = 0; v < 2; v++) play(&g, v);
   assert_false(has_version(&g, 2));
-  restart(&g);
+  rig_restart(&g);
   expect(&g, "GET", "/v1/model", NULL, 200, "\"run\":\"r1\",\"version\":0");
   expect_ready(&g); /* nobody has said yet what is recorded */
   open_at(&g, &run, 2, 0, true);
@@ -112,14 +105,14 @@ static void an_older_checkpoint_is_replayed(void **state) {
   expect(&g, "GET", "/v1/weights/2?run=r1", NULL, 503, "version 2 is being replayed, 1 is reached");
   expect(&g, "GET", "/v1/weights/3?run=r1", NULL, 404, "not_found");
   expect(&g, "GET", "/v1/weights/0?run=r1", NULL, 409, "conflict");
-  restart(&g);
+  rig_restart(&g);
   open_at(&g, &run, 2, 0, true);
   for (int v = 0; v < 2; v++) play(&g, v);
   expect_ready(&g);
   assert_true(has_version(&g, 2) && !has_version(&g, 1));
   for (int v = 2; v < ROUNDS; v++) play(&g, v);
   assert_true(has_version(&g, 3) && !has_version(&g, 4) && !has_version(&g, 5));
-  restart(&g);
+  rig_restart(&g);
   open_at(&g, &run, 5, 3, true);
   expect_replaying(&g, 3, 3, 5);
   play(&g, 3);
@@ -140,7 +133,7 @@ static void only_what_is_missing_is_replayed(void **state) {
   open_at(&g, &run, 0, 0, false);
   play(&g, 0);
   play(&g, 1);
-  restart(&g);
+  rig_restart(&g);
   open_at(&g, &run, 1, 2, false);
   open_at(&g, &run, 2, 2, false);
   expect_ready(&g);

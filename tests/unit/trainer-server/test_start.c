@@ -9,18 +9,13 @@ static struct arena arena;
 static struct batch_group groups[ROUNDS][GROUPS];
 
 static int set_up(void **state) {
-  static struct rig g;
-  for (int v = 0; v < ROUNDS; v++) groups_make(&arena, groups[v], GROUPS, (uint32_t)v + 60);
-  rig_make(&g, "");
-  rig_start(&g);
-  *state = &g;
-  return 0;
+  rounds_make(&arena, ROUNDS, GROUPS, groups, 60);
+  return rig_set_up(state);
 }
 
 static int tear_down(void **state) {
-  rig_end(*state);
   arena_free(&arena);
-  return 0;
+  return rig_tear_down(state);
 }
 
 static const struct run_start model = {.from = START_MODEL}, current = {.from = START_CURRENT};
@@ -156,8 +151,7 @@ static void a_restart_in_mid_run_keeps_the_run_and_its_start(void **state) {
   rig_round(g, "r1", 0, groups[0], GROUPS);
   begin(g, "r2", checkpoint_of("r1", 1));
   const struct digest made = rig_round(g, "r2", 0, groups[1], GROUPS);
-  rig_stop(g);
-  rig_start(g);
+  rig_restart(g);
   struct open_run again = run_from("r2", checkpoint_of("r1", 1));
   again.current_version = 1;
   rig_open(g, &again, &answer);
