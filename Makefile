@@ -280,6 +280,18 @@ $(BUILD)/bench/coordinator_load: $(call OBJ,$(COORDINATOR_LOAD)) $(call LINK_LIB
 $(BUILD)/bench/publish_load: $(call OBJ,tests/bench/publish_load.c) $(call LINK_LIBS,trainer-server)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,trainer-server) $(LDLIBS)
+# What the coordinator's cost cannot fall below: its HTTP by a handler that does nothing, and its statements by SQLite alone.
+$(BUILD)/bench/floor_http: $(call OBJ,tests/bench/floor/http.c)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ -lmicrohttpd $(LDLIBS)
+RECORDED := store_open store_script store_exec store_query store_int rows_next rows_end
+$(BUILD)/obj/tests/bench/floor/coordinator_main.o: services/coordinator/main.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -Dmain=coordinator_main -c $< -o $@
+$(BUILD)/bench/floor_sqlite: $(call OBJ,tests/bench/floor/sqlite.c) $(BUILD)/obj/tests/bench/floor/coordinator_main.o $(call LINK_LIBS,coordinator)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(RECORDED:%=-Wl,--wrap=%) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
+BENCH_COORDINATOR := $(addprefix $(BUILD)/,bin/coordinator bench/coordinator_load bench/floor_http bench/floor_sqlite)
 
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
@@ -327,7 +339,7 @@ bench: $(BUILD)/bench/instrument ## compare the kernels with the machine's limit
 bench-pipeline: all $(BUILD)/tests/sim/predict ## measure what overlap is worth, mode by mode, beside RolloutPipe's table (FULL=1, LENGTHS=demo, PAIRS=n, R=32)
 	@$(PYTHON) tests/bench/bench-pipeline
 
-bench-coordinator: $(BUILD)/bin/coordinator $(BUILD)/bench/coordinator_load ## measure durable grants and results beside etcd and Redis Streams (WORKERS=10,100, BASE=another coordinator)
+bench-coordinator: $(BENCH_COORDINATOR) ## measure durable grants and results beside etcd and Redis Streams (WORKERS=10,100, BASE=another coordinator)
 	@$(PYTHON) tests/bench/bench-coordinator
 
 bench-publish: all $(BUILD)/bench/publish_load ## measure how long a version takes until a server has staged it, beside copy and SHA-256 (SHAPE=0.6b|quarter)

@@ -30,7 +30,7 @@ static void files_allow(void) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 2) bench_fail("usage: %s workers|close|idle|health|redis|etcd name=value...", argv[0]);
+  if (argc < 2) bench_fail("usage: %s workers|close|idle|health|floor|redis|etcd name=value...", argv[0]);
   files_allow();
   const char *kind = argv[1];
   char **args = argv + 2;
@@ -54,7 +54,9 @@ int main(int argc, char **argv) {
                                  .pid = number_of(args, "pid", 0),
                                  .connections = number_of(args, "connections", 10),
                                  .seconds = number_of(args, "milliseconds", 3000) / 1000.0,
-                                 .bytes = (size_t)number_of(args, "bytes", 8192)};
+                                 .bytes = (size_t)number_of(args, "bytes", 8192),
+                                 .asked = (size_t)number_of(args, "asked", 0),
+                                 .puts = number_of(args, "puts", 1)};
   peer_measure(&load);
   return 0;
 }

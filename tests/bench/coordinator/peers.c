@@ -24,6 +24,7 @@ struct peer {
   const struct peer_load *load;
   struct connections *all;
   struct h2 *h2; /* [connections] */
+  int *puts;     /* [connections]: results that are still to come before the next poll */
   struct buf record;
   struct durations latencies;
   int64_t begin_us, end_us, records, cpu_us, written;
@@ -152,6 +153,16 @@ static bool health_answered(struct connection *c) {
   return true;
 }
 
+static void floor_ask(struct peer *p, struct connection *c) {
+  if (p->puts[c->index]-- == 0) {
+    p->puts[c->index] = p->load->puts;
+    connection_http_ask(c, "POST", "/v1/workers/w100/leases", "application/json", p->record.data, p->load->asked);
+  } else {
+    connection_http_ask(c, "PUT", "/v1/leases/r1.0.100.1/result", "application/octet-stream", p->record.data,
+                        p->record.len);
+  }
+}
+
 static bool answered(struct peer *p, struct connection *c) {
   if (p->h2) return etcd_answered(p, c);
   return *p->load->kind == 'r' ? redis_answered(c) : health_answered(c);
@@ -162,6 +173,8 @@ static void ask(struct peer *p, struct connection *c) {
     etcd_ask(p, c);
   else if (*p->load->kind == 'r')
     redis_ask(p, c);
+  else if (p->puts)
+    floor_ask(p, c);
   else
     connection_http_ask(c, "GET", "/healthz", NULL, NULL, 0);
   c->asked_us = bench_now_us();
@@ -203,6 +216,7 @@ void peer_measure(const struct peer_load *load) {
     buf_append(&p.record, &byte, 1);
   }
   if (strcmp(load->kind, "etcd") == 0) p.h2 = calloc((size_t)load->connections, sizeof *p.h2);
+  if (strcmp(load->kind, "floor") == 0) p.puts = calloc((size_t)load->connections, sizeof *p.puts);
   p.all = connections_open(&options);
   for (int i = 0; i < load->connections; i++) {
     struct connection *c = connections_at(p.all, i);
@@ -224,4 +238,5 @@ void peer_measure(const struct peer_load *load) {
   buf_free(&p.record);
   free(p.latencies.items);
   free(p.h2);
+  free(p.puts);
 }

@@ -46,7 +46,8 @@ struct workers {
   int registered, polling;
   int32_t *token_ids;
   float *logprobs;
-  size_t body_bytes; /* of all results */
+  size_t body_bytes;                                 /* of all results */
+  size_t asked_bytes, granted_bytes, accepted_bytes; /* of a poll, of the longest answer to one, of a result's answer */
   int64_t grants, leases, results, samples, refused;
   struct durations grant, result, beat;
   int64_t first_us, last_us, closed_us; /* first lease and last result of round 0; first lease of round 1 */
@@ -85,6 +86,7 @@ static void ask_poll(struct workers *w, struct connection *c) {
                                   .loaded_digest = e->loaded};
   snprintf(path, sizeof path, "/v1/workers/%s/leases", e->id);
   lease_request_encode(&m, &body);
+  w->asked_bytes = body.len;
   e->asked = ASKED_POLL;
   send_body(w, c, "POST", path, "application/json", &body);
 }
@@ -218,6 +220,8 @@ static void ready(struct connection *c, void *context) {
   size_t len;
   int status;
   if (!connection_http_answer(c, &status, &body, &len)) return;
+  if (e->asked == ASKED_RESULT) w->accepted_bytes = len;
+  if (e->asked == ASKED_POLL && len > w->granted_bytes) w->granted_bytes = len;
   if (status == 429) {
     e->again_us = bench_now_us() + AGAIN_US;
     w->refused++;
@@ -310,15 +314,15 @@ static void idle_measure(struct workers *w, int64_t resident) {
 static void report(struct workers *w, int64_t cpu_us, int64_t written) {
   const double seconds = (double)(w->last_us - w->first_us) / 1e6;
   printf("{\"workers\": %d, \"slots\": %d, \"samples\": %" PRId64 ", \"grants\": %" PRId64 ", \"leases\": %" PRId64
-         ", \"record_bytes\": %zu, \"seconds\": %.3f, \"grant_p50_us\": %" PRId64 ", \"grant_p99_us\": %" PRId64
-         ", \"result_p50_us\": %" PRId64 ", \"result_p99_us\": %" PRId64 ", \"cpu_us\": %" PRId64
-         ", \"written\": %" PRId64 ", \"refused\": %" PRId64 ", \"held_us\": %" PRId64 ", \"closing_us\": %" PRId64
-         "}\n",
+         ", \"record_bytes\": %zu, \"asked_bytes\": %zu, \"granted_bytes\": %zu, \"accepted_bytes\": %zu, \"seconds\": "
+         "%.3f, \"grant_p50_us\": %" PRId64 ", \"grant_p99_us\": %" PRId64 ", \"result_p50_us\": %" PRId64
+         ", \"result_p99_us\": %" PRId64 ", \"cpu_us\": %" PRId64 ", \"written\": %" PRId64 ", \"refused\": %" PRId64
+         ", \"held_us\": %" PRId64 ", \"closing_us\": %" PRId64 "}\n",
          w->load->workers, w->load->slots, w->samples, w->grants, w->leases,
-         w->samples ? w->body_bytes / (size_t)w->samples : 0, seconds, durations_percentile(&w->grant, 0.5),
-         durations_percentile(&w->grant, 0.99), durations_percentile(&w->result, 0.5),
-         durations_percentile(&w->result, 0.99), cpu_us, written, w->refused, durations_percentile(&w->beat, 1),
-         w->closed_us ? w->closed_us - w->last_us : 0);
+         w->samples ? w->body_bytes / (size_t)w->samples : 0, w->asked_bytes, w->granted_bytes, w->accepted_bytes,
+         seconds, durations_percentile(&w->grant, 0.5), durations_percentile(&w->grant, 0.99),
+         durations_percentile(&w->result, 0.5), durations_percentile(&w->result, 0.99), cpu_us, written, w->refused,
+         durations_percentile(&w->beat, 1), w->closed_us ? w->closed_us - w->last_us : 0);
 }
 
 void workers_measure(const struct worker_load *load) {
