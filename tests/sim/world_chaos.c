@@ -9,23 +9,26 @@ static int between(uint64_t seed, uint32_t which, int low, int high) {
   return low + (int)(world_draw(seed, STREAM_CHAOS, which, 0) % (uint32_t)(high - low + 1));
 }
 
+/* One world in four is crowded: few slots, and most samples are taken from their servers more than once, so that many groups
+ * lack a sample or two, overtake each other and are served for their age. */
 static struct world_config chaos_config(uint64_t seed) {
-  const int groups = between(seed, 1, 1, 24), samples = between(seed, 2, 2, 6);
+  const bool crowded = between(seed, 46, 0, 3) == 0;
+  const int groups = between(seed, 1, crowded ? 12 : 1, 24), samples = between(seed, 2, 2, 6);
   const bool minibatch = between(seed, 33, 0, 2) == 0;
   return (struct world_config){
       .seed = seed,
       .rounds = between(seed, 34, 2, 6),
-      .frontier_groups = between(seed, 0, 0, 6), /* 0: measured */
-      .knowledge = (enum world_knowledge)between(seed, 31, KNOWS_NOTHING, KNOWS_SAMPLES),
+      .frontier_groups = between(seed, 0, crowded ? 3 : 0, 6), /* 0: measured */
+      .knowledge = (enum world_knowledge)between(seed, 31, KNOWS_NOTHING, crowded ? KNOWS_NOTHING : KNOWS_SAMPLES),
       .groups = groups,
       .samples = samples,
       .groups_per_step = minibatch ? between(seed, 35, 1, groups) : 0,
       .evaluation_groups = between(seed, 3, 0, 1) * between(seed, 4, 1, 6),
       .filtered = between(seed, 5, 0, 2) * 0.2,
       .refill_max = between(seed, 6, 0, 12),
-      .lease_samples_max = between(seed, 7, 0, 3),
-      .servers = between(seed, 8, 1, 6),
-      .slots = between(seed, 9, 1, 12),
+      .lease_samples_max = crowded ? 1 : between(seed, 7, 0, 3),
+      .servers = between(seed, 8, 1, crowded ? 3 : 6),
+      .slots = between(seed, 9, 1, crowded ? 4 : 12),
       .prefetch = between(seed, 10, 0, 8),
       .step_base_us = 4000 * between(seed, 11, 1, 8),
       .step_row_us = (between(seed, 32, 0, 2) ? 150 : 3000) * between(seed, 12, 0, 5),
@@ -47,14 +50,14 @@ static struct world_config chaos_config(uint64_t seed) {
       .heartbeat_ms = 100,
       .worker_ttl_ms = 250 * between(seed, 20, 1, 6),
       .lease_ttl_ms = 250 * between(seed, 21, 1, 6),
-      .aging_ms = 20 * between(seed, 22, 1, 40),
+      .aging_ms = 20 * between(seed, 22, 1, crowded ? 5 : 40),
       .kills = between(seed, 23, 0, 5),
       .freezes = between(seed, 24, 0, 8),
       .drains = between(seed, 25, 0, 5),
       .joins = between(seed, 26, 0, 2),
-      .preemptions = between(seed, 43, 0, 40),
+      .preemptions = crowded ? 200 : between(seed, 43, 0, 40),
       .trainer_kills = between(seed, 27, 0, 3),
-      .accidents_us = 300000 * between(seed, 28, 1, 12),
+      .accidents_us = crowded ? 6000000 : 300000 * between(seed, 28, 1, 12),
       .freeze_us_max = 100000 * between(seed, 29, 1, 20),
       .lost = between(seed, 44, 0, 1) * 0.05,
       .doubled = between(seed, 45, 0, 1) * 0.1,
