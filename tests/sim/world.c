@@ -231,9 +231,8 @@ static void forget(struct world *w) {
   for (int i = 0; i < w->server_of_room; i++) w->server_of[i] = -1;
 }
 
-/* Servers first: they look at their polls, which the events below free. */
 static void ends(struct world *w) {
-  if (w->core) servers_drop_all(w);
+  if (w->core) servers_drop_all(w); /* before the messages that they wait for */
   for (int i = 0; i < w->event_count; i++) {
     server_message_free(&w->events[i]);
     trainer_message_free(&w->events[i]);

@@ -508,13 +508,15 @@ static void lost_note(struct beat_message *m, const struct worker_heartbeat_answ
   if (a->lost_count == 0) return;
   m->lost = calloc(a->lost_count, sizeof *m->lost);
   if (!m->lost) abort();
-  for (int i = 0; i < m->count; i++) {
-    for (size_t k = 0; k < a->lost_count; k++) {
-      if (strcmp(a->lost[k], m->leases[i].id) != 0) continue;
-      m->lost[m->lost_count++] = m->leases[i].number;
-      m->leases[i].number = 0;
-      break;
+  for (size_t k = 0; k < a->lost_count; k++) {
+    struct held_ref *oldest = NULL; /* two that it holds may differ in the fence only: then the older one is lost */
+    for (int i = 0; i < m->count; i++) {
+      struct held_ref *ref = &m->leases[i];
+      if (ref->number && strcmp(a->lost[k], ref->id) == 0 && (!oldest || ref->fence < oldest->fence)) oldest = ref;
     }
+    if (!oldest) continue;
+    m->lost[m->lost_count++] = oldest->number;
+    oldest->number = 0;
   }
 }
 
