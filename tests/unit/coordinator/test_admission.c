@@ -426,6 +426,31 @@ static void groups_that_are_told_apart_are_put_in_order(void **state) {
   assert_true(at < 4); /* so many are begun at once */
 }
 
+/* What each sample may have at most is enough to tell a long group from short ones. */
+static void groups_are_told_apart_by_what_they_may_have(void **state) {
+  (void)state;
+  float tokens[GROUPS * SAMPLES], most[GROUPS];
+  lengths(tokens);
+  for (int i = 0; i < GROUPS * SAMPLES; i++) tokens[i] *= 15;
+  for (int g = 0; g < GROUPS; g++) most[g] = 100;
+  const struct step_costs costs = costs_of(28000, 100);
+  const struct admission_facts f = {.costs = &costs,
+                                    .servers = 2,
+                                    .slots = 8,
+                                    .groups = GROUPS,
+                                    .samples = SAMPLES,
+                                    .tokens = tokens,
+                                    .known = GROUPS,
+                                    .train_us_per_token = 500,
+                                    .most = most};
+  assert_false(plan_of(&f).ordered);
+  most[GROUPS - 1] = 1800;
+  const struct admission_plan plan = plan_of(&f);
+  int at = 0;
+  while (plan.order[at] != GROUPS - 1) at++;
+  assert_true(plan.ordered && at < 4); /* the longest is not begun last */
+}
+
 /* Few samples are very long, and a plan was found that is 6 % better in the deals at hand: in others it is not. */
 static void what_suits_some_deals_only_is_not_planned(void **state) {
   (void)state;
@@ -635,6 +660,7 @@ int main(void) {
       cmocka_unit_test(steps_are_trained_in_their_order),
       cmocka_unit_test(a_plan_costs_no_more_than_it_may),
       cmocka_unit_test(lengths_of_other_groups_are_dealt_out),
+      cmocka_unit_test(groups_are_told_apart_by_what_they_may_have),
       cmocka_unit_test(what_suits_some_deals_only_is_not_planned),
       cmocka_unit_test(as_many_are_admitted_as_time_has_brought),
       cmocka_unit_test(what_was_begun_goes_on_and_the_rest_waits),
