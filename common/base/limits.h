@@ -26,6 +26,7 @@
 #define LIMIT_PROMPTS            256 /* of one request */
 #define LIMIT_GROUPS_PER_ROUND   4096
 #define LIMIT_SAMPLES_PER_GROUP  1024
+#define LIMIT_LAG                1000 /* versions between a token and the step that trains on it */
 #define LIMIT_ROUNDS             1000000
 #define LIMIT_WORKERS            16384 /* the most that --workers-max of a coordinator may be */
 #define LIMIT_LEASES_PER_REQUEST 64    /* leases granted in one answer */

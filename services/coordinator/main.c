@@ -18,6 +18,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 50 };
 struct settings {
   struct program_settings program;
   struct core_options core;
+  const char *replay;
 #ifdef LEASEHOLD_FAULTS
   const char *fault;
 #endif
@@ -44,12 +45,13 @@ static enum rc serve(const struct settings *s, struct err *err) {
   if (rc == RC_OK) rc = core_start(core, err);
   if (rc != RC_OK) goto out;
   signals_stop_in_order();
-  const struct driver_options driver_options = {.token = s->program.token};
+  const struct driver_options driver_options = {.token = s->program.token, .replay = s->replay};
   if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
   http_server_open(server, core);
   log_info("ready, epoch %llu", (unsigned long long)core_epoch(core));
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
-  while (!signals_stop_requested() && !core_broken(core)) clock_sleep_ms(TICK_MS);
+  while (!signals_stop_requested() && !core_broken(core) && !driver_replay_over(driver, &rc, err))
+    clock_sleep_ms(TICK_MS);
   if (core_broken(core))
     rc = err_set(err, RC_IO, NULL,
                  "the database could not be written; everything acknowledged is safe; start again once writing works");
@@ -79,6 +81,8 @@ int main(int argc, char **argv) {
        "how long a worker may be silent before it counts as gone"},
       {"workers-max", OPTION_INT, &s.core.workers_max, "1024", 1, LIMIT_WORKERS,
        "workers registered at once; see --connections-max too: each has a connection or two"},
+      {"replay", OPTION_STRING, &s.replay, "", 0, 0,
+       "replay this run of the database at the trainer that registers, compare every version's digest, and end"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},

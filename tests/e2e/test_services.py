@@ -83,7 +83,7 @@ def test_a_run_is_configured_whole_or_refused_by_field(cluster):
     ]
     for change, field in cases:
         assert refused(422, "POST", url, {**grpo_config(1), **change})["field"] == field, change
-    assert refused(501, "POST", url, {**grpo_config(1), "mode": "inflight"})["field"] == "mode"
+    assert refused(422, "POST", url, {**grpo_config(1), "mode": "inflight", "update": "minibatch"})["field"] == "update"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"nul", b'{"seed":1,"seed":2}', b"[" * 5000, b'{"rounds":1e999}', b"\xff\xfe", b'{"name":"a\\u0000b"}'])

@@ -7,9 +7,10 @@
  * Previous hop of a rollout: pool/leases.c, which is called here.  Next: generation-server/worker/leases.c. */
 #include "services/coordinator/api/route_leases.h"
 
-#include "services/coordinator/fault.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/stream.h"
+#include "services/coordinator/run/run_context.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/core_state.h"
 
@@ -28,12 +29,16 @@ enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
   worker_ready(c, w, true);
   if (m->slots_free >= w->slots) cmd->patient = false; /* its slots are idle */
   rc = current_version_now(c, &answer.current, &arena, err);
-  const bool loaded = m->has_loaded && (digest_equal(&m->loaded_digest, &answer.current.digest) ||
-                                        fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK));
-  const bool told = rc == RC_OK && answer.current.has && !loaded;
-  if (rc == RC_OK && !told && !core_orphaned(c, cmd)) /* a lease of a caller that hung up would only lapse */
-    rc = leases_grant(c, w, m->slots_free, workers_generating(c), &answer.current, leases, &answer.lease_count, &arena,
-                      err);
+  struct current_version held = {0};
+  if (rc == RC_OK && m->has_loaded) rc = held_version(c, &m->loaded_digest, &answer.current, &held, err);
+  if (rc == RC_OK && held.has && c->context) rc = version_activated(c, c->context->run, held.version, err);
+  /* one whose version is old and not too old has work while it loads */
+  const bool told = rc == RC_OK && answer.current.has && (!held.has || held.version != answer.current.version);
+  if (rc == RC_OK && held.has && !core_orphaned(c, cmd)) { /* a lease of a caller that hung up would only lapse */
+    rc = stream_issue(c, m->slots_free, err);
+    if (rc == RC_OK)
+      rc = leases_grant(c, w, m->slots_free, workers_generating(c), &held, leases, &answer.lease_count, &arena, err);
+  }
   if (rc == RC_OK) {
     if (told || answer.lease_count || c->now_ms >= cmd->due_ms)
       lease_answer_encode(&answer, &cmd->body);

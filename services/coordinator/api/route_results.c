@@ -21,8 +21,10 @@
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/rounds/group_seal.h"
+#include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
@@ -105,14 +107,39 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
                    "sample %d ended by length after %zu tokens, but %d were asked for", s->sample, n,
                    g->max_new_tokens);
   }
+  return RC_OK;
+}
+
+/* newest: the version that the server had loaded in the end. */
+static enum rc check_spans(const struct lease_row *l, const struct sample_result *s, int64_t newest, struct err *err) {
   for (size_t i = 0; i < s->span_count && !fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK); i++) {
-    if (s->spans[i].version < l->version_min || s->spans[i].version > l->version_max) {
+    const int64_t version = s->spans[i].version;
+    if (version < l->version_min || version > l->version_max)
       return err_set(err, RC_CONFLICT, "samples.spans",
                      "sample %d has tokens of version %" PRId64 ", the lease is valid for %" PRId64 " to %" PRId64,
-                     s->sample, s->spans[i].version, l->version_min, l->version_max);
-    }
+                     s->sample, version, l->version_min, l->version_max);
+    if (version > newest)
+      return err_set(err, RC_CONFLICT, "samples.spans",
+                     "sample %d has tokens of version %" PRId64 ", the weights that are loaded are of version %" PRId64,
+                     s->sample, version, newest);
   }
   return RC_OK;
+}
+
+/* The weights that the server has loaded are the lease's or, in `inflight`, those of a published version that the lease is
+ * valid for.  *newest: the version that no token can be newer than. */
+static enum rc check_loaded(struct core *c, const struct lease_row *l, const struct lease_result *m, int64_t *newest,
+                            struct err *err) {
+  *newest = l->version_max;
+  const bool same = digest_equal(&m->loaded_digest, &l->digest) || fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK);
+  if (same && c->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  const enum rc rc = store_int(c->store, newest, err,
+                               "SELECT version FROM versions WHERE run = ?1 AND version BETWEEN ?2 AND ?3 AND digest = "
+                               "?4 ORDER BY version DESC LIMIT 1",
+                               BINDS(b_int(l->run), b_int(l->version_min), b_int(l->version_max),
+                                     b_digest(&m->loaded_digest)));
+  if (rc != RC_NOT_FOUND && c->context->config.mode == MODE_INFLIGHT) return rc;
+  return err_set(err, RC_CONFLICT, "loaded_digest", "lease %s is for other weights than those that were loaded", l->id);
 }
 
 /* *g: the lease's group, read for the checks. */
@@ -123,9 +150,10 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
   if (rc != RC_OK) return rc;
   if (!c->context || c->context->run != l->run)
     return err_set(err, RC_UNAVAILABLE, "id", "run %s is not active just now", id_run(l->run).text);
-  if (!digest_equal(&m->loaded_digest, &l->digest) && !fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK))
-    return err_set(err, RC_CONFLICT, "loaded_digest", "lease %s is for other weights than those that were loaded",
-                   l->id);
+  int64_t newest = 0;
+  rc = check_loaded(c, l, m, &newest, err);
+  if (rc == RC_OK && c->context->config.mode == MODE_INFLIGHT) rc = version_activated(c, l->run, newest, err);
+  if (rc != RC_OK) return rc;
   if (!m->handed_back && m->sample_count != (size_t)l->count) {
     return err_set(err, RC_INVALID, "samples", "lease %s has %" PRId64 " samples, the result has %zu", l->id, l->count,
                    m->sample_count);
@@ -136,6 +164,7 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
   if (rc != RC_OK) return rc;
   for (size_t i = 0; i < m->sample_count; i++) {
     rc = check_sample(c->context, l, g, &m->samples[i], m->handed_back, err);
+    if (rc == RC_OK) rc = check_spans(l, &m->samples[i], newest, err);
     if (rc != RC_OK) return rc;
     bool *one = &seen[m->samples[i].sample - l->first];
     if (*one) return err_set(err, RC_INVALID, "samples.sample", "sample %d comes twice", m->samples[i].sample);
@@ -191,8 +220,10 @@ static bool has_plain_segments(const struct sample_result *s) {
   return s->segment_count == 0 || (s->segment_count == 1 && s->segments[0].loss_mask);
 }
 
-static bool has_plain_spans(const struct lease_row *l, const struct sample_result *s) {
-  return s->span_count == 0 || (s->span_count == 1 && s->spans[0].version == l->version_min);
+/* Of samples that take several versions only a finished one can be plain: samples.version_first tells which one it is of. */
+static bool has_plain_spans(const struct core *c, const struct lease_row *l, const struct sample_result *s) {
+  if (s->span_count != 1 || !s->spans[0].fresh) return s->span_count == 0;
+  return c->context->config.mode == MODE_INFLIGHT ? s->finish != FINISH_ABORT : s->spans[0].version == l->version_min;
 }
 
 /* again: an earlier holder may have left rows. */
@@ -215,12 +246,12 @@ static enum rc store_parts(struct core *c, const struct lease_row *l, const stru
                     BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample),
                           b_int(s->segments[i].start), b_int(s->segments[i].count), b_int(s->segments[i].loss_mask)));
   }
-  for (size_t i = 0; i < s->span_count && rc == RC_OK && !has_plain_spans(l, s); i++) {
+  for (size_t i = 0; i < s->span_count && rc == RC_OK && !has_plain_spans(c, l, s); i++) {
     rc = store_exec(c->store, err,
-                    "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version) VALUES (?1, ?2, ?3, "
-                    "?4, ?5, ?6, ?7)",
+                    "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version, fresh) VALUES (?1, ?2, "
+                    "?3, ?4, ?5, ?6, ?7, ?8)",
                     BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(s->spans[i].start),
-                          b_int(s->spans[i].count), b_int(s->spans[i].version)));
+                          b_int(s->spans[i].count), b_int(s->spans[i].version), b_int(s->spans[i].fresh)));
   }
   return rc;
 }
@@ -242,15 +273,15 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
   return rc == RC_OK ? store_parts(c, l, s, again, err) : rc;
 }
 
-static enum rc count_contribution(struct core *c, const struct lease_row *l, int64_t samples, int64_t tokens,
-                                  struct err *err) {
+static enum rc count_contribution(struct core *c, const struct lease_row *l, int64_t round, int64_t samples,
+                                  int64_t tokens, struct err *err) {
   metric_add(c->rounds->m_samples, (double)samples);
   metric_add(c->rounds->m_tokens, (double)tokens);
   return store_exec(
       c->store, err,
       "INSERT INTO contributions (run, round, worker, samples, tokens) VALUES (?1, ?2, ?3, ?4, ?5)"
       " ON CONFLICT DO UPDATE SET samples = samples + excluded.samples, tokens = tokens + excluded.tokens",
-      BINDS(b_int(l->run), b_int(l->round), b_int(l->worker), b_int(samples), b_int(tokens)));
+      BINDS(b_int(l->run), b_int(round), b_int(l->worker), b_int(samples), b_int(tokens)));
 }
 
 /* Tokens that are only handed back count for the worker that ends the sample; but a worker whose kernels promise
@@ -316,18 +347,19 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
                              const struct prepared *p, const struct group_head *g, const struct digest *content,
                              struct arena *arena, struct err *err) {
   const int64_t begin_us = core_wall_us(c);
-  int64_t tokens = 0;
+  int64_t tokens = 0, round = l->round; /* round: that it counts for */
   int count = 0;
   struct done_sample *done = arena_alloc(arena, m->sample_count, sizeof *done);
   if (!done) return err_set(err, RC_NO_MEMORY, NULL, "a result of %zu samples was refused memory", m->sample_count);
   enum rc rc = store_samples(c, l, m, p, g, done, &count, err);
   for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
-  if (rc == RC_OK && contributed(c, l, m, count)) rc = count_contribution(c, l, count, tokens, err);
+  if (rc == RC_OK) rc = stream_round(c, l->run, l->round, &round, err);
+  if (rc == RC_OK && contributed(c, l, m, count)) rc = count_contribution(c, l, round, count, tokens, err);
   if (rc == RC_OK) rc = group_accept(c, g, l->fence, done, count, arena, err);
   /* last, because closing a lease that was handed back makes its unfinished samples wait again */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
   for (int i = 0; i < count; i++) buf_free(&done[i].text);
-  if (rc == RC_OK && count) verifying_note(c, l->run, l->round, begin_us, core_wall_us(c));
+  if (rc == RC_OK && count) verifying_note(c, l->run, round, begin_us, core_wall_us(c));
   return rc;
 }
 

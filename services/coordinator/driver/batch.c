@@ -9,14 +9,20 @@
 
 /* ---- making ---- */
 
-static enum rc build(struct batch *b, struct readers *readers, struct run_context *context, struct err *err) {
+static enum rc build(struct batch *b, struct readers *readers, struct run_context *context, int64_t version,
+                     struct err *err) {
+  const struct batch_key key = {.run = b->run,
+                                .round = b->round,
+                                .number = b->number,
+                                .version = version,
+                                .inflight = context->config.mode == MODE_INFLIGHT};
   struct store *s;
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
   if (run_is_supervised(&context->config))
     rc = batch_from_dataset(&b->built, s, context, b->round, b->number, &b->arena, err);
   else
-    rc = batch_from_rollouts(&b->built, s, b->run, b->round, b->number, &b->arena, err);
+    rc = batch_from_rollouts(&b->built, s, &key, &b->arena, err);
   readers_give(readers, s);
   return rc;
 }
@@ -43,7 +49,7 @@ enum rc batch_make(struct batch **out, struct readers *readers, struct run_conte
   b->trainer_worker = trainer->worker;
   b->by_tokens = run_counts_tokens(&context->config);
   memcpy(b->url, trainer->url, sizeof b->url);
-  enum rc rc = build(b, readers, context, err);
+  enum rc rc = build(b, readers, context, place->version, err);
   if (rc == RC_OK) rc = address(b, trainer, place, err);
   if (rc != RC_OK) {
     batch_free(b);
@@ -87,7 +93,7 @@ enum rc batch_await(const struct batch *b, struct http_client *http, const atomi
                     struct batch_status *status, struct mismatch *mismatch, struct arena *arena, struct err *err) {
   const struct trainer_client t = {.http = http, .base_url = b->url};
   const char *id = b->built.message.batch_id;
-  bool whole = false;
+  bool whole = b->built.compared && b->built.lag.compared < b->built.lag.tokens;
   *mismatch = (struct mismatch){0};
   for (;;) {
     if (atomic_load(cancel)) return err_set(err, RC_UNAVAILABLE, NULL, "waiting for batch %s was given up", id);

@@ -71,6 +71,7 @@ static enum rc answer_store(struct batch_answers *w, const struct batch *b, cons
                                                                .by_tokens = b->by_tokens,
                                                                .stats = status->stats,
                                                                .mismatch = *mismatch,
+                                                               .lag = b->built.lag,
                                                                .intervals = intervals,
                                                                .interval_count = status->interval_count};
   cmd->patient = batch_answers_pending(w) > 1;

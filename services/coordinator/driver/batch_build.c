@@ -46,7 +46,7 @@ static enum rc unit_of_dataset(struct batch_group *g, struct run_context *x, int
 static enum rc groups_alloc(struct built_batch *out, struct store *s, int64_t run, int64_t round, int64_t number,
                             struct arena *arena, struct err *err) {
   int64_t groups = 0;
-  enum rc rc = store_int(s, &groups, err, "SELECT count(*) FROM groups WHERE run = ?1 AND round = ?2 AND batch = ?3",
+  enum rc rc = store_int(s, &groups, err, "SELECT count(*) FROM groups WHERE run = ?1 AND trained_in = ?2 AND batch = ?3",
                          BINDS(b_int(run), b_int(round), b_int(number)));
   *out = (struct built_batch){0};
   out->message.groups = arena_alloc(arena, (size_t)groups + 1, sizeof *out->message.groups);
@@ -60,7 +60,7 @@ enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_
   enum rc rc = groups_alloc(out, s, x->run, round, number, arena, err);
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err,
-                   "SELECT ordinal FROM groups WHERE run = ?1 AND round = ?2 AND batch = ?3 ORDER BY ordinal",
+                   "SELECT ordinal FROM groups WHERE run = ?1 AND trained_in = ?2 AND batch = ?3 ORDER BY ordinal",
                    BINDS(b_int(x->run), b_int(round), b_int(number)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     struct batch_group *g = &out->message.groups[out->message.group_count++];
@@ -128,9 +128,13 @@ struct prompt {
   size_t len;
 };
 
-/* Columns: sample, advantage, token_ids, logprobs. */
+struct group_key {
+  int64_t run, round, ordinal;
+};
+
+/* Columns: sample, advantage, token_ids, logprobs, version_first. */
 static enum rc read_sample(struct batch_sample *out, struct json_f32s *behaviour, struct store *s, const struct rows *q,
-                           const struct prompt *prompt, int64_t run, int64_t round, int64_t group, struct arena *arena,
+                           const struct prompt *prompt, const struct group_key *key, struct arena *arena,
                            struct err *err) {
   size_t ids_len, logprobs_len;
   int64_t sample = rows_int(q, 0);
@@ -138,7 +142,7 @@ static enum rc read_sample(struct batch_sample *out, struct json_f32s *behaviour
   const void *bytes = rows_blob(q, 3, &logprobs_len);
   char *tokens = arena_alloc(arena, prompt->len + ids_len + 1, 1);
   float *logprobs = arena_alloc(arena, logprobs_len + 1, 1);
-  char *id = arena_strdup(arena, id_sample(run, round, group, sample).text);
+  char *id = arena_strdup(arena, id_sample(key->run, key->round, key->ordinal, sample).text);
   if (!tokens || !logprobs || !id) return no_memory(err);
   memcpy(tokens, prompt->ids, prompt->len);
   memcpy(tokens + prompt->len, ids, ids_len);
@@ -147,27 +151,41 @@ static enum rc read_sample(struct batch_sample *out, struct json_f32s *behaviour
                                .tokens = {(int32_t *)(void *)tokens, (prompt->len + ids_len) / sizeof(int32_t)},
                                .prompt_length = (int32_t)(prompt->len / sizeof(int32_t)),
                                .advantage = (float)rows_real(q, 1)};
-  enum rc rc = read_segments(out, s, run, round, group, sample, arena, err);
+  enum rc rc = read_segments(out, s, key->run, key->round, key->ordinal, sample, arena, err);
   return rc == RC_OK ? pack_behaviour(behaviour, out, logprobs, logprobs_len / sizeof *logprobs, arena, err) : rc;
 }
 
-static enum rc read_group(struct built_batch *out, struct store *s, int64_t run, int64_t round, int64_t group,
-                          int64_t count, const struct prompt *prompt, struct arena *arena, struct err *err) {
+/* What the trainer is told of a sample of several versions. */
+static enum rc sample_in_flight(struct built_batch *out, struct store *s, const struct rows *q,
+                                struct batch_sample *sample, const struct group_key *key, int64_t version,
+                                struct arena *arena, struct err *err) {
+  const struct lag_sample which = {.run = key->run,
+                                   .round = key->round,
+                                   .group = key->ordinal,
+                                   .sample = rows_int(q, 0),
+                                   .version_first = rows_int(q, 4)};
+  sample->behaviour = out->behaviour[out->sample_count];
+  return batch_lag_add(&out->lag, &out->compared[out->sample_count], s, &which, sample, version, arena, err);
+}
+
+static enum rc read_group(struct built_batch *out, struct store *s, const struct batch_key *batch,
+                          const struct group_key *key, int64_t count, const struct prompt *prompt, struct arena *arena,
+                          struct err *err) {
   struct rows q;
   bool row;
   struct batch_group *g = &out->message.groups[out->message.group_count++];
-  g->id = arena_strdup(arena, id_group(run, round, group).text);
+  g->id = arena_strdup(arena, id_group(key->run, key->round, key->ordinal).text);
   g->samples = arena_alloc(arena, (size_t)count + 1, sizeof *g->samples);
   if (!g->id || !g->samples) return no_memory(err);
   enum rc rc = store_query(s, &q, err,
-                           "SELECT sample, advantage, token_ids, logprobs FROM samples JOIN rollouts USING (run, "
-                           "round, group_ordinal, sample)"
+                           "SELECT sample, advantage, token_ids, logprobs, version_first FROM samples JOIN rollouts "
+                           "USING (run, round, group_ordinal, sample)"
                            " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 ORDER BY sample",
-                           BINDS(b_int(run), b_int(round), b_int(group)));
+                           BINDS(b_int(key->run), b_int(key->round), b_int(key->ordinal)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && (int64_t)g->sample_count < count) {
-    rc = read_sample(&g->samples[g->sample_count], &out->behaviour[out->sample_count], s, &q, prompt, run, round, group,
-                     arena, err);
-    g->sample_count++;
+    struct batch_sample *sample = &g->samples[g->sample_count++];
+    rc = read_sample(sample, &out->behaviour[out->sample_count], s, &q, prompt, key, arena, err);
+    if (rc == RC_OK && batch->inflight) rc = sample_in_flight(out, s, &q, sample, key, batch->version, arena, err);
     out->sample_count++;
   }
   rows_end(&q);
@@ -176,27 +194,29 @@ static enum rc read_group(struct built_batch *out, struct store *s, int64_t run,
   return rc;
 }
 
-enum rc batch_from_rollouts(struct built_batch *out, struct store *s, int64_t run, int64_t round, int64_t number,
-                            struct arena *arena, struct err *err) {
+enum rc batch_from_rollouts(struct built_batch *out, struct store *s, const struct batch_key *key, struct arena *arena,
+                            struct err *err) {
   struct rows q;
   bool row;
   int64_t samples = 0;
-  enum rc rc = groups_alloc(out, s, run, round, number, arena, err);
+  const struct bind binds[] = {b_int(key->run), b_int(key->round), b_int(key->number)};
+  enum rc rc = groups_alloc(out, s, key->run, key->round, key->number, arena, err);
   if (rc == RC_OK)
-    rc =
-        store_int(s, &samples, err, "SELECT sum(sample_count) FROM groups WHERE run = ?1 AND round = ?2 AND batch = ?3",
-                  BINDS(b_int(run), b_int(round), b_int(number)));
+    rc = store_int(s, &samples, err,
+                   "SELECT sum(sample_count) FROM groups WHERE run = ?1 AND trained_in = ?2 AND batch = ?3", binds, 3);
   if (rc != RC_OK) return rc;
   out->behaviour = arena_alloc(arena, (size_t)samples + 1, sizeof *out->behaviour);
-  if (!out->behaviour) return no_memory(err);
+  if (key->inflight) out->compared = arena_alloc(arena, (size_t)samples + 1, sizeof *out->compared);
+  if (!out->behaviour || (key->inflight && !out->compared)) return no_memory(err);
   rc = store_query(s, &q, err,
-                   "SELECT ordinal, sample_count, prompt_ids FROM groups WHERE run = ?1 AND round = ?2 AND batch = ?3 "
-                   "ORDER BY ordinal",
-                   BINDS(b_int(run), b_int(round), b_int(number)));
+                   "SELECT round, ordinal, sample_count, prompt_ids FROM groups WHERE run = ?1 AND trained_in = ?2 AND "
+                   "batch = ?3 ORDER BY round, ordinal",
+                   binds, 3);
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    const struct group_key group = {key->run, rows_int(&q, 0), rows_int(&q, 1)};
     struct prompt prompt;
-    prompt.ids = rows_blob(&q, 2, &prompt.len);
-    rc = read_group(out, s, run, round, rows_int(&q, 0), rows_int(&q, 1), &prompt, arena, err);
+    prompt.ids = rows_blob(&q, 3, &prompt.len);
+    rc = read_group(out, s, key, &group, rows_int(&q, 2), &prompt, arena, err);
   }
   rows_end(&q);
   return rc;
@@ -209,6 +229,7 @@ bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, 
   struct digest recorded;
   size_t at = 0;
   if (!b->behaviour) return true;
+  if (b->compared && b->lag.compared < b->lag.tokens) return false; /* the others differ */
   struct sample_logprobs *samples = arena_alloc(arena, b->sample_count + 1, sizeof *samples);
   if (!samples || digest_equal(trainers, &none)) return false;
   for (size_t g = 0; g < b->message.group_count; g++) {
@@ -217,6 +238,17 @@ bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, 
   }
   logprobs_digest(&recorded, samples, at);
   return digest_equal(&recorded, trainers);
+}
+
+/* compared NULL: all. */
+static void compare_sample(struct mismatch *out, const float *recorded, const float *got, const bool *compared,
+                           size_t count) {
+  if (!compared) {
+    mismatch_add(out, recorded, got, count);
+    return;
+  }
+  for (size_t i = 0; i < count; i++)
+    if (compared[i]) mismatch_add(out, &recorded[i], &got[i], 1);
 }
 
 enum rc logprobs_compare(struct mismatch *out, const struct built_batch *b, const struct batch_status *answer,
@@ -239,7 +271,9 @@ enum rc logprobs_compare(struct mismatch *out, const struct built_batch *b, cons
                        "the trainer answered %zu log-probabilities for sample %s, which has %zu trained tokens",
                        got->logprobs.count, sent->id, trained);
       }
-      if (b->behaviour) mismatch_add(out, b->behaviour[at].items, got->logprobs.items, got->logprobs.count);
+      if (b->behaviour)
+        compare_sample(out, b->behaviour[at].items, got->logprobs.items, b->compared ? b->compared[at] : NULL,
+                       got->logprobs.count);
     }
   }
   return RC_OK;

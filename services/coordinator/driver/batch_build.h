@@ -2,8 +2,9 @@
  * (cross-entropy), and the comparison of its answer with the behaviour log-probabilities that were recorded.
  *
  * Called by batch.c, on the driver's thread, with a connection for readers.  Everything built lives in the
- * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message: if the trainer
- * knew them, the comparison would prove nothing.  It decides nothing: batching.c has chosen the groups of a batch.
+ * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message, but in `inflight`, whose
+ * losses need them: if the trainer knew them, the comparison would prove less.  It decides nothing: batching.c has chosen
+ * the groups of a batch.
  *
  * Previous hop of a rollout: group_seal.c.  Next: batch.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
@@ -11,6 +12,7 @@
 
 #include "common/wire/training.h"
 #include "services/coordinator/decide/mismatch.h"
+#include "services/coordinator/driver/batch_lag.h"
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/store/store.h"
 
@@ -18,12 +20,21 @@ struct built_batch {
   struct submit_batch message; /* groups, ids; the caller fills batch_id, run, epoch, fence, version */
   struct json_f32s
       *behaviour; /* per sample, in message order: log-probabilities of the trained tokens; NULL for cross-entropy */
+  bool **compared; /* per sample and trained token: batch_lag.h; NULL: all are */
+  struct lag_sums lag;
   size_t sample_count;
 };
 
-/* Groups of round `round` whose batch number is `number`, in order. */
-enum rc batch_from_rollouts(struct built_batch *out, struct store *s, int64_t run, int64_t round, int64_t number,
-                            struct arena *arena, struct err *err);
+/* Which batch: that of this number of a round. */
+struct batch_key {
+  int64_t run, round, number;
+  int64_t version; /* that it is computed by */
+  bool inflight;   /* its message has behaviour log-probabilities */
+};
+
+/* The groups of the batch, in order. */
+enum rc batch_from_rollouts(struct built_batch *out, struct store *s, const struct batch_key *key, struct arena *arena,
+                            struct err *err);
 enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_context *context, int64_t round,
                            int64_t number, struct arena *arena, struct err *err);
 

@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/queue.h"
 #include "services/coordinator/driver/next.h"
+#include "services/coordinator/driver/record.h"
 #include "services/coordinator/driver/start.h"
 #include "services/coordinator/driver/step.h"
 #include "services/coordinator/driver/train.h"
@@ -80,6 +81,11 @@ static void kick_for_answer(void *context) { kick(context, 0); }
 
 static void *driver_main(void *context) {
   struct driver *d = context;
+  if (d->replay) {
+    d->replay_rc = record_replay(d, d->replay, &d->replay_err);
+    atomic_store(&d->replay_over, true);
+    return NULL;
+  }
   while (!atomic_load(&d->stopping)) {
     if (driver_turn(d)) continue;
     if (d->retry_ms)
@@ -95,6 +101,7 @@ enum rc driver_start(struct driver **out, struct core *core, const struct driver
   if (!d) return err_set(err, RC_NO_MEMORY, NULL, "the driver's state was refused memory");
   d->core = core;
   d->trainer_lost_ms = options->trainer_lost_ms ? options->trainer_lost_ms : LOST_MS;
+  d->replay = options->replay && options->replay[0] ? options->replay : NULL;
   pthread_mutex_init(&d->lock, NULL);
   cond_init(&d->wake);
   enum rc rc = http_client_create(&d->http, options->token, &d->stopping, err);
@@ -120,6 +127,13 @@ void driver_stop(struct driver *d) {
   pthread_join(d->thread, NULL);
   batch_answers_stop(d->answers);
   run_context_release(d->context);
+}
+
+bool driver_replay_over(struct driver *d, enum rc *rc, struct err *err) {
+  if (!atomic_load(&d->replay_over)) return false;
+  *rc = d->replay_rc;
+  *err = d->replay_err;
+  return true;
 }
 
 void driver_destroy(struct driver *d) {

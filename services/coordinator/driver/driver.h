@@ -19,11 +19,14 @@ struct driver;
 struct driver_options {
   const char *token;
   int64_t trainer_lost_ms; /* how long a run that is to stop waits for its step's trainer; 0: two minutes */
+  const char *replay;      /* a run to be replayed instead (record.h); borrowed.  NULL or "": none */
 };
 
 enum rc driver_start(struct driver **out, struct core *core, const struct driver_options *options, struct err *err);
 /* Ends the thread; before core_stop, whose last commits may still kick the driver. */
 void driver_stop(struct driver *d);
+/* Is the replay over, with *rc and *err?  Any thread; false without one. */
+bool driver_replay_over(struct driver *d, enum rc *rc, struct err *err);
 /* After core_stop. NULL is fine. */
 void driver_destroy(struct driver *d);
 

@@ -5,6 +5,7 @@
  *     trouble.c         judges what a step failed with: it is waited out, or the run is paused
  *     start.c           opens a run, or takes it up again
  *       replay.c        brings a trainer that lost rounds back to the recorded version
+ *     record.c          instead of all this, replays a whole recorded run (--replay)
  *     train.c           sends the batches and inner steps of a round, as far as it goes; batch_answers.c takes the answers
  *     step.c            steps a round and publishes what came of it
  *       next.c            what is to be done, and which job goes to the trainer
@@ -56,6 +57,12 @@ struct driver {
   int64_t shown_ms;                   /* when what the run waits for was last stored */
   int64_t doubted_run, doubted_round; /* where a refusal last led to verifying the trainer anew */
   struct trainer_target trainer;      /* of this turn's look */
+
+  const char *replay;      /* the run to replay instead of all other work; NULL: none */
+  bool replays_record;     /* nothing is written to the runs, whose states do not matter */
+  atomic_bool replay_over; /* then replay_rc and replay_err stand */
+  enum rc replay_rc;
+  struct err replay_err;
 };
 
 static inline struct readers *driver_readers(const struct driver *d) { return core_readers(d->core); }

@@ -11,8 +11,8 @@
 enum rc step_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena,
                     struct err *err) {
 #define OF_STEP                                                                                                        \
-  " FROM groups WHERE run = ?1 AND round = ?2 AND batch IN (SELECT number FROM batches WHERE run = ?1 AND round = ?2 " \
-  "AND step = ?3)"
+  " FROM groups WHERE run = ?1 AND trained_in = ?2 AND batch IN (SELECT number FROM batches WHERE run = ?1 AND round = " \
+  "?2 AND step = ?3)"
   struct rows q;
   bool row;
   int64_t count = 0;
@@ -21,10 +21,10 @@ enum rc step_groups(struct store *s, struct submit_step *m, int64_t run, int64_t
   if (rc != RC_OK) return rc;
   m->groups = arena_alloc(arena, (size_t)count + 1, sizeof *m->groups);
   if (!m->groups) return err_set(err, RC_NO_MEMORY, NULL, "a step's groups were refused memory");
-  rc = store_query(s, &q, err, "SELECT ordinal" OF_STEP " ORDER BY ordinal",
+  rc = store_query(s, &q, err, "SELECT round, ordinal" OF_STEP " ORDER BY round, ordinal",
                    BINDS(b_int(run), b_int(round), b_int(m->after_steps)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && (int64_t)m->group_count < count) {
-    const char *id = arena_strdup(arena, id_group(run, round, rows_int(&q, 0)).text);
+    const char *id = arena_strdup(arena, id_group(run, rows_int(&q, 0), rows_int(&q, 1)).text);
     if (!id) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's groups were refused memory");
     m->groups[m->group_count++] = id;
   }

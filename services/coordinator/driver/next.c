@@ -20,7 +20,7 @@ enum { BATCHES_OF_ROUND = 16 };
 static bool trains(const struct active_run *a, const struct run_config *config) {
   if (!a->has_round) return false;
   if (a->state == RUN_PAUSED && run_is_supervised(config)) return false;
-  if (a->round_state == ROUND_OPEN) return config->mode == MODE_PIPELINED;
+  if (a->round_state == ROUND_OPEN) return config->mode != MODE_SYNC;
   return a->round_state == ROUND_TRAINING || (a->round_state == ROUND_STEPPING && a->undone > 0);
 }
 
@@ -94,6 +94,7 @@ enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_
   enum rc rc = round_job_next(readers, a->run, a->round, newest, true, &out->job, &out->stored, err);
   out->found = rc == RC_OK && out->stored;
   if (rc != RC_OK || out->found || a->round_state == ROUND_STEPPING) return rc;
+  if (x->config.mode == MODE_INFLIGHT && a->round_state != ROUND_OPEN) return rc; /* the step has all that it takes */
   return batch_find(out, readers, x, a, at_trainer, batch_tokens, err);
 }
 

@@ -38,6 +38,13 @@ static enum rc note_execute(struct core *c, struct command *cmd, struct err *err
 }
 
 static enum rc note(struct driver *d, const struct note_message *m, struct err *err) {
+  if (d->replays_record) {
+    if (m->incident)
+      log_warn("%s", m->incident);
+    else
+      log_info("run %s: version %" PRId64 " of %" PRId64, id_run(m->run).text, m->at, m->to);
+    return RC_OK;
+  }
   struct command *cmd = command_new(note_execute, sizeof *m);
   if (cmd) {
     struct note_message *copy = cmd->message;
@@ -98,7 +105,7 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
 
 static enum rc interrupted(struct driver *d, int64_t run, struct err *err) {
   if (atomic_load(&d->stopping)) return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
-  if (look_run_over(driver_readers(d), run))
+  if (!d->replays_record && look_run_over(driver_readers(d), run))
     return err_set(err, RC_CONFLICT, "run", "run %s is over", id_run(run).text);
   return RC_OK;
 }
@@ -191,14 +198,16 @@ static enum rc replay_jobs(struct driver *d, int64_t run, const struct logged_ro
   return rc;
 }
 
-static enum rc replay_step(struct driver *d, int64_t run, const struct logged_round *r, struct digest *digest,
-                           struct err *err) {
+/* last: a checkpoint is written, which a run that is replayed next may start from. */
+static enum rc replay_step(struct driver *d, int64_t run, const struct logged_round *r, bool last,
+                           struct digest *digest, struct err *err) {
   const struct trainer_client t = driver_trainer(d);
   struct arena arena = ARENA_INIT;
   struct submit_step m;
   struct step_status status = {0};
   enum rc rc = step_message(d->core, d->context, &d->trainer, r->round, &m, &arena, err);
   m.push_count = 0; /* servers have the current version already */
+  m.last |= last;
   if (rc == RC_OK) rc = step_submit_once(&t, &m, &status, &arena, err);
   while (rc == RC_OK && status.state != JOB_DONE) {
     rc = trainer_step_status(&t, m.step_id, POLL_MS, &status, &arena, POLL_MS + CALL_MS, err);
@@ -210,13 +219,13 @@ static enum rc replay_step(struct driver *d, int64_t run, const struct logged_ro
   return rc;
 }
 
-static enum rc replay_round(struct driver *d, int64_t run, int64_t version, struct err *err) {
+static enum rc replay_round(struct driver *d, int64_t run, int64_t version, bool last, struct err *err) {
   struct logged_round r;
   struct digest digest = {0};
   char what[20 + LIMIT_NAME_MAX];
   enum rc rc = round_read(d, run, version, &r, err);
   if (rc == RC_OK) rc = replay_jobs(d, run, &r, err);
-  if (rc == RC_OK) rc = replay_step(d, run, &r, &digest, err);
+  if (rc == RC_OK) rc = replay_step(d, run, &r, last, &digest, err);
   if (rc != RC_OK) return rc;
   snprintf(what, sizeof what, "round %s", id_round(run, r.round).text);
   return digest_check(d, run, &r, what, &r.digest, &digest, err);
@@ -228,7 +237,7 @@ enum rc replay_run(struct driver *d, const struct active_run *a, int64_t from, s
   enum rc rc = RC_OK;
   for (int64_t v = from; v < a->version && rc == RC_OK; v++) {
     rc = note(d, &(struct note_message){.run = a->run, .from = from, .at = v, .to = a->version}, err);
-    if (rc == RC_OK) rc = replay_round(d, a->run, v, err);
+    if (rc == RC_OK) rc = replay_round(d, a->run, v, d->replays_record && v + 1 == a->version, err);
   }
   if (rc == RC_OK)
     rc = note(d, &(struct note_message){.run = a->run, .from = from, .at = a->version, .to = a->version}, err);

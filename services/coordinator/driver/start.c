@@ -45,7 +45,7 @@ static enum rc attach_execute(struct core *c, struct command *cmd, struct err *e
 
 /* ---- the trainer ---- */
 
-static enum rc make_context(struct driver *d, const struct active_run *a, struct err *err) {
+enum rc start_context(struct driver *d, const struct active_run *a, struct err *err) {
   const struct trainer_client t = driver_trainer(d);
   struct model_files files = {0};
   struct run_context *context = NULL;
@@ -133,7 +133,7 @@ enum rc start_run(struct driver *d, const struct active_run *a, struct err *err)
   bool behind = false;
   driver_drop_sent(d);
   enum rc rc = a->state == RUN_QUEUED ? move_run(d, a->run, RUN_STARTING, err) : RC_OK;
-  if (rc == RC_OK) rc = make_context(d, a, err);
+  if (rc == RC_OK) rc = start_context(d, a, err);
   if (rc != RC_OK) return rc;
   struct trainer_client t = driver_trainer(d);
   struct id_text id = id_run(a->run);

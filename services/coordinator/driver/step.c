@@ -187,6 +187,7 @@ enum rc step_message(struct core *c, const struct run_context *x, const struct t
                             .epoch = trainer->epoch,
                             .fence = trainer->fence,
                             .last = round == config->rounds - 1,
+                            .announce_first = config->mode == MODE_INFLIGHT, /* sampling does not wait for the push */
                             .stage_timeout_ms = config->stage_timeout_ms};
   if (!m->step_id || !m->run) return err_set(err, RC_NO_MEMORY, NULL, "a step was refused memory");
   enum rc rc = readers_take(readers, &s, err);

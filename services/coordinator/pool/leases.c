@@ -18,14 +18,30 @@
 /* ---- granting ---- */
 
 struct open_round {
-  int64_t run, round, version;
+  int64_t run, round, version; /* version: that samples are drawn from */
 };
 
+/* Of an `inflight` run: the oldest round with waiting samples, whatever has become of the round itself.  Samples are drawn
+ * from what the worker holds. */
+static enum rc stream_round_now(struct core *c, const struct current_version *held, struct open_round *out, bool *found,
+                                struct err *err) {
+  *out = (struct open_round){.run = c->context->run, .version = held->version};
+  const enum rc rc = store_int(
+      c->store, &out->round, err,
+      "SELECT round FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND state = " SQL_GROUP_OPEN
+      " AND samples_waiting > 0 AND (SELECT state FROM runs WHERE id = ?1) = ?2 ORDER BY round LIMIT 1",
+      BINDS(b_int(c->context->run), b_int(RUN_RUNNING)));
+  *found = rc == RC_OK;
+  return rc == RC_NOT_FOUND ? RC_OK : rc;
+}
+
 /* The active run's round whose samples may be leased; *found false while there is none. */
-static enum rc open_round_now(struct core *c, struct open_round *out, bool *found, struct err *err) {
+static enum rc open_round_now(struct core *c, const struct current_version *held, struct open_round *out, bool *found,
+                              struct err *err) {
   struct rows q;
   *found = false;
   if (!c->context) return RC_OK;
+  if (c->context->config.mode == MODE_INFLIGHT) return stream_round_now(c, held, out, found, err);
   enum rc rc =
       store_query(c->store, &q, err,
                   "SELECT rounds.run, round, version FROM rounds INDEXED BY rounds_open JOIN runs ON runs.id = "
@@ -157,6 +173,33 @@ static void *copy(struct arena *arena, const void *bytes, size_t len) {
   return out;
 }
 
+/* Which versions drew the tokens of a partial sample.  Only those of an `inflight` run have rows: the tokens of others are of
+ * the lease's version. */
+static enum rc partial_spans(struct core *c, const struct open_round *r, int64_t group, struct lease *l,
+                             struct partial_sample *s, struct arena *arena, struct err *err) {
+  struct rows q;
+  bool row;
+  int64_t count = 0;
+  const struct bind binds[] = {b_int(r->run), b_int(r->round), b_int(group), b_int(s->sample)};
+#define OF_PARTIAL " FROM spans WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4"
+  enum rc rc = store_int(c->store, &count, err, "SELECT count(*)" OF_PARTIAL, binds, 4);
+  if (rc != RC_OK || count == 0) return rc;
+  s->spans = arena_alloc(arena, (size_t)count, sizeof *s->spans);
+  if (!s->spans) return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
+  rc = store_query(c->store, &q, err, "SELECT version, start, count, fresh" OF_PARTIAL " ORDER BY start", binds, 4);
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && (int64_t)s->span_count < count) {
+    struct version_span *span = &s->spans[s->span_count++];
+    *span = (struct version_span){.version = rows_int(&q, 0),
+                                  .start = (int32_t)rows_int(&q, 1),
+                                  .count = (int32_t)rows_int(&q, 2),
+                                  .fresh = rows_int(&q, 3) != 0};
+    if (span->version < l->version_min) l->version_min = span->version;
+  }
+  rows_end(&q);
+  return rc;
+#undef OF_PARTIAL
+}
+
 /* Tokens that earlier holders handed back. */
 static enum rc lease_partials(struct core *c, const struct open_round *r, const struct planned_lease *p,
                               struct lease *l, struct arena *arena, struct err *err) {
@@ -179,6 +222,8 @@ static enum rc lease_partials(struct core *c, const struct open_round *r, const 
     if (!s->token_ids.items || !s->logprobs.items) rc = err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
   }
   rows_end(&q);
+  for (size_t i = 0; i < l->partial_count && rc == RC_OK; i++)
+    rc = partial_spans(c, r, p->group, l, &l->partials[i], arena, err);
   return rc;
 }
 
@@ -228,13 +273,16 @@ static enum rc lease_describe(struct core *c, const struct open_round *r, const 
   l->group_ordinal = p->group;
   l->sample_first = p->first;
   l->sample_count = p->count;
-  l->version_min = l->version_max = r->version;
+  l->version_min = r->version;
+  l->kv = config->kv_recompute ? LEASE_KV_RECOMPUTE : LEASE_KV_KEEP;
   l->temperature = (float)(within_training ? config->evaluation_temperature : config->sampling.temperature);
   l->stop_token_ids = c->context->stop_token_ids;
   l->ignore_eos = config->sampling.ignore_eos;
   l->seed = config->seed;
   l->ttl_ms = (int32_t)c->options.lease_ttl_ms;
-  return p->fence == FENCE_FIRST ? RC_OK : lease_partials(c, r, p, l, arena, err);
+  if (p->fence != FENCE_FIRST) rc = lease_partials(c, r, p, l, arena, err);
+  l->version_max = l->version_min + config->max_lag; /* a lease is as old as its oldest token */
+  return rc;
 }
 
 static enum rc lease_store(struct core *c, const struct live_worker *w, const struct open_round *r,
@@ -381,22 +429,22 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, struct liv
 }
 
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
-                     const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
+                     const struct current_version *held, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err) {
   struct open_round r = {0};
   struct planned_lease plan[LIMIT_LEASES_PER_REQUEST];
   bool found;
   int planned = 0;
   *count = 0;
-  enum rc rc = open_round_now(c, &r, &found, err);
-  if (rc != RC_OK || !found || !current->has || current->version != r.version ||
-      strcmp(current->run, id_run(r.run).text) != 0)
+  enum rc rc = open_round_now(c, held, &r, &found, err);
+  if (rc != RC_OK || !found || !held->has || held->version != r.version ||
+      strcmp(held->run, id_run(r.run).text) != 0)
     return rc; /* I2 */
   rc = grant_plan(c, &r, w, slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS, servers > 0 ? servers : 1, plan,
                   &planned, arena, err);
   for (int i = 0; i < planned && rc == RC_OK; i++) {
     struct lease *l = &leases[i];
-    *l = (struct lease){.weights_digest = current->digest};
+    *l = (struct lease){.weights_digest = held->digest};
     rc = lease_describe(c, &r, &plan[i], i ? &leases[i - 1] : NULL, l, arena, err);
     if (rc == RC_OK) rc = lease_store(c, w, &r, &plan[i], l, err);
   }
@@ -532,9 +580,11 @@ enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state st
   return samples_return(c, l, err);
 }
 
+enum { SAMPLES_BY_STATE, SAMPLES_AGAIN }; /* what becomes of a lease's samples: lease_end decides, or they wait again */
+
 /* Ends the granted leases that the query finds, a few at a time: ending one changes what is queried. */
 static enum rc end_found(struct core *c, const char *sql, const struct bind *binds, size_t bind_count,
-                         enum lease_state state, struct err *err) {
+                         enum lease_state state, int samples, struct err *err) {
   enum { AT_ONCE = 64 };
   struct lease_row found[AT_ONCE];
   int n;
@@ -546,7 +596,10 @@ static enum rc end_found(struct core *c, const char *sql, const struct bind *bin
     rc = store_query(c->store, &q, err, sql, binds, bind_count);
     while (rc == RC_OK && n < AT_ONCE && (rc = rows_next(&q, &row, err)) == RC_OK && row) lease_read(&q, &found[n++]);
     rows_end(&q);
-    for (int i = 0; i < n && rc == RC_OK; i++) rc = lease_end(c, &found[i], state, NULL, err);
+    for (int i = 0; i < n && rc == RC_OK; i++) {
+      rc = lease_end(c, &found[i], state, NULL, err);
+      if (rc == RC_OK && samples == SAMPLES_AGAIN) rc = samples_return(c, &found[i], err);
+    }
   } while (rc == RC_OK && n == AT_ONCE);
   return rc;
 }
@@ -555,7 +608,7 @@ static enum rc end_found(struct core *c, const char *sql, const struct bind *bin
   "SELECT " LEASE_COLUMNS " FROM leases INDEXED BY leases_granted WHERE state = " SQL_LEASE_GRANTED " AND "
 
 enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err) {
-  return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(worker)), LEASE_LOST, err);
+  return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(worker)), LEASE_LOST, SAMPLES_BY_STATE, err);
 }
 
 /* Goes through all granted leases, so only once one of them may have ended: deadlines are never brought forward, and
@@ -564,7 +617,7 @@ enum rc leases_expire(struct core *c, struct err *err) {
   int64_t *const due_ms = &c->pool->leases_due_ms;
   int64_t first_ms = 0;
   if (!expiry_passed(*due_ms, c->now_ms)) return RC_OK;
-  enum rc rc = end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, err);
+  enum rc rc = end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, SAMPLES_BY_STATE, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &first_ms, err,
                    "SELECT coalesce(min(deadline_ms), ?1) FROM leases INDEXED BY leases_granted WHERE state "
@@ -580,10 +633,15 @@ enum rc leases_put_off(struct core *c, int64_t ms, struct err *err) {
 }
 
 enum rc leases_supersede(struct core *c, int64_t run, struct err *err) {
-  return end_found(c, GRANTED_LEASES "run = ?1", BINDS(b_int(run)), LEASE_SUPERSEDED, err);
+  return end_found(c, GRANTED_LEASES "run = ?1", BINDS(b_int(run)), LEASE_SUPERSEDED, SAMPLES_BY_STATE, err);
+}
+
+enum rc leases_outdate(struct core *c, int64_t run, int64_t version, struct err *err) {
+  return end_found(c, GRANTED_LEASES "run = ?1 AND version_max < ?2", BINDS(b_int(run), b_int(version)),
+                   LEASE_SUPERSEDED, SAMPLES_AGAIN, err);
 }
 
 enum rc leases_supersede_group(struct core *c, int64_t run, int64_t round, int64_t group, struct err *err) {
   return end_found(c, GRANTED_LEASES "run = ?1 AND round = ?2 AND group_ordinal = ?3",
-                   BINDS(b_int(run), b_int(round), b_int(group)), LEASE_SUPERSEDED, err);
+                   BINDS(b_int(run), b_int(round), b_int(group)), LEASE_SUPERSEDED, SAMPLES_BY_STATE, err);
 }

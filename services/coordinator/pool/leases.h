@@ -3,7 +3,8 @@
  * carries a higher fence.
  *
  * Writer's thread only, inside the caller's savepoint; granted leases live in the caller's arena.  Nothing is
- * granted under any version but the current one (I2), and no lease ends twice (states.c).
+ * granted under any version but the one that the worker holds, which is the current one or, in `inflight`, not too old
+ * (I2), and no lease ends twice (states.c).
  *
  * Previous hop of a rollout: rounds/round.c.  Next: the poll's answer, api/route_leases.c. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_LEASES_H
@@ -28,10 +29,11 @@ struct lease_row {
   struct digest content; /* of the accepted result */
 };
 
-/* Grants the worker, one of so many ready servers, up to slots_free samples of the active run's open round under
- * `current`. leases: arena memory, room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
+/* Grants the worker, one of so many ready servers, up to slots_free samples of the active run's open round, to be drawn from
+ * `held`: the current version or, in `inflight`, one that is not too old and that the worker has loaded.  leases: arena
+ * memory, room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
-                     const struct current_version *current, struct lease *leases, size_t *count, struct arena *arena,
+                     const struct current_version *held, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err);
 /* The lease that a result names, through any connection.  fence NULL: the newest with this id; worker NULL: anybody's.
  * RC_NOT_FOUND: there is none, and out->run is 0.  RC_CONFLICT: *out, the newest, has another fence.  RC_FORBIDDEN: *out is
@@ -51,7 +53,9 @@ enum rc leases_expire(struct core *c, struct err *err);
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err);
 /* Every granted lease of a run becomes superseded (its version is not current any more, or the run ended). */
 enum rc leases_supersede(struct core *c, int64_t run, struct err *err);
-/* The same of one group, which has failed. */
+/* Those that are valid for no version from `version` on; their samples wait again. */
+enum rc leases_outdate(struct core *c, int64_t run, int64_t version, struct err *err);
+/* Every granted one of one group, which has failed. */
 enum rc leases_supersede_group(struct core *c, int64_t run, int64_t round, int64_t group, struct err *err);
 
 #endif

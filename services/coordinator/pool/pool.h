@@ -47,6 +47,7 @@ struct pool {
   struct dispatch_rates rates;    /* of the active run */
   struct pace pace;
   struct waiting waiting; /* of its open round */
+  int64_t activated_run, activated; /* the newest version that a server is known to have loaded */
   struct metric *m_granted, *m_lost, *m_workers;
 };
 

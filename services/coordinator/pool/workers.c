@@ -6,6 +6,9 @@
 
 #include "common/base/log.h"
 #include "services/coordinator/decide/expiry.h"
+#include "services/coordinator/decide/lag.h"
+#include "services/coordinator/fault.h"
+#include "services/coordinator/run/run_context.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/decide/stored.h"
@@ -26,10 +29,8 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
                     BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms)));
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
-                    "UPDATE samples SET state = ?1 WHERE (run, round) IN (SELECT run, round FROM rounds WHERE state "
-                    "= " SQL_ROUND_OPEN
-                    ") AND "
-                    "state = ?2",
+                    "UPDATE samples SET state = ?1 WHERE (run, round, group_ordinal) IN (SELECT run, round, ordinal FROM "
+                    "groups INDEXED BY groups_open WHERE state = " SQL_GROUP_OPEN ") AND state = ?2",
                     BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
@@ -151,4 +152,35 @@ enum rc current_version_now(struct core *c, struct current_version *out, struct 
     return err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
   out->has = rc == RC_OK && row;
   return rc;
+}
+
+enum rc held_version(struct core *c, const struct digest *loaded, const struct current_version *current,
+                     struct current_version *out, struct err *err) {
+  int64_t version = -1;
+  *out = *current;
+  out->has = current->has && (digest_equal(loaded, &current->digest) || fault_is(COORDINATOR_FAULT_NO_VERSION_CHECK));
+  if (out->has || !current->has || !c->context || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  const int64_t oldest = lag_oldest(current->version, c->context->config.max_lag);
+  const enum rc rc = store_int(c->store, &version, err,
+                               "SELECT version FROM versions WHERE run = ?1 AND version BETWEEN ?2 AND ?3 AND digest = "
+                               "?4 ORDER BY version DESC LIMIT 1",
+                               BINDS(b_int(c->context->run), b_int(oldest), b_int(current->version), b_digest(loaded)));
+  out->has = rc == RC_OK && lag_may_sample(version, current->version, c->context->config.max_lag);
+  out->version = version;
+  out->digest = *loaded;
+  return rc == RC_NOT_FOUND ? RC_OK : rc;
+}
+
+/* Stored once a version; an older one that comes later counts as skipped, for the pool had gone on. */
+enum rc version_activated(struct core *c, int64_t run, int64_t version, struct err *err) {
+  struct pool *p = c->pool;
+  if (p->activated_run == run && version <= p->activated) return RC_OK;
+  const enum rc rc = store_exec(c->store, err,
+                                "UPDATE versions SET activated_ms = ?3 WHERE run = ?1 AND version = ?2 AND activated_ms "
+                                "IS NULL",
+                                BINDS(b_int(run), b_int(version), b_int(c->wall_ms)));
+  if (rc != RC_OK) return rc;
+  p->activated_run = run;
+  p->activated = version;
+  return RC_OK;
 }

@@ -30,6 +30,12 @@ enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, st
 void worker_ready(struct core *c, struct live_worker *w, bool ready);
 int workers_generating(const struct core *c); /* live generation-servers that are ready */
 
+/* What a worker that has these weights loaded may draw samples from: `current`, or of an `inflight` run an older version that is
+ * not too old; has false: nothing.  Strings are current's. */
+enum rc held_version(struct core *c, const struct digest *loaded, const struct current_version *current,
+                     struct current_version *out, struct err *err);
+/* A server has this version loaded: so it was not skipped. */
+enum rc version_activated(struct core *c, int64_t run, int64_t version, struct err *err);
 /* The version that workers are told to hold: the last run's current one.  None while trouble has paused the run,
  * because the trainer may not hold these weights any more.  Strings live in the arena. */
 enum rc current_version_now(struct core *c, struct current_version *out, struct arena *arena, struct err *err);

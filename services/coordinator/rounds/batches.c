@@ -13,20 +13,22 @@
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/store/ids.h"
 
 /* ---- planning ---- */
 
 /* Sealed groups that the next batch may take, in its order. */
 struct candidates {
-  int64_t *ordinals, *tokens; /* tokens: prompts included */
+  struct group_place *places;
+  int64_t *tokens; /* prompts included */
   int count;
 };
 
 static enum rc candidates_alloc(struct candidates *out, int most, struct arena *arena, struct err *err) {
-  *out = (struct candidates){.ordinals = arena_alloc(arena, (size_t)most, sizeof *out->ordinals),
+  *out = (struct candidates){.places = arena_alloc(arena, (size_t)most, sizeof *out->places),
                              .tokens = arena_alloc(arena, (size_t)most, sizeof *out->tokens)};
-  return out->ordinals && out->tokens ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
+  return out->places && out->tokens ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
 }
 
 static enum rc sealed_read(struct candidates *out, const struct batch_plan *plan, struct store *s,
@@ -43,7 +45,7 @@ static enum rc sealed_read(struct candidates *out, const struct batch_plan *plan
                    " ORDER BY sealed_ms, ordinal LIMIT ?3",
                    BINDS(b_int(plan->run), b_int(plan->round), b_int(LIMIT_GROUPS_PER_ROUND)));
   while (rc == RC_OK && sum <= tokens_max && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    out->ordinals[out->count] = rows_int(&q, 0);
+    out->places[out->count] = (struct group_place){plan->round, rows_int(&q, 0)};
     out->tokens[out->count] = supervised ? run_unit_tokens(x, plan->round, rows_int(&q, 0)) : rows_int(&q, 1);
     sum += out->tokens[out->count++];
   }
@@ -52,7 +54,7 @@ static enum rc sealed_read(struct candidates *out, const struct batch_plan *plan
 }
 
 static void plan_groups(struct batch_plan *plan, const struct candidates *c, int64_t tokens_max) {
-  plan->ordinals = c->ordinals;
+  plan->places = c->places;
   plan->groups = batching_select(c->tokens, c->count, tokens_max);
   plan->tokens = 0;
   for (int i = 0; i < plan->groups; i++) plan->tokens += c->tokens[i];
@@ -77,34 +79,53 @@ static enum group_standing standing_of(enum group_state state) {
 /* The training groups that are in no earlier step, as far as a step of so many groups can reach. */
 struct step_groups {
   enum group_standing *standing;
-  int64_t *ordinals, *tokens;
+  struct group_place *places;
+  int64_t *tokens;
   int count;
 };
 
-static enum rc step_groups_read(struct step_groups *out, const struct batch_plan *plan, struct store *s,
-                                int64_t ordinal, int groups_per_step, struct arena *arena, struct err *err) {
+/* Columns: round, ordinal, tokens, state.  Until so many groups are reached that may be members. */
+static enum rc step_groups_query(struct step_groups *out, struct store *s, const char *sql, const struct bind *binds,
+                                 size_t bind_count, int most, int groups_per_step, struct arena *arena,
+                                 struct err *err) {
   struct candidates all;
   struct rows q;
   bool row;
-  enum rc rc = candidates_alloc(&all, ORDINAL_EVALUATION_FIRST, arena, err);
-  *out = (struct step_groups){.standing = arena_alloc(arena, ORDINAL_EVALUATION_FIRST, sizeof *out->standing),
-                              .ordinals = all.ordinals,
+  enum rc rc = candidates_alloc(&all, most, arena, err);
+  *out = (struct step_groups){.standing = arena_alloc(arena, (size_t)most, sizeof *out->standing),
+                              .places = all.places,
                               .tokens = all.tokens};
   if (rc == RC_OK && !out->standing) rc = err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err,
-                   "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups WHERE run = ?1 "
-                   "AND round = ?2 AND ordinal >= ?3 AND ordinal < ?4 ORDER BY ordinal",
-                   BINDS(b_int(plan->run), b_int(plan->round), b_int(ordinal), b_int(ORDINAL_EVALUATION_FIRST)));
-  for (int reached = 0; rc == RC_OK && reached < groups_per_step;) {
+  rc = store_query(s, &q, err, sql, binds, bind_count);
+  for (int reached = 0; rc == RC_OK && reached < groups_per_step && out->count < most;) {
     if ((rc = rows_next(&q, &row, err)) != RC_OK || !row) break;
-    out->ordinals[out->count] = rows_int(&q, 0);
-    out->tokens[out->count] = rows_int(&q, 1);
-    out->standing[out->count] = standing_of((enum group_state)rows_int(&q, 2));
+    out->places[out->count] = (struct group_place){rows_int(&q, 0), rows_int(&q, 1)};
+    out->tokens[out->count] = rows_int(&q, 2);
+    out->standing[out->count] = standing_of((enum group_state)rows_int(&q, 3));
     reached += out->standing[out->count++] != STANDING_DROPPED;
   }
   rows_end(&q);
   return rc;
+}
+
+static enum rc step_groups_read(struct step_groups *out, const struct batch_plan *plan, struct store *s,
+                                int64_t ordinal, int groups_per_step, struct arena *arena, struct err *err) {
+  return step_groups_query(
+      out, s,
+      "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups WHERE run = ?1 "
+      "AND round = ?2 AND ordinal >= ?3 AND ordinal < ?4 ORDER BY ordinal",
+      BINDS(b_int(plan->run), b_int(plan->round), b_int(ordinal), b_int(ORDINAL_EVALUATION_FIRST)),
+      ORDINAL_EVALUATION_FIRST, groups_per_step, arena, err);
+}
+
+/* The sealed ones of the first `end`. */
+static void sealed_of(struct candidates *out, const struct step_groups *g, int end) {
+  for (int i = 0; i < end; i++) {
+    if (g->standing[i] != STANDING_SEALED) continue;
+    out->places[out->count] = g->places[i];
+    out->tokens[out->count++] = g->tokens[i];
+  }
 }
 
 /* Known before the trainer answers, so that the step can be queued at once behind its batches.  Segments that are not
@@ -134,19 +155,50 @@ static enum rc step_select(struct batch_plan *plan, struct store *s, const struc
   if (rc == RC_OK) rc = candidates_alloc(&sealed, ORDINAL_EVALUATION_FIRST, arena, err);
   if (rc != RC_OK) return rc;
   membership_find(&m, g.standing, g.count, config->groups_per_step);
-  for (int i = 0; i < m.end; i++) {
-    if (g.standing[i] != STANDING_SEALED) continue;
-    sealed.ordinals[sealed.count] = g.ordinals[i];
-    sealed.tokens[sealed.count++] = g.tokens[i];
-  }
+  sealed_of(&sealed, &g, m.end);
   plan_groups(plan, &sealed, tokens_max);
   plan->missing = config->groups_per_step - m.submitted;
   plan->completes = m.full && plan->groups == m.sealed;
   if (!plan->completes) return RC_OK;
   plan->inner = (struct inner_step_plan){
-      .step = plan->step, .groups = config->groups_per_step, .ordinal_end = g.ordinals[m.end - 1] + 1};
+      .step = plan->step, .groups = config->groups_per_step, .ordinal_end = g.places[m.end - 1].ordinal + 1};
   return denominator_of(&plan->inner.denominator, plan, s, run_counts_tokens(config), begin, plan->inner.ordinal_end,
                         err);
+}
+
+/* ---- planning for a step of a stream ---- */
+
+/* Of the run's groups that are in no step, the first ones that are complete, or the first ones that were issued: then a
+ * complete one waits for those before it, which may still be members (decide/membership.h). */
+static enum rc stream_select(struct batch_plan *plan, struct store *s, const struct run_config *config,
+                             int64_t tokens_max, struct arena *arena, struct err *err) {
+  static const char completion[] =
+      "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups INDEXED BY groups_sealed "
+      "WHERE run = ?1 AND state = " SQL_GROUP_SEALED " AND ordinal < ?2 ORDER BY sealed_ms, round, ordinal";
+  static const char submission[] =
+      "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM (SELECT * FROM groups INDEXED "
+      "BY groups_sealed WHERE run = ?1 AND state = " SQL_GROUP_SEALED
+      " UNION ALL SELECT * FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
+      ") WHERE ordinal < ?2 ORDER BY round, ordinal";
+  const bool by_completion = config->order == ORDER_COMPLETION;
+  struct step_groups g = {0};
+  struct step_members m;
+  struct candidates sealed;
+  int64_t taken = 0;
+  enum rc rc = store_int(s, &taken, err, "SELECT coalesce(sum(groups), 0) FROM batches WHERE run = ?1 AND round = ?2",
+                         BINDS(b_int(plan->run), b_int(plan->round)));
+  plan->missing = config->groups_per_step - (int)taken;
+  if (rc == RC_OK && plan->missing > 0)
+    rc = step_groups_query(&g, s, by_completion ? completion : submission,
+                           BINDS(b_int(plan->run), b_int(ORDINAL_EVALUATION_FIRST)), plan->missing, plan->missing,
+                           arena, err);
+  if (rc == RC_OK) rc = candidates_alloc(&sealed, plan->missing > 0 ? plan->missing : 1, arena, err);
+  if (rc != RC_OK) return rc;
+  membership_find(&m, g.standing, g.count, plan->missing > 0 ? plan->missing : 1);
+  sealed_of(&sealed, &g, m.end);
+  plan_groups(plan, &sealed, tokens_max);
+  plan->completes = plan->groups > 0 && plan->groups == plan->missing;
+  return RC_OK;
 }
 
 enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
@@ -154,6 +206,7 @@ enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_cont
   struct candidates sealed;
   plan->step = plan->missing = 0;
   plan->completes = false;
+  if (x->config.mode == MODE_INFLIGHT) return stream_select(plan, s, &x->config, tokens_max, arena, err);
   if (x->config.groups_per_step) return step_select(plan, s, &x->config, tokens_max, arena, err);
   const enum rc rc = sealed_read(&sealed, plan, s, x, tokens_max, arena, err);
   if (rc == RC_OK) plan_groups(plan, &sealed, tokens_max);
@@ -170,23 +223,27 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
                                 b_int(c->wall_ms), b_int(m->step)));
   for (int i = 0; i < m->groups && rc == RC_OK; i++) {
     rc = store_exec(c->store, err,
-                    "UPDATE groups SET batch = ?4, state = ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3 AND state "
-                    "= ?6",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->ordinals[i]), b_int(m->number),
-                          b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
+                    "UPDATE groups SET trained_in = ?2, batch = ?5, state = ?6 WHERE run = ?1 AND round = ?3 AND ordinal "
+                    "= ?4 AND state = ?7",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(m->places[i].round), b_int(m->places[i].ordinal),
+                          b_int(m->number), b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
     if (rc == RC_OK && store_changes(c->store) != 1)
       rc = err_set(err, RC_CONFLICT, "state", "group %s is not sealed any more",
-                   id_group(m->run, m->round, m->ordinals[i]).text);
+                   id_group(m->run, m->places[i].round, m->places[i].ordinal).text);
   }
-  if (rc == RC_OK && m->completes) rc = inner_steps_plan(c, m->run, m->round, &m->inner, err);
+  const bool stream = c->context && c->context->run == m->run && c->context->config.mode == MODE_INFLIGHT;
+  if (rc == RC_OK && m->completes && !stream) rc = inner_steps_plan(c, m->run, m->round, &m->inner, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3), jobs_undone = jobs_undone + 1, "
-                    "groups_sealed = groups_sealed - ?4, submitted_samples = submitted_samples + (SELECT "
-                    "coalesce(sum(sample_count), 0) FROM groups WHERE run = ?1 AND round = ?2 AND batch = ?5) WHERE run "
-                    "= ?1 AND round = ?2",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number)));
-  return rc;
+                    "groups_sealed = groups_sealed - ?4 * (NOT ?6), groups_trained = groups_trained + ?4 * ?6, "
+                    "submitted_samples = submitted_samples + (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE "
+                    "run = ?1 AND trained_in = ?2 AND batch = ?5) WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number),
+                          b_int(stream)));
+  if (rc != RC_OK || !stream) return rc;
+  c->samples_due = true; /* sampling may go on ahead */
+  return stream_when_full(c, m->run, m->round, err);
 }
 
 /* ---- answers ---- */
@@ -201,19 +258,22 @@ static void note_drain(struct core *c, const struct batch_answer *m, int64_t gro
 static enum rc batch_note(struct core *c, const struct batch_answer *m, struct err *err) {
   const struct batch_stats *stats = &m->stats;
   const struct mismatch *d = &m->mismatch;
+  const bool lags = m->lag.tokens > 0;
   return store_exec(
       c->store, err,
       "UPDATE batches SET done = 1, done_ms = ?4, loss = ?5, entropy_sum = ?6, trained_tokens = ?7, compute_us = ?8, "
       "poisoned = ?9, logprob_us = ?10, worker = ?11, logprob_max_abs_diff = ?12, logprob_unequal = ?13, "
       "logprob_nonfinite = ?14, logprob_abs_sum = ?15, logprob_k1_sum = ?16, logprob_k3_sum = ?17, ratio_sum = ?18, "
-      "ratio_squares = ?19, clipped = ?20, kl_new_old = ?21, difference_new_old = ?22"
+      "ratio_squares = ?19, clipped = ?20, kl_new_old = ?21, difference_new_old = ?22, lag_min = ?23, lag_max = ?24, "
+      "lag_sum = ?25, compared_tokens = ?26"
       " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
       BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(stats->loss),
             b_real(stats->entropy_sum), b_int(stats->tokens), b_int(stats->compute_us + stats->logprob_us),
             b_int(stats->poisoned), b_int(stats->logprob_us), b_int(m->trainer_worker), b_real(d->max_abs),
             b_int(d->unequal), b_int(d->nonfinite), b_real(d->abs_sum), b_real(d->k1_sum), b_real(d->k3_sum),
             b_real(stats->ratio_sum), b_real(stats->ratio_squares), b_int(stats->clipped), b_real(stats->kl_new_old),
-            b_real(stats->difference_new_old)));
+            b_real(stats->difference_new_old), lags ? b_int(m->lag.min) : b_null(), lags ? b_int(m->lag.max) : b_null(),
+            lags ? b_int(m->lag.sum) : b_null(), lags ? b_int(m->lag.compared) : b_null()));
 }
 
 /* The mismatch's sums are added in the batches' order, once all are done: exactness.c. */

@@ -14,18 +14,24 @@
 #define LEASEHOLD_COORDINATOR_ROUNDS_BATCHES_H
 
 #include "common/wire/training.h"
+#include "services/coordinator/decide/lag.h"
 #include "services/coordinator/decide/mismatch.h"
 #include "services/coordinator/rounds/inner_steps.h"
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/writer/core_state.h"
 
+struct group_place {
+  int64_t round, ordinal; /* round: the batch's own, or in `inflight` an earlier one */
+};
+
 struct batch_plan {
   int64_t run, round, number; /* number: of the new batch */
   int groups;
-  int64_t *ordinals, tokens; /* of its groups; prompts included */
+  struct group_place *places; /* [groups] */
+  int64_t tokens;             /* of its groups; prompts included */
   int64_t step;              /* inner steps of the round that come before it */
   int missing;               /* groups of its step that were in no batch before; 0: there are no inner steps */
-  bool completes;            /* with it all groups of a full step are in batches: */
+  bool completes;            /* with it all groups of a full step are in batches; which, under `minibatch`: */
   struct inner_step_plan inner;
 };
 
@@ -35,13 +41,15 @@ struct batch_answer {
   bool by_tokens; /* the step's denominator counts tokens, not samples */
   struct batch_stats stats;
   struct mismatch mismatch;
+  struct lag_sums lag;        /* in `inflight`; else of no tokens */
   struct interval *intervals; /* what the trainer did since its last answer */
   size_t interval_count;
 };
 
 /* Chooses the groups of plan's round, whole and as many as fit tokens_max: in the order in which they were sealed or, under
- * `update: minibatch`, those of the next step (decide/membership.h) in the order of their ordinals.  plan->ordinals lives
- * in the arena; groups 0: none is sealed. */
+ * `update: minibatch`, those of the next step (decide/membership.h) in the order of their ordinals.  In `inflight` the
+ * run's, as many as the round's step still lacks, in the order that the run asks for.  plan->places lives in the arena;
+ * groups 0: none is sealed. */
 enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
                        struct arena *arena, struct err *err);
 /* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed. */

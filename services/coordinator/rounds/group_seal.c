@@ -5,10 +5,13 @@
 #include <string.h>
 
 #include "common/base/philox.h"
+#include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/decide/overlong.h"
+#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/pool/pool.h"
 
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group) {
@@ -219,12 +222,15 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "UPDATE groups SET state = ?4, reason = ?5, digest = ?6, tokens = ?7, sealed_ms = ?8, samples_open "
-                    "= 0, done_samples = sample_count, done_tokens = ?7 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    "= 0, done_samples = sample_count, done_tokens = ?7, version_first = ?9 WHERE run = ?1 AND round = "
+                    "?2 AND ordinal = ?3",
                     BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int((int64_t)state), b_text(reason),
-                          b_digest(digest), b_int(g->tokens), b_int(c->wall_ms)));
+                          b_digest(digest), b_int(g->tokens), b_int(c->wall_ms), b_int(g->version_first)));
   }
   struct closed_group closed = {.run = h->run,
                                 .round = h->round,
+                                .counts_for = h->round,
+                                .stream = c->context->config.mode == MODE_INFLIGHT,
                                 .purpose = h->purpose,
                                 .state = state,
                                 .samples = h->count,
@@ -233,9 +239,10 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
                                 .version_first = g->version_first,
                                 .version_last = g->version_last};
   for (int i = 0; i < h->count; i++) closed.rewards += g->rewards[i];
+  if (rc == RC_OK && h->purpose == LEASE_TRAINING) rc = stream_round(c, h->run, h->round, &closed.counts_for, err);
   if (rc == RC_OK) rc = round_sums_group(c, &closed, err);
   if (rc == RC_OK) waiting_closed(&c->pool->waiting, h->run, h->round, h->ordinal);
-  if (rc == RC_OK && state == GROUP_FILTERED && c->context->config.zero_advantage == FILTER_REFILL)
+  if (rc == RC_OK && state == GROUP_FILTERED && c->context->config.zero_advantage == FILTER_REFILL && !closed.stream)
     rc = round_refill(c, h->run, h->round, h->ordinal, err); /* opens a group, so before the round's are counted */
   if (rc == RC_OK)
     rc = store_int(c->store, open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
@@ -255,6 +262,20 @@ static void sealing_advantages(struct sealing *g, const struct run_config *confi
   advantages_of(config->advantage, g->shaped, h->count, config->advantage_epsilon, g->advantages);
 }
 
+/* In an `inflight` run the round goes on; its evaluation may be in. */
+static enum rc stream_closed(struct core *c, const struct group_head *h, struct err *err) {
+  int64_t open = 0;
+  c->samples_due = true; /* another group may be issued in its place when it was filtered */
+  if (h->purpose == LEASE_TRAINING) return RC_OK;
+  enum rc rc = store_int(c->store, &open, err,
+                         "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND ordinal "
+                         ">= ?3 AND state = " SQL_GROUP_OPEN,
+                         BINDS(b_int(h->run), b_int(h->round), b_int(ORDINAL_EVALUATION_FIRST)));
+  if (rc != RC_OK || open) return rc;
+  rc = round_evaluated(c, h->run, h->round, err);
+  return rc == RC_OK ? stream_when_full(c, h->run, h->round, err) : rc;
+}
+
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
                           int count, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
@@ -272,7 +293,10 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (rc == RC_OK) group_digest(&digest, &g);
   if (rc == RC_OK) rc = samples_store(c, &g, fence, done, count, err);
   if (rc == RC_OK) rc = group_close(c, &g, state, reason, &digest, &open, err);
-  if (rc == RC_OK && open == 0) rc = round_generated(c, h->run, h->round, err);
+  if (rc == RC_OK && config->mode == MODE_INFLIGHT)
+    rc = stream_closed(c, h, err);
+  else if (rc == RC_OK && open == 0)
+    rc = round_generated(c, h->run, h->round, err);
   if (rc != RC_OK) return rc;
   if (h->leased_ms && c->wall_ms > h->leased_ms)
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
@@ -280,7 +304,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
   if (config->frontier == FRONTIER_GATE || c->pool->pace.plan.bounded) c->samples_due = true; /* more may begin now */
   const bool trainable = state == GROUP_SEALED || (state == GROUP_FILTERED && config->groups_per_step);
-  if (trainable && config->mode == MODE_PIPELINED) c->sealed++; /* filtered: one behind it may belong to the step now */
+  if (trainable && config->mode != MODE_SYNC) c->sealed++; /* filtered: one behind it may belong to the step now */
   return RC_OK;
 }
 

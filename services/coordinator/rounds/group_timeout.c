@@ -9,6 +9,7 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/workers.h"
@@ -28,7 +29,7 @@ enum {
 static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct err *err) {
   const struct id_text id = id_group(run, round, ordinal);
   char reason[DETAIL_MAX];
-  int64_t open = -1;
+  int64_t open = -1, counts_for = round;
   snprintf(reason, sizeof reason, "not complete within %d ms of its first lease", c->context->config.group_timeout_ms);
   enum rc rc = state_check(MACHINE_GROUP, GROUP_OPEN, GROUP_FAILED, id.text, err);
   if (rc == RC_OK) rc = leases_supersede_group(c, run, round, ordinal, err);
@@ -43,18 +44,21 @@ static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t or
                     "UPDATE groups SET state = ?4, reason = ?5, samples_waiting = 0, waiting_ms = NULL WHERE run = ?1 "
                     "AND round = ?2 AND ordinal = ?3",
                     BINDS(b_int(run), b_int(round), b_int(ordinal), b_int(GROUP_FAILED), b_text(reason)));
+  if (rc == RC_OK) rc = stream_round(c, run, round, &counts_for, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
-                    "UPDATE rounds SET groups_open = groups_open - 1, groups_failed = groups_failed + 1, exact = 0 "
-                    "WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(round)));
+                    "UPDATE rounds SET groups_open = groups_open - (round = ?2), groups_failed = groups_failed + (round "
+                    "= ?3), exact = exact AND round <> ?3 WHERE run = ?1 AND round IN (?2, ?3)",
+                    BINDS(b_int(run), b_int(round), b_int(counts_for)));
   waiting_forget(&c->pool->waiting);
   c->samples_due = true; /* another group may begin in its place */
   if (rc == RC_OK) rc = journal_incident(c, run, "group_timeout", id.text, reason, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));
-  return rc == RC_OK && open == 0 ? round_generated(c, run, round, err) : rc;
+  if (rc != RC_OK) return rc;
+  if (c->context->config.mode == MODE_INFLIGHT) return stream_when_full(c, run, round, err);
+  return open == 0 ? round_generated(c, run, round, err) : rc;
 }
 
 static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_ms, struct err *err) {

@@ -8,6 +8,7 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/writer/journal.h"
 #include "services/coordinator/run/run_context.h"
@@ -75,7 +76,7 @@ static enum rc version_insert(struct core *c, const struct announced_version *p,
 }
 
 static enum rc round_close(struct core *c, const struct announced_version *p, struct err *err) {
-  enum rc rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND round = ?2 AND state = ?4",
+  enum rc rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND trained_in = ?2 AND state = ?4",
                           BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_DONE, err);
@@ -120,7 +121,9 @@ enum rc publish_version(struct core *c, const struct announced_version *p, bool 
   const struct run_config *config = &c->context->config;
   rc = version_check(c, p, err);
   if (rc == RC_OK) rc = version_insert(c, p, config, err);
-  if (rc == RC_OK) rc = leases_supersede(c, p->run, err);
+  if (rc == RC_OK)
+    rc = config->mode == MODE_INFLIGHT ? stream_published(c, p->run, p->round, p->version, err)
+                                       : leases_supersede(c, p->run, err);
   if (rc == RC_OK) rc = round_close(c, p, err);
   if (rc == RC_OK) rc = verifying_flush(c, p->run, p->round, err);
   if (rc == RC_OK && state != RUN_STOPPING && p->round + 1 < config->rounds)

@@ -11,8 +11,12 @@ enum rc retention_mark(struct store *s, int64_t run, int64_t keep_rounds, int64_
       "coalesce(first_sealed_ms, (SELECT min(sealed_ms) FROM groups WHERE groups.run = rounds.run AND groups.round = "
       "rounds.round)) WHERE run = ?1 AND rollouts_state = " SQL_ROLLOUTS_KEPT
       " AND finished = 1 AND version < ?2 AND round <= (SELECT round FROM rounds "
-      "WHERE run = ?1 AND state = ?4 ORDER BY round DESC LIMIT 1) - ?3",
-      BINDS(b_int(run), b_int(oldest_checkpoint), b_int(keep_rounds), b_int(ROUND_DONE), b_int(ROLLOUTS_DROPPING)));
+      "WHERE run = ?1 AND state = ?4 ORDER BY round DESC LIMIT 1) - ?3 AND NOT EXISTS (SELECT 1 FROM groups WHERE "
+      "groups.run = rounds.run AND groups.round = rounds.round AND (groups.state IN (?6, ?7, ?8) OR "
+      "groups.trained_in > rounds.round AND (SELECT later.version FROM rounds later WHERE later.run = groups.run AND "
+      "later.round = groups.trained_in) >= ?2))",
+      BINDS(b_int(run), b_int(oldest_checkpoint), b_int(keep_rounds), b_int(ROUND_DONE), b_int(ROLLOUTS_DROPPING),
+            b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
 }
 
 /* ---- dropping ---- */

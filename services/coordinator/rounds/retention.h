@@ -5,6 +5,7 @@
  *
  * A round may go when it is consumed, at least keep_rounds newer rounds are consumed too, and no replay can need it:
  * it was sampled at a version before the oldest checkpoint (above version 0's) that the trainer says it keeps.
+ * In `inflight` a round's groups may be trained in later rounds: all of them must be old enough.
  * A trainer whose newest checkpoint is damaged falls back to an older one, so the oldest counts and not the newest.
  * A trainer that has lost all of its checkpoints can then no longer replay from version 0: the run is paused with a
  * sentence (driver/replay.c).

@@ -59,7 +59,8 @@ static enum rc group_insert(struct core *c, const struct dataset *d, const struc
 
 /* Behind the last prompt, refills included, of the round before. */
 static enum rc dataset_first(struct core *c, int64_t round, int64_t *out, struct err *err) {
-  const int64_t groups = c->context->config.groups_per_round;
+  const bool stream = c->context->config.mode == MODE_INFLIGHT; /* its groups all count as refills: none is there at first */
+  const int64_t groups = stream ? 0 : c->context->config.groups_per_round;
   *out = round * groups;
   if (round == 0) return RC_OK;
   return store_int(c->store, out, err,
@@ -72,7 +73,8 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
   struct run_context *x = c->context;
   const struct run_config *config = &x->config;
   bool supervised = run_is_supervised(config), evaluates = run_evaluates(config);
-  int count = dataset_count(x->dataset), groups = config->groups_per_round, evaluation = 0;
+  int count = dataset_count(x->dataset), groups = config->mode == MODE_INFLIGHT ? 0 : config->groups_per_round,
+      evaluation = 0;
   if (evaluates && (groups == 0 || groups > count)) groups = count;
   if (groups > LIMIT_GROUPS_PER_ROUND)
     return err_set(err, RC_TOO_LARGE, "groups_per_round",
@@ -118,9 +120,21 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
   return rc;
 }
 
-enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtered, struct err *err) {
+enum rc round_issue(struct core *c, int64_t round, int64_t ordinal, int64_t place, struct err *err) {
   struct run_context *x = c->context;
   const struct run_config *config = &x->config;
+  const struct new_group group = {
+      .round = round,
+      .ordinal = ordinal,
+      .index = dataset_index(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, place),
+      .samples = config->samples_per_group,
+      .purpose = LEASE_TRAINING,
+      .state = GROUP_OPEN};
+  return group_insert(c, x->dataset, &group, err);
+}
+
+enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtered, struct err *err) {
+  const struct run_config *config = &c->context->config;
   struct rows q;
   bool row = false;
   int64_t first = 0, refilled = 0, filtered_count = 0;
@@ -137,19 +151,12 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
   rows_end(&q);
   if (rc != RC_OK || refilled >= config->refill_max) return rc;
   if (fault_is(COORDINATOR_FAULT_DROP_REFILL) && filtered_count == 1) return RC_OK;
-  const int64_t place = first + config->groups_per_round + refilled;
-  const struct new_group group = {
-      .round = round,
-      .ordinal = config->groups_per_round + refilled,
-      .index = dataset_index(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, place),
-      .samples = config->samples_per_group,
-      .purpose = LEASE_TRAINING,
-      .state = GROUP_OPEN};
-  rc = group_insert(c, x->dataset, &group, err);
+  const int64_t place = first + config->groups_per_round + refilled, ordinal = config->groups_per_round + refilled;
+  rc = round_issue(c, round, ordinal, place, err);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "INSERT INTO refills (run, round, ordinal, replaces, dataset_ordinal) VALUES (?1, ?2, ?3, ?4, ?5)",
-                    BINDS(b_int(run), b_int(round), b_int(group.ordinal), b_int(filtered), b_int(place)));
+                    BINDS(b_int(run), b_int(round), b_int(ordinal), b_int(filtered), b_int(place)));
   }
   if (rc == RC_OK)
     rc =
@@ -161,11 +168,11 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
   return rc;
 }
 
-/* The evaluation groups' outcome, whose row there is, as an event. */
-static enum rc evaluation_tell(struct core *c, int64_t run, int64_t round, struct err *err) {
+enum rc round_evaluated(struct core *c, int64_t run, int64_t round, struct err *err) {
   struct buf text = BUF_INIT;
   bool found = false;
-  const enum rc rc = evaluation_text(c->store, run, round, &text, &found, err);
+  enum rc rc = round_sums_evaluation(c, run, round, err);
+  if (rc == RC_OK) rc = evaluation_text(c->store, run, round, &text, &found, err);
   if (rc == RC_OK && found) return journal_event(c, run, "eval", &text, false, err);
   buf_free(&text);
   return rc;
@@ -173,7 +180,7 @@ static enum rc evaluation_tell(struct core *c, int64_t run, int64_t round, struc
 
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err) {
   enum rc rc = round_sums_means(c, run, round, run_evaluates(&c->context->config), err);
-  if (rc == RC_OK) rc = evaluation_tell(c, run, round, err);
+  if (rc == RC_OK) rc = round_evaluated(c, run, round, err);
   if (rc != RC_OK) return rc;
   c->kick_due = true;
   if (!run_evaluates(&c->context->config)) return round_move(c, run, round, ROUND_TRAINING, err);
@@ -190,14 +197,16 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
   return rc;
 }
 
-/* The batches' sums of how far the policy has moved away from the one that sampled, in the order of their numbers; null
- * when one of them is not finite. */
+/* The batches' sums of how far the policy has moved away from the one that sampled, in the order of their numbers, null
+ * when one of them is not finite; and how old the tokens were, null where no batch told. */
 static enum rc ratios_note(struct core *c, int64_t run, int64_t round, struct err *err) {
 #define FINITE_SUM(column) "iif(count(" column ") = count(*), sum(" column "), NULL)"
   return store_exec(c->store, err,
-                    "UPDATE rounds SET (ratio_sum, ratio_squares, clipped, kl_new_old, difference_new_old) = "
+                    "UPDATE rounds SET (ratio_sum, ratio_squares, clipped, kl_new_old, difference_new_old, lag_min, lag_max, "
+                    "lag_sum, compared_tokens) = "
                     "(SELECT " FINITE_SUM("ratio_sum") ", " FINITE_SUM("ratio_squares") ", sum(clipped), "
                     FINITE_SUM("kl_new_old") ", " FINITE_SUM("difference_new_old")
+                    ", min(lag_min), max(lag_max), sum(lag_sum), sum(compared_tokens)"
                     " FROM (SELECT * FROM batches WHERE run = ?1 AND round = ?2 ORDER BY number)) WHERE run = ?1 AND "
                     "round = ?2",
                     BINDS(b_int(run), b_int(round)));

@@ -21,6 +21,10 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
  * have joined.  Exactly one for each, so which prompts a round has in the end does not depend on the order of completion: the
  * n-th refill exists once n groups were filtered, whichever they were, and it is the same prompt. */
 enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtered, struct err *err);
+/* One training group of the run's dataset order, at `place`, joins the round: of `inflight`, see stream.h. */
+enum rc round_issue(struct core *c, int64_t round, int64_t ordinal, int64_t place, struct err *err);
+/* All evaluation groups of the round are in: their figures, as a row and as an event. */
+enum rc round_evaluated(struct core *c, int64_t run, int64_t round, struct err *err);
 /* All groups are sealed, filtered or evaluated: aggregates, then the round waits for training (or, in an evaluate
  * run, is done and the run completed). */
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err);

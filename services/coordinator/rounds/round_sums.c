@@ -1,6 +1,8 @@
 /* Adds closed groups to their round's sums, and makes its means of them. */
 #include "services/coordinator/rounds/round_sums.h"
 
+#include "services/coordinator/decide/stored.h"
+
 /* Of training and of evaluation groups. */
 struct part {
   int64_t groups, samples, well_formed, tokens;
@@ -16,9 +18,13 @@ enum rc round_sums_group(struct core *c, const struct closed_group *g, struct er
                     none = {0};
   const bool trains = g->purpose == LEASE_TRAINING;
   const struct part t = trains ? all : none, e = trains ? none : all;
+  const enum rc rc = store_exec(c->store, err,
+                                "UPDATE rounds SET groups_open = groups_open - 1 WHERE run = ?1 AND round = ?2",
+                                BINDS(b_int(g->run), b_int(g->round)));
+  if (rc != RC_OK) return rc;
   return store_exec(
       c->store, err,
-      "UPDATE rounds SET groups_open = groups_open - 1, groups_trained = groups_trained + ?3, groups_filtered = "
+      "UPDATE rounds SET groups_trained = groups_trained + ?3, groups_filtered = "
       "groups_filtered + ?4, sampled_tokens = sampled_tokens + ?5, groups_sealed = groups_sealed + ?3, groups_stale = "
       "groups_stale + (?3 AND (?6 <> version OR ?7 <> version)), first_sealed_ms = coalesce(first_sealed_ms, ?8), "
       "training_samples = training_samples + ?9, training_well_formed = training_well_formed + ?10, training_tokens = "
@@ -26,14 +32,15 @@ enum rc round_sums_group(struct core *c, const struct closed_group *g, struct er
       "evaluation_samples = evaluation_samples + ?14, evaluation_well_formed = evaluation_well_formed + ?15, "
       "evaluation_tokens = evaluation_tokens + ?16, evaluation_rewards = evaluation_rewards + ?17 WHERE run = ?1 AND "
       "round = ?2",
-      BINDS(b_int(g->run), b_int(g->round), b_int(g->state == GROUP_SEALED), b_int(g->state == GROUP_FILTERED),
+      BINDS(b_int(g->run), b_int(g->counts_for), b_int(g->state == GROUP_SEALED && !g->stream),
+            b_int(g->state == GROUP_FILTERED),
             b_int(g->tokens), b_int(g->version_first), b_int(g->version_last), b_int(c->wall_ms), b_int(t.samples),
             b_int(t.well_formed), b_int(t.tokens), b_real(t.rewards), b_int(e.groups), b_int(e.samples),
             b_int(e.well_formed), b_int(e.tokens), b_real(e.rewards)));
 }
 
 enum rc round_sums_means(struct core *c, int64_t run, int64_t round, bool evaluates, struct err *err) {
-  enum rc rc = store_exec(
+  return store_exec(
       c->store, err,
       "UPDATE rounds SET generated_ms = ?3, (reward_mean, well_formed_mean, completion_tokens_mean) = (SELECT "
       "rewards / samples, 1.0 * well_formed / samples, 1.0 * tokens / samples FROM (SELECT training_rewards + ?4 * "
@@ -41,10 +48,14 @@ enum rc round_sums_means(struct core *c, int64_t run, int64_t round, bool evalua
       "training_tokens + ?4 * evaluation_tokens AS tokens, nullif(training_samples + ?4 * evaluation_samples, 0) AS "
       "samples FROM rounds WHERE run = ?1 AND round = ?2)) WHERE run = ?1 AND round = ?2",
       BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(evaluates)));
-  if (rc != RC_OK) return rc;
+}
+
+/* A sample of several versions counts by its oldest. */
+enum rc round_sums_evaluation(struct core *c, int64_t run, int64_t round, struct err *err) {
   return store_exec(c->store, err,
                     "INSERT INTO evaluations (run, round, version, problems, samples, accuracy, well_formed, at_ms) "
-                    "SELECT run, round, version, evaluation_groups, evaluation_samples, evaluation_rewards / "
+                    "SELECT run, round, coalesce((SELECT min(version_first) FROM groups g WHERE g.run = ?1 AND g.round "
+                    "= ?2 AND g.purpose = " SQL_PURPOSE_EVALUATION "), version), evaluation_groups, evaluation_samples, evaluation_rewards / "
                     "evaluation_samples, 1.0 * evaluation_well_formed / evaluation_samples, ?3 FROM rounds WHERE run = "
                     "?1 AND round = ?2 AND evaluation_samples > 0",
                     BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));

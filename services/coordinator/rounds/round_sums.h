@@ -2,7 +2,7 @@
  * closing a round of thousands of groups reads no group and no sample again:
  *
  *   a group's last sample  --round_sums_group-->  rewards, lengths, stale groups; one group less is open
- *   the round's last group --round_sums_means-->  its means, and the evaluation's row
+ *   the round's last group --round_sums_means-->  its means; round_sums_evaluation: the evaluation's row
  *
  * The jobs that the trainer has not answered and the groups that wait for a batch are counted where they are planned and
  * answered: batches.c, inner_steps.c.  Each sum changes in the transaction that changes what it is of; a test compares
@@ -20,6 +20,8 @@
 /* A group with all its samples. */
 struct closed_group {
   int64_t run, round;
+  int64_t counts_for; /* the round whose sums it is added to: stream_round */
+  bool stream;        /* of an `inflight` run: it waits for no batch of its round, and may be of other versions */
   enum lease_purpose purpose;
   enum group_state state; /* that it is closed as */
   int64_t samples, well_formed, tokens;
@@ -29,6 +31,8 @@ struct closed_group {
 enum rc round_sums_group(struct core *c, const struct closed_group *g, struct err *err);
 /* All groups are in.  evaluates: the round's means are of its evaluation groups too. */
 enum rc round_sums_means(struct core *c, int64_t run, int64_t round, bool evaluates, struct err *err);
+/* All evaluation groups are: their row, if there were any. */
+enum rc round_sums_evaluation(struct core *c, int64_t run, int64_t round, struct err *err);
 /* The round's jobs that the trainer has not answered, and its groups that wait for a batch. */
 enum rc round_sums_undone(struct store *s, int64_t run, int64_t round, int64_t *out, struct err *err);
 

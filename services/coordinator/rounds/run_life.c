@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "common/base/log.h"
+#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/writer/journal.h"
@@ -78,21 +79,33 @@ enum rc run_waits(struct core *c, int64_t run, const char *what, struct err *err
   return journal_event(c, run, "waiting", &text, false, err);
 }
 
+/* The oldest round that has groups in no step: the newest one, but for `inflight`. */
+static enum rc oldest_unfinished(struct core *c, int64_t run, int64_t *out, struct err *err) {
+  return store_int(c->store, out, err,
+                   "SELECT coalesce(min(round), 0) FROM (SELECT max(round) AS round FROM rounds WHERE run = ?1 UNION ALL "
+                   "SELECT min(round) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
+                   " UNION ALL SELECT min(round) FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state "
+                   "= " SQL_GROUP_SEALED " UNION ALL SELECT min(round) FROM groups INDEXED BY groups_batch WHERE run = "
+                   "?1 AND trained_in = (SELECT max(round) FROM rounds WHERE run = ?1))",
+                   BINDS(b_int(run)));
+}
+
 enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
+  int64_t from = 0;
   enum rc rc = run_move(c, run, to, error, err);
+  if (rc == RC_OK) rc = oldest_unfinished(c, run, &from, err);
   if (rc == RC_OK) rc = leases_supersede(c, run, err);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
-                    "UPDATE samples SET state = ?2 WHERE run = ?1 AND round >= (SELECT max(round) FROM rounds WHERE "
-                    "run = ?1) AND state IN (?3, ?4)",
-                    BINDS(b_int(run), b_int(SAMPLE_VOID), b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+                    "UPDATE samples SET state = ?2 WHERE run = ?1 AND round >= ?5 AND state IN (?3, ?4)",
+                    BINDS(b_int(run), b_int(SAMPLE_VOID), b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED), b_int(from)));
   }
   if (rc == RC_OK) {
     rc = store_exec(
         c->store, err,
-        "UPDATE groups SET state = ?2, reason = 'the run ended' WHERE run = ?1 AND round >= (SELECT max(round) FROM "
-        "rounds WHERE run = ?1) AND state IN (?3, ?4, ?5)",
-        BINDS(b_int(run), b_int(GROUP_ABANDONED), b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
+        "UPDATE groups SET state = ?2, reason = 'the run ended' WHERE run = ?1 AND round >= ?6 AND state IN (?3, ?4, ?5)",
+        BINDS(b_int(run), b_int(GROUP_ABANDONED), b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED),
+              b_int(from)));
   }
   if (rc == RC_OK) {
     rc = store_exec(c->store, err, "UPDATE rounds SET state = ?2, groups_sealed = 0 WHERE run = ?1 AND state <> ?3 AND state <> ?2",

@@ -13,6 +13,8 @@
 static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
 static const char *const update_names[] = {
     [UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch", [UPDATE_INFLIGHT] = "inflight"};
+static const char *const order_names[] = {[ORDER_COMPLETION] = "completion", [ORDER_SUBMISSION] = "submission"};
+static const char *const kv_names[] = {"keep", "recompute"};
 static const char *const filter_names[] = {
     [FILTER_KEEP] = "keep", [FILTER_SHRINK] = "shrink", [FILTER_REFILL] = "refill"};
 static const char *const frontier_names[] = {
@@ -177,6 +179,7 @@ static void set_defaults(struct run_config *c) {
                            .evaluation_temperature = 1.0,
                            .frontier = FRONTIER_PRIORITY,
                            .aging_ms = 30000,
+                           .max_lag = -1, /* not given */
                            .group_timeout_ms = 1800000,
                            .stage_timeout_ms = 10000,
                            .publish_every = 1};
@@ -200,20 +203,50 @@ static bool is_objective(const struct run_config *c, const char *objective) {
   return strcmp(c->training.objective, objective) == 0;
 }
 
-/* Fields whose value is one of a few names, as they were given. */
+/* Fields whose value is one of a few names, as they were given; NULL: left out. */
 struct choices {
-  const char *mode, *update, *frontier;
+  const char *mode, *update, *frontier, *kv, *order;
 };
 
+/* `inflight` is a mode and an update rule: one does not go without the other. */
+static enum rc read_update(struct run_config *c, const char *given, struct err *err) {
+  int update = UPDATE_STRICT;
+  if (c->mode == MODE_INFLIGHT) update = UPDATE_INFLIGHT;
+  if (!given) {
+    c->training.update = (enum update_rule)update;
+    return RC_OK;
+  }
+  const enum rc rc = name_index(&update, given, update_names, 3, "update", err);
+  c->training.update = (enum update_rule)update;
+  if (rc != RC_OK || (c->mode == MODE_INFLIGHT) == (update == UPDATE_INFLIGHT)) return rc;
+  return err_set(err, RC_INVALID, "update", "update '%s' is not one of mode '%s': leave `update` out", given,
+                 mode_names[c->mode]);
+}
+
+static enum rc read_stream(struct run_config *c, const struct choices *given, struct err *err) {
+  int kv = 0, order = ORDER_COMPLETION;
+  const char *const said = given->kv               ? "kv"
+                           : given->order          ? "order"
+                           : c->max_lag >= 0       ? "max_lag"
+                           : c->samples_ahead > 0 ? "samples_ahead"
+                                                  : NULL;
+  if (c->mode != MODE_INFLIGHT && said)
+    return err_set(err, RC_INVALID, said, "`%s` is for mode 'inflight', this run's is '%s'", said, mode_names[c->mode]);
+  enum rc rc = given->kv ? name_index(&kv, given->kv, kv_names, 2, "kv", err) : RC_OK;
+  if (rc == RC_OK && given->order) rc = name_index(&order, given->order, order_names, 2, "order", err);
+  c->kv_recompute = kv == 1;
+  c->order = (enum stream_order)order;
+  return rc;
+}
+
 static enum rc read_choices(struct run_config *c, const struct choices *given, struct err *err) {
-  int mode = 0, update = 0, frontier = 0;
+  int mode = 0, frontier = 0;
   enum rc rc = name_index(&mode, given->mode, mode_names, 3, "mode", err);
-  if (rc == RC_OK) rc = name_index(&update, given->update, update_names, 2, "update", err);
   if (rc == RC_OK) rc = name_index(&frontier, given->frontier, frontier_names, 3, "frontier", err);
-  c->training.update = (enum update_rule)update; /* unless `training` says otherwise, which read_training refuses */
   c->mode = (enum run_mode)mode;
   c->frontier = (enum frontier_kind)frontier;
-  return rc;
+  if (rc == RC_OK) rc = read_update(c, given->update, err); /* unless `training` says otherwise, which read_training refuses */
+  return rc == RC_OK ? read_stream(c, given, err) : rc;
 }
 
 /* `training` is what the trainer gets, so its `update` is the run's. */
@@ -226,7 +259,29 @@ static enum rc read_training(struct run_config *c, const struct json *v, struct 
   return in_field(rc, "training", err);
 }
 
+enum { MAX_LAG = 8, STEPS_AHEAD = 2 }; /* as PipelineRL's published runs have it, about; and two steps' worth */
+
+/* A step is a round, so both have as many groups; the default for either is the other. */
+static enum rc resolve_stream(struct run_config *c, bool has_groups_per_round, struct err *err) {
+  if (c->groups_per_step && !has_groups_per_round) c->groups_per_round = c->groups_per_step;
+  if (!c->groups_per_step) c->groups_per_step = c->groups_per_round;
+  if (c->groups_per_step != c->groups_per_round)
+    return err_set(err, RC_INVALID, "groups_per_step",
+                   "in mode 'inflight' a round is a step: expected groups_per_round (%d), got %d; leave one of them out",
+                   c->groups_per_round, c->groups_per_step);
+  if (c->max_lag < 0) c->max_lag = MAX_LAG;
+  const int64_t step = (int64_t)c->groups_per_step * c->samples_per_group;
+  if (c->samples_ahead == 0) c->samples_ahead = (int32_t)(STEPS_AHEAD * step);
+  if (c->samples_ahead > (int64_t)LIMIT_GROUPS_PER_ROUND * c->samples_per_group)
+    return err_set(err, RC_INVALID, "samples_ahead", "expected at most %d groups, %lld samples, got %d",
+                   LIMIT_GROUPS_PER_ROUND, (long long)LIMIT_GROUPS_PER_ROUND * c->samples_per_group, c->samples_ahead);
+  if (c->samples_ahead >= c->samples_per_group) return RC_OK;
+  return err_set(err, RC_INVALID, "samples_ahead", "expected at least a group (%d samples), got %d",
+                 c->samples_per_group, c->samples_ahead);
+}
+
 static enum rc resolve_update(const struct run_config *c, struct err *err) {
+  if (c->mode == MODE_INFLIGHT) return RC_OK; /* resolve_stream */
   if (c->training.update == UPDATE_STRICT) {
     if (c->groups_per_step == 0) return RC_OK;
     return err_set(err, RC_INVALID, "groups_per_step",
@@ -241,17 +296,23 @@ static enum rc resolve_update(const struct run_config *c, struct err *err) {
 
 /* Optimizer steps of the run, when no group is filtered. */
 static int32_t steps_in_all(const struct run_config *c) {
-  if (c->groups_per_step == 0) return c->rounds;
+  if (c->groups_per_step == 0 || c->mode == MODE_INFLIGHT) return c->rounds;
   const int64_t steps = (int64_t)c->rounds * ((c->groups_per_round + c->groups_per_step - 1) / c->groups_per_step);
   return steps < INT32_MAX ? (int32_t)steps : INT32_MAX;
 }
 
 /* What depends on more than one field. */
-static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *err) {
-  if (c->mode == MODE_INFLIGHT)
-    return err_set(err, RC_UNSUPPORTED, "mode",
-                   "mode 'inflight' is not offered by this version; 'sync' and 'pipelined' are");
+static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_groups_per_round, struct err *err) {
   bool evaluates = is_objective(c, "evaluate"), supervised = is_objective(c, "cross_entropy");
+  if (c->mode == MODE_INFLIGHT && (evaluates || supervised))
+    return err_set(err, RC_INVALID, "mode", "objective '%s' has nothing to overlap: leave `mode` out",
+                   c->training.objective);
+  if (c->mode == MODE_INFLIGHT) {
+    const enum rc rc = resolve_stream(c, has_groups_per_round, err);
+    if (rc != RC_OK) return rc;
+  } else {
+    c->max_lag = 0;
+  }
   if (evaluates) c->rounds = 1;
   if (evaluates || supervised) c->mode = MODE_SYNC; /* nothing to overlap */
   if (c->refill_max == 0) c->refill_max = c->groups_per_round;
@@ -292,7 +353,7 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, struct err *e
 enum rc run_config_parse_stored(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
   const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *overlong = NULL,
                     *filter = NULL, *training = NULL, *evaluation = NULL, *start = NULL;
-  struct choices choices = {.mode = mode_names[MODE_PIPELINED], .update = "strict", .frontier = "priority"};
+  struct choices choices = {.mode = mode_names[MODE_PIPELINED], .frontier = "priority"};
   struct run_config *c = out;
   set_defaults(c);
   if (names_inflight(body)) set_inflight_defaults(c);
@@ -303,6 +364,14 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
           {.name = "mode", .kind = FIELD_STRING, .target = &choices.mode, .min = 1, .max = 32},
           {.name = "update", .kind = FIELD_STRING, .target = &choices.update, .min = 1, .max = 32},
           {.name = "frontier", .kind = FIELD_STRING, .target = &choices.frontier, .min = 1, .max = 32},
+          {.name = "kv", .kind = FIELD_STRING, .target = &choices.kv, .min = 1, .max = 32},
+          {.name = "order", .kind = FIELD_STRING, .target = &choices.order, .min = 1, .max = 32},
+          {.name = "max_lag", .kind = FIELD_I32, .target = &c->max_lag, .min = 0, .max = LIMIT_LAG},
+          {.name = "samples_ahead",
+           .kind = FIELD_I32,
+           .target = &c->samples_ahead,
+           .min = 1,
+           .max = LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP},
           {.name = "frontier_groups",
            .kind = FIELD_I32,
            .target = &c->frontier_groups,
@@ -356,7 +425,9 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
   if (rc == RC_OK && evaluation) rc = read_evaluation(c, evaluation, arena, err);
   const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
   if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
-  if (rc == RC_OK) rc = resolve(c, total_steps && json_type_of(total_steps) != JSON_NULL, err);
+  if (rc == RC_OK)
+    rc = resolve(c, total_steps && json_type_of(total_steps) != JSON_NULL, json_get(body, "groups_per_round") != NULL,
+                 err);
   return rc;
 }
 
@@ -385,6 +456,12 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_end(w);
   json_kv_int(w, "groups_per_round", c->groups_per_round);
   if (c->groups_per_step) json_kv_int(w, "groups_per_step", c->groups_per_step);
+  if (c->mode == MODE_INFLIGHT) {
+    json_kv_int(w, "max_lag", c->max_lag);
+    json_kv_int(w, "samples_ahead", c->samples_ahead);
+    json_kv_string(w, "kv", kv_names[c->kv_recompute]);
+    json_kv_string(w, "order", order_names[c->order]);
+  }
   json_kv_int(w, "samples_per_group", c->samples_per_group);
   json_kv_int(w, "lease_samples_max", c->lease_samples_max);
   json_key(w, "sampling");

@@ -14,7 +14,9 @@
 #include "services/coordinator/decide/frontier.h"
 #include "services/coordinator/decide/verify.h"
 
-enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT }; /* inflight is refused with 501 */
+enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT };
+/* Which trainable groups a step takes first: those that were complete first, or those that were issued first. */
+enum stream_order { ORDER_COMPLETION, ORDER_SUBMISSION };
 enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
 
 struct sampling_config {
@@ -30,7 +32,13 @@ struct run_config {
   /* "update": training.update.  "strict": one optimizer step a round over all its groups.  "minibatch": one for every
    * groups_per_step of them, in the order of their ordinals (decide/membership.h); the round's own step takes those left.
    * Behaviour log-probabilities stay those of the round's version, which is superseded once the round is consumed. */
-  int32_t groups_per_step; /* "minibatch": 1 .. groups_per_round; "strict": 0, and left out */
+  int32_t groups_per_step; /* "minibatch": 1 .. groups_per_round; "strict": 0, and left out; "inflight": groups_per_round */
+  /* "inflight": a round is an optimizer step, which takes the first groups_per_step trainable groups by `order`, and weights
+   * are swapped while samples are drawn.  Else 0, and left out. */
+  int32_t max_lag;            /* versions that may come between a token and the step that trains on it */
+  int32_t samples_ahead;      /* issued and in no step, at most */
+  bool kv_recompute;          /* "kv": "recompute" instead of "keep": running samples' KV under every new version */
+  enum stream_order order;
   uint64_t seed;
   int32_t rounds;           /* "evaluate": 1 */
   const char *dataset_path; /* "dataset": {"path", "shuffle"}; relative to the coordinator's data directory */
@@ -76,8 +84,8 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `ignore_eos`
- * and `groups_per_step` where there is none, so that older configurations keep their hash. */
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `ignore_eos`,
+ * `groups_per_step` and those of `inflight` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);

@@ -10,7 +10,7 @@
  * States are the numbers of states.h.  A sample has a row from its first lease on; before that, its group's counts tell of
  * it.  *_ms columns are wall-clock milliseconds that go evenly (core_wall_us),
  * except for leases.deadline_ms, which is monotonic and means something only within its epoch.  leases.version_min
- * and version_max, spans, segments and refills are there for the pipelined and inflight modes. */
+ * and version_max differ in `inflight` only. */
 #include "services/coordinator/store/migrations.h"
 
 #include <inttypes.h>
@@ -292,6 +292,26 @@ static const char *const steps[] = {
     "ALTER TABLE rounds ADD COLUMN admission_ordered INTEGER;"
     "ALTER TABLE rounds ADD COLUMN admission_end_us REAL;"
     "ALTER TABLE rounds ADD COLUMN admission_filled_end_us REAL;",
+    /* 13: steps that take groups of earlier rounds (rounds/stream.h).  groups.trained_in: the round whose step takes it, the
+     * group's own but for `inflight`; version_first: of its oldest token.  spans.fresh: struct version_span.  Lags are of
+     * trained tokens, in versions; compared_tokens: whose log-probabilities the trainer's must equal.  versions.activated_ms:
+     * when a server was first heard of with it; null: skipped, or older than this column. */
+    "ALTER TABLE groups ADD COLUMN trained_in INTEGER;"
+    "ALTER TABLE groups ADD COLUMN version_first INTEGER;"
+    "UPDATE groups SET trained_in = round WHERE batch IS NOT NULL;"
+    "DROP INDEX groups_batch;"
+    "CREATE INDEX groups_batch ON groups (run, trained_in, batch, round, ordinal) WHERE trained_in IS NOT NULL;"
+    "ALTER TABLE spans ADD COLUMN fresh INTEGER NOT NULL DEFAULT 1;"
+    "ALTER TABLE versions ADD COLUMN activated_ms INTEGER;"
+    "ALTER TABLE batches ADD COLUMN lag_min INTEGER;"
+    "ALTER TABLE batches ADD COLUMN lag_max INTEGER;"
+    "ALTER TABLE batches ADD COLUMN lag_sum INTEGER;"
+    "ALTER TABLE batches ADD COLUMN compared_tokens INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN lag_min INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN lag_max INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN lag_sum INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN compared_tokens INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN groups_lagged INTEGER NOT NULL DEFAULT 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -16,7 +16,10 @@
   "iif(groups_trained > 0, trained_ms, NULL), "                                                                     \
   "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
   "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old, "               \
-  "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us"
+  "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us, "             \
+  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, "                                                     \
+  "(SELECT v.activated_ms IS NULL AND v.state = " SQL_VERSION_SUPERSEDED " FROM versions v WHERE v.run = r.run AND "  \
+  "v.version = r.version + 1)"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
 #define ROUND_TABLES                                                                                               \
   " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = " SQL_ACTOR_TRAINER \
@@ -72,7 +75,13 @@ enum {
   C_ADMISSION_SPACING,
   C_ADMISSION_ORDERED,
   C_ADMISSION_END,
-  C_ADMISSION_FILLED_END
+  C_ADMISSION_FILLED_END,
+  C_LAG_MIN,
+  C_LAG_MAX,
+  C_LAG_SUM,
+  C_COMPARED,
+  C_LAGGED,
+  C_VERSION_SKIPPED
 };
 
 void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) {
@@ -159,6 +168,23 @@ static void admission_write(struct json_writer *w, const struct rows *q) {
   json_object_end(w);
 }
 
+/* Null but for `inflight`. */
+static void lag_write(struct json_writer *w, const struct rows *q) {
+  json_key(w, "lag");
+  if (rows_null(q, C_LAG_MIN)) {
+    json_write_null(w);
+    return;
+  }
+  json_object_begin(w);
+  json_kv_int(w, "min", rows_int(q, C_LAG_MIN));
+  json_kv_f64(w, "mean", ratio_of(rows_real(q, C_LAG_SUM), rows_real(q, C_TOKENS)));
+  json_kv_int(w, "max", rows_int(q, C_LAG_MAX));
+  json_kv_int(w, "compared_tokens", rows_int(q, C_COMPARED));
+  json_kv_int(w, "groups_dropped", rows_int(q, C_LAGGED));
+  json_kv_bool(w, "version_skipped", rows_int(q, C_VERSION_SKIPPED) != 0);
+  json_object_end(w);
+}
+
 static void round_write(struct json_writer *w, const struct rows *q) {
   struct digest digest;
   char hex[DIGEST_HEX_MAX];
@@ -197,6 +223,7 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   kv_difference(w, "round_ms", q, C_PUBLISHED, C_OPENED);
   ratios_write(w, q);
   admission_write(w, q);
+  lag_write(w, q);
   json_object_end(w);
 }
 

@@ -89,7 +89,20 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"rounds\":1.5}", "rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"fast\"}", "mode", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\"}", "mode", RC_UNSUPPORTED},
+      {"{\"dataset\":{\"path\":\"a\"},\"max_lag\":1}", "max_lag", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"samples_ahead\":64}", "samples_ahead", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"kv\":\"keep\"}", "kv", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"order\":\"completion\"}", "order", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"inflight\"}", "update", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"update\":\"strict\"}", "update", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"max_lag\":1001}", "max_lag", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"max_lag\":-1}", "max_lag", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"samples_ahead\":7}", "samples_ahead", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"samples_ahead\":32769}", "samples_ahead", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"kv\":\"drop\"}", "kv", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"order\":\"replay\"}", "order", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":8,\"groups_per_step\":4}",
+       "groups_per_step", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\"}", "groups_per_step", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":65}", "groups_per_step", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"groups_per_step\":8}", "groups_per_step", RC_INVALID},
@@ -235,6 +248,49 @@ static void a_penalty_of_long_samples_is_optional(void **state) {
   }
 }
 
+static void a_run_in_flight_has_its_own_defaults(void **state) {
+  (void)state;
+  static const struct {
+    const char *more;
+    int groups, max_lag, samples_ahead;
+    bool recompute;
+    enum stream_order order;
+  } cases[] = {
+      {"", 64, 8, 1024, false, ORDER_COMPLETION},
+      {",\"groups_per_round\":16", 16, 8, 256, false, ORDER_COMPLETION},
+      {",\"groups_per_step\":16,\"max_lag\":0", 16, 0, 256, false, ORDER_COMPLETION},
+      {",\"groups_per_step\":4,\"groups_per_round\":4,\"samples_ahead\":8,\"kv\":\"recompute\"", 4, 8, 8, true,
+       ORDER_COMPLETION},
+      {",\"order\":\"submission\",\"update\":\"inflight\",\"kv\":null", 64, 8, 1024, false, ORDER_SUBMISSION},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct parsed p, again;
+    struct digest a, b;
+    struct buf out = BUF_INIT;
+    struct json_writer w;
+    char text[256];
+    snprintf(text, sizeof text, "{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\"%s}", cases[i].more);
+    parse(&p, text);
+    const struct run_config *c = &p.config;
+    if (p.rc != RC_OK) fail_msg("%s: %s: %s", text, p.err.field, p.err.message);
+    assert_int_equal(c->training.update, UPDATE_INFLIGHT);
+    assert_int_equal(c->training.total_steps, c->rounds);
+    if (c->groups_per_round != cases[i].groups || c->groups_per_step != cases[i].groups ||
+        c->max_lag != cases[i].max_lag || c->samples_ahead != cases[i].samples_ahead ||
+        c->kv_recompute != cases[i].recompute || c->order != cases[i].order)
+      fail_msg("%s: %d groups, lag %d, %d ahead", text, c->groups_per_round, c->max_lag, c->samples_ahead);
+    json_writer_init(&w, &out);
+    run_config_write(c, &w);
+    assert_int_equal(parse(&again, out.data)->rc, RC_OK);
+    run_config_hash(c, &a);
+    run_config_hash(&again.config, &b);
+    assert_true(digest_equal(&a, &b));
+    buf_free(&out);
+    parsed_free(&again);
+    parsed_free(&p);
+  }
+}
+
 static void a_start_is_resolved_by_the_objective(void **state) {
   (void)state;
   static const struct {
@@ -348,6 +404,7 @@ int main(void) {
       cmocka_unit_test(faults_name_their_field),
       cmocka_unit_test(ignoring_eos_is_written_only_when_it_is_asked_for),
       cmocka_unit_test(a_penalty_of_long_samples_is_optional),
+      cmocka_unit_test(a_run_in_flight_has_its_own_defaults),
       cmocka_unit_test(a_start_is_resolved_by_the_objective),
       cmocka_unit_test(a_stored_configuration_without_a_start_keeps_its_meaning_and_hash),
       cmocka_unit_test(what_is_written_reads_back_to_the_same_hash),

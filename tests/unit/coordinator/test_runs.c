@@ -210,7 +210,7 @@ static void impossible_configurations_are_refused(void **state) {
       {"{\"dataset\":{\"path\":\"../data/train.jsonl\"}}", 422},
       {"{\"dataset\":{\"path\":\"/etc/passwd\"}}", 422},
       {"{\"dataset\":{\"path\":\"train.jsonl\"},\"surprise\":1}", 422},
-      {"{\"dataset\":{\"path\":\"train.jsonl\"},\"mode\":\"inflight\"}", 501},
+      {"{\"dataset\":{\"path\":\"train.jsonl\"},\"mode\":\"inflight\",\"update\":\"minibatch\"}", 422},
       {"{\"dataset\":{\"path\":\"train.jsonl\"},\"rounds\":0}", 422},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -1,0 +1,235 @@
+/* Issues the groups of an `inflight` run, finds its full rounds, and drops what has become too old: see stream.h. */
+#include "services/coordinator/rounds/stream.h"
+
+#include "services/coordinator/decide/lag.h"
+#include "services/coordinator/decide/ordinals.h"
+#include "services/coordinator/decide/stored.h"
+#include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/pool.h"
+#include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/rounds/run_life.h"
+#include "services/coordinator/run/run_context.h"
+
+/* ---- where the stream stands ---- */
+
+/* The round that is being filled, or stepped. */
+struct filling {
+  int64_t round, first, issued; /* first: where it begins in dataset order; issued: training groups */
+  enum round_state state;
+};
+
+static enum rc filling_read(struct core *c, int64_t run, struct filling *out, struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT round, dataset_first, groups_refilled, state FROM rounds WHERE run = ?1 ORDER BY "
+                           "round DESC LIMIT 1",
+                           BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row)
+    *out = (struct filling){.round = rows_int(&q, 0),
+                            .first = rows_int(&q, 1),
+                            .issued = rows_int(&q, 2),
+                            .state = (enum round_state)rows_int(&q, 3)};
+  rows_end(&q);
+  return rc == RC_OK && !row ? err_set(err, RC_CORRUPT, NULL, "a run in flight has no round") : rc;
+}
+
+enum rc stream_round(struct core *c, int64_t run, int64_t own, int64_t *out, struct err *err) {
+  *out = own;
+  if (!c->context || c->context->run != run || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  return store_int(c->store, out, err, "SELECT max(round) FROM rounds WHERE run = ?1", BINDS(b_int(run)));
+}
+
+/* Of the round's step. */
+static enum rc groups_taken(struct core *c, int64_t run, int64_t round, int64_t *out, struct err *err) {
+  return store_int(c->store, out, err, "SELECT coalesce(sum(groups), 0) FROM batches WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(run), b_int(round)));
+}
+
+/* ---- issuing ---- */
+
+static enum rc groups_ahead(struct core *c, int64_t run, int64_t *out, struct err *err) {
+  int64_t open = 0, sealed = 0;
+  enum rc rc = store_int(c->store, &open, err,
+                         "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND ordinal < ?2 AND state "
+                         "= " SQL_GROUP_OPEN,
+                         BINDS(b_int(run), b_int(ORDINAL_EVALUATION_FIRST)));
+  if (rc == RC_OK)
+    rc = store_int(c->store, &sealed, err,
+                   "SELECT count(*) FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state "
+                   "= " SQL_GROUP_SEALED,
+                   BINDS(b_int(run)));
+  *out = open + sealed;
+  return rc;
+}
+
+static enum rc something_waits(struct core *c, int64_t run, bool *out, struct err *err) {
+  int64_t waits = 0;
+  const enum rc rc = store_int(c->store, &waits, err,
+                               "SELECT EXISTS (SELECT 1 FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND "
+                               "samples_waiting > 0 AND state = " SQL_GROUP_OPEN ")",
+                               BINDS(b_int(run)));
+  *out = waits != 0;
+  return rc;
+}
+
+static enum rc allowed_now(struct core *c, const struct filling *f, int64_t *out, struct err *err) {
+  const struct run_config *config = &c->context->config;
+  int64_t ahead = 0, taken = 0;
+  enum rc rc = groups_ahead(c, c->context->run, &ahead, err);
+  if (rc == RC_OK) rc = groups_taken(c, c->context->run, f->round, &taken, err);
+  const struct stream_state s = {.samples_ahead = config->samples_ahead,
+                                 .samples = config->samples_per_group,
+                                 .groups_ahead = ahead,
+                                 .groups_needed = (config->rounds - f->round) * config->groups_per_step - taken};
+  *out = lag_groups_allowed(&s);
+  return rc;
+}
+
+enum rc stream_issue(struct core *c, int64_t slots, struct err *err) {
+  enum run_state state = RUN_QUEUED;
+  struct filling f = {0};
+  bool waits = false;
+  int64_t allowed = 0;
+  if (!c->context || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  const struct run_config *config = &c->context->config;
+  enum rc rc = run_state_of(c->store, c->context->run, &state, err);
+  if (rc == RC_OK && state != RUN_RUNNING) return RC_OK;
+  if (rc == RC_OK) rc = something_waits(c, c->context->run, &waits, err);
+  if (rc != RC_OK || waits) return rc;
+  rc = filling_read(c, c->context->run, &f, err);
+  if (rc != RC_OK || f.state >= ROUND_DONE) return rc;
+  rc = allowed_now(c, &f, &allowed, err);
+  const int64_t servers = workers_generating(c) > 0 ? workers_generating(c) : 1;
+  int64_t n = (slots * servers + config->samples_per_group - 1) / config->samples_per_group;
+  if (n > allowed) n = allowed;
+  if (n > ORDINAL_EVALUATION_FIRST - f.issued) n = ORDINAL_EVALUATION_FIRST - f.issued;
+  for (int64_t i = 0; i < n && rc == RC_OK; i++)
+    rc = round_issue(c, f.round, f.issued + i, f.first + f.issued + i, err);
+  if (rc != RC_OK || n <= 0) return rc;
+  c->samples_due = true; /* parked polls may have the rest */
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET groups_open = groups_open + ?3, groups_refilled = groups_refilled + ?3 WHERE "
+                    "run = ?1 AND round = ?2",
+                    BINDS(b_int(c->context->run), b_int(f.round), b_int(n)));
+}
+
+/* ---- a full round ---- */
+
+static enum rc evaluation_open(struct core *c, int64_t run, int64_t round, int64_t *out, struct err *err) {
+  return store_int(c->store, out, err,
+                   "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND ordinal >= ?3 "
+                   "AND state = " SQL_GROUP_OPEN,
+                   BINDS(b_int(run), b_int(round), b_int(ORDINAL_EVALUATION_FIRST)));
+}
+
+enum rc stream_when_full(struct core *c, int64_t run, int64_t round, struct err *err) {
+  const struct run_config *config = &c->context->config;
+  struct filling f = {0};
+  int64_t taken = 0, evaluation = 0;
+  enum rc rc = filling_read(c, run, &f, err);
+  if (rc != RC_OK || f.round != round || f.state != ROUND_OPEN) return rc;
+  rc = groups_taken(c, run, round, &taken, err);
+  if (rc != RC_OK || taken < config->groups_per_step) return rc;
+  /* the run ends with its last step, and its last evaluation must be in by then */
+  if (round == config->rounds - 1) rc = evaluation_open(c, run, round, &evaluation, err);
+  if (rc != RC_OK || evaluation) return rc;
+  rc = round_sums_means(c, run, round, false, err);
+  if (rc == RC_OK) rc = round_move(c, run, round, ROUND_TRAINING, err);
+  c->kick_due = true;
+  return rc == RC_OK ? round_step_when_trained(c, run, round, run_counts_tokens(config), err) : rc;
+}
+
+/* ---- a version ---- */
+
+struct stale_sample {
+  int64_t round, group, sample, tokens;
+};
+
+#define OF_SAMPLE " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4"
+
+/* What was kept of it goes. */
+static enum rc tokens_drop(struct core *c, int64_t run, const struct stale_sample *s, struct err *err) {
+  const struct bind binds[] = {b_int(run), b_int(s->round), b_int(s->group), b_int(s->sample)};
+  enum rc rc = store_exec(c->store, err, "DELETE FROM rollouts" OF_SAMPLE, binds, 4);
+  if (rc == RC_OK) rc = store_exec(c->store, err, "DELETE FROM segments" OF_SAMPLE, binds, 4);
+  return rc == RC_OK ? store_exec(c->store, err, "DELETE FROM spans" OF_SAMPLE, binds, 4) : rc;
+}
+
+/* It waits for another lease. */
+static enum rc sample_again(struct core *c, int64_t run, const struct stale_sample *s, struct err *err) {
+  enum rc rc = tokens_drop(c, run, s, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET state = ?5, tokens = 0, finish = NULL, reward = NULL, well_formed = NULL, "
+                    "version_first = NULL, version_last = NULL, digest = NULL, detail = NULL" OF_SAMPLE,
+                    BINDS(b_int(run), b_int(s->round), b_int(s->group), b_int(s->sample), b_int(SAMPLE_WAITING)));
+  if (rc != RC_OK) return rc;
+  return store_exec(c->store, err,
+                    "UPDATE groups SET samples_open = samples_open + 1, samples_waiting = samples_waiting + 1, "
+                    "done_samples = done_samples - 1, done_tokens = done_tokens - ?4, waiting_ms = coalesce(waiting_ms, "
+                    "?5) WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(run), b_int(s->round), b_int(s->group), b_int(s->tokens), b_int(c->wall_ms)));
+}
+
+/* Of groups that are not complete.  A few at a time, because each of them changes what is queried. */
+static enum rc stale_found(struct core *c, int64_t run, int64_t oldest, const char *sql,
+                           enum rc (*drop)(struct core *, int64_t, const struct stale_sample *, struct err *),
+                           struct err *err) {
+  enum { AT_ONCE = 64 };
+  struct stale_sample found[AT_ONCE];
+  int n;
+  enum rc rc;
+  do {
+    struct rows q;
+    bool row;
+    n = 0;
+    rc = store_query(c->store, &q, err, sql, BINDS(b_int(run), b_int(oldest)));
+    while (rc == RC_OK && n < AT_ONCE && (rc = rows_next(&q, &row, err)) == RC_OK && row)
+      found[n++] = (struct stale_sample){rows_int(&q, 0), rows_int(&q, 1), rows_int(&q, 2), rows_int(&q, 3)};
+    rows_end(&q);
+    for (int i = 0; i < n && rc == RC_OK; i++) rc = drop(c, run, &found[i], err);
+  } while (rc == RC_OK && n == AT_ONCE);
+  return rc;
+}
+
+#define OPEN_GROUPS(table)                                                                                  \
+  " FROM groups g INDEXED BY groups_open CROSS JOIN " table " s ON s.run = g.run AND s.round = g.round AND " \
+  "s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.state = " SQL_GROUP_OPEN " AND "
+
+/* Finished samples of training groups; then the beginnings of any, which no lease can hold any more. */
+static enum rc stale_samples(struct core *c, int64_t run, int64_t oldest, struct err *err) {
+  static const char finished[] = "SELECT s.round, s.group_ordinal, s.sample, s.tokens" OPEN_GROUPS(
+      "samples") "g.purpose = " SQL_PURPOSE_TRAINING " AND s.version_first < ?2 AND s.state = " SQL_SAMPLE_DONE;
+  static const char begun[] =
+      "SELECT s.round, s.group_ordinal, s.sample, 0" OPEN_GROUPS("spans") "s.version < ?2 AND s.start = 0";
+  const enum rc rc = stale_found(c, run, oldest, finished, sample_again, err);
+  return rc == RC_OK ? stale_found(c, run, oldest, begun, tokens_drop, err) : rc;
+}
+
+/* Complete groups that no step has taken. */
+static enum rc stale_groups(struct core *c, int64_t run, int64_t round, int64_t oldest, struct err *err) {
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE groups INDEXED BY groups_sealed SET state = ?3, reason = 'lag' WHERE run = ?1 AND "
+                          "version_first < ?2 AND state = " SQL_GROUP_SEALED,
+                          BINDS(b_int(run), b_int(oldest), b_int(GROUP_FILTERED)));
+  const int64_t n = rc == RC_OK ? store_changes(c->store) : 0;
+  if (rc != RC_OK || n == 0) return rc;
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_lagged = groups_lagged + ?3 WHERE "
+                    "run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(n)));
+}
+
+enum rc stream_published(struct core *c, int64_t run, int64_t round, int64_t version, struct err *err) {
+  const int64_t oldest = lag_oldest(version, c->context->config.max_lag);
+  enum rc rc = leases_outdate(c, run, version, err);
+  if (rc == RC_OK) rc = stale_samples(c, run, oldest, err);
+  if (rc == RC_OK) rc = stale_groups(c, run, round, oldest, err);
+  waiting_forget(&c->pool->waiting);
+  c->samples_due = true;
+  return rc;
+}

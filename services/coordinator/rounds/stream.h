@@ -1,0 +1,31 @@
+/* The stream of groups of an `inflight` run: sampling never stops, and a round is the optimizer step that is being filled.
+ *
+ *   issued (this round's next ordinal) -> open -> sealed --a step takes it: groups.trained_in--> submitted -> consumed
+ *                                           |        '--a version is published, too old--> filtered: "lag"
+ *                                           '--a version is published: samples that are too old are drawn again
+ *
+ * Rounds follow each other as in the other modes; a group is named after the round in which it was issued, and may be
+ * trained in a later one.  A round is full when its step has taken groups_per_step groups.  Its figures are those of the
+ * groups that came in while it was filled.
+ *
+ * What a step took, and in which order, is stored in the transaction that decides it (batches_plan), so it can be replayed.
+ * Which groups those are depends on who was fast: the same seed does not give the same weights here, the same ledger does.
+ *
+ * Writer's thread only, inside the caller's savepoint.  decide/lag.h has the bounds.  Previous hop of a rollout: a poll
+ * (api/route_leases.c) for whom nothing waits.  Next: pool/leases.c grants it. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_STREAM_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_STREAM_H
+
+#include "services/coordinator/run/run_config.h"
+#include "services/coordinator/writer/core_state.h"
+
+/* Issues groups for so many free slots when no sample waits and the bounds allow it; nothing in other modes. */
+enum rc stream_issue(struct core *c, int64_t slots, struct err *err);
+/* The round whose figures a group of round `own` counts for: that which is being filled; in other modes, its own. */
+enum rc stream_round(struct core *c, int64_t run, int64_t own, int64_t *out, struct err *err);
+/* After the round's step has taken groups, or its evaluation is in: `training`, once nothing is missing. */
+enum rc stream_when_full(struct core *c, int64_t run, int64_t round, struct err *err);
+/* `version` becomes current, made by `round`: what is too old from now on goes. */
+enum rc stream_published(struct core *c, int64_t run, int64_t round, int64_t version, struct err *err);
+
+#endif

@@ -1,0 +1,59 @@
+/* decide/lag.h: how old a token may be, and how far sampling runs ahead. */
+#include "services/coordinator/decide/lag.h"
+
+#include "tests/unit/base/cm.h"
+
+static void versions_within_the_range_may_be_sampled_from(void **state) {
+  (void)state;
+  static const struct {
+    int64_t current, max_lag, oldest;
+  } cases[] = {{0, 0, 0}, {0, 3, 0}, {2, 3, 0}, {3, 3, 0}, {4, 3, 1}, {9, 0, 9}, {1000, 1, 999}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    assert_int_equal(lag_oldest(cases[i].current, cases[i].max_lag), cases[i].oldest);
+    for (int64_t v = 0; v <= cases[i].current + 2; v++) {
+      const bool may = v >= cases[i].oldest && v <= cases[i].current;
+      if (lag_may_sample(v, cases[i].current, cases[i].max_lag) != may) fail_msg("case %zu, version %d", i, (int)v);
+    }
+  }
+}
+
+static void sums_are_over_all_tokens(void **state) {
+  (void)state;
+  struct lag_sums s = {0};
+  lag_add(&s, 3, false);
+  assert_true(s.tokens == 1 && s.min == 3 && s.max == 3 && s.sum == 3 && s.compared == 0);
+  lag_add(&s, 5, false);
+  lag_add(&s, 0, true);
+  lag_add(&s, 1, false);
+  assert_true(s.tokens == 4 && s.min == 0 && s.max == 5 && s.sum == 9 && s.compared == 1);
+}
+
+static void groups_are_issued_up_to_both_bounds(void **state) {
+  (void)state;
+  static const struct {
+    struct stream_state s;
+    int64_t allowed;
+  } cases[] = {
+      {{.samples_ahead = 32, .samples = 8, .groups_ahead = 0, .groups_needed = 100}, 4},
+      {{.samples_ahead = 39, .samples = 8, .groups_ahead = 1, .groups_needed = 100}, 3}, /* whole groups only */
+      {{.samples_ahead = 32, .samples = 8, .groups_ahead = 4, .groups_needed = 100}, 0},
+      {{.samples_ahead = 32, .samples = 8, .groups_ahead = 9, .groups_needed = 100}, 0},
+      {{.samples_ahead = 32, .samples = 8, .groups_ahead = 1, .groups_needed = 3}, 2}, /* the run's end */
+      {{.samples_ahead = 32, .samples = 8, .groups_ahead = 0, .groups_needed = 0}, 0},
+      {{.samples_ahead = 7, .samples = 8, .groups_ahead = 0, .groups_needed = 5}, 1}, /* never dry */
+      {{.samples_ahead = 7, .samples = 8, .groups_ahead = 1, .groups_needed = 5}, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const int64_t allowed = lag_groups_allowed(&cases[i].s);
+    if (allowed != cases[i].allowed) fail_msg("case %zu: %d", i, (int)allowed);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(versions_within_the_range_may_be_sampled_from),
+      cmocka_unit_test(sums_are_over_all_tokens),
+      cmocka_unit_test(groups_are_issued_up_to_both_bounds),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
