@@ -325,8 +325,9 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: all mutants, speed, load, sanitizers, schemathesis, the demo's seeds and controls
+test-all: ## the long tiers too: all mutants, speed, load, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test mutants speed load asan ubsan tsan contract
+	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 
 contract: all ## openapi/*.yaml against real services by schemathesis (by pip, into build/), two seeds: minutes

@@ -271,6 +271,38 @@ def test_pause_resume_and_stop(base_model, tmp_path):
         finish(cluster, again)
 
 
+# ---- one flipped bit ----
+
+
+@pytest.mark.parametrize(("fault", "changes"), [
+    ("flip-weight", {}),
+    ("flip-kv", {"kv": "recompute"}),
+    ("flip-kv", {"max_lag": 0}),
+])
+def test_one_flipped_bit_in_one_server_is_seen(base_model, tmp_path, fault, changes):
+    with start(tmp_path, base_model) as cluster:
+        cluster.add_server("sound", *FAST)
+        cluster.add_server("broken", *FAST, "--fault", fault, bin_dir=FAULT_BIN)
+        run = cluster.create_run(config(lease_samples_max=1, **changes))
+        status = cluster.wait(run)
+    contributed = {w["name"]: w["samples"] for w in status["totals"]["workers"]}
+    assert contributed.get("broken", 0) > 0
+    assert status["totals"]["logprob_unequal"] > 0 and status["totals"]["logprob_max_abs_diff"] > 0
+    assert not all(row["exact"] for row in status["history"])
+    assert sum(row["lag"]["compared_tokens"] for row in status["history"]) >= 1000
+
+
+def test_one_flipped_bit_in_one_gradient_is_seen(base_model, tmp_path):
+    """No run of the same seed could show it, but the record does: a sound trainer does not reach it."""
+    with start(tmp_path, base_model, trainer=["--fault", "flip-gradient"], trainer_bin=FAULT_BIN) as cluster:
+        cluster.add_server("one", *FAST)
+        run = cluster.create_run(config(rounds=6))
+        finish(cluster, run)
+        assert "flipped the sign bit" in cluster.trainer.log_text()
+    code, said, why = replay(cluster, tmp_path, run, base_model)
+    assert code == 1 and f"replaying round {run}." in why and "gave digest" in why, (said, why)
+
+
 # ---- elsewhere ----
 
 
