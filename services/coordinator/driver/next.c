@@ -82,7 +82,7 @@ static enum rc batch_find(struct next_job *out, struct readers *readers, struct 
     out->plan = cmd;
     return RC_OK;
   }
-  out->groups_wanted = worth - m->groups;
+  out->groups_wanted = m->groups < worth ? worth - m->groups : INT_MAX; /* none: the step has all its groups */
   command_free(cmd);
   return rc;
 }
