@@ -243,7 +243,7 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
                           b_int(stream)));
   if (rc != RC_OK || !stream) return rc;
   c->samples_due = true; /* sampling may go on ahead */
-  return stream_when_full(c, m->run, m->round, err);
+  return stream_when_full(c, m->run, err);
 }
 
 /* ---- answers ---- */

@@ -273,7 +273,7 @@ static enum rc stream_closed(struct core *c, const struct group_head *h, struct 
                          BINDS(b_int(h->run), b_int(h->round), b_int(ORDINAL_EVALUATION_FIRST)));
   if (rc != RC_OK || open) return rc;
   rc = round_evaluated(c, h->run, h->round, err);
-  return rc == RC_OK ? stream_when_full(c, h->run, h->round, err) : rc;
+  return rc == RC_OK ? stream_when_full(c, h->run, err) : rc;
 }
 
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,

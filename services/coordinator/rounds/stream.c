@@ -119,28 +119,29 @@ enum rc stream_issue(struct core *c, int64_t slots, struct err *err) {
 
 /* ---- a full round ---- */
 
-static enum rc evaluation_open(struct core *c, int64_t run, int64_t round, int64_t *out, struct err *err) {
+/* Of any round: an evaluation may take longer than the rounds that follow it. */
+static enum rc evaluation_open(struct core *c, int64_t run, int64_t *out, struct err *err) {
   return store_int(c->store, out, err,
-                   "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND ordinal >= ?3 "
-                   "AND state = " SQL_GROUP_OPEN,
-                   BINDS(b_int(run), b_int(round), b_int(ORDINAL_EVALUATION_FIRST)));
+                   "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND ordinal >= ?2 AND state "
+                   "= " SQL_GROUP_OPEN,
+                   BINDS(b_int(run), b_int(ORDINAL_EVALUATION_FIRST)));
 }
 
-enum rc stream_when_full(struct core *c, int64_t run, int64_t round, struct err *err) {
+enum rc stream_when_full(struct core *c, int64_t run, struct err *err) {
   const struct run_config *config = &c->context->config;
   struct filling f = {0};
   int64_t taken = 0, evaluation = 0;
   enum rc rc = filling_read(c, run, &f, err);
-  if (rc != RC_OK || f.round != round || f.state != ROUND_OPEN) return rc;
-  rc = groups_taken(c, run, round, &taken, err);
+  if (rc != RC_OK || f.state != ROUND_OPEN) return rc;
+  rc = groups_taken(c, run, f.round, &taken, err);
   if (rc != RC_OK || taken < config->groups_per_step) return rc;
-  /* the run ends with its last step, and its last evaluation must be in by then */
-  if (round == config->rounds - 1) rc = evaluation_open(c, run, round, &evaluation, err);
+  /* the run ends with its last step, and all its evaluations must be in by then */
+  if (f.round == config->rounds - 1) rc = evaluation_open(c, run, &evaluation, err);
   if (rc != RC_OK || evaluation) return rc;
-  rc = round_sums_means(c, run, round, false, err);
-  if (rc == RC_OK) rc = round_move(c, run, round, ROUND_TRAINING, err);
+  rc = round_sums_means(c, run, f.round, false, err);
+  if (rc == RC_OK) rc = round_move(c, run, f.round, ROUND_TRAINING, err);
   c->kick_due = true;
-  return rc == RC_OK ? round_step_when_trained(c, run, round, run_counts_tokens(config), err) : rc;
+  return rc == RC_OK ? round_step_when_trained(c, run, f.round, run_counts_tokens(config), err) : rc;
 }
 
 /* ---- a version ---- */

@@ -23,8 +23,8 @@
 enum rc stream_issue(struct core *c, int64_t slots, struct err *err);
 /* The round whose figures a group of round `own` counts for: that which is being filled; in other modes, its own. */
 enum rc stream_round(struct core *c, int64_t run, int64_t own, int64_t *out, struct err *err);
-/* After the round's step has taken groups, or its evaluation is in: `training`, once nothing is missing. */
-enum rc stream_when_full(struct core *c, int64_t run, int64_t round, struct err *err);
+/* After the open round's step has taken groups, or an evaluation is in: `training`, once nothing is missing. */
+enum rc stream_when_full(struct core *c, int64_t run, struct err *err);
 /* `version` becomes current, made by `round`: what is too old from now on goes. */
 enum rc stream_published(struct core *c, int64_t run, int64_t round, int64_t version, struct err *err);
 
