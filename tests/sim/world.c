@@ -148,6 +148,7 @@ static void handle(struct world *w, const struct world_event *e) {
     case POLL_BROKEN:
     case LEASES_ARRIVE:
     case SERVER_LOADED:
+    case PUSH_ARRIVES:
     case SAMPLE_ENDS:
     case RESULT_ARRIVES:
     case RESULT_ANSWERED:
@@ -210,6 +211,7 @@ static bool begins(struct world *w) {
 
 /* What is kept from run to run. */
 static void forget(struct world *w) {
+  checks_forget(w);
   const struct world before = *w;
   memset(w, 0, sizeof *w);
   w->files = before.files;
@@ -223,9 +225,6 @@ static void forget(struct world *w) {
   w->server_room = before.server_room;
   w->server_of = before.server_of;
   w->server_of_room = before.server_of_room;
-  w->mirror = before.mirror;
-  w->books = before.books;
-  w->group_room = before.group_room;
   w->trainer.held = before.trainer.held;
   w->trainer.held_room = before.trainer.held_room;
   for (int i = 0; i < w->server_of_room; i++) w->server_of[i] = -1;
@@ -264,10 +263,11 @@ static void result_fill(struct world *w) {
   r->idle = last->idle;
   memcpy(&r->trained, w->trainer.durable.bytes, sizeof r->trained);
   r->trained_groups = (int)WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = ?1 AND state = 3", b_int(1));
-  int expected = 0;
-  for (int round = 0; round < r->round_count; round++) expected += members(&w->c, round);
+  int expected = w->c.inflight ? r->round_count * w->c.groups : 0;
+  for (int round = 0; round < r->round_count && !w->c.inflight; round++) expected += members(&w->c, round);
   if (r->trained_groups != expected)
     world_fault(w, "I5: %d groups were trained, %d are members", r->trained_groups, expected);
+  if (w->c.inflight) stream_end(w);
 }
 
 /* Has anything been written since the last check? */
@@ -284,8 +284,8 @@ void world_run(struct world *w, const struct world_config *config, struct world_
   w->c = *config;
   w->r = result;
   bool goes = begins(w);
-  const int64_t most =
-      EVENTS_OF_RUN + (int64_t)EVENTS_OF_SAMPLE * world_places(w) * config->samples * (config->rounds + 1);
+  const int64_t most = EVENTS_OF_RUN + (int64_t)EVENTS_OF_SAMPLE * (config->inflight ? 1 + config->max_lag : 1) *
+                                           world_places(w) * config->samples * (config->rounds + 1);
   while (goes && !w->over && !result->fault[0]) {
     if (w->event_count == 0 || result->events == most) {
       world_fault(w, "round %lld does not end", (long long)w->round);

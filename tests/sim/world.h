@@ -11,10 +11,15 @@
  * trainer is killed and begins its round again.  Everything random is Philox of the seed: under one seed all policies
  * meet the same lengths and the same accidents.
  *
+ * In `mode: inflight` a round is a step, and servers swap versions while samples run: a version is announced first and pushed
+ * then, early, late or not at all, so that some are skipped; leases that it is not valid for go back, the others go on
+ * with another span.  A token's log-probability tells which version drew it, whatever the ledger says of it.
+ *
  * Promises that are checked all the time: the invariants I1 to I6 and I9 (world_invariants.h); no sample is granted twice
  * at once, nor without a higher fence; a server with an idle slot asks, and is not left waiting while samples may be
  * granted; nothing behind the frontier goes before it, evaluation never before training; nobody is overtaken for longer
- * than the aging bound; the trainer's weights are a function of the seed.
+ * than the aging bound; the trainer's weights are a function of the seed.  In flight in place of these last three: what
+ * world_stream.c lists.
  *
  * Called by the programs of make sim, by predict.c, and by tests/unit/coordinator/test_simulation.c (a slice).  One
  * thread; a world is made once and runs any number of configurations.  A broken promise ends the run with a sentence in
@@ -54,6 +59,9 @@ struct world_config {
   int rounds;                               /* 0: one */
   int groups, samples;                      /* a round's R and G */
   int groups_per_step;                      /* update: minibatch; 0: strict */
+  /* mode: inflight, whose steps take `groups` each. */
+  bool inflight, recompute, by_submission;
+  int max_lag, samples_ahead; /* samples_ahead 0: two steps' */
   int evaluation_groups;                    /* of the first round */
   double filtered; /* share of the groups that are filtered and, refill_max times at most, followed by a refill */
   int refill_max;
@@ -69,6 +77,7 @@ struct world_config {
   double prompt_us;               /* before a sample's first step its server computes the prompt, and nothing else */
   double slow_share, slow_factor; /* stragglers: so many of the servers take so many times as long */
   double load_us;                 /* a server that was not pushed to loads a version */
+  double push_us;                 /* in flight a push takes up to so long; a fifth of them get lost */
 
   /* Lengths: a callback, or lognormal; tokens_mean is of all. */
   double (*length)(void *context, int round, int ordinal, int sample);
@@ -124,6 +133,9 @@ struct world_result {
                      resumed but for refused and repeated, which are of results; overtaken and aged are of groups */
   int64_t lost, doubled, partial;         /* messages; samples that were handed back half done */
   int64_t batches, inner_steps, trainers; /* sent, those that were sent again included; lives */
+  /* In flight: samples that ran on under another version, samples of several versions that a step took; finished samples that
+   * were too old and drawn again, groups that were left out; versions that no push or load brought to a server. */
+  int64_t swapped, mixed, again, lagged, skipped;
 };
 
 /* Reads deploy/demo/model below the working directory; NULL with a line on stderr when it cannot. */
@@ -140,5 +152,7 @@ double world_step_us(const struct world_config *c, double rows);
 /* Some small rounds full of accidents, others for each seed, under every policy, sync, and without accidents: all must
  * keep the promises and train the same groups.  Adds the counts up in *sum, whose fault is set when one does not. */
 void world_chaos(struct world *w, uint64_t seed, struct world_result *sum);
+/* The same for `mode: inflight`, in either order, with keys and values kept and computed again, and without accidents. */
+void world_chaos_inflight(struct world *w, uint64_t seed, struct world_result *sum);
 
 #endif

@@ -36,6 +36,7 @@ static struct world_config chaos_config(uint64_t seed) {
       .slow_share = between(seed, 37, 0, 1) * 0.3,
       .slow_factor = between(seed, 38, 2, 5),
       .load_us = 20000 * between(seed, 39, 0, 5),
+      .push_us = 10000 * between(seed, 46, 0, 30),
       .tokens_mean = 2 * between(seed, 13, 1, 15),
       .sigma_prompt = 0.2 * between(seed, 14, 0, 5),
       .sigma_sample = 0.2 * between(seed, 15, 0, 5),
@@ -88,6 +89,11 @@ static void add(struct world_result *sum, const struct world_result *r) {
   sum->batches += r->batches;
   sum->inner_steps += r->inner_steps;
   sum->trainers += r->trainers;
+  sum->swapped += r->swapped;
+  sum->mixed += r->mixed;
+  sum->again += r->again;
+  sum->lagged += r->lagged;
+  sum->skipped += r->skipped;
 }
 
 void world_chaos(struct world *w, uint64_t seed, struct world_result *sum) {
@@ -107,6 +113,38 @@ void world_chaos(struct world *w, uint64_t seed, struct world_result *sum) {
     else if (r.trained != first.trained || r.trained_groups != first.trained_groups)
       snprintf(sum->fault, sizeof sum->fault, "seed %" PRIu64 ": %s trains %d groups, priority %d, or others", seed,
                names[v], r.trained_groups, first.trained_groups);
+    add(sum, &r);
+  }
+}
+
+static struct world_config inflight_config(uint64_t seed) {
+  struct world_config c = chaos_config(seed);
+  const int groups = between(seed, 47, 1, 8);
+  c.inflight = true;
+  c.rounds = between(seed, 48, 3, 16);
+  c.groups = groups;
+  c.groups_per_step = 0;
+  c.knowledge = KNOWS_NOTHING;
+  c.max_lag = between(seed, 49, 0, 2) ? between(seed, 50, 1, 4) : 0;
+  c.samples_ahead = between(seed, 51, 0, 2) * c.samples * between(seed, 52, 1, 4 * groups);
+  c.tokens_mean *= between(seed, 53, 1, 3);
+  c.publish_us /= 4;
+  c.check_every = 40;
+  return c;
+}
+
+void world_chaos_inflight(struct world *w, uint64_t seed, struct world_result *sum) {
+  enum { COMPLETION, SUBMISSION, CALM, VARIANTS };
+  static const char *const names[VARIANTS] = {"completion", "submission", "calm"};
+  static struct world_result r;
+  for (int v = 0; v < VARIANTS && !sum->fault[0]; v++) {
+    struct world_config c = inflight_config(seed);
+    c.recompute = between(seed, 54, 0, 1) == (v == SUBMISSION);
+    c.by_submission = v == SUBMISSION;
+    c.kind = between(seed, 55, 0, 2) ? FRONTIER_PRIORITY : FRONTIER_OFF;
+    if (v == CALM) calm(&c);
+    world_run(w, &c, &r);
+    if (r.fault[0]) snprintf(sum->fault, sizeof sum->fault, "inflight, %s: %.290s", names[v], r.fault);
     add(sum, &r);
   }
 }

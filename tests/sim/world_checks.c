@@ -10,23 +10,45 @@
 #include "tests/sim/world_invariants.h"
 #include "tests/sim/world_state.h"
 
+static void block_free(struct block *b) {
+  free(b->mirror);
+  free(b->books);
+  *b = (struct block){0};
+}
+
+void checks_forget(struct world *w) {
+  for (int i = 0; i < WORLD_ROUNDS; i++) block_free(&w->blocks[i]);
+}
+
+static void block_grow(const struct world *w, struct block *b, int places) {
+  const size_t samples = (size_t)w->c.samples;
+  const int before = b->room;
+  if (places <= before) return;
+  b->room = places > 2 * before ? places : 2 * before;
+  b->mirror = realloc(b->mirror, (size_t)b->room * samples * sizeof *b->mirror);
+  b->books = realloc(b->books, (size_t)b->room * sizeof *b->books);
+  if (!b->books || !b->mirror) abort();
+  memset(&b->mirror[(size_t)before * samples], 0, (size_t)(b->room - before) * samples * sizeof *b->mirror);
+  for (int g = before; g < b->room; g++) b->books[g] = (struct group_books){.overtaken_us = -1};
+}
+
 void checks_round(struct world *w) {
-  const int groups = world_places(w);
-  if (groups > w->group_room) {
-    w->group_room = groups;
-    w->books = realloc(w->books, (size_t)groups * sizeof *w->books);
-  }
-  free(w->mirror);
-  w->mirror = calloc((size_t)groups * (size_t)w->c.samples, sizeof *w->mirror);
-  if (!w->books || !w->mirror) abort();
-  for (int g = 0; g < groups; g++) w->books[g] = (struct group_books){.overtaken_us = -1};
+  if (!w->c.inflight && w->round > 0) block_free(&w->blocks[w->round - 1]);
+  block_grow(w, &w->blocks[w->round], world_places(w));
 }
 
 static bool is_small(const struct world *w) { return world_places(w) <= WORLD_GROUPS; }
 
-static struct mirror *mirror_of(const struct world *w, int64_t ordinal, int sample) {
+struct group_books *books_of(struct world *w, int64_t round, int64_t ordinal) {
   const int place = world_place(w, ordinal);
-  return place < 0 || sample < 0 || sample >= w->c.samples ? NULL : &w->mirror[place * w->c.samples + sample];
+  if (place < 0 || round < 0 || round > w->round || (!w->c.inflight && round != w->round)) return NULL;
+  if (w->c.inflight) block_grow(w, &w->blocks[round], place + 1);
+  return &w->blocks[round].books[place];
+}
+
+struct mirror *mirror_of(struct world *w, int64_t round, int64_t ordinal, int sample) {
+  if (sample < 0 || sample >= w->c.samples || !books_of(w, round, ordinal)) return NULL;
+  return &w->blocks[round].mirror[world_place(w, ordinal) * w->c.samples + sample];
 }
 
 /* ---- whose turn it is ---- */
@@ -71,7 +93,8 @@ static bool look(struct world *w, struct outlook *o) {
 /* May group o be served while training group g waits? */
 static void check_pair(struct world *w, const struct outlook *l, int g, int o) {
   const int64_t slack_us = 1000, aged_us = w->now_us - 1000 * w->c.aging_ms - slack_us;
-  const int64_t ours_us = w->books[g].overtaken_us, theirs_us = w->books[o].overtaken_us;
+  const struct group_books *books = w->blocks[w->round].books;
+  const int64_t ours_us = books[g].overtaken_us, theirs_us = books[o].overtaken_us;
   const bool full = l->begun >= l->admitted;
   const bool shut_out = (w->c.kind == FRONTIER_GATE && !l->frontier[g]) || (full && !l->facts[g].begun);
   const bool aged = ours_us >= 0 && ours_us < aged_us && !shut_out;
@@ -100,14 +123,14 @@ static void check_order(struct world *w, const int32_t *granted_of) {
       world_fault(w, "group %d is behind the gate and is served", g);
   }
   for (int g = 0; g < training; g++) {
-    const int64_t since_us = w->books[g].overtaken_us;
+    const int64_t since_us = w->blocks[w->round].books[g].overtaken_us;
     w->r->aged += granted_of[g] && since_us >= 0 && w->now_us - since_us > 1000 * w->c.aging_ms;
     for (int o = 0; o < world_places(w) && l.facts[g].waiting; o++) {
       if (granted_of[o] && o != g) check_pair(w, &l, g, o);
     }
   }
   for (int g = 0; g < training && w->c.kind != FRONTIER_OFF; g++) {
-    struct group_books *b = &w->books[g];
+    struct group_books *b = &w->blocks[w->round].books[g];
     if (l.facts[g].waiting == 0) b->overtaken_us = -1;
     if (l.facts[g].waiting == 0 || l.rank[g] >= highest || b->overtaken_us >= 0) continue;
     b->overtaken_us = w->now_us;
@@ -118,7 +141,7 @@ static void check_order(struct world *w, const int32_t *granted_of) {
 /* ---- grants ---- */
 
 static void check_sample(struct world *w, const struct lease *l, int sample, int64_t worker) {
-  struct mirror *m = mirror_of(w, l->group_ordinal, sample);
+  struct mirror *m = mirror_of(w, l->round, l->group_ordinal, sample);
   if (!m) {
     world_fault(w, "sample %s.%d is granted, which there is not", l->group, sample);
     return;
@@ -136,6 +159,7 @@ static void check_sample(struct world *w, const struct lease *l, int sample, int
   m->worker = worker;
   m->renewed_ms = world_now_ms(w);
   m->granted = true;
+  m->version_max = l->version_max;
   int64_t told = 0;
   for (size_t i = 0; i < l->partial_count; i++)
     if (l->partials[i].sample == sample) told = (int64_t)l->partials[i].token_ids.count;
@@ -149,8 +173,11 @@ static void check_lease(struct world *w, const struct poll_message *p, const str
   int64_t worker = 0;
   struct err err;
   w->r->leases++;
-  if (l->round != w->round) world_fault(w, "lease %s is of another round than %lld", l->id, (long long)w->round);
-  if (l->version_min != current || l->version_max != current ||
+  if (w->c.inflight)
+    stream_lease(w, p, l);
+  else if (l->round != w->round)
+    world_fault(w, "lease %s is of another round than %lld", l->id, (long long)w->round);
+  else if (l->version_min != current || l->version_max != current ||
       !digest_equal(&l->weights_digest, &w->versions[current]))
     world_fault(w, "I2: lease %s is for versions %lld to %lld, version %lld is current", l->id,
                 (long long)l->version_min, (long long)l->version_max, (long long)current);
@@ -171,18 +198,18 @@ void checks_granted(struct world *w, const struct poll_message *first) {
       const int place = world_place(w, l->group_ordinal);
       check_lease(w, p, l);
       any = true;
-      if (is_small(w) && place >= 0) granted_of[place] += l->sample_count;
+      if (is_small(w) && place >= 0 && place < WORLD_GROUPS) granted_of[place] += l->sample_count;
     }
   }
-  if (any && is_small(w)) check_order(w, granted_of);
+  if (any && is_small(w) && !w->c.inflight) check_order(w, granted_of);
 }
 
 void checks_renewed(struct world *w, const struct beat_message *b) {
   for (int i = 0; i < b->count; i++) {
     const struct held_ref *ref = &b->leases[i];
-    if (ref->number == 0 || ref->round != w->round) continue; /* it is lost */
+    if (ref->number == 0) continue; /* it is lost */
     for (int s = ref->first; s < ref->first + ref->count; s++) {
-      struct mirror *m = mirror_of(w, ref->ordinal, s);
+      struct mirror *m = mirror_of(w, ref->round, ref->ordinal, s);
       if (m && m->fence == (int64_t)ref->fence) m->renewed_ms = world_now_ms(w);
     }
   }
@@ -191,11 +218,15 @@ void checks_renewed(struct world *w, const struct beat_message *b) {
 /* ---- results ---- */
 
 bool checks_result_stands(struct world *w, const struct result_message *m) {
-  const struct mirror *first = m->round == w->round ? mirror_of(w, m->ordinal, m->first) : NULL;
+  const struct mirror *first = mirror_of(w, m->round, m->ordinal, m->first);
   if (!first || !first->granted || first->fence != (int64_t)m->fence || first->worker != m->worker_id) return false;
-  return m->version == w->version_count - 1 && worker_live(w->core, m->worker_id) &&
+  return (w->c.inflight || m->version == w->version_count - 1) && worker_live(w->core, m->worker_id) &&
          WORLD_NUMBER(w, "SELECT state FROM leases WHERE id = ?1 AND fence = ?2", b_text(m->id),
                       b_int((int64_t)m->fence)) == LEASE_GRANTED;
+}
+
+static struct group_books *group_of(struct world *w, const struct result_message *m) {
+  return books_of(w, m->round, m->ordinal);
 }
 
 static void group_is_in(struct world *w, const struct result_message *m) {
@@ -204,6 +235,10 @@ static void group_is_in(struct world *w, const struct result_message *m) {
   const int64_t passed_us = w->now_us - w->now->opened_us;
   if (state == GROUP_OPEN) world_fault(w, "I4: group %d has all its samples and is open", m->ordinal);
   if (state == GROUP_SEALED && w->now->first_us == 0) w->now->first_us = passed_us;
+  if (w->c.inflight) {
+    group_of(w, m)->sealed = state == GROUP_SEALED;
+    return;
+  }
   if (WORLD_NUMBER(w, "SELECT groups_open FROM rounds WHERE run = 1 AND round = ?1", b_int(m->round)) != 0) return;
   w->now->generated_us = passed_us;
   double idle_us = 0, slot_us = 0;
@@ -216,36 +251,43 @@ static void group_is_in(struct world *w, const struct result_message *m) {
   w->generating = false;
 }
 
+static void sample_is_in(struct world *w, const struct result_message *m, int i) {
+  const int sample = m->first + i;
+  const struct told_sample *told = &m->samples[i];
+  struct mirror *s = mirror_of(w, m->round, m->ordinal, sample);
+  struct group_books *b = group_of(w, m);
+  const bool whole = told->had >= world_length(&w->c, m->round, m->ordinal, sample);
+  if (s->fence != (int64_t)m->fence) world_fault(w, "I3: sample %d.%d is accepted under an old fence", m->ordinal, sample);
+  if (s->done && whole) world_fault(w, "I3: sample %d.%d is accepted twice", m->ordinal, sample);
+  const int64_t came = whole ? 0 : world_handed_back(&w->c, m->round, m->ordinal, sample, told->had);
+  if (came > s->kept) s->kept = came;
+  if (told->drawn.count && (whole || (came && came >= s->kept))) s->version_first = told->drawn.spans[0].version;
+  if (whole && (b->done == 0 || s->version_first < b->version_first)) b->version_first = s->version_first;
+  s->granted = false;
+  s->done |= whole;
+  b->done += whole;
+  w->r->partial += !whole && told->had > 0;
+}
+
 void checks_result(struct world *w, const struct result_message *m, bool stands, enum rc rc, bool repeated) {
-  const int place = world_place(w, m->ordinal);
+  struct group_books *b = group_of(w, m);
   if (rc != RC_OK) {
     w->r->refused++;
     if (rc != RC_CONFLICT && rc != RC_GONE && rc != RC_NOT_FOUND)
       world_fault(w, "the result of lease %s is refused with code %d", m->id, (int)rc);
+    if (stands) world_fault(w, "the result of lease %s is refused with code %d, and it stands", m->id, (int)rc);
     return;
   }
   w->r->repeated += repeated;
   if (repeated) return;
-  if (!stands || place < 0) {
+  if (!stands || !b) {
     world_fault(w, "I3: the result of lease %s with fence %lld is accepted, which does not stand", m->id,
                 (long long)m->fence);
     return;
   }
-  for (int i = 0; i < m->count; i++) {
-    struct mirror *s = mirror_of(w, m->ordinal, m->first + i);
-    const bool whole = m->had[i] >= world_length(&w->c, m->round, m->ordinal, m->first + i);
-    if (s->fence != (int64_t)m->fence)
-      world_fault(w, "I3: sample %d.%d is accepted under an old fence", m->ordinal, m->first + i);
-    if (s->done && whole) world_fault(w, "I3: sample %d.%d is accepted twice", m->ordinal, m->first + i);
-    const int64_t came = whole ? 0 : world_handed_back(&w->c, m->round, m->ordinal, m->first + i, m->had[i]);
-    if (came > s->kept) s->kept = came;
-    s->granted = false;
-    s->done |= whole;
-    w->books[place].done += whole;
-    w->r->partial += !whole && m->had[i] > 0;
-  }
-  if (w->books[place].done == w->c.samples && !w->books[place].closed) {
-    w->books[place].closed = true;
+  for (int i = 0; i < m->count; i++) sample_is_in(w, m, i);
+  if (b->done == w->c.samples && !b->closed) {
+    b->closed = true;
     group_is_in(w, m);
   }
 }
@@ -282,6 +324,12 @@ void checks_conserving(struct world *w) {
     if (!server_works(s) || s->live >= s->slots || s->asking != p || w->version_count == 0) continue;
     if (!p->has_loaded || !digest_equal(&p->loaded, &w->versions[w->version_count - 1])) continue;
     if (!worker_live(w->core, s->worker_id)) continue;
+    if (w->c.inflight) { /* costs a look at the ledger */
+      if (w->r->events % 4) return;
+      const int64_t samples = stream_grantable(w);
+      if (samples > 0) world_fault(w, "server %d has an idle slot, and %lld samples wait or may be issued", p->server, (long long)samples);
+      return;
+    }
     if (count < 0 && is_small(w)) count = grantable(w, &l);
     if (count < 0)
       count = w->core->pool->pace.plan.bounded || w->c.kind == FRONTIER_GATE
@@ -302,7 +350,11 @@ void checks_database(struct world *w) {
   if (world_number(w, "SELECT count(*) FROM incidents WHERE kind = 'nondeterminism'", NO_BINDS) != 0)
     world_fault(w, "I3, I5: something came out otherwise when it was done again");
   if (w->round < 0) return;
-  for (int g = 0; g < world_places(w); g++) done += w->books[g].done;
-  rows = WORLD_NUMBER(w, "SELECT count(*) FROM samples WHERE run = 1 AND round = ?1 AND state = 2", b_int(w->round));
+  const int64_t first = w->c.inflight ? 0 : w->round;
+  for (int64_t round = first; round <= w->round; round++) {
+    for (int g = 0; g < w->blocks[round].room; g++) done += w->blocks[round].books[g].done;
+  }
+  rows = WORLD_NUMBER(w, "SELECT count(*) FROM samples WHERE run = 1 AND round >= ?1 AND state = 2", b_int(first));
+  if (w->c.inflight) stream_bounds(w);
   if (rows != done) world_fault(w, "I3: %lld samples are done, %lld were accepted", (long long)rows, (long long)done);
 }

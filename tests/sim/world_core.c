@@ -22,6 +22,9 @@ int world_places(const struct world *w) { return w->c.groups + w->c.refill_max +
 
 int world_place(const struct world *w, int64_t ordinal) {
   const int training = w->c.groups + w->c.refill_max;
+  if (w->c.inflight) /* as many as are issued */
+    return (int)(ordinal < ORDINAL_EVALUATION_FIRST ? w->c.evaluation_groups + ordinal
+                                                    : ordinal - ORDINAL_EVALUATION_FIRST);
   if (ordinal < ORDINAL_EVALUATION_FIRST) return ordinal < training ? (int)ordinal : -1;
   ordinal -= ORDINAL_EVALUATION_FIRST;
   return ordinal < w->c.evaluation_groups ? training + (int)ordinal : -1;
@@ -76,16 +79,24 @@ static const char *const frontier_names[] = {
 static void config_write(const struct world_config *c, struct buf *out) {
   const int rounds = c->rounds ? c->rounds : 1;
   buf_printf(out, "{\"mode\":\"%s\",\"frontier\":\"%s\",\"frontier_groups\":%d,\"aging_ms\":%" PRId64,
-             c->sync ? "sync" : "pipelined", frontier_names[c->kind], c->frontier_groups, c->aging_ms);
+             c->inflight ? "inflight"
+             : c->sync   ? "sync"
+                         : "pipelined", frontier_names[c->kind], c->frontier_groups, c->aging_ms);
   buf_printf(out, ",\"group_timeout_ms\":86400000,\"rounds\":%d,\"seed\":%" PRIu64 ",\"groups_per_round\":%d", rounds,
              c->seed, c->groups);
+  if (c->inflight) {
+    buf_printf(out, ",\"max_lag\":%d,\"kv\":\"%s\",\"order\":\"%s\"", c->max_lag, c->recompute ? "recompute" : "keep",
+               c->by_submission ? "submission" : "completion");
+    if (c->samples_ahead) buf_printf(out, ",\"samples_ahead\":%d", c->samples_ahead);
+  }
   if (c->groups_per_step) buf_printf(out, ",\"update\":\"minibatch\",\"groups_per_step\":%d", c->groups_per_step);
   buf_printf(out, ",\"samples_per_group\":%d,\"lease_samples_max\":%d", c->samples, c->lease_samples_max);
   buf_puts(out, ",\"dataset\":{\"path\":\"lines.jsonl\",\"shuffle\":false}");
   buf_printf(out, ",\"training\":{\"objective\":\"grpo\",\"chunk_tokens\":%d}", LIMIT_PROMPT_TOKENS);
   buf_printf(out, ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":%d}", NEW_TOKENS);
-  const char *const filter = !(c->filtered > 0) ? "keep" : c->refill_max ? "refill" : "shrink";
-  buf_printf(out, ",\"filter\":{\"zero_advantage\":\"%s\",\"refill_max\":%d}", filter, c->refill_max);
+  const char *const filter = !(c->filtered > 0) ? "keep" : c->refill_max && !c->inflight ? "refill" : "shrink";
+  buf_printf(out, ",\"filter\":{\"zero_advantage\":\"%s\",\"refill_max\":%d}", filter,
+             c->inflight ? 0 : c->refill_max);
   if (c->evaluation_groups)
     buf_printf(out,
                ",\"evaluation\":{\"path\":\"lines.jsonl\",\"every_rounds\":%d,\"samples\":%d,\"temperature\":1.0,"
@@ -199,8 +210,7 @@ void world_destroy(struct world *w) {
   free(w->server_of);
   free(w->events);
   free(w->parked);
-  free(w->mirror);
-  free(w->books);
+  checks_forget(w);
   free(w->trainer.held);
   free(w);
 }

@@ -5,6 +5,8 @@ struct invariant {
   const char *what, *sql; /* rows that must not be there */
 };
 
+#define IN_FLIGHT(of) "(SELECT mode = 2 FROM runs WHERE id = " of ".run)"
+
 static const struct invariant invariants[] = {
     {"I1: runs with more or fewer than one current version",
      "SELECT count(*) FROM runs r WHERE state IN (2, 3, 4) AND 1 <> (SELECT count(*) FROM versions v WHERE v.run = "
@@ -12,7 +14,21 @@ static const struct invariant invariants[] = {
      "AND v.state = 1)"},
     {"I2: leases that stand for another version than the current",
      "SELECT count(*) FROM leases l WHERE l.state = 0 AND NOT EXISTS (SELECT 1 FROM versions v WHERE v.run = l.run AND "
-     "v.state = 1 AND v.version BETWEEN l.version_min AND l.version_max AND v.digest = l.digest)"},
+     "v.state = 1 AND v.version BETWEEN l.version_min AND l.version_max AND (v.digest = l.digest OR " IN_FLIGHT("l") "))"},
+    {"I2: leases in flight for weights of no version in their range, or for a longer range",
+     "SELECT count(*) FROM leases l JOIN runs r ON r.id = l.run WHERE l.state = 0 AND r.mode = 2 AND (l.version_max - "
+     "l.version_min <> json_extract(r.config, '$.max_lag') OR NOT EXISTS (SELECT 1 FROM versions v WHERE v.run = l.run AND "
+     "v.version BETWEEN l.version_min AND l.version_max AND v.digest = l.digest))"},
+    {"I2: what is older than max_lag and may yet be trained",
+     "SELECT count(*) FROM groups g JOIN runs r ON r.id = g.run AND r.mode = 2 JOIN versions v ON v.run = r.id AND v.state "
+     "= 1 LEFT JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state = 2 WHERE "
+     "g.purpose = 0 AND g.state IN (0, 1, 2) AND coalesce(s.version_first, g.version_first) < v.version - "
+     "json_extract(r.config, '$.max_lag')"},
+    {"I2: tokens of samples that are not done, older than max_lag",
+     "SELECT count(*) FROM groups g JOIN runs r ON r.id = g.run AND r.mode = 2 JOIN versions v ON v.run = r.id AND v.state "
+     "= 1 JOIN spans p ON p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal JOIN samples s ON s.run = "
+     "p.run AND s.round = p.round AND s.group_ordinal = p.group_ordinal AND s.sample = p.sample WHERE g.state = 0 AND "
+     "s.state <> 2 AND p.version < v.version - json_extract(r.config, '$.max_lag')"},
     {"I2: open rounds at another version than the current",
      "SELECT count(*) FROM rounds r WHERE r.state IN (0, 1, 2) AND r.version <> (SELECT v.version FROM versions v "
      "WHERE "
@@ -42,11 +58,14 @@ static const struct invariant invariants[] = {
     {"I5: groups in step that are in no batch, or sealed ones that are in one",
      "SELECT count(*) FROM groups g WHERE (g.state IN (2, 3)) <> (g.batch IS NOT NULL AND EXISTS (SELECT 1 FROM "
      "batches b "
-     "WHERE b.run = g.run AND b.round = g.round AND b.number = g.batch))"},
+     "WHERE b.run = g.run AND b.round = g.trained_in AND b.number = g.batch))"},
     {"I5: batches of other groups than they were planned with",
-     "SELECT count(*) FROM batches b WHERE b.groups <> (SELECT count(*) FROM groups g WHERE g.run = b.run AND g.round "
-     "= "
-     "b.round AND g.batch = b.number)"},
+     "SELECT count(*) FROM batches b WHERE b.groups <> (SELECT count(*) FROM groups g WHERE g.run = b.run AND "
+     "g.trained_in = b.round AND g.batch = b.number)"},
+    {"I5: rounds in flight whose steps take another number of groups",
+     "SELECT count(*) FROM rounds t JOIN runs r ON r.id = t.run AND r.mode = 2 WHERE t.state IN (1, 2, 3, 4) AND (SELECT "
+     "count(*) FROM groups g WHERE g.run = t.run AND g.trained_in = t.round) <> json_extract(r.config, "
+     "'$.groups_per_round')"},
     {"I5: groups in batches of another inner step than their ordinals say",
      "SELECT count(*) FROM groups g JOIN batches b ON b.run = g.run AND b.round = g.round AND b.number = g.batch WHERE "
      "EXISTS (SELECT 1 FROM inner_steps i WHERE i.run = g.run AND i.round = g.round AND (i.step < b.step) <> "
@@ -56,8 +75,11 @@ static const struct invariant invariants[] = {
      "g.run "
      "AND b.round = g.round AND b.number = g.batch WHERE g.run = i.run AND g.round = i.round AND b.step = i.step)"},
     {"I5: done rounds with groups that were neither consumed nor filtered",
-     "SELECT count(*) FROM groups g JOIN rounds r ON r.run = g.run AND r.round = g.round WHERE r.state = 4 AND g.state "
-     "NOT IN (3, 4, 6)"},
+     "SELECT count(*) FROM groups g JOIN rounds r ON r.run = g.run AND r.round = coalesce(g.trained_in, g.round) WHERE "
+     "r.state = 4 AND g.state NOT IN (3, 4, 6) AND NOT (" IN_FLIGHT("g") " AND g.trained_in IS NULL)"},
+    {"I5: groups that were consumed by a round that is not done, or not by one that is",
+     "SELECT count(*) FROM groups g JOIN rounds r ON r.run = g.run AND r.round = g.trained_in WHERE (g.state = 3) <> "
+     "(r.state = 4)"},
     {"I5: done rounds with batches or inner steps that are not",
      "SELECT count(*) FROM rounds r WHERE r.state = 4 AND (EXISTS (SELECT 1 FROM batches b WHERE b.run = r.run AND "
      "b.round = r.round AND b.done = 0) OR EXISTS (SELECT 1 FROM inner_steps i WHERE i.run = r.run AND i.round = "

@@ -82,7 +82,8 @@ static void ask(struct world *w, int server) {
   struct server *s = &w->servers[server];
   const int room = s->slots + s->prefetch - s->live, least = s->prefetch / 2 > 1 ? s->prefetch / 2 : 1;
   const int wanted = room >= least || (s->live < s->slots && room > 0) ? room : 0;
-  if (!server_works(s) || !s->worker[0] || s->loading || s->poll != POLL_NONE || wanted == 0) return;
+  const bool idle = s->loading && (!w->c.inflight || !s->has_loaded); /* in flight it goes on with what it has */
+  if (!server_works(s) || !s->worker[0] || idle || s->poll != POLL_NONE || wanted == 0) return;
   const int64_t arrives_us = w->now_us + world_message_us(w, server);
   s->poll = POLL_SENT;
   s->poll_number++;
@@ -206,7 +207,11 @@ static void fill(struct world *w, int server) {
   int taken = 0;
   for (; taken < s->queued_count && s->running_count < s->slots; taken++) {
     struct item item = s->queued[taken];
-    const struct held *l = item.lease;
+    struct held *l = item.lease;
+    l->taken = true;
+    if (w->c.inflight)
+      drawn_by(w, &l->samples[item.sample].drawn, (int64_t)floor(l->samples[item.sample].had / world_grain(&w->c)),
+               s->version, true);
     item.ends =
         s->clock + world_length(&w->c, l->round, l->ordinal, l->first + item.sample) - l->samples[item.sample].had;
     s->stall_us += w->c.prompt_us * s->slow;
@@ -215,6 +220,17 @@ static void fill(struct world *w, int server) {
   s->queued_count -= taken;
   memmove(s->queued, s->queued + taken, (size_t)s->queued_count * sizeof s->queued[0]);
   expect_end(w, server);
+  ask(w, server);
+}
+
+void server_fills(struct world *w, int server) { fill(w, server); }
+
+void server_asks_now(struct world *w, int server) {
+  struct server *s = &w->servers[server];
+  if (s->poll == POLL_SENT && !s->asking) {
+    s->poll = POLL_NONE;
+    s->poll_number++;
+  }
   ask(w, server);
 }
 
@@ -261,6 +277,7 @@ static void take_lease(struct world *w, struct server *s, const struct lease *l)
   *h = (struct held){.next = s->held,
                      .fence = l->fence,
                      .version = l->version_min,
+                     .version_max = l->version_max,
                      .weights = l->weights_digest,
                      .round = (int32_t)l->round,
                      .ordinal = l->group_ordinal,
@@ -271,7 +288,10 @@ static void take_lease(struct world *w, struct server *s, const struct lease *l)
   snprintf(h->id, sizeof h->id, "%s", l->id);
   for (size_t i = 0; i < l->partial_count; i++) {
     const struct partial_sample *p = &l->partials[i];
-    h->samples[p->sample - h->first].had = (double)p->token_ids.count * world_grain(&w->c);
+    struct held_sample *sample = &h->samples[p->sample - h->first];
+    sample->had = (double)p->token_ids.count * world_grain(&w->c);
+    for (size_t k = 0; k < p->span_count; k++)
+      drawn_by(w, &sample->drawn, p->spans[k].start, p->spans[k].version, p->spans[k].fresh);
     w->r->resumed += p->token_ids.count > 0;
   }
   s->held = h;
@@ -287,7 +307,7 @@ static void take_lease(struct world *w, struct server *s, const struct lease *l)
 
 /* ---- results ---- */
 
-static double tokens_of(const struct world *w, const struct server *s, const struct held *l, int i) {
+double server_tokens(const struct world *w, const struct server *s, const struct held *l, int i) {
   const double length = world_length(&w->c, l->round, l->ordinal, l->first + i);
   if (l->samples[i].finished) return length;
   for (int k = 0; k < s->running_count; k++) {
@@ -299,12 +319,12 @@ static double tokens_of(const struct world *w, const struct server *s, const str
 
 static struct result_message *result_made(const struct world *w, const struct server *s, const struct held *l,
                                           bool handed_back) {
-  struct result_message *m = calloc(1, sizeof *m + (size_t)l->count * sizeof m->had[0]);
+  struct result_message *m = calloc(1, sizeof *m + (size_t)l->count * sizeof m->samples[0]);
   if (!m) abort();
   *m = (struct result_message){.worker_id = s->worker_id,
                                .epoch = s->epoch,
                                .fence = l->fence,
-                               .weights = l->weights,
+                               .weights = w->c.inflight && l->taken ? s->loaded : l->weights,
                                .version = l->version,
                                .round = l->round,
                                .ordinal = l->ordinal,
@@ -315,12 +335,14 @@ static struct result_message *result_made(const struct world *w, const struct se
   memcpy(m->worker, s->worker, sizeof m->worker);
   memcpy(m->id, l->id, sizeof m->id);
   for (int i = 0; i < l->count; i++)
-    m->had[i] = handed_back ? tokens_of(w, s, l, i) : world_length(&w->c, l->round, l->ordinal, l->first + i);
+    m->samples[i] = (struct told_sample){
+        handed_back ? server_tokens(w, s, l, i) : world_length(&w->c, l->round, l->ordinal, l->first + i),
+        l->samples[i].drawn};
   return m;
 }
 
 static struct result_message *result_copy(const struct result_message *m) {
-  const size_t bytes = sizeof *m + (size_t)m->count * sizeof m->had[0];
+  const size_t bytes = sizeof *m + (size_t)m->count * sizeof m->samples[0];
   struct result_message *copy = malloc(bytes);
   if (!copy) abort();
   memcpy(copy, m, bytes);
@@ -351,6 +373,8 @@ static void post(struct world *w, int server, struct held *l, bool handed_back, 
   stop(s, l);
   send(w, server, m, surely);
 }
+
+void server_hands_back(struct world *w, int server, struct held *l) { post(w, server, l, true, false); }
 
 static void result_answered(struct world *w, int server, struct result_message *m) {
   struct server *s = &w->servers[server];
@@ -581,6 +605,21 @@ static void heartbeat_answered(struct world *w, int server, struct beat_message 
 
 /* ---- leases and versions ---- */
 
+/* In flight: it loads what is newer, and asks meanwhile, now and then. */
+static void told_current(struct world *w, int server, const struct current_version *v, bool nothing) {
+  struct server *s = &w->servers[server];
+  const bool newer = v->has && (!s->has_loaded || v->version > s->version);
+  if (newer && !(s->loading && s->coming >= v->version)) {
+    s->loading = true;
+    s->coming = v->version;
+    s->staged = v->digest;
+    world_at(w, w->now_us + (int64_t)w->c.load_us, SERVER_LOADED, server, s->life, NULL);
+  }
+  if (!newer || !nothing || s->poll != POLL_NONE) return;
+  s->poll = POLL_SENT; /* after a pause: worker/leases.c */
+  world_at(w, w->now_us + AGAIN_US, POLL_BROKEN, server, ++s->poll_number, NULL);
+}
+
 static void leases_arrive(struct world *w, int server, struct poll_message *m) {
   struct server *s = &w->servers[server];
   const bool mine = s->asking == m;
@@ -593,8 +632,13 @@ static void leases_arrive(struct world *w, int server, struct poll_message *m) {
     registers(w, server);
   } else if (mine && m->rc == RC_OK) {
     const struct current_version *v = &m->answer.current;
-    for (size_t i = 0; i < m->answer.lease_count; i++) take_lease(w, s, &m->answer.leases[i]);
-    if (v->has && !(s->has_loaded && digest_equal(&s->loaded, &v->digest))) {
+    for (size_t i = 0; i < m->answer.lease_count; i++) {
+      take_lease(w, s, &m->answer.leases[i]);
+      if (w->c.inflight && s->held->version_max < s->version) server_hands_back(w, server, s->held);
+    }
+    if (w->c.inflight)
+      told_current(w, server, v, m->answer.lease_count == 0);
+    else if (v->has && !(s->has_loaded && digest_equal(&s->loaded, &v->digest))) {
       const bool staged = s->has_staged && digest_equal(&s->staged, &v->digest);
       s->loading = true;
       s->staged = v->digest;
@@ -611,6 +655,10 @@ static void leases_arrive(struct world *w, int server, struct poll_message *m) {
 static void loaded(struct world *w, int server) {
   struct server *s = &w->servers[server];
   s->loading = false;
+  if (w->c.inflight) {
+    server_activates(w, server, s->coming, &s->staged);
+    return;
+  }
   s->has_loaded = true;
   s->loaded = s->staged;
   server_pass(w, server);
@@ -732,6 +780,7 @@ void server_message_free(const struct world_event *e) {
     case REGISTERED:
     case RESULT_ARRIVES:
     case RESULT_ANSWERED:
+    case PUSH_ARRIVES:
     case LEAVE_ARRIVES: free(e->what); break;
     default: break;
   }
@@ -769,6 +818,10 @@ void server_event(struct world *w, const struct world_event *e) {
       break;
     case LEASES_ARRIVE: leases_arrive(w, e->who, e->what); break;
     case SERVER_LOADED: loaded(w, e->who); break;
+    case PUSH_ARRIVES:
+      server_activates(w, e->who, ((const struct pushed *)e->what)->version, &((const struct pushed *)e->what)->digest);
+      free(e->what);
+      break;
     case SAMPLE_ENDS: sample_ends(w, e->who); break;
     case RESULT_ANSWERED: result_answered(w, e->who, e->what); break;
     case HEARTBEAT_LEAVES: heartbeat_leaves(w, e->who); break;

@@ -6,19 +6,31 @@
 
 enum { EOS = 256 };
 
+/* Of the first `count` tokens. */
+static size_t drawn_spans(const struct drawn *d, int64_t count, struct version_span *out) {
+  size_t n = 0;
+  for (int i = 0; i < d->count && d->spans[i].start < count; i++) {
+    const int64_t end = i + 1 < d->count && d->spans[i + 1].start < count ? d->spans[i + 1].start : count;
+    out[n++] = (struct version_span){d->spans[i].version, d->spans[i].start, (int32_t)(end - d->spans[i].start),
+                                     d->spans[i].fresh};
+  }
+  return n;
+}
+
 /* The content of a sample, or the beginning of it: a function of where it stands. */
 static void sample_fill(const struct world *w, const struct result_message *m, int i, struct sample_result *out,
                         struct arena *arena) {
   const int sample = m->first + i;
   const double length = world_length(&w->c, m->round, m->ordinal, sample);
   const int64_t whole = world_recorded(&w->c, length);
-  const bool ended = m->had[i] >= length;
-  const int64_t count = ended ? whole : world_handed_back(&w->c, m->round, m->ordinal, sample, m->had[i]);
+  const struct told_sample *told = &m->samples[i];
+  const bool ended = told->had >= length;
+  const int64_t count = ended ? whole : world_handed_back(&w->c, m->round, m->ordinal, sample, told->had);
   const bool right = !world_filtered(&w->c, m->round, m->ordinal) && sample % 2 == 0;
   int32_t *ids = arena_alloc(arena, (size_t)whole, sizeof *ids);
   float *logprobs = arena_alloc(arena, (size_t)whole, sizeof *logprobs);
   struct sample_segment *segment = arena_alloc(arena, 1, sizeof *segment);
-  struct version_span *span = arena_alloc(arena, 1, sizeof *span);
+  struct version_span *span = arena_alloc(arena, WORLD_SPANS, sizeof *span);
   if (!ids || !logprobs || !segment || !span) abort();
   for (int64_t t = 0; t < whole; t++) {
     ids[t] = ' ';
@@ -29,15 +41,20 @@ static void sample_fill(const struct world *w, const struct result_message *m, i
   ids[whole - 1] = EOS;
   logprobs[0] = -(float)((m->ordinal * 64 + sample) % 4093 + 1) / 4096;
   *segment = (struct sample_segment){0, (int32_t)count, true};
-  *span = (struct version_span){m->version, 0, (int32_t)count, true};
+  size_t spans = w->c.inflight ? drawn_spans(&told->drawn, count, span) : 1;
+  if (!w->c.inflight) *span = (struct version_span){m->version, 0, (int32_t)count, true};
+  for (size_t s = 0; s < spans && w->c.inflight; s++) {
+    for (int32_t t = span[s].start; t < span[s].start + span[s].count; t++)
+      logprobs[t] = stream_logprob(logprobs[t], span[s].version);
+  }
   *out = (struct sample_result){.sample = sample,
                                 .token_ids = {ids, (size_t)count},
                                 .logprobs = {logprobs, (size_t)count},
                                 .finish = ended ? FINISH_STOP : FINISH_ABORT,
                                 .segments = segment,
-                                .segment_count = 1,
+                                .segment_count = count > 0,
                                 .spans = span,
-                                .span_count = 1};
+                                .span_count = spans};
 }
 
 /* The same result with one thing in it that is another's: it must not be accepted. */

@@ -2,10 +2,12 @@
  *
  *   world.c             randomness, the heap of events, accidents, the loop, the result
  *     world_pool.c      generation-servers: decoding, what they ask and answer
+ *       world_versions.c in flight: versions are pushed to them and swapped while samples run
  *       world_results.c what is in a result, and its way through the coordinator
  *     world_trainer.c   the trainer, and the driver's turns
  *     world_knowledge.c what the coordinator knows before the first round
  *     world_checks.c    promises that are checked as messages pass; world_invariants.c asks the database
+ *       world_stream.c  those of `mode: inflight`
  *       world_core.c    the coordinator's core, its clock, calls into it
  *       world_lengths.c lengths and costs: a function of the configuration
  *       world_chaos.c   small worlds full of accidents
@@ -36,6 +38,7 @@ enum event_kind {
   POLL_BROKEN,
   LEASES_ARRIVE,
   SERVER_LOADED,
+  PUSH_ARRIVES,
   SAMPLE_ENDS,
   RESULT_ARRIVES,
   RESULT_ANSWERED,
@@ -76,9 +79,21 @@ struct accident {
 
 /* ---- generation-servers ---- */
 
+/* Which versions drew a sample's tokens, as the ledger counts them; in flight only. */
+enum { WORLD_SPANS = 24 };
+struct drawn {
+  int count;
+  struct {
+    int32_t start;
+    int32_t version;
+    bool fresh;
+  } spans[WORLD_SPANS];
+};
+
 struct held_sample {
   double had; /* tokens that it began with */
   bool finished;
+  struct drawn drawn;
 };
 
 /* A lease as its holder knows it. */
@@ -86,10 +101,11 @@ struct held {
   struct held *next; /* of its server's */
   char id[WORLD_ID_MAX];
   uint64_t fence;
-  int64_t version;
+  int64_t version, version_max;
   struct digest weights;
   int32_t round, ordinal, first, count;
   int left;     /* samples that have not ended */
+  bool taken;   /* some of it ran here */
   bool posting; /* its result is on its way, or waits for an answer */
   uint32_t number;
   struct held_sample samples[];
@@ -105,7 +121,16 @@ struct result_message {
   int32_t round, ordinal, first, count;
   uint32_t number; /* of the lease at its server */
   bool handed_back, repeat, lost_answer;
-  double had[]; /* tokens of each sample; its length: it is finished */
+  struct told_sample {
+    double had; /* tokens; its length: it is finished */
+    struct drawn drawn;
+  } samples[];
+};
+
+/* A version on its way to a server. */
+struct pushed {
+  int64_t version;
+  struct digest digest;
 };
 
 struct beat_message {
@@ -172,6 +197,7 @@ struct server {
   bool has_loaded, loading;
   struct digest loaded, staged; /* staged: pushed by the trainer */
   bool has_staged;
+  int64_t version, coming; /* in flight: that is loaded, that is being loaded */
   int slots, prefetch, live; /* live: samples held and not finished */
   struct held *held;
   int held_count, running_count, queued_count, room;
@@ -196,7 +222,7 @@ struct job {
   int64_t step;                   /* inner steps before it */
   bool is_inner, is_step;
   int count; /* of groups */
-  int64_t *ordinals;
+  int64_t *ordinals; /* with their rounds: place_key */
   uint64_t *contents; /* of a batch's groups */
   int64_t tokens;     /* as the ledger counts */
   double us, denominator;
@@ -241,11 +267,19 @@ struct mirror {
   int64_t kept; /* tokens that were handed back */
   bool granted; /* neither answered nor handed back */
   bool done;
+  int64_t version_max, version_first; /* of the lease; of the oldest token that is kept, or of a sample that is done */
 };
 struct group_books {
   int done;
   int64_t overtaken_us; /* -1: not */
-  bool closed;
+  bool closed, sealed, trained, lagged;
+  int64_t version_first; /* once it is closed */
+};
+/* Of the groups of one round, by their places. */
+struct block {
+  int room;
+  struct mirror *mirror; /* [room * samples] */
+  struct group_books *books;
 };
 
 struct world {
@@ -277,9 +311,7 @@ struct world {
 
   int64_t round; /* that is open */
   struct admission_room room;
-  int group_room;
-  struct mirror *mirror;                    /* [place of the group * samples + sample] */
-  struct group_books *books;                /* [place of the group] */
+  struct block blocks[WORLD_ROUNDS];        /* of the open round only, but in flight */
   struct digest versions[WORLD_ROUNDS + 2]; /* that were made, by their number */
   int64_t version_count;
   bool generating, over;
@@ -298,7 +330,8 @@ enum stream {
   STREAM_MESSAGE,
   STREAM_CHAOS,
   STREAM_SERVER,
-  STREAM_LIE
+  STREAM_LIE,
+  STREAM_PUSH
 };
 void world_fault(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 uint32_t world_draw(uint64_t seed, enum stream stream, uint32_t a, uint32_t b);
@@ -344,10 +377,23 @@ void server_pass(struct world *w, int server);
 void server_freezes(struct world *w, int server, int64_t length_us);
 void server_ends(struct world *w, int server, bool in_good_order);
 void server_preempts(struct world *w, int server, uint32_t draw);
+/* Its slots are filled, and it asks for more. */
+void server_fills(struct world *w, int server);
+double server_tokens(const struct world *w, const struct server *s, const struct held *l, int sample);
+void server_hands_back(struct world *w, int server, struct held *l);
+/* It is not about to ask again later, but now. */
+void server_asks_now(struct world *w, int server);
 void server_event(struct world *w, const struct world_event *e);
 void server_message_free(const struct world_event *e);
 /* Hands out what the coordinator has answered to polls. */
 void polls_settle(struct world *w);
+
+/* world_versions.c: in flight */
+/* From now on this version draws the sample's tokens.  from: how many there are. */
+void drawn_by(struct world *w, struct drawn *d, int64_t from, int64_t version, bool fresh);
+void server_activates(struct world *w, int server, int64_t version, const struct digest *digest);
+/* After a version was announced: it is pushed to these, each in its own time. */
+void versions_push(struct world *w, const struct job *j);
 
 /* world_trainer.c */
 void trainer_registers(struct world *w);
@@ -367,6 +413,10 @@ void result_arrives(struct world *w, int server, uint32_t life, struct result_me
 
 /* world_checks.c */
 void checks_round(struct world *w);
+void checks_forget(struct world *w);
+/* NULL: it is not known to the world, or of a round that is over. */
+struct group_books *books_of(struct world *w, int64_t round, int64_t ordinal);
+struct mirror *mirror_of(struct world *w, int64_t round, int64_t ordinal, int sample);
 void checks_granted(struct world *w, const struct poll_message *first); /* of one commit */
 void checks_renewed(struct world *w, const struct beat_message *m);
 /* Before and after the coordinator has judged a result. */
@@ -375,5 +425,19 @@ void checks_result(struct world *w, const struct result_message *m, bool stands,
 /* Nobody with an idle slot waits for samples that may be granted. */
 void checks_conserving(struct world *w);
 void checks_database(struct world *w);
+
+/* world_stream.c: in flight */
+void stream_lease(struct world *w, const struct poll_message *p, const struct lease *l);
+/* The version has become current. */
+void stream_version(struct world *w, int64_t version);
+/* What the step takes, as its message is made. */
+void stream_step(struct world *w, const struct job *j);
+/* Samples that a server with this version must be able to have now. */
+int64_t stream_grantable(struct world *w);
+void stream_bounds(struct world *w);
+void stream_end(struct world *w);
+/* Which version drew the token, as its log-probability tells. */
+float stream_logprob(float logprob, int64_t version);
+int64_t stream_drawn_by(float logprob);
 
 #endif

@@ -18,6 +18,8 @@
 
 static const int64_t LATE_US = 300000; /* an announcement may take so long on its way */
 
+enum { TURNS_MAX = 1000 }; /* at one moment */
+
 /* ---- memory ---- */
 
 static struct job *job_new(const struct world *w, int64_t round, int64_t version) {
@@ -237,6 +239,7 @@ static void look_for_round(struct world *w) {
                 (long long)w->trainer.durable_version);
   w->versions[version] = w->trainer.durable;
   w->version_count = version + 1;
+  if (w->c.inflight) stream_version(w, version);
   if (w->now) w->now->published_us = w->now_us - w->now->opened_us;
   w->r->ended_us = w->now_us;
   if (round > w->round) round_opens(w, round);
@@ -262,7 +265,7 @@ static void push(struct world *w, struct job *j) {
 static void version_durable(struct world *w, struct job *j) {
   const double late = world_uniform(w->c.seed, STREAM_MESSAGE, UINT32_MAX, (uint32_t)j->round);
   const bool slow = w->c.trainer_kills && late < 0.5;
-  push(w, j);
+  if (!w->c.inflight) push(w, j);
   memcpy(j->worker, w->trainer.worker, sizeof j->worker);
   j->epoch = w->trainer.epoch;
   j->fence = w->trainer.fence;
@@ -299,7 +302,7 @@ static void version_arrives(struct world *w, struct job *j) {
                                .version = j->version + 1,
                                .digest = j->digest,
                                .pushes = j->pushes,
-                               .push_count = j->push_count};
+                               .push_count = w->c.inflight ? 0 : j->push_count};
   const bool holds = strcmp(j->worker, w->trainer.worker) == 0;
   lies(w, &m, j);
   const enum rc rc = world_call(w, version_execute, &m, NULL, NULL, &err);
@@ -307,6 +310,7 @@ static void version_arrives(struct world *w, struct job *j) {
   if (rc != RC_OK && holds && w->trainer.life == j->life) world_fault(w, "a version is refused: %.200s", err.message);
   if (rc != RC_OK) w->r->refused++;
   look_for_round(w);
+  if (rc == RC_OK && w->c.inflight) versions_push(w, j);
   lies(w, &m, j);
   world_at(w, w->now_us + w->c.message_us, STEP_KNOWN, 0, j->life, j);
 }
@@ -326,7 +330,7 @@ static void step_known(struct world *w, struct job *j) {
                                      .version = j->version + 1,
                                      .digest = j->digest,
                                      .pushes = j->pushes,
-                                     .push_count = j->push_count,
+                                     .push_count = w->c.inflight ? 0 : j->push_count,
                                      .step_us = (int64_t)j->us};
   step_store_as(w, j->round, &status);
   job_free(j);
@@ -344,6 +348,9 @@ static void groups_room(struct job *j, int64_t count) {
   if (!j->ordinals || !j->contents) abort();
 }
 
+/* A group's round and ordinal, in their order. */
+static int64_t place_key(int64_t round, int64_t ordinal) { return (round << 20) | ordinal; }
+
 /* The groups that the ledger has under the batch's number: what batch_build.c would put into the message. */
 static enum rc batch_fill(struct world *w, struct job *j, struct err *err) {
   struct rows q;
@@ -354,15 +361,16 @@ static enum rc batch_fill(struct world *w, struct job *j, struct err *err) {
   double tokens = 0;
   enum rc rc =
       store_query(w->core->store, &q, err,
-                  "SELECT ordinal, digest, tokens FROM groups INDEXED BY groups_batch WHERE run = 1 AND round = "
-                  "?1 AND batch = ?2 ORDER BY ordinal",
+                  "SELECT round, ordinal, digest, tokens FROM groups INDEXED BY groups_batch WHERE run = 1 AND trained_in "
+                  "= ?1 AND batch = ?2 ORDER BY round, ordinal",
                   BINDS(b_int(j->round), b_int(j->number)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    const int64_t ordinal = j->ordinals[j->count] = rows_int(&q, 0);
-    rows_digest(&q, 1, &digest);
+    const int64_t round = rows_int(&q, 0), ordinal = rows_int(&q, 1);
+    j->ordinals[j->count] = place_key(round, ordinal);
+    rows_digest(&q, 2, &digest);
     memcpy(&j->contents[j->count++], digest.bytes, sizeof j->contents[0]);
-    j->tokens += rows_int(&q, 2);
-    for (int s = 0; s < w->c.samples; s++) tokens += world_length(&w->c, j->round, ordinal, s);
+    j->tokens += rows_int(&q, 3);
+    for (int s = 0; s < w->c.samples; s++) tokens += world_length(&w->c, round, ordinal, s);
   }
   rows_end(&q);
   j->us = w->c.batch_us + tokens * w->c.train_us_per_token;
@@ -374,9 +382,10 @@ static enum rc step_groups_read(struct world *w, struct job *j, const struct sub
   enum rc rc = RC_OK;
   groups_room(j, (int64_t)m->group_count);
   for (size_t i = 0; i < m->group_count && rc == RC_OK; i++) {
-    const char *dot = strrchr(m->groups[i], '.');
-    if (!dot) rc = err_set(err, RC_CORRUPT, NULL, "'%s' is no group", m->groups[i]);
-    if (dot) j->ordinals[j->count++] = strtoll(dot + 1, NULL, 10);
+    long long round, ordinal;
+    const bool good = sscanf(m->groups[i], "r1.%lld.%lld", &round, &ordinal) == 2;
+    if (!good) rc = err_set(err, RC_CORRUPT, NULL, "'%s' is no group", m->groups[i]);
+    if (good) j->ordinals[j->count++] = place_key(round, ordinal);
   }
   j->denominator = m->denominator;
   j->step = m->after_steps;
@@ -457,6 +466,7 @@ static enum rc driver_steps(struct world *w, const struct active_run *a, const s
   enum rc rc = step_message(w->core, w->context, target, round, &m, &arena, err);
   if (rc == RC_OK) rc = step_groups_read(w, j, &m, err);
   j->is_step = true;
+  if (rc == RC_OK && w->c.inflight) stream_step(w, j);
   j->push_count = rc == RC_OK ? m.push_count : 0;
   j->pushes = calloc(j->push_count + 1, sizeof *j->pushes);
   j->push_ids = calloc(j->push_count + 1, sizeof *j->push_ids);
@@ -528,7 +538,11 @@ static void turn(struct world *w) {
 }
 
 void driver_acts(struct world *w) {
-  while (w->driver.due && w->r->trainers > 0 && !w->over && !w->r->fault[0]) turn(w);
+  int turns = 0;
+  while (w->driver.due && w->r->trainers > 0 && !w->over && !w->r->fault[0]) {
+    turn(w);
+    if (++turns > TURNS_MAX) world_fault(w, "the driver turns without end, and there is nothing to do");
+  }
 }
 
 /* ---- events ---- */

@@ -22,9 +22,26 @@ static void simulated_rounds_keep_the_promises(void **state) {
   assert_true(sum.trainers > 20 && sum.inner_steps > 0 && sum.lost > 0);
 }
 
+/* Of make sim's: with samples of several versions, some too old, lost servers and trainers, evaluations that outlast rounds. */
+static const uint64_t seeds_inflight[] = {3, 11, 27};
+
+static void simulated_runs_in_flight_keep_the_promises(void **state) {
+  static struct world_result sum;
+  (void)state;
+  struct world *w = world_create();
+  assert_non_null(w);
+  for (size_t i = 0; i < sizeof seeds_inflight / sizeof seeds_inflight[0]; i++)
+    world_chaos_inflight(w, seeds_inflight[i], &sum);
+  world_destroy(w);
+  assert_string_equal(sum.fault, "");
+  assert_true(sum.regranted > 0 && sum.refused > 0 && sum.trainers > 9 && sum.skipped > 0);
+  assert_true(sum.swapped > 0 && sum.mixed > 0 && sum.again > 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(simulated_rounds_keep_the_promises),
+      cmocka_unit_test(simulated_runs_in_flight_keep_the_promises),
   };
   return cmocka_run_group_tests_name("coordinator/simulation", tests, NULL, NULL);
 }
