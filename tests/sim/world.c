@@ -284,7 +284,7 @@ void world_run(struct world *w, const struct world_config *config, struct world_
   w->c = *config;
   w->r = result;
   bool goes = begins(w);
-  const int64_t most = EVENTS_OF_RUN + (int64_t)EVENTS_OF_SAMPLE * (config->inflight ? 1 + config->max_lag : 1) *
+  const int64_t most = EVENTS_OF_RUN + (int64_t)EVENTS_OF_SAMPLE * (config->inflight ? 8 : 1) *
                                            world_places(w) * config->samples * (config->rounds + 1);
   while (goes && !w->over && !result->fault[0]) {
     if (w->event_count == 0 || result->events == most) {

@@ -97,6 +97,9 @@ static const struct invariant invariants[] = {
      "samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state <> 0) OR "
      "g.samples_open <> g.sample_count - (SELECT count(*) FROM samples s WHERE s.run = g.run AND s.round = g.round AND "
      "s.group_ordinal = g.ordinal AND s.state = 2))"},
+    {"whole rollouts of samples that are to be drawn again",
+     "SELECT count(*) FROM samples s JOIN rollouts r ON r.run = s.run AND r.round = s.round AND r.group_ordinal = "
+     "s.group_ordinal AND r.sample = s.sample WHERE s.state IN (0, 1) AND r.partial = 0"},
     {"samples without a row that lie before one with a row",
      "SELECT count(*) FROM samples s WHERE s.sample > 0 AND NOT EXISTS (SELECT 1 FROM samples b WHERE b.run = s.run "
      "AND "
