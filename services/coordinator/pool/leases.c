@@ -137,7 +137,7 @@ static enum rc plan_of_round(struct core *c, const struct open_round *r, const s
   return rc;
 }
 
-/* The group's waiting samples, at most max more. */
+/* The group's waiting samples, at most max more.  One that a newer version has begun waits for a server that has it. */
 static enum rc group_samples(struct core *c, const struct open_round *r, const struct waiting_group *g, int max,
                              struct waiting_sample *out, int *count, struct err *err) {
   struct rows q;
@@ -149,8 +149,11 @@ static enum rc group_samples(struct core *c, const struct open_round *r, const s
   }
   enum rc rc = store_query(c->store, &q, err,
                            "SELECT sample, fence FROM samples INDEXED BY samples_waiting WHERE run = ?1 AND round = ?2 "
-                           "AND group_ordinal = ?3 AND state = " SQL_SAMPLE_WAITING " ORDER BY sample LIMIT ?4",
-                           BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal), b_int(max)));
+                           "AND group_ordinal = ?3 AND state = " SQL_SAMPLE_WAITING
+                           " AND NOT EXISTS (SELECT 1 FROM spans p WHERE p.run = samples.run AND p.round = samples.round "
+                           "AND p.group_ordinal = samples.group_ordinal AND p.sample = samples.sample AND p.version > "
+                           "?5) ORDER BY sample LIMIT ?4",
+                           BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal), b_int(max), b_int(r->version)));
   for (; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; max--) {
     out[(*count)++] =
         (struct waiting_sample){.group = g->ordinal, .sample = (int32_t)rows_int(&q, 0), .fence = rows_int(&q, 1)};
