@@ -13,7 +13,8 @@ enum { SEEDS = 160 };
 static void tell(const char *what, int seeds, const struct world_result *sum) {
   printf(
       "%d seeds under %s: %d rounds, %d groups trained in %lld batches, %lld messages lost, %lld doubled;\n"
-      "  %lld samples granted, %lld of them again, %lld handed back half done, %lld continued; %lld results refused, %lld\n"
+      "  %lld samples granted, %lld of them again, %lld handed back half done, %lld continued; %lld results refused, "
+      "%lld\n"
       "  repeated; %lld lives of trainers\n",
       seeds, what, sum->round_count, sum->trained_groups, (long long)sum->batches, (long long)sum->lost,
       (long long)sum->doubled, (long long)sum->granted, (long long)sum->regranted, (long long)sum->partial,
@@ -37,16 +38,17 @@ int main(int argc, char **argv) {
          (long long)sum.aged, (long long)sum.inner_steps);
   tell("3 kinds of `inflight`", seeds, &flying);
   printf(
-      "  %lld times a sample ran on under another version, %lld samples of several versions trained; %lld finished samples "
+      "  %lld times a sample ran on under another version, %lld samples of several versions trained; %lld finished "
+      "samples "
       "too old and drawn again, %lld groups left out; %lld versions skipped\n",
       (long long)flying.swapped, (long long)flying.mixed, (long long)flying.again, (long long)flying.lagged,
       (long long)flying.skipped);
   if (sum.fault[0]) printf("BROKEN %s\n", sum.fault);
-  const bool met = seeds < SEEDS || (sum.regranted > 1000 && sum.partial > 100 && sum.refused > 100 &&
-                                     sum.repeated > 1000 && sum.overtaken > 100 && sum.aged > 50 &&
-                                     flying.regranted > 1000 && flying.resumed > 100 && flying.refused > 100 &&
-                                     flying.mixed > 1000 && flying.again > 100 && flying.lagged > 100 &&
-                                     flying.skipped > 100);
+  const bool met =
+      seeds < SEEDS ||
+      (sum.regranted > 1000 && sum.partial > 100 && sum.refused > 100 && sum.repeated > 1000 && sum.overtaken > 100 &&
+       sum.aged > 50 && flying.regranted > 1000 && flying.resumed > 100 && flying.refused > 100 &&
+       flying.mixed > 1000 && flying.again > 100 && flying.lagged > 100 && flying.skipped > 100);
   if (!met) printf("BROKEN: the accidents did not put it to the test\n");
   return sum.fault[0] || !met;
 }

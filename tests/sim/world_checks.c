@@ -178,7 +178,7 @@ static void check_lease(struct world *w, const struct poll_message *p, const str
   else if (l->round != w->round)
     world_fault(w, "lease %s is of another round than %lld", l->id, (long long)w->round);
   else if (l->version_min != current || l->version_max != current ||
-      !digest_equal(&l->weights_digest, &w->versions[current]))
+           !digest_equal(&l->weights_digest, &w->versions[current]))
     world_fault(w, "I2: lease %s is for versions %lld to %lld, version %lld is current", l->id,
                 (long long)l->version_min, (long long)l->version_max, (long long)current);
   if (!p->has_loaded || !digest_equal(&p->loaded, &l->weights_digest))
@@ -257,7 +257,8 @@ static void sample_is_in(struct world *w, const struct result_message *m, int i)
   struct mirror *s = mirror_of(w, m->round, m->ordinal, sample);
   struct group_books *b = group_of(w, m);
   const bool whole = told->had >= world_length(&w->c, m->round, m->ordinal, sample);
-  if (s->fence != (int64_t)m->fence) world_fault(w, "I3: sample %d.%d is accepted under an old fence", m->ordinal, sample);
+  if (s->fence != (int64_t)m->fence)
+    world_fault(w, "I3: sample %d.%d is accepted under an old fence", m->ordinal, sample);
   if (s->done && whole) world_fault(w, "I3: sample %d.%d is accepted twice", m->ordinal, sample);
   const int64_t came = whole ? 0 : world_handed_back(&w->c, m->round, m->ordinal, sample, told->had);
   if (came > s->kept) s->kept = came;
@@ -327,7 +328,9 @@ void checks_conserving(struct world *w) {
     if (w->c.inflight) { /* costs a look at the ledger */
       if (w->r->events % 4) return;
       const int64_t samples = stream_grantable(w);
-      if (samples > 0) world_fault(w, "server %d has an idle slot, and %lld samples wait or may be issued", p->server, (long long)samples);
+      if (samples > 0)
+        world_fault(w, "server %d has an idle slot, and %lld samples wait or may be issued", p->server,
+                    (long long)samples);
       return;
     }
     if (count < 0 && is_small(w)) count = grantable(w, &l);

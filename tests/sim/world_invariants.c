@@ -14,19 +14,25 @@ static const struct invariant invariants[] = {
      "AND v.state = 1)"},
     {"I2: leases that stand for another version than the current",
      "SELECT count(*) FROM leases l WHERE l.state = 0 AND NOT EXISTS (SELECT 1 FROM versions v WHERE v.run = l.run AND "
-     "v.state = 1 AND v.version BETWEEN l.version_min AND l.version_max AND (v.digest = l.digest OR " IN_FLIGHT("l") "))"},
+     "v.state = 1 AND v.version BETWEEN l.version_min AND l.version_max AND (v.digest = l.digest OR " IN_FLIGHT(
+         "l") "))"},
     {"I2: leases in flight for weights of no version in their range, or for a longer range",
      "SELECT count(*) FROM leases l JOIN runs r ON r.id = l.run WHERE l.state = 0 AND r.mode = 2 AND (l.version_max - "
-     "l.version_min <> json_extract(r.config, '$.max_lag') OR NOT EXISTS (SELECT 1 FROM versions v WHERE v.run = l.run AND "
+     "l.version_min <> json_extract(r.config, '$.max_lag') OR NOT EXISTS (SELECT 1 FROM versions v WHERE v.run = l.run "
+     "AND "
      "v.version BETWEEN l.version_min AND l.version_max AND v.digest = l.digest))"},
     {"I2: what is older than max_lag and may yet be trained",
-     "SELECT count(*) FROM groups g JOIN runs r ON r.id = g.run AND r.mode = 2 JOIN versions v ON v.run = r.id AND v.state "
-     "= 1 LEFT JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state = 2 WHERE "
+     "SELECT count(*) FROM groups g JOIN runs r ON r.id = g.run AND r.mode = 2 JOIN versions v ON v.run = r.id AND "
+     "v.state "
+     "= 1 LEFT JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state = 2 "
+     "WHERE "
      "g.purpose = 0 AND g.state IN (0, 1, 2) AND coalesce(s.version_first, g.version_first) < v.version - "
      "json_extract(r.config, '$.max_lag')"},
     {"I2: tokens of samples that are not done, older than max_lag",
-     "SELECT count(*) FROM groups g JOIN runs r ON r.id = g.run AND r.mode = 2 JOIN versions v ON v.run = r.id AND v.state "
-     "= 1 JOIN spans p ON p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal JOIN samples s ON s.run = "
+     "SELECT count(*) FROM groups g JOIN runs r ON r.id = g.run AND r.mode = 2 JOIN versions v ON v.run = r.id AND "
+     "v.state "
+     "= 1 JOIN spans p ON p.run = g.run AND p.round = g.round AND p.group_ordinal = g.ordinal JOIN samples s ON s.run "
+     "= "
      "p.run AND s.round = p.round AND s.group_ordinal = p.group_ordinal AND s.sample = p.sample WHERE g.state = 0 AND "
      "s.state <> 2 AND p.version < v.version - json_extract(r.config, '$.max_lag')"},
     {"I2: open rounds at another version than the current",
@@ -63,7 +69,8 @@ static const struct invariant invariants[] = {
      "SELECT count(*) FROM batches b WHERE b.groups <> (SELECT count(*) FROM groups g WHERE g.run = b.run AND "
      "g.trained_in = b.round AND g.batch = b.number)"},
     {"I5: rounds in flight whose steps take another number of groups",
-     "SELECT count(*) FROM rounds t JOIN runs r ON r.id = t.run AND r.mode = 2 WHERE t.state IN (1, 2, 3, 4) AND (SELECT "
+     "SELECT count(*) FROM rounds t JOIN runs r ON r.id = t.run AND r.mode = 2 WHERE t.state IN (1, 2, 3, 4) AND "
+     "(SELECT "
      "count(*) FROM groups g WHERE g.run = t.run AND g.trained_in = t.round) <> json_extract(r.config, "
      "'$.groups_per_round')"},
     {"I5: groups in batches of another inner step than their ordinals say",

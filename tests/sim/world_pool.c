@@ -605,21 +605,6 @@ static void heartbeat_answered(struct world *w, int server, struct beat_message 
 
 /* ---- leases and versions ---- */
 
-/* In flight: it loads what is newer, and asks meanwhile, now and then. */
-static void told_current(struct world *w, int server, const struct current_version *v, bool nothing) {
-  struct server *s = &w->servers[server];
-  const bool newer = v->has && (!s->has_loaded || v->version > s->version);
-  if (newer && !(s->loading && s->coming >= v->version)) {
-    s->loading = true;
-    s->coming = v->version;
-    s->staged = v->digest;
-    world_at(w, w->now_us + (int64_t)w->c.load_us, SERVER_LOADED, server, s->life, NULL);
-  }
-  if (!newer || !nothing || s->poll != POLL_NONE) return;
-  s->poll = POLL_SENT; /* after a pause: worker/leases.c */
-  world_at(w, w->now_us + AGAIN_US, POLL_BROKEN, server, ++s->poll_number, NULL);
-}
-
 static void leases_arrive(struct world *w, int server, struct poll_message *m) {
   struct server *s = &w->servers[server];
   const bool mine = s->asking == m;
@@ -637,7 +622,7 @@ static void leases_arrive(struct world *w, int server, struct poll_message *m) {
       if (w->c.inflight && s->held->version_max < s->version) server_hands_back(w, server, s->held);
     }
     if (w->c.inflight)
-      told_current(w, server, v, m->answer.lease_count == 0);
+      server_is_told(w, server, v, m->answer.lease_count == 0);
     else if (v->has && !(s->has_loaded && digest_equal(&s->loaded, &v->digest))) {
       const bool staged = s->has_staged && digest_equal(&s->staged, &v->digest);
       s->loading = true;

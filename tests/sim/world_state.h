@@ -392,6 +392,8 @@ void polls_settle(struct world *w);
 /* From now on this version draws the sample's tokens.  from: how many there are. */
 void drawn_by(struct world *w, struct drawn *d, int64_t from, int64_t version, bool fresh);
 void server_activates(struct world *w, int server, int64_t version, const struct digest *digest);
+/* What is current, in a poll's answer; nothing: without leases. */
+void server_is_told(struct world *w, int server, const struct current_version *v, bool nothing);
 /* After a version was announced: it is pushed to these, each in its own time. */
 void versions_push(struct world *w, const struct job *j);
 

@@ -30,7 +30,8 @@ static void check_partial(struct world *w, const struct lease *l, const struct p
   for (size_t k = 0; k < p->span_count; k++) {
     const struct version_span *s = &p->spans[k];
     if (s->version < *first) *first = s->version;
-    if (s->start != (int32_t)at || s->count < 1) world_fault(w, "lease %s: the spans of sample %d have gaps", l->id, p->sample);
+    if (s->start != (int32_t)at || s->count < 1)
+      world_fault(w, "lease %s: the spans of sample %d have gaps", l->id, p->sample);
     for (int32_t t = 0; t < s->count && at < p->logprobs.count; t++, at++) {
       if (stream_drawn_by(p->logprobs.items[at]) != s->version)
         world_fault(w, "lease %s: token %zu of sample %d is said to be of version %lld, and is of %lld", l->id, at,
@@ -46,15 +47,17 @@ void stream_lease(struct world *w, const struct poll_message *p, const struct le
   int64_t loaded = -1;
   for (int64_t v = oldest_allowed(w); v <= current; v++)
     if (p->has_loaded && digest_equal(&p->loaded, &w->versions[v])) loaded = v;
-  if (loaded < 0) world_fault(w, "I2: lease %s is given to a server whose weights are too old, or none of the run's", l->id);
+  if (loaded < 0)
+    world_fault(w, "I2: lease %s is given to a server whose weights are too old, or none of the run's", l->id);
   int64_t first = loaded;
   for (size_t i = 0; i < l->partial_count; i++) check_partial(w, l, &l->partials[i], &first);
   if (l->version_min != first || l->version_max != first + w->c.max_lag || l->version_max < current)
-    world_fault(w, "I2: lease %s is for versions %lld to %lld, its oldest token is of %lld, version %lld is current", l->id,
-                (long long)l->version_min, (long long)l->version_max, (long long)first, (long long)current);
+    world_fault(w, "I2: lease %s is for versions %lld to %lld, its oldest token is of %lld, version %lld is current",
+                l->id, (long long)l->version_min, (long long)l->version_max, (long long)first, (long long)current);
   if (loaded >= 0 && !digest_equal(&l->weights_digest, &w->versions[loaded]))
     world_fault(w, "I2: lease %s is for other weights than those of version %lld", l->id, (long long)loaded);
-  if ((l->kv == LEASE_KV_RECOMPUTE) != w->c.recompute) world_fault(w, "lease %s: keys and values are treated otherwise", l->id);
+  if ((l->kv == LEASE_KV_RECOMPUTE) != w->c.recompute)
+    world_fault(w, "lease %s: keys and values are treated otherwise", l->id);
 }
 
 /* ---- a version ---- */
@@ -90,16 +93,20 @@ static void groups_trained(struct world *w, int64_t round) {
   struct rows q;
   struct err err = {0};
   bool row;
-  enum rc rc = store_query(w->core->store, &q, &err,
-                           "SELECT round, ordinal, state FROM groups INDEXED BY groups_batch WHERE run = 1 AND trained_in = ?1",
-                           BINDS(b_int(round)));
+  enum rc rc =
+      store_query(w->core->store, &q, &err,
+                  "SELECT round, ordinal, state FROM groups INDEXED BY groups_batch WHERE run = 1 AND trained_in = ?1",
+                  BINDS(b_int(round)));
   int groups = 0;
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) {
     struct group_books *b = books_of(w, rows_int(&q, 0), rows_int(&q, 1));
     groups++;
     if (!b || !b->sealed || b->trained || b->lagged || rows_int(&q, 2) != GROUP_CONSUMED)
-      world_fault(w, "I5: group %lld.%lld is trained in round %lld, %s", (long long)rows_int(&q, 0), (long long)rows_int(&q, 1),
-                  (long long)round, b && b->trained ? "and was before" : b && b->lagged ? "too old" : "and was not sealed");
+      world_fault(w, "I5: group %lld.%lld is trained in round %lld, %s", (long long)rows_int(&q, 0),
+                  (long long)rows_int(&q, 1), (long long)round,
+                  b && b->trained  ? "and was before"
+                  : b && b->lagged ? "too old"
+                                   : "and was not sealed");
     if (b) b->trained = true;
   }
   rows_end(&q);
@@ -128,8 +135,8 @@ static void check_sample(struct world *w, const struct rows *q, int64_t version)
     if (v > newest) newest = v;
   }
   if (oldest < version - w->c.max_lag || newest > version)
-    world_fault(w, "the step of version %lld takes tokens of versions %lld to %lld", (long long)version, (long long)oldest,
-                (long long)newest);
+    world_fault(w, "the step of version %lld takes tokens of versions %lld to %lld", (long long)version,
+                (long long)oldest, (long long)newest);
   if (oldest != first || newest != last)
     world_fault(w, "sample %lld.%lld.%lld is of versions %lld to %lld, the ledger says %lld to %lld",
                 (long long)rows_int(q, 0), (long long)rows_int(q, 1), (long long)rows_int(q, 2), (long long)oldest,
@@ -140,7 +147,8 @@ static void check_sample(struct world *w, const struct rows *q, int64_t version)
 /* The spans of all its samples, token by token. */
 static void check_spans(struct world *w, const struct job *j) {
   static const char sql[] =
-      "SELECT s.version, s.start, s.count, r.logprobs FROM groups g JOIN spans s ON s.run = g.run AND s.round = g.round AND "
+      "SELECT s.version, s.start, s.count, r.logprobs FROM groups g JOIN spans s ON s.run = g.run AND s.round = "
+      "g.round AND "
       "s.group_ordinal = g.ordinal JOIN rollouts r ON r.run = s.run AND r.round = s.round AND r.group_ordinal = "
       "s.group_ordinal AND r.sample = s.sample WHERE g.run = 1 AND g.trained_in = ?1";
   struct rows q;
@@ -164,8 +172,10 @@ static void check_spans(struct world *w, const struct job *j) {
 
 void stream_step(struct world *w, const struct job *j) {
   static const char sql[] =
-      "SELECT s.round, s.group_ordinal, s.sample, r.logprobs, s.version_first, s.version_last FROM groups g JOIN samples s "
-      "ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal JOIN rollouts r ON r.run = s.run AND r.round "
+      "SELECT s.round, s.group_ordinal, s.sample, r.logprobs, s.version_first, s.version_last FROM groups g JOIN "
+      "samples s "
+      "ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal JOIN rollouts r ON r.run = s.run AND "
+      "r.round "
       "= s.round AND r.group_ordinal = s.group_ordinal AND r.sample = s.sample WHERE g.run = 1 AND g.trained_in = ?1";
   struct rows q;
   struct err err = {0};
@@ -198,7 +208,8 @@ static int64_t most_ahead(const struct world *w) {
 /* That the steps to come can take. */
 static int64_t still_needed(struct world *w) {
   const int64_t rounds = w->c.rounds ? w->c.rounds : 1;
-  return rounds * w->c.groups - WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = ?1 AND trained_in NOT NULL", b_int(1));
+  return rounds * w->c.groups -
+         WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = ?1 AND trained_in NOT NULL", b_int(1));
 }
 
 int64_t stream_grantable(struct world *w) {
@@ -218,9 +229,12 @@ void stream_bounds(struct world *w) {
     world_fault(w, "%lld groups are ahead, the steps to come can take %lld", (long long)ahead, (long long)needed);
   const int64_t lagged = WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = ?1 AND reason = 'lag'", b_int(1));
   if (lagged != w->r->lagged)
-    world_fault(w, "%lld groups are left out for their age, %lld are too old", (long long)lagged, (long long)w->r->lagged);
-  const int64_t counted = WORLD_NUMBER(w, "SELECT coalesce(sum(groups_lagged), 0) FROM rounds WHERE run = ?1", b_int(1));
-  if (counted != lagged) world_fault(w, "%lld groups were too old, %lld are counted", (long long)lagged, (long long)counted);
+    world_fault(w, "%lld groups are left out for their age, %lld are too old", (long long)lagged,
+                (long long)w->r->lagged);
+  const int64_t counted =
+      WORLD_NUMBER(w, "SELECT coalesce(sum(groups_lagged), 0) FROM rounds WHERE run = ?1", b_int(1));
+  if (counted != lagged)
+    world_fault(w, "%lld groups were too old, %lld are counted", (long long)lagged, (long long)counted);
 }
 
 /* ---- the end ---- */
@@ -230,9 +244,10 @@ void stream_end(struct world *w) {
   const int64_t left =
       WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = ?1 AND state NOT IN (3, 4, 6)", b_int(1));
   if (left)
-    world_fault(w, "I5: %lld groups were neither trained nor filtered when the run ended, such as %lld.%lld", (long long)left,
-                (long long)WORLD_NUMBER(w, "SELECT round FROM groups WHERE run = ?1 AND state NOT IN (3, 4, 6)", b_int(1)),
-                (long long)WORLD_NUMBER(w, "SELECT ordinal FROM groups WHERE run = ?1 AND state NOT IN (3, 4, 6)", b_int(1)));
+    world_fault(
+        w, "I5: %lld groups were neither trained nor filtered when the run ended, such as %lld.%lld", (long long)left,
+        (long long)WORLD_NUMBER(w, "SELECT round FROM groups WHERE run = ?1 AND state NOT IN (3, 4, 6)", b_int(1)),
+        (long long)WORLD_NUMBER(w, "SELECT ordinal FROM groups WHERE run = ?1 AND state NOT IN (3, 4, 6)", b_int(1)));
   if (w->version_count != rounds + 1) world_fault(w, "the run ended with %lld versions", (long long)w->version_count);
   const int64_t evaluations = WORLD_NUMBER(w, "SELECT count(*) FROM evaluations WHERE run = ?1", b_int(1));
   const int64_t wanted = !w->c.evaluation_groups ? 0 : rounds > 1 ? 2 : 1;

@@ -55,12 +55,28 @@ void server_activates(struct world *w, int server, int64_t version, const struct
   server_asks_now(w, server);
 }
 
+/* In flight: it loads what is newer, and asks meanwhile, now and then. */
+void server_is_told(struct world *w, int server, const struct current_version *v, bool nothing) {
+  struct server *s = &w->servers[server];
+  const bool newer = v->has && (!s->has_loaded || v->version > s->version);
+  if (newer && !(s->loading && s->coming >= v->version)) {
+    s->loading = true;
+    s->coming = v->version;
+    s->staged = v->digest;
+    world_at(w, w->now_us + (int64_t)w->c.load_us, SERVER_LOADED, server, s->life, NULL);
+  }
+  if (!newer || !nothing || s->poll != POLL_NONE) return;
+  s->poll = POLL_SENT; /* after a pause: worker/leases.c */
+  world_at(w, w->now_us + AGAIN_US, POLL_BROKEN, server, ++s->poll_number, NULL);
+}
+
 void versions_push(struct world *w, const struct job *j) {
   for (size_t i = 0; i < j->push_count; i++) {
     int64_t id = 0;
     struct err err;
     const uint32_t push = (uint32_t)(j->version * 1024 + (int64_t)i);
-    if (id_parse_worker(&id, j->push_ids[i], &err) != RC_OK || id >= w->server_of_room || w->server_of[id] < 0) continue;
+    if (id_parse_worker(&id, j->push_ids[i], &err) != RC_OK || id >= w->server_of_room || w->server_of[id] < 0)
+      continue;
     const int server = w->server_of[id];
     if (world_uniform(w->c.seed, STREAM_PUSH, push, 0) < 0.2) continue; /* lost */
     struct pushed *p = malloc(sizeof *p);

@@ -11,10 +11,10 @@
 enum { SLOTS = 64, GROUPS = 2, SAMPLES = 2 };
 
 /* Steps of 2 groups of 2 samples; max_lag 1; what is ahead: 4 groups. */
-#define STREAM(rounds, more)                                                                                           \
-  "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":" #rounds                                                           \
+#define STREAM(rounds, more)                                                                                          \
+  "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":" #rounds                                                          \
   ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":2,\"samples_per_group\"" \
-  ":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":"    \
+  ":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":"   \
   "\"grpo\"}" more "}"
 
 static int64_t current_version(struct fixture *f) {
@@ -125,8 +125,9 @@ static void spans_outside_the_range_or_newer_than_what_is_loaded_are_refused(voi
   fake_digest(&r.loaded_digest, "r1", 1);
   assert_int_equal(put_result(f, &leases[2], &r, NULL, &err), RC_OK);
   assert_int_equal(read_int(f, "SELECT count(*) FROM spans WHERE run = 1"), 2);
-  assert_int_equal(read_int(f, "SELECT version_first * 10 + version_last FROM samples WHERE round = 0 AND "
-                               "group_ordinal = 2 AND sample = 0"),
+  assert_int_equal(read_int(f,
+                            "SELECT version_first * 10 + version_last FROM samples WHERE round = 0 AND "
+                            "group_ordinal = 2 AND sample = 0"),
                    1);
 }
 
