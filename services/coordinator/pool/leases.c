@@ -440,6 +440,8 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
   int planned = 0;
   *count = 0;
   enum rc rc = open_round_now(c, held, &r, &found, err);
+  if (rc == RC_OK && !found && c->context && c->context->config.mode == MODE_INFLIGHT)
+    c->nothing_waits = true; /* for no other parked poll either */
   if (rc != RC_OK || !found || !held->has || held->version != r.version ||
       strcmp(held->run, id_run(r.run).text) != 0)
     return rc; /* I2 */
