@@ -3,7 +3,8 @@
 #
 #   supervised warm-up -> held-out accuracy -> GRPO -> held-out accuracy -> table and build/demo/summary.json
 #
-# Variables: SEED (1), MODE (pipelined; sync for the baseline), CONTROL ("", shuffled: rewards permuted within each group, lr0: learning rate 0), OUT (build/demo), BIN (build/bin),
+# Variables: SEED (1), MODE (pipelined; sync for the baseline; inflight: weights are swapped while samples are drawn, a round is an optimizer step, and the seed alone
+#            does not decide the weights), CONTROL ("", shuffled: rewards permuted within each group, lr0: learning rate 0), OUT (build/demo), BIN (build/bin),
 #            KEEP=1 leaves the services running at the end, ROUNDS and WARMUP override the numbers of rounds (for smoke tests).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -13,6 +14,7 @@ ROUNDS=${ROUNDS:-$(jq .rounds deploy/demo/runs/grpo.json)} WARMUP=${WARMUP:-$(jq
 DATA=deploy/demo
 case $SEED in '' | *[!0-9]*) echo "demo: SEED must be a whole number, got '$SEED'" >&2; exit 2 ;; esac
 case $CONTROL in '' | shuffled | lr0) ;; *) echo "demo: CONTROL must be empty, shuffled or lr0, got '$CONTROL'" >&2; exit 2 ;; esac
+case $MODE in pipelined | sync | inflight) ;; *) echo "demo: MODE must be pipelined, sync or inflight, got '$MODE'" >&2; exit 2 ;; esac
 for tool in curl jq; do command -v $tool >/dev/null || { echo "demo: $tool is missing; 'make deps' installs it" >&2; exit 2; }; done
 
 rm -rf "$OUT"
@@ -92,7 +94,7 @@ run_wait() {
         fi
       done < <(jq -r --argjson printed "$printed" --argjson every "$every" '
           . as $run | .history[] | select(.round + 1 > $printed and (.round + 1) % $every == 0)
-          | [.round + 1, .reward_mean // 0, ((.round as $r | [$run.evaluations[] | select(.round <= $r)] | last | .accuracy // null) | if . == null then "-" else (. * 1000 | round / 1000) end),
+          | [.round + 1, (.round as $r | [$run.history[] | select(.round <= $r) | .reward_mean // empty] | last // 0), ((.round as $r | [$run.evaluations[] | select(.round <= $r)] | last | .accuracy // null) | if . == null then "-" else (. * 1000 | round / 1000) end),
              .loss // 0, ($run.totals.tokens_per_second // 0 | round), (($run.eta_ms // 0) / 1000 | round)] | @tsv' <<<"$status")
     fi
     case $state in
@@ -125,7 +127,11 @@ sampled_before=$ACCURACY format_before=$FORMAT
 evaluate before-greedy 1 0
 greedy_before=$ACCURACY
 
-say "3. Reinforcement learning: $ROUNDS rounds of 64 groups x 8 samples, rewards by the numeric verifier"
+if [ "$MODE" = inflight ]; then
+  say "3. Reinforcement learning: $ROUNDS optimizer steps over 64 groups x 8 samples each, weights swapped while samples are drawn, rewards by the numeric verifier"
+else
+  say "3. Reinforcement learning: $ROUNDS rounds of 64 groups x 8 samples, rewards by the numeric verifier"
+fi
 run_create grpo "$(jq --argjson seed "$SEED" --arg mode "$MODE" --argjson n "$ROUNDS" --arg control "$CONTROL" '
     .seed = $seed | .mode = $mode | .rounds = $n
     | if $control == "shuffled" then .verifier.shuffle_rewards = true elif $control == "lr0" then .training.lr = 0 else . end' "$DATA/runs/grpo.json")"
@@ -150,7 +156,11 @@ jq -n --argjson run "$grpo" --argjson seed "$SEED" --arg control "$CONTROL" --ar
     tokens_per_second: $run.totals.tokens_per_second, sampled_tokens: $run.totals.sampled_tokens, rl_wall_ms: $run.totals.rl_wall_ms,
     logprob_max_abs_diff: $run.totals.logprob_max_abs_diff, logprob_mean_abs_diff: $run.totals.logprob_mean_abs_diff,
     logprob_kl_k1: $run.totals.logprob_kl_k1, logprob_kl_k3: $run.totals.logprob_kl_k3, stale_results_trained_on: $run.totals.stale_results_trained_on,
-    contributions: $run.totals.workers, model: $model}' >"$OUT/summary.json"
+    contributions: $run.totals.workers, model: $model,
+    lag: (if $run.mode != "inflight" then null else [$run.history[] | .lag + {tokens, ess, kl_new_old}] | {
+      max_allowed: $run.config.max_lag, min: (map(.min) | min), mean: ((map(.mean * .tokens) | add) / (map(.tokens) | add)), max: (map(.max) | max), groups_dropped: (map(.groups_dropped) | add),
+      versions_skipped: (map(select(.version_skipped)) | length), compared_tokens: (map(.compared_tokens) | add), trained_tokens: (map(.tokens) | add),
+      ess_min: (map(.ess // empty) | min), kl_new_old_max: (map(.kl_new_old // empty) | max)} end)}' >"$OUT/summary.json"
 
 say "Result"
 jq -r '
@@ -159,17 +169,33 @@ jq -r '
   ["held-out accuracy, sampled at T = 1", (.heldout_accuracy_before | pct), (.heldout_accuracy_after | pct)],
   ["held-out accuracy, greedy", (.heldout_greedy_before | pct), (.heldout_greedy_after | pct)],
   ["right format", (.format_before | pct), (.format_after | pct)],
-  ["rounds, mode", .rounds, .mode],
+  [(if .lag then "steps, mode" else "rounds, mode" end), .rounds, .mode],
   ["trainer waiting ratio, wait / (wait + compute)", "", (.trainer_waiting_ratio | ratio)],
-  ["  before first dispatch / window", "", (.trainer_first_dispatch_ratio | ratio)],
+  (select(.lag == null) | ["  before first dispatch / window", "", (.trainer_first_dispatch_ratio | ratio)]),
   ["generation idle ratio", "", (.generation_idle_ratio | ratio)],
-  ["mean round, ms, with and without publishing", (.window_ms / .rounds | round), (.window_without_publish_ms / .rounds | round)],
+  (if .lag then ["ms from one version to the next", "", (.rl_wall_ms / .rounds | round)]
+   else ["mean round, ms, with and without publishing", (.window_ms / .rounds | round), (.window_without_publish_ms / .rounds | round)] end),
   ["sampled tokens per second", "", (.tokens_per_second | round)],
   ["largest |trainer - sampler| log-probability", "", .logprob_max_abs_diff],
   ["  mean; KL(sampler || trainer) by k3", .logprob_mean_abs_diff, .logprob_kl_k3],
-  ["stale results trained on", "", .stale_results_trained_on] | @tsv' "$OUT/summary.json" |
+  (if .lag then
+     ["  share of the tokens that could be compared", "", (.lag.compared_tokens / .lag.trained_tokens | pct)],
+     ["lag of a trained token in versions: mean, most", (.lag.mean | ratio), .lag.max],
+     ["effective share of a step, the least", "", (.lag.ess_min | ratio)],
+     ["groups dropped as too old; versions skipped", .lag.groups_dropped, .lag.versions_skipped]
+   else ["stale results trained on", "", .stale_results_trained_on] end) | @tsv' "$OUT/summary.json" |
   awk -F'\t' 'BEGIN { printf "  %-46s %10s %10s\n", "", "before", "after" } { printf "  %-46s %10s %10s\n", $1, $2, $3 }'
 echo "  weights sha256  $(jq -r .weights_sha256 "$OUT/summary.json")"
+if [ "$MODE" = inflight ]; then
+  echo "  these are the weights of this run: another one takes its groups in another order, and ends with others; this one can be replayed from its ledger:"
+  echo "    deploy/replay.sh $OUT/coordinator.db $grpo_run --model $DATA/model --random-init $SEED"
+  jq -r --argjson asked "$(jq .rounds "$DATA/runs/grpo.json")" '
+    if .control != "" then empty
+    elif .heldout_accuracy_after >= 0.9 and .heldout_greedy_after >= 0.9 then "  goal: held-out accuracy of at least 90 %, sampled and greedy: reached"
+    else "  goal: held-out accuracy of at least 90 %, sampled and greedy: NOT reached"
+      + (if .rounds < $asked then ": \(.rounds) of \($asked) steps were made" elif .lag.ess_min < 0.5 then ": the samples were too far from the policy that they trained, ESS down to \(.lag.ess_min), lag up to \(.lag.max)"
+         else ": \(.rounds) steps were too few at this learning rate; lag up to \(.lag.max), ESS never below \(.lag.ess_min)" end) end' "$OUT/summary.json"
+fi
 echo "  the model lies in $checkpoint (a Hugging Face folder), the summary in $OUT/summary.json"
 echo "  talk to it:"
 echo "    $BIN/generation-server --model $checkpoint &"
