@@ -64,7 +64,7 @@ def prompt_us(found, steps):
 
 
 def predict(costs_, cell, ratio=0.0):
-    """{mode, "clairvoyant" or "bound": {"window_s": ..., ...}}, means of the measured rounds; ratio 0: of what was measured."""
+    """{mode, "clairvoyant" or "bound": {"window_s": ..., ...}}, means of the measured rounds; ratio 0: of what was measured.  inflight is not simulated here."""
     words = {k: v for k, v in costs_.items() if k != "steps"}
     words.update(groups=cell.groups, samples=SAMPLES, slots=cell.slots, prefetch=cell.slots // 2, batch_tokens=BATCH_TOKENS, groups_per_step=GROUPS_PER_STEP, ratio=ratio)
     lines = [f"{name} {value}" for name, value in words.items()]
@@ -77,7 +77,9 @@ def predict(costs_, cell, ratio=0.0):
     for line in made.stdout.splitlines():
         name, _, *values = line.split()
         found.setdefault(name, []).append([float(v) for v in values])
-    return {name: named([sum(column) / len(column) for column in zip(*rows)]) for name, rows in found.items()}
+    said = {name: named([sum(column) / len(column) for column in zip(*rows)]) for name, rows in found.items()}
+    said["inflight"] = {"window_s": max(said["sync"]["rollout_s"], said["sync"]["train_s"])}  # what is attainable: the slower of the two never waits
+    return said
 
 
 def named(values):

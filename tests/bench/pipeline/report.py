@@ -1,18 +1,27 @@
 """How a cell's measurements stand to `sync`, to the simulation and to RolloutPipe's table: as text for the terminal, and as Markdown for PIPELINE.md.
 
 Against sync: of each pair by itself, and the median of these.  The bars: pipelined's window is no worse than the paper's, or within 1.5 points of the
-best order that was found in the simulation; its trainer waits by no less than the paper's share less.
+best order that was found in the simulation; its trainer waits by no less than the paper's share less.  `inflight` has no window, and its bar is in samples
+a second: of what is attainable, a step in every max(T_r, T_t) of the sync run beside it.
 """
 import statistics
 
+from cell import SAMPLES, STRICT
+
 PAPER = {32: {"window": -0.307}, 96: {"window": -0.423, "waiting": -0.76}}  # against sync
 POINTS = 0.015
+ATTAINED = 0.82  # in flight, of the attainable samples a second
 PREDICTED_WITHIN = 0.05
 NOISE = 0.05  # of a core, that others may take before a measurement is called noisy
 
 
 def median(runs, name):
     return statistics.median(one[name] for one in runs)
+
+
+def first_batch(runs):
+    """None in flight: a step's first batch is of groups that were drawn before it."""
+    return None if runs[0]["first_dispatch_s"] is None else median(runs, "first_dispatch_s")
 
 
 def against_sync(found, mode, name):
@@ -26,9 +35,18 @@ def noise(one):
     return "  NOISY: " + ", ".join(warnings) if warnings else ""
 
 
+def seconds(value, width=0, places=2):
+    return f"{value:{width}.{places}f} s" if value is not None else " " * (width + 1) + "-"
+
+
+def lag_said(runs):
+    return f"lag {min(one['lag_min'] for one in runs)} to {max(one['lag_max'] for one in runs)}, in the mean {median(runs, 'lag_mean'):.2f}"
+
+
 def run_line(pair, one):
     cpu = " ".join(f"{name} {seconds:.1f}" for name, seconds in one["cpu_s"].items())
-    return (f"  {pair} {one['mode']:10} window {one['window_s']:7.3f} s   generation {one['rollout_s']:7.3f} s   training {one['train_s']:7.3f} s   first batch {one['first_dispatch_s']:6.3f} s   "
+    return (f"  {pair} {one['mode']:10} window {one['window_s']:7.3f} s   {one['samples_per_s']:7.1f} samples/s   generation {seconds(one['rollout_s'], 7, 3)}   training {one['train_s']:7.3f} s   "
+            f"first batch {seconds(one['first_dispatch_s'], 6, 3)}   "
             f"trainer waits {one['trainer_waiting_ratio']:.3f}   slots idle {one['generation_idle_ratio']:.3f}   CPU {cpu}{noise(one)}")
 
 
@@ -48,23 +66,28 @@ def bars(cell, found, predicted):
     if "pipelined" in found and "waiting" in paper:
         got = statistics.median(against_sync(found, "pipelined", "trainer_waiting_ratio"))
         made.append((f"trainer's waiting ratio (the paper {paper['waiting']:+.1%})", got, paper["waiting"]))
-    return [(what, got, bar, got <= bar) for what, got, bar in made]
+    made = [(what, f"{got:+.1%}", f"{bar:+.1%}", got <= bar) for what, got, bar in made]
+    if "inflight" in found:
+        attainable = [cell.groups * SAMPLES / max(sync["rollout_s"], sync["train_s"]) for sync in found["sync"]]
+        got = statistics.median(one["samples_per_s"] / most for one, most in zip(found["inflight"], attainable))
+        made.append((f"samples a second in flight, of the attainable {statistics.median(attainable):.0f}", f"{got:.1%}", f"{ATTAINED:.0%}", got >= ATTAINED))
+    return made
 
 
 def text(cell, found, ratio, predicted):
     lines = ["", heading(cell, ratio, len(found["sync"])),
-             "  mode         window    against sync  (from      to)   trainer waits  against sync   first batch   slots idle   training   predicted      off"]
+             "  mode         window    against sync  (from      to)   samples/s  against sync   trainer waits  against sync   first batch   slots idle   training   predicted      off"]
     sync_s = predicted["sync"]["window_s"]
     for mode, runs in found.items():
-        windows, waits = against_sync(found, mode, "window_s"), against_sync(found, mode, "trainer_waiting_ratio")
+        windows, speeds, waits = (against_sync(found, mode, name) for name in ("window_s", "samples_per_s", "trainer_waiting_ratio"))
         window, said = median(runs, "window_s"), predicted[mode]["window_s"]
-        lines.append(f"  {mode:10} {window:7.3f} s   {statistics.median(windows):+9.1%}   ({min(windows):+6.1%} {max(windows):+6.1%})   {median(runs, 'trainer_waiting_ratio'):9.3f}   {statistics.median(waits):+12.1%}"
-                     f"   {median(runs, 'first_dispatch_s'):9.3f} s   {median(runs, 'generation_idle_ratio'):8.3f}   {median(runs, 'train_s'):7.3f} s   {said:7.3f} s   {said / window - 1:+6.1%}"
+        lines.append(f"  {mode:10} {window:7.3f} s   {statistics.median(windows):+9.1%}   ({min(windows):+6.1%} {max(windows):+6.1%})   {median(runs, 'samples_per_s'):9.1f}   {statistics.median(speeds):+11.1%}"
+                     f"   {median(runs, 'trainer_waiting_ratio'):13.3f}   {statistics.median(waits):+11.1%}   {seconds(first_batch(runs), 9, 3)}   {median(runs, 'generation_idle_ratio'):8.3f}   {median(runs, 'train_s'):7.3f} s   {said:7.3f} s   {said / window - 1:+6.1%}"
                      f"{'' if abs(said / window - 1) <= PREDICTED_WITHIN else '  OFF'}")
     for name in ("clairvoyant", "bound"):
         lines.append(f"  {name:11}{predicted[name]['window_s']:7.3f} s   {predicted[name]['window_s'] / sync_s - 1:+9.1%}   of the sync window that is predicted")
     for what, got, bar, met in bars(cell, found, predicted):
-        lines.append(f"  {what}: {got:+.1%}, bar {bar:+.1%}: {'met' if met else 'MISSED'}")
+        lines.append(f"  {what}: {got}, bar {bar}: {'met' if met else 'MISSED'}")
     noisy = sum(bool(noise(one)) for runs in found.values() for one in runs)
     if noisy:
         lines.append(f"  NOISY: in {noisy} of {sum(map(len, found.values()))} runs others took more than {NOISE:.0%} of a core: these figures are not for keeping")
@@ -73,17 +96,18 @@ def text(cell, found, ratio, predicted):
 
 def markdown(cell, found, ratio, predicted):
     lines = [heading(cell, ratio, len(found["sync"])) + ":", "",
-             "| mode | window | against sync | predicted | trainer waits | against sync | first batch | slots idle | training |", "|---|---|---|---|---|---|---|---|---|"]
+             "| mode | window | against sync | predicted | samples/s | against sync | trainer waits | against sync | first batch | slots idle | training |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for mode, runs in found.items():
-        windows, waits = against_sync(found, mode, "window_s"), against_sync(found, mode, "trainer_waiting_ratio")
+        windows, speeds, waits = (against_sync(found, mode, name) for name in ("window_s", "samples_per_s", "trainer_waiting_ratio"))
         said = predicted[mode]["window_s"]
-        lines.append(f"| `{mode}` | {median(runs, 'window_s'):.2f} s | {statistics.median(windows):+.1%} ({min(windows):+.1%} to {max(windows):+.1%}) | {said:.2f} s ({said / median(runs, 'window_s') - 1:+.1%}) "
-                     f"| {median(runs, 'trainer_waiting_ratio'):.3f} | {statistics.median(waits):+.1%} | {median(runs, 'first_dispatch_s'):.2f} s | {median(runs, 'generation_idle_ratio'):.3f} | {median(runs, 'train_s'):.2f} s |")
+        lines.append(f"| `{mode}` | {median(runs, 'window_s'):.2f} s | {statistics.median(windows):+.1%} ({min(windows):+.1%} to {max(windows):+.1%}) | {said:.2f} s ({said / median(runs, 'window_s') - 1:+.1%}) | {median(runs, 'samples_per_s'):.1f} "
+                     f"| {statistics.median(speeds):+.1%} | {median(runs, 'trainer_waiting_ratio'):.3f} | {statistics.median(waits):+.1%} | {seconds(first_batch(runs))} | {median(runs, 'generation_idle_ratio'):.3f} | {median(runs, 'train_s'):.2f} s |")
     sync_s = predicted["sync"]["window_s"]
-    lines += [f"| {name} | {predicted[name]['window_s']:.2f} s | {predicted[name]['window_s'] / sync_s - 1:+.1%} | | | | | | |" for name in ("clairvoyant", "bound")]
-    weights = {runs[0]["digests"][-1] for mode, runs in found.items() if mode != "minibatch"}
-    lines += ["", f"Weights of all modes but minibatch: `{', '.join(sorted(weights))}`."]
-    lines += [f"{what[0].upper()}{what[1:]}: {got:+.1%}, bar {bar:+.1%}: {'met' if met else '**missed**'}." for what, got, bar, met in bars(cell, found, predicted)]
+    lines += [f"| {name} | {predicted[name]['window_s']:.2f} s | {predicted[name]['window_s'] / sync_s - 1:+.1%} | | | | | | | | |" for name in ("clairvoyant", "bound")]
+    weights = {runs[0]["digests"][-1] for mode, runs in found.items() if mode in STRICT}
+    lines += ["", f"Weights of the modes {', '.join(mode for mode in found if mode in STRICT)}: `{', '.join(sorted(weights))}`."]
+    lines += [f"`inflight`: the time between two publications instead of the window, the attainable instead of a prediction; {lag_said(found['inflight'])}."] if "inflight" in found else []
+    lines += [f"{what[0].upper()}{what[1:]}: {got}, bar {bar}: {'met' if met else '**missed**'}." for what, got, bar, met in bars(cell, found, predicted)]
     return "\n".join(lines) + "\n"
 
 
