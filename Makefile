@@ -301,7 +301,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-pipeline bench-publish e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -310,7 +310,7 @@ deps: ## install what is missing (Debian packages, by name)
 
 demo: MPI_PACKAGES = # not needed for one trainer
 demo: LINT_PACKAGES =
-demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, CONTROL=shuffled|lr0)
+demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, MODE=sync|inflight, CONTROL=shuffled|lr0)
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
@@ -339,6 +339,9 @@ bench: $(BUILD)/bench/instrument ## compare the kernels with the machine's limit
 
 bench-pipeline: all $(BUILD)/tests/sim/predict ## measure what overlap is worth, mode by mode, beside RolloutPipe's table (FULL=1, LENGTHS=demo, PAIRS=n, R=32)
 	@$(PYTHON) tests/bench/bench-pipeline
+
+bench-inflight: all ## measure learning curves of mode inflight beside sync, per sample and per second (FULL=1, SEEDS=n, LAGS=1,2,4)
+	@$(PYTHON) tests/bench/bench-inflight
 
 bench-coordinator: $(BENCH_COORDINATOR) ## measure durable grants and results beside etcd and Redis Streams (WORKERS=10,100, BASE=another coordinator)
 	@$(PYTHON) tests/bench/bench-coordinator
