@@ -18,13 +18,15 @@ enum rc round_sums_group(struct core *c, const struct closed_group *g, struct er
                     none = {0};
   const bool trains = g->purpose == LEASE_TRAINING;
   const struct part t = trains ? all : none, e = trains ? none : all;
-  const enum rc rc = store_exec(c->store, err,
-                                "UPDATE rounds SET groups_open = groups_open - 1 WHERE run = ?1 AND round = ?2",
-                                BINDS(b_int(g->run), b_int(g->round)));
+  const bool own = g->counts_for == g->round;
+  const enum rc rc = own ? RC_OK
+                         : store_exec(c->store, err,
+                                      "UPDATE rounds SET groups_open = groups_open - 1 WHERE run = ?1 AND round = ?2",
+                                      BINDS(b_int(g->run), b_int(g->round)));
   if (rc != RC_OK) return rc;
   return store_exec(
       c->store, err,
-      "UPDATE rounds SET groups_trained = groups_trained + ?3, groups_filtered = "
+      "UPDATE rounds SET groups_open = groups_open - ?18, groups_trained = groups_trained + ?3, groups_filtered = "
       "groups_filtered + ?4, sampled_tokens = sampled_tokens + ?5, groups_sealed = groups_sealed + ?3, groups_stale = "
       "groups_stale + (?3 AND (?6 <> version OR ?7 <> version)), first_sealed_ms = coalesce(first_sealed_ms, ?8), "
       "training_samples = training_samples + ?9, training_well_formed = training_well_formed + ?10, training_tokens = "
@@ -33,10 +35,9 @@ enum rc round_sums_group(struct core *c, const struct closed_group *g, struct er
       "evaluation_tokens = evaluation_tokens + ?16, evaluation_rewards = evaluation_rewards + ?17 WHERE run = ?1 AND "
       "round = ?2",
       BINDS(b_int(g->run), b_int(g->counts_for), b_int(g->state == GROUP_SEALED && !g->stream),
-            b_int(g->state == GROUP_FILTERED),
-            b_int(g->tokens), b_int(g->version_first), b_int(g->version_last), b_int(c->wall_ms), b_int(t.samples),
-            b_int(t.well_formed), b_int(t.tokens), b_real(t.rewards), b_int(e.groups), b_int(e.samples),
-            b_int(e.well_formed), b_int(e.tokens), b_real(e.rewards)));
+            b_int(g->state == GROUP_FILTERED), b_int(g->tokens), b_int(g->version_first), b_int(g->version_last),
+            b_int(c->wall_ms), b_int(t.samples), b_int(t.well_formed), b_int(t.tokens), b_real(t.rewards),
+            b_int(e.groups), b_int(e.samples), b_int(e.well_formed), b_int(e.tokens), b_real(e.rewards), b_int(own)));
 }
 
 enum rc round_sums_means(struct core *c, int64_t run, int64_t round, bool evaluates, struct err *err) {

@@ -102,7 +102,7 @@ static void run_insert(struct core *c) {
       "'', "
       "?1, 0, 'grpo', '{}', ?2, 9, '1', ?3)",
       BINDS(b_int(RUN_RUNNING), b_digest(&none), b_int(c->wall_ms)));
-  sql(c, "INSERT INTO versions VALUES (1, 0, 1, ?1, 1, NULL, ?2)", BINDS(b_digest(&none), b_int(c->wall_ms)));
+  sql(c, "INSERT INTO versions VALUES (1, 0, 1, ?1, 1, NULL, ?2, NULL)", BINDS(b_digest(&none), b_int(c->wall_ms)));
   sql(c, "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open) VALUES (1, 0, 0, 0, ?1, ?2)",
       BINDS(b_int(c->wall_ms), b_int(GROUPS + 1)));
   for (int i = 0; i <= GROUPS; i++)

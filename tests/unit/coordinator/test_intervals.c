@@ -32,7 +32,7 @@ static enum rc run_insert(struct core *c, struct command *cmd, struct err *err) 
                           "created_ms, ended_ms) VALUES (?1, '', 6, 0, 'grpo', '{}', ?2, 9, '1', 0, ?3)",
                           BINDS(b_int(r->id), b_digest(&none), r->open ? b_null() : b_int(c->wall_ms)));
   if (rc == RC_OK)
-    rc = store_exec(c->store, err, "INSERT INTO versions VALUES (?1, 0, 2, ?2, 1, NULL, 0)",
+    rc = store_exec(c->store, err, "INSERT INTO versions VALUES (?1, 0, 2, ?2, 1, NULL, 0, NULL)",
                     BINDS(b_int(r->id), b_digest(&none)));
   for (int i = 0; i < r->rounds && rc == RC_OK; i++) {
     const int64_t opened_ms = begin_of(r, i, c->wall_ms) / 1000;

@@ -73,7 +73,7 @@ static void group_add(struct store *s, int64_t round, int64_t group, int64_t sam
             BINDS(b_int(RUN), b_int(round), b_int(group), b_int(i), b_int(bytes)));
     RUN_SQL(s, "INSERT INTO segments VALUES (?1, ?2, ?3, ?4, 0, 1, 1)",
             BINDS(b_int(RUN), b_int(round), b_int(group), b_int(i)));
-    RUN_SQL(s, "INSERT INTO spans VALUES (?1, ?2, ?3, ?4, 0, 1, 0)",
+    RUN_SQL(s, "INSERT INTO spans VALUES (?1, ?2, ?3, ?4, 0, 1, 0, 1)",
             BINDS(b_int(RUN), b_int(round), b_int(group), b_int(i)));
   }
 }
@@ -148,6 +148,28 @@ static void without_a_checkpoint_above_version_0_nothing_goes(void **state) {
   for (int64_t r = 0; r < 4; r++) round_add(*state, r, ROUND_DONE, true);
   mark(*state, 1, 0);
   assert_int_equal(kept(*state), 15);
+}
+
+/* In flight a group may be trained in a later round than its own, or not yet. */
+static void a_round_whose_groups_a_replay_may_need_later_is_kept(void **state) {
+  for (int64_t r = 0; r < 6; r++) round_add(*state, r, ROUND_DONE, true);
+  RUN_SQL(*state, "UPDATE groups SET trained_in = 3 WHERE round = 1 AND ordinal = 0", NO_BINDS);
+  mark(*state, 1, 4);
+  assert_int_equal(kept(*state), 1 << 4 | 1 << 5); /* the oldest checkpoint has it */
+  RUN_SQL(*state, "UPDATE groups SET trained_in = 5 WHERE round = 4 AND ordinal = 0", NO_BINDS);
+  mark(*state, 1, 5);
+  assert_int_equal(kept(*state), 1 << 4 | 1 << 5);
+  mark(*state, 1, 6);
+  assert_int_equal(kept(*state), 1 << 5);
+}
+
+static void a_round_with_groups_in_no_step_is_kept(void **state) {
+  static const enum group_state waiting[] = {GROUP_OPEN, GROUP_SEALED, GROUP_SUBMITTED};
+  for (int64_t r = 0; r < 5; r++) round_add(*state, r, ROUND_DONE, true);
+  for (int64_t r = 0; r < 3; r++)
+    RUN_SQL(*state, "UPDATE groups SET state = ?2 WHERE round = ?1 AND ordinal = 1", BINDS(b_int(r), b_int(waiting[r])));
+  mark(*state, 1, 100);
+  assert_int_equal(kept(*state), 1 << 0 | 1 << 1 | 1 << 2 | 1 << 4);
 }
 
 /* Its step's groups are named to the trainer once more when the figures are fetched. */
@@ -229,6 +251,8 @@ int main(void) {
       CASE(all_are_kept_without_a_bound),
       CASE(what_the_oldest_checkpoint_needs_is_kept),
       CASE(without_a_checkpoint_above_version_0_nothing_goes),
+      CASE(a_round_whose_groups_a_replay_may_need_later_is_kept),
+      CASE(a_round_with_groups_in_no_step_is_kept),
       CASE(a_round_whose_figures_are_still_to_come_is_kept),
       CASE(of_a_dropped_round_its_figures_stay),
       CASE(a_piece_is_bounded_by_samples),

@@ -62,6 +62,7 @@ static void add(enum lease_purpose purpose, enum group_state as, int64_t samples
                 double rewards) {
   const struct closed_group g = {.run = RUN,
                                  .round = ROUND,
+                                 .counts_for = ROUND,
                                  .purpose = purpose,
                                  .state = as,
                                  .samples = samples,
@@ -78,6 +79,7 @@ static void add(enum lease_purpose purpose, enum group_state as, int64_t samples
 static void means(bool evaluates) {
   struct err err = {0};
   must(round_sums_means(&core, RUN, ROUND, evaluates, &err), &err);
+  must(round_sums_evaluation(&core, RUN, ROUND, &err), &err);
 }
 
 static void means_are_over_the_training_groups_that_are_in(void **state) {
@@ -148,6 +150,7 @@ static void groups_with_tokens_of_another_version_are_counted(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const struct closed_group g = {.run = RUN,
                                    .round = ROUND,
+                                   .counts_for = ROUND,
                                    .purpose = cases[i].purpose,
                                    .state = cases[i].as,
                                    .samples = 1,
@@ -157,6 +160,29 @@ static void groups_with_tokens_of_another_version_are_counted(void **state) {
     must(round_sums_group(&core, &g, &err), &err);
     assert_int_equal(number("SELECT groups_stale FROM rounds WHERE round = 4"), cases[i].stale);
   }
+}
+
+/* In flight it counts for the round that is being filled, waits for no batch of its own and may be of any version. */
+static void a_group_of_a_stream_counts_where_it_came_in(void **state) {
+  (void)state;
+  struct err err = {0};
+  const struct closed_group g = {.run = RUN,
+                                 .round = ROUND,
+                                 .counts_for = ROUND + 1,
+                                 .stream = true,
+                                 .purpose = LEASE_TRAINING,
+                                 .state = GROUP_SEALED,
+                                 .samples = 4,
+                                 .tokens = 40,
+                                 .rewards = 3,
+                                 .version_first = VERSION - 1,
+                                 .version_last = VERSION};
+  must(round_sums_group(&core, &g, &err), &err);
+  assert_int_equal(number("SELECT groups_open FROM rounds WHERE round = 4"), 6);
+  assert_int_equal(number("SELECT groups_open FROM rounds WHERE round = 5"), 7);
+  assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 4"), 0);
+  assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 5"), 4);
+  assert_int_equal(number("SELECT groups_sealed + groups_trained + groups_stale FROM rounds WHERE round = 5"), 0);
 }
 
 static void what_is_undone_is_jobs_and_groups_without_one(void **state) {
@@ -182,6 +208,7 @@ int main(void) {
       CASE(a_run_that_evaluates_has_the_means_of_its_evaluation),
       CASE(a_round_without_samples_has_no_means_and_no_evaluation),
       CASE(groups_with_tokens_of_another_version_are_counted),
+      CASE(a_group_of_a_stream_counts_where_it_came_in),
       CASE(what_is_undone_is_jobs_and_groups_without_one),
   };
   return cmocka_run_group_tests_name("coordinator/round_sums", tests, NULL, NULL);
