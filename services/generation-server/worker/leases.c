@@ -418,12 +418,24 @@ static bool was_sent(const struct held *h, const struct lease_ref *sent, size_t 
   return false;
 }
 
+/* With the lowest fence, when the samples were granted again meanwhile: the answer names ids, and each name is of one
+ * lease that was sent.  NULL: none is held. */
+static struct held *oldest_sent(struct leases *l, const char *id, const struct lease_ref *sent, size_t sent_count) {
+  struct held *oldest = NULL;
+  for (struct held *h = l->held; h; h = h->next) {
+    if (h->lost || strcmp(h->id, id) != 0 || !was_sent(h, sent, sent_count)) continue;
+    if (!oldest || h->fence < oldest->fence) oldest = h;
+  }
+  return oldest;
+}
+
 void leases_lost(struct leases *l, const char *const *ids, size_t count, const struct lease_ref *sent,
                  size_t sent_count) {
   pthread_mutex_lock(&l->mutex);
-  for (size_t i = 0; i < count; i++)
-    for (struct held *h = l->held; h; h = h->next)
-      if (strcmp(h->id, ids[i]) == 0 && was_sent(h, sent, sent_count)) lose(l, h);
+  for (size_t i = 0; i < count; i++) {
+    struct held *h = oldest_sent(l, ids[i], sent, sent_count);
+    if (h) lose(l, h);
+  }
   notify(l);
   pthread_mutex_unlock(&l->mutex);
 }

@@ -24,7 +24,9 @@ static struct {
   int partial_tokens; /* of sample 1, from an earlier holder */
   int refuse_results; /* so many answers 503 first */
   int refused_digest_polls;
-  const char *lost; /* lease id that the next heartbeats name */
+  const char *lost;    /* lease id that the next heartbeats name */
+  size_t lost_of;      /* only while they tell of so many leases; 0: always */
+  uint64_t more_fence; /* of the lease: above 3 */
   struct {
     char id[LIMIT_NAME_MAX];
     struct lease_result result;
@@ -76,7 +78,7 @@ static void on_heartbeat(struct http_request *r, void *context) {
   play.draining_seen |= m.draining;
   play.ready_seen |= m.ready;
   const struct worker_heartbeat_answer answer = {
-      .epoch = play.epoch, .lost = &play.lost, .lost_count = play.lost ? 1 : 0, .current = play.current};
+      .epoch = play.epoch, .lost = &play.lost, .lost_count = play.lost && (!play.lost_of || play.lost_of == m.lease_count), .current = play.current};
   worker_heartbeat_answer_encode(&answer, &body);
   unlock();
   http_reply_json(r, 200, &body);
@@ -104,7 +106,7 @@ static void on_poll(struct http_request *r, void *context) {
   play.polls++;
   const bool loaded = m.has_loaded && play.current.has && digest_equal(&m.loaded_digest, &play.current.digest);
   struct lease lease = {.id = "r1.0.2.0-2",
-                        .fence = 3,
+                        .fence = 3 + play.more_fence,
                         .run = "r1",
                         .group = "r1.0.2",
                         .purpose = LEASE_TRAINING,
@@ -428,6 +430,35 @@ static void a_lost_lease_is_dropped(void **state) {
   server_stop(s);
 }
 
+/* Its samples were granted to the same server again before it heard of the loss: the new lease stays. */
+static void of_two_leases_of_an_id_the_older_is_the_lost_one(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  lock();
+  play.refuse_results = 1000000;
+  play.lease_due = true;
+  unlock();
+  announce(0);
+  wait_for_version(s, 0);
+  AWAIT(leases_held(s->leases) == 1, "the lease is not held") continue;
+  lock();
+  play.more_fence = 1;
+  play.lease_due = true;
+  unlock();
+  AWAIT(leases_held(s->leases) == 2, "the second lease is not held") continue;
+  lock();
+  play.lost_of = 2;
+  play.lost = "r1.0.2.0-2";
+  unlock();
+  AWAIT(leases_held(s->leases) == 1, "none is lost") continue;
+  lock();
+  play.refuse_results = 0;
+  unlock();
+  wait_count(&play.result_count, 1, "results");
+  assert_int_equal(play.results[0].result.fence, 4);
+  server_stop(s);
+}
+
 static void a_lost_lease_is_not_decoded_any_more(void **state) {
   (void)state;
   struct server *s = start_worker_server();
@@ -741,6 +772,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(draining_hands_leases_back, setup, teardown),
       cmocka_unit_test_setup_teardown(a_new_epoch_is_followed, setup, teardown),
       cmocka_unit_test_setup_teardown(a_lost_lease_is_dropped, setup, teardown),
+      cmocka_unit_test_setup_teardown(of_two_leases_of_an_id_the_older_is_the_lost_one, setup, teardown),
       cmocka_unit_test_setup_teardown(a_lost_lease_is_not_decoded_any_more, setup, teardown),
       cmocka_unit_test_setup_teardown(a_lease_that_can_never_run_here_goes_back_with_the_reason, setup, teardown),
       cmocka_unit_test_setup_teardown(tokens_of_an_earlier_holder_are_continued_not_sampled_again, setup, teardown),
