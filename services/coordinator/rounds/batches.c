@@ -242,7 +242,7 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
                     BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number),
                           b_int(stream)));
   if (rc != RC_OK || !stream) return rc;
-  c->samples_due = true; /* sampling may go on ahead */
+  stream_moved(c);
   return stream_when_full(c, m->run, err);
 }
 

@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "common/base/philox.h"
-#include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/decide/overlong.h"
-#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/round_sums.h"
@@ -262,20 +260,6 @@ static void sealing_advantages(struct sealing *g, const struct run_config *confi
   advantages_of(config->advantage, g->shaped, h->count, config->advantage_epsilon, g->advantages);
 }
 
-/* In an `inflight` run the round goes on; its evaluation may be in. */
-static enum rc stream_closed(struct core *c, const struct group_head *h, struct err *err) {
-  int64_t open = 0;
-  c->samples_due = true; /* another group may be issued in its place when it was filtered */
-  if (h->purpose == LEASE_TRAINING) return RC_OK;
-  enum rc rc = store_int(c->store, &open, err,
-                         "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND ordinal "
-                         ">= ?3 AND state = " SQL_GROUP_OPEN,
-                         BINDS(b_int(h->run), b_int(h->round), b_int(ORDINAL_EVALUATION_FIRST)));
-  if (rc != RC_OK || open) return rc;
-  rc = round_evaluated(c, h->run, h->round, err);
-  return rc == RC_OK ? stream_when_full(c, h->run, err) : rc;
-}
-
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
                           int count, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
@@ -293,8 +277,9 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (rc == RC_OK) group_digest(&digest, &g);
   if (rc == RC_OK) rc = samples_store(c, &g, fence, done, count, err);
   if (rc == RC_OK) rc = group_close(c, &g, state, reason, &digest, &open, err);
+  const struct stream_group closed = {h->run, h->round, h->ordinal, .dropped = state == GROUP_FILTERED};
   if (rc == RC_OK && config->mode == MODE_INFLIGHT)
-    rc = stream_closed(c, h, err);
+    rc = stream_closed(c, &closed, err);
   else if (rc == RC_OK && open == 0)
     rc = round_generated(c, h->run, h->round, err);
   if (rc != RC_OK) return rc;

@@ -57,7 +57,8 @@ static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t or
     rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));
   if (rc != RC_OK) return rc;
-  if (c->context->config.mode == MODE_INFLIGHT) return stream_when_full(c, run, err);
+  const struct stream_group closed = {run, round, ordinal, .dropped = true};
+  if (c->context->config.mode == MODE_INFLIGHT) return stream_closed(c, &closed, err);
   return open == 0 ? round_generated(c, run, round, err) : rc;
 }
 

@@ -34,6 +34,7 @@ enum rc rounds_result_refused(struct core *c, int64_t run, struct err *err) {
 }
 
 void rounds_context_changed(struct core *c) {
+  c->rounds->stream.known = false;
   pthread_mutex_lock(&c->rounds->context_lock);
   struct run_context *before = c->rounds->shared;
   c->rounds->shared = c->context ? run_context_keep(c->context) : NULL;

@@ -26,12 +26,20 @@ struct verifying_notes {
 };
 enum { VERIFYING_ROUNDS = 2 }; /* the one that seals, and one that is not stored yet */
 
+/* How many groups of an `inflight` run may be issued, until something happens that changes it: see stream.c. */
+struct stream_bound {
+  bool known;
+  int64_t undone; /* core's, when it was counted */
+  int64_t allowed;
+};
+
 struct rounds {
   pthread_mutex_t context_lock; /* guards shared */
   struct run_context *shared;   /* core->context, for threads other than the writer's */
   struct group_clock group_clock;
   struct slot_window windows[SLOT_WINDOWS];           /* the newest run that samples, and the one before */
   struct verifying_notes verifying[VERIFYING_ROUNDS]; /* newest first */
+  struct stream_bound stream;
   struct metric *m_rounds, *m_refused, *m_samples, *m_tokens, *m_unequal;
 };
 

@@ -9,6 +9,7 @@
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/run/run_context.h"
 
@@ -76,17 +77,27 @@ static enum rc something_waits(struct core *c, int64_t run, bool *out, struct er
   return rc;
 }
 
+/* Counted once for each batch, version and dropped group: polls come far more often, and there may be thousands of groups. */
 static enum rc allowed_now(struct core *c, const struct filling *f, int64_t *out, struct err *err) {
   const struct run_config *config = &c->context->config;
+  struct stream_bound *bound = &c->rounds->stream;
   int64_t ahead = 0, taken = 0;
+  *out = bound->allowed;
+  if (bound->known && bound->undone == c->undone) return RC_OK;
   enum rc rc = groups_ahead(c, c->context->run, &ahead, err);
   if (rc == RC_OK) rc = groups_taken(c, c->context->run, f->round, &taken, err);
   const struct stream_state s = {.samples_ahead = config->samples_ahead,
                                  .samples = config->samples_per_group,
                                  .groups_ahead = ahead,
                                  .groups_needed = (config->rounds - f->round) * config->groups_per_step - taken};
-  *out = lag_groups_allowed(&s);
+  *bound = (struct stream_bound){.known = rc == RC_OK, .undone = c->undone, .allowed = lag_groups_allowed(&s)};
+  *out = bound->allowed;
   return rc;
+}
+
+void stream_moved(struct core *c) {
+  c->rounds->stream.known = false;
+  c->samples_due = true;
 }
 
 enum rc stream_issue(struct core *c, int64_t slots, struct err *err) {
@@ -110,6 +121,7 @@ enum rc stream_issue(struct core *c, int64_t slots, struct err *err) {
   for (int64_t i = 0; i < n && rc == RC_OK; i++)
     rc = round_issue(c, f.round, f.issued + i, f.first + f.issued + i, err);
   if (rc != RC_OK || n <= 0) return rc;
+  c->rounds->stream.allowed -= n;
   c->samples_due = true; /* parked polls may have the rest */
   return store_exec(c->store, err,
                     "UPDATE rounds SET groups_open = groups_open + ?3, groups_refilled = groups_refilled + ?3 WHERE "
@@ -142,6 +154,19 @@ enum rc stream_when_full(struct core *c, int64_t run, struct err *err) {
   if (rc == RC_OK) rc = round_move(c, run, f.round, ROUND_TRAINING, err);
   c->kick_due = true;
   return rc == RC_OK ? round_step_when_trained(c, run, f.round, run_counts_tokens(config), err) : rc;
+}
+
+enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *err) {
+  int64_t open = 0;
+  if (g->dropped) stream_moved(c);
+  if (g->ordinal < ORDINAL_EVALUATION_FIRST) return RC_OK;
+  enum rc rc = store_int(c->store, &open, err,
+                         "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND ordinal "
+                         ">= ?3 AND state = " SQL_GROUP_OPEN,
+                         BINDS(b_int(g->run), b_int(g->round), b_int(ORDINAL_EVALUATION_FIRST)));
+  if (rc != RC_OK || open) return rc;
+  rc = round_evaluated(c, g->run, g->round, err);
+  return rc == RC_OK ? stream_when_full(c, g->run, err) : rc;
 }
 
 /* ---- a version ---- */
@@ -231,6 +256,6 @@ enum rc stream_published(struct core *c, int64_t run, int64_t round, int64_t ver
   if (rc == RC_OK) rc = stale_samples(c, run, oldest, err);
   if (rc == RC_OK) rc = stale_groups(c, run, round, oldest, err);
   waiting_forget(&c->pool->waiting);
-  c->samples_due = true;
+  stream_moved(c);
   return rc;
 }

@@ -25,6 +25,15 @@ enum rc stream_issue(struct core *c, int64_t slots, struct err *err);
 enum rc stream_round(struct core *c, int64_t run, int64_t own, int64_t *out, struct err *err);
 /* After the open round's step has taken groups, or an evaluation is in: `training`, once nothing is missing. */
 enum rc stream_when_full(struct core *c, int64_t run, struct err *err);
+/* A group that is closed: complete, or failed. */
+struct stream_group {
+  int64_t run, round, ordinal;
+  bool dropped; /* no step takes it */
+};
+/* The last of a round's evaluation: its figures are told, and the run's last step may have waited for them. */
+enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *err);
+/* Groups were taken or dropped, so others may be issued. */
+void stream_moved(struct core *c);
 /* `version` becomes current, made by `round`: what is too old from now on goes. */
 enum rc stream_published(struct core *c, int64_t run, int64_t round, int64_t version, struct err *err);
 
