@@ -49,6 +49,9 @@ def audit_stream(cluster, run):
         batches = cluster.query("SELECT number, groups, done FROM batches WHERE run = ? AND round = ? ORDER BY number", r, round_)
         assert sum(n for _, n, _ in batches) == len(groups) and all(done for *_, done in batches)
         assert history[round_]["exact"] and history[round_]["logprob_unequal"] == 0, history[round_]
+        rewards = cluster.query("SELECT s.reward FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND g.ordinal = s.group_ordinal"
+                                " WHERE g.run = ? AND g.trained_in = ?", r, round_)
+        assert history[round_]["filtered"] or abs(history[round_]["reward_mean"] - sum(row[0] for row in rewards) / len(rewards)) < 1e-12
         audit_samples(cluster, r, round_)
     dropped = cluster.query("SELECT state, reason FROM groups WHERE run = ? AND trained_in IS NULL AND ordinal < ?", r, ORDINAL_EVALUATION_FIRST)
     assert all(state in (FILTERED, ABANDONED) and reason for state, reason in dropped), dropped

@@ -157,8 +157,8 @@ def audit_versions(cluster, run):
     r = number(run)
     versions = dict(cluster.query("SELECT version, lower(hex(digest)) FROM versions WHERE run = ?", r))
     assert cluster.query("SELECT count(*) FROM versions WHERE run = ? AND state = 1", r) == [(1,)]
-    for version, digest in cluster.query("SELECT DISTINCT version_min, lower(hex(digest)) FROM leases WHERE run = ?", r):
-        assert versions[version] == digest
+    for low, high, digest in cluster.query("SELECT DISTINCT version_min, version_max, lower(hex(digest)) FROM leases WHERE run = ?", r):
+        assert digest in [versions.get(version) for version in range(low, high + 1)], "a lease was granted for weights that it is not valid for"
     for version, digest in cluster.query("SELECT DISTINCT version, lower(hex(digest)) FROM pushes WHERE run = ? AND staged = 1", r):
         assert versions[version] == digest
     for service in cluster.services:

@@ -458,7 +458,8 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
   for (int i = 0; i < planned; i++) pool_note_held(c->pool, w, w->held + plan[i].count);
-  if (!planned && !w->positions_refused) c->nothing_waits = true;
+  const bool newer = c->context->config.mode == MODE_INFLIGHT; /* what waits may be for servers with a newer version */
+  if (!planned && !w->positions_refused && !newer) c->nothing_waits = true;
   metric_add(c->pool->m_granted, planned);
   *count = (size_t)planned;
   return RC_OK;

@@ -12,6 +12,7 @@
 #include "services/coordinator/rounds/exactness.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/store/ids.h"
@@ -243,7 +244,8 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
                           b_int(stream)));
   if (rc != RC_OK || !stream) return rc;
   stream_moved(c);
-  return stream_when_full(c, m->run, err);
+  rc = round_sums_taken(c, m->run, m->round, m->number, err);
+  return rc == RC_OK ? stream_when_full(c, m->run, err) : rc;
 }
 
 /* ---- answers ---- */

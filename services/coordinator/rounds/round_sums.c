@@ -16,8 +16,8 @@ enum rc round_sums_group(struct core *c, const struct closed_group *g, struct er
                            .tokens = g->tokens,
                            .rewards = g->rewards},
                     none = {0};
-  const bool trains = g->purpose == LEASE_TRAINING;
-  const struct part t = trains ? all : none, e = trains ? none : all;
+  const bool trains = g->purpose == LEASE_TRAINING, taken_later = g->stream && g->state == GROUP_SEALED;
+  const struct part t = trains && !taken_later ? all : none, e = trains ? none : all;
   const bool own = g->counts_for == g->round;
   const enum rc rc = own ? RC_OK
                          : store_exec(c->store, err,
@@ -38,6 +38,17 @@ enum rc round_sums_group(struct core *c, const struct closed_group *g, struct er
             b_int(g->state == GROUP_FILTERED), b_int(g->tokens), b_int(g->version_first), b_int(g->version_last),
             b_int(c->wall_ms), b_int(t.samples), b_int(t.well_formed), b_int(t.tokens), b_real(t.rewards),
             b_int(e.groups), b_int(e.samples), b_int(e.well_formed), b_int(e.tokens), b_real(e.rewards), b_int(own)));
+}
+
+enum rc round_sums_taken(struct core *c, int64_t run, int64_t round, int64_t batch, struct err *err) {
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET (training_samples, training_well_formed, training_tokens, training_rewards) = "
+                    "(SELECT training_samples + count(*), training_well_formed + coalesce(sum(s.well_formed), 0), "
+                    "training_tokens + coalesce(sum(s.tokens), 0), training_rewards + coalesce(sum(s.reward), 0.0) FROM "
+                    "groups g INDEXED BY groups_batch JOIN samples s ON s.run = g.run AND s.round = g.round AND "
+                    "s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3) WHERE run = ?1 "
+                    "AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(batch)));
 }
 
 enum rc round_sums_means(struct core *c, int64_t run, int64_t round, bool evaluates, struct err *err) {

@@ -29,6 +29,8 @@ struct closed_group {
   int64_t version_first, version_last; /* of all its tokens */
 };
 enum rc round_sums_group(struct core *c, const struct closed_group *g, struct err *err);
+/* The round's step has taken this batch of a stream's groups: their samples are in its means from now on. */
+enum rc round_sums_taken(struct core *c, int64_t run, int64_t round, int64_t batch, struct err *err);
 /* All groups are in.  evaluates: the round's means are of its evaluation groups too. */
 enum rc round_sums_means(struct core *c, int64_t run, int64_t round, bool evaluates, struct err *err);
 /* All evaluation groups are: their row, if there were any. */

@@ -5,8 +5,8 @@
  *                                           '--a version is published: samples that are too old are drawn again
  *
  * Rounds follow each other as in the other modes; a group is named after the round in which it was issued, and may be
- * trained in a later one.  A round is full when its step has taken groups_per_step groups.  Its figures are those of the
- * groups that came in while it was filled.
+ * trained in a later one.  A round is full when its step has taken groups_per_step groups.  Its figures are of these, and of
+ * the groups that were dropped meanwhile.
  *
  * What a step took, and in which order, is stored in the transaction that decides it (batches_plan), so it can be replayed.
  * Which groups those are depends on who was fast: the same seed does not give the same weights here, the same ledger does.

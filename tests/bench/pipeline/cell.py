@@ -93,7 +93,7 @@ def run(folder, cell, mode):
     assert totals["logprob_unequal"] == 0 and totals["stale_results_trained_on"] == 0
     assert all(row["groups"] == cell.groups and row["exact"] for row in status["history"]), "a group was not trained on"
     rounds = digests(status)
-    assert len(set(rounds)) == len(rounds), "a round has changed no weight, so equal digests would prove nothing"
+    assert mode not in REPEATABLE or len(set(rounds)) == len(rounds), "a round has changed no weight, so equal digests would prove nothing"
     judged = stream_figures if mode == "inflight" else figures
     return {"mode": mode, **judged(status["history"], timeline["rounds"]), "digests": rounds, "cpu_s": own, "others": others, "stolen": stolen,
             "slots": cell.slots, "kernels": kernels, "rounds": timeline["rounds"], "history": status["history"], "workers": timeline["workers"],

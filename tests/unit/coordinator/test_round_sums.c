@@ -162,11 +162,12 @@ static void groups_with_tokens_of_another_version_are_counted(void **state) {
   }
 }
 
-/* In flight it counts for the round that is being filled, waits for no batch of its own and may be of any version. */
-static void a_group_of_a_stream_counts_where_it_came_in(void **state) {
+/* In flight it waits for no batch of its own and may be of any version.  Complete it counts for the round whose step takes it,
+ * dropped for the one that is being filled. */
+static void a_group_of_a_stream_counts_where_it_is_taken(void **state) {
   (void)state;
   struct err err = {0};
-  const struct closed_group g = {.run = RUN,
+  struct closed_group g = {.run = RUN,
                                  .round = ROUND,
                                  .counts_for = ROUND + 1,
                                  .stream = true,
@@ -181,8 +182,22 @@ static void a_group_of_a_stream_counts_where_it_came_in(void **state) {
   assert_int_equal(number("SELECT groups_open FROM rounds WHERE round = 4"), 6);
   assert_int_equal(number("SELECT groups_open FROM rounds WHERE round = 5"), 7);
   assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 4"), 0);
-  assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 5"), 4);
+  assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 5"), 0);
   assert_int_equal(number("SELECT groups_sealed + groups_trained + groups_stale FROM rounds WHERE round = 5"), 0);
+  assert_int_equal(number("SELECT sampled_tokens FROM rounds WHERE round = 5"), 40);
+  g.state = GROUP_FILTERED;
+  must(round_sums_group(&core, &g, &err), &err);
+  assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 5"), 4);
+  run_sql("INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, batch, "
+          "trained_in, prompt_ids, prompt, answer, extra) VALUES (1, 4, 0, 2, 0, 0, 2, 0, 1, 5, x'', '', '', ''), "
+          "(1, 4, 1, 2, 0, 0, 1, 0, 2, 5, x'', '', '', '')");
+  run_sql("INSERT INTO samples (run, round, group_ordinal, sample, state, tokens, reward, well_formed) VALUES "
+          "(1, 4, 0, 0, 2, 7, 1, 1), (1, 4, 0, 1, 2, 5, 0, 1), (1, 4, 1, 0, 2, 100, 1, 1)");
+  must(round_sums_taken(&core, RUN, ROUND + 1, 1, &err), &err);
+  assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 5"), 6);
+  assert_int_equal(number("SELECT training_well_formed FROM rounds WHERE round = 5"), 2);
+  assert_int_equal(number("SELECT training_tokens FROM rounds WHERE round = 5"), 52);
+  assert_true(real("SELECT training_rewards FROM rounds WHERE round = 5") == 4);
 }
 
 static void what_is_undone_is_jobs_and_groups_without_one(void **state) {
@@ -208,7 +223,7 @@ int main(void) {
       CASE(a_run_that_evaluates_has_the_means_of_its_evaluation),
       CASE(a_round_without_samples_has_no_means_and_no_evaluation),
       CASE(groups_with_tokens_of_another_version_are_counted),
-      CASE(a_group_of_a_stream_counts_where_it_came_in),
+      CASE(a_group_of_a_stream_counts_where_it_is_taken),
       CASE(what_is_undone_is_jobs_and_groups_without_one),
   };
   return cmocka_run_group_tests_name("coordinator/round_sums", tests, NULL, NULL);
