@@ -45,7 +45,7 @@ enum rc round_sums_taken(struct core *c, int64_t run, int64_t round, int64_t bat
                     "UPDATE rounds SET (training_samples, training_well_formed, training_tokens, training_rewards) = "
                     "(SELECT training_samples + count(*), training_well_formed + coalesce(sum(s.well_formed), 0), "
                     "training_tokens + coalesce(sum(s.tokens), 0), training_rewards + coalesce(sum(s.reward), 0.0) FROM "
-                    "groups g INDEXED BY groups_batch JOIN samples s ON s.run = g.run AND s.round = g.round AND "
+                    "groups g INDEXED BY groups_batch CROSS JOIN samples s ON s.run = g.run AND s.round = g.round AND "
                     "s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3) WHERE run = ?1 "
                     "AND round = ?2",
                     BINDS(b_int(run), b_int(round), b_int(batch)));

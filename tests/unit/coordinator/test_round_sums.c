@@ -3,12 +3,16 @@
  * any order of transitions, is test_transitions.c's. */
 #include "tests/unit/base/cm.h"
 
+#include <sqlite3.h>
+
 #include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/store/migrations.h"
 
 enum { RUN = 1, ROUND = 4, VERSION = 9 };
 
 static struct core core;
+static sqlite3 *connection; /* the store's own, to count the instructions of its statements */
+static int64_t instructions;
 
 static void must(enum rc rc, const struct err *err) {
   if (rc != RC_OK) fail_msg("%s: %s", rc_name(rc), err->message);
@@ -38,17 +42,33 @@ static void run_sql(const char *sql) {
   must(store_exec(core.store, &err, sql, NO_BINDS), &err);
 }
 
+static int note_connection(sqlite3 *opened, char **error, const struct sqlite3_api_routines *api) {
+  (void)error, (void)api;
+  connection = opened;
+  return SQLITE_OK;
+}
+
+static int count_instruction(void *context) {
+  (void)context;
+  instructions++;
+  return 0;
+}
+
 static int setup(void **state) {
   (void)state;
+  sqlite3_auto_extension((void (*)(void))note_connection);
   core = (struct core){.wall_ms = 1000};
   if (store_open(&core.store, ":memory:", false, NULL) != RC_OK || migrations_apply(core.store, NULL) != RC_OK)
     return 1;
-  run_sql("INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES "
-          "(1, 'x', 2, 1, 'grpo', '{}', x'00', 100, '1', 0)");
-  run_sql("INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (1, 9, 1, x'00', 1, "
-          "'', 0)");
-  run_sql("INSERT INTO rounds (run, round, state, version, opened_ms, groups_open) VALUES (1, 4, 0, 9, 500, 7), "
-          "(1, 5, 0, 9, 500, 7)");
+  run_sql(
+      "INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES "
+      "(1, 'x', 2, 1, 'grpo', '{}', x'00', 100, '1', 0)");
+  run_sql(
+      "INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (1, 9, 1, x'00', 1, "
+      "'', 0)");
+  run_sql(
+      "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open) VALUES (1, 4, 0, 9, 500, 7), "
+      "(1, 5, 0, 9, 500, 7)");
   return 0;
 }
 
@@ -168,16 +188,16 @@ static void a_group_of_a_stream_counts_where_it_is_taken(void **state) {
   (void)state;
   struct err err = {0};
   struct closed_group g = {.run = RUN,
-                                 .round = ROUND,
-                                 .counts_for = ROUND + 1,
-                                 .stream = true,
-                                 .purpose = LEASE_TRAINING,
-                                 .state = GROUP_SEALED,
-                                 .samples = 4,
-                                 .tokens = 40,
-                                 .rewards = 3,
-                                 .version_first = VERSION - 1,
-                                 .version_last = VERSION};
+                           .round = ROUND,
+                           .counts_for = ROUND + 1,
+                           .stream = true,
+                           .purpose = LEASE_TRAINING,
+                           .state = GROUP_SEALED,
+                           .samples = 4,
+                           .tokens = 40,
+                           .rewards = 3,
+                           .version_first = VERSION - 1,
+                           .version_last = VERSION};
   must(round_sums_group(&core, &g, &err), &err);
   assert_int_equal(number("SELECT groups_open FROM rounds WHERE round = 4"), 6);
   assert_int_equal(number("SELECT groups_open FROM rounds WHERE round = 5"), 7);
@@ -188,16 +208,46 @@ static void a_group_of_a_stream_counts_where_it_is_taken(void **state) {
   g.state = GROUP_FILTERED;
   must(round_sums_group(&core, &g, &err), &err);
   assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 5"), 4);
-  run_sql("INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, batch, "
-          "trained_in, prompt_ids, prompt, answer, extra) VALUES (1, 4, 0, 2, 0, 0, 2, 0, 1, 5, x'', '', '', ''), "
-          "(1, 4, 1, 2, 0, 0, 1, 0, 2, 5, x'', '', '', '')");
-  run_sql("INSERT INTO samples (run, round, group_ordinal, sample, state, tokens, reward, well_formed) VALUES "
-          "(1, 4, 0, 0, 2, 7, 1, 1), (1, 4, 0, 1, 2, 5, 0, 1), (1, 4, 1, 0, 2, 100, 1, 1)");
+  run_sql(
+      "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, batch, "
+      "trained_in, prompt_ids, prompt, answer, extra) VALUES (1, 4, 0, 2, 0, 0, 2, 0, 1, 5, x'', '', '', ''), "
+      "(1, 4, 1, 2, 0, 0, 1, 0, 2, 5, x'', '', '', '')");
+  run_sql(
+      "INSERT INTO samples (run, round, group_ordinal, sample, state, tokens, reward, well_formed) VALUES "
+      "(1, 4, 0, 0, 2, 7, 1, 1), (1, 4, 0, 1, 2, 5, 0, 1), (1, 4, 1, 0, 2, 100, 1, 1)");
   must(round_sums_taken(&core, RUN, ROUND + 1, 1, &err), &err);
   assert_int_equal(number("SELECT training_samples FROM rounds WHERE round = 5"), 6);
   assert_int_equal(number("SELECT training_well_formed FROM rounds WHERE round = 5"), 2);
   assert_int_equal(number("SELECT training_tokens FROM rounds WHERE round = 5"), 52);
   assert_true(real("SELECT training_rewards FROM rounds WHERE round = 5") == 4);
+}
+
+static int64_t instructions_of_taken(void) {
+  struct err err = {0};
+  instructions = 0;
+  sqlite3_progress_handler(connection, 1, count_instruction, NULL);
+  must(round_sums_taken(&core, RUN, ROUND, 1, &err), &err);
+  sqlite3_progress_handler(connection, 0, NULL, NULL);
+  return instructions;
+}
+
+static void what_a_step_took_is_found_without_a_look_at_earlier_samples(void **state) {
+  (void)state;
+  run_sql(
+      "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, batch, "
+      "trained_in, prompt_ids, prompt, answer, extra) VALUES (1, 4, 0, 2, 0, 0, 1, 0, 1, 4, x'', '', '', '')");
+  run_sql("INSERT INTO samples (run, round, group_ordinal, sample, state) VALUES (1, 4, 0, 0, 2)");
+  const int64_t alone = instructions_of_taken();
+  assert_true(alone > 0);
+  run_sql(
+      "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, batch, "
+      "trained_in, prompt_ids, prompt, answer, extra) WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM "
+      "n "
+      "WHERE i < 1000) SELECT 1, 4, i, 2, 0, 0, 1, 0, 1, 3, x'', '', '', '' FROM n");
+  run_sql(
+      "INSERT INTO samples (run, round, group_ordinal, sample, state) SELECT 1, 4, ordinal, 0, 2 FROM groups WHERE "
+      "ordinal > 0");
+  assert_true(instructions_of_taken() < 2 * alone);
 }
 
 static void what_is_undone_is_jobs_and_groups_without_one(void **state) {
@@ -224,6 +274,7 @@ int main(void) {
       CASE(a_round_without_samples_has_no_means_and_no_evaluation),
       CASE(groups_with_tokens_of_another_version_are_counted),
       CASE(a_group_of_a_stream_counts_where_it_is_taken),
+      CASE(what_a_step_took_is_found_without_a_look_at_earlier_samples),
       CASE(what_is_undone_is_jobs_and_groups_without_one),
   };
   return cmocka_run_group_tests_name("coordinator/round_sums", tests, NULL, NULL);
