@@ -52,8 +52,9 @@ static enum rc server_unready(struct core *c, const char *worker_id, struct err 
 static enum rc version_insert(struct core *c, const struct announced_version *p, const struct run_config *config,
                               struct err *err) {
   struct id_text step = id_round(p->run, p->round);
-  enum rc rc = store_exec(c->store, err, "UPDATE versions SET state = ?2 WHERE run = ?1 AND state = ?3",
-                          BINDS(b_int(p->run), b_int(VERSION_SUPERSEDED), b_int(VERSION_CURRENT)));
+  enum rc rc =
+      store_exec(c->store, err, "UPDATE versions SET state = ?2 WHERE run = ?1 AND state = " SQL_VERSION_CURRENT,
+                 BINDS(b_int(p->run), b_int(VERSION_SUPERSEDED)));
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (?1, ?2, "
