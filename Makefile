@@ -301,7 +301,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -348,6 +348,9 @@ bench-coordinator: $(BENCH_COORDINATOR) ## measure durable grants and results be
 
 bench-publish: all $(BUILD)/bench/publish_load ## measure how long a version takes until a server has staged it, beside copy and SHA-256 (SHAPE=0.6b|quarter)
 	@$(PYTHON) tests/bench/bench-publish
+
+bench-trl: all ## run the demo beside TRL's GRPOTrainer, from the same base (by pip, into build/: 6 GB; PAIRS=n, STEPS=n)
+	@$(PYTHON) tests/bench/bench-trl
 
 test-compose: ## run the containers on a real docker engine (skipped where there is none)
 	@tests/e2e/compose-test || [ $$? = 77 ]

@@ -1,6 +1,6 @@
-"""The peer of `train`: the same model and step in PyTorch on the CPU: bf16 autocast over fp32 masters, cross-entropy, gradient clipping, fused AdamW.
+"""The peer of `train`: the same model and step in PyTorch on the CPU: cross-entropy, gradient clipping, fused AdamW, in bf16 by autocast over fp32 masters or all in fp32.
 
-Speaks the instrument's language (instrument.c), and only the questions `eager SAMPLES LENGTH` and `compile SAMPLES LENGTH`:
+Speaks the instrument's language (instrument.c), and only the questions `eager SAMPLES LENGTH`, `compile SAMPLES LENGTH`, `eager_fp32 ..` and `compile_fp32 ..`:
 
   peer_torch.py THREADS
   -> PyTorch {version}
@@ -76,12 +76,13 @@ class Trainer:
         self.model = Model(length)
         self.tokens = torch.randint(VOCABULARY, (samples, length))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
-        self.loss = torch.compile(self.model) if mode == "compile" else self.model
+        self.loss = torch.compile(self.model) if mode.startswith("compile") else self.model
+        self.bf16 = not mode.endswith("_fp32")
         self.step()  # memory, kernels' caches, and the compiler
 
     def step(self):
         begun = time.monotonic()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.bf16):
             loss = self.loss(self.tokens)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
