@@ -30,6 +30,7 @@
 #define LIMIT_ROUNDS             1000000
 #define LIMIT_WORKERS            16384 /* the most that --workers-max of a coordinator may be */
 #define LIMIT_LEASES_PER_REQUEST 64    /* leases granted in one answer */
+#define LIMIT_PASSES_PER_REQUEST 16    /* passes granted in one answer */
 #define LIMIT_QUEUED_RUNS        64
 #define LIMIT_DATASET_LINES      50000000
 #define LIMIT_DATASET_LINE_BYTES (4u << 20)

@@ -1,6 +1,7 @@
 /* Reads and writes the parts that messages with tensors share. */
 #include "common/wire/tensors.h"
 
+#include <float.h>
 #include <string.h>
 
 enum rc wire_tensors_begin(struct buf *out, const struct st_entry *entries, size_t count, const char *key,
@@ -40,6 +41,15 @@ enum rc wire_tensor_read(void **out, size_t *rows, const struct st_file *f, cons
   *out = arena_alloc(arena, t->bytes + 1, 1);
   if (!*out) return err_set(err, RC_NO_MEMORY, NULL, "a tensor of %zu bytes was refused memory", t->bytes);
   memcpy(*out, st_data(f, t), t->bytes);
+  return RC_OK;
+}
+
+enum rc wire_logprobs_check(const char *field, const float *items, size_t count, struct err *err) {
+  for (size_t i = 0; i < count; i++) {
+    if (!(items[i] >= -FLT_MAX && items[i] <= 0)) /* a NaN is neither */
+      return err_set(err, RC_INVALID, field, "expected a finite number of at most 0, got %.9g at trained token %zu",
+                     (double)items[i], i);
+  }
   return RC_OK;
 }
 

@@ -27,6 +27,9 @@ enum rc wire_tensors_counted(const struct st_file *f, size_t tensors, struct err
 enum rc wire_tensor_read(void **out, size_t *rows, const struct st_file *f, const char *name, enum st_dtype dtype,
                          int columns, struct arena *arena, struct err *err);
 
+/* RC_INVALID unless every number is finite and at most 0. */
+enum rc wire_logprobs_check(const char *field, const float *items, size_t count, struct err *err);
+
 /* Rows of which samples take theirs, one after the other. */
 struct segment_rows {
   const int32_t (*rows)[TENSOR_SEGMENT_COLUMNS];

@@ -91,9 +91,14 @@ struct batch_sample {
   float advantage;
   /* One for each trained token, as the sampler recorded it; none but in a run with update "inflight". */
   struct json_f32s behaviour;
+  /* One for each trained token, where the group says so. */
+  struct json_f32s reference;
 };
 struct batch_group {
   const char *id;
+  /* Its samples bring the log-probabilities of the run's version 0, as a pass computed them (passes.h), and the trainer
+   * computes none; only of a run with a KL term.  false is left out of messages. */
+  bool has_reference;
   struct batch_sample *samples;
   size_t sample_count;
 };
@@ -241,7 +246,8 @@ enum rc submit_batch_decode_tensors(struct submit_batch *m, const void *bytes, s
 enum rc batch_status_encode_tensors(const struct batch_status *m, struct buf *out, struct err *err);
 enum rc batch_status_decode_tensors(struct batch_status *m, const void *bytes, size_t len, struct arena *arena,
                                     struct err *err);
-/* Of what a batch asks for, in whichever form it came: everything but epoch and fence. */
+/* Of what a batch asks for, in whichever form it came: everything but epoch, fence and the reference's
+ * log-probabilities, which are the same wherever they are computed: a batch may come again with or without them. */
 void submit_batch_digest(struct digest *out, const struct submit_batch *m);
 void submit_step_encode(const struct submit_step *m, struct buf *out);
 enum rc submit_step_decode(struct submit_step *m, const struct json *body, struct arena *arena, struct err *err);

@@ -33,7 +33,20 @@ static void sample_write(const struct batch_sample *s, struct json_writer *w) {
   wire_kv_segments(w, s->segments, s->segment_count);
   json_kv_f32(w, "advantage", s->advantage);
   if (s->behaviour.count > 0) json_kv_f32s(w, "behaviour", s->behaviour.items, s->behaviour.count);
+  if (s->reference.count > 0) json_kv_f32s(w, "reference", s->reference.items, s->reference.count);
   json_object_end(w);
+}
+
+/* An optional array of log-probabilities. */
+#define SAMPLE_LOGPROBS(key, lvalue)                                                             \
+  {                                                                                              \
+    .name = (key), .kind = FIELD_F32_ARRAY, .target = &(lvalue), .min = -FLT_MAX, .max = 0,      \
+    .count_max = LIMIT_SEQUENCE_TOKENS                                                           \
+  }
+
+static enum rc sample_counted(const char *field, size_t count, size_t trained, struct err *err) {
+  if (count == trained) return RC_OK;
+  return err_set(err, RC_INVALID, field, "expected one for each of %zu trained tokens, got %zu", trained, count);
 }
 
 static enum rc sample_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
@@ -46,12 +59,8 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
       WIRE_I32("prompt_length", s->prompt_length, 1, LIMIT_PROMPT_TOKENS),
       WIRE_VALUE("segments", segments),
       {.name = "advantage", .kind = FIELD_F64, .target = &advantage, .required = true},
-      {.name = "behaviour",
-       .kind = FIELD_F32_ARRAY,
-       .target = &s->behaviour,
-       .min = -FLT_MAX,
-       .max = 0,
-       .count_max = LIMIT_SEQUENCE_TOKENS},
+      SAMPLE_LOGPROBS("behaviour", s->behaviour),
+      SAMPLE_LOGPROBS("reference", s->reference),
   };
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_float(&s->advantage, "advantage", advantage, err);
@@ -60,10 +69,7 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
     rc = wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length,
                             arena, err);
   if (rc != RC_OK || s->behaviour.count == 0) return rc;
-  const size_t trained = wire_segments_trained(s->segments, s->segment_count);
-  if (s->behaviour.count == trained) return RC_OK;
-  return err_set(err, RC_INVALID, "behaviour", "expected one for each of %zu trained tokens, got %zu", trained,
-                 s->behaviour.count);
+  return sample_counted("behaviour", s->behaviour.count, wire_segments_trained(s->segments, s->segment_count), err);
 }
 
 enum rc batch_sample_check(const struct batch_sample *s, struct err *err) {
@@ -79,6 +85,7 @@ enum rc batch_sample_check(const struct batch_sample *s, struct err *err) {
 static void group_write(const struct batch_group *g, bool numbers, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "id", g->id);
+  if (g->has_reference) json_kv_bool(w, "reference", true);
   json_key(w, "samples");
   json_array_begin(w);
   for (size_t i = 0; i < g->sample_count; i++) {
@@ -91,16 +98,12 @@ static void group_write(const struct batch_group *g, bool numbers, struct json_w
   json_object_end(w);
 }
 
-enum rc batch_group_read(void *item, const struct json *value, item_read sample, struct arena *arena,
-                         struct err *err) {
-  struct batch_group *g = item;
-  const struct json *samples = NULL;
-  const struct json_field fields[] = {WIRE_NAME("id", g->id), WIRE_VALUE("samples", samples)};
+enum rc batch_samples_read(struct batch_group *g, const struct json *samples, item_read sample, struct arena *arena,
+                           struct err *err) {
   const struct wire_list list = {
       .name = "samples", .min = 1, .max = LIMIT_SAMPLES_PER_GROUP, .item_size = sizeof *g->samples, .read = sample};
   void *items = NULL;
-  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
-  if (rc == RC_OK) rc = wire_items(&list, &items, &g->sample_count, samples, arena, err);
+  const enum rc rc = wire_items(&list, &items, &g->sample_count, samples, arena, err);
   if (rc) return rc;
   g->samples = items;
   const char *ids[LIMIT_SAMPLES_PER_GROUP];
@@ -108,8 +111,29 @@ enum rc batch_group_read(void *item, const struct json *value, item_read sample,
   return wire_distinct("samples", ids, g->sample_count, arena, err);
 }
 
+enum rc batch_group_read(void *item, const struct json *value, item_read sample, struct arena *arena,
+                         struct err *err) {
+  struct batch_group *g = item;
+  const struct json *samples = NULL;
+  const struct json_field fields[] = {WIRE_NAME("id", g->id),
+                                      {.name = "reference", .kind = FIELD_BOOL, .target = &g->has_reference},
+                                      WIRE_VALUE("samples", samples)};
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  return rc ? rc : batch_samples_read(g, samples, sample, arena, err);
+}
+
 static enum rc group_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
-  return batch_group_read(item, value, sample_read, arena, err);
+  const struct batch_group *g = item;
+  enum rc rc = batch_group_read(item, value, sample_read, arena, err);
+  for (size_t i = 0; rc == RC_OK && i < g->sample_count; i++) {
+    const struct batch_sample *s = &g->samples[i];
+    const size_t expected = g->has_reference ? wire_segments_trained(s->segments, s->segment_count) : 0;
+    char place[32];
+    rc = sample_counted("reference", s->reference.count, expected, err);
+    snprintf(place, sizeof place, "samples[%zu]", i);
+    if (rc != RC_OK) err_in_field(err, place);
+  }
+  return rc;
 }
 
 void submit_batch_write(const struct submit_batch *m, bool numbers, struct buf *out) {

@@ -1,12 +1,13 @@
 /* Encodes and decodes a batch, and the status with its log-probabilities, as safetensors: the form in which the
  * coordinator and the trainer exchange them.  As JSON (training_batch.c) both cost about fifty times the CPU.
  *
- *   a batch        __metadata__   {"batch": "<the JSON of the batch, where a group is {"id", "samples": [their ids]}>"}
+ *   a batch        __metadata__   {"batch": "<the JSON of the batch, where a group's samples are their ids>"}
  *                  samples        I32 [samples, 2]   tokens, prompt_length
  *                  token_ids      I32 [tokens]       prompt and completion
  *                  segments       I32 [segments, 3]  start, count, loss_mask (0 or 1); over a completion
  *                  advantages     F32 [samples]
  *                  behaviour      F32 [trained]      only where samples have behaviour log-probabilities
+ *                  reference      F32 [trained]      only of groups that say so; left out where that is none
  *
  *   a status       __metadata__   {"status": "<the JSON of the status, where samples are their ids>"}
  *                  trained        I32 [samples]      trained tokens
@@ -15,7 +16,6 @@
  * Everything lies sample after sample, group after group.  A sample's segments are those that cover its completion.
  *
  * Previous hop of a rollout: coordinator/driver/batch_build.c.  Next: trainer-server/api/route_submit_batch.c. */
-#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -25,13 +25,13 @@
 #define BATCH_KEY  "batch"
 #define STATUS_KEY "status"
 
-enum { BATCH_TENSORS = 4 /* without behaviour */, STATUS_TENSORS = 2, SAMPLE_COLUMNS = 2 };
+enum { BATCH_TENSORS = 4 /* without log-probabilities */, SAMPLE_COLUMNS = 2 };
 
 /* ---- a batch: writing ---- */
 
 /* Rows of the tensors, of all samples together. */
 struct batch_sizes {
-  int64_t samples, tokens, segments, behaviour;
+  int64_t samples, tokens, segments, behaviour, reference;
 };
 
 static struct batch_sizes batch_sizes_of(const struct submit_batch *m) {
@@ -43,6 +43,7 @@ static struct batch_sizes batch_sizes_of(const struct submit_batch *m) {
       n.tokens += (int64_t)group->samples[i].tokens.count;
       n.segments += (int64_t)group->samples[i].segment_count;
       n.behaviour += (int64_t)group->samples[i].behaviour.count;
+      n.reference += (int64_t)group->samples[i].reference.count;
     }
   }
   return n;
@@ -50,20 +51,22 @@ static struct batch_sizes batch_sizes_of(const struct submit_batch *m) {
 
 enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *out, struct err *err) {
   const struct batch_sizes n = batch_sizes_of(m);
-  const struct st_entry entries[BATCH_TENSORS + 1] = {
+  size_t tensors = BATCH_TENSORS;
+  struct st_entry entries[BATCH_TENSORS + 2] = {
       {"samples", ST_I32, 2, {n.samples, SAMPLE_COLUMNS}},
       {"token_ids", ST_I32, 1, {n.tokens}},
       {"segments", ST_I32, 2, {n.segments, TENSOR_SEGMENT_COLUMNS}},
       {"advantages", ST_F32, 1, {n.samples}},
-      {"behaviour", ST_F32, 1, {n.behaviour}},
   };
+  if (n.behaviour > 0) entries[tensors++] = (struct st_entry){"behaviour", ST_F32, 1, {n.behaviour}};
+  if (n.reference > 0) entries[tensors++] = (struct st_entry){"reference", ST_F32, 1, {n.reference}};
   struct buf head = BUF_INIT;
   submit_batch_write(m, false, &head);
-  const enum rc rc = wire_tensors_begin(out, entries, BATCH_TENSORS + (n.behaviour > 0), BATCH_KEY, &head, err);
+  const enum rc rc = wire_tensors_begin(out, entries, tensors, BATCH_KEY, &head, err);
   buf_free(&head);
   if (rc != RC_OK) return rc;
-  buf_reserve(
-      out, (size_t)(n.samples * 3 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS + n.behaviour) * sizeof(int32_t));
+  buf_reserve(out, (size_t)(n.samples * 3 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS + n.behaviour + n.reference) *
+                       sizeof(int32_t));
   for (size_t g = 0; g < m->group_count; g++) {
     for (size_t i = 0; i < m->groups[g].sample_count; i++) {
       const struct batch_sample *s = &m->groups[g].samples[i];
@@ -91,6 +94,12 @@ enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *ou
       buf_append(out, behaviour->items, behaviour->count * sizeof *behaviour->items);
     }
   }
+  for (size_t g = 0; g < m->group_count; g++) {
+    for (size_t i = 0; i < m->groups[g].sample_count; i++) {
+      const struct json_f32s *reference = &m->groups[g].samples[i].reference;
+      buf_append(out, reference->items, reference->count * sizeof *reference->items);
+    }
+  }
   return buf_check(out, err);
 }
 
@@ -113,35 +122,51 @@ static enum rc read_head(struct submit_batch *m, const struct st_file *f, struct
   return rc;
 }
 
+/* Log-probabilities, of which samples take one for each trained token. */
+struct logprob_rows {
+  const char *name;
+  float *items; /* NULL: the message has none */
+  size_t count, taken;
+};
+
 /* All rows, and how many of them samples have taken. */
 struct columns {
   const int32_t (*samples)[SAMPLE_COLUMNS];
   struct segment_rows segments;
   int32_t *token_ids;
   const float *advantages;
-  float *behaviour; /* NULL: the message has none */
-  size_t sample_rows, token_rows, advantage_rows, behaviour_rows;
-  size_t samples_taken, tokens_taken, behaviour_taken;
+  struct logprob_rows behaviour, reference;
+  size_t sample_rows, token_rows, advantage_rows;
+  size_t samples_taken, tokens_taken;
 };
+
+static enum rc read_logprob_rows(struct logprob_rows *r, const struct st_file *f, struct arena *arena, struct err *err) {
+  void *items;
+  if (!st_find(f, r->name)) return RC_OK;
+  const enum rc rc = wire_tensor_read(&items, &r->count, f, r->name, ST_F32, 0, arena, err);
+  if (rc == RC_OK) r->items = items;
+  return rc;
+}
 
 static enum rc read_columns(struct columns *c, const struct st_file *f, size_t samples, struct arena *arena,
                             struct err *err) {
-  void *rows, *tokens, *segments, *advantages, *behaviour = NULL;
-  const bool has_behaviour = st_find(f, "behaviour") != NULL;
-  enum rc rc = wire_tensors_counted(f, BATCH_TENSORS + has_behaviour, err);
+  void *rows, *tokens, *segments, *advantages;
+  c->behaviour.name = "behaviour";
+  c->reference.name = "reference";
+  const size_t optional = (size_t)(st_find(f, c->behaviour.name) != NULL) + (st_find(f, c->reference.name) != NULL);
+  enum rc rc = wire_tensors_counted(f, BATCH_TENSORS + optional, err);
   if (rc == RC_OK) rc = wire_tensor_read(&rows, &c->sample_rows, f, "samples", ST_I32, SAMPLE_COLUMNS, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&tokens, &c->token_rows, f, "token_ids", ST_I32, 0, arena, err);
   if (rc == RC_OK)
     rc = wire_tensor_read(&segments, &c->segments.count, f, "segments", ST_I32, TENSOR_SEGMENT_COLUMNS, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&advantages, &c->advantage_rows, f, "advantages", ST_F32, 0, arena, err);
-  if (rc == RC_OK && has_behaviour)
-    rc = wire_tensor_read(&behaviour, &c->behaviour_rows, f, "behaviour", ST_F32, 0, arena, err);
+  if (rc == RC_OK) rc = read_logprob_rows(&c->behaviour, f, arena, err);
+  if (rc == RC_OK) rc = read_logprob_rows(&c->reference, f, arena, err);
   if (rc != RC_OK) return rc;
   c->samples = rows;
   c->token_ids = tokens;
   c->segments.rows = segments;
   c->advantages = advantages;
-  c->behaviour = behaviour;
   if (c->sample_rows != samples)
     return err_set(err, RC_INVALID, "samples", "expected one row for each of %zu ids, got %zu", samples,
                    c->sample_rows);
@@ -151,24 +176,26 @@ static enum rc read_columns(struct columns *c, const struct st_file *f, size_t s
   return RC_OK;
 }
 
-static enum rc take_behaviour(struct batch_sample *s, struct columns *c, struct err *err) {
+static enum rc take_logprobs(struct json_f32s *out, struct logprob_rows *r, const struct batch_sample *s,
+                             struct err *err) {
   const size_t trained = wire_segments_trained(s->segments, s->segment_count);
-  const size_t left = c->behaviour_rows - c->behaviour_taken;
+  const size_t left = r->count - r->taken;
   if (trained > left)
-    return err_set(err, RC_INVALID, "behaviour", "expected one for each of %zu trained tokens, %zu are left", trained,
-                   left);
-  s->behaviour = (struct json_f32s){c->behaviour + c->behaviour_taken, trained};
-  c->behaviour_taken += trained;
-  for (size_t i = 0; i < trained; i++) {
-    const float logprob = s->behaviour.items[i];
-    if (!(logprob >= -FLT_MAX && logprob <= 0)) /* a NaN is neither */
-      return err_set(err, RC_INVALID, "behaviour", "expected a finite number of at most 0, got %.9g at trained token %zu",
-                     (double)logprob, i);
-  }
-  return RC_OK;
+    return err_set(err, RC_INVALID, r->name, "expected one for each of %zu trained tokens, %zu are left", trained, left);
+  if (trained == 0) return RC_OK;
+  *out = (struct json_f32s){r->items + r->taken, trained};
+  r->taken += trained;
+  return wire_logprobs_check(r->name, out->items, trained, err);
 }
 
-static enum rc take_sample(struct batch_sample *s, struct columns *c, struct arena *arena, struct err *err) {
+static enum rc expect_all_taken(const struct logprob_rows *r, struct err *err) {
+  if (r->taken == r->count) return RC_OK;
+  return err_set(err, RC_INVALID, r->name, "expected every number to be a trained token's, got %zu too many",
+                 r->count - r->taken);
+}
+
+static enum rc take_sample(struct batch_sample *s, struct columns *c, bool has_reference, struct arena *arena,
+                           struct err *err) {
   const int32_t *row = c->samples[c->samples_taken];
   const size_t left = c->token_rows - c->tokens_taken;
   s->advantage = c->advantages[c->samples_taken++];
@@ -191,7 +218,8 @@ static enum rc take_sample(struct batch_sample *s, struct columns *c, struct are
   if (rc == RC_OK)
     rc = wire_take_segments(&s->segments, &s->segment_count, &c->segments, s->tokens.count - (size_t)s->prompt_length,
                             arena, err);
-  return rc == RC_OK && c->behaviour ? take_behaviour(s, c, err) : rc;
+  if (rc == RC_OK && c->behaviour.items) rc = take_logprobs(&s->behaviour, &c->behaviour, s, err);
+  return rc == RC_OK && has_reference ? take_logprobs(&s->reference, &c->reference, s, err) : rc;
 }
 
 static enum rc read_samples(struct submit_batch *m, const struct st_file *f, struct arena *arena, struct err *err) {
@@ -202,14 +230,13 @@ static enum rc read_samples(struct submit_batch *m, const struct st_file *f, str
   for (size_t g = 0; rc == RC_OK && g < m->group_count; g++) {
     for (size_t i = 0; rc == RC_OK && i < m->groups[g].sample_count; i++) {
       char place[64];
-      rc = take_sample(&m->groups[g].samples[i], &c, arena, err);
+      rc = take_sample(&m->groups[g].samples[i], &c, m->groups[g].has_reference, arena, err);
       snprintf(place, sizeof place, "groups[%zu].samples[%zu]", g, i);
       if (rc != RC_OK) err_in_field(err, place);
     }
   }
-  if (rc == RC_OK && c.behaviour_taken < c.behaviour_rows)
-    return err_set(err, RC_INVALID, "behaviour", "expected every number to be a trained token's, got %zu too many",
-                   c.behaviour_rows - c.behaviour_taken);
+  if (rc == RC_OK) rc = expect_all_taken(&c.behaviour, err);
+  if (rc == RC_OK) rc = expect_all_taken(&c.reference, err);
   if (rc != RC_OK || (c.tokens_taken == c.token_rows && c.segments.taken == c.segments.count)) return rc;
   return err_set(err, RC_INVALID, "samples", "expected every token and segment to be a sample's, got %zu and %zu too many",
                  c.token_rows - c.tokens_taken, c.segments.count - c.segments.taken);
@@ -229,49 +256,58 @@ enum rc submit_batch_decode_tensors(struct submit_batch *m, const void *bytes, s
 
 /* ---- a status ---- */
 
-enum rc batch_status_encode_tensors(const struct batch_status *m, struct buf *out, struct err *err) {
-  const size_t samples = m->state == JOB_DONE ? m->sample_count : 0;
+void sample_logprobs_entries(struct st_entry entries[LOGPROB_TENSORS], const struct sample_logprobs *samples,
+                             size_t count) {
   int64_t trained = 0;
-  for (size_t i = 0; i < samples; i++) trained += (int64_t)m->samples[i].logprobs.count;
-  const struct st_entry entries[STATUS_TENSORS] = {
-      {"trained", ST_I32, 1, {(int64_t)samples}},
-      {"logprobs", ST_F32, 1, {trained}},
-  };
-  struct buf head = BUF_INIT;
-  batch_status_write(m, false, &head);
-  const enum rc rc = wire_tensors_begin(out, entries, STATUS_TENSORS, STATUS_KEY, &head, err);
-  buf_free(&head);
-  if (rc != RC_OK) return rc;
-  for (size_t i = 0; i < samples; i++) {
-    const int32_t count = (int32_t)m->samples[i].logprobs.count;
-    buf_append(out, &count, sizeof count);
-  }
-  for (size_t i = 0; i < samples; i++)
-    buf_append(out, m->samples[i].logprobs.items, m->samples[i].logprobs.count * sizeof(float));
-  return buf_check(out, err);
+  for (size_t i = 0; i < count; i++) trained += (int64_t)samples[i].logprobs.count;
+  entries[0] = (struct st_entry){"trained", ST_I32, 1, {(int64_t)count}};
+  entries[1] = (struct st_entry){"logprobs", ST_F32, 1, {trained}};
 }
 
-static enum rc read_logprobs(struct batch_status *m, const struct st_file *f, struct arena *arena, struct err *err) {
+void sample_logprobs_append(struct buf *out, const struct sample_logprobs *samples, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    const int32_t trained = (int32_t)samples[i].logprobs.count;
+    buf_append(out, &trained, sizeof trained);
+  }
+  for (size_t i = 0; i < count; i++)
+    buf_append(out, samples[i].logprobs.items, samples[i].logprobs.count * sizeof(float));
+}
+
+enum rc sample_logprobs_take(struct sample_logprobs *samples, size_t count, const struct st_file *f,
+                             struct arena *arena, struct err *err) {
   void *rows, *numbers;
-  size_t samples, left;
-  enum rc rc = wire_tensors_counted(f, STATUS_TENSORS, err);
-  if (rc == RC_OK) rc = wire_tensor_read(&rows, &samples, f, "trained", ST_I32, 0, arena, err);
+  size_t found, left;
+  enum rc rc = wire_tensors_counted(f, LOGPROB_TENSORS, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&rows, &found, f, "trained", ST_I32, 0, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&numbers, &left, f, "logprobs", ST_F32, 0, arena, err);
   if (rc != RC_OK) return rc;
-  if (samples != m->sample_count)
-    return err_set(err, RC_INVALID, "trained", "expected one for each of %zu ids, got %zu", m->sample_count, samples);
+  if (found != count)
+    return err_set(err, RC_INVALID, "trained", "expected one for each of %zu ids, got %zu", count, found);
   const int32_t *trained = rows;
   float *next = numbers;
-  for (size_t i = 0; i < samples; i++) {
+  for (size_t i = 0; i < count; i++) {
     if (trained[i] < 0 || trained[i] > LIMIT_SEQUENCE_TOKENS || (size_t)trained[i] > left)
       return err_set(err, RC_INVALID, "trained", "expected 0 to %d, and no more than the %zu that are left, got %d",
                      LIMIT_SEQUENCE_TOKENS, left, trained[i]);
-    m->samples[i].logprobs = (struct json_f32s){next, (size_t)trained[i]};
+    samples[i].logprobs = (struct json_f32s){next, (size_t)trained[i]};
     next += trained[i];
     left -= (size_t)trained[i];
   }
   if (left == 0) return RC_OK;
   return err_set(err, RC_INVALID, "logprobs", "expected every number to be a sample's, got %zu too many", left);
+}
+
+enum rc batch_status_encode_tensors(const struct batch_status *m, struct buf *out, struct err *err) {
+  const size_t samples = m->state == JOB_DONE ? m->sample_count : 0;
+  struct st_entry entries[LOGPROB_TENSORS];
+  struct buf head = BUF_INIT;
+  sample_logprobs_entries(entries, m->samples, samples);
+  batch_status_write(m, false, &head);
+  const enum rc rc = wire_tensors_begin(out, entries, LOGPROB_TENSORS, STATUS_KEY, &head, err);
+  buf_free(&head);
+  if (rc != RC_OK) return rc;
+  sample_logprobs_append(out, m->samples, samples);
+  return buf_check(out, err);
 }
 
 /* An id alone. */
@@ -288,7 +324,7 @@ enum rc batch_status_decode_tensors(struct batch_status *m, const void *bytes, s
   if (rc != RC_OK) return rc;
   rc = wire_tensors_metadata(&head, f, STATUS_KEY, err);
   if (rc == RC_OK) rc = batch_status_read(m, head, logprobs_read_id, arena, err);
-  if (rc == RC_OK) rc = read_logprobs(m, f, arena, err);
+  if (rc == RC_OK) rc = sample_logprobs_take(m->samples, m->sample_count, f, arena, err);
   json_free(head);
   st_close(f);
   return rc;

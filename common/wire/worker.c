@@ -5,7 +5,8 @@
 
 #include "common/wire/fields.h"
 
-static const char *const KIND_NAMES[] = {[WORKER_GENERATION] = "generation", [WORKER_TRAINER] = "trainer"};
+static const char *const KIND_NAMES[] = {
+    [WORKER_GENERATION] = "generation", [WORKER_TRAINER] = "trainer", [WORKER_PREPROCESS] = "preprocess"};
 
 static const char *const EXACTNESS_NAMES[] = {[WORKER_INVARIANT] = "invariant", [WORKER_FASTEST] = "fastest"};
 
@@ -93,8 +94,8 @@ enum rc worker_register_decode(struct worker_register *m, const struct json *bod
   if (rc) return rc;
   m->kind = (enum worker_kind)kind_at;
   m->exactness = (enum worker_exactness)exactness_at;
-  if (m->kind == WORKER_TRAINER && m->slots != 0)
-    return err_set(err, RC_INVALID, "slots", "expected 0 slots of a trainer, got %d", m->slots);
+  if (m->kind != WORKER_GENERATION && m->slots != 0)
+    return err_set(err, RC_INVALID, "slots", "expected 0 slots of a %s worker, got %d", KIND_NAMES[m->kind], m->slots);
   if (m->kind == WORKER_GENERATION && m->slots == 0)
     return err_set(err, RC_INVALID, "slots", "expected 1 to %d slots of a generation-server, got 0", LIMIT_SLOTS);
   return RC_OK;

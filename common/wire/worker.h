@@ -1,4 +1,4 @@
-/* Messages between workers (generation-servers, trainer-servers) and the coordinator: registration, heartbeat, the
+/* Messages between workers (generation-servers, trainer-servers, preprocessors) and the coordinator: registration, heartbeat, the
  * current version.  Every X_encode appends JSON to a buf; every X_decode reads a parsed body into memory of the arena.
  * Unknown keys are refused in requests and in answers. */
 #ifndef LEASEHOLD_WIRE_WORKER_H
@@ -16,7 +16,11 @@
 #include "common/json/json.h"
 #include "common/wire/interval.h"
 
-enum worker_kind { WORKER_GENERATION, WORKER_TRAINER };
+enum worker_kind {
+  WORKER_GENERATION,
+  WORKER_TRAINER,
+  WORKER_PREPROCESS /* a trainer-server that computes passes (passes.h): it trains nothing, so it has no place to hold */
+};
 
 /* The promise of a worker's kernels.  "invariant": a row's bits do not depend on the other rows; "fastest": they
  * may. */
@@ -32,13 +36,13 @@ struct worker_fabric {
 /* The holder among trainers is given work; a standby waits until the holder of the place is gone. */
 enum worker_role { ROLE_NONE, ROLE_HOLDER, ROLE_STANDBY }; /* absent | "holder" | "standby" */
 
-/* POST /v1/workers. A generation-server's name that registers again is a new incarnation: it gets a new id, the old
+/* POST /v1/workers. A generation-server's or preprocessor's name that registers again is a new incarnation: it gets a new id, the old
  * one's leases are re-issued.  A trainer is known by its identity; one without is known by its name. */
 struct worker_register {
   const char *name;      /* "gen-1": letters, digits, '.', '_', '-' */
-  enum worker_kind kind; /* "generation" | "trainer" */
+  enum worker_kind kind; /* "generation" | "trainer" | "preprocess" */
   const char *url;       /* where its own API answers: "http://host:port" */
-  int32_t slots;         /* decode slots; 0 for a trainer */
+  int32_t slots;         /* decode slots; 0 for a trainer and a preprocessor */
   enum worker_exactness exactness;
   struct worker_fabric fabric;
   const char *identity; /* kept by a trainer in its state directory, in the characters of a name; NULL: none */
@@ -82,7 +86,7 @@ struct worker_heartbeat {
   int32_t slots_busy;
   int64_t busy_slot_us;     /* sum over slots of time spent on leased samples since registration */
   int64_t tokens_sampled;   /* since registration */
-  struct lease_ref *leases; /* held: renewed */
+  struct lease_ref *leases; /* held: renewed; a preprocessor's are passes */
   size_t lease_count;
   int64_t sent_us; /* the sender's wall clock, to see how far it is off; 0: not told */
   /* The worker's time since the last heartbeat that was answered with 200, ordered and without overlaps.  A server that
@@ -95,7 +99,7 @@ struct worker_heartbeat {
 
 struct worker_heartbeat_answer {
   uint64_t epoch;
-  const char **lost; /* lease ids that are no longer this worker's: drop them */
+  const char **lost; /* ids of leases and passes that are no longer this worker's: drop them */
   size_t lost_count;
   bool run_active; /* a run samples or trains; if not, current may still be the last run's */
   struct current_version current;

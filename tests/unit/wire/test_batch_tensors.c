@@ -12,7 +12,8 @@
 /* Two groups: one sample with two segments, one whose advantage is a negative zero; then one more. */
 struct example {
   int32_t tokens[9];
-  float logprobs[3]; /* of the first and the second sample's trained tokens */
+  float reference[3]; /* of the first and the second sample's trained tokens */
+  float logprobs[3];  /* of the first and the second sample's trained tokens */
   struct sample_segment segments[4];
   struct batch_sample samples[3];
   struct batch_group groups[2];
@@ -58,6 +59,24 @@ static void make_behaviour(struct example *x) {
   x->logprobs[0] = -0x1p-149f;
   x->logprobs[1] = -0x1.fffffep127f;
   x->logprobs[2] = -0.0f;
+  x->samples[0].behaviour = (struct json_f32s){x->logprobs, 2};
+  x->samples[1].behaviour = (struct json_f32s){x->logprobs + 2, 1};
+}
+
+/* The same where the first group's reference was computed elsewhere; the second group trains on no token. */
+static void make_reference(struct example *x) {
+  make_example(x);
+  x->reference[0] = -0x1.fffffep127f;
+  x->reference[1] = -0.0f;
+  x->reference[2] = -0x1p-149f;
+  x->samples[0].reference = (struct json_f32s){x->reference, 2};
+  x->samples[1].reference = (struct json_f32s){x->reference + 2, 1};
+  x->groups[0].has_reference = true;
+}
+
+static void make_both(struct example *x) {
+  make_reference(x);
+  x->logprobs[0] = x->logprobs[1] = x->logprobs[2] = -1;
   x->samples[0].behaviour = (struct json_f32s){x->logprobs, 2};
   x->samples[1].behaviour = (struct json_f32s){x->logprobs + 2, 1};
 }
@@ -115,6 +134,32 @@ static void the_message_is_the_same_in_both_forms(void **state) {
   check_both_forms(&x);
   make_behaviour(&x);
   check_both_forms(&x);
+  make_reference(&x);
+  check_both_forms(&x);
+  make_both(&x);
+  check_both_forms(&x);
+  x.groups[1].has_reference = true; /* of no token */
+  check_both_forms(&x);
+}
+
+static void the_reference_arrives_bit_for_bit(void **state) {
+  (void)state;
+  struct example x;
+  struct buf bytes = BUF_INIT;
+  struct arena arena = ARENA_INIT;
+  struct submit_batch m;
+  struct err err = {0};
+  make_both(&x);
+  encode(&x.batch, &bytes);
+  assert_int_equal(submit_batch_decode_tensors(&m, bytes.data, bytes.len, &arena, &err), RC_OK);
+  assert_true(m.groups[0].has_reference && !m.groups[1].has_reference);
+  for (size_t i = 0; i < 3; i++) {
+    const struct json_f32s got = m.groups[i / 2].samples[i % 2].reference, sent = x.samples[i].reference;
+    assert_int_equal(got.count, sent.count);
+    if (sent.count > 0) assert_memory_equal(got.items, sent.items, sent.count * sizeof(float));
+  }
+  arena_free(&arena);
+  buf_free(&bytes);
 }
 
 static void behaviour_arrives_bit_for_bit(void **state) {
@@ -169,6 +214,11 @@ static void the_digest_is_of_the_content_alone(void **state) {
   CHANGES(x.samples[0].segment_count--);
   CHANGES(x.samples[0].advantage = 0.25f);
   CHANGES(make_behaviour(&x));
+  make_example(&x); /* a batch that was sent without the reference comes again with it */
+  submit_batch_digest(&before, &x.batch);
+  make_reference(&x);
+  submit_batch_digest(&after, &x.batch);
+  assert_true(digest_equal(&before, &after));
   make_behaviour(&x);
   submit_batch_digest(&before, &x.batch);
   x.logprobs[1] = -1;
@@ -220,6 +270,13 @@ static void what_json_would_refuse_is_refused_by_the_same_name(void **state) {
   REFUSED("groups[0].samples[1].behaviour", (make_behaviour(&x), x.samples[1].behaviour.count = 0)); /* some, not all */
   REFUSED("groups[0].samples[1].behaviour", (make_behaviour(&x), x.samples[0].behaviour.count = 1));
   REFUSED("behaviour", (make_behaviour(&x), x.samples[2].behaviour = x.samples[1].behaviour));
+  REFUSED("groups[0].samples[0].reference", (make_reference(&x), x.reference[1] = NAN));
+  REFUSED("groups[0].samples[0].reference", (make_reference(&x), x.reference[0] = -INFINITY));
+  REFUSED("groups[0].samples[1].reference", (make_reference(&x), x.reference[2] = 0x1p-149f));
+  REFUSED("groups[0].samples[1].reference", (make_reference(&x), x.samples[1].reference.count = 0));
+  REFUSED("groups[0].samples[0].reference", (make_example(&x), x.groups[0].has_reference = true));
+  REFUSED("reference", (make_reference(&x), x.samples[2].reference = x.samples[1].reference));
+  REFUSED("reference", (make_reference(&x), x.groups[0].has_reference = false));
 }
 
 /* Replaces the first `from` by a text of the same length. */
@@ -344,7 +401,7 @@ static void bodies_cut_or_changed_anywhere_do_no_harm(void **state) {
   (void)state;
   struct example x;
   struct buf bytes = BUF_INIT;
-  make_behaviour(&x);
+  make_both(&x);
   encode(&x.batch, &bytes);
   for (size_t len = 0; len < bytes.len; len++) {
     struct err err = {0};
@@ -489,6 +546,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_message_is_the_same_in_both_forms),
       cmocka_unit_test(behaviour_arrives_bit_for_bit),
+      cmocka_unit_test(the_reference_arrives_bit_for_bit),
       cmocka_unit_test(the_digest_is_of_the_content_alone),
       cmocka_unit_test(what_json_would_refuse_is_refused_by_the_same_name),
       cmocka_unit_test(wrong_tensors_are_refused),

@@ -167,6 +167,17 @@ static const struct message behaviour_message = {
         "mask\":true}],\"advantage\":0.5,\"behaviour\":[-0.25,-1.5]}]}]}",
     .again = again_submit_batch,
     .optional = {"behaviour"}};
+/* What a group brings whose reference was computed elsewhere. */
+static const struct message reference_message = {
+    .name = "submit_batch with a reference",
+    .json =
+        "{\"batch_id\":\"r7.12.b0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[{\"id\":\"r7."
+        "12.3\",\"reference\":true,\"samples\":[{\"id\":\"r7.12.3.0\",\"tokens\":[1,2,3,4],\"prompt_length\":1,"
+        "\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true},{\"start\":1,\"count\":1,\"loss_mask\":false},{"
+        "\"start\":2,\"count\":1,\"loss_mask\":true}],\"advantage\":0.5,\"reference\":[-0.25,-1.5]}]},{\"id\":\"r7.12.4"
+        "\",\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,2],\"prompt_length\":1,\"segments\":[{\"start\":0,"
+        "\"count\":1,\"loss_mask\":true}],\"advantage\":0.5}]}]}",
+    .again = again_submit_batch};
 static const struct message announced_step_message = {
     .name = "submit_step announced first",
     .json =
@@ -193,7 +204,7 @@ static const struct message *const all[] = {
     &batch_message,     &batch_done_message,      &batch_failed_message, &batch_running_message,
     &step_message,      &step_done_message,       &step_queued_message,  &announce_message,
     &push_message,      &minibatch_run_message,   &later_batch_message,  &later_batch_done_message,
-    &inner_step_message, &behaviour_message,       &announced_step_message};
+    &inner_step_message, &behaviour_message,       &announced_step_message, &reference_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -374,6 +385,20 @@ static void behaviour_is_one_log_probability_for_each_trained_token(void **state
   message_check_refused(m, "-1.5", "null", "groups[0].samples[0].behaviour[1]");
   message_check_accepted(m, "-1.5", "0");
   message_check_accepted(m, "-1.5", "-3.4028234e38");
+}
+
+static void a_group_brings_its_whole_reference_or_none(void **state) {
+  (void)state;
+  const struct message *m = &reference_message;
+  const char *first = "groups[0].samples[0].reference";
+  message_check_refused(m, "[-0.25,-1.5]", "[-0.25]", first);
+  message_check_refused(m, "[-0.25,-1.5]", "[]", first);
+  message_check_refused(m, ",\"reference\":[-0.25,-1.5]", "", first);
+  message_check_refused(m, "\"reference\":true", "\"reference\":false", first);
+  message_check_refused(m, "\"reference\":true", "\"reference\":[]", "groups[0].reference");
+  message_check_refused(m, "-1.5", "1e-45", "groups[0].samples[0].reference[1]");
+  message_check_refused(m, "\"id\":\"r7.12.4\"", "\"id\":\"r7.12.4\",\"reference\":true",
+                        "groups[1].samples[0].reference");
 }
 
 static void an_inner_step_is_not_announced(void **state) {
@@ -599,6 +624,7 @@ int main(void) {
       cmocka_unit_test(minibatches_need_a_behaviour_policy),
       cmocka_unit_test(inflight_runs_need_a_behaviour_policy),
       cmocka_unit_test(behaviour_is_one_log_probability_for_each_trained_token),
+      cmocka_unit_test(a_group_brings_its_whole_reference_or_none),
       cmocka_unit_test(an_inner_step_is_not_announced),
       cmocka_unit_test(an_inner_step_has_groups_and_makes_no_version),
       cmocka_unit_test(sums_that_are_not_finite_differ_from_none),

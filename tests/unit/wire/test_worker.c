@@ -137,10 +137,13 @@ static void slots_belong_to_the_kind_of_worker(void **state) {
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":-1", "slots");
   message_check_refused(&register_message, "\"slots\":8", "\"slots\":8.5", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"trainer\"", "slots");
+  message_check_refused(&register_message, "\"generation\"", "\"preprocess\"", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"Generation\"", "kind");
   message_check_refused(&register_message, "\"fastest\"", "\"exact\"", "exactness");
   message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8",
                          "\"trainer\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
+  message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8",
+                         "\"preprocess\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
 }
 
 static void an_identity_is_written_like_a_name_and_a_role_is_holder_or_standby(void **state) {
