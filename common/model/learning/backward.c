@@ -81,14 +81,17 @@ static void place_gradients(struct array_layout *l, struct gradients *g, const s
   g->dv_operand = array_layout_take(l, T * s->GE, o);
 }
 
-static size_t place_learner(struct learner *l, char *base, const struct model *m, int chunk_tokens) {
+static size_t place_learner(struct learner *l, char *base, const struct model *m, const struct learner_options *options) {
+  const int chunk_tokens = options->chunk_tokens;
   const struct shape s = shape_make(&m->config, chunk_tokens);
   const size_t o = m->ops->operand_bytes;
   struct array_layout layout = {base, 0};
-  place_gradients(&layout, &l->g, &s, o);
   l->head.logits = array_layout_take(&layout, HEAD_ROWS * s.V, sizeof(float));
-  l->head.dlogits = array_layout_take(&layout, HEAD_ROWS * s.V, o);
-  l->head.dhidden = array_layout_take(&layout, HEAD_ROWS * s.D, sizeof(float));
+  if (!options->forward_only) {
+    place_gradients(&layout, &l->g, &s, o);
+    l->head.dlogits = array_layout_take(&layout, HEAD_ROWS * s.V, o);
+    l->head.dhidden = array_layout_take(&layout, HEAD_ROWS * s.D, sizeof(float));
+  }
   l->head.where = array_layout_take(&layout, ops_place_bytes(m->ops, HEAD_ROWS * sizeof(int32_t)), 1);
   l->lists_place = array_layout_take(&layout, ops_place_bytes(m->ops, chunk_bytes(chunk_tokens)), 1);
   return layout.used;
@@ -102,8 +105,10 @@ struct learner_memory learner_memory(const struct model *m, const struct learner
   struct learner measured = {0};
   const int T = options->chunk_tokens;
   const size_t pages = (size_t)chunk_pages_max(T);
-  return (struct learner_memory){.activations = activations_bytes(m, T, options->recompute_activations),
-                                 .scratch = place_learner(&measured, NULL, m, T) + chunk_bytes(T) +
+  return (struct learner_memory){.activations = options->forward_only
+                                                    ? 0
+                                                    : activations_bytes(m, T, options->recompute_activations),
+                                 .scratch = place_learner(&measured, NULL, m, options) + chunk_bytes(T) +
                                             workspace_bytes(m, T, page_table_max(T)) +
                                             pages * kv_layer_page_bytes(m, CHUNK_PAGE_TOKENS)};
 }
@@ -112,20 +117,21 @@ static enum rc create_parts(struct learner *l, const struct learner_options *opt
   const struct model *m = l->model;
   const int chunk_tokens = options->chunk_tokens, pages = chunk_pages_max(chunk_tokens);
   enum rc rc = workspace_create(&l->ws, m, chunk_tokens, page_table_max(chunk_tokens), err);
-  if (rc == RC_OK) rc = activations_create(&l->activations, m, l->ws, options->recompute_activations, err);
+  if (rc == RC_OK && !options->forward_only)
+    rc = activations_create(&l->activations, m, l->ws, options->recompute_activations, err);
   if (rc == RC_OK) rc = kv_cache_create_single(&l->kv, m, pages, CHUNK_PAGE_TOKENS, err);
   if (rc == RC_OK) rc = kv_sequence_init(&l->all_pages, l->kv, pages * CHUNK_PAGE_TOKENS, err);
   if (rc != RC_OK) return rc;
   rc = kv_reserve(l->kv, &l->all_pages, pages * CHUNK_PAGE_TOKENS);
   assert(rc == RC_OK);
-  const size_t bytes = place_learner(l, NULL, m, chunk_tokens);
+  const size_t bytes = place_learner(l, NULL, m, options);
   l->memory = m->ops->alloc(m->ops, bytes);
   l->lists_bytes = chunk_bytes(chunk_tokens);
   l->lists = aligned_alloc(64, l->lists_bytes);
   if (!l->memory || !l->lists)
-    return err_set(err, RC_NO_MEMORY, NULL, "gradients of %d rows need %zu bytes, which were refused", chunk_tokens,
-                   bytes + l->lists_bytes);
-  place_learner(l, l->memory, m, chunk_tokens);
+    return err_set(err, RC_NO_MEMORY, NULL, "the head and gradients of %d rows need %zu bytes, which were refused",
+                   chunk_tokens, bytes + l->lists_bytes);
+  place_learner(l, l->memory, m, options);
   chunk_init(&l->chunk, l->lists, chunk_tokens);
   return RC_OK;
 }
@@ -458,7 +464,7 @@ enum rc learner_logprobs(struct learner *l, const struct weights *w, const struc
 enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                           float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,
                           struct err *err) {
-  assert(w->transposed);
+  assert(w->transposed && l->activations);
   const enum rc rc = check_samples(l, samples, count, temperature, err);
   if (rc != RC_OK) return rc;
   int first = 0;

@@ -23,11 +23,13 @@ struct learner_options {
   /* Keep only each layer's input and compute the rest again in the backward pass: less memory, more time, the same
    * bits. */
   bool recompute_activations;
+  /* For learner_logprobs alone: there is no room for a backward pass. */
+  bool forward_only;
 };
 
 /* A learner's allocations, by purpose. */
 struct learner_memory {
-  size_t activations; /* kept by the forward pass for the backward, grows with chunk_tokens * layers */
+  size_t activations; /* kept by the forward pass for the backward, grows with chunk_tokens * layers; 0: forward only */
   size_t scratch;     /* everything else: grows with chunk_tokens, and with the vocabulary alone */
 };
 
@@ -49,7 +51,8 @@ enum rc learner_logprobs(struct learner *l, const struct weights *w, const struc
  * from index `first` on, `count` of them), writes dloss/dlogprob. */
 typedef void (*loss_gradient)(void *context, int first, int count, const float *logprob, float *dlogprob);
 
-/* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL). */
+/* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL).  Not of a learner that is
+ * forward only. */
 enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                           float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,
                           struct err *err);

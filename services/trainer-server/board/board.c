@@ -67,13 +67,14 @@ void board_busy(struct board *b, bool busy) {
   pthread_mutex_unlock(&b->lock);
 }
 
-void board_run_begin(struct board *b, const struct digest *run_digest, int chunk_tokens, bool takes_behaviour,
-                     int frozen_copies) {
+void board_run_begin(struct board *b, const struct board_run *run) {
   pthread_mutex_lock(&b->lock);
-  b->view.run_digest = *run_digest;
-  b->view.chunk_tokens = chunk_tokens;
-  b->view.takes_behaviour = takes_behaviour;
-  b->view.frozen_copies = frozen_copies;
+  b->view.run_digest = run->run_digest;
+  b->view.chunk_tokens = run->chunk_tokens;
+  b->view.takes_behaviour = run->takes_behaviour;
+  b->view.has_reference = run->has_reference;
+  b->view.reference_digest = run->reference_digest;
+  b->view.frozen_copies = run->frozen_copies;
   pthread_mutex_unlock(&b->lock);
 }
 

@@ -30,6 +30,8 @@ struct board_view {
   struct digest run_digest; /* of the run's seed and training: see trainer_run_digest */
   int chunk_tokens;         /* the run's: the longest sample it takes */
   bool takes_behaviour;     /* the run's batches bring behaviour log-probabilities */
+  bool has_reference;       /* it has a KL term against its version 0, whose digest follows */
+  struct digest reference_digest;
   int frozen_copies;        /* of weights, which the run keeps beside the current ones */
   /* Replaying from replay_from on while version < replay_to, the version that the coordinator recorded. */
   int64_t replay_from, replay_to;
@@ -63,9 +65,15 @@ enum rc board_read_weights(struct board *b, const char *run, int64_t version, st
 
 /* --- the engine's thread --- */
 void board_busy(struct board *b, bool busy);
-/* The run that the next board_publish is of. */
-void board_run_begin(struct board *b, const struct digest *run_digest, int chunk_tokens, bool takes_behaviour,
-                     int frozen_copies);
+/* The run that the next board_publish is of: the view's fields of these names. */
+struct board_run {
+  struct digest run_digest;
+  int chunk_tokens;
+  bool takes_behaviour, has_reference;
+  struct digest reference_digest;
+  int frozen_copies;
+};
+void board_run_begin(struct board *b, const struct board_run *run);
 /* From here on no message of the old run is taken, even if the new one cannot be opened. */
 void board_run_end(struct board *b);
 /* The coordinator has opened `run`, and has recorded current_version of it: replaying begins, or its end moves up, when

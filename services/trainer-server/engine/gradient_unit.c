@@ -86,6 +86,25 @@ enum rc unit_check_behaviour(const struct batch_group *group, bool wanted, struc
   return RC_OK;
 }
 
+enum rc unit_check_reference(const struct batch_group *group, bool has_reference, struct err *err) {
+  if (!group->has_reference) return RC_OK;
+  if (!has_reference)
+    return err_set(err, RC_INVALID, "reference",
+                   "expected no reference's log-probabilities: the run has no KL term (kl_coefficient is 0)");
+  for (size_t i = 0; i < group->sample_count; i++) {
+    const struct batch_sample *s = &group->samples[i];
+    const size_t trained = wire_segments_trained(s->segments, s->segment_count);
+    char path[ERR_FIELD_MAX];
+    if (s->reference.count == trained) continue;
+    err_set(err, RC_INVALID, "reference", "expected the reference's log-probability of each of %zu trained tokens, got %zu",
+            trained, s->reference.count);
+    snprintf(path, sizeof path, "samples[%zu]", i);
+    err_in_field(err, path);
+    return RC_INVALID;
+  }
+  return RC_OK;
+}
+
 /* A checked sample as the learner takes it; the mask lives in the arena. */
 static enum rc sample_build(const struct batch_sample *s, struct train_sample *out, int *scored_count,
                             struct arena *arena, struct err *err) {
@@ -147,8 +166,10 @@ enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_
   int total = 0;
   enum rc rc = unit_check(m, LIMIT_SEQUENCE_TOKENS, group, err); /* the learner knows its own chunks */
   if (rc == RC_OK) rc = unit_check_behaviour(group, policies->recorded, err);
+  if (rc == RC_OK) rc = unit_check_reference(group, policies->reference != NULL, err);
   if (rc != RC_OK) return rc;
   *out = (struct unit){.count = n,
+                       .brought = group->has_reference,
                        .samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples),
                        .scored = arena_alloc(arena, (size_t)n + 1, sizeof *out->scored),
                        .results = arena_alloc(arena, (size_t)n + 1, sizeof *out->results)};
@@ -172,6 +193,8 @@ enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_
         (struct sample_logprobs){.id = s->id, .logprobs = {out->logprob + first, (size_t)out->scored[i].count}};
     if (policies->recorded && s->behaviour.count > 0)
       memcpy(out->recorded + first, s->behaviour.items, s->behaviour.count * sizeof *s->behaviour.items);
+    if (out->brought && s->reference.count > 0)
+      memcpy(out->reference + first, s->reference.items, s->reference.count * sizeof *s->reference.items);
   }
   return RC_OK;
 }
@@ -183,7 +206,7 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
   const int n = unit->count;
   enum rc rc = RC_OK;
   *out = (struct unit_result){.samples = unit->results};
-  if (unit->reference)
+  if (unit->reference && !unit->brought)
     rc = learner_logprobs(l, policies->reference, samples, n, config->temperature, unit->reference, NULL, err);
   out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);
   if (rc == RC_OK && policies->behaviour) {

@@ -27,14 +27,14 @@ struct unit_policies {
   const struct weights *current;   /* whose gradient it is */
   const struct weights *behaviour; /* that sampled it; NULL: the current ones did, or: */
   bool recorded;                   /* the group brings the behaviour policy's log-probabilities */
-  const struct weights *reference; /* of the KL term, or NULL */
+  const struct weights *reference; /* of the KL term, or NULL; not used for a group that brings its log-probabilities */
 };
 
 struct unit_result {
   struct sample_logprobs *samples; /* the version's, in the group's order; arena memory */
   struct loss_stats stats;
   double entropy_sum;
-  int64_t logprob_us, compute_us; /* forward, the behaviour policy's included; all else, the reference's included */
+  int64_t logprob_us, compute_us; /* forward, the behaviour policy's included; all else, the reference's too if it is computed */
 };
 
 /* RC_INVALID for ids outside the vocabulary or segments that do not fit, RC_TOO_LARGE for a sample above the context
@@ -43,6 +43,10 @@ enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_g
 /* RC_INVALID unless every sample brings a behaviour log-probability for each trained token (wanted), or none brings any.
  * Pure. */
 enum rc unit_check_behaviour(const struct batch_group *group, bool wanted, struct err *err);
+
+/* RC_INVALID when it brings the reference's log-probabilities and the run has no reference, or not one for each trained
+ * token.  Pure. */
+enum rc unit_check_reference(const struct batch_group *group, bool has_reference, struct err *err);
 
 /* Of a sample, among the unit's scored tokens. */
 struct scored_sample {
@@ -58,6 +62,7 @@ struct unit {
   float *logprob;   /* of the scored tokens: under the weights of the batch's version */
   float *recorded;  /* by the samplers, or NULL */
   float *reference; /* the reference's, or NULL */
+  bool brought;     /* the group brought the reference's: it is there before the unit is computed */
   struct sample_logprobs *results;
 };
 

@@ -60,7 +60,16 @@ enum rc learning_frozen_make(struct engine *e, struct err *err) {
   return rc;
 }
 
-int learning_frozen_count(const struct learning *l) { return (l->reference != NULL) + (l->behaviour != NULL); }
+void learning_show_run(struct engine *e, const struct digest *run_digest, const struct digest *version_0) {
+  const struct learning *l = &e->learning;
+  const struct board_run run = {.run_digest = *run_digest,
+                                .chunk_tokens = e->run.training.chunk_tokens,
+                                .takes_behaviour = run_config_takes_behaviour(&e->run.training),
+                                .has_reference = run_config_frozen(&e->run.training).reference,
+                                .reference_digest = *version_0,
+                                .frozen_copies = (l->reference != NULL) + (l->behaviour != NULL)};
+  board_run_begin(e->board, &run);
+}
 
 static void freeze(struct learning *l, struct weights *copy) {
   float *scratch = learning_scratch(l);

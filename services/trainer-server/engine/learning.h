@@ -18,8 +18,8 @@ void learning_begin(struct engine *e, const struct optimizer_config *o);
 /* Room for the weights that the run keeps frozen: the reference is the caller's to fill, the behaviour policy is filled
  * before each round's first inner step. */
 enum rc learning_frozen_make(struct engine *e, struct err *err);
-/* How many those are. */
-int learning_frozen_count(const struct learning *l);
+/* What others see of the run that is opened or restored: board_run_begin.  version_0: the digest of its version 0. */
+void learning_show_run(struct engine *e, const struct digest *run_digest, const struct digest *version_0);
 /* The current weights sampled this round. */
 void learning_freeze_behaviour(struct learning *l);
 /* Another run begins: forgets what was accumulated and the rounds before. */

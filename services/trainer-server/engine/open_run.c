@@ -64,8 +64,7 @@ enum rc open_run_job(struct engine *e, struct job *job, struct err *err) {
     start_weights_back(e);
     return rc;
   }
-  board_run_begin(e->board, &job->request, e->run.training.chunk_tokens, run_config_takes_behaviour(&e->run.training),
-                  learning_frozen_count(&e->learning));
+  learning_show_run(e, &job->request, &b->digest);
   log_info("run %s opened (%s), version 0", in->run, in->training.objective);
   board_publish(e->board, b);
   return open_answer(e, job);

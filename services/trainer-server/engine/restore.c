@@ -26,10 +26,10 @@ static enum rc ranks_resume(struct engine *e, const struct open_run *opened, int
 }
 
 /* The frozen reference of a resumed run: its version 0, which pruning never removes. */
-static enum rc reference_restore(struct engine *e, const char *run, struct err *err) {
+static enum rc reference_restore(struct engine *e, const char *run, struct digest *digest, struct err *err) {
   struct err cause = {0};
   enum rc rc = checkpoint_load_weights(e->options.state_dir, run, 0, e->learning.reference, &cause);
-  if (rc == RC_OK) return RC_OK;
+  if (rc == RC_OK) return weights_digest(digest, e->learning.reference, err);
   return err_set(
       err, rc, NULL,
       "the frozen reference of run %s: %.300s; with a new --state-dir a run that began with the model folder's "
@@ -58,7 +58,7 @@ static enum rc step_restore(struct engine *e, const struct checkpoint_meta *meta
 static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct err *err) {
   struct optimizer_config o;
   struct weights_blob *b = NULL;
-  struct digest run_digest;
+  struct digest run_digest, reference = {{0}};
   const struct open_run opened = {
       .run = c->meta.run, .seed = c->meta.seed, .start = c->meta.start, .training = c->meta.training};
   enum rc rc = run_config_map(&c->meta.training, &e->run.unit, &o, err);
@@ -66,7 +66,7 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   if (rc == RC_OK) rc = run_config_digest(&run_digest, &opened, err);
   if (rc == RC_OK) rc = learning_set_chunk(e, c->meta.training.chunk_tokens, err);
   if (rc == RC_OK) rc = learning_frozen_make(e, err);
-  if (rc == RC_OK && e->learning.reference) rc = reference_restore(e, c->meta.run, err);
+  if (rc == RC_OK && e->learning.reference) rc = reference_restore(e, c->meta.run, &reference, err);
   if (rc == RC_OK) rc = ranks_resume(e, &opened, c->meta.optimizer_steps, err);
   if (rc == RC_OK) rc = step_restore(e, &c->meta, err);
   if (rc == RC_OK) rc = version_serialize(e, c->meta.run, c->meta.version, &b, err);
@@ -81,8 +81,7 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   e->run.history = c->history;
   e->run.history_count = e->run.history_cap = c->meta.history_count;
   c->history = NULL;
-  board_run_begin(e->board, &run_digest, e->run.training.chunk_tokens, run_config_takes_behaviour(&e->run.training),
-                  learning_frozen_count(&e->learning));
+  learning_show_run(e, &run_digest, &reference);
   board_publish(e->board, b);
   return RC_OK;
 }

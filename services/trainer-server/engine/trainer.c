@@ -45,6 +45,7 @@ struct jobs *trainer_jobs(struct trainer *t) {
   return t->engine.jobs;
 }
 const struct model_config *trainer_model_config(const struct trainer *t) { return &t->config; }
+const char *trainer_state_dir(const struct trainer *t) { return t->engine.options.state_dir; }
 const char *trainer_model_dir(const struct trainer *t) { return t->engine.options.model_dir; }
 int trainer_context_max(const struct trainer *t) { return t->engine.model->context_max; }
 const char *trainer_kernels(const struct trainer *t) { return t->engine.ops->name; }
@@ -83,6 +84,7 @@ enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, str
     char path[ERR_FIELD_MAX];
     enum rc rc = unit_check(t->engine.model, v.chunk_tokens, &m->groups[g], err);
     if (rc == RC_OK) rc = unit_check_behaviour(&m->groups[g], v.takes_behaviour, err);
+    if (rc == RC_OK) rc = unit_check_reference(&m->groups[g], v.has_reference, err);
     if (rc == RC_OK) continue;
     snprintf(path, sizeof path, "groups[%zu]", g);
     err_in_field(err, path);

@@ -54,6 +54,7 @@ struct jobs *trainer_jobs(struct trainer *t);
 /* --- constant; any thread --- */
 const struct model_config *trainer_model_config(const struct trainer *t);
 const char *trainer_model_dir(const struct trainer *t);
+const char *trainer_state_dir(const struct trainer *t);
 const char *trainer_kernels(const struct trainer *t);    /* "cpu-v4" */
 int trainer_ranks(const struct trainer *t);              /* 1: this process alone */
 const char *trainer_ranks_over(const struct trainer *t); /* what carries their arrays: the name of a comm */
@@ -70,7 +71,7 @@ enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct 
 /* Whether a run could be opened, as far as that can be told beforehand: the same, its start, and room for what it keeps frozen. */
 enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err);
 /* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks, with
- * behaviour log-probabilities exactly where the run's loss needs them.  RC_INVALID or RC_TOO_LARGE with the field's path. */
+ * behaviour log-probabilities exactly where the run's loss needs them, and the reference's only where it has a KL term.  RC_INVALID or RC_TOO_LARGE with the field's path. */
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err);
 
 /* Queues a registered job; RC_FULL when the queue is full, RC_UNAVAILABLE when stopping. The job belongs to the

@@ -124,6 +124,33 @@ static void test_recomputed_activations_give_the_same_bits(void **state) {
   bench_close(&b);
 }
 
+/* A learner without room for a backward pass gives the log-probabilities that others do, and keeps nothing a layer. */
+static void test_a_learner_that_only_goes_forward_gives_the_same_bits(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct unit u;
+  struct bench b;
+  float full[TOTAL_MAX], lean[TOTAL_MAX];
+  int calls;
+  make_unit(&u, c.vocabulary);
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  struct learner_options options = {.chunk_tokens = 150};
+  free(gradients(b.model, &u, &options, full, &calls));
+  const struct learner_memory kept = learner_memory(b.model, &options);
+  options.forward_only = true;
+  const struct learner_memory needed = learner_memory(b.model, &options);
+  assert_int_equal(needed.activations, 0);
+  assert_true(needed.scratch < kept.scratch);
+  struct learner *l;
+  struct weights *w = random_weights(b.model, false, 4);
+  assert_int_equal(learner_create(&l, b.model, &options, NULL), RC_OK);
+  assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 0.9f, lean, NULL, NULL), RC_OK);
+  assert_memory_equal(full, lean, (size_t)u.scored_count * sizeof *full);
+  weights_free(w);
+  learner_free(l);
+  bench_close(&b);
+}
+
 /* Twice the rows are twice the memory and no more, at the lengths of reasoning traces; and of a layer only its input is
  * kept where it is computed again. */
 static void test_memory_grows_with_rows_and_not_with_their_square(void **state) {
@@ -317,6 +344,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_bits_everywhere),
       cmocka_unit_test(test_recomputed_activations_give_the_same_bits),
+      cmocka_unit_test(test_a_learner_that_only_goes_forward_gives_the_same_bits),
       cmocka_unit_test(test_memory_grows_with_rows_and_not_with_their_square),
       cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
       cmocka_unit_test(test_every_tensor_by_difference),

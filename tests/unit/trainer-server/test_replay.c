@@ -104,7 +104,9 @@ static void an_older_checkpoint_is_replayed(void **state) {
   http_answer_free(&held);
   expect(&g, "GET", "/v1/weights/2?run=r1", NULL, 503, "version 2 is being replayed, 1 is reached");
   expect(&g, "GET", "/v1/weights/3?run=r1", NULL, 404, "not_found");
-  expect(&g, "GET", "/v1/weights/0?run=r1", NULL, 409, "conflict");
+  held = call_raw(&g, "GET", "/v1/weights/0?run=r1", NULL, 0); /* the reference of its KL term */
+  assert_int_equal(held.status, 200);
+  http_answer_free(&held);
   rig_restart(&g);
   open_at(&g, &run, 2, 0, true);
   for (int v = 0; v < 2; v++) play(&g, v);
