@@ -97,6 +97,15 @@ void program_default_url(char *out, size_t size, const char *bind, int port, con
   snprintf(out, size, "http://%s%s%s:%d", v6 ? "[" : "", host, v6 ? "]" : "", port);
 }
 
+void program_default_name(char *out, size_t size, const char *prefix, int port) {
+  char host[64] = "";
+  gethostname(host, sizeof host - 1);
+  for (char *c = host; *c; c++)
+    if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '.' || *c == '-'))
+      *c = '-';
+  snprintf(out, size, "%s-%s-%d", prefix, host, port);
+}
+
 int program_end(const struct program *p, enum rc rc, const struct err *err) {
   if (rc == RC_OK) return 0;
   fprintf(stderr, "%s: %s\n", p->name, err->message);

@@ -51,6 +51,9 @@ enum rc program_write_port(const struct program_settings *s, int port, struct er
  * peers see, on one machine 127.0.0.1.  It has the host name while the coordinator's address is unknown, and 127.0.0.1
  * without a coordinator ("").  May ask the resolver, under the resolver's own time-outs. */
 void program_default_url(char *out, size_t size, const char *bind, int port, const char *coordinator);
+/* "<prefix>-<host>-<port>", with '-' for what a worker's name may not hold: two workers with one name would take each
+ * other's place. */
+void program_default_name(char *out, size_t size, const char *prefix, int port);
 /* The exit status; says what went wrong in one line on stderr. */
 int program_end(const struct program *p, enum rc rc, const struct err *err);
 

@@ -1,4 +1,5 @@
-/* Calls the coordinator for workers: register, heartbeat, lease, deliver results.  Each function is one endpoint.
+/* Calls the coordinator for workers: register, heartbeat, lease, deliver results, ask for passes.  Each function is one
+ * endpoint.
  *
  * Previous hop of a rollout: generation-server/worker/leases.c.  Next: coordinator/api/route_leases.c and, with its
  * result, coordinator/api/route_results.c. */
@@ -61,6 +62,15 @@ static enum rc decode_result_answer(void *out, const struct json *body, struct a
   return lease_result_answer_decode(out, body, arena, err);
 }
 
+/* A result as bytes, with what its headers claim. */
+static enum rc put_bytes(struct client_call *call, const struct buf *body, const struct claim_lines *claim,
+                         struct lease_result_answer *out, struct arena *arena, struct err *err) {
+  call->raw = body->data;
+  call->raw_len = body->len;
+  call->headers = claim->lines;
+  return client_call_json(call, decode_result_answer, out, arena, err);
+}
+
 enum rc coordinator_put_result(const struct coordinator_client *c, const char *lease_id, const struct lease_result *m,
                                struct lease_result_answer *out, struct arena *arena, int64_t deadline_ms,
                                struct err *err) {
@@ -70,11 +80,37 @@ enum rc coordinator_put_result(const struct coordinator_client *c, const char *l
   enum rc rc = lease_result_encode_tensors(m, &body, err);
   if (rc == RC_OK) {
     client_url(&call.url, c->base_url, "/v1/leases/", lease_id, "/result");
-    call.raw = body.data;
-    call.raw_len = body.len;
     claim_write(&claim, m->epoch, m->fence, m->worker_id);
-    call.headers = claim.lines;
-    rc = client_call_json(&call, decode_result_answer, out, arena, err);
+    rc = put_bytes(&call, &body, &claim, out, arena, err);
+  }
+  buf_free(&body);
+  return rc;
+}
+
+static enum rc decode_pass_answer(void *out, const struct json *body, struct arena *arena, struct err *err) {
+  return pass_answer_decode(out, body, arena, err);
+}
+
+enum rc coordinator_passes(const struct coordinator_client *c, const char *worker_id, const struct pass_request *m,
+                           struct pass_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
+  struct client_call call = call_to(c, "asking for passes", "POST", deadline_ms);
+  call.answer_bytes_max = LIMIT_BATCH_BODY_BYTES; /* whole groups */
+  client_url(&call.url, c->base_url, "/v1/workers/", worker_id, "/passes");
+  pass_request_encode(m, &call.body);
+  return client_call_json(&call, decode_pass_answer, out, arena, err);
+}
+
+enum rc coordinator_put_pass(const struct coordinator_client *c, const char *pass_id, const struct pass_result *m,
+                             struct lease_result_answer *out, struct arena *arena, int64_t deadline_ms,
+                             struct err *err) {
+  struct client_call call = call_to(c, "putting a pass's result", "PUT", deadline_ms);
+  struct buf body = BUF_INIT;
+  struct claim_lines claim;
+  enum rc rc = pass_result_encode(m, &body, err);
+  if (rc == RC_OK) {
+    client_url(&call.url, c->base_url, "/v1/passes/", pass_id, "/result");
+    claim_write(&claim, m->epoch, m->fence, m->worker_id);
+    rc = put_bytes(&call, &body, &claim, out, arena, err);
   }
   buf_free(&body);
   return rc;

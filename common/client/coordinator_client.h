@@ -3,7 +3,7 @@
 #define LEASEHOLD_CLIENT_COORDINATOR_CLIENT_H
 
 #include "common/http/client.h"
-#include "common/wire/training.h"
+#include "common/wire/passes.h"
 
 struct coordinator_client {
   struct http_client *http;
@@ -24,6 +24,12 @@ enum rc coordinator_leases(const struct coordinator_client *c, const char *worke
 enum rc coordinator_put_result(const struct coordinator_client *c, const char *lease_id, const struct lease_result *m,
                                struct lease_result_answer *out, struct arena *arena, int64_t deadline_ms,
                                struct err *err);
+/* deadline_ms should exceed m->wait_ms. */
+enum rc coordinator_passes(const struct coordinator_client *c, const char *worker_id, const struct pass_request *m,
+                           struct pass_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err);
+enum rc coordinator_put_pass(const struct coordinator_client *c, const char *pass_id, const struct pass_result *m,
+                             struct lease_result_answer *out, struct arena *arena, int64_t deadline_ms,
+                             struct err *err);
 enum rc coordinator_announce_version(const struct coordinator_client *c, const struct version_announce *m,
                                      int64_t deadline_ms, struct err *err);
 

@@ -215,7 +215,10 @@ void registration_leave(struct registration *r) {
   const struct coordinator_client client = {.http = r->http, .base_url = r->options.coordinator};
   end_thread(r);
   atomic_store(&r->cancel, false);
-  if (r->registered && coordinator_leave(&client, r->worker_id, LEAVE_DEADLINE_MS, &err) != RC_OK)
+  pthread_mutex_lock(&r->mutex); /* another thread may say that the registration is stale */
+  const bool registered = r->registered;
+  pthread_mutex_unlock(&r->mutex);
+  if (registered && coordinator_leave(&client, r->worker_id, LEAVE_DEADLINE_MS, &err) != RC_OK)
     log_warn("leaving: %s", err.message); /* then the coordinator misses the heartbeats */
 }
 

@@ -1,8 +1,11 @@
 /* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the heartbeats, waits for a signal,
- * and stops them so that producers stop before their consumers.
+ * and stops them so that producers stop before their consumers.  With --role preprocess it starts a preprocessor instead
+ * of the engine and all that belongs to it.
  *
  * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others follow it.
  * When one rank ends, all end, and the supervisor of mpirun starts them again. */
+#include <string.h>
+
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/machine.h"
@@ -15,6 +18,7 @@
 #include "services/trainer-server/publish/identity.h"
 #include "services/trainer-server/publish/publisher.h"
 #include "services/trainer-server/publish/heartbeat.h"
+#include "services/trainer-server/preprocess/preprocessor.h"
 
 #ifdef LEASEHOLD_MPI
 #define PROGRAM_NAME "trainer-server-mpi"
@@ -29,6 +33,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 100, LED_TICK_MS = 5, START_MS = 60000 };
 
 struct settings {
   struct program_settings program;
+  const char *role; /* "train", "preprocess" */
   const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault;
   int64_t rank_silence_ms;
   struct trainer_options trainer;
@@ -47,6 +52,12 @@ static enum rc wait_for_end(struct trainer *t, struct err *err) {
 static void stop(struct settings *s, struct trainer *t) {
   if (t) trainer_stop(t);
   if (s->trainer.ranks.comm) s->trainer.ranks.comm->free(s->trainer.ranks.comm);
+}
+
+static void advertise(struct settings *s, struct http_server *server, char url[LIMIT_URL_MAX]) {
+  if (s->advertise_url[0]) return;
+  program_default_url(url, LIMIT_URL_MAX, s->program.bind, http_server_port(server), s->coordinator);
+  s->advertise_url = url;
 }
 
 static enum rc serve(struct settings *s, struct err *err) {
@@ -77,10 +88,7 @@ static enum rc serve(struct settings *s, struct err *err) {
   signals_stop_in_order();
   trainer_set_publisher(trainer, publisher); /* before the first job */
   http_server_open(server, trainer);
-  if (!s->advertise_url[0]) {
-    program_default_url(url, sizeof url, s->program.bind, http_server_port(server), s->coordinator);
-    s->advertise_url = url;
-  }
+  advertise(s, server, url);
   log_info("ready");
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
   if (s->coordinator[0]) {
@@ -89,7 +97,7 @@ static enum rc serve(struct settings *s, struct err *err) {
     const struct heartbeat_options tie = {.coordinator_url = s->coordinator,
                                           .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                           .token = s->program.token,
-                                          .name = s->name,
+                                          .name = s->name[0] ? s->name : "trainer",
                                           .identity = identity,
                                           .advertise_url = s->advertise_url,
                                           .fabric = {.name = fabric ? s->fabric : NULL,
@@ -134,7 +142,51 @@ static enum rc run_rank(struct settings *s, struct err *err) {
   return s->trainer.ranks.comm->rank == 0 ? serve(s, err) : follow(s, err);
 }
 #else
-static enum rc run_rank(struct settings *s, struct err *err) { return serve(s, err); }
+/* The worker leaves before the server stops: until then its URL answers. */
+static enum rc serve_passes(struct settings *s, struct err *err) {
+  struct preprocessor *preprocessor = NULL;
+  struct http_server *server = NULL;
+  char url[LIMIT_URL_MAX], name[LIMIT_NAME_MAX];
+  const struct http_server_options options = {.bind_address = s->program.bind,
+                                              .port = (int)s->program.port,
+                                              .token = s->program.token,
+                                              .limits = s->program.limits,
+                                              .routes = preprocessor_routes,
+                                              .route_count = preprocessor_route_count,
+                                              .closed = "the model is being made"};
+  enum rc rc = http_server_start(&server, &options, err);
+  if (rc == RC_OK) rc = preprocessor_create(&preprocessor, &s->trainer, err);
+  if (rc != RC_OK) goto out;
+  signals_stop_in_order();
+  http_server_open(server, preprocessor);
+  advertise(s, server, url);
+  if (!s->name[0]) program_default_name(name, sizeof name, "preprocess", http_server_port(server));
+  const struct preprocessor_tie tie = {.coordinator_url = s->coordinator,
+                                       .token = s->program.token,
+                                       .name = s->name[0] ? s->name : name,
+                                       .advertise_url = s->advertise_url};
+  log_info("ready");
+  rc = program_write_port(&s->program, http_server_port(server), err);
+  if (rc == RC_OK) rc = preprocessor_start(preprocessor, &tie, err);
+  while (rc == RC_OK && !signals_stop_requested()) {
+    if (preprocessor_failed(preprocessor, err)) rc = err->rc;
+    clock_sleep_ms(TICK_MS);
+  }
+  log_info("stopping");
+out:
+  preprocessor_destroy(preprocessor);
+  http_server_stop(server, DRAIN_MS);
+  return rc;
+}
+
+static enum rc run_rank(struct settings *s, struct err *err) {
+  if (strcmp(s->role, "train") == 0) return serve(s, err);
+  if (strcmp(s->role, "preprocess") != 0)
+    return err_set(err, RC_INVALID, "role", "--role: expected train or preprocess, got \"%.80s\"", s->role);
+  if (!s->coordinator[0])
+    return err_set(err, RC_INVALID, "coordinator", "--coordinator must name the coordinator that a preprocessor works for");
+  return serve_passes(s, err);
+}
 #endif
 
 int main(int argc, char **argv) {
@@ -143,10 +195,15 @@ int main(int argc, char **argv) {
   bool run;
   const struct option options[] = {
       PROGRAM_OPTIONS(&s.program, "8200"),
+#ifndef LEASEHOLD_MPI
+      {"role", OPTION_STRING, &s.role, "train", 0, 0,
+       "train, or preprocess: compute passes without a gradient (a reference's log-probabilities) for a coordinator's runs"},
+#endif
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
        "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
-      {"name", OPTION_STRING, &s.name, "trainer", 0, 0, "this worker's name"},
+      {"name", OPTION_STRING, &s.name, "", 0, 0,
+       "this worker's name (default trainer, of a preprocessor preprocess-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
        "name of a fast network that this process shares with generation-servers: weights then go by broadcast"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,

@@ -49,18 +49,11 @@ static void on_stale(void *context) {
 
 /* --- start --- */
 
-/* "gen-<host>-<port>": two servers with one name would take each other's leases. */
 static void make_name(struct server *s) {
-  if (s->options.name && *s->options.name) {
+  if (s->options.name && *s->options.name)
     snprintf(s->name, sizeof s->name, "%s", s->options.name);
-    return;
-  }
-  char host[64] = "";
-  gethostname(host, sizeof host - 1);
-  for (char *c = host; *c; c++)
-    if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '.' || *c == '-'))
-      *c = '-';
-  snprintf(s->name, sizeof s->name, "gen-%s-%d", host, server_port(s));
+  else
+    program_default_name(s->name, sizeof s->name, "gen", server_port(s));
 }
 
 static enum rc start_http(struct server *s, struct err *err) {

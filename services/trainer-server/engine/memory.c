@@ -34,7 +34,7 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
  * it over. */
 #define LANE_OPERATIONS_MAX 0x1p36
 
-void memory_choose_lanes(struct trainer_options *options, const struct model *m) {
+void memory_choose_lanes(struct trainer_options *options, const struct model *m, memory_planner plan_of) {
   struct memory_plan plan;
   struct memory_room room;
   const double operations = 6.0 * (double)m->params.parameters * (double)options->chunk_tokens;
@@ -42,7 +42,7 @@ void memory_choose_lanes(struct trainer_options *options, const struct model *m)
   if (!m->ops->host_memory || operations > LANE_OPERATIONS_MAX) return;
   memory_room_read(&room, "", (size_t)options->memory_max);
   for (options->lanes = (int)options->threads; options->lanes > 1; options->lanes--) {
-    trainer_memory_plan(&plan, m, options);
+    plan_of(&plan, m, options);
     if (memory_plan_total(&plan) <= memory_room_left(&room) / 2) return;
   }
 }

@@ -13,10 +13,11 @@
 
 /* Everything that a trainer allocates for this model under these options; pure. */
 void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options);
+typedef void (*memory_planner)(struct memory_plan *out, const struct model *m, const struct trainer_options *options);
 /* How many units are computed side by side, into options->lanes: one a thread where units are so small that threads
- * would spend their time handing parts of operations to each other, as far as memory lasts; otherwise one, and the
- * threads share each of its operations.  A device computes one at a time. */
-void memory_choose_lanes(struct trainer_options *options, const struct model *m);
+ * would spend their time handing parts of operations to each other, as far as memory lasts by the plan; otherwise one,
+ * and the threads share each of its operations.  A device computes one at a time. */
+void memory_choose_lanes(struct trainer_options *options, const struct model *m, memory_planner plan_of);
 /* The learner's options: the plan uses them with the largest chunk, a run with its own. */
 struct learner_options memory_learner_options(const struct trainer_options *o, int chunk_tokens);
 /* At start, on all ranks: logs the plan, and refuses it with RC_NO_MEMORY when it does not fit, on a device beside what

@@ -212,7 +212,7 @@ static enum rc ranks_join(struct engine *e, struct err *err) {
   enum rc rc = ranks_make(&e->ranks, e->ops, e->model->params.elements, err);
   if (rc == RC_OK) rc = ranks_compare(&e->ranks, &mine, err);
   if (rc == RC_OK) rc = devices_join(&e->ranks, &o->device, err);
-  memory_choose_lanes(&e->options, e->model);
+  memory_choose_lanes(&e->options, e->model, trainer_memory_plan);
   if (e->options.lanes > 1) log_info("%d gradient units side by side", e->options.lanes);
   if (rc == RC_OK) rc = memory_check(e->model, o, &e->ranks, err);
   return rc;

@@ -57,7 +57,7 @@ static void test_the_same_weights_and_answers(void **state) {
 
 static int lanes(const struct rig *g, const struct parts *parts) {
   struct trainer_options options = g->options;
-  memory_choose_lanes(&options, parts->model);
+  memory_choose_lanes(&options, parts->model, trainer_memory_plan);
   return options.lanes;
 }
 
