@@ -13,7 +13,8 @@ import time
 
 import pytest
 
-from harness import call
+from harness import DATA, Cluster, call
+from ranks import Ranks
 from test_memory import CONFIG, EPOCH, SMALL, Alone, ended, follows, held_to_its_plan, planned, sample, sizes
 from test_memory import MIB
 
@@ -212,15 +213,15 @@ def open_run(trainer, **training):
     return call("POST", trainer.url + "/v1/runs", {"run": "r1", **EPOCH, "seed": 1, "training": {**TRAINING, **training}})["digest"]
 
 
-def compute(trainer, v, groups):
-    call("POST", trainer.url + "/v1/submit-batch", {"batch_id": f"r1.{v}.b0", "run": "r1", **EPOCH, "version": v, "groups": groups})
+def compute(trainer, v, groups, authority=EPOCH):
+    call("POST", trainer.url + "/v1/submit-batch", {"batch_id": f"r1.{v}.b0", "run": "r1", **authority, "version": v, "groups": groups})
     return ended(f"{trainer.url}/v1/batches/r1.{v}.b0")["stats"]
 
 
-def step(trainer, v, groups):
+def step(trainer, v, groups, authority=EPOCH):
     tokens = sum(one["segments"][0]["count"] for group in groups for one in group["samples"])
     names = [group["id"] for group in groups]
-    call("POST", trainer.url + "/v1/submit-step", {"step_id": f"r1.{v}", "run": "r1", **EPOCH, "version": v, "groups": names, "denominator": float(tokens), "last": False, "stage_timeout_ms": 100, "push_to": []})
+    call("POST", trainer.url + "/v1/submit-step", {"step_id": f"r1.{v}", "run": "r1", **authority, "version": v, "groups": names, "denominator": float(tokens), "last": False, "stage_timeout_ms": 100, "push_to": []})
     return ended(f"{trainer.url}/v1/steps/r1.{v}")["digest"]
 
 
@@ -273,6 +274,26 @@ def test_killed_ended_and_late_preprocessors_and_a_new_epoch_leave_the_weights_a
     assert {"logprob", "load", "starved"} <= coordinator.causes
     assert servers["p3"].metric('leasehold_preprocessor_passes_total\\{end="computed"\\}') >= 9
     assert call("GET", servers["p3"].url + "/readyz") == {"status": "ready"}
+
+
+def rounds(folder, coordinator=None, launcher=None):
+    """Two rounds' sums and digests; with a coordinator what preprocessors compute is brought."""
+    with Cluster(folder, trainer=["--random-init", 1], launcher=launcher) as cluster:
+        authority, said = cluster.authority(), []
+        digest = call("POST", cluster.trainer.url + "/v1/runs", {"run": "r1", **authority, "seed": 1, "training": TRAINING})["digest"]
+        for v in range(2):
+            groups = groups_of(v, {"vocab_size": 32})
+            if coordinator:
+                coordinator.offer(passes_of(groups, cluster.trainer, digest))
+                coordinator.wait("the round's passes", lambda: all(group["id"] in coordinator.results for group in groups))
+                bring(groups[:2], coordinator, digest)  # and not the last
+            said.append((sums(compute(cluster.trainer, v, groups, authority)), step(cluster.trainer, v, groups, authority)))
+        return said
+
+
+def test_ranks_share_what_is_brought_and_give_the_bits_of_one(tmp_path, alone, coordinator):
+    alone.start("p1", "trainer-server", ["--role", "preprocess", "--coordinator", coordinator.url, "--model", DATA / "model", "--threads", 1])
+    assert rounds(tmp_path / "two", coordinator, Ranks(2)) == rounds(tmp_path / "one")
 
 
 def cpu_ms(service):
