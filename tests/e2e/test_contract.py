@@ -37,7 +37,7 @@ MINIMAL = {
     "submitStep": lambda body: body.update(denominator=1),
 }
 OWN_LIMITS = {"training.chunk_tokens": "--chunk-tokens"}  # a member whose limit may be less than the contract's, and the flag that says so
-SKIPPED = {"pushWeights"}  # its body is a file; its parameters are read one after the other, and half of them where there is a fabric only
+SKIPPED = {"pushWeights", "putPassResult"}  # their bodies are files; the former's parameters are read one after the other, and half of them where there is a fabric only
 
 
 class Walker:
@@ -283,7 +283,7 @@ def cluster(tmp_path_factory):
         cluster.run(grpo_config(1, groups=1, samples=1))  # the server has weights
         lease = cluster.query("SELECT id FROM leases LIMIT 1")[0][0]
         worker = f"w{cluster.query('SELECT max(id) FROM workers')[0][0]}"
-        cluster.known = {"putResult": lease, "heartbeat": worker, "pollLeases": worker}
+        cluster.known = {"putResult": lease, "heartbeat": worker, "pollLeases": worker, "pollPasses": worker}
         # Without a trainer, whose model would have its own say about every run.
         cluster.alone = cluster.start("alone", "coordinator", ["--db", cluster.folder / "alone.db", "--data-dir", cluster.folder])
         yield cluster

@@ -439,7 +439,7 @@ static enum rc driver_trains(struct world *w, const struct active_run *a, const 
   }
   while (rc == RC_OK && next.found) {
     rc = next_job_find(&next, core_readers(w->core), w->context, a, &d->newest, d->at_trainer,
-                       core_options(w->core)->batch_tokens, err);
+                       core_options(w->core)->batch_tokens, core_wall_us(w->core) / 1000, err);
     if (rc == RC_OK && next.found) rc = driver_sends(w, a, target, &next, err);
   }
   d->wanted = next.groups_wanted;

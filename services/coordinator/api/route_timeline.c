@@ -73,13 +73,27 @@ static enum rc inner_steps_write(struct store *s, struct json_writer *w, int64_t
 /* The round's sums by cause of one actor; null when it told of nothing. */
 static enum rc causes_write(struct store *s, struct json_writer *w, const char *key, int64_t run, int64_t round,
                             enum time_actor actor, struct err *err) {
-  enum { TRAINERS = 1 << ACTOR_TRAINER, POOLS = 1 << ACTOR_POOL, BOTH = TRAINERS | POOLS };
+  enum {
+    TRAINERS = 1 << ACTOR_TRAINER,
+    POOLS = 1 << ACTOR_POOL,
+    PASSES = 1 << ACTOR_PREPROCESS,
+    BOTH = TRAINERS | POOLS,
+    ALL = BOTH | PASSES
+  };
   static const struct {
     const char *name;
     int of;
-  } columns[] = {{"fill_us", TRAINERS}, {"starved_us", BOTH},        {"logprob_us", TRAINERS}, {"compute_us", BOTH},
-                 {"step_us", TRAINERS}, {"checkpoint_us", TRAINERS}, {"push_us", TRAINERS},    {"load_us", BOTH},
-                 {"idle_us", POOLS},    {"slot_busy_us", POOLS},     {"slot_window_us", POOLS}};
+  } columns[] = {{"fill_us", TRAINERS},
+                 {"starved_us", ALL},
+                 {"logprob_us", TRAINERS | PASSES},
+                 {"compute_us", BOTH},
+                 {"step_us", TRAINERS},
+                 {"checkpoint_us", TRAINERS},
+                 {"push_us", TRAINERS},
+                 {"load_us", ALL},
+                 {"idle_us", POOLS | PASSES},
+                 {"slot_busy_us", POOLS},
+                 {"slot_window_us", POOLS}};
   struct rows q;
   bool row = false;
   json_key(w, key);
@@ -122,6 +136,7 @@ static enum rc round_write(struct store *s, struct json_writer *w, const struct 
   json_kv_column_int(w, "push_us", q, 15);
   enum rc rc = causes_write(s, w, "trainer", run, round, ACTOR_TRAINER, err);
   if (rc == RC_OK) rc = causes_write(s, w, "generation", run, round, ACTOR_POOL, err);
+  if (rc == RC_OK) rc = causes_write(s, w, "preprocess", run, round, ACTOR_PREPROCESS, err);
   if (rc == RC_OK) rc = batches_write(s, w, run, round, err);
   if (rc == RC_OK) rc = inner_steps_write(s, w, run, round, err);
   if (rc == RC_OK) rc = contributions_write(s, w, run, round, err);

@@ -8,6 +8,7 @@
 
 #include "common/base/log.h"
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/passes.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/store/ids.h"
@@ -36,7 +37,7 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
   if (strlen(m->url) >= LIMIT_URL_MAX)
     return err_set(err, RC_INVALID, "url", "expected at most %d bytes", LIMIT_URL_MAX - 1);
   if (m->slots < 0 || m->slots > LIMIT_SLOTS || (m->kind == WORKER_GENERATION && m->slots == 0)) {
-    return err_set(err, RC_INVALID, "slots", "expected 1 to %d for a generation-server and 0 for a trainer, got %d",
+    return err_set(err, RC_INVALID, "slots", "expected 1 to %d for a generation-server and 0 for any other, got %d",
                    LIMIT_SLOTS, m->slots);
   }
   return RC_OK;
@@ -162,13 +163,20 @@ enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) 
   if (rc == RC_OK && w->kind == WORKER_GENERATION) {
     pace_note_steps(&c->pool->pace, &w->steps, m->steps, m->step_count, c->now_ms);
     rc = account_slots(c, w, m->busy_slot_us, accounts, err);
-    if (rc == RC_OK) rc = intervals_beat(c, w->id, m->intervals, m->interval_count, accounts, err);
+    if (rc == RC_OK) rc = intervals_beat(c, w->id, ACTOR_POOL, m->intervals, m->interval_count, accounts, err);
+  }
+  if (rc == RC_OK && w->kind == WORKER_PREPROCESS) {
+    if (m->has_loaded && !digest_equal(&w->reference, &m->loaded_digest)) c->passes_due = true; /* it may have more now */
+    w->reference = m->has_loaded ? m->loaded_digest : (struct digest){0};
+    rc = intervals_beat(c, w->id, ACTOR_PREPROCESS, m->intervals, m->interval_count, NULL, err);
   }
   answer.lost = arena_alloc(&cmd->arena, m->lease_count + 1, sizeof *answer.lost);
   if (rc == RC_OK && !answer.lost) rc = err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
   for (size_t i = 0; i < m->lease_count && rc == RC_OK; i++) {
     bool held;
-    rc = lease_renew(c, m->leases[i].id, (int64_t)m->leases[i].fence, w->id, &held, err);
+    rc = w->kind == WORKER_PREPROCESS
+             ? pass_renew(c, m->leases[i].id, (int64_t)m->leases[i].fence, w->id, &held, err)
+             : lease_renew(c, m->leases[i].id, (int64_t)m->leases[i].fence, w->id, &held, err);
     if (rc == RC_OK && !held) answer.lost[answer.lost_count++] = m->leases[i].id;
   }
   if (rc == RC_OK) rc = current_version_now(c, &answer.current, &cmd->arena, err);
@@ -270,6 +278,8 @@ void handle_get_workers(struct http_request *r, void *context) {
         "SELECT id, name, kind, url, slots, ready, draining, loaded_digest, slots_busy, busy_slot_us, "
         "tokens_sampled, registered_ms, seen_ms, live,"
         " (SELECT count(*) FROM leases WHERE worker = workers.id AND state = " SQL_LEASE_GRANTED
+        ") + (SELECT count(*) FROM passes p JOIN groups g ON g.run = p.run AND g.round = p.round AND g.ordinal = "
+        "p.group_ordinal WHERE p.worker = workers.id AND p.state = " SQL_PASS_GRANTED " AND g.state = " SQL_GROUP_SEALED
         "), clock_skew_ms, exactness, fabric, "
         "fabric_kind, fabric_place, holder FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
         BINDS(b_int(all)));

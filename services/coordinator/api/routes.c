@@ -7,6 +7,7 @@
 #include "services/coordinator/api/route_health.h"
 #include "services/coordinator/api/route_leases.h"
 #include "services/coordinator/api/route_metrics.h"
+#include "services/coordinator/api/route_passes.h"
 #include "services/coordinator/api/route_results.h"
 #include "services/coordinator/api/route_rollouts.h"
 #include "services/coordinator/api/route_run_control.h"
@@ -49,6 +50,16 @@ const struct http_route coordinator_routes[] = {
      .body_bytes_max = LIMIT_BATCH_BODY_BYTES,
      .json_nodes_max = LIMIT_JSON_NODES_TOKENS,
      .admit = admit_result},
+    {.method = "POST",
+     .path = "/v1/workers/{id}/passes",
+     .handler = handle_pass_poll,
+     .body_bytes_max = SMALL_BODY,
+     .admit = admit_worker},
+    {.method = "PUT",
+     .path = "/v1/passes/{id}/result",
+     .handler = handle_put_pass_result,
+     .body_bytes_max = LIMIT_BATCH_BODY_BYTES,
+     .admit = admit_pass_result},
     {.method = "POST", .path = "/v1/versions", .handler = handle_post_version},
     {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
     {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},

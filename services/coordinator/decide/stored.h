@@ -9,13 +9,14 @@
 #define LEASEHOLD_COORDINATOR_DECIDE_STORED_H
 
 #include "common/wire/lease.h"
+#include "services/coordinator/decide/passes.h"
 #include "services/coordinator/decide/states.h"
 
 /* Whether a round's rollouts are still stored: rounds.rollouts_state. */
 enum rollouts_state { ROLLOUTS_KEPT, ROLLOUTS_DROPPING, ROLLOUTS_DROPPED };
 
 /* Whose time it is: cause_times.actor. */
-enum time_actor { ACTOR_TRAINER, ACTOR_POOL };
+enum time_actor { ACTOR_TRAINER, ACTOR_POOL, ACTOR_PREPROCESS };
 
 #define STORED_TEXT(number)  STORED_QUOTED(number)
 #define STORED_QUOTED(digit) #digit
@@ -48,6 +49,16 @@ _Static_assert(STORED_SAMPLE_WAITING == SAMPLE_WAITING && STORED_SAMPLE_DONE == 
 #define STORED_LEASE_GRANTED 0
 #define SQL_LEASE_GRANTED    STORED_TEXT(STORED_LEASE_GRANTED)
 _Static_assert(STORED_LEASE_GRANTED == LEASE_GRANTED, "leases.state");
+
+#define STORED_PASS_WAITING 0
+#define STORED_PASS_GRANTED 1
+#define STORED_PASS_DONE    2
+#define SQL_PASS_WAITING    STORED_TEXT(STORED_PASS_WAITING)
+#define SQL_PASS_GRANTED    STORED_TEXT(STORED_PASS_GRANTED)
+#define SQL_PASS_DONE       STORED_TEXT(STORED_PASS_DONE)
+_Static_assert(STORED_PASS_WAITING == PASS_WAITING && STORED_PASS_GRANTED == PASS_GRANTED &&
+                   STORED_PASS_DONE == PASS_DONE,
+               "passes.state");
 
 #define STORED_VERSION_CURRENT    1
 #define STORED_VERSION_SUPERSEDED 2

@@ -15,7 +15,8 @@ static enum rc build(struct batch *b, struct readers *readers, struct run_contex
                                 .round = b->round,
                                 .number = b->number,
                                 .version = version,
-                                .inflight = context->config.mode == MODE_INFLIGHT};
+                                .inflight = context->config.mode == MODE_INFLIGHT,
+                                .has_reference = run_has_reference(&context->config)};
   struct store *s;
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "services/coordinator/decide/stored.h"
+#include "services/coordinator/rounds/group_message.h"
 #include "services/coordinator/store/ids.h"
 
 static enum rc no_memory(struct err *err) { return err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory"); }
@@ -73,124 +75,59 @@ enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_
 
 /* ---- rollouts ---- */
 
-/* A sample without stored segments has one, which covers all its tokens and is trained on (route_results.c). */
-static enum rc plain_segment(struct batch_sample *out, struct arena *arena, struct err *err) {
-  out->segments = arena_alloc(arena, 1, sizeof *out->segments);
-  if (!out->segments) return no_memory(err);
-  const int32_t count = (int32_t)out->tokens.count - out->prompt_length;
-  out->segments[0] = (struct sample_segment){.start = 0, .count = count, .loss_mask = true};
-  out->segment_count = count > 0 ? 1 : 0;
-  return RC_OK;
+/* What the trainer is told of a sample of several versions. */
+static enum rc sample_in_flight(struct built_batch *out, struct store *s, struct batch_sample *sample,
+                                const struct lag_sample *which, int64_t version, struct arena *arena,
+                                struct err *err) {
+  sample->behaviour = out->behaviour[out->sample_count];
+  return batch_lag_add(&out->lag, &out->compared[out->sample_count], s, which, sample, version, arena, err);
 }
 
-static enum rc read_segments(struct batch_sample *out, struct store *s, int64_t run, int64_t round, int64_t group,
-                             int64_t sample, struct arena *arena, struct err *err) {
+/* What a preprocessor has computed of the group before the batch was planned; nothing otherwise. */
+static enum rc read_reference(struct batch_group *g, struct store *s, const struct group_key *key, struct arena *arena,
+                              struct err *err) {
   struct rows q;
-  bool row;
-  int64_t count = 0;
-  enum rc rc =
-      store_int(s, &count, err,
-                "SELECT count(*) FROM segments WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
-                BINDS(b_int(run), b_int(round), b_int(group), b_int(sample)));
-  if (rc != RC_OK || count == 0) return rc == RC_OK ? plain_segment(out, arena, err) : rc;
-  out->segments = arena_alloc(arena, (size_t)count + 1, sizeof *out->segments);
-  if (!out->segments) return no_memory(err);
-  rc = store_query(s, &q, err,
-                   "SELECT start, count, loss_mask FROM segments WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 "
-                   "AND sample = ?4 ORDER BY start",
-                   BINDS(b_int(run), b_int(round), b_int(group), b_int(sample)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    out->segments[out->segment_count++] = (struct sample_segment){
-        .start = (int32_t)rows_int(&q, 0), .count = (int32_t)rows_int(&q, 1), .loss_mask = rows_int(&q, 2) != 0};
+  size_t len = 0, taken = 0;
+  float *logprobs = NULL;
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT logprobs FROM passes WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND state "
+                           "= " SQL_PASS_DONE,
+                           BINDS(b_int(key->run), b_int(key->round), b_int(key->ordinal)));
+  if (rc == RC_OK) rc = rows_next(&q, &g->has_reference, err);
+  if (rc == RC_OK && g->has_reference) {
+    const void *bytes = rows_blob(&q, 0, &len);
+    logprobs = arena_alloc(arena, len + 1, 1);
+    if (logprobs) memcpy(logprobs, bytes, len);
+    if (!logprobs) rc = no_memory(err);
   }
   rows_end(&q);
+  for (size_t i = 0; rc == RC_OK && g->has_reference && i < g->sample_count; i++) {
+    struct batch_sample *sample = &g->samples[i];
+    const size_t trained = wire_segments_trained(sample->segments, sample->segment_count);
+    if (trained > len / sizeof *logprobs - taken)
+      return err_set(err, RC_CORRUPT, NULL, "the pass of group %s has too few log-probabilities", g->id);
+    sample->reference = (struct json_f32s){logprobs + taken, trained};
+    taken += trained;
+  }
   return rc;
 }
 
-/* The log-probabilities of the tokens under a loss mask, packed. */
-static enum rc pack_behaviour(struct json_f32s *out, const struct batch_sample *s, const float *logprobs, size_t count,
-                              struct arena *arena, struct err *err) {
-  out->items = arena_alloc(arena, count + 1, sizeof *out->items);
-  if (!out->items) return no_memory(err);
-  for (size_t g = 0; g < s->segment_count; g++) {
-    const struct sample_segment *segment = &s->segments[g];
-    if (!segment->loss_mask) continue;
-    if (segment->start < 0 || segment->count < 0 || (size_t)segment->start + (size_t)segment->count > count)
-      return err_set(err, RC_CORRUPT, NULL, "the segments of sample %s exceed its %zu tokens", s->id, count);
-    memcpy(out->items + out->count, logprobs + segment->start, (size_t)segment->count * sizeof *logprobs);
-    out->count += (size_t)segment->count;
-  }
-  return RC_OK;
-}
-
-struct prompt {
-  const void *ids;
-  size_t len;
-};
-
-struct group_key {
-  int64_t run, round, ordinal;
-};
-
-/* Columns: sample, advantage, token_ids, logprobs, version_first. */
-static enum rc read_sample(struct batch_sample *out, struct json_f32s *behaviour, struct store *s, const struct rows *q,
-                           const struct prompt *prompt, const struct group_key *key, struct arena *arena,
-                           struct err *err) {
-  size_t ids_len, logprobs_len;
-  int64_t sample = rows_int(q, 0);
-  const void *ids = rows_blob(q, 2, &ids_len);
-  const void *bytes = rows_blob(q, 3, &logprobs_len);
-  char *tokens = arena_alloc(arena, prompt->len + ids_len + 1, 1);
-  float *logprobs = arena_alloc(arena, logprobs_len + 1, 1);
-  char *id = arena_strdup(arena, id_sample(key->run, key->round, key->ordinal, sample).text);
-  if (!tokens || !logprobs || !id) return no_memory(err);
-  memcpy(tokens, prompt->ids, prompt->len);
-  memcpy(tokens + prompt->len, ids, ids_len);
-  memcpy(logprobs, bytes, logprobs_len);
-  *out = (struct batch_sample){.id = id,
-                               .tokens = {(int32_t *)(void *)tokens, (prompt->len + ids_len) / sizeof(int32_t)},
-                               .prompt_length = (int32_t)(prompt->len / sizeof(int32_t)),
-                               .advantage = (float)rows_real(q, 1)};
-  enum rc rc = read_segments(out, s, key->run, key->round, key->ordinal, sample, arena, err);
-  return rc == RC_OK ? pack_behaviour(behaviour, out, logprobs, logprobs_len / sizeof *logprobs, arena, err) : rc;
-}
-
-/* What the trainer is told of a sample of several versions. */
-static enum rc sample_in_flight(struct built_batch *out, struct store *s, const struct rows *q,
-                                struct batch_sample *sample, const struct group_key *key, int64_t version,
-                                struct arena *arena, struct err *err) {
-  const struct lag_sample which = {.run = key->run,
-                                   .round = key->round,
-                                   .group = key->ordinal,
-                                   .sample = rows_int(q, 0),
-                                   .version_first = rows_int(q, 4)};
-  sample->behaviour = out->behaviour[out->sample_count];
-  return batch_lag_add(&out->lag, &out->compared[out->sample_count], s, &which, sample, version, arena, err);
-}
-
 static enum rc read_group(struct built_batch *out, struct store *s, const struct batch_key *batch,
-                          const struct group_key *key, int64_t count, const struct prompt *prompt, struct arena *arena,
+                          const struct group_key *key, int64_t count, const struct group_prompt *prompt, struct arena *arena,
                           struct err *err) {
-  struct rows q;
-  bool row;
   struct batch_group *g = &out->message.groups[out->message.group_count++];
-  g->id = arena_strdup(arena, id_group(key->run, key->round, key->ordinal).text);
-  g->samples = arena_alloc(arena, (size_t)count + 1, sizeof *g->samples);
-  if (!g->id || !g->samples) return no_memory(err);
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT sample, advantage, token_ids, logprobs, version_first FROM samples JOIN rollouts "
-                           "USING (run, round, group_ordinal, sample)"
-                           " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 ORDER BY sample",
-                           BINDS(b_int(key->run), b_int(key->round), b_int(key->ordinal)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && (int64_t)g->sample_count < count) {
-    struct batch_sample *sample = &g->samples[g->sample_count++];
-    rc = read_sample(sample, &out->behaviour[out->sample_count], s, &q, prompt, key, arena, err);
-    if (rc == RC_OK && batch->inflight) rc = sample_in_flight(out, s, &q, sample, key, batch->version, arena, err);
-    out->sample_count++;
+  struct group_record record;
+  enum rc rc = group_message(g, &record, s, key, prompt, count, arena, err);
+  if (rc == RC_OK && batch->has_reference) rc = read_reference(g, s, key, arena, err);
+  for (size_t i = 0; rc == RC_OK && i < g->sample_count; i++, out->sample_count++) {
+    const struct lag_sample which = {.run = key->run,
+                                     .round = key->round,
+                                     .group = key->ordinal,
+                                     .sample = record.samples[i],
+                                     .version_first = record.version_first[i]};
+    out->behaviour[out->sample_count] = record.behaviour[i];
+    if (batch->inflight) rc = sample_in_flight(out, s, &g->samples[i], &which, batch->version, arena, err);
   }
-  rows_end(&q);
-  if (rc == RC_OK && (int64_t)g->sample_count != count)
-    rc = err_set(err, RC_CORRUPT, NULL, "group %s has %zu of %" PRId64 " rollouts", g->id, g->sample_count, count);
   return rc;
 }
 
@@ -214,7 +151,7 @@ enum rc batch_from_rollouts(struct built_batch *out, struct store *s, const stru
                    binds, 3);
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const struct group_key group = {key->run, rows_int(&q, 0), rows_int(&q, 1)};
-    struct prompt prompt;
+    struct group_prompt prompt;
     prompt.ids = rows_blob(&q, 3, &prompt.len);
     rc = read_group(out, s, key, &group, rows_int(&q, 2), &prompt, arena, err);
   }

@@ -29,7 +29,8 @@ struct built_batch {
 struct batch_key {
   int64_t run, round, number;
   int64_t version; /* that it is computed by */
-  bool inflight;   /* its message has behaviour log-probabilities */
+  bool inflight;      /* its message has behaviour log-probabilities */
+  bool has_reference; /* the run has a KL term: groups bring what preprocessors computed of them */
 };
 
 /* The groups of the batch, in order. */

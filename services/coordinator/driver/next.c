@@ -62,7 +62,9 @@ static enum rc number_new(struct store *s, const struct active_run *a, int64_t *
 
 /* Nothing is found when nothing is trainable just now, or not yet enough. */
 static enum rc batch_find(struct next_job *out, struct readers *readers, struct run_context *x,
-                          const struct active_run *a, int at_trainer, int64_t batch_tokens, struct err *err) {
+                          const struct active_run *a, int at_trainer, int64_t batch_tokens, int64_t wall_ms,
+                          struct err *err) {
+  const struct batch_moment moment = {.wall_ms = wall_ms, .trainer_idle = at_trainer == 0};
   struct command *cmd = command_new(plan_execute, sizeof(struct batch_plan));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct batch_plan *m = cmd->message;
@@ -71,7 +73,7 @@ static enum rc batch_find(struct next_job *out, struct readers *readers, struct 
   enum rc rc = readers_take(readers, &s, err);
   if (rc == RC_OK) {
     rc = number_new(s, a, &m->number, err);
-    if (rc == RC_OK) rc = batches_select(m, s, x, batch_tokens, &cmd->arena, err);
+    if (rc == RC_OK) rc = batches_select(m, s, x, &moment, batch_tokens, &cmd->arena, err);
     readers_give(readers, s);
   }
   const int worth = groups_worth_sending(&x->config, a, at_trainer, m);
@@ -88,14 +90,15 @@ static enum rc batch_find(struct next_job *out, struct readers *readers, struct 
 }
 
 enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_context *x, const struct active_run *a,
-                      const struct round_job *newest, int at_trainer, int64_t batch_tokens, struct err *err) {
+                      const struct round_job *newest, int at_trainer, int64_t batch_tokens, int64_t wall_ms,
+                      struct err *err) {
   *out = (struct next_job){.groups_wanted = at_trainer >= AHEAD ? INT_MAX : 1};
   if (at_trainer >= AHEAD) return RC_OK;
   enum rc rc = round_job_next(readers, a->run, a->round, newest, true, &out->job, &out->stored, err);
   out->found = rc == RC_OK && out->stored;
   if (rc != RC_OK || out->found || a->round_state == ROUND_STEPPING) return rc;
   if (x->config.mode == MODE_INFLIGHT && a->round_state != ROUND_OPEN) return rc; /* the step has all that it takes */
-  return batch_find(out, readers, x, a, at_trainer, batch_tokens, err);
+  return batch_find(out, readers, x, a, at_trainer, batch_tokens, wall_ms, err);
 }
 
 enum rc next_job_plan(struct core *c, struct next_job *job, struct err *err) {

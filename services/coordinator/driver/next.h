@@ -34,9 +34,10 @@ struct next_job {
   int groups_wanted; /* when nothing was found: so many more sealed groups are worth another look; INT_MAX: an answer is */
 };
 
-/* The job behind `newest`, the last one that was sent.  at_trainer: batches there whose answers have not come. */
+/* The job behind `newest`, the last one that was sent.  at_trainer: batches there whose answers have not come.  wall_ms: the core's. */
 enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_context *x, const struct active_run *a,
-                      const struct round_job *newest, int at_trainer, int64_t batch_tokens, struct err *err);
+                      const struct round_job *newest, int at_trainer, int64_t batch_tokens, int64_t wall_ms,
+                      struct err *err);
 /* Stores the found batch: it may be sent from then on. */
 enum rc next_job_plan(struct core *c, struct next_job *job, struct err *err);
 /* When no job is pending: the step begins if all is trained. */

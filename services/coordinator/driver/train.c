@@ -45,7 +45,7 @@ enum rc train_round(struct driver *d, const struct active_run *a, struct err *er
   enum rc rc = batch_answers_failure(d->answers, err);
   while (rc == RC_OK && next.found) {
     rc = next_job_find(&next, driver_readers(d), d->context, a, &d->sent.newest, batch_answers_at_trainer(d->answers),
-                       core_options(d->core)->batch_tokens, err);
+                       core_options(d->core)->batch_tokens, core_wall_us(d->core) / 1000, err);
     if (rc == RC_OK && next.found) rc = send_next(d, a, &next, err);
   }
   if (rc == RC_OK) d->groups_wanted = next.groups_wanted;

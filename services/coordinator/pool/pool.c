@@ -11,6 +11,12 @@ enum rc pool_create(struct core *c, struct err *err) {
   p->m_granted = metrics_register(METRIC_COUNTER, "leasehold_leases_granted_total", "", "Leases granted");
   p->m_lost =
       metrics_register(METRIC_COUNTER, "leasehold_leases_lost_total", "", "Leases expired, lost or handed back");
+  p->m_passes_granted =
+      metrics_register(METRIC_COUNTER, "leasehold_passes_granted_total", "", "Groups given to preprocessors");
+  p->m_passes_done = metrics_register(METRIC_COUNTER, "leasehold_passes_done_total", "",
+                                      "Groups whose reference log-probabilities a preprocessor computed");
+  p->m_passes_lost = metrics_register(METRIC_COUNTER, "leasehold_passes_lost_total", "",
+                                      "Groups that a preprocessor did not finish, because it was lost or silent");
   p->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
   return RC_OK;
 }

@@ -33,6 +33,7 @@ struct live_worker {
   int64_t skew_us;               /* its clock less ours (clock_skew.h) */
   int32_t held;                  /* samples of its leases, as of its last poll that had to know */
   struct steps_seen steps;       /* as last reported */
+  struct digest reference;       /* a preprocessor's: of the weights that it last said to hold; zero: none */
   int64_t positions_refused;     /* it cannot run leases of so many positions or more; 0: none were refused */
 };
 
@@ -40,6 +41,7 @@ struct pool {
   struct live_worker *workers; /* [options.workers_max], in the order of their ids */
   int worker_count;
   int generating;                 /* generation-servers that are ready */
+  int preprocessing;              /* preprocessors that are */
   int64_t held;                   /* samples of their leases, as of each one's last poll */
   int64_t leases_due_ms;          /* no granted lease ends before: monotonic */
   char place_for[LIMIT_NAME_MAX]; /* since the start: the identity that the trainer's place is kept for; "": none */
@@ -48,7 +50,7 @@ struct pool {
   struct pace pace;
   struct waiting waiting; /* of its open round */
   int64_t activated_run, activated; /* the newest version that a server is known to have loaded */
-  struct metric *m_granted, *m_lost, *m_workers;
+  struct metric *m_granted, *m_lost, *m_workers, *m_passes_granted, *m_passes_done, *m_passes_lost;
 };
 
 enum rc pool_create(struct core *c, struct err *err);

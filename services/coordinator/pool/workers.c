@@ -11,6 +11,7 @@
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/passes.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/writer/journal.h"
 
@@ -37,13 +38,14 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
                     "UPDATE groups INDEXED BY groups_open SET samples_waiting = samples_open, waiting_ms = ?1 WHERE "
                     "state = " SQL_GROUP_OPEN,
                     BINDS(b_int(c->wall_ms)));
-  c->pool->worker_count = c->pool->generating = 0;
+  if (rc == RC_OK) rc = passes_forget_all(c, err);
+  c->pool->worker_count = c->pool->generating = c->pool->preprocessing = 0;
   c->pool->held = 0;
   return rc;
 }
 
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err) {
-  enum rc rc = leases_lose_all(c, w->id, err);
+  enum rc rc = w->kind == WORKER_PREPROCESS ? passes_lose_all(c, w->id, err) : leases_lose_all(c, w->id, err);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "UPDATE workers SET live = 0, ready = 0, gone_ms = ?2, gone_reason = ?3 WHERE id = ?1",
@@ -120,6 +122,7 @@ void worker_ready(struct core *c, struct live_worker *w, bool ready) {
   const int more = w->kind == WORKER_GENERATION ? ready - w->ready : 0;
   p->generating += more;
   p->held += more * w->held;
+  if (w->kind == WORKER_PREPROCESS) p->preprocessing += ready - w->ready;
   w->ready = ready;
 }
 

@@ -32,15 +32,38 @@ static enum rc candidates_alloc(struct candidates *out, int most, struct arena *
   return out->places && out->tokens ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
 }
 
-static enum rc sealed_read(struct candidates *out, const struct batch_plan *plan, struct store *s,
-                           struct run_context *x, int64_t tokens_max, struct arena *arena, struct err *err) {
+/* What a selection goes by, beside the plan itself. */
+struct selection {
+  struct store *store;
+  struct run_context *context;
+  struct passes_moment passes;
+  int64_t tokens_max;
+  struct arena *arena;
+};
+
+static enum rc plan_groups(struct batch_plan *plan, struct candidates *c, const struct selection *by,
+                           struct err *err) {
+  const enum rc rc =
+      batch_passes_sift(c->places, c->tokens, &c->count, by->store, by->context, &by->passes, by->arena, err);
+  plan->places = c->places;
+  plan->groups = rc == RC_OK ? batching_select(c->tokens, c->count, by->tokens_max) : 0;
+  plan->tokens = 0;
+  for (int i = 0; i < plan->groups; i++) plan->tokens += c->tokens[i];
+  return rc;
+}
+
+/* As many as a batch can take; where some may wait for preprocessors, all. */
+static enum rc sealed_read(struct candidates *out, const struct batch_plan *plan, const struct selection *by,
+                           struct err *err) {
+  struct run_context *x = by->context;
   const bool supervised = run_is_supervised(&x->config);
+  const int64_t tokens_max = by->passes.preprocessors ? INT64_MAX : by->tokens_max;
   int64_t sum = 0;
   struct rows q;
   bool row;
-  enum rc rc = candidates_alloc(out, LIMIT_GROUPS_PER_ROUND, arena, err);
+  enum rc rc = candidates_alloc(out, LIMIT_GROUPS_PER_ROUND, by->arena, err);
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err,
+  rc = store_query(by->store, &q, err,
                    "SELECT ordinal, tokens + sample_count * length(prompt_ids) / 4 FROM groups INDEXED BY "
                    "groups_sealed WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_SEALED
                    " ORDER BY sealed_ms, ordinal LIMIT ?3",
@@ -52,13 +75,6 @@ static enum rc sealed_read(struct candidates *out, const struct batch_plan *plan
   }
   rows_end(&q);
   return rc;
-}
-
-static void plan_groups(struct batch_plan *plan, const struct candidates *c, int64_t tokens_max) {
-  plan->places = c->places;
-  plan->groups = batching_select(c->tokens, c->count, tokens_max);
-  plan->tokens = 0;
-  for (int i = 0; i < plan->groups; i++) plan->tokens += c->tokens[i];
 }
 
 /* ---- planning for an inner step ---- */
@@ -145,22 +161,23 @@ static enum rc denominator_of(double *out, const struct batch_plan *plan, struct
   return rc;
 }
 
-static enum rc step_select(struct batch_plan *plan, struct store *s, const struct run_config *config,
-                           int64_t tokens_max, struct arena *arena, struct err *err) {
+static enum rc step_select(struct batch_plan *plan, const struct selection *by, struct err *err) {
+  struct store *s = by->store;
+  const struct run_config *config = &by->context->config;
   struct step_groups g;
   struct step_members m;
   struct candidates sealed;
   int64_t begin = 0;
   enum rc rc = inner_steps_look(s, plan->run, plan->round, &plan->step, &begin, err);
-  if (rc == RC_OK) rc = step_groups_read(&g, plan, s, begin, config->groups_per_step, arena, err);
-  if (rc == RC_OK) rc = candidates_alloc(&sealed, ORDINAL_EVALUATION_FIRST, arena, err);
+  if (rc == RC_OK) rc = step_groups_read(&g, plan, s, begin, config->groups_per_step, by->arena, err);
+  if (rc == RC_OK) rc = candidates_alloc(&sealed, ORDINAL_EVALUATION_FIRST, by->arena, err);
   if (rc != RC_OK) return rc;
   membership_find(&m, g.standing, g.count, config->groups_per_step);
   sealed_of(&sealed, &g, m.end);
-  plan_groups(plan, &sealed, tokens_max);
+  rc = plan_groups(plan, &sealed, by, err);
   plan->missing = config->groups_per_step - m.submitted;
-  plan->completes = m.full && plan->groups == m.sealed;
-  if (!plan->completes) return RC_OK;
+  plan->completes = rc == RC_OK && m.full && plan->groups == m.sealed;
+  if (!plan->completes) return rc;
   plan->inner = (struct inner_step_plan){
       .step = plan->step, .groups = config->groups_per_step, .ordinal_end = g.places[m.end - 1].ordinal + 1};
   return denominator_of(&plan->inner.denominator, plan, s, run_counts_tokens(config), begin, plan->inner.ordinal_end,
@@ -171,8 +188,9 @@ static enum rc step_select(struct batch_plan *plan, struct store *s, const struc
 
 /* Of the run's groups that are in no step, the first ones that are complete, or the first ones that were issued: then a
  * complete one waits for those before it, which may still be members (decide/membership.h). */
-static enum rc stream_select(struct batch_plan *plan, struct store *s, const struct run_config *config,
-                             int64_t tokens_max, struct arena *arena, struct err *err) {
+static enum rc stream_select(struct batch_plan *plan, const struct selection *by, struct err *err) {
+  struct store *s = by->store;
+  const struct run_config *config = &by->context->config;
   static const char completion[] =
       "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups INDEXED BY groups_sealed "
       "WHERE run = ?1 AND state = " SQL_GROUP_SEALED " AND ordinal < ?2 ORDER BY sealed_ms, round, ordinal";
@@ -192,29 +210,45 @@ static enum rc stream_select(struct batch_plan *plan, struct store *s, const str
   if (rc == RC_OK && plan->missing > 0)
     rc = step_groups_query(&g, s, by_completion ? completion : submission,
                            BINDS(b_int(plan->run), b_int(ORDINAL_EVALUATION_FIRST)), plan->missing, plan->missing,
-                           arena, err);
-  if (rc == RC_OK) rc = candidates_alloc(&sealed, plan->missing > 0 ? plan->missing : 1, arena, err);
+                           by->arena, err);
+  if (rc == RC_OK) rc = candidates_alloc(&sealed, plan->missing > 0 ? plan->missing : 1, by->arena, err);
   if (rc != RC_OK) return rc;
   membership_find(&m, g.standing, g.count, plan->missing > 0 ? plan->missing : 1);
   sealed_of(&sealed, &g, m.end);
-  plan_groups(plan, &sealed, tokens_max);
+  rc = plan_groups(plan, &sealed, by, err);
   plan->completes = plan->groups > 0 && plan->groups == plan->missing;
-  return RC_OK;
-}
-
-enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
-                       struct arena *arena, struct err *err) {
-  struct candidates sealed;
-  plan->step = plan->missing = 0;
-  plan->completes = false;
-  if (x->config.mode == MODE_INFLIGHT) return stream_select(plan, s, &x->config, tokens_max, arena, err);
-  if (x->config.groups_per_step) return step_select(plan, s, &x->config, tokens_max, arena, err);
-  const enum rc rc = sealed_read(&sealed, plan, s, x, tokens_max, arena, err);
-  if (rc == RC_OK) plan_groups(plan, &sealed, tokens_max);
   return rc;
 }
 
+enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x,
+                       const struct batch_moment *moment, int64_t tokens_max, struct arena *arena, struct err *err) {
+  struct candidates sealed;
+  struct selection by = {.store = s, .context = x, .tokens_max = tokens_max, .arena = arena};
+  plan->step = plan->missing = 0;
+  plan->completes = false;
+  enum rc rc = batch_passes_look(&by.passes, s, x, moment, err);
+  if (rc != RC_OK) return rc;
+  if (x->config.mode == MODE_INFLIGHT) return stream_select(plan, &by, err);
+  if (x->config.groups_per_step) return step_select(plan, &by, err);
+  rc = sealed_read(&sealed, plan, &by, err);
+  return rc == RC_OK ? plan_groups(plan, &sealed, &by, err) : rc;
+}
+
 /* ---- storing a plan ---- */
+
+/* How many of the batch's groups bring what a preprocessor computed: no result is taken from now on. */
+static enum rc preprocessed_note(struct core *c, const struct batch_plan *m, struct err *err) {
+  int64_t any = 0;
+  const enum rc rc = store_int(c->store, &any, err, "SELECT EXISTS (SELECT 1 FROM passes WHERE run = ?1)",
+                               BINDS(b_int(m->run)));
+  if (rc != RC_OK || !any) return rc;
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET groups_preprocessed = groups_preprocessed + (SELECT count(*) FROM "
+                    "groups g INDEXED BY groups_batch JOIN passes p ON p.run = g.run AND p.round = g.round AND "
+                    "p.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3 AND p.state "
+                    "= " SQL_PASS_DONE ") WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(m->number)));
+}
 
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err) {
   enum rc rc = store_exec(c->store, err,
@@ -232,16 +266,19 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
       rc = err_set(err, RC_CONFLICT, "state", "group %s is not sealed any more",
                    id_group(m->run, m->places[i].round, m->places[i].ordinal).text);
   }
-  const bool stream = c->context && c->context->run == m->run && c->context->config.mode == MODE_INFLIGHT;
+  const struct run_config *config = c->context && c->context->run == m->run ? &c->context->config : NULL;
+  const bool stream = config && config->mode == MODE_INFLIGHT, has_reference = config && run_has_reference(config);
   if (rc == RC_OK && m->completes && !stream) rc = inner_steps_plan(c, m->run, m->round, &m->inner, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3), jobs_undone = jobs_undone + 1, "
                     "groups_sealed = groups_sealed - ?4 * (NOT ?6), groups_trained = groups_trained + ?4 * ?6, "
                     "submitted_samples = submitted_samples + (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE "
-                    "run = ?1 AND trained_in = ?2 AND batch = ?5) WHERE run = ?1 AND round = ?2",
+                    "run = ?1 AND trained_in = ?2 AND batch = ?5), groups_preprocessed = iif(?7, "
+                    "coalesce(groups_preprocessed, 0), NULL) WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number),
-                          b_int(stream)));
+                          b_int(stream), b_int(has_reference)));
+  if (rc == RC_OK && has_reference) rc = preprocessed_note(c, m, err);
   if (rc != RC_OK || !stream) return rc;
   stream_moved(c);
   rc = round_sums_taken(c, m->run, m->round, m->number, err);

@@ -16,13 +16,9 @@
 #include "common/wire/training.h"
 #include "services/coordinator/decide/lag.h"
 #include "services/coordinator/decide/mismatch.h"
+#include "services/coordinator/rounds/batch_passes.h"
 #include "services/coordinator/rounds/inner_steps.h"
-#include "services/coordinator/run/run_context.h"
 #include "services/coordinator/writer/core_state.h"
-
-struct group_place {
-  int64_t round, ordinal; /* round: the batch's own, or in `inflight` an earlier one */
-};
 
 struct batch_plan {
   int64_t run, round, number; /* number: of the new batch */
@@ -49,9 +45,9 @@ struct batch_answer {
 /* Chooses the groups of plan's round, whole and as many as fit tokens_max: in the order in which they were sealed or, under
  * `update: minibatch`, those of the next step (decide/membership.h) in the order of their ordinals.  In `inflight` the
  * run's, as many as the round's step still lacks, in the order that the run asks for.  plan->places lives in the arena;
- * groups 0: none is sealed. */
-enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x, int64_t tokens_max,
-                       struct arena *arena, struct err *err);
+ * groups 0: none is sealed, or each waits for a preprocessor. */
+enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x,
+                       const struct batch_moment *moment, int64_t tokens_max, struct arena *arena, struct err *err);
 /* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed. */
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
 /* A repeat changes nothing.  The round's last batch begins the step. */

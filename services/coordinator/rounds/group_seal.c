@@ -289,6 +289,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
   if (config->frontier == FRONTIER_GATE || c->pool->pace.plan.bounded) c->samples_due = true; /* more may begin now */
   const bool trainable = state == GROUP_SEALED || (state == GROUP_FILTERED && config->groups_per_step);
+  if (state == GROUP_SEALED && c->pool->preprocessing > 0 && run_has_reference(config)) c->passes_due = true;
   if (trainable && config->mode != MODE_SYNC) c->sealed++; /* filtered: one behind it may belong to the step now */
   return RC_OK;
 }

@@ -351,8 +351,8 @@ static enum rc flush_sealed(struct core *c, struct err *err) {
 
 /* ---- a heartbeat ---- */
 
-enum rc intervals_beat(struct core *c, int64_t worker, const struct interval *items, size_t count,
-                       const struct slot_account accounts[SLOT_WINDOWS], struct err *err) {
+enum rc intervals_beat(struct core *c, int64_t worker, enum time_actor actor, const struct interval *items,
+                       size_t count, const struct slot_account *accounts, struct err *err) {
   struct interval kept[LIMIT_INTERVALS];
   struct row row;
   bool any = false;
@@ -361,6 +361,6 @@ enum rc intervals_beat(struct core *c, int64_t worker, const struct interval *it
   if (rc != RC_OK || n == 0) return rc;
   rc = row_read(c, worker, &row, err);
   if (rc == RC_OK) n = what_is_new(kept, n, row.id ? row.end_us : 0);
-  if (rc == RC_OK && n > 0) rc = sums_by_time(c, ACTOR_POOL, kept, n, accounts, &any, err);
+  if (rc == RC_OK && n > 0) rc = sums_by_time(c, actor, kept, n, accounts, &any, err);
   return rc == RC_OK && any ? picture_add(c, worker, &row, kept, n, err) : rc;
 }

@@ -14,6 +14,7 @@
 
 #include "common/wire/interval.h"
 #include "services/coordinator/decide/slot_time.h"
+#include "services/coordinator/decide/stored.h"
 
 struct core;
 
@@ -29,10 +30,11 @@ enum {
  * interval comes twice. */
 enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t worker, const struct interval *items,
                         size_t count, struct err *err);
-/* Stores the intervals of a generation-server's heartbeat, in order of time, without those that were stored before.
- * accounts: its slots' time of this heartbeat, shared out among the rounds as its computing was. */
-enum rc intervals_beat(struct core *c, int64_t worker, const struct interval *items, size_t count,
-                       const struct slot_account accounts[SLOT_WINDOWS], struct err *err);
+/* Stores the intervals of a heartbeat, of a generation-server (ACTOR_POOL) or a preprocessor, in order of time, without
+ * those that were stored before.  accounts: its slots' time of this heartbeat, shared out among the rounds as its
+ * computing was; NULL: it has no slots. */
+enum rc intervals_beat(struct core *c, int64_t worker, enum time_actor actor, const struct interval *items,
+                       size_t count, const struct slot_account *accounts, struct err *err);
 
 /* Groups of the round were verified and sealed from begin to end (wall clock). */
 void verifying_note(struct core *c, int64_t run, int64_t round, int64_t begin_us, int64_t end_us);

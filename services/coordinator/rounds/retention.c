@@ -95,6 +95,8 @@ static enum rc group_drop(struct store *s, const struct place *p, struct err *er
   const struct bind binds[] = {b_int(p->run), b_int(p->round), b_int(p->group)};
   enum rc rc = store_exec(s, err, "DELETE FROM refills WHERE run = ?1 AND round = ?2 AND ordinal = ?3", binds, 3);
   if (rc == RC_OK)
+    rc = store_exec(s, err, "DELETE FROM passes WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3", binds, 3);
+  if (rc == RC_OK)
     rc = store_exec(s, err, "DELETE FROM leases WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3", binds, 3);
   if (rc == RC_OK)
     rc = store_exec(s, err, "DELETE FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3", binds, 3);

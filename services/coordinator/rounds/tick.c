@@ -2,6 +2,7 @@
 #include "services/coordinator/rounds/tick.h"
 
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/passes.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/trainer_place.h"
 #include "services/coordinator/pool/workers.h"
@@ -33,6 +34,7 @@ static enum rc tick(struct core *c, int64_t *next_ms, struct err *err) {
   enum rc rc = workers_expire(c, err);
   if (rc == RC_OK) rc = place_fill(c, err);
   if (rc == RC_OK) rc = leases_expire(c, err);
+  if (rc == RC_OK) rc = passes_expire(c, err);
   if (rc == RC_OK) rc = groups_expire(c, err);
   if (rc == RC_OK) rc = retention_drop(c->store, &more, err);
   if (more) *next_ms = c->now_ms + RETENTION_MS;
@@ -42,7 +44,8 @@ static enum rc tick(struct core *c, int64_t *next_ms, struct err *err) {
 /* While the writer was away nobody could report or renew. */
 static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
   workers_put_off(c, ms);
-  return leases_put_off(c, ms, err);
+  const enum rc rc = leases_put_off(c, ms, err);
+  return rc == RC_OK ? passes_put_off(c, ms, err) : rc;
 }
 
 const struct core_callbacks tick_callbacks = {

@@ -411,6 +411,7 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
           {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
           {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
           {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS},
+          {.name = "pass_timeout_ms", .kind = FIELD_I32, .target = &c->pass_timeout_ms, .min = 0, .max = 86400000},
           {.name = "keep_rounds", .kind = FIELD_I32, .target = &c->keep_rounds, .min = 0, .max = LIMIT_ROUNDS},
           {.name = "start", .kind = FIELD_VALUE, .target = &start}),
       UNKNOWN_REFUSED, arena, err);
@@ -506,6 +507,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   }
   json_kv_int(w, "stage_timeout_ms", c->stage_timeout_ms);
   json_kv_int(w, "publish_every", c->publish_every);
+  if (c->pass_timeout_ms) json_kv_int(w, "pass_timeout_ms", c->pass_timeout_ms);
   if (c->keep_rounds) json_kv_int(w, "keep_rounds", c->keep_rounds);
   if (c->start.from != START_UNNAMED) {
     json_key(w, "start");

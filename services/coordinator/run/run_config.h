@@ -70,6 +70,9 @@ struct run_config {
   enum frontier_kind frontier;
   int32_t frontier_groups, aging_ms;
   int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */
+  /* Where training.kl_coefficient is not 0: a group waits so long for a preprocessor that has begun it; 0, and left out:
+   * for RUN_PASS_TIMEOUT_MS (run_pass_timeout_ms). */
+  int32_t pass_timeout_ms;
   int32_t stage_timeout_ms; /* pushing a version to one server */
   /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
   int32_t publish_every;
@@ -79,12 +82,17 @@ struct run_config {
   struct run_start start;
 };
 
+enum { RUN_PASS_TIMEOUT_MS = 10000 };
+static inline int32_t run_pass_timeout_ms(const struct run_config *c) {
+  return c->pass_timeout_ms ? c->pass_timeout_ms : RUN_PASS_TIMEOUT_MS;
+}
+
 /* A posted configuration.  Strings and arrays live in the arena. */
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err);
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `ignore_eos`,
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `pass_timeout_ms`, `ignore_eos`,
  * `groups_per_step` and those of `inflight` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */

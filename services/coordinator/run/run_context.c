@@ -12,6 +12,9 @@
 bool run_is_supervised(const struct run_config *c) { return strcmp(c->training.objective, "cross_entropy") == 0; }
 bool run_evaluates(const struct run_config *c) { return strcmp(c->training.objective, "evaluate") == 0; }
 bool run_trains_on_rollouts(const struct run_config *c) { return !run_is_supervised(c) && !run_evaluates(c); }
+bool run_has_reference(const struct run_config *c) {
+  return run_trains_on_rollouts(c) && (float)c->training.kl_coefficient != 0;
+}
 bool run_counts_tokens(const struct run_config *c) { return strcmp(c->training.normalization, "tokens") == 0; }
 
 bool run_publishes(const struct run_config *c, int64_t round) {

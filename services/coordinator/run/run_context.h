@@ -44,6 +44,8 @@ void run_context_release(struct run_context *c); /* NULL is fine */
 bool run_trains_on_rollouts(const struct run_config *c); /* every other objective */
 bool run_is_supervised(const struct run_config *c);      /* cross_entropy */
 bool run_evaluates(const struct run_config *c);          /* evaluate */
+/* Has its loss a KL term against the run's version 0?  Then preprocessors may compute that one's log-probabilities. */
+bool run_has_reference(const struct run_config *c);
 /* Is a step's loss divided by the round's trained tokens, rather than by its samples? */
 bool run_counts_tokens(const struct run_config *c);
 /* Are the weights that round makes pushed to the servers? */

@@ -2,6 +2,7 @@
  *
  *   runs -< rounds -< groups -< samples -1- rollouts (tokens, log-probabilities, text)
  *     |       |          |         +-< segments, spans
+ *     |       |          +-1- passes
  *     |       |          +-< refills
  *     |       +-< batches, inner_steps, contributions, evaluations
  *     |       +-< cause_times
@@ -178,7 +179,7 @@ static const char *const steps[] = {
     "CREATE INDEX groups_sealed ON groups (run, round, sealed_ms, ordinal) WHERE state = 1;"
     "CREATE INDEX groups_batch ON groups (run, round, batch, ordinal) WHERE batch IS NOT NULL;",
     /* 4: bubble accounting (intervals.h).  intervals.items: INTERVAL_PACKED_BYTES each; worker 0: the coordinator.
-     * cause_times.actor: 0 the trainer, 1 all generation-servers together. */
+     * cause_times.actor: 0 the trainer, 1 all generation-servers together, 2 all preprocessors. */
     "CREATE TABLE intervals (id INTEGER PRIMARY KEY, worker INTEGER NOT NULL, begin_us INTEGER NOT NULL, end_us "
     "INTEGER "
     "NOT NULL, items BLOB NOT NULL) STRICT;"
@@ -312,6 +313,18 @@ static const char *const steps[] = {
     "ALTER TABLE rounds ADD COLUMN lag_sum INTEGER;"
     "ALTER TABLE rounds ADD COLUMN compared_tokens INTEGER;"
     "ALTER TABLE rounds ADD COLUMN groups_lagged INTEGER NOT NULL DEFAULT 0;",
+    /* 14: the reference's log-probabilities of groups, computed by preprocessors (decide/passes.h).  worker: the holder, or
+     * who handed it back; first_ms: its first grant, wall clock; deadline_ms as leases'; digest: of the weights that it was
+     * computed by, content: of the result; logprobs: of all trained tokens, sample after sample.
+     * rounds.groups_preprocessed: of the trained ones; null: the run has no KL term, or the round is older. */
+    "CREATE TABLE passes ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, state INTEGER NOT NULL, fence "
+    "INTEGER NOT NULL, worker INTEGER, first_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, ended_ms INTEGER, digest "
+    "BLOB, content BLOB, logprobs BLOB,"
+    "  PRIMARY KEY (run, round, group_ordinal), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, "
+    "ordinal)) STRICT;"
+    "CREATE INDEX passes_granted ON passes (worker, deadline_ms) WHERE state = 1;"
+    "ALTER TABLE rounds ADD COLUMN groups_preprocessed INTEGER;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

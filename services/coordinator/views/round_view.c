@@ -17,7 +17,7 @@
   "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
   "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old, "               \
   "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us, "             \
-  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, "                                                     \
+  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_preprocessed, "                                                     \
   "(SELECT v.activated_ms IS NULL AND v.state = " SQL_VERSION_SUPERSEDED " FROM versions v WHERE v.run = r.run AND "  \
   "v.version = r.version + 1)"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
@@ -81,6 +81,7 @@ enum {
   C_LAG_SUM,
   C_COMPARED,
   C_LAGGED,
+  C_PREPROCESSED,
   C_VERSION_SKIPPED
 };
 
@@ -185,6 +186,19 @@ static void lag_write(struct json_writer *w, const struct rows *q) {
   json_object_end(w);
 }
 
+/* Who computed the reference's log-probabilities; null in a run without a KL term. */
+static void reference_write(struct json_writer *w, const struct rows *q) {
+  json_key(w, "reference");
+  if (rows_null(q, C_PREPROCESSED)) {
+    json_write_null(w);
+    return;
+  }
+  json_object_begin(w);
+  json_kv_int(w, "by_preprocessors", rows_int(q, C_PREPROCESSED));
+  json_kv_int(w, "by_trainer", rows_int(q, C_GROUPS) - rows_int(q, C_PREPROCESSED));
+  json_object_end(w);
+}
+
 static void round_write(struct json_writer *w, const struct rows *q) {
   struct digest digest;
   char hex[DIGEST_HEX_MAX];
@@ -224,6 +238,7 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   ratios_write(w, q);
   admission_write(w, q);
   lag_write(w, q);
+  reference_write(w, q);
   json_object_end(w);
 }
 

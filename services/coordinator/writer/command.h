@@ -26,6 +26,7 @@ struct command {
   struct buf body;
   void *prepared;      /* what was computed for it before it was queued, in its arena; NULL: nothing */
   bool urgent;         /* short, and waited for by somebody with idle slots or a deadline: goes before the others */
+  bool of_passes;      /* parked, it waits for passes_due; others for samples_due */
   bool patient;        /* its sender does not stand still until the answer: see core_await_groups */
   bool refused;        /* answer err, but keep what was written (counters, incidents) */
   int64_t fault_round; /* an accepted result's round, for fault.h */

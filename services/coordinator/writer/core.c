@@ -243,15 +243,21 @@ static void park(struct writer *w, struct command *cmd) {
  * due are looked at, and the others when there is a reason, or now and then for those whose callers have gone. */
 static void parked_look(struct writer *w, struct command **done) {
   struct core *c = &w->core;
-  const bool all = c->dispatch_due, some = c->samples_due;
+  const bool all = c->dispatch_due, some = c->samples_due, passes = c->passes_due;
   const bool look = expiry_passed(w->parked_seen_ms + CORE_LOOK_MS, c->now_ms);
   struct command *before = NULL;
-  c->dispatch_due = c->samples_due = c->nothing_waits = false;
+  c->dispatch_due = c->samples_due = c->passes_due = c->nothing_waits = false;
   if (look) w->parked_seen_ms = c->now_ms;
   for (struct command **link = &w->parked; *link;) {
     struct command *cmd = *link;
-    const bool wanted = all || (some && !c->nothing_waits) || expiry_passed(cmd->due_ms, c->now_ms);
-    if (!wanted && !look) break; /* those behind it are due later */
+    const bool served = cmd->of_passes ? passes : some && !c->nothing_waits;
+    const bool wanted = all || served || expiry_passed(cmd->due_ms, c->now_ms);
+    if (!wanted && !look && !passes) break; /* those behind it are due later */
+    if (!wanted && !look) {
+      before = cmd;
+      link = &cmd->next;
+      continue;
+    }
     const bool orphaned = core_orphaned(c, cmd);
     if (wanted && !orphaned) {
       cmd->parked = false;

@@ -15,6 +15,8 @@ enum {
 
 float fake_logprob(int32_t token) { return -(float)(token + 1) / 1024; }
 
+float fake_reference(int32_t token) { return -(float)(token + 1) / 512; }
+
 void fake_digest(struct digest *out, const char *run, int64_t version) {
   char text[160];
   snprintf(text, sizeof text, "%s/%lld", run, (long long)version);
@@ -117,6 +119,19 @@ static enum rc read_batch(struct submit_batch *m, struct http_request *r, struct
   return submit_batch_decode_tensors(m, bytes, len, http_arena(r), err);
 }
 
+/* lock held */
+static void references_note(struct fake_trainer *t, const struct batch_group *g) {
+  bool right = true;
+  if (!g->has_reference) return;
+  for (size_t i = 0; i < g->sample_count; i++) {
+    const struct batch_sample *s = &g->samples[i];
+    for (size_t k = 0; k < s->reference.count; k++)
+      right &= s->reference.items[k] == fake_reference(s->tokens.items[(size_t)s->prompt_length + k]);
+  }
+  t->references++;
+  t->wrong_references += !right;
+}
+
 /* Answers are computed when the batch arrives, and kept as text. */
 static void fake_submit(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
@@ -144,6 +159,7 @@ static void fake_submit(struct http_request *r, void *context) {
       s.samples[s.sample_count++] = (struct sample_logprobs){.id = in->id, .logprobs = lp};
       s.stats.tokens += (int64_t)lp.count;
     }
+    references_note(t, &m.groups[g]);
     groups[g] = m.groups[g].id;
     t->last_groups++;
   }

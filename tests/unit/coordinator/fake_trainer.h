@@ -45,6 +45,7 @@ struct fake_trainer {
   int last_groups;           /* of the last step, or of the batches since */
   double last_denominator;
   size_t last_pushes;
+  int references, wrong_references; /* groups that brought the reference's log-probabilities; with others than fake_reference's */
   char step_id[64];
   bool failed_step;       /* step_id is remembered as failed, until it is submitted again */
   bool full_then;         /* disk_full, when it was submitted */
@@ -60,6 +61,7 @@ struct fake_trainer {
 };
 
 float fake_logprob(int32_t token);
+float fake_reference(int32_t token); /* under the reference, as fake preprocessors compute it */
 void fake_digest(struct digest *out, const char *run, int64_t version);
 
 /* Begins to answer under t->url; what the test sets beforehand stays. */

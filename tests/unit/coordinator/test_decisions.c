@@ -164,7 +164,7 @@ static void eta_is_the_mean_of_done_rounds(void **state) {
 
 static void ids_read_back_and_odd_ones_do_not_exist(void **state) {
   (void)state;
-  int64_t run, round;
+  int64_t run, round, group;
   const char *const odd[] = {"", "r", "7", "r07", "r-1", "r7x", "r 7", "r7.", "r9999999999999999999", "w3"};
   assert_string_equal(id_lease(7, 12, 3, 0, 4).text, "r7.12.3.0-3");
   assert_string_equal(id_batch(7, 12, 0).text, "r7.12.b0");
@@ -177,6 +177,11 @@ static void ids_read_back_and_odd_ones_do_not_exist(void **state) {
   for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++)
     assert_int_equal(id_parse_run(&run, odd[i], NULL), RC_NOT_FOUND);
   assert_int_equal(id_parse_round(&run, &round, "r7.12.3", NULL), RC_NOT_FOUND);
+  assert_int_equal(id_parse_group(&run, &round, &group, "r7.12.3", NULL), RC_OK);
+  assert_true(run == 7 && round == 12 && group == 3);
+  assert_int_equal(id_parse_group(&run, &round, &group, "r7.12", NULL), RC_NOT_FOUND);
+  assert_int_equal(id_parse_group(&run, &round, &group, "r7.12.3.0", NULL), RC_NOT_FOUND);
+  assert_int_equal(id_parse_group(&run, &round, &group, "w7.12.3", NULL), RC_NOT_FOUND);
   assert_int_equal(id_parse_worker(&run, "r3", NULL), RC_NOT_FOUND);
 }
 

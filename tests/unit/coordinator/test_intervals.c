@@ -56,7 +56,7 @@ struct telling {
 
 static enum rc tell_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct telling *t = cmd->message;
-  return t->beat ? intervals_beat(c, t->worker, t->items, t->count, t->accounts, err)
+  return t->beat ? intervals_beat(c, t->worker, ACTOR_POOL, t->items, t->count, t->accounts, err)
                  : intervals_store(c, t->run, t->round, t->worker, t->items, t->count, err);
 }
 

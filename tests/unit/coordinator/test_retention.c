@@ -58,6 +58,10 @@ static void group_add(struct store *s, int64_t round, int64_t group, int64_t sam
           BINDS(b_int(RUN), b_int(round), b_int(group), b_int(samples)));
   RUN_SQL(s, "INSERT INTO refills (run, round, ordinal, replaces, dataset_ordinal) VALUES (?1, ?2, ?3, 0, 0)",
           BINDS(b_int(RUN), b_int(round), b_int(group)));
+  RUN_SQL(s,
+          "INSERT INTO passes (run, round, group_ordinal, state, fence, first_ms, deadline_ms, logprobs) VALUES (?1, ?2, "
+          "?3, 2, 1, 0, 0, zeroblob(8))",
+          BINDS(b_int(RUN), b_int(round), b_int(group)));
   snprintf(lease, sizeof lease, "r1.%d.%d.0-%d", (int)round, (int)group, (int)samples - 1);
   RUN_SQL(s,
           "INSERT INTO leases (id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, "
@@ -186,7 +190,7 @@ static void of_a_dropped_round_its_figures_stay(void **state) {
       "SELECT count(*) FROM groups WHERE round = 0",   "SELECT count(*) FROM refills WHERE round = 0",
       "SELECT count(*) FROM leases WHERE round = 0",   "SELECT count(*) FROM samples WHERE round = 0",
       "SELECT count(*) FROM segments WHERE round = 0", "SELECT count(*) FROM spans WHERE round = 0",
-      "SELECT count(*) FROM rollouts WHERE round = 0"};
+      "SELECT count(*) FROM rollouts WHERE round = 0", "SELECT count(*) FROM passes WHERE round = 0"};
   for (int64_t r = 0; r < 2; r++) round_add(*state, r, ROUND_DONE, true);
   mark(*state, 1, 1);
   assert_int_equal(number(*state, "SELECT rollouts_state FROM rounds WHERE round = 0", NO_BINDS), ROLLOUTS_DROPPING);

@@ -39,6 +39,7 @@ static void defaults_are_resolved(void **state) {
   assert_int_equal(p.config.groups_per_round, 64);
   assert_int_equal(p.config.training.total_steps, 100);
   assert_int_equal(p.config.keep_rounds, 0);
+  assert_int_equal(run_pass_timeout_ms(&p.config), RUN_PASS_TIMEOUT_MS);
   assert_int_equal(p.config.verifier, VERIFIER_NUMERIC);
   assert_true(p.config.training.temperature == 1.0);
   parsed_free(&p);
@@ -119,6 +120,7 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"lazy\"}", "update", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"frontier\":\"wall\"}", "frontier", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"aging_ms\":0}", "aging_ms", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"pass_timeout_ms\":-1}", "pass_timeout_ms", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":-1}", "keep_rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":1000001}", "keep_rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"group_timeout_ms\":0}", "group_timeout_ms", RC_INVALID},
@@ -157,7 +159,7 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
       "\"refill_max\":3},"
       "\"mode\":\"pipelined\",\"frontier\":\"gate\",\"frontier_groups\":4,\"aging_ms\":77,\"group_timeout_ms\":500,"
       "\"evaluation\":{\"path\":\"v\",\"every_rounds\":2},\"start\":{\"run\":\"r3\",\"version\":600},"
-      "\"keep_rounds\":5,\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
+      "\"keep_rounds\":5,\"pass_timeout_ms\":250,\"training\":{\"objective\":\"gspo\",\"lr\":0.1,\"total_steps\":99}}";
   struct parsed first, second;
   struct digest a, b;
   struct buf out = BUF_INIT;
@@ -168,6 +170,7 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   parse(&second, out.data);
   if (second.rc != RC_OK) fail_msg("%s: %s", second.err.field, second.err.message);
   assert_int_equal(second.config.keep_rounds, 5);
+  assert_int_equal(run_pass_timeout_ms(&second.config), 250);
   run_config_hash(&first.config, &a);
   run_config_hash(&second.config, &b);
   assert_true(digest_equal(&a, &b));

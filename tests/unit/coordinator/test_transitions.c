@@ -357,7 +357,8 @@ static enum rc publish_execute(struct core *c, struct command *cmd, struct err *
 static void batch_is_planned(void) {
   struct err err = {0};
   struct batch_plan plan = {.run = 1, .round = w.round, .number = w.batches};
-  must(batches_select(&plan, w.core->store, w.context, BATCH_TOKENS, &w.arena, &err), &err);
+  const struct batch_moment now = {.wall_ms = core_wall_us(w.core) / 1000, .trainer_idle = true};
+  must(batches_select(&plan, w.core->store, w.context, &now, BATCH_TOKENS, &w.arena, &err), &err);
   if (plan.groups == 0) return;
   must(call(plan_execute, &plan, NULL, NULL, &err), &err);
   plan.number = ++w.batches;
