@@ -165,6 +165,29 @@ def test_sampling_stays_within_its_bound(base_model, tmp_path):
     assert issued == ROUNDS * GROUPS, "nothing was filtered, so nothing is sampled that no step can take"
 
 
+@pytest.mark.parametrize("full", ["block", "drop_oldest"])
+def test_what_a_full_queue_does(base_model, tmp_path, full):
+    """The trainer stands still for a while, and sampling goes on or not."""
+    with start(tmp_path, base_model) as cluster:
+        cluster.add_server("one", *FAST)
+        run = cluster.create_run(config(samples_ahead=GROUPS * SAMPLES, full=full))
+        sealed = "SELECT count(*) FROM groups WHERE run = ? AND state = 1"
+        dropped = "SELECT count(*) FROM groups WHERE run = ? AND state = 4 AND reason = 'queue'"
+        cluster.wait_until("a step is over", lambda: cluster.status(run)["history"])
+        cluster.trainer.freeze()
+        if full == "block":
+            cluster.wait_until("the queue is full", lambda: cluster.query(sealed, number(run)) == [(GROUPS,)])
+        else:
+            cluster.wait_until("the queue overflows", lambda: cluster.query(dropped, number(run))[0][0] > 2)
+        cluster.trainer.thaw()
+        status = finish(cluster, run)
+        counted = cluster.query(dropped, number(run))[0][0]
+    assert counted == sum(row["lag"]["groups_overflowed"] for row in status["history"])
+    assert (counted > 0) == (full == "drop_oldest")
+    code, said, why = replay(cluster, tmp_path, run, base_model)
+    assert code == 0 and status["weights_digest"] in said, why
+
+
 # ---- what cannot be asked for ----
 
 
@@ -176,6 +199,8 @@ def test_sampling_stays_within_its_bound(base_model, tmp_path):
     ({"samples_ahead": SAMPLES - 1}, "samples_ahead"),
     ({"order": "replay"}, "order"),
     ({"kv": "drop"}, "kv"),
+    ({"full": "drop"}, "full"),
+    ({"mode": "pipelined", "full": "block"}, "full"),
 ])
 def test_refusals_name_the_field(base_model, tmp_path, changes, field):
     with start(tmp_path, base_model) as cluster:

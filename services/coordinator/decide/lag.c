@@ -15,9 +15,17 @@ void lag_add(struct lag_sums *sums, int64_t lag, bool compared) {
   sums->compared += compared;
 }
 
+static int64_t groups_of(int64_t samples_ahead, int64_t samples) {
+  return samples_ahead < samples ? 1 : samples_ahead / samples;
+}
+
+int64_t lag_groups_dropped(int64_t samples_ahead, int64_t samples, int64_t complete) {
+  const int64_t most = groups_of(samples_ahead, samples);
+  return complete > most ? complete - most : 0;
+}
+
 int64_t lag_groups_allowed(const struct stream_state *s) {
-  int64_t most = s->samples_ahead / s->samples;
-  if (most < 1) most = 1;
+  int64_t most = groups_of(s->samples_ahead, s->samples);
   if (most > s->groups_needed) most = s->groups_needed;
   return most > s->groups_ahead ? most - s->groups_ahead : 0;
 }

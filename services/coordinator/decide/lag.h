@@ -37,6 +37,10 @@ struct stream_state {
   int64_t groups_ahead;  /* issued and in no step: open or sealed */
   int64_t groups_needed; /* that the run's remaining steps can still take */
 };
+/* The complete groups that no step has taken are a queue of samples_ahead samples.  A full queue blocks (the groups in it are
+ * ahead, so nothing more is issued), or drops the oldest: then they are not ahead, and this tells how many must go. */
+int64_t lag_groups_dropped(int64_t samples_ahead, int64_t samples, int64_t complete);
+
 /* How many groups may be issued now.  One is let through when none is ahead, so that the stream cannot dry up. */
 int64_t lag_groups_allowed(const struct stream_state *s);
 

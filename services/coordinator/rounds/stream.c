@@ -52,19 +52,19 @@ static enum rc groups_taken(struct core *c, int64_t run, int64_t round, int64_t 
 
 /* ---- issuing ---- */
 
-static enum rc groups_ahead(struct core *c, int64_t run, int64_t *out, struct err *err) {
-  int64_t open = 0, sealed = 0;
-  enum rc rc = store_int(c->store, &open, err,
-                         "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND ordinal < ?2 AND state "
-                         "= " SQL_GROUP_OPEN,
-                         BINDS(b_int(run), b_int(ORDINAL_EVALUATION_FIRST)));
-  if (rc == RC_OK)
-    rc = store_int(c->store, &sealed, err,
+static enum rc groups_sealed(struct core *c, int64_t run, int64_t *out, struct err *err) {
+  return store_int(c->store, out, err,
                    "SELECT count(*) FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state "
                    "= " SQL_GROUP_SEALED,
                    BINDS(b_int(run)));
-  *out = open + sealed;
-  return rc;
+}
+
+static enum rc groups_ahead(struct core *c, int64_t run, int64_t *open, int64_t *sealed, struct err *err) {
+  const enum rc rc = store_int(c->store, open, err,
+                         "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND ordinal < ?2 AND state "
+                         "= " SQL_GROUP_OPEN,
+                         BINDS(b_int(run), b_int(ORDINAL_EVALUATION_FIRST)));
+  return rc == RC_OK ? groups_sealed(c, run, sealed, err) : rc;
 }
 
 static enum rc something_waits(struct core *c, int64_t run, bool *out, struct err *err) {
@@ -81,15 +81,16 @@ static enum rc something_waits(struct core *c, int64_t run, bool *out, struct er
 static enum rc allowed_now(struct core *c, const struct filling *f, int64_t *out, struct err *err) {
   const struct run_config *config = &c->context->config;
   struct stream_bound *bound = &c->rounds->stream;
-  int64_t ahead = 0, taken = 0;
+  int64_t open = 0, sealed = 0, taken = 0;
   *out = bound->allowed;
   if (bound->known && bound->undone == c->undone) return RC_OK;
-  enum rc rc = groups_ahead(c, c->context->run, &ahead, err);
+  enum rc rc = groups_ahead(c, c->context->run, &open, &sealed, err);
   if (rc == RC_OK) rc = groups_taken(c, c->context->run, f->round, &taken, err);
   const struct stream_state s = {.samples_ahead = config->samples_ahead,
                                  .samples = config->samples_per_group,
-                                 .groups_ahead = ahead,
-                                 .groups_needed = (config->rounds - f->round) * config->groups_per_step - taken};
+                                 .groups_ahead = config->drops_oldest ? open : open + sealed,
+                                 .groups_needed = (config->rounds - f->round) * config->groups_per_step - taken -
+                                                  (config->drops_oldest ? sealed : 0)};
   *bound = (struct stream_bound){.known = rc == RC_OK, .undone = c->undone, .allowed = lag_groups_allowed(&s)};
   *out = bound->allowed;
   return rc;
@@ -156,10 +157,36 @@ enum rc stream_when_full(struct core *c, int64_t run, struct err *err) {
   return rc == RC_OK ? round_step_when_trained(c, run, f.round, run_counts_tokens(config), err) : rc;
 }
 
+/* The queue of complete groups is full: the oldest ones go.  A batch may have been chosen of them meanwhile: its plan is
+ * refused, and another one is chosen (driver/train.c). */
+static enum rc queue_drop(struct core *c, int64_t run, struct err *err) {
+  const struct run_config *config = &c->context->config;
+  struct filling f = {0};
+  int64_t sealed = 0;
+  enum rc rc = groups_sealed(c, run, &sealed, err);
+  const int64_t n = lag_groups_dropped(config->samples_ahead, config->samples_per_group, sealed);
+  if (rc != RC_OK || n == 0) return rc;
+  rc = filling_read(c, run, &f, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET state = ?2, reason = 'queue' WHERE run = ?1 AND (round, ordinal) IN (SELECT round, "
+                    "ordinal FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state = " SQL_GROUP_SEALED
+                    " ORDER BY sealed_ms, round, ordinal LIMIT ?3)",
+                    BINDS(b_int(run), b_int(GROUP_FILTERED), b_int(n)));
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_overflowed = groups_overflowed + ?3 "
+                    "WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(f.round), b_int(n)));
+  stream_moved(c);
+  return rc;
+}
+
 enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *err) {
   int64_t open = 0;
-  if (g->dropped) stream_moved(c);
-  if (g->ordinal < ORDINAL_EVALUATION_FIRST) return RC_OK;
+  const bool drops = c->context->config.drops_oldest;
+  if (g->dropped || drops) stream_moved(c); /* what is complete is not ahead where it may be dropped */
+  if (g->ordinal < ORDINAL_EVALUATION_FIRST) return drops ? queue_drop(c, g->run, err) : RC_OK;
   enum rc rc = store_int(c->store, &open, err,
                          "SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND ordinal "
                          ">= ?3 AND state = " SQL_GROUP_OPEN,

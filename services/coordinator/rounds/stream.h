@@ -1,7 +1,8 @@
 /* The stream of groups of an `inflight` run: sampling never stops, and a round is the optimizer step that is being filled.
  *
  *   issued (this round's next ordinal) -> open -> sealed --a step takes it: groups.trained_in--> submitted -> consumed
- *                                           |        '--a version is published, too old--> filtered: "lag"
+ *                                           |        |--a version is published, too old--> filtered: "lag"
+ *                                           |        '--the queue is full (`full: drop_oldest`)--> filtered: "queue"
  *                                           '--a version is published: samples that are too old are drawn again
  *
  * Rounds follow each other as in the other modes; a group is named after the round in which it was issued, and may be

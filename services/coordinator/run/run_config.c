@@ -25,6 +25,8 @@ static const char *const advantage_names[] = {[ADVANTAGE_GROUP] = "group",
                                               [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out",
                                               [ADVANTAGE_LEAVE_ONE_OUT_SCALED] = "leave_one_out_scaled"};
 
+static const char *const full_names[] = {"block", "drop_oldest"};
+
 static enum rc in_field(enum rc rc, const char *name, struct err *err) {
   if (rc != RC_OK) err_in_field(err, name);
   return rc;
@@ -205,7 +207,7 @@ static bool is_objective(const struct run_config *c, const char *objective) {
 
 /* Fields whose value is one of a few names, as they were given; NULL: left out. */
 struct choices {
-  const char *mode, *update, *frontier, *kv, *order;
+  const char *mode, *update, *frontier, *kv, *order, *full;
 };
 
 /* `inflight` is a mode and an update rule: one does not go without the other. */
@@ -224,9 +226,10 @@ static enum rc read_update(struct run_config *c, const char *given, struct err *
 }
 
 static enum rc read_stream(struct run_config *c, const struct choices *given, struct err *err) {
-  int kv = 0, order = ORDER_COMPLETION;
+  int kv = 0, order = ORDER_COMPLETION, full = 0;
   const char *const said = given->kv               ? "kv"
                            : given->order          ? "order"
+                           : given->full           ? "full"
                            : c->max_lag >= 0       ? "max_lag"
                            : c->samples_ahead > 0 ? "samples_ahead"
                                                   : NULL;
@@ -234,6 +237,8 @@ static enum rc read_stream(struct run_config *c, const struct choices *given, st
     return err_set(err, RC_INVALID, said, "`%s` is for mode 'inflight', this run's is '%s'", said, mode_names[c->mode]);
   enum rc rc = given->kv ? name_index(&kv, given->kv, kv_names, 2, "kv", err) : RC_OK;
   if (rc == RC_OK && given->order) rc = name_index(&order, given->order, order_names, 2, "order", err);
+  if (rc == RC_OK && given->full) rc = name_index(&full, given->full, full_names, 2, "full", err);
+  c->drops_oldest = full == 1;
   c->kv_recompute = kv == 1;
   c->order = (enum stream_order)order;
   return rc;
@@ -366,6 +371,7 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
           {.name = "frontier", .kind = FIELD_STRING, .target = &choices.frontier, .min = 1, .max = 32},
           {.name = "kv", .kind = FIELD_STRING, .target = &choices.kv, .min = 1, .max = 32},
           {.name = "order", .kind = FIELD_STRING, .target = &choices.order, .min = 1, .max = 32},
+          {.name = "full", .kind = FIELD_STRING, .target = &choices.full, .min = 1, .max = 32},
           {.name = "max_lag", .kind = FIELD_I32, .target = &c->max_lag, .min = 0, .max = LIMIT_LAG},
           {.name = "samples_ahead",
            .kind = FIELD_I32,
@@ -462,6 +468,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
     json_kv_int(w, "samples_ahead", c->samples_ahead);
     json_kv_string(w, "kv", kv_names[c->kv_recompute]);
     json_kv_string(w, "order", order_names[c->order]);
+    if (c->drops_oldest) json_kv_string(w, "full", full_names[true]);
   }
   json_kv_int(w, "samples_per_group", c->samples_per_group);
   json_kv_int(w, "lease_samples_max", c->lease_samples_max);

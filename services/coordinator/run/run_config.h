@@ -39,6 +39,8 @@ struct run_config {
   int32_t samples_ahead;      /* issued and in no step, at most */
   bool kv_recompute;          /* "kv": "recompute" instead of "keep": running samples' KV under every new version */
   enum stream_order order;
+  /* "full": "drop_oldest" instead of "block": what becomes of samples_ahead complete groups that no step has taken */
+  bool drops_oldest;
   uint64_t seed;
   int32_t rounds;           /* "evaluate": 1 */
   const char *dataset_path; /* "dataset": {"path", "shuffle"}; relative to the coordinator's data directory */
@@ -93,7 +95,7 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
 /* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `pass_timeout_ms`, `ignore_eos`,
- * `groups_per_step` and those of `inflight` where there is none, so that older configurations keep their hash. */
+ * `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);

@@ -325,6 +325,8 @@ static const char *const steps[] = {
     "ordinal)) STRICT;"
     "CREATE INDEX passes_granted ON passes (worker, deadline_ms) WHERE state = 1;"
     "ALTER TABLE rounds ADD COLUMN groups_preprocessed INTEGER;",
+    /* 15: groups that a full queue dropped while the round was filled (decide/lag.h) */
+    "ALTER TABLE rounds ADD COLUMN groups_overflowed INTEGER NOT NULL DEFAULT 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -17,7 +17,7 @@
   "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
   "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old, "               \
   "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us, "             \
-  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_preprocessed, "                                                     \
+  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_overflowed, groups_preprocessed, "                                                     \
   "(SELECT v.activated_ms IS NULL AND v.state = " SQL_VERSION_SUPERSEDED " FROM versions v WHERE v.run = r.run AND "  \
   "v.version = r.version + 1)"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
@@ -81,6 +81,7 @@ enum {
   C_LAG_SUM,
   C_COMPARED,
   C_LAGGED,
+  C_OVERFLOWED,
   C_PREPROCESSED,
   C_VERSION_SKIPPED
 };
@@ -182,6 +183,7 @@ static void lag_write(struct json_writer *w, const struct rows *q) {
   json_kv_int(w, "max", rows_int(q, C_LAG_MAX));
   json_kv_int(w, "compared_tokens", rows_int(q, C_COMPARED));
   json_kv_int(w, "groups_dropped", rows_int(q, C_LAGGED));
+  json_kv_int(w, "groups_overflowed", rows_int(q, C_OVERFLOWED));
   json_kv_bool(w, "version_skipped", rows_int(q, C_VERSION_SKIPPED) != 0);
   json_object_end(w);
 }

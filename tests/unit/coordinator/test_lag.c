@@ -49,11 +49,23 @@ static void groups_are_issued_up_to_both_bounds(void **state) {
   }
 }
 
+static void a_full_queue_drops_what_is_more_than_it_holds(void **state) {
+  (void)state;
+  static const struct {
+    int64_t samples_ahead, samples, complete, dropped;
+  } cases[] = {{32, 8, 3, 0}, {32, 8, 4, 0}, {32, 8, 5, 1}, {39, 8, 5, 1}, {32, 8, 9, 5}, {8, 8, 2, 1}, {7, 8, 1, 0}, {7, 8, 2, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const int64_t n = lag_groups_dropped(cases[i].samples_ahead, cases[i].samples, cases[i].complete);
+    if (n != cases[i].dropped) fail_msg("case %zu: %d", i, (int)n);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(versions_within_the_range_may_be_sampled_from),
       cmocka_unit_test(sums_are_over_all_tokens),
       cmocka_unit_test(groups_are_issued_up_to_both_bounds),
+      cmocka_unit_test(a_full_queue_drops_what_is_more_than_it_holds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

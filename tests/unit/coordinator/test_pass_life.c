@@ -367,6 +367,7 @@ static void a_step_has_its_groups_whatever_passes_are_done(void **state) {
   join(f, &p, "pre-1");
   f->clock_stands = true;
   answer_lease(f, &s, &leases[1]);
+  time_passes(f, 10);
   answer_lease(f, &s, &leases[0]);
   const struct pass_answer a = asked(f, &p, 2);
   assert_int_equal(a.pass_count, 2);

@@ -94,6 +94,8 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"samples_ahead\":64}", "samples_ahead", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"kv\":\"keep\"}", "kv", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"order\":\"completion\"}", "order", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"full\":\"block\"}", "full", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"full\":\"drop\"}", "full", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"inflight\"}", "update", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"update\":\"strict\"}", "update", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"max_lag\":1001}", "max_lag", RC_INVALID},
@@ -256,15 +258,17 @@ static void a_run_in_flight_has_its_own_defaults(void **state) {
   static const struct {
     const char *more;
     int groups, max_lag, samples_ahead;
-    bool recompute;
+    bool recompute, drops;
     enum stream_order order;
   } cases[] = {
-      {"", 64, 8, 1024, false, ORDER_COMPLETION},
-      {",\"groups_per_round\":16", 16, 8, 256, false, ORDER_COMPLETION},
-      {",\"groups_per_step\":16,\"max_lag\":0", 16, 0, 256, false, ORDER_COMPLETION},
+      {"", 64, 8, 1024, false, false, ORDER_COMPLETION},
+      {",\"groups_per_round\":16", 16, 8, 256, false, false, ORDER_COMPLETION},
+      {",\"groups_per_step\":16,\"max_lag\":0", 16, 0, 256, false, false, ORDER_COMPLETION},
       {",\"groups_per_step\":4,\"groups_per_round\":4,\"samples_ahead\":8,\"kv\":\"recompute\"", 4, 8, 8, true,
-       ORDER_COMPLETION},
-      {",\"order\":\"submission\",\"update\":\"inflight\",\"kv\":null", 64, 8, 1024, false, ORDER_SUBMISSION},
+       false, ORDER_COMPLETION},
+      {",\"full\":\"block\"", 64, 8, 1024, false, false, ORDER_COMPLETION},
+      {",\"full\":\"drop_oldest\"", 64, 8, 1024, false, true, ORDER_COMPLETION},
+      {",\"order\":\"submission\",\"update\":\"inflight\",\"kv\":null", 64, 8, 1024, false, false, ORDER_SUBMISSION},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     struct parsed p, again;
@@ -280,11 +284,12 @@ static void a_run_in_flight_has_its_own_defaults(void **state) {
     assert_int_equal(c->training.total_steps, c->rounds);
     if (c->groups_per_round != cases[i].groups || c->groups_per_step != cases[i].groups ||
         c->max_lag != cases[i].max_lag || c->samples_ahead != cases[i].samples_ahead ||
-        c->kv_recompute != cases[i].recompute || c->order != cases[i].order)
+        c->kv_recompute != cases[i].recompute || c->drops_oldest != cases[i].drops || c->order != cases[i].order)
       fail_msg("%s: %d groups, lag %d, %d ahead", text, c->groups_per_round, c->max_lag, c->samples_ahead);
     json_writer_init(&w, &out);
     run_config_write(c, &w);
     assert_int_equal(parse(&again, out.data)->rc, RC_OK);
+    assert_int_equal(again.config.drops_oldest, cases[i].drops);
     run_config_hash(c, &a);
     run_config_hash(&again.config, &b);
     assert_true(digest_equal(&a, &b));

@@ -216,6 +216,34 @@ static void what_is_max_lag_old_is_trained_on(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE state = 4"), 0);
 }
 
+/* Steps are slow: the first takes groups 0 and 1, then five more are complete, of which the queue holds four.  Sampling goes
+ * on all the while. */
+static void a_full_queue_drops_its_oldest_and_counts_it(void **state) {
+  struct fixture *f = *state;
+  struct lease leases[8];
+  struct fake_server s;
+  f->trainer.slow_steps = true;
+  s = begin(f, STREAM(4, ",\"full\":\"drop_oldest\""), leases, 2 * GROUPS);
+  for (int g = 0; g < GROUPS; g++) answer_lease(f, &s, &leases[g]);
+  AWAIT(read_int(f, "SELECT count(*) FROM groups WHERE trained_in = 0") == GROUPS, "the step does not take its groups")
+  a_moment_passes(f);
+  AWAIT(read_int(f, "SELECT state FROM rounds WHERE round = 0") == ROUND_STEPPING, "the step does not begin")
+  a_moment_passes(f);
+  collect_leases(f, &s, &leases[2 * GROUPS], GROUPS);
+  for (int g = 2; g < 6; g++) answer_lease(f, &s, &leases[g]);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE state = 4"), 0); /* as many as it holds */
+  collect_leases(f, &s, &leases[6], 2);
+  answer_lease(f, &s, &leases[6]);
+  assert_int_equal(read_int(f, "SELECT ordinal FROM groups WHERE state = 4 AND reason = 'queue'"), 2);
+  assert_int_equal(read_int(f, "SELECT groups_overflowed * 10 + groups_filtered FROM rounds WHERE round = 0"), 11);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE state = 1"), 2 * GROUPS);
+  answer_lease(f, &s, &leases[7]);
+  assert_int_equal(read_int(f, "SELECT max(ordinal) FROM groups WHERE state = 4 AND reason = 'queue'"), 3);
+  fake_trainer_finish_steps(&f->trainer);
+  wait_version(f, 2); /* the first two of the four that were left make the next step */
+  assert_int_equal(read_int(f, "SELECT min(ordinal) FROM groups WHERE trained_in = 1"), 4);
+}
+
 /* The evaluation of round 0 outlasts it, that of the last round comes in last. */
 static void the_last_step_waits_for_all_evaluations(void **state) {
   struct fixture *f = *state;
@@ -280,6 +308,7 @@ int main(void) {
       T(what_was_handed_back_keeps_its_versions),
       T(a_version_voids_what_falls_out_of_the_range_and_nothing_else),
       T(what_is_max_lag_old_is_trained_on),
+      T(a_full_queue_drops_its_oldest_and_counts_it),
       T(the_last_step_waits_for_all_evaluations),
       T(a_paused_run_issues_nothing),
   };
