@@ -61,6 +61,7 @@ void handle_get_model(struct http_request *r, void *context) {
   json_kv_bool(&w, "busy", v.busy);
   json_kv_string(&w, "device", trainer_device(t));
   json_kv_string(&w, "kernels", trainer_kernels(t));
+  json_kv_int(&w, "threads", trainer_threads(t));
   json_kv_int(&w, "ranks", trainer_ranks(t));
   json_kv_string(&w, "ranks_over", trainer_ranks_over(t));
   json_key(&w, "sizes");

@@ -48,6 +48,7 @@ const struct model_config *trainer_model_config(const struct trainer *t) { retur
 const char *trainer_state_dir(const struct trainer *t) { return t->engine.options.state_dir; }
 const char *trainer_model_dir(const struct trainer *t) { return t->engine.options.model_dir; }
 int trainer_context_max(const struct trainer *t) { return t->engine.model->context_max; }
+int trainer_threads(const struct trainer *t) { return (int)t->engine.options.threads; }
 const char *trainer_kernels(const struct trainer *t) { return t->engine.ops->name; }
 int trainer_ranks(const struct trainer *t) { return t->engine.ranks.count; }
 const char *trainer_ranks_over(const struct trainer *t) { return t->engine.ranks.over; }

@@ -56,6 +56,7 @@ const struct model_config *trainer_model_config(const struct trainer *t);
 const char *trainer_model_dir(const struct trainer *t);
 const char *trainer_state_dir(const struct trainer *t);
 const char *trainer_kernels(const struct trainer *t);    /* "cpu-v4" */
+int trainer_threads(const struct trainer *t);            /* that compute */
 int trainer_ranks(const struct trainer *t);              /* 1: this process alone */
 const char *trainer_ranks_over(const struct trainer *t); /* what carries their arrays: the name of a comm */
 const char *trainer_device(const struct trainer *t);     /* "cpu", "cuda:0" */
