@@ -1,46 +1,62 @@
 #!/usr/bin/env bash
-# The demo: a coordinator, two generation-servers and a trainer-server as separate processes, and a whole reinforcement-learning run through their REST interfaces.
+# The demo: a coordinator, generation-servers and a trainer-server as separate processes, and a whole reinforcement-learning run through their REST interfaces.
 #
-#   supervised warm-up -> held-out accuracy -> GRPO -> held-out accuracy -> table and build/demo/summary.json
+#   supervised warm-up -> cores shared out -> held-out accuracy -> GRPO -> held-out accuracy -> sync beside pipelined -> table and build/demo/summary.json
+#
+# The warm-up samples nothing, so the trainer has all cores; then each pool gets some of its own (layout.sh), and the trainer is started again with them.
 #
 # Variables: SEED (1), MODE (pipelined; sync for the baseline; inflight: weights are swapped while samples are drawn, a round is an optimizer step, and the seed alone
 #            does not decide the weights), CONTROL ("", shuffled: rewards permuted within each group, lr0: learning rate 0), OUT (build/demo), BIN (build/bin),
-#            KEEP=1 leaves the services running at the end, ROUNDS and WARMUP override the numbers of rounds (for smoke tests).
+#            KEEP=1 leaves the services running at the end, ROUNDS and WARMUP override the numbers of rounds (for smoke tests), CPUS (0,2,3) names processors to use instead
+#            of all that this process may run on.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-SEED=${SEED:-1} MODE=${MODE:-pipelined} CONTROL=${CONTROL:-} OUT=${OUT:-build/demo} BIN=${BIN:-build/bin} KEEP=${KEEP:-0}
+SEED=${SEED:-1} MODE=${MODE:-pipelined} CONTROL=${CONTROL:-} OUT=${OUT:-build/demo} BIN=${BIN:-build/bin} KEEP=${KEEP:-0} CPUS=${CPUS:-}
 ROUNDS=${ROUNDS:-$(jq .rounds deploy/demo/runs/grpo.json)} WARMUP=${WARMUP:-$(jq .rounds deploy/demo/runs/warmup.json)}
 DATA=deploy/demo
+readonly COMPARED=8 # rounds of each mode at the end
+. "$DATA/layout.sh"
 case $SEED in '' | *[!0-9]*) echo "demo: SEED must be a whole number, got '$SEED'" >&2; exit 2 ;; esac
 case $CONTROL in '' | shuffled | lr0) ;; *) echo "demo: CONTROL must be empty, shuffled or lr0, got '$CONTROL'" >&2; exit 2 ;; esac
 case $MODE in pipelined | sync | inflight) ;; *) echo "demo: MODE must be pipelined, sync or inflight, got '$MODE'" >&2; exit 2 ;; esac
-for tool in curl jq; do command -v $tool >/dev/null || { echo "demo: $tool is missing; 'make deps' installs it" >&2; exit 2; }; done
+case $CPUS in *[!0-9,]* | ,* | *, | *,,*) echo "demo: CPUS must be processors separated by commas, as 0,2,3, got '$CPUS'" >&2; exit 2 ;; esac
+for tool in curl jq taskset; do command -v $tool >/dev/null || { echo "demo: $tool is missing; 'make deps' installs curl and jq, util-linux has taskset" >&2; exit 2; }; done
 
 rm -rf "$OUT"
 mkdir -p "$OUT/logs" "$OUT/ports"
-pids=()
+declare -A pids=()
+
+# stop NAME...: ends these services, and waits for them.
+stop() {
+  local name stopped=()
+  for name in "$@"; do
+    stopped+=("${pids[$name]}")
+    unset "pids[$name]"
+  done
+  kill "${stopped[@]}" 2>/dev/null || :
+  for _ in $(seq 200); do kill -0 "${stopped[@]}" 2>/dev/null || break; sleep 0.025; done
+  kill -9 "${stopped[@]}" 2>/dev/null || :
+  wait "${stopped[@]}" 2>/dev/null || :
+}
 
 stop_services() {
   trap - EXIT INT TERM
-  [ ${#pids[@]} -eq 0 ] && return
-  kill "${pids[@]}" 2>/dev/null || :
-  for _ in $(seq 50); do kill -0 "${pids[@]}" 2>/dev/null || break; sleep 0.1; done
-  kill -9 "${pids[@]}" 2>/dev/null || :
-  wait 2>/dev/null || :
+  [ ${#pids[@]} -eq 0 ] || stop "${!pids[@]}"
 }
 trap 'stop_services' EXIT
 trap 'echo; echo "demo: interrupted, stopping the services"; stop_services; exit 130' INT TERM
 
 fail() { echo "demo: $*" >&2; echo "demo: the logs are in $OUT/logs" >&2; exit 1; }
 
-# start NAME PROGRAM ARGS...: a service on a free port; sets PORT.
+# start NAME CPUS PROGRAM ARGS...: a service on a free port, on these processors; sets PORT.
 start() {
-  local name=$1
-  shift
-  "$@" --port 0 --port-file "$OUT/ports/$name" >"$OUT/logs/$name.log" 2>&1 &
-  pids+=($!)
+  local name=$1 cpus=$2
+  shift 2
+  rm -f "$OUT/ports/$name"
+  taskset -c "$cpus" "$@" --port 0 --port-file "$OUT/ports/$name" >>"$OUT/logs/$name.log" 2>&1 &
   local pid=$!
+  pids[$name]=$pid
   for _ in $(seq 200); do
     [ -s "$OUT/ports/$name" ] && break
     kill -0 $pid 2>/dev/null || { tail -3 "$OUT/logs/$name.log" >&2; fail "$name did not start"; }
@@ -52,17 +68,32 @@ start() {
 
 say() { if [ -t 1 ]; then printf '\n\033[1m%s\033[0m\n' "$*"; else printf '\n%s\n' "$*"; fi; }
 
-say "Starting coordinator, trainer-server and two generation-servers (seed $SEED, mode $MODE${CONTROL:+, control $CONTROL})"
-start coordinator "$BIN/coordinator" --db "$OUT/coordinator.db" --data-dir "$DATA"
-C=http://127.0.0.1:$PORT
-start trainer "$BIN/trainer-server" --coordinator "$C" --name trainer --model "$DATA/model" --random-init "$SEED" --state-dir "$OUT/trainer" --threads 2
-T=http://127.0.0.1:$PORT
-start generation-1 "$BIN/generation-server" --coordinator "$C" --name gen-1 --slots 64 --threads 1
-G=http://127.0.0.1:$PORT
-start generation-2 "$BIN/generation-server" --coordinator "$C" --name gen-2 --slots 64 --threads 1
-echo "coordinator $C   trainer $T   generation $G and http://127.0.0.1:$PORT   logs in $OUT/logs"
+# start_trainer CPUS ARGS...: waits until the coordinator knows it.
+start_trainer() {
+  start trainer "$1" "$BIN/trainer-server" --coordinator "$C" --name trainer --model "$DATA/model" --random-init "$SEED" --state-dir "$OUT/trainer" "${@:2}"
+  T=http://127.0.0.1:$PORT
+  for _ in $(seq 200); do
+    curl -sS "$C/v1/workers" | jq -e --arg url "$T" 'any(.workers[]; .url == $url and .role == "holder")' >/dev/null && return
+    sleep 0.05
+  done
+  fail "the trainer did not register within ten seconds"
+}
 
-check_alive() { for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || fail "a service died"; done; }
+# start_server N CPUS SLOTS
+start_server() { start "generation-$1" "$2" "$BIN/generation-server" --coordinator "$C" --name "gen-$1" --slots "$3" --threads 1; }
+
+say "Starting coordinator and trainer-server (seed $SEED, mode $MODE${CONTROL:+, control $CONTROL})"
+if [ -n "$CPUS" ]; then IFS=, read -ra cpus <<<"$CPUS"; else mapfile -t cpus < <(cpu_list | head -n 256); fi
+join_cpus() { local IFS=,; echo "$*"; }
+everywhere=$(join_cpus "${cpus[@]}")
+start coordinator "$everywhere" "$BIN/coordinator" --db "$OUT/coordinator.db" --data-dir "$DATA" --heartbeat-ms 250
+C=http://127.0.0.1:$PORT
+start_trainer "$everywhere"
+threads=$(curl -sS "$T/v1/model" | jq .threads)
+cores=$([ -n "$CPUS" ] && echo ${#cpus[@]} || echo "$threads")
+echo "coordinator $C   trainer $T   logs in $OUT/logs"
+
+check_alive() { local pid; for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || fail "a service died"; done; }
 
 # run_create NAME JSON: prints the call as a user would type it, then makes it; sets RUN.
 run_create() {
@@ -74,38 +105,28 @@ run_create() {
   [ -n "$RUN" ] || fail "the run was refused: $answer"
 }
 
-bar() { awk -v x="$1" 'BEGIN { n = int(x * 30 + 0.5); for (i = 0; i < 30; i++) printf(i < n ? "#" : "."); }'; }
-
-# run_wait RUN KIND: follows a run until it ends; prints a line every few rounds.
+# run_wait RUN KIND: follows a run until it ends; prints a line every few rounds.  Sets STATUS.
 run_wait() {
-  local run=$1 kind=$2 printed=0 every status state
-  every=$([ "$kind" = warmup ] && echo 50 || echo 5)
+  local run=$1 kind=$2 rounds=$ROUNDS every=5 state="" line got events
+  if [ "$kind" = warmup ]; then rounds=$WARMUP every=50; fi
+  exec {events}< <(curl -sSN "$C/v1/runs/$run/events" | jq -nrR --unbuffered -f "$DATA/follow.jq" --arg kind "$kind" --argjson rounds "$rounds" --argjson every $every)
   while :; do
-    status=$(curl -sS "$C/v1/runs/$run") || fail "the coordinator did not answer"
-    state=$(jq -r .state <<<"$status")
-    if [ "$kind" != quiet ]; then
-      while IFS=$'\t' read -r round reward validation loss tps left; do
-        [ -n "$round" ] || continue
-        printed=$round
-        if [ "$kind" = warmup ]; then
-          printf '  step %4d/%d   loss %.4f   %s s left\n' "$round" "$WARMUP" "$loss" "$left"
-        else
-          printf '  round %3d/%d   reward %.3f %s   validation %s   %s tokens/s   %s s left\n' "$round" "$ROUNDS" "$reward" "$(bar "$reward")" "$validation" "$tps" "$left"
-        fi
-      done < <(jq -r --argjson printed "$printed" --argjson every "$every" '
-          . as $run | .history[] | select(.round + 1 > $printed and (.round + 1) % $every == 0)
-          | [.round + 1, (.round as $r | [$run.history[] | select(.round <= $r) | .reward_mean // empty] | last // 0), ((.round as $r | [$run.evaluations[] | select(.round <= $r)] | last | .accuracy // null) | if . == null then "-" else (. * 1000 | round / 1000) end),
-             .loss // 0, ($run.totals.tokens_per_second // 0 | round), (($run.eta_ms // 0) / 1000 | round)] | @tsv' <<<"$status")
-    fi
-    case $state in
-      completed) break ;;
-      failed | stopped) fail "run $run ended as $state: $(jq -r '.error // ""' <<<"$status")" ;;
-      paused) fail "run $run is paused: $(jq -r '.error // ""' <<<"$status")" ;;
+    got=0
+    IFS= read -r -t 1 -u "$events" line || got=$?
+    case "$got $line" in
+      "0 state "*)
+        state=${line#state }
+        case $state in
+          failed* | stopped* | paused*) fail "run $run is $state" ;;
+        esac
+        ;;
+      "0 "*) echo "$line" ;;
+      *) if [ "$got" -gt 128 ]; then check_alive; else break; fi ;;
     esac
-    check_alive
-    sleep "$([ "$kind" = quiet ] && echo 0.1 || echo 0.5)"
   done
-  STATUS=$status
+  exec {events}<&-
+  [ "${state% }" = completed ] || fail "the coordinator stopped telling of run $run"
+  STATUS=$(curl -sS "$C/v1/runs/$run") || fail "the coordinator did not answer"
 }
 
 # evaluate NAME SAMPLES TEMPERATURE: sets ACCURACY and FORMAT.
@@ -120,17 +141,59 @@ evaluate() {
 say "1. Supervised warm-up: $WARMUP steps of 64 worked examples, some of them wrong"
 run_create warmup "$(jq --argjson seed "$SEED" --argjson n "$WARMUP" '.seed = $seed | .rounds = $n' "$DATA/runs/warmup.json")"
 run_wait "$RUN" warmup
+warmup_run=$RUN
 
-say "2. The base model on 256 held-out test problems"
+# measure_rounds: sets SAMPLING and TRAINING to what they take of a round on one core, in microseconds.  In sync each of them has all cores in its turn; at learning rate 0
+# no weight changes.
+measure_rounds() {
+  local n servers=$((cores / 2 < SERVERS_MAX ? cores / 2 : SERVERS_MAX))
+  for n in $(seq $servers); do start_server "$n" "$everywhere" "$(slots_for $servers)"; done
+  run_create measure "$(jq --argjson seed "$SEED" '.name = "demo: what sampling and training take" | .seed = $seed | .mode = "sync" | .rounds = 5 | .training.lr = 0 | del(.evaluation)' "$DATA/runs/grpo.json")"
+  run_wait "$RUN" quiet
+  read -r SAMPLING TRAINING < <(curl -sS "$C/v1/runs/$RUN/timeline?from=1" | jq -r -L "$DATA" --argjson servers $servers --argjson threads "$threads" '
+    include "overlap"; figures | [.sampling * 1000 * $servers, .training * 1000 * $threads] | map(round) | @tsv')
+  for n in $(seq $servers); do stop "generation-$n"; done
+  echo "  a round takes $((SAMPLING / 1000)) ms of sampling and $((TRAINING / 1000)) ms of training on one core"
+}
+
+# share_out: gives each pool cores of its own; sets servers and threads.  Where a control group grants fewer cores than there are processors, none is anybody's own.
+share_out() {
+  local n first second mine=$everywhere SAMPLING=1 TRAINING=1
+  if [ "$cores" -gt 2 ]; then measure_rounds; fi
+  read -r servers threads < <(share_cores "$cores" $SAMPLING $TRAINING)
+  own=$((cores > 1 && cores == ${#cpus[@]})) first=$everywhere second=$everywhere
+  if [ $own = 1 ]; then first=$(join_cpus "${cpus[@]:0:servers}") second=$(join_cpus "${cpus[@]:servers:threads}"); fi
+  taskset -acp "$first" "${pids[coordinator]}" >/dev/null
+  if [ "$cores" -gt 1 ]; then
+    stop trainer
+    start_trainer "$second" --threads "$threads"
+  fi
+  for n in $(seq "$servers"); do
+    if [ $own = 1 ]; then mine=${cpus[n - 1]}; fi
+    start_server "$n" "$mine" "$(slots_for "$servers")"
+    if [ "$n" = 1 ]; then G=http://127.0.0.1:$PORT; fi
+  done
+  if [ $own = 1 ]; then
+    echo "  processor $first: coordinator, generation-servers: $servers with a thread each   processor $second: trainer, threads: $threads"
+  else
+    echo "  all services share $cores: generation-servers: $servers with a thread each   trainer, threads: $threads"
+  fi
+  echo "  trainer $T   generation $G$([ "$servers" = 1 ] || echo " and others")"
+}
+
+say "2. Cores: $cores of them"
+share_out
+
+say "3. The base model on 256 held-out test problems"
 evaluate before-sampled 4 1
 sampled_before=$ACCURACY format_before=$FORMAT
 evaluate before-greedy 1 0
 greedy_before=$ACCURACY
 
 if [ "$MODE" = inflight ]; then
-  say "3. Reinforcement learning: $ROUNDS optimizer steps over 64 groups x 8 samples each, weights swapped while samples are drawn, rewards by the numeric verifier"
+  say "4. Reinforcement learning: $ROUNDS optimizer steps over 64 groups x 8 samples each, weights swapped while samples are drawn, rewards by the numeric verifier"
 else
-  say "3. Reinforcement learning: $ROUNDS rounds of 64 groups x 8 samples, rewards by the numeric verifier"
+  say "4. Reinforcement learning: $ROUNDS rounds of 64 groups x 8 samples, rewards by the numeric verifier"
 fi
 run_create grpo "$(jq --argjson seed "$SEED" --arg mode "$MODE" --argjson n "$ROUNDS" --arg control "$CONTROL" '
     .seed = $seed | .mode = $mode | .rounds = $n
@@ -138,15 +201,43 @@ run_create grpo "$(jq --argjson seed "$SEED" --arg mode "$MODE" --argjson n "$RO
 run_wait "$RUN" grpo
 grpo=$STATUS grpo_run=$RUN
 
-say "4. The trained model on the same test problems"
+say "5. The trained model on the same test problems"
 evaluate after-sampled 4 1
 sampled_after=$ACCURACY format_after=$FORMAT
 evaluate after-greedy 1 0
 greedy_after=$ACCURACY
 
+# compare MODE: some rounds from the same start with the same seed; their timeline, when the workers have told all of it, in $OUT/overlap-MODE.json; sets STATUS.
+compare() {
+  run_create "overlap-$1" "$(jq --arg mode "$1" --arg run "$warmup_run" --argjson version "$WARMUP" --argjson n "$compared" '
+    .name = "demo: what overlap is worth" | .mode = $mode | .rounds = $n | .start = {$run, $version} | del(.evaluation)' "$OUT/grpo.json")"
+  run_wait "$RUN" quiet
+  for _ in $(seq 20); do
+    curl -sS "$C/v1/runs/$RUN/timeline?from=1" >"$OUT/timeline-$1.json"
+    jq -e -L "$DATA" 'include "overlap"; told' "$OUT/timeline-$1.json" >/dev/null && break
+    sleep 0.1
+  done
+}
+
+compared=$((ROUNDS < COMPARED ? (ROUNDS < 2 ? 2 : ROUNDS) : COMPARED))
+say "6. The first $compared rounds once more: sync beside pipelined, on these cores"
+compare sync
+sync_digest=$(jq -r .weights_digest <<<"$STATUS")
+compare pipelined
+[ "$(jq -r .weights_digest <<<"$STATUS")" = "$sync_digest" ] || fail "pipelined ended with other weights than sync, $(jq -r .weights_digest <<<"$STATUS") instead of $sync_digest"
+beside() { # beside NAME: that definition of overlap.jq, of both timelines
+  jq -nr -L "$DATA" --argjson own "$own" --slurpfile sync "$OUT/timeline-sync.json" --slurpfile pipelined "$OUT/timeline-pipelined.json" "include \"overlap\"; $1(\$sync[0]; \$pipelined[0]; \$own == 1)"
+}
+beside overlap >"$OUT/overlap.json"
+beside report
+same="  both end with the same weights, bit for bit: ${sync_digest:0:16}..."
+if [ "$MODE" != inflight ] && [ "$(jq -r --argjson n "$compared" '.history[] | select(.round == $n - 1) | .digest' <<<"$grpo")" = "$sync_digest" ]; then same+=", as the run above did after its round $compared"; fi
+echo "$same"
+
 checkpoint=$OUT/trainer/$grpo_run/v$ROUNDS
 jq -n --argjson run "$grpo" --argjson seed "$SEED" --arg control "$CONTROL" --argjson sb "$sampled_before" --argjson sa "$sampled_after" --argjson gb "$greedy_before" --argjson ga "$greedy_after" \
-  --argjson fb "$format_before" --argjson fa "$format_after" --arg model "$checkpoint" '{
+  --argjson fb "$format_before" --argjson fa "$format_after" --arg model "$checkpoint" --slurpfile overlap "$OUT/overlap.json" \
+  --argjson cores "$cores" --argjson own "$own" --argjson servers "$servers" --argjson threads "$threads" '{
     heldout_accuracy_before: $sb, heldout_accuracy_after: $sa, heldout_greedy_before: $gb, heldout_greedy_after: $ga,
     format_before: $fb, format_after: $fa,
     rounds: $run.rounds, mode: $run.mode, seed: $seed, control: $control, weights_sha256: $run.weights_digest,
@@ -157,6 +248,7 @@ jq -n --argjson run "$grpo" --argjson seed "$SEED" --arg control "$CONTROL" --ar
     logprob_max_abs_diff: $run.totals.logprob_max_abs_diff, logprob_mean_abs_diff: $run.totals.logprob_mean_abs_diff,
     logprob_kl_k1: $run.totals.logprob_kl_k1, logprob_kl_k3: $run.totals.logprob_kl_k3, stale_results_trained_on: $run.totals.stale_results_trained_on,
     contributions: $run.totals.workers, model: $model,
+    layout: {cores: $cores, each_pool_has_its_own: ($own == 1), generation_servers: $servers, trainer_threads: $threads}, overlap: $overlap[0],
     lag: (if $run.mode != "inflight" then null else [$run.history[] | .lag + {tokens, ess, kl_new_old}] | {
       max_allowed: $run.config.max_lag, min: (map(.min) | min), mean: ((map(.mean * .tokens) | add) / (map(.tokens) | add)), max: (map(.max) | max), groups_dropped: (map(.groups_dropped) | add),
       versions_skipped: (map(select(.version_skipped)) | length), compared_tokens: (map(.compared_tokens) | add), trained_tokens: (map(.tokens) | add),
