@@ -310,7 +310,7 @@ deps: ## install what is missing (Debian packages, by name)
 
 demo: MPI_PACKAGES = # not needed for one trainer
 demo: LINT_PACKAGES =
-demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, MODE=sync|inflight, CONTROL=shuffled|lr0)
+demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, MODE=sync|inflight, CONTROL=shuffled|lr0, CPUS=0,1)
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
