@@ -109,7 +109,7 @@ run_create() {
 run_wait() {
   local run=$1 kind=$2 rounds=$ROUNDS every=5 state="" line got events
   if [ "$kind" = warmup ]; then rounds=$WARMUP every=50; fi
-  exec {events}< <(curl -sSN "$C/v1/runs/$run/events" | jq -nrR --unbuffered -f "$DATA/follow.jq" --arg kind "$kind" --argjson rounds "$rounds" --argjson every $every)
+  exec {events}< <(curl -sN "$C/v1/runs/$run/events" | jq -nrR --unbuffered -f "$DATA/follow.jq" --arg kind "$kind" --argjson rounds "$rounds" --argjson every $every)
   while :; do
     got=0
     IFS= read -r -t 1 -u "$events" line || got=$?
