@@ -43,10 +43,12 @@ struct fake {
 static struct arena arena;
 
 static void reply(struct http_request *r, enum rc rc, const struct err *err, struct buf *body) {
-  if (rc == RC_OK)
+  if (rc == RC_OK) {
     http_reply_json(r, 200, body);
-  else
-    http_fail(r, err);
+    return;
+  }
+  buf_free(body);
+  http_fail(r, err);
 }
 
 static void fake_register(struct http_request *r, void *context) {
