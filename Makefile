@@ -168,7 +168,7 @@ $(BUILD)/tests/ranks/check_nccl: $(NCCL_OBJ) $(call OBJ,common/comm/comm_mpi.c c
 
 # --- unit tests: tests/unit/<module>/test_*.c links <module> and what is below it, and cmocka ---------------------------
 # The folder's other .c files are what its tests share, in a library of theirs: a test takes from it what it uses.
-SIM_WORLD    := $(wildcard tests/sim/world*.c)
+SIM_WORLD    := $(wildcard tests/sim/world*.c) tests/sim/clairvoyant.c
 OBJ_tiles    := $(patsubst %.c,$(BUILD)/obj/%.tiles.o,$(filter %_amx.c,$(SRC_kernels)))
 TESTS_SHARED  = $(call OBJ,$(filter-out tests/unit/$(1)/test_%,$(wildcard tests/unit/$(1)/*.c)) $(if $(filter coordinator,$(1)),$(SIM_WORLD))) $(if $(filter model,$(1)),$(OBJ_tiles))
 # The AMX kernels over emulated tiles.
@@ -247,12 +247,12 @@ speed: $(SPEED_TEST) ## time the kernels on one core: no level may fall far belo
 
 # --- simulation: the coordinator over virtual time ---------------------------------------------------------------------
 SIM_PROGRAMS := chaos rounds large
-$(SIM_PROGRAMS:%=$(BUILD)/tests/sim/%): $(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/sim_%.o $(call OBJ,tests/sim/clairvoyant.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
+$(SIM_PROGRAMS:%=$(BUILD)/tests/sim/%): $(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/sim_%.o $(call OBJ,$(SIM_WORLD)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
 # What a measured workload takes: for make bench-pipeline.
-$(BUILD)/tests/sim/predict: $(call OBJ,tests/sim/predict.c tests/sim/clairvoyant.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
+$(BUILD)/tests/sim/predict: $(call OBJ,tests/sim/predict.c $(SIM_WORLD)) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 

@@ -107,9 +107,12 @@ static int by_total(const void *a, const void *b) {
 double clairvoyant_bound(const struct world_config *c) {
   struct group_length longest[WORLD_GROUPS], total[WORLD_GROUPS];
   double all = 0, least = 0, most = 0, bound = 0;
-  const double lone_us = world_step_us(c, 1), prompts_us = c->samples * c->prompt_us / c->servers;
-  double token_us = lone_us; /* at the best number of rows */
-  for (int rows = 2; rows <= c->slots; rows++) token_us = fmin(token_us, world_step_us(c, rows) / rows);
+  const double prompts_us = c->samples * c->prompt_us / c->servers;
+  double step_us = INFINITY, token_us = INFINITY; /* each at the number of rows that suits it; measured costs may fall */
+  for (int rows = 1; rows <= c->slots; rows++) {
+    step_us = fmin(step_us, world_step_us(c, rows));
+    token_us = fmin(token_us, world_step_us(c, rows) / rows);
+  }
   token_us /= c->servers;
   know(c);
   memcpy(longest, lengths, sizeof longest);
@@ -119,7 +122,7 @@ double clairvoyant_bound(const struct world_config *c) {
   for (int g = 0; g < c->groups; g++) all += total[g].total;
   for (int k = 1; k <= c->groups; k++) { /* k are ready; at most the k - 1 largest have been trained */
     least += total[k - 1].total;
-    const double ready_us = fmax(longest[k - 1].longest * lone_us, least * token_us + k * prompts_us);
+    const double ready_us = fmax(longest[k - 1].longest * step_us, least * token_us + k * prompts_us);
     bound = fmax(bound, ready_us + (all - most) * c->train_us_per_token);
     most += total[c->groups - k].total;
   }

@@ -5,7 +5,7 @@
  * the world; the same groups are members.  It is no optimum, only hard to beat.  The bound is REFERENCES' "FIFO trainer":
  * for every k, the time before which no k groups can be ready and then the training of all that cannot be over by then.
  *
- * Called by sim_rounds.c. */
+ * Called by sim_rounds.c, predict.c and test_simulation.c. */
 #ifndef LEASEHOLD_TESTS_SIM_CLAIRVOYANT_H
 #define LEASEHOLD_TESTS_SIM_CLAIRVOYANT_H
 
