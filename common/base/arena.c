@@ -1,9 +1,10 @@
 /* Allocates from a list of zeroed blocks that are freed together.
  *
  * The head block is filled from the front; a large request gets a block of its own behind it, so that the rest of the
- * head stays usable.  The zeroes come from calloc, which costs nothing for large blocks. */
+ * head stays usable.  The zeroes come from calloc.  Blocks of their own that the caller fills do without. */
 #include "common/base/arena.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,22 +17,21 @@ struct arena_block {
   _Alignas(ARENA_ALIGN) unsigned char payload[];
 };
 
-static struct arena_block *block_new(size_t size) {
-  struct arena_block *b = calloc(1, sizeof *b + size);
-  if (b) b->size = size;
+static struct arena_block *block_new(size_t size, bool zeroed) {
+  struct arena_block *b = zeroed ? calloc(1, sizeof *b + size) : malloc(sizeof *b + size);
+  if (b) *b = (struct arena_block){.size = size};
   return b;
 }
 
-void *arena_alloc(struct arena *a, size_t count, size_t size) {
-  size_t bytes;
-  if (__builtin_mul_overflow(count, size, &bytes) || bytes > (size_t)PTRDIFF_MAX - 2 * ARENA_BLOCK_MAX) return NULL;
+static void *take(struct arena *a, size_t bytes, bool zeroed) {
+  if (bytes > (size_t)PTRDIFF_MAX - 2 * ARENA_BLOCK_MAX) return NULL;
   bytes = (bytes ? bytes + ARENA_ALIGN - 1 : ARENA_ALIGN) & ~(size_t)(ARENA_ALIGN - 1);
   struct arena_block *head = a->head;
   if (!head || head->size - head->used < bytes) {
     size_t next_size = head && head->size >= ARENA_BLOCK_FIRST ? head->size * 2 : ARENA_BLOCK_FIRST;
     if (next_size > ARENA_BLOCK_MAX) next_size = ARENA_BLOCK_MAX;
     if (bytes > next_size / 4) {
-      struct arena_block *own = block_new(bytes);
+      struct arena_block *own = block_new(bytes, zeroed);
       if (!own) return NULL;
       own->used = bytes;
       if (head) {
@@ -42,7 +42,7 @@ void *arena_alloc(struct arena *a, size_t count, size_t size) {
       }
       return own->payload;
     }
-    struct arena_block *fresh = block_new(next_size);
+    struct arena_block *fresh = block_new(next_size, true);
     if (!fresh) return NULL;
     fresh->next = head;
     a->head = head = fresh;
@@ -52,10 +52,19 @@ void *arena_alloc(struct arena *a, size_t count, size_t size) {
   return p;
 }
 
+void *arena_alloc(struct arena *a, size_t count, size_t size) {
+  size_t bytes;
+  return __builtin_mul_overflow(count, size, &bytes) ? NULL : take(a, bytes, true);
+}
+
+void *arena_alloc_bytes(struct arena *a, size_t bytes) { return take(a, bytes, false); }
+
 char *arena_strndup(struct arena *a, const char *text, size_t len) {
   if (len == SIZE_MAX) return NULL;
-  char *copy = arena_alloc(a, len + 1, 1);
-  if (copy) memcpy(copy, text, len);
+  char *copy = arena_alloc_bytes(a, len + 1);
+  if (!copy) return NULL;
+  memcpy(copy, text, len);
+  copy[len] = '\0';
   return copy;
 }
 

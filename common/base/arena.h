@@ -14,6 +14,8 @@ struct arena {
 
 /* Zeroed memory, 16-byte aligned, valid until arena_free; NULL when memory is refused or count*size overflows. */
 void *arena_alloc(struct arena *a, size_t count, size_t size);
+/* The same without the zeroes, for bytes that the caller fills at once. */
+void *arena_alloc_bytes(struct arena *a, size_t bytes);
 /* A NUL-terminated copy of len bytes; NULL when memory is refused. */
 char *arena_strndup(struct arena *a, const char *text, size_t len);
 char *arena_strdup(struct arena *a, const char *text);

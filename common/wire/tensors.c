@@ -38,7 +38,7 @@ enum rc wire_tensor_read(void **out, size_t *rows, const struct st_file *f, cons
     return err_set(err, RC_INVALID, name, "expected a tensor %s of %s with %d dimensions and %d columns, got %s", name,
                    st_dtype_name(dtype), dims, columns ? columns : 1, t ? "another" : "none");
   *rows = (size_t)t->shape[0];
-  *out = arena_alloc(arena, t->bytes + 1, 1);
+  *out = arena_alloc_bytes(arena, t->bytes + 1);
   if (!*out) return err_set(err, RC_NO_MEMORY, NULL, "a tensor of %zu bytes was refused memory", t->bytes);
   memcpy(*out, st_data(f, t), t->bytes);
   return RC_OK;

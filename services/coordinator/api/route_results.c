@@ -256,9 +256,9 @@ static enum rc store_parts(struct core *c, const struct lease_row *l, const stru
   return rc;
 }
 
-/* text NULL: the sample is not finished. */
+/* done NULL: the sample is not finished. */
 static enum rc store_rollout(struct core *c, const struct lease_row *l, const struct sample_result *s,
-                             const struct buf *text, struct err *err) {
+                             const struct done_sample *done, struct err *err) {
   const bool again = l->fence > FENCE_FIRST || fault_is(COORDINATOR_FAULT_NO_FENCE_CHECK);
   bool shorter = false;
   enum rc rc = again ? compare_partial(c, l, s, &shorter, err) : RC_OK;
@@ -266,10 +266,10 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
   rc = store_exec(c->store, err,
                   "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, "
                   "text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(text == NULL),
+                  BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(done == NULL),
                         b_blob(s->token_ids.items, s->token_ids.count * sizeof(int32_t)),
                         b_blob(s->logprobs.items, s->logprobs.count * sizeof(float)),
-                        text ? b_blob(text->data, text->len) : b_null()));
+                        done ? b_blob(done->text, done->text_len) : b_null()));
   return rc == RC_OK ? store_parts(c, l, s, again, err) : rc;
 }
 
@@ -304,27 +304,21 @@ struct prepared {
   const struct run_context *context; /* only to be compared */
   struct {
     bool verified;
-    const char *text; /* in the command's arena */
-    size_t len;
-    struct done_sample done; /* without its text */
+    struct done_sample done; /* its text lies in the command's arena */
   } samples[LIMIT_SAMPLES_PER_GROUP];
 };
 
-static void verify_sample(const struct core *c, const struct group_head *g, const struct prepared *p, size_t i,
-                          struct done_sample *s) {
-  if (!p || p->context != c->context || !p->samples[i].verified || !s->result->digest) {
-    group_verify(c->context, g, s);
-    return;
-  }
-  const struct sample_result *result = s->result;
+static enum rc verify_sample(const struct core *c, const struct group_head *g, const struct prepared *p, size_t i,
+                             struct arena *arena, struct done_sample *s, struct err *err) {
+  if (!p || p->context != c->context || !p->samples[i].verified || !s->result->digest)
+    return group_verify(c->context, g, arena, s, err);
   *s = p->samples[i].done;
-  s->result = result;
-  buf_append(&s->text, p->samples[i].text, p->samples[i].len);
+  return RC_OK;
 }
 
 static enum rc store_samples(struct core *c, const struct lease_row *l, const struct lease_result *m,
                              const struct prepared *p, const struct group_head *g, struct done_sample *done, int *count,
-                             struct err *err) {
+                             struct arena *arena, struct err *err) {
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->sample_count && rc == RC_OK; i++) {
     if (m->samples[i].finish == FINISH_ABORT) {
@@ -333,12 +327,12 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
     }
     struct done_sample *s = &done[(*count)++];
     s->result = &m->samples[i];
-    verify_sample(c, g, p, i, s);
-    rc = store_rollout(c, l, s->result, &s->text, err);
+    rc = verify_sample(c, g, p, i, arena, s, err);
+    if (rc == RC_OK) rc = store_rollout(c, l, s->result, s, err);
     const struct forced_sample forced = {l->run, l->round, l->group, s->result->sample, l->fence};
     bool taken = true;
     if (rc == RC_OK) rc = fault_take_by_force(c->store, &forced, &taken, err);
-    if (!taken) buf_free(&done[--*count].text);
+    if (!taken) --*count;
   }
   return rc;
 }
@@ -351,14 +345,13 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
   int count = 0;
   struct done_sample *done = arena_alloc(arena, m->sample_count, sizeof *done);
   if (!done) return err_set(err, RC_NO_MEMORY, NULL, "a result of %zu samples was refused memory", m->sample_count);
-  enum rc rc = store_samples(c, l, m, p, g, done, &count, err);
+  enum rc rc = store_samples(c, l, m, p, g, done, &count, arena, err);
   for (int i = 0; i < count; i++) tokens += (int64_t)done[i].result->token_ids.count;
   if (rc == RC_OK) rc = stream_round(c, l->run, l->round, &round, err);
   if (rc == RC_OK && contributed(c, l, m, count)) rc = count_contribution(c, l, round, count, tokens, err);
   if (rc == RC_OK) rc = group_accept(c, g, l->fence, done, count, arena, err);
   /* last, because closing a lease that was handed back makes its unfinished samples wait again */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
-  for (int i = 0; i < count; i++) buf_free(&done[i].text);
   if (rc == RC_OK && count) verifying_note(c, l->run, round, begin_us, core_wall_us(c));
   return rc;
 }
@@ -476,15 +469,10 @@ static void verdicts_prepare(struct core *c, struct command *cmd) {
   if (p && group_peek(core_readers(c), cmd->id, m->fence, x->run, &found, &g, &cmd->arena, NULL) == RC_OK && found) {
     p->context = x;
     for (size_t i = 0; i < m->sample_count; i++) {
-      struct done_sample s = {.result = &m->samples[i]};
-      if (s.result->finish == FINISH_ABORT) continue;
-      group_verify(x, &g, &s);
-      p->samples[i].text = arena_strndup(&cmd->arena, s.text.len ? s.text.data : "", s.text.len);
-      p->samples[i].len = s.text.len;
-      p->samples[i].verified = p->samples[i].text && buf_check(&s.text, NULL) == RC_OK;
-      buf_free(&s.text);
-      s.text = (struct buf)BUF_INIT;
-      p->samples[i].done = s;
+      struct done_sample *s = &p->samples[i].done;
+      s->result = &m->samples[i];
+      if (s->result->finish != FINISH_ABORT)
+        p->samples[i].verified = group_verify(x, &g, &cmd->arena, s, NULL) == RC_OK;
     }
     cmd->prepared = p;
   }

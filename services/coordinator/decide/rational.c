@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { DIGITS_MAX = 400 };
+#define DOUBLE_EXACT 9007199254740992 /* whole numbers up to 2^53 are doubles */
 
 static int64_t gcd(int64_t a, int64_t b) {
   while (b) {
@@ -106,11 +107,15 @@ static size_t decimal_scan(const char *text, size_t len, struct rational *value,
       at = e;
     }
   }
-  snprintf(plain + kept, sizeof plain - kept, "e%lld", (long long)exponent);
-  *approximate = (negative ? -1 : 1) * strtod(plain, NULL);
   int64_t den = 1, shift = exponent - decimals;
   fits = fits && (shift >= 0 ? digits == 0 || scale_ten(&digits, shift) : scale_ten(&den, -shift));
   *exact = fits && rational_make(value, negative ? -digits : digits, den);
+  if (*exact && digits <= DOUBLE_EXACT) { /* as strtod rounds: the denominator, 10^18 at most, is a double, too */
+    *approximate = (double)value->num / (double)value->den;
+    return at;
+  }
+  snprintf(plain + kept, sizeof plain - kept, "e%lld", (long long)exponent);
+  *approximate = (negative ? -1 : 1) * strtod(plain, NULL);
   return at;
 }
 

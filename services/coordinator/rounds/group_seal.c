@@ -33,13 +33,22 @@ const char *group_filter_reason(const struct run_config *config, const float *ad
 /* ---- one sample ---- */
 
 /* Ids that the tokenizer does not know (padding of the model's vocabulary) have no text. */
-static void text_of(const struct tokenizer *t, const int32_t *ids, size_t count, struct buf *out) {
-  if (tokenizer_decode(t, ids, count, true, out, NULL) == RC_OK) return;
-  buf_clear(out);
-  for (size_t i = 0; i < count; i++) tokenizer_decode(t, &ids[i], 1, true, out, NULL);
+static enum rc text_of(const struct tokenizer *t, const int32_t *ids, size_t count, struct arena *arena,
+                       struct done_sample *s, struct err *err) {
+  struct buf text = BUF_INIT;
+  if (tokenizer_decode(t, ids, count, true, &text, NULL) != RC_OK) {
+    buf_clear(&text);
+    for (size_t i = 0; i < count; i++) tokenizer_decode(t, &ids[i], 1, true, &text, NULL);
+  }
+  enum rc rc = buf_check(&text, err);
+  s->text_len = text.len;
+  s->text = arena_strndup(arena, text.data ? text.data : "", text.len);
+  buf_free(&text);
+  return rc == RC_OK && !s->text ? err_set(err, RC_NO_MEMORY, NULL, "a sample's text was refused memory") : rc;
 }
 
-void group_verify(const struct run_context *x, const struct group_head *g, struct done_sample *s) {
+enum rc group_verify(const struct run_context *x, const struct group_head *g, struct arena *arena,
+                     struct done_sample *s, struct err *err) {
   const struct sample_result *r = s->result;
   if (r->digest)
     s->digest = *r->digest;
@@ -49,8 +58,9 @@ void group_verify(const struct run_context *x, const struct group_head *g, struc
     if (i == 0 || r->spans[i].version < s->version_first) s->version_first = r->spans[i].version;
     if (i == 0 || r->spans[i].version > s->version_last) s->version_last = r->spans[i].version;
   }
-  text_of(x->tokenizer, r->token_ids.items, r->token_ids.count, &s->text);
-  verify(x->config.verifier, s->text.data ? s->text.data : "", s->text.len, g->answer, g->extra, &s->verdict);
+  const enum rc rc = text_of(x->tokenizer, r->token_ids.items, r->token_ids.count, arena, s, err);
+  if (rc == RC_OK) verify(x->config.verifier, s->text, s->text_len, g->answer, g->extra, &s->verdict);
+  return rc;
 }
 
 /* advantage NULL: the group is not complete. */

@@ -37,15 +37,17 @@ struct done_sample {
   const struct sample_result *result;
   struct digest digest;
   int64_t version_first, version_last;
-  struct buf text; /* to be freed by the caller */
+  const char *text; /* [text_len] */
+  size_t text_len;
   struct verdict verdict;
 };
 
 /* Strings live in the arena. */
 enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct group_head *out,
                    struct arena *arena, struct err *err);
-/* Fills everything but `result`, which is set. */
-void group_verify(const struct run_context *x, const struct group_head *g, struct done_sample *s);
+/* Fills everything but `result`, which is set; its text lies in the arena. */
+enum rc group_verify(const struct run_context *x, const struct group_head *g, struct arena *arena,
+                     struct done_sample *s, struct err *err);
 /* Samples leased under `fence` become done.  RC_CONFLICT when one of them is not. */
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err);

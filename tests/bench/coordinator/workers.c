@@ -107,7 +107,7 @@ static void ask_result(struct workers *w, struct connection *c) {
   const struct held *h = &e->held[e->held_count - 1];
   struct sample_result samples[LIMIT_SAMPLES_PER_GROUP];
   struct sample_segment segment = {.count = h->tokens, .loss_mask = true};
-  struct version_span span = {.version = h->version, .count = h->tokens};
+  struct version_span span = {.version = h->version, .count = h->tokens, .fresh = true};
   char path[LIMIT_NAME_MAX + 32];
   struct buf body = BUF_INIT;
   struct err err;

@@ -152,6 +152,19 @@ static void commas_part_groups_of_three_digits_only(void **state) {
   CHECK_SCANS(cases);
 }
 
+/* 2^53 and its neighbours, whose quotients of two doubles would be rounded twice. */
+static void approximations_are_rounded_once(void **state) {
+  (void)state;
+  static const struct scanned cases[] = {
+      {"9007199254740.992", 17, true, 1125899906842624, 125, 9007199254740.992},
+      {"90071992547409.93", 17, true, 9007199254740993, 100, 90071992547409.93},
+      {"-900719.9254740993", 18, true, -9007199254740993, 10000000000, -900719.9254740993},
+      {"0.1", 3, true, 1, 10, 0.1},
+      {"-2.675", 6, true, -107, 40, -2.675},
+      {"0.000000000000000003", 20, true, 3, 1000000000000000000, 3e-18}};
+  CHECK_SCANS(cases);
+}
+
 static void exponents_are_exact_while_they_fit(void **state) {
   (void)state;
   static const struct scanned cases[] = {{"1e3", 3, true, 1000, 1, 1e3},
@@ -208,15 +221,17 @@ static void check_long(const char *before, int zeros, const char *after, double 
   guarded_free(&held);
 }
 
-/* 400 characters of a number count; what follows them is read, and dropped. */
+/* Of a number that is not exact 400 characters count; what follows them is read, and dropped. */
 static void digits_beyond_the_four_hundredth_are_dropped(void **state) {
   (void)state;
   check_long("0.", 397, "1e300", 1e-98);
   check_long("0.", 398, "1e300", 0);
   check_long("", 399, "7", 7);
-  check_long("", 399, "7.25", 7);
-  check_long("", 398, "7.25", 7);
-  check_long("", 500, "7e-5", 0);
+  check_long("", 399, "7.25", 7.25);
+  check_long("", 500, "7e-5", 7e-5);
+  check_long("", 379, "12345678901234567890.5", 12345678901234567890.0);
+  check_long("", 380, "12345678901234567890", 12345678901234567890.0);
+  check_long("", 381, "12345678901234567890", 1234567890123456789.0);
 }
 
 int main(void) {
@@ -226,6 +241,7 @@ int main(void) {
       cmocka_unit_test(an_overflow_is_told_and_leaves_the_result_alone),
       cmocka_unit_test(numbers_are_read_as_far_as_they_go),
       cmocka_unit_test(commas_part_groups_of_three_digits_only),
+      cmocka_unit_test(approximations_are_rounded_once),
       cmocka_unit_test(exponents_are_exact_while_they_fit),
       cmocka_unit_test(fractions_are_of_two_numbers_and_not_over_zero),
       cmocka_unit_test(digits_beyond_the_four_hundredth_are_dropped),
