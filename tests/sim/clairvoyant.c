@@ -62,6 +62,7 @@ int64_t clairvoyant_end(struct world *w, const struct world_config *config, int 
   world_step_costs(config, &costs);
   const struct admission_facts f = {.costs = &costs,
                                     .servers = config->servers,
+                                    .spacing_least_us = 1,
                                     .slots = config->slots,
                                     .train_us_per_token = config->train_us_per_token,
                                     .groups = config->groups,

@@ -59,6 +59,7 @@ static void plan_round(struct world *w, float *tokens) {
     for (int s = 0; s < c->samples && c->knowledge == KNOWS_PROMPTS; s++) group[s] /= means[g];
   }
   const struct admission_facts f = {.costs = &costs,
+                                    .spacing_least_us = 1,
                                     .servers = c->servers,
                                     .slots = c->slots,
                                     .train_us_per_token = c->train_us_per_token,
@@ -70,7 +71,7 @@ static void plan_round(struct world *w, float *tokens) {
                                     .exact = c->knowledge == KNOWS_SAMPLES,
                                     .scale = c->knowledge == KNOWS_PROMPTS ? means : NULL,
                                     .most = c->tokens_max > 0 ? most : NULL};
-  admission_plan(&f, &w->room, &plan);
+  if (!admission_plan(&f, &w->room, &plan)) world_fault(w, "the first round cannot be planned by what is known");
   tell_plan(w, &plan);
 }
 

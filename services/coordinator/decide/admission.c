@@ -27,14 +27,12 @@ static void push(struct admission_running *heap, int n, struct admission_running
   heap[i] = item;
 }
 
-/* Of n, the top one is removed. */
+/* The top one is removed, and n remain.  The last one still lies behind them, where it ends the way down. */
 static void pop(struct admission_running *heap, int n) {
-  const struct admission_running last = heap[n - 1];
+  const struct admission_running last = heap[n];
   int i = 0;
-  for (;;) {
-    int child = 2 * i + 1;
-    if (child >= n - 1) break;
-    if (child + 1 < n - 1 && heap[child + 1].ends < heap[child].ends) child++;
+  for (int child = 1; child < n; child = 2 * i + 1) {
+    if (heap[child + 1].ends < heap[child].ends) child++;
     if (last.ends <= heap[child].ends) break;
     heap[i] = heap[child];
     i = child;
@@ -44,9 +42,14 @@ static void pop(struct admission_running *heap, int n) {
 
 /* ---- what may be begun when ---- */
 
+/* That have passed since the round opened: none before. */
+static int64_t spacings(const struct admission_plan *plan, int64_t passed_us) {
+  return passed_us > 0 ? passed_us / plan->spacing_us : 0;
+}
+
 int32_t admission_groups(const struct admission_plan *plan, int64_t passed_us) {
   if (!plan->bounded) return INT32_MAX;
-  const int64_t more = passed_us > 0 ? passed_us / plan->spacing_us : 0;
+  const int64_t more = spacings(plan, passed_us);
   return more < INT32_MAX - plan->first ? plan->first + (int32_t)more : INT32_MAX;
 }
 
@@ -57,7 +60,7 @@ int32_t admission_groups_now(const struct admission_plan *plan, int64_t passed_u
 
 int64_t admission_next_us(const struct admission_plan *plan, int64_t passed_us) {
   if (!plan->bounded) return INT64_MAX;
-  return ((passed_us > 0 ? passed_us / plan->spacing_us : 0) + 1) * plan->spacing_us;
+  return (spacings(plan, passed_us) + 1) * plan->spacing_us;
 }
 
 int admission_admit(const struct waiting_group *groups, int32_t *order, int count, int32_t begun, int32_t most) {
@@ -91,8 +94,8 @@ struct play {
 /* Whose lengths a group has in a deal: drawn with replacement, always in the same way. */
 static int32_t likeness(const struct admission_facts *f, int32_t deal, int32_t g) {
   if (f->exact) return g;
-  uint32_t x = (uint32_t)(deal * f->groups + g) + 1; /* hash32 of C. Wellons */
-  x = (x ^ x >> 16) * 0x7feb352du;
+  uint32_t x = (uint32_t)(deal * f->groups + g) + 1; /* hash32 of C. Wellons, for numbers below 2^16 */
+  x *= 0x7feb352du;
   x = (x ^ x >> 15) * 0x846ca68bu;
   return (int32_t)((x ^ x >> 16) % (uint32_t)f->known);
 }
@@ -104,7 +107,7 @@ static const float *lengths_of(const struct admission_facts *f, int32_t deal, in
 
 static double tokens_of(const struct admission_facts *f, int32_t g, float length) {
   const float tokens = f->scale ? length * f->scale[g] : length;
-  return (double)(f->most && tokens > f->most[g] ? f->most[g] : tokens);
+  return (double)(f->most ? fminf(tokens, f->most[g]) : tokens);
 }
 
 static bool waits(const struct play *p) { return p->next < p->f->groups; }
@@ -151,7 +154,7 @@ static void train_by_steps(struct play *p, int32_t g) {
 static void end_sample(struct play *p) {
   const int32_t g = p->room->running[0].group;
   p->clock = p->room->running[0].ends;
-  pop(p->room->running, p->running--);
+  pop(p->room->running, --p->running);
   if (--p->room->left[g] > 0) return;
   if (p->f->groups_per_step > 0)
     train_by_steps(p, g);
@@ -176,7 +179,7 @@ static double play_deal(const struct admission_facts *f, struct admission_room *
       p.us = end_us;
       end_sample(&p);
     } else {
-      p.clock += p.running ? (admit_us - p.us) / step_us : 0;
+      p.clock += (admit_us - p.us) / step_us;
       p.us = admit_us;
     }
     begin_samples(&p);
@@ -190,18 +193,25 @@ double admission_play(const struct admission_facts *f, struct admission_room *ro
   return sum / room->deals;
 }
 
-/* Is it better by so much, and by more than chance, over other deals than those that it was chosen by? */
+/* The square of the standard error is (squares - sum * sum / n) / (n - 1) / n. */
+bool admission_outweighs(const double *gains, int32_t n, double gain_least) {
+  double sum = 0, squares = 0;
+  for (int32_t i = 0; i < n; i++) {
+    sum += gains[i];
+    squares += gains[i] * gains[i];
+  }
+  return sum > gain_least * n && sum * sum * (n - 1) >= ERRORS_LEAST * ERRORS_LEAST * (n * squares - sum * sum);
+}
+
+/* Is it better over other deals than those that it was chosen by? */
 static bool is_better(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan,
                       const struct admission_plan *than, double gain_least) {
-  double sum = 0, squares = 0;
-  const int32_t n = room->deals;
-  for (int32_t deal = n; deal < 2 * n; deal++) {
-    const double gain = 1 - play_deal(f, room, plan, deal) / play_deal(f, room, than, deal);
-    sum += gain;
-    squares += gain * gain;
+  double gains[DEALS_MOST];
+  for (int32_t i = 0; i < room->deals; i++) {
+    const int32_t deal = room->deals + i;
+    gains[i] = 1 - play_deal(f, room, plan, deal) / play_deal(f, room, than, deal);
   }
-  const double mean = sum / n, variance = n > 1 ? (squares - sum * mean) / (n - 1) : 0;
-  return mean > gain_least && mean * mean > ERRORS_LEAST * ERRORS_LEAST * variance / n;
+  return admission_outweighs(gains, room->deals, gain_least);
 }
 
 /* ---- plans ---- */
@@ -229,35 +239,35 @@ static void try_orders(const struct admission_facts *f, struct admission_room *r
 
 static void try_ramp(const struct admission_facts *f, struct admission_room *room, int32_t first, double spacing_us,
                      struct admission_plan *best) {
-  if (first < 1 || first >= f->groups || (int64_t)first * f->samples > rows_max(f) || spacing_us > SPACING_MOST_US)
-    return;
   room->candidate.bounded = true;
   room->candidate.first = first;
-  room->candidate.spacing_us = (int64_t)fmax(ceil(spacing_us), fmax(1, (double)f->spacing_least_us));
+  room->candidate.spacing_us = (int64_t)fmin(fmax(ceil(spacing_us), (double)f->spacing_least_us), SPACING_MOST_US);
   take_if_better(f, room, best);
 }
 
 /* From one number of first groups that is tried to the next. */
 static int32_t stride(int32_t first) { return 1 + first / 4; }
 
-/* One more group whenever the trainer has eaten one, or somewhat sooner: how many first; then how much sooner; then
- * around that. */
+/* One more group whenever the trainer has eaten one, or somewhat sooner: how many first, of those that there are slots for;
+ * then how much sooner; then around that.  As many first as there are groups, or none, is never better than other plans. */
 static void try_ramps(const struct admission_facts *f, struct admission_room *room, double group_us,
                       struct admission_plan *best) {
+  const int32_t most = rows_max(f) / f->samples;
   room->candidate = *best;
-  for (int32_t first = 1; first < f->groups; first += stride(first)) try_ramp(f, room, first, group_us * 3 / 4, best);
+  for (int32_t first = 1; first <= most; first += stride(first)) try_ramp(f, room, first, group_us * 3 / 4, best);
   if (!best->bounded) return;
   for (int32_t first = best->first, eighths = 3; eighths <= 9; eighths++)
     try_ramp(f, room, first, group_us * eighths / 8, best);
   const int32_t middle = best->first, width = stride(middle);
   const double spacing_us = (double)best->spacing_us;
-  for (int32_t first = middle - width; first <= middle + width; first++) try_ramp(f, room, first, spacing_us, best);
+  for (int32_t first = middle - width; first <= middle + width && first <= most; first++)
+    try_ramp(f, room, first, spacing_us, best);
 }
 
 void admission_improve(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan,
                        int plays) {
   uint64_t x = 1; /* a sequence that is always the same */
-  for (int i = 0; i < plays && f->groups > 1; i++) {
+  for (int i = 0; i < plays; i++) {
     room->candidate = *plan;
     x = x * 6364136223846793005u + 1442695040888963407u;
     const int32_t from = (int32_t)((x >> 40) % (uint64_t)f->groups);
@@ -278,7 +288,7 @@ void admission_improve(const struct admission_facts *f, struct admission_room *r
 static bool known(const struct admission_facts *f) {
   return f->servers > 0 && f->slots > 0 && f->groups > 0 && f->samples > 0 && f->groups <= ADMISSION_GROUPS_MAX &&
          (int64_t)f->groups * f->samples <= ADMISSION_SAMPLES_MAX && f->known > 0 && f->train_us_per_token > 0 &&
-         step_costs_known(f->costs);
+         f->spacing_least_us > 0 && step_costs_known(f->costs);
 }
 
 /* Returns the mean time between two groups of the trainer's. */
@@ -292,7 +302,7 @@ static double measure_groups(const struct admission_facts *f, struct admission_r
       for (int32_t s = 0; s < f->samples; s++) {
         const double t = tokens_of(f, g, lengths[s]);
         tokens += t;
-        if (t > longest) longest = t;
+        longest = fmax(longest, t);
       }
       room->longest[g] += longest;
     }
@@ -306,9 +316,8 @@ static double measure_groups(const struct admission_facts *f, struct admission_r
 
 /* Something is known about each group, not only about groups in general. */
 static bool told_apart(const struct admission_facts *f) {
-  bool apart = f->exact || f->scale;
-  for (int32_t g = 1; g < f->groups && f->most; g++) apart = apart || f->most[g] != f->most[0];
-  return apart;
+  const size_t pairs = (size_t)f->groups - 1; /* of neighbours, which are alike if all groups are */
+  return f->exact || f->scale || (f->most && memcmp(f->most, f->most + 1, pairs * sizeof f->most[0]));
 }
 
 static int32_t deals_of(const struct admission_facts *f) {
@@ -322,7 +331,7 @@ static int64_t plays_of(const struct admission_facts *f, int32_t deals, double r
   const int64_t samples = (int64_t)f->groups * f->samples * deals, wanted = IMPROVING_SAMPLES / samples;
   if (f->played_per_us == 0) return wanted;
   const double more = floor(round_us * f->played_per_us / (double)samples) - PLAYS_LEAST;
-  return more < (double)wanted ? (int64_t)more : wanted;
+  return (int64_t)fmin(more, (double)wanted);
 }
 
 bool admission_plan(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan) {

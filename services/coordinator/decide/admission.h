@@ -40,7 +40,7 @@ struct admission_facts {
   const struct step_costs *costs;
   int32_t servers, slots; /* ready generation-servers, slots of each */
   double train_us_per_token;
-  int64_t spacing_least_us; /* between two groups, as nobody looks more often; 0: any */
+  int64_t spacing_least_us; /* between two groups, as nobody looks more often; at least 1 */
   int32_t groups, samples;  /* of the round, of a group */
   const float *tokens;      /* of samples, group by group: [known * samples] */
   int32_t known;            /* groups, of this round or of others */
@@ -85,6 +85,9 @@ double admission_play(const struct admission_facts *f, struct admission_room *ro
  * end_us must be its play's. */
 void admission_improve(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan,
                        int plays);
+
+/* Are these gains of a plan, each of another deal, more than gain_least in the mean and more than chance? */
+bool admission_outweighs(const double *gains, int32_t count, double gain_least);
 
 /* How many groups of the round may have been begun so long after it opened. */
 int32_t admission_groups(const struct admission_plan *plan, int64_t passed_us);

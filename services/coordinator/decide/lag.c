@@ -1,7 +1,10 @@
 /* Bounds how old a token may be, and how far sampling runs ahead: see lag.h. */
 #include "services/coordinator/decide/lag.h"
 
-int64_t lag_oldest(int64_t current, int64_t max_lag) { return current > max_lag ? current - max_lag : 0; }
+/* By how much a is more than b. */
+static int64_t excess(int64_t a, int64_t b) { return a > b ? a - b : 0; }
+
+int64_t lag_oldest(int64_t current, int64_t max_lag) { return excess(current, max_lag); }
 
 bool lag_may_sample(int64_t loaded, int64_t current, int64_t max_lag) {
   return loaded >= lag_oldest(current, max_lag) && loaded <= current;
@@ -9,7 +12,7 @@ bool lag_may_sample(int64_t loaded, int64_t current, int64_t max_lag) {
 
 void lag_add(struct lag_sums *sums, int64_t lag, bool compared) {
   if (sums->tokens == 0 || lag < sums->min) sums->min = lag;
-  if (sums->tokens == 0 || lag > sums->max) sums->max = lag;
+  if (lag > sums->max) sums->max = lag; /* 0 at first, and no lag is below */
   sums->tokens++;
   sums->sum += lag;
   sums->compared += compared;
@@ -27,5 +30,5 @@ int64_t lag_groups_dropped(int64_t samples_ahead, int64_t samples, int64_t compl
 int64_t lag_groups_allowed(const struct stream_state *s) {
   int64_t most = groups_of(s->samples_ahead, s->samples);
   if (most > s->groups_needed) most = s->groups_needed;
-  return most > s->groups_ahead ? most - s->groups_ahead : 0;
+  return excess(most, s->groups_ahead);
 }

@@ -38,6 +38,7 @@ static void a_play_goes_as_the_pool_does(void **state) {
   const struct step_costs costs = costs_of(0, 100);
   const float two[] = {10, 20}, four[] = {10, 20, 30, 40};
   struct admission_facts f = {.costs = &costs,
+                              .spacing_least_us = 1,
                               .servers = 1,
                               .slots = 4,
                               .train_us_per_token = 5,
@@ -59,6 +60,7 @@ static void a_play_goes_as_the_pool_does(void **state) {
   close_to(play(&f, &filled, NULL), 1000 + 2000 + 4000);
   /* a group is ready with its last sample; its samples are begun in their order */
   f = (struct admission_facts){.costs = &costs,
+                               .spacing_least_us = 1,
                                .servers = 1,
                                .slots = 3,
                                .train_us_per_token = 1,
@@ -77,6 +79,7 @@ static void a_ramp_begins_groups_one_after_another(void **state) {
   const struct step_costs costs = costs_of(0, 100);
   const float two[] = {10, 20};
   const struct admission_facts f = {.costs = &costs,
+                                    .spacing_least_us = 1,
                                     .servers = 1,
                                     .slots = 4,
                                     .train_us_per_token = 100,
@@ -156,6 +159,7 @@ static void a_play_is_what_a_slow_one_is(void **state) {
     const int64_t base = draw(&x, 0, 3) * 1000, row = 1 + draw(&x, 0, 3) * 300;
     const struct step_costs costs = costs_of(base, row);
     struct admission_facts f = {.costs = &costs,
+                                .spacing_least_us = 1,
                                 .servers = draw(&x, 1, 3),
                                 .slots = draw(&x, 1, 12),
                                 .train_us_per_token = draw(&x, 1, 2000),
@@ -190,6 +194,7 @@ static void steps_are_trained_in_their_order(void **state) {
   const struct step_costs costs = costs_of(0, 100);
   const float three[] = {30, 10, 20};
   struct admission_facts f = {.costs = &costs,
+                              .spacing_least_us = 1,
                               .servers = 1,
                               .slots = 3,
                               .train_us_per_token = 100,
@@ -215,6 +220,7 @@ static void lengths_of_other_groups_are_dealt_out(void **state) {
   const struct step_costs costs = costs_of(0, 100);
   const float three[] = {10, 20, 30}, scale[] = {1, 2, 3, 4}, most[] = {25, 25, 50, 41};
   struct admission_facts f = {.costs = &costs,
+                              .spacing_least_us = 1,
                               .servers = 1,
                               .slots = 1,
                               .train_us_per_token = 1e-9,
@@ -253,6 +259,55 @@ static void lengths_of_other_groups_are_dealt_out(void **state) {
   free(room);
 }
 
+/* A small round tells less than a large one, which takes longer to play. */
+static void a_round_is_dealt_out_the_more_often_the_smaller_it_is(void **state) {
+  (void)state;
+  struct admission_room *room = malloc(sizeof *room);
+  const int deals_of[][2] = {{24, 8}, {1023, 8}, {1024, 8}, {1025, 7}, {1365, 6}, {1366, 5}, {2048, 4}, {8192, 4}};
+  static float tokens[ADMISSION_SAMPLES_MAX];
+  const struct step_costs costs = costs_of(1000, 1);
+  assert_non_null(room);
+  for (int i = 0; i < ADMISSION_SAMPLES_MAX; i++) tokens[i] = 10;
+  for (size_t i = 0; i < sizeof deals_of / sizeof deals_of[0]; i++) {
+    struct admission_facts f = {.costs = &costs,
+                                .spacing_least_us = 1,
+                                .servers = 1,
+                                .slots = 1,
+                                .train_us_per_token = 1,
+                                .groups = 1,
+                                .samples = deals_of[i][0],
+                                .tokens = tokens,
+                                .known = 1};
+    struct admission_plan plan;
+    assert_true(admission_plan(&f, room, &plan));
+    assert_int_equal(room->deals, deals_of[i][1]);
+    f.exact = true;
+    assert_true(admission_plan(&f, room, &plan));
+    assert_int_equal(room->deals, 1);
+  }
+  free(room);
+}
+
+static void a_gain_must_be_more_than_chance(void **state) {
+  (void)state;
+  const double one[] = {0.03}, even[] = {0.03, 0.03, 0.03, 0.03};
+  assert_true(admission_outweighs(one, 1, 0.02)); /* nothing to compare it with: exact lengths */
+  assert_false(admission_outweighs(one, 1, 0.03));
+  assert_false(admission_outweighs((const double[]){-0.03}, 1, 0.02));
+  assert_true(admission_outweighs(even, 4, 0.029));
+  assert_false(admission_outweighs(even, 4, 0.031));
+  assert_false(admission_outweighs((const double[]){-1, -1}, 2, 0.02));
+  /* 4 and 8 are 6 in the mean, and that is known to 2: three standard errors; 1 and 5 are 3, to 2 */
+  assert_true(admission_outweighs((const double[]){4, 8}, 2, 1));
+  assert_false(admission_outweighs((const double[]){1, 5}, 2, 1));
+  assert_true(admission_outweighs((const double[]){2, 6}, 2, 1)); /* exactly two */
+  assert_false(admission_outweighs((const double[]){1.99, 6}, 2, 1));
+  /* of 3, 7 and 2 the mean is 4, known to sqrt(7 / 3) = 1.53: 2.6 standard errors; of 1, 7 and 2 to 1.86: 1.8 */
+  assert_true(admission_outweighs((const double[]){3, 7, 2}, 3, 1));
+  assert_false(admission_outweighs((const double[]){1, 7, 2}, 3, 1));
+  assert_false(admission_outweighs((const double[]){3, 7, 2}, 3, 4));
+}
+
 static void as_many_are_admitted_as_time_has_brought(void **state) {
   (void)state;
   struct admission_plan p = {.bounded = true, .first = 3, .spacing_us = 1000};
@@ -267,6 +322,7 @@ static void as_many_are_admitted_as_time_has_brought(void **state) {
   assert_int_equal(admission_groups_now(&p, 1000, 4, 1), 4);
   assert_int_equal(admission_groups_now(&p, 1000, 3, 0), 4);
   p.spacing_us = 1;
+  assert_int_equal(admission_groups(&p, 1), 4);
   assert_int_equal(admission_groups(&p, INT32_MAX - 4), INT32_MAX - 1);
   assert_int_equal(admission_groups(&p, INT32_MAX - 3), INT32_MAX);
   assert_int_equal(admission_groups(&p, INT64_MAX - 3), INT32_MAX);
@@ -343,6 +399,7 @@ static void a_plan_costs_no_more_than_it_may(void **state) {
   lengths(tokens);
   const struct step_costs steep = costs_of(28000, 2000);
   struct admission_facts f = {.costs = &steep,
+                              .spacing_least_us = 1,
                               .servers = 1,
                               .slots = GROUPS * SAMPLES,
                               .groups = GROUPS,
@@ -376,6 +433,7 @@ static void a_round_begins_with_few_where_rows_cost_and_with_all_where_they_do_n
   lengths(tokens);
   const struct step_costs steep = costs_of(28000, 2000), flat = costs_of(28000, 1);
   struct admission_facts f = {.costs = &steep,
+                              .spacing_least_us = 1,
                               .servers = 1,
                               .slots = GROUPS * SAMPLES,
                               .groups = GROUPS,
@@ -405,6 +463,7 @@ static void groups_that_are_told_apart_are_put_in_order(void **state) {
   for (int s = 0; s < SAMPLES; s++) tokens[(GROUPS - 1) * SAMPLES + s] = 1500;
   const struct step_costs costs = costs_of(28000, 100);
   struct admission_facts f = {.costs = &costs,
+                              .spacing_least_us = 1,
                               .servers = 2,
                               .slots = 8,
                               .groups = GROUPS,
@@ -429,12 +488,13 @@ static void groups_that_are_told_apart_are_put_in_order(void **state) {
 /* What each sample may have at most is enough to tell a long group from short ones. */
 static void groups_are_told_apart_by_what_they_may_have(void **state) {
   (void)state;
-  float tokens[GROUPS * SAMPLES], most[GROUPS];
+  float tokens[GROUPS * SAMPLES], caps[1 + GROUPS], *most = &caps[1];
   lengths(tokens);
   for (int i = 0; i < GROUPS * SAMPLES; i++) tokens[i] *= 15;
-  for (int g = 0; g < GROUPS; g++) most[g] = 100;
+  for (int g = -1; g < GROUPS; g++) most[g] = 100;
   const struct step_costs costs = costs_of(28000, 100);
-  const struct admission_facts f = {.costs = &costs,
+  struct admission_facts f = {.costs = &costs,
+                                    .spacing_least_us = 1,
                                     .servers = 2,
                                     .slots = 8,
                                     .groups = GROUPS,
@@ -445,10 +505,74 @@ static void groups_are_told_apart_by_what_they_may_have(void **state) {
                                     .most = most};
   assert_false(plan_of(&f).ordered);
   most[GROUPS - 1] = 1800;
+  struct guarded only = guarded_copy(caps, sizeof caps); /* nothing behind them is looked at */
+  f.most = (const float *)(const void *)only.at + 1;
   const struct admission_plan plan = plan_of(&f);
+  guarded_free(&only);
   int at = 0;
   while (plan.order[at] != GROUPS - 1) at++;
   assert_true(plan.ordered && at < 4); /* the longest is not begun last */
+}
+
+/* One slot, lengths that grow by the ordinal, and time to play no more than the first plans. */
+static void the_shortest_or_the_longest_go_first_altogether(void **state) {
+  (void)state;
+  struct admission_room *room = malloc(sizeof *room);
+  const struct step_costs costs = costs_of(100, 1);
+  float tokens[GROUPS];
+  struct admission_plan plan;
+  struct admission_facts f = {.costs = &costs,
+                              .spacing_least_us = 1,
+                              .servers = 1,
+                              .slots = 1,
+                              .train_us_per_token = 102,
+                              .groups = GROUPS,
+                              .samples = 1,
+                              .tokens = tokens,
+                              .known = GROUPS,
+                              .exact = true};
+  assert_non_null(room);
+  for (int g = 0; g < GROUPS; g++) tokens[g] = (float)(100 * (GROUPS - g));
+  f.played_per_us = 100.001 * GROUPS / plan_of(&f).filled_end_us;
+  assert_true(admission_plan(&f, room, &plan)); /* the shortest: the trainer is the slower one */
+  assert_true(plan.ordered && !plan.bounded);
+  for (int i = 0; i < GROUPS; i++) assert_int_equal(plan.order[i], GROUPS - 1 - i);
+  for (int g = 0; g < GROUPS - 1; g++) tokens[g] = (float)(GROUPS - 1 - g) / 100;
+  tokens[GROUPS - 1] = 100; /* the longest: it needs a slot from beginning to end */
+  f.train_us_per_token = 0.001;
+  f.slots = 2;
+  f.played_per_us = 100.001 * GROUPS / plan_of(&f).filled_end_us;
+  assert_true(admission_plan(&f, room, &plan));
+  assert_true(plan.ordered && !plan.bounded);
+  for (int i = 0; i < GROUPS; i++) {
+    assert_int_equal(plan.order[i], i == 0 ? GROUPS - 1 : i - 1);
+    assert_int_equal(room->by_length[GROUPS - 1 - i], plan.order[i]); /* lengths below one token, too */
+  }
+  free(room);
+}
+
+/* Two groups, one slot each, and a trainer that takes longer than generation: with one row less the first is ready earlier. */
+static struct admission_plan plan_of_two(int64_t lone, int64_t both) {
+  const struct step_costs costs = costs_of(2 * lone - both, both - lone);
+  const float tokens[] = {100, 100};
+  return plan_of(&(struct admission_facts){.costs = &costs,
+                                           .spacing_least_us = 1,
+                                           .servers = 1,
+                                           .slots = 2,
+                                           .train_us_per_token = 1.33 * (double)lone,
+                                           .groups = 2,
+                                           .samples = 1,
+                                           .tokens = tokens,
+                                           .known = 2,
+                                           .exact = true});
+}
+
+static void a_step_that_hardly_grows_is_worth_no_ramp(void **state) {
+  (void)state;
+  assert_false(plan_of_two(1000, 1049).bounded);
+  const struct admission_plan plan = plan_of_two(1000, 1050);
+  assert_true(plan.bounded);
+  assert_int_equal(plan.first, 1);
 }
 
 /* Few samples are very long, and a plan was found that is 6 % better in the deals at hand: in others it is not. */
@@ -460,6 +584,7 @@ static void what_suits_some_deals_only_is_not_planned(void **state) {
   for (int i = 0; i < GROUPS * SAMPLES; i++) tokens[i] = draw(&x, 0, 19) ? 300 : 4000;
   for (int g = 0; g < GROUPS; g++) scale[g] = 1 + (float)draw(&x, 0, 10) / 1000;
   const struct admission_facts f = {.costs = &costs,
+                                    .spacing_least_us = 1,
                                     .servers = 2,
                                     .slots = 48,
                                     .train_us_per_token = 500,
@@ -486,7 +611,7 @@ static void every_group_is_admitted_in_the_end(void **state) {
                                       .servers = draw(&x, 1, 3),
                                       .slots = draw(&x, 1, 64),
                                       .train_us_per_token = draw(&x, 0, 9) ? draw(&x, 1, 20000) : 1e12,
-                                      .spacing_least_us = draw(&x, 0, 2) * 100000,
+                                      .spacing_least_us = 1 + draw(&x, 0, 2) * 100000,
                                       .groups = draw(&x, 1, 24),
                                       .samples = draw(&x, 1, 8),
                                       .tokens = tokens,
@@ -548,6 +673,7 @@ static void a_plan_is_always_the_same(void **state) {
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     const struct step_costs costs = costs_of(28000, known[i].row);
     const struct admission_facts f = {.costs = &costs,
+                                      .spacing_least_us = 1,
                                       .servers = known[i].servers,
                                       .slots = known[i].slots,
                                       .train_us_per_token = known[i].train,
@@ -566,12 +692,100 @@ static void a_plan_is_always_the_same(void **state) {
   }
 }
 
+/* Likewise of hundreds of rounds together: how many plans of each kind, their first groups and spacings, and what they gain. */
+static void plans_of_many_rounds_are_always_the_same(void **state) {
+  (void)state;
+  struct admission_room *room = malloc(sizeof *room);
+  uint64_t x = 5;
+  int ordered = 0, bounded = 0, first = 0;
+  int64_t spacing_us = 0;
+  double ends = 0, gained = 0;
+  assert_non_null(room);
+  for (int i = 0; i < 90; i++) {
+    float tokens[24 * 6], most[24], scale[24];
+    const struct step_costs costs = costs_of(draw(&x, 1, 3) * 10000, 1 + draw(&x, 0, 4) * draw(&x, 0, 2000));
+    struct admission_facts f = {.costs = &costs,
+                                .spacing_least_us = 1 + draw(&x, 0, 1) * 100000,
+                                .servers = draw(&x, 1, 3),
+                                .slots = draw(&x, 1, 80),
+                                .groups = draw(&x, 2, 24),
+                                .samples = draw(&x, 1, 6),
+                                .tokens = tokens};
+    const int kind = draw(&x, 0, 3), spread = draw(&x, 1, 10);
+    f.known = kind == 0 ? f.groups : 24;
+    f.exact = kind == 0;
+    f.most = kind == 1 ? most : NULL;
+    f.scale = kind == 2 ? scale : NULL;
+    f.groups_per_step = draw(&x, 0, 3) ? 0 : draw(&x, 1, f.groups);
+    for (int t = 0; t < 24 * f.samples; t++) tokens[t] = (float)(draw(&x, 1, 100) * draw(&x, 1, spread));
+    for (int g = 0; g < 24; g++) {
+      most[g] = (float)draw(&x, 50, 50 * spread);
+      scale[g] = (float)draw(&x, 10, 10 * spread) / 10;
+    }
+    f.train_us_per_token = (double)draw(&x, 20, 100) * 10000 / (f.servers * f.slots);
+    f.played_per_us = 1e-3 * draw(&x, 0, 2);
+    struct admission_plan p;
+    assert_true(admission_plan(&f, room, &p));
+    ordered += p.ordered;
+    bounded += p.bounded;
+    first += p.first;
+    spacing_us += p.spacing_us;
+    ends += p.end_us;
+    gained += 1 - p.end_us / p.filled_end_us;
+  }
+  free(room);
+  assert_int_equal(ordered, 25);
+  assert_int_equal(bounded, 24);
+  assert_int_equal(first, 99);
+  assert_int_equal(spacing_us, 115045088);
+  close_to(ends, 16689060670.347616);
+  close_to(gained, 1.5351659443895396);
+}
+
+/* Small rounds of which the search finds another plan when it looks a little further, or less far, or takes the other one of
+ * two that are equally good. */
+static void plans_that_are_near_each_other_are_told_apart(void **state) {
+  (void)state;
+  const struct {
+    unsigned seed;
+    int bounded, ordered, first;
+    int64_t spacing_us;
+  } known[] = {{25, 1, 0, 1, 85357},   {39, 0, 1, 0, 0},         {43, 1, 1, 1, 1008965},  {211, 1, 1, 3, 557913},
+               {249, 1, 1, 2, 227459}, {1179, 1, 1, 2, 105218}, {1809, 1, 1, 3, 1009434}};
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+    float tokens[24 * 4];
+    uint64_t x = known[i].seed * 7919 + 1;
+    draw(&x, 0, 1);
+    const int64_t base = draw(&x, 0, 3) * 10000 + 100, more = draw(&x, 0, 3), row = 1 + more * draw(&x, 1, 3000);
+    const struct step_costs costs = costs_of(base, row);
+    struct admission_facts f = {.costs = &costs, .spacing_least_us = 1, .servers = 1, .tokens = tokens};
+    f.slots = draw(&x, 1, 24);
+    f.groups = draw(&x, 2, 12);
+    f.samples = draw(&x, 1, 4);
+    f.exact = draw(&x, 0, 1);
+    f.known = f.exact ? f.groups : 24;
+    if (!draw(&x, 0, 3)) f.slots = f.groups * f.samples;
+    const int spread = draw(&x, 1, 6);
+    for (int t = 0; t < 24 * f.samples; t++) {
+      const int times = draw(&x, 1, 20);
+      tokens[t] = (float)(times * draw(&x, 1, spread));
+    }
+    f.train_us_per_token = draw(&x, 1, 40) * (double)(base + row * f.slots) / f.slots / 10;
+    if (draw(&x, 0, 1)) f.played_per_us = 100.001 * f.groups * f.samples / plan_of(&f).filled_end_us;
+    const struct admission_plan p = plan_of(&f);
+    if (p.bounded != known[i].bounded || p.ordered != known[i].ordered || p.first != known[i].first ||
+        p.spacing_us != known[i].spacing_us)
+      fail_msg("round %u: %d, %d, %d, %lld", known[i].seed, p.bounded, p.ordered, p.first, (long long)p.spacing_us);
+  }
+}
+
 static void an_order_is_improved_by_what_the_play_says(void **state) {
   (void)state;
   struct admission_room *room = malloc(sizeof *room);
   const struct step_costs costs = costs_of(0, 100);
   const float three[] = {30, 20, 10};
   const struct admission_facts f = {.costs = &costs,
+                                    .spacing_least_us = 1,
                                     .servers = 1,
                                     .slots = 1,
                                     .train_us_per_token = 200,
@@ -602,6 +816,7 @@ static void nothing_is_planned_while_something_is_not_known(void **state) {
   lengths(tokens);
   const struct step_costs steep = costs_of(28000, 2000), none = {0};
   const struct admission_facts good = {.costs = &steep,
+                                       .spacing_least_us = 1,
                                        .servers = 1,
                                        .slots = GROUPS * SAMPLES,
                                        .groups = GROUPS,
@@ -609,8 +824,8 @@ static void nothing_is_planned_while_something_is_not_known(void **state) {
                                        .tokens = tokens,
                                        .known = GROUPS,
                                        .train_us_per_token = 4000};
-  struct admission_facts bad[11];
-  for (size_t i = 0; i < 11; i++) bad[i] = good;
+  struct admission_facts bad[12];
+  for (size_t i = 0; i < 12; i++) bad[i] = good;
   bad[0].costs = &none;
   bad[1].servers = 0;
   bad[2].slots = 0;
@@ -623,9 +838,10 @@ static void nothing_is_planned_while_something_is_not_known(void **state) {
   bad[8].samples = INT32_MAX / 4;
   bad[9].train_us_per_token = -1;
   bad[10].known = 0;
+  bad[11].spacing_least_us = 0;
   struct admission_room *room = malloc(sizeof *room);
   assert_non_null(room);
-  for (size_t i = 0; i < 11; i++) {
+  for (size_t i = 0; i < 12; i++) {
     struct admission_plan plan = {.bounded = true, .ordered = true, .first = 1, .spacing_us = 1};
     if (admission_plan(&bad[i], room, &plan)) fail_msg("case %zu is planned", i);
     assert_false(plan.bounded || plan.ordered);
@@ -639,6 +855,7 @@ static void the_largest_round_that_is_planned_fits(void **state) {
   for (int i = 0; i < ADMISSION_SAMPLES_MAX; i++) tokens[i] = (float)(1 + i % 7);
   const struct step_costs flat = costs_of(1000000, 1);
   struct admission_facts f = {.costs = &flat,
+                              .spacing_least_us = 1,
                               .servers = 4,
                               .slots = 4096,
                               .groups = ADMISSION_GROUPS_MAX,
@@ -661,13 +878,19 @@ int main(void) {
       cmocka_unit_test(a_plan_costs_no_more_than_it_may),
       cmocka_unit_test(lengths_of_other_groups_are_dealt_out),
       cmocka_unit_test(groups_are_told_apart_by_what_they_may_have),
+      cmocka_unit_test(the_shortest_or_the_longest_go_first_altogether),
+      cmocka_unit_test(a_step_that_hardly_grows_is_worth_no_ramp),
       cmocka_unit_test(what_suits_some_deals_only_is_not_planned),
+      cmocka_unit_test(a_round_is_dealt_out_the_more_often_the_smaller_it_is),
+      cmocka_unit_test(a_gain_must_be_more_than_chance),
       cmocka_unit_test(as_many_are_admitted_as_time_has_brought),
       cmocka_unit_test(what_was_begun_goes_on_and_the_rest_waits),
       cmocka_unit_test(a_round_begins_with_few_where_rows_cost_and_with_all_where_they_do_not),
       cmocka_unit_test(groups_that_are_told_apart_are_put_in_order),
       cmocka_unit_test(every_group_is_admitted_in_the_end),
       cmocka_unit_test(a_plan_is_always_the_same),
+      cmocka_unit_test(plans_of_many_rounds_are_always_the_same),
+      cmocka_unit_test(plans_that_are_near_each_other_are_told_apart),
       cmocka_unit_test(an_order_is_improved_by_what_the_play_says),
       cmocka_unit_test(nothing_is_planned_while_something_is_not_known),
       cmocka_unit_test(the_largest_round_that_is_planned_fits),
