@@ -325,8 +325,8 @@ void checks_conserving(struct world *w) {
     if (!server_works(s) || s->live >= s->slots || s->asking != p || w->version_count == 0) continue;
     if (!p->has_loaded || !digest_equal(&p->loaded, &w->versions[w->version_count - 1])) continue;
     if (!worker_live(w->core, s->worker_id)) continue;
-    if (w->c.inflight) { /* costs a look at the ledger */
-      if (w->r->events % 4) return;
+    if (w->c.inflight) {
+      if (!stream_looks(w)) return;
       const int64_t samples = stream_grantable(w);
       if (samples > 0)
         world_fault(w, "server %d has an idle slot, and %lld samples wait or may be issued", p->server,

@@ -434,6 +434,9 @@ void stream_lease(struct world *w, const struct poll_message *p, const struct le
 void stream_version(struct world *w, int64_t version);
 /* What the step takes, as its message is made. */
 void stream_step(struct world *w, const struct job *j);
+/* Whether it is time to ask what may be granted: a look goes through the groups that are ahead, so it is taken the more rarely
+ * the more there may be. */
+bool stream_looks(const struct world *w);
 /* Samples that a server with this version must be able to have now. */
 int64_t stream_grantable(struct world *w);
 void stream_bounds(struct world *w);

@@ -196,7 +196,10 @@ void stream_step(struct world *w, const struct job *j) {
 /* ---- how far ahead ---- */
 
 static int64_t groups_ahead(struct world *w) {
-  return WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = 1 AND ordinal < ?1 AND state IN (0, 1)",
+  return WORLD_NUMBER(w,
+                      "SELECT (SELECT count(*) FROM groups INDEXED BY groups_open WHERE run = 1 AND ordinal < ?1 AND "
+                      "state = 0) + (SELECT count(*) FROM groups INDEXED BY groups_sealed WHERE run = 1 AND ordinal < "
+                      "?1 AND state = 1)",
                       b_int(ORDINAL_EVALUATION_FIRST));
 }
 
@@ -212,10 +215,17 @@ static int64_t still_needed(struct world *w) {
          WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = ?1 AND trained_in NOT NULL", b_int(1));
 }
 
+bool stream_looks(const struct world *w) {
+  const int64_t groups = most_ahead(w);
+  return w->r->events % (groups > 32 ? groups / 8 : 4) == 0;
+}
+
 int64_t stream_grantable(struct world *w) {
   if (WORLD_NUMBER(w, "SELECT state FROM runs WHERE id = ?1", b_int(1)) != RUN_RUNNING) return 0;
   const int64_t waiting =
-      WORLD_NUMBER(w, "SELECT coalesce(sum(samples_waiting), 0) FROM groups WHERE run = ?1 AND state = 0", b_int(1));
+      WORLD_NUMBER(w, "SELECT coalesce(sum(samples_waiting), 0) FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND "
+                      "state = 0 AND samples_waiting > 0",
+                   b_int(1));
   if (waiting > 0 || w->trainer.durable_version == w->c.rounds) return waiting;
   const int64_t needed = still_needed(w), most = most_ahead(w), ahead = groups_ahead(w);
   const int64_t allowed = (most < needed ? most : needed) - ahead;
