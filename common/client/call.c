@@ -25,9 +25,11 @@ static enum rc exchange(struct client_call *call, struct http_answer *answer, st
     const struct http_call sent = {
         .method = call->method,
         .url = call->url.data,
-        .content_type = call->raw ? "application/octet-stream" : NULL,
+        .content_type = call->raw || call->parts ? "application/octet-stream" : NULL,
         .body = call->raw ? call->raw : call->body.data,
-        .body_len = call->raw ? call->raw_len : call->body.len,
+        .body_len = call->raw || call->parts ? call->raw_len : call->body.len,
+        .parts = call->parts,
+        .part_count = call->part_count,
         .headers = call->headers,
         .deadline_ms = call->deadline_ms,
         .stall_ms = call->stall_ms,

@@ -22,6 +22,8 @@ struct client_call {
   struct buf body; /* JSON to send; freed by client_call.  Unused when raw is given */
   const void *raw; /* bytes that are not JSON, borrowed */
   size_t raw_len;
+  const struct http_part *parts; /* the same in parts, raw_len bytes in all */
+  size_t part_count;
   const char *const *headers; /* as in http_call */
   size_t answer_bytes_max;
   int64_t deadline_ms, stall_ms; /* as in http_call */

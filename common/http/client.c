@@ -42,6 +42,7 @@ struct exchange {
   size_t bytes_max;
   int64_t end_ms;
   bool too_large;
+  size_t sent; /* of a body in parts */
   char detail[CURL_ERROR_SIZE];
 };
 
@@ -92,6 +93,32 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *context) {
   return x->answer->body.failed ? CURL_WRITEFUNC_ERROR : len;
 }
 
+/* Where the body goes on that is in parts. */
+static size_t on_read(char *to, size_t size, size_t count, void *context) {
+  struct exchange *x = context;
+  size_t at = x->sent, room = size * count;
+  for (size_t i = 0; i < x->call->part_count; i++) {
+    const struct http_part *part = &x->call->parts[i];
+    if (at >= part->len) {
+      at -= part->len;
+      continue;
+    }
+    const size_t len = part->len - at < room ? part->len - at : room;
+    memcpy(to, (const char *)part->bytes + at, len);
+    x->sent += len;
+    return len;
+  }
+  return 0;
+}
+
+/* libcurl sends again what went to a connection that the peer had closed. */
+static int on_seek(void *context, curl_off_t offset, int origin) {
+  struct exchange *x = context;
+  if (origin != SEEK_SET || offset < 0 || (size_t)offset > x->call->body_len) return CURL_SEEKFUNC_FAIL;
+  x->sent = (size_t)offset;
+  return CURL_SEEKFUNC_OK;
+}
+
 static size_t on_header(char *line, size_t size, size_t count, void *context) {
   static const char name[] = "X-Leasehold-Digest:";
   struct exchange *x = context;
@@ -117,7 +144,7 @@ static bool append_header(struct curl_slist **list, const char *line) {
 static enum rc make_headers(const struct http_client *c, const struct http_call *call, struct curl_slist **list,
                             struct err *err) {
   bool fine = c->authorization == NULL || append_header(list, c->authorization);
-  if (call->body != NULL) {
+  if (call->body != NULL || call->parts != NULL) {
     char line[256];
     const char *type = call->content_type == NULL ? "application/json" : call->content_type;
     int len = snprintf(line, sizeof line, "Content-Type: %s", type);
@@ -158,7 +185,14 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
   curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
   curl_easy_setopt(easy, CURLOPT_HEADERDATA, x);
   curl_easy_setopt(easy, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)x->bytes_max);
-  if (call->body != NULL || strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0) {
+  if (call->parts != NULL) {
+    curl_easy_setopt(easy, CURLOPT_POST, 1L);
+    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->body_len);
+    curl_easy_setopt(easy, CURLOPT_READFUNCTION, on_read);
+    curl_easy_setopt(easy, CURLOPT_READDATA, x);
+    curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, on_seek);
+    curl_easy_setopt(easy, CURLOPT_SEEKDATA, x);
+  } else if (call->body != NULL || strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0) {
     curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)(call->body == NULL ? 0 : call->body_len));
     curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call->body == NULL ? "" : call->body);
   }

@@ -21,12 +21,19 @@ enum { CLIENT_STALL_BYTES = 1024 };
 enum rc http_client_create(struct http_client **out, const char *token, const atomic_bool *cancel, struct err *err);
 void http_client_destroy(struct http_client *c);
 
+struct http_part {
+  const void *bytes;
+  size_t len;
+};
+
 struct http_call {
   const char *method;       /* "GET", "POST", "PUT" */
   const char *url;          /* http://host:port/path?query */
   const char *content_type; /* NULL: application/json when there is a body */
   const void *body;         /* NULL: none */
   size_t body_len;
+  const struct http_part *parts; /* in the place of body: it is these, one behind the other, body_len bytes in all */
+  size_t part_count;
   const char *const *headers; /* extra "Name: value" lines, NULL-terminated; may be NULL */
   int64_t deadline_ms;        /* the whole exchange; must be > 0 */
   int64_t stall_ms;           /* 0: none; else RC_TIMEOUT after so long with less than CLIENT_STALL_BYTES a second */

@@ -74,6 +74,7 @@ def trainer_formula(config, T, threads=1, recompute=False):
         "activations": T * 4 * D * (L + 2) if recompute else T * (L * (12 * D + 8 * HE + 8 * GE + 10 * F) + 4 * D),
         "scratch": T * (22 * D + 24 * HE + 36 * GE + 18 * F + 110) + 256 * (6 * V + 4 * D) + threads * MIB + 4 * E * config["max_position_embeddings"],
         "published versions": 4 * P,
+        "changes between versions": 2 * P,
     }
 
 

@@ -130,5 +130,5 @@ def test_pushes_that_hang_delay_no_step_and_cost_what_is_planned(alone):
         play(trainer, v, groups_of(v, CONFIG, samples=8, length=120, groups=1), push_to=[server.target for server in servers], stage_timeout_ms=120000)
     assert not deadline.passed()
     assert len(call("GET", trainer.url + "/v1/weights/8", raw=True)) > 0
-    follows(planned(trainer), {"published versions": 4 * sizes(CONFIG)[-1], "versions being pushed": 4 * sizes(CONFIG)[-1]})
+    follows(planned(trainer), {"published versions": 4 * sizes(CONFIG)[-1], "versions being pushed": 6 * sizes(CONFIG)[-1]})
     held_to_its_plan(trainer, tiny)

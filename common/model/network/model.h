@@ -74,5 +74,21 @@ enum rc weights_digest(struct digest *out, const struct weights *w, struct err *
  * memory once for both. */
 enum rc weights_to_safetensors(struct buf *out, struct digest *digest, const struct weights *w,
                                const char *const *metadata, const char *digest_key, struct err *err);
+/* Other weights of the same model, as weights_to_safetensors wrote them: row-major operands, tensor behind tensor. */
+struct weights_base {
+  const void *operands;
+  size_t bytes;
+  struct digest digest;
+};
+/* The same, and on the way what turns base into these weights (weights_changes.h) into *changes, which is empty.  It stays empty
+ * where that would be more than half of the file, operands are not bf16, or memory was refused. */
+enum rc weights_to_safetensors_from(struct buf *out, struct digest *digest, const struct weights *w,
+                                    const char *const *metadata, const char *digest_key,
+                                    const struct weights_base *base, struct buf *changes, struct err *err);
+/* Fills w from base, which may be w itself and else is only read, and the changes that such calls made, one behind the other.  The digest is
+ * weights_digest's of w, which the caller compares.  RC_INVALID for bytes that are no changes of this model and of this
+ * base, or that make a number that is not finite; w is of no use then. */
+enum rc weights_apply_changes(struct weights *w, const struct weights *base, const void *changes, size_t len,
+                              const struct digest *base_digest, struct digest *out, struct err *err);
 
 #endif

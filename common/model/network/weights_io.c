@@ -223,8 +223,9 @@ static void name_digest(char *header, size_t len, const char *key, const char *z
   memcpy(at + strlen(key) + 4, hex, strlen(hex));
 }
 
-enum rc weights_to_safetensors(struct buf *out, struct digest *digest, const struct weights *w,
-                               const char *const *metadata, const char *digest_key, struct err *err) {
+enum rc weights_to_safetensors_from(struct buf *out, struct digest *digest, const struct weights *w,
+                                    const char *const *metadata, const char *digest_key,
+                                    const struct weights_base *base, struct buf *changes, struct err *err) {
   char zeros[DIGEST_HEX_MAX];
   const size_t before = out->len;
   size_t data_bytes = 0;
@@ -236,10 +237,16 @@ enum rc weights_to_safetensors(struct buf *out, struct digest *digest, const str
   if (out->failed)
     return err_set(err, RC_NO_MEMORY, NULL, "a safetensors file of %zu bytes of tensors was refused its memory",
                    data_bytes);
-  rc = weights_digest_and_read(digest, w, out->data + start, err);
+  const bool comparable = base && base->bytes == data_bytes && w->model->ops->format == FORMAT_BF16;
+  rc = weights_digest_and_read(digest, w, out->data + start, comparable ? base : NULL, changes, err);
   if (rc != RC_OK) return rc;
   out->len += data_bytes;
   out->data[out->len] = '\0';
   name_digest(out->data + before, start - before, digest_key, zeros, digest);
   return RC_OK;
+}
+
+enum rc weights_to_safetensors(struct buf *out, struct digest *digest, const struct weights *w,
+                               const char *const *metadata, const char *digest_key, struct err *err) {
+  return weights_to_safetensors_from(out, digest, w, metadata, digest_key, NULL, NULL, err);
 }

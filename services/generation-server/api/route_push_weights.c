@@ -1,9 +1,10 @@
 /* POST /v1/push-weights?run=&version=&epoch=&announced=: takes a version's safetensors bytes, to be staged beside the
  * weights that decode, and checks them against X-Leasehold-Digest.  announced=true: the coordinator has accepted the
  * version, so it is activated as soon as it is staged.  With &token=&rank=&size=&bytes=&wait_ms= the request has no
- * body: the bytes come by broadcast over the communicator of that token (broadcast_intake.h).
+ * body: the bytes come by broadcast over the communicator of that token (broadcast_intake.h).  With &base=, the digest of
+ * the version that is active or staged, the body is what changed since then (common/model/network/weights_changes.h).
  *
- * 409 under a stale epoch or a superseded version and 503 while the model is unknown, before the body is read; 422 when
+ * 409 under a stale epoch, a superseded version or a base that is not here and 503 while the model is unknown, before the body is read; 422 when
  * the file is wrong or its digest differs.  The stager does the work: the request is suspended, the weights are filled from its body in place.
  *
  * Previous hop of a version: trainer-server/publish/publisher.c.  Next: staging.c. */
@@ -60,6 +61,13 @@ static enum rc read_announced(bool *out, const struct http_request *r, struct er
   return err_set(err, RC_INVALID, "announced", "expected true or false, got \"%.20s\"", text);
 }
 
+static enum rc read_base(struct staging_push *push, const struct http_request *r, struct err *err) {
+  const char *text = http_query(r, "base");
+  push->from_base = text != NULL;
+  if (!text || (digest_from_hex(&push->base, text) && !http_query(r, "token"))) return RC_OK;
+  return err_set(err, RC_INVALID, "base", "expected a digest of 64 hexadecimal digits and no token, got \"%.70s\"", text);
+}
+
 static enum rc read_push(struct staging_push *push, struct http_request *r, uint64_t our_epoch, struct err *err) {
   const char *run = http_query(r, "run"), *digest = http_header(r, "X-Leasehold-Digest");
   int64_t epoch;
@@ -71,6 +79,7 @@ static enum rc read_push(struct staging_push *push, struct http_request *r, uint
   enum rc rc = http_query_i64(r, "version", -1, 0, INT64_MAX, &push->version, err);
   if (rc == RC_OK) rc = http_query_i64(r, "epoch", 0, 0, INT64_MAX, &epoch, err);
   if (rc == RC_OK) rc = read_announced(&push->announced, r, err);
+  if (rc == RC_OK) rc = read_base(push, r, err);
   if (rc != RC_OK) return rc;
   if (push->version < 0) return err_set(err, RC_INVALID, "version", "expected a version number, got none");
   if (!digest || !digest_from_hex(&push->digest, digest))

@@ -39,7 +39,7 @@ struct staging {
   bool started;
   struct broadcast_intake intake; /* the thread's */
   atomic_bool end_of_broadcast;   /* ends the wait for it; set under the mutex */
-  struct metric *metric_body, *metric_broadcast, *metric_pulled, *metric_replaced;
+  struct metric *metric_body, *metric_broadcast, *metric_pulled, *metric_changes, *metric_replaced;
 
   pthread_mutex_t mutex; /* guards everything below */
   pthread_cond_t changed;
@@ -194,8 +194,24 @@ static enum rc push_is_wanted(const struct staging *s, const struct staging_push
 
 /* --- filling --- */
 
-/* Takes the spare set for filling. RC_TIMEOUT when the engine does not give it back. */
-static enum rc begin_filling(struct staging *s, struct weights **out, struct err *err) {
+/* Where the weights of this digest are, once the engine has swapped; NULL: not here.  While FILLING the engine keeps its set. Mutex held. */
+static const struct weights *find_base(const struct staging *s, const struct digest *base) {
+  struct policy active;
+  if (s->state == STAGE_STAGED && digest_equal(&s->staged.digest, base)) return s->spare;
+  if (!engine_policy(s->loaded->engine, &active) || !digest_equal(&active.digest, base)) return NULL;
+  return s->loaded->weights[s->spare == s->loaded->weights[0]];
+}
+
+static enum rc base_missing(const struct digest *base, struct err *err) {
+  char hex[DIGEST_HEX_MAX];
+  digest_hex(hex, base);
+  return err_set(err, RC_CONFLICT, "base", "expected changes of weights that are active or staged here, got those of %s", hex);
+}
+
+/* Takes the spare set for filling, from weights of digest `base`, unless that is NULL. RC_TIMEOUT when the engine does not
+ * give the set back. */
+static enum rc begin_filling(struct staging *s, const struct digest *base, const struct weights **from,
+                             struct weights **out, struct err *err) {
   const struct timespec until = clock_deadline_in(ACTIVATION_WAIT_MS);
   enum rc rc = RC_OK;
   pthread_mutex_lock(&s->mutex);
@@ -203,6 +219,8 @@ static enum rc begin_filling(struct staging *s, struct weights **out, struct err
     if (pthread_cond_timedwait(&s->changed, &s->mutex, &until) != 0) break;
   if (s->state == STAGE_ACTIVATING) {
     rc = err_set(err, RC_TIMEOUT, NULL, "the engine has not swapped its weights within %d ms", ACTIVATION_WAIT_MS);
+  } else if (base && !(*from = find_base(s, base))) {
+    rc = base_missing(base, err);
   } else {
     if (s->state == STAGE_STAGED) metric_add(s->metric_replaced, 1);
     s->state = STAGE_FILLING;
@@ -226,16 +244,25 @@ static void end_filling(struct staging *s, const struct policy *staged, bool ann
   pthread_mutex_unlock(&s->mutex);
 }
 
-/* Bytes into the spare set; `expected` must come out as their digest. */
-static enum rc fill(struct staging *s, const void *bytes, size_t len, const struct policy *expected, bool announced,
-                    struct digest *computed, struct err *err) {
-  struct weights *w;
+static enum rc fill_from_file(struct weights *w, const void *bytes, size_t len, struct digest *computed,
+                              struct err *err) {
   struct st_file *file = NULL;
-  enum rc rc = begin_filling(s, &w, err);
-  if (rc != RC_OK) return rc;
-  rc = st_open_memory(&file, bytes, len, err);
+  enum rc rc = st_open_memory(&file, bytes, len, err);
   if (rc == RC_OK) rc = weights_from_safetensors(w, file, err);
   if (rc == RC_OK) rc = weights_digest(computed, w, err);
+  st_close(file);
+  return rc;
+}
+
+/* Bytes into the spare set: a file, or with a base the changes since then; `expected` must come out as their digest. */
+static enum rc fill(struct staging *s, const void *bytes, size_t len, const struct digest *base,
+                    const struct policy *expected, bool announced, struct digest *computed, struct err *err) {
+  struct weights *w;
+  const struct weights *from = NULL;
+  enum rc rc = begin_filling(s, base, &from, &w, err);
+  if (rc != RC_OK) return rc;
+  rc = from ? weights_apply_changes(w, from, bytes, len, base, computed, err)
+            : fill_from_file(w, bytes, len, computed, err);
   if (rc == RC_OK && !digest_equal(computed, &expected->digest)) {
     char want[DIGEST_HEX_MAX], got[DIGEST_HEX_MAX];
     digest_hex(want, &expected->digest);
@@ -243,7 +270,6 @@ static enum rc fill(struct staging *s, const void *bytes, size_t len, const stru
     rc = err_set(err, RC_INVALID, "digest", "version %lld of run %s was announced with digest %s, its weights have %s",
                  (long long)expected->version, expected->run, want, got);
   }
-  st_close(file);
   end_filling(s, rc == RC_OK ? expected : NULL, announced);
   return rc;
 }
@@ -275,7 +301,8 @@ static void do_push(struct staging *s, const struct staging_push *push) {
     bytes = received;
     len = push->offer.bytes;
   }
-  if (rc == RC_OK) rc = fill(s, bytes, len, &policy, push->announced, &answer.digest, &err);
+  const struct digest *base = push->from_base ? &push->base : NULL;
+  if (rc == RC_OK) rc = fill(s, bytes, len, base, &policy, push->announced, &answer.digest, &err);
   free(received);
   if (rc != RC_OK) {
     log_warn("pushed version %lld of run %s is not staged: %s", (long long)push->version, push->run, err.message);
@@ -283,8 +310,9 @@ static void do_push(struct staging *s, const struct staging_push *push) {
     return;
   }
   metric_add(push->by_broadcast ? s->metric_broadcast : s->metric_body, 1);
+  if (push->from_base) metric_add(s->metric_changes, 1);
   log_info("version %lld of run %s is staged, %zu bytes%s in %lld ms", (long long)push->version, push->run, len,
-           push->by_broadcast ? " by broadcast" : "", (long long)(clock_monotonic_ms() - begin_ms));
+           push->by_broadcast ? " by broadcast" : push->from_base ? " of changes" : "", (long long)(clock_monotonic_ms() - begin_ms));
   struct buf body = BUF_INIT;
   push_answer_encode(&answer, &body);
   http_reply_json(push->request, 200, &body);
@@ -351,7 +379,7 @@ static enum rc pull(struct staging *s, const struct current_policy *wanted, stru
   rc = trainer_weights(&client, wanted->policy.run, wanted->policy.version, staging_model(s)->weights_file_max, &bytes,
                        PULL_DEADLINE_MS, err);
   const bool announced = rc == RC_OK && runs_ahead(s, wanted->policy.run);
-  if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, &wanted->policy, announced, &computed, err);
+  if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, NULL, &wanted->policy, announced, &computed, err);
   if (rc == RC_OK) {
     metric_add(s->metric_pulled, 1);
     log_info("version %lld of run %s was pulled, %zu bytes", (long long)wanted->policy.version, wanted->policy.run,
@@ -431,6 +459,8 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
   s->metric_body = count_by("way=\"http\"");
   s->metric_broadcast = count_by("way=\"fabric\"");
   s->metric_pulled = count_by("way=\"pull\"");
+  s->metric_changes = metrics_register(METRIC_COUNTER, "leasehold_generation_versions_from_changes_total", "",
+                                       "Versions pushed as changes of one that the server held.");
   s->metric_replaced = metrics_register(METRIC_COUNTER, "leasehold_generation_versions_replaced_total", "",
                                         "Versions that were staged, and replaced by another before they were activated.");
   s->retry_ms = RETRY_MIN_MS;
@@ -456,7 +486,7 @@ enum rc staging_load(struct staging *s, const char *dir, struct err *err) {
   if (rc == RC_OK) rc = open_model(s, &config, tokenizer, err);
   if (rc != RC_OK) return rc;
   struct weights *w;
-  rc = begin_filling(s, &w, err);
+  rc = begin_filling(s, NULL, NULL, &w, err);
   if (rc == RC_OK) rc = model_weights_load(w, &policy.digest, dir, err);
   if (rc != RC_OK) return rc;
   pthread_mutex_lock(&s->mutex);
@@ -483,6 +513,8 @@ static enum rc push_acceptable(const struct staging *s, const struct staging_pus
     return err_set(err, RC_UNAVAILABLE, NULL,
                    s->stopping ? "the server is stopping" : "the model's files are not known yet");
   if (s->push_count == PUSHES_MAX) return err_set(err, RC_FULL, NULL, "%d pushes wait already", PUSHES_MAX);
+  const bool on_the_way = s->state == STAGE_ACTIVATING && digest_equal(&s->staged.digest, &push->base);
+  if (push->from_base && !on_the_way && !find_base(s, &push->base)) return base_missing(&push->base, err);
   return push_is_wanted(s, push, err);
 }
 

@@ -9,7 +9,9 @@
  * A version is activated only when the coordinator says that it is current, or when its push says that the coordinator
  * has accepted it already (announced); without a coordinator every push is current.  The newest wins: it replaces one
  * that is staged or waits, and a version whose turn never comes is skipped.  An engine that is not settled (engine.h)
- * is left alone until it is.  The digest is computed from the memory that the kernels will read, never echoed.  When the model itself is unknown, its
+ * is left alone until it is.  The digest is computed from the memory that the kernels will read, never echoed.
+ * A push may bring only what changed since the version that decodes, or that is staged: that one is the base, and the digest
+ * of the whole proves the result.  When the model itself is unknown, its
  * files are fetched first, from the trainer of the current version. */
 #ifndef LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 #define LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
@@ -52,11 +54,13 @@ struct staging_push {
   int64_t version;
   struct digest digest;
   bool announced; /* activated as soon as it is staged */
+  bool from_base; /* the body is what changed since the version of digest `base`, which is active or staged */
+  struct digest base;
   bool by_broadcast;
   struct broadcast_offer offer;
 };
 /* Would staging_push take it now?  RC_FULL when pushes wait already, RC_UNAVAILABLE while the model is unknown,
- * RC_CONFLICT for a superseded version.  The push may still be on its way.  Any thread. */
+ * RC_CONFLICT for a superseded version, or a base that is not here.  The push may still be on its way.  Any thread. */
 enum rc staging_push_check(struct staging *s, const struct staging_push *push, struct err *err);
 /* The same, and takes it. */
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err);

@@ -12,6 +12,7 @@
 void board_init(struct board *b, bool has_coordinator) {
   *b = (struct board){.has_coordinator = has_coordinator};
   pthread_mutex_init(&b->lock, NULL);
+  change_history_init(&b->changes);
   b->metric_version = metrics_register(METRIC_GAUGE, "leasehold_trainer_version", "", "The current policy version");
   b->metric_replaying = metrics_register(METRIC_GAUGE, "leasehold_trainer_replaying", "",
                                          "1 while the logged rounds of a recovery are replayed");
@@ -20,6 +21,7 @@ void board_init(struct board *b, bool has_coordinator) {
 void board_free(struct board *b) {
   if (b->superseded) weights_blob_forget(b->superseded);
   weights_blob_release(b->current);
+  change_history_free(&b->changes);
   pthread_mutex_destroy(&b->lock);
 }
 
@@ -127,6 +129,8 @@ void board_publish(struct board *b, struct weights_blob *blob) {
   pthread_mutex_lock(&b->lock);
   struct board_view *v = &b->view;
   const bool was_replaying = board_replaying(v);
+  if (blob->changes.len > 0)
+    change_history_add(&b->changes, &blob->changes, &blob->base, &blob->digest, blob->len / CHANGES_PART);
   b->superseded = b->current;
   b->current = blob;
   snprintf(v->run, sizeof v->run, "%s", blob->run);

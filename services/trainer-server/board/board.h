@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 
 #include "common/base/metrics.h"
+#include "services/trainer-server/board/change_history.h"
 #include "services/trainer-server/board/weights_blob.h"
 
 struct board_view {
@@ -43,6 +44,7 @@ struct board { /* the fields are board.c's and authority.c's */
   bool has_coordinator;
   atomic_bool in_doubt; /* see authority_take_doubt */
   struct metric *metric_version, *metric_replaying;
+  struct change_history changes; /* what the last versions changed; any thread */
 
   pthread_mutex_t lock; /* guards all below */
   struct board_view view;

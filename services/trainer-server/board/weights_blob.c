@@ -24,6 +24,7 @@ static void settle_unlock(struct weights_blob *b) {
   const bool last = !held && b->readers == 0 && !b->kept;
   pthread_mutex_unlock(&b->lock);
   if (!last) return;
+  buf_free(&b->changes);
   pthread_mutex_destroy(&b->lock);
   free(b);
 }

@@ -28,6 +28,8 @@ struct weights_blob {
   char run[LIMIT_NAME_MAX];
   int64_t version;
   struct digest digest;
+  struct buf changes; /* since the version of digest base, until the board publishes this one; may be empty */
+  struct digest base;
 
   pthread_mutex_t lock; /* guards all below, and bytes */
   int holders, pushers, readers;

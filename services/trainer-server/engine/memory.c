@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "common/model/learning/optimizer.h"
+#include "common/model/network/weights_changes.h"
 #include "services/trainer-server/board/weights_blob.h"
 #include "services/trainer-server/ranks/devices.h"
 
@@ -28,6 +29,8 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
     memory_plan_add(out, "buffers between host and device",
                     weights_host_bytes(m) + devices_bounce_bytes(options->ranks.comm, m->ops));
   memory_plan_add(out, "published versions", WEIGHTS_BLOBS_MAX * model_file_bytes(m));
+  if (m->ops->format == FORMAT_BF16) /* those that are kept, and those that are being made */
+    memory_plan_add(out, "changes between versions", 2 * model_file_bytes(m) / CHANGES_PART);
 }
 
 /* Of a chunk: forward and backward.  Above it an operation keeps several threads busy for longer than they need to hand
@@ -67,7 +70,9 @@ static void frozen_add(struct memory_plan *plan, const struct model *m, const st
   const bool device = !m->ops->host_memory;
   if (f->reference) memory_plan_add_where(plan, "reference", weights_bytes(m, false), device);
   if (f->behaviour) memory_plan_add_where(plan, "behaviour policy", weights_bytes(m, false), device);
-  if (f->versions) memory_plan_add(plan, "versions being pushed", WEIGHTS_BLOBS_PUSHED_MAX * model_file_bytes(m));
+  const size_t changes = m->ops->format == FORMAT_BF16 ? model_file_bytes(m) / CHANGES_PART : 0;
+  if (f->versions)
+    memory_plan_add(plan, "versions being pushed", WEIGHTS_BLOBS_PUSHED_MAX * (model_file_bytes(m) + changes));
 }
 
 static const char *frozen_name(const struct frozen_weights *f) {

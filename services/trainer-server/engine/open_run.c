@@ -53,7 +53,7 @@ enum rc open_run_job(struct engine *e, struct job *job, struct err *err) {
   e->run.unit = unit;
   e->run.seed = in->seed;
   rc = start_weights_load(e, &in->start, err);
-  if (rc == RC_OK) rc = version_serialize(e, in->run, 0, &b, err);
+  if (rc == RC_OK) rc = version_serialize(e, in->run, 0, false, &b, err);
   if (rc == RC_OK) rc = run_config_keep(&e->run, in, err);
   if (rc == RC_OK && run_config_trains(&e->run.training)) {
     rc = training_open(e, in, &o, &b->digest, err);

@@ -69,7 +69,7 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   if (rc == RC_OK && e->learning.reference) rc = reference_restore(e, c->meta.run, &reference, err);
   if (rc == RC_OK) rc = ranks_resume(e, &opened, c->meta.optimizer_steps, err);
   if (rc == RC_OK) rc = step_restore(e, &c->meta, err);
-  if (rc == RC_OK) rc = version_serialize(e, c->meta.run, c->meta.version, &b, err);
+  if (rc == RC_OK) rc = version_serialize(e, c->meta.run, c->meta.version, false, &b, err);
   if (rc == RC_OK) rc = ranks_begin(&e->ranks, e->learning.weights, learning_scratch(&e->learning), &b->digest, err);
   if (rc != RC_OK) {
     weights_blob_release(b);
@@ -93,7 +93,7 @@ enum rc restore_state(struct engine *e, struct err *err) {
   if (rc == RC_NOT_FOUND) {
     struct weights_blob *b = NULL;
     rc = start_weights_initial(e, err);
-    if (rc == RC_OK) rc = version_serialize(e, "", 0, &b, err);
+    if (rc == RC_OK) rc = version_serialize(e, "", 0, false, &b, err);
     if (rc == RC_OK) rc = ranks_begin(&e->ranks, e->learning.weights, learning_scratch(&e->learning), &b->digest, err);
     if (rc == RC_OK)
       board_publish(e->board, b);

@@ -214,7 +214,7 @@ enum rc step_job(struct engine *e, struct job *job, struct err *err) {
   if (rc != RC_OK) return rc;
   if ((rc = step_apply(e, in, err)) != RC_OK) return rc;
   if (in->inner) return step_end_inner(e, job, begun_us, err);
-  if ((rc = version_serialize(e, in->run, in->version + 1, &b, err)) != RC_OK) return rc;
+  if ((rc = version_serialize(e, in->run, in->version + 1, in->push_count > 0, &b, err)) != RC_OK) return rc;
   const struct step_result *result = e->round.changed ? &e->round.last : &e->next_step.result;
   *out = (struct step_status){.version = b->version,
                               .digest = b->digest,

@@ -7,16 +7,27 @@
 #include "common/base/log.h"
 #include "services/trainer-server/engine/optimizer_arrays.h"
 
-enum rc version_serialize(struct engine *e, const char *run, int64_t version, struct weights_blob **out,
+enum rc version_serialize(struct engine *e, const char *run, int64_t version, bool pushed, struct weights_blob **out,
                           struct err *err) {
+  const struct weights_blob *before = board_current(e->board);
+  const size_t bytes = model_file_bytes(e->model);
+  struct weights_base base = {.bytes = bytes};
   struct weights_blob *b = NULL;
+  if (pushed && before && before->bytes.len > bytes) {
+    base.operands = before->bytes.data + before->bytes.len - bytes; /* behind the header */
+    base.digest = before->digest;
+  }
   enum rc rc = board_make_room(e->board, err);
   if (rc == RC_OK) rc = weights_blob_create(&b, run, version, err);
   if (rc != RC_OK) return rc;
   char number[32];
   snprintf(number, sizeof number, "%" PRId64, version);
   const char *const metadata[] = {"leasehold.run", run, "leasehold.version", number, NULL};
-  rc = weights_to_safetensors(&b->bytes, &b->digest, e->learning.weights, metadata, "leasehold.digest", err);
+  b->base = base.digest;
+  const struct weights *now = e->learning.weights;
+  rc = base.operands ? weights_to_safetensors_from(&b->bytes, &b->digest, now, metadata, "leasehold.digest", &base,
+                                                   &b->changes, err)
+                     : weights_to_safetensors(&b->bytes, &b->digest, now, metadata, "leasehold.digest", err);
   if (rc == RC_OK) rc = buf_check(&b->bytes, err);
   if (rc != RC_OK) {
     weights_blob_release(b);

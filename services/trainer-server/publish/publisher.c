@@ -141,14 +141,9 @@ static void *publisher_main(void *context) {
   }
 }
 
-static struct metric *count_by(const char *labels) {
-  return metrics_register(METRIC_COUNTER, "leasehold_trainer_pushes_total", labels,
-                          "Servers that a version was pushed to, by the way that it went.");
-}
-
 static void publisher_free(struct publisher *p) {
   background_destroy(p->background);
-  pool_fabric_destroy(p->pusher.pool);
+  pusher_free(&p->pusher);
   queue_destroy(p->queue);
   pthread_mutex_destroy(&p->lock);
   free(p);
@@ -163,13 +158,9 @@ enum rc publisher_create(struct publisher **out, struct board *board, struct job
   p->coordinator_url = coordinator_url;
   p->token = token;
   pthread_mutex_init(&p->lock, NULL);
-  p->pusher = (struct pusher){.token = token,
-                              .stopping = &p->stopping,
-                              .by_fabric = count_by("way=\"fabric\""),
-                              .by_http = count_by("way=\"http\"")};
   p->metric_seconds = metrics_register(METRIC_COUNTER, "leasehold_trainer_seconds_total", "cause=\"push\"",
                                        "Time of the engine by cause; push: of the publisher, beside it");
-  enum rc rc = pool_fabric_create(&p->pusher.pool, fabric, err);
+  enum rc rc = pusher_init(&p->pusher, token, &p->stopping, &board->changes, fabric, err);
   if (rc == RC_OK) rc = background_create(&p->background, &p->pusher, err);
   if (rc == RC_OK) rc = queue_create(&p->queue, PUBLISH_QUEUE, err);
   if (rc == RC_OK && pthread_create(&p->thread, NULL, publisher_main, p) != 0)

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -17,17 +18,79 @@ struct push {
   struct push_broadcast seat;  /* token NULL: by HTTP alone */
   int64_t until_ms;
   struct push_report *report;
+  struct change_link *links[CHANGES_LINKS_MAX]; /* that lead to the version from what the server holds */
+  size_t link_count;
   enum rc broadcast; /* its outcome */
   struct err err;
   bool started;
 };
 
+static struct metric *count_by(const char *labels) {
+  return metrics_register(METRIC_COUNTER, "leasehold_trainer_pushes_total", labels,
+                          "Servers that a version was pushed to, by the way that it went.");
+}
+
+static struct metric *count_bytes(const char *labels) {
+  return metrics_register(METRIC_COUNTER, "leasehold_trainer_pushed_bytes_total", labels,
+                          "Bytes that servers were sent by HTTP: whole versions, and changes of those that they held.");
+}
+
+enum rc pusher_init(struct pusher *p, const char *token, const atomic_bool *stopping, struct change_history *changes,
+                    struct fabric *fabric, struct err *err) {
+  *p = (struct pusher){.token = token,
+                       .stopping = stopping,
+                       .changes = changes,
+                       .by_fabric = count_by("way=\"fabric\""),
+                       .by_http = count_by("way=\"http\""),
+                       .whole_bytes = count_bytes("as=\"whole\""),
+                       .change_bytes = count_bytes("as=\"changes\"")};
+  p->changed_bytes = metrics_register(METRIC_COUNTER, "leasehold_trainer_changed_versions_bytes_total", "",
+                                      "Bytes of the versions that servers were sent the changes of.");
+  p->changes_refused = metrics_register(METRIC_COUNTER, "leasehold_trainer_changes_refused_total", "",
+                                        "Changes that a server refused, so that it was sent the whole version.");
+  server_bases_init(&p->bases);
+  return pool_fabric_create(&p->pool, fabric, err);
+}
+
+void pusher_free(struct pusher *p) {
+  pool_fabric_destroy(p->pool);
+  server_bases_free(&p->bases);
+}
+
+/* How the bytes go. */
+enum push_form { FORM_WHOLE, FORM_CHANGES, FORM_BROADCAST };
+
+static enum rc send_changes(struct push *p, const struct generation_client *client, const struct pushed_version *version,
+                            struct push_answer *answer, struct arena *arena, int64_t left_ms, struct err *err) {
+  struct http_part parts[CHANGES_LINKS_MAX];
+  size_t sum = 0;
+  for (size_t i = 0; i < p->link_count; i++) {
+    parts[i] = (struct http_part){p->links[i]->bytes.data, p->links[i]->bytes.len};
+    sum += parts[i].len;
+  }
+  const enum rc rc = generation_push_changes(client, version, &p->links[0]->base, parts, p->link_count, answer, arena,
+                                             left_ms, err);
+  if (rc == RC_OK) {
+    metric_add(p->pusher->change_bytes, (double)sum);
+    metric_add(p->pusher->changed_bytes, (double)p->round->blob->len);
+  }
+  return rc;
+}
+
+static enum rc send_whole(struct push *p, const struct generation_client *client, const struct pushed_version *version,
+                          struct push_answer *answer, struct arena *arena, int64_t left_ms, struct err *err) {
+  const struct weights_blob *b = p->round->blob;
+  const enum rc rc = generation_push_weights(client, version, b->bytes.data, b->bytes.len, answer, arena, left_ms, err);
+  if (rc == RC_OK) metric_add(p->pusher->whole_bytes, (double)b->bytes.len);
+  return rc;
+}
+
 /* One exchange; after it the report says whether the server has the version. */
-static enum rc push_by(struct push *p, enum push_way way, struct err *err) {
+static enum rc push_as(struct push *p, enum push_form form, struct err *err) {
   const struct weights_blob *b = p->round->blob;
   const struct pushed_version version = {
       .run = b->run, .version = b->version, .epoch = p->round->epoch, .digest = b->digest, .announced = p->round->announced};
-  const bool by_fabric = way == PUSH_FABRIC;
+  const bool by_fabric = form == FORM_BROADCAST;
   const int64_t left_ms = p->until_ms - clock_monotonic_ms();
   struct http_client *http = NULL;
   struct arena arena = ARENA_INIT;
@@ -38,29 +101,54 @@ static enum rc push_by(struct push *p, enum push_way way, struct err *err) {
   const struct generation_client client = {.http = http, .base_url = p->round->targets[p->index].url};
   if (rc == RC_OK && by_fabric)
     rc = generation_push_by_broadcast(&client, &version, &p->seat, &answer, &arena, p->seat.wait_ms, err);
+  else if (rc == RC_OK && form == FORM_CHANGES)
+    rc = send_changes(p, &client, &version, &answer, &arena, left_ms, err);
   else if (rc == RC_OK)
-    rc = generation_push_weights(&client, &version, b->bytes.data, b->bytes.len, &answer, &arena, left_ms, err);
+    rc = send_whole(p, &client, &version, &answer, &arena, left_ms, err);
   if (rc == RC_OK) {
     p->report->staged = answer.staged && digest_equal(&answer.digest, &b->digest);
     p->report->digest = answer.digest;
-    p->report->way = p->report->staged ? way : PUSH_NONE;
+    p->report->way = !p->report->staged ? PUSH_NONE : by_fabric ? PUSH_FABRIC : PUSH_HTTP;
     if (!p->report->staged)
       rc = err_set(err, RC_CORRUPT, NULL, "the server staged other bytes than were sent: the digests differ");
   }
+  server_bases_note(&p->pusher->bases, p->report->worker_id, rc == RC_OK ? &b->digest : NULL);
   arena_free(&arena);
   http_client_destroy(http);
   return rc;
 }
 
+/* The server has other weights than were thought, or could not make this version of them. */
+static bool wants_it_whole(enum rc rc, const struct err *err) {
+  return rc == RC_INVALID || rc == RC_CORRUPT || rc == RC_TOO_LARGE || (rc == RC_CONFLICT && strcmp(err->field, "base") == 0);
+}
+
+static void push_by_http(struct push *p) {
+  struct pusher *pusher = p->pusher;
+  struct digest base;
+  enum rc rc = RC_NOT_FOUND;
+  if (server_bases_find(&pusher->bases, p->report->worker_id, &base))
+    p->link_count = change_history_find(pusher->changes, &base, &p->round->blob->digest, p->links);
+  if (p->link_count > 0) rc = push_as(p, FORM_CHANGES, &p->err);
+  change_links_release(p->links, p->link_count);
+  if (p->link_count > 0 && wants_it_whole(rc, &p->err)) {
+    metric_add(pusher->changes_refused, 1);
+    log_info("version %" PRId64 " goes whole to %s, which refused its changes: %s", p->round->blob->version,
+             p->report->worker_id, p->err.message);
+    p->link_count = 0;
+  }
+  if (p->link_count == 0) push_as(p, FORM_WHOLE, &p->err);
+}
+
 static void push_by_any(struct push *p) {
   if (p->seat.token) {
-    p->broadcast = push_by(p, PUSH_FABRIC, &p->err);
+    p->broadcast = push_as(p, FORM_BROADCAST, &p->err);
     if (p->broadcast == RC_OK) return;
     pool_fabric_refused(p->pusher->pool);
     log_info("version %" PRId64 " did not reach %s by the fabric: %s", p->round->blob->version,
              p->round->targets[p->index].worker_id, p->err.message);
   }
-  push_by(p, PUSH_HTTP, &p->err);
+  push_by_http(p);
 }
 
 static void *push_main(void *context) {

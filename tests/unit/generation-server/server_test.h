@@ -22,7 +22,9 @@ struct version_bytes {
   char hex[DIGEST_HEX_MAX];
 };
 
-static inline void make_version(struct version_bytes *out, uint64_t seed) {
+/* Every `nudged`th value of the random ones is a little larger (0: none).  With a base: and what changed since then. */
+static inline void make_version_from(struct version_bytes *out, uint64_t seed, size_t nudged,
+                                     const struct version_bytes *base, struct buf *changes) {
   struct err err = {0};
   struct pool *pool;
   struct ops *ops;
@@ -40,17 +42,26 @@ static inline void make_version(struct version_bytes *out, uint64_t seed) {
   } else {
     float *masters = calloc(model->params.elements, sizeof *masters);
     masters_random(model, masters, seed, NULL);
+    for (size_t i = 0; nudged && i < model->params.elements; i += nudged) masters[i] *= 1 + 0x1p-7f;
     weights_from_masters(w, masters);
     free(masters);
     assert_int_equal(weights_digest(&out->digest, w, &err), RC_OK);
   }
   struct digest written;
-  assert_int_equal(weights_to_safetensors(&out->bytes, &written, w, NULL, "weights", &err), RC_OK);
+  struct weights_base from = {.bytes = model_file_bytes(model)};
+  if (base) from.digest = base->digest;
+  if (base) from.operands = base->bytes.data + base->bytes.len - from.bytes;
+  assert_int_equal(
+      weights_to_safetensors_from(&out->bytes, &written, w, NULL, "weights", base ? &from : NULL, changes, &err), RC_OK);
   digest_hex(out->hex, &out->digest);
   weights_free(w);
   model_free(model);
   ops_free(ops);
   pool_destroy(pool);
+}
+
+static inline void make_version(struct version_bytes *out, uint64_t seed) {
+  make_version_from(out, seed, 0, NULL, NULL);
 }
 
 static inline struct server_options server_options_of(const char *model_dir, const char *coordinator) {

@@ -197,6 +197,58 @@ static void a_push_is_activated_and_superseded(void **state) {
   buf_free(&v6.bytes);
 }
 
+static int push_changes(int64_t version, const char *base, const struct version_bytes *to, const void *bytes, size_t len) {
+  char path[256];
+  snprintf(path, sizeof path, "/v1/push-weights?run=r3&version=%lld&epoch=1&base=%s", (long long)version, base);
+  return push(path, to->hex, bytes, len);
+}
+
+/* Of the version that decodes, whose bytes stay what they are; whatever is wrong is refused, and the next push is taken. */
+static void changes_of_the_active_version_are_taken(void **state) {
+  (void)state;
+  struct version_bytes v1, v2, v3;
+  struct buf changes = BUF_INIT, next = BUF_INIT;
+  int status;
+  make_version(&v1, 41);
+  make_version_from(&v2, 41, 50, &v1, &changes);
+  make_version_from(&v3, 41, 7, &v2, &next);
+  assert_true(changes.len > 0 && changes.len < v1.bytes.len / 4 && next.len > 0);
+  assert_int_equal(push_changes(1, v1.hex, &v2, changes.data, changes.len), 409); /* it is not here */
+  assert_int_equal(push("/v1/push-weights?run=r3&version=1&epoch=1", v1.hex, v1.bytes.data, v1.bytes.len), 200);
+  wait_for_version(server, 1);
+  assert_int_equal(push_changes(2, "abc", &v2, changes.data, changes.len), 422);
+  assert_int_equal(push_changes(2, v2.hex, &v2, changes.data, changes.len), 409);
+  assert_int_equal(push_changes(2, v1.hex, &v3, changes.data, changes.len), 422); /* another digest than announced */
+  assert_int_equal(push_changes(2, v1.hex, &v2, changes.data, changes.len - 1), 422);
+  assert_int_equal(push_changes(2, v1.hex, &v3, next.data, next.len), 422); /* they say themselves what they are of */
+  assert_int_equal(push_changes(2, v1.hex, &v2, v2.bytes.data, v2.bytes.len), 422);
+  changes.data[changes.len - 1] ^= 1;
+  assert_int_equal(push_changes(2, v1.hex, &v2, changes.data, changes.len), 422);
+  changes.data[changes.len - 1] ^= 1;
+  assert_true(is_active(server, 1));
+  assert_int_equal(push_changes(2, v1.hex, &v2, changes.data, changes.len), 200);
+  wait_for_version(server, 2);
+  buf_append(&changes, next.data, next.len);
+  assert_int_equal(push_changes(3, v1.hex, &v3, changes.data, changes.len), 409); /* gone meanwhile */
+  assert_int_equal(push_changes(3, v2.hex, &v3, next.data, next.len), 200);
+  wait_for_version(server, 3);
+  assert_int_equal(push("/v1/push-weights?run=r3&version=4&epoch=1", v1.hex, v1.bytes.data, v1.bytes.len), 200);
+  wait_for_version(server, 4);
+  assert_int_equal(push_changes(5, v1.hex, &v3, changes.data, changes.len), 200); /* both links */
+  wait_for_version(server, 5);
+  char *model = call_json(server, "GET", "/v1/model", NULL, &status);
+  assert_says(model, v3.hex);
+  free(model);
+  char *metrics = call_json(server, "GET", "/metrics", NULL, &status);
+  assert_says(metrics, "leasehold_generation_versions_from_changes_total 3\n");
+  free(metrics);
+  buf_free(&v1.bytes);
+  buf_free(&v2.bytes);
+  buf_free(&v3.bytes);
+  buf_free(&changes);
+  buf_free(&next);
+}
+
 static void words_are_ordered_by_run_and_version(void **state) {
   (void)state;
   assert_true(version_supersedes("r1", 3, "r1", 3));
@@ -213,7 +265,7 @@ int main(void) {
       cmocka_unit_test(stop_token_ids_end_the_text),          cmocka_unit_test(malformed_requests_are_refused),
       cmocka_unit_test(completions_answer_in_their_shape),    cmocka_unit_test(health_and_model_answer),
       cmocka_unit_test(a_wrong_push_changes_nothing),         cmocka_unit_test(a_push_is_activated_and_superseded),
-      cmocka_unit_test(words_are_ordered_by_run_and_version),
+      cmocka_unit_test(changes_of_the_active_version_are_taken), cmocka_unit_test(words_are_ordered_by_run_and_version),
   };
   return cmocka_run_group_tests_name("generation http", tests, group_setup, group_teardown);
 }

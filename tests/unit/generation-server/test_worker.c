@@ -340,6 +340,53 @@ static void a_push_waits_for_the_word(void **state) {
   server_stop(s);
 }
 
+static int push_changes(struct server *s, const struct version_bytes *base, const struct version_bytes *to, const struct buf *changes) {
+  char header[128], path[160];
+  const char *const headers[] = {header, NULL};
+  int status;
+  snprintf(header, sizeof header, "X-Leasehold-Digest: %s", to->hex);
+  snprintf(path, sizeof path, "/v1/push-weights?run=r1&version=1&epoch=4&base=%s", base->hex);
+  free(call_with(s, "POST", path, changes->data, changes->len, headers, &status));
+  return status;
+}
+
+/* Changes of a version that is staged are made in its place; damaged ones cost it, never the version that decodes. */
+static void changes_of_a_staged_version_are_taken(void **state) {
+  (void)state;
+  struct server *s = start_worker_server();
+  struct version_bytes next, third;
+  struct buf changes = BUF_INIT, more = BUF_INIT;
+  struct policy active;
+  char header[128];
+  const char *const headers[] = {header, NULL};
+  int status;
+  make_version_from(&next, 51, 40, &play.versions[1], &changes);
+  make_version_from(&third, 51, 30, &next, &more);
+  announce(0);
+  wait_for_version(s, 0);
+  snprintf(header, sizeof header, "X-Leasehold-Digest: %s", play.versions[1].hex);
+  const struct buf *bytes = &play.versions[1].bytes;
+  for (int damaged = 0; damaged < 2; damaged++) {
+    free(call_with(s, "POST", "/v1/push-weights?run=r1&version=1&epoch=4", bytes->data, bytes->len, headers, &status));
+    assert_int_equal(status, 200);
+    changes.data[changes.len - 1] ^= (char)damaged;
+    assert_int_equal(push_changes(s, &play.versions[1], &next, &changes), damaged ? 422 : 200);
+    assert_int_equal(push_changes(s, &play.versions[1], &next, &changes), 409); /* no longer staged */
+    assert_int_equal(push_changes(s, &next, &third, &more), damaged ? 409 : 200);
+    assert_true(engine_policy(engine_of(s), &active) && digest_equal(&active.digest, &play.versions[0].digest));
+  }
+  lock();
+  play.lease_due = true; /* version 0 decodes as before: its leases are taken */
+  unlock();
+  wait_count(&play.result_count, 1, "results");
+  assert_true(digest_equal(&play.results[0].result.loaded_digest, &play.versions[0].digest));
+  server_stop(s);
+  buf_free(&next.bytes);
+  buf_free(&third.bytes);
+  buf_free(&changes);
+  buf_free(&more);
+}
+
 static void a_late_joiner_pulls(void **state) {
   (void)state;
   struct server *s = start_worker_server();
@@ -767,6 +814,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(starts_without_a_trainer_and_serves_leases_once_there_is_one, setup, teardown),
       cmocka_unit_test_setup_teardown(a_push_waits_for_the_word, setup, teardown),
+      cmocka_unit_test_setup_teardown(changes_of_a_staged_version_are_taken, setup, teardown),
       cmocka_unit_test_setup_teardown(a_late_joiner_pulls, setup, teardown),
       cmocka_unit_test_setup_teardown(weights_with_another_digest_are_not_activated, setup, teardown),
       cmocka_unit_test_setup_teardown(draining_hands_leases_back, setup, teardown),

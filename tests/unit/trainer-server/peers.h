@@ -140,8 +140,12 @@ struct fake_generation {
   char url[64];
   pthread_mutex_t lock; /* guards all below */
   struct parts parts;
+  struct weights *served; /* what it holds; not for training */
   bool lie; /* answers with another digest than that of what it holds */
   int pushes;
+  int changes;            /* of those, as changes of what it held */
+  int refused;            /* and changes that it refused */
+  size_t bytes;           /* of the last body that was staged */
   int64_t pushed[16];     /* the versions of the first of them */
   char announced[8];      /* of the last: the query's */
   int begun;              /* pushes that have come, also those that wait for the lock; guarded by counter */
@@ -163,10 +167,29 @@ static inline void fake_push(struct http_request *r, void *context) {
   g->begun++;
   pthread_mutex_unlock(&g->counter);
   pthread_mutex_lock(&g->lock);
-  enum rc rc = st_open_memory(&file, bytes, len, &err);
-  if (rc == RC_OK) rc = weights_from_safetensors(g->parts.weights, file, &err);
-  if (rc == RC_OK) rc = weights_digest(&g->digest, g->parts.weights, &err);
-  st_close(file);
+  struct digest base, computed, expected = {0};
+  const char *named = http_query(r, "base"), *header = http_header(r, "X-Leasehold-Digest");
+  if (header) digest_from_hex(&expected, header);
+  enum rc rc = RC_OK;
+  if (named) {
+    if (!digest_from_hex(&base, named) || !digest_equal(&base, &g->digest))
+      rc = err_set(&err, RC_CONFLICT, "base", "another version is here");
+    if (rc == RC_OK) rc = weights_apply_changes(g->served, g->served, bytes, len, &base, &computed, &err);
+    if (rc == RC_OK && !digest_equal(&computed, &expected)) rc = err_set(&err, RC_INVALID, "digest", "another digest");
+    *(rc == RC_OK ? &g->changes : &g->refused) += 1;
+  } else {
+    rc = st_open_memory(&file, bytes, len, &err);
+    if (rc == RC_OK) rc = weights_from_safetensors(g->served, file, &err);
+    if (rc == RC_OK) rc = weights_digest(&computed, g->served, &err);
+    st_close(file);
+  }
+  if (rc != RC_OK) {
+    pthread_mutex_unlock(&g->lock);
+    http_fail(r, &err);
+    return;
+  }
+  g->digest = computed;
+  g->bytes = len;
   http_query_i64(r, "version", -1, 0, INT64_MAX, &version, NULL);
   if (g->pushes < 16) g->pushed[g->pushes] = version;
   g->pushes++;
@@ -174,15 +197,10 @@ static inline void fake_push(struct http_request *r, void *context) {
   snprintf(g->run, sizeof g->run, "%s", http_query(r, "run") ? http_query(r, "run") : "");
   snprintf(g->version, sizeof g->version, "%s", http_query(r, "version") ? http_query(r, "version") : "");
   snprintf(g->epoch, sizeof g->epoch, "%s", http_query(r, "epoch") ? http_query(r, "epoch") : "");
-  snprintf(g->header, sizeof g->header, "%s",
-           http_header(r, "X-Leasehold-Digest") ? http_header(r, "X-Leasehold-Digest") : "");
+  snprintf(g->header, sizeof g->header, "%s", header ? header : "");
   answer.digest = g->digest;
   if (g->lie) answer.digest.bytes[7] ^= 1;
   pthread_mutex_unlock(&g->lock);
-  if (rc != RC_OK) {
-    http_fail(r, &err);
-    return;
-  }
   struct buf out = BUF_INIT;
   push_answer_encode(&answer, &out);
   http_reply_json(r, 200, &out);
@@ -196,6 +214,7 @@ static inline void fake_generation_start(struct fake_generation *g, const char *
   pthread_mutex_init(&g->counter, NULL);
   g->lie = lie;
   parts_make(&g->parts, model_dir);
+  assert_rc(RC_OK, weights_create(&g->served, g->parts.model, false, &err), err);
   const struct http_server_options options = {
       .bind_address = "127.0.0.1", .routes = routes, .route_count = 1, .context = g};
   assert_rc(RC_OK, http_server_start(&g->server, &options, &err), err);
@@ -204,6 +223,7 @@ static inline void fake_generation_start(struct fake_generation *g, const char *
 
 static inline void fake_generation_stop(struct fake_generation *g) {
   http_server_stop(g->server, 1000);
+  weights_free(g->served);
   parts_free(&g->parts);
   pthread_mutex_destroy(&g->lock);
   pthread_mutex_destroy(&g->counter);

@@ -96,7 +96,7 @@ static void test_versions_being_pushed_that_do_not_fit_refuse_the_run(void **sta
   struct parts parts;
   rig_make(&g, "");
   parts_make(&parts, g.model_dir);
-  const size_t versions = 2 * model_file_bytes(parts.model), copy = weights_bytes(parts.model, false);
+  const size_t versions = 3 * model_file_bytes(parts.model), copy = weights_bytes(parts.model, false);
   parts_free(&parts);
   const size_t bounds[] = {planned(&g) + versions - 1, planned(&g) + versions, planned(&g) + versions + copy};
   for (int room = 0; room < 3; room++) {
