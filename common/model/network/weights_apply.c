@@ -135,7 +135,7 @@ static enum rc apply_on_device(struct apply_job *job, struct digest *out, struct
       cursors_end(c, job, i);
       continue;
     }
-    memcpy(job->w->host, weights_read_at(job->base, i, 0), count * ops->operand_bytes);
+    memmove(job->w->host, weights_read_at(job->base, i, 0), count * ops->operand_bytes); /* in place: the same bytes */
     cursors_apply(c, job->link_count, job->w->host, 0, count);
     cursors_end(c, job, i);
     ops->upload(ops, job->w->staging, job->w->host, count * ops->operand_bytes);
