@@ -266,7 +266,8 @@ void changes_apply(struct changes_cursor *cursor, uint16_t *x, size_t first, siz
         stop_wrong(c);
         break;
       }
-      added = code == CODE_BYTE ? (uint16_t)(int8_t)c->extra[0] : (uint16_t)(c->extra[0] | c->extra[1] << 8);
+      const int extra = code == CODE_BYTE ? (int8_t)c->extra[0] : c->extra[0] | c->extra[1] << 8;
+      added = (uint16_t)extra;
       c->extra += bytes;
     }
     uint16_t *to = &x[c->at - first];
