@@ -217,6 +217,8 @@ int main(int argc, char **argv) {
        "largest chunk of tokens computed at once; a run's chunk_tokens may not exceed it"},
       {"recompute-activations", OPTION_BOOL, &s.trainer.recompute_activations, "false", 0, 0,
        "keep only each layer's input and compute the rest again in the backward pass: less memory, the same weights"},
+      {"push-changes", OPTION_BOOL, &s.trainer.push_changes, "true", 0, 0,
+       "send servers what differs between versions where that is less: it costs memory and some time of each step"},
       {"context-max", OPTION_INT, &s.trainer.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS,
        "longest sample in tokens; 0: the model's"},
       {"memory-max", OPTION_INT, &s.trainer.memory_max, "0", 0, 9e15,

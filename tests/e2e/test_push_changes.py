@@ -92,3 +92,11 @@ def test_a_server_started_again_gets_it_whole_and_then_changes(base_model, refer
         print(f"after its restart: {pulled:.0f} pulled, {whole:.0f} pushed whole, {restarted:.0f} as changes")
         assert pulled >= 1 and (whole >= 1 or restarted == 0)
         assert cluster.trainer.metric("leasehold_trainer_changes_refused_total") == 0
+
+
+def test_a_trainer_that_is_not_to_compare_sends_every_version_whole(base_model, reference, tmp_path):
+    with Cluster(tmp_path, model=base_model, trainer=["--push-changes", "false"]) as cluster:
+        assert play(cluster) == reference
+        changes, whole, _ = sent(cluster)
+        assert changes == 0 and whole > 0
+        assert cluster.trainer.metric('leasehold_memory_planned_bytes{part="changes between versions"}') == 0

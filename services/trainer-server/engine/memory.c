@@ -13,6 +13,11 @@ struct learner_options memory_learner_options(const struct trainer_options *o, i
   return (struct learner_options){.chunk_tokens = chunk_tokens, .recompute_activations = o->recompute_activations};
 }
 
+/* Of a version, at most. */
+static size_t changes_bytes(const struct model *m, const struct trainer_options *options) {
+  return options->push_changes && m->ops->format == FORMAT_BF16 ? model_file_bytes(m) / CHANGES_PART : 0;
+}
+
 void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options) {
   const struct learner_options o = memory_learner_options(options, (int)options->chunk_tokens);
   const struct learner_memory learner = learner_memory(m, &o);
@@ -29,8 +34,7 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
     memory_plan_add(out, "buffers between host and device",
                     weights_host_bytes(m) + devices_bounce_bytes(options->ranks.comm, m->ops));
   memory_plan_add(out, "published versions", WEIGHTS_BLOBS_MAX * model_file_bytes(m));
-  if (m->ops->format == FORMAT_BF16) /* those that are kept, and those that are being made */
-    memory_plan_add(out, "changes between versions", 2 * model_file_bytes(m) / CHANGES_PART);
+  memory_plan_add(out, "changes between versions", 2 * changes_bytes(m, options)); /* kept, and being made */
 }
 
 /* Of a chunk: forward and backward.  Above it an operation keeps several threads busy for longer than they need to hand
@@ -66,13 +70,14 @@ enum rc memory_check(const struct model *m, const struct trainer_options *option
   return rc == RC_OK ? memory_plan_check(&plan, &room, "the trainer", err) : rc;
 }
 
-static void frozen_add(struct memory_plan *plan, const struct model *m, const struct frozen_weights *f) {
+static void frozen_add(struct memory_plan *plan, const struct model *m, const struct trainer_options *options,
+                       const struct frozen_weights *f) {
   const bool device = !m->ops->host_memory;
   if (f->reference) memory_plan_add_where(plan, "reference", weights_bytes(m, false), device);
   if (f->behaviour) memory_plan_add_where(plan, "behaviour policy", weights_bytes(m, false), device);
-  const size_t changes = m->ops->format == FORMAT_BF16 ? model_file_bytes(m) / CHANGES_PART : 0;
   if (f->versions)
-    memory_plan_add(plan, "versions being pushed", WEIGHTS_BLOBS_PUSHED_MAX * (model_file_bytes(m) + changes));
+    memory_plan_add(plan, "versions being pushed",
+                    WEIGHTS_BLOBS_PUSHED_MAX * (model_file_bytes(m) + changes_bytes(m, options)));
 }
 
 static const char *frozen_name(const struct frozen_weights *f) {
@@ -90,11 +95,11 @@ static enum rc frozen_fit(const struct model *m, const struct trainer_options *o
                           const struct memory_room *left, struct err *err) {
   struct memory_plan plan = {0}, all;
   char whole[160];
-  frozen_add(&plan, m, missing);
+  frozen_add(&plan, m, options, missing);
   enum rc rc = memory_plan_check(&plan, left, frozen_name(missing), err);
   if (rc != RC_OK || options->memory_max <= 0) return rc;
   trainer_memory_plan(&all, m, options);
-  frozen_add(&all, m, needed);
+  frozen_add(&all, m, options, needed);
   const struct memory_room room = {.bound = (size_t)options->memory_max, .device = SIZE_MAX};
   snprintf(whole, sizeof whole, "the trainer with %s", frozen_name(needed));
   return memory_plan_check(&all, &room, whole, err);
@@ -105,7 +110,7 @@ enum rc memory_check_frozen(const struct model *m, const struct trainer_options 
   struct memory_plan plan = {0};
   struct memory_room room;
   if (!needed->reference && !needed->behaviour && !needed->versions) return RC_OK;
-  frozen_add(&plan, m, needed);
+  frozen_add(&plan, m, options, needed);
   read_room(&room, m, 0);
   const enum rc rc = frozen_fit(m, options, needed, needed, &room, err);
   if (rc == RC_OK) memory_plan_show(&plan);

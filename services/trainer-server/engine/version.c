@@ -13,7 +13,7 @@ enum rc version_serialize(struct engine *e, const char *run, int64_t version, bo
   const size_t bytes = model_file_bytes(e->model);
   struct weights_base base = {.bytes = bytes};
   struct weights_blob *b = NULL;
-  if (pushed && before && before->bytes.len > bytes) {
+  if (e->options.push_changes && pushed && before && before->bytes.len > bytes) {
     base.operands = before->bytes.data + before->bytes.len - bytes; /* behind the header */
     base.digest = before->digest;
   }

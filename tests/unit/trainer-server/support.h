@@ -196,7 +196,8 @@ static inline void rig_make(struct rig *g, const char *coordinator_url) {
   snprintf(g->model_dir, sizeof g->model_dir, "%s/model", g->dir);
   snprintf(g->state_dir, sizeof g->state_dir, "%s/state", g->dir);
   snprintf(g->coordinator_url, sizeof g->coordinator_url, "%s", coordinator_url);
-  g->options = (struct trainer_options){.model_dir = g->model_dir,
+  g->options = (struct trainer_options){.push_changes = true,
+                                        .model_dir = g->model_dir,
                                         .state_dir = g->state_dir,
                                         .threads = 1,
                                         .chunk_tokens = CHUNK,
