@@ -5,8 +5,8 @@
  *
  * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of MICRO_ROWS: [group][block of 32 along K]
  * [MICRO_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
- * A piece of W is widened to floats once for all groups, or, where there are few, in the micro kernel's registers. While
- * a piece is multiplied, the next one is prefetched, a share by every block.  A row's bits depend only on that row and W. */
+ * The first group widens a piece of W in the micro kernel's registers, keeps the floats for the other groups, and
+ * prefetches the next piece.  A row's bits depend only on that row and W. */
 #include "common/model/cpu/isa/micro_kernel.h"
 
 enum {
@@ -15,9 +15,8 @@ enum {
   TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
   W_BLOCKS = 4,         /* of 32 along the dot, of W at a time: 16 KiB of floats */
   GROUP_BLOCK = MICRO_ROWS * 32,
-  X_ROWS = 96,      /* a multiple of MICRO_ROWS */
-  X_WORDS = 196608, /* of x in scratch */
-  WIDEN_GROUPS = 3  /* so many groups of rows are worth a widened piece in memory */
+  X_ROWS = 96,     /* a multiple of MICRO_ROWS */
+  X_WORDS = 196608 /* of x in scratch */
 };
 
 struct chains_scratch {
@@ -78,11 +77,11 @@ struct piece {
   int lanes;         /* outputs that there are, and their place: */
   float *y;          /* [rows][N] */
   bool last;
-  const char *ahead; /* the piece after this one; NULL: none */
-  int asked, lines;  /* of each of its tiles */
+  const char *ahead; /* the piece after this one; the last one: itself */
 };
 
-INLINE void widen(const struct piece *o, const bool f32) {
+/* W in float32. */
+static void lay_out_w(const struct piece *o) {
   float *to = o->p->s->w;
   const int tiles = o->lanes > 16 ? 2 : 1;
   for (int tile = 0; tile < tiles; tile++) {
@@ -92,18 +91,10 @@ INLINE void widen(const struct piece *o, const bool f32) {
         float *even = to + (b * 32 + s) * PANEL + tile * 16;
         UNROLL
         for (int part = 0; part < PARTS; part++) {
-          vstore(even + part * VL, load_even(w, (size_t)(b * 16 + s) * 32, part, f32));
-          vstore(even + 16 * PANEL + part * VL, load_odd(w, (size_t)(b * 16 + s) * 32, part, f32));
+          vstore(even + part * VL, load_even(w, (size_t)(b * 16 + s) * 32, part, true));
+          vstore(even + 16 * PANEL + part * VL, load_odd(w, (size_t)(b * 16 + s) * 32, part, true));
         }
       }
-  }
-}
-
-INLINE void ask_ahead(struct piece *o, int lines) {
-  if (!o->ahead) return;
-  for (; lines > 0 && o->asked < o->lines; lines--, o->asked++) {
-    _mm_prefetch(o->ahead + (size_t)o->asked * LINE, _MM_HINT_T1);
-    _mm_prefetch(o->ahead + o->next_w + (size_t)o->asked * LINE, _MM_HINT_T1);
   }
 }
 
@@ -123,43 +114,61 @@ static void store_sums(const struct piece *o, int row, int rows) {
 }
 
 /* A group of R rows against two vectors of the panel, along the whole piece. */
-INLINE void run_along(struct piece *o, struct block b, int lane, int share, const int R, const enum micro_w kind) {
+INLINE void run_along(const struct piece *o, struct block b, int lane, const int R, const enum micro_w kind) {
   for (int i = 0; i < o->blocks; i++) {
     b.first = o->begin + i == 0;
-    ask_ahead(o, share);
     micro(&b, 32, 0, lane, R, 2, kind);
     b.a += GROUP_BLOCK;
     b.w = (const char *)b.w + (kind == W_FLOATS ? 32 * PANEL * sizeof(float) : TILE_BLOCK * sizeof(uint16_t));
+    if (kind != W_FLOATS) b.ahead += TILE_BLOCK / 2;
+    if (kind == W_PAIRS_KEPT) b.keep += 32 * PANEL;
   }
 }
 
-/* All groups of rows; where the panel has one tile only, AVX-512's second vector repeats it. */
-INLINE void piece_add(struct piece *o, const enum micro_w kind) {
+/* Group g. Where the panel has one tile only, AVX-512's second vector repeats it. */
+INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w kind) {
   const struct pass *p = o->p;
-  const int calls = p->groups * o->blocks, share = (o->lines + calls - 1) / calls;
+  const int row = group_row(p, g), rows = group_row(p, g + 1) - row;
   const size_t next = kind == W_FLOATS ? 16 : o->next_w / 4;
-  for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL)
-    for (int g = 0; g < p->groups; g++) {
-      const int row = group_row(p, g), rows = group_row(p, g + 1) - row;
-      const struct block b = {.dst = p->s->sums + row * PANEL,
-                              .ldd = PANEL,
-                              .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * GROUP_BLOCK,
-                              .odd_a = 16,
-                              .step_a = 1,
-                              .w = kind == W_FLOATS ? (const void *)p->s->w : (const void *)o->w,
-                              .odd_w = 16 * PANEL,
-                              .step_w = kind == W_FLOATS ? PANEL : 16,
-                              .tile_w = o->lanes > 16 ? next : 0,
-                              .steps = 16};
-#define RUN_ALONG(R) run_along(o, b, lane, share, R, kind)
-      MICRO_BY_ROWS(rows, RUN_ALONG);
+  const struct block b = {.dst = p->s->sums + row * PANEL,
+                          .ldd = PANEL,
+                          .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * GROUP_BLOCK,
+                          .odd_a = 16,
+                          .step_a = 1,
+                          .w = kind == W_FLOATS ? (const void *)p->s->w : (const void *)o->w,
+                          .odd_w = 16 * PANEL,
+                          .step_w = kind == W_FLOATS ? PANEL : 16,
+                          .tile_w = o->lanes > 16 ? next : 0,
+                          .steps = 16,
+                          .ahead = (const void *)o->ahead,
+                          .keep = p->s->w};
+#define RUN_ALONG(R) run_along(o, b, lane, R, kind)
+  MICRO_BY_ROWS(rows, RUN_ALONG);
 #undef RUN_ALONG
-      if (o->last && (lane + 2 * VL == PANEL || lane + 2 * VL >= o->lanes)) store_sums(o, row, rows);
-    }
+  if (o->last && (lane + 2 * VL == PANEL || lane + 2 * VL >= o->lanes)) store_sums(o, row, rows);
 }
 
-static __attribute__((noinline)) void piece_add_floats(struct piece *o) { piece_add(o, W_FLOATS); }
-static __attribute__((noinline)) void piece_add_pairs(struct piece *o) { piece_add(o, W_PAIRS); }
+static __attribute__((noinline)) void add_floats(const struct piece *o, int g, int lane) {
+  group_add(o, g, lane, W_FLOATS);
+}
+static __attribute__((noinline)) void add_pairs(const struct piece *o, int lane) { group_add(o, 0, lane, W_PAIRS); }
+static __attribute__((noinline)) void add_pairs_kept(const struct piece *o, int lane) {
+  group_add(o, 0, lane, W_PAIRS_KEPT);
+}
+
+/* All groups of rows. The first one widens W for the others. */
+INLINE void piece_add(const struct piece *o, const bool f32) {
+  if (f32) lay_out_w(o);
+  for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL) {
+    if (f32)
+      add_floats(o, 0, lane);
+    else if (o->p->groups == 1)
+      add_pairs(o, lane);
+    else
+      add_pairs_kept(o, lane);
+    for (int g = 1; g < o->p->groups; g++) add_floats(o, g, lane);
+  }
+}
 
 /* One panel of outputs for the rows of a pass; more: another panel follows. */
 INLINE void panel_add(const struct pass *p, int n, bool more, const bool f32) {
@@ -172,15 +181,8 @@ INLINE void panel_add(const struct pass *p, int n, bool more, const bool f32) {
     o.w = panel + (size_t)o.begin * block;
     o.blocks = p->blocks - o.begin < W_BLOCKS ? p->blocks - o.begin : W_BLOCKS;
     o.last = o.begin + o.blocks == p->blocks;
-    o.ahead = o.last ? (more ? panel + 2 * tile : NULL) : o.w + W_BLOCKS * block;
-    o.lines = W_BLOCKS * (int)block / LINE;
-    o.asked = 0;
-    if (f32 || p->groups >= WIDEN_GROUPS) {
-      widen(&o, f32);
-      piece_add_floats(&o);
-    } else {
-      piece_add_pairs(&o);
-    }
+    o.ahead = !o.last ? o.w + W_BLOCKS * block : more ? panel + 2 * tile : o.w;
+    piece_add(&o, f32);
   }
 }
 
