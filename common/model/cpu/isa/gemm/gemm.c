@@ -7,9 +7,10 @@
  *
  * x is laid out once per block of rows, each 32 of K as 16 even then 16 odd floats, or as links; W is read as it is
  * packed and widened in registers, or lies in links already.  While a piece of W is multiplied, the next one is
- * prefetched, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver it.  Data
- * in memory is read and prefetched in the order in which it lies: another order costs up to a third.  A row's bits
- * depend only on that row and W. */
+ * prefetched, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver it.  A
+ * single row that reads W from far memory prefetches it into the first level, shortly before it is needed.  Data in memory
+ * is read and prefetched in the order in which it lies: another order costs up to a third.  A row's bits depend only on
+ * that row and W. */
 #include "common/model/cpu/isa/bf16_chain.h"
 
 cpu_kernel ISA_NAME(gemm_chains);
@@ -29,6 +30,8 @@ enum {
   NEAR_BYTES = 24 << 10,          /* of the first-level cache, beside data that passes through */
   TILE_BLOCK_BYTES = 16 * 32 * 2, /* of a tile of W along 32 of the dot */
   W_BLOCKS = 8,                   /* of 32 along the dot, of W at a time: 16 KiB of bf16 */
+  AHEAD_BYTES = 2 << 10,          /* so far ahead a single row prefetches W */
+  FAR_BYTES = 512 << 10,          /* of W: a model of larger matrices lies in far memory */
   FEW_ROWS = 16,                  /* so few wait for W more than W for them */
   X_ROWS = 96,                    /* a multiple of GEMM_ROWS */
   X_WORDS = 100 << 10,            /* of x in scratch */
@@ -105,7 +108,7 @@ struct piece {
   size_t x; /* where x's words begin in scratch */
   float *y; /* [rows][N], `lanes` of them */
   int lanes;
-  bool first, last;
+  bool first, last, far; /* far: W comes from far memory */
 };
 
 /* One chain of a block for R rows (x[r * stride + step]) against NV vectors of W. */
@@ -169,6 +172,12 @@ INLINE void coming_ask(struct coming *a, size_t next_w, int lines) {
   }
 }
 
+/* A block of a tile, for a single row, which waits for nothing but the memory. */
+INLINE void ask_block(const char *w) {
+  UNROLL
+  for (int line = 0; line < TILE_BLOCK_BYTES / LINE; line++) _mm_prefetch(w + line * LINE, _MM_HINT_T0);
+}
+
 /* R rows from `row` on x NV vectors of outputs from `lane` on; a: the next data, which is prefetched meanwhile. */
 INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *a, const int R, const int NV,
                        const bool in_order, const enum product of) {
@@ -188,6 +197,7 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *
   for (int b = 0; b < o->blocks; b++) {
     vf even[GEMM_ROWS][2], odd[GEMM_ROWS][2];
     if (R == GEMM_ROWS) coming_ask(a, o->next_w, (int)(block / LINE));
+    if (R == 1 && of == OF_PAIRS && o->far) ask_block(w[0] + AHEAD_BYTES);
     chains(even, odd, o, row, b, w, R, NV, in_order, of);
     w[0] += block;
     w[1] += block;
@@ -255,6 +265,7 @@ INLINE void gemm_panel(const struct pass *p, int n, bool more, const enum produc
   const char *panel = (const char *)p->c->W->data + (size_t)(n / 16) * tile;
   struct piece o = {
       .next_w = tile, .p = p, .y = p->c->y + (size_t)p->row * (size_t)p->c->W->N + n, .lanes = p->c->W->N - n};
+  o.far = (size_t)p->c->W->N * (size_t)p->c->W->K * 2 > FAR_BYTES;
   const bool single = tile_by_tile(p);
   const int at_once = single ? p->x_blocks : W_BLOCKS, step = single && VL == 16 ? VL : 2 * VL;
   for (int b = 0; b < p->blocks; b += at_once) {
