@@ -235,9 +235,9 @@ if [ "$MODE" != inflight ] && [ "$(jq -r --argjson n "$compared" '.history[] | s
 echo "$same"
 
 checkpoint=$OUT/trainer/$grpo_run/v$ROUNDS
-jq -n --argjson run "$grpo" --argjson seed "$SEED" --arg control "$CONTROL" --argjson sb "$sampled_before" --argjson sa "$sampled_after" --argjson gb "$greedy_before" --argjson ga "$greedy_after" \
+jq --argjson seed "$SEED" --arg control "$CONTROL" --argjson sb "$sampled_before" --argjson sa "$sampled_after" --argjson gb "$greedy_before" --argjson ga "$greedy_after" \
   --argjson fb "$format_before" --argjson fa "$format_after" --arg model "$checkpoint" --slurpfile overlap "$OUT/overlap.json" \
-  --argjson cores "$cores" --argjson own "$own" --argjson servers "$servers" --argjson threads "$threads" '{
+  --argjson cores "$cores" --argjson own "$own" --argjson servers "$servers" --argjson threads "$threads" '. as $run | {
     heldout_accuracy_before: $sb, heldout_accuracy_after: $sa, heldout_greedy_before: $gb, heldout_greedy_after: $ga,
     format_before: $fb, format_after: $fa,
     rounds: $run.rounds, mode: $run.mode, seed: $seed, control: $control, weights_sha256: $run.weights_digest,
@@ -252,7 +252,7 @@ jq -n --argjson run "$grpo" --argjson seed "$SEED" --arg control "$CONTROL" --ar
     lag: (if $run.mode != "inflight" then null else [$run.history[] | .lag + {tokens, ess, kl_new_old}] | {
       max_allowed: $run.config.max_lag, min: (map(.min) | min), mean: ((map(.mean * .tokens) | add) / (map(.tokens) | add)), max: (map(.max) | max), groups_dropped: (map(.groups_dropped) | add),
       versions_skipped: (map(select(.version_skipped)) | length), compared_tokens: (map(.compared_tokens) | add), trained_tokens: (map(.tokens) | add),
-      ess_min: (map(.ess // empty) | min), kl_new_old_max: (map(.kl_new_old // empty) | max)} end)}' >"$OUT/summary.json"
+      ess_min: (map(.ess // empty) | min), kl_new_old_max: (map(.kl_new_old // empty) | max)} end)}' <<<"$grpo" >"$OUT/summary.json"
 
 say "Result"
 jq -r '

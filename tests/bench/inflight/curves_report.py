@@ -99,7 +99,7 @@ def flags(words):
     return " ".join(map(str, words))
 
 
-def page(setting, runs, tried):
+def page(setting, runs, tried, tunings):
     figures = figures_of(setting, runs)
     sync = [found[0] for found in runs.values()]
     rollout, train = (statistics.median(1e3 * one[name] for one in sync) for name in ("rollout_s", "train_s"))
@@ -115,7 +115,7 @@ def page(setting, runs, tried):
     lines += [f"max_lag {setting.headline}, {what}: {form.format(got) if got is not None else 'not reached'}, bar {bar}: {'met' if met else '**missed**'}." for what, got, bar, met, form in bars(setting, figures)]
     lines += ["", "Held-out accuracy by samples:", "", *curves(setting, runs), "", "Off-policy:", "", *off_policy(setting, runs), ""]
     if any(tried.values()):
-        lines += ["Mean reward over all steps by learning rate, on a seed of its own:", "", "| mode | " + " | ".join(f"{lr:g}" for lr, _ in next(iter(tried.values()))) + " |",
+        lines += [f"Mean reward over all steps by learning rate, on {tunings} seeds of their own:", "", "| mode | " + " | ".join(f"{lr:g}" for lr, _ in next(iter(tried.values()))) + " |",
                   "|---|" + "---|" * len(next(iter(tried.values()))),
                   *(f"| {name_of(lag)} | " + " | ".join(f"{reward:.4f}" for _, reward in found) + " |" for lag, found in tried.items()), ""]
     worst = [run for found in runs.values() for run in found.values() if noisy(run)]
