@@ -23,8 +23,7 @@ static int64_t groups_of(int64_t samples_ahead, int64_t samples) {
 }
 
 int64_t lag_groups_dropped(int64_t samples_ahead, int64_t samples, int64_t complete) {
-  const int64_t most = groups_of(samples_ahead, samples);
-  return complete > most ? complete - most : 0;
+  return excess(complete, groups_of(samples_ahead, samples));
 }
 
 int64_t lag_groups_allowed(const struct stream_state *s) {
