@@ -98,7 +98,11 @@ def test_weights_are_swapped_while_samples_are_drawn(base_model, tmp_path):
         mixed = spans_of(cluster, run)
     lags = [row["lag"] for row in status["history"]]
     assert mixed, "no sample went on over a new version"
-    assert all(spans[0][2] and not any(fresh for _, _, fresh in spans[1:]) for spans in mixed.values()), "kept keys and values are not those of the new version"
+    for spans in mixed.values():
+        assert spans[0][2], spans
+        # what has drawn one token has not used its keys and values yet: they are computed again
+        kept = spans[1:] if spans[0][0] > 1 else spans[2:]
+        assert not any(fresh for _, _, fresh in kept), f"kept keys and values are not those of the new version: {spans}"
     assert any(lag["max"] > 0 for lag in lags) and all(lag["max"] <= MAX_LAG for lag in lags), lags
     assert sum(lag["compared_tokens"] for lag in lags) >= 1000 > status["totals"]["logprob_unequal"] == 0
     assert all(0 < row["ess"] <= 1 for row in status["history"]) and any(row["ess"] < 1 for row in status["history"])
