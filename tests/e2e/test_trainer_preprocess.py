@@ -44,7 +44,8 @@ def tensors_of(body):
 class Coordinator:
     """Registers preprocessors, offers passes, and takes their results; `refuses`: names of those whose results it cannot take now."""
 
-    def __init__(self):
+    def __init__(self, logs):
+        self.logs = logs  # of the services, for a wait that ends badly
         self.lock = threading.Condition()  # guards all below
         self.epoch, self.fence = 1, 0
         self.names, self.gone = {}, []  # by worker id
@@ -93,7 +94,7 @@ class Coordinator:
 
     def wait(self, what, condition):
         with self.lock:
-            assert self.lock.wait_for(condition, PATIENCE), (what, self.offered, self.held, self.names)
+            assert self.lock.wait_for(condition, PATIENCE), f"{what}: offered {[one['pass_id'] for one in self.offered]}, held {list(self.held)}, workers {self.names}\n{self.logs()}"
 
     # what a worker may ask; the lock is held
 
@@ -178,8 +179,8 @@ class Coordinator:
 
 
 @pytest.fixture
-def coordinator():
-    made = Coordinator()
+def coordinator(alone):
+    made = Coordinator(alone.logs)
     yield made
     made.close()
 
