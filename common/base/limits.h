@@ -43,6 +43,7 @@
 #define LIMIT_SEQUENCE_TOKENS    262144
 #define LIMIT_SAFETENSORS_HEADER (100u << 20)
 #define LIMIT_TENSORS            65536
+#define LIMIT_SHARDS             1024 /* files of one model */
 #define LIMIT_VOCABULARY         1048576
 #define LIMIT_VERIFIER_STEPS     100000 /* work of one verification: counted, never timed */
 

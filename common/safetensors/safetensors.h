@@ -8,6 +8,8 @@
 #ifndef LEASEHOLD_SAFETENSORS_SAFETENSORS_H
 #define LEASEHOLD_SAFETENSORS_SAFETENSORS_H
 
+#include <assert.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,16 +25,22 @@ struct st_tensor {
   enum st_dtype dtype;
   int dims;
   int64_t shape[ST_DIMS_MAX];
-  size_t offset; /* of the first byte within the data section */
+  int shard;     /* of several files: which one holds it */
+  size_t offset; /* of the first byte within its file's data section */
   size_t bytes;
 };
 
-struct st_file; /* opaque: parsed header over borrowed or mapped bytes */
+struct st_file; /* opaque: parsed headers over borrowed or mapped bytes, of one file or of a folder's shards */
 
 /* Borrows bytes until st_close. */
 enum rc st_open_memory(struct st_file **out, const void *bytes, size_t len, struct err *err);
 /* mmap's the file (read-only). */
 enum rc st_open_file(struct st_file **out, const char *path, struct err *err);
+/* The weights of a Hugging Face folder as if they were one file: model.safetensors, else the shards that
+ * model.safetensors.index.json names.  Every tensor of the index must be in the shard that it names, and no tensor in two:
+ * RC_INVALID; RC_NOT_FOUND when the folder holds neither. */
+enum rc st_open_folder(struct st_file **out, const char *dir, struct err *err);
+bool st_folder_has_weights(const char *dir);
 void st_close(struct st_file *f); /* NULL is fine */
 size_t st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, size_t index);       /* in header order */
@@ -40,8 +48,21 @@ const struct st_tensor *st_find(const struct st_file *f, const char *name); /* N
 /* The caller is done with a tensor's bytes for now.  The pages of a mapped file leave this process's memory and come
  * back when they are read again, so that the whole file and the copies made of it are never in memory together. */
 void st_drop(const struct st_file *f, const struct st_tensor *t);
+/* The caller is about to read a tensor's bytes: of a mapped file the kernel may begin to bring them in. */
+void st_prefetch(const struct st_file *f, const struct st_tensor *t);
 const void *st_data(const struct st_file *f, const struct st_tensor *t);
-/* A metadata value ("__metadata__"), or NULL. */
+/* Rows [from, to) of a tensor as a tensor that st_data, st_drop and st_prefetch take like any other: several matrices may lie
+ * one below the other in one tensor.  The range must be within its first dimension. */
+static inline struct st_tensor st_rows(const struct st_tensor *t, int64_t from, int64_t to) {
+  struct st_tensor rows = *t;
+  const size_t row_bytes = t->shape[0] > 0 ? t->bytes / (size_t)t->shape[0] : 0;
+  assert(t->dims > 0 && 0 <= from && from <= to && to <= t->shape[0]);
+  rows.shape[0] = to - from;
+  rows.offset += (size_t)from * row_bytes;
+  rows.bytes = (size_t)(to - from) * row_bytes;
+  return rows;
+}
+/* A metadata value ("__metadata__"), or NULL; of shards NULL. */
 const char *st_metadata(const struct st_file *f, const char *key);
 
 size_t st_dtype_bytes(enum st_dtype d);

@@ -21,21 +21,10 @@
 #include "common/base/arena.h"
 #include "common/base/limits.h"
 #include "common/json/json.h"
-#include "common/safetensors/safetensors.h"
+#include "common/safetensors/safetensors_internal.h"
 
 enum { LENGTH_BYTES = 8 };
 #define METADATA "__metadata__"
-
-struct st_file {
-  void *map; /* what st_close unmaps, or NULL when the bytes are borrowed */
-  size_t map_bytes;
-  const unsigned char *data; /* the data section */
-  size_t data_bytes;
-  struct json *header; /* kept for the metadata's texts */
-  struct st_tensor *tensors;
-  size_t count;
-  const struct st_tensor **by_name;
-};
 
 static uint64_t read_u64(const unsigned char *bytes) {
   uint64_t value = 0;
@@ -154,6 +143,8 @@ static int compare_names(const void *a, const void *b) {
   return strcmp((*(const struct st_tensor *const *)a)->name, (*(const struct st_tensor *const *)b)->name);
 }
 
+void st_sort_by_name(struct st_file *f) { qsort(f->by_name, f->count, sizeof *f->by_name, compare_names); }
+
 /* By offset; of two at one offset, the empty one first. */
 static int compare_offsets(const void *a, const void *b) {
   const struct st_tensor *x = *(const struct st_tensor *const *)a, *y = *(const struct st_tensor *const *)b;
@@ -196,7 +187,7 @@ static enum rc read_tensors(struct st_file *f, struct err *err) {
   }
   arena_free(&arena);
   if (rc == RC_OK) rc = check_cover(f, err);
-  qsort(f->by_name, f->count, sizeof *f->by_name, compare_names);
+  st_sort_by_name(f);
   return rc;
 }
 
@@ -288,6 +279,8 @@ enum rc st_open_file(struct st_file **out, const char *path, struct err *err) {
 
 void st_close(struct st_file *f) {
   if (!f) return;
+  for (size_t i = 0; i < f->shard_count; i++) st_close(f->shards[i]);
+  free(f->shards);
   json_free(f->header);
   free(f->tensors);
   free(f->by_name);
@@ -310,14 +303,23 @@ const struct st_tensor *st_find(const struct st_file *f, const char *name) {
   return found ? *found : NULL;
 }
 
-const void *st_data(const struct st_file *f, const struct st_tensor *t) { return f->data + t->offset; }
+/* The file that holds the tensor. */
+static const struct st_file *holder(const struct st_file *f, const struct st_tensor *t) {
+  return f->shard_count > 0 ? f->shards[t->shard] : f;
+}
 
-void st_drop(const struct st_file *f, const struct st_tensor *t) {
-  if (!f->map) return;
+const void *st_data(const struct st_file *f, const struct st_tensor *t) { return holder(f, t)->data + t->offset; }
+
+/* Advice only: what the kernel makes of it changes no result. */
+static void advise(const struct st_file *f, const struct st_tensor *t, int advice) {
+  if (!holder(f, t)->map) return;
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
   const uintptr_t begin = (uintptr_t)st_data(f, t) / page * page, end = (uintptr_t)st_data(f, t) + t->bytes;
-  (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* advice only */
+  (void)madvise((void *)begin, end - begin, advice);
 }
+
+void st_drop(const struct st_file *f, const struct st_tensor *t) { advise(f, t, MADV_DONTNEED); }
+void st_prefetch(const struct st_file *f, const struct st_tensor *t) { advise(f, t, MADV_WILLNEED); }
 
 const char *st_metadata(const struct st_file *f, const char *key) {
   return json_word(json_get(json_get(f->header, METADATA), key));

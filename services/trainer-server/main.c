@@ -207,7 +207,7 @@ int main(int argc, char **argv) {
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
        "name of a fast network that this process shares with generation-servers: weights then go by broadcast"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,
-       "Hugging Face folder: config.json, tokenizer.json, model.safetensors"},
+       "Hugging Face folder: config.json, tokenizer.json, weights in one safetensors file or in shards"},
       {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0, "folder for checkpoints"},
       {"random-init", OPTION_INT, &s.trainer.random_init_seed, "-1", -1, 9e15,
        "seed of random weights when the folder holds none; -1 refuses"},

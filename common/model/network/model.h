@@ -52,9 +52,11 @@ void weights_free(struct weights *w);
 size_t weights_bytes(const struct model *m, bool for_training);
 /* And of the host's memory, where that is another. */
 size_t weights_host_bytes(const struct model *m);
-/* Fills from a safetensors file whose tensors must be exactly the table's (BF16, or F32 rounded to the operand
+/* Fills from a safetensors file whose tensors must be exactly the table's (BF16, F16 or F32, rounded to the operand
  * format); RC_INVALID names the tensor. */
 enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err);
+/* The same, and says how far it has come: for files that take long to read.  what: see struct progress. */
+enum rc weights_load(struct weights *w, const struct st_file *file, const char *what, struct err *err);
 /* Fills from fp32 masters [params.elements], rounded to the operand format. */
 void weights_from_masters(struct weights *w, const float *masters);
 /* From and to row-major operands [params.elements] (the table's memory) in parameter-table order, as ranks hand weights to each other; what

@@ -2,8 +2,8 @@
  *
  * Reading checks the whole file against the parameter table before the first byte is written, so that a wrong file
  * leaves the weights as they were.  A file with infinite or NaN weights is refused too: nothing can be sampled from
- * them, and no digest would show it.  BF16 and F32 are read; F32 is rounded to the operand format, BF16 widened where
- * operands are F32.  A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
+ * them, and no digest would show it.  BF16, F16 and F32 are read, and rounded to the operand format or widened.  The pool
+ * checks, converts and packs a tensor together; a mapped file's pages leave memory tensor by tensor.  A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
  * the embedding, byte for byte. */
 #include <assert.h>
 #include <stdatomic.h>
@@ -14,9 +14,10 @@
 
 #include "common/model/network/model.h"
 #include "common/model/network/weights_internal.h"
+#include "common/safetensors/progress.h"
 
 static const char TIED_HEAD[] = "lm_head.weight";
-enum { CHECKED_PER_PART = 1 << 18 };
+enum { CHECKED_PER_PART = 1 << 18, CONVERTED_PER_PART = 1 << 18 };
 
 static void describe_shape(char *out, size_t size, int dims, const int64_t *shape) {
   size_t used = 0;
@@ -32,8 +33,8 @@ static enum rc check_tensor(const struct st_tensor *t, const struct st_entry *ex
   if (!t) return err_set(err, RC_INVALID, expected->name, "the file lacks tensor %s", expected->name);
   describe_shape(want, sizeof want, expected->dims, expected->shape);
   describe_shape(got, sizeof got, t->dims, t->shape);
-  if (t->dtype != ST_BF16 && t->dtype != ST_F32)
-    return err_set(err, RC_INVALID, t->name, "tensor %s: expected BF16 or F32, got %s", t->name,
+  if (t->dtype != ST_BF16 && t->dtype != ST_F16 && t->dtype != ST_F32)
+    return err_set(err, RC_INVALID, t->name, "tensor %s: expected BF16, F16 or F32, got %s", t->name,
                    st_dtype_name(t->dtype));
   if (t->dims != expected->dims || memcmp(t->shape, expected->shape, (size_t)t->dims * sizeof t->shape[0]) != 0)
     return err_set(err, RC_INVALID, t->name, "tensor %s: expected shape [%s], got [%s]", t->name, want, got);
@@ -47,13 +48,15 @@ static enum rc check_tied_head(const struct st_file *file, struct err *err) {
       memcmp(st_data(file, head), st_data(file, embedding), head->bytes) != 0)
     return err_set(err, RC_INVALID, TIED_HEAD,
                    "tensor %s: the model is tied, so it must equal model.embed_tokens.weight, and does not", TIED_HEAD);
+  st_drop(file, head);
+  st_drop(file, embedding);
   return RC_OK;
 }
 
-/* In lanes of a constant number, which compile to vectors.  Adding to an exponent of all ones carries into the place of
- * the sign. */
-static bool all_finite_bf16(const unsigned char *bytes, size_t count) {
-  enum { LANES = 32, AHEAD = 2048, EXPONENT = 0x7F80, ONE = 0x0080, SIGN = 0x8000 };
+/* In lanes of a constant number, which compile to vectors.  exponent: the format's exponent bits; one: the lowest of
+ * them.  Adding to an exponent of all ones carries into the place of the sign. */
+static bool all_finite_16(const unsigned char *bytes, size_t count, uint16_t exponent, uint16_t one) {
+  enum { LANES = 32, AHEAD = 2048, SIGN = 0x8000 };
   uint16_t wrong[LANES] = {0}, all = 0;
   for (size_t i = 0; i < count; i += LANES) {
     uint16_t x[LANES] = {0};
@@ -62,7 +65,7 @@ static bool all_finite_bf16(const unsigned char *bytes, size_t count) {
       memcpy(x, bytes + i * sizeof *x, sizeof x);
     else
       memcpy(x, bytes + i * sizeof *x, (count - i) * sizeof *x);
-    for (int l = 0; l < LANES; l++) wrong[l] = (uint16_t)(wrong[l] | ((x[l] & EXPONENT) + ONE));
+    for (int l = 0; l < LANES; l++) wrong[l] = (uint16_t)(wrong[l] | ((x[l] & exponent) + one));
   }
   for (int l = 0; l < LANES; l++) all |= wrong[l];
   return (all & SIGN) == 0;
@@ -71,7 +74,8 @@ static bool all_finite_bf16(const unsigned char *bytes, size_t count) {
 /* Also after rounding to BF16, which takes an F32 from 0x7F7F8000 on to infinity.  Bytes of any alignment. */
 static bool all_finite(const struct st_tensor *t, const unsigned char *bytes, size_t count) {
   uint32_t wrong = 0;
-  if (t->dtype == ST_BF16) return all_finite_bf16(bytes, count);
+  if (t->dtype == ST_BF16) return all_finite_16(bytes, count, 0x7F80, 0x0080);
+  if (t->dtype == ST_F16) return all_finite_16(bytes, count, 0x7C00, 0x0400);
   for (size_t i = 0; i < count; i++) {
     uint32_t bits;
     memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
@@ -95,14 +99,22 @@ static void finite_part(void *context, int part) {
     atomic_store(&job->wrong, true);
 }
 
-static enum rc check_values(const struct model *m, const struct st_file *file, struct err *err) {
+/* The parameter's tensor behind parameter i's begins to come while that one is worked on. */
+static void prefetch_next(const struct model *m, const struct st_file *file, int i) {
+  if (i + 1 < m->params.count) st_prefetch(file, st_find(file, m->params.items[i + 1].name));
+}
+
+static enum rc check_values(const struct model *m, const struct st_file *file, struct progress *progress,
+                            struct err *err) {
   for (int i = 0; i < m->params.count; i++) {
     const struct st_tensor *t = st_find(file, m->params.items[i].name);
+    prefetch_next(m, file, i);
     struct finite_job job = {.tensor = t, .bytes = st_data(file, t), .count = m->params.items[i].count};
     pool_run(m->ops->pool, finite_part, &job, (int)((job.count + CHECKED_PER_PART - 1) / CHECKED_PER_PART));
     if (atomic_load(&job.wrong))
       return err_set(err, RC_INVALID, t->name, "tensor %s: expected finite numbers, got an infinity or a NaN", t->name);
     st_drop(file, t);
+    progress_add(progress, t->bytes / 2);
   }
   return RC_OK;
 }
@@ -122,66 +134,112 @@ static enum rc check_file(const struct model *m, const struct st_file *file, str
     const enum rc rc = check_tied_head(file, err);
     if (rc != RC_OK) return rc;
   }
-  return check_values(m, file, err);
+  return RC_OK;
 }
 
-/* F32 -> bf16. */
-static void stage_rounded(struct weights *w, const unsigned char *bytes, size_t count) {
-  const struct ops *ops = w->model->ops;
+/* A finite F16: its subnormals are normal floats, which the arithmetic here does not flush. */
+static float float_of_half(uint16_t half) {
+  const uint32_t magnitude = half & 0x7FFF, bits = (magnitude << 13) + (112u << 23);
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  if (magnitude < 0x0400) x = (float)magnitude * 0x1p-24f;
+  return half & 0x8000 ? -x : x;
+}
+
+/* n elements of any alignment -> floats, each exactly. */
+static void widen(float *out, enum st_dtype dtype, const unsigned char *bytes, size_t n) {
+  uint16_t narrow;
+  if (dtype == ST_F32) {
+    memcpy(out, bytes, n * sizeof *out);
+    return;
+  }
+  for (size_t i = 0; i < n; i++) {
+    memcpy(&narrow, bytes + i * sizeof narrow, sizeof narrow);
+    const uint32_t bits = (uint32_t)narrow << 16;
+    if (dtype == ST_BF16)
+      memcpy(out + i, &bits, sizeof bits);
+    else
+      out[i] = float_of_half(narrow);
+  }
+}
+
+struct convert_job {
+  struct weights *w;
+  enum st_dtype dtype;
+  const unsigned char *bytes;
+  size_t count;
+};
+
+/* Elements [first, end) -> staging, in the operand format. */
+static void convert(const struct convert_job *job, size_t first, size_t end) {
+  const struct ops *ops = job->w->model->ops;
+  const size_t size = st_dtype_bytes(job->dtype);
   _Alignas(64) float part[WEIGHTS_CONVERTED_AT_ONCE];
-  for (size_t i = 0; i < count; i += WEIGHTS_CONVERTED_AT_ONCE) {
-    const size_t n = count - i < WEIGHTS_CONVERTED_AT_ONCE ? count - i : WEIGHTS_CONVERTED_AT_ONCE;
-    memcpy(part, bytes + i * sizeof *part, n * sizeof *part);
-    const float *staged = ops_stage(ops, w->converting, part, n * sizeof *part);
-    ops->to_operand(ops, (char *)w->staging + i * ops->operand_bytes, staged, n);
+  for (size_t i = first; i < end; i += WEIGHTS_CONVERTED_AT_ONCE) {
+    const size_t n = end - i < WEIGHTS_CONVERTED_AT_ONCE ? end - i : WEIGHTS_CONVERTED_AT_ONCE;
+    char *to = (char *)job->w->staging + i * ops->operand_bytes;
+    widen(part, job->dtype, job->bytes + i * size, n);
+    if (ops->format == FORMAT_F32)
+      ops->upload(ops, to, part, n * sizeof *part);
+    else
+      ops->to_operand(ops, to, ops_stage(ops, job->w->converting, part, n * sizeof *part), n);
   }
 }
 
-/* BF16 -> float. */
-static void stage_widened(struct weights *w, const unsigned char *bytes, size_t count) {
-  const struct ops *ops = w->model->ops;
-  uint32_t part[WEIGHTS_CONVERTED_AT_ONCE];
-  for (size_t i = 0; i < count; i += WEIGHTS_CONVERTED_AT_ONCE) {
-    const size_t n = count - i < WEIGHTS_CONVERTED_AT_ONCE ? count - i : WEIGHTS_CONVERTED_AT_ONCE;
-    for (size_t k = 0; k < n; k++)
-      part[k] = (uint32_t)bytes[2 * (i + k)] << 16 | (uint32_t)bytes[2 * (i + k) + 1] << 24;
-    ops->upload(ops, (float *)w->staging + i, part, n * sizeof *part);
-  }
+static void convert_part(void *context, int part) {
+  const struct convert_job *job = context;
+  const size_t first = (size_t)part * CONVERTED_PER_PART, left = job->count - first;
+  convert(job, first, first + (left < CONVERTED_PER_PART ? left : CONVERTED_PER_PART));
 }
 
-/* Row-major bytes of any alignment -> staging, in the operand format. */
-static void stage_bytes(struct weights *w, const struct st_tensor *t, const unsigned char *bytes, size_t count) {
-  const struct ops *ops = w->model->ops;
-  if ((t->dtype == ST_BF16) == (ops->format == FORMAT_BF16))
-    ops->upload(ops, w->staging, bytes, count * ops->operand_bytes);
-  else if (t->dtype == ST_BF16)
-    stage_widened(w, bytes, count);
+static void convert_all(struct convert_job *job) {
+  const struct ops *ops = job->w->model->ops;
+  if (ops->host_memory)
+    pool_run(ops->pool, convert_part, job, (int)((job->count + CONVERTED_PER_PART - 1) / CONVERTED_PER_PART));
   else
-    stage_rounded(w, bytes, count);
+    convert(job, 0, job->count); /* one place for all parts on their way */
 }
 
 /* Operands that lie in memory as the table takes them need no staging. */
 static void fill_from(struct weights *w, int index, const struct st_tensor *t, const unsigned char *bytes) {
   const struct ops *ops = w->model->ops;
-  const bool same = (t->dtype == ST_BF16) == (ops->format == FORMAT_BF16);
+  const size_t count = w->model->params.items[index].count;
+  const bool same = t->dtype == (ops->format == FORMAT_BF16 ? ST_BF16 : ST_F32);
   if (same && ops->host_memory && (uintptr_t)bytes % ops->operand_bytes == 0) {
     weights_fill(w, index, bytes);
     return;
   }
-  stage_bytes(w, t, bytes, w->model->params.items[index].count);
+  if (same)
+    ops->upload(ops, w->staging, bytes, count * ops->operand_bytes);
+  else
+    convert_all(&(struct convert_job){.w = w, .dtype = t->dtype, .bytes = bytes, .count = count});
   weights_fill(w, index, w->staging);
 }
 
-enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err) {
+static enum rc fill_all(struct weights *w, const struct st_file *file, struct progress *progress, struct err *err) {
   const struct model *m = w->model;
-  const enum rc rc = check_file(m, file, err);
-  if (rc != RC_OK) return rc;
-  for (int i = 0; i < m->params.count; i++) {
+  enum rc rc = check_file(m, file, err);
+  if (rc == RC_OK) rc = check_values(m, file, progress, err);
+  for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
     const struct st_tensor *t = st_find(file, m->params.items[i].name);
+    prefetch_next(m, file, i);
     fill_from(w, i, t, st_data(file, t));
     st_drop(file, t);
+    progress_add(progress, t->bytes - t->bytes / 2);
   }
-  return m->ops->status(m->ops, err);
+  return rc == RC_OK ? m->ops->status(m->ops, err) : rc;
+}
+
+enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, struct err *err) {
+  return fill_all(w, file, NULL, err);
+}
+
+enum rc weights_load(struct weights *w, const struct st_file *file, const char *what, struct err *err) {
+  struct progress progress;
+  size_t bytes = 0;
+  for (size_t i = 0; i < st_count(file); i++) bytes += st_at(file, i)->bytes;
+  progress_begin(&progress, what, bytes);
+  return fill_all(w, file, &progress, err);
 }
 
 /* key, value: one pair more. */

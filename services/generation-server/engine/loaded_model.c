@@ -167,17 +167,12 @@ enum rc model_files_parse(struct model_config *config, struct tokenizer **tokeni
 }
 
 enum rc model_weights_load(struct weights *w, struct digest *digest, const char *dir, struct err *err) {
-  char path[LIMIT_PATH_MAX];
-  if (snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir) >= (int)sizeof path)
-    return err_set(err, RC_INVALID, "model", "expected a path of fewer than %d bytes", LIMIT_PATH_MAX);
-  const bool sharded = file_exists(path);
-  snprintf(path, sizeof path, "%s/model.safetensors", dir);
-  if (sharded && !file_exists(path))
-    return err_set(err, RC_UNSUPPORTED, "model", "%s is sharded; expected one model.safetensors", dir);
+  char what[LIMIT_PATH_MAX];
   struct st_file *file;
-  enum rc rc = st_open_file(&file, path, err);
+  enum rc rc = st_open_folder(&file, dir, err);
   if (rc != RC_OK) return rc;
-  rc = weights_from_safetensors(w, file, err);
+  snprintf(what, sizeof what, "loading %s", dir);
+  rc = weights_load(w, file, what, err);
   if (rc == RC_OK) rc = weights_digest(digest, w, err);
   if (rc != RC_OK) err_in_file(err, path);
   st_close(file);

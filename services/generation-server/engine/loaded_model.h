@@ -48,7 +48,7 @@ enum rc model_files_load(struct model_config *config, struct tokenizer **tokeniz
 /* From their bytes; generation may be empty; an empty tokenizer gives NULL. */
 enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json,
                           const struct buf *generation_json, const struct buf *tokenizer_json, struct err *err);
-/* dir/model.safetensors into w, and its digest. */
+/* The folder's weights into w, and their digest. */
 enum rc model_weights_load(struct weights *w, struct digest *digest, const char *dir, struct err *err);
 
 #endif

@@ -2,28 +2,32 @@
 #include "services/trainer-server/engine/start_weights.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
-#include "common/base/file.h"
 #include "common/base/log.h"
 #include "services/trainer-server/engine/learning.h"
 
-enum rc start_weights_initial(struct engine *e, struct err *err) {
-  char path[LIMIT_PATH_MAX];
+static enum rc folder_load(struct engine *e, const char *dir, struct err *err) {
+  char what[LIMIT_PATH_MAX];
   struct st_file *file = NULL;
-  enum rc rc = path_format(path, err, "%s/model.safetensors", e->options.model_dir);
+  enum rc rc = st_open_folder(&file, dir, err);
   if (rc != RC_OK) return rc;
-  if (file_exists(path)) {
-    rc = st_open_file(&file, path, err);
-    if (rc == RC_OK) rc = weights_from_safetensors(e->learning.weights, file, err);
-    st_close(file);
-    return rc;
-  }
+  snprintf(what, sizeof what, "loading %s", dir);
+  rc = weights_load(e->learning.weights, file, what, err);
+  if (rc != RC_OK) err_in_file(err, dir);
+  st_close(file);
+  return rc;
+}
+
+enum rc start_weights_initial(struct engine *e, struct err *err) {
+  struct err cause = {0};
+  if (st_folder_has_weights(e->options.model_dir)) return folder_load(e, e->options.model_dir, err);
   if (e->options.random_init_seed < 0) {
-    return err_set(err, RC_NOT_FOUND, NULL,
-                   "%s does not exist, and --random-init gives no seed to start from random weights", path);
+    const enum rc rc = folder_load(e, e->options.model_dir, &cause);
+    return err_set(err, rc, NULL, "%.380s; and --random-init gives no seed to start from random weights", cause.message);
   }
   float *masters = learning_scratch(&e->learning);
-  rc = masters_random(e->model, masters, (uint64_t)e->options.random_init_seed, err);
+  const enum rc rc = masters_random(e->model, masters, (uint64_t)e->options.random_init_seed, err);
   if (rc != RC_OK) return rc;
   weights_from_masters(e->learning.weights, masters);
   log_info("random initial weights, seed %" PRId64, e->options.random_init_seed);

@@ -230,6 +230,106 @@ static void test_formats_convert(void **state) {
   bench_close(&wide);
 }
 
+/* Half number `half` by the definition of the format. */
+static float half_value(unsigned half) {
+  const int exponent = half >> 10 & 31;
+  const double fraction = half & 0x3FF, size = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+  return (float)(half & 0x8000 ? -size : size);
+}
+
+/* To the nearest bf16, ties to even. */
+static float bf16_value(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+/* A file of F16 whose element i of every tensor is one of the finite halves, all of them in turn. */
+static void write_halves(struct buf *out, const struct model *m, unsigned (*half_at)(size_t)) {
+  struct st_entry *entries = calloc((size_t)m->params.count, sizeof *entries);
+  assert_non_null(entries);
+  for (int i = 0; i < m->params.count; i++) {
+    weights_entry(&entries[i], m, i);
+    entries[i].dtype = ST_F16;
+  }
+  assert_int_equal(st_write_header(out, entries, (size_t)m->params.count, NULL, NULL), RC_OK);
+  for (int i = 0; i < m->params.count; i++) {
+    for (size_t k = 0; k < m->params.items[i].count; k++) {
+      const uint16_t half = (uint16_t)half_at(k);
+      buf_append(out, &half, sizeof half);
+    }
+  }
+  free(entries);
+}
+
+static unsigned finite_half(size_t i) {
+  enum { FINITE = 0x7C00 };
+  const unsigned k = (unsigned)(i % (2 * FINITE));
+  return k < FINITE ? k : (k - FINITE) | 0x8000;
+}
+
+static unsigned infinite_at_the_end(size_t i) { return i == 39 ? 0x7C00 : 0x3C00; }
+static unsigned nan_at_the_end(size_t i) { return i == 39 ? 0xFC01 : 0x3C00; }
+
+/* Files of F16 load exactly into fp32 weights, and rounded into bf16 ones; those of every magnitude, subnormals too. */
+static void test_halves_load(void **state) {
+  (void)state;
+  struct model_config c = tiny_config(true);
+  c.vocabulary = 8192; /* the embedding is converted in several parts */
+  for (int format = FORMAT_BF16; format <= FORMAT_F32; format++) {
+    struct bench b;
+    struct buf bytes = BUF_INIT;
+    struct st_file *file = NULL;
+    struct err err = {0};
+    assert_true(bench_open(&b, &c, (enum number_format)format, NULL, 2));
+    float *back = calloc(b.model->params.elements, sizeof *back);
+    struct weights *w = make(&b, true);
+    write_halves(&bytes, b.model, finite_half);
+    assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, &err), RC_OK);
+    if (weights_from_safetensors(w, file, &err) != RC_OK) fail_msg("%s", err.message);
+    st_close(file);
+    weights_to_masters(w, back);
+    for (int i = 0; i < b.model->params.count; i++) {
+      const struct param *p = &b.model->params.items[i];
+      for (size_t k = 0; k < p->count; k++) {
+        const float exact = half_value(finite_half(k)), want = format == FORMAT_F32 ? exact : bf16_value(exact);
+        if (memcmp(&back[p->offset + k], &want, sizeof want) != 0)
+          fail_msg("%s[%zu], half %04x: %a, expected %a", p->name, k, finite_half(k), (double)back[p->offset + k],
+                   (double)want);
+      }
+    }
+    buf_free(&bytes);
+    weights_free(w);
+    free(back);
+    bench_close(&b);
+  }
+}
+
+static void test_halves_that_are_not_finite(void **state) {
+  (void)state;
+  unsigned (*const wrong[])(size_t) = {infinite_at_the_end, nan_at_the_end};
+  struct model_config c = tiny_config(true);
+  struct bench b;
+  c.hidden = 40;
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+  struct weights *w = random_weights(b.model, false, 1);
+  for (int i = 0; i < 2; i++) {
+    struct buf bytes = BUF_INIT;
+    struct st_file *file = NULL;
+    struct err err = {0};
+    write_halves(&bytes, b.model, wrong[i]);
+    assert_int_equal(st_open_memory(&file, bytes.data, bytes.len, &err), RC_OK);
+    assert_int_equal(weights_from_safetensors(w, file, &err), RC_INVALID);
+    assert_non_null(strstr(err.message, "expected finite numbers"));
+    st_close(file);
+    buf_free(&bytes);
+  }
+  weights_free(w);
+  bench_close(&b);
+}
+
 enum damage {
   DAMAGE_NONE,
   DAMAGE_MISSING,
@@ -428,6 +528,8 @@ int main(void) {
       cmocka_unit_test(test_digest_sees_every_tensor),
       cmocka_unit_test(test_safetensors_round_trip),
       cmocka_unit_test(test_formats_convert),
+      cmocka_unit_test(test_halves_load),
+      cmocka_unit_test(test_halves_that_are_not_finite),
       cmocka_unit_test(test_wrong_files_are_refused_whole),
       cmocka_unit_test(test_weights_that_are_not_finite),
       cmocka_unit_test(test_rope_table),
