@@ -1,19 +1,19 @@
 /* GET /v1/model, GET /v1/model/files/{name}, GET /readyz: what this trainer trains. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/file.h"
 #include "common/model/network/config.h"
 #include "services/trainer-server/api/handlers.h"
+#include "services/trainer-server/engine/model_files.h"
 #include "services/trainer-server/engine/trainer.h"
 
-static const char *const served_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
-                                           "generation_config.json"};
-enum { SERVED = sizeof served_files / sizeof served_files[0] };
-
-static void file_path(char *out, size_t size, const struct trainer *t, const char *name) {
-  snprintf(out, size, "%s/%s", trainer_model_dir(t), name);
+static void write_files(struct json_writer *w, const char *dir) {
+  struct model_file_names files;
+  if (model_files_list(&files, dir, NULL) != RC_OK) files.count = 0; /* the folder is gone since the start */
+  json_array_begin(w);
+  for (size_t i = 0; i < files.count; i++) json_write_string(w, files.names[i]);
+  json_array_end(w);
 }
 
 static void write_sizes(struct json_writer *w, const struct model_config *c) {
@@ -47,7 +47,7 @@ void handle_get_model(struct http_request *r, void *context) {
   struct board_view v;
   struct buf body = BUF_INIT;
   struct json_writer w;
-  char hex[DIGEST_HEX_MAX], path[LIMIT_PATH_MAX];
+  char hex[DIGEST_HEX_MAX];
   board_view(trainer_board(t), &v);
   digest_hex(hex, &v.digest);
   json_writer_init(&w, &body);
@@ -67,28 +67,29 @@ void handle_get_model(struct http_request *r, void *context) {
   json_key(&w, "sizes");
   write_sizes(&w, trainer_model_config(t));
   json_key(&w, "files");
-  json_array_begin(&w);
-  for (int i = 0; i < SERVED; i++) {
-    file_path(path, sizeof path, t, served_files[i]);
-    if (file_exists(path)) json_write_string(&w, served_files[i]);
-  }
-  json_array_end(&w);
+  write_files(&w, trainer_model_dir(t));
   json_object_end(&w);
   http_reply_json(r, 200, &body);
+}
+
+static const char *type_of(const char *name) {
+  const char *dot = strrchr(name, '.');
+  if (dot && strcmp(dot, ".json") == 0) return "application/json";
+  return dot && strcmp(dot, ".model") == 0 ? "application/octet-stream" : "text/plain; charset=utf-8";
 }
 
 void handle_get_model_file(struct http_request *r, void *context) {
   char path[LIMIT_PATH_MAX];
   const char *name = http_param(r, "name");
-  for (int i = 0; i < SERVED; i++) {
-    if (strcmp(served_files[i], name) != 0) continue;
-    file_path(path, sizeof path, context, name);
-    http_reply_file(r, "application/json", path);
-    return;
-  }
   struct err err;
-  err_set(&err, RC_NOT_FOUND, "name", "no model file '%.80s' is served", name);
-  http_fail(r, &err);
+  if (!model_file_carried(name)) {
+    err_set(&err, RC_NOT_FOUND, "name", "no model file '%.80s' is served", name);
+    http_fail(r, &err);
+  } else if (path_format(path, &err, "%s/%s", trainer_model_dir(context), name) != RC_OK) {
+    http_fail(r, &err);
+  } else {
+    http_reply_file(r, type_of(name), path);
+  }
 }
 
 /* Weights are loaded before any handler is called; but while a run is replayed they are older than what it has reached. */

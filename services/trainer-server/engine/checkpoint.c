@@ -12,33 +12,16 @@
 
 #include "common/base/file.h"
 #include "common/json/json.h"
+#include "services/trainer-server/engine/model_files.h"
 #include "services/trainer-server/fault.h"
 
 enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096, SEAL_MAX = 96 };
 static const int64_t VERSION_MAX = 1000000000000000;
 
-static const char *const model_files[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
-                                          "generation_config.json"};
 static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
 static const char partial_prefix[] = ".partial-";
 static const char seal_format[] =
     ",\"state_digest\":\"%s\"}"; /* the end of trainer_state.json: over all bytes before it */
-
-static enum rc copy_model_files(const char *from_dir, const char *to_dir, struct err *err) {
-  for (size_t i = 0; i < sizeof model_files / sizeof model_files[0]; i++) {
-    char from[LIMIT_PATH_MAX], to[LIMIT_PATH_MAX];
-    enum rc rc = path_format(from, err, "%s/%s", from_dir, model_files[i]);
-    if (rc == RC_OK) rc = path_format(to, err, "%s/%s", to_dir, model_files[i]);
-    if (rc != RC_OK) return rc;
-    if (!file_exists(from)) continue;
-    struct buf bytes = BUF_INIT;
-    rc = file_read(&bytes, from, STATE_FILE_MAX, err);
-    if (rc == RC_OK) rc = file_write_atomic(to, bytes.data, bytes.len, err);
-    buf_free(&bytes);
-    if (rc != RC_OK) return rc;
-  }
-  return RC_OK;
-}
 
 /* As text: a JSON integer ends at 2^63. */
 static void write_u64(struct json_writer *w, const char *key, uint64_t value) {
@@ -217,7 +200,7 @@ static enum rc write_partial(const char *partial, const char *model_dir, const s
   struct buf state = BUF_INIT;
   struct digest optimizer;
   enum rc rc = file_make_dirs(partial, err);
-  if (rc == RC_OK) rc = copy_model_files(model_dir, partial, err);
+  if (rc == RC_OK) rc = model_files_copy(model_dir, partial, err);
   if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
   fault_die(TRAINER_FAULT_DIE_IN_CHECKPOINT, meta->version - 1);

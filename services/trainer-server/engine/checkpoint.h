@@ -1,6 +1,6 @@
 /* Checkpoints: a Hugging Face folder that transformers can load, plus what training needs to go on.
  *
- *   STATE/<run>/v<version>/  config.json tokenizer.json generation_config.json model.safetensors (bf16)
+ *   STATE/<run>/v<version>/  the model's small files (model_files.h), model.safetensors (bf16)
  *                            optimizer.safetensors (masters, moments, fp32)  trainer_state.json (run, version, digests, steps, config, history)
  *   STATE/latest             "<run>/v<version>": replaced atomically, after the folder is durable
  *
@@ -60,8 +60,8 @@ float *checkpoint_array(struct optimizer *o, int which);
 /* In the memory of an optimizer of all parameters, borrowed. */
 struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o);
 
-/* weights_bytes: the serialized bf16 weights (the very bytes that are pushed). model_dir: where the tokenizer and
- * config files are copied from. */
+/* weights_bytes: the serialized bf16 weights (the very bytes that are pushed). model_dir: where the
+ * model's small files are copied from. */
 enum rc checkpoint_write(const char *state_dir, const char *model_dir, const struct checkpoint_meta *meta,
                          const struct model *m, const struct checkpoint_arrays *arrays, const struct buf *weights_bytes,
                          struct err *err);

@@ -712,6 +712,9 @@ static void the_model_is_served(void **state) {
          "\"layers\":2,\"hidden\":16,\"heads\":2,\"kv_heads\":1,\"head_dim\":8,\"ffn\":32,\"vocabulary\":48,"
          "\"positions_max\":32,\"tied\":true");
   expect(&g, "GET", "/v1/model", NULL, 200, "\"files\":[\"config.json\",\"tokenizer.json\"]");
+  write_text(g.model_dir, "chat_template.jinja", "{{ messages }}");
+  expect(&g, "GET", "/v1/model/files/chat_template.jinja", NULL, 200, "{{ messages }}");
+  expect(&g, "GET", "/v1/model", NULL, 200, "\"files\":[\"chat_template.jinja\",\"config.json\",\"tokenizer.json\"]");
   expect(&g, "GET", "/healthz", NULL, 200, "ok");
   expect(&g, "GET", "/readyz", NULL, 200, "ready");
   expect(&g, "GET", "/metrics", NULL, 200, "leasehold_trainer_version 0");

@@ -1,0 +1,129 @@
+/* Lists and copies the small files of a model's folder. */
+#include "services/trainer-server/engine/model_files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/base/limits.h"
+#include "common/json/json.h"
+
+enum { FILE_BYTES_MAX = 128 << 20, CONFIG_BYTES_MAX = 1 << 20 };
+
+/* As transformers names them. */
+static const char *const carried_names[] = {
+    "config.json",       "generation_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json",        "vocab.txt",              "merges.txt",              "spiece.model",
+    "preprocessor_config.json", "processor_config.json"};
+/* tokenizer.json, tokenizer_config.json, tokenizer.model, chat_template.jinja, chat_template.json ... */
+static const char *const carried_prefixes[] = {"tokenizer", "chat_template"};
+/* Of files that may begin like this and are no data of the model's. */
+static const char *const strange_suffixes[] = {".py", ".safetensors", ".bin", ".pt", ".tmp", ".lock"};
+/* What config.json calls its weights' type: transformers' present and former name of it. */
+static const char *const dtype_keys[] = {"dtype", "torch_dtype"};
+
+#define COUNT(array) (sizeof(array) / sizeof(array)[0])
+
+static bool ends_with(const char *name, const char *suffix) {
+  const size_t len = strlen(name), suffix_len = strlen(suffix);
+  return len >= suffix_len && strcmp(name + len - suffix_len, suffix) == 0;
+}
+
+bool model_file_carried(const char *name) {
+  if (strchr(name, '/') || strlen(name) >= MODEL_FILE_NAME_MAX) return false;
+  for (size_t i = 0; i < COUNT(strange_suffixes); i++)
+    if (ends_with(name, strange_suffixes[i])) return false;
+  for (size_t i = 0; i < COUNT(carried_names); i++)
+    if (strcmp(name, carried_names[i]) == 0) return true;
+  for (size_t i = 0; i < COUNT(carried_prefixes); i++)
+    if (strncmp(name, carried_prefixes[i], strlen(carried_prefixes[i])) == 0) return true;
+  return false;
+}
+
+static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
+
+/* A folder of that name is none of them: config.json may be one in another program's cache. */
+static bool is_file(const char *dir, const char *name) {
+  char path[LIMIT_PATH_MAX];
+  if (path_format(path, NULL, "%s/%s", dir, name) != RC_OK || !file_exists(path)) return false;
+  DIR *folder = opendir(path);
+  if (folder) closedir(folder);
+  return !folder;
+}
+
+enum rc model_files_list(struct model_file_names *out, const char *dir, struct err *err) {
+  out->count = 0;
+  DIR *folder = opendir(dir);
+  if (!folder) return err_set_errno(err, RC_IO, "listing %s", dir);
+  enum rc rc = RC_OK;
+  for (struct dirent *e; rc == RC_OK && (e = readdir(folder));) {
+    if (!model_file_carried(e->d_name) || !is_file(dir, e->d_name)) continue;
+    if (out->count == MODEL_FILES_MAX)
+      rc = err_set(err, RC_TOO_LARGE, NULL, "%s: expected at most %d files beside the weights, got more", dir,
+                   MODEL_FILES_MAX);
+    else
+      strcpy(out->names[out->count++], e->d_name);
+  }
+  closedir(folder);
+  qsort(out->names, out->count, sizeof out->names[0], compare_names);
+  return rc;
+}
+
+/* A configuration that names another dtype than bf16 would have its reader convert the weights: every other key stays. */
+static enum rc name_dtype(struct buf *config, struct err *err) {
+  struct json *root = NULL;
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  void *cursor = NULL;
+  const char *key;
+  const struct json *value;
+  bool other = false;
+  enum rc rc = json_parse(&root, config->data, config->len, CONFIG_BYTES_MAX, err);
+  for (size_t i = 0; rc == RC_OK && i < COUNT(dtype_keys); i++) {
+    const char *dtype = json_word(json_get(root, dtype_keys[i]));
+    other = other || (dtype && strcmp(dtype, "bfloat16") != 0);
+  }
+  if (rc != RC_OK || !other) goto out;
+  json_writer_init(&w, &text);
+  json_object_begin(&w);
+  while (json_next(root, &cursor, &key, &value)) {
+    const bool dtype = strcmp(key, dtype_keys[0]) == 0 || strcmp(key, dtype_keys[1]) == 0;
+    json_key(&w, key);
+    if (dtype && json_type_of(value) == JSON_STRING)
+      json_write_string(&w, "bfloat16");
+    else
+      json_write_value(&w, value);
+  }
+  json_object_end(&w);
+  rc = buf_check(&text, err);
+  if (rc == RC_OK) {
+    buf_free(config);
+    *config = text;
+    text = (struct buf)BUF_INIT;
+  }
+out:
+  json_free(root);
+  buf_free(&text);
+  return rc;
+}
+
+static enum rc copy(const char *from_dir, const char *to_dir, const char *name, struct err *err) {
+  char from[LIMIT_PATH_MAX], to[LIMIT_PATH_MAX];
+  struct buf bytes = BUF_INIT;
+  enum rc rc = path_format(from, err, "%s/%s", from_dir, name);
+  if (rc == RC_OK) rc = path_format(to, err, "%s/%s", to_dir, name);
+  if (rc == RC_OK) rc = file_read(&bytes, from, FILE_BYTES_MAX, err);
+  if (rc == RC_OK && strcmp(name, "config.json") == 0) rc = name_dtype(&bytes, err);
+  if (rc == RC_OK) rc = file_write_atomic(to, bytes.data, bytes.len, err);
+  buf_free(&bytes);
+  return rc;
+}
+
+enum rc model_files_copy(const char *from_dir, const char *to_dir, struct err *err) {
+  struct model_file_names files;
+  enum rc rc = model_files_list(&files, from_dir, err);
+  for (size_t i = 0; rc == RC_OK && i < files.count; i++) rc = copy(from_dir, to_dir, files.names[i], err);
+  return rc;
+}
