@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/base/buf.h"
 #include "common/base/log.h"
@@ -109,4 +110,45 @@ enum rc memory_plan_check(const struct memory_plan *plan, const struct memory_ro
           text.data ? text.data : what);
   buf_free(&text);
   return RC_NO_MEMORY;
+}
+
+/* --- advice --- */
+
+void memory_advice_add(struct memory_advice *a, const char *flag, const char *price, const struct memory_plan *before,
+                       const struct memory_plan *after) {
+  const size_t larger = memory_plan_total(before), smaller = memory_plan_total(after);
+  a->needed = smaller;
+  if (smaller >= larger) return;
+  assert(a->count < MEMORY_ADVICE_MAX);
+  struct memory_saving *s = &a->savings[a->count++];
+  snprintf(s->flag, sizeof s->flag, "%s", flag);
+  s->price = price;
+  s->saved = larger - smaller;
+}
+
+static void put_savings(struct buf *text, const struct memory_advice *a) {
+  for (int i = 0; i < a->count; i++)
+    buf_printf(text, "%s%s (%.1f MiB less: %s)", i ? ", " : "", a->savings[i].flag, mib(a->savings[i].saved),
+               a->savings[i].price);
+}
+
+void memory_advice_give(const struct memory_advice *a, struct err *err) {
+  struct buf text = BUF_INIT;
+  if (!err || a->count == 0) return;
+  buf_puts(&text, a->fits ? "; it would fit with " : "; even with ");
+  put_savings(&text, a);
+  if (a->fits)
+    buf_printf(&text, ", %.1f MiB in all: --fit chooses so", mib(a->needed));
+  else
+    buf_printf(&text, " it needs %.1f MiB", mib(a->needed));
+  const size_t said = strlen(err->message);
+  if (text.data) snprintf(err->message + said, sizeof err->message - said, "%s", text.data);
+  buf_free(&text);
+}
+
+void memory_advice_show(const struct memory_advice *a) {
+  struct buf text = BUF_INIT;
+  put_savings(&text, a);
+  if (text.data) log_info("--fit chose %s", text.data);
+  buf_free(&text);
 }

@@ -36,4 +36,27 @@ void memory_plan_show(const struct memory_plan *plan);
 enum rc memory_plan_check(const struct memory_plan *plan, const struct memory_room *room, const char *what,
                           struct err *err);
 
+/* Advice where a plan does not fit: which flags would make it fit, what each saves and what it costs.  A service's own file
+ * decides (fit.c of the trainer-server and of the generation-server). */
+enum { MEMORY_ADVICE_MAX = 4, MEMORY_FLAG_MAX = 48 };
+
+struct memory_advice {
+  struct memory_saving {
+    char flag[MEMORY_FLAG_MAX]; /* "--push-changes false" */
+    const char *price;          /* what it costs, a literal */
+    size_t saved;               /* bytes that the plan shrinks by */
+  } savings[MEMORY_ADVICE_MAX];
+  int count;
+  size_t needed; /* bytes with all of them */
+  bool fits;     /* and that is little enough; else they are all that there is */
+};
+
+/* Adds a saving from `before` to `after`, which is left out when it saves nothing. */
+void memory_advice_add(struct memory_advice *a, const char *flag, const char *price, const struct memory_plan *before,
+                       const struct memory_plan *after);
+/* Puts the advice behind a refusal: "...; it would fit with ...". */
+void memory_advice_give(const struct memory_advice *a, struct err *err);
+/* Logs what was chosen (--fit). */
+void memory_advice_show(const struct memory_advice *a);
+
 #endif

@@ -27,7 +27,7 @@ enum rc {
 };
 
 /* Upper bounds of the record's texts, terminating NUL included. */
-enum { ERR_FIELD_MAX = 96, ERR_MESSAGE_MAX = 512 };
+enum { ERR_FIELD_MAX = 96, ERR_MESSAGE_MAX = 1024 };
 
 struct err {
   enum rc rc;

@@ -29,6 +29,7 @@ struct settings {
   const char *coordinator, *advertise_url, *name, *fabric, *model, *device, *exactness, *isa, *fault;
   int64_t slots, threads, kv_pages, page_tokens, prefill_chunk, context_max, memory_max, prefetch, drain_ms,
       stream_stall_ms;
+  bool fit;
 };
 
 static enum rc check(const struct settings *s, struct server_options *out, struct err *err) {
@@ -49,7 +50,8 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                            .page_tokens = (int)s->page_tokens,
                                            .prefill_chunk = (int)s->prefill_chunk,
                                            .context_max = (int)s->context_max,
-                                           .memory_max = s->memory_max}};
+                                           .memory_max = s->memory_max,
+                                           .fit = s->fit}};
 #ifdef LEASEHOLD_FAULTS
   const enum rc rc = fault_set(generation_faults, s->fault, err);
   if (rc != RC_OK) return rc;
@@ -117,6 +119,8 @@ int main(int argc, char **argv) {
       {"context-max", OPTION_INT, &s.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS, "longest sequence; 0: the model's"},
       {"memory-max", OPTION_INT, &s.memory_max, "0", 0, 9e15,
        "bytes this process may plan for; 0: what the machine and the control group have left"},
+      {"fit", OPTION_BOOL, &s.fit, "false", 0, 0,
+       "give up what the memory leaves no room for, the cheapest first: --kv-pages, --prefill-chunk, --context-max"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
       {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},

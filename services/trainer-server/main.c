@@ -223,6 +223,8 @@ int main(int argc, char **argv) {
        "longest sample in tokens; 0: the model's"},
       {"memory-max", OPTION_INT, &s.trainer.memory_max, "0", 0, 9e15,
        "bytes this process may plan for; 0: what the machine and the control group have left"},
+      {"fit", OPTION_BOOL, &s.trainer.fit, "false", 0, 0,
+       "give up what the memory leaves no room for, the cheapest first: --push-changes, kept activations, --chunk-tokens"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
       {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},

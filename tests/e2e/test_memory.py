@@ -232,3 +232,38 @@ def test_what_does_not_fit_is_refused_at_start_with_numbers(program, tmp_path):
     assert ended.returncode == 1
     last = ended.stderr.strip().splitlines()[-1]
     assert re.search(r"needs [\d.]+ MiB \(weights [\d.]+, .*scratch [\d.]+.*\), and the machine has [\d.]+ MiB available.*--memory-max is 3\.0 MiB", last), last
+
+
+def test_fit_gives_up_the_cheapest_and_keeps_to_what_is_left(alone):
+    """The same weights, in less memory than the trainer plans by itself; and a refusal has said how."""
+    tiny = alone.trainer("tiny", SMALL, "--chunk-tokens", 64)
+    whole = alone.trainer("whole", CONFIG, "--chunk-tokens", 1024)
+    digest = train(whole, 2, CONFIG, 1024, samples=8, length=120)
+    parts = planned(whole)
+    whole.stop()
+    bound = ["--memory-max", int(sum(parts.values()) - parts["changes between versions"] - parts["activations"] / 3)]
+    with pytest.raises(RuntimeError, match=r"it would fit with --recompute-activations true \(\d+\.\d MiB less: a third more computing, the same weights\)"):
+        alone.trainer("refused", CONFIG, "--chunk-tokens", 1024, *bound)
+    fitted = alone.trainer("fitted", CONFIG, "--chunk-tokens", 1024, *bound, "--fit")
+    fitted.wait_log(r"--fit chose --recompute-activations true")
+    assert train(fitted, 2, CONFIG, 1024, samples=8, length=120) == digest
+    held_to_its_plan(fitted, tiny)
+    assert sum(planned(fitted).values()) <= bound[1]
+
+
+def test_a_server_fits_with_a_shorter_context(alone):
+    trainer = alone.trainer("trainer", CONFIG, "--chunk-tokens", 64)
+    model = alone.folder / "trainer"
+    (model / "model.safetensors").write_bytes(call("GET", trainer.url + "/v1/weights/0", raw=True))
+    trainer.stop()
+    args = ["--model", model, "--slots", 1, "--threads", 1, "--prefill-chunk", 32]
+    whole = alone.start("whole", "generation-server", args)
+    body = {"input_ids": list(range(100)), "sampling_params": {"max_new_tokens": 20, "temperature": 0.0, "ignore_eos": True}}
+    ids = call("POST", whole.url + "/v1/generate", body)["output_ids"]
+    bound = ["--memory-max", int(sum(planned(whole).values()) - planned(whole)["KV cache"] / 3)]
+    whole.stop()
+    with pytest.raises(RuntimeError, match=r"it would fit with --context-max 4096 \(\d+\.\d MiB less: no sequence may be longer\)"):
+        alone.start("refused", "generation-server", [*args, *bound])
+    fitted = alone.start("fitted", "generation-server", [*args, *bound, "--fit", "true"])
+    assert call("GET", fitted.url + "/v1/model")["config"]["context_max"] == 4096
+    assert call("POST", fitted.url + "/v1/generate", body)["output_ids"] == ids

@@ -8,23 +8,13 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/model/network/forward.h"
+#include "services/generation-server/engine/fit.h"
 
 enum {
   INBOX_MAX = LIMIT_QUEUED_REQUESTS + 4 * LIMIT_LEASES_PER_REQUEST,
   SAMPLES_MAX = LIMIT_QUEUED_REQUESTS + 2 * LIMIT_SLOTS, /* of plain requests; leased ones: slots and prefetch */
   WEIGHTS_HEADER_BYTES = 16 << 20
 };
-
-/* Every slot at full context, but at most a quarter of the memory, and at least one sequence. */
-static int choose_pages(const struct loaded_model_options *o, const struct model *m, size_t room) {
-  const int64_t per_sequence = (m->context_max + o->page_tokens - 1) / o->page_tokens;
-  if (o->pages > 0) return o->pages;
-  const int64_t affordable = (int64_t)(room / 4 / kv_page_bytes(m, o->page_tokens));
-  int64_t pages = per_sequence * o->slots;
-  if (pages > affordable) pages = affordable;
-  if (pages < per_sequence) pages = per_sequence;
-  return pages > INT32_MAX ? INT32_MAX : (int)pages;
-}
 
 static enum rc make_backend(struct pool **pool, struct ops **ops, struct model **model,
                             const struct loaded_model_options *o, const struct model_config *config, struct err *err) {
@@ -60,16 +50,39 @@ void loaded_model_memory_plan(struct memory_plan *out, const struct model *m,
   if (device) memory_plan_add(out, "buffers between host and device", 2 * weights_host_bytes(m));
 }
 
+static void read_room(struct memory_room *out, const struct loaded_model_options *o, const struct model *m) {
+  memory_room_read(out, "", (size_t)o->memory_max);
+  out->device = m->ops->room(m->ops);
+}
+
+/* --fit: options that fit, and the model again where they shorten its context. */
+static enum rc give_up_what_does_not_fit(struct loaded_model_options *o, struct loaded_model *loaded, struct err *err) {
+  const struct loaded_model_options asked = *o;
+  struct memory_advice advice;
+  struct memory_room room;
+  if (!o->fit) return RC_OK;
+  read_room(&room, o, loaded->model);
+  fit_choose(o, &advice, loaded->model, &asked, &room, loaded_model_memory_plan);
+  memory_advice_show(&advice);
+  if (o->context_max == loaded->model->context_max) return RC_OK;
+  model_free(loaded->model);
+  return model_create(&loaded->model, &loaded->config, loaded->ops, o->context_max, err);
+}
+
 /* Sizes the KV pool and checks the whole plan against the memory that is there. */
 static enum rc plan_memory(int *pages, const struct loaded_model_options *o, const struct model *m, struct err *err) {
   struct memory_room room;
   struct memory_plan plan;
-  memory_room_read(&room, "", (size_t)o->memory_max);
-  room.device = m->ops->room(m->ops);
-  *pages = choose_pages(o, m, m->ops->host_memory ? memory_room_left(&room) : room.device);
+  struct memory_advice advice;
+  struct loaded_model_options chosen;
+  read_room(&room, o, m);
+  *pages = fit_pages(o, m, &room, loaded_model_memory_plan);
   loaded_model_memory_plan(&plan, m, o, *pages);
   memory_plan_show(&plan);
-  return memory_plan_check(&plan, &room, "the generation-server", err);
+  if (memory_plan_check(&plan, &room, "the generation-server", err) == RC_OK) return RC_OK;
+  fit_choose(&chosen, &advice, m, o, &room, loaded_model_memory_plan);
+  memory_advice_give(&advice, err);
+  return RC_NO_MEMORY;
 }
 
 enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
@@ -79,8 +92,11 @@ enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_o
   *out = NULL;
   struct loaded_model *loaded = calloc(1, sizeof *loaded);
   if (!loaded) return err_set(err, RC_NO_MEMORY, NULL, "the loaded model was refused its memory");
+  struct loaded_model_options chosen = *options;
   loaded->config = *config;
   enum rc rc = make_backend(&loaded->pool, &loaded->ops, &loaded->model, options, config, err);
+  if (rc == RC_OK) rc = give_up_what_does_not_fit(&chosen, loaded, err);
+  options = &chosen;
   if (rc == RC_OK)
     rc = make_backend(&loaded->stage_pool, &loaded->stage_ops, &loaded->stage_model, options, config, err);
   int pages = 0;
@@ -174,7 +190,7 @@ enum rc model_weights_load(struct weights *w, struct digest *digest, const char 
   snprintf(what, sizeof what, "loading %s", dir);
   rc = weights_load(w, file, what, err);
   if (rc == RC_OK) rc = weights_digest(digest, w, err);
-  if (rc != RC_OK) err_in_file(err, path);
+  if (rc != RC_OK) err_in_file(err, dir);
   st_close(file);
   return rc;
 }

@@ -7,17 +7,9 @@
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_LOADED_MODEL_H
 
 #include "common/base/memory_plan.h"
-#include "common/model/device.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "services/generation-server/engine/engine.h"
-
-struct loaded_model_options {
-  int slots, threads, pages, page_tokens, prefill_chunk,
-      context_max;    /* pages 0: from slots, context and memory; context_max 0: the model's */
-  int64_t memory_max; /* bytes to plan for; 0: what the machine and the control group have left */
-  struct device device;
-  struct activity *activity; /* engine.h */
-};
+#include "services/generation-server/engine/model_options.h"
 
 struct loaded_model {
   struct model_config config;

@@ -59,6 +59,24 @@ static void read_room(struct memory_room *out, const struct model *m, size_t bou
   out->device = m->ops->room(m->ops);
 }
 
+void memory_fit(struct trainer_options *options, const struct model *m, bool chunks, memory_planner plan_of) {
+  const struct trainer_options asked = *options;
+  struct memory_advice advice;
+  struct memory_room room;
+  read_room(&room, m, (size_t)options->memory_max);
+  fit_choose(options, &advice, m, &asked, chunks, &room, plan_of);
+  memory_advice_show(&advice);
+}
+
+enum rc memory_refuse(const struct model *m, const struct trainer_options *options, bool chunks,
+                      const struct memory_room *room, memory_planner plan_of, struct err *err) {
+  struct trainer_options chosen;
+  struct memory_advice advice;
+  fit_choose(&chosen, &advice, m, options, chunks, room, plan_of);
+  memory_advice_give(&advice, err);
+  return RC_NO_MEMORY;
+}
+
 enum rc memory_check(const struct model *m, const struct trainer_options *options, struct ranks *ranks,
                      struct err *err) {
   struct memory_plan plan;
@@ -67,7 +85,8 @@ enum rc memory_check(const struct model *m, const struct trainer_options *option
   memory_plan_show(&plan);
   read_room(&room, m, (size_t)options->memory_max);
   const enum rc rc = devices_share_room(ranks, memory_plan_device(&plan), &room, err);
-  return rc == RC_OK ? memory_plan_check(&plan, &room, "the trainer", err) : rc;
+  if (rc != RC_OK || memory_plan_check(&plan, &room, "the trainer", err) == RC_OK) return rc;
+  return memory_refuse(m, options, ranks_alone(ranks), &room, trainer_memory_plan, err);
 }
 
 static void frozen_add(struct memory_plan *plan, const struct model *m, const struct trainer_options *options,

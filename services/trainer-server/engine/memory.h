@@ -7,17 +7,20 @@
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_MEMORY_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_MEMORY_H
 
-#include "common/base/memory_plan.h"
 #include "common/model/learning/backward.h"
-#include "services/trainer-server/engine/options.h"
+#include "services/trainer-server/engine/fit.h"
 
 /* Everything that a trainer allocates for this model under these options; pure. */
 void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options);
-typedef void (*memory_planner)(struct memory_plan *out, const struct model *m, const struct trainer_options *options);
 /* How many units are computed side by side, into options->lanes: one a thread where units are so small that threads
  * would spend their time handing parts of operations to each other, as far as memory lasts by the plan; otherwise one,
  * and the threads share each of its operations.  A device computes one at a time. */
 void memory_choose_lanes(struct trainer_options *options, const struct model *m, memory_planner plan_of);
+/* --fit: the cheapest options with which the plan fits, by fit.h, into options. */
+void memory_fit(struct trainer_options *options, const struct model *m, bool chunks, memory_planner plan_of);
+/* Adds to a refusal what would make the plan fit, and returns RC_NO_MEMORY. */
+enum rc memory_refuse(const struct model *m, const struct trainer_options *options, bool chunks,
+                      const struct memory_room *room, memory_planner plan_of, struct err *err);
 /* The learner's options: the plan uses them with the largest chunk, a run with its own. */
 struct learner_options memory_learner_options(const struct trainer_options *o, int chunk_tokens);
 /* At start, on all ranks: logs the plan, and refuses it with RC_NO_MEMORY when it does not fit, on a device beside what

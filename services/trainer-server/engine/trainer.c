@@ -213,6 +213,7 @@ static enum rc ranks_join(struct engine *e, struct err *err) {
   enum rc rc = ranks_make(&e->ranks, e->ops, e->model->params.elements, err);
   if (rc == RC_OK) rc = ranks_compare(&e->ranks, &mine, err);
   if (rc == RC_OK) rc = devices_join(&e->ranks, &o->device, err);
+  if (rc == RC_OK && o->fit) memory_fit(&e->options, e->model, ranks_alone(&e->ranks), trainer_memory_plan);
   memory_choose_lanes(&e->options, e->model, trainer_memory_plan);
   if (e->options.lanes > 1) log_info("%d gradient units side by side", e->options.lanes);
   if (rc == RC_OK) rc = memory_check(e->model, o, &e->ranks, err);

@@ -2,6 +2,7 @@
 #include "services/trainer-server/preprocess/pass_memory.h"
 
 #include "common/model/learning/backward.h"
+#include "services/trainer-server/engine/memory.h"
 
 void pass_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options) {
   const struct learner_options o = {.chunk_tokens = (int)options->chunk_tokens, .forward_only = true};
@@ -22,5 +23,6 @@ enum rc pass_memory_check(const struct model *m, const struct trainer_options *o
   memory_plan_show(&plan);
   memory_room_read(&room, "", (size_t)options->memory_max);
   room.device = m->ops->room(m->ops);
-  return memory_plan_check(&plan, &room, "the preprocessor", err);
+  if (memory_plan_check(&plan, &room, "the preprocessor", err) == RC_OK) return RC_OK;
+  return memory_refuse(m, options, true, &room, pass_memory_plan, err);
 }

@@ -319,6 +319,7 @@ static enum rc make(struct preprocessor *p, struct err *err) {
   if (rc == RC_OK) rc = ops_create(&p->ops, FORMAT_BF16, &o->device, p->pool, err);
   if (rc == RC_OK) rc = model_create(&p->model, &p->config, p->ops, (int)o->context_max, err);
   if (rc != RC_OK) return rc;
+  if (o->fit) memory_fit(o, p->model, true, pass_memory_plan);
   memory_choose_lanes(o, p->model, pass_memory_plan);
   log_info("on %s, kernels %s, %lld threads, %d passes side by side", p->ops->device, p->ops->name,
            (long long)o->threads, o->lanes);

@@ -90,7 +90,7 @@ static inline char *call_with(struct server *s, const char *method, const char *
   struct err err = {0};
   struct http_client *client;
   struct http_answer answer;
-  char url[256];
+  char url[320];
   snprintf(url, sizeof url, "http://127.0.0.1:%d%s", server_port(s), path);
   assert_int_equal(http_client_create(&client, "", NULL, &err), RC_OK);
   const struct http_call c = {

@@ -26,6 +26,26 @@ static void test_a_bound_below_the_plan_refuses_the_start(void **state) {
   rig_end(&g);
 }
 
+/* The refusal says what would help, and --fit does it. */
+static void test_a_refusal_says_what_would_fit_and_fit_does_it(void **state) {
+  (void)state;
+  struct rig g;
+  struct err err = {0};
+  rig_make(&g, "");
+  g.options.push_changes = true;
+  g.options.memory_max = (int64_t)planned(&g) - 1;
+  assert_int_equal(rig_try_start(&g, &err), RC_NO_MEMORY);
+  assert_non_null(strstr(err.message, "it would fit with --push-changes false"));
+  assert_non_null(strstr(err.message, "--fit chooses so"));
+  g.options.fit = true;
+  rig_start(&g);
+  rig_stop(&g);
+  g.options.memory_max = 1000; /* nothing helps */
+  assert_int_equal(rig_try_start(&g, &err), RC_NO_MEMORY);
+  g.trainer = NULL;
+  rig_end(&g);
+}
+
 static void test_a_reference_that_does_not_fit_refuses_the_run(void **state) {
   (void)state;
   struct rig g;
@@ -163,6 +183,7 @@ static void test_parts_follow_the_options(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_bound_below_the_plan_refuses_the_start),
+      cmocka_unit_test(test_a_refusal_says_what_would_fit_and_fit_does_it),
       cmocka_unit_test(test_a_reference_that_does_not_fit_refuses_the_run),
       cmocka_unit_test(test_a_behaviour_policy_that_does_not_fit_refuses_the_run),
       cmocka_unit_test(test_versions_being_pushed_that_do_not_fit_refuse_the_run),
