@@ -54,6 +54,7 @@ struct rows {
   int pages_per_sequence;
   int sequences;
   int longest; /* the largest position, plus 1 (forward.c fills it in) */
+  int window;  /* attention: to the last `window` positions up to a row's own; 0: to all (forward.c fills it in) */
 };
 
 /* The KV pool of one layer.  A page holds page_tokens (a multiple of 16) positions; position p of a sequence is in its
@@ -79,6 +80,7 @@ struct packed {
   /* [T] where a row's dout and dq lie; -1: its dout is zero, its q and out finite, and it has no dq.  NULL: t */
   const int32_t *query;
   const int32_t *query_row; /* [queries] where a query's q, out and lse lie; NULL: as dout */
+  int window;               /* as in struct rows */
 };
 
 /* One token from a row of logits. */
@@ -156,6 +158,8 @@ struct ops {
                   int T, int D);
   /* y[T,N] = x[T,K] W^T, or y += when accumulate: the dot product from zero, then one addition. */
   void (*gemm)(const struct ops *, float *y, const void *x_operand, const struct matrix *W, int T, bool accumulate);
+  /* y[T,N] += b[N] */
+  void (*add_bias)(const struct ops *, float *y, const void *b_operand, int T, int N);
   /* Per head: RMS norm over E with weight w, then rotate by position (pairs e, e + E/2, Hugging Face's half layout).
    * out operand[T,H,E]; rstd[T,H] may be NULL. w NULL: no norm. rope: [positions][E/2][2] cos, sin. */
   void (*head_norm_rope)(const struct ops *, void *out_operand, float *rstd, const float *x, const void *w_operand,
@@ -163,7 +167,7 @@ struct ops {
   /* [.,G,E] each; row[T]: which of them is a row's, NULL: t */
   void (*kv_write)(const struct ops *, const struct kv_layer *kv, const struct rows *rows, const void *k_operand,
                    const void *v_operand, const int32_t *row);
-  /* out operand[T,H,E]; lse[T,H] may be NULL. Key blocks of 32 from position 0, online softmax. */
+  /* out operand[T,H,E]; lse[T,H] may be NULL. Key blocks of 32 counted from position 0, online softmax. */
   void (*attention)(const struct ops *, void *out_operand, float *lse, const void *q_operand, const struct kv_layer *kv,
                     const struct rows *rows, int H, float scale);
   /* silu(gate) * up */
@@ -188,7 +192,9 @@ struct ops {
    * other places, and x there is finite.  NULL: t. */
   void (*gemm_weight_backward)(const struct ops *, float *dW, const void *dy_operand, const void *x_operand,
                                const int32_t *row, const int32_t *place, int T, int N, int K);
-  /* Dx overwritten */
+  /* db[N] += dy[T,N], token after token */
+  void (*add_bias_backward)(const struct ops *, float *db, const void *dy_operand, int T, int N);
+  /* Dx overwritten.  dw NULL: no norm. */
   void (*head_norm_rope_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
                                   const void *w_operand, const float *rstd, const float *rope, const int32_t *position,
                                   const int32_t *row, int T, int H, int E);

@@ -22,6 +22,7 @@ enum rc bench_config(struct model_config *out, const char *name, struct err *err
                                  .positions_max = 1024,
                                  .rms_eps = 1e-6f,
                                  .rope_theta = 1e6,
+                                 .head_norms = true,
                                  .initializer_range = 0.02f,
                                  .tied = true};
     return RC_OK;

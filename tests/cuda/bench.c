@@ -37,6 +37,7 @@ static struct model_config config_of(const struct shape *s) {
                                .positions_max = 4096,
                                .rms_eps = 1e-6f,
                                .rope_theta = 1000000,
+                               .head_norms = true,
                                .initializer_range = 0.02f,
                                .tied = true};
 }

@@ -11,6 +11,8 @@
 
 enum { V = 257, PAGES = 60, ROWS_MAX = 310, SAMPLES = 5 };
 
+static bool other_family; /* biases, a sliding layer and no head norms instead */
+
 static struct model_config config_of(bool tied) {
   return (struct model_config){.layers = 2,
                                .hidden = 40,
@@ -22,6 +24,12 @@ static struct model_config config_of(bool tied) {
                                .positions_max = 512,
                                .rms_eps = 1e-6f,
                                .rope_theta = 10000,
+                               .head_norms = !other_family,
+                               .qkv_bias = other_family,
+                               .o_bias = other_family,
+                               .mlp_bias = other_family,
+                               .window = other_family ? 50 : 0,
+                               .sliding = {other_family ? 2 : 0},
                                .initializer_range = 0.15f,
                                .tied = tied};
 }
@@ -41,6 +49,12 @@ static void side_open(struct side *s, const struct ops *ops, const struct model_
   const size_t bytes = s->model->params.elements * sizeof(float);
   float *masters = ops->alloc(ops, bytes);
   assert_int_equal(masters_random(s->model, masters, 11, &err), RC_OK);
+  for (int i = 0; i < s->model->params.count; i++) {
+    const struct param *p = &s->model->params.items[i];
+    float b[64];
+    for (size_t k = 0; k < 64; k++) b[k] = ((float)(k * 7 % 11) - 5) * 0.0625f;
+    if (param_kind_is_bias(p->kind)) ops->upload(ops, masters + p->offset, b, (p->count < 64 ? p->count : 64) * sizeof *b);
+  }
   weights_from_masters(s->weights, masters);
   ops->release(ops, masters);
 }
@@ -451,11 +465,20 @@ static void test_step(void **state) {
   pair_close(pair);
 }
 
+static void test_other_families(void **state) {
+  other_family = true;
+  test_weights(state);
+  test_forward(state);
+  test_training(state);
+  test_training_again(state);
+  other_family = false;
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_weights),        cmocka_unit_test(test_float_file), cmocka_unit_test(test_forward),
       cmocka_unit_test(test_sampler),        cmocka_unit_test(test_fork),       cmocka_unit_test(test_training),
-      cmocka_unit_test(test_training_again), cmocka_unit_test(test_step),
+      cmocka_unit_test(test_training_again), cmocka_unit_test(test_step),       cmocka_unit_test(test_other_families),
   };
   return cmocka_run_group_tests(tests, tables_open, tables_close);
 }

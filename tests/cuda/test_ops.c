@@ -355,11 +355,32 @@ static void test_swiglu(void **state) {
   arrays_free();
 }
 
+/* --- biases --- */
+
+static void test_bias(void **state) {
+  static const int sizes[][2] = {{1, 1}, {3, 7}, {70, 257}, {600, 40}};
+  (void)state;
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    const int T = sizes[s][0], N = sizes[s][1];
+    const size_t n = (size_t)(T * N);
+    const uint16_t *b = random_operands((size_t)N, 2.0f), *dy = random_operands(n, 1.0f);
+    float *y = random_floats(n, 3.0f), *db = random_floats((size_t)N, 1.0f);
+    float *y_there = put_floats(y, n), *db_there = put_floats(db, (size_t)N);
+    gpu->add_bias(gpu, y_there, put_operands(b, (size_t)N), T, N);
+    cpu->add_bias(cpu, y, b, T, N);
+    same_floats("add_bias", y_there, y, n);
+    gpu->add_bias_backward(gpu, db_there, put_operands(dy, n), T, N);
+    cpu->add_bias_backward(cpu, db, dy, T, N);
+    near_floats("add_bias_backward", db_there, db, (size_t)N, 1e-5);
+    arrays_free();
+  }
+}
+
 /* --- attention --- */
 
 /* Sequences with their keys in pages dealt out at random, and a call of some of their positions. */
 struct paged {
-  int H, G, E, page_tokens, sequences, pages_per_sequence, pages, T;
+  int H, G, E, page_tokens, sequences, window, pages_per_sequence, pages, T;
   int32_t *page, *sequence, *position;
   struct kv_layer host, device;
   struct rows host_rows, device_rows;
@@ -380,7 +401,8 @@ static struct rows rows_of(const struct paged *p, const int32_t *sequence, const
                        .pages = page,
                        .pages_per_sequence = p->pages_per_sequence,
                        .sequences = p->sequences,
-                       .longest = longest};
+                       .longest = longest,
+                       .window = p->window};
 }
 
 /* lengths: of the sequences; all their positions are written to both pools. */
@@ -458,6 +480,10 @@ static void test_attention(void **state) {
   attention_of(&(struct paged){.H = 6, .G = 2, .E = 12, .page_tokens = 16, .sequences = 3}, (int[]){33, 1, 70});
   attention_of(&(struct paged){.H = 4, .G = 2, .E = 64, .page_tokens = 48, .sequences = 2}, (int[]){40, 61});
   attention_of(&(struct paged){.H = 2, .G = 1, .E = 128, .page_tokens = 32, .sequences = 2}, (int[]){35, 9});
+  attention_of(&(struct paged){.H = 6, .G = 2, .E = 12, .page_tokens = 16, .sequences = 3, .window = 1},
+               (int[]){33, 1, 70});
+  attention_of(&(struct paged){.H = 4, .G = 2, .E = 64, .page_tokens = 48, .sequences = 2, .window = 33},
+               (int[]){40, 61});
 }
 
 /* More rows than ROWS_FEW, and longer than a span: the kernel for many rows against the one for few. */
@@ -465,10 +491,14 @@ static void test_attention_of_many_rows(void **state) {
   (void)state;
   attention_of(&(struct paged){.H = 2, .G = 1, .E = 16, .page_tokens = 32, .sequences = 3}, (int[]){10, 300, 7});
   attention_of(&(struct paged){.H = 3, .G = 1, .E = 32, .page_tokens = 16, .sequences = 1}, (int[]){530});
+  attention_of(&(struct paged){.H = 2, .G = 1, .E = 16, .page_tokens = 32, .sequences = 3, .window = 40},
+               (int[]){10, 300, 7});
+  attention_of(&(struct paged){.H = 3, .G = 1, .E = 32, .page_tokens = 16, .sequences = 1, .window = 256},
+               (int[]){530});
 }
 
 /* Samples one behind another; when `partly` only some rows have queries, and everything saved lies elsewhere. */
-static void attention_backward_of(int H, int G, int E, const int *lengths, int sequences, bool partly) {
+static void attention_backward_of(int H, int G, int E, const int *lengths, int sequences, bool partly, int window) {
   int32_t start[8] = {0};
   for (int s = 0; s < sequences; s++) start[s + 1] = start[s] + lengths[s];
   const int T = start[sequences], saved = T + 5, queries = partly ? T / 3 + 1 : T;
@@ -488,13 +518,15 @@ static void attention_backward_of(int H, int G, int E, const int *lengths, int s
                               .start = start,
                               .row = row,
                               .query = partly ? query : NULL,
-                              .query_row = query_row};
+                              .query_row = query_row,
+                              .window = window};
   const struct packed device = {.T = T,
                                 .sequences = sequences,
                                 .start = put_list(start, (size_t)sequences + 1),
                                 .row = put_list(row, (size_t)T),
                                 .query = partly ? put_list(query, (size_t)T) : NULL,
-                                .query_row = put_list(query_row, (size_t)queries)};
+                                .query_row = put_list(query_row, (size_t)queries),
+                                .window = window};
   const float scale = 1.0f / sqrtf((float)E);
   float *dq = floats((size_t)queries * HE), *dk = floats((size_t)T * GE), *dv = floats((size_t)T * GE);
   float *dq_there = device_array((size_t)queries * HE * 4), *dk_there = device_array((size_t)T * GE * 4),
@@ -512,12 +544,16 @@ static void attention_backward_of(int H, int G, int E, const int *lengths, int s
 
 static void test_attention_backward(void **state) {
   (void)state;
-  attention_backward_of(1, 1, 2, (int[]){1}, 1, false);
-  attention_backward_of(1, 1, 16, (int[]){32, 1}, 2, false); /* a tile's last row begins a sequence */
-  attention_backward_of(6, 2, 12, (int[]){33, 1, 70}, 3, false);
-  attention_backward_of(6, 2, 12, (int[]){33, 1, 70}, 3, true);
-  attention_backward_of(2, 2, 64, (int[]){20, 90}, 2, true);
-  attention_backward_of(2, 1, 128, (int[]){67, 3}, 2, false);
+  attention_backward_of(1, 1, 2, (int[]){1}, 1, false, 0);
+  attention_backward_of(1, 1, 16, (int[]){32, 1}, 2, false, 0); /* a tile's last row begins a sequence */
+  attention_backward_of(6, 2, 12, (int[]){33, 1, 70}, 3, false, 0);
+  attention_backward_of(6, 2, 12, (int[]){33, 1, 70}, 3, true, 0);
+  attention_backward_of(2, 2, 64, (int[]){20, 90}, 2, true, 0);
+  attention_backward_of(2, 1, 128, (int[]){67, 3}, 2, false, 0);
+  for (int window = 1; window < 80; window = 2 * window + 5) {
+    attention_backward_of(6, 2, 12, (int[]){33, 1, 150}, 3, false, window);
+    attention_backward_of(6, 2, 12, (int[]){33, 1, 150}, 3, true, window);
+  }
 }
 
 /* --- the vocabulary --- */
@@ -706,7 +742,7 @@ static void test_backwards(void **state) {
   vocabulary_of(9, 600, 0.7f);
   test_embed_backward(state);
   test_move_rows(state);
-  attention_backward_of(6, 2, 12, (int[]){33, 1, 20}, 3, true);
+  attention_backward_of(6, 2, 12, (int[]){33, 1, 20}, 3, true, 0);
   attention_of(&(struct paged){.H = 4, .G = 2, .E = 64, .page_tokens = 48, .sequences = 2}, (int[]){40, 61});
   attention_of(&(struct paged){.H = 2, .G = 1, .E = 16, .page_tokens = 32, .sequences = 2}, (int[]){270, 7});
   emulated_run_backwards(0);
@@ -729,6 +765,7 @@ int main(void) {
       cmocka_unit_test(test_norms),
       cmocka_unit_test(test_heads),
       cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_bias),
       cmocka_unit_test(test_attention),
       cmocka_unit_test(test_attention_of_many_rows),
       cmocka_unit_test(test_attention_backward),

@@ -129,6 +129,7 @@ static const struct model_config CONFIG = {.layers = 2,
                                            .positions_max = 16,
                                            .rms_eps = 1e-6f,
                                            .rope_theta = 10000,
+                                           .head_norms = true,
                                            .initializer_range = 0.1f};
 static const struct optimizer_config ADAMW = {
     .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 0.5, .grad_scale_log2 = 32};

@@ -47,6 +47,20 @@ struct weight_backward_args { /* rows n of dW */
   int T, N, K;
 };
 
+struct bias_args { /* elements of y */
+  enum number_format format;
+  float *y;
+  const void *b;
+  int N;
+};
+
+struct bias_backward_args { /* columns */
+  enum number_format format;
+  float *db;
+  const void *dy;
+  int T, N;
+};
+
 struct rmsnorm_args { /* rows */
   enum number_format format;
   void *y;
@@ -185,8 +199,8 @@ struct cpu_kernels {
   const char *level;
   bool links; /* matrices, keys and values of bf16 are kept in links (ops.h, struct matrix and kv_layer) */
   cpu_kernel *to_operand, *from_operand;
-  cpu_kernel *rmsnorm, *gemm, *head_norm_rope, *attention, *swiglu, *logprob, *sample;
-  cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward,
+  cpu_kernel *rmsnorm, *gemm, *add_bias, *head_norm_rope, *attention, *swiglu, *logprob, *sample;
+  cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *add_bias_backward,
       *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *logprob_backward;
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
   /* Checks properties of the CPU that the kernels rely on and CPUID does not tell; NULL: nothing to check. */

@@ -311,6 +311,11 @@ static void ops_gemm(const struct ops *o, float *y, const void *x, const struct 
     split(o, cpu_of(o)->kernels->gemm, &c, (size_t)panels, T > 16 ? ROWS_PER_PIECE / 32 : 1, ns);
 }
 
+static void ops_add_bias(const struct ops *o, float *y, const void *b, int T, int N) {
+  struct bias_args c = {.format = o->format, .y = y, .b = b, .N = N};
+  split(o, cpu_of(o)->kernels->add_bias, &c, (size_t)T * (size_t)N, 256, 0.2 * T * N);
+}
+
 static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, float eps,
                                const float *rope, const int32_t *position, int T, int H, int E) {
   struct rope_args c = {.format = o->format,
@@ -341,7 +346,10 @@ static void ops_attention(const struct ops *o, void *out, float *lse, const void
       .format = o->format, .out = out, .lse = lse, .q = q, .kv = kv, .rows = rows, .H = H, .scale = scale};
   double keys = 0;
   assert(H % kv->G == 0 && kv->E <= CPU_HEAD_DIM_MAX && kv->page_tokens % 16 == 0);
-  for (int t = 0; t < rows->T; t++) keys += rows->position[t] + 1;
+  for (int t = 0; t < rows->T; t++) {
+    const int seen = rows->position[t] + 1;
+    keys += rows->window > 0 && rows->window < seen ? rows->window : seen;
+  }
   split(o, cpu_of(o)->kernels->attention, &c, (size_t)rows->T, 1, 4.0 * keys * H * kv->E / 20);
 }
 
@@ -395,6 +403,11 @@ static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void 
         product_ns(o, T, N, K));
 }
 
+static void ops_add_bias_backward(const struct ops *o, float *db, const void *dy, int T, int N) {
+  struct bias_backward_args c = {.format = o->format, .db = db, .dy = dy, .T = T, .N = N};
+  split(o, cpu_of(o)->kernels->add_bias_backward, &c, (size_t)N, 16, 0.3 * T * N);
+}
+
 static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
                                         const void *w, const float *rstd, const float *rope, const int32_t *position,
                                         const int32_t *row, int T, int H, int E) {
@@ -438,7 +451,8 @@ static void ops_attention_backward(const struct ops *o, float *dq, float *dk, fl
   assert(H % G == 0 && E <= CPU_HEAD_DIM_MAX);
   for (int s = 0; s < batch->sequences; s++) {
     double length = batch->start[s + 1] - batch->start[s];
-    pairs += length * (length + 1) / 2;
+    const double unseen = batch->window > 0 && batch->window < length ? length - batch->window : 0;
+    pairs += length * (length + 1) / 2 - unseen * (unseen + 1) / 2;
   }
   split(o, cpu_of(o)->kernels->attention_backward, &c, (size_t)batch->sequences * (size_t)G, 1,
         10.0 * pairs * H * E / 20);
@@ -545,6 +559,7 @@ static const struct ops operations = {
     .embed = ops_embed,
     .rmsnorm = ops_rmsnorm,
     .gemm = ops_gemm,
+    .add_bias = ops_add_bias,
     .head_norm_rope = ops_head_norm_rope,
     .kv_write = ops_kv_write,
     .attention = ops_attention,
@@ -554,6 +569,7 @@ static const struct ops operations = {
     .embed_backward = ops_embed_backward,
     .rmsnorm_backward = ops_rmsnorm_backward,
     .gemm_weight_backward = ops_gemm_weight_backward,
+    .add_bias_backward = ops_add_bias_backward,
     .head_norm_rope_backward = ops_head_norm_rope_backward,
     .attention_backward = ops_attention_backward,
     .swiglu_backward = ops_swiglu_backward,

@@ -29,8 +29,14 @@ struct attention_call {
   const int32_t *sequence, *position, *pages;
   int pages_per_sequence, page_tokens, key_pitch, value_pitch;
   int T, H, G, E;
+  int window; /* 0: none */
   float scale;
 };
+
+/* The first position that a row at `position` attends to. */
+DEVICE int first_seen(const struct attention_call *c, int position) {
+  return c->window > 0 && position >= c->window ? position - c->window + 1 : 0;
+}
 
 /* One item's state over some keys, as a quad of lanes has it: for its rows g and g + 8. */
 template <int dim>
@@ -68,10 +74,10 @@ DEVICE void state_join(struct state<dim> *all, const struct state<dim> *part) {
   }
 }
 
-/* A block of keys; limit[r]: the row attends to positions up to it. */
+/* A block of keys; the row attends to positions from[r] .. limit[r]. */
 template <int dim>
 DEVICE void state_add(struct state<dim> *s, unsigned char *q, int q_row, unsigned char *keys, unsigned char *values,
-                      int first, const int limit[2], float scale) {
+                      int first, const int from[2], const int limit[2], float scale) {
   float p[KEYS8][4] = {};
   multiply_rows<dim, KEYS8>(p, q, q_row, keys);
 #pragma unroll
@@ -82,7 +88,7 @@ DEVICE void state_add(struct state<dim> *s, unsigned char *q, int q_row, unsigne
 #pragma unroll
       for (int e = 2 * r; e < 2 * r + 2; e++) {
         const int j = first + n * 8 + 2 * lane_column() + e % 2;
-        p[n][e] = j <= limit[r] ? p[n][e] * scale : -HUGE_VALF;
+        p[n][e] = j >= from[r] && j <= limit[r] ? p[n][e] * scale : -HUGE_VALF;
         max = p[n][e] > max ? p[n][e] : max;
       }
     max = quad_max(max);
@@ -147,17 +153,19 @@ static __global__ void attend_spans_kernel(float *partial, struct attention_call
   const int R = c.H / c.G, tiles = (R + ITEMS - 1) / ITEMS, g = (int)blockIdx.y, span = (int)blockIdx.z;
   const int t = (int)blockIdx.x / tiles, head0 = (int)blockIdx.x % tiles * ITEMS, end = c.position[t] + 1;
   const int count = R - head0 < ITEMS ? R - head0 : ITEMS, limit[2] = {c.position[t], c.position[t]};
-  if (span * SPAN >= end) return;
+  const int seen = first_seen(&c, c.position[t]), from[2] = {seen, seen};
+  if (span * SPAN >= end || (span + 1) * SPAN <= seen) return;
   struct state<dim> s;
   state_clear(&s);
   fill_items<dim>(&c, q, g, (size_t)t * (size_t)R + (size_t)head0, count, ITEMS, WARP);
-  for (int first = span * SPAN; first < end && first < (span + 1) * SPAN; first += KEYS) {
+  const int start = seen / KEYS * KEYS > span * SPAN ? seen / KEYS * KEYS : span * SPAN;
+  for (int first = start; first < end && first < (span + 1) * SPAN; first += KEYS) {
     __syncwarp();
     fill_keys<dim>(&c, keys, values, c.sequence[t], g, first, end, WARP);
     cp_async_commit();
     cp_async_wait<0>();
     __syncwarp();
-    state_add<dim>(&s, q, 0, keys, values, first, limit, c.scale);
+    state_add<dim>(&s, q, 0, keys, values, first, from, limit, c.scale);
   }
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -178,13 +186,14 @@ static __global__ void attend_spans_kernel(float *partial, struct attention_call
 
 /* A block per item, a thread per element. */
 template <int dim>
-static __global__ void join_spans_kernel(bf16 *out, float *lse, const float *partial, const int32_t *position,
-                                         int spans, int H, int E) {
+static __global__ void join_spans_kernel(bf16 *out, float *lse, const float *partial, struct attention_call c,
+                                         int spans) {
   const size_t item = blockIdx.x;
-  const int last = position[item / (size_t)H] / SPAN, e = (int)threadIdx.x;
-  const float *from = partial + item * (size_t)spans * (PARTIAL_EXTRA + dim);
+  const int position = c.position[item / (size_t)c.H], first = first_seen(&c, position) / SPAN, E = c.E;
+  const int last = position / SPAN, e = (int)threadIdx.x;
+  const float *from = partial + (item * (size_t)spans + (size_t)first) * (PARTIAL_EXTRA + dim);
   float max = -HUGE_VALF, sum = 0.0f, o = 0.0f;
-  for (int s = 0; s <= last; s++, from += PARTIAL_EXTRA + dim) {
+  for (int s = first; s <= last; s++, from += PARTIAL_EXTRA + dim) {
     const float both = from[0] > max ? from[0] : max;
     const float keep = weight_of(max, both), take = weight_of(from[0], both);
     sum = sum * keep + from[1] * take;
@@ -213,18 +222,23 @@ static __global__ void attend_kernel(bf16 *out, float *lse, struct attention_cal
   fill_items<dim>(&c, q, g, item0, count, TILE, THREADS);
   for (int row = row0; row < row_end;) {
     const int sequence = c.sequence[row];
-    int run_end = row, end = 0, limit[2];
-    for (; run_end < row_end && c.sequence[run_end] == sequence; run_end++)
-      end = c.position[run_end] >= end ? c.position[run_end] + 1 : end;
+    int run_end = row, start = INT32_MAX, end = 0, from[2], limit[2];
+    for (; run_end < row_end && c.sequence[run_end] == sequence; run_end++) {
+      const int position = c.position[run_end], seen = first_seen(&c, position) / KEYS * KEYS;
+      end = position >= end ? position + 1 : end;
+      start = seen < start ? seen : start;
+    }
     for (int r = 0; r < 2; r++) {
       const int item = warp * ITEMS + lane_row() + r * 8, mine = (int)((item0 + (size_t)item) / (size_t)R);
       limit[r] = item < count && mine >= row && mine < run_end ? c.position[mine] : -1;
+      from[r] = first_seen(&c, limit[r]);
     }
     struct state<dim> span;
     state_clear(&span);
-    fill_keys<dim>(&c, stages, stages + tile_bytes, sequence, g, 0, end, THREADS);
+    unsigned char *stage = stages + (size_t)(start / KEYS % 2) * 2 * tile_bytes;
+    fill_keys<dim>(&c, stage, stage + tile_bytes, sequence, g, start, end, THREADS);
     cp_async_commit();
-    for (int first = 0; first < end; first += KEYS) {
+    for (int first = start; first < end; first += KEYS) {
       unsigned char *keys = stages + (size_t)(first / KEYS % 2) * 2 * tile_bytes;
       if (first + KEYS < end)
         fill_keys<dim>(&c, stages + (size_t)((first / KEYS + 1) % 2) * 2 * tile_bytes,
@@ -233,7 +247,7 @@ static __global__ void attend_kernel(bf16 *out, float *lse, struct attention_cal
       cp_async_commit();
       cp_async_wait<1>();
       __syncthreads();
-      state_add<dim>(&span, q, warp * ITEMS, keys, keys + tile_bytes, first, limit, c.scale);
+      state_add<dim>(&span, q, warp * ITEMS, keys, keys + tile_bytes, first, from, limit, c.scale);
       if (first % SPAN + KEYS == SPAN || first + KEYS >= end) {
         state_join<dim>(&all, &span);
         state_clear(&span);
@@ -279,7 +293,7 @@ struct attention_run {
       cuda_launch(c, "attention", attend_spans_kernel<dim>, grid, WARP, (ITEMS + 2 * KEYS) * row_bytes, partial, call,
                   spans);
       cuda_launch(c, "joining attention's spans", join_spans_kernel<dim>, (unsigned)(T * H), dim, 0, out, lse, partial,
-                  call.position, spans, H, call.E);
+                  call, spans);
       return;
     }
     const size_t tile = WARPS_MANY * ITEMS, items = (size_t)T * (size_t)R;
@@ -309,6 +323,7 @@ void cuda_attention(const struct ops *o, void *out, float *lse, const void *q, c
   r.call.H = H;
   r.call.G = kv->G;
   r.call.E = kv->E;
+  r.call.window = rows->window;
   r.call.scale = scale;
   r.spans = (rows->longest + SPAN - 1) / SPAN;
   if (!with_head_dim(kv->E, r)) cuda_fail(r.c, RC_UNSUPPORTED, "attending", "this head dimension has no kernel");

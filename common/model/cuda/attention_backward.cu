@@ -5,7 +5,7 @@
  *   keys_kernel       dk, dv: a tile of 64 rows of one kv head goes through its query heads, and through the queries that see it
  *
  * Rows are those of the packed batch; a row sees the rows of its own sequence up to itself: with first[t] the row where
- * t's sequence begins, query t sees keys first[t] .. t.  p_ij = exp(q_i k_j scale - lse_i), ds_ij = p_ij (dout_i v_j -
+ * t's sequence begins, or its window, query t sees keys first[t] .. t.  p_ij = exp(q_i k_j scale - lse_i), ds_ij = p_ij (dout_i v_j -
  * D_i) scale; both are rounded where they enter a product.  Letters as in ops.h. */
 #include <assert.h>
 
@@ -26,6 +26,7 @@ struct backward_call {
   const float *lse, *dots; /* dots: as dout, [queries,H] */
   const int32_t *start, *row, *query, *query_row;
   int T, sequences, H, G, E;
+  int window; /* 0: none */
   float scale;
 };
 
@@ -41,7 +42,12 @@ DEVICE int first_of(const struct backward_call *c, int t) {
   }
   return c->start[low];
 }
-/* And where its sequence ends. */
+/* The first row that query t sees. */
+DEVICE int first_seen(const struct backward_call *c, int t) {
+  const int first = first_of(c, t);
+  return c->window > 0 && t - first >= c->window ? t - c->window + 1 : first;
+}
+/* And where t's sequence ends. */
 DEVICE int end_of(const struct backward_call *c, int t) {
   int low = 0, high = c->sequences - 1;
   while (low < high) {
@@ -114,7 +120,7 @@ static __global__ void queries_kernel(float *dq, struct backward_call c) {
   for (int r = 0; r < 2; r++) {
     t[r] = t0 + warp * ROWS + lane_row() + r * 8;
     query[r] = t[r] < c.T ? query_of(&c, t[r]) : -1;
-    first[r] = query[r] >= 0 ? first_of(&c, t[r]) : t[r] + 1;
+    first[r] = query[r] >= 0 ? first_seen(&c, t[r]) : t[r] + 1;
     lse[r] = query[r] >= 0 ? c.lse[row_of(c.query_row, (size_t)query[r]) * (size_t)c.H + (size_t)h] : 0.0f;
     dot[r] = query[r] >= 0 ? c.dots[(size_t)query[r] * (size_t)c.H + (size_t)h] : 0.0f;
     any |= query[r] >= 0;
@@ -124,7 +130,7 @@ static __global__ void queries_kernel(float *dq, struct backward_call c) {
   const struct row_of_query queries = {&c, t0};
   fill_tile<dim>(q, c.q, TILE, c.H, h, c.E, saved);
   fill_tile<dim>(dout, c.dout, TILE, c.H, h, c.E, queries);
-  for (int j0 = first_of(&c, t0) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
+  for (int j0 = first_seen(&c, t0) / BLOCK * BLOCK; j0 <= last; j0 += BLOCK) {
     const struct row_of_key keys = {&c, j0};
     __syncthreads();
     fill_tile<dim>(k, c.k, BLOCK, c.G, g, c.E, keys);
@@ -165,7 +171,7 @@ DEVICE void fill_numbers(struct query_numbers *numbers, const struct backward_ca
   const int r = (int)threadIdx.x, t = i0 + r;
   if (r >= BLOCK) return;
   const int query = t < c->T ? query_of(c, t) : -1;
-  numbers->first[r] = query >= 0 ? first_of(c, t) : c->T;
+  numbers->first[r] = query >= 0 ? first_seen(c, t) : c->T;
   numbers->lse[r] = query >= 0 ? c->lse[row_of(c->query_row, (size_t)query) * (size_t)c->H + (size_t)h] : 0.0f;
   numbers->dot[r] = query >= 0 ? c->dots[(size_t)query * (size_t)c->H + (size_t)h] : 0.0f;
 }
@@ -176,7 +182,8 @@ static __global__ void keys_kernel(float *dk, float *dv, struct backward_call c)
   unsigned char *k = shared_memory(), *v = k + TILE * dim * sizeof(bf16), *q = v + TILE * dim * sizeof(bf16),
                 *dout = q + BLOCK * dim * sizeof(bf16);
   const int j0 = (int)blockIdx.x * TILE, g = (int)blockIdx.y, R = c.H / c.G, warp = (int)threadIdx.x / WARP;
-  const int last = (j0 + TILE < c.T ? j0 + TILE : c.T) - 1, end = end_of(&c, last);
+  const int last = (j0 + TILE < c.T ? j0 + TILE : c.T) - 1, sequence_end = end_of(&c, last);
+  const int end = c.window > 0 && sequence_end - last > c.window ? last + c.window : sequence_end;
   const struct row_of_key keys = {&c, j0};
   float sum_k[dim / 8][4] = {}, sum_v[dim / 8][4] = {};
   fill_tile<dim>(k, c.k, TILE, c.G, g, c.E, keys);
@@ -262,6 +269,7 @@ void cuda_attention_backward(const struct ops *o, float *dq, float *dk, float *d
   r.call.H = H;
   r.call.G = G;
   r.call.E = E;
+  r.call.window = batch->window;
   r.call.scale = scale;
   cuda_launch(r.c, "attention's gradient", dots_kernel, (unsigned)((heads + DOT_HEADS - 1) / DOT_HEADS),
               DOT_HEADS * WARP, 0, dots, r.call);

@@ -118,6 +118,8 @@ void cuda_head_norm_rope(const struct ops *o, void *out, float *rstd, const floa
 void cuda_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
                                   const void *w, const float *rstd, const float *rope, const int32_t *position,
                                   const int32_t *row, int T, int H, int E);
+void cuda_add_bias(const struct ops *o, float *y, const void *b, int T, int N);
+void cuda_add_bias_backward(const struct ops *o, float *db, const void *dy, int T, int N);
 
 /* --- swiglu.cu --- */
 void cuda_swiglu(const struct ops *o, void *h, const float *gate, const float *up, size_t n);

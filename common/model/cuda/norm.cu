@@ -1,5 +1,5 @@
-/* Computes RMS norms of a row, and of a head with its rotation, forward and backward.  NUMERICS.md to the bit except
- * for dw, whose sums over rows run in LANES lanes and a fixed tree, whatever T is. */
+/* Computes RMS norms of a row, and of a head with its rotation, and biases, forward and backward.  NUMERICS.md to the bit
+ * except for dw and db, whose sums over rows run in LANES lanes and a fixed tree, whatever T is. */
 #include <assert.h>
 
 #include "common/model/cuda/cuda_table.h"
@@ -118,10 +118,10 @@ template <typename terms>
 static void add_columns(struct cuda_ops *c, float *dw, const terms &of, size_t rows, int columns) {
   float *partial = (float *)c->scratch;
   assert((size_t)columns * SEGMENTS * sizeof *partial <= CUDA_SCRATCH_BYTES);
-  cuda_launch(c, "a norm's gradient", column_partials_kernel<terms>,
+  cuda_launch(c, "a vector's gradient", column_partials_kernel<terms>,
               dim3((unsigned)((columns + WARP - 1) / WARP), SEGMENTS), dim3(WARP, SEGMENT_ROWS), 0, partial, of, rows,
               columns);
-  cuda_launch(c, "a norm's gradient", add_partials_kernel, (unsigned)((columns + CUDA_THREADS - 1) / CUDA_THREADS),
+  cuda_launch(c, "a vector's gradient", add_partials_kernel, (unsigned)((columns + CUDA_THREADS - 1) / CUDA_THREADS),
               CUDA_THREADS, 0, dw, partial, columns);
 }
 
@@ -131,6 +131,29 @@ void cuda_rmsnorm_backward(const struct ops *o, float *dx, float *dw, const floa
   cuda_launch(cuda_of(o), "RMS norm's gradient", rmsnorm_backward_kernel, (unsigned)T, ROW_THREADS,
               (size_t)D * sizeof(float), dx, dy, x, (const bf16 *)w, rstd, row, D);
   add_columns(cuda_of(o), dw, terms, (size_t)T, D);
+}
+
+/* --- biases --- */
+
+static __global__ void add_bias_kernel(float *y, const bf16 *b, size_t n, int N) {
+  for (size_t i = grid_thread(); i < n; i += grid_threads()) y[i] = y[i] + widen(b[i % (size_t)N]);
+}
+
+void cuda_add_bias(const struct ops *o, float *y, const void *b, int T, int N) {
+  const size_t n = (size_t)T * (size_t)N;
+  cuda_launch(cuda_of(o), "adding a bias", add_bias_kernel, cuda_blocks(n, CUDA_THREADS), CUDA_THREADS, 0, y,
+              (const bf16 *)b, n, N);
+}
+
+struct bias_terms {
+  const bf16 *dy;
+  int N;
+  DEVICE_MEMBER float at(size_t r, int n) const { return widen(dy[r * (size_t)N + (size_t)n]); }
+};
+
+void cuda_add_bias_backward(const struct ops *o, float *db, const void *dy, int T, int N) {
+  const struct bias_terms terms = {(const bf16 *)dy, N};
+  add_columns(cuda_of(o), db, terms, (size_t)T, N);
 }
 
 /* --- heads --- */

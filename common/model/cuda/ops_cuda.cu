@@ -68,6 +68,7 @@ static void fill_table(struct ops *o) {
   o->embed = cuda_embed;
   o->rmsnorm = cuda_rmsnorm;
   o->gemm = cuda_gemm;
+  o->add_bias = cuda_add_bias;
   o->head_norm_rope = cuda_head_norm_rope;
   o->kv_write = cuda_kv_write;
   o->attention = cuda_attention;
@@ -77,6 +78,7 @@ static void fill_table(struct ops *o) {
   o->embed_backward = cuda_embed_backward;
   o->rmsnorm_backward = cuda_rmsnorm_backward;
   o->gemm_weight_backward = cuda_gemm_weight_backward;
+  o->add_bias_backward = cuda_add_bias_backward;
   o->head_norm_rope_backward = cuda_head_norm_rope_backward;
   o->attention_backward = cuda_attention_backward;
   o->swiglu_backward = cuda_swiglu_backward;

@@ -324,20 +324,26 @@ struct layer_pass {
   struct gradient_rows queries; /* and the operations after them */
 };
 
+/* Both NULL where the model has no such parameter. */
 static float *grad_of(const struct layer_pass *p, enum param_kind kind) {
   const struct param_table *t = &p->l->model->params;
-  return p->grads + t->items[param_table_index(t, kind, p->layer)].offset;
+  const int index = param_table_index(t, kind, p->layer);
+  return index >= 0 ? p->grads + t->items[index].offset : NULL;
 }
 static const void *vector_of(const struct layer_pass *p, enum param_kind kind) {
-  return p->w->matrices[param_table_index(&p->l->model->params, kind, p->layer)].data;
+  const int index = param_table_index(&p->l->model->params, kind, p->layer);
+  return index >= 0 ? p->w->matrices[index].data : NULL;
 }
 
-/* y = x W^T backwards: dW += dy^T x, and dx = dy W (added when accumulate); row: of x. */
+/* y = x W^T + b backwards: dW += dy^T x, db += dy where there is one, and dx = dy W (added when accumulate); row: of
+ * x. */
 static void linear_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows,
                             const int32_t *row, const void *dy, const void *x, float *dx, bool accumulate) {
   const struct matrix *transposed = &p->w->transposed[param_table_index(&p->l->model->params, kind, p->layer)];
+  float *db = grad_of(p, param_kind_bias(kind));
   p->ops->gemm_weight_backward(p->ops, grad_of(p, kind), dy, x, row, rows->place, rows->count, transposed->K,
                                transposed->N);
+  if (db) p->ops->add_bias_backward(p->ops, db, dy, rows->count, transposed->K);
   p->ops->gemm(p->ops, dx, dy, transposed, rows->count, accumulate);
 }
 
@@ -371,7 +377,8 @@ static void attention_core_backward(const struct layer_pass *p) {
                                .start = listed(p->l, chunk->start),
                                .row = kv->row,
                                .query = q->place ? listed(p->l, chunk->query) : NULL,
-                               .query_row = q->row};
+                               .query_row = q->row,
+                               .window = model_config_window(c, p->layer)};
   ops->to_operand(ops, g->dx_operand, g->dx, (size_t)q->count * (size_t)c->hidden);
   linear_backward(p, PARAM_O, q, q->row, g->dx_operand, a->attention, g->dattention, false);
   ops->to_operand(ops, g->dattention_operand, g->dattention, TQ);

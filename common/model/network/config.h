@@ -1,4 +1,5 @@
-/* The model's sizes, from a Hugging Face config.json (model_type qwen3), checked for consistency and bounds. */
+/* What the forward pass needs to know of a model, from a Hugging Face config.json: sizes, and the facts in which
+ * families differ (family.h), resolved and checked for consistency and bounds. */
 #ifndef LEASEHOLD_MODEL_NETWORK_CONFIG_H
 #define LEASEHOLD_MODEL_NETWORK_CONFIG_H
 
@@ -8,17 +9,50 @@
 
 #include "common/base/limits.h"
 #include "common/base/rc.h"
+#include "common/model/network/family.h"
+
+enum { CONFIG_LAYERS_MAX = 1024 };
+
+/* How the rotation's frequencies differ from theta^(-2i/E); rope.h computes them. */
+enum rope_kind {
+  ROPE_PLAIN,
+  ROPE_LINEAR, /* each divided by factor */
+  ROPE_LLAMA3, /* low ones divided by factor, smoothly */
+  ROPE_YARN    /* low ones divided by factor along a ramp; cosines and sines times attention_factor */
+};
+struct rope_scaling {
+  enum rope_kind kind;
+  double factor;
+  double low_freq_factor, high_freq_factor;      /* llama3 */
+  double beta_fast, beta_slow, attention_factor; /* yarn */
+  bool truncate;                                 /* yarn: the ramp begins and ends at whole numbers */
+  int original_positions;                        /* llama3, yarn: the context that the model was trained with first */
+};
 
 struct model_config {
   int layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary;
   int positions_max; /* max_position_embeddings */
   float rms_eps;
   double rope_theta;
+  struct rope_scaling rope;
   float initializer_range;
-  bool tied; /* tie_word_embeddings */
+  bool tied;                       /* tie_word_embeddings */
+  bool head_norms;                 /* an RMS norm of each head of q and k, before the rotation */
+  bool qkv_bias, o_bias, mlp_bias; /* of q, k and v; of o; of gate, up and down */
+  /* A row of a sliding layer attends to the last `window` positions up to its own; 0: no layer slides. */
+  int window;
+  uint64_t sliding[CONFIG_LAYERS_MAX / 64]; /* a bit for each layer */
+  const struct fused_tensor *fused;         /* [FUSED_MAX] of the family, or NULL */
   int32_t eos[LIMIT_STOP_TOKENS];
   int eos_count; /* from config.json, then generation_config.json when present */
 };
+
+/* The layer's window, 0: it attends to all positions up to the row's own. */
+static inline int model_config_window(const struct model_config *c, int layer) {
+  return c->sliding[layer / 64] >> (layer % 64) & 1 ? c->window : 0;
+}
+/* Whether the model has parameters of this kind (in each layer, or outside of them). */
+bool model_config_has(const struct model_config *c, enum param_kind kind);
 
 enum rc model_config_parse(struct model_config *out, const char *json, size_t len, struct err *err);
 /* Adds the eos_token_id of a generation_config.json. */

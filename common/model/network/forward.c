@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "common/model/network/array_layout.h"
+#include "common/model/network/rope.h"
 #include "common/model/network/shape.h"
 
 /* Where a call's lists are kept for a device, by the names of struct forward_call; all NULL where memory is the
@@ -193,6 +194,21 @@ static const struct matrix *weight_of(const struct weights *w, enum param_kind k
   return &w->matrices[param_table_index(&w->model->params, kind, layer)];
 }
 
+/* NULL where the model has none. */
+static const void *vector_of(const struct weights *w, enum param_kind kind, int layer) {
+  const int index = param_table_index(&w->model->params, kind, layer);
+  return index >= 0 ? w->matrices[index].data : NULL;
+}
+
+/* y [T,N] = x [T,K] W^T + b, or y +=; b where the model has one. */
+static void project(const struct pass *p, int layer, enum param_kind kind, float *y, const void *x, int T,
+                    bool accumulate) {
+  const struct matrix *W = weight_of(p->w, kind, layer);
+  const void *b = vector_of(p->w, param_kind_bias(kind), layer);
+  p->ops->gemm(p->ops, y, x, W, T, accumulate);
+  if (b) p->ops->add_bias(p->ops, y, b, T, W->N);
+}
+
 /* Keys and values of the computed rows, then the attention of those rows that are finished here; x keeps these. */
 static void attention_block(const struct pass *p, int layer, const struct kv_layer *kv,
                             const struct layer_activations *a, const struct rows *finished, const int32_t *finish) {
@@ -202,10 +218,10 @@ static void attention_block(const struct pass *p, int layer, const struct kv_lay
   const int T = computed->T, D = c->hidden, H = c->heads, G = c->kv_heads, E = c->head_dim;
   const void *norm = a->norm_in;
   ops->rmsnorm(ops, a->norm_in, a->rstd_in, p->ws->x, weight_of(p->w, PARAM_INPUT_NORM, layer)->data, c->rms_eps, T, D);
-  ops->gemm(ops, a->k_raw, a->norm_in, weight_of(p->w, PARAM_K, layer), T, false);
-  ops->gemm(ops, p->ws->v_raw, a->norm_in, weight_of(p->w, PARAM_V, layer), T, false);
-  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, weight_of(p->w, PARAM_K_NORM, layer)->data, c->rms_eps,
-                      p->m->rope, computed->position, T, G, E);
+  project(p, layer, PARAM_K, a->k_raw, a->norm_in, T, false);
+  project(p, layer, PARAM_V, p->ws->v_raw, a->norm_in, T, false);
+  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, vector_of(p->w, PARAM_K_NORM, layer), c->rms_eps, p->m->rope,
+                      computed->position, T, G, E);
   ops->to_operand(ops, a->v, p->ws->v_raw, (size_t)T * (size_t)(G * E));
   ops->kv_write(ops, kv, &p->call->rows, a->k, a->v, p->call->row);
   if (finish) {
@@ -213,11 +229,13 @@ static void attention_block(const struct pass *p, int layer, const struct kv_lay
     ops->move_rows(ops, p->ws->picked, a->norm_in, finish, finished->T, (size_t)D * ops->operand_bytes);
     norm = p->ws->picked;
   }
-  ops->gemm(ops, a->q_raw, norm, weight_of(p->w, PARAM_Q, layer), finished->T, false);
-  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, weight_of(p->w, PARAM_Q_NORM, layer)->data, c->rms_eps,
-                      p->m->rope, finished->position, finished->T, H, E);
-  ops->attention(ops, a->attention, a->lse, a->q, kv, finished, H, p->scale);
-  ops->gemm(ops, p->ws->x, a->attention, weight_of(p->w, PARAM_O, layer), finished->T, true);
+  project(p, layer, PARAM_Q, a->q_raw, norm, finished->T, false);
+  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, vector_of(p->w, PARAM_Q_NORM, layer), c->rms_eps, p->m->rope,
+                      finished->position, finished->T, H, E);
+  struct rows attending = *finished;
+  attending.window = model_config_window(c, layer);
+  ops->attention(ops, a->attention, a->lse, a->q, kv, &attending, H, p->scale);
+  project(p, layer, PARAM_O, p->ws->x, a->attention, finished->T, true);
 }
 
 /* All but the way back into x: what the backward reads. */
@@ -226,14 +244,14 @@ static void mlp_inner(const struct pass *p, int layer, const struct layer_activa
   const struct model_config *c = &p->m->config;
   ops->rmsnorm(ops, a->norm_mid, a->rstd_mid, p->ws->x, weight_of(p->w, PARAM_POST_NORM, layer)->data, c->rms_eps, T,
                c->hidden);
-  ops->gemm(ops, a->gate, a->norm_mid, weight_of(p->w, PARAM_GATE, layer), T, false);
-  ops->gemm(ops, a->up, a->norm_mid, weight_of(p->w, PARAM_UP, layer), T, false);
+  project(p, layer, PARAM_GATE, a->gate, a->norm_mid, T, false);
+  project(p, layer, PARAM_UP, a->up, a->norm_mid, T, false);
   ops->swiglu(ops, a->h, a->gate, a->up, (size_t)T * (size_t)c->ffn);
 }
 
 static void mlp_block(const struct pass *p, int layer, const struct layer_activations *a, int T) {
   mlp_inner(p, layer, a, T);
-  p->ops->gemm(p->ops, p->ws->x, a->h, weight_of(p->w, PARAM_DOWN, layer), T, true);
+  project(p, layer, PARAM_DOWN, p->ws->x, a->h, T, true);
 }
 
 /* Returns the largest position, plus 1. */
@@ -361,32 +379,47 @@ void forward_run(const struct weights *w, const struct rows *rows, const int32_t
 
 /* --- how large values can get --- */
 
+/* 0 for a kind that the model does not have. */
+static double largest_of(const struct weights *w, enum param_kind kind, int layer) {
+  const int index = param_table_index(&w->model->params, kind, layer);
+  return index >= 0 ? (double)w->largest[index] : 0;
+}
+
+/* SLACK covers the roundings on the way. */
+static const double SLACK = 1.1;
+
+/* The largest output of a projection of K inputs whose largest is x. */
+static double largest_projected(const struct weights *w, enum param_kind kind, int layer, double K, double x) {
+  return SLACK * K * x * largest_of(w, kind, layer) + SLACK * largest_of(w, param_kind_bias(kind), layer);
+}
+
 /* |DOT(x, w)| <= |x| |w| in Euclidean length; an RMS-normed row of n has at most sqrt(n) times its largest weight.
- * SLACK covers the roundings on the way, BOUND leaves room below float32's (and bf16's) 3.4e38.  The norms' 1/sqrt
- * needs an epsilon worth the name: with squares that flush to zero it alone keeps x * rstd small. */
+ * BOUND leaves room below float32's (and bf16's) 3.4e38.  The norms' 1/sqrt needs an epsilon worth the name: with
+ * squares that flush to zero it alone keeps x * rstd small. */
 bool forward_stays_finite(const struct weights *w) {
-  static const double SLACK = 1.1, BOUND = 1e30, EPSILON_MIN = 1e-20;
-  const struct model *m = w->model;
-  const struct model_config *c = &m->config;
+  static const double BOUND = 1e30, EPSILON_MIN = 1e-20;
+  const struct model_config *c = &w->model->config;
   const double D = c->hidden, E = c->head_dim, HE = E * c->heads, F = c->ffn, eps = (double)c->rms_eps;
-  const float *largest = w->largest;
-  const struct param_table *t = &m->params;
-#define LARGEST(kind, layer) ((double)largest[param_table_index(t, kind, layer)])
-  double x = LARGEST(PARAM_EMBED, -1);
+  const double turned = 2 * (double)rope_magnitude(c); /* of a rotated pair, at most, against its larger part */
+  double x = largest_of(w, PARAM_EMBED, -1);
   for (int layer = 0; layer < c->layers; layer++) {
-    const double in = SLACK * D * LARGEST(PARAM_INPUT_NORM, layer);
-    const double q_raw = in * LARGEST(PARAM_Q, layer), k_raw = in * LARGEST(PARAM_K, layer);
-    const double v = SLACK * in * LARGEST(PARAM_V, layer);
-    const double score = SLACK * E * LARGEST(PARAM_Q_NORM, layer) * LARGEST(PARAM_K_NORM, layer);
-    x += SLACK * HE * SLACK * v * LARGEST(PARAM_O, layer);
-    const double mid = SLACK * D * LARGEST(PARAM_POST_NORM, layer);
-    const double gate = mid * LARGEST(PARAM_GATE, layer), up = mid * LARGEST(PARAM_UP, layer), h = SLACK * gate * up;
+    /* D = sqrt(D) sqrt(D): of the normed row and of the product. */
+    const double in = largest_of(w, PARAM_INPUT_NORM, layer), mid = largest_of(w, PARAM_POST_NORM, layer);
+    const double q_raw = largest_projected(w, PARAM_Q, layer, D, in),
+                 k_raw = largest_projected(w, PARAM_K, layer, D, in);
+    const double v = largest_projected(w, PARAM_V, layer, D, in);
+    const double q = c->head_norms ? __builtin_sqrt(E) * largest_of(w, PARAM_Q_NORM, layer) : q_raw;
+    const double k = c->head_norms ? __builtin_sqrt(E) * largest_of(w, PARAM_K_NORM, layer) : k_raw;
+    const double score = SLACK * E * (turned * q) * (turned * k);
+    x += largest_projected(w, PARAM_O, layer, HE, SLACK * v);
+    const double gate = largest_projected(w, PARAM_GATE, layer, D, mid),
+                 up = largest_projected(w, PARAM_UP, layer, D, mid);
+    const double h = SLACK * gate * up;
     if (!(q_raw < BOUND && k_raw < BOUND && v < BOUND && score < BOUND && x < BOUND)) return false;
     if (!(gate < BOUND && up < BOUND && h < BOUND)) return false;
-    x += SLACK * F * h * LARGEST(PARAM_DOWN, layer);
+    x += largest_projected(w, PARAM_DOWN, layer, F, h);
   }
-#undef LARGEST
-  const double hidden = D * (double)largest[param_table_index(t, PARAM_FINAL_NORM, -1)];
+  const double hidden = D * largest_of(w, PARAM_FINAL_NORM, -1);
   return x < BOUND && hidden < BOUND && eps >= EPSILON_MIN;
 }
 

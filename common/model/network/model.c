@@ -1,18 +1,20 @@
 /* Makes a model on a backend: checks the sizes, makes the parameter table and the rope table.
  *
- * The rope table rounds exactly as transformers does: the exponent 2i/E, theta to that power, its inverse and
+ * The rope table rounds exactly as transformers does: the exponent 2i/E, theta to that power, its inverse (rope.c) and
  * position x inverse are each rounded to float32; sine and cosine of that float32 angle are taken in double by our
- * own functions and rounded once (NUMERICS.md). */
+ * own functions and rounded once, before the magnitude (NUMERICS.md). */
 #include "common/model/network/model.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 #include "common/model/network/elementary.h"
+#include "common/model/network/rope.h"
 
 struct rope_job {
   float *rope;
   const float *inverse_frequency; /* [E/2] */
+  float magnitude;
   int positions, half;
 };
 
@@ -25,8 +27,8 @@ static void rope_part(void *context, int part) {
     for (int i = 0; i < job->half; i++) {
       const float angle = (float)position * job->inverse_frequency[i];
       float *pair = job->rope + ((size_t)position * (size_t)job->half + (size_t)i) * 2;
-      pair[0] = (float)elementary_cos((double)angle);
-      pair[1] = (float)elementary_sin((double)angle);
+      pair[0] = (float)elementary_cos((double)angle) * job->magnitude;
+      pair[1] = (float)elementary_sin((double)angle) * job->magnitude;
     }
   }
 }
@@ -49,11 +51,12 @@ static enum rc make_rope(struct model *m, struct err *err) {
     return err_set(err, RC_NO_MEMORY, NULL, "the rope table of %d positions needs %zu bytes, which were refused",
                    m->context_max, bytes);
   }
-  for (int i = 0; i < half; i++) {
-    const float exponent = (float)(2 * i) / (float)m->config.head_dim;
-    inverse_frequency[i] = 1.0f / (float)elementary_pow(m->config.rope_theta, (double)exponent);
-  }
-  struct rope_job job = {place ? place : m->rope, inverse_frequency, m->context_max, half};
+  rope_frequencies(inverse_frequency, &m->config);
+  struct rope_job job = {.rope = place ? place : m->rope,
+                         .inverse_frequency = inverse_frequency,
+                         .magnitude = rope_magnitude(&m->config),
+                         .positions = m->context_max,
+                         .half = half};
   pool_run(m->ops->pool, rope_part, &job, (m->context_max + 255) / 256);
   if (place) m->ops->upload(m->ops, m->rope, place, bytes);
   free(inverse_frequency);

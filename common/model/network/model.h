@@ -65,7 +65,7 @@ void weights_from_operands(struct weights *w, const void *operands);
 void weights_to_operands(const struct weights *w, void *operands);
 /* The widened values into masters [params.elements]. */
 void weights_to_masters(const struct weights *w, float *masters);
-/* normal(0, initializer_range) for matrices (norms 1), by Philox (RNG_INIT, seed): masters [params.elements].
+/* normal(0, initializer_range) for matrices (norms 1, biases 0), by Philox (RNG_INIT, seed): masters [params.elements].
  * RC_NO_MEMORY where memory is not the host's and the buffer between is refused. */
 enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err);
 /* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory.  Also fails where the device

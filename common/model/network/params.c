@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYER_PARAMS = 11, ALIGN_ELEMENTS = 16 };
+enum { ALIGN_ELEMENTS = 16, FIRST_IN_LAYER = PARAM_INPUT_NORM, LAST_IN_LAYER = PARAM_DOWN_BIAS };
 
 struct shape {
   int rows, cols;
@@ -17,59 +17,76 @@ static struct shape shape_of(enum param_kind kind, const struct model_config *c)
     case PARAM_EMBED:
     case PARAM_HEAD: return (struct shape){c->vocabulary, c->hidden};
     case PARAM_Q: return (struct shape){q, c->hidden};
+    case PARAM_Q_BIAS: return (struct shape){1, q};
     case PARAM_K:
     case PARAM_V: return (struct shape){kv, c->hidden};
+    case PARAM_K_BIAS:
+    case PARAM_V_BIAS: return (struct shape){1, kv};
     case PARAM_Q_NORM:
     case PARAM_K_NORM: return (struct shape){1, c->head_dim};
     case PARAM_O: return (struct shape){c->hidden, q};
     case PARAM_GATE:
     case PARAM_UP: return (struct shape){c->ffn, c->hidden};
+    case PARAM_GATE_BIAS:
+    case PARAM_UP_BIAS: return (struct shape){1, c->ffn};
     case PARAM_DOWN: return (struct shape){c->hidden, c->ffn};
+    case PARAM_O_BIAS:
+    case PARAM_DOWN_BIAS:
     case PARAM_INPUT_NORM:
     case PARAM_POST_NORM:
-    case PARAM_FINAL_NORM: break;
+    case PARAM_FINAL_NORM:
+    case PARAM_KINDS: break;
   }
   return (struct shape){1, c->hidden};
 }
 
-static const char *const NAME[] = {
-    [PARAM_EMBED] = "model.embed_tokens.weight",
-    [PARAM_INPUT_NORM] = "input_layernorm.weight",
-    [PARAM_Q] = "self_attn.q_proj.weight",
-    [PARAM_K] = "self_attn.k_proj.weight",
-    [PARAM_V] = "self_attn.v_proj.weight",
-    [PARAM_Q_NORM] = "self_attn.q_norm.weight",
-    [PARAM_K_NORM] = "self_attn.k_norm.weight",
-    [PARAM_O] = "self_attn.o_proj.weight",
-    [PARAM_POST_NORM] = "post_attention_layernorm.weight",
-    [PARAM_GATE] = "mlp.gate_proj.weight",
-    [PARAM_UP] = "mlp.up_proj.weight",
-    [PARAM_DOWN] = "mlp.down_proj.weight",
-    [PARAM_FINAL_NORM] = "model.norm.weight",
-    [PARAM_HEAD] = "lm_head.weight",
-};
+static void name_in(char *out, size_t size, const char *name, int layer) {
+  if (layer >= 0)
+    snprintf(out, size, "model.layers.%d.%s", layer, name);
+  else
+    snprintf(out, size, "%s", name);
+}
+
+/* Where the parameter lies in files; rows of the fused tensor's parts before it and of all of them. */
+static void place_in_file(struct param *p, const struct model_config *c) {
+  p->file_rows = p->rows;
+  memcpy(p->file_name, p->name, sizeof p->file_name);
+  for (int i = 0; c->fused && i < FUSED_MAX && c->fused[i].name; i++) {
+    const struct fused_tensor *f = &c->fused[i];
+    if (p->kind < f->first || p->kind > f->last) continue;
+    p->file_rows = 0;
+    for (int kind = (int)f->first; kind <= (int)f->last; kind++) {
+      if (!model_config_has(c, (enum param_kind)kind)) continue;
+      if (kind == (int)p->kind) p->file_row = p->file_rows;
+      p->file_rows += shape_of((enum param_kind)kind, c).rows;
+    }
+    name_in(p->file_name, sizeof p->file_name, f->name, p->layer);
+  }
+}
 
 static void add(struct param_table *t, const struct model_config *c, enum param_kind kind, int layer) {
   struct param *p = &t->items[t->count++];
   const struct shape shape = shape_of(kind, c);
-  if (layer >= 0) {
-    snprintf(p->name, sizeof p->name, "model.layers.%d.%s", layer, NAME[kind]);
-  } else {
-    snprintf(p->name, sizeof p->name, "%s", NAME[kind]);
-  }
   p->kind = kind;
   p->layer = layer;
   p->rows = shape.rows;
   p->cols = shape.cols;
   p->offset = t->elements;
   p->count = (size_t)shape.rows * (size_t)shape.cols;
+  name_in(p->name, sizeof p->name, param_kind_name(kind), layer);
+  place_in_file(p, c);
   t->elements += (p->count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
   t->parameters += p->count;
 }
 
 enum rc param_table_make(struct param_table *out, const struct model_config *config, struct err *err) {
-  *out = (struct param_table){0};
-  const size_t count = (size_t)config->layers * LAYER_PARAMS + (config->tied ? 2 : 3);
+  *out = (struct param_table){.layers = config->layers};
+  for (int kind = 0; kind < PARAM_KINDS; kind++) {
+    const bool in_layer = kind >= (int)FIRST_IN_LAYER && kind <= (int)LAST_IN_LAYER;
+    out->place[kind] = -1;
+    if (in_layer && model_config_has(config, (enum param_kind)kind)) out->place[kind] = (int8_t)out->layer_params++;
+  }
+  const size_t count = (size_t)config->layers * (size_t)out->layer_params + (config->tied ? 2 : 3);
   if (count > LIMIT_TENSORS)
     return err_set(err, RC_INVALID, "num_hidden_layers", "a model has at most %d tensors, this one would have %zu",
                    LIMIT_TENSORS, count);
@@ -79,7 +96,8 @@ enum rc param_table_make(struct param_table *out, const struct model_config *con
                    count * sizeof *out->items);
   add(out, config, PARAM_EMBED, -1);
   for (int layer = 0; layer < config->layers; layer++)
-    for (int kind = PARAM_INPUT_NORM; kind <= PARAM_DOWN; kind++) add(out, config, (enum param_kind)kind, layer);
+    for (int kind = FIRST_IN_LAYER; kind <= LAST_IN_LAYER; kind++)
+      if (out->place[kind] >= 0) add(out, config, (enum param_kind)kind, layer);
   add(out, config, PARAM_FINAL_NORM, -1);
   if (!config->tied) add(out, config, PARAM_HEAD, -1);
   return RC_OK;
@@ -90,23 +108,17 @@ void param_table_free(struct param_table *t) {
   *t = (struct param_table){0};
 }
 
-int param_table_find(const struct param_table *t, const char *name) {
+int param_table_find(const struct param_table *t, const char *file_name) {
   for (int i = 0; i < t->count; i++)
-    if (strcmp(t->items[i].name, name) == 0) return i;
+    if (strcmp(t->items[i].file_name, file_name) == 0) return i;
   return -1;
 }
 
 int param_table_index(const struct param_table *t, enum param_kind kind, int layer) {
-  const int tail = t->items[t->count - 1].kind == PARAM_HEAD ? 2 : 1; /* final norm, head */
-  int index = -1;
-  if (kind == PARAM_EMBED) {
-    index = 0;
-  } else if (kind == PARAM_FINAL_NORM) {
-    index = t->count - tail;
-  } else if (kind == PARAM_HEAD) {
-    index = tail == 2 ? t->count - 1 : -1;
-  } else if (layer >= 0 && layer < (t->count - 1) / LAYER_PARAMS) {
-    index = 1 + layer * LAYER_PARAMS + ((int)kind - PARAM_INPUT_NORM);
-  }
-  return index >= 0 && t->items[index].kind == kind ? index : -1;
+  const int tail = 1 + t->layers * t->layer_params; /* final norm, then the head of an untied model */
+  if (kind == PARAM_EMBED) return 0;
+  if (kind == PARAM_FINAL_NORM) return tail;
+  if (kind == PARAM_HEAD) return tail + 1 < t->count ? tail + 1 : -1;
+  if (layer < 0 || layer >= t->layers || t->place[kind] < 0) return -1;
+  return 1 + layer * t->layer_params + t->place[kind];
 }

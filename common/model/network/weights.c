@@ -12,16 +12,7 @@
 #include "common/model/network/model.h"
 #include "common/model/network/weights_internal.h"
 
-bool param_is_vector(const struct param *p) {
-  switch (p->kind) {
-    case PARAM_INPUT_NORM:
-    case PARAM_Q_NORM:
-    case PARAM_K_NORM:
-    case PARAM_POST_NORM:
-    case PARAM_FINAL_NORM: return true;
-    default: return false;
-  }
-}
+bool param_is_vector(const struct param *p) { return param_kind_is_norm(p->kind) || param_kind_is_bias(p->kind); }
 
 /* The backward multiplies by the transpose of every matrix; by the embedding's only if it is also the head. */
 static bool needs_transpose(const struct model *m, const struct param *p) {
@@ -178,6 +169,13 @@ void weights_entry(struct st_entry *out, const struct model *m, int index) {
   out->shape[out->dims++] = p->cols;
 }
 
+void weights_file_entry(struct st_entry *out, const struct model *m, int index) {
+  const struct param *p = &m->params.items[index];
+  weights_entry(out, m, index);
+  out->name = p->file_name;
+  if (!param_is_vector(p)) out->shape[0] = p->file_rows;
+}
+
 /* --- random masters --- */
 
 struct random_job {
@@ -216,7 +214,7 @@ static void random_part(void *context, int part) {
 static void random_tensor(struct random_job *job, struct pool *pool) {
   const struct param *p = job->param;
   if (param_is_vector(p))
-    for (size_t k = 0; k < p->count; k++) job->values[k] = 1;
+    for (size_t k = 0; k < p->count; k++) job->values[k] = param_kind_is_bias(p->kind) ? 0 : 1;
   else
     pool_run(pool, random_part, job, (int)((p->count + RANDOM_PER_PART - 1) / RANDOM_PER_PART));
 }

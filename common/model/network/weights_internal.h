@@ -6,10 +6,12 @@
 
 enum { WEIGHTS_CONVERTED_AT_ONCE = 4096 }; /* elements, between a file's format and another operand format */
 
-/* Norm weights: kept as plain operand arrays, and not decayed. */
+/* Norm weights and biases: kept as plain operand arrays, and not decayed. */
 bool param_is_vector(const struct param *p);
-/* The tensor's safetensors entry (name borrowed from the table) in the operand format. */
+/* The parameter's entry in digests (name borrowed from the table) in the operand format; and that of the files' tensor
+ * which it is, or is a part of. */
 void weights_entry(struct st_entry *out, const struct model *m, int index);
+void weights_file_entry(struct st_entry *out, const struct model *m, int index);
 /* Row-major operands in the table's memory -> the kernels' layout, transposed copy included. */
 void weights_fill(struct weights *w, int index, const void *operands);
 /* The kernels' layout -> row-major operands in the table's memory, borrowed until the next use of staging. */

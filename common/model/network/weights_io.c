@@ -3,7 +3,9 @@
  * Reading checks the whole file against the parameter table before the first byte is written, so that a wrong file
  * leaves the weights as they were.  A file with infinite or NaN weights is refused too: nothing can be sampled from
  * them, and no digest would show it.  BF16, F16 and F32 are read, and rounded to the operand format or widened.  The pool
- * checks, converts and packs a tensor together; a mapped file's pages leave memory tensor by tensor.  A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
+ * checks, converts and packs a parameter together; a mapped file's pages leave memory tensor by tensor.  A tensor that
+ * holds several parameters (params.h) is read and written in parts; a file's bytes are in table order either way.  A
+ * tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
  * the embedding, byte for byte. */
 #include <assert.h>
 #include <stdatomic.h>
@@ -87,6 +89,7 @@ static bool all_finite(const struct st_tensor *t, const unsigned char *bytes, si
 struct finite_job {
   const struct st_tensor *tensor;
   const unsigned char *bytes;
+  size_t element; /* bytes of one */
   size_t count;
   atomic_bool wrong;
 };
@@ -95,40 +98,60 @@ static void finite_part(void *context, int part) {
   struct finite_job *job = context;
   const size_t first = (size_t)part * CHECKED_PER_PART, left = job->count - first;
   const size_t count = left < CHECKED_PER_PART ? left : CHECKED_PER_PART;
-  if (!all_finite(job->tensor, job->bytes + first * (job->tensor->bytes / job->count), count))
-    atomic_store(&job->wrong, true);
+  if (!all_finite(job->tensor, job->bytes + first * job->element, count)) atomic_store(&job->wrong, true);
+}
+
+/* The bytes of so many rows of the file's tensor that holds the parameter. */
+static size_t bytes_of_rows(const struct st_tensor *t, const struct param *p, int64_t rows) {
+  return (size_t)rows * (size_t)p->cols * st_dtype_bytes(t->dtype);
+}
+
+/* The parameter's bytes in that tensor. */
+static const unsigned char *bytes_of(const struct st_file *file, const struct st_tensor *t, const struct param *p) {
+  return (const unsigned char *)st_data(file, t) + bytes_of_rows(t, p, p->file_row);
 }
 
 /* The parameter's tensor behind parameter i's begins to come while that one is worked on. */
 static void prefetch_next(const struct model *m, const struct st_file *file, int i) {
-  if (i + 1 < m->params.count) st_prefetch(file, st_find(file, m->params.items[i + 1].name));
+  if (i + 1 < m->params.count) st_prefetch(file, st_find(file, m->params.items[i + 1].file_name));
 }
 
 static enum rc check_values(const struct model *m, const struct st_file *file, struct progress *progress,
                             struct err *err) {
   for (int i = 0; i < m->params.count; i++) {
-    const struct st_tensor *t = st_find(file, m->params.items[i].name);
+    const struct param *p = &m->params.items[i];
+    const struct st_tensor *t = st_find(file, p->file_name);
     prefetch_next(m, file, i);
-    struct finite_job job = {.tensor = t, .bytes = st_data(file, t), .count = m->params.items[i].count};
+    struct finite_job job = {.tensor = t,
+                             .bytes = bytes_of(file, t, p),
+                             .element = st_dtype_bytes(t->dtype),
+                             .count = p->count};
     pool_run(m->ops->pool, finite_part, &job, (int)((job.count + CHECKED_PER_PART - 1) / CHECKED_PER_PART));
     if (atomic_load(&job.wrong))
       return err_set(err, RC_INVALID, t->name, "tensor %s: expected finite numbers, got an infinity or a NaN", t->name);
     st_drop(file, t);
-    progress_add(progress, t->bytes / 2);
+    progress_add(progress, bytes_of_rows(t, p, p->rows) / 2);
   }
   return RC_OK;
+}
+
+/* Frequencies that older files of Llama carry, and that nothing reads. */
+static bool is_rotary_buffer(const char *name) {
+  static const char end[] = ".rotary_emb.inv_freq";
+  const size_t length = strlen(name);
+  return length >= sizeof end && strcmp(name + length - (sizeof end - 1), end) == 0;
 }
 
 static enum rc check_file(const struct model *m, const struct st_file *file, struct err *err) {
   for (int i = 0; i < m->params.count; i++) {
     struct st_entry expected;
-    weights_entry(&expected, m, i);
+    weights_file_entry(&expected, m, i);
     const enum rc rc = check_tensor(st_find(file, expected.name), &expected, err);
     if (rc != RC_OK) return rc;
   }
   for (size_t i = 0; i < st_count(file); i++) {
     const char *name = st_at(file, i)->name;
-    if (param_table_find(&m->params, name) >= 0) continue;
+    if (param_table_find(&m->params, name) >= 0 || is_rotary_buffer(name)) continue;
     if (!m->config.tied || strcmp(name, TIED_HEAD) != 0)
       return err_set(err, RC_INVALID, name, "tensor %s is not one of this model's %d", name, m->params.count);
     const enum rc rc = check_tied_head(file, err);
@@ -221,11 +244,13 @@ static enum rc fill_all(struct weights *w, const struct st_file *file, struct pr
   enum rc rc = check_file(m, file, err);
   if (rc == RC_OK) rc = check_values(m, file, progress, err);
   for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
-    const struct st_tensor *t = st_find(file, m->params.items[i].name);
+    const struct param *p = &m->params.items[i];
+    const struct st_tensor *t = st_find(file, p->file_name);
     prefetch_next(m, file, i);
-    fill_from(w, i, t, st_data(file, t));
+    fill_from(w, i, t, bytes_of(file, t, p));
     st_drop(file, t);
-    progress_add(progress, t->bytes - t->bytes / 2);
+    const size_t bytes = bytes_of_rows(t, p, p->rows);
+    progress_add(progress, bytes - bytes / 2);
   }
   return rc == RC_OK ? m->ops->status(m->ops, err) : rc;
 }
@@ -259,11 +284,12 @@ static enum rc write_header(struct buf *out, const struct model *m, const char *
   for (size_t i = 0; i < pairs; i++) all[i + 2] = metadata[i];
   all[pairs + 2] = key;
   all[pairs + 3] = value;
+  size_t tensors = 0;
   for (int i = 0; i < m->params.count; i++) {
-    weights_entry(&entries[i], m, i);
+    if (m->params.items[i].file_row == 0) weights_file_entry(&entries[tensors++], m, i);
     *data_bytes += m->params.items[i].count * m->ops->operand_bytes;
   }
-  rc = st_write_header(out, entries, (size_t)m->params.count, all, err);
+  rc = st_write_header(out, entries, tensors, all, err);
 out:
   free(all);
   free(entries);

@@ -32,6 +32,7 @@ static inline struct model_config tiny_config(void) {
                                .positions_max = 160,
                                .rms_eps = 1e-6f,
                                .rope_theta = 10000,
+                               .head_norms = true,
                                .initializer_range = 0.3f,
                                .tied = true};
 }

@@ -134,26 +134,28 @@ LITERAL void lit_rotate(float *y, const float *rope, int E) {
   }
 }
 
-/* One query against keys [0, position]; key j's e-th element at k[j * stride + e]. out is not yet rounded. */
+/* One query against keys [first, position]; key j's e-th element at k[j * stride + e]. out is not yet rounded. */
 LITERAL void lit_attention(float *out, float *lse, const float *q, const float *k, const float *v, size_t stride,
-                           int position, int E, float scale, bool bf16) {
+                           int first, int position, int E, float scale, bool bf16) {
   float m = -INFINITY, l = 0.0f;
+  const int start = first / 32 * 32;
   for (int e = 0; e < E; e++) out[e] = 0.0f;
-  for (int b = 0; b <= position; b += 32) {
+  for (int b = start; b <= position; b += 32) {
     float s[32], p[32], lanes[16], operand[32], block_max = -INFINITY;
     for (int j = 0; j < 32; j++) {
-      if (b + j > position) continue;
+      if (b + j < first || b + j > position) continue;
       s[j] = lit_dot(q, 1, k + (size_t)(b + j) * stride, 1, E) * scale;
       if (s[j] > block_max) block_max = s[j];
     }
-    float m2 = m > block_max ? m : block_max, corr = b == 0 ? 0.0f : lit_exp(m - m2);
-    for (int j = 0; j < 32; j++) p[j] = b + j <= position ? lit_exp(s[j] - m2) : 0.0f;
+    float m2 = m > block_max ? m : block_max, corr = b == start ? 0.0f : lit_exp(m - m2);
+    for (int j = 0; j < 32; j++) p[j] = b + j >= first && b + j <= position ? lit_exp(s[j] - m2) : 0.0f;
     for (int j = 0; j < 16; j++) lanes[j] = p[j] + p[j + 16];
     for (int j = 0; j < 32; j++) operand[j] = lit_operand(p[j], bf16);
     l = l * corr + lit_sum(lanes, 16);
     for (int e = 0; e < E; e++) {
       float column[32];
-      for (int j = 0; j < 32; j++) column[j] = b + j <= position ? v[(size_t)(b + j) * stride + (size_t)e] : 0.0f;
+      for (int j = 0; j < 32; j++)
+        column[j] = b + j >= first && b + j <= position ? v[(size_t)(b + j) * stride + (size_t)e] : 0.0f;
       float scaled = out[e] * corr;
       out[e] = scaled + lit_dot(operand, 1, column, 1, 32);
     }
@@ -163,10 +165,13 @@ LITERAL void lit_attention(float *out, float *lse, const float *q, const float *
   if (lse) *lse = m + lit_log(l);
 }
 
+/* The first position that a row attends to. */
+LITERAL int lit_first(int position, int window) { return window > 0 && position >= window ? position - window + 1 : 0; }
+
 /* One sample of n rows: everything [n, heads, E]. */
 LITERAL void lit_attention_backward(float *dq, float *dk, float *dv, const float *dout, const float *out,
                                     const float *lse, const float *q, const float *k, const float *v, int n, int H,
-                                    int G, int E, float scale, bool bf16) {
+                                    int G, int E, int window, float scale, bool bf16) {
   size_t cells = (size_t)n * (size_t)n, HE = (size_t)(H * E), GE = (size_t)(G * E);
   float *p = malloc(cells * sizeof *p), *ds = malloc(cells * sizeof *ds), *column = malloc((size_t)n * sizeof *column),
         *terms = malloc((size_t)E * sizeof *terms);
@@ -179,7 +184,7 @@ LITERAL void lit_attention_backward(float *dq, float *dk, float *dv, const float
       for (int j = 0; j < n; j++) {
         float *pij = p + (size_t)i * (size_t)n + j, *dsij = ds + (size_t)i * (size_t)n + j;
         *pij = *dsij = 0.0f;
-        if (j > i) continue;
+        if (j > i || j < lit_first(i, window)) continue;
         float s = lit_dot(qi, 1, k + (size_t)j * GE + (size_t)(g * E), 1, E) * scale;
         float x = lit_exp(s - lse[(size_t)i * (size_t)H + (size_t)h]);
         float dp = lit_dot(doi, 1, v + (size_t)j * GE + (size_t)(g * E), 1, E);

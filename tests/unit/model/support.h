@@ -37,8 +37,39 @@ static inline struct model_config tiny_config(bool tied) {
                                .positions_max = 160,
                                .rms_eps = 1e-6f,
                                .rope_theta = 10000,
+                               .head_norms = true,
                                .initializer_range = 0.15f,
                                .tied = tied};
+}
+
+/* The arithmetic of other families in the same sizes: what each of them adds shows in some of these. */
+enum { FAMILY_CONFIGS = 3 };
+static inline struct model_config family_config(int which, bool tied) {
+  static const struct fused_tensor fused[FUSED_MAX] = {{"qkv.weight", PARAM_Q, PARAM_V},
+                                                       {"gate_up.weight", PARAM_GATE, PARAM_UP}};
+  struct model_config c = tiny_config(tied);
+  if (which == 0) return c; /* qwen3 */
+  c.head_norms = false;
+  c.qkv_bias = true;
+  c.window = 21;
+  c.sliding[0] = 2;
+  if (which == 1) { /* llama, qwen2 */
+    c.o_bias = c.mlp_bias = true;
+    c.rope = (struct rope_scaling){.kind = ROPE_YARN,
+                                   .factor = 4,
+                                   .beta_fast = 32,
+                                   .beta_slow = 1,
+                                   .attention_factor = 1.14,
+                                   .truncate = true,
+                                   .original_positions = 40};
+  } else { /* mistral, phi3 */
+    c.qkv_bias = false;
+    c.window = 9;
+    c.sliding[0] = 3;
+    c.rope = (struct rope_scaling){.kind = ROPE_LINEAR, .factor = 2};
+    c.fused = fused;
+  }
+  return c;
 }
 
 /* false when this CPU lacks the level, or LEASEHOLD_TEST_LEVEL (ops_support.h) leaves v2 and the best alone. */

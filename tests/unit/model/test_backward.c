@@ -66,8 +66,8 @@ static float *gradients(const struct model *m, const struct unit *u, const struc
   return grads;
 }
 
-static void check_same_bits(enum number_format format, bool tied) {
-  const struct model_config c = tiny_config(tied);
+static void check_same_bits(enum number_format format, bool tied, int family) {
+  const struct model_config c = family_config(family, tied);
   struct unit u;
   float *expected = NULL, expected_logprob[TOTAL_MAX], logprob[TOTAL_MAX];
   make_unit(&u, c.vocabulary);
@@ -94,16 +94,17 @@ static void check_same_bits(enum number_format format, bool tied) {
 
 static void test_same_bits_everywhere(void **state) {
   (void)state;
-  check_same_bits(FORMAT_BF16, true);
-  check_same_bits(FORMAT_BF16, false);
-  check_same_bits(FORMAT_F32, true);
+  check_same_bits(FORMAT_BF16, false, 0);
+  for (int family = 0; family < FAMILY_CONFIGS; family++) {
+    check_same_bits(FORMAT_BF16, true, family);
+    check_same_bits(FORMAT_F32, true, family);
+  }
 }
 
 /* Recomputed activations equal the discarded ones, with and without shared rows, with a last layer that is cut short,
  * and with logits of one head block or of several. */
-static void test_recomputed_activations_give_the_same_bits(void **state) {
-  (void)state;
-  const struct model_config c = tiny_config(true);
+static void check_recomputed(int family) {
+  const struct model_config c = family_config(family, true);
   struct unit u;
   struct bench b;
   float logprob[2][TOTAL_MAX];
@@ -122,6 +123,11 @@ static void test_recomputed_activations_give_the_same_bits(void **state) {
     free(again);
   }
   bench_close(&b);
+}
+
+static void test_recomputed_activations_give_the_same_bits(void **state) {
+  (void)state;
+  for (int family = 0; family < FAMILY_CONFIGS; family++) check_recomputed(family);
 }
 
 /* A learner without room for a backward pass gives the log-probabilities that others do, and keeps nothing a layer. */
@@ -221,9 +227,8 @@ static void linear_loss(void *context, int first, int count, const float *logpro
 }
 
 /* Per parameter tensor, the gradient along itself agrees with a central difference of the loss. */
-static void test_every_tensor_by_difference(void **state) {
-  (void)state;
-  const struct model_config c = tiny_config(true);
+static void check_every_tensor(int family) {
+  const struct model_config c = family_config(family, true);
   struct unit u;
   struct bench b;
   struct learner *l = NULL;
@@ -257,6 +262,11 @@ static void test_every_tensor_by_difference(void **state) {
   free(masters);
   free(moved);
   bench_close(&b);
+}
+
+static void test_every_tensor_by_difference(void **state) {
+  (void)state;
+  for (int family = 0; family < FAMILY_CONFIGS; family++) check_every_tensor(family);
 }
 
 static void test_unscored_tokens_leave_no_gradient(void **state) {

@@ -64,9 +64,20 @@ static void test_refuses(void **state) {
       {"{" BASE ",\"head_dim\":100000}", "head_dim", RC_INVALID},
       {"{" BASE ",\"head_dim\":\"12\"}", "head_dim", RC_INVALID},
       {"{" BASE ",\"hidden_act\":\"gelu\"}", "hidden_act", RC_UNSUPPORTED},
-      {"{" BASE ",\"attention_bias\":true}", "attention_bias", RC_UNSUPPORTED},
-      {"{" BASE ",\"use_sliding_window\":true}", "use_sliding_window", RC_UNSUPPORTED},
-      {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}", "rope_scaling", RC_UNSUPPORTED},
+      {"{" BASE ",\"partial_rotary_factor\":0.75}", "partial_rotary_factor", RC_UNSUPPORTED},
+      {"{" BASE ",\"quantization_config\":{\"bits\":4}}", "quantization_config", RC_UNSUPPORTED},
+      {"{" BASE ",\"use_sliding_window\":true,\"sliding_window\":0}", "sliding_window", RC_INVALID},
+      {"{" BASE ",\"use_sliding_window\":true,\"layer_types\":[\"full_attention\"]}", "layer_types", RC_INVALID},
+      {"{" BASE ",\"use_sliding_window\":true,\"layer_types\":[\"full_attention\",\"linear_attention\"]}",
+       "layer_types", RC_UNSUPPORTED},
+      {"{" BASE ",\"rope_scaling\":{\"rope_type\":\"longrope\",\"factor\":4.0}}", "rope_scaling.rope_type",
+       RC_UNSUPPORTED},
+      {"{" BASE ",\"rope_scaling\":{\"type\":\"linear\"}}", "rope_scaling.factor", RC_INVALID},
+      {"{" BASE ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+       "\"high_freq_factor\":1}}",
+       "rope_parameters.high_freq_factor", RC_INVALID},
+      {"{" BASE ",\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":{}}}", "rope_parameters",
+       RC_UNSUPPORTED},
       {"{" BASE ",\"rope_scaling\":3}", "rope_scaling", RC_INVALID},
       {"{" BASE ",\"eos_token_id\":257}", "eos_token_id", RC_INVALID},
       {"{" BASE ",\"eos_token_id\":[1,-1]}", "eos_token_id", RC_INVALID},
@@ -89,13 +100,65 @@ static void test_refuses_other_models_and_heads_that_do_not_divide(void **state)
   struct model_config c;
   struct err err = {0};
   char json[1024] = "{" BASE "}";
-  memcpy(strstr(json, "qwen3"), "llama", 5);
+  memcpy(strstr(json, "qwen3"), "gpt_x", 5);
   assert_int_equal(parse(&c, json, &err), RC_UNSUPPORTED);
   assert_string_equal(err.field, "model_type");
+  assert_non_null(strstr(err.message, family_list()));
   strcpy(json, "{" BASE "}");
   *strstr(json, "6,\"num_key") = '5';
   assert_int_equal(parse(&c, json, &err), RC_INVALID);
   assert_string_equal(err.field, "num_key_value_heads");
+}
+
+/* A config of another family in BASE's sizes: `rest` follows the model_type. */
+static struct model_config family_of(const char *model_type, const char *rest) {
+  char json[1024];
+  struct model_config c;
+  struct err err = {0};
+  const char *sizes = strchr(BASE, ',');
+  snprintf(json, sizeof json, "{\"model_type\":\"%s\"%s%s}", model_type, sizes, rest);
+  if (parse(&c, json, &err) != RC_OK) fail_msg("%s: %s", json, err.message);
+  return c;
+}
+
+/* What the model_type decides, and what the keys beside it do. */
+static void test_families(void **state) {
+  (void)state;
+  struct model_config c = family_of("qwen2", "");
+  assert_true(!c.head_norms && c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.fused && c.head_dim == 6 && c.window == 0);
+  c = family_of("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":7,\"max_window_layers\":1");
+  assert_true(model_config_window(&c, 0) == 0 && model_config_window(&c, 1) == 7);
+  c = family_of("qwen3", ",\"use_sliding_window\":true,\"layer_types\":[\"sliding_attention\",\"full_attention\"]");
+  assert_true(model_config_window(&c, 0) == 4096 && model_config_window(&c, 1) == 0 && c.head_norms && !c.qkv_bias);
+  c = family_of("llama", ",\"attention_bias\":true");
+  assert_true(!c.head_norms && c.qkv_bias && c.o_bias && !c.mlp_bias && c.window == 0);
+  c = family_of("llama", ",\"mlp_bias\":true,\"use_sliding_window\":true,\"sliding_window\":7");
+  assert_true(!c.qkv_bias && !c.o_bias && c.mlp_bias && c.window == 0);
+  c = family_of("mistral", "");
+  assert_true(model_config_window(&c, 0) == 4096 && model_config_window(&c, 1) == 4096 && !c.qkv_bias);
+  c = family_of("mistral", ",\"sliding_window\":null");
+  assert_true(model_config_window(&c, 0) == 0 && model_config_window(&c, 1) == 0);
+  c = family_of("phi3", "");
+  assert_true(c.fused && c.rms_eps == 1e-5f && c.window == 0);
+}
+
+static void test_rotations(void **state) {
+  (void)state;
+  struct model_config c = family_of("llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}");
+  assert_true(c.rope.kind == ROPE_LINEAR && c.rope.factor == 2.5);
+  c = family_of("llama", ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.5}");
+  assert_true(c.rope.kind == ROPE_PLAIN);
+  c = family_of("llama",
+                ",\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+                "\"high_freq_factor\":4,\"original_max_position_embeddings\":64}");
+  assert_true(c.rope.kind == ROPE_LLAMA3 && c.rope_theta == 5e5 && c.rope.original_positions == 64 &&
+              c.rope.high_freq_factor == 4);
+  c = family_of("qwen2", ",\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":32}");
+  assert_true(c.rope.kind == ROPE_YARN && c.rope.factor == 4 && c.rope.beta_fast == 32 && c.rope.truncate);
+  assert_true(c.rope.attention_factor > 1.138629 && c.rope.attention_factor < 1.13863); /* 0.1 ln 4 + 1 */
+  c = family_of("qwen2",
+                ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":1,\"mscale_all_dim\":1}");
+  assert_true(c.rope.attention_factor == 1 && c.rope.original_positions == 128);
 }
 
 static void write_text(const char *dir, const char *name, const char *text) {
@@ -162,6 +225,8 @@ int main(void) {
       cmocka_unit_test(test_defaults_are_transformers),
       cmocka_unit_test(test_refuses),
       cmocka_unit_test(test_refuses_other_models_and_heads_that_do_not_divide),
+      cmocka_unit_test(test_families),
+      cmocka_unit_test(test_rotations),
       cmocka_unit_test(test_generation_config_adds_stop_tokens),
       cmocka_unit_test(test_generation_configs_that_lie),
   };

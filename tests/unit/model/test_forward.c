@@ -168,8 +168,8 @@ static void check_learner(const struct model *m, const struct weights *w, const 
   learner_free(l);
 }
 
-static void check_format(enum number_format format, bool tied) {
-  const struct model_config c = tiny_config(tied);
+static void check_format(enum number_format format, bool tied, int family) {
+  const struct model_config c = family_config(family, tied);
   static const int page_sizes[] = {16, 32, 48, 160};
   struct text texts[SEQUENCES];
   struct bench first;
@@ -200,12 +200,12 @@ static void check_format(enum number_format format, bool tied) {
 
 static void test_rows_are_invariant_bf16(void **state) {
   (void)state;
-  check_format(FORMAT_BF16, true);
-  check_format(FORMAT_BF16, false);
+  check_format(FORMAT_BF16, true, 0);
+  for (int family = 0; family < FAMILY_CONFIGS; family++) check_format(FORMAT_BF16, false, family);
 }
 static void test_rows_are_invariant_f32(void **state) {
   (void)state;
-  check_format(FORMAT_F32, true);
+  for (int family = 0; family < FAMILY_CONFIGS; family++) check_format(FORMAT_F32, true, family);
 }
 
 /* A mutant must be seen: one flipped low bit in one key of the cache changes a later row's logits. */

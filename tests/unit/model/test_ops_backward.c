@@ -49,6 +49,24 @@ static void test_weight(void **state) {
   every_machine(weight_places_on);
 }
 
+static void bias_on(const struct machine *m) {
+  static const int sizes[][2] = {{1, 1}, {33, 17}, {200, 72}, {70, 257}, {3, 1500}};
+  const struct ops *o = m->ops;
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    const int T = sizes[s][0], N = sizes[s][1];
+    float *dy = random_operands(m, (size_t)(T * N), 1.0f), *db = random_floats((size_t)N, 1.0f),
+          *want = copy_floats(db, (size_t)N);
+    for (int i = 0; i < T * N; i++) want[i % N] = want[i % N] + dy[i];
+    o->add_bias_backward(o, db, as_operands(m, dy, (size_t)(T * N)), T, N);
+    same_floats(m, "add_bias_backward", db, want, (size_t)N);
+  }
+}
+
+static void test_bias(void **state) {
+  (void)state;
+  every_machine(bias_on);
+}
+
 static void embed_on(const struct machine *m) {
   enum { T = 900, V = 11, D = 50 };
   const struct ops *o = m->ops;
@@ -213,8 +231,12 @@ static void attention_rows_on(const struct machine *m, const struct packed *batc
   o->attention_backward(o, want_dq, want_dk, want_dv, as_operands(m, masked, rows * HE), as_operands(m, out, rows * HE),
                         lse, as_operands(m, q, rows * HE), as_operands(m, k, rows * GE), as_operands(m, v, rows * GE),
                         batch, H, G, E, scale);
-  const struct packed apart = {
-      .sequences = batch->sequences, .start = batch->start, .row = row, .query = query, .query_row = query_row};
+  const struct packed apart = {.sequences = batch->sequences,
+                               .start = batch->start,
+                               .row = row,
+                               .query = query,
+                               .query_row = query_row,
+                               .window = batch->window};
   const size_t some = ((size_t)queries + 3) * HE;
   o->attention_backward(o, dq, dk, dv, as_operands(m, dout2, (size_t)queries * HE), as_operands(m, out2, some), lse2,
                         as_operands(m, q2, some), as_operands(m, k2, (rows + 2) * GE),
@@ -225,7 +247,7 @@ static void attention_rows_on(const struct machine *m, const struct packed *batc
   same_floats(m, "attention_backward's dv, some queries", dv, want_dv, rows * GE);
 }
 
-static void attention_case_on(const struct machine *m, int H, int G, int E) {
+static void attention_case_on(const struct machine *m, int H, int G, int E, int window) {
   static const int lengths[] = {1, 33, 70, 32, 17};
   const struct ops *o = m->ops;
   int32_t start[6] = {0};
@@ -242,16 +264,16 @@ static void attention_case_on(const struct machine *m, int H, int G, int E) {
     for (int i = 0; i < lengths[s] * H; i++) {
       size_t at = (first * (size_t)H + (size_t)i) * (size_t)E, group = (size_t)(i % H / (H / G) * E);
       lit_attention(out + at, lse + first * (size_t)H + (size_t)i, q + at, k + first * GE + group,
-                    v + first * GE + group, GE, i / H, E, scale, m->bf16);
+                    v + first * GE + group, GE, lit_first(i / H, window), i / H, E, scale, m->bf16);
     }
   }
   for (size_t i = 0; i < T * HE; i++) out[i] = lit_operand(out[i], m->bf16);
   for (int s = 0; s < 5; s++) {
     size_t a = (size_t)start[s] * HE, b = (size_t)start[s] * GE;
     lit_attention_backward(want_dq + a, want_dk + b, want_dv + b, dout + a, out + a, lse + start[s] * H, q + a, k + b,
-                           v + b, lengths[s], H, G, E, scale, m->bf16);
+                           v + b, lengths[s], H, G, E, window, scale, m->bf16);
   }
-  struct packed batch = {.sequences = 5, .start = start};
+  struct packed batch = {.sequences = 5, .start = start, .window = window};
   void *dout_o = as_operands(m, dout, T * HE), *out_o = as_operands(m, out, T * HE), *q_o = as_operands(m, q, T * HE);
   void *k_o = as_operands(m, k, T * GE), *v_o = as_operands(m, v, T * GE);
   o->attention_backward(o, dq, dk, dv, dout_o, out_o, lse, q_o, k_o, v_o, &batch, H, G, E, scale);
@@ -262,9 +284,11 @@ static void attention_case_on(const struct machine *m, int H, int G, int E) {
 }
 
 static void attention_on(const struct machine *m) {
-  attention_case_on(m, 4, 2, 16);
-  attention_case_on(m, 3, 1, 10);
-  attention_case_on(m, 2, 2, 48);
+  static const int windows[] = {0, 1, 7, 32, 33, 50};
+  attention_case_on(m, 3, 1, 10, 0);
+  attention_case_on(m, 2, 2, 48, 0);
+  for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) attention_case_on(m, 4, 2, 16, windows[i]);
+  attention_case_on(m, 2, 2, 48, 20);
 }
 
 static void test_attention(void **state) {
@@ -472,10 +496,10 @@ static void test_adamw(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_weight),  cmocka_unit_test(test_embed),      cmocka_unit_test(test_rmsnorm),
-      cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),  cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_logprob), cmocka_unit_test(test_accumulate), cmocka_unit_test(test_squares),
-      cmocka_unit_test(test_adamw),
+      cmocka_unit_test(test_weight),  cmocka_unit_test(test_bias),    cmocka_unit_test(test_embed),
+      cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
+      cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_logprob), cmocka_unit_test(test_accumulate),
+      cmocka_unit_test(test_squares), cmocka_unit_test(test_adamw),
   };
   random_seed(11);
   pool_enter();

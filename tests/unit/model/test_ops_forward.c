@@ -137,6 +137,24 @@ static void test_gemm_special(void **state) {
   every_machine(gemm_special_on);
 }
 
+static void bias_on(const struct machine *m) {
+  static const int sizes[][2] = {{1, 1}, {3, 5}, {40, 72}, {200, 257}, {7, 1500}};
+  const struct ops *o = m->ops;
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    const int T = sizes[s][0], N = sizes[s][1];
+    float *y = random_floats((size_t)(T * N), 3.0f), *b = random_operands(m, (size_t)N, 2.0f),
+          *want = copy_floats(y, (size_t)(T * N));
+    for (int i = 0; i < T * N; i++) want[i] = want[i] + b[i % N];
+    o->add_bias(o, y, as_operands(m, b, (size_t)N), T, N);
+    same_floats(m, "add_bias", y, want, (size_t)(T * N));
+  }
+}
+
+static void test_bias(void **state) {
+  (void)state;
+  every_machine(bias_on);
+}
+
 static void rmsnorm_on(const struct machine *m) {
   static const int widths[] = {1, 15, 16, 64, 100, 300};
   const struct ops *o = m->ops;
@@ -195,7 +213,7 @@ static void test_rope(void **state) {
 
 /* Three sequences, their pages shuffled through the pool; unreferenced pages hold garbage, as recycled pages do. */
 struct attention_case {
-  int H, G, E, page_tokens;
+  int H, G, E, page_tokens, window;
 };
 enum { SEQUENCES = 3, LENGTH_MAX = 75 };
 static const int lengths[SEQUENCES] = {75, 33, 16};
@@ -250,7 +268,8 @@ static struct attention_data make_attention(const struct machine *m, const struc
         lit_attention(d.want + (size_t)row * HE + (size_t)(h * c->E), d.want_lse + row * c->H + h,
                       d.q + (size_t)row * HE + (size_t)(h * c->E),
                       d.k + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E),
-                      d.v + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E), GE, p, c->E, scale, m->bf16);
+                      d.v + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E), GE, lit_first(p, c->window), p,
+                      c->E, scale, m->bf16);
     }
   }
   return d;
@@ -277,7 +296,8 @@ static void attention_alone_on(const struct machine *m, const struct attention_c
                             .position = position,
                             .pages = d->pages,
                             .pages_per_sequence = d->pages_per_sequence,
-                            .sequences = SEQUENCES};
+                            .sequences = SEQUENCES,
+                            .window = c->window};
   void *out = new_operands(m, STEP * HE);
   m->ops->attention(m->ops, out, lse, as_operands(m, q, STEP * HE), &d->kv, &rows, c->H, scale);
   same_operands(m, "attention of lone rows", out, want, STEP * HE);
@@ -294,7 +314,8 @@ static void attention_case_on(const struct machine *m, const struct attention_ca
                       .position = d.position,
                       .pages = d.pages,
                       .pages_per_sequence = d.pages_per_sequence,
-                      .sequences = SEQUENCES};
+                      .sequences = SEQUENCES,
+                      .window = c->window};
   void *out = new_operands(m, T * HE), *q = as_operands(m, d.q, T * HE);
   float *lse = zeros(T * (size_t)c->H);
   o->kv_write(o, &d.kv, &rows, as_operands(m, d.k, T * GE), as_operands(m, d.v, T * GE), NULL);
@@ -344,9 +365,11 @@ static void attention_case_on(const struct machine *m, const struct attention_ca
 }
 
 static void attention_on(const struct machine *m) {
-  static const struct attention_case cases[] = {{4, 2, 16, 16}, {1, 1, 64, 32},  {3, 1, 8, 48},
-                                                {5, 5, 34, 16}, {7, 1, 40, 64},  {8, 4, 64, 16},
-                                                {6, 2, 18, 16}, {2, 1, 128, 16}, {18, 3, 20, 32}};
+  static const struct attention_case cases[] = {
+      {4, 2, 16, 16, 0},  {1, 1, 64, 32, 0},   {3, 1, 8, 48, 0},    {5, 5, 34, 16, 0},
+      {7, 1, 40, 64, 0},  {8, 4, 64, 16, 0},   {6, 2, 18, 16, 0},   {2, 1, 128, 16, 0},
+      {18, 3, 20, 32, 0}, {4, 2, 16, 16, 1},   {7, 1, 40, 64, 7},   {8, 4, 64, 16, 20},
+      {6, 2, 18, 16, 32}, {2, 1, 128, 16, 33}, {18, 3, 20, 32, 47}, {3, 1, 8, 48, 75}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) attention_case_on(m, &cases[i]);
 }
 
@@ -479,10 +502,10 @@ static void test_sample(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_convert),      cmocka_unit_test(test_matrix),  cmocka_unit_test(test_gemm),
-      cmocka_unit_test(test_gemm_special), cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),
-      cmocka_unit_test(test_attention),    cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_logprob),
-      cmocka_unit_test(test_sample),
+      cmocka_unit_test(test_convert),      cmocka_unit_test(test_matrix),    cmocka_unit_test(test_gemm),
+      cmocka_unit_test(test_gemm_special), cmocka_unit_test(test_bias),      cmocka_unit_test(test_rmsnorm),
+      cmocka_unit_test(test_rope),         cmocka_unit_test(test_attention), cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_logprob),      cmocka_unit_test(test_sample),
   };
   random_seed(7);
   pool_enter();

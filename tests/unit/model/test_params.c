@@ -4,18 +4,19 @@
 
 #include "common/model/network/params.h"
 
-static void check_table(bool tied) {
-  const struct model_config c = tiny_config(tied);
+static void check_table(bool tied, int family) {
+  static const int layer_params[FAMILY_CONFIGS] = {11, 16, 9};
+  const struct model_config c = family_config(family, tied);
   struct param_table t;
   assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);
-  assert_int_equal(t.count, 2 + 2 * 11 + (tied ? 0 : 1));
+  assert_int_equal(t.count, 2 + 2 * layer_params[family] + (tied ? 0 : 1));
   size_t end = 0, parameters = 0;
   for (int i = 0; i < t.count; i++) {
     const struct param *p = &t.items[i];
     assert_int_equal(p->offset % 16, 0);
     assert_true(p->offset >= end && p->offset < end + 16);
     assert_int_equal(p->count, (size_t)p->rows * (size_t)p->cols);
-    assert_int_equal(param_table_find(&t, p->name), i);
+    assert_int_equal(param_table_find(&t, p->file_name), i - (p->file_row ? p->kind == PARAM_V ? 2 : 1 : 0));
     assert_int_equal(param_table_index(&t, p->kind, p->layer), i);
     end = p->offset + p->count;
     parameters += p->count;
@@ -27,8 +28,31 @@ static void check_table(bool tied) {
 
 static void test_tables_are_consistent(void **state) {
   (void)state;
-  check_table(true);
-  check_table(false);
+  for (int family = 0; family < FAMILY_CONFIGS; family++) {
+    check_table(true, family);
+    check_table(false, family);
+  }
+}
+
+/* The parts of a tensor of the files follow each other, and fill it. */
+static void test_parts_of_fused_tensors(void **state) {
+  (void)state;
+  const struct model_config c = family_config(2, true);
+  struct param_table t;
+  assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);
+  const int first = param_table_find(&t, "model.layers.1.qkv.weight");
+  assert_int_equal(first, param_table_index(&t, PARAM_Q, 1));
+  assert_int_equal(t.items[first].file_row, 0);
+  assert_int_equal(t.items[first + 1].file_row, 72);
+  assert_int_equal(t.items[first + 2].file_row, 96);
+  for (int i = 0; i < 3; i++) assert_int_equal(t.items[first + i].file_rows, 120);
+  assert_string_equal(t.items[first + 2].name, "model.layers.1.self_attn.v_proj.weight");
+  const int up = param_table_index(&t, PARAM_UP, 0);
+  assert_string_equal(t.items[up].file_name, "model.layers.0.gate_up.weight");
+  assert_int_equal(t.items[up].file_row, 56);
+  assert_int_equal(param_table_find(&t, "model.layers.0.mlp.up_proj.weight"), -1);
+  assert_int_equal(param_table_index(&t, PARAM_Q_BIAS, 0), -1);
+  param_table_free(&t);
 }
 
 static void test_names_and_shapes_in_order(void **state) {
@@ -81,6 +105,7 @@ static void test_absent_entries_are_minus_one(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_tables_are_consistent),
+      cmocka_unit_test(test_parts_of_fused_tensors),
       cmocka_unit_test(test_names_and_shapes_in_order),
       cmocka_unit_test(test_absent_entries_are_minus_one),
   };

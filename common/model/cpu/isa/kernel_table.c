@@ -13,12 +13,12 @@
 #define ISA_TEXT2(x) #x
 #define ISA_TEXT(x)  ISA_TEXT2(x)
 
-cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(gemm), BESIDE(head_norm_rope),
-    ISA_NAME(attention), BESIDE(swiglu), BESIDE(logprob), BESIDE(sample), BESIDE(embed_backward),
-    BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w), ISA_NAME(gemm_weight_backward),
-    BESIDE(head_norm_rope_backward_x), BESIDE(head_norm_rope_backward_w), ISA_NAME(attention_backward),
-    BESIDE(swiglu_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator),
-    BESIDE(sum_of_squares), BESIDE(adamw);
+cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(gemm), BESIDE(add_bias),
+    BESIDE(head_norm_rope), ISA_NAME(attention), BESIDE(swiglu), BESIDE(logprob), BESIDE(sample),
+    BESIDE(embed_backward), BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w), ISA_NAME(gemm_weight_backward),
+    BESIDE(add_bias_backward), BESIDE(head_norm_rope_backward_x), BESIDE(head_norm_rope_backward_w),
+    ISA_NAME(attention_backward), BESIDE(swiglu_backward), BESIDE(logprob_backward), BESIDE(accumulate),
+    BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw);
 
 #if defined(__AMX_BF16__)
 bool ISA_NAME(tiles_hold)(void);
@@ -38,6 +38,7 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .from_operand = BESIDE(from_operand),
     .rmsnorm = BESIDE(rmsnorm),
     .gemm = ISA_NAME(gemm),
+    .add_bias = BESIDE(add_bias),
     .head_norm_rope = BESIDE(head_norm_rope),
     .attention = ISA_NAME(attention),
     .swiglu = BESIDE(swiglu),
@@ -47,6 +48,7 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .rmsnorm_backward_x = BESIDE(rmsnorm_backward_x),
     .rmsnorm_backward_w = BESIDE(rmsnorm_backward_w),
     .gemm_weight_backward = ISA_NAME(gemm_weight_backward),
+    .add_bias_backward = BESIDE(add_bias_backward),
     .head_norm_rope_backward_x = BESIDE(head_norm_rope_backward_x),
     .head_norm_rope_backward_w = BESIDE(head_norm_rope_backward_w),
     .attention_backward = ISA_NAME(attention_backward),

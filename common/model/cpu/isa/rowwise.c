@@ -1,4 +1,5 @@
-/* Computes forward row by row or element by element: operand conversion, RMS norm, head norm with rotation, SwiGLU. */
+/* Computes forward row by row or element by element: operand conversion, biases, RMS norm, head norm with rotation,
+ * SwiGLU. */
 #include "common/model/cpu/isa/elementary.h"
 #include "common/model/cpu/isa/rope.h"
 
@@ -16,6 +17,21 @@ void ISA_NAME(from_operand)(const void *args, size_t begin, size_t end, void *sc
   (void)scratch;
   for (size_t i = begin; i < end; i += CHUNK)
     widen_row((float *)c->out + i, c->in, i, end - i < CHUNK ? (int)(end - i) : CHUNK, c->format == FORMAT_F32);
+}
+
+void ISA_NAME(add_bias)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct bias_args *c = args;
+  const bool f32 = c->format == FORMAT_F32;
+  const size_t N = (size_t)c->N;
+  (void)scratch;
+  for (size_t at = begin; at < end;) {
+    const size_t n0 = at % N, left = N - n0 < end - at ? N - n0 : end - at;
+    for (size_t i = 0; i < left; i += VL) {
+      const int n = left - i < VL ? (int)(left - i) : VL;
+      store_some(c->y + at + i, load_some(c->y + at + i, n) + load_some_operands(c->b, n0 + i, n, f32), n);
+    }
+    at += left;
+  }
 }
 
 /* 1 / sqrt(sum / n + eps) for some rows at a time: the division and the root cost as much for one. */

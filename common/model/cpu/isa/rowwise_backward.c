@@ -16,6 +16,18 @@ void ISA_NAME(embed_backward)(const void *args, size_t begin, size_t end, void *
   }
 }
 
+void ISA_NAME(add_bias_backward)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct bias_backward_args *c = args;
+  const bool f32 = c->format == FORMAT_F32;
+  const size_t N = (size_t)c->N;
+  (void)scratch;
+  for (size_t t = 0; t < (size_t)c->T; t++)
+    for (size_t at = begin; at < end; at += VL) {
+      const int n = end - at < VL ? (int)(end - at) : VL;
+      store_some(c->db + at, load_some(c->db + at, n) + load_some_operands(c->dy, t * N + at, n, f32), n);
+    }
+}
+
 /* SUM of (dy * w) * x over a row, in 16 lanes. */
 static float sum_gradient(const float *dy, const float *w, const float *x, int n) {
   struct f16 lanes = {{{0}}};

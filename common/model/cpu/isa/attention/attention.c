@@ -17,7 +17,7 @@ enum {
 };
 
 struct query {
-  int t, h, position;
+  int t, h, first, position; /* attends to first .. position */
 };
 
 /* State of up to QUERIES queries over the key blocks. */
@@ -87,17 +87,17 @@ INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half,
 /* From the scores of keys block..block+31 to p, and the running maxima and sums.  Stage by stage for all queries, and
  * without branches on data: a query alone would wait for every result, and for mispredictions.  In the first block the
  * maximum was -infinity, which makes the correction exactly 0; a query without keys here gets p = 0, the same maximum
- * and the correction exp(0) = 1. */
+ * and the correction exp(0) = 1 (attention_lowest). */
 INLINE void soften(struct state *s, int block, const int R, const bool f32) {
   struct f16 low[QUERIES], high[QUERIES], sum;
   float tops[LANES_MAX] = {0};
   UNROLL
   for (int r = 0; r < R; r++) {
     struct f16 top;
-    const int valid = s->query[r].position - block + 1;
-    s->active[r] = valid > 0;
-    low[r] = attention_seen(load16(s->p[r]), valid);
-    high[r] = attention_seen(load16(s->p[r] + 16), valid - 16);
+    const int valid = s->query[r].position - block + 1, unseen = s->query[r].first - block;
+    s->active[r] = valid > 0 && unseen < BLOCK;
+    low[r] = attention_seen(load16(s->p[r]), unseen, valid);
+    high[r] = attention_seen(load16(s->p[r] + 16), unseen - 16, valid - 16);
     UNROLL
     for (int i = 0; i < PARTS; i++) top.v[i] = vmax(low[r].v[i], high[r].v[i]);
     tops[r] = max16(top);
@@ -178,7 +178,7 @@ INLINE void add_values(struct state *s, const void *values, const size_t at[2], 
 
 /* R queries of one sequence and kv head, from first key to last. */
 INLINE void attend(const struct attention_args *c, struct state *s, int sequence, int g, const int R, const bool f32) {
-  int E = c->kv->E, last = 0;
+  int E = c->kv->E, first = INT32_MAX, last = 0;
   for (int r = 0; r < R; r++) {
     const struct query *q = &s->query[r];
     size_t at = ((size_t)q->t * (size_t)c->H + (size_t)q->h) * (size_t)E;
@@ -189,11 +189,12 @@ INLINE void attend(const struct attention_args *c, struct state *s, int sequence
         split_tail(s->q[r] + e, s->q[r] + e + 16, c->q, at + (size_t)e, E - e, f32);
     }
     memset(s->acc[r], 0, (size_t)round_up(E, 16) * sizeof(float));
-    s->max[r] = -HUGE_VALF;
+    s->max[r] = attention_lowest(c->rows->window);
     s->sum[r] = 0.0f;
     if (q->position > last) last = q->position;
+    if (q->first < first) first = q->first;
   }
-  for (int block = 0; block <= last; block += BLOCK) {
+  for (int block = first / BLOCK * BLOCK; block <= last; block += BLOCK) {
     size_t keys[2] = {0, 0}, values[2] = {0, 0};
     int tiles = block + 16 <= last ? 2 : 1;
     for (int j = 0; j < tiles; j++) {
@@ -237,7 +238,10 @@ static void attend_run(const struct attention_args *c, struct state *s, int t0, 
     int left = total - first, count = left >= 4 ? 4 : left >= 2 ? 2 : 1;
     for (int r = 0; r < count; r++) {
       int t = t0 + (first + r) / group;
-      s->query[r] = (struct query){.t = t, .h = g * group + (first + r) % group, .position = c->rows->position[t]};
+      s->query[r] = (struct query){.t = t,
+                                   .h = g * group + (first + r) % group,
+                                   .first = attention_first(c->rows->window, c->rows->position[t]),
+                                   .position = c->rows->position[t]};
     }
     if (c->format == FORMAT_F32)
       attend_f32(c, s, count, sequence, g);

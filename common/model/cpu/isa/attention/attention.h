@@ -22,12 +22,28 @@ INLINE int attention_run_end(const struct attention_args *c, int t0, int end) {
   return t1;
 }
 
-/* Scores of 16 keys, -infinity from the valid-th on. */
-INLINE struct f16 attention_seen(struct f16 score, int valid) {
+/* The first position that a row at `position` attends to. */
+INLINE int attention_first(int window, int position) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
+/* The end of the queries that see one of the `keys` keys from kb on; rows of a sample of `length`. */
+INLINE int attention_queries_end(int window, int kb, int keys, int length) {
+  return window > 0 && length - kb - keys >= window ? kb + keys + window - 1 : length;
+}
+
+/* Where a query's maximum begins.  With a window a query may have no key in the first blocks that others of its call go
+ * through.  There all scores are -infinity, and from a finite maximum on such a block changes nothing: its p are
+ * exp(-infinity) = 0, its correction exp(0) = 1.  The correction in the first block with a key is 0 either way. */
+INLINE float attention_lowest(int window) { return window > 0 ? -__FLT_MAX__ : -HUGE_VALF; }
+
+/* Scores of 16 keys, -infinity before the unseen-th and from the valid-th on. */
+INLINE struct f16 attention_seen(struct f16 score, int unseen, int valid) {
   vi lane;
   for (int l = 0; l < VL; l++) lane[l] = l;
   UNROLL
-  for (int i = 0; i < PARTS; i++) score.v[i] = vselect(lane < valid - i * VL, score.v[i], vset(-HUGE_VALF));
+  for (int i = 0; i < PARTS; i++)
+    score.v[i] = vselect((lane < valid - i * VL) & (lane >= unseen - i * VL), score.v[i], vset(-HUGE_VALF));
   return score;
 }
 

@@ -33,7 +33,7 @@ struct attention_scratch {
   uint32_t values[KEYS / 2 * E16_MAX];    /* [pairs of keys][E16] of a block that does not lie in one piece */
   float max[16], correction[16], sum[16]; /* by query */
   struct {
-    int t, h, position;
+    int t, h, first, position; /* attends to first .. position */
   } query[QUERIES_MAX];
   int queries;
 };
@@ -72,7 +72,7 @@ static void load_queries(const struct attention_args *c, struct attention_scratc
     const size_t row = (size_t)s->query[r].t * (size_t)c->H + (size_t)s->query[r].h;
     const uint16_t *q = (const uint16_t *)c->q + row * (size_t)E;
     for (int e = 0; e < E; e += TILE_DEPTH) tile_row(s->q[e / TILE_DEPTH] + r * (TILE_DEPTH / 2), q + e, E - e);
-    s->max[r] = -HUGE_VALF;
+    s->max[r] = attention_lowest(c->rows->window);
     s->sum[r] = 0.0f;
   }
   memset(s->o, 0, (size_t)s->queries * (size_t)round_up(E, 16) * sizeof *s->o);
@@ -93,21 +93,21 @@ static void score_block(struct attention_scratch *s, const struct block_tiles *b
   tile_store(1, s->s[0] + KEY_TILE, sizeof s->s[0]);
 }
 
-/* Scaled, and -infinity after the query. */
-INLINE struct f16 scaled_scores(const float *score, float scale, int valid) {
+/* Scaled, and -infinity where the query does not see. */
+INLINE struct f16 scaled_scores(const float *score, float scale, int unseen, int valid) {
   struct f16 x = load16(score);
   UNROLL
   for (int i = 0; i < PARTS; i++) x.v[i] = x.v[i] * scale;
-  return attention_seen(x, valid);
+  return attention_seen(x, unseen, valid);
 }
 
 /* From the scores of keys block .. block + 31 to p, the running maxima and sums.  A query without keys here gets p = 0
- * and the correction exp(0) = 1. */
+ * and the correction exp(0) = 1 (attention_lowest). */
 static void soften_block(struct attention_scratch *s, int block, float scale) {
   for (int r = 0; r < s->queries; r++) {
-    const int valid = s->query[r].position - block + 1;
-    const struct f16 low = scaled_scores(s->s[r], scale, valid),
-                     high = scaled_scores(s->s[r] + KEY_TILE, scale, valid - KEY_TILE);
+    const int valid = s->query[r].position - block + 1, unseen = s->query[r].first - block;
+    const struct f16 low = scaled_scores(s->s[r], scale, unseen, valid),
+                     high = scaled_scores(s->s[r] + KEY_TILE, scale, unseen - KEY_TILE, valid - KEY_TILE);
     UNROLL
     for (int i = 0; i < PARTS; i++) {
       vstore(s->s[r] + i * VL, low.v[i]);
@@ -170,7 +170,7 @@ static void add_values(struct attention_scratch *s, const struct block_tiles *b,
     tile_store(1, s->product + e + 16, stride);
   }
   for (int r = 0; r < s->queries; r++) {
-    if (s->query[r].position < block) continue;
+    if (s->query[r].position < block || s->query[r].first >= block + KEYS) continue;
     float *o = s->o + r * E16;
     const float *product = s->product + r * E16, correction = s->correction[r];
     for (int e = 0; e < E16; e += VL) vstore(o + e, vload(o + e) * correction + vload(product + e));
@@ -192,12 +192,16 @@ static void store_out(const struct attention_args *c, const struct attention_scr
 /* All queries in scratch, from first key to last. */
 static void attend_queries(const struct attention_args *c, struct attention_scratch *s, int sequence, int g) {
   const int E = c->kv->E, n = s->queries;
-  int last = 0;
-  for (int r = 0; r < n; r++) last = s->query[r].position > last ? s->query[r].position : last;
+  int first = INT32_MAX, last = 0;
+  for (int r = 0; r < n; r++) {
+    first = s->query[r].first < first ? s->query[r].first : first;
+    last = s->query[r].position > last ? s->query[r].position : last;
+  }
+  first = first / KEYS * KEYS;
   load_queries(c, s);
   configure_tiles((const int[TILES]){[0] = n, [1] = n, [4] = n, [6] = TILE_ROWS, [7] = TILE_ROWS});
-  struct block_tiles now, next = find_block(c, sequence, g, 0, last);
-  for (int block = 0; block <= last; block += KEYS) {
+  struct block_tiles now, next = find_block(c, sequence, g, first, last);
+  for (int block = first; block <= last; block += KEYS) {
     now = next;
     if (block + KEYS <= last) {
       next = find_block(c, sequence, g, block + KEYS, last);
@@ -228,6 +232,7 @@ void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scrat
         const int t = t0 + (first + r) / group;
         s->query[r].t = t;
         s->query[r].h = g * group + (first + r) % group;
+        s->query[r].first = attention_first(c->rows->window, c->rows->position[t]);
         s->query[r].position = c->rows->position[t];
       }
       attend_queries(c, s, c->rows->sequence[t0], g);

@@ -116,20 +116,22 @@ static void scores(const struct item *it, float *out, const struct columns *a, c
   }
 }
 
-/* P and dS of a block pair as operands; `diagonal` masks keys after the query; keys at and beyond `keys` do not
- * exist. */
-static void soften_block(const struct item *it, int queries, int keys, bool diagonal) {
+/* P and dS of the block pair at qb, kb as operands; `diagonal` masks keys after the query, the window those before it;
+ * keys at and beyond `keys` do not exist. */
+static void soften_block(const struct item *it, int qb, int queries, int kb, int keys) {
   struct backward_scratch *s = it->s;
   float scale = it->c->scale;
   for (int i = 0; i < B; i++) {
     float *p = s->p + i * B, *ds = s->ds + i * B;
-    int valid = i >= queries || !s->active[i] ? 0 : diagonal && i + 1 < keys ? i + 1 : keys;
+    const int unseen = attention_first(it->c->batch->window, qb + i) - kb;
+    int valid = i >= queries || !s->active[i] ? 0 : qb == kb && i + 1 < keys ? i + 1 : keys;
     for (int j = 0; valid > 0 && j < B; j += VL) {
       vf pv = vexp(vload(s->s + i * B + j) * scale - s->lse[i]);
       vf dv = (pv * (vload(s->dp + i * B + j) - s->D[i])) * scale;
       vstore(p + j, vround(pv, it->f32));
       vstore(ds + j, vround(dv, it->f32));
     }
+    for (int j = 0; j < unseen && j < B; j++) p[j] = ds[j] = 0.0f;
     for (int j = valid; j < B; j++) p[j] = ds[j] = 0.0f;
   }
 }
@@ -176,17 +178,18 @@ static void query_gradient(const struct item *it, int qb, int queries, int keys,
 static void head_block(const struct item *it, int kb, int keys) {
   const struct attention_backward_args *c = it->c;
   struct backward_scratch *s = it->s;
-  for (int qb = kb; qb < it->length; qb += B) {
+  const int window = c->batch->window, end = attention_queries_end(window, kb, keys, it->length);
+  for (int qb = kb; qb < end; qb += B) {
     int queries = it->length - qb < B ? it->length - qb : B;
     load_side(it, &s->q, c->q, c->H, it->h, qb, queries, query_row_of);
     load_side(it, &s->dout, c->dout, c->H, it->h, qb, queries, query_of);
     load_rows(it, qb, queries);
     scores(it, s->s, &s->q, s->k_t, queries);
     scores(it, s->dp, &s->dout, s->v_t, queries);
-    soften_block(it, queries, keys, qb == kb);
+    soften_block(it, qb, queries, kb, keys);
     products(it, s->dv, s->p, false, &s->dout, keys, queries, qb == kb);
     products(it, s->dk, s->ds, false, &s->q, keys, queries, qb == kb);
-    query_gradient(it, qb, queries, keys, kb == 0);
+    query_gradient(it, qb, queries, keys, kb == attention_first(window, qb) / B * B);
   }
 }
 

@@ -171,17 +171,18 @@ static void add_product(const struct backward_item *it, sum_tiles sums, const ui
   }
 }
 
-/* P and dS as operands, and transposed; `diagonal` masks keys after the query; keys at and beyond `keys` do not
- * exist. */
-static void soften_square(const struct backward_item *it, int keys, bool diagonal) {
+/* P and dS of the squares at qb, kb as operands, and transposed; the diagonal masks keys after the query, the window
+ * those before it; keys at and beyond `keys` do not exist. */
+static void soften_square(const struct backward_item *it, int qb, int kb, int keys) {
   struct backward_tiles *s = it->s;
   const float scale = it->c->scale;
   vi lane;
   for (int l = 0; l < VL; l++) lane[l] = l;
   for (int i = 0; i < SQUARE; i++) {
-    const int valid = !s->active[i] ? 0 : diagonal && i + 1 < keys ? i + 1 : keys;
+    const int valid = !s->active[i] ? 0 : qb == kb && i + 1 < keys ? i + 1 : keys;
+    const int unseen = attention_first(it->c->batch->window, qb + i) - kb;
     for (int j = 0; j < SQUARE; j += VL) {
-      const vi seen = lane < valid - j;
+      const vi seen = (lane < valid - j) & (lane >= unseen - j);
       const vf p = vexp(vload(s->s[i] + j) * scale - s->lse[i]), ds = (p * (vload(s->dp[i] + j) - s->D[i])) * scale;
       store_operands(s->p[i], (size_t)j, vselect(seen, p, (vf){0}), false);
       store_operands(s->ds[i], (size_t)j, vselect(seen, ds, (vf){0}), false);
@@ -216,15 +217,16 @@ static void query_square(const struct backward_item *it, int qb, int queries, bo
 /* One head's dk and dv of the key block at kb, over the query blocks from it on. */
 static void key_square(const struct backward_item *it, int kb, int keys) {
   struct backward_tiles *s = it->s;
-  for (int qb = kb; qb < it->length; qb += SQUARE) {
+  const int window = it->c->batch->window, end = attention_queries_end(window, kb, keys, it->length);
+  for (int qb = kb; qb < end; qb += SQUARE) {
     const int queries = it->length - qb < SQUARE ? it->length - qb : SQUARE;
     load_query_block(it, qb, queries);
     square_of(it, s->s, &s->q_rows, &s->k_columns);
     square_of(it, s->dp, &s->dout_rows, &s->v_columns);
-    soften_square(it, keys, qb == kb);
+    soften_square(it, qb, kb, keys);
     add_product(it, s->dv, s->p_transposed[0], s->p_transposed[1], &s->dout_pairs, qb == kb);
     add_product(it, s->dk, s->ds_transposed[0], s->ds_transposed[1], &s->q_pairs, qb == kb);
-    query_square(it, qb, queries, kb == 0);
+    query_square(it, qb, queries, kb == attention_first(window, qb) / SQUARE * SQUARE);
   }
 }
 

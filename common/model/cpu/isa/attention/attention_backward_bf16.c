@@ -176,16 +176,17 @@ static void scores(const struct item *it, const struct block_queries *b, int key
   }
 }
 
-/* P and dS of a block pair as operands, and their pairs. */
-static void soften(struct scratch *s, const struct block_queries *b, int keys, bool diagonal, float scale) {
+/* P and dS of a block pair as operands, and their pairs.  ahead: how far the queries' block begins after the keys'. */
+static void soften(struct scratch *s, const struct block_queries *b, int keys, bool diagonal, int ahead, int window,
+                   float scale) {
   const vi number = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   for (int i = 0; i < b->count; i++) {
-    const int valid = keys_of(b, i, keys, diagonal);
+    const int valid = keys_of(b, i, keys, diagonal), unseen = window > 0 ? ahead + b->at[i] - window + 1 : 0;
     h16 p[2] = {{0}}, ds[2] = {{0}};
     UNROLL
     for (int j = 0; j < 2; j++) {
       if (j * VL >= valid) break;
-      const vi seen = number < valid - j * VL;
+      const vi seen = (number < valid - j * VL) & (number >= unseen - j * VL);
       const vf x = vexp(vload(s->s[i] + j * VL) * scale - s->lse[i]);
       const vf y = (x * (vload(s->dp[i] + j * VL) - s->D[i])) * scale;
       p[j] = round16(vselect(seen, x, (vf){0}));
@@ -307,15 +308,16 @@ static void key_gradients(const struct item *it, const struct block_queries *b, 
 
 /* One head's dk and dv of the key block at kb, over the query blocks from it on. */
 static void head_block(const struct item *it, int kb, int keys) {
-  for (int qb = kb; qb < it->length; qb += B) {
+  const int window = it->c->batch->window, end = attention_queries_end(window, kb, keys, it->length);
+  for (int qb = kb; qb < end; qb += B) {
     struct block_queries b;
     const bool diagonal = qb == kb;
     list_queries(it, &b, qb);
     load_queries(it, &b);
     scores(it, &b, keys, diagonal);
-    soften(it->s, &b, keys, diagonal, it->c->scale);
+    soften(it->s, &b, keys, diagonal, qb - kb, window, it->c->scale);
     key_gradients(it, &b, keys, diagonal);
-    query_gradient(it, &b, keys, diagonal, kb == 0);
+    query_gradient(it, &b, keys, diagonal, kb == attention_first(window, qb) / B * B);
   }
 }
 

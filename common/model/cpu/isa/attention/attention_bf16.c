@@ -61,8 +61,14 @@ static void load_block(const struct attention_args *c, struct lanes_state *s, in
   }
 }
 
-/* s[key][lane] = DOT(q, k) * scale; -infinity for keys after the lane's position. */
-static void score_block(struct lanes_state *s, int E, float scale, int block, int count, vi position, int least) {
+/* Positions first .. last are seen by some lane; those from `unseen` .. least by all. */
+struct span {
+  int first, unseen, least, last;
+};
+
+/* s[key][lane] = DOT(q, k) * scale; -infinity for keys outside the lane's first .. position. */
+static void score_block(struct lanes_state *s, int E, float scale, int block, int count, vi first, vi position,
+                        const struct span *seen) {
   for (int j = 0; j < count; j += LINK_ROWS) {
     vf dot[LINK_ROWS][2] = {{{0}}};
     for (int e = 0; e < E; e += 32) {
@@ -72,7 +78,9 @@ static void score_block(struct lanes_state *s, int E, float scale, int block, in
     UNROLL
     for (int r = 0; r < LINK_ROWS; r++) {
       vf x = dot[r][0] * scale;
-      if (block + j + r > least) x = vselect(position >= block + j + r, x, vset(-HUGE_VALF));
+      const int key = block + j + r;
+      if (key > seen->least) x = vselect(position >= key, x, vset(-HUGE_VALF));
+      if (key < seen->unseen) x = vselect(first <= key, x, vset(-HUGE_VALF));
       vstore(s->s[j + r], x);
     }
   }
@@ -143,26 +151,30 @@ static void store_out(const struct attention_args *c, struct lanes_state *s, int
 /* The first `count` lanes hold queries; the others repeat the last one. */
 static void attend_lanes(const struct attention_args *c, struct lanes_state *s, int sequence, int g, int count) {
   const int E = c->kv->E;
-  vi position;
-  int least = c->rows->position[s->lane[0].t], most = least;
+  vi first, position;
+  struct span seen = {.first = INT32_MAX, .least = INT32_MAX};
   for (int r = 0; r < LANES; r++) {
-    const int at = c->rows->position[s->lane[r].t];
+    const int at = c->rows->position[s->lane[r].t], from = attention_first(c->rows->window, at);
+    first[r] = from;
     position[r] = at;
-    least = at < least ? at : least;
-    most = at > most ? at : most;
+    seen.first = from < seen.first ? from : seen.first;
+    seen.unseen = from > seen.unseen ? from : seen.unseen;
+    seen.least = at < seen.least ? at : seen.least;
+    seen.last = at > seen.last ? at : seen.last;
   }
-  vf max = vset(-HUGE_VALF), sum = {0};
+  const int start = seen.first / BLOCK * BLOCK;
+  vf max = vset(attention_lowest(c->rows->window)), sum = {0};
   load_q(c, s);
-  for (int block = 0; block <= most; block += BLOCK) {
-    const int keys = round_up(most - block + 1 < BLOCK ? most - block + 1 : BLOCK, LINK_ROWS);
+  for (int block = start; block <= seen.last; block += BLOCK) {
+    const int left = seen.last - block + 1, keys = round_up(left < BLOCK ? left : BLOCK, LINK_ROWS);
     load_block(c, s, sequence, g, block, keys);
-    score_block(s, E, c->scale, block, keys, position, least);
+    score_block(s, E, c->scale, block, keys, first, position, &seen);
     vf top = vload(s->s[0]);
     for (int j = 1; j < keys; j++) top = vmax(vload(s->s[j]), top);
     top = vmax(max, top);
-    const vf correction = block == 0 ? (vf){0} : vexp(max - top), tree = soften_block(s, keys, top);
-    sum = block == 0 ? tree : sum * correction + tree;
-    add_values(s, E, keys, correction, block == 0);
+    const vf correction = block == start ? (vf){0} : vexp(max - top), tree = soften_block(s, keys, top);
+    sum = block == start ? tree : sum * correction + tree;
+    add_values(s, E, keys, correction, block == start);
     max = top;
   }
   store_out(c, s, count, sum);

@@ -26,8 +26,8 @@ struct tiles {
 
 /* `count` neighbouring heads from h on of row t, in the lanes from `lane` on. */
 struct unit {
-  int t, g, h, count, lane, position;
-  struct tiles now, next; /* the block's, and those that are fetched meanwhile */
+  int t, g, h, count, lane, first, position; /* attends to first .. position */
+  struct tiles now, next;                    /* the block's, and those that are fetched meanwhile */
 };
 
 struct rows_state {
@@ -37,7 +37,7 @@ struct rows_state {
   float fold[LANES][LANES]; /* rows that are folded to one number per lane */
   float o[LANES * E_MAX];   /* [lane][E16] */
   float max[LANES], correction[LANES], sum[LANES];
-  int32_t position[LANES];
+  int32_t first[LANES], position[LANES];
   struct unit unit[LANES];
   int units, lanes;
 };
@@ -85,9 +85,9 @@ INLINE void score_links(vf dot[UNIT][2], const uint32_t *q, size_t q_stride, con
   }
 }
 
-/* Scores of a unit against NV tiles, of which `valid` keys count; -infinity for the others, and each lane's larger
- * halves. */
-INLINE void score(struct rows_state *s, const struct unit *u, int E, float scale, int valid, const int R,
+/* Scores of a unit against NV tiles, of which the keys unseen .. valid - 1 count; -infinity for the others, and each
+ * lane's larger halves. */
+INLINE void score(struct rows_state *s, const struct unit *u, int E, float scale, int unseen, int valid, const int R,
                   const int NV) {
   const size_t q_stride = (size_t)round_up(E, 32) / 2;
   const uint32_t *q = s->q + (size_t)u->lane * q_stride, *keys[2] = {u->now.keys[0], u->now.keys[1]},
@@ -100,26 +100,30 @@ INLINE void score(struct rows_state *s, const struct unit *u, int E, float scale
     score_links(dot, q, q_stride, keys, next, LINK_STEPS / 2, R, NV);
   else if (e < E)
     score_links(dot, q, q_stride, keys, next, link_steps(E - e), R, NV);
-  const __mmask16 last = (__mmask16)((1u << (valid - 16 * (NV - 1))) - 1u);
+  const uint32_t counting = (valid < BLOCK ? (1u << valid) - 1u : ~0u) & ~0u << (unseen > 0 ? unseen : 0);
+  const __mmask16 counts[2] = {(__mmask16)counting, (__mmask16)(counting >> 16)};
   UNROLL
   for (int r = 0; r < R; r++) {
     const vf none = vset(-HUGE_VALF);
     vf x[2] = {none, none};
     UNROLL
-    for (int v = 0; v < NV; v++) x[v] = dot[r][v] * scale;
-    x[NV - 1] = (vf)_mm512_mask_mov_ps((__m512)none, last, (__m512)x[NV - 1]);
+    for (int v = 0; v < NV; v++) x[v] = (vf)_mm512_mask_mov_ps((__m512)none, counts[v], (__m512)(dot[r][v] * scale));
     vstore(s->s[u->lane + r], x[0]);
     vstore(s->s[u->lane + r] + 16, x[1]);
     vstore(s->fold[u->lane + r], larger(x[0], x[1]));
   }
 }
 
-INLINE void score_unit(struct rows_state *s, const struct unit *u, int E, float scale, int valid, const int R) {
+INLINE void score_unit(struct rows_state *s, const struct unit *u, int E, float scale, int block, const int R) {
+  const int valid = u->position - block + 1, unseen = u->first - block;
   if (valid > 16)
-    score(s, u, E, scale, valid < BLOCK ? valid : BLOCK, R, 2);
+    score(s, u, E, scale, unseen, valid < BLOCK ? valid : BLOCK, R, 2);
   else
-    score(s, u, E, scale, valid, R, 1);
+    score(s, u, E, scale, unseen, valid, R, 1);
 }
+
+/* The unit has keys in the block. */
+INLINE bool is_active(const struct unit *u, int block) { return u->position >= block && u->first < block + BLOCK; }
 
 /* The maxima and corrections of all lanes, from their scores. */
 INLINE void raise_maxima(struct rows_state *s, vi active) {
@@ -228,23 +232,24 @@ static void find_next(const struct attention_args *c, struct rows_state *s, int 
 
 static void attend_block(const struct attention_args *c, struct rows_state *s, int block) {
   const int E = c->kv->E;
-  vi position;
+  vi first, position;
+  memcpy(&first, s->first, sizeof first);
   memcpy(&position, s->position, sizeof position);
-  const vi active = position >= block;
+  const vi active = (position >= block) & (first < block + BLOCK);
   for (int i = 0; i < s->units; i++) {
     const struct unit *u = &s->unit[i];
-    if (u->position >= block) BY_COUNT(score_unit, u->count, s, u, E, c->scale, u->position - block + 1);
+    if (is_active(u, block)) BY_COUNT(score_unit, u->count, s, u, E, c->scale, block);
   }
   raise_maxima(s, active);
   for (int i = 0; i < s->units; i++) {
     const struct unit *u = &s->unit[i];
-    if (u->position >= block) BY_COUNT(soften_unit, u->count, s, u);
+    if (is_active(u, block)) BY_COUNT(soften_unit, u->count, s, u);
   }
   const vf sum = vload(s->sum);
   vstore(s->sum, vselect(active, sum * vload(s->correction) + fold(s->fold, true).v[0], sum));
   for (int i = 0; i < s->units; i++) {
     const struct unit *u = &s->unit[i];
-    if (u->position >= block) BY_COUNT(add_unit, u->count, s, u, E, u->position - block + 1);
+    if (is_active(u, block)) BY_COUNT(add_unit, u->count, s, u, E, u->position - block + 1);
   }
 }
 
@@ -255,6 +260,7 @@ static void load_unit(const struct attention_args *c, struct rows_state *s, cons
     const uint16_t *row = (const uint16_t *)c->q + ((size_t)u->t * (size_t)c->H + (size_t)(u->h + r)) * (size_t)E;
     uint32_t *to = s->q + (size_t)(u->lane + r) * stride;
     for (int e = 0; e < E; e += 32, to += 16) link_store(to, link_block(row + e, E - e));
+    s->first[u->lane + r] = u->first;
     s->position[u->lane + r] = u->position;
   }
 }
@@ -273,17 +279,20 @@ static void store_unit(const struct attention_args *c, const struct rows_state *
 
 /* All units, from first key to last. */
 static void attend_units(const struct attention_args *c, struct rows_state *s) {
-  int last = 0;
+  int first = INT32_MAX, last = 0;
+  memset(s->first, 0, sizeof s->first);
   memset(s->position, 0xff, sizeof s->position);
   memset(s->sum, 0, sizeof s->sum);
   memset(s->o, 0, (size_t)s->lanes * (size_t)round_up(c->kv->E, 16) * sizeof *s->o);
   vstore(s->max, vset(-HUGE_VALF));
   for (int i = 0; i < s->units; i++) {
     load_unit(c, s, &s->unit[i]);
+    first = s->unit[i].first < first ? s->unit[i].first : first;
     last = s->unit[i].position > last ? s->unit[i].position : last;
   }
-  find_next(c, s, 0);
-  for (int block = 0; block <= last; block += BLOCK) {
+  first = first / BLOCK * BLOCK;
+  find_next(c, s, first);
+  for (int block = first; block <= last; block += BLOCK) {
     for (int i = 0; i < s->units; i++) s->unit[i].now = s->unit[i].next;
     find_next(c, s, block + BLOCK);
     attend_block(c, s, block);
@@ -302,8 +311,13 @@ void ISA_NAME(attend_rows_bf16)(const struct attention_args *c, void *scratch, i
       const int left = group - h % group;
       count = left < UNIT ? left : UNIT;
       if (s->lanes + count > LANES) attend_units(c, s);
-      s->unit[s->units++] = (struct unit){
-          .t = t, .g = h / group, .h = h, .count = count, .lane = s->lanes, .position = c->rows->position[t]};
+      s->unit[s->units++] = (struct unit){.t = t,
+                                          .g = h / group,
+                                          .h = h,
+                                          .count = count,
+                                          .lane = s->lanes,
+                                          .first = attention_first(c->rows->window, c->rows->position[t]),
+                                          .position = c->rows->position[t]};
       s->lanes += count;
     }
   if (s->units > 0) attend_units(c, s);

@@ -1,0 +1,85 @@
+/* The families of models that the one forward pass computes: one row of a table for each model_type of transformers,
+ * with everything that the model_type alone decides.  What a config.json says beside it (sizes, windows, the rotation's
+ * scaling) is resolved by config.c into struct model_config, and nothing else asks for a family.
+ *
+ * Kinds of parameters stand in the order in which a layer's tensors follow each other in the parameter table; a family
+ * has some of them.  Constant data: any thread, no memory. */
+#ifndef LEASEHOLD_MODEL_NETWORK_FAMILY_H
+#define LEASEHOLD_MODEL_NETWORK_FAMILY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A projection's bias follows its weight. */
+enum param_kind {
+  PARAM_EMBED,
+  PARAM_INPUT_NORM,
+  PARAM_Q,
+  PARAM_Q_BIAS,
+  PARAM_K,
+  PARAM_K_BIAS,
+  PARAM_V,
+  PARAM_V_BIAS,
+  PARAM_Q_NORM,
+  PARAM_K_NORM,
+  PARAM_O,
+  PARAM_O_BIAS,
+  PARAM_POST_NORM,
+  PARAM_GATE,
+  PARAM_GATE_BIAS,
+  PARAM_UP,
+  PARAM_UP_BIAS,
+  PARAM_DOWN,
+  PARAM_DOWN_BIAS,
+  PARAM_FINAL_NORM,
+  PARAM_HEAD,
+  PARAM_KINDS
+};
+
+enum family_biases {
+  BIASES_NONE,
+  BIASES_QKV,       /* of q, k and v, always */
+  BIASES_CONFIGURED /* of q, k, v and o, where attention_bias says so */
+};
+
+enum family_window {
+  WINDOW_NEVER,
+  WINDOW_WHEN_USED, /* use_sliding_window: in the layers from max_window_layers on, or those that layer_types names */
+  WINDOW_EVERYWHERE /* sliding_window, unless it is null: in every layer */
+};
+
+/* Parameters whose rows stand one below the other in one tensor of the files. */
+struct fused_tensor {
+  const char *name;
+  enum param_kind first, last;
+};
+enum { FUSED_MAX = 2 };
+
+struct family {
+  const char *model_type;
+  bool head_norms; /* an RMS norm of each head of q and k, before the rotation */
+  enum family_biases biases;
+  bool mlp_biases; /* of gate, up and down, where mlp_bias says so */
+  enum family_window window;
+  struct fused_tensor fused[FUSED_MAX]; /* name NULL: no more */
+  /* Defaults of transformers' configuration class, where families differ. */
+  int head_dim;       /* 0: hidden_size / num_attention_heads */
+  int kv_heads;       /* 0: num_attention_heads */
+  int sliding_window; /* 0: none */
+  int window_from;    /* max_window_layers */
+  float rms_eps;
+};
+
+/* NULL when there is none. */
+const struct family *family_find(const char *model_type);
+/* "qwen3, qwen2, .." for messages. */
+const char *family_list(void);
+
+/* The name of a kind's tensor behind "model.layers.N.", or the whole name outside layers. */
+const char *param_kind_name(enum param_kind kind);
+/* The bias's kind of a projection's weight. */
+static inline enum param_kind param_kind_bias(enum param_kind projection) { return (enum param_kind)(projection + 1); }
+bool param_kind_is_norm(enum param_kind kind);
+bool param_kind_is_bias(enum param_kind kind);
+
+#endif
