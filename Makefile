@@ -245,6 +245,15 @@ $(addprefix unit-,$(MODULES)): unit-%:
 speed: $(SPEED_TEST) ## time the kernels on one core: no level may fall far below the others (on an otherwise idle machine)
 	@tests/tools/run-unit $<
 
+# Our side of the comparison with the tokenizers package.
+$(BUILD)/tests/tokenizer_answers: $(call OBJ,tests/golden/tokenizer/answers.c) $(call LINK_LIBS,model)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
+
+.PHONY: tokenizers
+tokenizers: $(BUILD)/tests/tokenizer_answers ## compare ids with the tokenizers package on drawn strings, family by family (by pip, into build/; STRINGS=n, SEED=n)
+	@tests/golden/tokenizer/compare --strings $(or $(STRINGS),20000) --seed $(or $(SEED),1)
+
 # --- simulation: the coordinator over virtual time ---------------------------------------------------------------------
 SIM_PROGRAMS := chaos rounds large
 $(SIM_PROGRAMS:%=$(BUILD)/tests/sim/%): $(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/sim_%.o $(call OBJ,$(SIM_WORLD)) $(call LINK_LIBS,coordinator)
@@ -321,12 +330,13 @@ check: ## quick, for every commit: builds, layers, lint, dead code, sleeps, cont
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory mutants-sample
+	@$(MAKE) --no-print-directory -s tokenizers STRINGS=2000
 	@$(MAKE) --no-print-directory -j2 -s unit-cuda
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: all mutants, speed, load, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
-	@$(MAKE) --no-print-directory test mutants speed load asan ubsan tsan contract
+test-all: ## the long tiers too: all strings for the tokenizers, all mutants, speed, load, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
+	@$(MAKE) --no-print-directory test tokenizers mutants speed load asan ubsan tsan contract
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 

@@ -4,11 +4,11 @@
  * binary searches; the last candidate that ended is the longest match.  Most places end at the table of first bytes.
  * Called by tokenizer_encode for the raw text and again for the normalized text; the sets are constant.
  *
- * Some tokens take the white space on their left or right with them, or match only where no word touches them. */
+ * Some tokens take the white space on their left or right with them, or match only where no word touches them.  A
+ * token that begins in white space which the one before took still counts, and what follows it is text again; so the
+ * library has it. */
 #include <stdlib.h>
 #include <string.h>
-
-#include <utf8proc.h>
 
 #include "common/model/tokenizer/tokenizer_state.h"
 
@@ -22,6 +22,10 @@ enum rc added_set_make(struct added_set *set, struct err *err) {
   if (set->count == 0) return RC_OK;
   qsort(set->items, set->count, sizeof *set->items, compare);
   for (size_t i = 0; i < set->count; i++) {
+    if (set->items[i].len == 0)
+      return err_set(err, RC_INVALID, "added_tokens",
+                     "expected added tokens that the normalizer leaves something of, id %d becomes empty",
+                     set->items[i].id);
     set->first[(uint8_t)set->items[i].content[0]] = true;
     if (i > 0 && compare(&set->items[i - 1], &set->items[i]) == 0)
       return err_set(err, RC_INVALID, "added_tokens",
@@ -56,23 +60,6 @@ static const struct added_token *longest(const struct added_set *set, const char
   return found;
 }
 
-static bool is_word(uint32_t code) {
-  switch (utf8proc_category((utf8proc_int32_t)code)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: return code == 0x200C || code == 0x200D; /* the joiners */
-  }
-}
-
 /* The length of the code point that ends before text[end]; end > 0. */
 static size_t code_before(uint32_t *code, const char *text, size_t end) {
   size_t start = end - 1;
@@ -82,8 +69,8 @@ static size_t code_before(uint32_t *code, const char *text, size_t end) {
 
 static bool stands_alone(const char *text, size_t len, size_t start, size_t stop) {
   uint32_t code;
-  if (start > 0 && code_before(&code, text, start) && is_word(code)) return false;
-  return stop == len || !text_code(&code, text + stop, len - stop) || !is_word(code);
+  if (start > 0 && code_before(&code, text, start) && text_is_word(code)) return false;
+  return stop == len || !text_code(&code, text + stop, len - stop) || !text_is_word(code);
 }
 
 bool added_next(struct added_match *out, const struct added_set *set, const char *text, size_t len, size_t *at,
@@ -97,9 +84,7 @@ bool added_next(struct added_match *out, const struct added_set *set, const char
     size_t start = *at, stop = start + token->len, n;
     uint32_t code;
     *at = stop;
-    if ((token->special && !parse_special) || start < done ||
-        (token->single_word && !stands_alone(text, len, start, stop)))
-      continue;
+    if ((token->special && !parse_special) || (token->single_word && !stands_alone(text, len, start, stop))) continue;
     if (token->lstrip)
       while (start > done && (n = code_before(&code, text, start)) && text_is_space(code)) start -= n;
     if (token->rstrip)

@@ -3,8 +3,11 @@
  * The file may come from a hub or from a peer, so every reference is checked: ids are distinct and run without gaps
  * from 0, each merge joins two tokens of the vocabulary and makes the token that is spelled like both together.  As
  * tokens are never empty, a merge's result is longer than its parts; so merges cannot form a cycle, and the merge
- * loop ends.  Called once per tokenizer; nothing here runs while encoding. */
+ * loop ends.  Unigram's vocabulary is a list of tokens with scores, whose places are the ids.  Called once per
+ * tokenizer, after the steps were read (they tell whether the vocabulary is byte-level); nothing here runs while
+ * encoding. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +17,7 @@
 #include "common/model/tokenizer/tokenizer_state.h"
 
 enum { MERGES_MAX = 4 * LIMIT_VOCABULARY, TOKEN_BYTES_MAX = 1 << 16 };
+#define UNKNOWN_PENALTY 10.0 /* Unigram: below the lowest score */
 
 static const struct json *member(const struct json *v, const char *key, enum json_type type) {
   const struct json *found = json_get(v, key);
@@ -22,7 +26,7 @@ static const struct json *member(const struct json *v, const char *key, enum jso
 
 /* Options of BPE that would change the merges: absent, null, false, "" and 0 mean off. */
 static enum rc check_options(const struct json *model, struct err *err) {
-  static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
+  static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
   for (size_t i = 0; i < sizeof off / sizeof off[0]; i++) {
     const struct json *v = json_get(model, off[i]);
     if (!v) continue;
@@ -31,20 +35,26 @@ static enum rc check_options(const struct json *model, struct err *err) {
     const bool is_off = type == JSON_NULL || (type == JSON_BOOL && !json_bool(v)) || (word && !word[0]) ||
                         ((type == JSON_INT || type == JSON_REAL) && json_number(v) == 0);
     if (!is_off)
-      return err_set(err, RC_INVALID, "model", "expected byte-level BPE without %s, the model asks for it", off[i]);
+      return err_set(err, RC_INVALID, "model", "expected BPE without %s, the model asks for it", off[i]);
   }
   return RC_OK;
 }
 
 /* Old files lack the type; then the tables tell: only BPE has both a vocabulary object and merges. */
-static enum rc check_type(const struct json *model, struct err *err) {
+static enum rc read_kind(struct tokenizer *t, const struct json *model, struct err *err) {
   const struct json *type = json_get(model, "type");
   const char *name = json_word(type);
   if (type && !name)
-    return err_set(err, RC_INVALID, "model.type", "expected \"BPE\", got %s", json_type_name(json_type_of(type)));
-  if (name && strcmp(name, "BPE") != 0)
-    return err_set(err, RC_INVALID, "model.type",
-                   "expected \"BPE\", got \"%.64s\": only byte-level BPE tokenizers are supported", name);
+    return err_set(err, RC_INVALID, "model.type", "expected \"BPE\" or \"Unigram\", got %s",
+                   json_type_name(json_type_of(type)));
+  if (name && strcmp(name, "BPE") != 0 && strcmp(name, "Unigram") != 0)
+    return err_set(err, RC_INVALID, "model.type", "expected \"BPE\" or \"Unigram\", got \"%.64s\"", name);
+  t->kind = name && strcmp(name, "Unigram") == 0 ? MODEL_UNIGRAM : MODEL_BPE;
+  if (t->kind == MODEL_UNIGRAM && !member(model, "vocab", JSON_ARRAY))
+    return err_set(err, RC_INVALID, "model.vocab", "expected an array of [token, score]");
+  if (t->kind == MODEL_UNIGRAM && t->byte_level)
+    return err_set(err, RC_INVALID, "model.type", "expected a byte-level tokenizer to be BPE, got Unigram");
+  if (t->kind == MODEL_UNIGRAM) return RC_OK;
   if (!member(model, "vocab", JSON_OBJECT))
     return err_set(err, RC_INVALID, "model.vocab", "expected an object of token: id");
   if (!member(model, "merges", JSON_ARRAY))
@@ -82,8 +92,11 @@ static enum rc make_tables(struct tokenizer *t, const struct json *vocab, const 
   void *cursor = NULL;
   const char *content;
   const struct json *v;
-  int32_t id, largest = -1;
-  while (json_next(vocab, &cursor, &content, &v)) {
+  if (json_length(vocab) > LIMIT_VOCABULARY)
+    return err_set(err, RC_INVALID, "model.vocab", "expected at most %d tokens, got %zu", LIMIT_VOCABULARY,
+                   json_length(vocab));
+  int32_t id, largest = t->kind == MODEL_UNIGRAM ? (int32_t)json_length(vocab) - 1 : -1;
+  while (t->kind == MODEL_BPE && json_next(vocab, &cursor, &content, &v)) {
     const enum rc rc = read_id(&id, v, "model.vocab", content, err);
     if (rc != RC_OK) return rc;
     if (id > largest) largest = id;
@@ -102,26 +115,102 @@ static enum rc make_tables(struct tokenizer *t, const struct json *vocab, const 
   return token_map_make(&t->map, (size_t)t->count, err);
 }
 
+static enum rc add_model_token(struct tokenizer *t, int32_t id, const char *content, size_t len, struct err *err) {
+  if (t->kind == MODEL_UNIGRAM && len > 0 && token_map_find(&t->map, t->tokens, content, len) >= 0)
+    return err_set(err, RC_INVALID, "model.vocab", "expected each token once, \"%.64s\" comes twice", content);
+  const enum rc rc = add_token(t, id, content, len, "model.vocab", err);
+  if (rc == RC_OK) t->tokens[id].in_model = true;
+  return rc;
+}
+
 static enum rc read_vocabulary(struct tokenizer *t, const struct json *vocab, struct err *err) {
   void *cursor = NULL;
   const char *content;
   const struct json *v;
-  while (json_next(vocab, &cursor, &content, &v)) {
-    const int32_t id = (int32_t)json_int(v);
-    enum rc rc = add_token(t, id, content, strlen(content), "model.vocab", err);
-    if (rc == RC_OK) rc = token_fill_bytes(&t->tokens[id], &t->arena, err);
+  enum rc rc = RC_OK;
+  while (rc == RC_OK && json_next(vocab, &cursor, &content, &v))
+    rc = add_model_token(t, (int32_t)json_int(v), content, strlen(content), err);
+  return rc;
+}
+
+static enum rc read_scores(struct tokenizer *t, const struct json *vocab, struct err *err) {
+  t->scores = calloc((size_t)t->count, sizeof *t->scores);
+  if (!t->scores) return err_set(err, RC_NO_MEMORY, "model.vocab", "%d scores were refused memory", t->count);
+  double lowest = INFINITY;
+  for (size_t i = 0; i < json_length(vocab); i++) {
+    const struct json *pair = json_at(vocab, i), *text = json_at(pair, 0), *score = json_at(pair, 1);
+    if (json_type_of(pair) != JSON_ARRAY || json_length(pair) != 2 || json_type_of(text) != JSON_STRING ||
+        (json_type_of(score) != JSON_INT && json_type_of(score) != JSON_REAL))
+      return err_set(err, RC_INVALID, "model.vocab", "expected [token, score] at place %zu", i);
+    size_t len;
+    const char *content = json_string(text, &len);
+    const enum rc rc = add_model_token(t, (int32_t)i, content, len, err);
     if (rc != RC_OK) return rc;
-    if (t->tokens[id].bytes_len > t->bytes_longest) t->bytes_longest = t->tokens[id].bytes_len;
+    t->scores[i] = json_number(score);
+    if (t->scores[i] < lowest) lowest = t->scores[i];
   }
+  t->unknown_score = lowest - UNKNOWN_PENALTY;
+  return trie_make(&t->trie, t->tokens, t->count, err);
+}
+
+/* The tokens of single bytes and characters, and the longest token. */
+static enum rc read_units(struct tokenizer *t, struct err *err) {
   struct buf spelled = BUF_INIT;
   for (int byte = 0; byte < 256; byte++) {
+    const char c = (char)byte;
+    char name[8];
     buf_clear(&spelled);
-    alphabet_spell(&spelled, &(char){(char)byte}, 1);
-    t->byte_id[byte] = spelled.failed ? -1 : token_map_find(&t->map, t->tokens, spelled.data, spelled.len);
+    if (t->byte_level)
+      alphabet_spell(&spelled, &c, 1);
+    else
+      buf_append(&spelled, &c, 1);
+    const bool is_unit = !spelled.failed && (t->byte_level || byte < 0x80);
+    t->byte_id[byte] = is_unit ? token_map_find(&t->map, t->tokens, spelled.data, spelled.len) : -1;
+    snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
+    t->fallback[byte] = token_map_find(&t->map, t->tokens, name, strlen(name));
+  }
+  for (int32_t id = 0; id < t->count && !spelled.failed; id++) {
+    if (!t->tokens[id].in_model) continue;
+    buf_clear(&spelled);
+    if (t->byte_level) alphabet_read(&spelled, t->tokens[id].content, t->tokens[id].content_len);
+    const size_t len = t->byte_level ? spelled.len : t->tokens[id].content_len;
+    if (len > t->longest) t->longest = len;
   }
   const enum rc rc = buf_check(&spelled, err);
   buf_free(&spelled);
   return rc;
+}
+
+/* How text without a token is treated. */
+static enum rc read_unknown(struct tokenizer *t, const struct json *model, struct err *err) {
+  enum rc rc = section_flag(&t->byte_fallback, model, "byte_fallback", false, "model.byte_fallback", err);
+  if (rc == RC_OK) rc = section_flag(&t->fuse_unknown, model, "fuse_unk", false, "model.fuse_unk", err);
+  if (rc != RC_OK) return rc;
+  t->unknown = -1;
+  if (t->kind == MODEL_UNIGRAM) {
+    const struct json *id = json_get(model, "unk_id");
+    if (section_is_null(id)) return RC_OK;
+    if (json_type_of(id) != JSON_INT || json_int(id) < 0 || json_int(id) >= t->count ||
+        !t->tokens[json_int(id)].in_model)
+      return err_set(err, RC_INVALID, "model.unk_id", "expected an id of the vocabulary or null");
+    t->unknown = (int32_t)json_int(id);
+    return RC_OK;
+  }
+  const struct json *unknown = json_get(model, "unk_token");
+  size_t len = 0;
+  const char *content =
+      !section_is_null(unknown) && json_type_of(unknown) == JSON_STRING ? json_string(unknown, &len) : NULL;
+  if (!section_is_null(unknown) && !content)
+    return err_set(err, RC_INVALID, "model.unk_token", "expected a token or null, got %s",
+                   json_type_name(json_type_of(unknown)));
+  if (len > 0) t->unknown = token_map_find(&t->map, t->tokens, content, len); /* not there: no text may need it */
+  for (int byte = 0; byte < 256 && t->byte_level && t->byte_fallback; byte++) {
+    if (t->byte_id[byte] < 0)
+      return err_set(err, RC_INVALID, "model.byte_fallback",
+                     "expected a byte-level vocabulary that falls back to bytes to have all bytes, 0x%02x has no token",
+                     (unsigned)byte);
+  }
+  return RC_OK;
 }
 
 /* The two parts of a merge, written "a b" or ["a", "b"]. */
@@ -203,8 +292,6 @@ static enum rc enter_added(struct tokenizer *t, int32_t id, const char *content,
     if (rc != RC_OK) return rc;
   }
   struct token *token = &t->tokens[id];
-  token->bytes = token->content;
-  token->bytes_len = token->content_len;
   token->added = true;
   token->special = special;
   return RC_OK;
@@ -274,19 +361,20 @@ enum rc tokenizer_read_model(struct tokenizer *t, const struct json *root, struc
   if (added && json_type_of(added) == JSON_NULL) added = NULL;
   if (added && json_type_of(added) != JSON_ARRAY)
     return err_set(err, RC_INVALID, "added_tokens", "expected an array, got %s", json_type_name(json_type_of(added)));
-  const struct json *ignore = json_get(model, "ignore_merges");
-  if (ignore && json_type_of(ignore) != JSON_BOOL && json_type_of(ignore) != JSON_NULL)
-    return err_set(err, RC_INVALID, "model.ignore_merges", "expected true or false, got %s",
-                   json_type_name(json_type_of(ignore)));
-  t->ignore_merges = ignore && json_type_of(ignore) == JSON_BOOL && json_bool(ignore);
-
-  enum rc rc = check_type(model, err);
+  const struct json *vocab = json_get(model, "vocab");
+  enum rc rc = section_flag(&t->ignore_merges, model, "ignore_merges", false, "model.ignore_merges", err);
+  if (rc == RC_OK) rc = read_kind(t, model, err);
   if (rc == RC_OK) rc = check_options(model, err);
-  if (rc == RC_OK) rc = make_tables(t, json_get(model, "vocab"), added, err);
-  if (rc == RC_OK) rc = read_vocabulary(t, json_get(model, "vocab"), err);
-  if (rc == RC_OK)
-    rc = read_merges(t, json_get(model, "merges"), err); /* before the added tokens: merges name the vocabulary's own */
+  if (rc == RC_OK) rc = make_tables(t, vocab, added, err);
+  if (rc == RC_OK) rc = t->kind == MODEL_UNIGRAM ? read_scores(t, vocab, err) : read_vocabulary(t, vocab, err);
+  if (rc == RC_OK) rc = read_units(t, err); /* before the added tokens: these are the model's own */
+  if (rc == RC_OK) rc = read_unknown(t, model, err);
+  if (rc == RC_OK && t->kind == MODEL_BPE) rc = read_merges(t, json_get(model, "merges"), err);
   if (rc == RC_OK) rc = read_added_tokens(t, added, err);
   if (rc == RC_OK) rc = check_gaps(t, err);
+  for (size_t i = 0; rc == RC_OK && t->kind == MODEL_BPE && i <= t->merges.mask; i++) {
+    const int32_t id = t->merges.slots[i].id;
+    t->merges_special = t->merges_special || (id >= 0 && t->tokens[id].special);
+  }
   return rc;
 }

@@ -1,4 +1,5 @@
-/* Loads tokenizers, encodes and decodes: the public functions.  tokenizer_state.h shows how the files work together.
+/* Loads tokenizers and encodes: the public functions; decode.c has the other direction.  tokenizer_state.h shows how
+ * the files work together.
  *
  * A tokenizer is constant after loading, so encode and decode run on any number of threads; all working memory is the
  * call's.  The generation-server encodes prompts and decodes answers, the coordinator encodes its dataset and decodes
@@ -13,22 +14,24 @@
 #include "common/model/tokenizer/tokenizer.h"
 #include "common/model/tokenizer/tokenizer_state.h"
 
-/* Readies the added tokens for matching, once the normalizer is known: those that are looked for in normalized text
- * are normalized too. */
+/* Readies the added tokens for matching: those that are looked for in normalized text are normalized, too. */
 static enum rc finish_added(struct tokenizer *t, struct err *err) {
-  struct buf normal = BUF_INIT;
-  enum rc rc = RC_OK;
-  for (size_t i = 0; t->nfc && i < t->normalized.count && rc == RC_OK; i++) {
+  struct buf work[2] = {BUF_INIT, BUF_INIT};
+  struct matcher m = {0};
+  enum rc rc = matcher_begin(&m, err);
+  for (size_t i = 0; t->normal_count > 0 && i < t->normalized.count && rc == RC_OK; i++) {
     struct added_token *token = &t->normalized.items[i];
-    buf_clear(&normal);
-    rc = text_normalize(&normal, token->content, token->len, err);
+    struct piece p = {.text = token->content, .len = token->len};
+    rc = normalize_piece(&p, t, work, &m, err);
     if (rc != RC_OK) break;
-    token->content = arena_strndup(&t->arena, normal.data, normal.len);
-    token->len = normal.len;
+    token->content = arena_strndup(&t->arena, p.text, p.len);
+    token->len = p.len;
     if (!token->content)
       rc = err_set(err, RC_NO_MEMORY, NULL, "an added token of %zu bytes was refused memory", token->len);
   }
-  buf_free(&normal);
+  buf_free(&work[0]);
+  buf_free(&work[1]);
+  matcher_end(&m);
   if (rc == RC_OK) rc = added_set_make(&t->raw, err);
   if (rc == RC_OK) rc = added_set_make(&t->normalized, err);
   return rc;
@@ -43,8 +46,10 @@ enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, st
   if (rc == RC_OK && json_type_of(root) != JSON_OBJECT)
     rc = err_set(err, RC_INVALID, NULL, "expected tokenizer.json to be an object, got %s",
                  json_type_name(json_type_of(root)));
-  if (rc == RC_OK) rc = tokenizer_read_model(t, root, err);
   if (rc == RC_OK) rc = tokenizer_read_steps(t, root, err);
+  if (rc == RC_OK) rc = tokenizer_read_model(t, root, err);
+  if (rc == RC_OK) rc = tokenizer_read_output(t, root, err);
+  if (rc == RC_OK) rc = decoder_fill_bytes(t, err);
   if (rc == RC_OK) rc = finish_added(t, err);
   json_free(root);
   if (rc != RC_OK) {
@@ -65,9 +70,33 @@ enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err
   return rc;
 }
 
+enum rc tokenizer_load_folder(struct tokenizer **out, const char *dir, struct err *err) {
+  static const char *const others[] = {"tokenizer.model", "tekken.json",  "spiece.model", "tiktoken.model",
+                                       "qwen.tiktoken",   "vocab.json", "merges.txt",   "vocab.txt"};
+  char path[LIMIT_PATH_MAX];
+  *out = NULL;
+  enum rc rc = path_format(path, err, "%s/tokenizer.json", dir);
+  if (rc != RC_OK) return rc;
+  if (file_exists(path)) return tokenizer_load(out, path, err);
+  for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+    rc = path_format(path, err, "%s/%s", dir, others[i]);
+    if (rc != RC_OK) return rc;
+    if (file_exists(path))
+      return err_set(err, RC_UNSUPPORTED, "tokenizer",
+                     "expected a tokenizer.json in %s, there is only %s: transformers writes one with "
+                     "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+                     dir, others[i]);
+  }
+  return RC_OK;
+}
+
 void tokenizer_free(struct tokenizer *t) {
   if (!t) return;
+  for (int i = 0; i < t->normal_count; i++) pcre2_code_free(t->normal[i].regex);
   for (int i = 0; i < t->split_count; i++) pcre2_code_free(t->splits[i].regex);
+  for (int i = 0; i < t->decoder.count; i++) pcre2_code_free(t->decoder.steps[i].regex);
+  free(t->trie.nodes);
+  free(t->scores);
   free(t->raw.items);
   free(t->normalized.items);
   free(t->merges.slots);
@@ -103,37 +132,32 @@ enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len
   if (rc != RC_OK) return rc;
   struct encoder e = {
       .t = t, .out = out, .count_before = out->count, .tokens_max = tokens_max, .parse_special = parse_special};
-  rc = text_match_begin(&e, err);
+  rc = matcher_begin(&e.matcher, err);
   if (rc == RC_OK) rc = text_encode(&e, text, len, err);
   if (rc != RC_OK) out->count = e.count_before;
-  text_match_end(&e);
-  buf_free(&e.normal);
-  buf_free(&e.prefixed);
+  matcher_end(&e.matcher);
+  for (int i = 0; i < TOKENIZER_STEPS_MAX; i++) buf_free(&e.changed[i]);
+  buf_free(&e.normal[0]);
+  buf_free(&e.normal[1]);
   buf_free(&e.spelled);
   free(e.symbols);
   free(e.heap);
+  free(e.nodes);
   return rc;
 }
 
-enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
-                         struct buf *out, struct err *err) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < count; i++) {
-    if (ids[i] < 0 || ids[i] >= LIMIT_VOCABULARY)
-      return err_set(err, RC_INVALID, NULL, "expected token ids from 0 to %d, got %d at place %zu",
-                     LIMIT_VOCABULARY - 1, ids[i], i);
-    if (ids[i] < t->count) bytes += t->tokens[ids[i]].bytes_len;
-  }
-  buf_reserve(out, bytes);
-  if (bytes == 0 || out->failed) return buf_check(out, err);
-  char *to = out->data + out->len;
-  for (size_t i = 0; i < count; i++) {
-    if (ids[i] >= t->count) continue; /* a row that only pads the model's embedding has no text */
-    const struct token *token = &t->tokens[ids[i]];
-    if (skip_special && token->special) continue;
-    for (size_t at = 0; at < (size_t)token->bytes_len; at++) *to++ = token->bytes[at]; /* a few: no call for each */
-  }
-  *to = '\0';
-  out->len = (size_t)(to - out->data);
-  return RC_OK;
+static enum rc push_all(struct encoder *e, const int32_t *ids, size_t count, struct err *err) {
+  enum rc rc = RC_OK;
+  for (size_t i = 0; i < count && rc == RC_OK; i++) rc = encoder_push(e, ids[i], err);
+  return rc;
+}
+
+enum rc tokenizer_encode_prompt(const struct tokenizer *t, const char *text, size_t len, size_t tokens_max,
+                                struct token_ids *out, struct err *err) {
+  struct encoder e = {.t = t, .out = out, .count_before = out->count, .tokens_max = tokens_max};
+  enum rc rc = push_all(&e, t->before, t->before_count, err);
+  if (rc == RC_OK) rc = tokenizer_encode(t, text, len, true, tokens_max - (out->count - e.count_before), out, err);
+  if (rc == RC_OK) rc = push_all(&e, t->after, t->after_count, err);
+  if (rc != RC_OK) out->count = e.count_before;
+  return rc;
 }

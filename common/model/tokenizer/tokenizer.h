@@ -1,8 +1,9 @@
-/* Byte-level BPE from a Hugging Face tokenizer.json (GPT-2, Qwen2/3 style): added tokens, NFC normalizer (or none),
- * the pre-tokenizer's split regex (PCRE2, Unicode), byte alphabet, merges by rank.  Immutable after loading, so any
- * thread may use it.
+/* Text to token ids and back as a Hugging Face tokenizer.json says: byte-level BPE (GPT-2, Qwen, Llama 3, DeepSeek,
+ * StarCoder), BPE over characters with byte fallback (Llama 2, Mistral, Gemma, Phi-3) and Unigram.  Immutable after
+ * loading, so any thread may use it.
  *
- * Ids travel end to end: the text of sampled ids is for people and verifiers, and is never encoded again.
+ * Ids equal those of the tokenizers library; what would not is refused while loading, by name.  Ids travel end to end:
+ * the text of sampled ids is for people and verifiers, and is never encoded again.
  */
 #ifndef LEASEHOLD_MODEL_TOKENIZER_TOKENIZER_H
 #define LEASEHOLD_MODEL_TOKENIZER_TOKENIZER_H
@@ -17,25 +18,36 @@
 
 struct tokenizer;
 
-/* json: the bytes of tokenizer.json.  RC_INVALID for unsupported models (the message says which), cycles, gaps or
- * duplicate ids. */
+/* json: the bytes of tokenizer.json.  RC_INVALID for unsupported models and steps (the message says which), cycles,
+ * gaps or duplicate ids. */
 enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, struct err *err);
 enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err);
+/* The tokenizer.json of a model's folder.  NULL and RC_OK where the folder has no tokenizer at all; RC_UNSUPPORTED,
+ * with the file's name, where it has one of another form only (tokenizer.model, tekken.json, vocab.json). */
+enum rc tokenizer_load_folder(struct tokenizer **out, const char *dir, struct err *err);
 void tokenizer_free(struct tokenizer *t);
 int32_t tokenizer_vocabulary(const struct tokenizer *t); /* largest id + 1, added tokens included */
 /* RC_INVALID when an id is beyond a model's vocab_size: its texts would have no row in the embedding. */
 enum rc tokenizer_check_fits(const struct tokenizer *t, int32_t vocab_size, struct err *err);
 
-/* Appends ids; out is as before on failure.  RC_INVALID when the text is not UTF-8 or a byte has no token;
+/* Appends ids; out is as before on failure.  RC_INVALID when the text is not UTF-8 or a character has no token;
  * RC_TOO_LARGE when this text alone has more than tokens_max tokens.  parse_special: special tokens in the text
- * become their ids; without it they are plain text.  Added tokens that are not special ("<think>") become their ids
- * either way.  No first token is added (Hugging Face: add_special_tokens=False). */
+ * become their ids; without it they are plain text, and no text becomes a special token.  Added tokens that are not
+ * special ("<think>") become their ids either way.  No first token is added (Hugging Face: add_special_tokens=False). */
 enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool parse_special, size_t tokens_max,
                          struct token_ids *out, struct err *err);
+/* The same for a whole prompt that is not a chat's: special tokens are parsed, and the file's post-processor adds its
+ * first and last tokens ("<s>"), as transformers does unless told otherwise. */
+enum rc tokenizer_encode_prompt(const struct tokenizer *t, const char *text, size_t len, size_t tokens_max,
+                                struct token_ids *out, struct err *err);
 /* Appends bytes (possibly an incomplete UTF-8 sequence at the end). Ids above the vocabulary, which only pad the
- * model's embedding, have no text, as in Hugging Face; negative ones and those above LIMIT_VOCABULARY are RC_INVALID. */
+ * model's embedding, have no text, as in Hugging Face; negative ones and those above LIMIT_VOCABULARY are RC_INVALID.
+ * A file may say that the space before the first word is left out. */
 enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
                          struct buf *out, struct err *err);
+/* The same for ids that continue a text, as a completion continues its prompt: every space is there. */
+enum rc tokenizer_decode_more(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
+                              struct buf *out, struct err *err);
 /* The id of an added or vocabulary token by its exact content, -1 when there is none. */
 int32_t tokenizer_id_of(const struct tokenizer *t, const char *content);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);

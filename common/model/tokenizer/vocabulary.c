@@ -44,25 +44,30 @@ void alphabet_spell(struct buf *out, const char *bytes, size_t len) {
   }
 }
 
-enum rc token_fill_bytes(struct token *token, struct arena *arena, struct err *err) {
-  char *bytes = arena_alloc(arena, token->content_len + 1u, 1);
-  if (!bytes) return err_set(err, RC_NO_MEMORY, NULL, "the bytes of a token were refused memory");
-  uint32_t len = 0;
-  for (size_t i = 0; i < token->content_len;) {
+void alphabet_read(struct buf *out, const char *content, size_t len) {
+  const size_t before = out->len;
+  for (size_t i = 0; i < len;) {
     uint32_t code;
-    const size_t step = text_code(&code, token->content + i, token->content_len - i);
+    const size_t step = text_code(&code, content + i, len - i);
     const int byte = step ? alphabet_byte(code) : -1;
     if (byte < 0) {
-      token->bytes = token->content;
-      token->bytes_len = token->content_len;
-      return RC_OK;
+      out->len = before;
+      buf_append(out, content, len);
+      return;
     }
-    bytes[len++] = (char)byte;
+    buf_append(out, &(char){(char)byte}, 1);
     i += step;
   }
-  token->bytes = bytes;
-  token->bytes_len = len;
-  return RC_OK;
+}
+
+static int hex_digit(char c) {
+  return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+int fallback_byte(const char *content, size_t len) {
+  if (len != 6 || memcmp(content, "<0x", 3) != 0 || content[5] != '>') return -1;
+  const int high = hex_digit(content[3]), low = hex_digit(content[4]);
+  return high < 0 || low < 0 ? -1 : high << 4 | low;
 }
 
 /* FNV-1a: the keys come with the model, not from strangers. */

@@ -144,11 +144,14 @@ static enum rc read_extra(struct loader *l, const struct json *object, struct da
   return rc;
 }
 
-static enum rc encode_prompt(struct loader *l, struct dataset_item *item, struct err *err) {
+/* A `prompt` gets the tokenizer's first token; `messages` have what the chat template writes. */
+static enum rc encode_prompt(struct loader *l, const struct json *object, struct dataset_item *item, struct err *err) {
   if (!l->tokenizer) return RC_OK;
+  const size_t most = (size_t)l->options->prompt_tokens_max;
   l->scratch.count = 0;
-  enum rc rc = tokenizer_encode(l->tokenizer, item->prompt, item->prompt_bytes, true,
-                                (size_t)l->options->prompt_tokens_max, &l->scratch, err);
+  enum rc rc = json_get(object, "messages")
+                   ? tokenizer_encode(l->tokenizer, item->prompt, item->prompt_bytes, true, most, &l->scratch, err)
+                   : tokenizer_encode_prompt(l->tokenizer, item->prompt, item->prompt_bytes, most, &l->scratch, err);
   if (rc == RC_OK && l->scratch.count == 0)
     rc = err_set(err, RC_INVALID, "prompt", "expected at least one token, the prompt is empty");
   if (rc == RC_OK) rc = keep_ids(l, &item->prompt_ids, &item->prompt_length, err);
@@ -215,7 +218,7 @@ static enum rc load_line(struct loader *l, const char *text, size_t len, struct 
   if (rc == RC_OK) rc = read_new_tokens(l, object, &item, err);
   if (rc == RC_OK) rc = read_extra(l, object, &item, err);
   if (rc == RC_OK) rc = verify_line_check(l->options->verifier, item.answer, item.extra, err);
-  if (rc == RC_OK) rc = encode_prompt(l, &item, err);
+  if (rc == RC_OK) rc = encode_prompt(l, object, &item, err);
   if (rc == RC_OK) rc = encode_completion(l, object, &item, err);
   if (rc == RC_OK) rc = check_length(l, &item, err);
   if (rc == RC_OK) rc = add_item(l, &item, err);

@@ -21,7 +21,7 @@ static void show_token(const struct generate_call *call, int32_t id, struct buf 
   struct buf bytes = BUF_INIT;
   const struct tokenizer *t = call->loaded->tokenizer;
   buf_clear(out);
-  if (!t || tokenizer_decode(t, &id, 1, false, &bytes, NULL) != RC_OK || bytes.len == 0) {
+  if (!t || tokenizer_decode_more(t, &id, 1, false, &bytes, NULL) != RC_OK || bytes.len == 0) {
     buf_printf(out, "token_id:%d", id);
   } else if (choice_is_text(bytes.data, bytes.len) && !memchr(bytes.data, 0, bytes.len)) { /* it may become a key */
     buf_append(out, bytes.data, bytes.len);

@@ -154,13 +154,10 @@ static enum rc check_tokenizer(struct tokenizer **tokenizer, const struct model_
 }
 
 enum rc model_files_load(struct model_config *config, struct tokenizer **tokenizer, const char *dir, struct err *err) {
-  char path[LIMIT_PATH_MAX];
   *tokenizer = NULL;
   const enum rc rc = model_config_load(config, dir, err);
   if (rc != RC_OK) return rc;
-  if (snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= (int)sizeof path)
-    return err_set(err, RC_INVALID, "model", "expected a path of fewer than %d bytes", LIMIT_PATH_MAX);
-  const enum rc loaded = file_exists(path) ? tokenizer_load(tokenizer, path, err) : RC_OK;
+  const enum rc loaded = tokenizer_load_folder(tokenizer, dir, err);
   return loaded == RC_OK ? check_tokenizer(tokenizer, config, err) : loaded;
 }
 

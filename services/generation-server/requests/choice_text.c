@@ -29,7 +29,7 @@ void choice_init(struct choice *c, struct sample *s, int32_t index, const struct
 /* --- scanning --- */
 
 static enum rc decode(const struct choice *c, int32_t at, struct buf *out, struct err *err) {
-  return c->tokenizer ? tokenizer_decode(c->tokenizer, &c->sample->tokens[at], 1, true, out, err) : RC_OK;
+  return c->tokenizer ? tokenizer_decode_more(c->tokenizer, &c->sample->tokens[at], 1, true, out, err) : RC_OK;
 }
 
 enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err) {

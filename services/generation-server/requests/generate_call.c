@@ -23,7 +23,7 @@ static enum rc encode_prompt(const struct generate_prompt *prompt, const struct 
   if (!prompt->text) return RC_OK;
   if (!loaded->tokenizer)
     return err_set(err, RC_UNSUPPORTED, "text", "this model came without a tokenizer.json: expected token ids");
-  return tokenizer_encode(loaded->tokenizer, prompt->text, prompt->text_len, true, LIMIT_PROMPT_TOKENS, encoded, err);
+  return tokenizer_encode_prompt(loaded->tokenizer, prompt->text, prompt->text_len, LIMIT_PROMPT_TOKENS, encoded, err);
 }
 
 /* A text does not show special tokens, so a stop text that names one is looked for by its id. */
@@ -171,7 +171,7 @@ void generate_call_release(struct generate_call *call) {
 void generate_call_write_text(const struct generate_call *call, const int32_t *ids, size_t count,
                               struct json_writer *w) {
   struct buf text = BUF_INIT;
-  if (!call->loaded->tokenizer || tokenizer_decode(call->loaded->tokenizer, ids, count, true, &text, NULL) != RC_OK ||
+  if (!call->loaded->tokenizer || tokenizer_decode_more(call->loaded->tokenizer, ids, count, true, &text, NULL) != RC_OK ||
       text.failed)
     json_write_null(w);
   else
