@@ -8,7 +8,8 @@
 static const char *const KIND_NAMES[] = {
     [WORKER_GENERATION] = "generation", [WORKER_TRAINER] = "trainer", [WORKER_PREPROCESS] = "preprocess"};
 
-static const char *const EXACTNESS_NAMES[] = {[WORKER_INVARIANT] = "invariant", [WORKER_FASTEST] = "fastest"};
+static const char *const EXACTNESS_NAMES[] = {
+    [WORKER_INVARIANT] = "invariant", [WORKER_FASTEST] = "fastest", [WORKER_FOREIGN] = "foreign"};
 
 static const char *const ROLE_NAMES[] = {[ROLE_HOLDER] = "holder", [ROLE_STANDBY] = "standby"};
 

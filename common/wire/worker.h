@@ -23,8 +23,8 @@ enum worker_kind {
 };
 
 /* The promise of a worker's kernels.  "invariant": a row's bits do not depend on the other rows; "fastest": they
- * may. */
-enum worker_exactness { WORKER_INVARIANT, WORKER_FASTEST };
+ * may; "foreign": an engine of others samples for the worker, and its arithmetic is unknown. */
+enum worker_exactness { WORKER_INVARIANT, WORKER_FASTEST, WORKER_FOREIGN };
 
 /* A faster way than HTTP to reach a process.  Processes with the same name and kind of fabric reach each other. */
 struct worker_fabric {

@@ -285,12 +285,12 @@ static enum rc count_contribution(struct core *c, const struct lease_row *l, int
 }
 
 /* Tokens that are only handed back count for the worker that ends the sample; but a worker whose kernels promise
- * nothing has taken part in the round by them. */
+ * nothing, or whose engine is not ours, has taken part in the round by them. */
 static bool contributed(struct core *c, const struct lease_row *l, const struct lease_result *m, int accepted) {
   const struct live_worker *w = worker_live(c, l->worker);
   bool tokens = false;
   for (size_t i = 0; i < m->sample_count; i++) tokens |= m->samples[i].token_ids.count > 0;
-  return accepted > 0 || (tokens && w && w->exactness == WORKER_FASTEST);
+  return accepted > 0 || (tokens && w && w->exactness != WORKER_INVARIANT);
 }
 
 static enum rc lease_close(struct core *c, const struct lease_row *l, bool whole, const struct digest *content,

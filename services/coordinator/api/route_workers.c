@@ -40,6 +40,9 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
     return err_set(err, RC_INVALID, "slots", "expected 1 to %d for a generation-server and 0 for any other, got %d",
                    LIMIT_SLOTS, m->slots);
   }
+  if (m->exactness == WORKER_FOREIGN && m->kind != WORKER_GENERATION)
+    return err_set(err, RC_INVALID, "exactness", "expected 'invariant' or 'fastest' of a %s, got 'foreign'",
+                   worker_kind_name(m->kind));
   return RC_OK;
 }
 
@@ -91,7 +94,9 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   worker_registered_encode(&answer, &cmd->body);
   cmd->status = 201;
   log_info("worker %s registered: %s '%s' at %s%s%s", text.text, worker_kind_name(m->kind), m->name, m->url,
-           m->exactness == WORKER_FASTEST ? ", its kernels are not batch-invariant" : "",
+           m->exactness == WORKER_FASTEST   ? ", its kernels are not batch-invariant"
+           : m->exactness == WORKER_FOREIGN ? ", its engine is not ours"
+                                            : "",
            answer.role == ROLE_STANDBY ? ", stands by: another trainer holds the place" : "");
   return RC_OK;
 }

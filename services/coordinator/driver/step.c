@@ -133,7 +133,7 @@ enum rc step_store(struct core *c, const struct active_run *a, int64_t trainer, 
 /* ---- the message ---- */
 
 /* A server shares the trainer's fabric when both registered one of the same name and kind: then its weights may come by
- * broadcast, and the trainer's communicator is of all such servers. */
+ * broadcast, and the trainer's communicator is of all such servers.  Agents of foreign engines pull. */
 static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trainer, int64_t workers_max,
                             struct arena *arena, struct err *err) {
   struct rows q;
@@ -143,8 +143,9 @@ static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trai
   enum rc rc = store_query(
       s, &q, err,
       "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place "
-      "FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 ORDER BY id LIMIT ?2",
-      BINDS(b_int(WORKER_GENERATION), b_int(workers_max), b_int(trainer)));
+      "FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 AND exactness <> ?4 ORDER BY id LIMIT "
+      "?2",
+      BINDS(b_int(WORKER_GENERATION), b_int(workers_max), b_int(trainer), b_int(WORKER_FOREIGN)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     struct push_target *to = &m->push_to[m->push_count++];
     *to = (struct push_target){.worker_id = arena_strdup(arena, id_worker(rows_int(&q, 0)).text),

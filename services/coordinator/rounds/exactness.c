@@ -10,34 +10,48 @@
 
 enum { NAMES_SHOWN = 8 }; /* in a reason; of more it says how many */
 
-/* The workers that had a part in the round and whose kernels are not batch-invariant. */
-#define FASTEST_OF_ROUND                                                                                          \
-  " FROM workers WHERE exactness = ?3 AND id IN (SELECT worker FROM contributions WHERE run = ?1 AND round = ?2 " \
+/* The workers that had a part in the round. */
+#define OF_ROUND                                                                               \
+  " FROM workers WHERE id IN (SELECT worker FROM contributions WHERE run = ?1 AND round = ?2 " \
   "UNION SELECT worker FROM batches WHERE run = ?1 AND round = ?2 AND done = 1)"
 
 enum rc exactness_promised(struct store *s, int64_t run, int64_t round, bool *out, struct err *err) {
-  int64_t fastest = 0;
-  const enum rc rc = store_int(s, &fastest, err, "SELECT count(*)" FASTEST_OF_ROUND,
-                               BINDS(b_int(run), b_int(round), b_int(WORKER_FASTEST)));
-  *out = fastest == 0;
+  int64_t others = 0;
+  const enum rc rc = store_int(s, &others, err, "SELECT count(*)" OF_ROUND " AND exactness <> ?3",
+                               BINDS(b_int(run), b_int(round), b_int(WORKER_INVARIANT)));
+  *out = others == 0;
   return rc;
 }
 
+/* Around the names of the workers of one exactness. */
+struct wording {
+  enum worker_exactness exactness;
+  const char *one, *many, *of_one, *of_many;
+};
+static const struct wording KERNELS = {WORKER_FASTEST, "the kernels of ", "the kernels of ",
+                                       " are not batch-invariant", " are not batch-invariant"};
+static const struct wording ENGINES = {WORKER_FOREIGN, "the engine of ", "the engines of ", " is not ours",
+                                       " are not ours"};
+
 /* "the kernels of gen-1, gen-2 and trainer are not batch-invariant", or nothing. */
-static enum rc kernels_reason(struct core *c, int64_t run, int64_t round, struct buf *out, struct err *err) {
+static enum rc workers_reason(struct core *c, int64_t run, int64_t round, const struct wording *say, struct buf *out,
+                              struct err *err) {
   struct rows q;
   bool row;
   int64_t names = 0;
-  enum rc rc = store_int(c->store, &names, err, "SELECT count(DISTINCT name)" FASTEST_OF_ROUND,
-                         BINDS(b_int(run), b_int(round), b_int(WORKER_FASTEST)));
+  enum rc rc = store_int(c->store, &names, err, "SELECT count(DISTINCT name)" OF_ROUND " AND exactness = ?3",
+                         BINDS(b_int(run), b_int(round), b_int(say->exactness)));
   if (rc != RC_OK || names == 0) return rc;
-  rc = store_query(c->store, &q, err, "SELECT DISTINCT name" FASTEST_OF_ROUND " ORDER BY kind, name LIMIT ?4",
-                   BINDS(b_int(run), b_int(round), b_int(WORKER_FASTEST), b_int(NAMES_SHOWN)));
+  rc = store_query(c->store, &q, err,
+                   "SELECT DISTINCT name" OF_ROUND " AND exactness = ?3 ORDER BY kind, name LIMIT ?4",
+                   BINDS(b_int(run), b_int(round), b_int(say->exactness), b_int(NAMES_SHOWN)));
+  if (out->len) buf_puts(out, "; ");
+  buf_puts(out, names > 1 ? say->many : say->one);
   for (int64_t n = 0; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; n++)
-    buf_printf(out, "%s%s", n == 0 ? "the kernels of " : n == names - 1 ? " and " : ", ", rows_text(&q, 0, NULL));
+    buf_printf(out, "%s%s", n == 0 ? "" : n == names - 1 ? " and " : ", ", rows_text(&q, 0, NULL));
   rows_end(&q);
   if (names > NAMES_SHOWN) buf_printf(out, " and %" PRId64 " others", names - NAMES_SHOWN);
-  buf_puts(out, " are not batch-invariant");
+  buf_puts(out, names > 1 ? say->of_many : say->of_one);
   return rc;
 }
 
@@ -68,7 +82,8 @@ static void reason_add(struct buf *reason, int64_t count, const char *one, const
 static enum rc reason_find(struct core *c, int64_t run, int64_t round, int64_t unequal, struct buf *out,
                            struct err *err) {
   int64_t failed = 0;
-  enum rc rc = kernels_reason(c, run, round, out, err);
+  enum rc rc = workers_reason(c, run, round, &KERNELS, out, err);
+  if (rc == RC_OK) rc = workers_reason(c, run, round, &ENGINES, out, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &failed, err, "SELECT groups_failed FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));

@@ -104,6 +104,24 @@ static void kernels_that_promise_nothing_are_named(void **state) {
   json_free(run);
 }
 
+static void an_engine_of_others_is_named(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  register_server_as(f, &s, "agent-1", WORKER_FOREIGN);
+  post_run(f, GRPO(1, "}"));
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_string_equal(reason_of(run), "the engine of agent-1 is not ours"); /* though all agree */
+  assert_true(figure(first_round(run), "logprob_max_abs_diff") == 0);
+  assert_int_equal(f->trainer.last_pushes, 0); /* it pulls */
+  json_free(run);
+  register_trainer_as(f, WORKER_FASTEST);
+  post_run(f, GRPO(1, "}"));
+  run = serve_run(f, &s, "r2", "completed");
+  assert_string_equal(reason_of(run),
+                      "the kernels of trainer are not batch-invariant; the engine of agent-1 is not ours");
+  json_free(run);
+}
+
 /* One server begins the samples and hands them back; another one, which is batch-invariant, ends them. */
 static void kernels_that_only_began_a_sample_are_named_too(void **state) {
   struct fixture *f = *state;
@@ -172,6 +190,7 @@ int main(void) {
       CASE(a_nan_is_shown_and_counted),
       CASE(kernels_that_promise_nothing_are_named),
       CASE(kernels_that_only_began_a_sample_are_named_too),
+      CASE(an_engine_of_others_is_named),
       CASE(a_replay_that_reaches_other_weights_names_the_kernels),
   };
   return cmocka_run_group_tests_name("coordinator/exactness", tests, NULL, NULL);
