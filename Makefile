@@ -34,6 +34,7 @@ SRC_amx         := $(filter %_amx.c,$(SRC_kernels)) common/model/cpu/isa/kernel_
 SRC_coordinator := $(filter-out %/main.c,$(wildcard services/coordinator/*.c services/coordinator/*/*.c))
 SRC_generation-server := $(filter-out %/main.c,$(wildcard services/generation-server/*.c services/generation-server/*/*.c))
 SRC_trainer-server := $(filter-out %/main.c,$(wildcard services/trainer-server/*.c services/trainer-server/*/*.c))
+SRC_rollout-agent := $(filter-out %/main.c,$(wildcard services/rollout-agent/*.c services/rollout-agent/*/*.c))
 
 # Modules that a module links, nearest first.
 DEP_base        :=
@@ -47,9 +48,10 @@ DEP_model       := safetensors json base
 DEP_coordinator := client http wire model safetensors json base
 DEP_generation-server := client http wire model comm safetensors json base
 DEP_trainer-server := client http wire model comm safetensors json base
+DEP_rollout-agent := client http wire safetensors json base
 
-MODULES  := base json safetensors wire http client comm model coordinator generation-server trainer-server
-SERVICES := coordinator generation-server trainer-server
+MODULES  := base json safetensors wire http client comm model coordinator generation-server trainer-server rollout-agent
+SERVICES := coordinator generation-server trainer-server rollout-agent
 ISAS     := v2 v3 v4 v4_bf16 amx
 ISA_v2   := -march=x86-64-v2
 ISA_v3   := -march=x86-64-v3
@@ -94,7 +96,7 @@ MPI_PACKAGES := libopenmpi-dev openmpi-bin
 LINT_PACKAGES := shellcheck
 
 .PHONY: all
-all: $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) ## build the three services, in build/bin
+all: $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) ## build the four services, in build/bin
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
@@ -444,7 +446,7 @@ tsan: ## unit and end-to-end tests under the thread sanitizer
 	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local
-install: all ## copy the three binaries to PREFIX/bin, and those for mpirun if `make mpi` has built them
+install: all ## copy the four binaries to PREFIX/bin, and those for mpirun if `make mpi` has built them
 	install -d $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/*-mpi) $(DESTDIR)$(PREFIX)/bin
 

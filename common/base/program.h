@@ -1,4 +1,4 @@
-/* The common part of the three services' mains: flags that every service has, --help and --version, the one-line
+/* The common part of the four services' mains: flags that every service has, --help and --version, the one-line
  * refusal of a wrong flag, log and signals, and the file that tells the port.
  *
  * Called by main only, before any thread; nothing here is kept. */
