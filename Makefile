@@ -312,7 +312,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e load faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -375,6 +375,9 @@ e2e: ## run the end-to-end tests over real processes (needs `make all faults mpi
 
 load: ## time health checks under load, on an otherwise idle machine (needs `make all`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider -m load -rP tests/e2e/test_load.py
+
+bench-smoke: ## run every benchmark at its smallest size, to see that it measures (needs `make all`)
+	$(PYTHON) -m pytest -q -p no:cacheprovider -m bench tests/e2e
 
 faults: ## build the services with fault injection, in build/faults, and run the unit tests of the faults
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi unit-faults

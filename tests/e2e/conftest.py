@@ -9,14 +9,16 @@ BASE_ROUNDS = int(os.environ.get("LEASEHOLD_TEST_BASE_ROUNDS", 120))
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "load: timed under load, on a quiet machine (make load)")
+    config.addinivalue_line("markers", "bench: that the benchmarks run, at their smallest size (make bench-smoke)")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Timings wait for somebody who asks for them: `pytest -m load`."""
+    """Timings and benchmarks wait for somebody who asks for them: `pytest -m load`."""
     if config.option.markexpr:
         return
-    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("load")])
-    items[:] = [item for item in items if not item.get_closest_marker("load")]
+    asked_for = [item for item in items if item.get_closest_marker("load") or item.get_closest_marker("bench")]
+    config.hook.pytest_deselected(items=asked_for)
+    items[:] = [item for item in items if item not in asked_for]
 
 
 @pytest.fixture(scope="session")

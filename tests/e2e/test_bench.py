@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.bench
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = "name,shape,threads,value,unit,limit,share,peer,peer_value"
 FIGURES = {("gemm", "1x512x512"), ("gemm", "4096x512x512"), ("prefill", "42M 512"), ("decode", "42M b1"), ("decode", "42M b64"), ("decode", "0.6B b1"),

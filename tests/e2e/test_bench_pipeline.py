@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.bench
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = "lengths,R,ratio,mode,window_s,trainer_waiting_ratio,generation_idle_ratio,bound_s,clairvoyant_s,weights_sha256"
 SIMULATED = ["sync", "cgp", "gate", "pipelined", "minibatch"]
