@@ -7,11 +7,15 @@
  * top_p stays), min-p (relative to the most likely).  Then inverse CDF over the rest, in that order.  NaN logits are
  * never candidates; if all logits are NaN, token 0 is drawn.
  *
+ * A row with changes (logit_changes.h) is copied to the host's memory and changed there, then drawn from likewise;
+ * without cuts by inverse CDF in vocabulary order.
+ *
  * Owned by the engine's thread; scratch is made once. */
 #include "common/model/network/sampler.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/model/network/elementary.h"
 
@@ -32,12 +36,15 @@ struct sampler {
     float logprob, lse;
   } * lone;   /* of sampler_logprob, the table's memory */
   float *row; /* [V] of logits where the table's memory is not the host's */
+  float *changed;      /* [V] of logits with a client's changes */
+  unsigned char *seen; /* [V] of logit_changes_apply */
 };
 
 size_t sampler_bytes(const struct ops *ops, int vocabulary) {
   const struct sampler *s = NULL;
   const size_t V = (size_t)vocabulary;
-  return V * (sizeof *s->heap + sizeof *s->sorted + sizeof *s->weight) + ops_place_bytes(ops, V * sizeof *s->row);
+  return V * (sizeof *s->heap + sizeof *s->sorted + sizeof *s->weight + sizeof *s->changed + sizeof *s->seen) +
+         ops_place_bytes(ops, V * sizeof *s->row);
 }
 
 struct sampler *sampler_create(const struct ops *ops, int vocabulary) {
@@ -48,9 +55,11 @@ struct sampler *sampler_create(const struct ops *ops, int vocabulary) {
   s->heap = calloc((size_t)vocabulary, sizeof *s->heap);
   s->sorted = calloc((size_t)vocabulary, sizeof *s->sorted);
   s->weight = calloc((size_t)vocabulary, sizeof *s->weight);
+  s->changed = calloc((size_t)vocabulary, sizeof *s->changed);
+  s->seen = calloc((size_t)vocabulary, sizeof *s->seen);
   s->lone = ops->alloc(ops, sizeof *s->lone);
   if (!ops->host_memory) s->row = calloc((size_t)vocabulary, sizeof *s->row);
-  if (s->heap && s->sorted && s->weight && s->lone && (s->row || ops->host_memory)) return s;
+  if (s->heap && s->sorted && s->weight && s->changed && s->seen && s->lone && (s->row || ops->host_memory)) return s;
   sampler_free(s);
   return NULL;
 }
@@ -62,6 +71,8 @@ void sampler_free(struct sampler *s) {
   free(s->weight);
   if (s->lone) s->ops->release(s->ops, s->lone);
   free(s->row);
+  free(s->changed);
+  free(s->seen);
   free(s);
 }
 
@@ -159,7 +170,35 @@ static int32_t choose_truncated(struct sampler *s, const float *logits, const st
   return s->sorted[kept - 1].token;
 }
 
-/* --- the two calls --- */
+/* --- changed rows --- */
+
+/* The lowest id among equals; 0 when all logits are NaN. */
+static int32_t likeliest(const float *logits, int V) {
+  int32_t best = -1;
+  for (int32_t v = 0; v < V; v++)
+    if (logits[v] == logits[v] && (best < 0 || logits[v] > logits[best])) best = v;
+  return best < 0 ? 0 : best;
+}
+
+/* Without cuts: inverse CDF in vocabulary order. */
+static int32_t choose_whole(struct sampler *s, const float *logits, float temperature, float u) {
+  const int32_t best = likeliest(logits, s->V);
+  const float largest = logits[best];
+  double total = 0, running = 0;
+  if (!(largest - largest == 0)) return best; /* infinite or NaN: no distribution to draw from */
+  for (int v = 0; v < s->V; v++) {
+    s->weight[v] = logits[v] == logits[v] ? weight_of(logits[v], largest, temperature) : 0;
+    total += s->weight[v];
+  }
+  const double threshold = (double)u * total;
+  for (int32_t v = 0; v < s->V; v++) {
+    running += s->weight[v];
+    if (running > threshold) return v;
+  }
+  return best;
+}
+
+/* --- the calls --- */
 
 static bool is_truncating(const struct sampler *s, const struct sampling_params *p) {
   return p->temperature > 0 && ((p->top_k > 0 && p->top_k < s->V) || p->top_p < 1 || p->min_p > 0);
@@ -200,6 +239,19 @@ void sampler_draw(struct sampler *s, const float *logits, const struct sampling_
     draw_truncated(s, logits + (size_t)draws[i].row * (size_t)s->V, params[i], &draws[i]);
     i++;
   }
+}
+
+void sampler_draw_changed(struct sampler *s, const float *logits, const struct sampling_params *p,
+                          const struct logit_changes *changes, const struct token_history *history, struct draw *d) {
+  memcpy(s->changed, read_row(s, logits), (size_t)s->V * sizeof *s->changed);
+  logit_changes_apply(s->changed, s->V, changes, history, s->seen);
+  if (!(p->temperature > 0))
+    d->token = likeliest(s->changed, s->V);
+  else if (is_truncating(s, p))
+    d->token = choose_truncated(s, s->changed, p, d->u);
+  else
+    d->token = choose_whole(s, s->changed, p->temperature, d->u);
+  d->logprob = sampler_logprob(s, logits, d->token);
 }
 
 void sampler_top(struct sampler *s, const float *logits, int count, int32_t *tokens, float *logprobs) {

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/model/network/logit_changes.h"
 #include "common/model/ops.h"
 
 struct sampling_params {
@@ -29,6 +30,10 @@ size_t sampler_bytes(const struct ops *ops, int vocabulary);
  * as ops->logprob gives it; otherwise log-softmax(logits)[token]. */
 void sampler_draw(struct sampler *s, const float *logits, const struct sampling_params *const *params,
                   struct draw *draws, int count);
+/* One token from a row that is changed first (logit_changes.h); the log-probability is that of the row as it came:
+ * log-softmax(logits)[token]. */
+void sampler_draw_changed(struct sampler *s, const float *logits, const struct sampling_params *p,
+                          const struct logit_changes *changes, const struct token_history *history, struct draw *d);
 /* log-softmax(logits)[token]. */
 float sampler_logprob(struct sampler *s, const float *logits, int32_t token);
 /* Of the raw distribution: the `count` largest log-probabilities, for clients that ask (`logprobs: n`). */

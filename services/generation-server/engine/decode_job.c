@@ -8,6 +8,7 @@
  * Previous hop of a rollout: worker/leases.c, of a plain request: generate_call.c.  Next: engine.c. */
 #include "services/generation-server/engine/decode_job.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,6 +70,34 @@ static enum rc make_samples(struct decode_job *job, int32_t first, const struct 
   return RC_OK;
 }
 
+static void *copy_of(struct arena *arena, const void *items, size_t count, size_t size) {
+  void *copy = arena_alloc(arena, count + 1, size);
+  if (copy && count > 0) memcpy(copy, items, count * size);
+  return copy;
+}
+
+/* What a client asked for beyond tokens: changes of the logits, log-probabilities of the prompt. */
+static enum rc take_wishes(struct decode_job *job, const struct decode_job_spec *spec, struct err *err) {
+  const size_t P = (size_t)job->prompt_count, top = P * (size_t)job->top_count;
+  job->changes = (struct logit_changes)LOGIT_CHANGES_NONE;
+  if (spec->changes) job->changes = *spec->changes;
+  job->changed = logit_changes_any(&job->changes);
+  job->changes.biases = copy_of(&job->arena, job->changes.biases, job->changes.bias_count, sizeof *job->changes.biases);
+  job->changes.barred =
+      copy_of(&job->arena, job->changes.barred, (size_t)job->changes.barred_count, sizeof *job->changes.barred);
+  bool refused = !job->changes.biases || !job->changes.barred;
+  if (spec->prompt_logprobs) {
+    job->prompt_logprobs = arena_alloc(&job->arena, P, sizeof *job->prompt_logprobs);
+    job->prompt_top_tokens = arena_alloc(&job->arena, top + 1, sizeof *job->prompt_top_tokens);
+    job->prompt_top_logprobs = arena_alloc(&job->arena, top + 1, sizeof *job->prompt_top_logprobs);
+    refused |= !job->prompt_logprobs || !job->prompt_top_tokens || !job->prompt_top_logprobs;
+    for (size_t i = 0; i < P && !refused; i++) job->prompt_logprobs[i] = NAN;
+    for (size_t i = 0; i < top && !refused; i++) job->prompt_top_logprobs[i] = NAN;
+  }
+  return refused ? err_set(err, RC_NO_MEMORY, NULL, "a prompt of %d tokens was refused its memory", job->prompt_count)
+                 : RC_OK;
+}
+
 enum rc decode_job_create(struct decode_job **out, const struct decode_job_spec *spec, const struct model *m,
                           const struct kv_cache *kv, struct err *err) {
   *out = NULL;
@@ -105,6 +134,7 @@ enum rc decode_job_create(struct decode_job **out, const struct decode_job_spec 
   } else {
     memcpy(job->prompt, spec->prompt, (size_t)spec->prompt_count * sizeof *job->prompt);
     rc = make_samples(job, spec->sample_first, kv, err);
+    if (rc == RC_OK) rc = take_wishes(job, spec, err);
   }
   if (rc != RC_OK) {
     decode_job_free(job);

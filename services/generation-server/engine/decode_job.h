@@ -89,11 +89,19 @@ struct decode_job {
   int32_t sample_count, done_count;
   bool raw_logprobs;               /* log-probabilities are those of the distribution before temperature and cuts */
   int32_t top_count;               /* likeliest tokens kept beside each one, raw too; 0: none */
+  struct logit_changes changes;    /* to the logits that tokens are drawn from; none of a lease */
+  bool changed;                    /* there are some */
+  /* Of the prompt's tokens, raw: NULL where nobody asked.  Final once a sample has shown a token.  The first token has
+   * none: NaN. */
+  float *prompt_logprobs;     /* [prompt_count] */
+  int32_t *prompt_top_tokens; /* [prompt_count, top_count] */
+  float *prompt_top_logprobs; /* [prompt_count, top_count] */
   const struct follower *follower; /* NULL: tokens are read at the end only */
 
   /* The engine's. */
   struct sample *leader; /* computes the prompt; NULL: none was chosen yet, for the active weights */
   bool prompt_ready;     /* by the active weights */
+  bool prompt_judged;    /* once: prompt_logprobs are final when the step is over */
   bool taken;            /* the engine had weights for it */
   enum decode_job_end end;
   struct policy policy; /* active when the job ended; of a lease that newer weights void: before them */
@@ -120,7 +128,9 @@ struct decode_job_spec {
   struct rng_key key;
   int32_t sample_first, sample_count;
   bool raw_logprobs;
-  int32_t top_count; /* cut to the vocabulary */
+  int32_t top_count;                   /* cut to the vocabulary */
+  const struct logit_changes *changes; /* copied; NULL: none */
+  bool prompt_logprobs;                /* those of the prompt's tokens are kept too */
 };
 
 /* Checks against the model and the pool: prompt ids within the vocabulary, prompt + max_new within context and pages

@@ -23,6 +23,7 @@ struct pick {
   int32_t row;
   struct sample *sample; /* draws its next token */
   bool for_group;        /* the prompt's last position: every sample of the job without a token draws */
+  int32_t judges;        /* the prompt's position whose token the row's logits judge; nothing is drawn.  0: none */
 };
 
 struct engine {
@@ -53,7 +54,7 @@ struct engine {
   int32_t *pages;                        /* [slots, pages_per_sequence] */
   int32_t *pick_rows;                    /* [ENGINE_LOGITS_ROWS] */
   struct pick *picks;                    /* [rows_max] */
-  int row_count, pick_count;
+  int row_count, pick_count, judged_count; /* judged_count: picks that judge */
   float *logits; /* [ENGINE_LOGITS_ROWS, V] */
   struct draw draws[ENGINE_DRAWS];
   struct sample *drawn[ENGINE_DRAWS]; /* the sample that each draw is for */

@@ -120,6 +120,16 @@ static bool group_needs_first(const struct decode_job *job) {
   return false;
 }
 
+/* Rows whose logits judge the next token of the prompt, until the prompt has been computed once. */
+static void add_judged(struct engine *e, struct sample *s, int row, int32_t first, int32_t count) {
+  const struct decode_job *job = s->job;
+  if (!job->prompt_logprobs || job->leader != s || job->prompt_judged) return;
+  for (int32_t i = 0; i < count && first + i + 1 < job->prompt_count; i++) {
+    e->picks[e->pick_count++] = (struct pick){.row = row + i, .sample = s, .judges = first + i + 1};
+    e->judged_count++;
+  }
+}
+
 /* Rows [first, first + count) of s start at `row` of the step: notes those from whose logits a token is drawn. */
 static void add_picks(struct engine *e, struct sample *s, int row, int32_t first, int32_t count) {
   const struct decode_job *job = s->job;
@@ -133,7 +143,7 @@ static void add_picks(struct engine *e, struct sample *s, int row, int32_t first
 }
 
 static void gather(struct engine *e) {
-  e->row_count = e->pick_count = 0;
+  e->row_count = e->pick_count = e->judged_count = 0;
   scheduler_rows(e->items, e->live_count, e->options.prefill_chunk, e->take);
   for (int i = 0; i < e->live_count; i++) {
     struct sample *s = e->live[i];
@@ -144,6 +154,7 @@ static void gather(struct engine *e) {
     if (first == 0) s->kv_swap = e->swap;
     e->items[i] = picture(e, s);
     add_rows(e, s, first, count);
+    add_judged(e, s, row, first, count);
     add_picks(e, s, row, first, count);
   }
 }
@@ -189,8 +200,38 @@ static bool device_holds(struct engine *e) {
   return false;
 }
 
+/* The log-probability of the prompt's token at this position, and the likeliest tokens there. */
+static void judge_prompt(struct engine *e, struct decode_job *job, int32_t at, const float *logits) {
+  const size_t k = (size_t)job->top_count;
+  job->prompt_logprobs[at] = sampler_logprob(e->sampler, logits, job->prompt[at]);
+  if (k > 0)
+    sampler_top(e->sampler, logits, (int)k, job->prompt_top_tokens + (size_t)at * k,
+                job->prompt_top_logprobs + (size_t)at * k);
+}
+
+/* The i-th draw, of a sample whose client changes the logits. */
+static void draw_changed(struct engine *e, int i) {
+  const struct sample *s = e->drawn[i];
+  const struct decode_job *job = s->job;
+  const struct token_history history = {
+      .prompt = job->prompt, .prompt_count = job->prompt_count, .tokens = s->tokens, .count = s->count};
+  sampler_draw_changed(e->sampler, e->logits + (size_t)e->draws[i].row * (size_t)e->model->config.vocabulary,
+                       &job->sampling, &job->changes, &history, &e->draws[i]);
+}
+
+/* All draws; neighbours without changes in one call. */
+static void draw_tokens(struct engine *e) {
+  for (int i = 0; i < e->draw_count;) {
+    int plain = 0;
+    while (i + plain < e->draw_count && !e->drawn[i + plain]->job->changed) plain++;
+    if (plain > 0) sampler_draw(e->sampler, e->logits, e->params + i, e->draws + i, plain);
+    i += plain;
+    if (i < e->draw_count) draw_changed(e, i++);
+  }
+}
+
 static void draw_gathered(struct engine *e) {
-  sampler_draw(e->sampler, e->logits, e->params, e->draws, e->draw_count);
+  draw_tokens(e);
   const int drawn = device_holds(e) ? e->draw_count : 0; /* a device that failed has drawn nothing */
   for (int i = 0; i < drawn; i++) take_token(e, e->drawn[i], &e->draws[i]);
   e->draw_count = 0;
@@ -221,7 +262,9 @@ static void draw_all(struct engine *e, const void *hidden) {
     forward_logits(e->active, hidden, e->pick_rows, n, e->ws, e->logits);
     for (int i = 0; i < n; i++) {
       const struct pick *pick = &e->picks[begin + i];
-      if (pick->for_group)
+      if (pick->judges > 0)
+        judge_prompt(e, pick->sample->job, pick->judges, e->logits + (size_t)i * (size_t)e->model->config.vocabulary);
+      else if (pick->for_group)
         add_group(e, pick->sample->job, i);
       else
         add_draw(e, pick->sample, i);
@@ -237,7 +280,7 @@ static void share_prompts(struct engine *e) {
     struct sample *leader = e->live[i];
     struct decode_job *job = leader->job;
     if (job->leader != leader || job->prompt_ready || leader->kv.length < job->prompt_count) continue;
-    job->prompt_ready = true;
+    job->prompt_ready = job->prompt_judged = true;
     for (int32_t k = 0; k < job->sample_count; k++) {
       struct sample *s = &job->samples[k];
       if (s->state != DECODE_DONE && s->kv.length == 0) fork_kv(e, s, leader, job->prompt_count);
@@ -276,7 +319,7 @@ bool step_run(struct engine *e) {
   const void *hidden;
   forward_run(e->active, &rows, e->tokens, e->kv, e->ws, NULL, &hidden);
   if (e->pick_count == 0 && !device_holds(e)) return true;
-  const bool decodes = e->pick_count == rows.T; /* a token is drawn from every row */
+  const bool decodes = e->judged_count == 0 && e->pick_count == rows.T; /* a token is drawn from every row */
   share_prompts(e);
   draw_all(e, hidden);
   const int64_t took_us = clock_monotonic_us() - begin_us;
