@@ -24,6 +24,9 @@
 #define LIMIT_STOP_TEXT_BYTES    (4 * LIMIT_STOP_TEXT_CHARS)
 #define LIMIT_TOP_LOGPROBS       20  /* alternatives shown for a token */
 #define LIMIT_PROMPTS            256 /* of one request */
+#define LIMIT_TOKEN_BIASES       1024 /* of one request */
+#define LIMIT_CHAT_MESSAGES      4096 /* of one request */
+#define LIMIT_CHAT_TOOLS         256  /* of one request */
 #define LIMIT_GROUPS_PER_ROUND   4096
 #define LIMIT_SAMPLES_PER_GROUP  1024
 #define LIMIT_LAG                1000 /* versions between a token and the step that trains on it */

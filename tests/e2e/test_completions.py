@@ -263,11 +263,14 @@ def test_log_probabilities_are_raw_and_name_the_alternatives(gen):
 @pytest.mark.parametrize(
     "status, field, body",
     [
-        (501, "echo", dict(prompt="x", logprobs=1, echo=True)),
         (501, "best_of", dict(prompt="x", best_of=3)),
         (501, "suffix", dict(prompt="x", suffix="y")),
-        (501, "presence_penalty", dict(prompt="x", presence_penalty=1)),
-        (501, "logit_bias", dict(prompt="x", logit_bias={"50": 1})),
+        (501, "response_format", dict(prompt="x", response_format={"type": "json_object"})),
+        (501, "guided_regex", dict(prompt="x", guided_regex="a*")),
+        (422, "presence_penalty", dict(prompt="x", presence_penalty=3)),
+        (422, "logit_bias", dict(prompt="x", logit_bias={"x": 1})),
+        (422, "logit_bias", dict(prompt="x", logit_bias={"50": 101})),
+        (422, "top_q", dict(prompt="x", top_q=0.9)),
         (422, "stop", dict(prompt="x", stop=list("abcde"))),
         (422, "stop", dict(prompt="x", stop=["a" * 1025])),
         (422, "logprobs", dict(prompt="x", logprobs=21)),

@@ -85,7 +85,7 @@ class Walker:
             return schema["const"]
         if "enum" in schema:
             return schema["enum"][0]
-        kind = schema["type"]
+        kind = schema.get("type", "string")  # without one anything will do
         if kind == "object":
             required = [*schema.get("required", []), *schema.get("oneOf", [{}])[0].get("required", [])]
             return {name: self.minimal(schema["properties"][name]) for name in required}

@@ -6,6 +6,9 @@
 
 void handle_generate(struct http_request *r, void *context);     /* POST /v1/generate */
 void handle_completions(struct http_request *r, void *context);  /* POST /v1/completions */
+void handle_chat(struct http_request *r, void *context);         /* POST /v1/chat/completions */
+void handle_models(struct http_request *r, void *context);       /* GET /v1/models */
+void handle_one_model(struct http_request *r, void *context);    /* GET /v1/models/{model} */
 void handle_push_weights(struct http_request *r, void *context); /* POST /v1/push-weights */
 size_t push_weights_limit(void *context);                        /* its body's limit, by the loaded model */
 /* Before the body is read; for http_route.admit. */

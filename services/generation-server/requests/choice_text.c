@@ -29,7 +29,8 @@ void choice_init(struct choice *c, struct sample *s, int32_t index, const struct
 /* --- scanning --- */
 
 static enum rc decode(const struct choice *c, int32_t at, struct buf *out, struct err *err) {
-  return c->tokenizer ? tokenizer_decode_more(c->tokenizer, &c->sample->tokens[at], 1, true, out, err) : RC_OK;
+  return c->tokenizer ? tokenizer_decode_more(c->tokenizer, &c->sample->tokens[at], 1, !c->shows_special, out, err)
+                      : RC_OK;
 }
 
 enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err) {
@@ -43,7 +44,7 @@ enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err)
     const size_t found = stop_texts_feed(c->stops, &c->matching, m->text.data, m->text.len, &used);
     if (found > 0) {
       c->stopped = true;
-      c->cut = c->scanned_end + used - found;
+      c->cut = c->scanned_end + used - (c->keeps_stop ? 0 : found);
       atomic_store_explicit(&c->sample->text_over, true, memory_order_relaxed);
     }
     c->scanned_end += m->text.len;
@@ -153,7 +154,7 @@ enum rc choice_take(struct choice_piece *piece, struct choice *c, size_t bytes_m
                     struct choice_scratch *m, struct err *err) {
   struct window w;
   *piece = (struct choice_piece){.first = c->told, .begins = c->sent == 0 && c->told == 0};
-  if (c->closed) return RC_OK;
+  if (c->closed || (c->awaits_token && c->scanned == 0 && !c->ended)) return RC_OK;
   if (bytes_max == 0) bytes_max = SIZE_MAX / 2;
   if (bytes_max < UTF8_BYTES_MAX) bytes_max = UTF8_BYTES_MAX;
   enum rc rc = fill_window(&w, c, bytes_max, tokens_max > 0 ? tokens_max : INT32_MAX, m, err);

@@ -26,6 +26,9 @@ struct choice {
   size_t prefix_len;
   int32_t index;      /* in the answer */
   bool wants_offsets; /* choice_piece.offsets are made */
+  bool keeps_stop;    /* the text ends behind the stop text */
+  bool shows_special; /* the text has special tokens */
+  bool awaits_token;  /* nothing is told, the prefix neither, before the first token */
 
   /* How far it has been scanned. */
   int32_t scanned;    /* tokens; those of the answer once it has ended */

@@ -1,7 +1,8 @@
 /* Makes a call from a request's parameters: encodes prompts, makes decode jobs and choices, takes a share of the
  * budget. Runs on an HTTP thread; the thread that replies releases the call.
  *
- * Previous hop of a plain request: route_generate.c or route_completions.c.  Next: requests.c submits the jobs. */
+ * Previous hop of a plain request: a route of api/, which has read it in its client's shape.  Next: requests.c submits
+ * the jobs. */
 #include "services/generation-server/requests/generate_call.h"
 
 #include <stdio.h>
@@ -13,7 +14,12 @@
 enum { STOP_IDS_MAX = 2 * LIMIT_STOP_TOKENS + LIMIT_STOP_TEXTS };
 
 void generate_params_defaults(struct generate_params *p, const struct generate_shape *shape) {
-  *p = (struct generate_params){.max_new_tokens = 128, .n = 1, .temperature = 1, .top_p = 1, .shape = shape};
+  *p = (struct generate_params){.max_new_tokens = 128,
+                                .n = 1,
+                                .temperature = 1,
+                                .top_p = 1,
+                                .changes = LOGIT_CHANGES_NONE,
+                                .shape = shape};
 }
 
 /* --- jobs --- */
@@ -41,6 +47,22 @@ static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *
   return count;
 }
 
+/* As many tokens as context and pages have room for behind the prompt. */
+static int32_t room_behind(int32_t prompt_count, const struct loaded_model *loaded) {
+  const struct kv_cache *kv = engine_kv(loaded->engine);
+  const int64_t pool = (int64_t)kv_pages_total(kv) * kv_page_tokens(kv), context = loaded->model->context_max;
+  const int64_t room = (pool < context ? pool : context) - prompt_count;
+  return (int32_t)(room < 1 ? 1 : room > LIMIT_NEW_TOKENS ? LIMIT_NEW_TOKENS : room);
+}
+
+static enum rc check_biases(const struct logit_changes *c, int vocabulary, struct err *err) {
+  for (size_t i = 0; i < c->bias_count; i++)
+    if (c->biases[i].token >= vocabulary)
+      return err_set(err, RC_INVALID, "logit_bias", "expected ids from 0 to %d, got %d", vocabulary - 1,
+                     c->biases[i].token);
+  return RC_OK;
+}
+
 static enum rc make_job(struct decode_job **out, const struct generate_call *call, const struct generate_params *p,
                         size_t at, uint64_t seed, struct err *err) {
   const struct loaded_model *loaded = call->loaded;
@@ -48,13 +70,19 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
   struct token_ids encoded = {0};
   int32_t stop[STOP_IDS_MAX];
   const int stop_count = stop_ids_of(stop, p, loaded);
-  enum rc rc = encode_prompt(prompt, loaded, &encoded, err);
+  enum rc rc = check_biases(&p->changes, loaded->config.vocabulary, err);
+  if (rc == RC_OK) rc = encode_prompt(prompt, loaded, &encoded, err);
   if (rc == RC_OK) {
+    const int32_t prompt_count = (int32_t)(prompt->text ? encoded.count : prompt->ids.count);
+    struct logit_changes changes = p->changes;
+    changes.barred = stop;
+    changes.barred_count = stop_count;
+    changes.min_new = p->min_new_tokens;
     const struct decode_job_spec spec = {.kind = DECODE_JOB_OF_REQUEST,
                                          .id = call->id,
                                          .prompt = prompt->text ? encoded.items : prompt->ids.items,
-                                         .prompt_count = (int32_t)(prompt->text ? encoded.count : prompt->ids.count),
-                                         .max_new = p->max_new_tokens,
+                                         .prompt_count = prompt_count,
+                                         .max_new = p->max_new_tokens > 0 ? p->max_new_tokens : room_behind(prompt_count, loaded),
                                          .sampling = {.temperature = (float)p->temperature,
                                                       .top_k = p->top_k > 0 ? p->top_k : 0,
                                                       .top_p = (float)p->top_p,
@@ -64,7 +92,9 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
                                          .key = {.seed = seed, .purpose = RNG_REQUEST, .group = (uint32_t)at},
                                          .sample_count = p->n,
                                          .raw_logprobs = p->raw_logprobs,
-                                         .top_count = p->top_logprobs};
+                                         .top_count = p->top_logprobs,
+                                         .changes = &changes,
+                                         .prompt_logprobs = p->prompt_logprobs};
     rc = decode_job_create(out, &spec, loaded->model, engine_kv(loaded->engine), err);
   }
   token_ids_free(&encoded);
@@ -90,7 +120,8 @@ static enum rc echo_of(const char **text, size_t *len, const struct generate_pro
 
 /* A job's share of the budget.  Alternatives of a token take half as much as a position each. */
 static int64_t positions_of(const struct decode_job *job) {
-  return job->sample_count * (job->prompt_count + job->max_new * (1 + (int64_t)job->top_count / 2));
+  const int64_t judged = job->prompt_logprobs ? job->prompt_count * (1 + (int64_t)job->top_count) : 0;
+  return judged + job->sample_count * (job->prompt_count + job->max_new * (1 + (int64_t)job->top_count / 2));
 }
 
 static enum rc add_prompt(struct generate_call *call, const struct generate_params *p, size_t at, uint64_t seed,
@@ -112,6 +143,9 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
     struct choice *c = &call->choices[call->choice_count];
     choice_init(c, &job->samples[i], call->choice_count++, call->loaded->tokenizer, &call->stops, echo, echo_len);
     c->wants_offsets = p->raw_logprobs;
+    c->keeps_stop = p->keeps_stop;
+    c->shows_special = p->shows_special;
+    c->awaits_token = p->prompt_logprobs;
   }
   return rc;
 }
@@ -153,7 +187,10 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
   struct policy active = {0};
   engine_policy(loaded->engine, &active);
   memcpy(call->run, active.run, sizeof call->run);
-  snprintf(call->id, sizeof call->id, "%s%llu", p->shape->id_prefix, (unsigned long long)number);
+  if (p->id)
+    snprintf(call->id, sizeof call->id, "%s", p->id);
+  else
+    snprintf(call->id, sizeof call->id, "%s%llu", p->shape->id_prefix, (unsigned long long)number);
   const uint64_t seed = p->has_seed ? p->seed : a->start_seed + number;
   for (size_t i = 0; i < p->prompt_count && rc == RC_OK; i++) rc = add_prompt(call, p, i, seed, err);
   if (rc == RC_OK) rc = admission_take(a, call->samples, call->positions, err);

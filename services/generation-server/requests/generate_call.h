@@ -19,14 +19,15 @@ struct generate_shape {
   const char *id_prefix;
   /* The answer to a call whose jobs have ended; on the replier's thread. */
   enum rc (*whole)(struct generate_call *call, struct choice_scratch *m, struct json_writer *w, struct err *err);
-  /* One event of a stream: a piece of a choice; on the streamer's thread, as is tail. NULL: there are no streams. */
+  /* One event of a stream: a piece of a choice; on the streamer's thread, as is tail.  When it writes nothing there is
+   * none.  NULL: there are no streams. */
   void (*event)(const struct generate_call *call, const struct choice *choice, const struct choice_piece *piece,
                 struct json_writer *w);
   /* One more event after the last piece of all choices; when it writes nothing there is none. */
   void (*tail)(const struct generate_call *call, struct json_writer *w);
 };
 
-/* The parameters of a request, the same for both shapes of the API. */
+/* The parameters of a request, the same for all shapes of the API. */
 struct generate_prompt {
   const char *text; /* or NULL: ids */
   size_t text_len;
@@ -35,13 +36,19 @@ struct generate_prompt {
 struct generate_params {
   const struct generate_prompt *prompts; /* may lie in the request's body */
   size_t prompt_count;
-  int32_t max_new_tokens, top_k, n;
+  const char *id;         /* the client's name of the request; NULL: it gets one */
+  int32_t max_new_tokens; /* 0: as many as there is room for */
+  int32_t min_new_tokens, top_k, n;
   double temperature, top_p, min_p;
+  struct logit_changes changes; /* barred is filled in with the stop ids */
   struct json_i32s stop_token_ids;
   struct stop_texts stops;
   uint64_t seed;
   bool has_seed, ignore_eos;
   bool stream, echo, raw_logprobs;
+  bool prompt_logprobs; /* those of the prompt's tokens too */
+  bool keeps_stop;      /* the stop text is part of the text */
+  bool shows_special;   /* special tokens are */
   bool tells_tokens; /* pieces without text become events too */
   int32_t top_logprobs;
   const struct generate_shape *shape;

@@ -3,7 +3,7 @@
  * A call has one share for each job that the engine has, and one for the thread that submits them: the last share to go
  * hands it to the streamer or the replier.
  *
- * Previous hop of a plain request: route_generate.c or route_completions.c, through generate_call.c.  Next: engine.c,
+ * Previous hop of a plain request: a route of api/, through generate_call.c.  Next: engine.c,
  * then streamer.c or replier.c. */
 #include "services/generation-server/requests/requests.h"
 

@@ -41,7 +41,7 @@ struct streamer {
   /* The thread's own. */
   struct generate_call *calls;
   struct choice_scratch scratch;
-  struct buf out;
+  struct buf out, one; /* what one call is sent; one event of it */
   int64_t now_ms;
   bool lagging; /* a reader is behind */
   bool closing;
@@ -141,9 +141,13 @@ static bool write_events(struct streamer *t, struct generate_call *call) {
       }
       if (!piece.any) break;
       if (piece.len == 0 && !piece.last && !call->tells_tokens) continue; /* a token without text */
-      buf_puts(&t->out, "data: ");
-      json_writer_init(&w, &t->out);
+      buf_clear(&t->one);
+      json_writer_init(&w, &t->one);
       call->shape->event(call, &call->choices[i], &piece, &w);
+      t->out.failed |= t->one.failed;
+      if (t->one.len == 0) continue;
+      buf_puts(&t->out, "data: ");
+      buf_append(&t->out, t->one.data, t->one.len);
       buf_puts(&t->out, "\n\n");
     }
   }
@@ -280,6 +284,7 @@ void streamer_stop(struct streamer *t) {
   pthread_join(t->thread, NULL);
   choice_scratch_free(&t->scratch);
   buf_free(&t->out);
+  buf_free(&t->one);
   pthread_cond_destroy(&t->changed);
   pthread_mutex_destroy(&t->mutex);
   free(t);

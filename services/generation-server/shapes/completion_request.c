@@ -1,10 +1,10 @@
-/* Reads the body of POST /v1/completions into the parameters that both APIs share. */
-#include "services/generation-server/requests/completion_request.h"
+/* Reads the body of POST /v1/completions into the parameters that all shapes share. */
+#include "services/generation-server/shapes/completion_request.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { COMPLETION_TOKENS_DEFAULT = 16, CHOICES_MAX = 128, TEXT_CHARACTERS_MAX = 4 << 20 };
+enum { COMPLETION_TOKENS_DEFAULT = 16, TEXT_CHARACTERS_MAX = 4 << 20 };
 
 /* --- prompts --- */
 
@@ -66,101 +66,17 @@ static enum rc read_prompts(struct generate_params *p, const struct json *v, str
   return RC_OK;
 }
 
-/* --- where to stop --- */
-
-static enum rc add_stop(struct generate_params *p, const struct json *v, struct arena *arena, struct err *err) {
-  if (json_type_of(v) != JSON_STRING)
-    return err_set(err, RC_INVALID, "stop", "expected a text or an array of up to %d texts, got %s in it",
-                   LIMIT_STOP_TEXTS, json_type_name(json_type_of(v)));
-  const size_t characters = json_characters(v);
-  if (characters < 1 || characters > LIMIT_STOP_TEXT_CHARS)
-    return err_set(err, RC_INVALID, "stop", "expected texts of 1 to %d characters, got %zu", LIMIT_STOP_TEXT_CHARS,
-                   characters);
-  size_t len;
-  const char *text = json_string(v, &len);
-  return stop_texts_add(&p->stops, text, len, arena, err);
-}
-
-static enum rc read_stop(struct generate_params *p, const struct json *v, struct arena *arena, struct err *err) {
-  if (!v) return RC_OK;
-  if (json_type_of(v) == JSON_STRING) return add_stop(p, v, arena, err);
-  if (json_type_of(v) != JSON_ARRAY || json_length(v) > LIMIT_STOP_TEXTS)
-    return err_set(err, RC_INVALID, "stop", "expected a text or an array of up to %d texts, got %s of %zu",
-                   LIMIT_STOP_TEXTS, json_type_name(json_type_of(v)), json_length(v));
-  enum rc rc = RC_OK;
-  for (size_t i = 0; i < json_length(v) && rc == RC_OK; i++) rc = add_stop(p, json_at(v, i), arena, err);
-  return rc;
-}
-
 /* --- the rest --- */
 
-/* Refuses fields that would change the result and are not offered; their neutral values are fine. */
-static enum rc refuse_others(const struct json *body, int32_t n, struct arena *arena, struct err *err) {
-  double presence = 0, frequency = 0, repetition = 1;
-  int32_t best_of = n;
-  const char *suffix = "";
-  const struct json *bias = NULL;
-  const struct json_field fields[] = {
-      {.name = "presence_penalty", .kind = FIELD_F64, .target = &presence},
-      {.name = "frequency_penalty", .kind = FIELD_F64, .target = &frequency},
-      {.name = "repetition_penalty", .kind = FIELD_F64, .target = &repetition},
-      {.name = "best_of", .kind = FIELD_I32, .target = &best_of, .min = 1, .max = CHOICES_MAX},
-      {.name = "suffix", .kind = FIELD_STRING, .target = &suffix},
-      {.name = "logit_bias", .kind = FIELD_VALUE, .target = &bias},
-  };
-  const enum rc rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_IGNORED, arena, err);
-  if (rc != RC_OK) return rc;
-  if (presence != 0 || frequency != 0 || repetition != 1)
-    return err_set(err, RC_UNSUPPORTED,
-                   presence != 0    ? "presence_penalty"
-                   : frequency != 0 ? "frequency_penalty"
-                                    : "repetition_penalty",
-                   "expected no penalties: they are not offered");
-  if (best_of != n)
-    return err_set(err, RC_UNSUPPORTED, "best_of", "expected none, or n: %d; choosing among more is not offered", n);
-  if (suffix[0]) return err_set(err, RC_UNSUPPORTED, "suffix", "expected none: texts are only continued");
-  if (bias && json_type_of(bias) != JSON_OBJECT)
-    return err_set(err, RC_INVALID, "logit_bias", "expected an object, got %s", json_type_name(json_type_of(bias)));
-  if (bias && json_length(bias) > 0)
-    return err_set(err, RC_UNSUPPORTED, "logit_bias", "expected none: biases are not offered");
-  return RC_OK;
-}
-
-static enum rc read_stream_options(struct completion_details *d, const struct json *v, bool stream, struct arena *arena,
-                                   struct err *err) {
-  if (!v) return RC_OK;
-  if (!stream) return err_set(err, RC_INVALID, "stream_options", "expected none without stream: true");
-  const struct json_field fields[] = {
-      {.name = "include_usage", .kind = FIELD_BOOL, .target = &d->include_usage},
-  };
-  const enum rc rc = json_fields(v, fields, 1, UNKNOWN_IGNORED, arena, err);
-  if (rc != RC_OK) err_in_field(err, "stream_options");
-  return rc;
-}
-
-static enum rc read_fields(struct generate_params *p, struct completion_details *d, const struct json *body,
+static enum rc read_fields(struct generate_params *p, struct openai_details *d, const struct json *body,
                            struct arena *arena, struct err *err) {
-  const struct json *prompt = NULL, *stop = NULL, *stream_options = NULL;
-  const char *model, *user;
+  const struct json *prompt = NULL;
+  int32_t best_of = 0;
+  const char *suffix = "";
+  struct openai_fields f;
+  openai_fields_init(&f, p, d);
   const struct json_field fields[] = {
       {.name = "prompt", .kind = FIELD_VALUE, .target = &prompt, .required = true},
-      {.name = "model", .kind = FIELD_STRING, .target = &model},
-      {.name = "user", .kind = FIELD_STRING, .target = &user},
-      {.name = "max_tokens", .kind = FIELD_I32, .target = &p->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
-      {.name = "temperature", .kind = FIELD_F64, .target = &p->temperature, .min = 0, .max = 100},
-      {.name = "top_p", .kind = FIELD_F64, .target = &p->top_p, .min = 1e-6, .max = 1},
-      {.name = "top_k", .kind = FIELD_I32, .target = &p->top_k, .min = -1, .max = LIMIT_VOCABULARY},
-      {.name = "min_p", .kind = FIELD_F64, .target = &p->min_p, .min = 0, .max = 1},
-      {.name = "n", .kind = FIELD_I32, .target = &p->n, .min = 1, .max = CHOICES_MAX},
-      {.name = "seed", .kind = FIELD_U64, .target = &p->seed, .present = &p->has_seed},
-      {.name = "stop", .kind = FIELD_VALUE, .target = &stop},
-      {.name = "stop_token_ids",
-       .kind = FIELD_I32_ARRAY,
-       .target = &p->stop_token_ids,
-       .min = 0,
-       .max = LIMIT_VOCABULARY - 1,
-       .count_max = LIMIT_STOP_TOKENS},
-      {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &p->ignore_eos},
       {.name = "logprobs",
        .kind = FIELD_I32,
        .target = &p->top_logprobs,
@@ -168,34 +84,31 @@ static enum rc read_fields(struct generate_params *p, struct completion_details 
        .max = LIMIT_TOP_LOGPROBS,
        .present = &d->logprobs},
       {.name = "echo", .kind = FIELD_BOOL, .target = &p->echo},
-      {.name = "stream", .kind = FIELD_BOOL, .target = &p->stream},
-      {.name = "stream_options", .kind = FIELD_VALUE, .target = &stream_options},
-      {.name = "return_token_ids", .kind = FIELD_BOOL, .target = &d->return_token_ids},
+      {.name = "best_of", .kind = FIELD_I32, .target = &best_of, .min = 1, .max = OPENAI_CHOICES_MAX},
+      {.name = "suffix", .kind = FIELD_STRING, .target = &suffix},
   };
-  enum rc rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_IGNORED, arena, err);
-  if (rc == RC_OK) rc = read_prompts(p, prompt, arena, err);
-  if (rc == RC_OK) rc = read_stop(p, stop, arena, err);
-  if (rc == RC_OK) rc = read_stream_options(d, stream_options, p->stream, arena, err);
-  return rc;
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) sampling_fields_add(&f.sampling, fields[i]);
+  const enum rc rc = openai_fields_read(&f, body, arena, err);
+  if (rc != RC_OK) return rc;
+  if (best_of != 0 && best_of != p->n)
+    return err_set(err, RC_UNSUPPORTED, "best_of", "expected none, or n: %d; choosing among more is not offered", p->n);
+  if (suffix[0]) return err_set(err, RC_UNSUPPORTED, "suffix", "expected none: texts are only continued");
+  return read_prompts(p, prompt, arena, err);
 }
 
 enum rc completion_request_read(struct generate_params *p, struct http_request *r, struct err *err) {
   const struct json *body;
   struct arena *arena = http_arena(r);
-  struct completion_details *d = arena_alloc(arena, 1, sizeof *d);
+  struct openai_details *d = arena_alloc(arena, 1, sizeof *d);
   if (!d) return err_set(err, RC_NO_MEMORY, NULL, "the request was refused its memory");
   p->max_new_tokens = COMPLETION_TOKENS_DEFAULT;
   p->details = d;
   enum rc rc = http_body_json(r, &body, err);
   if (rc == RC_OK) rc = read_fields(p, d, body, arena, err);
-  if (rc == RC_OK) rc = refuse_others(body, p->n, arena, err);
-  if (rc != RC_OK) return rc;
   p->raw_logprobs = d->logprobs;
+  p->prompt_logprobs = d->logprobs && p->echo;
   p->tells_tokens = d->logprobs || d->return_token_ids;
-  if (p->echo && d->logprobs)
-    return err_set(err, RC_UNSUPPORTED, "echo",
-                   "expected echo or logprobs, got both: the log-probabilities of a prompt's tokens are not offered");
-  return RC_OK;
+  return rc;
 }
 
 void completion_request_name_field(struct err *err) {

@@ -1,14 +1,9 @@
 /* The body of POST /v1/completions: its fields, their bounds, and which of OpenAI's are refused.  On an HTTP thread;
  * memory in the request's arena, prompts may lie in its body. */
-#ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_COMPLETION_REQUEST_H
-#define LEASEHOLD_GENERATION_SERVER_REQUESTS_COMPLETION_REQUEST_H
+#ifndef LEASEHOLD_GENERATION_SERVER_SHAPES_COMPLETION_REQUEST_H
+#define LEASEHOLD_GENERATION_SERVER_SHAPES_COMPLETION_REQUEST_H
 
-#include "services/generation-server/requests/generate_call.h"
-
-/* Shapes the answers, in addition to the call. */
-struct completion_details {
-  bool logprobs, return_token_ids, include_usage;
-};
+#include "services/generation-server/shapes/openai_fields.h"
 
 /* Fills p, which has its defaults, the shape among them.  RC_INVALID, RC_UNSUPPORTED. */
 enum rc completion_request_read(struct generate_params *p, struct http_request *r, struct err *err);

@@ -483,7 +483,6 @@ static void what_is_not_offered_or_malformed_is_refused_with_its_field(void **st
       {"{\"prompt\":\"x\",\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}", 422, "stop"},
       {"{\"prompt\":\"x\",\"logprobs\":21}", 422, "logprobs"},
       {"{\"prompt\":\"x\",\"logprobs\":true}", 422, "logprobs"},
-      {"{\"prompt\":\"x\",\"logprobs\":0,\"echo\":true}", 501, "echo"},
       {"{\"prompt\":\"x\",\"stream\":1}", 422, "stream"},
       {"{\"prompt\":\"x\",\"stream_options\":{\"include_usage\":true}}", 422, "stream_options"},
       {"{\"prompt\":\"x\",\"stream\":true,\"stream_options\":{\"include_usage\":1}}", 422,
@@ -491,9 +490,17 @@ static void what_is_not_offered_or_malformed_is_refused_with_its_field(void **st
       {"{\"prompt\":\"x\",\"stream\":true,\"stream_options\":[]}", 422, "stream_options"},
       {"{\"prompt\":\"x\",\"best_of\":2}", 501, "best_of"},
       {"{\"prompt\":\"x\",\"suffix\":\"y\"}", 501, "suffix"},
-      {"{\"prompt\":\"x\",\"frequency_penalty\":0.5}", 501, "frequency_penalty"},
+      {"{\"prompt\":\"x\",\"frequency_penalty\":2.5}", 422, "frequency_penalty"},
+      {"{\"prompt\":\"x\",\"repetition_penalty\":0}", 422, "repetition_penalty"},
+      {"{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", 501, "response_format"},
+      {"{\"prompt\":\"x\",\"bad_words\":[]}", 501, "bad_words"},
+      {"{\"prompt\":\"x\",\"request_id\":\"a b\"}", 422, "request_id"},
+      {"{\"prompt\":\"x\",\"bananas\":1}", 422, "bananas"},
       {"{\"prompt\":\"x\",\"presence_penalty\":\"a\"}", 422, "presence_penalty"},
-      {"{\"prompt\":\"x\",\"logit_bias\":{\"5\":1}}", 501, "logit_bias"},
+      {"{\"prompt\":\"x\",\"logit_bias\":{\"5\":101}}", 422, "logit_bias"},
+      {"{\"prompt\":\"x\",\"logit_bias\":{\"05\":1}}", 422, "logit_bias"},
+      {"{\"prompt\":\"x\",\"logit_bias\":{\"300000\":1}}", 422, "logit_bias"},
+      {"{\"prompt\":\"x\",\"logit_bias\":[5]}", 422, "logit_bias"},
       {"{\"prompt\":\"x\",\"model\":5}", 422, "model"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -506,7 +513,7 @@ static void what_is_not_offered_or_malformed_is_refused_with_its_field(void **st
     free(text);
   }
   assert_int_equal(status_of(server, "POST", "/v1/completions",
-                             "{\"prompt\":\"x\",\"bananas\":1,\"logit_bias\":{},\"best_of\":1,\"suffix\":null,\"stop\":"
+                             "{\"prompt\":\"x\",\"store\":true,\"logit_bias\":{},\"best_of\":1,\"suffix\":null,\"stop\":"
                              "null,\"presence_penalty\":0,\"stream_options\":null,\"user\":\"me\"}"),
                    200);
   wait_for_rest(server);

@@ -1,0 +1,158 @@
+"""The OpenAI API by its official client, and what that client does not show: streams put together, log-probabilities of prompts, the contract's judgement of every answer.
+
+The client is installed into build/openai by the versions of openai-requirements.txt when it is not there; without a network and without it that one test is skipped."""
+import http.client
+import json
+import shutil
+import subprocess
+import sys
+import urllib.parse
+
+import jsonschema
+import pytest
+
+from contract import contract
+from harness import ROOT, Cluster, call, exchange
+
+HERE = ROOT / "tests/e2e"
+VENV = ROOT / "build/openai"
+CHAT = "/v1/chat/completions"
+ASK = [{"role": "user", "content": "7+5*3-4="}]
+PIECES = {
+    259: '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+    260: '{"name": "weather", "parameters": {"city": "Bergen"}}',
+    261: "Let me look. ",
+    262: "<tool_",
+    263: 'call>{"name": "weather", "arguments": {}}</tool_call>',
+}
+
+
+class Standalone(Cluster):
+    def __init__(self, folder):
+        self.folder = folder
+        self.services = []
+
+
+@pytest.fixture(scope="module")
+def gen(base_model, tmp_path_factory):
+    """A server whose tokenizer has whole pieces of tool calls as tokens, so that a model that knows none can be made to write them."""
+    folder = tmp_path_factory.mktemp("openai")
+    model = folder / "model"
+    shutil.copytree(base_model, model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    like = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    tokenizer["added_tokens"] += [{"id": token, "content": text, **like} for token, text in PIECES.items()]
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with Standalone(folder) as alone:
+        yield alone.start("gen", "generation-server", ["--model", model, "--slots", 8, "--log-level", "warn"])
+
+
+@pytest.fixture(scope="module")
+def python():
+    wanted = (HERE / "openai-requirements.txt").read_text()
+    stamp = VENV / "installed"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(VENV, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        install = [VENV / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "-r", HERE / "openai-requirements.txt"]
+        done = subprocess.run(install, capture_output=True, text=True)
+        if done.returncode != 0:
+            pytest.skip("the openai client is not here and cannot be installed: " + done.stderr[-300:])
+        stamp.write_text(wanted)
+    return VENV / "bin/python"
+
+
+def chat(server, **body):
+    return call("POST", server.url + CHAT, {"messages": ASK, "seed": 1, "max_tokens": 20, **body})
+
+
+def at_rest(server):
+    model = call("GET", server.url + "/v1/model")
+    return model["slots_busy"] == model["samples_waiting"] == 0 and model["kv_pages_free"] == model["kv_pages_total"]
+
+
+def test_the_official_client_gets_what_it_asks_for(gen, python):
+    done = subprocess.run([python, HERE / "openai_client.py", gen.url], capture_output=True, text=True, timeout=300)
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0 and done.stdout.count("ok ") == 11
+    Cluster.wait_until(None, "the server is at rest", lambda: at_rest(gen))
+
+
+def chunks(server, **body):
+    judge = contract("generation-server")
+    schema = jsonschema.Draft202012Validator(judge.document["components"]["schemas"]["ChatCompletionChunk"], resolver=judge.resolver)
+    parts = urllib.parse.urlsplit(server.url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+    connection.request("POST", CHAT, json.dumps({"messages": ASK, "seed": 1, "max_tokens": 20, **body, "stream": True}))
+    answer = connection.getresponse()
+    assert answer.status == 200
+    events = [event[6:] for event in answer.read().decode().split("\n\n") if event.startswith("data: ")]
+    connection.close()
+    assert events[-1] == "[DONE]"
+    told = [json.loads(event) for event in events[:-1]]
+    for chunk in told:
+        schema.validate(chunk)
+    return told
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        dict(),
+        dict(n=3, temperature=2, ignore_eos=True),
+        dict(logprobs=True, top_logprobs=2, return_token_ids=True, n=2),
+        dict(return_token_ids=True, temperature=100, ignore_eos=True, max_tokens=60),
+        dict(stop=["=", ";2"], n=4, ignore_eos=True, logprobs=True),
+        dict(presence_penalty=1.5, frequency_penalty=-0.5, repetition_penalty=1.3, logit_bias={"50": -3}, n=2),
+        dict(skip_special_tokens=False, temperature=100, ignore_eos=True, max_tokens=60),
+    ],
+)
+def test_a_chat_stream_put_together_is_the_whole_answer(gen, body):
+    expected = chat(gen, **body)
+    told, usage, prompt_ids = {}, None, None
+    for chunk in chunks(gen, **body, stream_options={"include_usage": True}):
+        usage = chunk["usage"]
+        prompt_ids = prompt_ids or chunk.get("prompt_token_ids")
+        for choice in chunk["choices"]:
+            one = told.setdefault(choice["index"], {"roles": [], "content": "", "logprobs": [], "ids": [], "finish": None})
+            assert one["finish"] is None
+            one["roles"] += [choice["delta"]["role"]] if "role" in choice["delta"] else []
+            one["content"] += choice["delta"].get("content", "")
+            one["logprobs"] += choice["logprobs"]["content"] if choice["logprobs"] else []
+            one["ids"] += choice.get("token_ids", [])
+            one["finish"] = choice["finish_reason"]
+    assert usage == expected["usage"] and prompt_ids == expected.get("prompt_token_ids")
+    for choice in expected["choices"]:
+        one = told[choice["index"]]
+        assert one["roles"] == ["assistant"] and one["finish"] == choice["finish_reason"]
+        assert one["content"] == choice["message"]["content"]
+        assert one["ids"] == choice.get("token_ids", [])
+        assert one["logprobs"] == (choice["logprobs"]["content"] if choice["logprobs"] else [])
+
+
+def test_the_log_probabilities_of_a_prompt_are_those_that_its_tokens_had_when_sampled(gen):
+    """Bit for bit: what is judged in a prompt was drawn before as an answer."""
+    sampled = call("POST", gen.url + "/v1/completions", dict(prompt="7+5*3", max_tokens=30, seed=4, logprobs=3, ignore_eos=True, return_token_ids=True))["choices"][0]
+    prompt = sampled["prompt_token_ids"] + sampled["token_ids"]
+    judged = call("POST", gen.url + "/v1/completions", dict(prompt=prompt, max_tokens=1, seed=1, logprobs=3, echo=True, n=2))
+    for choice in judged["choices"]:
+        rows = choice["logprobs"]
+        assert rows["token_logprobs"][0] is None and len(rows["tokens"]) == len(prompt) + 1 == len(rows["text_offset"])
+        assert rows["token_logprobs"][5:-1] == sampled["logprobs"]["token_logprobs"]
+        assert rows["top_logprobs"][5:-1] == sampled["logprobs"]["top_logprobs"]
+        assert rows["tokens"][5:-1] == sampled["logprobs"]["tokens"]
+        assert choice["text"].startswith("7+5*3")
+
+
+def test_a_chat_without_a_limit_goes_to_the_end_of_the_context(gen):
+    context = call("GET", gen.url + "/v1/model")["config"]["context_max"]
+    answer = call("POST", gen.url + CHAT, {"messages": ASK, "ignore_eos": True, "temperature": 0})
+    assert answer["usage"]["total_tokens"] == context and answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("field", ["guided_json", "functions", "audio", "documents", "chat_template", "bad_words", "prompt_logprobs"])
+def test_what_is_not_offered_is_refused_by_its_name(gen, field):
+    status, _, content = exchange("POST", gen.url + CHAT, {"messages": ASK, field: "x"})
+    assert status == 501 and json.loads(content)["error"]["field"] == field
+    status, _, _ = exchange("POST", gen.url + CHAT, {"messages": ASK, field: None, "max_tokens": 1})
+    assert status == 200
