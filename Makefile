@@ -312,7 +312,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract tokenizers families test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -337,10 +337,13 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: all strings for the tokenizers, all mutants, speed, load, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
-	@$(MAKE) --no-print-directory test tokenizers mutants speed load asan ubsan tsan contract
+test-all: ## the long tiers too: all strings for the tokenizers, families, all mutants, speed, load, benches, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
+	@$(MAKE) --no-print-directory test tokenizers families mutants speed load bench-smoke asan ubsan tsan contract
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
+
+families: $(BUILD)/tests/model/test_families ## compare 50 random shapes of every family with transformers (TORCH_PYTHON=python that has it, else by pip, into build/; SEED=n, SHAPES=n)
+	@BUILD=$(BUILD) tests/golden/check-families $<
 
 contract: all ## openapi/*.yaml against real services by schemathesis (by pip, into build/), two seeds: minutes
 	@$(PYTHON) tests/contract/run

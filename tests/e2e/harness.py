@@ -294,10 +294,10 @@ def grpo_config(rounds, seed=1, groups=8, samples=4, evaluation=False):
     return config
 
 
-def make_base_model(folder, rounds):
+def make_base_model(folder, rounds, model=DATA / "model"):
     """A small base by the same warm-up route as the demo's; returns its Hugging Face folder."""
     target = pathlib.Path(folder) / "base-model"
-    with Cluster(pathlib.Path(folder) / "warmup", trainer=["--random-init", 1, "--threads", 2]) as cluster:
+    with Cluster(pathlib.Path(folder) / "warmup", model=model, trainer=["--random-init", 1, "--threads", 2]) as cluster:
         run = cluster.create_run(warmup_config(rounds))
         cluster.wait(run)
         shutil.copytree(cluster.folder / "state" / run / f"v{rounds}", target)

@@ -12,10 +12,12 @@ a Hugging Face model folder plus reference.safetensors:
     tokens, lengths [2]               the two sequences, one after the other
     logits [tokens, vocabulary]
     loss, grad/<tensor>               mean cross-entropy of the predicted tokens, and its gradient
-    losses [10]                       the same before each of ten AdamW steps
+    losses [10], losses_f64 [10]      the same before each of ten AdamW steps, in float32 and in float64: AdamW turns the roundings of a gradient that is
+                                      nearly zero into whole steps, so that float32 alone is no yardstick
     greedy [20]                       the likeliest continuation of the first sequence's first nine tokens
 """
 import argparse
+import copy
 import pathlib
 import random
 
@@ -70,7 +72,7 @@ def draw_options(family, rng):
         if family in ("qwen3", "mistral", "llama"):
             options["head_dim"] = dim
     else:
-        options.update(hidden_size=rng.randint(5, 70), head_dim=dim)
+        options.update(hidden_size=heads * rng.randint(2, 20), head_dim=dim)
     if family in ("qwen2", "qwen3") and rng.random() < 0.5:
         options.update(use_sliding_window=True, sliding_window=rng.randint(1, 40), max_window_layers=rng.randint(0, 2))
     if family in ("mistral", "phi3"):
@@ -128,7 +130,7 @@ def adamw_losses(model, sequences):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    return torch.tensor(losses, dtype=torch.float32)
+    return torch.tensor(losses, dtype=torch.float64)
 
 
 def make(folder, family, options, lengths, seed):
@@ -151,7 +153,9 @@ def make(folder, family, options, lengths, seed):
     loss.backward()
     out["loss"] = loss.detach().reshape(1)
     out.update({f"grad/{name}": p.grad.clone() for name, p in model.named_parameters()})
-    out["losses"] = adamw_losses(model, sequences)
+    wide = copy.deepcopy(model).double()
+    out["losses"] = adamw_losses(model, sequences).float()
+    out["losses_f64"] = adamw_losses(wide, sequences)
     save_file(out, folder / "reference.safetensors")
 
 
