@@ -36,7 +36,7 @@ ROPES = {
     "linear": {"factor": 2.5},
     "dynamic": {"factor": 4.0},
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 48},
-    "yarn": {"factor": 4.0, "original_max_position_embeddings": 32},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 4.0, "beta_slow": 1.0},
 }
 COMMITTED = {
     "qwen2": ("qwen2", dict(tie_word_embeddings=True)),

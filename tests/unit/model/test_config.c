@@ -136,6 +136,8 @@ static void test_families(void **state) {
   assert_true(!c.qkv_bias && !c.o_bias && c.mlp_bias && c.window == 0);
   c = family_of("mistral", "");
   assert_true(model_config_window(&c, 0) == 4096 && model_config_window(&c, 1) == 4096 && !c.qkv_bias);
+  c = family_of("mistral", ",\"max_window_layers\":1");
+  assert_true(model_config_window(&c, 0) == 4096);
   c = family_of("mistral", ",\"sliding_window\":null");
   assert_true(model_config_window(&c, 0) == 0 && model_config_window(&c, 1) == 0);
   c = family_of("phi3", "");

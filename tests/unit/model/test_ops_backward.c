@@ -50,7 +50,7 @@ static void test_weight(void **state) {
 }
 
 static void bias_on(const struct machine *m) {
-  static const int sizes[][2] = {{1, 1}, {33, 17}, {200, 72}, {70, 257}, {3, 1500}};
+  static const int sizes[][2] = {{1, 1}, {33, 17}, {200, 72}, {300, 257}, {3, 1500}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     const int T = sizes[s][0], N = sizes[s][1];
@@ -284,7 +284,7 @@ static void attention_case_on(const struct machine *m, int H, int G, int E, int 
 }
 
 static void attention_on(const struct machine *m) {
-  static const int windows[] = {0, 1, 7, 32, 33, 50};
+  static const int windows[] = {0, 1, 2, 7, 32, 33, 34, 50};
   attention_case_on(m, 3, 1, 10, 0);
   attention_case_on(m, 2, 2, 48, 0);
   for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) attention_case_on(m, 4, 2, 16, windows[i]);

@@ -138,7 +138,7 @@ static void test_gemm_special(void **state) {
 }
 
 static void bias_on(const struct machine *m) {
-  static const int sizes[][2] = {{1, 1}, {3, 5}, {40, 72}, {200, 257}, {7, 1500}};
+  static const int sizes[][2] = {{1, 1}, {3, 5}, {40, 72}, {300, 257}, {7, 1500}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     const int T = sizes[s][0], N = sizes[s][1];
