@@ -20,6 +20,7 @@ enum {
   BEAT_DEADLINE_MIN_MS = 1000,
   HEARTBEAT_DEFAULT_MS = 1000, /* for a coordinator that names none */
   RETRY_MIN_MS = 200,
+  PATIENCE_MS = 30000,
   DOUBT_MIN_MS = 200, /* doubts do not make a worker ask more often */
   DOUBT_TICK_MS = 50
 };
@@ -35,7 +36,8 @@ struct registration {
   char worker_id[LIMIT_NAME_MAX];
   int64_t heartbeat_ms, retry_ms;
   bool unconfirmed; /* no heartbeat was answered since the last registration */
-  bool complained;
+  enum registration_word said; /* of the failures since the last success */
+  int64_t begun_ms;
 
   pthread_mutex_t mutex; /* guards everything below */
   pthread_cond_t changed;
@@ -120,6 +122,21 @@ static enum rc beat_once(struct registration *r, const struct coordinator_client
   return rc;
 }
 
+enum registration_word registration_word(enum rc failure, int64_t waited_ms, enum registration_word said) {
+  const bool awaited = failure == RC_UNAVAILABLE && waited_ms >= 0 && waited_ms < PATIENCE_MS;
+  const enum registration_word word = awaited ? SAY_WAITING : SAY_WARNING;
+  return word > said ? word : SAY_NOTHING;
+}
+
+/* epoch: 0 before the first registration. */
+static void say(struct registration *r, bool registered, uint64_t epoch, const struct err *err) {
+  const int64_t waited_ms = epoch == 0 ? clock_monotonic_ms() - r->begun_ms : -1;
+  const enum registration_word word = registration_word(err->rc, waited_ms, r->said);
+  if (word == SAY_WAITING) log_info("waiting for the coordinator at %s", r->options.coordinator);
+  if (word == SAY_WARNING) log_warn("%s: %s", registered ? "heartbeat" : "registration", err->message);
+  if (word != SAY_NOTHING) r->said = word;
+}
+
 /* One call and the pause behind it. */
 static void take_turn(struct registration *r, const struct coordinator_client *client) {
   struct err err = {0};
@@ -136,13 +153,12 @@ static void take_turn(struct registration *r, const struct coordinator_client *c
   }
   const enum rc rc = registered ? beat_once(r, client, epoch, &err) : register_once(r, client, &err);
   if (rc == RC_OK) {
-    r->complained = false;
+    r->said = SAY_NOTHING;
     if (registered || !r->options.beat_at_once) pause_until_due(r, r->heartbeat_ms);
     return;
   }
   if (stopping(r)) return;
-  if (!r->complained) log_warn("%s: %s", registered ? "heartbeat" : "registration", err.message);
-  r->complained = true;
+  say(r, registered, epoch, &err);
   if (registered && (rc == RC_NOT_FOUND || rc == RC_CONFLICT || rc == RC_GONE)) {
     registration_stale(r);
     return;
@@ -164,6 +180,7 @@ enum rc registration_start(struct registration **out, const struct registration_
   if (!r) return err_set(err, RC_NO_MEMORY, NULL, "the registration was refused its memory");
   r->options = *options;
   r->retry_ms = RETRY_MIN_MS;
+  r->begun_ms = clock_monotonic_ms();
   pthread_mutex_init(&r->mutex, NULL);
   cond_init(&r->changed);
   enum rc rc = http_client_create(&r->http, options->token, &r->cancel, err);

@@ -7,7 +7,8 @@
  * Owns the worker's id, the epoch and the thread.  Both kinds of worker use it; what they tell and what they do with
  * the answers are the callbacks, which run on this thread.  Every call has a deadline, every failure a pause that
  * grows, and a worker that is forgotten before its first heartbeat was answered (two of them under one name) waits
- * before it registers again.  The first failure of a series is logged. */
+ * before it registers again.  The first failure of a series is logged; that the coordinator has not started yet, as a
+ * warning only when it takes long. */
 #ifndef LEASEHOLD_CLIENT_REGISTRATION_H
 #define LEASEHOLD_CLIENT_REGISTRATION_H
 
@@ -29,6 +30,11 @@ struct registration_options {
   bool (*in_doubt)(void *context);
   void *context;
 };
+
+/* What is said of a failure; `said`: what was said of this series of failures already; waited_ms: since the start, if the
+ * worker has never been registered, else -1.  Services are started in any order, so waiting a while is nothing to warn of. */
+enum registration_word { SAY_NOTHING, SAY_WAITING, SAY_WARNING };
+enum registration_word registration_word(enum rc failure, int64_t waited_ms, enum registration_word said);
 
 enum rc registration_start(struct registration **out, const struct registration_options *options, struct err *err);
 /* Send a heartbeat now: something changed that the coordinator should know. */

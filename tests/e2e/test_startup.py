@@ -41,8 +41,8 @@ class Folder:
             service.stop()
 
 
-def coordinator(folder, name, database):
-    return folder.start(name, "coordinator", "--db", database, "--data-dir", DATA)
+def coordinator(folder, name, database, *more):
+    return folder.start(name, "coordinator", "--db", database, "--data-dir", DATA, *more)
 
 
 def refusal(database, cwd="/"):
@@ -198,6 +198,21 @@ def test_a_trainer_that_loads_becomes_ready_and_its_port_file_says_when(tmp_path
         trainer.becomes_ready()
         assert trainer.get("/v1/model")[0] == 200
         trainer.stops()
+
+
+def test_workers_that_start_before_their_coordinator_wait_without_a_warning(tmp_path):
+    port = free_port()
+    with Folder(tmp_path) as folder:
+        url = ["--coordinator", f"http://127.0.0.1:{port}"]
+        trainer = folder.start("trainer", "trainer-server", "--model", DATA / "model", "--random-init", 1, "--state-dir", tmp_path / "state", "--threads", 1, *url)
+        server = folder.start("server", "generation-server", "--threads", 1, *url)
+        for worker in (trainer, server):
+            worker.wait_log(f"waiting for the coordinator at {url[1]}")
+        coordinator(folder, "coordinator", tmp_path / "coordinator.db", "--port", port)
+        for worker in (trainer, server):
+            worker.wait_log("registered as w")
+            assert not re.search(r" (warn|error) ", worker.log_text()), worker.log_text()
+            assert worker.log_text().count("waiting for") == 1
 
 
 def test_a_coordinator_that_waits_for_its_database_is_heard_and_stops_when_it_is_asked_to(tmp_path):

@@ -23,7 +23,8 @@ enum {
   PUSHES_MAX = 4,
   ACTIVATION_WAIT_MS = 10000, /* the engine must swap within it, before the spare set can be filled again */
   FILE_DEADLINE_MS = 30000,
-  PULL_DEADLINE_MS = 600000,
+  PULL_DEADLINE_MS = 600000, /* and as long as the file takes at PULL_BYTES_PER_MS */
+  PULL_BYTES_PER_MS = 10000,
   RETRY_MIN_MS = 200,
   RETRY_MAX_MS = 5000,
   NAP_MS = 500
@@ -376,8 +377,9 @@ static enum rc pull(struct staging *s, const struct current_policy *wanted, stru
   if (rc != RC_OK) return rc;
   struct buf bytes = BUF_INIT;
   struct digest computed;
-  rc = trainer_weights(&client, wanted->policy.run, wanted->policy.version, staging_model(s)->weights_file_max, &bytes,
-                       PULL_DEADLINE_MS, err);
+  const size_t bytes_max = staging_model(s)->weights_file_max;
+  const int64_t deadline_ms = PULL_DEADLINE_MS + (int64_t)(bytes_max / PULL_BYTES_PER_MS);
+  rc = trainer_weights(&client, wanted->policy.run, wanted->policy.version, bytes_max, &bytes, deadline_ms, err);
   const bool announced = rc == RC_OK && runs_ahead(s, wanted->policy.run);
   if (rc == RC_OK) rc = fill(s, bytes.data, bytes.len, NULL, &wanted->policy, announced, &computed, err);
   if (rc == RC_OK) {

@@ -12,6 +12,7 @@
 
 #include "common/base/file.h"
 #include "common/json/json.h"
+#include "common/safetensors/progress.h"
 #include "services/trainer-server/engine/model_files.h"
 #include "services/trainer-server/fault.h"
 
@@ -328,9 +329,11 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
   struct st_file *file = NULL;
   struct digest_state sum;
   struct digest digest;
+  struct progress progress;
   digest_begin(&sum);
   enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
+  progress_begin(&progress, path, m->params.parameters * CHECKPOINT_ARRAYS * sizeof(float));
   for (int a = 0; rc == RC_OK && a < CHECKPOINT_ARRAYS; a++) {
     float *array = arrays->room(arrays->context, a);
     for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
@@ -343,6 +346,7 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
         m->ops->upload(m->ops, array + q->offset, st_data(file, t), t->bytes);
         digest_update(&sum, st_data(file, t), t->bytes);
         st_drop(file, t);
+        progress_add(&progress, t->bytes);
       }
     }
     if (rc == RC_OK) rc = arrays->spread(arrays->context, a, err);
@@ -358,7 +362,7 @@ static enum rc read_weights(const struct checkpoint *c, struct weights *w, struc
   struct digest digest;
   enum rc rc = path_format(path, err, "%s/model.safetensors", c->dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
-  if (rc == RC_OK) rc = weights_from_safetensors(w, file, err);
+  if (rc == RC_OK) rc = weights_load(w, file, path, err);
   st_close(file);
   if (rc == RC_OK) rc = weights_digest(&digest, w, err);
   return rc == RC_OK ? check_digest(path, &digest, &c->meta.digest, err) : rc;

@@ -275,8 +275,27 @@ static void without_a_coordinator_it_keeps_asking_and_stops_at_once(void **state
   assert_int_equal(worker.registered, 0);
 }
 
+static void waiting_for_a_coordinator_that_starts_is_nothing_to_warn_of(void **state) {
+  (void)state;
+  static const struct {
+    enum rc failure;
+    int64_t waited_ms;
+    enum registration_word said, word;
+  } cases[] = {
+      {RC_UNAVAILABLE, 0, SAY_NOTHING, SAY_WAITING},       {RC_UNAVAILABLE, 29999, SAY_NOTHING, SAY_WAITING},
+      {RC_UNAVAILABLE, 5000, SAY_WAITING, SAY_NOTHING},    {RC_UNAVAILABLE, 30000, SAY_WAITING, SAY_WARNING},
+      {RC_UNAVAILABLE, 60000, SAY_WARNING, SAY_NOTHING},   {RC_FORBIDDEN, 0, SAY_NOTHING, SAY_WARNING},
+      {RC_FORBIDDEN, 0, SAY_WAITING, SAY_WARNING},         {RC_UNAVAILABLE, -1, SAY_NOTHING, SAY_WARNING},
+      {RC_TIMEOUT, 100, SAY_WARNING, SAY_NOTHING},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    if (registration_word(cases[i].failure, cases[i].waited_ms, cases[i].said) != cases[i].word)
+      fail_msg("case %zu", i);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(waiting_for_a_coordinator_that_starts_is_nothing_to_warn_of),
       cmocka_unit_test_setup_teardown(a_worker_registers_and_beats, setup, teardown),
       cmocka_unit_test_setup_teardown(under_a_new_epoch_it_registers_again, setup, teardown),
       cmocka_unit_test_setup_teardown(one_that_is_forgotten_at_every_heartbeat_asks_no_faster, setup, teardown),
