@@ -252,7 +252,6 @@ $(BUILD)/tests/tokenizer_answers: $(call OBJ,tests/golden/tokenizer/answers.c) $
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
-.PHONY: tokenizers
 tokenizers: $(BUILD)/tests/tokenizer_answers ## compare ids with the tokenizers package on drawn strings, family by family (by pip, into build/; STRINGS=n, SEED=n)
 	@tests/golden/tokenizer/compare --strings $(or $(STRINGS),20000) --seed $(or $(SEED),1)
 
