@@ -180,7 +180,7 @@ LYING_FILES = {
     "weights: truncated": ("model.safetensors", HONEST["model.safetensors"][:-100], "bytes of data"),
     "weights: a header longer than the file": ("model.safetensors", struct.pack("<Q", 1 << 40) + HONEST["model.safetensors"][8:], "the file claims 1099511627776"),
     "weights: offsets in reverse": ("model.safetensors", lying_header(swap_offsets), "expected data_offsets in order"),
-    "weights: another dtype": ("model.safetensors", weights_with(lambda n, d, s, b: (n, "F16", s, b)), "expected BF16 or F32, got F16"),
+    "weights: another dtype": ("model.safetensors", weights_with(lambda n, d, s, b: (n, "I16", s, b)), "expected BF16, F16 or F32, got I16"),
     "weights: another shape": ("model.safetensors", weights_with(lambda n, d, s, b: (n, d, s[::-1], b)), "expected shape"),
     "weights: a NaN": ("model.safetensors", weights_with(lambda n, d, s, b: (n, d, s, b[:-2] + b"\xc0\x7f")), "expected finite numbers"),
     "weights: other ones than announced": ("model.safetensors", weights_with(lambda n, d, s, b: (n, d, s, b"\0" + b[1:])), "was announced with digest"),
