@@ -153,9 +153,9 @@ struct ops {
   /* --- forward --- */
   /* x[T,K] = table[token] */
   void (*embed)(const struct ops *, float *x, const struct matrix *table, const int32_t *token, int T);
-  /* rstd[T] may be NULL */
-  void (*rmsnorm)(const struct ops *, void *y_operand, float *rstd, const float *x, const void *w_operand, float eps,
-                  int T, int D);
+  /* rstd[T] may be NULL.  Norms multiply by w, or by 1 + w when plus_one. */
+  void (*rmsnorm)(const struct ops *, void *y_operand, float *rstd, const float *x, const void *w_operand,
+                  bool plus_one, float eps, int T, int D);
   /* y[T,N] = x[T,K] W^T, or y += when accumulate: the dot product from zero, then one addition. */
   void (*gemm)(const struct ops *, float *y, const void *x_operand, const struct matrix *W, int T, bool accumulate);
   /* y[T,N] += b[N] */
@@ -163,7 +163,7 @@ struct ops {
   /* Per head: RMS norm over E with weight w, then rotate by position (pairs e, e + E/2, Hugging Face's half layout).
    * out operand[T,H,E]; rstd[T,H] may be NULL. w NULL: no norm. rope: [positions][E/2][2] cos, sin. */
   void (*head_norm_rope)(const struct ops *, void *out_operand, float *rstd, const float *x, const void *w_operand,
-                         float eps, const float *rope, const int32_t *position, int T, int H, int E);
+                         bool plus_one, float eps, const float *rope, const int32_t *position, int T, int H, int E);
   /* [.,G,E] each; row[T]: which of them is a row's, NULL: t */
   void (*kv_write)(const struct ops *, const struct kv_layer *kv, const struct rows *rows, const void *k_operand,
                    const void *v_operand, const int32_t *row);
@@ -172,6 +172,11 @@ struct ops {
                     const struct rows *rows, int H, float scale);
   /* silu(gate) * up */
   void (*swiglu)(const struct ops *, void *h_operand, const float *gate, const float *up, size_t n);
+  /* gelu(gate) * up, GELU's approximation by tanh */
+  void (*geglu)(const struct ops *, void *h_operand, const float *gate, const float *up, size_t n);
+  /* x *= factor; x += y */
+  void (*scale)(const struct ops *, float *x, float factor, size_t n);
+  void (*add_operand)(const struct ops *, float *x, const void *y_operand, size_t n);
   /* z = logits / temperature: logprob[t] = z[target] - lse; lse[T] = max + log sum exp (stored for the backward);
    * entropy[T] may be NULL. target < 0: the row is skipped (outputs 0). */
   void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits,
@@ -187,7 +192,7 @@ struct ops {
   void (*embed_backward)(const struct ops *, float *dtable, const float *dx, const int32_t *token, int T, int V, int D);
   /* dx += */
   void (*rmsnorm_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
-                           const void *w_operand, const float *rstd, const int32_t *row, int T, int D);
+                           const void *w_operand, bool plus_one, const float *rstd, const int32_t *row, int T, int D);
   /* dW[N,K] += dy^T x, dot over places.  place[T], ascending: the place of row t of dy along the dot; dy is zero at the
    * other places, and x there is finite.  NULL: t. */
   void (*gemm_weight_backward)(const struct ops *, float *dW, const void *dy_operand, const void *x_operand,
@@ -196,8 +201,8 @@ struct ops {
   void (*add_bias_backward)(const struct ops *, float *db, const void *dy_operand, int T, int N);
   /* Dx overwritten.  dw NULL: no norm. */
   void (*head_norm_rope_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
-                                  const void *w_operand, const float *rstd, const float *rope, const int32_t *position,
-                                  const int32_t *row, int T, int H, int E);
+                                  const void *w_operand, bool plus_one, const float *rstd, const float *rope,
+                                  const int32_t *position, const int32_t *row, int T, int H, int E);
   /* All [T,.,E], or as `batch` says */
   void (*attention_backward)(const struct ops *, float *dq, float *dk, float *dv, const void *dout_operand,
                              const void *out_operand, const float *lse, const void *q_operand, const void *k_operand,
@@ -205,6 +210,8 @@ struct ops {
   /* All [T,F] */
   void (*swiglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh,
                           const float *gate, const float *up, const int32_t *row, int T, int F);
+  void (*geglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh, const float *gate,
+                         const float *up, const int32_t *row, int T, int F);
   /* dlogits operand[T,V] = dlogprob[t] * (1[v = target] - exp(z - lse)) / temperature; rows with target < 0 are
    * zero. */
   void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *logits,

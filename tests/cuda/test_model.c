@@ -11,7 +11,9 @@
 
 enum { V = 257, PAGES = 60, ROWS_MAX = 310, SAMPLES = 5 };
 
-static bool other_family; /* biases, a sliding layer and no head norms instead */
+/* Of which families the models are: qwen3; biases, a sliding layer and no head norms instead, as llama and others have
+ * them; gemma3 */
+static enum { QWEN, LLAMA, GEMMA } family;
 
 static struct model_config config_of(bool tied) {
   return (struct model_config){.layers = 2,
@@ -24,12 +26,18 @@ static struct model_config config_of(bool tied) {
                                .positions_max = 512,
                                .rms_eps = 1e-6f,
                                .rope_theta = 10000,
-                               .head_norms = !other_family,
-                               .qkv_bias = other_family,
-                               .o_bias = other_family,
-                               .mlp_bias = other_family,
-                               .window = other_family ? 50 : 0,
-                               .sliding = {other_family ? 2 : 0},
+                               .head_norms = family != LLAMA,
+                               .qkv_bias = family == LLAMA,
+                               .o_bias = family == LLAMA,
+                               .mlp_bias = family == LLAMA,
+                               .plus_one = family == GEMMA,
+                               .out_norms = family == GEMMA,
+                               .gelu = family == GEMMA,
+                               .root_embedding = family == GEMMA,
+                               .query_scalar = family == GEMMA ? 10 : 0,
+                               .rope_local_theta = family == GEMMA ? 700 : 0,
+                               .window = family == QWEN ? 0 : 50,
+                               .sliding = {family == QWEN ? 0 : 2},
                                .initializer_range = 0.15f,
                                .tied = tied};
 }
@@ -466,12 +474,13 @@ static void test_step(void **state) {
 }
 
 static void test_other_families(void **state) {
-  other_family = true;
-  test_weights(state);
-  test_forward(state);
-  test_training(state);
-  test_training_again(state);
-  other_family = false;
+  for (family = LLAMA; family <= GEMMA; family++) {
+    test_weights(state);
+    test_forward(state);
+    test_training(state);
+    test_training_again(state);
+  }
+  family = QWEN;
 }
 
 int main(void) {

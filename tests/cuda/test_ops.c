@@ -261,7 +261,7 @@ static void test_fastest(void **state) {
 
 /* --- norms, rotation, SwiGLU --- */
 
-static void norm_of(int T, int D) {
+static void norm_of(int T, int D, bool plus_one) {
   const size_t n = (size_t)T * (size_t)D;
   const int saved = T + 3;
   const float *x = random_floats((size_t)saved * (size_t)D, 2.0f);
@@ -271,18 +271,18 @@ static void norm_of(int T, int D) {
   const float *x_there = put_floats(x, (size_t)saved * (size_t)D);
   const uint16_t *w_there = put_operands(w, (size_t)D);
   void *y_there = device_array((size_t)saved * (size_t)D * sizeof(uint16_t));
-  gpu->rmsnorm(gpu, y_there, y_rstd, x_there, w_there, 1e-6f, saved, D);
-  cpu->rmsnorm(cpu, y, rstd, x, w, 1e-6f, saved, D);
+  gpu->rmsnorm(gpu, y_there, y_rstd, x_there, w_there, plus_one, 1e-6f, saved, D);
+  cpu->rmsnorm(cpu, y, rstd, x, w, plus_one, 1e-6f, saved, D);
   same_operands("rmsnorm", y_there, y, (size_t)saved * (size_t)D);
   same_floats("rmsnorm's rstd", y_rstd, rstd, (size_t)saved);
-  gpu->rmsnorm(gpu, y_there, NULL, x_there, w_there, 1e-6f, saved, D);
+  gpu->rmsnorm(gpu, y_there, NULL, x_there, w_there, plus_one, 1e-6f, saved, D);
   const int32_t *row = random_ascending(T, saved);
   const float *dy = random_floats(n, 1.0f);
   float *dx = random_floats(n, 1.0f), *dw = random_floats((size_t)D, 1.0f);
   float *dx_there = put_floats(dx, n), *dw_there = put_floats(dw, (size_t)D);
-  gpu->rmsnorm_backward(gpu, dx_there, dw_there, put_floats(dy, n), x_there, w_there, y_rstd, put_list(row, (size_t)T),
-                        T, D);
-  cpu->rmsnorm_backward(cpu, dx, dw, dy, x, w, rstd, row, T, D);
+  gpu->rmsnorm_backward(gpu, dx_there, dw_there, put_floats(dy, n), x_there, w_there, plus_one, y_rstd,
+                        put_list(row, (size_t)T), T, D);
+  cpu->rmsnorm_backward(cpu, dx, dw, dy, x, w, plus_one, rstd, row, T, D);
   same_floats("rmsnorm_backward's dx", dx_there, dx, n);
   near_floats("rmsnorm_backward's dw", dw_there, dw, (size_t)D, 1e-5);
   arrays_free();
@@ -290,13 +290,14 @@ static void norm_of(int T, int D) {
 
 static void test_norms(void **state) {
   (void)state;
-  norm_of(1, 1);
-  norm_of(9, 40);
-  norm_of(5, 129);
-  norm_of(600, 33); /* more rows than the lanes of dw's sums */
+  norm_of(1, 1, false);
+  norm_of(9, 40, false);
+  norm_of(5, 129, false);
+  norm_of(5, 129, true);
+  norm_of(600, 33, false); /* more rows than the lanes of dw's sums */
 }
 
-static void heads_of(int T, int H, int E, bool normed) {
+static void heads_of(int T, int H, int E, bool normed, bool plus_one) {
   enum { POSITIONS = 50 };
   const int saved = T + 2;
   const size_t n = (size_t)(T * H * E), all = (size_t)(saved * H * E);
@@ -314,13 +315,14 @@ static void heads_of(int T, int H, int E, bool normed) {
   void *y_there = device_array(all * sizeof *y);
   float *rstd_there = device_array((size_t)(saved * H) * sizeof *rstd), *dx_there = put_floats(dx, n),
         *dw_there = put_floats(dw, (size_t)E);
-  gpu->head_norm_rope(gpu, y_there, rstd_there, x_there, w_there, 1e-6f, rope_there, position_there, saved, H, E);
-  cpu->head_norm_rope(cpu, y, rstd, x, w, 1e-6f, rope, position, saved, H, E);
+  gpu->head_norm_rope(gpu, y_there, rstd_there, x_there, w_there, plus_one, 1e-6f, rope_there, position_there, saved, H,
+                      E);
+  cpu->head_norm_rope(cpu, y, rstd, x, w, plus_one, 1e-6f, rope, position, saved, H, E);
   same_operands("head_norm_rope", y_there, y, all);
   if (normed) same_floats("head_norm_rope's rstd", rstd_there, rstd, (size_t)(saved * H));
-  gpu->head_norm_rope_backward(gpu, dx_there, dw_there, put_floats(dy, n), x_there, w_there, rstd_there, rope_there,
-                               position_there, put_list(row, (size_t)T), T, H, E);
-  cpu->head_norm_rope_backward(cpu, dx, dw, dy, x, w, rstd, rope, position, row, T, H, E);
+  gpu->head_norm_rope_backward(gpu, dx_there, dw_there, put_floats(dy, n), x_there, w_there, plus_one, rstd_there,
+                               rope_there, position_there, put_list(row, (size_t)T), T, H, E);
+  cpu->head_norm_rope_backward(cpu, dx, dw, dy, x, w, plus_one, rstd, rope, position, row, T, H, E);
   same_floats("head_norm_rope_backward's dx", dx_there, dx, n);
   near_floats("head_norm_rope_backward's dw", dw_there, dw, (size_t)E, 1e-5);
   arrays_free();
@@ -328,10 +330,11 @@ static void heads_of(int T, int H, int E, bool normed) {
 
 static void test_heads(void **state) {
   (void)state;
-  heads_of(1, 1, 2, true);
-  heads_of(7, 3, 12, true);
-  heads_of(5, 2, 128, true);
-  heads_of(6, 5, 64, false);
+  heads_of(1, 1, 2, true, false);
+  heads_of(7, 3, 12, true, false);
+  heads_of(5, 2, 128, true, false);
+  heads_of(7, 3, 12, true, true);
+  heads_of(6, 5, 64, false, false);
 }
 
 static void test_swiglu(void **state) {
@@ -352,6 +355,40 @@ static void test_swiglu(void **state) {
   cpu->swiglu_backward(cpu, dgate, dup, dh, gate, up, row, T, F);
   same_operands("swiglu_backward's dgate", dgate_there, dgate, T * F);
   same_operands("swiglu_backward's dup", dup_there, dup, T * F);
+  arrays_free();
+}
+
+static void test_geglu(void **state) {
+  enum { T = 9, SAVED = 12, F = 133 };
+  const float *gate = random_floats(SAVED * F, 9.0f), *up = random_floats(SAVED * F, 2.0f),
+              *dh = random_floats(T * F, 1.0f);
+  const int32_t *row = random_ascending(T, SAVED);
+  uint16_t *h = host_array(SAVED * F * 2), *dgate = host_array(T * F * 2), *dup = host_array(T * F * 2);
+  const float *gate_there = put_floats(gate, SAVED * F), *up_there = put_floats(up, SAVED * F);
+  void *h_there = device_array(SAVED * F * 2), *dgate_there = device_array(T * F * 2),
+       *dup_there = device_array(T * F * 2);
+  (void)state;
+  gpu->geglu(gpu, h_there, gate_there, up_there, SAVED * F);
+  cpu->geglu(cpu, h, gate, up, SAVED * F);
+  same_operands("geglu", h_there, h, SAVED * F);
+  gpu->geglu_backward(gpu, dgate_there, dup_there, put_floats(dh, T * F), gate_there, up_there, put_list(row, T), T, F);
+  cpu->geglu_backward(cpu, dgate, dup, dh, gate, up, row, T, F);
+  same_operands("geglu_backward's dgate", dgate_there, dgate, T * F);
+  same_operands("geglu_backward's dup", dup_there, dup, T * F);
+  arrays_free();
+}
+
+static void test_elements(void **state) {
+  enum { N = 5003 };
+  (void)state;
+  float *x = random_floats(N, 3.0f), *x_there = put_floats(x, N);
+  const uint16_t *y = random_operands(N, 2.0f);
+  gpu->scale(gpu, x_there, 5.65625f, N);
+  cpu->scale(cpu, x, 5.65625f, N);
+  same_floats("scale", x_there, x, N);
+  gpu->add_operand(gpu, x_there, put_operands(y, N), N);
+  cpu->add_operand(cpu, x, y, N);
+  same_floats("add_operand", x_there, x, N);
   arrays_free();
 }
 
@@ -738,7 +775,7 @@ static void test_failure(void **state) {
 static void test_backwards(void **state) {
   emulated_run_backwards(1);
   gemm_of(65, 129, 72);
-  norm_of(9, 40);
+  norm_of(9, 40, false);
   vocabulary_of(9, 600, 0.7f);
   test_embed_backward(state);
   test_move_rows(state);
@@ -765,6 +802,8 @@ int main(void) {
       cmocka_unit_test(test_norms),
       cmocka_unit_test(test_heads),
       cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_geglu),
+      cmocka_unit_test(test_elements),
       cmocka_unit_test(test_bias),
       cmocka_unit_test(test_attention),
       cmocka_unit_test(test_attention_of_many_rows),

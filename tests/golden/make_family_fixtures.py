@@ -23,11 +23,12 @@ import random
 
 import torch
 from safetensors.torch import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM)
 
 CLASSES = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM),
-           "mistral": (MistralConfig, MistralForCausalLM), "phi3": (Phi3Config, Phi3ForCausalLM)}
+           "mistral": (MistralConfig, MistralForCausalLM), "phi3": (Phi3Config, Phi3ForCausalLM),
+           "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM)}
 PROMPT, GREEDY, POSITIONS = 9, 20, 128
 MARGIN = 1e-3  # between the two largest logits of a greedy step
 
@@ -45,6 +46,8 @@ COMMITTED = {
     "llama_yarn": ("llama", dict(head_dim=14, num_key_value_heads=1, tie_word_embeddings=True, rope="yarn")),
     "mistral": ("mistral", dict(head_dim=12, sliding_window=11, rope="linear")),
     "phi3": ("phi3", dict(sliding_window=9)),
+    "gemma3": ("gemma3_text", dict(head_dim=12, num_hidden_layers=3, tie_word_embeddings=True, sliding_window=11, query_pre_attn_scalar=10, rope="linear",
+                                   layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
 }
 
 
@@ -56,6 +59,9 @@ def make_config(family, options):
                   pad_token_id=None, attn_implementation="eager")
     values.update(options)
     values["rope_parameters"] = {"rope_type": rope, "rope_theta": values.pop("rope_theta", 10000.0), **ROPES[rope]}
+    if family == "gemma3_text":
+        values["rope_parameters"] = {"full_attention": values["rope_parameters"],
+                                     "sliding_attention": {"rope_type": "default", "rope_theta": values.pop("rope_local", 700.0)}}
     return CLASSES[family][0](**values)
 
 
@@ -69,7 +75,7 @@ def draw_options(family, rng):
     options["eos_token_id"] = [options["vocab_size"] - 1, 3]
     if family in ("qwen2", "phi3") or rng.random() < 0.5:
         options["hidden_size"] = heads * dim
-        if family in ("qwen3", "mistral", "llama"):
+        if family in ("qwen3", "mistral", "llama", "gemma3_text"):
             options["head_dim"] = dim
     else:
         options.update(hidden_size=heads * rng.randint(2, 20), head_dim=dim)
@@ -79,6 +85,10 @@ def draw_options(family, rng):
         options["sliding_window"] = rng.choice([None, rng.randint(1, 40)])
     if family in ("llama", "qwen3"):
         options["attention_bias"] = rng.random() < 0.5
+    if family == "gemma3_text":
+        layers = ["sliding_attention" if rng.random() < 0.6 else "full_attention" for _ in range(options["num_hidden_layers"])]
+        options.update(layer_types=layers, sliding_window=rng.randint(1, 40), query_pre_attn_scalar=rng.randint(4, 40), rope_local=rng.choice([1e3, 1e4]),
+                       rope=rng.choice(["default", "linear"]), attention_bias=rng.random() < 0.3)
     if family == "llama":
         options["mlp_bias"] = rng.random() < 0.5
     if family == "phi3":
@@ -92,7 +102,8 @@ def make_model(family, config, seed):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * 0.15
-            parameter.copy_((1 + noise if parameter.dim() == 1 and "norm" in name else noise).bfloat16().float())
+            norm = parameter.dim() == 1 and "norm" in name and family != "gemma3_text"  # whose norms multiply by 1 + w
+            parameter.copy_((1 + noise if norm else noise).bfloat16().float())
     return model
 
 

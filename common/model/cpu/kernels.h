@@ -67,6 +67,7 @@ struct rmsnorm_args { /* rows */
   float *rstd;
   const float *x;
   const void *w;
+  bool plus_one;
   float eps;
   int D;
 };
@@ -76,6 +77,7 @@ struct rmsnorm_backward_args { /* rows for dx; columns for dw */
   float *dx, *dw;
   const float *dy, *x;
   const void *w;
+  bool plus_one;
   const float *rstd;
   const int32_t *row;
   int T, D;
@@ -87,6 +89,7 @@ struct rope_args { /* rows */
   float *rstd;
   const float *x;
   const void *w;
+  bool plus_one;
   float eps;
   const float *rope;
   const int32_t *position;
@@ -98,6 +101,7 @@ struct rope_backward_args { /* rows for dx; pairs (e, e + E/2) for dw */
   float *dx, *dw;
   const float *dy, *x;
   const void *w;
+  bool plus_one;
   const float *rstd, *rope;
   const int32_t *position, *row;
   int T, H, E;
@@ -125,13 +129,24 @@ struct attention_backward_args { /* items: sequence * G + kv head */
   float scale;
 };
 
-struct swiglu_args { /* elements */
+struct scale_args { /* elements */
+  float *x;
+  float factor;
+};
+
+struct add_operand_args { /* elements */
+  enum number_format format;
+  float *x;
+  const void *y;
+};
+
+struct swiglu_args { /* elements; of geglu too */
   enum number_format format;
   void *h;
   const float *gate, *up;
 };
 
-struct swiglu_backward_args { /* rows */
+struct swiglu_backward_args { /* rows; of geglu too */
   enum number_format format;
   void *dgate, *dup;
   const float *dh, *gate, *up;
@@ -199,9 +214,11 @@ struct cpu_kernels {
   const char *level;
   bool links; /* matrices, keys and values of bf16 are kept in links (ops.h, struct matrix and kv_layer) */
   cpu_kernel *to_operand, *from_operand;
-  cpu_kernel *rmsnorm, *gemm, *add_bias, *head_norm_rope, *attention, *swiglu, *logprob, *sample;
+  cpu_kernel *rmsnorm, *gemm, *add_bias, *head_norm_rope, *attention, *swiglu, *geglu, *scale, *add_operand, *logprob,
+      *sample;
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *add_bias_backward,
-      *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *logprob_backward;
+      *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *geglu_backward,
+      *logprob_backward;
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
   /* Checks properties of the CPU that the kernels rely on and CPUID does not tell; NULL: nothing to check. */
   bool (*holds)(void);

@@ -291,9 +291,10 @@ static void ops_embed(const struct ops *o, float *x, const struct matrix *table,
   split(o, cpu_embed, &c, (size_t)T, 1, 0.5 * T * table->K);
 }
 
-static void ops_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, float eps, int T,
-                        int D) {
-  struct rmsnorm_args c = {.format = o->format, .y = y, .rstd = rstd, .x = x, .w = w, .eps = eps, .D = D};
+static void ops_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, bool plus_one,
+                        float eps, int T, int D) {
+  struct rmsnorm_args c = {
+      .format = o->format, .y = y, .rstd = rstd, .x = x, .w = w, .plus_one = plus_one, .eps = eps, .D = D};
   split(o, cpu_of(o)->kernels->rmsnorm, &c, (size_t)T, 1, 0.4 * T * D);
 }
 
@@ -316,13 +317,15 @@ static void ops_add_bias(const struct ops *o, float *y, const void *b, int T, in
   split(o, cpu_of(o)->kernels->add_bias, &c, (size_t)T * (size_t)N, 256, 0.2 * T * N);
 }
 
-static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, float eps,
-                               const float *rope, const int32_t *position, int T, int H, int E) {
+static void ops_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w,
+                               bool plus_one, float eps, const float *rope, const int32_t *position, int T, int H,
+                               int E) {
   struct rope_args c = {.format = o->format,
                         .out = out,
                         .rstd = rstd,
                         .x = x,
                         .w = w,
+                        .plus_one = plus_one,
                         .eps = eps,
                         .rope = rope,
                         .position = position,
@@ -358,6 +361,21 @@ static void ops_swiglu(const struct ops *o, void *h, const float *gate, const fl
   split(o, cpu_of(o)->kernels->swiglu, &c, n, 256, 1.5 * (double)n);
 }
 
+static void ops_geglu(const struct ops *o, void *h, const float *gate, const float *up, size_t n) {
+  struct swiglu_args c = {.format = o->format, .h = h, .gate = gate, .up = up};
+  split(o, cpu_of(o)->kernels->geglu, &c, n, 256, 1.7 * (double)n);
+}
+
+static void ops_scale(const struct ops *o, float *x, float factor, size_t n) {
+  struct scale_args c = {.x = x, .factor = factor};
+  split(o, cpu_of(o)->kernels->scale, &c, n, 256, 0.2 * (double)n);
+}
+
+static void ops_add_operand(const struct ops *o, float *x, const void *y, size_t n) {
+  struct add_operand_args c = {.format = o->format, .x = x, .y = y};
+  split(o, cpu_of(o)->kernels->add_operand, &c, n, 256, 0.3 * (double)n);
+}
+
 static void ops_logprob(const struct ops *o, float *logprob, float *lse, float *entropy, const float *logits,
                         const int32_t *target, float temperature, int T, int V) {
   struct logprob_args c = {.logprob = logprob,
@@ -386,9 +404,18 @@ static void ops_embed_backward(const struct ops *o, float *dtable, const float *
 }
 
 static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
-                                 const void *w, const float *rstd, const int32_t *row, int T, int D) {
-  struct rmsnorm_backward_args c = {
-      .format = o->format, .dx = dx, .dw = dw, .dy = dy, .x = x, .w = w, .rstd = rstd, .row = row, .T = T, .D = D};
+                                 const void *w, bool plus_one, const float *rstd, const int32_t *row, int T, int D) {
+  struct rmsnorm_backward_args c = {.format = o->format,
+                                    .dx = dx,
+                                    .dw = dw,
+                                    .dy = dy,
+                                    .x = x,
+                                    .w = w,
+                                    .plus_one = plus_one,
+                                    .rstd = rstd,
+                                    .row = row,
+                                    .T = T,
+                                    .D = D};
   assert((size_t)D * sizeof(float) <= CPU_SCRATCH_BYTES);
   split(o, cpu_of(o)->kernels->rmsnorm_backward_x, &c, (size_t)T, 1, 0.8 * T * D);
   split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 0.5 * T * D);
@@ -409,14 +436,15 @@ static void ops_add_bias_backward(const struct ops *o, float *db, const void *dy
 }
 
 static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
-                                        const void *w, const float *rstd, const float *rope, const int32_t *position,
-                                        const int32_t *row, int T, int H, int E) {
+                                        const void *w, bool plus_one, const float *rstd, const float *rope,
+                                        const int32_t *position, const int32_t *row, int T, int H, int E) {
   struct rope_backward_args c = {.format = o->format,
                                  .dx = dx,
                                  .dw = dw,
                                  .dy = dy,
                                  .x = x,
                                  .w = w,
+                                 .plus_one = plus_one,
                                  .rstd = rstd,
                                  .rope = rope,
                                  .position = position,
@@ -463,6 +491,13 @@ static void ops_swiglu_backward(const struct ops *o, void *dgate, void *dup, con
   struct swiglu_backward_args c = {
       .format = o->format, .dgate = dgate, .dup = dup, .dh = dh, .gate = gate, .up = up, .row = row, .F = F};
   split(o, cpu_of(o)->kernels->swiglu_backward, &c, (size_t)T, 1, 2.0 * T * F);
+}
+
+static void ops_geglu_backward(const struct ops *o, void *dgate, void *dup, const float *dh, const float *gate,
+                               const float *up, const int32_t *row, int T, int F) {
+  struct swiglu_backward_args c = {
+      .format = o->format, .dgate = dgate, .dup = dup, .dh = dh, .gate = gate, .up = up, .row = row, .F = F};
+  split(o, cpu_of(o)->kernels->geglu_backward, &c, (size_t)T, 1, 2.2 * T * F);
 }
 
 static void ops_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
@@ -564,6 +599,9 @@ static const struct ops operations = {
     .kv_write = ops_kv_write,
     .attention = ops_attention,
     .swiglu = ops_swiglu,
+    .geglu = ops_geglu,
+    .scale = ops_scale,
+    .add_operand = ops_add_operand,
     .logprob = ops_logprob,
     .sample = ops_sample,
     .embed_backward = ops_embed_backward,
@@ -573,6 +611,7 @@ static const struct ops operations = {
     .head_norm_rope_backward = ops_head_norm_rope_backward,
     .attention_backward = ops_attention_backward,
     .swiglu_backward = ops_swiglu_backward,
+    .geglu_backward = ops_geglu_backward,
     .logprob_backward = ops_logprob_backward,
     .accumulate = ops_accumulate,
     .accumulate_and_clear = ops_accumulate_and_clear,

@@ -110,14 +110,15 @@ void cuda_kv_write(const struct ops *o, const struct kv_layer *kv, const struct 
                    const void *v, const int32_t *row);
 
 /* --- norm.cu --- */
-void cuda_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, float eps, int T, int D);
+void cuda_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, bool plus_one, float eps,
+                  int T, int D);
 void cuda_rmsnorm_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x, const void *w,
-                           const float *rstd, const int32_t *row, int T, int D);
-void cuda_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, float eps,
-                         const float *rope, const int32_t *position, int T, int H, int E);
+                           bool plus_one, const float *rstd, const int32_t *row, int T, int D);
+void cuda_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, bool plus_one,
+                         float eps, const float *rope, const int32_t *position, int T, int H, int E);
 void cuda_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
-                                  const void *w, const float *rstd, const float *rope, const int32_t *position,
-                                  const int32_t *row, int T, int H, int E);
+                                  const void *w, bool plus_one, const float *rstd, const float *rope,
+                                  const int32_t *position, const int32_t *row, int T, int H, int E);
 void cuda_add_bias(const struct ops *o, float *y, const void *b, int T, int N);
 void cuda_add_bias_backward(const struct ops *o, float *db, const void *dy, int T, int N);
 
@@ -125,6 +126,11 @@ void cuda_add_bias_backward(const struct ops *o, float *db, const void *dy, int 
 void cuda_swiglu(const struct ops *o, void *h, const float *gate, const float *up, size_t n);
 void cuda_swiglu_backward(const struct ops *o, void *dgate, void *dup, const float *dh, const float *gate,
                           const float *up, const int32_t *row, int T, int F);
+void cuda_geglu(const struct ops *o, void *h, const float *gate, const float *up, size_t n);
+void cuda_geglu_backward(const struct ops *o, void *dgate, void *dup, const float *dh, const float *gate,
+                         const float *up, const int32_t *row, int T, int F);
+void cuda_scale(const struct ops *o, float *x, float factor, size_t n);
+void cuda_add_operand(const struct ops *o, float *x, const void *y, size_t n);
 
 /* --- gemm.cu --- */
 void cuda_gemm(const struct ops *o, float *y, const void *x, const struct matrix *W, int T, bool accumulate);

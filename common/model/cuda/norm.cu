@@ -14,6 +14,9 @@ enum {
 
 DEVICE float rstd_of(float sum, int n, float eps) { return 1.0f / sqrtf(sum / (float)n + eps); }
 
+/* What a norm multiplies by. */
+DEVICE float factor_of(const bf16 *w, size_t at, bool plus_one) { return plus_one ? 1.0f + widen(w[at]) : widen(w[at]); }
+
 /* --- rows --- */
 
 /* SUM over the block's terms [n] in shared memory, which are complete after the barrier; all threads get it. */
@@ -28,31 +31,33 @@ DEVICE float block_sum(const float *terms, int n) {
   return result;
 }
 
-static __global__ void rmsnorm_kernel(bf16 *y, float *rstds, const float *x, const bf16 *w, float eps, int D) {
+static __global__ void rmsnorm_kernel(bf16 *y, float *rstds, const float *x, const bf16 *w, bool plus_one,
+                                      float eps, int D) {
   float *terms = (float *)shared_memory(); /* [D] */
   const size_t at = (size_t)blockIdx.x * (size_t)D;
   for (int d = (int)threadIdx.x; d < D; d += ROW_THREADS) terms[d] = x[at + (size_t)d] * x[at + (size_t)d];
   const float rstd = rstd_of(block_sum(terms, D), D, eps);
   for (int d = (int)threadIdx.x; d < D; d += ROW_THREADS)
-    y[at + (size_t)d] = operand((x[at + (size_t)d] * rstd) * widen(w[d]));
+    y[at + (size_t)d] = operand((x[at + (size_t)d] * rstd) * factor_of(w, (size_t)d, plus_one));
   if (rstds && threadIdx.x == 0) rstds[blockIdx.x] = rstd;
 }
 
-void cuda_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, float eps, int T, int D) {
+void cuda_rmsnorm(const struct ops *o, void *y, float *rstd, const float *x, const void *w, bool plus_one, float eps,
+                  int T, int D) {
   cuda_launch(cuda_of(o), "RMS norm", rmsnorm_kernel, (unsigned)T, ROW_THREADS, (size_t)D * sizeof(float), (bf16 *)y,
-              rstd, x, (const bf16 *)w, eps, D);
+              rstd, x, (const bf16 *)w, plus_one, eps, D);
 }
 
 static __global__ void rmsnorm_backward_kernel(float *dx, const float *dy, const float *x, const bf16 *w,
-                                               const float *rstds, const int32_t *row, int D) {
+                                               bool plus_one, const float *rstds, const int32_t *row, int D) {
   float *terms = (float *)shared_memory(); /* [D] */
   const size_t saved = row_of(row, blockIdx.x), at = (size_t)blockIdx.x * (size_t)D, from = saved * (size_t)D;
   const float rstd = rstds[saved];
   for (int d = (int)threadIdx.x; d < D; d += ROW_THREADS)
-    terms[d] = (dy[at + (size_t)d] * widen(w[d])) * x[from + (size_t)d];
+    terms[d] = (dy[at + (size_t)d] * factor_of(w, (size_t)d, plus_one)) * x[from + (size_t)d];
   const float share = (((block_sum(terms, D) * rstd) * rstd) / (float)D) * rstd;
   for (int d = (int)threadIdx.x; d < D; d += ROW_THREADS) {
-    const float g = dy[at + (size_t)d] * widen(w[d]);
+    const float g = dy[at + (size_t)d] * factor_of(w, (size_t)d, plus_one);
     dx[at + (size_t)d] = dx[at + (size_t)d] + (g * rstd - x[from + (size_t)d] * share);
   }
 }
@@ -126,10 +131,10 @@ static void add_columns(struct cuda_ops *c, float *dw, const terms &of, size_t r
 }
 
 void cuda_rmsnorm_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x, const void *w,
-                           const float *rstd, const int32_t *row, int T, int D) {
+                           bool plus_one, const float *rstd, const int32_t *row, int T, int D) {
   const struct row_terms terms = {dy, x, rstd, row, D};
   cuda_launch(cuda_of(o), "RMS norm's gradient", rmsnorm_backward_kernel, (unsigned)T, ROW_THREADS,
-              (size_t)D * sizeof(float), dx, dy, x, (const bf16 *)w, rstd, row, D);
+              (size_t)D * sizeof(float), dx, dy, x, (const bf16 *)w, plus_one, rstd, row, D);
   add_columns(cuda_of(o), dw, terms, (size_t)T, D);
 }
 
@@ -161,8 +166,8 @@ void cuda_add_bias_backward(const struct ops *o, float *db, const void *dy, int 
 /* The warp's head, as t * H + h; a block has HEAD_WARPS of them. */
 DEVICE size_t warp_head(void) { return (size_t)blockIdx.x * HEAD_WARPS + threadIdx.x / WARP; }
 
-static __global__ void head_norm_rope_kernel(bf16 *out, float *rstds, const float *x, const bf16 *w, float eps,
-                                             const float *rope, const int32_t *position, size_t heads, int H, int E) {
+static __global__ void head_norm_rope_kernel(bf16 *out, float *rstds, const float *x, const bf16 *w,
+                                             bool plus_one, float eps, const float *rope, const int32_t *position, size_t heads, int H, int E) {
   __shared__ float terms[HEAD_WARPS][CUDA_HEAD_DIM_MAX];
   float *term = terms[threadIdx.x / WARP];
   const size_t head = warp_head();
@@ -176,8 +181,8 @@ static __global__ void head_norm_rope_kernel(bf16 *out, float *rstds, const floa
     rstd = rstd_of(sum_of_terms(term, E), E, eps);
   }
   for (int e = l; e < E / 2; e += WARP) {
-    const float a = w ? (from[e] * rstd) * widen(w[e]) : from[e];
-    const float b = w ? (from[e + E / 2] * rstd) * widen(w[e + E / 2]) : from[e + E / 2];
+    const float a = w ? (from[e] * rstd) * factor_of(w, (size_t)e, plus_one) : from[e];
+    const float b = w ? (from[e + E / 2] * rstd) * factor_of(w, (size_t)(e + E / 2), plus_one) : from[e + E / 2];
     const float c = angle[2 * e], s = angle[2 * e + 1];
     out[head * (size_t)E + (size_t)e] = operand(a * c - b * s);
     out[head * (size_t)E + (size_t)(e + E / 2)] = operand(b * c + a * s);
@@ -185,17 +190,17 @@ static __global__ void head_norm_rope_kernel(bf16 *out, float *rstds, const floa
   if (w && rstds && l == 0) rstds[head] = rstd;
 }
 
-void cuda_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, float eps,
-                         const float *rope, const int32_t *position, int T, int H, int E) {
+void cuda_head_norm_rope(const struct ops *o, void *out, float *rstd, const float *x, const void *w, bool plus_one,
+                         float eps, const float *rope, const int32_t *position, int T, int H, int E) {
   const size_t heads = (size_t)T * (size_t)H;
   assert(E % 2 == 0 && E <= CUDA_HEAD_DIM_MAX);
   cuda_launch(cuda_of(o), "the heads' norm and rotation", head_norm_rope_kernel,
               (unsigned)((heads + HEAD_WARPS - 1) / HEAD_WARPS), HEAD_WARPS * WARP, 0, (bf16 *)out, rstd, x,
-              (const bf16 *)w, eps, rope, position, heads, H, E);
+              (const bf16 *)w, plus_one, eps, rope, position, heads, H, E);
 }
 
 static __global__ void head_norm_rope_backward_kernel(float *dx, const float *dy, const float *x, const bf16 *w,
-                                                      const float *rstds, const float *rope, const int32_t *position,
+                                                      bool plus_one, const float *rstds, const float *rope, const int32_t *position,
                                                       const int32_t *row, size_t heads, int H, int E) {
   __shared__ float terms[HEAD_WARPS][CUDA_HEAD_DIM_MAX];
   float *term = terms[threadIdx.x / WARP];
@@ -211,8 +216,8 @@ static __global__ void head_norm_rope_backward_kernel(float *dx, const float *dy
     for (int e = l; e < E / 2; e += WARP) {
       float da, db;
       unrotate(&da, &db, d, angle, e, E);
-      term[e] = (da * widen(w[e])) * from[e];
-      term[e + E / 2] = (db * widen(w[e + E / 2])) * from[e + E / 2];
+      term[e] = (da * factor_of(w, (size_t)e, plus_one)) * from[e];
+      term[e + E / 2] = (db * factor_of(w, (size_t)(e + E / 2), plus_one)) * from[e + E / 2];
     }
     __syncwarp();
     share = (((sum_of_terms(term, E) * rstd) * rstd) / (float)E) * rstd;
@@ -220,19 +225,19 @@ static __global__ void head_norm_rope_backward_kernel(float *dx, const float *dy
   for (int e = l; e < E / 2; e += WARP) {
     float da, db;
     unrotate(&da, &db, d, angle, e, E);
-    to[e] = w ? (da * widen(w[e])) * rstd - from[e] * share : da;
-    to[e + E / 2] = w ? (db * widen(w[e + E / 2])) * rstd - from[e + E / 2] * share : db;
+    to[e] = w ? (da * factor_of(w, (size_t)e, plus_one)) * rstd - from[e] * share : da;
+    to[e + E / 2] = w ? (db * factor_of(w, (size_t)(e + E / 2), plus_one)) * rstd - from[e + E / 2] * share : db;
   }
 }
 
 void cuda_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, const float *dy, const float *x,
-                                  const void *w, const float *rstd, const float *rope, const int32_t *position,
-                                  const int32_t *row, int T, int H, int E) {
+                                  const void *w, bool plus_one, const float *rstd, const float *rope,
+                                  const int32_t *position, const int32_t *row, int T, int H, int E) {
   const size_t heads = (size_t)T * (size_t)H;
   const struct head_terms terms = {dy, x, rstd, rope, position, row, H, E};
   assert(E % 2 == 0 && E <= CUDA_HEAD_DIM_MAX);
   cuda_launch(cuda_of(o), "the heads' gradient", head_norm_rope_backward_kernel,
-              (unsigned)((heads + HEAD_WARPS - 1) / HEAD_WARPS), HEAD_WARPS * WARP, 0, dx, dy, x, (const bf16 *)w, rstd,
+              (unsigned)((heads + HEAD_WARPS - 1) / HEAD_WARPS), HEAD_WARPS * WARP, 0, dx, dy, x, (const bf16 *)w, plus_one, rstd,
               rope, position, row, heads, H, E);
   if (w && dw) add_columns(cuda_of(o), dw, terms, heads, E);
 }

@@ -73,6 +73,9 @@ static void fill_table(struct ops *o) {
   o->kv_write = cuda_kv_write;
   o->attention = cuda_attention;
   o->swiglu = cuda_swiglu;
+  o->geglu = cuda_geglu;
+  o->scale = cuda_scale;
+  o->add_operand = cuda_add_operand;
   o->logprob = cuda_logprob;
   o->sample = cuda_sample;
   o->embed_backward = cuda_embed_backward;
@@ -82,6 +85,7 @@ static void fill_table(struct ops *o) {
   o->head_norm_rope_backward = cuda_head_norm_rope_backward;
   o->attention_backward = cuda_attention_backward;
   o->swiglu_backward = cuda_swiglu_backward;
+  o->geglu_backward = cuda_geglu_backward;
   o->logprob_backward = cuda_logprob_backward;
   o->accumulate = cuda_accumulate;
   o->accumulate_and_clear = cuda_accumulate_and_clear;

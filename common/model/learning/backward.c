@@ -347,18 +347,41 @@ static void linear_backward(const struct layer_pass *p, enum param_kind kind, co
   p->ops->gemm(p->ops, dx, dy, transposed, rows->count, accumulate);
 }
 
+/* y = norm(x): dx += */
+static void norm_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows,
+                          const float *dy, const float *x, const float *rstd, float *dx) {
+  const struct model_config *c = &p->l->model->config;
+  p->ops->rmsnorm_backward(p->ops, dx, grad_of(p, kind), dy, x, vector_of(p, kind), c->plus_one, rstd, rows->row,
+                           rows->count, c->hidden);
+}
+
+/* g.dx_operand: the gradient of a block's output [T,D], from that of the residual to which it was added, through its norm
+ * where it has one.  g.dnorm is overwritten. */
+static void output_backward(const struct layer_pass *p, enum param_kind kind, const float *x, const float *rstd) {
+  const struct ops *ops = p->ops;
+  const struct model_config *c = &p->l->model->config;
+  const struct gradient_rows *rows = &p->queries;
+  struct gradients *g = &p->l->g;
+  const size_t count = (size_t)rows->count * (size_t)c->hidden;
+  if (c->out_norms) {
+    ops->clear(ops, g->dnorm, count * sizeof *g->dnorm);
+    norm_backward(p, kind, rows, g->dx, x, rstd, g->dnorm);
+  }
+  ops->to_operand(ops, g->dx_operand, c->out_norms ? g->dnorm : g->dx, count);
+}
+
 static void mlp_backward(const struct layer_pass *p) {
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->l->model->config;
   const struct gradient_rows *rows = &p->queries;
   struct gradients *g = &p->l->g;
-  ops->to_operand(ops, g->dx_operand, g->dx, (size_t)rows->count * (size_t)c->hidden);
+  output_backward(p, PARAM_MLP_OUT_NORM, p->a->mlp_out, p->a->rstd_mlp_out);
   linear_backward(p, PARAM_DOWN, rows, rows->row, g->dx_operand, p->a->h, g->dh, false);
-  ops->swiglu_backward(ops, g->dgate, g->dup, g->dh, p->a->gate, p->a->up, rows->row, rows->count, c->ffn);
+  (c->gelu ? ops->geglu_backward : ops->swiglu_backward)(ops, g->dgate, g->dup, g->dh, p->a->gate, p->a->up, rows->row,
+                                                         rows->count, c->ffn);
   linear_backward(p, PARAM_GATE, rows, rows->row, g->dgate, p->a->norm_mid, g->dnorm, false);
   linear_backward(p, PARAM_UP, rows, rows->row, g->dup, p->a->norm_mid, g->dnorm, true);
-  ops->rmsnorm_backward(ops, g->dx, grad_of(p, PARAM_POST_NORM), g->dnorm, p->a->x_mid, vector_of(p, PARAM_POST_NORM),
-                        p->a->rstd_mid, rows->row, rows->count, c->hidden);
+  norm_backward(p, PARAM_POST_NORM, rows, g->dnorm, p->a->x_mid, p->a->rstd_mid, g->dx);
 }
 
 /* From g.dx to the gradients of q, k and v, rounded. */
@@ -371,6 +394,7 @@ static void attention_core_backward(const struct layer_pass *p) {
   const struct layer_activations *a = p->a;
   struct gradients *g = &p->l->g;
   const int H = c->heads, G = c->kv_heads, E = c->head_dim;
+  const float *rope = model_rope(m, p->layer);
   const size_t TQ = (size_t)q->count * (size_t)(H * E), TK = (size_t)kv->count * (size_t)(G * E);
   const struct packed batch = {.T = kv->count,
                                .sequences = chunk->sequences,
@@ -379,15 +403,15 @@ static void attention_core_backward(const struct layer_pass *p) {
                                .query = q->place ? listed(p->l, chunk->query) : NULL,
                                .query_row = q->row,
                                .window = model_config_window(c, p->layer)};
-  ops->to_operand(ops, g->dx_operand, g->dx, (size_t)q->count * (size_t)c->hidden);
+  output_backward(p, PARAM_ATTENTION_OUT_NORM, a->attention_out, a->rstd_attention_out);
   linear_backward(p, PARAM_O, q, q->row, g->dx_operand, a->attention, g->dattention, false);
   ops->to_operand(ops, g->dattention_operand, g->dattention, TQ);
   ops->attention_backward(ops, g->dq, g->dk, g->dv, g->dattention_operand, a->attention, a->lse, a->q, a->k, a->v,
-                          &batch, H, G, E, 1.0f / __builtin_sqrtf((float)E));
+                          &batch, H, G, E, model_attention_scale(m));
   ops->head_norm_rope_backward(ops, g->dq_raw, grad_of(p, PARAM_Q_NORM), g->dq, a->q_raw, vector_of(p, PARAM_Q_NORM),
-                               a->rstd_q, m->rope, q->position, q->row, q->count, H, E);
+                               c->plus_one, a->rstd_q, rope, q->position, q->row, q->count, H, E);
   ops->head_norm_rope_backward(ops, g->dk_raw, grad_of(p, PARAM_K_NORM), g->dk, a->k_raw, vector_of(p, PARAM_K_NORM),
-                               a->rstd_k, m->rope, kv->position, kv->row, kv->count, G, E);
+                               c->plus_one, a->rstd_k, rope, kv->position, kv->row, kv->count, G, E);
   ops->to_operand(ops, g->dq_operand, g->dq_raw, TQ);
   ops->to_operand(ops, g->dk_operand, g->dk_raw, TK);
   ops->to_operand(ops, g->dv_operand, g->dv, TK);
@@ -408,8 +432,7 @@ static void attention_block_backward(const struct layer_pass *p) {
   }
   linear_backward(p, PARAM_K, kv, kv->norm_row, g->dk_operand, a->norm_in, g->dnorm, true);
   linear_backward(p, PARAM_V, kv, kv->norm_row, g->dv_operand, a->norm_in, g->dnorm, true);
-  ops->rmsnorm_backward(ops, g->dx, grad_of(p, PARAM_INPUT_NORM), g->dnorm, a->x_in, vector_of(p, PARAM_INPUT_NORM),
-                        a->rstd_in, kv->row, kv->count, D);
+  norm_backward(p, PARAM_INPUT_NORM, kv, g->dnorm, a->x_in, a->rstd_in, g->dx);
 }
 
 /* From g.dnorm, the gradient of hidden, down to the embedding. */
@@ -429,7 +452,7 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
   const struct gradient_rows *last = c->partly ? &active : &all;
   ops->clear(ops, l->g.dx, (size_t)last->count * (size_t)D * sizeof(float));
   ops->rmsnorm_backward(ops, l->g.dx, grads + m->params.items[norm].offset, l->g.dnorm, saved->x_out,
-                        w->matrices[norm].data, saved->rstd_out, last->row, last->count, D);
+                        w->matrices[norm].data, m->config.plus_one, saved->rstd_out, last->row, last->count, D);
   for (int layer = m->config.layers - 1; layer >= 0; layer--) {
     const struct layer_pass pass = {.l = l,
                                     .w = w,
@@ -444,6 +467,7 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
     attention_block_backward(&pass);
   }
   const int embed = param_table_index(&m->params, PARAM_EMBED, -1);
+  if (m->config.root_embedding) ops->scale(ops, l->g.dx, model_embedding_scale(m), (size_t)c->T * (size_t)D);
   ops->embed_backward(ops, grads + m->params.items[embed].offset, l->g.dx, listed(l, c->tokens), c->T,
                       m->config.vocabulary, D);
 }

@@ -20,10 +20,10 @@ struct raw_config {
   const struct family *family;
   const char *activation;
   int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, original_positions;
-  int32_t sliding_window, window_from;
-  double rms_eps, rope_theta, initializer_range, rotated_share;
-  bool tied, attention_bias, mlp_bias, use_sliding_window;
-  const struct json *rope_scaling, *rope_parameters, *eos, *layer_types, *quantization;
+  int32_t sliding_window, window_from, window_pattern;
+  double rms_eps, rope_theta, rope_local_theta, initializer_range, rotated_share, query_scalar;
+  bool tied, attention_bias, mlp_bias, use_sliding_window, bidirectional;
+  const struct json *rope_scaling, *rope_parameters, *eos, *layer_types, *quantization, *attention_cap, *logits_cap;
 };
 
 static enum rc read_family(struct raw_config *raw, const struct json *root, struct arena *arena, struct err *err) {
@@ -36,13 +36,17 @@ static enum rc read_family(struct raw_config *raw, const struct json *root, stru
   if (!f)
     return err_set(err, RC_UNSUPPORTED, "model_type", "expected one of %s, got \"%s\"", family_list(), model_type);
   *raw = (struct raw_config){.family = f,
-                             .activation = "silu",
+                             .activation = f->gelu ? "gelu_pytorch_tanh" : "silu",
                              .head_dim = f->head_dim,
                              .kv_heads = f->kv_heads,
                              .sliding_window = f->sliding_window,
                              .window_from = f->window_from,
                              .rms_eps = (double)f->rms_eps,
-                             .rope_theta = 10000,
+                             .rope_theta = f->rope_theta > 0 ? f->rope_theta : 10000,
+                             .rope_local_theta = f->local_rope ? 10000 : 0,
+                             .window_pattern = 6,
+                             .query_scalar = f->query_scalar ? 256 : 0,
+                             .tied = f->tied,
                              .initializer_range = 0.02,
                              .rotated_share = 1};
   return RC_OK;
@@ -50,7 +54,11 @@ static enum rc read_family(struct raw_config *raw, const struct json *root, stru
 
 static enum rc read_fields(struct raw_config *raw, const struct json *root, struct arena *arena, struct err *err) {
   const struct json_field fields[] = {
-      {.name = "hidden_act", .kind = FIELD_STRING, .target = &raw->activation, .min = 1, .max = 64},
+      {.name = raw->family->gelu ? "hidden_activation" : "hidden_act",
+       .kind = FIELD_STRING,
+       .target = &raw->activation,
+       .min = 1,
+       .max = 64},
       {.name = "num_hidden_layers",
        .kind = FIELD_I32,
        .target = &raw->layers,
@@ -94,6 +102,12 @@ static enum rc read_fields(struct raw_config *raw, const struct json *root, stru
       {.name = "use_sliding_window", .kind = FIELD_BOOL, .target = &raw->use_sliding_window},
       {.name = "sliding_window", .kind = FIELD_I32, .target = &raw->sliding_window, .min = 1, .max = INT32_MAX},
       {.name = "max_window_layers", .kind = FIELD_I32, .target = &raw->window_from, .min = 0, .max = INT32_MAX},
+      {.name = "sliding_window_pattern", .kind = FIELD_I32, .target = &raw->window_pattern, .min = 1, .max = INT32_MAX},
+      {.name = "rope_local_base_freq", .kind = FIELD_F64, .target = &raw->rope_local_theta, .min = 1, .max = 1e12},
+      {.name = "query_pre_attn_scalar", .kind = FIELD_F64, .target = &raw->query_scalar, .min = 1e-3, .max = 1e6},
+      {.name = "use_bidirectional_attention", .kind = FIELD_BOOL, .target = &raw->bidirectional},
+      {.name = "attn_logit_softcapping", .kind = FIELD_VALUE, .target = &raw->attention_cap},
+      {.name = "final_logit_softcapping", .kind = FIELD_VALUE, .target = &raw->logits_cap},
       {.name = "layer_types", .kind = FIELD_VALUE, .target = &raw->layer_types},
       {.name = "rope_scaling", .kind = FIELD_VALUE, .target = &raw->rope_scaling},
       {.name = "rope_parameters", .kind = FIELD_VALUE, .target = &raw->rope_parameters},
@@ -191,6 +205,21 @@ static enum rc read_rope_fields(struct raw_rope *r, struct raw_config *raw, cons
   return json_fields(rope, fields, sizeof fields / sizeof fields[0], UNKNOWN_IGNORED, arena, err);
 }
 
+/* The rotation of sliding layers where they have one of their own, which is plain. */
+static enum rc read_local_rope(struct raw_config *raw, const struct json *local, struct arena *arena, struct err *err) {
+  const char *type = "default";
+  const struct json_field fields[] = {
+      {.name = "rope_type", .kind = FIELD_STRING, .target = &type, .min = 1, .max = 64},
+      {.name = "rope_theta", .kind = FIELD_F64, .target = &raw->rope_local_theta, .min = 1, .max = 1e12},
+  };
+  if (!local || json_type_of(local) == JSON_NULL) return RC_OK;
+  enum rc rc = json_fields(local, fields, sizeof fields / sizeof fields[0], UNKNOWN_IGNORED, arena, err);
+  if (rc == RC_OK && strcmp(type, "default") != 0)
+    rc = err_set(err, RC_UNSUPPORTED, "rope_type", "expected \"default\" in sliding layers, got \"%s\"", type);
+  if (rc != RC_OK) err_in_field(err, "sliding_attention");
+  return rc;
+}
+
 /* transformers 5 writes rope_parameters with the theta in it instead of rope_theta and rope_scaling; both places say the
  * type. */
 static enum rc read_rope(struct rope_scaling *out, struct raw_config *raw, const struct json *rope, const char *field,
@@ -199,9 +228,15 @@ static enum rc read_rope(struct rope_scaling *out, struct raw_config *raw, const
   if (json_type_of(rope) != JSON_OBJECT)
     return err_set(err, RC_INVALID, field, "expected an object or null, got %s", json_type_name(json_type_of(rope)));
   struct raw_rope r = {.type = "default", .truncate = true};
-  enum rc rc = read_rope_fields(&r, raw, rope, arena, err);
-  if (rc == RC_OK && (json_get(rope, "full_attention") || json_get(rope, "sliding_attention")))
+  const struct json *full = json_get(rope, "full_attention"), *local = json_get(rope, "sliding_attention");
+  enum rc rc = RC_OK;
+  if ((full || local) && raw->family->local_rope)
+    rc = read_local_rope(raw, local, arena, err);
+  else if (full || local)
     rc = err_set(err, RC_UNSUPPORTED, "full_attention", "expected one rotation for all layers");
+  if (rc == RC_OK && full && json_type_of(full) != JSON_OBJECT)
+    rc = err_set(err, RC_INVALID, "full_attention", "expected an object, got %s", json_type_name(json_type_of(full)));
+  if (rc == RC_OK) rc = read_rope_fields(&r, raw, full ? full : rope, arena, err);
   if (rc == RC_OK) rc = resolve_rope(out, &r, raw, err);
   if (rc != RC_OK) err_in_field(err, field);
   return rc;
@@ -233,10 +268,17 @@ static enum rc read_windows(struct model_config *out, const struct raw_config *r
   const bool none = window && json_type_of(window) == JSON_NULL;
   const bool listed = raw->layer_types && json_type_of(raw->layer_types) != JSON_NULL;
   const enum family_window kind = raw->family->window;
+  if (kind == WINDOW_PATTERN && none)
+    return err_set(err, RC_INVALID, "sliding_window", "expected a number: some layers slide");
   if (kind == WINDOW_NEVER || none || raw->sliding_window == 0) return RC_OK;
   if (kind == WINDOW_WHEN_USED && !raw->use_sliding_window) return RC_OK;
   out->window = raw->sliding_window;
-  if (kind == WINDOW_WHEN_USED && listed) return read_layer_types(out, raw->layer_types, err);
+  if (kind != WINDOW_EVERYWHERE && listed) return read_layer_types(out, raw->layer_types, err);
+  if (kind == WINDOW_PATTERN) {
+    for (int i = 0; i < out->layers; i++)
+      if ((i + 1) % raw->window_pattern != 0) slide(out, i);
+    return RC_OK;
+  }
   for (int i = kind == WINDOW_EVERYWHERE ? 0 : raw->window_from; i < out->layers; i++) slide(out, i);
   return RC_OK;
 }
@@ -244,8 +286,17 @@ static enum rc read_windows(struct model_config *out, const struct raw_config *r
 /* --- checks --- */
 
 static enum rc check_arithmetic(const struct raw_config *raw, struct err *err) {
-  if (strcmp(raw->activation, "silu") != 0)
-    return err_set(err, RC_UNSUPPORTED, "hidden_act", "expected \"silu\", got \"%s\"", raw->activation);
+  const char *activation = raw->family->gelu ? "gelu_pytorch_tanh" : "silu";
+  if (strcmp(raw->activation, activation) != 0)
+    return err_set(err, RC_UNSUPPORTED, raw->family->gelu ? "hidden_activation" : "hidden_act",
+                   "expected \"%s\", got \"%s\"", activation, raw->activation);
+  if (raw->attention_cap && json_type_of(raw->attention_cap) != JSON_NULL)
+    return err_set(err, RC_UNSUPPORTED, "attn_logit_softcapping", "expected null: scores are not capped here");
+  if (raw->logits_cap && json_type_of(raw->logits_cap) != JSON_NULL)
+    return err_set(err, RC_UNSUPPORTED, "final_logit_softcapping", "expected null: logits are not capped here");
+  if (raw->bidirectional)
+    return err_set(err, RC_UNSUPPORTED, "use_bidirectional_attention",
+                   "expected false: rows attend to earlier ones here");
   if (raw->quantization && json_type_of(raw->quantization) != JSON_NULL)
     return err_set(err, RC_UNSUPPORTED, "quantization_config", "expected none: quantized weights are not read");
   if (raw->rotated_share != 1)
@@ -273,6 +324,8 @@ bool model_config_has(const struct model_config *c, enum param_kind kind) {
     case PARAM_GATE_BIAS:
     case PARAM_UP_BIAS:
     case PARAM_DOWN_BIAS: return c->mlp_bias;
+    case PARAM_ATTENTION_OUT_NORM:
+    case PARAM_MLP_OUT_NORM: return c->out_norms;
     case PARAM_HEAD: return !c->tied;
     default: return true;
   }
@@ -325,6 +378,12 @@ static void resolve(struct model_config *out, const struct raw_config *raw, cons
                                .initializer_range = (float)raw->initializer_range,
                                .tied = raw->tied,
                                .head_norms = f->head_norms,
+                               .plus_one = f->plus_one,
+                               .out_norms = f->out_norms,
+                               .gelu = f->gelu,
+                               .root_embedding = f->root_embedding,
+                               .query_scalar = f->query_scalar ? (float)raw->query_scalar : 0,
+                               .rope_local_theta = f->local_rope ? raw->rope_local_theta : 0,
                                .qkv_bias = attention || f->biases == BIASES_QKV,
                                .o_bias = attention,
                                .mlp_bias = f->mlp_biases && raw->mlp_bias,

@@ -37,6 +37,12 @@ struct model_config {
   struct rope_scaling rope;
   float initializer_range;
   bool tied;                       /* tie_word_embeddings */
+  bool plus_one;                   /* norms multiply by 1 + w */
+  bool out_norms;                  /* what attention and MLP add to the residual goes through a norm */
+  bool gelu;                       /* GeGLU instead of SwiGLU */
+  bool root_embedding;             /* embeddings are multiplied by the root of hidden */
+  float query_scalar;              /* scores are divided by its root; 0: head_dim */
+  double rope_local_theta;         /* of sliding layers, whose rotation is plain; 0: they rotate as all do */
   bool head_norms;                 /* an RMS norm of each head of q and k, before the rotation */
   bool qkv_bias, o_bias, mlp_bias; /* of q, k and v; of o; of gate, up and down */
   /* A row of a sliding layer attends to the last `window` positions up to its own; 0: no layer slides. */

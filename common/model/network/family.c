@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define FAMILY_LIST "qwen3, qwen2, llama, mistral, phi3"
+#define FAMILY_LIST "qwen3, qwen2, llama, mistral, phi3, gemma3_text"
 
 static const struct family FAMILIES[] = {
     {.model_type = "qwen3",
@@ -31,6 +31,22 @@ static const struct family FAMILIES[] = {
      .window = WINDOW_EVERYWHERE,
      .fused = {{"self_attn.qkv_proj.weight", PARAM_Q, PARAM_V}, {"mlp.gate_up_proj.weight", PARAM_GATE, PARAM_UP}},
      .rms_eps = 1e-5f},
+    {.model_type = "gemma3_text",
+     .head_norms = true,
+     .plus_one = true,
+     .out_norms = true,
+     .gelu = true,
+     .root_embedding = true,
+     .local_rope = true,
+     .query_scalar = true,
+     .biases = BIASES_CONFIGURED,
+     .window = WINDOW_PATTERN,
+     .head_dim = 256,
+     .kv_heads = 4,
+     .sliding_window = 4096,
+     .rms_eps = 1e-6f,
+     .rope_theta = 1e6,
+     .tied = true},
 };
 
 const struct family *family_find(const char *model_type) {
@@ -41,7 +57,7 @@ const struct family *family_find(const char *model_type) {
 
 const char *family_list(void) { return FAMILY_LIST; }
 
-const char *param_kind_name(enum param_kind kind) {
+const char *param_kind_name(enum param_kind kind, bool out_norms) {
   static const char *const names[PARAM_KINDS] = {
       [PARAM_EMBED] = "model.embed_tokens.weight",
       [PARAM_INPUT_NORM] = "input_layernorm.weight",
@@ -55,6 +71,7 @@ const char *param_kind_name(enum param_kind kind) {
       [PARAM_K_NORM] = "self_attn.k_norm.weight",
       [PARAM_O] = "self_attn.o_proj.weight",
       [PARAM_O_BIAS] = "self_attn.o_proj.bias",
+      [PARAM_ATTENTION_OUT_NORM] = "post_attention_layernorm.weight",
       [PARAM_POST_NORM] = "post_attention_layernorm.weight",
       [PARAM_GATE] = "mlp.gate_proj.weight",
       [PARAM_GATE_BIAS] = "mlp.gate_proj.bias",
@@ -62,15 +79,16 @@ const char *param_kind_name(enum param_kind kind) {
       [PARAM_UP_BIAS] = "mlp.up_proj.bias",
       [PARAM_DOWN] = "mlp.down_proj.weight",
       [PARAM_DOWN_BIAS] = "mlp.down_proj.bias",
+      [PARAM_MLP_OUT_NORM] = "post_feedforward_layernorm.weight",
       [PARAM_FINAL_NORM] = "model.norm.weight",
       [PARAM_HEAD] = "lm_head.weight",
   };
-  return names[kind];
+  return out_norms && kind == PARAM_POST_NORM ? "pre_feedforward_layernorm.weight" : names[kind];
 }
 
 bool param_kind_is_norm(enum param_kind kind) {
   return kind == PARAM_INPUT_NORM || kind == PARAM_Q_NORM || kind == PARAM_K_NORM || kind == PARAM_POST_NORM ||
-         kind == PARAM_FINAL_NORM;
+         kind == PARAM_ATTENTION_OUT_NORM || kind == PARAM_MLP_OUT_NORM || kind == PARAM_FINAL_NORM;
 }
 
 bool param_kind_is_bias(enum param_kind kind) {

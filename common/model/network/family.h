@@ -24,6 +24,7 @@ enum param_kind {
   PARAM_K_NORM,
   PARAM_O,
   PARAM_O_BIAS,
+  PARAM_ATTENTION_OUT_NORM,
   PARAM_POST_NORM,
   PARAM_GATE,
   PARAM_GATE_BIAS,
@@ -31,6 +32,7 @@ enum param_kind {
   PARAM_UP_BIAS,
   PARAM_DOWN,
   PARAM_DOWN_BIAS,
+  PARAM_MLP_OUT_NORM,
   PARAM_FINAL_NORM,
   PARAM_HEAD,
   PARAM_KINDS
@@ -44,8 +46,9 @@ enum family_biases {
 
 enum family_window {
   WINDOW_NEVER,
-  WINDOW_WHEN_USED, /* use_sliding_window: in the layers from max_window_layers on, or those that layer_types names */
-  WINDOW_EVERYWHERE /* sliding_window, unless it is null: in every layer */
+  WINDOW_WHEN_USED,  /* use_sliding_window: in the layers from max_window_layers on, or those that layer_types names */
+  WINDOW_EVERYWHERE, /* sliding_window, unless it is null: in every layer */
+  WINDOW_PATTERN     /* in the layers that layer_types names, or all but every sliding_window_pattern-th */
 };
 
 /* Parameters whose rows stand one below the other in one tensor of the files. */
@@ -57,7 +60,13 @@ enum { FUSED_MAX = 2 };
 
 struct family {
   const char *model_type;
-  bool head_norms; /* an RMS norm of each head of q and k, before the rotation */
+  bool head_norms;     /* an RMS norm of each head of q and k, before the rotation */
+  bool plus_one;       /* norms multiply by 1 + w */
+  bool out_norms;      /* what attention and MLP add to the residual goes through a norm */
+  bool gelu;           /* GeGLU instead of SwiGLU; the key is hidden_activation, and not hidden_act */
+  bool root_embedding; /* embeddings are multiplied by the root of hidden_size */
+  bool local_rope;     /* sliding layers rotate by a theta of their own: rope_local_base_freq */
+  bool query_scalar;   /* scores are divided by the root of query_pre_attn_scalar instead of head_dim */
   enum family_biases biases;
   bool mlp_biases; /* of gate, up and down, where mlp_bias says so */
   enum family_window window;
@@ -68,6 +77,8 @@ struct family {
   int sliding_window; /* 0: none */
   int window_from;    /* max_window_layers */
   float rms_eps;
+  double rope_theta; /* 0: 10,000 */
+  bool tied;
 };
 
 /* NULL when there is none. */
@@ -75,8 +86,9 @@ const struct family *family_find(const char *model_type);
 /* "qwen3, qwen2, .." for messages. */
 const char *family_list(void);
 
-/* The name of a kind's tensor behind "model.layers.N.", or the whole name outside layers. */
-const char *param_kind_name(enum param_kind kind);
+/* The name of a kind's tensor behind "model.layers.N.", or the whole name outside layers; with out_norms the norm before
+ * the MLP has another name. */
+const char *param_kind_name(enum param_kind kind, bool out_norms);
 /* The bias's kind of a projection's weight. */
 static inline enum param_kind param_kind_bias(enum param_kind projection) { return (enum param_kind)(projection + 1); }
 bool param_kind_is_norm(enum param_kind kind);

@@ -12,6 +12,7 @@
 #include "common/model/network/forward.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,10 @@ static void place_layer(struct array_layout *l, struct layer_activations *a, con
   a->gate = array_layout_take(l, T * F, f);
   a->up = array_layout_take(l, T * F, f);
   a->h = array_layout_take(l, T * F, operand);
+  a->attention_out = array_layout_take(l, s->out * T * D, f);
+  a->mlp_out = array_layout_take(l, s->out * T * D, f);
+  a->rstd_attention_out = array_layout_take(l, s->out * T, f);
+  a->rstd_mlp_out = array_layout_take(l, s->out * T, f);
 }
 
 static void place_lists(struct array_layout *l, struct list_places *p, size_t rows_max, size_t pages_max) {
@@ -187,7 +192,7 @@ struct pass {
   const struct ops *ops;
   const struct forward_call *call;
   struct workspace *ws;
-  float scale; /* 1 / sqrt(E) */
+  float scale; /* of attention's scores */
 };
 
 static const struct matrix *weight_of(const struct weights *w, enum param_kind kind, int layer) {
@@ -209,6 +214,12 @@ static void project(const struct pass *p, int layer, enum param_kind kind, float
   if (b) p->ops->add_bias(p->ops, y, b, T, W->N);
 }
 
+/* y = norm(x), with the family's weights. */
+static void norm(const struct pass *p, int layer, enum param_kind kind, void *y, float *rstd, const float *x, int T) {
+  const struct model_config *c = &p->m->config;
+  p->ops->rmsnorm(p->ops, y, rstd, x, vector_of(p->w, kind, layer), c->plus_one, c->rms_eps, T, c->hidden);
+}
+
 /* Keys and values of the computed rows, then the attention of those rows that are finished here; x keeps these. */
 static void attention_block(const struct pass *p, int layer, const struct kv_layer *kv,
                             const struct layer_activations *a, const struct rows *finished, const int32_t *finish) {
@@ -216,42 +227,54 @@ static void attention_block(const struct pass *p, int layer, const struct kv_lay
   const struct model_config *c = &p->m->config;
   const struct rows *computed = &p->call->computed;
   const int T = computed->T, D = c->hidden, H = c->heads, G = c->kv_heads, E = c->head_dim;
-  const void *norm = a->norm_in;
-  ops->rmsnorm(ops, a->norm_in, a->rstd_in, p->ws->x, weight_of(p->w, PARAM_INPUT_NORM, layer)->data, c->rms_eps, T, D);
+  const void *normed = a->norm_in;
+  const float *rope = model_rope(p->m, layer);
+  norm(p, layer, PARAM_INPUT_NORM, a->norm_in, a->rstd_in, p->ws->x, T);
   project(p, layer, PARAM_K, a->k_raw, a->norm_in, T, false);
   project(p, layer, PARAM_V, p->ws->v_raw, a->norm_in, T, false);
-  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, vector_of(p->w, PARAM_K_NORM, layer), c->rms_eps, p->m->rope,
-                      computed->position, T, G, E);
+  ops->head_norm_rope(ops, a->k, a->rstd_k, a->k_raw, vector_of(p->w, PARAM_K_NORM, layer), c->plus_one, c->rms_eps,
+                      rope, computed->position, T, G, E);
   ops->to_operand(ops, a->v, p->ws->v_raw, (size_t)T * (size_t)(G * E));
   ops->kv_write(ops, kv, &p->call->rows, a->k, a->v, p->call->row);
   if (finish) {
     ops->move_rows(ops, p->ws->x, p->ws->x, finish, finished->T, (size_t)D * sizeof(float));
     ops->move_rows(ops, p->ws->picked, a->norm_in, finish, finished->T, (size_t)D * ops->operand_bytes);
-    norm = p->ws->picked;
+    normed = p->ws->picked;
   }
-  project(p, layer, PARAM_Q, a->q_raw, norm, finished->T, false);
-  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, vector_of(p->w, PARAM_Q_NORM, layer), c->rms_eps, p->m->rope,
-                      finished->position, finished->T, H, E);
+  project(p, layer, PARAM_Q, a->q_raw, normed, finished->T, false);
+  ops->head_norm_rope(ops, a->q, a->rstd_q, a->q_raw, vector_of(p->w, PARAM_Q_NORM, layer), c->plus_one, c->rms_eps,
+                      rope, finished->position, finished->T, H, E);
   struct rows attending = *finished;
   attending.window = model_config_window(c, layer);
   ops->attention(ops, a->attention, a->lse, a->q, kv, &attending, H, p->scale);
-  project(p, layer, PARAM_O, p->ws->x, a->attention, finished->T, true);
+  if (!c->out_norms) {
+    project(p, layer, PARAM_O, p->ws->x, a->attention, finished->T, true);
+    return;
+  }
+  project(p, layer, PARAM_O, a->attention_out, a->attention, finished->T, false);
+  norm(p, layer, PARAM_ATTENTION_OUT_NORM, p->ws->picked, a->rstd_attention_out, a->attention_out, finished->T);
+  ops->add_operand(ops, p->ws->x, p->ws->picked, (size_t)finished->T * (size_t)D);
 }
 
 /* All but the way back into x: what the backward reads. */
 static void mlp_inner(const struct pass *p, int layer, const struct layer_activations *a, int T) {
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->m->config;
-  ops->rmsnorm(ops, a->norm_mid, a->rstd_mid, p->ws->x, weight_of(p->w, PARAM_POST_NORM, layer)->data, c->rms_eps, T,
-               c->hidden);
+  norm(p, layer, PARAM_POST_NORM, a->norm_mid, a->rstd_mid, p->ws->x, T);
   project(p, layer, PARAM_GATE, a->gate, a->norm_mid, T, false);
   project(p, layer, PARAM_UP, a->up, a->norm_mid, T, false);
-  ops->swiglu(ops, a->h, a->gate, a->up, (size_t)T * (size_t)c->ffn);
+  (c->gelu ? ops->geglu : ops->swiglu)(ops, a->h, a->gate, a->up, (size_t)T * (size_t)c->ffn);
+  if (!c->out_norms) return;
+  project(p, layer, PARAM_DOWN, a->mlp_out, a->h, T, false);
+  norm(p, layer, PARAM_MLP_OUT_NORM, p->ws->picked, a->rstd_mlp_out, a->mlp_out, T);
 }
 
 static void mlp_block(const struct pass *p, int layer, const struct layer_activations *a, int T) {
   mlp_inner(p, layer, a, T);
-  project(p, layer, PARAM_DOWN, p->ws->x, a->h, T, true);
+  if (p->m->config.out_norms)
+    p->ops->add_operand(p->ops, p->ws->x, p->ws->picked, (size_t)T * (size_t)p->m->config.hidden);
+  else
+    project(p, layer, PARAM_DOWN, p->ws->x, a->h, T, true);
 }
 
 /* Returns the largest position, plus 1. */
@@ -303,7 +326,7 @@ static struct pass pass_make(const struct weights *w, struct workspace *ws) {
                        .ops = ws->model->ops,
                        .call = &ws->staged,
                        .ws = ws,
-                       .scale = 1.0f / __builtin_sqrtf((float)ws->model->config.head_dim)};
+                       .scale = model_attention_scale(ws->model)};
 }
 
 /* The staged call, from tokens to ws->hidden. */
@@ -315,6 +338,7 @@ static void run_layers(const struct pass *pass, struct kv_cache *kv, struct acti
   const size_t row_bytes = (size_t)c->hidden * sizeof(float);
   int T = call->computed.T;
   ops->embed(ops, ws->x, weight_of(pass->w, PARAM_EMBED, -1), call->tokens, T);
+  if (c->root_embedding) ops->scale(ops, ws->x, model_embedding_scale(pass->m), (size_t)T * (size_t)c->hidden);
   for (int layer = 0; layer < c->layers; layer++) {
     const struct layer_activations *a = save ? &save->layers[layer] : &ws->scratch;
     const struct kv_layer kv_layer = kv_cache_layer(kv, layer);
@@ -327,8 +351,7 @@ static void run_layers(const struct pass *pass, struct kv_cache *kv, struct acti
     mlp_block(pass, layer, a, T);
   }
   if (save) ops->copy(ops, save->x_out, ws->x, (size_t)T * row_bytes);
-  ops->rmsnorm(ops, ws->hidden, save ? save->rstd_out : NULL, ws->x, weight_of(pass->w, PARAM_FINAL_NORM, -1)->data,
-               c->rms_eps, T, c->hidden);
+  norm(pass, -1, PARAM_FINAL_NORM, ws->hidden, save ? save->rstd_out : NULL, ws->x, T);
 }
 
 /* A decode step's like comes again: `longest` rises by whole steps, so that few of them differ. */
@@ -388,6 +411,10 @@ static double largest_of(const struct weights *w, enum param_kind kind, int laye
 /* SLACK covers the roundings on the way. */
 static const double SLACK = 1.1;
 
+static double largest_norm(const struct weights *w, enum param_kind kind, int layer) {
+  return largest_of(w, kind, layer) + (w->model->config.plus_one ? 1 : 0);
+}
+
 /* The largest output of a projection of K inputs whose largest is x. */
 static double largest_projected(const struct weights *w, enum param_kind kind, int layer, double K, double x) {
   return SLACK * K * x * largest_of(w, kind, layer) + SLACK * largest_of(w, param_kind_bias(kind), layer);
@@ -400,26 +427,31 @@ bool forward_stays_finite(const struct weights *w) {
   static const double BOUND = 1e30, EPSILON_MIN = 1e-20;
   const struct model_config *c = &w->model->config;
   const double D = c->hidden, E = c->head_dim, HE = E * c->heads, F = c->ffn, eps = (double)c->rms_eps;
-  const double turned = 2 * (double)rope_magnitude(c); /* of a rotated pair, at most, against its larger part */
-  double x = largest_of(w, PARAM_EMBED, -1);
+  const double turned =
+      2 * fmax(1, (double)rope_magnitude(c)); /* of a rotated pair, at most, against its larger part */
+  double x = largest_of(w, PARAM_EMBED, -1) * (double)model_embedding_scale(w->model);
   for (int layer = 0; layer < c->layers; layer++) {
     /* D = sqrt(D) sqrt(D): of the normed row and of the product. */
-    const double in = largest_of(w, PARAM_INPUT_NORM, layer), mid = largest_of(w, PARAM_POST_NORM, layer);
+    const double in = largest_norm(w, PARAM_INPUT_NORM, layer), mid = largest_norm(w, PARAM_POST_NORM, layer);
     const double q_raw = largest_projected(w, PARAM_Q, layer, D, in),
                  k_raw = largest_projected(w, PARAM_K, layer, D, in);
     const double v = largest_projected(w, PARAM_V, layer, D, in);
-    const double q = c->head_norms ? __builtin_sqrt(E) * largest_of(w, PARAM_Q_NORM, layer) : q_raw;
-    const double k = c->head_norms ? __builtin_sqrt(E) * largest_of(w, PARAM_K_NORM, layer) : k_raw;
+    const double q = c->head_norms ? __builtin_sqrt(E) * largest_norm(w, PARAM_Q_NORM, layer) : q_raw;
+    const double k = c->head_norms ? __builtin_sqrt(E) * largest_norm(w, PARAM_K_NORM, layer) : k_raw;
     const double score = SLACK * E * (turned * q) * (turned * k);
-    x += largest_projected(w, PARAM_O, layer, HE, SLACK * v);
+    const double attention = largest_projected(w, PARAM_O, layer, HE, SLACK * v);
+    x += c->out_norms ? D * largest_norm(w, PARAM_ATTENTION_OUT_NORM, layer) : attention;
+    if (!(attention < BOUND)) return false;
     const double gate = largest_projected(w, PARAM_GATE, layer, D, mid),
                  up = largest_projected(w, PARAM_UP, layer, D, mid);
     const double h = SLACK * gate * up;
     if (!(q_raw < BOUND && k_raw < BOUND && v < BOUND && score < BOUND && x < BOUND)) return false;
     if (!(gate < BOUND && up < BOUND && h < BOUND)) return false;
-    x += largest_projected(w, PARAM_DOWN, layer, F, h);
+    const double mlp = largest_projected(w, PARAM_DOWN, layer, F, h);
+    x += c->out_norms ? D * largest_norm(w, PARAM_MLP_OUT_NORM, layer) : mlp;
+    if (!(mlp < BOUND)) return false;
   }
-  const double hidden = D * largest_of(w, PARAM_FINAL_NORM, -1);
+  const double hidden = D * largest_norm(w, PARAM_FINAL_NORM, -1);
   return x < BOUND && hidden < BOUND && eps >= EPSILON_MIN;
 }
 

@@ -24,6 +24,9 @@ struct layer_activations {
   float *lse;                /* [T,H] */
   float *gate, *up;          /* [T,F] */
   void *h;                   /* operand [T,F] */
+  /* Before their norms, in a model that has these; else of no size */
+  float *attention_out, *mlp_out;           /* [T,D] */
+  float *rstd_attention_out, *rstd_mlp_out; /* [T] */
 };
 
 /* Of every layer either all of it, or x_in alone: then everything else of all layers is one set, which after the pass

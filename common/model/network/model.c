@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/model/network/elementary.h"
 #include "common/model/network/rope.h"
@@ -33,32 +34,57 @@ static void rope_part(void *context, int part) {
   }
 }
 
-size_t model_rope_bytes(const struct model *m) {
+static size_t table_bytes(const struct model *m) {
   return (size_t)m->context_max * (size_t)(m->config.head_dim / 2) * 2 * sizeof(float);
+}
+
+size_t model_rope_bytes(const struct model *m) { return table_bytes(m) * (m->config.rope_local_theta > 0 ? 2 : 1); }
+
+const float *model_rope(const struct model *m, int layer) {
+  return m->rope_local && model_config_window(&m->config, layer) > 0 ? m->rope_local : m->rope;
+}
+
+float model_attention_scale(const struct model *m) {
+  return 1.0f / __builtin_sqrtf(m->config.query_scalar > 0 ? m->config.query_scalar : (float)m->config.head_dim);
+}
+
+float model_embedding_scale(const struct model *m) {
+  const float root = __builtin_sqrtf((float)m->config.hidden);
+  uint32_t bits;
+  if (!m->config.root_embedding) return 1;
+  if (m->ops->format == FORMAT_F32) return root;
+  memcpy(&bits, &root, sizeof bits);
+  bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u; /* to the nearest operand, even */
+  float rounded;
+  memcpy(&rounded, &bits, sizeof rounded);
+  return rounded;
 }
 
 size_t model_file_bytes(const struct model *m) { return m->params.parameters * m->ops->operand_bytes; }
 
-static enum rc make_rope(struct model *m, struct err *err) {
+static enum rc make_table(struct model *m, float **table, bool local, struct err *err) {
   const int half = m->config.head_dim / 2;
-  const size_t bytes = model_rope_bytes(m), place_bytes = ops_place_bytes(m->ops, bytes);
+  const size_t bytes = table_bytes(m), place_bytes = ops_place_bytes(m->ops, bytes);
   float *inverse_frequency = calloc((size_t)half, sizeof *inverse_frequency);
   float *place = place_bytes ? malloc(place_bytes) : NULL;
-  m->rope = m->ops->alloc(m->ops, bytes);
-  if (!inverse_frequency || !m->rope || (place_bytes && !place)) {
+  *table = m->ops->alloc(m->ops, bytes);
+  if (!inverse_frequency || !*table || (place_bytes && !place)) {
     free(inverse_frequency);
     free(place);
     return err_set(err, RC_NO_MEMORY, NULL, "the rope table of %d positions needs %zu bytes, which were refused",
                    m->context_max, bytes);
   }
-  rope_frequencies(inverse_frequency, &m->config);
-  struct rope_job job = {.rope = place ? place : m->rope,
+  if (local)
+    rope_frequencies_local(inverse_frequency, &m->config);
+  else
+    rope_frequencies(inverse_frequency, &m->config);
+  struct rope_job job = {.rope = place ? place : *table,
                          .inverse_frequency = inverse_frequency,
-                         .magnitude = rope_magnitude(&m->config),
+                         .magnitude = local ? 1.0f : rope_magnitude(&m->config),
                          .positions = m->context_max,
                          .half = half};
   pool_run(m->ops->pool, rope_part, &job, (m->context_max + 255) / 256);
-  if (place) m->ops->upload(m->ops, m->rope, place, bytes);
+  if (place) m->ops->upload(m->ops, *table, place, bytes);
   free(inverse_frequency);
   free(place);
   return m->ops->status(m->ops, err);
@@ -81,7 +107,8 @@ enum rc model_create(struct model **out, const struct model_config *config, cons
   if (context_max > 0 && context_max < m->context_max) m->context_max = context_max;
   if (m->context_max > LIMIT_SEQUENCE_TOKENS) m->context_max = LIMIT_SEQUENCE_TOKENS;
   enum rc rc = param_table_make(&m->params, config, err);
-  if (rc == RC_OK) rc = make_rope(m, err);
+  if (rc == RC_OK) rc = make_table(m, &m->rope, false, err);
+  if (rc == RC_OK && config->rope_local_theta > 0) rc = make_table(m, &m->rope_local, true, err);
   if (rc != RC_OK) {
     model_free(m);
     return rc;
@@ -93,6 +120,7 @@ enum rc model_create(struct model **out, const struct model_config *config, cons
 void model_free(struct model *m) {
   if (!m) return;
   if (m->rope) m->ops->release(m->ops, m->rope);
+  if (m->rope_local) m->ops->release(m->ops, m->rope_local);
   param_table_free(&m->params);
   free(m);
 }

@@ -21,6 +21,7 @@ struct model {
   struct param_table params;
   const struct ops *ops; /* borrowed */
   float *rope;           /* [positions][head_dim/2][2]; positions = context_max */
+  float *rope_local;     /* of sliding layers, where they have one of their own; else NULL */
   int context_max;       /* longest sequence served: min(positions_max, asked for) */
 };
 
@@ -28,7 +29,13 @@ struct model {
 enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max,
                      struct err *err);
 void model_free(struct model *m);
+/* The layer's table. */
+const float *model_rope(const struct model *m, int layer);
 size_t model_rope_bytes(const struct model *m);
+/* Scores of attention are multiplied by this. */
+float model_attention_scale(const struct model *m);
+/* Embeddings are multiplied by this, a number in the operand format; 1: they are not. */
+float model_embedding_scale(const struct model *m);
 /* About the bytes of a safetensors file of the weights in the operand format. */
 size_t model_file_bytes(const struct model *m);
 
@@ -65,7 +72,7 @@ void weights_from_operands(struct weights *w, const void *operands);
 void weights_to_operands(const struct weights *w, void *operands);
 /* The widened values into masters [params.elements]. */
 void weights_to_masters(const struct weights *w, float *masters);
-/* normal(0, initializer_range) for matrices (norms 1, biases 0), by Philox (RNG_INIT, seed): masters [params.elements].
+/* normal(0, initializer_range) for matrices (norms 1, or 0 where they multiply by 1 + w; biases 0), by Philox (RNG_INIT, seed): masters [params.elements].
  * RC_NO_MEMORY where memory is not the host's and the buffer between is refused. */
 enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err);
 /* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory.  Also fails where the device

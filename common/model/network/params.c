@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN_ELEMENTS = 16, FIRST_IN_LAYER = PARAM_INPUT_NORM, LAST_IN_LAYER = PARAM_DOWN_BIAS };
+enum { ALIGN_ELEMENTS = 16, FIRST_IN_LAYER = PARAM_INPUT_NORM, LAST_IN_LAYER = PARAM_MLP_OUT_NORM };
 
 struct shape {
   int rows, cols;
@@ -32,6 +32,8 @@ static struct shape shape_of(enum param_kind kind, const struct model_config *c)
     case PARAM_DOWN: return (struct shape){c->hidden, c->ffn};
     case PARAM_O_BIAS:
     case PARAM_DOWN_BIAS:
+    case PARAM_ATTENTION_OUT_NORM:
+    case PARAM_MLP_OUT_NORM:
     case PARAM_INPUT_NORM:
     case PARAM_POST_NORM:
     case PARAM_FINAL_NORM:
@@ -73,7 +75,7 @@ static void add(struct param_table *t, const struct model_config *c, enum param_
   p->cols = shape.cols;
   p->offset = t->elements;
   p->count = (size_t)shape.rows * (size_t)shape.cols;
-  name_in(p->name, sizeof p->name, param_kind_name(kind), layer);
+  name_in(p->name, sizeof p->name, param_kind_name(kind, c->out_norms), layer);
   place_in_file(p, c);
   t->elements += (p->count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
   t->parameters += p->count;

@@ -17,9 +17,9 @@
 static const double TWO_PI = 0x1.921fb54442d18p+2;
 
 /* theta^(2i/E) */
-static float wave_of(const struct model_config *c, int i) {
+static float wave_of(const struct model_config *c, double theta, int i) {
   const float exponent = (float)(2 * i) / (float)c->head_dim;
-  return (float)elementary_pow(c->rope_theta, (double)exponent);
+  return (float)elementary_pow(theta, (double)exponent);
 }
 
 static float llama3_frequency(const struct rope_scaling *r, float plain) {
@@ -49,14 +49,14 @@ static float yarn_frequency(const struct model_config *c, int i) {
   if (low == high) high += 0.001;
   float ramp = ((float)i - (float)low) / (float)(high - low);
   ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
-  const float wave = wave_of(c, i), keep = 1.0f - ramp;
+  const float wave = wave_of(c, c->rope_theta, i), keep = 1.0f - ramp;
   return 1.0f / ((float)r->factor * wave) * (1.0f - keep) + 1.0f / wave * keep;
 }
 
 void rope_frequencies(float *inverse_frequency, const struct model_config *config) {
   const struct rope_scaling *r = &config->rope;
   for (int i = 0; i < config->head_dim / 2; i++) {
-    const float plain = 1.0f / wave_of(config, i);
+    const float plain = 1.0f / wave_of(config, config->rope_theta, i);
     switch (r->kind) {
       case ROPE_PLAIN: inverse_frequency[i] = plain; break;
       case ROPE_LINEAR: inverse_frequency[i] = plain / (float)r->factor; break;
@@ -64,6 +64,11 @@ void rope_frequencies(float *inverse_frequency, const struct model_config *confi
       case ROPE_YARN: inverse_frequency[i] = yarn_frequency(config, i); break;
     }
   }
+}
+
+void rope_frequencies_local(float *inverse_frequency, const struct model_config *config) {
+  for (int i = 0; i < config->head_dim / 2; i++)
+    inverse_frequency[i] = 1.0f / wave_of(config, config->rope_local_theta, i);
 }
 
 float rope_magnitude(const struct model_config *config) {

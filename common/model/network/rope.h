@@ -9,6 +9,8 @@
 
 /* inverse_frequency [head_dim/2]: the angle of pair i at position p is p times its i-th. */
 void rope_frequencies(float *inverse_frequency, const struct model_config *config);
+/* Those of sliding layers that have a theta of their own. */
+void rope_frequencies_local(float *inverse_frequency, const struct model_config *config);
 /* Cosines and sines are multiplied by this. */
 float rope_magnitude(const struct model_config *config);
 

@@ -8,6 +8,7 @@
 
 struct shape {
   size_t T, D, F, H, G, HE, GE, V;
+  size_t out; /* 1 where the outputs of attention and MLP are kept for their norms, else 0 */
 };
 
 static inline struct shape shape_make(const struct model_config *c, int rows) {
@@ -19,7 +20,8 @@ static inline struct shape shape_make(const struct model_config *c, int rows) {
                         .G = (size_t)c->kv_heads,
                         .HE = (size_t)c->heads * E,
                         .GE = (size_t)c->kv_heads * E,
-                        .V = (size_t)c->vocabulary};
+                        .V = (size_t)c->vocabulary,
+                        .out = c->out_norms};
 }
 
 #endif

@@ -180,7 +180,7 @@ void weights_file_entry(struct st_entry *out, const struct model *m, int index) 
 
 struct random_job {
   const struct param *param;
-  float *values;
+  float *values, vector; /* what a vector's elements are */
   double deviation;
   struct rng_key key;
 };
@@ -214,7 +214,7 @@ static void random_part(void *context, int part) {
 static void random_tensor(struct random_job *job, struct pool *pool) {
   const struct param *p = job->param;
   if (param_is_vector(p))
-    for (size_t k = 0; k < p->count; k++) job->values[k] = param_kind_is_bias(p->kind) ? 0 : 1;
+    for (size_t k = 0; k < p->count; k++) job->values[k] = job->vector;
   else
     pool_run(pool, random_part, job, (int)((p->count + RANDOM_PER_PART - 1) / RANDOM_PER_PART));
 }
@@ -230,6 +230,7 @@ enum rc masters_random(const struct model *m, float *masters, uint64_t seed, str
     const struct param *p = &m->params.items[i];
     struct random_job job = {.param = p,
                              .values = between ? between : masters + p->offset,
+                             .vector = m->config.plus_one || param_kind_is_bias(p->kind) ? 0 : 1,
                              .deviation = (double)m->config.initializer_range,
                              .key = {.seed = seed, .purpose = RNG_INIT, .round = 0, .group = (uint32_t)i, .sample = 0}};
     random_tensor(&job, ops->pool);

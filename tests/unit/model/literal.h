@@ -107,6 +107,12 @@ LITERAL float lit_log(float x) {
 
 LITERAL float lit_sigmoid(float x) { return 1.0f / (1.0f + lit_exp(-x)); }
 
+/* s with gelu(x) = x s. */
+LITERAL float lit_gelu_share(float x) {
+  float square = x * x, cube = square * x, bent = 0.044715f * cube, sum = x + bent, u = 1.59576912f * sum;
+  return lit_sigmoid(u);
+}
+
 LITERAL float lit_rstd(const float *x, float eps, int n) {
   float *squares = malloc((size_t)n * sizeof *squares);
   for (int i = 0; i < n; i++) squares[i] = x[i] * x[i];

@@ -43,12 +43,20 @@ static inline struct model_config tiny_config(bool tied) {
 }
 
 /* The arithmetic of other families in the same sizes: what each of them adds shows in some of these. */
-enum { FAMILY_CONFIGS = 3 };
+enum { FAMILY_CONFIGS = 4 };
 static inline struct model_config family_config(int which, bool tied) {
   static const struct fused_tensor fused[FUSED_MAX] = {{"qkv.weight", PARAM_Q, PARAM_V},
                                                        {"gate_up.weight", PARAM_GATE, PARAM_UP}};
   struct model_config c = tiny_config(tied);
   if (which == 0) return c; /* qwen3 */
+  if (which == 3) {         /* gemma3 */
+    c.plus_one = c.out_norms = c.gelu = c.root_embedding = true;
+    c.query_scalar = 10;
+    c.rope_local_theta = 700;
+    c.window = 21;
+    c.sliding[0] = 1;
+    return c;
+  }
   c.head_norms = false;
   c.qkv_bias = true;
   c.window = 21;

@@ -64,6 +64,9 @@ static void test_refuses(void **state) {
       {"{" BASE ",\"head_dim\":100000}", "head_dim", RC_INVALID},
       {"{" BASE ",\"head_dim\":\"12\"}", "head_dim", RC_INVALID},
       {"{" BASE ",\"hidden_act\":\"gelu\"}", "hidden_act", RC_UNSUPPORTED},
+      {"{" BASE ",\"final_logit_softcapping\":30.0}", "final_logit_softcapping", RC_UNSUPPORTED},
+      {"{" BASE ",\"attn_logit_softcapping\":50.0}", "attn_logit_softcapping", RC_UNSUPPORTED},
+      {"{" BASE ",\"use_bidirectional_attention\":true}", "use_bidirectional_attention", RC_UNSUPPORTED},
       {"{" BASE ",\"partial_rotary_factor\":0.75}", "partial_rotary_factor", RC_UNSUPPORTED},
       {"{" BASE ",\"quantization_config\":{\"bits\":4}}", "quantization_config", RC_UNSUPPORTED},
       {"{" BASE ",\"use_sliding_window\":true,\"sliding_window\":0}", "sliding_window", RC_INVALID},
@@ -140,6 +143,16 @@ static void test_families(void **state) {
   assert_true(model_config_window(&c, 0) == 4096);
   c = family_of("mistral", ",\"sliding_window\":null");
   assert_true(model_config_window(&c, 0) == 0 && model_config_window(&c, 1) == 0);
+  c = family_of("gemma3_text", "");
+  assert_true(c.plus_one && c.out_norms && c.gelu && c.root_embedding && c.tied && c.query_scalar == 256);
+  assert_true(c.rope_theta == 1e6 && c.rope_local_theta == 1e4 && c.head_dim == 256 && c.window == 4096);
+  assert_true(model_config_window(&c, 0) == 4096 && model_config_window(&c, 1) == 4096);
+  c = family_of("gemma3_text", ",\"sliding_window_pattern\":2,\"sliding_window\":5,\"rope_local_base_freq\":99");
+  assert_true(model_config_window(&c, 0) == 5 && model_config_window(&c, 1) == 0 && c.rope_local_theta == 99);
+  c = family_of("gemma3_text",
+                ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,\"rope_theta\":5e5},"
+                "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":7000}}");
+  assert_true(c.rope.kind == ROPE_LINEAR && c.rope_theta == 5e5 && c.rope_local_theta == 7000);
   c = family_of("phi3", "");
   assert_true(c.fused && c.rms_eps == 1e-5f && c.window == 0);
 }

@@ -122,7 +122,7 @@ static void rmsnorm_on(const struct machine *m) {
         want_dw[d] = want_dw[d] + term * rstd[t];
       }
     }
-    o->rmsnorm_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)D), rstd, NULL, T, D);
+    o->rmsnorm_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)D), false, rstd, NULL, T, D);
     same_floats(m, "rmsnorm_backward's dx", dx, want, n);
     same_floats(m, "rmsnorm_backward's dw", dw, want_dw, (size_t)D);
     int32_t *row = random_choice(T, T + 2, false);
@@ -133,9 +133,18 @@ static void rmsnorm_on(const struct machine *m) {
     }
     memcpy(dx, before, n * sizeof *dx);
     memcpy(dw, before_dw, (size_t)D * sizeof *dw);
-    o->rmsnorm_backward(o, dx, dw, dy, there, as_operands(m, w, (size_t)D), rstd_there, row, T, D);
+    o->rmsnorm_backward(o, dx, dw, dy, there, as_operands(m, w, (size_t)D), false, rstd_there, row, T, D);
     same_floats(m, "rmsnorm_backward's dx, rows elsewhere", dx, want, n);
     same_floats(m, "rmsnorm_backward's dw, rows elsewhere", dw, want_dw, (size_t)D);
+    void *wo = as_operands(m, w, (size_t)D);
+    for (int d = 0; d < D; d++) w[d] = 1.0f + w[d];
+    memcpy(dx, before, n * sizeof *dx);
+    for (int t = 0; t < T; t++) {
+      literal_norm_backward(gradient, dy + t * D, x + t * D, w, rstd[t], D);
+      for (int d = 0; d < D; d++) want[t * D + d] = before[t * D + d] + gradient[d];
+    }
+    o->rmsnorm_backward(o, dx, dw, dy, x, wo, true, rstd, NULL, T, D);
+    same_floats(m, "rmsnorm_backward's dx by 1 + w", dx, want, n);
   }
 }
 
@@ -173,7 +182,8 @@ static void rope_on(const struct machine *m) {
         want_dw[e] = want_dw[e] + term * rstd[r];
       }
     }
-    o->head_norm_rope_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)E), rstd, rope, position, NULL, T, H, E);
+    o->head_norm_rope_backward(o, dx, dw, dy, x, as_operands(m, w, (size_t)E), false, rstd, rope, position, NULL, T, H,
+                               E);
     same_floats(m, "head_norm_rope_backward's dx", dx, want, n);
     same_floats(m, "head_norm_rope_backward's dw", dw, want_dw, (size_t)E);
     int32_t *row = random_choice(T, T + 1, false);
@@ -184,12 +194,17 @@ static void rope_on(const struct machine *m) {
     }
     memset(dx, 0, n * sizeof *dx);
     memcpy(dw, before_dw, (size_t)E * sizeof *dw);
-    o->head_norm_rope_backward(o, dx, dw, dy, there, as_operands(m, w, (size_t)E), rstd_there, rope, position, row, T,
-                               H, E);
+    o->head_norm_rope_backward(o, dx, dw, dy, there, as_operands(m, w, (size_t)E), false, rstd_there, rope, position,
+                               row, T, H, E);
     same_floats(m, "head_norm_rope_backward's dx, rows elsewhere", dx, want, n);
     same_floats(m, "head_norm_rope_backward's dw, rows elsewhere", dw, want_dw, (size_t)E);
-    o->head_norm_rope_backward(o, dx, NULL, dy, x, NULL, NULL, rope, position, NULL, T, H, E);
+    o->head_norm_rope_backward(o, dx, NULL, dy, x, NULL, false, NULL, rope, position, NULL, T, H, E);
     same_floats(m, "head_norm_rope_backward without norm", dx, plain, n);
+    void *wo = as_operands(m, w, (size_t)E);
+    for (int e = 0; e < E; e++) w[e] = 1.0f + w[e];
+    for (int r = 0; r < T * H; r++) literal_norm_backward(want + r * E, plain + r * E, x + r * E, w, rstd[r], E);
+    o->head_norm_rope_backward(o, dx, dw, dy, x, wo, true, rstd, rope, position, NULL, T, H, E);
+    same_floats(m, "head_norm_rope_backward's dx by 1 + w", dx, want, n);
   }
 }
 
@@ -335,6 +350,34 @@ static void swiglu_on(const struct machine *m) {
 static void test_swiglu(void **state) {
   (void)state;
   every_machine(swiglu_on);
+}
+
+static void geglu_on(const struct machine *m) {
+  static const int sizes[][2] = {{1, 1}, {9, 17}, {40, 192}};
+  const struct ops *o = m->ops;
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    const int T = sizes[i][0], F = sizes[i][1];
+    const size_t n = (size_t)(T * F);
+    int32_t *row = random_choice(T, T + 1, false);
+    float *gate = random_floats(n + (size_t)F, 6.0f), *up = random_floats(n + (size_t)F, 2.0f),
+          *dh = random_floats(n, 1.0f), *want_gate = zeros(n), *want_up = zeros(n);
+    void *dgate = new_operands(m, n), *dup = new_operands(m, n);
+    for (size_t k = 0; k < n; k++) {
+      const size_t at = (size_t)row[k / (size_t)F] * (size_t)F + k % (size_t)F;
+      float x = gate[at], s = lit_gelu_share(x), gelu = x * s, square = x * x, bent = (3.0f * 0.044715f) * square,
+            slope = 1.59576912f * (1.0f + bent), rest = gelu * (1.0f - s), tilted = rest * slope;
+      want_up[k] = dh[k] * gelu;
+      want_gate[k] = (dh[k] * up[at]) * (s + tilted);
+    }
+    o->geglu_backward(o, dgate, dup, dh, gate, up, row, T, F);
+    same_operands(m, "geglu_backward's dgate", dgate, want_gate, n);
+    same_operands(m, "geglu_backward's dup", dup, want_up, n);
+  }
+}
+
+static void test_geglu(void **state) {
+  (void)state;
+  every_machine(geglu_on);
 }
 
 static void logprob_on(const struct machine *m) {
@@ -496,10 +539,10 @@ static void test_adamw(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_weight),  cmocka_unit_test(test_bias),    cmocka_unit_test(test_embed),
-      cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
-      cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_logprob), cmocka_unit_test(test_accumulate),
-      cmocka_unit_test(test_squares), cmocka_unit_test(test_adamw),
+      cmocka_unit_test(test_weight),     cmocka_unit_test(test_bias),    cmocka_unit_test(test_embed),
+      cmocka_unit_test(test_rmsnorm),    cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
+      cmocka_unit_test(test_swiglu),     cmocka_unit_test(test_geglu),   cmocka_unit_test(test_logprob),
+      cmocka_unit_test(test_accumulate), cmocka_unit_test(test_squares), cmocka_unit_test(test_adamw),
   };
   random_seed(11);
   pool_enter();

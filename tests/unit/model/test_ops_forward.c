@@ -164,11 +164,15 @@ static void rmsnorm_on(const struct machine *m) {
     float *want = zeros((size_t)(T * D)), *want_rstd = zeros((size_t)T);
     void *y = new_operands(m, (size_t)(T * D)), *wo = as_operands(m, w, (size_t)D);
     for (int t = 0; t < T; t++) want_rstd[t] = lit_rmsnorm(want + t * D, x + t * D, w, 1e-6f, D);
-    o->rmsnorm(o, y, rstd, x, wo, 1e-6f, T, D);
+    o->rmsnorm(o, y, rstd, x, wo, false, 1e-6f, T, D);
     same_operands(m, "rmsnorm", y, want, (size_t)(T * D));
     same_floats(m, "rmsnorm's rstd", rstd, want_rstd, (size_t)T);
-    o->rmsnorm(o, y, NULL, x + D, wo, 1e-6f, 1, D);
+    o->rmsnorm(o, y, NULL, x + D, wo, false, 1e-6f, 1, D);
     same_operands(m, "rmsnorm of one row", y, want + D, (size_t)D);
+    for (int d = 0; d < D; d++) w[d] = 1.0f + w[d];
+    for (int t = 0; t < T; t++) lit_rmsnorm(want + t * D, x + t * D, w, 1e-6f, D);
+    o->rmsnorm(o, y, NULL, x, wo, true, 1e-6f, T, D);
+    same_operands(m, "rmsnorm by 1 + w", y, want, (size_t)(T * D));
   }
 }
 
@@ -197,12 +201,19 @@ static void rope_on(const struct machine *m) {
           memcpy(want + r * E, x + r * E, (size_t)E * sizeof *want);
         lit_rotate(want + r * E, rope + position[r / H] * E, E);
       }
-      o->head_norm_rope(o, out, norm ? rstd : NULL, x, norm ? wo : NULL, 1e-5f, rope, position, T, H, E);
+      o->head_norm_rope(o, out, norm ? rstd : NULL, x, norm ? wo : NULL, false, 1e-5f, rope, position, T, H, E);
       same_operands(m, "head_norm_rope", out, want, n);
       if (norm) same_floats(m, "head_norm_rope's rstd", rstd, want_rstd, (size_t)(T * H));
-      o->head_norm_rope(o, out, NULL, x + H * E, norm ? wo : NULL, 1e-5f, rope, position + 1, 1, H, E);
+      o->head_norm_rope(o, out, NULL, x + H * E, norm ? wo : NULL, false, 1e-5f, rope, position + 1, 1, H, E);
       same_operands(m, "head_norm_rope of one row", out, want + H * E, (size_t)(H * E));
     }
+    for (int e = 0; e < E; e++) w[e] = 1.0f + w[e];
+    for (int r = 0; r < T * H; r++) {
+      lit_rmsnorm(want + r * E, x + r * E, w, 1e-5f, E);
+      lit_rotate(want + r * E, rope + position[r / H] * E, E);
+    }
+    o->head_norm_rope(o, out, rstd, x, wo, true, 1e-5f, rope, position, T, H, E);
+    same_operands(m, "head_norm_rope by 1 + w", out, want, n);
   }
 }
 
@@ -400,6 +411,48 @@ static void test_swiglu(void **state) {
   every_machine(swiglu_on);
 }
 
+static void geglu_on(const struct machine *m) {
+  const struct ops *o = m->ops;
+  for (size_t n = 50000; n < 50003; n++) {
+    float *gate = random_floats(n, 8.0f), *up = random_floats(n, 3.0f), *want = zeros(n);
+    void *h = new_operands(m, n);
+    gate[0] = 100.0f;
+    gate[1] = -100.0f;
+    gate[2] = 0.0f;
+    for (size_t i = 0; i < n; i++) {
+      float gelu = gate[i] * lit_gelu_share(gate[i]);
+      want[i] = gelu * up[i];
+    }
+    o->geglu(o, h, gate, up, n);
+    same_operands(m, "geglu", h, want, n);
+  }
+}
+
+static void test_geglu(void **state) {
+  (void)state;
+  every_machine(geglu_on);
+}
+
+static void elements_on(const struct machine *m) {
+  const struct ops *o = m->ops;
+  for (size_t n = 70000; n < 70003; n++) {
+    float *x = random_floats(n, 8.0f), *y = random_operands(m, n, 3.0f), *scaled = zeros(n), *sum = zeros(n);
+    for (size_t i = 0; i < n; i++) {
+      scaled[i] = x[i] * 5.65625f;
+      sum[i] = scaled[i] + y[i];
+    }
+    o->scale(o, x, 5.65625f, n);
+    same_floats(m, "scale", x, scaled, n);
+    o->add_operand(o, x, as_operands(m, y, n), n);
+    same_floats(m, "add_operand", x, sum, n);
+  }
+}
+
+static void test_elements(void **state) {
+  (void)state;
+  every_machine(elements_on);
+}
+
 static void logprob_on(const struct machine *m) {
   static const int widths[] = {2, 17, 256, 272, 1000};
   static const float temperatures[] = {1.0f, 0.7f};
@@ -505,7 +558,8 @@ int main(void) {
       cmocka_unit_test(test_convert),      cmocka_unit_test(test_matrix),    cmocka_unit_test(test_gemm),
       cmocka_unit_test(test_gemm_special), cmocka_unit_test(test_bias),      cmocka_unit_test(test_rmsnorm),
       cmocka_unit_test(test_rope),         cmocka_unit_test(test_attention), cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_logprob),      cmocka_unit_test(test_sample),
+      cmocka_unit_test(test_geglu),        cmocka_unit_test(test_elements),  cmocka_unit_test(test_logprob),
+      cmocka_unit_test(test_sample),
   };
   random_seed(7);
   pool_enter();

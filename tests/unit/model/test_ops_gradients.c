@@ -80,8 +80,8 @@ static void test_rmsnorm(void **state) {
         *dx = random_floats(N, 1.0f);
   float *dw = random_floats(D, 1.0f), *dx0 = copy_floats(dx, N), *dw0 = copy_floats(dw, D), *y = zeros(N);
   (void)state;
-  m.ops->rmsnorm(m.ops, y, rstd, x, w, 1e-6f, T, D);
-  m.ops->rmsnorm_backward(m.ops, dx, dw, r, x, w, rstd, NULL, T, D);
+  m.ops->rmsnorm(m.ops, y, rstd, x, w, false, 1e-6f, T, D);
+  m.ops->rmsnorm_backward(m.ops, dx, dw, r, x, w, false, rstd, NULL, T, D);
   struct norm_case c = {.T = T, .H = 1, .E = D, .x = doubles(x, N), .w = doubles(w, D), .r = r};
   check_gradient("rmsnorm dx", norm_forward, &c, c.x, added(dx, dx0, N), N);
   check_gradient("rmsnorm dw", norm_forward, &c, c.w, added(dw, dw0, D), D);
@@ -99,8 +99,8 @@ static void test_head_norm_rope(void **state) {
     rope[2 * i] = (float)cos(angle);
     rope[2 * i + 1] = (float)sin(angle);
   }
-  m.ops->head_norm_rope(m.ops, y, rstd, x, w, 1e-6f, rope, position, T, H, E);
-  m.ops->head_norm_rope_backward(m.ops, dx, dw, r, x, w, rstd, rope, position, NULL, T, H, E);
+  m.ops->head_norm_rope(m.ops, y, rstd, x, w, false, 1e-6f, rope, position, T, H, E);
+  m.ops->head_norm_rope_backward(m.ops, dx, dw, r, x, w, false, rstd, rope, position, NULL, T, H, E);
   struct norm_case c = {.T = T,
                         .H = H,
                         .E = E,

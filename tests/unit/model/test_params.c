@@ -5,7 +5,7 @@
 #include "common/model/network/params.h"
 
 static void check_table(bool tied, int family) {
-  static const int layer_params[FAMILY_CONFIGS] = {11, 16, 9};
+  static const int layer_params[FAMILY_CONFIGS] = {11, 16, 9, 13};
   const struct model_config c = family_config(family, tied);
   struct param_table t;
   assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);

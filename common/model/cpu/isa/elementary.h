@@ -76,6 +76,12 @@ INLINE vf vlog(vf x) {
 
 INLINE float log_one(float x) { return vlog(vset(x))[0]; }
 
+#define GELU_SCALE 1.59576912f /* 2 sqrt(2 / pi) */
+#define GELU_CUBE  0.044715f
+
+/* s with gelu(x) = x s. */
+INLINE vf gelu_share(vf x) { return 1.0f / (1.0f + vexp(-(GELU_SCALE * (x + GELU_CUBE * ((x * x) * x))))); }
+
 /* SUM of a[i] * b[i]. */
 INLINE float sum_products(const float *a, const float *b, int n) {
   struct f16 lanes = {{{0}}};

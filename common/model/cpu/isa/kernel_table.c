@@ -14,11 +14,11 @@
 #define ISA_TEXT(x)  ISA_TEXT2(x)
 
 cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(gemm), BESIDE(add_bias),
-    BESIDE(head_norm_rope), ISA_NAME(attention), BESIDE(swiglu), BESIDE(logprob), BESIDE(sample),
-    BESIDE(embed_backward), BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w), ISA_NAME(gemm_weight_backward),
-    BESIDE(add_bias_backward), BESIDE(head_norm_rope_backward_x), BESIDE(head_norm_rope_backward_w),
-    ISA_NAME(attention_backward), BESIDE(swiglu_backward), BESIDE(logprob_backward), BESIDE(accumulate),
-    BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw);
+    BESIDE(head_norm_rope), ISA_NAME(attention), BESIDE(swiglu), BESIDE(geglu), BESIDE(scale), BESIDE(add_operand),
+    BESIDE(logprob), BESIDE(sample), BESIDE(embed_backward), BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w),
+    ISA_NAME(gemm_weight_backward), BESIDE(add_bias_backward), BESIDE(head_norm_rope_backward_x),
+    BESIDE(head_norm_rope_backward_w), ISA_NAME(attention_backward), BESIDE(swiglu_backward), BESIDE(geglu_backward),
+    BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw);
 
 #if defined(__AMX_BF16__)
 bool ISA_NAME(tiles_hold)(void);
@@ -42,6 +42,9 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .head_norm_rope = BESIDE(head_norm_rope),
     .attention = ISA_NAME(attention),
     .swiglu = BESIDE(swiglu),
+    .geglu = BESIDE(geglu),
+    .scale = BESIDE(scale),
+    .add_operand = BESIDE(add_operand),
     .logprob = BESIDE(logprob),
     .sample = BESIDE(sample),
     .embed_backward = BESIDE(embed_backward),
@@ -53,6 +56,7 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .head_norm_rope_backward_w = BESIDE(head_norm_rope_backward_w),
     .attention_backward = ISA_NAME(attention_backward),
     .swiglu_backward = BESIDE(swiglu_backward),
+    .geglu_backward = BESIDE(geglu_backward),
     .logprob_backward = BESIDE(logprob_backward),
     .accumulate = BESIDE(accumulate),
     .grad_from_accumulator = BESIDE(grad_from_accumulator),

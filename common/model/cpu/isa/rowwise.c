@@ -1,5 +1,5 @@
 /* Computes forward row by row or element by element: operand conversion, biases, RMS norm, head norm with rotation,
- * SwiGLU. */
+ * SwiGLU, GeGLU. */
 #include "common/model/cpu/isa/elementary.h"
 #include "common/model/cpu/isa/rope.h"
 
@@ -47,6 +47,7 @@ void ISA_NAME(rmsnorm)(const void *args, size_t begin, size_t end, void *scratch
   float *w = scratch, sums[ROWS] = {0}, rstd[ROWS];
   const bool kept = (size_t)D * sizeof *w <= CPU_SCRATCH_BYTES;
   if (kept) widen_row(w, c->w, 0, D, f32);
+  for (int d = 0; kept && c->plus_one && d < D; d++) w[d] = 1.0f + w[d];
   for (size_t first = begin; first < end; first += ROWS) {
     const size_t rows = end - first < ROWS ? end - first : ROWS;
     const float *x = c->x + first * (size_t)D;
@@ -56,7 +57,8 @@ void ISA_NAME(rmsnorm)(const void *args, size_t begin, size_t end, void *scratch
     for (size_t r = 0; r < rows; r++, x += D) {
       for (int d = 0; d < D; d += VL) {
         const int n = D - d;
-        const vf wide = kept ? load_some(w + d, n) : load_some_operands(c->w, (size_t)d, n, f32);
+        vf wide = kept ? load_some(w + d, n) : load_some_operands(c->w, (size_t)d, n, f32);
+        if (!kept && c->plus_one) wide = 1.0f + wide;
         store_some_operands(y, (first + r) * (size_t)D + (size_t)d, (load_some(x + d, n) * rstd[r]) * wide, n, f32);
       }
     }
@@ -66,7 +68,8 @@ void ISA_NAME(rmsnorm)(const void *args, size_t begin, size_t end, void *scratch
 static void norm_rope_narrow(const struct rope_args *c, size_t begin, size_t end) {
   const bool f32 = c->format == FORMAT_F32;
   const size_t H = (size_t)c->H;
-  const vf w = c->w ? load_operands(c->w, 0, f32) : (vf){0};
+  vf w = c->w ? load_operands(c->w, 0, f32) : (vf){0};
+  if (c->plus_one) w = 1.0f + w;
   vf cosines = {0}, sines = {0};
   for (size_t first = begin * H; first < end * H; first += ROWS) {
     const size_t heads = end * H - first < ROWS ? end * H - first : ROWS;
@@ -119,6 +122,7 @@ void ISA_NAME(head_norm_rope)(const void *args, size_t begin, size_t end, void *
     return;
   }
   if (c->w) widen_row(w, c->w, 0, c->E, f32);
+  for (int e = 0; c->w && c->plus_one && e < c->E; e++) w[e] = 1.0f + w[e];
   for (size_t t = begin; t < end; t++) {
     const float *rope = c->rope + (size_t)c->position[t] * E;
     for (size_t h = 0; h < H; h++) {
@@ -147,4 +151,31 @@ void ISA_NAME(swiglu)(const void *args, size_t begin, size_t end, void *scratch)
     for (size_t i = 0; i < 32; i += VL) swiglu_lanes(h, gates, ups, at + i, VL, f32);
   }
   for (; at < end; at += VL) swiglu_lanes(h, gates, ups, at, end - at < VL ? (int)(end - at) : VL, f32);
+}
+
+INLINE void geglu_lanes(void *h, const float *gates, const float *ups, size_t at, int n, bool f32) {
+  const vf gate = load_some(gates + at, n);
+  store_some_operands(h, at, (gate * gelu_share(gate)) * load_some(ups + at, n), n, f32);
+}
+
+void ISA_NAME(geglu)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct swiglu_args *c = args;
+  (void)scratch;
+  for (size_t at = begin; at < end; at += VL)
+    geglu_lanes(c->h, c->gate, c->up, at, end - at < VL ? (int)(end - at) : VL, c->format == FORMAT_F32);
+}
+
+void ISA_NAME(scale)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct scale_args *c = args;
+  (void)scratch;
+  for (size_t i = begin; i < end; i++) c->x[i] = c->x[i] * c->factor;
+}
+
+void ISA_NAME(add_operand)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct add_operand_args *c = args;
+  (void)scratch;
+  for (size_t at = begin; at < end; at += VL) {
+    const int n = end - at < VL ? (int)(end - at) : VL;
+    store_some(c->x + at, load_some(c->x + at, n) + load_some_operands(c->y, at, n, c->format == FORMAT_F32), n);
+  }
 }

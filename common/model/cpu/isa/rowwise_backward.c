@@ -50,9 +50,10 @@ static float sum_gradient(const float *dy, const float *w, const float *x, int n
 }
 
 /* The whole weight row, widened into scratch: [D] floats, or fewer when D exceeds it. */
-static const float *weight_row(const void *w, int D, bool f32, float *scratch) {
-  if (f32) return w;
-  widen_row(scratch, w, 0, D, false);
+static const float *weight_row(const void *w, bool plus_one, int D, bool f32, float *scratch) {
+  if (f32 && !plus_one) return w;
+  widen_row(scratch, w, 0, D, f32);
+  for (int d = 0; plus_one && d < D; d++) scratch[d] = 1.0f + scratch[d];
   return scratch;
 }
 
@@ -67,7 +68,7 @@ INLINE void shares_of(float *shares, const float *sums, const float *rstd, int n
 void ISA_NAME(rmsnorm_backward_x)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct rmsnorm_backward_args *c = args;
   const size_t D = (size_t)c->D;
-  const float *w = weight_row(c->w, c->D, c->format == FORMAT_F32, scratch);
+  const float *w = weight_row(c->w, c->plus_one, c->D, c->format == FORMAT_F32, scratch);
   for (size_t first = begin; first < end; first += ROWS) {
     const size_t rows = end - first < ROWS ? end - first : ROWS;
     const float *x[ROWS];
@@ -111,7 +112,8 @@ INLINE void unrotate(float *restrict a, float *restrict b, const float *restrict
 /* Heads of VL elements, as rope.h has them. */
 static void rope_backward_narrow(const struct rope_backward_args *c, size_t begin, size_t end) {
   const size_t H = (size_t)c->H;
-  const vf w = c->w ? load_operands(c->w, 0, c->format == FORMAT_F32) : (vf){0};
+  vf w = c->w ? load_operands(c->w, 0, c->format == FORMAT_F32) : (vf){0};
+  if (c->plus_one) w = 1.0f + w;
   vf cosines = {0}, sines = {0};
   for (size_t first = begin * H; first < end * H; first += ROWS) {
     const size_t heads = end * H - first < ROWS ? end * H - first : ROWS;
@@ -160,7 +162,7 @@ void ISA_NAME(head_norm_rope_backward_x)(const void *args, size_t begin, size_t 
     rope_backward_narrow(c, begin, end);
     return;
   }
-  const float *w = c->w ? weight_row(c->w, c->E, c->format == FORMAT_F32, scratch) : NULL;
+  const float *w = c->w ? weight_row(c->w, c->plus_one, c->E, c->format == FORMAT_F32, scratch) : NULL;
   for (size_t t = begin; t < end; t++) {
     const float *rope = c->rope + (size_t)c->position[t] * E;
     for (size_t h = 0; h < H; h++) {
@@ -216,6 +218,24 @@ void ISA_NAME(swiglu_backward)(const void *args, size_t begin, size_t end, void 
       const vf s = 1.0f / (1.0f + vexp(-gate));
       store_some_operands(c->dup, t * F + at, dh * (gate * s), n, f32);
       store_some_operands(c->dgate, t * F + at, (dh * up) * (s * (1.0f + gate * (1.0f - s))), n, f32);
+    }
+  }
+}
+
+void ISA_NAME(geglu_backward)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct swiglu_backward_args *c = args;
+  const bool f32 = c->format == FORMAT_F32;
+  const size_t F = (size_t)c->F;
+  (void)scratch;
+  for (size_t t = begin; t < end; t++) {
+    const float *dh_row = c->dh + t * F, *gate_row = c->gate + row_of(c->row, t) * F,
+                *up_row = c->up + row_of(c->row, t) * F;
+    for (size_t at = 0; at < F; at += VL) {
+      const int n = F - at < VL ? (int)(F - at) : VL;
+      const vf dh = load_some(dh_row + at, n), x = load_some(gate_row + at, n), up = load_some(up_row + at, n);
+      const vf s = gelu_share(x), slope = GELU_SCALE * (1.0f + (3.0f * GELU_CUBE) * (x * x));
+      store_some_operands(c->dup, t * F + at, dh * (x * s), n, f32);
+      store_some_operands(c->dgate, t * F + at, (dh * up) * (s + ((x * s) * (1.0f - s)) * slope), n, f32);
     }
   }
 }
