@@ -11,7 +11,7 @@ from harness import DATA, Cluster, digests, grpo_config, make_base_model
 FAMILIES = {
     "qwen2": {"max_window_layers": 1, "use_sliding_window": True, "sliding_window": 12},
     "llama": {"attention_bias": True, "mlp_bias": True, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
-    "phi3": {"sliding_window": 9},
+    "phi3": {"sliding_window": 9, "pad_token_id": 256},
     "gemma3_text": {"sliding_window": 12, "query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
 }
 ROUNDS, WARMUP = 2, 40
