@@ -519,8 +519,28 @@ static void test_elementary_functions(void **state) {
   assert_true(elementary_exp(-INFINITY) == 0);
 }
 
+/* Random norms and biases begin where they do nothing; and the factor of embeddings is a number that operands can be. */
+static void test_random_vectors_do_nothing(void **state) {
+  (void)state;
+  for (int family = 0; family < FAMILY_CONFIGS; family++) {
+    const struct model_config c = family_config(family, true);
+    struct bench b;
+    assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 1));
+    float *masters = masters_of(b.model, 1);
+    for (int i = 0; i < b.model->params.count; i++) {
+      const struct param *p = &b.model->params.items[i];
+      const float nothing = param_kind_is_bias(p->kind) || c.plus_one ? 0 : 1;
+      for (size_t k = 0; p->rows == 1 && k < p->count; k++) assert_true(masters[p->offset + k] == nothing);
+    }
+    assert_true(model_embedding_scale(b.model) == (c.root_embedding ? 6.3125f : 1)); /* 6.3246, the root of 40 */
+    free(masters);
+    bench_close(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random_vectors_do_nothing),
       cmocka_unit_test(test_masters_survive_packing),
       cmocka_unit_test(test_largest_magnitude),
       cmocka_unit_test(test_random_masters),
