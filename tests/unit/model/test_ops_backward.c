@@ -299,7 +299,7 @@ static void attention_case_on(const struct machine *m, int H, int G, int E, int 
 }
 
 static void attention_on(const struct machine *m) {
-  static const int windows[] = {0, 1, 2, 7, 32, 33, 34, 50};
+  static const int windows[] = {0, 1, 2, 33, 50};
   attention_case_on(m, 3, 1, 10, 0);
   attention_case_on(m, 2, 2, 48, 0);
   for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) attention_case_on(m, 4, 2, 16, windows[i]);
