@@ -160,7 +160,7 @@ def test_what_ranks_plan_on_one_device_must_fit_together(wide, tmp_path):
     both = on_device(2, settings={0: size, 1: size})
     with pytest.raises(RuntimeError) as refused, Cluster(tmp_path / "refused", model=wide, trainer=FLAGS, launcher=both):
         pass
-    told = re.search(r"the trainer needs (\S+) MiB on the device \(weights .*\), and the device has (\S+) MiB free, of which other processes plan to take (\S+)", str(refused.value))
+    told = re.search(r"the trainer needs (\S+) MiB on the device \(weights .*\), and the device has (\S+) MiB free, of which other processes plan to take ([0-9.]+)", str(refused.value))
     own, free, others = (float(number.rstrip(".")) for number in told.groups())
     assert own in plans and others in plans and own <= free < own + others
     apart = {rank: {**size, "EMULATED_DEVICES": 2} for rank in range(2)}
