@@ -303,6 +303,11 @@ $(BUILD)/bench/floor_sqlite: $(call OBJ,tests/bench/floor/sqlite.c) $(BUILD)/obj
 	$(CC) $(ALL_CFLAGS) $(RECORDED:%=-Wl,--wrap=%) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 BENCH_COORDINATOR := $(addprefix $(BUILD)/,bin/coordinator bench/coordinator_load bench/floor_http bench/floor_sqlite)
 
+# --- verifiers: the pairs' judge, and the fuzzer --------------------------------------------------------------------------
+$(BUILD)/tests/verifiers/%: $(BUILD)/obj/tests/verifiers/%.o $(call LINK_LIBS,coordinator)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
+
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
@@ -311,7 +316,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract tokenizers families test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -337,12 +342,19 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory e2e
 
 test-all: ## the long tiers too: all strings for the tokenizers, families, all mutants, speed, load, benches, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
-	@$(MAKE) --no-print-directory test tokenizers families mutants speed load bench-smoke asan ubsan tsan contract
+	@$(MAKE) --no-print-directory test tokenizers families verifiers fuzz-verifiers mutants speed load bench-smoke asan ubsan tsan contract
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 
 families: $(BUILD)/tests/model/test_families ## compare 50 random shapes of every family with transformers (TORCH_PYTHON=python that has it, else by pip, into build/; SEED=n, SHAPES=n)
 	@BUILD=$(BUILD) tests/golden/check-families $<
+
+verifiers: $(BUILD)/tests/verifiers/judge ## hold the verifier math against math-verify (by pip, into build/: 115 MB; SEED=n)
+	@$(PYTHON) tests/verifiers/compare --judge $< $(if $(SEED),--seed $(SEED))
+
+fuzz-verifiers: ## fuzz the verifiers under the sanitizers (SECONDS=600, SEED=1)
+	@$(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/fuzz CFLAGS="-O1 -g1 -fno-omit-frame-pointer -Wno-format-truncation" ISA_OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" $(BUILD)/fuzz/tests/verifiers/fuzz
+	@$(BUILD)/fuzz/tests/verifiers/fuzz $(or $(SECONDS),600) $(or $(SEED),1) <tests/verifiers/math_pairs.txt
 
 contract: all ## openapi/*.yaml against real services by schemathesis (by pip, into build/), two seeds: minutes
 	@$(PYTHON) tests/contract/run

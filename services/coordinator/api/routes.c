@@ -13,6 +13,7 @@
 #include "services/coordinator/api/route_run_control.h"
 #include "services/coordinator/api/route_runs.h"
 #include "services/coordinator/api/route_timeline.h"
+#include "services/coordinator/api/route_verify.h"
 #include "services/coordinator/api/route_versions.h"
 #include "services/coordinator/api/route_workers.h"
 
@@ -60,6 +61,7 @@ const struct http_route coordinator_routes[] = {
      .handler = handle_put_pass_result,
      .body_bytes_max = LIMIT_BATCH_BODY_BYTES,
      .admit = admit_pass_result},
+    {.method = "POST", .path = "/v1/verify", .handler = handle_verify, .body_bytes_max = SMALL_BODY, .offload = true},
     {.method = "POST", .path = "/v1/versions", .handler = handle_post_version},
     {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
     {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},

@@ -248,5 +248,6 @@ void verify(enum verifier_kind kind, const char *completion, size_t len, const c
     case VERIFIER_NUMERIC: verify_numeric(completion, len, answer, out); break;
     case VERIFIER_COUNTDOWN: verify_countdown(completion, len, extra, out); break;
     case VERIFIER_NONE: out->well_formed = true; break;
+    default: break;
   }
 }

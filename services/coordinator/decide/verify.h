@@ -1,6 +1,6 @@
 /* Built-in verifiers: text in, reward out.
  *
- * Pure; called by group_seal.c on the writer's thread, no memory but the stack (countdown parses the dataset's
+ * Pure; called by verifiers/reward.c, no memory but the stack (countdown parses the dataset's
  * numbers). Bounded by step counts, never by time, so that a verdict is the same on every machine; completions are
  * hostile input. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_VERIFY_H
@@ -11,8 +11,20 @@
 
 #include "common/base/rc.h"
 
-/* The run configuration's words: "numeric", "countdown", "none". */
-enum verifier_kind { VERIFIER_NUMERIC, VERIFIER_COUNTDOWN, VERIFIER_NONE };
+/* The run configuration's words: "numeric", "countdown", "none", and those that verifiers/reward.h judges by. */
+enum verifier_kind {
+  VERIFIER_NUMERIC,
+  VERIFIER_COUNTDOWN,
+  VERIFIER_NONE,
+  VERIFIER_MATH,
+  VERIFIER_CHOICE,
+  VERIFIER_EXACT,
+  VERIFIER_REGEX,
+  VERIFIER_JSON_SCHEMA,
+  VERIFIER_FORMAT,
+  VERIFIER_LENGTH,
+  VERIFIER_OVERLONG
+};
 
 struct verdict {
   double reward;    /* 0 or 1 */
@@ -20,7 +32,7 @@ struct verdict {
   char detail[96];  /* "answer 7, expected 8" */
 };
 
-/* completion need not be valid UTF-8.
+/* Of the first three kinds; any other earns nothing.  completion need not be valid UTF-8.
  *
  * numeric: an answer, or a gold, that is more than one number is no number.  With \boxed{} the answer is all of the
  * last box's content, else the last number of the text, which must stand alone: lone_number.h says what either may

@@ -59,7 +59,8 @@ enum rc group_verify(const struct run_context *x, const struct group_head *g, st
     if (i == 0 || r->spans[i].version > s->version_last) s->version_last = r->spans[i].version;
   }
   const enum rc rc = text_of(x->tokenizer, r->token_ids.items, r->token_ids.count, arena, s, err);
-  if (rc == RC_OK) verify(x->config.verifier, s->text, s->text_len, g->answer, g->extra, &s->verdict);
+  const struct reward_input input = {s->text, s->text_len, g->answer, g->extra, (int64_t)r->token_ids.count, g->max_new_tokens};
+  if (rc == RC_OK) reward_judge(&x->config.verifier, &input, &s->verdict);
   return rc;
 }
 

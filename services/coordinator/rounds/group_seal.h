@@ -18,7 +18,7 @@
 #include "common/wire/lease.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/decide/states.h"
-#include "services/coordinator/decide/verify.h"
+#include "services/coordinator/verifiers/reward.h"
 #include "services/coordinator/run/run_context.h"
 
 /* A group before the result in hand. */
@@ -39,7 +39,7 @@ struct done_sample {
   int64_t version_first, version_last;
   const char *text; /* [text_len] */
   size_t text_len;
-  struct verdict verdict;
+  struct reward_verdict verdict;
 };
 
 /* Strings live in the arena. */

@@ -13,7 +13,6 @@
 #include "common/base/limits.h"
 #include "common/base/philox.h"
 #include "common/json/json.h"
-#include "services/coordinator/decide/verify.h"
 
 enum { MESSAGES_MAX = 256 };
 #define DATASET_BYTES_MAX ((size_t)8 << 30)
@@ -217,7 +216,7 @@ static enum rc load_line(struct loader *l, const char *text, size_t len, struct 
   if (rc == RC_OK) rc = read_answer(l, object, &item, err);
   if (rc == RC_OK) rc = read_new_tokens(l, object, &item, err);
   if (rc == RC_OK) rc = read_extra(l, object, &item, err);
-  if (rc == RC_OK) rc = verify_line_check(l->options->verifier, item.answer, item.extra, err);
+  if (rc == RC_OK && l->options->verifier) rc = reward_line_check(l->options->verifier, item.answer, item.extra, err);
   if (rc == RC_OK) rc = encode_prompt(l, object, &item, err);
   if (rc == RC_OK) rc = encode_completion(l, object, &item, err);
   if (rc == RC_OK) rc = check_length(l, &item, err);

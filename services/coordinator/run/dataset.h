@@ -37,7 +37,7 @@ struct dataset_options {
   int sequence_tokens_max; /* prompt and completion together; 0: not bounded */
   int new_tokens_max;      /* what a line's max_new_tokens may be at most; 0: it is a key like any other */
   bool need_completion, need_answer;
-  enum verifier_kind verifier; /* it must be able to judge every line; VERIFIER_NONE: not checked */
+  const struct reward_rule *verifier; /* it must be able to judge every line; NULL: not checked */
   int32_t eos;                 /* appended to completions */
 };
 

@@ -6,6 +6,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/limits.h"
+#include "services/coordinator/verifiers/reward_config.h"
 
 #define FIELDS(...) \
   (const struct json_field[]){__VA_ARGS__}, sizeof((const struct json_field[]){__VA_ARGS__}) / sizeof(struct json_field)
@@ -19,7 +20,6 @@ static const char *const filter_names[] = {
     [FILTER_KEEP] = "keep", [FILTER_SHRINK] = "shrink", [FILTER_REFILL] = "refill"};
 static const char *const frontier_names[] = {
     [FRONTIER_PRIORITY] = "priority", [FRONTIER_GATE] = "gate", [FRONTIER_OFF] = "off"};
-static const char *const verifier_names[] = {"numeric", "countdown", "none"};
 static const char *const advantage_names[] = {[ADVANTAGE_GROUP] = "group",
                                               [ADVANTAGE_GROUP_CENTERED] = "group_centered",
                                               [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out",
@@ -83,15 +83,7 @@ static enum rc read_sampling(struct run_config *c, const struct json *v, struct 
 }
 
 static enum rc read_verifier(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  const char *kind = verifier_names[c->verifier];
-  int index = 0;
-  enum rc rc = json_fields(v,
-                           FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32},
-                                  {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = &c->shuffle_rewards}),
-                           UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK) rc = name_index(&index, kind, verifier_names, 3, "kind", err);
-  if (rc == RC_OK) c->verifier = (enum verifier_kind)index;
-  return in_field(rc, "verifier", err);
+  return in_field(reward_rule_read(&c->verifier, v, &c->shuffle_rewards, arena, err), "verifier", err);
 }
 
 static enum rc read_advantage(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
@@ -171,7 +163,6 @@ static void set_defaults(struct run_config *c) {
                            .groups_per_round = 64,
                            .samples_per_group = 8,
                            .sampling = {.temperature = 1.0, .max_new_tokens = 256},
-                           .verifier = VERIFIER_NUMERIC,
                            .advantage = ADVANTAGE_GROUP,
                            .advantage_epsilon = 1e-4,
                            .evaluation_path = "",
@@ -185,6 +176,7 @@ static void set_defaults(struct run_config *c) {
                            .group_timeout_ms = 1800000,
                            .stage_timeout_ms = 10000,
                            .publish_every = 1};
+  reward_rule_of(&c->verifier, VERIFIER_NUMERIC);
   training_config_defaults(&c->training);
 }
 
@@ -331,13 +323,13 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
                    c->sampling.temperature);
   }
   if (supervised) {
-    c->verifier = VERIFIER_NONE;
+    reward_rule_of(&c->verifier, VERIFIER_NONE);
     c->training.temperature = 1.0;
   } else {
     c->publish_every = 1;
     c->training.temperature = c->sampling.temperature > 0 ? c->sampling.temperature : 1.0;
   }
-  if (!evaluates && !supervised && c->verifier == VERIFIER_NONE)
+  if (!evaluates && !supervised && !c->verifier.is_sum && c->verifier.terms[0].kind == VERIFIER_NONE)
     return err_set(err, RC_INVALID, "verifier.kind", "reinforcement learning needs a verifier");
   if (evaluates || supervised) c->overlong_buffer = 0; /* no reward is trained on */
   if (c->overlong_buffer > c->sampling.max_new_tokens)
@@ -481,7 +473,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_end(w);
   json_key(w, "verifier");
   json_object_begin(w);
-  json_kv_string(w, "kind", verifier_names[c->verifier]);
+  reward_rule_write(&c->verifier, w);
   json_kv_bool(w, "shuffle_rewards", c->shuffle_rewards);
   json_object_end(w);
   json_key(w, "advantage");

@@ -12,7 +12,7 @@
 #include "common/model/learning/loss.h"
 #include "common/wire/training.h"
 #include "services/coordinator/decide/frontier.h"
-#include "services/coordinator/decide/verify.h"
+#include "services/coordinator/verifiers/reward.h"
 
 enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT };
 /* Which trainable groups a step takes first: those that were complete first, or those that were issued first. */
@@ -49,7 +49,7 @@ struct run_config {
   int32_t samples_per_group; /* G; cross_entropy: sequences per unit */
   int32_t lease_samples_max; /* a lease holds at most this many samples; 0: a whole group */
   struct sampling_config sampling;
-  enum verifier_kind verifier;   /* "verifier": {"kind": "numeric"|"countdown"|"none", "shuffle_rewards": false} */
+  struct reward_rule verifier;   /* "verifier": {"kind": "numeric"|"math"|..., "shuffle_rewards": false}, or {"terms": [...]}: verifiers/reward_config.h */
   bool shuffle_rewards;          /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
   enum advantage_kind advantage; /* "advantage": {"kind", "epsilon"} */
   double advantage_epsilon;

@@ -143,8 +143,8 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
                                   .sequence_tokens_max = old ? 0 : (int)most,
                                   .new_tokens_max = old || supervised ? 0 : c->sampling.max_new_tokens,
                                   .need_completion = supervised,
-                                  .need_answer = c->verifier == VERIFIER_NUMERIC,
-                                  .verifier = old ? VERIFIER_NONE : c->verifier,
+                                  .need_answer = reward_needs_answer(&c->verifier),
+                                  .verifier = old ? NULL : &c->verifier,
                                   .eos = m->eos.count ? m->eos.items[0] : -1};
   return RC_OK;
 }

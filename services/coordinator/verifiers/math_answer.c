@@ -147,7 +147,7 @@ static bool is_at(const char *text, size_t len, size_t at, const char *word) {
 }
 
 /* Behind the last "answer is", "answer:", "####": to the end of the line or sentence. */
-static bool after_phrase(const char *text, size_t len, const char **inner, size_t *inner_len) {
+bool math_phrase(const char *text, size_t len, const char **inner, size_t *inner_len) {
   static const char *const phrases[] = {"answer is", "answer:", "answer**:", "answer:**", "####"};
   size_t from = 0;
   for (size_t at = 0; at < len; at++) {
@@ -177,7 +177,7 @@ static bool is_alone(const char *text, size_t len) {
 bool math_answer_find(struct math_answer *out, const char *text, size_t len) {
   struct number last;
   if (from_boxes(out, text, len)) return true;
-  if (after_phrase(text, len, &out->text, &out->len)) {
+  if (math_phrase(text, len, &out->text, &out->len)) {
     last_formula(out->text, out->len, &out->text, &out->len);
     return true;
   }

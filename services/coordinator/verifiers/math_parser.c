@@ -519,8 +519,15 @@ static int parse_mixed(struct parser *p, int n) {
   return join(p, MATH_ADD, n, parse_primary(p));
 }
 
+/* "2 \cdot -3" */
+static int parse_signed_power(struct parser *p) {
+  if (take(p, '-')) return wrap(p, MATH_NEGATE, parse_power(p));
+  take(p, '+');
+  return parse_power(p);
+}
+
 static int parse_product(struct parser *p) {
-  int n = parse_power(p);
+  int n = parse_signed_power(p);
   if (n != MATH_NONE) n = parse_mixed(p, n);
   while (n != MATH_NONE) {
     const struct math_token *k = peek(p);
@@ -528,9 +535,9 @@ static int parse_product(struct parser *p) {
     if (!bare && is_unit(k)) {
       skip_unit(p);
     } else if (take(p, '*')) {
-      n = join(p, MATH_MULTIPLY, n, parse_power(p));
+      n = join(p, MATH_MULTIPLY, n, parse_signed_power(p));
     } else if (take(p, '/') || (!p->colons && take(p, ':'))) {
-      n = join(p, MATH_DIVIDE, n, parse_power(p));
+      n = join(p, MATH_DIVIDE, n, parse_signed_power(p));
     } else if (!bare && begins_factor(p)) {
       n = join(p, MATH_MULTIPLY, n, parse_power(p));
     } else {

@@ -4,7 +4,7 @@
  *   item      union { ("=" | "<" | ...) union } | symbol "\in" union
  *   union     sum { "\cup" sum }
  *   sum       [sign] product { ("+" | "-" | "\pm") product }
- *   product   power { ["*" | "/" | ":"] power } [unit]
+ *   product   [sign] power { ["*" | "/" | ":"] [sign] power } [unit]      a sign not without the operator
  *   power     primary { "^" power | "!" | "%" | degree | subscript }
  *
  * Everything must be read: what is left over makes the answer unreadable.  Pure, bounded by the sizes of math_tree.h, no memory but

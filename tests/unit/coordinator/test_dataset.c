@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "services/coordinator/run/dataset.h"
+#include "services/coordinator/verifiers/reward_config.h"
 
 enum { EOS = 256 };
 
@@ -47,7 +48,6 @@ static enum rc load(struct fixture *f, const char *text, bool completion, bool a
                                           .completion_tokens_max = 20,
                                           .need_completion = completion,
                                           .need_answer = answer,
-                                          .verifier = VERIFIER_NONE,
                                           .eos = EOS};
   *out = NULL;
   return dataset_load(out, f->path, f->tokenizer, &options, err);
@@ -169,6 +169,17 @@ static void a_line_that_the_verifier_cannot_judge_by_is_refused(void **state) {
       {VERIFIER_COUNTDOWN, "\"numbers\":3,\"target\":3", false},
       {VERIFIER_COUNTDOWN, "\"numbers\":[1,2],\"target\":\"3\"", false},
       {VERIFIER_NONE, "\"answer\":\"(3,4)\"", true},
+      {VERIFIER_MATH, "\"answer\":\"(3,4)\"", true},
+      {VERIFIER_MATH, "\"answer\":\"\\\\frac{1}\"", false},
+      {VERIFIER_MATH, "\"answer\":\"\"", false},
+      {VERIFIER_CHOICE, "\"answer\":\"B\"", true},
+      {VERIFIER_CHOICE, "\"answer\":\"7\"", false},
+      {VERIFIER_REGEX, "\"answer\":\"a+\"", true},
+      {VERIFIER_REGEX, "\"answer\":\"a(\"", false},
+      {VERIFIER_JSON_SCHEMA, "\"schema\":{\"type\":\"object\"}", true},
+      {VERIFIER_JSON_SCHEMA, "\"schema\":{\"oneOf\":[]}", false},
+      {VERIFIER_JSON_SCHEMA, "\"answer\":\"x\"", false},
+      {VERIFIER_EXACT, "\"answer\":\"\"", false},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char text[256];
@@ -179,7 +190,9 @@ static void a_line_that_the_verifier_cannot_judge_by_is_refused(void **state) {
     assert_non_null(file);
     fputs(text, file);
     fclose(file);
-    options.verifier = cases[i].verifier;
+    struct reward_rule rule;
+    reward_rule_of(&rule, cases[i].verifier);
+    options.verifier = &rule;
     const enum rc rc = cases[i].good ? RC_OK : RC_INVALID;
     if (dataset_load(&d, f->path, f->tokenizer, &options, &err) != rc ||
         dataset_check(f->path, NULL, &options, &err) != rc ||
@@ -197,7 +210,6 @@ static void a_line_may_have_a_limit_of_its_own(void **state) {
                                     .name = "x.jsonl",
                                     .prompt_tokens_max = 20,
                                     .completion_tokens_max = 20,
-                                    .verifier = VERIFIER_NONE,
                                     .eos = EOS};
   static const struct {
     const char *value;
@@ -240,7 +252,6 @@ static void an_empty_or_absent_file_is_refused(void **state) {
                                           .name = "x.jsonl",
                                           .prompt_tokens_max = 20,
                                           .completion_tokens_max = 20,
-                                          .verifier = VERIFIER_NONE,
                                           .eos = EOS};
   assert_int_equal(dataset_load(&d, "/nonexistent/x.jsonl", ((struct fixture *)*state)->tokenizer, &options, &err),
                    RC_NOT_FOUND);

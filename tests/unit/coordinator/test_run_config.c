@@ -40,7 +40,7 @@ static void defaults_are_resolved(void **state) {
   assert_int_equal(p.config.training.total_steps, 100);
   assert_int_equal(p.config.keep_rounds, 0);
   assert_int_equal(run_pass_timeout_ms(&p.config), RUN_PASS_TIMEOUT_MS);
-  assert_int_equal(p.config.verifier, VERIFIER_NUMERIC);
+  assert_int_equal(p.config.verifier.terms[0].kind, VERIFIER_NUMERIC);
   assert_true(p.config.training.temperature == 1.0);
   parsed_free(&p);
 }

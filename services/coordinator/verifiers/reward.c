@@ -1,0 +1,104 @@
+/* Judges completions by each term of a rule and adds up. */
+#include "services/coordinator/verifiers/reward.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "services/coordinator/decide/overlong.h"
+#include "services/coordinator/verifiers/choice.h"
+#include "services/coordinator/verifiers/exact.h"
+#include "services/coordinator/verifiers/format.h"
+#include "services/coordinator/verifiers/json_schema.h"
+#include "services/coordinator/verifiers/math.h"
+#include "services/coordinator/verifiers/regex.h"
+
+static const char *const names[] = {
+    [VERIFIER_NUMERIC] = "numeric", [VERIFIER_COUNTDOWN] = "countdown", [VERIFIER_NONE] = "none",
+    [VERIFIER_MATH] = "math",       [VERIFIER_CHOICE] = "choice",       [VERIFIER_EXACT] = "exact",
+    [VERIFIER_REGEX] = "regex",     [VERIFIER_JSON_SCHEMA] = "json_schema", [VERIFIER_FORMAT] = "format",
+    [VERIFIER_LENGTH] = "length",   [VERIFIER_OVERLONG] = "overlong"};
+
+const char *verifier_name(enum verifier_kind kind) { return names[kind]; }
+
+static void judge_length(const struct reward_term *t, const struct reward_input *in, struct verdict *out) {
+  out->well_formed = true;
+  out->reward = in->tokens >= t->min && (t->max == 0 || in->tokens <= t->max) ? 1 : 0;
+  snprintf(out->detail, sizeof out->detail, "%lld tokens", (long long)in->tokens);
+}
+
+static void judge_overlong(const struct reward_term *t, const struct reward_input *in, struct verdict *out) {
+  out->well_formed = true;
+  out->reward = overlong_penalty(in->tokens, in->tokens_max, t->buffer);
+  snprintf(out->detail, sizeof out->detail, "%lld of %lld tokens", (long long)in->tokens, (long long)in->tokens_max);
+}
+
+static void judge_term(const struct reward_term *t, const struct reward_input *in, struct verdict *out) {
+  memset(out, 0, sizeof *out);
+  switch (t->kind) {
+    case VERIFIER_NUMERIC:
+    case VERIFIER_COUNTDOWN:
+    case VERIFIER_NONE: verify(t->kind, in->text, in->len, in->answer, in->extra, out); break;
+    case VERIFIER_MATH: math_verify(in->text, in->len, in->answer, out); break;
+    case VERIFIER_CHOICE: choice_verify(in->text, in->len, in->answer, out); break;
+    case VERIFIER_EXACT: exact_verify(in->text, in->len, in->answer, t->whole, t->ignore_case, out); break;
+    case VERIFIER_REGEX: regex_verify(in->text, in->len, t->pattern ? t->pattern : in->answer, out); break;
+    case VERIFIER_JSON_SCHEMA: json_schema_verify(in->text, in->len, t->schema, in->extra, out); break;
+    case VERIFIER_FORMAT: format_verify(in->text, in->len, t->tags, t->tag_count, out); break;
+    case VERIFIER_LENGTH: judge_length(t, in, out); break;
+    case VERIFIER_OVERLONG: judge_overlong(t, in, out); break;
+  }
+}
+
+void reward_judge(const struct reward_rule *rule, const struct reward_input *input, struct reward_verdict *out) {
+  struct verdict first = {0};
+  size_t used = 0;
+  memset(out, 0, sizeof *out);
+  for (int i = 0; i < rule->count; i++) {
+    const struct reward_term *t = &rule->terms[i];
+    struct verdict v;
+    judge_term(t, input, &v);
+    if (i == 0) first = v;
+    out->values[i] = v.reward;
+    out->reward += t->weight * v.reward;
+    char part[64];
+    int n = snprintf(part, sizeof part, t->weight == 1 ? "%s%s %.4g" : "%s%s %.4g x %.4g", i ? ", " : "", names[t->kind], v.reward, t->weight);
+    if (n >= (int)sizeof part) n = (int)sizeof part - 1;
+    if (rule->is_sum && used + (size_t)n < sizeof out->detail) {
+      memcpy(out->detail + used, part, (size_t)n + 1);
+      used += (size_t)n;
+    }
+  }
+  out->well_formed = first.well_formed;
+  snprintf(out->detail + used, sizeof out->detail - used, "%s%s", used && first.detail[0] ? "; " : "", first.detail);
+}
+
+static enum rc term_check(const struct reward_term *t, const char *answer, const char *extra, struct err *err) {
+  switch (t->kind) {
+    case VERIFIER_NUMERIC:
+    case VERIFIER_COUNTDOWN:
+    case VERIFIER_NONE: return verify_line_check(t->kind, answer, extra, err);
+    case VERIFIER_MATH: return math_gold_check(answer, err);
+    case VERIFIER_CHOICE: return choice_gold_check(answer, err);
+    case VERIFIER_EXACT: return answer[0] ? RC_OK : err_set(err, RC_INVALID, "answer", "expected a text to compare with, got none");
+    case VERIFIER_REGEX: return t->pattern ? RC_OK : regex_check(answer, "answer", err);
+    case VERIFIER_JSON_SCHEMA: return t->schema ? RC_OK : json_schema_line_check(extra, err);
+    default: return RC_OK;
+  }
+}
+
+enum rc reward_line_check(const struct reward_rule *rule, const char *answer, const char *extra, struct err *err) {
+  for (int i = 0; i < rule->count; i++) {
+    const enum rc rc = term_check(&rule->terms[i], answer, extra, err);
+    if (rc != RC_OK) return rc;
+  }
+  return RC_OK;
+}
+
+bool reward_needs_answer(const struct reward_rule *rule) {
+  for (int i = 0; i < rule->count; i++) {
+    const struct reward_term *t = &rule->terms[i];
+    const bool needs = t->kind == VERIFIER_NUMERIC || t->kind == VERIFIER_MATH || t->kind == VERIFIER_CHOICE || t->kind == VERIFIER_EXACT;
+    if (needs || (t->kind == VERIFIER_REGEX && !t->pattern)) return true;
+  }
+  return false;
+}
