@@ -7,7 +7,7 @@
 #include "common/base/limits.h"
 #include "services/coordinator/verifiers/reward_config.h"
 
-enum { SAMPLES_MAX = 256 };
+enum { SAMPLES_MAX = 256, ANSWER_MAX = 1 << 20 };
 
 struct verify_request {
   struct reward_rule rule;
@@ -16,7 +16,7 @@ struct verify_request {
 
 struct verify_sample {
   struct json_text completion;
-  const struct json *answer;
+  const char *answer;
   int32_t tokens, tokens_max;
 };
 
@@ -36,20 +36,6 @@ static enum rc request_read(struct verify_request *m, const struct json *body, s
   return err_set(err, RC_INVALID, "samples", "expected an array of 1 to %d samples", SAMPLES_MAX);
 }
 
-/* As a dataset's line is read: a text, or a number as its decimal text. */
-static enum rc answer_read(const char **out, const struct json *v, struct arena *arena, struct err *err) {
-  char number[64] = "";
-  if (v && json_type_of(v) == JSON_STRING && !json_word(v)) return err_set(err, RC_INVALID, "answer", "expected a string without NUL characters");
-  if (v && json_type_of(v) == JSON_INT)
-    snprintf(number, sizeof number, "%lld", (long long)json_int(v));
-  else if (v && json_type_of(v) == JSON_REAL)
-    snprintf(number, sizeof number, "%.17g", json_number(v));
-  else if (v && json_type_of(v) != JSON_STRING)
-    return err_set(err, RC_INVALID, "answer", "expected a string or a number, got %s", json_type_name(json_type_of(v)));
-  *out = v && json_type_of(v) == JSON_STRING ? json_word(v) : arena_strdup(arena, number);
-  return *out ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
-}
-
 static void verdict_write(struct json_writer *w, const struct reward_rule *rule, const struct reward_verdict *v) {
   json_kv_f64(w, "reward", v->reward);
   json_kv_bool(w, "well_formed", v->well_formed);
@@ -67,30 +53,28 @@ static void verdict_write(struct json_writer *w, const struct reward_rule *rule,
 }
 
 static enum rc sample_judge(struct json_writer *w, const struct reward_rule *rule, const struct json *sample, struct arena *arena, struct err *err) {
-  struct verify_sample s = {.tokens_max = LIMIT_NEW_TOKENS};
-  const char *answer = "";
+  struct verify_sample s = {.answer = "", .tokens_max = LIMIT_NEW_TOKENS};
   struct buf extra = BUF_INIT;
   struct json_writer e;
   struct err fault = {0};
   const struct json_field fields[] = {
       {.name = "completion", .kind = FIELD_TEXT, .target = &s.completion, .required = true, .min = 0, .max = LIMIT_DATASET_LINE_BYTES},
-      {.name = "answer", .kind = FIELD_VALUE, .target = &s.answer},
+      {.name = "answer", .kind = FIELD_STRING, .target = &s.answer, .min = 0, .max = ANSWER_MAX},
       {.name = "tokens", .kind = FIELD_I32, .target = &s.tokens, .min = 0, .max = LIMIT_NEW_TOKENS},
       {.name = "max_new_tokens", .kind = FIELD_I32, .target = &s.tokens_max, .min = 1, .max = LIMIT_NEW_TOKENS}};
   enum rc rc = json_fields(sample, fields, 4, UNKNOWN_IGNORED, arena, err);
-  if (rc == RC_OK) rc = answer_read(&answer, s.answer, arena, err);
   if (rc != RC_OK) return rc;
   json_writer_init(&e, &extra);
   json_write_value(&e, sample);
   rc = buf_check(&extra, err);
   if (rc == RC_OK) {
     const char *text = arena_strndup(arena, extra.data, extra.len);
-    const struct reward_input input = {s.completion.bytes, s.completion.len, answer, text, s.tokens, s.tokens_max};
+    const struct reward_input input = {s.completion.bytes, s.completion.len, s.answer, text, s.tokens, s.tokens_max};
     struct reward_verdict v;
     json_object_begin(w);
     if (!text) {
       rc = err_set(err, RC_NO_MEMORY, NULL, "a sample was refused memory");
-    } else if (reward_line_check(rule, answer, text, &fault) != RC_OK) {
+    } else if (reward_line_check(rule, s.answer, text, &fault) != RC_OK) {
       json_kv_string(w, "error", fault.message);
     } else {
       reward_judge(rule, &input, &v);
@@ -118,7 +102,11 @@ void handle_verify(struct http_request *r, void *context) {
   json_array_begin(&w);
   for (size_t i = 0; rc == RC_OK && i < json_length(m.samples); i++) {
     rc = sample_judge(&w, &m.rule, json_at(m.samples, i), &arena, &err);
-    if (rc != RC_OK) err_in_field(&err, "samples");
+    if (rc != RC_OK) {
+      char field[32];
+      snprintf(field, sizeof field, "samples[%zu]", i);
+      err_in_field(&err, field);
+    }
   }
   json_array_end(&w);
   json_object_end(&w);

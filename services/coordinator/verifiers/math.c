@@ -13,6 +13,7 @@
 static void gold_find(struct math_answer *out, const char *gold) {
   const char *marked = gold;
   for (const char *next; (next = strstr(marked, "####")) != NULL;) marked = next + 4;
+  while (isspace((unsigned char)*marked)) marked++;
   out->text = marked;
   out->len = strlen(marked);
   math_boxed(marked, out->len, &out->text, &out->len);

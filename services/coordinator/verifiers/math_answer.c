@@ -9,7 +9,7 @@
 #include "services/coordinator/decide/lone_number.h"
 #include "services/coordinator/verifiers/math_parser.h"
 
-enum { BESIDE = 10, ALONE_MAX = 200, PHRASE_MAX = 400 };
+enum { BESIDE = 10, ALONE_MAX = 200, WORDS_MAX = 40, PHRASE_MAX = 400 };
 
 static size_t skip_name(const char *text, size_t len, size_t at) {
   static const char *const names[] = {"\\boxed", "\\fbox"};
@@ -168,10 +168,10 @@ bool math_phrase(const char *text, size_t len, const char **inner, size_t *inner
   return *inner_len > 0;
 }
 
-/* A short text that is a formula and nothing else. */
+/* A short text that is a formula and nothing else, or a few words. */
 static bool is_alone(const char *text, size_t len) {
   struct math_tree t;
-  return len > 0 && len <= ALONE_MAX && math_parse(&t, text, len, true);
+  return len > 0 && len <= ALONE_MAX && math_parse(&t, text, len, true) && (t.nodes[t.root].op != MATH_TEXT || len <= WORDS_MAX);
 }
 
 bool math_answer_find(struct math_answer *out, const char *text, size_t len) {

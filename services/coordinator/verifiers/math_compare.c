@@ -244,7 +244,10 @@ struct piece {
   int closed;
 };
 
-static bool all_real(struct side s) { return op_of(s) == MATH_SYMBOL && node_of(s)->len == 1 && node_of(s)->text[0] == 'R' && node_of(s)->text[-1] == '{'; }
+static bool all_real(struct side s) {
+  static const char name[] = "\\mathbb{R}";
+  return op_of(s) == MATH_SYMBOL && node_of(s)->len == (int)sizeof name - 1 && memcmp(node_of(s)->text, name, sizeof name - 1) == 0;
+}
 
 /* "x > a", "a <= x", "a < x < b", "(a, b)", "[a, b)": one interval.  *of: the symbol's node, or MATH_NONE. */
 static bool piece_of(struct side s, struct piece *out, int *of) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define P (((uint64_t)1 << 61) - 1)
+#define ROOT_MAX ((int64_t)3037000499) /* whose square is the largest that 63 bits hold */
 enum { FACTORIAL_MAX = 2000, TRIAL_MAX = 1000, EXPONENT_MAX = 1 << 20 /* far below the order of any element drawn */ };
 
 static uint64_t reduce(unsigned __int128 x) {
@@ -82,8 +83,9 @@ static enum math_known root_of(struct rational q, struct math_element *out) {
     r = math_exact_product(r, root_of_prime((uint64_t)d));
   }
   if (n > (int64_t)TRIAL_MAX * TRIAL_MAX) {
-    int64_t s = 1; /* a square of a large number, or no one knows its factors */
-    while (s < 3037000499 && s * s < n) s = s + (n / s - s) / 2 > s ? s + (n / s - s) / 2 : s + 1;
+    int64_t s = 0; /* a square of a large number, or no one knows its factors */
+    for (int64_t bit = (int64_t)1 << 31; bit; bit >>= 1)
+      if (s + bit <= ROOT_MAX && (s + bit) * (s + bit) <= n) s += bit;
     if (s * s != n) return MATH_UNKNOWN;
     r = math_exact_product(r, whole(s));
   } else if (n > 1) {

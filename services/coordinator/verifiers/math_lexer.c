@@ -66,7 +66,7 @@ static const char *const plain[] = {"sqrt",  "pi",  "sin",    "cos",    "tan",  
 static const struct word signs[] = {
     {"\xe2\x88\x92", '-', 0}, {"\xe2\x80\x93", '-', 0}, {"\xc3\x97", '*', 0}, {"\xc2\xb7", '*', 0},
     {"\xe2\x8b\x85", '*', 0}, {"\xc3\xb7", '/', 0}, {"\xc2\xb1", TOKEN_PLUS_MINUS, 0}, {"\xcf\x80", TOKEN_PI, 0},
-    {"\xe2\x88\x9a", TOKEN_ROOT, 0}, {"\xe2\x88\x9e", TOKEN_INFINITY, 0}, {"\xe2\x89\xa4", TOKEN_LESS_EQUAL, 0},
+    {"\xe2\x88\x9a", TOKEN_ROOT, 1}, {"\xe2\x88\x9e", TOKEN_INFINITY, 0}, {"\xe2\x89\xa4", TOKEN_LESS_EQUAL, 0},
     {"\xe2\x89\xa5", TOKEN_GREATER_EQUAL, 0}, {"\xe2\x89\xa0", TOKEN_NOT_EQUAL, 0}, {"\xe2\x89\x88", '=', 0},
     {"\xe2\x88\xaa", TOKEN_UNION, 0}, {"\xe2\x88\x88", TOKEN_IN, 0}, {"\xe2\x88\x85", TOKEN_EMPTY, 0},
     {"\xc2\xb0", TOKEN_DEGREE, 0}, {"\xc2\xbd", TOKEN_HALF, 12}, {"\xc2\xbc", TOKEN_HALF, 14},
@@ -224,7 +224,7 @@ static void command(struct lexer *l) {
   } else if (w->kind == MATH_ARGUMENT || w->kind == TOKEN_BEGIN || w->kind == TOKEN_FINISH) {
     size_t a, b;
     if (argument(l, &a, &b))
-      emit(l, w->kind == MATH_ARGUMENT ? TOKEN_SYMBOL : w->kind, 0, a, b);
+      emit(l, w->kind == MATH_ARGUMENT ? TOKEN_SYMBOL : w->kind, 0, w->kind == MATH_ARGUMENT ? from : a, w->kind == MATH_ARGUMENT ? l->at : b);
     else if (w->kind == MATH_ARGUMENT)
       return;
     else
@@ -240,7 +240,7 @@ static void word(struct lexer *l) {
   for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
     if (strlen(plain[i]) != l->at - from || memcmp(plain[i], l->text + from, l->at - from) != 0) continue;
     const struct word *w = command_find(plain[i], l->at - from);
-    emit(l, w ? w->kind : TOKEN_INFINITY, w ? w->value : 0, from, l->at);
+    emit(l, w ? w->kind : TOKEN_INFINITY, w && w->kind == TOKEN_ROOT ? 1 : w ? w->value : 0, from, l->at);
     return;
   }
   emit(l, TOKEN_WORD, 0, from, l->at);

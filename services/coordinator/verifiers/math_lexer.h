@@ -19,7 +19,7 @@ enum math_token_kind {
   TOKEN_FUNCTION, /* value: enum math_function */
   TOKEN_LOGARITHM,
   TOKEN_FRACTION,
-  TOKEN_ROOT,
+  TOKEN_ROOT, /* value: not TeX's */
   TOKEN_BINOMIAL,
   TOKEN_PLUS_MINUS,
   TOKEN_LESS_EQUAL,

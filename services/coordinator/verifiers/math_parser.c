@@ -162,14 +162,13 @@ static int parse_fraction(struct parser *p, enum math_op op) {
   return above == MATH_NONE ? MATH_NONE : join(p, op, above, parse_argument(p));
 }
 
-static int parse_root(struct parser *p) {
+/* plain: "√12" and "sqrt(12)" are plain text, "\sqrt12" is TeX. */
+static int parse_root(struct parser *p, bool plain) {
   int index = MATH_NONE;
   if (take(p, '[')) {
     index = parse_sum(p);
     if (index == MATH_NONE || !take(p, ']')) return MATH_NONE;
   }
-  /* "√12" and "sqrt(12)" are plain text, "\sqrt12" is TeX */
-  const bool plain = p->tokens[p->at - 1].kind == TOKEN_ROOT && p->tokens[p->at - 1].text[-1] != '\\';
   int inner;
   if (next_is(p, '(') || (plain && next_is(p, TOKEN_NUMBER)))
     inner = next_is(p, '(') && take(p, '(') ? parse_sum(p) : parse_argument(p);
@@ -398,7 +397,7 @@ static int parse_primary(struct parser *p) {
     }
     case TOKEN_FRACTION: p->at++; return parse_fraction(p, MATH_DIVIDE);
     case TOKEN_BINOMIAL: p->at++; return parse_fraction(p, MATH_BINOMIAL);
-    case TOKEN_ROOT: p->at++; return parse_root(p);
+    case TOKEN_ROOT: p->at++; return parse_root(p, k->value);
     case TOKEN_FUNCTION:
     case TOKEN_LOGARITHM: return parse_function(p);
     case TOKEN_BEGIN: return parse_matrix(p);

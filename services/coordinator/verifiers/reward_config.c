@@ -72,6 +72,11 @@ static enum rc schema_read(struct reward_term *t, const struct json *v, struct a
   return rc == RC_OK ? json_schema_check(t->schema, err) : rc;
 }
 
+static bool given_in(const struct json *v, const char *name) {
+  const struct json *member = json_get(v, name);
+  return member && json_type_of(member) != JSON_NULL;
+}
+
 /* What was given, and the kind that it is for. */
 static enum rc misplaced(const struct reward_term *t, bool given, const char *name, enum verifier_kind kind, struct err *err) {
   if (!given || t->kind == kind) return RC_OK;
@@ -80,51 +85,52 @@ static enum rc misplaced(const struct reward_term *t, bool given, const char *na
 
 static enum rc term_read(struct reward_term *t, const struct json *v, bool weighted, bool *shuffle, struct arena *arena, struct err *err) {
   const char *kind = NULL;
-  const struct json *tags = NULL, *schema = NULL;
+  const struct json *tags = NULL, *schema = NULL, *none = NULL;
   double weight = 1;
-  bool ignored = false, has_weight = false, has_shuffle = false, has_case = false, has_whole = false, has_min = false, has_max = false, has_buffer = false;
+  bool ignored = false;
   struct reward_term given = {.weight = 1};
   const struct json_field fields[] = {
       {.name = "kind", .kind = FIELD_STRING, .target = &kind, .required = weighted, .min = 1, .max = 32},
-      {.name = "weight", .kind = FIELD_F64, .target = &weight, .min = -WEIGHT_MAX, .max = WEIGHT_MAX, .present = &has_weight},
+      {.name = "weight", .kind = FIELD_F64, .target = &weight, .min = -WEIGHT_MAX, .max = WEIGHT_MAX},
       {.name = "pattern", .kind = FIELD_STRING, .target = &given.pattern, .min = 1, .max = REGEX_PATTERN_MAX},
       {.name = "schema", .kind = FIELD_VALUE, .target = &schema},
       {.name = "tags", .kind = FIELD_VALUE, .target = &tags},
-      {.name = "ignore_case", .kind = FIELD_BOOL, .target = &given.ignore_case, .present = &has_case},
-      {.name = "whole", .kind = FIELD_BOOL, .target = &given.whole, .present = &has_whole},
-      {.name = "min", .kind = FIELD_I32, .target = &given.min, .min = 0, .max = LIMIT_NEW_TOKENS, .present = &has_min},
-      {.name = "max", .kind = FIELD_I32, .target = &given.max, .min = 1, .max = LIMIT_NEW_TOKENS, .present = &has_max},
-      {.name = "buffer", .kind = FIELD_I32, .target = &given.buffer, .min = 1, .max = LIMIT_NEW_TOKENS, .present = &has_buffer},
-      {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = shuffle ? shuffle : &ignored, .present = &has_shuffle}};
-  enum rc rc = json_fields(v, fields, sizeof fields / sizeof *fields, UNKNOWN_REFUSED, arena, err);
+      {.name = "ignore_case", .kind = FIELD_BOOL, .target = &given.ignore_case},
+      {.name = "whole", .kind = FIELD_BOOL, .target = &given.whole},
+      {.name = "min", .kind = FIELD_I32, .target = &given.min, .min = 0, .max = LIMIT_NEW_TOKENS},
+      {.name = "max", .kind = FIELD_I32, .target = &given.max, .min = 1, .max = LIMIT_NEW_TOKENS},
+      {.name = "buffer", .kind = FIELD_I32, .target = &given.buffer, .min = 1, .max = LIMIT_NEW_TOKENS},
+      {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = shuffle ? shuffle : &ignored},
+      {.name = "terms", .kind = FIELD_VALUE, .target = &none}};
+  const size_t count = sizeof fields / sizeof *fields - (weighted ? 1 : 0);
+  enum rc rc = json_fields(v, fields, count, UNKNOWN_REFUSED, arena, err);
   given.kind = t->kind;
   if (rc == RC_OK && kind) rc = kind_read(&given.kind, kind, err);
-  if (rc == RC_OK && has_weight && !weighted) rc = err_set(err, RC_INVALID, "weight", "a weight is for a term of `terms`");
-  if (rc == RC_OK && has_shuffle && !shuffle) rc = err_set(err, RC_INVALID, "shuffle_rewards", "expected beside `terms` or `kind` of the run's verifier");
+  if (rc == RC_OK && given_in(v, "weight") && !weighted) rc = err_set(err, RC_INVALID, "weight", "a weight is for a term of `terms`");
+  if (rc == RC_OK && given_in(v, "shuffle_rewards") && !shuffle) rc = err_set(err, RC_INVALID, "shuffle_rewards", "expected beside `terms` or `kind` of the run's verifier");
+  if (rc == RC_OK && given.pattern) rc = regex_check(given.pattern, "pattern", err);
+  if (rc == RC_OK && tags) rc = tags_read(&given, tags, arena, err);
+  if (rc == RC_OK && schema) rc = schema_read(&given, schema, arena, err);
   if (rc == RC_OK) rc = misplaced(&given, given.pattern != NULL, "pattern", VERIFIER_REGEX, err);
   if (rc == RC_OK) rc = misplaced(&given, schema != NULL, "schema", VERIFIER_JSON_SCHEMA, err);
   if (rc == RC_OK) rc = misplaced(&given, tags != NULL, "tags", VERIFIER_FORMAT, err);
-  if (rc == RC_OK) rc = misplaced(&given, has_case, "ignore_case", VERIFIER_EXACT, err);
-  if (rc == RC_OK) rc = misplaced(&given, has_whole, "whole", VERIFIER_EXACT, err);
-  if (rc == RC_OK) rc = misplaced(&given, has_min, "min", VERIFIER_LENGTH, err);
-  if (rc == RC_OK) rc = misplaced(&given, has_max, "max", VERIFIER_LENGTH, err);
-  if (rc == RC_OK) rc = misplaced(&given, has_buffer, "buffer", VERIFIER_OVERLONG, err);
+  if (rc == RC_OK) rc = misplaced(&given, given_in(v, "ignore_case"), "ignore_case", VERIFIER_EXACT, err);
+  if (rc == RC_OK) rc = misplaced(&given, given_in(v, "whole"), "whole", VERIFIER_EXACT, err);
+  if (rc == RC_OK) rc = misplaced(&given, given_in(v, "min"), "min", VERIFIER_LENGTH, err);
+  if (rc == RC_OK) rc = misplaced(&given, given_in(v, "max"), "max", VERIFIER_LENGTH, err);
+  if (rc == RC_OK) rc = misplaced(&given, given_in(v, "buffer"), "buffer", VERIFIER_OVERLONG, err);
   if (rc != RC_OK) return rc;
   term_defaults(t, given.kind);
-  t->weight = weight;
-  t->pattern = given.pattern;
-  t->ignore_case = given.ignore_case;
-  t->whole = given.whole;
-  t->min = given.min;
-  t->max = given.max;
-  t->buffer = given.buffer;
-  if (t->kind == VERIFIER_OVERLONG && !has_buffer) return err_set(err, RC_INVALID, "buffer", "expected 1 to %d tokens, the key is missing", LIMIT_NEW_TOKENS);
-  if (t->kind == VERIFIER_LENGTH && !has_min && !has_max) return err_set(err, RC_INVALID, "max", "expected `min` or `max`, both are missing");
+  if (!tags) {
+    memcpy(given.tags, t->tags, sizeof t->tags);
+    given.tag_count = t->tag_count;
+  }
+  given.weight = weight;
+  *t = given;
+  if (t->kind == VERIFIER_OVERLONG && !given_in(v, "buffer")) return err_set(err, RC_INVALID, "buffer", "expected 1 to %d tokens, the key is missing", LIMIT_NEW_TOKENS);
+  if (t->kind == VERIFIER_LENGTH && !given_in(v, "min") && !given_in(v, "max")) return err_set(err, RC_INVALID, "max", "expected `min` or `max`, both are missing");
   if (t->max && t->min > t->max) return err_set(err, RC_INVALID, "max", "expected at least `min` (%d), got %d", t->min, t->max);
-  if (t->pattern) rc = regex_check(t->pattern, "pattern", err);
-  if (rc == RC_OK && tags) rc = tags_read(t, tags, arena, err);
-  if (rc == RC_OK && schema) rc = schema_read(t, schema, arena, err);
-  return rc;
+  return RC_OK;
 }
 
 static enum rc terms_read(struct reward_rule *out, const struct json *terms, struct arena *arena, struct err *err) {
@@ -136,7 +142,7 @@ static enum rc terms_read(struct reward_rule *out, const struct json *terms, str
   for (size_t i = 0; rc == RC_OK && i < n; i++) {
     char field[24];
     rc = term_read(&out->terms[i], json_at(terms, i), true, NULL, arena, err);
-    snprintf(field, sizeof field, "terms.%zu", i);
+    snprintf(field, sizeof field, "terms[%zu]", i);
     if (rc != RC_OK) err_in_field(err, field);
     out->count++;
   }
@@ -144,11 +150,10 @@ static enum rc terms_read(struct reward_rule *out, const struct json *terms, str
 }
 
 enum rc reward_rule_read(struct reward_rule *out, const struct json *v, bool *shuffle, struct arena *arena, struct err *err) {
-  const struct json *terms = json_type_of(v) == JSON_OBJECT ? json_get(v, "terms") : NULL;
-  bool ignored = false, has_shuffle = false;
-  if (!terms || json_type_of(terms) == JSON_NULL) {
+  const struct json *terms = NULL;
+  bool ignored = false;
+  if (json_type_of(v) != JSON_OBJECT || !given_in(v, "terms")) {
     struct reward_term t = out->terms[0];
-    if (terms && json_type_of(terms) == JSON_NULL) return err_set(err, RC_INVALID, "terms", "expected an array of 1 to %d terms", REWARD_TERMS_MAX);
     const enum rc rc = term_read(&t, v, false, shuffle, arena, err);
     if (rc == RC_OK) {
       reward_rule_of(out, t.kind);
@@ -156,11 +161,11 @@ enum rc reward_rule_read(struct reward_rule *out, const struct json *v, bool *sh
     }
     return rc;
   }
-  const struct json_field fields[] = {
-      {.name = "terms", .kind = FIELD_VALUE, .target = &terms},
-      {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = shuffle ? shuffle : &ignored, .present = &has_shuffle}};
+  const struct json_field fields[] = {{.name = "terms", .kind = FIELD_VALUE, .target = &terms},
+                                      {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = shuffle ? shuffle : &ignored}};
   enum rc rc = json_fields(v, fields, 2, UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK && has_shuffle && !shuffle) rc = err_set(err, RC_INVALID, "shuffle_rewards", "rewards are shuffled in a run's groups only");
+  if (rc == RC_OK && given_in(v, "shuffle_rewards") && !shuffle)
+    rc = err_set(err, RC_INVALID, "shuffle_rewards", "rewards are shuffled in a run's groups only");
   return rc == RC_OK ? terms_read(out, terms, arena, err) : rc;
 }
 
