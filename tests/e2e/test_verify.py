@@ -46,6 +46,8 @@ def test_a_run_keeps_every_part_of_its_rewards(cluster):
     assert run["config"]["verifier"]["terms"][1] == {"kind": "length", "min": 1, "weight": 0.5}
     rollouts = call("GET", f"{cluster.coordinator.url}/v1/runs/{run['id']}/rollouts?round=0")["rollouts"]
     assert len(rollouts) == 4
+    preview = [text for text in cluster.coordinator.log.read_text().split("\n") if "its answer as a completion would earn" in text]
+    assert len(preview) == 3 and "latex.jsonl line 2" in preview[1] and "earn 1.25 (math 1, length 0 x 0.5, regex 1 x 0.25" in preview[1]
     for rollout in rollouts:
         digit = any(c.isdigit() for c in rollout["text"])
         again = verified(cluster, rule, {"completion": rollout["text"], "answer": rollout["answer"], "tokens": len(rollout["token_ids"])})[0]

@@ -1,11 +1,12 @@
 /* Fuzzes the verifiers: pairs of the table and a few lines for each other kind, cut, joined and changed by a counted stream of random numbers, for so many seconds.
- * Built with the address and undefined-behaviour sanitizers (make fuzz-verifiers); fails too when a verdict takes longer than a second, differs when it is given
+ * Built with the address and undefined-behaviour sanitizers (make fuzz-verifiers); fails too when a verdict takes longer than a second of processor time, differs when it is given
  * again, or a gold that may be judged by is not its own answer.
  *
  *   fuzz SECONDS [SEED] < tests/verifiers/math_pairs.txt */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/clock.h"
 #include "services/coordinator/verifiers/reward_config.h"
@@ -81,9 +82,9 @@ static int once(struct reward_rule *rule) {
   make(gold);
   const char *extra = draw(2) ? "{}" : "{\"schema\":{\"type\":\"object\",\"required\":[\"a\"]},\"numbers\":[1,2],\"target\":3}";
   const struct reward_input input = {text, len, gold, extra, (int64_t)draw(100), 100};
-  const int64_t begun = clock_monotonic_us();
+  const clock_t begun = clock(); /* of the processor, so that a busy machine is no fault */
   reward_judge(rule, &input, &v);
-  if (clock_monotonic_us() - begun > 1000000) return fail("a verdict took more than a second", text, len, gold);
+  if (clock() - begun > CLOCKS_PER_SEC) return fail("a verdict took more than a second", text, len, gold);
   reward_judge(rule, &input, &again);
   if (v.reward != again.reward || strcmp(v.detail, again.detail) != 0) return fail("another verdict for the same text", text, len, gold);
   if (rule->terms[0].kind != VERIFIER_MATH || reward_line_check(rule, gold, extra, NULL) != RC_OK || strchr(gold, '\\') || strpbrk(gold, "{}#$")) return 0;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "common/base/limits.h"
+#include "common/base/log.h"
 
 bool run_is_supervised(const struct run_config *c) { return strcmp(c->training.objective, "cross_entropy") == 0; }
 bool run_evaluates(const struct run_config *c) { return strcmp(c->training.objective, "evaluate") == 0; }
@@ -213,6 +214,19 @@ enum rc run_context_check(const struct run_config *config, const struct model_fi
   tokenizer_free(tokenizer);
   arena_free(&arena);
   return rc;
+}
+
+void run_context_preview(const struct run_context *c) {
+  enum { LINES = 3 };
+  if (run_is_supervised(&c->config)) return;
+  for (int i = 0; i < LINES && i < dataset_count(c->dataset); i++) {
+    const struct dataset_item *item = dataset_at(c->dataset, i);
+    const struct reward_input input = {item->answer, strlen(item->answer), item->answer, item->extra, 0, c->config.sampling.max_new_tokens};
+    struct reward_verdict v;
+    if (!item->answer[0]) continue;
+    reward_judge(&c->config.verifier, &input, &v);
+    log_info("%s line %d: its answer as a completion would earn %g (%s)", c->config.dataset_path, item->line, v.reward, v.detail);
+  }
 }
 
 struct run_context *run_context_keep(struct run_context *c) {
