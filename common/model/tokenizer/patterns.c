@@ -72,8 +72,21 @@ static void put_words(struct buf *out, const struct code_range *own, size_t own_
   put_ranges(out, own, own_count);
 }
 
+static void put_property(struct rewrite *r, const char *name, size_t len, bool negated) {
+  struct buf members = BUF_INIT;
+  if (negated && r->in_class) { /* a class cannot hold a negated class, so what is newer stays in it */
+    buf_printf(&members, "\\P{%.*s}", (int)len, name);
+  } else {
+    buf_printf(&members, "\\p{%.*s}", (int)len, name);
+    put_newer(&members, name, len);
+  }
+  if (members.failed) r->out->failed = true;
+  if (members.data) put_class(r, members.data, negated && !r->in_class);
+  buf_free(&members);
+}
+
 /* \p{name}, \p{^name}, \P{name}; p is behind the letter. */
-static void put_property(struct rewrite *r, bool negated) {
+static void read_property(struct rewrite *r, bool negated) {
   const char *close = r->p < r->end && *r->p == '{' ? memchr(r->p, '}', (size_t)(r->end - r->p)) : NULL;
   if (!close || close - r->p > PROPERTY_BYTES_MAX) {
     r->refused = "a property without braces";
@@ -84,16 +97,7 @@ static void put_property(struct rewrite *r, bool negated) {
     negated = !negated;
     name++;
   }
-  struct buf members = BUF_INIT;
-  if (negated && r->in_class) { /* a class cannot hold a negated class, so what is newer stays in it */
-    buf_printf(&members, "\\P{%.*s}", (int)(close - name), name);
-  } else {
-    buf_printf(&members, "\\p{%.*s}", (int)(close - name), name);
-    put_newer(&members, name, (size_t)(close - name));
-  }
-  if (members.failed) r->out->failed = true;
-  if (members.data) put_class(r, members.data, negated && !r->in_class);
-  buf_free(&members);
+  put_property(r, name, (size_t)(close - name), negated);
   r->p = close + 1;
 }
 
@@ -124,7 +128,9 @@ static void put_escape(struct rewrite *r) {
         put_word_class(r, c == 'W');
       return;
     case 'p':
-    case 'P': put_property(r, c == 'P'); return;
+    case 'P': read_property(r, c == 'P'); return;
+    case 'd':
+    case 'D': put_property(r, "Nd", 2, c == 'D'); return;
     case 'u':
       for (int i = 0; i < 4; i++) {
         if (r->end - r->p < 4 || !strchr("0123456789abcdefABCDEF", r->p[i])) {
@@ -138,7 +144,7 @@ static void put_escape(struct rewrite *r) {
     default: break;
   }
   const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-  if (c == '\0' || (letter && !strchr("dDrntfxAzbB", c))) {
+  if (c == '\0' || (letter && !strchr("rntfxAzbB", c))) {
     r->refused = "an escape other than \\s \\S \\w \\W \\d \\D \\p \\P \\r \\n \\t \\f \\x \\u \\A \\z \\b \\B";
     return;
   }

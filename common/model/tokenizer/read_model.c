@@ -1,7 +1,7 @@
 /* Reads the tables of tokenizer.json: the vocabulary, the merges and the added tokens.
  *
- * The file may come from a hub or from a peer, so every reference is checked: ids are distinct and run without gaps
- * from 0, each merge joins two tokens of the vocabulary and makes the token that is spelled like both together.  As
+ * The file may come from a hub or from a peer, so every reference is checked: ids are distinct (some may have no
+ * token: such a row of the embedding has no text), each merge joins two tokens of the vocabulary and makes the token that is spelled like both together.  As
  * tokens are never empty, a merge's result is longer than its parts; so merges cannot form a cycle, and the merge
  * loop ends.  Unigram's vocabulary is a list of tokens with scores, whose places are the ids.  Called once per
  * tokenizer, after the steps were read (they tell whether the vocabulary is byte-level); nothing here runs while
@@ -344,15 +344,6 @@ static enum rc read_added_tokens(struct tokenizer *t, const struct json *added, 
   return rc;
 }
 
-static enum rc check_gaps(const struct tokenizer *t, struct err *err) {
-  for (int32_t id = 0; id < t->count; id++) {
-    if (!t->tokens[id].content)
-      return err_set(err, RC_INVALID, "model.vocab", "expected ids without gaps from 0 to %d, no token has %d",
-                     t->count - 1, id);
-  }
-  return RC_OK;
-}
-
 enum rc tokenizer_read_model(struct tokenizer *t, const struct json *root, struct err *err) {
   const struct json *model = member(root, "model", JSON_OBJECT), *added = json_get(root, "added_tokens");
   if (!model)
@@ -371,7 +362,6 @@ enum rc tokenizer_read_model(struct tokenizer *t, const struct json *root, struc
   if (rc == RC_OK) rc = read_unknown(t, model, err);
   if (rc == RC_OK && t->kind == MODEL_BPE) rc = read_merges(t, json_get(model, "merges"), err);
   if (rc == RC_OK) rc = read_added_tokens(t, added, err);
-  if (rc == RC_OK) rc = check_gaps(t, err);
   for (size_t i = 0; rc == RC_OK && t->kind == MODEL_BPE && i <= t->merges.mask; i++) {
     const int32_t id = t->merges.slots[i].id;
     t->merges_special = t->merges_special || (id >= 0 && t->tokens[id].special);

@@ -120,7 +120,8 @@ static enum rc check_decoder(const struct tokenizer *t, struct err *err) {
 /* --- post-processor --- */
 
 static enum rc add_affix(struct tokenizer *t, int32_t *ids, size_t *count, const struct json *id, struct err *err) {
-  if (!id || json_type_of(id) != JSON_INT || json_int(id) < 0 || json_int(id) >= t->count)
+  if (!id || json_type_of(id) != JSON_INT || json_int(id) < 0 || json_int(id) >= t->count ||
+      !t->tokens[json_int(id)].content)
     return err_set(err, RC_INVALID, processor, "expected ids of the vocabulary, from 0 to %d", t->count - 1);
   if (*count == TOKENIZER_AFFIX_MAX)
     return err_set(err, RC_INVALID, processor, "expected at most %d tokens on a side", TOKENIZER_AFFIX_MAX);
@@ -128,13 +129,8 @@ static enum rc add_affix(struct tokenizer *t, int32_t *ids, size_t *count, const
   return RC_OK;
 }
 
-struct affixes {
-  int32_t before[TOKENIZER_AFFIX_MAX], after[TOKENIZER_AFFIX_MAX];
-  size_t before_count, after_count;
-};
-
 /* The template of a single text: special tokens around Sequence A. */
-static enum rc read_template(struct affixes *a, struct tokenizer *t, const struct json *v, struct err *err) {
+static enum rc read_template(struct tokenizer *t, const struct json *v, struct err *err) {
   const struct json *single = json_get(v, "single"), *specials = json_get(v, "special_tokens");
   if (!single || json_type_of(single) != JSON_ARRAY)
     return err_set(err, RC_INVALID, processor, "expected TemplateProcessing with an array `single`");
@@ -150,29 +146,16 @@ static enum rc read_template(struct affixes *a, struct tokenizer *t, const struc
                      "neither",
                      i);
     for (size_t k = 0; k < json_length(ids); k++) {
-      const enum rc rc = texts ? add_affix(t, a->after, &a->after_count, json_at(ids, k), err)
-                               : add_affix(t, a->before, &a->before_count, json_at(ids, k), err);
+      const enum rc rc = texts ? add_affix(t, t->after, &t->after_count, json_at(ids, k), err)
+                               : add_affix(t, t->before, &t->before_count, json_at(ids, k), err);
       if (rc != RC_OK) return rc;
     }
   }
   return texts == 1 ? RC_OK : err_set(err, RC_INVALID, processor, "expected TemplateProcessing of one Sequence A");
 }
 
-/* What a later processor adds lies around what an earlier one did. */
-static enum rc put_around(struct tokenizer *t, const struct affixes *a, struct err *err) {
-  if (t->before_count + a->before_count > TOKENIZER_AFFIX_MAX || t->after_count + a->after_count > TOKENIZER_AFFIX_MAX)
-    return err_set(err, RC_INVALID, processor, "expected at most %d tokens on a side", TOKENIZER_AFFIX_MAX);
-  memmove(t->before + a->before_count, t->before, t->before_count * sizeof *t->before);
-  memcpy(t->before, a->before, a->before_count * sizeof *t->before);
-  t->before_count += a->before_count;
-  memcpy(t->after + t->after_count, a->after, a->after_count * sizeof *t->after);
-  t->after_count += a->after_count;
-  return RC_OK;
-}
-
 static enum rc read_processor(struct tokenizer *t, const struct json *v, bool nested, struct err *err) {
   const char *type;
-  struct affixes a = {0};
   enum rc rc = section_type(&type, v, processor, err);
   if (rc != RC_OK || strcmp(type, "ByteLevel") == 0) return rc; /* that one trims offsets only */
   if (strcmp(type, "Sequence") == 0) {
@@ -183,18 +166,17 @@ static enum rc read_processor(struct tokenizer *t, const struct json *v, bool ne
       rc = read_processor(t, json_at(items, i), true, err);
     return rc;
   }
-  if (strcmp(type, "TemplateProcessing") == 0) {
-    rc = read_template(&a, t, v, err);
-  } else if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
-    rc = add_affix(t, a.before, &a.before_count, json_at(json_get(v, "cls"), 1), err);
-    if (rc == RC_OK) rc = add_affix(t, a.after, &a.after_count, json_at(json_get(v, "sep"), 1), err);
-  } else {
-    rc = err_set(err, RC_INVALID, processor,
+  if (t->before_count + t->after_count > 0)
+    return err_set(err, RC_INVALID, processor, "expected one processor that adds tokens, \"%.64s\" is another", type);
+  if (strcmp(type, "TemplateProcessing") == 0) return read_template(t, v, err);
+  if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
+    rc = add_affix(t, t->before, &t->before_count, json_at(json_get(v, "cls"), 1), err);
+    return rc == RC_OK ? add_affix(t, t->after, &t->after_count, json_at(json_get(v, "sep"), 1), err) : rc;
+  }
+  return err_set(err, RC_INVALID, processor,
                  "expected TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing or a Sequence of them, got "
                  "\"%.64s\"",
                  type);
-  }
-  return rc == RC_OK ? put_around(t, &a, err) : rc;
 }
 
 enum rc tokenizer_read_output(struct tokenizer *t, const struct json *root, struct err *err) {

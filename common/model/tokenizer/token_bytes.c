@@ -52,6 +52,7 @@ static enum rc fill_token(struct tokenizer *t, struct token *token, struct match
   const char *text = token->content;
   size_t len = token->content_len;
   enum rc rc = RC_OK;
+  if (!text) return RC_OK; /* an id without a token */
   for (int i = 0; i < d->count && rc == RC_OK && !(t->byte_level && token->added); i++) {
     rc = run_step(&d->steps[i], m, &text, &len, &work[i % 2], err);
     if (d->steps[i].kind == DECODE_BYTE_FALLBACK && len == 1 && (uint8_t)text[0] >= 0x80) break; /* no text any more */

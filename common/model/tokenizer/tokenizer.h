@@ -18,8 +18,8 @@
 
 struct tokenizer;
 
-/* json: the bytes of tokenizer.json.  RC_INVALID for unsupported models and steps (the message says which), cycles,
- * gaps or duplicate ids. */
+/* json: the bytes of tokenizer.json.  RC_INVALID for unsupported models and steps (the message says which), cycles
+ * or duplicate ids.  Ids that no token has are like those above the vocabulary. */
 enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, struct err *err);
 enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err);
 /* The tokenizer.json of a model's folder.  NULL and RC_OK where the folder has no tokenizer at all; RC_UNSUPPORTED,

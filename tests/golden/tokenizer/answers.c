@@ -16,7 +16,7 @@ enum { TOKENS_MAX = 1 << 26 };
 static bool read_all(void *to, size_t size) { return fread(to, 1, size, stdin) == size; }
 
 static void put(const void *bytes, size_t size) {
-  if (fwrite(bytes, 1, size, stdout) != size) exit(1);
+  if (size > 0 && fwrite(bytes, 1, size, stdout) != size) exit(1);
 }
 
 static void put_error(const struct err *err) {

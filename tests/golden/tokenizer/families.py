@@ -23,7 +23,7 @@ def training_text():
     its who now people my made over did down only way find use may water long little very after words called just where most know token policy rollout gradient
     lease version reward worker answer question number think step therefore because equals compute na\u00efve caf\u00e9 \u00fcber se\u00f1or fa\u00e7ade Stra\u00dfe""".split()
     foreign = """\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440 \u03ba\u03b1\u03bb\u03b7\u03bc\u03ad\u03c1\u03b1 \u03ba\u03cc\u03c3\u03bc\u03b5 \u4f60\u597d \u4e16\u754c \u6570\u5b66 \u554f\u984c \u3053\u3093\u306b\u3061\u306f
-    \uc548\ub155\ud558\uc138\uc694 \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947""".split()
+    \uc548\ub155\ud558\uc138\uc694 \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 \U00010d70\U00010d71\U00010d72""".split()
     out = []
     for _ in range(3000):
         sentence = " ".join(rng.choice(words) for _ in range(rng.randint(3, 12)))
@@ -55,6 +55,22 @@ def first_token(tok, text):
     return processors.TemplateProcessing(single=f"{text} $A", pair=f"{text} $A {text} $B", special_tokens=[(text, tok.token_to_id(text))])
 
 
+def with_seams(tok):
+    """Adds merges, after all others, of what is seldom neighbours within a word: else most wrong splits would show in no id."""
+    data = json.loads(tok.to_str())
+    vocab, merges = data["model"]["vocab"], data["model"]["merges"]
+    char = dict(zip(sorted(b for b in range(256) if chr(b).isprintable() and b not in (0x20, 0xA0, 0xAD)), [c for c in BYTES if ord(c) < 256]))
+    rest = iter(c for c in BYTES if ord(c) >= 256)
+    char.update((b, next(rest)) for b in range(256) if b not in char)
+    leads, tails = [char[b] for b in (0xD9, 0xE1, 0xEA, 0xF0)], [char[b] for b in range(0x80, 0xC0)]
+    pairs = [(a, b) for a in (char[0x20], char[0x0A], "a", "e", "1", ".") for b in leads] + [(a, b) for a in tails for b in ("a", "e", "1", ".", char[0xF0], char[0xE1])]
+    for a, b in pairs:
+        if a + b not in vocab:
+            vocab[a + b] = len(vocab)
+            merges.append([a, b])
+    return Tokenizer.from_str(json.dumps(data))
+
+
 def byte_level(pre, added, normalizer=None, ignore_merges=False, first=None):
     tok = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     if normalizer is not None:
@@ -62,6 +78,7 @@ def byte_level(pre, added, normalizer=None, ignore_merges=False, first=None):
     tok.pre_tokenizer = pre
     tok.decoder = decoders.ByteLevel()
     tok.train_from_iterator(training_text(), trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=BYTES, show_progress=False))
+    tok = with_seams(tok)
     tok.add_tokens(added)
     tok.post_processor = processors.ByteLevel(trim_offsets=False)
     if first:
@@ -198,16 +215,35 @@ def unigram_bytes():
 
 def words():
     """No family's: every other step and behavior."""
-    tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=False))
+    tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     tok.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), normalizers.Replace("...", "\u2026"), normalizers.Strip(left=False), normalizers.NFD()])
-    tok.pre_tokenizer = pre_tokenizers.Sequence([
-        split(r"[a-z]+[;:]", "merged_with_next"), split(r"[bx]+", "contiguous"), split(r"[aeiou](?=\W)|\d", "merged_with_previous"), split("\\w+|\\s+", "isolated", True),
+    steps = pre_tokenizers.Sequence([
+        split("^t|e$"), split(r"[a-z]+[;:]", "merged_with_next"), split(r"[bx]+", "contiguous"), split(r"[aeiou](?=\W)|\d", "merged_with_previous"), split("\\w+|\\s+", "isolated", True),
         pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.Digits(individual_digits=False)])
+    tok.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, split=False)  # for training: tokens that the steps then cut show where they do
     tok.train_from_iterator(training_text(), trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<unk>"], show_progress=False))
+    tok.pre_tokenizer = steps
     tok.decoder = decoders.Sequence([decoders.Replace(Regex("[.;]+"), " ."), decoders.Fuse()])
     tok.add_tokens([plain("solo", single_word=True), plain("Gru\u00df", normalized=True), plain("<m>", lstrip=True, rstrip=True), plain("  two  ")])
     tok.post_processor = processors.BertProcessing(("<unk>", 0), ("<m>", tok.token_to_id("<m>")))
     return tok
 
 
-FAMILIES = {f.__name__: f for f in (qwen, llama3, gpt2, neox, deepseek3, deepseek_coder, deepseek_llm, starcoder, nemo, llama2, mistral, phi3, gemma, unigram_nmt, unigram_bytes, words)}
+def odd():
+    """No family's: what removes the text's beginning before Metaspace asks for it, empty matches, fused unknown characters, special tokens that text can spell."""
+    tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=False, ignore_merges=True))
+    tok.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.StripAccents(), normalizers.Replace("..", ""), normalizers.Replace("ab", "b"), normalizers.Lowercase(), normalizers.NFC(),
+                                            normalizers.Strip(left=False)])
+    steps = pre_tokenizers.Sequence([split("(?=[bz])|q+"), pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="first", split=False), split("a", "merged_with_previous")])
+    tok.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, split=False)
+    tok.train_from_iterator(training_text(), trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<unk>", "<s>", "</s>", "\u00a4", "~"], show_progress=False))
+    tok.pre_tokenizer = steps
+    assert tok.token_to_id("policy")
+    tok.add_special_tokens([special("policy")])  # which merges make
+    tok.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="never")
+    around = [(t, tok.token_to_id(t)) for t in ("<s>", "</s>")]
+    tok.post_processor = processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing(single="<s> </s> $A </s>", special_tokens=around)])
+    return tok
+
+
+FAMILIES = {f.__name__: f for f in (qwen, llama3, gpt2, neox, deepseek3, deepseek_coder, deepseek_llm, starcoder, nemo, llama2, mistral, phi3, gemma, unigram_nmt, unigram_bytes, words, odd)}

@@ -4,8 +4,8 @@
   texts      drawn by strings.py, the same for all
   families   name -> ids of each text (special tokens parsed), of some as a prompt, and [ids, text with special tokens, text without]
 
-Run it in an environment with the package of requirements.txt.  The training of unigram_* depends on the machine's threads, so their files change a little
-with every run; ids are compared with the files that lie there (--cases keeps them).
+Run it in an environment with the package of requirements.txt.  The training of unigram_* comes out a little
+different with every run; ids are compared with the files that lie there (--cases keeps them).
 """
 import json
 import pathlib
@@ -24,7 +24,7 @@ COMMON = ["<s>", "</s>", "<|im_end|>", "<|eot_id|>", "<think>", "<mask>", "[INST
 def main():
     folder = HERE / "families"
     folder.mkdir(exist_ok=True)
-    texts = list(dict.fromkeys(t for t in draw(random.Random(16), COMMON, 60) if len(t) < 60))
+    texts = list(dict.fromkeys(t for t in draw(random.Random(16), COMMON, 80) if len(t) < 50))
     cases = {}
     for name, make in FAMILIES.items():
         path = folder / f"{name}.json"

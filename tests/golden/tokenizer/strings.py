@@ -59,12 +59,24 @@ def part(rng, tokens):
     if kind == 11:
         return rng.choice("ab =-_#\n.!\u4f60\u00e9") * rng.randint(2, 40)
     first, last = rng.choice(NEW_BLOCKS)
-    return "".join(chr(rng.randint(first, last)) for _ in range(rng.randint(1, 4)))
+    return "".join(rng.choice((chr(rng.randint(first, last)),) * 3 + tuple("a1. \n")) for _ in range(rng.randint(1, 7)))
+
+
+# Each holds something that a plausible mistake gets wrong, and chance seldom draws.
+AWKWARD = [
+    "", " ", "  a", "a\n b \n\n", "x \n", "\x01a b", "\u0301a b", "..a b", "aba b", "abq zz", "qqbq", "\u0130I\u0307 \u1e9e \u03a3\u03a3", "a\u1df6\u0301", "\u0928\U00011935\U00011930\u093c",
+    "e\u08d3\u0323\u0301", "\U00010d50\U00010d70 x\U00010d51", "\U0001e4d0\U0001e4f0\U0001e4f9 \U00016d70\U00016d71", "\U000323b0x \U0002ebf0y", "\u0661\u0662\U00016130\U00011de0 \u00b2\u2460",
+    "\u166d\u0df4\u2e44!", "\u200cab\u200d solo\u200c solo \u24b6solo", "\u00a4 a\u00a4\u00a4 \u4f60\u4f61\u4f62a\u4f63", "<s></s><unk> <s>", "a<m>  b<m> <m>\n  two  ", "  two   two    two  ",
+    "x<|user|>  y <|user|>\n", "'S 'LL 's\u017f I'Re", "12345678 1,2", "[INST] a [/INST]", "\u2581\u2581a \u2581", "\ufb01\u212b\uac01\u1100\u1161\u11a8", "a;b:cc bx!?.1 \uff1b",
+    "the\nthe\n the \n", " a\U00010d50a 1\U00011de01 .\u2e44. a\u166da", "\u4f60\u2e44\u4f60\u166d\u4f60\U00011de0\u4f60", "aaaa a\n", "q a b a", "~ policy policy~", "the been the been like zebra", "\ua000\U00011de0\ua000",
+    "A\u0301\u0323BCd eF \u01c5z", "\u180e \u180e a", "\x00\x00a\x00", "\u0c3c\u0301 \u1cf2a\u1cf3", "\u3042\u30a2\u4e00a1", "<0x0A><0xff>", "if (a) {\n\t\treturn;\n}\n\n",
+]
 
 
 def draw(rng, tokens, count):
-    """tokens: contents of added tokens."""
+    """The awkward ones, then drawn ones.  tokens: contents of added tokens."""
     tokens = list(tokens) or ["<x>"]
-    for i in range(count):
+    yield from AWKWARD[:count]
+    for _ in range(count - len(AWKWARD)):
         text = "".join(part(rng, tokens) + (" " if rng.random() < 0.4 else "") for _ in range(rng.choice((0, 1, 1, 2, 3, 5, 8, 13))))
         yield text.encode("utf-8", "replace").decode()

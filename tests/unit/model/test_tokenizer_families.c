@@ -20,7 +20,7 @@ enum { TOKENS_MAX = 1 << 22, RUN_BYTES = 100000 };
 
 static const char *const names[] = {"qwen",           "llama3",       "gpt2",        "neox",          "deepseek3", "deepseek_coder",
                                     "deepseek_llm",   "starcoder",    "nemo",        "llama2",        "mistral",   "phi3",
-                                    "gemma",          "unigram_nmt",  "unigram_bytes", "words"};
+                                    "gemma",          "unigram_nmt",  "unigram_bytes", "words",         "odd"};
 enum { FAMILIES = sizeof names / sizeof names[0] };
 static struct err err;
 
@@ -52,7 +52,7 @@ static void check_ids(const char *name, const char *text, const struct token_ids
 }
 
 static void check_decodings(const struct tokenizer *t, const char *name, const struct json *decoded) {
-  assert_true(json_length(decoded) >= 20);
+  assert_true(json_length(decoded) >= 10);
   for (size_t i = 0; i < json_length(decoded); i++) {
     const struct json *list = json_at(json_at(decoded, i), 0);
     int32_t ids[1024];
@@ -115,7 +115,7 @@ static void test_a_prompts_first_token_counts(void **state) {
 /* Somebody's text must never end a turn: no plain text becomes a special token, though the vocabulary has it. */
 static void test_plain_text_becomes_no_special_token(void **state) {
   (void)state;
-  static const char text[] = "<s></s> <s> x</s><|im_end|><|eot_id|><bos><eos><start_of_turn>[INST]<mask>\xE2\x96\x81</s><unk>";
+  static const char text[] = "<s></s> <s> x</s><|im_end|><|eot_id|><bos><eos><start_of_turn>[INST]<mask>\xE2\x96\x81</s>\xC2\xA4~ policy policy.x <unk>";
   for (size_t n = 0; n < FAMILIES; n++) {
     struct tokenizer *t = load(names[n]);
     struct token_ids ids = {0};
@@ -133,7 +133,7 @@ static void test_plain_text_becomes_no_special_token(void **state) {
 /* A completion goes on where its prompt ended, so its first word keeps its space. */
 static void test_text_that_goes_on(void **state) {
   (void)state;
-  static const char *const strip[] = {"llama2", "mistral", "phi3", "unigram_bytes"};
+  static const char *const strip[] = {"llama2", "mistral", "phi3", "unigram_nmt"};
   for (size_t n = 0; n < 4; n++) {
     struct tokenizer *t = load(strip[n]);
     struct token_ids ids = {0};
@@ -291,6 +291,8 @@ static void test_outputs_that_are_not_done_here(void **state) {
   refused(OUT_OF(FUSE, "{\"type\":\"TemplateProcessing\",\"single\":\"$A\"}"), "array");
   refused(OUT_OF(FUSE, TEMPLATE(TOK "," A, "0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0")), "at most");
   refused(OUT_OF(FUSE, "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"Other\"}]}"), "Other");
+  refused(OUT_OF(FUSE, "{\"type\":\"Sequence\",\"processors\":[" TEMPLATE(TOK "," A, "1") "," TEMPLATE(A "," TOK, "1") "]}"),
+          "one processor that adds tokens");
 }
 
 static void test_folders_without_a_file_of_ours(void **state) {
