@@ -35,6 +35,7 @@ struct settings {
   struct program_settings program;
   const char *role; /* "train", "preprocess" */
   const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault;
+  const char *optimizer_state; /* "resident", "mapped" */
   int64_t rank_silence_ms;
   struct trainer_options trainer;
 };
@@ -219,12 +220,16 @@ int main(int argc, char **argv) {
        "keep only each layer's input and compute the rest again in the backward pass: less memory, the same weights"},
       {"push-changes", OPTION_BOOL, &s.trainer.push_changes, "true", 0, 0,
        "send servers what differs between versions where that is less: it costs memory and some time of each step"},
+      {"optimizer-state", OPTION_STRING, &s.optimizer_state, "resident", 0, 0,
+       "resident, or mapped: masters and moments lie in a file, 12 bytes a parameter less in memory, the same weights"},
+      {"scratch-dir", OPTION_STRING, &s.trainer.scratch_dir, "", 0, 0,
+       "folder on a fast disk for that file, which has no name and goes with the process; default --state-dir"},
       {"context-max", OPTION_INT, &s.trainer.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS,
        "longest sample in tokens; 0: the model's"},
       {"memory-max", OPTION_INT, &s.trainer.memory_max, "0", 0, 9e15,
        "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"fit", OPTION_BOOL, &s.trainer.fit, "false", 0, 0,
-       "give up what the memory leaves no room for, the cheapest first: --push-changes, kept activations, --chunk-tokens"},
+       "give up what the memory leaves no room for, the cheapest first: --push-changes, kept activations, --optimizer-state, --chunk-tokens"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
       {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},
@@ -250,6 +255,12 @@ int main(int argc, char **argv) {
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
+  if (rc == RC_OK && run) {
+    s.trainer.optimizer_mapped = strcmp(s.optimizer_state, "mapped") == 0;
+    if (!s.trainer.optimizer_mapped && strcmp(s.optimizer_state, "resident") != 0)
+      rc = err_set(&err, RC_INVALID, "optimizer-state", "--optimizer-state: expected resident or mapped, got \"%.80s\"",
+                   s.optimizer_state);
+  }
   if (s.trainer.threads == 0) s.trainer.threads = cores_usable();
   if (rc == RC_OK && run) rc = device_parse(&s.trainer.device, s.device, s.exactness, s.isa, &err);
 #ifdef LEASEHOLD_FAULTS

@@ -66,11 +66,11 @@ def sizes(config):
     return D, F, V, E, HE, GE, L, P
 
 
-def trainer_formula(config, T, threads=1, recompute=False):
+def trainer_formula(config, T, threads=1, recompute=False, mapped=False):
     D, F, V, E, HE, GE, L, P = sizes(config)
     return {
         "weights": 4 * P + 2 * V * D,
-        "optimizer": 24 * P,
+        "optimizer": (12 if mapped else 24) * P,
         "activations": T * 4 * D * (L + 2) if recompute else T * (L * (12 * D + 8 * HE + 8 * GE + 10 * F) + 4 * D),
         "scratch": T * (22 * D + 24 * HE + 36 * GE + 18 * F + 110) + 256 * (6 * V + 4 * D) + threads * MIB + 4 * E * config["max_position_embeddings"],
         "published versions": 4 * P,
@@ -168,6 +168,26 @@ def test_a_trainer_takes_what_it_plans(alone, args, kl_coefficient):
     trainer.restart()  # reading a checkpoint takes no more
     assert call("GET", trainer.url + "/v1/model")["digest"] == before
     held_to_its_plan(trainer, tiny)
+
+
+def test_masters_and_moments_that_are_mapped_are_not_in_memory(alone):
+    """The same weights in 12 bytes a parameter less, while it trains and when it reads a checkpoint; and no file is left."""
+    tiny = alone.trainer("tiny", SMALL, "--chunk-tokens", 64)
+    resident = alone.trainer("resident", CONFIG, "--chunk-tokens", 1024)
+    digest = train(resident, 3, CONFIG, 1024, samples=8, length=120)
+    resident.stop()
+    mapped = alone.trainer("mapped", CONFIG, "--chunk-tokens", 1024, "--optimizer-state", "mapped")
+    assert train(mapped, 3, CONFIG, 1024, samples=8, length=120) == digest
+    held_to_its_plan(mapped, tiny)
+    follows(planned(mapped), trainer_formula(CONFIG, 1024, mapped=True))
+    mapped.stop()
+    for run in ("resident", "mapped"):
+        assert sorted(p.name for p in (alone.folder / f"{run}-state").iterdir()) == ["latest", "r1"], run
+    written = [(alone.folder / f"{run}-state/r1/v3/optimizer.safetensors").read_bytes() for run in ("resident", "mapped")]
+    assert written[0] == written[1]
+    mapped.restart()  # and makes no version yet, so that it takes less
+    assert call("GET", mapped.url + "/v1/model")["digest"] == digest
+    assert peak(mapped) - (peak(tiny) - sum(planned(tiny).values())) <= 1.01 * sum(planned(mapped).values())
 
 
 def test_eight_late_joiners_at_once_cost_no_more_than_is_planned(alone):

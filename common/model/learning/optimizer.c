@@ -17,15 +17,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/model/learning/scratch_file.h"
 #include "common/model/network/array_layout.h"
 #include "common/model/network/weights_internal.h"
 
 enum { UNITS_MAX = 8191 }; /* 8191 * 2^50 < 2^63 */
+/* Elements of mapped arrays that are worked on before they may leave memory. */
+enum { WINDOW = 1 << 20 };
 
 struct optimizer {
   const struct model *model; /* borrowed */
   struct optimizer_config config;
   void *memory;
+  struct scratch_file scratch; /* of masters and moments, where they are mapped */
   struct shard shard;
   float *masters, *moment1, *moment2; /* [shard_count(shard)] */
   float *gradient;                    /* [params.elements] */
@@ -36,20 +40,33 @@ struct optimizer {
   bool poisoned;
 };
 
-static size_t place(struct optimizer *o, char *base, const struct model *m) {
+/* What lasts from step to step. */
+static size_t place_state(struct optimizer *o, char *base) {
   struct array_layout l = {base, 0};
-  const size_t n = m->params.elements, kept = shard_count(o->shard);
+  const size_t kept = shard_count(o->shard);
   o->masters = array_layout_take(&l, kept, sizeof(float));
   o->moment1 = array_layout_take(&l, kept, sizeof(float));
   o->moment2 = array_layout_take(&l, kept, sizeof(float));
-  o->gradient = array_layout_take(&l, n, sizeof(float));
-  o->accumulator = array_layout_take(&l, n, sizeof(int64_t));
   return l.used;
+}
+
+/* What a step is made of. */
+static size_t place_sums(struct optimizer *o, char *base, const struct model *m) {
+  struct array_layout l = {base, 0};
+  o->gradient = array_layout_take(&l, m->params.elements, sizeof(float));
+  o->accumulator = array_layout_take(&l, m->params.elements, sizeof(int64_t));
+  return l.used;
+}
+
+size_t optimizer_mapped_bytes(const struct model *m, struct shard shard) {
+  struct optimizer measured = {.shard = shard};
+  (void)m;
+  return place_state(&measured, NULL);
 }
 
 size_t optimizer_bytes(const struct model *m, struct shard shard) {
   struct optimizer measured = {.shard = shard};
-  return place(&measured, NULL, m);
+  return place_state(&measured, NULL) + place_sums(&measured, NULL, m);
 }
 
 enum rc optimizer_config_check(const struct optimizer_config *c, struct err *err) {
@@ -79,20 +96,40 @@ enum rc optimizer_create(struct optimizer **out, const struct model *m, const st
 
 enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, struct shard shard,
                                const struct optimizer_config *config, struct err *err) {
+  return optimizer_create_mapped(out, m, shard, config, NULL, err);
+}
+
+/* scratch_dir NULL: all of it in the table's memory. */
+static enum rc take_memory(struct optimizer *o, const char *scratch_dir, struct err *err) {
+  const struct model *m = o->model;
+  const size_t state = optimizer_mapped_bytes(m, o->shard), all = optimizer_bytes(m, o->shard);
+  const size_t bytes = scratch_dir ? all - state : all;
+  enum rc rc = scratch_dir ? scratch_file_make(&o->scratch, scratch_dir, state, err) : RC_OK;
+  if (rc != RC_OK) return rc;
+  o->memory = m->ops->alloc(m->ops, bytes);
+  if (!o->memory)
+    return err_set(err, RC_NO_MEMORY, NULL, "the optimizer of %zu parameters needs %zu bytes, which were refused",
+                   m->params.parameters, bytes);
+  place_state(o, scratch_dir ? o->scratch.memory : o->memory);
+  place_sums(o, scratch_dir ? o->memory : (char *)o->memory + state, m);
+  return RC_OK;
+}
+
+enum rc optimizer_create_mapped(struct optimizer **out, const struct model *m, struct shard shard,
+                                const struct optimizer_config *config, const char *scratch_dir, struct err *err) {
   *out = NULL;
-  const enum rc rc = optimizer_config_check(config, err);
+  assert(!scratch_dir || m->ops->host_memory);
+  enum rc rc = optimizer_config_check(config, err);
   if (rc != RC_OK) return rc;
   struct optimizer *o = calloc(1, sizeof *o);
-  void *memory = o ? m->ops->alloc(m->ops, optimizer_bytes(m, shard)) : NULL;
-  if (!memory) {
-    free(o);
-    return err_set(err, RC_NO_MEMORY, NULL, "the optimizer of %zu parameters needs %zu bytes, which were refused",
-                   m->params.parameters, optimizer_bytes(m, shard));
-  }
+  if (!o) return err_set(err, RC_NO_MEMORY, NULL, "the optimizer's record of %zu bytes was refused", sizeof *o);
   o->model = m;
   o->shard = shard;
-  o->memory = memory;
-  place(o, memory, m);
+  rc = take_memory(o, scratch_dir, err);
+  if (rc != RC_OK) {
+    optimizer_free(o);
+    return rc;
+  }
   optimizer_reset(o, config);
   *out = o;
   return RC_OK;
@@ -100,8 +137,18 @@ enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, st
 
 void optimizer_free(struct optimizer *o) {
   if (!o) return;
-  o->model->ops->release(o->model->ops, o->memory);
+  if (o->memory) o->model->ops->release(o->model->ops, o->memory);
+  if (o->scratch.memory) scratch_file_free(&o->scratch);
   free(o);
+}
+
+void optimizer_done_with(const struct optimizer *o, const float *values, size_t count) {
+  if (o->scratch.memory) scratch_file_done(&o->scratch, values, count * sizeof *values);
+}
+
+/* How many of `left` elements are worked on before they may leave memory. */
+static size_t window(const struct optimizer *o, size_t left) {
+  return o->scratch.memory && left > WINDOW ? WINDOW : left;
 }
 
 void optimizer_configure(struct optimizer *o, const struct optimizer_config *config) {
@@ -113,10 +160,39 @@ void optimizer_configure(struct optimizer *o, const struct optimizer_config *con
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config) {
   optimizer_configure(o, config);
   const struct ops *ops = o->model->ops;
-  const size_t bytes = shard_count(o->shard) * sizeof *o->moment1;
-  ops->clear(ops, o->moment1, bytes);
-  ops->clear(ops, o->moment2, bytes);
+  float *const moments[] = {o->moment1, o->moment2};
+  for (int k = 0; k < 2; k++) {
+    for (size_t at = 0, n, count = shard_count(o->shard); at < count; at += n) {
+      n = window(o, count - at);
+      ops->clear(ops, moments[k] + at, n * sizeof *moments[k]);
+      optimizer_done_with(o, moments[k] + at, n);
+    }
+  }
   optimizer_set_step_count(o, 0);
+}
+
+void optimizer_set_masters(struct optimizer *o, const float *masters) {
+  const struct ops *ops = o->model->ops;
+  for (size_t at = 0, n, count = shard_count(o->shard); at < count; at += n) {
+    n = window(o, count - at);
+    ops->copy(ops, o->masters + at, masters + o->shard.begin + at, n * sizeof *masters);
+    optimizer_done_with(o, o->masters + at, n);
+  }
+}
+
+void optimizer_to_weights(const struct optimizer *o, struct weights *w) {
+  const struct model *m = o->model;
+  const struct ops *ops = m->ops;
+  assert(shard_count(o->shard) == m->params.elements);
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    for (size_t at = 0, n; at < p->count; at += n) {
+      n = window(o, p->count - at);
+      ops->to_operand(ops, (char *)w->staging + at * ops->operand_bytes, o->masters + p->offset + at, n);
+      optimizer_done_with(o, o->masters + p->offset + at, n);
+    }
+    weights_fill(w, i, w->staging);
+  }
 }
 
 struct shard optimizer_shard(const struct optimizer *o) {
@@ -185,10 +261,15 @@ static void apply(struct optimizer *o, double lr, float grad_scale) {
     const struct param *p = &o->model->params.items[i];
     const size_t begin = p->offset > o->shard.begin ? p->offset : o->shard.begin;
     const size_t end = p->offset + p->count < o->shard.end ? p->offset + p->count : o->shard.end;
-    if (begin >= end) continue;
-    const size_t at = begin - o->shard.begin;
     step.weight_decay = param_is_vector(p) ? 0 : (float)c->weight_decay;
-    ops->adamw(ops, o->masters + at, o->moment1 + at, o->moment2 + at, o->gradient + begin, &step, end - begin);
+    for (size_t from = begin, n; from < end; from += n) {
+      const size_t at = from - o->shard.begin;
+      n = window(o, end - from);
+      ops->adamw(ops, o->masters + at, o->moment1 + at, o->moment2 + at, o->gradient + from, &step, n);
+      optimizer_done_with(o, o->masters + at, n);
+      optimizer_done_with(o, o->moment1 + at, n);
+      optimizer_done_with(o, o->moment2 + at, n);
+    }
   }
 }
 
@@ -244,5 +325,9 @@ void optimizer_shard_step(struct optimizer *o, const double *squares, struct ste
 
 void optimizer_shard_operands(const struct optimizer *o, void *operands) {
   const struct ops *ops = o->model->ops;
-  ops->to_operand(ops, (char *)operands + o->shard.begin * ops->operand_bytes, o->masters, shard_count(o->shard));
+  for (size_t at = 0, n, count = shard_count(o->shard); at < count; at += n) {
+    n = window(o, count - at);
+    ops->to_operand(ops, (char *)operands + (o->shard.begin + at) * ops->operand_bytes, o->masters + at, n);
+    optimizer_done_with(o, o->masters + at, n);
+  }
 }

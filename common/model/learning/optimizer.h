@@ -33,8 +33,21 @@ enum rc optimizer_create(struct optimizer **out, const struct model *m, const st
 /* Of a shard that shard_of gave. */
 enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, struct shard shard,
                                const struct optimizer_config *config, struct err *err);
+/* The same, but masters and moments lie in a scratch file in that folder, of which only the part at hand is in memory: the
+ * same bits, in less memory, at the price of reading and writing that file in every step.  Not where a device computes. */
+enum rc optimizer_create_mapped(struct optimizer **out, const struct model *m, struct shard shard,
+                                const struct optimizer_config *config, const char *scratch_dir, struct err *err);
 void optimizer_free(struct optimizer *o);
 size_t optimizer_bytes(const struct model *m, struct shard shard);
+/* Of these, what a scratch file takes over. */
+size_t optimizer_mapped_bytes(const struct model *m, struct shard shard);
+/* The caller is done for now with these values of masters or moments, which it has read or written: where they are mapped they
+ * leave memory. */
+void optimizer_done_with(const struct optimizer *o, const float *values, size_t count);
+/* The shard's masters from an array of all parameters. */
+void optimizer_set_masters(struct optimizer *o, const float *masters);
+/* weights_from_masters of its own, all parameters'. */
+void optimizer_to_weights(const struct optimizer *o, struct weights *w);
 struct shard optimizer_shard(const struct optimizer *o);
 /* RC_INVALID names the field; pure.  The calls below assert a valid configuration. */
 enum rc optimizer_config_check(const struct optimizer_config *config, struct err *err);
@@ -58,7 +71,7 @@ bool optimizer_take_unit(struct optimizer *o, float *grads);
 /* Forgets the units added since the last step. */
 void optimizer_discard(struct optimizer *o);
 /* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights
- * from the masters.  With a shard only to skip a poisoned step. */
+ * (optimizer_to_weights).  With a shard only to skip a poisoned step. */
 void optimizer_step(struct optimizer *o, double denominator, struct step_result *result);
 
 /* --- a step of several ranks: see above --- */

@@ -16,7 +16,7 @@
 #include "services/trainer-server/engine/model_files.h"
 #include "services/trainer-server/fault.h"
 
-enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096, SEAL_MAX = 96 };
+enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096, SEAL_MAX = 96, FLOATS_AT_ONCE = 1 << 20 };
 static const int64_t VERSION_MAX = 1000000000000000;
 
 static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
@@ -98,16 +98,18 @@ static enum rc optimizer_header(struct buf *out, const struct model *m, struct e
 }
 
 /* One array of floats of the optimizer's into the file, and into the digest. */
-static bool write_floats(FILE *file, struct digest_state *sum, const struct ops *ops, const float *values,
-                         size_t count) {
+static bool write_floats(FILE *file, struct digest_state *sum, const struct ops *ops,
+                         const struct checkpoint_arrays *arrays, const float *values, size_t count) {
   enum { AT_ONCE = 1 << 14 };
   float place[AT_ONCE]; /* of a device's values */
+  const size_t most = ops->host_memory ? FLOATS_AT_ONCE : AT_ONCE;
   bool good = true;
   for (size_t i = 0; good && i < count;) {
-    const size_t n = ops->host_memory || count - i < AT_ONCE ? count - i : AT_ONCE;
+    const size_t n = count - i < most ? count - i : most;
     const float *part = ops_fetch(ops, place, values + i, n * sizeof *part);
     good = fwrite(part, sizeof *part, n, file) == n;
     digest_update(sum, part, n * sizeof *part);
+    arrays->done(arrays->context, values + i, n);
     i += n;
   }
   return good;
@@ -131,8 +133,13 @@ static enum rc whole_spread(void *context, int which, struct err *err) {
   return RC_OK;
 }
 
+static void whole_done(void *context, const float *values, size_t count) {
+  optimizer_done_with(context, values, count);
+}
+
 struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o) {
-  return (struct checkpoint_arrays){.context = o, .collect = whole_collect, .room = whole_room, .spread = whole_spread};
+  return (struct checkpoint_arrays){
+      .context = o, .collect = whole_collect, .room = whole_room, .spread = whole_spread, .done = whole_done};
 }
 
 /* Not atomic by itself: the folder that it lies in is renamed once it is whole.  digest: SHA-256 of the tensors'
@@ -156,7 +163,7 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
     if ((rc = arrays->collect(arrays->context, a, &array, err)) != RC_OK) goto out;
     for (int i = 0; good && i < p->count; i++) {
       const struct param *q = &p->items[i];
-      good = write_floats(file, &sum, m->ops, array + q->offset, q->count);
+      good = write_floats(file, &sum, m->ops, arrays, array + q->offset, q->count);
     }
   }
   if (!good || fflush(file) != 0 || fsync(fileno(file)) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
@@ -323,6 +330,17 @@ static enum rc check_digest(const char *what, const struct digest *have, const s
   return err_set(err, RC_CORRUPT, NULL, "%s: expected digest %s, found %s", what, want_hex, have_hex);
 }
 
+/* And from a file, of any alignment. */
+static void read_floats(float *out, struct digest_state *sum, const struct ops *ops,
+                        const struct checkpoint_arrays *arrays, const char *bytes, size_t count) {
+  for (size_t i = 0, n; i < count; i += n) {
+    n = count - i < FLOATS_AT_ONCE ? count - i : FLOATS_AT_ONCE;
+    ops->upload(ops, out + i, bytes + i * sizeof *out, n * sizeof *out);
+    digest_update(sum, bytes + i * sizeof *out, n * sizeof *out);
+    arrays->done(arrays->context, out + i, n);
+  }
+}
+
 static enum rc read_optimizer(const char *dir, const struct model *m, const struct checkpoint_arrays *arrays,
                               const struct digest *recorded, struct err *err) {
   char path[LIMIT_PATH_MAX], name[ST_NAME_MAX];
@@ -343,8 +361,7 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
       if (!t || t->dtype != ST_F32 || t->bytes != q->count * sizeof(float)) {
         rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
       } else {
-        m->ops->upload(m->ops, array + q->offset, st_data(file, t), t->bytes);
-        digest_update(&sum, st_data(file, t), t->bytes);
+        read_floats(array + q->offset, &sum, m->ops, arrays, st_data(file, t), q->count);
         st_drop(file, t);
         progress_add(&progress, t->bytes);
       }

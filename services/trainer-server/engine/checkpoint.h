@@ -54,6 +54,8 @@ struct checkpoint_arrays {
   /* Where to read the whole array to; then spread it. */
   float *(*room)(void *context, int which);
   enum rc (*spread)(void *context, int which, struct err *err);
+  /* These values have been written out or read in. */
+  void (*done)(void *context, const float *values, size_t count);
 };
 /* Array `which` as the optimizer keeps it: its shard. */
 float *checkpoint_array(struct optimizer *o, int which);

@@ -7,13 +7,14 @@
 enum { CHUNK_TOKENS_MIN = 256 };
 
 /* What is given up, each a bit; in the order of their numbers a larger set is dearer than any smaller one. */
-enum { GIVE_UP_CHANGES = 1, GIVE_UP_ACTIVATIONS = 2, GIVE_UP_ALL = 3 };
+enum { GIVE_UP_CHANGES = 1, GIVE_UP_ACTIVATIONS = 2, GIVE_UP_RESIDENT = 4, GIVE_UP_ALL = 7 };
 
 static struct trainer_options without(const struct trainer_options *asked, int given_up, int64_t chunk_tokens) {
   struct trainer_options o = *asked;
   o.lanes = 1; /* more lanes are taken only where they fit */
   if (given_up & GIVE_UP_CHANGES) o.push_changes = false;
   if (given_up & GIVE_UP_ACTIVATIONS) o.recompute_activations = true;
+  if (given_up & GIVE_UP_RESIDENT) o.optimizer_mapped = true;
   o.chunk_tokens = chunk_tokens;
   return o;
 }
@@ -43,6 +44,12 @@ static void explain(struct memory_advice *a, const struct model *m, const struct
     o.recompute_activations = chosen->recompute_activations;
     plan_of(&after, m, &o);
     memory_advice_add(a, "--recompute-activations true", "a third more computing, the same weights", &before, &after);
+    before = after;
+  }
+  if (o.optimizer_mapped != chosen->optimizer_mapped) {
+    o.optimizer_mapped = chosen->optimizer_mapped;
+    plan_of(&after, m, &o);
+    memory_advice_add(a, "--optimizer-state mapped", "every step reads and writes so much on disk", &before, &after);
     before = after;
   }
   if (o.chunk_tokens != chosen->chunk_tokens) {

@@ -2,6 +2,7 @@
  *
  *   --push-changes false           servers are sent whole versions
  *   --recompute-activations true   a third more computing
+ *   --optimizer-state mapped       masters and moments are read from disk and written there in every step
  *   --chunk-tokens half, quarter   runs may ask for no larger chunk, and no sample may be longer than one
  *
  * None of them moves a bit of a run's weights.  What the operator has given up already stays given up.  Used for the advice

@@ -99,11 +99,10 @@ enum rc learning_prepare(struct engine *e, struct err *err) {
 /* A run depends on the weights it starts from, and on nothing older. */
 void learning_begin(struct engine *e, const struct optimizer_config *o) {
   struct learning *l = &e->learning;
-  const struct shard s = optimizer_shard(l->optimizer);
   float *scratch = learning_scratch(l);
   optimizer_reset(l->optimizer, o);
   weights_to_masters(l->weights, scratch);
-  e->ops->copy(e->ops, optimizer_masters(l->optimizer), scratch + s.begin, shard_count(s) * sizeof *scratch);
+  optimizer_set_masters(l->optimizer, scratch);
 }
 
 void learning_forget(struct engine *e) {

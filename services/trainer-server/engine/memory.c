@@ -24,10 +24,11 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
   const bool device = !m->ops->host_memory;
   const size_t lanes = options->lanes > 1 ? (size_t)options->lanes : 1;
   const size_t gradients = (lanes - 1) * m->params.elements * sizeof(float);
+  const struct shard shard = ranks_shard(options->ranks.comm, m->params.elements);
+  const size_t mapped = options->optimizer_mapped && !device ? optimizer_mapped_bytes(m, shard) : 0;
   *out = (struct memory_plan){0};
   memory_plan_add_where(out, "weights", weights_bytes(m, true), device);
-  memory_plan_add_where(out, "optimizer",
-                        optimizer_bytes(m, ranks_shard(options->ranks.comm, m->params.elements)) + gradients, device);
+  memory_plan_add_where(out, "optimizer", optimizer_bytes(m, shard) - mapped + gradients, device);
   memory_plan_add_where(out, "activations", lanes * learner.activations, device);
   memory_plan_add_where(out, "scratch", lanes * learner.scratch + m->ops->scratch_bytes + model_rope_bytes(m), device);
   if (device)

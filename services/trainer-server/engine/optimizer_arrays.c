@@ -6,12 +6,18 @@
 
 enum rc optimizer_array_spread(struct engine *e, int which, struct err *err) {
   struct optimizer *o = e->learning.optimizer;
-  return ranks_spread(&e->ranks, learning_scratch(&e->learning), checkpoint_array(o, which), optimizer_shard(o), err);
+  const enum rc rc =
+      ranks_spread(&e->ranks, learning_scratch(&e->learning), checkpoint_array(o, which), optimizer_shard(o), err);
+  optimizer_done_with(o, checkpoint_array(o, which), shard_count(optimizer_shard(o)));
+  return rc;
 }
 
 enum rc optimizer_array_collect(struct engine *e, int which, struct err *err) {
   struct optimizer *o = e->learning.optimizer;
-  return ranks_collect(&e->ranks, learning_scratch(&e->learning), checkpoint_array(o, which), optimizer_shard(o), err);
+  const enum rc rc =
+      ranks_collect(&e->ranks, learning_scratch(&e->learning), checkpoint_array(o, which), optimizer_shard(o), err);
+  optimizer_done_with(o, checkpoint_array(o, which), shard_count(optimizer_shard(o)));
+  return rc;
 }
 
 static enum rc shared_collect(void *context, int which, const float **out, struct err *err) {
@@ -33,8 +39,12 @@ static enum rc shared_spread(void *context, int which, struct err *err) {
   return rc == RC_OK ? optimizer_array_spread(e, which, err) : rc;
 }
 
+static void shared_done(void *context, const float *values, size_t count) {
+  (void)context, (void)values, (void)count; /* of the scratch, which stays */
+}
+
 struct checkpoint_arrays optimizer_arrays(struct engine *e) {
   if (ranks_alone(&e->ranks)) return checkpoint_arrays_of(e->learning.optimizer);
   return (struct checkpoint_arrays){
-      .context = e, .collect = shared_collect, .room = shared_room, .spread = shared_spread};
+      .context = e, .collect = shared_collect, .room = shared_room, .spread = shared_spread, .done = shared_done};
 }

@@ -101,7 +101,7 @@ enum rc step_take(struct engine *e, const struct order *order, struct step_resul
                     order->denominator, result, err);
   } else {
     optimizer_step(e->learning.optimizer, order->denominator, result);
-    if (!result->skipped) weights_from_masters(e->learning.weights, optimizer_masters(e->learning.optimizer));
+    if (!result->skipped) optimizer_to_weights(e->learning.optimizer, e->learning.weights);
   }
   fault_weights(e->learning.weights, order->version);
   return rc;

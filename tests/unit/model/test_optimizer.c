@@ -214,8 +214,75 @@ static void test_refuses_bad_configs(void **state) {
   assert_int_equal(schedule_kind_parse(&kind, "step", NULL), RC_INVALID);
 }
 
+/* Masters and moments in a scratch file: the same steps, weights and arrays, bit for bit, also of a tensor that is worked on
+ * in several windows. */
+static void test_mapped_state_has_the_same_bits(void **state) {
+  (void)state;
+  struct model_config c = tiny_config(true);
+  struct bench large;
+  struct optimizer *resident = NULL, *mapped = NULL;
+  struct weights *expected = NULL, *got = NULL;
+  struct step_result r, s;
+  struct digest d, e;
+  struct err err = {0};
+  c.vocabulary = 60000; /* times 40: three windows of the embedding, the last not full */
+  assert_true(bench_open(&large, &c, FORMAT_BF16, NULL, 2));
+  const struct model *m = large.model;
+  const size_t elements = m->params.elements;
+  const struct shard all = shard_of(elements, 0, 1);
+  float *masters = calloc(elements, sizeof *masters);
+  masters_random(m, masters, 1, NULL);
+  assert_int_equal(optimizer_create(&resident, m, &CONFIG, NULL), RC_OK);
+  if (optimizer_create_mapped(&mapped, m, all, &CONFIG, "/tmp", &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(optimizer_bytes(m, all) - optimizer_mapped_bytes(m, all),
+                   elements * (sizeof(float) + sizeof(int64_t)));
+  assert_int_equal(weights_create(&expected, m, true, NULL), RC_OK);
+  assert_int_equal(weights_create(&got, m, true, NULL), RC_OK);
+  optimizer_set_masters(resident, masters);
+  optimizer_set_masters(mapped, masters);
+  for (uint64_t step = 0; step < 3; step++) {
+    float *g = gradient_unit(m, step);
+    assert_true(optimizer_add_unit(resident, g) && optimizer_add_unit(mapped, g));
+    free(g);
+    optimizer_step(resident, 5, &r);
+    optimizer_step(mapped, 5, &s);
+    assert_true(r.grad_norm == s.grad_norm);
+    weights_from_masters(expected, optimizer_masters(resident));
+    optimizer_to_weights(mapped, got);
+    assert_int_equal(weights_digest(&d, expected, NULL), RC_OK);
+    assert_int_equal(weights_digest(&e, got, NULL), RC_OK);
+    assert_true(digest_equal(&d, &e));
+    optimizer_to_weights(resident, got);
+    assert_int_equal(weights_digest(&e, got, NULL), RC_OK);
+    assert_true(digest_equal(&d, &e));
+  }
+  const size_t bytes = elements * sizeof(float);
+  assert_memory_equal(optimizer_masters(resident), optimizer_masters(mapped), bytes);
+  assert_memory_equal(optimizer_moment1(resident), optimizer_moment1(mapped), bytes);
+  assert_memory_equal(optimizer_moment2(resident), optimizer_moment2(mapped), bytes);
+  uint16_t *x = calloc(elements, sizeof *x), *y = calloc(elements, sizeof *y);
+  optimizer_shard_operands(resident, x);
+  optimizer_shard_operands(mapped, y);
+  assert_memory_equal(x, y, elements * sizeof *x);
+  optimizer_reset(mapped, &CONFIG);
+  for (size_t i = 0; i < elements; i++)
+    assert_true(optimizer_moment1(mapped)[i] == 0 && optimizer_moment2(mapped)[i] == 0);
+  assert_memory_equal(optimizer_masters(resident), optimizer_masters(mapped), bytes);
+  optimizer_free(resident);
+  optimizer_free(mapped);
+  assert_int_equal(optimizer_create_mapped(&mapped, m, all, &CONFIG, "/nowhere", &err), RC_IO);
+  assert_null(mapped);
+  weights_free(expected);
+  weights_free(got);
+  free(masters);
+  free(x);
+  free(y);
+  bench_close(&large);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_mapped_state_has_the_same_bits),
       cmocka_unit_test(test_units_commute),
       cmocka_unit_test(test_matches_plain_adamw),
       cmocka_unit_test(test_poison_skips_the_step_and_nothing_else),

@@ -7,12 +7,13 @@
 
 enum { MIB = 1 << 20 };
 
-/* 1000 MiB, 100 more for changes, and one for every token of a chunk, or four where activations are kept. */
+/* 1000 MiB, of which 300 may be mapped, 100 more for changes, and one for every token of a chunk, or four where activations
+ * are kept. */
 static void made_up_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *o) {
   (void)m;
   assert_int_equal(o->lanes, 1);
   *out = (struct memory_plan){0};
-  memory_plan_add(out, "all", (size_t)1000 * MIB);
+  memory_plan_add(out, "all", (size_t)(o->optimizer_mapped ? 700 : 1000) * MIB);
   memory_plan_add(out, "changes", (size_t)(o->push_changes ? 100 : 0) * MIB);
   memory_plan_add(out, "activations", (size_t)(o->recompute_activations ? 1 : 4) * (size_t)o->chunk_tokens * MIB);
 }
@@ -23,14 +24,20 @@ static void the_cheapest_that_fits_is_chosen(void **state) {
   (void)state;
   static const struct {
     size_t room; /* MiB */
-    bool fits, push_changes, recompute;
+    bool fits, push_changes, recompute, mapped;
     int64_t chunk_tokens;
   } cases[] = {
-      {9999, true, true, false, 1024}, {5196, true, true, false, 1024}, {5195, true, false, false, 1024},
-      {5096, true, false, false, 1024}, {5095, true, true, true, 1024},  {2124, true, true, true, 1024},
-      {2123, true, false, true, 1024},  {2024, true, false, true, 1024}, {2023, true, true, true, 512},
-      {1612, true, true, true, 512},    {1611, true, false, true, 512},  {1511, true, true, true, 256},
-      {1355, true, false, true, 256},   {1256, true, false, true, 256},  {1255, false, false, true, 256},
+      {9999, true, true, false, false, 1024}, {5196, true, true, false, false, 1024},
+      {5195, true, false, false, false, 1024}, {5096, true, false, false, false, 1024},
+      {5095, true, true, true, false, 1024},   {2124, true, true, true, false, 1024},
+      {2123, true, false, true, false, 1024},  {2024, true, false, true, false, 1024},
+      {2023, true, true, true, true, 1024},    {1824, true, true, true, true, 1024},
+      {1823, true, false, true, true, 1024},   {1724, true, false, true, true, 1024},
+      {1723, true, true, true, false, 512},    {1612, true, true, true, false, 512},
+      {1611, true, false, true, false, 512},   {1511, true, true, true, true, 512},
+      {1311, true, false, true, true, 512},    {1212, true, false, true, true, 512},
+      {1211, true, true, true, true, 256},     {1055, true, false, true, true, 256},
+      {956, true, false, true, true, 256},     {955, false, false, true, true, 256},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const struct memory_room room = {.machine = cases[i].room * MIB};
@@ -38,9 +45,10 @@ static void the_cheapest_that_fits_is_chosen(void **state) {
     struct memory_advice advice;
     fit_choose(&got, &advice, NULL, &asked, true, &room, made_up_plan);
     if (advice.fits != cases[i].fits || got.push_changes != cases[i].push_changes ||
-        got.recompute_activations != cases[i].recompute || got.chunk_tokens != cases[i].chunk_tokens)
-      fail_msg("room for %zu MiB: fits %d, push_changes %d, recompute %d, chunk_tokens %d", cases[i].room, advice.fits,
-               got.push_changes, got.recompute_activations, (int)got.chunk_tokens);
+        got.recompute_activations != cases[i].recompute || got.optimizer_mapped != cases[i].mapped ||
+        got.chunk_tokens != cases[i].chunk_tokens)
+      fail_msg("room for %zu MiB: fits %d, push_changes %d, recompute %d, mapped %d, chunk_tokens %d", cases[i].room,
+               advice.fits, got.push_changes, got.recompute_activations, got.optimizer_mapped, (int)got.chunk_tokens);
   }
 }
 
@@ -50,7 +58,8 @@ static void what_was_given_up_stays_given_up(void **state) {
   struct memory_advice advice;
   frugal.push_changes = false;
   frugal.recompute_activations = true;
-  const struct memory_room plenty = {.machine = (size_t)9999 * MIB}, little = {.machine = (size_t)2023 * MIB};
+  frugal.optimizer_mapped = true;
+  const struct memory_room plenty = {.machine = (size_t)9999 * MIB}, little = {.machine = (size_t)1723 * MIB};
   fit_choose(&got, &advice, NULL, &frugal, true, &plenty, made_up_plan);
   assert_true(!got.push_changes && got.recompute_activations && got.chunk_tokens == 1024);
   assert_int_equal(advice.count, 0);
@@ -63,7 +72,7 @@ static void several_ranks_keep_their_chunks(void **state) {
   (void)state;
   struct trainer_options got;
   struct memory_advice advice;
-  const struct memory_room room = {.machine = (size_t)2023 * MIB};
+  const struct memory_room room = {.machine = (size_t)1723 * MIB};
   fit_choose(&got, &advice, NULL, &asked, false, &room, made_up_plan);
   assert_false(advice.fits);
   assert_int_equal(got.chunk_tokens, 1024);
@@ -74,21 +83,22 @@ static void the_advice_names_flags_savings_and_prices(void **state) {
   struct trainer_options got;
   struct memory_advice advice;
   struct err err = {0};
-  const struct memory_room some = {.machine = (size_t)1600 * MIB}, none = {.machine = MIB};
+  const struct memory_room some = {.machine = (size_t)1300 * MIB}, none = {.machine = MIB};
   fit_choose(&got, &advice, NULL, &asked, true, &some, made_up_plan);
   err_set(&err, RC_NO_MEMORY, NULL, "it is too large");
   memory_advice_give(&advice, &err);
   assert_string_equal(
       err.message,
       "it is too large; it would fit with --push-changes false (100.0 MiB less: servers are sent whole versions), "
-      "--recompute-activations true (3072.0 MiB less: a third more computing, the same weights), --chunk-tokens 512 "
-      "(512.0 MiB less: runs may ask for no larger chunk, and no sample is longer), 1512.0 MiB in all: --fit chooses so");
+      "--recompute-activations true (3072.0 MiB less: a third more computing, the same weights), --optimizer-state "
+      "mapped (300.0 MiB less: every step reads and writes so much on disk), --chunk-tokens 512 (512.0 MiB less: runs may "
+      "ask for no larger chunk, and no sample is longer), 1212.0 MiB in all: --fit chooses so");
   fit_choose(&got, &advice, NULL, &asked, true, &none, made_up_plan);
   err_set(&err, RC_NO_MEMORY, NULL, "it is too large");
   memory_advice_give(&advice, &err);
   assert_non_null(strstr(err.message, "it is too large; even with --push-changes false (100.0 MiB less"));
   assert_non_null(strstr(err.message, "--chunk-tokens 256 (768.0 MiB less"));
-  assert_non_null(strstr(err.message, " it needs 1256.0 MiB"));
+  assert_non_null(strstr(err.message, " it needs 956.0 MiB"));
   memory_advice_give(&advice, NULL);
 }
 
