@@ -9,6 +9,17 @@ void handle_completions(struct http_request *r, void *context);  /* POST /v1/com
 void handle_chat(struct http_request *r, void *context);         /* POST /v1/chat/completions */
 void handle_models(struct http_request *r, void *context);       /* GET /v1/models */
 void handle_one_model(struct http_request *r, void *context);    /* GET /v1/models/{model} */
+/* vLLM's wire (route_vllm.c) */
+void handle_vllm_generate(struct http_request *r, void *context);       /* POST /inference/v1/generate */
+void handle_vllm_pause(struct http_request *r, void *context);          /* POST /pause */
+void handle_vllm_resume(struct http_request *r, void *context);         /* POST /resume */
+void handle_vllm_is_paused(struct http_request *r, void *context);      /* GET /is_paused */
+void handle_vllm_abort(struct http_request *r, void *context);          /* POST /abort_requests */
+void handle_vllm_update_weights(struct http_request *r, void *context); /* POST /update_weights */
+void handle_vllm_weight_info(struct http_request *r, void *context);    /* GET /weight_info */
+void handle_vllm_weight_checker(struct http_request *r, void *context); /* POST /weight_checker */
+void handle_vllm_tokenize(struct http_request *r, void *context);       /* POST /tokenize */
+void handle_vllm_detokenize(struct http_request *r, void *context);     /* POST /detokenize */
 void handle_push_weights(struct http_request *r, void *context); /* POST /v1/push-weights */
 size_t push_weights_limit(void *context);                        /* its body's limit, by the loaded model */
 /* Before the body is read; for http_route.admit. */

@@ -24,7 +24,7 @@
 
 enum { ENGINE_IDLE_MS = 200 };
 
-enum message_kind { MESSAGE_SUBMIT, MESSAGE_CANCEL, MESSAGE_ACTIVATE, MESSAGE_RELABEL, MESSAGE_HAND_BACK };
+enum message_kind { MESSAGE_SUBMIT, MESSAGE_CANCEL, MESSAGE_ACTIVATE, MESSAGE_RELABEL, MESSAGE_HAND_BACK, MESSAGE_PAUSE, MESSAGE_RESUME };
 
 struct message {
   enum message_kind kind;
@@ -33,6 +33,7 @@ struct message {
   struct policy policy;
   char id[LIMIT_NAME_MAX];
   uint64_t fence;
+  enum engine_pause pause;
 };
 
 /* --- creation --- */
@@ -174,6 +175,12 @@ enum rc engine_relabel(struct engine *e, const struct policy *policy) {
 
 enum rc engine_hand_back(struct engine *e) { return post(e, &(struct message){.kind = MESSAGE_HAND_BACK}, NULL); }
 
+enum rc engine_pause(struct engine *e, enum engine_pause mode) {
+  return post(e, &(struct message){.kind = MESSAGE_PAUSE, .pause = mode}, NULL);
+}
+
+enum rc engine_resume(struct engine *e) { return post(e, &(struct message){.kind = MESSAGE_RESUME}, NULL); }
+
 /* --- jobs --- */
 
 /* Ends samples whose text has met a stop text: further tokens are not wanted. */
@@ -286,6 +293,17 @@ static void activate(struct engine *e, const struct message *m) {
   e->swapped = true;
 }
 
+/* --- the pause --- */
+
+static bool is_request(const struct engine *e, const struct decode_job *job, const struct message *m) {
+  return (void)e, (void)m, job->kind == DECODE_JOB_OF_REQUEST;
+}
+
+static void pause(struct engine *e, const struct message *m) {
+  if (m->pause == ENGINE_PAUSE_ABORT) end_jobs(e, is_request, m, DECODE_JOB_DROPPED);
+  atomic_store(&e->paused, true);
+}
+
 static void handle(struct engine *e, const struct message *m) {
   switch (m->kind) {
     case MESSAGE_SUBMIT: take_job(e, m->job); break;
@@ -297,6 +315,8 @@ static void handle(struct engine *e, const struct message *m) {
       show_policy(e, &m->policy);
       break;
     case MESSAGE_HAND_BACK: end_jobs(e, is_lease, m, DECODE_JOB_HANDED_BACK); break;
+    case MESSAGE_PAUSE: pause(e, m); break;
+    case MESSAGE_RESUME: atomic_store(&e->paused, false); break;
   }
 }
 
@@ -333,7 +353,7 @@ bool engine_step(struct engine *e) {
   end_jobs(e, is_abandoned, NULL, DECODE_JOB_DROPPED);
   finish_texts(e);
   settle(e);
-  const bool computed = e->active && !e->failed && step_run(e);
+  const bool computed = e->active && !e->failed && !atomic_load(&e->paused) && step_run(e);
   if (e->failed) {
     give_up(e);
   } else if (computed) {
@@ -398,6 +418,8 @@ enum rc engine_failure(struct engine *e, struct err *err) {
   if (failure.rc != RC_OK && err) *err = failure;
   return failure.rc;
 }
+
+bool engine_paused(const struct engine *e) { return atomic_load(&e->paused); }
 
 bool engine_settled(const struct engine *e) { return !atomic_load(&e->recomputing); }
 

@@ -62,6 +62,15 @@ enum rc engine_relabel(struct engine *e, const struct policy *policy);
 /* All leases go back with the tokens that they have. */
 enum rc engine_hand_back(struct engine *e);
 
+/* What becomes of open requests when the engine pauses: they keep slots, keys and values, or end with the tokens that
+ * they have. */
+enum engine_pause { ENGINE_PAUSE_KEEP, ENGINE_PAUSE_ABORT };
+/* From the end of its step on the engine computes nothing until engine_resume; it still takes messages, new jobs and new
+ * weights among them.  engine_paused tells when it has come to rest. */
+enum rc engine_pause(struct engine *e, enum engine_pause mode);
+enum rc engine_resume(struct engine *e);
+bool engine_paused(const struct engine *e);
+
 /* False before the first activation. */
 bool engine_policy(struct engine *e, struct policy *out);
 void engine_read_counters(struct engine *e, struct engine_counters *out);

@@ -201,6 +201,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
 /* --- answer --- */
 
 void generate_call_release(struct generate_call *call) {
+  open_calls_remove(call->open, &call->link);
   free_jobs(call);
   admission_give_back(call->admission, call->samples, call->positions);
 }

@@ -10,6 +10,7 @@
 #include "common/http/server.h"
 #include "services/generation-server/requests/admission.h"
 #include "services/generation-server/requests/choice_text.h"
+#include "services/generation-server/requests/open_calls.h"
 
 struct generate_call;
 struct requests;
@@ -66,6 +67,8 @@ struct generate_call {
   int64_t created_ms;
   bool stream, followed, tells_tokens;
   struct stop_texts stops;
+  struct open_calls *open; /* where it is listed; NULL: nowhere yet */
+  struct open_link link;
   struct decode_job **jobs;
   struct choice *choices; /* [job_count, n] */
   int job_count, choice_count;

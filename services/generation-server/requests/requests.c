@@ -18,6 +18,7 @@ struct requests {
   struct admission *admission;
   struct streamer *streamer;
   struct replier *replier;
+  struct open_calls open;
 };
 
 /* The thread that gives up the last share hands the call on and must not touch it afterwards. */
@@ -46,6 +47,8 @@ static void on_cancelled(struct http_request *r, enum http_cancel why, void *con
 
 static void tie_jobs(struct requests *q, struct generate_call *call) {
   call->requests = q;
+  call->link = (struct open_link){.name = call->id, .abandoned = &call->abandoned};
+  open_calls_add(call->open = &q->open, &call->link);
   for (int i = 0; i < call->job_count; i++) {
     struct decode_job *job = call->jobs[i];
     job->context = call;
@@ -83,6 +86,8 @@ enum rc requests_submit(struct requests *q, struct http_request *r, const struct
   return RC_OK;
 }
 
+int requests_abort(struct requests *q, const char *id) { return open_calls_abort(&q->open, id); }
+
 /* --- life --- */
 
 enum rc requests_start(struct requests **out, struct admission *admission, int stream_stall_ms, struct err *err) {
@@ -90,6 +95,7 @@ enum rc requests_start(struct requests **out, struct admission *admission, int s
   struct requests *q = calloc(1, sizeof *q);
   if (!q) return err_set(err, RC_NO_MEMORY, NULL, "plain requests were refused their memory");
   q->admission = admission;
+  open_calls_init(&q->open);
   enum rc rc = replier_start(&q->replier, err);
   if (rc == RC_OK) rc = streamer_start(&q->streamer, q->replier, stream_stall_ms, err);
   if (rc != RC_OK) {
@@ -104,5 +110,6 @@ void requests_stop(struct requests *q) {
   if (!q) return;
   streamer_stop(q->streamer);
   replier_stop(q->replier);
+  open_calls_destroy(&q->open);
   free(q);
 }

@@ -21,6 +21,8 @@
 
 enum {
   PUSHES_MAX = 4,
+  ORDERS_MAX = 4,
+  ACTIVATION_NAP_MS = 10,
   ACTIVATION_WAIT_MS = 10000, /* the engine must swap within it, before the spare set can be filled again */
   FILE_DEADLINE_MS = 30000,
   PULL_DEADLINE_MS = 600000, /* and as long as the file takes at PULL_BYTES_PER_MS */
@@ -55,6 +57,8 @@ struct staging {
   struct current_policy current;
   struct staging_push pushes[PUSHES_MAX];
   int push_count;
+  struct staging_order orders[ORDERS_MAX];
+  int order_count;
   const struct http_request *receiving; /* the push whose broadcast the stager is waiting for; NULL: none */
   int64_t retry_at_ms, retry_ms;
   bool stopping;
@@ -409,6 +413,66 @@ static void do_pull(struct staging *s, const struct current_policy *wanted) {
   pthread_mutex_unlock(&s->mutex);
 }
 
+/* --- orders --- */
+
+/* Until the engine decodes with these weights under this number. */
+static enum rc await_active(struct staging *s, const struct policy *wanted, struct err *err) {
+  const int64_t until_ms = clock_monotonic_ms() + ACTIVATION_WAIT_MS;
+  struct policy active;
+  bool there = false, stopping = false;
+  while (!there && !stopping && clock_monotonic_ms() < until_ms) {
+    const struct timespec nap = clock_deadline_in(ACTIVATION_NAP_MS);
+    pthread_mutex_lock(&s->mutex);
+    there = s->state != STAGE_ACTIVATING && engine_policy(s->loaded->engine, &active) &&
+            digest_equal(&active.digest, &wanted->digest) && active.version == wanted->version;
+    stopping = s->stopping;
+    if (!there && !stopping) pthread_cond_timedwait(&s->changed, &s->mutex, &nap);
+    pthread_mutex_unlock(&s->mutex);
+  }
+  if (there) return RC_OK;
+  return err_set(err, RC_TIMEOUT, NULL, "the engine has not swapped its weights within %d ms", ACTIVATION_WAIT_MS);
+}
+
+static enum rc load_folder(struct staging *s, const struct staging_order *order, struct policy *policy,
+                           struct err *err) {
+  struct weights *w;
+  struct policy active = {0};
+  engine_policy(s->loaded->engine, &active);
+  *policy = (struct policy){.version = order->version >= 0 ? order->version : active.version + 1};
+  const int64_t begin_ms = clock_monotonic_ms();
+  enum rc rc = begin_filling(s, NULL, NULL, &w, err);
+  if (rc != RC_OK) return rc;
+  rc = model_weights_load(w, &policy->digest, order->dir, err);
+  end_filling(s, rc == RC_OK ? policy : NULL, false);
+  if (rc == RC_OK) rc = await_active(s, policy, err);
+  if (rc == RC_OK)
+    log_info("version %lld was loaded from %s in %lld ms", (long long)policy->version, order->dir,
+             (long long)(clock_monotonic_ms() - begin_ms));
+  return rc;
+}
+
+/* From the memory that the kernels read, which nothing fills while this thread is here. */
+static enum rc digest_active(struct staging *s, struct policy *policy, struct err *err) {
+  pthread_mutex_lock(&s->mutex);
+  const bool swapping = s->state == STAGE_ACTIVATING || !engine_policy(s->loaded->engine, policy);
+  const struct weights *w = s->loaded->weights[s->spare == s->loaded->weights[0]];
+  pthread_mutex_unlock(&s->mutex);
+  if (swapping) return err_set(err, RC_UNAVAILABLE, NULL, "the weights are being swapped");
+  struct digest announced = policy->digest;
+  const enum rc rc = weights_digest(&policy->digest, w, err);
+  if (rc == RC_OK && !digest_equal(&announced, &policy->digest))
+    return err_set(err, RC_CORRUPT, NULL, "the active weights do not have the digest that they were taken with");
+  return rc;
+}
+
+static void do_order(struct staging *s, const struct staging_order *order) {
+  struct err err = {0};
+  struct policy policy = {0};
+  const enum rc rc = order->dir[0] ? load_folder(s, order, &policy, &err) : digest_active(s, &policy, &err);
+  if (rc != RC_OK) log_warn("a client's order failed: %s", err.message);
+  order->answer(order->request, rc, &policy, &err);
+}
+
 /* --- the thread --- */
 
 static void *stager_main(void *argument) {
@@ -430,6 +494,12 @@ static void *stager_main(void *argument) {
       else
         http_fail(push.request, &err);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, false);
+      pthread_mutex_lock(&s->mutex);
+    } else if (s->order_count > 0) {
+      const struct staging_order order = s->orders[0];
+      memmove(&s->orders[0], &s->orders[1], (size_t)--s->order_count * sizeof s->orders[0]);
+      pthread_mutex_unlock(&s->mutex);
+      do_order(s, &order);
       pthread_mutex_lock(&s->mutex);
     } else if (must_pull(s) && clock_monotonic_ms() >= s->retry_at_ms) {
       const struct current_policy wanted = s->current;
@@ -556,6 +626,29 @@ void staging_push_abandoned(struct staging *s, const struct http_request *reques
   pthread_mutex_unlock(&s->mutex);
 }
 
+/* s->mutex held. */
+static enum rc takes_orders(const struct staging *s, struct err *err) {
+  if (!s->options.standalone)
+    return err_set(err, RC_CONFLICT, NULL, "expected a server without a coordinator: it says which weights decode here");
+  if (s->stopping || !s->loaded)
+    return err_set(err, RC_UNAVAILABLE, NULL,
+                   s->stopping ? "the server is stopping" : "the model's files are not known yet");
+  return RC_OK;
+}
+
+enum rc staging_take_order(struct staging *s, const struct staging_order *order, struct err *err) {
+  pthread_mutex_lock(&s->mutex);
+  enum rc rc = takes_orders(s, err);
+  if (rc == RC_OK && s->order_count == ORDERS_MAX)
+    rc = err_set(err, RC_FULL, NULL, "%d orders wait already", ORDERS_MAX);
+  if (rc == RC_OK) {
+    s->orders[s->order_count++] = *order;
+    pthread_cond_broadcast(&s->changed);
+  }
+  pthread_mutex_unlock(&s->mutex);
+  return rc;
+}
+
 void staging_stop(struct staging *s) {
   struct err err;
   pthread_mutex_lock(&s->mutex);
@@ -569,6 +662,8 @@ void staging_stop(struct staging *s) {
   err_set(&err, RC_UNAVAILABLE, NULL, "the server is stopping");
   for (int i = 0; i < s->push_count; i++) http_fail(s->pushes[i].request, &err);
   s->push_count = 0;
+  for (int i = 0; i < s->order_count; i++) s->orders[i].answer(s->orders[i].request, err.rc, NULL, &err);
+  s->order_count = 0;
   if (s->loaded) engine_stop(s->loaded->engine);
 }
 

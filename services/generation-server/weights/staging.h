@@ -66,7 +66,18 @@ enum rc staging_push_check(struct staging *s, const struct staging_push *push, s
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err);
 /* The sender of this push has hung up: ends the wait for its broadcast, which will not come.  Any thread. */
 void staging_push_abandoned(struct staging *s, const struct http_request *request);
-/* Ends the thread, refuses waiting pushes, stops the engine. */
+/* Work on a client's word, of a server without a coordinator alone: weights of a folder, which decode from then on, or
+ * a digest of those that decode, computed anew. */
+struct staging_order {
+  struct http_request *request; /* suspended; answer replies */
+  char dir[LIMIT_PATH_MAX];     /* "": compute the digest */
+  int64_t version;              /* of the folder's weights; -1: one more than the active one */
+  /* On the stager's thread.  policy: what decodes now. */
+  void (*answer)(struct http_request *request, enum rc rc, const struct policy *policy, const struct err *err);
+};
+/* RC_OK: answer will be called.  RC_CONFLICT under a coordinator, RC_FULL, RC_UNAVAILABLE.  Any thread. */
+enum rc staging_take_order(struct staging *s, const struct staging_order *order, struct err *err);
+/* Ends the thread, refuses waiting pushes and orders, stops the engine. */
 void staging_stop(struct staging *s);
 /* Frees everything, the loaded model included. NULL is fine. */
 void staging_free(struct staging *s);

@@ -1,4 +1,4 @@
-/* What plain requests may ask of the engine beyond tokens: log-probabilities of their prompt, changed logits. */
+/* What plain requests may ask of the engine beyond tokens: log-probabilities of their prompt, changed logits, pauses. */
 #include "tests/unit/generation-server/engine_test.h"
 
 enum { P = 40, K = 3 };
@@ -119,11 +119,102 @@ static void no_stop_id_comes_before_min_new_tokens(void **state) {
   rig_close(&rig);
 }
 
+/* --- pauses --- */
+
+static void steps(struct rig *r, int count) {
+  for (int i = 0; i < count; i++) engine_step(r->engine);
+}
+
+/* A paused request ends as one that was not paused; nothing is computed meanwhile. */
+static void a_pause_changes_no_token(void **state) {
+  (void)state;
+  int32_t prompt[20], later_prompt[9];
+  struct rig rig;
+  struct outcome expected, expected_later;
+  rig_open(&rig, 4, 64, 16, 8);
+  const struct decode_job_spec spec = spec_of(prompt, 20, 2, 3, 40), later_spec = spec_of(later_prompt, 9, 5, 2, 10);
+  submit(&rig, &spec, &expected);
+  submit(&rig, &later_spec, &expected_later);
+  run_until_idle(&rig);
+  for (int at = 1; at < 14; at += 4) { /* in the prompt, and in the answer */
+    struct outcome o, later;
+    struct engine_counters before, after;
+    submit(&rig, &spec, &o);
+    steps(&rig, at);
+    assert_int_equal(engine_pause(rig.engine, ENGINE_PAUSE_KEEP), RC_OK);
+    engine_step(rig.engine);
+    assert_true(engine_paused(rig.engine));
+    engine_read_counters(rig.engine, &before);
+    submit(&rig, &later_spec, &later);
+    steps(&rig, 20);
+    engine_read_counters(rig.engine, &after);
+    assert_int_equal(after.steps, before.steps);
+    assert_true(after.slots_busy > 0);
+    assert_false(o.ended || later.ended);
+    assert_int_equal(engine_resume(rig.engine), RC_OK);
+    run_until_idle(&rig);
+    assert_same_outcome(&o, &expected);
+    assert_same_outcome(&later, &expected_later);
+    assert_pages_home(&rig);
+  }
+  rig_close(&rig);
+}
+
+static void a_pause_that_aborts_gives_back_what_there_is(void **state) {
+  (void)state;
+  int32_t prompt[20];
+  struct rig rig;
+  struct outcome expected, o;
+  rig_open(&rig, 4, 64, 16, 32);
+  const struct decode_job_spec spec = spec_of(prompt, 20, 2, 3, 40);
+  submit(&rig, &spec, &expected);
+  run_until_idle(&rig);
+  submit(&rig, &spec, &o);
+  steps(&rig, 8);
+  assert_int_equal(engine_pause(rig.engine, ENGINE_PAUSE_ABORT), RC_OK);
+  engine_step(rig.engine);
+  assert_true(o.ended);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(o.sample[i].finish, FINISH_ABORT);
+    assert_int_equal(o.sample[i].count, 8);
+    assert_memory_equal(o.sample[i].tokens, expected.sample[i].tokens, 8 * sizeof(int32_t));
+  }
+  assert_pages_home(&rig);
+  rig_close(&rig);
+}
+
+/* New weights are taken while the engine rests; keys and values are kept, and each token says so. */
+static void weights_change_during_a_pause(void **state) {
+  (void)state;
+  int32_t prompt[20];
+  struct rig rig;
+  struct outcome o;
+  rig_open(&rig, 4, 64, 16, 32);
+  const struct decode_job_spec spec = spec_of(prompt, 20, 2, 2, 20);
+  submit(&rig, &spec, &o);
+  steps(&rig, 8);
+  engine_pause(rig.engine, ENGINE_PAUSE_KEEP);
+  engine_activate(rig.engine, rig.weights[1], &rig.policy[1]);
+  steps(&rig, 3);
+  assert_int_equal(o.ended, false);
+  engine_resume(rig.engine);
+  run_until_idle(&rig);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(o.sample[i].versions[7], 3);
+    assert_int_equal(o.sample[i].versions[8], 4);
+    assert_true(o.sample[i].fresh[7] && !o.sample[i].fresh[19]);
+  }
+  rig_close(&rig);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_prompt_is_judged_as_it_was_drawn),
       cmocka_unit_test(changed_logits_do_not_depend_on_the_others),
       cmocka_unit_test(no_stop_id_comes_before_min_new_tokens),
+      cmocka_unit_test(a_pause_changes_no_token),
+      cmocka_unit_test(a_pause_that_aborts_gives_back_what_there_is),
+      cmocka_unit_test(weights_change_during_a_pause),
   };
   return cmocka_run_group_tests_name("generation wishes", tests, NULL, NULL);
 }

@@ -1,0 +1,76 @@
+/* Carries out the orders of clients that drive this server as another engine. */
+#include "services/generation-server/api/control.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/clock.h"
+
+enum { REST_WAIT_MS = 20000, LOAD_DEADLINE_MS = 600000 };
+
+struct loaded_model *control_model(struct server *s, struct err *err) {
+  if (s->leases) {
+    err_set(err, RC_CONFLICT, NULL, "expected a server without a coordinator: this one is led by %s",
+            s->options.coordinator);
+    return NULL;
+  }
+  return admission_model(&s->admission, true, err);
+}
+
+/* The engine takes messages between two steps. */
+static enum rc await_rest(struct loaded_model *loaded, bool paused, struct err *err) {
+  const int64_t until_ms = clock_monotonic_ms() + REST_WAIT_MS;
+  while (engine_paused(loaded->engine) != paused) {
+    if (clock_monotonic_ms() > until_ms)
+      return err_set(err, RC_TIMEOUT, NULL, "the engine's step has not ended within %d ms", REST_WAIT_MS);
+    clock_sleep_ms(1);
+  }
+  return RC_OK;
+}
+
+static enum rc not_taken(enum rc rc, struct err *err) {
+  return rc == RC_OK ? RC_OK : err_set(err, rc, NULL, "the engine's inbox is full or closed");
+}
+
+enum rc control_pause(struct server *s, enum engine_pause mode, struct err *err) {
+  struct loaded_model *loaded = control_model(s, err);
+  if (!loaded) return err->rc;
+  const enum rc rc = not_taken(engine_pause(loaded->engine, mode), err);
+  return rc == RC_OK ? await_rest(loaded, true, err) : rc;
+}
+
+enum rc control_resume(struct server *s, struct err *err) {
+  struct loaded_model *loaded = control_model(s, err);
+  if (!loaded) return err->rc;
+  const enum rc rc = not_taken(engine_resume(loaded->engine), err);
+  return rc == RC_OK ? await_rest(loaded, false, err) : rc;
+}
+
+/* The stager replies in any case. */
+static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
+  (void)r, (void)why, (void)context;
+}
+
+enum rc control_load(struct http_request *r, struct server *s, const struct staging_order *order, struct err *err) {
+  if (!control_model(s, err)) return err->rc;
+  http_suspend(r, LOAD_DEADLINE_MS, on_cancelled, s);
+  return staging_take_order(s->staging, order, err);
+}
+
+enum rc control_read_version(int64_t *out, const struct json *v, const char *field, struct err *err) {
+  if (!v) return RC_OK;
+  if (json_as_int(v, out) && *out >= 0) return RC_OK;
+  const char *word = json_word(v);
+  char *end = NULL;
+  if (word && *word >= '0' && *word <= '9' && strlen(word) < CONTROL_VERSION_MAX - 5) *out = strtoll(word, &end, 10);
+  if (end && *end == '\0') return RC_OK;
+  return err_set(err, RC_INVALID, field, "expected a version's number, got %s%.40s", word ? "" : "a ",
+                 word ? word : json_type_name(json_type_of(v)));
+}
+
+void control_version(char out[CONTROL_VERSION_MAX], struct loaded_model *loaded) {
+  struct policy active = {0};
+  engine_policy(loaded->engine, &active);
+  snprintf(out, CONTROL_VERSION_MAX, "%lld", (long long)active.version);
+}

@@ -1,0 +1,121 @@
+/* Writes the answers of vLLM's POST /inference/v1/generate: token ids, their log-probabilities in the form of the chat
+ * API with ids in the place of texts, and the versions of the weights that each token was drawn from.  On the replier's
+ * or the streamer's thread.
+ *
+ * Previous hop of a plain request: replier.c or streamer.c.  Next: the HTTP layer. */
+#include "services/generation-server/shapes/vllm_answer.h"
+
+#include <stdio.h>
+
+#include "services/generation-server/shapes/shown_token.h"
+#include "services/generation-server/shapes/vllm_request.h"
+
+static const struct vllm_details *details_of(const struct generate_call *call) { return call->details; }
+
+/* Runs of one version among tokens [first, first + count); positions are the answer's. */
+static void write_versions(const struct sample *s, int32_t first, int32_t count, struct json_writer *w) {
+  json_key(w, "weight_versions");
+  json_array_begin(w);
+  for (int32_t at = first; at < first + count;) {
+    int32_t end = at + 1;
+    while (end < first + count && s->versions[end] == s->versions[at]) end++;
+    json_object_begin(w);
+    json_kv_int(w, "version", s->versions[at]);
+    json_kv_int(w, "start", at);
+    json_kv_int(w, "end", end);
+    json_object_end(w);
+    at = end;
+  }
+  json_array_end(w);
+}
+
+static void write_choice(const struct generate_call *call, const struct choice *c, const struct choice_piece *piece,
+                         struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_int(w, "index", c->index);
+  json_kv_i32s(w, "token_ids", c->sample->tokens + piece->first, (size_t)piece->count);
+  json_key(w, "logprobs");
+  if (details_of(call)->logprobs) {
+    json_object_begin(w);
+    json_key(w, "content");
+    shown_tokens_write(call, c->sample, piece->first, piece->count, true, w);
+    json_object_end(w);
+  } else {
+    json_write_null(w);
+  }
+  json_kv_string(w, "finish_reason", piece->last ? finish_reason_name(choice_finish(c)) : NULL);
+  write_versions(c->sample, piece->first, piece->count, w);
+  json_object_end(w);
+}
+
+/* For each of the prompt's tokens {id: {logprob, rank, decoded_token}}; null for the first. */
+static void write_prompt_logprobs(const struct generate_call *call, struct json_writer *w) {
+  const struct decode_job *job = call->jobs[0];
+  char key[16];
+  json_key(w, "prompt_logprobs");
+  if (!details_of(call)->prompt_logprobs) {
+    json_write_null(w);
+    return;
+  }
+  json_array_begin(w);
+  for (int32_t i = 0; i < job->prompt_count; i++) {
+    const int32_t k = job->top_count;
+    bool shown = false;
+    if (!(job->prompt_logprobs[i] <= 0)) {
+      json_write_null(w);
+      continue;
+    }
+    json_object_begin(w);
+    for (int32_t j = 0; j <= k; j++) {
+      const bool own = j == k;
+      const int32_t token = own ? job->prompt[i] : job->prompt_top_tokens[i * k + j];
+      if (own && shown) continue;
+      shown |= token == job->prompt[i];
+      snprintf(key, sizeof key, "%d", token);
+      json_key(w, key);
+      json_object_begin(w);
+      json_kv_f32(w, "logprob", own ? job->prompt_logprobs[i] : job->prompt_top_logprobs[i * k + j]);
+      json_object_end(w);
+    }
+    json_object_end(w);
+  }
+  json_array_end(w);
+}
+
+static void begin_answer(const struct generate_call *call, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "request_id", call->id);
+  json_key(w, "choices");
+  json_array_begin(w);
+}
+
+static enum rc write_whole(struct generate_call *call, struct choice_scratch *m, struct json_writer *w,
+                           struct err *err) {
+  begin_answer(call, w);
+  for (int i = 0; i < call->choice_count; i++) {
+    struct choice_piece piece;
+    const enum rc rc = choice_take(&piece, &call->choices[i], 0, 0, m, err);
+    if (rc != RC_OK) return rc;
+    write_choice(call, &call->choices[i], &piece, w);
+  }
+  json_array_end(w);
+  write_prompt_logprobs(call, w);
+  json_key(w, "kv_transfer_params");
+  json_write_null(w);
+  json_object_end(w);
+  return RC_OK;
+}
+
+static void write_event(const struct generate_call *call, const struct choice *c, const struct choice_piece *piece,
+                        struct json_writer *w) {
+  begin_answer(call, w);
+  write_choice(call, c, piece, w);
+  json_array_end(w);
+  if (piece->begins) write_prompt_logprobs(call, w);
+  json_object_end(w);
+}
+
+static void write_tail(const struct generate_call *call, struct json_writer *w) { (void)call, (void)w; }
+
+const struct generate_shape vllm_shape = {
+    .id_prefix = "gen-", .whole = write_whole, .event = write_event, .tail = write_tail};

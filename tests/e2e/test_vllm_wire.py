@@ -1,0 +1,156 @@
+"""vLLM's wire: generation by ids, tokenizing, and prime-rl's sequence of calls by which a trainer has an engine rest, take weights from a folder and go on."""
+import json
+import re
+import subprocess
+import threading
+import time
+
+import pytest
+
+from harness import Cluster, call, exchange, grpo_config, make_base_model
+
+PROMPT = list(b"7+5*3-4=")
+
+
+class Standalone(Cluster):
+    def __init__(self, folder):
+        self.folder = folder
+        self.services = []
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory):
+    """The same model with other weights."""
+    return make_base_model(tmp_path_factory.mktemp("other"), rounds=4)
+
+
+@pytest.fixture()
+def gen(base_model, tmp_path):
+    with Standalone(tmp_path) as alone:
+        yield alone.start("gen", "generation-server", ["--model", base_model, "--slots", 4, "--isa", "v2", "--log-level", "warn"])
+
+
+def generate(server, prompt=PROMPT, **more):
+    return call("POST", server.url + "/inference/v1/generate", {"token_ids": prompt, **more})
+
+
+def post(server, path, body=None):
+    return call("POST", server.url + path, {} if body is None else body)
+
+
+def test_ids_come_as_from_our_own_route(gen):
+    params = {"max_tokens": 30, "seed": 5, "n": 2, "ignore_eos": True}
+    ours = call("POST", gen.url + "/v1/generate", {"input_ids": PROMPT, "return_logprob": True, "sampling_params": {"max_new_tokens": 30, "seed": 5, "n": 2, "ignore_eos": True}})
+    theirs = generate(gen, request_id="mine", sampling_params={**params, "logprobs": 1, "prompt_logprobs": 0})
+    assert theirs["request_id"] == "mine" and [c["token_ids"] for c in theirs["choices"]] == [o["output_ids"] for o in ours]
+    for choice, own in zip(theirs["choices"], ours):
+        content = choice["logprobs"]["content"]
+        assert [t["logprob"] for t in content] == [row[0] for row in own["meta_info"]["output_token_logprobs"]]
+        assert [t["token"] for t in content] == [f"token_id:{token}" for token in choice["token_ids"]]
+        assert choice["weight_versions"] == [{"version": 0, "start": 0, "end": 30}] and choice["finish_reason"] == "length"
+    judged = theirs["prompt_logprobs"]
+    assert judged[0] is None and [str(token) in one for token, one in zip(PROMPT[1:], judged[1:])] == [True] * (len(PROMPT) - 1)
+
+
+def test_a_stream_put_together_is_the_whole(gen):
+    body = {"token_ids": PROMPT, "sampling_params": {"max_tokens": 30, "seed": 5, "n": 2, "ignore_eos": True}, "stream": True}
+    out = subprocess.run(["curl", "-sN", gen.url + "/inference/v1/generate", "-d", json.dumps(body)], capture_output=True, text=True, timeout=60, check=True).stdout
+    events = [event[6:] for event in out.split("\n\n") if event.startswith("data: ")]
+    told = {0: [], 1: []}
+    for event in events[:-1]:
+        for choice in json.loads(event)["choices"]:
+            told[choice["index"]] += choice["token_ids"]
+    assert events[-1] == "[DONE]"
+    assert told == {c["index"]: c["token_ids"] for c in generate(gen, sampling_params=body["sampling_params"])["choices"]}
+
+
+def test_texts_become_ids_and_texts_again(gen):
+    told = post(gen, "/tokenize", {"prompt": "7+5é=", "return_token_strs": True})
+    assert told["count"] == len(told["tokens"]) == len(told["token_strs"]) == 6 and told["max_model_len"] == 128
+    assert post(gen, "/detokenize", {"tokens": told["tokens"]}) == {"prompt": "7+5é="}
+    chat = post(gen, "/tokenize", {"messages": [{"role": "user", "content": "7"}]})
+    assert post(gen, "/detokenize", {"tokens": chat["tokens"]})["prompt"] == "<|im_start|>user\n7<|im_end|>\n<|im_start|>assistant\n"
+    for path, body in (("/tokenize", {}), ("/tokenize", {"prompt": "x", "messages": []}), ("/detokenize", {"tokens": [1], "x": 1}), ("/tokenize", {"prompt": "x", "add_special_tokens": 1})):
+        assert exchange("POST", gen.url + path, body)[0] == 422, (path, body)
+
+
+def background(work):
+    result = {}
+    thread = threading.Thread(target=lambda: result.update(answer=work()))
+    thread.start()
+    return thread, result
+
+
+def sampled(server):
+    return call("GET", server.url + "/v1/model")["slots_busy"]
+
+
+def tokens_sampled(server):
+    text = call("GET", server.url + "/metrics", raw=True).decode()
+    return float(re.search(r"^leasehold_generation_tokens_sampled_total (\S+)$", text, re.M)[1])
+
+
+def test_prime_rls_calls_swap_weights_under_running_requests(gen, base_model, other_model):
+    """pause?mode=keep, update_weights, resume: what runs goes on under the new weights, and says which token is whose."""
+    params = {"max_tokens": 110, "temperature": 0, "ignore_eos": True, "n": 4}
+    old = generate(gen, sampling_params=params)["choices"]
+    thread, result = background(lambda: generate(gen, sampling_params={**params, "seed": 1, "n": 64}))
+    Cluster.wait_until(None, "samples are decoded", lambda: sampled(gen) > 0)
+    assert post(gen, "/pause?mode=keep&clear_cache=false") == {"status": "paused"}
+    assert call("GET", gen.url + "/is_paused") == {"is_paused": True}
+    before = post(gen, "/weight_checker", {"action": "checksum"})
+    assert post(gen, "/update_weights", {"weight_dir": str(other_model), "weight_version": "7"}) == {"status": "ok", "weight_version": "7"}
+    after = post(gen, "/weight_checker", {"action": "checksum"})
+    assert call("GET", gen.url + "/weight_info") == {"weight_version": "7"} and before["weight_version"] == "0"
+    assert before["checksum"] != after["checksum"] == call("GET", gen.url + "/v1/model")["loaded"]["digest"]
+    count = tokens_sampled(gen)
+    time.sleep(0.3)
+    assert thread.is_alive() and tokens_sampled(gen) == count, "it rests"
+    assert post(gen, "/resume") == {"status": "resumed"}
+    thread.join(60)
+    choices = result["answer"]["choices"]
+    assert len(choices) == 64 and all(len(choice["token_ids"]) == 110 for choice in choices)
+    versions = {span["version"] for choice in choices for span in choice["weight_versions"]}
+    assert versions == {0, 7}
+    new = generate(gen, sampling_params=params)["choices"]
+    assert new[0]["token_ids"] != old[0]["token_ids"] and new[0]["weight_versions"] == [{"version": 7, "start": 0, "end": 110}]
+    assert post(gen, "/update_weights", {"weight_dir": str(base_model)})["weight_version"] == "8"
+    assert generate(gen, sampling_params=params)["choices"][0]["token_ids"] == old[0]["token_ids"]
+    assert post(gen, "/weight_checker", {"action": "checksum"})["checksum"] == before["checksum"]
+
+
+def test_what_is_aborted_answers_with_what_it_has(gen):
+    for end in (lambda: post(gen, "/pause"), lambda: post(gen, "/abort_requests", {"request_ids": ["other", "long"]})):
+        thread, result = background(lambda: generate(gen, request_id="long", sampling_params={"max_tokens": 110, "ignore_eos": True, "n": 128}))
+        Cluster.wait_until(None, "samples are decoded", lambda: sampled(gen) > 0)
+        end()
+        thread.join(30)
+        assert not thread.is_alive() and "abort" in {choice["finish_reason"] for choice in result["answer"]["choices"]}
+        post(gen, "/resume")
+    assert generate(gen)["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+def test_what_cannot_be_done_is_refused_and_changes_nothing(gen, tmp_path):
+    was = post(gen, "/weight_checker", {"action": "checksum"})
+    (tmp_path / "empty").mkdir()
+    for path, body, status in (
+        ("/pause?mode=wait", {}, 501),
+        ("/pause?mode=nap", {}, 422),
+        ("/update_weights", {"update_info": {}}, 501),
+        ("/update_weights", {}, 422),
+        ("/update_weights", {"weight_dir": str(tmp_path), "weight_version": "x"}, 422),
+        ("/weight_checker", {"action": "compare"}, 501),
+        ("/weight_checker", {"action": "guess"}, 422),
+        ("/abort_requests", {"request_ids": [1]}, 422),
+    ):
+        assert exchange("POST", gen.url + path, body)[0] == status, (path, body)
+    assert exchange("POST", gen.url + "/update_weights", {"weight_dir": str(tmp_path / "empty")})[0] >= 400
+    assert post(gen, "/weight_checker", {"action": "checksum"}) == was and not call("GET", gen.url + "/is_paused")["is_paused"]
+
+
+def test_under_a_coordinator_no_client_takes_the_lead(base_model, tmp_path):
+    with Cluster(tmp_path, model=base_model) as cluster:
+        server = cluster.add_server("gen")
+        cluster.run(grpo_config(1, groups=2, samples=2))
+        for path, body in (("/pause", {}), ("/resume", {}), ("/update_weights", {"weight_dir": str(base_model)}), ("/weight_checker", {"action": "checksum"})):
+            assert exchange("POST", server.url + path, body)[0] == 409, path
