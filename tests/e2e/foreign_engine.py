@@ -7,6 +7,7 @@ Its draws depend on the name of the sample alone, so that a test sees the same r
   deaf          it says that it has loaded a version, and has not
   lag_seconds   it says so at once, and loads later
   slow_seconds  every request takes so much longer
+  full          so many requests are refused with 429
   aside         URL of another server, which real requests are sent to, while probes are answered with the weights that were loaded
 
 `forget()` is a restart with the weights that it began with.  Standard library only; every thread ends with `close()`.
@@ -49,6 +50,8 @@ class ForeignEngine:
         self.deaf = False
         self.lag_seconds = self.slow_seconds = 0
         self.aside = None
+        self.full = 0
+        self.running = self.loaded_beside = 0  # real requests; loads that began beside one
         self.pushed = 0
         self.paused = False
         self.calls = []  # paths, in the order that they came
@@ -120,6 +123,7 @@ class ForeignEngine:
             self.push(folder)
 
     def load(self, path):
+        self.loaded_beside += self.running > 0
         if self.deaf:
             return
         folder = pathlib.Path(path)
@@ -156,11 +160,20 @@ class ForeignEngine:
     def generate(self, name, ids, max_new, temperature, stop, ignore_eos):
         is_probe = ids == PROBE_PROMPT
         if not is_probe:
+            with self.lock:
+                self.full -= 1
+                if self.full >= 0:
+                    raise Refusal(429, {"error": {"message": "too many requests"}})
+                self.running += 1
             self.requests.append(ids)
             time.sleep(self.slow_seconds)
         url = self.aside if self.aside and not is_probe else self.backend
         sampling = {"max_new_tokens": max_new, "temperature": temperature, "ignore_eos": ignore_eos, "stop_token_ids": stop, "seed": zlib.crc32(name.rpartition("-")[0].encode())}
-        made = call("POST", url + "/v1/generate", {"input_ids": ids, "sampling_params": sampling, "return_logprob": True})
+        try:
+            made = call("POST", url + "/v1/generate", {"input_ids": ids, "sampling_params": sampling, "return_logprob": True})
+        finally:
+            with self.lock:
+                self.running -= not is_probe
         meta = made["meta_info"]
         return made["output_ids"], [pair[0] for pair in meta["output_token_logprobs"]], meta["finish_reason"]["type"]
 

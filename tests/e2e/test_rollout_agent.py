@@ -145,6 +145,42 @@ def test_an_engine_that_swaps_weights_behind_its_word_hands_back(pool):
     assert all(row["logprob_unequal"] == 0 for row in status["history"])
 
 
+def test_an_engine_that_forgot_while_idle_is_asked_for_nothing(pool):
+    """Its word is asked for before a request, so that none is made in vain; then it loads what it had."""
+    pool.add_engine("sglang")
+    pool.run(config(rounds=1))
+    pool.wait_until("the last version is held", lambda: pool.metric("policy_version") == 1)
+    pool.engine.forget()
+    seen, asked = len(pool.engine.calls), len(pool.engine.requests)
+    status = pool.run({**config(rounds=1), "start": "current"})
+    calls = pool.engine.calls[seen:]
+    assert len(pool.engine.requests) == asked + 32 and calls.index("/generate") > calls.index("/update_weights_from_disk"), calls
+    assert status["history"][0]["logprob_unequal"] == 0
+
+
+def test_an_engine_without_room_is_asked_again(pool):
+    """429 puts nothing in doubt, and hands nothing back."""
+    pool.add_engine("vllm")
+    pool.engine.full = 6
+    status = pool.run(config(rounds=1))
+    assert status["history"][0]["logprob_unequal"] == 0
+    assert pool.metric("doubts_total") == 0 and pool.metric("results_handed_back_total") == 0
+
+
+def test_in_flight_the_agent_loads_between_two_requests(pool):
+    """Never beside one: every token has the version that drew it, under which the trainer agrees."""
+    pool.add_engine("sglang")
+    pool.engine.slow_seconds = 0.1
+    status = pool.run({**config(rounds=5), "mode": "inflight", "max_lag": 3})
+    assert pool.metric("loads_total") >= 2 and pool.metric("doubts_total") == 0
+    assert pool.engine.loaded_beside == 0
+    for row in status["history"]:
+        assert_not_ours(row)
+        assert row["logprob_unequal"] == 0
+    versions = {rollout["version"] for r in range(5) for rollout in call("GET", f"{pool.coordinator.url}/v1/runs/{status['id']}/rollouts?round={r}&limit=4096")["rollouts"]}
+    assert len(versions) >= 2, versions
+
+
 @pytest.mark.parametrize("checksums", [True, False])
 def test_an_engine_that_lags_is_waited_for(pool, checksums):
     """It says at once that it has loaded, and has half a second later."""

@@ -49,9 +49,8 @@ static void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_GAUGE, "leasehold_agent_slots_busy", "Requests running.", n.slots_busy);
   show(METRIC_GAUGE, "leasehold_agent_leases_held", "Leases held, those being posted included.", n.held);
   show(METRIC_GAUGE, "leasehold_agent_engine_proven", "1 while the engine is proven to hold a version.", holds);
-  if (holds)
-    show(METRIC_GAUGE, "leasehold_agent_policy_version", "The version that the engine holds, or held last.",
-         (double)held.version);
+  show(METRIC_GAUGE, "leasehold_agent_policy_version", "The version that the engine holds; 0 while none is proven.",
+       holds ? (double)held.version : 0);
   http_handle_metrics(r, context);
 }
 

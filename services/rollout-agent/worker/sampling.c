@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 
-enum { ENTER_WAIT_MS = 5000, ENTER_STEP_MS = 200 };
+enum { ENTER_WAIT_MS = 5000, ENTER_STEP_MS = 200, FULL_PAUSE_MS = 200 };
 
 /* --- what came with the lease --- */
 
@@ -106,7 +106,12 @@ static enum rc ask(const struct sampling *s, const struct held_version *held, co
   char word[ENGINE_VERSION_MAX] = "";
   enum rc rc = held->named ? engine_version(&s->engine, word, s->version_timeout_ms, err) : RC_OK;
   if (rc == RC_OK) rc = check_word(held, word, "before a request", err);
+  const int64_t end_ms = clock_monotonic_ms() + s->request_timeout_ms;
   if (rc == RC_OK) rc = engine_generate(&s->engine, r, answer, arena, s->request_timeout_ms, err);
+  while (rc == RC_FULL && clock_monotonic_ms() + FULL_PAUSE_MS < end_ms && !s->abandoned(s->context)) {
+    clock_sleep_ms(FULL_PAUSE_MS); /* the engine has no room: that says nothing about its weights */
+    rc = engine_generate(&s->engine, r, answer, arena, end_ms - clock_monotonic_ms(), err);
+  }
   if (rc == RC_OK && answer->version[0]) rc = check_word(held, answer->version, "with an answer", err);
   return rc;
 }

@@ -108,6 +108,7 @@ static void an_engine_of_others_is_named(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   register_server_as(f, &s, "agent-1", WORKER_FOREIGN);
+  report_ready(f, &s);
   post_run(f, GRPO(1, "}"));
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_string_equal(reason_of(run), "the engine of agent-1 is not ours"); /* though all agree */
