@@ -132,8 +132,12 @@ static bool numerically_equal(struct comparison *c, struct side a, struct side b
 /* A collision in the field would need numbers made for it: such are far apart as doubles. */
 static bool plausible(struct comparison *c, struct side a, struct side b, struct math_reading r) {
   struct complex_value x, y;
-  r.seed = c->seed;
-  if (numeric_pair(a, b, &r, &x, &y) != MATH_KNOWN) return constant(a) == constant(b);
+  struct math_reading ra = r, rb = r;
+  ra.seed = rb.seed = c->seed;
+  ra.sign = a.sign;
+  rb.sign = b.sign;
+  const bool good = math_numeric(a.t, a.node, &ra, &x), other = math_numeric(b.t, b.node, &rb, &y);
+  if (!good || !other) return !good && !other && constant(a) == constant(b); /* both too large to be doubles */
   const double size = complex_size(x) + complex_size(y);
   return distance(x, y) <= 1e-6 * size + 8 * (x.err + y.err);
 }

@@ -1,20 +1,15 @@
-/* Evaluates trees in GF(p^2), p = 2^61 - 1, where -1 has no root among the residues: elements are re + im * i. */
+/* Evaluates trees in GF(p^2), where -1 has no root among the residues: elements are re + im * i. */
 #include "services/coordinator/verifiers/math_exact.h"
 
 #include <string.h>
 
-#define P (((uint64_t)1 << 61) - 1)
+#define P ((uint64_t)1811004864519280007u) /* (P - 1) / 2 is prime, too */
 #define ROOT_MAX ((int64_t)3037000499) /* whose square is the largest that 63 bits hold */
 enum { FACTORIAL_MAX = 2000, TRIAL_MAX = 1000, EXPONENT_MAX = 1 << 20 /* far below the order of any element drawn */ };
 
-static uint64_t reduce(unsigned __int128 x) {
-  uint64_t r = (uint64_t)(x & P) + (uint64_t)(x >> 61);
-  r = (r & P) + (r >> 61);
-  return r >= P ? r - P : r;
-}
-static uint64_t add(uint64_t a, uint64_t b) { return reduce((unsigned __int128)a + b); }
+static uint64_t add(uint64_t a, uint64_t b) { return a + b >= P ? a + b - P : a + b; }
 static uint64_t sub(uint64_t a, uint64_t b) { return a >= b ? a - b : a + P - b; }
-static uint64_t mul(uint64_t a, uint64_t b) { return reduce((unsigned __int128)a * b); }
+static uint64_t mul(uint64_t a, uint64_t b) { return (uint64_t)((unsigned __int128)a * b % P); }
 
 static uint64_t power(uint64_t a, uint64_t n) {
   uint64_t r = 1;

@@ -1,9 +1,10 @@
-/* Values of formulas in the field of p^2 elements, p = 2^61 - 1: exact arithmetic that never overflows and never grows.
+/* Values of formulas in the field of p^2 elements, p a prime of 61 bits: exact arithmetic that never overflows and never grows.
+ * (p - 1) / 2 is prime as well, so that no small number has a small power that is 1.
  *
  * A rational number is its residue, i is the root of -1 that the field has beside the residues, the square root of a prime is a fixed
  * one of the two that it has here, roots of composite numbers are products of those, and symbols, pi and e are elements drawn by their names.
  * That maps formulas of +, -, *, /, whole powers and square roots of rationals to elements so that equal formulas have equal values;
- * unequal ones collide with probability (degree / 2^61), whatever their form ("\frac{1}{\sqrt2}", "\frac{\sqrt2}{2}";
+ * unequal ones collide with probability (degree / 2^60), whatever their form ("\frac{1}{\sqrt2}", "\frac{\sqrt2}{2}";
  * "(x+1)^2", "x^2+2x+1"; "2^{100}" and its 31 digits).  So it decides by one evaluation what a normal form would decide by
  * expanding, without its blow-up.  What it cannot say is left to math_numeric.c.
  *

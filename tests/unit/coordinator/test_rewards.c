@@ -93,6 +93,7 @@ static void a_pattern_matches_within_its_bounds(void **state) {
       {"{\"kind\":\"regex\"}", "no apples", "^\\d+ apples$", 0, true},
       {"{\"kind\":\"regex\",\"pattern\":\"^.$\"}", "\xc3\xa4", "", 1, true},
       {"{\"kind\":\"regex\",\"pattern\":\"a\"}", "\xff\xfe" "a", "", 1, true},
+      {"{\"kind\":\"regex\",\"pattern\":\"(a+)+$\"}", "aaaaaaaaaaaaaaaaaaaab", "", 0, false},
       {"{\"kind\":\"regex\",\"pattern\":\"(a+)+$\"}", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", "", 0, false},
       {"{\"kind\":\"regex\",\"pattern\":\"^(\\\\w+\\\\s?)*$\"}", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", "", 0, false},
   };
@@ -154,6 +155,7 @@ static void a_format_is_its_tags_in_order(void **state) {
       {F, "<think>a<answer>b</answer>", "", 0, true},
       {F, "<think>a</think><think>a</think><answer>b</answer>", "", 0, true},
       {F, "</think><think><answer>b</answer>", "", 0, true},
+      {F, "<think>a<think></think><answer>b</answer>", "", 0, true},
       {F, "", "", 0, true},
 #undef F
       {"{\"kind\":\"format\",\"tags\":[\"a\"]}", "<a>1</a>", "", 1, true},
