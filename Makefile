@@ -13,6 +13,7 @@ LDLIBS  := -lm -pthread
 LIB_base        := -lcrypto
 LIB_json        := -ljansson
 LIB_http        := -lmicrohttpd -lcurl
+LIB_template    := -lutf8proc
 LIB_model       := -lpcre2-8 -lutf8proc
 LIB_coordinator := -lsqlite3
 MPI_CFLAGS      = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags ompi-c))
@@ -23,11 +24,12 @@ HAS_MPI         = $(shell pkg-config --exists ompi-c && echo yes)
 SRC_base        := $(wildcard common/base/*.c)
 SRC_json        := $(wildcard common/json/*.c)
 SRC_safetensors := $(wildcard common/safetensors/*.c)
+SRC_template    := $(wildcard common/template/*.c common/template/*/*.c)
 SRC_wire        := $(wildcard common/wire/*.c)
 SRC_http        := $(wildcard common/http/*.c)
 SRC_client      := $(wildcard common/client/*.c)
 SRC_comm        := common/comm/comm_self.c common/comm/comm_staged.c common/comm/fabric_token.c
-SRC_model       := $(wildcard $(addprefix common/model/,*.c tokenizer/*.c network/*.c learning/*.c cpu/*.c))
+SRC_model       := $(wildcard $(addprefix common/model/,*.c tokenizer/*.c chat/*.c network/*.c learning/*.c cpu/*.c))
 SRC_kernels     := $(wildcard common/model/cpu/isa/*.c common/model/cpu/isa/*/*.c)
 SRC_isa         := $(filter-out %_amx.c,$(SRC_kernels))
 SRC_amx         := $(filter %_amx.c,$(SRC_kernels)) common/model/cpu/isa/kernel_table.c
@@ -40,17 +42,18 @@ SRC_rollout-agent := $(filter-out %/main.c,$(wildcard services/rollout-agent/*.c
 DEP_base        :=
 DEP_json        := base
 DEP_safetensors := json base
+DEP_template    := json base
 DEP_wire        := safetensors json base
 DEP_http        := wire safetensors json base
 DEP_client      := http wire safetensors json base
 DEP_comm        := base
-DEP_model       := safetensors json base
-DEP_coordinator := client http wire model safetensors json base
-DEP_generation-server := client http wire model comm safetensors json base
-DEP_trainer-server := client http wire model comm safetensors json base
+DEP_model       := template safetensors json base
+DEP_coordinator := client http wire model template safetensors json base
+DEP_generation-server := client http wire model template comm safetensors json base
+DEP_trainer-server := client http wire model template comm safetensors json base
 DEP_rollout-agent := client http wire safetensors json base
 
-MODULES  := base json safetensors wire http client comm model coordinator generation-server trainer-server rollout-agent
+MODULES  := base json safetensors wire http client comm template model coordinator generation-server trainer-server rollout-agent
 SERVICES := coordinator generation-server trainer-server rollout-agent
 ISAS     := v2 v3 v4 v4_bf16 amx
 ISA_v2   := -march=x86-64-v2
@@ -91,7 +94,7 @@ OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%
 
 PYTHON  ?= /usr/bin/python3
 PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev libcmocka-dev \
-            curl jq python3 python3-pytest python3-yaml python3-jsonschema
+            curl jq python3 python3-pytest python3-yaml python3-jsonschema python3-jinja2
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 LINT_PACKAGES := shellcheck
 
@@ -254,6 +257,11 @@ $(BUILD)/tests/tokenizer_answers: $(call OBJ,tests/golden/tokenizer/answers.c) $
 
 tokenizers: $(BUILD)/tests/tokenizer_answers ## compare ids with the tokenizers package on drawn strings, family by family (by pip, into build/; STRINGS=n, SEED=n)
 	@tests/golden/tokenizer/compare --strings $(or $(STRINGS),20000) --seed $(or $(SEED),1)
+
+# What renders templates for comparison with jinja2: tests/e2e/test_templates.py, tests/template/compare.py.
+$(BUILD)/tests/render_template: $(call OBJ,tests/template/render.c) $(call LINK_LIBS,template)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,template) $(LDLIBS)
 
 # --- simulation: the coordinator over virtual time ---------------------------------------------------------------------
 SIM_PROGRAMS := chaos rounds large

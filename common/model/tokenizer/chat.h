@@ -26,6 +26,13 @@ struct chat;
 
 /* dir: the model's folder; t must outlive the chat.  RC_INVALID names the file and the template's line. */
 enum rc chat_load(struct chat **out, const char *dir, const struct tokenizer *t, struct err *err);
+/* The same from the files' bytes, for a service that fetched them; each may be empty. */
+struct chat_files {
+  struct buf jinja;            /* chat_template.jinja */
+  struct buf tool_use;         /* chat_templates/tool_use.jinja */
+  struct buf tokenizer_config; /* tokenizer_config.json */
+};
+enum rc chat_parse(struct chat **out, const struct chat_files *files, const struct tokenizer *t, struct err *err);
 void chat_free(struct chat *c);
 /* false: the folder has none, and messages become ChatML. */
 bool chat_has_template(const struct chat *c);

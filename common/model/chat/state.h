@@ -1,0 +1,50 @@
+/* What a loaded chat holds, shared by its files: load.c loads, messages.c makes a template's variables,
+ * encode.c renders and encodes. */
+#ifndef LEASEHOLD_MODEL_CHAT_STATE_H
+#define LEASEHOLD_MODEL_CHAT_STATE_H
+
+#include "common/base/arena.h"
+#include "common/template/template.h"
+
+struct chat_request; /* chat.h */
+struct tokenizer;
+struct json;
+
+/* What continue_final puts behind the last message, and looks for in the rendered text: transformers' word. */
+#define CHAT_CONTINUE_TAG "CONTINUE_FINAL_MESSAGE_TAG "
+
+struct chat_word {
+  const char *name, *bytes; /* name: of a variable ("bos_token"); NULL for special tokens */
+  size_t len;
+};
+struct chat_words {
+  struct chat_word *items;
+  size_t count, cap;
+};
+
+struct chat {
+  const struct tokenizer *tokenizer;
+  struct template *template, *tool_use; /* tool_use NULL: the same serves requests with tools */
+  bool has_template, has_markers;
+  struct arena arena;
+  struct chat_words variables; /* bos_token, ... */
+  struct chat_words specials;  /* the contents of special tokens */
+};
+
+/* How a conversation is handed to the template: templates differ in what they can read. */
+struct chat_form {
+  bool flat_content;     /* a content of text parts becomes one text */
+  bool parsed_arguments; /* tool calls' arguments become objects */
+};
+/* Documents parsed from arguments, which the values borrow from; chat_documents_free after rendering. */
+struct chat_documents {
+  struct json **items;
+  size_t count, cap;
+};
+/* The template's variables.  *differs: the form changed something. */
+enum rc chat_variables(struct workspace *w, const struct chat *c, const struct chat_request *r,
+                       const struct chat_form *form, struct chat_documents *documents, struct dict **out,
+                       bool *differs);
+void chat_documents_free(struct chat_documents *documents);
+
+#endif
