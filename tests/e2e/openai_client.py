@@ -90,8 +90,8 @@ def chat_stream_helper():
 
 
 def parts_of_content():
-    whole = chat(messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "7+5="}])
-    parts = chat(messages=[{"role": "system", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]}, {"role": "user", "content": "7+5="}])
+    whole = chat(messages=[{"role": "system", "content": "Be\nbrief."}, {"role": "user", "content": "7+5="}])
+    parts = chat(messages=[{"role": "system", "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]}, {"role": "user", "content": "7+5="}])
     assert whole.choices[0].message.content == parts.choices[0].message.content and whole.usage == parts.usage
 
 
@@ -169,7 +169,7 @@ def a_stream_that_is_left():
         next(iter(stream))
 
 
-CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, what_is_not_offered, asynchronous, a_stream_that_is_left)
+CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, asynchronous, a_stream_that_is_left)
 
 
 def main():

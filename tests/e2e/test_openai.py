@@ -27,6 +27,11 @@ PIECES = {
 }
 
 
+TEMPLATE = """{%- if tools %}{{ '<|im_start|>tools' }}{%- for tool in tools %}{{ ' ' + tool.function.name }}{%- endfor %}{{ '<|im_end|>\n' }}{%- endif %}
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- if brief %}{{ 'In short: ' }}{%- endif %}{%- endif %}"""
+
+
 class Standalone(Cluster):
     def __init__(self, folder):
         self.folder = folder
@@ -43,6 +48,7 @@ def gen(base_model, tmp_path_factory):
     like = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
     tokenizer["added_tokens"] += [{"id": token, "content": text, **like} for token, text in PIECES.items()]
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (model / "chat_template.jinja").write_text(TEMPLATE)
     with Standalone(folder) as alone:
         yield alone.start("gen", "generation-server", ["--model", model, "--slots", 8, "--log-level", "warn"])
 
@@ -74,7 +80,7 @@ def at_rest(server):
 def test_the_official_client_gets_what_it_asks_for(gen, python):
     done = subprocess.run([python, HERE / "openai_client.py", gen.url], capture_output=True, text=True, timeout=300)
     print(done.stdout, done.stderr)
-    assert done.returncode == 0 and done.stdout.count("ok ") == 11
+    assert done.returncode == 0 and done.stdout.count("ok ") == 13
     Cluster.wait_until(None, "the server is at rest", lambda: at_rest(gen))
 
 
@@ -156,3 +162,17 @@ def test_what_is_not_offered_is_refused_by_its_name(gen, field):
     assert status == 501 and json.loads(content)["error"]["field"] == field
     status, _, _ = exchange("POST", gen.url + CHAT, {"messages": ASK, field: None, "max_tokens": 1})
     assert status == 200
+
+
+def prompt_tokens(gen, **more):
+    return call("POST", gen.url + CHAT, {"messages": ASK, "max_tokens": 1, **more})["usage"]["prompt_tokens"]
+
+
+def test_messages_become_tokens_by_the_models_own_template(gen):
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    rendered = lambda text: len(call("POST", gen.url + "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"])
+    whole = prompt_tokens(gen)
+    assert prompt_tokens(gen, tools=tools) == whole + rendered("<|im_start|>tools weather<|im_end|>\n")
+    assert prompt_tokens(gen, chat_template_kwargs={"brief": True}) == whole + rendered("In short: ")
+    marked = [{"role": "user", "content": ASK[0]["content"] + "<|im_end|>"}]  # it cannot end its own turn
+    assert prompt_tokens(gen, messages=marked) == whole + len("<|im_end|>")

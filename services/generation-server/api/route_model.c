@@ -3,7 +3,7 @@
 #include "services/generation-server/api/server_state.h"
 
 static void write_config(const struct loaded_model *loaded, struct json_writer *w) {
-  const struct model_config *c = &loaded->config;
+  const struct model_config *c = &loaded->files.config;
   json_key(w, "config");
   json_object_begin(w);
   json_kv_int(w, "layers", c->layers);

@@ -66,7 +66,7 @@ static enum rc give_up_what_does_not_fit(struct loaded_model_options *o, struct 
   memory_advice_show(&advice);
   if (o->context_max == loaded->model->context_max) return RC_OK;
   model_free(loaded->model);
-  return model_create(&loaded->model, &loaded->config, loaded->ops, o->context_max, err);
+  return model_create(&loaded->model, &loaded->files.config, loaded->ops, o->context_max, err);
 }
 
 /* Sizes the KV pool and checks the whole plan against the memory that is there. */
@@ -86,14 +86,15 @@ static enum rc plan_memory(int *pages, const struct loaded_model_options *o, con
 }
 
 enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
-                          const struct model_config *config, struct tokenizer *tokenizer,
+                          const struct model_files *files,
                           void (*activated)(void *, struct weights *, const struct policy *), void (*settled)(void *),
                           void *context, struct err *err) {
   *out = NULL;
   struct loaded_model *loaded = calloc(1, sizeof *loaded);
   if (!loaded) return err_set(err, RC_NO_MEMORY, NULL, "the loaded model was refused its memory");
   struct loaded_model_options chosen = *options;
-  loaded->config = *config;
+  const struct model_config *config = &files->config;
+  loaded->files.config = *config;
   enum rc rc = make_backend(&loaded->pool, &loaded->ops, &loaded->model, options, config, err);
   if (rc == RC_OK) rc = give_up_what_does_not_fit(&chosen, loaded, err);
   options = &chosen;
@@ -123,7 +124,7 @@ enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_o
     loaded_model_close(loaded);
     return rc;
   }
-  loaded->tokenizer = tokenizer;
+  loaded->files = *files;
   *out = loaded;
   return RC_OK;
 }
@@ -138,45 +139,55 @@ void loaded_model_close(struct loaded_model *loaded) {
   ops_free(loaded->stage_ops);
   pool_destroy(loaded->pool);
   pool_destroy(loaded->stage_pool);
-  tokenizer_free(loaded->tokenizer);
+  model_files_free(&loaded->files);
   free(loaded);
 }
 
 /* --- files --- */
 
-/* A tokenizer that does not fit its model is freed. */
-static enum rc check_tokenizer(struct tokenizer **tokenizer, const struct model_config *config, struct err *err) {
-  const enum rc rc = *tokenizer ? tokenizer_check_fits(*tokenizer, config->vocabulary, err) : RC_OK;
-  if (rc == RC_OK) return rc;
-  tokenizer_free(*tokenizer);
-  *tokenizer = NULL;
+void model_files_free(struct model_files *files) {
+  chat_free(files->chat);
+  tokenizer_free(files->tokenizer);
+  files->chat = NULL;
+  files->tokenizer = NULL;
+}
+
+/* Frees what was read of files that do not fit together. */
+static enum rc end_reading(struct model_files *out, enum rc rc, enum rc chat, struct err *err) {
+  if (rc == RC_OK && out->tokenizer) rc = tokenizer_check_fits(out->tokenizer, out->config.vocabulary, err);
+  if (rc != RC_OK) {
+    model_files_free(out);
+  } else if (chat != RC_OK) {
+    log_warn("messages will be refused: %s", out->no_chat.message);
+  }
   return rc;
 }
 
-enum rc model_files_load(struct model_config *config, struct tokenizer **tokenizer, const char *dir, struct err *err) {
-  *tokenizer = NULL;
-  const enum rc rc = model_config_load(config, dir, err);
-  if (rc != RC_OK) return rc;
-  const enum rc loaded = tokenizer_load_folder(tokenizer, dir, err);
-  return loaded == RC_OK ? check_tokenizer(tokenizer, config, err) : loaded;
+enum rc model_files_load(struct model_files *out, const char *dir, struct err *err) {
+  *out = (struct model_files){0};
+  enum rc rc = model_config_load(&out->config, dir, err), chat = RC_OK;
+  if (rc == RC_OK) rc = tokenizer_load_folder(&out->tokenizer, dir, err);
+  if (rc == RC_OK && out->tokenizer) chat = chat_load(&out->chat, dir, out->tokenizer, &out->no_chat);
+  return end_reading(out, rc, chat, err);
 }
 
-enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json,
-                          const struct buf *generation_json, const struct buf *tokenizer_json, struct err *err) {
-  *tokenizer = NULL;
+enum rc model_files_parse(struct model_files *out, const struct buf *config_json, const struct buf *generation_json,
+                          const struct buf *tokenizer_json, const struct chat_files *chat_files, struct err *err) {
+  *out = (struct model_files){0};
   const char *file = "config.json";
-  enum rc rc = model_config_parse(config, config_json->data ? config_json->data : "", config_json->len, err);
+  enum rc chat = RC_OK;
+  enum rc rc = model_config_parse(&out->config, config_json->data ? config_json->data : "", config_json->len, err);
   if (rc == RC_OK && generation_json->len > 0) {
     file = "generation_config.json";
-    rc = model_config_add_generation(config, generation_json->data, generation_json->len, err);
+    rc = model_config_add_generation(&out->config, generation_json->data, generation_json->len, err);
   }
   if (rc == RC_OK && tokenizer_json->len > 0) {
     file = "tokenizer.json";
-    rc = tokenizer_parse(tokenizer, tokenizer_json->data, tokenizer_json->len, err);
+    rc = tokenizer_parse(&out->tokenizer, tokenizer_json->data, tokenizer_json->len, err);
   }
-  if (rc == RC_OK) return check_tokenizer(tokenizer, config, err);
-  err_in_file(err, file);
-  return rc;
+  if (rc != RC_OK) err_in_file(err, file);
+  if (rc == RC_OK && out->tokenizer) chat = chat_parse(&out->chat, chat_files, out->tokenizer, &out->no_chat);
+  return end_reading(out, rc, chat, err);
 }
 
 enum rc model_weights_load(struct weights *w, struct digest *digest, const char *dir, struct err *err) {

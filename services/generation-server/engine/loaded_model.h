@@ -7,13 +7,22 @@
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_LOADED_MODEL_H
 
 #include "common/base/memory_plan.h"
+#include "common/model/tokenizer/chat.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "services/generation-server/engine/engine.h"
 #include "services/generation-server/engine/model_options.h"
 
-struct loaded_model {
+/* What a model's small files say.  Whoever holds it frees it. */
+struct model_files {
   struct model_config config;
   struct tokenizer *tokenizer; /* NULL: only ids are served */
+  struct chat *chat;           /* NULL: messages are refused, with no_chat's sentence where there is a tokenizer */
+  struct err no_chat;
+};
+void model_files_free(struct model_files *files);
+
+struct loaded_model {
+  struct model_files files;
   struct pool *pool, *stage_pool;
   struct ops *ops, *stage_ops;
   struct model *model, *stage_model;
@@ -27,19 +36,20 @@ struct loaded_model {
 void loaded_model_memory_plan(struct memory_plan *out, const struct model *m,
                               const struct loaded_model_options *options, int pages);
 
-/* Takes over the tokenizer on RC_OK. */
+/* Takes over the files on RC_OK. */
 enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
-                          const struct model_config *config, struct tokenizer *tokenizer,
+                          const struct model_files *files,
                           void (*activated)(void *, struct weights *, const struct policy *), void (*settled)(void *),
                           void *context, struct err *err);
 /* The engine must have been stopped. NULL is fine. */
 void loaded_model_close(struct loaded_model *loaded);
 
-/* A model's files, read from a Hugging Face folder. */
-enum rc model_files_load(struct model_config *config, struct tokenizer **tokenizer, const char *dir, struct err *err);
-/* From their bytes; generation may be empty; an empty tokenizer gives NULL. */
-enum rc model_files_parse(struct model_config *config, struct tokenizer **tokenizer, const struct buf *config_json,
-                          const struct buf *generation_json, const struct buf *tokenizer_json, struct err *err);
+/* A model's files, read from a Hugging Face folder.  A chat template that cannot be read is no reason to refuse the
+ * model. */
+enum rc model_files_load(struct model_files *out, const char *dir, struct err *err);
+/* From their bytes; generation and the chat's may be empty; an empty tokenizer gives NULL. */
+enum rc model_files_parse(struct model_files *out, const struct buf *config_json, const struct buf *generation_json,
+                          const struct buf *tokenizer_json, const struct chat_files *chat, struct err *err);
 /* The folder's weights into w, and their digest. */
 enum rc model_weights_load(struct weights *w, struct digest *digest, const char *dir, struct err *err);
 

@@ -1,5 +1,5 @@
-/* Renders messages in the ChatML form (tokenizer_chat_text) and encodes the text.  Tools, variables of a template and a
- * last message that goes on have no place in that form, so they are refused. */
+/* Encodes messages by the model's chat template.  A model without one gets the ChatML form (tokenizer_chat_text), in
+ * which tools, variables of a template and a last message that goes on have no place, so they are refused. */
 #include "services/generation-server/requests/chat_prompt.h"
 
 #include <stdio.h>
@@ -47,14 +47,11 @@ static enum rc read_message(struct chat_message *out, const struct json *message
                  content ? json_type_name(json_type_of(content)) : "none");
 }
 
-enum rc chat_prompt_encode(struct json_i32s *out, const struct chat_prompt *prompt, const struct loaded_model *loaded,
-                           struct arena *arena, struct err *err) {
+static enum rc encode_as_chatml(struct token_ids *out, const struct chat_prompt *prompt, const struct tokenizer *t,
+                                struct arena *arena, struct err *err) {
   const size_t count = json_length(prompt->messages);
   struct chat_message *messages = arena_alloc(arena, count + 1, sizeof *messages);
   struct buf text = BUF_INIT;
-  struct token_ids ids = {0};
-  if (!loaded->tokenizer)
-    return err_set(err, RC_UNSUPPORTED, "messages", "this model came without a tokenizer.json: send token ids");
   if (json_length(prompt->tools) > 0)
     return err_set(err, RC_UNSUPPORTED, "tools", "expected none: this model has no template that renders them");
   if (json_length(prompt->variables) > 0)
@@ -66,9 +63,34 @@ enum rc chat_prompt_encode(struct json_i32s *out, const struct chat_prompt *prom
   enum rc rc = RC_OK;
   for (size_t i = 0; i < count && rc == RC_OK; i++)
     rc = read_message(&messages[i], json_at(prompt->messages, i), i, arena, err);
-  if (rc == RC_OK) rc = tokenizer_chat_text(loaded->tokenizer, messages, count, &text, err);
-  if (rc == RC_OK)
-    rc = tokenizer_encode(loaded->tokenizer, text.data, text.len, true, LIMIT_PROMPT_TOKENS, &ids, err);
+  if (rc == RC_OK) rc = tokenizer_chat_text(t, messages, count, &text, err);
+  if (rc == RC_OK) rc = tokenizer_encode(t, text.data, text.len, true, LIMIT_PROMPT_TOKENS, out, err);
+  buf_free(&text);
+  return rc;
+}
+
+static enum rc encode_by_template(struct token_ids *out, const struct chat_prompt *prompt, const struct chat *chat,
+                                  struct err *err) {
+  const struct chat_request request = {.messages = prompt->messages,
+                                       .tools = prompt->tools,
+                                       .variables = prompt->variables,
+                                       .generation_prompt = prompt->generation_prompt,
+                                       .continue_final = prompt->continue_final,
+                                       .arguments_are_text = true};
+  return chat_encode(chat, &request, LIMIT_PROMPT_TOKENS, out, NULL, NULL, err);
+}
+
+enum rc chat_prompt_encode(struct json_i32s *out, const struct chat_prompt *prompt, const struct loaded_model *loaded,
+                           struct arena *arena, struct err *err) {
+  const struct model_files *files = &loaded->files;
+  struct token_ids ids = {0};
+  if (!files->tokenizer)
+    return err_set(err, RC_UNSUPPORTED, "messages", "this model came without a tokenizer.json: send token ids");
+  if (!files->chat)
+    return err_set(err, RC_UNSUPPORTED, "messages", "this model's chat template cannot be used: %.800s",
+                   files->no_chat.message);
+  enum rc rc = chat_has_template(files->chat) ? encode_by_template(&ids, prompt, files->chat, err)
+                                              : encode_as_chatml(&ids, prompt, files->tokenizer, arena, err);
   if (rc == RC_OK) {
     out->count = ids.count;
     out->items = arena_alloc(arena, ids.count + 1, sizeof *out->items);
@@ -80,6 +102,5 @@ enum rc chat_prompt_encode(struct json_i32s *out, const struct chat_prompt *prom
   if (rc != RC_OK && err && (!err->field[0] || strcmp(err->field, "text") == 0))
     snprintf(err->field, sizeof err->field, "messages");
   token_ids_free(&ids);
-  buf_free(&text);
   return rc;
 }

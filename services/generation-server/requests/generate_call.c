@@ -27,9 +27,9 @@ void generate_params_defaults(struct generate_params *p, const struct generate_s
 static enum rc encode_prompt(const struct generate_prompt *prompt, const struct loaded_model *loaded,
                              struct token_ids *encoded, struct err *err) {
   if (!prompt->text) return RC_OK;
-  if (!loaded->tokenizer)
+  if (!loaded->files.tokenizer)
     return err_set(err, RC_UNSUPPORTED, "text", "this model came without a tokenizer.json: expected token ids");
-  return tokenizer_encode_prompt(loaded->tokenizer, prompt->text, prompt->text_len, LIMIT_PROMPT_TOKENS, encoded, err);
+  return tokenizer_encode_prompt(loaded->files.tokenizer, prompt->text, prompt->text_len, LIMIT_PROMPT_TOKENS, encoded, err);
 }
 
 /* A text does not show special tokens, so a stop text that names one is looked for by its id. */
@@ -37,12 +37,12 @@ static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *
   int count = 0;
   for (size_t i = 0; i < p->stop_token_ids.count && i < LIMIT_STOP_TOKENS; i++)
     ids[count++] = p->stop_token_ids.items[i];
-  for (int i = 0; i < loaded->config.eos_count && i < LIMIT_STOP_TOKENS && !p->ignore_eos; i++)
-    ids[count++] = loaded->config.eos[i];
-  for (int i = 0; i < p->stops.count && loaded->tokenizer; i++) {
+  for (int i = 0; i < loaded->files.config.eos_count && i < LIMIT_STOP_TOKENS && !p->ignore_eos; i++)
+    ids[count++] = loaded->files.config.eos[i];
+  for (int i = 0; i < p->stops.count && loaded->files.tokenizer; i++) {
     const char *text = p->stops.items[i].text;
-    const int32_t id = strlen(text) == p->stops.items[i].len ? tokenizer_id_of(loaded->tokenizer, text) : -1;
-    if (id >= 0 && tokenizer_is_special(loaded->tokenizer, id)) ids[count++] = id;
+    const int32_t id = strlen(text) == p->stops.items[i].len ? tokenizer_id_of(loaded->files.tokenizer, text) : -1;
+    if (id >= 0 && tokenizer_is_special(loaded->files.tokenizer, id)) ids[count++] = id;
   }
   return count;
 }
@@ -70,7 +70,7 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
   struct token_ids encoded = {0};
   int32_t stop[STOP_IDS_MAX];
   const int stop_count = stop_ids_of(stop, p, loaded);
-  enum rc rc = check_biases(&p->changes, loaded->config.vocabulary, err);
+  enum rc rc = check_biases(&p->changes, loaded->files.config.vocabulary, err);
   if (rc == RC_OK) rc = encode_prompt(prompt, loaded, &encoded, err);
   if (rc == RC_OK) {
     const int32_t prompt_count = (int32_t)(prompt->text ? encoded.count : prompt->ids.count);
@@ -105,11 +105,11 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
 static enum rc echo_of(const char **text, size_t *len, const struct generate_prompt *prompt,
                        const struct loaded_model *loaded, struct arena *arena, struct err *err) {
   struct buf decoded = BUF_INIT;
-  if (!prompt->text && !loaded->tokenizer)
+  if (!prompt->text && !loaded->files.tokenizer)
     return err_set(err, RC_UNSUPPORTED, "echo", "this model came without a tokenizer.json: its prompts have no text");
   enum rc rc = RC_OK;
   if (!prompt->text)
-    rc = tokenizer_decode(loaded->tokenizer, prompt->ids.items, prompt->ids.count, false, &decoded, err);
+    rc = tokenizer_decode(loaded->files.tokenizer, prompt->ids.items, prompt->ids.count, false, &decoded, err);
   *len = prompt->text ? prompt->text_len : decoded.len;
   *text = arena_strndup(arena, prompt->text ? prompt->text : decoded.data ? decoded.data : "", *len);
   if (rc == RC_OK && !*text)
@@ -141,7 +141,7 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
   if (p->echo) rc = echo_of(&echo, &echo_len, &p->prompts[at], call->loaded, http_arena(call->request), err);
   for (int32_t i = 0; i < job->sample_count && rc == RC_OK; i++) {
     struct choice *c = &call->choices[call->choice_count];
-    choice_init(c, &job->samples[i], call->choice_count++, call->loaded->tokenizer, &call->stops, echo, echo_len);
+    choice_init(c, &job->samples[i], call->choice_count++, call->loaded->files.tokenizer, &call->stops, echo, echo_len);
     c->wants_offsets = p->raw_logprobs;
     c->keeps_stop = p->keeps_stop;
     c->shows_special = p->shows_special;
@@ -163,7 +163,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
   if (choices > LIMIT_QUEUED_REQUESTS)
     return err_set(err, RC_INVALID, "n", "expected at most %d samples, got %zu prompts of %d", LIMIT_QUEUED_REQUESTS,
                    p->prompt_count, p->n);
-  if (p->stops.count > 0 && !loaded->tokenizer)
+  if (p->stops.count > 0 && !loaded->files.tokenizer)
     return err_set(err, RC_UNSUPPORTED, "stop", "this model came without a tokenizer.json: expected stop token ids");
   enum rc rc = admission_check(a, err);
   if (rc != RC_OK) return rc;
@@ -209,7 +209,7 @@ void generate_call_release(struct generate_call *call) {
 void generate_call_write_text(const struct generate_call *call, const int32_t *ids, size_t count,
                               struct json_writer *w) {
   struct buf text = BUF_INIT;
-  if (!call->loaded->tokenizer || tokenizer_decode_more(call->loaded->tokenizer, ids, count, true, &text, NULL) != RC_OK ||
+  if (!call->loaded->files.tokenizer || tokenizer_decode_more(call->loaded->files.tokenizer, ids, count, true, &text, NULL) != RC_OK ||
       text.failed)
     json_write_null(w);
   else

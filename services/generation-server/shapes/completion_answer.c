@@ -57,7 +57,7 @@ static void write_top(const struct generate_call *call, const struct judged *j, 
 static void write_prompt_offsets(const struct generate_call *call, const struct decode_job *job,
                                  struct json_writer *w) {
   struct buf text = BUF_INIT, one = BUF_INIT;
-  const struct tokenizer *t = call->loaded->tokenizer;
+  const struct tokenizer *t = call->loaded->files.tokenizer;
   int64_t characters = 0;
   size_t begin = 0, at = 0;
   if (t) tokenizer_decode(t, job->prompt, (size_t)job->prompt_count, false, &text, NULL);

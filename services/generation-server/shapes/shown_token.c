@@ -5,7 +5,7 @@
 
 /* All bytes of a token, special or not; empty without a tokenizer. */
 static void bytes_of(const struct generate_call *call, int32_t id, struct buf *out) {
-  const struct tokenizer *t = call->loaded->tokenizer;
+  const struct tokenizer *t = call->loaded->files.tokenizer;
   buf_clear(out);
   if (t && tokenizer_decode_more(t, &id, 1, false, out, NULL) != RC_OK) buf_clear(out);
 }

@@ -120,7 +120,7 @@ void vllm_request_name_field(struct err *err) {
 /* --- tokenizing --- */
 
 static enum rc need_tokenizer(const struct loaded_model *loaded, const char *field, struct err *err) {
-  return loaded->tokenizer ? RC_OK
+  return loaded->files.tokenizer ? RC_OK
                            : err_set(err, RC_UNSUPPORTED, field, "this model came without a tokenizer.json");
 }
 
@@ -137,7 +137,7 @@ static void write_ids(struct buf *out, const struct json_i32s *ids, bool strings
     json_array_begin(&w);
     for (size_t i = 0; i < ids->count; i++) {
       buf_clear(&text);
-      tokenizer_decode(loaded->tokenizer, &ids->items[i], 1, false, &text, NULL);
+      tokenizer_decode(loaded->files.tokenizer, &ids->items[i], 1, false, &text, NULL);
       json_write_string_len(&w, text.data ? text.data : "", text.len);
     }
     json_array_end(&w);
@@ -151,7 +151,7 @@ static void write_ids(struct buf *out, const struct json_i32s *ids, bool strings
 static enum rc encode_text(struct json_i32s *out, const struct json_text *text, bool special,
                            const struct loaded_model *loaded, struct arena *arena, struct err *err) {
   struct token_ids ids = {0};
-  const struct tokenizer *t = loaded->tokenizer;
+  const struct tokenizer *t = loaded->files.tokenizer;
   enum rc rc = special ? tokenizer_encode_prompt(t, text->bytes, text->len, LIMIT_PROMPT_TOKENS, &ids, err)
                        : tokenizer_encode(t, text->bytes, text->len, true, LIMIT_PROMPT_TOKENS, &ids, err);
   out->items = arena_alloc(arena, ids.count + 1, sizeof *out->items);
@@ -237,7 +237,7 @@ enum rc vllm_detokenize(struct buf *out, struct http_request *r, const struct lo
   };
   rc = json_fields(body, fields, 2, UNKNOWN_REFUSED, http_arena(r), err);
   if (rc == RC_OK) rc = need_tokenizer(loaded, "tokens", err);
-  if (rc == RC_OK) rc = tokenizer_decode(loaded->tokenizer, ids.items, ids.count, false, &text, err);
+  if (rc == RC_OK) rc = tokenizer_decode(loaded->files.tokenizer, ids.items, ids.count, false, &text, err);
   if (rc == RC_OK) {
     struct json_writer w;
     json_writer_init(&w, out);

@@ -331,12 +331,12 @@ static enum rc fetch_file(const struct trainer_client *client, const char *name,
   return rc == RC_NOT_FOUND && !required ? RC_OK : rc;
 }
 
-static enum rc open_model(struct staging *s, const struct model_config *config, struct tokenizer *tokenizer,
-                          struct err *err) {
+/* The files are the loaded model's then, or freed. */
+static enum rc open_model(struct staging *s, struct model_files *files, struct err *err) {
   struct loaded_model *loaded;
-  enum rc rc = loaded_model_open(&loaded, &s->options.model, config, tokenizer, on_activated, on_settled, s, err);
+  enum rc rc = loaded_model_open(&loaded, &s->options.model, files, on_activated, on_settled, s, err);
   if (rc != RC_OK) {
-    tokenizer_free(tokenizer);
+    model_files_free(files);
     return rc;
   }
   rc = engine_start(loaded->engine, err);
@@ -355,16 +355,20 @@ static enum rc open_model(struct staging *s, const struct model_config *config, 
 
 static enum rc fetch_model(struct staging *s, const struct trainer_client *client, struct err *err) {
   struct buf config_json = BUF_INIT, generation = BUF_INIT, tokens = BUF_INIT;
-  struct model_config config;
-  struct tokenizer *tokenizer = NULL;
+  struct chat_files chat = {.jinja = BUF_INIT, .tool_use = BUF_INIT, .tokenizer_config = BUF_INIT};
+  struct model_files files;
   enum rc rc = fetch_file(client, "config.json", true, &config_json, err);
   if (rc == RC_OK) rc = fetch_file(client, "generation_config.json", false, &generation, err);
   if (rc == RC_OK) rc = fetch_file(client, "tokenizer.json", false, &tokens, err);
-  if (rc == RC_OK) rc = model_files_parse(&config, &tokenizer, &config_json, &generation, &tokens, err);
+  if (rc == RC_OK) rc = fetch_file(client, "chat_template.jinja", false, &chat.jinja, err);
+  if (rc == RC_OK) rc = fetch_file(client, "tokenizer_config.json", false, &chat.tokenizer_config, err);
+  if (rc == RC_OK) rc = model_files_parse(&files, &config_json, &generation, &tokens, &chat, err);
   buf_free(&config_json);
   buf_free(&generation);
   buf_free(&tokens);
-  return rc == RC_OK ? open_model(s, &config, tokenizer, err) : rc;
+  buf_free(&chat.jinja);
+  buf_free(&chat.tokenizer_config);
+  return rc == RC_OK ? open_model(s, &files, err) : rc;
 }
 
 /* Are the run's versions announced before they are pushed?  Then this one was, and may be overtaken meanwhile. */
@@ -551,11 +555,10 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
 }
 
 enum rc staging_load(struct staging *s, const char *dir, struct err *err) {
-  struct model_config config;
-  struct tokenizer *tokenizer;
+  struct model_files files;
   struct policy policy = {.version = 0};
-  enum rc rc = model_files_load(&config, &tokenizer, dir, err);
-  if (rc == RC_OK) rc = open_model(s, &config, tokenizer, err);
+  enum rc rc = model_files_load(&files, dir, err);
+  if (rc == RC_OK) rc = open_model(s, &files, err);
   if (rc != RC_OK) return rc;
   struct weights *w;
   rc = begin_filling(s, NULL, NULL, &w, err);
