@@ -15,7 +15,7 @@ LIB_json        := -ljansson
 LIB_http        := -lmicrohttpd -lcurl
 LIB_template    := -lutf8proc
 LIB_model       := -lpcre2-8 -lutf8proc
-LIB_coordinator := -lsqlite3
+LIB_coordinator := -lsqlite3 -lz -lzstd
 MPI_CFLAGS      = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags ompi-c))
 MPI_LIBS        = $(shell pkg-config --libs ompi-c)
 HAS_MPI         = $(shell pkg-config --exists ompi-c && echo yes)
@@ -93,7 +93,7 @@ OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%.$(isa).o,$(SRC_isa))) $(patsubst %.c,$(BUILD)/obj/%.amx.o,$(SRC_amx))
 
 PYTHON  ?= /usr/bin/python3
-PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev libcmocka-dev \
+PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcmocka-dev \
             curl jq python3 python3-pytest python3-yaml python3-jsonschema python3-jinja2
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 LINT_PACKAGES := shellcheck

@@ -2,6 +2,7 @@
  * order the hash covers. */
 #include "services/coordinator/run/run_config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/buf.h"
@@ -46,16 +47,75 @@ static enum rc name_index(int *out, const char *name, const char *const *names, 
   return err_set(err, RC_INVALID, field, "expected one of %s, got '%.40s'", expected, name);
 }
 
+/* A reading that is not named is its parent's, and stays out of what is written. */
+static void inherit(struct reading *r, const struct reading *parent) {
+  *r = *parent;
+  r->named = false;
+}
+
+static enum rc read_source(struct dataset_source *s, const struct run_config *c, const struct json *v,
+                           struct arena *arena, struct err *err) {
+  struct reading_given given;
+  reading_given_init(&given);
+  inherit(&s->reading, &c->reading);
+  const enum rc rc = json_fields(
+      v,
+      FIELDS({.name = "path",
+              .kind = FIELD_STRING,
+              .target = &s->path,
+              .required = true,
+              .min = 1,
+              .max = LIMIT_PATH_MAX - 1},
+             {.name = "weight", .kind = FIELD_I32, .target = &s->weight, .min = 1, .max = DATASET_WEIGHT_MAX},
+             READING_FIELDS(&given)),
+      UNKNOWN_REFUSED, arena, err);
+  return rc == RC_OK ? reading_resolve(&s->reading, &given, arena, err) : rc;
+}
+
+static enum rc read_sources(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  const size_t n = json_type_of(v) == JSON_ARRAY ? json_length(v) : 0;
+  int weighted = 0;
+  if (n < 1 || n > DATASET_PARTS_MAX)
+    return err_set(err, RC_INVALID, "sources", "expected an array of 1 to %d sources", DATASET_PARTS_MAX);
+  c->sources = arena_alloc(arena, n, sizeof *c->sources);
+  if (!c->sources) return err_set(err, RC_NO_MEMORY, NULL, "the dataset's sources were refused memory");
+  for (size_t i = 0; i < n; i++) {
+    char name[32];
+    const enum rc rc = read_source(&c->sources[i], c, json_at(v, i), arena, err);
+    snprintf(name, sizeof name, "sources[%zu]", i);
+    if (rc != RC_OK) return in_field(rc, name, err);
+    weighted += c->sources[i].weight > 0;
+  }
+  c->source_count = (int)n;
+  c->is_mixture = true;
+  if (weighted == 0 || weighted == c->source_count) return RC_OK;
+  return err_set(err, RC_INVALID, "sources", "expected a `weight` in every source or in none, got %d of %d", weighted,
+                 c->source_count);
+}
+
 static enum rc read_dataset(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  enum rc rc = json_fields(v,
-                           FIELDS({.name = "path",
-                                   .kind = FIELD_STRING,
-                                   .target = &c->dataset_path,
-                                   .required = true,
-                                   .min = 1,
-                                   .max = LIMIT_PATH_MAX - 1},
-                                  {.name = "shuffle", .kind = FIELD_BOOL, .target = &c->dataset_shuffle}),
-                           UNKNOWN_REFUSED, arena, err);
+  struct reading_given given;
+  const struct json *sources = NULL;
+  const char *path = NULL;
+  reading_given_init(&given);
+  enum rc rc = json_fields(
+      v,
+      FIELDS({.name = "path", .kind = FIELD_STRING, .target = &path, .min = 1, .max = LIMIT_PATH_MAX - 1},
+             {.name = "sources", .kind = FIELD_VALUE, .target = &sources},
+             {.name = "shuffle", .kind = FIELD_BOOL, .target = &c->dataset_shuffle}, READING_FIELDS(&given)),
+      UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = reading_resolve(&c->reading, &given, arena, err);
+  if (rc == RC_OK && !path == !sources)
+    rc = err_set(err, RC_INVALID, path ? "sources" : "path", "expected one of `path` and `sources`, got %s",
+                 path ? "both" : "neither");
+  if (rc == RC_OK && sources) rc = read_sources(c, sources, arena, err);
+  if (rc == RC_OK && path) {
+    c->sources = arena_alloc(arena, 1, sizeof *c->sources);
+    if (!c->sources) return err_set(err, RC_NO_MEMORY, NULL, "the dataset's source was refused memory");
+    c->sources[0].path = path;
+    inherit(&c->sources[0].reading, &c->reading);
+    c->source_count = 1;
+  }
   return in_field(rc, "dataset", err);
 }
 
@@ -126,6 +186,9 @@ static enum rc read_filter(struct run_config *c, const struct json *v, struct ar
 }
 
 static enum rc read_evaluation(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
+  struct reading_given given;
+  reading_given_init(&given);
+  inherit(&c->evaluation_reading, &c->reading);
   enum rc rc = json_fields(
       v,
       FIELDS({.name = "path",
@@ -145,8 +208,10 @@ static enum rc read_evaluation(struct run_config *c, const struct json *v, struc
               .kind = FIELD_I32,
               .target = &c->evaluation_problems,
               .min = 1,
-              .max = LIMIT_GROUPS_PER_ROUND}),
+              .max = LIMIT_GROUPS_PER_ROUND},
+             READING_FIELDS(&given)),
       UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = reading_resolve(&c->evaluation_reading, &given, arena, err);
   return in_field(rc, "evaluation", err);
 }
 
@@ -158,7 +223,6 @@ static void set_defaults(struct run_config *c) {
   *c = (struct run_config){.name = "",
                            .mode = MODE_PIPELINED,
                            .rounds = 100,
-                           .dataset_path = "",
                            .dataset_shuffle = true,
                            .groups_per_round = 64,
                            .samples_per_group = 8,
@@ -178,6 +242,8 @@ static void set_defaults(struct run_config *c) {
                            .publish_every = 1};
   reward_rule_of(&c->verifier, VERIFIER_NUMERIC);
   training_config_defaults(&c->training);
+  reading_defaults(&c->reading);
+  reading_defaults(&c->evaluation_reading);
 }
 
 /* PipelineRL's: the others it shares with every run.  Ratios count as at most 5. */
@@ -437,6 +503,24 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
   return rc;
 }
 
+static void write_dataset(const struct run_config *c, struct json_writer *w) {
+  if (!c->is_mixture) json_kv_string(w, "path", c->sources[0].path);
+  if (c->is_mixture) {
+    json_key(w, "sources");
+    json_array_begin(w);
+    for (int i = 0; i < c->source_count; i++) {
+      json_object_begin(w);
+      json_kv_string(w, "path", c->sources[i].path);
+      if (c->sources[i].weight) json_kv_int(w, "weight", c->sources[i].weight);
+      reading_write(&c->sources[i].reading, w);
+      json_object_end(w);
+    }
+    json_array_end(w);
+  }
+  json_kv_bool(w, "shuffle", c->dataset_shuffle);
+  reading_write(&c->reading, w);
+}
+
 void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "name", c->name);
@@ -450,8 +534,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_kv_int(w, "rounds", c->rounds);
   json_key(w, "dataset");
   json_object_begin(w);
-  json_kv_string(w, "path", c->dataset_path);
-  json_kv_bool(w, "shuffle", c->dataset_shuffle);
+  write_dataset(c, w);
   json_object_end(w);
   json_kv_int(w, "groups_per_round", c->groups_per_round);
   if (c->groups_per_step) json_kv_int(w, "groups_per_step", c->groups_per_step);
@@ -502,6 +585,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
     json_kv_int(w, "samples", c->evaluation_samples);
     json_kv_f64(w, "temperature", c->evaluation_temperature);
     json_kv_int(w, "problems", c->evaluation_problems);
+    reading_write(&c->evaluation_reading, w);
     json_object_end(w);
   }
   json_kv_int(w, "stage_timeout_ms", c->stage_timeout_ms);

@@ -12,6 +12,7 @@
 #include "common/model/learning/loss.h"
 #include "common/wire/training.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/run/reading.h"
 #include "services/coordinator/verifiers/reward.h"
 
 enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT };
@@ -24,6 +25,13 @@ struct sampling_config {
   int32_t max_new_tokens;          /* of every sample; a line of the dataset may name fewer for its own */
   struct json_i32s stop_token_ids; /* empty: the model's eos ids */
   bool ignore_eos;                 /* no stop ids at all: every sample ends by its length */
+};
+
+/* A file of the dataset. */
+struct dataset_source {
+  const char *path;
+  int32_t weight; /* of every sum-of-weights prompts so many come from here; 0, in all: as many as it has lines */
+  struct reading reading;
 };
 
 struct run_config {
@@ -43,7 +51,12 @@ struct run_config {
   bool drops_oldest;
   uint64_t seed;
   int32_t rounds;           /* "evaluate": 1 */
-  const char *dataset_path; /* "dataset": {"path", "shuffle"}; relative to the coordinator's data directory */
+  /* "dataset": {"path", "shuffle"} and how it is read (reading.h), or {"sources": [{"path", "weight", ...}], ...}, whose
+   * readings are the dataset's where they have none of their own.  Relative to the coordinator's data directory. */
+  struct dataset_source *sources;
+  int source_count;
+  bool is_mixture; /* `sources` were given */
+  struct reading reading;
   bool dataset_shuffle;
   int32_t groups_per_round;  /* R; cross_entropy: gradient units per step; evaluate: 0 means the whole dataset */
   int32_t samples_per_group; /* G; cross_entropy: sequences per unit */
@@ -63,8 +76,9 @@ struct run_config {
   int32_t refill_max;
   struct training_config training; /* "training": {...}; its objective decides what the run is */
   /* "evaluation": {"path", "every_rounds", "samples", "temperature", "problems"}: extra groups, sampled and verified,
-   * never trained on. absent: evaluation_every 0 */
+   * never trained on. absent: evaluation_every 0.  It is read as the dataset where it says nothing else. */
   const char *evaluation_path;
+  struct reading evaluation_reading;
   int32_t evaluation_every, evaluation_samples, evaluation_problems;
   double evaluation_temperature;
   /* dispatch: order only, never membership.  "frontier": "priority"|"gate"|"off"; "frontier_groups": its size, 0: from

@@ -124,11 +124,26 @@ static int64_t sequence_max(const struct run_config *c, const struct model_facts
   return c->training.chunk_tokens < most ? c->training.chunk_tokens : most;
 }
 
-/* trained: of the run's own dataset, not of its evaluations. */
+/* The files of the run's dataset, or of its evaluations. */
+struct files {
+  const struct dataset_source *sources;
+  int count;
+  bool trained; /* the run's own */
+};
+
+static struct files dataset_files(const struct run_config *c) {
+  return (struct files){.sources = c->sources, .count = c->source_count, .trained = true};
+}
+
+static struct files evaluation_files(const struct run_config *c, struct dataset_source *source) {
+  *source = (struct dataset_source){.path = c->evaluation_path, .reading = c->evaluation_reading};
+  return (struct files){.sources = source, .count = 1};
+}
+
 static enum rc dataset_rules(struct dataset_options *out, const struct run_config *c, const struct model_facts *m,
-                             bool trained, struct err *err) {
+                             const struct files *files, int index, struct err *err) {
   const bool supervised = run_is_supervised(c), old = c->start.from == START_UNNAMED;
-  const int64_t most = sequence_max(c, m, trained);
+  const int64_t most = sequence_max(c, m, files->trained);
   int64_t room = most - (supervised ? 1 : c->sampling.max_new_tokens);
   if (room < 1) {
     return err_set(err, RC_INVALID, "sampling.max_new_tokens",
@@ -137,8 +152,9 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
                    c->sampling.max_new_tokens, (long long)most);
   }
   if (room > LIMIT_PROMPT_TOKENS) room = LIMIT_PROMPT_TOKENS;
-  *out = (struct dataset_options){.field = trained ? "dataset.path" : "evaluation.path",
-                                  .name = trained ? c->dataset_path : c->evaluation_path,
+  *out = (struct dataset_options){.field = !files->trained ? "evaluation.path" : c->is_mixture ? "dataset.sources" : "dataset.path",
+                                  .name = files->sources[index].path,
+                                  .reading = &files->sources[index].reading,
                                   .prompt_tokens_max = (int)room,
                                   .completion_tokens_max = (int)room,
                                   .sequence_tokens_max = old ? 0 : (int)most,
@@ -150,15 +166,44 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
   return RC_OK;
 }
 
-/* keep NULL: only checked. */
-static enum rc dataset_take(struct dataset **keep, const struct run_config *c, const struct model_facts *m,
-                            const struct tokenizer *t, bool trained, const char *data_dir, struct err *err) {
+static enum rc file_find(char path[LIMIT_PATH_MAX], struct dataset_options *options, const struct run_config *c,
+                         const struct model_facts *m, const struct files *files, int index, const char *data_dir,
+                         struct err *err) {
+  const enum rc rc = dataset_rules(options, c, m, files, index, err);
+  return rc == RC_OK ? data_path_resolve(path, LIMIT_PATH_MAX, data_dir, options->name, options->field, err) : rc;
+}
+
+/* An evaluation goes over all lines once, whatever their weights. */
+static void weigh(struct dataset *d, const struct run_config *c, const struct files *files) {
+  int32_t weights[DATASET_PARTS_MAX];
+  if (run_evaluates(c) || !files->sources[0].weight) return;
+  for (int i = 0; i < files->count; i++) weights[i] = files->sources[i].weight;
+  dataset_weigh(d, weights);
+}
+
+static enum rc files_load(struct dataset **out, const struct run_config *c, const struct model_facts *m,
+                          const struct tokenizer *t, struct files files, const char *data_dir, struct err *err) {
   char path[LIMIT_PATH_MAX];
   struct dataset_options options;
-  enum rc rc = dataset_rules(&options, c, m, trained, err);
-  if (rc == RC_OK) rc = data_path_resolve(path, sizeof path, data_dir, options.name, options.field, err);
-  if (rc != RC_OK) return rc;
-  return keep ? dataset_load(keep, path, t, &options, err) : dataset_check(path, t, &options, err);
+  enum rc rc = RC_OK;
+  for (int i = 0; rc == RC_OK && i < files.count; i++) {
+    rc = file_find(path, &options, c, m, &files, i, data_dir, err);
+    if (rc == RC_OK) rc = *out ? dataset_add(*out, path, t, &options, err) : dataset_load(out, path, t, &options, err);
+  }
+  if (rc == RC_OK) weigh(*out, c, &files);
+  return rc;
+}
+
+static enum rc files_check(const struct run_config *c, const struct model_facts *m, const struct tokenizer *t,
+                           struct files files, const char *data_dir, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct dataset_options options;
+  enum rc rc = RC_OK;
+  for (int i = 0; rc == RC_OK && i < files.count; i++) {
+    rc = file_find(path, &options, c, m, &files, i, data_dir, err);
+    if (rc == RC_OK) rc = dataset_check(path, t, &options, err);
+  }
+  return rc;
 }
 
 /* A run needs tokens to end with: stop tokens for sampling, an end of sequence for completions. */
@@ -174,19 +219,19 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
                            const struct model_files *files, const char *data_dir, struct err *err) {
   struct run_context *c = calloc(1, sizeof *c);
   struct json *config = NULL;
+  struct dataset_source source;
   struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS, .trained_max = LIMIT_SEQUENCE_TOKENS};
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "a run's context was refused memory");
   atomic_init(&c->users, 1);
   c->run = run;
-  c->writer_order.epoch = c->driver_order.epoch = -1;
   enum rc rc = json_parse(&config, config_text, strlen(config_text), 0, err);
   if (rc == RC_OK) rc = run_config_parse_stored(&c->config, config, &c->arena, err);
   if (rc == RC_OK) rc = model_read(&m, files, &c->arena, err);
   if (rc == RC_OK) rc = ends_check(&c->config, &m, err);
   if (rc == RC_OK) rc = tokenizer_read(&c->tokenizer, &m, &files->tokenizer, err);
-  if (rc == RC_OK) rc = dataset_take(&c->dataset, &c->config, &m, c->tokenizer, true, data_dir, err);
+  if (rc == RC_OK) rc = files_load(&c->dataset, &c->config, &m, c->tokenizer, dataset_files(&c->config), data_dir, err);
   if (rc == RC_OK && c->config.evaluation_every > 0)
-    rc = dataset_take(&c->evaluation, &c->config, &m, c->tokenizer, false, data_dir, err);
+    rc = files_load(&c->evaluation, &c->config, &m, c->tokenizer, evaluation_files(&c->config, &source), data_dir, err);
   if (rc == RC_OK) {
     c->vocabulary = (int32_t)m.vocabulary;
     const struct sampling_config *s = &c->config.sampling;
@@ -205,12 +250,14 @@ enum rc run_context_check(const struct run_config *config, const struct model_fi
                           const char *data_dir, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct tokenizer *tokenizer = NULL;
+  struct dataset_source source;
   struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS, .trained_max = context_max};
   enum rc rc = files ? model_read(&m, files, &arena, err) : RC_OK;
   if (rc == RC_OK && files) rc = ends_check(config, &m, err);
   if (rc == RC_OK && files) rc = tokenizer_read(&tokenizer, &m, &files->tokenizer, err);
-  if (rc == RC_OK) rc = dataset_take(NULL, config, &m, tokenizer, true, data_dir, err);
-  if (rc == RC_OK && config->evaluation_every > 0) rc = dataset_take(NULL, config, &m, tokenizer, false, data_dir, err);
+  if (rc == RC_OK) rc = files_check(config, &m, tokenizer, dataset_files(config), data_dir, err);
+  if (rc == RC_OK && config->evaluation_every > 0)
+    rc = files_check(config, &m, tokenizer, evaluation_files(config, &source), data_dir, err);
   tokenizer_free(tokenizer);
   arena_free(&arena);
   return rc;
@@ -223,9 +270,10 @@ void run_context_preview(const struct run_context *c) {
     const struct dataset_item *item = dataset_at(c->dataset, i);
     const struct reward_input input = {item->answer, strlen(item->answer), item->answer, item->extra, 0, c->config.sampling.max_new_tokens};
     struct reward_verdict v;
+    if (i > 0 && item->line <= dataset_at(c->dataset, i - 1)->line) break; /* of the next file */
     if (!item->answer[0]) continue;
     reward_judge(&c->config.verifier, &input, &v);
-    log_info("%s line %d: its answer as a completion would earn %g (%s)", c->config.dataset_path, item->line, v.reward, v.detail);
+    log_info("%s line %d: its answer as a completion would earn %g (%s)", c->config.sources[0].path, item->line, v.reward, v.detail);
   }
 }
 

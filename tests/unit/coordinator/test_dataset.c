@@ -1,5 +1,5 @@
-/* JSONL datasets: what a line may hold, and in which order they are read. What would break: a bad line is accepted, or
- * refused without its number; the order depends on more than the seed. */
+/* Datasets: what a line may hold, and in which order lines and files come. What would break: a bad line is accepted, or
+ * refused without its number; the order depends on more than the seed; a mixture's weights are not kept. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -285,6 +285,133 @@ static void the_order_depends_on_the_seed_alone(void **state) {
   dataset_free(d);
 }
 
+static void put(const struct fixture *f, const char *text) {
+  FILE *file = fopen(f->path, "w");
+  assert_non_null(file);
+  fputs(text, file);
+  fclose(file);
+}
+
+static const struct dataset_options plain_options = {.field = "dataset.path",
+                                                     .name = "x.jsonl",
+                                                     .prompt_tokens_max = 20,
+                                                     .completion_tokens_max = 20,
+                                                     .eos = EOS};
+
+/* Who mends a file wants more than one fault at a time; a load stops at the first. */
+static void a_check_names_the_first_bad_lines(void **state) {
+  struct fixture *f = *state;
+  struct dataset *d = NULL;
+  struct err err = {0};
+  put(f, "{\"prompt\":\"a\"}\n{}\n\n[1]\n{\"prompt\":7}\n{\"prompt\":8}\n");
+  assert_int_equal(dataset_check(f->path, f->tokenizer, &plain_options, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "x.jsonl line 2: prompt: expected exactly one of `prompt`, `messages`"));
+  assert_non_null(strstr(err.message, "; line 4: expected an object, got array; line 5: prompt: expected a string"));
+  assert_null(strstr(err.message, "line 6"));
+  assert_int_equal(dataset_load(&d, f->path, f->tokenizer, &plain_options, &err), RC_INVALID);
+  assert_null(strstr(err.message, "line 4"));
+}
+
+static void left_out_lines_never_come(void **state) {
+  struct fixture *f = *state;
+  struct dataset *d = NULL;
+  struct err err = {0};
+  struct reading skips;
+  reading_defaults(&skips);
+  skips.prompt_tokens_max = 2;
+  skips.skips_long = true;
+  struct dataset_options options = plain_options;
+  options.reading = &skips;
+  put(f, "{\"prompt\":\"abc\"}\n{\"prompt\":\"ab\"}\n{\"prompt\":\"abcd\"}\n{\"prompt\":\"a\"}\n");
+  assert_int_equal(dataset_load(&d, f->path, f->tokenizer, &options, &err), RC_OK);
+  assert_int_equal(dataset_count(d), 2);
+  assert_int_equal(dataset_at(d, 0)->line, 2);
+  assert_int_equal(dataset_at(d, 1)->line, 4);
+  dataset_free(d);
+  put(f, "{\"prompt\":\"abc\"}\n");
+  assert_int_equal(dataset_check(f->path, f->tokenizer, &options, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "every one of its 1 prompts is longer"));
+}
+
+/* A mixture of parts with 5, 3 and 20 lines. */
+static struct dataset *mixture(struct fixture *f, const int32_t *weights) {
+  static const int lines[] = {5, 3, 20};
+  struct dataset *d = NULL;
+  struct err err = {0};
+  for (int p = 0; p < 3; p++) {
+    char text[1024] = "";
+    for (int i = 0; i < lines[p]; i++) sprintf(text + strlen(text), "{\"prompt\":\"%c%d\"}\n", 'a' + p, i);
+    put(f, text);
+    if (p == 0)
+      assert_int_equal(dataset_load(&d, f->path, f->tokenizer, &plain_options, &err), RC_OK);
+    else
+      assert_int_equal(dataset_add(d, f->path, f->tokenizer, &plain_options, &err), RC_OK);
+  }
+  if (weights) dataset_weigh(d, weights);
+  return d;
+}
+
+/* Of every sum-of-weights prompts each part gives its weight, and goes through all its lines before one comes again. */
+static void weights_are_kept_in_every_cycle(void **state) {
+  static const int32_t weights[] = {3, 1, 6};
+  static const int first[] = {0, 5, 8, 28};
+  for (int shuffle = 0; shuffle < 2; shuffle++) {
+    struct dataset *d = mixture(*state, weights);
+    struct dataset_order cache = {0}, fresh = {0};
+    int drawn[28] = {0}, of_part[3] = {0};
+    for (int ordinal = 0; ordinal < 600; ordinal++) {
+      const int index = dataset_index(d, &cache, shuffle, 9, ordinal);
+      int part = 0;
+      while (index >= first[part + 1]) part++;
+      of_part[part]++;
+      drawn[index]++;
+      if (ordinal % 10 == 9)
+        for (int p = 0; p < 3; p++) assert_int_equal(of_part[p], weights[p] * (ordinal / 10 + 1));
+      for (int i = first[part]; i < first[part + 1]; i++) assert_in_range(drawn[i] + 1 - drawn[index], 0, 2);
+      if (!shuffle) assert_int_equal(index - first[part], (of_part[part] - 1) % (first[part + 1] - first[part]));
+    }
+    for (int ordinal = 599; ordinal > 0; ordinal -= 37) { /* the order is no matter of who asked before */
+      struct dataset_order other = {0};
+      assert_int_equal(dataset_index(d, &fresh, shuffle, 9, ordinal), dataset_index(d, &other, shuffle, 9, ordinal));
+      assert_int_equal(dataset_index(d, &cache, shuffle, 9, ordinal), dataset_index(d, &fresh, shuffle, 9, ordinal));
+      dataset_order_free(&other);
+    }
+    dataset_order_free(&cache);
+    dataset_order_free(&fresh);
+    dataset_free(d);
+  }
+}
+
+/* In line order the parts take turns as evenly as they can; shuffled, the turns differ from cycle to cycle. */
+static void turns_are_even_or_shuffled(void **state) {
+  static const int32_t weights[] = {2, 1, 1};
+  struct dataset *d = mixture(*state, weights);
+  struct dataset_order cache = {0};
+  char turns[9] = "", cycles[64][5] = {""};
+  for (int i = 0; i < 8; i++) turns[i] = dataset_at(d, dataset_index(d, &cache, false, 1, i))->prompt[0];
+  assert_string_equal(turns, "abcaabca");
+  dataset_order_free(&cache);
+  int repeats = 0;
+  for (int c = 0; c < 64; c++) {
+    for (int i = 0; i < 4; i++) cycles[c][i] = dataset_at(d, dataset_index(d, &cache, true, 1, 4 * c + i))->prompt[0];
+    repeats += c > 0 && strcmp(cycles[c], cycles[c - 1]) == 0;
+  }
+  assert_true(repeats < 16); /* there are 12 orders */
+  dataset_order_free(&cache);
+  dataset_free(d);
+}
+
+static void without_weights_all_lines_are_one_part(void **state) {
+  struct dataset *d = mixture(*state, NULL);
+  struct dataset_order cache = {0};
+  int seen[28] = {0};
+  assert_int_equal(dataset_count(d), 28);
+  for (int i = 0; i < 28; i++) seen[dataset_index(d, &cache, true, 3, i)]++;
+  for (int i = 0; i < 28; i++) assert_int_equal(seen[i], 1);
+  dataset_order_free(&cache);
+  dataset_free(d);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(lines_become_items),
@@ -296,6 +423,11 @@ int main(void) {
       cmocka_unit_test(a_line_may_have_a_limit_of_its_own),
       cmocka_unit_test(an_empty_or_absent_file_is_refused),
       cmocka_unit_test(the_order_depends_on_the_seed_alone),
+      cmocka_unit_test(a_check_names_the_first_bad_lines),
+      cmocka_unit_test(left_out_lines_never_come),
+      cmocka_unit_test(weights_are_kept_in_every_cycle),
+      cmocka_unit_test(turns_are_even_or_shuffled),
+      cmocka_unit_test(without_weights_all_lines_are_one_part),
   };
   return cmocka_run_group_tests_name("dataset", tests, setup, teardown);
 }

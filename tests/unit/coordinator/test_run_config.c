@@ -404,6 +404,78 @@ static void a_minibatch_run_reads_back_to_the_same_hash(void **state) {
   parsed_free(&p);
 }
 
+/* Where no reading is named, a configuration is written as before there were any. */
+static void an_unnamed_reading_leaves_no_trace(void **state) {
+  (void)state;
+  struct parsed p;
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  parse(&p, "{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"path\":\"b\",\"every_rounds\":1}}");
+  assert_int_equal(p.rc, RC_OK);
+  json_writer_init(&w, &text);
+  run_config_write(&p.config, &w);
+  assert_non_null(strstr(text.data, "\"dataset\":{\"path\":\"a\",\"shuffle\":true},"));
+  assert_non_null(strstr(text.data, "\"temperature\":1,\"problems\":64},"));
+  buf_free(&text);
+  parsed_free(&p);
+}
+
+/* The dataset's reading is that of its sources and of the evaluation, where they name none. */
+static void readings_are_inherited_and_read_back(void **state) {
+  (void)state;
+  struct parsed p, again;
+  struct digest one, two;
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  parse(&p, "{\"dataset\":{\"preset\":\"gsm8k\",\"sources\":[{\"path\":\"a\",\"weight\":3},{\"path\":\"b\",\"weight\":1,"
+            "\"preset\":\"verl\"}]},\"evaluation\":{\"path\":\"c\",\"every_rounds\":1}}");
+  if (p.rc != RC_OK) fail_msg("%s %s", p.err.field, p.err.message);
+  json_writer_init(&w, &text);
+  run_config_write(&p.config, &w);
+  if (parse(&again, text.data)->rc != RC_OK) fail_msg("%s %s", again.err.field, again.err.message);
+  run_config_hash(&p.config, &one);
+  run_config_hash(&again.config, &two);
+  assert_true(digest_equal(&one, &two));
+  for (int i = 0; i < 2; i++) {
+    const struct run_config *c = i ? &again.config : &p.config;
+    assert_int_equal(c->source_count, 2);
+    assert_int_equal(c->sources[0].weight, 3);
+    assert_string_equal(c->sources[0].reading.prompt.items[0], "question");
+    assert_string_equal(c->sources[1].path, "b");
+    assert_string_equal(c->sources[1].reading.answer.items[0], "reward_model.ground_truth");
+    assert_string_equal(c->evaluation_reading.prompt.items[0], "question");
+  }
+  buf_free(&text);
+  parsed_free(&again);
+  parsed_free(&p);
+}
+
+static void bad_datasets_are_refused_by_name(void **state) {
+  (void)state;
+  static const struct {
+    const char *dataset, *field;
+  } cases[] = {
+      {"{}", "dataset.path"},
+      {"{\"path\":\"a\",\"sources\":[{\"path\":\"a\"}]}", "dataset.sources"},
+      {"{\"sources\":[]}", "dataset.sources"},
+      {"{\"sources\":{\"path\":\"a\"}}", "dataset.sources"},
+      {"{\"sources\":[{\"path\":\"a\"},{\"weight\":1}]}", "dataset.sources[1].path"},
+      {"{\"sources\":[{\"path\":\"a\",\"weight\":0}]}", "dataset.sources[0].weight"},
+      {"{\"sources\":[{\"path\":\"a\",\"weight\":1001}]}", "dataset.sources[0].weight"},
+      {"{\"sources\":[{\"path\":\"a\",\"weight\":1},{\"path\":\"b\"}]}", "dataset.sources"},
+      {"{\"sources\":[{\"path\":\"a\",\"preset\":\"x\"}]}", "dataset.sources[0].preset"},
+      {"{\"path\":\"a\",\"keys\":{\"prompt\":\"a.\"}}", "dataset.keys.prompt"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct parsed p;
+    char text[256];
+    snprintf(text, sizeof text, "{\"dataset\":%s}", cases[i].dataset);
+    assert_int_equal(parse(&p, text)->rc, RC_INVALID);
+    assert_string_equal(p.err.field, cases[i].field);
+    parsed_free(&p);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(defaults_are_resolved),
@@ -418,6 +490,9 @@ int main(void) {
       cmocka_unit_test(what_is_written_reads_back_to_the_same_hash),
       cmocka_unit_test(a_schedule_spans_all_steps_of_all_rounds),
       cmocka_unit_test(a_minibatch_run_reads_back_to_the_same_hash),
+      cmocka_unit_test(an_unnamed_reading_leaves_no_trace),
+      cmocka_unit_test(readings_are_inherited_and_read_back),
+      cmocka_unit_test(bad_datasets_are_refused_by_name),
   };
   return cmocka_run_group_tests_name("run_config", tests, NULL, NULL);
 }

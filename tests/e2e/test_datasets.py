@@ -1,0 +1,102 @@
+"""Datasets as people have them, in real runs: other people's forms, packed files, mixtures, and what is said of bad ones.
+
+What would break: a preset or a packed file gives other prompts than the plain file; a mixture's prompts do not come by its weights; a fault of a file shows after
+the run was accepted; what a reading stands for is not shown.
+"""
+import gzip
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from harness import ROOT, Cluster, HttpError, call, digests, grpo_config
+
+PROBLEMS = [(f"{a}+{b}=", a + b) for a in range(4) for b in range(4)]
+
+
+def lines(make):
+    return "".join(json.dumps(make(*problem)) + "\n" for problem in PROBLEMS)
+
+
+def gsm8k(question, answer):
+    return {"question": question, "answer": f"It is <<{question}{answer}>>{answer}.\n#### {answer}"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "plain.jsonl").write_text(lines(lambda q, a: {"prompt": q, "answer": a}))
+    with gzip.open(folder / "gsm8k.jsonl.gz", "wt") as f:
+        f.write(lines(gsm8k))
+    (folder / "verl.jsonl").write_text(lines(lambda q, a: {"prompt": [{"role": "user", "content": q}], "reward_model": {"ground_truth": str(a)}}))
+    (folder / "bad.jsonl").write_text('{"question":"1+1=","answer":"2"}\n' * 5)
+    (folder / "train.parquet").write_bytes(b"PAR1 and what follows")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(data, tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster") / "c", trainer=["--random-init", 1, "--chunk-tokens", 256], coordinator=["--data-dir", data]) as made:
+        made.add_server("gen-1", "--threads", 1)
+        made.wait_until("the trainer is registered", lambda: call("GET", made.coordinator.url + "/v1/workers")["workers"])
+        yield made
+
+
+def config(dataset, groups=8, **changes):
+    made = grpo_config(1, groups=groups, samples=2)
+    made["training"]["chunk_tokens"] = 256
+    return {**made, "sampling": {"max_new_tokens": 4}, "dataset": dataset, **changes}
+
+
+def groups_of(cluster, run, count):
+    return cluster.query("SELECT prompt, answer FROM groups WHERE run = ? ORDER BY ordinal LIMIT ?", int(run["id"][1:]), count)
+
+
+def test_a_preset_over_a_packed_file_is_the_plain_file(cluster):
+    plain = cluster.run(config({"path": "plain.jsonl"}))
+    packed = cluster.run(config({"path": "gsm8k.jsonl.gz", "preset": "gsm8k"}))
+    assert groups_of(cluster, packed, 8) == groups_of(cluster, plain, 8)
+    assert digests(packed) == digests(plain)
+    assert packed["config"]["dataset"]["keys"]["prompt"] == "question" and packed["config"]["dataset"]["extract"] == "####"
+    assert "keys" not in plain["config"]["dataset"]
+
+
+def test_a_mixture_comes_by_its_weights(cluster):
+    sources = [{"path": "plain.jsonl", "weight": 3}, {"path": "verl.jsonl", "weight": 1, "preset": "verl", "template": "Q {prompt}"}]
+    run = cluster.run(config({"sources": sources}, groups=16))
+    prompts = [prompt for prompt, _ in groups_of(cluster, run, 16)]
+    for first in range(0, 16, 4):
+        assert sum("<|im_start|>user\nQ " in prompt for prompt in prompts[first:first + 4]) == 1, prompts
+    answers = dict(PROBLEMS)
+    for prompt, answer in groups_of(cluster, run, 16):
+        question = prompt.split("Q ")[-1].split("<|im_end|>")[0]
+        assert str(answers[question]) == answer
+
+
+def refused(cluster, dataset):
+    with pytest.raises(HttpError) as caught:
+        cluster.create_run(config(dataset))
+    assert caught.value.status == 422, caught.value
+    return caught.value.json()["error"]
+
+
+def test_bad_files_are_refused_with_what_they_would_have_needed(cluster):
+    error = refused(cluster, {"path": "bad.jsonl"})
+    assert error["field"] == "dataset.path" and "bad.jsonl line 1: prompt: expected exactly one of `prompt`, `messages`" in error["message"]
+    assert "preset 'gsm8k' reads such lines; line 2: " in error["message"] and "; line 3: " in error["message"], error
+    error = refused(cluster, {"path": "bad.jsonl", "preset": "gsm8k"})
+    assert "line 1: answer: expected an answer after ####, got '2'" in error["message"], error
+    error = refused(cluster, {"path": "train.parquet"})
+    assert "deploy/parquet-to-jsonl" in error["message"] and (ROOT / "deploy/parquet-to-jsonl").exists(), error
+    error = refused(cluster, {"sources": [{"path": "plain.jsonl"}, {"path": "bad.jsonl"}]})
+    assert error["field"] == "dataset.sources" and "bad.jsonl line 1" in error["message"], error
+    error = refused(cluster, {"path": "plain.jsonl", "prompt_tokens_max": 3})
+    assert "plain.jsonl line 1: prompt" in error["message"], error
+
+
+@pytest.mark.skipif(not shutil.which("zstd"), reason="there is no zstd program")
+def test_a_file_packed_by_the_zstd_program(cluster, data):
+    subprocess.run(["zstd", "-q", "-f", data / "plain.jsonl"], check=True)
+    packed, plain = cluster.run(config({"path": "plain.jsonl.zst"})), cluster.run(config({"path": "plain.jsonl"}))
+    assert groups_of(cluster, packed, 8) == groups_of(cluster, plain, 8)
