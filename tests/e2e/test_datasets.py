@@ -100,3 +100,14 @@ def test_a_file_packed_by_the_zstd_program(cluster, data):
     subprocess.run(["zstd", "-q", "-f", data / "plain.jsonl"], check=True)
     packed, plain = cluster.run(config({"path": "plain.jsonl.zst"})), cluster.run(config({"path": "plain.jsonl"}))
     assert groups_of(cluster, packed, 8) == groups_of(cluster, plain, 8)
+
+
+def test_messages_become_prompts_by_the_models_own_template(data, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "deploy/demo/model", model)
+    (model / "chat_template.jinja").write_text("{% for message in messages %}[{{ message.role }}] {{ message.content }}{% endfor %}{% if add_generation_prompt %}: {% endif %}")
+    with Cluster(tmp_path / "c", model=model, trainer=["--random-init", 1, "--chunk-tokens", 256], coordinator=["--data-dir", data]) as cluster:
+        cluster.add_server("gen-1", "--threads", 1)
+        run = cluster.run(config({"path": "verl.jsonl", "preset": "verl"}))
+        assert {prompt for prompt, _ in groups_of(cluster, run, 8)} <= {f"[user] {question}: " for question, _ in PROBLEMS}
+        assert call("POST", cluster.services[-1].url + "/tokenize", {"messages": [{"role": "user", "content": "1+1="}]})["count"] == len("[user] 1+1=: ")

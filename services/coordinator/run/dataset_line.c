@@ -70,11 +70,21 @@ static enum rc find_prompt(const struct line_context *l, const struct json *obje
   return err_set(err, RC_INVALID, paths->items[0], "expected %s, got %d of them", text, found);
 }
 
+static enum rc encode_by_template(struct line_context *l, const struct json *messages, size_t tokens_max,
+                                  struct buf *text, struct err *err) {
+  const struct chat_request request = {.messages = messages, .generation_prompt = true};
+  return chat_encode(l->options->chat, &request, tokens_max, &l->scratch, text, NULL, err);
+}
+
 /* The one place where messages become tokens. */
 static enum rc encode_messages(struct line_context *l, const struct json *messages, size_t tokens_max, struct buf *text,
                                struct err *err) {
   struct chat_message turns[PROMPT_MESSAGES_MAX];
   const size_t n = json_length(messages);
+  if (l->options->no_chat)
+    return err_set(err, RC_INVALID, NULL, "the model's chat template cannot be used: %.400s", l->options->no_chat);
+  if (l->options->chat && chat_has_template(l->options->chat))
+    return encode_by_template(l, messages, tokens_max, text, err);
   enum rc rc = RC_OK;
   for (size_t i = 0; i < n && rc == RC_OK; i++) {
     struct buf content = BUF_INIT;

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/base/arena.h"
+#include "common/model/tokenizer/chat.h"
 #include "common/model/tokenizer/tokenizer.h"
 #include "services/coordinator/run/reading.h"
 #include "services/coordinator/verifiers/reward.h"
@@ -32,6 +33,8 @@ struct dataset_options {
   const char *field; /* of the run's configuration, that faults are reported under: "dataset.path" */
   const char *name;  /* of the file, in their message */
   const struct reading *reading; /* NULL: the default */
+  const struct chat *chat;       /* of the model; NULL: messages become ChatML, or are refused with no_chat */
+  const char *no_chat;           /* why the model's template cannot be used; NULL: there is no reason */
   int prompt_tokens_max, completion_tokens_max;
   int sequence_tokens_max; /* prompt and completion together; 0: not bounded */
   int new_tokens_max;      /* what a line's max_new_tokens may be at most; 0: it is a key like any other */

@@ -73,6 +73,8 @@ struct model_facts {
   int64_t vocabulary, positions;
   int64_t trained_max; /* the longest sequence that the trainer takes */
   struct json_i32s eos;
+  const struct chat *chat; /* borrowed; NULL: messages are refused, with no_chat's sentence */
+  struct err no_chat;
 };
 
 static enum rc model_read(struct model_facts *m, const struct model_files *files, struct arena *arena,
@@ -115,6 +117,14 @@ static enum rc tokenizer_read(struct tokenizer **out, const struct model_facts *
   return rc;
 }
 
+/* A template that cannot be read stops no run whose prompts are texts. */
+static void chat_read(struct chat **out, struct model_facts *m, const struct tokenizer *t,
+                      const struct model_files *files) {
+  const struct chat_files chat = {.jinja = files->chat_template, .tokenizer_config = files->tokenizer_config};
+  chat_parse(out, &chat, t, &m->no_chat);
+  m->chat = *out;
+}
+
 /* How long a sequence may be that the run makes or trains on, so that a line which the trainer would refuse later is refused
  * at once.  Runs from before this check go on as they began: they may never come to such a line. */
 static int64_t sequence_max(const struct run_config *c, const struct model_facts *m, bool trained) {
@@ -155,6 +165,8 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
   *out = (struct dataset_options){.field = !files->trained ? "evaluation.path" : c->is_mixture ? "dataset.sources" : "dataset.path",
                                   .name = files->sources[index].path,
                                   .reading = &files->sources[index].reading,
+                                  .chat = m->chat,
+                                  .no_chat = m->no_chat.rc != RC_OK ? m->no_chat.message : NULL,
                                   .prompt_tokens_max = (int)room,
                                   .completion_tokens_max = (int)room,
                                   .sequence_tokens_max = old ? 0 : (int)most,
@@ -229,6 +241,7 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
   if (rc == RC_OK) rc = model_read(&m, files, &c->arena, err);
   if (rc == RC_OK) rc = ends_check(&c->config, &m, err);
   if (rc == RC_OK) rc = tokenizer_read(&c->tokenizer, &m, &files->tokenizer, err);
+  if (rc == RC_OK) chat_read(&c->chat, &m, c->tokenizer, files);
   if (rc == RC_OK) rc = files_load(&c->dataset, &c->config, &m, c->tokenizer, dataset_files(&c->config), data_dir, err);
   if (rc == RC_OK && c->config.evaluation_every > 0)
     rc = files_load(&c->evaluation, &c->config, &m, c->tokenizer, evaluation_files(&c->config, &source), data_dir, err);
@@ -250,14 +263,17 @@ enum rc run_context_check(const struct run_config *config, const struct model_fi
                           const char *data_dir, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct tokenizer *tokenizer = NULL;
+  struct chat *chat = NULL;
   struct dataset_source source;
   struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS, .trained_max = context_max};
   enum rc rc = files ? model_read(&m, files, &arena, err) : RC_OK;
   if (rc == RC_OK && files) rc = ends_check(config, &m, err);
   if (rc == RC_OK && files) rc = tokenizer_read(&tokenizer, &m, &files->tokenizer, err);
+  if (rc == RC_OK && files) chat_read(&chat, &m, tokenizer, files);
   if (rc == RC_OK) rc = files_check(config, &m, tokenizer, dataset_files(config), data_dir, err);
   if (rc == RC_OK && config->evaluation_every > 0)
     rc = files_check(config, &m, tokenizer, evaluation_files(config, &source), data_dir, err);
+  chat_free(chat);
   tokenizer_free(tokenizer);
   arena_free(&arena);
   return rc;
@@ -288,6 +304,7 @@ void run_context_release(struct run_context *c) {
   dataset_order_free(&c->driver_order);
   dataset_free(c->evaluation);
   dataset_free(c->dataset);
+  chat_free(c->chat);
   tokenizer_free(c->tokenizer);
   arena_free(&c->arena);
   free(c);

@@ -19,15 +19,16 @@ struct run_context {
   struct arena arena; /* config and stop ids */
   struct run_config config;
   struct tokenizer *tokenizer;
+  struct chat *chat; /* NULL: the model's template cannot be used */
   struct dataset *dataset, *evaluation; /* evaluation NULL: none */
   int32_t vocabulary;                   /* the model's: sampled ids lie below */
   struct json_i32s stop_token_ids;      /* empty: the run ignores them */
   struct dataset_order writer_order, driver_order;
 };
 
-/* The model's files, as the trainer serves them; generation_config may be empty. */
+/* The model's files, as the trainer serves them; all but config and tokenizer may be empty. */
 struct model_files {
-  struct buf config, tokenizer, generation_config;
+  struct buf config, tokenizer, generation_config, tokenizer_config, chat_template;
 };
 
 /* Checks whether the run could be opened, by its configuration, its datasets and the model.  Keeps nothing.  files

@@ -299,6 +299,34 @@ static const struct dataset_options plain_options = {.field = "dataset.path",
                                                      .eos = EOS};
 
 /* Who mends a file wants more than one fault at a time; a load stops at the first. */
+static void messages_take_the_models_own_template(void **state) {
+  struct fixture *f = *state;
+  struct chat_files files = {0};
+  struct dataset_options options = plain_options;
+  struct dataset *d;
+  struct err err = {0};
+  buf_puts(&files.jinja, "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|im_end|>{% endfor %}");
+  buf_puts(&files.jinja, "{% if add_generation_prompt %}>{% endif %}");
+  struct chat *chat;
+  assert_int_equal(chat_parse(&chat, &files, f->tokenizer, &err), RC_OK);
+  options.chat = chat;
+  put(f, "{\"messages\":[{\"role\":\"user\",\"content\":\"a<|im_end|>\"}]}\n");
+  options.prompt_tokens_max = 30;
+  assert_int_equal(dataset_load(&d, f->path, f->tokenizer, &options, &err), RC_OK);
+  const struct dataset_item *item = dataset_at(d, 0);
+  assert_string_equal(item->prompt, "[user]a<|im_end|><|im_end|>>");
+  const int32_t end = tokenizer_id_of(f->tokenizer, "<|im_end|>");
+  assert_int_equal(item->prompt_length, 6 + 1 + 10 + 1 + 1); /* the message cannot end its own turn */
+  for (int i = 0; i < item->prompt_length; i++) assert_int_equal(item->prompt_ids[i] == end, i == 17);
+  dataset_free(d);
+  options.chat = NULL;
+  options.no_chat = "line 3 of it";
+  assert_int_equal(dataset_load(&d, f->path, f->tokenizer, &options, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "chat template cannot be used: line 3 of it"));
+  chat_free(chat);
+  buf_free(&files.jinja);
+}
+
 static void a_check_names_the_first_bad_lines(void **state) {
   struct fixture *f = *state;
   struct dataset *d = NULL;
@@ -417,6 +445,7 @@ int main(void) {
       cmocka_unit_test(lines_become_items),
       cmocka_unit_test(completions_end_with_eos),
       cmocka_unit_test(messages_take_the_chat_template),
+      cmocka_unit_test(messages_take_the_models_own_template),
       cmocka_unit_test(byte_0_is_a_character_of_prompts_and_completions),
       cmocka_unit_test(a_bad_line_is_refused_with_its_number),
       cmocka_unit_test(a_line_that_the_verifier_cannot_judge_by_is_refused),
