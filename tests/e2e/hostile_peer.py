@@ -102,7 +102,8 @@ class Peer:
         self.links = []
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.acceptor = threading.Thread(target=self._accept, daemon=True)
+        self.acceptor.start()
 
     def _accept(self):
         while True:
@@ -156,6 +157,8 @@ class Peer:
 
     def close(self):
         self.closing.set()
+        self.listener.shutdown(socket.SHUT_RDWR)  # ends the accept(): one that waits on would, restarted by a signal, take connections of whoever has the descriptor's number by then
+        self.acceptor.join()
         self.listener.close()
         self.heal()
 
