@@ -4,6 +4,7 @@
  * old content or to all of the new.  Any thread; two writers of one path are the caller's mistake. */
 #include "common/base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -87,6 +88,40 @@ enum rc file_sync_dir(const char *path, struct err *err) {
   return rc;
 }
 
+static enum rc sync_file(int fd, const char *path, struct err *err) {
+  return fsync(fd) == 0 ? RC_OK : err_set_errno(err, RC_IO, "fsync of %s", path);
+}
+
+/* Starts the writing only; a file system that cannot be told so writes when it is synced. */
+static enum rc start_file(int fd, const char *path, struct err *err) {
+  (void)path, (void)err;
+  sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+  return RC_OK;
+}
+
+static enum rc each_file(const char *path, enum rc (*act)(int fd, const char *path, struct err *err), struct err *err) {
+  DIR *folder = opendir(path);
+  if (!folder) return io_error(err, "listing", path);
+  enum rc rc = RC_OK;
+  for (const struct dirent *e; rc == RC_OK && (e = readdir(folder));) {
+    struct stat st;
+    char file[LIMIT_PATH_MAX];
+    if (fstatat(dirfd(folder), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(st.st_mode)) continue;
+    if ((rc = path_format(file, err, "%s/%s", path, e->d_name)) != RC_OK) break;
+    const int fd = open(file, O_RDONLY | O_CLOEXEC);
+    rc = fd < 0 ? io_error(err, "opening", file) : act(fd, file, err);
+    if (fd >= 0) close(fd);
+  }
+  closedir(folder);
+  return rc;
+}
+
+enum rc file_sync_folder(const char *path, struct err *err) {
+  enum rc rc = each_file(path, start_file, err);
+  if (rc == RC_OK) rc = each_file(path, sync_file, err);
+  return rc == RC_OK ? file_sync_dir(path, err) : rc;
+}
+
 enum rc file_rename_durable(const char *from, const char *to, struct err *err) {
   char parent[LIMIT_PATH_MAX];
   const enum rc rc = parent_of(parent, to, err);
@@ -105,8 +140,20 @@ static enum rc write_all(int fd, const char *path, const char *bytes, size_t len
     if (n < 0) return err_set_errno(err, RC_IO, "writing %s after %zu of %zu bytes", path, done, len);
     done += (size_t)n;
   }
-  if (fsync(fd) != 0) return err_set_errno(err, RC_IO, "fsync of %s", path);
   return RC_OK;
+}
+
+static enum rc create_and_write(const char *path, const void *bytes, size_t len, bool durable, struct err *err) {
+  const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return io_error(err, "creating", path);
+  enum rc rc = write_all(fd, path, bytes, len, err);
+  if (rc == RC_OK && durable && fsync(fd) != 0) rc = err_set_errno(err, RC_IO, "fsync of %s", path);
+  if (close(fd) != 0 && rc == RC_OK) rc = err_set_errno(err, RC_IO, "closing %s", path);
+  return rc;
+}
+
+enum rc file_write(const char *path, const void *bytes, size_t len, struct err *err) {
+  return create_and_write(path, bytes, len, false, err);
 }
 
 enum rc file_write_atomic(const char *path, const void *bytes, size_t len, struct err *err) {
@@ -115,10 +162,7 @@ enum rc file_write_atomic(const char *path, const void *bytes, size_t len, struc
   if (n < 0 || (size_t)n >= sizeof tmp)
     return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %zu", LIMIT_PATH_MAX - 4,
                    strlen(path));
-  const int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return io_error(err, "creating", tmp);
-  enum rc rc = write_all(fd, tmp, bytes, len, err);
-  if (close(fd) != 0 && !rc) rc = err_set_errno(err, RC_IO, "closing %s", tmp);
+  enum rc rc = create_and_write(tmp, bytes, len, true, err);
   if (!rc) rc = file_rename_durable(tmp, path, err);
   if (rc) unlink(tmp); /* gone already if only the folder's fsync failed */
   return rc;

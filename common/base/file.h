@@ -12,6 +12,8 @@
 enum rc path_format(char *out, struct err *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Reads the whole file into *out (appended).  RC_NOT_FOUND, RC_TOO_LARGE above max_bytes, RC_IO. */
 enum rc file_read(struct buf *out, const char *path, size_t max_bytes, struct err *err);
+/* Writes path, neither atomically nor durably: for a folder that has not got its name yet; see file_sync_folder. */
+enum rc file_write(const char *path, const void *bytes, size_t len, struct err *err);
 /* Writes path.tmp, fsyncs it, renames it over path, fsyncs the folder: either the old file or the whole new one. */
 enum rc file_write_atomic(const char *path, const void *bytes, size_t len, struct err *err);
 /* mkdir -p, mode 0755. */
@@ -19,6 +21,9 @@ enum rc file_make_dirs(const char *path, struct err *err);
 bool file_exists(const char *path);
 /* fsync of a folder, after a rename inside it. */
 enum rc file_sync_dir(const char *path, struct err *err);
+/* Makes the files of a folder durable, and their names.  All are on their way to the disk before the first is waited for,
+ * which takes a fraction of an fsync after every write.  Folders in it are not gone into. */
+enum rc file_sync_folder(const char *path, struct err *err);
 /* rename(2) of a folder or file, then fsync of the parent. */
 enum rc file_rename_durable(const char *from, const char *to, struct err *err);
 /* rm -rf of a folder that we made; refuses "/" and "". */

@@ -142,7 +142,7 @@ struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o) {
       .context = o, .collect = whole_collect, .room = whole_room, .spread = whole_spread, .done = whole_done};
 }
 
-/* Not atomic by itself: the folder that it lies in is renamed once it is whole.  digest: SHA-256 of the tensors'
+/* Neither atomic nor durable by itself: the folder that it lies in is synced, then renamed, once it is whole.  digest: SHA-256 of the tensors'
  * bytes. */
 static enum rc write_optimizer(const char *path, const struct model *m, const struct checkpoint_arrays *arrays,
                                struct digest *digest, struct err *err) {
@@ -166,7 +166,7 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
       good = write_floats(file, &sum, m->ops, arrays, array + q->offset, q->count);
     }
   }
-  if (!good || fflush(file) != 0 || fsync(fileno(file)) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
+  if (!good || fflush(file) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
   if (rc == RC_OK) rc = m->ops->status(m->ops, err);
 out:
   if (file && fclose(file) != 0 && rc == RC_OK) rc = err_set_errno(err, RC_IO, "closing %s", path);
@@ -178,13 +178,14 @@ out:
 static enum rc write_named(const char *dir, const char *name, const void *bytes, size_t len, struct err *err) {
   char path[LIMIT_PATH_MAX];
   enum rc rc = path_format(path, err, "%s/%s", dir, name);
-  return rc == RC_OK ? file_write_atomic(path, bytes, len, err) : rc;
+  return rc == RC_OK ? file_write(path, bytes, len, err) : rc;
 }
 
 static enum rc write_latest(const char *state_dir, const char *run, int64_t version, struct err *err) {
-  char latest[LATEST_MAX];
+  char latest[LATEST_MAX], path[LIMIT_PATH_MAX];
   snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", run, version);
-  return write_named(state_dir, "latest", latest, strlen(latest), err);
+  enum rc rc = path_format(path, err, "%s/latest", state_dir);
+  return rc == RC_OK ? file_write_atomic(path, latest, strlen(latest), err) : rc;
 }
 
 /* The same version may be there: a step that was replayed, or taken again after a crash before `latest` named it.  It is
@@ -217,7 +218,7 @@ static enum rc write_partial(const char *partial, const char *model_dir, const s
   write_state(meta, &optimizer, &state);
   rc = buf_check(&state, err);
   if (rc == RC_OK) rc = write_named(partial, "trainer_state.json", state.data, state.len, err);
-  if (rc == RC_OK) rc = file_sync_dir(partial, err);
+  if (rc == RC_OK) rc = file_sync_folder(partial, err);
   buf_free(&state);
   return rc;
 }

@@ -4,7 +4,7 @@
  *                            optimizer.safetensors (masters, moments, fp32)  trainer_state.json (run, version, digests, steps, config, history)
  *   STATE/latest             "<run>/v<version>": replaced atomically, after the folder is durable
  *
- * Written to STATE/<run>/.partial-v<version>, every file fsynced, then renamed: a half-written checkpoint is never
+ * Written to STATE/<run>/.partial-v<version>, all files of it fsynced together, then renamed: a half-written checkpoint is never
  * loaded, and is swept away by the next pruning. Loading checks everything that is loaded against a digest:
  * trainer_state.json carries its own, and those of the weights and of the optimizer's bytes.
  *

@@ -116,7 +116,7 @@ static enum rc copy(const char *from_dir, const char *to_dir, const char *name, 
   if (rc == RC_OK) rc = path_format(to, err, "%s/%s", to_dir, name);
   if (rc == RC_OK) rc = file_read(&bytes, from, FILE_BYTES_MAX, err);
   if (rc == RC_OK && strcmp(name, "config.json") == 0) rc = name_dtype(&bytes, err);
-  if (rc == RC_OK) rc = file_write_atomic(to, bytes.data, bytes.len, err);
+  if (rc == RC_OK) rc = file_write(to, bytes.data, bytes.len, err);
   buf_free(&bytes);
   return rc;
 }

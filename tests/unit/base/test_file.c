@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -92,6 +93,42 @@ static void test_folders(void **state) {
   assert_int_equal(file_remove_tree(in_root("moved"), &err), RC_OK); /* gone is gone */
 }
 
+/* What was synced, in order: this program's fsync takes the place of the library's. */
+static char synced[8][256];
+static int synced_count;
+
+int fsync(int fd) {
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  char *path = synced[synced_count++ % 8];
+  const ssize_t n = readlink(link, path, sizeof synced[0] - 1);
+  path[n > 0 ? n : 0] = '\0';
+  return (int)syscall(SYS_fsync, fd);
+}
+
+static bool was_synced(const char *path) {
+  for (int i = 0; i < synced_count; i++)
+    if (strcmp(synced[i], path) == 0) return true;
+  return false;
+}
+
+static void test_a_folder_is_synced_with_all_its_files(void **state) {
+  (void)state;
+  struct err err;
+  assert_int_equal(file_make_dirs(in_root("together/deeper"), &err), RC_OK);
+  synced_count = 0;
+  assert_int_equal(file_write(in_root("together/one"), "x", 1, &err), RC_OK);
+  assert_int_equal(file_write(in_root("together/two"), "", 0, &err), RC_OK);
+  assert_int_equal(file_write(in_root("together/deeper/three"), "x", 1, &err), RC_OK);
+  assert_int_equal(synced_count, 0);
+  assert_int_equal(file_sync_folder(in_root("together"), &err), RC_OK);
+  assert_int_equal(synced_count, 3);
+  assert_true(was_synced(in_root("together/one")) && was_synced(in_root("together/two")));
+  assert_string_equal(synced[2], in_root("together")); /* names after what they lead to */
+  assert_int_equal(file_write(in_root("no/such/folder"), "x", 1, &err), RC_NOT_FOUND);
+  assert_int_equal(file_sync_folder(in_root("absent"), &err), RC_NOT_FOUND);
+}
+
 static void test_dangerous_removals_are_refused(void **state) {
   (void)state;
   static const char *const paths[] = {"", "/", "//", ".", "..", "../.."};
@@ -140,8 +177,9 @@ static void test_one_line_per_message(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_write_then_read), cmocka_unit_test(test_errors_are_named),
-      cmocka_unit_test(test_folders),         cmocka_unit_test(test_dangerous_removals_are_refused),
-      cmocka_unit_test(test_clock_deadline),  cmocka_unit_test(test_one_line_per_message),
+      cmocka_unit_test(test_folders),         cmocka_unit_test(test_a_folder_is_synced_with_all_its_files),
+      cmocka_unit_test(test_clock_deadline),  cmocka_unit_test(test_dangerous_removals_are_refused),
+      cmocka_unit_test(test_one_line_per_message),
   };
   return cmocka_run_group_tests_name("base/file", tests, make_root, remove_root);
 }
