@@ -11,6 +11,8 @@ static const char *const KIND_NAMES[] = {
 static const char *const EXACTNESS_NAMES[] = {
     [WORKER_INVARIANT] = "invariant", [WORKER_FASTEST] = "fastest", [WORKER_FOREIGN] = "foreign"};
 
+static const char *const DEVICE_NAMES[] = {[WORKER_CPU] = "cpu", [WORKER_CUDA] = "cuda"};
+
 static const char *const ROLE_NAMES[] = {[ROLE_HOLDER] = "holder", [ROLE_STANDBY] = "standby"};
 
 const char *worker_kind_name(enum worker_kind k) {
@@ -19,6 +21,10 @@ const char *worker_kind_name(enum worker_kind k) {
 
 const char *worker_exactness_name(enum worker_exactness e) {
   return (size_t)e < WIRE_COUNT(EXACTNESS_NAMES) ? EXACTNESS_NAMES[e] : "unknown";
+}
+
+const char *worker_device_name(enum worker_device d) {
+  return (size_t)d < WIRE_COUNT(DEVICE_NAMES) ? DEVICE_NAMES[d] : "unknown";
 }
 
 const char *worker_role_name(enum worker_role r) { return (size_t)r < WIRE_COUNT(ROLE_NAMES) ? ROLE_NAMES[r] : NULL; }
@@ -43,6 +49,7 @@ void worker_register_encode(const struct worker_register *m, struct buf *out) {
   json_kv_string(&w, "url", m->url);
   json_kv_int(&w, "slots", m->slots);
   json_kv_string(&w, "exactness", worker_exactness_name(m->exactness));
+  if (m->device != WORKER_CPU) json_kv_string(&w, "device", worker_device_name(m->device));
   if (m->fabric.name) {
     json_key(&w, "fabric");
     worker_fabric_write(&m->fabric, &w);
@@ -75,7 +82,7 @@ static enum rc fabric_read(struct worker_fabric *m, const struct json *value, st
 enum rc worker_register_decode(struct worker_register *m, const struct json *body, struct arena *arena,
                                struct err *err) {
   *m = (struct worker_register){0};
-  const char *kind = NULL, *exactness = NULL;
+  const char *kind = NULL, *exactness = NULL, *device = NULL;
   const struct json *fabric = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("name", m->name),
@@ -83,18 +90,21 @@ enum rc worker_register_decode(struct worker_register *m, const struct json *bod
       WIRE_URL("url", m->url),
       WIRE_I32("slots", m->slots, 0, LIMIT_SLOTS),
       WIRE_NAME("exactness", exactness),
+      WIRE_OPTIONAL_NAME("device", device),
       {.name = "fabric", .kind = FIELD_VALUE, .target = &fabric},
       WIRE_OPTIONAL_NAME("identity", m->identity),
   };
-  int kind_at = 0, exactness_at = 0;
+  int kind_at = 0, exactness_at = 0, device_at = WORKER_CPU;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_choice(&kind_at, "kind", kind, KIND_NAMES, WIRE_COUNT(KIND_NAMES), err);
   if (rc == RC_OK)
     rc = wire_choice(&exactness_at, "exactness", exactness, EXACTNESS_NAMES, WIRE_COUNT(EXACTNESS_NAMES), err);
+  if (rc == RC_OK && device) rc = wire_choice(&device_at, "device", device, DEVICE_NAMES, WIRE_COUNT(DEVICE_NAMES), err);
   if (rc == RC_OK) rc = fabric_read(&m->fabric, fabric, arena, err);
   if (rc) return rc;
   m->kind = (enum worker_kind)kind_at;
   m->exactness = (enum worker_exactness)exactness_at;
+  m->device = (enum worker_device)device_at;
   if (m->kind != WORKER_GENERATION && m->slots != 0)
     return err_set(err, RC_INVALID, "slots", "expected 0 slots of a %s worker, got %d", KIND_NAMES[m->kind], m->slots);
   if (m->kind == WORKER_GENERATION && m->slots == 0)

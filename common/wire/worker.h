@@ -26,6 +26,9 @@ enum worker_kind {
  * may; "foreign": an engine of others samples for the worker, and its arithmetic is unknown. */
 enum worker_exactness { WORKER_INVARIANT, WORKER_FASTEST, WORKER_FOREIGN };
 
+/* What a worker's kernels run on.  Kinds have bits of their own; of one kind all levels and models agree. */
+enum worker_device { WORKER_CPU, WORKER_CUDA };
+
 /* A faster way than HTTP to reach a process.  Processes with the same name and kind of fabric reach each other. */
 struct worker_fabric {
   const char *name; /* NULL: nothing; like a worker's name */
@@ -44,6 +47,7 @@ struct worker_register {
   const char *url;       /* where its own API answers: "http://host:port" */
   int32_t slots;         /* decode slots; 0 for a trainer and a preprocessor */
   enum worker_exactness exactness;
+  enum worker_device device; /* "cpu", also when absent | "cuda" */
   struct worker_fabric fabric;
   const char *identity; /* kept by a trainer in its state directory, in the characters of a name; NULL: none */
 };
@@ -128,6 +132,7 @@ enum rc current_version_read(struct current_version *m, const struct json *value
 
 const char *worker_kind_name(enum worker_kind k);
 const char *worker_exactness_name(enum worker_exactness e);
+const char *worker_device_name(enum worker_device d);
 const char *worker_role_name(enum worker_role r); /* NULL for ROLE_NONE */
 
 #endif

@@ -97,6 +97,7 @@ static enum rc serve(struct settings *s, struct err *err) {
     const bool fastest = s->trainer.device.exactness == EXACTNESS_FASTEST;
     const struct heartbeat_options tie = {.coordinator_url = s->coordinator,
                                           .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
+                                          .device = s->trainer.device.cuda ? WORKER_CUDA : WORKER_CPU,
                                           .token = s->program.token,
                                           .name = s->name[0] ? s->name : "trainer",
                                           .identity = identity,

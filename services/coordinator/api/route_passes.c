@@ -15,6 +15,7 @@
 #include "common/wire/claim.h"
 #include "services/coordinator/pool/passes.h"
 #include "services/coordinator/pool/pool.h"
+#include "services/coordinator/pool/trainer_place.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/group_message.h"
 #include "services/coordinator/run/run_context.h"
@@ -25,13 +26,21 @@
 
 /* ---- POST /v1/workers/{id}/passes ---- */
 
-static enum rc check_worker(const struct live_worker *w, const char *id, struct err *err) {
+/* What it computes must have the bits that the trainer's own pass would have. */
+static enum rc check_worker(const struct core *c, const struct live_worker *w, const char *id, struct err *err) {
   if (w->kind != WORKER_PREPROCESS)
     return err_set(err, RC_FORBIDDEN, "id", "worker %s is no preprocessor, and passes are for them", id);
-  if (w->exactness != WORKER_FASTEST) return RC_OK;
+  if (w->exactness == WORKER_FASTEST)
+    return err_set(
+        err, RC_FORBIDDEN, "id",
+        "worker %s's kernels are not batch-invariant: what it computes may have other bits than the trainer's", id);
+  const struct live_worker *trainer = place_holder(c);
+  if (!trainer || trainer->device == w->device) return RC_OK;
   return err_set(err, RC_FORBIDDEN, "id",
-                 "worker %s's kernels are not batch-invariant: what it computes may have other bits than the trainer's",
-                 id);
+                 "worker %s computes by %s and the trainer by %s, so its bits are not the trainer's: expected a "
+                 "preprocessor with --device %s",
+                 id, worker_device_name(w->device), worker_device_name(trainer->device),
+                 worker_device_name(trainer->device));
 }
 
 static enum rc pass_describe(struct pass *out, struct core *c, const struct pass_reference *reference,
@@ -61,7 +70,7 @@ enum rc pass_poll_execute(struct core *c, struct command *cmd, struct err *err) 
   const bool first = cmd->due_ms == 0;
   if (first) cmd->due_ms = c->now_ms + m->wait_ms;
   enum rc rc = worker_of(c, cmd->id, m->epoch, first, &w, err); /* being parked is no sign of life */
-  if (rc == RC_OK) rc = check_worker(w, cmd->id, err);
+  if (rc == RC_OK) rc = check_worker(c, w, cmd->id, err);
   if (rc != RC_OK) return rc;
   worker_ready(c, w, true);
   rc = pass_reference_now(c, &reference, &arena, err);

@@ -76,6 +76,7 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
                                                               .kind = m->kind,
                                                               .slots = m->slots,
                                                               .exactness = m->exactness,
+                                                              .device = m->device,
                                                               .holder = holds,
                                                               .fence = fence,
                                                               .seen_ms = c->now_ms,

@@ -23,6 +23,7 @@ struct live_worker {
   enum worker_kind kind;
   int32_t slots;
   enum worker_exactness exactness;
+  enum worker_device device;
   char identity[LIMIT_NAME_MAX]; /* a trainer's; "": none */
   bool holder;                   /* of the trainer's place: trainer_place.h */
   int64_t fence;                 /* the holder's */

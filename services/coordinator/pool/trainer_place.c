@@ -31,10 +31,14 @@ struct live_worker *place_same_trainer(struct core *c, const struct worker_regis
   return NULL;
 }
 
+const struct live_worker *place_holder(const struct core *c) {
+  for (int i = 0; i < c->pool->worker_count; i++)
+    if (c->pool->workers[i].holder) return &c->pool->workers[i];
+  return NULL;
+}
+
 bool place_is_free(struct core *c, const char *identity) {
-  for (int i = 0; i < c->pool->worker_count; i++) {
-    if (c->pool->workers[i].holder) return false;
-  }
+  if (place_holder(c)) return false;
   if (expiry_passed(c->pool->place_kept_until_ms, c->now_ms)) c->pool->place_for[0] = 0;
   return !c->pool->place_for[0] || (identity && strcmp(c->pool->place_for, identity) == 0);
 }

@@ -24,6 +24,8 @@ enum rc place_begin(struct core *c, struct err *err);
 struct live_worker *place_same_trainer(struct core *c, const struct worker_register *m);
 /* Is the place free, and not kept for a trainer other than `identity` (NULL: for any)? */
 bool place_is_free(struct core *c, const char *identity);
+/* The live trainer that holds the place; NULL: none. */
+const struct live_worker *place_holder(const struct core *c);
 /* The worker's row becomes the holder's; *fence is its new one.  The caller notes both in memory. */
 enum rc place_take(struct core *c, int64_t worker, int64_t *fence, struct err *err);
 /* A place that is free goes to the standby that has waited longest. */

@@ -91,6 +91,7 @@ static enum rc start_worker(struct server *s, struct err *err) {
                                          .advertise_url = s->url,
                                          .slots = s->options.model.slots,
                                          .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
+                                         .device = s->options.model.device.cuda ? WORKER_CUDA : WORKER_CPU,
                                          .fabric = told_of(s->options.fabric, s->options.fabric_name),
                                          .leases = s->leases,
                                          .staging = s->staging,

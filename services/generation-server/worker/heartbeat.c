@@ -99,6 +99,7 @@ enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *
                                                                .url = options->advertise_url,
                                                                .slots = options->slots,
                                                                .exactness = options->exactness,
+                                                               .device = options->device,
                                                                .fabric = options->fabric},
                                                     .beat_at_once = true, /* the answer names the current version */
                                                     .retry_ms_max = RETRY_MAX_MS,

@@ -14,6 +14,7 @@ struct heartbeat_options {
   const char *coordinator, *token, *name, *advertise_url; /* borrowed */
   int slots;
   enum worker_exactness exactness; /* what the kernels promise */
+  enum worker_device device;
   struct worker_fabric fabric;
   struct leases *leases;
   struct staging *staging;

@@ -71,6 +71,7 @@ enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *
                                                                .kind = WORKER_TRAINER,
                                                                .url = options->advertise_url,
                                                                .exactness = options->exactness,
+                                                               .device = options->device,
                                                                .fabric = options->fabric,
                                                                .identity = options->identity},
                                                     .retry_ms_max = RETRY_MAX_MS,

@@ -11,6 +11,7 @@ struct heartbeat_options {
   const char *coordinator_url, *token, *name, *advertise_url;
   const char *identity;            /* see identity.h; NULL: none */
   enum worker_exactness exactness; /* what the kernels promise */
+  enum worker_device device;
   struct worker_fabric fabric;
 };
 /* Options' strings are borrowed. */

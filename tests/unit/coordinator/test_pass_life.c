@@ -19,10 +19,11 @@ struct preprocessor {
   struct worker_registered is;
 };
 
-static void join_as(struct fixture *f, struct preprocessor *p, const char *name, enum worker_exactness exactness) {
+static void join_as(struct fixture *f, struct preprocessor *p, const char *name, enum worker_exactness exactness,
+                    enum worker_device device) {
   struct err err = {0};
   const struct worker_register m = {
-      .name = name, .kind = WORKER_PREPROCESS, .url = "http://127.0.0.1:9", .exactness = exactness};
+      .name = name, .kind = WORKER_PREPROCESS, .url = "http://127.0.0.1:9", .exactness = exactness, .device = device};
   if (coordinator_register(&f->client, &m, &p->is, &f->arena, DEADLINE_MS, &err) != RC_OK) fail_msg("%s", err.message);
 }
 
@@ -42,7 +43,7 @@ static struct worker_heartbeat_answer beat(struct fixture *f, const struct prepr
 }
 
 static void join(struct fixture *f, struct preprocessor *p, const char *name) {
-  join_as(f, p, name, WORKER_INVARIANT);
+  join_as(f, p, name, WORKER_INVARIANT, WORKER_CPU);
   beat(f, p, NULL, 0);
 }
 
@@ -255,7 +256,7 @@ static void nobody_waits_for_one_that_does_not_hold_the_reference(void **state) 
   struct lease leases[GROUPS];
   struct preprocessor p;
   struct fake_server s = begin(f, KL_RUN(""), leases);
-  join_as(f, &p, "pre-1", WORKER_INVARIANT);
+  join_as(f, &p, "pre-1", WORKER_INVARIANT, WORKER_CPU);
   f->clock_stands = true;
   for (int g = 0; g < 2; g++) answer_lease(f, &s, &leases[g]);
   assert_int_equal(asked(f, &p, 16).pass_count, 1); /* which says what to load */
@@ -341,15 +342,18 @@ static void after_a_restart_passes_wait_again(void **state) {
 static void passes_are_for_preprocessors_of_runs_with_a_kl_term(void **state) {
   struct fixture *f = *state;
   struct lease leases[GROUPS];
-  struct preprocessor p, fastest;
+  struct preprocessor p, fastest, other;
   struct pass_answer a;
   struct err err = {0};
   struct fake_server s = begin(f, GRPO(1, "}"), leases);
   join(f, &p, "pre-1");
-  join_as(f, &fastest, "pre-2", WORKER_FASTEST);
+  join_as(f, &fastest, "pre-2", WORKER_FASTEST, WORKER_CPU);
+  join_as(f, &other, "pre-3", WORKER_INVARIANT, WORKER_CUDA);
   answer_lease(f, &s, &leases[0]);
   assert_int_equal(asked(f, &p, 16).pass_count, 0);
   assert_int_equal(ask(f, fastest.is.worker_id, fastest.is.epoch, 1, &a, &err), RC_FORBIDDEN);
+  assert_int_equal(ask(f, other.is.worker_id, other.is.epoch, 1, &a, &err), RC_FORBIDDEN);
+  assert_non_null(strstr(err.message, "expected a preprocessor with --device cpu"));
   assert_int_equal(ask(f, s.is.worker_id, s.is.epoch, 1, &a, &err), RC_FORBIDDEN);
   assert_int_equal(ask(f, f->trainer_is.worker_id, f->trainer_is.epoch, 1, &a, &err), RC_FORBIDDEN);
   for (int g = 1; g < GROUPS; g++) answer_lease(f, &s, &leases[g]);
@@ -415,7 +419,7 @@ static void a_waiting_poll_has_the_pass_with_the_groups_last_sample(void **state
   struct lease leases[GROUPS];
   struct preprocessor p;
   struct fake_server s = begin(f, KL_RUN(""), leases);
-  join_as(f, &p, "pre-1", WORKER_INVARIANT);
+  join_as(f, &p, "pre-1", WORKER_INVARIANT, WORKER_CPU);
   f->clock_stands = true;
   wait_for_leases(&server, f, &s, 1, 30000);
   waits = (struct waiting_ask){.f = f, .p = &p, .arena = ARENA_INIT};

@@ -21,6 +21,13 @@ static const struct message fabric_message = {.name = "worker_register with a fa
                                                   "\"fabric\":{\"name\":\"rack-7\",\"kind\":\"mpi\",\"place\":12}}",
                                               .again = again_worker_register,
                                               .optional = {"fabric"}};
+static const struct message device_message = {.name = "worker_register of a worker with a GPU",
+                                              .json =
+                                                  "{\"name\":\"trainer\",\"kind\":\"trainer\",\"url\":\"http://"
+                                                  "10.0.0.7:8082\",\"slots\":0,\"exactness\":\"invariant\","
+                                                  "\"device\":\"cuda\"}",
+                                              .again = again_worker_register,
+                                              .optional = {"device"}};
 static const struct message trainer_message = {.name = "worker_register of a trainer with an identity",
                                                .json =
                                                    "{\"name\":\"trainer\",\"kind\":\"trainer\",\"url\":\"http://"
@@ -62,7 +69,7 @@ static const struct message role_message = {.name = "worker_heartbeat_answer to 
                                             .optional = {"role", "fence"},
                                             .nullable = {"current"}};
 
-static const struct message *const all[] = {&register_message,  &fabric_message, &trainer_message, &registered_message,
+static const struct message *const all[] = {&register_message,  &fabric_message, &device_message, &trainer_message, &registered_message,
                                             &heartbeat_message, &answer_message, &role_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
@@ -140,6 +147,7 @@ static void slots_belong_to_the_kind_of_worker(void **state) {
   message_check_refused(&register_message, "\"generation\"", "\"preprocess\"", "slots");
   message_check_refused(&register_message, "\"generation\"", "\"Generation\"", "kind");
   message_check_refused(&register_message, "\"fastest\"", "\"exact\"", "exactness");
+  message_check_refused(&device_message, "\"cuda\"", "\"cuda:1\"", "device");
   message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8",
                          "\"trainer\",\"url\":\"http://10.0.0.7:8081\",\"slots\":0");
   message_check_accepted(&register_message, "\"generation\",\"url\":\"http://10.0.0.7:8081\",\"slots\":8",
