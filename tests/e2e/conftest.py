@@ -10,13 +10,14 @@ BASE_ROUNDS = int(os.environ.get("LEASEHOLD_TEST_BASE_ROUNDS", 120))
 def pytest_configure(config):
     config.addinivalue_line("markers", "load: timed under load, on a quiet machine (make load)")
     config.addinivalue_line("markers", "bench: that the benchmarks run, at their smallest size (make bench-smoke)")
+    config.addinivalue_line("markers", "long: more of what a shorter test has already (make e2e-long)")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Timings and benchmarks wait for somebody who asks for them: `pytest -m load`."""
+    """Timings, benchmarks and long tests wait for somebody who asks for them: `pytest -m load`."""
     if config.option.markexpr:
         return
-    asked_for = [item for item in items if item.get_closest_marker("load") or item.get_closest_marker("bench")]
+    asked_for = [item for item in items if any(item.get_closest_marker(name) for name in ("load", "bench", "long"))]
     config.hook.pytest_deselected(items=asked_for)
     items[:] = [item for item in items if item not in asked_for]
 

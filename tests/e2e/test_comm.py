@@ -33,7 +33,7 @@ def test_every_call_gives_what_it_must(ranks):
     assert ended.returncode == 0 and f"collectives of {ranks} ranks over mpi are right" in ended.stdout, ended.stderr
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 7])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long), pytest.param(7, marks=pytest.mark.long)])
 def test_a_fabric_carries_what_its_root_has_and_waits_for_nobody_for_ever(ranks):
     ended = play(ranks, "fabric")
     assert ended.returncode == 0 and f"a fabric of {ranks} ranks over mpi carries right" in ended.stdout, ended.stderr

@@ -193,7 +193,10 @@ def everywhere(way):
     return dict.fromkeys(ABC, way)
 
 
-@pytest.mark.parametrize(("joined", "victim"), [(False, "c"), (True, "c"), (True, "a")], ids=["before-joining", "leaf", "with-a-child"])
+@pytest.mark.parametrize(
+    ("joined", "victim"),
+    [pytest.param(False, "c", id="before-joining", marks=pytest.mark.long), pytest.param(True, "c", id="leaf", marks=pytest.mark.long), pytest.param(True, "a", id="with-a-child")],
+)
 def test_a_frozen_server_costs_the_others_half_a_time_out_once(base_model, tmp_path, joined, victim):
     """In a communicator of three, `a` hands on to `c`.  A server that the broadcast does not reach is pushed to by HTTP in the remaining time; the next
     round's communicator is without the victim; once thawed, it is a member again."""

@@ -470,7 +470,7 @@ def test_everything_stops_in_the_middle_and_goes_on(base_model, reference, tmp_p
     assert_same(played, reference)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
 def test_everybody_is_killed_again_and_again(base_model, reference, tmp_path, seed):
     """Anybody, at any moment, alone or together, by any signal; sparse checkpoints, so that most of the trainer's deaths need a replay."""
     chance = random.Random(seed)

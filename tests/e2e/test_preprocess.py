@@ -224,6 +224,7 @@ def test_passes_overlap_training(expected, base_model, tmp_path):
     assert passes and overlapping > 0, (passes[:5], training[:5])
 
 
+@pytest.mark.long
 def test_a_run_in_flight_is_replayed_with_and_without_what_they_computed(base_model, tmp_path):
     with Cluster(tmp_path / "cluster", model=base_model, coordinator=QUICK, trainer=["--threads", 1]) as cluster:
         cluster.add_server("gen-1", "--slots", 8, "--threads", 1)

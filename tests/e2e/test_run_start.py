@@ -109,6 +109,7 @@ def test_a_trainer_killed_in_mid_run_takes_up_the_run_with_its_start(base_model,
         assert begun_with(cluster, run) == alone[0]
 
 
+@pytest.mark.long
 def test_three_ranks_start_where_one_does(tmp_path):
     """Followers hold weights too; with a KL term a reference as well."""
     seen = []

@@ -302,6 +302,7 @@ def cpu_ms(service):
     return sum(int(path.read_text().split()[0]) for path in pathlib.Path(f"/proc/{service.process.pid}/task").glob("*/schedstat")) / 1e6
 
 
+@pytest.mark.long
 def test_what_is_brought_saves_the_trainer_its_own_pass(alone, coordinator):
     """Rounds of the same size, with and without, in turns on one trainer."""
     trainer = alone.trainer("trainer", CONFIG, "--chunk-tokens", 1024)
