@@ -324,7 +324,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e e2e-long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -350,7 +350,7 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory e2e
 
 test-all: ## the long tiers too: all strings for the tokenizers, families, all mutants, speed, load, benches, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
-	@$(MAKE) --no-print-directory test tokenizers families verifiers fuzz-verifiers mutants speed load e2e-long bench-smoke asan ubsan tsan contract
+	@$(MAKE) --no-print-directory test tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke asan ubsan tsan contract
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 
@@ -395,7 +395,7 @@ test-bochs: ## run the AMX kernels on an emulated CPU that has AMX, about an hou
 e2e: ## run the end-to-end tests over real processes (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
 
-e2e-long: ## run the end-to-end tests that take long and show more of the same (needs `make all faults mpi`)
+long: ## run the end-to-end tests that take long and show more of the same (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider -m long tests/e2e
 
 load: ## time health checks under load, on an otherwise idle machine (needs `make all`)

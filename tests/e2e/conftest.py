@@ -10,7 +10,7 @@ BASE_ROUNDS = int(os.environ.get("LEASEHOLD_TEST_BASE_ROUNDS", 120))
 def pytest_configure(config):
     config.addinivalue_line("markers", "load: timed under load, on a quiet machine (make load)")
     config.addinivalue_line("markers", "bench: that the benchmarks run, at their smallest size (make bench-smoke)")
-    config.addinivalue_line("markers", "long: more of what a shorter test has already (make e2e-long)")
+    config.addinivalue_line("markers", "long: more of what a shorter test has already (make long)")
 
 
 def pytest_collection_modifyitems(config, items):
