@@ -254,6 +254,13 @@ void sampler_draw_changed(struct sampler *s, const float *logits, const struct s
   d->logprob = sampler_logprob(s, logits, d->token);
 }
 
+int32_t sampler_rank(struct sampler *s, const float *logits, int32_t token) {
+  const float *row = read_row(s, logits);
+  int32_t rank = 1;
+  for (int v = 0; v < s->V; v++) rank += before((struct candidate){row[v], v}, (struct candidate){row[token], token});
+  return rank;
+}
+
 void sampler_top(struct sampler *s, const float *logits, int count, int32_t *tokens, float *logprobs) {
   const float *row = read_row(s, logits), lse = lone_logprob(s, logits, 0).lse;
   assert(count <= s->V);

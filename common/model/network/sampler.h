@@ -36,6 +36,8 @@ void sampler_draw_changed(struct sampler *s, const float *logits, const struct s
                           const struct logit_changes *changes, const struct token_history *history, struct draw *d);
 /* log-softmax(logits)[token]. */
 float sampler_logprob(struct sampler *s, const float *logits, int32_t token);
+/* The token's place among all of the row, from 1 on: likelier ones come before it, and of equal ones lower ids. */
+int32_t sampler_rank(struct sampler *s, const float *logits, int32_t token);
 /* Of the raw distribution: the `count` largest log-probabilities, for clients that ask (`logprobs: n`). */
 void sampler_top(struct sampler *s, const float *logits, int count, int32_t *tokens, float *logprobs);
 

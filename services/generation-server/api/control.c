@@ -47,6 +47,26 @@ enum rc control_resume(struct server *s, struct err *err) {
   return rc == RC_OK ? await_rest(loaded, false, err) : rc;
 }
 
+enum rc control_relabel(struct server *s, int64_t version, struct err *err) {
+  struct policy active = {0}, wanted;
+  struct loaded_model *loaded = control_model(s, err);
+  if (!loaded) return err->rc;
+  engine_policy(loaded->engine, &active);
+  wanted = active;
+  wanted.version = version;
+  const enum rc rc = not_taken(engine_relabel(loaded->engine, &wanted), err);
+  const int64_t until_ms = clock_monotonic_ms() + REST_WAIT_MS;
+  while (rc == RC_OK && active.version != version) {
+    if (!digest_equal(&active.digest, &wanted.digest))
+      return err_set(err, RC_CONFLICT, NULL, "other weights decode by now, of version %lld", (long long)active.version);
+    if (clock_monotonic_ms() > until_ms)
+      return err_set(err, RC_TIMEOUT, NULL, "the engine's step has not ended within %d ms", REST_WAIT_MS);
+    clock_sleep_ms(1);
+    engine_policy(loaded->engine, &active);
+  }
+  return rc;
+}
+
 /* The stager replies in any case. */
 static void on_cancelled(struct http_request *r, enum http_cancel why, void *context) {
   (void)r, (void)why, (void)context;

@@ -1,8 +1,8 @@
-/* What clients of other engines may have this server do: rest, go on, take other weights.  route_vllm.c spells it.
+/* What clients of other engines may have this server do: rest, go on, take other weights.  route_vllm.c,
+ * route_weights.c and route_sglang.c spell it.
  *
- * Under a coordinator all of them are refused: it
- * alone says which weights decode, and a pause would let its leases expire.  On HTTP threads of the pool; each wait has a
- * deadline. */
+ * Under a coordinator all of them are refused: it alone says which weights decode, and a pause would let its leases
+ * expire.  On HTTP threads of the pool; each wait has a deadline. */
 #ifndef LEASEHOLD_GENERATION_SERVER_API_CONTROL_H
 #define LEASEHOLD_GENERATION_SERVER_API_CONTROL_H
 
@@ -13,6 +13,8 @@ struct loaded_model *control_model(struct server *s, struct err *err);
 /* The engine has come to rest when this returns.  RC_TIMEOUT. */
 enum rc control_pause(struct server *s, enum engine_pause mode, struct err *err);
 enum rc control_resume(struct server *s, struct err *err);
+/* The weights that decode are this version from now on.  RC_TIMEOUT. */
+enum rc control_relabel(struct server *s, int64_t version, struct err *err);
 /* Weights of a folder become what decodes, or their digest is computed; the request is suspended, and `answer` replies once it is done. */
 enum rc control_load(struct http_request *r, struct server *s, const struct staging_order *order, struct err *err);
 

@@ -1,9 +1,5 @@
 /* vLLM's wire, so that its clients drive this server unchanged: generation by token ids, tokenizing, and the verbs by
- * which a trainer has an engine rest, take weights from a folder and go on.  The verbs are control.h's.
- *
- *   /pause?mode=keep --> /update_weights {"weight_dir"} --> /resume        (prime-rl)
- *
- * What needs torch's own communication is refused by name. */
+ * which a trainer has an engine rest and go on, which are control.h's.  Its weights are route_weights.c's. */
 #include <stdio.h>
 #include <string.h>
 
@@ -79,78 +75,6 @@ void handle_vllm_abort(struct http_request *r, void *context) {
                    LIMIT_NAME_MAX - 1, i);
   for (size_t i = 0; rc == RC_OK && i < json_length(ids); i++) requests_abort(s->requests, json_word(json_at(ids, i)));
   reply_status(r, rc, "ok", &err);
-}
-
-/* --- weights --- */
-
-static void answer_load(struct http_request *r, enum rc rc, const struct policy *policy, const struct err *err) {
-  struct buf body = BUF_INIT;
-  struct err copy = *err;
-  if (rc == RC_OK) buf_printf(&body, "{\"status\":\"ok\",\"weight_version\":\"%lld\"}", (long long)policy->version);
-  http_reply_json_or_fail(r, rc, &body, &copy);
-}
-
-void handle_vllm_update_weights(struct http_request *r, void *context) {
-  struct err err;
-  const struct json *body, *version = NULL, *info = NULL;
-  const char *dir = NULL;
-  struct staging_order order = {.request = r, .version = -1, .answer = answer_load};
-  enum rc rc = http_body_json(r, &body, &err);
-  const struct json_field fields[] = {
-      {.name = "weight_dir", .kind = FIELD_STRING, .target = &dir, .min = 1, .max = LIMIT_PATH_MAX / 4 - 1},
-      {.name = "weight_version", .kind = FIELD_VALUE, .target = &version},
-      {.name = "update_info", .kind = FIELD_VALUE, .target = &info},
-  };
-  if (rc == RC_OK) rc = json_fields(body, fields, 3, UNKNOWN_REFUSED, http_arena(r), &err);
-  if (rc == RC_OK && info)
-    rc = err_set(&err, RC_UNSUPPORTED, "update_info", "expected weight_dir: weights are taken from a folder");
-  if (rc == RC_OK && !dir) rc = err_set(&err, RC_INVALID, "weight_dir", "expected a folder, got none");
-  if (rc == RC_OK) rc = control_read_version(&order.version, version, "weight_version", &err);
-  if (rc == RC_OK) {
-    snprintf(order.dir, sizeof order.dir, "%s", dir);
-    rc = control_load(r, context, &order, &err);
-  }
-  if (rc != RC_OK) http_fail(r, &err);
-}
-
-void handle_vllm_weight_info(struct http_request *r, void *context) {
-  char version[CONTROL_VERSION_MAX];
-  struct err err;
-  struct buf body = BUF_INIT;
-  struct loaded_model *loaded = admission_model(&((struct server *)context)->admission, true, &err);
-  if (loaded) {
-    control_version(version, loaded);
-    buf_printf(&body, "{\"weight_version\":\"%s\"}", version);
-  }
-  http_reply_json_or_fail(r, loaded ? RC_OK : err.rc, &body, &err);
-}
-
-static void answer_checksum(struct http_request *r, enum rc rc, const struct policy *policy, const struct err *err) {
-  char hex[DIGEST_HEX_MAX];
-  struct buf body = BUF_INIT;
-  struct err copy = *err;
-  if (rc == RC_OK) {
-    digest_hex(hex, &policy->digest);
-    buf_printf(&body, "{\"success\":true,\"checksum\":\"%s\",\"weight_version\":\"%lld\"}", hex,
-               (long long)policy->version);
-  }
-  http_reply_json_or_fail(r, rc, &body, &copy);
-}
-
-void handle_vllm_weight_checker(struct http_request *r, void *context) {
-  struct err err;
-  const struct json *body;
-  const char *action = NULL;
-  const struct staging_order order = {.request = r, .answer = answer_checksum};
-  enum rc rc = http_body_json(r, &body, &err);
-  const struct json_field fields[] = {{.name = "action", .kind = FIELD_STRING, .target = &action, .required = true}};
-  if (rc == RC_OK) rc = json_fields(body, fields, 1, UNKNOWN_REFUSED, http_arena(r), &err);
-  if (rc == RC_OK && (strcmp(action, "reset") == 0 || strcmp(action, "compare") == 0))
-    rc = err_set(&err, RC_UNSUPPORTED, "action", "expected checksum: compare the digests of two answers");
-  else if (rc == RC_OK && strcmp(action, "checksum") != 0)
-    rc = err_set(&err, RC_INVALID, "action", "expected checksum, got \"%.40s\"", action);
-  if (rc == RC_OK) rc = control_load(r, context, &order, &err);
-  if (rc != RC_OK) http_fail(r, &err);
 }
 
 /* --- tokenizing --- */

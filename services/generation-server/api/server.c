@@ -106,6 +106,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   struct server *s = calloc(1, sizeof *s);
   if (!s) return err_set(err, RC_NO_MEMORY, NULL, "the server was refused its memory");
   s->options = *options;
+  pthread_mutex_init(&s->update.mutex, NULL);
   s->admission.start_seed = (uint64_t)clock_wall_ms() << 20 ^ (uint64_t)clock_monotonic_us();
   const bool worker = options->coordinator && *options->coordinator;
   enum rc rc = activity_create(&s->activity, err);
@@ -164,5 +165,6 @@ void server_stop(struct server *s) {
   requests_stop(s->requests);
   staging_free(s->staging);
   activity_free(s->activity);
+  pthread_mutex_destroy(&s->update.mutex);
   free(s);
 }

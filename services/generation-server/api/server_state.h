@@ -3,6 +3,7 @@
 #ifndef LEASEHOLD_GENERATION_SERVER_API_SERVER_STATE_H
 #define LEASEHOLD_GENERATION_SERVER_API_SERVER_STATE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "services/generation-server/api/server_options.h"
@@ -10,8 +11,16 @@
 #include "services/generation-server/weights/staging.h"
 #include "services/generation-server/worker/heartbeat.h"
 
+/* A client's update of weights between its beginning and its end (route_weights.c). */
+struct weight_update {
+  pthread_mutex_t mutex; /* guards the others */
+  bool begun;
+  char dir[LIMIT_PATH_MAX]; /* "": none was named yet */
+};
+
 struct server {
   struct server_options options;
+  struct weight_update update;
   char url[LIMIT_URL_MAX], name[LIMIT_NAME_MAX];
   struct activity *activity;
   struct staging *staging;

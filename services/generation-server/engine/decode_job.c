@@ -88,9 +88,10 @@ static enum rc take_wishes(struct decode_job *job, const struct decode_job_spec 
   bool refused = !job->changes.biases || !job->changes.barred;
   if (spec->prompt_logprobs) {
     job->prompt_logprobs = arena_alloc(&job->arena, P, sizeof *job->prompt_logprobs);
+    job->prompt_ranks = arena_alloc(&job->arena, P, sizeof *job->prompt_ranks);
     job->prompt_top_tokens = arena_alloc(&job->arena, top + 1, sizeof *job->prompt_top_tokens);
     job->prompt_top_logprobs = arena_alloc(&job->arena, top + 1, sizeof *job->prompt_top_logprobs);
-    refused |= !job->prompt_logprobs || !job->prompt_top_tokens || !job->prompt_top_logprobs;
+    refused |= !job->prompt_logprobs || !job->prompt_ranks || !job->prompt_top_tokens || !job->prompt_top_logprobs;
     for (size_t i = 0; i < P && !refused; i++) job->prompt_logprobs[i] = NAN;
     for (size_t i = 0; i < top && !refused; i++) job->prompt_top_logprobs[i] = NAN;
   }

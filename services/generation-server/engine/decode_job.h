@@ -94,6 +94,7 @@ struct decode_job {
   /* Of the prompt's tokens, raw: NULL where nobody asked.  Final once a sample has shown a token.  The first token has
    * none: NaN. */
   float *prompt_logprobs;     /* [prompt_count] */
+  int32_t *prompt_ranks;      /* [prompt_count] places of the prompt's tokens among all, from 1 on */
   int32_t *prompt_top_tokens; /* [prompt_count, top_count] */
   float *prompt_top_logprobs; /* [prompt_count, top_count] */
   const struct follower *follower; /* NULL: tokens are read at the end only */
@@ -112,8 +113,8 @@ struct decode_job {
   void (*done)(struct decode_job *job, void *context);        /* the job is the callee's again */
   void *context, *owner;
   /* Set by another thread when the job's result is not wanted any more; the engine looks between two steps.  NULL:
-   * never. */
-  const atomic_bool *abandoned;
+   * never.  The second one is of this job alone where several share the first. */
+  const atomic_bool *abandoned, *abandoned_alone;
 };
 
 struct decode_job_spec {

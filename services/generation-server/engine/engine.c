@@ -252,7 +252,9 @@ static bool is_named(const struct engine *e, const struct decode_job *job, const
   return (void)e, m->fence == job->fence && strcmp(job->id, m->id) == 0;
 }
 static bool is_abandoned(const struct engine *e, const struct decode_job *job, const struct message *m) {
-  return (void)e, (void)m, job->abandoned && atomic_load_explicit(job->abandoned, memory_order_relaxed);
+  (void)e, (void)m;
+  return (job->abandoned && atomic_load_explicit(job->abandoned, memory_order_relaxed)) ||
+         (job->abandoned_alone && atomic_load_explicit(job->abandoned_alone, memory_order_relaxed));
 }
 static bool is_any(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)e, (void)job, (void)m, true;
@@ -301,6 +303,8 @@ static bool is_request(const struct engine *e, const struct decode_job *job, con
 
 static void pause(struct engine *e, const struct message *m) {
   if (m->pause == ENGINE_PAUSE_ABORT) end_jobs(e, is_request, m, DECODE_JOB_DROPPED);
+  for (int i = 0; i < e->live_count && m->pause == ENGINE_PAUSE_RETRACT; i++)
+    if (e->live[i]->slot >= 0) sample_evict(e, e->live[i]);
   atomic_store(&e->paused, true);
 }
 

@@ -62,9 +62,10 @@ enum rc engine_relabel(struct engine *e, const struct policy *policy);
 /* All leases go back with the tokens that they have. */
 enum rc engine_hand_back(struct engine *e);
 
-/* What becomes of open requests when the engine pauses: they keep slots, keys and values, or end with the tokens that
- * they have. */
-enum engine_pause { ENGINE_PAUSE_KEEP, ENGINE_PAUSE_ABORT };
+/* What becomes of open requests when the engine pauses: they keep slots, keys and values; or end with the tokens that
+ * they have; or wait for a slot again with their tokens, and compute keys and values anew under the weights that are
+ * active then. */
+enum engine_pause { ENGINE_PAUSE_KEEP, ENGINE_PAUSE_ABORT, ENGINE_PAUSE_RETRACT };
 /* From the end of its step on the engine computes nothing until engine_resume; it still takes messages, new jobs and new
  * weights among them.  engine_paused tells when it has come to rest. */
 enum rc engine_pause(struct engine *e, enum engine_pause mode);

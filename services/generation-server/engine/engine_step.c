@@ -204,6 +204,7 @@ static bool device_holds(struct engine *e) {
 static void judge_prompt(struct engine *e, struct decode_job *job, int32_t at, const float *logits) {
   const size_t k = (size_t)job->top_count;
   job->prompt_logprobs[at] = sampler_logprob(e->sampler, logits, job->prompt[at]);
+  job->prompt_ranks[at] = sampler_rank(e->sampler, logits, job->prompt[at]);
   if (k > 0)
     sampler_top(e->sampler, logits, (int)k, job->prompt_top_tokens + (size_t)at * k,
                 job->prompt_top_logprobs + (size_t)at * k);

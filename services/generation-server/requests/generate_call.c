@@ -67,8 +67,10 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
                         size_t at, uint64_t seed, struct err *err) {
   const struct loaded_model *loaded = call->loaded;
   const struct generate_prompt *prompt = &p->prompts[at];
+  const bool alone = prompt->alone && prompt->own && prompt->own->has_seed;
   struct token_ids encoded = {0};
   int32_t stop[STOP_IDS_MAX];
+  if (prompt->own) p = prompt->own;
   const int stop_count = stop_ids_of(stop, p, loaded);
   enum rc rc = check_biases(&p->changes, loaded->files.config.vocabulary, err);
   if (rc == RC_OK) rc = encode_prompt(prompt, loaded, &encoded, err);
@@ -79,7 +81,7 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
     changes.barred_count = stop_count;
     changes.min_new = p->min_new_tokens;
     const struct decode_job_spec spec = {.kind = DECODE_JOB_OF_REQUEST,
-                                         .id = call->id,
+                                         .id = prompt->id ? prompt->id : call->id,
                                          .prompt = prompt->text ? encoded.items : prompt->ids.items,
                                          .prompt_count = prompt_count,
                                          .max_new = p->max_new_tokens > 0 ? p->max_new_tokens : room_behind(prompt_count, loaded),
@@ -89,7 +91,9 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
                                                       .min_p = (float)p->min_p},
                                          .stop = stop,
                                          .stop_count = stop_count,
-                                         .key = {.seed = seed, .purpose = RNG_REQUEST, .group = (uint32_t)at},
+                                         .key = {.seed = alone ? p->seed : seed,
+                                                 .purpose = RNG_REQUEST,
+                                                 .group = alone ? 0 : (uint32_t)at},
                                          .sample_count = p->n,
                                          .raw_logprobs = p->raw_logprobs,
                                          .top_count = p->top_logprobs,
@@ -129,6 +133,7 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
   const char *echo = "";
   size_t echo_len = 0;
   struct decode_job *job = NULL;
+  const struct generate_params *own = p->prompts[at].own ? p->prompts[at].own : p;
   enum rc rc = make_job(&job, call, p, at, seed, err);
   if (rc != RC_OK) return rc;
   call->jobs[call->job_count++] = job;
@@ -141,11 +146,12 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
   if (p->echo) rc = echo_of(&echo, &echo_len, &p->prompts[at], call->loaded, http_arena(call->request), err);
   for (int32_t i = 0; i < job->sample_count && rc == RC_OK; i++) {
     struct choice *c = &call->choices[call->choice_count];
-    choice_init(c, &job->samples[i], call->choice_count++, call->loaded->files.tokenizer, &call->stops, echo, echo_len);
-    c->wants_offsets = p->raw_logprobs;
-    c->keeps_stop = p->keeps_stop;
-    c->shows_special = p->shows_special;
-    c->awaits_token = p->prompt_logprobs;
+    choice_init(c, &job->samples[i], call->choice_count++, call->loaded->files.tokenizer,
+                own == p ? &call->stops : &own->stops, echo, echo_len);
+    c->wants_offsets = own->raw_logprobs;
+    c->keeps_stop = own->keeps_stop;
+    c->shows_special = own->shows_special;
+    c->awaits_token = own->prompt_logprobs;
   }
   return rc;
 }
@@ -153,6 +159,25 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
 static void free_jobs(struct generate_call *call) {
   for (int i = 0; i < call->job_count; i++) decode_job_free(call->jobs[i]);
   call->job_count = 0;
+}
+
+/* Of any prompt. */
+static bool has_stops(const struct generate_params *p) {
+  bool any = p->stops.count > 0;
+  for (size_t i = 0; i < p->prompt_count && !any; i++) any = p->prompts[i].own && p->prompts[i].own->stops.count > 0;
+  return any;
+}
+
+/* Where each prompt that has a name of its own is listed by it. */
+static enum rc make_parts(struct generate_call *call, const struct generate_params *p, struct arena *arena,
+                          struct err *err) {
+  if (!p->prompts[0].id) return RC_OK;
+  call->parts = arena_alloc(arena, p->prompt_count, sizeof *call->parts);
+  if (!call->parts)
+    return err_set(err, RC_NO_MEMORY, NULL, "the names of %zu prompts were refused their memory", p->prompt_count);
+  for (size_t i = 0; i < p->prompt_count; i++)
+    call->parts[i].link = (struct open_link){.name = p->prompts[i].id, .abandoned = &call->parts[i].abandoned};
+  return RC_OK;
 }
 
 enum rc generate_call_make(struct generate_call **out, struct admission *a, struct loaded_model *loaded,
@@ -163,7 +188,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
   if (choices > LIMIT_QUEUED_REQUESTS)
     return err_set(err, RC_INVALID, "n", "expected at most %d samples, got %zu prompts of %d", LIMIT_QUEUED_REQUESTS,
                    p->prompt_count, p->n);
-  if (p->stops.count > 0 && !loaded->files.tokenizer)
+  if (has_stops(p) && !loaded->files.tokenizer)
     return err_set(err, RC_UNSUPPORTED, "stop", "this model came without a tokenizer.json: expected stop token ids");
   enum rc rc = admission_check(a, err);
   if (rc != RC_OK) return rc;
@@ -180,7 +205,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
                                  .created_ms = clock_real_ms(),
                                  .stream = p->stream,
                                  .tells_tokens = p->tells_tokens,
-                                 .followed = p->stream || p->stops.count > 0,
+                                 .followed = p->stream || has_stops(p),
                                  .stops = p->stops,
                                  .jobs = jobs,
                                  .choices = choice};
@@ -192,6 +217,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
   else
     snprintf(call->id, sizeof call->id, "%s%llu", p->shape->id_prefix, (unsigned long long)number);
   const uint64_t seed = p->has_seed ? p->seed : a->start_seed + number;
+  rc = make_parts(call, p, arena, err);
   for (size_t i = 0; i < p->prompt_count && rc == RC_OK; i++) rc = add_prompt(call, p, i, seed, err);
   if (rc == RC_OK) rc = admission_take(a, call->samples, call->positions, err);
   if (rc != RC_OK) free_jobs(call);
@@ -202,6 +228,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
 
 void generate_call_release(struct generate_call *call) {
   open_calls_remove(call->open, &call->link);
+  for (int i = 0; i < call->job_count && call->parts; i++) open_calls_remove(call->open, &call->parts[i].link);
   free_jobs(call);
   admission_give_back(call->admission, call->samples, call->positions);
 }

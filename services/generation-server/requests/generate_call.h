@@ -29,10 +29,14 @@ struct generate_shape {
 };
 
 /* The parameters of a request, the same for all shapes of the API. */
+struct generate_params;
 struct generate_prompt {
   const char *text; /* or NULL: ids */
   size_t text_len;
   struct json_i32s ids;
+  const struct generate_params *own; /* what is sampled of this prompt; in the arena.  NULL: as the request says */
+  bool alone;                        /* draws by its own seed as if it had come alone */
+  const char *id;                    /* by which it alone can be ended; in the arena.  NULL: the request's */
 };
 struct generate_params {
   const struct generate_prompt *prompts; /* may lie in the request's body */
@@ -69,6 +73,10 @@ struct generate_call {
   struct stop_texts stops;
   struct open_calls *open; /* where it is listed; NULL: nowhere yet */
   struct open_link link;
+  struct call_part {
+    struct open_link link;
+    atomic_bool abandoned;
+  } *parts; /* [job_count] of prompts with names of their own; NULL: they have none */
   struct decode_job **jobs;
   struct choice *choices; /* [job_count, n] */
   int job_count, choice_count;

@@ -37,7 +37,7 @@ int open_calls_abort(struct open_calls *o, const char *name) {
   int count = 0;
   pthread_mutex_lock(&o->mutex);
   for (struct open_link *link = o->first; link; link = link->next) {
-    if (strcmp(link->name, name) != 0) continue;
+    if (name && strcmp(link->name, name) != 0) continue;
     atomic_store(link->abandoned, true);
     count++;
   }

@@ -27,7 +27,7 @@ void open_calls_init(struct open_calls *o);
 void open_calls_destroy(struct open_calls *o);
 void open_calls_add(struct open_calls *o, struct open_link *link);
 void open_calls_remove(struct open_calls *o, struct open_link *link); /* one that was never added is fine */
-/* How many were marked. */
+/* How many were marked.  NULL: all. */
 int open_calls_abort(struct open_calls *o, const char *name);
 
 #endif

@@ -54,6 +54,10 @@ static void tie_jobs(struct requests *q, struct generate_call *call) {
     job->context = call;
     job->done = on_done;
     job->abandoned = &call->abandoned;
+    if (call->parts) {
+      job->abandoned_alone = &call->parts[i].abandoned;
+      open_calls_add(&q->open, &call->parts[i].link);
+    }
     if (call->followed) job->follower = streamer_follower(q->streamer);
   }
 }

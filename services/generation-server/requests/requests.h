@@ -25,7 +25,7 @@ struct requests;
 enum rc requests_start(struct requests **out, struct admission *admission, int stream_stall_ms, struct err *err);
 /* RC_OK: the request will be answered.  Else the caller answers it with err. */
 enum rc requests_submit(struct requests *q, struct http_request *r, const struct generate_params *p, struct err *err);
-/* Ends the open requests of this id: their answers are what they have.  How many.  Any thread. */
+/* Ends the open requests of this id, or of any with NULL: their answers are what they have.  How many.  Any thread. */
 int requests_abort(struct requests *q, const char *id);
 /* Answers what is open and ends the threads.  The engine must have been stopped.  NULL is fine. */
 void requests_stop(struct requests *q);

@@ -21,6 +21,7 @@ static const struct {
     {"chat_template", "expected none: the model's own is used"},
     {"documents", "expected none: put them into a message"},
     {"mm_processor_kwargs", "expected none: this model reads text"},
+    {"prompt_logprobs", "expected none: ask /v1/completions for them"},
     {"thinking_token_budget", "expected none: bound all tokens by max_tokens"},
 };
 

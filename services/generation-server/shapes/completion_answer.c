@@ -11,6 +11,7 @@
 
 #include "common/base/utf8.h"
 #include "services/generation-server/shapes/openai_fields.h"
+#include "services/generation-server/shapes/prompt_logprobs.h"
 #include "services/generation-server/shapes/shown_token.h"
 
 /* --- log-probabilities --- */
@@ -35,6 +36,17 @@ static struct judged judged_prompt(const struct decode_job *job, int32_t at) {
                          k ? job->prompt_top_logprobs + at * k : NULL};
 }
 
+static const struct openai_details *details_of(const struct generate_call *call) { return call->details; }
+
+static void show(const struct generate_call *call, int32_t token, struct buf *out) {
+  if (!details_of(call)->tokens_as_ids) {
+    shown_token(call, token, out);
+    return;
+  }
+  buf_clear(out);
+  buf_printf(out, "token_id:%d", token);
+}
+
 /* {text: log-probability} of the likeliest tokens and the chosen one; of tokens with the same text only the likeliest
  * is shown. */
 static void write_top(const struct generate_call *call, const struct judged *j, struct json_writer *w) {
@@ -43,7 +55,7 @@ static void write_top(const struct generate_call *call, const struct judged *j, 
   for (int32_t i = 0; i <= j->count; i++) {
     const bool chosen = i == j->count;
     bool twice = false;
-    shown_token(call, chosen ? j->token : j->top_tokens[i], &shown[i]);
+    show(call, chosen ? j->token : j->top_tokens[i], &shown[i]);
     for (int32_t k = 0; k < i && !twice; k++)
       twice = shown[k].len == shown[i].len && memcmp(shown[k].data, shown[i].data, shown[i].len) == 0;
     if (twice || !shown[i].data) continue;
@@ -85,7 +97,7 @@ static void write_logprobs(const struct generate_call *call, const struct sample
   json_key(w, "tokens");
   json_array_begin(w);
   for (int32_t i = 0; i < count; i++) {
-    shown_token(call, i < P ? job->prompt[i] : s->tokens[piece->first + i - P], &shown);
+    show(call, i < P ? job->prompt[i] : s->tokens[piece->first + i - P], &shown);
     json_write_string_len(w, shown.data ? shown.data : "", shown.len);
   }
   json_array_end(w);
@@ -95,7 +107,7 @@ static void write_logprobs(const struct generate_call *call, const struct sample
     json_write_f32(w, i < P ? job->prompt_logprobs[i] : s->logprobs[piece->first + i - P]);
   json_array_end(w);
   json_key(w, "top_logprobs");
-  if (job->top_count > 0) {
+  if (job->top_count > 0 || details_of(call)->tokens_as_ids) {
     json_array_begin(w);
     for (int32_t i = 0; i < count; i++) {
       const struct judged j = i < P ? judged_prompt(job, i) : judged_new(s, piece->first + i - P);
@@ -119,8 +131,6 @@ static void write_logprobs(const struct generate_call *call, const struct sample
 
 /* --- answers --- */
 
-static const struct openai_details *details_of(const struct generate_call *call) { return call->details; }
-
 static void write_choice(const struct generate_call *call, const struct choice *c, const struct choice_piece *piece,
                          struct json_writer *w) {
   const struct decode_job *job = c->sample->job;
@@ -137,6 +147,10 @@ static void write_choice(const struct generate_call *call, const struct choice *
   else
     json_write_null(w);
   json_kv_string(w, "finish_reason", piece->last ? finish_reason_name(choice_finish(c)) : NULL);
+  if (details_of(call)->prompt_logprobs && piece->begins) {
+    json_key(w, "prompt_logprobs");
+    prompt_logprobs_write(call, job, w);
+  }
   if (details_of(call)->return_token_ids) {
     if (piece->begins) json_kv_i32s(w, "prompt_token_ids", job->prompt, (size_t)job->prompt_count);
     json_kv_i32s(w, "token_ids", c->sample->tokens + piece->first, (size_t)piece->count);

@@ -71,7 +71,7 @@ static enum rc read_prompts(struct generate_params *p, const struct json *v, str
 static enum rc read_fields(struct generate_params *p, struct openai_details *d, const struct json *body,
                            struct arena *arena, struct err *err) {
   const struct json *prompt = NULL;
-  int32_t best_of = 0;
+  int32_t best_of = 0, prompt_top = 0;
   const char *suffix = "";
   struct openai_fields f;
   openai_fields_init(&f, p, d);
@@ -83,6 +83,12 @@ static enum rc read_fields(struct generate_params *p, struct openai_details *d, 
        .min = 0,
        .max = LIMIT_TOP_LOGPROBS,
        .present = &d->logprobs},
+      {.name = "prompt_logprobs",
+       .kind = FIELD_I32,
+       .target = &prompt_top,
+       .min = 0,
+       .max = LIMIT_TOP_LOGPROBS,
+       .present = &d->prompt_logprobs},
       {.name = "echo", .kind = FIELD_BOOL, .target = &p->echo},
       {.name = "best_of", .kind = FIELD_I32, .target = &best_of, .min = 1, .max = OPENAI_CHOICES_MAX},
       {.name = "suffix", .kind = FIELD_STRING, .target = &suffix},
@@ -92,6 +98,9 @@ static enum rc read_fields(struct generate_params *p, struct openai_details *d, 
   if (rc != RC_OK) return rc;
   if (best_of != 0 && best_of != p->n)
     return err_set(err, RC_UNSUPPORTED, "best_of", "expected none, or n: %d; choosing among more is not offered", p->n);
+  if (d->prompt_logprobs && d->logprobs)
+    return err_set(err, RC_UNSUPPORTED, "prompt_logprobs", "expected none beside logprobs: ask for one of them");
+  if (d->prompt_logprobs) p->top_logprobs = prompt_top;
   if (suffix[0]) return err_set(err, RC_UNSUPPORTED, "suffix", "expected none: texts are only continued");
   return read_prompts(p, prompt, arena, err);
 }
@@ -106,8 +115,8 @@ enum rc completion_request_read(struct generate_params *p, struct http_request *
   enum rc rc = http_body_json(r, &body, err);
   if (rc == RC_OK) rc = read_fields(p, d, body, arena, err);
   p->raw_logprobs = d->logprobs;
-  p->prompt_logprobs = d->logprobs && p->echo;
-  p->tells_tokens = d->logprobs || d->return_token_ids;
+  p->prompt_logprobs = d->prompt_logprobs || (d->logprobs && p->echo);
+  p->tells_tokens = d->logprobs || d->prompt_logprobs || d->return_token_ids;
   return rc;
 }
 

@@ -15,7 +15,6 @@ static const struct {
     {"guided_choice", "expected none: answers are not bound to a grammar"},
     {"guided_grammar", "expected none: answers are not bound to a grammar"},
     {"structured_outputs", "expected none: answers are not bound to a grammar"},
-    {"prompt_logprobs", "expected none: ask /v1/completions with echo and logprobs"},
     {"truncate_prompt_tokens", "expected none: prompts are taken whole or refused"},
     {"use_beam_search", "expected none: answers are sampled"},
     {"length_penalty", "expected none: it belongs to beam search, and answers are sampled"},
@@ -38,6 +37,7 @@ void openai_fields_init(struct openai_fields *f, struct generate_params *p, stru
       {.name = "stream_options", .kind = FIELD_VALUE, .target = &f->stream_options},
       {.name = "response_format", .kind = FIELD_VALUE, .target = &f->response_format},
       {.name = "return_token_ids", .kind = FIELD_BOOL, .target = &details->return_token_ids},
+      {.name = "return_tokens_as_token_ids", .kind = FIELD_BOOL, .target = &details->tokens_as_ids},
   };
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) sampling_fields_add(&f->sampling, fields[i]);
   for (size_t i = 0; i < sizeof without_effect / sizeof without_effect[0]; i++)

@@ -5,8 +5,7 @@
  * Previous hop of a plain request: replier.c or streamer.c.  Next: the HTTP layer. */
 #include "services/generation-server/shapes/vllm_answer.h"
 
-#include <stdio.h>
-
+#include "services/generation-server/shapes/prompt_logprobs.h"
 #include "services/generation-server/shapes/shown_token.h"
 #include "services/generation-server/shapes/vllm_request.h"
 
@@ -48,38 +47,12 @@ static void write_choice(const struct generate_call *call, const struct choice *
   json_object_end(w);
 }
 
-/* For each of the prompt's tokens {id: {logprob, rank, decoded_token}}; null for the first. */
 static void write_prompt_logprobs(const struct generate_call *call, struct json_writer *w) {
-  const struct decode_job *job = call->jobs[0];
-  char key[16];
   json_key(w, "prompt_logprobs");
-  if (!details_of(call)->prompt_logprobs) {
+  if (details_of(call)->prompt_logprobs)
+    prompt_logprobs_write(call, call->jobs[0], w);
+  else
     json_write_null(w);
-    return;
-  }
-  json_array_begin(w);
-  for (int32_t i = 0; i < job->prompt_count; i++) {
-    const int32_t k = job->top_count;
-    bool shown = false;
-    if (!(job->prompt_logprobs[i] <= 0)) {
-      json_write_null(w);
-      continue;
-    }
-    json_object_begin(w);
-    for (int32_t j = 0; j <= k; j++) {
-      const bool own = j == k;
-      const int32_t token = own ? job->prompt[i] : job->prompt_top_tokens[i * k + j];
-      if (own && shown) continue;
-      shown |= token == job->prompt[i];
-      snprintf(key, sizeof key, "%d", token);
-      json_key(w, key);
-      json_object_begin(w);
-      json_kv_f32(w, "logprob", own ? job->prompt_logprobs[i] : job->prompt_top_logprobs[i * k + j]);
-      json_object_end(w);
-    }
-    json_object_end(w);
-  }
-  json_array_end(w);
 }
 
 static void begin_answer(const struct generate_call *call, struct json_writer *w) {
