@@ -6,7 +6,8 @@
  *
  *   any value         64   a node of 24 bytes in a cell of json_tree.c, which has 8 more, and 32 for its place in an
  *                          array's tables, each twice the one before
- *   a string         +24   a node of 32, and its text in a cell; the text itself comes on top, byte by byte
+ *   a string         +26   a node of 32, and its text in a cell, whose room jansson takes for both quotes and a NUL too;
+ *                          the text itself comes on top, byte by byte
  *   an array         +88   a node of 40, and the table of 8 that even an empty one has
  *   an object       +184   a node of 72, and its 8 hash buckets
  *   a member        +104   a pair that holds the key once more, and 64 for its place in buckets that double
@@ -21,7 +22,7 @@
 
 enum {
   COST_VALUE = 64,
-  COST_STRING = 24,
+  COST_STRING = 26,
   COST_ARRAY = 88,
   COST_OBJECT = 184,
   COST_MEMBER = 104,
