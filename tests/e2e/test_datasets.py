@@ -59,7 +59,7 @@ def test_a_preset_over_a_packed_file_is_the_plain_file(cluster):
     assert groups_of(cluster, packed, 8) == groups_of(cluster, plain, 8)
     assert digests(packed) == digests(plain)
     assert packed["config"]["dataset"]["keys"]["prompt"] == "question" and packed["config"]["dataset"]["extract"] == "####"
-    assert "keys" not in plain["config"]["dataset"]
+    assert "keys" not in plain["config"]["dataset"] and plain["warnings"] == []
 
 
 def test_a_mixture_comes_by_its_weights(cluster):
@@ -68,6 +68,7 @@ def test_a_mixture_comes_by_its_weights(cluster):
     prompts = [prompt for prompt, _ in groups_of(cluster, run, 16)]
     for first in range(0, 16, 4):
         assert sum("<|im_start|>user\nQ " in prompt for prompt in prompts[first:first + 4]) == 1, prompts
+    assert run["warnings"] == ["dataset: messages became prompts in the ChatML form, because the model has no chat template"]
     answers = dict(PROBLEMS)
     for prompt, answer in groups_of(cluster, run, 16):
         question = prompt.split("Q ")[-1].split("<|im_end|>")[0]
@@ -109,5 +110,5 @@ def test_messages_become_prompts_by_the_models_own_template(data, tmp_path):
     with Cluster(tmp_path / "c", model=model, trainer=["--random-init", 1, "--chunk-tokens", 256], coordinator=["--data-dir", data]) as cluster:
         cluster.add_server("gen-1", "--threads", 1)
         run = cluster.run(config({"path": "verl.jsonl", "preset": "verl"}))
-        assert {prompt for prompt, _ in groups_of(cluster, run, 8)} <= {f"[user] {question}: " for question, _ in PROBLEMS}
+        assert {prompt for prompt, _ in groups_of(cluster, run, 8)} <= {f"[user] {question}: " for question, _ in PROBLEMS} and run["warnings"] == []
         assert call("POST", cluster.services[-1].url + "/tokenize", {"messages": [{"role": "user", "content": "1+1="}]})["count"] == len("[user] 1+1=: ")

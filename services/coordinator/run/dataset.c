@@ -26,6 +26,7 @@ struct dataset {
   struct part parts[DATASET_PARTS_MAX];
   int part_count;
   int32_t weights; /* their sum; 0: no turns are taken */
+  bool used_chatml;
 };
 
 struct loader {
@@ -130,6 +131,7 @@ static enum rc read_file(struct loader *l, const char *path, struct err *err) {
   if (rc == RC_OK) rc = load_lines(l, file, err);
   line_file_close(file);
   token_ids_free(&l->line.scratch);
+  l->d->used_chatml |= l->line.used_chatml;
   return rc;
 }
 
@@ -184,6 +186,8 @@ void dataset_free(struct dataset *d) {
   free(d->items);
   free(d);
 }
+
+bool dataset_used_chatml(const struct dataset *d) { return d->used_chatml; }
 
 int dataset_count(const struct dataset *d) { return d->count; }
 

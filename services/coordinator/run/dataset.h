@@ -34,6 +34,8 @@ enum rc dataset_check(const char *path, const struct tokenizer *t, const struct 
                       struct err *err);
 void dataset_free(struct dataset *d);
 int dataset_count(const struct dataset *d);
+/* Are there prompts of messages that got the ChatML form, because the model has no template? */
+bool dataset_used_chatml(const struct dataset *d);
 const struct dataset_item *dataset_at(const struct dataset *d, int index);
 
 /* A cache of one epoch's order for each part, and of the parts' turns; owned by one thread, {0} at first. */

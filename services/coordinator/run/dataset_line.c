@@ -85,6 +85,7 @@ static enum rc encode_messages(struct line_context *l, const struct json *messag
     return err_set(err, RC_INVALID, NULL, "the model's chat template cannot be used: %.400s", l->options->no_chat);
   if (l->options->chat && chat_has_template(l->options->chat))
     return encode_by_template(l, messages, tokens_max, text, err);
+  l->used_chatml = true;
   enum rc rc = RC_OK;
   for (size_t i = 0; i < n && rc == RC_OK; i++) {
     struct buf content = BUF_INIT;

@@ -49,6 +49,7 @@ struct line_context {
   const struct reading *reading;
   struct arena *arena;
   struct token_ids scratch;
+  bool used_chatml; /* a line's messages have got this form, since the model has no template */
 };
 
 /* *left_out: the prompt is too long, and the reading leaves such lines out; *item is then of no use. */

@@ -279,6 +279,21 @@ enum rc run_context_check(const struct run_config *config, const struct model_fi
   return rc;
 }
 
+static void warn_of_chatml(const struct dataset *d, const char *field, struct json_writer *w) {
+  char text[160];
+  if (!d || !dataset_used_chatml(d)) return;
+  snprintf(text, sizeof text, "%s: messages became prompts in the ChatML form, because the model has no chat template",
+           field);
+  json_write_string(w, text);
+}
+
+void run_context_warnings(const struct run_context *c, struct json_writer *w) {
+  json_array_begin(w);
+  warn_of_chatml(c->dataset, "dataset", w);
+  warn_of_chatml(c->evaluation, "evaluation", w);
+  json_array_end(w);
+}
+
 void run_context_preview(const struct run_context *c) {
   enum { LINES = 3 };
   if (run_is_supervised(&c->config)) return;

@@ -60,6 +60,9 @@ int64_t run_unit_tokens(struct run_context *x, int64_t round, int64_t unit);
 enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const char *path, const char *field,
                           struct err *err);
 
+/* What should be looked at although the run can go on, as an array of texts. */
+void run_context_warnings(const struct run_context *c, struct json_writer *w);
+
 /* Logs what the run's verifier makes of the first lines' answers, each given as a completion: a gold that is read as something else shows there. */
 void run_context_preview(const struct run_context *c);
 

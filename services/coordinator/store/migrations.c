@@ -327,6 +327,9 @@ static const char *const steps[] = {
     "ALTER TABLE rounds ADD COLUMN groups_preprocessed INTEGER;",
     /* 15: groups that a full queue dropped while the round was filled (decide/lag.h) */
     "ALTER TABLE rounds ADD COLUMN groups_overflowed INTEGER NOT NULL DEFAULT 0;",
+    /* 16: what should be looked at although the run can go on (run_context_warnings), a JSON array of texts; null
+     * before it was opened */
+    "ALTER TABLE runs ADD COLUMN warnings TEXT;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

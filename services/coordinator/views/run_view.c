@@ -244,11 +244,33 @@ static enum rc config_copy(struct json_writer *w, const struct rows *q, struct e
   return RC_OK;
 }
 
+static enum rc warnings_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
+  struct json *warnings = NULL;
+  struct rows q;
+  bool row = false;
+  size_t len;
+  enum rc rc = store_query(s, &q, err, "SELECT warnings FROM runs WHERE id = ?1 AND warnings IS NOT NULL",
+                           BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    const char *text = rows_text(&q, 0, &len);
+    rc = json_parse(&warnings, text, len, 0, err);
+  }
+  rows_end(&q);
+  json_key(w, "warnings");
+  json_array_begin(w);
+  for (size_t i = 0; i < json_length(warnings); i++) json_write_value(w, json_at(warnings, i));
+  json_array_end(w);
+  json_free(warnings);
+  return rc;
+}
+
 static enum rc run_body(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms, struct err *err) {
   int64_t run = rows_int(q, R_ID);
   struct sums t = {0};
   enum rc rc = run_head(s, w, q, err);
   if (rc == RC_OK) rc = config_copy(w, q, err);
+  if (rc == RC_OK) rc = warnings_write(s, w, run, err);
   json_key(w, "history");
   json_array_begin(w);
   if (rc == RC_OK) rc = rounds_write(s, w, run, 0, RUN_HISTORY_ROUNDS, true, err);
