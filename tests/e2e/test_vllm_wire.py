@@ -70,7 +70,7 @@ def test_texts_become_ids_and_texts_again(gen):
     assert post(gen, "/detokenize", {"tokens": told["tokens"]}) == {"prompt": "7+5é="}
     chat = post(gen, "/tokenize", {"messages": [{"role": "user", "content": "7"}]})
     assert post(gen, "/detokenize", {"tokens": chat["tokens"]})["prompt"] == "<|im_start|>user\n7<|im_end|>\n<|im_start|>assistant\n"
-    for path, body in (("/tokenize", {}), ("/tokenize", {"prompt": "x", "messages": []}), ("/detokenize", {"tokens": [1], "x": 1}), ("/tokenize", {"prompt": "x", "add_special_tokens": 1})):
+    for path, body in (("/tokenize", {}), ("/tokenize", {"prompt": "x", "messages": []}), ("/tokenize", {"messages": []}), ("/detokenize", {"tokens": [1], "x": 1}), ("/tokenize", {"prompt": "x", "add_special_tokens": 1})):
         assert exchange("POST", gen.url + path, body)[0] == 422, (path, body)
 
 
