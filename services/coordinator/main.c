@@ -1,7 +1,7 @@
 /* Starts the coordinator from its flags, waits for a signal and stops it.  The parts: writer/core.c (the writer),
  * driver/driver.c (the trainer's side), api/routes.c (the API).
  *
- * Producers stop before their consumers: the driver, then the writer, which still answers what waits, then the HTTP server.
+ * Producers stop before their consumers: the driver and the threads that ask for rewards, then the writer, which still answers what waits, then the HTTP server.
  * What a handler or the writer may still touch is freed after that. */
 #include <malloc.h>
 
@@ -13,6 +13,7 @@
 #include "services/coordinator/driver/driver.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/api/routes.h"
+#include "services/coordinator/rewards/rewards.h"
 #include "services/coordinator/rounds/tick.h"
 
 enum { DRAIN_MS = 2000, TICK_MS = 50 };
@@ -21,6 +22,8 @@ struct settings {
   struct program_settings program;
   struct core_options core;
   const char *replay;
+  struct rewards_options rewards;
+  int64_t reward_threads;
 #ifdef LEASEHOLD_FAULTS
   const char *fault;
 #endif
@@ -29,10 +32,14 @@ struct settings {
 static enum rc serve(const struct settings *s, struct err *err) {
   struct core *core = NULL;
   struct driver *driver = NULL;
+  struct rewards *rewards = NULL;
   struct http_server *server = NULL;
   struct core_options core_options = s->core;
   core_options.token = s->program.token;
   core_options.callbacks = &tick_callbacks;
+  core_options.reward_hosts = s->rewards.hosts;
+  struct rewards_options rewards_options = s->rewards;
+  rewards_options.threads = (int)s->reward_threads;
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
                                               .token = s->program.token,
@@ -49,6 +56,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   signals_stop_in_order();
   const struct driver_options driver_options = {.token = s->program.token, .replay = s->replay};
   if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
+  if ((rc = rewards_start(&rewards, core, &rewards_options, err)) != RC_OK) goto out;
   http_server_open(server, core);
   log_info("ready, epoch %llu", (unsigned long long)core_epoch(core));
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
@@ -60,6 +68,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   log_info("stopping");
 out:
   driver_stop(driver);
+  rewards_stop(rewards);
   if (core) core_stop(core);
   http_server_stop(server, DRAIN_MS);
   driver_destroy(driver);
@@ -93,6 +102,11 @@ int main(int argc, char **argv) {
        "workers registered at once; see --connections-max too: each has a connection or two"},
       {"replay", OPTION_STRING, &s.replay, "", 0, 0,
        "replay this run of the database at the trainer that registers, compare every version's digest, and end"},
+      {"reward-hosts", OPTION_STRING, &s.rewards.hosts, "", 0, 0,
+       "hosts that may be asked for rewards, as judge:9000,10.0.0.7; empty: none"},
+      {"reward-token", OPTION_STRING, &s.rewards.token, "", 0, 0, "bearer token that reward servers are shown"},
+      {"reward-threads", OPTION_INT, &s.reward_threads, "8", 1, LIMIT_THREADS,
+       "requests to reward servers at once, of all terms together"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},

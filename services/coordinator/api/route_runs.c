@@ -6,6 +6,7 @@
 
 #include "common/base/limits.h"
 #include "common/base/log.h"
+#include "services/coordinator/rewards/reward_hosts.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/trainer/run_check.h"
 #include "services/coordinator/store/ids.h"
@@ -83,6 +84,8 @@ void handle_post_run(struct http_request *r, void *context) {
   struct command *cmd = command_new(post_run_execute, sizeof(struct post_run));
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK && cmd) rc = post_run_decode(cmd->message, body, &cmd->arena, &err);
+  if (rc == RC_OK && cmd)
+    rc = reward_hosts_check(core_options(c)->reward_hosts, &((const struct post_run *)cmd->message)->config.verifier, &err);
   if (rc == RC_OK && cmd) rc = run_check(c, &((const struct post_run *)cmd->message)->config, &err);
   if (rc == RC_OK) {
     core_submit(c, r, cmd, CORE_ANSWER_MS);

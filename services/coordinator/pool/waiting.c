@@ -69,7 +69,7 @@ static enum rc open_read(struct core *c, struct waiting *w, struct err *err) {
   memset(w->open, 0, sizeof w->open);
   enum rc rc = store_query(c->store, &q, err,
                            "SELECT ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state "
-                           "= " SQL_GROUP_OPEN " AND ordinal < ?3",
+                           "= " SQL_GROUP_OPEN " AND ordinal < ?3 AND samples_open > 0",
                            BINDS(b_int(w->run), b_int(w->round), b_int(ORDINAL_EVALUATION_FIRST)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t ordinal = rows_int(&q, 0);

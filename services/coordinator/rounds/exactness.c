@@ -81,14 +81,18 @@ static void reason_add(struct buf *reason, int64_t count, const char *one, const
 /* Empty: the round is exact. */
 static enum rc reason_find(struct core *c, int64_t run, int64_t round, int64_t unequal, struct buf *out,
                            struct err *err) {
-  int64_t failed = 0;
+  int64_t failed = 0, missed = 0;
   enum rc rc = workers_reason(c, run, round, &KERNELS, out, err);
   if (rc == RC_OK) rc = workers_reason(c, run, round, &ENGINES, out, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &failed, err, "SELECT groups_failed FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK)
+    rc = store_int(c->store, &missed, err, "SELECT rewards_missed FROM rounds WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(run), b_int(round)));
   reason_add(out, unequal, "log-probability of the trainer's differs from the sampler's",
              "log-probabilities of the trainer's differ from the samplers'");
+  reason_add(out, missed, "reward was not answered in time and counts as 0", "rewards were not answered in time and count as 0");
   reason_add(out, failed, "group was not complete in time", "groups were not complete in time");
   return rc == RC_OK ? buf_check(out, err) : rc;
 }

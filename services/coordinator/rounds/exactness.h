@@ -1,5 +1,5 @@
 /* Is a round exact, and if not, why?  It is exact when the trainer's log-probabilities equal the samplers' bit for
- * bit, no group timed out, all kernels that took part are batch-invariant, and all engines are ours.
+ * bit, no group and no reward timed out, all kernels that took part are batch-invariant, and all engines are ours.
  *
  * Writer's thread only, inside the caller's savepoint; no memory of its own.  Called by round.c when a round's
  * training has ended (again if its batches had to be sent to another trainer), and when all samples of an evaluation

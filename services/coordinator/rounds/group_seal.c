@@ -7,6 +7,7 @@
 #include "common/base/philox.h"
 #include "services/coordinator/decide/overlong.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/rounds/stream.h"
@@ -279,7 +280,10 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   enum group_state state = GROUP_EVALUATED;
   const char *reason = NULL;
   int64_t open = -1;
+  const bool remote = reward_remote_terms(&config->verifier) > 0;
   enum rc rc = sealing_gather(c, &g, done, count, arena, err);
+  if (rc == RC_OK && remote)
+    rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, &config->verifier, g.rewards, h->count, err);
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) {
     sealing_advantages(&g, config);
     reason = group_filter_reason(config, g.advantages, h->count);
@@ -294,7 +298,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   else if (rc == RC_OK && open == 0)
     rc = round_generated(c, h->run, h->round, err);
   if (rc != RC_OK) return rc;
-  if (h->leased_ms && c->wall_ms > h->leased_ms)
+  if (h->leased_ms && c->wall_ms > h->leased_ms && !remote) /* samplers are not slow because judges are */
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
   if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
@@ -307,18 +311,30 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
 
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err) {
+  const struct reward_rule *rule = &c->context->config.verifier;
+  const bool remote = reward_remote_terms(rule) > 0;
   int64_t tokens = 0;
   enum rc rc = RC_OK;
   if (count == 0) return RC_OK;
-  if (count == g->open) return group_seal(c, g, fence, done, count, arena, err);
+  if (count == g->open && !remote) return group_seal(c, g, fence, done, count, arena, err);
   for (int i = 0; i < count && rc == RC_OK; i++) {
     rc = sample_store(c, g, fence, &done[i], done[i].verdict.reward, NULL, err);
+    if (rc == RC_OK && remote)
+      rc = remote_rewards_await(c, &(struct reward_group){g->run, g->round, g->ordinal}, done[i].result->sample, rule, err);
     tokens += (int64_t)done[i].result->token_ids.count;
   }
   if (rc != RC_OK) return rc;
   waiting_done(&c->pool->waiting, g->run, g->round, g->ordinal, count, tokens);
+  if (count == g->open) { /* its rewards are waited for; for dispatch it is over */
+    waiting_closed(&c->pool->waiting, g->run, g->round, g->ordinal);
+    c->samples_due = true;
+  }
   return store_exec(c->store, err,
                     "UPDATE groups SET samples_open = samples_open - ?4, done_samples = done_samples + ?4, done_tokens "
                     "= done_tokens + ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                     BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(count), b_int(tokens)));
+}
+
+enum rc group_seal_judged(struct core *c, const struct group_head *g, struct arena *arena, struct err *err) {
+  return group_seal(c, g, 0, NULL, 0, arena, err);
 }

@@ -1,6 +1,6 @@
 /* A group takes finished samples.  Each is decoded and verified as it comes.  With the last one the group gets its
  * rewards (shuffled in a control run), advantages (from the rewards less what is overlong) and filter, and is sealed, filtered or evaluated in the same
- * transaction (I4).
+ * transaction (I4); where servers answer a part of the rewards, with the last answer (remote_rewards.h).
  *
  *   result --group_read--> head --group_verify, one sample--> done_sample --group_accept--> samples: done
  *                                              +-- the last one --> sealed | filtered (refilled) | evaluated
@@ -51,6 +51,9 @@ enum rc group_verify(const struct run_context *x, const struct group_head *g, st
 /* Samples leased under `fence` become done.  RC_CONFLICT when one of them is not. */
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err);
+
+/* Its samples are all in, and so are the rewards that servers answer: it is sealed, filtered or evaluated. */
+enum rc group_seal_judged(struct core *c, const struct group_head *g, struct arena *arena, struct err *err);
 
 /* Pure: permutes rewards[n] by Philox (RNG_REWARD), the control that must not learn. */
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group);

@@ -8,6 +8,7 @@
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/rounds/run_life.h"
@@ -26,11 +27,10 @@ enum {
 
 /* ---- one group ---- */
 
-static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct err *err) {
+enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t ordinal, const struct group_failure *why,
+                   struct err *err) {
   const struct id_text id = id_group(run, round, ordinal);
-  char reason[DETAIL_MAX];
   int64_t open = -1, counts_for = round;
-  snprintf(reason, sizeof reason, "not complete within %d ms of its first lease", c->context->config.group_timeout_ms);
   enum rc rc = state_check(MACHINE_GROUP, GROUP_OPEN, GROUP_FAILED, id.text, err);
   if (rc == RC_OK) rc = leases_supersede_group(c, run, round, ordinal, err);
   if (rc == RC_OK)
@@ -43,7 +43,8 @@ static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t or
     rc = store_exec(c->store, err,
                     "UPDATE groups SET state = ?4, reason = ?5, samples_waiting = 0, waiting_ms = NULL WHERE run = ?1 "
                     "AND round = ?2 AND ordinal = ?3",
-                    BINDS(b_int(run), b_int(round), b_int(ordinal), b_int(GROUP_FAILED), b_text(reason)));
+                    BINDS(b_int(run), b_int(round), b_int(ordinal), b_int(GROUP_FAILED), b_text(why->reason)));
+  if (rc == RC_OK) rc = remote_rewards_forget_group(c, &(struct reward_group){run, round, ordinal}, err);
   if (rc == RC_OK) rc = stream_round(c, run, round, &counts_for, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
@@ -52,7 +53,7 @@ static enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t or
                     BINDS(b_int(run), b_int(round), b_int(counts_for)));
   waiting_forget(&c->pool->waiting);
   c->samples_due = true; /* another group may begin in its place */
-  if (rc == RC_OK) rc = journal_incident(c, run, "group_timeout", id.text, reason, err);
+  if (rc == RC_OK) rc = journal_incident(c, run, why->incident, id.text, why->reason, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(run), b_int(round)));
@@ -69,10 +70,13 @@ static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_
   struct {
     int64_t round, ordinal;
   } due[FAILED_AT_ONCE];
+  char reason[DETAIL_MAX];
+  snprintf(reason, sizeof reason, "not complete within %d ms of its first lease", c->context->config.group_timeout_ms);
+  const struct group_failure why = {"group_timeout", reason};
   enum rc rc =
       store_query(c->store, &q, err,
                   "SELECT round, ordinal FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
-                  " AND leased_ms "
+                  " AND samples_open > 0 AND leased_ms "
                   "<= ?2 ORDER BY round, ordinal LIMIT ?3",
                   BINDS(b_int(run), b_int(leased_until_ms), b_int(FAILED_AT_ONCE)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
@@ -80,7 +84,7 @@ static enum rc fail_those_due(struct core *c, int64_t run, int64_t leased_until_
     due[n++].ordinal = rows_int(&q, 1);
   }
   rows_end(&q);
-  for (int i = 0; i < n && rc == RC_OK; i++) rc = group_fail(c, run, due[i].round, due[i].ordinal, err);
+  for (int i = 0; i < n && rc == RC_OK; i++) rc = group_fail(c, run, due[i].round, due[i].ordinal, &why, err);
   return rc;
 }
 
@@ -128,7 +132,7 @@ enum rc groups_expire(struct core *c, struct err *err) {
   if (rc == RC_OK)
     rc = store_int(c->store, &earliest_ms, err,
                    "SELECT coalesce(min(leased_ms), ?2) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state "
-                   "= " SQL_GROUP_OPEN,
+                   "= " SQL_GROUP_OPEN " AND samples_open > 0",
                    BINDS(b_int(run), b_int(c->wall_ms)));
   if (rc != RC_OK) return rc;
   const int64_t timeout_ms = c->context->config.group_timeout_ms;

@@ -86,6 +86,7 @@ static enum rc samples_drop(struct store *s, const struct place *p, int64_t last
 #define UP_TO_LAST " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample <= ?4"
   const struct bind binds[] = {b_int(p->run), b_int(p->round), b_int(p->group), b_int(last)};
   enum rc rc = store_exec(s, err, "DELETE FROM rollouts" UP_TO_LAST, binds, 4);
+  if (rc == RC_OK) rc = store_exec(s, err, "DELETE FROM remote_rewards" UP_TO_LAST, binds, 4);
   if (rc == RC_OK) rc = store_exec(s, err, "DELETE FROM segments" UP_TO_LAST, binds, 4);
   if (rc == RC_OK) rc = store_exec(s, err, "DELETE FROM spans" UP_TO_LAST, binds, 4);
   return rc == RC_OK ? store_exec(s, err, "DELETE FROM samples" UP_TO_LAST, binds, 4) : rc;

@@ -9,6 +9,7 @@
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/writer/journal.h"
 #include "services/coordinator/run/run_context.h"
+#include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/rounds/rounds.h"
 
 enum rc run_state_of(struct store *s, int64_t run, enum run_state *out, struct err *err) {
@@ -111,6 +112,7 @@ enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *erro
     rc = store_exec(c->store, err, "UPDATE rounds SET state = ?2, groups_sealed = 0 WHERE run = ?1 AND state <> ?3 AND state <> ?2",
                     BINDS(b_int(run), b_int(ROUND_ABANDONED), b_int(ROUND_DONE)));
   }
+  if (rc == RC_OK) rc = remote_rewards_forget_run(c, run, err);
   if (rc == RC_OK) slot_windows_end(c->rounds->windows, run, c->now_ms);
   if (rc == RC_OK && c->context && c->context->run == run) {
     run_context_release(c->context);

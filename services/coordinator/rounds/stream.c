@@ -7,6 +7,7 @@
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/rounds/rounds.h"
@@ -215,6 +216,8 @@ static enum rc tokens_drop(struct core *c, int64_t run, const struct stale_sampl
 /* It waits for another lease. */
 static enum rc sample_again(struct core *c, int64_t run, const struct stale_sample *s, struct err *err) {
   enum rc rc = tokens_drop(c, run, s, err);
+  if (rc == RC_OK && reward_remote_terms(&c->context->config.verifier) > 0)
+    rc = remote_rewards_forget_sample(c, &(struct reward_group){run, s->round, s->group}, s->sample, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE samples SET state = ?5, tokens = 0, finish = NULL, reward = NULL, well_formed = NULL, "

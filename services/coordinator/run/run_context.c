@@ -296,7 +296,7 @@ void run_context_warnings(const struct run_context *c, struct json_writer *w) {
 
 void run_context_preview(const struct run_context *c) {
   enum { LINES = 3 };
-  if (run_is_supervised(&c->config)) return;
+  if (run_is_supervised(&c->config) || reward_remote_terms(&c->config.verifier) > 0) return;
   for (int i = 0; i < LINES && i < dataset_count(c->dataset); i++) {
     const struct dataset_item *item = dataset_at(c->dataset, i);
     const struct reward_input input = {item->answer, strlen(item->answer), item->answer, item->extra, 0, c->config.sampling.max_new_tokens};

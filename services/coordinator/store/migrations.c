@@ -1,11 +1,12 @@
 /* The schema, step by step, and the code that applies the steps that a database lacks.
  *
  *   runs -< rounds -< groups -< samples -1- rollouts (tokens, log-probabilities, text)
- *     |       |          |         +-< segments, spans
+ *     |       |          |         +-< segments, spans, remote_rewards
  *     |       |          +-1- passes
  *     |       |          +-< refills
  *     |       +-< batches, inner_steps, contributions, evaluations
  *     |       +-< cause_times
+ *     +-< reward_servers
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
  * States are the numbers of states.h.  A sample has a row from its first lease on; before that, its group's counts tell of
@@ -330,6 +331,21 @@ static const char *const steps[] = {
     /* 16: what should be looked at although the run can go on (run_context_warnings), a JSON array of texts; null
      * before it was opened */
     "ALTER TABLE runs ADD COLUMN warnings TEXT;",
+    /* 17: rewards that servers answer (rounds/remote_rewards.h): a row for each finished sample and each such term of the
+     * rule.  groups.rewards_open: of its rows, those that wait; rounds.rewards_missed: that count as 0, because nobody
+     * answered in time.  reward_servers: what is known of the server of a term; state: enum breaker_state. */
+    "CREATE TABLE remote_rewards ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, term INTEGER "
+    "NOT NULL, state INTEGER NOT NULL, value REAL, answered_ms INTEGER,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample, term), FOREIGN KEY (run, round, group_ordinal, sample) REFERENCES "
+    "samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
+    "CREATE INDEX remote_rewards_waiting ON remote_rewards (run, term, round, group_ordinal, sample) WHERE state = 0;"
+    "ALTER TABLE groups ADD COLUMN rewards_open INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN rewards_missed INTEGER NOT NULL DEFAULT 0;"
+    "CREATE TABLE reward_servers ("
+    "  run INTEGER NOT NULL REFERENCES runs (id), term INTEGER NOT NULL, url TEXT NOT NULL, state INTEGER NOT NULL DEFAULT "
+    "0, requests INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, answered INTEGER NOT NULL DEFAULT 0, "
+    "missed INTEGER NOT NULL DEFAULT 0, last_error TEXT, PRIMARY KEY (run, term)) STRICT, WITHOUT ROWID;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

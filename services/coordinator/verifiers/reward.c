@@ -16,7 +16,8 @@ static const char *const names[] = {
     [VERIFIER_NUMERIC] = "numeric", [VERIFIER_COUNTDOWN] = "countdown", [VERIFIER_NONE] = "none",
     [VERIFIER_MATH] = "math",       [VERIFIER_CHOICE] = "choice",       [VERIFIER_EXACT] = "exact",
     [VERIFIER_REGEX] = "regex",     [VERIFIER_JSON_SCHEMA] = "json_schema", [VERIFIER_FORMAT] = "format",
-    [VERIFIER_LENGTH] = "length",   [VERIFIER_OVERLONG] = "overlong"};
+    [VERIFIER_LENGTH] = "length",   [VERIFIER_OVERLONG] = "overlong",
+    [VERIFIER_HTTP] = "http"};
 
 const char *verifier_name(enum verifier_kind kind) { return names[kind]; }
 
@@ -46,6 +47,7 @@ static void judge_term(const struct reward_term *t, const struct reward_input *i
     case VERIFIER_FORMAT: format_verify(in->text, in->len, t->tags, t->tag_count, out); break;
     case VERIFIER_LENGTH: judge_length(t, in, out); break;
     case VERIFIER_OVERLONG: judge_overlong(t, in, out); break;
+    case VERIFIER_HTTP: out->well_formed = true; break;
   }
 }
 
@@ -58,10 +60,11 @@ void reward_judge(const struct reward_rule *rule, const struct reward_input *inp
     struct verdict v;
     judge_term(t, input, &v);
     if (i == 0) first = v;
+    if (t->kind == VERIFIER_HTTP) continue; /* remote_rewards.c adds it */
     out->values[i] = v.reward;
     out->reward += t->weight * v.reward;
     char part[64];
-    int n = snprintf(part, sizeof part, t->weight == 1 ? "%s%s %.4g" : "%s%s %.4g x %.4g", i ? ", " : "", names[t->kind], v.reward, t->weight);
+    int n = snprintf(part, sizeof part, t->weight == 1 ? "%s%s %.4g" : "%s%s %.4g x %.4g", used ? ", " : "", names[t->kind], v.reward, t->weight);
     if (n >= (int)sizeof part) n = (int)sizeof part - 1;
     if (rule->is_sum && used + (size_t)n < sizeof out->detail) {
       memcpy(out->detail + used, part, (size_t)n + 1);
@@ -92,6 +95,12 @@ enum rc reward_line_check(const struct reward_rule *rule, const char *answer, co
     if (rc != RC_OK) return rc;
   }
   return RC_OK;
+}
+
+int reward_remote_terms(const struct reward_rule *rule) {
+  int count = 0;
+  for (int i = 0; i < rule->count; i++) count += rule->terms[i].kind == VERIFIER_HTTP;
+  return count;
 }
 
 bool reward_needs_answer(const struct reward_rule *rule) {

@@ -11,6 +11,7 @@
  *   length               within `min` to `max` tokens: 1 or 0
  *   overlong             0 to -1 over the last `buffer` tokens (decide/overlong.h)
  *   none                 0
+ *   http                 what a reward server answers (http_term.h): added when the answer is there, not by reward_judge
  *
  * Pure: a function of the rule, the text, the dataset's line and two counts of tokens; bounded by counted steps, never by time; completions
  * are hostile.  Called by group_seal.c, on the HTTP thread that took the result where one could, else on the writer's; by
@@ -22,6 +23,7 @@
 
 #include "common/base/rc.h"
 #include "services/coordinator/decide/verify.h"
+#include "services/coordinator/verifiers/http_term.h"
 
 enum { REWARD_TERMS_MAX = 8, REWARD_TAGS_MAX = 8 };
 
@@ -37,6 +39,7 @@ struct reward_term {
   bool whole;       /* exact: of all of the completion, not of its answer */
   int32_t min, max; /* length; max 0: no bound */
   int32_t buffer;   /* overlong */
+  const struct http_term *http;
 };
 
 struct reward_rule {
@@ -67,6 +70,8 @@ void reward_judge(const struct reward_rule *rule, const struct reward_input *inp
 enum rc reward_line_check(const struct reward_rule *rule, const char *answer, const char *extra, struct err *err);
 /* Must a line have an `answer`? */
 bool reward_needs_answer(const struct reward_rule *rule);
+/* How many terms wait for a server. */
+int reward_remote_terms(const struct reward_rule *rule);
 const char *verifier_name(enum verifier_kind kind);
 
 #endif

@@ -15,7 +15,7 @@ static const char *const default_tags[] = {"think", "answer"};
 
 static enum rc kind_read(enum verifier_kind *out, const char *name, struct err *err) {
   char expected[160] = "";
-  for (int i = 0; i <= VERIFIER_OVERLONG; i++) {
+  for (int i = 0; i <= VERIFIER_HTTP; i++) {
     if (strcmp(name, verifier_name((enum verifier_kind)i)) == 0) {
       *out = (enum verifier_kind)i;
       return RC_OK;
@@ -83,9 +83,17 @@ static enum rc misplaced(const struct reward_term *t, bool given, const char *na
   return err_set(err, RC_INVALID, name, "`%s` is for kind '%s', this one is '%s'", name, verifier_name(kind), verifier_name(t->kind));
 }
 
+static enum rc server_read(struct reward_term *t, const struct json *v, struct arena *arena, struct err *err) {
+  if (t->kind != VERIFIER_HTTP) return RC_OK;
+  if (!v) return err_set(err, RC_INVALID, "server", "expected the reward server, {\"url\": \"http://host:port/path\"}, the key is missing");
+  const enum rc rc = http_term_read(&t->http, v, arena, err);
+  if (rc != RC_OK) err_in_field(err, "server");
+  return rc;
+}
+
 static enum rc term_read(struct reward_term *t, const struct json *v, bool weighted, bool *shuffle, struct arena *arena, struct err *err) {
   const char *kind = NULL;
-  const struct json *tags = NULL, *schema = NULL, *none = NULL;
+  const struct json *tags = NULL, *schema = NULL, *none = NULL, *server = NULL;
   double weight = 1;
   bool ignored = false;
   struct reward_term given = {.weight = 1};
@@ -100,6 +108,7 @@ static enum rc term_read(struct reward_term *t, const struct json *v, bool weigh
       {.name = "min", .kind = FIELD_I32, .target = &given.min, .min = 0, .max = LIMIT_NEW_TOKENS},
       {.name = "max", .kind = FIELD_I32, .target = &given.max, .min = 1, .max = LIMIT_NEW_TOKENS},
       {.name = "buffer", .kind = FIELD_I32, .target = &given.buffer, .min = 1, .max = LIMIT_NEW_TOKENS},
+      {.name = "server", .kind = FIELD_VALUE, .target = &server},
       {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = shuffle ? shuffle : &ignored},
       {.name = "terms", .kind = FIELD_VALUE, .target = &none}};
   const size_t count = sizeof fields / sizeof *fields - (weighted ? 1 : 0);
@@ -119,6 +128,8 @@ static enum rc term_read(struct reward_term *t, const struct json *v, bool weigh
   if (rc == RC_OK) rc = misplaced(&given, given_in(v, "min"), "min", VERIFIER_LENGTH, err);
   if (rc == RC_OK) rc = misplaced(&given, given_in(v, "max"), "max", VERIFIER_LENGTH, err);
   if (rc == RC_OK) rc = misplaced(&given, given_in(v, "buffer"), "buffer", VERIFIER_OVERLONG, err);
+  if (rc == RC_OK) rc = misplaced(&given, given_in(v, "server"), "server", VERIFIER_HTTP, err);
+  if (rc == RC_OK) rc = server_read(&given, given_in(v, "server") ? server : NULL, arena, err);
   if (rc != RC_OK) return rc;
   term_defaults(t, given.kind);
   if (!tags) {
@@ -191,6 +202,12 @@ static void term_write(const struct reward_term *t, struct json_writer *w) {
   if (t->min) json_kv_int(w, "min", t->min);
   if (t->max) json_kv_int(w, "max", t->max);
   if (t->buffer) json_kv_int(w, "buffer", t->buffer);
+  if (t->http) {
+    json_key(w, "server");
+    json_object_begin(w);
+    http_term_write(t->http, w);
+    json_object_end(w);
+  }
 }
 
 void reward_rule_write(const struct reward_rule *rule, struct json_writer *w) {

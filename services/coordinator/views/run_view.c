@@ -203,6 +203,36 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
   return rc;
 }
 
+/* The servers of its reward's http terms; empty before the first answer. */
+static enum rc reward_servers_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
+  static const char *const states[] = {"closed", "open", "half_open"};
+  struct rows q;
+  bool row;
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT term, url, state, requests, failures, answered, missed, last_error, (SELECT count(*) FROM "
+                           "remote_rewards r INDEXED BY remote_rewards_waiting WHERE r.run = ?1 AND r.term = v.term AND "
+                           "r.state = " SQL_REWARD_WAITING ") FROM reward_servers v WHERE run = ?1 ORDER BY term",
+                           BINDS(b_int(run)));
+  json_key(w, "reward_servers");
+  json_array_begin(w);
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    json_object_begin(w);
+    json_kv_int(w, "term", rows_int(&q, 0));
+    json_kv_string(w, "url", rows_text(&q, 1, NULL));
+    json_kv_string(w, "breaker", states[rows_int(&q, 2) % 3]);
+    json_kv_int(w, "requests", rows_int(&q, 3));
+    json_kv_int(w, "failures", rows_int(&q, 4));
+    json_kv_int(w, "answered", rows_int(&q, 5));
+    json_kv_int(w, "missed", rows_int(&q, 6));
+    json_kv_int(w, "waiting", rows_int(&q, 8));
+    json_kv_string(w, "last_error", rows_null(&q, 7) ? NULL : rows_text(&q, 7, NULL));
+    json_object_end(w);
+  }
+  json_array_end(w);
+  rows_end(&q);
+  return rc;
+}
+
 /* For an evaluate run: its only evaluation. */
 static enum rc result_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
   struct rows q;
@@ -280,6 +310,7 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   if (rc == RC_OK) rc = evaluations_write(s, w, run, err);
   json_array_end(w);
   if (rc == RC_OK) rc = totals_write(s, w, q, now_ms, &t, err);
+  if (rc == RC_OK) rc = reward_servers_write(s, w, run, err);
   if (rc == RC_OK) rc = result_write(s, w, run, err);
   int64_t eta = rows_null(q, R_ENDED) ? run_eta_ms(rows_int(q, R_ROUNDS), t.done, t.round_ms) : 0;
   json_key(w, "eta_ms");

@@ -1,0 +1,304 @@
+/* Rewards that servers answer, from the accepted sample to the sealed group, over real HTTP; the test plays the server's side
+ * by the commands that rewards.c sends.  What would break: a group is sealed without a reward, or never; an answer counts
+ * twice, or for a sample that was drawn anew; what a group is worth, or its digest, depends on the order in which answers come
+ * or on a restart between them; a deadline does something else than it was configured to; waiting for a judge counts as waiting
+ * for a sampler. */
+#include <string.h>
+
+#include "services/coordinator/decide/states.h"
+#include "services/coordinator/rewards/reward_answers.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/run/run_context.h"
+#include "tests/unit/coordinator/fake_server.h"
+
+enum { GROUPS = 3, SAMPLES = 4 };
+
+#define TERM(url, weight, rule)                                                                                       \
+  "{\"kind\":\"http\",\"weight\":" #weight ",\"server\":{\"url\":\"http://" url "/\",\"deadline_ms\":600,"            \
+  "\"on_deadline\":\"" rule "\"}}"
+#define JUDGED(verifier, more)                                                                                        \
+  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,"         \
+  "\"samples_per_group\":4,\"group_timeout_ms\":800,\"verifier\":" verifier                                           \
+  ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}" more "}"
+/* numeric x 0.5 + a x 1 + b x 0.25 */
+#define THREE "{\"terms\":[{\"kind\":\"numeric\",\"weight\":0.5}," TERM("a:1", 1, "fail") "," TERM("b:2", 0.25, "fail") "]}"
+#define ALONE(rule) "{\"terms\":[" TERM("a:1", 1, rule) "]}"
+
+static int setup(void **state) {
+  if (fixture_setup(state) != 0) return -1;
+  struct fixture *f = *state;
+  f->options.reward_hosts = "a,b:2";
+  coordinator_restart(f);
+  return 0;
+}
+
+static void sampled(struct fixture *f, struct fake_server *s, const char *run) {
+  struct lease leases[GROUPS];
+  post_run(f, run);
+  register_server(f, s, "gen-1");
+  collect_leases(f, s, leases, GROUPS);
+  for (int i = 0; i < GROUPS; i++) answer_lease(f, s, &leases[i]);
+}
+
+static struct digest digest_of_sample(struct fixture *f, int64_t group, int sample) {
+  struct digest out = {{0}};
+  struct store *s;
+  struct rows q;
+  struct err err = {0};
+  bool row = false;
+  if (readers_take(core_readers(f->core), &s, &err) != RC_OK) fail_msg("%s", err.message);
+  if (store_query(s, &q, &err, "SELECT digest FROM samples WHERE run = 1 AND round = 0 AND group_ordinal = ?1 AND sample = ?2",
+                  BINDS(b_int(group), b_int(sample))) != RC_OK || rows_next(&q, &row, &err) != RC_OK || !row)
+    fail_msg("sample %d: %s", sample, err.message);
+  rows_digest(&q, 0, &out);
+  rows_end(&q);
+  readers_give(core_readers(f->core), s);
+  return out;
+}
+
+static struct command *message(struct fixture *f, command_execute execute, int64_t group, int term, int first, int count) {
+  struct command *cmd = command_new(execute, sizeof(struct reward_message));
+  struct reward_message *m = cmd->message;
+  *m = (struct reward_message){.run = 1, .group = group, .term = term, .count = count, .why = "no route"};
+  m->values = arena_alloc(&cmd->arena, (size_t)count, sizeof *m->values);
+  for (int i = 0; i < count; i++)
+    m->values[i] = (struct reward_value){first + i, digest_of_sample(f, group, first + i), 0.125 * (first + i) + (double)group + term};
+  return cmd;
+}
+
+static void answered(struct fixture *f, int64_t group, int term, int first, int count) {
+  struct err err = {0};
+  if (core_call(f->core, message(f, reward_answer_execute, group, term, first, count), &err) != RC_OK) fail_msg("%s", err.message);
+}
+
+static void missed(struct fixture *f, int64_t group, int first, int count) {
+  struct err err = {0};
+  if (core_call(f->core, message(f, reward_loss_execute, group, 0, first, count), &err) != RC_OK) fail_msg("%s", err.message);
+}
+
+static int64_t in_state(struct fixture *f, enum group_state state) {
+  return read_int_of(f, "SELECT count(*) FROM groups WHERE state = ?1 AND run = 1", state);
+}
+
+#define BOTH(f, group)             \
+  answered((f), (group), 1, 0, 4); \
+  answered((f), (group), 2, 0, 4)
+
+static void a_group_is_sealed_with_its_last_reward(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  sampled(f, &s, JUDGED(THREE, ""));
+  assert_int_equal(in_state(f, GROUP_OPEN), 3);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM remote_rewards WHERE state = 0"), 24);
+  answered(f, 1, 2, 2, 2);
+  answered(f, 1, 1, 0, 4);
+  assert_int_equal(in_state(f, GROUP_OPEN), 3);
+  answered(f, 1, 2, 0, 2);
+  assert_int_equal(read_int(f, "SELECT state <> 0 FROM groups WHERE ordinal = 1"), 1);
+  /* samples 0 and 2 are right (fake_server.h); sample 3: 0 x 0.5 + 2.375 + 3.375 x 0.25 */
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 1 AND reward = 0.5 * well_formed * (sample % 2 = 0) + (0.125 * "
+                               "sample + 2) + 0.25 * (0.125 * sample + 3)"),
+                   4);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 1 AND advantage IS NOT NULL"), 4);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 1 AND sample = 3 AND detail LIKE "
+                               "'http 2.375, http 3.375 x 0.25; numeric 0 x 0.5; %'"),
+                   1);
+  BOTH(f, 0);
+  BOTH(f, 2);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 1);
+  assert_int_equal(read_int(f, "SELECT sum(answered) = 24 AND sum(missed) = 0 FROM reward_servers"), 1);
+}
+
+/* What is learned from depends on nothing else: the first run's digests are those of the others. */
+static void check_digests(struct fixture *f) {
+  static struct digest known[GROUPS];
+  static bool is_known;
+  struct store *s;
+  struct rows q;
+  struct err err = {0};
+  bool row = true;
+  int n = 0;
+  if (readers_take(core_readers(f->core), &s, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(store_query(s, &q, &err, "SELECT digest FROM groups WHERE run = 1 ORDER BY ordinal", NO_BINDS), RC_OK);
+  while (rows_next(&q, &row, &err) == RC_OK && row) {
+    struct digest d;
+    assert_true(rows_digest(&q, 0, &d));
+    if (!is_known) known[n] = d;
+    if (!digest_equal(&d, &known[n])) fail_msg("group %d has another digest", n);
+    n++;
+  }
+  rows_end(&q);
+  readers_give(core_readers(f->core), s);
+  assert_int_equal(n, GROUPS);
+  is_known = true;
+}
+
+static bool is_attached(struct fixture *f) {
+  struct run_context *x = rounds_context_keep(f->core);
+  run_context_release(x);
+  return x != NULL;
+}
+
+static void the_plain_order(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  sampled(f, &s, JUDGED(THREE, ""));
+  for (int64_t g = 0; g < GROUPS; g++) {
+    BOTH(f, g);
+  }
+  json_free(wait_state(f, "r1", "completed"));
+  check_digests(f);
+}
+
+static void neither_order_nor_repetition_nor_a_restart_changes_anything(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  sampled(f, &s, JUDGED(THREE, ""));
+  answered(f, 2, 1, 0, 4);
+  answered(f, 2, 1, 0, 4);
+  coordinator_restart(f);
+  AWAIT(is_attached(f), "the run is not taken up again") a_moment_passes(f);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM remote_rewards WHERE state = 0"), 20);
+  answered(f, 2, 1, 0, 4); /* by a server that was asked before */
+  assert_int_equal(read_int(f, "SELECT rewards_open FROM groups WHERE ordinal = 2"), 4);
+  answered(f, 2, 2, 2, 2);
+  answered(f, 2, 2, 0, 2);
+  BOTH(f, 1);
+  answered(f, 1, 2, 0, 4); /* sealed already */
+  answered(f, 0, 2, 0, 4);
+  answered(f, 0, 1, 3, 1);
+  answered(f, 0, 1, 0, 3);
+  json_free(wait_state(f, "r1", "completed"));
+  check_digests(f);
+  assert_int_equal(read_int(f, "SELECT sum(answered) FROM reward_servers"), 24);
+}
+
+static void an_answer_about_other_tokens_is_not_counted(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err = {0};
+  sampled(f, &s, JUDGED(ALONE("fail"), ""));
+  struct command *cmd = message(f, reward_answer_execute, 0, 0, 0, 4);
+  ((struct reward_message *)cmd->message)->values[2].digest.bytes[0] ^= 1;
+  assert_int_equal(core_call(f->core, cmd, &err), RC_OK);
+  assert_int_equal(read_int(f, "SELECT group_concat(sample) = '2' FROM remote_rewards WHERE group_ordinal = 0 AND state = 0"), 1);
+  assert_int_equal(in_state(f, GROUP_OPEN), 3);
+}
+
+/* Longer than group_timeout_ms. */
+static void judges_are_not_waited_for_as_samplers_are(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  sampled(f, &s, JUDGED(ALONE("fail"), ""));
+  time_passes(f, 2000);
+  assert_int_equal(in_state(f, GROUP_OPEN), 3);
+  for (int64_t g = 0; g < GROUPS; g++) answered(f, g, 0, 0, 4);
+  json_free(wait_state(f, "r1", "completed"));
+}
+
+static void zero_counts_nothing_and_says_so(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  sampled(f, &s, JUDGED(ALONE("zero"), ""));
+  answered(f, 0, 0, 0, 4);
+  answered(f, 1, 0, 0, 3);
+  missed(f, 1, 0, 4); /* of one of them: the others have a reward */
+  answered(f, 1, 0, 3, 1); /* too late */
+  assert_int_equal(read_int(f, "SELECT group_concat(reward, ' ') = '1.0 1.125 1.25 0.0' FROM samples WHERE group_ordinal = 1"), 1);
+  assert_int_equal(read_int(f, "SELECT detail = 'http 0 (not answered in time)' FROM samples WHERE group_ordinal = 1 AND sample = 3"), 1);
+  answered(f, 2, 0, 0, 4);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 0);
+  assert_int_equal(read_int(f, "SELECT inexact_reason LIKE '1 reward was not answered in time%' FROM rounds"), 1);
+  assert_int_equal(read_int(f, "SELECT missed FROM reward_servers"), 1);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'reward_missed' AND subject = 'r1.0.1' AND detail LIKE '%no route'"), 1);
+}
+
+static void drop_leaves_the_group_out(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  sampled(f, &s, JUDGED(ALONE("drop"), ""));
+  answered(f, 0, 0, 0, 4);
+  answered(f, 1, 0, 0, 2);
+  missed(f, 1, 2, 2);
+  assert_int_equal(in_state(f, GROUP_FAILED), 1);
+  answered(f, 1, 0, 2, 2);
+  missed(f, 1, 0, 4);
+  answered(f, 2, 0, 0, 4);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT groups_failed = 1 AND groups_trained = 2 AND exact = 0 FROM rounds"), 1);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM remote_rewards WHERE state = 0"), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'reward_missed'"), 1);
+}
+
+static void fail_pauses_the_run_and_resuming_goes_on(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  sampled(f, &s, JUDGED(ALONE("fail"), ""));
+  answered(f, 0, 0, 0, 4);
+  missed(f, 1, 0, 4);
+  missed(f, 2, 0, 4);
+  json_free(wait_held(f, "r1", "no reward for 4 samples of group r1.0.1 within 600 ms or 1000 retries: no route"));
+  assert_int_equal(read_int(f, "SELECT count(*) FROM events WHERE type = 'state' AND data LIKE '%no reward%'"), 1);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  answered(f, 1, 0, 0, 4);
+  answered(f, 2, 0, 0, 4);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 1);
+}
+
+static void a_filtered_group_is_refilled_when_it_is_judged(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  sampled(f, &s, JUDGED("{\"terms\":[" TERM("a:1", 0, "fail") "]}", ",\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":1}"));
+  answered(f, 2, 0, 0, 4);
+  poll_leases(f, &s, 64, &a);
+  assert_int_equal(a.lease_count, 1);
+  assert_int_equal(a.leases[0].prompt_ids.items[0], '3');
+  answer_lease(f, &s, &a.leases[0]);
+  for (int64_t g = 0; g < 4; g++)
+    if (g != 2) answered(f, g, 0, 0, 4);
+  json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT groups_filtered = 4 AND groups_refilled = 1 FROM rounds"), 1);
+}
+
+static void a_stopped_run_waits_for_nothing(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err = {0};
+  sampled(f, &s, JUDGED(ALONE("fail"), ""));
+  struct command *late = message(f, reward_answer_execute, 0, 0, 0, 4);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+  json_free(wait_state(f, "r1", "stopped"));
+  assert_int_equal(read_int(f, "SELECT count(*) FROM remote_rewards"), 0);
+  assert_int_equal(core_call(f->core, late, &err), RC_UNAVAILABLE);
+}
+
+static void hosts_that_are_not_allowed_are_refused_when_a_run_is_posted(void **state) {
+  struct fixture *f = *state;
+  struct json *answer = NULL;
+  assert_int_equal(call(f, "POST", "/v1/runs", JUDGED("{\"terms\":[" TERM("b:3", 1, "fail") "]}", ""), &answer), 422);
+  assert_string_equal(json_word(json_get(json_get(answer, "error"), "field")), "verifier.terms[0].server.url");
+  json_free(answer);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(a_group_is_sealed_with_its_last_reward),
+      CASE(the_plain_order),
+      CASE(neither_order_nor_repetition_nor_a_restart_changes_anything),
+      CASE(an_answer_about_other_tokens_is_not_counted),
+      CASE(judges_are_not_waited_for_as_samplers_are),
+      CASE(zero_counts_nothing_and_says_so),
+      CASE(drop_leaves_the_group_out),
+      CASE(fail_pauses_the_run_and_resuming_goes_on),
+      CASE(a_filtered_group_is_refilled_when_it_is_judged),
+      CASE(a_stopped_run_waits_for_nothing),
+      CASE(hosts_that_are_not_allowed_are_refused_when_a_run_is_posted),
+  };
+  return cmocka_run_group_tests_name("coordinator/remote_rewards", tests, NULL, NULL);
+}
