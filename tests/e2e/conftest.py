@@ -27,3 +27,9 @@ def base_model(tmp_path_factory):
     """A base that writes digits now and then, so that rewards differ within groups and every round has a gradient.  (The sanitizers, under which 120 rounds
     take minutes, ask for fewer: what they look for needs no rewards.)"""
     return make_base_model(tmp_path_factory.mktemp("base"), rounds=BASE_ROUNDS)
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory):
+    """The same model with other weights."""
+    return make_base_model(tmp_path_factory.mktemp("other"), rounds=4)

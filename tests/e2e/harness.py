@@ -274,6 +274,14 @@ class Cluster:
         self.close()
 
 
+class Standalone(Cluster):
+    """Generation-servers alone."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.services = []
+
+
 def digests(status):
     return [row["digest"] for row in status["history"]]
 

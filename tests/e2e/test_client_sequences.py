@@ -7,21 +7,9 @@ import subprocess
 
 import pytest
 
-from harness import Cluster, call, exchange, make_base_model
+from harness import Cluster, Standalone, call, exchange
 
 PROMPTS = [list(b"7+5*3-4="), list(b"1+2=")]
-
-
-class Standalone(Cluster):
-    def __init__(self, folder):
-        self.folder = folder
-        self.services = []
-
-
-@pytest.fixture(scope="module")
-def other_model(tmp_path_factory):
-    """The same model with other weights."""
-    return make_base_model(tmp_path_factory.mktemp("other"), rounds=4)
 
 
 @pytest.fixture()

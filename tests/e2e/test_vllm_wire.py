@@ -7,21 +7,9 @@ import time
 
 import pytest
 
-from harness import Cluster, call, exchange, grpo_config, make_base_model
+from harness import Cluster, Standalone, call, exchange, grpo_config
 
 PROMPT = list(b"7+5*3-4=")
-
-
-class Standalone(Cluster):
-    def __init__(self, folder):
-        self.folder = folder
-        self.services = []
-
-
-@pytest.fixture(scope="module")
-def other_model(tmp_path_factory):
-    """The same model with other weights."""
-    return make_base_model(tmp_path_factory.mktemp("other"), rounds=4)
 
 
 @pytest.fixture()
@@ -130,11 +118,36 @@ def test_what_is_aborted_answers_with_what_it_has(gen):
     assert generate(gen)["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+def test_a_pause_may_wait_for_what_is_open(gen):
+    """Nothing of it is cut short; what comes meanwhile is held until the server goes on, and a pause that is taken back says so."""
+    params = {"max_tokens": 110, "ignore_eos": True, "n": 12}
+    early, first = background(lambda: generate(gen, sampling_params=params))
+    Cluster.wait_until(None, "samples are decoded", lambda: sampled(gen) > 0)
+    resting, status = background(lambda: post(gen, "/pause?mode=wait&clear_cache=true"))
+    time.sleep(0.05)
+    late, second = background(lambda: generate(gen, sampling_params={**params, "n": 1}))
+    resting.join(60)
+    assert status["answer"] == {"status": "paused"} and call("GET", gen.url + "/is_paused")["is_paused"]
+    early.join(10)
+    assert {len(choice["token_ids"]) for choice in first["answer"]["choices"]} == {110} and late.is_alive()
+    assert post(gen, "/pause?mode=wait") == {"status": "paused"}, "it may be repeated"
+    post(gen, "/resume")
+    late.join(30)
+    assert len(second["answer"]["choices"][0]["token_ids"]) == 110
+    early, first = background(lambda: generate(gen, sampling_params={**params, "n": 32}))
+    Cluster.wait_until(None, "samples are decoded", lambda: sampled(gen) > 0)
+    resting, status = background(lambda: exchange("POST", gen.url + "/pause?mode=wait"))
+    time.sleep(0.1)
+    post(gen, "/resume")
+    resting.join(30)
+    early.join(30)
+    assert status["answer"][0] == 409 and not call("GET", gen.url + "/is_paused")["is_paused"] and len(first["answer"]["choices"]) == 32
+
+
 def test_what_cannot_be_done_is_refused_and_changes_nothing(gen, tmp_path):
     was = post(gen, "/weight_checker", {"action": "checksum"})
     (tmp_path / "empty").mkdir()
     for path, body, status in (
-        ("/pause?mode=wait", {}, 501),
         ("/pause?mode=nap", {}, 422),
         ("/update_weights", {"update_info": {}}, 501),
         ("/update_weights", {}, 422),

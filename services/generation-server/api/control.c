@@ -40,6 +40,28 @@ enum rc control_pause(struct server *s, enum engine_pause mode, struct err *err)
   return rc == RC_OK ? await_rest(loaded, true, err) : rc;
 }
 
+/* The engine takes the message between two steps; from then on the stager waits. */
+static enum rc await_pausing(const struct engine *e, struct err *err) {
+  const int64_t until_ms = clock_monotonic_ms() + REST_WAIT_MS;
+  while (!engine_pausing(e) && !engine_paused(e)) {
+    if (clock_monotonic_ms() > until_ms)
+      return err_set(err, RC_TIMEOUT, NULL, "the engine's step has not ended within %d ms", REST_WAIT_MS);
+    clock_sleep_ms(1);
+  }
+  return RC_OK;
+}
+
+enum rc control_pause_at_end(struct http_request *r, struct server *s,
+                             void (*answer)(struct http_request *, enum rc, const struct policy *, const struct err *),
+                             struct err *err) {
+  const struct staging_order order = {.request = r, .awaits_pause = true, .answer = answer};
+  struct loaded_model *loaded = control_model(s, err);
+  if (!loaded) return err->rc;
+  enum rc rc = engine_paused(loaded->engine) ? RC_OK : not_taken(engine_pause(loaded->engine, ENGINE_PAUSE_WAIT), err);
+  if (rc == RC_OK) rc = await_pausing(loaded->engine, err);
+  return rc == RC_OK ? control_load(r, s, &order, err) : rc;
+}
+
 enum rc control_resume(struct server *s, struct err *err) {
   struct loaded_model *loaded = control_model(s, err);
   if (!loaded) return err->rc;

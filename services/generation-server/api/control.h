@@ -12,6 +12,10 @@
 struct loaded_model *control_model(struct server *s, struct err *err);
 /* The engine has come to rest when this returns.  RC_TIMEOUT. */
 enum rc control_pause(struct server *s, enum engine_pause mode, struct err *err);
+/* The same once open requests have ended: the request is suspended, and `answer` replies then. */
+enum rc control_pause_at_end(struct http_request *r, struct server *s,
+                             void (*answer)(struct http_request *, enum rc, const struct policy *, const struct err *),
+                             struct err *err);
 enum rc control_resume(struct server *s, struct err *err);
 /* The weights that decode are this version from now on.  RC_TIMEOUT. */
 enum rc control_relabel(struct server *s, int64_t version, struct err *err);

@@ -30,17 +30,26 @@ void handle_vllm_generate(struct http_request *r, void *context) {
 
 /* --- rest --- */
 
+static void answer_pause(struct http_request *r, enum rc rc, const struct policy *policy, const struct err *err) {
+  struct err copy = *err;
+  (void)policy;
+  reply_status(r, rc, "paused", &copy);
+}
+
 void handle_vllm_pause(struct http_request *r, void *context) {
   const char *mode = http_query(r, "mode"), *clear = http_query(r, "clear_cache");
   struct err err;
   enum rc rc = RC_OK;
-  if (mode && strcmp(mode, "wait") == 0)
-    rc = err_set(&err, RC_UNSUPPORTED, "mode", "expected abort or keep: waiting for open requests is not offered");
-  else if (mode && strcmp(mode, "abort") != 0 && strcmp(mode, "keep") != 0)
-    rc = err_set(&err, RC_INVALID, "mode", "expected abort or keep, got \"%.40s\"", mode);
+  const bool waits = mode && strcmp(mode, "wait") == 0, keeps = mode && strcmp(mode, "keep") == 0;
+  if (mode && !waits && !keeps && strcmp(mode, "abort") != 0)
+    rc = err_set(&err, RC_INVALID, "mode", "expected abort, wait or keep, got \"%.40s\"", mode);
   else if (clear && strcmp(clear, "true") != 0 && strcmp(clear, "false") != 0)
     rc = err_set(&err, RC_INVALID, "clear_cache", "expected true or false, got \"%.40s\"", clear);
-  const bool keeps = mode && strcmp(mode, "keep") == 0;
+  if (rc == RC_OK && waits) {
+    rc = control_pause_at_end(r, context, answer_pause, &err);
+    if (rc != RC_OK) http_fail(r, &err);
+    return;
+  }
   if (rc == RC_OK) rc = control_pause(context, keeps ? ENGINE_PAUSE_KEEP : ENGINE_PAUSE_ABORT, &err);
   reply_status(r, rc, "paused", &err);
 }

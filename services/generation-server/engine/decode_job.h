@@ -104,6 +104,7 @@ struct decode_job {
   bool prompt_ready;     /* by the active weights */
   bool prompt_judged;    /* once: prompt_logprobs are final when the step is over */
   bool taken;            /* the engine had weights for it */
+  bool late;             /* it came while the engine waited for the others to end before a pause */
   enum decode_job_end end;
   struct policy policy; /* active when the job ended; of a lease that newer weights void: before them */
   struct decode_job *next_ended;

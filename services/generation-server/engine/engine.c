@@ -230,6 +230,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
     return;
   }
   job->taken = true;
+  job->late = atomic_load(&e->pausing);
   for (int32_t i = 0; i < job->sample_count; i++)
     if (job->samples[i].state != DECODE_DONE) e->live[e->live_count++] = &job->samples[i];
 }
@@ -305,7 +306,23 @@ static void pause(struct engine *e, const struct message *m) {
   if (m->pause == ENGINE_PAUSE_ABORT) end_jobs(e, is_request, m, DECODE_JOB_DROPPED);
   for (int i = 0; i < e->live_count && m->pause == ENGINE_PAUSE_RETRACT; i++)
     if (e->live[i]->slot >= 0) sample_evict(e, e->live[i]);
+  atomic_store(&e->pausing, m->pause == ENGINE_PAUSE_WAIT);
+  atomic_store(&e->paused, m->pause != ENGINE_PAUSE_WAIT);
+}
+
+static void resume(struct engine *e) {
+  atomic_store(&e->pausing, false);
+  atomic_store(&e->paused, false);
+  for (int i = 0; i < e->live_count; i++) e->live[i]->job->late = false;
+}
+
+/* The pause that was waited for begins with the end of the last job from before. */
+static void rest_when_due(struct engine *e) {
+  bool due = atomic_load(&e->pausing);
+  for (int i = 0; i < e->live_count && due; i++) due = e->live[i]->job->late || e->live[i]->state == DECODE_DONE;
+  if (!due) return;
   atomic_store(&e->paused, true);
+  atomic_store(&e->pausing, false);
 }
 
 static void handle(struct engine *e, const struct message *m) {
@@ -320,7 +337,7 @@ static void handle(struct engine *e, const struct message *m) {
       break;
     case MESSAGE_HAND_BACK: end_jobs(e, is_lease, m, DECODE_JOB_HANDED_BACK); break;
     case MESSAGE_PAUSE: pause(e, m); break;
-    case MESSAGE_RESUME: atomic_store(&e->paused, false); break;
+    case MESSAGE_RESUME: resume(e); break;
   }
 }
 
@@ -357,6 +374,7 @@ bool engine_step(struct engine *e) {
   end_jobs(e, is_abandoned, NULL, DECODE_JOB_DROPPED);
   finish_texts(e);
   settle(e);
+  rest_when_due(e);
   const bool computed = e->active && !e->failed && !atomic_load(&e->paused) && step_run(e);
   if (e->failed) {
     give_up(e);
@@ -367,6 +385,7 @@ bool engine_step(struct engine *e) {
   tell_activated(e);
   activation_settle(e);
   if (computed) activation_step_ended(e, clock_monotonic_us());
+  rest_when_due(e);
   show_state(e);
   return told || computed;
 }
@@ -424,6 +443,8 @@ enum rc engine_failure(struct engine *e, struct err *err) {
 }
 
 bool engine_paused(const struct engine *e) { return atomic_load(&e->paused); }
+
+bool engine_pausing(const struct engine *e) { return atomic_load(&e->pausing); }
 
 bool engine_settled(const struct engine *e) { return !atomic_load(&e->recomputing); }
 

@@ -64,13 +64,15 @@ enum rc engine_hand_back(struct engine *e);
 
 /* What becomes of open requests when the engine pauses: they keep slots, keys and values; or end with the tokens that
  * they have; or wait for a slot again with their tokens, and compute keys and values anew under the weights that are
- * active then. */
-enum engine_pause { ENGINE_PAUSE_KEEP, ENGINE_PAUSE_ABORT, ENGINE_PAUSE_RETRACT };
-/* From the end of its step on the engine computes nothing until engine_resume; it still takes messages, new jobs and new
- * weights among them.  engine_paused tells when it has come to rest. */
+ * active then; or come to their own end first, while those that come later wait. */
+enum engine_pause { ENGINE_PAUSE_KEEP, ENGINE_PAUSE_ABORT, ENGINE_PAUSE_RETRACT, ENGINE_PAUSE_WAIT };
+/* From the end of its step on, or when the last of those requests has ended, the engine computes nothing until
+ * engine_resume; it still takes messages, new jobs and new weights among them.  engine_paused tells when it has come to
+ * rest, engine_pausing whether it waits for that. */
 enum rc engine_pause(struct engine *e, enum engine_pause mode);
 enum rc engine_resume(struct engine *e);
 bool engine_paused(const struct engine *e);
+bool engine_pausing(const struct engine *e);
 
 /* False before the first activation. */
 bool engine_policy(struct engine *e, struct policy *out);

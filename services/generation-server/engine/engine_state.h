@@ -76,7 +76,8 @@ struct engine {
   struct metric *metric_pause, *metric_recompute;
 
   bool failed; /* the device did */
-  atomic_bool paused; /* no step is computed; set by the engine, read anywhere */
+  atomic_bool paused;  /* no step is computed; set by the engine, read anywhere */
+  atomic_bool pausing; /* so will it be when the jobs that are not `late` have ended; likewise */
 
   pthread_mutex_t mutex; /* guards shown, shown_valid and failure, which other threads read */
   struct policy shown;

@@ -23,7 +23,8 @@ static struct sched_item picture(const struct engine *e, const struct sample *s)
   const int32_t length = sample_length(s);
   return (struct sched_item){
       .running = s->state == DECODE_RUNNING,
-      .blocked = s->kv.length == 0 && s->job->leader && s->job->leader != s && !s->job->prompt_ready,
+      .blocked = s->job->late ||
+                 (s->kv.length == 0 && s->job->leader && s->job->leader != s && !s->job->prompt_ready),
       .pending = length - s->kv.length,
       .pages_held = s->kv.page_count,
       .pages_needed = kv_pages_needed(e->kv, &s->kv, length)};

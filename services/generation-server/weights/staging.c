@@ -23,6 +23,7 @@ enum {
   PUSHES_MAX = 4,
   ORDERS_MAX = 4,
   ACTIVATION_NAP_MS = 10,
+  PAUSE_WAIT_MS = 600000,
   ACTIVATION_WAIT_MS = 10000, /* the engine must swap within it, before the spare set can be filled again */
   FILE_DEADLINE_MS = 30000,
   PULL_DEADLINE_MS = 600000, /* and as long as the file takes at PULL_BYTES_PER_MS */
@@ -469,10 +470,32 @@ static enum rc digest_active(struct staging *s, struct policy *policy, struct er
   return rc;
 }
 
+/* A client that is not answered in time finds the engine as it was. */
+static enum rc await_pause(struct staging *s, struct policy *policy, struct err *err) {
+  const struct engine *e = s->loaded->engine;
+  const int64_t until_ms = clock_monotonic_ms() + PAUSE_WAIT_MS;
+  bool stopping = false;
+  while (engine_pausing(e) && !stopping && clock_monotonic_ms() < until_ms) {
+    const struct timespec nap = clock_deadline_in(ACTIVATION_NAP_MS);
+    pthread_mutex_lock(&s->mutex);
+    stopping = s->stopping;
+    if (!stopping) pthread_cond_timedwait(&s->changed, &s->mutex, &nap);
+    pthread_mutex_unlock(&s->mutex);
+  }
+  engine_policy(s->loaded->engine, policy);
+  if (stopping) return err_set(err, RC_UNAVAILABLE, NULL, "the server is stopping");
+  if (engine_paused(e)) return RC_OK;
+  if (!engine_pausing(e)) return err_set(err, RC_CONFLICT, NULL, "the pause was taken back before open requests had ended");
+  engine_resume(s->loaded->engine);
+  return err_set(err, RC_TIMEOUT, NULL, "open requests have not ended within %d ms", PAUSE_WAIT_MS);
+}
+
 static void do_order(struct staging *s, const struct staging_order *order) {
   struct err err = {0};
   struct policy policy = {0};
-  const enum rc rc = order->dir[0] ? load_folder(s, order, &policy, &err) : digest_active(s, &policy, &err);
+  const enum rc rc = order->awaits_pause ? await_pause(s, &policy, &err)
+                     : order->dir[0]     ? load_folder(s, order, &policy, &err)
+                                         : digest_active(s, &policy, &err);
   if (rc != RC_OK) log_warn("a client's order failed: %s", err.message);
   order->answer(order->request, rc, &policy, &err);
 }

@@ -66,11 +66,13 @@ enum rc staging_push_check(struct staging *s, const struct staging_push *push, s
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err);
 /* The sender of this push has hung up: ends the wait for its broadcast, which will not come.  Any thread. */
 void staging_push_abandoned(struct staging *s, const struct http_request *request);
-/* Work on a client's word, of a server without a coordinator alone: weights of a folder, which decode from then on, or
- * a digest of those that decode, computed anew. */
+/* Work on a client's word, of a server without a coordinator alone: weights of a folder, which decode from then on; a
+ * digest of those that decode, computed anew; or the wait for a pause that begins when open requests have ended
+ * (ENGINE_PAUSE_WAIT).  One after the other. */
 struct staging_order {
   struct http_request *request; /* suspended; answer replies */
   char dir[LIMIT_PATH_MAX];     /* "": compute the digest */
+  bool awaits_pause;            /* neither */
   int64_t version;              /* of the folder's weights; -1: one more than the active one */
   /* On the stager's thread.  policy: what decodes now. */
   void (*answer)(struct http_request *request, enum rc rc, const struct policy *policy, const struct err *err);

@@ -186,6 +186,7 @@ static void test_top_logprobs(void **state) {
     ops->logprob(ops, &expected, &lse, NULL, logits, &tokens[i], 1, 1, V);
     assert_memory_equal(&logprobs[i], &expected, sizeof expected);
     assert_true(i == 0 || logprobs[i] <= logprobs[i - 1]);
+    assert_int_equal(sampler_rank(sampler, logits, tokens[i]), i + 1);
   }
 }
 
