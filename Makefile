@@ -324,7 +324,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo demo-reward check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -336,6 +336,12 @@ demo: LINT_PACKAGES =
 demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, MODE=sync|inflight, CONTROL=shuffled|lr0, CPUS=0,1)
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
+
+demo-reward: MPI_PACKAGES =
+demo-reward: LINT_PACKAGES =
+demo-reward: deps ## the demo's task with rewards from a server of one's own, which is killed in mid-run (SEED=n, CONTROL=shuffled, DOWN=seconds)
+	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
+	@$(PYTHON) deploy/rewards/demo.py
 
 check: ## quick, for every commit: builds, layers, lint, dead code, sleeps, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
@@ -353,6 +359,8 @@ test-all: ## the long tiers too: all strings for the tokenizers, families, all m
 	@$(MAKE) --no-print-directory test tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke asan ubsan tsan contract
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
+	$(PYTHON) deploy/rewards/demo.py
+	CONTROL=shuffled $(PYTHON) deploy/rewards/demo.py
 
 families: $(BUILD)/tests/model/test_families ## compare 50 random shapes of every family with transformers (TORCH_PYTHON=python that has it, else by pip, into build/; SEED=n, SHAPES=n)
 	@BUILD=$(BUILD) tests/golden/check-families $<
@@ -457,7 +465,7 @@ lint: length ## check the length of functions and files, and the shell scripts w
 # else; instrumented kernels take minutes to compile at -O3; and how fast they are under a sanitizer says nothing.
 SAN_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/$@ CFLAGS="-O1 -g1 -fno-omit-frame-pointer -fno-var-tracking-assignments -Wno-format-truncation"
 SAN_E2E   = LEASEHOLD_TEST_BIN=$(abspath $(BUILD)/$@/bin) LEASEHOLD_TEST_BASE_ROUNDS=4 $(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e -k
-SAN_RUNS := learns or plain_requests or queue or three_unlike or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong or peer_that_lies_about
+SAN_RUNS := learns or slow_wrong_and_killed or plain_requests or queue or three_unlike or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong or peer_that_lies_about
 SAN_JOBS ?= 2
 .PHONY: san-unit
 san-unit: $(UNIT_TESTS) # SAN_JOBS at once

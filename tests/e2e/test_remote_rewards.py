@@ -176,7 +176,7 @@ def test_code_runs_in_a_child_without_network_and_with_limits(tmp_path):
             labels = [json.dumps({"answer": "", "tests": tests}) for _, tests in samples]
             return call("POST", judge.url, {"query": queries, "prompts": ["write f\n"] * len(samples), "labels": labels})["rewards"]
 
-        dials = "import socket\ntry:\n    socket.create_connection(('127.0.0.1', %d), 1)\nexcept ConnectionRefusedError:\n    raise SystemExit(1)\nexcept OSError:\n    pass" % judge.port
+        dials = "import socket\ntry:\n    socket.create_connection(('127.0.0.1', %d), 1)\n    raise SystemExit(1)\nexcept ConnectionRefusedError:\n    raise SystemExit(1)\nexcept OSError:\n    pass" % judge.port
         assert scores(("```python\ndef f(x):\n    return x + 1\n```", ["assert f(1) == 2", "assert f(2) == 4"]),
                       ("print(sum(map(int, input().split())))", [{"input": "1 2", "output": "3"}, {"input": "2 2", "output": "4\n"}]),
                       ("import os\nos._exit(0)", ["assert False"]),

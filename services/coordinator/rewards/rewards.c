@@ -84,9 +84,36 @@ static void merge(struct server *s, struct server *to, const struct reward_part 
   memcpy(s->done_in, to->done_in, (size_t)s->count * sizeof s->done_in[0]);
 }
 
+static void note(struct rewards *r, const struct run_context *x, int term, bool due) {
+  struct server *s = &r->servers[term];
+  struct command *cmd = command_new(reward_note_execute, sizeof(struct reward_note));
+  if (!cmd) return;
+  struct reward_note *m = cmd->message;
+  pthread_mutex_lock(&r->lock);
+  const bool wanted = s->breaker.state != s->noted || (due && s->requests > 0);
+  *m = (struct reward_note){.run = x->run, .term = term, .state = s->breaker.state, .requests = s->requests, .failures = s->failures};
+  m->url = arena_strdup(&cmd->arena, x->config.verifier.terms[term].http->url);
+  m->last_error = s->last_error[0] ? arena_strdup(&cmd->arena, s->last_error) : NULL;
+  if (wanted && m->url) {
+    s->requests = s->failures = 0;
+    s->noted = s->breaker.state;
+  }
+  pthread_mutex_unlock(&r->lock);
+  if (wanted && m->url)
+    core_tell(r->core, cmd);
+  else
+    command_free(cmd);
+}
+
+static void notes(struct rewards *r, const struct run_context *x, bool due) {
+  for (int i = 0; i < x->config.verifier.count; i++)
+    if (x->config.verifier.terms[i].kind == VERIFIER_HTTP) note(r, x, i, due);
+}
+
 /* The run's rule, kept for the caller, if it has terms that wait for servers. */
 static struct run_context *active(struct rewards *r, int64_t *look) {
   struct run_context *x = rounds_context_keep(r->core);
+  if (x != r->context && r->context) notes(r, r->context, true); /* only this thread changes r->context */
   pthread_mutex_lock(&r->lock);
   if (x != r->context) {
     run_context_release(r->context);
@@ -122,27 +149,6 @@ static void look_at(struct rewards *r, const struct run_context *x, int term, in
   pthread_mutex_unlock(&r->lock);
 }
 
-static void note(struct rewards *r, const struct run_context *x, int term, bool due) {
-  struct server *s = &r->servers[term];
-  struct command *cmd = command_new(reward_note_execute, sizeof(struct reward_note));
-  if (!cmd) return;
-  struct reward_note *m = cmd->message;
-  pthread_mutex_lock(&r->lock);
-  const bool wanted = s->breaker.state != s->noted || (due && s->requests > 0);
-  *m = (struct reward_note){.run = x->run, .term = term, .state = s->breaker.state, .requests = s->requests, .failures = s->failures};
-  m->url = arena_strdup(&cmd->arena, x->config.verifier.terms[term].http->url);
-  m->last_error = s->last_error[0] ? arena_strdup(&cmd->arena, s->last_error) : NULL;
-  if (wanted && m->url) {
-    s->requests = s->failures = 0;
-    s->noted = s->breaker.state;
-  }
-  pthread_mutex_unlock(&r->lock);
-  if (wanted && m->url)
-    core_tell(r->core, cmd);
-  else
-    command_free(cmd);
-}
-
 /* Returns how long to rest. */
 static int64_t look(struct rewards *r) {
   const int64_t now_ms = core_monotonic_ms(r->core);
@@ -156,11 +162,9 @@ static int64_t look(struct rewards *r) {
   const int64_t passed_ms = since_ms - expiry_uncounted(since_ms, r->counting, CORE_LOOK_MS);
   const bool due = now_ms - r->noted_ms >= NOTE_MS;
   bool running = false;
-  for (int i = 0; i < x->config.verifier.count; i++) {
-    if (x->config.verifier.terms[i].kind != VERIFIER_HTTP) continue;
-    look_at(r, x, i, number, passed_ms, &running);
-    note(r, x, i, due);
-  }
+  for (int i = 0; i < x->config.verifier.count; i++)
+    if (x->config.verifier.terms[i].kind == VERIFIER_HTTP) look_at(r, x, i, number, passed_ms, &running);
+  notes(r, x, due);
   if (due) r->noted_ms = now_ms;
   r->looked_ms = now_ms;
   r->counting = running;

@@ -95,10 +95,6 @@ static void a_group_is_sealed_with_its_last_reward(void **state) {
   assert_int_equal(in_state(f, GROUP_OPEN), 3);
   answered(f, 1, 2, 0, 2);
   assert_int_equal(read_int(f, "SELECT state <> 0 FROM groups WHERE ordinal = 1"), 1);
-  /* samples 0 and 2 are right (fake_server.h); sample 3: 0 x 0.5 + 2.375 + 3.375 x 0.25 */
-  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 1 AND reward = 0.5 * well_formed * (sample % 2 = 0) + (0.125 * "
-                               "sample + 2) + 0.25 * (0.125 * sample + 3)"),
-                   4);
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 1 AND advantage IS NOT NULL"), 4);
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 1 AND sample = 3 AND detail LIKE "
                                "'http 2.375, http 3.375 x 0.25; numeric 0 x 0.5; %'"),
@@ -106,6 +102,9 @@ static void a_group_is_sealed_with_its_last_reward(void **state) {
   BOTH(f, 0);
   BOTH(f, 2);
   json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE reward = 0.5 * (sample % 2 = 0) + (0.125 * sample + group_ordinal + 1) + 0.25 * "
+                               "(0.125 * sample + group_ordinal + 2)"),
+                   12);
   assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT sum(answered) = 24 AND sum(missed) = 0 FROM reward_servers"), 1);
 }
@@ -186,15 +185,21 @@ static void an_answer_about_other_tokens_is_not_counted(void **state) {
   assert_int_equal(in_state(f, GROUP_OPEN), 3);
 }
 
-/* Longer than group_timeout_ms. */
+/* Longer than group_timeout_ms, which the group fails by whose samples do not come. */
 static void judges_are_not_waited_for_as_samplers_are(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
-  sampled(f, &s, JUDGED(ALONE("fail"), ""));
+  struct lease leases[GROUPS];
+  post_run(f, JUDGED(ALONE("fail"), ""));
+  register_server(f, &s, "gen-1");
+  collect_leases(f, &s, leases, GROUPS);
+  for (int i = 0; i < 2; i++) answer_lease(f, &s, &leases[i]);
   time_passes(f, 2000);
-  assert_int_equal(in_state(f, GROUP_OPEN), 3);
-  for (int64_t g = 0; g < GROUPS; g++) answered(f, g, 0, 0, 4);
+  assert_int_equal(in_state(f, GROUP_FAILED), 1);
+  assert_int_equal(in_state(f, GROUP_OPEN), 2);
+  for (int64_t g = 0; g < 2; g++) answered(f, g, 0, 0, 4);
   json_free(wait_state(f, "r1", "completed"));
+  assert_int_equal(read_int(f, "SELECT groups_trained FROM rounds"), 2);
 }
 
 static void zero_counts_nothing_and_says_so(void **state) {
@@ -276,6 +281,63 @@ static void a_stopped_run_waits_for_nothing(void **state) {
   assert_int_equal(core_call(f->core, late, &err), RC_UNAVAILABLE);
 }
 
+/* Behind a gate of one group, the next one is begun when all samples of the one before are in; known from memory, and read anew. */
+static void a_gate_does_not_wait_for_judges(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  post_run(f, JUDGED(ALONE("fail"), ",\"frontier\":\"gate\",\"frontier_groups\":1"));
+  register_server(f, &s, "gen-1");
+  for (int g = 0; g < GROUPS; g++) {
+    if (g == 2) {
+      coordinator_restart(f);
+      register_server(f, &s, "gen-1");
+    }
+    poll_leases(f, &s, 64, &a);
+    assert_int_equal(a.lease_count, 1);
+    assert_int_equal(a.leases[0].group_ordinal, g);
+    answer_lease(f, &s, &a.leases[0]);
+  }
+  for (int64_t g = 0; g < GROUPS; g++) answered(f, g, 0, 0, 4);
+  json_free(wait_state(f, "r1", "completed"));
+}
+
+/* Everything is of version 0: groups 2 and 3 make version 1, 4 and 5 version 2.  Groups 0 and 1 still wait for judges then, and are
+ * too old: they are drawn again, and judged again. */
+static void what_is_drawn_again_is_judged_again(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[8];
+  struct lease_answer a;
+  f->trainer.slow_steps = true;
+  post_run(f, "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":4,\"samples_ahead\":16,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"
+              "\"groups_per_round\":2,\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"max_new_tokens\":8},\"verifier\":" ALONE(
+                  "fail") ",\"training\":{\"objective\":\"grpo\"}}");
+  json_free(wait_state(f, "r1", "running"));
+  register_server(f, &s, "gen-1");
+  collect_leases(f, &s, leases, 8);
+  for (int g = 0; g < 6; g++) answer_lease(f, &s, &leases[g]);
+  answered(f, 1, 0, 1, 1);
+  struct command *late = message(f, reward_answer_execute, 0, 0, 0, 2);
+  for (int64_t g = 2; g < 6; g++) answered(f, g, 0, 0, 2);
+  fake_trainer_finish_steps(&f->trainer);
+  AWAIT(read_int(f, "SELECT max(version) FROM versions WHERE state = 1") == 2, "version 2 is not current") a_moment_passes(f);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM remote_rewards WHERE group_ordinal < 2"), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE ordinal < 2 AND rewards_open = 0 AND samples_waiting = 2 AND state = 0"), 2);
+  struct err err = {0};
+  assert_int_equal(core_call(f->core, late, &err), RC_OK);
+  assert_int_equal(read_int(f, "SELECT rewards_open FROM groups WHERE ordinal = 0"), 0);
+  s.has_loaded = true;
+  fake_digest(&s.loaded, "r1", 2);
+  assert_int_equal(poll_once(f, &s, 4, &a, &err), RC_OK);
+  assert_int_equal(a.lease_count, 2);
+  for (int i = 0; i < 2; i++) answer_lease(f, &s, &a.leases[i]);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE ordinal < 2 AND rewards_open = 2"), 2);
+  answered(f, 0, 0, 0, 2);
+  answered(f, 1, 0, 0, 2);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE ordinal < 2 AND state <> 0"), 2);
+}
+
 static void hosts_that_are_not_allowed_are_refused_when_a_run_is_posted(void **state) {
   struct fixture *f = *state;
   struct json *answer = NULL;
@@ -298,6 +360,8 @@ int main(void) {
       CASE(fail_pauses_the_run_and_resuming_goes_on),
       CASE(a_filtered_group_is_refilled_when_it_is_judged),
       CASE(a_stopped_run_waits_for_nothing),
+      CASE(a_gate_does_not_wait_for_judges),
+      CASE(what_is_drawn_again_is_judged_again),
       CASE(hosts_that_are_not_allowed_are_refused_when_a_run_is_posted),
   };
   return cmocka_run_group_tests_name("coordinator/remote_rewards", tests, NULL, NULL);

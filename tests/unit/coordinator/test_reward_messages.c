@@ -71,6 +71,7 @@ static void what_cannot_be_meant_is_refused(void **state) {
       {"{\"kind\":\"http\",\"server\":{\"url\":\"judge:9000\"}}", "server.url"},
       {"{\"kind\":\"http\",\"server\":{\"url\":\"http:///x\"}}", "server.url"},
       {"{\"kind\":\"http\",\"server\":{\"url\":\"http://me:secret@judge/\"}}", "server.url"},
+      {"{\"kind\":\"http\",\"server\":{\"url\":\"http://me@judge/\"}}", "server.url"},
       {"{\"kind\":\"http\",\"server\":{\"url\":\"http://judge /\"}}", "server.url"},
       {"{\"kind\":\"http\",\"server\":{\"url\":\"http://judge:0/\"}}", "server.url"},
       {"{\"kind\":\"http\",\"server\":{\"url\":\"http://judge:65536/\"}}", "server.url"},
