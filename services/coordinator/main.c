@@ -100,6 +100,8 @@ int main(int argc, char **argv) {
        "how long a worker may be silent before it counts as gone"},
       {"workers-max", OPTION_INT, &s.core.workers_max, "1024", 1, LIMIT_WORKERS,
        "workers registered at once; see --connections-max too: each has a connection or two"},
+      {"check-ms", OPTION_INT, &s.core.check_ms, "10000", 0, 600000,
+       "datasets are checked for so long while a run is posted; what takes longer goes on behind it: it is `checking`"},
       {"replay", OPTION_STRING, &s.replay, "", 0, 0,
        "replay this run of the database at the trainer that registers, compare every version's digest, and end"},
       {"reward-hosts", OPTION_STRING, &s.rewards.hosts, "", 0, 0,

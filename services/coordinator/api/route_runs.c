@@ -22,7 +22,10 @@ struct post_run {
   struct run_config config;
   char *text;
   struct digest hash;
+  bool checking; /* its datasets could not be checked in time */
 };
+
+static enum run_state first_state(const struct post_run *m) { return m->checking ? RUN_CHECKING : RUN_QUEUED; }
 
 static void created_write(struct command *cmd, int64_t run, const struct post_run *m) {
   struct json_writer w;
@@ -31,7 +34,7 @@ static void created_write(struct command *cmd, int64_t run, const struct post_ru
   json_writer_init(&w, &cmd->body);
   json_object_begin(&w);
   json_kv_string(&w, "id", id_run(run).text);
-  json_kv_string(&w, "state", state_name(MACHINE_RUN, RUN_QUEUED));
+  json_kv_string(&w, "state", state_name(MACHINE_RUN, (int)first_state(m)));
   json_key(&w, "config");
   run_config_write(&m->config, &w);
   json_kv_string(&w, "config_hash", hex);
@@ -48,7 +51,7 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
     rc = store_exec(c->store, err,
                     "INSERT INTO runs (name, state, mode, objective, config, config_hash, rounds, seed, created_ms) "
                     "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                    BINDS(b_text(m->config.name), b_int(RUN_QUEUED), b_int((int64_t)m->config.mode),
+                    BINDS(b_text(m->config.name), b_int((int64_t)first_state(m)), b_int((int64_t)m->config.mode),
                           b_text(m->config.training.objective), b_text(m->text), b_digest(&m->hash),
                           b_int(m->config.rounds), b_text(seed), b_int(c->wall_ms)));
   }
@@ -56,9 +59,10 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   int64_t run = store_last_id(c->store);
   created_write(cmd, run, m);
   c->kick_due = true;
-  log_info("run %s queued: %s, %d rounds", id_run(run).text, m->config.training.objective, m->config.rounds);
+  const char *state = state_name(MACHINE_RUN, (int)first_state(m));
+  log_info("run %s is %s: %s, %d rounds", id_run(run).text, state, m->config.training.objective, m->config.rounds);
   struct buf event = BUF_INIT;
-  buf_puts(&event, "{\"state\":\"queued\",\"error\":null}");
+  buf_printf(&event, "{\"state\":\"%s\",\"error\":null}", state);
   return journal_event(c, run, "state", &event, false, err);
 }
 
@@ -77,6 +81,32 @@ static enum rc post_run_decode(struct post_run *m, const struct json *body, stru
   return rc;
 }
 
+/* Until when a posted run's datasets are checked. */
+struct check_deadline {
+  const struct core *core;
+  int64_t until_ms;
+  bool passed;
+};
+
+static bool before_deadline(void *context, const char *name, int lines) {
+  struct check_deadline *d = context;
+  (void)name;
+  (void)lines;
+  d->passed = core_monotonic_ms(d->core) >= d->until_ms;
+  return !d->passed;
+}
+
+/* What cannot be checked in time is taken all the same, and goes on being checked (driver/late_check.h). */
+static enum rc post_run_check(struct core *c, struct post_run *m, struct err *err) {
+  struct check_deadline d = {.core = c, .until_ms = core_monotonic_ms(c) + core_options(c)->check_ms};
+  const struct dataset_watch watch = {before_deadline, &d};
+  enum rc rc = run_room_check(c, err);
+  if (rc != RC_OK) return rc;
+  rc = run_check(c, &m->config, &(struct run_check_bounds){.watch = &watch}, err);
+  m->checking = rc == RC_TIMEOUT && d.passed;
+  return m->checking ? RC_OK : rc;
+}
+
 void handle_post_run(struct http_request *r, void *context) {
   struct core *c = context;
   const struct json *body;
@@ -86,7 +116,7 @@ void handle_post_run(struct http_request *r, void *context) {
   if (rc == RC_OK && cmd) rc = post_run_decode(cmd->message, body, &cmd->arena, &err);
   if (rc == RC_OK && cmd)
     rc = reward_hosts_check(core_options(c)->reward_hosts, &((const struct post_run *)cmd->message)->config.verifier, &err);
-  if (rc == RC_OK && cmd) rc = run_check(c, &((const struct post_run *)cmd->message)->config, &err);
+  if (rc == RC_OK && cmd) rc = post_run_check(c, cmd->message, &err);
   if (rc == RC_OK) {
     core_submit(c, r, cmd, CORE_ANSWER_MS);
     return;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { STATES_MAX = 8 };
+enum { STATES_MAX = 9 };
 #define TO(state) (1u << (state))
 
 struct machine {
@@ -17,13 +17,14 @@ struct machine {
 
 static const struct machine machines[] = {
     [MACHINE_RUN] = {"run",
-                     8,
-                     {"queued", "starting", "running", "paused", "stopping", "stopped", "completed", "failed"},
+                     9,
+                     {"queued", "starting", "running", "paused", "stopping", "stopped", "completed", "failed", "checking"},
                      {[RUN_QUEUED] = TO(RUN_STARTING) | TO(RUN_STOPPING) | TO(RUN_STOPPED),
                       [RUN_STARTING] = TO(RUN_RUNNING) | TO(RUN_PAUSED) | TO(RUN_STOPPING) | TO(RUN_QUEUED),
                       [RUN_RUNNING] = TO(RUN_PAUSED) | TO(RUN_STOPPING) | TO(RUN_COMPLETED),
                       [RUN_PAUSED] = TO(RUN_RUNNING) | TO(RUN_STARTING) | TO(RUN_STOPPING),
-                      [RUN_STOPPING] = TO(RUN_STOPPED)}},
+                      [RUN_STOPPING] = TO(RUN_STOPPED),
+                      [RUN_CHECKING] = TO(RUN_QUEUED) | TO(RUN_FAILED) | TO(RUN_STOPPING)}},
     [MACHINE_ROUND] = {"round",
                        6,
                        {"open", "training", "stepping", "publishing", "done", "abandoned"},

@@ -1,9 +1,10 @@
 /* The states of runs, rounds, groups, samples, leases and versions, as tables that are checked before every
  * transition.
  *
- *   run      queued -> starting -> running <-> paused <-> starting;  running -> completed
- *            running | paused | queued | starting -> stopping -> stopped
- *            failed: only in databases of earlier versions; a run that cannot go on is paused, and can be resumed
+ *   run      checking -> queued -> starting -> running <-> paused <-> starting;  running -> completed
+ *            running | paused | queued | starting | checking -> stopping -> stopped
+ *            checking -> failed: its datasets were refused after it was taken, and nothing of it has begun.  A run that
+ *            cannot go on is paused, and can be resumed
  *   round    open -> training -> stepping -> publishing -> done
  *            open | training | stepping | publishing -> abandoned (the run stopped)
  *   group    open -> sealed -> submitted -> consumed;  open -> filtered | failed | abandoned
@@ -29,7 +30,8 @@ enum run_state {
   RUN_STOPPING,
   RUN_STOPPED,
   RUN_COMPLETED,
-  RUN_FAILED
+  RUN_FAILED,
+  RUN_CHECKING /* its datasets are too large to be checked while it is posted */
 };
 enum round_state { ROUND_OPEN, ROUND_TRAINING, ROUND_STEPPING, ROUND_PUBLISHING, ROUND_DONE, ROUND_ABANDONED };
 enum group_state {

@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/queue.h"
+#include "services/coordinator/driver/late_check.h"
 #include "services/coordinator/driver/next.h"
 #include "services/coordinator/driver/record.h"
 #include "services/coordinator/driver/start.h"
@@ -106,11 +107,13 @@ enum rc driver_start(struct driver **out, struct core *core, const struct driver
   cond_init(&d->wake);
   enum rc rc = http_client_create(&d->http, options->token, &d->stopping, err);
   if (rc == RC_OK) rc = batch_answers_start(&d->answers, core, options->token, kick_for_answer, d, err);
+  if (rc == RC_OK && !d->replay) rc = late_check_start(&d->late_check, core, err);
   if (rc == RC_OK) core_set_kick(core, kick, d);
   if (rc == RC_OK && pthread_create(&d->thread, NULL, driver_main, d) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the driver's thread could not be started");
   if (rc != RC_OK) {
     core_set_kick(core, NULL, NULL);
+    late_check_stop(d->late_check);
     batch_answers_stop(d->answers);
     http_client_destroy(d->http);
     free(d);
@@ -125,6 +128,7 @@ void driver_stop(struct driver *d) {
   atomic_store(&d->stopping, true);
   kick(d, 0);
   pthread_join(d->thread, NULL);
+  late_check_stop(d->late_check);
   batch_answers_stop(d->answers);
   run_context_release(d->context);
 }

@@ -5,6 +5,7 @@
  *     trouble.c         judges what a step failed with: it is waited out, or the run is paused
  *     start.c           opens a run, or takes it up again
  *       replay.c        brings a trainer that lost rounds back to the recorded version
+ *     late_check.c      a thread of its own: checks posted runs whose datasets are large
  *     record.c          instead of all this, replays a whole recorded run (--replay)
  *     train.c           sends the batches and inner steps of a round, as far as it goes; batch_answers.c takes the answers
  *     step.c            steps a round and publishes what came of it
@@ -46,6 +47,7 @@ struct driver {
 
   int groups_wanted; /* how many more are worth another pass, as far as the last one could tell; INT_MAX: an answer is */
 
+  struct late_check *late_check;
   struct batch_answers *answers;
   struct sent_batches sent;
   struct run_context *context;        /* of the active run */

@@ -31,15 +31,18 @@ enum rc look_digest(struct readers *readers, int64_t run, int64_t version, struc
   return rc == RC_OK && !row ? RC_NOT_FOUND : rc;
 }
 
-/* The run that was begun, or else the oldest queued one. */
+/* The run that was begun, or else the oldest queued one; none while the oldest is still checked, since those behind it
+ * may start from what it leaves. */
 static enum rc read_run(struct store *s, struct active_run *a, struct err *err) {
   struct rows q;
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT id, state, rounds, config, error IS NOT NULL, waiting_for FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5) "
-      "ORDER BY state = ?1, id LIMIT 1",
-      BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED), b_int(RUN_STOPPING)));
+      "SELECT id, state, rounds, config, error IS NOT NULL, waiting_for FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5, "
+      "?6) ORDER BY state IN (?1, ?6), id LIMIT 1",
+      BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED), b_int(RUN_STOPPING),
+            b_int(RUN_CHECKING)));
   if (rc == RC_OK) rc = rows_next(&q, &a->found, err);
+  if (rc == RC_OK && a->found && rows_int(&q, 1) == RUN_CHECKING) a->found = false;
   if (rc == RC_OK && a->found) {
     a->run = rows_int(&q, 0);
     a->state = (enum run_state)rows_int(&q, 1);

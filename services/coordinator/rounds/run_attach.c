@@ -22,6 +22,19 @@ static enum rc warnings_note(struct core *c, const struct run_context *context, 
   return rc;
 }
 
+static enum rc counts_note(struct core *c, const struct run_context *context, struct err *err) {
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  json_writer_init(&w, &text);
+  run_context_counts(context, &w);
+  enum rc rc = buf_check(&text, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE runs SET dataset_counts = ?2 WHERE id = ?1",
+                    BINDS(b_int(context->run), b_chars(text.data, text.len)));
+  buf_free(&text);
+  return rc;
+}
+
 enum rc run_attach(struct core *c, struct run_context *context, const struct digest *digest, int64_t again,
                    struct err *err) {
   struct run_context *before = c->context;
@@ -34,6 +47,7 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
   if (rc == RC_OK)
     rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
   if (rc == RC_OK) rc = warnings_note(c, context, err);
+  if (rc == RC_OK) rc = counts_note(c, context, err);
   if (rc != RC_OK) return rc;
   c->context = context; /* round_open reads it */
   if (state == RUN_STARTING) rc = run_move(c, run, RUN_RUNNING, NULL, err);

@@ -20,7 +20,7 @@ enum rc run_state_of(struct store *s, int64_t run, enum run_state *out, struct e
   return rc;
 }
 
-static bool is_end(enum run_state s) { return s == RUN_STOPPED || s == RUN_COMPLETED; }
+static bool is_end(enum run_state s) { return s == RUN_STOPPED || s == RUN_COMPLETED || s == RUN_FAILED; }
 
 /* A state with its reason, and the event. */
 static enum rc state_write(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {

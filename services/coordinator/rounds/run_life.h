@@ -19,7 +19,7 @@ enum rc run_hold(struct core *c, int64_t run, const char *why, struct err *err);
 /* For trouble that passes by itself: notes what the run waits for; NULL: for nothing any more.  The event `waiting`
  * tells when that begins and ends. */
 enum rc run_waits(struct core *c, int64_t run, const char *what, struct err *err);
-/* completed or stopped: leases are superseded, waiting samples void, open groups and rounds abandoned, the
+/* completed, stopped or failed: leases are superseded, waiting samples void, open groups and rounds abandoned, the
  * context given up. */
 enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err);
 

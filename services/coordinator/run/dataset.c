@@ -16,6 +16,7 @@
 
 struct part {
   int first, count; /* items */
+  int left_out;
   int32_t weight;
 };
 
@@ -34,6 +35,7 @@ struct loader {
   struct line_context line;
   int number; /* of the line, from 1 */
   bool keeps; /* else only checks */
+  const struct dataset_watch *watch; /* NULL: none */
   int faults, faults_max;
 };
 
@@ -94,13 +96,22 @@ static enum rc in_file(const struct loader *l, enum rc rc, struct err *err) {
   return rc;
 }
 
+static enum rc watch_ends(const struct loader *l, struct err *err) {
+  const struct dataset_watch *w = l->watch;
+  const char *name = l->line.options->name;
+  if (!w || w->go_on(w->context, name, l->number)) return RC_OK;
+  return err_set(err, RC_TIMEOUT, NULL, "the check of %s was ended behind line %d", name, l->number);
+}
+
 static enum rc load_lines(struct loader *l, struct line_file *file, struct err *err) {
   const char *name = l->line.options->name, *field = l->line.options->field, *text;
   const int before = l->d->count;
   enum rc fault = RC_OK;
   size_t len = 0;
   for (;;) {
-    enum rc rc = line_file_next(file, &text, &len, l->faults ? NULL : err);
+    enum rc rc = watch_ends(l, l->faults ? NULL : err);
+    if (rc != RC_OK) return l->faults ? fault : rc;
+    rc = line_file_next(file, &text, &len, l->faults ? NULL : err);
     if (rc != RC_OK) return l->faults ? fault : in_file(l, rc, err);
     if (!text) break;
     l->number++;
@@ -155,7 +166,7 @@ enum rc dataset_add(struct dataset *d, const char *path, const struct tokenizer 
   assert(d->part_count < DATASET_PARTS_MAX);
   const enum rc rc = read_file(&l, path, err);
   if (rc != RC_OK) return rc;
-  d->parts[d->part_count++] = (struct part){.first = first, .count = d->count - first};
+  d->parts[d->part_count++] = (struct part){.first = first, .count = d->count - first, .left_out = d->left_out - left_out};
   if (d->left_out > left_out)
     log_info("%s: %d lines are left out, %d prompts are used", options->name, d->left_out - left_out, d->count - first);
   return RC_OK;
@@ -170,10 +181,11 @@ void dataset_weigh(struct dataset *d, const int32_t *weights) {
 }
 
 enum rc dataset_check(const char *path, const struct tokenizer *t, const struct dataset_options *options,
-                      struct err *err) {
+                      const struct dataset_watch *watch, struct err *err) {
   struct dataset d = {0};
   struct loader l = {.d = &d,
                      .line = {.tokenizer = t, .options = options},
+                     .watch = watch,
                      .faults_max = DATASET_FAULTS_SHOWN};
   const enum rc rc = read_file(&l, path, err);
   arena_free(&d.arena);
@@ -190,6 +202,15 @@ void dataset_free(struct dataset *d) {
 bool dataset_used_chatml(const struct dataset *d) { return d->used_chatml; }
 
 int dataset_count(const struct dataset *d) { return d->count; }
+
+struct dataset_counts dataset_counts(const struct dataset *d) {
+  return (struct dataset_counts){.prompts = d->count, .left_out = d->left_out};
+}
+
+struct dataset_counts dataset_file_counts(const struct dataset *d, int file) {
+  assert(file >= 0 && file < d->part_count);
+  return (struct dataset_counts){.prompts = d->parts[file].count, .left_out = d->parts[file].left_out};
+}
 
 const struct dataset_item *dataset_at(const struct dataset *d, int index) {
   assert(index >= 0 && index < d->count);

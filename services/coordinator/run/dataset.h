@@ -28,14 +28,27 @@ enum rc dataset_add(struct dataset *d, const char *path, const struct tokenizer 
                     const struct dataset_options *options, struct err *err);
 /* One for every file, each from 1 to DATASET_WEIGHT_MAX.  Without weights all lines are one part. */
 void dataset_weigh(struct dataset *d, const int32_t *weights);
+/* Asked before every line of a check.  False ends the check; lines: that were read of this file. */
+struct dataset_watch {
+  bool (*go_on)(void *context, const char *name, int lines);
+  void *context;
+};
 /* Checks whether it would load, and keeps nothing.  The message names the first DATASET_FAULTS_SHOWN bad lines.  t NULL:
- * there is no tokenizer, so chat templates and the number of tokens are not checked. */
+ * there is no tokenizer, so chat templates and the number of tokens are not checked.  watch NULL: to the end.  RC_TIMEOUT:
+ * the watch has ended it, and no bad line was met before. */
 enum rc dataset_check(const char *path, const struct tokenizer *t, const struct dataset_options *options,
-                      struct err *err);
+                      const struct dataset_watch *watch, struct err *err);
 void dataset_free(struct dataset *d);
 int dataset_count(const struct dataset *d);
 /* Are there prompts of messages that got the ChatML form, because the model has no template? */
 bool dataset_used_chatml(const struct dataset *d);
+/* Lines that are prompts, and lines whose prompts were left out because they are too long. */
+struct dataset_counts {
+  int prompts, left_out;
+};
+struct dataset_counts dataset_counts(const struct dataset *d);
+/* Of one of its files, in the order in which they were added. */
+struct dataset_counts dataset_file_counts(const struct dataset *d, int file);
 const struct dataset_item *dataset_at(const struct dataset *d, int index);
 
 /* A cache of one epoch's order for each part, and of the parts' turns; owned by one thread, {0} at first. */

@@ -207,13 +207,14 @@ static enum rc files_load(struct dataset **out, const struct run_config *c, cons
 }
 
 static enum rc files_check(const struct run_config *c, const struct model_facts *m, const struct tokenizer *t,
-                           struct files files, const char *data_dir, struct err *err) {
+                           struct files files, const char *data_dir, const struct dataset_watch *watch,
+                           struct err *err) {
   char path[LIMIT_PATH_MAX];
   struct dataset_options options;
   enum rc rc = RC_OK;
   for (int i = 0; rc == RC_OK && i < files.count; i++) {
     rc = file_find(path, &options, c, m, &files, i, data_dir, err);
-    if (rc == RC_OK) rc = dataset_check(path, t, &options, err);
+    if (rc == RC_OK) rc = dataset_check(path, t, &options, watch, err);
   }
   return rc;
 }
@@ -260,7 +261,7 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
 }
 
 enum rc run_context_check(const struct run_config *config, const struct model_files *files, int64_t context_max,
-                          const char *data_dir, struct err *err) {
+                          const char *data_dir, const struct dataset_watch *watch, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct tokenizer *tokenizer = NULL;
   struct chat *chat = NULL;
@@ -270,9 +271,9 @@ enum rc run_context_check(const struct run_config *config, const struct model_fi
   if (rc == RC_OK && files) rc = ends_check(config, &m, err);
   if (rc == RC_OK && files) rc = tokenizer_read(&tokenizer, &m, &files->tokenizer, err);
   if (rc == RC_OK && files) chat_read(&chat, &m, tokenizer, files);
-  if (rc == RC_OK) rc = files_check(config, &m, tokenizer, dataset_files(config), data_dir, err);
+  if (rc == RC_OK) rc = files_check(config, &m, tokenizer, dataset_files(config), data_dir, watch, err);
   if (rc == RC_OK && config->evaluation_every > 0)
-    rc = files_check(config, &m, tokenizer, evaluation_files(config, &source), data_dir, err);
+    rc = files_check(config, &m, tokenizer, evaluation_files(config, &source), data_dir, watch, err);
   chat_free(chat);
   tokenizer_free(tokenizer);
   arena_free(&arena);
@@ -292,6 +293,26 @@ void run_context_warnings(const struct run_context *c, struct json_writer *w) {
   warn_of_chatml(c->dataset, "dataset", w);
   warn_of_chatml(c->evaluation, "evaluation", w);
   json_array_end(w);
+}
+
+static void counts_write(struct json_writer *w, struct dataset_counts counts) {
+  json_kv_int(w, "prompts", counts.prompts);
+  json_kv_int(w, "left_out", counts.left_out);
+}
+
+void run_context_counts(const struct run_context *c, struct json_writer *w) {
+  json_object_begin(w);
+  counts_write(w, dataset_counts(c->dataset));
+  json_key(w, "sources");
+  json_array_begin(w);
+  for (int i = 0; i < c->config.source_count; i++) {
+    json_object_begin(w);
+    json_kv_string(w, "path", c->config.sources[i].path);
+    counts_write(w, dataset_file_counts(c->dataset, i));
+    json_object_end(w);
+  }
+  json_array_end(w);
+  json_object_end(w);
 }
 
 void run_context_preview(const struct run_context *c) {

@@ -33,9 +33,9 @@ struct model_files {
 
 /* Checks whether the run could be opened, by its configuration, its datasets and the model.  Keeps nothing.  files
  * NULL: there is no trainer to fetch them from, and only what needs no model is checked.  context_max: the longest
- * sequence that the trainer trains on. */
+ * sequence that the trainer trains on.  watch: of the datasets' lines; RC_TIMEOUT when it has ended the check. */
 enum rc run_context_check(const struct run_config *config, const struct model_files *files, int64_t context_max,
-                          const char *data_dir, struct err *err);
+                          const char *data_dir, const struct dataset_watch *watch, struct err *err);
 /* config_text: the stored, resolved configuration. Dataset paths are resolved inside data_dir. */
 enum rc run_context_create(struct run_context **out, int64_t run, const char *config_text,
                            const struct model_files *files, const char *data_dir, struct err *err);
@@ -62,6 +62,8 @@ enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const ch
 
 /* What should be looked at although the run can go on, as an array of texts. */
 void run_context_warnings(const struct run_context *c, struct json_writer *w);
+/* {"prompts", "left_out", "sources": [{"path", "prompts", "left_out"}, ...]}: what the run's dataset was found to hold. */
+void run_context_counts(const struct run_context *c, struct json_writer *w);
 
 /* Logs what the run's verifier makes of the first lines' answers, each given as a completion: a gold that is read as something else shows there. */
 void run_context_preview(const struct run_context *c);

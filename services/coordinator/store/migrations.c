@@ -346,6 +346,8 @@ static const char *const steps[] = {
     "  run INTEGER NOT NULL REFERENCES runs (id), term INTEGER NOT NULL, url TEXT NOT NULL, state INTEGER NOT NULL DEFAULT "
     "0, requests INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, answered INTEGER NOT NULL DEFAULT 0, "
     "missed INTEGER NOT NULL DEFAULT 0, last_error TEXT, PRIMARY KEY (run, term)) STRICT, WITHOUT ROWID;",
+    /* 18: what the run's dataset was found to hold (run_context_counts), as JSON; null before it was loaded */
+    "ALTER TABLE runs ADD COLUMN dataset_counts TEXT;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

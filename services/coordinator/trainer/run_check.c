@@ -14,8 +14,8 @@ enum { ASK_MS = 5000 };
 
 enum rc run_queue_check(struct store *s, struct err *err) {
   int64_t queued = 0;
-  enum rc rc = store_int(s, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2)",
-                         BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING)));
+  enum rc rc = store_int(s, &queued, err, "SELECT count(*) FROM runs WHERE state IN (?1, ?2, ?3)",
+                         BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_CHECKING)));
   if (rc == RC_OK && queued >= LIMIT_QUEUED_RUNS)
     rc = err_set(err, RC_FULL, NULL, "%d runs are queued already; try again", LIMIT_QUEUED_RUNS);
   return rc;
@@ -40,14 +40,22 @@ static enum rc start_known(struct store *s, const struct run_start *start, struc
   return rc;
 }
 
-/* Asks the database whether the run may be queued and may start there, and which trainer there is. */
+enum rc run_room_check(struct core *c, struct err *err) {
+  struct store *s;
+  enum rc rc = readers_take(core_readers(c), &s, err);
+  if (rc != RC_OK) return rc;
+  rc = run_queue_check(s, err);
+  readers_give(core_readers(c), s);
+  return rc;
+}
+
+/* Asks the database whether the run may start there, and which trainer there is. */
 static enum rc database_look(struct core *c, const struct run_start *start, struct trainer_target *trainer,
                              struct err *err) {
   struct store *s;
   enum rc rc = readers_take(core_readers(c), &s, err);
   if (rc != RC_OK) return rc;
-  rc = run_queue_check(s, err);
-  if (rc == RC_OK) rc = start_known(s, start, err);
+  rc = start_known(s, start, err);
   if (rc == RC_OK) rc = trainer_target_read(s, trainer, err);
   readers_give(core_readers(c), s);
   return rc;
@@ -75,7 +83,8 @@ static enum rc trainer_look(const struct trainer_client *t, const struct run_con
   return RC_OK;
 }
 
-enum rc run_check(struct core *c, const struct run_config *config, struct err *err) {
+enum rc run_check(struct core *c, const struct run_config *config, const struct run_check_bounds *bounds,
+                  struct err *err) {
   struct trainer_target trainer;
   struct http_client *http = NULL;
   struct model_files files = {0};
@@ -83,13 +92,14 @@ enum rc run_check(struct core *c, const struct run_config *config, struct err *e
   bool answered = false;
   enum rc rc = database_look(c, &config->start, &trainer, err);
   if (rc == RC_OK && trainer.found) {
-    rc = http_client_create(&http, core_options(c)->token, NULL, err);
+    rc = http_client_create(&http, core_options(c)->token, bounds->stopping, err);
     const struct trainer_client t = {.http = http, .base_url = trainer.url};
     if (rc == RC_OK) rc = trainer_look(&t, config, &files, &context_max, &answered, err);
     http_client_destroy(http);
   }
   if (rc == RC_OK) {
-    rc = run_context_check(config, answered ? &files : NULL, context_max, core_options(c)->data_dir, err);
+    rc = run_context_check(config, answered ? &files : NULL, context_max, core_options(c)->data_dir,
+                           bounds->watch, err);
     if (rc != RC_OK && rc != RC_NO_MEMORY && err->field[0])
       rc = err->rc = RC_INVALID; /* what the configuration names is at fault, also when it cannot be read */
   }

@@ -2,20 +2,32 @@
  * does not exist, any bad line of its datasets, a configuration that the trainer cannot carry out.
  *
  *   POST /v1/runs --> run_config.c (the configuration alone) --> here (files, database, trainer) --> queued --> driver/start.c
+ *                        here, longer than --check-ms --> checking --driver/late_check.c--> here again --> queued
  *
- * Called by route_runs.c on a thread that may block: it reads whole datasets and asks the trainer.  When no
+ * Called by route_runs.c and late_check.c on threads that may block: it reads whole datasets and asks the trainer.  When no
  * trainer is there or it does not answer, only what needs neither model nor trainer is checked.  The rest shows when the run
  * is opened, and so does whatever changes in between.  Writes nothing. */
 #ifndef LEASEHOLD_COORDINATOR_TRAINER_RUN_CHECK_H
 #define LEASEHOLD_COORDINATOR_TRAINER_RUN_CHECK_H
 
-#include "services/coordinator/writer/core.h"
-#include "services/coordinator/run/run_config.h"
+#include <stdatomic.h>
 
-/* RC_FULL while as many runs wait as may. */
+#include "services/coordinator/run/dataset.h"
+#include "services/coordinator/run/run_config.h"
+#include "services/coordinator/writer/core.h"
+
+/* RC_FULL while as many runs wait as may, on the caller's connection. */
 enum rc run_queue_check(struct store *s, struct err *err);
-/* RC_INVALID, with the field, and for a dataset its file and line; RC_FULL as above, before anything
- * costly; RC_NO_MEMORY when it could not be found out. */
-enum rc run_check(struct core *c, const struct run_config *config, struct err *err);
+/* How a check is ended early; all may be left out. */
+struct run_check_bounds {
+  const struct dataset_watch *watch; /* of the datasets' lines */
+  atomic_bool *stopping;             /* cuts calls to the trainer short */
+};
+/* RC_INVALID, with the field, and for a dataset its file and line; RC_TIMEOUT when the watch has ended it;
+ * RC_NO_MEMORY when it could not be found out. */
+enum rc run_check(struct core *c, const struct run_config *config, const struct run_check_bounds *bounds,
+                  struct err *err);
+/* As many runs wait as may: RC_FULL.  To be asked before anything costly. */
+enum rc run_room_check(struct core *c, struct err *err);
 
 #endif

@@ -20,7 +20,7 @@ int64_t run_eta_ms(int64_t rounds, int64_t done, int64_t round_ms_sum) {
   "id, name, state, error, waiting_for, mode, objective, rounds, created_ms, started_ms, ended_ms, config, " \
   "config_hash, "                                                                                            \
   "busy_slot_us, slot_window_us, leases_granted, leases_lost, "                                              \
-  "results_refused, (SELECT max(round) FROM rounds WHERE rounds.run = runs.id)"
+  "results_refused, (SELECT max(round) FROM rounds WHERE rounds.run = runs.id), dataset_counts"
 enum {
   R_ID,
   R_NAME,
@@ -40,7 +40,8 @@ enum {
   R_GRANTED,
   R_LOST,
   R_REFUSED,
-  R_ROUND
+  R_ROUND,
+  R_DATASET
 };
 
 /* The members that a summary and the whole view share; inside an object. */
@@ -295,12 +296,30 @@ static enum rc warnings_write(struct store *s, struct json_writer *w, int64_t ru
   return rc;
 }
 
+static enum rc dataset_write(struct json_writer *w, const struct rows *q, struct err *err) {
+  struct json *counts = NULL;
+  size_t len;
+  enum rc rc = RC_OK;
+  if (!rows_null(q, R_DATASET)) {
+    const char *text = rows_text(q, R_DATASET, &len);
+    rc = json_parse(&counts, text, len, 0, err);
+  }
+  json_key(w, "dataset");
+  if (counts)
+    json_write_value(w, counts);
+  else
+    json_write_null(w);
+  json_free(counts);
+  return rc;
+}
+
 static enum rc run_body(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms, struct err *err) {
   int64_t run = rows_int(q, R_ID);
   struct sums t = {0};
   enum rc rc = run_head(s, w, q, err);
   if (rc == RC_OK) rc = config_copy(w, q, err);
   if (rc == RC_OK) rc = warnings_write(s, w, run, err);
+  if (rc == RC_OK) rc = dataset_write(w, q, err);
   json_key(w, "history");
   json_array_begin(w);
   if (rc == RC_OK) rc = rounds_write(s, w, run, 0, RUN_HISTORY_ROUNDS, true, err);

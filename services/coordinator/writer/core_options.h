@@ -31,6 +31,7 @@ struct core_options {
   const char *token; /* for calls to workers; NULL or "": none */
   int64_t lease_ttl_ms, heartbeat_ms, worker_ttl_ms, batch_tokens;
   int64_t workers_max;                    /* 0: 1024 */
+  int64_t check_ms;                       /* a posted run's datasets are checked for so long before it is `checking` */
   struct clock clock;                     /* that everything here decides by and stores; {0}: the machine's */
   const struct core_callbacks *callbacks; /* &tick_callbacks */
 };

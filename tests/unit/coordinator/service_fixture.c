@@ -143,7 +143,7 @@ int fixture_setup(void **state) {
   write_lines(f, "train.jsonl", "answer");
   write_lines(f, "warm.jsonl", "completion");
   f->options = (struct core_options){
-      .lease_ttl_ms = HOUR_MS, .heartbeat_ms = 1000, .worker_ttl_ms = HOUR_MS, .batch_tokens = 64};
+      .lease_ttl_ms = HOUR_MS, .heartbeat_ms = 1000, .worker_ttl_ms = HOUR_MS, .batch_tokens = 64, .check_ms = HOUR_MS};
   coordinator_up(f);
   register_trainer(f);
   *state = f;

@@ -195,7 +195,7 @@ static void a_line_that_the_verifier_cannot_judge_by_is_refused(void **state) {
     options.verifier = &rule;
     const enum rc rc = cases[i].good ? RC_OK : RC_INVALID;
     if (dataset_load(&d, f->path, f->tokenizer, &options, &err) != rc ||
-        dataset_check(f->path, NULL, &options, &err) != rc ||
+        dataset_check(f->path, NULL, &options, NULL, &err) != rc ||
         (!cases[i].good && (!strstr(err.message, "x.jsonl line 2") || strcmp(err.field, "evaluation.path") != 0)))
       fail_msg("%s: %s", text, err.message);
     dataset_free(d);
@@ -231,7 +231,7 @@ static void a_line_may_have_a_limit_of_its_own(void **state) {
     fclose(file);
     const enum rc rc = limit < 0 ? RC_INVALID : RC_OK;
     if (dataset_load(&d, f->path, f->tokenizer, &options, &err) != rc ||
-        dataset_check(f->path, NULL, &options, &err) != rc ||
+        dataset_check(f->path, NULL, &options, NULL, &err) != rc ||
         (limit < 0 && (!strstr(err.message, "x.jsonl line 2: max_new_tokens: expected ") || !strstr(err.message, "9"))))
       fail_msg("%s: %s", text, err.message);
     if (!d) continue;
@@ -332,12 +332,45 @@ static void a_check_names_the_first_bad_lines(void **state) {
   struct dataset *d = NULL;
   struct err err = {0};
   put(f, "{\"prompt\":\"a\"}\n{}\n\n[1]\n{\"prompt\":7}\n{\"prompt\":8}\n");
-  assert_int_equal(dataset_check(f->path, f->tokenizer, &plain_options, &err), RC_INVALID);
+  assert_int_equal(dataset_check(f->path, f->tokenizer, &plain_options, NULL, &err), RC_INVALID);
   assert_non_null(strstr(err.message, "x.jsonl line 2: prompt: expected exactly one of `prompt`, `messages`"));
   assert_non_null(strstr(err.message, "; line 4: expected an object, got array; line 5: prompt: expected a string"));
   assert_null(strstr(err.message, "line 6"));
   assert_int_equal(dataset_load(&d, f->path, f->tokenizer, &plain_options, &err), RC_INVALID);
   assert_null(strstr(err.message, "line 4"));
+}
+
+struct lines_seen {
+  int asked, until;
+};
+
+static bool until_line(void *context, const char *name, int lines) {
+  struct lines_seen *s = context;
+  assert_string_equal(name, "x.jsonl");
+  assert_int_equal(lines, s->asked++);
+  return lines < s->until;
+}
+
+/* A watch is asked before every line.  Where it ends a check, a bad line that was met counts, and one behind does not. */
+static void a_watch_ends_a_check(void **state) {
+  struct fixture *f = *state;
+  const struct dataset_options options = {.field = "dataset.path", .name = "x.jsonl", .prompt_tokens_max = 20, .eos = EOS};
+  static const struct {
+    int bad, until; /* lines, from 1 and from 0 */
+    enum rc rc;
+  } cases[] = {{0, 5, RC_OK}, {0, 4, RC_TIMEOUT}, {0, 0, RC_TIMEOUT}, {2, 4, RC_INVALID}, {3, 2, RC_TIMEOUT}, {4, 5, RC_INVALID}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct lines_seen seen = {.until = cases[i].until};
+    const struct dataset_watch watch = {until_line, &seen};
+    struct err err = {0};
+    char text[128] = "";
+    for (int line = 1; line <= 4; line++) strcat(text, line == cases[i].bad ? "{}\n" : "{\"prompt\":\"a\"}\n");
+    put(f, text);
+    assert_int_equal(dataset_check(f->path, f->tokenizer, &options, &watch, &err), cases[i].rc);
+    assert_int_equal(seen.asked, cases[i].until < 5 ? cases[i].until + 1 : 5);
+    if (cases[i].rc == RC_INVALID) assert_non_null(strstr(err.message, "x.jsonl line "));
+    if (cases[i].rc == RC_TIMEOUT) assert_string_equal(err.field, "");
+  }
 }
 
 static void left_out_lines_never_come(void **state) {
@@ -355,9 +388,16 @@ static void left_out_lines_never_come(void **state) {
   assert_int_equal(dataset_count(d), 2);
   assert_int_equal(dataset_at(d, 0)->line, 2);
   assert_int_equal(dataset_at(d, 1)->line, 4);
+  put(f, "{\"prompt\":\"a\"}\n{\"prompt\":\"abc\"}\n");
+  assert_int_equal(dataset_add(d, f->path, f->tokenizer, &options, &err), RC_OK);
+  const struct dataset_counts all = dataset_counts(d), second = dataset_file_counts(d, 1);
+  assert_int_equal(all.prompts, 3);
+  assert_int_equal(all.left_out, 3);
+  assert_int_equal(second.prompts, 1);
+  assert_int_equal(second.left_out, 1);
   dataset_free(d);
   put(f, "{\"prompt\":\"abc\"}\n");
-  assert_int_equal(dataset_check(f->path, f->tokenizer, &options, &err), RC_INVALID);
+  assert_int_equal(dataset_check(f->path, f->tokenizer, &options, NULL, &err), RC_INVALID);
   assert_non_null(strstr(err.message, "every one of its 1 prompts is longer"));
 }
 
@@ -453,6 +493,7 @@ int main(void) {
       cmocka_unit_test(an_empty_or_absent_file_is_refused),
       cmocka_unit_test(the_order_depends_on_the_seed_alone),
       cmocka_unit_test(a_check_names_the_first_bad_lines),
+      cmocka_unit_test(a_watch_ends_a_check),
       cmocka_unit_test(left_out_lines_never_come),
       cmocka_unit_test(weights_are_kept_in_every_cycle),
       cmocka_unit_test(turns_are_even_or_shuffled),
