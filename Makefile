@@ -324,24 +324,26 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo demo-reward check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo demo-dapo demo-reward check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 deps: ## install what is missing (Debian packages, by name)
 	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(MPI_PACKAGES) $(LINT_PACKAGES)
 
-demo: MPI_PACKAGES = # not needed for one trainer
-demo: LINT_PACKAGES =
+demo demo-dapo demo-reward: MPI_PACKAGES = # not needed for one trainer
+demo demo-dapo demo-reward: LINT_PACKAGES =
 demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, MODE=sync|inflight, CONTROL=shuffled|lr0, CPUS=0,1)
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
-demo-reward: MPI_PACKAGES =
-demo-reward: LINT_PACKAGES =
 demo-reward: deps ## the demo's task with rewards from a server of one's own, which is killed in mid-run (SEED=n, CONTROL=shuffled, DOWN=seconds)
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@$(PYTHON) deploy/rewards/demo.py
+
+demo-dapo: deps ## train on problems of mixed difficulty with DAPO, beside a control that must not learn (SEED=n, MODE=sync, CONTROL=lr0)
+	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
+	@$(PYTHON) deploy/dapo/demo.py
 
 check: ## quick, for every commit: builds, layers, lint, dead code, sleeps, contract, demo data, unit tests
 	@$(MAKE) --no-print-directory -j2 -s all $(UNIT_TESTS)
@@ -361,6 +363,7 @@ test-all: ## the long tiers too: all strings for the tokenizers, families, all m
 	tests/e2e/demo-seeds
 	$(PYTHON) deploy/rewards/demo.py
 	CONTROL=shuffled $(PYTHON) deploy/rewards/demo.py
+	tests/e2e/demo-dapo
 
 families: $(BUILD)/tests/model/test_families ## compare 50 random shapes of every family with transformers (TORCH_PYTHON=python that has it, else by pip, into build/; SEED=n, SHAPES=n)
 	@BUILD=$(BUILD) tests/golden/check-families $<
