@@ -176,3 +176,74 @@ def test_runs_wait_behind_one_that_is_checked(hasty):
     assert int(far[1]) < 300000 and [hasty.status(run)["state"] for run in (large, behind, last)] == ["checking", "checking", "queued"]
     assert call("POST", f"{hasty.coordinator.url}/v1/runs/{large}/stop", {})["state"] == "stopped"
     assert hasty.wait(last)["started_ms"] > hasty.wait(behind)["ended_ms"] and hasty.status(large)["started_ms"] is None
+
+
+# --- curricula ---
+
+
+@pytest.fixture(scope="module")
+def known(data):
+    """Sixteen prompts; where completions must have three tokens, every one of the odd ones' passes, and none of the others'."""
+    (data / "known.jsonl").write_text("".join(json.dumps({"prompt": f"{n}+1=", "max_new_tokens": 4 if n % 2 else 2}) + "\n" for n in range(16)))
+
+
+LONG_ENOUGH = {"verifier": {"kind": "length", "min": 3}, "sampling": {"max_new_tokens": 4, "ignore_eos": True}}
+
+
+def curriculum_config(rounds, curriculum, **changes):
+    made = config({"path": "known.jsonl", "curriculum": curriculum}, filter={"zero_advantage": "keep"}, **LONG_ENOUGH, **changes)
+    return {**made, "rounds": rounds}
+
+
+def taken(cluster, run, whole=False):
+    """The prompts of every round in order, or the numbers that they begin with."""
+    rows = cluster.query("SELECT round, prompt FROM groups WHERE run = ? ORDER BY round, ordinal", int(run["id"][1:]))
+    return [[prompt if whole else int(prompt.split("+")[0]) for number, prompt in rows if number == round] for round in range(run["rounds"])]
+
+
+@pytest.mark.parametrize("mode", ["pipelined", pytest.param("sync", marks=pytest.mark.long)])
+def test_prompts_that_every_sample_solves_rest_for_an_epoch(cluster, known, mode):
+    """Epoch 0 is two rounds, epoch 1 has the even prompts only, and in epoch 2 all come again: rounds 3 and 4."""
+    run = cluster.run(curriculum_config(5, {"rate_max": 0.9}, mode=mode))
+    rounds = taken(cluster, run)
+    assert sorted(rounds[0] + rounds[1]) == sorted(rounds[3] + rounds[4]) == list(range(16))
+    assert sorted(rounds[2]) == list(range(0, 16, 2))
+    without = cluster.run(curriculum_config(5, None, mode=mode))
+    plain = taken(cluster, without)
+    order = [prompt for round in plain for prompt in round]
+    assert rounds[:2] == plain[:2] and rounds[2] == [prompt for prompt in order[16:32] if prompt % 2 == 0]
+    assert sum(row["passed_over"] for row in run["history"]) == 8 and all(row["passed_over"] is None for row in without["history"])
+    assert run["config"]["dataset"]["curriculum"] == {"rate_min": 0, "rate_max": 0.9, "pass_reward": 1, "rest_epochs": 1}
+
+
+def test_refills_are_looked_for_behind_the_rounds_prompts(cluster, known):
+    """Every group is without a signal, so each is refilled once; prompts that nobody solves rest."""
+    run = cluster.run({**curriculum_config(3, {"rate_min": 0.1, "rest_epochs": 5}), "groups_per_round": 4, "filter": {"zero_advantage": "refill", "refill_max": 4}})
+    rounds = taken(cluster, run)
+    assert [len(round) for round in rounds] == [8, 8, 8] and sorted(rounds[0] + rounds[1]) == list(range(16))
+    assert sorted(rounds[2]) == list(range(1, 16, 2)) and run["history"][2]["passed_over"] > 0
+
+
+def test_an_earlier_runs_rates_are_known_from_the_start(cluster, known):
+    measured = config({"path": "known.jsonl"}, groups=0, **LONG_ENOUGH)
+    measured = cluster.run({**measured, "training": {"objective": "evaluate"}})
+    run = cluster.run(curriculum_config(1, {"rate_min": 0.5, "from": measured["id"]}))
+    assert sorted(taken(cluster, run)[0]) == list(range(1, 16, 2)) and run["history"][0]["passed_over"] >= 7
+    for source, message in (("r99", "there is no run 'r99'"), (cluster.run(config({"path": "plain.jsonl"}))["id"], "over another dataset")):
+        with pytest.raises(HttpError) as caught:
+            cluster.create_run(curriculum_config(1, {"rate_min": 0.5, "from": source}))
+        assert caught.value.status == 422 and caught.value.json()["error"]["field"] == "dataset.curriculum.from" and message in caught.value.json()["error"]["message"]
+
+
+def test_a_curriculum_takes_the_same_prompts_in_both_modes(data, base_model, tmp_path):
+    """With rewards that differ, refills, and two servers whose groups are complete in another order each time."""
+    (data / "few.jsonl").write_text("".join((ROOT / "deploy/demo/train.jsonl").read_text().splitlines(keepends=True)[:8]))
+    with Cluster(tmp_path / "c", model=base_model, trainer=["--chunk-tokens", 512], coordinator=["--data-dir", data]) as cluster:
+        for n in (1, 2):
+            cluster.add_server(f"gen-{n}", "--threads", 1, "--slots", 3)
+        made = {**grpo_config(5, groups=6, samples=3), "dataset": {"path": "few.jsonl", "curriculum": {"rate_min": 0.1, "rate_max": 0.9}}, "lease_samples_max": 1, "filter": {"zero_advantage": "refill"}}
+        made["training"]["chunk_tokens"] = 512
+        sync, pipelined = (cluster.run({**made, "mode": mode}) for mode in ("sync", "pipelined"))
+        assert digests(sync) == digests(pipelined) and len(set(digests(sync))) == 5
+        assert taken(cluster, sync, whole=True) == taken(cluster, pipelined, whole=True)
+        assert [row["passed_over"] for row in sync["history"]] == [row["passed_over"] for row in pipelined["history"]] and sync["history"][-1]["passed_over"] > 0

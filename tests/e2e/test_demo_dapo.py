@@ -23,6 +23,7 @@ def done(tmp_path_factory):
     return result.stdout, json.loads((folder / "summary.json").read_text()), folder
 
 
+@pytest.mark.long
 def test_the_demo_trains_and_its_control_does_not(done):
     text, summary, _ = done
     assert summary["dapo"]["distinct_digests"] == 2 and summary["dapo"]["logprob_max_abs_diff"] == 0
@@ -34,6 +35,7 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_its_data_is_of_mixed_difficulty_and_held_out(done):
     test, train, warmup = (rows(done[2] / "data" / f"{name}.jsonl") for name in ("test", "train", "warmup"))
     held_out = {row["prompt"] for row in test}

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "services/coordinator/rounds/curriculum.h"
 #include "services/coordinator/rounds/exactness.h"
 #include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/fault.h"
@@ -36,6 +37,7 @@ enum rc round_move(struct core *c, int64_t run, int64_t round, int to, struct er
 struct new_group {
   int64_t round, ordinal;
   int index, samples;
+  int64_t epoch; /* of a run with a curriculum */
   enum lease_purpose purpose;
   enum group_state state;
 };
@@ -46,13 +48,14 @@ static enum rc group_insert(struct core *c, const struct dataset *d, const struc
   enum rc rc = store_exec(
       c->store, err,
       "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, prompt_ids, "
-      "prompt, answer, extra, samples_waiting, waiting_ms, max_new_tokens)"
-      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?8, ?13, ?14)",
+      "prompt, answer, extra, samples_waiting, waiting_ms, max_new_tokens, dataset_epoch)"
+      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?8, ?13, ?14, ?15)",
       BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int((int64_t)g->state), b_int((int64_t)g->purpose),
             b_int(g->index), b_int(g->samples), b_int(g->state == GROUP_OPEN ? g->samples : 0),
             b_blob(item->prompt_ids, (size_t)item->prompt_length * sizeof(int32_t)),
             b_chars(item->prompt, item->prompt_bytes), b_text(item->answer), b_text(item->extra), b_int(c->wall_ms),
-            b_int(item->max_new_tokens ? item->max_new_tokens : c->context->config.sampling.max_new_tokens)));
+            b_int(item->max_new_tokens ? item->max_new_tokens : c->context->config.sampling.max_new_tokens),
+            c->context->config.curriculum.given && g->purpose == LEASE_TRAINING ? b_int(g->epoch) : b_null()));
   waiting_forget(&c->pool->waiting);
   return rc;
 }
@@ -84,8 +87,11 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
     evaluation = dataset_count(x->evaluation);
     if (evaluation > config->evaluation_problems) evaluation = config->evaluation_problems;
   }
+  const bool walks = config->curriculum.given;
+  struct curriculum_walk walk = {0};
   int64_t first = 0;
-  enum rc rc = dataset_first(c, round, &first, err);
+  enum rc rc = walks ? curriculum_open(c, round, &walk, err) : dataset_first(c, round, &first, err);
+  if (walks) first = walk.next;
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, "
@@ -102,11 +108,16 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
                               .state = supervised ? GROUP_SEALED : GROUP_OPEN};
     int64_t ordinal = first + g;
     if (supervised) ordinal *= config->samples_per_group;
-    group.index = evaluates && !config->dataset_shuffle
-                      ? g
-                      : dataset_index(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, ordinal);
-    rc = group_insert(c, x->dataset, &group, err);
+    struct dataset_place place = {.index = g};
+    if (walks)
+      rc = curriculum_take(c, &walk, &place, err);
+    else if (!evaluates || config->dataset_shuffle)
+      place = dataset_place(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, ordinal);
+    group.index = place.index;
+    group.epoch = place.epoch;
+    if (rc == RC_OK) rc = group_insert(c, x->dataset, &group, err);
   }
+  if (rc == RC_OK && walks) rc = curriculum_keep(c, round, &walk, err);
   for (int g = 0; g < evaluation && rc == RC_OK; g++) {
     struct new_group group = {.round = round,
                               .ordinal = ORDINAL_EVALUATION_FIRST + g,
@@ -120,17 +131,33 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
   return rc;
 }
 
+static enum rc issue(struct core *c, int64_t round, int64_t ordinal, struct dataset_place place, struct err *err) {
+  const struct new_group group = {.round = round,
+                                  .ordinal = ordinal,
+                                  .index = place.index,
+                                  .epoch = place.epoch,
+                                  .samples = c->context->config.samples_per_group,
+                                  .purpose = LEASE_TRAINING,
+                                  .state = GROUP_OPEN};
+  return group_insert(c, c->context->dataset, &group, err);
+}
+
 enum rc round_issue(struct core *c, int64_t round, int64_t ordinal, int64_t place, struct err *err) {
   struct run_context *x = c->context;
   const struct run_config *config = &x->config;
-  const struct new_group group = {
-      .round = round,
-      .ordinal = ordinal,
-      .index = dataset_index(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, place),
-      .samples = config->samples_per_group,
-      .purpose = LEASE_TRAINING,
-      .state = GROUP_OPEN};
-  return group_insert(c, x->dataset, &group, err);
+  return issue(c, round, ordinal,
+               dataset_place(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, place), err);
+}
+
+/* *place: where in dataset order the refill was found. */
+static enum rc issue_by_curriculum(struct core *c, int64_t round, int64_t ordinal, int64_t *place, struct err *err) {
+  struct curriculum_walk walk;
+  struct dataset_place found;
+  enum rc rc = curriculum_resume(c, round, &walk, err);
+  if (rc == RC_OK) rc = curriculum_take(c, &walk, &found, err);
+  if (rc == RC_OK) rc = issue(c, round, ordinal, found, err);
+  *place = walk.next - 1;
+  return rc == RC_OK ? curriculum_keep(c, round, &walk, err) : rc;
 }
 
 enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtered, struct err *err) {
@@ -151,8 +178,10 @@ enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtere
   rows_end(&q);
   if (rc != RC_OK || refilled >= config->refill_max) return rc;
   if (fault_is(COORDINATOR_FAULT_DROP_REFILL) && filtered_count == 1) return RC_OK;
-  const int64_t place = first + config->groups_per_round + refilled, ordinal = config->groups_per_round + refilled;
-  rc = round_issue(c, round, ordinal, place, err);
+  const int64_t ordinal = config->groups_per_round + refilled;
+  int64_t place = first + ordinal;
+  rc = config->curriculum.given ? issue_by_curriculum(c, round, ordinal, &place, err)
+                                : round_issue(c, round, ordinal, place, err);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
                     "INSERT INTO refills (run, round, ordinal, replaces, dataset_ordinal) VALUES (?1, ?2, ?3, ?4, ?5)",

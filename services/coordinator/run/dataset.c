@@ -231,17 +231,17 @@ static bool is_of(struct shuffled *s, uint32_t count, int64_t epoch) {
   return false;
 }
 
-static int within_part(const struct dataset *d, int part, struct shuffled *cache, bool shuffle, uint64_t seed,
-                       int64_t ordinal) {
+static struct dataset_place within_part(const struct dataset *d, int part, struct shuffled *cache, bool shuffle,
+                                        uint64_t seed, int64_t ordinal) {
   const struct part whole = {.count = d->count}, *p = d->weights ? &d->parts[part] : &whole;
   const int64_t epoch = ordinal / p->count;
   const int within = (int)(ordinal % p->count);
-  if (!shuffle) return p->first + within;
+  if (!shuffle) return (struct dataset_place){p->first + within, epoch};
   if (!is_of(cache, (uint32_t)p->count, epoch)) {
     for (int i = 0; i < p->count; i++) cache->items[i] = (uint32_t)i;
     rng_shuffle(cache->items, (uint32_t)p->count, seed_of(seed, part), (uint32_t)epoch);
   }
-  return p->first + (int)cache->items[within];
+  return (struct dataset_place){p->first + (int)cache->items[within], epoch};
 }
 
 /* The parts in turns, as evenly as their weights allow: at each place the part goes that is furthest behind. */
@@ -270,7 +270,8 @@ static void turns_make(const struct dataset *d, uint32_t *turns, bool shuffle, u
   }
 }
 
-int dataset_index(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed, int64_t ordinal) {
+struct dataset_place dataset_place(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed,
+                                   int64_t ordinal) {
   if (!d->weights) return within_part(d, 0, &cache->parts[0], shuffle, seed, ordinal);
   const int64_t cycle = ordinal / d->weights;
   if (!is_of(&cache->turns, (uint32_t)d->weights, cycle)) turns_make(d, cache->turns.items, shuffle, seed, cycle);
@@ -278,6 +279,10 @@ int dataset_index(const struct dataset *d, struct dataset_order *cache, bool shu
   const int part = (int)(turn % DATASET_PARTS_MAX);
   return within_part(d, part, &cache->parts[part], shuffle, seed,
                      cycle * d->parts[part].weight + turn / DATASET_PARTS_MAX);
+}
+
+int dataset_index(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed, int64_t ordinal) {
+  return dataset_place(d, cache, shuffle, seed, ordinal).index;
 }
 
 void dataset_order_free(struct dataset_order *cache) {

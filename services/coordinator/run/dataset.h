@@ -58,7 +58,15 @@ struct dataset_order {
     int64_t epoch; /* the one that items are of */
   } parts[DATASET_PARTS_MAX], turns;
 };
-/* Index of the item at `ordinal` (0, 1, 2, ... through any number of epochs).  Pure but for the cache. */
+/* The item at `ordinal` (0, 1, 2, ... through any number of epochs), and which epoch of its part it is in.  Pure but for the
+ * cache. */
+struct dataset_place {
+  int index;
+  int64_t epoch;
+};
+struct dataset_place dataset_place(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed,
+                                   int64_t ordinal);
+/* Its index alone. */
 int dataset_index(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed, int64_t ordinal);
 void dataset_order_free(struct dataset_order *cache);
 

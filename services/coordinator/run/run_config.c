@@ -95,15 +95,17 @@ static enum rc read_sources(struct run_config *c, const struct json *v, struct a
 
 static enum rc read_dataset(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
   struct reading_given given;
-  const struct json *sources = NULL;
+  const struct json *sources = NULL, *curriculum = NULL;
   const char *path = NULL;
   reading_given_init(&given);
   enum rc rc = json_fields(
       v,
       FIELDS({.name = "path", .kind = FIELD_STRING, .target = &path, .min = 1, .max = LIMIT_PATH_MAX - 1},
              {.name = "sources", .kind = FIELD_VALUE, .target = &sources},
-             {.name = "shuffle", .kind = FIELD_BOOL, .target = &c->dataset_shuffle}, READING_FIELDS(&given)),
+             {.name = "shuffle", .kind = FIELD_BOOL, .target = &c->dataset_shuffle},
+             {.name = "curriculum", .kind = FIELD_VALUE, .target = &curriculum}, READING_FIELDS(&given)),
       UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = curriculum_config_read(&c->curriculum, curriculum, arena, err);
   if (rc == RC_OK) rc = reading_resolve(&c->reading, &given, arena, err);
   if (rc == RC_OK && !path == !sources)
     rc = err_set(err, RC_INVALID, path ? "sources" : "path", "expected one of `path` and `sources`, got %s",
@@ -364,6 +366,18 @@ static int32_t steps_in_all(const struct run_config *c) {
   return steps < INT32_MAX ? (int32_t)steps : INT32_MAX;
 }
 
+/* A curriculum needs rounds whose samples are all in before prompts of the next one are chosen. */
+static enum rc resolve_curriculum(const struct run_config *c, struct err *err) {
+  if (!c->curriculum.given) return RC_OK;
+  if (c->mode == MODE_INFLIGHT)
+    return err_set(err, RC_INVALID, "dataset.curriculum",
+                   "mode 'inflight' chooses prompts before those before them are in: expected mode 'sync' or 'pipelined'");
+  if (is_objective(c, "evaluate") || is_objective(c, "cross_entropy"))
+    return err_set(err, RC_INVALID, "dataset.curriculum", "objective '%s' goes over the dataset as it is",
+                   c->training.objective);
+  return RC_OK;
+}
+
 /* What depends on more than one field. */
 static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_groups_per_round, struct err *err) {
   bool evaluates = is_objective(c, "evaluate"), supervised = is_objective(c, "cross_entropy");
@@ -408,7 +422,8 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
   if (evaluates && (c->start.from == START_MODEL || c->start.from == START_CHECKPOINT))
     return err_set(err, RC_INVALID, "start",
                    "expected \"current\": objective 'evaluate' samples from the weights that the trainer holds");
-  const enum rc rc = resolve_update(c, err);
+  enum rc rc = resolve_update(c, err);
+  if (rc == RC_OK) rc = resolve_curriculum(c, err);
   if (!has_total_steps) c->training.total_steps = steps_in_all(c);
   return rc;
 }
@@ -518,7 +533,29 @@ static void write_dataset(const struct run_config *c, struct json_writer *w) {
     json_array_end(w);
   }
   json_kv_bool(w, "shuffle", c->dataset_shuffle);
+  curriculum_config_write(&c->curriculum, w);
   reading_write(&c->reading, w);
+}
+
+static void files_write(const struct run_config *c, struct buf *out) {
+  struct run_config files = *c;
+  struct json_writer w;
+  files.dataset_shuffle = false;
+  files.curriculum.given = false;
+  json_writer_init(&w, out);
+  json_object_begin(&w);
+  write_dataset(&files, &w);
+  json_object_end(&w);
+}
+
+bool run_config_same_dataset(const struct run_config *a, const struct run_config *b) {
+  struct buf first = BUF_INIT, second = BUF_INIT;
+  files_write(a, &first);
+  files_write(b, &second);
+  const bool same = !first.failed && !second.failed && first.len == second.len && memcmp(first.data, second.data, first.len) == 0;
+  buf_free(&first);
+  buf_free(&second);
+  return same;
 }
 
 void run_config_write(const struct run_config *c, struct json_writer *w) {

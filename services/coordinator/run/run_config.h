@@ -12,6 +12,7 @@
 #include "common/model/learning/loss.h"
 #include "common/wire/training.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/run/curriculum.h"
 #include "services/coordinator/run/reading.h"
 #include "services/coordinator/verifiers/reward.h"
 
@@ -58,6 +59,7 @@ struct run_config {
   bool is_mixture; /* `sources` were given */
   struct reading reading;
   bool dataset_shuffle;
+  struct curriculum_config curriculum; /* "dataset": {"curriculum": {...}}; of sync and pipelined runs on rollouts */
   int32_t groups_per_round;  /* R; cross_entropy: gradient units per step; evaluate: 0 means the whole dataset */
   int32_t samples_per_group; /* G; cross_entropy: sequences per unit */
   int32_t lease_samples_max; /* a lease holds at most this many samples; 0: a whole group */
@@ -111,6 +113,8 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *store
 /* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `pass_timeout_ms`, `ignore_eos`,
  * `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
+/* Are the same files read in the same way?  Then an item of one run's dataset is the same in the other's. */
+bool run_config_same_dataset(const struct run_config *a, const struct run_config *b);
 /* SHA-256 of run_config_write's bytes. */
 void run_config_hash(const struct run_config *c, struct digest *out);
 

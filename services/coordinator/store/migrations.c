@@ -348,6 +348,14 @@ static const char *const steps[] = {
     "missed INTEGER NOT NULL DEFAULT 0, last_error TEXT, PRIMARY KEY (run, term)) STRICT, WITHOUT ROWID;",
     /* 18: what the run's dataset was found to hold (run_context_counts), as JSON; null before it was loaded */
     "ALTER TABLE runs ADD COLUMN dataset_counts TEXT;",
+    /* 19: curricula (rounds/curriculum.h): how many samples of an item passed when it last came, and in which epoch;
+     * rounds.dataset_next: where in dataset order the round's next refill is looked for.  Null without a curriculum. */
+    "CREATE TABLE prompt_rates ("
+    "  run INTEGER NOT NULL REFERENCES runs (id), item INTEGER NOT NULL, samples INTEGER NOT NULL, passed INTEGER NOT "
+    "NULL, epoch INTEGER NOT NULL, PRIMARY KEY (run, item)) STRICT, WITHOUT ROWID;"
+    "ALTER TABLE groups ADD COLUMN dataset_epoch INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN dataset_next INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN prompts_passed_over INTEGER;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

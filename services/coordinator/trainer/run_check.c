@@ -49,13 +49,42 @@ enum rc run_room_check(struct core *c, struct err *err) {
   return rc;
 }
 
+/* Is there the run whose pass rates are to be known at the start, and is it over the same dataset? */
+static enum rc curriculum_known(struct store *s, const struct run_config *config, struct err *err) {
+  const char *const field = "dataset.curriculum.from", *const from = config->curriculum.from;
+  struct arena arena = ARENA_INIT;
+  struct run_config theirs;
+  struct json *stored = NULL;
+  struct rows q;
+  bool row = false;
+  int64_t run = 0;
+  if (!config->curriculum.given || !from[0]) return RC_OK;
+  if (id_parse_run(&run, from, NULL) != RC_OK) run = -1;
+  enum rc rc = store_query(s, &q, err, "SELECT config FROM runs WHERE id = ?1", BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && !row) rc = err_set(err, RC_INVALID, field, "there is no run '%.100s'", from);
+  if (rc == RC_OK) {
+    size_t len;
+    const char *text = rows_text(&q, 0, &len);
+    rc = json_parse(&stored, text, len, 0, err);
+  }
+  rows_end(&q);
+  if (rc == RC_OK) rc = run_config_parse_stored(&theirs, stored, &arena, err);
+  if (rc == RC_OK && !run_config_same_dataset(config, &theirs))
+    rc = err_set(err, RC_INVALID, field, "run %s is over another dataset, or reads it in another way", from);
+  json_free(stored);
+  arena_free(&arena);
+  return rc;
+}
+
 /* Asks the database whether the run may start there, and which trainer there is. */
-static enum rc database_look(struct core *c, const struct run_start *start, struct trainer_target *trainer,
+static enum rc database_look(struct core *c, const struct run_config *config, struct trainer_target *trainer,
                              struct err *err) {
   struct store *s;
   enum rc rc = readers_take(core_readers(c), &s, err);
   if (rc != RC_OK) return rc;
-  rc = start_known(s, start, err);
+  rc = start_known(s, &config->start, err);
+  if (rc == RC_OK) rc = curriculum_known(s, config, err);
   if (rc == RC_OK) rc = trainer_target_read(s, trainer, err);
   readers_give(core_readers(c), s);
   return rc;
@@ -90,7 +119,7 @@ enum rc run_check(struct core *c, const struct run_config *config, const struct 
   struct model_files files = {0};
   int64_t context_max = LIMIT_SEQUENCE_TOKENS;
   bool answered = false;
-  enum rc rc = database_look(c, &config->start, &trainer, err);
+  enum rc rc = database_look(c, config, &trainer, err);
   if (rc == RC_OK && trainer.found) {
     rc = http_client_create(&http, core_options(c)->token, bounds->stopping, err);
     const struct trainer_client t = {.http = http, .base_url = trainer.url};

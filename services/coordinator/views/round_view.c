@@ -17,7 +17,7 @@
   "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
   "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old, "               \
   "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us, "             \
-  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_overflowed, groups_preprocessed, "                                                     \
+  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_overflowed, groups_preprocessed, prompts_passed_over, "                                                     \
   "(SELECT v.activated_ms IS NULL AND v.state = " SQL_VERSION_SUPERSEDED " FROM versions v WHERE v.run = r.run AND "  \
   "v.version = r.version + 1)"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
@@ -83,6 +83,7 @@ enum {
   C_LAGGED,
   C_OVERFLOWED,
   C_PREPROCESSED,
+  C_PASSED_OVER,
   C_VERSION_SKIPPED
 };
 
@@ -214,6 +215,7 @@ static void round_write(struct json_writer *w, const struct rows *q) {
   json_kv_column_real(w, "well_formed_mean", q, C_FORMED);
   json_kv_int(w, "groups", rows_int(q, C_GROUPS));
   json_kv_int(w, "filtered", rows_int(q, C_FILTERED));
+  json_kv_column_int(w, "passed_over", q, C_PASSED_OVER);
   json_kv_int(w, "tokens", rows_int(q, C_TOKENS));
   json_kv_int(w, "sampled_tokens", rows_int(q, C_SAMPLED));
   json_kv_column_real(w, "completion_tokens_mean", q, C_COMPLETION);

@@ -90,6 +90,13 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"rounds\":1.5}", "rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"fast\"}", "mode", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{}}}", "dataset.curriculum.rate_max", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_min\":0.6,\"rate_max\":0.5}}}", "dataset.curriculum.rate_max", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":1.5}}}", "dataset.curriculum.rate_max", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5,\"rest_epochs\":0}}}", "dataset.curriculum.rest_epochs", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"mode\":\"inflight\"}", "dataset.curriculum", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"training\":{\"objective\":\"cross_entropy\"}}", "dataset.curriculum", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"training\":{\"objective\":\"evaluate\"}}", "dataset.curriculum", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"max_lag\":1}", "max_lag", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"samples_ahead\":64}", "samples_ahead", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"kv\":\"keep\"}", "kv", RC_INVALID},
@@ -155,7 +162,8 @@ static void faults_name_their_field(void **state) {
 static void what_is_written_reads_back_to_the_same_hash(void **state) {
   (void)state;
   const char *text =
-      "{\"name\":\"x\",\"seed\":\"18446744073709551615\",\"dataset\":{\"path\":\"a\",\"shuffle\":false},\"rounds\":7,"
+      "{\"name\":\"x\",\"seed\":\"18446744073709551615\",\"dataset\":{\"path\":\"a\",\"shuffle\":false,\"curriculum\":"
+      "{\"rate_max\":0.5,\"pass_reward\":0.25,\"rest_epochs\":3,\"from\":\"r2\"}},\"rounds\":7,"
       "\"sampling\":{\"temperature\":0.3,\"stop_token_ids\":[5,6]},"
       "\"verifier\":{\"kind\":\"countdown\",\"shuffle_rewards\":true},\"filter\":{\"zero_advantage\":\"refill\","
       "\"refill_max\":3},"
@@ -172,6 +180,12 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   parse(&second, out.data);
   if (second.rc != RC_OK) fail_msg("%s: %s", second.err.field, second.err.message);
   assert_int_equal(second.config.keep_rounds, 5);
+  assert_int_equal(second.config.curriculum.rule.rest_epochs, 3);
+  assert_string_equal(second.config.curriculum.from, "r2");
+  assert_true(run_config_same_dataset(&first.config, &second.config));
+  second.config.curriculum.given = false;
+  assert_true(run_config_same_dataset(&first.config, &second.config)); /* the files are the same */
+  second.config.curriculum.given = true;
   assert_int_equal(run_pass_timeout_ms(&second.config), 250);
   run_config_hash(&first.config, &a);
   run_config_hash(&second.config, &b);
